@@ -1,0 +1,1 @@
+//! A model's shapes, parameters, FLOPs and activation bytes; named architectures.

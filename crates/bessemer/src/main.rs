@@ -1,0 +1,3 @@
+//! Bessemer: raw text in, trained and evaluated language model out.
+
+fn main() {}

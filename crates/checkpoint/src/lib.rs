@@ -1,0 +1,1 @@
+//! Manifest, store, atomic save, verified load, retention, Hugging Face in and out.

@@ -1,0 +1,1 @@
+//! Loss, perplexity, bits per byte, n-gram baselines, text generation.

@@ -1,0 +1,1 @@
+//! The CPU backend: one op a file, forward and backward together.

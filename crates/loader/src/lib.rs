@@ -1,0 +1,1 @@
+//! Sample order, packing and batches from token shards.

@@ -1,0 +1,1 @@
+//! Decoder layers with explicit forward and backward, initialisation, KV-cache decoding.

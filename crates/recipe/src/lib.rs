@@ -1,0 +1,1 @@
+//! Strict TOML recipes: raw, checked, resolved.

@@ -1,0 +1,1 @@
+//! Tables, SVG plots, the HTML report.

@@ -1,0 +1,1 @@
+//! Typed events and records of a run.

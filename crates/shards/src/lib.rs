@@ -1,0 +1,1 @@
+//! The token-shard file format: writer, reader, index, checksums.

@@ -1,0 +1,1 @@
+//! Buffers, views, the Backend trait, op descriptors, counter-based RNG, null backend.

@@ -1,0 +1,1 @@
+//! Byte-level BPE: training, encoding, pre-tokenizers, tokenizer.json.

@@ -1,0 +1,1 @@
+//! The step, resuming, supervision of a run.

@@ -1,0 +1,1 @@
+//! Quantities, dtypes and their human formatting.
