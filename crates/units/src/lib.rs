@@ -1,1 +1,10 @@
-//! Quantities, dtypes and their human formatting.
+//! Quantities, element types and their human formatting.
+//!
+//! A number that carries a unit is a type of its own, so that bytes are not added to tokens and a report
+//! prints every figure in one way. Everything here is a plain value: no file, clock, thread or random source.
+
+mod dtype;
+mod quantity;
+
+pub use dtype::DType;
+pub use quantity::{Bytes, Flops, Seconds, Tokens};

@@ -1,0 +1,85 @@
+//! The one trait between models and devices.
+
+use crate::op::Op;
+use crate::{Buffer, TensorError, View};
+use bessemer_units::{Bytes, DType};
+
+/// What a buffer is for: shown in memory reports and errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BufferSpec<'a> {
+    /// Who asks, e.g. "weights", "gradients", "adamw", "activations".
+    pub class: &'static str,
+    /// Which tensor, e.g. "layers.3.attention.qkv.weight".
+    pub name: &'a str,
+    /// Element type.
+    pub dtype: DType,
+    /// Elements.
+    pub len: usize,
+}
+
+/// A queue of operators that run in order. Stream 0 always exists.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Stream(pub u32);
+
+/// A point in a stream that another stream can wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Event(pub u64);
+
+/// Memory held, by class, largest first.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// (class, bytes).
+    pub classes: Vec<(&'static str, Bytes)>,
+    /// Scratch memory shared by all operators.
+    pub workspace: Bytes,
+}
+
+impl MemoryUse {
+    /// Everything together.
+    pub fn total(&self) -> Bytes {
+        self.classes.iter().map(|c| c.1).sum::<Bytes>() + self.workspace
+    }
+}
+
+/// A device. Object-safe: one dynamic call per operator costs nothing at these sizes.
+///
+/// Life of a backend: `alloc` everything and `reserve_workspace` once (planning), then `launch` for the whole run.
+/// Operators launched on one stream run in order; a host `read` or `write` waits for what was launched before it.
+/// Results do not depend on the number of threads.
+pub trait Backend: Send {
+    /// Short name for messages: "cpu", "null".
+    fn name(&self) -> &str;
+
+    /// A zeroed buffer in the arena. Only while planning: a warm step never allocates.
+    fn alloc(&mut self, spec: BufferSpec<'_>) -> Result<Buffer, TensorError>;
+
+    /// Scratch bytes that `op` needs on this backend.
+    fn workspace(&self, op: &Op) -> Result<Bytes, TensorError>;
+
+    /// Makes the shared scratch memory at least this large.
+    fn reserve_workspace(&mut self, bytes: Bytes) -> Result<(), TensorError>;
+
+    /// Puts an operator at the end of a stream. Shapes are checked here; numbers may be computed later.
+    fn launch(&mut self, stream: Stream, op: &Op) -> Result<(), TensorError>;
+
+    /// Marks the present end of a stream.
+    fn record(&mut self, stream: Stream) -> Event;
+
+    /// What is launched on `stream` from now on waits for `event`.
+    fn wait(&mut self, stream: Stream, event: Event);
+
+    /// Returns when everything launched has been computed.
+    fn sync(&mut self) -> Result<(), TensorError>;
+
+    /// Named copy host -> device, f32 values converted to the view's type. `values` is row-major without gaps.
+    fn write_f32(&mut self, dst: View, values: &[f32]) -> Result<(), TensorError>;
+
+    /// Named copy host -> device of indices.
+    fn write_u32(&mut self, dst: View, values: &[u32]) -> Result<(), TensorError>;
+
+    /// Named copy device -> host, converted to f32, row-major without gaps.
+    fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError>;
+
+    /// Memory held now.
+    fn memory(&self) -> MemoryUse;
+}

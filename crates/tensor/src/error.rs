@@ -1,0 +1,89 @@
+//! Errors of the tensor floor.
+
+use bessemer_units::{Bytes, DType};
+
+/// What can go wrong when buffers are made or operators are launched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorError {
+    /// An operator's operands do not fit together.
+    #[error("{op}: {operand} should be {wanted}, found {found}")]
+    Shape {
+        /// Operator name.
+        op: &'static str,
+        /// Operand name within the operator.
+        operand: &'static str,
+        /// What the operator needs.
+        wanted: String,
+        /// What it was given.
+        found: String,
+    },
+    /// A backend has no kernel for this element type.
+    #[error("{op}: no kernel for {dtype} on the {backend} backend; use f32")]
+    DType {
+        /// Operator name.
+        op: &'static str,
+        /// The element type.
+        dtype: DType,
+        /// Backend name.
+        backend: String,
+    },
+    /// A view reaches past its buffer, or names a buffer that this backend does not hold.
+    #[error("view of buffer {buffer} needs elements up to {end}, the buffer has {len}")]
+    OutOfBounds {
+        /// Buffer number.
+        buffer: u32,
+        /// One past the last element that the view touches.
+        end: usize,
+        /// Elements in the buffer (0 for an unknown buffer).
+        len: usize,
+    },
+    /// Two operands share memory although one of them is written.
+    #[error("{op}: {written} overlaps {other}; write to a buffer of its own")]
+    Overlap {
+        /// Operator name.
+        op: &'static str,
+        /// The operand that is written.
+        written: &'static str,
+        /// The operand it collides with.
+        other: &'static str,
+    },
+    /// The arena cannot grow.
+    #[error("cannot reserve {wanted} for {label}: {reason}. Largest consumers: {largest}")]
+    OutOfMemory {
+        /// What the memory was for.
+        label: String,
+        /// How much.
+        wanted: Bytes,
+        /// The system's answer.
+        reason: String,
+        /// The largest consumers so far, as text.
+        largest: String,
+    },
+    /// An operator needs more scratch memory than was reserved before the run.
+    #[error("{op} needs {wanted} of workspace, {reserved} were reserved; reserve it while planning")]
+    Workspace {
+        /// Operator name.
+        op: &'static str,
+        /// How much.
+        wanted: Bytes,
+        /// How much there is.
+        reserved: Bytes,
+    },
+    /// An index operand points outside its table.
+    #[error(
+        "{op}: {operand}[{at}] = {index} is outside a table of {len} rows; do tokenizer and model belong together?"
+    )]
+    Index {
+        /// Operator name.
+        op: &'static str,
+        /// Operand name.
+        operand: &'static str,
+        /// Position in the operand.
+        at: usize,
+        /// The index found there.
+        index: u32,
+        /// Rows of the table.
+        len: usize,
+    },
+}

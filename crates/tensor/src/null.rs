@@ -1,0 +1,144 @@
+//! A backend that computes nothing and counts everything: memory by class, operators, FLOPs and bytes moved.
+//!
+//! It makes a dry run of any size possible, and is how a plan knows its memory before work starts.
+
+use crate::backend::{Backend, BufferSpec, Event, MemoryUse, Stream};
+use crate::op::Op;
+use crate::{Buffer, TensorError, View};
+use bessemer_units::{Bytes, Flops};
+use std::collections::BTreeMap;
+
+/// What was launched under one operator name.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+pub struct Count {
+    /// Launches.
+    pub launches: u64,
+    /// Floating-point operations.
+    pub flops: Flops,
+    /// Bytes read and written.
+    pub bytes: Bytes,
+}
+
+/// The counting backend.
+#[derive(Debug, Default)]
+pub struct NullBackend {
+    lengths: Vec<usize>,
+    classes: BTreeMap<&'static str, u64>,
+    workspace: u64,
+    counts: BTreeMap<&'static str, Count>,
+    events: u64,
+}
+
+impl NullBackend {
+    /// An empty one.
+    pub fn new() -> NullBackend {
+        NullBackend::default()
+    }
+
+    /// Launches by operator name since the start or the last [`NullBackend::reset_counts`].
+    pub fn counts(&self) -> &BTreeMap<&'static str, Count> {
+        &self.counts
+    }
+
+    /// FLOPs of all launches.
+    pub fn flops(&self) -> Flops {
+        self.counts.values().map(|c| c.flops).sum()
+    }
+
+    /// Forgets the launches, keeps the memory.
+    pub fn reset_counts(&mut self) {
+        self.counts.clear();
+    }
+
+    fn inside(&self, view: &View) -> Result<(), TensorError> {
+        let len = self.lengths.get(view.buffer.id as usize).copied().unwrap_or(0);
+        if len == view.buffer.len && view.end() <= len {
+            return view.check();
+        }
+        Err(TensorError::OutOfBounds { buffer: view.buffer.id, end: view.end(), len })
+    }
+}
+
+impl Backend for NullBackend {
+    fn name(&self) -> &str {
+        "null"
+    }
+
+    fn alloc(&mut self, spec: BufferSpec<'_>) -> Result<Buffer, TensorError> {
+        let id = self.lengths.len() as u32;
+        self.lengths.push(spec.len);
+        *self.classes.entry(spec.class).or_default() += (spec.len * spec.dtype.size()) as u64;
+        Ok(Buffer { id, len: spec.len, dtype: spec.dtype })
+    }
+
+    fn workspace(&self, _op: &Op) -> Result<Bytes, TensorError> {
+        Ok(Bytes(0))
+    }
+
+    fn reserve_workspace(&mut self, bytes: Bytes) -> Result<(), TensorError> {
+        self.workspace = self.workspace.max(bytes.0);
+        Ok(())
+    }
+
+    fn launch(&mut self, _stream: Stream, op: &Op) -> Result<(), TensorError> {
+        op.check()?;
+        for o in op.operands().iter() {
+            self.inside(&o.view)?;
+        }
+        let c = self.counts.entry(op.name()).or_default();
+        c.launches += 1;
+        c.flops += op.flops();
+        c.bytes += op.bytes();
+        Ok(())
+    }
+
+    fn record(&mut self, _stream: Stream) -> Event {
+        self.events += 1;
+        Event(self.events)
+    }
+
+    fn wait(&mut self, _stream: Stream, _event: Event) {}
+
+    fn sync(&mut self) -> Result<(), TensorError> {
+        Ok(())
+    }
+
+    fn write_f32(&mut self, dst: View, _values: &[f32]) -> Result<(), TensorError> {
+        self.inside(&dst)
+    }
+
+    fn write_u32(&mut self, dst: View, _values: &[u32]) -> Result<(), TensorError> {
+        self.inside(&dst)
+    }
+
+    fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {
+        self.inside(&src)?;
+        values.fill(0.0);
+        Ok(())
+    }
+
+    fn memory(&self) -> MemoryUse {
+        let mut classes: Vec<_> = self.classes.iter().map(|(k, v)| (*k, Bytes(*v))).collect();
+        classes.sort_by_key(|c| std::cmp::Reverse(c.1));
+        MemoryUse { classes, workspace: Bytes(self.workspace) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Fill;
+    use bessemer_units::DType;
+
+    #[test]
+    fn memory_and_launches_are_counted() {
+        let mut b = NullBackend::new();
+        let w = b.alloc(BufferSpec { class: "weights", name: "w", dtype: DType::Bf16, len: 10 }).unwrap();
+        b.alloc(BufferSpec { class: "gradients", name: "w", dtype: DType::F32, len: 10 }).unwrap();
+        b.launch(Stream(0), &Fill { dst: w.vector(), value: 0.0 }.into()).unwrap();
+        assert_eq!(b.memory().classes, vec![("gradients", Bytes(40)), ("weights", Bytes(20))]);
+        assert_eq!(b.counts()["fill"], Count { launches: 1, flops: Flops(0.0), bytes: Bytes(20) });
+        let foreign = Buffer { id: 9, len: 10, dtype: DType::F32 }.vector();
+        assert!(b.launch(Stream(0), &Fill { dst: foreign, value: 0.0 }.into()).is_err());
+    }
+}

@@ -1,0 +1,234 @@
+//! Operators: what a training step is made of.
+//!
+//! Each descriptor is a plain value that names its operands; forward and backward of one operator stand in one file.
+//! `[r, c]` is the shape of a [`View`]. Legend: N tokens of the micro-batch, D width, V vocabulary, I/O inputs and
+//! outputs of a linear map, H query heads, G key/value heads, E head width, B sequences, T positions.
+
+mod attention;
+mod elementwise;
+mod embedding;
+mod linear;
+mod loss;
+mod norm;
+mod optimizer;
+
+pub use attention::{Attention, AttentionBackward, AttentionCached, AttentionShape, Rope};
+pub use elementwise::{
+    Activation, ActivationBackward, ActivationKind, Add, Copy, Dropout, DropoutMask, Fill, Gated,
+    GatedBackward,
+};
+pub use embedding::{Embedding, EmbeddingBackward, PositionTable};
+pub use linear::{Linear, LinearBackwardInput, LinearBackwardWeight};
+pub use loss::{IGNORED, LinearCrossEntropy, LossBackward};
+pub use norm::{Norm, NormBackward, NormKind};
+pub use optimizer::{AdamW, SumSquares};
+
+use crate::{TensorError, View};
+use bessemer_units::{Bytes, Flops};
+
+/// How an operator touches an operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Only read.
+    Read,
+    /// Only written; what was there is gone.
+    Write,
+    /// Read and written (accumulated into, or in place).
+    Update,
+}
+
+/// One operand of an operator.
+#[derive(Debug, Clone, Copy)]
+pub struct Operand {
+    /// Name within the operator.
+    pub name: &'static str,
+    /// Where.
+    pub view: View,
+    /// How it is touched.
+    pub access: Access,
+}
+
+/// The operands of one operator: a list of fixed capacity, so that checking a launch allocates nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct Operands {
+    items: [Option<Operand>; Operands::CAPACITY],
+    len: usize,
+}
+
+impl Operands {
+    /// More than any operator has.
+    const CAPACITY: usize = 12;
+
+    fn of<const N: usize>(items: [Operand; N]) -> Operands {
+        let mut all = Operands { items: [None; Operands::CAPACITY], len: 0 };
+        all.extend(items);
+        all
+    }
+
+    /// In the order of the descriptor.
+    pub fn iter(&self) -> impl Iterator<Item = &Operand> {
+        self.items.iter().flatten()
+    }
+}
+
+impl Extend<Operand> for Operands {
+    fn extend<I: IntoIterator<Item = Operand>>(&mut self, more: I) {
+        for operand in more {
+            self.items[self.len] = Some(operand);
+            self.len += 1;
+        }
+    }
+}
+
+/// What every descriptor answers about itself.
+trait Describe {
+    /// Name for messages, traces and counts.
+    const NAME: &'static str;
+    /// True if an output may be exactly the same view as an input.
+    const IN_PLACE: bool = false;
+    /// All operands.
+    fn operands(&self) -> Operands;
+    /// Floating-point operations (a multiply-add counts two); only products are counted for the large operators.
+    fn flops(&self) -> f64;
+    /// Shapes that must agree.
+    fn shapes(&self) -> Result<(), TensorError>;
+}
+
+macro_rules! ops {
+    ($($name:ident),* $(,)?) => {
+        /// An operator with its operands.
+        #[derive(Debug, Clone, PartialEq)]
+        #[allow(missing_docs)] // every variant is the descriptor of the same name, documented there
+        pub enum Op { $($name($name)),* }
+
+        impl Op {
+            /// Name for messages, traces and counts.
+            pub fn name(&self) -> &'static str {
+                match self { $(Op::$name(_) => <$name as Describe>::NAME),* }
+            }
+            /// All operands, with how they are touched.
+            pub fn operands(&self) -> Operands {
+                match self { $(Op::$name(o) => o.operands()),* }
+            }
+            /// Floating-point operations (a multiply-add counts two).
+            pub fn flops(&self) -> Flops {
+                Flops(match self { $(Op::$name(o) => o.flops()),* })
+            }
+            /// Errors if shapes disagree, a view reaches past its buffer, or a written operand overlaps another.
+            pub fn check(&self) -> Result<(), TensorError> {
+                match self { $(Op::$name(o) => check(o)),* }
+            }
+        }
+        $(impl From<$name> for Op { fn from(o: $name) -> Op { Op::$name(o) } })*
+    };
+}
+
+ops!(
+    Activation,
+    ActivationBackward,
+    AdamW,
+    Add,
+    Attention,
+    AttentionBackward,
+    AttentionCached,
+    Copy,
+    Dropout,
+    Embedding,
+    EmbeddingBackward,
+    Fill,
+    Gated,
+    GatedBackward,
+    Linear,
+    LinearBackwardInput,
+    LinearBackwardWeight,
+    LinearCrossEntropy,
+    Norm,
+    NormBackward,
+    Rope,
+    SumSquares,
+);
+
+impl Op {
+    /// Bytes read and written, each operand once for each direction.
+    pub fn bytes(&self) -> Bytes {
+        let sum = self
+            .operands()
+            .iter()
+            .map(|o| o.view.bytes() * if o.access == Access::Update { 2 } else { 1 })
+            .sum();
+        Bytes(sum)
+    }
+}
+
+fn check<O: Describe>(op: &O) -> Result<(), TensorError> {
+    let operands = op.operands();
+    for o in operands.iter() {
+        o.view.check()?;
+    }
+    op.shapes()?;
+    for (i, w) in operands.iter().enumerate() {
+        if w.access == Access::Read {
+            continue;
+        }
+        for (j, other) in operands.iter().enumerate() {
+            let same = O::IN_PLACE && w.view == other.view;
+            if i != j && !same && w.view.overlaps(&other.view) {
+                return Err(TensorError::Overlap { op: O::NAME, written: w.name, other: other.name });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn read(name: &'static str, view: View) -> Operand {
+    Operand { name, view, access: Access::Read }
+}
+
+fn write(name: &'static str, view: View) -> Operand {
+    Operand { name, view, access: Access::Write }
+}
+
+fn update(name: &'static str, view: View) -> Operand {
+    Operand { name, view, access: Access::Update }
+}
+
+/// Written if `accumulate` is false, updated otherwise.
+fn result(name: &'static str, view: View, accumulate: bool) -> Operand {
+    if accumulate { update(name, view) } else { write(name, view) }
+}
+
+/// Errors unless `view` is `[rows, cols]`.
+fn expect_shape(
+    op: &'static str,
+    operand: &'static str,
+    view: &View,
+    rows: usize,
+    cols: usize,
+) -> Result<(), TensorError> {
+    if (view.rows, view.cols) == (rows, cols) {
+        return Ok(());
+    }
+    Err(TensorError::Shape {
+        op,
+        operand,
+        wanted: format!("[{rows}, {cols}]"),
+        found: format!("[{}, {}]", view.rows, view.cols),
+    })
+}
+
+/// Errors unless `view` holds indices, one row of `count`.
+fn expect_indices(
+    op: &'static str,
+    operand: &'static str,
+    view: &View,
+    count: usize,
+) -> Result<(), TensorError> {
+    expect_shape(op, operand, view, 1, count)?;
+    if view.dtype() == bessemer_units::DType::U32 {
+        return Ok(());
+    }
+    Err(TensorError::Shape { op, operand, wanted: "u32 indices".into(), found: view.dtype().to_string() })
+}
+
+#[cfg(test)]
+mod tests;

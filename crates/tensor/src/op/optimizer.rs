@@ -1,0 +1,88 @@
+//! Operators of the optimizer step.
+
+use super::{Describe, Operands, expect_shape, read, result, update};
+use crate::{TensorError, View};
+
+/// `out (+)= sum of x^2`, added in a fixed order that does not depend on threads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SumSquares {
+    /// `[r, c]`.
+    pub x: View,
+    /// `[1, 1]`.
+    pub out: View,
+    /// Add to what `out` holds.
+    pub accumulate: bool,
+}
+
+impl Describe for SumSquares {
+    const NAME: &'static str = "sum_squares";
+    fn operands(&self) -> Operands {
+        Operands::of([read("x", self.x), result("out", self.out, self.accumulate)])
+    }
+    fn flops(&self) -> f64 {
+        2.0 * self.x.len() as f64
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        expect_shape(Self::NAME, "out", &self.out, 1, 1)
+    }
+}
+
+/// One AdamW update (Loshchilov & Hutter 2019), in the order of PyTorch:
+/// `g = grad_scale * grad; p *= 1 - lr*weight_decay; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
+/// p -= lr (m/correction1) / (sqrt(v/correction2) + eps)`, with correction_i = 1 - b_i^step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamW {
+    /// `[r, c]`, the values that the model computes with.
+    pub param: View,
+    /// `[r, c]` f32 master copy, when `param` is stored in fewer bits; updated first, then rounded into `param`.
+    pub master: Option<View>,
+    /// `[r, c]`.
+    pub grad: View,
+    /// `[r, c]` f32, first moment.
+    pub m: View,
+    /// `[r, c]` f32, second moment.
+    pub v: View,
+    /// Learning rate.
+    pub lr: f32,
+    /// b1.
+    pub beta1: f32,
+    /// b2.
+    pub beta2: f32,
+    /// Added to the square root.
+    pub eps: f32,
+    /// Decoupled decay.
+    pub weight_decay: f32,
+    /// Factor on the gradient (clipping, loss scale).
+    pub grad_scale: f32,
+    /// 1 - b1^step.
+    pub correction1: f32,
+    /// 1 - b2^step.
+    pub correction2: f32,
+}
+
+impl Describe for AdamW {
+    const NAME: &'static str = "adamw";
+    fn operands(&self) -> Operands {
+        let mut v = Operands::of([
+            update("param", self.param),
+            read("grad", self.grad),
+            update("m", self.m),
+            update("v", self.v),
+        ]);
+        v.extend(self.master.map(|x| update("master", x)));
+        v
+    }
+    fn flops(&self) -> f64 {
+        14.0 * self.param.len() as f64
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        let (r, c) = (self.param.rows, self.param.cols);
+        for (name, view) in [("grad", &self.grad), ("m", &self.m), ("v", &self.v)] {
+            expect_shape(Self::NAME, name, view, r, c)?;
+        }
+        match &self.master {
+            Some(x) => expect_shape(Self::NAME, "master", x, r, c),
+            None => Ok(()),
+        }
+    }
+}
