@@ -55,7 +55,7 @@ impl RngKey {
             let u2 = f64::from(w[pair + 1]) / 4_294_967_296.0;
             let r = (-2.0 * u1.ln()).sqrt();
             let angle = std::f64::consts::TAU * u2;
-            let z = if element % 2 == 0 { r * angle.cos() } else { r * angle.sin() };
+            let z = if element.is_multiple_of(2) { r * angle.cos() } else { r * angle.sin() };
             *x = (z * f64::from(std)) as f32;
         }
     }
