@@ -1,0 +1,126 @@
+//! Architectures known by name. Sizes are those of the published configurations.
+
+use crate::config::{ActivationChoice, Model, NormChoice, PositionChoice};
+
+/// All names that [`named`] knows.
+pub const NAMED: &[&str] = &[
+    "gpt2",
+    "gpt2-124m",
+    "gpt2-355m",
+    "gpt2-774m",
+    "gpt2-1.5b",
+    "llama",
+    "llama-1b",
+    "llama-3b",
+    "llama-8b",
+    "llama2-7b",
+    "llama2-70b",
+    "mistral-7b",
+];
+
+fn gpt2(layers: usize, width: usize, heads: usize, context: usize) -> Model {
+    Model {
+        vocab_size: 50257,
+        layers,
+        width,
+        heads,
+        kv_heads: heads,
+        head_dim: width / heads,
+        ffn_width: 4 * width,
+        context,
+        norm: NormChoice::LayerNorm,
+        norm_eps: 1e-5,
+        activation: ActivationChoice::GeluTanh,
+        positions: PositionChoice::Learned,
+        rope_theta: 10_000.0,
+        bias: true,
+        tied_embeddings: true,
+        dropout: 0.0,
+        init_std: 0.02,
+    }
+}
+
+fn llama(
+    vocab_size: usize,
+    width: usize,
+    layers: usize,
+    ffn_width: usize,
+    heads: usize,
+    kv_heads: usize,
+) -> Model {
+    Model {
+        vocab_size,
+        layers,
+        width,
+        heads,
+        kv_heads,
+        head_dim: width / heads,
+        ffn_width,
+        context: 8192,
+        norm: NormChoice::RmsNorm,
+        norm_eps: 1e-5,
+        activation: ActivationChoice::Swiglu,
+        positions: PositionChoice::Rope,
+        rope_theta: 500_000.0,
+        bias: false,
+        tied_embeddings: false,
+        dropout: 0.0,
+        init_std: 0.02,
+    }
+}
+
+/// The model of that name, with its published vocabulary.
+pub fn named(name: &str) -> Option<Model> {
+    Some(match name {
+        "gpt2" => gpt2(4, 256, 4, 256),
+        "gpt2-124m" => gpt2(12, 768, 12, 1024),
+        "gpt2-355m" => gpt2(24, 1024, 16, 1024),
+        "gpt2-774m" => gpt2(36, 1280, 20, 1024),
+        "gpt2-1.5b" => gpt2(48, 1600, 25, 1024),
+        "llama" => Model {
+            context: 256,
+            tied_embeddings: true,
+            rope_theta: 10_000.0,
+            ..llama(32000, 256, 4, 704, 4, 2)
+        },
+        "llama-1b" => Model { tied_embeddings: true, ..llama(128_256, 2048, 16, 8192, 32, 8) },
+        "llama-3b" => Model { tied_embeddings: true, head_dim: 128, ..llama(128_256, 3072, 28, 8192, 24, 8) },
+        "llama-8b" => llama(128_256, 4096, 32, 14336, 32, 8),
+        "llama2-7b" => Model { context: 4096, rope_theta: 10_000.0, ..llama(32000, 4096, 32, 11008, 32, 32) },
+        "llama2-70b" => Model { context: 4096, rope_theta: 10_000.0, ..llama(32000, 8192, 80, 28672, 64, 8) },
+        "mistral-7b" => Model { rope_theta: 10_000.0, ..llama(32000, 4096, 32, 14336, 32, 8) },
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Exact parameter counts as published with the models.
+    #[test]
+    fn parameter_counts_of_public_models() {
+        let counts = [
+            ("gpt2-124m", 124_439_808u64),
+            ("gpt2-774m", 774_030_080),
+            ("llama2-7b", 6_738_415_616),
+            ("llama2-70b", 68_976_648_192),
+            ("llama-8b", 8_030_261_248),
+            ("llama-1b", 1_235_814_400),
+            ("mistral-7b", 7_241_732_096),
+        ];
+        for (name, count) in counts {
+            assert_eq!(named(name).unwrap().parameters() as u64, count, "{name}");
+        }
+        // nanoGPT's character model for CPUs: 65 symbols, 64 positions, no biases.
+        let nano = Model { vocab_size: 65, context: 64, bias: false, ..gpt2(4, 128, 4, 64) };
+        assert_eq!(nano.parameters(), 804_096);
+    }
+
+    #[test]
+    fn every_listed_name_resolves() {
+        for name in NAMED {
+            assert!(named(name).is_some(), "{name}");
+        }
+    }
+}
