@@ -1,0 +1,94 @@
+//! What a room may not say, by plain search in its sources (tests and comments excepted).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Rooms that touch no file, clock, thread or random source (invariant 1).
+const PURE: &[&str] = &["units", "mesh", "schedule", "arch", "cluster", "plan", "sim"];
+/// Rooms that may contain `unsafe` (invariant 11), by file.
+const UNSAFE: &[&str] = &["crates/kernels-cpu/", "crates/shards/src/map.rs"];
+
+/// (words, why, rooms it applies to or empty for all libraries)
+const FORBIDDEN: &[(&[&str], &str, &[&str])] = &[
+    (
+        &["std::fs", "std::time", "std::thread", "std::net", "std::process"],
+        "invariant 1: this room touches no file, clock or thread",
+        PURE,
+    ),
+    (&["std::env::var", "env::var("], "invariant 10: only `bessemer` reads the environment", &[]),
+    (&["std::process::exit", "process::exit("], "invariant 10: only `bessemer` chooses exit codes", &[]),
+    (
+        &["rank", "coord", "communicator"],
+        "invariant 2: the model knows no ranks, axes or devices",
+        &["model"],
+    ),
+];
+
+/// Rust files below `dir`.
+fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sources(&path, out);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            out.push(path);
+        }
+    }
+}
+
+/// True if `word` stands in `line` on its own (not inside a longer identifier).
+fn says(line: &str, word: &str) -> bool {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + word.len()..].chars().next();
+        !before.is_some_and(part) && (word.ends_with('(') || !after.is_some_and(part))
+    })
+}
+
+/// Everything that is said where it may not be, one line each.
+pub(crate) fn check(root: &Path) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut files = Vec::new();
+    for entry in fs::read_dir(root.join("crates")).into_iter().flatten().flatten() {
+        sources(&entry.path().join("src"), &mut files);
+    }
+    files.sort();
+    for file in files {
+        let shown = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
+        let room = shown.split('/').nth(1).unwrap_or_default().to_string();
+        if shown.ends_with("tests.rs") || shown.contains("/tests/") {
+            continue;
+        }
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for (number, line) in code.lines().enumerate() {
+            let line = line.split("//").next().unwrap_or_default();
+            let place = || format!("{shown}:{}", number + 1);
+            if says(line, "unsafe") && !UNSAFE.iter().any(|u| shown.starts_with(u)) {
+                problems.push(format!("{}: unsafe is kept to {}", place(), UNSAFE.join(" and ")));
+            }
+            for (words, why, rooms) in FORBIDDEN {
+                let applies = if rooms.is_empty() { room != "bessemer" } else { rooms.contains(&room.as_str()) };
+                if applies && let Some(word) = words.iter().find(|w| says(line, w)) {
+                    problems.push(format!("{}: says `{word}`. {why}", place()));
+                }
+            }
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_count_only_on_their_own() {
+        assert!(says("let rank = 0;", "rank"));
+        assert!(!says("let ranked = 0;", "rank"));
+        assert!(!says("frank(1)", "rank"));
+        assert!(says("std::fs::read(p)", "std::fs"));
+        assert!(says("env::var(name)", "env::var("));
+    }
+}
