@@ -1,1 +1,36 @@
 //! The token-shard file format: writer, reader, index, checksums.
+//!
+//! A tokenised corpus is stored as *shard files*: flat little-endian token arrays with a document index,
+//! written once and then memory-mapped. Every byte of a file is covered by a checksum, so that a torn, cut,
+//! foreign or silently changed file is refused by name instead of being trained on. `README.md` beside this
+//! crate specifies the format byte by byte.
+//!
+//! - [`ShardWriter`] writes one file: temporary name, fsync, rename, fsync of the directory.
+//! - [`ShardReader`] maps one file: header, trailer and index are verified on open, token blocks on first touch.
+//! - [`ShardSetWriter`] and [`ShardSet`] hold one split (train, validation) in several files, listed by a
+//!   `shards.json` that is written last: its presence means that the split is complete.
+//!
+//! A token costs 2 bytes up to a vocabulary of 65,536 and 4 bytes above; a document costs 32 bytes of index.
+
+mod durable;
+mod error;
+mod format;
+mod map;
+mod meta;
+mod reader;
+mod set;
+mod set_index;
+mod set_writer;
+mod writer;
+
+#[cfg(test)]
+mod damage_tests;
+
+pub use error::{Part, ShardError};
+pub use format::{BLOCK_BYTES, VERSION};
+pub use meta::{DocumentId, Fingerprint, ShardMeta, token_bytes_for};
+pub use reader::{Document, ShardReader};
+pub use set::ShardSet;
+pub use set_index::{INDEX_FILE, INDEX_VERSION};
+pub use set_writer::{DEFAULT_FILE_BYTES, SetSummary, ShardSetWriter, SplitMeta};
+pub use writer::{ShardSummary, ShardWriter};

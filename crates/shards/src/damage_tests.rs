@@ -1,0 +1,219 @@
+//! Damage to a small file with several blocks: every cut and every flipped bit must be noticed.
+
+use crate::format::{HEADER_BYTES, MAGIC};
+use crate::{Fingerprint, Part, ShardError, ShardMeta, ShardReader, ShardWriter};
+use std::fs;
+use std::path::Path;
+
+fn meta(vocab_size: u32) -> ShardMeta {
+    ShardMeta { vocab_size, tokenizer: Fingerprint([7; 32]), split: "train".into(), ordinal: 3 }
+}
+
+/// Blocks of 64 bytes; 77 tokens in four documents, the second of them empty.
+fn write_small(path: &Path, vocab_size: u32) -> Vec<u32> {
+    let tokens: Vec<u32> = (0..77).map(|i| (i * 7919 + 13) % vocab_size).collect();
+    let mut writer = ShardWriter::create_with_blocks(path, meta(vocab_size), 64).unwrap();
+    writer.push_document([1; 16], 10, &tokens[..5]).unwrap();
+    writer.push_document([2; 16], 0, &[]).unwrap();
+    writer.push_document([3; 16], 99, &tokens[5..70]).unwrap();
+    writer.push_document([4; 16], 1, &tokens[70..]).unwrap();
+    let summary = writer.finish().unwrap();
+    assert_eq!(summary.file_bytes, fs::metadata(path).unwrap().len());
+    tokens
+}
+
+/// What a careful reader would see: the tokens, or a refusal.
+fn open_and_verify(path: &Path) -> Result<Vec<u32>, ShardError> {
+    let reader = ShardReader::open(path)?;
+    reader.verify()?;
+    let mut out = vec![0; reader.token_count() as usize];
+    reader.read(0, &mut out)?;
+    Ok(out)
+}
+
+#[test]
+fn a_file_cut_at_any_byte_is_refused() {
+    for vocab_size in [1000, 100_000] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("00003.shard");
+        write_small(&path, vocab_size);
+        let whole = fs::read(&path).unwrap();
+        for length in 0..whole.len() {
+            fs::write(&path, &whole[..length]).unwrap();
+            match ShardReader::open(&path) {
+                Err(ShardError::Truncated { found, .. }) => assert_eq!(found, length as u64),
+                other => panic!("cut at {length}: {other:?}"),
+            }
+        }
+        for more in 1..20 {
+            let mut longer = whole.clone();
+            longer.resize(whole.len() + more, 0);
+            fs::write(&path, &longer).unwrap();
+            assert!(matches!(ShardReader::open(&path), Err(ShardError::TooLong { .. })));
+        }
+    }
+}
+
+#[test]
+fn every_single_flipped_bit_is_detected() {
+    for vocab_size in [1000, 100_000] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("00003.shard");
+        let tokens = write_small(&path, vocab_size);
+        assert_eq!(open_and_verify(&path).unwrap(), tokens);
+        let whole = fs::read(&path).unwrap();
+        for bit in 0..whole.len() * 8 {
+            let mut damaged = whole.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            fs::write(&path, &damaged).unwrap();
+            let error = open_and_verify(&path).expect_err(&format!("bit {bit} flipped without notice"));
+            assert!(error.to_string().contains("00003.shard"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_damaged_block_is_named_on_first_touch_and_the_others_stay_readable() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("00003.shard");
+    let tokens = write_small(&path, 1000);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[HEADER_BYTES + 64 + 10] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let reader = ShardReader::open(&path).unwrap();
+    let mut out = [0; 32];
+    reader.read(0, &mut out).unwrap();
+    assert_eq!(out, tokens[..32]);
+    match reader.read(20, &mut out) {
+        Err(ShardError::Checksum { part, .. }) => {
+            assert_eq!(part, Part::Block { number: 1, of: 3, start: 192, end: 256 });
+        }
+        other => panic!("{other:?}"),
+    }
+    reader.read(64, &mut out[..13]).unwrap();
+    assert_eq!(out[..13], tokens[64..]);
+}
+
+#[test]
+fn a_torn_file_of_the_right_length_is_refused() {
+    // After a power cut a file may have its length but zeros from some page on; at 64-byte steps here.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("00003.shard");
+    write_small(&path, 1000);
+    let whole = fs::read(&path).unwrap();
+    for from in (0..whole.len()).step_by(64) {
+        let mut torn = whole.clone();
+        torn[from..].fill(0);
+        fs::write(&path, &torn).unwrap();
+        assert!(open_and_verify(&path).is_err(), "zeros from byte {from} on");
+    }
+}
+
+#[test]
+fn the_layout_of_the_readme_is_what_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("00003.shard");
+    write_small(&path, 1000);
+    let b = fs::read(&path).unwrap();
+    let u32_at = |at: usize| u32::from_le_bytes(b[at..at + 4].try_into().unwrap());
+    let u64_at = |at: usize| u64::from_le_bytes(b[at..at + 8].try_into().unwrap());
+    assert_eq!(b[..8], MAGIC);
+    assert_eq!([8, 12, 16, 20, 24, 28].map(u32_at), [1, 128, 2, 1000, 3, 64]);
+    assert_eq!([32, 40, 48].map(u64_at), [77, 4, 110]);
+    assert_eq!(b[56..88], [7; 32]);
+    assert_eq!(&b[88..94], b"train\0");
+    // 154 token bytes end at 282; padding to 288; 3 block checksums; 4 ends; 4 lengths; 4 ids; trailer.
+    assert_eq!([128, 130].map(|at| u16::from_le_bytes([b[at], b[at + 1]])), [13, 932]);
+    assert_eq!(b[282..288], [0; 6]);
+    assert_eq!([312, 320, 328, 336].map(u64_at), [5, 5, 70, 77]);
+    assert_eq!([344, 352, 360, 368].map(u64_at), [10, 0, 99, 1]);
+    assert_eq!(b[376..392], [1; 16]);
+    assert_eq!(b[424..440], [4; 16]);
+    assert_eq!(u64_at(448), 480);
+    assert_eq!(b.len(), 480);
+    assert_eq!(&b[472..], b"\nDRAHSB\x89");
+}
+
+#[test]
+fn checksums_are_xxh3_64_with_the_published_values() {
+    // Sanity vectors of the xxHash project (seed 0): the empty input, and "a" as in its test files.
+    assert_eq!(xxhash_rust::xxh3::xxh3_64(b""), 0x2D06_8005_38D3_94C2);
+    assert_eq!(xxhash_rust::xxh3::xxh3_64(b"a"), 0xE6C6_32B6_1E96_4E1F);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("00003.shard");
+    write_small(&path, 1000);
+    let b = fs::read(&path).unwrap();
+    let u64_at = |at: usize| u64::from_le_bytes(b[at..at + 8].try_into().unwrap());
+    let sum = xxhash_rust::xxh3::xxh3_64;
+    assert_eq!(u64_at(120), sum(&b[..120]));
+    assert_eq!([288, 296, 304].map(u64_at), [sum(&b[128..192]), sum(&b[192..256]), sum(&b[256..282])]);
+    assert_eq!(u64_at(440), sum(&b[282..440]));
+    assert_eq!(u64_at(456), u64_at(120));
+    assert_eq!(u64_at(464), sum(&b[440..464]));
+}
+
+/// A file whose checksums are all right, but whose content no writer produces.
+fn forge(path: &Path, change: impl FnOnce(&mut [u8])) {
+    let sum = xxhash_rust::xxh3::xxh3_64;
+    write_small(path, 1000);
+    let mut b = fs::read(path).unwrap();
+    change(&mut b);
+    let header = sum(&b[..120]);
+    b[120..128].copy_from_slice(&header.to_le_bytes());
+    for (at, range) in [(288, 128..192), (296, 192..256), (304, 256..282)] {
+        let value = sum(&b[range]);
+        b[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    }
+    let index = sum(&b[282..440]);
+    b[440..448].copy_from_slice(&index.to_le_bytes());
+    b[456..464].copy_from_slice(&header.to_le_bytes());
+    let trailer = sum(&b[440..464]);
+    b[464..472].copy_from_slice(&trailer.to_le_bytes());
+    fs::write(path, &b).unwrap();
+}
+
+#[test]
+fn forged_files_with_right_checksums_are_refused_without_panic() {
+    type Change = Box<dyn FnOnce(&mut [u8])>;
+    let put = |at: usize, value: u64| -> Change {
+        Box::new(move |b: &mut [u8]| b[at..at + 8].copy_from_slice(&value.to_le_bytes()))
+    };
+    let put32 = |at: usize, value: u32| -> Change {
+        Box::new(move |b: &mut [u8]| b[at..at + 4].copy_from_slice(&value.to_le_bytes()))
+    };
+    let cases: Vec<(&str, Change)> = vec![
+        ("tokens 2^64-1", put(32, u64::MAX)),
+        ("tokens 2^63", put(32, 1 << 63)),
+        ("documents 2^64-1", put(40, u64::MAX)),
+        ("documents 2^59", put(40, 1 << 59)),
+        ("documents 0", put(40, 0)),
+        ("text bytes", put(48, 111)),
+        ("header length", put32(12, 64)),
+        ("token bytes", put32(16, 4)),
+        ("token bytes 0", put32(16, 0)),
+        ("vocabulary 0", put32(20, 0)),
+        ("block bytes 0", put32(28, 0)),
+        ("block bytes 65", put32(28, 65)),
+        ("block bytes 128", put32(28, 128)),
+        ("split with a path", Box::new(|b: &mut [u8]| b[88..93].copy_from_slice(b"../.."))),
+        ("split not UTF-8", put32(88, u32::MAX)),
+        ("split with a tail", put32(100, 1)),
+        ("split empty", put(88, 0)),
+        ("padding", Box::new(|b: &mut [u8]| b[285] = 1)),
+        ("ends going back", put(320, 80)),
+        ("last end", put(336, 76)),
+        ("end 2^64-1", put(336, u64::MAX)),
+        ("text bytes overflow", put(344, u64::MAX)),
+        ("file length", put(448, 481)),
+        ("token outside the vocabulary", Box::new(|b: &mut [u8]| b[131] = 255)),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("00003.shard");
+    for (name, change) in cases {
+        forge(&path, change);
+        let error = open_and_verify(&path).expect_err(name);
+        assert!(!matches!(error, ShardError::Checksum { .. }), "{name}: the forgery is wrong: {error}");
+    }
+    forge(&path, |_| {});
+    open_and_verify(&path).unwrap();
+}

@@ -1,0 +1,237 @@
+//! Every way in which a shard file or a set of them is refused.
+
+use crate::Fingerprint;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// The part of a file that a checksum covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The fixed header.
+    Header,
+    /// Block `number` of the token data, bytes `start..end` of the file.
+    Block {
+        /// Number of the block, from 0.
+        number: u64,
+        /// Number of blocks in the file.
+        of: u64,
+        /// First byte of the block in the file.
+        start: u64,
+        /// One past the last byte of the block in the file.
+        end: u64,
+    },
+    /// Padding, block checksums and document index.
+    Index,
+    /// The fixed trailer.
+    Trailer,
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::Header => f.write_str("the header"),
+            Part::Index => f.write_str("the index"),
+            Part::Trailer => f.write_str("the trailer"),
+            Part::Block { number, of, start, end } => {
+                write!(f, "block {number} of {of} (bytes {start}..{end})")
+            }
+        }
+    }
+}
+
+/// Why a shard file or a set of shard files could not be written or is refused. Each names the file.
+#[derive(Debug, thiserror::Error)]
+pub enum ShardError {
+    /// The operating system refused an operation (missing file, full disk, permission).
+    #[error("{}: could not {doing}: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was attempted.
+        doing: &'static str,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The path is a directory, FIFO, socket or device.
+    #[error("{}: wanted a regular shard file, found {found}", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+        /// What it is.
+        found: &'static str,
+    },
+    /// The file does not begin with the magic bytes of a shard file.
+    #[error(
+        "{}: not a shard file: wanted the first 8 bytes to be 89 42 53 48 41 52 44 0a, found {found}; \
+         if it was meant to be one, it was never completely written: rebuild the shards", path.display()
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// Its first bytes in hexadecimal.
+        found: String,
+    },
+    /// The file has another version of the format.
+    #[error(
+        "{}: shard format version {found}, this program reads version {wanted}; rebuild the shards or use \
+         the program that wrote them", path.display()
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The version that this program reads.
+        wanted: u32,
+        /// The version in the file.
+        found: u32,
+    },
+    /// The file ends too early.
+    #[error("{}: truncated at byte {found}: its header asks for {wanted} bytes; rebuild the shards", path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// The length that it should have (at least, when the header itself is cut).
+        wanted: u64,
+        /// The length that it has.
+        found: u64,
+    },
+    /// The file goes on after its trailer.
+    #[error("{}: {found} bytes long, its header asks for {wanted}: something was appended", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// The length that it should have.
+        wanted: u64,
+        /// The length that it has.
+        found: u64,
+    },
+    /// A checksum does not match.
+    #[error(
+        "{}: checksum mismatch in {part}: wanted {wanted:016x}, found {found:016x}; the file changed after it \
+         was written: restore or rebuild it", path.display()
+    )]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        part: Part,
+        /// The stored checksum.
+        wanted: u64,
+        /// The checksum of the bytes that are there.
+        found: u64,
+    },
+    /// A field holds a value that no writer produces.
+    #[error("{}: malformed at byte {offset}: {what}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Where in the file.
+        offset: u64,
+        /// What was wanted and found.
+        what: String,
+    },
+    /// The tokens come from another tokenizer.
+    #[error(
+        "{}: made with tokenizer {found}, wanted tokenizer {wanted}; rebuild the shards with this tokenizer or \
+         use the one that made them", path.display()
+    )]
+    Tokenizer {
+        /// The file or directory.
+        path: PathBuf,
+        /// The tokenizer at hand.
+        wanted: Fingerprint,
+        /// The tokenizer that made the tokens.
+        found: Fingerprint,
+    },
+    /// The tokens belong to another vocabulary size.
+    #[error("{}: made for a vocabulary of {found} tokens, wanted {wanted}", path.display())]
+    Vocabulary {
+        /// The file or directory.
+        path: PathBuf,
+        /// The vocabulary at hand.
+        wanted: u32,
+        /// The vocabulary of the file.
+        found: u32,
+    },
+    /// A document to be written holds a token that the vocabulary does not have.
+    #[error(
+        "{}: document {document}: token {token} at position {position} is outside the vocabulary of \
+         {vocab_size} tokens", path.display()
+    )]
+    TokenOutsideVocabulary {
+        /// The file being written.
+        path: PathBuf,
+        /// Number of the document in this file, from 0.
+        document: u64,
+        /// Position in the document, from 0.
+        position: usize,
+        /// The token.
+        token: u32,
+        /// The vocabulary.
+        vocab_size: u32,
+    },
+    /// Tokens were asked for that do not exist.
+    #[error("{}: tokens {start}..{end} were asked for, there are {tokens}", path.display())]
+    OutOfRange {
+        /// The file or directory.
+        path: PathBuf,
+        /// First token asked for.
+        start: u64,
+        /// One past the last token asked for.
+        end: u64,
+        /// Tokens that exist.
+        tokens: u64,
+    },
+    /// A property of the shards to be written is not allowed.
+    #[error("{}: {what}", path.display())]
+    Meta {
+        /// The file to be written.
+        path: PathBuf,
+        /// What was wanted and found.
+        what: String,
+    },
+    /// An earlier write failed, so that this file cannot be finished.
+    #[error("{}: an earlier write to this file failed; start the shard again", path.display())]
+    Poisoned {
+        /// The file being written.
+        path: PathBuf,
+    },
+    /// The directory of a split has no `shards.json`.
+    #[error(
+        "{}: no shards.json: the shards were never built or were interrupted; run the shard stage again",
+        path.display()
+    )]
+    Unfinished {
+        /// The directory of the split.
+        path: PathBuf,
+    },
+    /// `shards.json` is malformed or disagrees with itself.
+    #[error("{}: {what}; rebuild the shards", path.display())]
+    SetIndex {
+        /// The `shards.json`.
+        path: PathBuf,
+        /// What was wanted and found.
+        what: String,
+    },
+    /// A shard file is not the one that `shards.json` lists.
+    #[error("{}: {what} is {found}, shards.json lists {wanted}; restore the file or rebuild the shards", path.display())]
+    NotTheListedFile {
+        /// The shard file.
+        path: PathBuf,
+        /// The property that differs.
+        what: &'static str,
+        /// As listed.
+        wanted: String,
+        /// As found in the file.
+        found: String,
+    },
+}
+
+impl ShardError {
+    pub(crate) fn io(path: &Path, doing: &'static str, source: std::io::Error) -> Self {
+        ShardError::Io { path: path.to_owned(), doing, source }
+    }
+
+    pub(crate) fn malformed(path: &Path, offset: usize, what: impl Into<String>) -> Self {
+        ShardError::Malformed { path: path.to_owned(), offset: offset as u64, what: what.into() }
+    }
+}

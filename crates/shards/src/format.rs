@@ -1,0 +1,223 @@
+//! Where every byte of a shard file lies: header, trailer and the arithmetic between them.
+//!
+//! The specification is the crate's README; this file is its only implementation, used by writer and reader.
+
+use crate::meta::{SPLIT_BYTES, ShardMeta, check_split};
+use crate::{Fingerprint, Part, ShardError};
+use std::path::Path;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Version of the shard file format that this crate writes and reads.
+pub const VERSION: u32 = 1;
+/// Bytes of token data under one checksum.
+pub const BLOCK_BYTES: u32 = 1 << 20;
+
+/// First bytes of a file. The first is not ASCII and the last is a line feed, so that a transfer in text mode
+/// or through a 7-bit channel breaks the magic.
+pub(crate) const MAGIC: [u8; 8] = *b"\x89BSHARD\n";
+/// Last bytes of a file.
+pub(crate) const END_MAGIC: [u8; 8] = *b"\nDRAHSB\x89";
+pub(crate) const HEADER_BYTES: usize = 128;
+pub(crate) const TRAILER_BYTES: usize = 40;
+/// Index bytes of one document: end offset, text bytes, id.
+pub(crate) const DOCUMENT_BYTES: u64 = 8 + 8 + 16;
+
+const SPLIT_AT: usize = 88;
+const HEADER_SUM_AT: usize = 120;
+
+/// The fixed header of a shard file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) meta: ShardMeta,
+    pub(crate) block_bytes: u32,
+    pub(crate) tokens: u64,
+    pub(crate) documents: u64,
+    pub(crate) text_bytes: u64,
+}
+
+/// Byte offsets of the parts of a file, from its header alone. All sums are known not to overflow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) data_end: usize,
+    pub(crate) blocks: usize,
+    pub(crate) block_sums: usize,
+    pub(crate) ends: usize,
+    pub(crate) text_bytes: usize,
+    pub(crate) ids: usize,
+    pub(crate) trailer: usize,
+    pub(crate) file_bytes: usize,
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes were sliced"))
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes were sliced"))
+}
+
+impl Header {
+    /// The layout that follows from the counts; `None` when it does not fit into the address space.
+    pub(crate) fn layout(&self) -> Option<Layout> {
+        let data = self.tokens.checked_mul(u64::from(self.meta.token_bytes()))?;
+        let data_end = data.checked_add(HEADER_BYTES as u64)?;
+        let blocks = data.div_ceil(u64::from(self.block_bytes));
+        let block_sums = data_end.checked_next_multiple_of(8)?;
+        let ends = block_sums.checked_add(blocks.checked_mul(8)?)?;
+        let columns = self.documents.checked_mul(8)?;
+        let text_bytes = ends.checked_add(columns)?;
+        let ids = text_bytes.checked_add(columns)?;
+        let trailer = ids.checked_add(columns.checked_mul(2)?)?;
+        let file_bytes = trailer.checked_add(TRAILER_BYTES as u64)?;
+        // Every other offset is below the last one.
+        usize::try_from(file_bytes).ok().filter(|&b| b <= isize::MAX as usize)?;
+        Some(Layout {
+            data_end: data_end as usize,
+            blocks: blocks as usize,
+            block_sums: block_sums as usize,
+            ends: ends as usize,
+            text_bytes: text_bytes as usize,
+            ids: ids as usize,
+            trailer: trailer as usize,
+            file_bytes: file_bytes as usize,
+        })
+    }
+
+    pub(crate) fn to_bytes(&self) -> [u8; HEADER_BYTES] {
+        let mut b = [0; HEADER_BYTES];
+        b[..8].copy_from_slice(&MAGIC);
+        for (i, v) in [
+            VERSION,
+            HEADER_BYTES as u32,
+            self.meta.token_bytes(),
+            self.meta.vocab_size,
+            self.meta.ordinal,
+            self.block_bytes,
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            b[8 + 4 * i..12 + 4 * i].copy_from_slice(&v.to_le_bytes());
+        }
+        for (i, v) in [self.tokens, self.documents, self.text_bytes].into_iter().enumerate() {
+            b[32 + 8 * i..40 + 8 * i].copy_from_slice(&v.to_le_bytes());
+        }
+        b[56..SPLIT_AT].copy_from_slice(&self.meta.tokenizer.0);
+        b[SPLIT_AT..SPLIT_AT + self.meta.split.len()].copy_from_slice(self.meta.split.as_bytes());
+        let sum = xxh3_64(&b[..HEADER_SUM_AT]);
+        b[HEADER_SUM_AT..].copy_from_slice(&sum.to_le_bytes());
+        b
+    }
+
+    /// Reads a header from the beginning of a file, of which `bytes` may be all or less.
+    pub(crate) fn parse(bytes: &[u8], path: &Path) -> Result<Header, ShardError> {
+        let first = &bytes[..bytes.len().min(MAGIC.len())];
+        if first != &MAGIC[..first.len()] {
+            let found = first.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(" ");
+            return Err(ShardError::Foreign { path: path.to_owned(), found });
+        }
+        if bytes.len() >= 12 && u32_at(bytes, 8) != VERSION {
+            let found = u32_at(bytes, 8);
+            return Err(ShardError::Version { path: path.to_owned(), wanted: VERSION, found });
+        }
+        if bytes.len() < HEADER_BYTES {
+            return Err(ShardError::Truncated {
+                path: path.to_owned(),
+                wanted: (HEADER_BYTES + TRAILER_BYTES) as u64,
+                found: bytes.len() as u64,
+            });
+        }
+        check_sum(path, Part::Header, u64_at(bytes, HEADER_SUM_AT), &bytes[..HEADER_SUM_AT])?;
+        // From here on the bytes are what a writer wrote: a mistake below is a writer's, or malice.
+        let wrong = |at: usize, what: String| Err(ShardError::malformed(path, at, what));
+        if u32_at(bytes, 12) != HEADER_BYTES as u32 {
+            return wrong(
+                12,
+                format!("wanted a header of {HEADER_BYTES} bytes, found {}", u32_at(bytes, 12)),
+            );
+        }
+        let split_bytes = &bytes[SPLIT_AT..SPLIT_AT + SPLIT_BYTES];
+        let length = split_bytes.iter().position(|&b| b == 0).unwrap_or(SPLIT_BYTES);
+        let split = String::from_utf8_lossy(&split_bytes[..length]).into_owned();
+        if let Err(what) = check_split(&split) {
+            return wrong(SPLIT_AT, what);
+        }
+        if split_bytes[length..].iter().any(|&b| b != 0) {
+            return wrong(SPLIT_AT, "wanted zeros after the name of the split".into());
+        }
+        let meta = ShardMeta {
+            vocab_size: u32_at(bytes, 20),
+            tokenizer: Fingerprint(bytes[56..SPLIT_AT].try_into().expect("32 bytes were sliced")),
+            split,
+            ordinal: u32_at(bytes, 24),
+        };
+        if meta.vocab_size == 0 {
+            return wrong(20, "wanted a vocabulary of at least 1 token, found 0".into());
+        }
+        if u32_at(bytes, 16) != meta.token_bytes() {
+            let (w, v) = (meta.token_bytes(), meta.vocab_size);
+            let found = u32_at(bytes, 16);
+            return wrong(
+                16,
+                format!("wanted {w} bytes a token for {v} tokens of vocabulary, found {found}"),
+            );
+        }
+        let block_bytes = u32_at(bytes, 28);
+        if !block_bytes.is_power_of_two() || !(64..=1 << 30).contains(&block_bytes) {
+            return wrong(
+                28,
+                format!("wanted blocks of 2^6 to 2^30 bytes, a power of two, found {block_bytes}"),
+            );
+        }
+        Ok(Header {
+            meta,
+            block_bytes,
+            tokens: u64_at(bytes, 32),
+            documents: u64_at(bytes, 40),
+            text_bytes: u64_at(bytes, 48),
+        })
+    }
+}
+
+/// The trailer of a file whose header and index have these bytes.
+pub(crate) fn trailer(header: &[u8; HEADER_BYTES], index_sum: u64, file_bytes: u64) -> [u8; TRAILER_BYTES] {
+    let mut b = [0; TRAILER_BYTES];
+    b[..8].copy_from_slice(&index_sum.to_le_bytes());
+    b[8..16].copy_from_slice(&file_bytes.to_le_bytes());
+    b[16..24].copy_from_slice(&header[HEADER_SUM_AT..]);
+    let sum = xxh3_64(&b[..24]);
+    b[24..32].copy_from_slice(&sum.to_le_bytes());
+    b[32..].copy_from_slice(&END_MAGIC);
+    b
+}
+
+/// The checksum of a whole file, a root over all others: stored in its trailer.
+pub(crate) fn file_sum(trailer: &[u8]) -> u64 {
+    u64_at(trailer, 24)
+}
+
+/// Verifies the trailer against the header and returns the checksum that the index must have.
+pub(crate) fn check_trailer(bytes: &[u8], layout: &Layout, path: &Path) -> Result<u64, ShardError> {
+    let trailer = &bytes[layout.trailer..layout.file_bytes];
+    let wrong = |at: usize, what: &str| Err(ShardError::malformed(path, layout.trailer + at, what));
+    if trailer[32..] != END_MAGIC {
+        return wrong(32, "wanted the end marker of a shard file: the end of the file was never written");
+    }
+    check_sum(path, Part::Trailer, file_sum(trailer), &trailer[..24])?;
+    if u64_at(trailer, 8) != layout.file_bytes as u64 {
+        return wrong(8, "the trailer states another file length than the header");
+    }
+    if trailer[16..24] != bytes[HEADER_SUM_AT..HEADER_BYTES] {
+        return wrong(16, "the trailer belongs to another header");
+    }
+    Ok(u64_at(trailer, 0))
+}
+
+/// Compares the checksum of `bytes` with the stored one.
+pub(crate) fn check_sum(path: &Path, part: Part, wanted: u64, bytes: &[u8]) -> Result<(), ShardError> {
+    let found = xxh3_64(bytes);
+    if found == wanted {
+        return Ok(());
+    }
+    Err(ShardError::Checksum { path: path.to_owned(), part, wanted, found })
+}

@@ -1,0 +1,196 @@
+//! Reading one split: its shard files as one token stream.
+
+use crate::set_index::SetIndex;
+use crate::{Document, Fingerprint, ShardError, ShardReader};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::Xxh3;
+
+/// All shard files of one split, in order, as one stream of tokens and documents. Can be shared between
+/// threads. Offsets of tokens and numbers of documents count through all files.
+#[derive(Debug)]
+pub struct ShardSet {
+    path: PathBuf,
+    index: SetIndex,
+    files: Vec<ShardReader>,
+    /// Offset of each file's first token, then the total.
+    token_starts: Vec<u64>,
+    /// Number of each file's first document, then the total.
+    document_starts: Vec<u64>,
+    checksum: u64,
+}
+
+impl ShardSet {
+    /// Opens the split in `dir/SPLIT/`, a folder that [`crate::ShardSetWriter`] finished.
+    ///
+    /// Header, trailer and index of every file are verified and held against `shards.json`; token blocks are
+    /// verified when they are first touched.
+    ///
+    /// # Errors
+    /// [`ShardError::Unfinished`] without a `shards.json`; the first file that is damaged or not the listed one.
+    pub fn open(dir: impl AsRef<Path>, split: &str) -> Result<ShardSet, ShardError> {
+        let root = dir.as_ref();
+        crate::meta::check_split(split).map_err(|what| ShardError::Meta { path: root.to_owned(), what })?;
+        let path = root.join(split);
+        let index = SetIndex::read(&path, split)?;
+        let mut files = Vec::with_capacity(index.shards.len());
+        let (mut token_starts, mut document_starts) = (vec![0], vec![0]);
+        let mut checksum = Xxh3::new();
+        for (ordinal, listed) in index.shards.iter().enumerate() {
+            let reader = ShardReader::open(path.join(&listed.file))?;
+            let same = |what, wanted: String, found: String| {
+                let path = reader.path().to_owned();
+                if wanted == found {
+                    Ok(())
+                } else {
+                    Err(ShardError::NotTheListedFile { path, what, wanted, found })
+                }
+            };
+            let meta = reader.meta();
+            same("the checksum", listed.checksum.clone(), format!("{:016x}", reader.checksum()))?;
+            same("the number of tokens", listed.tokens.to_string(), reader.token_count().to_string())?;
+            same(
+                "the number of documents",
+                listed.documents.to_string(),
+                reader.document_count().to_string(),
+            )?;
+            same("the number of text bytes", listed.text_bytes.to_string(), reader.text_bytes().to_string())?;
+            same("the length in bytes", listed.file_bytes.to_string(), reader.file_bytes().to_string())?;
+            same("the split", index.split.clone(), meta.split.clone())?;
+            same("the place in the split", ordinal.to_string(), meta.ordinal.to_string())?;
+            same("the vocabulary", index.vocab_size.to_string(), meta.vocab_size.to_string())?;
+            same("the tokenizer", index.tokenizer.to_string(), meta.tokenizer.to_string())?;
+            // The sums were checked against overflow with the index.
+            token_starts.push(token_starts[ordinal] + reader.token_count());
+            document_starts.push(document_starts[ordinal] + reader.document_count());
+            checksum.update(&reader.checksum().to_le_bytes());
+            files.push(reader);
+        }
+        Ok(ShardSet { path, index, files, token_starts, document_starts, checksum: checksum.digest() })
+    }
+
+    /// The folder of the split.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Name of the split.
+    pub fn split(&self) -> &str {
+        &self.index.split
+    }
+
+    /// Number of token ids; every token read is below it.
+    pub fn vocab_size(&self) -> u32 {
+        self.index.vocab_size
+    }
+
+    /// The tokenizer that made the tokens.
+    pub fn tokenizer(&self) -> Fingerprint {
+        self.index.tokenizer
+    }
+
+    /// Tokens in all files.
+    pub fn token_count(&self) -> u64 {
+        self.index.tokens
+    }
+
+    /// Documents in all files.
+    pub fn document_count(&self) -> u64 {
+        self.index.documents
+    }
+
+    /// Bytes of the text that the tokens encode.
+    pub fn text_bytes(&self) -> u64 {
+        self.index.text_bytes
+    }
+
+    /// Length of all shard files in bytes.
+    pub fn file_bytes(&self) -> u64 {
+        self.files.iter().map(ShardReader::file_bytes).sum()
+    }
+
+    /// The shard files in order.
+    pub fn files(&self) -> &[ShardReader] {
+        &self.files
+    }
+
+    /// A checksum over the checksums of all files: the same for the same documents, tokenizer, vocabulary and
+    /// cutting into files. A run that resumes holds it against the one that it started with.
+    pub fn checksum(&self) -> u64 {
+        self.checksum
+    }
+
+    /// Refuses tokens that were not made with this tokenizer and vocabulary.
+    ///
+    /// # Errors
+    /// [`ShardError::Tokenizer`] or [`ShardError::Vocabulary`].
+    pub fn require(&self, tokenizer: Fingerprint, vocab_size: u32) -> Result<(), ShardError> {
+        if self.tokenizer() != tokenizer {
+            let (wanted, found) = (tokenizer, self.tokenizer());
+            return Err(ShardError::Tokenizer { path: self.path.clone(), wanted, found });
+        }
+        if self.vocab_size() != vocab_size {
+            let (wanted, found) = (vocab_size, self.vocab_size());
+            return Err(ShardError::Vocabulary { path: self.path.clone(), wanted, found });
+        }
+        Ok(())
+    }
+
+    /// Copies the tokens from `start` on into `out`, across files. Verifies each block on its first touch. Does
+    /// not allocate.
+    ///
+    /// # Errors
+    /// [`ShardError::OutOfRange`], or [`ShardError::Checksum`] naming file and block.
+    pub fn read(&self, start: u64, out: &mut [u32]) -> Result<(), ShardError> {
+        let tokens = self.token_count();
+        if start.checked_add(out.len() as u64).is_none_or(|end| end > tokens) {
+            let end = start.saturating_add(out.len() as u64);
+            return Err(ShardError::OutOfRange { path: self.path.clone(), start, end, tokens });
+        }
+        let (mut at, mut rest) = (start, out);
+        while !rest.is_empty() {
+            // The last file that begins at or before the offset; empty files before it are passed over.
+            let file = self.token_starts.partition_point(|&s| s <= at) - 1;
+            let here = rest.len().min((self.token_starts[file + 1] - at) as usize);
+            let (now, later) = rest.split_at_mut(here);
+            self.files[file].read(at - self.token_starts[file], now)?;
+            at += here as u64;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Number of the document that holds token `offset`; `None` past the last token. Two binary searches.
+    pub fn document_at(&self, offset: u64) -> Option<u64> {
+        if offset >= self.token_count() {
+            return None;
+        }
+        let file = self.token_starts.partition_point(|&s| s <= offset) - 1;
+        let number = self.files[file].document_at(offset - self.token_starts[file])?;
+        Some(self.document_starts[file] + number)
+    }
+
+    /// Document `i` of the split, from 0, with its token range in the whole split.
+    pub fn document(&self, i: u64) -> Option<Document> {
+        if i >= self.document_count() {
+            return None;
+        }
+        let file = self.document_starts.partition_point(|&s| s <= i) - 1;
+        let mut document = self.files[file].document(i - self.document_starts[file])?;
+        document.tokens.start += self.token_starts[file];
+        document.tokens.end += self.token_starts[file];
+        Some(document)
+    }
+
+    /// All documents in order.
+    pub fn documents(&self) -> impl Iterator<Item = Document> + '_ {
+        (0..self.document_count()).filter_map(|i| self.document(i))
+    }
+
+    /// Reads and verifies every byte of every file.
+    ///
+    /// # Errors
+    /// The first damaged part.
+    pub fn verify(&self) -> Result<(), ShardError> {
+        self.files.iter().try_for_each(ShardReader::verify)
+    }
+}

@@ -1,0 +1,169 @@
+//! Writing one split as several shard files and their index.
+
+use crate::set_index::{INDEX_FILE, ListedFile, SetIndex, is_shard_name, shard_name};
+use crate::{DocumentId, Fingerprint, ShardError, ShardMeta, ShardWriter, durable};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// File length at which a set goes on to the next file, unless told otherwise: 256 MiB.
+pub const DEFAULT_FILE_BYTES: u64 = 256 << 20;
+
+/// What all files of one split have in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SplitMeta {
+    /// Name of the split: 1 to 32 of `a-z 0-9 - _`. It is also the name of the split's folder.
+    pub split: String,
+    /// Number of token ids.
+    pub vocab_size: u32,
+    /// The tokenizer that makes the tokens.
+    pub tokenizer: Fingerprint,
+}
+
+/// What a finished set holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetSummary {
+    /// The folder of the split.
+    pub path: PathBuf,
+    /// Number of shard files.
+    pub files: u64,
+    /// Tokens in them.
+    pub tokens: u64,
+    /// Documents in them.
+    pub documents: u64,
+    /// Bytes of the text that the tokens encode.
+    pub text_bytes: u64,
+    /// Length of all shard files in bytes.
+    pub file_bytes: u64,
+}
+
+/// Writes one split into `dir/SPLIT/`: `00000.shard`, `00001.shard`, … and, last, `shards.json`.
+///
+/// A document is never cut: a file goes on to the next before the document that would make it longer than
+/// `file_bytes`, so that only a single document can exceed it. Names and contents are a pure function of the
+/// documents pushed. Whatever an earlier writer left in the folder is invalidated first (its `shards.json` is
+/// removed) and replaced. One writer a folder at a time.
+#[derive(Debug)]
+pub struct ShardSetWriter {
+    dir: PathBuf,
+    meta: SplitMeta,
+    file_bytes: u64,
+    current: Option<ShardWriter>,
+    done: Vec<ListedFile>,
+}
+
+impl ShardSetWriter {
+    /// Starts a split. Creates the folders that are missing and removes a `shards.json` that is there.
+    ///
+    /// # Errors
+    /// [`ShardError::Meta`] for values that the format does not allow, [`ShardError::Io`].
+    pub fn create(dir: impl AsRef<Path>, meta: SplitMeta, file_bytes: u64) -> Result<Self, ShardError> {
+        let dir = dir.as_ref().join(&meta.split);
+        let wrong = |what: String| ShardError::Meta { path: dir.clone(), what };
+        file_meta(&meta, 0).check().map_err(wrong)?;
+        if file_bytes == 0 {
+            return Err(wrong("file_bytes: wanted at least 1, found 0".into()));
+        }
+        fs::create_dir_all(&dir).map_err(|e| ShardError::io(&dir, "create", e))?;
+        durable::sync_directory(durable::parent(&dir))?;
+        // From here until the new index is there, the folder is not a finished set.
+        let index = dir.join(INDEX_FILE);
+        match fs::remove_file(&index) {
+            Ok(()) => durable::sync_directory(&dir)?,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(ShardError::io(&index, "remove the index of an earlier set", e)),
+        }
+        Ok(ShardSetWriter { dir, meta, file_bytes, current: None, done: Vec::new() })
+    }
+
+    /// Appends one document; see [`ShardWriter::push_document`].
+    ///
+    /// # Errors
+    /// As [`ShardWriter::push_document`] and [`ShardWriter::finish`].
+    pub fn push_document(
+        &mut self,
+        id: DocumentId,
+        text_bytes: u64,
+        tokens: &[u32],
+    ) -> Result<(), ShardError> {
+        let full = self
+            .current
+            .as_ref()
+            .is_some_and(|w| w.documents() > 0 && w.file_bytes_with(tokens.len() as u64) > self.file_bytes);
+        if full {
+            self.finish_file()?;
+        }
+        if self.current.is_none() {
+            self.current = Some(self.next_file()?);
+        }
+        let writer = self.current.as_mut().expect("a file was just started");
+        writer.push_document(id, text_bytes, tokens)
+    }
+
+    /// Finishes the last file, removes shard files of an earlier, longer set and writes `shards.json`. A split
+    /// without documents gets one empty file.
+    ///
+    /// # Errors
+    /// [`ShardError::Io`]; the folder has no `shards.json` then.
+    pub fn finish(mut self) -> Result<SetSummary, ShardError> {
+        if self.current.is_none() && self.done.is_empty() {
+            self.current = Some(self.next_file()?);
+        }
+        self.finish_file()?;
+        self.remove_stale()?;
+        let files = std::mem::take(&mut self.done);
+        let file_bytes = files.iter().map(|f| f.file_bytes).sum();
+        let index = SetIndex::new(&self.meta.split, self.meta.vocab_size, self.meta.tokenizer, files);
+        index.write(&self.dir)?;
+        Ok(SetSummary {
+            path: self.dir,
+            files: index.shards.len() as u64,
+            tokens: index.tokens,
+            documents: index.documents,
+            text_bytes: index.text_bytes,
+            file_bytes,
+        })
+    }
+
+    fn next_file(&self) -> Result<ShardWriter, ShardError> {
+        let ordinal = u32::try_from(self.done.len()).map_err(|_| ShardError::Meta {
+            path: self.dir.clone(),
+            what: "a split holds at most 2^32 files".into(),
+        })?;
+        ShardWriter::create(self.dir.join(shard_name(ordinal)), file_meta(&self.meta, ordinal))
+    }
+
+    fn finish_file(&mut self) -> Result<(), ShardError> {
+        let Some(writer) = self.current.take() else { return Ok(()) };
+        let summary = writer.finish()?;
+        self.done.push(ListedFile {
+            file: shard_name(self.done.len() as u32),
+            tokens: summary.tokens,
+            documents: summary.documents,
+            text_bytes: summary.text_bytes,
+            file_bytes: summary.file_bytes,
+            checksum: format!("{:016x}", summary.checksum),
+        });
+        Ok(())
+    }
+
+    /// Removes shard files that an earlier set had beyond this one, and what a killed writer left.
+    fn remove_stale(&self) -> Result<(), ShardError> {
+        let entries = fs::read_dir(&self.dir).map_err(|e| ShardError::io(&self.dir, "list", e))?;
+        for entry in entries {
+            let entry = entry.map_err(|e| ShardError::io(&self.dir, "list", e))?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            let listed = self.done.iter().any(|f| f.file == name);
+            let left_over = name.strip_prefix('.').and_then(|n| n.strip_suffix(".partial"));
+            if (is_shard_name(name) && !listed) || left_over.is_some_and(is_shard_name) {
+                fs::remove_file(entry.path())
+                    .map_err(|e| ShardError::io(&entry.path(), "remove the stale file", e))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn file_meta(meta: &SplitMeta, ordinal: u32) -> ShardMeta {
+    ShardMeta { vocab_size: meta.vocab_size, tokenizer: meta.tokenizer, split: meta.split.clone(), ordinal }
+}

@@ -1,0 +1,260 @@
+//! Writing one shard file.
+
+use crate::format::{self, BLOCK_BYTES, DOCUMENT_BYTES, HEADER_BYTES, Header, TRAILER_BYTES};
+use crate::{DocumentId, ShardError, ShardMeta, durable};
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+/// What a finished shard file holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardSummary {
+    /// The file.
+    pub path: PathBuf,
+    /// Tokens in it.
+    pub tokens: u64,
+    /// Documents in it.
+    pub documents: u64,
+    /// Bytes of the text that the tokens encode.
+    pub text_bytes: u64,
+    /// Length of the file in bytes.
+    pub file_bytes: u64,
+    /// The checksum of the whole file (see [`crate::ShardReader::checksum`]).
+    pub checksum: u64,
+}
+
+/// Writes one shard file, document by document.
+///
+/// The file is written under a hidden temporary name beside `path` and gets its name in
+/// [`ShardWriter::finish`], after its bytes are on disk. Dropped before that, or after an error, it removes
+/// the temporary file and leaves nothing. One writer a path at a time.
+///
+/// Memory: one block (1 MiB) and 32 bytes a document.
+#[derive(Debug)]
+pub struct ShardWriter {
+    path: PathBuf,
+    partial: PathBuf,
+    /// `None` once the file has its final name.
+    file: Option<File>,
+    meta: ShardMeta,
+    block_bytes: u32,
+    /// Token bytes that are not yet a whole block.
+    block: Vec<u8>,
+    block_sums: Vec<u64>,
+    ends: Vec<u64>,
+    text_lengths: Vec<u64>,
+    ids: Vec<DocumentId>,
+    tokens: u64,
+    text_bytes: u64,
+    failed: bool,
+}
+
+impl ShardWriter {
+    /// Starts a shard file that will appear at `path` when it is finished. The directory must exist.
+    ///
+    /// # Errors
+    /// [`ShardError::Meta`] for values that the format does not allow, [`ShardError::Io`].
+    pub fn create(path: impl AsRef<Path>, meta: ShardMeta) -> Result<ShardWriter, ShardError> {
+        Self::create_with_blocks(path.as_ref(), meta, BLOCK_BYTES)
+    }
+
+    /// As [`ShardWriter::create`] with another block size, so that tests see many blocks in a small file.
+    pub(crate) fn create_with_blocks(
+        path: &Path,
+        meta: ShardMeta,
+        block_bytes: u32,
+    ) -> Result<ShardWriter, ShardError> {
+        meta.check().map_err(|what| ShardError::Meta { path: path.to_owned(), what })?;
+        if path.file_name().is_none() {
+            return Err(ShardError::Meta { path: path.to_owned(), what: "wanted the name of a file".into() });
+        }
+        let partial = durable::partial_path(path);
+        let file = File::create(&partial).map_err(|e| ShardError::io(&partial, "create", e))?;
+        let mut writer = ShardWriter {
+            path: path.to_owned(),
+            partial,
+            file: Some(file),
+            meta,
+            block_bytes,
+            block: Vec::with_capacity(block_bytes as usize),
+            block_sums: Vec::new(),
+            ends: Vec::new(),
+            text_lengths: Vec::new(),
+            ids: Vec::new(),
+            tokens: 0,
+            text_bytes: 0,
+            failed: false,
+        };
+        // The header is known last; zeros until then, so that no prefix of the file looks like a shard file.
+        writer.write(&[0; HEADER_BYTES])?;
+        Ok(writer)
+    }
+
+    /// Appends one document. `text_bytes` is the length of the text that `tokens` encode; tokens that encode no
+    /// text, such as a separator, belong to `tokens` too if they are to be trained on. An empty document is kept
+    /// in the index.
+    ///
+    /// # Errors
+    /// [`ShardError::TokenOutsideVocabulary`] leaves the writer as it was. After [`ShardError::Io`] (disk full)
+    /// the file cannot be finished.
+    pub fn push_document(
+        &mut self,
+        id: DocumentId,
+        text_bytes: u64,
+        tokens: &[u32],
+    ) -> Result<(), ShardError> {
+        if self.failed {
+            return Err(ShardError::Poisoned { path: self.path.clone() });
+        }
+        let vocab_size = self.meta.vocab_size;
+        if let Some(position) = tokens.iter().position(|&t| t >= vocab_size) {
+            return Err(ShardError::TokenOutsideVocabulary {
+                path: self.path.clone(),
+                document: self.ends.len() as u64,
+                position,
+                token: tokens[position],
+                vocab_size,
+            });
+        }
+        let sum = self.text_bytes.checked_add(text_bytes).ok_or_else(|| ShardError::Meta {
+            path: self.path.clone(),
+            what: format!("text_bytes: the sum over documents overflows with {text_bytes}"),
+        })?;
+        let width = self.meta.token_bytes() as usize;
+        let mut rest = tokens;
+        while !rest.is_empty() {
+            let room = (self.block_bytes as usize - self.block.len()) / width;
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            if width == 2 {
+                self.block.extend(now.iter().flat_map(|&t| (t as u16).to_le_bytes()));
+            } else {
+                self.block.extend(now.iter().flat_map(|t| t.to_le_bytes()));
+            }
+            rest = later;
+            if self.block.len() == self.block_bytes as usize {
+                self.flush_block()?;
+            }
+        }
+        self.tokens += tokens.len() as u64;
+        self.text_bytes = sum;
+        self.ends.push(self.tokens);
+        self.text_lengths.push(text_bytes);
+        self.ids.push(id);
+        Ok(())
+    }
+
+    /// Tokens pushed so far.
+    pub fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Documents pushed so far.
+    pub fn documents(&self) -> u64 {
+        self.ends.len() as u64
+    }
+
+    /// Bytes that the file would have if it were finished after a further document of `tokens` tokens.
+    pub fn file_bytes_with(&self, tokens: u64) -> u64 {
+        let data = (self.tokens + tokens) * u64::from(self.meta.token_bytes());
+        let sums = data.div_ceil(u64::from(self.block_bytes)) * 8;
+        let index = (self.documents() + 1) * DOCUMENT_BYTES;
+        (HEADER_BYTES as u64 + data).next_multiple_of(8) + sums + index + TRAILER_BYTES as u64
+    }
+
+    /// Writes index, trailer and header, makes the file durable and gives it its name.
+    ///
+    /// # Errors
+    /// [`ShardError::Io`]; nothing is visible then and a file that had the name before is untouched, except
+    /// when only the last fsync of the directory failed.
+    pub fn finish(mut self) -> Result<ShardSummary, ShardError> {
+        if self.failed {
+            return Err(ShardError::Poisoned { path: self.path.clone() });
+        }
+        if !self.block.is_empty() {
+            self.flush_block()?;
+        }
+        let documents = self.documents();
+        let header = Header {
+            meta: self.meta.clone(),
+            block_bytes: self.block_bytes,
+            tokens: self.tokens,
+            documents,
+            text_bytes: self.text_bytes,
+        };
+        let layout = header.layout().ok_or_else(|| ShardError::Meta {
+            path: self.path.clone(),
+            what: "the file would not fit into the address space".into(),
+        })?;
+        let header = header.to_bytes();
+
+        let mut index_sum = Xxh3::new();
+        let mut chunk = vec![0; layout.block_sums - layout.data_end];
+        let columns = [
+            std::mem::take(&mut self.block_sums),
+            std::mem::take(&mut self.ends),
+            std::mem::take(&mut self.text_lengths),
+        ];
+        for values in columns.iter().flat_map(|column| column.chunks(8192)) {
+            chunk.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+            index_sum.update(&chunk);
+            self.write(&chunk)?;
+            chunk.clear();
+        }
+        // Left over only when every column is empty.
+        index_sum.update(&chunk);
+        self.write(&chunk)?;
+        for ids in std::mem::take(&mut self.ids).chunks(4096) {
+            let bytes = ids.as_flattened();
+            index_sum.update(bytes);
+            self.write(bytes)?;
+        }
+        let trailer = format::trailer(&header, index_sum.digest(), layout.file_bytes as u64);
+        self.write(&trailer)?;
+
+        let mut file = self.file.take().expect("the file is open until it is finished");
+        file.seek(SeekFrom::Start(0))
+            .and_then(|_| file.write_all(&header))
+            .map_err(|e| ShardError::io(&self.partial, "write the header of", e))
+            .and_then(|()| durable::publish(&file, &self.partial, &self.path))
+            .inspect_err(|_| remove_quietly(&self.partial))?;
+        Ok(ShardSummary {
+            path: self.path.clone(),
+            tokens: self.tokens,
+            documents,
+            text_bytes: self.text_bytes,
+            file_bytes: layout.file_bytes as u64,
+            checksum: format::file_sum(&trailer),
+        })
+    }
+
+    fn flush_block(&mut self) -> Result<(), ShardError> {
+        let block = std::mem::take(&mut self.block);
+        self.block_sums.push(xxh3_64(&block));
+        self.write(&block)?;
+        self.block = block;
+        self.block.clear();
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), ShardError> {
+        let file = self.file.as_mut().expect("the file is open until it is finished");
+        file.write_all(bytes).map_err(|e| {
+            self.failed = true;
+            ShardError::io(&self.partial, "write to", e)
+        })
+    }
+}
+
+impl Drop for ShardWriter {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            remove_quietly(&self.partial);
+        }
+    }
+}
+
+/// Removes a temporary file on the way out of an error, which must not be hidden by another one.
+fn remove_quietly(partial: &Path) {
+    let _ = fs::remove_file(partial);
+}
