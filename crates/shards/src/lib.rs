@@ -24,6 +24,7 @@ mod set_writer;
 mod writer;
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 mod damage_tests;
 
 pub use error::{Part, ShardError};

@@ -1,4 +1,5 @@
 //! A split of several shard files and its `shards.json`.
+#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
 use bessemer_shards::{Fingerprint, INDEX_FILE, SetSummary, ShardError, ShardSet, ShardSetWriter, SplitMeta};
 use std::fs;
@@ -14,7 +15,7 @@ fn document(i: u64) -> ([u8; 16], u64, Vec<u32>) {
     // Document 17 alone is longer than a file of 1,000 bytes; every fifth is empty.
     let tokens = if i == 17 {
         3000
-    } else if i % 5 == 0 {
+    } else if i.is_multiple_of(5) {
         0
     } else {
         i % 60
