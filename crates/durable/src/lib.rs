@@ -1,0 +1,149 @@
+//! Files that become visible whole.
+//!
+//! Write under a hidden name in the same directory, fsync the file, rename it, fsync the directory. Only the full
+//! sequence makes both the bytes and the name survive a power cut: without the first fsync a renamed file may come back
+//! with the right length and nothing but zeros. A file that is dropped before [`NewFile::commit`] leaves nothing.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// A file that is being written and is not visible yet under its final name.
+#[derive(Debug)]
+pub struct NewFile {
+    // `None` only after commit, so that drop knows whether to clean up.
+    writer: Option<BufWriter<File>>,
+    partial: PathBuf,
+    path: PathBuf,
+}
+
+impl NewFile {
+    /// Starts a file that will be called `path`; an older file of that name stays until [`NewFile::commit`].
+    ///
+    /// # Errors
+    /// The system's, with the path in the message.
+    pub fn create(path: &Path) -> io::Result<NewFile> {
+        let partial = partial_path(path);
+        let file = File::create(&partial).map_err(|e| at(&partial, "create", e))?;
+        Ok(NewFile {
+            writer: Some(BufWriter::with_capacity(1 << 18, file)),
+            partial,
+            path: path.to_path_buf(),
+        })
+    }
+
+    /// Makes the file visible under its final name and durable.
+    ///
+    /// # Errors
+    /// The system's, with the path in the message; nothing is visible then.
+    pub fn commit(mut self) -> io::Result<()> {
+        let writer = self.writer.take().expect("commit consumes the file");
+        let done = writer
+            .into_inner()
+            .map_err(|e| at(&self.partial, "write", e.into_error()))
+            .and_then(|file| file.sync_all().map_err(|e| at(&self.partial, "fsync", e)))
+            .and_then(|()| fs::rename(&self.partial, &self.path).map_err(|e| at(&self.path, "rename to", e)));
+        if let Err(e) = done {
+            // The error that matters is the one above; what cannot be removed is hidden and never read.
+            let _ = fs::remove_file(&self.partial);
+            return Err(e);
+        }
+        sync_directory(parent(&self.path))
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let writer = self.writer.as_mut().expect("commit consumes the file");
+        writer.write(bytes).map_err(|e| at(&self.partial, "write", e))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let writer = self.writer.as_mut().expect("commit consumes the file");
+        writer.flush().map_err(|e| at(&self.partial, "write", e))
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if let Some(writer) = self.writer.take() {
+            // Without this the buffer would be flushed into a file that is about to go.
+            drop(writer.into_parts());
+            let _ = fs::remove_file(&self.partial);
+        }
+    }
+}
+
+/// Writes `bytes` as the whole content of `path`.
+///
+/// # Errors
+/// The system's, with the path in the message; the old content, if any, is then untouched.
+pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = NewFile::create(path)?;
+    file.write_all(bytes)?;
+    file.commit()
+}
+
+/// The hidden name under which `path` is written before it is complete.
+pub fn partial_path(path: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".partial");
+    path.with_file_name(name)
+}
+
+/// Makes created, renamed and removed names in `directory` durable.
+///
+/// # Errors
+/// The system's, with the path in the message.
+pub fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory).and_then(|d| d.sync_all()).map_err(|e| at(directory, "fsync the directory", e))
+}
+
+/// The directory that holds `path`; "." for a bare name.
+pub fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    }
+}
+
+fn at(path: &Path, what: &str, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot {what} {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_old_content_stays_until_commit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        write(&path, b"old").unwrap();
+        let mut file = NewFile::create(&path).unwrap();
+        file.write_all(&[7; 1 << 20]).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        drop(file);
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "a dropped file leaves nothing");
+        write(&path, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn errors_name_the_path() {
+        let e = write(Path::new("/nonexistent/x"), b"").unwrap_err().to_string();
+        assert!(e.contains("/nonexistent/.x.partial"), "{e}");
+    }
+
+    #[test]
+    fn a_failed_rename_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("taken");
+        fs::create_dir_all(path.join("full")).unwrap();
+        assert!(write(&path, b"x").is_err());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}
