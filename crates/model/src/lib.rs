@@ -1,1 +1,47 @@
-//! Decoder layers with explicit forward and backward, initialisation, KV-cache decoding.
+//! A decoder-only transformer with explicit forward and backward passes, made from one [`bessemer_arch::Model`].
+//!
+//! A pass is a list of operators launched on a [`bessemer_tensor::Backend`]; there is no tape. A layer is
+//! pre-normalised (Radford et al. 2019; Touvron et al. 2023):
+//!
+//! ```text
+//! x <- x + dropout(Attention(Norm(x)) Wo)
+//! x <- x + dropout(f(Norm(x) Wup) Wdown)          or   (f(gate) * up) Wdown
+//! ```
+//!
+//! and the loss is softmax cross-entropy after a last normalisation, fused with the output projection.
+//!
+//! What is stored for the backward pass, once a layer: the input of each normalisation and its statistics, the input
+//! of each linear map, queries, keys and values, the attention's result and row sums, the pre-activations. All other
+//! memory is scratch that layers share. [`Decoder::new`] allocates everything and reserves the operators' workspace;
+//! no pass after it allocates.
+//!
+//! The crate knows no ranks, files or devices. What a distributed run needs to do inside a layer enters through
+//! [`Seams`].
+//!
+//! Letters of shape suffixes: n rows (tokens), d width, j columns of the fused queries, keys and values, a columns of
+//! the attention's result (H E), p columns of the first feed-forward matrix (F or 2F), f F, v vocabulary.
+
+mod activations;
+mod attention;
+mod cache;
+mod decode;
+mod decoder;
+mod dropout;
+mod embedding;
+mod error;
+mod head;
+mod init;
+mod mlp;
+mod norm;
+mod params;
+mod pass;
+mod residual;
+mod seams;
+mod step;
+
+pub use cache::Cache;
+pub use decoder::{Decoder, Purpose, Shape};
+pub use error::ModelError;
+pub use params::Param;
+pub use seams::{OneDevice, Product, SeamAt, SeamPlace, Seams};
+pub use step::{LossSum, StepContext, TokenBatch};

@@ -1,0 +1,154 @@
+//! Memory of a pass: what each layer keeps, and the scratch that all share.
+
+use crate::attention::{AttentionActivations, AttentionScratch};
+use crate::decoder::{Purpose, Shape};
+use crate::error::ModelError;
+use crate::head::HeadActivations;
+use crate::mlp::MlpActivations;
+use crate::norm::NormStats;
+use bessemer_arch::{Model, NormChoice};
+use bessemer_tensor::{Backend, BufferSpec, View};
+use bessemer_units::DType;
+
+/// Rows of logits made at a time by [`crate::Decoder::logits`].
+pub(crate) const LOGIT_ROWS: usize = 16;
+
+/// Allocates matrices of one class.
+pub(crate) struct Arena<'a> {
+    pub(crate) backend: &'a mut dyn Backend,
+    pub(crate) class: &'static str,
+}
+
+impl Arena<'_> {
+    pub(crate) fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<View, ModelError> {
+        let spec = BufferSpec { class: self.class, name, dtype: DType::F32, len: rows * cols };
+        Ok(self.backend.alloc(spec)?.matrix(rows, cols))
+    }
+
+    pub(crate) fn indices(&mut self, name: &str, count: usize) -> Result<View, ModelError> {
+        let spec = BufferSpec { class: self.class, name, dtype: DType::U32, len: count };
+        Ok(self.backend.alloc(spec)?.vector())
+    }
+
+    pub(crate) fn stats(&mut self, name: &str, norm: NormChoice, n: usize) -> Result<NormStats, ModelError> {
+        let mean = match norm {
+            NormChoice::LayerNorm => Some(self.matrix(&format!("{name}.mean"), 1, n)?),
+            NormChoice::RmsNorm => None,
+        };
+        Ok(NormStats { mean, rstd: self.matrix(&format!("{name}.rstd"), 1, n)? })
+    }
+}
+
+/// Views of one layer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LayerActivations {
+    pub(crate) attention: AttentionActivations,
+    pub(crate) mlp: MlpActivations,
+}
+
+/// Everything that a pass works on besides parameters.
+#[derive(Debug)]
+pub(crate) struct Activations {
+    pub(crate) ids: View,
+    pub(crate) targets: View,
+    pub(crate) positions: View,
+    pub(crate) layers: Vec<LayerActivations>,
+    pub(crate) head: HeadActivations,
+    /// Scratch beside the stream; the output of a block before dropout, the gradient of a normalised input.
+    pub(crate) branch_nd: View,
+    /// Gradient of the residual stream; in a forward pass the last normalised rows.
+    pub(crate) dx_nd: View,
+    /// Scratch of the backward pass, in one buffer; a scorer has none.
+    pub(crate) backward: Option<BackwardScratch>,
+    /// `[LOGIT_ROWS, v]` at most.
+    pub(crate) logits_nv: View,
+}
+
+/// Gradients within a block. Attention and feed-forward block use the same memory one after the other.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BackwardScratch {
+    pub(crate) attention: AttentionScratch,
+    pub(crate) dhidden_nf: View,
+}
+
+impl Activations {
+    /// A trainer keeps every layer's activations; a scorer has one layer's, and a stream of two buffers that take turns.
+    pub(crate) fn alloc(
+        backend: &mut dyn Backend,
+        model: &Model,
+        shape: Shape,
+    ) -> Result<Activations, ModelError> {
+        let n = shape.tokens();
+        let train = shape.purpose == Purpose::Train;
+        let mut arena = Arena { backend, class: "activations" };
+        let ids = arena.indices("ids", n)?;
+        let targets = arena.indices("targets", n)?;
+        let positions = arena.indices("positions", n)?;
+        let mut x_nd = arena.matrix("embed.out", n, model.width)?;
+        let mut layers: Vec<LayerActivations> = Vec::with_capacity(model.layers);
+        for i in 0..model.layers {
+            let layer = match layers.first() {
+                Some(first) if !train => *first,
+                _ => layer(&mut arena, model, shape, i, x_nd)?,
+            };
+            x_nd = layer.mlp.x_out_nd;
+            layers.push(layer);
+        }
+        let head = HeadActivations {
+            x_nd,
+            stats: arena.stats("final_norm", model.norm, n)?,
+            loss: arena.matrix("loss", 1, n)?,
+        };
+        let branch_nd = arena.matrix("branch", n, model.width)?;
+        let dx_nd = arena.matrix("stream_gradient", n, model.width)?;
+        let backward = if train { Some(backward_scratch(&mut arena, model, n, branch_nd)?) } else { None };
+        let logits_nv = arena.matrix("logits", n.min(LOGIT_ROWS), model.vocab_size)?;
+        Ok(Activations { ids, targets, positions, layers, head, branch_nd, dx_nd, backward, logits_nv })
+    }
+}
+
+/// The activations of layer `i`, whose input is `x_nd`.
+fn layer(
+    arena: &mut Arena<'_>,
+    model: &Model,
+    shape: Shape,
+    i: usize,
+    x_nd: View,
+) -> Result<LayerActivations, ModelError> {
+    let (n, d) = (shape.tokens(), model.width);
+    let name = |part: &str| format!("layers.{i}.{part}");
+    let train = shape.purpose == Purpose::Train;
+    let attention = AttentionActivations {
+        x_nd,
+        stats: arena.stats(&name("attention_norm"), model.norm, n)?,
+        normed_nd: arena.matrix(&name("attention_norm.out"), n, d)?,
+        qkv_nj: arena.matrix(&name("attention.qkv.out"), n, model.qkv_width())?,
+        mixed_na: arena.matrix(&name("attention.mixed"), n, model.attention_width())?,
+        lse: arena.matrix(&name("attention.lse"), shape.sequences * model.heads, shape.seq)?,
+        x_out_nd: arena.matrix(&name("attention.out"), n, d)?,
+    };
+    let mlp = MlpActivations {
+        x_nd: attention.x_out_nd,
+        stats: if train { arena.stats(&name("mlp_norm"), model.norm, n)? } else { attention.stats },
+        normed_nd: if train { arena.matrix(&name("mlp_norm.out"), n, d)? } else { attention.normed_nd },
+        pre_np: arena.matrix(&name("mlp.pre"), n, model.mlp_in_width())?,
+        hidden_nf: arena.matrix(&name("mlp.hidden"), n, model.ffn_width)?,
+        x_out_nd: if train { arena.matrix(&name("mlp.out"), n, d)? } else { x_nd },
+    };
+    Ok(LayerActivations { attention, mlp })
+}
+
+fn backward_scratch(
+    arena: &mut Arena<'_>,
+    model: &Model,
+    n: usize,
+    branch_nd: View,
+) -> Result<BackwardScratch, ModelError> {
+    let (j, a, f) = (model.qkv_width(), model.attention_width(), model.ffn_width);
+    let all = arena.matrix("block_gradient", n, f.max(j + a))?;
+    let part = |offset: usize, cols: usize| View { offset: n * offset, cols, stride: cols, ..all };
+    Ok(BackwardScratch {
+        attention: AttentionScratch { branch_nd, dqkv_nj: part(0, j), dmixed_na: part(j, a) },
+        dhidden_nf: part(0, f),
+    })
+}

@@ -1,0 +1,140 @@
+//! Decoding with cached keys and values: prompts and single steps go the same way.
+
+use crate::cache::Cache;
+use crate::decoder::Decoder;
+use crate::error::ModelError;
+use crate::mlp::MlpActivations;
+use crate::pass::Pass;
+use crate::seams::OneDevice;
+use crate::step::check_indices;
+use bessemer_tensor::op::{AttentionCached, Copy};
+use bessemer_tensor::{Backend, TensorError, View};
+
+impl Decoder {
+    /// Appends `ids` `[sequences, new]` (row-major) to the cache and returns the logits `[sequences, V]` that follow the
+    /// last of them. A prompt longer than fits one pass goes through in pieces.
+    ///
+    /// # Errors
+    /// A number of ids that the sequences do not divide, ids outside the vocabulary, or no room (nothing has happened
+    /// then); what the backend answers (the cache then holds the pieces that went through).
+    pub fn decode<'c>(
+        &self,
+        backend: &mut dyn Backend,
+        cache: &'c mut Cache,
+        ids: &[u32],
+    ) -> Result<&'c [f32], ModelError> {
+        let b = cache.sequences;
+        if ids.is_empty() || !ids.len().is_multiple_of(b) {
+            return Err(ModelError::Shape {
+                what: "ids",
+                wanted: format!("the same number of tokens, at least one, for each of {b} sequences"),
+                found: format!("{} tokens", ids.len()),
+            });
+        }
+        let total = ids.len() / b;
+        if total > cache.capacity - cache.len {
+            return Err(ModelError::CacheFull { len: cache.len, new: total, capacity: cache.capacity });
+        }
+        check_indices("ids", ids, self.model.vocab_size, false)?;
+        for first in (0..total).step_by(cache.chunk) {
+            let new = cache.chunk.min(total - first);
+            let past = cache.len;
+            for sequence in 0..b {
+                let to = sequence * new..(sequence + 1) * new;
+                let from = sequence * total + first;
+                cache.host.ids[to.clone()].copy_from_slice(&ids[from..from + new]);
+                for (i, p) in cache.host.positions[to].iter_mut().enumerate() {
+                    *p = (past + i) as u32;
+                }
+            }
+            let rows = cache.rows.first(b * new);
+            backend.write_u32(rows.ids, &cache.host.ids[..b * new])?;
+            backend.write_u32(rows.positions, &cache.host.positions[..b * new])?;
+            let mut seams = OneDevice;
+            let mut pass = Pass::run(backend, &mut seams);
+            self.decode_rows(&mut pass, cache, past, new)?;
+            if first + new == total {
+                self.decode_logits(&mut pass, cache, new)?;
+            }
+            cache.len += new;
+        }
+        backend.read_f32(cache.logits_bv, &mut cache.host.logits)?;
+        Ok(&cache.host.logits)
+    }
+
+    /// Runs `new` positions of every sequence through all layers, after `past` positions.
+    pub(crate) fn decode_rows(
+        &self,
+        pass: &mut Pass<'_>,
+        cache: &Cache,
+        past: usize,
+        new: usize,
+    ) -> Result<(), TensorError> {
+        let r = cache.rows.first(cache.sequences * new);
+        self.embedding.forward(pass, r.ids, r.positions, r.x_nd, None)?;
+        for (layer, [k_cache, v_cache]) in self.layers.iter().zip(&cache.layers) {
+            layer.attention.project(pass, r.x_nd, r.stats, r.normed_nd, r.qkv_nj, r.positions)?;
+            let [q, k, v] = layer.attention.split(r.qkv_nj);
+            append(pass, cache, k, *k_cache, past, new)?;
+            append(pass, cache, v, *v_cache, past, new)?;
+            pass.launch(AttentionCached {
+                shape: layer.attention.shape(cache.sequences, new),
+                past,
+                capacity: cache.capacity,
+                q,
+                k_cache: *k_cache,
+                v_cache: *v_cache,
+                out: r.mixed_na,
+            })?;
+            layer.attention.finish(pass, r.mixed_na, r.x_nd, r.branch_nd, r.x_mid_nd, None)?;
+            let mlp = MlpActivations {
+                x_nd: r.x_mid_nd,
+                stats: r.stats,
+                normed_nd: r.normed_nd,
+                pre_np: r.pre_np,
+                hidden_nf: r.hidden_nf,
+                x_out_nd: r.x_nd,
+            };
+            layer.mlp.forward(pass, &mlp, r.branch_nd, None)?;
+        }
+        Ok(())
+    }
+
+    /// Logits of the last of `new` rows of every sequence.
+    pub(crate) fn decode_logits(
+        &self,
+        pass: &mut Pass<'_>,
+        cache: &Cache,
+        new: usize,
+    ) -> Result<(), TensorError> {
+        let x_nd = cache.rows.x_nd;
+        let last_bd =
+            View { offset: (new - 1) * x_nd.cols, rows: cache.sequences, stride: new * x_nd.cols, ..x_nd };
+        let stats = cache.rows.stats.rows(cache.sequences);
+        self.head.logits(pass, last_bd, stats, cache.last_bd, cache.logits_bv)
+    }
+}
+
+/// Copies the new rows of every sequence behind its old ones.
+fn append(
+    pass: &mut Pass<'_>,
+    cache: &Cache,
+    new_ng: View,
+    cache_ng: View,
+    past: usize,
+    new: usize,
+) -> Result<(), TensorError> {
+    if new == 1 {
+        // One row a sequence: the destination rows are `capacity` rows apart.
+        let stride = cache.capacity * cache_ng.stride;
+        let dst = View { offset: past * cache_ng.stride, rows: cache.sequences, stride, ..cache_ng };
+        return pass.launch(Copy { src: new_ng, dst });
+    }
+    for b in 0..cache.sequences {
+        pass.launch(Copy {
+            src: new_ng.rows(b * new, new),
+            dst: cache_ng.rows(b * cache.capacity + past, new),
+        })?;
+    }
+    Ok(())
+}

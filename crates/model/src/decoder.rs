@@ -1,0 +1,382 @@
+//! The whole model on one device: what it holds, and its passes.
+
+use crate::activations::{Activations, BackwardScratch};
+use crate::attention::{AttentionBlock, AttentionMasks};
+use crate::dropout::Masks;
+use crate::embedding::EmbeddingTables;
+use crate::error::ModelError;
+use crate::head::Head;
+use crate::mlp::MlpBlock;
+use crate::params::{Param, ParamTable};
+use crate::pass::Pass;
+use crate::seams::{OneDevice, Seams};
+use crate::step::{LossSum, StepContext, TokenBatch};
+use bessemer_arch::Model;
+use bessemer_tensor::op::{DropoutMask, IGNORED};
+use bessemer_tensor::{Backend, TensorError};
+
+/// What a decoder is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Forward and backward: gradients, and activations of every layer.
+    Train,
+    /// Forward only: no gradients, activations of one layer.
+    Score,
+}
+
+/// The shape of every batch that a decoder sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// B, sequences of a micro-batch.
+    pub sequences: usize,
+    /// T, tokens of a sequence; at most the model's context.
+    pub seq: usize,
+    /// Train or score.
+    pub purpose: Purpose,
+}
+
+impl Shape {
+    /// Tokens of a micro-batch.
+    pub fn tokens(&self) -> usize {
+        self.sequences * self.seq
+    }
+
+    fn check(&self, model: &Model) -> Result<(), ModelError> {
+        if self.seq == 0 || self.seq > model.context {
+            return Err(ModelError::Shape {
+                what: "sequence length",
+                wanted: format!("1 to the model's context of {}", model.context),
+                found: self.seq.to_string(),
+            });
+        }
+        // Row counts times the widest row must stay a number of bytes.
+        let widest =
+            model.vocab_size.max(model.mlp_in_width()).max(model.qkv_width() + model.attention_width());
+        let most = isize::MAX as usize / 4 / widest / self.seq;
+        if self.sequences == 0 || self.sequences > most {
+            return Err(ModelError::Shape {
+                what: "sequences",
+                wanted: format!("1 to {most}"),
+                found: self.sequences.to_string(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// One layer.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    pub(crate) attention: AttentionBlock,
+    pub(crate) mlp: MlpBlock,
+    dropout: LayerPlaces,
+}
+
+/// Names of a layer's dropout places.
+#[derive(Debug)]
+struct LayerPlaces {
+    attention: String,
+    attention_out: String,
+    mlp_out: String,
+}
+
+/// A decoder whose memory is allocated: parameters, and activations for batches of one [`Shape`].
+#[derive(Debug)]
+pub struct Decoder {
+    pub(crate) model: Model,
+    pub(crate) shape: Shape,
+    pub(crate) params: Vec<Param>,
+    pub(crate) embedding: EmbeddingTables,
+    pub(crate) layers: Vec<Layer>,
+    pub(crate) head: Head,
+    pub(crate) act: Activations,
+    /// 0, 1, ... in every row.
+    default_positions: Vec<u32>,
+    /// Host copy of the token losses.
+    losses: Vec<f32>,
+}
+
+impl Decoder {
+    /// Allocates parameters (zero until [`Decoder::init`] or [`Decoder::write_param`]), gradients and activations, and
+    /// reserves the workspace that the passes need. Nothing is allocated after that.
+    ///
+    /// Bytes by class, everything 4 bytes an element, n = B T, stats = 2 for LayerNorm, 1 for RMSNorm:
+    /// - "weights" and, to train, "gradients": parameters;
+    /// - "activations" to train: `n ((2L + 1) D + L (2 D + J + A + P + F + 2 stats) + stats + 1 + 2 D + max(F, J + A) + 3)
+    ///   + L B H T + min(n, 16) V`, with J = (H + 2G) E, A = H E, P = F or 2F;
+    /// - to score: the same with L = 1 except 2 D for the stream, one normalised matrix and its statistics instead of
+    ///   two, and no backward scratch.
+    ///
+    /// # Errors
+    /// A sequence longer than the model's context, or what the backend answers (out of memory).
+    pub fn new(backend: &mut dyn Backend, model: &Model, shape: Shape) -> Result<Decoder, ModelError> {
+        shape.check(model)?;
+        let table = ParamTable::alloc(backend, model.params(), shape.purpose == Purpose::Train)?;
+        let layers = (0..model.layers)
+            .map(|i| Layer {
+                attention: AttentionBlock::new(model, &table, i),
+                mlp: MlpBlock::new(model, &table, i),
+                dropout: LayerPlaces {
+                    attention: format!("layers.{i}.attention.dropout"),
+                    attention_out: format!("layers.{i}.attention.out.dropout"),
+                    mlp_out: format!("layers.{i}.mlp.down.dropout"),
+                },
+            })
+            .collect();
+        let decoder = Decoder {
+            model: model.clone(),
+            shape,
+            embedding: EmbeddingTables::new(&table, model.tied_embeddings),
+            layers,
+            head: Head::new(model, &table),
+            params: table.params,
+            act: Activations::alloc(backend, model, shape)?,
+            default_positions: (0..shape.tokens()).map(|n| (n % shape.seq) as u32).collect(),
+            losses: vec![0.0; shape.tokens()],
+        };
+        decoder.plan(backend)?;
+        Ok(decoder)
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The shape of a batch.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Reserves the workspace of every pass.
+    fn plan(&self, backend: &mut dyn Backend) -> Result<(), TensorError> {
+        Pass::plan(backend, |pass| {
+            self.forward(pass, None)?;
+            self.head.loss(pass, &self.act.head, self.act.targets, self.act.dx_nd)?;
+            for rows in 1..=self.act.logits_nv.rows {
+                self.logits_rows(pass, 0, rows)?;
+            }
+            if let Some(scratch) = &self.act.backward {
+                let ctx =
+                    StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
+                self.forward(pass, self.masks(&ctx))?;
+                self.backward(pass, scratch, &ctx)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Loss and gradients of one micro-batch, on one device. See [`Decoder::forward_backward_through`].
+    pub fn forward_backward(
+        &mut self,
+        backend: &mut dyn Backend,
+        batch: &TokenBatch<'_>,
+        ctx: &StepContext,
+    ) -> Result<LossSum, ModelError> {
+        self.forward_backward_through(backend, &mut OneDevice, batch, ctx)
+    }
+
+    /// Loss and gradients of one micro-batch: gradients of `loss_scale * sum of token losses` replace or are added to
+    /// the parameters' gradients. `seams` is called at the named places.
+    ///
+    /// # Errors
+    /// A batch of another shape or with foreign indices (nothing is launched then), a decoder made to score, or what
+    /// the backend answers.
+    pub fn forward_backward_through(
+        &mut self,
+        backend: &mut dyn Backend,
+        seams: &mut dyn Seams,
+        batch: &TokenBatch<'_>,
+        ctx: &StepContext,
+    ) -> Result<LossSum, ModelError> {
+        let scratch = self.act.backward.ok_or(ModelError::NotForTraining)?;
+        self.check_batch(batch)?;
+        self.upload(backend, batch)?;
+        let mut pass = Pass::run(backend, seams);
+        self.forward(&mut pass, self.masks(ctx))?;
+        self.backward(&mut pass, &scratch, ctx)?;
+        self.read_losses(backend, batch.targets)
+    }
+
+    /// Loss of one batch, without dropout. `per_token`, if given, receives the loss of every token in nats (0 where
+    /// the target is ignored) and must have room for exactly the batch.
+    pub fn loss(
+        &mut self,
+        backend: &mut dyn Backend,
+        batch: &TokenBatch<'_>,
+        per_token: Option<&mut [f32]>,
+    ) -> Result<LossSum, ModelError> {
+        self.loss_through(backend, &mut OneDevice, batch, per_token)
+    }
+
+    /// As [`Decoder::loss`], with seams.
+    pub fn loss_through(
+        &mut self,
+        backend: &mut dyn Backend,
+        seams: &mut dyn Seams,
+        batch: &TokenBatch<'_>,
+        per_token: Option<&mut [f32]>,
+    ) -> Result<LossSum, ModelError> {
+        self.check_batch(batch)?;
+        expect_room("per_token", per_token.as_deref(), self.shape.tokens())?;
+        self.upload(backend, batch)?;
+        let mut pass = Pass::run(backend, seams);
+        self.forward(&mut pass, None)?;
+        self.head.loss(&mut pass, &self.act.head, self.act.targets, self.act.dx_nd)?;
+        let sum = self.read_losses(backend, batch.targets)?;
+        if let Some(out) = per_token {
+            out.copy_from_slice(&self.losses);
+        }
+        Ok(sum)
+    }
+
+    /// Logits of every token of a batch, without dropout; `visit(n, logits)` is called for n = 0, 1, ... with row n
+    /// (sequence n / T, position n % T). Targets are not looked at beyond the checks.
+    pub fn logits(
+        &mut self,
+        backend: &mut dyn Backend,
+        batch: &TokenBatch<'_>,
+        mut visit: impl FnMut(usize, &[f32]),
+    ) -> Result<(), ModelError> {
+        self.check_batch(batch)?;
+        self.upload(backend, batch)?;
+        self.forward(&mut Pass::run(backend, &mut OneDevice), None)?;
+        let (n, most) = (self.shape.tokens(), self.act.logits_nv);
+        let mut host = vec![0.0; most.len()];
+        for first in (0..n).step_by(most.rows) {
+            let rows = most.rows.min(n - first);
+            self.logits_rows(&mut Pass::run(backend, &mut OneDevice), first, rows)?;
+            let host = &mut host[..rows * most.cols];
+            backend.read_f32(most.rows(0, rows), host)?;
+            for (i, row) in host.chunks_exact(most.cols).enumerate() {
+                visit(first + i, row);
+            }
+        }
+        Ok(())
+    }
+
+    fn logits_rows(&self, pass: &mut Pass<'_>, first: usize, rows: usize) -> Result<(), TensorError> {
+        let a = &self.act;
+        let x_nd = a.head.x_nd.rows(first, rows);
+        self.head.logits(
+            pass,
+            x_nd,
+            a.head.stats.rows(rows),
+            a.dx_nd.rows(0, rows),
+            a.logits_nv.rows(0, rows),
+        )
+    }
+
+    fn upload(&self, backend: &mut dyn Backend, batch: &TokenBatch<'_>) -> Result<(), TensorError> {
+        backend.write_u32(self.act.ids, batch.ids)?;
+        backend.write_u32(self.act.targets, batch.targets)?;
+        backend.write_u32(self.act.positions, batch.positions.unwrap_or(&self.default_positions))
+    }
+
+    fn read_losses(&mut self, backend: &mut dyn Backend, targets: &[u32]) -> Result<LossSum, ModelError> {
+        backend.read_f32(self.act.head.loss, &mut self.losses)?;
+        Ok(LossSum {
+            nats: self.losses.iter().map(|&l| f64::from(l)).sum(),
+            scored: targets.iter().filter(|&&t| t != IGNORED).count() as u64,
+        })
+    }
+
+    fn masks(&self, ctx: &StepContext) -> Option<Masks> {
+        (self.model.dropout > 0.0).then_some(Masks {
+            p: self.model.dropout as f32,
+            seed: ctx.seed,
+            step: ctx.step,
+            first_sequence: ctx.first_sequence,
+        })
+    }
+
+    /// Dropout after the embedding.
+    fn embedding_mask(&self, masks: Option<Masks>) -> Option<DropoutMask> {
+        masks.map(|m| m.mask("embed.dropout", self.shape.seq * self.model.width))
+    }
+
+    /// Dropout within a layer: attention weights `[B, H, T, T]`, and the two outputs `[n, d]`.
+    fn layer_masks(
+        &self,
+        layer: &Layer,
+        masks: Option<Masks>,
+    ) -> (Option<AttentionMasks>, Option<DropoutMask>) {
+        let (t, d) = (self.shape.seq, self.model.width);
+        let attention = masks.map(|m| AttentionMasks {
+            weights: m.mask(&layer.dropout.attention, self.model.heads * t * t),
+            out: m.mask(&layer.dropout.attention_out, t * d),
+        });
+        (attention, masks.map(|m| m.mask(&layer.dropout.mlp_out, t * d)))
+    }
+
+    /// From ids to the residual stream's end.
+    fn forward(&self, pass: &mut Pass<'_>, masks: Option<Masks>) -> Result<(), TensorError> {
+        let act = &self.act;
+        // The stream starts where the first layer reads it.
+        let x_nd = act.layers.first().map_or(act.head.x_nd, |l| l.attention.x_nd);
+        self.embedding.forward(pass, act.ids, act.positions, x_nd, self.embedding_mask(masks))?;
+        for (layer, a) in self.layers.iter().zip(&act.layers) {
+            let (attention_masks, mlp_mask) = self.layer_masks(layer, masks);
+            let shape = layer.attention.shape(self.shape.sequences, self.shape.seq);
+            layer.attention.forward(
+                pass,
+                &a.attention,
+                shape,
+                act.positions,
+                act.branch_nd,
+                attention_masks,
+            )?;
+            layer.mlp.forward(pass, &a.mlp, act.branch_nd, mlp_mask)?;
+        }
+        Ok(())
+    }
+
+    /// From the residual stream's end to the loss, and back to the embedding tables.
+    fn backward(
+        &self,
+        pass: &mut Pass<'_>,
+        scratch: &BackwardScratch,
+        ctx: &StepContext,
+    ) -> Result<(), TensorError> {
+        let (act, masks, accumulate) = (&self.act, self.masks(ctx), ctx.accumulate);
+        let (branch_nd, dx_nd) = (act.branch_nd, act.dx_nd);
+        self.head.loss_and_backward(
+            pass,
+            &act.head,
+            act.targets,
+            ctx.loss_scale,
+            branch_nd,
+            dx_nd,
+            accumulate,
+        )?;
+        for (layer, a) in self.layers.iter().zip(&act.layers).rev() {
+            let (attention_masks, mlp_mask) = self.layer_masks(layer, masks);
+            let shape = layer.attention.shape(self.shape.sequences, self.shape.seq);
+            layer.mlp.backward(pass, &a.mlp, branch_nd, scratch.dhidden_nf, dx_nd, mlp_mask, accumulate)?;
+            layer.attention.backward(
+                pass,
+                &a.attention,
+                shape,
+                act.positions,
+                &scratch.attention,
+                dx_nd,
+                attention_masks,
+                accumulate,
+            )?;
+        }
+        let mask = self.embedding_mask(masks);
+        self.embedding.backward(pass, act.ids, act.positions, dx_nd, mask, accumulate)
+    }
+}
+
+/// Errors unless a host slice, if given, has room for exactly `wanted` values.
+fn expect_room(what: &'static str, slice: Option<&[f32]>, wanted: usize) -> Result<(), ModelError> {
+    match slice {
+        Some(s) if s.len() != wanted => Err(ModelError::Shape {
+            what,
+            wanted: format!("room for {wanted} values"),
+            found: s.len().to_string(),
+        }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,69 @@
+//! Errors of the model.
+
+use bessemer_tensor::TensorError;
+
+/// What can go wrong when a model is made, loaded or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// The device refused.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// A shape that the model cannot run at.
+    #[error("{what}: wanted {wanted}, found {found}")]
+    Shape {
+        /// Which size.
+        what: &'static str,
+        /// The allowed range.
+        wanted: String,
+        /// What was asked.
+        found: String,
+    },
+    /// No parameter has this name.
+    #[error("the model has no parameter {name:?}; {hint}")]
+    UnknownParameter {
+        /// The name that was asked for.
+        name: String,
+        /// Nearby names.
+        hint: String,
+    },
+    /// Values of another number than the parameter has.
+    #[error("parameter {name}: wanted {wanted} values for shape {shape:?}, found {found}")]
+    ParameterSize {
+        /// The parameter.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// Its number of values.
+        wanted: usize,
+        /// How many were given.
+        found: usize,
+    },
+    /// A token, target or position that the model has no row for.
+    #[error("{what}[{at}] = {found} is outside 0..{below}; do tokenizer, data and model belong together?")]
+    Index {
+        /// "ids", "targets" or "positions".
+        what: &'static str,
+        /// Position in the batch.
+        at: usize,
+        /// The index found there.
+        found: u32,
+        /// One past the largest allowed.
+        below: usize,
+    },
+    /// A training pass was asked of a decoder without gradients.
+    #[error("this decoder was made to score and holds no gradients; make it with Purpose::Train")]
+    NotForTraining,
+    /// More positions than the cache has room for.
+    #[error(
+        "the cache holds {len} of {capacity} positions, {new} more do not fit; make a larger cache or reset it"
+    )]
+    CacheFull {
+        /// Positions held.
+        len: usize,
+        /// Positions wanted.
+        new: usize,
+        /// Room.
+        capacity: usize,
+    },
+}

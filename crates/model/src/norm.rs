@@ -1,0 +1,93 @@
+//! LayerNorm or RMSNorm in front of a block.
+
+use crate::params::{ParamTable, Weight};
+use crate::pass::Pass;
+use bessemer_arch::{Model, NormChoice};
+use bessemer_tensor::op::{Norm, NormBackward, NormKind};
+use bessemer_tensor::{TensorError, View};
+
+/// A normalisation's parameters.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NormWeights {
+    kind: NormKind,
+    eps: f32,
+    weight: Weight,
+    bias: Option<Weight>,
+}
+
+/// Statistics of the rows, kept for the backward pass.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NormStats {
+    /// `[1, n]`, LayerNorm only.
+    pub(crate) mean: Option<View>,
+    /// `[1, n]`.
+    pub(crate) rstd: View,
+}
+
+impl NormStats {
+    /// The statistics of the first `n` rows.
+    pub(crate) fn rows(&self, n: usize) -> NormStats {
+        NormStats { mean: self.mean.map(|m| m.columns(0, n)), rstd: self.rstd.columns(0, n) }
+    }
+}
+
+impl NormWeights {
+    pub(crate) fn new(model: &Model, table: &ParamTable, name: &str) -> NormWeights {
+        NormWeights {
+            kind: match model.norm {
+                NormChoice::LayerNorm => NormKind::Layer,
+                NormChoice::RmsNorm => NormKind::Rms,
+            },
+            eps: model.norm_eps as f32,
+            weight: table.get(&format!("{name}.weight")),
+            bias: table.find(&format!("{name}.bias")),
+        }
+    }
+
+    pub(crate) fn forward(
+        &self,
+        pass: &mut Pass<'_>,
+        x_nd: View,
+        stats: NormStats,
+        out_nd: View,
+    ) -> Result<(), TensorError> {
+        pass.launch(Norm {
+            kind: self.kind,
+            x: x_nd,
+            weight: self.weight.value,
+            bias: self.bias.map(|b| b.value),
+            out: out_nd,
+            mean: stats.mean,
+            rstd: stats.rstd,
+            eps: self.eps,
+        })
+    }
+
+    /// `dx (+)=` the gradient that reaches x through the normalisation, and the parameters' gradients.
+    pub(crate) fn backward(
+        &self,
+        pass: &mut Pass<'_>,
+        x_nd: View,
+        stats: NormStats,
+        dout_nd: View,
+        dx_nd: View,
+        accumulate_dx: bool,
+        accumulate: bool,
+    ) -> Result<(), TensorError> {
+        pass.launch(NormBackward {
+            kind: self.kind,
+            x: x_nd,
+            weight: self.weight.value,
+            mean: stats.mean,
+            rstd: stats.rstd,
+            dout: dout_nd,
+            dx: dx_nd,
+            accumulate_dx,
+            dweight: self.weight.grad(),
+            dbias: self.bias.map(|b| b.grad()),
+            accumulate,
+        })?;
+        pass.gradient_ready(&self.weight)?;
+        self.bias.map_or(Ok(()), |b| pass.gradient_ready(&b))
+    }
+}

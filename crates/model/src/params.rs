@@ -1,0 +1,144 @@
+//! Parameters on the device: how layers hold them, and named copies in and out.
+
+use crate::decoder::Decoder;
+use crate::error::ModelError;
+use bessemer_arch::ParamSpec;
+use bessemer_tensor::host::HostTensor;
+use bessemer_tensor::{Backend, BufferSpec, View};
+use bessemer_units::DType;
+
+/// One parameter tensor on the device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Param {
+    /// Name, shape, initialisation.
+    pub spec: ParamSpec,
+    /// Values, `[rows, cols]` as in [`ParamSpec::matrix`].
+    pub value: View,
+    /// Gradient of the same shape, if the decoder trains.
+    pub grad: Option<View>,
+}
+
+/// A parameter as a layer uses it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Weight {
+    /// Number in [`Decoder::params`].
+    pub(crate) index: usize,
+    pub(crate) value: View,
+    grad: Option<View>,
+}
+
+impl Weight {
+    /// The gradient. Backward code is reached only in decoders made to train.
+    pub(crate) fn grad(&self) -> View {
+        self.grad.expect("backward runs only in decoders that hold gradients")
+    }
+}
+
+/// Matrix and bias of a linear map.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LinearWeights {
+    pub(crate) weight: Weight,
+    pub(crate) bias: Option<Weight>,
+}
+
+/// The allocated parameters, looked up by name while layers are put together.
+pub(crate) struct ParamTable {
+    pub(crate) params: Vec<Param>,
+}
+
+impl ParamTable {
+    /// Allocates values ("weights") and, if asked, gradients ("gradients") of every parameter.
+    pub(crate) fn alloc(
+        backend: &mut dyn Backend,
+        specs: Vec<ParamSpec>,
+        gradients: bool,
+    ) -> Result<ParamTable, ModelError> {
+        let mut params = Vec::with_capacity(specs.len());
+        for spec in specs {
+            let (rows, cols) = spec.matrix();
+            let mut tensor = |class| {
+                let buffer = BufferSpec { class, name: &spec.name, dtype: DType::F32, len: rows * cols };
+                backend.alloc(buffer).map(|b| b.matrix(rows, cols))
+            };
+            let value = tensor("weights")?;
+            let grad = if gradients { Some(tensor("gradients")?) } else { None };
+            params.push(Param { spec, value, grad });
+        }
+        Ok(ParamTable { params })
+    }
+
+    /// The parameter of that name, if the architecture has it.
+    pub(crate) fn find(&self, name: &str) -> Option<Weight> {
+        let index = self.params.iter().position(|p| p.spec.name == name)?;
+        let p = &self.params[index];
+        Some(Weight { index, value: p.value, grad: p.grad })
+    }
+
+    /// A parameter that every architecture has.
+    pub(crate) fn get(&self, name: &str) -> Weight {
+        self.find(name).expect("layers ask only for names that Model::params lists")
+    }
+
+    pub(crate) fn linear(&self, name: &str) -> LinearWeights {
+        LinearWeights {
+            weight: self.get(&format!("{name}.weight")),
+            bias: self.find(&format!("{name}.bias")),
+        }
+    }
+}
+
+impl Decoder {
+    /// All parameters, in the order of [`bessemer_arch::Model::params`].
+    pub fn params(&self) -> &[Param] {
+        &self.params
+    }
+
+    /// Copies every parameter to the host, in the order of [`Decoder::params`].
+    pub fn read_params(&self, backend: &mut dyn Backend) -> Result<Vec<HostTensor>, ModelError> {
+        let mut list = Vec::with_capacity(self.params.len());
+        for p in &self.params {
+            let mut values = vec![0.0; p.spec.len()];
+            backend.read_f32(p.value, &mut values)?;
+            list.push(HostTensor {
+                name: p.spec.name.clone(),
+                shape: p.spec.shape.clone(),
+                dtype: p.value.dtype(),
+                values,
+            });
+        }
+        Ok(list)
+    }
+
+    /// Overwrites one parameter with row-major values.
+    ///
+    /// # Errors
+    /// A name that the model does not have, or values of another number than its shape says.
+    pub fn write_param(
+        &self,
+        backend: &mut dyn Backend,
+        name: &str,
+        values: &[f32],
+    ) -> Result<(), ModelError> {
+        let Some(p) = self.params.iter().find(|p| p.spec.name == name) else {
+            return Err(ModelError::UnknownParameter { name: name.into(), hint: self.hint(name) });
+        };
+        if values.len() != p.spec.len() {
+            return Err(ModelError::ParameterSize {
+                name: name.into(),
+                shape: p.spec.shape.clone(),
+                wanted: p.spec.len(),
+                found: values.len(),
+            });
+        }
+        Ok(backend.write_f32(p.value, values)?)
+    }
+
+    /// The names that share the longest beginning with `name`.
+    fn hint(&self, name: &str) -> String {
+        let shared = |p: &Param| p.spec.name.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
+        let most = self.params.iter().map(shared).max().unwrap_or(0);
+        let near: Vec<_> =
+            self.params.iter().filter(|p| shared(p) == most).take(4).map(|p| p.spec.name.as_str()).collect();
+        format!("nearest: {}", near.join(", "))
+    }
+}

@@ -1,0 +1,69 @@
+//! One walk through the model's operators: to run them, or to ask what workspace they need.
+
+use crate::params::Weight;
+use crate::seams::{OneDevice, Product, SeamAt, Seams};
+use bessemer_tensor::op::Op;
+use bessemer_tensor::{Backend, Stream, TensorError, View};
+use bessemer_units::Bytes;
+
+/// The same layer code plans and runs, so that what was planned is what runs.
+pub(crate) struct Pass<'a> {
+    backend: &'a mut dyn Backend,
+    seams: &'a mut dyn Seams,
+    /// Largest workspace so far; `Some` while planning, when nothing is launched and seams stay silent.
+    planned: Option<Bytes>,
+}
+
+impl<'a> Pass<'a> {
+    pub(crate) fn run(backend: &'a mut dyn Backend, seams: &'a mut dyn Seams) -> Pass<'a> {
+        Pass { backend, seams, planned: None }
+    }
+
+    /// Walks through `program` without launching and reserves the largest workspace that it needs.
+    pub(crate) fn plan(
+        backend: &mut dyn Backend,
+        program: impl FnOnce(&mut Pass<'_>) -> Result<(), TensorError>,
+    ) -> Result<(), TensorError> {
+        let mut pass = Pass { backend, seams: &mut OneDevice, planned: Some(Bytes(0)) };
+        program(&mut pass)?;
+        let most = pass.planned.unwrap_or_default();
+        backend.reserve_workspace(most)
+    }
+
+    pub(crate) fn launch(&mut self, op: impl Into<Op>) -> Result<(), TensorError> {
+        let op = op.into();
+        match &mut self.planned {
+            None => self.backend.launch(Stream(0), &op),
+            Some(most) => {
+                op.check()?;
+                *most = (*most).max(self.backend.workspace(&op)?);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn product(&self) -> Product {
+        self.seams.product()
+    }
+
+    pub(crate) fn seam_forward(&mut self, at: SeamAt, value: View) -> Result<(), TensorError> {
+        match self.planned {
+            None => self.seams.forward(self.backend, at, value),
+            Some(_) => Ok(()),
+        }
+    }
+
+    pub(crate) fn seam_backward(&mut self, at: SeamAt, gradient: View) -> Result<(), TensorError> {
+        match self.planned {
+            None => self.seams.backward(self.backend, at, gradient),
+            Some(_) => Ok(()),
+        }
+    }
+
+    pub(crate) fn gradient_ready(&mut self, weight: &Weight) -> Result<(), TensorError> {
+        match self.planned {
+            None => self.seams.gradient_ready(self.backend, weight.index, weight.grad()),
+            Some(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What goes into a pass and what comes out.
+
+use crate::decoder::Decoder;
+use crate::error::ModelError;
+use bessemer_tensor::op::IGNORED;
+
+/// Tokens of one micro-batch: `sequences` rows of `seq` tokens, row-major.
+#[derive(Debug, Clone, Copy)]
+pub struct TokenBatch<'a> {
+    /// Input tokens, each below the vocabulary size.
+    pub ids: &'a [u32],
+    /// The token that follows each input token, or [`IGNORED`] where none is scored.
+    pub targets: &'a [u32],
+    /// Position of each token; left out: 0, 1, ... in every row.
+    pub positions: Option<&'a [u32]>,
+}
+
+/// Where a micro-batch stands in the run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepContext {
+    /// Seed of the run (dropout).
+    pub seed: u64,
+    /// Optimizer step, from 0 (dropout).
+    pub step: u64,
+    /// Number of this micro-batch's first sequence within the step's global batch: micro-batch index times sequences
+    /// in a micro-batch, plus the sequences of lower ranks. Dropout then does not depend on the cut.
+    pub first_sequence: u64,
+    /// Factor on every token's gradient: 1 / (scored targets of the step's global batch).
+    pub loss_scale: f32,
+    /// False for the step's first micro-batch, which overwrites the gradients; true for the others, which add.
+    pub accumulate: bool,
+}
+
+/// A sum of token losses.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+pub struct LossSum {
+    /// Negative log-likelihood, added up in the order of the tokens.
+    pub nats: f64,
+    /// Targets that were scored.
+    pub scored: u64,
+}
+
+impl LossSum {
+    /// Nats per scored target; NaN if there is none.
+    pub fn mean(&self) -> f64 {
+        self.nats / self.scored as f64
+    }
+}
+
+impl std::ops::AddAssign for LossSum {
+    fn add_assign(&mut self, other: LossSum) {
+        self.nats += other.nats;
+        self.scored += other.scored;
+    }
+}
+
+/// Errors unless every index is below `below` (or [`IGNORED`], where that means something).
+pub(crate) fn check_indices(
+    what: &'static str,
+    indices: &[u32],
+    below: usize,
+    may_be_ignored: bool,
+) -> Result<(), ModelError> {
+    let outside = |&i: &u32| i as usize >= below && !(may_be_ignored && i == IGNORED);
+    match indices.iter().position(outside) {
+        None => Ok(()),
+        Some(at) => Err(ModelError::Index { what, at, found: indices[at], below }),
+    }
+}
+
+impl Decoder {
+    /// Errors unless the batch has this decoder's shape and the model's indices.
+    pub(crate) fn check_batch(&self, batch: &TokenBatch<'_>) -> Result<(), ModelError> {
+        let tokens = self.shape.tokens();
+        let lists =
+            [("ids", Some(batch.ids)), ("targets", Some(batch.targets)), ("positions", batch.positions)];
+        for (what, list) in lists {
+            let found = list.map_or(tokens, <[u32]>::len);
+            if found != tokens {
+                let wanted =
+                    format!("{} sequences of {} tokens = {tokens}", self.shape.sequences, self.shape.seq);
+                return Err(ModelError::Shape { what, wanted, found: found.to_string() });
+            }
+        }
+        check_indices("ids", batch.ids, self.model.vocab_size, false)?;
+        check_indices("targets", batch.targets, self.model.vocab_size, true)?;
+        check_indices("positions", batch.positions.unwrap_or(&[]), self.model.context, false)
+    }
+}

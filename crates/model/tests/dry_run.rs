@@ -1,0 +1,139 @@
+//! The model on the null backend: memory and FLOPs against written formulas, at sizes that no test machine holds.
+
+use bessemer_arch::{MlpKind, Model, NormChoice, named};
+use bessemer_model::{Cache, Decoder, ModelError, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_tensor::Backend;
+use bessemer_tensor::null::NullBackend;
+
+fn class(backend: &NullBackend, name: &str) -> u64 {
+    backend.memory().classes.iter().find(|c| c.0 == name).map_or(0, |c| c.1.0)
+}
+
+/// The formula in the documentation of `Decoder::new`.
+fn activation_bytes(m: &Model, shape: Shape) -> u64 {
+    let n = shape.tokens();
+    let (l, d, f, v) = (m.layers, m.width, m.ffn_width, m.vocab_size);
+    let (j, a) = ((m.heads + 2 * m.kv_heads) * m.head_dim, m.heads * m.head_dim);
+    let p = if m.mlp() == MlpKind::Gated { 2 * f } else { f };
+    let stats = if m.norm == NormChoice::LayerNorm { 2 } else { 1 };
+    let bht = shape.sequences * m.heads * shape.seq;
+    let ends = stats + 1 + 2 * d + 3;
+    let elements = match shape.purpose {
+        Purpose::Train => {
+            n * ((2 * l + 1) * d + l * (2 * d + j + a + p + f + 2 * stats) + ends + f.max(j + a)) + l * bht
+        }
+        Purpose::Score => n * (2 * d + (d + j + a + p + f + stats) + ends) + bht,
+    };
+    4 * (elements + n.min(16) * v) as u64
+}
+
+#[test]
+fn bytes_of_each_class_are_the_written_formula() {
+    for name in ["gpt2", "gpt2-124m", "llama", "llama-8b", "llama2-70b", "mistral-7b"] {
+        let m = named(name).unwrap();
+        for purpose in [Purpose::Train, Purpose::Score] {
+            let mut b = NullBackend::new();
+            let shape = Shape { sequences: 3, seq: m.context / 2, purpose };
+            Decoder::new(&mut b, &m, shape).unwrap();
+            let weights = 4 * m.parameters() as u64;
+            assert_eq!(class(&b, "weights"), weights, "{name}");
+            let gradients = if purpose == Purpose::Train { weights } else { 0 };
+            assert_eq!(class(&b, "gradients"), gradients, "{name}");
+            assert_eq!(class(&b, "activations"), activation_bytes(&m, shape), "{name} {purpose:?}");
+        }
+    }
+}
+
+#[test]
+fn bytes_of_the_cache_are_the_written_formula() {
+    for (name, sequences, capacity) in
+        [("gpt2-124m", 1, 1024), ("llama-8b", 5, 100), ("llama", 300, 7), ("gpt2", 2, 3)]
+    {
+        let m = named(name).unwrap();
+        let mut b = NullBackend::new();
+        let d = Decoder::new(&mut b, &m, Shape { sequences: 1, seq: 1, purpose: Purpose::Score }).unwrap();
+        Cache::new(&mut b, &d, sequences, capacity).unwrap();
+        let r = sequences * 1.max(capacity.min(128 / sequences));
+        let (d, f, v) = (m.width, m.ffn_width, m.vocab_size);
+        let (j, a, g) = (m.qkv_width(), m.attention_width(), m.kv_heads * m.head_dim);
+        let p = m.mlp_in_width();
+        let stats = if m.norm == NormChoice::LayerNorm { 2 } else { 1 };
+        let elements = 2 * m.layers * sequences * capacity * g
+            + r * (4 * d + j + a + p + f + stats + 2)
+            + sequences * (v + d);
+        assert_eq!(class(&b, "cache"), 4 * elements as u64, "{name}");
+    }
+}
+
+#[test]
+fn products_of_a_step_cost_six_flops_a_parameter_and_token() {
+    for name in ["gpt2-124m", "llama-8b", "llama-1b"] {
+        let m = named(name).unwrap();
+        let mut b = NullBackend::new();
+        let shape = Shape { sequences: 2, seq: 256, purpose: Purpose::Train };
+        let mut d = Decoder::new(&mut b, &m, shape).unwrap();
+        let tokens = vec![1; shape.tokens()];
+        let batch = TokenBatch { ids: &tokens, targets: &tokens, positions: None };
+        let ctx = StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
+        b.reset_counts();
+        d.forward_backward(&mut b, &batch, &ctx).unwrap();
+        let of = |names: &[&str]| names.iter().map(|n| b.counts()[n].flops.0).sum::<f64>();
+        let products =
+            of(&["linear", "linear_backward_input", "linear_backward_weight", "linear_cross_entropy"]);
+        assert_eq!(products, 6.0 * m.product_parameters() as f64 * shape.tokens() as f64, "{name}");
+        // Two products forward and five backward over the causal half, against PaLM's 3 * 2 over the full square.
+        let attention = of(&["attention", "attention_backward"]);
+        let full = m.train_flops_per_token(256).0 - 6.0 * m.product_parameters() as f64;
+        let half = full * shape.tokens() as f64 * (7.0 / 6.0) / 2.0 * (257.0 / 256.0);
+        assert!((attention / half - 1.0).abs() < 1e-12, "{name}: {attention} {half}");
+    }
+}
+
+#[test]
+fn impossible_shapes_batches_and_names_are_refused_with_a_reason() {
+    let m = named("gpt2").unwrap();
+    let mut b = NullBackend::new();
+    let mut make = |sequences, seq| {
+        Decoder::new(&mut b, &m, Shape { sequences, seq, purpose: Purpose::Score }).unwrap_err().to_string()
+    };
+    assert!(make(1, 257).contains("1 to the model's context of 256, found 257"));
+    assert!(make(1, 0).contains("found 0"));
+    assert!(make(0, 8).starts_with("sequences"));
+    assert!(make(usize::MAX / 2, 8).starts_with("sequences"));
+
+    let mut d = Decoder::new(&mut b, &m, Shape { sequences: 2, seq: 4, purpose: Purpose::Score }).unwrap();
+    let ok = [3u32; 8];
+    let batch = TokenBatch { ids: &ok, targets: &ok, positions: None };
+    let ctx = StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
+    assert!(matches!(d.forward_backward(&mut b, &batch, &ctx), Err(ModelError::NotForTraining)));
+    let mut loss = |batch: TokenBatch<'_>| d.loss(&mut b, &batch, None).map_err(|e| e.to_string());
+    loss(batch).unwrap();
+    loss(TokenBatch { targets: &[bessemer_tensor::op::IGNORED; 8], ..batch }).unwrap();
+    assert!(loss(TokenBatch { ids: &ok[..7], ..batch }).unwrap_err().contains("2 sequences of 4 tokens = 8"));
+    let far = [0, 0, 0, 0, 0, 50257, 0, 0];
+    assert!(loss(TokenBatch { ids: &far, ..batch }).unwrap_err().contains("ids[5] = 50257"));
+    assert!(loss(TokenBatch { targets: &far, ..batch }).unwrap_err().contains("targets[5]"));
+    let late = [0, 0, 256, 0, 0, 0, 0, 0];
+    assert!(loss(TokenBatch { positions: Some(&late), ..batch }).unwrap_err().contains("positions[2] = 256"));
+    let e = d.loss(&mut b, &batch, Some(&mut [0.0; 7])).unwrap_err().to_string();
+    assert!(e.contains("per_token") && e.contains('7'), "{e}");
+
+    let e = d.write_param(&mut b, "layers.1.attention.qvk.weight", &[]).unwrap_err().to_string();
+    assert!(e.contains("nearest: layers.1.attention.qkv.weight"), "{e}");
+    let e = d.write_param(&mut b, "final_norm.bias", &[0.0; 3]).unwrap_err().to_string();
+    assert!(e.contains("final_norm.bias: wanted 256 values for shape [256], found 3"), "{e}");
+
+    let e = Cache::new(&mut b, &d, 1, 257).unwrap_err().to_string();
+    assert!(e.contains("context of 256"), "{e}");
+    let mut cache = Cache::new(&mut b, &d, 2, 5).unwrap();
+    assert!(d.decode(&mut b, &mut cache, &[1, 2, 3]).is_err(), "three tokens for two sequences");
+    assert!(d.decode(&mut b, &mut cache, &[]).is_err());
+    assert!(d.decode(&mut b, &mut cache, &[50257, 0]).is_err());
+    assert_eq!(cache.len(), 0);
+    d.decode(&mut b, &mut cache, &[1; 8]).unwrap();
+    assert_eq!(cache.len(), 4);
+    let e = d.decode(&mut b, &mut cache, &[1; 4]).unwrap_err().to_string();
+    assert!(e.contains("holds 4 of 5 positions, 2 more"), "{e}");
+    cache.truncate(3);
+    d.decode(&mut b, &mut cache, &[1; 4]).unwrap();
+}
