@@ -1,1 +1,18 @@
 //! The CPU backend: one op a file, forward and backward together.
+//!
+//! [`CpuBackend`] implements [`bessemer_tensor::Backend`]. Every operator stands in `op/` with its formula, a plain
+//! reference loop that stays as the judge, and its faster rungs. Work is cut into tiles by shape, never by the number
+//! of threads, so results have the same bits for any number of threads.
+
+mod arena;
+mod backend;
+mod config;
+mod error;
+mod op;
+mod operand;
+mod rung;
+
+pub use backend::CpuBackend;
+pub use config::CpuConfig;
+pub use error::CpuError;
+pub use rung::Rung;

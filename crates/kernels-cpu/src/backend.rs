@@ -1,0 +1,161 @@
+//! [`CpuBackend`]: launches are checked, then computed at once by the calling thread and the pool.
+#![allow(unsafe_code)] // host copies to and from the arena
+
+use crate::arena::Arena;
+use crate::op;
+use crate::{CpuConfig, CpuError, Rung};
+use bessemer_tensor::op::{Op, Operand};
+use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
+use bessemer_units::{Bytes, DType};
+
+/// The CPU as a device. Streams are computed in the order of launches, so waits are always satisfied.
+pub struct CpuBackend {
+    arena: Arena,
+    rung: Rung,
+    threads: usize,
+    events: u64,
+}
+
+impl CpuBackend {
+    /// A backend with the fastest kernels that the processor can run.
+    pub fn new(config: CpuConfig) -> Result<CpuBackend, CpuError> {
+        CpuBackend::with_rung(config, Rung::detect())
+    }
+
+    /// A backend with the kernels of one rung of the ladder: for tests and benchmarks.
+    pub fn with_rung(config: CpuConfig, rung: Rung) -> Result<CpuBackend, CpuError> {
+        config.check().map_err(CpuError::Config)?;
+        if !rung.available() {
+            return Err(CpuError::Rung { wanted: rung, best: Rung::detect() });
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = if config.threads == 0 { cores } else { config.threads };
+        Ok(CpuBackend { arena: Arena::new(), rung, threads, events: 0 })
+    }
+
+    /// The kernels in use.
+    pub fn rung(&self) -> Rung {
+        self.rung
+    }
+
+    /// Threads that compute, the calling one included.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+}
+
+/// Names of the operands that hold indices.
+const INDEX_OPERANDS: [&str; 3] = ["ids", "positions", "targets"];
+
+fn check_dtype(op: &Op, o: &Operand) -> Result<(), TensorError> {
+    let dtype = o.view.dtype();
+    let fine = if INDEX_OPERANDS.contains(&o.name) {
+        dtype == DType::U32
+    } else {
+        dtype == DType::F32 || (matches!(op, Op::Copy(_)) && dtype.is_float())
+    };
+    if fine { Ok(()) } else { Err(TensorError::DType { op: op.name(), dtype, backend: "cpu".to_owned() }) }
+}
+
+fn check_count(what: &'static str, view: &View, found: usize) -> Result<(), TensorError> {
+    if view.rows.checked_mul(view.cols) == Some(found) {
+        return Ok(());
+    }
+    Err(TensorError::Shape {
+        op: what,
+        operand: "values",
+        wanted: format!("{} x {} values", view.rows, view.cols),
+        found: found.to_string(),
+    })
+}
+
+impl Backend for CpuBackend {
+    fn name(&self) -> &str {
+        "cpu"
+    }
+
+    fn alloc(&mut self, spec: BufferSpec<'_>) -> Result<Buffer, TensorError> {
+        self.arena.alloc(spec)
+    }
+
+    fn workspace(&self, _op: &Op) -> Result<Bytes, TensorError> {
+        Ok(Bytes(0))
+    }
+
+    fn reserve_workspace(&mut self, bytes: Bytes) -> Result<(), TensorError> {
+        self.arena.reserve_workspace(bytes.0)
+    }
+
+    fn launch(&mut self, _stream: Stream, op: &Op) -> Result<(), TensorError> {
+        for o in op.operands().iter() {
+            self.arena.contains(&o.view)?;
+        }
+        op.check()?;
+        for o in op.operands().iter() {
+            check_dtype(op, o)?;
+        }
+        op::run(&self.arena, op)
+    }
+
+    fn record(&mut self, _stream: Stream) -> Event {
+        self.events += 1;
+        Event(self.events)
+    }
+
+    fn wait(&mut self, _stream: Stream, _event: Event) {}
+
+    fn sync(&mut self) -> Result<(), TensorError> {
+        Ok(())
+    }
+
+    fn write_f32(&mut self, dst: View, values: &[f32]) -> Result<(), TensorError> {
+        self.arena.contains(&dst)?;
+        check_count("write_f32", &dst, values.len())?;
+        if !dst.dtype().is_float() {
+            return Err(TensorError::DType {
+                op: "write_f32",
+                dtype: dst.dtype(),
+                backend: "cpu".to_owned(),
+            });
+        }
+        let base = self.arena.address(&dst);
+        for (r, row) in values.chunks_exact(dst.cols.max(1)).enumerate() {
+            // SAFETY: row r of a view that lies inside its buffer; `&mut self` means that no kernel is running.
+            unsafe { op::copy::store_row(dst.dtype(), base, r * dst.stride, row) };
+        }
+        Ok(())
+    }
+
+    fn write_u32(&mut self, dst: View, values: &[u32]) -> Result<(), TensorError> {
+        self.arena.contains(&dst)?;
+        check_count("write_u32", &dst, values.len())?;
+        if dst.dtype() != DType::U32 {
+            return Err(TensorError::DType {
+                op: "write_u32",
+                dtype: dst.dtype(),
+                backend: "cpu".to_owned(),
+            });
+        }
+        let base = self.arena.address(&dst).cast::<u32>();
+        for (r, row) in values.chunks_exact(dst.cols.max(1)).enumerate() {
+            // SAFETY: row r of a view that lies inside its u32 buffer; `values` is host memory and cannot overlap it.
+            unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), base.add(r * dst.stride), row.len()) };
+        }
+        Ok(())
+    }
+
+    fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {
+        self.arena.contains(&src)?;
+        check_count("read_f32", &src, values.len())?;
+        let base = self.arena.address(&src);
+        for (r, row) in values.chunks_exact_mut(src.cols.max(1)).enumerate() {
+            // SAFETY: row r of a view that lies inside its buffer.
+            unsafe { op::copy::load_row(src.dtype(), base, r * src.stride, row) };
+        }
+        Ok(())
+    }
+
+    fn memory(&self) -> MemoryUse {
+        self.arena.memory()
+    }
+}

@@ -1,0 +1,30 @@
+//! What can go wrong when a CPU backend is made.
+
+use crate::Rung;
+
+/// Errors of [`crate::CpuBackend::new`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CpuError {
+    /// The configuration is out of range.
+    #[error("cpu backend: {0}")]
+    Config(String),
+    /// The system gave no thread.
+    #[error("cpu backend: cannot start worker thread {worker} of {threads}: {source}; ask for fewer threads")]
+    Spawn {
+        /// Number of the worker.
+        worker: usize,
+        /// How many were wanted.
+        threads: usize,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The processor does not have the instructions of a rung that was asked for by name.
+    #[error("cpu backend: this processor cannot run the {wanted} kernels; the best it can is {best}")]
+    Rung {
+        /// What was asked for.
+        wanted: Rung,
+        /// What [`Rung::detect`] finds.
+        best: Rung,
+    },
+}

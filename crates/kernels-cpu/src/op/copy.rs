@@ -1,0 +1,73 @@
+//! `dst = src` with conversion between f32, bf16 and f16 (round to nearest, ties to even; IEEE 754 and the bfloat16
+//! convention). Backward is a copy the other way. Cost: one read, one write.
+#![allow(unsafe_code)] // rows of other element types, by address
+
+use crate::arena::Arena;
+use bessemer_tensor::op::Copy;
+use bessemer_units::DType;
+use half::{bf16, f16};
+
+/// Writes `row` to elements `first ..` of a buffer that starts at `base`.
+///
+/// # Safety
+/// The elements must be mapped, of type `dtype`, and written by nobody else meanwhile.
+pub(crate) unsafe fn store_row(dtype: DType, base: *mut u8, first: usize, row: &[f32]) {
+    // SAFETY: the caller vouches for the elements.
+    unsafe {
+        match dtype {
+            DType::F32 => {
+                std::ptr::copy_nonoverlapping(row.as_ptr(), base.cast::<f32>().add(first), row.len());
+            }
+            DType::Bf16 => {
+                let at = base.cast::<bf16>().add(first);
+                row.iter().enumerate().for_each(|(i, &x)| *at.add(i) = bf16::from_f32(x));
+            }
+            DType::F16 => {
+                let at = base.cast::<f16>().add(first);
+                row.iter().enumerate().for_each(|(i, &x)| *at.add(i) = f16::from_f32(x));
+            }
+            DType::U32 => unreachable!("float rows are not written to index buffers"),
+        }
+    }
+}
+
+/// Reads elements `first ..` of a buffer that starts at `base` into `row`.
+///
+/// # Safety
+/// The elements must be mapped, of type `dtype`, and written by nobody meanwhile.
+pub(crate) unsafe fn load_row(dtype: DType, base: *const u8, first: usize, row: &mut [f32]) {
+    // SAFETY: the caller vouches for the elements.
+    unsafe {
+        match dtype {
+            DType::F32 => {
+                std::ptr::copy_nonoverlapping(base.cast::<f32>().add(first), row.as_mut_ptr(), row.len());
+            }
+            DType::Bf16 => {
+                let at = base.cast::<bf16>().add(first);
+                row.iter_mut().enumerate().for_each(|(i, x)| *x = (*at.add(i)).to_f32());
+            }
+            DType::F16 => {
+                let at = base.cast::<f16>().add(first);
+                row.iter_mut().enumerate().for_each(|(i, x)| *x = (*at.add(i)).to_f32());
+            }
+            DType::U32 => {
+                let at = base.cast::<u32>().add(first);
+                row.iter_mut().enumerate().for_each(|(i, x)| *x = *at.add(i) as f32);
+            }
+        }
+    }
+}
+
+pub(crate) fn reference(arena: &Arena, op: &Copy) {
+    let (src, dst) = (arena.address(&op.src), arena.address(&op.dst));
+    let mut value = [0.0f32];
+    for r in 0..op.src.rows {
+        for c in 0..op.src.cols {
+            // SAFETY: element (r, c) of two views that the launch found inside their float buffers.
+            unsafe {
+                load_row(op.src.dtype(), src, r * op.src.stride + c, &mut value);
+                store_row(op.dst.dtype(), dst, r * op.dst.stride + c, &value);
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The ladder of kernels: which instructions an operator is computed with.
+
+use std::fmt;
+
+/// A rung of the kernel ladder. Higher rungs compute the same formula faster; [`Rung::Reference`] is the judge.
+///
+/// Results have the same bits for any number of threads on one rung; different rungs add in different orders and agree
+/// within rounding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rung {
+    /// Plain loops with sums in f64.
+    Reference,
+    /// Packed and blocked, in code that any target's compiler vectorises.
+    Portable,
+    /// AVX2 and FMA: 8 lanes.
+    Avx2,
+    /// AVX-512 F, BW, DQ, VL: 16 lanes.
+    Avx512,
+}
+
+impl Rung {
+    /// All rungs, slowest first.
+    pub const ALL: [Rung; 4] = [Rung::Reference, Rung::Portable, Rung::Avx2, Rung::Avx512];
+
+    /// The fastest rung that this processor can run.
+    pub fn detect() -> Rung {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            let avx2 = has!("avx2") && has!("fma");
+            if avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") {
+                return Rung::Avx512;
+            }
+            if avx2 {
+                return Rung::Avx2;
+            }
+        }
+        Rung::Portable
+    }
+
+    /// True if this processor can run the rung.
+    pub fn available(self) -> bool {
+        self <= Rung::detect()
+    }
+
+    /// Lower-case name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Rung::Reference => "reference",
+            Rung::Portable => "portable",
+            Rung::Avx2 => "avx2",
+            Rung::Avx512 => "avx512",
+        }
+    }
+}
+
+impl fmt::Display for Rung {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
