@@ -1,1 +1,34 @@
 //! Sample order, packing and batches from token shards.
+//!
+//! ```text
+//! token stream of a split:  t0 t1 t2 t3 t4 t5 t6 t7 t8 …       (documents one after another)
+//! windows, sequence 4:      [t0 t1 t2 t3|t4]                   inputs t0..t3, targets t1..t4
+//!                                       [t4 t5 t6 t7|t8]       inputs t4..t7, targets t5..t8
+//! epoch e:                  windows in the order of a keyed bijection of [0, N)
+//! sample counter c:         epoch c div N, place c mod N
+//! ```
+//!
+//! Packing is *concatenate and cut*, as GPT data sets do: windows of S + 1 tokens that share one token with their
+//! neighbour, so that every token is a target at most once in an epoch. [`Loader`] serves them for training in
+//! an order that is a pure function of (seed, sample counter): nothing is stored, resuming costs nothing, and
+//! neither batch size nor number of ranks changes what sample c is. [`EvaluationWindows`] covers a split in
+//! reading order, every token exactly once.
+//!
+//! A [`Batch`] also says where documents begin inside a window (segments and positions), which is what masking
+//! attention between documents needs. A warm batch allocates nothing.
+
+mod batch;
+mod config;
+mod error;
+mod evaluation;
+mod order;
+mod state;
+mod training;
+
+pub use batch::{Batch, IGNORED, Sample};
+pub use config::LoaderConfig;
+pub use error::LoadError;
+pub use evaluation::EvaluationWindows;
+pub use order::{ORDER_VERSION, Permutation};
+pub use state::LoaderState;
+pub use training::Loader;

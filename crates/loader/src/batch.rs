@@ -1,0 +1,115 @@
+//! A batch: inputs, targets and where documents begin.
+//!
+//! Legend: n sequences, s tokens a sequence. All `_ns` arrays are row-major [n, s].
+
+use crate::LoadError;
+use bessemer_shards::ShardSet;
+
+/// A target that is not scored.
+pub const IGNORED: u32 = u32::MAX;
+
+/// Where a sequence of a batch came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// Sample counter of the run, or number of the window in an evaluation.
+    pub counter: u64,
+    /// Epoch, from 0.
+    pub epoch: u64,
+    /// Offset in the split of the first input token. (The context token of an evaluation has none: 0.)
+    pub token: u64,
+}
+
+/// Sequences for one forward pass. Reused: filling it again with the same shape allocates nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Number of sequences, n.
+    pub sequences: usize,
+    /// Tokens in a sequence, s.
+    pub seq_len: usize,
+    /// Input tokens, [n, s].
+    pub inputs: Vec<u32>,
+    /// The token that follows each input, [n, s]; [`IGNORED`] where there is none to be scored.
+    pub targets: Vec<u32>,
+    /// Number of the document within its sequence that an input belongs to, [n, s]: 0, 0, …, 1, 1, … Attention
+    /// between different segments of a sequence crosses documents.
+    pub segments: Vec<u32>,
+    /// Distance of an input from the beginning of its segment, [n, s].
+    pub positions: Vec<u32>,
+    /// Where each sequence came from, [n].
+    pub samples: Vec<Sample>,
+    /// Number of targets that are not [`IGNORED`].
+    pub scored: u64,
+}
+
+/// One sequence of a batch, to be filled.
+pub(crate) struct Row<'a> {
+    pub(crate) inputs: &'a mut [u32],
+    pub(crate) targets: &'a mut [u32],
+    pub(crate) segments: &'a mut [u32],
+    pub(crate) positions: &'a mut [u32],
+}
+
+impl Batch {
+    /// An empty batch; memory comes with the first filling.
+    pub fn new() -> Batch {
+        Batch::default()
+    }
+
+    /// Makes room for n sequences of s tokens. What the arrays held is not cleared.
+    pub(crate) fn shape(&mut self, sequences: usize, seq_len: usize) -> Result<(), LoadError> {
+        let tokens = sequences
+            .checked_mul(seq_len)
+            .filter(|&tokens| tokens <= isize::MAX as usize / size_of::<u32>())
+            .ok_or(LoadError::BatchTooLarge { sequences, seq_len })?;
+        (self.sequences, self.seq_len, self.scored) = (sequences, seq_len, 0);
+        self.inputs.resize(tokens, 0);
+        self.targets.resize(tokens, 0);
+        self.segments.resize(tokens, 0);
+        self.positions.resize(tokens, 0);
+        self.samples.clear();
+        self.samples.reserve(sequences);
+        Ok(())
+    }
+
+    /// Sequence `i`, to be filled.
+    pub(crate) fn row(&mut self, i: usize) -> Row<'_> {
+        let range = i * self.seq_len..(i + 1) * self.seq_len;
+        Row {
+            inputs: &mut self.inputs[range.clone()],
+            targets: &mut self.targets[range.clone()],
+            segments: &mut self.segments[range.clone()],
+            positions: &mut self.positions[range],
+        }
+    }
+}
+
+impl Row<'_> {
+    /// Fills segments and positions of the inputs `at..until`, which are the tokens from `token` on; the first of
+    /// them begins segment `first_segment`. Returns the segment after the last.
+    pub(crate) fn mark_documents(
+        &mut self,
+        set: &ShardSet,
+        at: usize,
+        until: usize,
+        token: u64,
+        first_segment: u32,
+    ) -> u32 {
+        let (mut at, mut token, mut segment) = (at, token, first_segment);
+        let mut number = set.document_at(token);
+        while at < until {
+            // Past the last document there is nothing; the callers stay inside the split.
+            let Some(document) = number.and_then(|i| set.document(i)) else { break };
+            number = number.map(|i| i + 1);
+            let here = (until - at).min(document.tokens.end.saturating_sub(token) as usize);
+            if here == 0 {
+                continue;
+            }
+            self.segments[at..at + here].fill(segment);
+            for (position, out) in self.positions[at..at + here].iter_mut().enumerate() {
+                *out = position as u32;
+            }
+            (at, token, segment) = (at + here, token + here as u64, segment + 1);
+        }
+        segment
+    }
+}

@@ -1,0 +1,76 @@
+//! Why samples cannot be served.
+
+use bessemer_shards::ShardError;
+use std::path::PathBuf;
+
+/// Why a loader cannot be made, cannot resume or cannot fill a batch.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A shard file is damaged or cannot be read.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
+    /// The split is smaller than one sample.
+    #[error(
+        "{}: split {split:?} holds {tokens} tokens, one sample needs {wanted} (sequence length {seq_len}); use more \
+         text or a shorter sequence", path.display()
+    )]
+    TooFewTokens {
+        /// Folder of the split.
+        path: PathBuf,
+        /// Name of the split.
+        split: String,
+        /// Tokens that it holds.
+        tokens: u64,
+        /// Tokens that one sample needs.
+        wanted: u64,
+        /// The sequence length.
+        seq_len: usize,
+    },
+    /// The sequence length is not usable.
+    #[error("sequence length: wanted 1 to {largest}, found {found}")]
+    SequenceLength {
+        /// Largest sequence length.
+        largest: usize,
+        /// The sequence length given.
+        found: usize,
+    },
+    /// The context token of an evaluation is not in the vocabulary.
+    #[error("context token: wanted a token below the vocabulary of {vocab_size}, found {found}")]
+    ContextToken {
+        /// The vocabulary.
+        vocab_size: u32,
+        /// The token given.
+        found: u32,
+    },
+    /// A batch has more tokens than the machine can address.
+    #[error("a batch of {sequences} sequences of {seq_len} tokens is too large to address")]
+    BatchTooLarge {
+        /// Sequences asked for.
+        sequences: usize,
+        /// The sequence length.
+        seq_len: usize,
+    },
+    /// More samples were asked for than a counter of 64 bits can name.
+    #[error("samples {first}.. {count} of them: the sample counter overflows")]
+    CounterOverflow {
+        /// First sample asked for.
+        first: u64,
+        /// Samples asked for.
+        count: usize,
+    },
+    /// The run that is to be resumed read other samples.
+    #[error(
+        "{}: cannot resume the data order: {what} was {wanted}, now it is {found}; restore it, or start a new run",
+        path.display()
+    )]
+    OtherOrder {
+        /// Folder of the split.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
+        /// As saved.
+        wanted: String,
+        /// As it is now.
+        found: String,
+    },
+}

@@ -1,0 +1,115 @@
+//! Evaluation: a split in reading order, every token scored exactly once.
+
+use crate::training::check_sequence_length;
+use crate::{Batch, IGNORED, LoadError, Sample};
+use bessemer_shards::ShardSet;
+use std::sync::Arc;
+
+/// The windows of a split from front to back, for evaluation.
+///
+/// Windows do not overlap in targets. The last one is filled up with ignored targets ([`IGNORED`]). Without a
+/// context token the first token of the split has nothing to be predicted from: T − 1 tokens are scored. With
+/// one (the separator of documents) it is the first input, all T tokens are scored, and together they encode
+/// exactly [`ShardSet::text_bytes`] bytes of text, which makes bits per byte exact.
+#[derive(Debug, Clone)]
+pub struct EvaluationWindows {
+    set: Arc<ShardSet>,
+    seq_len: usize,
+    context: Option<u32>,
+}
+
+impl EvaluationWindows {
+    /// Windows with `seq_len` inputs; `context` is put before the first token of the split.
+    ///
+    /// # Errors
+    /// [`LoadError::TooFewTokens`] if no token would be scored, [`LoadError::SequenceLength`],
+    /// [`LoadError::ContextToken`].
+    pub fn new(set: Arc<ShardSet>, seq_len: usize, context: Option<u32>) -> Result<Self, LoadError> {
+        check_sequence_length(seq_len)?;
+        if let Some(found) = context.filter(|&token| token >= set.vocab_size()) {
+            return Err(LoadError::ContextToken { vocab_size: set.vocab_size(), found });
+        }
+        let windows = EvaluationWindows { set, seq_len, context };
+        if windows.scored_tokens() == 0 {
+            return Err(LoadError::TooFewTokens {
+                path: windows.set.path().to_owned(),
+                split: windows.set.split().into(),
+                tokens: windows.set.token_count(),
+                wanted: windows.first_target() + 1,
+                seq_len,
+            });
+        }
+        Ok(windows)
+    }
+
+    /// The split that is evaluated.
+    pub fn shards(&self) -> &Arc<ShardSet> {
+        &self.set
+    }
+
+    /// Inputs in a window.
+    pub fn seq_len(&self) -> usize {
+        self.seq_len
+    }
+
+    /// Tokens that are scored: T with a context token, T − 1 without.
+    pub fn scored_tokens(&self) -> u64 {
+        self.set.token_count().saturating_sub(self.first_target())
+    }
+
+    /// Number of windows.
+    pub fn windows(&self) -> u64 {
+        self.scored_tokens().div_ceil(self.seq_len as u64)
+    }
+
+    /// Offset of the first token that is scored.
+    fn first_target(&self) -> u64 {
+        u64::from(self.context.is_none())
+    }
+
+    /// Fills `out` with windows `first_window .. first_window + n` and returns how many of them exist. The batch
+    /// always has n sequences, so that its shape stays the same; those past the end have only ignored targets
+    /// and token 0 as inputs. Allocates nothing once `out` has had this shape.
+    ///
+    /// # Errors
+    /// [`LoadError::Shard`] naming the damaged file and block; the content of `out` is unspecified then.
+    pub fn batch(&self, first_window: u64, n: usize, out: &mut Batch) -> Result<usize, LoadError> {
+        out.shape(n, self.seq_len)?;
+        let here = self.windows().saturating_sub(first_window).min(n as u64) as usize;
+        for i in 0..n {
+            let mut scored = 0;
+            let mut segment = 0;
+            let mut row = out.row(i);
+            if i < here {
+                let window = first_window + i as u64;
+                // Targets are the tokens from `target` on, inputs those one before.
+                let done = window * self.seq_len as u64;
+                let target = self.first_target() + done;
+                scored = (self.scored_tokens() - done).min(self.seq_len as u64) as usize;
+                self.set.read(target, &mut row.targets[..scored])?;
+                row.inputs[1..scored].copy_from_slice(&row.targets[..scored - 1]);
+                match self.context.filter(|_| target == 0) {
+                    Some(context) => {
+                        (row.inputs[0], row.segments[0], row.positions[0]) = (context, 0, 0);
+                        segment = row.mark_documents(&self.set, 1, scored, 0, 1);
+                    }
+                    None => {
+                        self.set.read(target - 1, &mut row.inputs[..1])?;
+                        segment = row.mark_documents(&self.set, 0, scored, target - 1, 0);
+                    }
+                }
+                let token = target.saturating_sub(1);
+                out.samples.push(Sample { counter: window, epoch: 0, token });
+                row = out.row(i);
+            }
+            row.inputs[scored..].fill(0);
+            row.targets[scored..].fill(IGNORED);
+            row.segments[scored..].fill(segment);
+            for (position, out) in row.positions[scored..].iter_mut().enumerate() {
+                *out = position as u32;
+            }
+            out.scored += scored as u64;
+        }
+        Ok(here)
+    }
+}

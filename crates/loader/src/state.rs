@@ -1,0 +1,26 @@
+//! The position of a run in its data.
+
+use serde::{Deserialize, Serialize};
+
+/// What a checkpoint keeps of the data order: how many samples were consumed, and of which data in which order.
+/// Made by [`crate::Loader::state`], taken back by [`crate::Loader::resume`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoaderState {
+    /// Version of the function from (seed, counter) to sample.
+    pub order_version: u32,
+    /// Samples consumed by the whole run, over all ranks: the counter of the next sample.
+    pub samples: u64,
+    /// Epoch of the next sample, from 0.
+    pub epoch: u64,
+    /// Seed of the order.
+    pub seed: u64,
+    /// Whether the order is shuffled.
+    pub shuffle: bool,
+    /// Sequence length in tokens.
+    pub seq_len: u64,
+    /// Tokens of the training split.
+    pub tokens: u64,
+    /// Checksum of the training split's shards, 16 hexadecimal digits.
+    pub data_checksum: String,
+}

@@ -1,0 +1,56 @@
+//! A warm batch allocates nothing.
+//!
+//! The only test of its file: other tests would allocate on other threads while it counts.
+#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
+#![allow(unsafe_code)] // Counting allocations needs a global allocator, whose trait is unsafe.
+
+mod support;
+
+use bessemer_loader::{Batch, EvaluationWindows, Loader};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use support::{counting_split, document_lengths};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call is handed to the system allocator unchanged; the counter is a thread-local of a plain
+// number, which neither allocates nor has a destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|n| n.set(n.get() + 1));
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`; the pointer came from `System`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn a_warm_batch_allocates_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let set = counting_split(dir.path(), &document_lengths(5000), 500);
+    let loader = Loader::new(set.clone(), 64, 1, true).unwrap();
+    let windows = EvaluationWindows::new(set, 64, Some(0)).unwrap();
+    let count = || ALLOCATIONS.with(Cell::get);
+    let mut batch = Batch::new();
+    let cold = count();
+    loader.batch(0, 16, &mut batch).unwrap();
+    assert!(count() > cold, "the counter does not count");
+    let warm = count();
+    for step in 1..100 {
+        loader.batch(step * 16, 16, &mut batch).unwrap();
+    }
+    for window in 0..windows.windows() {
+        windows.batch(window, 16, &mut batch).unwrap();
+    }
+    assert_eq!(count() - warm, 0);
+}

@@ -1,0 +1,37 @@
+//! Splits made for tests.
+#![allow(clippy::unwrap_used, dead_code)] // Tests; not every test file uses every function.
+
+use bessemer_shards::{Fingerprint, ShardSet, ShardSetWriter, SplitMeta};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A split whose token at offset i is i, cut into documents of the given lengths and files of `file_bytes`.
+pub(crate) fn counting_split(dir: &Path, lengths: &[u64], file_bytes: u64) -> Arc<ShardSet> {
+    let total: u64 = lengths.iter().sum();
+    let meta = SplitMeta {
+        split: "train".into(),
+        vocab_size: (total as u32).max(1),
+        tokenizer: Fingerprint([1; 32]),
+    };
+    let mut writer = ShardSetWriter::create(dir, meta, file_bytes).unwrap();
+    let mut at = 0;
+    for (i, &length) in lengths.iter().enumerate() {
+        let tokens: Vec<u32> = (at..at + length as u32).collect();
+        writer.push_document((i as u128).to_le_bytes(), length, &tokens).unwrap();
+        at += length as u32;
+    }
+    writer.finish().unwrap();
+    Arc::new(ShardSet::open(dir, "train").unwrap())
+}
+
+/// Document lengths that sum to `total`, some of them 0.
+pub(crate) fn document_lengths(total: u64) -> Vec<u64> {
+    let (mut lengths, mut rest, mut i) = (Vec::new(), total, 0u64);
+    while rest > 0 {
+        let length = [7, 0, 23, 1, 112, 3][(i % 6) as usize].min(rest);
+        lengths.push(length);
+        rest -= length;
+        i += 1;
+    }
+    lengths
+}
