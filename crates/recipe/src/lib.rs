@@ -1,1 +1,32 @@
 //! Strict TOML recipes: raw, checked, resolved.
+//!
+//! **Raw**: layers of TOML, each value with its place. **Checked**: each layer against the JSON Schema of
+//! the config type, so that an unknown key, a wrong type or a value out of range is an error with file,
+//! line, column and the nearest valid name. **Resolved**: one complete value, which knows for every key
+//! where it came from and can be written back as documented TOML.
+//!
+//! The machinery ([`load`]) works for any config type; [`Recipe`] composes the config of every room.
+
+mod check;
+mod error;
+mod layer;
+mod load;
+mod node;
+mod origin;
+mod recipe;
+mod run;
+mod schema;
+mod source;
+mod train;
+mod value_de;
+mod write;
+
+pub use error::{Diagnostic, RecipeError, SHOWN_ERRORS};
+pub use load::{Loaded, Problem, load, parse};
+pub use origin::{Difference, Origin, Setting, show_diff};
+pub use recipe::{Recipe, load_recipe, parse_recipe};
+pub use run::RunConfig;
+pub use schema::json_schema;
+pub use source::Location;
+pub use train::{BatchPlan, TrainConfig};
+pub use write::to_toml;

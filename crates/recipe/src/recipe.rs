@@ -1,0 +1,75 @@
+//! The recipe: every room's own config, composed.
+
+use crate::error::RecipeError;
+use crate::load::{self, Loaded, Problem};
+use crate::run::RunConfig;
+use crate::train::TrainConfig;
+use bessemer_arch::ModelConfig;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Everything that defines a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Recipe {
+    /// What the run is called, where it lives, its seed and threads.
+    pub run: RunConfig,
+    /// The model.
+    pub model: ModelConfig,
+    /// Batch, sequence length, duration.
+    pub train: TrainConfig,
+}
+
+impl Recipe {
+    /// All mistakes that can be found before any data is read: each section's own check, and what must agree
+    /// between sections.
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut section = |key: &str, checked: Result<(), String>| {
+            if let Err(message) = checked {
+                problems.push(Problem { key: key.into(), message });
+            }
+        };
+        section("run", self.run.check());
+        section("model", self.model.check().map_err(|e| e.to_string()));
+        section("train", self.train.check());
+        section("train", self.sequence_fits_model());
+        problems
+    }
+
+    fn sequence_fits_model(&self) -> Result<(), String> {
+        // A model that cannot be built has been reported by its own check.
+        let vocabulary = if self.model.vocab_size == 0 { Some(1) } else { None };
+        let Ok(model) = self.model.resolve(vocabulary) else { return Ok(()) };
+        if self.train.seq_len > model.context as u64 {
+            return Err(format!(
+                "train.seq_len = {} is longer than the model's context of {} tokens: expected at most that, or a \
+                 larger model.context",
+                self.train.seq_len, model.context
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Loads and checks a recipe file with `--set` overrides.
+///
+/// # Errors
+/// As [`load`](crate::load), and [`RecipeError::Invalid`] with the places of everything that
+/// [`Recipe::problems`] finds.
+pub fn load_recipe(path: &Path, sets: &[String]) -> Result<Loaded<Recipe>, RecipeError> {
+    let loaded = load::load::<Recipe>(path, sets)?;
+    loaded.refuse(loaded.value.problems())?;
+    Ok(loaded)
+}
+
+/// Like [`load_recipe`] for text, for example the recipe stored in a checkpoint.
+///
+/// # Errors
+/// As [`parse`](crate::parse), and what [`Recipe::problems`] finds.
+pub fn parse_recipe(name: &str, text: &str, sets: &[String]) -> Result<Loaded<Recipe>, RecipeError> {
+    let loaded = load::parse::<Recipe>(name, text, sets)?;
+    loaded.refuse(loaded.value.problems())?;
+    Ok(loaded)
+}

@@ -1,0 +1,279 @@
+//! `[train]`: how much is trained on, in steps of how many tokens, and what follows from it.
+//!
+//! The user states the **global batch in tokens**. Sequences per step, micro-batches and gradient
+//! accumulation are derived:
+//!
+//! ```text
+//! sequences per step = batch_tokens / seq_len            (must be whole)
+//! sequences per rank = sequences per step / ranks        (must be whole)
+//! accumulation       = sequences per rank / micro_batch  (must be whole)
+//! steps              = steps, or ceil(tokens / batch_tokens), or ceil(epochs x train tokens / batch_tokens)
+//! ```
+
+use bessemer_units::Tokens;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// `[train]`: batch, sequence length, duration, logging.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainConfig {
+    /// Global batch: tokens per optimizer step, over all ranks and micro-batches. A multiple of `seq_len`.
+    pub batch_tokens: u64,
+    /// Tokens of one training sequence; at most the model's `context`.
+    pub seq_len: u64,
+    /// Sequences that go through the model at once; a divisor of the sequences of a rank. 0 derives the largest
+    /// divisor that keeps a micro-batch within 8192 tokens. It changes memory and speed, not the step.
+    pub micro_batch: u64,
+    /// Optimizer steps to train for. Give exactly one of `steps`, `tokens` and `epochs`; 0 means not given.
+    pub steps: u64,
+    /// Tokens to train on, rounded up to whole steps; 0 means not given.
+    pub tokens: u64,
+    /// Passes over the train split, rounded up to whole steps; 0 means not given.
+    pub epochs: f64,
+    /// A line on the terminal every so many steps; each step is in metrics.jsonl whatever this is.
+    pub log_every: u64,
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        TrainConfig {
+            batch_tokens: 8192,
+            seq_len: 256,
+            micro_batch: 0,
+            steps: 0,
+            tokens: 0,
+            epochs: 0.0,
+            log_every: 10,
+        }
+    }
+}
+
+/// Tokens that a derived micro-batch holds at most: enough rows to keep matrix products efficient, few enough
+/// that activations stay small.
+const DERIVED_MICRO_TOKENS: u64 = 8192;
+
+/// Largest global batch that a step may have: 2^40 tokens, far above any published run.
+const LARGEST_BATCH: u64 = 1 << 40;
+
+/// Longest sequence, as in the model table.
+const LONGEST_SEQUENCE: u64 = 1 << 24;
+
+/// Most steps of a run.
+const MOST_STEPS: u64 = 1 << 40;
+
+/// What `[train]` means on a given number of ranks: nothing left to derive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchPlan {
+    /// Tokens of a sequence.
+    pub seq_len: u64,
+    /// Sequences per optimizer step over all ranks.
+    pub sequences_per_step: u64,
+    /// Sequences per optimizer step of one rank.
+    pub sequences_per_rank: u64,
+    /// Sequences of one micro-batch.
+    pub micro_batch: u64,
+    /// Micro-batches per step and rank.
+    pub accumulation: u64,
+    /// Optimizer steps.
+    pub steps: u64,
+    /// Tokens per optimizer step over all ranks.
+    pub tokens_per_step: Tokens,
+    /// Tokens of the whole run.
+    pub tokens: Tokens,
+}
+
+impl TrainConfig {
+    /// Checks everything that does not need the corpus or the number of ranks.
+    ///
+    /// # Errors
+    /// A sentence that names the key, the value and what is allowed.
+    pub fn check(&self) -> Result<(), String> {
+        self.sequences_per_step()?;
+        self.micro_batch_of(self.sequences_per_step()?, 1)?;
+        if !self.epochs.is_finite() || self.epochs < 0.0 || self.epochs > 1e6 {
+            return Err(format!("train.epochs = {}: expected more than 0 and at most 1000000", self.epochs));
+        }
+        let given = self.durations();
+        if given.len() != 1 {
+            let found = if given.is_empty() { "none".to_string() } else { given.join(" and ") };
+            let hint = if given.is_empty() { "" } else { "; take one back by setting it to 0" };
+            return Err(format!("train: give exactly one of steps, tokens and epochs; found {found}{hint}"));
+        }
+        for (key, value) in [("steps", self.steps), ("tokens", self.tokens / self.batch_tokens)] {
+            if value > MOST_STEPS {
+                return Err(format!("train.{key} gives {value} steps: expected at most {MOST_STEPS}"));
+            }
+        }
+        if self.log_every == 0 {
+            return Err("train.log_every = 0: expected at least 1".into());
+        }
+        Ok(())
+    }
+
+    fn durations(&self) -> Vec<String> {
+        let given = [
+            (self.steps > 0, format!("steps = {}", self.steps)),
+            (self.tokens > 0, format!("tokens = {}", self.tokens)),
+            (self.epochs > 0.0, format!("epochs = {}", self.epochs)),
+        ];
+        given.into_iter().filter(|(is, _)| *is).map(|(_, text)| text).collect()
+    }
+
+    /// Sequences per optimizer step over all ranks.
+    ///
+    /// # Errors
+    /// If `batch_tokens` is not a whole number of sequences; the sentence names the nearest batches that are.
+    pub fn sequences_per_step(&self) -> Result<u64, String> {
+        let (batch, seq) = (self.batch_tokens, self.seq_len);
+        if seq == 0 || seq > LONGEST_SEQUENCE {
+            return Err(format!("train.seq_len = {seq}: expected 1 to {LONGEST_SEQUENCE}"));
+        }
+        if batch == 0 || batch > LARGEST_BATCH {
+            return Err(format!("train.batch_tokens = {batch}: expected 1 to {LARGEST_BATCH}"));
+        }
+        if !batch.is_multiple_of(seq) {
+            let below = batch / seq * seq;
+            let near = if below == 0 { format!("{seq}") } else { format!("{below} or {}", below + seq) };
+            return Err(format!(
+                "train.batch_tokens = {batch} is {:.2} sequences of train.seq_len = {seq}: expected a whole number of \
+                 sequences, such as batch_tokens = {near}",
+                batch as f64 / seq as f64
+            ));
+        }
+        Ok(batch / seq)
+    }
+
+    fn micro_batch_of(&self, per_rank: u64, ranks: u64) -> Result<u64, String> {
+        let fits = |micro: &u64| per_rank.is_multiple_of(*micro);
+        if self.micro_batch == 0 {
+            let most = (DERIVED_MICRO_TOKENS / self.seq_len).clamp(1, per_rank);
+            return Ok((1..=most).rev().find(fits).unwrap_or(1));
+        }
+        if self.micro_batch > per_rank || !fits(&self.micro_batch) {
+            let below = (1..=self.micro_batch.min(per_rank).min(1 << 20)).rev().find(fits).unwrap_or(1);
+            let of = if ranks == 1 { String::new() } else { format!(" on each of {ranks} ranks") };
+            return Err(format!(
+                "train.micro_batch = {} does not divide the {per_rank} sequences of a step{of} (batch_tokens {} / \
+                 seq_len {}): expected 0 (derive) or a divisor such as {below}",
+                self.micro_batch, self.batch_tokens, self.seq_len
+            ));
+        }
+        Ok(self.micro_batch)
+    }
+
+    /// The batch and duration on `ranks` data-parallel ranks. `train_tokens` is the size of the train split; it is
+    /// needed for `epochs` only.
+    ///
+    /// # Errors
+    /// A sentence with the numbers that do not fit.
+    pub fn resolve(&self, ranks: u64, train_tokens: Option<u64>) -> Result<BatchPlan, String> {
+        self.check()?;
+        let sequences_per_step = self.sequences_per_step()?;
+        if ranks == 0 || !sequences_per_step.is_multiple_of(ranks) {
+            return Err(format!(
+                "train.batch_tokens = {} gives {sequences_per_step} sequences per step, which {ranks} data-parallel \
+                 ranks cannot share equally: expected a multiple of {}",
+                self.batch_tokens,
+                ranks.saturating_mul(self.seq_len)
+            ));
+        }
+        let sequences_per_rank = sequences_per_step / ranks;
+        let micro_batch = self.micro_batch_of(sequences_per_rank, ranks)?;
+        let steps = if self.steps > 0 {
+            self.steps
+        } else if self.tokens > 0 {
+            self.tokens.div_ceil(self.batch_tokens)
+        } else {
+            let train_tokens = train_tokens
+                .ok_or("train.epochs needs the size of the train split: build the corpus first")?;
+            if train_tokens < self.seq_len {
+                return Err(format!(
+                    "train.epochs = {}: the train split has {train_tokens} tokens, fewer than one sequence of \
+                     train.seq_len = {}",
+                    self.epochs, self.seq_len
+                ));
+            }
+            let steps = (self.epochs * train_tokens as f64 / self.batch_tokens as f64).ceil().max(1.0);
+            if steps > MOST_STEPS as f64 {
+                return Err(format!(
+                    "train.epochs = {} gives {steps} steps: expected at most {MOST_STEPS}",
+                    self.epochs
+                ));
+            }
+            steps as u64
+        };
+        let tokens = steps.checked_mul(self.batch_tokens).ok_or_else(|| {
+            format!("{steps} steps of train.batch_tokens = {} do not fit in 64 bits", self.batch_tokens)
+        })?;
+        Ok(BatchPlan {
+            seq_len: self.seq_len,
+            sequences_per_step,
+            sequences_per_rank,
+            micro_batch,
+            accumulation: sequences_per_rank / micro_batch,
+            steps,
+            tokens_per_step: Tokens(self.batch_tokens),
+            tokens: Tokens(tokens),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(batch_tokens: u64, seq_len: u64, micro_batch: u64) -> TrainConfig {
+        TrainConfig { batch_tokens, seq_len, micro_batch, steps: 10, ..Default::default() }
+    }
+
+    #[test]
+    fn a_plan_multiplies_back_to_the_batch() {
+        let mut planned = 0;
+        for batch_tokens in [64, 768, 8192, 491_520, 524_288, 1 << 22] {
+            for seq_len in [1, 64, 256, 1000, 1024, 100_000] {
+                for micro in [0, 1, 3, 8] {
+                    for ranks in [1, 2, 3, 8] {
+                        let Ok(p) = config(batch_tokens, seq_len, micro).resolve(ranks, None) else {
+                            continue;
+                        };
+                        planned += 1;
+                        assert_eq!(p.micro_batch * p.accumulation * ranks * seq_len, batch_tokens);
+                        assert_eq!(p.tokens.0, 10 * batch_tokens);
+                        if micro == 0 && p.micro_batch > 1 {
+                            assert!(p.micro_batch * seq_len <= DERIVED_MICRO_TOKENS);
+                        }
+                    }
+                }
+            }
+        }
+        assert!(planned > 100);
+    }
+
+    #[test]
+    fn what_does_not_divide_is_explained_with_numbers_that_do() {
+        let e = config(1000, 256, 0).check().unwrap_err();
+        assert!(e.contains("3.91 sequences") && e.contains("768 or 1024"), "{e}");
+        let e = config(8192, 256, 7).check().unwrap_err();
+        assert!(e.contains("32 sequences") && e.contains("such as 4"), "{e}");
+        let e = config(8192, 256, 0).resolve(3, None).unwrap_err();
+        assert!(e.contains("3 data-parallel") && e.contains("multiple of 768"), "{e}");
+        for (batch, seq) in [(0, 1), (1, 0), (u64::MAX, 1), (1, u64::MAX)] {
+            assert!(config(batch, seq, 0).check().is_err());
+        }
+    }
+
+    #[test]
+    fn exactly_one_duration_is_wanted() {
+        let of = |steps, tokens, epochs| TrainConfig { steps, tokens, epochs, ..Default::default() };
+        assert!(of(0, 0, 0.0).check().unwrap_err().contains("found none"));
+        assert!(of(5, 7, 0.0).check().unwrap_err().contains("steps = 5 and tokens = 7"));
+        assert!(of(0, 0, f64::NAN).check().is_err());
+        assert!(of(0, 0, -1.0).check().is_err());
+        assert_eq!(of(5, 0, 0.0).resolve(1, None).unwrap().steps, 5);
+        assert_eq!(of(0, 8193, 0.0).resolve(1, None).unwrap().steps, 2);
+        assert_eq!(of(0, 0, 1.5).resolve(1, Some(81_920)).unwrap().steps, 15);
+        assert!(of(0, 0, 1.5).resolve(1, None).unwrap_err().contains("corpus first"));
+        assert!(of(0, 0, 1.5).resolve(1, Some(3)).unwrap_err().contains("3 tokens"));
+    }
+}
