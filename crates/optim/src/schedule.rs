@@ -1,0 +1,166 @@
+//! Learning rate as a function of the step.
+//!
+//! With peak p, final rate m = p * min_lr_ratio, w warm-up steps and S steps in all: step i < w has p (i+1)/(w+1)
+//! (or p i/w, see [`OptimConfig::warmup_from_zero`]). After it x = (i - w)/(S - w) and
+//! - cosine: `m + (p - m) (1 + cos(pi x))/2` (Loshchilov & Hutter 2017);
+//! - linear: `m + (p - m) (1 - x)`;
+//! - constant: p;
+//! - wsd: p until the last `decay_fraction` of S, then `m + (p - m) (1 - y)` or `m + (p - m) (1 - sqrt y)` with y from
+//!   0 to 1 (Hu et al. 2024, MiniCPM; Hägele et al. 2024).
+//!
+//! From step S on the rate is the final one (constant: p).
+
+use crate::config::{DecayShape, OptimConfig, ScheduleChoice};
+
+/// Learning rates of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schedule {
+    kind: ScheduleChoice,
+    shape: DecayShape,
+    peak: f64,
+    least: f64,
+    from_zero: bool,
+    warmup: u64,
+    /// First step of the decay.
+    decay_from: u64,
+    total: u64,
+}
+
+impl Schedule {
+    /// The schedule of a run of `total_steps` steps.
+    pub fn new(config: &OptimConfig, total_steps: u64) -> Schedule {
+        let warmup = config.warmup(total_steps);
+        let decay_steps = (config.decay_fraction * total_steps as f64).round() as u64;
+        let decay_from = match config.schedule {
+            ScheduleChoice::Wsd => total_steps.saturating_sub(decay_steps).max(warmup),
+            _ => warmup,
+        };
+        Schedule {
+            kind: config.schedule,
+            shape: config.decay_shape,
+            peak: config.lr,
+            least: config.lr * config.min_lr_ratio,
+            from_zero: config.warmup_from_zero,
+            warmup,
+            decay_from,
+            total: total_steps,
+        }
+    }
+
+    /// Learning rate of step `step`, counted from 0.
+    pub fn at(&self, step: u64) -> f64 {
+        if step < self.warmup {
+            return self.peak
+                * if self.from_zero {
+                    step as f64 / self.warmup as f64
+                } else {
+                    (step + 1) as f64 / (self.warmup + 1) as f64
+                };
+        }
+        if self.kind == ScheduleChoice::Constant || step < self.decay_from {
+            return self.peak;
+        }
+        if step >= self.total {
+            return self.least;
+        }
+        let x = (step - self.decay_from) as f64 / (self.total - self.decay_from) as f64;
+        let height = match (self.kind, self.shape) {
+            (ScheduleChoice::Cosine, _) => 0.5 * (1.0 + (std::f64::consts::PI * x).cos()),
+            (ScheduleChoice::Wsd, DecayShape::Sqrt) => 1.0 - x.sqrt(),
+            _ => 1.0 - x,
+        };
+        self.least + (self.peak - self.least) * height
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(config: OptimConfig, total: u64, at: &[(u64, f64)], tolerance: f64) {
+        let s = Schedule::new(&config, total);
+        for &(step, lr) in at {
+            let found = s.at(step);
+            assert!(
+                (found - lr).abs() <= tolerance * lr.abs().max(1e-12),
+                "step {step}: {found}, wanted {lr}"
+            );
+        }
+    }
+
+    /// Rates of steps 0, 1, ..., cut off after two decimals as the source prints them.
+    fn check_list(config: OptimConfig, list: &[f64]) {
+        let s = Schedule::new(&config, list.len() as u64);
+        for (step, lr) in list.iter().enumerate() {
+            let found = s.at(step as u64);
+            assert!((-1e-12..0.01).contains(&(found - lr)), "step {step}: {found}, wanted {lr}");
+        }
+    }
+
+    #[test]
+    fn nanogpt_cosine() {
+        let c = OptimConfig { lr: 1e-3, warmup_steps: 100, ..Default::default() };
+        let gold = [
+            (0, 9.900990099e-6),
+            (99, 9.900990099e-4),
+            (100, 1e-3),
+            (1050, 5.5e-4),
+            (2000, 1e-4),
+            (9999, 1e-4),
+        ];
+        check(c, 2000, &gold, 1e-9);
+    }
+
+    /// Lists of the Hugging Face scheduler tests: peak 10, 10 steps.
+    #[test]
+    fn warm_up_lists() {
+        let c = OptimConfig { lr: 10.0, min_lr_ratio: 0.0, warmup_from_zero: true, ..Default::default() };
+        let constant = ScheduleChoice::Constant;
+        check_list(
+            OptimConfig { schedule: constant, warmup_steps: 4, ..c.clone() },
+            &[0.0, 2.5, 5.0, 7.5, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0],
+        );
+        let linear = ScheduleChoice::Linear;
+        check_list(
+            OptimConfig { schedule: linear, warmup_steps: 2, ..c.clone() },
+            &[0.0, 5.0, 10.0, 8.75, 7.5, 6.25, 5.0, 3.75, 2.5, 1.25],
+        );
+        check_list(
+            OptimConfig { warmup_steps: 2, ..c },
+            &[0.0, 5.0, 10.0, 9.61, 8.53, 6.91, 5.0, 3.08, 1.46, 0.38],
+        );
+    }
+
+    #[test]
+    fn warm_up_stable_decay_is_flat_and_then_falls_in_the_last_fifth() {
+        let c = OptimConfig {
+            lr: 1.0,
+            schedule: ScheduleChoice::Wsd,
+            warmup_steps: 9,
+            min_lr_ratio: 0.0,
+            ..Default::default()
+        };
+        check(
+            c.clone(),
+            100,
+            &[(0, 0.1), (8, 0.9), (9, 1.0), (80, 1.0), (85, 0.75), (95, 0.25), (100, 0.0)],
+            1e-12,
+        );
+        let sqrt = OptimConfig { decay_shape: DecayShape::Sqrt, min_lr_ratio: 0.5, ..c };
+        check(sqrt, 100, &[(80, 1.0), (85, 0.75), (100, 0.5)], 1e-12);
+    }
+
+    #[test]
+    fn degenerate_runs_have_finite_rates() {
+        for schedule in
+            [ScheduleChoice::Cosine, ScheduleChoice::Wsd, ScheduleChoice::Linear, ScheduleChoice::Constant]
+        {
+            for (total, warmup_steps, decay_fraction) in [(0, 0, 1.0), (1, 0, 0.0), (5, 50, 1.0), (5, 5, 0.0)]
+            {
+                let c = OptimConfig { schedule, warmup_steps, decay_fraction, ..Default::default() };
+                let s = Schedule::new(&c, total);
+                assert!((0..60).all(|i| s.at(i).is_finite() && s.at(i) >= 0.0 && s.at(i) <= c.lr), "{s:?}");
+            }
+        }
+    }
+}
