@@ -1,1 +1,60 @@
-//! Manifest, store, atomic save, verified load, retention, Hugging Face in and out.
+//! Checkpoints: a directory of safetensors files and a manifest that is written last.
+//!
+//! [`Store`] saves, lists, verifies, loads and removes checkpoints.
+//! The format and what a crash may leave behind are specified in this crate's README.
+//!
+//! - A reader never takes a part of a checkpoint for a whole one, a power cut included (see [`Store::save`]).
+//! - Every byte is held against a BLAKE3 checksum before it is used; the damaged file is named.
+//! - Memory is bounded by the largest tensor, not by the checkpoint.
+//! - Nothing in a file is executed or used as a path.
+//!
+//! ```
+//! use bessemer_checkpoint::{HostTensors, SaveRequest, Store};
+//! use bessemer_tensor::host::HostTensor;
+//! use bessemer_units::DType;
+//!
+//! let dir = tempfile::tempdir()?;
+//! let store = Store::open(dir.path().join("checkpoints"));
+//! let w = HostTensor { name: "w".into(), shape: vec![2], dtype: DType::F32, values: vec![1.0, 2.0] };
+//! store.save(SaveRequest {
+//!     step: 10,
+//!     tokens: 640,
+//!     state: serde_json::json!({"sample": 80}),
+//!     recipe: String::new(),
+//!     tokenizer: None,
+//!     tensors: &mut HostTensors::new(std::slice::from_ref(&w)),
+//!     max_file_bytes: 1 << 30,
+//!     progress: &mut |_done, _total| {},
+//! })?;
+//! let latest = store.latest_valid()?.expect("one was saved");
+//! assert_eq!(latest.loaded.read_tensor("w")?, w);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod compare;
+mod config;
+mod element;
+mod error;
+pub mod format;
+pub mod fs;
+mod load;
+mod manifest;
+mod retention;
+mod save;
+mod slices;
+mod source;
+mod store;
+
+pub use compare::{MatchReport, ShapeMismatch};
+pub use config::{SaveConfig, SaveConfigError};
+pub use error::{CheckpointError, Result, Skipped, SourceError};
+pub use load::Loaded;
+pub use manifest::{
+    FileRecord, MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, SliceRecord, TensorRecord, VERSION,
+};
+pub use retention::Retention;
+pub use save::{SaveReport, SaveRequest};
+pub use source::{HostTensors, TensorSource, TensorSpec, TensorsFrom};
+pub use store::{
+    CheckpointInfo, GcReport, Latest, PIN_NAME, Scan, Store, parse_step_name, step_name, verify,
+};

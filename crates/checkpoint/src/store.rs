@@ -1,0 +1,332 @@
+//! A directory of checkpoints: what is there, which one to use, which to remove.
+
+use crate::error::{At, CheckpointError, Result, Skipped};
+use crate::fs::{EntryKind, FileSystem, Links, LockGuard, OsFileSystem, read_small, remove_tree};
+use crate::load::Loaded;
+use crate::manifest::{MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest};
+use crate::retention::Retention;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A file of this name in a checkpoint's directory keeps [`Store::gc`] from removing it.
+pub const PIN_NAME: &str = "keep";
+
+const LOCK_NAME: &str = ".lock";
+
+/// A directory of checkpoints. Holds no state beside the path: any number of readers, one writer at a time (a lock file
+/// sees to it).
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) dir: PathBuf,
+    pub(crate) fs: Arc<dyn FileSystem>,
+}
+
+/// A complete checkpoint, as its manifest describes it. Contents are verified on loading.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckpointInfo {
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Training tokens consumed.
+    pub tokens: u64,
+    /// Its directory.
+    pub path: PathBuf,
+    /// Bytes of its tensor files.
+    pub bytes: u64,
+    /// Number of tensors.
+    pub tensors: usize,
+    /// Whether it is pinned against removal by a file named [`PIN_NAME`].
+    pub pinned: bool,
+}
+
+/// Everything in a store that bears a checkpoint's name.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// Manifest intact, every file there with its size; oldest first.
+    pub complete: Vec<CheckpointInfo>,
+    /// The others, oldest first.
+    pub damaged: Vec<Skipped>,
+}
+
+/// The newest checkpoint that can be used.
+#[derive(Debug)]
+pub struct Latest {
+    /// The checkpoint, fully verified.
+    pub loaded: Loaded,
+    /// Newer ones that cannot be used, newest first, with the reason.
+    pub skipped: Vec<Skipped>,
+}
+
+/// What [`Store::gc`] did.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct GcReport {
+    /// Steps removed, oldest first.
+    pub removed: Vec<u64>,
+    /// Steps kept, oldest first.
+    pub kept: Vec<u64>,
+    /// Bytes of tensor files removed.
+    pub freed: u64,
+}
+
+/// The name of a checkpoint's directory: "step-00000123".
+pub fn step_name(step: u64) -> String {
+    format!("step-{step:08}")
+}
+
+/// The step of a directory name, if it is one that [`step_name`] gives.
+pub fn parse_step_name(name: &str) -> Option<u64> {
+    let step = name.strip_prefix("step-")?.parse().ok()?;
+    (step_name(step) == name).then_some(step)
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// The store in a directory of the operating system. Nothing is touched; the first save makes the directory.
+    pub fn open(dir: impl Into<PathBuf>) -> Store {
+        Store::open_on(dir, Arc::new(OsFileSystem))
+    }
+
+    /// The store in a directory of another file system.
+    pub fn open_on(dir: impl Into<PathBuf>, fs: Arc<dyn FileSystem>) -> Store {
+        Store { dir: dir.into(), fs }
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where the checkpoint of a step is or would be.
+    pub fn path(&self, step: u64) -> PathBuf {
+        self.dir.join(step_name(step))
+    }
+
+    /// Complete checkpoints, oldest first. Reads manifests and file sizes, not the tensors. A directory that does not
+    /// exist holds none.
+    pub fn list(&self) -> Result<Vec<CheckpointInfo>> {
+        Ok(self.scan()?.complete)
+    }
+
+    /// Complete and damaged checkpoints.
+    pub fn scan(&self) -> Result<Scan> {
+        let mut scan = Scan::default();
+        for (step, path) in self.steps()? {
+            match self.inspect(step, &path) {
+                Ok(info) => scan.complete.push(info),
+                Err(why) => scan.damaged.push(Skipped { path, why: Box::new(why) }),
+            }
+        }
+        Ok(scan)
+    }
+
+    /// (step, path) of every directory with a checkpoint's name, oldest first.
+    fn steps(&self) -> Result<Vec<(u64, PathBuf)>> {
+        let entries = match self.fs.list_dir(&self.dir) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.at("list", &self.dir)?,
+        };
+        let mut steps: Vec<(u64, PathBuf)> = entries
+            .into_iter()
+            .filter(|e| e.1 == EntryKind::Directory)
+            .filter_map(|(name, _)| Some((parse_step_name(&name)?, self.dir.join(name))))
+            .collect();
+        steps.sort();
+        Ok(steps)
+    }
+
+    fn inspect(&self, step: u64, path: &Path) -> Result<CheckpointInfo> {
+        let manifest = read_manifest(self.fs.as_ref(), path)?;
+        check_step(&manifest, step, path)?;
+        for f in &manifest.files {
+            let file = path.join(&f.name);
+            let found = open_part(self.fs.as_ref(), &file)?.size().at("read the size of", &file)?;
+            if found != f.bytes {
+                return Err(CheckpointError::Size { file, expected: f.bytes, found });
+            }
+        }
+        Ok(CheckpointInfo {
+            step,
+            tokens: manifest.tokens,
+            path: path.into(),
+            bytes: manifest.bytes(),
+            tensors: manifest.tensors.len(),
+            pinned: self.is_pinned(path)?,
+        })
+    }
+
+    fn is_pinned(&self, path: &Path) -> Result<bool> {
+        let pin = path.join(PIN_NAME);
+        Ok(self.fs.kind(&pin).at("look for", &pin)?.is_some())
+    }
+
+    /// The checkpoint of a step, every byte verified.
+    pub fn load(&self, step: u64) -> Result<Loaded> {
+        let path = self.path(step);
+        if self.fs.kind(&path).at("look for", &path)?.is_none() {
+            let have = self.list()?.into_iter().map(|c| c.step).collect();
+            return Err(CheckpointError::NoSuchStep { dir: self.dir.clone(), step, have });
+        }
+        let loaded = Loaded::open_on(self.fs.as_ref(), &path, &mut |_, _| {})?;
+        check_step(loaded.manifest(), step, &path)?;
+        Ok(loaded)
+    }
+
+    /// The newest checkpoint whose every byte is as it was written; older ones are tried when newer ones are damaged.
+    ///
+    /// `None` if there is no checkpoint at all; [`CheckpointError::NothingValid`] if there are some but none is usable:
+    /// a run must not start over in silence where work has been lost.
+    pub fn latest_valid(&self) -> Result<Option<Latest>> {
+        let mut skipped = Vec::new();
+        for (step, path) in self.steps()?.into_iter().rev() {
+            match self.load(step) {
+                Ok(loaded) => return Ok(Some(Latest { loaded, skipped })),
+                Err(why) => skipped.push(Skipped { path, why: Box::new(why) }),
+            }
+        }
+        if skipped.is_empty() {
+            return Ok(None);
+        }
+        Err(CheckpointError::NothingValid { dir: self.dir.clone(), skipped })
+    }
+
+    /// Removes complete checkpoints that the rule does not keep. Damaged ones, pinned ones and everything else in the
+    /// directory stay. A checkpoint loses its name, durably, before it loses its first file: no reader and no power cut
+    /// meets half of one.
+    pub fn gc(&self, retention: &Retention) -> Result<GcReport> {
+        if self.fs.kind(&self.dir).at("look for", &self.dir)?.is_none() {
+            return Ok(GcReport::default());
+        }
+        let lock = self.lock()?;
+        self.sweep(lock.is_some());
+        let complete = self.list()?;
+        let steps: Vec<u64> = complete.iter().map(|c| c.step).collect();
+        let removable = retention.removable(&steps);
+        let (going, kept): (Vec<_>, Vec<_>) =
+            complete.into_iter().partition(|c| !c.pinned && removable.contains(&c.step));
+        let mut hidden = Vec::new();
+        let renamed = going.iter().try_for_each(|c| {
+            let to = self.hidden(c.step, "removing");
+            self.fs.rename(&c.path, &to).at("rename", &c.path)?;
+            hidden.push((c.path.clone(), to));
+            Ok(())
+        });
+        let synced = renamed.and_then(|()| self.fs.sync_dir(&self.dir).at("sync", &self.dir));
+        if let Err(e) = synced {
+            for (from, to) in hidden {
+                // Best effort: the error that counts is reported, and a hidden checkpoint is still whole.
+                let _ = self.fs.rename(&to, &from);
+            }
+            return Err(e);
+        }
+        for (_, to) in &hidden {
+            remove_tree(self.fs.as_ref(), to).at("remove", to)?;
+        }
+        Ok(GcReport {
+            removed: going.iter().map(|c| c.step).collect(),
+            kept: kept.iter().map(|c| c.step).collect(),
+            freed: going.iter().map(|c| c.bytes).sum(),
+        })
+    }
+
+    /// A name that no reader takes for a checkpoint, of this process.
+    pub(crate) fn hidden(&self, step: u64, purpose: &str) -> PathBuf {
+        self.dir.join(format!(".{}.{purpose}-{}", step_name(step), std::process::id()))
+    }
+
+    /// Takes the store's lock; `None` where the file system has no locks.
+    pub(crate) fn lock(&self) -> Result<Option<Box<dyn LockGuard>>> {
+        let path = self.dir.join(LOCK_NAME);
+        match self.fs.lock(&path) {
+            Ok(guard) => Ok(Some(guard)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                Err(CheckpointError::Busy { dir: self.dir.clone() })
+            }
+            Err(e) if e.kind() == io::ErrorKind::Unsupported => Ok(None),
+            Err(e) => Err(e).at("lock", &path),
+        }
+    }
+
+    /// Removes what interrupted saves and removals left behind, and returns what it removed. With the lock held nobody
+    /// else is at work, so everything hidden is left over, whatever process number it bears (numbers are reused);
+    /// without locks only what belongs to no living process. Best effort: what cannot be removed now is met again.
+    pub(crate) fn sweep(&self, locked: bool) -> Vec<PathBuf> {
+        let Ok(entries) = self.fs.list_dir(&self.dir) else { return Vec::new() };
+        let left: Vec<_> = entries
+            .into_iter()
+            .filter(|e| e.1 == EntryKind::Directory)
+            .filter_map(|(name, _)| {
+                let (step, rest) = name.strip_prefix('.')?.split_once('.')?;
+                let (step, (purpose, pid)) = (parse_step_name(step)?, rest.split_once('-')?);
+                let pid: u32 = pid.parse().ok()?;
+                let known = matches!(purpose, "partial" | "removing" | "replaced");
+                (known && (locked || !is_alive(pid)))
+                    .then(|| (step, purpose == "replaced", self.dir.join(&name)))
+            })
+            .collect();
+        // A rename that is not durable yet could bring a name back after a power cut, without its files.
+        if left.is_empty() || self.fs.sync_dir(&self.dir).is_err() {
+            return Vec::new();
+        }
+        let mut removed = Vec::new();
+        for (step, replaced, path) in left {
+            let target = self.path(step);
+            if replaced && matches!(self.fs.kind(&target), Ok(None)) {
+                // Set aside for a newer one of the same step that never came.
+                let _ = self.fs.rename(&path, &target);
+            } else if remove_tree(self.fs.as_ref(), &path).is_ok() {
+                removed.push(path);
+            }
+        }
+        removed
+    }
+}
+
+/// Whether another process of this number lives on this machine. Our own number can only be a leftover.
+fn is_alive(pid: u32) -> bool {
+    if pid == std::process::id() {
+        return false;
+    }
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(|p| rustix::process::test_kill_process(p) != Err(rustix::io::Errno::SRCH))
+}
+
+/// Reads and checks the manifest of the checkpoint in `dir`.
+pub(crate) fn read_manifest(fs: &dyn FileSystem, dir: &Path) -> Result<Manifest> {
+    let path = dir.join(MANIFEST_NAME);
+    let file = open_part(fs, &path)?;
+    let bytes = read_small(file.as_ref(), MAX_MANIFEST_BYTES).at("read", &path)?;
+    Manifest::parse(&bytes, &path)
+}
+
+/// Opens a file of a checkpoint; one that is not there is an incomplete checkpoint.
+pub(crate) fn open_part(fs: &dyn FileSystem, path: &Path) -> Result<Box<dyn crate::fs::ReadFile>> {
+    match fs.open_file(path, Links::Refuse) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            Err(CheckpointError::MissingFile { file: path.into() })
+        }
+        other => other.at("open", path),
+    }
+}
+
+/// A directory must hold the step that its name states: a copy under another name would be replayed as newer.
+fn check_step(manifest: &Manifest, step: u64, path: &Path) -> Result<()> {
+    if manifest.step == step {
+        return Ok(());
+    }
+    let problem = format!(
+        "holds step {}, but stands in {}; rename the directory back",
+        manifest.step,
+        path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
+    );
+    Err(CheckpointError::Manifest { file: path.join(MANIFEST_NAME), problem })
+}
+
+/// Verifies every byte of the checkpoint in a directory, wherever it stands; `progress` is told (done, total) bytes.
+pub fn verify(path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Manifest> {
+    Ok(Loaded::open_on(&OsFileSystem, path, progress)?.into_manifest())
+}
