@@ -1,0 +1,138 @@
+//! The tiny models of `golden/model/make.py`: the same shapes, weights and tokens by the same integer formula.
+#![allow(dead_code, reason = "every test file uses another part")]
+
+use bessemer_arch::{Model, ParamSpec, named};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_model::{Decoder, Purpose, Shape, StepContext};
+use bessemer_optim::{AdamW, OptimConfig, OptimParam};
+use bessemer_tensor::Backend;
+use bessemer_tensor::op::IGNORED;
+
+/// Sizes of the golden batches.
+pub(crate) const SEQUENCES: usize = 2;
+/// Sizes of the golden batches.
+pub(crate) const SEQ: usize = 16;
+const VOCAB: usize = 97;
+
+/// The golden models and their labels.
+pub(crate) fn models() -> Vec<(&'static str, Model)> {
+    let gpt2 = Model {
+        vocab_size: VOCAB,
+        layers: 2,
+        width: 32,
+        heads: 4,
+        kv_heads: 4,
+        head_dim: 8,
+        ffn_width: 128,
+        context: SEQ,
+        ..named("gpt2").unwrap()
+    };
+    let llama = Model {
+        vocab_size: VOCAB,
+        layers: 2,
+        width: 32,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 8,
+        ffn_width: 64,
+        context: SEQ,
+        tied_embeddings: false,
+        ..named("llama").unwrap()
+    };
+    let tied = Model { tied_embeddings: true, ..llama.clone() };
+    vec![("gpt2", gpt2), ("llama", llama), ("llama-tied", tied)]
+}
+
+/// MurmurHash3's finaliser over a counter.
+fn mix(stream: u64, element: usize) -> u32 {
+    let mut x = (element as u64).wrapping_add(0x9E37_79B9 * (stream + 1)) as u32;
+    x = (x ^ (x >> 16)).wrapping_mul(0x85EB_CA6B);
+    x = (x ^ (x >> 13)).wrapping_mul(0xC2B2_AE35);
+    x ^ (x >> 16)
+}
+
+/// Values of parameter number `index`.
+pub(crate) fn values(index: usize, spec: &ParamSpec) -> Vec<f32> {
+    let centre = if spec.name.contains("norm.weight") { 1.0 } else { 0.0 };
+    let value = |e| (f64::from(mix(index as u64, e) >> 8) / f64::from(1 << 24) - 0.5) / 2.0 + centre;
+    (0..spec.len()).map(|e| value(e) as f32).collect()
+}
+
+/// Ids and targets of step `step`; every seventh target is not scored.
+pub(crate) fn batch(step: u64) -> (Vec<u32>, Vec<u32>) {
+    tokens(1000 + step % 2, SEQUENCES)
+}
+
+/// Ids and targets of `sequences` rows.
+pub(crate) fn tokens(stream: u64, sequences: usize) -> (Vec<u32>, Vec<u32>) {
+    let row = SEQ + 1;
+    let all: Vec<u32> = (0..sequences * row).map(|n| mix(stream, n) % VOCAB as u32).collect();
+    let ids = all.chunks(row).flat_map(|r| &r[..SEQ]).copied().collect();
+    let mut targets: Vec<u32> = all.chunks(row).flat_map(|r| &r[1..]).copied().collect();
+    for t in targets.iter_mut().skip(3).step_by(7) {
+        *t = IGNORED;
+    }
+    (ids, targets)
+}
+
+/// Targets that are scored.
+pub(crate) fn scored(targets: &[u32]) -> usize {
+    targets.iter().filter(|&&t| t != IGNORED).count()
+}
+
+/// A CPU backend of so many threads.
+pub(crate) fn cpu(threads: usize) -> CpuBackend {
+    CpuBackend::new(CpuConfig { threads, pin: false }).unwrap()
+}
+
+/// A decoder with the formula's weights.
+pub(crate) fn decoder(
+    backend: &mut dyn Backend,
+    model: &Model,
+    sequences: usize,
+    purpose: Purpose,
+) -> Decoder {
+    let d = Decoder::new(backend, model, Shape { sequences, seq: SEQ, purpose }).unwrap();
+    for (i, p) in d.params().iter().enumerate() {
+        d.write_param(backend, &p.spec.name, &values(i, &p.spec)).unwrap();
+    }
+    d
+}
+
+/// A step's context.
+pub(crate) fn context(step: u64, scored: usize) -> StepContext {
+    StepContext { seed: 1, step, first_sequence: 0, loss_scale: 1.0 / scored as f32, accumulate: false }
+}
+
+/// Every gradient, in the order of the parameters.
+pub(crate) fn gradients(backend: &mut dyn Backend, decoder: &Decoder) -> Vec<Vec<f32>> {
+    let read = |p: &bessemer_model::Param| {
+        let mut g = vec![0.0; p.spec.len()];
+        backend.read_f32(p.grad.unwrap(), &mut g).unwrap();
+        g
+    };
+    decoder.params().iter().map(read).collect()
+}
+
+/// AdamW over a decoder's parameters.
+pub(crate) fn adamw(backend: &mut dyn Backend, decoder: &Decoder, config: &OptimConfig) -> AdamW {
+    let list: Vec<_> = decoder
+        .params()
+        .iter()
+        .map(|p| OptimParam {
+            name: p.spec.name.clone(),
+            value: p.value,
+            grad: p.grad.unwrap(),
+            decays: p.spec.decays(),
+        })
+        .collect();
+    AdamW::new(backend, &list, config).unwrap()
+}
+
+/// |a - b| / |b| over all elements.
+pub(crate) fn relative(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let norm = |it: &mut dyn Iterator<Item = f64>| it.map(|x| x * x).sum::<f64>().sqrt();
+    let difference = norm(&mut a.iter().zip(b).map(|(a, b)| f64::from(*a) - f64::from(*b)));
+    difference / norm(&mut b.iter().map(|b| f64::from(*b))).max(1e-30)
+}
