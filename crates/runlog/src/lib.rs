@@ -1,1 +1,31 @@
-//! Typed events and records of a run.
+//! What happened in a run: typed records in `metrics.jsonl`, TensorBoard events, a Chrome trace.
+//!
+//! - [`Record`] is everything that a run tells: what it is, its stages, steps, evaluations, saves, samples,
+//!   warnings and its end. [`RunLog`] appends them to `metrics.jsonl`, one JSON object a line; [`read`] gives them
+//!   back. `README.md` beside this crate specifies the file.
+//! - [`TensorBoard`] writes the scalars of the same records as an event file that TensorBoard opens.
+//! - [`Trace`] writes where time went, as a `trace.json` that Perfetto and chrome://tracing open.
+//!
+//! This crate reads no clock: seconds and wall times are arguments.
+
+mod crc32c;
+mod durable;
+mod error;
+mod log;
+mod number;
+mod reading;
+mod record;
+mod records;
+mod tensorboard;
+mod trace;
+
+pub use error::RunLogError;
+pub use log::{FILE, RunLog};
+pub use reading::{Log, TornLine, read};
+pub use record::{Other, Record, VERSION};
+pub use records::{
+    Baseline, Corpus, CorpusSource, Dropped, End, EndReason, Eval, Model, Resume, Run, Sample, Save, Shards,
+    Stage, Step, Tokenizer, Training, Warning,
+};
+pub use tensorboard::{TensorBoard, masked_crc32c};
+pub use trace::{Span, TRACE_FILE, Trace};

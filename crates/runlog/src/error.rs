@@ -1,0 +1,74 @@
+//! Why a log could not be written or read.
+
+use std::path::{Path, PathBuf};
+
+/// Why a file of the run could not be written or is refused. Each names the file.
+#[derive(Debug, thiserror::Error)]
+pub enum RunLogError {
+    /// The operating system refused an operation (missing folder, full disk, permission).
+    #[error("{}: could not {doing}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was attempted.
+        doing: &'static str,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The first line is not that of a run log.
+    #[error(
+        "{}: not a run log: wanted a first line with kind \"log\" and format \"bessemer-runlog\", found {found}",
+        path.display()
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// The beginning of the first line.
+        found: String,
+    },
+    /// The log has a later version of the format.
+    #[error(
+        "{}: run log version {found}, this program reads version {wanted}; use the program that wrote it, or \
+         another run folder", path.display()
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The version that this program reads.
+        wanted: u64,
+        /// The version in the file.
+        found: String,
+    },
+    /// A line before the last one is no record.
+    #[error("{}:{line}: not a record: {what}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Number of the line, from 1.
+        line: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A record cannot be written as one line of JSON of an allowed length.
+    #[error("{}: a record of kind {kind:?} cannot be written: {what}", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// Kind of the record.
+        kind: String,
+        /// Why.
+        what: String,
+    },
+    /// An earlier write failed and could not be undone.
+    #[error("{}: an earlier write left a partial line that could not be removed; open the log again", path.display())]
+    Poisoned {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl RunLogError {
+    pub(crate) fn io(path: &Path, doing: &'static str, source: std::io::Error) -> Self {
+        RunLogError::Io { path: path.to_owned(), doing, source }
+    }
+}

@@ -1,0 +1,172 @@
+//! Appending to `metrics.jsonl`, and taking steps back on resume.
+
+use crate::reading::{TornLine, first_line, walk};
+use crate::record::LONGEST_LINE;
+use crate::{Record, RunLogError, durable};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Name of the log in a run folder.
+pub const FILE: &str = "metrics.jsonl";
+
+/// The log of a run, open for appending. One process writes a log at a time.
+///
+/// Every record is one `write` of one whole line, so a crash can cut only the last line. A line is in the hands of
+/// the operating system when [`RunLog::append`] returns (a killed process loses nothing); it survives a power cut
+/// after [`RunLog::sync`], which a trainer calls before a checkpoint of the same step becomes durable.
+#[derive(Debug)]
+pub struct RunLog {
+    path: PathBuf,
+    file: File,
+    /// Length up to which the file holds whole lines.
+    length: u64,
+    repaired: Option<TornLine>,
+    poisoned: bool,
+}
+
+impl RunLog {
+    /// Opens `dir/metrics.jsonl` for appending; makes it if it is missing. The folder must exist.
+    ///
+    /// The file is read once: a last line that a crash cut is removed and reported by [`RunLog::repaired`].
+    ///
+    /// # Errors
+    /// [`RunLogError::Foreign`], [`RunLogError::Version`], [`RunLogError::Line`], [`RunLogError::Io`]; the file is
+    /// as it was then.
+    pub fn open(dir: impl AsRef<Path>) -> Result<RunLog, RunLogError> {
+        let path = dir.as_ref().join(FILE);
+        let (mut whole, mut ends_with_line_feed, mut repaired) = (0, true, None);
+        if path.exists() {
+            repaired = walk(&path, |line| {
+                whole += line.raw.len() as u64;
+                ends_with_line_feed = line.raw.ends_with(b"\n");
+                Ok(())
+            })?;
+        }
+        let mut log = RunLog { file: open_append(&path)?, path, length: whole, repaired, poisoned: false };
+        if repaired.is_some() {
+            log.file.set_len(whole).map_err(|e| RunLogError::io(&log.path, "remove the cut line of", e))?;
+        }
+        if whole == 0 {
+            log.write(first_line().as_bytes())?;
+            log.sync()?;
+            durable::sync_parent(&log.path)?;
+        } else if !ends_with_line_feed {
+            // The crash took only the line feed: the record is whole.
+            log.write(b"\n")?;
+        }
+        Ok(log)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The cut line that was removed when the log was opened.
+    pub fn repaired(&self) -> Option<TornLine> {
+        self.repaired
+    }
+
+    /// Appends one record.
+    ///
+    /// # Errors
+    /// [`RunLogError::Io`] (disk full): the log is as it was before. [`RunLogError::Record`] for one longer than
+    /// 16 MiB.
+    pub fn append(&mut self, record: &Record) -> Result<(), RunLogError> {
+        let wrong = |what: String| RunLogError::Record {
+            path: self.path.clone(),
+            kind: record.kind().to_owned(),
+            what,
+        };
+        if record.kind().is_empty() {
+            return Err(wrong("wanted the key \"kind\"".into()));
+        }
+        let mut line = record.to_line().map_err(|e| wrong(e.to_string()))?;
+        if line.len() > LONGEST_LINE {
+            return Err(wrong(format!("wanted at most {LONGEST_LINE} bytes, found {}", line.len())));
+        }
+        line.push(b'\n');
+        self.write(&line)
+    }
+
+    /// Makes everything appended so far survive a power cut.
+    ///
+    /// # Errors
+    /// [`RunLogError::Io`].
+    pub fn sync(&self) -> Result<(), RunLogError> {
+        self.file.sync_all().map_err(|e| RunLogError::io(&self.path, "fsync", e))
+    }
+
+    /// Takes out every record with a `step` later than `step`, of known and unknown kinds alike, because these
+    /// steps are about to be run again from a checkpoint. The log then reads as if the run had never gone past
+    /// `step`. Returns how many records were taken out. The other lines stay byte for byte.
+    ///
+    /// # Errors
+    /// [`RunLogError::Io`]: the log is as it was, or already shortened, never in between.
+    pub fn truncate_after(&mut self, step: u64) -> Result<u64, RunLogError> {
+        let later = |object: &serde_json::Map<_, _>| {
+            object.get("step").and_then(serde_json::Value::as_u64).is_some_and(|s| s > step)
+        };
+        let mut dropped = 0;
+        walk(&self.path, |line| {
+            dropped += u64::from(later(&line.object));
+            Ok(())
+        })?;
+        if dropped == 0 {
+            return Ok(0);
+        }
+        let partial = durable::partial_path(&self.path);
+        let rewritten = self.rewrite(&partial, later);
+        if rewritten.is_err() {
+            // The error at hand says more than one of the removal would.
+            let _ = fs::remove_file(&partial);
+        }
+        self.length = rewritten?;
+        // The open file is the replaced one.
+        self.file = open_append(&self.path).inspect_err(|_| self.poisoned = true)?;
+        Ok(dropped)
+    }
+
+    /// Replaces the log by its lines that are not `dropped`; returns the new length.
+    fn rewrite(
+        &self,
+        partial: &Path,
+        dropped: impl Fn(&serde_json::Map<String, serde_json::Value>) -> bool,
+    ) -> Result<u64, RunLogError> {
+        let io = |e| RunLogError::io(partial, "write", e);
+        let mut out = BufWriter::new(File::create(partial).map_err(io)?);
+        let mut length = 0;
+        walk(&self.path, |line| {
+            if !dropped(&line.object) {
+                out.write_all(line.raw).map_err(io)?;
+                length += line.raw.len() as u64;
+            }
+            Ok(())
+        })?;
+        let file = out.into_inner().map_err(|e| io(e.into_error()))?;
+        durable::publish(&file, partial, &self.path)?;
+        Ok(length)
+    }
+
+    fn write(&mut self, line: &[u8]) -> Result<(), RunLogError> {
+        if self.poisoned {
+            return Err(RunLogError::Poisoned { path: self.path.clone() });
+        }
+        if let Err(e) = self.file.write_all(line) {
+            // Part of the line may be in the file: the next record must not be glued to it.
+            self.poisoned = self.file.set_len(self.length).is_err();
+            return Err(RunLogError::io(&self.path, "append to", e));
+        }
+        self.length += line.len() as u64;
+        Ok(())
+    }
+}
+
+fn open_append(path: &Path) -> Result<File, RunLogError> {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)
+        .map_err(|e| RunLogError::io(path, "open for appending", e))
+}

@@ -1,0 +1,144 @@
+//! Reading `metrics.jsonl`.
+
+use crate::record::{FORMAT, LONGEST_LINE, VERSION};
+use crate::{FILE, Record, RunLogError};
+use serde_json::{Map, Value};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+/// The last line of a log that a crash cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TornLine {
+    /// Number of the line, from 1.
+    pub line: u64,
+    /// Offset in the file at which it begins.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+}
+
+/// The content of a log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Log {
+    /// The records in file order, without the first line that names the format.
+    pub records: Vec<Record>,
+    /// The last line, if a crash cut it. It is not among the records.
+    pub torn: Option<TornLine>,
+}
+
+/// Reads a log: `path` is the file or the run folder that holds a `metrics.jsonl`.
+///
+/// A last line that is cut is passed over and reported; so is nothing but such a line. Kinds that are not known
+/// become [`Record::Other`], fields that are not known are passed over.
+///
+/// # Errors
+/// [`RunLogError::Foreign`], [`RunLogError::Version`], [`RunLogError::Line`] for a damaged line before the last.
+pub fn read(path: impl AsRef<Path>) -> Result<Log, RunLogError> {
+    let path = path.as_ref();
+    let path = if path.is_dir() { path.join(FILE) } else { path.to_owned() };
+    let mut log = Log { records: Vec::new(), torn: None };
+    log.torn = walk(&path, |line| {
+        if line.number > 1 {
+            let record = Record::from_object(line.object).map_err(|what| RunLogError::Line {
+                path: path.clone(),
+                line: line.number,
+                what,
+            })?;
+            log.records.push(record);
+        }
+        Ok(())
+    })?;
+    Ok(log)
+}
+
+/// A line that holds a JSON object.
+pub(crate) struct Line<'a> {
+    /// From 1.
+    pub(crate) number: u64,
+    /// As it stands in the file, with its line feed unless it is the last and has none.
+    pub(crate) raw: &'a [u8],
+    pub(crate) object: Map<String, Value>,
+}
+
+/// Hands every line of a log to `visit`, one at a time, and returns the torn last line. The first line has been
+/// checked to be that of a log of this version.
+pub(crate) fn walk(
+    path: &Path,
+    mut visit: impl FnMut(Line<'_>) -> Result<(), RunLogError>,
+) -> Result<Option<TornLine>, RunLogError> {
+    let io = |e| RunLogError::io(path, "read", e);
+    let file = File::open(path).map_err(|e| RunLogError::io(path, "open", e))?;
+    if !file.metadata().map_err(io)?.is_file() {
+        return Err(RunLogError::Foreign { path: path.to_owned(), found: "no regular file".into() });
+    }
+    let mut reader = BufReader::with_capacity(1 << 16, file);
+    let (mut raw, mut number, mut offset) = (Vec::new(), 0, 0u64);
+    loop {
+        raw.clear();
+        number += 1;
+        let bytes =
+            reader.by_ref().take(LONGEST_LINE as u64 + 2).read_until(b'\n', &mut raw).map_err(io)? as u64;
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let parsed = parse(&raw);
+        let last = reader.fill_buf().map_err(io)?.is_empty();
+        let object = match parsed {
+            Ok(object) => object,
+            Err(_) if last && (number > 1 || begins_like_a_log(&raw)) => {
+                return Ok(Some(TornLine { line: number, offset, bytes }));
+            }
+            Err(_) if number == 1 => return Err(foreign(path, &raw)),
+            Err(what) => return Err(RunLogError::Line { path: path.to_owned(), line: number, what }),
+        };
+        if number == 1 {
+            check_first(path, &raw, &object)?;
+        }
+        visit(Line { number, raw: &raw, object })?;
+        offset += bytes;
+    }
+}
+
+fn parse(raw: &[u8]) -> Result<Map<String, Value>, String> {
+    let text = raw.strip_suffix(b"\n").unwrap_or(raw);
+    if text.len() > LONGEST_LINE {
+        return Err(format!("longer than {LONGEST_LINE} bytes"));
+    }
+    match serde_json::from_slice(text) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err("wanted a JSON object".into()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// The line that begins every log of this version.
+pub(crate) fn first_line() -> String {
+    format!("{{\"kind\":\"log\",\"format\":\"{FORMAT}\",\"version\":{VERSION}}}\n")
+}
+
+/// Whether a cut first line could be that of a log, so that a crash at the very beginning is told from a file
+/// that never was one.
+fn begins_like_a_log(raw: &[u8]) -> bool {
+    first_line().as_bytes().starts_with(raw)
+}
+
+fn check_first(path: &Path, raw: &[u8], object: &Map<String, Value>) -> Result<(), RunLogError> {
+    let text = |key| object.get(key).and_then(Value::as_str);
+    if text("kind") != Some("log") || text("format") != Some(FORMAT) {
+        return Err(foreign(path, raw));
+    }
+    match object.get("version") {
+        Some(version) if version.as_u64() == Some(VERSION) => Ok(()),
+        version => Err(RunLogError::Version {
+            path: path.to_owned(),
+            wanted: VERSION,
+            found: version.map_or("none".into(), Value::to_string),
+        }),
+    }
+}
+
+fn foreign(path: &Path, raw: &[u8]) -> RunLogError {
+    let begin = &raw[..raw.len().min(80)];
+    RunLogError::Foreign { path: path.to_owned(), found: format!("{:?}", String::from_utf8_lossy(begin)) }
+}

@@ -1,0 +1,358 @@
+//! The records, one struct a kind. Field names are the keys in `metrics.jsonl` and carry their unit.
+//!
+//! Within a version of the format fields may be added as optional ones; none is removed or changes meaning.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A process began to work on the run: once at its start and once at every continuation.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Run {
+    /// Name of the run.
+    pub name: String,
+    /// Program and version.
+    pub program: String,
+    /// The command line.
+    pub command: Vec<String>,
+    /// Seed of the run.
+    pub seed: u64,
+    /// Wall time of the beginning, seconds since 1970-01-01 UTC.
+    pub started_unix_s: f64,
+    /// What computes, for example the CPU's name.
+    pub device: String,
+    /// Threads that compute.
+    pub threads: u64,
+    /// Peak rate that MFU is counted against, floating-point operations a second.
+    #[serde(with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    pub peak_flops_per_s: Option<f64>,
+    /// How MFU is counted, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mfu_convention: Option<String>,
+}
+
+/// The model that is trained.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Model {
+    /// Name of the architecture.
+    pub name: String,
+    /// All parameters.
+    pub parameters: u64,
+    /// Parameters without the token and position embeddings.
+    pub parameters_without_embedding: u64,
+    /// Layers.
+    pub layers: u64,
+    /// Width of the residual stream.
+    pub width: u64,
+    /// Query heads.
+    pub heads: u64,
+    /// Key and value heads.
+    pub kv_heads: u64,
+    /// Vocabulary size.
+    pub vocab_size: u64,
+    /// Longest sequence in tokens.
+    pub seq_len: u64,
+    /// Floating-point operations of forward and backward for one token.
+    #[serde(with = "crate::number")]
+    pub flops_per_token: f64,
+}
+
+/// What the training will do.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Training {
+    /// Steps planned.
+    pub steps: u64,
+    /// Tokens planned.
+    pub tokens: u64,
+    /// Tokens of a step over all ranks and micro-batches.
+    pub batch_tokens: u64,
+    /// Sequences in a micro-batch.
+    pub micro_batch: u64,
+    /// Sequence length in tokens.
+    pub seq_len: u64,
+    /// Samples in an epoch of the data.
+    pub samples_per_epoch: u64,
+    /// The optimizer in words.
+    pub optimizer: String,
+    /// The learning-rate schedule in words.
+    pub schedule: String,
+}
+
+/// A stage of the run (corpus, tokenizer, shards, train, …) ended.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Stage {
+    /// Name of the stage.
+    pub name: String,
+    /// How long it took.
+    #[serde(with = "crate::number")]
+    pub seconds: f64,
+    /// Whether its result was already there.
+    pub skipped: bool,
+    /// What it counted, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// What became of the documents of a corpus.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Corpus {
+    /// Documents read.
+    pub documents_in: u64,
+    /// Bytes of text read.
+    pub bytes_in: u64,
+    /// Documents kept.
+    pub documents_kept: u64,
+    /// Bytes of text kept.
+    pub bytes_kept: u64,
+    /// What was dropped, by reason.
+    pub dropped: Vec<Dropped>,
+    /// The same by source.
+    pub sources: Vec<CorpusSource>,
+    /// Documents kept, by split.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub split_documents: BTreeMap<String, u64>,
+    /// Bytes kept, by split.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub split_bytes: BTreeMap<String, u64>,
+}
+
+/// Documents dropped for one reason.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Dropped {
+    /// The reason, as the rule is named.
+    pub reason: String,
+    /// Documents.
+    pub documents: u64,
+    /// Bytes of text.
+    pub bytes: u64,
+}
+
+/// What became of the documents of one source.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CorpusSource {
+    /// Name of the source.
+    pub name: String,
+    /// Documents read.
+    pub documents_in: u64,
+    /// Bytes of text read.
+    pub bytes_in: u64,
+    /// Documents kept.
+    pub documents_kept: u64,
+    /// Bytes of text kept.
+    pub bytes_kept: u64,
+    /// What was dropped, by reason.
+    pub dropped: Vec<Dropped>,
+}
+
+/// The tokenizer that was trained or read.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tokenizer {
+    /// Token ids.
+    pub vocab_size: u64,
+    /// Hash that identifies it.
+    pub fingerprint: String,
+    /// Name of the pre-tokenizer.
+    pub pretokenizer: String,
+    /// Bytes of text that it was trained on; 0 if it was read from a file.
+    pub trained_on_bytes: u64,
+    /// How long training took.
+    #[serde(with = "crate::number")]
+    pub seconds: f64,
+}
+
+/// A split was tokenised.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Shards {
+    /// Name of the split.
+    pub split: String,
+    /// Shard files.
+    pub files: u64,
+    /// Tokens.
+    pub tokens: u64,
+    /// Documents.
+    pub documents: u64,
+    /// Bytes of the text that the tokens encode.
+    pub text_bytes: u64,
+    /// Bytes of the shard files.
+    pub file_bytes: u64,
+    /// How long it took.
+    #[serde(with = "crate::number")]
+    pub seconds: f64,
+}
+
+/// A training step ended. `step` counts finished steps, from 1.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// Steps finished, this one included.
+    pub step: u64,
+    /// Tokens trained on since the beginning of the run.
+    pub tokens: u64,
+    /// Mean loss of the step's targets, nats a token.
+    #[serde(with = "crate::number")]
+    pub loss: f64,
+    /// Learning rate of the step.
+    #[serde(with = "crate::number")]
+    pub lr: f64,
+    /// Norm of the gradient before clipping.
+    #[serde(with = "crate::number")]
+    pub grad_norm: f64,
+    /// Tokens a second of this step.
+    #[serde(with = "crate::number")]
+    pub tokens_per_s: f64,
+    /// Share of the peak rate that the model's operations used, 0 to 1, by the convention of the `run` record.
+    #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    pub mfu: Option<f64>,
+    /// Memory of the process in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// How long the step took.
+    #[serde(with = "crate::number")]
+    pub seconds: f64,
+    /// Of these, how long the step waited for data.
+    #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    pub data_seconds: Option<f64>,
+    /// Expected time until the last step.
+    #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    pub eta_s: Option<f64>,
+}
+
+/// The model was evaluated on a split.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Eval {
+    /// Steps finished.
+    pub step: u64,
+    /// Tokens trained on since the beginning of the run.
+    pub tokens: u64,
+    /// Name of the split.
+    pub split: String,
+    /// Mean loss, nats a token.
+    #[serde(with = "crate::number")]
+    pub loss: f64,
+    /// exp(loss).
+    #[serde(with = "crate::number")]
+    pub perplexity: f64,
+    /// Summed loss in bits over bytes of text scored.
+    #[serde(with = "crate::number")]
+    pub bits_per_byte: f64,
+    /// Tokens scored.
+    pub tokens_scored: u64,
+    /// Bytes of text that these tokens encode.
+    pub bytes_scored: u64,
+    /// How long it took.
+    #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+}
+
+/// A checkpoint became durable.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Save {
+    /// Steps finished.
+    pub step: u64,
+    /// Bytes written.
+    pub bytes: u64,
+    /// How long it took.
+    #[serde(with = "crate::number")]
+    pub seconds: f64,
+    /// The checkpoint, relative to the run folder.
+    pub path: String,
+}
+
+/// The run went on from a checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Resume {
+    /// Steps finished when the checkpoint was made.
+    pub step: u64,
+    /// The checkpoint, relative to the run folder.
+    pub path: String,
+    /// Records of later steps that were taken out of this log because the steps are run again.
+    #[serde(default)]
+    pub records_dropped: u64,
+}
+
+/// Text that the model wrote.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Steps finished.
+    pub step: u64,
+    /// What it was given.
+    pub prompt: String,
+    /// What it wrote.
+    pub text: String,
+    /// Sampling temperature; 0 is greedy.
+    #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+}
+
+/// Another model, for comparison, on the same text.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Baseline {
+    /// What it is, for example "byte 5-gram, modified Kneser-Ney".
+    pub name: String,
+    /// Name of the split that it was scored on.
+    pub split: String,
+    /// Bits per byte of text.
+    #[serde(with = "crate::number")]
+    pub bits_per_byte: f64,
+    /// Bytes of text that it was fitted on.
+    #[serde(default)]
+    pub bytes_fitted: u64,
+    /// Bytes of text scored.
+    #[serde(default)]
+    pub bytes_scored: u64,
+    /// How long fitting and scoring took.
+    #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+}
+
+/// Something that a person should know and that did not stop the run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Warning {
+    /// Steps finished, if the training had begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// What it is about, one word.
+    pub topic: String,
+    /// A sentence.
+    pub message: String,
+}
+
+/// Why a process stopped working on the run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EndReason {
+    /// All steps are done.
+    #[default]
+    Finished,
+    /// Somebody stopped it, and it saved.
+    Interrupted,
+    /// An error stopped it.
+    Failed,
+    /// A reason of a later program.
+    #[serde(other)]
+    Other,
+}
+
+/// A process stopped working on the run. Missing after a crash.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct End {
+    /// Steps finished.
+    pub step: u64,
+    /// Tokens trained on since the beginning of the run.
+    pub tokens: u64,
+    /// Why.
+    pub reason: EndReason,
+    /// The error, or a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// How long the process worked.
+    #[serde(with = "crate::number")]
+    pub seconds: f64,
+}

@@ -1,0 +1,126 @@
+//! A Chrome trace: where time went, by rank and stream.
+//!
+//! The file is a JSON array of events, as the Trace Event Format describes it ("JSON Array Format"; complete events
+//! `ph: "X"`, metadata events `ph: "M"`). Times are microseconds, `pid` is the rank and `tid` the stream. In this
+//! format the closing bracket may be missing, so the file is written as the run goes and a killed run leaves a
+//! trace that Perfetto and chrome://tracing still open.
+
+use crate::RunLogError;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Name of the trace in a run folder.
+pub const TRACE_FILE: &str = "trace.json";
+
+/// Something that took time.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Span<'a> {
+    /// What was done, for example "forward".
+    pub name: &'a str,
+    /// Category that viewers can filter by, for example "compute".
+    #[serde(rename = "cat")]
+    pub category: &'a str,
+    /// Rank that did it.
+    #[serde(rename = "pid")]
+    pub rank: u64,
+    /// Stream or thread of the rank.
+    #[serde(rename = "tid")]
+    pub stream: u64,
+    /// Beginning, in microseconds since a moment that all spans of the file share.
+    #[serde(rename = "ts")]
+    pub start_us: f64,
+    /// Duration in microseconds.
+    #[serde(rename = "dur")]
+    pub duration_us: f64,
+    /// Details that viewers show (step, bytes, …).
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub args: Map<String, Value>,
+}
+
+/// A trace file, open for writing. Events are buffered; see [`Trace::flush`].
+#[derive(Debug)]
+pub struct Trace {
+    path: PathBuf,
+    file: BufWriter<File>,
+    events: u64,
+}
+
+impl Trace {
+    /// Starts a trace at `path`, replacing one that is there.
+    ///
+    /// # Errors
+    /// [`RunLogError::Io`].
+    pub fn create(path: impl AsRef<Path>) -> Result<Trace, RunLogError> {
+        let path = path.as_ref().to_owned();
+        let file = File::create(&path).map_err(|e| RunLogError::io(&path, "create", e))?;
+        let mut trace = Trace { path, file: BufWriter::new(file), events: 0 };
+        trace.write(b"[")?;
+        Ok(trace)
+    }
+
+    /// Adds a span.
+    ///
+    /// # Errors
+    /// [`RunLogError::Io`]; [`RunLogError::Record`] if a time is not finite.
+    pub fn span(&mut self, span: &Span<'_>) -> Result<(), RunLogError> {
+        if !span.start_us.is_finite() || !span.duration_us.is_finite() {
+            let what = format!("times are {} and {} us", span.start_us, span.duration_us);
+            return Err(RunLogError::Record { path: self.path.clone(), kind: span.name.into(), what });
+        }
+        #[derive(Serialize)]
+        struct Complete<'a> {
+            ph: &'static str,
+            #[serde(flatten)]
+            span: &'a Span<'a>,
+        }
+        self.event(&Complete { ph: "X", span })
+    }
+
+    /// Names a rank, and one of its streams if given.
+    ///
+    /// # Errors
+    /// [`RunLogError::Io`].
+    pub fn name(&mut self, rank: u64, stream: Option<u64>, name: &str) -> Result<(), RunLogError> {
+        let what = if stream.is_some() { "thread_name" } else { "process_name" };
+        self.event(&serde_json::json!({
+            "ph": "M", "name": what, "pid": rank, "tid": stream.unwrap_or(0), "args": { "name": name },
+        }))
+    }
+
+    /// Hands everything so far to the operating system.
+    ///
+    /// # Errors
+    /// [`RunLogError::Io`].
+    pub fn flush(&mut self) -> Result<(), RunLogError> {
+        self.file.flush().map_err(|e| RunLogError::io(&self.path, "write", e))
+    }
+
+    /// Closes the array and makes the file durable.
+    ///
+    /// # Errors
+    /// [`RunLogError::Io`].
+    pub fn finish(mut self) -> Result<(), RunLogError> {
+        self.write(b"\n]\n")?;
+        self.flush()?;
+        self.file.get_ref().sync_all().map_err(|e| RunLogError::io(&self.path, "fsync", e))
+    }
+
+    fn event(&mut self, event: &impl Serialize) -> Result<(), RunLogError> {
+        let line = serde_json::to_vec(event).map_err(|e| RunLogError::Record {
+            path: self.path.clone(),
+            kind: "trace event".into(),
+            what: e.to_string(),
+        })?;
+        self.write(if self.events == 0 { b"\n" } else { b",\n" })?;
+        self.write(&line)?;
+        self.events += 1;
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), RunLogError> {
+        self.file.write_all(bytes).map_err(|e| RunLogError::io(&self.path, "write", e))
+    }
+}
