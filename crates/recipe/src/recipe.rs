@@ -5,6 +5,9 @@ use crate::load::{self, Loaded, Problem};
 use crate::run::RunConfig;
 use crate::train::TrainConfig;
 use bessemer_arch::ModelConfig;
+use bessemer_checkpoint::SaveConfig;
+use bessemer_loader::LoaderConfig;
+use bessemer_optim::OptimConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -19,6 +22,12 @@ pub struct Recipe {
     pub model: ModelConfig,
     /// Batch, sequence length, duration.
     pub train: TrainConfig,
+    /// Order of the training samples.
+    pub loader: LoaderConfig,
+    /// Optimizer and learning rate.
+    pub optim: OptimConfig,
+    /// When checkpoints are written and which are kept.
+    pub save: SaveConfig,
 }
 
 impl Recipe {
@@ -35,7 +44,21 @@ impl Recipe {
         section("model", self.model.check().map_err(|e| e.to_string()));
         section("train", self.train.check());
         section("train", self.sequence_fits_model());
+        section("loader", self.loader.check());
+        section("optim", self.optim.check().map_err(|e| e.to_string()));
+        section("optim", self.warmup_fits());
+        section("save", self.save.check().map_err(|e| e.to_string()));
         problems
+    }
+
+    fn warmup_fits(&self) -> Result<(), String> {
+        let (warmup, steps) = (self.optim.warmup_steps, self.train.steps);
+        if steps > 0 && warmup > steps {
+            return Err(format!(
+                "optim.warmup_steps = {warmup} is longer than the run of train.steps = {steps}: expected at most that"
+            ));
+        }
+        Ok(())
     }
 
     fn sequence_fits_model(&self) -> Result<(), String> {
