@@ -1,5 +1,21 @@
 //! Loss, perplexity, bits per byte, n-gram baselines, text generation.
+//!
+//! - [`score`]: how well a model predicts a validation split or a document.
+//! - [`kneser_ney`]: the byte n-gram model that a neural one has to beat, in the same bits per byte.
+//! - [`ngram_ladder`]: what each further character of context is worth by plain counting.
+//! - [`generate`], [`sampling`]: text from a model, the same for the same seed.
+//! - [`windows`]: which targets are scored with which context.
 
+pub mod config;
+mod error;
+pub mod generate;
 pub mod kneser_ney;
 pub mod ngram_ladder;
+pub mod sampling;
+pub mod score;
+mod utf8_stream;
 pub mod windows;
+
+pub use config::EvalConfig;
+pub use error::EvalError;
+pub use utf8_stream::Utf8Stream;

@@ -1,14 +1,11 @@
-//! Which targets are scored with which context: windows over a token sequence, as pure functions.
-//!
-//! Two cuts, both of which score every target exactly once:
+//! Which targets are scored with which context: as pure functions.
 //!
 //! - [`rolling`]: the rolling windows of the EleutherAI lm-evaluation-harness, for one sequence at a time. Each window
 //!   after the first keeps `context` tokens of history before its first target, so a small step gives every target a
-//!   long context at a higher price. The perplexity of a page as the field reports it.
-//! - [`consecutive`]: windows that do not overlap, over a stream of documents, as a model sees it in training; the cheap
-//!   form for evaluation during training.
-//!
-//! With n tokens and windows of M, rolling costs about n M / (M - context + 1) inputs, consecutive windows n.
+//!   long context at a higher price. The perplexity of a page as the field reports it. With n tokens and windows of M it
+//!   costs about n M / (M - context + 1) inputs.
+//! - [`Spread`]: which of the windows of a split are evaluated during training. Those windows are cut by
+//!   [`bessemer_loader::EvaluationWindows`], as a model sees them in training: they share no target and cost n inputs.
 
 /// One window over tokens `x` with one prefix token before them: `input` is what the model reads, of which the last
 /// `targets.len()` positions are scored.
@@ -50,79 +47,35 @@ pub fn rolling(n: u64, max_len: u64, context: u64) -> Result<impl Iterator<Item 
     }))
 }
 
-/// One of the windows that [`consecutive`] cuts: it reads the tokens `start .. start + len` and predicts, for each, the
-/// token after it.
+/// Which of `all` windows are evaluated when not all are wanted: `taken` of them, evenly spread. The same ones for the
+/// same numbers, so that evaluations of one run can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
-    /// First input token.
-    pub start: u64,
-    /// Inputs, and targets, of the window.
-    pub len: u64,
-}
-
-/// How a stream of `tokens` tokens is cut into windows of at most `window` targets that share no target; and which of
-/// them are taken when not all are wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Consecutive {
-    tokens: u64,
-    window: u64,
+pub struct Spread {
+    all: u64,
     taken: u64,
 }
 
-/// Cuts a stream of `tokens` tokens into windows of `window` targets; the last may be shorter. Every token but the very
-/// first is the target of exactly one window. With a bound on the targets, as many whole windows as fit (at least one)
-/// are taken, evenly spread over the stream: the same ones for the same arguments.
-///
-/// A `window` of 0 counts as 1.
-pub fn consecutive(tokens: u64, window: u64, max_targets: Option<u64>) -> Consecutive {
-    let window = window.max(1);
-    let all = tokens.saturating_sub(1).div_ceil(window);
-    let taken = match max_targets {
-        Some(max) if max < tokens.saturating_sub(1) => (max / window).max(1).min(all),
-        _ => all,
-    };
-    Consecutive { tokens, window, taken }
-}
-
-impl Consecutive {
-    /// Windows of the whole stream.
-    pub fn all(&self) -> u64 {
-        self.tokens.saturating_sub(1).div_ceil(self.window)
+impl Spread {
+    /// As many of `all` windows of `window` targets as hold at most `max_targets`, at least one; all of them without a
+    /// bound.
+    pub fn new(all: u64, window: u64, max_targets: Option<u64>) -> Spread {
+        let taken = max_targets.map_or(all, |max| (max / window.max(1)).max(1).min(all));
+        Spread { all, taken }
     }
 
     /// Windows taken.
-    pub fn len(&self) -> u64 {
+    pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// True when there is nothing to score.
-    pub fn is_empty(&self) -> bool {
-        self.taken == 0
+    /// Windows that there are.
+    pub fn all(&self) -> u64 {
+        self.all
     }
 
-    /// The `i`-th window taken.
-    pub fn get(&self, i: u64) -> Option<Window> {
-        if i >= self.taken {
-            return None;
-        }
-        // Window floor(i * all / taken): all of them when all are taken, otherwise at even distances.
-        let number = (u128::from(i) * u128::from(self.all()) / u128::from(self.taken)) as u64;
-        let start = number * self.window;
-        Some(Window { start, len: self.window.min(self.tokens - 1 - start) })
-    }
-
-    /// The windows taken, in order.
-    pub fn iter(&self) -> impl Iterator<Item = Window> + '_ {
-        (0..self.taken).filter_map(|i| self.get(i))
-    }
-
-    /// Targets in the windows taken.
-    pub fn targets(&self) -> u64 {
-        let whole = self.taken * self.window;
-        match self.taken.checked_sub(1).and_then(|last| self.get(last)) {
-            Some(last) => whole - (self.window - last.len),
-            None => 0,
-        }
+    /// The `i`-th window taken: floor(i all / taken).
+    pub fn get(&self, i: u64) -> Option<u64> {
+        (i < self.taken).then(|| (u128::from(i) * u128::from(self.all) / u128::from(self.taken)) as u64)
     }
 }
 
@@ -201,37 +154,20 @@ mod tests {
     }
 
     #[test]
-    fn consecutive_windows_score_every_target_once() {
-        for tokens in 0..60 {
-            for window in 0..12 {
-                let windows = consecutive(tokens, window, None);
-                let targets: Vec<u64> =
-                    windows.iter().flat_map(|w| (w.start..w.start + w.len).map(|t| t + 1)).collect();
-                assert_eq!(targets, (1..tokens.max(1)).collect::<Vec<_>>(), "{tokens} {window}");
-                assert_eq!(windows.targets(), targets.len() as u64);
-            }
-        }
-    }
-
-    #[test]
     fn a_bound_takes_evenly_spread_windows_within_it() {
-        for tokens in [1, 2, 50, 101, 1000] {
-            for max in [0, 1, 7, 30, 99, 100, 999, 5000] {
-                let windows = consecutive(tokens, 7, Some(max));
-                assert!(windows.targets() <= max.max(7), "{tokens} {max}");
-                let starts: Vec<u64> = windows.iter().map(|w| w.start).collect();
-                assert!(starts.windows(2).all(|p| p[0] < p[1]));
-                let gaps: Vec<u64> = starts.windows(2).map(|p| p[1] - p[0]).collect();
-                let (least, most) = (gaps.iter().min().unwrap_or(&7), gaps.iter().max().unwrap_or(&7));
-                assert!(most - least <= 7, "{gaps:?}");
-                if max + 1 >= tokens {
-                    assert_eq!(windows, consecutive(tokens, 7, None));
-                }
+        for all in [0, 1, 2, 50, 101, 1000] {
+            assert_eq!(Spread::new(all, 7, None), Spread { all, taken: all });
+            for max in [0, 1, 7, 30, 99, 701, 5000, u64::MAX] {
+                let spread = Spread::new(all, 7, Some(max));
+                assert!(spread.taken() * 7 <= max.max(7) && spread.taken() >= all.min(1));
+                let chosen: Vec<u64> = (0..).map_while(|i| spread.get(i)).collect();
+                assert_eq!(chosen.len() as u64, spread.taken());
+                assert!(chosen.iter().all(|&w| w < all) && chosen.first().is_none_or(|&w| w == 0));
+                let gaps: Vec<u64> = chosen.windows(2).map(|p| p[1] - p[0]).collect();
+                let (least, most) = (gaps.iter().min().unwrap_or(&1), gaps.iter().max().unwrap_or(&1));
+                assert!(*least > 0 && most - least <= 1, "{gaps:?}");
             }
         }
-        assert_eq!(
-            consecutive(u64::MAX, 1, Some(2)).iter().map(|w| w.start).collect::<Vec<_>>(),
-            [0, u64::MAX / 2]
-        );
+        assert_eq!(Spread::new(u64::MAX, 1, Some(2)).get(1), Some(u64::MAX / 2));
     }
 }

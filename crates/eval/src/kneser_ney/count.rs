@@ -21,7 +21,7 @@ pub enum NgramError {
         alphabet: u16,
     },
     /// No symbol or more than 16 bits can tell apart.
-    #[error("n-gram alphabet: wanted 1 to 65533 symbols, found {0}")]
+    #[error("n-gram alphabet: wanted 1 to 65532 symbols, found {0}")]
     Alphabet(u16),
     /// A symbol of the text is not in the alphabet.
     #[error(
@@ -56,7 +56,7 @@ pub enum NgramError {
         symbols: u64,
     },
     /// There is nothing to estimate from.
-    #[error("an n-gram model needs at least one document, found none")]
+    #[error("an n-gram model needs at least one symbol of text, found none")]
     NoText,
 }
 
@@ -177,14 +177,17 @@ pub struct KneserNeyTrainer {
     bits: u32,
     /// n-grams of the highest order.
     counted: Buckets,
-    /// Packed n-grams of orders 2 to `order - 1` that begin with `<s>`, by order; they have no symbol before them.
+    /// Packed n-grams of orders 2 to `order - 1` that begin with `<s>` or a
+    /// fragment, by order; they have no symbol before them.
     starts: Vec<Vec<u64>>,
     /// Entries of `starts`.
     starting: u64,
     /// The last `order` symbols, packed.
     history: u64,
-    /// Symbols of the present document so far.
+    /// Symbols of the present document or fragment so far.
     at: u64,
+    /// Some text began in the middle of a document.
+    fragments: bool,
     documents: u64,
     symbols: u64,
 }
@@ -196,11 +199,11 @@ impl KneserNeyTrainer {
     /// # Errors
     /// [`NgramError::Alphabet`], [`NgramError::Order`].
     pub fn new(alphabet: u16, order: u32, threads: usize, memory: u64) -> Result<Self, NgramError> {
-        if alphabet == 0 || alphabet > u16::MAX - 2 {
+        if alphabet == 0 || alphabet > u16::MAX - 3 {
             return Err(NgramError::Alphabet(alphabet));
         }
-        // The alphabet, `</s>` and `<s>`.
-        let bits = u32::BITS - (u32::from(alphabet) + 1).leading_zeros();
+        // The alphabet, `</s>`, `<s>` and the beginning of a fragment.
+        let bits = u32::BITS - (u32::from(alphabet) + 2).leading_zeros();
         let max = u64::BITS / bits;
         if order == 0 || order > max {
             return Err(NgramError::Order { order, max, alphabet });
@@ -211,22 +214,33 @@ impl KneserNeyTrainer {
             threads,
             memory,
             bits,
-            counted: Buckets::new(usize::from(alphabet) + 2, bits * (order - 1)),
+            counted: Buckets::new(usize::from(alphabet) + 3, bits * (order - 1)),
             starts: vec![Vec::new(); order as usize],
             starting: 0,
             history: 0,
             at: 0,
+            fragments: false,
             documents: 0,
             symbols: 0,
         };
-        trainer.begin();
+        trainer.begin_document();
         Ok(trainer)
     }
 
-    /// Puts `<s>` into an empty history.
-    fn begin(&mut self) {
+    /// What follows is the beginning of a document, as it is in a new trainer and after
+    /// [`KneserNeyTrainer::end_document`]. A document that was not ended stays cut off: training does not see its end.
+    pub fn begin_document(&mut self) {
         self.history = u64::from(self.alphabet) + 1;
         self.at = 0;
+    }
+
+    /// What follows is a piece from the middle of a document: nothing is known of the symbols before it. (A model that
+    /// trained on windows of a text saw such pieces.) They are counted as text after a symbol of its own that scoring
+    /// never meets.
+    pub fn begin_fragment(&mut self) {
+        self.history = u64::from(self.alphabet) + 2;
+        self.at = 0;
+        self.fragments = true;
     }
 
     fn mask(&self, order: u32) -> u64 {
@@ -238,7 +252,7 @@ impl KneserNeyTrainer {
         self.history = (self.history << self.bits | u64::from(symbol)) & self.mask(self.order);
         self.at += 1;
         self.symbols += 1;
-        // `at` symbols and `<s>` make an n-gram of order `at + 1` that begins with `<s>`.
+        // `<s>` and `at` symbols are an n-gram of order `at + 1`.
         if self.at + 1 < u64::from(self.order) {
             self.starts[self.at as usize].push(self.history);
             self.starting += 1;
@@ -289,7 +303,7 @@ impl KneserNeyTrainer {
         self.room_for(1)?;
         self.take(self.alphabet)?;
         self.documents += 1;
-        self.begin();
+        self.begin_document();
         Ok(())
     }
 
@@ -322,15 +336,12 @@ impl KneserNeyTrainer {
         self.fold().expect("the tests' texts are small");
     }
 
-    /// Ends the document that is being pushed, if it holds a symbol, and builds the model.
+    /// Builds the model.
     ///
     /// # Errors
-    /// [`NgramError::NoText`] without a document, [`NgramError::Memory`].
+    /// [`NgramError::NoText`] without a symbol, [`NgramError::Memory`].
     pub fn finish(mut self) -> Result<KneserNey, NgramError> {
-        if self.at > 0 {
-            self.end_document()?;
-        }
-        if self.documents == 0 {
+        if self.symbols == 0 {
             return Err(NgramError::NoText);
         }
         self.fold()?;
@@ -342,7 +353,7 @@ impl KneserNeyTrainer {
         let mut builder = Builder::new(self.alphabet, self.bits, self.order);
         let (mut keys, mut counts) = counted.into_sorted();
         if self.order == 1 {
-            self.add_start_symbol(&mut keys, &mut counts);
+            self.add_start_symbols(&mut keys, &mut counts);
         }
         for order in (1..self.order).rev() {
             let held = builder.bytes() + keys.capacity() as u64 * 12;
@@ -357,14 +368,14 @@ impl KneserNeyTrainer {
 
     /// The n-grams of `order` with their adjusted counts, from the sorted distinct ones of the order above.
     fn derive(&mut self, above: &[u64], order: u32) -> (Vec<u64>, Vec<u32>) {
-        let mut lower = Buckets::new(usize::from(self.alphabet) + 2, self.bits * (order - 1));
+        let mut lower = Buckets::new(usize::from(self.alphabet) + 3, self.bits * (order - 1));
         let mask = self.mask(order);
         for &key in above {
             // Each distinct n-gram above is one distinct symbol before its last `order` symbols.
             lower.push(key & mask);
         }
         if order > 1 {
-            // Those that begin with `<s>` have no symbol before them and keep their raw counts.
+            // Those that begin with `<s>` or a fragment have no symbol before them and keep their raw counts.
             for key in std::mem::take(&mut self.starts[order as usize - 1]) {
                 lower.push(key);
             }
@@ -372,14 +383,18 @@ impl KneserNeyTrainer {
         lower.fold(self.threads);
         let (mut keys, mut counts) = lower.into_sorted();
         if order == 1 {
-            self.add_start_symbol(&mut keys, &mut counts);
+            self.add_start_symbols(&mut keys, &mut counts);
         }
         (keys, counts)
     }
 
-    /// `<s>` is never predicted, but it is a context: a node without a count, the last of order 1.
-    fn add_start_symbol(&self, keys: &mut Vec<u64>, counts: &mut Vec<u32>) {
-        keys.push(u64::from(self.alphabet) + 1);
-        counts.push(0);
+    /// `<s>` and the beginning of a fragment are never predicted, but they are contexts: nodes without a count, the last
+    /// of order 1.
+    fn add_start_symbols(&self, keys: &mut Vec<u64>, counts: &mut Vec<u32>) {
+        let first = u64::from(self.alphabet) + 1;
+        for symbol in first..=first + u64::from(self.fragments) {
+            keys.push(symbol);
+            counts.push(0);
+        }
     }
 }

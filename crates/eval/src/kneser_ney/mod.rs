@@ -2,12 +2,13 @@
 //!
 //! Chen and Goodman, "An empirical study of smoothing techniques for language modeling" (TR-10-98, Harvard, 1998),
 //! with the conventions of Heafield et al., "Scalable modified Kneser-Ney language model estimation" (ACL 2013).
-//! A document `x` of symbols is the sequence `<s> x </s>` by itself; contexts do not reach across documents.
+//! A document `x` of symbols is the sequence `<s> x </s>` by itself; contexts do not reach across documents. A fragment
+//! `y` from the middle of a document, as in the windows that a neural model is trained on, is the sequence `<f> y`.
 //!
 //! For an n-gram `hw` (context `h`, symbol `w`) of order `n`:
 //!
 //! ```text
-//! c(hw)   = occurrences                    if n is the model's order or hw begins with <s>
+//! c(hw)   = occurrences                    if n is the model's order or hw begins with <s> or <f>
 //!         = distinct symbols before hw     otherwise
 //! p(w|h)  = max(c(hw) - D_n(c(hw)), 0) / S(h)  +  g(h) p(w|h')       h' = h without its first symbol
 //! S(h)    = sum over w of c(hw)
@@ -62,13 +63,14 @@ pub struct NgramScore {
 /// Sizes of a trained model, for the report of a run.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct NgramSizes {
-    /// Distinct n-grams by order, from 1; `<s>` alone is counted among those of order 1.
+    /// Distinct n-grams by order, from 1; `<s>`, and `<f>` if there was a fragment, are
+    /// counted among those of order 1.
     pub ngrams: Vec<u64>,
     /// Bytes of the tables.
     pub table_bytes: u64,
     /// Symbols that training saw, ends of documents included.
     pub symbols: u64,
-    /// Documents that training saw.
+    /// Documents whose end training saw.
     pub documents: u64,
 }
 

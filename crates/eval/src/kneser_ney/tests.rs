@@ -69,20 +69,23 @@ struct Plain {
 impl Plain {
     fn train(documents: &[Vec<u16>], alphabet: u16, order: usize) -> Plain {
         let (begin, end) = (alphabet + 1, alphabet);
-        let sequences: Vec<Vec<u16>> = documents
-            .iter()
-            .map(|d| [begin].into_iter().chain(d.iter().copied()).chain([end]).collect())
-            .collect();
+        let whole = |d: &Vec<u16>| [begin].into_iter().chain(d.iter().copied()).chain([end]).collect();
+        Plain::train_sequences(&documents.iter().map(whole).collect::<Vec<_>>(), alphabet, order)
+    }
+
+    /// Sequences with their boundary symbols.
+    fn train_sequences(sequences: &[Vec<u16>], alphabet: u16, order: usize) -> Plain {
+        let begins = |symbol: u16| symbol > alphabet;
         let mut counts = vec![HashMap::new(); order];
         for n in 1..=order {
             let mut before: HashMap<Vec<u16>, HashSet<u16>> = HashMap::new();
-            for sequence in &sequences {
+            for sequence in sequences {
                 for at in 0..(sequence.len() + 1).saturating_sub(n) {
                     let ngram = &sequence[at..at + n];
-                    if ngram == [begin] {
+                    if n == 1 && begins(ngram[0]) {
                         continue;
                     }
-                    if n == order || ngram[0] == begin {
+                    if n == order || begins(ngram[0]) {
                         *counts[n - 1].entry(ngram.to_vec()).or_insert(0) += 1;
                     } else {
                         before.entry(ngram.to_vec()).or_default().insert(sequence[at - 1]);
@@ -181,6 +184,44 @@ fn random_texts_have_the_probabilities_of_the_plain_formulas() {
 }
 
 #[test]
+fn fragments_are_counted_without_a_document_around_them() {
+    let (alphabet, order) = (5, 4);
+    let text = random_documents(21, 200, alphabet, 9.0);
+    let (begin, end, fragment) = (alphabet + 1, alphabet, alphabet + 2);
+    let mut trainer = KneserNeyTrainer::new(alphabet, order as u32, 2, DEFAULT_MEMORY).unwrap();
+    let mut sequences = Vec::new();
+    for (i, symbols) in text.iter().enumerate() {
+        // Whole documents, pieces from the middle, ends, and beginnings that are cut off, in turn.
+        let (starts, ends) = (i % 4 == 0 || i % 4 == 3, i % 4 == 0 || i % 4 == 2);
+        let mut sequence = vec![if starts { begin } else { fragment }];
+        if starts {
+            trainer.begin_document()
+        } else {
+            trainer.begin_fragment()
+        }
+        symbols.iter().for_each(|&s| trainer.push(s).unwrap());
+        sequence.extend(symbols);
+        if ends {
+            trainer.end_document().unwrap();
+            sequence.push(end);
+        }
+        sequences.push(sequence);
+    }
+    let (model, plain) = (trainer.finish().unwrap(), Plain::train_sequences(&sequences, alphabet, order));
+    assert_eq!(model.sizes().documents, 100);
+    for document in random_documents(22, 30, alphabet, 9.0) {
+        let mut history = vec![begin];
+        for symbol in document.iter().copied().chain([end]) {
+            let (found, wanted) = (model.probability(&history, symbol), plain.probability(&history, symbol));
+            assert!((found - wanted).abs() <= 1e-12 * wanted, "{history:?} {symbol}: {found} {wanted}");
+            history.push(symbol);
+        }
+        let sum: f64 = (0..=end).map(|w| model.probability(&history, w)).sum();
+        assert!((sum - 1.0).abs() < 1e-12, "{sum}");
+    }
+}
+
+#[test]
 fn probabilities_add_up_to_one_after_every_history() {
     let text = random_documents(9, 150, 200, 40.0);
     let model = trained(&text, BYTES, 5, 2);
@@ -257,8 +298,9 @@ fn bad_requests_are_refused_with_their_values() {
     assert_eq!(order(8, BYTES), Some(NgramError::Order { order: 8, max: 7, alphabet: BYTES }));
     assert_eq!(order(0, BYTES), Some(NgramError::Order { order: 0, max: 7, alphabet: BYTES }));
     assert_eq!(order(33, 1), Some(NgramError::Order { order: 33, max: 32, alphabet: 1 }));
+    assert_eq!(order(22, 2), Some(NgramError::Order { order: 22, max: 21, alphabet: 2 }));
     assert_eq!(order(1, 0), Some(NgramError::Alphabet(0)));
-    assert_eq!(order(1, u16::MAX), Some(NgramError::Alphabet(u16::MAX)));
+    assert_eq!(order(1, u16::MAX - 2), Some(NgramError::Alphabet(u16::MAX - 2)));
     let mut trainer = KneserNeyTrainer::new(3, 2, 1, DEFAULT_MEMORY).unwrap();
     trainer.push(2).unwrap();
     let outside = NgramError::Symbol { symbol: 3, at: 1, document: 0, alphabet: 3 };
@@ -268,7 +310,7 @@ fn bad_requests_are_refused_with_their_values() {
     assert_eq!(none.finish().err(), Some(NgramError::NoText));
     let mut small = KneserNeyTrainer::new(BYTES, 5, 1, 1000).unwrap();
     small.push_bytes(b"far too much text for a thousand bytes of memory").unwrap();
-    assert!(matches!(small.finish(), Err(NgramError::Memory { allowed: 1000, symbols: 49, .. })));
+    assert!(matches!(small.finish(), Err(NgramError::Memory { allowed: 1000, symbols: 48, .. })));
 }
 
 #[test]
@@ -282,7 +324,7 @@ fn documents_shorter_than_an_ngram_are_held_to_the_memory_bound() {
 fn extreme_alphabets_and_orders_work() {
     let model = trained(&[vec![0, 0, 0], vec![]], 1, 32, 1);
     assert!((model.probability(&[0, 0, 0], 0) + model.probability(&[0, 0, 0], 1) - 1.0).abs() < 1e-12);
-    let widest = u16::MAX - 2;
+    let widest = u16::MAX - 3;
     let model = trained(&[vec![widest - 1, 0]], widest, 4, 1);
     let sum: f64 = (0..=model.end()).map(|w| model.probability(&[widest - 1], w)).sum();
     assert!((sum - 1.0).abs() < 1e-9, "{sum}");

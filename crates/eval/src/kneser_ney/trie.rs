@@ -139,7 +139,7 @@ impl Builder {
         let (sum, weight) = (f64::from(root.sums[0]), root.weights[0]);
         self.push_level(keys, counts, discounts, Contexts::default());
         self.levels.reverse();
-        let mut unigrams = vec![NONE; usize::from(self.alphabet) + 2];
+        let mut unigrams = vec![NONE; usize::from(self.alphabet) + 3];
         for (at, &key) in keys.iter().enumerate() {
             unigrams[key as usize] = at as u32;
         }

@@ -1,0 +1,82 @@
+//! Errors of evaluation and generation.
+
+use crate::kneser_ney::NgramError;
+use bessemer_loader::LoadError;
+use bessemer_model::ModelError;
+use bessemer_shards::ShardError;
+
+/// What can go wrong while a model is evaluated or generates text.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EvalError {
+    /// The model or its device refused.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The validation windows could not be read.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A shard could not be read.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
+    /// The n-gram baseline could not be trained.
+    #[error(transparent)]
+    Ngram(#[from] NgramError),
+    /// The model's batches have another sequence length than the windows.
+    #[error(
+        "the windows have {windows} tokens, the model's batches {model}; make both with the same sequence length"
+    )]
+    SequenceLength {
+        /// Of the windows.
+        windows: usize,
+        /// Of the model.
+        model: usize,
+    },
+    /// There is no byte length for a token of the data.
+    #[error(
+        "token {token} has no byte length: the tokenizer tells those of {known} tokens; do tokenizer and shards belong \
+         together?"
+    )]
+    ByteLength {
+        /// The token.
+        token: u32,
+        /// Tokens of the table.
+        known: usize,
+    },
+    /// Arguments that make no windows.
+    #[error("{0}")]
+    Windows(String),
+    /// A sampling setting out of range.
+    #[error("{0}")]
+    Setting(String),
+    /// A model gave a logit that is no number, or infinity.
+    #[error(
+        "the model's logit of token {token} is {value}: its weights or activations are not finite; \
+         look for the step where the loss stopped being a number, and use a checkpoint before it"
+    )]
+    Logit {
+        /// The token.
+        token: usize,
+        /// The logit.
+        value: f32,
+    },
+    /// No token can follow.
+    #[error("there is no token to choose from: {0}")]
+    NoCandidate(&'static str),
+    /// Generation needs something to go on.
+    #[error("the prompt holds no token; begin with the end-of-text token, as every training document does")]
+    EmptyPrompt,
+    /// The prompt does not fit.
+    #[error(
+        "the prompt holds {prompt} tokens, the model's cache {capacity}; shorten the prompt or let the context slide \
+         (context_limit = \"slide\")"
+    )]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Positions of the cache.
+        capacity: usize,
+    },
+    /// Generation works on one sequence.
+    #[error("generation needs a cache for 1 sequence, found one for {0}")]
+    CacheSequences(usize),
+}

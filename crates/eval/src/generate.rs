@@ -1,0 +1,333 @@
+//! Text generation: one token after another, with cached keys and values.
+//!
+//! **At the end of the context** (the positions of the cache) generation stops by default. With
+//! [`ContextLimit::Slide`] it goes on: the most recent half of the tokens is decoded anew at positions 0, 1, ... and the
+//! older half is forgotten, which costs half a context of decoding once per half a context, and puts text after a cut
+//! that the model did not see in this form during training.
+
+use crate::error::EvalError;
+use crate::sampling::{Sampler, SamplingConfig};
+use bessemer_model::{Cache, Decoder};
+use bessemer_tensor::Backend;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::ops::ControlFlow;
+
+/// What happens when the model's context is full.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ContextLimit {
+    /// Generation ends.
+    #[default]
+    Stop,
+    /// The older half of the tokens is forgotten.
+    Slide,
+}
+
+/// How a text is generated.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct GenerateConfig {
+    /// Tokens to generate at most.
+    pub max_tokens: u64,
+    /// "stop" when the model's context is full, or "slide": forget the older half and go on.
+    pub context_limit: ContextLimit,
+    /// How the next token is chosen.
+    pub sampling: SamplingConfig,
+}
+
+impl Default for GenerateConfig {
+    fn default() -> Self {
+        GenerateConfig {
+            max_tokens: 128,
+            context_limit: ContextLimit::Stop,
+            sampling: SamplingConfig::default(),
+        }
+    }
+}
+
+impl GenerateConfig {
+    /// Says which key has which value outside its allowed range, if any.
+    ///
+    /// # Errors
+    /// A sentence for the user.
+    pub fn check(&self) -> Result<(), String> {
+        if self.max_tokens > 1 << 32 {
+            return Err(format!("max_tokens = {}: wanted 0 to {}", self.max_tokens, 1u64 << 32));
+        }
+        self.sampling.check().map_err(|e| format!("sampling.{e}"))
+    }
+}
+
+/// A model that continues one sequence.
+pub trait NextToken {
+    /// Positions that the sequence may have.
+    fn capacity(&self) -> usize;
+
+    /// Positions that it has.
+    fn held(&self) -> usize;
+
+    /// Forgets the sequence from position `len` on.
+    fn truncate(&mut self, len: usize);
+
+    /// Appends tokens, at least one, and returns the logits of the next.
+    ///
+    /// # Errors
+    /// What the model answers.
+    fn feed(&mut self, ids: &[u32]) -> Result<&[f32], EvalError>;
+}
+
+/// A [`Decoder`] with its cache on its device.
+pub struct CachedDecoder<'a> {
+    decoder: &'a Decoder,
+    backend: &'a mut dyn Backend,
+    cache: &'a mut Cache,
+}
+
+impl<'a> CachedDecoder<'a> {
+    /// A decoder that continues the sequence in `cache`.
+    ///
+    /// # Errors
+    /// [`EvalError::CacheSequences`] for a cache of more than one sequence.
+    pub fn new(
+        decoder: &'a Decoder,
+        backend: &'a mut dyn Backend,
+        cache: &'a mut Cache,
+    ) -> Result<CachedDecoder<'a>, EvalError> {
+        match cache.sequences() {
+            1 => Ok(CachedDecoder { decoder, backend, cache }),
+            n => Err(EvalError::CacheSequences(n)),
+        }
+    }
+}
+
+impl NextToken for CachedDecoder<'_> {
+    fn capacity(&self) -> usize {
+        self.cache.capacity()
+    }
+
+    fn held(&self) -> usize {
+        self.cache.len()
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.cache.truncate(len);
+    }
+
+    fn feed(&mut self, ids: &[u32]) -> Result<&[f32], EvalError> {
+        Ok(self.decoder.decode(&mut *self.backend, self.cache, ids)?)
+    }
+}
+
+/// Why a text ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Finish {
+    /// The model ended it. The end-of-text token is not part of the result.
+    EndOfText,
+    /// It has as many tokens as were asked for.
+    MaxTokens,
+    /// The model's context is full.
+    Context,
+    /// The callback asked to stop.
+    Stopped,
+}
+
+/// A generated text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generated {
+    /// Tokens after the prompt, without the end of text.
+    pub tokens: Vec<u32>,
+    /// Why there are no more.
+    pub finish: Finish,
+}
+
+/// Continues `prompt`, at least one token (a document begins with the end-of-text token of the one before it).
+/// `sample` tells samples of one prompt apart: token i of sample s is a pure function of prompt, model, settings, s.
+/// Whatever `model` held before is forgotten. `on_token` is called for each token as soon as it is chosen, never for
+/// the end of text.
+///
+/// # Errors
+/// [`EvalError::Setting`], [`EvalError::EmptyPrompt`], [`EvalError::PromptTooLong`], [`EvalError::Logit`] from a broken
+/// model, and what the model answers.
+pub fn generate(
+    model: &mut dyn NextToken,
+    prompt: &[u32],
+    end_of_text: Option<u32>,
+    config: &GenerateConfig,
+    sample: u64,
+    on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+) -> Result<Generated, EvalError> {
+    config.check().map_err(EvalError::Setting)?;
+    let mut sampler = Sampler::new(&config.sampling)?;
+    let capacity = model.capacity();
+    let slides = config.context_limit == ContextLimit::Slide;
+    if prompt.is_empty() {
+        return Err(EvalError::EmptyPrompt);
+    }
+    if prompt.len() > capacity && !slides {
+        return Err(EvalError::PromptTooLong { prompt: prompt.len(), capacity });
+    }
+    model.truncate(0);
+    let mut all = prompt.to_vec();
+    // Tokens that the model has not been given yet begin here.
+    let mut fed = if prompt.len() > capacity { all.len() - kept(capacity) } else { 0 };
+    let finish = loop {
+        let index = (all.len() - prompt.len()) as u64;
+        if index == config.max_tokens {
+            break Finish::MaxTokens;
+        }
+        if model.held() + (all.len() - fed) > capacity {
+            if !slides {
+                break Finish::Context;
+            }
+            model.truncate(0);
+            fed = all.len() - kept(capacity).min(all.len());
+        }
+        let logits = model.feed(&all[fed..])?;
+        fed = all.len();
+        let token = sampler.pick_nth(logits, &all, sample, index)?;
+        if Some(token) == end_of_text {
+            break Finish::EndOfText;
+        }
+        all.push(token);
+        if on_token(token).is_break() {
+            break Finish::Stopped;
+        }
+    };
+    Ok(Generated { tokens: all.split_off(prompt.len()), finish })
+}
+
+/// Tokens that a slide keeps.
+fn kept(capacity: usize) -> usize {
+    capacity.div_ceil(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Predicts the successor of the last token, modulo its vocabulary, and remembers what it was given.
+    struct Successor {
+        vocabulary: u32,
+        capacity: usize,
+        held: Vec<u32>,
+        fed: usize,
+        logits: Vec<f32>,
+    }
+
+    impl Successor {
+        fn new(vocabulary: u32, capacity: usize) -> Successor {
+            Successor { vocabulary, capacity, held: Vec::new(), fed: 0, logits: Vec::new() }
+        }
+    }
+
+    impl NextToken for Successor {
+        fn capacity(&self) -> usize {
+            self.capacity
+        }
+        fn held(&self) -> usize {
+            self.held.len()
+        }
+        fn truncate(&mut self, len: usize) {
+            self.held.truncate(len);
+        }
+        fn feed(&mut self, ids: &[u32]) -> Result<&[f32], EvalError> {
+            assert!(!ids.is_empty() && self.held.len() + ids.len() <= self.capacity, "the cache overflows");
+            self.held.extend_from_slice(ids);
+            self.fed += ids.len();
+            self.logits = vec![0.0; self.vocabulary as usize];
+            self.logits[((self.held[self.held.len() - 1] + 1) % self.vocabulary) as usize] = 9.0;
+            Ok(&self.logits)
+        }
+    }
+
+    fn greedy(max_tokens: u64, context_limit: ContextLimit) -> GenerateConfig {
+        GenerateConfig { max_tokens, context_limit, sampling: SamplingConfig::greedy() }
+    }
+
+    fn run(model: &mut Successor, prompt: &[u32], end: Option<u32>, config: &GenerateConfig) -> Generated {
+        let mut told = Vec::new();
+        let generated = generate(model, prompt, end, config, 0, &mut |t| {
+            told.push(t);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert_eq!(told, generated.tokens);
+        generated
+    }
+
+    #[test]
+    fn texts_end_at_the_end_of_text_at_the_wanted_length_or_at_the_context() {
+        let mut model = Successor::new(10, 8);
+        let stop = |max| greedy(max, ContextLimit::Stop);
+        let ended = run(&mut model, &[4, 5], Some(9), &stop(100));
+        assert_eq!(ended, Generated { tokens: vec![6, 7, 8], finish: Finish::EndOfText });
+        let short = run(&mut model, &[4, 5], Some(9), &stop(2));
+        assert_eq!(short, Generated { tokens: vec![6, 7], finish: Finish::MaxTokens });
+        // 8 positions hold the prompt and 6 tokens, and the last logits give a seventh.
+        let full = run(&mut model, &[4, 5], None, &stop(100));
+        assert_eq!(full, Generated { tokens: vec![6, 7, 8, 9, 0, 1, 2], finish: Finish::Context });
+        assert_eq!(run(&mut model, &[4], None, &stop(0)).finish, Finish::MaxTokens);
+    }
+
+    #[test]
+    fn each_token_is_given_to_the_model_once() {
+        let mut model = Successor::new(50, 64);
+        run(&mut model, &[1, 2, 3], None, &greedy(20, ContextLimit::Stop));
+        assert_eq!(model.fed, 3 + 19);
+    }
+
+    #[test]
+    fn a_sliding_context_goes_on_at_a_bounded_price() {
+        for capacity in [1, 2, 5, 8] {
+            let mut model = Successor::new(7, capacity);
+            let generated = run(&mut model, &[3, 4, 5], None, &greedy(200, ContextLimit::Slide));
+            let wanted: Vec<u32> = (0..200).map(|i| (6 + i) % 7).collect();
+            assert_eq!(generated, Generated { tokens: wanted, finish: Finish::MaxTokens }, "{capacity}");
+            assert!(model.fed <= 3 + 200 * 3, "{} tokens were decoded", model.fed);
+        }
+    }
+
+    #[test]
+    fn the_callback_can_stop_the_text() {
+        let mut model = Successor::new(50, 64);
+        let config = greedy(20, ContextLimit::Stop);
+        let generated = generate(&mut model, &[1], None, &config, 0, &mut |t| {
+            if t == 4 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+        .unwrap();
+        assert_eq!(generated, Generated { tokens: vec![2, 3, 4], finish: Finish::Stopped });
+    }
+
+    #[test]
+    fn samples_differ_and_repeat() {
+        let config = GenerateConfig {
+            max_tokens: 40,
+            sampling: SamplingConfig { temperature: 8.0, top_p: 1.0, ..SamplingConfig::default() },
+            ..GenerateConfig::default()
+        };
+        let text = |sample| {
+            let mut model = Successor::new(50, 64);
+            generate(&mut model, &[1], None, &config, sample, &mut |_| ControlFlow::Continue(()))
+                .unwrap()
+                .tokens
+        };
+        assert_eq!(text(0), text(0));
+        assert_ne!(text(0), text(1));
+    }
+
+    #[test]
+    fn impossible_prompts_and_settings_are_refused() {
+        let mut model = Successor::new(5, 2);
+        let mut on = |_| ControlFlow::Continue(());
+        let stop = greedy(5, ContextLimit::Stop);
+        assert!(matches!(generate(&mut model, &[], None, &stop, 0, &mut on), Err(EvalError::EmptyPrompt)));
+        let e = generate(&mut model, &[1, 2, 3], None, &stop, 0, &mut on).unwrap_err();
+        assert!(matches!(e, EvalError::PromptTooLong { prompt: 3, capacity: 2 }), "{e}");
+        let mut bad = stop.clone();
+        bad.sampling.top_p = 7.0;
+        let e = generate(&mut model, &[1], None, &bad, 0, &mut on).unwrap_err().to_string();
+        assert!(e.contains("sampling.top_p = 7"), "{e}");
+    }
+}

@@ -1,0 +1,220 @@
+//! Loss, perplexity and bits per byte of a model.
+//!
+//! ```text
+//! nats           = - sum over targets of ln p(target | the tokens before it in its window)
+//! loss           = nats / targets               perplexity = e^loss
+//! bits per byte  = nats / ln 2 / bytes          bytes = sum of the targets' byte lengths
+//! ```
+//!
+//! Perplexity depends on the tokenizer; bits per byte do not. An end-of-text token is a target like any other and costs
+//! nats, but stands for no byte: the same convention as that of the n-gram baseline ([`crate::kneser_ney`]).
+//!
+//! Losses are added up in f64, in the order of the targets, after the model gave them one by one. So the result does not
+//! depend on how many windows go through the model at a time, as long as the model's own numbers do not.
+
+use crate::error::EvalError;
+use crate::windows::{RollingWindow, Spread, rolling};
+use bessemer_loader::{Batch, EvaluationWindows, IGNORED};
+use bessemer_model::{Decoder, LossSum, TokenBatch};
+use bessemer_tensor::Backend;
+use serde::{Deserialize, Serialize};
+
+/// A model that tells the loss of every token of a batch of fixed shape.
+pub trait TokenLosses {
+    /// (sequences, tokens of a sequence) of a batch.
+    fn shape(&self) -> (usize, usize);
+
+    /// The loss in nats of each target `[sequences, tokens]`, 0 where it is [`IGNORED`].
+    ///
+    /// # Errors
+    /// What the model answers.
+    fn token_losses(&mut self, inputs: &[u32], targets: &[u32], losses: &mut [f32]) -> Result<(), EvalError>;
+}
+
+/// A [`Decoder`] on its device. Positions count from 0 in every window.
+pub struct DecoderLosses<'a> {
+    /// The model.
+    pub decoder: &'a mut Decoder,
+    /// Its device.
+    pub backend: &'a mut dyn Backend,
+}
+
+impl TokenLosses for DecoderLosses<'_> {
+    fn shape(&self) -> (usize, usize) {
+        let shape = self.decoder.shape();
+        (shape.sequences, shape.seq)
+    }
+
+    fn token_losses(&mut self, inputs: &[u32], targets: &[u32], losses: &mut [f32]) -> Result<(), EvalError> {
+        let batch = TokenBatch { ids: inputs, targets, positions: None };
+        self.decoder.loss(&mut *self.backend, &batch, Some(losses))?;
+        Ok(())
+    }
+}
+
+/// How well a model predicts a text.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct EvalReport {
+    /// Targets that were scored.
+    pub tokens: u64,
+    /// Bytes of text that they stand for.
+    pub bytes: u64,
+    /// Sum of their losses. Not finite when the model's numbers are not.
+    pub nats: f64,
+    /// Nats per target.
+    pub loss: f64,
+    /// e to the loss: of a token, so it can only be compared between models with one tokenizer.
+    pub perplexity: f64,
+    /// Bits per byte of text, ends of text included; NaN without a byte.
+    pub bits_per_byte: f64,
+    /// Windows that were scored.
+    pub windows: u64,
+    /// Windows of the whole split.
+    pub windows_in_split: u64,
+}
+
+impl EvalReport {
+    /// Whether the whole split was scored.
+    pub fn is_complete(&self) -> bool {
+        self.windows == self.windows_in_split
+    }
+
+    fn close(mut self) -> EvalReport {
+        self.loss = self.nats / self.tokens as f64;
+        self.perplexity = self.loss.exp();
+        self.bits_per_byte = self.nats / std::f64::consts::LN_2 / self.bytes as f64;
+        self
+    }
+}
+
+/// A window that a model scored.
+#[derive(Debug, Clone, Copy)]
+pub struct ScoredWindow<'a> {
+    /// Its number in the split.
+    pub window: u64,
+    /// The targets, without ignored ones.
+    pub targets: &'a [u32],
+    /// The loss of each in nats.
+    pub losses: &'a [f32],
+}
+
+/// Scores a split, or with `max_tokens` a part of it: as many whole windows as fit, at least one, evenly spread and the
+/// same ones each time. `byte_lengths[t]` is the number of bytes that token t stands for (0 for special tokens).
+/// `progress` is called with (windows done, windows to do).
+///
+/// # Errors
+/// [`EvalError::SequenceLength`], [`EvalError::ByteLength`], and what shards and model answer.
+pub fn score(
+    model: &mut dyn TokenLosses,
+    windows: &EvaluationWindows,
+    byte_lengths: &[u32],
+    max_tokens: Option<u64>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<EvalReport, EvalError> {
+    let spread = Spread::new(windows.windows(), windows.seq_len() as u64, max_tokens);
+    let mut report =
+        EvalReport { windows: spread.taken(), windows_in_split: spread.all(), ..EvalReport::default() };
+    let mut done = 0;
+    score_windows(model, windows, spread, &mut |window| {
+        for (&target, &loss) in window.targets.iter().zip(window.losses) {
+            let Some(&bytes) = byte_lengths.get(target as usize) else {
+                return Err(EvalError::ByteLength { token: target, known: byte_lengths.len() });
+            };
+            report.bytes += u64::from(bytes);
+            report.nats += f64::from(loss);
+        }
+        report.tokens += window.targets.len() as u64;
+        done += 1;
+        progress(done, spread.taken());
+        Ok(())
+    })?;
+    Ok(report.close())
+}
+
+/// Scores the windows of `spread` and shows each to `visit`, in order.
+///
+/// # Errors
+/// [`EvalError::SequenceLength`], what shards and model answer, and what `visit` returns.
+pub fn score_windows(
+    model: &mut dyn TokenLosses,
+    windows: &EvaluationWindows,
+    spread: Spread,
+    visit: &mut dyn FnMut(ScoredWindow<'_>) -> Result<(), EvalError>,
+) -> Result<(), EvalError> {
+    let (sequences, seq) = model.shape();
+    if windows.seq_len() != seq {
+        return Err(EvalError::SequenceLength { windows: windows.seq_len(), model: seq });
+    }
+    let mut row = Batch::new();
+    let mut inputs = vec![0; sequences * seq];
+    let mut targets = vec![IGNORED; sequences * seq];
+    let mut losses = vec![0.0; sequences * seq];
+    let mut chosen = (0..spread.taken()).filter_map(|i| spread.get(i));
+    let mut numbers = Vec::with_capacity(sequences);
+    loop {
+        numbers.clear();
+        numbers.extend(chosen.by_ref().take(sequences));
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        // Sequences past the last window are not scored.
+        targets.fill(IGNORED);
+        for (i, &number) in numbers.iter().enumerate() {
+            windows.batch(number, 1, &mut row)?;
+            inputs[i * seq..(i + 1) * seq].copy_from_slice(&row.inputs);
+            targets[i * seq..(i + 1) * seq].copy_from_slice(&row.targets);
+        }
+        model.token_losses(&inputs, &targets, &mut losses)?;
+        for (i, &window) in numbers.iter().enumerate() {
+            let (targets, losses) = (&targets[i * seq..(i + 1) * seq], &losses[i * seq..(i + 1) * seq]);
+            // Ignored targets fill up the last window from behind.
+            let scored = targets.iter().position(|&t| t == IGNORED).unwrap_or(seq);
+            visit(ScoredWindow { window, targets: &targets[..scored], losses: &losses[..scored] })?;
+        }
+    }
+}
+
+/// Scores one sequence by itself through rolling windows as long as the model's batches: `prefix` (an end-of-text token)
+/// stands before it, and every target after the first window has at least `context` tokens of history.
+///
+/// # Errors
+/// [`EvalError::Windows`] unless 1 <= `context` <= the model's sequence length; what the model answers.
+pub fn score_rolling(
+    model: &mut dyn TokenLosses,
+    prefix: u32,
+    tokens: &[u32],
+    context: u64,
+) -> Result<LossSum, EvalError> {
+    let (sequences, seq) = model.shape();
+    let mut windows = rolling(tokens.len() as u64, seq as u64, context).map_err(EvalError::Windows)?;
+    let mut inputs = vec![0; sequences * seq];
+    let mut targets = vec![IGNORED; sequences * seq];
+    let mut losses = vec![0.0; sequences * seq];
+    let mut sum = LossSum::default();
+    loop {
+        targets.fill(IGNORED);
+        let mut filled = 0;
+        for RollingWindow { input, targets: wanted } in windows.by_ref().take(sequences) {
+            let row = filled * seq;
+            let len = (input.end - input.start) as usize;
+            for (slot, position) in inputs[row..row + len].iter_mut().zip(input) {
+                *slot = position.checked_sub(1).map_or(prefix, |i| tokens[i as usize]);
+            }
+            let wanted = &tokens[wanted.start as usize..wanted.end as usize];
+            targets[row + len - wanted.len()..row + len].copy_from_slice(wanted);
+            filled += 1;
+        }
+        if filled == 0 {
+            return Ok(sum);
+        }
+        model.token_losses(&inputs, &targets, &mut losses)?;
+        for (&target, &loss) in targets.iter().zip(&losses) {
+            if target != IGNORED {
+                sum += LossSum { nats: f64::from(loss), scored: 1 };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
