@@ -1,0 +1,68 @@
+//! trace.json: valid when finished, and readable by viewers when cut.
+#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
+
+use bessemer_runlog::{RunLogError, Span, TRACE_FILE, Trace};
+use serde_json::{Value, json};
+use std::fs;
+
+fn span(name: &str, start_us: f64) -> Span<'_> {
+    let args = json!({ "step": 3 }).as_object().unwrap().clone();
+    Span { name, category: "compute", rank: 1, stream: 2, start_us, duration_us: 7.25, args }
+}
+
+#[test]
+fn a_finished_trace_is_the_array_of_its_events() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(TRACE_FILE);
+    let mut trace = Trace::create(&path).unwrap();
+    trace.name(1, None, "rank 1").unwrap();
+    trace.name(1, Some(2), "compute \"stream\"").unwrap();
+    trace.span(&span("forward", 0.5)).unwrap();
+    trace.span(&Span { args: Default::default(), ..span("backward", 1e12) }).unwrap();
+    trace.finish().unwrap();
+    let found: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let name = |what: &str, tid: u64, name: &str| json!({"ph": "M", "name": what, "pid": 1, "tid": tid, "args": {"name": name}});
+    let complete = |name: &str, ts: f64| json!({"ph": "X", "name": name, "cat": "compute", "pid": 1, "tid": 2, "ts": ts, "dur": 7.25});
+    let mut forward = complete("forward", 0.5);
+    forward["args"] = json!({ "step": 3 });
+    let wanted = json!([
+        name("process_name", 0, "rank 1"),
+        name("thread_name", 2, "compute \"stream\""),
+        forward,
+        complete("backward", 1e12),
+    ]);
+    assert_eq!(found, wanted);
+}
+
+#[test]
+fn an_empty_trace_is_an_empty_array() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(TRACE_FILE);
+    Trace::create(&path).unwrap().finish().unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&fs::read(&path).unwrap()).unwrap(), json!([]));
+}
+
+#[test]
+fn a_trace_of_a_killed_run_lacks_only_the_bracket() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(TRACE_FILE);
+    let mut trace = Trace::create(&path).unwrap();
+    for i in 0..100 {
+        trace.span(&span("step", f64::from(i))).unwrap();
+    }
+    trace.flush().unwrap();
+    std::mem::forget(trace);
+    let text = fs::read_to_string(&path).unwrap() + "]";
+    assert_eq!(serde_json::from_str::<Vec<Value>>(&text).unwrap().len(), 100);
+}
+
+#[test]
+fn times_that_json_lacks_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(TRACE_FILE);
+    let mut trace = Trace::create(&path).unwrap();
+    assert!(matches!(trace.span(&span("bad", f64::NAN)), Err(RunLogError::Record { .. })));
+    trace.span(&span("good", 1.0)).unwrap();
+    trace.finish().unwrap();
+    assert_eq!(serde_json::from_slice::<Vec<Value>>(&fs::read(&path).unwrap()).unwrap().len(), 1);
+}
