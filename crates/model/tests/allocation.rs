@@ -1,0 +1,81 @@
+//! A warm step allocates nothing, on no thread. Alone in its file: another test's allocations would be counted too.
+#![allow(unsafe_code, reason = "counting allocations means implementing GlobalAlloc")]
+
+mod tiny;
+
+use bessemer_arch::Model;
+use bessemer_model::{Cache, Purpose, StepContext, TokenBatch};
+use bessemer_optim::OptimConfig;
+use bessemer_tensor::Backend;
+use bessemer_tensor::null::NullBackend;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tiny::{adamw, context, decoder, models, scored, tokens};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is passed to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn allocations(work: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    work();
+    ALLOCATIONS.load(Ordering::Relaxed) - before
+}
+
+/// Allocations of two warm rounds of training, scoring and decoding.
+fn warm_rounds(b: &mut dyn Backend, model: &Model) -> u64 {
+    let mut d = decoder(b, model, 2, Purpose::Train);
+    let mut optimizer = adamw(b, &d, &OptimConfig::default());
+    let mut cache = Cache::new(b, &d, 2, 16).unwrap();
+    let (ids, targets) = tokens(5, 2);
+    let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
+    let mut per_token = vec![0.0; ids.len()];
+    let mut round = |step: u64| {
+        for accumulate in [false, true] {
+            let ctx = StepContext { accumulate, ..context(step, scored(&targets)) };
+            d.forward_backward(b, &batch, &ctx).unwrap();
+        }
+        optimizer.step(b, step + 1, 1e-3).unwrap();
+        d.loss(b, &batch, Some(&mut per_token)).unwrap();
+        cache.truncate(0);
+        d.decode(b, &mut cache, &ids[..10]).unwrap();
+        d.decode(b, &mut cache, &ids[..2]).unwrap();
+    };
+    round(0);
+    allocations(|| {
+        round(1);
+        round(2);
+    })
+}
+
+#[test]
+fn warm_steps_scoring_and_decoding_allocate_nothing() {
+    assert_eq!(allocations(|| drop(std::hint::black_box(vec![0u8; 10]))), 1, "the counter counts");
+    for (label, model) in models() {
+        let model = Model { dropout: 0.1, ..model };
+        assert_eq!(warm_rounds(&mut NullBackend::new(), &model), 0, "{label} on the null backend");
+    }
+}
