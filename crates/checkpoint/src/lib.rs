@@ -1,6 +1,6 @@
 //! Checkpoints: a directory of safetensors files and a manifest that is written last.
 //!
-//! [`Store`] saves, lists, verifies, loads and removes checkpoints.
+//! [`Store`] saves, lists, verifies, loads and removes checkpoints; [`hf`] writes and reads the layout of Hugging Face.
 //! The format and what a crash may leave behind are specified in this crate's README.
 //!
 //! - A reader never takes a part of a checkpoint for a whole one, a power cut included (see [`Store::save`]).
@@ -37,8 +37,10 @@ mod element;
 mod error;
 pub mod format;
 pub mod fs;
+pub mod hf;
 mod load;
 mod manifest;
+mod publish;
 mod retention;
 mod save;
 mod slices;
@@ -48,7 +50,7 @@ mod store;
 pub use compare::{MatchReport, ShapeMismatch};
 pub use config::{SaveConfig, SaveConfigError};
 pub use error::{CheckpointError, Result, Skipped, SourceError};
-pub use load::Loaded;
+pub use load::{Loaded, LoadedTensors};
 pub use manifest::{
     FileRecord, MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, SliceRecord, TensorRecord, VERSION,
 };

@@ -1,11 +1,12 @@
 //! Loading: nothing is used before every byte of every file has been held against its checksum.
 
 use crate::compare::MatchReport;
-use crate::error::{At, CheckpointError, Result};
+use crate::error::{At, CheckpointError, Result, SourceError};
 use crate::format::SafetensorsFile;
 use crate::fs::{FileSystem, OsFileSystem, ReadFile};
 use crate::manifest::{FileRecord, Manifest, TensorRecord};
 use crate::slices;
+use crate::source::{TensorSource, TensorSpec};
 use crate::store::{open_part, read_manifest};
 use bessemer_tensor::host::HostTensor;
 use std::collections::HashMap;
@@ -124,6 +125,14 @@ impl Loaded {
         Err(CheckpointError::TensorsDiffer { path: self.path.clone(), report })
     }
 
+    /// The tensors for which `scope` is true, as a source.
+    pub fn tensors(&self, scope: impl Fn(&str) -> bool) -> LoadedTensors<'_> {
+        let specs = self.manifest.tensors.iter().filter(|t| scope(&t.name));
+        let specs =
+            specs.map(|t| TensorSpec { name: t.name.clone(), shape: t.shape.clone(), dtype: t.dtype });
+        LoadedTensors { loaded: self, specs: specs.collect() }
+    }
+
     fn require(&self, name: &str) -> Result<&TensorRecord> {
         self.tensor(name).ok_or_else(|| CheckpointError::Tensor {
             file: self.path.clone(),
@@ -145,6 +154,22 @@ impl Loaded {
             }
         }
         Ok(())
+    }
+}
+
+/// Tensors of a loaded checkpoint as the source of another save or of an export.
+pub struct LoadedTensors<'a> {
+    loaded: &'a Loaded,
+    specs: Vec<TensorSpec>,
+}
+
+impl TensorSource for LoadedTensors<'_> {
+    fn specs(&self) -> &[TensorSpec] {
+        &self.specs
+    }
+
+    fn fill(&mut self, index: usize, values: &mut [f32]) -> std::result::Result<(), SourceError> {
+        Ok(self.loaded.read_into(&self.specs[index].name, values)?)
     }
 }
 

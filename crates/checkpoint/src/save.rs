@@ -13,11 +13,11 @@
 
 use crate::error::{At, CheckpointError, Result};
 use crate::format::{Layout, split, write_file};
-use crate::fs::{create_dir_durably, remove_tree};
+use crate::fs::create_dir_durably;
 use crate::manifest::{FileRecord, MANIFEST_NAME, Manifest, SliceRecord, TensorRecord};
+use crate::publish::{Unfinished, publish};
 use crate::source::TensorSource;
 use crate::store::Store;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -86,16 +86,12 @@ impl Store {
 
         let partial = self.hidden(request.step, "partial");
         let written = self.write_all(&partial, &files, total, &mut request);
-        let bytes = match written.and_then(|bytes| self.publish(&partial, request.step).map(|()| bytes)) {
-            Ok(bytes) => bytes,
-            Err(Unfinished { error, discard }) => {
-                if discard {
-                    // Best effort: the next save sweeps what stays.
-                    let _ = remove_tree(self.fs.as_ref(), &partial);
-                }
-                return Err(error);
-            }
-        };
+        let published = written.and_then(|bytes| {
+            let aside = self.hidden(request.step, "replaced");
+            publish(self.fs.as_ref(), &partial, &self.path(request.step), &aside)?;
+            Ok(bytes)
+        });
+        let bytes = published.map_err(|unfinished| unfinished.clean(self.fs.as_ref(), &partial))?;
         Ok(SaveReport {
             path: self.path(request.step),
             bytes,
@@ -147,57 +143,6 @@ impl Store {
         file.sync().at("sync", &path)?;
         fs.sync_dir(partial).at("sync", partial)?;
         Ok(total + bytes.len() as u64)
-    }
-
-    /// Gives the finished directory its name, durably.
-    fn publish(&self, partial: &Path, step: u64) -> std::result::Result<(), Unfinished> {
-        let fs = self.fs.as_ref();
-        let target = self.path(step);
-        let old = if fs.kind(&target).at("look for", &target)?.is_none() {
-            fs.rename(partial, &target).at("rename", partial)?;
-            None
-        } else {
-            match fs.exchange(partial, &target) {
-                Ok(()) => Some(partial.to_path_buf()),
-                Err(e) if e.kind() == io::ErrorKind::Unsupported => {
-                    // Two renames; a crash between them costs this step's old checkpoint only until the next save,
-                    // whose sweep gives it back its name.
-                    let aside = self.hidden(step, "replaced");
-                    fs.rename(&target, &aside).at("rename", &target)?;
-                    if let Err(e) = fs.rename(partial, &target) {
-                        let _ = fs.rename(&aside, &target);
-                        return Err(e).at("rename", partial)?;
-                    }
-                    Some(aside)
-                }
-                Err(e) => return Err(e).at("exchange", partial)?,
-            }
-        };
-        // From here on nothing may be removed unless the new name is durable.
-        fs.sync_dir(&self.dir).at("sync", &self.dir).map_err(Unfinished::keep)?;
-        if let Some(old) = old {
-            // Best effort: the next save sweeps what stays.
-            let _ = remove_tree(fs, &old);
-        }
-        Ok(())
-    }
-}
-
-/// A save that did not finish, and whether its hidden directory is to be removed.
-struct Unfinished {
-    error: CheckpointError,
-    discard: bool,
-}
-
-impl Unfinished {
-    fn keep(error: CheckpointError) -> Self {
-        Unfinished { error, discard: false }
-    }
-}
-
-impl From<CheckpointError> for Unfinished {
-    fn from(error: CheckpointError) -> Self {
-        Unfinished { error, discard: true }
     }
 }
 

@@ -287,7 +287,7 @@ impl Store {
 }
 
 /// Whether another process of this number lives on this machine. Our own number can only be a leftover.
-fn is_alive(pid: u32) -> bool {
+pub(crate) fn is_alive(pid: u32) -> bool {
     if pid == std::process::id() {
         return false;
     }

@@ -69,11 +69,6 @@ impl SafetensorsFile {
         self.data_start
     }
 
-    /// The open file.
-    pub(crate) fn file(&self) -> &dyn ReadFile {
-        self.file.as_ref()
-    }
-
     /// Reads elements `first .. first + values.len()` of a tensor as f32.
     ///
     /// Errors if the tensor has no such elements, a type that Bessemer does not compute with, or cannot be read.

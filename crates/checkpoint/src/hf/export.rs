@@ -1,0 +1,352 @@
+//! Writing a directory that `transformers` loads.
+
+use super::layout::{LM_HEAD, Mapped, Style, take_rows};
+use super::{gpt2, llama};
+use crate::compare::MatchReport;
+use crate::error::{At, CheckpointError, Result, SourceError};
+use crate::format::{Layout, split, write_file};
+use crate::fs::{EntryKind, FileSystem, OsFileSystem, create_dir_durably, parent_of, remove_tree};
+use crate::manifest::check_file_name;
+use crate::publish::{Unfinished, publish};
+use crate::source::{TensorSource, TensorSpec};
+use bessemer_arch::Model;
+use bessemer_units::DType;
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// What to export.
+pub struct HfExport<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// Its parameters under their canonical names ([`Model::params`]); tensors of other names are left out.
+    pub tensors: &'a mut dyn TensorSource,
+    /// Type of the weights in the files: f32, bf16 or f16.
+    pub dtype: DType,
+    /// Rows of the vocabulary that are written: the tokenizer's size, where the model's is padded. `None`: all.
+    pub vocab_size: Option<usize>,
+    /// Token at the beginning of a text, if the tokenizer has one.
+    pub bos_token_id: Option<u32>,
+    /// Token at the end of a text, if the tokenizer has one.
+    pub eos_token_id: Option<u32>,
+    /// Further files by name, e.g. tokenizer.json and tokenizer_config.json.
+    pub extra_files: Vec<(String, Vec<u8>)>,
+    /// Largest tensor file in bytes; above it the weights are cut into files with an index.
+    pub max_file_bytes: u64,
+    /// Replace an earlier export at the same place.
+    pub overwrite: bool,
+    /// Told (done, total) bytes while writing.
+    pub progress: &'a mut dyn FnMut(u64, u64),
+}
+
+/// A finished export.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HfExportReport {
+    /// The directory.
+    pub path: PathBuf,
+    /// Class that loads it, e.g. "LlamaForCausalLM".
+    pub architecture: &'static str,
+    /// Bytes of the tensor files.
+    pub bytes: u64,
+    /// Its files.
+    pub files: Vec<String>,
+    /// What was expressed in another way than here.
+    pub notes: Vec<String>,
+}
+
+const CONFIG: &str = "config.json";
+const GENERATION_CONFIG: &str = "generation_config.json";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Writes `dir` so that it is there entirely or not at all. A directory that exists must be empty, or, with
+/// `overwrite`, hold files only and a config.json among them.
+pub fn export_hf(dir: &Path, request: HfExport<'_>) -> Result<HfExportReport> {
+    export_hf_on(&OsFileSystem, dir, request)
+}
+
+/// [`export_hf`] on another file system.
+pub fn export_hf_on(fs: &dyn FileSystem, dir: &Path, request: HfExport<'_>) -> Result<HfExportReport> {
+    let wrong = |problem: String| CheckpointError::HuggingFace { path: dir.into(), problem };
+    let style = choose_style(request.model).map_err(wrong)?;
+    let mut model = request.model.clone();
+    let mut notes = Vec::new();
+    if let Some(v) = request.vocab_size.filter(|v| *v != model.vocab_size) {
+        if v == 0 || v > model.vocab_size {
+            return Err(wrong(format!("vocabulary of {v} rows wanted, the model has {}", model.vocab_size)));
+        }
+        notes.push(format!("the vocabulary was cut from {} to {v} rows", model.vocab_size));
+        model.vocab_size = v;
+    }
+    for (what, id) in [("bos", request.bos_token_id), ("eos", request.eos_token_id)] {
+        if let Some(id) = id.filter(|id| *id as usize >= model.vocab_size) {
+            return Err(wrong(format!(
+                "{what} token {id} is outside the vocabulary of {}",
+                model.vocab_size
+            )));
+        }
+    }
+    if !request.dtype.is_float() {
+        return Err(wrong(format!("weights as {} wanted; use f32, bf16 or f16", request.dtype)));
+    }
+    if style == Style::Gpt2 && !model.bias {
+        notes.push("GPT-2 has biases everywhere; this model has none, so they are written as zeros".into());
+    }
+    for (name, _) in &request.extra_files {
+        check_file_name(name).map_err(wrong)?;
+        if [CONFIG, GENERATION_CONFIG, INDEX].contains(&name.as_str()) || name.ends_with(".safetensors") {
+            return Err(wrong(format!("extra file {name:?} is one that the export itself writes")));
+        }
+    }
+    let mut weights = Weights::new(dir, style, &model, request.model, request.dtype, request.tensors)?;
+    check_target(fs, dir, request.overwrite)?;
+
+    let parent = parent_of(dir);
+    create_dir_durably(fs, parent).at("create", parent)?;
+    let name =
+        dir.file_name().and_then(|n| n.to_str()).ok_or_else(|| wrong("wanted a directory name".into()))?;
+    sweep(fs, parent, name);
+    let hidden = |purpose: &str| parent.join(format!(".{name}.{purpose}-{}", std::process::id()));
+    let partial = hidden("partial");
+
+    let mut config = match style {
+        Style::Gpt2 => gpt2::config(&model),
+        Style::Llama => llama::config(&model),
+    };
+    let tokens = [("bos_token_id", request.bos_token_id), ("eos_token_id", request.eos_token_id)];
+    let mut generation = Map::new();
+    generation.insert("_from_model_config".into(), json!(true));
+    for (key, id) in tokens {
+        // Null and not absent: the classes' defaults are ids of other vocabularies.
+        config.insert(key.into(), json!(id));
+        if let Some(id) = id {
+            generation.insert(key.into(), json!(id));
+        }
+    }
+    let dtype = match request.dtype {
+        DType::Bf16 => "bfloat16",
+        DType::F16 => "float16",
+        _ => "float32",
+    };
+    // The name before version 5 and since.
+    config.insert("torch_dtype".into(), json!(dtype));
+    config.insert("dtype".into(), json!(dtype));
+    config.insert("use_cache".into(), json!(true));
+
+    let mut small = vec![
+        (CONFIG.to_string(), pretty(&Value::Object(config))?),
+        (GENERATION_CONFIG.to_string(), pretty(&Value::Object(generation))?),
+    ];
+    small.extend(request.extra_files);
+    let written = write_all(fs, &partial, &mut weights, small, request.max_file_bytes, request.progress)
+        .and_then(|w| publish(fs, &partial, dir, &hidden("replaced")).map(|()| w));
+    let (bytes, files) = written.map_err(|unfinished| unfinished.clean(fs, &partial))?;
+    let architecture = match style {
+        Style::Gpt2 => "GPT2LMHeadModel",
+        Style::Llama => "LlamaForCausalLM",
+    };
+    Ok(HfExportReport { path: dir.into(), architecture, bytes, files, notes })
+}
+
+/// The architecture that can express the model, or what stands in the way of each.
+fn choose_style(model: &Model) -> std::result::Result<Style, String> {
+    let (gpt2, llama) = (gpt2::obstacles(model), llama::obstacles(model));
+    if gpt2.is_empty() {
+        return Ok(Style::Gpt2);
+    }
+    if llama.is_empty() {
+        return Ok(Style::Llama);
+    }
+    Err(format!(
+        "no Hugging Face architecture known here expresses this model. In the way of GPT2LMHeadModel: {}. In the way of LlamaForCausalLM: {}",
+        gpt2.join(", "),
+        llama.join(", ")
+    ))
+}
+
+/// An existing target is replaced only if it looks like an earlier export: never a directory with directories in it.
+fn check_target(fs: &dyn FileSystem, dir: &Path, overwrite: bool) -> Result<()> {
+    let wrong =
+        |problem: &str| Err(CheckpointError::HuggingFace { path: dir.into(), problem: problem.into() });
+    match fs.kind(dir).at("look for", dir)? {
+        None => return Ok(()),
+        Some(EntryKind::Directory) => {}
+        Some(_) => return wrong("exists and is not a directory; choose another place"),
+    }
+    let entries = fs.list_dir(dir).at("list", dir)?;
+    if entries.is_empty() {
+        return Ok(());
+    }
+    if !overwrite {
+        return wrong("exists and is not empty; choose another place, or allow overwriting");
+    }
+    let export = entries.iter().all(|e| e.1 == EntryKind::File) && entries.iter().any(|e| e.0 == CONFIG);
+    if export { Ok(()) } else { wrong("exists and does not look like an export; it is not overwritten") }
+}
+
+/// Removes what interrupted exports to the same place left. Best effort.
+fn sweep(fs: &dyn FileSystem, parent: &Path, name: &str) {
+    for (entry, kind) in fs.list_dir(parent).unwrap_or_default() {
+        let pid = entry
+            .strip_prefix('.')
+            .and_then(|e| e.strip_prefix(name))
+            .and_then(|e| e.strip_prefix(".partial-"))
+            .and_then(|pid| pid.parse().ok());
+        if kind == EntryKind::Directory && pid.is_some_and(|pid| !crate::store::is_alive(pid)) {
+            let _ = remove_tree(fs, &parent.join(entry));
+        }
+    }
+}
+
+fn pretty(value: &Value) -> Result<Vec<u8>> {
+    let mut bytes = serde_json::to_vec_pretty(value)
+        .map_err(|e| CheckpointError::HuggingFace { path: CONFIG.into(), problem: e.to_string() })?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+/// Writes and syncs everything into `partial`; gives the bytes of the tensor files and all names.
+fn write_all(
+    fs: &dyn FileSystem,
+    partial: &Path,
+    weights: &mut Weights<'_>,
+    mut small: Vec<(String, Vec<u8>)>,
+    max_file_bytes: u64,
+    progress: &mut dyn FnMut(u64, u64),
+) -> std::result::Result<(u64, Vec<String>), Unfinished> {
+    let wrong = |problem: String| CheckpointError::HuggingFace { path: partial.into(), problem };
+    fs.create_dir(partial).at("create", partial).map_err(Unfinished::keep)?;
+    let groups = split(weights.specs(), max_file_bytes);
+    let count = groups.len();
+    let mut planned = Vec::new();
+    for (i, members) in groups.iter().enumerate() {
+        let name = match count {
+            1 => "model.safetensors".to_string(),
+            _ => format!("model-{:05}-of-{count:05}.safetensors", i + 1),
+        };
+        planned.push((name, Layout::plan(weights.specs(), members, &[("format", "pt")]).map_err(wrong)?));
+    }
+    let total: u64 = planned.iter().map(|p| p.1.bytes).sum();
+    if count > 1 {
+        let mut map = Map::new();
+        let mut size = 0;
+        for (name, layout) in &planned {
+            for (i, _, bytes) in &layout.tensors {
+                map.insert(weights.specs()[*i].name.clone(), json!(name));
+                size += bytes;
+            }
+        }
+        map.sort_keys();
+        small.push((INDEX.into(), pretty(&json!({"metadata": {"total_size": size}, "weight_map": map}))?));
+    }
+    let (mut done, mut names) = (0, Vec::new());
+    for (name, layout) in planned {
+        let path = partial.join(&name);
+        let mut file = fs.create_file(&path).at("create", &path)?;
+        let mut advance = |n: u64| {
+            done += n;
+            progress(done, total);
+        };
+        write_file(file.as_mut(), &path, &layout, weights, &mut advance)?;
+        names.push(name);
+    }
+    for (name, bytes) in small {
+        let path = partial.join(&name);
+        let mut file = fs.create_file(&path).at("create", &path)?;
+        file.write_all(&bytes).at("write", &path)?;
+        file.sync().at("sync", &path)?;
+        names.push(name);
+    }
+    fs.sync_dir(partial).at("sync", partial)?;
+    Ok((total, names))
+}
+
+/// What one tensor of the files is made of.
+enum Origin {
+    /// Rows of a parameter: index into `mapped`, first row, rows, transposed.
+    Rows { parameter: usize, first: usize, rows: usize, transposed: bool },
+    /// A bias that the model does not have.
+    Zeros,
+}
+
+/// The tensors of the files, made one at a time out of the model's parameters.
+struct Weights<'a> {
+    source: &'a mut dyn TensorSource,
+    mapped: Vec<Mapped>,
+    /// Position in `source` of each mapped parameter.
+    positions: Vec<usize>,
+    specs: Vec<TensorSpec>,
+    origins: Vec<Origin>,
+    /// The parameter read last: a fused one gives several tensors in a row.
+    cached: Option<(usize, Vec<f32>)>,
+}
+
+impl<'a> Weights<'a> {
+    /// `model` has the vocabulary that is written, `full` that of the source.
+    fn new(
+        dir: &Path,
+        style: Style,
+        model: &Model,
+        full: &Model,
+        dtype: DType,
+        source: &'a mut dyn TensorSource,
+    ) -> Result<Weights<'a>> {
+        let params = full.params();
+        let found: HashMap<&str, usize> =
+            source.specs().iter().enumerate().map(|(i, s)| (s.name.as_str(), i)).collect();
+        let report = MatchReport::compare(
+            params.iter().map(|p| (p.name.as_str(), &p.shape[..])),
+            source.specs().iter().map(|s| (s.name.as_str(), &s.shape[..])),
+        );
+        if !report.missing.is_empty() || !report.shape_mismatch.is_empty() {
+            return Err(CheckpointError::TensorsDiffer { path: dir.into(), report });
+        }
+        let positions = params.iter().map(|p| found[p.name.as_str()]).collect();
+        let mapped = style.map(model);
+        let (mut specs, mut origins) = (Vec::new(), Vec::new());
+        for (parameter, m) in mapped.iter().enumerate() {
+            let mut first = 0;
+            for p in &m.parts {
+                specs.push(TensorSpec { name: style.full_name(&p.name), shape: m.part_shape(p), dtype });
+                origins.push(Origin::Rows { parameter, first, rows: p.rows, transposed: p.transposed });
+                first += p.rows;
+            }
+        }
+        if style == Style::Gpt2 && !model.bias {
+            let with = Model { bias: true, ..model.clone() };
+            for m in style.map(&with).iter().filter(|m| m.name.ends_with(".bias")) {
+                for p in m.parts.iter().filter(|p| p.name != LM_HEAD) {
+                    specs.push(TensorSpec { name: style.full_name(&p.name), shape: m.part_shape(p), dtype });
+                    origins.push(Origin::Zeros);
+                }
+            }
+        }
+        Ok(Weights { source, mapped, positions, specs, origins, cached: None })
+    }
+}
+
+impl TensorSource for Weights<'_> {
+    fn specs(&self) -> &[TensorSpec] {
+        &self.specs
+    }
+
+    fn fill(&mut self, index: usize, values: &mut [f32]) -> std::result::Result<(), SourceError> {
+        let Origin::Rows { parameter, first, rows, transposed } = self.origins[index] else {
+            values.fill(0.0);
+            return Ok(());
+        };
+        if self.cached.as_ref().is_none_or(|c| c.0 != parameter) {
+            let position = self.positions[parameter];
+            let len =
+                self.source.specs()[position].checked_len().ok_or("the size of the tensor overflows")?;
+            let mut whole = self.cached.take().map(|c| c.1).unwrap_or_default();
+            whole.clear();
+            whole.resize(len, 0.0);
+            self.source.fill(position, &mut whole)?;
+            self.cached = Some((parameter, whole));
+        }
+        if let Some((_, whole)) = &self.cached {
+            take_rows(whole, first, rows, self.mapped[parameter].columns(), transposed, values);
+        }
+        Ok(())
+    }
+}

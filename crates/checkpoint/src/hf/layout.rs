@@ -1,0 +1,176 @@
+//! Where each parameter of a model stands in Hugging Face files: one table for writing and reading.
+
+use bessemer_arch::Model;
+
+/// A stretch of rows of a parameter that is a tensor of its own in the files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Name without the base prefix ("transformer.", "model.").
+    pub(crate) name: String,
+    /// Rows (elements of a vector) of the parameter that it holds, after those of the parts before it.
+    pub(crate) rows: usize,
+    /// Stored as `[inputs, outputs]` (`Conv1D`).
+    pub(crate) transposed: bool,
+}
+
+/// A parameter of [`Model::params`] and the tensors that hold it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mapped {
+    /// Canonical name.
+    pub(crate) name: String,
+    /// Canonical shape.
+    pub(crate) shape: Vec<usize>,
+    /// Its parts, in row order.
+    pub(crate) parts: Vec<Part>,
+}
+
+impl Mapped {
+    /// Columns of a row; 1 for a vector.
+    pub(crate) fn columns(&self) -> usize {
+        self.shape[1..].iter().product()
+    }
+
+    /// Shape of one part in the files.
+    pub(crate) fn part_shape(&self, part: &Part) -> Vec<usize> {
+        match self.shape[..] {
+            [_, cols] if part.transposed => vec![cols, part.rows],
+            [_, cols] => vec![part.rows, cols],
+            _ => vec![part.rows],
+        }
+    }
+}
+
+/// A family of Hugging Face models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Style {
+    Gpt2,
+    Llama,
+}
+
+/// Name of the output projection, which never takes the base prefix.
+pub(crate) const LM_HEAD: &str = "lm_head.weight";
+
+impl Style {
+    /// Prefix of the tensors of the model without its output projection.
+    pub(crate) fn prefix(self) -> &'static str {
+        match self {
+            Style::Gpt2 => "transformer.",
+            Style::Llama => "model.",
+        }
+    }
+
+    /// Full name in the files of a model with output projection.
+    pub(crate) fn full_name(self, name: &str) -> String {
+        if name == LM_HEAD { name.into() } else { format!("{}{name}", self.prefix()) }
+    }
+
+    /// Tensors that hold no parameter: masks and tables that the code recomputes.
+    pub(crate) fn is_ignored(self, name: &str) -> bool {
+        match self {
+            Style::Gpt2 => {
+                name.starts_with("h.")
+                    && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"))
+            }
+            Style::Llama => name.ends_with("rotary_emb.inv_freq"),
+        }
+    }
+
+    /// The table for a model.
+    pub(crate) fn map(self, model: &Model) -> Vec<Mapped> {
+        let of = |name: &str| match self {
+            Style::Gpt2 => super::gpt2::parts(model, name),
+            Style::Llama => super::llama::parts(model, name),
+        };
+        model
+            .params()
+            .into_iter()
+            .map(|p| Mapped { parts: of(&p.name), name: p.name, shape: p.shape })
+            .collect()
+    }
+}
+
+/// Splits "layers.{i}.rest" into (i, rest).
+pub(crate) fn layer_of(name: &str) -> Option<(&str, &str)> {
+    name.strip_prefix("layers.")?.split_once('.')
+}
+
+/// Copies rows `first .. first + rows` of a row-major matrix with `columns` columns into `out`, as they are or
+/// transposed.
+pub(crate) fn take_rows(
+    whole: &[f32],
+    first: usize,
+    rows: usize,
+    columns: usize,
+    transposed: bool,
+    out: &mut [f32],
+) {
+    let part = &whole[first * columns..(first + rows) * columns];
+    if transposed { transpose(part, rows, columns, out) } else { out.copy_from_slice(part) }
+}
+
+/// The inverse of [`take_rows`].
+pub(crate) fn put_rows(
+    part: &[f32],
+    first: usize,
+    rows: usize,
+    columns: usize,
+    transposed: bool,
+    whole: &mut [f32],
+) {
+    let out = &mut whole[first * columns..(first + rows) * columns];
+    if transposed { transpose(part, columns, rows, out) } else { out.copy_from_slice(part) }
+}
+
+/// Transposes `rows` x `columns` into `columns` x `rows`, in blocks that fit the nearest cache.
+fn transpose(from: &[f32], rows: usize, columns: usize, to: &mut [f32]) {
+    const BLOCK: usize = 32;
+    for r0 in (0..rows).step_by(BLOCK) {
+        for c0 in (0..columns).step_by(BLOCK) {
+            for r in r0..(r0 + BLOCK).min(rows) {
+                for c in c0..(c0 + BLOCK).min(columns) {
+                    to[c * rows + r] = from[r * columns + c];
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_arch::named;
+    use std::collections::HashSet;
+
+    #[test]
+    fn the_parts_of_a_parameter_are_all_its_rows_under_distinct_names() {
+        for (style, name) in [(Style::Gpt2, "gpt2"), (Style::Llama, "llama"), (Style::Llama, "llama-8b")] {
+            let mut model = named(name).unwrap();
+            model.tied_embeddings = false;
+            let mut names = HashSet::new();
+            for m in style.map(&model) {
+                assert_eq!(m.parts.iter().map(|p| p.rows).sum::<usize>(), m.shape[0], "{name} {}", m.name);
+                for p in m.parts {
+                    assert!(names.insert(p.name.clone()), "{name} {} twice", p.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn put_is_the_inverse_of_take() {
+        let (rows, columns) = (67, 45);
+        let whole: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
+        for transposed in [false, true] {
+            let mut back = vec![0.0; whole.len()];
+            for (first, n) in [(0, 40), (40, 27)] {
+                let mut part = vec![0.0; n * columns];
+                take_rows(&whole, first, n, columns, transposed, &mut part);
+                if transposed {
+                    assert_eq!(part[3 * n + 2], whole[(first + 2) * columns + 3]);
+                }
+                put_rows(&part, first, n, columns, transposed, &mut back);
+            }
+            assert_eq!(back, whole);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Llama as `LlamaForCausalLM` has it; `MistralForCausalLM` without sliding window is the same.
+//!
+//! Always RMSNorm, rotary positions in the halves layout and a gated feed-forward block. Biases of attention and of the
+//! feed-forward block are two switches there and one here: a missing half is read as zeros, which compute the same.
+
+use super::fields::Fields;
+use super::layout::{LM_HEAD, Part, layer_of};
+use crate::error::Result;
+use bessemer_arch::{ActivationChoice, MlpKind, Model, ModelConfig, NormChoice, PositionChoice};
+use serde_json::{Map, Value, json};
+
+/// (Bessemer, names of the gate's function in config.json; the first is written).
+const ACTIVATIONS: [(ActivationChoice, &[&str]); 2] = [
+    (ActivationChoice::Swiglu, &["silu", "swish"]),
+    (ActivationChoice::Geglu, &["gelu_pytorch_tanh", "gelu_new"]),
+];
+
+/// Why the architecture cannot express a model; empty if it can.
+pub(super) fn obstacles(m: &Model) -> Vec<String> {
+    let mut list = Vec::new();
+    let mut need = |ok: bool, text: &str| {
+        if !ok {
+            list.push(text.to_string());
+        }
+    };
+    need(m.norm == NormChoice::RmsNorm, "norm = layernorm (Llama has rmsnorm)");
+    need(m.positions == PositionChoice::Rope, "positions = learned (Llama has rope)");
+    need(m.mlp() == MlpKind::Gated, "an activation without gate (Llama has swiglu or geglu)");
+    list
+}
+
+/// The keys of config.json.
+pub(super) fn config(m: &Model) -> Map<String, Value> {
+    let activation = ACTIVATIONS.iter().find(|a| a.0 == m.activation).map(|a| a.1[0]);
+    let value = json!({
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": m.vocab_size,
+        "hidden_size": m.width,
+        "intermediate_size": m.ffn_width,
+        "num_hidden_layers": m.layers,
+        "num_attention_heads": m.heads,
+        "num_key_value_heads": m.kv_heads,
+        "head_dim": m.head_dim,
+        "hidden_act": activation,
+        "max_position_embeddings": m.context,
+        "rms_norm_eps": m.norm_eps,
+        // The old and the new place of the same number: readers know one or the other.
+        "rope_theta": m.rope_theta,
+        "rope_scaling": null,
+        "rope_parameters": {"rope_type": "default", "rope_theta": m.rope_theta},
+        "attention_bias": m.bias,
+        "mlp_bias": m.bias,
+        "attention_dropout": m.dropout,
+        "initializer_range": m.init_std,
+        "tie_word_embeddings": m.tied_embeddings,
+    });
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+/// Which biases the files do not have although the model here has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct AbsentBiases {
+    pub(super) attention: bool,
+    pub(super) mlp: bool,
+}
+
+/// The model that a config.json means, which biases are zero, and remarks for people.
+pub(super) fn read_config(f: &Fields, mistral: bool) -> Result<(ModelConfig, AbsentBiases, Vec<String>)> {
+    let context = f.required("max_position_embeddings")?;
+    if mistral {
+        // The class's default is a window of 4096, only an explicit null turns it off.
+        let window = if f.has("sliding_window") { f.uint("sliding_window")? } else { Some(4096) };
+        if let Some(w) = window.filter(|w| *w < context) {
+            return Err(f.refuse(format!(
+                "sliding_window: {w} of {context} positions; Bessemer's attention reads all of them. Set it to null only if you accept other results"
+            )));
+        }
+    }
+    f.only("partial_rotary_factor", &json!(1.0))?;
+    let theta = rope_theta(f)?;
+    let name = f.str("hidden_act")?.unwrap_or("silu");
+    let activation = ACTIVATIONS.iter().find(|a| a.1.contains(&name)).map(|a| a.0);
+    let activation = activation.ok_or_else(|| {
+        f.refuse(format!("hidden_act: {name:?} is not known here; known: silu, gelu_pytorch_tanh"))
+    })?;
+    let (attention, mlp) = (f.bool("attention_bias")?.unwrap_or(false), f.bool("mlp_bias")?.unwrap_or(false));
+    let bias = attention || mlp;
+    let absent = AbsentBiases { attention: bias && !attention, mlp: bias && !mlp };
+    let mut notes = Vec::new();
+    if absent.attention || absent.mlp {
+        notes.push("only some layers have biases in the files; the others get biases of zero".into());
+    }
+    let (width, heads) = (f.required("hidden_size")?, f.required("num_attention_heads")?);
+    let config = ModelConfig {
+        architecture: "llama".into(),
+        vocab_size: f.required("vocab_size")?,
+        layers: Some(f.required("num_hidden_layers")?),
+        width: Some(width),
+        heads: Some(heads),
+        kv_heads: Some(f.uint("num_key_value_heads")?.unwrap_or(if mistral { 8 } else { heads })),
+        head_dim: f.uint("head_dim")?,
+        ffn_width: Some(f.required("intermediate_size")?),
+        context: Some(context),
+        norm: Some(NormChoice::RmsNorm),
+        norm_eps: Some(f.float("rms_norm_eps")?.unwrap_or(1e-6)),
+        activation: Some(activation),
+        positions: Some(PositionChoice::Rope),
+        rope_theta: Some(theta),
+        bias: Some(bias),
+        tied_embeddings: Some(f.bool("tie_word_embeddings")?.unwrap_or(false)),
+        dropout: f.float("attention_dropout")?.unwrap_or(0.0),
+        init_std: f.float("initializer_range")?.unwrap_or(0.02),
+    };
+    Ok((config, absent, notes))
+}
+
+/// Base of the rotary angles, from the old keys or the new one; any scaling of the angles is refused.
+fn rope_theta(f: &Fields) -> Result<f64> {
+    let mut theta = f.float("rope_theta")?;
+    for key in ["rope_scaling", "rope_parameters"] {
+        let Some(value) = f.get(key) else { continue };
+        let Value::Object(map) = value else {
+            return Err(f.refuse(format!("{key}: wanted an object or null, found {value}")));
+        };
+        for (inner, v) in map {
+            match (inner.as_str(), v) {
+                ("rope_type" | "type", Value::String(s)) if s == "default" => {}
+                ("rope_theta", Value::Number(n)) => {
+                    let n = n.as_f64();
+                    if key == "rope_parameters" && theta.is_some() && theta != n {
+                        return Err(f.refuse("rope_theta and rope_parameters.rope_theta differ".into()));
+                    }
+                    theta = n;
+                }
+                ("partial_rotary_factor", v) if v.as_f64() == Some(1.0) => {}
+                (_, Value::Null) => {}
+                _ => {
+                    return Err(f.refuse(format!(
+                        "{key}.{inner}: {v} is a scaling of rotary positions that Bessemer does not have; without it the results would differ, so nothing was imported"
+                    )));
+                }
+            }
+        }
+    }
+    Ok(theta.unwrap_or(10_000.0))
+}
+
+/// The tensors that hold a parameter.
+pub(super) fn parts(m: &Model, name: &str) -> Vec<Part> {
+    let part = |name: String, rows: usize| Part { name, rows, transposed: false };
+    match name {
+        "embed.tokens" => return vec![part("embed_tokens.weight".into(), m.vocab_size)],
+        "head.weight" => return vec![part(LM_HEAD.into(), m.vocab_size)],
+        "final_norm.weight" => return vec![part("norm.weight".into(), m.width)],
+        _ => {}
+    }
+    let Some((layer, rest)) = layer_of(name) else { return Vec::new() };
+    let Some((module, kind)) = rest.rsplit_once('.') else { return Vec::new() };
+    let (queries, keys) = (m.heads * m.head_dim, m.kv_heads * m.head_dim);
+    let list: &[(&str, usize)] = match module {
+        "attention_norm" => &[("input_layernorm", m.width)],
+        "mlp_norm" => &[("post_attention_layernorm", m.width)],
+        "attention.qkv" => {
+            &[("self_attn.q_proj", queries), ("self_attn.k_proj", keys), ("self_attn.v_proj", keys)]
+        }
+        "attention.out" => &[("self_attn.o_proj", m.width)],
+        "mlp.gate_up" => &[("mlp.gate_proj", m.ffn_width), ("mlp.up_proj", m.ffn_width)],
+        "mlp.down" => &[("mlp.down_proj", m.width)],
+        _ => return Vec::new(),
+    };
+    list.iter().map(|(theirs, rows)| part(format!("layers.{layer}.{theirs}.{kind}"), *rows)).collect()
+}
