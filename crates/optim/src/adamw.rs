@@ -150,8 +150,9 @@ impl AdamW {
     }
 
     fn update_op(&self, slot: &Slot, t: u64, lr: f64, grad_scale: f64) -> op::Op {
-        // powf, not powi: t may pass i32. In f64, so that 1 - b2^1 keeps its digits.
-        let correction = |beta: f64| (1.0 - beta.powf(t as f64)) as f32;
+        // From the rounded beta that the device multiplies with: 1 - 0.999 differs by 1e-5 from its value in f32, which
+        // would bias the first steps. In f64 and by powf, so that no t is too large.
+        let correction = |beta: f64| (1.0 - f64::from(beta as f32).powf(t as f64)) as f32;
         op::AdamW {
             param: slot.param.value,
             master: slot.master,
