@@ -1,0 +1,250 @@
+//! From a configuration to a finished corpus on disk.
+
+use crate::config::{CorpusConfig, SplitBy};
+use crate::dedup::exact;
+use crate::error::{Error, Result};
+use crate::execute::Executor;
+use crate::output::attribution;
+use crate::output::documents::Documents;
+use crate::output::durable::{HashingFile, PartialDir, existing};
+use crate::output::summary::{ATTRIBUTION_FILE, CorpusSummary, FORMAT_VERSION, SUMMARY_FILE};
+use crate::plan::{BatchMap, Plan, Stage};
+use crate::row::column;
+use crate::rule::{self, Decode, Rules};
+use crate::source::{self, Listing, Source};
+use crate::split::Assign;
+use arrow_array::{RecordBatch, UInt64Array};
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use xxhash_rust::xxh3::Xxh3Default;
+
+/// Raised when a rule changes what it keeps, so that finished corpora are built anew.
+const RULES_VERSION: u32 = 1;
+
+/// How far a build has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// "clean" while documents are read and judged, "write" while they are written.
+    pub stage: &'static str,
+    /// Documents that have passed this stage.
+    pub documents: u64,
+    /// Bytes that have passed this stage, in the units of the source's text.
+    pub bytes: u64,
+    /// Bytes expected; an estimate for compressed sources.
+    pub total_bytes: u64,
+}
+
+/// What a build may use and whom it tells.
+pub struct BuildContext<'a> {
+    /// Worker threads.
+    pub threads: usize,
+    /// Bytes of rows to hold in memory; beyond them rows go to disk.
+    pub memory_budget: usize,
+    /// Told after each batch, on the calling thread.
+    pub progress: &'a dyn Fn(Progress),
+    /// Raised by the caller to stop the build.
+    pub stop: &'a AtomicBool,
+}
+
+/// A finished build.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Built {
+    /// What the corpus holds.
+    pub summary: CorpusSummary,
+    /// The directory held this corpus already and nothing was done.
+    pub reused: bool,
+    /// Bytes of rows that were written to spill files.
+    pub spilled_bytes: u64,
+}
+
+/// Documents and bytes that passed a point of the plan.
+#[derive(Default)]
+struct Meter {
+    documents: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl BatchMap for Meter {
+    fn name(&self) -> &str {
+        "meter"
+    }
+
+    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        let bytes: &UInt64Array = column(self.name(), &batch, "bytes")?;
+        self.documents.fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes.values().iter().sum(), Ordering::Relaxed);
+        Ok(batch)
+    }
+}
+
+/// The plan of a configuration over an opened source.
+fn plan(config: &CorpusConfig, source: Arc<dyn Source>, assign: Assign, meters: [Arc<Meter>; 2]) -> Plan {
+    let verbatim = source.verbatim();
+    let [read, written] = meters;
+    let mut stages = vec![
+        Stage::Map(Arc::new(Decode { invalid: config.clean.invalid_utf8, verbatim })),
+        Stage::Map(Arc::new(assign)),
+    ];
+    if !verbatim {
+        stages.push(Stage::Map(Arc::new(Rules(rule::chain(config)))));
+    }
+    stages.push(Stage::Map(read));
+    if !verbatim && config.clean.enabled && config.clean.exact_dedup {
+        stages.extend(exact::stages());
+    }
+    stages.push(Stage::Map(written));
+    Plan { source, stages }
+}
+
+/// The plan that [`build`] would run, in words.
+pub fn explain(config: &CorpusConfig) -> Result<String> {
+    config.check().map_err(Error::Config)?;
+    let source = source::open(config)?;
+    let assign = Assign::resolve(&config.split, source.listing())?;
+    Ok(plan(config, source, assign, Default::default()).explain())
+}
+
+/// Hash of everything that decides the result: configuration, input listing, versions.
+fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
+    // Not where the input lies or how it was found, only what it is.
+    let config = CorpusConfig { path: String::new(), source: Default::default(), ..config.clone() };
+    let json = serde_json::to_string(&config)
+        .map_err(|cause| Error::Config(format!("the configuration cannot be written as JSON: {cause}")))?;
+    let mut hash = Xxh3Default::new();
+    let head = format!("corpus {FORMAT_VERSION} rules {RULES_VERSION} {}\n{json}\n", listing.kind);
+    hash.update(head.as_bytes());
+    for entry in &listing.entries {
+        hash.update(entry.as_bytes());
+        hash.update(b"\n");
+    }
+    Ok(format!("{:032x}", hash.digest128()))
+}
+
+/// The corpus at `out_dir`, if it is finished and has this key.
+fn finished(out_dir: &Path, key: &str) -> Result<Option<CorpusSummary>> {
+    let Some(text) = existing(out_dir)? else { return Ok(None) };
+    // A summary of another version, or a damaged one, is replaced: it is ours.
+    let Ok(summary) = serde_json::from_str::<CorpusSummary>(&text) else { return Ok(None) };
+    let whole = summary.files.iter().all(|file| {
+        std::fs::metadata(out_dir.join(&file.name)).is_ok_and(|metadata| metadata.len() == file.bytes)
+    });
+    Ok((summary.key == key && summary.format_version == FORMAT_VERSION && whole).then_some(summary))
+}
+
+/// Builds the corpus that `config` describes into the directory `out_dir`.
+///
+/// The directory appears whole or not at all. If it holds the corpus of this configuration and input already,
+/// nothing is done. The result is a pure function of configuration and input.
+///
+/// # Errors
+/// A value out of range, a source that is missing or lacks the text column, no document left, a directory
+/// that holds something else, another process at work there, the stop flag, or the disk's refusal. Faults of
+/// single documents are no errors: they are listed with their reasons.
+pub fn build(config: &CorpusConfig, out_dir: &Path, context: &BuildContext<'_>) -> Result<Built> {
+    config.check().map_err(Error::Config)?;
+    let source = source::open(config)?;
+    let key = key(config, source.listing())?;
+    if let Some(summary) = finished(out_dir, &key)? {
+        return Ok(Built { summary, reused: true, spilled_bytes: 0 });
+    }
+    let assign = Assign::resolve(&config.split, source.listing())?;
+    let split_by = match (source.verbatim(), assign.by) {
+        (true, _) => "position",
+        (false, SplitBy::Document) => "document",
+        (false, _) => "source",
+    };
+
+    let folder = PartialDir::begin(out_dir)?;
+    let spill = folder.path().join("spill");
+    std::fs::create_dir(&spill).map_err(Error::io("create folder", &spill))?;
+    let meters: [Arc<Meter>; 2] = Default::default();
+    let total_bytes = source.listing().bytes;
+    let tick = || {
+        let writing = meters[1].documents.load(Ordering::Relaxed) > 0;
+        let meter = &meters[usize::from(writing)];
+        (context.progress)(Progress {
+            stage: if writing { "write" } else { "clean" },
+            documents: meter.documents.load(Ordering::Relaxed),
+            bytes: meter.bytes.load(Ordering::Relaxed),
+            total_bytes,
+        });
+    };
+    let executor = Executor::new(context.threads, context.memory_budget, &spill, context.stop, &tick);
+    let mut sink = Documents::create(folder.path(), &source.listing().sources)?;
+    executor.run(&plan(config, source.clone(), assign, meters.clone()), &mut sink)?;
+    let mut summary = sink.finish()?;
+    std::fs::remove_dir_all(&spill).map_err(Error::io("remove", &spill))?;
+
+    let listing = source.listing();
+    summary.format_version = FORMAT_VERSION;
+    summary.key = key;
+    summary.source = listing.kind.into();
+    summary.split_by = split_by.into();
+    summary.listed_files = listing.files;
+    summary.listed_bytes = listing.bytes;
+    summary.skipped_files = listing.skipped_files;
+    summary.remarks = remarks(config, listing, &summary);
+    if summary.kept.documents == 0 {
+        return Err(empty(source.as_ref(), &summary));
+    }
+    let mut file = HashingFile::create(folder.path(), ATTRIBUTION_FILE)?;
+    let write =
+        |file: &mut HashingFile, text: &[u8]| file.write_all(text).map_err(Error::io("write", folder.path()));
+    write(&mut file, attribution::text(&summary).as_bytes())?;
+    summary.files.push(file.finish()?);
+    let json = serde_json::to_string_pretty(&summary)
+        .map_err(|cause| Error::Json { path: folder.path().join(SUMMARY_FILE), cause })?;
+    let mut file = HashingFile::create(folder.path(), SUMMARY_FILE)?;
+    write(&mut file, json.as_bytes())?;
+    write(&mut file, b"\n")?;
+    file.finish()?;
+    folder.finish()?;
+    Ok(Built { summary, reused: false, spilled_bytes: executor.spilled_bytes() })
+}
+
+/// Share of a source's bytes whose loss deserves a remark.
+const ALERT_SHARE: f64 = 0.9;
+/// Bytes below which a source's loss is not worth a remark.
+const ALERT_BYTES: u64 = 100_000;
+
+fn remarks(config: &CorpusConfig, listing: &Listing, summary: &CorpusSummary) -> Vec<String> {
+    let mut remarks = listing.remarks.clone();
+    for source in &summary.sources {
+        let dropped: u64 = source.dropped.values().map(|count| count.bytes).sum();
+        if source.read.bytes >= ALERT_BYTES && dropped as f64 > ALERT_SHARE * source.read.bytes as f64 {
+            let worst = source.dropped.iter().max_by_key(|(_, count)| count.bytes);
+            remarks.push(format!(
+                "{} {} lost {:.0} % of its bytes, most of them as {}",
+                source.name,
+                source.version.as_deref().unwrap_or(""),
+                100.0 * dropped as f64 / source.read.bytes as f64,
+                worst.map_or("-", |(reason, _)| reason)
+            ));
+        }
+    }
+    for (split, part) in &summary.splits {
+        if part.documents == 0 && config.split.validation_fraction > 0.0 && summary.kept.documents > 0 {
+            remarks.push(format!(
+                "no document fell to {}; change corpus.split.seed, validation_fraction or by",
+                split.name()
+            ));
+        }
+    }
+    remarks
+}
+
+fn empty(source: &dyn Source, summary: &CorpusSummary) -> Error {
+    let reasons = if summary.read.documents == 0 {
+        format!("{} files were left out by extension or by being hidden", summary.skipped_files)
+    } else {
+        format!("dropped as: {}", summary.reasons_in_words())
+    };
+    Error::Empty {
+        place: source.describe(),
+        seen: summary.read.documents,
+        reasons,
+        hint: "check corpus.path and corpus.extensions, or relax the rule named first in [corpus.clean]",
+    }
+}

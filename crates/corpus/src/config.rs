@@ -1,0 +1,364 @@
+//! The keys of `[corpus]`. Every doc comment below is printed to users as the key's documentation.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Where the text comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum SourceKind {
+    /// `path` if it is set (its kind is told from what is there), else the dependency sources that cargo
+    /// lists in the current directory, else the embedded corpus.
+    #[default]
+    Auto,
+    /// Sources and documentation of the locked dependencies of the Cargo workspace in `path` (default: the
+    /// current directory).
+    Cargo,
+    /// Every text and code file under the folder `path`.
+    Folder,
+    /// JSON lines: the file `path`, or every .jsonl, .jsonl.gz and .jsonl.zst below the folder `path`.
+    Jsonl,
+    /// Parquet: the file `path`, or every .parquet below the folder `path`.
+    Parquet,
+    /// One text file, kept byte for byte and cut into train and validation by position.
+    File,
+    /// The small corpus that the program carries: its own sources and synthetic tasks.
+    Embedded,
+}
+
+/// What to do with bytes that are not UTF-8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum InvalidUtf8 {
+    /// Drop the document.
+    #[default]
+    Drop,
+    /// Replace each invalid sequence by U+FFFD.
+    Repair,
+}
+
+/// Which documents the line rules judge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scope {
+    /// Code files, told by extension.
+    #[default]
+    Code,
+    /// Every document.
+    All,
+    /// No document.
+    None,
+}
+
+/// What the split into train and validation follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum SplitBy {
+    /// By source where that puts at least one source on each side, else by document.
+    #[default]
+    Auto,
+    /// All documents of one source (one crate in all its versions, one top folder, one file) on one side.
+    Source,
+    /// Each document by itself.
+    Document,
+}
+
+/// `[corpus]`: which text, cleaned how.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CorpusConfig {
+    /// Where the text comes from: auto, cargo, folder, jsonl, parquet, file or embedded.
+    pub source: SourceKind,
+    /// The file or folder to read; empty means the current directory for `cargo` and nothing for the others.
+    pub path: String,
+    /// Name of the JSON field or Parquet column that holds the text.
+    pub text: String,
+    /// Extensions to keep, without the dot; empty means rs, md, c, h for `cargo` and the built-in list of text
+    /// and code extensions for `folder`. `["*"]` keeps every file.
+    pub extensions: Vec<String>,
+    /// Sub-folders and files to leave out, as paths relative to the source's root.
+    pub exclude: Vec<String>,
+    /// For `cargo`: include the packages of the workspace itself too.
+    pub workspace_members: bool,
+    /// For `cargo`: target triple whose dependencies are listed; empty means the host's.
+    pub target: String,
+    /// Rules that drop or edit documents.
+    pub clean: CleanConfig,
+    /// Removal of personal data.
+    pub privacy: PrivacyConfig,
+    /// Train and validation.
+    pub split: SplitConfig,
+}
+
+impl Default for CorpusConfig {
+    fn default() -> Self {
+        CorpusConfig {
+            source: SourceKind::Auto,
+            path: String::new(),
+            text: "text".into(),
+            extensions: Vec::new(),
+            exclude: Vec::new(),
+            workspace_members: false,
+            target: String::new(),
+            clean: CleanConfig::default(),
+            privacy: PrivacyConfig::default(),
+            split: SplitConfig::default(),
+        }
+    }
+}
+
+/// `[corpus.clean]`: which documents are kept. Each rule gives the reason under which it drops. The rules do not
+/// touch a single `file` source, which is kept byte for byte.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CleanConfig {
+    /// Apply the rules below; `false` keeps every readable text.
+    pub enabled: bool,
+    /// Documents with fewer bytes, after edits, are dropped (`too-short`).
+    pub min_bytes: u64,
+    /// Documents with more bytes are dropped (`too-large`) without being read whole.
+    pub max_bytes: u64,
+    /// Bytes that are not UTF-8: `drop` the document or `repair` it.
+    pub invalid_utf8: InvalidUtf8,
+    /// Drop files whose first comment lines say that a program wrote them (`generated`).
+    pub drop_generated: bool,
+    /// Drop code whose non-blank characters are numeric literals to more than this share (`numeric-table`);
+    /// 1 switches the rule off.
+    pub max_numeric_share: f64,
+    /// Documents that the line rules judge: `code`, `all` or `none`.
+    pub line_rules: Scope,
+    /// Longest allowed line in characters (`long-line`).
+    pub max_line_chars: u64,
+    /// Largest allowed mean line length in characters (`long-mean-line`).
+    pub max_mean_line_chars: f64,
+    /// Smallest allowed share of letters and digits among all characters (`low-alphanumeric`).
+    pub min_alphanumeric_share: f64,
+    /// Drop documents whose text, apart from white space at line ends and blank lines, was seen before
+    /// (`duplicate`), across the splits too.
+    pub exact_dedup: bool,
+}
+
+impl Default for CleanConfig {
+    fn default() -> Self {
+        CleanConfig {
+            enabled: true,
+            min_bytes: 100,
+            max_bytes: 200_000,
+            invalid_utf8: InvalidUtf8::Drop,
+            drop_generated: true,
+            max_numeric_share: 0.4,
+            line_rules: Scope::Code,
+            max_line_chars: 1000,
+            max_mean_line_chars: 100.0,
+            min_alphanumeric_share: 0.25,
+            exact_dedup: true,
+        }
+    }
+}
+
+/// `[corpus.privacy]`: personal data. Does not touch a single `file` source.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PrivacyConfig {
+    /// Replace e-mail addresses.
+    pub emails: bool,
+    /// Replacements for e-mail addresses, used in turn within a document.
+    pub email_replacements: Vec<String>,
+    /// Replace IPv4 addresses that are reachable from the public internet.
+    pub ips: bool,
+    /// Replacements for IPv4 addresses, used in turn within a document.
+    pub ip_replacements: Vec<String>,
+    /// Remove lines that name authors and copyright holders, and licence headers of code files. The attribution
+    /// file keeps each source's licence.
+    pub attribution_lines: bool,
+}
+
+impl Default for PrivacyConfig {
+    fn default() -> Self {
+        // Addresses that RFC 2606 and RFC 5737 reserve for documentation: they read like the real thing, reach
+        // nobody, and are not themselves replaced when a text is cleaned twice.
+        PrivacyConfig {
+            emails: true,
+            email_replacements: vec!["email@example.com".into(), "firstname.lastname@example.org".into()],
+            ips: true,
+            ip_replacements: vec!["192.0.2.1".into(), "198.51.100.1".into(), "203.0.113.1".into()],
+            attribution_lines: true,
+        }
+    }
+}
+
+/// `[corpus.split]`: which documents are held out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SplitConfig {
+    /// Share held out for validation: of the sources or documents by a keyed hash of their names, or the last
+    /// share of the characters of a single `file`.
+    pub validation_fraction: f64,
+    /// What the split follows: auto, source or document.
+    pub by: SplitBy,
+    /// Key of the hash: another seed gives another split.
+    pub seed: u64,
+    /// Sources that are validation whatever their hash says.
+    pub validation: Vec<String>,
+    /// Sources that are train whatever their hash says.
+    pub train: Vec<String>,
+}
+
+impl Default for SplitConfig {
+    fn default() -> Self {
+        SplitConfig {
+            validation_fraction: 0.1,
+            by: SplitBy::Auto,
+            seed: 0,
+            validation: Vec::new(),
+            train: Vec::new(),
+        }
+    }
+}
+
+fn in_range(key: &str, value: f64, low: f64, high: f64) -> Result<(), String> {
+    if value.is_finite() && value >= low && value <= high {
+        Ok(())
+    } else {
+        Err(format!("{key} = {value}: expected a number from {low} to {high}"))
+    }
+}
+
+impl CorpusConfig {
+    /// Checks every value against its range. The message names the key, the value and what is allowed.
+    pub fn check(&self) -> Result<(), String> {
+        if self.text.is_empty() {
+            return Err(
+                "corpus.text = \"\": expected the name of the column or field that holds the text".into()
+            );
+        }
+        let needs_path = matches!(
+            self.source,
+            SourceKind::Folder | SourceKind::Jsonl | SourceKind::Parquet | SourceKind::File
+        );
+        if needs_path && self.path.is_empty() {
+            return Err(format!(
+                "corpus.path is missing: corpus.source = {:?} needs the path of what to read",
+                format!("{:?}", self.source).to_lowercase()
+            ));
+        }
+        if self.source == SourceKind::Embedded && !self.path.is_empty() {
+            return Err(format!(
+                "corpus.path = {:?}: the embedded corpus has no path; drop the key or choose another source",
+                self.path
+            ));
+        }
+        for extension in &self.extensions {
+            if extension.is_empty() || extension.contains(['/', '.']) {
+                return Err(format!(
+                    "corpus.extensions has {extension:?}: expected an extension without dot, such as \"rs\", or \"*\""
+                ));
+            }
+        }
+        for path in &self.exclude {
+            if path.is_empty() || path.starts_with('/') || path.split('/').any(|part| part == "..") {
+                return Err(format!(
+                    "corpus.exclude has {path:?}: expected a path relative to the source's root"
+                ));
+            }
+        }
+        self.clean.check()?;
+        self.privacy.check()?;
+        self.split.check()
+    }
+}
+
+impl CleanConfig {
+    /// Largest allowed `max_bytes`: documents are held in memory whole while they are judged.
+    pub const LARGEST_DOCUMENT: u64 = 256 << 20;
+
+    /// Checks every value against its range.
+    pub fn check(&self) -> Result<(), String> {
+        if self.max_bytes == 0 || self.max_bytes > Self::LARGEST_DOCUMENT {
+            return Err(format!(
+                "corpus.clean.max_bytes = {}: expected 1 to {} (documents are held in memory whole)",
+                self.max_bytes,
+                Self::LARGEST_DOCUMENT
+            ));
+        }
+        if self.min_bytes > self.max_bytes {
+            return Err(format!(
+                "corpus.clean.min_bytes = {}: expected at most corpus.clean.max_bytes = {}",
+                self.min_bytes, self.max_bytes
+            ));
+        }
+        if self.max_line_chars == 0 {
+            return Err("corpus.clean.max_line_chars = 0: expected at least 1".into());
+        }
+        in_range("corpus.clean.max_numeric_share", self.max_numeric_share, 0.0, 1.0)?;
+        in_range("corpus.clean.max_mean_line_chars", self.max_mean_line_chars, 1.0, 1e9)?;
+        in_range("corpus.clean.min_alphanumeric_share", self.min_alphanumeric_share, 0.0, 1.0)
+    }
+}
+
+impl PrivacyConfig {
+    /// Checks that there is something to replace with.
+    pub fn check(&self) -> Result<(), String> {
+        for (on, list, key) in [
+            (self.emails, &self.email_replacements, "corpus.privacy.email_replacements"),
+            (self.ips, &self.ip_replacements, "corpus.privacy.ip_replacements"),
+        ] {
+            if on && list.is_empty() {
+                return Err(format!("{key} = []: expected at least one replacement"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SplitConfig {
+    /// Checks the fraction and that no source is on both lists.
+    pub fn check(&self) -> Result<(), String> {
+        in_range("corpus.split.validation_fraction", self.validation_fraction, 0.0, 0.9)?;
+        match self.validation.iter().find(|name| self.train.contains(name)) {
+            Some(name) => Err(format!(
+                "corpus.split.validation and corpus.split.train both name {name:?}: expected one side"
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid_and_each_bad_value_is_named() {
+        CorpusConfig::default().check().unwrap();
+        let bad = |edit: &dyn Fn(&mut CorpusConfig), key: &str| {
+            let mut config = CorpusConfig::default();
+            edit(&mut config);
+            let message = config.check().unwrap_err();
+            assert!(message.contains(key), "{message} should name {key}");
+        };
+        bad(&|c| c.text.clear(), "corpus.text");
+        bad(&|c| c.source = SourceKind::Folder, "corpus.path");
+        bad(&|c| c.extensions = vec![".rs".into()], "corpus.extensions");
+        bad(&|c| c.exclude = vec!["../x".into()], "corpus.exclude");
+        bad(&|c| c.clean.max_bytes = 0, "corpus.clean.max_bytes");
+        bad(&|c| c.clean.min_bytes = 300_000, "corpus.clean.min_bytes");
+        bad(&|c| c.clean.min_alphanumeric_share = f64::NAN, "min_alphanumeric_share");
+        bad(&|c| c.privacy.email_replacements.clear(), "email_replacements");
+        bad(&|c| c.split.validation_fraction = 1.5, "validation_fraction");
+        bad(
+            &|c| {
+                c.split.train = vec!["a".into()];
+                c.split.validation = vec!["a".into()];
+            },
+            "corpus.split",
+        );
+    }
+
+    #[test]
+    fn unknown_keys_are_refused() {
+        let text = r#"{"source": "cargo", "clean": {"max_byte": 3}}"#;
+        let message = serde_json::from_str::<CorpusConfig>(text).unwrap_err().to_string();
+        assert!(message.contains("max_byte"), "{message}");
+    }
+}

@@ -1,0 +1,3 @@
+//! Deduplication: side plans that say which rows repeat others.
+
+pub(crate) mod exact;

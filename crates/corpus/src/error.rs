@@ -1,0 +1,150 @@
+//! What can go wrong, said so that the reader knows what was wanted, what was found, where, and what to try.
+
+use std::path::{Path, PathBuf};
+
+/// Result of the corpus room.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error of the corpus room. Faults of single documents are not errors: they become dropped rows with a
+/// reason, because one bad file must not stop a run over a million good ones.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or folder could not be read or written.
+    #[error("cannot {action} {}: {cause}", path.display())]
+    Io {
+        /// What was being done, as a verb phrase ("read", "create").
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The operating system's answer.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// A configuration value is outside its range.
+    #[error("{0}")]
+    Config(String),
+    /// The source does not exist or is of the wrong kind.
+    #[error("corpus source {}: {problem}; {hint}", path.display())]
+    Source {
+        /// The path in question.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+        /// What to try.
+        hint: String,
+    },
+    /// The named text column or field is absent.
+    #[error("{place} has no text {what} {wanted:?}; it has: {found} (set corpus.text to one of them)")]
+    NoTextColumn {
+        /// File, and line where lines exist.
+        place: String,
+        /// "column" or "field".
+        what: &'static str,
+        /// The name asked for.
+        wanted: String,
+        /// The names present, with their types where known.
+        found: String,
+    },
+    /// `cargo metadata` could not list the dependencies.
+    #[error("cannot list the dependencies of the workspace in {}: {problem}; {hint}", workspace.display())]
+    Cargo {
+        /// The folder in which cargo was run.
+        workspace: PathBuf,
+        /// What cargo said, or why it could not be started.
+        problem: String,
+        /// What to try.
+        hint: &'static str,
+    },
+    /// Nothing was left to train on.
+    #[error(
+        "the corpus is empty: {seen} documents were read from {place} and none was kept ({reasons}); {hint}"
+    )]
+    Empty {
+        /// The source, in words.
+        place: String,
+        /// Documents read.
+        seen: u64,
+        /// Dropped documents by reason, largest first, with an example.
+        reasons: String,
+        /// What to try.
+        hint: &'static str,
+    },
+    /// The output directory holds something that is not a corpus.
+    #[error("{} exists and is not a corpus directory ({problem}); choose another output directory or remove it", path.display())]
+    NotACorpus {
+        /// The directory.
+        path: PathBuf,
+        /// What is missing or wrong.
+        problem: String,
+    },
+    /// A file of a finished corpus does not match its marker.
+    #[error("{} is damaged: {problem}; build the corpus again", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Expected and found.
+        problem: String,
+    },
+    /// Another process is building into the same directory.
+    #[error("another process is building {}; wait for it or choose another output directory", path.display())]
+    Busy {
+        /// The output directory.
+        path: PathBuf,
+    },
+    /// The stop flag was raised.
+    #[error("stopped on request; what was begun is discarded and the next run starts this stage again")]
+    Stopped,
+    /// A batch did not have the columns that a stage needs: a defect of the plan.
+    #[error("stage {stage:?}: {problem}")]
+    Plan {
+        /// The stage's name.
+        stage: String,
+        /// What it wanted and what it found.
+        problem: String,
+    },
+    /// A worker panicked; the message is kept so that it can be reported.
+    #[error(
+        "a worker of stage {stage:?} panicked: {message}; please report this with the input that caused it"
+    )]
+    Panicked {
+        /// Where it happened.
+        stage: &'static str,
+        /// The panic's message.
+        message: String,
+    },
+    /// Arrow refused an operation, for example a batch above 2 GiB.
+    #[error("arrow: {0}")]
+    Arrow(#[from] arrow_schema::ArrowError),
+    /// A Parquet file could not be read or written.
+    #[error("parquet file {}: {cause}", path.display())]
+    Parquet {
+        /// The file.
+        path: PathBuf,
+        /// What the Parquet library said.
+        #[source]
+        cause: parquet::errors::ParquetError,
+    },
+    /// A JSON document of ours could not be read.
+    #[error("{}: {cause}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Where and what.
+        #[source]
+        cause: serde_json::Error,
+    },
+}
+
+impl Error {
+    /// Wraps an I/O error with its path.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+        let path = path.to_path_buf();
+        move |cause| Error::Io { action, path, cause }
+    }
+
+    /// Wraps a Parquet error with its path.
+    pub(crate) fn parquet(path: &Path) -> impl FnOnce(parquet::errors::ParquetError) -> Error {
+        let path = path.to_path_buf();
+        move |cause| Error::Parquet { path, cause }
+    }
+}

@@ -1,0 +1,98 @@
+//! The embedded executor: runs a plan on local threads within a memory budget.
+//!
+//! Stages turn streams into streams. A stream is a list of partitions, each a [`Scan`]. Maps and reductions are
+//! lazy and fuse with what follows. Shuffles, sorts and annotations drive their input to the end and hold the
+//! rows in spools, which go to disk as Arrow IPC when the budget is spent. What is held outside the budget is
+//! bounded by (2 threads + 2) morsels of about a megabyte, or of one document where that is larger.
+
+mod annotate;
+mod budget;
+mod drive;
+mod key;
+mod reduce;
+mod shuffle;
+mod sort;
+mod spool;
+
+pub(crate) use budget::Budget;
+
+use crate::error::Result;
+use crate::plan::{BatchMap, Plan, Sink, Stage};
+use crate::source::{Morsel, Scan};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Runs plans.
+pub struct Executor<'a> {
+    pub(crate) threads: usize,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) spill: PathBuf,
+    pub(crate) stop: &'a AtomicBool,
+    /// Called on the thread that runs the plan, after each batch.
+    pub(crate) tick: &'a dyn Fn(),
+}
+
+impl<'a> Executor<'a> {
+    /// An executor with `threads` worker threads that holds at most about `memory_budget` bytes of rows and
+    /// spills to files in the existing folder `spill`.
+    /// `tick` is called after each batch, on the thread that calls [`Executor::run`].
+    pub fn new(
+        threads: usize,
+        memory_budget: usize,
+        spill: &Path,
+        stop: &'a AtomicBool,
+        tick: &'a dyn Fn(),
+    ) -> Self {
+        Executor {
+            threads: threads.max(1),
+            budget: Arc::new(Budget::new(memory_budget)),
+            spill: spill.to_path_buf(),
+            stop,
+            tick,
+        }
+    }
+
+    /// Runs the plan to its end; the sink gets every row, in the plan's order, on the calling thread.
+    pub fn run(&self, plan: &Plan, sink: &mut dyn Sink) -> Result<()> {
+        let stream = self.stages(vec![plan.source.scan()?], &plan.stages)?;
+        self.drive(stream, &mut |batch| sink.write(&batch))
+    }
+
+    /// Bytes that were written to spill files.
+    pub fn spilled_bytes(&self) -> u64 {
+        self.budget.spilled()
+    }
+
+    /// The stream behind `stages`.
+    fn stages(&self, mut stream: Vec<Box<dyn Scan>>, stages: &[Stage]) -> Result<Vec<Box<dyn Scan>>> {
+        for stage in stages {
+            stream = match stage {
+                Stage::Map(map) => stream
+                    .into_iter()
+                    .map(|input| Box::new(Mapped { input, map: map.clone() }) as Box<dyn Scan>)
+                    .collect(),
+                Stage::Shuffle { key, partitions } => self.shuffle(stream, key, *partitions)?,
+                Stage::Sort { by } => self.sort(stream, by),
+                Stage::Reduce { key, reducer } => reduce::reduce(stream, key, reducer),
+                Stage::Annotate { name, project, side, adds } => {
+                    self.annotate(stream, name, project, side, adds)?
+                }
+            };
+        }
+        Ok(stream)
+    }
+}
+
+/// A scan whose morsels also apply a function.
+struct Mapped {
+    input: Box<dyn Scan>,
+    map: Arc<dyn BatchMap>,
+}
+
+impl Scan for Mapped {
+    fn next(&mut self) -> Result<Option<Morsel>> {
+        let map = self.map.clone();
+        Ok(self.input.next()?.map(|morsel| Box::new(move || map.apply(morsel()?)) as Morsel))
+    }
+}

@@ -1,0 +1,151 @@
+//! A queue of batches that goes to disk when the budget is spent.
+//!
+//! States: all in memory; a file that holds a prefix and memory that holds the rest; being read. Batches come
+//! back in the order in which they went in.
+
+use super::{Budget, Executor};
+use crate::error::{Error, Result};
+use crate::source::{Morsel, Scan};
+use arrow_array::{Array, RecordBatch};
+use arrow_ipc::reader::StreamReader;
+use arrow_ipc::writer::StreamWriter;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Bytes that a batch keeps from being freed.
+pub(super) fn held_bytes(batch: &RecordBatch) -> usize {
+    batch.columns().iter().map(|column| column.get_array_memory_size()).sum()
+}
+
+/// A file that vanishes with its owner.
+struct SpillFile {
+    path: PathBuf,
+}
+
+impl Drop for SpillFile {
+    fn drop(&mut self) {
+        // A file that cannot be removed lies in the partial directory, which the next build clears.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A queue of batches.
+pub(super) struct Spool {
+    memory: Vec<RecordBatch>,
+    memory_bytes: usize,
+    file: Option<(StreamWriter<BufWriter<File>>, SpillFile)>,
+    budget: Arc<Budget>,
+    folder: PathBuf,
+}
+
+impl Spool {
+    pub(super) fn new(executor: &Executor<'_>) -> Self {
+        Self::with(executor.budget.clone(), executor.spill.clone())
+    }
+
+    pub(super) fn with(budget: Arc<Budget>, folder: PathBuf) -> Self {
+        Spool { memory: Vec::new(), memory_bytes: 0, file: None, budget, folder }
+    }
+
+    /// Adds a batch, and writes all that is held to disk when the budget is spent.
+    pub(super) fn push(&mut self, batch: RecordBatch) -> Result<()> {
+        if !self.hold(batch) { self.spill() } else { Ok(()) }
+    }
+
+    /// Adds a batch; false when the budget is spent and someone should spill.
+    pub(super) fn hold(&mut self, batch: RecordBatch) -> bool {
+        let bytes = held_bytes(&batch);
+        self.memory.push(batch);
+        self.memory_bytes += bytes;
+        self.budget.hold(bytes)
+    }
+
+    /// Bytes held in memory.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.memory_bytes
+    }
+
+    /// Writes what is held to disk.
+    pub(super) fn spill(&mut self) -> Result<()> {
+        let Some(first) = self.memory.first() else { return Ok(()) };
+        if self.file.is_none() {
+            let path = self.folder.join(format!("spill-{}.arrow", self.budget.file_number()));
+            let file = File::create_new(&path).map_err(Error::io("create spill file", &path))?;
+            let writer = StreamWriter::try_new(BufWriter::new(file), &first.schema())?;
+            self.file = Some((writer, SpillFile { path }));
+        }
+        if let Some((writer, _)) = &mut self.file {
+            for batch in self.memory.drain(..) {
+                writer.write(&batch)?;
+            }
+        }
+        self.budget.count_spill(self.memory_bytes as u64);
+        self.budget.release(std::mem::take(&mut self.memory_bytes));
+        Ok(())
+    }
+
+    /// The batches, in order.
+    pub(super) fn scan(mut self) -> Result<Box<dyn Scan>> {
+        Ok(Box::new(self.reader()?))
+    }
+
+    /// The batches, in order, one at a time.
+    pub(super) fn reader(&mut self) -> Result<SpoolReader> {
+        let file = match self.file.take() {
+            None => None,
+            Some((mut writer, file)) => {
+                writer.finish()?;
+                writer.into_inner()?.into_inner().map_err(|error| Error::Io {
+                    action: "write spill file",
+                    path: file.path.clone(),
+                    cause: error.into_error(),
+                })?;
+                let reader = File::open(&file.path).map_err(Error::io("open spill file", &file.path))?;
+                Some((StreamReader::try_new(BufReader::new(reader), None)?, file))
+            }
+        };
+        self.memory_bytes = 0;
+        Ok(SpoolReader { file, memory: std::mem::take(&mut self.memory).into(), budget: self.budget.clone() })
+    }
+}
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        self.budget.release(self.memory_bytes);
+    }
+}
+
+/// Reads a spool from its beginning, freeing what was read.
+pub(super) struct SpoolReader {
+    file: Option<(StreamReader<BufReader<File>>, SpillFile)>,
+    memory: VecDeque<RecordBatch>,
+    budget: Arc<Budget>,
+}
+
+impl SpoolReader {
+    /// The next batch.
+    pub(super) fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        if let Some((reader, _)) = &mut self.file {
+            match reader.next() {
+                Some(batch) => return Ok(Some(batch?)),
+                None => self.file = None,
+            }
+        }
+        Ok(self.memory.pop_front().inspect(|batch| self.budget.release(held_bytes(batch))))
+    }
+}
+
+impl Drop for SpoolReader {
+    fn drop(&mut self) {
+        self.budget.release(self.memory.iter().map(held_bytes).sum());
+    }
+}
+
+impl Scan for SpoolReader {
+    fn next(&mut self) -> Result<Option<Morsel>> {
+        Ok(self.next_batch()?.map(|batch| Box::new(move || Ok(batch)) as Morsel))
+    }
+}

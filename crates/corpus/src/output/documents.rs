@@ -1,0 +1,356 @@
+//! The sink: kept documents to one series of Parquet files per split, dropped ones to a list, all to statistics.
+//!
+//! Row groups are cut by the sum of text bytes and by rows, never by how batches arrive, so the files do not
+//! depend on threads or memory.
+
+use super::durable::HashingFile;
+use super::summary::{CorpusSummary, Count, DROPPED_FILE, FileSummary, SourceSummary};
+use crate::error::{Error, Result};
+use crate::plan::Sink;
+use crate::row::{Rows, Split, VALIDATION, head, optional};
+use crate::source::SourceInfo;
+use arrow_array::builder::{StringBuilder, UInt32Builder, UInt64Builder};
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use xxhash_rust::xxh3::Xxh3Default;
+
+/// Text bytes of a row group: what a reader holds at once.
+const GROUP_BYTES: usize = 8 << 20;
+/// Rows of a row group.
+const GROUP_ROWS: usize = 8192;
+/// Text bytes of a file.
+const FILE_BYTES: u64 = 256 << 20;
+
+/// Name of a file of documents.
+pub(crate) fn file_name(split: Split, number: u32) -> String {
+    format!("documents-{}-{number:05}.parquet", split.name())
+}
+
+/// Columns of the files.
+fn schema() -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Field::new("id", DataType::Utf8, false),
+        Field::new("source", DataType::Utf8, false),
+        Field::new("version", DataType::Utf8, true),
+        Field::new("licence", DataType::Utf8, true),
+        Field::new("path", DataType::Utf8, false),
+        Field::new("text", DataType::Utf8, false),
+        Field::new("bytes", DataType::UInt64, false),
+        Field::new("source_bytes", DataType::UInt64, false),
+        Field::new("file", DataType::UInt32, false),
+        Field::new("row", DataType::UInt64, false),
+    ]))
+}
+
+fn dropped_schema() -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Field::new("id", DataType::Utf8, false),
+        Field::new("source", DataType::Utf8, false),
+        Field::new("version", DataType::Utf8, true),
+        Field::new("path", DataType::Utf8, false),
+        Field::new("reason", DataType::Utf8, false),
+        Field::new("detail", DataType::Utf8, true),
+        Field::new("bytes", DataType::UInt64, false),
+        Field::new("head", DataType::Utf8, false),
+        Field::new("file", DataType::UInt32, false),
+        Field::new("row", DataType::UInt64, false),
+    ]))
+}
+
+/// One open Parquet file.
+struct Output {
+    writer: ArrowWriter<HashingFile>,
+    path: PathBuf,
+}
+
+impl Output {
+    fn create(folder: &Path, name: &str, schema: SchemaRef) -> Result<Output> {
+        let path = folder.join(name);
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::default()))
+            .set_created_by("bessemer".into())
+            .build();
+        let file = HashingFile::create(folder, name)?;
+        let writer = ArrowWriter::try_new(file, schema, Some(properties)).map_err(Error::parquet(&path))?;
+        Ok(Output { writer, path })
+    }
+
+    /// Writes a row group.
+    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.writer.write(batch).and_then(|()| self.writer.flush()).map_err(Error::parquet(&self.path))
+    }
+
+    fn finish(self) -> Result<FileSummary> {
+        self.writer.into_inner().map_err(Error::parquet(&self.path))?.finish()
+    }
+}
+
+/// Rows that wait for their row group.
+#[derive(Default)]
+struct Pending {
+    strings: [StringBuilder; 6],
+    bytes: UInt64Builder,
+    source_bytes: UInt64Builder,
+    file: UInt32Builder,
+    row: UInt64Builder,
+    rows: usize,
+    text_bytes: usize,
+}
+
+/// The series of files of one split.
+struct Series {
+    folder: PathBuf,
+    split: Split,
+    pending: Pending,
+    output: Option<Output>,
+    /// Text bytes in the open file.
+    written: u64,
+    number: u32,
+    done: Vec<FileSummary>,
+}
+
+impl Series {
+    fn new(folder: &Path, split: Split) -> Series {
+        Series {
+            folder: folder.to_path_buf(),
+            split,
+            pending: Pending::default(),
+            output: None,
+            written: 0,
+            number: 0,
+            done: Vec::new(),
+        }
+    }
+
+    fn push(&mut self, rows: &Rows<'_>, index: usize) -> Result<()> {
+        let text = rows.text.value(index);
+        let pending = &mut self.pending;
+        pending.strings[0].append_value(rows.id.value(index));
+        pending.strings[1].append_value(rows.source.value(index));
+        pending.strings[2].append_option(optional(rows.version, index));
+        pending.strings[3].append_option(optional(rows.licence, index));
+        pending.strings[4].append_value(rows.path.value(index));
+        pending.strings[5].append_value(text);
+        pending.bytes.append_value(text.len() as u64);
+        pending.source_bytes.append_value(rows.bytes.value(index));
+        pending.file.append_value(rows.file.value(index));
+        pending.row.append_value(rows.row.value(index));
+        pending.rows += 1;
+        pending.text_bytes += text.len();
+        if pending.text_bytes >= GROUP_BYTES || pending.rows >= GROUP_ROWS { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes what is pending as a row group; a split without documents gets an empty file.
+    fn flush(&mut self) -> Result<()> {
+        let mut pending = std::mem::take(&mut self.pending);
+        let mut columns: Vec<ArrayRef> =
+            pending.strings.iter_mut().map(|column| Arc::new(column.finish()) as ArrayRef).collect();
+        columns.push(Arc::new(pending.bytes.finish()));
+        columns.push(Arc::new(pending.source_bytes.finish()));
+        columns.push(Arc::new(pending.file.finish()));
+        columns.push(Arc::new(pending.row.finish()));
+        let batch = RecordBatch::try_new(schema(), columns)?;
+        let output = match &mut self.output {
+            Some(output) => output,
+            None => {
+                let name = file_name(self.split, self.number);
+                self.output.insert(Output::create(&self.folder, &name, schema())?)
+            }
+        };
+        output.write(&batch)?;
+        self.written += pending.text_bytes as u64;
+        if self.written >= FILE_BYTES {
+            self.close()?;
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<()> {
+        if let Some(output) = self.output.take() {
+            self.done.push(output.finish()?);
+            self.number += 1;
+            self.written = 0;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Vec<FileSummary>> {
+        if self.pending.rows > 0 || self.done.is_empty() && self.output.is_none() {
+            self.flush()?;
+        }
+        self.close()?;
+        Ok(self.done)
+    }
+}
+
+/// The list of dropped documents.
+struct Dropped {
+    output: Output,
+    strings: [StringBuilder; 7],
+    bytes: UInt64Builder,
+    file: UInt32Builder,
+    row: UInt64Builder,
+    rows: usize,
+}
+
+impl Dropped {
+    fn push(&mut self, rows: &Rows<'_>, index: usize) -> Result<()> {
+        self.strings[0].append_value(rows.id.value(index));
+        self.strings[1].append_value(rows.source.value(index));
+        self.strings[2].append_option(optional(rows.version, index));
+        self.strings[3].append_value(rows.path.value(index));
+        self.strings[4].append_value(rows.reason.value(index));
+        self.strings[5].append_option(optional(rows.detail, index));
+        self.strings[6].append_value(head(rows.text.value(index)));
+        self.bytes.append_value(rows.bytes.value(index));
+        self.file.append_value(rows.file.value(index));
+        self.row.append_value(rows.row.value(index));
+        self.rows += 1;
+        if self.rows >= GROUP_ROWS { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let mut columns: Vec<ArrayRef> =
+            self.strings.iter_mut().map(|column| Arc::new(column.finish()) as ArrayRef).collect();
+        let heads = columns.pop();
+        columns.push(Arc::new(self.bytes.finish()));
+        columns.extend(heads);
+        columns.push(Arc::new(self.file.finish()));
+        columns.push(Arc::new(self.row.finish()));
+        self.rows = 0;
+        self.output.write(&RecordBatch::try_new(dropped_schema(), columns)?)
+    }
+}
+
+/// The sink.
+pub(crate) struct Documents {
+    series: [Series; 2],
+    dropped: Dropped,
+    summary: CorpusSummary,
+    /// Index into `summary.sources` by (name, version).
+    places: HashMap<(String, Option<String>), usize>,
+    fingerprint: Xxh3Default,
+}
+
+impl Documents {
+    /// A sink into `folder`, for these sources.
+    pub(crate) fn create(folder: &Path, sources: &[SourceInfo]) -> Result<Documents> {
+        let mut summary = CorpusSummary::default();
+        let mut places = HashMap::new();
+        for source in sources {
+            places.entry((source.name.clone(), source.version.clone())).or_insert_with(|| {
+                summary.sources.push(SourceSummary {
+                    name: source.name.clone(),
+                    version: source.version.clone(),
+                    licence: source.licence.clone(),
+                    ..SourceSummary::default()
+                });
+                summary.sources.len() - 1
+            });
+        }
+        Ok(Documents {
+            series: Split::ALL.map(|split| Series::new(folder, split)),
+            dropped: Dropped {
+                output: Output::create(folder, DROPPED_FILE, dropped_schema())?,
+                strings: Default::default(),
+                bytes: UInt64Builder::new(),
+                file: UInt32Builder::new(),
+                row: UInt64Builder::new(),
+                rows: 0,
+            },
+            summary,
+            places,
+            fingerprint: Xxh3Default::new(),
+        })
+    }
+
+    fn place(&mut self, rows: &Rows<'_>, index: usize) -> Result<usize> {
+        let key = (rows.source.value(index).to_string(), optional(rows.version, index).map(str::to_string));
+        self.places.get(&key).copied().ok_or_else(|| Error::Plan {
+            stage: "documents".into(),
+            problem: format!("source {key:?} is not in the listing"),
+        })
+    }
+
+    fn keep(&mut self, rows: &Rows<'_>, index: usize, place: usize) -> Result<()> {
+        let text = rows.text.value(index);
+        let split = if rows.split.value(index) == VALIDATION { Split::Validation } else { Split::Train };
+        for part in [split.name(), rows.id.value(index), text] {
+            self.fingerprint.update(&(part.len() as u64).to_le_bytes());
+            self.fingerprint.update(part.as_bytes());
+        }
+        let bytes = text.len() as u64;
+        self.summary.kept.add(bytes);
+        self.summary.emails_replaced += u64::from(rows.emails.value(index));
+        self.summary.ips_replaced += u64::from(rows.ips.value(index));
+        self.summary.lines_removed += u64::from(rows.lines.value(index));
+        let source = &mut self.summary.sources[place];
+        source.kept.add(bytes);
+        match split {
+            Split::Train => source.train.add(bytes),
+            Split::Validation => source.validation.add(bytes),
+        }
+        self.series[usize::from(split.code())].push(rows, index)
+    }
+
+    fn drop_row(&mut self, rows: &Rows<'_>, index: usize, place: usize) -> Result<()> {
+        let (reason, bytes) = (rows.reason.value(index), rows.bytes.value(index));
+        self.summary.dropped.add(bytes);
+        let count = |reasons: &mut BTreeMap<String, Count>| match reasons.get_mut(reason) {
+            Some(count) => count.add(bytes),
+            None => {
+                reasons.insert(reason.to_string(), Count { documents: 1, bytes });
+            }
+        };
+        count(&mut self.summary.dropped_by_reason);
+        count(&mut self.summary.sources[place].dropped);
+        self.dropped.push(rows, index)
+    }
+
+    /// Closes the files and returns the statistics.
+    pub(crate) fn finish(mut self) -> Result<CorpusSummary> {
+        let mut summary = self.summary;
+        for (split, series) in Split::ALL.into_iter().zip(self.series) {
+            summary.files.extend(series.finish()?);
+            let of = |source: &SourceSummary| match split {
+                Split::Train => source.train,
+                Split::Validation => source.validation,
+            };
+            let part = summary.splits.entry(split).or_default();
+            for count in summary.sources.iter().map(of) {
+                part.documents += count.documents;
+                part.bytes += count.bytes;
+                part.sources += u64::from(count.documents > 0);
+            }
+        }
+        if self.dropped.rows > 0 {
+            self.dropped.flush()?;
+        }
+        summary.files.push(self.dropped.output.finish()?);
+        summary.fingerprint = format!("{:032x}", self.fingerprint.digest128());
+        Ok(summary)
+    }
+}
+
+impl Sink for Documents {
+    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        let rows = Rows::of("documents", batch)?;
+        for index in 0..batch.num_rows() {
+            let place = self.place(&rows, index)?;
+            self.summary.read.add(rows.bytes.value(index));
+            self.summary.sources[place].read.add(rows.bytes.value(index));
+            if rows.reason.is_null(index) {
+                self.keep(&rows, index, place)?;
+            } else {
+                self.drop_row(&rows, index, place)?;
+            }
+        }
+        Ok(())
+    }
+}

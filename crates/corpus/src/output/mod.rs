@@ -1,0 +1,6 @@
+//! What a finished corpus consists of, and how it is written.
+
+pub(crate) mod attribution;
+pub(crate) mod documents;
+pub(crate) mod durable;
+pub(crate) mod summary;

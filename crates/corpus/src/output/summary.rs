@@ -1,0 +1,134 @@
+//! `corpus.json`: what was read, kept and dropped, by reason and by source. It is written last and lists the
+//! other files with their hashes, so its presence means that the corpus is complete. It holds no time and no
+//! machine's name: the same input and configuration give the same bytes.
+
+use crate::row::Split;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Version of the output directory's format.
+pub const FORMAT_VERSION: u32 = 1;
+/// Name of the file.
+pub const SUMMARY_FILE: &str = "corpus.json";
+/// Name of the list of dropped documents.
+pub const DROPPED_FILE: &str = "dropped.parquet";
+/// Name of the list of sources with their licences.
+pub const ATTRIBUTION_FILE: &str = "ATTRIBUTION.md";
+
+/// Documents and their bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// Documents.
+    pub documents: u64,
+    /// Bytes: as stored in the source for read and dropped documents, of the text for kept ones.
+    pub bytes: u64,
+}
+
+impl Count {
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.documents += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// One side of the split.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SplitSummary {
+    /// Kept documents.
+    pub documents: u64,
+    /// Bytes of their text.
+    pub bytes: u64,
+    /// Sources with at least one kept document here; versions count apart.
+    pub sources: u64,
+}
+
+/// One source: a version of a crate, a top folder, a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceSummary {
+    /// Its name.
+    pub name: String,
+    /// Its version, where it has one.
+    pub version: Option<String>,
+    /// Its licence as an SPDX expression, where it is known.
+    pub licence: Option<String>,
+    /// Documents read.
+    pub read: Count,
+    /// Documents kept, on either side.
+    pub kept: Count,
+    /// Kept for training.
+    pub train: Count,
+    /// Kept for validation.
+    pub validation: Count,
+    /// Dropped documents by reason.
+    pub dropped: BTreeMap<String, Count>,
+}
+
+/// A file of the corpus.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileSummary {
+    /// Its name in the directory.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// XXH3-128 of its bytes, in hexadecimal.
+    pub xxh3_128: String,
+}
+
+/// What a corpus holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CorpusSummary {
+    /// [`FORMAT_VERSION`].
+    pub format_version: u32,
+    /// Hash of configuration and input listing: the same key means that nothing has to be done.
+    pub key: String,
+    /// Hash of the kept documents in order, with their names and sides: the identity of the text itself.
+    pub fingerprint: String,
+    /// Where the text came from: cargo, folder, jsonl, parquet, file or embedded.
+    pub source: String,
+    /// What the split followed: source, document, or position in a single file.
+    pub split_by: String,
+    /// Files of the listing.
+    pub listed_files: u64,
+    /// Their bytes as stored.
+    pub listed_bytes: u64,
+    /// Files left out by extension, by being hidden, or by the exclude list.
+    pub skipped_files: u64,
+    /// Documents read.
+    pub read: Count,
+    /// Documents kept.
+    pub kept: Count,
+    /// Documents dropped.
+    pub dropped: Count,
+    /// Dropped documents by reason.
+    pub dropped_by_reason: BTreeMap<String, Count>,
+    /// Train and validation.
+    pub splits: BTreeMap<Split, SplitSummary>,
+    /// E-mail addresses replaced in kept documents.
+    pub emails_replaced: u64,
+    /// IP addresses replaced in kept documents.
+    pub ips_replaced: u64,
+    /// Lines removed from kept documents.
+    pub lines_removed: u64,
+    /// By source, in row order.
+    pub sources: Vec<SourceSummary>,
+    /// What the user should know: fallbacks taken, sources that lost nearly everything.
+    pub remarks: Vec<String>,
+    /// The other files of the directory.
+    pub files: Vec<FileSummary>,
+}
+
+impl CorpusSummary {
+    /// Kept bytes and documents of a side.
+    pub fn split(&self, split: Split) -> SplitSummary {
+        self.splits.get(&split).copied().unwrap_or_default()
+    }
+
+    /// Dropped documents by reason in words, most documents first.
+    pub fn reasons_in_words(&self) -> String {
+        let mut reasons: Vec<(&String, &Count)> = self.dropped_by_reason.iter().collect();
+        reasons.sort_by_key(|(reason, count)| (std::cmp::Reverse(count.documents), reason.as_str()));
+        let words: Vec<String> =
+            reasons.iter().map(|(reason, count)| format!("{reason} {}", count.documents)).collect();
+        words.join(", ")
+    }
+}

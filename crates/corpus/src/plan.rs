@@ -1,0 +1,134 @@
+//! A corpus as a value: one source and a list of stages over Arrow record batches.
+//!
+//! | stage | what it does | what it needs |
+//! |---|---|---|
+//! | [`Stage::Map`] | a pure function of a batch, row by row | one batch |
+//! | [`Stage::Shuffle`] | sends each row to the partition that its key's hash names | the rows, in memory or on disk |
+//! | [`Stage::Sort`] | orders the rows of each partition by key columns | sorted runs, in memory or on disk |
+//! | [`Stage::Reduce`] | folds runs of equal key into rows | one batch and the fold's state |
+//! | [`Stage::Annotate`] | runs a side plan on some columns and joins its result back by (file, row) | the rows, in memory or on disk |
+//! | sink | takes the rows in order | one batch |
+//!
+//! The result is a pure function of source and stages. It does not depend on the number of threads, the size of
+//! batches or the memory budget: maps are row-wise, partitions are counted by the plan, and the order of rows
+//! is the source's, (file, row), until a shuffle; where order matters afterwards the plan sorts.
+//! "Keep the first" means the lowest (file, row), never the first to arrive.
+//!
+//! Functions carry names, so that another executor finds the same function on another machine.
+
+use crate::error::Result;
+use crate::source::Source;
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A function from batch to batch, row by row: row *i* of the result depends on row *i* of the argument alone,
+/// and no row appears or vanishes.
+pub trait BatchMap: Send + Sync {
+    /// Name of the function, for errors, plans in words and executors on other machines.
+    fn name(&self) -> &str;
+    /// Applies the function.
+    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch>;
+}
+
+/// Folds each run of rows with equal key, in sorted order, however long the run is.
+pub trait Reducer: Send + Sync {
+    /// Name of the function.
+    fn name(&self) -> &str;
+    /// A fold over one partition.
+    fn fold(&self) -> Box<dyn Fold>;
+}
+
+/// The state of a [`Reducer`] in one partition.
+pub trait Fold: Send {
+    /// Takes rows `rows` of `batch`, all of one key. `first` says whether they begin that key's run; otherwise
+    /// they continue the run of the previous call. Returns rows of the result, if any are known already.
+    fn take(&mut self, batch: &RecordBatch, rows: Range<usize>, first: bool) -> Result<Option<RecordBatch>>;
+    /// Ends the partition.
+    fn finish(&mut self) -> Result<Option<RecordBatch>>;
+}
+
+/// One step of a plan.
+#[derive(Clone)]
+pub enum Stage {
+    /// A row-wise function.
+    Map(Arc<dyn BatchMap>),
+    /// Rows go to partition `xxh3(key) mod partitions`; an empty key sends all rows to the first, in order.
+    Shuffle {
+        /// Key columns.
+        key: Vec<String>,
+        /// Number of partitions: part of the plan, not of the machine.
+        partitions: usize,
+    },
+    /// Each partition is ordered by these columns, ascending; equal keys keep their order.
+    Sort {
+        /// Key columns.
+        by: Vec<String>,
+    },
+    /// Runs of equal `key` in sorted partitions are folded.
+    Reduce {
+        /// Key columns, a prefix of the preceding sort's.
+        key: Vec<String>,
+        /// The fold.
+        reducer: Arc<dyn Reducer>,
+    },
+    /// The columns `project` of all rows run through `side`, whose result has the columns `file` and `row`,
+    /// at most one row for each, plus those of `adds`, which are joined to the rows (null where the side plan
+    /// said nothing). Wide rows stay where they are while narrow keys travel: deduplication costs the text one
+    /// write and one read at most.
+    Annotate {
+        /// What the side plan decides, as a word.
+        name: String,
+        /// Columns that the side plan sees; must include `file` and `row`.
+        project: Vec<String>,
+        /// The side plan's stages.
+        side: Vec<Stage>,
+        /// Columns that it adds: (name, type) of its result.
+        adds: SchemaRef,
+    },
+}
+
+/// A source and the stages its rows pass.
+#[derive(Clone)]
+pub struct Plan {
+    /// Where rows come from.
+    pub source: Arc<dyn Source>,
+    /// What happens to them, in order.
+    pub stages: Vec<Stage>,
+}
+
+/// Takes the rows at the end of a plan, in order, on one thread.
+pub trait Sink {
+    /// Takes a batch.
+    fn write(&mut self, batch: &RecordBatch) -> Result<()>;
+}
+
+impl Plan {
+    /// The plan in words, one stage a line, side plans indented.
+    pub fn explain(&self) -> String {
+        let mut text = format!("source {}\n", self.source.describe());
+        explain(&self.stages, 0, &mut text);
+        text
+    }
+}
+
+fn explain(stages: &[Stage], depth: usize, text: &mut String) {
+    for stage in stages {
+        let line = match stage {
+            Stage::Map(map) => format!("map {}", map.name()),
+            Stage::Shuffle { key, partitions } => {
+                format!("shuffle by ({}) into {partitions}", key.join(", "))
+            }
+            Stage::Sort { by } => format!("sort by ({})", by.join(", ")),
+            Stage::Reduce { key, reducer } => format!("reduce {} by ({})", reducer.name(), key.join(", ")),
+            Stage::Annotate { name, project, .. } => format!("annotate {name} from ({})", project.join(", ")),
+        };
+        text.push_str(&"  ".repeat(depth));
+        text.push_str(&line);
+        text.push('\n');
+        if let Stage::Annotate { side, .. } = stage {
+            explain(side, depth + 1, text);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The corpus that the program carries, for a prebuilt binary on a machine without cargo: the sources of this
+//! room (about 150 kB, packed with the program) and synthetic tasks written by rule (nothing packed), together
+//! about 1.2 MB.
+//!
+//! The tasks are there because their optimal loss is known. A line is a question, chosen at random, and an answer
+//! that follows from it, so a perfect model pays exactly the entropy of the question:
+//!
+//! | task | line | entropy of a line | bytes |
+//! |---|---|---|---|
+//! | copy | `copy WORD = WORD`, 8 letters | 8 log2 26 = 37.60 bits | 25 |
+//! | reverse | `reverse WORD = DROW`, 8 letters | 37.60 bits | 28 |
+//! | add | `add 123 + 456 = 0579`, both 000…999 | 2 log2 1000 = 19.93 bits | 21 |
+//! | brackets | `close ([{< = >}])`, 6 opening brackets | 6 log2 4 = 12 bits | 22 |
+//! | sort | `sort 3 1 2 = 1 2 3`, 8 digits | 8 log2 10 = 26.58 bits | 39 |
+
+use super::{Listing, MORSEL_BYTES, Morsel, Scan, Source, SourceInfo};
+use crate::error::Result;
+use crate::row::{Origin, RowBuilder};
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// Files of this room, packed with the program.
+const OWN_SOURCES: &[(&str, &str)] = &[
+    ("src/build.rs", include_str!("../build.rs")),
+    ("src/config.rs", include_str!("../config.rs")),
+    ("src/dedup/exact.rs", include_str!("../dedup/exact.rs")),
+    ("src/execute/annotate.rs", include_str!("../execute/annotate.rs")),
+    ("src/execute/drive.rs", include_str!("../execute/drive.rs")),
+    ("src/execute/key.rs", include_str!("../execute/key.rs")),
+    ("src/execute/reduce.rs", include_str!("../execute/reduce.rs")),
+    ("src/execute/shuffle.rs", include_str!("../execute/shuffle.rs")),
+    ("src/execute/sort.rs", include_str!("../execute/sort.rs")),
+    ("src/execute/spool.rs", include_str!("../execute/spool.rs")),
+    ("src/plan.rs", include_str!("../plan.rs")),
+    ("src/row.rs", include_str!("../row.rs")),
+    ("src/rule/attribution.rs", include_str!("../rule/attribution.rs")),
+    ("src/rule/email.rs", include_str!("../rule/email.rs")),
+    ("src/rule/ip.rs", include_str!("../rule/ip.rs")),
+    ("src/rule/lines.rs", include_str!("../rule/lines.rs")),
+    ("src/rule/mod.rs", include_str!("../rule/mod.rs")),
+    ("src/source/cargo.rs", include_str!("cargo.rs")),
+    ("src/source/embedded.rs", include_str!("embedded.rs")),
+    ("src/source/folder.rs", include_str!("folder.rs")),
+    ("src/source/jsonl.rs", include_str!("jsonl.rs")),
+    ("src/source/parquet.rs", include_str!("parquet.rs")),
+    ("src/split.rs", include_str!("../split.rs")),
+];
+
+/// Documents per task; each is a source of its own, so that the split by source holds out whole documents.
+const DOCUMENTS: usize = 50;
+/// Lines of a document.
+const LINES: usize = 150;
+
+/// The tasks: name and one random line.
+const TASKS: &[(&str, fn(&mut Random, &mut String))] =
+    &[("copy", copy), ("reverse", reverse), ("add", add), ("brackets", brackets), ("sort", sort)];
+
+/// SplitMix64 (Steele, Lea, Flood 2014): a counter and a finaliser.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `limit`; the bias is below 2^-50 for the limits used here.
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    fn word(&mut self) -> String {
+        (0..8).map(|_| char::from(b'a' + self.below(26) as u8)).collect()
+    }
+}
+
+fn copy(random: &mut Random, out: &mut String) {
+    let word = random.word();
+    let _ = writeln!(out, "copy {word} = {word}");
+}
+
+fn reverse(random: &mut Random, out: &mut String) {
+    let word = random.word();
+    let _ = writeln!(out, "reverse {word} = {}", word.chars().rev().collect::<String>());
+}
+
+fn add(random: &mut Random, out: &mut String) {
+    let (a, b) = (random.below(1000), random.below(1000));
+    let _ = writeln!(out, "add {a:03} + {b:03} = {:04}", a + b);
+}
+
+fn brackets(random: &mut Random, out: &mut String) {
+    let open: Vec<usize> = (0..6).map(|_| random.below(4) as usize).collect();
+    let opening: String = open.iter().map(|&kind| ['(', '[', '{', '<'][kind]).collect();
+    let closing: String = open.iter().rev().map(|&kind| [')', ']', '}', '>'][kind]).collect();
+    let _ = writeln!(out, "close {opening} = {closing}");
+}
+
+fn sort(random: &mut Random, out: &mut String) {
+    let mut digits: Vec<u64> = (0..8).map(|_| random.below(10)).collect();
+    let line = |digits: &[u64]| digits.iter().map(u64::to_string).collect::<Vec<String>>().join(" ");
+    let question = line(&digits);
+    digits.sort_unstable();
+    let _ = writeln!(out, "sort {question} = {}", line(&digits));
+}
+
+/// Text of a document of a task.
+fn task(index: usize, document: usize) -> String {
+    let mut random = Random(((index as u64) << 32) | document as u64);
+    let mut text = String::new();
+    for _ in 0..LINES {
+        TASKS[index].1(&mut random, &mut text);
+    }
+    text
+}
+
+pub(crate) struct Embedded {
+    listing: Listing,
+}
+
+/// The embedded corpus.
+pub(crate) fn open() -> Embedded {
+    let source = |name: String| SourceInfo {
+        name,
+        version: Some(env!("CARGO_PKG_VERSION").to_string()),
+        licence: Some(env!("CARGO_PKG_LICENSE").to_string()),
+    };
+    let mut listing = Listing { kind: "embedded", ..Listing::default() };
+    listing.sources.push(source("bessemer-corpus".into()));
+    for (task, _) in TASKS {
+        listing.sources.extend((0..DOCUMENTS).map(|document| source(format!("{task}-{document:02}"))));
+    }
+    listing.files = (OWN_SOURCES.len() + TASKS.len() * DOCUMENTS) as u64;
+    listing.bytes = OWN_SOURCES.iter().map(|(_, text)| text.len() as u64).sum();
+    for (path, text) in OWN_SOURCES {
+        listing.entries.push(format!("{path} {:032x}", xxhash_rust::xxh3::xxh3_128(text.as_bytes())));
+    }
+    listing.entries.push(format!("{} tasks, {DOCUMENTS} documents of {LINES} lines", TASKS.len()));
+    Embedded { listing }
+}
+
+impl Embedded {
+    /// Adds a remark for the user.
+    pub(crate) fn remark(&mut self, remark: String) {
+        self.listing.remarks.push(remark);
+    }
+}
+
+impl Source for Embedded {
+    fn describe(&self) -> String {
+        "the embedded corpus".into()
+    }
+
+    fn listing(&self) -> &Listing {
+        &self.listing
+    }
+
+    fn scan(&self) -> Result<Box<dyn Scan>> {
+        Ok(Box::new(EmbeddedScan { sources: Arc::new(self.listing.sources.clone()), next: 0 }))
+    }
+}
+
+struct EmbeddedScan {
+    sources: Arc<Vec<SourceInfo>>,
+    next: usize,
+}
+
+/// Documents of a batch.
+const BATCH: usize = 32;
+
+impl Scan for EmbeddedScan {
+    fn next(&mut self) -> Result<Option<Morsel>> {
+        let count = OWN_SOURCES.len() + TASKS.len() * DOCUMENTS;
+        let range = self.next..count.min(self.next + BATCH);
+        self.next = range.end;
+        if range.is_empty() {
+            return Ok(None);
+        }
+        let sources = self.sources.clone();
+        Ok(Some(Box::new(move || {
+            let mut rows = RowBuilder::with_capacity(BATCH, MORSEL_BYTES);
+            for ordinal in range {
+                let (source, path, text) = match OWN_SOURCES.get(ordinal) {
+                    Some((path, text)) => (&sources[0], (*path).to_string(), (*text).to_string()),
+                    None => {
+                        let number = ordinal - OWN_SOURCES.len();
+                        let text = task(number / DOCUMENTS, number % DOCUMENTS);
+                        (&sources[1 + number], "task.txt".to_string(), text)
+                    }
+                };
+                let id = format!("{}/{path}", source.name);
+                let origin = Origin {
+                    file: ordinal as u32,
+                    id: &id,
+                    source: &source.name,
+                    version: source.version.as_deref(),
+                    licence: source.licence.as_deref(),
+                    path: &path,
+                    bytes: text.len() as u64,
+                    ..Origin::default()
+                };
+                rows.push(&origin, text.as_bytes());
+            }
+            rows.finish()
+        })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_follow_from_questions() {
+        for index in 0..TASKS.len() {
+            for line in task(index, 3).lines() {
+                let (question, answer) = line.split_once(" = ").unwrap();
+                let (name, question) = question.split_once(' ').unwrap();
+                let expected = match name {
+                    "copy" => question.to_string(),
+                    "reverse" => question.chars().rev().collect(),
+                    "add" => {
+                        let sum: u32 = question.split(" + ").map(|n| n.parse::<u32>().unwrap()).sum();
+                        format!("{sum:04}")
+                    }
+                    "close" => question
+                        .chars()
+                        .rev()
+                        .map(|c| match c {
+                            '(' => ')',
+                            '[' => ']',
+                            '{' => '}',
+                            _ => '>',
+                        })
+                        .collect(),
+                    _ => {
+                        let mut digits: Vec<&str> = question.split(' ').collect();
+                        digits.sort();
+                        digits.join(" ")
+                    }
+                };
+                assert_eq!(answer, expected, "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn lines_have_the_documented_length() {
+        let lengths: Vec<usize> =
+            (0..TASKS.len()).map(|index| task(index, 0).lines().next().unwrap().len() + 1).collect();
+        assert_eq!(lengths, [25, 28, 21, 22, 39]);
+    }
+}

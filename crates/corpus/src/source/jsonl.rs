@@ -1,0 +1,368 @@
+//! JSON lines, plain or compressed: one object a line, one of its fields is the text.
+//!
+//! The sequential part decompresses and cuts runs of whole lines; parsing happens in the morsels. A line that is
+//! no JSON object, or has no text, becomes a dropped row that names its line. A line longer than the limit is
+//! passed over without being held. A compressed file that ends early or is damaged gives the lines before the
+//! damage and one dropped row that says where it broke; the run goes on with the next file.
+
+use super::folder::{FileEntry, Filter, list};
+use super::{Listing, MORSEL_BYTES, Morsel, Scan, Source, SourceInfo, compressed};
+use crate::error::{Error, Result};
+use crate::row::{HEAD_BYTES, Origin, RowBuilder};
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use std::borrow::Cow;
+use std::io::{BufRead, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Endings of the files that are read from a folder.
+pub(crate) const ENDINGS: &[&str] =
+    &[".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst"];
+
+/// Whether a file name is that of JSON lines.
+pub(crate) fn is_jsonl(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    ENDINGS.iter().any(|ending| lower.ends_with(ending))
+}
+
+pub(crate) struct Jsonl {
+    root: String,
+    field: String,
+    files: Arc<Vec<FileEntry>>,
+    listing: Listing,
+    max_line: usize,
+}
+
+/// The files that `matches` accepts: `path` itself, or those below it. Shared with the Parquet source.
+pub(super) fn find(
+    path: &Path,
+    exclude: &[String],
+    kind: &'static str,
+    matches: impl Fn(&str) -> bool,
+) -> Result<(Vec<FileEntry>, Listing)> {
+    let mut listing = Listing { kind, ..Listing::default() };
+    let files = if path.is_dir() {
+        let (mut files, skipped) = list(path, &Filter::new(&["*".to_string()], &[], exclude))?;
+        let all = files.len();
+        files.retain(|file| matches(&file.relative));
+        listing.skipped_files = skipped + (all - files.len()) as u64;
+        files
+    } else {
+        let metadata = std::fs::metadata(path).map_err(Error::io("read", path))?;
+        let relative = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let changed = i128::from(std::os::unix::fs::MetadataExt::mtime(&metadata)) * 1_000_000_000
+            + i128::from(std::os::unix::fs::MetadataExt::mtime_nsec(&metadata));
+        let bytes = metadata.len();
+        vec![FileEntry { path: path.to_path_buf(), relative, bytes, changed, fault: None }]
+    };
+    for file in &files {
+        listing.files += 1;
+        listing.bytes += file.bytes;
+        listing.entries.push(format!("{} {} {}", file.relative, file.bytes, file.changed));
+        listing.sources.push(SourceInfo { name: file.relative.clone(), version: None, licence: None });
+    }
+    Ok((files, listing))
+}
+
+/// Opens the files and checks that the first object of each has the field.
+pub(crate) fn open(path: &Path, field: &str, exclude: &[String], max_bytes: u64) -> Result<Jsonl> {
+    let (files, mut listing) = find(path, exclude, "jsonl", is_jsonl)?;
+    listing.entries.push(format!("field {field}"));
+    // JSON escapes take up to six bytes for one, and other fields take their share.
+    let max_line = (max_bytes as usize).saturating_mul(8).clamp(16 << 20, 512 << 20);
+    for file in &files {
+        check_field(file, field, max_line)?;
+    }
+    let root = path.display().to_string();
+    Ok(Jsonl { root, field: field.to_string(), files: Arc::new(files), listing, max_line })
+}
+
+/// Refuses a file whose first object lacks the field, naming those it has.
+fn check_field(file: &FileEntry, field: &str, max_line: usize) -> Result<()> {
+    let Ok(mut reader) = compressed::open(&file.path) else { return Ok(()) };
+    let mut line = Vec::new();
+    for number in 1..=100 {
+        line.clear();
+        match reader.by_ref().take(max_line as u64).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return Ok(()),
+            Ok(_) => {}
+        }
+        if let Ok(Parsed { text: None, names }) = parse(&line, field) {
+            return Err(Error::NoTextColumn {
+                place: format!("{}:{number}", file.path.display()),
+                what: "field",
+                wanted: field.to_string(),
+                found: names.join(", "),
+            });
+        }
+        if line.iter().any(|byte| !byte.is_ascii_whitespace()) {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// What a line holds.
+struct Parsed<'a> {
+    text: Option<Cow<'a, str>>,
+    /// Names of the fields, kept only until the text is found.
+    names: Vec<String>,
+}
+
+fn parse<'a>(line: &'a [u8], field: &str) -> serde_json::Result<Parsed<'a>> {
+    let mut reader = serde_json::Deserializer::from_slice(line);
+    let parsed = Object { field }.deserialize(&mut reader)?;
+    reader.end()?;
+    Ok(parsed)
+}
+
+struct Object<'f> {
+    field: &'f str,
+}
+
+impl<'de> DeserializeSeed<'de> for Object<'_> {
+    type Value = Parsed<'de>;
+    fn deserialize<D: serde::Deserializer<'de>>(
+        self,
+        reader: D,
+    ) -> std::result::Result<Self::Value, D::Error> {
+        reader.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Object<'_> {
+    type Value = Parsed<'de>;
+
+    fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "a JSON object with a text field {:?}", self.field)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
+        let mut parsed = Parsed { text: None, names: Vec::new() };
+        while let Some(name) = map.next_key::<Text<'de>>()? {
+            if name.0 == self.field {
+                parsed.text = map.next_value::<Option<Text<'de>>>()?.map(|text| text.0);
+            } else {
+                if parsed.names.len() < 32 {
+                    parsed.names.push(name.0.into_owned());
+                }
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+/// A string that borrows where it has no escapes.
+#[derive(serde::Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl Source for Jsonl {
+    fn describe(&self) -> String {
+        format!("{} JSON-lines files in {}", self.files.len(), self.root)
+    }
+
+    fn listing(&self) -> &Listing {
+        &self.listing
+    }
+
+    fn scan(&self) -> Result<Box<dyn Scan>> {
+        Ok(Box::new(JsonlScan {
+            files: self.files.clone(),
+            field: self.field.as_str().into(),
+            max_line: self.max_line,
+            file: 0,
+            reader: None,
+            line: 0,
+        }))
+    }
+}
+
+struct JsonlScan {
+    files: Arc<Vec<FileEntry>>,
+    field: Arc<str>,
+    max_line: usize,
+    /// Ordinal of the file being read.
+    file: usize,
+    reader: Option<Box<dyn BufRead + Send>>,
+    /// Lines of it read so far.
+    line: u64,
+}
+
+/// A run of lines of one file.
+#[derive(Default)]
+struct Chunk {
+    bytes: Vec<u8>,
+    /// (line number, end in `bytes`, bytes of the line in the file)
+    lines: Vec<(u64, usize, u64)>,
+    /// The fault that ends the file, with the line at which it struck.
+    fault: Option<(u64, &'static str, String)>,
+}
+
+impl JsonlScan {
+    /// Reads a chunk; none at the end of the file.
+    fn chunk(&mut self) -> Option<Chunk> {
+        let mut chunk = Chunk::default();
+        if self.reader.is_none() {
+            match compressed::open(&self.files[self.file].path) {
+                Ok(reader) => self.reader = Some(reader),
+                Err(error) => {
+                    chunk.fault = Some((self.line + 1, "unreadable", error.to_string()));
+                    return Some(chunk);
+                }
+            }
+        }
+        let reader = self.reader.as_mut()?;
+        while chunk.bytes.len() < MORSEL_BYTES {
+            let start = chunk.bytes.len();
+            let limit = self.max_line as u64;
+            match reader.by_ref().take(limit).read_until(b'\n', &mut chunk.bytes) {
+                Ok(0) => break,
+                Ok(read) => {
+                    self.line += 1;
+                    let mut length = read as u64;
+                    if length == limit && chunk.bytes.last() != Some(&b'\n') {
+                        // Too long to hold: keep the head, pass over the rest.
+                        chunk.bytes.truncate(start + HEAD_BYTES);
+                        match skip_line(reader) {
+                            Ok(skipped) => length += skipped,
+                            Err(cause) => {
+                                chunk.fault = Some((self.line, "truncated-input", cause.to_string()));
+                                break;
+                            }
+                        }
+                    }
+                    chunk.lines.push((self.line, chunk.bytes.len(), length));
+                }
+                Err(cause) => {
+                    // The line in which it broke is incomplete.
+                    chunk.bytes.truncate(start);
+                    chunk.fault = Some((self.line + 1, "truncated-input", cause.to_string()));
+                    break;
+                }
+            }
+        }
+        (!chunk.lines.is_empty() || chunk.fault.is_some()).then_some(chunk)
+    }
+}
+
+/// Reads to the end of the line without holding it; returns its bytes.
+fn skip_line(reader: &mut dyn BufRead) -> std::io::Result<u64> {
+    let mut skipped = 0;
+    loop {
+        let block = reader.fill_buf()?;
+        if block.is_empty() {
+            return Ok(skipped);
+        }
+        let (used, ended) = match block.iter().position(|&byte| byte == b'\n') {
+            Some(position) => (position + 1, true),
+            None => (block.len(), false),
+        };
+        reader.consume(used);
+        skipped += used as u64;
+        if ended {
+            return Ok(skipped);
+        }
+    }
+}
+
+impl Scan for JsonlScan {
+    fn next(&mut self) -> Result<Option<Morsel>> {
+        while self.file < self.files.len() {
+            let ordinal = self.file;
+            let Some(chunk) = self.chunk() else {
+                (self.file, self.reader, self.line) = (self.file + 1, None, 0);
+                continue;
+            };
+            if chunk.fault.is_some() {
+                (self.file, self.reader, self.line) = (self.file + 1, None, 0);
+            }
+            let (files, field, limit) = (self.files.clone(), self.field.clone(), self.max_line);
+            return Ok(Some(Box::new(move || rows(&files[ordinal], ordinal as u32, &chunk, &field, limit))));
+        }
+        Ok(None)
+    }
+}
+
+/// Parses the lines of a chunk.
+fn rows(
+    file: &FileEntry,
+    ordinal: u32,
+    chunk: &Chunk,
+    field: &str,
+    limit: usize,
+) -> Result<arrow_array::RecordBatch> {
+    let name = &file.relative;
+    let mut rows = RowBuilder::with_capacity(chunk.lines.len(), chunk.bytes.len());
+    let mut start = 0;
+    for &(number, end, length) in &chunk.lines {
+        let line = &chunk.bytes[start..end];
+        start = end;
+        if length == line.len() as u64 && line.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        let id = format!("{name}#{number}");
+        let mut origin = Origin {
+            file: ordinal,
+            row: number,
+            id: &id,
+            source: name,
+            path: name,
+            bytes: length,
+            ..Origin::default()
+        };
+        if length > line.len() as u64 {
+            rows.refuse(
+                &origin,
+                "long-json-line",
+                &format!("{name}:{number}: {length} bytes, at most {limit}"),
+                line,
+            );
+            continue;
+        }
+        match parse(line, field) {
+            Ok(Parsed { text: Some(text), .. }) => {
+                origin.bytes = text.len() as u64;
+                rows.push(&origin, text.as_bytes());
+            }
+            Ok(Parsed { text: None, names }) => {
+                let detail = format!("{name}:{number}: no text in {field:?}; fields: {}", names.join(", "));
+                rows.refuse(&origin, "no-text-field", &detail, line);
+            }
+            Err(error) => rows.refuse(&origin, "bad-json", &format!("{name}:{number}: {error}"), line),
+        }
+    }
+    if let Some((number, reason, problem)) = &chunk.fault {
+        let id = format!("{name}#{number}");
+        let origin = Origin {
+            file: ordinal,
+            row: *number,
+            id: &id,
+            source: name,
+            path: name,
+            bytes: 0,
+            ..Origin::default()
+        };
+        let detail = format!("{name}:{number}: {problem}; the lines before it are kept");
+        rows.refuse(&origin, reason, &detail, &[]);
+    }
+    rows.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_found_and_unescaped_and_other_fields_are_passed_over() {
+        let text = |line: &str| parse(line.as_bytes(), "text").map(|parsed| parsed.text.map(Cow::into_owned));
+        assert_eq!(text(r#"{"id": [1, {"text": 2}], "text": "a\né"}"#).unwrap(), Some("a\né".into()));
+        assert_eq!(text(r#"{"text": null}"#).unwrap(), None);
+        assert_eq!(text(r#"{"\u0074ext": "x"}"#).unwrap(), Some("x".into()));
+        assert!(text(r#"{"text": 3}"#).is_err());
+        assert!(text(r#"{"text": "a"} x"#).is_err());
+        assert!(text("[1]").is_err());
+        assert!(text(&"[".repeat(100_000)).is_err());
+        assert!(text(&format!(r#"{{"a": {}"#, "[".repeat(100_000))).is_err());
+    }
+}

@@ -1,0 +1,206 @@
+//! Parquet files: one column is the text.
+//!
+//! Only that column is read. Strings, large strings and binary are understood, plain or dictionary-encoded;
+//! nulls become dropped rows. A file that is no Parquet, or breaks in the middle, gives one dropped row that
+//! names it, and the run goes on.
+
+use super::folder::FileEntry;
+use super::{Listing, Morsel, Scan, Source};
+use crate::error::{Error, Result};
+use crate::row::{Origin, RowBuilder};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, RecordBatch};
+use arrow_schema::DataType;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Rows of a batch. Small, because documents may be large.
+const BATCH_ROWS: usize = 128;
+
+pub(crate) struct Parquet {
+    root: String,
+    column: String,
+    files: Arc<Vec<FileEntry>>,
+    listing: Listing,
+}
+
+/// Whether a file name is that of a Parquet file.
+pub(crate) fn is_parquet(name: &str) -> bool {
+    name.to_ascii_lowercase().ends_with(".parquet")
+}
+
+type Reader = ParquetRecordBatchReader;
+
+/// Runs the Parquet library on a file that may be damaged; a panic there is an error of the file.
+fn shielded<T>(work: impl FnOnce() -> std::result::Result<T, String>) -> std::result::Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err("the file is damaged in a way the Parquet reader does not survive".into()))
+}
+
+enum Opened {
+    Reader(Box<Reader>),
+    /// Names and types of the columns, when the text column is not among them.
+    Without(String),
+}
+
+fn start(path: &Path, column: &str) -> std::result::Result<Opened, String> {
+    let file = File::open(path).map_err(|cause| cause.to_string())?;
+    shielded(|| {
+        // The file's own types, not those that the writer noted: they are few.
+        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+        let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)
+            .map_err(|cause| cause.to_string())?;
+        let schema = builder.schema().clone();
+        let usable = schema.index_of(column).ok().filter(|&index| {
+            matches!(
+                schema.field(index).data_type(),
+                DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary
+            )
+        });
+        let Some(index) = usable else {
+            let fields =
+                schema.fields().iter().map(|field| format!("{} ({})", field.name(), field.data_type()));
+            return Ok(Opened::Without(fields.collect::<Vec<String>>().join(", ")));
+        };
+        let mask = ProjectionMask::roots(builder.parquet_schema(), [index]);
+        let reader = builder.with_projection(mask).with_batch_size(BATCH_ROWS).build();
+        reader.map(|reader| Opened::Reader(Box::new(reader))).map_err(|cause| cause.to_string())
+    })
+}
+
+/// Opens the files and checks that each has the column.
+pub(crate) fn open(path: &Path, column: &str, exclude: &[String]) -> Result<Parquet> {
+    let (files, mut listing) = super::jsonl::find(path, exclude, "parquet", is_parquet)?;
+    listing.entries.push(format!("column {column}"));
+    for file in &files {
+        if let Ok(Opened::Without(found)) = start(&file.path, column) {
+            return Err(Error::NoTextColumn {
+                place: file.path.display().to_string(),
+                what: "column",
+                wanted: column.to_string(),
+                found,
+            });
+        }
+    }
+    let root = path.display().to_string();
+    Ok(Parquet { root, column: column.to_string(), files: Arc::new(files), listing })
+}
+
+impl Source for Parquet {
+    fn describe(&self) -> String {
+        format!("{} Parquet files in {}", self.files.len(), self.root)
+    }
+
+    fn listing(&self) -> &Listing {
+        &self.listing
+    }
+
+    fn scan(&self) -> Result<Box<dyn Scan>> {
+        Ok(Box::new(ParquetScan {
+            files: self.files.clone(),
+            column: self.column.clone(),
+            file: 0,
+            reader: None,
+            row: 0,
+        }))
+    }
+}
+
+struct ParquetScan {
+    files: Arc<Vec<FileEntry>>,
+    column: String,
+    file: usize,
+    reader: Option<Box<Reader>>,
+    /// Rows of the file read so far.
+    row: u64,
+}
+
+impl ParquetScan {
+    /// The next batch of the current file; none at its end.
+    fn batch(&mut self) -> std::result::Result<Option<RecordBatch>, String> {
+        if self.reader.is_none() {
+            match start(&self.files[self.file].path, &self.column)? {
+                Opened::Reader(reader) => self.reader = Some(reader),
+                Opened::Without(found) => return Err(format!("the column vanished; there are: {found}")),
+            }
+        }
+        let Some(reader) = self.reader.as_mut() else { return Ok(None) };
+        shielded(|| reader.next().transpose().map_err(|cause| cause.to_string()))
+    }
+}
+
+impl Scan for ParquetScan {
+    fn next(&mut self) -> Result<Option<Morsel>> {
+        while self.file < self.files.len() {
+            let (ordinal, row) = (self.file, self.row);
+            let files = self.files.clone();
+            match self.batch() {
+                Ok(Some(batch)) => {
+                    self.row += batch.num_rows() as u64;
+                    return Ok(Some(Box::new(move || rows(&files[ordinal], ordinal as u32, row, &batch))));
+                }
+                Ok(None) => (self.file, self.reader, self.row) = (self.file + 1, None, 0),
+                Err(problem) => {
+                    (self.file, self.reader, self.row) = (self.file + 1, None, 0);
+                    return Ok(Some(Box::new(move || {
+                        let name = &files[ordinal].relative;
+                        let mut rows = RowBuilder::default();
+                        let id = format!("{name}#{row}");
+                        let origin = Origin {
+                            file: ordinal as u32,
+                            row,
+                            id: &id,
+                            source: name,
+                            path: name,
+                            ..Origin::default()
+                        };
+                        let detail = format!("{name} row {row}: {problem}; the rows before it are kept");
+                        rows.refuse(
+                            &origin,
+                            if row == 0 { "unreadable" } else { "truncated-input" },
+                            &detail,
+                            &[],
+                        );
+                        rows.finish()
+                    })));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn rows(file: &FileEntry, ordinal: u32, first: u64, batch: &RecordBatch) -> Result<RecordBatch> {
+    let column = batch.column(0);
+    let name = &file.relative;
+    let mut rows = RowBuilder::with_capacity(batch.num_rows(), column.get_array_memory_size());
+    for index in 0..batch.num_rows() {
+        let row = first + index as u64;
+        let id = format!("{name}#{row}");
+        let mut origin =
+            Origin { file: ordinal, row, id: &id, source: name, path: name, ..Origin::default() };
+        if column.is_null(index) {
+            rows.refuse(&origin, "no-text-field", &format!("{name} row {row}: null"), &[]);
+            continue;
+        }
+        let text: &[u8] = match column.data_type() {
+            DataType::Utf8 => column.as_string::<i32>().value(index).as_bytes(),
+            DataType::LargeUtf8 => column.as_string::<i64>().value(index).as_bytes(),
+            DataType::Binary => column.as_binary::<i32>().value(index),
+            DataType::LargeBinary => column.as_binary::<i64>().value(index),
+            other => {
+                let problem = format!("text column of type {other} passed the check and cannot be read");
+                return Err(Error::Plan { stage: "parquet".into(), problem });
+            }
+        };
+        origin.bytes = text.len() as u64;
+        rows.push(&origin, text);
+    }
+    rows.finish()
+}

@@ -1,0 +1,139 @@
+//! From the configuration to a source.
+
+use super::folder::{Filter, PROSE};
+use super::{Source, cargo, embedded, file, folder, jsonl, parquet};
+use crate::config::{CorpusConfig, SourceKind};
+use crate::error::{Error, Result};
+use crate::rule::Kind;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Opens the source that the configuration asks for. `auto` takes the first of: `path`, cargo's dependencies,
+/// the embedded corpus; and says why it passed over cargo.
+pub(crate) fn open(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
+    let path = Path::new(&config.path);
+    let kind = match config.source {
+        SourceKind::Auto if !config.path.is_empty() => kind_of(path)?,
+        kind => kind,
+    };
+    Ok(match kind {
+        SourceKind::Cargo => Arc::new(open_cargo(config)?),
+        SourceKind::Folder => {
+            folder_exists(path)?;
+            let filter = Filter::new(&config.extensions, &[PROSE, Kind::CODE], &config.exclude);
+            Arc::new(folder::open(path, &filter, max_bytes(config))?)
+        }
+        SourceKind::Jsonl => {
+            exists(path)?;
+            let source = jsonl::open(path, &config.text, &config.exclude, max_bytes(config))?;
+            some_files(path, source.listing().files, ".jsonl, .jsonl.gz or .jsonl.zst")?;
+            Arc::new(source)
+        }
+        SourceKind::Parquet => {
+            exists(path)?;
+            let source = parquet::open(path, &config.text, &config.exclude)?;
+            some_files(path, source.listing().files, ".parquet")?;
+            Arc::new(source)
+        }
+        SourceKind::File => {
+            file_exists(path)?;
+            Arc::new(file::open(path, config.split.validation_fraction)?)
+        }
+        SourceKind::Embedded => Arc::new(embedded::open()),
+        SourceKind::Auto => match open_cargo(config) {
+            Ok(source) if source.listing().files > 0 => Arc::new(source),
+            Ok(_) => fallback("the workspace has no dependency sources".into()),
+            Err(error) => fallback(error.to_string()),
+        },
+    })
+}
+
+fn fallback(why: String) -> Arc<dyn Source> {
+    let mut source = embedded::open();
+    source.remark(format!("the embedded corpus is used because {why}"));
+    Arc::new(source)
+}
+
+fn open_cargo(config: &CorpusConfig) -> Result<folder::Files> {
+    let workspace = if config.path.is_empty() { "." } else { &config.path };
+    cargo::open(&cargo::Options {
+        workspace: Path::new(workspace),
+        members: config.workspace_members,
+        target: &config.target,
+        extensions: &config.extensions,
+        exclude: &config.exclude,
+        max_bytes: max_bytes(config),
+    })
+}
+
+/// Bytes up to which a document is read.
+fn max_bytes(config: &CorpusConfig) -> u64 {
+    if config.clean.enabled { config.clean.max_bytes } else { crate::config::CleanConfig::LARGEST_DOCUMENT }
+}
+
+/// What a path holds: told by the name of a file, by the files of a folder.
+fn kind_of(path: &Path) -> Result<SourceKind> {
+    exists(path)?;
+    let by_name = |name: &str| {
+        if jsonl::is_jsonl(name) {
+            Some(SourceKind::Jsonl)
+        } else if parquet::is_parquet(name) {
+            Some(SourceKind::Parquet)
+        } else {
+            None
+        }
+    };
+    if path.is_dir() {
+        let filter = Filter::new(&["*".to_string()], &[], &[]);
+        let (files, _) = folder::list(path, &filter)?;
+        Ok(files.iter().find_map(|file| by_name(&file.relative)).unwrap_or(SourceKind::Folder))
+    } else {
+        Ok(by_name(&path.to_string_lossy()).unwrap_or(SourceKind::File))
+    }
+}
+
+fn wrong(path: &Path, problem: &str, hint: &str) -> Error {
+    Error::Source { path: path.to_path_buf(), problem: problem.into(), hint: hint.into() }
+}
+
+fn exists(path: &Path) -> Result<()> {
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() || metadata.is_file() => Ok(()),
+        Ok(_) => Err(wrong(path, "is neither a file nor a folder", "set corpus.path to one")),
+        Err(cause) => Err(wrong(
+            path,
+            &format!("cannot be read: {cause}"),
+            "check corpus.path; a relative path is taken from the current directory",
+        )),
+    }
+}
+
+fn folder_exists(path: &Path) -> Result<()> {
+    exists(path)?;
+    if path.is_dir() {
+        Ok(())
+    } else {
+        Err(wrong(path, "is a file, not a folder", "set corpus.source = \"file\", \"jsonl\" or \"parquet\""))
+    }
+}
+
+fn file_exists(path: &Path) -> Result<()> {
+    exists(path)?;
+    if path.is_dir() {
+        Err(wrong(path, "is a folder, not a file", "set corpus.source = \"folder\""))
+    } else {
+        Ok(())
+    }
+}
+
+fn some_files(path: &Path, files: u64, endings: &str) -> Result<()> {
+    if files > 0 {
+        Ok(())
+    } else {
+        Err(wrong(
+            path,
+            &format!("no file below it ends in {endings}"),
+            "check corpus.source and corpus.path",
+        ))
+    }
+}
