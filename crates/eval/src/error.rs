@@ -4,6 +4,7 @@ use crate::kneser_ney::NgramError;
 use bessemer_loader::LoadError;
 use bessemer_model::ModelError;
 use bessemer_shards::ShardError;
+use bessemer_tokenizer::TokenizerError;
 
 /// What can go wrong while a model is evaluated or generates text.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +19,9 @@ pub enum EvalError {
     /// A shard could not be read.
     #[error(transparent)]
     Shard(#[from] ShardError),
+    /// The tokenizer cannot encode a prompt, or does not know a token.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
     /// The n-gram baseline could not be trained.
     #[error(transparent)]
     Ngram(#[from] NgramError),
@@ -41,6 +45,30 @@ pub enum EvalError {
         token: u32,
         /// Tokens of the table.
         known: usize,
+    },
+    /// The shards hold a token that the tokenizer does not know.
+    #[error(
+        "token {token} at {at} of split {split:?} is unknown to the tokenizer; do tokenizer and shards belong together?"
+    )]
+    UnknownToken {
+        /// The token.
+        token: u32,
+        /// Its offset in the split.
+        at: u64,
+        /// The split.
+        split: String,
+    },
+    /// A range of tokens that the split does not have.
+    #[error("split {split:?} holds {tokens} tokens, asked for those from {start} to {end}")]
+    Range {
+        /// First token asked for.
+        start: u64,
+        /// One past the last.
+        end: u64,
+        /// Tokens of the split.
+        tokens: u64,
+        /// The split.
+        split: String,
     },
     /// Arguments that make no windows.
     #[error("{0}")]

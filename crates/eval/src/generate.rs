@@ -7,8 +7,10 @@
 
 use crate::error::EvalError;
 use crate::sampling::{Sampler, SamplingConfig};
+use crate::utf8_stream::Utf8Stream;
 use bessemer_model::{Cache, Decoder};
 use bessemer_tensor::Backend;
+use bessemer_tokenizer::Tokenizer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
@@ -198,6 +200,70 @@ pub fn generate(
     Ok(Generated { tokens: all.split_off(prompt.len()), finish })
 }
 
+/// A generated text with its characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GeneratedText {
+    /// What follows the prompt. A character that the end cuts off, and bytes that are none, become U+FFFD.
+    pub text: String,
+    /// Its tokens, and why it ended.
+    pub generated: Generated,
+}
+
+/// The tokens of a prompt as [`generate_text`] gives it to a model: as the beginning of a document.
+///
+/// Before it stands the end-of-text token that every training document follows. A tokenizer without one (of characters,
+/// usually) puts nothing before a text, and a line feed, or else token 0, in the place of an empty one.
+///
+/// # Errors
+/// [`EvalError::Tokenizer`] when the prompt cannot be encoded.
+pub fn prompt_tokens(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<u32>, EvalError> {
+    let mut ids: Vec<u32> = tokenizer.end_of_text().into_iter().collect();
+    ids.extend(tokenizer.encode(prompt.as_bytes())?);
+    if ids.is_empty() {
+        ids = tokenizer.encode(b"\n").unwrap_or_else(|_| vec![0]);
+    }
+    Ok(ids)
+}
+
+/// As [`generate`], from text to text. `on_text` gets whole characters as soon as they are complete; a token that ends in
+/// the middle of a character gives none.
+///
+/// # Errors
+/// As [`generate`] and [`prompt_tokens`], and [`EvalError::Tokenizer`] for a token that the tokenizer does not know.
+pub fn generate_text(
+    model: &mut dyn NextToken,
+    tokenizer: &Tokenizer,
+    prompt: &str,
+    config: &GenerateConfig,
+    sample: u64,
+    on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+) -> Result<GeneratedText, EvalError> {
+    let prompt = prompt_tokens(tokenizer, prompt)?;
+    let (mut text, mut stream, mut unknown) = (String::new(), Utf8Stream::default(), None);
+    let generated = generate(model, &prompt, tokenizer.end_of_text(), config, sample, &mut |token| {
+        let shown = text.len();
+        match tokenizer.token_bytes(token) {
+            Some(bytes) => stream.push(bytes, &mut text),
+            None => {
+                unknown = Some(token);
+                return ControlFlow::Break(());
+            }
+        }
+        if text.len() > shown { on_text(&text[shown..]) } else { ControlFlow::Continue(()) }
+    })?;
+    if let Some(id) = unknown {
+        // The tokenizer's own words for it.
+        tokenizer.decode(&[id])?;
+    }
+    let shown = text.len();
+    stream.finish(&mut text);
+    if text.len() > shown {
+        // Nothing is left to be stopped.
+        let _ = on_text(&text[shown..]);
+    }
+    Ok(GeneratedText { text, generated })
+}
+
 /// Tokens that a slide keeps.
 fn kept(capacity: usize) -> usize {
     capacity.div_ceil(2)
@@ -206,6 +272,7 @@ fn kept(capacity: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bessemer_tokenizer::{TokenizerConfig, TokenizerKind, Trainer};
 
     /// Predicts the successor of the last token, modulo its vocabulary, and remembers what it was given.
     struct Successor {
@@ -315,6 +382,74 @@ mod tests {
         };
         assert_eq!(text(0), text(0));
         assert_ne!(text(0), text(1));
+    }
+
+    fn tokenizer(kind: TokenizerKind, text: &str) -> Tokenizer {
+        let mut trainer =
+            Trainer::new(TokenizerConfig { kind, vocab_size: 257, ..TokenizerConfig::default() }).unwrap();
+        trainer.feed(text);
+        trainer.finish(|_| ()).unwrap()
+    }
+
+    /// Says a fixed text, then ends it.
+    struct Recite {
+        tokens: Vec<u32>,
+        end: u32,
+        logits: Vec<f32>,
+        prompt: Option<Vec<u32>>,
+        said: usize,
+    }
+
+    impl NextToken for Recite {
+        fn capacity(&self) -> usize {
+            1000
+        }
+        fn held(&self) -> usize {
+            self.said
+        }
+        fn truncate(&mut self, _len: usize) {}
+        fn feed(&mut self, ids: &[u32]) -> Result<&[f32], EvalError> {
+            self.prompt.get_or_insert_with(|| ids.to_vec());
+            self.logits.fill(0.0);
+            self.logits[self.tokens.get(self.said).copied().unwrap_or(self.end) as usize] = 5.0;
+            self.said += 1;
+            Ok(&self.logits)
+        }
+    }
+
+    #[test]
+    fn text_comes_in_whole_characters_after_a_document_s_beginning() {
+        // A vocabulary of bytes only, so that characters are cut into tokens.
+        let tokenizer = tokenizer(TokenizerKind::ByteBpe, "x");
+        let end = tokenizer.end_of_text().unwrap();
+        let mut tokens = tokenizer.encode("é🎉!".as_bytes()).unwrap();
+        assert_eq!(tokens.len(), 7);
+        tokens.extend(&tokenizer.encode("é".as_bytes()).unwrap()[..1]);
+        let mut model = Recite { tokens: tokens.clone(), end, logits: vec![0.0; 257], prompt: None, said: 0 };
+        let mut pieces = Vec::new();
+        let result =
+            generate_text(&mut model, &tokenizer, "hé", &greedy(50, ContextLimit::Stop), 0, &mut |t| {
+                pieces.push(t.to_owned());
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        assert_eq!(pieces, ["é", "🎉", "!", "\u{fffd}"]);
+        assert_eq!(result.text, "é🎉!\u{fffd}");
+        assert_eq!(result.generated, Generated { tokens, finish: Finish::EndOfText });
+        let prompt = [vec![end], tokenizer.encode("hé".as_bytes()).unwrap()].concat();
+        assert_eq!(model.prompt.unwrap(), prompt);
+    }
+
+    #[test]
+    fn an_empty_prompt_begins_a_document_with_every_tokenizer() {
+        let bytes = tokenizer(TokenizerKind::ByteBpe, "x");
+        assert_eq!(prompt_tokens(&bytes, "").unwrap(), [bytes.end_of_text().unwrap()]);
+        let lines = tokenizer(TokenizerKind::Char, "ab\ncd");
+        assert_eq!(lines.end_of_text(), None);
+        assert_eq!(prompt_tokens(&lines, "").unwrap(), lines.encode(b"\n").unwrap());
+        assert_eq!(prompt_tokens(&lines, "ab").unwrap(), lines.encode(b"ab").unwrap());
+        assert_eq!(prompt_tokens(&tokenizer(TokenizerKind::Char, "abc"), "").unwrap(), [0]);
+        assert!(matches!(prompt_tokens(&lines, "é"), Err(EvalError::Tokenizer(_))));
     }
 
     #[test]

@@ -2,10 +2,12 @@
 //!
 //! - [`score`]: how well a model predicts a validation split or a document.
 //! - [`kneser_ney`]: the byte n-gram model that a neural one has to beat, in the same bits per byte.
+//! - [`baseline`]: that model trained on the tokens of a split that a neural model saw.
 //! - [`ngram_ladder`]: what each further character of context is worth by plain counting.
 //! - [`generate`], [`sampling`]: text from a model, the same for the same seed.
 //! - [`windows`]: which targets are scored with which context.
 
+pub mod baseline;
 pub mod config;
 mod error;
 pub mod generate;

@@ -36,7 +36,7 @@ mod tests;
 mod trie;
 
 pub use count::{KneserNeyTrainer, NgramError};
-pub use trie::KneserNey;
+pub use trie::{KneserNey, Scorer};
 
 /// Default order: five bytes, a context of four.
 pub const DEFAULT_ORDER: u32 = 5;

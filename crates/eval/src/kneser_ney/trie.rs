@@ -274,19 +274,19 @@ impl KneserNey {
     /// Nats of one document of symbols, with or without the cost of its end. Infinite for a symbol outside the
     /// alphabet.
     pub fn symbol_nats(&self, document: impl IntoIterator<Item = u16>, include_end: bool) -> f64 {
-        let mut state = self.state();
-        self.step(&mut state, self.begin());
-        // The product of probabilities is cheaper than the sum of logarithms; it is emptied before it can underflow.
-        let (mut nats, mut product) = (0.0, 1.0f64);
-        let end = include_end.then_some(self.end());
-        for symbol in document.into_iter().chain(end) {
-            product *= self.step(&mut state, symbol);
-            if product < 1e-200 {
-                nats -= product.ln();
-                product = 1.0;
-            }
+        let mut scorer = self.scorer();
+        document.into_iter().for_each(|symbol| scorer.push(symbol));
+        if include_end {
+            scorer.end_document();
         }
-        nats - product.ln()
+        scorer.nats()
+    }
+
+    /// A scorer at the beginning of a document.
+    pub fn scorer(&self) -> Scorer<'_> {
+        let mut scorer = Scorer { model: self, state: self.state(), nats: 0.0, product: 1.0 };
+        scorer.begin_document();
+        scorer
     }
 
     fn state(&self) -> State {
@@ -318,5 +318,50 @@ impl KneserNey {
             }
         }
         probability
+    }
+}
+
+/// Adds up the nats of documents that come in pieces.
+#[derive(Debug, Clone)]
+pub struct Scorer<'a> {
+    model: &'a KneserNey,
+    state: State,
+    nats: f64,
+    /// Probabilities whose logarithms are not in `nats` yet: a product is cheaper than a sum of logarithms.
+    product: f64,
+}
+
+impl Scorer<'_> {
+    /// Forgets the history: what follows is the beginning of a document.
+    pub fn begin_document(&mut self) {
+        self.state = self.model.state();
+        self.model.step(&mut self.state, self.model.begin());
+    }
+
+    /// Scores a symbol.
+    #[inline]
+    pub fn push(&mut self, symbol: u16) {
+        self.product *= self.model.step(&mut self.state, symbol);
+        // Long before it can underflow.
+        if self.product < 1e-200 {
+            self.nats -= self.product.ln();
+            self.product = 1.0;
+        }
+    }
+
+    /// Scores bytes.
+    pub fn push_bytes(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&b| self.push(u16::from(b)));
+    }
+
+    /// Scores the end of the document; the next begins.
+    pub fn end_document(&mut self) {
+        self.push(self.model.end());
+        self.begin_document();
+    }
+
+    /// Nats of everything scored. Infinite if there was a symbol outside the alphabet.
+    pub fn nats(&self) -> f64 {
+        self.nats - self.product.ln()
     }
 }
