@@ -15,6 +15,14 @@ pub enum RunLogError {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// A file could not be written or made durable (full disk). The system's answer names the file.
+    #[error("{source}; {} was not replaced", path.display())]
+    Write {
+        /// The file that was to be made.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
     /// The first line is not that of a run log.
     #[error(
         "{}: not a run log: wanted a first line with kind \"log\" and format \"bessemer-runlog\", found {found}",
@@ -59,8 +67,8 @@ pub enum RunLogError {
         /// Why.
         what: String,
     },
-    /// An earlier write failed and could not be undone.
-    #[error("{}: an earlier write left a partial line that could not be removed; open the log again", path.display())]
+    /// An earlier write failed halfway, so that this handle may not be at the end of the log.
+    #[error("{}: an earlier write failed halfway; open the log again", path.display())]
     Poisoned {
         /// The file.
         path: PathBuf,
@@ -70,5 +78,9 @@ pub enum RunLogError {
 impl RunLogError {
     pub(crate) fn io(path: &Path, doing: &'static str, source: std::io::Error) -> Self {
         RunLogError::Io { path: path.to_owned(), doing, source }
+    }
+
+    pub(crate) fn write(path: &Path, source: std::io::Error) -> Self {
+        RunLogError::Write { path: path.to_owned(), source }
     }
 }

@@ -9,7 +9,6 @@
 //! This crate reads no clock: seconds and wall times are arguments.
 
 mod crc32c;
-mod durable;
 mod error;
 mod log;
 mod number;

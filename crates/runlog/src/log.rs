@@ -2,9 +2,10 @@
 
 use crate::reading::{TornLine, first_line, walk};
 use crate::record::LONGEST_LINE;
-use crate::{Record, RunLogError, durable};
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufWriter, Write};
+use crate::{Record, RunLogError};
+use bessemer_durable::{NewFile, parent, sync_directory};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Name of the log in a run folder.
@@ -50,7 +51,7 @@ impl RunLog {
         if whole == 0 {
             log.write(first_line().as_bytes())?;
             log.sync()?;
-            durable::sync_parent(&log.path)?;
+            sync_directory(parent(&log.path)).map_err(|e| RunLogError::write(&log.path, e))?;
         } else if !ends_with_line_feed {
             // The crash took only the line feed: the record is whole.
             log.write(b"\n")?;
@@ -103,7 +104,8 @@ impl RunLog {
     /// `step`. Returns how many records were taken out. The other lines stay byte for byte.
     ///
     /// # Errors
-    /// [`RunLogError::Io`]: the log is as it was, or already shortened, never in between.
+    /// [`RunLogError::Write`]: the log is as it was, or already shortened, never in between,
+    /// and has to be opened again.
     pub fn truncate_after(&mut self, step: u64) -> Result<u64, RunLogError> {
         let later = |object: &serde_json::Map<_, _>| {
             object.get("step").and_then(serde_json::Value::as_u64).is_some_and(|s| s > step)
@@ -116,13 +118,8 @@ impl RunLog {
         if dropped == 0 {
             return Ok(0);
         }
-        let partial = durable::partial_path(&self.path);
-        let rewritten = self.rewrite(&partial, later);
-        if rewritten.is_err() {
-            // The error at hand says more than one of the removal would.
-            let _ = fs::remove_file(&partial);
-        }
-        self.length = rewritten?;
+        // After an error the name may or may not stand for the new file already.
+        self.length = self.rewrite(later).inspect_err(|_| self.poisoned = true)?;
         // The open file is the replaced one.
         self.file = open_append(&self.path).inspect_err(|_| self.poisoned = true)?;
         Ok(dropped)
@@ -131,21 +128,19 @@ impl RunLog {
     /// Replaces the log by its lines that are not `dropped`; returns the new length.
     fn rewrite(
         &self,
-        partial: &Path,
         dropped: impl Fn(&serde_json::Map<String, serde_json::Value>) -> bool,
     ) -> Result<u64, RunLogError> {
-        let io = |e| RunLogError::io(partial, "write", e);
-        let mut out = BufWriter::new(File::create(partial).map_err(io)?);
+        let error = |e| RunLogError::write(&self.path, e);
+        let mut out = NewFile::create(&self.path).map_err(error)?;
         let mut length = 0;
         walk(&self.path, |line| {
             if !dropped(&line.object) {
-                out.write_all(line.raw).map_err(io)?;
+                out.write_all(line.raw).map_err(error)?;
                 length += line.raw.len() as u64;
             }
             Ok(())
         })?;
-        let file = out.into_inner().map_err(|e| io(e.into_error()))?;
-        durable::publish(&file, partial, &self.path)?;
+        out.commit().map_err(error)?;
         Ok(length)
     }
 

@@ -52,6 +52,14 @@ pub enum ShardError {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// A file could not be written or made durable (full disk). The system's answer names the file.
+    #[error("{source}; {} was not made", path.display())]
+    Write {
+        /// The file that was to be made.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
     /// The path is a directory, FIFO, socket or device.
     #[error("{}: wanted a regular shard file, found {found}", path.display())]
     NotAFile {
@@ -229,6 +237,10 @@ pub enum ShardError {
 impl ShardError {
     pub(crate) fn io(path: &Path, doing: &'static str, source: std::io::Error) -> Self {
         ShardError::Io { path: path.to_owned(), doing, source }
+    }
+
+    pub(crate) fn write(path: &Path, source: std::io::Error) -> Self {
+        ShardError::Write { path: path.to_owned(), source }
     }
 
     pub(crate) fn malformed(path: &Path, offset: usize, what: impl Into<String>) -> Self {

@@ -12,7 +12,6 @@
 //!
 //! A token costs 2 bytes up to a vocabulary of 65,536 and 4 bytes above; a document costs 32 bytes of index.
 
-mod durable;
 mod error;
 mod format;
 mod map;

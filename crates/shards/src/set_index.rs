@@ -1,10 +1,10 @@
 //! `shards.json`: the list of the files of one split, written last.
 
 use crate::meta::check_split;
-use crate::{Fingerprint, ShardError, durable, token_bytes_for};
+use crate::{Fingerprint, ShardError, token_bytes_for};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Name of the index file of a split.
@@ -87,19 +87,10 @@ impl SetIndex {
     /// Writes `shards.json` into `dir`, durably and at once.
     pub(crate) fn write(&self, dir: &Path) -> Result<(), ShardError> {
         let path = dir.join(INDEX_FILE);
-        let partial = durable::partial_path(&path);
         let mut text = serde_json::to_vec_pretty(self)
             .map_err(|e| ShardError::SetIndex { path: path.clone(), what: e.to_string() })?;
         text.push(b'\n');
-        let written = File::create(&partial)
-            .and_then(|mut file| file.write_all(&text).map(|()| file))
-            .map_err(|e| ShardError::io(&partial, "write", e))
-            .and_then(|file| durable::publish(&file, &partial, &path));
-        if written.is_err() {
-            // The error at hand says more than one of the removal would.
-            let _ = fs::remove_file(&partial);
-        }
-        written
+        bessemer_durable::write(&path, &text).map_err(|e| ShardError::write(&path, e))
     }
 
     /// Reads and checks `shards.json` in `dir`, the directory of `split`.

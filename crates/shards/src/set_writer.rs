@@ -1,7 +1,8 @@
 //! Writing one split as several shard files and their index.
 
 use crate::set_index::{INDEX_FILE, ListedFile, SetIndex, is_shard_name, shard_name};
-use crate::{DocumentId, Fingerprint, ShardError, ShardMeta, ShardWriter, durable};
+use crate::{DocumentId, Fingerprint, ShardError, ShardMeta, ShardWriter};
+use bessemer_durable as durable;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -64,11 +65,11 @@ impl ShardSetWriter {
             return Err(wrong("file_bytes: wanted at least 1, found 0".into()));
         }
         fs::create_dir_all(&dir).map_err(|e| ShardError::io(&dir, "create", e))?;
-        durable::sync_directory(durable::parent(&dir))?;
+        durable::sync_directory(durable::parent(&dir)).map_err(|e| ShardError::write(&dir, e))?;
         // From here until the new index is there, the folder is not a finished set.
         let index = dir.join(INDEX_FILE);
         match fs::remove_file(&index) {
-            Ok(()) => durable::sync_directory(&dir)?,
+            Ok(()) => durable::sync_directory(&dir).map_err(|e| ShardError::write(&dir, e))?,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(ShardError::io(&index, "remove the index of an earlier set", e)),
         }

@@ -1,9 +1,10 @@
 //! Writing one shard file.
 
 use crate::format::{self, BLOCK_BYTES, DOCUMENT_BYTES, HEADER_BYTES, Header, TRAILER_BYTES};
-use crate::{DocumentId, ShardError, ShardMeta, durable};
-use std::fs::{self, File};
-use std::io::{Seek, SeekFrom, Write};
+use crate::{DocumentId, ShardError, ShardMeta};
+use bessemer_durable::{NewFile, partial_path};
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -30,13 +31,11 @@ pub struct ShardSummary {
 /// [`ShardWriter::finish`], after its bytes are on disk. Dropped before that, or after an error, it removes
 /// the temporary file and leaves nothing. One writer a path at a time.
 ///
-/// Memory: one block (1 MiB) and 32 bytes a document.
+/// Memory: one block (1 MiB), the file's buffer and 32 bytes a document.
 #[derive(Debug)]
 pub struct ShardWriter {
     path: PathBuf,
-    partial: PathBuf,
-    /// `None` once the file has its final name.
-    file: Option<File>,
+    file: NewFile,
     meta: ShardMeta,
     block_bytes: u32,
     /// Token bytes that are not yet a whole block.
@@ -54,7 +53,7 @@ impl ShardWriter {
     /// Starts a shard file that will appear at `path` when it is finished. The directory must exist.
     ///
     /// # Errors
-    /// [`ShardError::Meta`] for values that the format does not allow, [`ShardError::Io`].
+    /// [`ShardError::Meta`] for values that the format does not allow, [`ShardError::Write`].
     pub fn create(path: impl AsRef<Path>, meta: ShardMeta) -> Result<ShardWriter, ShardError> {
         Self::create_with_blocks(path.as_ref(), meta, BLOCK_BYTES)
     }
@@ -69,12 +68,10 @@ impl ShardWriter {
         if path.file_name().is_none() {
             return Err(ShardError::Meta { path: path.to_owned(), what: "wanted the name of a file".into() });
         }
-        let partial = durable::partial_path(path);
-        let file = File::create(&partial).map_err(|e| ShardError::io(&partial, "create", e))?;
+        let file = NewFile::create(path).map_err(|e| ShardError::write(path, e))?;
         let mut writer = ShardWriter {
             path: path.to_owned(),
-            partial,
-            file: Some(file),
+            file,
             meta,
             block_bytes,
             block: Vec::with_capacity(block_bytes as usize),
@@ -96,7 +93,7 @@ impl ShardWriter {
     /// in the index.
     ///
     /// # Errors
-    /// [`ShardError::TokenOutsideVocabulary`] leaves the writer as it was. After [`ShardError::Io`] (disk full)
+    /// [`ShardError::TokenOutsideVocabulary`] leaves the writer as it was. After [`ShardError::Write`] (disk full)
     /// the file cannot be finished.
     pub fn push_document(
         &mut self,
@@ -165,7 +162,7 @@ impl ShardWriter {
     /// Writes index, trailer and header, makes the file durable and gives it its name.
     ///
     /// # Errors
-    /// [`ShardError::Io`]; nothing is visible then and a file that had the name before is untouched, except
+    /// [`ShardError::Write`]; nothing is visible then and a file that had the name before is untouched, except
     /// when only the last fsync of the directory failed.
     pub fn finish(mut self) -> Result<ShardSummary, ShardError> {
         if self.failed {
@@ -212,14 +209,17 @@ impl ShardWriter {
         let trailer = format::trailer(&header, index_sum.digest(), layout.file_bytes as u64);
         self.write(&trailer)?;
 
-        let mut file = self.file.take().expect("the file is open until it is finished");
-        file.seek(SeekFrom::Start(0))
-            .and_then(|_| file.write_all(&header))
-            .map_err(|e| ShardError::io(&self.partial, "write the header of", e))
-            .and_then(|()| durable::publish(&file, &self.partial, &self.path))
-            .inspect_err(|_| remove_quietly(&self.partial))?;
+        // The header goes over the zeros at the beginning, through a second handle of the same hidden file: commit
+        // syncs the file, whichever handle wrote to it.
+        let error = |e| ShardError::write(&self.path, e);
+        self.file.flush().map_err(error)?;
+        let partial = partial_path(&self.path);
+        let mut beginning = OpenOptions::new().write(true).open(&partial).map_err(error)?;
+        beginning.write_all(&header).map_err(error)?;
+        drop(beginning);
+        self.file.commit().map_err(error)?;
         Ok(ShardSummary {
-            path: self.path.clone(),
+            path: self.path,
             tokens: self.tokens,
             documents,
             text_bytes: self.text_bytes,
@@ -238,23 +238,9 @@ impl ShardWriter {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), ShardError> {
-        let file = self.file.as_mut().expect("the file is open until it is finished");
-        file.write_all(bytes).map_err(|e| {
+        self.file.write_all(bytes).map_err(|e| {
             self.failed = true;
-            ShardError::io(&self.partial, "write to", e)
+            ShardError::write(&self.path, e)
         })
     }
-}
-
-impl Drop for ShardWriter {
-    fn drop(&mut self) {
-        if self.file.take().is_some() {
-            remove_quietly(&self.partial);
-        }
-    }
-}
-
-/// Removes a temporary file on the way out of an error, which must not be hidden by another one.
-fn remove_quietly(partial: &Path) {
-    let _ = fs::remove_file(partial);
 }

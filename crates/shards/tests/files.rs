@@ -196,7 +196,7 @@ fn child_that_meets_a_full_disk() {
         }
     }
     let error = error.expect("the limit of the file size was not met");
-    assert!(matches!(error, ShardError::Io { .. }), "{error}");
+    assert!(matches!(error, ShardError::Write { .. }) && error.to_string().contains("a.shard"), "{error}");
     let again = writer.push_document([0; 16], 1, &[1]);
     assert!(matches!(again, Err(ShardError::Poisoned { .. })));
     assert!(matches!(writer.finish(), Err(ShardError::Poisoned { .. })));
