@@ -1,5 +1,6 @@
 //! The backward pass against the forward pass, and what a step must not depend on: the cut into micro-batches and the
 //! number of threads.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 mod tiny;
 

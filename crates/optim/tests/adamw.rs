@@ -1,4 +1,5 @@
 //! AdamW on the CPU backend.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_optim::{AdamW, OptimConfig, OptimError, OptimParam};
