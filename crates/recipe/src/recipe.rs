@@ -6,8 +6,11 @@ use crate::run::RunConfig;
 use crate::train::TrainConfig;
 use bessemer_arch::ModelConfig;
 use bessemer_checkpoint::SaveConfig;
+use bessemer_corpus::CorpusConfig;
+use bessemer_eval::EvalConfig;
 use bessemer_loader::LoaderConfig;
 use bessemer_optim::OptimConfig;
+use bessemer_tokenizer::TokenizerConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -18,6 +21,10 @@ use std::path::Path;
 pub struct Recipe {
     /// What the run is called, where it lives, its seed and threads.
     pub run: RunConfig,
+    /// Which text, cleaned how.
+    pub corpus: CorpusConfig,
+    /// How the tokenizer is trained.
+    pub tokenizer: TokenizerConfig,
     /// The model.
     pub model: ModelConfig,
     /// Batch, sequence length, duration.
@@ -28,6 +35,8 @@ pub struct Recipe {
     pub optim: OptimConfig,
     /// When checkpoints are written and which are kept.
     pub save: SaveConfig,
+    /// When and how the run is evaluated.
+    pub eval: EvalConfig,
 }
 
 impl Recipe {
@@ -41,6 +50,8 @@ impl Recipe {
             }
         };
         section("run", self.run.check());
+        section("corpus", self.corpus.check().map_err(|e| e.to_string()));
+        section("tokenizer", self.tokenizer.check().map_err(|e| e.to_string()));
         section("model", self.model.check().map_err(|e| e.to_string()));
         section("train", self.train.check());
         section("train", self.sequence_fits_model());
@@ -48,6 +59,7 @@ impl Recipe {
         section("optim", self.optim.check().map_err(|e| e.to_string()));
         section("optim", self.warmup_fits());
         section("save", self.save.check().map_err(|e| e.to_string()));
+        section("eval", self.eval.check());
         problems
     }
 
