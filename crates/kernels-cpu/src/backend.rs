@@ -2,7 +2,9 @@
 #![allow(unsafe_code)] // host copies to and from the arena
 
 use crate::arena::Arena;
+use crate::ctx::{Ctx, Machine};
 use crate::op;
+use crate::pool::Pool;
 use crate::{CpuConfig, CpuError, Rung};
 use bessemer_tensor::op::{Op, Operand};
 use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
@@ -11,8 +13,8 @@ use bessemer_units::{Bytes, DType};
 /// The CPU as a device. Streams are computed in the order of launches, so waits are always satisfied.
 pub struct CpuBackend {
     arena: Arena,
+    pool: Pool,
     rung: Rung,
-    threads: usize,
     events: u64,
 }
 
@@ -30,7 +32,8 @@ impl CpuBackend {
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if config.threads == 0 { cores } else { config.threads };
-        Ok(CpuBackend { arena: Arena::new(), rung, threads, events: 0 })
+        let pool = Pool::new(threads, config.pin)?;
+        Ok(CpuBackend { arena: Arena::new(), pool, rung, events: 0 })
     }
 
     /// The kernels in use.
@@ -40,7 +43,7 @@ impl CpuBackend {
 
     /// Threads that compute, the calling one included.
     pub fn threads(&self) -> usize {
-        self.threads
+        self.pool.threads()
     }
 }
 
@@ -78,8 +81,10 @@ impl Backend for CpuBackend {
         self.arena.alloc(spec)
     }
 
-    fn workspace(&self, _op: &Op) -> Result<Bytes, TensorError> {
-        Ok(Bytes(0))
+    fn workspace(&self, op: &Op) -> Result<Bytes, TensorError> {
+        op.check()?;
+        let machine = Machine { rung: self.rung, threads: self.pool.threads() };
+        Ok(Bytes(4 * op::workspace(machine, op) as u64))
     }
 
     fn reserve_workspace(&mut self, bytes: Bytes) -> Result<(), TensorError> {
@@ -94,7 +99,14 @@ impl Backend for CpuBackend {
         for o in op.operands().iter() {
             check_dtype(op, o)?;
         }
-        op::run(&self.arena, op)
+        let ctx = Ctx { arena: &self.arena, pool: &self.pool, rung: self.rung };
+        let wanted = 4 * op::workspace(ctx.machine(), op) as u64;
+        let reserved = self.arena.workspace_len();
+        if wanted > reserved {
+            let (wanted, reserved) = (Bytes(wanted), Bytes(reserved));
+            return Err(TensorError::Workspace { op: op.name(), wanted, reserved });
+        }
+        op::run(&ctx, op)
     }
 
     fn record(&mut self, _stream: Stream) -> Event {

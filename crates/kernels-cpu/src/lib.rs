@@ -7,10 +7,14 @@
 mod arena;
 mod backend;
 mod config;
+mod ctx;
 mod error;
+mod gemm;
 mod op;
 mod operand;
+mod pool;
 mod rung;
+mod simd;
 
 pub use backend::CpuBackend;
 pub use config::CpuConfig;

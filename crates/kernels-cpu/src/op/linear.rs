@@ -2,10 +2,66 @@
 //! `dx (+)= (dy W) f'(pre)` and `dW (+)= dy^T x`, `db (+)= sum_n dy`.
 //!
 //! Saved for the backward pass: x, and `pre = x W^T + b` if there is an activation. Cost: 2 N I O operations each.
+//! The products are those of [`crate::gemm`], with everything else in their epilogues; a few rows (decoding) take
+//! [`super::skinny`] instead, which reads the weights once without packing them.
 
 use super::activation::{derivative, value};
+use super::{column_sums, skinny};
 use crate::arena::Arena;
+use crate::ctx::{Ctx, Machine};
+use crate::gemm::{self, Epilogue, Factor, Gemm};
 use bessemer_tensor::op::{Linear, LinearBackwardInput, LinearBackwardWeight};
+
+pub(crate) fn forward_workspace(machine: Machine, op: &Linear) -> usize {
+    if op.x.rows <= skinny::MAX_ROWS {
+        return 0;
+    }
+    gemm::workspace(machine, op.x.rows, op.weight.rows, op.x.cols)
+}
+
+pub(crate) fn forward(ctx: &Ctx<'_>, op: &Linear) {
+    let (x, w) = (ctx.f32(&op.x), ctx.f32(&op.weight));
+    let epilogue = Epilogue {
+        bias: op.bias.map(|b| ctx.f32(&b)),
+        activation: op.activation.map(|(kind, pre)| (kind, ctx.f32(&pre))),
+        residual: op.residual.map(|r| ctx.f32(&r)),
+        ..Epilogue::store(ctx.f32(&op.out), false)
+    };
+    if x.rows <= skinny::MAX_ROWS {
+        return skinny::run(ctx, &x, &w, &epilogue);
+    }
+    let product = Gemm { k: x.cols, a: Factor::rows(&x), b: Factor::rows(&w), epilogue };
+    gemm::run(ctx, &product, 0);
+}
+
+pub(crate) fn backward_input_workspace(machine: Machine, op: &LinearBackwardInput) -> usize {
+    gemm::workspace(machine, op.dy.rows, op.weight.cols, op.dy.cols)
+}
+
+pub(crate) fn backward_input(ctx: &Ctx<'_>, op: &LinearBackwardInput) {
+    let (dy, w) = (ctx.f32(&op.dy), ctx.f32(&op.weight));
+    let epilogue = Epilogue {
+        derivative: op.activation.map(|(kind, pre)| (kind, ctx.f32(&pre))),
+        ..Epilogue::store(ctx.f32(&op.dx), op.accumulate)
+    };
+    let product = Gemm { k: dy.cols, a: Factor::rows(&dy), b: Factor::columns(&w), epilogue };
+    gemm::run(ctx, &product, 0);
+}
+
+pub(crate) fn backward_weight_workspace(machine: Machine, op: &LinearBackwardWeight) -> usize {
+    let product = gemm::workspace(machine, op.dy.cols, op.x.cols, op.x.rows);
+    product.max(op.dbias.map_or(0, |_| column_sums::workspace(op.dy.rows, op.dy.cols)))
+}
+
+pub(crate) fn backward_weight(ctx: &Ctx<'_>, op: &LinearBackwardWeight) {
+    let (x, dy) = (ctx.f32(&op.x), ctx.f32(&op.dy));
+    let epilogue = Epilogue::store(ctx.f32(&op.dweight), op.accumulate);
+    let product = Gemm { k: x.rows, a: Factor::columns(&dy), b: Factor::columns(&x), epilogue };
+    gemm::run(ctx, &product, 0);
+    if let Some(db) = op.dbias {
+        column_sums::run(ctx, &dy, &ctx.f32(&db), op.accumulate);
+    }
+}
 
 pub(crate) fn forward_reference(arena: &Arena, op: &Linear) {
     let (x, w, out) = (arena.f32(&op.x), arena.f32(&op.weight), arena.f32(&op.out));

@@ -1,10 +1,11 @@
 //! The operators: one a file, reference and faster rungs together.
 
-mod activation;
+pub(crate) mod activation;
 mod adamw;
 mod add;
 mod attention;
 mod attention_cached;
+mod column_sums;
 pub(crate) mod copy;
 mod dropout;
 mod embedding;
@@ -14,14 +15,44 @@ mod linear;
 mod loss;
 mod norm;
 mod rope;
+mod skinny;
 mod sum_squares;
 
-use crate::arena::Arena;
+use crate::Rung;
+use crate::ctx::{Ctx, Machine};
 use bessemer_tensor::TensorError;
 use bessemer_tensor::op::Op;
 
+/// Scratch floats that one checked operator needs.
+pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
+    if machine.rung == Rung::Reference {
+        return 0;
+    }
+    match op {
+        Op::Linear(o) => linear::forward_workspace(machine, o),
+        Op::LinearBackwardInput(o) => linear::backward_input_workspace(machine, o),
+        Op::LinearBackwardWeight(o) => linear::backward_weight_workspace(machine, o),
+        _ => 0,
+    }
+}
+
 /// Computes one checked operator.
-pub(crate) fn run(arena: &Arena, op: &Op) -> Result<(), TensorError> {
+pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
+    if ctx.rung == Rung::Reference {
+        return reference(ctx, op);
+    }
+    match op {
+        Op::Linear(o) => linear::forward(ctx, o),
+        Op::LinearBackwardInput(o) => linear::backward_input(ctx, o),
+        Op::LinearBackwardWeight(o) => linear::backward_weight(ctx, o),
+        _ => return reference(ctx, op),
+    }
+    Ok(())
+}
+
+/// Computes one checked operator by its reference loop.
+fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
+    let arena = ctx.arena;
     match op {
         Op::Activation(o) => activation::forward_reference(arena, o),
         Op::ActivationBackward(o) => activation::backward_reference(arena, o),

@@ -1,0 +1,90 @@
+//! What a kernel is given: operands, threads, scratch memory and the rung to compute with.
+
+use crate::Rung;
+use crate::arena::Arena;
+use crate::operand::{Indices, Mat};
+use crate::pool::Pool;
+use bessemer_tensor::View;
+
+/// What decides how much scratch memory an operator needs, besides its shape.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Machine {
+    pub(crate) rung: Rung,
+    pub(crate) threads: usize,
+}
+
+/// The surroundings of one launch.
+#[derive(Clone, Copy)]
+pub(crate) struct Ctx<'a> {
+    pub(crate) arena: &'a Arena,
+    pub(crate) pool: &'a Pool,
+    pub(crate) rung: Rung,
+}
+
+impl<'a> Ctx<'a> {
+    pub(crate) fn machine(&self) -> Machine {
+        Machine { rung: self.rung, threads: self.pool.threads() }
+    }
+
+    pub(crate) fn f32(&self, view: &View) -> Mat {
+        self.arena.f32(view)
+    }
+
+    pub(crate) fn u32(&self, view: &View) -> Indices<'a> {
+        self.arena.u32(view)
+    }
+
+    /// The workspace, to be cut up from its start.
+    pub(crate) fn scratch(&self) -> Scratch {
+        Scratch { at: self.arena.workspace_ptr().cast(), left: self.arena.workspace_len() as usize / 4 }
+    }
+}
+
+/// Floats that [`Scratch::take`] uses up for `len` floats: whole cache lines.
+pub(crate) const fn padded(len: usize) -> usize {
+    len.next_multiple_of(16)
+}
+
+/// The rest of the workspace.
+#[derive(Clone, Copy)]
+pub(crate) struct Scratch {
+    at: *mut f32,
+    left: usize,
+}
+
+impl Scratch {
+    /// `len` floats, aligned to a cache line, contents undefined.
+    ///
+    /// # Panics
+    /// If the operator told `Backend::workspace` less than it takes: launches compare that with what is reserved.
+    pub(crate) fn take(&mut self, len: usize) -> Span {
+        let all = padded(len);
+        assert!(all <= self.left, "an operator took more workspace than it had asked for");
+        let span = Span { at: self.at, len };
+        self.at = self.at.wrapping_add(all);
+        self.left -= all;
+        span
+    }
+}
+
+/// Part of the workspace.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    at: *mut f32,
+    len: usize,
+}
+
+#[allow(unsafe_code)] // shared by the threads of one launch
+// SAFETY: an address and a length; kernels give each thread parts of its own.
+unsafe impl Send for Span {}
+#[allow(unsafe_code)] // as above
+// SAFETY: as above.
+unsafe impl Sync for Span {}
+
+impl Span {
+    /// Address of float `first`, where at least `count` follow.
+    pub(crate) fn at(&self, first: usize, count: usize) -> *mut f32 {
+        assert!(first + count <= self.len, "scratch {first}..{} of {}", first + count, self.len);
+        self.at.wrapping_add(first)
+    }
+}

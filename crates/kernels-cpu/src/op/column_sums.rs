@@ -1,0 +1,70 @@
+//! `out[c] (+)= sum_r x[r, c]`: gradients of biases. Blocks of rows are summed into partial rows in the workspace, which
+//! are then added in order: two levels, so the rounding error grows with the square root of the rows at most, and the
+//! order depends on the shape alone.
+#![allow(unsafe_code)] // rows by address
+
+use crate::ctx::{Ctx, Span};
+use crate::operand::Mat;
+use crate::simd::{Kernel, Simd, dispatch};
+
+/// Rows of a block.
+pub(crate) const BLOCK: usize = 128;
+/// Columns of a tile of the second level.
+const COLUMNS: usize = 256;
+
+/// Scratch floats.
+pub(crate) fn workspace(rows: usize, cols: usize) -> usize {
+    crate::ctx::padded(rows.div_ceil(BLOCK) * cols)
+}
+
+/// Sums of the rows of one block, into its partial row.
+struct Block<'a>(&'a Mat, Span, usize);
+
+impl Kernel for Block<'_> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Block(x, partials, block) = self;
+        let to = partials.at(block * x.cols, x.cols);
+        let rows = block * BLOCK..((block + 1) * BLOCK).min(x.rows);
+        let mut c = 0;
+        while c < x.cols {
+            let n = S::LANES.min(x.cols - c);
+            // SAFETY: columns c .. c + n of rows of x, and of the partial row that only this tile writes.
+            unsafe {
+                let mut sum = S::splat(0.0);
+                for r in rows.clone() {
+                    let p = x.row(r).add(c);
+                    sum = S::add(sum, if n == S::LANES { S::load(p) } else { S::load_n(p, n) });
+                }
+                S::store_n(to.add(c), sum, n);
+            }
+            c += S::LANES;
+        }
+    }
+}
+
+/// Adds `blocks` partial rows of `out.cols` floats into `out`, in order.
+pub(crate) fn add_partials(ctx: &Ctx<'_>, partials: Span, blocks: usize, out: &Mat, accumulate: bool) {
+    let cols = out.cols;
+    ctx.pool.run(cols.div_ceil(COLUMNS), &|tile, _| {
+        for c in tile * COLUMNS..((tile + 1) * COLUMNS).min(cols) {
+            let mut sum = 0.0f32;
+            for b in 0..blocks {
+                // SAFETY: a finished partial sum, one of `blocks` rows of `cols`.
+                sum += unsafe { *partials.at(b * cols + c, 1) };
+            }
+            out.put(0, c, sum, accumulate);
+        }
+    });
+}
+
+pub(crate) fn run(ctx: &Ctx<'_>, x: &Mat, out: &Mat, accumulate: bool) {
+    let blocks = x.rows.div_ceil(BLOCK);
+    let partials = ctx.scratch().take(blocks * x.cols);
+    ctx.pool.run(blocks, &|block, _| {
+        // SAFETY: the rung is available; x is a checked view; each block writes its own partial row.
+        unsafe { dispatch(ctx.rung, Block(x, partials, block)) }
+    });
+    add_partials(ctx, partials, blocks, out, accumulate);
+}

@@ -1,0 +1,188 @@
+//! Eight lanes with AVX2 and FMA.
+#![allow(unsafe_code)] // processor intrinsics
+
+use super::{Simd, tile_table};
+use std::arch::x86_64::*;
+
+/// AVX2 and FMA.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2;
+
+/// Eight set words, then eight clear ones: a window into it masks the first n lanes.
+static MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+
+#[inline(always)]
+unsafe fn mask(n: usize) -> __m256i {
+    debug_assert!(n <= 8);
+    // SAFETY: n <= 8, so the window of eight words lies inside the table.
+    unsafe { _mm256_loadu_si256(MASKS.as_ptr().add(8 - n).cast()) }
+}
+
+// SAFETY of every function: as the trait demands of its callers.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Simd for Avx2 {
+    type V = __m256;
+    const LANES: usize = 8;
+    const MR: usize = 6;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m256 {
+        unsafe { _mm256_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m256 {
+        unsafe { _mm256_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn load_n(p: *const f32, n: usize) -> __m256 {
+        unsafe { _mm256_maskload_ps(p, mask(n)) }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: __m256) {
+        unsafe { _mm256_storeu_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn store_n(p: *mut f32, v: __m256, n: usize) {
+        unsafe { _mm256_maskstore_ps(p, mask(n), v) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn div(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_div_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sqrt(a: __m256) -> __m256 {
+        unsafe { _mm256_sqrt_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_max_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn min(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_min_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn abs(a: __m256) -> __m256 {
+        unsafe { _mm256_andnot_ps(_mm256_set1_ps(-0.0), a) }
+    }
+    #[inline(always)]
+    unsafe fn round(a: __m256) -> __m256 {
+        unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a) }
+    }
+    #[inline(always)]
+    unsafe fn pow2(n: __m256) -> __m256 {
+        unsafe {
+            let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
+        }
+    }
+    #[inline(always)]
+    unsafe fn select_lt(a: __m256, b: __m256, x: __m256, y: __m256) -> __m256 {
+        unsafe { _mm256_blendv_ps(y, x, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b)) }
+    }
+    #[inline(always)]
+    unsafe fn sum(a: __m256) -> f32 {
+        unsafe {
+            let q = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let d = _mm_add_ps(q, _mm_movehl_ps(q, q));
+            _mm_cvtss_f32(_mm_add_ss(d, _mm_movehdup_ps(d)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn hmax(a: __m256) -> f32 {
+        unsafe {
+            let q = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let d = _mm_max_ps(q, _mm_movehl_ps(q, q));
+            _mm_cvtss_f32(_mm_max_ss(d, _mm_movehdup_ps(d)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn add_squares_f64(acc: f64, a: __m256) -> f64 {
+        unsafe {
+            let lo = _mm256_cvtps_pd(_mm256_castps256_ps128(a));
+            let hi = _mm256_cvtps_pd(_mm256_extractf128_ps::<1>(a));
+            let s = _mm256_fmadd_pd(lo, lo, _mm256_mul_pd(hi, hi));
+            let d = _mm_add_pd(_mm256_castpd256_pd128(s), _mm256_extractf128_pd::<1>(s));
+            acc + (_mm_cvtsd_f64(d) + _mm_cvtsd_f64(_mm_unpackhi_pd(d, d)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(
+        src: *const f32,
+        ld: usize,
+        nr: usize,
+        nk: usize,
+        dst: *mut f32,
+        dst_ld: usize,
+        width: usize,
+    ) {
+        unsafe {
+            let mut r = [_mm256_setzero_ps(); 8];
+            for (i, r) in r.iter_mut().enumerate() {
+                if i < nr {
+                    let p = src.add(i * ld);
+                    *r = if nk == 8 { _mm256_loadu_ps(p) } else { _mm256_maskload_ps(p, mask(nk)) };
+                }
+            }
+            // Pairs of rows, then quads, then halves.
+            let mut t = [_mm256_setzero_ps(); 8];
+            for i in 0..4 {
+                t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+                t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+            }
+            let mut u = [_mm256_setzero_ps(); 8];
+            for i in 0..2 {
+                u[4 * i] = _mm256_shuffle_ps::<0x44>(t[4 * i], t[4 * i + 2]);
+                u[4 * i + 1] = _mm256_shuffle_ps::<0xEE>(t[4 * i], t[4 * i + 2]);
+                u[4 * i + 2] = _mm256_shuffle_ps::<0x44>(t[4 * i + 1], t[4 * i + 3]);
+                u[4 * i + 3] = _mm256_shuffle_ps::<0xEE>(t[4 * i + 1], t[4 * i + 3]);
+            }
+            let mut out = [_mm256_setzero_ps(); 8];
+            for i in 0..4 {
+                out[i] = _mm256_permute2f128_ps::<0x20>(u[i], u[i + 4]);
+                out[i + 4] = _mm256_permute2f128_ps::<0x31>(u[i], u[i + 4]);
+            }
+            for (k, v) in out.iter().enumerate() {
+                if k < nk {
+                    let p = dst.add(k * dst_ld);
+                    // A masked store is slow on AMD: where the next row of the block overwrites the surplus, store all.
+                    if width == 8 || (k + 1 < nk && dst_ld == width && width >= 4) {
+                        _mm256_storeu_ps(p, *v);
+                    } else {
+                        _mm256_maskstore_ps(p, mask(width), *v);
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn tile(
+        rows: usize,
+        vectors: usize,
+        k: usize,
+        a: *const f32,
+        b: *const f32,
+        c: *mut f32,
+        accumulate: bool,
+    ) {
+        unsafe { tile_table!(Avx2, rows, vectors, (k, a, b, c, accumulate), 1 2 3 4 5 6) }
+    }
+}

@@ -1,0 +1,190 @@
+//! Sixteen lanes with AVX-512 F, BW, DQ, VL.
+#![allow(unsafe_code)] // processor intrinsics
+
+use super::{Simd, tile_table};
+use std::arch::x86_64::*;
+
+/// AVX-512.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512;
+
+#[inline(always)]
+fn mask(n: usize) -> __mmask16 {
+    debug_assert!(n <= 16);
+    ((1u32 << n) - 1) as __mmask16
+}
+
+// SAFETY of every function: as the trait demands of its callers.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Simd for Avx512 {
+    type V = __m512;
+    const LANES: usize = 16;
+    const MR: usize = 14;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m512 {
+        unsafe { _mm512_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m512 {
+        unsafe { _mm512_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn load_n(p: *const f32, n: usize) -> __m512 {
+        unsafe { _mm512_maskz_loadu_ps(mask(n), p) }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: __m512) {
+        unsafe { _mm512_storeu_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn store_n(p: *mut f32, v: __m512, n: usize) {
+        unsafe { _mm512_mask_storeu_ps(p, mask(n), v) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn div(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_div_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sqrt(a: __m512) -> __m512 {
+        unsafe { _mm512_sqrt_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn min(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_min_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn abs(a: __m512) -> __m512 {
+        unsafe { _mm512_abs_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn round(a: __m512) -> __m512 {
+        unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a) }
+    }
+    #[inline(always)]
+    unsafe fn pow2(n: __m512) -> __m512 {
+        unsafe {
+            let biased = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<23>(biased))
+        }
+    }
+    #[inline(always)]
+    unsafe fn select_lt(a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 {
+        unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), y, x) }
+    }
+    #[inline(always)]
+    unsafe fn sum(a: __m512) -> f32 {
+        unsafe {
+            let h = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
+            let q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps::<1>(h));
+            let d = _mm_add_ps(q, _mm_movehl_ps(q, q));
+            _mm_cvtss_f32(_mm_add_ss(d, _mm_movehdup_ps(d)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn hmax(a: __m512) -> f32 {
+        unsafe {
+            let h = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
+            let q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps::<1>(h));
+            let d = _mm_max_ps(q, _mm_movehl_ps(q, q));
+            _mm_cvtss_f32(_mm_max_ss(d, _mm_movehdup_ps(d)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn add_squares_f64(acc: f64, a: __m512) -> f64 {
+        unsafe {
+            let lo = _mm512_cvtps_pd(_mm512_castps512_ps256(a));
+            let hi = _mm512_cvtps_pd(_mm512_extractf32x8_ps::<1>(a));
+            let s = _mm512_fmadd_pd(lo, lo, _mm512_mul_pd(hi, hi));
+            let h = _mm256_add_pd(_mm512_castpd512_pd256(s), _mm512_extractf64x4_pd::<1>(s));
+            let d = _mm_add_pd(_mm256_castpd256_pd128(h), _mm256_extractf128_pd::<1>(h));
+            acc + (_mm_cvtsd_f64(d) + _mm_cvtsd_f64(_mm_unpackhi_pd(d, d)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(
+        src: *const f32,
+        ld: usize,
+        nr: usize,
+        nk: usize,
+        dst: *mut f32,
+        dst_ld: usize,
+        width: usize,
+    ) {
+        unsafe {
+            let (nk_mask, out_mask) = (mask(nk), mask(width));
+            let mut r = [_mm512_setzero_ps(); 16];
+            for (i, r) in r.iter_mut().enumerate() {
+                if i < nr {
+                    *r = _mm512_maskz_loadu_ps(nk_mask, src.add(i * ld));
+                }
+            }
+            // Pairs of rows, quads, then the four 128-bit parts by two rounds of exchanges.
+            let mut t = [_mm512_setzero_ps(); 16];
+            for i in 0..8 {
+                t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+                t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+            }
+            // u[4i + j] holds, in its 128-bit part p, column 4p + j of rows 4i .. 4i+4.
+            let mut u = [_mm512_setzero_ps(); 16];
+            for i in 0..4 {
+                u[4 * i] = _mm512_shuffle_ps::<0x44>(t[4 * i], t[4 * i + 2]);
+                u[4 * i + 1] = _mm512_shuffle_ps::<0xEE>(t[4 * i], t[4 * i + 2]);
+                u[4 * i + 2] = _mm512_shuffle_ps::<0x44>(t[4 * i + 1], t[4 * i + 3]);
+                u[4 * i + 3] = _mm512_shuffle_ps::<0xEE>(t[4 * i + 1], t[4 * i + 3]);
+            }
+            let mut out = [_mm512_setzero_ps(); 16];
+            for j in 0..4 {
+                let a = _mm512_shuffle_f32x4::<0x88>(u[j], u[j + 4]); // parts 0, 2 of both
+                let b = _mm512_shuffle_f32x4::<0xDD>(u[j], u[j + 4]); // parts 1, 3 of both
+                let c = _mm512_shuffle_f32x4::<0x88>(u[j + 8], u[j + 12]);
+                let d = _mm512_shuffle_f32x4::<0xDD>(u[j + 8], u[j + 12]);
+                out[j] = _mm512_shuffle_f32x4::<0x88>(a, c);
+                out[j + 4] = _mm512_shuffle_f32x4::<0x88>(b, d);
+                out[j + 8] = _mm512_shuffle_f32x4::<0xDD>(a, c);
+                out[j + 12] = _mm512_shuffle_f32x4::<0xDD>(b, d);
+            }
+            for (k, v) in out.iter().enumerate() {
+                if k < nk {
+                    _mm512_mask_storeu_ps(dst.add(k * dst_ld), out_mask, *v);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn tile(
+        rows: usize,
+        vectors: usize,
+        k: usize,
+        a: *const f32,
+        b: *const f32,
+        c: *mut f32,
+        accumulate: bool,
+    ) {
+        unsafe {
+            tile_table!(Avx512, rows, vectors, (k, a, b, c, accumulate), 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Vectors of f32 as a trait, so that a kernel is written once and compiled for each rung.
+//!
+//! A kernel is a [`Kernel`]: a plain value whose `run` is generic over [`Simd`]. [`dispatch`] calls it inside a function
+//! that has the instructions of the rung enabled; everything on the way is `#[inline(always)]`, so the generic code
+//! ends up in that function and is compiled to its instructions.
+//!
+//! What must never happen: an implementation for a rung called without the processor having it. Only [`dispatch`]
+//! picks implementations, and a [`crate::CpuBackend`] is not made for a rung that is not available.
+#![allow(unsafe_code)] // processor intrinsics
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+pub(crate) mod math;
+mod portable;
+
+use crate::Rung;
+pub(crate) use portable::Portable;
+
+/// Vectors of [`Simd::LANES`] f32 values.
+///
+/// # Safety
+/// All functions need the instructions of the implementation; pointers need as many elements as are read or written.
+pub(crate) trait Simd: Copy + Send + Sync + 'static {
+    /// A vector.
+    type V: Copy;
+    /// Elements of a vector.
+    const LANES: usize;
+    /// Rows of the register tile of a matrix product.
+    const MR: usize;
+    /// Columns of the register tile: two vectors.
+    const NR: usize = 2 * Self::LANES;
+
+    unsafe fn splat(x: f32) -> Self::V;
+    unsafe fn load(p: *const f32) -> Self::V;
+    /// The first `n <= LANES` elements, zeros behind them; reads no further.
+    unsafe fn load_n(p: *const f32, n: usize) -> Self::V;
+    unsafe fn store(p: *mut f32, v: Self::V);
+    /// Writes the first `n <= LANES` elements only.
+    unsafe fn store_n(p: *mut f32, v: Self::V, n: usize);
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sqrt(a: Self::V) -> Self::V;
+    /// `a * b + c`, rounded once where the processor can.
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// Larger of the two; `b` if either is NaN.
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
+    /// Smaller of the two; `b` if either is NaN.
+    unsafe fn min(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn abs(a: Self::V) -> Self::V;
+    /// Nearest integer, ties to even. For |a| < 2^22.
+    unsafe fn round(a: Self::V) -> Self::V;
+    /// 2^n for integral n in -126 ..= 127.
+    unsafe fn pow2(n: Self::V) -> Self::V;
+    /// `if a < b { x } else { y }`, lane by lane; y if either is NaN.
+    unsafe fn select_lt(a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V;
+    /// Sum of the lanes, in a fixed order.
+    unsafe fn sum(a: Self::V) -> f32;
+    /// Largest lane.
+    unsafe fn hmax(a: Self::V) -> f32;
+    /// Sum of the squares of the lanes in f64, added to `acc`, in a fixed order.
+    unsafe fn add_squares_f64(acc: f64, a: Self::V) -> f64;
+
+    /// Transposes a block: for k below `nk <= LANES`, the `nr <= LANES` values `src[r * ld + k]` go to
+    /// `dst[k * dst_ld ..]`, followed by zeros up to `width <= LANES` values. Reads and writes nothing else.
+    unsafe fn transpose(
+        src: *const f32,
+        ld: usize,
+        nr: usize,
+        nk: usize,
+        dst: *mut f32,
+        dst_ld: usize,
+        width: usize,
+    );
+
+    /// `c (+)= A B` for a register tile: `c` is `[MR, NR]` without gaps, of which `rows` rows and `vectors` vectors of
+    /// columns are computed; `a` holds `[k][MR]`, `b` holds `[k][NR]`.
+    unsafe fn tile(
+        rows: usize,
+        vectors: usize,
+        k: usize,
+        a: *const f32,
+        b: *const f32,
+        c: *mut f32,
+        accumulate: bool,
+    );
+}
+
+/// A computation that can be compiled for every rung.
+pub(crate) trait Kernel {
+    /// What it returns.
+    type Out;
+    /// Computes. Must be `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// The processor must have the instructions of `S`; pointers inside the kernel must be as it says.
+    unsafe fn run<S: Simd>(self) -> Self::Out;
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2")]
+unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Out {
+    // SAFETY: the features are enabled here, and the caller of `dispatch` vouches for the rest.
+    unsafe { kernel.run::<avx512::Avx512>() }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,bmi2")]
+unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Out {
+    // SAFETY: the features are enabled here, and the caller of `dispatch` vouches for the rest.
+    unsafe { kernel.run::<avx2::Avx2>() }
+}
+
+/// Runs `kernel` compiled for `rung`; [`Rung::Reference`] takes the portable code.
+///
+/// # Safety
+/// The rung must be available on this processor, and the pointers inside the kernel must be as it says.
+#[inline]
+pub(crate) unsafe fn dispatch<K: Kernel>(rung: Rung, kernel: K) -> K::Out {
+    // SAFETY: by contract.
+    unsafe {
+        match rung {
+            #[cfg(target_arch = "x86_64")]
+            Rung::Avx512 => run_avx512(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Rung::Avx2 => run_avx2(kernel),
+            _ => kernel.run::<Portable>(),
+        }
+    }
+}
+
+/// The register tile of a matrix product, in the form that each implementation instantiates for its sizes.
+///
+/// # Safety
+/// As [`Simd::tile`].
+#[inline(always)]
+pub(super) unsafe fn register_tile<S: Simd, const M: usize, const N: usize>(
+    k: usize,
+    mut a: *const f32,
+    mut b: *const f32,
+    c: *mut f32,
+    accumulate: bool,
+) {
+    // SAFETY: the caller vouches for k rows of both panels and for the tile.
+    unsafe {
+        let mut acc = [[S::splat(0.0); N]; M];
+        for _ in 0..k {
+            let mut bv = [S::splat(0.0); N];
+            for (j, bv) in bv.iter_mut().enumerate() {
+                *bv = S::load(b.add(j * S::LANES));
+            }
+            for (i, row) in acc.iter_mut().enumerate() {
+                let av = S::splat(*a.add(i));
+                for (x, &bv) in row.iter_mut().zip(&bv) {
+                    *x = S::fma(av, bv, *x);
+                }
+            }
+            a = a.add(S::MR);
+            b = b.add(S::NR);
+        }
+        for (i, row) in acc.iter().enumerate() {
+            for (j, &x) in row.iter().enumerate() {
+                let at = c.add(i * S::NR + j * S::LANES);
+                S::store(at, if accumulate { S::add(S::load(at), x) } else { x });
+            }
+        }
+    }
+}
+
+/// Calls the instance of [`register_tile`] for `$rows` rows out of the list.
+macro_rules! tile_table {
+    ($s:ty, $rows:expr, $vectors:expr, $args:tt, $($m:literal)*) => {
+        match ($rows, $vectors) {
+            $(
+                ($m, 2) => $crate::simd::register_tile::<$s, $m, 2> $args,
+                ($m, 1) => $crate::simd::register_tile::<$s, $m, 1> $args,
+            )*
+            _ => unreachable!("a register tile of {} rows and {} vectors", $rows, $vectors),
+        }
+    };
+}
+pub(super) use tile_table;
+
+#[cfg(test)]
+mod tests;

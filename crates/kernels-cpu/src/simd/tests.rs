@@ -1,0 +1,174 @@
+#![allow(unsafe_code)] // vectors of the rungs that this processor has
+
+use super::*;
+use crate::op::activation::{derivative, value};
+use bessemer_tensor::op::ActivationKind;
+
+/// Applies a vector function to `x` in place.
+struct Map<'a, F>(&'a mut [f32], F);
+
+trait VectorFn: Copy {
+    unsafe fn call<S: Simd>(self, x: S::V) -> S::V;
+}
+
+impl<F: VectorFn> Kernel for Map<'_, F> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for chunk in self.0.chunks_mut(S::LANES) {
+            // SAFETY: the chunk holds the elements that are read and written.
+            unsafe {
+                let y = self.1.call::<S>(S::load_n(chunk.as_ptr(), chunk.len()));
+                S::store_n(chunk.as_mut_ptr(), y, chunk.len());
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Exp;
+impl VectorFn for Exp {
+    #[inline(always)]
+    unsafe fn call<S: Simd>(self, x: S::V) -> S::V {
+        unsafe { math::exp::<S>(x) }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Act(ActivationKind);
+impl VectorFn for Act {
+    #[inline(always)]
+    unsafe fn call<S: Simd>(self, x: S::V) -> S::V {
+        unsafe { math::activate::<S>(self.0, x) }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Derivative(ActivationKind);
+impl VectorFn for Derivative {
+    #[inline(always)]
+    unsafe fn call<S: Simd>(self, x: S::V) -> S::V {
+        unsafe { math::activate_with_derivative::<S>(self.0, x).1 }
+    }
+}
+
+fn rungs() -> impl Iterator<Item = Rung> {
+    Rung::ALL.into_iter().filter(|r| *r != Rung::Reference && r.available())
+}
+
+fn apply<F: VectorFn>(rung: Rung, x: &[f32], f: F) -> Vec<f32> {
+    let mut y = x.to_vec();
+    // SAFETY: `rungs` yields only what this processor has.
+    unsafe { dispatch(rung, Map(&mut y, f)) };
+    y
+}
+
+fn grid(low: f32, high: f32, count: usize) -> Vec<f32> {
+    (0..=count).map(|i| low + (high - low) * i as f32 / count as f32).collect()
+}
+
+#[test]
+fn exp_is_within_two_units_in_the_last_place() {
+    let x = grid(-86.5, 88.72, 400_003);
+    for rung in rungs() {
+        let worst = apply(rung, &x, Exp)
+            .iter()
+            .zip(&x)
+            .map(|(&y, &x)| {
+                let truth = f64::from(x).exp();
+                let nearest = truth as f32;
+                let ulp = f64::from(f32::from_bits(nearest.to_bits() + 1)) - f64::from(nearest);
+                (f64::from(y) - truth).abs() / ulp
+            })
+            .fold(0.0, f64::max);
+        assert!(worst <= 2.0, "{rung}: {worst} ulp");
+    }
+}
+
+#[test]
+fn exp_saturates_and_keeps_nan() {
+    let x = [f32::NEG_INFINITY, -1e30, -90.0, 0.0, -0.0, 89.0, 1e30, f32::INFINITY, f32::NAN];
+    for rung in rungs() {
+        let y = apply(rung, &x, Exp);
+        assert_eq!(y[..8], [0.0, 0.0, 0.0, 1.0, 1.0, f32::INFINITY, f32::INFINITY, f32::INFINITY], "{rung}");
+        assert!(y[8].is_nan(), "{rung}");
+    }
+}
+
+const KINDS: [ActivationKind; 4] =
+    [ActivationKind::Relu, ActivationKind::GeluTanh, ActivationKind::GeluErf, ActivationKind::Silu];
+
+#[test]
+fn activations_and_derivatives_agree_with_f64() {
+    let mut x = grid(-20.0, 20.0, 100_001);
+    x.extend([1e5, -1e5, 1e20, -1e20, 80.0, -80.0, 100.0, -100.0]);
+    for rung in rungs() {
+        for kind in KINDS {
+            let check = |y: &[f32], f: fn(ActivationKind, f64) -> f64, what: &str| {
+                for (&y, &x) in y.iter().zip(&x) {
+                    let truth = f(kind, f64::from(x));
+                    let error = (f64::from(y) - truth).abs();
+                    assert!(
+                        error <= 4e-7 * truth.abs().max(1.0),
+                        "{rung} {kind:?} {what}({x}) = {y}, not {truth}"
+                    );
+                }
+            };
+            check(&apply(rung, &x, Act(kind)), value, "f");
+            check(&apply(rung, &x, Derivative(kind)), derivative, "f'");
+        }
+    }
+}
+
+#[test]
+fn activations_keep_nan() {
+    for rung in rungs() {
+        for kind in KINDS {
+            assert!(apply(rung, &[f32::NAN], Act(kind))[0].is_nan(), "{rung} {kind:?}");
+            assert!(apply(rung, &[f32::NAN], Derivative(kind))[0].is_nan(), "{rung} {kind:?}");
+        }
+    }
+}
+
+struct Transpose<'a> {
+    src: &'a [f32],
+    ld: usize,
+    nr: usize,
+    nk: usize,
+    width: usize,
+    dst: &'a mut [f32],
+}
+
+impl Kernel for Transpose<'_> {
+    type Out = usize;
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> usize {
+        let (nr, nk, width) = (self.nr.min(S::LANES), self.nk.min(S::LANES), self.width.min(S::LANES));
+        unsafe { S::transpose(self.src.as_ptr(), self.ld, nr, nk, self.dst.as_mut_ptr(), width, width) };
+        S::LANES
+    }
+}
+
+#[test]
+fn transposes_touch_exactly_their_block() {
+    let ld = 19;
+    let src: Vec<f32> = (0..16 * ld).map(|i| i as f32 + 1.0).collect();
+    for rung in rungs() {
+        for (nr, nk, width) in [(16, 16, 16), (14, 16, 14), (6, 8, 6), (3, 5, 14), (1, 1, 1), (14, 3, 14)] {
+            let mut dst = vec![-1.0; 400];
+            // SAFETY: `rungs` yields what this processor has, and both slices hold more than 16 x 16 values.
+            let lanes = unsafe { dispatch(rung, Transpose { src: &src, ld, nr, nk, width, dst: &mut dst }) };
+            let (nr, nk, width) = (nr.min(lanes), nk.min(lanes), width.min(lanes));
+            for k in 0..nk {
+                for r in 0..width {
+                    let wanted = if r < nr { src[r * ld + k] } else { 0.0 };
+                    assert_eq!(dst[k * width + r], wanted, "{rung} {nr} {nk} {width} at {k} {r}");
+                }
+            }
+            assert!(
+                dst[nk * width..].iter().all(|&x| x == -1.0),
+                "{rung} {nr} {nk} {width} wrote past its block"
+            );
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Runs one operator on fresh buffers filled with the same values for every backend.
+
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung};
+use bessemer_tensor::op::Op;
+use bessemer_tensor::rng::RngKey;
+use bessemer_tensor::{Backend, Buffer, BufferSpec, Stream, TensorError, View};
+use bessemer_units::DType;
+
+/// A backend, and the buffers made for one operator.
+pub struct Setup {
+    pub backend: CpuBackend,
+    buffers: Vec<Buffer>,
+}
+
+impl Setup {
+    pub fn new(rung: Rung, threads: usize) -> Setup {
+        let config = CpuConfig { threads, pin: false };
+        Setup { backend: CpuBackend::with_rung(config, rung).unwrap(), buffers: Vec::new() }
+    }
+
+    fn buffer(&mut self, dtype: DType, len: usize) -> Buffer {
+        let spec = BufferSpec { class: "test", name: "x", dtype, len };
+        self.backend.alloc(spec).unwrap()
+    }
+
+    /// A matrix with `gap` elements between rows and `gap` in front, all of them normal values.
+    pub fn strided(&mut self, rows: usize, cols: usize, gap: usize) -> View {
+        let len = gap + rows * (cols + gap);
+        let b = self.buffer(DType::F32, len);
+        let mut values = vec![0.0; len];
+        RngKey::new(1, 0, "test").fill_normal(1_000_000 * self.buffers.len() as u64, 1.0, &mut values);
+        self.backend.write_f32(b.vector(), &values).unwrap();
+        self.buffers.push(b);
+        View { buffer: b, offset: gap, rows, cols, stride: cols + gap }
+    }
+
+    /// A matrix of normal values without gaps.
+    pub fn mat(&mut self, rows: usize, cols: usize) -> View {
+        self.strided(rows, cols, 0)
+    }
+
+    /// A matrix of given values.
+    pub fn values(&mut self, rows: usize, cols: usize, values: &[f32]) -> View {
+        let v = self.mat(rows, cols);
+        self.backend.write_f32(v, values).unwrap();
+        v
+    }
+
+    /// A row of indices.
+    pub fn indices(&mut self, values: &[u32]) -> View {
+        let v = self.buffer(DType::U32, values.len()).vector();
+        self.backend.write_u32(v, values).unwrap();
+        v
+    }
+
+    /// Reserves what the operator asks for, and not a byte more, and launches it.
+    pub fn launch(&mut self, op: &Op) -> Result<(), TensorError> {
+        let bytes = self.backend.workspace(op)?;
+        self.backend.reserve_workspace(bytes)?;
+        self.backend.launch(Stream(0), op)
+    }
+
+    pub fn read(&mut self, view: View) -> Vec<f32> {
+        let mut values = vec![0.0; view.len()];
+        self.backend.read_f32(view, &mut values).unwrap();
+        values
+    }
+
+    /// Every float buffer, gaps included.
+    pub fn all(&mut self) -> Vec<Vec<f32>> {
+        self.buffers.clone().into_iter().map(|b| self.read(b.vector())).collect()
+    }
+}
+
+/// Every float buffer after the operator.
+pub fn run(rung: Rung, threads: usize, build: &dyn Fn(&mut Setup) -> Op) -> Vec<Vec<f32>> {
+    let mut s = Setup::new(rung, threads);
+    let op = build(&mut s);
+    s.launch(&op).unwrap();
+    s.all()
+}
+
+/// The rungs that compute faster than the reference and that this processor has.
+pub fn fast_rungs() -> impl Iterator<Item = Rung> {
+    Rung::ALL.into_iter().filter(|r| *r != Rung::Reference && r.available())
+}
+
+/// Holds every fast rung against the reference, and three thread counts against each other bit for bit. `tolerance` is
+/// absolute for values below one and relative above.
+pub fn check(what: &str, tolerance: f32, build: &dyn Fn(&mut Setup) -> Op) {
+    let reference = run(Rung::Reference, 1, build);
+    for rung in fast_rungs() {
+        let one = run(rung, 1, build);
+        for (b, (fast, truth)) in one.iter().zip(&reference).enumerate() {
+            for (i, (f, t)) in fast.iter().zip(truth).enumerate() {
+                let fine =
+                    (f - t).abs() <= tolerance * t.abs().max(1.0) || (f.is_nan() && t.is_nan()) || f == t;
+                assert!(fine, "{what} on {rung}: buffer {b} element {i} is {f}, the reference says {t}");
+            }
+        }
+        for threads in [2, 3] {
+            let more = run(rung, threads, build);
+            let bits = |all: &[Vec<f32>]| -> Vec<u32> { all.iter().flatten().map(|x| x.to_bits()).collect() };
+            assert!(
+                bits(&one) == bits(&more),
+                "{what} on {rung}: {threads} threads give other bits than one"
+            );
+        }
+    }
+}
