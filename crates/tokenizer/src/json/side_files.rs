@@ -1,0 +1,50 @@
+//! The small files that `transformers` expects beside tokenizer.json.
+
+use crate::error::{Result, TokenizerError};
+use crate::files::write_atomically;
+use crate::tokenizer::Tokenizer;
+use serde_json::{Map, Value, json};
+use std::path::Path;
+
+impl Tokenizer {
+    /// Writes `tokenizer.json`, `tokenizer_config.json` and `special_tokens_map.json` into `dir`, so that
+    /// `transformers.AutoTokenizer.from_pretrained(dir)` loads it as a `PreTrainedTokenizerFast` with the same ids.
+    /// The directory is created if absent. The end-of-text token is declared as both `bos_token` and `eos_token`
+    /// (as GPT-2 does); declaring adds nothing to encoded text.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Io`].
+    pub fn write_hf_side_files(&self, dir: &Path) -> Result<()> {
+        std::fs::create_dir_all(dir).map_err(|source| TokenizerError::Io {
+            action: "create",
+            path: dir.to_owned(),
+            source,
+        })?;
+        let end = self.end_of_text();
+        let mut named = Map::new();
+        let mut others = Vec::new();
+        for token in self.special_tokens().iter().filter(|token| token.special) {
+            if Some(token.id) == end {
+                named.insert("bos_token".to_owned(), json!(token.content));
+                named.insert("eos_token".to_owned(), json!(token.content));
+            } else {
+                others.push(json!(token.content));
+            }
+        }
+        let mut config = Map::new();
+        config.insert("tokenizer_class".to_owned(), json!("PreTrainedTokenizerFast"));
+        config.insert("clean_up_tokenization_spaces".to_owned(), json!(false));
+        config.extend(named.clone());
+        if !others.is_empty() {
+            named.insert("additional_special_tokens".to_owned(), Value::Array(others.clone()));
+            config.insert("additional_special_tokens".to_owned(), Value::Array(others));
+        }
+        let write = |name: &str, value: Map<String, Value>| {
+            let text = serde_json::to_string_pretty(&value).expect("strings and booleans are JSON");
+            write_atomically(&dir.join(name), text.as_bytes())
+        };
+        self.save(&dir.join("tokenizer.json"))?;
+        write("tokenizer_config.json", config)?;
+        write("special_tokens_map.json", named)
+    }
+}
