@@ -1,1 +1,22 @@
-//! Tables, SVG plots, the HTML report.
+//! Tables, SVG plots, the HTML report, and the lines of the terminal.
+//!
+//! Everything here is a pure function from records to text, and the text is the same for the same records; the only
+//! file that is written is the report itself.
+//!
+//! - [`render`] makes `report.html` from the records of a run: one page that needs no network and runs no script.
+//! - [`plot`] draws line charts, bar charts and timelines as inline SVG.
+//! - [`terminal`] formats steps, evaluations and the summary as lines.
+
+mod corpus_file;
+mod facts;
+mod html;
+mod page;
+pub mod plot;
+mod report;
+mod section;
+pub mod terminal;
+mod text;
+
+pub use html::{Align, table};
+pub use report::{ReportInput, render, write};
+pub use text::{escape, grouped, number};

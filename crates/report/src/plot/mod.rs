@@ -1,0 +1,48 @@
+//! Pictures as inline SVG: line charts, bar charts, timelines.
+//!
+//! Every picture is a plain value with an `svg()` method: same value, same text. Colours and fonts are classes
+//! that [`STYLE`] defines for light, dark and print; [`standalone`] carries them inside a picture of its own.
+
+mod axis;
+mod bars;
+mod canvas;
+mod line;
+mod timeline;
+
+pub use axis::{Axis, Scale};
+pub use bars::{Bar, BarChart};
+pub use line::{LineChart, Mark, Rule, Series};
+pub use timeline::{Row, Span, Timeline};
+
+/// Number of colours that tell series apart; indices beyond wrap around.
+pub const COLORS: usize = 6;
+
+/// Style rules of the pictures. The colours are those of Okabe and Ito (2008), which people with the common forms of
+/// colour blindness can tell apart, darkened or lightened to stand out from the background.
+pub const STYLE: &str = "\
+:root{--c0:#0069a8;--c1:#c2410c;--c2:#00785a;--c3:#9c4f86;--c4:#8a6d00;--c5:#4b5563;\
+--ink:#1b1f24;--soft:#59636e;--line:#d5dae0;--grid:#e8ebef;--page:#ffffff;--card:#f6f8fa}\
+@media (prefers-color-scheme:dark){:root{--c0:#5bb4f0;--c1:#ff9f5f;--c2:#3fcf9f;--c3:#e29acb;--c4:#e3c04a;--c5:#a6b0bb;\
+--ink:#e6e9ed;--soft:#9aa4af;--line:#39414b;--grid:#282e36;--page:#14171b;--card:#1c2026}}\
+@media print{:root{--c0:#0069a8;--c1:#c2410c;--c2:#00785a;--c3:#9c4f86;--c4:#8a6d00;--c5:#4b5563;\
+--ink:#000;--soft:#444;--line:#bbb;--grid:#ddd;--page:#fff;--card:#fff}}\
+svg.plot{display:block;width:100%;height:auto;font:12.5px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\
+svg.plot text{fill:var(--soft)}svg.plot text.strong{fill:var(--ink)}\
+svg.plot .grid{stroke:var(--grid);stroke-width:1}svg.plot .frame{stroke:var(--line);stroke-width:1}\
+svg.plot .line{fill:none;stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round}\
+svg.plot .faint{fill:none;stroke-width:1;opacity:.35;stroke-linejoin:round}\
+svg.plot .rule{fill:none;stroke-width:1.6;stroke-dasharray:6 4}svg.plot .dot{stroke:var(--page);stroke-width:1}\
+svg.plot .s0{stroke:var(--c0)}svg.plot .s1{stroke:var(--c1)}svg.plot .s2{stroke:var(--c2)}\
+svg.plot .s3{stroke:var(--c3)}svg.plot .s4{stroke:var(--c4)}svg.plot .s5{stroke:var(--c5)}\
+svg.plot .f0{fill:var(--c0)}svg.plot .f1{fill:var(--c1)}svg.plot .f2{fill:var(--c2)}\
+svg.plot .f3{fill:var(--c3)}svg.plot .f4{fill:var(--c4)}svg.plot .f5{fill:var(--c5)}";
+
+/// A picture as an SVG file of its own, with its style inside.
+pub fn standalone(svg: &str) -> String {
+    match svg.split_once('>') {
+        Some((open, rest)) if svg.starts_with("<svg") => {
+            format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{open}><style>{STYLE}</style>{rest}")
+        }
+        _ => svg.to_string(),
+    }
+}

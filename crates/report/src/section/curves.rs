@@ -1,0 +1,203 @@
+//! Curves over the run: loss, learning rate, gradient norm, throughput, MFU, memory; and where time went.
+
+use crate::facts::{Facts, smoothed};
+use crate::html::{figure, grid, section};
+use crate::plot::{LineChart, Mark, Row, Rule, Scale, Series, Span, Timeline};
+use bessemer_runlog::{Eval, Step};
+use bessemer_units::Seconds;
+
+const STEP: &str = "step";
+
+/// Loss and bits per byte.
+pub(crate) fn loss(facts: &Facts<'_>) -> String {
+    let mut figures = Vec::new();
+    if !facts.steps.is_empty() || !facts.evals.is_empty() {
+        let chart = loss_chart(facts, STEP, Scale::Linear, |s| s.step as f64, |e| e.step as f64);
+        figures.push(figure("Loss over steps", &chart.svg(), ""));
+        let chart =
+            loss_chart(facts, "tokens (log scale)", Scale::Log, |s| s.tokens as f64, |e| e.tokens as f64);
+        figures.push(figure("Loss over tokens, logarithmic", &chart.svg(), ""));
+    }
+    if let Some(chart) = bits_chart(facts) {
+        let note = "Bits per byte do not depend on the tokenizer; lower is better.";
+        figures.push(figure("Bits per byte of held-out text", &chart.svg(), note));
+    }
+    let lr = curve(facts, "Learning rate", "", Scale::Linear, true, false, |s| Some(s.lr));
+    let norm = curve(facts, "Gradient norm before clipping (log scale)", "", Scale::Log, false, true, |s| {
+        Some(s.grad_norm)
+    });
+    figures.extend(lr.into_iter().chain(norm));
+    section("curves", "Training", &grid(&figures))
+}
+
+/// Throughput, MFU, memory, stages.
+pub(crate) fn speed(facts: &Facts<'_>) -> String {
+    let waited = waited_for_data(facts);
+    let note = waited.map(|w| format!("{:.1} % of the step time was spent waiting for data.", 100.0 * w));
+    let mut figures = Vec::new();
+    let rate = curve(facts, "Tokens per second", &note.unwrap_or_default(), Scale::Linear, true, true, |s| {
+        Some(s.tokens_per_s)
+    });
+    figures.extend(rate);
+    let convention = facts.mfu_convention().unwrap_or_default();
+    figures.extend(curve(facts, "MFU in percent", convention, Scale::Linear, true, true, |s| {
+        s.mfu.map(|m| 100.0 * m)
+    }));
+    figures.extend(curve(facts, "Memory of the process in MiB", "", Scale::Linear, true, false, |s| {
+        s.memory_bytes.map(|b| b as f64 / f64::from(1 << 20))
+    }));
+    if !facts.stages.is_empty() {
+        figures.push(figure("Time of the stages", &stages(facts).svg(), ""));
+    }
+    section("speed", "Speed", &grid(&figures))
+}
+
+fn loss_chart(
+    facts: &Facts<'_>,
+    x_label: &str,
+    x_scale: Scale,
+    x_of_step: impl Fn(&Step) -> f64,
+    x_of_eval: impl Fn(&Eval) -> f64,
+) -> LineChart {
+    let losses: Vec<f64> = facts.steps.iter().map(|s| s.loss).collect();
+    let smooth = smoothed(&losses, span(losses.len()));
+    let over = |values: &[f64]| facts.steps.iter().zip(values).map(|(s, v)| [x_of_step(s), *v]).collect();
+    let series = |name: &str, color, mark, points| Series { name: name.into(), color, mark, points };
+    let mut all = Vec::new();
+    if !losses.is_empty() {
+        all.push(series("train", 0, Mark::Faint, over(&losses)));
+        all.push(series("train, smoothed", 0, Mark::Line, over(&smooth)));
+    }
+    for (i, split) in splits(facts).into_iter().enumerate() {
+        let points =
+            facts.evals.iter().filter(|e| e.split == split).map(|e| [x_of_eval(e), e.loss]).collect();
+        all.push(series(split, 1 + i, Mark::Dots, points));
+    }
+    LineChart {
+        title: format!("Loss over {x_label}"),
+        x_label: x_label.into(),
+        y_label: "nats per token".into(),
+        x_scale,
+        series: all,
+        rules: baseline_in_nats(facts).into_iter().collect(),
+        ..Default::default()
+    }
+}
+
+/// The best baseline on the scale of the loss: its bits per byte, in nats per token of this tokenizer on the text of
+/// the last evaluation.
+fn baseline_in_nats(facts: &Facts<'_>) -> Option<Rule> {
+    let (e, b) = (facts.final_eval()?, facts.best_baseline()?);
+    if e.tokens_scored == 0 || e.bytes_scored == 0 {
+        return None;
+    }
+    let y = b.bits_per_byte * std::f64::consts::LN_2 * e.bytes_scored as f64 / e.tokens_scored as f64;
+    Some(Rule { name: b.name.clone(), color: 5, y })
+}
+
+fn bits_chart(facts: &Facts<'_>) -> Option<LineChart> {
+    let splits = splits(facts);
+    if splits.is_empty() {
+        return None;
+    }
+    let series = splits.iter().enumerate().map(|(i, split)| Series {
+        name: (*split).to_string(),
+        color: 1 + i,
+        mark: Mark::Dots,
+        points: facts
+            .evals
+            .iter()
+            .filter(|e| e.split == *split)
+            .map(|e| [e.step as f64, e.bits_per_byte])
+            .collect(),
+    });
+    let same_split = |split: &str| facts.final_eval().is_some_and(|e| e.split == split);
+    let rules = facts.baselines.iter().filter(|b| same_split(&b.split)).enumerate();
+    let rules = rules.map(|(i, b)| Rule { name: b.name.clone(), color: 5 - i % 3, y: b.bits_per_byte });
+    Some(LineChart {
+        title: "Bits per byte over steps".into(),
+        x_label: STEP.into(),
+        y_label: "bits per byte".into(),
+        series: series.collect(),
+        rules: rules.collect(),
+        ..Default::default()
+    })
+}
+
+/// Names of the evaluated splits in the order of their first evaluation.
+fn splits<'a>(facts: &Facts<'a>) -> Vec<&'a str> {
+    let mut names = Vec::new();
+    for eval in &facts.evals {
+        if !names.contains(&eval.split.as_str()) {
+            names.push(eval.split.as_str());
+        }
+    }
+    names
+}
+
+/// One quantity of every step as a figure; `None` if no step has it.
+fn curve(
+    facts: &Facts<'_>,
+    heading: &str,
+    note: &str,
+    y_scale: Scale,
+    from_zero: bool,
+    smooth: bool,
+    of: impl Fn(&Step) -> Option<f64>,
+) -> Option<String> {
+    let points: Vec<[f64; 2]> = facts.steps.iter().filter_map(|s| Some([s.step as f64, of(s)?])).collect();
+    if points.is_empty() {
+        return None;
+    }
+    let mut series = Vec::new();
+    let mut add =
+        |name: &str, mark, points| series.push(Series { name: name.into(), color: 0, mark, points });
+    if smooth && points.len() > 20 {
+        let values: Vec<f64> = points.iter().map(|p| p[1]).collect();
+        let values = smoothed(&values, span(values.len()));
+        let smooth = points.iter().zip(values).map(|(p, v)| [p[0], v]).collect();
+        add("each step", Mark::Faint, points);
+        add("smoothed", Mark::Line, smooth);
+    } else {
+        add("", Mark::Line, points);
+    }
+    let chart = LineChart {
+        title: format!("{heading} over steps"),
+        x_label: STEP.into(),
+        y_scale,
+        from_zero,
+        series,
+        ..Default::default()
+    };
+    Some(figure(heading, &chart.svg(), note))
+}
+
+/// Points that smoothing averages over: two percent of the run.
+fn span(points: usize) -> f64 {
+    (points as f64 / 50.0).max(2.0)
+}
+
+/// Share of the step time that was spent waiting for data.
+fn waited_for_data(facts: &Facts<'_>) -> Option<f64> {
+    let timed = || {
+        facts
+            .steps
+            .iter()
+            .filter_map(|s| Some((s.data_seconds?, s.seconds)))
+            .filter(|(d, t)| d.is_finite() && *t > 0.0)
+    };
+    let all: f64 = timed().map(|(_, t)| t).sum();
+    (all > 0.0).then(|| timed().map(|(d, _)| d).sum::<f64>() / all)
+}
+
+/// Stages one after the other, as the run did them.
+fn stages(facts: &Facts<'_>) -> Timeline {
+    let mut start = 0.0;
+    let rows = facts.stages.iter().map(|stage| {
+        let seconds = if stage.seconds.is_finite() { stage.seconds.max(0.0) } else { 0.0 };
+        let span = Span { start, end: start + seconds, color: 0, label: stage.name.clone() };
+        start += seconds;
+        Row { label: stage.name.clone(), spans: vec![span], note: Seconds(stage.seconds).to_string() }
+    });
+    Timeline { title: "Time of the stages".into(), x_label: "seconds".into(), rows: rows.collect() }
+}

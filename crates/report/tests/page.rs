@@ -1,0 +1,403 @@
+//! The report as a whole: well-formed, harmless, and complete whatever the records hold.
+
+#![allow(clippy::unwrap_used)] // the lint sees tests only inside test functions, and helpers of tests are none
+
+use bessemer_report::plot::{
+    Bar, BarChart, LineChart, Mark, Row, Rule, Scale, Series, Span, Timeline, standalone,
+};
+use bessemer_report::{ReportInput, render, write};
+use bessemer_runlog::*;
+use std::path::Path;
+
+/// Checks that tags are balanced, attributes quoted and free of `<`, and text free of bare `<` and `&`. Returns the
+/// names of the elements.
+fn well_formed(text: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut open: Vec<String> = Vec::new();
+    let mut rest = text;
+    loop {
+        let Some(start) = rest.find('<') else {
+            assert!(!rest.contains('>') && open.is_empty(), "open at the end: {open:?}");
+            return names;
+        };
+        check_entities(&rest[..start]);
+        assert!(!rest[..start].contains('>'), "bare > in {:?}", &rest[..start]);
+        rest = &rest[start..];
+        let end = rest.find('>').unwrap_or_else(|| panic!("a tag without end: {:.60}", rest));
+        let tag = &rest[1..end];
+        rest = &rest[end + 1..];
+        if tag.starts_with('!') || tag.starts_with('?') {
+            continue;
+        }
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop().as_deref(), Some(name), "closing tag of something else");
+            continue;
+        }
+        let (tag, empty) = tag.strip_suffix('/').map_or((tag, false), |t| (t, true));
+        let name = tag.split_whitespace().next().unwrap().to_string();
+        check_attributes(tag[name.len()..].trim());
+        if name == "style" {
+            let end = rest.find("</style>").unwrap();
+            assert!(!rest[..end].contains('<'));
+            rest = &rest[end + 8..];
+        } else if !empty && name != "meta" {
+            open.push(name.clone());
+        }
+        names.push(name);
+    }
+}
+
+fn check_entities(text: &str) {
+    for part in text.split('&').skip(1) {
+        let entity = part.split(';').next().unwrap();
+        assert!(["amp", "lt", "gt", "quot", "#39"].contains(&entity) && part.contains(';'), "&{part}");
+    }
+}
+
+fn check_attributes(mut text: &str) {
+    while !text.is_empty() {
+        let (name, rest) = match text.find(['=', ' ']) {
+            Some(i) if text.as_bytes()[i] == b'=' => (&text[..i], &text[i + 1..]),
+            _ => {
+                assert_eq!(text, "open", "an attribute without value");
+                return;
+            }
+        };
+        assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || "-:".contains(c)), "{name}");
+        assert!(!name.starts_with("on"), "an event handler");
+        let value = rest.strip_prefix('"').unwrap_or_else(|| panic!("not quoted: {text}"));
+        let end = value.find('"').unwrap();
+        assert!(!value[..end].contains("NaN") && !value[..end].contains("inf"), "{name}={}", &value[..end]);
+        check_entities(&value[..end]);
+        text = value[end + 1..].trim_start();
+    }
+}
+
+const HOSTILE: &str = "</title></style></pre><script>alert(1)</script><img src=x onerror=\"alert('2')\"> & \u{0}\u{1b}[2J \u{202e}";
+
+fn hostile() -> String {
+    HOSTILE.to_string()
+}
+
+/// A run in which every text is hostile and every number hard.
+fn hostile_records() -> Vec<Record> {
+    let dropped = || Dropped { reason: hostile(), documents: u64::MAX, bytes: u64::MAX };
+    let mut records: Vec<Record> = vec![
+        Run {
+            name: hostile(),
+            program: hostile(),
+            command: vec![hostile()],
+            seed: u64::MAX,
+            started_unix_s: f64::NAN,
+            device: hostile(),
+            threads: 1,
+            peak_flops_per_s: Some(f64::INFINITY),
+            mfu_convention: Some(hostile()),
+        }
+        .into(),
+        Model { name: hostile(), parameters: u64::MAX, flops_per_token: f64::NAN, ..Default::default() }
+            .into(),
+        Training { optimizer: hostile(), schedule: hostile(), ..Default::default() }.into(),
+        Stage { name: hostile(), seconds: f64::NAN, ..Default::default() }.into(),
+        Stage { name: hostile(), seconds: -1.0, ..Default::default() }.into(),
+        Corpus {
+            documents_kept: 1,
+            dropped: vec![dropped()],
+            sources: vec![CorpusSource { name: hostile(), bytes_kept: 1 << 60, ..Default::default() }],
+            split_documents: [(hostile(), 1)].into(),
+            ..Default::default()
+        }
+        .into(),
+        Tokenizer { fingerprint: hostile(), pretokenizer: hostile(), ..Default::default() }.into(),
+        Shards { split: hostile(), ..Default::default() }.into(),
+        Baseline { name: hostile(), split: hostile(), bits_per_byte: f64::NAN, ..Default::default() }.into(),
+        Baseline { name: hostile(), split: hostile(), bits_per_byte: 1e300, ..Default::default() }.into(),
+        Sample { step: 1, prompt: hostile(), text: hostile().repeat(3), temperature: Some(f64::NAN) }.into(),
+        Warning { step: Some(1), topic: hostile(), message: hostile() }.into(),
+    ];
+    let hard = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1e308, -1e308, 5e-324, 1.0];
+    for (i, x) in hard.iter().enumerate() {
+        let step = i as u64;
+        records.push(
+            Step {
+                step,
+                tokens: step,
+                loss: *x,
+                lr: *x,
+                grad_norm: *x,
+                tokens_per_s: *x,
+                mfu: Some(*x),
+                memory_bytes: Some(u64::MAX),
+                seconds: *x,
+                data_seconds: Some(*x),
+                eta_s: Some(*x),
+            }
+            .into(),
+        );
+        let eval = Eval {
+            step,
+            split: hostile(),
+            loss: *x,
+            perplexity: *x,
+            bits_per_byte: *x,
+            ..Default::default()
+        };
+        records.push(Eval { tokens_scored: 1, bytes_scored: u64::MAX, ..eval }.into());
+    }
+    records.push(
+        End { reason: EndReason::Failed, message: Some(hostile()), seconds: f64::NAN, ..Default::default() }
+            .into(),
+    );
+    records
+}
+
+#[test]
+fn hostile_text_and_numbers_give_a_well_formed_page_without_scripts() {
+    let corpus = serde_json::json!({ "sources": [{ "name": HOSTILE, "licence": HOSTILE, "kept": { "bytes": u64::MAX } }, { "kept": { "bytes": u64::MAX } }, { "kept": { "bytes": -1 } }, 7],
+        "remarks": [HOSTILE, 5], "emails_replaced": 3 });
+    let page = render(&ReportInput { records: hostile_records(), corpus: Some(corpus), recipe: hostile() });
+    let names = well_formed(&page);
+    for bad in ["script", "img", "a", "link", "iframe", "object", "foreignObject"] {
+        assert!(!names.iter().any(|n| n == bad), "{bad}");
+    }
+    assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
+    // Nothing is fetched: the only addresses are names of XML vocabularies.
+    assert!(
+        page.match_indices("http").all(|(i, _)| page[i..].starts_with("http://www.w3.org/2000/svg")
+            || page[i..].starts_with("http-equiv"))
+    );
+    assert!(!page.contains("url(") && !page.contains("@import"));
+}
+
+#[test]
+fn any_part_of_a_run_can_be_missing() {
+    well_formed(&render(&ReportInput::default()));
+    let records = hostile_records();
+    for i in 0..records.len() {
+        well_formed(&render(&ReportInput { records: vec![records[i].clone()], ..Default::default() }));
+        let mut without = records.clone();
+        without.remove(i);
+        well_formed(&render(&ReportInput { records: without, ..Default::default() }));
+    }
+    for corpus in [
+        "null",
+        "5",
+        "[]",
+        "{}",
+        "{\"sources\": 5}",
+        "{\"sources\": [{\"licence\": 5, \"kept\": {\"bytes\": 1}}], \"remarks\": {}}",
+    ] {
+        let corpus = Some(serde_json::from_str(corpus).unwrap());
+        well_formed(&render(&ReportInput { corpus, ..Default::default() }));
+    }
+}
+
+fn eval(bits_per_byte: f64) -> Record {
+    Eval {
+        step: 10,
+        split: "validation".into(),
+        loss: 1.5,
+        perplexity: 4.48,
+        bits_per_byte,
+        tokens_scored: 100,
+        bytes_scored: 300,
+        ..Default::default()
+    }
+    .into()
+}
+
+#[test]
+fn the_head_says_whether_the_baseline_is_beaten_and_by_how_much() {
+    let baseline = Baseline {
+        name: "byte 5-gram".into(),
+        split: "validation".into(),
+        bits_per_byte: 2.0,
+        ..Default::default()
+    };
+    let page = |bits| {
+        render(&ReportInput { records: vec![eval(bits), baseline.clone().into()], ..Default::default() })
+    };
+    assert!(page(1.5).contains("The model beats the baseline: on validation text it needs 1.5000 bits per byte, 25.0 % fewer than byte 5-gram (2.0000)."));
+    assert!(page(2.5).contains("does not beat the baseline") && page(2.5).contains("25.0 % more than"));
+    assert!(page(f64::NAN).contains("The model&#39;s loss is not finite"));
+    assert!(page(1.5).contains(">1.5000</b><span>bits per byte</span>"));
+    // No comparison across splits.
+    let other = Baseline { split: "train".into(), ..baseline };
+    assert!(
+        !render(&ReportInput { records: vec![eval(1.5), other.into()], ..Default::default() })
+            .contains("baseline")
+    );
+}
+
+#[test]
+fn the_baseline_in_the_loss_chart_is_in_nats_per_token() {
+    let baseline = Baseline {
+        name: "gram".into(),
+        split: "validation".into(),
+        bits_per_byte: 2.0,
+        ..Default::default()
+    };
+    let page = render(&ReportInput { records: vec![eval(1.5), baseline.into()], ..Default::default() });
+    // 2 bits per byte * ln 2 * 300 bytes / 100 tokens = 4.1589 nats per token.
+    assert!(
+        page.contains("gram: 4.159."),
+        "the description of the loss chart names the height of the baseline"
+    );
+}
+
+#[test]
+fn a_page_of_a_long_run_stays_small() {
+    let steps = (1..=200_000u64).map(|i| {
+        let loss = 2.0 + 8.0 / (1.0 + i as f64 / 100.0) + (i as f64 * 1.7).sin() * 0.1;
+        Step {
+            step: i,
+            tokens: i * 8192,
+            loss,
+            lr: 1e-3,
+            grad_norm: loss,
+            tokens_per_s: 1e4 + loss,
+            seconds: 0.8,
+            ..Default::default()
+        }
+        .into()
+    });
+    let page = render(&ReportInput { records: steps.collect(), ..Default::default() });
+    well_formed(&page);
+    assert!(page.len() < 1_000_000, "{} bytes", page.len());
+}
+
+#[test]
+fn the_same_records_give_the_same_page() {
+    let input = ReportInput { records: hostile_records(), ..Default::default() };
+    assert_eq!(render(&input), render(&input));
+}
+
+#[test]
+fn writing_leaves_the_page_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("report.html");
+    let input = ReportInput { recipe: "x = 1".into(), ..Default::default() };
+    write(&path, &input).unwrap();
+    write(&path, &input).unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), render(&input));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    assert!(
+        write(&dir.path().join("none/report.html"), &input).unwrap_err().to_string().contains("report.html")
+    );
+}
+
+fn series(points: &[[f64; 2]], mark: Mark) -> Series {
+    Series { name: "s".into(), color: 7, mark, points: points.to_vec() }
+}
+
+#[test]
+fn charts_of_nothing_one_point_and_broken_numbers_are_well_formed() {
+    let nan = f64::NAN;
+    let cases: [&[[f64; 2]]; 9] = [
+        &[],
+        &[[1.0, 1.0]],
+        &[[0.0, 0.0]],
+        &[[nan, 1.0]],
+        &[[1.0, nan], [2.0, f64::INFINITY]],
+        &[[1.0, 2.0], [2.0, nan], [3.0, 4.0]],
+        &[[1.0, 5.0], [1.0, 5.0]],
+        &[[1e308, -1e308], [-1e308, 1e308]],
+        &[[3.0, 5e-324], [2.0, 1.0], [1.0, 1e300]],
+    ];
+    for points in cases {
+        for mark in [Mark::Line, Mark::Faint, Mark::Dots] {
+            for scale in [Scale::Linear, Scale::Log] {
+                for y in [None, Some(nan), Some(3.0), Some(-3.0)] {
+                    let rules = y.map(|y| Rule { name: "r".into(), color: 0, y }).into_iter().collect();
+                    let chart = LineChart {
+                        title: "t".into(),
+                        x_scale: scale,
+                        y_scale: scale,
+                        from_zero: true,
+                        series: vec![series(points, mark)],
+                        rules,
+                        ..Default::default()
+                    };
+                    well_formed(&chart.svg());
+                    well_formed(&standalone(&chart.svg()));
+                }
+            }
+        }
+    }
+    for value in [nan, -1.0, 0.0, 1e308, f64::INFINITY] {
+        let bar = Bar { label: "x".repeat(500), value, note: "字".repeat(200) };
+        well_formed(&BarChart { bars: vec![bar.clone(), bar], ..Default::default() }.svg());
+        let span = Span { start: value, end: 1.0, color: 9, label: "<".into() };
+        let row = Row { label: "r".into(), spans: vec![span], note: "n".into() };
+        well_formed(&Timeline { rows: vec![row], ..Default::default() }.svg());
+    }
+    well_formed(&BarChart::default().svg());
+    well_formed(&Timeline::default().svg());
+}
+
+#[test]
+fn a_gap_is_not_bridged_and_a_lone_value_is_a_dot() {
+    let chart = |points: &[[f64; 2]]| {
+        LineChart { series: vec![series(points, Mark::Line)], ..Default::default() }.svg()
+    };
+    let gap = chart(&[[0.0, 1.0], [1.0, 2.0], [2.0, f64::NAN], [3.0, 2.0], [4.0, 1.0]]);
+    let path = gap.lines().find(|l| l.contains("class=\"line s1\"") && l.matches('M').count() == 2);
+    assert!(path.is_some(), "{gap}");
+    assert_eq!(chart(&[[0.0, 1.0]]).matches("<circle").count(), 1);
+}
+
+/// Holds `text` against a file under `tests/golden`. With `BESSEMER_GOLDEN=write` in the environment the file is
+/// written instead; review the change as a diff.
+fn check(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var("BESSEMER_GOLDEN").as_deref() == Ok("write") {
+        std::fs::write(&path, text).unwrap();
+    }
+    let golden = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        golden == text,
+        "{name} differs; if that is meant, run the test with BESSEMER_GOLDEN=write\n{text}"
+    );
+}
+
+#[test]
+fn pictures_are_those_of_the_golden_files() {
+    let raw: Vec<[f64; 2]> = (0..40)
+        .map(|i| [f64::from(i) * 25.0, 2.0 + 3.0 * (-f64::from(i) / 10.0).exp() + 0.1 * f64::from(i % 3)])
+        .collect();
+    let chart = LineChart {
+        title: "Loss over steps".into(),
+        x_label: "step".into(),
+        y_label: "nats per token".into(),
+        series: vec![
+            Series { name: "train".into(), color: 0, mark: Mark::Faint, points: raw.clone() },
+            Series {
+                name: "validation".into(),
+                color: 1,
+                mark: Mark::Dots,
+                points: raw.into_iter().step_by(10).collect(),
+            },
+        ],
+        rules: vec![Rule { name: "byte 5-gram".into(), color: 5, y: 2.4 }],
+        ..Default::default()
+    };
+    check("line.svg", &standalone(&chart.svg()));
+    let bar = |label: &str, value: f64| Bar { label: label.into(), value, note: format!("{value}") };
+    let bars = BarChart {
+        title: "Dropped".into(),
+        color: 1,
+        bars: vec![bar("duplicate", 120.0), bar("too-large", 30.0), bar("binary", 0.0)],
+    };
+    check("bars.svg", &standalone(&bars.svg()));
+    let span = |start: f64, end: f64, color| Span { start, end, color, label: format!("{start}-{end}") };
+    let row = |label: &str, spans: Vec<Span>| Row { label: label.into(), spans, note: String::new() };
+    let timeline = Timeline {
+        title: "Pipeline".into(),
+        x_label: "ms".into(),
+        rows: vec![
+            row("rank 0", vec![span(0.0, 1.0, 0), span(3.0, 5.0, 1)]),
+            row("rank 1", vec![span(1.0, 2.0, 0), span(2.0, 3.0, 1)]),
+        ],
+    };
+    check("timeline.svg", &standalone(&timeline.svg()));
+}
