@@ -35,7 +35,7 @@ pub struct Batch {
     pub segments: Vec<u32>,
     /// Distance of an input from the beginning of its segment, [n, s].
     pub positions: Vec<u32>,
-    /// Where each sequence came from, [n].
+    /// Where each sequence came from, n of them (the existing ones in an evaluation).
     pub samples: Vec<Sample>,
     /// Number of targets that are not [`IGNORED`].
     pub scored: u64,
