@@ -1,1 +1,25 @@
-//! The step, resuming, supervision of a run.
+//! The run: the training step, saving and resuming, evaluation on the way.
+//!
+//! ```text
+//! shards ─► loader.batch(sample counter) ─► forward_backward x accumulation ─► AdamW ─► one Step record
+//!                                                    every so often: Eval, Sample, Save records
+//! ```
+//! State of a run is small: parameters, optimizer moments, and one number, the samples consumed. Everything random is a
+//! function of (seed, step, name, element), so a run that was killed and goes on has the same bits as one that never
+//! stopped.
+
+mod baseline;
+mod error;
+mod evaluation;
+mod memory;
+mod observer;
+mod state;
+mod trainer;
+
+pub use baseline::{SeenText, ngram_baseline};
+pub use error::TrainError;
+pub use evaluation::prompt_tokens;
+pub use memory::MemoryPlan;
+pub use observer::{Observer, Silent};
+pub use state::TrainState;
+pub use trainer::{Outcome, Peak, Trainer, TrainerInput};

@@ -1,0 +1,83 @@
+//! Errors of a run.
+
+use bessemer_units::Bytes;
+
+/// What ends a run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// The recipe does not fit the data.
+    #[error("{0}")]
+    Recipe(String),
+    /// The run would not fit into memory.
+    #[error(
+        "training needs {needed} of memory before scratch, {available} are available ({largest}); use a smaller \
+         train.micro_batch, train.seq_len or model"
+    )]
+    Memory {
+        /// Bytes that the plan holds.
+        needed: Bytes,
+        /// Bytes that there are.
+        available: Bytes,
+        /// The plan by class.
+        largest: String,
+    },
+    /// The run directory holds a checkpoint of something else.
+    #[error(
+        "the newest checkpoint in {place} belongs to another run: {what} is {found} there and {wanted} in this \
+         recipe; use another run.name or go back to the old recipe"
+    )]
+    OtherRun {
+        /// The checkpoint.
+        place: String,
+        /// What differs.
+        what: String,
+        /// In the recipe.
+        wanted: String,
+        /// In the checkpoint.
+        found: String,
+    },
+    /// A checkpoint's state cannot be understood.
+    #[error("the state in checkpoint {place} cannot be read: {problem}")]
+    State {
+        /// The checkpoint.
+        place: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The loss is not a number any more.
+    #[error(
+        "step {step}: {count} steps in a row had a loss or gradient that is not finite; lower optim.lr, lengthen the \
+         warm-up, or go back to an earlier checkpoint"
+    )]
+    Diverged {
+        /// The last of them.
+        step: u64,
+        /// How many.
+        count: u32,
+    },
+    /// From the model.
+    #[error(transparent)]
+    Model(#[from] bessemer_model::ModelError),
+    /// From the device.
+    #[error(transparent)]
+    Tensor(#[from] bessemer_tensor::TensorError),
+    /// From the optimizer.
+    #[error(transparent)]
+    Optim(#[from] bessemer_optim::OptimError),
+    /// From the loader.
+    #[error(transparent)]
+    Load(#[from] bessemer_loader::LoadError),
+    /// From the shards.
+    #[error(transparent)]
+    Shard(#[from] bessemer_shards::ShardError),
+    /// From the checkpoint store.
+    #[error(transparent)]
+    Checkpoint(#[from] bessemer_checkpoint::CheckpointError),
+    /// From evaluation or generation.
+    #[error(transparent)]
+    Eval(#[from] bessemer_eval::EvalError),
+    /// From the log of the run.
+    #[error(transparent)]
+    RunLog(#[from] bessemer_runlog::RunLogError),
+}

@@ -1,0 +1,72 @@
+//! Memory is asked for before work: a dry run on the null backend says how much a run will hold.
+
+use crate::TrainError;
+use bessemer_arch::Model;
+use bessemer_model::{Decoder, Purpose, Shape};
+use bessemer_optim::{AdamW, OptimConfig, OptimParam};
+use bessemer_tensor::MemoryUse;
+use bessemer_tensor::null::NullBackend;
+use bessemer_units::Bytes;
+
+/// What a run will hold, by class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// Buffers of the run; scratch memory of operators is not known to the null backend and comes on top.
+    pub buffers: MemoryUse,
+}
+
+impl MemoryPlan {
+    /// Makes every buffer of a training run on the null backend.
+    pub fn new(model: &Model, shape: Shape, optim: &OptimConfig) -> Result<MemoryPlan, TrainError> {
+        let mut null = NullBackend::new();
+        let decoder = Decoder::new(&mut null, model, shape)?;
+        if shape.purpose == Purpose::Train {
+            AdamW::new(&mut null, &optim_params(&decoder), optim)?;
+        }
+        Ok(MemoryPlan { buffers: bessemer_tensor::Backend::memory(&null) })
+    }
+
+    /// Errors, naming the largest consumers, if the plan does not fit into `available`.
+    pub fn fits(&self, available: Bytes) -> Result<(), TrainError> {
+        let needed = self.buffers.total();
+        if needed <= available {
+            return Ok(());
+        }
+        let largest =
+            self.buffers.classes.iter().map(|(class, bytes)| format!("{class} {bytes}")).collect::<Vec<_>>();
+        Err(TrainError::Memory { needed, available, largest: largest.join(", ") })
+    }
+}
+
+/// The optimizer's view of a decoder's parameters.
+pub(crate) fn optim_params(decoder: &Decoder) -> Vec<OptimParam> {
+    decoder
+        .params()
+        .iter()
+        .map(|p| OptimParam {
+            name: p.spec.name.clone(),
+            value: p.value,
+            grad: p.grad.expect("a decoder made to train holds gradients"),
+            decays: p.spec.decays(),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_its_largest_consumers() {
+        let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
+        let shape = Shape { sequences: 4, seq: 256, purpose: Purpose::Train };
+        let plan = MemoryPlan::new(&model, shape, &OptimConfig::default()).unwrap();
+        let p = 124_439_808 * 4;
+        let class = |name| plan.buffers.classes.iter().find(|c| c.0 == name).map(|c| c.1.0);
+        assert_eq!(class("weights"), Some(p));
+        assert_eq!(class("gradients"), Some(p));
+        plan.fits(Bytes(1 << 40)).unwrap();
+        let e = plan.fits(Bytes(1 << 30)).unwrap_err().to_string();
+        assert!(e.contains("optimizer") && e.contains("1.00 GiB"), "{e}");
+    }
+}
