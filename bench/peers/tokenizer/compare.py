@@ -1,0 +1,147 @@
+"""Training and encoding speed beside Hugging Face `tokenizers` and tiktoken, on the same text, with identical results.
+
+    python collect_corpus.py CORPUS 100
+    cargo build --release -p bessemer-tokenizer --example tokenizer_bench
+    python compare.py CORPUS path/to/tokenizer_bench [ROUNDS]
+
+Each contestant runs in its own process, in turn, ROUNDS times; medians are printed. Reading files is outside all
+clocks. Identity: the trained tokenizer.json files must be equal byte for byte, and an order-dependent checksum of
+all ids must be equal.
+"""
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+VOCAB = 32768
+ENCODE_BYTES = 25_000_000
+PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+def documents(folder, limit=None):
+    texts, total = [], 0
+    for path in sorted(Path(folder).iterdir()):
+        if limit is not None and total >= limit:
+            break
+        data = path.read_bytes()
+        try:
+            texts.append(data.decode("utf-8"))
+        except UnicodeDecodeError:
+            continue
+        total += len(data)
+    return texts, sum(len(t.encode()) for t in texts)
+
+
+def checksum(all_ids):
+    h = 0
+    for ids in all_ids:
+        for i in ids:
+            h = (h * 31 + i) % ((1 << 61) - 1)
+    return h
+
+
+def hf_train(folder, threads, out):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    texts, size = documents(folder)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB, min_frequency=2, special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
+    )
+    start = time.perf_counter()
+    tokenizer.train_from_iterator(texts, trainer)
+    seconds = time.perf_counter() - start
+    Path(out).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+    return [{"seconds": seconds, "bytes": size}]
+
+
+def hf_encode(folder, file, threads):
+    from tokenizers import Tokenizer
+    texts, size = documents(folder, ENCODE_BYTES)
+    tokenizer = Tokenizer.from_file(file)
+    start = time.perf_counter()
+    encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    ids = [e.ids for e in encoded]
+    seconds = time.perf_counter() - start
+    return [{"seconds": seconds, "bytes": size, "checksum": checksum(ids), "tokens": sum(map(len, ids))}]
+
+
+def tiktoken_encode(folder, file, threads):
+    import tiktoken
+    from tokenizers.pre_tokenizers import ByteLevel
+    texts, size = documents(folder, ENCODE_BYTES)
+    model = json.loads(Path(file).read_text(encoding="utf-8"))["model"]
+    # GPT-2's spelling of bytes, in the order of its alphabet.
+    plain = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or 174 <= b]
+    rest = [b for b in range(256) if b not in plain]
+    byte_of = {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(rest)}
+    specials = {"<|endoftext|>": model["vocab"].pop("<|endoftext|>")}
+    ranks = {bytes(byte_of[c] for c in token): i for token, i in model["vocab"].items()}
+    encoding = tiktoken.Encoding("ours", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=specials)
+    start = time.perf_counter()
+    ids = encoding.encode_ordinary_batch(texts, num_threads=threads)
+    seconds = time.perf_counter() - start
+    return [{"seconds": seconds, "bytes": size, "checksum": checksum(ids), "tokens": sum(map(len, ids))}]
+
+
+def alone(function, threads, *arguments):
+    """Runs one of the functions above in a fresh process."""
+    command = [sys.executable, __file__, "--only", function, *map(str, arguments)]
+    environment = dict(os.environ, RAYON_NUM_THREADS=str(threads), TOKENIZERS_PARALLELISM="true")
+    return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+
+
+def ours(bench, *arguments):
+    lines = subprocess.run([bench, *map(str, arguments)], check=True, capture_output=True, text=True).stdout
+    return [json.loads(line) for line in lines.splitlines()]
+
+
+def row(name, threads, figures):
+    rates = [f["bytes"] / f["seconds"] / 1e6 for f in figures]
+    seconds = [f["seconds"] for f in figures]
+    print(f"| {name} | {threads} | {statistics.median(seconds):.3f} | {statistics.median(rates):.1f} | {max(rates):.1f} |", flush=True)
+    return statistics.median(rates)
+
+
+def main():
+    folder, bench = sys.argv[1], sys.argv[2]
+    rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 3
+    work = Path(tempfile.mkdtemp())
+    own_file, hf_file = work / "ours.json", work / "hf.json"
+    print("| what | threads | median s | median MB/s | best MB/s |\n|---|---|---|---|---|")
+    for threads in (1, 2):
+        a, b = [], []
+        for _ in range(rounds):
+            a += ours(bench, "train", folder, VOCAB, threads, own_file)
+            b += alone("hf_train", threads, folder, threads, hf_file)
+        same = own_file.read_bytes() == hf_file.read_bytes()
+        ratio = row("train, ours", threads, a) / row("train, HF tokenizers", threads, b)
+        print(f"| ratio {ratio:.1f}, files equal: {same} | | | | |", flush=True)
+    for threads in (1, 2):
+        a, b, c = [], [], []
+        for _ in range(rounds):
+            a += ours(bench, "encode", folder, own_file, threads, 1, ENCODE_BYTES)
+            b += alone("tiktoken_encode", threads, folder, own_file, threads)
+            c += alone("hf_encode", threads, folder, own_file, threads)
+        rates = [row("encode, ours", threads, a), row("encode, tiktoken", threads, b), row("encode, HF tokenizers", threads, c)]
+        sums = [{(f["tokens"], f["checksum"]) for f in figures} for figures in (a, b, c)]
+        print(f"| ratio to tiktoken {rates[0] / rates[1]:.1f}, to HF {rates[0] / rates[2]:.1f}; ids equal to tiktoken: "
+              f"{sums[0] == sums[1]}, to HF: {sums[0] == sums[2]} | | | | |", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--only":
+        function, *arguments = sys.argv[2:]
+        if function == "hf_train":
+            result = hf_train(arguments[0], int(arguments[1]), arguments[2])
+        else:
+            result = globals()[function](arguments[0], arguments[1], int(arguments[2]))
+        print(json.dumps(result))
+    else:
+        main()
