@@ -1,5 +1,8 @@
 //! Evaluation and generation with a real decoder on the CPU backend.
 
+// A failed unwrap is a failed test.
+#![allow(clippy::unwrap_used)]
+
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_eval::generate::{CachedDecoder, ContextLimit, Finish, GenerateConfig, NextToken, generate};
 use bessemer_eval::sampling::SamplingConfig;
