@@ -3,13 +3,15 @@
 //! ```text
 //! tokenizer_bench train  CORPUS VOCAB THREADS OUT.json     trains on all files, one document a file
 //! tokenizer_bench encode CORPUS TOKENIZER.json THREADS REPEATS [LIMIT_BYTES]
+//! tokenizer_bench export CORPUS VOCAB gpt2|llama3|qwen2|char DIR   trains, writes the files of transformers
+//! tokenizer_bench ids    CORPUS TOKENIZER.json                     ids of each file, special tokens recognised
 //! ```
 //!
 //! Files are read in name order, and those that are not UTF-8 are left out. `bench/peers/tokenizer/compare.py` calls
 //! this in turn with its peers; `checksum` there and here proves that the ids are the same.
 #![allow(clippy::print_stdout, reason = "a program whose output is its purpose")]
 
-use bessemer_tokenizer::{Tokenizer, TokenizerConfig, Trainer};
+use bessemer_tokenizer::{Tokenizer, TokenizerConfig, TokenizerKind, Trainer};
 use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
@@ -27,9 +29,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["encode", corpus, tokenizer, threads, repeats, limit] => {
             encode(&documents(corpus, limit.parse()?)?, tokenizer, threads.parse()?, repeats.parse()?)
         }
-        _ => Err(
-            "usage: tokenizer_bench train CORPUS VOCAB THREADS OUT | encode CORPUS FILE THREADS REPEATS [LIMIT]",
-        )?,
+        ["export", corpus, vocab, pattern, out] => {
+            export(&documents(corpus, usize::MAX)?, vocab.parse()?, pattern, Path::new(out))
+        }
+        ["ids", corpus, tokenizer] => ids(&documents(corpus, usize::MAX)?, tokenizer),
+        _ => Err("see the head of examples/tokenizer_bench.rs for the arguments")?,
     }
 }
 
@@ -89,6 +93,28 @@ fn encode(texts: &[String], tokenizer: &str, threads: usize, repeats: usize) -> 
             "checksum": checksum(&all), "seconds": seconds, "mb_per_s": bytes(texts) as f64 / seconds / 1e6,
         });
         println!("{figures}");
+    }
+    Ok(())
+}
+
+fn export(texts: &[String], vocab_size: u64, pattern: &str, out: &Path) -> Result<(), Box<dyn Error>> {
+    let config = match pattern {
+        "char" => TokenizerConfig { kind: TokenizerKind::Char, vocab_size, ..TokenizerConfig::default() },
+        _ => {
+            let pretokenizer = serde_json::from_value(pattern.into())?;
+            TokenizerConfig { vocab_size, pretokenizer, ..TokenizerConfig::default() }
+        }
+    };
+    let mut trainer = Trainer::new(config)?;
+    trainer.feed_batch(texts, 2);
+    trainer.finish(|_| {})?.write_hf_side_files(out)?;
+    Ok(())
+}
+
+fn ids(texts: &[String], tokenizer: &str) -> Result<(), Box<dyn Error>> {
+    let tokenizer = Tokenizer::load(Path::new(tokenizer))?;
+    for text in texts {
+        println!("{}", serde_json::to_string(&tokenizer.encode_with_special(text.as_bytes())?)?);
     }
     Ok(())
 }
