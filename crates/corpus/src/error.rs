@@ -124,6 +124,18 @@ pub enum Error {
         #[source]
         cause: parquet::errors::ParquetError,
     },
+    /// A document could not be tokenised.
+    #[error("document {id}: {cause}")]
+    Tokenize {
+        /// The document's name.
+        id: String,
+        /// What the tokenizer said.
+        #[source]
+        cause: bessemer_tokenizer::TokenizerError,
+    },
+    /// The shards could not be written.
+    #[error(transparent)]
+    Shard(#[from] bessemer_shards::ShardError),
     /// A JSON document of ours could not be read.
     #[error("{}: {cause}", path.display())]
     Json {

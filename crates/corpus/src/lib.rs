@@ -27,6 +27,7 @@ mod row;
 mod rule;
 mod source;
 mod split;
+mod tokenize;
 
 pub use build::{BuildContext, Built, Progress, build, explain};
 pub use config::{
@@ -44,3 +45,4 @@ pub use row::{HEAD_BYTES, Origin, RowBuilder, Split, source_schema, text_schema}
 pub use rule::{Document, Edits, Judged, Kind, Rule, Verdict, chain, judge};
 pub use source::{Listing, Morsel, Scan, Source, SourceInfo};
 pub use split::side_of;
+pub use tokenize::{TOKENS_FILE, TokenSummary, Tokenized, document_id, tokenize_to_shards};

@@ -5,10 +5,13 @@ use crate::output::durable::existing;
 use crate::output::summary::{CorpusSummary, DROPPED_FILE, FORMAT_VERSION};
 use crate::row::{Split, column, head, optional};
 use arrow_array::{RecordBatch, StringArray, UInt64Array};
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -141,24 +144,29 @@ impl CorpusReader {
         Ok(())
     }
 
+    /// Batches of a split's documents, in order, a few rows at a time.
+    pub(crate) fn split_batches(&self, split: Split) -> Batches {
+        self.batches(&format!("documents-{}-", split.name()))
+    }
+
     /// Batches of the files whose names begin with `prefix`, in order, a few rows at a time.
     fn batches(&self, prefix: &str) -> Batches {
         let names = self.summary.files.iter().map(|file| &file.name);
         let files =
             names.filter(|name| name.starts_with(prefix)).map(|name| self.folder.join(name)).collect();
-        Batches { files, current: None }
+        Batches { files, file: None, group: None }
     }
 
     /// The documents of a split, in order. Holds one row group's worth of compressed pages and 64 documents.
     pub fn documents(&self, split: Split) -> impl Iterator<Item = Result<CorpusDocument>> + use<> {
-        let batches = self.batches(&format!("documents-{}-", split.name()));
+        let batches = self.split_batches(split);
         flatten(batches.map(|batch| batch.and_then(|batch| documents(&batch))))
     }
 
     /// Dropped or kept documents that a filter lets through, in order.
     pub fn inspect(&self, filter: InspectFilter) -> impl Iterator<Item = Result<Inspected>> + use<> {
         let parts: Vec<(Batches, Option<Split>)> = if filter.kept {
-            let of = |split: Split| (self.batches(&format!("documents-{}-", split.name())), Some(split));
+            let of = |split: Split| (self.split_batches(split), Some(split));
             Split::ALL.map(of).into()
         } else {
             vec![(self.batches(DROPPED_FILE), None)]
@@ -229,39 +237,71 @@ fn inspected(batch: &RecordBatch, split: Option<Split>) -> Result<Vec<Inspected>
         .collect())
 }
 
-/// Batches of a list of Parquet files.
-struct Batches {
+/// Batches of a list of Parquet files, row group by row group: a batch never spans two, so it holds no more than
+/// a row group does.
+pub(crate) struct Batches {
     files: VecDeque<PathBuf>,
-    current: Option<(PathBuf, ParquetRecordBatchReader)>,
+    file: Option<OpenFile>,
+    group: Option<ParquetRecordBatchReader>,
+}
+
+/// A file whose footer is read.
+struct OpenFile {
+    path: PathBuf,
+    file: File,
+    metadata: ArrowReaderMetadata,
+    groups: Range<usize>,
+}
+
+impl OpenFile {
+    fn open(path: PathBuf) -> Result<OpenFile> {
+        let file = File::open(&path).map_err(Error::io("open", &path))?;
+        let metadata =
+            ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(Error::parquet(&path))?;
+        let groups = 0..metadata.metadata().num_row_groups();
+        Ok(OpenFile { path, file, metadata, groups })
+    }
+
+    fn next_group(&mut self) -> Result<Option<ParquetRecordBatchReader>> {
+        let Some(group) = self.groups.next() else { return Ok(None) };
+        let file = self.file.try_clone().map_err(Error::io("read", &self.path))?;
+        ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
+            .with_row_groups(vec![group])
+            .with_batch_size(BATCH_ROWS)
+            .build()
+            .map(Some)
+            .map_err(Error::parquet(&self.path))
+    }
+}
+
+impl Batches {
+    fn advance(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if let Some(batch) = self.group.as_mut().and_then(Iterator::next) {
+                let path = self.file.as_ref().map(|file| file.path.clone()).unwrap_or_default();
+                return batch.map(Some).map_err(|cause| Error::Damaged { path, problem: cause.to_string() });
+            }
+            self.group = match &mut self.file {
+                Some(file) => file.next_group()?,
+                None => None,
+            };
+            if self.group.is_none() {
+                let Some(path) = self.files.pop_front() else { return Ok(None) };
+                self.file = Some(OpenFile::open(path)?);
+            }
+        }
+    }
 }
 
 impl Iterator for Batches {
     type Item = Result<RecordBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if let Some((path, reader)) = &mut self.current {
-                match reader.next() {
-                    Some(Ok(batch)) => return Some(Ok(batch)),
-                    Some(Err(cause)) => {
-                        let problem = cause.to_string();
-                        let path = path.clone();
-                        self.current = None;
-                        return Some(Err(Error::Damaged { path, problem }));
-                    }
-                    None => self.current = None,
-                }
-            }
-            let path = self.files.pop_front()?;
-            let reader = File::open(&path).map_err(Error::io("open", &path)).and_then(|file| {
-                ParquetRecordBatchReaderBuilder::try_new(file)
-                    .and_then(|builder| builder.with_batch_size(BATCH_ROWS).build())
-                    .map_err(Error::parquet(&path))
-            });
-            match reader {
-                Ok(reader) => self.current = Some((path, reader)),
-                Err(error) => return Some(Err(error)),
-            }
+        let next = self.advance();
+        if next.is_err() {
+            // What follows a damaged place is not trusted.
+            (self.files, self.file, self.group) = (VecDeque::new(), None, None);
         }
+        next.transpose()
     }
 }

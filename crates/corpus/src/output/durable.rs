@@ -7,6 +7,7 @@
 
 use crate::error::{Error, Result};
 use crate::output::summary::{FileSummary, SUMMARY_FILE};
+use bessemer_durable::{parent, sync_directory};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -21,16 +22,7 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 }
 
 fn sync_folder(path: &Path) -> Result<()> {
-    let folder = File::open(path).map_err(Error::io("open folder", path))?;
-    folder.sync_all().map_err(Error::io("sync folder", path))
-}
-
-/// The parent in which a path is renamed.
-fn parent(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
+    sync_directory(path).map_err(Error::io("sync folder", path))
 }
 
 /// A directory under construction. Dropped without [`PartialDir::finish`], it is removed.

@@ -120,7 +120,7 @@ pub fn chain(config: &CorpusConfig) -> Vec<Box<dyn Rule>> {
     if clean.enabled {
         rules.push(Box::new(size::MaxBytes(clean.max_bytes)));
         if clean.drop_generated {
-            rules.push(Box::new(generated::Generated));
+            rules.push(Box::new(generated::Generated::new()));
         }
         if clean.max_numeric_share < 1.0 {
             rules.push(Box::new(numeric::NumericTable(clean.max_numeric_share)));

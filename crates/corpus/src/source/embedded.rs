@@ -52,8 +52,11 @@ const DOCUMENTS: usize = 50;
 const LINES: usize = 150;
 
 /// The tasks: name and one random line.
-const TASKS: &[(&str, fn(&mut Random, &mut String))] =
+const TASKS: &[(&str, WriteLine)] =
     &[("copy", copy), ("reverse", reverse), ("add", add), ("brackets", brackets), ("sort", sort)];
+
+/// Appends one random line.
+type WriteLine = fn(&mut Random, &mut String);
 
 /// SplitMix64 (Steele, Lea, Flood 2014): a counter and a finaliser.
 struct Random(u64);

@@ -20,8 +20,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Rows of a batch. Small, because documents may be large.
-const BATCH_ROWS: usize = 128;
+/// Text bytes that a batch aims at, told from the mean of the file.
+const BATCH_BYTES: u64 = 4 << 20;
+/// Most rows of a batch.
+const BATCH_ROWS: u64 = 1024;
 
 pub(crate) struct Parquet {
     root: String,
@@ -69,7 +71,17 @@ fn start(path: &Path, column: &str) -> std::result::Result<Opened, String> {
             return Ok(Opened::Without(fields.collect::<Vec<String>>().join(", ")));
         };
         let mask = ProjectionMask::roots(builder.parquet_schema(), [index]);
-        let reader = builder.with_projection(mask).with_batch_size(BATCH_ROWS).build();
+        let (mut bytes, mut rows) = (0u64, 0u64);
+        for group in builder.metadata().row_groups() {
+            let column = group
+                .columns()
+                .iter()
+                .find(|chunk| chunk.column_path().parts().first().is_some_and(|name| name == column));
+            bytes += column.map_or(0, |chunk| chunk.uncompressed_size().max(0) as u64);
+            rows += group.num_rows().max(0) as u64;
+        }
+        let batch_rows = (BATCH_BYTES / (bytes / rows.max(1)).max(1)).clamp(1, BATCH_ROWS);
+        let reader = builder.with_projection(mask).with_batch_size(batch_rows as usize).build();
         reader.map(|reader| Opened::Reader(Box::new(reader))).map_err(|cause| cause.to_string())
     })
 }

@@ -17,7 +17,10 @@ pub(crate) fn open(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
         kind => kind,
     };
     Ok(match kind {
-        SourceKind::Cargo => Arc::new(open_cargo(config)?),
+        SourceKind::Cargo => {
+            let workspace = if config.path.is_empty() { "." } else { &config.path };
+            Arc::new(open_cargo(config, Path::new(workspace))?)
+        }
         SourceKind::Folder => {
             folder_exists(path)?;
             let filter = Filter::new(&config.extensions, &[PROSE, Kind::CODE], &config.exclude);
@@ -40,12 +43,17 @@ pub(crate) fn open(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
             Arc::new(file::open(path, config.split.validation_fraction)?)
         }
         SourceKind::Embedded => Arc::new(embedded::open()),
-        SourceKind::Auto => match open_cargo(config) {
-            Ok(source) if source.listing().files > 0 => Arc::new(source),
-            Ok(_) => fallback("the workspace has no dependency sources".into()),
-            Err(error) => fallback(error.to_string()),
-        },
+        SourceKind::Auto => without_path(config, Path::new(".")),
     })
+}
+
+/// Cargo's dependencies, else the embedded corpus with a remark that says why.
+fn without_path(config: &CorpusConfig, workspace: &Path) -> Arc<dyn Source> {
+    match open_cargo(config, workspace) {
+        Ok(source) if source.listing().files > 0 => Arc::new(source),
+        Ok(_) => fallback("the workspace has no dependency sources".into()),
+        Err(error) => fallback(error.to_string()),
+    }
 }
 
 fn fallback(why: String) -> Arc<dyn Source> {
@@ -54,10 +62,9 @@ fn fallback(why: String) -> Arc<dyn Source> {
     Arc::new(source)
 }
 
-fn open_cargo(config: &CorpusConfig) -> Result<folder::Files> {
-    let workspace = if config.path.is_empty() { "." } else { &config.path };
+fn open_cargo(config: &CorpusConfig, workspace: &Path) -> Result<folder::Files> {
     cargo::open(&cargo::Options {
-        workspace: Path::new(workspace),
+        workspace,
         members: config.workspace_members,
         target: &config.target,
         extensions: &config.extensions,
@@ -135,5 +142,18 @@ fn some_files(path: &Path, files: u64, endings: &str) -> Result<()> {
             &format!("no file below it ends in {endings}"),
             "check corpus.source and corpus.path",
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_lock_file_auto_takes_the_embedded_corpus_and_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = without_path(&CorpusConfig::default(), folder.path());
+        assert_eq!(source.listing().kind, "embedded");
+        assert!(source.listing().remarks[0].contains("no Cargo.toml"), "{:?}", source.listing().remarks);
     }
 }

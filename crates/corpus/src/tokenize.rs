@@ -1,0 +1,246 @@
+//! From a finished corpus to token shards: one more plan.
+//!
+//! The source is a split of the corpus, one map encodes, the sink writes shards. Each document is followed by the
+//! end-of-text token where the tokenizer has one. The result is a pure function of corpus, tokenizer and file
+//! size. `tokens.json`, written last beside the splits' folders, says what is there; with the same inputs the
+//! work is skipped.
+
+use crate::build::{BuildContext, Progress};
+use crate::error::{Error, Result};
+use crate::execute::Executor;
+use crate::plan::{BatchMap, Plan, Sink, Stage};
+use crate::read::{Batches, CorpusReader};
+use crate::row::{Split, column};
+use crate::source::{Listing, Morsel, Scan, Source};
+use arrow_array::builder::BinaryBuilder;
+use arrow_array::{BinaryArray, RecordBatch, StringArray, UInt64Array};
+use arrow_schema::{DataType, Field, Schema};
+use bessemer_shards::{Fingerprint, ShardError, ShardSet, ShardSetWriter, SplitMeta};
+use bessemer_tokenizer::Tokenizer;
+use serde::{Deserialize, Serialize};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// Name of the file that says what the shards hold.
+pub const TOKENS_FILE: &str = "tokens.json";
+
+/// What a split's shards hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenSummary {
+    /// Documents.
+    pub documents: u64,
+    /// Tokens, end-of-text tokens included.
+    pub tokens: u64,
+    /// Bytes of the text that they encode.
+    pub text_bytes: u64,
+    /// Shard files.
+    pub files: u64,
+    /// Their bytes.
+    pub file_bytes: u64,
+}
+
+/// What a directory of shards holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tokenized {
+    /// Fingerprint of the corpus.
+    pub corpus: String,
+    /// Fingerprint of the tokenizer.
+    pub tokenizer: String,
+    /// The token behind each document, if any.
+    pub end_of_text: Option<u32>,
+    /// File length at which the next file begins.
+    pub shard_bytes: u64,
+    /// Train and validation.
+    pub splits: BTreeMap<Split, TokenSummary>,
+    /// The directory held these shards already and nothing was done.
+    #[serde(skip)]
+    pub reused: bool,
+}
+
+/// Identity of a document in the shards: XXH3-128 of its name in the corpus, big-endian.
+pub fn document_id(id: &str) -> [u8; 16] {
+    xxh3_128(id.as_bytes()).to_be_bytes()
+}
+
+/// Encodes the corpus into `out_dir/train/` and `out_dir/validation/`, in files of about `shard_bytes`.
+///
+/// # Errors
+/// A document that the tokenizer cannot encode (only a character tokenizer has such), a damaged corpus, the
+/// stop flag, or the disk's refusal. The directory has no `tokens.json` then.
+pub fn tokenize_to_shards(
+    reader: &CorpusReader,
+    tokenizer: &Arc<Tokenizer>,
+    out_dir: &Path,
+    shard_bytes: u64,
+    context: &BuildContext<'_>,
+) -> Result<Tokenized> {
+    let mut wanted = Tokenized {
+        corpus: reader.summary().fingerprint.clone(),
+        tokenizer: tokenizer.fingerprint(),
+        end_of_text: tokenizer.end_of_text(),
+        shard_bytes,
+        ..Tokenized::default()
+    };
+    let marker = out_dir.join(TOKENS_FILE);
+    if let Some(found) = finished(&marker, &wanted, out_dir) {
+        return Ok(Tokenized { reused: true, ..found });
+    }
+    std::fs::create_dir_all(out_dir).map_err(Error::io("create folder", out_dir))?;
+    match std::fs::remove_file(&marker) {
+        Ok(()) => bessemer_durable::sync_directory(out_dir).map_err(Error::io("sync folder", out_dir))?,
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {}
+        Err(cause) => return Err(Error::io("remove", &marker)(cause)),
+    }
+    let fingerprint = wanted.tokenizer.parse::<Fingerprint>().map_err(Error::Config)?;
+    let vocab_size = u32::try_from(tokenizer.vocab_size()).map_err(|_| {
+        Error::Config(format!("vocabulary of {} tokens: ids have 32 bits", tokenizer.vocab_size()))
+    })?;
+
+    let (documents, bytes) = (Cell::new(0), Cell::new(0));
+    let tick = || {
+        (context.progress)(Progress {
+            stage: "tokenize",
+            documents: documents.get(),
+            bytes: bytes.get(),
+            total_bytes: reader.summary().kept.bytes,
+        });
+    };
+    for split in Split::ALL {
+        let meta = SplitMeta { split: split.name().into(), vocab_size, tokenizer: fingerprint };
+        let plan = Plan {
+            source: Arc::new(SplitSource { reader: reader.clone(), split, listing: Listing::default() }),
+            stages: vec![Stage::Map(Arc::new(Encode {
+                tokenizer: tokenizer.clone(),
+                end_of_text: wanted.end_of_text,
+            }))],
+        };
+        let mut sink = Shards {
+            writer: ShardSetWriter::create(out_dir, meta, shard_bytes)?,
+            documents: &documents,
+            bytes: &bytes,
+        };
+        Executor::new(context.threads, context.memory_budget, out_dir, context.stop, &tick)
+            .run(&plan, &mut sink)?;
+        let summary = sink.writer.finish()?;
+        let part = TokenSummary {
+            documents: summary.documents,
+            tokens: summary.tokens,
+            text_bytes: summary.text_bytes,
+            files: summary.files,
+            file_bytes: summary.file_bytes,
+        };
+        wanted.splits.insert(split, part);
+    }
+    let json =
+        serde_json::to_string_pretty(&wanted).map_err(|cause| Error::Json { path: marker.clone(), cause })?;
+    bessemer_durable::write(&marker, format!("{json}\n").as_bytes()).map_err(Error::io("write", &marker))?;
+    Ok(wanted)
+}
+
+/// The shards that are there, if they were made from the same inputs and open without complaint.
+fn finished(marker: &Path, wanted: &Tokenized, out_dir: &Path) -> Option<Tokenized> {
+    let text = std::fs::read_to_string(marker).ok()?;
+    let found: Tokenized = serde_json::from_str(&text).ok()?;
+    let same = Tokenized { splits: BTreeMap::new(), ..found.clone() } == *wanted;
+    let opens = |split: Split| -> std::result::Result<bool, ShardError> {
+        let set = ShardSet::open(out_dir, split.name())?;
+        Ok(found.splits.get(&split).is_some_and(|part| part.tokens == set.token_count()))
+    };
+    (same && Split::ALL.into_iter().all(|split| opens(split).unwrap_or(false))).then_some(found)
+}
+
+/// A split of a corpus as the source of a plan.
+struct SplitSource {
+    reader: CorpusReader,
+    split: Split,
+    listing: Listing,
+}
+
+impl Source for SplitSource {
+    fn describe(&self) -> String {
+        format!("{} documents of {}", self.split.name(), self.reader.folder().display())
+    }
+
+    fn listing(&self) -> &Listing {
+        &self.listing
+    }
+
+    fn scan(&self) -> Result<Box<dyn Scan>> {
+        Ok(Box::new(SplitScan(self.reader.split_batches(self.split))))
+    }
+}
+
+struct SplitScan(Batches);
+
+impl Scan for SplitScan {
+    fn next(&mut self) -> Result<Option<Morsel>> {
+        Ok(self.0.next().transpose()?.map(|batch| Box::new(move || Ok(batch)) as Morsel))
+    }
+}
+
+/// Encodes the texts of a batch: columns id, bytes (of the text) and tokens (u32, little-endian).
+struct Encode {
+    tokenizer: Arc<Tokenizer>,
+    end_of_text: Option<u32>,
+}
+
+impl BatchMap for Encode {
+    fn name(&self) -> &str {
+        "encode"
+    }
+
+    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        let ids: &StringArray = column(self.name(), &batch, "id")?;
+        let texts: &StringArray = column(self.name(), &batch, "text")?;
+        let mut tokens = BinaryBuilder::with_capacity(batch.num_rows(), texts.value_data().len());
+        let mut bytes = Vec::with_capacity(batch.num_rows());
+        let mut encoded = Vec::new();
+        for index in 0..batch.num_rows() {
+            let text = texts.value(index);
+            let document = self
+                .tokenizer
+                .encode(text.as_bytes())
+                .map_err(|cause| Error::Tokenize { id: ids.value(index).into(), cause })?;
+            encoded.clear();
+            encoded.extend(document.iter().chain(&self.end_of_text).flat_map(|token| token.to_le_bytes()));
+            tokens.append_value(&encoded);
+            bytes.push(text.len() as u64);
+        }
+        let schema = Schema::new(vec![
+            Field::new("id", DataType::Utf8, false),
+            Field::new("bytes", DataType::UInt64, false),
+            Field::new("tokens", DataType::Binary, false),
+        ]);
+        let columns: Vec<arrow_array::ArrayRef> =
+            vec![Arc::new(ids.clone()), Arc::new(UInt64Array::from(bytes)), Arc::new(tokens.finish())];
+        Ok(RecordBatch::try_new(Arc::new(schema), columns)?)
+    }
+}
+
+/// Writes shards.
+struct Shards<'a> {
+    writer: ShardSetWriter,
+    documents: &'a Cell<u64>,
+    bytes: &'a Cell<u64>,
+}
+
+impl Sink for Shards<'_> {
+    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        let ids: &StringArray = column("shards", batch, "id")?;
+        let bytes: &UInt64Array = column("shards", batch, "bytes")?;
+        let tokens: &BinaryArray = column("shards", batch, "tokens")?;
+        let mut document = Vec::new();
+        for index in 0..batch.num_rows() {
+            document.clear();
+            let words = tokens.value(index).chunks_exact(4);
+            document.extend(words.map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])));
+            self.writer.push_document(document_id(ids.value(index)), bytes.value(index), &document)?;
+            self.documents.set(self.documents.get() + 1);
+            self.bytes.set(self.bytes.get() + bytes.value(index));
+        }
+        Ok(())
+    }
+}
