@@ -42,10 +42,13 @@ impl Executor<'_> {
                 }
                 last = Some(id);
             }
-            // The side plan runs first and frees its memory, so keys stay in memory and rows spill before them.
+            // Rows are wide and wait longest, so they go to disk before keys do.
             let over = !keys.hold(batch.project(&indices)?) | !rows.hold(batch);
             if over {
                 rows.spill()?;
+                if self.budget.over() {
+                    keys.spill()?;
+                }
             }
             Ok(())
         })?;

@@ -20,6 +20,11 @@ impl Budget {
         self.used.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.limit
     }
 
+    /// Whether more is held than the limit allows.
+    pub(crate) fn over(&self) -> bool {
+        self.used.load(Ordering::Relaxed) > self.limit
+    }
+
     /// Gives back what [`Budget::hold`] took.
     pub(crate) fn release(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);

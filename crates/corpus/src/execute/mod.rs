@@ -3,7 +3,8 @@
 //! Stages turn streams into streams. A stream is a list of partitions, each a [`Scan`]. Maps and reductions are
 //! lazy and fuse with what follows. Shuffles, sorts and annotations drive their input to the end and hold the
 //! rows in spools, which go to disk as Arrow IPC when the budget is spent. What is held outside the budget is
-//! bounded by (2 threads + 2) morsels of about a megabyte, or of one document where that is larger.
+//! bounded: (2 threads + 2) morsels of about a megabyte, or of one document where that is larger; a run of 16 MiB
+//! per thread while a sort is under way; a row group of 8 MiB per output file.
 
 mod annotate;
 mod budget;

@@ -12,7 +12,7 @@ use regex::Regex;
 const START: &str = r"(?ix) ^\s* (?: //[/!]? | /?\*+!? | \#+ | --+ | ;+ | <!-- | [-*] | > )* \s*
     (?: @?(?: authors? | maintainers? | contributors? ) \s* [:=] \s* \S
       | @author \s+ \S
-      | (?: written | created | developed | contributed | maintained ) \s+ by \s* :? \s+ \S
+      | (?: written | created | developed | contributed | maintained ) \s+ by \s* :? \s+ (?-i: \p{Lu} | @ )
       | (?: \(c\) | © | copyright ) \s* (?: :|\(c\)|©|\d{4}|by\b|\s|,|-|–)* \s* \S .* (?: \d{4} | \(c\) | © | reserved | contributors | authors | developers )
       | (?: \(c\) | © | copyright ) \s* (?: \(c\) | © )? \s* \d{4}
     )";
@@ -129,6 +129,7 @@ mod tests {
         for text in [
             "let author: String = name();\n",
             "// The author of a commit is kept.\n",
+            "/// Created by the `select()` function.\n",
             "/* Author: x\n*/\n",
             "pub struct Contributors { pub maintainers: Vec<String> }\n",
             "// copyright notices are parsed below\n",
