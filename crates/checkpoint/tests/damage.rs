@@ -1,6 +1,12 @@
 //! Damage on a real file system: whatever happens to a file of a checkpoint, it is refused by name and the checkpoint
 //! before it is used.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a failed unwrap in a test's own plumbing is a failed test"
+)]
+
 use bessemer_checkpoint::{
     CheckpointError, HostTensors, Loaded, MANIFEST_NAME, Retention, SaveRequest, Store, TensorSpec,
     TensorsFrom, verify,
@@ -97,7 +103,7 @@ fn what_is_saved_is_loaded_bit_for_bit_and_any_tool_can_read_the_files() {
             assert_eq!(view.shape(), ours.shape);
             let s = &ours.slices[0];
             assert_eq!(view.data(), &bytes[s.offset as usize..(s.offset + s.bytes) as usize]);
-            assert!(s.offset % ours.dtype.size() as u64 == 0, "aligned");
+            assert!(s.offset.is_multiple_of(ours.dtype.size() as u64), "aligned");
             seen += 1;
         }
     }

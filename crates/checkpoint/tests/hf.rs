@@ -1,5 +1,11 @@
 //! Hugging Face in and out: against itself always, against transformers when a Python that has it is given.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a failed unwrap in a test's own plumbing is a failed test"
+)]
+
 use bessemer_arch::{ActivationChoice, Model, NormChoice, PositionChoice, named};
 use bessemer_checkpoint::format::SafetensorsFile;
 use bessemer_checkpoint::fs::{Links, OsFileSystem};

@@ -3,6 +3,12 @@
 //! The corpus names attacks on every field; the mutations below it try what nobody named. Manifests are sealed with a
 //! correct checksum, as an attacker would.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a failed unwrap in a test's own plumbing is a failed test"
+)]
+
 use bessemer_checkpoint::format::{Header, SafetensorsFile};
 use bessemer_checkpoint::fs::{Links, OsFileSystem};
 use bessemer_checkpoint::hf::import_hf;
