@@ -1,3 +1,56 @@
 //! Bessemer: raw text in, trained and evaluated language model out.
+//!
+//! The only program of the workspace. It reads the command line, picks the backend, handles signals, prints, and chooses
+//! the exit code; everything else happens in the libraries.
 
-fn main() {}
+mod cli;
+mod commands;
+mod console;
+mod failure;
+mod machine;
+mod run_dir;
+mod signals;
+mod stages;
+
+use clap::Parser;
+use cli::{Cli, Command};
+use console::Console;
+use failure::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let mut console = Console::new(cli.quiet);
+    match dispatch(&cli, &mut console) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            drop(console);
+            complain(&failure);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+#[allow(clippy::print_stderr)] // the one place where the program reports its failure
+fn complain(failure: &Failure) {
+    match failure.code {
+        failure::code::CONTINUE => eprintln!("{}", failure.message),
+        _ => eprintln!("error: {}", failure.message),
+    }
+}
+
+fn dispatch(cli: &Cli, console: &mut Console) -> Result<(), Failure> {
+    match &cli.command {
+        Command::Run(recipe) => commands::run::run(recipe, console),
+        Command::Corpus(command) => commands::corpus::run(command, cli.json, console),
+        Command::Tokenizer(command) => commands::tokenizer::run(command, cli.json, console),
+        Command::Train(recipe) => commands::run::train(recipe, console),
+        Command::Eval(args) => commands::eval::run(args, cli.json, console),
+        Command::Generate(args) => commands::generate::run(args, cli.json),
+        Command::Checkpoint(command) => commands::checkpoint::run(command, cli.json, console),
+        Command::Config(command) => commands::config::run(command, cli.json),
+        Command::Report { run } => commands::report::run(run, console),
+        Command::Doctor => commands::doctor::run(cli.json),
+        Command::Bench(command) => commands::bench::run(command, cli.json, console),
+    }
+}

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a checkpoint keeps of the data order: how many samples were consumed, and of which data in which order.
 /// Made by [`crate::Loader::state`], taken back by [`crate::Loader::resume`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoaderState {
     /// Version of the function from (seed, counter) to sample.

@@ -21,5 +21,5 @@ pub use error::TrainError;
 pub use evaluation::prompt_tokens;
 pub use memory::MemoryPlan;
 pub use observer::{Observer, Silent};
-pub use state::TrainState;
+pub use state::{RunIdentity, TrainState};
 pub use trainer::{Outcome, Peak, Trainer, TrainerInput};

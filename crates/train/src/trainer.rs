@@ -12,7 +12,9 @@ use bessemer_loader::{Batch, Loader};
 use bessemer_model::{Decoder, LossSum, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{AdamW, Schedule};
 use bessemer_recipe::{BatchPlan, Recipe};
-use bessemer_runlog::{self as runlog, Record, Resume, RunLog, Save, Step, Warning};
+use bessemer_runlog::{
+    self as runlog, End, EndReason, Record, Resume, RunLog, Save, Step, TensorBoard, Warning,
+};
 use bessemer_shards::ShardSet;
 use bessemer_tensor::{Backend, View};
 use bessemer_tokenizer::Tokenizer;
@@ -20,7 +22,7 @@ use bessemer_units::{Bytes, DType};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Steps in a row whose loss or gradient may be non-finite (their updates are skipped) before the run gives up.
 const PATIENCE: u32 = 20;
@@ -73,6 +75,8 @@ pub struct Trainer {
     evaluator: Evaluator,
     store: Store,
     log: RunLog,
+    /// Made with the first record, so that a run that cannot start leaves no file.
+    board: Option<TensorBoard>,
     state: TrainState,
     batch: Batch,
     skipped_in_a_row: u32,
@@ -140,6 +144,7 @@ impl Trainer {
             evaluator,
             store,
             log,
+            board: None,
             state,
             batch: Batch::new(),
             skipped_in_a_row: 0,
@@ -316,6 +321,15 @@ impl Trainer {
         }
     }
 
+    /// Records how this session ended.
+    ///
+    /// # Errors
+    /// If the log cannot be written.
+    pub fn end(&mut self, reason: EndReason, message: Option<String>, seconds: f64) -> Result<(), TrainError> {
+        self.log.append(&End { step: self.state.step, tokens: self.state.tokens, reason, message, seconds }.into())?;
+        Ok(self.log.sync()?)
+    }
+
     /// One optimizer step: every micro-batch forward and backward, then the update.
     fn step(&mut self, observer: &mut dyn Observer) -> Result<Step, TrainError> {
         let begun = Instant::now();
@@ -453,6 +467,16 @@ impl Trainer {
 
     fn append(&mut self, record: Record, observer: &mut dyn Observer) -> Result<(), TrainError> {
         self.log.append(&record)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
+        let mut board = match self.board.take() {
+            Some(board) => board,
+            None => {
+                let resumed = self.resumed.as_ref().map(|r| r.step);
+                TensorBoard::create(&self.input.directory, &self.input.recipe.run.name, now, resumed)?
+            }
+        };
+        board.record(now, &record)?;
+        self.board = Some(board);
         observer.record(&record);
         Ok(())
     }

@@ -7,19 +7,10 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 
 impl Tokenizer {
-    /// Writes `tokenizer.json`, `tokenizer_config.json` and `special_tokens_map.json` into `dir`, so that
-    /// `transformers.AutoTokenizer.from_pretrained(dir)` loads it as a `PreTrainedTokenizerFast` with the same ids.
-    /// The directory is created if absent. The end-of-text token is declared as both `bos_token` and `eos_token`
-    /// (as GPT-2 does); declaring adds nothing to encoded text.
-    ///
-    /// # Errors
-    /// [`TokenizerError::Io`].
-    pub fn write_hf_side_files(&self, dir: &Path) -> Result<()> {
-        std::fs::create_dir_all(dir).map_err(|source| TokenizerError::Io {
-            action: "create",
-            path: dir.to_owned(),
-            source,
-        })?;
+    /// The files that `transformers.AutoTokenizer` loads as a `PreTrainedTokenizerFast` with the same ids, by name:
+    /// tokenizer.json, tokenizer_config.json, special_tokens_map.json. The end-of-text token is declared as both
+    /// `bos_token` and `eos_token` (as GPT-2 does); declaring adds nothing to encoded text.
+    pub fn hf_files(&self) -> Vec<(String, Vec<u8>)> {
         let end = self.end_of_text();
         let mut named = Map::new();
         let mut others = Vec::new();
@@ -39,12 +30,26 @@ impl Tokenizer {
             named.insert("additional_special_tokens".to_owned(), Value::Array(others.clone()));
             config.insert("additional_special_tokens".to_owned(), Value::Array(others));
         }
-        let write = |name: &str, value: Map<String, Value>| {
-            let text = serde_json::to_string_pretty(&value).expect("strings and booleans are JSON");
-            write_atomically(&dir.join(name), text.as_bytes())
+        let pretty = |value: Map<String, Value>| {
+            serde_json::to_vec_pretty(&value).expect("strings and booleans are JSON")
         };
-        self.save(&dir.join("tokenizer.json"))?;
-        write("tokenizer_config.json", config)?;
-        write("special_tokens_map.json", named)
+        vec![
+            ("tokenizer.json".to_owned(), self.to_json().into_bytes()),
+            ("tokenizer_config.json".to_owned(), pretty(config)),
+            ("special_tokens_map.json".to_owned(), pretty(named)),
+        ]
+    }
+
+    /// Writes [`Tokenizer::hf_files`] into `dir`, which is created if absent.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Io`].
+    pub fn write_hf_side_files(&self, dir: &Path) -> Result<()> {
+        std::fs::create_dir_all(dir).map_err(|source| TokenizerError::Io {
+            action: "create",
+            path: dir.to_owned(),
+            source,
+        })?;
+        self.hf_files().into_iter().try_for_each(|(name, bytes)| write_atomically(&dir.join(name), &bytes))
     }
 }

@@ -1,0 +1,265 @@
+//! The command line, as clap sees it.
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Bessemer: raw text in, trained and evaluated language model out.
+#[derive(Debug, Parser)]
+#[command(name = "bessemer", version, about, max_term_width = 110)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// Print results as JSON on standard output.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// No progress on standard error.
+    #[arg(long, short, global = true)]
+    pub(crate) quiet: bool,
+}
+
+/// A recipe with its overrides.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RecipeArgs {
+    /// Recipe file (TOML).
+    pub(crate) recipe: PathBuf,
+    /// Override a key, e.g. --set train.steps=100 (may be repeated).
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) sets: Vec<String>,
+}
+
+/// Which checkpoint of a run.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RunArgs {
+    /// Run directory, e.g. runs/quickstart.
+    pub(crate) run: PathBuf,
+    /// Step of the checkpoint; the newest intact one if left out.
+    #[arg(long)]
+    pub(crate) step: Option<u64>,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Every stage of a recipe: corpus, tokenizer, shards, training, evaluation, report; finished stages are skipped.
+    Run(RecipeArgs),
+    /// Build a corpus, or look into one.
+    #[command(subcommand)]
+    Corpus(CorpusCommand),
+    /// Train a tokenizer, or use one.
+    #[command(subcommand)]
+    Tokenizer(TokenizerCommand),
+    /// Train, or go on training where the run directory stopped. Needs the corpus, tokenizer and shards of the run.
+    Train(RecipeArgs),
+    /// Loss, perplexity and bits per byte on the validation split.
+    Eval(EvalArgs),
+    /// Generate text from a prompt.
+    Generate(GenerateArgs),
+    /// List, check, thin out, export or import checkpoints.
+    #[command(subcommand)]
+    Checkpoint(CheckpointCommand),
+    /// Show what a recipe means and where each value comes from.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Write report.html of a run again.
+    Report {
+        /// Run directory.
+        run: PathBuf,
+    },
+    /// Measure this machine: cores, memory, arithmetic peak, bandwidth.
+    Doctor,
+    /// Measure speed.
+    #[command(subcommand)]
+    Bench(BenchCommand),
+}
+
+/// `bessemer corpus ...`
+#[derive(Debug, Subcommand)]
+pub(crate) enum CorpusCommand {
+    /// Collect, clean and split the corpus of a recipe.
+    Build(RecipeArgs),
+    /// Show documents that were dropped (with the reason) or kept.
+    Inspect {
+        /// Run directory or corpus directory.
+        path: PathBuf,
+        /// Only documents dropped for this reason.
+        #[arg(long)]
+        reason: Option<String>,
+        /// Only documents of this source.
+        #[arg(long)]
+        source: Option<String>,
+        /// Show kept documents of a split (train or validation) instead of dropped ones.
+        #[arg(long, value_name = "SPLIT")]
+        kept: Option<String>,
+        /// At most this many.
+        #[arg(long, default_value_t = 20)]
+        limit: usize,
+    },
+    /// Counts by split, reason and source.
+    Stats {
+        /// Run directory or corpus directory.
+        path: PathBuf,
+    },
+}
+
+/// `bessemer tokenizer ...`
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenizerCommand {
+    /// Train the tokenizer of a recipe on its corpus.
+    Train(RecipeArgs),
+    /// Token ids of a text file (or standard input).
+    Encode {
+        /// tokenizer.json or a run directory.
+        tokenizer: PathBuf,
+        /// Text file; standard input if left out.
+        file: Option<PathBuf>,
+    },
+    /// Text of token ids (white-space separated, from a file or standard input).
+    Decode {
+        /// tokenizer.json or a run directory.
+        tokenizer: PathBuf,
+        /// File with ids; standard input if left out.
+        file: Option<PathBuf>,
+    },
+    /// Size, special tokens, longest tokens.
+    Inspect {
+        /// tokenizer.json or a run directory.
+        tokenizer: PathBuf,
+    },
+}
+
+/// `bessemer eval`
+#[derive(Debug, Args)]
+pub(crate) struct EvalArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    /// Split to score.
+    #[arg(long, default_value = "validation")]
+    pub(crate) split: String,
+    /// Score at most this many tokens, spread evenly; 0 scores all.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) max_tokens: u64,
+    /// Threads; 0 takes all cores.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) threads: usize,
+}
+
+/// `bessemer generate`
+#[derive(Debug, Args)]
+pub(crate) struct GenerateArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    /// Text to continue.
+    #[arg(long, short, default_value = "")]
+    pub(crate) prompt: String,
+    /// New tokens at most.
+    #[arg(long, default_value_t = 200)]
+    pub(crate) max_tokens: usize,
+    /// 0 takes the most likely token each time.
+    #[arg(long, default_value_t = 0.8)]
+    pub(crate) temperature: f32,
+    /// Only the k most likely tokens; 0 for all.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) top_k: usize,
+    /// Only the most likely tokens that together have this probability.
+    #[arg(long, default_value_t = 0.95)]
+    pub(crate) top_p: f32,
+    /// Seed of the sampling.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Texts to generate.
+    #[arg(long, short = 'n', default_value_t = 1)]
+    pub(crate) samples: u64,
+    /// Threads; 0 takes all cores.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) threads: usize,
+}
+
+/// `bessemer checkpoint ...`
+#[derive(Debug, Subcommand)]
+pub(crate) enum CheckpointCommand {
+    /// Checkpoints of a run.
+    Ls {
+        /// Run directory.
+        run: PathBuf,
+    },
+    /// Tensors and state of a checkpoint.
+    Inspect(RunArgs),
+    /// Check every byte of a checkpoint (all of a run if no step is given).
+    Verify(RunArgs),
+    /// Delete checkpoints that the run's retention rule does not keep.
+    Gc {
+        /// Run directory.
+        run: PathBuf,
+        /// Keep this many of the newest.
+        #[arg(long, default_value_t = 1)]
+        keep_last: usize,
+    },
+    /// Write a model directory that other tools read.
+    Export {
+        #[command(flatten)]
+        run: RunArgs,
+        /// Format; hf = Hugging Face config.json, model.safetensors, tokenizer.json.
+        #[arg(long, default_value = "hf")]
+        to: String,
+        /// New directory.
+        #[arg(long, short)]
+        out: PathBuf,
+    },
+    /// Make a run directory from a Hugging Face model directory.
+    Import {
+        /// Directory with config.json and model.safetensors.
+        from: PathBuf,
+        /// New run directory.
+        #[arg(long, short)]
+        out: PathBuf,
+    },
+}
+
+/// `bessemer config ...`
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// The complete recipe.
+    Show {
+        #[command(flatten)]
+        recipe: RecipeArgs,
+        /// Say for every key where its value comes from.
+        #[arg(long)]
+        origin: bool,
+    },
+    /// JSON Schema of recipes.
+    Schema,
+    /// Keys in which two recipes differ.
+    Diff {
+        /// First recipe.
+        a: PathBuf,
+        /// Second recipe.
+        b: PathBuf,
+    },
+}
+
+/// `bessemer bench ...`
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// A training step on random tokens: forward, backward, AdamW.
+    Step {
+        /// Named architecture.
+        #[arg(long, default_value = "gpt2-124m")]
+        model: String,
+        /// Sequences.
+        #[arg(long, default_value_t = 4)]
+        batch: usize,
+        /// Tokens of a sequence.
+        #[arg(long, default_value_t = 256)]
+        seq: usize,
+        /// Vocabulary; 0 takes the architecture's own.
+        #[arg(long, default_value_t = 0)]
+        vocab: usize,
+        /// Threads; 0 takes all cores.
+        #[arg(long, default_value_t = 0)]
+        threads: usize,
+        /// Timed steps (after one warm-up step).
+        #[arg(long, default_value_t = 5)]
+        steps: u64,
+    },
+}

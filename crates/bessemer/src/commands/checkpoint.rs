@@ -1,0 +1,149 @@
+//! `bessemer checkpoint`: list, check, thin out, export, import.
+
+use crate::cli::{CheckpointCommand, RunArgs};
+use crate::commands::saved_model::{SavedModel, exists, is_parameter, open_checkpoint};
+use crate::console::{Console, print};
+use crate::failure::Failure;
+use crate::run_dir::RunDir;
+use bessemer_checkpoint::hf::{HfExport, export_hf};
+use bessemer_checkpoint::{Retention, Store};
+use bessemer_train::Observer;
+use bessemer_units::{Bytes, DType, Tokens};
+use serde_json::json;
+use std::path::Path;
+
+/// Files of an export grow to this size at most.
+const EXPORT_FILE_BYTES: u64 = 5 << 30;
+
+pub(crate) fn run(command: &CheckpointCommand, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    match command {
+        CheckpointCommand::Ls { run } => list(&RunDir::new(run), as_json, console),
+        CheckpointCommand::Inspect(args) => inspect(args, as_json),
+        CheckpointCommand::Verify(args) => verify(args, as_json, console),
+        CheckpointCommand::Gc { run, keep_last } => {
+            exists(run)?;
+            let store = Store::open(RunDir::new(run).checkpoints());
+            let done = store.gc(&Retention { keep_last: *keep_last as u64, keep_every: None })?;
+            Ok(print(&match as_json {
+                true => json!({ "removed": done.removed, "kept": done.kept, "freed_bytes": done.freed }).to_string(),
+                false => format!(
+                    "removed {} checkpoints ({}), kept {}",
+                    done.removed.len(),
+                    Bytes(done.freed),
+                    done.kept.len()
+                ),
+            })?)
+        }
+        CheckpointCommand::Export { run, to, out } => export(run, to, out, as_json, console),
+        CheckpointCommand::Import { from, out } => super::import::run(from, out, console),
+    }
+}
+
+fn list(dir: &RunDir, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    exists(dir.root())?;
+    let scan = Store::open(dir.checkpoints()).scan()?;
+    for c in &scan.complete {
+        let text = match as_json {
+            true => json!({ "step": c.step, "tokens": c.tokens, "bytes": c.bytes, "pinned": c.pinned, "path": c.path })
+                .to_string(),
+            false => format!(
+                "step {:>8}  {:>8} tokens  {:>9}  {}{}",
+                c.step,
+                Tokens(c.tokens),
+                Bytes(c.bytes),
+                c.path.display(),
+                if c.pinned { "  (pinned)" } else { "" }
+            ),
+        };
+        print(&text)?;
+    }
+    for d in &scan.damaged {
+        console.say(&format!("damaged: {}: {}", d.path.display(), d.why));
+    }
+    Ok(())
+}
+
+fn inspect(args: &RunArgs, as_json: bool) -> Result<(), Failure> {
+    let checkpoint = open_checkpoint(&RunDir::new(&args.run), args.step)?;
+    let m = checkpoint.manifest();
+    let shown = |name: &str| as_json || is_parameter(name);
+    let tensors = m.tensors.iter().filter(|t| shown(&t.name));
+    if as_json {
+        let tensors: Vec<_> =
+            tensors.map(|t| json!({ "name": t.name, "dtype": t.dtype, "shape": t.shape })).collect();
+        return Ok(print(&serde_json::to_string_pretty(&json!({
+            "step": m.step, "tokens": m.tokens, "writer": m.writer, "bytes": m.bytes(), "state": m.state,
+            "tokenizer": m.tokenizer, "tensors": tensors,
+        }))?)?);
+    }
+    print(&format!(
+        "{}\nstep {}, {} tokens, {}, written by {}",
+        checkpoint.path().display(),
+        m.step,
+        Tokens(m.tokens),
+        Bytes(m.bytes()),
+        m.writer
+    ))?;
+    for t in tensors {
+        print(&format!("  {:<44} {:<5} {:?}", t.name, t.dtype.to_string(), t.shape))?;
+    }
+    Ok(())
+}
+
+fn verify(args: &RunArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let dir = RunDir::new(&args.run);
+    exists(dir.root())?;
+    let store = Store::open(dir.checkpoints());
+    let scan = store.scan()?;
+    let paths = match args.step {
+        Some(step) => vec![store.path(step)],
+        None => scan.complete.iter().map(|c| c.path.clone()).chain(scan.damaged.iter().map(|d| d.path.clone())).collect(),
+    };
+    let mut damaged = 0;
+    for path in &paths {
+        let result = bessemer_checkpoint::verify(path, &mut |done, total| console.progress("verifying", done, total));
+        let text = match (&result, as_json) {
+            (Ok(_), false) => format!("intact   {}", path.display()),
+            (Err(e), false) => format!("damaged  {}: {e}", path.display()),
+            (r, true) => json!({ "path": path, "intact": r.is_ok(), "problem": r.as_ref().err().map(ToString::to_string) }).to_string(),
+        };
+        damaged += u32::from(result.is_err());
+        print(&text)?;
+    }
+    match damaged {
+        0 => Ok(()),
+        n => Err(Failure::new(format!("{n} of {} checkpoints are damaged", paths.len()))),
+    }
+}
+
+fn export(args: &RunArgs, to: &str, out: &Path, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    if to != "hf" {
+        return Err(Failure::usage(format!("--to {to}: wanted hf")));
+    }
+    let saved = SavedModel::open(args)?;
+    let end = saved.tokenizer.end_of_text();
+    let mut tensors = saved.checkpoint.tensors(is_parameter);
+    let report = export_hf(
+        out,
+        HfExport {
+            model: saved.model(),
+            tensors: &mut tensors,
+            dtype: DType::F32,
+            vocab_size: None,
+            bos_token_id: end,
+            eos_token_id: end,
+            extra_files: saved.tokenizer.hf_files(),
+            max_file_bytes: EXPORT_FILE_BYTES,
+            overwrite: false,
+            progress: &mut |done, total| console.progress("exporting", done, total),
+        },
+    )?;
+    for note in &report.notes {
+        console.say(&format!("note: {note}"));
+    }
+    Ok(print(&match as_json {
+        true => json!({ "path": report.path, "architecture": report.architecture, "bytes": report.bytes, "files": report.files })
+            .to_string(),
+        false => format!("{} ({}, {})", report.path.display(), report.architecture, Bytes(report.bytes)),
+    })?)
+}

@@ -1,0 +1,45 @@
+//! `bessemer config`: what a recipe means.
+
+use crate::cli::ConfigCommand;
+use crate::console::print;
+use crate::failure::Failure;
+use bessemer_recipe::{Recipe, json_schema, load_recipe, show_diff, to_toml};
+use serde_json::json;
+
+pub(crate) fn run(command: &ConfigCommand, as_json: bool) -> Result<(), Failure> {
+    match command {
+        ConfigCommand::Show { recipe, origin } => {
+            let loaded = load_recipe(&recipe.recipe, &recipe.sets)?;
+            let text = match (as_json, origin) {
+                (true, false) => serde_json::to_string_pretty(&loaded.value)?,
+                (true, true) => {
+                    let list: Vec<_> = loaded
+                        .settings()
+                        .into_iter()
+                        .map(|s| json!({ "key": s.key, "value": s.value, "origin": s.origin.to_string() }))
+                        .collect();
+                    serde_json::to_string_pretty(&list)?
+                }
+                (false, true) => loaded.show_origins(),
+                (false, false) => to_toml(&loaded.value)?,
+            };
+            print(&text)?;
+        }
+        ConfigCommand::Schema => print(&serde_json::to_string_pretty(&json_schema::<Recipe>())?)?,
+        ConfigCommand::Diff { a, b } => {
+            let (left, right) = (load_recipe(a, &[])?, load_recipe(b, &[])?);
+            let differences = left.diff(&right);
+            let text = if as_json {
+                let list: Vec<_> = differences
+                    .iter()
+                    .map(|d| json!({ "key": d.key, "left": d.left, "right": d.right }))
+                    .collect();
+                serde_json::to_string_pretty(&list)?
+            } else {
+                show_diff(&differences)
+            };
+            print(&text)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! `bessemer corpus`: build a corpus, look into one.
+
+use crate::cli::CorpusCommand;
+use crate::commands::run::Session;
+use crate::console::{Console, print};
+use crate::failure::Failure;
+use bessemer_corpus::{CorpusReader, InspectFilter, Split};
+use bessemer_units::Bytes;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    match command {
+        CorpusCommand::Build(args) => {
+            let mut session = Session::open(args)?;
+            session.with_stages(|stages, log| stages.corpus(console, log).map(|_| ()))
+        }
+        CorpusCommand::Inspect { path, reason, source, kept, limit } => {
+            let reader = CorpusReader::open(&corpus_of(path))?;
+            let wanted = match kept.as_deref() {
+                None => None,
+                Some(name) => Some(split_named(name)?),
+            };
+            let filter = InspectFilter {
+                reason: reason.clone(),
+                source: source.clone(),
+                kept: wanted.is_some(),
+                ..InspectFilter::default()
+            };
+            let mut rows = reader.inspect(filter).filter(|row| match (row, wanted) {
+                (Ok(row), Some(split)) => row.split == Some(split),
+                _ => true,
+            });
+            let mut shown = 0;
+            for row in rows.by_ref().take(*limit) {
+                let row = row?;
+                shown += 1;
+                if as_json {
+                    print(&serde_json::to_string(&row)?)?;
+                    continue;
+                }
+                let why = match (&row.reason, &row.detail) {
+                    (Some(reason), Some(detail)) => format!("{reason} ({detail})"),
+                    (Some(reason), None) => reason.clone(),
+                    _ => "kept".into(),
+                };
+                let head: String = row.head.chars().map(|c| if c.is_control() { ' ' } else { c }).take(160).collect();
+                print(&format!("{}  {}  {why}\n    {}", row.id, Bytes(row.bytes), head.trim()))?;
+            }
+            if !as_json && rows.next().is_some() {
+                console.say(&format!("{shown} shown; more with --limit"));
+            }
+            Ok(())
+        }
+        CorpusCommand::Stats { path } => {
+            let reader = CorpusReader::open(&corpus_of(path))?;
+            let s = reader.summary();
+            if as_json {
+                return Ok(print(&serde_json::to_string_pretty(s)?)?);
+            }
+            let mut text = String::new();
+            let count = |c: bessemer_corpus::Count| format!("{:>9} documents  {:>9}", c.documents, Bytes(c.bytes));
+            let _ = writeln!(text, "source      {}", s.source);
+            let _ = writeln!(text, "read        {}", count(s.read));
+            let _ = writeln!(text, "kept        {}", count(s.kept));
+            for (split, v) in &s.splits {
+                let _ = writeln!(
+                    text,
+                    "  {:<10}{:>9} documents  {:>9}  {} sources",
+                    split.name(),
+                    v.documents,
+                    Bytes(v.bytes),
+                    v.sources
+                );
+            }
+            let _ = writeln!(text, "dropped     {}", count(s.dropped));
+            for (reason, c) in &s.dropped_by_reason {
+                let _ = writeln!(text, "  {reason:<18} {}", count(*c));
+            }
+            let _ = writeln!(
+                text,
+                "edits       {} e-mail addresses, {} IP addresses, {} lines",
+                s.emails_replaced, s.ips_replaced, s.lines_removed
+            );
+            Ok(print(&text)?)
+        }
+    }
+}
+
+fn split_named(name: &str) -> Result<Split, Failure> {
+    Split::ALL
+        .into_iter()
+        .find(|s| s.name() == name)
+        .ok_or_else(|| Failure::usage(format!("--kept {name}: wanted train or validation")))
+}
+
+/// A run directory holds its corpus in a folder; a corpus directory is one.
+fn corpus_of(path: &Path) -> PathBuf {
+    let inside = path.join("corpus");
+    if inside.is_dir() { inside } else { path.to_path_buf() }
+}

@@ -1,0 +1,38 @@
+//! `bessemer doctor`: what this machine can do.
+
+use crate::console::print;
+use crate::failure::Failure;
+use crate::machine;
+use bessemer_kernels_cpu::{Rung, peak};
+use serde_json::json;
+
+pub(crate) fn run(as_json: bool) -> Result<(), Failure> {
+    let threads = machine::threads(0);
+    let one = peak::measure(1)?;
+    let all = peak::measure(threads)?;
+    let memory = machine::available_memory();
+    let rung = Rung::detect();
+    let text = match as_json {
+        true => serde_json::to_string_pretty(&json!({
+            "processor": machine::processor(),
+            "threads": threads,
+            "kernels": rung.to_string(),
+            "memory_available_bytes": memory.0,
+            "peak_flops_1_thread": one.flops_per_s,
+            "peak_flops": all.flops_per_s,
+            "read_bytes_per_s": all.read_bytes_per_s,
+            "copy_bytes_per_s": all.copy_bytes_per_s,
+        }))?,
+        false => format!(
+            "processor          {}\nthreads            {threads}\nkernels            {rung}\nmemory available   {memory}\n\
+             f32 FMA peak       {:.0} GFLOP/s with 1 thread, {:.0} with {threads}\nmemory bandwidth   read {:.1} GB/s, copy \
+             (read + write) {:.1} GB/s",
+            machine::processor(),
+            one.flops_per_s / 1e9,
+            all.flops_per_s / 1e9,
+            all.read_bytes_per_s / 1e9,
+            all.copy_bytes_per_s / 1e9
+        ),
+    };
+    Ok(print(&text)?)
+}

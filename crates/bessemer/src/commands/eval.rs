@@ -1,0 +1,47 @@
+//! `bessemer eval`: how well a checkpoint predicts a split.
+
+use crate::cli::EvalArgs;
+use crate::commands::saved_model::SavedModel;
+use crate::console::{Console, print};
+use crate::failure::Failure;
+use crate::run_dir::RunDir;
+use bessemer_eval::score::{DecoderLosses, score};
+use bessemer_loader::EvaluationWindows;
+use bessemer_shards::ShardSet;
+use bessemer_train::Observer;
+use serde_json::json;
+use std::sync::Arc;
+
+/// Tokens that go through the model at once.
+const BATCH_TOKENS: usize = 4096;
+
+pub(crate) fn run(args: &EvalArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let dir = RunDir::new(&args.run.run);
+    let saved = SavedModel::open(&args.run)?;
+    let set = Arc::new(ShardSet::open(dir.shards(), &args.split)?);
+    let fingerprint = saved.tokenizer.fingerprint().parse().map_err(Failure::new)?;
+    set.require(fingerprint, saved.tokenizer.vocab_size() as u32)?;
+    let seq = saved.state.loader.seq_len as usize;
+    let windows = EvaluationWindows::new(set, seq, saved.tokenizer.end_of_text())?;
+    let (mut backend, mut decoder) = saved.decoder(((BATCH_TOKENS / seq).max(1), seq), args.threads)?;
+    let most = (args.max_tokens > 0).then_some(args.max_tokens);
+    let mut model = DecoderLosses { decoder: &mut decoder, backend: &mut backend };
+    let report = score(&mut model, &windows, &saved.tokenizer.byte_lengths(), most, &mut |done, total| {
+        console.progress("scoring", done, total);
+    })?;
+    if as_json {
+        return Ok(print(&serde_json::to_string_pretty(&json!({
+            "step": saved.state.step, "split": args.split, "report": report,
+        }))?)?);
+    }
+    Ok(print(&format!(
+        "step {}, {}: loss {:.5} nats/token, perplexity {:.4}, {:.5} bits/byte ({} tokens, {} bytes)",
+        saved.state.step,
+        args.split,
+        report.loss,
+        report.perplexity,
+        report.bits_per_byte,
+        report.tokens,
+        report.bytes
+    ))?)
+}

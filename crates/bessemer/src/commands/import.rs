@@ -1,0 +1,62 @@
+//! `bessemer checkpoint import`: a run directory from a Hugging Face model directory.
+
+use crate::console::{Console, print};
+use crate::failure::Failure;
+use crate::run_dir::RunDir;
+use bessemer_checkpoint::hf::import_hf;
+use bessemer_checkpoint::{SaveRequest, Store};
+use bessemer_loader::LoaderState;
+use bessemer_tokenizer::Tokenizer;
+use bessemer_train::{Observer, RunIdentity, TrainState};
+use std::fs;
+use std::path::Path;
+
+/// Files of the checkpoint grow to this size at most.
+const FILE_BYTES: u64 = 4 << 30;
+
+pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), Failure> {
+    let dir = RunDir::new(out);
+    if dir.checkpoints().exists() {
+        return Err(Failure::new(format!(
+            "{} holds checkpoints already; import into a new directory",
+            dir.root().display()
+        )));
+    }
+    let mut model = import_hf(from)?;
+    for note in model.notes() {
+        console.say(&format!("note: {note}"));
+    }
+    let tokenizer_file = from.join("tokenizer.json");
+    let tokenizer = match tokenizer_file.exists() {
+        true => Some(Tokenizer::load(&tokenizer_file)?),
+        false => {
+            console.say("note: no tokenizer.json there; put one into the run directory to evaluate or generate");
+            None
+        }
+    };
+    let fingerprint = tokenizer.as_ref().map(Tokenizer::fingerprint).unwrap_or_default();
+    let architecture = model.model().clone();
+    let state = TrainState {
+        step: 0,
+        tokens: 0,
+        seconds: 0.0,
+        loader: LoaderState { seq_len: architecture.context as u64, ..LoaderState::default() },
+        identity: RunIdentity { model: architecture.clone(), tokenizer: fingerprint.clone(), seed: 0, sequences_per_step: 0 },
+    };
+    fs::create_dir_all(dir.root())?;
+    if let Some(tokenizer) = &tokenizer {
+        tokenizer.save(&dir.tokenizer())?;
+    }
+    let report = Store::open(dir.checkpoints()).save(SaveRequest {
+        step: 0,
+        tokens: 0,
+        state: serde_json::to_value(&state)?,
+        recipe: String::new(),
+        tokenizer: tokenizer.is_some().then_some(fingerprint),
+        tensors: &mut model,
+        max_file_bytes: FILE_BYTES,
+        progress: &mut |done, total| console.progress("importing", done, total),
+    })?;
+    console.say(&architecture.summary());
+    Ok(print(&report.path.display().to_string())?)
+}

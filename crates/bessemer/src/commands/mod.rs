@@ -1,0 +1,14 @@
+//! One verb a file.
+
+pub(crate) mod bench;
+pub(crate) mod checkpoint;
+pub(crate) mod config;
+pub(crate) mod corpus;
+pub(crate) mod doctor;
+pub(crate) mod eval;
+pub(crate) mod generate;
+pub(crate) mod import;
+pub(crate) mod report;
+pub(crate) mod run;
+pub(crate) mod saved_model;
+pub(crate) mod tokenizer;

@@ -1,0 +1,191 @@
+//! `bessemer run` and `bessemer train`: a recipe's stages, each only if its result is not there yet.
+
+use crate::cli::RecipeArgs;
+use crate::commands::report;
+use crate::console::{Console, print};
+use crate::failure::{Failure, code};
+use crate::machine;
+use crate::run_dir::RunDir;
+use crate::stages::Stages;
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_recipe::{Recipe, load_recipe, to_toml};
+use bessemer_runlog::{self as runlog, EndReason, Record, RunLog};
+use bessemer_shards::ShardSet;
+use bessemer_tokenizer::Tokenizer;
+use bessemer_train::{Observer, Outcome, Peak, Trainer, TrainerInput};
+use std::fs::{self, File, TryLockError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// One process at work on one run directory.
+pub(crate) struct Session {
+    recipe: Recipe,
+    recipe_text: String,
+    dir: RunDir,
+    threads: usize,
+    stop: Arc<AtomicBool>,
+    begun: Instant,
+    /// Held while the session lives; the system drops it with the process, however that ends.
+    _lock: File,
+}
+
+impl Session {
+    /// Loads the recipe and takes the run directory for this process.
+    pub(crate) fn open(args: &RecipeArgs) -> Result<Session, Failure> {
+        let recipe = load_recipe(&args.recipe, &args.sets)?.value;
+        let dir = RunDir::new(recipe.run.directory());
+        fs::create_dir_all(dir.root())
+            .map_err(|e| Failure::new(format!("cannot create run directory {}: {e}", dir.root().display())))?;
+        let lock = File::create(dir.root().join(".lock"))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Failure::new(format!(
+                    "another process is at work on {}; wait for it, stop it, or choose another run.name",
+                    dir.root().display()
+                )));
+            }
+            Err(TryLockError::Error(e)) => return Err(e.into()),
+        }
+        let recipe_text = to_toml(&recipe)?;
+        let threads = machine::threads(recipe.run.threads);
+        Ok(Session {
+            recipe,
+            recipe_text,
+            dir,
+            threads,
+            stop: crate::signals::stop_flag()?,
+            begun: Instant::now(),
+            _lock: lock,
+        })
+    }
+
+    /// Runs `work` with the stages before training and the log of the run.
+    pub(crate) fn with_stages(
+        &mut self,
+        work: impl FnOnce(&Stages<'_>, &mut RunLog) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let stages =
+            Stages { recipe: &self.recipe, dir: &self.dir, threads: self.threads, stop: &self.stop };
+        let mut log = RunLog::open(self.dir.root())?;
+        work(&stages, &mut log)
+    }
+
+    /// Trains to the end or to a stop, evaluates, and writes the report.
+    fn train(&mut self, console: &mut Console) -> Result<(), Failure> {
+        let (tokenizer, train, validation) = self.data()?;
+        console.log_every(self.recipe.train.log_every);
+        let backend = CpuBackend::new(CpuConfig { threads: self.threads, pin: false })?;
+        let measured = bessemer_kernels_cpu::peak::measure(self.threads)?;
+        let peak = Peak { flops_per_second: measured.flops_per_s };
+        let mut log = RunLog::open(self.dir.root())?;
+        let was_finished = self.was_finished()?;
+        self.announce(&mut log, peak, console)?;
+        drop(log);
+        let input = TrainerInput {
+            recipe: self.recipe.clone(),
+            recipe_text: self.recipe_text.clone(),
+            tokenizer,
+            train,
+            validation,
+            directory: self.dir.root().to_path_buf(),
+            memory_available: machine::available_memory(),
+            peak: Some(peak),
+        };
+        let mut trainer = Trainer::new(input, Box::new(backend))?;
+        bessemer_durable::write(&self.dir.recipe(), self.recipe_text.as_bytes())?;
+        let outcome = trainer.run(console, &self.stop);
+        let (reason, message) = match &outcome {
+            Ok(Outcome::Finished) => (EndReason::Finished, None),
+            Ok(Outcome::Stopped) => (EndReason::Interrupted, None),
+            Err(e) => (EndReason::Failed, Some(e.to_string())),
+        };
+        let (done, all) = trainer.steps();
+        if done == all && was_finished != Some(all) && outcome.is_ok() {
+            trainer.final_evaluation(self.threads, console)?;
+        }
+        trainer.end(reason, message, self.begun.elapsed().as_secs_f64())?;
+        if outcome? == Outcome::Stopped {
+            return Err(Failure {
+                code: code::CONTINUE,
+                message: format!("stopped after step {done} of {all}; run the same command to go on"),
+            });
+        }
+        Ok(())
+    }
+
+    /// The step at which an earlier session finished and evaluated the run, if one did.
+    fn was_finished(&self) -> Result<Option<u64>, Failure> {
+        let log = runlog::read(self.dir.root())?;
+        Ok(log.records.iter().rev().find_map(|r| match r {
+            Record::End(end) if end.reason == EndReason::Finished => Some(end.step),
+            _ => None,
+        }))
+    }
+
+    /// Tokenizer and shards of the run directory.
+    fn data(&self) -> Result<Data, Failure> {
+        let missing = |what: &str, e: &dyn std::fmt::Display| {
+            Failure::new(format!("{what}: {e}; `bessemer run RECIPE` makes corpus, tokenizer and shards"))
+        };
+        let tokenizer =
+            Tokenizer::load(&self.dir.tokenizer()).map_err(|e| missing("the run has no usable tokenizer", &e))?;
+        let train =
+            ShardSet::open(self.dir.shards(), "train").map_err(|e| missing("the run has no usable shards", &e))?;
+        let validation = match self.dir.shards().join("validation").is_dir() {
+            true => Some(Arc::new(ShardSet::open(self.dir.shards(), "validation")?)),
+            false => None,
+        };
+        Ok((Arc::new(tokenizer), Arc::new(train), validation))
+    }
+
+    fn announce(&self, log: &mut RunLog, peak: Peak, console: &mut Console) -> Result<(), Failure> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
+        let record = Record::from(runlog::Run {
+            name: self.recipe.run.name.clone(),
+            program: format!("bessemer {}", env!("CARGO_PKG_VERSION")),
+            command: std::env::args().collect(),
+            seed: self.recipe.run.seed,
+            started_unix_s: now,
+            device: machine::processor(),
+            threads: self.threads as u64,
+            peak_flops_per_s: Some(peak.flops_per_second),
+            mfu_convention: Some(
+                "model FLOPs, 6 P + 12 L H E T a token (PaLM, appendix B), over the FMA peak measured at the start".into(),
+            ),
+        });
+        log.append(&record)?;
+        console.record(&record);
+        Ok(())
+    }
+}
+
+/// Tokenizer, training split, validation split.
+type Data = (Arc<Tokenizer>, Arc<ShardSet>, Option<Arc<ShardSet>>);
+
+/// Every stage of a recipe.
+pub(crate) fn run(args: &RecipeArgs, console: &mut Console) -> Result<(), Failure> {
+    let mut session = Session::open(args)?;
+    console.say(&format!("run directory {}", session.dir.root().display()));
+    session.with_stages(|stages, log| stages.run(console, log))?;
+    finish(session, console)
+}
+
+/// Training only.
+pub(crate) fn train(args: &RecipeArgs, console: &mut Console) -> Result<(), Failure> {
+    finish(Session::open(args)?, console)
+}
+
+fn finish(mut session: Session, console: &mut Console) -> Result<(), Failure> {
+    if session.stop.load(Ordering::Relaxed) {
+        return Err(Failure { code: code::CONTINUE, message: "stopped; run the same command to go on".into() });
+    }
+    let trained = session.train(console);
+    // A stopped run has a report too; a report that cannot be written must not hide why training failed.
+    let report = report::write(&session.dir);
+    trained?;
+    print(&bessemer_report::terminal::summary(&report?))?;
+    console.say(&format!("report: {}", session.dir.report().display()));
+    Ok(())
+}

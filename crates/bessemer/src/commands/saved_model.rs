@@ -1,0 +1,93 @@
+//! A saved model made ready to use: its checkpoint, tokenizer and a backend.
+
+use crate::cli::RunArgs;
+use crate::failure::Failure;
+use crate::run_dir::RunDir;
+use bessemer_arch::Model;
+use bessemer_checkpoint::{Loaded, Store};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_model::{Decoder, Purpose, Shape};
+use bessemer_tensor::Backend;
+use bessemer_tokenizer::Tokenizer;
+use bessemer_train::{MemoryPlan, TrainState};
+use std::path::Path;
+
+/// A checkpoint with what belongs to it.
+pub(crate) struct SavedModel {
+    pub(crate) checkpoint: Loaded,
+    pub(crate) state: TrainState,
+    pub(crate) tokenizer: Tokenizer,
+}
+
+impl SavedModel {
+    /// The checkpoint that the arguments name, verified, and its tokenizer.
+    pub(crate) fn open(args: &RunArgs) -> Result<SavedModel, Failure> {
+        let dir = RunDir::new(&args.run);
+        let checkpoint = open_checkpoint(&dir, args.step)?;
+        let tokenizer = Tokenizer::load(&dir.tokenizer())?;
+        let state: TrainState = serde_json::from_value(checkpoint.manifest().state.clone()).map_err(|e| {
+            Failure::new(format!("the state in {} cannot be read: {e}", checkpoint.path().display()))
+        })?;
+        if tokenizer.fingerprint() != state.identity.tokenizer {
+            return Err(Failure::new(format!(
+                "{} is not the tokenizer that checkpoint {} was trained with: wanted fingerprint {}, found {}; put the \
+                 right tokenizer.json back",
+                dir.tokenizer().display(),
+                checkpoint.path().display(),
+                state.identity.tokenizer,
+                tokenizer.fingerprint()
+            )));
+        }
+        Ok(SavedModel { checkpoint, state, tokenizer })
+    }
+
+    /// The architecture.
+    pub(crate) fn model(&self) -> &Model {
+        &self.state.identity.model
+    }
+
+    /// The parameters on a CPU backend, for scoring and generating.
+    pub(crate) fn decoder(&self, shape: (usize, usize), threads: usize) -> Result<(CpuBackend, Decoder), Failure> {
+        let mut backend = CpuBackend::new(CpuConfig { threads, pin: false })?;
+        let shape = Shape { sequences: shape.0, seq: shape.1, purpose: Purpose::Score };
+        MemoryPlan::new(self.model(), shape, &bessemer_optim::OptimConfig::default())?
+            .fits(crate::machine::available_memory())?;
+        let decoder = Decoder::new(&mut backend, self.model(), shape)?;
+        let wanted = decoder.params().iter().map(|p| (p.spec.name.as_str(), p.spec.shape.as_slice()));
+        self.checkpoint.require_match(wanted, is_parameter)?;
+        for p in decoder.params() {
+            let tensor = self.checkpoint.read_tensor(&p.spec.name)?;
+            backend.write_f32(p.value, &tensor.values)?;
+        }
+        Ok((backend, decoder))
+    }
+}
+
+/// False for the optimizer's tensors.
+pub(crate) fn is_parameter(name: &str) -> bool {
+    !["m.", "v.", "master."].iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// The checkpoint of a step, or the newest intact one.
+pub(crate) fn open_checkpoint(dir: &RunDir, step: Option<u64>) -> Result<Loaded, Failure> {
+    exists(dir.root())?;
+    let store = Store::open(dir.checkpoints());
+    match step {
+        Some(step) => Ok(store.load(step)?),
+        None => match store.latest_valid()? {
+            Some(latest) => Ok(latest.loaded),
+            None => Err(Failure::new(format!(
+                "{} holds no checkpoint; train first: bessemer run RECIPE",
+                dir.checkpoints().display()
+            ))),
+        },
+    }
+}
+
+/// Errors if there is no such run directory.
+pub(crate) fn exists(run: &Path) -> Result<(), Failure> {
+    if run.is_dir() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("{} is no run directory; wanted something like runs/quickstart", run.display())))
+}

@@ -1,0 +1,58 @@
+//! Facts about this machine and process, from /proc where there is one.
+
+use bessemer_units::Bytes;
+use std::fs;
+
+/// Resident memory of this process.
+pub(crate) fn resident_bytes() -> Option<u64> {
+    status_kib("/proc/self/status", "VmRSS:")
+}
+
+/// Largest resident memory that this process has had.
+pub(crate) fn peak_resident_bytes() -> Option<u64> {
+    status_kib("/proc/self/status", "VmHWM:")
+}
+
+/// Memory that a new program can take without swapping, bounded by the control group's limit if there is one.
+pub(crate) fn available_memory() -> Bytes {
+    let free = status_kib("/proc/meminfo", "MemAvailable:").unwrap_or(u64::MAX);
+    let number = |path| fs::read_to_string(path).ok().and_then(|t| t.trim().parse::<u64>().ok());
+    let group = match (number("/sys/fs/cgroup/memory.max"), number("/sys/fs/cgroup/memory.current")) {
+        (Some(most), Some(used)) => most.saturating_sub(used),
+        _ => u64::MAX,
+    };
+    Bytes(free.min(group))
+}
+
+/// "AMD EPYC" or whatever the system calls its processor.
+pub(crate) fn processor() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':').map(|x| x.1.trim().to_owned()));
+    name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
+}
+
+/// Threads to use where 0 means all.
+pub(crate) fn threads(wanted: u64) -> usize {
+    match wanted {
+        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+        n => n as usize,
+    }
+}
+
+fn status_kib(path: &str, key: &str) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix(key))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn this_process_has_memory() {
+        if cfg!(target_os = "linux") {
+            let now = super::resident_bytes().unwrap();
+            assert!(now > 1 << 16 && super::peak_resident_bytes().unwrap() >= now / 2);
+            assert!(super::available_memory().0 > 1 << 20);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Where things lie in a run directory.
+
+use std::path::{Path, PathBuf};
+
+/// A run directory.
+#[derive(Debug, Clone)]
+pub(crate) struct RunDir {
+    root: PathBuf,
+}
+
+impl RunDir {
+    /// The directory at `root`; nothing is created.
+    pub(crate) fn new(root: impl Into<PathBuf>) -> RunDir {
+        RunDir { root: root.into() }
+    }
+
+    /// The directory itself.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The resolved recipe.
+    pub(crate) fn recipe(&self) -> PathBuf {
+        self.root.join("recipe.toml")
+    }
+
+    /// Cleaned documents and their statistics.
+    pub(crate) fn corpus(&self) -> PathBuf {
+        self.root.join("corpus")
+    }
+
+    /// The tokenizer in the Hugging Face format.
+    pub(crate) fn tokenizer(&self) -> PathBuf {
+        self.root.join("tokenizer.json")
+    }
+
+    /// Token shards.
+    pub(crate) fn shards(&self) -> PathBuf {
+        self.root.join("shards")
+    }
+
+    /// Checkpoints.
+    pub(crate) fn checkpoints(&self) -> PathBuf {
+        self.root.join("checkpoints")
+    }
+
+    /// The report.
+    pub(crate) fn report(&self) -> PathBuf {
+        self.root.join("report.html")
+    }
+
+    /// Markers of finished stages.
+    pub(crate) fn stages(&self) -> PathBuf {
+        self.root.join("stages")
+    }
+}

@@ -1,0 +1,252 @@
+//! The stages of a run before training: corpus, tokenizer, shards. Each is skipped when its result is there already.
+//!
+//! Corpus and shards know by themselves what they were made from. The tokenizer leaves a marker `stages/tokenizer.json` that
+//! holds everything it was made from, written after the result; it is trained when the marker is missing or differs.
+
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::run_dir::RunDir;
+use bessemer_corpus::{BuildContext, CorpusReader, CorpusSummary, Split};
+use bessemer_recipe::Recipe;
+use bessemer_runlog as runlog;
+use bessemer_runlog::RunLog;
+use bessemer_shards::DEFAULT_FILE_BYTES;
+use bessemer_tokenizer::{Tokenizer, Trainer as TokenizerTrainer};
+use bessemer_train::Observer;
+use bessemer_units::{Bytes, Seconds, Tokens};
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Rows that the corpus may hold in memory.
+const CORPUS_MEMORY: usize = 512 << 20;
+/// Text taken from the corpus before it is handed to the tokenizer's threads.
+const TEXT_BATCH: usize = 8 << 20;
+
+/// What the stages of one run share.
+pub(crate) struct Stages<'a> {
+    pub(crate) recipe: &'a Recipe,
+    pub(crate) dir: &'a RunDir,
+    pub(crate) threads: usize,
+    pub(crate) stop: &'a AtomicBool,
+}
+
+fn log_stage(log: &mut RunLog, name: &str, seconds: f64) -> Result<(), Failure> {
+    let record = runlog::Stage { name: name.into(), seconds, skipped: false, counters: BTreeMap::new() };
+    Ok(log.append(&record.into())?)
+}
+
+fn how_long(reused: bool, seconds: f64) -> String {
+    if reused { "is there already".into() } else { format!("took {}", Seconds(seconds)) }
+}
+
+impl Stages<'_> {
+    /// All of them.
+    pub(crate) fn run(&self, console: &mut Console, log: &mut RunLog) -> Result<(), Failure> {
+        let corpus = self.corpus(console, log)?;
+        let tokenizer = self.tokenizer(&corpus, console, log)?;
+        self.shards(&corpus, &tokenizer, console, log)
+    }
+
+    /// Collects, cleans and splits the documents.
+    pub(crate) fn corpus(&self, console: &mut Console, log: &mut RunLog) -> Result<CorpusReader, Failure> {
+        let begun = Instant::now();
+        let built = self.with_context(console, "corpus", |context| {
+            bessemer_corpus::build(&self.recipe.corpus, &self.dir.corpus(), context)
+        })?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let s = &built.summary;
+        console.say(&format!(
+            "corpus ({}): kept {} documents, {} of {} read; {}",
+            s.source,
+            s.kept.documents,
+            Bytes(s.kept.bytes),
+            Bytes(s.read.bytes),
+            how_long(built.reused, seconds)
+        ));
+        for remark in &s.remarks {
+            console.say(&format!("  {remark}"));
+        }
+        if !built.reused {
+            log.append(&corpus_record(s).into())?;
+            log_stage(log, "corpus", seconds)?;
+        }
+        Ok(CorpusReader::open(&self.dir.corpus())?)
+    }
+
+    /// Trains the tokenizer on the training split.
+    pub(crate) fn tokenizer(
+        &self,
+        corpus: &CorpusReader,
+        console: &mut Console,
+        log: &mut RunLog,
+    ) -> Result<Arc<Tokenizer>, Failure> {
+        let begun = Instant::now();
+        let path = self.dir.tokenizer();
+        let made_from = json!({ "corpus": corpus.summary().fingerprint, "tokenizer": self.recipe.tokenizer });
+        if self.is_done("tokenizer", &made_from) && path.exists() {
+            let tokenizer = Tokenizer::load(&path)?;
+            console.say(&format!("tokenizer: {} tokens; is there already", tokenizer.vocab_size()));
+            return Ok(Arc::new(tokenizer));
+        }
+        let mut trainer = TokenizerTrainer::new(self.recipe.tokenizer.clone())?;
+        let total = corpus.summary().split(Split::Train).bytes;
+        let mut batch = Vec::new();
+        let mut held = 0;
+        for document in corpus.documents(Split::Train) {
+            self.interrupted()?;
+            let text = document?.text;
+            held += text.len();
+            batch.push(text);
+            if held >= TEXT_BATCH {
+                trainer.feed_batch(&batch, self.threads);
+                batch.clear();
+                held = 0;
+                console.progress("tokenizer: counting words", trainer.bytes_seen(), total);
+            }
+        }
+        trainer.feed_batch(&batch, self.threads);
+        let bytes = trainer.bytes_seen();
+        let tokenizer =
+            trainer.finish(|p| console.progress("tokenizer: merging", p.vocabulary as u64, p.wanted as u64))?;
+        tokenizer.save(&path)?;
+        self.mark("tokenizer", &made_from)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        console.say(&format!(
+            "tokenizer: {} tokens trained on {} in {}",
+            tokenizer.vocab_size(),
+            Bytes(bytes),
+            Seconds(seconds)
+        ));
+        let record = runlog::Tokenizer {
+            vocab_size: tokenizer.vocab_size() as u64,
+            fingerprint: tokenizer.fingerprint(),
+            pretokenizer: tokenizer.pretokenizer().map_or("", |p| p.name()).into(),
+            trained_on_bytes: bytes,
+            seconds,
+        };
+        log.append(&record.into())?;
+        log_stage(log, "tokenizer", seconds)?;
+        Ok(Arc::new(tokenizer))
+    }
+
+    /// Encodes both splits into token shards.
+    pub(crate) fn shards(
+        &self,
+        corpus: &CorpusReader,
+        tokenizer: &Arc<Tokenizer>,
+        console: &mut Console,
+        log: &mut RunLog,
+    ) -> Result<(), Failure> {
+        let begun = Instant::now();
+        let made = self.with_context(console, "shards", |context| {
+            bessemer_corpus::tokenize_to_shards(corpus, tokenizer, &self.dir.shards(), DEFAULT_FILE_BYTES, context)
+        })?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let sizes: Vec<String> =
+            made.splits.iter().map(|(split, s)| format!("{} {} tokens", split.name(), Tokens(s.tokens))).collect();
+        console.say(&format!("shards: {}; {}", sizes.join(", "), how_long(made.reused, seconds)));
+        if made.reused {
+            return Ok(());
+        }
+        for (split, s) in &made.splits {
+            let record = runlog::Shards {
+                split: split.name().into(),
+                files: s.files,
+                tokens: s.tokens,
+                documents: s.documents,
+                text_bytes: s.text_bytes,
+                file_bytes: s.file_bytes,
+                seconds,
+            };
+            log.append(&record.into())?;
+        }
+        log_stage(log, "shards", seconds)
+    }
+
+    /// Runs a stage of the corpus room, which tells its progress through a shared closure on this thread.
+    fn with_context<T>(
+        &self,
+        console: &mut Console,
+        what: &str,
+        stage: impl FnOnce(&BuildContext<'_>) -> bessemer_corpus::Result<T>,
+    ) -> Result<T, Failure> {
+        let shared = RefCell::new(console);
+        let result = stage(&BuildContext {
+            threads: self.threads,
+            memory_budget: CORPUS_MEMORY,
+            progress: &|p| shared.borrow_mut().progress(&format!("{what}: {}", p.stage), p.bytes, p.total_bytes),
+            stop: self.stop,
+        });
+        if result.is_err() {
+            self.interrupted()?;
+        }
+        Ok(result?)
+    }
+
+    fn interrupted(&self) -> Result<(), Failure> {
+        match self.stop.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(Failure {
+                code: crate::failure::code::CONTINUE,
+                message: "stopped; run the same command to go on".into(),
+            }),
+        }
+    }
+
+    fn marker(&self, stage: &str) -> PathBuf {
+        self.dir.stages().join(format!("{stage}.json"))
+    }
+
+    fn is_done(&self, stage: &str, made_from: &Value) -> bool {
+        let text = fs::read_to_string(self.marker(stage)).unwrap_or_default();
+        serde_json::from_str::<Value>(&text).is_ok_and(|v| &v == made_from)
+    }
+
+    fn mark(&self, stage: &str, made_from: &Value) -> Result<(), Failure> {
+        fs::create_dir_all(self.dir.stages())?;
+        bessemer_durable::write(&self.marker(stage), serde_json::to_string_pretty(made_from)?.as_bytes())?;
+        Ok(())
+    }
+}
+
+/// The corpus as the log of the run records it.
+fn corpus_record(s: &CorpusSummary) -> runlog::Corpus {
+    let dropped = |list: &BTreeMap<String, bessemer_corpus::Count>| {
+        list.iter()
+            .map(|(reason, c)| runlog::Dropped { reason: reason.clone(), documents: c.documents, bytes: c.bytes })
+            .collect()
+    };
+    let split = |value: fn(&bessemer_corpus::SplitSummary) -> u64| {
+        s.splits.iter().map(|(split, v)| (split.name().to_owned(), value(v))).collect()
+    };
+    runlog::Corpus {
+        documents_in: s.read.documents,
+        bytes_in: s.read.bytes,
+        documents_kept: s.kept.documents,
+        bytes_kept: s.kept.bytes,
+        dropped: dropped(&s.dropped_by_reason),
+        sources: s
+            .sources
+            .iter()
+            .map(|x| runlog::CorpusSource {
+                name: match &x.version {
+                    Some(v) => format!("{} {v}", x.name),
+                    None => x.name.clone(),
+                },
+                documents_in: x.read.documents,
+                bytes_in: x.read.bytes,
+                documents_kept: x.kept.documents,
+                bytes_kept: x.kept.bytes,
+                dropped: dropped(&x.dropped),
+            })
+            .collect(),
+        split_documents: split(|v| v.documents),
+        split_bytes: split(|v| v.bytes),
+    }
+}
