@@ -10,7 +10,7 @@ use bessemer_corpus::CorpusConfig;
 use bessemer_eval::EvalConfig;
 use bessemer_loader::LoaderConfig;
 use bessemer_optim::OptimConfig;
-use bessemer_tokenizer::TokenizerConfig;
+use bessemer_tokenizer::{TokenizerConfig, TokenizerKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -53,6 +53,7 @@ impl Recipe {
         section("corpus", self.corpus.check().map_err(|e| e.to_string()));
         section("tokenizer", self.tokenizer.check().map_err(|e| e.to_string()));
         section("model", self.model.check().map_err(|e| e.to_string()));
+        section("model", self.vocabulary_fits());
         section("train", self.train.check());
         section("train", self.sequence_fits_model());
         section("loader", self.loader.check());
@@ -61,6 +62,18 @@ impl Recipe {
         section("save", self.save.check().map_err(|e| e.to_string()));
         section("eval", self.eval.check());
         problems
+    }
+
+    fn vocabulary_fits(&self) -> Result<(), String> {
+        let (model, tokenizer) = (self.model.vocab_size, self.tokenizer.vocab_size);
+        // The size of a character vocabulary is a limit, not a promise.
+        if self.tokenizer.kind == TokenizerKind::ByteBpe && model > 0 && model < tokenizer {
+            return Err(format!(
+                "model.vocab_size = {model} has no rows for a tokenizer of tokenizer.vocab_size = {tokenizer}: expected \
+                 at least that, or 0 to take the tokenizer's size"
+            ));
+        }
+        Ok(())
     }
 
     fn warmup_fits(&self) -> Result<(), String> {
