@@ -75,6 +75,12 @@ impl FoldHash {
     }
 }
 
+impl Default for FoldHash {
+    fn default() -> Self {
+        Self::unpredictable()
+    }
+}
+
 impl BuildHasher for FoldHash {
     type Hasher = FoldHasher;
 

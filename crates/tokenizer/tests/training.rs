@@ -124,3 +124,18 @@ fn a_character_tokenizer_orders_its_alphabet_by_code_point() {
     trainer.feed("hello\nworldé漢");
     assert!(trainer.finish(|_| {}).unwrap_err().to_string().contains("vocab_size = 10 or more"));
 }
+
+/// nanoGPT's `data/shakespeare_char/readme.md` prints this alphabet: 65 characters, no special token.
+#[test]
+fn the_alphabet_of_tiny_shakespeare_has_65_tokens_in_the_published_order() {
+    let alphabet = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let config = TokenizerConfig { kind: TokenizerKind::Char, ..TokenizerConfig::default() };
+    let mut trainer = Trainer::new(config).unwrap();
+    let shuffled: String =
+        alphabet.chars().rev().chain("First Citizen:\nBefore we proceed".chars()).collect();
+    trainer.feed(&shuffled);
+    let tokenizer = trainer.finish(|_| {}).unwrap();
+    assert_eq!(tokenizer.vocab_size(), 65);
+    assert_eq!(tokenizer.encode(alphabet.as_bytes()).unwrap(), (0..65).collect::<Vec<u32>>());
+    assert!(tokenizer.special_tokens().is_empty());
+}
