@@ -2,8 +2,10 @@
 
 use bessemer_arch::{MlpKind, Model, NormChoice, named};
 use bessemer_model::{Cache, Decoder, ModelError, Purpose, Shape, StepContext, TokenBatch};
-use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
+use bessemer_tensor::op::{DropoutMask, Op};
+use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
+use bessemer_units::Bytes;
 
 fn class(backend: &NullBackend, name: &str) -> u64 {
     backend.memory().classes.iter().find(|c| c.0 == name).map_or(0, |c| c.1.0)
@@ -136,4 +138,89 @@ fn impossible_shapes_batches_and_names_are_refused_with_a_reason() {
     assert!(e.contains("holds 4 of 5 positions, 2 more"), "{e}");
     cache.truncate(3);
     d.decode(&mut b, &mut cache, &[1; 4]).unwrap();
+}
+
+/// The null backend, with a list of the dropout masks launched.
+#[derive(Default)]
+struct Masks {
+    null: NullBackend,
+    forward: Vec<DropoutMask>,
+    backward: Vec<DropoutMask>,
+    loss_seen: bool,
+}
+
+impl Backend for Masks {
+    fn name(&self) -> &str {
+        "masks"
+    }
+    fn alloc(&mut self, spec: BufferSpec<'_>) -> Result<Buffer, TensorError> {
+        self.null.alloc(spec)
+    }
+    fn workspace(&self, op: &Op) -> Result<Bytes, TensorError> {
+        self.null.workspace(op)
+    }
+    fn reserve_workspace(&mut self, bytes: Bytes) -> Result<(), TensorError> {
+        self.null.reserve_workspace(bytes)
+    }
+    fn launch(&mut self, stream: Stream, op: &Op) -> Result<(), TensorError> {
+        self.loss_seen |= matches!(op, Op::LinearCrossEntropy(_));
+        let mask = match op {
+            Op::Dropout(o) => Some(o.mask),
+            Op::Attention(o) => o.dropout,
+            Op::AttentionBackward(o) => o.dropout,
+            _ => None,
+        };
+        if self.loss_seen {
+            self.backward.extend(mask)
+        } else {
+            self.forward.extend(mask)
+        }
+        self.null.launch(stream, op)
+    }
+    fn record(&mut self, stream: Stream) -> Event {
+        self.null.record(stream)
+    }
+    fn wait(&mut self, stream: Stream, event: Event) {
+        self.null.wait(stream, event);
+    }
+    fn sync(&mut self) -> Result<(), TensorError> {
+        self.null.sync()
+    }
+    fn write_f32(&mut self, dst: View, values: &[f32]) -> Result<(), TensorError> {
+        self.null.write_f32(dst, values)
+    }
+    fn write_u32(&mut self, dst: View, values: &[u32]) -> Result<(), TensorError> {
+        self.null.write_u32(dst, values)
+    }
+    fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {
+        self.null.read_f32(src, values)
+    }
+    fn memory(&self) -> MemoryUse {
+        self.null.memory()
+    }
+}
+
+#[test]
+fn every_place_of_dropout_has_a_stream_of_its_own_and_the_backward_pass_uses_the_same() {
+    let m = Model { dropout: 0.1, ..named("gpt2").unwrap() };
+    let mut b = Masks::default();
+    let shape = Shape { sequences: 2, seq: 8, purpose: Purpose::Train };
+    let mut d = Decoder::new(&mut b, &m, shape).unwrap();
+    let tokens = vec![1; shape.tokens()];
+    let batch = TokenBatch { ids: &tokens, targets: &tokens, positions: None };
+    let ctx = StepContext { seed: 5, step: 6, first_sequence: 7, loss_scale: 1.0, accumulate: false };
+    d.forward_backward(&mut b, &batch, &ctx).unwrap();
+    // The embedding, and three places of each layer.
+    assert_eq!(b.forward.len(), 1 + 3 * m.layers);
+    let keys: std::collections::HashSet<_> = b.forward.iter().map(|mask| mask.key).collect();
+    assert_eq!(keys.len(), b.forward.len(), "no two places share a stream");
+    assert!(b.forward.iter().all(|mask| mask.p == 0.1 && mask.key.step == 6));
+    for mask in &b.backward {
+        assert!(b.forward.contains(mask), "{mask:?} is a mask of the forward pass");
+    }
+    assert_eq!(b.backward.len(), b.forward.len());
+    // Elements of a sequence: T D of activations, H T T of attention weights.
+    let (td, htt) = ((8 * m.width) as u64, (m.heads * 8 * 8) as u64);
+    assert_eq!(b.forward[0].first, 7 * td);
+    assert_eq!(b.forward[1].first, 7 * htt);
 }
