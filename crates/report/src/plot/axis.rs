@@ -15,8 +15,9 @@ pub enum Scale {
 impl Scale {
     /// Whether a value has a place on this scale.
     pub fn shows(self, x: f64) -> bool {
-        // Beyond this, differences of two values could overflow; nothing that is measured comes near.
-        x.abs() <= 1e300 && (self == Scale::Linear || x > 0.0)
+        // Beyond this, differences or ratios of two values could overflow; nothing that is measured comes near.
+        let (least, most) = if self == Scale::Linear { (-1e300, 1e300) } else { (1e-150, 1e150) };
+        (least..=most).contains(&x)
     }
 }
 
@@ -69,8 +70,7 @@ impl Axis {
     }
 
     fn log(low: f64, high: f64, wanted: usize, snap: bool) -> Axis {
-        let (mut low, mut high) =
-            if high / low < 1.001 { (low / 2.0, (high * 2.0).min(1e300)) } else { (low, high) };
+        let (mut low, mut high) = if high / low < 1.001 { (low / 2.0, high * 2.0) } else { (low, high) };
         if snap {
             (low, high) = (low.min(nice_below(low)), high.max(1.0 / nice_below(1.0 / high)));
         }
@@ -85,7 +85,12 @@ impl Axis {
         let ticks = powers.flat_map(|p| mantissas.iter().map(move |m| m * 10f64.powi(p)));
         let slack = 1e-9;
         let inside = ticks.filter(|t| *t >= low * (1.0 - slack) && *t <= high * (1.0 + slack));
-        Axis { scale: Scale::Log, low, high, ticks: inside.map(|t| t.clamp(low, high)).collect() }
+        let mut ticks: Vec<f64> = inside.map(|t| t.clamp(low, high)).collect();
+        if ticks.len() < 2 {
+            // Less than a step of 1, 2, 5: over so short a way a logarithm is nearly straight.
+            ticks = Axis::linear(low, high, wanted, false).ticks;
+        }
+        Axis { scale: Scale::Log, low, high, ticks }
     }
 
     /// Where `x` lies between `low` (0) and `high` (1); `None` if it is not finite or not on the scale. Values
@@ -129,11 +134,11 @@ fn widen(low: f64, high: f64) -> (f64, f64) {
     (low - room, high + room)
 }
 
-/// The largest of 1, 2, 5 times a power of ten that is at most `x`, or `x` near the smallest doubles.
+/// The largest of 1, 2, 5 times a power of ten that is at most `x`.
 fn nice_below(x: f64) -> f64 {
     let power = 10f64.powf(x.log10().floor());
     let nice = [5.0, 2.0, 1.0].into_iter().map(|m| m * power).find(|t| *t <= x * (1.0 + 1e-9));
-    nice.filter(|n| (1e-300..=1e300).contains(n)).unwrap_or(x)
+    nice.unwrap_or(x)
 }
 
 /// The nearest of 1, 2, 2.5, 5 times a power of ten that is at least `raw`.
@@ -206,10 +211,14 @@ mod tests {
 
     #[test]
     fn log_ticks_are_increasing_and_inside() {
-        for (a, b) in values().zip(values().skip(1)).take(3000) {
+        let special = [5e-324, 1e-200, 1e-150, 1.0, 1e150, 1e200, f64::MAX];
+        let special = special.iter().flat_map(|a| special.iter().map(move |b| (*a, *b)));
+        for (a, b) in values().zip(values().skip(1)).take(3000).chain(special) {
             let (a, b) = (a.abs(), b.abs());
+            let shown: Vec<f64> = [a, b].into_iter().filter(|v| Scale::Log.shows(*v)).collect();
             let axis = Axis::new(Scale::Log, [a, b, -1.0, 0.0].into_iter(), 5, a < b);
-            assert!(axis.low > 0.0 && axis.low < axis.high && axis.low <= a.min(b) && axis.high >= a.max(b));
+            assert!(axis.low > 0.0 && axis.low < axis.high && !axis.ticks.is_empty(), "{axis:?}");
+            assert!(shown.iter().all(|v| axis.low <= *v && *v <= axis.high), "{axis:?}");
             assert!(axis.ticks.windows(2).all(|w| w[0] < w[1]), "{axis:?}");
             assert!(axis.ticks.iter().all(|t| *t >= axis.low && *t <= axis.high), "{axis:?}");
             assert!(axis.ticks.len() <= 12, "{axis:?}");
