@@ -26,6 +26,8 @@ use bessemer_tensor::op::ActivationKind;
 const KC: usize = 384;
 /// Floats of packed A or B at a time: 32 MiB each.
 const PACK_LIMIT: usize = 8 << 20;
+/// Longest k that is packed at once; a longer one is cut into even parts, whose sums wait in C itself.
+const K_PART: usize = 4096;
 /// Panels of a tile of C along each side, when there is enough work.
 const TILE_PANELS: usize = 8;
 /// Tiles that a product is cut into at least, where its shape allows, so that threads share it evenly.
@@ -63,6 +65,8 @@ unsafe impl Sync for Factor {}
 pub(crate) struct Epilogue {
     /// C, `[m, n]`.
     pub(crate) out: Mat,
+    /// `y += out`, before anything else: what earlier parts of a long k left there.
+    pub(crate) prior: bool,
     /// `y += bias[n]`.
     pub(crate) bias: Option<Mat>,
     /// `pre = y; y = f(y)`.
@@ -78,7 +82,15 @@ pub(crate) struct Epilogue {
 impl Epilogue {
     /// Just `out (+)= y`.
     pub(crate) fn store(out: Mat, accumulate: bool) -> Epilogue {
-        Epilogue { out, bias: None, activation: None, derivative: None, residual: None, accumulate }
+        Epilogue {
+            out,
+            prior: false,
+            bias: None,
+            activation: None,
+            derivative: None,
+            residual: None,
+            accumulate,
+        }
     }
 }
 
@@ -165,9 +177,18 @@ impl Plan {
     }
 }
 
-/// Scratch floats for a product.
-pub(crate) fn workspace(machine: Machine, m: usize, n: usize, k: usize) -> usize {
-    Plan::new(machine.rung, m, n, k).workspace(machine.threads)
+/// Length of the parts that k is cut into. Sums that must be finished before they are added to C cannot wait in C.
+fn k_part(k: usize, divisible: bool) -> usize {
+    if divisible { k.div_ceil(k.div_ceil(K_PART).max(1)).next_multiple_of(8) } else { k }
+}
+
+/// Scratch floats for a product; `divisible` unless its epilogue has both `derivative` and `accumulate`.
+pub(crate) fn workspace(machine: Machine, m: usize, n: usize, k: usize, divisible: bool) -> usize {
+    let part = k_part(k, divisible);
+    // The last part may be shorter; a part of no length still writes its zeros.
+    let last = k.checked_sub(1).map_or(0, |k| k % part + 1);
+    let of = |k| Plan::new(machine.rung, m, n, k).workspace(machine.threads);
+    of(part.min(k)).max(of(last))
 }
 
 /// Rows `first .. first + rows` of one operand in panels of `width` rows.
@@ -364,6 +385,9 @@ unsafe fn finish_vector<S: Simd>(e: &Epilogue, mut y: S::V, r: usize, c: usize, 
         let at = |m: &Mat, r: usize| m.ptr().add(r * m.stride + c);
         let load = |p: *const f32| if n == S::LANES { S::load(p) } else { S::load_n(p, n) };
         let store = |p: *mut f32, v: S::V| if n == S::LANES { S::store(p, v) } else { S::store_n(p, v, n) };
+        if e.prior {
+            y = S::add(y, load(at(&e.out, r)));
+        }
         if let Some(bias) = &e.bias {
             y = S::add(y, load(at(bias, 0)));
         }
@@ -387,6 +411,25 @@ unsafe fn finish_vector<S: Simd>(e: &Epilogue, mut y: S::V, r: usize, c: usize, 
 
 /// Computes a product. Takes [`workspace`] floats from the start of the workspace after `skip` floats.
 pub(crate) fn run(ctx: &Ctx<'_>, gemm: &Gemm, skip: usize) {
+    let e = &gemm.epilogue;
+    let part = k_part(gemm.k, !(e.accumulate && e.derivative.is_some()));
+    if gemm.k <= part {
+        return run_part(ctx, gemm, skip);
+    }
+    for k0 in (0..gemm.k).step_by(part) {
+        let k = part.min(gemm.k - k0);
+        let along = |f: Factor| Factor { ptr: f.ptr.wrapping_add(k0 * f.ks), ..f };
+        let epilogue = if k0 + k < gemm.k {
+            Epilogue::store(e.out, e.accumulate || k0 > 0)
+        } else {
+            // What C held before, if it counts, is part of what the earlier parts left.
+            Epilogue { prior: true, accumulate: false, ..*e }
+        };
+        run_part(ctx, &Gemm { k, a: along(gemm.a), b: along(gemm.b), epilogue }, skip);
+    }
+}
+
+fn run_part(ctx: &Ctx<'_>, gemm: &Gemm, skip: usize) {
     let (m, n) = (gemm.epilogue.out.rows, gemm.epilogue.out.cols);
     if m == 0 || n == 0 {
         return;

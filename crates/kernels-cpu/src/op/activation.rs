@@ -7,10 +7,73 @@
 //! - SiLU: `x s(x)`, `s(x) = 1/(1 + exp(-x))`; derivative `s (1 + x (1 - s))` (Elfwing et al. 2017).
 //!
 //! Cost: forward one read and one write, backward two reads and one write.
+#![allow(unsafe_code)] // rows by address
 
+use super::tiles::{Block, blocks};
 use crate::arena::Arena;
+use crate::ctx::Ctx;
+use crate::operand::Mat;
+use crate::simd::math::{activate, activate_with_derivative};
+use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::{Activation, ActivationBackward, ActivationKind};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI, SQRT_2};
+
+struct Forward<'a>(ActivationKind, &'a Mat, &'a Mat, Block);
+
+impl Kernel for Forward<'_> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Forward(kind, x, out, block) = self;
+        for r in block.rows {
+            for c in block.cols.clone().step_by(S::LANES) {
+                let n = S::LANES.min(block.cols.end - c);
+                // SAFETY: columns c .. c + n of row r of both.
+                unsafe {
+                    let y = activate::<S>(kind, load_part::<S>(x.row(r).add(c), n));
+                    store_part::<S>(out.row(r).add(c), y, n);
+                }
+            }
+        }
+    }
+}
+
+struct Backward<'a>(ActivationKind, &'a Mat, &'a Mat, &'a Mat, Block);
+
+impl Kernel for Backward<'_> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Backward(kind, x, dout, dx, block) = self;
+        for r in block.rows {
+            for c in block.cols.clone().step_by(S::LANES) {
+                let n = S::LANES.min(block.cols.end - c);
+                // SAFETY: columns c .. c + n of row r of all three.
+                unsafe {
+                    let d = activate_with_derivative::<S>(kind, load_part::<S>(x.row(r).add(c), n)).1;
+                    let d = S::mul(load_part::<S>(dout.row(r).add(c), n), d);
+                    store_part::<S>(dx.row(r).add(c), d, n);
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn forward(ctx: &Ctx<'_>, op: &Activation) {
+    let (x, out) = (ctx.f32(&op.x), ctx.f32(&op.out));
+    blocks(ctx, x.rows, x.cols, &|block| {
+        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        unsafe { dispatch(ctx.rung, Forward(op.kind, &x, &out, block)) }
+    });
+}
+
+pub(crate) fn backward(ctx: &Ctx<'_>, op: &ActivationBackward) {
+    let (x, dout, dx) = (ctx.f32(&op.x), ctx.f32(&op.dout), ctx.f32(&op.dx));
+    blocks(ctx, x.rows, x.cols, &|block| {
+        // SAFETY: as above.
+        unsafe { dispatch(ctx.rung, Backward(op.kind, &x, &dout, &dx, block)) }
+    });
+}
 
 /// erf by its series `2/sqrt(pi) exp(-x^2) sum_n 2^n x^(2n+1) / (2n+1)!!` (Abramowitz & Stegun 7.1.6): all terms have
 /// one sign, so it is accurate to a few units in the last place of f64.

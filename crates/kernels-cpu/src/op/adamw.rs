@@ -4,9 +4,68 @@
 //!
 //! Addition, multiplication, division and square root are exactly rounded on every rung and no multiply-add is fused, so
 //! all rungs give the same bits. Cost: four reads and three writes of 4 bytes an element: memory speed.
+#![allow(unsafe_code)] // rows by address
 
+use super::tiles::{Block, blocks};
 use crate::arena::Arena;
+use crate::ctx::Ctx;
+use crate::operand::Mat;
+use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::AdamW;
+
+struct Update<'a> {
+    op: &'a AdamW,
+    param: &'a Mat,
+    master: Option<&'a Mat>,
+    grad: &'a Mat,
+    m: &'a Mat,
+    v: &'a Mat,
+    block: Block,
+}
+
+impl Kernel for Update<'_> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Update { op, param, master, grad, m, v, block } = self;
+        // SAFETY: columns c .. c + n of row r of every operand.
+        unsafe {
+            let (scale, decay) = (S::splat(op.grad_scale), S::splat(1.0 - op.lr * op.weight_decay));
+            let (b1, rest1) = (S::splat(op.beta1), S::splat(1.0 - op.beta1));
+            let (b2, rest2) = (S::splat(op.beta2), S::splat(1.0 - op.beta2));
+            let (c1, c2) = (S::splat(op.correction1), S::splat(op.correction2));
+            let (lr, eps) = (S::splat(op.lr), S::splat(op.eps));
+            for r in block.rows {
+                for c in block.cols.clone().step_by(S::LANES) {
+                    let n = S::LANES.min(block.cols.end - c);
+                    let at = |x: &Mat| x.row(r).add(c);
+                    let g = S::mul(scale, load_part::<S>(at(grad), n));
+                    let p = S::mul(load_part::<S>(at(master.unwrap_or(param)), n), decay);
+                    let m1 = S::add(S::mul(b1, load_part::<S>(at(m), n)), S::mul(rest1, g));
+                    let v1 = S::add(S::mul(b2, load_part::<S>(at(v), n)), S::mul(S::mul(rest2, g), g));
+                    let step = S::div(S::mul(lr, S::div(m1, c1)), S::add(S::sqrt(S::div(v1, c2)), eps));
+                    let p = S::sub(p, step);
+                    store_part::<S>(at(m), m1, n);
+                    store_part::<S>(at(v), v1, n);
+                    store_part::<S>(at(param), p, n);
+                    if let Some(x) = master {
+                        store_part::<S>(at(x), p, n);
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn run(ctx: &Ctx<'_>, op: &AdamW) {
+    let (param, grad) = (ctx.f32(&op.param), ctx.f32(&op.grad));
+    let (m, v, master) = (ctx.f32(&op.m), ctx.f32(&op.v), op.master.map(|x| ctx.f32(&x)));
+    blocks(ctx, param.rows, param.cols, &|block| {
+        let update = Update { op, param: &param, master: master.as_ref(), grad: &grad, m: &m, v: &v, block };
+        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        unsafe { dispatch(ctx.rung, update) }
+    });
+}
 
 /// One element: (p, g, m, v) to (p, m, v).
 fn update(op: &AdamW, p: f32, grad: f32, m: f32, v: f32) -> (f32, f32, f32) {

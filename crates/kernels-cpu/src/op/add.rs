@@ -1,8 +1,41 @@
 //! `out = a + b`. Backward: the gradient of both inputs is the gradient of the sum, so there is nothing to compute.
 //! Cost: two reads, one write.
+#![allow(unsafe_code)] // rows by address
 
+use super::tiles::{Block, blocks};
 use crate::arena::Arena;
+use crate::ctx::Ctx;
+use crate::operand::Mat;
+use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::Add;
+
+struct Sum<'a>(&'a Mat, &'a Mat, &'a Mat, Block);
+
+impl Kernel for Sum<'_> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Sum(a, b, out, block) = self;
+        for r in block.rows {
+            for c in block.cols.clone().step_by(S::LANES) {
+                let n = S::LANES.min(block.cols.end - c);
+                // SAFETY: columns c .. c + n of row r of all three.
+                unsafe {
+                    let sum = S::add(load_part::<S>(a.row(r).add(c), n), load_part::<S>(b.row(r).add(c), n));
+                    store_part::<S>(out.row(r).add(c), sum, n);
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn run(ctx: &Ctx<'_>, op: &Add) {
+    let (a, b, out) = (ctx.f32(&op.a), ctx.f32(&op.b), ctx.f32(&op.out));
+    blocks(ctx, out.rows, out.cols, &|block| {
+        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        unsafe { dispatch(ctx.rung, Sum(&a, &b, &out, block)) }
+    });
+}
 
 pub(crate) fn reference(arena: &Arena, op: &Add) {
     let (a, b, out) = (arena.f32(&op.a), arena.f32(&op.b), arena.f32(&op.out));

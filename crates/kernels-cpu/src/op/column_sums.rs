@@ -44,15 +44,22 @@ impl Kernel for Block<'_> {
     }
 }
 
-/// Adds `blocks` partial rows of `out.cols` floats into `out`, in order.
-pub(crate) fn add_partials(ctx: &Ctx<'_>, partials: Span, blocks: usize, out: &Mat, accumulate: bool) {
+/// Adds `blocks` partial rows of `out.cols` floats, the first at `first`, into `out`, in order.
+pub(crate) fn add_partials(
+    ctx: &Ctx<'_>,
+    partials: Span,
+    first: usize,
+    blocks: usize,
+    out: &Mat,
+    accumulate: bool,
+) {
     let cols = out.cols;
     ctx.pool.run(cols.div_ceil(COLUMNS), &|tile, _| {
         for c in tile * COLUMNS..((tile + 1) * COLUMNS).min(cols) {
             let mut sum = 0.0f32;
             for b in 0..blocks {
                 // SAFETY: a finished partial sum, one of `blocks` rows of `cols`.
-                sum += unsafe { *partials.at(b * cols + c, 1) };
+                sum += unsafe { *partials.at(first + b * cols + c, 1) };
             }
             out.put(0, c, sum, accumulate);
         }
@@ -66,5 +73,5 @@ pub(crate) fn run(ctx: &Ctx<'_>, x: &Mat, out: &Mat, accumulate: bool) {
         // SAFETY: the rung is available; x is a checked view; each block writes its own partial row.
         unsafe { dispatch(ctx.rung, Block(x, partials, block)) }
     });
-    add_partials(ctx, partials, blocks, out, accumulate);
+    add_partials(ctx, partials, 0, blocks, out, accumulate);
 }

@@ -2,10 +2,33 @@
 //! convention). Backward is a copy the other way. Cost: one read, one write.
 #![allow(unsafe_code)] // rows of other element types, by address
 
+use super::tiles::{Block, blocks};
 use crate::arena::Arena;
+use crate::ctx::Ctx;
 use bessemer_tensor::op::Copy;
 use bessemer_units::DType;
 use half::{bf16, f16};
+
+pub(crate) fn run(ctx: &Ctx<'_>, op: &Copy) {
+    blocks(ctx, op.src.rows, op.src.cols, &|block| copy_block(ctx.arena, op, &block));
+}
+
+fn copy_block(arena: &Arena, op: &Copy, block: &Block) {
+    const CHUNK: usize = 256;
+    let (src, dst) = (arena.address(&op.src), arena.address(&op.dst));
+    let mut buffer = [0.0f32; CHUNK];
+    for r in block.rows.clone() {
+        for c in block.cols.clone().step_by(CHUNK) {
+            let n = CHUNK.min(block.cols.end - c);
+            // SAFETY: elements (r, c .. c + n) of two views that the launch found inside their float buffers; blocks
+            // are disjoint, so nobody else writes them.
+            unsafe {
+                load_row(op.src.dtype(), src, r * op.src.stride + c, &mut buffer[..n]);
+                store_row(op.dst.dtype(), dst, r * op.dst.stride + c, &buffer[..n]);
+            }
+        }
+    }
+}
 
 /// Writes `row` to elements `first ..` of a buffer that starts at `base`.
 ///

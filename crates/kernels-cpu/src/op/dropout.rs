@@ -2,13 +2,113 @@
 //! backward pass is the same operator on the gradient. Nothing is saved: the mask is computed again.
 //!
 //! Cost: one read, one write, ten Philox rounds for four elements.
+#![allow(unsafe_code)] // rows by address
 
+use super::tiles::{Block, blocks};
 use crate::arena::Arena;
+use crate::ctx::Ctx;
+use crate::operand::Mat;
+use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::{Dropout, DropoutMask};
+use bessemer_tensor::rng::unit;
 
 /// Factor of element `e` (counted from the operand's first).
 pub(crate) fn factor(mask: &DropoutMask, e: u64) -> f32 {
     if mask.key.uniform(mask.first + e) >= mask.p { 1.0 / (1.0 - mask.p) } else { 0.0 }
+}
+
+/// Philox blocks computed side by side: as many as the widest vector has lanes.
+const SIDE: usize = 16;
+
+/// The Philox 4x32-10 blocks `first .. first + SIDE`, word by word, in a form that compilers turn into vectors.
+#[inline(always)]
+fn philox_blocks(mask: &DropoutMask, first: u64) -> [[u32; SIDE]; 4] {
+    let mut c = [[0u32; SIDE]; 4];
+    for i in 0..SIDE {
+        let block = first.wrapping_add(i as u64);
+        c[0][i] = block as u32;
+        c[1][i] = (block >> 32) as u32;
+        c[2][i] = mask.key.step as u32;
+        c[3][i] = (mask.key.step >> 32) as u32;
+    }
+    let [mut k0, mut k1] = mask.key.key;
+    for round in 0..10 {
+        if round > 0 {
+            k0 = k0.wrapping_add(0x9E37_79B9);
+            k1 = k1.wrapping_add(0xBB67_AE85);
+        }
+        for i in 0..SIDE {
+            let p0 = u64::from(c[0][i]) * 0xD251_1F53;
+            let p1 = u64::from(c[2][i]) * 0xCD9E_8D57;
+            c[0][i] = (p1 >> 32) as u32 ^ c[1][i] ^ k0;
+            c[1][i] = p1 as u32;
+            c[2][i] = (p0 >> 32) as u32 ^ c[3][i] ^ k1;
+            c[3][i] = p0 as u32;
+        }
+    }
+    c
+}
+
+/// Writes the factors of elements `e .. e + count` to `out`.
+///
+/// # Safety
+/// `out` holds `count` floats.
+#[inline(always)]
+pub(crate) unsafe fn factors(mask: &DropoutMask, e: u64, count: usize, out: *mut f32) {
+    let kept = 1.0 / (1.0 - mask.p);
+    let start = mask.first + e;
+    let (mut block, mut lane) = (start / 4, (start % 4) as usize);
+    let mut done = 0;
+    while done < count {
+        let words = philox_blocks(mask, block);
+        let mut all = [0.0f32; 4 * SIDE];
+        for i in 0..SIDE {
+            for (w, word) in words.iter().enumerate() {
+                all[4 * i + w] = if unit(word[i]) >= mask.p { kept } else { 0.0 };
+            }
+        }
+        let n = (4 * SIDE - lane).min(count - done);
+        // SAFETY: done + n <= count.
+        unsafe { std::ptr::copy_nonoverlapping(all.as_ptr().add(lane), out.add(done), n) };
+        done += n;
+        block += SIDE as u64;
+        lane = 0;
+    }
+}
+
+struct Masked<'a>(&'a Mat, &'a Mat, &'a DropoutMask, Block);
+
+impl Kernel for Masked<'_> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        const CHUNK: usize = 256;
+        let Masked(x, out, mask, block) = self;
+        let mut buffer = [0.0f32; CHUNK];
+        for r in block.rows.clone() {
+            for c0 in block.cols.clone().step_by(CHUNK) {
+                let len = CHUNK.min(block.cols.end - c0);
+                // SAFETY: columns c0 .. c0 + len of row r of both; the buffer holds len <= CHUNK.
+                unsafe {
+                    factors(mask, (r * x.cols + c0) as u64, len, buffer.as_mut_ptr());
+                    let (from, to) = (x.row(r).add(c0), out.row(r).add(c0));
+                    for c in (0..len).step_by(S::LANES) {
+                        let n = S::LANES.min(len - c);
+                        let m = load_part::<S>(buffer.as_ptr().add(c), n);
+                        store_part::<S>(to.add(c), S::mul(load_part::<S>(from.add(c), n), m), n);
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn run(ctx: &Ctx<'_>, op: &Dropout) {
+    let (x, out) = (ctx.f32(&op.x), ctx.f32(&op.out));
+    blocks(ctx, x.rows, x.cols, &|block| {
+        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        unsafe { dispatch(ctx.rung, Masked(&x, &out, &op.mask, block)) }
+    });
 }
 
 pub(crate) fn reference(arena: &Arena, op: &Dropout) {

@@ -2,10 +2,113 @@
 //! the order of n for every table row, so that the result does not depend on the cut.
 //!
 //! Cost: forward one read of the rows and one write, backward a read of dout and an update of the rows that occur.
+#![allow(unsafe_code)] // rows by address
 
 use crate::arena::Arena;
+use crate::ctx::Ctx;
+use crate::operand::Mat;
+use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::TensorError;
 use bessemer_tensor::op::{Embedding, EmbeddingBackward};
+
+/// Rows of a forward tile.
+const ROWS: usize = 64;
+/// Columns of a backward tile: the rows of a table are written in pieces of four cache lines.
+const COLUMNS: usize = 64;
+
+/// `out[n] = table[ids[n]] (+ positions[at[n]])` for a range of rows.
+struct LookUp<'a> {
+    table: &'a Mat,
+    ids: &'a [u32],
+    learned: Option<(Mat, &'a [u32])>,
+    out: &'a Mat,
+    first: usize,
+}
+
+impl Kernel for LookUp<'_> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for n in self.first..(self.first + ROWS).min(self.out.rows) {
+            let (from, to) = (self.table.row(self.ids[n] as usize), self.out.row(n));
+            for c in (0..self.out.cols).step_by(S::LANES) {
+                let w = S::LANES.min(self.out.cols - c);
+                // SAFETY: columns c .. c + w of a row of each.
+                unsafe {
+                    let mut x = load_part::<S>(from.add(c), w);
+                    if let Some((positions, at)) = &self.learned {
+                        x = S::add(x, load_part::<S>(positions.row(at[n] as usize).add(c), w));
+                    }
+                    store_part::<S>(to.add(c), x, w);
+                }
+            }
+        }
+    }
+}
+
+/// `table[ids[n]] += dout[n]` in the order of n, for a range of columns.
+struct Scatter<'a> {
+    table: &'a Mat,
+    ids: &'a [u32],
+    dout: &'a Mat,
+    first: usize,
+}
+
+impl Kernel for Scatter<'_> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let end = (self.first + COLUMNS).min(self.dout.cols);
+        for (n, &id) in self.ids.iter().enumerate() {
+            let (from, to) = (self.dout.row(n), self.table.row(id as usize));
+            for c in (self.first..end).step_by(S::LANES) {
+                let w = S::LANES.min(end - c);
+                // SAFETY: columns c .. c + w of a row of each; only this tile writes them.
+                unsafe {
+                    let sum = S::add(load_part::<S>(to.add(c), w), load_part::<S>(from.add(c), w));
+                    store_part::<S>(to.add(c), sum, w);
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn forward(ctx: &Ctx<'_>, op: &Embedding) -> Result<(), TensorError> {
+    let (table, ids, out) = (ctx.f32(&op.table), ctx.u32(&op.ids), ctx.f32(&op.out));
+    ids.check("embedding", "ids", table.rows, None)?;
+    let learned = op.positions.map(|p| (ctx.f32(&p.table), ctx.u32(&p.positions)));
+    if let Some((t, p)) = &learned {
+        p.check("embedding", "positions", t.rows, None)?;
+    }
+    let learned = learned.map(|(t, p)| (t, p.0));
+    ctx.pool.run(out.rows.div_ceil(ROWS), &|tile, _| {
+        let k = LookUp { table: &table, ids: ids.0, learned, out: &out, first: tile * ROWS };
+        // SAFETY: the rung is available; operands are checked views, indices lie inside the tables.
+        unsafe { dispatch(ctx.rung, k) }
+    });
+    Ok(())
+}
+
+pub(crate) fn backward(ctx: &Ctx<'_>, op: &EmbeddingBackward) -> Result<(), TensorError> {
+    let (ids, dout, dtable) = (ctx.u32(&op.ids), ctx.f32(&op.dout), ctx.f32(&op.dtable));
+    ids.check("embedding_backward", "ids", dtable.rows, None)?;
+    let learned = op.positions.map(|p| (ctx.f32(&p.table), ctx.u32(&p.positions)));
+    if let Some((t, p)) = &learned {
+        p.check("embedding_backward", "positions", t.rows, None)?;
+    }
+    ctx.pool.run(dout.cols.div_ceil(COLUMNS), &|tile, _| {
+        let first = tile * COLUMNS;
+        // SAFETY: the rung is available; operands are checked views, indices lie inside the tables; tiles are disjoint
+        // ranges of columns.
+        unsafe {
+            dispatch(ctx.rung, Scatter { table: &dtable, ids: ids.0, dout: &dout, first });
+            if let Some((table, positions)) = &learned {
+                dispatch(ctx.rung, Scatter { table, ids: positions.0, dout: &dout, first });
+            }
+        }
+    });
+    Ok(())
+}
 
 pub(crate) fn forward_reference(arena: &Arena, op: &Embedding) -> Result<(), TensorError> {
     let (table, ids, out) = (arena.f32(&op.table), arena.u32(&op.ids), arena.f32(&op.out));

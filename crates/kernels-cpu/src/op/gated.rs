@@ -1,10 +1,78 @@
 //! Gated units `out = f(gate) up`; `dgate = dout up f'(gate)`, `dup = dout f(gate)` (Shazeer 2020).
 //!
 //! Saved for the backward pass: gate and up. Cost: forward two reads and one write, backward three reads, two writes.
+#![allow(unsafe_code)] // rows by address
 
 use super::activation::{derivative, value};
+use super::tiles::{Block, blocks};
 use crate::arena::Arena;
-use bessemer_tensor::op::{Gated, GatedBackward};
+use crate::ctx::Ctx;
+use crate::operand::Mat;
+use crate::simd::math::{activate, activate_with_derivative};
+use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
+use bessemer_tensor::op::{ActivationKind, Gated, GatedBackward};
+
+struct Forward<'a>(ActivationKind, [&'a Mat; 3], Block);
+
+impl Kernel for Forward<'_> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Forward(kind, [gate, up, out], block) = self;
+        for r in block.rows {
+            for c in block.cols.clone().step_by(S::LANES) {
+                let n = S::LANES.min(block.cols.end - c);
+                // SAFETY: columns c .. c + n of row r of all three.
+                unsafe {
+                    let f = activate::<S>(kind, load_part::<S>(gate.row(r).add(c), n));
+                    let y = S::mul(f, load_part::<S>(up.row(r).add(c), n));
+                    store_part::<S>(out.row(r).add(c), y, n);
+                }
+            }
+        }
+    }
+}
+
+struct Backward<'a>(ActivationKind, [&'a Mat; 5], Block);
+
+impl Kernel for Backward<'_> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Backward(kind, [gate, up, dout, dgate, dup], block) = self;
+        for r in block.rows {
+            for c in block.cols.clone().step_by(S::LANES) {
+                let n = S::LANES.min(block.cols.end - c);
+                // SAFETY: columns c .. c + n of row r of all five; everything is read before it is written, so dgate
+                // and dup may be gate and up.
+                unsafe {
+                    let (f, df) = activate_with_derivative::<S>(kind, load_part::<S>(gate.row(r).add(c), n));
+                    let d = load_part::<S>(dout.row(r).add(c), n);
+                    let u = load_part::<S>(up.row(r).add(c), n);
+                    store_part::<S>(dgate.row(r).add(c), S::mul(S::mul(d, u), df), n);
+                    store_part::<S>(dup.row(r).add(c), S::mul(d, f), n);
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn forward(ctx: &Ctx<'_>, op: &Gated) {
+    let (gate, up, out) = (ctx.f32(&op.gate), ctx.f32(&op.up), ctx.f32(&op.out));
+    blocks(ctx, out.rows, out.cols, &|block| {
+        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        unsafe { dispatch(ctx.rung, Forward(op.kind, [&gate, &up, &out], block)) }
+    });
+}
+
+pub(crate) fn backward(ctx: &Ctx<'_>, op: &GatedBackward) {
+    let (gate, up, dout) = (ctx.f32(&op.gate), ctx.f32(&op.up), ctx.f32(&op.dout));
+    let (dgate, dup) = (ctx.f32(&op.dgate), ctx.f32(&op.dup));
+    blocks(ctx, dout.rows, dout.cols, &|block| {
+        // SAFETY: as above.
+        unsafe { dispatch(ctx.rung, Backward(op.kind, [&gate, &up, &dout, &dgate, &dup], block)) }
+    });
+}
 
 pub(crate) fn forward_reference(arena: &Arena, op: &Gated) {
     let (gate, up, out) = (arena.f32(&op.gate), arena.f32(&op.up), arena.f32(&op.out));

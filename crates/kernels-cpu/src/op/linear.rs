@@ -16,7 +16,7 @@ pub(crate) fn forward_workspace(machine: Machine, op: &Linear) -> usize {
     if op.x.rows <= skinny::MAX_ROWS {
         return 0;
     }
-    gemm::workspace(machine, op.x.rows, op.weight.rows, op.x.cols)
+    gemm::workspace(machine, op.x.rows, op.weight.rows, op.x.cols, true)
 }
 
 pub(crate) fn forward(ctx: &Ctx<'_>, op: &Linear) {
@@ -35,7 +35,8 @@ pub(crate) fn forward(ctx: &Ctx<'_>, op: &Linear) {
 }
 
 pub(crate) fn backward_input_workspace(machine: Machine, op: &LinearBackwardInput) -> usize {
-    gemm::workspace(machine, op.dy.rows, op.weight.cols, op.dy.cols)
+    let divisible = !(op.accumulate && op.activation.is_some());
+    gemm::workspace(machine, op.dy.rows, op.weight.cols, op.dy.cols, divisible)
 }
 
 pub(crate) fn backward_input(ctx: &Ctx<'_>, op: &LinearBackwardInput) {
@@ -49,7 +50,7 @@ pub(crate) fn backward_input(ctx: &Ctx<'_>, op: &LinearBackwardInput) {
 }
 
 pub(crate) fn backward_weight_workspace(machine: Machine, op: &LinearBackwardWeight) -> usize {
-    let product = gemm::workspace(machine, op.dy.cols, op.x.cols, op.x.rows);
+    let product = gemm::workspace(machine, op.dy.cols, op.x.cols, op.x.rows, true);
     product.max(op.dbias.map_or(0, |_| column_sums::workspace(op.dy.rows, op.dy.cols)))
 }
 

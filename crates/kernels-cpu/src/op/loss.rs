@@ -4,10 +4,153 @@
 //! Rows whose target is [`IGNORED`] have loss 0 and gradient 0. Logits live only for a chunk of rows at a time. The idea
 //! of making both gradients from the chunk while it is at hand is that of Hsu et al., "Liger Kernel", 2024.
 //! Cost: 2 N D V operations forward, 6 N D V with gradients.
+#![allow(unsafe_code)] // rows by address
 
 use crate::arena::Arena;
+use crate::ctx::{Ctx, Machine, padded};
+use crate::gemm::{self, Epilogue, Factor, Gemm};
+use crate::operand::Mat;
+use crate::simd::math::exp;
+use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::TensorError;
 use bessemer_tensor::op::{IGNORED, LinearCrossEntropy};
+
+/// Logits at a time, about: 32 MiB.
+const LOGITS: usize = 8 << 20;
+/// Rows of a chunk at least, so that packing the weights again for each chunk costs little, and at most.
+const CHUNK_ROWS: (usize, usize) = (256, 2048);
+/// Rows of a tile of the softmax.
+const ROWS: usize = 4;
+
+/// Rows of a chunk: the rows cut evenly, by shape alone.
+fn chunk_rows(rows: usize, vocabulary: usize) -> usize {
+    let most = (LOGITS / vocabulary.max(1)).clamp(CHUNK_ROWS.0, CHUNK_ROWS.1);
+    rows.div_ceil(rows.div_ceil(most).max(1)).max(1)
+}
+
+pub(crate) fn workspace(machine: Machine, op: &LinearCrossEntropy) -> usize {
+    let (d, v) = (op.x.cols, op.weight.rows);
+    let rows = chunk_rows(op.x.rows, v);
+    // The last chunk may be shorter, and a shorter product is cut in another way.
+    let last = match op.x.rows % rows {
+        0 => rows,
+        rest => rest,
+    };
+    let mut products = 0;
+    for rows in [rows, last] {
+        products = products.max(gemm::workspace(machine, rows, v, d, true));
+        if op.backward.is_some() {
+            products = products.max(gemm::workspace(machine, rows, d, v, true));
+            products = products.max(gemm::workspace(machine, v, d, rows, true));
+        }
+    }
+    padded(rows * v) + products
+}
+
+/// Losses of some rows of logits, which become their gradients if asked.
+struct Softmax<'a> {
+    logits: &'a Mat,
+    targets: &'a [u32],
+    /// Losses of the chunk's rows.
+    loss: *mut f32,
+    /// Factor on the gradients.
+    scale: Option<f32>,
+    tile: usize,
+}
+
+impl Kernel for Softmax<'_> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Softmax { logits, targets, loss, scale, tile } = self;
+        let v = logits.cols;
+        for r in tile * ROWS..((tile + 1) * ROWS).min(logits.rows) {
+            let (z, target) = (logits.row(r), targets[r]);
+            // SAFETY: columns c .. c + n of row r, the target (checked to be below V), and the loss of row r.
+            unsafe {
+                if target == IGNORED {
+                    *loss.add(r) = 0.0;
+                    std::ptr::write_bytes(z, 0, v);
+                    continue;
+                }
+                let hit = *z.add(target as usize);
+                let mut top = S::splat(f32::NEG_INFINITY);
+                let mut max = f32::NEG_INFINITY;
+                let whole = v / S::LANES * S::LANES;
+                for c in (0..whole).step_by(S::LANES) {
+                    top = S::max(S::load(z.add(c)), top);
+                }
+                for c in whole..v {
+                    max = if *z.add(c) > max { *z.add(c) } else { max };
+                }
+                let top = S::hmax(top);
+                let max = if top > max { top } else { max };
+                let m = S::splat(max);
+                let mut sum = S::splat(0.0);
+                for c in (0..whole).step_by(S::LANES) {
+                    let p = exp::<S>(S::sub(S::load(z.add(c)), m));
+                    S::store(z.add(c), p);
+                    sum = S::add(sum, p);
+                }
+                let mut total = S::sum(sum);
+                if whole < v {
+                    let n = v - whole;
+                    let p = exp::<S>(S::sub(load_part::<S>(z.add(whole), n), m));
+                    store_part::<S>(z.add(whole), p, n);
+                    for c in whole..v {
+                        total += *z.add(c);
+                    }
+                }
+                *loss.add(r) = total.ln() + (max - hit);
+                if let Some(scale) = scale {
+                    let factor = S::splat(scale / total);
+                    for c in (0..v).step_by(S::LANES) {
+                        let n = S::LANES.min(v - c);
+                        store_part::<S>(z.add(c), S::mul(load_part::<S>(z.add(c), n), factor), n);
+                    }
+                    *z.add(target as usize) -= scale;
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn run(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), TensorError> {
+    let (x, w, loss) = (ctx.f32(&op.x), ctx.f32(&op.weight), ctx.f32(&op.loss));
+    let targets = ctx.u32(&op.targets);
+    targets.check("linear_cross_entropy", "targets", w.rows, Some(IGNORED))?;
+    let rows = chunk_rows(x.rows, w.rows);
+    let logits = ctx.scratch().take(rows * w.rows);
+    for first in (0..x.rows).step_by(rows) {
+        let count = rows.min(x.rows - first);
+        let chunk = |view: &bessemer_tensor::View| ctx.f32(&view.rows(first, count));
+        let x = chunk(&op.x);
+        // SAFETY: the chunk of logits lies in this launch's workspace.
+        let z = unsafe { Mat::new(logits.at(0, count * w.rows), count, w.rows, w.rows) };
+        let product = |k, a, b, out, accumulate| {
+            let epilogue = Epilogue::store(out, accumulate);
+            gemm::run(ctx, &Gemm { k, a, b, epilogue }, rows * w.rows);
+        };
+        product(x.cols, Factor::rows(&x), Factor::rows(&w), z, false);
+        ctx.pool.run(count.div_ceil(ROWS), &|tile, _| {
+            let softmax = Softmax {
+                logits: &z,
+                targets: &targets.0[first..first + count],
+                loss: loss.row(0).wrapping_add(first),
+                scale: op.backward.map(|b| b.scale),
+                tile,
+            };
+            // SAFETY: the rung is available; tiles are disjoint rows of logits and losses.
+            unsafe { dispatch(ctx.rung, softmax) }
+        });
+        if let Some(b) = &op.backward {
+            product(w.rows, Factor::rows(&z), Factor::columns(&w), chunk(&b.dx), false);
+            let accumulate = b.accumulate || first > 0;
+            product(count, Factor::columns(&z), Factor::columns(&x), ctx.f32(&b.dweight), accumulate);
+        }
+    }
+    Ok(())
+}
 
 pub(crate) fn reference(arena: &Arena, op: &LinearCrossEntropy) -> Result<(), TensorError> {
     let (x, w, loss) = (arena.f32(&op.x), arena.f32(&op.weight), arena.f32(&op.loss));

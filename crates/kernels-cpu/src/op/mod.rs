@@ -17,6 +17,7 @@ mod norm;
 mod rope;
 mod skinny;
 mod sum_squares;
+mod tiles;
 
 use crate::Rung;
 use crate::ctx::{Ctx, Machine};
@@ -29,10 +30,28 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         return 0;
     }
     match op {
+        Op::Attention(o) => attention::forward_workspace(machine, &o.shape),
+        Op::AttentionBackward(o) => attention::backward_workspace(machine, &o.shape),
+        Op::AttentionCached(o) => attention_cached::workspace(machine, o),
         Op::Linear(o) => linear::forward_workspace(machine, o),
         Op::LinearBackwardInput(o) => linear::backward_input_workspace(machine, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight_workspace(machine, o),
-        _ => 0,
+        Op::LinearCrossEntropy(o) => loss::workspace(machine, o),
+        Op::NormBackward(o) => norm::backward_workspace(o),
+        Op::Rope(o) => rope::workspace(machine, o),
+        Op::SumSquares(o) => sum_squares::workspace(o),
+        Op::Activation(_)
+        | Op::ActivationBackward(_)
+        | Op::AdamW(_)
+        | Op::Add(_)
+        | Op::Copy(_)
+        | Op::Dropout(_)
+        | Op::Embedding(_)
+        | Op::EmbeddingBackward(_)
+        | Op::Fill(_)
+        | Op::Gated(_)
+        | Op::GatedBackward(_)
+        | Op::Norm(_) => 0,
     }
 }
 
@@ -42,10 +61,28 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         return reference(ctx, op);
     }
     match op {
+        Op::Activation(o) => activation::forward(ctx, o),
+        Op::ActivationBackward(o) => activation::backward(ctx, o),
+        Op::AdamW(o) => adamw::run(ctx, o),
+        Op::Add(o) => add::run(ctx, o),
+        Op::Attention(o) => attention::forward(ctx, o),
+        Op::AttentionBackward(o) => attention::backward(ctx, o),
+        Op::AttentionCached(o) => attention_cached::run(ctx, o),
+        Op::Copy(o) => copy::run(ctx, o),
+        Op::Dropout(o) => dropout::run(ctx, o),
+        Op::Embedding(o) => return embedding::forward(ctx, o),
+        Op::EmbeddingBackward(o) => return embedding::backward(ctx, o),
+        Op::Fill(o) => fill::run(ctx, o),
+        Op::Gated(o) => gated::forward(ctx, o),
+        Op::GatedBackward(o) => gated::backward(ctx, o),
         Op::Linear(o) => linear::forward(ctx, o),
         Op::LinearBackwardInput(o) => linear::backward_input(ctx, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight(ctx, o),
-        _ => return reference(ctx, op),
+        Op::LinearCrossEntropy(o) => return loss::run(ctx, o),
+        Op::Norm(o) => norm::forward(ctx, o),
+        Op::NormBackward(o) => norm::backward(ctx, o),
+        Op::Rope(o) => rope::run(ctx, o),
+        Op::SumSquares(o) => sum_squares::run(ctx, o),
     }
     Ok(())
 }

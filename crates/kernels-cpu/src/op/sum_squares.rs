@@ -1,7 +1,57 @@
 //! `out (+)= sum x^2` with f64 sums in a fixed order. Cost: one read.
+#![allow(unsafe_code)] // rows and f64 partial sums by address
 
+use super::tiles::{Block, block_count, blocks};
 use crate::arena::Arena;
+use crate::ctx::{Ctx, padded};
+use crate::operand::Mat;
+use crate::simd::{Kernel, Simd, dispatch, load_part};
 use bessemer_tensor::op::SumSquares;
+
+struct Squares<'a>(&'a Mat, Block);
+
+impl Kernel for Squares<'_> {
+    type Out = f64;
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> f64 {
+        let Squares(x, block) = self;
+        let mut sum = 0.0;
+        for r in block.rows {
+            for c in block.cols.clone().step_by(S::LANES) {
+                let n = S::LANES.min(block.cols.end - c);
+                // SAFETY: columns c .. c + n of row r.
+                sum = unsafe { S::add_squares_f64(sum, load_part::<S>(x.row(r).add(c), n)) };
+            }
+        }
+        sum
+    }
+}
+
+pub(crate) fn workspace(op: &SumSquares) -> usize {
+    padded(2 * block_count(op.x.rows, op.x.cols))
+}
+
+/// Sums of blocks, then the sum of those in order.
+pub(crate) fn run(ctx: &Ctx<'_>, op: &SumSquares) {
+    let (x, out) = (ctx.f32(&op.x), ctx.f32(&op.out));
+    let count = block_count(x.rows, x.cols);
+    let partials = ctx.scratch().take(2 * count);
+    blocks(ctx, x.rows, x.cols, &|block| {
+        let at = partials.at(2 * block.number, 2).cast::<f64>();
+        // SAFETY: the rung is available; x is a checked view; each block has a place of its own in the workspace,
+        // whose start is aligned to a cache line.
+        unsafe { *at = dispatch(ctx.rung, Squares(&x, block)) };
+    });
+    let mut sum = 0.0f64;
+    for i in 0..count {
+        // SAFETY: a finished partial sum.
+        sum += unsafe { *partials.at(2 * i, 2).cast::<f64>() };
+    }
+    if op.accumulate {
+        sum += f64::from(out.get(0, 0));
+    }
+    out.set(0, 0, sum as f32);
+}
 
 pub(crate) fn reference(arena: &Arena, op: &SumSquares) {
     let (x, out) = (arena.f32(&op.x), arena.f32(&op.out));

@@ -1,7 +1,7 @@
 //! Eight lanes with AVX2 and FMA.
 #![allow(unsafe_code)] // processor intrinsics
 
-use super::{Simd, tile_table};
+use super::{Simd, tiles};
 use std::arch::x86_64::*;
 
 /// AVX2 and FMA.
@@ -23,7 +23,8 @@ unsafe fn mask(n: usize) -> __m256i {
 impl Simd for Avx2 {
     type V = __m256;
     const LANES: usize = 8;
-    const MR: usize = 6;
+
+    tiles!(6, 16, 96, 1 2 3 4 5 6);
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m256 {
@@ -171,18 +172,5 @@ impl Simd for Avx2 {
                 }
             }
         }
-    }
-
-    #[inline(always)]
-    unsafe fn tile(
-        rows: usize,
-        vectors: usize,
-        k: usize,
-        a: *const f32,
-        b: *const f32,
-        c: *mut f32,
-        accumulate: bool,
-    ) {
-        unsafe { tile_table!(Avx2, rows, vectors, (k, a, b, c, accumulate), 1 2 3 4 5 6) }
     }
 }

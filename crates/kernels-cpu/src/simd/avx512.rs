@@ -1,7 +1,7 @@
 //! Sixteen lanes with AVX-512 F, BW, DQ, VL.
 #![allow(unsafe_code)] // processor intrinsics
 
-use super::{Simd, tile_table};
+use super::{Simd, tiles};
 use std::arch::x86_64::*;
 
 /// AVX-512.
@@ -19,7 +19,8 @@ fn mask(n: usize) -> __mmask16 {
 impl Simd for Avx512 {
     type V = __m512;
     const LANES: usize = 16;
-    const MR: usize = 14;
+
+    tiles!(14, 32, 112, 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
@@ -170,21 +171,6 @@ impl Simd for Avx512 {
                     _mm512_mask_storeu_ps(dst.add(k * dst_ld), out_mask, *v);
                 }
             }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn tile(
-        rows: usize,
-        vectors: usize,
-        k: usize,
-        a: *const f32,
-        b: *const f32,
-        c: *mut f32,
-        accumulate: bool,
-    ) {
-        unsafe {
-            tile_table!(Avx512, rows, vectors, (k, a, b, c, accumulate), 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
         }
     }
 }

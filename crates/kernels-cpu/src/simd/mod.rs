@@ -31,6 +31,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     const MR: usize;
     /// Columns of the register tile: two vectors.
     const NR: usize = 2 * Self::LANES;
+    /// Rows and columns of a block of attention scores: a multiple of MR and of LANES.
+    const BLOCK: usize;
 
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn load(p: *const f32) -> Self::V;
@@ -87,6 +89,42 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         c: *mut f32,
         accumulate: bool,
     );
+
+    /// As [`Simd::tile`] for MR rows, but `c` lies in a block whose rows are BLOCK floats apart, and is replaced.
+    unsafe fn tile_to_block(vectors: usize, k: usize, a: *const f32, b: *const f32, c: *mut f32);
+
+    /// As [`Simd::tile`] for MR rows, but `A(m, k) = a[m * BLOCK + k]`: rows of a block.
+    unsafe fn tile_from_rows(
+        vectors: usize,
+        k: usize,
+        a: *const f32,
+        b: *const f32,
+        c: *mut f32,
+        accumulate: bool,
+    );
+
+    /// As [`Simd::tile`] for MR rows, but `A(m, k) = a[k * BLOCK + m]`: columns of a block. `c` is added to.
+    unsafe fn tile_from_columns(vectors: usize, k: usize, a: *const f32, b: *const f32, c: *mut f32);
+}
+
+/// The first `n <= LANES` elements, by a plain load where that is all of them.
+///
+/// # Safety
+/// As [`Simd::load_n`].
+#[inline(always)]
+pub(crate) unsafe fn load_part<S: Simd>(p: *const f32, n: usize) -> S::V {
+    // SAFETY: by contract.
+    unsafe { if n == S::LANES { S::load(p) } else { S::load_n(p, n) } }
+}
+
+/// Writes the first `n <= LANES` elements, by a plain store where that is all of them.
+///
+/// # Safety
+/// As [`Simd::store_n`].
+#[inline(always)]
+pub(crate) unsafe fn store_part<S: Simd>(p: *mut f32, v: S::V, n: usize) {
+    // SAFETY: by contract.
+    unsafe { if n == S::LANES { S::store(p, v) } else { S::store_n(p, v, n) } }
 }
 
 /// A computation that can be compiled for every rung.
@@ -132,19 +170,27 @@ pub(crate) unsafe fn dispatch<K: Kernel>(rung: Rung, kernel: K) -> K::Out {
     }
 }
 
-/// The register tile of a matrix product, in the form that each implementation instantiates for its sizes.
+/// The register tile of a matrix product, in the form that each implementation instantiates for its sizes: M rows, N
+/// vectors of columns, `A(m, k) = a[m * AM + k * AK]`, rows of C that are CM floats apart.
 ///
 /// # Safety
-/// As [`Simd::tile`].
+/// `k` columns of A, `[k][NR]` floats of `b` and M x N vectors of `c`.
 #[inline(always)]
-pub(super) unsafe fn register_tile<S: Simd, const M: usize, const N: usize>(
+pub(super) unsafe fn register_tile<
+    S: Simd,
+    const M: usize,
+    const N: usize,
+    const AM: usize,
+    const AK: usize,
+    const CM: usize,
+>(
     k: usize,
     mut a: *const f32,
     mut b: *const f32,
     c: *mut f32,
     accumulate: bool,
 ) {
-    // SAFETY: the caller vouches for k rows of both panels and for the tile.
+    // SAFETY: by contract.
     unsafe {
         let mut acc = [[S::splat(0.0); N]; M];
         for _ in 0..k {
@@ -153,36 +199,90 @@ pub(super) unsafe fn register_tile<S: Simd, const M: usize, const N: usize>(
                 *bv = S::load(b.add(j * S::LANES));
             }
             for (i, row) in acc.iter_mut().enumerate() {
-                let av = S::splat(*a.add(i));
+                let av = S::splat(*a.add(i * AM));
                 for (x, &bv) in row.iter_mut().zip(&bv) {
                     *x = S::fma(av, bv, *x);
                 }
             }
-            a = a.add(S::MR);
+            a = a.add(AK);
             b = b.add(S::NR);
         }
         for (i, row) in acc.iter().enumerate() {
             for (j, &x) in row.iter().enumerate() {
-                let at = c.add(i * S::NR + j * S::LANES);
+                let at = c.add(i * CM + j * S::LANES);
                 S::store(at, if accumulate { S::add(S::load(at), x) } else { x });
             }
         }
     }
 }
 
-/// Calls the instance of [`register_tile`] for `$rows` rows out of the list.
-macro_rules! tile_table {
-    ($s:ty, $rows:expr, $vectors:expr, $args:tt, $($m:literal)*) => {
-        match ($rows, $vectors) {
-            $(
-                ($m, 2) => $crate::simd::register_tile::<$s, $m, 2> $args,
-                ($m, 1) => $crate::simd::register_tile::<$s, $m, 1> $args,
-            )*
-            _ => unreachable!("a register tile of {} rows and {} vectors", $rows, $vectors),
+/// The register tiles of a rung: `$mr` rows of two vectors of `$nr / 2` lanes, blocks of `$block`, and every number of rows.
+macro_rules! tiles {
+    ($mr:literal, $nr:literal, $block:literal, $($m:literal)*) => {
+        const MR: usize = $mr;
+        const BLOCK: usize = $block;
+
+        #[inline(always)]
+        unsafe fn tile(
+            rows: usize,
+            vectors: usize,
+            k: usize,
+            a: *const f32,
+            b: *const f32,
+            c: *mut f32,
+            accumulate: bool,
+        ) {
+            use $crate::simd::register_tile as t;
+            unsafe {
+                match (rows, vectors) {
+                    $(
+                        ($m, 2) => t::<Self, $m, 2, 1, $mr, $nr>(k, a, b, c, accumulate),
+                        ($m, 1) => t::<Self, $m, 1, 1, $mr, $nr>(k, a, b, c, accumulate),
+                    )*
+                    _ => unreachable!("a register tile of {rows} rows and {vectors} vectors"),
+                }
+            }
+        }
+        #[inline(always)]
+        unsafe fn tile_to_block(vectors: usize, k: usize, a: *const f32, b: *const f32, c: *mut f32) {
+            use $crate::simd::register_tile as t;
+            unsafe {
+                match vectors {
+                    2 => t::<Self, $mr, 2, 1, $mr, $block>(k, a, b, c, false),
+                    _ => t::<Self, $mr, 1, 1, $mr, $block>(k, a, b, c, false),
+                }
+            }
+        }
+        #[inline(always)]
+        unsafe fn tile_from_rows(
+            vectors: usize,
+            k: usize,
+            a: *const f32,
+            b: *const f32,
+            c: *mut f32,
+            accumulate: bool,
+        ) {
+            use $crate::simd::register_tile as t;
+            unsafe {
+                match vectors {
+                    2 => t::<Self, $mr, 2, $block, 1, $nr>(k, a, b, c, accumulate),
+                    _ => t::<Self, $mr, 1, $block, 1, $nr>(k, a, b, c, accumulate),
+                }
+            }
+        }
+        #[inline(always)]
+        unsafe fn tile_from_columns(vectors: usize, k: usize, a: *const f32, b: *const f32, c: *mut f32) {
+            use $crate::simd::register_tile as t;
+            unsafe {
+                match vectors {
+                    2 => t::<Self, $mr, 2, 1, $block, $nr>(k, a, b, c, true),
+                    _ => t::<Self, $mr, 1, 1, $block, $nr>(k, a, b, c, true),
+                }
+            }
         }
     };
 }
-pub(super) use tile_table;
+pub(super) use tiles;
 
 #[cfg(test)]
 mod tests;

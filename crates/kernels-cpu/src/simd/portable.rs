@@ -1,7 +1,7 @@
 //! Four lanes in plain code, which compilers turn into the vectors that every 64-bit target has.
 #![allow(unsafe_code)] // the trait's pointers
 
-use super::{Simd, tile_table};
+use super::{Simd, tiles};
 
 /// Plain code.
 #[derive(Clone, Copy)]
@@ -24,7 +24,8 @@ fn zip(a: V, b: V, f: impl Fn(f32, f32) -> f32) -> V {
 impl Simd for Portable {
     type V = V;
     const LANES: usize = 4;
-    const MR: usize = 6;
+
+    tiles!(6, 8, 96, 1 2 3 4 5 6);
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> V {
@@ -144,18 +145,5 @@ impl Simd for Portable {
                 unsafe { *dst.add(k * dst_ld + r) = if r < nr { *src.add(r * ld + k) } else { 0.0 } };
             }
         }
-    }
-
-    #[inline(always)]
-    unsafe fn tile(
-        rows: usize,
-        vectors: usize,
-        k: usize,
-        a: *const f32,
-        b: *const f32,
-        c: *mut f32,
-        accumulate: bool,
-    ) {
-        unsafe { tile_table!(Portable, rows, vectors, (k, a, b, c, accumulate), 1 2 3 4 5 6) }
     }
 }

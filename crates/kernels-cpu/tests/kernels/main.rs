@@ -1,5 +1,13 @@
 //! Every operator on every rung: against the reference loop over a list of shapes, bit for bit for any number of threads,
-//! and against finite differences.
+//! and its backward pass against finite differences.
 
+mod attention;
+mod backend;
+mod elementwise;
+mod embedding;
+mod gradients;
 mod harness;
 mod linear;
+mod loss;
+mod norm;
+mod optimizer;

@@ -1,0 +1,136 @@
+use crate::harness::{Setup, check};
+use bessemer_tensor::op::{
+    Attention, AttentionBackward, AttentionCached, AttentionShape, DropoutMask, Op, Rope,
+};
+use bessemer_tensor::rng::RngKey;
+use bessemer_tensor::{Backend, Stream};
+
+/// (B, T, H, G, E): one position, less and more than a block, odd head widths, grouped heads, several strips.
+const SHAPES: [(usize, usize, usize, usize, usize); 10] = [
+    (1, 1, 1, 1, 1),
+    (2, 5, 2, 1, 3),
+    (1, 13, 3, 3, 8),
+    (2, 31, 4, 2, 16),
+    (1, 97, 2, 2, 17),
+    (1, 112, 1, 1, 64),
+    (2, 113, 2, 1, 24),
+    (1, 225, 4, 2, 40),
+    (1, 300, 2, 2, 48),
+    (1, 461, 1, 1, 33),
+];
+
+fn mask(on: bool) -> Option<DropoutMask> {
+    on.then(|| DropoutMask { p: 0.3, key: RngKey::new(3, 5, "attention"), first: 7 })
+}
+
+/// Operands are slices of one fused matrix where `fused`, and matrices with gaps otherwise.
+fn forward(s: &mut Setup, i: usize) -> Attention {
+    let (batch, seq, heads, kv_heads, head_dim) = SHAPES[i];
+    let shape =
+        AttentionShape { batch, seq, heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() };
+    let (n, hq, hk) = (batch * seq, heads * head_dim, kv_heads * head_dim);
+    let fused = s.strided(n, hq + 2 * hk, i % 2);
+    Attention {
+        shape,
+        q: fused.columns(0, hq),
+        k: fused.columns(hq, hk),
+        v: fused.columns(hq + hk, hk),
+        out: s.strided(n, hq, i % 3),
+        lse: s.mat(batch * heads, seq),
+        dropout: mask(i % 2 == 1),
+    }
+}
+
+#[test]
+fn forward_agrees_with_the_reference() {
+    for (i, shape) in SHAPES.iter().enumerate() {
+        check(&format!("attention {shape:?}"), 4e-6, &|s| forward(s, i).into());
+    }
+}
+
+#[test]
+fn backward_agrees_with_the_reference() {
+    for (i, shape) in SHAPES.iter().enumerate() {
+        check(&format!("attention backward {shape:?}"), 2e-5, &|s| {
+            let f = forward(s, i);
+            s.launch(&f.into()).unwrap();
+            let (n, hq, hk) = (f.q.rows, f.q.cols, f.k.cols);
+            let dfused = s.strided(n, hq + 2 * hk, 1);
+            AttentionBackward {
+                shape: f.shape,
+                q: f.q,
+                k: f.k,
+                v: f.v,
+                out: f.out,
+                lse: f.lse,
+                dout: s.strided(n, hq, i % 2),
+                dq: dfused.columns(0, hq),
+                dk: dfused.columns(hq, hk),
+                dv: dfused.columns(hq + hk, hk),
+                dropout: f.dropout,
+            }
+            .into()
+        });
+    }
+}
+
+#[test]
+fn decoding_agrees_with_the_reference() {
+    // (B, new, past, capacity, H, G, E): one new position, a few, and a prompt with and without a past.
+    let cases = [
+        (1, 1, 0, 1, 1, 1, 1),
+        (3, 1, 4, 9, 4, 2, 5),
+        (2, 3, 40, 50, 2, 1, 64),
+        (1, 1, 260, 261, 6, 3, 24),
+        (2, 8, 0, 8, 2, 2, 16),
+        (2, 20, 117, 140, 4, 2, 33),
+        (1, 250, 7, 300, 2, 1, 48),
+    ];
+    for (batch, seq, past, capacity, heads, kv_heads, head_dim) in cases {
+        let what = format!("cached attention {seq} new after {past}");
+        check(&what, 4e-6, &|s| {
+            let shape = AttentionShape { batch, seq, heads, kv_heads, head_dim, scale: 0.2 };
+            AttentionCached {
+                shape,
+                past,
+                capacity,
+                q: s.strided(batch * seq, heads * head_dim, 1),
+                k_cache: s.mat(batch * capacity, kv_heads * head_dim),
+                v_cache: s.strided(batch * capacity, kv_heads * head_dim, 2),
+                out: s.mat(batch * seq, heads * head_dim),
+            }
+            .into()
+        });
+    }
+}
+
+#[test]
+fn large_scores_do_not_overflow() {
+    check("attention with scores of some thousands", 2e-3, &|s| {
+        let f = forward(s, 7);
+        Attention { shape: AttentionShape { scale: 100.0, ..f.shape }, dropout: None, ..f }.into()
+    });
+}
+
+#[test]
+fn rotations_agree_with_the_reference_and_undo_each_other() {
+    for (n, heads, e, theta, far) in
+        [(1, 1, 2, 1e4, 0), (5, 3, 6, 1e4, 3), (40, 2, 64, 1e4, 2_000), (33, 4, 34, 5e5, 130_000)]
+    {
+        let positions: Vec<u32> = (0..n).map(|i| (i as u32 * 7919 + far) % (far + n as u32)).collect();
+        for inverse in [false, true] {
+            check(&format!("rope {n} {heads} {e} inverse {inverse}"), 1e-6, &|s| {
+                let x = s.strided(n, heads * e, 3);
+                Rope { x, positions: s.indices(&positions), heads, theta, inverse }.into()
+            });
+        }
+        let mut s = Setup::new(bessemer_kernels_cpu::Rung::detect(), 2);
+        let x = s.mat(n, heads * e);
+        let rope = Rope { x, positions: s.indices(&positions), heads, theta, inverse: false };
+        let before = s.read(x);
+        s.launch(&rope.into()).unwrap();
+        s.backend.launch(Stream(0), &Op::from(Rope { inverse: true, ..rope })).unwrap();
+        let worst = s.read(x).iter().zip(&before).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 2e-6, "{worst}");
+    }
+}

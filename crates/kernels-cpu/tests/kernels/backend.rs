@@ -1,0 +1,100 @@
+use crate::harness::Setup;
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung};
+use bessemer_tensor::op::{Activation, ActivationKind, Add, Copy, Fill, Linear, Op};
+use bessemer_tensor::{Backend, Buffer, BufferSpec, Stream, TensorError};
+use bessemer_units::{Bytes, DType};
+
+#[test]
+fn a_launch_that_needs_more_than_was_reserved_is_refused_by_figures() {
+    let mut s = Setup::new(Rung::detect(), 2);
+    let op: Op = Linear {
+        x: s.mat(64, 64),
+        weight: s.mat(64, 64),
+        bias: None,
+        activation: None,
+        residual: None,
+        out: s.mat(64, 64),
+    }
+    .into();
+    let wanted = s.backend.workspace(&op).unwrap();
+    s.backend.reserve_workspace(Bytes(wanted.0 - 1)).unwrap();
+    match s.backend.launch(Stream(0), &op).unwrap_err() {
+        TensorError::Workspace { op: "linear", wanted: w, reserved } => {
+            assert_eq!((w, reserved), (wanted, Bytes(wanted.0 - 1)));
+        }
+        other => panic!("{other}"),
+    }
+    s.backend.reserve_workspace(wanted).unwrap();
+    s.backend.launch(Stream(0), &op).unwrap();
+}
+
+#[test]
+fn reduced_types_are_refused_where_there_is_no_kernel_and_converted_where_there_is() {
+    let mut b = CpuBackend::new(CpuConfig { threads: 1, pin: false }).unwrap();
+    for dtype in [DType::Bf16, DType::F16] {
+        let x = b.alloc(BufferSpec { class: "test", name: "x", dtype, len: 4 }).unwrap().vector();
+        let y = b.alloc(BufferSpec { class: "test", name: "y", dtype, len: 4 }).unwrap().vector();
+        let wide =
+            b.alloc(BufferSpec { class: "test", name: "w", dtype: DType::F32, len: 4 }).unwrap().vector();
+        let op = Activation { kind: ActivationKind::Relu, x, out: y };
+        assert!(matches!(b.launch(Stream(0), &op.into()), Err(TensorError::DType { .. })));
+        // 1 + 2^-9 is a tie in bf16 (8 bits) that goes to even, and exact in f16 (11 bits).
+        b.write_f32(x, &[1.0, -2.5, 1.001_953_1, 1e30]).unwrap();
+        b.launch(Stream(0), &Copy { src: x, dst: wide }.into()).unwrap();
+        let mut back = [0.0; 4];
+        b.read_f32(wide, &mut back).unwrap();
+        let third = if dtype == DType::F16 { 1.001_953_1 } else { 1.0 };
+        assert_eq!(back[..3], [1.0, -2.5, third]);
+        assert_eq!(back[3].is_infinite(), dtype == DType::F16, "{}", back[3]);
+    }
+    let ids = b.alloc(BufferSpec { class: "test", name: "ids", dtype: DType::U32, len: 4 }).unwrap().vector();
+    assert!(matches!(b.write_f32(ids, &[0.0; 4]), Err(TensorError::DType { .. })));
+    assert!(matches!(
+        b.launch(Stream(0), &Fill { dst: ids, value: 0.0 }.into()),
+        Err(TensorError::DType { .. })
+    ));
+    b.write_u32(ids, &[1, 2, 3, 4]).unwrap();
+}
+
+#[test]
+fn host_copies_follow_rows_and_refuse_wrong_counts() {
+    let mut s = Setup::new(Rung::detect(), 1);
+    let v = s.strided(3, 4, 2);
+    let values: Vec<f32> = (0..12).map(|i| i as f32).collect();
+    s.backend.write_f32(v, &values).unwrap();
+    assert_eq!(s.read(v), values);
+    assert_eq!(s.read(v.columns(1, 2).rows(1, 2)), [5.0, 6.0, 9.0, 10.0]);
+    assert!(s.backend.write_f32(v, &values[..11]).is_err());
+    assert!(s.backend.read_f32(v, &mut [0.0; 13]).is_err());
+    assert!(s.backend.write_u32(v, &[0; 12]).is_err());
+}
+
+#[test]
+fn foreign_and_overflowing_views_are_refused() {
+    let mut s = Setup::new(Rung::detect(), 1);
+    let a = s.mat(2, 2);
+    let foreign = Buffer { id: 99, len: 4, dtype: DType::F32 }.matrix(2, 2);
+    assert!(s.backend.launch(Stream(0), &Add { a, b: foreign, out: a }.into()).is_err());
+    let huge = bessemer_tensor::View { rows: usize::MAX, stride: usize::MAX, ..a };
+    assert!(s.backend.launch(Stream(0), &Fill { dst: huge, value: 0.0 }.into()).is_err());
+}
+
+#[test]
+fn empty_views_are_no_work() {
+    let mut s = Setup::new(Rung::detect(), 2);
+    let a = s.mat(4, 4).rows(0, 0);
+    let b = s.mat(4, 4).rows(0, 0);
+    s.launch(&Add { a, b, out: a }.into()).unwrap();
+    let weight = s.mat(3, 4);
+    let out = s.mat(4, 3).rows(0, 0);
+    s.launch(&Linear { x: a, weight, bias: None, activation: None, residual: None, out }.into()).unwrap();
+}
+
+#[test]
+fn thread_counts_are_as_asked_and_unavailable_rungs_are_refused() {
+    let b = CpuBackend::new(CpuConfig { threads: 3, pin: true }).unwrap();
+    assert_eq!(b.threads(), 3);
+    assert_eq!(b.rung(), Rung::detect());
+    assert!(CpuBackend::new(CpuConfig { threads: 0, pin: false }).unwrap().threads() >= 1);
+    assert!(CpuBackend::new(CpuConfig { threads: 100_000, pin: false }).is_err());
+}

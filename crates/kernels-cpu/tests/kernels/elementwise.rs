@@ -1,0 +1,95 @@
+use crate::harness::{Setup, check, run};
+use bessemer_kernels_cpu::Rung;
+use bessemer_tensor::op::*;
+use bessemer_tensor::rng::RngKey;
+use proptest::prelude::*;
+
+/// Edges of vectors, of rows and of blocks; one row longer than a block.
+const SHAPES: [(usize, usize); 7] = [(1, 1), (3, 7), (5, 16), (17, 33), (64, 257), (1, 40_001), (700, 48)];
+
+const KINDS: [ActivationKind; 4] =
+    [ActivationKind::Relu, ActivationKind::GeluTanh, ActivationKind::GeluErf, ActivationKind::Silu];
+
+fn each(what: &str, tolerance: f32, build: impl Fn(&mut Setup, usize, usize, usize) -> Op) {
+    for (i, (r, c)) in SHAPES.into_iter().enumerate() {
+        check(&format!("{what} {r}x{c}"), tolerance, &|s| build(s, r, c, i % 3));
+    }
+}
+
+#[test]
+fn fill_copy_and_add_agree_with_the_reference() {
+    each("fill", 0.0, |s, r, c, gap| Fill { dst: s.strided(r, c, gap), value: 2.5 }.into());
+    each("copy", 0.0, |s, r, c, gap| Copy { src: s.strided(r, c, 1), dst: s.strided(r, c, gap) }.into());
+    each("add", 0.0, |s, r, c, gap| {
+        Add { a: s.strided(r, c, gap), b: s.strided(r, c, 1), out: s.mat(r, c) }.into()
+    });
+    each("add in place", 0.0, |s, r, c, gap| {
+        let a = s.strided(r, c, gap);
+        Add { a, b: s.strided(r, c, 1), out: a }.into()
+    });
+}
+
+#[test]
+fn activations_agree_with_the_reference() {
+    for kind in KINDS {
+        each(&format!("{kind:?}"), 1e-6, |s, r, c, gap| {
+            Activation { kind, x: s.strided(r, c, gap), out: s.strided(r, c, 1) }.into()
+        });
+        each(&format!("{kind:?} backward"), 2e-6, |s, r, c, gap| {
+            let dout = s.strided(r, c, gap);
+            ActivationBackward { kind, x: s.mat(r, c), dout, dx: if gap == 0 { dout } else { s.mat(r, c) } }
+                .into()
+        });
+    }
+}
+
+#[test]
+fn gated_units_agree_with_the_reference_also_in_place() {
+    for kind in KINDS {
+        each(&format!("gated {kind:?}"), 2e-6, |s, r, c, gap| {
+            Gated { kind, gate: s.strided(r, c, gap), up: s.mat(r, c), out: s.strided(r, c, 1) }.into()
+        });
+        each(&format!("gated {kind:?} backward"), 4e-6, |s, r, c, gap| {
+            let (gate, up) = (s.strided(r, c, gap), s.mat(r, c));
+            let (dgate, dup) = if gap == 0 { (gate, up) } else { (s.mat(r, c), s.strided(r, c, 1)) };
+            GatedBackward { kind, gate, up, dout: s.mat(r, c), dgate, dup }.into()
+        });
+    }
+}
+
+#[test]
+fn dropout_is_the_mask_by_element_number() {
+    for first in [0, 1, 6, 1 << 40] {
+        let mask = DropoutMask { p: 0.4, key: RngKey::new(1, 9, "dropout"), first };
+        each("dropout", 0.0, |s, r, c, gap| {
+            let x = s.strided(r, c, gap);
+            Dropout { x, out: if gap == 1 { x } else { s.mat(r, c) }, mask }.into()
+        });
+    }
+}
+
+#[test]
+fn dropout_keeps_the_mean_and_the_right_share() {
+    let mask = DropoutMask { p: 0.25, key: RngKey::new(4, 0, "share"), first: 0 };
+    let ones = vec![1.0; 40_000];
+    let out = run(Rung::detect(), 2, &|s| {
+        let x = s.values(100, 400, &ones);
+        Dropout { x, out: x, mask }.into()
+    });
+    let kept = out[0].iter().filter(|&&x| x > 0.0).count() as f32 / 40_000.0;
+    let mean = out[0].iter().sum::<f32>() / 40_000.0;
+    assert!((kept - 0.75).abs() < 0.01 && (mean - 1.0).abs() < 0.015, "{kept} {mean}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn any_small_shape_agrees(r in 1usize..40, c in 1usize..70, gap in 0usize..5) {
+        check("gated", 2e-6, &|s| {
+            Gated { kind: ActivationKind::Silu, gate: s.strided(r, c, gap), up: s.mat(r, c), out: s.strided(r, c, gap) }
+                .into()
+        });
+        let mask = DropoutMask { p: 0.5, key: RngKey::new(1, 9, "any"), first: gap as u64 };
+        check("dropout", 0.0, &|s| Dropout { x: s.strided(r, c, gap), out: s.mat(r, c), mask }.into());
+    }
+}

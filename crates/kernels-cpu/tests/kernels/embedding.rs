@@ -1,0 +1,61 @@
+use crate::harness::{Setup, check};
+use bessemer_kernels_cpu::Rung;
+use bessemer_tensor::TensorError;
+use bessemer_tensor::op::{Embedding, EmbeddingBackward, PositionTable};
+
+/// (V, N, D)
+const SHAPES: [(usize, usize, usize); 5] =
+    [(1, 1, 1), (7, 40, 5), (50, 3, 64), (300, 129, 65), (64, 500, 192)];
+
+fn ids(n: usize, below: usize) -> Vec<u32> {
+    (0..n).map(|i| ((i * i * 31 + 7 * i) % below) as u32).collect()
+}
+
+#[test]
+fn look_up_and_its_gradient_agree_with_the_reference() {
+    for (i, (v, n, d)) in SHAPES.into_iter().enumerate() {
+        let table = |s: &mut Setup| {
+            (i % 2 == 1)
+                .then(|| PositionTable { table: s.strided(11, d, 1), positions: s.indices(&ids(n, 11)) })
+        };
+        check(&format!("embedding {v} {n} {d}"), 0.0, &|s| {
+            Embedding {
+                table: s.strided(v, d, i % 3),
+                ids: s.indices(&ids(n, v)),
+                positions: table(s),
+                out: s.strided(n, d, 2),
+            }
+            .into()
+        });
+        check(&format!("embedding backward {v} {n} {d}"), 0.0, &|s| {
+            EmbeddingBackward {
+                ids: s.indices(&ids(n, v)),
+                dout: s.strided(n, d, i % 2),
+                dtable: s.strided(v, d, i % 3),
+                positions: table(s),
+            }
+            .into()
+        });
+    }
+}
+
+#[test]
+fn an_index_past_the_table_is_named_on_every_rung() {
+    for rung in Rung::ALL.into_iter().filter(|r| r.available()) {
+        let mut s = Setup::new(rung, 1);
+        let (table, out) = (s.mat(10, 4), s.mat(3, 4));
+        let ids = s.indices(&[0, 3, 10]);
+        let op = Embedding { table, ids, positions: None, out };
+        match s.launch(&op.into()).unwrap_err() {
+            TensorError::Index { operand: "ids", at: 2, index: 10, len: 10, .. } => {}
+            other => panic!("{other}"),
+        }
+        let good = s.indices(&[0, 3, 9]);
+        let positions = PositionTable { table: s.mat(5, 4), positions: s.indices(&[7, 0, 0]) };
+        let op = EmbeddingBackward { ids: good, dout: out, dtable: table, positions: Some(positions) };
+        match s.launch(&op.into()).unwrap_err() {
+            TensorError::Index { operand: "positions", at: 0, index: 7, len: 5, .. } => {}
+            other => panic!("{other}"),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Backward operators against finite differences of their forward operators.
+//!
+//! For a random direction u of one input and random weights w of the outputs, the derivative of `sum w . out` along u is
+//! estimated by Richardson's extrapolation of central differences, and must equal `u . (backward applied to w)`. The forward
+//! pass is f32, so steps are large (2^-5) and the extrapolation takes off their h^2 error.
+
+use crate::harness::Setup;
+use bessemer_kernels_cpu::Rung;
+use bessemer_tensor::op::*;
+use bessemer_tensor::rng::RngKey;
+use bessemer_tensor::{Backend, Stream, View};
+
+fn noise(name: &str, len: usize) -> Vec<f32> {
+    let mut v = vec![0.0; len];
+    RngKey::new(77, 0, name).fill_normal(0, 1.0, &mut v);
+    v
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+}
+
+/// Holds `gradient`, what the backward pass gave for `input`, against differences of `forward`, which writes `out`.
+fn hold(s: &mut Setup, what: &str, forward: &Op, input: View, out: View, w: &[f32], gradient: View) {
+    let (x, g) = (s.read(input), s.read(gradient));
+    let u = noise(what, x.len());
+    let mut central = |h: f32| {
+        let mut side = |sign: f32| {
+            let moved: Vec<f32> = x.iter().zip(&u).map(|(x, u)| x + sign * h * u).collect();
+            s.backend.write_f32(input, &moved).unwrap();
+            s.launch(forward).unwrap();
+            dot(w, &s.read(out))
+        };
+        (side(1.0) - side(-1.0)) / (2.0 * f64::from(h))
+    };
+    let (coarse, fine) = (central(1.0 / 32.0), central(1.0 / 64.0));
+    let truth = (4.0 * fine - coarse) / 3.0;
+    s.backend.write_f32(input, &x).unwrap();
+    let found = dot(&u, &g);
+    // Against the size of the terms of the sum, because the sum itself may be near 0.
+    let size = dot(&u, &u).sqrt() * dot(&g, &g).sqrt();
+    assert!((found - truth).abs() < 2e-3 * size.max(0.05), "{what}: backward {found}, differences {truth}");
+}
+
+/// The fastest rung and the reference: those between are held against the reference elsewhere.
+fn setups() -> [Setup; 2] {
+    [Setup::new(Rung::Reference, 1), Setup::new(Rung::detect(), 2)]
+}
+
+#[test]
+fn linear() {
+    for mut s in setups() {
+        let (n, i, o) = (9, 7, 11);
+        let x = s.mat(n, i);
+        let (weight, bias, pre) = (s.mat(o, i), s.mat(1, o), s.mat(n, o));
+        let residual = s.mat(n, o);
+        let out = s.mat(n, o);
+        let forward = Op::from(Linear {
+            x,
+            weight,
+            bias: Some(bias),
+            activation: Some((ActivationKind::GeluTanh, pre)),
+            residual: Some(residual),
+            out,
+        });
+        s.launch(&forward).unwrap();
+        let w = noise("w", n * o);
+        let dout = s.values(n, o, &w);
+        let dpre = s.mat(n, o);
+        s.launch(&ActivationBackward { kind: ActivationKind::GeluTanh, x: pre, dout, dx: dpre }.into())
+            .unwrap();
+        let (dx, dweight, dbias) = (s.mat(n, i), s.mat(o, i), s.mat(1, o));
+        s.launch(&LinearBackwardInput { dy: dpre, weight, activation: None, dx, accumulate: false }.into())
+            .unwrap();
+        let back = LinearBackwardWeight { x, dy: dpre, dweight, dbias: Some(dbias), accumulate: false };
+        s.launch(&back.into()).unwrap();
+        hold(&mut s, "linear x", &forward, x, out, &w, dx);
+        hold(&mut s, "linear weight", &forward, weight, out, &w, dweight);
+        hold(&mut s, "linear bias", &forward, bias, out, &w, dbias);
+    }
+}
+
+#[test]
+fn activations_and_gated_units() {
+    for mut s in setups() {
+        for kind in [ActivationKind::GeluTanh, ActivationKind::GeluErf, ActivationKind::Silu] {
+            let (r, c) = (6, 19);
+            let (gate, up, out) = (s.mat(r, c), s.mat(r, c), s.mat(r, c));
+            let w = noise("w", r * c);
+            let dout = s.values(r, c, &w);
+            let (dgate, dup) = (s.mat(r, c), s.mat(r, c));
+            let forward = Op::from(Gated { kind, gate, up, out });
+            s.launch(&GatedBackward { kind, gate, up, dout, dgate, dup }.into()).unwrap();
+            hold(&mut s, &format!("gate {kind:?}"), &forward, gate, out, &w, dgate);
+            hold(&mut s, &format!("up {kind:?}"), &forward, up, out, &w, dup);
+            let forward = Op::from(Activation { kind, x: gate, out });
+            s.launch(&ActivationBackward { kind, x: gate, dout, dx: dgate }.into()).unwrap();
+            hold(&mut s, &format!("activation {kind:?}"), &forward, gate, out, &w, dgate);
+        }
+    }
+}
+
+#[test]
+fn norms() {
+    for mut s in setups() {
+        for kind in [NormKind::Layer, NormKind::Rms] {
+            let (n, d) = (5, 37);
+            let (x, weight, out, rstd) = (s.mat(n, d), s.mat(1, d), s.mat(n, d), s.mat(1, n));
+            let layer = kind == NormKind::Layer;
+            let (bias, mean) = (layer.then(|| s.mat(1, d)), layer.then(|| s.mat(1, n)));
+            let forward = Op::from(Norm { kind, x, weight, bias, out, mean, rstd, eps: 1e-5 });
+            s.launch(&forward).unwrap();
+            let w = noise("w", n * d);
+            let dout = s.values(n, d, &w);
+            let (dx, dweight, dbias) = (s.mat(n, d), s.mat(1, d), layer.then(|| s.mat(1, d)));
+            let back = NormBackward {
+                kind,
+                x,
+                weight,
+                mean,
+                rstd,
+                dout,
+                dx,
+                accumulate_dx: false,
+                dweight,
+                dbias,
+                accumulate: false,
+            };
+            s.launch(&back.into()).unwrap();
+            hold(&mut s, &format!("norm x {kind:?}"), &forward, x, out, &w, dx);
+            hold(&mut s, &format!("norm weight {kind:?}"), &forward, weight, out, &w, dweight);
+            if let (Some(bias), Some(dbias)) = (bias, dbias) {
+                hold(&mut s, "norm bias", &forward, bias, out, &w, dbias);
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_with_grouped_heads_and_dropout() {
+    for mut s in setups() {
+        for dropout in [None, Some(DropoutMask { p: 0.2, key: RngKey::new(1, 2, "a"), first: 0 })] {
+            let shape = AttentionShape { batch: 2, seq: 17, heads: 4, kv_heads: 2, head_dim: 6, scale: 0.3 };
+            let (n, hq, hk) = (34, 24, 12);
+            let (q, k, v) = (s.mat(n, hq), s.mat(n, hk), s.mat(n, hk));
+            let (out, lse) = (s.mat(n, hq), s.mat(8, 17));
+            let forward = Op::from(Attention { shape, q, k, v, out, lse, dropout });
+            s.launch(&forward).unwrap();
+            let w = noise("w", n * hq);
+            let dout = s.values(n, hq, &w);
+            let (dq, dk, dv) = (s.mat(n, hq), s.mat(n, hk), s.mat(n, hk));
+            s.launch(&AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, dropout }.into())
+                .unwrap();
+            for (what, input, gradient) in [("q", q, dq), ("k", k, dk), ("v", v, dv)] {
+                hold(&mut s, &format!("attention {what}"), &forward, input, out, &w, gradient);
+            }
+        }
+    }
+}
+
+#[test]
+fn rotations() {
+    for mut s in setups() {
+        let (n, c) = (4, 24);
+        let x = s.mat(n, c);
+        let (copy, gradient) = (s.mat(n, c), s.mat(n, c));
+        let positions = s.indices(&[0, 5, 1000, 3]);
+        let rope = Rope { x: copy, positions, heads: 3, theta: 1e4, inverse: false };
+        let w = noise("w", n * c);
+        s.backend.write_f32(gradient, &w).unwrap();
+        s.launch(&Rope { x: gradient, inverse: true, ..rope }.into()).unwrap();
+        // The operator works in place: a rotation is linear, so differences are rotations of the direction itself.
+        let (u, g) = (noise("u", n * c), s.read(gradient));
+        s.backend.write_f32(copy, &u).unwrap();
+        s.launch(&rope.into()).unwrap();
+        let (found, truth) = (dot(&u, &g), dot(&w, &s.read(copy)));
+        assert!((found - truth).abs() < 1e-4, "{found} {truth}");
+        let _ = x;
+    }
+}
+
+#[test]
+fn loss() {
+    for mut s in setups() {
+        let (n, d, v) = (13, 8, 29);
+        let (x, weight, loss) = (s.mat(n, d), s.mat(v, d), s.mat(1, n));
+        let ids: Vec<u32> = (0..n).map(|i| if i == 4 { IGNORED } else { (i * 7 % v) as u32 }).collect();
+        let targets = s.indices(&ids);
+        let (dx, dweight) = (s.mat(n, d), s.mat(v, d));
+        let forward = LinearCrossEntropy { x, weight, targets, loss, backward: None };
+        let backward = Some(LossBackward { scale: 0.25, dx, dweight, accumulate: false });
+        s.launch(&LinearCrossEntropy { backward, ..forward }.into()).unwrap();
+        let w = vec![0.25; n];
+        hold(&mut s, "loss x", &forward.into(), x, loss, &w, dx);
+        hold(&mut s, "loss weight", &forward.into(), weight, loss, &w, dweight);
+    }
+}
+
+#[test]
+fn embedding() {
+    for mut s in setups() {
+        let (n, d, v) = (12, 9, 5);
+        let (table, learned, out) = (s.mat(v, d), s.mat(4, d), s.mat(n, d));
+        let ids = s.indices(&(0..n as u32).map(|i| i * i % 5).collect::<Vec<_>>());
+        let positions = s.indices(&(0..n as u32).map(|i| i % 4).collect::<Vec<_>>());
+        let forward = Op::from(Embedding {
+            table,
+            ids,
+            positions: Some(PositionTable { table: learned, positions }),
+            out,
+        });
+        let w = noise("w", n * d);
+        let dout = s.values(n, d, &w);
+        let (dtable, dlearned) = (s.values(v, d, &vec![0.0; v * d]), s.values(4, d, &vec![0.0; 4 * d]));
+        let back = EmbeddingBackward {
+            ids,
+            dout,
+            dtable,
+            positions: Some(PositionTable { table: dlearned, positions }),
+        };
+        s.backend.launch(Stream(0), &back.into()).unwrap();
+        hold(&mut s, "embedding table", &forward, table, out, &w, dtable);
+        hold(&mut s, "embedding positions", &forward, learned, out, &w, dlearned);
+    }
+}

@@ -1,0 +1,94 @@
+use crate::harness::{Setup, check, run};
+use bessemer_kernels_cpu::Rung;
+use bessemer_tensor::TensorError;
+use bessemer_tensor::op::{IGNORED, LinearCrossEntropy, LossBackward};
+
+/// (N, D, V); the last is cut into several chunks.
+const SHAPES: [(usize, usize, usize); 6] =
+    [(1, 1, 1), (3, 5, 7), (17, 16, 33), (40, 24, 130), (65, 9, 1000), (530, 4, 33_000)];
+
+fn targets(n: usize, v: usize) -> Vec<u32> {
+    (0..n).map(|i| if i % 5 == 2 { IGNORED } else { ((i * 131 + 5) % v) as u32 }).collect()
+}
+
+fn op(
+    s: &mut Setup,
+    (n, d, v): (usize, usize, usize),
+    backward: bool,
+    accumulate: bool,
+) -> LinearCrossEntropy {
+    LinearCrossEntropy {
+        x: s.strided(n, d, 1),
+        weight: s.strided(v, d, 2),
+        targets: s.indices(&targets(n, v)),
+        loss: s.mat(1, n),
+        backward: backward.then(|| LossBackward {
+            scale: 0.5,
+            dx: s.strided(n, d, 1),
+            dweight: s.mat(v, d),
+            accumulate,
+        }),
+    }
+}
+
+#[test]
+fn loss_and_gradients_agree_with_the_reference() {
+    for (i, shape) in SHAPES.into_iter().enumerate() {
+        if shape.2 > 30_000 {
+            continue;
+        }
+        check(&format!("loss {shape:?}"), 4e-6, &|s| op(s, shape, false, false).into());
+        let accumulate = i % 2 == 1;
+        check(&format!("loss and gradients {shape:?}"), 1e-5, &|s| op(s, shape, true, accumulate).into());
+    }
+}
+
+#[test]
+fn chunks_of_rows_give_what_the_rows_give_alone() {
+    let (n, d, v) = SHAPES[5];
+    let all = run(Rung::detect(), 2, &|s| op(s, (n, d, v), true, false).into());
+    // The same values in two launches, the second adding to the weight gradient of the first.
+    let halves = {
+        let mut s = Setup::new(Rung::detect(), 2);
+        let whole = op(&mut s, (n, d, v), true, false);
+        let b = whole.backward.unwrap();
+        let half = n / 2 - 3;
+        let all_targets = targets(n, v);
+        for (first, count) in [(0, half), (half, n - half)] {
+            let part = LinearCrossEntropy {
+                x: whole.x.rows(first, count),
+                targets: s.indices(&all_targets[first..first + count]),
+                loss: whole.loss.columns(first, count),
+                backward: Some(LossBackward { dx: b.dx.rows(first, count), accumulate: first > 0, ..b }),
+                ..whole
+            };
+            s.launch(&part.into()).unwrap();
+        }
+        s.all()
+    };
+    for (a, b) in all.iter().flatten().zip(halves.iter().flatten()) {
+        assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{a} {b}");
+    }
+}
+
+#[test]
+fn a_target_past_the_vocabulary_is_named() {
+    for rung in Rung::ALL.into_iter().filter(|r| r.available()) {
+        let mut s = Setup::new(rung, 1);
+        let good = op(&mut s, (3, 5, 7), true, false);
+        let bad = LinearCrossEntropy { targets: s.indices(&[6, IGNORED, 7]), ..good };
+        match s.launch(&bad.into()).unwrap_err() {
+            TensorError::Index { operand: "targets", at: 2, index: 7, len: 7, .. } => {}
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn large_logits_do_not_overflow() {
+    check("loss with logits of some thousands", 1e-3, &|s| {
+        let x: Vec<f32> = (0..6 * 4).map(|i| 300.0 * ((i % 7) as f32 - 3.0)).collect();
+        let o = op(s, (6, 4, 50), true, false);
+        LinearCrossEntropy { x: s.values(6, 4, &x), ..o }.into()
+    });
+}
