@@ -58,19 +58,26 @@ fn child_that_saves() {
     }
 }
 
-fn start(dir: &Path, ack: &Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
+/// A child that does not outlive the test, even a stopped one and even when the test fails.
+struct Saver(Child);
+
+impl Drop for Saver {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(dir: &Path, ack: &Path) -> Saver {
+    let child = Command::new(std::env::current_exe().unwrap())
         .args(["child_that_saves", "--exact", "--nocapture"])
         .env(CHILD_DIR, dir)
         .env(CHILD_ACK, ack)
         .stdout(Stdio::null())
         .stderr(Stdio::inherit())
         .spawn()
-        .unwrap()
-}
-
-fn signal(child: &Child, signal: Signal) {
-    kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
+        .unwrap();
+    Saver(child)
 }
 
 /// The last step whose save has returned, 0 if none.
@@ -105,10 +112,10 @@ fn a_process_killed_at_any_moment_leaves_its_last_save_and_the_next_process_goes
     let (dir, ack) = (tmp.path().join("c"), tmp.path().join("ack"));
     let mut last = 0;
     for i in 0..25 {
-        let mut child = start(&dir, &ack);
+        let child = start(&dir, &ack);
         sleep(Duration::from_millis(10) + jitter(i, 180));
-        signal(&child, Signal::KILL);
-        child.wait().unwrap();
+        // SIGKILL.
+        drop(child);
         last = check(&dir, acknowledged(&ack));
     }
     assert!(last >= 5, "the processes got something done: {last}");
@@ -173,18 +180,19 @@ fn a_power_cut_at_any_moment_loses_no_acknowledged_save() {
     let (dir, ack) = (Path::new(&live).join("c"), tmp.path().join("ack"));
     let (mut cuts, mut last) = (0, 0);
     for i in 0..40 {
-        let mut child = start(&dir, &ack);
+        let child = start(&dir, &ack);
         sleep(Duration::from_millis(30) + jitter(i, 200));
-        signal(&child, Signal::STOP);
+        kill_process(Pid::from_raw(child.0.id() as i32).unwrap(), Signal::STOP).unwrap();
         // ext4 commits its journal every 5 s: sometimes look before, sometimes after.
         sleep(Duration::from_millis([0, 0, 0, 300, 5500][i as usize % 5]));
         fs::write(p("disk/copy"), still_copy(Path::new(&image))).unwrap();
         let acknowledged = acknowledged(&ack);
         assert!(run("mount", &["-o", "loop", &p("disk/copy"), &snap]));
+        mounts.0.push(snap.clone());
         let newest = check(&Path::new(&snap).join("c"), acknowledged);
         assert!(run("umount", &[&snap]));
-        signal(&child, Signal::KILL);
-        child.wait().unwrap();
+        mounts.0.pop();
+        drop(child);
         assert!(newest >= last);
         (cuts, last) = (cuts + 1, acknowledged);
     }

@@ -134,7 +134,7 @@ fn two_saved(disk: SimDisk) -> SimDisk {
 fn a_save_that_fails_anywhere_costs_nothing_and_one_that_succeeds_survives_a_power_cut() {
     let start = two_saved(SimDisk::new());
     let action = |d: &SimDisk| save(d, 30, 3);
-    let states = at_every_operation(&start, 120, action, |disk, acknowledged, context| {
+    let states = at_every_operation(&start, 100, action, |disk, acknowledged, context| {
         let found = newest(disk, context);
         if acknowledged {
             assert_eq!(found, Some((30, 3)), "{context}");
@@ -234,7 +234,7 @@ fn leftovers_are_swept_only_when_the_names_that_replace_them_are_durable() {
         );
         at_every_operation(
             &start,
-            40,
+            15,
             |d| save(d, 30, 3),
             |disk, acknowledged, context| {
                 let found = newest(disk, context);
