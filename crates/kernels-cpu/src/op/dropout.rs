@@ -22,6 +22,7 @@ const SIDE: usize = 16;
 
 /// The Philox 4x32-10 blocks `first .. first + SIDE`, word by word, in a form that compilers turn into vectors.
 #[inline(always)]
+#[allow(clippy::needless_range_loop)] // four arrays walked together: iterators would hide the lanes
 fn philox_blocks(mask: &DropoutMask, first: u64) -> [[u32; SIDE]; 4] {
     let mut c = [[0u32; SIDE]; 4];
     for i in 0..SIDE {

@@ -64,8 +64,8 @@ impl Kernel for Softmax<'_> {
     unsafe fn run<S: Simd>(self) {
         let Softmax { logits, targets, loss, scale, tile } = self;
         let v = logits.cols;
-        for r in tile * ROWS..((tile + 1) * ROWS).min(logits.rows) {
-            let (z, target) = (logits.row(r), targets[r]);
+        for (r, &target) in targets.iter().enumerate().skip(tile * ROWS).take(ROWS) {
+            let z = logits.row(r);
             // SAFETY: columns c .. c + n of row r, the target (checked to be below V), and the loss of row r.
             unsafe {
                 if target == IGNORED {

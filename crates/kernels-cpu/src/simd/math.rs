@@ -70,7 +70,7 @@ unsafe fn normal<S: Simd>(x: S::V) -> (S::V, S::V) {
         0.146_796_02,
         0.220_539_17,
         -0.106_983_36,
-        0.564_514_24,
+        0.564_514_2,
         -0.526_151_66,
         0.491_934_27,
         -0.130_770_88,
@@ -93,7 +93,7 @@ unsafe fn normal<S: Simd>(x: S::V) -> (S::V, S::V) {
 /// Beyond this both GELUs are x or 0 to f32 accuracy; inside, nothing overflows.
 const GELU_FLAT: f32 = 16.0;
 /// 2 sqrt(2/pi): tanh(u) = 2 sigmoid(2u) - 1.
-const GELU_A: f32 = 1.595_769_1;
+const GELU_A: f32 = 1.595_769;
 const GELU_B: f32 = 0.044_715;
 
 #[inline(always)]

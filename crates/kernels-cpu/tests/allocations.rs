@@ -1,0 +1,158 @@
+//! Warm launches allocate nothing: every operator is launched once, then again under a counting allocator.
+#![allow(unsafe_code)] // a global allocator that counts
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test with a backtrace
+
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_tensor::op::*;
+use bessemer_tensor::rng::RngKey;
+use bessemer_tensor::{Backend, BufferSpec, Stream, View};
+use bessemer_units::{Bytes, DType};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+struct Counting;
+
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: hands everything to the system allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(p, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn mat(b: &mut CpuBackend, rows: usize, cols: usize) -> View {
+    b.alloc(BufferSpec { class: "test", name: "x", dtype: DType::F32, len: rows * cols })
+        .unwrap()
+        .matrix(rows, cols)
+}
+
+fn indices(b: &mut CpuBackend, len: usize) -> View {
+    b.alloc(BufferSpec { class: "test", name: "i", dtype: DType::U32, len }).unwrap().vector()
+}
+
+/// One of every operator, with every option that has code of its own.
+fn all(b: &mut CpuBackend) -> Vec<Op> {
+    let (n, d, f, v) = (32, 48, 64, 100);
+    let mut m = |r, c| mat(b, r, c);
+    let (x, y, z, w) = (m(n, d), m(n, d), m(n, d), m(n, d));
+    let (weight, dweight, bias, pre) = (m(f, d), m(f, d), m(1, f), m(n, f));
+    let (wide, out, up) = (m(n, f), m(n, f), m(n, f));
+    let (gain, dgain, mean, rstd) = (m(1, d), m(1, d), m(1, n), m(1, n));
+    let (table, dtable, losses, one) = (m(v, d), m(v, d), m(1, n), m(1, 1));
+    let (lse, row, row_out) = (m(6, 16), m(1, d), m(1, f));
+    let (q1, o1) = (m(2, d), m(2, d));
+    let (ids, positions) = (indices(b, n), indices(b, n));
+    let shape = AttentionShape { batch: 2, seq: 16, heads: 3, kv_heads: 3, head_dim: 16, scale: 0.25 };
+    let new = AttentionShape { seq: 1, ..shape };
+    let kind = ActivationKind::GeluTanh;
+    let mask = DropoutMask { p: 0.1, key: RngKey::new(1, 2, "x"), first: 0 };
+    let layer = NormKind::Layer;
+    vec![
+        Fill { dst: x, value: 0.5 }.into(),
+        Copy { src: x, dst: y }.into(),
+        Add { a: x, b: y, out: z }.into(),
+        Dropout { x, out: z, mask }.into(),
+        Activation { kind, x, out: z }.into(),
+        ActivationBackward { kind, x, dout: y, dx: z }.into(),
+        Gated { kind, gate: wide, up, out }.into(),
+        GatedBackward { kind, gate: wide, up, dout: out, dgate: wide, dup: up }.into(),
+        Linear { x, weight, bias: Some(bias), activation: Some((kind, pre)), residual: None, out }.into(),
+        Linear { x: row, weight, bias: None, activation: None, residual: None, out: row_out }.into(),
+        LinearBackwardInput { dy: out, weight, activation: None, dx: z, accumulate: true }.into(),
+        LinearBackwardWeight { x, dy: out, dweight, dbias: Some(bias), accumulate: true }.into(),
+        Norm { kind: layer, x, weight: gain, bias: None, out: y, mean: Some(mean), rstd, eps: 1e-5 }.into(),
+        NormBackward {
+            kind: layer,
+            x,
+            weight: gain,
+            mean: Some(mean),
+            rstd,
+            dout: y,
+            dx: z,
+            accumulate_dx: true,
+            dweight: dgain,
+            dbias: None,
+            accumulate: true,
+        }
+        .into(),
+        Rope { x, positions, heads: 3, theta: 1e4, inverse: false }.into(),
+        Attention { shape, q: x, k: y, v: z, out: w, lse, dropout: Some(mask) }.into(),
+        AttentionCached { shape: new, past: 3, capacity: 16, q: q1, k_cache: y, v_cache: z, out: o1 }.into(),
+        Embedding { table, ids, positions: Some(PositionTable { table: dtable, positions }), out: x }.into(),
+        EmbeddingBackward { ids, dout: x, dtable, positions: None }.into(),
+        LinearCrossEntropy {
+            x,
+            weight: table,
+            targets: ids,
+            loss: losses,
+            backward: Some(LossBackward { scale: 1.0, dx: y, dweight: dtable, accumulate: false }),
+        }
+        .into(),
+        SumSquares { x, out: one, accumulate: false }.into(),
+        AdamW {
+            param: weight,
+            master: None,
+            grad: dweight,
+            m: pre.rows(0, 0),
+            v: pre.rows(0, 0),
+            lr: 1e-3,
+            beta1: 0.9,
+            beta2: 0.99,
+            eps: 1e-8,
+            weight_decay: 0.0,
+            grad_scale: 1.0,
+            correction1: 1.0,
+            correction2: 1.0,
+        }
+        .into(),
+    ]
+}
+
+fn backward_of_attention(b: &mut CpuBackend) -> Op {
+    let shape = AttentionShape { batch: 2, seq: 16, heads: 3, kv_heads: 1, head_dim: 16, scale: 0.25 };
+    let mut m = |r, c| mat(b, r, c);
+    let (q, out, dout, dq) = (m(32, 48), m(32, 48), m(32, 48), m(32, 48));
+    let (k, v, dk, dv) = (m(32, 16), m(32, 16), m(32, 16), m(32, 16));
+    let lse = m(6, 16);
+    AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, dropout: None }.into()
+}
+
+#[test]
+fn a_warm_launch_allocates_nothing() {
+    for threads in [1, 2] {
+        let mut b = CpuBackend::new(CpuConfig { threads, pin: false }).unwrap();
+        let mut ops = all(&mut b);
+        // AdamW's moments have the shape of its parameter.
+        let (m, v) = (mat(&mut b, 64, 48), mat(&mut b, 64, 48));
+        for op in &mut ops {
+            if let Op::AdamW(o) = op {
+                (o.m, o.v) = (m, v);
+            }
+        }
+        ops.push(backward_of_attention(&mut b));
+        let bytes = ops.iter().map(|o| b.workspace(o).unwrap().0).max().unwrap();
+        b.reserve_workspace(Bytes(bytes)).unwrap();
+        for round in 0..3 {
+            for op in &ops {
+                let before = COUNT.load(Ordering::SeqCst);
+                b.launch(Stream(0), op).unwrap();
+                let made = COUNT.load(Ordering::SeqCst) - before;
+                assert!(
+                    round == 0 || made == 0,
+                    "{} made {made} allocations on {threads} threads",
+                    op.name()
+                );
+            }
+        }
+    }
+}
