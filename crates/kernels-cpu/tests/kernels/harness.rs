@@ -7,13 +7,13 @@ use bessemer_tensor::{Backend, Buffer, BufferSpec, Stream, TensorError, View};
 use bessemer_units::DType;
 
 /// A backend, and the buffers made for one operator.
-pub struct Setup {
-    pub backend: CpuBackend,
+pub(crate) struct Setup {
+    pub(crate) backend: CpuBackend,
     buffers: Vec<Buffer>,
 }
 
 impl Setup {
-    pub fn new(rung: Rung, threads: usize) -> Setup {
+    pub(crate) fn new(rung: Rung, threads: usize) -> Setup {
         let config = CpuConfig { threads, pin: false };
         Setup { backend: CpuBackend::with_rung(config, rung).unwrap(), buffers: Vec::new() }
     }
@@ -24,7 +24,7 @@ impl Setup {
     }
 
     /// A matrix with `gap` elements between rows and `gap` in front, all of them normal values.
-    pub fn strided(&mut self, rows: usize, cols: usize, gap: usize) -> View {
+    pub(crate) fn strided(&mut self, rows: usize, cols: usize, gap: usize) -> View {
         let len = gap + rows * (cols + gap);
         let b = self.buffer(DType::F32, len);
         let mut values = vec![0.0; len];
@@ -35,45 +35,45 @@ impl Setup {
     }
 
     /// A matrix of normal values without gaps.
-    pub fn mat(&mut self, rows: usize, cols: usize) -> View {
+    pub(crate) fn mat(&mut self, rows: usize, cols: usize) -> View {
         self.strided(rows, cols, 0)
     }
 
     /// A matrix of given values.
-    pub fn values(&mut self, rows: usize, cols: usize, values: &[f32]) -> View {
+    pub(crate) fn values(&mut self, rows: usize, cols: usize, values: &[f32]) -> View {
         let v = self.mat(rows, cols);
         self.backend.write_f32(v, values).unwrap();
         v
     }
 
     /// A row of indices.
-    pub fn indices(&mut self, values: &[u32]) -> View {
+    pub(crate) fn indices(&mut self, values: &[u32]) -> View {
         let v = self.buffer(DType::U32, values.len()).vector();
         self.backend.write_u32(v, values).unwrap();
         v
     }
 
     /// Reserves what the operator asks for, and not a byte more, and launches it.
-    pub fn launch(&mut self, op: &Op) -> Result<(), TensorError> {
+    pub(crate) fn launch(&mut self, op: &Op) -> Result<(), TensorError> {
         let bytes = self.backend.workspace(op)?;
         self.backend.reserve_workspace(bytes)?;
         self.backend.launch(Stream(0), op)
     }
 
-    pub fn read(&mut self, view: View) -> Vec<f32> {
+    pub(crate) fn read(&mut self, view: View) -> Vec<f32> {
         let mut values = vec![0.0; view.len()];
         self.backend.read_f32(view, &mut values).unwrap();
         values
     }
 
     /// Every float buffer, gaps included.
-    pub fn all(&mut self) -> Vec<Vec<f32>> {
+    pub(crate) fn all(&mut self) -> Vec<Vec<f32>> {
         self.buffers.clone().into_iter().map(|b| self.read(b.vector())).collect()
     }
 }
 
 /// Every float buffer after the operator.
-pub fn run(rung: Rung, threads: usize, build: &dyn Fn(&mut Setup) -> Op) -> Vec<Vec<f32>> {
+pub(crate) fn run(rung: Rung, threads: usize, build: &dyn Fn(&mut Setup) -> Op) -> Vec<Vec<f32>> {
     let mut s = Setup::new(rung, threads);
     let op = build(&mut s);
     s.launch(&op).unwrap();
@@ -81,13 +81,13 @@ pub fn run(rung: Rung, threads: usize, build: &dyn Fn(&mut Setup) -> Op) -> Vec<
 }
 
 /// The rungs that compute faster than the reference and that this processor has.
-pub fn fast_rungs() -> impl Iterator<Item = Rung> {
+pub(crate) fn fast_rungs() -> impl Iterator<Item = Rung> {
     Rung::ALL.into_iter().filter(|r| *r != Rung::Reference && r.available())
 }
 
 /// Holds every fast rung against the reference, and three thread counts against each other bit for bit. `tolerance` is
 /// absolute for values below one and relative above.
-pub fn check(what: &str, tolerance: f32, build: &dyn Fn(&mut Setup) -> Op) {
+pub(crate) fn check(what: &str, tolerance: f32, build: &dyn Fn(&mut Setup) -> Op) {
     let reference = run(Rung::Reference, 1, build);
     for rung in fast_rungs() {
         let one = run(rung, 1, build);

@@ -9,7 +9,7 @@ fn forward(s: &mut Setup, kind: NormKind, i: usize) -> Norm {
         kind,
         x: s.strided(n, d, i % 3),
         weight: s.mat(1, d),
-        bias: (kind == NormKind::Layer && i % 2 == 0).then(|| s.mat(1, d)),
+        bias: (kind == NormKind::Layer && i.is_multiple_of(2)).then(|| s.mat(1, d)),
         out: s.strided(n, d, (i + 1) % 3),
         mean: (kind == NormKind::Layer).then(|| s.mat(1, n)),
         rstd: s.mat(1, n),
