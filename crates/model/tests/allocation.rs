@@ -11,7 +11,7 @@ use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
-use tiny::{adamw, context, decoder, models, scored, tokens};
+use tiny::{adamw, context, cpu, decoder, models, scored, tokens};
 
 struct Counting;
 
@@ -46,7 +46,8 @@ fn allocations(work: impl FnOnce()) -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed) - before
 }
 
-/// Allocations of two warm rounds of training, scoring and decoding.
+/// Allocations of a warm round of training, scoring and decoding: the least of five, because a thread of the backend
+/// that the system starts late allocates its name in one of them, while a step's own allocations are in each.
 fn warm_rounds(b: &mut dyn Backend, model: &Model) -> u64 {
     let mut d = decoder(b, model, 2, Purpose::Train);
     let mut optimizer = adamw(b, &d, &OptimConfig::default());
@@ -66,10 +67,7 @@ fn warm_rounds(b: &mut dyn Backend, model: &Model) -> u64 {
         d.decode(b, &mut cache, &ids[..2]).unwrap();
     };
     round(0);
-    allocations(|| {
-        round(1);
-        round(2);
-    })
+    (1..=5).map(|step| allocations(|| round(step))).min().unwrap()
 }
 
 #[test]
@@ -78,5 +76,6 @@ fn warm_steps_scoring_and_decoding_allocate_nothing() {
     for (label, model) in models() {
         let model = Model { dropout: 0.1, ..model };
         assert_eq!(warm_rounds(&mut NullBackend::new(), &model), 0, "{label} on the null backend");
+        assert_eq!(warm_rounds(&mut cpu(2), &model), 0, "{label} on the CPU");
     }
 }

@@ -4,6 +4,7 @@
 
 mod tiny;
 
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung};
 use bessemer_model::{Purpose, TokenBatch};
 use bessemer_optim::OptimConfig;
 use safetensors::SafeTensors;
@@ -31,10 +32,14 @@ fn tensor(file: &SafeTensors<'_>, name: &str) -> Vec<f32> {
 #[test]
 fn logits_loss_and_every_gradient_agree_with_transformers() {
     let record = record();
-    for (label, model) in models() {
+    let rungs: Vec<_> = Rung::ALL.into_iter().filter(|r| r.available()).collect();
+    for ((label, model), rung) in
+        models().into_iter().flat_map(|m| rungs.iter().map(move |r| (m.clone(), *r)))
+    {
         let bytes = stored(label);
         let file = SafeTensors::deserialize(&bytes).unwrap();
-        let mut b = cpu(2);
+        let mut b = CpuBackend::with_rung(CpuConfig { threads: 2, pin: false }, rung).unwrap();
+        let (name, label) = (label, format!("{label}, {rung} kernels"));
         let (ids, targets) = batch(0);
         let tokens = TokenBatch { ids: &ids, targets: &targets, positions: None };
 
@@ -49,7 +54,7 @@ fn logits_loss_and_every_gradient_agree_with_transformers() {
         let worst = logits.iter().zip(&gold).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-4 && logits.len() == gold.len(), "{label}: logits differ by {worst}");
 
-        let wanted = record[label]["loss"].as_f64().unwrap();
+        let wanted = record[name]["loss"].as_f64().unwrap();
         let mean = d.loss(&mut b, &tokens, None).unwrap().mean();
         assert!((mean - wanted).abs() < 1e-5 * wanted, "{label}: scored {mean}, wanted {wanted}");
 
@@ -59,15 +64,15 @@ fn logits_loss_and_every_gradient_agree_with_transformers() {
         let found = gradients(&mut b, &d);
         assert_eq!(found.len() + 1, file.len(), "{label}: every gradient is compared");
         for (p, found) in d.params().iter().zip(&found) {
-            let name = &p.spec.name;
-            let gold = tensor(&file, &format!("grad.{name}"));
+            let param = &p.spec.name;
+            let gold = tensor(&file, &format!("grad.{param}"));
             let whole = relative(found, &gold);
-            assert!(whole < 1e-4, "{label} {name}: gradient differs by {whole} of its norm");
+            assert!(whole < 1e-4, "{label} {param}: gradient differs by {whole} of its norm");
             // Element by element, with a floor for elements that are rounding noise (a key's bias has none at all).
             let largest = gold.iter().fold(0f32, |m, g| m.max(g.abs()));
             for (e, (a, b)) in found.iter().zip(&gold).enumerate() {
                 let allowed = 1e-4 * b.abs() + 2e-6 * largest;
-                assert!((a - b).abs() <= allowed, "{label} {name}[{e}]: {a}, wanted {b}");
+                assert!((a - b).abs() <= allowed, "{label} {param}[{e}]: {a}, wanted {b}");
             }
         }
     }
