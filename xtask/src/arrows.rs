@@ -39,7 +39,10 @@ fn table(text: &str) -> BTreeMap<String, Room> {
 }
 
 fn names(cell: &str) -> BTreeSet<String> {
-    cell.split(',').map(|s| s.trim().trim_matches('`').to_string()).filter(|s| !s.is_empty() && s != "–").collect()
+    cell.split(',')
+        .map(|s| s.trim().trim_matches('`').to_string())
+        .filter(|s| !s.is_empty() && s != "–")
+        .collect()
 }
 
 /// Rooms that a manifest depends on, and its outside crates (normal and build dependencies).
@@ -104,7 +107,8 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
             problems.push(format!("ARCHITECTURE.md says that {name} uses {extra}; its manifest does not"));
         }
         for o in outside.iter().filter(|o| !listed.contains(&format!("`{o}`"))) {
-            problems.push(format!("{name} depends on the crate {o}, which has no line in docs/dependencies.md"));
+            problems
+                .push(format!("{name} depends on the crate {o}, which has no line in docs/dependencies.md"));
         }
     }
     problems
@@ -116,7 +120,9 @@ mod tests {
 
     #[test]
     fn the_table_reads_floors_rooms_and_uses() {
-        let t = table("x\n| floor | room | holds | uses |\n|---|---|---|---|\n| 0 words | `units` | q | – |\n| | `b` | r | units |\n| 1 facts | `c` | s | units, b |\n");
+        let t = table(
+            "x\n| floor | room | holds | uses |\n|---|---|---|---|\n| 0 words | `units` | q | – |\n| | `b` | r | units |\n| 1 facts | `c` | s | units, b |\n",
+        );
         assert_eq!(t["units"], Room { floor: 0, may_use: BTreeSet::new() });
         assert_eq!(t["b"].floor, 0);
         assert_eq!(t["c"], Room { floor: 1, may_use: BTreeSet::from(["units".into(), "b".into()]) });

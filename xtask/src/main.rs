@@ -14,7 +14,10 @@ use std::process::ExitCode;
 
 /// Root of the repository.
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives one folder below the root").to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask lives one folder below the root")
+        .to_path_buf()
 }
 
 #[allow(clippy::print_stdout)] // a command-line tool: this is its output

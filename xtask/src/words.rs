@@ -65,11 +65,13 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
         for (number, line) in code.lines().enumerate() {
             let line = line.split("//").next().unwrap_or_default();
             let place = || format!("{shown}:{}", number + 1);
-            if says(line, "unsafe") && !UNSAFE.iter().any(|u| shown.starts_with(u)) {
+            let keyword = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe trait", "unsafe extern"];
+            if keyword.iter().any(|k| line.contains(k)) && !UNSAFE.iter().any(|u| shown.starts_with(u)) {
                 problems.push(format!("{}: unsafe is kept to {}", place(), UNSAFE.join(" and ")));
             }
             for (words, why, rooms) in FORBIDDEN {
-                let applies = if rooms.is_empty() { room != "bessemer" } else { rooms.contains(&room.as_str()) };
+                let applies =
+                    if rooms.is_empty() { room != "bessemer" } else { rooms.contains(&room.as_str()) };
                 if applies && let Some(word) = words.iter().find(|w| says(line, w)) {
                     problems.push(format!("{}: says `{word}`. {why}", place()));
                 }

@@ -64,7 +64,9 @@ impl Console {
     fn bar(&self, name: &str, total: u64) -> ProgressBar {
         let style = if total > 0 { "{msg} [{bar:32}] {percent}% {eta}" } else { "{msg} {spinner} {pos}" };
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(5));
-        bar.set_style(ProgressStyle::with_template(style).expect("the template is a constant").progress_chars("=> "));
+        bar.set_style(
+            ProgressStyle::with_template(style).expect("the template is a constant").progress_chars("=> "),
+        );
         bar.set_message(name.to_owned());
         bar
     }
@@ -87,7 +89,13 @@ impl Observer for Console {
             }
             Record::Model(m) => format!(
                 "model: {}, {} layers x {}, {} heads ({} kv), vocabulary {}, {} parameters",
-                m.name, m.layers, m.width, m.heads, m.kv_heads, m.vocab_size, Tokens(m.parameters)
+                m.name,
+                m.layers,
+                m.width,
+                m.heads,
+                m.kv_heads,
+                m.vocab_size,
+                Tokens(m.parameters)
             ),
             Record::Run(r) => match terminal::mfu_legend(r) {
                 Some(legend) => legend,

@@ -27,7 +27,9 @@ pub(crate) fn available_memory() -> Bytes {
 /// "AMD EPYC" or whatever the system calls its processor.
 pub(crate) fn processor() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':').map(|x| x.1.trim().to_owned()));
+    let name = info
+        .lines()
+        .find_map(|l| l.strip_prefix("model name")?.split_once(':').map(|x| x.1.trim().to_owned()));
     name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 

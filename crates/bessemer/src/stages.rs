@@ -112,8 +112,8 @@ impl Stages<'_> {
         }
         trainer.feed_batch(&batch, self.threads);
         let bytes = trainer.bytes_seen();
-        let tokenizer =
-            trainer.finish(|p| console.progress("tokenizer: merging", p.vocabulary as u64, p.wanted as u64))?;
+        let tokenizer = trainer
+            .finish(|p| console.progress("tokenizer: merging", p.vocabulary as u64, p.wanted as u64))?;
         tokenizer.save(&path)?;
         self.mark("tokenizer", &made_from)?;
         let seconds = begun.elapsed().as_secs_f64();
@@ -145,11 +145,20 @@ impl Stages<'_> {
     ) -> Result<(), Failure> {
         let begun = Instant::now();
         let made = self.with_context(console, "shards", |context| {
-            bessemer_corpus::tokenize_to_shards(corpus, tokenizer, &self.dir.shards(), DEFAULT_FILE_BYTES, context)
+            bessemer_corpus::tokenize_to_shards(
+                corpus,
+                tokenizer,
+                &self.dir.shards(),
+                DEFAULT_FILE_BYTES,
+                context,
+            )
         })?;
         let seconds = begun.elapsed().as_secs_f64();
-        let sizes: Vec<String> =
-            made.splits.iter().map(|(split, s)| format!("{} {} tokens", split.name(), Tokens(s.tokens))).collect();
+        let sizes: Vec<String> = made
+            .splits
+            .iter()
+            .map(|(split, s)| format!("{} {} tokens", split.name(), Tokens(s.tokens)))
+            .collect();
         console.say(&format!("shards: {}; {}", sizes.join(", "), how_long(made.reused, seconds)));
         if made.reused {
             return Ok(());
@@ -180,7 +189,9 @@ impl Stages<'_> {
         let result = stage(&BuildContext {
             threads: self.threads,
             memory_budget: CORPUS_MEMORY,
-            progress: &|p| shared.borrow_mut().progress(&format!("{what}: {}", p.stage), p.bytes, p.total_bytes),
+            progress: &|p| {
+                shared.borrow_mut().progress(&format!("{what}: {}", p.stage), p.bytes, p.total_bytes)
+            },
             stop: self.stop,
         });
         if result.is_err() {
@@ -219,7 +230,11 @@ impl Stages<'_> {
 fn corpus_record(s: &CorpusSummary) -> runlog::Corpus {
     let dropped = |list: &BTreeMap<String, bessemer_corpus::Count>| {
         list.iter()
-            .map(|(reason, c)| runlog::Dropped { reason: reason.clone(), documents: c.documents, bytes: c.bytes })
+            .map(|(reason, c)| runlog::Dropped {
+                reason: reason.clone(),
+                documents: c.documents,
+                bytes: c.bytes,
+            })
             .collect()
     };
     let split = |value: fn(&bessemer_corpus::SplitSummary) -> u64| {

@@ -1,8 +1,8 @@
-//! Reading with a limit and writing without half-written files.
+//! Reading with a limit, writing whole files.
 
 use crate::error::{Result, TokenizerError};
 use std::fs::File;
-use std::io::{Error, Read, Write};
+use std::io::{Error, Read};
 use std::path::Path;
 
 /// Largest tokenizer.json that is read: 512 MiB, some twenty times the largest published ones.
@@ -33,25 +33,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Writes a temporary file beside `path`, makes it durable, then renames it into place.
-pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.partial", std::process::id()));
-    let temporary = directory.join(name);
-    let write = || {
-        let mut file = File::create(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)?;
-        File::open(directory)?.sync_all()
-    };
-    write().map_err(|source| {
-        // Nothing more can be done if the removal fails as well; the first error is the one to report.
-        let _ = std::fs::remove_file(&temporary);
-        failed("write", path)(source)
-    })
+/// Writes `path` whole or not at all.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    bessemer_durable::write(path, bytes).map_err(failed("write", path))
 }

@@ -3,12 +3,13 @@
 use crate::TrainError;
 use crate::observer::Observer;
 use crate::trainer::TrainerInput;
-use bessemer_eval::generate::{CachedDecoder, generate};
+use bessemer_eval::baseline::ngram_baseline;
+use bessemer_eval::generate::{CachedDecoder, generate_text};
 use bessemer_eval::score::{DecoderLosses, score};
-use bessemer_eval::{EvalConfig, Utf8Stream};
-use bessemer_loader::EvaluationWindows;
+use bessemer_eval::{EvalConfig, EvalError};
+use bessemer_loader::{EvaluationWindows, Loader};
 use bessemer_model::{Cache, Decoder};
-use bessemer_runlog::{Eval, Record, Sample, Warning};
+use bessemer_runlog::{Baseline, Eval, Record, Sample, Warning};
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::Tokenizer;
 use std::ops::ControlFlow;
@@ -100,37 +101,65 @@ impl Evaluator {
         settings.sampling.seed ^= self.seed;
         let mut records = Vec::new();
         for prompt in &self.config.samples.prompts {
-            let ids = match prompt_tokens(&self.tokenizer, prompt) {
-                Ok(ids) => ids,
-                Err(message) => {
-                    records.push(Warning { step: Some(step), topic: "samples".into(), message }.into());
-                    continue;
-                }
-            };
             for number in 0..self.config.samples.per_prompt {
-                let (mut text, mut bytes) = (String::new(), Utf8Stream::default());
                 let mut model = CachedDecoder::new(decoder, backend, cache)?;
-                generate(&mut model, &ids, self.tokenizer.end_of_text(), &settings, number, &mut |token| {
-                    bytes.push(self.tokenizer.token_bytes(token).unwrap_or_default(), &mut text);
-                    ControlFlow::Continue(())
-                })?;
-                bytes.finish(&mut text);
+                let written =
+                    generate_text(&mut model, &self.tokenizer, prompt, &settings, number, &mut |_| {
+                        ControlFlow::Continue(())
+                    });
+                let text = match written {
+                    Ok(written) => written.text,
+                    // A prompt that this tokenizer cannot express is no reason to end a run.
+                    Err(e @ (EvalError::Tokenizer(_) | EvalError::PromptTooLong { .. })) => {
+                        let message = format!("no sample of prompt {prompt:?}: {e}");
+                        records.push(Warning { step: Some(step), topic: "samples".into(), message }.into());
+                        break;
+                    }
+                    Err(e) => return Err(e.into()),
+                };
                 let temperature = Some(settings.sampling.temperature);
                 records.push(Sample { step, prompt: prompt.clone(), text, temperature }.into());
             }
         }
         Ok(records)
     }
-}
 
-/// Tokens that a text begins with: the end of the document before it, if the tokenizer has one, then the prompt.
-///
-/// # Errors
-/// A sentence, if the tokenizer cannot express the prompt, or there is nothing to begin with.
-pub fn prompt_tokens(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<u32>, String> {
-    let mut ids: Vec<u32> = tokenizer.end_of_text().into_iter().collect();
-    // A tokenizer without an end of text needs some first token; a new line begins a text most naturally.
-    let prompt = if ids.is_empty() && prompt.is_empty() { "\n" } else { prompt };
-    ids.extend(tokenizer.encode(prompt.as_bytes()).map_err(|e| format!("prompt {prompt:?}: {e}"))?);
-    Ok(ids)
+    /// Fits the n-gram baseline on exactly the text of the first `samples` samples and scores it on the validation split.
+    pub(crate) fn baseline(
+        &self,
+        loader: &Loader,
+        samples: u64,
+        threads: usize,
+        observer: &mut dyn Observer,
+    ) -> Result<Option<Record>, TrainError> {
+        let Some(windows) = self.windows.as_ref().filter(|_| self.config.ngram.enabled && samples > 0) else {
+            return Ok(None);
+        };
+        // Later epochs bring no text that the first has not, but for its cut-off ends: two epochs cover those as well.
+        let length = loader.seq_len() as u64 + 1;
+        let seen = (0..samples.min(2 * loader.samples_per_epoch())).map(|k| {
+            let start = loader.sample(k).token;
+            start..start + length
+        });
+        let begun = Instant::now();
+        let validation = windows.shards();
+        let report = ngram_baseline(
+            loader.shards(),
+            seen,
+            validation,
+            &self.tokenizer,
+            &self.config.ngram,
+            threads,
+            &mut |done, total| observer.progress("n-gram baseline", done, total),
+        )?;
+        let record = Baseline {
+            name: format!("byte {}-gram, modified Kneser-Ney", report.order),
+            split: validation.split().into(),
+            bits_per_byte: report.score.bits_per_byte,
+            bytes_fitted: report.bytes_fitted,
+            bytes_scored: report.score.bytes,
+            seconds: Some(begun.elapsed().as_secs_f64()),
+        };
+        Ok(Some(record.into()))
+    }
 }

@@ -8,7 +8,6 @@
 //! function of (seed, step, name, element), so a run that was killed and goes on has the same bits as one that never
 //! stopped.
 
-mod baseline;
 mod error;
 mod evaluation;
 mod memory;
@@ -16,9 +15,7 @@ mod observer;
 mod state;
 mod trainer;
 
-pub use baseline::{SeenText, ngram_baseline};
 pub use error::TrainError;
-pub use evaluation::prompt_tokens;
 pub use memory::MemoryPlan;
 pub use observer::{Observer, Silent};
 pub use state::{RunIdentity, TrainState};

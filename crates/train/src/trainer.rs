@@ -1,6 +1,5 @@
 //! The loop: batches in, parameters and records out.
 
-use crate::baseline::{SeenText, ngram_baseline};
 use crate::evaluation::Evaluator;
 use crate::memory::optim_params;
 use crate::observer::Observer;
@@ -309,24 +308,24 @@ impl Trainer {
         if config.samples.at_end {
             self.samples(observer)?;
         }
-        match self.input.validation.clone() {
-            Some(validation) if config.ngram.enabled => {
-                let seen = SeenText::new(&self.loader, self.state.loader.samples);
-                let (train, tokenizer) = (&self.input.train, &self.input.tokenizer);
-                let record =
-                    ngram_baseline(train, &seen, &validation, tokenizer, &config.ngram, threads, observer)?;
-                self.append(record.into(), observer)
-            }
-            _ => Ok(()),
-        }
+        let samples = self.state.loader.samples;
+        let record = self.evaluator.baseline(&self.loader, samples, threads, observer)?;
+        record.map_or(Ok(()), |r| self.append(r, observer))
     }
 
     /// Records how this session ended.
     ///
     /// # Errors
     /// If the log cannot be written.
-    pub fn end(&mut self, reason: EndReason, message: Option<String>, seconds: f64) -> Result<(), TrainError> {
-        self.log.append(&End { step: self.state.step, tokens: self.state.tokens, reason, message, seconds }.into())?;
+    pub fn end(
+        &mut self,
+        reason: EndReason,
+        message: Option<String>,
+        seconds: f64,
+    ) -> Result<(), TrainError> {
+        self.log.append(
+            &End { step: self.state.step, tokens: self.state.tokens, reason, message, seconds }.into(),
+        )?;
         Ok(self.log.sync()?)
     }
 

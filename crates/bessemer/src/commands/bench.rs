@@ -20,7 +20,8 @@ pub(crate) fn run(command: &BenchCommand, as_json: bool, console: &mut Console) 
         0 => bessemer_arch::named(model).map_or(0, |m| m.vocab_size),
         v => *v,
     };
-    let model = ModelConfig { architecture: model.clone(), ..ModelConfig::default() }.resolve(Some(vocab_size))?;
+    let model =
+        ModelConfig { architecture: model.clone(), ..ModelConfig::default() }.resolve(Some(vocab_size))?;
     let shape = Shape { sequences: *batch, seq: *seq, purpose: Purpose::Train };
     let optim = OptimConfig { lr: 3e-4, beta2: 0.95, ..OptimConfig::default() };
     MemoryPlan::new(&model, shape, &optim)?.fits(machine::available_memory())?;
@@ -32,7 +33,12 @@ pub(crate) fn run(command: &BenchCommand, as_json: bool, console: &mut Console) 
         .params()
         .iter()
         .filter_map(|p| {
-            Some(OptimParam { name: p.spec.name.clone(), value: p.value, grad: p.grad?, decays: p.spec.decays() })
+            Some(OptimParam {
+                name: p.spec.name.clone(),
+                value: p.value,
+                grad: p.grad?,
+                decays: p.spec.decays(),
+            })
         })
         .collect();
     let mut adamw = AdamW::new(&mut backend, &params, &optim)?;

@@ -25,7 +25,8 @@ pub(crate) fn run(command: &CheckpointCommand, as_json: bool, console: &mut Cons
             let store = Store::open(RunDir::new(run).checkpoints());
             let done = store.gc(&Retention { keep_last: *keep_last as u64, keep_every: None })?;
             Ok(print(&match as_json {
-                true => json!({ "removed": done.removed, "kept": done.kept, "freed_bytes": done.freed }).to_string(),
+                true => json!({ "removed": done.removed, "kept": done.kept, "freed_bytes": done.freed })
+                    .to_string(),
                 false => format!(
                     "removed {} checkpoints ({}), kept {}",
                     done.removed.len(),
@@ -97,11 +98,17 @@ fn verify(args: &RunArgs, as_json: bool, console: &mut Console) -> Result<(), Fa
     let scan = store.scan()?;
     let paths = match args.step {
         Some(step) => vec![store.path(step)],
-        None => scan.complete.iter().map(|c| c.path.clone()).chain(scan.damaged.iter().map(|d| d.path.clone())).collect(),
+        None => scan
+            .complete
+            .iter()
+            .map(|c| c.path.clone())
+            .chain(scan.damaged.iter().map(|d| d.path.clone()))
+            .collect(),
     };
     let mut damaged = 0;
     for path in &paths {
-        let result = bessemer_checkpoint::verify(path, &mut |done, total| console.progress("verifying", done, total));
+        let result =
+            bessemer_checkpoint::verify(path, &mut |done, total| console.progress("verifying", done, total));
         let text = match (&result, as_json) {
             (Ok(_), false) => format!("intact   {}", path.display()),
             (Err(e), false) => format!("damaged  {}: {e}", path.display()),

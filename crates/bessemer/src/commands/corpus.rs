@@ -44,7 +44,8 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
                     (Some(reason), None) => reason.clone(),
                     _ => "kept".into(),
                 };
-                let head: String = row.head.chars().map(|c| if c.is_control() { ' ' } else { c }).take(160).collect();
+                let head: String =
+                    row.head.chars().map(|c| if c.is_control() { ' ' } else { c }).take(160).collect();
                 print(&format!("{}  {}  {why}\n    {}", row.id, Bytes(row.bytes), head.trim()))?;
             }
             if !as_json && rows.next().is_some() {
@@ -59,7 +60,8 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
                 return Ok(print(&serde_json::to_string_pretty(s)?)?);
             }
             let mut text = String::new();
-            let count = |c: bessemer_corpus::Count| format!("{:>9} documents  {:>9}", c.documents, Bytes(c.bytes));
+            let count =
+                |c: bessemer_corpus::Count| format!("{:>9} documents  {:>9}", c.documents, Bytes(c.bytes));
             let _ = writeln!(text, "source      {}", s.source);
             let _ = writeln!(text, "read        {}", count(s.read));
             let _ = writeln!(text, "kept        {}", count(s.kept));

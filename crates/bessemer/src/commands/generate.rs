@@ -4,11 +4,9 @@ use crate::cli::GenerateArgs;
 use crate::commands::saved_model::SavedModel;
 use crate::console::print;
 use crate::failure::Failure;
-use bessemer_eval::Utf8Stream;
-use bessemer_eval::generate::{CachedDecoder, ContextLimit, GenerateConfig, generate};
+use bessemer_eval::generate::{CachedDecoder, ContextLimit, GenerateConfig, generate_text};
 use bessemer_eval::sampling::SamplingConfig;
 use bessemer_model::Cache;
-use bessemer_train::prompt_tokens;
 use serde_json::json;
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -16,7 +14,6 @@ use std::time::Instant;
 
 pub(crate) fn run(args: &GenerateArgs, as_json: bool) -> Result<(), Failure> {
     let saved = SavedModel::open(&args.run)?;
-    let ids = prompt_tokens(&saved.tokenizer, &args.prompt).map_err(Failure::new)?;
     let (mut backend, decoder) = saved.decoder((1, 1), args.threads)?;
     let mut cache = Cache::new(&mut backend, &decoder, 1, saved.model().context)?;
     let config = GenerateConfig {
@@ -32,39 +29,36 @@ pub(crate) fn run(args: &GenerateArgs, as_json: bool) -> Result<(), Failure> {
     };
     for sample in 0..args.samples {
         let begun = Instant::now();
-        let (mut text, mut bytes) = (String::new(), Utf8Stream::default());
         let mut out = std::io::stdout().lock();
         if !as_json {
             out.write_all(args.prompt.as_bytes())?;
         }
         let mut closed = None;
         let mut model = CachedDecoder::new(&decoder, &mut backend, &mut cache)?;
-        let generated = generate(&mut model, &ids, saved.tokenizer.end_of_text(), &config, sample, &mut |token| {
-            let from = text.len();
-            bytes.push(saved.tokenizer.token_bytes(token).unwrap_or_default(), &mut text);
-            if !as_json && let Err(e) = out.write_all(&text.as_bytes()[from..]).and_then(|()| out.flush()) {
-                closed = Some(e);
-                return ControlFlow::Break(());
-            }
-            ControlFlow::Continue(())
-        })?;
+        let written =
+            generate_text(&mut model, &saved.tokenizer, &args.prompt, &config, sample, &mut |text| {
+                if !as_json && let Err(e) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+                    closed = Some(e);
+                    return ControlFlow::Break(());
+                }
+                ControlFlow::Continue(())
+            })?;
+        drop(out);
         if let Some(e) = closed {
             return Err(e.into());
         }
-        let from = text.len();
-        bytes.finish(&mut text);
-        drop(out);
-        if as_json {
-            print(&serde_json::to_string(&json!({
+        let text = match as_json {
+            false => "\n".to_owned(),
+            true => json!({
                 "prompt": args.prompt,
-                "text": text,
-                "tokens": generated.tokens,
-                "finish": generated.finish,
-                "tokens_per_s": generated.tokens.len() as f64 / begun.elapsed().as_secs_f64(),
-            }))?)?;
-        } else {
-            print(&format!("{}\n", &text[from..]))?;
-        }
+                "text": written.text,
+                "tokens": written.generated.tokens,
+                "finish": written.generated.finish,
+                "tokens_per_s": written.generated.tokens.len() as f64 / begun.elapsed().as_secs_f64(),
+            })
+            .to_string(),
+        };
+        print(&text)?;
     }
     Ok(())
 }

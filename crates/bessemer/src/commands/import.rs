@@ -30,7 +30,8 @@ pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), 
     let tokenizer = match tokenizer_file.exists() {
         true => Some(Tokenizer::load(&tokenizer_file)?),
         false => {
-            console.say("note: no tokenizer.json there; put one into the run directory to evaluate or generate");
+            console
+                .say("note: no tokenizer.json there; put one into the run directory to evaluate or generate");
             None
         }
     };
@@ -41,7 +42,12 @@ pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), 
         tokens: 0,
         seconds: 0.0,
         loader: LoaderState { seq_len: architecture.context as u64, ..LoaderState::default() },
-        identity: RunIdentity { model: architecture.clone(), tokenizer: fingerprint.clone(), seed: 0, sequences_per_step: 0 },
+        identity: RunIdentity {
+            model: architecture.clone(),
+            tokenizer: fingerprint.clone(),
+            seed: 0,
+            sequences_per_step: 0,
+        },
     };
     fs::create_dir_all(dir.root())?;
     if let Some(tokenizer) = &tokenizer {

@@ -35,8 +35,9 @@ impl Session {
     pub(crate) fn open(args: &RecipeArgs) -> Result<Session, Failure> {
         let recipe = load_recipe(&args.recipe, &args.sets)?.value;
         let dir = RunDir::new(recipe.run.directory());
-        fs::create_dir_all(dir.root())
-            .map_err(|e| Failure::new(format!("cannot create run directory {}: {e}", dir.root().display())))?;
+        fs::create_dir_all(dir.root()).map_err(|e| {
+            Failure::new(format!("cannot create run directory {}: {e}", dir.root().display()))
+        })?;
         let lock = File::create(dir.root().join(".lock"))?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -66,8 +67,7 @@ impl Session {
         &mut self,
         work: impl FnOnce(&Stages<'_>, &mut RunLog) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let stages =
-            Stages { recipe: &self.recipe, dir: &self.dir, threads: self.threads, stop: &self.stop };
+        let stages = Stages { recipe: &self.recipe, dir: &self.dir, threads: self.threads, stop: &self.stop };
         let mut log = RunLog::open(self.dir.root())?;
         work(&stages, &mut log)
     }
@@ -129,10 +129,10 @@ impl Session {
         let missing = |what: &str, e: &dyn std::fmt::Display| {
             Failure::new(format!("{what}: {e}; `bessemer run RECIPE` makes corpus, tokenizer and shards"))
         };
-        let tokenizer =
-            Tokenizer::load(&self.dir.tokenizer()).map_err(|e| missing("the run has no usable tokenizer", &e))?;
-        let train =
-            ShardSet::open(self.dir.shards(), "train").map_err(|e| missing("the run has no usable shards", &e))?;
+        let tokenizer = Tokenizer::load(&self.dir.tokenizer())
+            .map_err(|e| missing("the run has no usable tokenizer", &e))?;
+        let train = ShardSet::open(self.dir.shards(), "train")
+            .map_err(|e| missing("the run has no usable shards", &e))?;
         let validation = match self.dir.shards().join("validation").is_dir() {
             true => Some(Arc::new(ShardSet::open(self.dir.shards(), "validation")?)),
             false => None,
@@ -179,7 +179,10 @@ pub(crate) fn train(args: &RecipeArgs, console: &mut Console) -> Result<(), Fail
 
 fn finish(mut session: Session, console: &mut Console) -> Result<(), Failure> {
     if session.stop.load(Ordering::Relaxed) {
-        return Err(Failure { code: code::CONTINUE, message: "stopped; run the same command to go on".into() });
+        return Err(Failure {
+            code: code::CONTINUE,
+            message: "stopped; run the same command to go on".into(),
+        });
     }
     let trained = session.train(console);
     // A stopped run has a report too; a report that cannot be written must not hide why training failed.

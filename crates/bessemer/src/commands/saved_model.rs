@@ -47,7 +47,11 @@ impl SavedModel {
     }
 
     /// The parameters on a CPU backend, for scoring and generating.
-    pub(crate) fn decoder(&self, shape: (usize, usize), threads: usize) -> Result<(CpuBackend, Decoder), Failure> {
+    pub(crate) fn decoder(
+        &self,
+        shape: (usize, usize),
+        threads: usize,
+    ) -> Result<(CpuBackend, Decoder), Failure> {
         let mut backend = CpuBackend::new(CpuConfig { threads, pin: false })?;
         let shape = Shape { sequences: shape.0, seq: shape.1, purpose: Purpose::Score };
         MemoryPlan::new(self.model(), shape, &bessemer_optim::OptimConfig::default())?

@@ -27,12 +27,22 @@ pub(crate) fn run(command: &TokenizerCommand, as_json: bool, console: &mut Conso
             Ok(print(&text)?)
         }
         TokenizerCommand::Decode { tokenizer, file } => {
-            let text = String::from_utf8(input(file.as_deref())?)
-                .map_err(|e| Failure::new(format!("token ids: wanted decimal numbers, found bytes that are not text ({e})")))?;
+            let text = String::from_utf8(input(file.as_deref())?).map_err(|e| {
+                Failure::new(format!(
+                    "token ids: wanted decimal numbers, found bytes that are not text ({e})"
+                ))
+            })?;
             let mut ids = Vec::new();
-            for (number, word) in text.split(|c: char| c.is_whitespace() || "[],".contains(c)).filter(|w| !w.is_empty()).enumerate() {
+            for (number, word) in text
+                .split(|c: char| c.is_whitespace() || "[],".contains(c))
+                .filter(|w| !w.is_empty())
+                .enumerate()
+            {
                 ids.push(word.parse::<u32>().map_err(|_| {
-                    Failure::new(format!("token id number {}: wanted a decimal number, found {word:?}", number + 1))
+                    Failure::new(format!(
+                        "token id number {}: wanted a decimal number, found {word:?}",
+                        number + 1
+                    ))
                 })?);
             }
             std::io::stdout().write_all(&load(tokenizer)?.decode(&ids)?)?;
@@ -83,7 +93,9 @@ fn load(path: &Path) -> Result<Tokenizer, Failure> {
 /// A file, or standard input.
 fn input(file: Option<&Path>) -> Result<Vec<u8>, Failure> {
     match file {
-        Some(path) => std::fs::read(path).map_err(|e| Failure::new(format!("cannot read {}: {e}", path.display()))),
+        Some(path) => {
+            std::fs::read(path).map_err(|e| Failure::new(format!("cannot read {}: {e}", path.display())))
+        }
         None => {
             let mut bytes = Vec::new();
             std::io::stdin().read_to_end(&mut bytes)?;

@@ -216,31 +216,25 @@ impl Kernel for ForwardTile<'_> {
                                 let c = scores.add(p * S::NR);
                                 S::tile_to_block(vectors::<S>(cols, p), e, a, keys.add(p * S::NR * e), c);
                             }
-                            for r in 0..S::MR {
+                            let row = i * S::BLOCK + m * S::MR;
+                            let alpha = softmax_rows::<S>(
+                                scores,
                                 // Rows past the end are computed as the last one is, and dropped.
-                                let seen = visible(f.past, first + r.min(count - 1), s0, ns);
-                                let row = i * S::BLOCK + m * S::MR + r;
-                                let mut place = o.add((m * e_panels * S::MR + r) * S::NR);
-                                let alpha = softmax_row::<S>(
-                                    scores.add(r * S::BLOCK),
-                                    seen,
-                                    cols,
-                                    s.scale,
-                                    &mut *maxima.add(row),
-                                    &mut *totals.add(row),
-                                );
-                                if s0 > 0 && alpha != 1.0 {
-                                    for _ in 0..e_panels {
-                                        for half in 0..2 {
-                                            let at = place.add(half * S::LANES);
-                                            S::store(at, S::mul(S::load(at), S::splat(alpha)));
-                                        }
-                                        place = place.add(S::MR * S::NR);
-                                    }
-                                }
-                                if let Some(mask) = &f.dropout {
+                                |r| visible(f.past, first + r.min(count - 1), s0, ns),
+                                cols,
+                                s.scale,
+                                maxima.add(row),
+                                totals.add(row),
+                            );
+                            let place = o.add(m * e_panels * S::MR * S::NR);
+                            if s0 > 0 {
+                                scale_rows::<S>(place, e_panels, &alpha);
+                            }
+                            if let Some(mask) = &f.dropout {
+                                for r in 0..count {
                                     let (hh, tt) = (g * per_group + h, first + r);
                                     let e0 = ((b * s.heads + hh) * s.seq + tt) * s.seq + s0;
+                                    let seen = visible(f.past, tt, s0, ns);
                                     drop_row::<S>(mask, e0, scores.add(r * S::BLOCK), seen, drop);
                                 }
                             }
@@ -250,7 +244,7 @@ impl Kernel for ForwardTile<'_> {
                                     cols,
                                     scores,
                                     values.add(p * ns * S::NR),
-                                    o.add((m * e_panels + p) * S::MR * S::NR),
+                                    place.add(p * S::MR * S::NR),
                                     s0 > 0,
                                 );
                             }
@@ -285,52 +279,88 @@ impl Kernel for ForwardTile<'_> {
     }
 }
 
-/// Turns `seen` raw scores into exponentials of `scale z - max`, zeros up to `cols`, with a running maximum and sum.
-/// Returns the factor for what was summed before.
+/// More rows than any register tile has.
+const ROWS: usize = 16;
+
+/// Turns the raw scores of MR rows, `seen(r)` of them in row r, into exponentials of `scale z - max`, zeros up to `cols`,
+/// with running maxima and sums. Returns the factors for what was summed before.
 #[inline(always)]
-unsafe fn softmax_row<S: Simd>(
+unsafe fn softmax_rows<S: Simd>(
     z: *mut f32,
-    seen: usize,
+    seen: impl Fn(usize) -> usize,
     cols: usize,
     scale: f32,
-    max: &mut f32,
-    total: &mut f32,
-) -> f32 {
-    // SAFETY: the caller vouches for a row of BLOCK scores.
+    maxima: *mut f32,
+    totals: *mut f32,
+) -> [f32; ROWS] {
+    // SAFETY: the caller vouches for MR rows of BLOCK scores and MR running values.
     unsafe {
-        let mut top = S::splat(f32::NEG_INFINITY);
-        let mut c = 0;
-        while c < seen {
-            let n = S::LANES.min(seen - c);
-            let scaled = S::mul(S::load(z.add(c)), S::splat(scale));
-            S::store(z.add(c), scaled);
-            if n < S::LANES {
-                S::store_n(z.add(c + n), S::splat(f32::NEG_INFINITY), S::LANES - n);
-                top = S::max(S::load(z.add(c)), top);
-            } else {
-                top = S::max(scaled, top);
+        let (mut tops, mut sums, mut alpha) = ([0.0f32; ROWS], [0.0f32; ROWS], [0.0f32; ROWS]);
+        for (r, top) in tops.iter_mut().enumerate().take(S::MR) {
+            let (z, seen) = (z.add(r * S::BLOCK), seen(r));
+            let mut best = S::splat(f32::NEG_INFINITY);
+            for c in (0..seen).step_by(S::LANES) {
+                let scaled = S::mul(S::load(z.add(c)), S::splat(scale));
+                S::store(z.add(c), scaled);
+                let n = seen - c;
+                if n < S::LANES {
+                    S::store_n(z.add(c + n), S::splat(f32::NEG_INFINITY), S::LANES - n);
+                    best = S::max(S::load(z.add(c)), best);
+                } else {
+                    best = S::max(scaled, best);
+                }
             }
-            c += S::LANES;
+            *top = S::hmax(best);
         }
-        let highest = S::hmax(top);
-        let new = if highest > *max { highest } else { *max };
-        let alpha = if *max == new { 1.0 } else { (*max - new).exp() };
-        let mut sum = S::splat(0.0);
-        let m = S::splat(new);
-        c = 0;
-        while c < seen {
-            let p = exp::<S>(S::sub(S::load(z.add(c)), m));
-            S::store(z.add(c), p);
-            sum = S::add(sum, p);
-            c += S::LANES;
+        for r in (0..S::MR).step_by(S::LANES) {
+            let n = S::LANES.min(S::MR - r);
+            let old = load_part::<S>(maxima.add(r), n);
+            let new = S::max(S::load(tops.as_ptr().add(r)), old);
+            store_part::<S>(maxima.add(r), new, n);
+            S::store(alpha.as_mut_ptr().add(r), exp::<S>(S::sub(old, new)));
         }
-        while c < cols {
-            S::store(z.add(c), S::splat(0.0));
-            c += S::LANES;
+        for (r, sum) in sums.iter_mut().enumerate().take(S::MR) {
+            let (z, seen) = (z.add(r * S::BLOCK), seen(r));
+            let m = S::splat(*maxima.add(r));
+            let mut all = S::splat(0.0);
+            let mut c = 0;
+            while c < seen {
+                let p = exp::<S>(S::sub(S::load(z.add(c)), m));
+                S::store(z.add(c), p);
+                all = S::add(all, p);
+                c += S::LANES;
+            }
+            while c < cols {
+                S::store(z.add(c), S::splat(0.0));
+                c += S::LANES;
+            }
+            *sum = S::sum(all);
         }
-        *total = *total * alpha + S::sum(sum);
-        *max = new;
+        for r in (0..S::MR).step_by(S::LANES) {
+            let n = S::LANES.min(S::MR - r);
+            let before = S::mul(load_part::<S>(totals.add(r), n), S::load(alpha.as_ptr().add(r)));
+            store_part::<S>(totals.add(r), S::add(before, S::load(sums.as_ptr().add(r))), n);
+        }
         alpha
+    }
+}
+
+/// Multiplies the rows of a row of register tiles by `alpha`, where that is not 1.
+#[inline(always)]
+unsafe fn scale_rows<S: Simd>(tiles: *mut f32, panels: usize, alpha: &[f32; ROWS]) {
+    for (r, &alpha) in alpha.iter().enumerate().take(S::MR) {
+        if alpha == 1.0 {
+            continue;
+        }
+        for p in 0..panels {
+            for half in 0..2 {
+                // SAFETY: the caller vouches for `panels` register tiles.
+                unsafe {
+                    let at = tiles.add((p * S::MR + r) * S::NR + half * S::LANES);
+                    S::store(at, S::mul(S::load(at), S::splat(alpha)));
+                }
+            }
+        }
     }
 }
 

@@ -20,17 +20,19 @@ pub(crate) fn factor(mask: &DropoutMask, e: u64) -> f32 {
 /// Philox blocks computed side by side: as many as the widest vector has lanes.
 const SIDE: usize = 16;
 
-/// The Philox 4x32-10 blocks `first .. first + SIDE`, word by word, in a form that compilers turn into vectors.
+/// The Philox 4x32-10 blocks `first .. first + SIDE`, word by word. Words sit in the lower halves of 64-bit lanes, where
+/// the widening multiplication of every vector unit wants them; what gathers in the upper halves is never looked at.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)] // four arrays walked together: iterators would hide the lanes
-fn philox_blocks(mask: &DropoutMask, first: u64) -> [[u32; SIDE]; 4] {
-    let mut c = [[0u32; SIDE]; 4];
+fn philox_blocks(mask: &DropoutMask, first: u64) -> [[u64; SIDE]; 4] {
+    const LOW: u64 = 0xffff_ffff;
+    let mut c = [[0u64; SIDE]; 4];
     for i in 0..SIDE {
         let block = first.wrapping_add(i as u64);
-        c[0][i] = block as u32;
-        c[1][i] = (block >> 32) as u32;
-        c[2][i] = mask.key.step as u32;
-        c[3][i] = (mask.key.step >> 32) as u32;
+        c[0][i] = block;
+        c[1][i] = block >> 32;
+        c[2][i] = mask.key.step;
+        c[3][i] = mask.key.step >> 32;
     }
     let [mut k0, mut k1] = mask.key.key;
     for round in 0..10 {
@@ -39,12 +41,12 @@ fn philox_blocks(mask: &DropoutMask, first: u64) -> [[u32; SIDE]; 4] {
             k1 = k1.wrapping_add(0xBB67_AE85);
         }
         for i in 0..SIDE {
-            let p0 = u64::from(c[0][i]) * 0xD251_1F53;
-            let p1 = u64::from(c[2][i]) * 0xCD9E_8D57;
-            c[0][i] = (p1 >> 32) as u32 ^ c[1][i] ^ k0;
-            c[1][i] = p1 as u32;
-            c[2][i] = (p0 >> 32) as u32 ^ c[3][i] ^ k1;
-            c[3][i] = p0 as u32;
+            let p0 = (c[0][i] & LOW) * 0xD251_1F53;
+            let p1 = (c[2][i] & LOW) * 0xCD9E_8D57;
+            c[0][i] = (p1 >> 32) ^ c[1][i] ^ u64::from(k0);
+            c[1][i] = p1;
+            c[2][i] = (p0 >> 32) ^ c[3][i] ^ u64::from(k1);
+            c[3][i] = p0;
         }
     }
     c
@@ -65,7 +67,7 @@ pub(crate) unsafe fn factors(mask: &DropoutMask, e: u64, count: usize, out: *mut
         let mut all = [0.0f32; 4 * SIDE];
         for i in 0..SIDE {
             for (w, word) in words.iter().enumerate() {
-                all[4 * i + w] = if unit(word[i]) >= mask.p { kept } else { 0.0 };
+                all[4 * i + w] = if unit(word[i] as u32) >= mask.p { kept } else { 0.0 };
             }
         }
         let n = (4 * SIDE - lane).min(count - done);

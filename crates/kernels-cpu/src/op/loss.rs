@@ -15,10 +15,11 @@ use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::TensorError;
 use bessemer_tensor::op::{IGNORED, LinearCrossEntropy};
 
-/// Logits at a time, about: 32 MiB.
-const LOGITS: usize = 8 << 20;
-/// Rows of a chunk at least, so that packing the weights again for each chunk costs little, and at most.
-const CHUNK_ROWS: (usize, usize) = (256, 2048);
+/// Logits at a time at most: 128 MiB.
+const LOGITS: usize = 32 << 20;
+/// Rows of a chunk at least, so that packing the weights again for each chunk costs little, and at most, so that the
+/// logits of a small vocabulary stay in a cache.
+const CHUNK_ROWS: (usize, usize) = (256, 1024);
 /// Rows of a tile of the softmax.
 const ROWS: usize = 4;
 

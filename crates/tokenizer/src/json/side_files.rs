@@ -1,7 +1,7 @@
 //! The small files that `transformers` expects beside tokenizer.json.
 
 use crate::error::{Result, TokenizerError};
-use crate::files::write_atomically;
+use crate::files::write_whole;
 use crate::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -50,6 +50,6 @@ impl Tokenizer {
             path: dir.to_owned(),
             source,
         })?;
-        self.hf_files().into_iter().try_for_each(|(name, bytes)| write_atomically(&dir.join(name), &bytes))
+        self.hf_files().into_iter().try_for_each(|(name, bytes)| write_whole(&dir.join(name), &bytes))
     }
 }

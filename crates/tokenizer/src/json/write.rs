@@ -3,7 +3,7 @@
 use super::ANY_CHARACTER;
 use crate::byte_alphabet::spell;
 use crate::error::Result;
-use crate::files::write_atomically;
+use crate::files::write_whole;
 use crate::pretokenize::Pretokenizer;
 use crate::tokenizer::{Model, Tokenizer};
 use serde::ser::{SerializeMap, SerializeSeq};
@@ -157,7 +157,7 @@ impl Tokenizer {
     /// # Errors
     /// [`crate::TokenizerError::Io`].
     pub fn save(&self, path: &Path) -> Result<()> {
-        write_atomically(path, self.to_json().as_bytes())
+        write_whole(path, self.to_json().as_bytes())
     }
 }
 
