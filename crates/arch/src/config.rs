@@ -45,7 +45,7 @@ pub enum PositionChoice {
 #[serde(deny_unknown_fields, default)]
 pub struct ModelConfig {
     /// Named architecture that fills the keys left out: gpt2, gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1.5b, llama,
-    /// llama-1b, llama-3b, llama-8b, llama2-7b, mistral-7b. "gpt2" and "llama" are small models of that style.
+    /// llama-1b, llama-3b, llama-8b, llama2-7b, llama2-70b, mistral-7b. "gpt2" and "llama" are small models of that style.
     pub architecture: String,
     /// Vocabulary size; 0 takes it from the tokenizer.
     pub vocab_size: u64,

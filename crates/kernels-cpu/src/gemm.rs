@@ -27,7 +27,7 @@ const KC: usize = 384;
 /// Floats of packed A or B at a time: 32 MiB each.
 const PACK_LIMIT: usize = 8 << 20;
 /// Longest k that is packed at once; a longer one is cut into even parts, whose sums wait in C itself.
-const K_PART: usize = 4096;
+const K_PART: usize = 2048;
 /// Panels of a tile of C along each side, when there is enough work.
 const TILE_PANELS: usize = 8;
 /// Tiles that a product is cut into at least, where its shape allows, so that threads share it evenly.

@@ -27,6 +27,18 @@ pub enum ScheduleChoice {
     Constant,
 }
 
+impl ScheduleChoice {
+    /// The name as a recipe writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ScheduleChoice::Cosine => "cosine",
+            ScheduleChoice::Wsd => "wsd",
+            ScheduleChoice::Linear => "linear",
+            ScheduleChoice::Constant => "constant",
+        }
+    }
+}
+
 /// Form of the decay of a warm-up-stable-decay schedule; x goes from 0 to 1 over it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

@@ -5,7 +5,7 @@ use crate::memory::optim_params;
 use crate::observer::Observer;
 use crate::state::{RunIdentity, TrainState};
 use crate::{MemoryPlan, TrainError};
-use bessemer_arch::Model;
+use bessemer_arch::{Model, Role};
 use bessemer_checkpoint::{Loaded, SaveRequest, Store, TensorSpec, TensorsFrom};
 use bessemer_loader::{Batch, Loader};
 use bessemer_model::{Decoder, LossSum, Purpose, Shape, StepContext, TokenBatch};
@@ -423,11 +423,12 @@ impl Trainer {
             self.append(resume.into(), observer)?;
         } else {
             let model = self.model().clone();
-            let looked_up = model.parameters() - model.product_parameters();
+            let tables = model.params().into_iter().filter(|p| p.role == Role::Embedding);
+            let tables: usize = tables.map(|p| p.len()).sum();
             let record = runlog::Model {
                 name: self.input.recipe.model.architecture.clone(),
                 parameters: model.parameters() as u64,
-                parameters_without_embedding: (model.parameters() - looked_up) as u64,
+                parameters_without_embedding: (model.parameters() - tables) as u64,
                 layers: model.layers as u64,
                 width: model.width as u64,
                 heads: model.heads as u64,
@@ -449,7 +450,11 @@ impl Trainer {
                     "AdamW, learning rate {}, betas {} and {}, weight decay {}, clip {}",
                     optim.lr, optim.beta1, optim.beta2, optim.weight_decay, optim.clip
                 ),
-                schedule: format!("{:?}, {} warm-up steps", optim.schedule, optim.warmup(self.plan.steps)),
+                schedule: format!(
+                    "{}, {} warm-up steps",
+                    optim.schedule.name(),
+                    optim.warmup(self.plan.steps)
+                ),
             };
             self.append(record.into(), observer)?;
         }
