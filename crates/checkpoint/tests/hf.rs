@@ -461,7 +461,7 @@ fn an_index_cannot_lead_out_of_its_directory_or_name_what_is_not_there() {
 /// transformers' own directories are read, and ours are read by it, with equal weights. Needs BESSEMER_PYTHON: a Python
 /// with torch, transformers and safetensors.
 #[test]
-fn transformers_and_bessemer_read_each_other() {
+fn oracle_transformers_and_bessemer_read_each_other() {
     let Some(python) = std::env::var_os("BESSEMER_PYTHON") else {
         println!("skipped: set BESSEMER_PYTHON to a Python with torch and transformers");
         return;
