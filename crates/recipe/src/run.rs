@@ -16,11 +16,13 @@ pub struct RunConfig {
     pub seed: u64,
     /// Threads that compute; 0 takes all cores that the process may use. Results do not depend on it.
     pub threads: u64,
+    /// Bind each computing thread to a core of its own. Switch it off on a machine that is busy with other work.
+    pub pin_threads: bool,
 }
 
 impl Default for RunConfig {
     fn default() -> Self {
-        RunConfig { name: "run".into(), dir: "runs".into(), seed: 1337, threads: 0 }
+        RunConfig { name: "run".into(), dir: "runs".into(), seed: 1337, threads: 0, pin_threads: true }
     }
 }
 

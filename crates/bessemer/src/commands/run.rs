@@ -76,7 +76,7 @@ impl Session {
     fn train(&mut self, console: &mut Console) -> Result<(), Failure> {
         let (tokenizer, train, validation) = self.data()?;
         console.log_every(self.recipe.train.log_every);
-        let backend = CpuBackend::new(CpuConfig { threads: self.threads, pin: false })?;
+        let backend = CpuBackend::new(CpuConfig { threads: self.threads, pin: self.recipe.run.pin_threads })?;
         let measured = bessemer_kernels_cpu::peak::measure(self.threads)?;
         let peak = Peak { flops_per_second: measured.flops_per_s };
         let mut log = RunLog::open(self.dir.root())?;

@@ -57,16 +57,7 @@ impl Describe for Norm {
         if let Some(b) = &self.bias {
             expect_shape(Self::NAME, "bias", b, 1, d)?;
         }
-        match (&self.mean, self.kind) {
-            (Some(m), _) => expect_shape(Self::NAME, "mean", m, 1, n),
-            (None, NormKind::Rms) => Ok(()),
-            (None, NormKind::Layer) => Err(TensorError::Shape {
-                op: Self::NAME,
-                operand: "mean",
-                wanted: format!("[1, {n}] for LayerNorm"),
-                found: "nothing".into(),
-            }),
-        }
+        check_mean(Self::NAME, self.kind, self.mean.as_ref(), n)
     }
 }
 
@@ -128,15 +119,20 @@ impl Describe for NormBackward {
         if let Some(b) = &self.dbias {
             expect_shape(Self::NAME, "dbias", b, 1, d)?;
         }
-        match (&self.mean, self.kind) {
-            (Some(m), _) => expect_shape(Self::NAME, "mean", m, 1, n),
-            (None, NormKind::Rms) => Ok(()),
-            (None, NormKind::Layer) => Err(TensorError::Shape {
-                op: Self::NAME,
-                operand: "mean",
-                wanted: format!("[1, {n}] for LayerNorm"),
-                found: "nothing".into(),
-            }),
-        }
+        check_mean(Self::NAME, self.kind, self.mean.as_ref(), n)
+    }
+}
+
+/// LayerNorm keeps the means of its rows, RMSNorm has none.
+fn check_mean(op: &'static str, kind: NormKind, mean: Option<&View>, rows: usize) -> Result<(), TensorError> {
+    match (mean, kind) {
+        (Some(m), _) => expect_shape(op, "mean", m, 1, rows),
+        (None, NormKind::Rms) => Ok(()),
+        (None, NormKind::Layer) => Err(TensorError::Shape {
+            op,
+            operand: "mean",
+            wanted: format!("[1, {rows}] for LayerNorm"),
+            found: "nothing".into(),
+        }),
     }
 }
