@@ -1,0 +1,12 @@
+//! The program as its users meet it: the real binary in a folder of its own, with a recipe and a small corpus.
+//!
+//! One test binary for all, so that it is linked once; each module is one promise.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a failed unwrap in a test's own plumbing is a failed test"
+)]
+
+mod kill_resume;
+mod workplace;
