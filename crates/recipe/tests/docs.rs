@@ -1,0 +1,362 @@
+//! docs/recipes.md lists every key of a recipe. That list is made here from the JSON Schema, and its ranges are tried
+//! out, so the page cannot say anything that the program does not do.
+//!
+//! `BESSEMER_GOLDEN=write cargo test -p bessemer-recipe --test docs` writes the page anew; the diff is reviewed like code.
+
+#![allow(clippy::unwrap_used)] // the lint sees tests only inside test functions, and helpers of tests are none
+
+use bessemer_recipe::{Recipe, json_schema, load_recipe, parse_recipe};
+use serde_json::{Map, Value as Json};
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The list stands between these lines of the page.
+const BEGIN: &str =
+    "<!-- keys: begin. Made from the schema by crates/recipe/tests/docs.rs; do not edit by hand. -->";
+const END: &str = "<!-- keys: end -->";
+
+/// The recipe that ranges are tried on.
+const BASE: &str = "[train]\nsteps = 5\n";
+
+/// What a key may be beyond its type: (key, allowed, settings that are accepted, settings that are refused). A setting is a
+/// list of `--set` values with spaces between them; the first is the value of the key itself.
+const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
+    (
+        "run.name",
+        "letters, digits and `-_.+=`, no dot first, at most 120 bytes",
+        &["a-1", "лес"],
+        &["a/b", ".a"],
+    ),
+    ("run.seed", "0 to 2^63 - 1", &["0", "9223372036854775807"], &["-1"]),
+    ("run.threads", "0 to 4096", &["0", "4096"], &["4097"]),
+    (
+        "corpus.path",
+        "needed by folder, jsonl, parquet and file",
+        &["a corpus.source=file"],
+        &["a corpus.source=embedded"],
+    ),
+    ("corpus.text", "not empty", &["content"], &["\"\""]),
+    ("corpus.extensions", "without dot, or `*`", &["[\"rs\"]", "[\"*\"]"], &["[\".rs\"]"]),
+    ("corpus.exclude", "relative paths without `..`", &["[\"a/b\"]"], &["[\"../a\"]", "[\"/a\"]"]),
+    ("corpus.clean.min_bytes", "0 to `max_bytes`", &["0", "200000"], &["200001"]),
+    (
+        "corpus.clean.max_bytes",
+        "1 to 268435456",
+        &["1 corpus.clean.min_bytes=0", "268435456"],
+        &["0 corpus.clean.min_bytes=0", "268435457"],
+    ),
+    ("corpus.clean.max_numeric_share", "0 to 1", &["0", "1"], &["-0.1", "1.1"]),
+    ("corpus.clean.max_line_chars", "at least 1", &["1"], &["0"]),
+    ("corpus.clean.max_mean_line_chars", "1 to 1e9", &["1", "1e9"], &["0.9", "1.1e9"]),
+    ("corpus.clean.min_alphanumeric_share", "0 to 1", &["0", "1"], &["-0.1", "1.1"]),
+    ("corpus.privacy.email_replacements", "not empty if `emails`", &["[\"a@example.com\"]"], &["[]"]),
+    ("corpus.privacy.ip_replacements", "not empty if `ips`", &["[\"192.0.2.1\"]"], &["[]"]),
+    ("corpus.split.validation_fraction", "0 to 0.9", &["0", "0.9"], &["-0.1", "0.91"]),
+    ("corpus.split.seed", "0 to 2^63 - 1", &["0", "9223372036854775807"], &["-1"]),
+    (
+        "tokenizer.vocab_size",
+        "256 + special tokens to 2^24; for char from 1 + special tokens",
+        &["257", "16777216", "1 tokenizer.kind=char"],
+        &["256", "16777217", "0 tokenizer.kind=char"],
+    ),
+    ("tokenizer.min_frequency", "1 to 2^63 - 1", &["1", "9223372036854775807"], &["0"]),
+    (
+        "tokenizer.special_tokens",
+        "two characters or more each, no two alike",
+        &["[\"<a>\"]"],
+        &["[\"a\"]", "[\"<a>\", \"<a>\"]"],
+    ),
+    ("model.vocab_size", "0, or at least `tokenizer.vocab_size`", &["0", "4096"], &["4095"]),
+    ("model.layers", "1 to 10000", &["1", "10000"], &["0", "10001"]),
+    (
+        "model.width",
+        "1 to 2^20; a multiple of `heads` unless `head_dim` is set",
+        &["1 model.heads=1", "1048576"],
+        &["0", "1048580", "6"],
+    ),
+    ("model.heads", "1 to 65536", &["1", "65536 model.width=65536"], &["0", "65537 model.width=65537"]),
+    ("model.kv_heads", "a divisor of `heads`", &["1", "4"], &["0", "3", "8"]),
+    ("model.head_dim", "1 to 4096; even with rope", &["1", "4096"], &["0", "4097", "3 model.positions=rope"]),
+    ("model.ffn_width", "1 to 2^22", &["1", "4194304"], &["0", "4194305"]),
+    ("model.context", "1 to 2^24; at least `train.seq_len`", &["256", "16777216"], &["0", "255", "16777217"]),
+    ("model.norm_eps", "0 to 1", &["0", "1"], &["-0.1", "1.1"]),
+    ("model.rope_theta", "1 to 1e12", &["1", "1e12"], &["0.9", "1.1e12"]),
+    ("model.dropout", "0 to 0.99", &["0", "0.99"], &["-0.1", "1"]),
+    ("model.init_std", "0 to 10", &["0", "10"], &["-0.1", "10.1"]),
+    (
+        "train.batch_tokens",
+        "1 to 2^40; a multiple of `seq_len`",
+        &["256", "1099511627776"],
+        &["0", "1000", "1099511628032"],
+    ),
+    ("train.seq_len", "1 to 2^24; at most `model.context`", &["1", "256"], &["0", "512"]),
+    ("train.micro_batch", "0, or a divisor of the sequences of a step", &["0", "1", "32"], &["5", "33"]),
+    ("train.steps", "0 to 2^40", &["1", "1099511627776"], &["0", "1099511627777"]),
+    ("train.tokens", "0, or so that there are at most 2^40 steps", &["1 train.steps=0"], &["1"]),
+    (
+        "train.epochs",
+        "0 to 1000000",
+        &["0.1 train.steps=0", "1000000 train.steps=0"],
+        &["-1 train.steps=0", "1000001 train.steps=0", "1"],
+    ),
+    ("train.log_every", "at least 1", &["1"], &["0"]),
+    ("loader.seed", "0 to 2^63 - 1", &["0", "9223372036854775807"], &["-1"]),
+    (
+        "optim.lr",
+        "0 to 100; `lr * weight_decay` at most 1",
+        &["0", "100 optim.weight_decay=0"],
+        &["-1", "101 optim.weight_decay=0", "100"],
+    ),
+    ("optim.min_lr_ratio", "0 to 1", &["0", "1"], &["-0.1", "1.1"]),
+    ("optim.beta1", "0 to 0.9999999", &["0", "0.9999999"], &["-0.1", "1"]),
+    ("optim.beta2", "0 to 0.9999999", &["0", "0.9999999"], &["-0.1", "1"]),
+    ("optim.eps", "1.2e-38 to 1", &["1.2e-38", "1"], &["0", "1.1e-38", "1.1"]),
+    ("optim.weight_decay", "0 to 100", &["0", "100"], &["-1", "101"]),
+    ("optim.clip", "0 to 1e30", &["0", "1e30"], &["-1", "1.1e30"]),
+    ("optim.warmup_steps", "0 to the steps of the run", &["0", "5"], &["-1", "6"]),
+    ("optim.warmup_fraction", "0 to 1", &["0", "1"], &["-0.1", "1.1"]),
+    ("optim.decay_fraction", "0 to 1", &["0", "1"], &["-0.1", "1.1"]),
+    ("save.every_steps", "0 to 2^48", &["0", "281474976710656"], &["281474976710657"]),
+    ("save.every_seconds", "0 to 31622400 (366 days)", &["0", "31622400"], &["31622401"]),
+    ("save.keep_last", "1 to 1000000", &["1", "1000000"], &["0", "1000001"]),
+    ("save.keep_every", "0 to 2^48", &["0", "281474976710656"], &["281474976710657"]),
+    ("save.max_file_mib", "1 to 2^24", &["1", "16777216"], &["0", "16777217"]),
+    ("eval.every_steps", "at least 0", &["0"], &["-1"]),
+    ("eval.max_tokens", "at least 0", &["0"], &["-1"]),
+    ("eval.samples.every_steps", "at least 0", &["0"], &["-1"]),
+    ("eval.samples.prompts", "at most 10000", &["[]", "[\"a\", \"b\"]"], &[]),
+    ("eval.samples.per_prompt", "1 to 10000", &["1", "10000"], &["0", "10001"]),
+    ("eval.samples.generate.max_tokens", "0 to 2^32", &["0", "4294967296"], &["4294967297"]),
+    ("eval.samples.generate.sampling.temperature", "0 to 100", &["0", "100"], &["-1", "101"]),
+    ("eval.samples.generate.sampling.top_k", "at least 0", &["0"], &["-1"]),
+    ("eval.samples.generate.sampling.top_p", "above 0, to 1", &["0.01", "1"], &["0", "1.1"]),
+    ("eval.samples.generate.sampling.repetition_penalty", "0.01 to 100", &["0.01", "100"], &["0", "101"]),
+    ("eval.samples.generate.sampling.seed", "0 to 2^63 - 1", &["0", "9223372036854775807"], &["-1"]),
+    ("eval.ngram.order", "1 to 7", &["1", "7"], &["0", "8"]),
+    ("eval.ngram.max_memory", "at least 1048576", &["1048576"], &["1048575"]),
+];
+
+fn range(key: &str) -> Option<&'static str> {
+    RANGES.iter().find(|r| r.0 == key).map(|r| r.1)
+}
+
+/// The object that a schema is or refers to.
+fn settled<'a>(root: &'a Json, schema: &'a Json) -> &'a Json {
+    let target = schema.get("$ref").and_then(Json::as_str).and_then(|r| root.pointer(r.strip_prefix('#')?));
+    // An option of a named type: the one alternative that is not null.
+    let option = schema.get("anyOf").and_then(Json::as_array);
+    let inner =
+        option.and_then(|all| all.iter().find(|s| s.get("type").and_then(Json::as_str) != Some("null")));
+    match (target, inner) {
+        (Some(target), _) => target,
+        (_, Some(inner)) => settled(root, inner),
+        _ => schema,
+    }
+}
+
+/// (name, meaning) of the values of an enum.
+fn values<'a>(schema: &'a Json) -> Option<Vec<(&'a str, &'a str)>> {
+    let text = |s: &'a Json, key| s.get(key).and_then(Json::as_str);
+    let all = schema.get("oneOf").and_then(Json::as_array)?;
+    all.iter().map(|s| Some((text(s, "const")?, text(s, "description").unwrap_or_default()))).collect()
+}
+
+fn properties(schema: &Json) -> Option<&Map<String, Json>> {
+    schema.get("properties").and_then(Json::as_object)
+}
+
+/// Text in a cell of a table.
+fn cell(text: &str) -> String {
+    text.lines().map(str::trim).collect::<Vec<_>>().join(" ").replace('|', "\\|").trim().to_owned()
+}
+
+fn kind(schema: &Json) -> &'static str {
+    if values(schema).is_some() {
+        return "name";
+    }
+    let one = match schema.get("type") {
+        Some(Json::Array(several)) => several.first().and_then(Json::as_str),
+        other => other.and_then(Json::as_str),
+    };
+    match one {
+        Some("integer") => "integer",
+        Some("number") => "number",
+        Some("boolean") => "true or false",
+        Some("string") => "text",
+        Some("array") => "list of texts",
+        other => panic!("a type that this page cannot name: {other:?} in {schema}"),
+    }
+}
+
+fn default_of(schema: &Json) -> String {
+    match schema.get("default") {
+        None | Some(Json::Null) => "not set".into(),
+        Some(value) => format!("`{}`", value.to_string().replace(",", ", ").replace('|', "\\|")),
+    }
+}
+
+fn write_section(root: &Json, schema: &Json, path: &str, keys: &mut Vec<(String, bool)>, page: &mut String) {
+    let _ = writeln!(page, "\n### `[{path}]`\n");
+    if let Some(text) = schema.get("description").and_then(Json::as_str) {
+        // "`[run]`: name, place" repeats the heading.
+        let text = cell(text);
+        let text = text.strip_prefix(&format!("`[{path}]`: ")).unwrap_or(&text);
+        let (first, rest) = text.split_at(text.chars().next().map_or(0, char::len_utf8));
+        let _ = writeln!(page, "{}{rest}\n", first.to_uppercase());
+    }
+    let _ = writeln!(page, "| key | type | default | allowed | meaning |\n|---|---|---|---|---|");
+    let (mut inner, mut enums) = (Vec::new(), Vec::new());
+    for (name, property) in properties(schema).unwrap() {
+        let target = settled(root, property);
+        if properties(target).is_some() {
+            inner.push((name, target));
+            continue;
+        }
+        let key = format!("{path}.{name}");
+        let names = values(target);
+        keys.push((key.clone(), matches!(kind(target), "integer" | "number")));
+        let allowed = match &names {
+            Some(names) => names.iter().map(|v| format!("`{}`", v.0)).collect::<Vec<_>>().join(", "),
+            None => range(&key).unwrap_or_default().into(),
+        };
+        let meaning = property.get("description").and_then(Json::as_str).unwrap();
+        let _ = writeln!(
+            page,
+            "| `{name}` | {} | {} | {allowed} | {} |",
+            kind(target),
+            default_of(property),
+            cell(meaning)
+        );
+        enums.extend(names.map(|v| (name, v)));
+    }
+    for (name, values) in enums {
+        let _ = writeln!(page, "\n| `{name}` | meaning |\n|---|---|");
+        for (value, meaning) in values {
+            let _ = writeln!(page, "| `{value}` | {} |", cell(meaning));
+        }
+    }
+    for (name, target) in inner {
+        write_section(root, target, &format!("{path}.{name}"), keys, page);
+    }
+}
+
+/// The list of keys as Markdown, and (key, is a number) of each.
+fn keys_of_a_recipe() -> (String, Vec<(String, bool)>) {
+    let schema = json_schema::<Recipe>();
+    let (mut page, mut keys) = (String::new(), Vec::new());
+    for (name, property) in properties(&schema).unwrap() {
+        let target = settled(&schema, property);
+        if properties(target).is_some() {
+            write_section(&schema, target, name, &mut keys, &mut page);
+        }
+    }
+    (page, keys)
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+#[test]
+fn the_page_of_all_keys_is_what_the_schema_says() {
+    let path = root().join("docs/recipes.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let (head, rest) = page.split_once(BEGIN).expect("the page has the line that begins the list");
+    let (_, tail) = rest.split_once(END).expect("the page has the line that ends the list");
+    let wanted = format!("{head}{BEGIN}\n{}\n{END}{tail}", keys_of_a_recipe().0);
+    if std::env::var("BESSEMER_GOLDEN").as_deref() == Ok("write") {
+        fs::write(&path, &wanted).unwrap();
+    }
+    let found = fs::read_to_string(&path).unwrap();
+    let stale = wanted.lines().zip(found.lines()).find(|(w, f)| w != f);
+    assert!(
+        wanted == found,
+        "docs/recipes.md is out of date, first at {stale:?}; write it anew with BESSEMER_GOLDEN=write"
+    );
+}
+
+#[test]
+fn ranges_on_the_page_are_those_that_the_program_enforces() {
+    let keys = keys_of_a_recipe().1;
+    for (key, is_number) in &keys {
+        assert!(!is_number || range(key).is_some(), "{key}: no range in this test");
+    }
+    let load = |key: &str, setting: &str| {
+        // A value may hold spaces inside brackets; further settings have a dot before their first `=`.
+        let mut sets: Vec<String> = Vec::new();
+        for word in format!("{key}={setting}").split(' ') {
+            match word.split_once('=') {
+                Some((name, _)) if name.contains('.') && !name.contains('"') => sets.push(word.into()),
+                _ => {
+                    let last = sets.last_mut().unwrap();
+                    last.push(' ');
+                    last.push_str(word);
+                }
+            }
+        }
+        parse_recipe("recipe.toml", BASE, &sets)
+    };
+    for (key, _, accepted, refused) in RANGES {
+        assert!(keys.iter().any(|k| k.0 == *key), "{key} is no key of a recipe");
+        for setting in *accepted {
+            load(key, setting).unwrap_or_else(|e| panic!("{key}={setting} should be allowed:\n{e}"));
+        }
+        for setting in *refused {
+            let Err(error) = load(key, setting) else { panic!("{key}={setting} should be refused") };
+            let name = key.rsplit('.').next().unwrap();
+            assert!(
+                error.to_string().contains(name),
+                "{key}={setting}: the message should name the key:\n{error}"
+            );
+        }
+    }
+}
+
+/// Recipes printed on a page between ```` ```toml ```` fences.
+fn recipes_on(page: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut inside = false;
+    for line in page.lines() {
+        match line.trim() {
+            "```toml" => {
+                inside = true;
+                found.push(String::new());
+            }
+            "```" => inside = false,
+            _ if inside => {
+                let text = found.last_mut().unwrap();
+                text.push_str(line);
+                text.push('\n');
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn every_recipe_printed_in_the_documentation_loads() {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(root().join("recipes")).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
+    }
+    let mut pages = vec![root().join("README.md")];
+    pages.extend(fs::read_dir(root().join("docs")).unwrap().map(|e| e.unwrap().path()));
+    let mut seen = 0;
+    for path in pages.iter().filter(|p| p.extension().is_some_and(|e| e == "md")) {
+        for text in recipes_on(&fs::read_to_string(path).unwrap()) {
+            seen += 1;
+            // A printed recipe may leave out how long to train; a base is looked for among the shipped recipes.
+            let duration: Vec<String> = match text.contains("[train]") || text.contains("base =") {
+                true => vec![],
+                false => vec!["train.steps=5".into()],
+            };
+            let file = folder.path().join(format!("printed-{seen}.toml"));
+            fs::write(&file, &text).unwrap();
+            load_recipe(&file, &duration).unwrap_or_else(|e| panic!("{}:\n{text}\n{e}", path.display()));
+        }
+    }
+    assert!(seen >= 3, "{seen}");
+}
