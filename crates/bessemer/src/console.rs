@@ -145,7 +145,7 @@ impl Observer for Console {
             bar.set_position(done);
         } else if !terminal && work.told.elapsed() >= PLAIN_EVERY {
             work.told = Instant::now();
-            let share = if total > 0 { format!("{}%", 100 * done / total) } else { done.to_string() };
+            let share = (100 * done).checked_div(total).map_or_else(|| done.to_string(), |s| format!("{s}%"));
             let _ = writeln!(std::io::stderr(), "{what}: {share}");
         }
     }

@@ -1,7 +1,8 @@
 //! The stages of a run before training: corpus, tokenizer, shards. Each is skipped when its result is there already.
 //!
 //! Corpus and shards know by themselves what they were made from. The tokenizer leaves a marker `stages/tokenizer.json` that
-//! holds everything it was made from, written after the result; it is trained when the marker is missing or differs.
+//! holds everything it was made from and its fingerprint, written after the result; it is trained when the marker is
+//! missing or made from something else.
 
 use crate::console::Console;
 use crate::failure::Failure;
@@ -91,6 +92,7 @@ impl Stages<'_> {
         let made_from = json!({ "corpus": corpus.summary().fingerprint, "tokenizer": self.recipe.tokenizer });
         if self.is_done("tokenizer", &made_from) && path.exists() {
             let tokenizer = Tokenizer::load(&path)?;
+            self.require_made_here(&tokenizer)?;
             console.say(&format!("tokenizer: {} tokens; is there already", tokenizer.vocab_size()));
             return Ok(Arc::new(tokenizer));
         }
@@ -115,7 +117,7 @@ impl Stages<'_> {
         let tokenizer = trainer
             .finish(|p| console.progress("tokenizer: merging", p.vocabulary as u64, p.wanted as u64))?;
         tokenizer.save(&path)?;
-        self.mark("tokenizer", &made_from)?;
+        self.mark("tokenizer", &made_from, &tokenizer.fingerprint())?;
         let seconds = begun.elapsed().as_secs_f64();
         console.say(&format!(
             "tokenizer: {} tokens trained on {} in {}",
@@ -216,13 +218,30 @@ impl Stages<'_> {
 
     fn is_done(&self, stage: &str, made_from: &Value) -> bool {
         let text = fs::read_to_string(self.marker(stage)).unwrap_or_default();
-        serde_json::from_str::<Value>(&text).is_ok_and(|v| &v == made_from)
+        serde_json::from_str::<Value>(&text).is_ok_and(|v| &v["made_from"] == made_from)
     }
 
-    fn mark(&self, stage: &str, made_from: &Value) -> Result<(), Failure> {
+    fn mark(&self, stage: &str, made_from: &Value, result: &str) -> Result<(), Failure> {
         fs::create_dir_all(self.dir.stages())?;
-        bessemer_durable::write(&self.marker(stage), serde_json::to_string_pretty(made_from)?.as_bytes())?;
+        let marker = json!({ "made_from": made_from, "result": result });
+        bessemer_durable::write(&self.marker(stage), serde_json::to_string_pretty(&marker)?.as_bytes())?;
         Ok(())
+    }
+
+    /// Errors if the tokenizer is another one than this stage made: shards and checkpoints belong to that one.
+    fn require_made_here(&self, tokenizer: &Tokenizer) -> Result<(), Failure> {
+        let marker = self.marker("tokenizer");
+        let made: Value = serde_json::from_str(&fs::read_to_string(&marker)?)?;
+        let (wanted, found) = (made["result"].as_str().unwrap_or_default(), tokenizer.fingerprint());
+        if wanted == found {
+            return Ok(());
+        }
+        Err(Failure::new(format!(
+            "{} is not the tokenizer that this run made: wanted fingerprint {wanted}, found {found}; put the right file \
+             back, or remove it and {} to train it again",
+            self.dir.tokenizer().display(),
+            marker.display()
+        )))
     }
 }
 

@@ -1,7 +1,7 @@
 //! `bessemer checkpoint`: list, check, thin out, export, import.
 
 use crate::cli::{CheckpointCommand, RunArgs};
-use crate::commands::saved_model::{SavedModel, exists, is_parameter, open_checkpoint};
+use crate::commands::saved_model::{SavedModel, exists, is_parameter, no_checkpoint, open_checkpoint};
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
@@ -21,7 +21,7 @@ pub(crate) fn run(command: &CheckpointCommand, as_json: bool, console: &mut Cons
         CheckpointCommand::Inspect(args) => inspect(args, as_json),
         CheckpointCommand::Verify(args) => verify(args, as_json, console),
         CheckpointCommand::Gc { run, keep_last } => {
-            exists(run)?;
+            holds_checkpoints(&RunDir::new(run))?;
             let store = Store::open(RunDir::new(run).checkpoints());
             let done = store.gc(&Retention { keep_last: *keep_last as u64, keep_every: None })?;
             Ok(print(&match as_json {
@@ -40,8 +40,17 @@ pub(crate) fn run(command: &CheckpointCommand, as_json: bool, console: &mut Cons
     }
 }
 
-fn list(dir: &RunDir, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+/// Errors if the directory is no run that has saved: "nothing is damaged" must not be said of nothing.
+fn holds_checkpoints(dir: &RunDir) -> Result<(), Failure> {
     exists(dir.root())?;
+    match dir.checkpoints().is_dir() {
+        true => Ok(()),
+        false => Err(no_checkpoint(dir)),
+    }
+}
+
+fn list(dir: &RunDir, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    holds_checkpoints(dir)?;
     let scan = Store::open(dir.checkpoints()).scan()?;
     for c in &scan.complete {
         let text = match as_json {
@@ -93,7 +102,7 @@ fn inspect(args: &RunArgs, as_json: bool) -> Result<(), Failure> {
 
 fn verify(args: &RunArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let dir = RunDir::new(&args.run);
-    exists(dir.root())?;
+    holds_checkpoints(&dir)?;
     let store = Store::open(dir.checkpoints());
     let scan = store.scan()?;
     let paths = match args.step {

@@ -16,7 +16,7 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
             session.with_stages(|stages, log| stages.corpus(console, log).map(|_| ()))
         }
         CorpusCommand::Inspect { path, reason, source, kept, limit } => {
-            let reader = CorpusReader::open(&corpus_of(path))?;
+            let reader = CorpusReader::open(&corpus_of(path)?)?;
             let wanted = match kept.as_deref() {
                 None => None,
                 Some(name) => Some(split_named(name)?),
@@ -54,7 +54,7 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
             Ok(())
         }
         CorpusCommand::Stats { path } => {
-            let reader = CorpusReader::open(&corpus_of(path))?;
+            let reader = CorpusReader::open(&corpus_of(path)?)?;
             let s = reader.summary();
             if as_json {
                 return Ok(print(&serde_json::to_string_pretty(s)?)?);
@@ -97,7 +97,14 @@ fn split_named(name: &str) -> Result<Split, Failure> {
 }
 
 /// A run directory holds its corpus in a folder; a corpus directory is one.
-fn corpus_of(path: &Path) -> PathBuf {
+fn corpus_of(path: &Path) -> Result<PathBuf, Failure> {
     let inside = path.join("corpus");
-    if inside.is_dir() { inside } else { path.to_path_buf() }
+    let place = if inside.is_dir() { inside } else { path.to_path_buf() };
+    if place.join(bessemer_corpus::SUMMARY_FILE).exists() {
+        return Ok(place);
+    }
+    Err(Failure::new(format!(
+        "{} holds no corpus; build one first: bessemer corpus build RECIPE, or bessemer run RECIPE",
+        path.display()
+    )))
 }

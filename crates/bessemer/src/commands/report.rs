@@ -1,5 +1,6 @@
 //! `bessemer report`: the page of a run.
 
+use crate::commands::saved_model::exists;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
@@ -9,6 +10,14 @@ use std::path::Path;
 
 pub(crate) fn run(path: &Path, console: &mut Console) -> Result<(), Failure> {
     let dir = RunDir::new(path);
+    exists(dir.root())?;
+    if !dir.root().join(bessemer_runlog::FILE).exists() {
+        return Err(Failure::new(format!(
+            "{} holds no {}; a report needs a run that has begun: bessemer run RECIPE",
+            path.display(),
+            bessemer_runlog::FILE
+        )));
+    }
     let log = write(&dir)?;
     console.say(&format!("wrote {}", dir.report().display()));
     crate::console::print(&bessemer_report::terminal::summary(&log))?;

@@ -105,8 +105,11 @@ impl Session {
         if done == all && was_finished != Some(all) && outcome.is_ok() {
             trainer.final_evaluation(self.threads, console)?;
         }
-        trainer.end(reason, message, self.begun.elapsed().as_secs_f64())?;
-        if outcome? == Outcome::Stopped {
+        // On a full disk this fails too; the error that ended the run is the one to tell.
+        let ended = trainer.end(reason, message, self.begun.elapsed().as_secs_f64());
+        let outcome = outcome?;
+        ended?;
+        if outcome == Outcome::Stopped {
             return Err(Failure {
                 code: code::CONTINUE,
                 message: format!("stopped after step {done} of {all}; run the same command to go on"),

@@ -80,12 +80,17 @@ pub(crate) fn open_checkpoint(dir: &RunDir, step: Option<u64>) -> Result<Loaded,
         Some(step) => Ok(store.load(step)?),
         None => match store.latest_valid()? {
             Some(latest) => Ok(latest.loaded),
-            None => Err(Failure::new(format!(
-                "{} holds no checkpoint; train first: bessemer run RECIPE",
-                dir.checkpoints().display()
-            ))),
+            None => Err(no_checkpoint(dir)),
         },
     }
+}
+
+/// A run directory without a checkpoint.
+pub(crate) fn no_checkpoint(dir: &RunDir) -> Failure {
+    Failure::new(format!(
+        "{} holds no checkpoint; train first: bessemer run RECIPE",
+        dir.checkpoints().display()
+    ))
 }
 
 /// Errors if there is no such run directory.

@@ -8,5 +8,6 @@
     reason = "a failed unwrap in a test's own plumbing is a failed test"
 )]
 
+mod bad_input;
 mod kill_resume;
 mod workplace;

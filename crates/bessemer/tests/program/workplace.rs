@@ -85,7 +85,7 @@ impl Workplace {
         fs::write(
             place.path("recipe.toml"),
             format!(
-                "[run]\nname = \"t\"\nseed = 7\nthreads = 1\n\
+                "[run]\nname = \"t\"\nseed = 7\nthreads = 1\npin_threads = false\n\
                  [corpus]\nsource = \"folder\"\npath = \"text\"\n\
                  [tokenizer]\nvocab_size = 300\n\
                  [model]\n{model}\
@@ -132,7 +132,7 @@ impl Workplace {
     }
 
     /// Every file below a folder with its content.
-    pub(crate) fn files(&self, below: &str) -> BTreeMap<PathBuf, Vec<u8>> {
+    pub(crate) fn files(&self, below: &str) -> Files {
         let mut files = BTreeMap::new();
         let mut folders = vec![self.path(below)];
         while let Some(folder) = folders.pop() {
@@ -160,6 +160,18 @@ impl Workplace {
         let tensors = files.into_iter().filter(|(path, _)| is_tensors(path));
         tensors.flat_map(|(_, bytes)| bytes).collect()
     }
+}
+
+/// Files with their content.
+pub(crate) type Files = BTreeMap<PathBuf, Vec<u8>>;
+
+/// Checks that the same files are there with the same content.
+#[track_caller]
+pub(crate) fn assert_untouched(now: &Files, before: &Files) {
+    let names = |files: &Files| files.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(now), names(before));
+    let changed: Vec<_> = now.iter().filter(|(name, bytes)| before[*name] != **bytes).map(|f| f.0).collect();
+    assert!(changed.is_empty(), "changed: {changed:?}");
 }
 
 /// Whether a file of a checkpoint holds tensors.
