@@ -4,6 +4,7 @@
 //! holds everything it was made from and its fingerprint, written after the result; it is trained when the marker is
 //! missing or made from something else.
 
+use crate::commands::saved_model::load_tokenizer;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
@@ -91,7 +92,7 @@ impl Stages<'_> {
         let path = self.dir.tokenizer();
         let made_from = json!({ "corpus": corpus.summary().fingerprint, "tokenizer": self.recipe.tokenizer });
         if self.is_done("tokenizer", &made_from) && path.exists() {
-            let tokenizer = Tokenizer::load(&path)?;
+            let tokenizer = load_tokenizer(&path)?;
             self.require_made_here(&tokenizer)?;
             console.say(&format!("tokenizer: {} tokens; is there already", tokenizer.vocab_size()));
             return Ok(Arc::new(tokenizer));

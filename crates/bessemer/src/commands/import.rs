@@ -1,5 +1,6 @@
 //! `bessemer checkpoint import`: a run directory from a Hugging Face model directory.
 
+use crate::commands::saved_model::load_tokenizer;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
@@ -28,7 +29,7 @@ pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), 
     }
     let tokenizer_file = from.join("tokenizer.json");
     let tokenizer = match tokenizer_file.exists() {
-        true => Some(Tokenizer::load(&tokenizer_file)?),
+        true => Some(load_tokenizer(&tokenizer_file)?),
         false => {
             console
                 .say("note: no tokenizer.json there; put one into the run directory to evaluate or generate");

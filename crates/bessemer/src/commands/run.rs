@@ -2,6 +2,7 @@
 
 use crate::cli::RecipeArgs;
 use crate::commands::report;
+use crate::commands::saved_model::load_tokenizer;
 use crate::console::{Console, print};
 use crate::failure::{Failure, code};
 use crate::machine;
@@ -132,8 +133,8 @@ impl Session {
         let missing = |what: &str, e: &dyn std::fmt::Display| {
             Failure::new(format!("{what}: {e}; `bessemer run RECIPE` makes corpus, tokenizer and shards"))
         };
-        let tokenizer = Tokenizer::load(&self.dir.tokenizer())
-            .map_err(|e| missing("the run has no usable tokenizer", &e))?;
+        let tokenizer = load_tokenizer(&self.dir.tokenizer())
+            .map_err(|e| missing("the run has no usable tokenizer", &e.message))?;
         let train = ShardSet::open(self.dir.shards(), "train")
             .map_err(|e| missing("the run has no usable shards", &e))?;
         let validation = match self.dir.shards().join("validation").is_dir() {

@@ -8,7 +8,7 @@ use bessemer_checkpoint::{Loaded, Store};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{Decoder, Purpose, Shape};
 use bessemer_tensor::Backend;
-use bessemer_tokenizer::Tokenizer;
+use bessemer_tokenizer::{Tokenizer, TokenizerError};
 use bessemer_train::{MemoryPlan, TrainState};
 use std::path::Path;
 
@@ -24,7 +24,7 @@ impl SavedModel {
     pub(crate) fn open(args: &RunArgs) -> Result<SavedModel, Failure> {
         let dir = RunDir::new(&args.run);
         let checkpoint = open_checkpoint(&dir, args.step)?;
-        let tokenizer = Tokenizer::load(&dir.tokenizer())?;
+        let tokenizer = load_tokenizer(&dir.tokenizer())?;
         let state: TrainState = serde_json::from_value(checkpoint.manifest().state.clone()).map_err(|e| {
             Failure::new(format!("the state in {} cannot be read: {e}", checkpoint.path().display()))
         })?;
@@ -83,6 +83,15 @@ pub(crate) fn open_checkpoint(dir: &RunDir, step: Option<u64>) -> Result<Loaded,
             None => Err(no_checkpoint(dir)),
         },
     }
+}
+
+/// The tokenizer in a file; an error names the file.
+pub(crate) fn load_tokenizer(path: &Path) -> Result<Tokenizer, Failure> {
+    Tokenizer::load(path).map_err(|e| match e {
+        TokenizerError::Io { .. } | TokenizerError::TooLarge { .. } => e.into(),
+        // These tell what is wrong within "tokenizer.json", wherever that was.
+        _ => Failure::new(format!("{}: {e}", path.display())),
+    })
 }
 
 /// A run directory without a checkpoint.

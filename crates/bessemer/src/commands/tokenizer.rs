@@ -2,6 +2,7 @@
 
 use crate::cli::TokenizerCommand;
 use crate::commands::run::Session;
+use crate::commands::saved_model::load_tokenizer;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_tokenizer::Tokenizer;
@@ -87,7 +88,7 @@ pub(crate) fn run(command: &TokenizerCommand, as_json: bool, console: &mut Conso
 /// A tokenizer.json, or that of a run directory.
 fn load(path: &Path) -> Result<Tokenizer, Failure> {
     let path = if path.is_dir() { path.join("tokenizer.json") } else { path.to_path_buf() };
-    Ok(Tokenizer::load(&path)?)
+    load_tokenizer(&path)
 }
 
 /// A file, or standard input.
