@@ -145,7 +145,8 @@ fn export(args: &RunArgs, to: &str, out: &Path, as_json: bool, console: &mut Con
             model: saved.model(),
             tensors: &mut tensors,
             dtype: DType::F32,
-            vocab_size: None,
+            // Rows that only round the vocabulary up mean nothing to other tools.
+            vocab_size: Some(saved.tokenizer.vocab_size()),
             bos_token_id: end,
             eos_token_id: end,
             extra_files: saved.tokenizer.hf_files(),
