@@ -292,7 +292,7 @@ impl Trainer {
     }
 
     /// What a finished run is judged by: the whole validation split, samples, and the n-gram baseline, as far as the
-    /// recipe asks for them.
+    /// recipe asks for them and an earlier session has not got to them before it was killed.
     ///
     /// # Errors
     /// What evaluation answers.
@@ -302,11 +302,18 @@ impl Trainer {
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
         let config = self.input.recipe.eval.clone();
-        if config.at_end {
+        let log = runlog::read(&self.input.directory)?.records;
+        // Evaluation on the way leaves out the last step, so what stands after that step is of the final evaluation.
+        let last_step = log.iter().rposition(|r| matches!(r, Record::Step(_))).unwrap_or(0);
+        let is_done = |of_kind: fn(&Record) -> bool| log[last_step..].iter().any(of_kind);
+        if config.at_end && !is_done(|r| matches!(r, Record::Eval(_))) {
             self.evaluate(true, observer)?;
         }
-        if config.samples.at_end {
+        if config.samples.at_end && !is_done(|r| matches!(r, Record::Sample(_))) {
             self.samples(observer)?;
+        }
+        if is_done(|r| matches!(r, Record::Baseline(_))) {
+            return Ok(());
         }
         let samples = self.state.loader.samples;
         let record = self.evaluator.baseline(&self.loader, samples, threads, observer)?;

@@ -10,4 +10,5 @@
 
 mod bad_input;
 mod kill_resume;
+mod round_trip;
 mod workplace;
