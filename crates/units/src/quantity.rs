@@ -104,7 +104,9 @@ impl fmt::Display for Seconds {
         if !s.is_finite() {
             return f.pad("?");
         }
-        let text = if s < 1e-3 {
+        let text = if s == 0.0 {
+            "0 s".to_string()
+        } else if s < 1e-3 {
             format!("{:.0} us", s * 1e6)
         } else if s < 1.0 {
             format!("{:.1} ms", s * 1e3)
