@@ -1,9 +1,10 @@
 //! The kernel ladder: GFLOP/s and share of the measured peak of the matrix products, on every rung.
 //!
-//! `cargo run --release -p bessemer-kernels-cpu --example op_bench -- [threads] [what] [rung]`
+//! `cargo run --release -p bessemer-kernels-cpu --example op_bench -- [threads] [what] [rung] [text in the name]`
 //!
-//! Figures are medians of repeated launches on two or more threads, and the mean time on the core on one; the best launch
-//! stands in brackets.
+//! Figures are medians of repeated launches, with the best in brackets. A launch counts only if a probe of multiply-adds
+//! right before and right after it ran at full speed, so that other programs spoil the bench's patience and not its
+//! figures; the last column says how many launches counted.
 #![allow(clippy::print_stdout, clippy::unwrap_used)] // a program for a terminal
 
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung, peak};
@@ -17,12 +18,19 @@ struct Bench {
     backend: CpuBackend,
     peak: f64,
     made: u64,
+    only: String,
+    probe: peak::Probe,
+    clean: f64,
 }
 
 impl Bench {
-    fn new(rung: Rung, threads: usize, peak: f64) -> Bench {
+    fn new(rung: Rung, threads: usize, peak: f64, only: &str) -> Bench {
         let backend = CpuBackend::with_rung(CpuConfig { threads, pin: false }, rung).unwrap();
-        Bench { backend, peak, made: 0 }
+        let probe = peak::Probe::new(rung, threads).unwrap();
+        // Cores are taken to scale: with all of them busy elsewhere, a measurement of all would set too low a bar.
+        let alone = peak::flops_per_s(rung, 1).unwrap() * threads as f64;
+        let clean = peak::flops_per_s(rung, threads).unwrap().max(0.98 * alone);
+        Bench { backend, peak, made: 0, only: only.to_owned(), probe, clean }
     }
 
     fn mat(&mut self, rows: usize, cols: usize) -> View {
@@ -39,28 +47,42 @@ impl Bench {
     }
 
     fn time(&mut self, name: &str, op: impl Into<Op>) {
+        if !name.contains(&self.only) {
+            return;
+        }
         let op = op.into();
         let bytes = self.backend.workspace(&op).unwrap();
         self.backend.reserve_workspace(bytes).unwrap();
         self.backend.launch(Stream(0), &op).unwrap();
-        let mut seconds = Vec::new();
-        let (start, on_cpu) = (Instant::now(), cpu_seconds());
-        while seconds.len() < 5 || start.elapsed().as_secs_f64() < 0.6 {
+        // Launches between two probes that found the machine undisturbed.
+        let (mut seconds, mut tried) = (Vec::new(), 0);
+        let start = Instant::now();
+        let mut before = self.probe.trial();
+        while seconds.len() < 5 || (start.elapsed().as_secs_f64() < 0.6 && seconds.len() < 100) {
             let t = Instant::now();
             self.backend.launch(Stream(0), &op).unwrap();
-            seconds.push(t.elapsed().as_secs_f64());
-            if start.elapsed().as_secs_f64() > 5.0 {
+            let took = t.elapsed().as_secs_f64();
+            let after = self.probe.trial();
+            self.clean = self.clean.max(after);
+            if before.min(after) > 0.96 * self.clean {
+                seconds.push(took);
+            }
+            before = after;
+            tried += 1;
+            if start.elapsed().as_secs_f64() > 8.0 {
                 break;
             }
         }
-        let busy = (cpu_seconds() - on_cpu) / seconds.len() as f64;
+        if seconds.is_empty() {
+            println!("  {name:<40} the machine was disturbed during all of {tried} launches");
+            return;
+        }
+        let kept = format!("{}/{tried}", seconds.len());
         seconds.sort_by(f64::total_cmp);
-        // One thread's time on its core leaves out what other programs took; with more threads only the clock counts.
-        let single = self.backend.threads() == 1 && busy > 0.0;
-        let (median, best) = (if single { busy } else { seconds[seconds.len() / 2] }, seconds[0]);
+        let (median, best) = (seconds[seconds.len() / 2], seconds[0]);
         let rate = |s: f64| op.flops().0 / s / 1e9;
         println!(
-            "  {name:<40} {:>9.3} ms {:>7.1} GFLOP/s {:>3.0} % (best {:>3.0} %) {:>6.1} GB/s  {:>9}",
+            "  {name:<40} {:>9.3} ms {:>7.1} GFLOP/s {:>3.0} % (best {:>3.0} %) {:>6.1} GB/s {:>9} {kept}",
             median * 1e3,
             rate(median),
             100.0 * op.flops().0 / median / self.peak,
@@ -186,12 +208,6 @@ impl Bench {
     }
 }
 
-/// Seconds that the calling thread has spent on a core (Linux; 0 elsewhere).
-fn cpu_seconds() -> f64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e9
-}
-
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let threads = args.first().and_then(|a| a.parse().ok()).unwrap_or(1);
@@ -204,13 +220,14 @@ fn main() {
         m.copy_bytes_per_s / 1e9
     );
     for rung in Rung::ALL.into_iter().filter(|r| r.available()) {
-        let wanted = args.get(2).map_or(rung == Rung::detect(), |a| a == rung.name() || a == "all");
+        let best = rung == Rung::detect();
+        let wanted = args.get(2).map_or(best, |a| a == rung.name() || a == "all" || (a == "best" && best));
         if !wanted {
             continue;
         }
         let alone = peak::flops_per_s(rung, threads).unwrap();
         println!("{rung}: multiply-adds alone {:.1} GFLOP/s", alone / 1e9);
-        let mut b = Bench::new(rung, threads, m.flops_per_s);
+        let mut b = Bench::new(rung, threads, m.flops_per_s, args.get(3).map_or("", String::as_str));
         match what {
             "linear" => {
                 let shapes = [

@@ -22,7 +22,7 @@ use crate::simd::math::{activate, activate_with_derivative};
 use crate::simd::{Kernel, Simd, dispatch};
 use bessemer_tensor::op::ActivationKind;
 
-/// Longest k block: with a panel of B (KC x NR floats) near the L1 cache and the panels of A of a tile in L2.
+/// Longest k block: a panel of A (KC x MR floats) takes half of an L1 cache, the panels of B of a tile half of an L2.
 const KC: usize = 384;
 /// Floats of packed A or B at a time: 32 MiB each.
 const PACK_LIMIT: usize = 8 << 20;
@@ -316,12 +316,13 @@ impl Kernel for Tile<'_> {
             let kc = plan.kc.min(plan.k - k0);
             let last = k0 + kc >= plan.k;
             let (pa, pb) = (a.panel(k0, kc, ia, na), b.panel(k0, kc, ib, nb));
-            for j in 0..nb {
-                let col = (ib + j) * S::NR;
-                let cols = S::NR.min(b.rows - col);
-                for i in 0..na {
-                    let row = (ia + i) * S::MR;
-                    let rows = S::MR.min(a.rows - row);
+            // A panel of A stays in L1 while the panels of B stream from L2.
+            for i in 0..na {
+                let row = (ia + i) * S::MR;
+                let rows = S::MR.min(a.rows - row);
+                for j in 0..nb {
+                    let col = (ib + j) * S::NR;
+                    let cols = S::NR.min(b.rows - col);
                     // SAFETY: panels of kc x MR and kc x NR floats lie inside `pa` and `pb`, a register tile inside the
                     // scratch tile of this worker; rows and columns are inside C, whose tile only this call writes.
                     unsafe {

@@ -24,14 +24,15 @@ pub struct Peak {
     pub copy_bytes_per_s: f64,
 }
 
-/// Sixteen chains of multiply-adds: enough to hide the latency of four or five cycles on two pipes.
+/// Chains of multiply-adds side by side: enough to hide a latency of four or five cycles on two pipes.
+const CHAINS: usize = 12;
+
 struct Chains(u64);
 
 impl Kernel for Chains {
     type Out = f64;
     #[inline(always)]
     unsafe fn run<S: Simd>(self) -> f64 {
-        const CHAINS: usize = 12;
         // SAFETY: register arithmetic only.
         unsafe {
             let (x, y) = (S::splat(black_box(0.999_999)), S::splat(black_box(1e-7)));
@@ -62,30 +63,66 @@ fn best(rounds: u32, mut work: impl FnMut() -> f64) -> f64 {
     best
 }
 
-/// Floating-point operations a second of `threads` threads on `rung`, the best of about 0.1 s of short trials, so that a
+/// A short measurement of multiply-adds that can be repeated: put around a timed piece of work, it tells whether the
+/// machine was disturbed meanwhile.
+pub struct Probe {
+    pool: Pool,
+    rung: Rung,
+    turns: u64,
+}
+
+impl Probe {
+    /// A probe of `threads` threads (at least one) on `rung`, of about 2 ms for each trial.
+    pub fn new(rung: Rung, threads: usize) -> Result<Probe, CpuError> {
+        if !rung.available() {
+            return Err(CpuError::Rung { wanted: rung, best: Rung::detect() });
+        }
+        let mut probe = Probe { pool: Pool::new(threads.max(1), false)?, rung, turns: 20_000 };
+        // The fastest of a few trials sets the length: a disturbed one would make it too short.
+        let rate = best(5, || probe.chains());
+        probe.turns = (0.002 * rate / probe.chains() * probe.turns as f64).max(1.0) as u64;
+        Ok(probe)
+    }
+
+    fn chains(&self) -> f64 {
+        // SAFETY: the rung is available.
+        unsafe { dispatch(self.rung, Chains(self.turns)) }
+    }
+
+    /// Floating-point operations a second in one trial.
+    pub fn trial(&self) -> f64 {
+        best(1, || {
+            self.pool.run(self.pool.threads(), &|_, _| {
+                self.chains();
+            });
+            let each = (2 * CHAINS * lanes(self.rung)) as f64 * self.turns as f64;
+            each * self.pool.threads() as f64
+        })
+    }
+}
+
+/// Lanes of a vector of a rung.
+fn lanes(rung: Rung) -> usize {
+    struct Lanes;
+    impl Kernel for Lanes {
+        type Out = usize;
+        #[inline(always)]
+        unsafe fn run<S: Simd>(self) -> usize {
+            S::LANES
+        }
+    }
+    // SAFETY: `Lanes` computes nothing with vectors.
+    unsafe { dispatch(rung, Lanes) }
+}
+
+/// Floating-point operations a second of `threads` threads on `rung`: the best of about 0.1 s of short trials, so that a
 /// neighbour's burst does not lower the figure.
 pub fn flops_per_s(rung: Rung, threads: usize) -> Result<f64, CpuError> {
-    if !rung.available() {
-        return Err(CpuError::Rung { wanted: rung, best: Rung::detect() });
-    }
-    let pool = Pool::new(threads.max(1), false)?;
-    // SAFETY: the rung is available.
-    let chains = move |turns: u64| unsafe { dispatch(rung, Chains(turns)) };
-    // One call takes about 2 ms.
-    let start = Instant::now();
-    chains(100_000);
-    let turns = (100_000.0 * 0.002 / start.elapsed().as_secs_f64().max(1e-6)) as u64;
-    let together = pool.threads() as f64;
+    let probe = Probe::new(rung, threads)?;
     let deadline = Instant::now() + Duration::from_millis(100);
-    let mut fastest = 0.0f64;
+    let mut fastest = probe.trial();
     while Instant::now() < deadline {
-        let each = turns as f64 * chains(1);
-        fastest = fastest.max(best(5, || {
-            pool.run(pool.threads(), &|_, _| {
-                chains(turns);
-            });
-            each * together
-        }));
+        fastest = fastest.max(probe.trial());
     }
     Ok(fastest)
 }

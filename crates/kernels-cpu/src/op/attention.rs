@@ -9,7 +9,7 @@
 //! Saved for the backward pass: q, k, v, out, lse. Cost: two products forward, five backward, over the causal half; no
 //! T x T matrix is stored.
 //!
-//! Forward work is cut into (b, g, two blocks of query rows): keys and values of a block are packed once for all query
+//! Forward work is cut into (b, g, some blocks of query rows): keys and values of a block are packed once for all query
 //! heads of the group. Backward work is cut into (b, g): dk and dv stay in scratch until all query rows were seen.
 //!
 //! Legend: B sequences, T positions, H query heads, G key/value heads, E head width; t query row, s key row; a block is
@@ -25,8 +25,16 @@ use crate::simd::math::exp;
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::{Attention, AttentionBackward, AttentionShape, DropoutMask};
 
-/// Blocks of query rows that share a packing of keys and values.
-const SHARING: usize = 2;
+/// Blocks of query rows that share a packing of keys and values, at most.
+const SHARING: usize = 4;
+/// Floats of packed queries and of sums that a tile keeps, about, so that they stay in an L2 cache.
+const KEPT: usize = 128 << 10;
+
+/// Blocks of query rows that share a packing of keys and values: fewer where many or wide heads share it anyway.
+fn sharing(block: usize, s: &AttentionShape) -> usize {
+    let each = 2 * (s.heads / s.kv_heads) * block * s.head_dim;
+    (KEPT / each.max(1)).clamp(1, SHARING).min(s.seq.div_ceil(block).max(1))
+}
 
 /// MR, NR and BLOCK of a rung.
 fn sizes(rung: Rung) -> (usize, usize, usize) {
@@ -128,7 +136,7 @@ struct ForwardParts {
 impl ForwardParts {
     fn new((mr, nr, block): (usize, usize, usize), s: &AttentionShape) -> ForwardParts {
         let e_whole = s.head_dim.next_multiple_of(nr);
-        let rows = s.heads / s.kv_heads * SHARING * block;
+        let rows = s.heads / s.kv_heads * sharing(block, s) * block;
         ForwardParts {
             keys: padded(block.next_multiple_of(nr) * s.head_dim),
             values: padded(block * e_whole),
@@ -161,7 +169,8 @@ impl Kernel for ForwardTile<'_> {
         let (e, per_group) = (s.head_dim, s.heads / s.kv_heads);
         let parts = ForwardParts::new((S::MR, S::NR, S::BLOCK), s);
         let base = f.scratch.at(worker * parts.total(), parts.total());
-        let span = SHARING * S::BLOCK;
+        let share = sharing(S::BLOCK, s);
+        let span = share * S::BLOCK;
         let groups = s.batch * s.kv_heads;
         // Late rows see most keys: they go first, so that the short tiles fill the end.
         let strip = s.seq.div_ceil(span) - 1 - tile / groups;
@@ -182,7 +191,7 @@ impl Kernel for ForwardTile<'_> {
             let q_at = |h: usize, t: usize| f.q.row(b * s.seq + t).add(h * e);
             for h in 0..per_group {
                 for t in (t0..t1).step_by(S::BLOCK) {
-                    let i = h * SHARING + (t - t0) / S::BLOCK;
+                    let i = h * share + (t - t0) / S::BLOCK;
                     let rows = S::BLOCK.min(t1 - t);
                     let to = queries.add(i * S::BLOCK * e);
                     pack_rows::<S>(q_at(g * per_group + h, t), f.q.stride, rows, e, S::MR, to);
@@ -200,7 +209,7 @@ impl Kernel for ForwardTile<'_> {
                 pack_columns::<S>(f.v.row(kv).add(g * e), f.v.stride, ns, e, values);
                 for h in 0..per_group {
                     for t in (t0..t1).step_by(S::BLOCK) {
-                        let i = h * SHARING + (t - t0) / S::BLOCK;
+                        let i = h * share + (t - t0) / S::BLOCK;
                         let rows = S::BLOCK.min(t1 - t);
                         let o = sums.add(i * S::BLOCK * e_panels * S::NR);
                         for m in 0..rows.div_ceil(S::MR) {
@@ -255,7 +264,7 @@ impl Kernel for ForwardTile<'_> {
             for h in 0..per_group {
                 let head = g * per_group + h;
                 for t in t0..t1 {
-                    let i = h * SHARING + (t - t0) / S::BLOCK;
+                    let i = h * share + (t - t0) / S::BLOCK;
                     let r = (t - t0) % S::BLOCK;
                     let row = i * S::BLOCK + r;
                     let total = *totals.add(row);
@@ -383,7 +392,8 @@ unsafe fn drop_row<S: Simd>(mask: &DropoutMask, e0: usize, p: *mut f32, seen: us
 /// Runs a forward pass, tile by tile.
 pub(crate) fn run_forward(ctx: &Ctx<'_>, f: &Forward<'_>) {
     let s = f.shape;
-    let span = SHARING * sizes(ctx.rung).2;
+    let block = sizes(ctx.rung).2;
+    let span = block * sharing(block, s);
     if s.head_dim == 0 {
         return;
     }
