@@ -121,6 +121,33 @@ impl NextToken for CachedDecoder<'_> {
     }
 }
 
+/// A model without the tokens past the tokenizer's: rows that only round its vocabulary up stand for no text.
+struct KnownTokens<'a> {
+    model: &'a mut dyn NextToken,
+    /// Tokens that the tokenizer knows.
+    size: usize,
+}
+
+impl NextToken for KnownTokens<'_> {
+    fn capacity(&self) -> usize {
+        self.model.capacity()
+    }
+
+    fn held(&self) -> usize {
+        self.model.held()
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.model.truncate(len);
+    }
+
+    fn feed(&mut self, ids: &[u32]) -> Result<&[f32], EvalError> {
+        let size = self.size;
+        let logits = self.model.feed(ids)?;
+        Ok(&logits[..size.min(logits.len())])
+    }
+}
+
 /// Why a text ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -239,6 +266,7 @@ pub fn generate_text(
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<GeneratedText, EvalError> {
     let prompt = prompt_tokens(tokenizer, prompt)?;
+    let model = &mut KnownTokens { model, size: tokenizer.vocab_size() };
     let (mut text, mut stream, mut unknown) = (String::new(), Utf8Stream::default(), None);
     let generated = generate(model, &prompt, tokenizer.end_of_text(), config, sample, &mut |token| {
         let shown = text.len();

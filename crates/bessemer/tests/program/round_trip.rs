@@ -149,6 +149,19 @@ fn a_checkpoint_is_scored_sampled_and_looked_into() {
 }
 
 #[test]
+fn rows_that_only_round_the_vocabulary_up_are_never_generated() {
+    let place = Workplace::new(GPT2);
+    // A model that has hardly begun gives them as much probability as all others.
+    place.train(&["model.vocab_size=512", "train.steps=2", "optim.lr=1e-6"]);
+    assert_eq!(place.records("sample").len(), 1);
+    assert_eq!(place.records("warning").len(), 0);
+    let words = ["generate", "runs/t", "--temperature", "1", "--top-p", "1", "--max-tokens", "100", "--json"];
+    let sample = place.bessemer(&words).json();
+    let tokens = sample["tokens"].as_array().unwrap();
+    assert!(!tokens.is_empty() && tokens.iter().all(|t| t.as_u64().unwrap() < 300), "{sample}");
+}
+
+#[test]
 fn corpus_tokenizer_and_recipe_can_be_looked_into() {
     let place = Workplace::new(GPT2);
     fs::write(place.path("text/alpha/short.txt"), "too short").unwrap();
