@@ -246,7 +246,10 @@ fn available_memory() -> u64 {
     });
     let number = |path: &str| std::fs::read_to_string(path).ok().and_then(|t| t.trim().parse::<u64>().ok());
     // Page cache counts as current use of the group although it can be dropped: the bound is the limit itself.
-    let group = number("/sys/fs/cgroup/memory.max").filter(|&b| b > 0);
+    // Version 2 of control groups, then version 1, which writes a huge number for no limit.
+    let group = number("/sys/fs/cgroup/memory.max")
+        .or_else(|| number("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+        .filter(|&b| b > 0);
     system.unwrap_or(u64::MAX).min(group.unwrap_or(u64::MAX))
 }
 
