@@ -18,6 +18,7 @@
 use crate::Rung;
 use crate::ctx::{Ctx, Machine, Span, padded};
 use crate::operand::Mat;
+use crate::panels::{pack_columns, pack_rows};
 use crate::simd::math::{activate, activate_with_derivative};
 use crate::simd::{Kernel, Simd, dispatch};
 use bessemer_tensor::op::ActivationKind;
@@ -240,51 +241,13 @@ impl Kernel for Pack<'_> {
         // panels of kc x width floats, and this tile is the only one that writes them.
         unsafe {
             let src = p.factor.ptr.add(p.first * p.factor.rs + k0 * p.factor.ks);
+            let row = first * p.width;
+            let rows = (count * p.width).min(p.rows - row);
+            let src = src.add(row * p.factor.rs);
             if p.factor.rs == 1 {
-                // Rows are contiguous: copy a row of every panel for each k.
-                for k in 0..kc {
-                    for i in 0..count {
-                        let row = (first + i) * p.width;
-                        let rows = p.width.min(p.rows - row);
-                        let (from, to) = (src.add(k * p.factor.ks + row), dst.add((i * kc + k) * p.width));
-                        let mut c = 0;
-                        while c < p.width {
-                            let w = S::LANES.min(p.width - c);
-                            let have = rows.saturating_sub(c).min(w);
-                            let v = if have == S::LANES {
-                                S::load(from.add(c))
-                            } else {
-                                S::load_n(from.add(c), have)
-                            };
-                            if w == S::LANES {
-                                S::store(to.add(c), v)
-                            } else {
-                                S::store_n(to.add(c), v, w)
-                            }
-                            c += S::LANES;
-                        }
-                    }
-                }
+                pack_columns::<S>(src, p.factor.ks, kc, rows, p.width, dst);
             } else {
-                // k is contiguous: transpose blocks.
-                for i in 0..count {
-                    let row = (first + i) * p.width;
-                    let rows = p.width.min(p.rows - row);
-                    let (from, to) = (src.add(row * p.factor.rs), dst.add(i * kc * p.width));
-                    let mut k = 0;
-                    while k < kc {
-                        let nk = S::LANES.min(kc - k);
-                        let mut c = 0;
-                        while c < p.width {
-                            let w = S::LANES.min(p.width - c);
-                            let have = rows.saturating_sub(c).min(w);
-                            let block = from.wrapping_add(c * p.factor.rs + k);
-                            S::transpose(block, p.factor.rs, have, nk, to.add(k * p.width + c), p.width, w);
-                            c += S::LANES;
-                        }
-                        k += nk;
-                    }
-                }
+                pack_rows::<S>(src, p.factor.rs, rows, kc, p.width, dst);
             }
         }
     }

@@ -12,6 +12,7 @@ mod error;
 mod gemm;
 mod op;
 mod operand;
+mod panels;
 pub mod peak;
 mod pool;
 mod rung;

@@ -21,6 +21,7 @@ use crate::Rung;
 use crate::arena::Arena;
 use crate::ctx::{Ctx, Machine, Span, padded};
 use crate::operand::Mat;
+use crate::panels::{pack_columns, pack_rows};
 use crate::simd::math::exp;
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::{Attention, AttentionBackward, AttentionShape, DropoutMask};
@@ -44,54 +45,6 @@ fn sizes(rung: Rung) -> (usize, usize, usize) {
         #[cfg(target_arch = "x86_64")]
         Rung::Avx2 => (6, 16, 96),
         _ => (6, 8, 96),
-    }
-}
-
-/// Packs rows `0 .. rows` of `[rows, e]` at `src` (rows `ld` apart) as the rows of a product: panels `[e][width]`.
-#[inline(always)]
-unsafe fn pack_rows<S: Simd>(src: *const f32, ld: usize, rows: usize, e: usize, width: usize, dst: *mut f32) {
-    for p in 0..rows.div_ceil(width) {
-        let (have, to) = (width.min(rows - p * width), p * width * e);
-        let mut k = 0;
-        while k < e {
-            let nk = S::LANES.min(e - k);
-            let mut c = 0;
-            while c < width {
-                let w = S::LANES.min(width - c);
-                // SAFETY: the block lies inside the rows; `wrapping_add` because an empty one may start past them.
-                unsafe {
-                    S::transpose(
-                        src.wrapping_add((p * width + c) * ld + k),
-                        ld,
-                        have.saturating_sub(c).min(w),
-                        nk,
-                        dst.add(to + k * width + c),
-                        width,
-                        w,
-                    );
-                }
-                c += S::LANES;
-            }
-            k += nk;
-        }
-    }
-}
-
-/// Packs `[rows, e]` as the columns of a product that sums over rows: panels `[rows][NR]`, zeros past e.
-#[inline(always)]
-unsafe fn pack_columns<S: Simd>(src: *const f32, ld: usize, rows: usize, e: usize, dst: *mut f32) {
-    for p in 0..e.div_ceil(S::NR) {
-        for r in 0..rows {
-            for half in 0..2 {
-                let c = p * S::NR + half * S::LANES;
-                let n = e.saturating_sub(c).min(S::LANES);
-                // SAFETY: columns c .. c + n of row r.
-                unsafe {
-                    let v = load_part::<S>(src.wrapping_add(r * ld + c), n);
-                    S::store(dst.add((p * rows + r) * S::NR + half * S::LANES), v);
-                }
-            }
-        }
     }
 }
 
@@ -206,7 +159,7 @@ impl Kernel for ForwardTile<'_> {
                 let ns = S::BLOCK.min(kv_end - s0);
                 let kv = b * f.capacity + s0;
                 pack_rows::<S>(f.k.row(kv).add(g * e), f.k.stride, ns, e, S::NR, keys);
-                pack_columns::<S>(f.v.row(kv).add(g * e), f.v.stride, ns, e, values);
+                pack_columns::<S>(f.v.row(kv).add(g * e), f.v.stride, ns, e, S::NR, values);
                 for h in 0..per_group {
                     for t in (t0..t1).step_by(S::BLOCK) {
                         let i = h * share + (t - t0) / S::BLOCK;
@@ -515,7 +468,7 @@ impl Kernel for BackwardTile<'_> {
                 let (k, v) = (f.k.row(b * seq + s0).add(g * e), f.v.row(b * seq + s0).add(g * e));
                 pack_rows::<S>(k, f.k.stride, ns, e, S::NR, k_rows.add(j * row_block));
                 pack_rows::<S>(v, f.v.stride, ns, e, S::NR, v_rows.add(j * row_block));
-                pack_columns::<S>(k, f.k.stride, ns, e, k_columns.add(j * column_block));
+                pack_columns::<S>(k, f.k.stride, ns, e, S::NR, k_columns.add(j * column_block));
             }
             for h in g * per_group..(g + 1) * per_group {
                 for t0 in (0..seq).step_by(S::BLOCK) {
@@ -523,8 +476,8 @@ impl Kernel for BackwardTile<'_> {
                     let at = |m: &Mat| m.row(b * seq + t0).add(h * e);
                     pack_rows::<S>(at(&f.q), f.q.stride, nt, e, S::MR, q_rows);
                     pack_rows::<S>(at(&f.dout), f.dout.stride, nt, e, S::MR, d_rows);
-                    pack_columns::<S>(at(&f.q), f.q.stride, nt, e, q_columns);
-                    pack_columns::<S>(at(&f.dout), f.dout.stride, nt, e, d_columns);
+                    pack_columns::<S>(at(&f.q), f.q.stride, nt, e, S::NR, q_columns);
+                    pack_columns::<S>(at(&f.dout), f.dout.stride, nt, e, S::NR, d_columns);
                     for (j, s0) in (0..t0 + nt).step_by(S::BLOCK).enumerate() {
                         let ns = S::BLOCK.min(seq - s0);
                         for m in 0..nt.div_ceil(S::MR) {

@@ -1,0 +1,77 @@
+//! Packing for register tiles: the rows of a factor in panels of `width` rows, `[panel][k][width]`, zeros in the rows that
+//! are missing from the last panel. A register tile then reads both factors from end to end.
+#![allow(unsafe_code)] // blocks by address
+
+use crate::simd::{Simd, load_part, store_part};
+
+/// Packs a factor whose k is contiguous: element (row, k) at `src[row * ld + k]`. Costs a transposition of vectors.
+///
+/// # Safety
+/// `rows` rows of `k` elements at `src`, and room for whole panels at `dst`.
+#[inline(always)]
+pub(crate) unsafe fn pack_rows<S: Simd>(
+    src: *const f32,
+    ld: usize,
+    rows: usize,
+    k: usize,
+    width: usize,
+    dst: *mut f32,
+) {
+    for p in 0..rows.div_ceil(width) {
+        let (have, to) = (width.min(rows - p * width), p * width * k);
+        let mut i = 0;
+        while i < k {
+            let nk = S::LANES.min(k - i);
+            let mut c = 0;
+            while c < width {
+                let w = S::LANES.min(width - c);
+                // SAFETY: the block lies inside the rows; `wrapping_add` because an empty one may start past them.
+                unsafe {
+                    S::transpose(
+                        src.wrapping_add((p * width + c) * ld + i),
+                        ld,
+                        have.saturating_sub(c).min(w),
+                        nk,
+                        dst.add(to + i * width + c),
+                        width,
+                        w,
+                    );
+                }
+                c += S::LANES;
+            }
+            i += nk;
+        }
+    }
+}
+
+/// Packs a factor whose rows are contiguous: element (row, k) at `src[k * ld + row]`. Copies a row of every panel for each k.
+///
+/// # Safety
+/// `k` times `rows` elements at `src`, and room for whole panels at `dst`.
+#[inline(always)]
+pub(crate) unsafe fn pack_columns<S: Simd>(
+    src: *const f32,
+    ld: usize,
+    k: usize,
+    rows: usize,
+    width: usize,
+    dst: *mut f32,
+) {
+    for i in 0..k {
+        for p in 0..rows.div_ceil(width) {
+            let have = width.min(rows - p * width);
+            let mut c = 0;
+            while c < width {
+                let w = S::LANES.min(width - c);
+                // SAFETY: elements that exist, and a row of a panel; `wrapping_add` because an empty part may start past
+                // the elements.
+                unsafe {
+                    let from = src.wrapping_add(i * ld + p * width + c);
+                    let v = load_part::<S>(from, have.saturating_sub(c).min(w));
+                    store_part::<S>(dst.add((p * k + i) * width + c), v, w);
+                }
+                c += S::LANES;
+            }
+        }
+    }
+}
