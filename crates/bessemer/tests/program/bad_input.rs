@@ -58,7 +58,8 @@ fn mistakes_in_a_recipe_are_shown_where_they_stand_and_make_nothing() {
     refused(&place, &["model.heads=3"], &["model.heads", "width 32"]);
     refused(&place, &["model.vocab_size=100"], &["model.vocab_size = 100", "tokenizer.vocab_size = 300"]);
     refused(&place, &["train.tokens=512"], &["exactly one of steps, tokens and epochs"]);
-    refused(&place, &["corpus.path="], &["corpus.path"]);
+    refused(&place, &["corpus.path=\"\""], &["corpus.path is missing"]);
+    refused(&place, &["corpus.path="], &["--set", "corpus.path="]);
     refused(&place, &["run.name=../t"], &["run.name"]);
     refused(&place, &["train.stepz=1"], &["--set", "did you mean `steps`?"]);
     place.bessemer(&["run", "absent.toml"]).failed(RECIPE, &["absent.toml", "No such file"]);
