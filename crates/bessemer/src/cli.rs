@@ -191,9 +191,9 @@ pub(crate) enum CheckpointCommand {
     Gc {
         /// Run directory.
         run: PathBuf,
-        /// Keep this many of the newest.
-        #[arg(long, default_value_t = 1)]
-        keep_last: usize,
+        /// Keep this many of the newest and nothing else, instead of what the run's recipe says in [save].
+        #[arg(long)]
+        keep_last: Option<u64>,
     },
     /// Write a model directory that other tools read.
     Export {
@@ -205,6 +205,9 @@ pub(crate) enum CheckpointCommand {
         /// New directory.
         #[arg(long, short)]
         out: PathBuf,
+        /// Replace an earlier export there.
+        #[arg(long)]
+        overwrite: bool,
     },
     /// Make a run directory from a Hugging Face model directory.
     Import {
@@ -235,6 +238,9 @@ pub(crate) enum ConfigCommand {
         a: PathBuf,
         /// Second recipe.
         b: PathBuf,
+        /// Override a key in both, e.g. --set corpus.path=texts (may be repeated).
+        #[arg(long = "set", value_name = "KEY=VALUE")]
+        sets: Vec<String>,
     },
 }
 

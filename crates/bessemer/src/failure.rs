@@ -4,6 +4,8 @@ use std::fmt::Display;
 
 /// Exit codes, as `bessemer --help` and docs/commands.md list them.
 pub(crate) mod code {
+    /// Nothing is wrong: the reader of the output left early.
+    pub(crate) const DONE: u8 = 0;
     /// Something went wrong that is not one of the others.
     pub(crate) const FAILED: u8 = 1;
     /// The command line is wrong. (clap uses the same.)
@@ -51,6 +53,16 @@ impl From<bessemer_train::TrainError> for Failure {
     }
 }
 
+impl From<std::io::Error> for Failure {
+    fn from(e: std::io::Error) -> Failure {
+        // `bessemer ... | head` has got all that it wanted.
+        if e.kind() == std::io::ErrorKind::BrokenPipe {
+            return Failure { code: code::DONE, message: String::new() };
+        }
+        Failure::new(e)
+    }
+}
+
 macro_rules! plain {
     ($($t:ty),* $(,)?) => {
         $(impl From<$t> for Failure {
@@ -61,7 +73,6 @@ macro_rules! plain {
     };
 }
 plain!(
-    std::io::Error,
     serde_json::Error,
     bessemer_arch::ArchError,
     bessemer_checkpoint::CheckpointError,

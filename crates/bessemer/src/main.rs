@@ -34,6 +34,7 @@ fn main() -> ExitCode {
 #[allow(clippy::print_stderr)] // the one place where the program reports its failure
 fn complain(failure: &Failure) {
     match failure.code {
+        failure::code::DONE => {}
         failure::code::CONTINUE => eprintln!("{}", failure.message),
         _ => eprintln!("error: {}", failure.message),
     }
@@ -41,10 +42,10 @@ fn complain(failure: &Failure) {
 
 fn dispatch(cli: &Cli, console: &mut Console) -> Result<(), Failure> {
     match &cli.command {
-        Command::Run(recipe) => commands::run::run(recipe, console),
+        Command::Run(recipe) => commands::run::run(recipe, cli.json, console),
         Command::Corpus(command) => commands::corpus::run(command, cli.json, console),
         Command::Tokenizer(command) => commands::tokenizer::run(command, cli.json, console),
-        Command::Train(recipe) => commands::run::train(recipe, console),
+        Command::Train(recipe) => commands::run::train(recipe, cli.json, console),
         Command::Eval(args) => commands::eval::run(args, cli.json, console),
         Command::Generate(args) => commands::generate::run(args, cli.json),
         Command::Checkpoint(command) => commands::checkpoint::run(command, cli.json, console),

@@ -445,26 +445,23 @@ impl Trainer {
                 flops_per_token: model.train_flops_per_token(self.plan.seq_len as usize).0,
             };
             self.append(record.into(), observer)?;
-            let optim = &self.input.recipe.optim;
-            let record = runlog::Training {
-                steps: self.plan.steps,
-                tokens: self.plan.tokens.0,
-                batch_tokens: self.plan.tokens_per_step.0,
-                micro_batch: self.plan.micro_batch,
-                seq_len: self.plan.seq_len,
-                samples_per_epoch: self.loader.samples_per_epoch(),
-                optimizer: format!(
-                    "AdamW, learning rate {}, betas {} and {}, weight decay {}, clip {}",
-                    optim.lr, optim.beta1, optim.beta2, optim.weight_decay, optim.clip
-                ),
-                schedule: format!(
-                    "{}, {} warm-up steps",
-                    optim.schedule.name(),
-                    optim.warmup(self.plan.steps)
-                ),
-            };
-            self.append(record.into(), observer)?;
         }
+        // A continued run may have been given more steps.
+        let optim = &self.input.recipe.optim;
+        let record = runlog::Training {
+            steps: self.plan.steps,
+            tokens: self.plan.tokens.0,
+            batch_tokens: self.plan.tokens_per_step.0,
+            micro_batch: self.plan.micro_batch,
+            seq_len: self.plan.seq_len,
+            samples_per_epoch: self.loader.samples_per_epoch(),
+            optimizer: format!(
+                "AdamW, learning rate {}, betas {} and {}, weight decay {}, clip {}",
+                optim.lr, optim.beta1, optim.beta2, optim.weight_decay, optim.clip
+            ),
+            schedule: format!("{}, {} warm-up steps", optim.schedule.name(), optim.warmup(self.plan.steps)),
+        };
+        self.append(record.into(), observer)?;
         for text in std::mem::take(&mut self.warnings) {
             self.warn(text, observer)?;
         }

@@ -22,8 +22,9 @@ pub(crate) fn run(command: &CheckpointCommand, as_json: bool, console: &mut Cons
         CheckpointCommand::Verify(args) => verify(args, as_json, console),
         CheckpointCommand::Gc { run, keep_last } => {
             holds_checkpoints(&RunDir::new(run))?;
-            let store = Store::open(RunDir::new(run).checkpoints());
-            let done = store.gc(&Retention { keep_last: *keep_last as u64, keep_every: None })?;
+            let dir = RunDir::new(run);
+            let store = Store::open(dir.checkpoints());
+            let done = store.gc(&retention(&dir, *keep_last)?)?;
             Ok(print(&match as_json {
                 true => json!({ "removed": done.removed, "kept": done.kept, "freed_bytes": done.freed })
                     .to_string(),
@@ -35,7 +36,9 @@ pub(crate) fn run(command: &CheckpointCommand, as_json: bool, console: &mut Cons
                 ),
             })?)
         }
-        CheckpointCommand::Export { run, to, out } => export(run, to, out, as_json, console),
+        CheckpointCommand::Export { run, to, out, overwrite } => {
+            export(run, to, (out, *overwrite), as_json, console)
+        }
         CheckpointCommand::Import { from, out } => super::import::run(from, out, console),
     }
 }
@@ -46,6 +49,14 @@ fn holds_checkpoints(dir: &RunDir) -> Result<(), Failure> {
     match dir.checkpoints().is_dir() {
         true => Ok(()),
         false => Err(no_checkpoint(dir)),
+    }
+}
+
+/// What to keep: what the command line says, else what the run's recipe says.
+fn retention(dir: &RunDir, keep_last: Option<u64>) -> Result<Retention, Failure> {
+    match keep_last {
+        Some(keep_last) => Ok(Retention { keep_last, keep_every: None }),
+        None => Ok(bessemer_recipe::load_recipe(&dir.recipe(), &[])?.value.save.retention()),
     }
 }
 
@@ -132,7 +143,13 @@ fn verify(args: &RunArgs, as_json: bool, console: &mut Console) -> Result<(), Fa
     }
 }
 
-fn export(args: &RunArgs, to: &str, out: &Path, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+fn export(
+    args: &RunArgs,
+    to: &str,
+    (out, overwrite): (&Path, bool),
+    as_json: bool,
+    console: &mut Console,
+) -> Result<(), Failure> {
     if to != "hf" {
         return Err(Failure::usage(format!("--to {to}: wanted hf")));
     }
@@ -151,7 +168,7 @@ fn export(args: &RunArgs, to: &str, out: &Path, as_json: bool, console: &mut Con
             eos_token_id: end,
             extra_files: saved.tokenizer.hf_files(),
             max_file_bytes: EXPORT_FILE_BYTES,
-            overwrite: false,
+            overwrite,
             progress: &mut |done, total| console.progress("exporting", done, total),
         },
     )?;

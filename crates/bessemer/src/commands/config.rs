@@ -26,8 +26,8 @@ pub(crate) fn run(command: &ConfigCommand, as_json: bool) -> Result<(), Failure>
             print(&text)?;
         }
         ConfigCommand::Schema => print(&serde_json::to_string_pretty(&json_schema::<Recipe>())?)?,
-        ConfigCommand::Diff { a, b } => {
-            let (left, right) = (load_recipe(a, &[])?, load_recipe(b, &[])?);
+        ConfigCommand::Diff { a, b, sets } => {
+            let (left, right) = (load_recipe(a, sets)?, load_recipe(b, sets)?);
             let differences = left.diff(&right);
             let text = if as_json {
                 let list: Vec<_> = differences

@@ -14,6 +14,7 @@ use bessemer_runlog::{self as runlog, EndReason, Record, RunLog};
 use bessemer_shards::ShardSet;
 use bessemer_tokenizer::Tokenizer;
 use bessemer_train::{Observer, Outcome, Peak, Trainer, TrainerInput};
+use serde_json::json;
 use std::fs::{self, File, TryLockError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,7 +76,7 @@ impl Session {
 
     /// Trains to the end or to a stop, evaluates, and writes the report.
     fn train(&mut self, console: &mut Console) -> Result<(), Failure> {
-        let (tokenizer, train, validation) = self.data()?;
+        let (tokenizer, train, validation) = self.data(console)?;
         console.log_every(self.recipe.train.log_every);
         let backend = CpuBackend::new(CpuConfig { threads: self.threads, pin: self.recipe.run.pin_threads })?;
         let measured = bessemer_kernels_cpu::peak::measure(self.threads)?;
@@ -129,7 +130,7 @@ impl Session {
     }
 
     /// Tokenizer and shards of the run directory.
-    fn data(&self) -> Result<Data, Failure> {
+    fn data(&self, console: &mut Console) -> Result<Data, Failure> {
         let missing = |what: &str, e: &dyn std::fmt::Display| {
             Failure::new(format!("{what}: {e}; `bessemer run RECIPE` makes corpus, tokenizer and shards"))
         };
@@ -138,9 +139,17 @@ impl Session {
         let train = ShardSet::open(self.dir.shards(), "train")
             .map_err(|e| missing("the run has no usable shards", &e))?;
         let validation = match self.dir.shards().join("validation").is_dir() {
-            true => Some(Arc::new(ShardSet::open(self.dir.shards(), "validation")?)),
+            true => Some(ShardSet::open(self.dir.shards(), "validation")?),
             false => None,
         };
+        // One token is nothing to predict; a run without validation trains all the same.
+        let validation = validation.filter(|set| set.token_count() > 1).map(Arc::new);
+        if validation.is_none() {
+            console.say(
+                "warning: the validation split is empty, so nothing will be validated; raise \
+                 corpus.split.validation_fraction or name sources in corpus.split.validation",
+            );
+        }
         Ok((Arc::new(tokenizer), Arc::new(train), validation))
     }
 
@@ -169,19 +178,19 @@ impl Session {
 type Data = (Arc<Tokenizer>, Arc<ShardSet>, Option<Arc<ShardSet>>);
 
 /// Every stage of a recipe.
-pub(crate) fn run(args: &RecipeArgs, console: &mut Console) -> Result<(), Failure> {
+pub(crate) fn run(args: &RecipeArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let mut session = Session::open(args)?;
     console.say(&format!("run directory {}", session.dir.root().display()));
     session.with_stages(|stages, log| stages.run(console, log))?;
-    finish(session, console)
+    finish(session, as_json, console)
 }
 
 /// Training only.
-pub(crate) fn train(args: &RecipeArgs, console: &mut Console) -> Result<(), Failure> {
-    finish(Session::open(args)?, console)
+pub(crate) fn train(args: &RecipeArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    finish(Session::open(args)?, as_json, console)
 }
 
-fn finish(mut session: Session, console: &mut Console) -> Result<(), Failure> {
+fn finish(mut session: Session, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     if session.stop.load(Ordering::Relaxed) {
         return Err(Failure {
             code: code::CONTINUE,
@@ -192,7 +201,28 @@ fn finish(mut session: Session, console: &mut Console) -> Result<(), Failure> {
     // A stopped run has a report too; a report that cannot be written must not hide why training failed.
     let report = report::write(&session.dir);
     trained?;
-    print(&bessemer_report::terminal::summary(&report?))?;
+    let records = report?;
+    print(&match as_json {
+        true => summary_json(&session.dir, &records)?,
+        false => bessemer_report::terminal::summary(&records),
+    })?;
     console.say(&format!("report: {}", session.dir.report().display()));
     Ok(())
+}
+
+/// How a run ended, for programs: the last record of each kind that says so.
+fn summary_json(dir: &RunDir, records: &[Record]) -> Result<String, Failure> {
+    let mut summary = json!({ "run": dir.root(), "report": dir.report() });
+    for record in records {
+        let (kind, value) = match record {
+            Record::Model(r) => ("model", serde_json::to_value(r)?),
+            Record::Step(r) => ("step", serde_json::to_value(r)?),
+            Record::Eval(r) => ("eval", serde_json::to_value(r)?),
+            Record::Baseline(r) => ("baseline", serde_json::to_value(r)?),
+            Record::End(r) => ("end", serde_json::to_value(r)?),
+            _ => continue,
+        };
+        summary[kind] = value;
+    }
+    Ok(serde_json::to_string_pretty(&summary)?)
 }
