@@ -191,7 +191,7 @@ pub(crate) enum CheckpointCommand {
     Gc {
         /// Run directory.
         run: PathBuf,
-        /// Keep this many of the newest and nothing else, instead of what the run's recipe says in [save].
+        /// Keep this many of the newest and nothing else, instead of what the run's recipe says in its save section.
         #[arg(long)]
         keep_last: Option<u64>,
     },
