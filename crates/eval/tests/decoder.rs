@@ -37,7 +37,7 @@ fn model(architecture: &str) -> Model {
 }
 
 fn decoder(architecture: &str, sequences: usize) -> (CpuBackend, Decoder) {
-    let mut backend = CpuBackend::new(CpuConfig { threads: 2, pin: false }).unwrap();
+    let mut backend = CpuBackend::new(CpuConfig { threads: 2, ..CpuConfig::default() }).unwrap();
     let shape = Shape { sequences, seq: CONTEXT, purpose: Purpose::Score };
     let decoder = Decoder::new(&mut backend, &model(architecture), shape).unwrap();
     decoder.init(&mut backend, 7).unwrap();

@@ -26,7 +26,7 @@ struct Bench {
 
 impl Bench {
     fn new(rung: Rung, threads: usize, peak: f64, only: &str) -> Bench {
-        let backend = CpuBackend::with_rung(CpuConfig { threads, pin: false }, rung).unwrap();
+        let backend = CpuBackend::with_rung(CpuConfig { threads, ..CpuConfig::default() }, rung).unwrap();
         let probe = peak::Probe::new(rung, threads).unwrap();
         // Cores are taken to scale: with all of them busy elsewhere, a measurement of all would set too low a bar.
         let alone = peak::flops_per_s(rung, 1).unwrap() * threads as f64;

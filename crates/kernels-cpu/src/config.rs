@@ -1,8 +1,9 @@
 //! What a user may choose about the CPU backend.
 
+use bessemer_units::MatmulPrecision;
 use serde::{Deserialize, Serialize};
 
-/// Threads of the CPU backend.
+/// Threads of the CPU backend, and how exact its products are.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CpuConfig {
@@ -10,6 +11,8 @@ pub struct CpuConfig {
     pub threads: usize,
     /// Bind each worker thread to a core of its own. Worth it on a machine that runs nothing else.
     pub pin: bool,
+    /// How exact matrix products must be; the fastest way that the processor has is taken.
+    pub matmul: MatmulPrecision,
 }
 
 impl CpuConfig {
@@ -36,7 +39,7 @@ mod tests {
     #[test]
     fn absurd_thread_counts_are_refused_by_name() {
         assert!(CpuConfig::default().check().is_ok());
-        let e = CpuConfig { threads: 5000, pin: false }.check().unwrap_err();
+        let e = CpuConfig { threads: 5000, ..CpuConfig::default() }.check().unwrap_err();
         assert!(e.contains("threads = 5000") && e.contains("1024"), "{e}");
     }
 }

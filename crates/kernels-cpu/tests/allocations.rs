@@ -130,7 +130,7 @@ fn backward_of_attention(b: &mut CpuBackend) -> Op {
 #[test]
 fn a_warm_launch_allocates_nothing() {
     for threads in [1, 2] {
-        let mut b = CpuBackend::new(CpuConfig { threads, pin: false }).unwrap();
+        let mut b = CpuBackend::new(CpuConfig { threads, ..CpuConfig::default() }).unwrap();
         let mut ops = all(&mut b);
         // AdamW's moments have the shape of its parameter.
         let (m, v) = (mat(&mut b, 64, 48), mat(&mut b, 64, 48));

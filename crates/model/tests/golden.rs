@@ -38,7 +38,7 @@ fn logits_loss_and_every_gradient_agree_with_transformers() {
     {
         let bytes = stored(label);
         let file = SafeTensors::deserialize(&bytes).unwrap();
-        let mut b = CpuBackend::with_rung(CpuConfig { threads: 2, pin: false }, rung).unwrap();
+        let mut b = CpuBackend::with_rung(CpuConfig { threads: 2, ..CpuConfig::default() }, rung).unwrap();
         let (name, label) = (label, format!("{label}, {rung} kernels"));
         let (ids, targets) = batch(0);
         let tokens = TokenBatch { ids: &ids, targets: &targets, positions: None };

@@ -9,7 +9,7 @@ use bessemer_tensor::{Backend, BufferSpec, View};
 use bessemer_units::DType;
 
 fn cpu() -> CpuBackend {
-    CpuBackend::new(CpuConfig { threads: 1, pin: false }).unwrap()
+    CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap()
 }
 
 fn tensor(b: &mut dyn Backend, name: &str, rows: usize, cols: usize, dtype: DType) -> View {

@@ -10,7 +10,7 @@
 //! steps              = steps, or ceil(tokens / batch_tokens), or ceil(epochs x train tokens / batch_tokens)
 //! ```
 
-use bessemer_units::Tokens;
+use bessemer_units::{MatmulPrecision, Tokens};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,9 @@ pub struct TrainConfig {
     pub epochs: f64,
     /// A line on the terminal every so many steps; each step is in metrics.jsonl whatever this is.
     pub log_every: u64,
+    /// How exact matrix products must be at least: "highest" (f32), "high" (about 16 bits of every operand) or "medium"
+    /// (about the 8 bits of bf16); sums are f32 in all of them. A processor takes its fastest way.
+    pub matmul_precision: MatmulPrecision,
 }
 
 impl Default for TrainConfig {
@@ -45,6 +48,7 @@ impl Default for TrainConfig {
             tokens: 0,
             epochs: 0.0,
             log_every: 10,
+            matmul_precision: MatmulPrecision::Highest,
         }
     }
 }

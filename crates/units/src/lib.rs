@@ -4,7 +4,9 @@
 //! prints every figure in one way. Everything here is a plain value: no file, clock, thread or random source.
 
 mod dtype;
+mod matmul;
 mod quantity;
 
 pub use dtype::DType;
+pub use matmul::MatmulPrecision;
 pub use quantity::{Bytes, Flops, Seconds, Tokens};

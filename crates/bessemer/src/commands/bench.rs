@@ -27,7 +27,7 @@ pub(crate) fn run(command: &BenchCommand, as_json: bool, console: &mut Console) 
     MemoryPlan::new(&model, shape, &optim)?.fits(machine::available_memory())?;
     let threads = machine::threads(*threads as u64);
     let before = peak::measure(threads)?;
-    let mut backend = CpuBackend::new(CpuConfig { threads, pin: false })?;
+    let mut backend = CpuBackend::new(CpuConfig { threads, ..CpuConfig::default() })?;
     let mut decoder = Decoder::new(&mut backend, &model, shape)?;
     let params: Vec<OptimParam> = decoder
         .params()

@@ -78,7 +78,11 @@ impl Session {
     fn train(&mut self, console: &mut Console) -> Result<(), Failure> {
         let (tokenizer, train, validation) = self.data(console)?;
         console.log_every(self.recipe.train.log_every);
-        let backend = CpuBackend::new(CpuConfig { threads: self.threads, pin: self.recipe.run.pin_threads })?;
+        let backend = CpuBackend::new(CpuConfig {
+            threads: self.threads,
+            pin: self.recipe.run.pin_threads,
+            matmul: self.recipe.train.matmul_precision,
+        })?;
         let measured = bessemer_kernels_cpu::peak::measure(self.threads)?;
         let peak = Peak { flops_per_second: measured.flops_per_s };
         let mut log = RunLog::open(self.dir.root())?;

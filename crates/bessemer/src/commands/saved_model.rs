@@ -52,7 +52,7 @@ impl SavedModel {
         shape: (usize, usize),
         threads: usize,
     ) -> Result<(CpuBackend, Decoder), Failure> {
-        let mut backend = CpuBackend::new(CpuConfig { threads, pin: false })?;
+        let mut backend = CpuBackend::new(CpuConfig { threads, ..CpuConfig::default() })?;
         let shape = Shape { sequences: shape.0, seq: shape.1, purpose: Purpose::Score };
         MemoryPlan::new(self.model(), shape, &bessemer_optim::OptimConfig::default())?
             .fits(crate::machine::available_memory())?;

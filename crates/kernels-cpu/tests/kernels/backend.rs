@@ -30,7 +30,7 @@ fn a_launch_that_needs_more_than_was_reserved_is_refused_by_figures() {
 
 #[test]
 fn reduced_types_are_refused_where_there_is_no_kernel_and_converted_where_there_is() {
-    let mut b = CpuBackend::new(CpuConfig { threads: 1, pin: false }).unwrap();
+    let mut b = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
     for dtype in [DType::Bf16, DType::F16] {
         let x = b.alloc(BufferSpec { class: "test", name: "x", dtype, len: 4 }).unwrap().vector();
         let y = b.alloc(BufferSpec { class: "test", name: "y", dtype, len: 4 }).unwrap().vector();
@@ -92,9 +92,9 @@ fn empty_views_are_no_work() {
 
 #[test]
 fn thread_counts_are_as_asked_and_unavailable_rungs_are_refused() {
-    let b = CpuBackend::new(CpuConfig { threads: 3, pin: true }).unwrap();
+    let b = CpuBackend::new(CpuConfig { threads: 3, pin: true, ..CpuConfig::default() }).unwrap();
     assert_eq!(b.threads(), 3);
     assert_eq!(b.rung(), Rung::detect());
-    assert!(CpuBackend::new(CpuConfig { threads: 0, pin: false }).unwrap().threads() >= 1);
-    assert!(CpuBackend::new(CpuConfig { threads: 100_000, pin: false }).is_err());
+    assert!(CpuBackend::new(CpuConfig { threads: 0, ..CpuConfig::default() }).unwrap().threads() >= 1);
+    assert!(CpuBackend::new(CpuConfig { threads: 100_000, ..CpuConfig::default() }).is_err());
 }

@@ -14,7 +14,7 @@ pub(crate) struct Setup {
 
 impl Setup {
     pub(crate) fn new(rung: Rung, threads: usize) -> Setup {
-        let config = CpuConfig { threads, pin: false };
+        let config = CpuConfig { threads, ..CpuConfig::default() };
         Setup { backend: CpuBackend::with_rung(config, rung).unwrap(), buffers: Vec::new() }
     }
 

@@ -83,7 +83,7 @@ pub(crate) fn scored(targets: &[u32]) -> usize {
 
 /// A CPU backend of so many threads.
 pub(crate) fn cpu(threads: usize) -> CpuBackend {
-    CpuBackend::new(CpuConfig { threads, pin: false }).unwrap()
+    CpuBackend::new(CpuConfig { threads, ..CpuConfig::default() }).unwrap()
 }
 
 /// A decoder with the formula's weights.

@@ -1,0 +1,37 @@
+//! How exact matrix products must be.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The accuracy that a backend's matrix products must reach at least; each processor takes its fastest way to it.
+/// Inputs and outputs keep their types, sums are f32. The names are those of PyTorch's `set_float32_matmul_precision`.
+#[derive(
+    Debug, Default, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum MatmulPrecision {
+    /// Operands rounded to about 8 significant bits (bf16).
+    Medium,
+    /// Operands with about 16 significant bits.
+    High,
+    /// Operands with all 24 bits of f32.
+    #[default]
+    Highest,
+}
+
+impl MatmulPrecision {
+    /// All of them, most exact first.
+    pub const ALL: [MatmulPrecision; 3] =
+        [MatmulPrecision::Highest, MatmulPrecision::High, MatmulPrecision::Medium];
+}
+
+impl fmt::Display for MatmulPrecision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MatmulPrecision::Medium => "medium",
+            MatmulPrecision::High => "high",
+            MatmulPrecision::Highest => "highest",
+        })
+    }
+}
