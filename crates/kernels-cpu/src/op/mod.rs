@@ -15,6 +15,7 @@ mod linear;
 mod loss;
 mod norm;
 mod rope;
+mod scale;
 mod skinny;
 mod sum_squares;
 mod tiles;
@@ -51,7 +52,8 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         | Op::Fill(_)
         | Op::Gated(_)
         | Op::GatedBackward(_)
-        | Op::Norm(_) => 0,
+        | Op::Norm(_)
+        | Op::Scale(_) => 0,
     }
 }
 
@@ -82,6 +84,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::Norm(o) => norm::forward(ctx, o),
         Op::NormBackward(o) => norm::backward(ctx, o),
         Op::Rope(o) => rope::run(ctx, o),
+        Op::Scale(o) => scale::run(ctx, o),
         Op::SumSquares(o) => sum_squares::run(ctx, o),
     }
     Ok(())
@@ -112,6 +115,7 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::Norm(o) => norm::forward_reference(arena, o),
         Op::NormBackward(o) => norm::backward_reference(arena, o),
         Op::Rope(o) => rope::reference(arena, o),
+        Op::Scale(o) => scale::reference(arena, o),
         Op::SumSquares(o) => sum_squares::reference(arena, o),
     }
     Ok(())

@@ -30,6 +30,17 @@ fn fill_copy_and_add_agree_with_the_reference() {
 }
 
 #[test]
+fn scale_agrees_with_the_reference_also_in_place() {
+    each("scale", 0.0, |s, r, c, gap| {
+        Scale { x: s.strided(r, c, gap), out: s.strided(r, c, 1), factor: 2.632148 }.into()
+    });
+    each("scale in place", 0.0, |s, r, c, gap| {
+        let x = s.strided(r, c, gap);
+        Scale { x, out: x, factor: -0.1 }.into()
+    });
+}
+
+#[test]
 fn activations_agree_with_the_reference() {
     for kind in KINDS {
         each(&format!("{kind:?}"), 1e-6, |s, r, c, gap| {

@@ -1,4 +1,4 @@
-//! Operators that treat every element alike: fill, copy, add, dropout, activations.
+//! Operators that treat every element alike: fill, copy, add, scale, dropout, activations.
 
 use super::{Describe, Operands, expect_shape, read, update, write};
 use crate::rng::RngKey;
@@ -71,6 +71,31 @@ impl Describe for Add {
     fn shapes(&self) -> Result<(), TensorError> {
         expect_shape(Self::NAME, "b", &self.b, self.a.rows, self.a.cols)?;
         expect_shape(Self::NAME, "out", &self.out, self.a.rows, self.a.cols)
+    }
+}
+
+/// `out = factor * x`, forward on activations and backward on gradients alike; `out` may be `x`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scale {
+    /// `[r, c]`.
+    pub x: View,
+    /// `[r, c]`.
+    pub out: View,
+    /// The factor.
+    pub factor: f32,
+}
+
+impl Describe for Scale {
+    const NAME: &'static str = "scale";
+    const IN_PLACE: bool = true;
+    fn operands(&self) -> Operands {
+        Operands::of([read("x", self.x), write("out", self.out)])
+    }
+    fn flops(&self) -> f64 {
+        self.x.len() as f64
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        expect_shape(Self::NAME, "out", &self.out, self.x.rows, self.x.cols)
     }
 }
 

@@ -15,7 +15,7 @@ mod optimizer;
 pub use attention::{Attention, AttentionBackward, AttentionCached, AttentionShape, Rope};
 pub use elementwise::{
     Activation, ActivationBackward, ActivationKind, Add, Copy, Dropout, DropoutMask, Fill, Gated,
-    GatedBackward,
+    GatedBackward, Scale,
 };
 pub use embedding::{Embedding, EmbeddingBackward, PositionTable};
 pub use linear::{Linear, LinearBackwardInput, LinearBackwardWeight};
@@ -145,6 +145,7 @@ ops!(
     Norm,
     NormBackward,
     Rope,
+    Scale,
     SumSquares,
 );
 
