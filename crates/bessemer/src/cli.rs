@@ -1,6 +1,6 @@
 //! The command line, as clap sees it.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// Bessemer: raw text in, trained and evaluated language model out.
@@ -248,24 +248,101 @@ pub(crate) enum ConfigCommand {
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     /// A training step on random tokens: forward, backward, AdamW.
-    Step {
-        /// Named architecture.
-        #[arg(long, default_value = "gpt2-124m")]
-        model: String,
-        /// Sequences.
-        #[arg(long, default_value_t = 4)]
-        batch: usize,
-        /// Tokens of a sequence.
-        #[arg(long, default_value_t = 256)]
-        seq: usize,
-        /// Vocabulary; 0 takes the architecture's own.
-        #[arg(long, default_value_t = 0)]
-        vocab: usize,
+    Step(Box<BenchStepArgs>),
+    /// The arithmetic peak alone, for scripts that want to know whether the machine was disturbed.
+    Peak {
         /// Threads; 0 takes all cores.
         #[arg(long, default_value_t = 0)]
         threads: usize,
-        /// Timed steps (after one warm-up step).
-        #[arg(long, default_value_t = 5)]
-        steps: u64,
+        /// Seconds of multiply-adds.
+        #[arg(long, default_value_t = 0.5)]
+        seconds: f64,
     },
+}
+
+/// `bessemer bench step`
+#[derive(Debug, Args)]
+pub(crate) struct BenchStepArgs {
+    /// Named architecture.
+    #[arg(long, default_value = "gpt2-124m", conflicts_with = "recipe")]
+    pub(crate) model: String,
+    /// Model, micro-batch, precision and optimizer of a recipe instead.
+    #[arg(long)]
+    pub(crate) recipe: Option<PathBuf>,
+    /// Override a key of the recipe (may be repeated).
+    #[arg(long = "set", value_name = "KEY=VALUE", requires = "recipe")]
+    pub(crate) sets: Vec<String>,
+    /// Transformer layers, instead of the architecture's.
+    #[arg(long)]
+    pub(crate) layers: Option<u64>,
+    /// Width, instead of the architecture's.
+    #[arg(long)]
+    pub(crate) width: Option<u64>,
+    /// Heads, instead of the architecture's.
+    #[arg(long)]
+    pub(crate) heads: Option<u64>,
+    /// Vocabulary, instead of the architecture's.
+    #[arg(long)]
+    pub(crate) vocab: Option<u64>,
+    /// Positions, instead of the architecture's.
+    #[arg(long)]
+    pub(crate) context: Option<u64>,
+    /// Sequences; 4 without a recipe.
+    #[arg(long)]
+    pub(crate) batch: Option<usize>,
+    /// Tokens of a sequence; 256 without a recipe.
+    #[arg(long)]
+    pub(crate) seq: Option<usize>,
+    /// Type in which activations are kept: f32 or bf16.
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) dtype: Option<Activations>,
+    /// How exact matrix products must be.
+    #[arg(long, value_name = "PRECISION")]
+    pub(crate) matmul: Option<Matmul>,
+    /// Threads; 0 takes all cores.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) threads: usize,
+    /// Timed steps.
+    #[arg(long, default_value_t = 5)]
+    pub(crate) steps: u64,
+    /// Steps before the timed ones.
+    #[arg(long, default_value_t = 2)]
+    pub(crate) warmup: u64,
+    /// Show the time of every operator.
+    #[arg(long)]
+    pub(crate) profile: bool,
+    /// Write the initial weights (as a Hugging Face model) and the token ids into this new directory, for other programs
+    /// to do the same steps.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dump: Option<PathBuf>,
+}
+
+/// Type of stored activations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Activations {
+    /// 4 bytes.
+    F32,
+    /// 2 bytes.
+    Bf16,
+}
+
+/// Accuracy of matrix products; see `train.matmul_precision`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Matmul {
+    /// f32.
+    Highest,
+    /// About 16 bits of every operand.
+    High,
+    /// About 8 bits of every operand.
+    Medium,
+}
+
+impl From<Matmul> for bessemer_units::MatmulPrecision {
+    fn from(m: Matmul) -> Self {
+        match m {
+            Matmul::Highest => Self::Highest,
+            Matmul::High => Self::High,
+            Matmul::Medium => Self::Medium,
+        }
+    }
 }

@@ -1,0 +1,115 @@
+//! What `bessemer bench step` runs: a model, a micro-batch, how exactly, and which optimizer.
+
+use crate::cli::{Activations, BenchStepArgs};
+use crate::failure::Failure;
+use bessemer_arch::{Model, ModelConfig};
+use bessemer_model::{Purpose, Shape};
+use bessemer_optim::OptimConfig;
+use bessemer_units::{DType, MatmulPrecision};
+use serde_json::{Value, json};
+
+/// A training step to measure.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) model: Model,
+    pub(super) shape: Shape,
+    pub(super) optim: OptimConfig,
+    pub(super) activations: DType,
+    pub(super) matmul: MatmulPrecision,
+}
+
+impl Job {
+    /// What the command line, and the recipe that it may name, ask for.
+    pub(super) fn new(args: &BenchStepArgs) -> Result<Job, Failure> {
+        let mut job = match &args.recipe {
+            Some(path) => Job::of_recipe(path, args)?,
+            None => Job::of_name(args)?,
+        };
+        job.shape.sequences = args.batch.unwrap_or(job.shape.sequences);
+        job.shape.seq = args.seq.unwrap_or(job.shape.seq);
+        if let Some(dtype) = args.dtype {
+            job.activations = match dtype {
+                Activations::F32 => DType::F32,
+                Activations::Bf16 => DType::Bf16,
+            };
+        }
+        job.matmul = args.matmul.map_or(job.matmul, Into::into);
+        if job.activations != DType::F32 {
+            return Err(Failure::usage("--dtype bf16: this build keeps activations in f32 only"));
+        }
+        Ok(job)
+    }
+
+    /// A named architecture. The optimizer is that of the reference job, which clips nothing, so that a peer has
+    /// nothing to leave out.
+    fn of_name(args: &BenchStepArgs) -> Result<Job, Failure> {
+        let named = ModelConfig { architecture: args.model.clone(), ..ModelConfig::default() };
+        let own = bessemer_arch::named(&args.model).map_or(0, |m| m.vocab_size);
+        Ok(Job {
+            model: overridden(named, args).resolve(Some(args.vocab.map_or(own, |v| v as usize)))?,
+            shape: Shape { sequences: 4, seq: 256, purpose: Purpose::Train },
+            optim: OptimConfig { lr: 3e-4, beta2: 0.95, clip: 0.0, ..OptimConfig::default() },
+            activations: DType::F32,
+            matmul: MatmulPrecision::Highest,
+        })
+    }
+
+    /// The micro-batch of a recipe: no data is read, so a vocabulary that the tokenizer decides is taken at its limit.
+    fn of_recipe(path: &std::path::Path, args: &BenchStepArgs) -> Result<Job, Failure> {
+        let recipe = bessemer_recipe::load_recipe(path, &args.sets)?.value;
+        let plan = recipe.train.resolve(1, Some(u64::MAX >> 20)).map_err(Failure::usage)?;
+        let vocab = args.vocab.unwrap_or(recipe.tokenizer.vocab_size) as usize;
+        Ok(Job {
+            model: overridden(recipe.model, args).resolve(Some(vocab))?,
+            shape: Shape {
+                sequences: plan.micro_batch as usize,
+                seq: plan.seq_len as usize,
+                purpose: Purpose::Train,
+            },
+            optim: recipe.optim,
+            activations: DType::F32,
+            matmul: recipe.train.matmul_precision,
+        })
+    }
+
+    /// Tokens of a step.
+    pub(super) fn tokens(&self) -> usize {
+        self.shape.tokens()
+    }
+
+    /// Model FLOPs of a step.
+    pub(super) fn flops(&self) -> f64 {
+        self.model.train_flops_per_token(self.shape.seq).0 * self.tokens() as f64
+    }
+
+    /// For the result: what was measured.
+    pub(super) fn facts(&self) -> Value {
+        json!({
+            "model": self.model.summary(),
+            "parameters": self.model.parameters(),
+            "layers": self.model.layers,
+            "width": self.model.width,
+            "heads": self.model.heads,
+            "vocab": self.model.vocab_size,
+            "context": self.model.context,
+            "batch": self.shape.sequences,
+            "seq": self.shape.seq,
+            "dtype": self.activations.to_string(),
+            "matmul": self.matmul.to_string(),
+            "lr": self.optim.lr,
+            "clip": self.optim.clip,
+        })
+    }
+}
+
+/// The model table with the sizes that the command line gives.
+fn overridden(config: ModelConfig, args: &BenchStepArgs) -> ModelConfig {
+    ModelConfig {
+        layers: args.layers.or(config.layers),
+        width: args.width.or(config.width),
+        heads: args.heads.or(config.heads),
+        context: args.context.or(config.context),
+        vocab_size: args.vocab.unwrap_or(config.vocab_size),
+        ..config
+    }
+}
