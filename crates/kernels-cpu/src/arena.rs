@@ -2,6 +2,7 @@
 //! asked, so that a plan that does not fit fails as an error and not by the kernel's hand in the middle of a run.
 #![allow(unsafe_code)] // memory mapping and typed access to raw blocks
 
+use crate::element::Element;
 use crate::operand::{Indices, Mat};
 use bessemer_tensor::{Buffer, BufferSpec, MemoryUse, TensorError, View};
 use bessemer_units::{Bytes, DType};
@@ -221,7 +222,15 @@ impl Arena {
     /// # Panics
     /// If the view is not inside an f32 buffer: launches check that first.
     pub(crate) fn f32(&self, view: &View) -> Mat {
-        assert!(view.dtype() == DType::F32 && self.contains(view).is_ok());
+        self.mat(view)
+    }
+
+    /// The view as a matrix of activations.
+    ///
+    /// # Panics
+    /// If the view is not inside a buffer of that type: launches check that first.
+    pub(crate) fn mat<T: Element>(&self, view: &View) -> Mat<T> {
+        assert!(view.dtype() == T::DTYPE && self.contains(view).is_ok());
         // SAFETY: the view lies inside a mapped block that lives as long as the arena.
         unsafe { Mat::new(self.address(view).cast(), view.rows, view.cols, view.stride) }
     }

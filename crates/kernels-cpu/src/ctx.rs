@@ -2,6 +2,7 @@
 
 use crate::Rung;
 use crate::arena::Arena;
+use crate::element::Element;
 use crate::operand::{Indices, Mat};
 use crate::pool::Pool;
 use bessemer_tensor::View;
@@ -28,6 +29,11 @@ impl<'a> Ctx<'a> {
 
     pub(crate) fn f32(&self, view: &View) -> Mat {
         self.arena.f32(view)
+    }
+
+    /// A matrix of activations.
+    pub(crate) fn mat<T: Element>(&self, view: &View) -> Mat<T> {
+        self.arena.mat(view)
     }
 
     pub(crate) fn u32(&self, view: &View) -> Indices<'a> {

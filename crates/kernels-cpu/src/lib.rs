@@ -8,6 +8,7 @@ mod arena;
 mod backend;
 mod config;
 mod ctx;
+mod element;
 mod error;
 mod gemm;
 mod op;

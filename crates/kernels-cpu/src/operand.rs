@@ -5,10 +5,12 @@
 //! are written by several threads.
 #![allow(unsafe_code)] // element access through a checked raw pointer
 
-/// A matrix of f32 with rows `stride` elements apart.
+use crate::element::Element;
+
+/// A matrix with rows `stride` elements apart. Activations are of an [`Element`] type, everything else is f32.
 #[derive(Clone, Copy)]
-pub(crate) struct Mat {
-    ptr: *mut f32,
+pub(crate) struct Mat<T = f32> {
+    ptr: *mut T,
     /// Rows.
     pub(crate) rows: usize,
     /// Elements of a row.
@@ -19,14 +21,14 @@ pub(crate) struct Mat {
 
 // SAFETY: a Mat is an address with a shape. Kernels give each element to one thread at a time: tiles are disjoint and
 // operators do not let written operands overlap others (Op::check), except element by element in place.
-unsafe impl Send for Mat {}
+unsafe impl<T: Element> Send for Mat<T> {}
 // SAFETY: as above.
-unsafe impl Sync for Mat {}
+unsafe impl<T: Element> Sync for Mat<T> {}
 
-impl Mat {
+impl<T: Element> Mat<T> {
     /// # Safety
     /// `ptr` must point to `(rows - 1) * stride + cols` elements that outlive every use of the matrix.
-    pub(crate) unsafe fn new(ptr: *mut f32, rows: usize, cols: usize, stride: usize) -> Mat {
+    pub(crate) unsafe fn new(ptr: *mut T, rows: usize, cols: usize, stride: usize) -> Mat<T> {
         Mat { ptr, rows, cols, stride }
     }
 
@@ -35,15 +37,15 @@ impl Mat {
     pub(crate) fn get(&self, r: usize, c: usize) -> f32 {
         assert!(r < self.rows && c < self.cols);
         // SAFETY: inside the matrix, by the line above and the contract of `new`.
-        unsafe { *self.ptr.add(r * self.stride + c) }
+        unsafe { (*self.ptr.add(r * self.stride + c)).to_f32() }
     }
 
-    /// Writes element (r, c).
+    /// Writes element (r, c), rounded to its type.
     #[inline]
     pub(crate) fn set(&self, r: usize, c: usize, value: f32) {
         assert!(r < self.rows && c < self.cols);
         // SAFETY: inside the matrix, by the line above and the contract of `new`.
-        unsafe { *self.ptr.add(r * self.stride + c) = value }
+        unsafe { *self.ptr.add(r * self.stride + c) = T::from_f32(value) }
     }
 
     /// Adds to element (r, c).
@@ -60,7 +62,7 @@ impl Mat {
 
     /// Start of row `r`.
     #[inline]
-    pub(crate) fn row(&self, r: usize) -> *mut f32 {
+    pub(crate) fn row(&self, r: usize) -> *mut T {
         assert!(r < self.rows);
         // SAFETY: the row starts inside the buffer.
         unsafe { self.ptr.add(r * self.stride) }
@@ -68,7 +70,7 @@ impl Mat {
 
     /// Start of the matrix; only to be used within its shape.
     #[inline]
-    pub(crate) fn ptr(&self) -> *mut f32 {
+    pub(crate) fn ptr(&self) -> *mut T {
         self.ptr
     }
 }

@@ -12,19 +12,20 @@
 use super::tiles::{Block, blocks};
 use crate::arena::Arena;
 use crate::ctx::Ctx;
+use crate::element::{Element, with_element};
 use crate::operand::Mat;
 use crate::simd::math::{activate, activate_with_derivative};
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::{Activation, ActivationBackward, ActivationKind};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI, SQRT_2};
 
-struct Forward<'a>(ActivationKind, &'a Mat, &'a Mat, Block);
+struct Forward<'a, T>(ActivationKind, [&'a Mat<T>; 2], Block);
 
-impl Kernel for Forward<'_> {
+impl<T: Element> Kernel for Forward<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Forward(kind, x, out, block) = self;
+        let Forward(kind, [x, out], block) = self;
         for r in block.rows {
             for c in block.cols.clone().step_by(S::LANES) {
                 let n = S::LANES.min(block.cols.end - c);
@@ -38,13 +39,13 @@ impl Kernel for Forward<'_> {
     }
 }
 
-struct Backward<'a>(ActivationKind, &'a Mat, &'a Mat, &'a Mat, Block);
+struct Backward<'a, T>(ActivationKind, [&'a Mat<T>; 3], Block);
 
-impl Kernel for Backward<'_> {
+impl<T: Element> Kernel for Backward<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Backward(kind, x, dout, dx, block) = self;
+        let Backward(kind, [x, dout, dx], block) = self;
         for r in block.rows {
             for c in block.cols.clone().step_by(S::LANES) {
                 let n = S::LANES.min(block.cols.end - c);
@@ -60,18 +61,26 @@ impl Kernel for Backward<'_> {
 }
 
 pub(crate) fn forward(ctx: &Ctx<'_>, op: &Activation) {
-    let (x, out) = (ctx.f32(&op.x), ctx.f32(&op.out));
+    with_element!(op.x.dtype(), T => typed_forward::<T>(ctx, op));
+}
+
+fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Activation) {
+    let (x, out) = (ctx.mat::<T>(&op.x), ctx.mat::<T>(&op.out));
     blocks(ctx, x.rows, x.cols, &|block| {
         // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
-        unsafe { dispatch(ctx.rung, Forward(op.kind, &x, &out, block)) }
+        unsafe { dispatch(ctx.rung, Forward(op.kind, [&x, &out], block)) }
     });
 }
 
 pub(crate) fn backward(ctx: &Ctx<'_>, op: &ActivationBackward) {
-    let (x, dout, dx) = (ctx.f32(&op.x), ctx.f32(&op.dout), ctx.f32(&op.dx));
+    with_element!(op.x.dtype(), T => typed_backward::<T>(ctx, op));
+}
+
+fn typed_backward<T: Element>(ctx: &Ctx<'_>, op: &ActivationBackward) {
+    let (x, dout, dx) = (ctx.mat::<T>(&op.x), ctx.mat(&op.dout), ctx.mat(&op.dx));
     blocks(ctx, x.rows, x.cols, &|block| {
         // SAFETY: as above.
-        unsafe { dispatch(ctx.rung, Backward(op.kind, &x, &dout, &dx, block)) }
+        unsafe { dispatch(ctx.rung, Backward(op.kind, [&x, &dout, &dx], block)) }
     });
 }
 
@@ -139,7 +148,11 @@ pub(crate) fn derivative(kind: ActivationKind, x: f64) -> f64 {
 }
 
 pub(crate) fn forward_reference(arena: &Arena, op: &Activation) {
-    let (x, out) = (arena.f32(&op.x), arena.f32(&op.out));
+    with_element!(op.x.dtype(), T => typed_forward_reference::<T>(arena, op));
+}
+
+fn typed_forward_reference<T: Element>(arena: &Arena, op: &Activation) {
+    let (x, out) = (arena.mat::<T>(&op.x), arena.mat::<T>(&op.out));
     for r in 0..x.rows {
         for c in 0..x.cols {
             out.set(r, c, value(op.kind, f64::from(x.get(r, c))) as f32);
@@ -148,7 +161,11 @@ pub(crate) fn forward_reference(arena: &Arena, op: &Activation) {
 }
 
 pub(crate) fn backward_reference(arena: &Arena, op: &ActivationBackward) {
-    let (x, dout, dx) = (arena.f32(&op.x), arena.f32(&op.dout), arena.f32(&op.dx));
+    with_element!(op.x.dtype(), T => typed_backward_reference::<T>(arena, op));
+}
+
+fn typed_backward_reference<T: Element>(arena: &Arena, op: &ActivationBackward) {
+    let (x, dout, dx) = (arena.mat::<T>(&op.x), arena.mat::<T>(&op.dout), arena.mat::<T>(&op.dx));
     for r in 0..x.rows {
         for c in 0..x.cols {
             let d = f64::from(dout.get(r, c)) * derivative(op.kind, f64::from(x.get(r, c)));

@@ -5,17 +5,18 @@
 use super::tiles::{Block, blocks};
 use crate::arena::Arena;
 use crate::ctx::Ctx;
+use crate::element::{Element, with_element};
 use crate::operand::Mat;
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::Add;
 
-struct Sum<'a>(&'a Mat, &'a Mat, &'a Mat, Block);
+struct Sum<'a, T>([&'a Mat<T>; 3], Block);
 
-impl Kernel for Sum<'_> {
+impl<T: Element> Kernel for Sum<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Sum(a, b, out, block) = self;
+        let Sum([a, b, out], block) = self;
         for r in block.rows {
             for c in block.cols.clone().step_by(S::LANES) {
                 let n = S::LANES.min(block.cols.end - c);
@@ -30,15 +31,23 @@ impl Kernel for Sum<'_> {
 }
 
 pub(crate) fn run(ctx: &Ctx<'_>, op: &Add) {
-    let (a, b, out) = (ctx.f32(&op.a), ctx.f32(&op.b), ctx.f32(&op.out));
+    with_element!(op.out.dtype(), T => typed::<T>(ctx, op));
+}
+
+fn typed<T: Element>(ctx: &Ctx<'_>, op: &Add) {
+    let (a, b, out) = (ctx.mat::<T>(&op.a), ctx.mat(&op.b), ctx.mat(&op.out));
     blocks(ctx, out.rows, out.cols, &|block| {
         // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
-        unsafe { dispatch(ctx.rung, Sum(&a, &b, &out, block)) }
+        unsafe { dispatch(ctx.rung, Sum([&a, &b, &out], block)) }
     });
 }
 
 pub(crate) fn reference(arena: &Arena, op: &Add) {
-    let (a, b, out) = (arena.f32(&op.a), arena.f32(&op.b), arena.f32(&op.out));
+    with_element!(op.out.dtype(), T => typed_reference::<T>(arena, op));
+}
+
+fn typed_reference<T: Element>(arena: &Arena, op: &Add) {
+    let (a, b, out) = (arena.mat::<T>(&op.a), arena.mat::<T>(&op.b), arena.mat::<T>(&op.out));
     for r in 0..out.rows {
         for c in 0..out.cols {
             out.set(r, c, a.get(r, c) + b.get(r, c));

@@ -7,6 +7,7 @@
 use super::tiles::{Block, blocks};
 use crate::arena::Arena;
 use crate::ctx::Ctx;
+use crate::element::{Element, with_element};
 use crate::operand::Mat;
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::{Dropout, DropoutMask};
@@ -79,14 +80,14 @@ pub(crate) unsafe fn factors(mask: &DropoutMask, e: u64, count: usize, out: *mut
     }
 }
 
-struct Masked<'a>(&'a Mat, &'a Mat, &'a DropoutMask, Block);
+struct Masked<'a, T>([&'a Mat<T>; 2], &'a DropoutMask, Block);
 
-impl Kernel for Masked<'_> {
+impl<T: Element> Kernel for Masked<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         const CHUNK: usize = 256;
-        let Masked(x, out, mask, block) = self;
+        let Masked([x, out], mask, block) = self;
         let mut buffer = [0.0f32; CHUNK];
         for r in block.rows.clone() {
             for c0 in block.cols.clone().step_by(CHUNK) {
@@ -107,15 +108,23 @@ impl Kernel for Masked<'_> {
 }
 
 pub(crate) fn run(ctx: &Ctx<'_>, op: &Dropout) {
-    let (x, out) = (ctx.f32(&op.x), ctx.f32(&op.out));
+    with_element!(op.x.dtype(), T => typed::<T>(ctx, op));
+}
+
+fn typed<T: Element>(ctx: &Ctx<'_>, op: &Dropout) {
+    let (x, out) = (ctx.mat::<T>(&op.x), ctx.mat::<T>(&op.out));
     blocks(ctx, x.rows, x.cols, &|block| {
         // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
-        unsafe { dispatch(ctx.rung, Masked(&x, &out, &op.mask, block)) }
+        unsafe { dispatch(ctx.rung, Masked([&x, &out], &op.mask, block)) }
     });
 }
 
 pub(crate) fn reference(arena: &Arena, op: &Dropout) {
-    let (x, out) = (arena.f32(&op.x), arena.f32(&op.out));
+    with_element!(op.x.dtype(), T => typed_reference::<T>(arena, op));
+}
+
+fn typed_reference<T: Element>(arena: &Arena, op: &Dropout) {
+    let (x, out) = (arena.mat::<T>(&op.x), arena.mat::<T>(&op.out));
     for r in 0..x.rows {
         for c in 0..x.cols {
             let e = (r * x.cols + c) as u64;

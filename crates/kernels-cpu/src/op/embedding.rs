@@ -6,6 +6,7 @@
 
 use crate::arena::Arena;
 use crate::ctx::Ctx;
+use crate::element::{Element, with_element};
 use crate::operand::Mat;
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::TensorError;
@@ -17,15 +18,15 @@ const ROWS: usize = 64;
 const COLUMNS: usize = 64;
 
 /// `out[n] = table[ids[n]] (+ positions[at[n]])` for a range of rows.
-struct LookUp<'a> {
+struct LookUp<'a, T> {
     table: &'a Mat,
     ids: &'a [u32],
     learned: Option<(Mat, &'a [u32])>,
-    out: &'a Mat,
+    out: &'a Mat<T>,
     first: usize,
 }
 
-impl Kernel for LookUp<'_> {
+impl<T: Element> Kernel for LookUp<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
@@ -47,14 +48,14 @@ impl Kernel for LookUp<'_> {
 }
 
 /// `table[ids[n]] += dout[n]` in the order of n, for a range of columns.
-struct Scatter<'a> {
+struct Scatter<'a, T> {
     table: &'a Mat,
     ids: &'a [u32],
-    dout: &'a Mat,
+    dout: &'a Mat<T>,
     first: usize,
 }
 
-impl Kernel for Scatter<'_> {
+impl<T: Element> Kernel for Scatter<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
@@ -74,7 +75,11 @@ impl Kernel for Scatter<'_> {
 }
 
 pub(crate) fn forward(ctx: &Ctx<'_>, op: &Embedding) -> Result<(), TensorError> {
-    let (table, ids, out) = (ctx.f32(&op.table), ctx.u32(&op.ids), ctx.f32(&op.out));
+    with_element!(op.out.dtype(), T => typed_forward::<T>(ctx, op))
+}
+
+fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Embedding) -> Result<(), TensorError> {
+    let (table, ids, out) = (ctx.f32(&op.table), ctx.u32(&op.ids), ctx.mat::<T>(&op.out));
     ids.check("embedding", "ids", table.rows, None)?;
     let learned = op.positions.map(|p| (ctx.f32(&p.table), ctx.u32(&p.positions)));
     if let Some((t, p)) = &learned {
@@ -90,7 +95,11 @@ pub(crate) fn forward(ctx: &Ctx<'_>, op: &Embedding) -> Result<(), TensorError> 
 }
 
 pub(crate) fn backward(ctx: &Ctx<'_>, op: &EmbeddingBackward) -> Result<(), TensorError> {
-    let (ids, dout, dtable) = (ctx.u32(&op.ids), ctx.f32(&op.dout), ctx.f32(&op.dtable));
+    with_element!(op.dout.dtype(), T => typed_backward::<T>(ctx, op))
+}
+
+fn typed_backward<T: Element>(ctx: &Ctx<'_>, op: &EmbeddingBackward) -> Result<(), TensorError> {
+    let (ids, dout, dtable) = (ctx.u32(&op.ids), ctx.mat::<T>(&op.dout), ctx.f32(&op.dtable));
     ids.check("embedding_backward", "ids", dtable.rows, None)?;
     let learned = op.positions.map(|p| (ctx.f32(&p.table), ctx.u32(&p.positions)));
     if let Some((t, p)) = &learned {
@@ -111,7 +120,11 @@ pub(crate) fn backward(ctx: &Ctx<'_>, op: &EmbeddingBackward) -> Result<(), Tens
 }
 
 pub(crate) fn forward_reference(arena: &Arena, op: &Embedding) -> Result<(), TensorError> {
-    let (table, ids, out) = (arena.f32(&op.table), arena.u32(&op.ids), arena.f32(&op.out));
+    with_element!(op.out.dtype(), T => typed_forward_reference::<T>(arena, op))
+}
+
+fn typed_forward_reference<T: Element>(arena: &Arena, op: &Embedding) -> Result<(), TensorError> {
+    let (table, ids, out) = (arena.f32(&op.table), arena.u32(&op.ids), arena.mat::<T>(&op.out));
     ids.check("embedding", "ids", table.rows, None)?;
     let learned = op.positions.map(|p| (arena.f32(&p.table), arena.u32(&p.positions)));
     if let Some((t, p)) = &learned {
@@ -127,7 +140,11 @@ pub(crate) fn forward_reference(arena: &Arena, op: &Embedding) -> Result<(), Ten
 }
 
 pub(crate) fn backward_reference(arena: &Arena, op: &EmbeddingBackward) -> Result<(), TensorError> {
-    let (ids, dout, dtable) = (arena.u32(&op.ids), arena.f32(&op.dout), arena.f32(&op.dtable));
+    with_element!(op.dout.dtype(), T => typed_backward_reference::<T>(arena, op))
+}
+
+fn typed_backward_reference<T: Element>(arena: &Arena, op: &EmbeddingBackward) -> Result<(), TensorError> {
+    let (ids, dout, dtable) = (arena.u32(&op.ids), arena.mat::<T>(&op.dout), arena.f32(&op.dtable));
     ids.check("embedding_backward", "ids", dtable.rows, None)?;
     let learned = op.positions.map(|p| (arena.f32(&p.table), arena.u32(&p.positions)));
     if let Some((t, p)) = &learned {

@@ -7,14 +7,15 @@ use super::activation::{derivative, value};
 use super::tiles::{Block, blocks};
 use crate::arena::Arena;
 use crate::ctx::Ctx;
+use crate::element::{Element, with_element};
 use crate::operand::Mat;
 use crate::simd::math::{activate, activate_with_derivative};
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::{ActivationKind, Gated, GatedBackward};
 
-struct Forward<'a>(ActivationKind, [&'a Mat; 3], Block);
+struct Forward<'a, T>(ActivationKind, [&'a Mat<T>; 3], Block);
 
-impl Kernel for Forward<'_> {
+impl<T: Element> Kernel for Forward<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
@@ -33,9 +34,9 @@ impl Kernel for Forward<'_> {
     }
 }
 
-struct Backward<'a>(ActivationKind, [&'a Mat; 5], Block);
+struct Backward<'a, T>(ActivationKind, [&'a Mat<T>; 5], Block);
 
-impl Kernel for Backward<'_> {
+impl<T: Element> Kernel for Backward<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
@@ -58,7 +59,11 @@ impl Kernel for Backward<'_> {
 }
 
 pub(crate) fn forward(ctx: &Ctx<'_>, op: &Gated) {
-    let (gate, up, out) = (ctx.f32(&op.gate), ctx.f32(&op.up), ctx.f32(&op.out));
+    with_element!(op.gate.dtype(), T => typed_forward::<T>(ctx, op));
+}
+
+fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Gated) {
+    let (gate, up, out) = (ctx.mat::<T>(&op.gate), ctx.mat(&op.up), ctx.mat(&op.out));
     blocks(ctx, out.rows, out.cols, &|block| {
         // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
         unsafe { dispatch(ctx.rung, Forward(op.kind, [&gate, &up, &out], block)) }
@@ -66,8 +71,12 @@ pub(crate) fn forward(ctx: &Ctx<'_>, op: &Gated) {
 }
 
 pub(crate) fn backward(ctx: &Ctx<'_>, op: &GatedBackward) {
-    let (gate, up, dout) = (ctx.f32(&op.gate), ctx.f32(&op.up), ctx.f32(&op.dout));
-    let (dgate, dup) = (ctx.f32(&op.dgate), ctx.f32(&op.dup));
+    with_element!(op.gate.dtype(), T => typed_backward::<T>(ctx, op));
+}
+
+fn typed_backward<T: Element>(ctx: &Ctx<'_>, op: &GatedBackward) {
+    let (gate, up, dout) = (ctx.mat::<T>(&op.gate), ctx.mat(&op.up), ctx.mat(&op.dout));
+    let (dgate, dup) = (ctx.mat(&op.dgate), ctx.mat(&op.dup));
     blocks(ctx, dout.rows, dout.cols, &|block| {
         // SAFETY: as above.
         unsafe { dispatch(ctx.rung, Backward(op.kind, [&gate, &up, &dout, &dgate, &dup], block)) }
@@ -75,7 +84,11 @@ pub(crate) fn backward(ctx: &Ctx<'_>, op: &GatedBackward) {
 }
 
 pub(crate) fn forward_reference(arena: &Arena, op: &Gated) {
-    let (gate, up, out) = (arena.f32(&op.gate), arena.f32(&op.up), arena.f32(&op.out));
+    with_element!(op.gate.dtype(), T => typed_forward_reference::<T>(arena, op));
+}
+
+fn typed_forward_reference<T: Element>(arena: &Arena, op: &Gated) {
+    let (gate, up, out) = (arena.mat::<T>(&op.gate), arena.mat::<T>(&op.up), arena.mat::<T>(&op.out));
     for r in 0..out.rows {
         for c in 0..out.cols {
             let f = value(op.kind, f64::from(gate.get(r, c)));
@@ -85,8 +98,12 @@ pub(crate) fn forward_reference(arena: &Arena, op: &Gated) {
 }
 
 pub(crate) fn backward_reference(arena: &Arena, op: &GatedBackward) {
-    let (gate, up, dout) = (arena.f32(&op.gate), arena.f32(&op.up), arena.f32(&op.dout));
-    let (dgate, dup) = (arena.f32(&op.dgate), arena.f32(&op.dup));
+    with_element!(op.gate.dtype(), T => typed_backward_reference::<T>(arena, op));
+}
+
+fn typed_backward_reference<T: Element>(arena: &Arena, op: &GatedBackward) {
+    let (gate, up, dout) = (arena.mat::<T>(&op.gate), arena.mat::<T>(&op.up), arena.mat::<T>(&op.dout));
+    let (dgate, dup) = (arena.mat::<T>(&op.dgate), arena.mat::<T>(&op.dup));
     for r in 0..dout.rows {
         for c in 0..dout.cols {
             let (g, u, d) = (f64::from(gate.get(r, c)), f64::from(up.get(r, c)), f64::from(dout.get(r, c)));

@@ -10,6 +10,7 @@
 use super::column_sums::add_partials;
 use crate::arena::Arena;
 use crate::ctx::{Ctx, Span, padded};
+use crate::element::{Element, with_element};
 use crate::operand::Mat;
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::{Norm, NormBackward, NormKind};
@@ -17,19 +18,19 @@ use bessemer_tensor::op::{Norm, NormBackward, NormKind};
 /// Rows of a tile. Each tile of the backward pass leaves one partial row of dweight and of dbias.
 const ROWS: usize = 32;
 
-struct Forward<'a> {
+struct Forward<'a, T> {
     kind: NormKind,
     eps: f32,
-    x: &'a Mat,
+    x: &'a Mat<T>,
     weight: &'a Mat,
     bias: Option<&'a Mat>,
-    out: &'a Mat,
+    out: &'a Mat<T>,
     mean: Option<&'a Mat>,
     rstd: &'a Mat,
     tile: usize,
 }
 
-impl Kernel for Forward<'_> {
+impl<T: Element> Kernel for Forward<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
@@ -51,13 +52,13 @@ impl Kernel for Forward<'_> {
                 let mut squares = S::splat(0.0);
                 let mut c = 0;
                 while c + S::LANES <= d {
-                    let y = S::sub(S::load(from.add(c)), m);
+                    let y = S::sub(T::load::<S>(from.add(c)), m);
                     squares = S::fma(y, y, squares);
                     c += S::LANES;
                 }
                 let mut var = S::sum(squares);
                 while c < d {
-                    let y = *from.add(c) - mean;
+                    let y = (*from.add(c)).to_f32() - mean;
                     var += y * y;
                     c += 1;
                 }
@@ -83,7 +84,12 @@ impl Kernel for Forward<'_> {
 }
 
 pub(crate) fn forward(ctx: &Ctx<'_>, op: &Norm) {
-    let (x, weight, out, rstd) = (ctx.f32(&op.x), ctx.f32(&op.weight), ctx.f32(&op.out), ctx.f32(&op.rstd));
+    with_element!(op.x.dtype(), T => typed_forward::<T>(ctx, op));
+}
+
+fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Norm) {
+    let (x, out) = (ctx.mat::<T>(&op.x), ctx.mat::<T>(&op.out));
+    let (weight, rstd) = (ctx.f32(&op.weight), ctx.f32(&op.rstd));
     let (bias, mean) = (op.bias.map(|b| ctx.f32(&b)), op.mean.map(|m| ctx.f32(&m)));
     ctx.pool.run(x.rows.div_ceil(ROWS), &|tile, _| {
         let k = Forward {
@@ -102,20 +108,20 @@ pub(crate) fn forward(ctx: &Ctx<'_>, op: &Norm) {
     });
 }
 
-struct Backward<'a> {
+struct Backward<'a, T> {
     op: &'a NormBackward,
-    x: &'a Mat,
+    x: &'a Mat<T>,
     weight: &'a Mat,
     mean: Option<&'a Mat>,
     rstd: &'a Mat,
-    dout: &'a Mat,
-    dx: &'a Mat,
+    dout: &'a Mat<T>,
+    dx: &'a Mat<T>,
     partials: Span,
     tiles: usize,
     tile: usize,
 }
 
-impl Kernel for Backward<'_> {
+impl<T: Element> Kernel for Backward<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
@@ -170,8 +176,12 @@ pub(crate) fn backward_workspace(op: &NormBackward) -> usize {
 }
 
 pub(crate) fn backward(ctx: &Ctx<'_>, op: &NormBackward) {
-    let (x, weight, rstd) = (ctx.f32(&op.x), ctx.f32(&op.weight), ctx.f32(&op.rstd));
-    let (dout, dx, mean) = (ctx.f32(&op.dout), ctx.f32(&op.dx), op.mean.map(|m| ctx.f32(&m)));
+    with_element!(op.x.dtype(), T => typed_backward::<T>(ctx, op));
+}
+
+fn typed_backward<T: Element>(ctx: &Ctx<'_>, op: &NormBackward) {
+    let (x, weight, rstd) = (ctx.mat::<T>(&op.x), ctx.f32(&op.weight), ctx.f32(&op.rstd));
+    let (dout, dx, mean) = (ctx.mat(&op.dout), ctx.mat(&op.dx), op.mean.map(|m| ctx.f32(&m)));
     let tiles = x.rows.div_ceil(ROWS);
     let mut scratch = ctx.scratch();
     let all = scratch.take(backward_workspace(op));
@@ -198,7 +208,11 @@ pub(crate) fn backward(ctx: &Ctx<'_>, op: &NormBackward) {
 }
 
 pub(crate) fn forward_reference(arena: &Arena, op: &Norm) {
-    let (x, w, out) = (arena.f32(&op.x), arena.f32(&op.weight), arena.f32(&op.out));
+    with_element!(op.x.dtype(), T => typed_forward_reference::<T>(arena, op));
+}
+
+fn typed_forward_reference<T: Element>(arena: &Arena, op: &Norm) {
+    let (x, w, out) = (arena.mat::<T>(&op.x), arena.f32(&op.weight), arena.mat::<T>(&op.out));
     let (bias, rstd_n) = (op.bias.map(|b| arena.f32(&b)), arena.f32(&op.rstd));
     let d = x.cols as f64;
     for n in 0..x.rows {
@@ -220,7 +234,12 @@ pub(crate) fn forward_reference(arena: &Arena, op: &Norm) {
 }
 
 pub(crate) fn backward_reference(arena: &Arena, op: &NormBackward) {
-    let (x, w, dout, dx) = (arena.f32(&op.x), arena.f32(&op.weight), arena.f32(&op.dout), arena.f32(&op.dx));
+    with_element!(op.x.dtype(), T => typed_backward_reference::<T>(arena, op));
+}
+
+fn typed_backward_reference<T: Element>(arena: &Arena, op: &NormBackward) {
+    let (x, w) = (arena.mat::<T>(&op.x), arena.f32(&op.weight));
+    let (dout, dx) = (arena.mat::<T>(&op.dout), arena.mat::<T>(&op.dx));
     let (rstd_n, dw) = (arena.f32(&op.rstd), arena.f32(&op.dweight));
     let mean_n = op.mean.filter(|_| op.kind == NormKind::Layer).map(|m| arena.f32(&m));
     let d = x.cols as f64;

@@ -18,6 +18,32 @@ unsafe fn mask(n: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(MASKS.as_ptr().add(8 - n).cast()) }
 }
 
+/// The nearest bf16 of every lane, as [`crate::element::nearest_bf16`].
+#[inline(always)]
+unsafe fn nearest_bf16(v: __m256) -> __m128i {
+    // SAFETY: register arithmetic only.
+    unsafe {
+        let bits = _mm256_castps_si256(v);
+        let high = _mm256_srli_epi32::<16>(bits);
+        let odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+        let carry = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+        let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, carry));
+        let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(v, v));
+        let quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+        let all = _mm256_blendv_epi8(rounded, quiet, nan);
+        // Packing works within halves: quarters 0 and 2 hold the result.
+        let packed = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(all, all));
+        _mm256_castsi256_si128(packed)
+    }
+}
+
+/// bf16 to f32.
+#[inline(always)]
+unsafe fn widen(x: __m128i) -> __m256 {
+    // SAFETY: register arithmetic only.
+    unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(x))) }
+}
+
 // SAFETY of every function: as the trait demands of its callers.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Simd for Avx2 {
@@ -45,6 +71,31 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn store_n(p: *mut f32, v: __m256, n: usize) {
         unsafe { _mm256_maskstore_ps(p, mask(n), v) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> __m256 {
+        unsafe { widen(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_n(p: *const u16, n: usize) -> __m256 {
+        // There is no masked load of 16-bit elements.
+        let mut x = [0u16; 8];
+        unsafe {
+            std::ptr::copy_nonoverlapping(p, x.as_mut_ptr(), n);
+            Self::load_bf16(x.as_ptr())
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut u16, v: __m256) {
+        unsafe { _mm_storeu_si128(p.cast(), nearest_bf16(v)) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16_n(p: *mut u16, v: __m256, n: usize) {
+        let mut x = [0u16; 8];
+        unsafe {
+            Self::store_bf16(x.as_mut_ptr(), v);
+            std::ptr::copy_nonoverlapping(x.as_ptr(), p, n);
+        }
     }
     #[inline(always)]
     unsafe fn add(a: __m256, b: __m256) -> __m256 {

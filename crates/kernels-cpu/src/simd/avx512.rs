@@ -14,6 +14,28 @@ fn mask(n: usize) -> __mmask16 {
     ((1u32 << n) - 1) as __mmask16
 }
 
+/// The nearest bf16 of every lane, as [`crate::element::nearest_bf16`].
+#[inline(always)]
+unsafe fn nearest_bf16(v: __m512) -> __m256i {
+    // SAFETY: register arithmetic only.
+    unsafe {
+        let bits = _mm512_castps_si512(v);
+        let high = _mm512_srli_epi32::<16>(bits);
+        let odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+        let carry = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+        let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, carry));
+        let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
+        _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40)))
+    }
+}
+
+/// bf16 to f32.
+#[inline(always)]
+unsafe fn widen(x: __m256i) -> __m512 {
+    // SAFETY: register arithmetic only.
+    unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(x))) }
+}
+
 // SAFETY of every function: as the trait demands of its callers.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Simd for Avx512 {
@@ -41,6 +63,22 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn store_n(p: *mut f32, v: __m512, n: usize) {
         unsafe { _mm512_mask_storeu_ps(p, mask(n), v) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> __m512 {
+        unsafe { widen(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_n(p: *const u16, n: usize) -> __m512 {
+        unsafe { widen(_mm256_maskz_loadu_epi16(mask(n), p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut u16, v: __m512) {
+        unsafe { _mm256_storeu_si256(p.cast(), nearest_bf16(v)) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16_n(p: *mut u16, v: __m512, n: usize) {
+        unsafe { _mm256_mask_storeu_epi16(p.cast(), mask(n), nearest_bf16(v)) }
     }
     #[inline(always)]
     unsafe fn add(a: __m512, b: __m512) -> __m512 {

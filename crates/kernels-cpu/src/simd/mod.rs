@@ -16,6 +16,7 @@ pub(crate) mod math;
 mod portable;
 
 use crate::Rung;
+use crate::element::Element;
 pub(crate) use portable::Portable;
 
 /// Vectors of [`Simd::LANES`] f32 values.
@@ -41,6 +42,14 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     unsafe fn store(p: *mut f32, v: Self::V);
     /// Writes the first `n <= LANES` elements only.
     unsafe fn store_n(p: *mut f32, v: Self::V, n: usize);
+    /// LANES values of bf16 (the upper halves of f32).
+    unsafe fn load_bf16(p: *const u16) -> Self::V;
+    /// The first `n <= LANES` values of bf16, zeros behind them; reads no further.
+    unsafe fn load_bf16_n(p: *const u16, n: usize) -> Self::V;
+    /// Rounded to the nearest bf16, ties to even; NaN stays NaN.
+    unsafe fn store_bf16(p: *mut u16, v: Self::V);
+    /// Writes the first `n <= LANES` values only, as bf16.
+    unsafe fn store_bf16_n(p: *mut u16, v: Self::V, n: usize);
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
@@ -107,24 +116,24 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     unsafe fn tile_from_columns(vectors: usize, k: usize, a: *const f32, b: *const f32, c: *mut f32);
 }
 
-/// The first `n <= LANES` elements, by a plain load where that is all of them.
+/// The first `n <= LANES` elements of f32 or bf16, by a plain load where that is all of them.
 ///
 /// # Safety
-/// As [`Simd::load_n`].
+/// As [`Element::load_n`].
 #[inline(always)]
-pub(crate) unsafe fn load_part<S: Simd>(p: *const f32, n: usize) -> S::V {
+pub(crate) unsafe fn load_part<S: Simd>(p: *const impl Element, n: usize) -> S::V {
     // SAFETY: by contract.
-    unsafe { if n == S::LANES { S::load(p) } else { S::load_n(p, n) } }
+    unsafe { if n == S::LANES { Element::load::<S>(p) } else { Element::load_n::<S>(p, n) } }
 }
 
-/// Writes the first `n <= LANES` elements, by a plain store where that is all of them.
+/// Writes the first `n <= LANES` elements as f32 or bf16, by a plain store where that is all of them.
 ///
 /// # Safety
-/// As [`Simd::store_n`].
+/// As [`Element::store_n`].
 #[inline(always)]
-pub(crate) unsafe fn store_part<S: Simd>(p: *mut f32, v: S::V, n: usize) {
+pub(crate) unsafe fn store_part<S: Simd>(p: *mut impl Element, v: S::V, n: usize) {
     // SAFETY: by contract.
-    unsafe { if n == S::LANES { S::store(p, v) } else { S::store_n(p, v, n) } }
+    unsafe { if n == S::LANES { Element::store::<S>(p, v) } else { Element::store_n::<S>(p, v, n) } }
 }
 
 /// A computation that can be compiled for every rung.

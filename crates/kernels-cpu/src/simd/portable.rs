@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // the trait's pointers
 
 use super::{Simd, tiles};
+use crate::element::nearest_bf16;
 
 /// Plain code.
 #[derive(Clone, Copy)]
@@ -51,6 +52,28 @@ impl Simd for Portable {
     unsafe fn store_n(p: *mut f32, v: V, n: usize) {
         for (i, x) in v.iter().enumerate().take(n) {
             unsafe { *p.add(i) = *x };
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> V {
+        unsafe { Self::load_bf16_n(p, 4) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_n(p: *const u16, n: usize) -> V {
+        let mut v = [0.0; 4];
+        for (i, x) in v.iter_mut().enumerate().take(n) {
+            *x = f32::from_bits(u32::from(unsafe { *p.add(i) }) << 16);
+        }
+        v
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut u16, v: V) {
+        unsafe { Self::store_bf16_n(p, v, 4) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16_n(p: *mut u16, v: V, n: usize) {
+        for (i, x) in v.iter().enumerate().take(n) {
+            unsafe { *p.add(i) = nearest_bf16(x.to_bits()) };
         }
     }
     #[inline(always)]
