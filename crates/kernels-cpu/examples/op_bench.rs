@@ -162,7 +162,7 @@ impl Bench {
         self.backend.write_u32(targets, &ids).unwrap();
         let forward = LinearCrossEntropy { x, weight, targets, loss, backward: None };
         self.time(&format!("loss {n} x {d} -> {v}"), forward);
-        let backward = Some(LossBackward { scale: 1.0 / n as f32, dx, dweight, accumulate: true });
+        let backward = Some(LossBackward { scale: 1.0 / n as f32, z_loss: 0.0, dx, dweight, accumulate: true });
         self.time(&format!("with gradients {n} x {d} -> {v}"), LinearCrossEntropy { backward, ..forward });
     }
 

@@ -95,7 +95,7 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
             weight: table,
             targets: ids,
             loss: losses,
-            backward: Some(LossBackward { scale: 1.0, dx: y, dweight: dtable, accumulate: false }),
+            backward: Some(LossBackward { scale: 1.0, z_loss: 0.0, dx: y, dweight: dtable, accumulate: false }),
         }
         .into(),
         SumSquares { x, out: one, accumulate: false }.into(),

@@ -143,6 +143,12 @@ impl Decoder {
         &self.model
     }
 
+    /// Adds `weight * lse^2` of every scored token to what gradients are taken of, lse the log-sum-exp of its logits
+    /// (z-loss; Chowdhery et al. 2022, PaLM: 1e-4). Reported losses stay the cross-entropy. 0, the default, is none.
+    pub fn set_z_loss(&mut self, weight: f32) {
+        self.head.z_loss = weight;
+    }
+
     /// The shape of a batch.
     pub fn shape(&self) -> Shape {
         self.shape

@@ -14,6 +14,8 @@ pub(crate) struct Head {
     /// `[v, d]`; the token table itself if tied.
     weight: Weight,
     tied: bool,
+    /// Weight of the z-loss in the gradients.
+    pub(crate) z_loss: f32,
 }
 
 /// What the end of the model works on.
@@ -32,6 +34,7 @@ impl Head {
             norm: NormWeights::new(model, table, "final_norm"),
             weight: table.get(if tied { "embed.tokens" } else { "head.weight" }),
             tied,
+            z_loss: 0.0,
         }
     }
 
@@ -72,7 +75,13 @@ impl Head {
             weight: self.weight.value,
             targets,
             loss: a.loss,
-            backward: Some(LossBackward { scale, dx: branch_nd, dweight: self.weight.grad(), accumulate }),
+            backward: Some(LossBackward {
+                scale,
+                z_loss: self.z_loss,
+                dx: branch_nd,
+                dweight: self.weight.grad(),
+                accumulate,
+            }),
         })?;
         if !self.tied {
             pass.gradient_ready(&self.weight)?;

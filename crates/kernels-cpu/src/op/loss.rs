@@ -1,5 +1,6 @@
 //! Output projection and softmax cross-entropy in one: `loss[n] = lse_v(z[n,v]) - z[n, target]`, `z = x W^T`, and with
-//! p = softmax(z): `dz = scale (p - onehot(target))`, `dx = dz W`, `dW (+)= dz^T x`.
+//! p = softmax(z): `dz = scale (p (1 + 2 z_loss lse) - onehot(target))`, `dx = dz W`, `dW (+)= dz^T x`. The factor on p is
+//! the gradient of `loss + z_loss lse^2` (Chowdhery et al. 2022, PaLM, section 5).
 //!
 //! Rows whose target is [`IGNORED`] have loss 0 and gradient 0. Logits live only for a chunk of rows at a time. The idea
 //! of making both gradients from the chunk while it is at hand is that of Hsu et al., "Liger Kernel", 2024.
@@ -54,8 +55,8 @@ struct Softmax<'a> {
     targets: &'a [u32],
     /// Losses of the chunk's rows.
     loss: *mut f32,
-    /// Factor on the gradients.
-    scale: Option<f32>,
+    /// Factor on the gradients, and weight of the z-loss.
+    backward: Option<(f32, f32)>,
     tile: usize,
 }
 
@@ -63,7 +64,7 @@ impl Kernel for Softmax<'_> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Softmax { logits, targets, loss, scale, tile } = self;
+        let Softmax { logits, targets, loss, backward, tile } = self;
         let v = logits.cols;
         for (r, &target) in targets.iter().enumerate().skip(tile * ROWS).take(ROWS) {
             let z = logits.row(r);
@@ -103,8 +104,9 @@ impl Kernel for Softmax<'_> {
                     }
                 }
                 *loss.add(r) = total.ln() + (max - hit);
-                if let Some(scale) = scale {
-                    let factor = S::splat(scale / total);
+                if let Some((scale, z_loss)) = backward {
+                    let lse = total.ln() + max;
+                    let factor = S::splat(scale * (1.0 + 2.0 * z_loss * lse) / total);
                     for c in (0..v).step_by(S::LANES) {
                         let n = S::LANES.min(v - c);
                         store_part::<S>(z.add(c), S::mul(load_part::<S>(z.add(c), n), factor), n);
@@ -138,7 +140,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), TensorEr
                 logits: &z,
                 targets: &targets.0[first..first + count],
                 loss: loss.row(0).wrapping_add(first),
-                scale: op.backward.map(|b| b.scale),
+                backward: op.backward.map(|b| (b.scale, b.z_loss)),
                 tile,
             };
             // SAFETY: the rung is available; tiles are disjoint rows of logits and losses.
@@ -157,7 +159,7 @@ pub(crate) fn reference(arena: &Arena, op: &LinearCrossEntropy) -> Result<(), Te
     let (x, w, loss) = (arena.f32(&op.x), arena.f32(&op.weight), arena.f32(&op.loss));
     let targets = arena.u32(&op.targets);
     targets.check("linear_cross_entropy", "targets", w.rows, Some(IGNORED))?;
-    let grads = op.backward.map(|b| (arena.f32(&b.dx), arena.f32(&b.dweight), b.scale));
+    let grads = op.backward.map(|b| (arena.f32(&b.dx), arena.f32(&b.dweight), b.scale, b.z_loss));
     if let Some(b) = op.backward.filter(|b| !b.accumulate) {
         super::fill::reference(arena, &bessemer_tensor::op::Fill { dst: b.dweight, value: 0.0 });
     }
@@ -176,10 +178,11 @@ pub(crate) fn reference(arena: &Arena, op: &LinearCrossEntropy) -> Result<(), Te
         let max = z.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
         let lse = max + z.iter().map(|z| (z - max).exp()).sum::<f64>().ln();
         loss.set(0, n, (lse - z[target as usize]) as f32);
-        let Some((dx, dw, scale)) = grads else { continue };
+        let Some((dx, dw, scale, z_loss)) = grads else { continue };
+        let pull = 1.0 + 2.0 * f64::from(z_loss) * lse;
         for (v, z) in z.iter_mut().enumerate() {
             let hit = if v == target as usize { 1.0 } else { 0.0 };
-            *z = f64::from(scale) * ((*z - lse).exp() - hit);
+            *z = f64::from(scale) * ((*z - lse).exp() * pull - hit);
         }
         for d in 0..x.cols {
             let sum: f64 = z.iter().enumerate().map(|(v, dz)| dz * f64::from(w.get(v, d))).sum();

@@ -1,21 +1,27 @@
 //! The operators: one a file, reference and faster rungs together.
 
 pub(crate) mod activation;
+mod adafactor;
 mod adamw;
 mod add;
 mod attention;
 mod attention_cached;
+mod cholesky;
 mod column_sums;
+mod combine;
 pub(crate) mod copy;
+mod dot;
 mod dropout;
 mod embedding;
 mod fill;
 mod gated;
 mod linear;
+mod lion;
 mod loss;
 mod norm;
 mod rope;
 mod scale;
+mod sgd;
 mod skinny;
 mod sum_squares;
 mod tiles;
@@ -34,6 +40,7 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         Op::Attention(o) => attention::forward_workspace(machine, &o.shape),
         Op::AttentionBackward(o) => attention::backward_workspace(machine, &o.shape),
         Op::AttentionCached(o) => attention_cached::workspace(machine, o),
+        Op::Dot(o) => dot::workspace(o),
         Op::Linear(o) => linear::forward_workspace(machine, o),
         Op::LinearBackwardInput(o) => linear::backward_input_workspace(machine, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight_workspace(machine, o),
@@ -43,17 +50,27 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         Op::SumSquares(o) => sum_squares::workspace(o),
         Op::Activation(_)
         | Op::ActivationBackward(_)
+        | Op::AdafactorUpdate(_)
         | Op::AdamW(_)
         | Op::Add(_)
+        | Op::Cholesky(_)
+        | Op::Combine(_)
         | Op::Copy(_)
+        | Op::DivideByNorm(_)
         | Op::Dropout(_)
         | Op::Embedding(_)
         | Op::EmbeddingBackward(_)
+        | Op::FactoredDirection(_)
+        | Op::FactoredMoments(_)
         | Op::Fill(_)
         | Op::Gated(_)
         | Op::GatedBackward(_)
+        | Op::Lion(_)
+        | Op::MomentDirection(_)
         | Op::Norm(_)
-        | Op::Scale(_) => 0,
+        | Op::Scale(_)
+        | Op::Sgd(_)
+        | Op::TriangularInverse(_) => 0,
     }
 }
 
@@ -65,15 +82,22 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
     match op {
         Op::Activation(o) => activation::forward(ctx, o),
         Op::ActivationBackward(o) => activation::backward(ctx, o),
+        Op::AdafactorUpdate(o) => adafactor::update(ctx, o),
         Op::AdamW(o) => adamw::run(ctx, o),
         Op::Add(o) => add::run(ctx, o),
         Op::Attention(o) => attention::forward(ctx, o),
         Op::AttentionBackward(o) => attention::backward(ctx, o),
         Op::AttentionCached(o) => attention_cached::run(ctx, o),
+        Op::Cholesky(o) => cholesky::factor(ctx, o),
+        Op::Combine(o) => combine::run(ctx, o),
         Op::Copy(o) => copy::run(ctx, o),
+        Op::DivideByNorm(o) => combine::divide_by_norm(ctx, o),
+        Op::Dot(o) => dot::run(ctx, o),
         Op::Dropout(o) => dropout::run(ctx, o),
         Op::Embedding(o) => return embedding::forward(ctx, o),
         Op::EmbeddingBackward(o) => return embedding::backward(ctx, o),
+        Op::FactoredDirection(o) => adafactor::factored(ctx, o),
+        Op::FactoredMoments(o) => adafactor::moments(ctx, o),
         Op::Fill(o) => fill::run(ctx, o),
         Op::Gated(o) => gated::forward(ctx, o),
         Op::GatedBackward(o) => gated::backward(ctx, o),
@@ -81,11 +105,15 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::LinearBackwardInput(o) => linear::backward_input(ctx, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight(ctx, o),
         Op::LinearCrossEntropy(o) => return loss::run(ctx, o),
+        Op::Lion(o) => lion::run(ctx, o),
+        Op::MomentDirection(o) => adafactor::moment(ctx, o),
         Op::Norm(o) => norm::forward(ctx, o),
         Op::NormBackward(o) => norm::backward(ctx, o),
         Op::Rope(o) => rope::run(ctx, o),
         Op::Scale(o) => scale::run(ctx, o),
+        Op::Sgd(o) => sgd::run(ctx, o),
         Op::SumSquares(o) => sum_squares::run(ctx, o),
+        Op::TriangularInverse(o) => cholesky::inverse(ctx, o),
     }
     Ok(())
 }
@@ -96,15 +124,22 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
     match op {
         Op::Activation(o) => activation::forward_reference(arena, o),
         Op::ActivationBackward(o) => activation::backward_reference(arena, o),
+        Op::AdafactorUpdate(o) => adafactor::update_reference(arena, o),
         Op::AdamW(o) => adamw::reference(arena, o),
         Op::Add(o) => add::reference(arena, o),
         Op::Attention(o) => attention::forward_reference(arena, o),
         Op::AttentionBackward(o) => attention::backward_reference(arena, o),
         Op::AttentionCached(o) => attention_cached::reference(arena, o),
+        Op::Cholesky(o) => cholesky::factor_reference(arena, o),
+        Op::Combine(o) => combine::reference(arena, o),
         Op::Copy(o) => copy::reference(arena, o),
+        Op::DivideByNorm(o) => combine::divide_by_norm_reference(arena, o),
+        Op::Dot(o) => dot::reference(arena, o),
         Op::Dropout(o) => dropout::reference(arena, o),
         Op::Embedding(o) => return embedding::forward_reference(arena, o),
         Op::EmbeddingBackward(o) => return embedding::backward_reference(arena, o),
+        Op::FactoredDirection(o) => adafactor::factored_reference(arena, o),
+        Op::FactoredMoments(o) => adafactor::moments_reference(arena, o),
         Op::Fill(o) => fill::reference(arena, o),
         Op::Gated(o) => gated::forward_reference(arena, o),
         Op::GatedBackward(o) => gated::backward_reference(arena, o),
@@ -112,11 +147,15 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::LinearBackwardInput(o) => linear::backward_input_reference(arena, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight_reference(arena, o),
         Op::LinearCrossEntropy(o) => return loss::reference(arena, o),
+        Op::Lion(o) => lion::reference(arena, o),
+        Op::MomentDirection(o) => adafactor::moment_reference(arena, o),
         Op::Norm(o) => norm::forward_reference(arena, o),
         Op::NormBackward(o) => norm::backward_reference(arena, o),
         Op::Rope(o) => rope::reference(arena, o),
         Op::Scale(o) => scale::reference(arena, o),
+        Op::Sgd(o) => sgd::reference(arena, o),
         Op::SumSquares(o) => sum_squares::reference(arena, o),
+        Op::TriangularInverse(o) => cholesky::inverse_reference(arena, o),
     }
     Ok(())
 }

@@ -188,11 +188,67 @@ fn loss() {
         let targets = s.indices(&ids);
         let (dx, dweight) = (s.mat(n, d), s.mat(v, d));
         let forward = LinearCrossEntropy { x, weight, targets, loss, backward: None };
-        let backward = Some(LossBackward { scale: 0.25, dx, dweight, accumulate: false });
+        let backward = Some(LossBackward { scale: 0.25, z_loss: 0.0, dx, dweight, accumulate: false });
         s.launch(&LinearCrossEntropy { backward, ..forward }.into()).unwrap();
         let w = vec![0.25; n];
         hold(&mut s, "loss x", &forward.into(), x, loss, &w, dx);
         hold(&mut s, "loss weight", &forward.into(), weight, loss, &w, dweight);
+    }
+}
+
+/// Mean of the cross-entropy plus `z_loss` times the mean of lse^2, over rows of x and w given flat.
+fn objective(x: &[f32], w: &[f32], targets: &[usize], d: usize, z_loss: f64) -> f64 {
+    let mut sum = 0.0;
+    for (row, &target) in x.chunks(d).zip(targets) {
+        let z: Vec<f64> = w.chunks(d).map(|w| dot(row, w)).collect();
+        let max = z.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
+        let lse = max + z.iter().map(|z| (z - max).exp()).sum::<f64>().ln();
+        sum += lse - z[target] + z_loss * lse * lse;
+    }
+    sum / targets.len() as f64
+}
+
+/// Gradients with z-loss 0.1 from PyTorch 2.15 in f64:
+/// `(cross_entropy(x @ w.T, t) + 0.1 * logsumexp(x @ w.T, -1).square().mean()).backward()`; then finite differences.
+#[test]
+fn z_loss_has_the_gradients_of_pytorch_and_leaves_the_reported_loss_alone() {
+    let x = [0.5, -1.0, 2.0, 0.25, -0.75, 1.5];
+    let w = [1.0, 0.5, -0.5, 2.0, 0.25, -1.25, 1.5, 1.0];
+    let losses = [0.389_606_94, 1.457_852, 0.084_667_87];
+    let dx_gold = [0.156_412_93, 0.149_891_38, 0.415_092_85, 0.305_419_83, -0.035_435_57, 0.401_565_86];
+    let dw_gold = [
+        -0.375_011_7,
+        -0.100_674_81,
+        -0.115_280_99,
+        0.271_560_6,
+        0.022_739_709,
+        0.036_056_068,
+        0.831_103_4,
+        0.081_098_68,
+    ];
+    for mut s in setups() {
+        let (dx, dweight) = (s.mat(3, 2), s.mat(4, 2));
+        let op = LinearCrossEntropy {
+            x: s.values(3, 2, &x),
+            weight: s.values(4, 2, &w),
+            targets: s.indices(&[2, 0, 1]),
+            loss: s.mat(1, 3),
+            backward: Some(LossBackward { scale: 1.0 / 3.0, z_loss: 0.1, dx, dweight, accumulate: false }),
+        };
+        s.launch(&op.into()).unwrap();
+        for (view, gold) in [(op.loss, &losses[..]), (dx, &dx_gold), (dweight, &dw_gold)] {
+            for (found, wanted) in s.read(view).iter().zip(gold) {
+                assert!((found - wanted).abs() < 2e-6, "{found} {wanted}");
+            }
+        }
+        for (i, found) in s.read(dx).iter().enumerate() {
+            let mut side = [x, x];
+            side[0][i] += 1e-3;
+            side[1][i] -= 1e-3;
+            let [up, down] = side.map(|x| objective(&x, &w, &[2, 0, 1], 2, 0.1));
+            let truth = (up - down) / (f64::from(side[0][i]) - f64::from(side[1][i]));
+            assert!((f64::from(*found) - truth).abs() < 1e-5, "{found} {truth}");
+        }
     }
 }
 

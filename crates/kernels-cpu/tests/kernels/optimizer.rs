@@ -1,6 +1,6 @@
 use crate::harness::{check, fast_rungs, run};
 use bessemer_kernels_cpu::Rung;
-use bessemer_tensor::op::{AdamW, SumSquares};
+use bessemer_tensor::op::*;
 
 const SHAPES: [(usize, usize); 5] = [(1, 1), (3, 17), (40, 64), (1, 50_001), (130, 257)];
 
@@ -69,5 +69,188 @@ fn sums_of_squares_agree_with_the_reference() {
         check(&format!("sum of squares {r}x{c}"), 1e-6, &|s| {
             SumSquares { x: s.strided(r, c, i % 3), out: s.mat(1, 1), accumulate: i % 2 == 1 }.into()
         });
+    }
+}
+
+/// The same bits on every rung and for every number of threads.
+fn same_bits(what: &str, build: &dyn Fn(&mut crate::harness::Setup) -> Op) {
+    let bits = |all: Vec<Vec<f32>>| -> Vec<u32> { all.into_iter().flatten().map(f32::to_bits).collect() };
+    let reference = bits(run(Rung::Reference, 1, build));
+    for rung in fast_rungs() {
+        for threads in [1, 2, 3] {
+            assert!(reference == bits(run(rung, threads, build)), "{what} on {rung}, {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn descent_and_lion_have_the_same_bits_on_every_rung() {
+    for (i, (r, c)) in SHAPES.into_iter().enumerate() {
+        same_bits(&format!("sgd {r}x{c}"), &|s| {
+            Sgd {
+                param: s.strided(r, c, i % 3),
+                grad: s.strided(r, c, 1),
+                m: (i > 0).then(|| s.mat(r, c)),
+                momentum: 0.9,
+                nesterov: i % 2 == 1,
+                lr: 0.01,
+                weight_decay: 0.1,
+                grad_scale: 0.37,
+            }
+            .into()
+        });
+        same_bits(&format!("lion {r}x{c}"), &|s| {
+            Lion {
+                param: s.strided(r, c, i % 3),
+                grad: s.strided(r, c, 1),
+                m: s.mat(r, c),
+                lr: 0.01,
+                beta1: 0.9,
+                beta2: 0.99,
+                weight_decay: 0.1,
+                grad_scale: 0.37,
+            }
+            .into()
+        });
+    }
+    // No gradient and no moment: no step, in either direction.
+    let out = run(Rung::detect(), 1, &|s| {
+        let zero = |s: &mut crate::harness::Setup| s.values(1, 3, &[0.0, -0.0, 0.0]);
+        let (grad, m) = (zero(s), zero(s));
+        let param = s.values(1, 3, &[1.0, 2.0, 3.0]);
+        let (beta1, beta2) = (0.9, 0.99);
+        Lion { param, grad, m, lr: 0.1, beta1, beta2, weight_decay: 0.0, grad_scale: 1.0 }.into()
+    });
+    assert_eq!(out[2], [1.0, 2.0, 3.0]);
+}
+
+#[test]
+fn sums_of_matrices_products_and_norms_agree_with_the_reference() {
+    for (i, (r, c)) in SHAPES.into_iter().enumerate() {
+        same_bits(&format!("combine {r}x{c}"), &|s| {
+            let (a, b) = (s.strided(r, c, i % 3), s.strided(r, c, 1));
+            let out = if i % 2 == 0 { a } else { s.mat(r, c) };
+            Combine { a, alpha: 0.95, b, beta: -1.5, out }.into()
+        });
+        same_bits(&format!("divide by norm {r}x{c}"), &|s| {
+            let (x, squares) = (s.strided(r, c, i % 3), s.values(1, 1, &[7.5]));
+            let out = if i % 2 == 0 { x } else { s.mat(r, c) };
+            DivideByNorm { x, squares, slack: 1.01, eps: 1e-6, out }.into()
+        });
+        check(&format!("dot {r}x{c}"), 1e-6, &|s| {
+            Dot { a: s.strided(r, c, i % 3), b: s.strided(r, c, 1), out: s.mat(1, 1) }.into()
+        });
+    }
+}
+
+#[test]
+fn adafactor_agrees_with_the_reference() {
+    for (i, (r, c)) in SHAPES.into_iter().enumerate() {
+        let positive = |n: usize| -> Vec<f32> { (0..n).map(|i| 0.1 + (i % 13) as f32).collect() };
+        check(&format!("moments {r}x{c}"), 1e-6, &|s| {
+            FactoredMoments {
+                grad: s.strided(r, c, i % 3),
+                grad_scale: 0.5,
+                row: s.values(1, r, &positive(r)),
+                col: s.values(1, c, &positive(c)),
+                decay: 0.9,
+                eps: 1e-30,
+            }
+            .into()
+        });
+        check(&format!("factored direction {r}x{c}"), 1e-6, &|s| {
+            let grad = s.strided(r, c, i % 3);
+            FactoredDirection {
+                grad,
+                grad_scale: 0.5,
+                row: s.values(1, r, &positive(r)),
+                col: s.values(1, c, &positive(c)),
+                out: if i % 2 == 0 { grad } else { s.mat(r, c) },
+            }
+            .into()
+        });
+        check(&format!("direction {r}x{c}"), 1e-6, &|s| {
+            let grad = s.strided(r, c, i % 3);
+            let (v, out) = (s.values(r, c, &positive(r * c)), if i % 2 == 0 { grad } else { s.mat(r, c) });
+            MomentDirection { grad, grad_scale: 0.5, v, decay: 0.9, eps: 1e-30, out }.into()
+        });
+        check(&format!("adafactor update {r}x{c}"), 1e-6, &|s| {
+            AdafactorUpdate {
+                param: s.strided(r, c, i % 3),
+                direction: s.mat(r, c),
+                direction_squares: s.values(1, 1, &[4.0 * (r * c) as f32]),
+                param_squares: (i % 2 == 0).then(|| s.values(1, 1, &[0.3])),
+                m: (i > 1).then(|| s.mat(r, c)),
+                beta: 0.9,
+                lr: 0.01,
+                eps: 1e-3,
+                threshold: 1.0,
+                weight_decay: 0.1,
+            }
+            .into()
+        });
+    }
+}
+
+/// `x x^T` of a square random matrix, plus a diagonal that keeps it well away from singular.
+fn positive_definite(s: &mut crate::harness::Setup, n: usize) -> bessemer_tensor::View {
+    let mut x = vec![0.0f32; n * n];
+    bessemer_tensor::rng::RngKey::new(5, 0, "spd").fill_normal(0, 1.0, &mut x);
+    let mut a = vec![0.0f32; n * n];
+    for i in 0..n {
+        for j in 0..n {
+            let sum: f32 = (0..n).map(|k| x[i * n + k] * x[j * n + k]).sum();
+            a[i * n + j] = sum / n as f32 + if i == j { 0.5 } else { 0.0 };
+        }
+    }
+    s.values(n, n, &a)
+}
+
+#[test]
+fn cholesky_factors_and_inverses_agree_with_the_reference_and_multiply_back() {
+    for n in [1, 2, 7, 31, 32, 33, 64, 100, 130] {
+        check(&format!("cholesky {n}"), 2e-5, &|s| {
+            Cholesky { a: positive_definite(s, n), shift: 0.25, l: s.mat(n, n) }.into()
+        });
+        let mut s = crate::harness::Setup::new(Rung::detect(), 2);
+        let (a, l, inverse) = (positive_definite(&mut s, n), s.mat(n, n), s.mat(n, n));
+        s.launch(&Cholesky { a, shift: 0.0, l }.into()).unwrap();
+        s.launch(&TriangularInverse { l, out: inverse }.into()).unwrap();
+        let (a, l, m) = (s.read(a), s.read(l), s.read(inverse));
+        for i in 0..n {
+            for j in 0..n {
+                let product: f32 = (0..n).map(|k| l[i * n + k] * l[j * n + k]).sum();
+                assert!(
+                    (product - a[i * n + j]).abs() < 2e-5,
+                    "n {n}: ({i}, {j}) of the product is {product}"
+                );
+                let unit: f32 = (0..n).map(|k| l[i * n + k] * m[k * n + j]).sum();
+                let wanted = if i == j { 1.0 } else { 0.0 };
+                assert!((unit - wanted).abs() < 2e-5, "n {n}: ({i}, {j}) of l l^-1 is {unit}");
+                assert!(j <= i || (l[i * n + j] == 0.0 && m[i * n + j] == 0.0));
+            }
+        }
+        check(&format!("triangular inverse {n}"), 5e-5, &|s| {
+            // A triangle as a factor is: zeros above, a diagonal of about one.
+            let values: Vec<f32> = (0..n * n)
+                .map(|i| match (i / n).cmp(&(i % n)) {
+                    std::cmp::Ordering::Less => 9.0,
+                    std::cmp::Ordering::Equal => 1.0 + (i % 5) as f32 * 0.25,
+                    std::cmp::Ordering::Greater => ((i * 37 % 101) as f32 / 101.0 - 0.5) / (n as f32).sqrt(),
+                })
+                .collect();
+            TriangularInverse { l: s.values(n, n, &values), out: s.mat(n, n) }.into()
+        });
+    }
+}
+
+#[test]
+fn a_matrix_that_is_not_positive_definite_leaves_nan_on_the_diagonal() {
+    for rung in Rung::ALL.into_iter().filter(|r| r.available()) {
+        let out = run(rung, 1, &|s| {
+            let a = s.values(3, 3, &[1.0, 2.0, 0.0, 2.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
+            Cholesky { a, shift: 0.5, l: s.mat(3, 3) }.into()
+        });
+        assert!(out[1][0].is_finite() && out[1][4].is_nan(), "{rung}: {:?}", out[1]);
     }
 }

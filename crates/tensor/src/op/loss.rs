@@ -11,6 +11,8 @@ pub const IGNORED: u32 = u32::MAX;
 pub struct LossBackward {
     /// Factor on every row's gradient, usually 1 / (scored targets of the whole batch).
     pub scale: f32,
+    /// Weight of the z-loss `lse^2` in the gradients (Chowdhery et al. 2022, PaLM: 1e-4); 0 leaves it out.
+    pub z_loss: f32,
     /// `[N, D]`, replaced.
     pub dx: View,
     /// `[V, D]`.
@@ -20,7 +22,8 @@ pub struct LossBackward {
 }
 
 /// `loss[n] = logsumexp_v(x[n] . weight[v]) - x[n] . weight[targets[n]]` in nats, and its gradients if asked:
-/// with p = softmax, `dlogits = scale (p - onehot)`, `dx = dlogits W`, `dW = dlogits^T x`.
+/// with p = softmax, `dlogits = scale (p (1 + 2 z_loss lse) - onehot)`, `dx = dlogits W`, `dW = dlogits^T x`. The z-loss
+/// changes the gradients only: `loss` is always the cross-entropy.
 ///
 /// The whole `[N, V]` matrix of logits is never stored.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -4,14 +4,17 @@
 //! `[r, c]` is the shape of a [`View`]. Legend: N tokens of the micro-batch, D width, V vocabulary, I/O inputs and
 //! outputs of a linear map, H query heads, G key/value heads, E head width, B sequences, T positions.
 
+mod adafactor;
 mod attention;
 mod elementwise;
 mod embedding;
 mod linear;
 mod loss;
+mod matrix;
 mod norm;
 mod optimizer;
 
+pub use adafactor::{AdafactorUpdate, FactoredDirection, FactoredMoments, MomentDirection};
 pub use attention::{Attention, AttentionBackward, AttentionCached, AttentionShape, Rope};
 pub use elementwise::{
     Activation, ActivationBackward, ActivationKind, Add, Copy, Dropout, DropoutMask, Fill, Gated,
@@ -20,8 +23,9 @@ pub use elementwise::{
 pub use embedding::{Embedding, EmbeddingBackward, PositionTable};
 pub use linear::{Linear, LinearBackwardInput, LinearBackwardWeight};
 pub use loss::{IGNORED, LinearCrossEntropy, LossBackward};
+pub use matrix::{Cholesky, Combine, DivideByNorm, Dot, TriangularInverse};
 pub use norm::{Norm, NormBackward, NormKind};
-pub use optimizer::{AdamW, SumSquares};
+pub use optimizer::{AdamW, Lion, Sgd, SumSquares};
 
 use crate::{TensorError, View};
 use bessemer_units::{Bytes, Flops};
@@ -126,15 +130,22 @@ macro_rules! ops {
 ops!(
     Activation,
     ActivationBackward,
+    AdafactorUpdate,
     AdamW,
     Add,
     Attention,
     AttentionBackward,
     AttentionCached,
+    Cholesky,
+    Combine,
     Copy,
+    DivideByNorm,
+    Dot,
     Dropout,
     Embedding,
     EmbeddingBackward,
+    FactoredDirection,
+    FactoredMoments,
     Fill,
     Gated,
     GatedBackward,
@@ -142,11 +153,15 @@ ops!(
     LinearBackwardInput,
     LinearBackwardWeight,
     LinearCrossEntropy,
+    Lion,
+    MomentDirection,
     Norm,
     NormBackward,
     Rope,
     Scale,
+    Sgd,
     SumSquares,
+    TriangularInverse,
 );
 
 impl Op {

@@ -86,3 +86,80 @@ impl Describe for AdamW {
         }
     }
 }
+
+/// Stochastic gradient descent with momentum as in PyTorch (dampening 0) and decoupled decay (Loshchilov & Hutter 2019):
+/// `g = grad_scale grad; p *= 1 - lr weight_decay; m = momentum m + g; p -= lr m`, or with `nesterov`
+/// `p -= lr (g + momentum m)` (Sutskever et al. 2013). Without m: `p -= lr g`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sgd {
+    /// `[r, c]`.
+    pub param: View,
+    /// `[r, c]`.
+    pub grad: View,
+    /// `[r, c]`, the velocity; none without momentum.
+    pub m: Option<View>,
+    /// Decay of m.
+    pub momentum: f32,
+    /// Look ahead by one step of m.
+    pub nesterov: bool,
+    /// Learning rate.
+    pub lr: f32,
+    /// Decoupled decay.
+    pub weight_decay: f32,
+    /// Factor on the gradient.
+    pub grad_scale: f32,
+}
+
+impl Describe for Sgd {
+    const NAME: &'static str = "sgd";
+    fn operands(&self) -> Operands {
+        let mut v = Operands::of([update("param", self.param), read("grad", self.grad)]);
+        v.extend(self.m.map(|m| update("m", m)));
+        v
+    }
+    fn flops(&self) -> f64 {
+        if self.m.is_some() { 6.0 * self.param.len() as f64 } else { 4.0 * self.param.len() as f64 }
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        let (r, c) = (self.param.rows, self.param.cols);
+        expect_shape(Self::NAME, "grad", &self.grad, r, c)?;
+        self.m.map_or(Ok(()), |m| expect_shape(Self::NAME, "m", &m, r, c))
+    }
+}
+
+/// One Lion update (Chen et al. 2023): `g = grad_scale grad; p *= 1 - lr weight_decay;
+/// p -= lr sign(b1 m + (1-b1) g); m = b2 m + (1-b2) g`, with sign(0) = 0.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Lion {
+    /// `[r, c]`.
+    pub param: View,
+    /// `[r, c]`.
+    pub grad: View,
+    /// `[r, c]`.
+    pub m: View,
+    /// Learning rate.
+    pub lr: f32,
+    /// b1.
+    pub beta1: f32,
+    /// b2.
+    pub beta2: f32,
+    /// Decoupled decay.
+    pub weight_decay: f32,
+    /// Factor on the gradient.
+    pub grad_scale: f32,
+}
+
+impl Describe for Lion {
+    const NAME: &'static str = "lion";
+    fn operands(&self) -> Operands {
+        Operands::of([update("param", self.param), read("grad", self.grad), update("m", self.m)])
+    }
+    fn flops(&self) -> f64 {
+        10.0 * self.param.len() as f64
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        let (r, c) = (self.param.rows, self.param.cols);
+        expect_shape(Self::NAME, "grad", &self.grad, r, c)?;
+        expect_shape(Self::NAME, "m", &self.m, r, c)
+    }
+}

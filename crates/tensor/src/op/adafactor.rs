@@ -1,0 +1,155 @@
+//! Adafactor (Shazeer & Stern 2018): moments, direction, update.
+
+use super::{Describe, Operands, expect_shape, read, update, write};
+use crate::{TensorError, View};
+
+/// Row and column means of squared gradients (Shazeer & Stern 2018), with `h = (grad_scale grad)^2 + eps`:
+/// `row_i = decay row_i + (1 - decay) mean_j h_ij`, `col_j = decay col_j + (1 - decay) mean_i h_ij`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FactoredMoments {
+    /// `[r, c]`.
+    pub grad: View,
+    /// Factor on the gradient.
+    pub grad_scale: f32,
+    /// `[1, r]`.
+    pub row: View,
+    /// `[1, c]`.
+    pub col: View,
+    /// Decay of both means.
+    pub decay: f32,
+    /// Added to every square.
+    pub eps: f32,
+}
+
+impl Describe for FactoredMoments {
+    const NAME: &'static str = "factored_moments";
+    fn operands(&self) -> Operands {
+        Operands::of([read("grad", self.grad), update("row", self.row), update("col", self.col)])
+    }
+    fn flops(&self) -> f64 {
+        4.0 * self.grad.len() as f64
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        expect_shape(Self::NAME, "row", &self.row, 1, self.grad.rows)?;
+        expect_shape(Self::NAME, "col", &self.col, 1, self.grad.cols)
+    }
+}
+
+/// `out_ij = grad_scale grad_ij / sqrt(row_i col_j / mean(row))`; `out` may be `grad`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FactoredDirection {
+    /// `[r, c]`.
+    pub grad: View,
+    /// Factor on the gradient.
+    pub grad_scale: f32,
+    /// `[1, r]`.
+    pub row: View,
+    /// `[1, c]`.
+    pub col: View,
+    /// `[r, c]`.
+    pub out: View,
+}
+
+impl Describe for FactoredDirection {
+    const NAME: &'static str = "factored_direction";
+    const IN_PLACE: bool = true;
+    fn operands(&self) -> Operands {
+        Operands::of([
+            read("grad", self.grad),
+            read("row", self.row),
+            read("col", self.col),
+            write("out", self.out),
+        ])
+    }
+    fn flops(&self) -> f64 {
+        3.0 * self.grad.len() as f64
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        expect_shape(Self::NAME, "row", &self.row, 1, self.grad.rows)?;
+        expect_shape(Self::NAME, "col", &self.col, 1, self.grad.cols)?;
+        expect_shape(Self::NAME, "out", &self.out, self.grad.rows, self.grad.cols)
+    }
+}
+
+/// `g = grad_scale grad; v = decay v + (1 - decay)(g^2 + eps); out = g / sqrt(v)`; `out` may be `grad`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MomentDirection {
+    /// `[r, c]`.
+    pub grad: View,
+    /// Factor on the gradient.
+    pub grad_scale: f32,
+    /// `[r, c]`.
+    pub v: View,
+    /// Decay of v.
+    pub decay: f32,
+    /// Added to every square.
+    pub eps: f32,
+    /// `[r, c]`.
+    pub out: View,
+}
+
+impl Describe for MomentDirection {
+    const NAME: &'static str = "moment_direction";
+    const IN_PLACE: bool = true;
+    fn operands(&self) -> Operands {
+        Operands::of([read("grad", self.grad), update("v", self.v), write("out", self.out)])
+    }
+    fn flops(&self) -> f64 {
+        7.0 * self.grad.len() as f64
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        expect_shape(Self::NAME, "v", &self.v, self.grad.rows, self.grad.cols)?;
+        expect_shape(Self::NAME, "out", &self.out, self.grad.rows, self.grad.cols)
+    }
+}
+
+/// The end of an Adafactor step (Shazeer & Stern 2018), with u the direction, `rms(x)^2 = squares / number of values`:
+/// `alpha = lr max(eps, rms(p))` (or lr without `param_squares`), `u' = alpha u / max(1, rms(u) / threshold)`,
+/// `m = beta m + (1 - beta) u'` (or u' without m), `p = p (1 - alpha weight_decay) - m`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdafactorUpdate {
+    /// `[r, c]`.
+    pub param: View,
+    /// `[r, c]`.
+    pub direction: View,
+    /// `[1, 1]`: sum of the squares of the direction.
+    pub direction_squares: View,
+    /// `[1, 1]`: sum of the squares of the parameter before the step, to scale the rate by its size.
+    pub param_squares: Option<View>,
+    /// `[r, c]`, mean of past updates.
+    pub m: Option<View>,
+    /// Decay of m.
+    pub beta: f32,
+    /// Learning rate.
+    pub lr: f32,
+    /// Least size of a parameter that the rate is scaled by.
+    pub eps: f32,
+    /// Root mean square that a direction may have.
+    pub threshold: f32,
+    /// Decoupled decay.
+    pub weight_decay: f32,
+}
+
+impl Describe for AdafactorUpdate {
+    const NAME: &'static str = "adafactor_update";
+    fn operands(&self) -> Operands {
+        let mut v = Operands::of([
+            update("param", self.param),
+            read("direction", self.direction),
+            read("direction_squares", self.direction_squares),
+        ]);
+        v.extend(self.param_squares.map(|s| read("param_squares", s)));
+        v.extend(self.m.map(|m| update("m", m)));
+        v
+    }
+    fn flops(&self) -> f64 {
+        6.0 * self.param.len() as f64
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        let (r, c) = (self.param.rows, self.param.cols);
+        expect_shape(Self::NAME, "direction", &self.direction, r, c)?;
+        expect_shape(Self::NAME, "direction_squares", &self.direction_squares, 1, 1)?;
+        self.param_squares.map_or(Ok(()), |s| expect_shape(Self::NAME, "param_squares", &s, 1, 1))?;
+        self.m.map_or(Ok(()), |m| expect_shape(Self::NAME, "m", &m, r, c))
+    }
+}
