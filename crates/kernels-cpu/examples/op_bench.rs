@@ -135,13 +135,14 @@ impl Bench {
         let (n, hq, hk) = (batch * seq, heads * head_dim, kv_heads * head_dim);
         let (q, k, v, out) = (self.mat(n, hq), self.mat(n, hk), self.mat(n, hk), self.mat(n, hq));
         let lse = self.mat(batch * heads, seq);
+        let mask = AttentionMask::default();
         let what = format!("{batch} x {seq}, {heads}/{kv_heads} x {head_dim}");
-        self.time(&format!("attention {what}"), Attention { shape, q, k, v, out, lse, dropout: None });
+        self.time(&format!("attention {what}"), Attention { shape, q, k, v, out, lse, mask, dropout: None });
         let (dout, dq, dk, dv) = (self.mat(n, hq), self.mat(n, hq), self.mat(n, hk), self.mat(n, hk));
-        let back = AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, dropout: None };
+        let back = AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, mask, dropout: None };
         self.time(&format!("backward  {what}"), back);
-        let mask = DropoutMask { p: 0.1, key: RngKey::new(1, 2, "bench"), first: 0 };
-        let dropped = Attention { shape, q, k, v, out, lse, dropout: Some(mask) };
+        let weights = DropoutMask { p: 0.1, key: RngKey::new(1, 2, "bench"), first: 0 };
+        let dropped = Attention { shape, q, k, v, out, lse, mask, dropout: Some(weights) };
         self.time(&format!("dropout   {what}"), dropped);
         let positions: Vec<u32> = (0..n as u32).map(|i| i % seq as u32).collect();
         let spec = BufferSpec { class: "bench", name: "positions", dtype: DType::U32, len: n };
@@ -149,7 +150,7 @@ impl Bench {
         self.backend.write_u32(at, &positions).unwrap();
         self.time(
             &format!("rope      {what}"),
-            Rope { x: q, positions: at, heads, theta: 1e4, inverse: false },
+            Rope { x: q, positions: at, heads, theta: 1e4, scaling: RopeScaling::None, inverse: false },
         );
     }
 
@@ -162,7 +163,8 @@ impl Bench {
         self.backend.write_u32(targets, &ids).unwrap();
         let forward = LinearCrossEntropy { x, weight, targets, loss, backward: None };
         self.time(&format!("loss {n} x {d} -> {v}"), forward);
-        let backward = Some(LossBackward { scale: 1.0 / n as f32, z_loss: 0.0, dx, dweight, accumulate: true });
+        let backward =
+            Some(LossBackward { scale: 1.0 / n as f32, z_loss: 0.0, dx, dweight, accumulate: true });
         self.time(&format!("with gradients {n} x {d} -> {v}"), LinearCrossEntropy { backward, ..forward });
     }
 

@@ -48,7 +48,7 @@ impl CpuBackend {
 }
 
 /// Names of the operands that hold indices.
-const INDEX_OPERANDS: [&str; 3] = ["ids", "positions", "targets"];
+const INDEX_OPERANDS: [&str; 4] = ["documents", "ids", "positions", "targets"];
 
 fn check_dtype(op: &Op, o: &Operand) -> Result<(), TensorError> {
     let dtype = o.view.dtype();

@@ -85,9 +85,30 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
             accumulate: true,
         }
         .into(),
-        Rope { x, positions, heads: 3, theta: 1e4, inverse: false }.into(),
-        Attention { shape, q: x, k: y, v: z, out: w, lse, dropout: Some(mask) }.into(),
-        AttentionCached { shape: new, past: 3, capacity: 16, q: q1, k_cache: y, v_cache: z, out: o1 }.into(),
+        Rope { x, positions, heads: 3, theta: 1e4, scaling: RopeScaling::None, inverse: false }.into(),
+        Attention {
+            shape,
+            q: x,
+            k: y,
+            v: z,
+            out: w,
+            lse,
+            mask: AttentionMask::default(),
+            dropout: Some(mask),
+        }
+        .into(),
+        AttentionCached {
+            shape: new,
+            past: 3,
+            capacity: 16,
+            window: None,
+            alibi: None,
+            q: q1,
+            k_cache: y,
+            v_cache: z,
+            out: o1,
+        }
+        .into(),
         Embedding { table, ids, positions: Some(PositionTable { table: dtable, positions }), out: x }.into(),
         EmbeddingBackward { ids, dout: x, dtable, positions: None }.into(),
         LinearCrossEntropy {
@@ -95,7 +116,13 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
             weight: table,
             targets: ids,
             loss: losses,
-            backward: Some(LossBackward { scale: 1.0, z_loss: 0.0, dx: y, dweight: dtable, accumulate: false }),
+            backward: Some(LossBackward {
+                scale: 1.0,
+                z_loss: 0.0,
+                dx: y,
+                dweight: dtable,
+                accumulate: false,
+            }),
         }
         .into(),
         SumSquares { x, out: one, accumulate: false }.into(),
@@ -124,7 +151,8 @@ fn backward_of_attention(b: &mut CpuBackend) -> Op {
     let (q, out, dout, dq) = (m(32, 48), m(32, 48), m(32, 48), m(32, 48));
     let (k, v, dk, dv) = (m(32, 16), m(32, 16), m(32, 16), m(32, 16));
     let lse = m(6, 16);
-    AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, dropout: None }.into()
+    let mask = AttentionMask::default();
+    AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, mask, dropout: None }.into()
 }
 
 #[test]

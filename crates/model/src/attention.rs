@@ -13,7 +13,8 @@ use crate::residual;
 use crate::seams::{SeamAt, SeamPlace};
 use bessemer_arch::{Model, PositionChoice};
 use bessemer_tensor::op::{
-    Attention, AttentionBackward, AttentionShape, DropoutMask, Linear, LinearBackwardInput, Rope,
+    Attention, AttentionBackward, AttentionMask, AttentionShape, DropoutMask, Linear, LinearBackwardInput,
+    Rope, RopeScaling,
 };
 use bessemer_tensor::{TensorError, View};
 
@@ -104,7 +105,14 @@ impl AttentionBlock {
     ) -> Result<(), TensorError> {
         let Some(theta) = self.theta else { return Ok(()) };
         let heads = self.heads + self.kv_heads;
-        pass.launch(Rope { x: qkv_nj.columns(0, heads * self.head_dim), positions, heads, theta, inverse })
+        pass.launch(Rope {
+            x: qkv_nj.columns(0, heads * self.head_dim),
+            positions,
+            heads,
+            theta,
+            scaling: RopeScaling::None,
+            inverse,
+        })
     }
 
     /// Queries, keys and values of the rows of x.
@@ -156,7 +164,16 @@ impl AttentionBlock {
         self.project(pass, a.x_nd, a.stats, a.normed_nd, a.qkv_nj, positions)?;
         let [q, k, v] = self.split(a.qkv_nj);
         let dropout = masks.map(|m| m.weights);
-        pass.launch(Attention { shape, q, k, v, out: a.mixed_na, lse: a.lse, dropout })?;
+        pass.launch(Attention {
+            shape,
+            q,
+            k,
+            v,
+            out: a.mixed_na,
+            lse: a.lse,
+            mask: AttentionMask::default(),
+            dropout,
+        })?;
         self.finish(pass, a.mixed_na, a.x_nd, branch_nd, a.x_out_nd, masks.map(|m| m.out))
     }
 
@@ -193,6 +210,7 @@ impl AttentionBlock {
             dv,
             dropout: masks.map(|m| m.weights),
         })?;
+            mask: AttentionMask::default(),
         self.rotate(pass, s.dqkv_nj, positions, true)?;
         residual::weight_gradients(pass, &self.qkv, a.normed_nd, s.dqkv_nj, accumulate)?;
         pass.launch(LinearBackwardInput {

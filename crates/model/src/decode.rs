@@ -81,6 +81,8 @@ impl Decoder {
                 shape: layer.attention.shape(cache.sequences, new),
                 past,
                 capacity: cache.capacity,
+                window: None,
+                alibi: None,
                 q,
                 k_cache: *k_cache,
                 v_cache: *v_cache,

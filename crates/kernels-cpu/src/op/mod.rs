@@ -5,7 +5,6 @@ mod adafactor;
 mod adamw;
 mod add;
 mod attention;
-mod attention_cached;
 mod cholesky;
 mod column_sums;
 mod combine;
@@ -39,7 +38,7 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
     match op {
         Op::Attention(o) => attention::forward_workspace(machine, &o.shape),
         Op::AttentionBackward(o) => attention::backward_workspace(machine, &o.shape),
-        Op::AttentionCached(o) => attention_cached::workspace(machine, o),
+        Op::AttentionCached(o) => attention::cached::workspace(machine, o),
         Op::Dot(o) => dot::workspace(o),
         Op::Linear(o) => linear::forward_workspace(machine, o),
         Op::LinearBackwardInput(o) => linear::backward_input_workspace(machine, o),
@@ -85,9 +84,9 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::AdafactorUpdate(o) => adafactor::update(ctx, o),
         Op::AdamW(o) => adamw::run(ctx, o),
         Op::Add(o) => add::run(ctx, o),
-        Op::Attention(o) => attention::forward(ctx, o),
-        Op::AttentionBackward(o) => attention::backward(ctx, o),
-        Op::AttentionCached(o) => attention_cached::run(ctx, o),
+        Op::Attention(o) => return attention::forward(ctx, o),
+        Op::AttentionBackward(o) => return attention::backward(ctx, o),
+        Op::AttentionCached(o) => attention::cached::run(ctx, o),
         Op::Cholesky(o) => cholesky::factor(ctx, o),
         Op::Combine(o) => combine::run(ctx, o),
         Op::Copy(o) => copy::run(ctx, o),
@@ -127,9 +126,9 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::AdafactorUpdate(o) => adafactor::update_reference(arena, o),
         Op::AdamW(o) => adamw::reference(arena, o),
         Op::Add(o) => add::reference(arena, o),
-        Op::Attention(o) => attention::forward_reference(arena, o),
-        Op::AttentionBackward(o) => attention::backward_reference(arena, o),
-        Op::AttentionCached(o) => attention_cached::reference(arena, o),
+        Op::Attention(o) => return attention::reference::forward(arena, o),
+        Op::AttentionBackward(o) => return attention::reference::backward(arena, o),
+        Op::AttentionCached(o) => attention::reference::cached(arena, o),
         Op::Cholesky(o) => cholesky::factor_reference(arena, o),
         Op::Combine(o) => combine::reference(arena, o),
         Op::Copy(o) => copy::reference(arena, o),

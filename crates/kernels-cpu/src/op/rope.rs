@@ -1,5 +1,5 @@
 //! Rotary positions (Su et al. 2021) in place, pairing i with i + E/2: `(a, b) <- (a cos - b sin, b cos + a sin)`,
-//! angle = position theta^(-2i/E). The backward pass is the inverse rotation. Cost: one read, one write.
+//! angle = position [`Rope::frequency`]. The backward pass is the inverse rotation. Cost: one read, one write.
 #![allow(unsafe_code)] // rows by address
 
 use crate::arena::Arena;
@@ -96,7 +96,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Rope) {
     let tables = scratch.take(ctx.pool.threads() * padded(e));
     for i in 0..e / 2 {
         // SAFETY: E floats of aligned workspace hold E/2 f64.
-        unsafe { *frequencies.at(2 * i, 2).cast::<f64>() = frequency(op, i, e) };
+        unsafe { *frequencies.at(2 * i, 2).cast::<f64>() = op.frequency(i) };
     }
     ctx.pool.run(x.rows.div_ceil(ROWS), &|tile, worker| {
         let rotate = Rotate {
@@ -112,14 +112,9 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Rope) {
     });
 }
 
-/// `theta^(-2i/E)`.
-fn frequency(op: &Rope, i: usize, head_dim: usize) -> f64 {
-    f64::from(op.theta).powf(-2.0 * i as f64 / head_dim as f64)
-}
-
 /// Cosine and sine of the angle of pair `i` at `position`, negated angle for the inverse.
-fn rotation(op: &Rope, position: u32, i: usize, head_dim: usize) -> (f64, f64) {
-    let angle = f64::from(position) * frequency(op, i, head_dim);
+fn rotation(op: &Rope, position: u32, i: usize) -> (f64, f64) {
+    let angle = f64::from(position) * op.frequency(i);
     let (s, c) = angle.sin_cos();
     (c, if op.inverse { -s } else { s })
 }
@@ -129,7 +124,7 @@ pub(crate) fn reference(arena: &Arena, op: &Rope) {
     let head_dim = x.cols / op.heads;
     for (n, &position) in positions.0.iter().enumerate() {
         for i in 0..head_dim / 2 {
-            let (c, s) = rotation(op, position, i, head_dim);
+            let (c, s) = rotation(op, position, i);
             for h in 0..op.heads {
                 let (at, bt) = (h * head_dim + i, h * head_dim + i + head_dim / 2);
                 let (a, b) = (f64::from(x.get(n, at)), f64::from(x.get(n, bt)));

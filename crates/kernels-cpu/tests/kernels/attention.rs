@@ -1,6 +1,6 @@
 use crate::harness::{Setup, check};
 use bessemer_tensor::op::{
-    Attention, AttentionBackward, AttentionCached, AttentionShape, DropoutMask, Op, Rope,
+    Attention, AttentionBackward, AttentionCached, AttentionMask, AttentionShape, DropoutMask, Op, Rope, RopeScaling,
 };
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, Stream};
@@ -37,6 +37,7 @@ fn forward(s: &mut Setup, i: usize) -> Attention {
         v: fused.columns(hq + hk, hk),
         out: s.strided(n, hq, i % 3),
         lse: s.mat(batch * heads, seq),
+        mask: AttentionMask::default(),
         dropout: mask(i % 2 == 1),
     }
 }
@@ -67,6 +68,7 @@ fn backward_agrees_with_the_reference() {
                 dq: dfused.columns(0, hq),
                 dk: dfused.columns(hq, hk),
                 dv: dfused.columns(hq + hk, hk),
+                mask: f.mask,
                 dropout: f.dropout,
             }
             .into()
@@ -94,6 +96,8 @@ fn decoding_agrees_with_the_reference() {
                 shape,
                 past,
                 capacity,
+                window: None,
+                alibi: None,
                 q: s.strided(batch * seq, heads * head_dim, 1),
                 k_cache: s.mat(batch * capacity, kv_heads * head_dim),
                 v_cache: s.strided(batch * capacity, kv_heads * head_dim, 2),
@@ -121,12 +125,12 @@ fn rotations_agree_with_the_reference_and_undo_each_other() {
         for inverse in [false, true] {
             check(&format!("rope {n} {heads} {e} inverse {inverse}"), 1e-6, &|s| {
                 let x = s.strided(n, heads * e, 3);
-                Rope { x, positions: s.indices(&positions), heads, theta, inverse }.into()
+                Rope { x, positions: s.indices(&positions), heads, theta, scaling: RopeScaling::None, inverse }.into()
             });
         }
         let mut s = Setup::new(bessemer_kernels_cpu::Rung::detect(), 2);
         let x = s.mat(n, heads * e);
-        let rope = Rope { x, positions: s.indices(&positions), heads, theta, inverse: false };
+        let rope = Rope { x, positions: s.indices(&positions), heads, theta, scaling: RopeScaling::None, inverse: false };
         let before = s.read(x);
         s.launch(&rope.into()).unwrap();
         s.backend.launch(Stream(0), &Op::from(Rope { inverse: true, ..rope })).unwrap();

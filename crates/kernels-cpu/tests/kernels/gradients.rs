@@ -141,15 +141,16 @@ fn attention_with_grouped_heads_and_dropout() {
     for mut s in setups() {
         for dropout in [None, Some(DropoutMask { p: 0.2, key: RngKey::new(1, 2, "a"), first: 0 })] {
             let shape = AttentionShape { batch: 2, seq: 17, heads: 4, kv_heads: 2, head_dim: 6, scale: 0.3 };
+            let mask = AttentionMask::default();
             let (n, hq, hk) = (34, 24, 12);
             let (q, k, v) = (s.mat(n, hq), s.mat(n, hk), s.mat(n, hk));
             let (out, lse) = (s.mat(n, hq), s.mat(8, 17));
-            let forward = Op::from(Attention { shape, q, k, v, out, lse, dropout });
+            let forward = Op::from(Attention { shape, q, k, v, out, lse, mask, dropout });
             s.launch(&forward).unwrap();
             let w = noise("w", n * hq);
             let dout = s.values(n, hq, &w);
             let (dq, dk, dv) = (s.mat(n, hq), s.mat(n, hk), s.mat(n, hk));
-            s.launch(&AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, dropout }.into())
+            s.launch(&AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, mask, dropout }.into())
                 .unwrap();
             for (what, input, gradient) in [("q", q, dq), ("k", k, dk), ("v", v, dv)] {
                 hold(&mut s, &format!("attention {what}"), &forward, input, out, &w, gradient);
@@ -165,7 +166,8 @@ fn rotations() {
         let x = s.mat(n, c);
         let (copy, gradient) = (s.mat(n, c), s.mat(n, c));
         let positions = s.indices(&[0, 5, 1000, 3]);
-        let rope = Rope { x: copy, positions, heads: 3, theta: 1e4, inverse: false };
+        let rope =
+            Rope { x: copy, positions, heads: 3, theta: 1e4, scaling: RopeScaling::None, inverse: false };
         let w = noise("w", n * c);
         s.backend.write_f32(gradient, &w).unwrap();
         s.launch(&Rope { x: gradient, inverse: true, ..rope }.into()).unwrap();

@@ -1,48 +1,7 @@
-//! Rotary positions and scaled dot-product attention: whole sequences, their backward pass, and decoding with a cache.
+//! Scaled dot-product attention: whole sequences, their backward pass, and decoding with a cache.
 
-use super::{Describe, DropoutMask, Operands, expect_indices, expect_shape, read, update, write};
+use super::{Describe, DropoutMask, Operands, expect_indices, expect_shape, read, write};
 use crate::{TensorError, View};
-
-/// Rotates every head of `x` in place by its position (Su et al. 2021), in the layout that pairs i with i + E/2:
-/// `(a, b) <- (a cos - b sin, b cos + a sin)`, angle = position * theta^(-2i/E). `inverse` rotates back (the backward pass).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rope {
-    /// `[N, heads * E]`.
-    pub x: View,
-    /// u32 `[1, N]`.
-    pub positions: View,
-    /// Heads in a row of `x`.
-    pub heads: usize,
-    /// Base of the angles, 10000 in the paper.
-    pub theta: f32,
-    /// Rotate by the negative angle.
-    pub inverse: bool,
-}
-
-impl Describe for Rope {
-    const NAME: &'static str = "rope";
-    fn operands(&self) -> Operands {
-        Operands::of([update("x", self.x), read("positions", self.positions)])
-    }
-    fn flops(&self) -> f64 {
-        3.0 * self.x.len() as f64
-    }
-    fn shapes(&self) -> Result<(), TensorError> {
-        expect_indices(Self::NAME, "positions", &self.positions, self.x.rows)?;
-        if self.heads == 0
-            || !self.x.cols.is_multiple_of(self.heads)
-            || !(self.x.cols / self.heads).is_multiple_of(2)
-        {
-            return Err(TensorError::Shape {
-                op: Self::NAME,
-                operand: "x",
-                wanted: format!("{} heads of even width", self.heads),
-                found: format!("{} columns", self.x.cols),
-            });
-        }
-        Ok(())
-    }
-}
 
 /// Sizes of an attention.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -73,12 +32,127 @@ impl AttentionShape {
             found: self.kv_heads.to_string(),
         })
     }
+
+    /// Errors unless the matrices of queries are `[B*T, H*E]`, those of keys and values `[rows, G*E]`, and all of them hold
+    /// one type of element.
+    fn check_operands<const Q: usize, const K: usize>(
+        &self,
+        op: &'static str,
+        queries: [(&'static str, &View); Q],
+        keys: [(&'static str, &View); K],
+        rows: usize,
+    ) -> Result<(), TensorError> {
+        self.check(op)?;
+        for (name, view) in queries {
+            expect_shape(op, name, view, self.batch * self.seq, self.heads * self.head_dim)?;
+        }
+        for (name, view) in keys {
+            expect_shape(op, name, view, rows, self.kv_heads * self.head_dim)?;
+        }
+        let dtype = queries[0].1.dtype();
+        match queries.iter().chain(&keys).find(|(_, view)| view.dtype() != dtype) {
+            None => Ok(()),
+            Some((operand, view)) => Err(TensorError::Shape {
+                op,
+                operand,
+                wanted: format!("{dtype} as {} is", queries[0].0),
+                found: view.dtype().to_string(),
+            }),
+        }
+    }
+
+    /// Multiply-adds counted twice of one product over the visible pairs of query and key, `past` keys standing before
+    /// the first query.
+    fn product(&self, past: usize, window: Option<usize>) -> f64 {
+        // Keys that the first n positions see, together.
+        let seen = |n: usize| {
+            let (n, w) = (n as f64, window.unwrap_or(n).min(n) as f64);
+            w * (w + 1.0) / 2.0 + (n - w) * w
+        };
+        let pairs = seen(past + self.seq) - seen(past);
+        2.0 * self.batch as f64 * self.heads as f64 * pairs * self.head_dim as f64
+    }
+}
+
+/// Linear biases instead of positions (Press et al. 2022): the score of query i and key j in head h is lowered by
+/// `slope_h (i - j)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alibi {
+    /// Heads of the whole layer, which decide the slopes.
+    pub heads: usize,
+    /// Which of them the first head of the operator is.
+    pub first: usize,
+}
+
+impl Alibi {
+    /// For an operator that has all heads of its layer.
+    pub fn of(heads: usize) -> Alibi {
+        Alibi { heads, first: 0 }
+    }
+
+    /// Slope of head `head` of the operator. For p heads, p a power of two: the geometric sequence from 2^(-8/p) with that
+    /// ratio. For other numbers: the slopes for the power of two p below, then the 1st, 3rd, 5th ... slope for 2p.
+    pub fn slope(&self, head: usize) -> f32 {
+        let (h, p) = (self.first + head, 1 << self.heads.max(1).ilog2());
+        let exponent = if h < p {
+            8.0 * (h + 1) as f64 / f64::from(p as u32)
+        } else {
+            4.0 * (2 * (h - p) + 1) as f64 / f64::from(p as u32)
+        };
+        (-exponent).exp2() as f32
+    }
+}
+
+/// Which keys a query sees besides "none after itself", and what is added to its scores. All of them may be set at once;
+/// by default there is nothing but causality.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct AttentionMask {
+    /// Sliding window w >= 1: query i sees keys i-w+1 ..= i (Mistral's convention).
+    pub window: Option<usize>,
+    /// Linear biases.
+    pub alibi: Option<Alibi>,
+    /// u32 `[1, B*T]`, for sequences packed from several documents: the first position, within its sequence, of the document
+    /// that each position belongs to. Queries see keys of their own document only. Every entry is its own position or
+    /// repeats the entry before it.
+    pub documents: Option<View>,
+}
+
+impl AttentionMask {
+    fn check(&self, op: &'static str, s: &AttentionShape) -> Result<(), TensorError> {
+        check_window(op, self.window)?;
+        check_alibi(op, self.alibi, s)?;
+        match &self.documents {
+            Some(view) => expect_indices(op, "documents", view, s.batch * s.seq),
+            None => Ok(()),
+        }
+    }
+}
+
+fn check_window(op: &'static str, window: Option<usize>) -> Result<(), TensorError> {
+    if window != Some(0) {
+        return Ok(());
+    }
+    let (wanted, found) = ("at least 1, the query itself".to_owned(), "0".to_owned());
+    Err(TensorError::Shape { op, operand: "window", wanted, found })
+}
+
+fn check_alibi(op: &'static str, alibi: Option<Alibi>, s: &AttentionShape) -> Result<(), TensorError> {
+    match alibi {
+        Some(a) if a.first + s.heads > a.heads => Err(TensorError::Shape {
+            op,
+            operand: "alibi",
+            wanted: format!("slopes of {} heads from {}", s.heads, a.first),
+            found: format!("a layer of {} heads", a.heads),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Causal attention over B sequences of T positions, row n = b*T + t (Vaswani et al. 2017; computed in tiles with
 /// running maxima as in Dao et al. 2022, so that no T x T matrix is ever stored).
 ///
-/// `out[b,t,h] = sum_s softmax_s(scale q[b,t,h] . k[b,s,g]) v[b,s,g]` over s <= t.
+/// `out[b,t,h] = sum_s softmax_s(scale q[b,t,h] . k[b,s,g] - slope_h (t - s)) v[b,s,g]` over the s <= t that the mask lets
+/// through. q, k, v and out are of one type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Attention {
     /// Sizes.
@@ -91,41 +165,37 @@ pub struct Attention {
     pub v: View,
     /// `[B*T, H*E]`.
     pub out: View,
-    /// `[B*H, T]`: logarithm of the sum of exponentials of each row of scores, for the backward pass.
+    /// f32 `[B*H, T]`: logarithm of the sum of exponentials of each row of scores, for the backward pass.
     pub lse: View,
+    /// What a query sees.
+    pub mask: AttentionMask,
     /// Dropout of the attention weights; element number ((b*H + h)*T + t)*T + s.
     pub dropout: Option<DropoutMask>,
-}
-
-/// Floating-point operations of one product over the causal half (T(T+1)/2 pairs).
-fn causal_product(s: &AttentionShape) -> f64 {
-    let pairs = s.seq as f64 * (s.seq as f64 + 1.0) / 2.0;
-    2.0 * s.batch as f64 * s.heads as f64 * pairs * s.head_dim as f64
 }
 
 impl Describe for Attention {
     const NAME: &'static str = "attention";
     fn operands(&self) -> Operands {
-        Operands::of([
+        let mut all = Operands::of([
             read("q", self.q),
             read("k", self.k),
             read("v", self.v),
             write("out", self.out),
             write("lse", self.lse),
-        ])
+        ]);
+        all.extend(self.mask.documents.map(|view| read("documents", view)));
+        all
     }
+    /// Where documents end is not known here: they are not taken off.
     fn flops(&self) -> f64 {
-        2.0 * causal_product(&self.shape)
+        2.0 * self.shape.product(0, self.mask.window)
     }
     fn shapes(&self) -> Result<(), TensorError> {
         let s = &self.shape;
-        s.check(Self::NAME)?;
-        let (n, hq, hk) = (s.batch * s.seq, s.heads * s.head_dim, s.kv_heads * s.head_dim);
-        expect_shape(Self::NAME, "q", &self.q, n, hq)?;
-        expect_shape(Self::NAME, "k", &self.k, n, hk)?;
-        expect_shape(Self::NAME, "v", &self.v, n, hk)?;
-        expect_shape(Self::NAME, "out", &self.out, n, hq)?;
-        expect_shape(Self::NAME, "lse", &self.lse, s.batch * s.heads, s.seq)
+        let (queries, keys) = ([("q", &self.q), ("out", &self.out)], [("k", &self.k), ("v", &self.v)]);
+        s.check_operands(Self::NAME, queries, keys, s.batch * s.seq)?;
+        expect_shape(Self::NAME, "lse", &self.lse, s.batch * s.heads, s.seq)?;
+        self.mask.check(Self::NAME, s)
     }
 }
 
@@ -142,7 +212,7 @@ pub struct AttentionBackward {
     pub v: View,
     /// `[B*T, H*E]`, the forward result.
     pub out: View,
-    /// `[B*H, T]`, the forward result.
+    /// f32 `[B*H, T]`, the forward result.
     pub lse: View,
     /// `[B*T, H*E]`.
     pub dout: View,
@@ -153,13 +223,15 @@ pub struct AttentionBackward {
     /// `[B*T, G*E]`, replaced.
     pub dv: View,
     /// As in the forward pass.
+    pub mask: AttentionMask,
+    /// As in the forward pass.
     pub dropout: Option<DropoutMask>,
 }
 
 impl Describe for AttentionBackward {
     const NAME: &'static str = "attention_backward";
     fn operands(&self) -> Operands {
-        Operands::of([
+        let mut all = Operands::of([
             read("q", self.q),
             read("k", self.k),
             read("v", self.v),
@@ -169,28 +241,26 @@ impl Describe for AttentionBackward {
             write("dq", self.dq),
             write("dk", self.dk),
             write("dv", self.dv),
-        ])
+        ]);
+        all.extend(self.mask.documents.map(|view| read("documents", view)));
+        all
     }
     fn flops(&self) -> f64 {
         // Five products: scores again, dP, dQ, dK, dV.
-        5.0 * causal_product(&self.shape)
+        5.0 * self.shape.product(0, self.mask.window)
     }
     fn shapes(&self) -> Result<(), TensorError> {
         let s = &self.shape;
-        s.check(Self::NAME)?;
-        let (n, hq, hk) = (s.batch * s.seq, s.heads * s.head_dim, s.kv_heads * s.head_dim);
-        for (name, view) in [("q", &self.q), ("out", &self.out), ("dout", &self.dout), ("dq", &self.dq)] {
-            expect_shape(Self::NAME, name, view, n, hq)?;
-        }
-        for (name, view) in [("k", &self.k), ("v", &self.v), ("dk", &self.dk), ("dv", &self.dv)] {
-            expect_shape(Self::NAME, name, view, n, hk)?;
-        }
-        expect_shape(Self::NAME, "lse", &self.lse, s.batch * s.heads, s.seq)
+        let queries = [("q", &self.q), ("out", &self.out), ("dout", &self.dout), ("dq", &self.dq)];
+        let keys = [("k", &self.k), ("v", &self.v), ("dk", &self.dk), ("dv", &self.dv)];
+        s.check_operands(Self::NAME, queries, keys, s.batch * s.seq)?;
+        expect_shape(Self::NAME, "lse", &self.lse, s.batch * s.heads, s.seq)?;
+        self.mask.check(Self::NAME, s)
     }
 }
 
 /// Attention of `shape.seq` new positions to a cache that already holds them: the query at new position i of sequence b
-/// reads cache rows `b*capacity .. b*capacity + past + i + 1`.
+/// reads cache rows `b*capacity .. b*capacity + past + i + 1`, or the last `window` of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionCached {
     /// Sizes; `seq` is the number of new positions.
@@ -199,6 +269,10 @@ pub struct AttentionCached {
     pub past: usize,
     /// Rows of the cache for each sequence.
     pub capacity: usize,
+    /// As in [`AttentionMask`].
+    pub window: Option<usize>,
+    /// As in [`AttentionMask`].
+    pub alibi: Option<Alibi>,
     /// `[B*new, H*E]`.
     pub q: View,
     /// `[B*capacity, G*E]`.
@@ -220,13 +294,10 @@ impl Describe for AttentionCached {
         ])
     }
     fn flops(&self) -> f64 {
-        let s = &self.shape;
-        let pairs = s.seq as f64 * (self.past as f64 + (s.seq as f64 + 1.0) / 2.0);
-        4.0 * s.batch as f64 * s.heads as f64 * pairs * s.head_dim as f64
+        2.0 * self.shape.product(self.past, self.window)
     }
     fn shapes(&self) -> Result<(), TensorError> {
         let s = &self.shape;
-        s.check(Self::NAME)?;
         if self.past + s.seq > self.capacity {
             return Err(TensorError::Shape {
                 op: Self::NAME,
@@ -235,10 +306,94 @@ impl Describe for AttentionCached {
                 found: self.capacity.to_string(),
             });
         }
-        let (n, rows) = (s.batch * s.seq, s.batch * self.capacity);
-        expect_shape(Self::NAME, "q", &self.q, n, s.heads * s.head_dim)?;
-        expect_shape(Self::NAME, "out", &self.out, n, s.heads * s.head_dim)?;
-        expect_shape(Self::NAME, "k_cache", &self.k_cache, rows, s.kv_heads * s.head_dim)?;
-        expect_shape(Self::NAME, "v_cache", &self.v_cache, rows, s.kv_heads * s.head_dim)
+        let queries = [("q", &self.q), ("out", &self.out)];
+        let keys = [("k_cache", &self.k_cache), ("v_cache", &self.v_cache)];
+        s.check_operands(Self::NAME, queries, keys, s.batch * self.capacity)?;
+        check_window(Self::NAME, self.window)?;
+        check_alibi(Self::NAME, self.alibi, s)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Buffer;
+    use crate::op::Op;
+    use bessemer_units::DType;
+
+    fn view(id: u32, dtype: DType, rows: usize, cols: usize) -> View {
+        Buffer { id, len: rows * cols, dtype }.matrix(rows, cols)
+    }
+
+    fn attention(heads: usize, kv_heads: usize) -> Attention {
+        let f32s = |id, rows, cols| view(id, DType::F32, rows, cols);
+        Attention {
+            shape: AttentionShape { batch: 1, seq: 5, heads, kv_heads, head_dim: 2, scale: 1.0 },
+            q: f32s(0, 5, 2 * heads),
+            k: f32s(1, 5, 2 * kv_heads),
+            v: f32s(2, 5, 2 * kv_heads),
+            out: f32s(3, 5, 2 * heads),
+            lse: f32s(4, heads, 5),
+            mask: AttentionMask::default(),
+            dropout: None,
+        }
+    }
+
+    fn message(op: Attention) -> String {
+        Op::from(op).check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn slopes_are_those_of_the_paper() {
+        let eight: Vec<f32> = (0..8).map(|h| Alibi::of(8).slope(h)).collect();
+        assert_eq!(eight, [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625]);
+        // `transformers.models.bloom.modeling_bloom._get_alibi_slopes(6)` and `(12)`.
+        let six: Vec<f32> = (0..6).map(|h| Alibi::of(6).slope(h)).collect();
+        assert_eq!(six, [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]);
+        let last: Vec<f32> = (8..12).map(|h| Alibi::of(12).slope(h)).collect();
+        for (found, wanted) in last.iter().zip([0.707_106_77, 0.353_553_38, 0.176_776_69, 0.088_388_346]) {
+            assert!((found - wanted).abs() < 1e-7, "{last:?}");
+        }
+        assert_eq!(Alibi { heads: 8, first: 3 }.slope(2), Alibi::of(8).slope(5));
+    }
+
+    #[test]
+    fn grouped_heads_must_divide_and_slopes_must_exist() {
+        let e = message(attention(3, 2));
+        assert!(e.contains("divisor of 3 query heads"), "{e}");
+        let mask = AttentionMask { alibi: Some(Alibi { heads: 4, first: 1 }), ..AttentionMask::default() };
+        let e = message(Attention { mask, ..attention(4, 2) });
+        assert_eq!(e, "attention: alibi should be slopes of 4 heads from 1, found a layer of 4 heads");
+    }
+
+    #[test]
+    fn windows_and_documents_are_checked() {
+        let mask = AttentionMask { window: Some(0), ..AttentionMask::default() };
+        let e = message(Attention { mask, ..attention(4, 2) });
+        assert!(e.contains("window should be at least 1"), "{e}");
+        let documents = |view| AttentionMask { documents: Some(view), ..AttentionMask::default() };
+        Op::from(Attention { mask: documents(view(5, DType::U32, 1, 5)), ..attention(4, 2) })
+            .check()
+            .unwrap();
+        let e = message(Attention { mask: documents(view(5, DType::U32, 1, 4)), ..attention(4, 2) });
+        assert_eq!(e, "attention: documents should be [1, 5], found [1, 4]");
+        let e = message(Attention { mask: documents(view(5, DType::F32, 1, 5)), ..attention(4, 2) });
+        assert!(e.contains("documents should be u32 indices"), "{e}");
+    }
+
+    #[test]
+    fn activations_have_one_type() {
+        let e = message(Attention { v: view(2, DType::Bf16, 5, 4), ..attention(4, 2) });
+        assert_eq!(e, "attention: v should be f32 as q is, found bf16");
+    }
+
+    #[test]
+    fn flops_count_the_visible_pairs() {
+        let pairs = |window, past| {
+            let shape = AttentionShape { batch: 1, seq: 5, heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0 };
+            shape.product(past, window) / 2.0
+        };
+        assert_eq!([pairs(None, 0), pairs(Some(2), 0), pairs(Some(9), 0)], [15.0, 9.0, 15.0]);
+        assert_eq!([pairs(None, 3), pairs(Some(2), 3), pairs(Some(5), 3)], [30.0, 10.0, 24.0]);
     }
 }

@@ -13,9 +13,10 @@ mod loss;
 mod matrix;
 mod norm;
 mod optimizer;
+mod rope;
 
 pub use adafactor::{AdafactorUpdate, FactoredDirection, FactoredMoments, MomentDirection};
-pub use attention::{Attention, AttentionBackward, AttentionCached, AttentionShape, Rope};
+pub use attention::{Alibi, Attention, AttentionBackward, AttentionCached, AttentionMask, AttentionShape};
 pub use elementwise::{
     Activation, ActivationBackward, ActivationKind, Add, Copy, Dropout, DropoutMask, Fill, Gated,
     GatedBackward, Scale,
@@ -26,6 +27,7 @@ pub use loss::{IGNORED, LinearCrossEntropy, LossBackward};
 pub use matrix::{Cholesky, Combine, DivideByNorm, Dot, TriangularInverse};
 pub use norm::{Norm, NormBackward, NormKind};
 pub use optimizer::{AdamW, Lion, Sgd, SumSquares};
+pub use rope::{Rope, RopeScaling};
 
 use crate::{TensorError, View};
 use bessemer_units::{Bytes, Flops};

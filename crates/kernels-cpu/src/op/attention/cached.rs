@@ -1,12 +1,11 @@
 //! Attention of new positions to a cache (decoding): query i of sequence b reads cache rows
 //! `b capacity .. b capacity + past + i + 1`. No backward pass.
 //!
-//! Many new positions (a prompt) are computed as [`super::attention`] computes them; a few by one pass over the keys and one
+//! Many new positions (a prompt) are computed as [`super`] computes them; a few by one pass over the keys and one
 //! over the values, without packing. Cost: one read of the cache for each query head.
 #![allow(unsafe_code)] // rows by address
 
-use super::attention::{Forward, dot, forward_workspace, run_forward};
-use crate::arena::Arena;
+use super::{Forward, dot, forward_workspace, run_forward};
 use crate::ctx::{Ctx, Machine, Span, padded};
 use crate::operand::Mat;
 use crate::simd::math::exp;
@@ -80,6 +79,9 @@ impl Kernel for Head<'_> {
 pub(crate) fn run(ctx: &Ctx<'_>, op: &AttentionCached) {
     let (q, k, v, out) = (ctx.f32(&op.q), ctx.f32(&op.k_cache), ctx.f32(&op.v_cache), ctx.f32(&op.out));
     let s = op.shape;
+    if op.window.is_some() || op.alibi.is_some() {
+        return super::reference::cached(ctx.arena, op);
+    }
     let scratch: Span = ctx.scratch().take(workspace(ctx.machine(), op));
     if s.seq >= MANY {
         let (past, capacity) = (op.past, op.capacity);
@@ -104,34 +106,4 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &AttentionCached) {
         // SAFETY: the rung is available; operands are checked views; each worker has scores of its own.
         unsafe { dispatch(ctx.rung, head) }
     });
-}
-
-pub(crate) fn reference(arena: &Arena, op: &AttentionCached) {
-    let (q, k, v) = (arena.f32(&op.q), arena.f32(&op.k_cache), arena.f32(&op.v_cache));
-    let out = arena.f32(&op.out);
-    let s = op.shape;
-    let (e, per_group) = (s.head_dim, s.heads / s.kv_heads);
-    let mut z = vec![0.0f64; op.past + s.seq];
-    for b in 0..s.batch {
-        for t in 0..s.seq {
-            let (row, first, len) = (b * s.seq + t, b * op.capacity, op.past + t + 1);
-            for h in 0..s.heads {
-                let g = h / per_group;
-                for (j, z) in z[..len].iter_mut().enumerate() {
-                    let dot: f64 = (0..e)
-                        .map(|i| f64::from(q.get(row, h * e + i)) * f64::from(k.get(first + j, g * e + i)))
-                        .sum();
-                    *z = f64::from(s.scale) * dot;
-                }
-                let max = z[..len].iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
-                let sum: f64 = z[..len].iter().map(|z| (z - max).exp()).sum();
-                for i in 0..e {
-                    let o: f64 = (0..len)
-                        .map(|j| (z[j] - max).exp() / sum * f64::from(v.get(first + j, g * e + i)))
-                        .sum();
-                    out.set(row, h * e + i, o as f32);
-                }
-            }
-        }
-    }
 }

@@ -16,15 +16,19 @@
 //! [`Simd::BLOCK`] rows or columns of scores.
 #![allow(unsafe_code)] // packed panels and score blocks by address
 
-use super::dropout::{factor, factors};
+pub(crate) mod cached;
+mod mask;
+pub(crate) mod reference;
+
+use super::dropout::factors;
 use crate::Rung;
-use crate::arena::Arena;
 use crate::ctx::{Ctx, Machine, Span, padded};
 use crate::operand::Mat;
 use crate::panels::{pack_columns, pack_rows};
 use crate::simd::math::exp;
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
-use bessemer_tensor::op::{Attention, AttentionBackward, AttentionShape, DropoutMask};
+use bessemer_tensor::TensorError;
+use bessemer_tensor::op::{Attention, AttentionBackward, AttentionMask, AttentionShape, DropoutMask};
 
 /// Blocks of query rows that share a packing of keys and values, at most.
 const SHARING: usize = 4;
@@ -356,8 +360,11 @@ pub(crate) fn run_forward(ctx: &Ctx<'_>, f: &Forward<'_>) {
     });
 }
 
-pub(crate) fn forward(ctx: &Ctx<'_>, op: &Attention) {
+pub(crate) fn forward(ctx: &Ctx<'_>, op: &Attention) -> Result<(), TensorError> {
     let s = op.shape;
+    if op.mask != AttentionMask::default() {
+        return reference::forward(ctx.arena, op);
+    }
     run_forward(
         ctx,
         &Forward {
@@ -373,6 +380,7 @@ pub(crate) fn forward(ctx: &Ctx<'_>, op: &Attention) {
             scratch: ctx.scratch().take(forward_workspace(ctx.machine(), &s)),
         },
     );
+    Ok(())
 }
 
 /// Lengths of the parts of one worker's backward scratch.
@@ -632,10 +640,13 @@ unsafe fn unpack<S: Simd>(tiles: *const f32, rows: usize, e: usize, to: *mut f32
     }
 }
 
-pub(crate) fn backward(ctx: &Ctx<'_>, op: &AttentionBackward) {
+pub(crate) fn backward(ctx: &Ctx<'_>, op: &AttentionBackward) -> Result<(), TensorError> {
     let s = op.shape;
+    if op.mask != AttentionMask::default() {
+        return reference::backward(ctx.arena, op);
+    }
     if s.head_dim == 0 || s.seq == 0 {
-        return;
+        return Ok(());
     }
     let f = Backward {
         shape: &s,
@@ -655,89 +666,5 @@ pub(crate) fn backward(ctx: &Ctx<'_>, op: &AttentionBackward) {
         // SAFETY: the rung is available; operands are checked views; scratch is this launch's workspace.
         unsafe { dispatch(ctx.rung, BackwardTile(&f, tile, worker)) }
     });
-}
-pub(crate) fn forward_reference(arena: &Arena, op: &Attention) {
-    let (q, k, v) = (arena.f32(&op.q), arena.f32(&op.k), arena.f32(&op.v));
-    let (out, lse_bht) = (arena.f32(&op.out), arena.f32(&op.lse));
-    let s = op.shape;
-    let (e, per_group) = (s.head_dim, s.heads / s.kv_heads);
-    let mut z = vec![0.0f64; s.seq];
-    for b in 0..s.batch {
-        for h in 0..s.heads {
-            let g = h / per_group;
-            for t in 0..s.seq {
-                for (j, z) in z[..=t].iter_mut().enumerate() {
-                    let dot: f64 = (0..e)
-                        .map(|i| {
-                            f64::from(q.get(b * s.seq + t, h * e + i))
-                                * f64::from(k.get(b * s.seq + j, g * e + i))
-                        })
-                        .sum();
-                    *z = f64::from(s.scale) * dot;
-                }
-                let max = z[..=t].iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
-                let lse = max + z[..=t].iter().map(|z| (z - max).exp()).sum::<f64>().ln();
-                lse_bht.set(b * s.heads + h, t, lse as f32);
-                for i in 0..e {
-                    let sum: f64 = (0..=t)
-                        .map(|j| {
-                            let m = op.dropout.map_or(1.0, |m| {
-                                factor(&m, (((b * s.heads + h) * s.seq + t) * s.seq + j) as u64)
-                            });
-                            f64::from(m) * (z[j] - lse).exp() * f64::from(v.get(b * s.seq + j, g * e + i))
-                        })
-                        .sum();
-                    out.set(b * s.seq + t, h * e + i, sum as f32);
-                }
-            }
-        }
-    }
-}
-
-pub(crate) fn backward_reference(arena: &Arena, op: &AttentionBackward) {
-    let (q, k, v) = (arena.f32(&op.q), arena.f32(&op.k), arena.f32(&op.v));
-    let (out, lse_bht, dout) = (arena.f32(&op.out), arena.f32(&op.lse), arena.f32(&op.dout));
-    let (dq_m, dk_m, dv_m) = (arena.f32(&op.dq), arena.f32(&op.dk), arena.f32(&op.dv));
-    let s = op.shape;
-    let (e, per_group, seq) = (s.head_dim, s.heads / s.kv_heads, s.seq);
-    for b in 0..s.batch {
-        for g in 0..s.kv_heads {
-            let mut dk = vec![0.0f64; seq * e];
-            let mut dv = vec![0.0f64; seq * e];
-            for h in g * per_group..(g + 1) * per_group {
-                for t in 0..seq {
-                    let row = b * seq + t;
-                    let d: f64 = (0..e)
-                        .map(|i| f64::from(dout.get(row, h * e + i)) * f64::from(out.get(row, h * e + i)))
-                        .sum();
-                    let mut dq = vec![0.0f64; e];
-                    for j in 0..=t {
-                        let kv = b * seq + j;
-                        let (mut z, mut dp) = (0.0, 0.0);
-                        for i in 0..e {
-                            z += f64::from(q.get(row, h * e + i)) * f64::from(k.get(kv, g * e + i));
-                            dp += f64::from(dout.get(row, h * e + i)) * f64::from(v.get(kv, g * e + i));
-                        }
-                        let lse = f64::from(lse_bht.get(b * s.heads + h, t));
-                        let p = (f64::from(s.scale) * z - lse).exp();
-                        let element = (((b * s.heads + h) * seq + t) * seq + j) as u64;
-                        let m = f64::from(op.dropout.map_or(1.0, |m| factor(&m, element)));
-                        let dz = f64::from(s.scale) * p * (m * dp - d);
-                        for i in 0..e {
-                            dq[i] += dz * f64::from(k.get(kv, g * e + i));
-                            dk[j * e + i] += dz * f64::from(q.get(row, h * e + i));
-                            dv[j * e + i] += m * p * f64::from(dout.get(row, h * e + i));
-                        }
-                    }
-                    (0..e).for_each(|i| dq_m.set(row, h * e + i, dq[i] as f32));
-                }
-            }
-            for t in 0..seq {
-                for i in 0..e {
-                    dk_m.set(b * seq + t, g * e + i, dk[t * e + i] as f32);
-                    dv_m.set(b * seq + t, g * e + i, dv[t * e + i] as f32);
-                }
-            }
-        }
-    }
+    Ok(())
 }

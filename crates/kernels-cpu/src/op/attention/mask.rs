@@ -1,0 +1,110 @@
+//! Which keys a query sees, with operands at hand.
+
+use crate::operand::Indices;
+use bessemer_tensor::TensorError;
+use bessemer_tensor::op::{Alibi, AttentionCached, AttentionMask, AttentionShape};
+
+/// What a query sees: the keys from [`Sight::first`] to itself.
+#[derive(Clone, Copy)]
+pub(crate) struct Sight<'a> {
+    /// Query positions of a sequence.
+    seq: usize,
+    /// Keys before the first query.
+    pub(crate) past: usize,
+    /// Keys that a query sees at most.
+    window: usize,
+    pub(crate) alibi: Option<Alibi>,
+    /// For each row of queries the first position of its document.
+    documents: Option<&'a [u32]>,
+}
+
+impl<'a> Sight<'a> {
+    pub(crate) fn new(s: &AttentionShape, mask: &AttentionMask, documents: Option<Indices<'a>>) -> Sight<'a> {
+        Sight {
+            seq: s.seq,
+            past: 0,
+            window: mask.window.unwrap_or(usize::MAX),
+            alibi: mask.alibi,
+            documents: documents.map(|d| d.0),
+        }
+    }
+
+    pub(crate) fn cached(op: &AttentionCached) -> Sight<'static> {
+        Sight {
+            seq: op.shape.seq,
+            past: op.past,
+            window: op.window.unwrap_or(usize::MAX),
+            alibi: op.alibi,
+            documents: None,
+        }
+    }
+
+    /// Position of query `t`, which is also the last key that it sees.
+    pub(crate) fn position(&self, t: usize) -> usize {
+        self.past + t
+    }
+
+    /// The first key that query `t` of sequence `b` sees. Does not decrease with t.
+    pub(crate) fn first(&self, b: usize, t: usize) -> usize {
+        let first = (self.past + t + 1).saturating_sub(self.window);
+        match self.documents {
+            Some(starts) => first.max(starts[b * self.seq + t] as usize),
+            None => first,
+        }
+    }
+
+    /// Slope of head `h`, 0 without linear biases.
+    pub(crate) fn slope(&self, h: usize) -> f32 {
+        self.alibi.map_or(0.0, |a| a.slope(h))
+    }
+
+    /// Errors at the first document start that is neither its own position nor the start before it.
+    pub(crate) fn check(&self, op: &'static str) -> Result<(), TensorError> {
+        let Some(starts) = self.documents else { return Ok(()) };
+        for (n, &start) in starts.iter().enumerate() {
+            let t = n % self.seq;
+            let before = if t == 0 { 0 } else { starts[n - 1] };
+            if start as usize != t && (start != before || t == 0) {
+                return Err(TensorError::Shape {
+                    op,
+                    operand: "documents",
+                    wanted: format!("{t} (a document starts) or {before} (it goes on) at position {t}"),
+                    found: format!("{start} in entry {n}"),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sight(window: usize, documents: Option<&[u32]>) -> Sight<'_> {
+        Sight { seq: 4, past: 0, window, alibi: None, documents }
+    }
+
+    #[test]
+    fn windows_and_documents_meet() {
+        let firsts = |s: Sight<'_>, b| (0..4).map(|t| s.first(b, t)).collect::<Vec<_>>();
+        assert_eq!(firsts(sight(2, None), 0), [0, 0, 1, 2]);
+        let starts = [0, 0, 0, 0, 0, 1, 1, 3];
+        assert_eq!(firsts(sight(usize::MAX, Some(&starts)), 1), [0, 1, 1, 3]);
+        assert_eq!(firsts(sight(2, Some(&starts)), 1), [0, 1, 1, 3]);
+        assert_eq!(firsts(Sight { past: 7, ..sight(3, None) }, 0), [5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn starts_must_be_their_own_position_or_go_on() {
+        let check = |starts: [u32; 8]| sight(9, Some(&starts)).check("attention");
+        check([0, 0, 2, 2, 0, 1, 2, 3]).unwrap();
+        let e = check([0, 0, 1, 1, 0, 0, 0, 0]).unwrap_err().to_string();
+        assert!(
+            e.contains("2 (a document starts) or 0 (it goes on) at position 2, found 1 in entry 2"),
+            "{e}"
+        );
+        assert!(check([0, 0, 0, 0, 3, 3, 3, 3]).is_err(), "the first position starts a document");
+        assert!(check([0, 1, 2, 0, 0, 0, 0, 0]).is_err(), "no way back");
+    }
+}

@@ -1,0 +1,136 @@
+//! Plain loops in f64 for every form of attention.
+
+use super::mask::Sight;
+use crate::arena::Arena;
+use crate::op::dropout::factor;
+use bessemer_tensor::TensorError;
+use bessemer_tensor::op::{Attention, AttentionBackward, AttentionCached, AttentionShape};
+
+/// `scale q . k - slope (position of q - position of k)`.
+fn score(s: &AttentionShape, sight: &Sight<'_>, h: usize, t: usize, key: usize, dot: f64) -> f64 {
+    f64::from(s.scale) * dot - f64::from(sight.slope(h)) * (sight.position(t) - key) as f64
+}
+
+pub(crate) fn forward(arena: &Arena, op: &Attention) -> Result<(), TensorError> {
+    let (q, k, v) = (arena.f32(&op.q), arena.f32(&op.k), arena.f32(&op.v));
+    let (out, lse_bht) = (arena.f32(&op.out), arena.f32(&op.lse));
+    let s = op.shape;
+    let sight = Sight::new(&s, &op.mask, op.mask.documents.as_ref().map(|view| arena.u32(view)));
+    sight.check("attention")?;
+    let (e, per_group) = (s.head_dim, s.heads / s.kv_heads);
+    let mut z = vec![0.0f64; s.seq];
+    for b in 0..s.batch {
+        for h in 0..s.heads {
+            let g = h / per_group;
+            for t in 0..s.seq {
+                let first = sight.first(b, t);
+                for (j, z) in z.iter_mut().enumerate().take(t + 1).skip(first) {
+                    let dot = (0..e)
+                        .map(|i| {
+                            f64::from(q.get(b * s.seq + t, h * e + i))
+                                * f64::from(k.get(b * s.seq + j, g * e + i))
+                        })
+                        .sum();
+                    *z = score(&s, &sight, h, t, j, dot);
+                }
+                let max = z[first..=t].iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
+                let lse = max + z[first..=t].iter().map(|z| (z - max).exp()).sum::<f64>().ln();
+                lse_bht.set(b * s.heads + h, t, lse as f32);
+                for i in 0..e {
+                    let sum: f64 = (first..=t)
+                        .map(|j| {
+                            let m = op.dropout.map_or(1.0, |m| {
+                                factor(&m, (((b * s.heads + h) * s.seq + t) * s.seq + j) as u64)
+                            });
+                            f64::from(m) * (z[j] - lse).exp() * f64::from(v.get(b * s.seq + j, g * e + i))
+                        })
+                        .sum();
+                    out.set(b * s.seq + t, h * e + i, sum as f32);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn backward(arena: &Arena, op: &AttentionBackward) -> Result<(), TensorError> {
+    let (q, k, v) = (arena.f32(&op.q), arena.f32(&op.k), arena.f32(&op.v));
+    let (out, lse_bht, dout) = (arena.f32(&op.out), arena.f32(&op.lse), arena.f32(&op.dout));
+    let (dq_m, dk_m, dv_m) = (arena.f32(&op.dq), arena.f32(&op.dk), arena.f32(&op.dv));
+    let s = op.shape;
+    let sight = Sight::new(&s, &op.mask, op.mask.documents.as_ref().map(|view| arena.u32(view)));
+    sight.check("attention_backward")?;
+    let (e, per_group, seq) = (s.head_dim, s.heads / s.kv_heads, s.seq);
+    for b in 0..s.batch {
+        for g in 0..s.kv_heads {
+            let mut dk = vec![0.0f64; seq * e];
+            let mut dv = vec![0.0f64; seq * e];
+            for h in g * per_group..(g + 1) * per_group {
+                for t in 0..seq {
+                    let row = b * seq + t;
+                    let d: f64 = (0..e)
+                        .map(|i| f64::from(dout.get(row, h * e + i)) * f64::from(out.get(row, h * e + i)))
+                        .sum();
+                    let mut dq = vec![0.0f64; e];
+                    for j in sight.first(b, t)..=t {
+                        let kv = b * seq + j;
+                        let (mut dot, mut dp) = (0.0, 0.0);
+                        for i in 0..e {
+                            dot += f64::from(q.get(row, h * e + i)) * f64::from(k.get(kv, g * e + i));
+                            dp += f64::from(dout.get(row, h * e + i)) * f64::from(v.get(kv, g * e + i));
+                        }
+                        let lse = f64::from(lse_bht.get(b * s.heads + h, t));
+                        let p = (score(&s, &sight, h, t, j, dot) - lse).exp();
+                        let element = (((b * s.heads + h) * seq + t) * seq + j) as u64;
+                        let m = f64::from(op.dropout.map_or(1.0, |m| factor(&m, element)));
+                        let dz = f64::from(s.scale) * p * (m * dp - d);
+                        for i in 0..e {
+                            dq[i] += dz * f64::from(k.get(kv, g * e + i));
+                            dk[j * e + i] += dz * f64::from(q.get(row, h * e + i));
+                            dv[j * e + i] += m * p * f64::from(dout.get(row, h * e + i));
+                        }
+                    }
+                    (0..e).for_each(|i| dq_m.set(row, h * e + i, dq[i] as f32));
+                }
+            }
+            for t in 0..seq {
+                for i in 0..e {
+                    dk_m.set(b * seq + t, g * e + i, dk[t * e + i] as f32);
+                    dv_m.set(b * seq + t, g * e + i, dv[t * e + i] as f32);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn cached(arena: &Arena, op: &AttentionCached) {
+    let (q, k, v) = (arena.f32(&op.q), arena.f32(&op.k_cache), arena.f32(&op.v_cache));
+    let out = arena.f32(&op.out);
+    let (s, sight) = (op.shape, Sight::cached(op));
+    let (e, per_group) = (s.head_dim, s.heads / s.kv_heads);
+    let mut z = vec![0.0f64; op.past + s.seq];
+    for b in 0..s.batch {
+        for t in 0..s.seq {
+            let (row, cache) = (b * s.seq + t, b * op.capacity);
+            let (first, last) = (sight.first(b, t), sight.position(t));
+            for h in 0..s.heads {
+                let g = h / per_group;
+                for (j, z) in z.iter_mut().enumerate().take(last + 1).skip(first) {
+                    let dot = (0..e)
+                        .map(|i| f64::from(q.get(row, h * e + i)) * f64::from(k.get(cache + j, g * e + i)))
+                        .sum();
+                    *z = score(&s, &sight, h, t, j, dot);
+                }
+                let max = z[first..=last].iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
+                let sum: f64 = z[first..=last].iter().map(|z| (z - max).exp()).sum();
+                for i in 0..e {
+                    let o: f64 = (first..=last)
+                        .map(|j| (z[j] - max).exp() / sum * f64::from(v.get(cache + j, g * e + i)))
+                        .sum();
+                    out.set(row, h * e + i, o as f32);
+                }
+            }
+        }
+    }
+}
