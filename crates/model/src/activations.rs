@@ -8,7 +8,16 @@ use crate::mlp::MlpActivations;
 use crate::norm::NormStats;
 use bessemer_arch::{Model, NormChoice};
 use bessemer_tensor::{Backend, BufferSpec, View};
-use bessemer_units::DType;
+use bessemer_units::{DType, Recompute, Storage};
+
+/// How a decoder made to train keeps its activations. One made to score keeps f32, and nothing longer than a layer.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct ActivationConfig {
+    /// Element type of activations and of their gradients.
+    pub storage: Storage,
+    /// What the backward pass computes again.
+    pub recompute: Recompute,
+}
 
 /// Rows of logits made at a time by [`crate::Decoder::logits`].
 pub(crate) const LOGIT_ROWS: usize = 16;
@@ -17,10 +26,19 @@ pub(crate) const LOGIT_ROWS: usize = 16;
 pub(crate) struct Arena<'a> {
     pub(crate) backend: &'a mut dyn Backend,
     pub(crate) class: &'static str,
+    /// Element type of activations.
+    pub(crate) storage: Storage,
 }
 
 impl Arena<'_> {
+    /// Activations.
     pub(crate) fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<View, ModelError> {
+        let spec = BufferSpec { class: self.class, name, dtype: self.storage.dtype(), len: rows * cols };
+        Ok(self.backend.alloc(spec)?.matrix(rows, cols))
+    }
+
+    /// Statistics, sums and losses: f32 whatever the storage.
+    pub(crate) fn sums(&mut self, name: &str, rows: usize, cols: usize) -> Result<View, ModelError> {
         let spec = BufferSpec { class: self.class, name, dtype: DType::F32, len: rows * cols };
         Ok(self.backend.alloc(spec)?.matrix(rows, cols))
     }
@@ -32,10 +50,10 @@ impl Arena<'_> {
 
     pub(crate) fn stats(&mut self, name: &str, norm: NormChoice, n: usize) -> Result<NormStats, ModelError> {
         let mean = match norm {
-            NormChoice::LayerNorm => Some(self.matrix(&format!("{name}.mean"), 1, n)?),
+            NormChoice::LayerNorm => Some(self.sums(&format!("{name}.mean"), 1, n)?),
             NormChoice::RmsNorm => None,
         };
-        Ok(NormStats { mean, rstd: self.matrix(&format!("{name}.rstd"), 1, n)? })
+        Ok(NormStats { mean, rstd: self.sums(&format!("{name}.rstd"), 1, n)? })
     }
 }
 
@@ -77,19 +95,23 @@ impl Activations {
         backend: &mut dyn Backend,
         model: &Model,
         shape: Shape,
+        config: ActivationConfig,
     ) -> Result<Activations, ModelError> {
         let n = shape.tokens();
         let train = shape.purpose == Purpose::Train;
-        let mut arena = Arena { backend, class: "activations" };
+        let storage = if train { config.storage } else { Storage::F32 };
+        let mut arena = Arena { backend, class: "activations", storage };
         let ids = arena.indices("ids", n)?;
         let targets = arena.indices("targets", n)?;
         let positions = arena.indices("positions", n)?;
         let mut x_nd = arena.matrix("embed.out", n, model.width)?;
+        let recompute = train && config.recompute == Recompute::Selective;
+        let shared = if recompute { Some(Recomputed::alloc(&mut arena, model, n)?) } else { None };
         let mut layers: Vec<LayerActivations> = Vec::with_capacity(model.layers);
         for i in 0..model.layers {
             let layer = match layers.first() {
                 Some(first) if !train => *first,
-                _ => layer(&mut arena, model, shape, i, x_nd)?,
+                _ => layer(&mut arena, model, shape, i, x_nd, shared)?,
             };
             x_nd = layer.mlp.x_out_nd;
             layers.push(layer);
@@ -97,13 +119,29 @@ impl Activations {
         let head = HeadActivations {
             x_nd,
             stats: arena.stats("final_norm", model.norm, n)?,
-            loss: arena.matrix("loss", 1, n)?,
+            loss: arena.sums("loss", 1, n)?,
         };
         let branch_nd = arena.matrix("branch", n, model.width)?;
         let dx_nd = arena.matrix("stream_gradient", n, model.width)?;
         let backward = if train { Some(backward_scratch(&mut arena, model, n, branch_nd)?) } else { None };
         let logits_nv = arena.matrix("logits", n.min(LOGIT_ROWS), model.vocab_size)?;
         Ok(Activations { ids, targets, positions, layers, head, branch_nd, dx_nd, backward, logits_nv })
+    }
+}
+
+/// What the backward pass computes again: one place for all layers.
+#[derive(Debug, Clone, Copy)]
+struct Recomputed {
+    normed_nd: View,
+    hidden_nf: View,
+}
+
+impl Recomputed {
+    fn alloc(arena: &mut Arena<'_>, model: &Model, n: usize) -> Result<Recomputed, ModelError> {
+        Ok(Recomputed {
+            normed_nd: arena.matrix("norm.out", n, model.width)?,
+            hidden_nf: arena.matrix("mlp.hidden", n, model.ffn_width)?,
+        })
     }
 }
 
@@ -114,6 +152,7 @@ fn layer(
     shape: Shape,
     i: usize,
     x_nd: View,
+    shared: Option<Recomputed>,
 ) -> Result<LayerActivations, ModelError> {
     let (n, d) = (shape.tokens(), model.width);
     let name = |part: &str| format!("layers.{i}.{part}");
@@ -121,18 +160,29 @@ fn layer(
     let attention = AttentionActivations {
         x_nd,
         stats: arena.stats(&name("attention_norm"), model.norm, n)?,
-        normed_nd: arena.matrix(&name("attention_norm.out"), n, d)?,
+        normed_nd: match shared {
+            Some(s) => s.normed_nd,
+            None => arena.matrix(&name("attention_norm.out"), n, d)?,
+        },
+        recompute: shared.is_some(),
         qkv_nj: arena.matrix(&name("attention.qkv.out"), n, model.qkv_width())?,
         mixed_na: arena.matrix(&name("attention.mixed"), n, model.attention_width())?,
-        lse: arena.matrix(&name("attention.lse"), shape.sequences * model.heads, shape.seq)?,
+        lse: arena.sums(&name("attention.lse"), shape.sequences * model.heads, shape.seq)?,
         x_out_nd: arena.matrix(&name("attention.out"), n, d)?,
     };
     let mlp = MlpActivations {
         x_nd: attention.x_out_nd,
         stats: if train { arena.stats(&name("mlp_norm"), model.norm, n)? } else { attention.stats },
-        normed_nd: if train { arena.matrix(&name("mlp_norm.out"), n, d)? } else { attention.normed_nd },
+        normed_nd: match shared {
+            None if train => arena.matrix(&name("mlp_norm.out"), n, d)?,
+            _ => attention.normed_nd,
+        },
+        recompute: shared.is_some(),
         pre_np: arena.matrix(&name("mlp.pre"), n, model.mlp_in_width())?,
-        hidden_nf: arena.matrix(&name("mlp.hidden"), n, model.ffn_width)?,
+        hidden_nf: match shared {
+            Some(s) => s.hidden_nf,
+            None => arena.matrix(&name("mlp.hidden"), n, model.ffn_width)?,
+        },
         x_out_nd: if train { arena.matrix(&name("mlp.out"), n, d)? } else { x_nd },
     };
     Ok(LayerActivations { attention, mlp })

@@ -38,6 +38,8 @@ pub(crate) struct AttentionActivations {
     pub(crate) x_nd: View,
     pub(crate) stats: NormStats,
     pub(crate) normed_nd: View,
+    /// The normalised rows are not kept: the backward pass makes them again.
+    pub(crate) recompute: bool,
     /// Rotated queries and keys, and values.
     pub(crate) qkv_nj: View,
     pub(crate) mixed_na: View,
@@ -208,10 +210,14 @@ impl AttentionBlock {
             dq,
             dk,
             dv,
+            mask: AttentionMask::default(),
             dropout: masks.map(|m| m.weights),
         })?;
-            mask: AttentionMask::default(),
         self.rotate(pass, s.dqkv_nj, positions, true)?;
+        if a.recompute {
+            self.norm.forward(pass, a.x_nd, a.stats, a.normed_nd)?;
+            pass.seam_forward(self.at(SeamPlace::AttentionIn), a.normed_nd)?;
+        }
         residual::weight_gradients(pass, &self.qkv, a.normed_nd, s.dqkv_nj, accumulate)?;
         pass.launch(LinearBackwardInput {
             dy: s.dqkv_nj,

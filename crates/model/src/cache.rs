@@ -6,6 +6,7 @@ use crate::error::ModelError;
 use crate::norm::NormStats;
 use crate::pass::Pass;
 use bessemer_tensor::{Backend, View};
+use bessemer_units::Storage;
 
 /// Rows of a decoding pass at most, unless there are more sequences: longer prompts go through in pieces.
 const CHUNK_ROWS: usize = 128;
@@ -127,7 +128,7 @@ impl Cache {
         }
         let chunk = (CHUNK_ROWS / sequences).clamp(1, capacity);
         let n = sequences * chunk;
-        let mut arena = Arena { backend, class: "cache" };
+        let mut arena = Arena { backend, class: "cache", storage: Storage::F32 };
         let mut layers = Vec::with_capacity(model.layers);
         for i in 0..model.layers {
             let mut part = |what: &str| arena.matrix(&format!("layers.{i}.{what}"), sequences * capacity, kv);

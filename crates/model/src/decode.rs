@@ -93,6 +93,7 @@ impl Decoder {
                 x_nd: r.x_mid_nd,
                 stats: r.stats,
                 normed_nd: r.normed_nd,
+                recompute: false,
                 pre_np: r.pre_np,
                 hidden_nf: r.hidden_nf,
                 x_out_nd: r.x_nd,

@@ -1,6 +1,6 @@
 //! The whole model on one device: what it holds, and its passes.
 
-use crate::activations::{Activations, BackwardScratch};
+use crate::activations::{ActivationConfig, Activations, BackwardScratch};
 use crate::attention::{AttentionBlock, AttentionMasks};
 use crate::dropout::Masks;
 use crate::embedding::EmbeddingTables;
@@ -100,16 +100,27 @@ impl Decoder {
     /// Allocates parameters (zero until [`Decoder::init`] or [`Decoder::write_param`]), gradients and activations, and
     /// reserves the workspace that the passes need. Nothing is allocated after that.
     ///
-    /// Bytes by class, everything 4 bytes an element, n = B T, stats = 2 for LayerNorm, 1 for RMSNorm:
-    /// - "weights" and, to train, "gradients": parameters;
-    /// - "activations" to train: `n ((2L + 1) D + L (2 D + J + A + P + F + 2 stats) + stats + 1 + 2 D + max(F, J + A) + 3)
-    ///   + L B H T + min(n, 16) V`, with J = (H + 2G) E, A = H E, P = F or 2F;
-    /// - to score: the same with L = 1 except 2 D for the stream, one normalised matrix and its statistics instead of
-    ///   two, and no backward scratch.
+    /// Bytes by class, n = B T, stats = 2 for LayerNorm, 1 for RMSNorm, s = 4 bytes of an activation (2 if stored in bf16):
+    /// - "weights" and, to train, "gradients": 4 bytes a parameter;
+    /// - "activations" to train: `s (n ((2L + 1) D + L (J + A + P) + R + 2 D + max(F, J + A)) + min(n, 16) V)
+    ///   + 4 (n ((2L + 1) stats + 4) + L B H T)`, with J = (H + 2G) E, A = H E, P = F or 2F, and R = D + F for normalised
+    ///   rows and hidden values that are computed again, L (2 D + F) for those that are stored
+    ///   ([`Recompute`](bessemer_units::Recompute));
+    /// - to score: `4 (n (2 D + J + A + P + D + F + 2 D + 2 stats + 4) + B H T + min(n, 16) V)`.
     ///
     /// # Errors
     /// A sequence longer than the model's context, or what the backend answers (out of memory).
     pub fn new(backend: &mut dyn Backend, model: &Model, shape: Shape) -> Result<Decoder, ModelError> {
+        Decoder::with_activations(backend, model, shape, ActivationConfig::default())
+    }
+
+    /// As [`Decoder::new`], with a say in how activations are kept; a scorer keeps none.
+    pub fn with_activations(
+        backend: &mut dyn Backend,
+        model: &Model,
+        shape: Shape,
+        config: ActivationConfig,
+    ) -> Result<Decoder, ModelError> {
         shape.check(model)?;
         let table = ParamTable::alloc(backend, model.params(), shape.purpose == Purpose::Train)?;
         let layers = (0..model.layers)
@@ -130,7 +141,7 @@ impl Decoder {
             layers,
             head: Head::new(model, &table),
             params: table.params,
-            act: Activations::alloc(backend, model, shape)?,
+            act: Activations::alloc(backend, model, shape, config)?,
             default_positions: (0..shape.tokens()).map(|n| (n % shape.seq) as u32).collect(),
             losses: vec![0.0; shape.tokens()],
         };

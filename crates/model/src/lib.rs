@@ -10,9 +10,10 @@
 //!
 //! and the loss is softmax cross-entropy after a last normalisation, fused with the output projection.
 //!
-//! What is stored for the backward pass, once a layer: the input of each normalisation and its statistics, the input
-//! of each linear map, queries, keys and values, the attention's result and row sums, the pre-activations. All other
-//! memory is scratch that layers share. [`Decoder::new`] allocates everything and reserves the operators' workspace;
+//! What is stored for the backward pass, once a layer: the input of each normalisation and its statistics, queries, keys
+//! and values, the attention's result and row sums, the pre-activations. Normalised rows and the values between the two
+//! products of the feed-forward block are computed again from those ([`bessemer_units::Recompute`]). All other memory is
+//! scratch that layers share. [`Decoder::new`] allocates everything and reserves the operators' workspace;
 //! no pass after it allocates.
 //!
 //! The crate knows no ranks, files or devices. What a distributed run needs to do inside a layer enters through
@@ -39,6 +40,7 @@ mod residual;
 mod seams;
 mod step;
 
+pub use activations::ActivationConfig;
 pub use cache::Cache;
 pub use decoder::{Decoder, Purpose, Shape};
 pub use error::ModelError;

@@ -10,7 +10,9 @@ use crate::pass::Pass;
 use crate::residual;
 use crate::seams::{SeamAt, SeamPlace};
 use bessemer_arch::{ActivationChoice, MlpKind, Model};
-use bessemer_tensor::op::{ActivationKind, DropoutMask, Gated, GatedBackward, Linear, LinearBackwardInput};
+use bessemer_tensor::op::{
+    Activation, ActivationKind, DropoutMask, Gated, GatedBackward, Linear, LinearBackwardInput,
+};
 use bessemer_tensor::{TensorError, View};
 
 /// Parameters and kind of one feed-forward block.
@@ -31,6 +33,8 @@ pub(crate) struct MlpActivations {
     pub(crate) x_nd: View,
     pub(crate) stats: NormStats,
     pub(crate) normed_nd: View,
+    /// Normalised rows and hidden values are not kept: the backward pass makes them again.
+    pub(crate) recompute: bool,
     /// Before the non-linearity: up, or gate and up.
     pub(crate) pre_np: View,
     pub(crate) hidden_nf: View,
@@ -89,12 +93,24 @@ impl MlpBlock {
             }
             MlpKind::Gated => {
                 pass.launch(Linear { out: a.pre_np, ..linear })?;
-                let (gate, up) = halves(a.pre_np);
-                pass.launch(Gated { kind: self.activation, gate, up, out: a.hidden_nf })?;
+                self.hidden(pass, a)?;
             }
         }
         let at = self.at(SeamPlace::MlpOut);
         residual::forward(pass, at, &self.down, a.hidden_nf, a.x_nd, branch_nd, a.x_out_nd, dropout)
+    }
+
+    /// The values between the two products, from what was stored of the first.
+    fn hidden(&self, pass: &mut Pass<'_>, a: &MlpActivations) -> Result<(), TensorError> {
+        match self.kind {
+            MlpKind::Plain => {
+                pass.launch(Activation { kind: self.activation, x: a.pre_np, out: a.hidden_nf })
+            }
+            MlpKind::Gated => {
+                let (gate, up) = halves(a.pre_np);
+                pass.launch(Gated { kind: self.activation, gate, up, out: a.hidden_nf })
+            }
+        }
     }
 
     /// `dx_nd` holds the gradient of x_out and then that of x. `dhidden_nf` is scratch.
@@ -108,6 +124,9 @@ impl MlpBlock {
         dropout: Option<DropoutMask>,
         accumulate: bool,
     ) -> Result<(), TensorError> {
+        if a.recompute {
+            self.hidden(pass, a)?;
+        }
         let at = self.at(SeamPlace::MlpOut);
         // The plain block's derivative is an epilogue of the product; the gated one has an operator of its own.
         let activation = (self.kind == MlpKind::Plain).then_some((self.activation, a.pre_np));
@@ -138,6 +157,10 @@ impl MlpBlock {
                 a.pre_np
             }
         };
+        if a.recompute {
+            self.norm.forward(pass, a.x_nd, a.stats, a.normed_nd)?;
+            pass.seam_forward(self.at(SeamPlace::MlpIn), a.normed_nd)?;
+        }
         residual::weight_gradients(pass, &self.up, a.normed_nd, dpre_np, accumulate)?;
         pass.launch(LinearBackwardInput {
             dy: dpre_np,

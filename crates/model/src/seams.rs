@@ -53,7 +53,8 @@ pub trait Seams {
         Product::Whole
     }
 
-    /// `value` `[n, d]` has been computed here and may be changed in place before the model goes on.
+    /// `value` `[n, d]` has been computed here and may be changed in place before the model goes on. At the two *f* places
+    /// this happens a second time in the backward pass if the value is computed again there.
     fn forward(&mut self, _backend: &mut dyn Backend, _at: SeamAt, _value: View) -> Result<(), TensorError> {
         Ok(())
     }

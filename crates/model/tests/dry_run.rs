@@ -1,47 +1,62 @@
 //! The model on the null backend: memory and FLOPs against written formulas, at sizes that no test machine holds.
 
 use bessemer_arch::{MlpKind, Model, NormChoice, named};
-use bessemer_model::{Cache, Decoder, ModelError, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_model::{ActivationConfig, Cache, Decoder, ModelError, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::{DropoutMask, Op};
 use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
-use bessemer_units::Bytes;
+use bessemer_units::{Bytes, Recompute, Storage};
 
 fn class(backend: &NullBackend, name: &str) -> u64 {
     backend.memory().classes.iter().find(|c| c.0 == name).map_or(0, |c| c.1.0)
 }
 
 /// The formula in the documentation of `Decoder::new`.
-fn activation_bytes(m: &Model, shape: Shape) -> u64 {
+fn activation_bytes(m: &Model, shape: Shape, config: ActivationConfig) -> u64 {
     let n = shape.tokens();
     let (l, d, f, v) = (m.layers, m.width, m.ffn_width, m.vocab_size);
     let (j, a) = ((m.heads + 2 * m.kv_heads) * m.head_dim, m.heads * m.head_dim);
     let p = if m.mlp() == MlpKind::Gated { 2 * f } else { f };
     let stats = if m.norm == NormChoice::LayerNorm { 2 } else { 1 };
     let bht = shape.sequences * m.heads * shape.seq;
-    let ends = stats + 1 + 2 * d + 3;
-    let elements = match shape.purpose {
+    let logits = n.min(16) * v;
+    let bytes = match shape.purpose {
         Purpose::Train => {
-            n * ((2 * l + 1) * d + l * (2 * d + j + a + p + f + 2 * stats) + ends + f.max(j + a)) + l * bht
+            let again = match config.recompute {
+                Recompute::None => l * (2 * d + f),
+                Recompute::Selective => d + f,
+            };
+            let s = if config.storage == Storage::Bf16 { 2 } else { 4 };
+            let stored = (2 * l + 1) * d + l * (j + a + p) + again + 2 * d + f.max(j + a);
+            s * (n * stored + logits) + 4 * (n * ((2 * l + 1) * stats + 4) + l * bht)
         }
-        Purpose::Score => n * (2 * d + (d + j + a + p + f + stats) + ends) + bht,
+        Purpose::Score => 4 * (n * (2 * d + j + a + p + d + f + 2 * d + 2 * stats + 4) + bht + logits),
     };
-    4 * (elements + n.min(16) * v) as u64
+    bytes as u64
 }
 
 #[test]
 fn bytes_of_each_class_are_the_written_formula() {
     for name in ["gpt2", "gpt2-124m", "llama", "llama-8b", "llama2-70b", "mistral-7b"] {
         let m = named(name).unwrap();
-        for purpose in [Purpose::Train, Purpose::Score] {
+        for (purpose, storage, recompute) in [
+            (Purpose::Train, Storage::F32, Recompute::None),
+            (Purpose::Train, Storage::F32, Recompute::Selective),
+            (Purpose::Train, Storage::Bf16, Recompute::None),
+            (Purpose::Train, Storage::Bf16, Recompute::Selective),
+            (Purpose::Score, Storage::Bf16, Recompute::None),
+            (Purpose::Score, Storage::F32, Recompute::Selective),
+        ] {
             let mut b = NullBackend::new();
             let shape = Shape { sequences: 3, seq: m.context / 2, purpose };
-            Decoder::new(&mut b, &m, shape).unwrap();
+            let config = ActivationConfig { storage, recompute };
+            Decoder::with_activations(&mut b, &m, shape, config).unwrap();
             let weights = 4 * m.parameters() as u64;
             assert_eq!(class(&b, "weights"), weights, "{name}");
             let gradients = if purpose == Purpose::Train { weights } else { 0 };
             assert_eq!(class(&b, "gradients"), gradients, "{name}");
-            assert_eq!(class(&b, "activations"), activation_bytes(&m, shape), "{name} {purpose:?}");
+            let wanted = activation_bytes(&m, shape, config);
+            assert_eq!(class(&b, "activations"), wanted, "{name} {purpose:?} {config:?}");
         }
     }
 }

@@ -3,10 +3,12 @@
 //! A number that carries a unit is a type of its own, so that bytes are not added to tokens and a report
 //! prints every figure in one way. Everything here is a plain value: no file, clock, thread or random source.
 
+mod activations;
 mod dtype;
 mod matmul;
 mod quantity;
 
+pub use activations::{Recompute, Storage};
 pub use dtype::DType;
 pub use matmul::MatmulPrecision;
 pub use quantity::{Bytes, Flops, Seconds, Tokens};
