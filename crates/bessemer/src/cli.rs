@@ -249,6 +249,10 @@ pub(crate) enum ConfigCommand {
 pub(crate) enum BenchCommand {
     /// A training step on random tokens: forward, backward, AdamW.
     Step(Box<BenchStepArgs>),
+    /// Operators at the shapes of a training step: time, GFLOP/s, GB/s, share of the peak.
+    Op(BenchOpArgs),
+    /// Each rung of the kernel ladder, and each way to multiply, on a few operators, under the roofline.
+    Ladder(BenchOpArgs),
     /// The arithmetic peak alone, for scripts that want to know whether the machine was disturbed.
     Peak {
         /// Threads; 0 takes all cores.
@@ -317,6 +321,31 @@ pub(crate) struct BenchStepArgs {
     pub(crate) dump: Option<PathBuf>,
 }
 
+/// `bessemer bench op` and `bessemer bench ladder`
+#[derive(Debug, Args)]
+pub(crate) struct BenchOpArgs {
+    /// Only operators whose name contains this: linear, input gradient, weight gradient, loss, attention, norm, gated, adamw,
+    /// ...
+    #[arg(default_value = "")]
+    pub(crate) name: String,
+    /// Shape instead of the usual ones (may be repeated): rows x inputs x outputs of linear maps (1024x768x3072), rows x
+    /// width x vocabulary of the loss, sequences x length x heads x kv heads x head width of attention (4x256x12x12x64).
+    #[arg(long = "shape", value_name = "AxBxC")]
+    pub(crate) shapes: Vec<String>,
+    /// Threads; 0 takes all cores.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) threads: usize,
+    /// Type of activations.
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    pub(crate) dtype: Activations,
+    /// How exact matrix products must be (the ladder shows all).
+    #[arg(long, value_name = "PRECISION", default_value = "highest")]
+    pub(crate) matmul: Matmul,
+    /// Kernels: reference, portable, avx2, avx512; the fastest ones if left out (the ladder shows all).
+    #[arg(long, value_name = "RUNG")]
+    pub(crate) kernels: Option<String>,
+}
+
 /// Type of stored activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Activations {
@@ -324,6 +353,15 @@ pub(crate) enum Activations {
     F32,
     /// 2 bytes.
     Bf16,
+}
+
+impl From<Activations> for bessemer_units::DType {
+    fn from(a: Activations) -> Self {
+        match a {
+            Activations::F32 => Self::F32,
+            Activations::Bf16 => Self::Bf16,
+        }
+    }
 }
 
 /// Accuracy of matrix products; see `train.matmul_precision`.

@@ -1,6 +1,6 @@
 //! What `bessemer bench step` runs: a model, a micro-batch, how exactly, and which optimizer.
 
-use crate::cli::{Activations, BenchStepArgs};
+use crate::cli::BenchStepArgs;
 use crate::failure::Failure;
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_model::{Purpose, Shape};
@@ -27,12 +27,7 @@ impl Job {
         };
         job.shape.sequences = args.batch.unwrap_or(job.shape.sequences);
         job.shape.seq = args.seq.unwrap_or(job.shape.seq);
-        if let Some(dtype) = args.dtype {
-            job.activations = match dtype {
-                Activations::F32 => DType::F32,
-                Activations::Bf16 => DType::Bf16,
-            };
-        }
+        job.activations = args.dtype.map_or(job.activations, Into::into);
         job.matmul = args.matmul.map_or(job.matmul, Into::into);
         if job.activations != DType::F32 {
             return Err(Failure::usage("--dtype bf16: this build keeps activations in f32 only"));

@@ -1,8 +1,12 @@
 //! `bessemer bench`: speed, measured between two probes of the arithmetic peak.
 
+mod cases;
 mod job;
+mod ladder;
+mod op;
 mod step;
 mod timed;
+mod timing;
 
 use crate::cli::BenchCommand;
 use crate::console::{Console, print};
@@ -15,6 +19,8 @@ use std::time::Instant;
 pub(crate) fn run(command: &BenchCommand, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     match command {
         BenchCommand::Step(args) => step::run(args, as_json, console),
+        BenchCommand::Op(args) => op::run(args, as_json, console),
+        BenchCommand::Ladder(args) => ladder::run(args, as_json, console),
         BenchCommand::Peak { threads, seconds } => show_peak(*threads, *seconds, as_json),
     }
 }

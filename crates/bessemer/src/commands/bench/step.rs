@@ -11,7 +11,7 @@ use bessemer_checkpoint::hf::{HfExport, export_hf};
 use bessemer_checkpoint::{TensorSpec, TensorsFrom};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, peak};
 use bessemer_model::{Decoder, StepContext, TokenBatch};
-use bessemer_optim::{AdamW, OptimParam};
+use bessemer_optim::{OptimParam, Optimizer};
 use bessemer_tensor::Backend;
 use bessemer_tensor::rng::RngKey;
 use bessemer_train::MemoryPlan;
@@ -63,7 +63,7 @@ pub(super) fn run(args: &BenchStepArgs, as_json: bool, console: &mut Console) ->
         return Err(Failure::usage("--steps 0: wanted at least 1"));
     }
     let job = Job::new(args)?;
-    MemoryPlan::new(&job.model, job.shape, &job.optim)?.fits(machine::available_memory())?;
+    MemoryPlan::new(&job.model, job.shape, Default::default(), &job.optim)?.fits(machine::available_memory())?;
     let threads = machine::threads(args.threads as u64);
     // The bandwidth test takes memory of its own, which the peak resident size of this process would show.
     let rung = bessemer_kernels_cpu::Rung::detect();
@@ -145,16 +145,9 @@ fn measure(
     let params: Vec<OptimParam> = decoder
         .params()
         .iter()
-        .filter_map(|p| {
-            Some(OptimParam {
-                name: p.spec.name.clone(),
-                value: p.value,
-                grad: p.grad?,
-                decays: p.spec.decays(),
-            })
-        })
+        .filter_map(|p| Some(OptimParam::of(&job.model, &p.spec, p.value, p.grad?)))
         .collect();
-    let mut adamw = AdamW::new(backend, &params, &job.optim)?;
+    let mut optimizer = Optimizer::new(backend, &params, &job.optim)?;
     decoder.init(backend, SEED)?;
 
     let tokens = job.tokens();
@@ -179,7 +172,7 @@ fn measure(
         };
         let loss = decoder.forward_backward(backend, &data, &context)?.mean();
         let updating = Instant::now();
-        adamw.step(backend, step + 1, job.optim.lr)?;
+        optimizer.step(backend, step + 1, job.optim.lr)?;
         let ended = Instant::now();
         let ledger = backend.take();
         let rate = tokens as f64 / (ended - begun).as_secs_f64();

@@ -1,0 +1,98 @@
+//! `bessemer bench ladder`: every rung of the kernels under the roofline.
+
+use super::cases;
+use super::timing::Stopwatch;
+use crate::cli::BenchOpArgs;
+use crate::console::{Console, print};
+use crate::failure::Failure;
+use crate::machine;
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung, peak};
+use bessemer_tensor::op::Op;
+use bessemer_units::{DType, MatmulPrecision};
+use serde_json::json;
+
+/// Rungs with f32 products, slowest first, then the fastest one with less exact products.
+fn steps() -> Vec<(Rung, MatmulPrecision)> {
+    let rungs = Rung::ALL.into_iter().filter(|r| r.available());
+    let mut list: Vec<_> = rungs.map(|r| (r, MatmulPrecision::Highest)).collect();
+    list.extend([MatmulPrecision::High, MatmulPrecision::Medium].map(|p| (Rung::detect(), p)));
+    list
+}
+
+/// Operators that multiply matrices, which `matmul` is about.
+fn has_products(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Linear(_)
+            | Op::LinearBackwardInput(_)
+            | Op::LinearBackwardWeight(_)
+            | Op::LinearCrossEntropy(_)
+            | Op::Attention(_)
+            | Op::AttentionBackward(_)
+    )
+}
+
+pub(super) fn run(args: &BenchOpArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let list = cases::chosen(cases::few(), &args.name, &args.shapes)?;
+    let threads = machine::threads(args.threads as u64);
+    let dtype: DType = args.dtype.into();
+    let limits = peak::measure(threads)?;
+    let mut stopwatch = Stopwatch::new(threads)?;
+    let peak = stopwatch.peak().max(limits.flops_per_s);
+    let bandwidth = limits.read_bytes_per_s;
+    if !as_json {
+        print(&format!(
+            "{threads} threads: f32 multiply-adds {:.0} GFLOP/s, memory read {:.1} GB/s",
+            peak / 1e9,
+            bandwidth / 1e9
+        ))?;
+    }
+    let mut result = Vec::new();
+    for case in &list {
+        let (mut rows, mut roof) = (Vec::new(), (0.0, 0.0));
+        for (rung, matmul) in steps() {
+            let config = CpuConfig { threads, matmul, ..CpuConfig::default() };
+            let mut backend = CpuBackend::with_rung(config, rung)?;
+            let op = case.on(&mut backend, dtype)?;
+            if matmul != MatmulPrecision::Highest && !has_products(&op) {
+                continue;
+            }
+            let timing = stopwatch.time(&mut backend, &op)?;
+            console.say(&format!("{} {}: {rung}, {matmul}", case.name, case.shape));
+            let (flops, bytes) = (op.flops().0, op.bytes().0 as f64);
+            rows.push((rung, matmul, flops / timing.median / 1e9, bytes / timing.median / 1e9));
+            let attainable = peak.min(flops / bytes * bandwidth);
+            roof = (attainable / 1e9, attainable * bytes / flops / 1e9);
+        }
+        if as_json {
+            let rows: Vec<_> = rows
+                .iter()
+                .map(|(rung, matmul, gflops, gb)| {
+                    json!({
+                        "kernels": rung.to_string(), "matmul": matmul.to_string(), "gflops": gflops, "gb_per_s": gb,
+                    })
+                })
+                .collect();
+            result.push(json!({
+                "op": case.name, "shape": case.shape, "rungs": rows,
+                "roofline_gflops": roof.0, "roofline_gb_per_s": roof.1,
+            }));
+            continue;
+        }
+        print(&format!(
+            "\n{} {}\n{:<28} {:>9} {:>8} {:>11}",
+            case.name, case.shape, "", "GFLOP/s", "GB/s", "% roofline"
+        ))?;
+        for (rung, matmul, gflops, gb) in rows {
+            let name = format!("{rung}, matmul {matmul}");
+            print(&format!("{name:<28} {gflops:>9.1} {gb:>8.1} {:>11.0}", 100.0 * gflops / roof.0))?;
+        }
+        print(&format!("{:<28} {:>9.1} {:>8.1} {:>11}", "roofline (f32, from memory)", roof.0, roof.1, 100))?;
+    }
+    if as_json {
+        print(&serde_json::to_string_pretty(&json!({
+            "threads": threads, "peak_gflops": peak / 1e9, "read_gb_per_s": bandwidth / 1e9, "operators": result,
+        }))?)?;
+    }
+    Ok(())
+}

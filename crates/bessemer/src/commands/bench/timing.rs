@@ -1,0 +1,87 @@
+//! How long an operator takes on a machine that others use too.
+
+use super::median;
+use crate::failure::Failure;
+use bessemer_kernels_cpu::peak::Probe;
+use bessemer_kernels_cpu::{CpuBackend, Rung, peak};
+use bessemer_tensor::op::Op;
+use bessemer_tensor::{Backend, Stream};
+use std::time::Instant;
+
+/// Times of one operator.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Timing {
+    /// Seconds of a launch, the median of those that count.
+    pub(super) median: f64,
+    /// Seconds of the fastest one.
+    pub(super) best: f64,
+    /// Launches that count.
+    pub(super) kept: usize,
+    /// Launches.
+    pub(super) tried: usize,
+}
+
+/// Launches between probes: those count whose probes ran at full speed, so that other programs cost the bench patience
+/// and not its figures.
+pub(super) struct Stopwatch {
+    probe: Probe,
+    /// Rate of an undisturbed probe.
+    clean: f64,
+}
+
+/// A probe this far under the best one was disturbed.
+const DISTURBED: f64 = 0.96;
+/// Seconds of launches for a figure.
+const ENOUGH: f64 = 0.4;
+/// Seconds after which what there is must do.
+const PATIENCE: f64 = 5.0;
+
+impl Stopwatch {
+    pub(super) fn new(threads: usize) -> Result<Stopwatch, Failure> {
+        let rung = Rung::detect();
+        // Cores are taken to scale: with all of them busy elsewhere, a measurement of all would set too low a bar.
+        let alone = peak::flops_per_s(rung, 1)? * threads as f64;
+        let clean = peak::flops_per_s(rung, threads)?.max(0.98 * alone);
+        Ok(Stopwatch { probe: Probe::new(rung, threads)?, clean })
+    }
+
+    /// Floating-point operations a second of f32 multiply-adds, undisturbed.
+    pub(super) fn peak(&self) -> f64 {
+        self.clean
+    }
+
+    /// Launches `op` for some time. If every launch was disturbed, all of them count, and `kept` is 0.
+    pub(super) fn time(&mut self, backend: &mut CpuBackend, op: &Op) -> Result<Timing, Failure> {
+        let mut launch = || -> Result<f64, Failure> {
+            let begun = Instant::now();
+            backend.launch(Stream(0), op)?;
+            Ok(begun.elapsed().as_secs_f64())
+        };
+        // The first launch touches memory. A very slow one is the measurement.
+        let first = launch()?;
+        let (mut kept, mut all) = (Vec::new(), Vec::new());
+        if first > PATIENCE / 2.0 {
+            all.push(first);
+        }
+        let start = Instant::now();
+        let mut before = self.probe.trial();
+        while all.is_empty() || start.elapsed().as_secs_f64() < PATIENCE {
+            let enough = kept.len() >= 5 && start.elapsed().as_secs_f64() > ENOUGH;
+            if enough || kept.len() >= 200 || first > PATIENCE / 2.0 {
+                break;
+            }
+            let took = launch()?;
+            let after = self.probe.trial();
+            self.clean = self.clean.max(after);
+            if before.min(after) > DISTURBED * self.clean {
+                kept.push(took);
+            }
+            all.push(took);
+            before = after;
+        }
+        let (kept_count, tried) = (kept.len(), all.len());
+        let counting = if kept.is_empty() { &mut all } else { &mut kept };
+        let median = median(counting);
+        Ok(Timing { median, best: counting[0], kept: kept_count, tried })
+    }
+}
