@@ -67,6 +67,16 @@ pub enum RunLogError {
         /// Why.
         what: String,
     },
+    /// A file is no `study.json`, or one of another version.
+    #[error("{}: not a study of version {wanted}: {what}; use another directory", path.display())]
+    Study {
+        /// The file.
+        path: PathBuf,
+        /// The version that this program reads.
+        wanted: u64,
+        /// What was found.
+        what: String,
+    },
     /// An earlier write failed halfway, so that this handle may not be at the end of the log.
     #[error("{}: an earlier write failed halfway; open the log again", path.display())]
     Poisoned {

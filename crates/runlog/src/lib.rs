@@ -4,6 +4,7 @@
 //!   warnings and its end. [`RunLog`] appends them to `metrics.jsonl`, one JSON object a line; [`read`] gives them
 //!   back. `README.md` beside this crate specifies the file.
 //! - [`TensorBoard`] writes the scalars of the same records as an event file that TensorBoard opens.
+//! - [`study::Study`] is the result of a study of several small runs, one JSON file.
 //! - [`Trace`] writes where time went, as a `trace.json` that Perfetto and chrome://tracing open.
 //!
 //! This crate reads no clock: seconds and wall times are arguments.
@@ -15,6 +16,7 @@ mod number;
 mod reading;
 mod record;
 mod records;
+pub mod study;
 mod tensorboard;
 mod trace;
 
