@@ -10,7 +10,7 @@
 //! steps              = steps, or ceil(tokens / batch_tokens), or ceil(epochs x train tokens / batch_tokens)
 //! ```
 
-use bessemer_units::{MatmulPrecision, Tokens};
+use bessemer_units::{MatmulPrecision, Recompute, Storage, Tokens};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +36,12 @@ pub struct TrainConfig {
     /// How exact matrix products must be at least: "highest" (f32), "high" (about 16 bits of every operand) or "medium"
     /// (about the 8 bits of bf16); sums are f32 in all of them. A processor takes its fastest way.
     pub matmul_precision: MatmulPrecision,
+    /// Type in which activations and their gradients are stored: "f32", or "bf16" for half of their memory. Sums are f32
+    /// either way, and so are weights, optimizer state and checkpoints; a run may be continued with the other type.
+    pub storage: Storage,
+    /// What the backward pass computes again instead of having it stored: "none", or "selective": normalised rows and
+    /// the values between the two products of the feed-forward block. The numbers are the same bits.
+    pub recompute: Recompute,
 }
 
 impl Default for TrainConfig {
@@ -49,6 +55,8 @@ impl Default for TrainConfig {
             epochs: 0.0,
             log_every: 10,
             matmul_precision: MatmulPrecision::Highest,
+            storage: Storage::F32,
+            recompute: Recompute::Selective,
         }
     }
 }

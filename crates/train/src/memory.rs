@@ -2,8 +2,8 @@
 
 use crate::TrainError;
 use bessemer_arch::Model;
-use bessemer_model::{Decoder, Purpose, Shape};
-use bessemer_optim::{AdamW, OptimConfig, OptimParam};
+use bessemer_model::{ActivationConfig, Decoder, Purpose, Shape};
+use bessemer_optim::{OptimConfig, OptimParam, Optimizer};
 use bessemer_tensor::MemoryUse;
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::Bytes;
@@ -17,11 +17,16 @@ pub struct MemoryPlan {
 
 impl MemoryPlan {
     /// Makes every buffer of a training run on the null backend.
-    pub fn new(model: &Model, shape: Shape, optim: &OptimConfig) -> Result<MemoryPlan, TrainError> {
+    pub fn new(
+        model: &Model,
+        shape: Shape,
+        activations: ActivationConfig,
+        optim: &OptimConfig,
+    ) -> Result<MemoryPlan, TrainError> {
         let mut null = NullBackend::new();
-        let decoder = Decoder::new(&mut null, model, shape)?;
+        let decoder = Decoder::with_activations(&mut null, model, shape, activations)?;
         if shape.purpose == Purpose::Train {
-            AdamW::new(&mut null, &optim_params(&decoder), optim)?;
+            Optimizer::new(&mut null, &optim_params(&decoder), optim)?;
         }
         Ok(MemoryPlan { buffers: bessemer_tensor::Backend::memory(&null) })
     }
@@ -43,11 +48,9 @@ pub(crate) fn optim_params(decoder: &Decoder) -> Vec<OptimParam> {
     decoder
         .params()
         .iter()
-        .map(|p| OptimParam {
-            name: p.spec.name.clone(),
-            value: p.value,
-            grad: p.grad.expect("a decoder made to train holds gradients"),
-            decays: p.spec.decays(),
+        .map(|p| {
+            let grad = p.grad.expect("a decoder made to train holds gradients");
+            OptimParam::of(decoder.model(), &p.spec, p.value, grad)
         })
         .collect()
 }
@@ -60,7 +63,8 @@ mod tests {
     fn what_does_not_fit_is_refused_with_its_largest_consumers() {
         let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
         let shape = Shape { sequences: 4, seq: 256, purpose: Purpose::Train };
-        let plan = MemoryPlan::new(&model, shape, &OptimConfig::default()).unwrap();
+        let plan =
+            MemoryPlan::new(&model, shape, ActivationConfig::default(), &OptimConfig::default()).unwrap();
         let p = 124_439_808 * 4;
         let class = |name| plan.buffers.classes.iter().find(|c| c.0 == name).map(|c| c.1.0);
         assert_eq!(class("weights"), Some(p));

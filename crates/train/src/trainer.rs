@@ -8,8 +8,8 @@ use crate::{MemoryPlan, TrainError};
 use bessemer_arch::{Model, Role};
 use bessemer_checkpoint::{Loaded, SaveRequest, Store, TensorSpec, TensorsFrom};
 use bessemer_loader::{Batch, Loader};
-use bessemer_model::{Decoder, LossSum, Purpose, Shape, StepContext, TokenBatch};
-use bessemer_optim::{AdamW, Schedule};
+use bessemer_model::{ActivationConfig, Decoder, LossSum, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_optim::{Optimizer, Schedule};
 use bessemer_recipe::{BatchPlan, Recipe};
 use bessemer_runlog::{
     self as runlog, End, EndReason, Record, Resume, RunLog, Save, Step, TensorBoard, Warning,
@@ -68,7 +68,7 @@ pub struct Trainer {
     plan: BatchPlan,
     backend: Box<dyn Backend>,
     decoder: Decoder,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     schedule: Schedule,
     loader: Loader,
     evaluator: Evaluator,
@@ -105,7 +105,9 @@ impl Trainer {
             seq: plan.seq_len as usize,
             purpose: Purpose::Train,
         };
-        MemoryPlan::new(&model, shape, &recipe.optim)?.fits(input.memory_available)?;
+        let activations =
+            ActivationConfig { storage: recipe.train.storage, recompute: recipe.train.recompute };
+        MemoryPlan::new(&model, shape, activations, &recipe.optim)?.fits(input.memory_available)?;
 
         let seed = recipe.run.seed;
         let loader = Loader::new(
@@ -114,8 +116,8 @@ impl Trainer {
             recipe.loader.seed_or(seed),
             recipe.loader.shuffle,
         )?;
-        let decoder = Decoder::new(&mut *backend, &model, shape)?;
-        let optimizer = AdamW::new(&mut *backend, &optim_params(&decoder), &recipe.optim)?;
+        let decoder = Decoder::with_activations(&mut *backend, &model, shape, activations)?;
+        let optimizer = Optimizer::new(&mut *backend, &optim_params(&decoder), &recipe.optim)?;
         let evaluator = Evaluator::new(&mut *backend, &decoder, &input)?;
         let schedule = Schedule::new(&recipe.optim, plan.steps);
         let state = TrainState {
@@ -455,10 +457,7 @@ impl Trainer {
             micro_batch: self.plan.micro_batch,
             seq_len: self.plan.seq_len,
             samples_per_epoch: self.loader.samples_per_epoch(),
-            optimizer: format!(
-                "AdamW, learning rate {}, betas {} and {}, weight decay {}, clip {}",
-                optim.lr, optim.beta1, optim.beta2, optim.weight_decay, optim.clip
-            ),
+            optimizer: optim.describe(),
             schedule: format!("{}, {} warm-up steps", optim.schedule.name(), optim.warmup(self.plan.steps)),
         };
         self.append(record.into(), observer)?;

@@ -54,7 +54,7 @@ impl SavedModel {
     ) -> Result<(CpuBackend, Decoder), Failure> {
         let mut backend = CpuBackend::new(CpuConfig { threads, ..CpuConfig::default() })?;
         let shape = Shape { sequences: shape.0, seq: shape.1, purpose: Purpose::Score };
-        MemoryPlan::new(self.model(), shape, &bessemer_optim::OptimConfig::default())?
+        MemoryPlan::new(self.model(), shape, Default::default(), &bessemer_optim::OptimConfig::default())?
             .fits(crate::machine::available_memory())?;
         let decoder = Decoder::new(&mut backend, self.model(), shape)?;
         let wanted = decoder.params().iter().map(|p| (p.spec.name.as_str(), p.spec.shape.as_slice()));
