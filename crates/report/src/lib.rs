@@ -4,6 +4,7 @@
 //! file that is written is the report itself.
 //!
 //! - [`render`] makes `report.html` from the records of a run: one page that needs no network and runs no script.
+//! - [`render_study`] makes the page of a study of several small runs.
 //! - [`plot`] draws line charts, bar charts and timelines as inline SVG.
 //! - [`terminal`] formats steps, evaluations and the summary as lines.
 
@@ -14,9 +15,11 @@ mod page;
 pub mod plot;
 mod report;
 mod section;
+mod study;
 pub mod terminal;
 mod text;
 
 pub use html::{Align, table};
 pub use report::{ReportInput, render, write};
+pub use study::{render_study, write_study};
 pub use text::{escape, grouped, number};
