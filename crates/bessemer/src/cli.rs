@@ -355,7 +355,7 @@ pub(crate) enum Activations {
     Bf16,
 }
 
-impl From<Activations> for bessemer_units::DType {
+impl From<Activations> for bessemer_units::Storage {
     fn from(a: Activations) -> Self {
         match a {
             Activations::F32 => Self::F32,

@@ -95,7 +95,7 @@ pub(super) fn all() -> Vec<Case> {
 /// A few cases that stand for the rest.
 pub(super) fn few() -> Vec<Case> {
     let mut list = Vec::new();
-    list.extend(linear(&[1024, 768, 3072]));
+    list.extend(linear(&[1024, 768, 768]));
     list.push(loss(&[1024, 768, 8192])[1].clone());
     list.extend(attention(&[4, 256, 12, 12, 64]));
     list.push(Case {

@@ -3,9 +3,9 @@
 use crate::cli::BenchStepArgs;
 use crate::failure::Failure;
 use bessemer_arch::{Model, ModelConfig};
-use bessemer_model::{Purpose, Shape};
+use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_optim::OptimConfig;
-use bessemer_units::{DType, MatmulPrecision};
+use bessemer_units::MatmulPrecision;
 use serde_json::{Value, json};
 
 /// A training step to measure.
@@ -14,7 +14,7 @@ pub(super) struct Job {
     pub(super) model: Model,
     pub(super) shape: Shape,
     pub(super) optim: OptimConfig,
-    pub(super) activations: DType,
+    pub(super) activations: ActivationConfig,
     pub(super) matmul: MatmulPrecision,
 }
 
@@ -27,11 +27,8 @@ impl Job {
         };
         job.shape.sequences = args.batch.unwrap_or(job.shape.sequences);
         job.shape.seq = args.seq.unwrap_or(job.shape.seq);
-        job.activations = args.dtype.map_or(job.activations, Into::into);
+        job.activations.storage = args.dtype.map_or(job.activations.storage, Into::into);
         job.matmul = args.matmul.map_or(job.matmul, Into::into);
-        if job.activations != DType::F32 {
-            return Err(Failure::usage("--dtype bf16: this build keeps activations in f32 only"));
-        }
         Ok(job)
     }
 
@@ -44,7 +41,7 @@ impl Job {
             model: overridden(named, args).resolve(Some(args.vocab.map_or(own, |v| v as usize)))?,
             shape: Shape { sequences: 4, seq: 256, purpose: Purpose::Train },
             optim: OptimConfig { lr: 3e-4, beta2: 0.95, clip: 0.0, ..OptimConfig::default() },
-            activations: DType::F32,
+            activations: ActivationConfig::default(),
             matmul: MatmulPrecision::Highest,
         })
     }
@@ -62,7 +59,10 @@ impl Job {
                 purpose: Purpose::Train,
             },
             optim: recipe.optim,
-            activations: DType::F32,
+            activations: ActivationConfig {
+                storage: recipe.train.storage,
+                recompute: recipe.train.recompute,
+            },
             matmul: recipe.train.matmul_precision,
         })
     }
@@ -89,7 +89,8 @@ impl Job {
             "context": self.model.context,
             "batch": self.shape.sequences,
             "seq": self.shape.seq,
-            "dtype": self.activations.to_string(),
+            "dtype": self.activations.storage.to_string(),
+            "recompute": self.activations.recompute.to_string(),
             "matmul": self.matmul.to_string(),
             "lr": self.optim.lr,
             "clip": self.optim.clip,

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::machine;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung, peak};
 use bessemer_tensor::op::Op;
-use bessemer_units::{DType, MatmulPrecision};
+use bessemer_units::{MatmulPrecision, Storage};
 use serde_json::json;
 
 /// Rungs with f32 products, slowest first, then the fastest one with less exact products.
@@ -18,6 +18,9 @@ fn steps() -> Vec<(Rung, MatmulPrecision)> {
     list.extend([MatmulPrecision::High, MatmulPrecision::Medium].map(|p| (Rung::detect(), p)));
     list
 }
+
+/// The reference loops run at less than 1 GFLOP/s: what has more operations than this is not worth the wait.
+const REFERENCE_FLOPS: f64 = 2e9;
 
 /// Operators that multiply matrices, which `matmul` is about.
 fn has_products(op: &Op) -> bool {
@@ -35,7 +38,7 @@ fn has_products(op: &Op) -> bool {
 pub(super) fn run(args: &BenchOpArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let list = cases::chosen(cases::few(), &args.name, &args.shapes)?;
     let threads = machine::threads(args.threads as u64);
-    let dtype: DType = args.dtype.into();
+    let dtype = Storage::from(args.dtype).dtype();
     let limits = peak::measure(threads)?;
     let mut stopwatch = Stopwatch::new(threads)?;
     let peak = stopwatch.peak().max(limits.flops_per_s);
@@ -54,7 +57,8 @@ pub(super) fn run(args: &BenchOpArgs, as_json: bool, console: &mut Console) -> R
             let config = CpuConfig { threads, matmul, ..CpuConfig::default() };
             let mut backend = CpuBackend::with_rung(config, rung)?;
             let op = case.on(&mut backend, dtype)?;
-            if matmul != MatmulPrecision::Highest && !has_products(&op) {
+            let too_slow = rung == Rung::Reference && op.flops().0 > REFERENCE_FLOPS;
+            if too_slow || (matmul != MatmulPrecision::Highest && !has_products(&op)) {
                 continue;
             }
             let timing = stopwatch.time(&mut backend, &op)?;

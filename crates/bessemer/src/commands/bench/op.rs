@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::machine;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung};
 use bessemer_tensor::op::Op;
+use bessemer_units::Storage;
 use serde_json::{Value, json};
 
 pub(super) fn run(args: &BenchOpArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
@@ -36,7 +37,7 @@ pub(super) fn run(args: &BenchOpArgs, as_json: bool, console: &mut Console) -> R
     let mut rows = Vec::new();
     for (i, case) in list.iter().enumerate() {
         let mut backend = CpuBackend::with_rung(config.clone(), rung)?;
-        let op = case.on(&mut backend, args.dtype.into())?;
+        let op = case.on(&mut backend, Storage::from(args.dtype).dtype())?;
         let timing = stopwatch.time(&mut backend, &op)?;
         let row = Row { case, op: &op, timing, peak: stopwatch.peak() };
         if as_json {

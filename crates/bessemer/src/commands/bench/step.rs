@@ -63,7 +63,7 @@ pub(super) fn run(args: &BenchStepArgs, as_json: bool, console: &mut Console) ->
         return Err(Failure::usage("--steps 0: wanted at least 1"));
     }
     let job = Job::new(args)?;
-    MemoryPlan::new(&job.model, job.shape, Default::default(), &job.optim)?.fits(machine::available_memory())?;
+    MemoryPlan::new(&job.model, job.shape, job.activations, &job.optim)?.fits(machine::available_memory())?;
     let threads = machine::threads(args.threads as u64);
     // The bandwidth test takes memory of its own, which the peak resident size of this process would show.
     let rung = bessemer_kernels_cpu::Rung::detect();
@@ -141,7 +141,7 @@ fn measure(
     backend: &mut Timed<CpuBackend>,
     console: &mut Console,
 ) -> Result<(Vec<f64>, Times), Failure> {
-    let mut decoder = Decoder::new(backend, &job.model, job.shape)?;
+    let mut decoder = Decoder::with_activations(backend, &job.model, job.shape, job.activations)?;
     let params: Vec<OptimParam> = decoder
         .params()
         .iter()
