@@ -60,6 +60,13 @@ impl<'a> Pass<'a> {
         }
     }
 
+    pub(crate) fn linear_backward(&mut self, weight: &Weight, x: View, dy: View) -> Result<(), TensorError> {
+        match self.planned {
+            None => self.seams.linear_backward(self.backend, weight.index, x, dy),
+            Some(_) => Ok(()),
+        }
+    }
+
     pub(crate) fn gradient_ready(&mut self, weight: &Weight) -> Result<(), TensorError> {
         match self.planned {
             None => self.seams.gradient_ready(self.backend, weight.index, weight.grad()),

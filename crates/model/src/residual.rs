@@ -84,6 +84,7 @@ pub(crate) fn weight_gradients(
     dy_no: View,
     accumulate: bool,
 ) -> Result<(), TensorError> {
+    pass.linear_backward(&w.weight, x_ni, dy_no)?;
     pass.launch(LinearBackwardWeight {
         x: x_ni,
         dy: dy_no,

@@ -70,6 +70,20 @@ pub trait Seams {
         Ok(())
     }
 
+    /// The gradient of linear map number `param` (in [`crate::Decoder::params`]) is about to be made from its inputs `x`
+    /// `[n, inputs]` and the gradients `dy` `[n, outputs]` of its outputs, both only to be read. Called once a matrix of a
+    /// layer and micro-batch; the token table and the output projection are not announced. What an implementation
+    /// launches needs workspace that it reserved before.
+    fn linear_backward(
+        &mut self,
+        _backend: &mut dyn Backend,
+        _param: usize,
+        _x: View,
+        _dy: View,
+    ) -> Result<(), TensorError> {
+        Ok(())
+    }
+
     /// Nothing more is added to the gradient of parameter number `param` (in [`crate::Decoder::params`]) in this
     /// micro-batch. Called once for every parameter, in the order of the backward pass. Whether it is the step's last
     /// micro-batch is known to the caller of the pass.

@@ -1,12 +1,27 @@
-//! The optimizer step: learning-rate schedule, clipping by global norm, AdamW.
+//! The optimizer step: learning-rate schedule, clipping by global norm, and the update of AdamW, SGD, Adafactor, Lion,
+//! Muon or K-FAC.
 //!
 //! A step is four moves on the device: the sum of squares of every gradient, their total and the clipping factor on
-//! the host, and one fused update for every parameter. A gradient that is not finite leaves everything as it was.
+//! the host, and the update of every parameter. A gradient that is not finite leaves everything as it was.
 
+mod adafactor;
 mod adamw;
 mod config;
+mod error;
+mod kfac;
+mod lion;
+mod muon;
+mod optimizer;
+mod param;
+mod rule;
 mod schedule;
+mod sgd;
 
-pub use adamw::{AdamW, OptimError, OptimParam, StepStats};
-pub use config::{DecayShape, OptimConfig, OptimConfigError, OptimizerChoice, ScheduleChoice};
+pub use config::{
+    AdafactorConfig, DecayShape, KfacConfig, MuonConfig, MuonMethod, MuonScale, OptimConfig,
+    OptimConfigError, OptimizerChoice, ScheduleChoice, SgdConfig,
+};
+pub use error::OptimError;
+pub use optimizer::{Optimizer, StepStats};
+pub use param::OptimParam;
 pub use schedule::Schedule;

@@ -5,10 +5,14 @@
 //! - cosine: `m + (p - m) (1 + cos(pi x))/2` (Loshchilov & Hutter 2017);
 //! - linear: `m + (p - m) (1 - x)`;
 //! - constant: p;
+//! - inverse-sqrt: `max(m, p sqrt(w / i))`, w = 10,000 shifted by as much if there is no warm-up (Vaswani et al. 2017, in
+//!   the form of Hugging Face transformers);
+//! - polynomial: `m + (p - m) (1 - x)^power`;
+//! - cosine-restarts: cosine with the fractional part of `cycles x` for x (Loshchilov & Hutter 2017);
 //! - wsd: p until the last `decay_fraction` of S, then `m + (p - m) (1 - y)` or `m + (p - m) (1 - sqrt y)` with y from
 //!   0 to 1 (Hu et al. 2024, MiniCPM; Hägele et al. 2024).
 //!
-//! From step S on the rate is the final one (constant: p).
+//! From step S on the rate is the final one (constant: p; inverse-sqrt goes on).
 
 use crate::config::{DecayShape, OptimConfig, ScheduleChoice};
 
@@ -24,7 +28,12 @@ pub struct Schedule {
     /// First step of the decay.
     decay_from: u64,
     total: u64,
+    power: f64,
+    cycles: f64,
 }
+
+/// Steps of the time scale of an inverse square root without warm-up.
+const TIMESCALE: f64 = 10_000.0;
 
 impl Schedule {
     /// The schedule of a run of `total_steps` steps.
@@ -44,6 +53,8 @@ impl Schedule {
             warmup,
             decay_from,
             total: total_steps,
+            power: config.decay_power,
+            cycles: config.cycles as f64,
         }
     }
 
@@ -60,12 +71,21 @@ impl Schedule {
         if self.kind == ScheduleChoice::Constant || step < self.decay_from {
             return self.peak;
         }
+        if self.kind == ScheduleChoice::InverseSqrt {
+            let scale = if self.warmup > 0 { self.warmup as f64 } else { TIMESCALE };
+            let height = (scale / (step as f64 - self.warmup as f64 + scale)).sqrt();
+            return self.least.max(self.peak * height);
+        }
         if step >= self.total {
             return self.least;
         }
         let x = (step - self.decay_from) as f64 / (self.total - self.decay_from) as f64;
         let height = match (self.kind, self.shape) {
             (ScheduleChoice::Cosine, _) => 0.5 * (1.0 + (std::f64::consts::PI * x).cos()),
+            (ScheduleChoice::CosineRestarts, _) => {
+                0.5 * (1.0 + (std::f64::consts::PI * (self.cycles * x).fract()).cos())
+            }
+            (ScheduleChoice::Polynomial, _) => (1.0 - x).powf(self.power),
             (ScheduleChoice::Wsd, DecayShape::Sqrt) => 1.0 - x.sqrt(),
             _ => 1.0 - x,
         };
@@ -131,6 +151,53 @@ mod tests {
         );
     }
 
+    /// Rates rounded to as many decimals as the source prints.
+    fn check_rounded(config: OptimConfig, decimals: i32, list: &[f64]) {
+        let s = Schedule::new(&config, list.len() as u64);
+        for (step, lr) in list.iter().enumerate() {
+            let found = s.at(step as u64);
+            assert!(
+                (found - lr).abs() < 0.500_001 * 10f64.powi(-decimals),
+                "step {step}: {found}, wanted {lr}"
+            );
+        }
+    }
+
+    /// Hard restarts and polynomial decay from the Hugging Face scheduler tests; the inverse square root is its
+    /// `get_inverse_sqrt_schedule`.
+    #[test]
+    fn restarts_polynomials_and_inverse_square_roots() {
+        let c = OptimConfig { lr: 10.0, min_lr_ratio: 0.0, warmup_from_zero: true, ..Default::default() };
+        let restarts = ScheduleChoice::CosineRestarts;
+        check_list(
+            OptimConfig { schedule: restarts, cycles: 2, warmup_steps: 2, ..c.clone() },
+            &[0.0, 5.0, 10.0, 8.53, 5.0, 1.46, 10.0, 8.53, 5.0, 1.46],
+        );
+        let c = OptimConfig { lr: 1.0, ..c };
+        check_rounded(
+            OptimConfig {
+                schedule: ScheduleChoice::Polynomial,
+                decay_power: 1.5,
+                min_lr_ratio: 0.1,
+                warmup_steps: 3,
+                ..c.clone()
+            },
+            4,
+            &[0.0, 0.3333, 0.6667, 1.0, 0.8542, 0.7173, 0.5899, 0.4727, 0.3667, 0.2732, 0.1943, 0.1333],
+        );
+        let root = OptimConfig { schedule: ScheduleChoice::InverseSqrt, warmup_steps: 4, ..c };
+        check_rounded(
+            root.clone(),
+            4,
+            &[0.0, 0.25, 0.5, 0.75, 1.0, 0.8944, 0.8165, 0.7559, 0.7071, 0.6667, 0.6325, 0.6030],
+        );
+        // A floor, and no end.
+        let s = Schedule::new(&OptimConfig { min_lr_ratio: 0.1, ..root.clone() }, 12);
+        assert_eq!((s.at(100), s.at(1_000)), (0.2, 0.1));
+        let unwarmed = OptimConfig { warmup_steps: 0, warmup_fraction: 0.0, ..root };
+        check(unwarmed, 10, &[(0, 1.0), (30_000, 0.5)], 1e-12);
+    }
+
     #[test]
     fn warm_up_stable_decay_is_flat_and_then_falls_in_the_last_fifth() {
         let c = OptimConfig {
@@ -152,9 +219,15 @@ mod tests {
 
     #[test]
     fn degenerate_runs_have_finite_rates() {
-        for schedule in
-            [ScheduleChoice::Cosine, ScheduleChoice::Wsd, ScheduleChoice::Linear, ScheduleChoice::Constant]
-        {
+        for schedule in [
+            ScheduleChoice::Cosine,
+            ScheduleChoice::Wsd,
+            ScheduleChoice::Linear,
+            ScheduleChoice::Constant,
+            ScheduleChoice::InverseSqrt,
+            ScheduleChoice::Polynomial,
+            ScheduleChoice::CosineRestarts,
+        ] {
             for (total, warmup_steps, decay_fraction) in [(0, 0, 1.0), (1, 0, 0.0), (5, 50, 1.0), (5, 5, 0.0)]
             {
                 let c = OptimConfig { schedule, warmup_steps, decay_fraction, ..Default::default() };

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_optim::{AdamW, OptimConfig, OptimError, OptimParam};
+use bessemer_optim::{OptimConfig, OptimError, OptimParam, Optimizer};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, BufferSpec, View};
@@ -17,12 +17,9 @@ fn tensor(b: &mut dyn Backend, name: &str, rows: usize, cols: usize, dtype: DTyp
 }
 
 fn param(b: &mut dyn Backend, name: &str, rows: usize, cols: usize) -> OptimParam {
-    OptimParam {
-        name: name.into(),
-        value: tensor(b, name, rows, cols, DType::F32),
-        grad: tensor(b, "gradient", rows, cols, DType::F32),
-        decays: rows > 1,
-    }
+    let (value, grad) =
+        (tensor(b, name, rows, cols, DType::F32), tensor(b, "gradient", rows, cols, DType::F32));
+    OptimParam::new(name, value, grad, rows > 1)
 }
 
 fn read(b: &mut dyn Backend, view: View) -> Vec<f32> {
@@ -44,7 +41,7 @@ fn the_published_regression_ends_where_it_should() {
     let bias = OptimParam { decays: true, ..param(&mut b, "b", 1, 1) };
     let config =
         OptimConfig { lr: 0.1, beta2: 0.999, weight_decay: 0.01, clip: 0.0, ..OptimConfig::default() };
-    let mut adamw = AdamW::new(&mut b, &[w.clone(), bias.clone()], &config).unwrap();
+    let mut adamw = Optimizer::new(&mut b, &[w.clone(), bias.clone()], &config).unwrap();
     let points = [[2.0f64, 1.0], [7.0, 4.0], [-4.0, 12.0], [5.0, 8.0]];
     for t in 1..=100 {
         let (at, c) = (read(&mut b, w.value), read(&mut b, bias.value)[0]);
@@ -81,7 +78,7 @@ fn the_norm_is_over_all_parameters_and_a_long_gradient_is_scaled_to_the_limit() 
     b.write_f32(list[1].grad, &[6.0, -8.0]).unwrap();
     // With b1 = 0 the first moment is the gradient that the update saw.
     let config = OptimConfig { clip: 2.0, beta1: 0.0, ..plain() };
-    let mut adamw = AdamW::new(&mut b, &list, &config).unwrap();
+    let mut adamw = Optimizer::new(&mut b, &list, &config).unwrap();
     let stats = adamw.step(&mut b, 1, 1e-3).unwrap();
     assert_eq!((stats.grad_norm, stats.skipped), (11.0, false));
     assert!((stats.clip_factor - 2.0 / (11.0 + 1e-6)).abs() < 1e-12);
@@ -90,9 +87,9 @@ fn the_norm_is_over_all_parameters_and_a_long_gradient_is_scaled_to_the_limit() 
     assert_eq!(name, "m.b");
     assert!((read(&mut b, *m)[1] + 16.0 / 11.0).abs() < 1e-5);
 
-    let mut short = AdamW::new(&mut b, &list, &OptimConfig { clip: 11.5, ..plain() }).unwrap();
+    let mut short = Optimizer::new(&mut b, &list, &OptimConfig { clip: 11.5, ..plain() }).unwrap();
     assert_eq!(short.step(&mut b, 1, 1e-3).unwrap().clip_factor, 1.0);
-    let mut off = AdamW::new(&mut b, &list, &plain()).unwrap();
+    let mut off = Optimizer::new(&mut b, &list, &plain()).unwrap();
     assert_eq!(off.step(&mut b, 1, 1e-3).unwrap().clip_factor, 1.0);
 }
 
@@ -101,12 +98,12 @@ fn a_gradient_that_is_not_finite_changes_nothing_and_is_reported() {
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let mut b = cpu();
         let list = [param(&mut b, "a", 2, 2), param(&mut b, "b", 1, 2)];
-        let mut adamw = AdamW::new(&mut b, &list, &OptimConfig::default()).unwrap();
+        let mut adamw = Optimizer::new(&mut b, &list, &OptimConfig::default()).unwrap();
         for p in &list {
             draw(&mut b, p, 1, 1.0);
         }
         adamw.step(&mut b, 1, 1e-2).unwrap();
-        let everything = |b: &mut CpuBackend, adamw: &AdamW| -> Vec<f32> {
+        let everything = |b: &mut CpuBackend, adamw: &Optimizer| -> Vec<f32> {
             let views = list.iter().map(|p| p.value).chain(adamw.states().into_iter().map(|s| s.1));
             views.flat_map(|v| read(b, v)).collect()
         };
@@ -128,7 +125,7 @@ fn decay_touches_only_parameters_that_ask_for_it() {
     for p in &list {
         b.write_f32(p.value, &[1.0, -2.0, 3.0, -4.0]).unwrap();
     }
-    let mut adamw = AdamW::new(&mut b, &list, &OptimConfig { weight_decay: 0.5, ..plain() }).unwrap();
+    let mut adamw = Optimizer::new(&mut b, &list, &OptimConfig { weight_decay: 0.5, ..plain() }).unwrap();
     adamw.step(&mut b, 1, 0.1).unwrap();
     // No gradient: the update is decay alone.
     assert_eq!(read(&mut b, list[0].value), [0.95, -1.9, 2.85, -3.8]);
@@ -139,14 +136,14 @@ fn decay_touches_only_parameters_that_ask_for_it() {
 fn five_steps(moved_after: u64) -> Vec<f32> {
     let mut b = cpu();
     let list = [param(&mut b, "a.b.weight", 5, 7), param(&mut b, "c", 1, 3)];
-    let mut adamw = AdamW::new(&mut b, &list, &OptimConfig::default()).unwrap();
+    let mut adamw = Optimizer::new(&mut b, &list, &OptimConfig::default()).unwrap();
     for t in 1..=5 {
         for p in &list {
             draw(&mut b, p, t, 0.3);
         }
         adamw.step(&mut b, t, 1e-2).unwrap();
         if t == moved_after {
-            let mut next = AdamW::new(&mut b, &list, &OptimConfig::default()).unwrap();
+            let mut next = Optimizer::new(&mut b, &list, &OptimConfig::default()).unwrap();
             for (name, view) in adamw.states() {
                 let values = read(&mut b, view);
                 next.restore(&mut b, &name, &values).unwrap();
@@ -168,7 +165,7 @@ fn a_restored_state_goes_on_with_the_same_bits() {
 fn unknown_states_wrong_sizes_step_zero_and_bad_configurations_are_refused() {
     let mut b = NullBackend::new();
     let list = [param(&mut b, "layers.0.w", 2, 3)];
-    let mut adamw = AdamW::new(&mut b, &list, &OptimConfig::default()).unwrap();
+    let mut adamw = Optimizer::new(&mut b, &list, &OptimConfig::default()).unwrap();
     let e = adamw.restore(&mut b, "n.layers.0.w", &[0.0; 6]).unwrap_err().to_string();
     assert!(e.contains("n.layers.0.w") && e.contains("m.layers.0.w"), "{e}");
     // Values in f32 are their own master.
@@ -180,7 +177,7 @@ fn unknown_states_wrong_sizes_step_zero_and_bad_configurations_are_refused() {
     assert!(e.contains("wanted 6 values, found 5"), "{e}");
     assert!(matches!(adamw.step(&mut b, 0, 1e-3), Err(OptimError::StepZero)));
     let bad = OptimConfig { beta1: 1.0, ..Default::default() };
-    assert!(matches!(AdamW::new(&mut b, &list, &bad), Err(OptimError::Config(_))));
+    assert!(matches!(Optimizer::new(&mut b, &list, &bad), Err(OptimError::Config(_))));
 }
 
 #[test]
@@ -188,7 +185,7 @@ fn state_takes_eight_bytes_a_value_and_twelve_where_the_value_is_stored_in_two()
     let mut b = NullBackend::new();
     let narrow = OptimParam { value: tensor(&mut b, "n", 10, 10, DType::Bf16), ..param(&mut b, "n", 10, 10) };
     let list = [narrow, param(&mut b, "w", 7, 3)];
-    let mut adamw = AdamW::new(&mut b, &list, &OptimConfig::default()).unwrap();
+    let mut adamw = Optimizer::new(&mut b, &list, &OptimConfig::default()).unwrap();
     let memory = b.memory();
     let bytes = memory.classes.iter().find(|c| c.0 == "optimizer").unwrap().1.0;
     assert_eq!(bytes, 12 * 100 + 8 * 21 + 4 * 2);

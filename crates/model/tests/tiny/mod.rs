@@ -5,7 +5,7 @@
 use bessemer_arch::{Model, ParamSpec, named};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{Decoder, Purpose, Shape, StepContext};
-use bessemer_optim::{AdamW, OptimConfig, OptimParam};
+use bessemer_optim::{OptimConfig, OptimParam, Optimizer};
 use bessemer_tensor::Backend;
 use bessemer_tensor::op::IGNORED;
 
@@ -115,19 +115,14 @@ pub(crate) fn gradients(backend: &mut dyn Backend, decoder: &Decoder) -> Vec<Vec
     decoder.params().iter().map(read).collect()
 }
 
-/// AdamW over a decoder's parameters.
-pub(crate) fn adamw(backend: &mut dyn Backend, decoder: &Decoder, config: &OptimConfig) -> AdamW {
+/// An optimizer over a decoder's parameters.
+pub(crate) fn adamw(backend: &mut dyn Backend, decoder: &Decoder, config: &OptimConfig) -> Optimizer {
     let list: Vec<_> = decoder
         .params()
         .iter()
-        .map(|p| OptimParam {
-            name: p.spec.name.clone(),
-            value: p.value,
-            grad: p.grad.unwrap(),
-            decays: p.spec.decays(),
-        })
+        .map(|p| OptimParam::of(decoder.model(), &p.spec, p.value, p.grad.unwrap()))
         .collect();
-    AdamW::new(backend, &list, config).unwrap()
+    Optimizer::new(backend, &list, config).unwrap()
 }
 
 /// |a - b| / |b| over all elements.

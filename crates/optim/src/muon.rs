@@ -1,0 +1,164 @@
+//! Muon (Jordan et al. 2024): the momentum of a hidden matrix, made nearly orthogonal by an odd matrix polynomial.
+//!
+//! `m = mu m + (1-mu) g; u = mu m + (1-mu) g` (Nesterov) or m; `X = u / |u|_F`; repeat `X = a X + (b G + c G^2) X` with
+//! `G = X X^T` (or on the right with `X^T X` if the matrix is tall), which drives every singular value towards 1;
+//! `p = p (1 - lr wd) - lr s X`. Scale s: sqrt(max(1, rows/cols)) (Jordan), or 0.2 sqrt(max(rows, cols)), which gives
+//! the updates the root mean square of AdamW's, so that both share one rate (Liu et al. 2025, Moonlight). Coefficients:
+//! Jordan's Newton-Schulz, or those of the Polar Express (Amsel et al. 2025).
+//!
+//! A fused matrix is treated block by block (see [`OptimParam::of`]). State: 4 bytes a parameter. Scratch, once: two
+//! matrices of the size of the largest block and two squares of the largest short side.
+
+use crate::config::{MuonConfig, MuonMethod, MuonScale, OptimConfig};
+use crate::param::OptimParam;
+use crate::rule::{Now, Pass, Rule, alloc, alloc_like, decay, shaped};
+use bessemer_tensor::{Backend, TensorError, View, op};
+
+type Polynomial = (f64, f64, f64);
+
+/// a, b, c of every step (Jordan et al. 2024).
+const NEWTON_SCHULZ: Polynomial = (3.4445, -4.7750, 2.0315);
+
+/// a, b, c of successive steps (Amsel et al. 2025, as used by nanochat: least singular value 1e-3, cushion 2e-2);
+/// the last is repeated.
+const POLAR_EXPRESS: [Polynomial; 5] = [
+    (8.156554524902461, -22.48329292557795, 15.878769915207462),
+    (4.042929935166739, -2.808917465908714, 0.5000178451051316),
+    (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
+    (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
+    (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
+];
+
+/// Scratch that all matrices share.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scratch {
+    x: [View; 2],
+    gram: [View; 2],
+    squares: View,
+}
+
+impl Scratch {
+    /// Room for the largest block.
+    pub(crate) fn new(backend: &mut dyn Backend, params: &[OptimParam]) -> Result<Scratch, TensorError> {
+        let (mut size, mut side) = (0, 0);
+        for param in params {
+            for &rows in &param.blocks {
+                size = size.max(rows * param.value.cols);
+                side = side.max(rows.min(param.value.cols));
+            }
+        }
+        let mut scratch = |name, len| alloc(backend, name, 1, len);
+        Ok(Scratch {
+            x: [scratch("muon x", size)?, scratch("muon next", size)?],
+            gram: [scratch("muon gram", side * side)?, scratch("muon gram squared", side * side)?],
+            squares: scratch("muon norm", 1)?,
+        })
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Muon {
+    config: MuonConfig,
+    /// Muon's rate over the schedule's.
+    lr_ratio: f64,
+    weight_decay: f64,
+    m: View,
+    scratch: Scratch,
+}
+
+impl Muon {
+    pub(crate) fn new(
+        backend: &mut dyn Backend,
+        param: &OptimParam,
+        config: &OptimConfig,
+        scratch: Scratch,
+    ) -> Result<Muon, TensorError> {
+        Ok(Muon {
+            config: config.muon.clone(),
+            lr_ratio: config.lr_ratio(config.muon.lr),
+            weight_decay: config.weight_decay,
+            m: alloc_like(backend, "m", param)?,
+            scratch,
+        })
+    }
+
+    /// Launches that leave the orthogonalised `x` in the view that is returned.
+    fn orthogonalise(&self, pass: &mut Pass<'_>, x: View) -> Result<View, TensorError> {
+        let squares = self.scratch.squares;
+        pass.launch(op::SumSquares { x, out: squares, accumulate: false })?;
+        let (slack, eps) = match self.config.method {
+            MuonMethod::NewtonSchulz => (1.0, 1e-7),
+            MuonMethod::PolarExpress => (1.01, 1e-6),
+        };
+        pass.launch(op::DivideByNorm { x, squares, slack, eps, out: x })?;
+        let side = x.rows.min(x.cols);
+        let [gram, square] = self.scratch.gram.map(|g| shaped(g, side, side));
+        let mut from = x;
+        let mut to = shaped(self.scratch.x[1], x.rows, x.cols);
+        for step in 0..self.config.steps as usize {
+            let (a, b, c) = match self.config.method {
+                MuonMethod::NewtonSchulz => NEWTON_SCHULZ,
+                MuonMethod::PolarExpress => POLAR_EXPRESS[step.min(POLAR_EXPRESS.len() - 1)],
+            };
+            let wide = x.rows <= x.cols;
+            if wide {
+                pass.launch(product_transposed(from, from, gram))?;
+            } else {
+                let (dweight, dbias, accumulate) = (gram, None, false);
+                pass.launch(op::LinearBackwardWeight { x: from, dy: from, dweight, dbias, accumulate })?;
+            }
+            // A symmetric matrix times its transpose is its square.
+            pass.launch(product_transposed(gram, gram, square))?;
+            pass.launch(op::Combine { a: gram, alpha: b as f32, b: square, beta: c as f32, out: square })?;
+            let (dy, weight) = if wide { (square, from) } else { (from, square) };
+            pass.launch(op::LinearBackwardInput { dy, weight, activation: None, dx: to, accumulate: false })?;
+            pass.launch(op::Combine { a: from, alpha: a as f32, b: to, beta: 1.0, out: to })?;
+            std::mem::swap(&mut from, &mut to);
+        }
+        Ok(from)
+    }
+}
+
+/// `out = a b^T`.
+fn product_transposed(a: View, b: View, out: View) -> op::Linear {
+    op::Linear { x: a, weight: b, bias: None, activation: None, residual: None, out }
+}
+
+impl Rule for Muon {
+    fn states(&self) -> Vec<(&'static str, View)> {
+        vec![("m", self.m)]
+    }
+
+    fn update(&self, pass: &mut Pass<'_>, param: &OptimParam, now: &Now) -> Result<(), TensorError> {
+        let momentum = self.config.momentum;
+        let fresh = ((1.0 - momentum) * now.grad_scale) as f32;
+        let cols = param.value.cols;
+        for (first, rows) in param.block_rows() {
+            let (g, m) = (param.grad.rows(first, rows), self.m.rows(first, rows));
+            let x = shaped(self.scratch.x[0], rows, cols);
+            pass.launch(op::Combine { a: m, alpha: momentum as f32, b: g, beta: fresh, out: m })?;
+            if self.config.nesterov {
+                pass.launch(op::Combine { a: m, alpha: momentum as f32, b: g, beta: fresh, out: x })?;
+            } else {
+                pass.launch(op::Copy { src: m, dst: x })?;
+            }
+            let x = self.orthogonalise(pass, x)?;
+            // Jordan's scale is in terms of the spectral norm, which muP wants constant over widths.
+            let (scale, lr_scale) = match self.config.scale {
+                MuonScale::Jordan => ((rows as f64 / cols as f64).max(1.0).sqrt(), 1.0),
+                MuonScale::Moonlight => (0.2 * (rows.max(cols) as f64).sqrt(), param.lr_scale),
+            };
+            pass.launch(op::Sgd {
+                param: param.value.rows(first, rows),
+                grad: x,
+                m: None,
+                momentum: 0.0,
+                nesterov: false,
+                lr: (now.lr * self.lr_ratio * lr_scale) as f32,
+                weight_decay: decay(param, self.weight_decay, lr_scale),
+                grad_scale: scale as f32,
+            })?;
+        }
+        Ok(())
+    }
+}

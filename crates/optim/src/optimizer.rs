@@ -1,0 +1,272 @@
+//! A step of any optimizer: global norm, clipping, one update a parameter.
+//!
+//! With g the gradient times `min(1, clip / (norm + 1e-6))`, each parameter is updated by the rule of the optimizer
+//! that was chosen; under Muon and K-FAC that is AdamW's for everything that is no hidden matrix. A gradient that is not
+//! finite changes nothing.
+
+use crate::adafactor::Adafactor;
+use crate::adamw::AdamW;
+use crate::config::{OptimConfig, OptimizerChoice};
+use crate::error::OptimError;
+use crate::kfac::Kfac;
+use crate::lion::Lion;
+use crate::muon::{Muon, Scratch};
+use crate::param::OptimParam;
+use crate::rule::{Now, Pass, Rule, alloc};
+use crate::sgd::Sgd;
+use bessemer_tensor::op;
+use bessemer_tensor::{Backend, TensorError, View};
+use bessemer_units::DType;
+
+/// What a step did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepStats {
+    /// Global norm of the gradient before clipping.
+    pub grad_norm: f64,
+    /// Factor on the gradient, at most 1.
+    pub clip_factor: f64,
+    /// True if the norm was not finite: nothing was changed.
+    pub skipped: bool,
+}
+
+/// An optimizer over a list of parameters.
+#[derive(Debug)]
+pub struct Optimizer {
+    clip: f64,
+    params: Vec<OptimParam>,
+    /// One a parameter; none for those that K-FAC steps.
+    rules: Vec<Option<Box<dyn Rule>>>,
+    kfac: Option<Kfac>,
+    /// `[1, parameters]`: sum of squares of each gradient.
+    squares: View,
+    host_squares: Vec<f32>,
+}
+
+impl Optimizer {
+    /// Allocates the state (zero) in class "optimizer" and reserves the workspace of a step. Nothing is allocated after
+    /// that. Bytes: 4 a parameter tensor, and what the optimizer's own file says.
+    ///
+    /// # Errors
+    /// A configuration out of range, or what the backend answers.
+    pub fn new(
+        backend: &mut dyn Backend,
+        params: &[OptimParam],
+        config: &OptimConfig,
+    ) -> Result<Optimizer, OptimError> {
+        config.check()?;
+        let hidden = params.iter().any(|p| !p.blocks.is_empty());
+        let kfac = match config.optimizer {
+            OptimizerChoice::Kfac if hidden => Some(Kfac::new(backend, params, config)?),
+            _ => None,
+        };
+        let muon = match config.optimizer {
+            OptimizerChoice::Muon if hidden => Some(Scratch::new(backend, params)?),
+            _ => None,
+        };
+        let adafactor = match config.optimizer {
+            OptimizerChoice::Adafactor => Some(alloc(backend, "adafactor squares", 1, 2)?),
+            _ => None,
+        };
+        let mut rules: Vec<Option<Box<dyn Rule>>> = Vec::with_capacity(params.len());
+        for (i, param) in params.iter().enumerate() {
+            let of_kfac = kfac.as_ref().is_some_and(|k| k.is_mine(i));
+            let rule: Box<dyn Rule> = match (config.optimizer, muon, adafactor) {
+                _ if of_kfac => {
+                    rules.push(None);
+                    continue;
+                }
+                (OptimizerChoice::Sgd, ..) => Box::new(Sgd::new(backend, param, config)?),
+                (OptimizerChoice::Lion, ..) => Box::new(Lion::new(backend, param, config)?),
+                (_, _, Some(squares)) => Box::new(Adafactor::new(backend, param, config, squares)?),
+                (_, Some(scratch), _) if !param.blocks.is_empty() => {
+                    Box::new(Muon::new(backend, param, config, scratch)?)
+                }
+                _ => Box::new(AdamW::new(backend, param, config)?),
+            };
+            rules.push(Some(rule));
+        }
+        let squares = alloc(backend, "gradient_squares", 1, params.len())?;
+        let mut optimizer = Optimizer {
+            clip: config.clip,
+            params: params.to_vec(),
+            rules,
+            kfac,
+            squares,
+            host_squares: vec![0.0; params.len()],
+        };
+        let mut pass = Pass::plan(backend);
+        optimizer.norm_launches(&mut pass)?;
+        optimizer.updates(&mut pass, &Now { t: 1, lr: 0.0, grad_scale: 1.0 })?;
+        pass.reserve()?;
+        Ok(optimizer)
+    }
+
+    fn norm_launches(&self, pass: &mut Pass<'_>) -> Result<(), TensorError> {
+        for (i, param) in self.params.iter().enumerate() {
+            let out = self.squares.columns(i, 1);
+            pass.launch(op::SumSquares { x: param.grad, out, accumulate: false })?;
+        }
+        Ok(())
+    }
+
+    fn updates(&mut self, pass: &mut Pass<'_>, now: &Now) -> Result<(), OptimError> {
+        if let Some(kfac) = &mut self.kfac {
+            kfac.step(pass, &self.params, now)?;
+        }
+        for (rule, param) in self.rules.iter().zip(&self.params) {
+            if let Some(rule) = rule {
+                rule.update(pass, param, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the optimizer that values were written from outside (initialisation, a checkpoint without optimizer
+    /// state): parameters stored in fewer bits than f32 have f32 masters.
+    ///
+    /// # Errors
+    /// What the backend answers.
+    pub fn adopt_values(&mut self, backend: &mut dyn Backend) -> Result<(), OptimError> {
+        let mut pass = Pass::run(backend);
+        for (rule, param) in self.rules.iter().zip(&self.params) {
+            if let Some(rule) = rule {
+                rule.adopt_values(&mut pass, param)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the optimizer that its state tensors were written from outside, all of them.
+    ///
+    /// # Errors
+    /// What the backend answers.
+    pub fn adopt_state(&mut self, backend: &mut dyn Backend) -> Result<(), OptimError> {
+        self.kfac.as_mut().map_or(Ok(()), |k| Ok(k.adopt_state(backend)?))
+    }
+
+    /// Global norm of the gradient: squares added on the device per parameter in a fixed order, over parameters in f64.
+    ///
+    /// # Errors
+    /// What the backend answers.
+    pub fn grad_norm(&mut self, backend: &mut dyn Backend) -> Result<f64, OptimError> {
+        self.norm_launches(&mut Pass::run(backend))?;
+        backend.read_f32(self.squares, &mut self.host_squares)?;
+        Ok(self.host_squares.iter().map(|&s| f64::from(s)).sum::<f64>().sqrt())
+    }
+
+    /// Step `t`, counted from 1, at learning rate `lr`. A gradient that is not finite changes nothing and is reported
+    /// as skipped; whether t advances then is the caller's affair.
+    ///
+    /// # Errors
+    /// Step 0, what the backend answers, or K-FAC's.
+    pub fn step(&mut self, backend: &mut dyn Backend, t: u64, lr: f64) -> Result<StepStats, OptimError> {
+        let grad_norm = self.grad_norm(backend)?;
+        self.apply(backend, t, lr, grad_norm)
+    }
+
+    /// The second half of [`Optimizer::step`], with the norm that [`Optimizer::grad_norm`] told.
+    ///
+    /// # Errors
+    /// As [`Optimizer::step`].
+    pub fn apply(
+        &mut self,
+        backend: &mut dyn Backend,
+        t: u64,
+        lr: f64,
+        grad_norm: f64,
+    ) -> Result<StepStats, OptimError> {
+        if t == 0 {
+            return Err(OptimError::StepZero);
+        }
+        if !grad_norm.is_finite() {
+            return Ok(self.skip(grad_norm));
+        }
+        let clip_factor = if self.clip > 0.0 { (self.clip / (grad_norm + 1e-6)).min(1.0) } else { 1.0 };
+        self.updates(&mut Pass::run(backend), &Now { t, lr, grad_scale: clip_factor })?;
+        Ok(StepStats { grad_norm, clip_factor, skipped: false })
+    }
+
+    /// Leaves a step out: parameters and state stay as they are, and so does the curvature.
+    pub fn skip(&mut self, grad_norm: f64) -> StepStats {
+        if let Some(kfac) = &mut self.kfac {
+            kfac.discard();
+        }
+        StepStats { grad_norm, clip_factor: 0.0, skipped: true }
+    }
+
+    /// Whether step `t` wants to see the linear layers' inputs and output gradients ([`Optimizer::capture`]).
+    pub fn captures(&self, t: u64) -> bool {
+        self.kfac.as_ref().is_some_and(|k| k.captures(t))
+    }
+
+    /// Shows the optimizer what the gradient of parameter number `param` (of the list that it was made with) is made
+    /// from: inputs x `[n, inputs]` and output gradients dy `[n, outputs]`, which carry the factor 1 / (tokens of the
+    /// step). `accumulate` is false in the first micro-batch of a step. Nothing happens for parameters that no
+    /// curvature is kept of.
+    ///
+    /// # Errors
+    /// What the backend answers.
+    pub fn capture(
+        &mut self,
+        backend: &mut dyn Backend,
+        param: usize,
+        (x, dy): (View, View),
+        accumulate: bool,
+    ) -> Result<(), TensorError> {
+        match &mut self.kfac {
+            Some(kfac) => kfac.capture(&mut Pass::run(backend), param, x, dy, accumulate),
+            None => Ok(()),
+        }
+    }
+
+    /// Reserves the workspace of captures of micro-batches of `tokens` tokens, whose activations are kept as `dtype`.
+    ///
+    /// # Errors
+    /// What the backend answers.
+    pub fn plan_capture(
+        &mut self,
+        backend: &mut dyn Backend,
+        tokens: usize,
+        dtype: DType,
+    ) -> Result<(), OptimError> {
+        if let Some(kfac) = &mut self.kfac {
+            let mut pass = Pass::plan(backend);
+            kfac.plan_capture(&mut pass, &self.params, tokens, dtype)?;
+            pass.reserve()?;
+        }
+        Ok(())
+    }
+
+    /// Every state tensor with its name, a kind such as "m" or "v" and a dot before the parameter's name: all that a
+    /// checkpoint must keep besides the values and t.
+    pub fn states(&self) -> Vec<(String, View)> {
+        let mut list = Vec::new();
+        for (rule, param) in self.rules.iter().zip(&self.params) {
+            let states = rule.iter().flat_map(|r| r.states());
+            list.extend(states.map(|(kind, view)| (format!("{kind}.{}", param.name), view)));
+        }
+        list.extend(self.kfac.iter().flat_map(|k| k.states(&self.params)));
+        list
+    }
+
+    /// Overwrites one state tensor with row-major values. After the last of them call [`Optimizer::adopt_state`].
+    ///
+    /// # Errors
+    /// A name that [`Optimizer::states`] does not list, or values of another number.
+    pub fn restore(
+        &mut self,
+        backend: &mut dyn Backend,
+        name: &str,
+        values: &[f32],
+    ) -> Result<(), OptimError> {
+        let states = self.states();
+        let Some((_, view)) = states.iter().find(|s| s.0 == name) else {
+            let example = states.into_iter().next().map_or(String::new(), |s| s.0);
+            return Err(OptimError::UnknownState { name: name.into(), example });
+        };
+        if view.len() != values.len() {
+            return Err(OptimError::StateSize { name: name.into(), wanted: view.len(), found: values.len() });
+        }
+        Ok(backend.write_f32(*view, values)?)
+    }
+}

@@ -1,0 +1,82 @@
+//! A parameter as optimizers see it.
+
+use bessemer_arch::{Model, ParamSpec, Role};
+use bessemer_tensor::View;
+
+/// A parameter as the optimizer sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OptimParam {
+    /// Canonical name.
+    pub name: String,
+    /// Values, updated in place.
+    pub value: View,
+    /// Gradient of the same shape. A step may overwrite it.
+    pub grad: View,
+    /// Whether weight decay applies.
+    pub decays: bool,
+    /// Factor on the learning rate (muP); decay is not touched by it.
+    pub lr_scale: f64,
+    /// For a hidden matrix `[outputs, inputs]`: rows of the matrices that it consists of, one below the other. Empty for
+    /// everything else (tables, output projections, biases, norms), which Muon and K-FAC leave to AdamW.
+    pub blocks: Vec<usize>,
+}
+
+impl OptimParam {
+    /// A parameter that is no hidden matrix, at the plain learning rate.
+    pub fn new(name: impl Into<String>, value: View, grad: View, decays: bool) -> OptimParam {
+        OptimParam { name: name.into(), value, grad, decays, lr_scale: 1.0, blocks: Vec::new() }
+    }
+
+    /// Parameter `spec` of `model`.
+    ///
+    /// Matrices that a model fuses for speed are separate blocks: queries, keys and values; gate and up. They act on
+    /// different quantities, so orthogonalising them together would let the largest of them set the scale of all.
+    pub fn of(model: &Model, spec: &ParamSpec, value: View, grad: View) -> OptimParam {
+        let blocks = match spec.role {
+            Role::Matrix if spec.name.ends_with("attention.qkv.weight") => {
+                let keys = model.kv_heads * model.head_dim;
+                vec![model.attention_width(), keys, keys]
+            }
+            Role::Matrix if spec.name.ends_with("mlp.gate_up.weight") => vec![model.ffn_width; 2],
+            Role::Matrix => vec![value.rows],
+            _ => Vec::new(),
+        };
+        OptimParam { blocks, ..OptimParam::new(&spec.name, value, grad, spec.decays()) }
+    }
+
+    /// (first row, rows) of the blocks.
+    pub(crate) fn block_rows(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.blocks.iter().scan(0, |next, &rows| {
+            let first = *next;
+            *next += rows;
+            Some((first, rows))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_tensor::Buffer;
+    use bessemer_units::DType;
+
+    #[test]
+    fn fused_matrices_are_blocks_and_only_hidden_matrices_have_any() {
+        for name in ["gpt2", "llama"] {
+            let Some(model) = bessemer_arch::named(name) else { continue };
+            for spec in model.params() {
+                let (rows, cols) = spec.matrix();
+                let view = Buffer { id: 0, len: rows * cols, dtype: DType::F32 }.matrix(rows, cols);
+                let param = OptimParam::of(&model, &spec, view, view);
+                assert_eq!(param.blocks.is_empty(), spec.role != Role::Matrix, "{}", spec.name);
+                assert!(
+                    param.blocks.is_empty() || param.blocks.iter().sum::<usize>() == rows,
+                    "{}",
+                    spec.name
+                );
+                let fused = if spec.name.ends_with("qkv.weight") { 3 } else { 1 };
+                assert!(param.blocks.len() >= fused || param.blocks.is_empty(), "{}", spec.name);
+            }
+        }
+    }
+}
