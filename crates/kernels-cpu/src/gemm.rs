@@ -3,13 +3,17 @@
 //! Both operands are given by two strides, so one product serves forward (`x W^T`: k contiguous in both), the input
 //! gradient (`dy W`: rows contiguous in B) and the weight gradient (`dy^T x`: rows contiguous in both).
 //!
-//! Structure (Goto & van de Geijn 2008; Van Zee & van de Geijn 2015): all of A and B (or, of very large ones, a block
-//! of their rows) are packed once into panels of MR and NR rows, `[k block][panel][k][row]`, zero-padded to whole panels.
-//! Then tiles of C of some hundred rows and columns are computed, each by one thread: for every k block, for every pair of
-//! panels, a register tile of MR x NR sums; sums of earlier k blocks wait in a scratch tile that stays in the L2 cache.
-//! After the last k block the epilogue reads the register tile back from L1 and writes C.
+//! Structure (Goto & van de Geijn 2008; Van Zee & van de Geijn 2015): k is cut into even parts. For each of them B (or, of
+//! a very wide one, a chunk of its rows) is packed by all threads into panels of NR rows, `[panel][k][row]`, zero-padded to
+//! whole panels. Then blocks of some hundred rows of C are computed, each by one thread: it packs its rows of A into panels
+//! of MR rows in scratch memory of its own, which stay in its L2 cache, and passes once over the panels of B: for every
+//! panel of B, for every panel of A, a register tile of MR x NR sums, and the epilogue, which reads them back from L1 and
+//! writes C. Sums of earlier parts of k wait in C itself.
 //!
-//! Every element of C is one sum in the order of k, cut into k blocks by the length of k alone. So its bits depend neither
+//! The panels of B come from the L3 cache or from main memory, which is too slow to wait for: every register tile
+//! prefetches its share of the next panel, and the lines of C that it will write.
+//!
+//! Every element of C is one sum in the order of k, cut into parts by the length of k alone. So its bits depend neither
 //! on the tiling nor on the threads.
 //!
 //! Legend: m, n rows of A and of B; k the summed dim.
@@ -23,16 +27,20 @@ use crate::simd::math::{activate, activate_with_derivative};
 use crate::simd::{Kernel, Simd, dispatch};
 use bessemer_tensor::op::ActivationKind;
 
-/// Longest k block: a panel of A (KC x MR floats) takes half of an L1 cache, the panels of B of a tile half of an L2.
-const KC: usize = 384;
-/// Floats of packed A or B at a time: 32 MiB each.
-const PACK_LIMIT: usize = 8 << 20;
-/// Longest k that is packed at once; a longer one is cut into even parts, whose sums wait in C itself.
-const K_PART: usize = 2048;
-/// Panels of a tile of C along each side, when there is enough work.
-const TILE_PANELS: usize = 8;
-/// Tiles that a product is cut into at least, where its shape allows, so that threads share it evenly.
-const MIN_TILES: usize = 24;
+/// Longest part of k: the panels that a register tile reads stream from L2 as fast as from L1, so longer is better until
+/// a block of A has too few rows to use a panel of B often.
+const K_PART: usize = 1024;
+/// Floats of packed B at a time: 16 MiB.
+const PACK_LIMIT: usize = 4 << 20;
+/// Floats of a block of A: half a megabyte, so that it stays in L2 beside two panels of B.
+const A_BLOCK: usize = 128 << 10;
+/// Rows of a block of A at most, and the rows that it keeps when work is cut smaller so that threads share it evenly:
+/// each use of a panel of B is one panel of A, and fewer than eight would have to wait for B.
+const A_ROWS: (usize, usize) = (224, 112);
+/// Columns of C that a block passes over at least, so that packing A costs little.
+const B_COLUMNS: usize = 512;
+/// Blocks for each thread at least, where the shape allows: a thread on a disturbed core takes fewer.
+const BLOCKS: usize = 4;
 /// Floats that one packing tile reads, about.
 const PACK_TILE: usize = 32 << 10;
 
@@ -115,7 +123,7 @@ fn register_tile(rung: Rung) -> (usize, usize) {
     }
 }
 
-/// How a product is cut: a function of its shape and the rung.
+/// How a product is cut.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     m: usize,
@@ -123,58 +131,46 @@ struct Plan {
     k: usize,
     mr: usize,
     nr: usize,
-    /// Length of a k block; the last one may be shorter.
-    kc: usize,
-    /// Panels of A packed at a time.
-    a_panels: usize,
     /// Panels of B packed at a time.
     b_panels: usize,
-    /// Panels of A in a tile of C.
+    /// Panels of A in a block of C.
     tile_a: usize,
-    /// Panels of B in a tile of C.
+    /// Panels of B in a block of C.
     tile_b: usize,
 }
 
 impl Plan {
-    fn new(rung: Rung, m: usize, n: usize, k: usize) -> Plan {
-        let (mr, nr) = register_tile(rung);
-        let blocks = k.div_ceil(KC).max(1);
-        let kc = k.div_ceil(blocks).next_multiple_of(8).max(8);
-        let at_once = |rows: usize, width: usize| {
-            rows.div_ceil(width).clamp(1, (PACK_LIMIT / (k.max(1) * width)).max(TILE_PANELS))
-        };
-        let (a_panels, b_panels) = (at_once(m, mr), at_once(n, nr));
-        // Rows of a panel differ by rung; tiles keep about the same number of elements.
-        let (mut tile_a, mut tile_b) = ((TILE_PANELS * 14 / mr).min(24), (TILE_PANELS * 32 / nr).min(16));
-        loop {
-            let tiles = a_panels.div_ceil(tile_a) * b_panels.div_ceil(tile_b);
-            if tiles >= MIN_TILES || (tile_a <= 3 && tile_b <= 2) {
-                break;
-            }
-            if tile_b > 2 && tile_b * nr >= tile_a * mr {
-                tile_b /= 2
-            } else {
-                tile_a = tile_a.div_ceil(2)
-            }
-            tile_a = tile_a.max(1);
+    fn new(machine: Machine, m: usize, n: usize, k: usize) -> Plan {
+        let (mr, nr) = register_tile(machine.rung);
+        let even = |whole: usize, most: usize| whole.div_ceil(whole.div_ceil(most).max(1)).max(1);
+        let b_panels = even(n.div_ceil(nr), (PACK_LIMIT / (k.max(1) * nr)).max(1));
+        let a_panels = m.div_ceil(mr).max(1);
+        let most = (A_BLOCK / (k.max(1) * mr)).clamp(1, (A_ROWS.0 / mr).max(1));
+        let (mut tile_a, mut tile_b) = (even(a_panels, most), b_panels);
+        if machine.threads > 1 {
+            // First blocks of fewer rows, then of fewer columns, then of fewer rows again.
+            let wanted = BLOCKS * machine.threads;
+            let rows = |least: usize| even(a_panels, a_panels.div_ceil(wanted).max(least).min(tile_a));
+            tile_a = rows(A_ROWS.1 / mr);
+            let columns = wanted.div_ceil(a_panels.div_ceil(tile_a));
+            tile_b = even(b_panels, b_panels.div_ceil(columns).max(B_COLUMNS / nr).min(b_panels));
+            let wanted = wanted.div_ceil(b_panels.div_ceil(tile_b));
+            tile_a = even(a_panels, a_panels.div_ceil(wanted).min(tile_a));
         }
-        Plan { m, n, k, mr, nr, kc, a_panels, b_panels, tile_a, tile_b }
-    }
-
-    fn packed_a(&self) -> usize {
-        self.a_panels * self.mr * self.k
+        Plan { m, n, k, mr, nr, b_panels, tile_a, tile_b }
     }
 
     fn packed_b(&self) -> usize {
         self.b_panels * self.nr * self.k
     }
 
-    fn scratch_tile(&self) -> usize {
-        padded(self.tile_a * self.mr * self.tile_b * self.nr)
+    /// Scratch of one thread: a register tile, then a packed block of A.
+    fn block(&self) -> usize {
+        padded(self.mr * self.nr) + padded(self.tile_a * self.mr * self.k)
     }
 
     fn workspace(&self, threads: usize) -> usize {
-        padded(self.packed_a()) + padded(self.packed_b()) + threads * self.scratch_tile()
+        padded(self.packed_b()) + threads * self.block()
     }
 }
 
@@ -188,128 +184,145 @@ pub(crate) fn workspace(machine: Machine, m: usize, n: usize, k: usize, divisibl
     let part = k_part(k, divisible);
     // The last part may be shorter; a part of no length still writes its zeros.
     let last = k.checked_sub(1).map_or(0, |k| k % part + 1);
-    let of = |k| Plan::new(machine.rung, m, n, k).workspace(machine.threads);
+    let of = |k| Plan::new(machine, m, n, k).workspace(machine.threads);
     of(part.min(k)).max(of(last))
 }
 
-/// Rows `first .. first + rows` of one operand in panels of `width` rows.
-#[derive(Clone, Copy)]
-struct Packing {
-    factor: Factor,
+/// Packs rows `first .. first + rows` of a factor into panels of `width` rows.
+///
+/// # Safety
+/// The rows and `k` columns lie inside the factor; `dst` holds whole panels.
+#[inline(always)]
+unsafe fn pack<S: Simd>(f: &Factor, first: usize, rows: usize, k: usize, width: usize, dst: *mut f32) {
+    // SAFETY: by contract.
+    unsafe {
+        let src = f.ptr.add(first * f.rs);
+        if f.rs == 1 {
+            pack_columns::<S>(src, f.ks, k, rows, width, dst);
+        } else {
+            pack_rows::<S>(src, f.rs, rows, k, width, dst);
+        }
+    }
+}
+
+/// Rows `first .. first + rows` of B, all in panels.
+struct Panels<'a> {
+    gemm: &'a Gemm,
+    plan: &'a Plan,
     first: usize,
     rows: usize,
-    width: usize,
-    k: usize,
-    kc: usize,
     to: Span,
 }
 
-impl Packing {
-    fn panels(&self) -> usize {
-        self.rows.div_ceil(self.width)
+impl Panels<'_> {
+    fn count(&self) -> usize {
+        self.rows.div_ceil(self.plan.nr)
     }
 
     /// Panels of one packing tile.
     fn group(&self) -> usize {
-        (PACK_TILE / (self.kc * self.width)).max(1)
+        (PACK_TILE / (self.plan.k.max(1) * self.plan.nr)).max(1)
     }
 
-    fn tiles(&self) -> usize {
-        self.panels().div_ceil(self.group()) * self.k.div_ceil(self.kc)
-    }
-
-    /// Packed panels `first ..` of the k block at `k0`.
-    fn panel(&self, k0: usize, kc: usize, first: usize, count: usize) -> *mut f32 {
-        let whole = self.panels() * self.width;
-        self.to.at(k0 * whole + first * self.width * kc, count * self.width * kc)
+    /// Packed panels `first .. first + count`.
+    fn at(&self, first: usize, count: usize) -> *mut f32 {
+        let panel = self.plan.nr * self.plan.k;
+        self.to.at(first * panel, count * panel)
     }
 }
 
-/// One tile of a packing.
-struct Pack<'a>(&'a Packing, usize);
+/// One tile of a packing of B.
+struct Pack<'a>(&'a Panels<'a>, usize);
 
 impl Kernel for Pack<'_> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Pack(p, tile) = self;
-        let groups = p.panels().div_ceil(p.group());
-        let (k0, first) = (tile / groups * p.kc, tile % groups * p.group());
-        let (kc, count) = (p.kc.min(p.k - k0), p.group().min(p.panels() - first));
-        let dst = p.panel(k0, kc, first, count);
-        // SAFETY: rows first .. first + rows and columns k0 .. k0 + kc lie inside the operand; `dst` holds `count`
-        // panels of kc x width floats, and this tile is the only one that writes them.
-        unsafe {
-            let src = p.factor.ptr.add(p.first * p.factor.rs + k0 * p.factor.ks);
-            let row = first * p.width;
-            let rows = (count * p.width).min(p.rows - row);
-            let src = src.add(row * p.factor.rs);
-            if p.factor.rs == 1 {
-                pack_columns::<S>(src, p.factor.ks, kc, rows, p.width, dst);
-            } else {
-                pack_rows::<S>(src, p.factor.rs, rows, kc, p.width, dst);
+        let Pack(b, tile) = self;
+        let first = tile * b.group();
+        let count = b.group().min(b.count() - first);
+        let row = first * S::NR;
+        let rows = (count * S::NR).min(b.rows - row);
+        // SAFETY: the rows lie inside B, and this tile is the only one that writes these panels.
+        unsafe { pack::<S>(&b.gemm.b, b.first + row, rows, b.gemm.k, S::NR, b.at(first, count)) };
+    }
+}
+
+/// One block of C.
+struct Block<'a> {
+    gemm: &'a Gemm,
+    plan: &'a Plan,
+    b: &'a Panels<'a>,
+    scratch: Span,
+    worker: usize,
+    block: usize,
+}
+
+impl Kernel for Block<'_> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Block { gemm, plan, b, .. } = self;
+        let (k, e) = (gemm.k, &gemm.epilogue);
+        let across = b.count().div_ceil(plan.tile_b);
+        let (first, jb) = (self.block / across * plan.tile_a * S::MR, self.block % across * plan.tile_b);
+        let (rows, nb) = ((plan.tile_a * S::MR).min(plan.m - first), plan.tile_b.min(b.count() - jb));
+        let c = self.scratch.at(self.worker * plan.block(), plan.block());
+        let a = c.wrapping_add(padded(S::MR * S::NR));
+        let panels = b.at(jb, nb);
+        // SAFETY: the rows lie inside A; the scratch memory of this worker holds a register tile and a block of A.
+        unsafe { pack::<S>(&gemm.a, first, rows, k, S::MR, a) };
+        let na = rows.div_ceil(S::MR);
+        for j in 0..nb {
+            let col = (jb + j) * S::NR;
+            let cols = S::NR.min(b.rows - col);
+            // The panel after the last one is the first one of the next block, most often.
+            let next = panels.wrapping_add(if j + 1 < nb { (j + 1) * k * S::NR } else { 0 });
+            for i in 0..na {
+                let row = first + i * S::MR;
+                let rows = S::MR.min(plan.m - row);
+                // SAFETY: panels of k x MR and k x NR floats; the rows and columns are inside C, and only this call writes
+                // there.
+                unsafe {
+                    expect::<S>(e, row, b.first + col, rows, cols);
+                    S::tile(
+                        rows,
+                        cols.div_ceil(S::LANES),
+                        k,
+                        a.add(i * k * S::MR),
+                        panels.add(j * k * S::NR),
+                        c,
+                        next.wrapping_add(i * k * S::NR / na),
+                        (4 * S::NR).div_ceil(na),
+                    );
+                    finish::<S>(e, c, row, b.first + col, rows, cols);
+                }
             }
         }
     }
 }
 
-/// One tile of C.
-struct Tile<'a> {
-    gemm: &'a Gemm,
-    plan: &'a Plan,
-    a: &'a Packing,
-    b: &'a Packing,
-    scratch: Span,
-    worker: usize,
-    tile: usize,
-}
-
-impl Kernel for Tile<'_> {
-    type Out = ();
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let Tile { gemm, plan, a, b, .. } = self;
-        // Tiles that share B follow each other.
-        let down = a.panels().div_ceil(plan.tile_a);
-        let (ia, ib) = (self.tile % down * plan.tile_a, self.tile / down * plan.tile_b);
-        let (na, nb) = (plan.tile_a.min(a.panels() - ia), plan.tile_b.min(b.panels() - ib));
-        let scratch = self.scratch.at(self.worker * plan.scratch_tile(), plan.scratch_tile());
-        let mut k0 = 0;
-        loop {
-            let kc = plan.kc.min(plan.k - k0);
-            let last = k0 + kc >= plan.k;
-            let (pa, pb) = (a.panel(k0, kc, ia, na), b.panel(k0, kc, ib, nb));
-            // A panel of A stays in L1 while the panels of B stream from L2.
-            for i in 0..na {
-                let row = (ia + i) * S::MR;
-                let rows = S::MR.min(a.rows - row);
-                for j in 0..nb {
-                    let col = (ib + j) * S::NR;
-                    let cols = S::NR.min(b.rows - col);
-                    // SAFETY: panels of kc x MR and kc x NR floats lie inside `pa` and `pb`, a register tile inside the
-                    // scratch tile of this worker; rows and columns are inside C, whose tile only this call writes.
-                    unsafe {
-                        // With a single k block nothing waits: one place in L1 serves all register tiles.
-                        let place = if plan.kc >= plan.k { 0 } else { i * nb + j };
-                        let c = scratch.add(place * S::MR * S::NR);
-                        S::tile(
-                            rows,
-                            cols.div_ceil(S::LANES),
-                            kc,
-                            pa.add(i * kc * S::MR),
-                            pb.add(j * kc * S::NR),
-                            c,
-                            k0 > 0,
-                        );
-                        if last {
-                            finish::<S>(&gemm.epilogue, c, a.first + row, b.first + col, rows, cols);
-                        }
-                    }
+/// Prefetches what [`finish`] will read and write.
+///
+/// # Safety
+/// None but that of `S`.
+#[inline(always)]
+unsafe fn expect<S: Simd>(e: &Epilogue, row: usize, col: usize, rows: usize, cols: usize) {
+    for r in row..row + rows {
+        for c in (col..col + cols).step_by(16) {
+            let at = |m: &Mat| m.ptr().wrapping_add(r * m.stride + c);
+            // SAFETY: a prefetch may name any address.
+            unsafe {
+                S::prefetch_write(at(&e.out));
+                if let Some((_, pre)) = &e.activation {
+                    S::prefetch_write(at(pre));
                 }
-            }
-            k0 += kc;
-            if last {
-                break;
+                if let Some((_, pre)) = &e.derivative {
+                    S::prefetch(at(pre));
+                }
+                if let Some(residual) = &e.residual {
+                    S::prefetch(at(residual));
+                }
             }
         }
     }
@@ -398,40 +411,24 @@ fn run_part(ctx: &Ctx<'_>, gemm: &Gemm, skip: usize) {
     if m == 0 || n == 0 {
         return;
     }
-    let plan = Plan::new(ctx.rung, m, n, gemm.k);
+    let plan = Plan::new(ctx.machine(), m, n, gemm.k);
     let mut scratch = ctx.scratch();
     scratch.take(skip);
-    let (to_a, to_b) = (scratch.take(plan.packed_a()), scratch.take(plan.packed_b()));
-    let tiles = scratch.take(ctx.pool.threads() * plan.scratch_tile());
-    let (m_step, n_step) = (plan.a_panels * plan.mr, plan.b_panels * plan.nr);
-    for n0 in (0..plan.n).step_by(n_step) {
-        for m0 in (0..plan.m).step_by(m_step) {
-            let packing = |factor, first, rows, width, to| Packing {
-                factor,
-                first,
-                rows,
-                width,
-                k: plan.k,
-                kc: plan.kc,
-                to,
-            };
-            let a = packing(gemm.a, m0, m_step.min(m - m0), plan.mr, to_a);
-            let b = packing(gemm.b, n0, n_step.min(n - n0), plan.nr, to_b);
-            // What the last round left is used again where it is the same.
-            let tiles_a = if n0 == 0 || plan.m > m_step { a.tiles() } else { 0 };
-            let tiles_b = if m0 == 0 { b.tiles() } else { 0 };
-            ctx.pool.run(tiles_a + tiles_b, &|tile, _| {
-                let pack = if tile < tiles_a { Pack(&a, tile) } else { Pack(&b, tile - tiles_a) };
-                // SAFETY: the rung is available (checked when the backend was made); the operands are views that the
-                // launch found inside their buffers, and the packed panels are workspace of this launch.
-                unsafe { dispatch(ctx.rung, pack) }
-            });
-            let count = a.panels().div_ceil(plan.tile_a) * b.panels().div_ceil(plan.tile_b);
-            ctx.pool.run(count, &|tile, worker| {
-                let t = Tile { gemm, plan: &plan, a: &a, b: &b, scratch: tiles, worker, tile };
-                // SAFETY: as above; tiles of C are disjoint.
-                unsafe { dispatch(ctx.rung, t) }
-            });
-        }
+    let to = scratch.take(plan.packed_b());
+    let scratch = scratch.take(ctx.pool.threads() * plan.block());
+    let step = plan.b_panels * plan.nr;
+    for first in (0..plan.n).step_by(step) {
+        let b = Panels { gemm, plan: &plan, first, rows: step.min(n - first), to };
+        ctx.pool.run(b.count().div_ceil(b.group()), &|tile, _| {
+            // SAFETY: the rung is available (checked when the backend was made); the operands are views that the launch
+            // found inside their buffers, and the packed panels are workspace of this launch.
+            unsafe { dispatch(ctx.rung, Pack(&b, tile)) }
+        });
+        let blocks = m.div_ceil(plan.tile_a * plan.mr) * b.count().div_ceil(plan.tile_b);
+        ctx.pool.run(blocks, &|block, worker| {
+            let block = Block { gemm, plan: &plan, b: &b, scratch, worker, block };
+            // SAFETY: as above; blocks of C are disjoint.
+            unsafe { dispatch(ctx.rung, block) }
+        });
     }
 }

@@ -4,6 +4,12 @@
 
 use crate::simd::{Simd, load_part, store_part};
 
+/// Vectors along a row that are asked for before they are packed: the time of some hundred floats hides a miss of every
+/// cache, and rows are too many for the processor's own prefetcher to follow.
+const AHEAD: usize = 8;
+/// Rows of k that [`pack_columns`] asks for before it packs them, for the same reason.
+const ROWS_AHEAD: usize = 8;
+
 /// Packs a factor whose k is contiguous: element (row, k) at `src[row * ld + k]`. Costs a transposition of vectors.
 ///
 /// # Safety
@@ -22,6 +28,13 @@ pub(crate) unsafe fn pack_rows<S: Simd>(
         let mut i = 0;
         while i < k {
             let nk = S::LANES.min(k - i);
+            // The same place some vectors later, which may be in the next panel.
+            let later = i + AHEAD * S::LANES;
+            let (panel, later) = if later < k { (p, later) } else { (p + 1, later - k) };
+            for r in panel * width..((panel + 1) * width).min(rows) {
+                // SAFETY: a prefetch may name any address.
+                unsafe { S::prefetch(src.wrapping_add(r * ld + later)) };
+            }
             let mut c = 0;
             while c < width {
                 let w = S::LANES.min(width - c);
@@ -58,6 +71,12 @@ pub(crate) unsafe fn pack_columns<S: Simd>(
     dst: *mut f32,
 ) {
     for i in 0..k {
+        if i + ROWS_AHEAD < k {
+            for c in (0..rows).step_by(S::LANES) {
+                // SAFETY: a prefetch may name any address.
+                unsafe { S::prefetch(src.wrapping_add((i + ROWS_AHEAD) * ld + c)) };
+            }
+        }
         for p in 0..rows.div_ceil(width) {
             let have = width.min(rows - p * width);
             let mut c = 0;

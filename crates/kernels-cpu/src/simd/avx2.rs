@@ -53,6 +53,14 @@ impl Simd for Avx2 {
     tiles!(6, 16, 96, 1 2 3 4 5 6);
 
     #[inline(always)]
+    unsafe fn prefetch(p: *const f32) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch_write(p: *const f32) {
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn splat(x: f32) -> __m256 {
         unsafe { _mm256_set1_ps(x) }
     }

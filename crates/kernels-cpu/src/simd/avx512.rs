@@ -45,6 +45,14 @@ impl Simd for Avx512 {
     tiles!(14, 32, 112, 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 
     #[inline(always)]
+    unsafe fn prefetch(p: *const f32) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch_write(p: *const f32) {
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
         unsafe { _mm512_set1_ps(x) }
     }

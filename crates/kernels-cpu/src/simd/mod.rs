@@ -87,8 +87,21 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         width: usize,
     );
 
-    /// `c (+)= A B` for a register tile: `c` is `[MR, NR]` without gaps, of which `rows` rows and `vectors` vectors of
-    /// columns are computed; `a` holds `[k][MR]`, `b` holds `[k][NR]`.
+    /// Asks for the cache line at `p`, which is read later, to be brought into the L2 cache. Any address will do.
+    #[inline(always)]
+    unsafe fn prefetch(p: *const f32) {
+        let _ = p;
+    }
+
+    /// As [`Simd::prefetch`], for a line that is written later.
+    #[inline(always)]
+    unsafe fn prefetch_write(p: *const f32) {
+        let _ = p;
+    }
+
+    /// `c = A B` for a register tile: `c` is `[MR, NR]` without gaps, of which `rows` rows and `vectors` vectors of
+    /// columns are computed; `a` holds `[k][MR]`, `b` holds `[k][NR]`. On the way the lines from `ahead` on are
+    /// prefetched, `pace` bytes for each k.
     unsafe fn tile(
         rows: usize,
         vectors: usize,
@@ -96,13 +109,14 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         a: *const f32,
         b: *const f32,
         c: *mut f32,
-        accumulate: bool,
+        ahead: *const f32,
+        pace: usize,
     );
 
-    /// As [`Simd::tile`] for MR rows, but `c` lies in a block whose rows are BLOCK floats apart, and is replaced.
+    /// As [`Simd::tile`] for MR rows, but `c` lies in a block whose rows are BLOCK floats apart.
     unsafe fn tile_to_block(vectors: usize, k: usize, a: *const f32, b: *const f32, c: *mut f32);
 
-    /// As [`Simd::tile`] for MR rows, but `A(m, k) = a[m * BLOCK + k]`: rows of a block.
+    /// As [`Simd::tile`] for MR rows, but `A(m, k) = a[m * BLOCK + k]`: rows of a block. `c` may be added to.
     unsafe fn tile_from_rows(
         vectors: usize,
         k: usize,
@@ -180,7 +194,8 @@ pub(crate) unsafe fn dispatch<K: Kernel>(rung: Rung, kernel: K) -> K::Out {
 }
 
 /// The register tile of a matrix product, in the form that each implementation instantiates for its sizes: M rows, N
-/// vectors of columns, `A(m, k) = a[m * AM + k * AK]`, rows of C that are CM floats apart.
+/// vectors of columns, `A(m, k) = a[m * AM + k * AK]`, rows of C that are CM floats apart. `ahead`: where to prefetch, and
+/// bytes of it for each k.
 ///
 /// # Safety
 /// `k` columns of A, `[k][NR]` floats of `b` and M x N vectors of `c`.
@@ -198,14 +213,19 @@ pub(super) unsafe fn register_tile<
     mut b: *const f32,
     c: *mut f32,
     accumulate: bool,
+    mut ahead: Option<(*const f32, usize)>,
 ) {
-    // SAFETY: by contract.
+    // SAFETY: by contract; a prefetch may name any address.
     unsafe {
         let mut acc = [[S::splat(0.0); N]; M];
         for _ in 0..k {
             let mut bv = [S::splat(0.0); N];
             for (j, bv) in bv.iter_mut().enumerate() {
                 *bv = S::load(b.add(j * S::LANES));
+            }
+            if let Some((at, pace)) = &mut ahead {
+                S::prefetch(*at);
+                *at = at.wrapping_byte_add(*pace);
             }
             for (i, row) in acc.iter_mut().enumerate() {
                 let av = S::splat(*a.add(i * AM));
@@ -239,14 +259,15 @@ macro_rules! tiles {
             a: *const f32,
             b: *const f32,
             c: *mut f32,
-            accumulate: bool,
+            ahead: *const f32,
+            pace: usize,
         ) {
             use $crate::simd::register_tile as t;
             unsafe {
                 match (rows, vectors) {
                     $(
-                        ($m, 2) => t::<Self, $m, 2, 1, $mr, $nr>(k, a, b, c, accumulate),
-                        ($m, 1) => t::<Self, $m, 1, 1, $mr, $nr>(k, a, b, c, accumulate),
+                        ($m, 2) => t::<Self, $m, 2, 1, $mr, $nr>(k, a, b, c, false, Some((ahead, pace))),
+                        ($m, 1) => t::<Self, $m, 1, 1, $mr, $nr>(k, a, b, c, false, Some((ahead, pace))),
                     )*
                     _ => unreachable!("a register tile of {rows} rows and {vectors} vectors"),
                 }
@@ -257,8 +278,8 @@ macro_rules! tiles {
             use $crate::simd::register_tile as t;
             unsafe {
                 match vectors {
-                    2 => t::<Self, $mr, 2, 1, $mr, $block>(k, a, b, c, false),
-                    _ => t::<Self, $mr, 1, 1, $mr, $block>(k, a, b, c, false),
+                    2 => t::<Self, $mr, 2, 1, $mr, $block>(k, a, b, c, false, None),
+                    _ => t::<Self, $mr, 1, 1, $mr, $block>(k, a, b, c, false, None),
                 }
             }
         }
@@ -274,8 +295,8 @@ macro_rules! tiles {
             use $crate::simd::register_tile as t;
             unsafe {
                 match vectors {
-                    2 => t::<Self, $mr, 2, $block, 1, $nr>(k, a, b, c, accumulate),
-                    _ => t::<Self, $mr, 1, $block, 1, $nr>(k, a, b, c, accumulate),
+                    2 => t::<Self, $mr, 2, $block, 1, $nr>(k, a, b, c, accumulate, None),
+                    _ => t::<Self, $mr, 1, $block, 1, $nr>(k, a, b, c, accumulate, None),
                 }
             }
         }
@@ -284,8 +305,8 @@ macro_rules! tiles {
             use $crate::simd::register_tile as t;
             unsafe {
                 match vectors {
-                    2 => t::<Self, $mr, 2, 1, $block, $nr>(k, a, b, c, true),
-                    _ => t::<Self, $mr, 1, 1, $block, $nr>(k, a, b, c, true),
+                    2 => t::<Self, $mr, 2, 1, $block, $nr>(k, a, b, c, true, None),
+                    _ => t::<Self, $mr, 1, 1, $block, $nr>(k, a, b, c, true, None),
                 }
             }
         }
