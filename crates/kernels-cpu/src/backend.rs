@@ -47,17 +47,34 @@ impl CpuBackend {
     }
 }
 
-/// Names of the operands that hold indices.
-const INDEX_OPERANDS: [&str; 4] = ["documents", "ids", "positions", "targets"];
+/// True if the operator's kernels take activations in bf16.
+fn takes_bf16(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Activation(_)
+            | Op::ActivationBackward(_)
+            | Op::Add(_)
+            | Op::Dropout(_)
+            | Op::Embedding(_)
+            | Op::EmbeddingBackward(_)
+            | Op::Fill(_)
+            | Op::Gated(_)
+            | Op::GatedBackward(_)
+            | Op::Norm(_)
+            | Op::NormBackward(_)
+            | Op::Scale(_)
+    )
+}
 
+/// Errors if the operator, whose types agree, has one that its kernel does not take.
 fn check_dtype(op: &Op, o: &Operand) -> Result<(), TensorError> {
-    let dtype = o.view.dtype();
-    let fine = if INDEX_OPERANDS.contains(&o.name) {
-        dtype == DType::U32
-    } else {
-        dtype == DType::F32 || (matches!(op, Op::Copy(_)) && dtype.is_float())
-    };
-    if fine { Ok(()) } else { Err(TensorError::DType { op: op.name(), dtype, backend: "cpu".to_owned() }) }
+    let (found, bf16) = (o.view.dtype(), takes_bf16(op));
+    if matches!(found, DType::F32 | DType::U32) || matches!(op, Op::Copy(_)) || (found == DType::Bf16 && bf16)
+    {
+        return Ok(());
+    }
+    let wanted = if bf16 { "f32 or bf16 on the cpu backend" } else { "f32 on the cpu backend" };
+    Err(TensorError::DType { op: op.name(), operand: o.name, wanted, found })
 }
 
 fn check_count(what: &'static str, view: &View, found: usize) -> Result<(), TensorError> {
@@ -126,8 +143,9 @@ impl Backend for CpuBackend {
         if !dst.dtype().is_float() {
             return Err(TensorError::DType {
                 op: "write_f32",
-                dtype: dst.dtype(),
-                backend: "cpu".to_owned(),
+                operand: "dst",
+                wanted: "f32, bf16 or f16",
+                found: dst.dtype(),
             });
         }
         let base = self.arena.address(&dst);
@@ -144,8 +162,9 @@ impl Backend for CpuBackend {
         if dst.dtype() != DType::U32 {
             return Err(TensorError::DType {
                 op: "write_u32",
-                dtype: dst.dtype(),
-                backend: "cpu".to_owned(),
+                operand: "dst",
+                wanted: "u32",
+                found: dst.dtype(),
             });
         }
         let base = self.arena.address(&dst).cast::<u32>();

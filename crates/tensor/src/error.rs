@@ -18,15 +18,17 @@ pub enum TensorError {
         /// What it was given.
         found: String,
     },
-    /// A backend has no kernel for this element type.
-    #[error("{op}: no kernel for {dtype} on the {backend} backend; use f32")]
+    /// An operand has an element type that the operator, or the backend's kernel for it, does not take.
+    #[error("{op}: {operand} should be {wanted}, found {found}")]
     DType {
         /// Operator name.
         op: &'static str,
-        /// The element type.
-        dtype: DType,
-        /// Backend name.
-        backend: String,
+        /// Operand name within the operator.
+        operand: &'static str,
+        /// What it should be.
+        wanted: &'static str,
+        /// What it is.
+        found: DType,
     },
     /// A view reaches past its buffer, or names a buffer that this backend does not hold.
     #[error("view of buffer {buffer} needs elements up to {end}, the buffer has {len}")]

@@ -1,6 +1,6 @@
 use crate::harness::Setup;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung};
-use bessemer_tensor::op::{Activation, ActivationKind, Add, Copy, Fill, Linear, Op};
+use bessemer_tensor::op::{Activation, ActivationKind, Add, Copy, Fill, Linear, Op, SumSquares};
 use bessemer_tensor::{Backend, Buffer, BufferSpec, Stream, TensorError};
 use bessemer_units::{Bytes, DType};
 
@@ -36,8 +36,15 @@ fn reduced_types_are_refused_where_there_is_no_kernel_and_converted_where_there_
         let y = b.alloc(BufferSpec { class: "test", name: "y", dtype, len: 4 }).unwrap().vector();
         let wide =
             b.alloc(BufferSpec { class: "test", name: "w", dtype: DType::F32, len: 4 }).unwrap().vector();
-        let op = Activation { kind: ActivationKind::Relu, x, out: y };
-        assert!(matches!(b.launch(Stream(0), &op.into()), Err(TensorError::DType { .. })));
+        let op = Activation { kind: ActivationKind::Relu, x, out: wide };
+        let e = b.launch(Stream(0), &op.into()).unwrap_err().to_string();
+        assert!(
+            e.starts_with("activation: ")
+                && e.ends_with(&format!("found {}", if dtype == DType::F16 { "f16" } else { "f32" })),
+            "{e}"
+        );
+        let op = SumSquares { x, out: y.columns(0, 1), accumulate: false };
+        assert!(matches!(b.launch(Stream(0), &op.into()), Err(TensorError::DType { operand: "x", .. })));
         // 1 + 2^-9 is a tie in bf16 (8 bits) that goes to even, and exact in f16 (11 bits).
         b.write_f32(x, &[1.0, -2.5, 1.001_953_1, 1e30]).unwrap();
         b.launch(Stream(0), &Copy { src: x, dst: wide }.into()).unwrap();

@@ -18,24 +18,24 @@ fn each(what: &str, tolerance: f32, build: impl Fn(&mut Setup, usize, usize, usi
 
 #[test]
 fn fill_copy_and_add_agree_with_the_reference() {
-    each("fill", 0.0, |s, r, c, gap| Fill { dst: s.strided(r, c, gap), value: 2.5 }.into());
-    each("copy", 0.0, |s, r, c, gap| Copy { src: s.strided(r, c, 1), dst: s.strided(r, c, gap) }.into());
+    each("fill", 0.0, |s, r, c, gap| Fill { dst: s.act(r, c, gap), value: 2.5 }.into());
+    each("copy", 0.0, |s, r, c, gap| Copy { src: s.act(r, c, 1), dst: s.act(r, c, gap) }.into());
     each("add", 0.0, |s, r, c, gap| {
-        Add { a: s.strided(r, c, gap), b: s.strided(r, c, 1), out: s.mat(r, c) }.into()
+        Add { a: s.act(r, c, gap), b: s.act(r, c, 1), out: s.act(r, c, 0) }.into()
     });
     each("add in place", 0.0, |s, r, c, gap| {
-        let a = s.strided(r, c, gap);
-        Add { a, b: s.strided(r, c, 1), out: a }.into()
+        let a = s.act(r, c, gap);
+        Add { a, b: s.act(r, c, 1), out: a }.into()
     });
 }
 
 #[test]
 fn scale_agrees_with_the_reference_also_in_place() {
     each("scale", 0.0, |s, r, c, gap| {
-        Scale { x: s.strided(r, c, gap), out: s.strided(r, c, 1), factor: 2.632148 }.into()
+        Scale { x: s.act(r, c, gap), out: s.act(r, c, 1), factor: 2.632148 }.into()
     });
     each("scale in place", 0.0, |s, r, c, gap| {
-        let x = s.strided(r, c, gap);
+        let x = s.act(r, c, gap);
         Scale { x, out: x, factor: -0.1 }.into()
     });
 }
@@ -44,12 +44,17 @@ fn scale_agrees_with_the_reference_also_in_place() {
 fn activations_agree_with_the_reference() {
     for kind in KINDS {
         each(&format!("{kind:?}"), 1e-6, |s, r, c, gap| {
-            Activation { kind, x: s.strided(r, c, gap), out: s.strided(r, c, 1) }.into()
+            Activation { kind, x: s.act(r, c, gap), out: s.act(r, c, 1) }.into()
         });
         each(&format!("{kind:?} backward"), 2e-6, |s, r, c, gap| {
-            let dout = s.strided(r, c, gap);
-            ActivationBackward { kind, x: s.mat(r, c), dout, dx: if gap == 0 { dout } else { s.mat(r, c) } }
-                .into()
+            let dout = s.act(r, c, gap);
+            ActivationBackward {
+                kind,
+                x: s.act(r, c, 0),
+                dout,
+                dx: if gap == 0 { dout } else { s.act(r, c, 0) },
+            }
+            .into()
         });
     }
 }
@@ -58,12 +63,12 @@ fn activations_agree_with_the_reference() {
 fn gated_units_agree_with_the_reference_also_in_place() {
     for kind in KINDS {
         each(&format!("gated {kind:?}"), 2e-6, |s, r, c, gap| {
-            Gated { kind, gate: s.strided(r, c, gap), up: s.mat(r, c), out: s.strided(r, c, 1) }.into()
+            Gated { kind, gate: s.act(r, c, gap), up: s.act(r, c, 0), out: s.act(r, c, 1) }.into()
         });
         each(&format!("gated {kind:?} backward"), 4e-6, |s, r, c, gap| {
-            let (gate, up) = (s.strided(r, c, gap), s.mat(r, c));
-            let (dgate, dup) = if gap == 0 { (gate, up) } else { (s.mat(r, c), s.strided(r, c, 1)) };
-            GatedBackward { kind, gate, up, dout: s.mat(r, c), dgate, dup }.into()
+            let (gate, up) = (s.act(r, c, gap), s.act(r, c, 0));
+            let (dgate, dup) = if gap == 0 { (gate, up) } else { (s.act(r, c, 0), s.act(r, c, 1)) };
+            GatedBackward { kind, gate, up, dout: s.act(r, c, 0), dgate, dup }.into()
         });
     }
 }
@@ -73,8 +78,8 @@ fn dropout_is_the_mask_by_element_number() {
     for first in [0, 1, 6, 1 << 40] {
         let mask = DropoutMask { p: 0.4, key: RngKey::new(1, 9, "dropout"), first };
         each("dropout", 0.0, |s, r, c, gap| {
-            let x = s.strided(r, c, gap);
-            Dropout { x, out: if gap == 1 { x } else { s.mat(r, c) }, mask }.into()
+            let x = s.act(r, c, gap);
+            Dropout { x, out: if gap == 1 { x } else { s.act(r, c, 0) }, mask }.into()
         });
     }
 }
@@ -97,10 +102,10 @@ proptest! {
     #[test]
     fn any_small_shape_agrees(r in 1usize..40, c in 1usize..70, gap in 0usize..5) {
         check("gated", 2e-6, &|s| {
-            Gated { kind: ActivationKind::Silu, gate: s.strided(r, c, gap), up: s.mat(r, c), out: s.strided(r, c, gap) }
+            Gated { kind: ActivationKind::Silu, gate: s.act(r, c, gap), up: s.act(r, c, 0), out: s.act(r, c, gap) }
                 .into()
         });
         let mask = DropoutMask { p: 0.5, key: RngKey::new(1, 9, "any"), first: gap as u64 };
-        check("dropout", 0.0, &|s| Dropout { x: s.strided(r, c, gap), out: s.mat(r, c), mask }.into());
+        check("dropout", 0.0, &|s| Dropout { x: s.act(r, c, gap), out: s.act(r, c, 0), mask }.into());
     }
 }

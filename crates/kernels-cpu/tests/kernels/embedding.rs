@@ -23,14 +23,14 @@ fn look_up_and_its_gradient_agree_with_the_reference() {
                 table: s.strided(v, d, i % 3),
                 ids: s.indices(&ids(n, v)),
                 positions: table(s),
-                out: s.strided(n, d, 2),
+                out: s.act(n, d, 2),
             }
             .into()
         });
         check(&format!("embedding backward {v} {n} {d}"), 0.0, &|s| {
             EmbeddingBackward {
                 ids: s.indices(&ids(n, v)),
-                dout: s.strided(n, d, i % 2),
+                dout: s.act(n, d, i % 2),
                 dtable: s.strided(v, d, i % 3),
                 positions: table(s),
             }

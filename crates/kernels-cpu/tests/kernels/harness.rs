@@ -9,13 +9,16 @@ use bessemer_units::DType;
 /// A backend, and the buffers made for one operator.
 pub(crate) struct Setup {
     pub(crate) backend: CpuBackend,
+    /// Type of the matrices that [`Setup::act`] makes.
+    storage: DType,
     buffers: Vec<Buffer>,
 }
 
 impl Setup {
     pub(crate) fn new(rung: Rung, threads: usize) -> Setup {
         let config = CpuConfig { threads, ..CpuConfig::default() };
-        Setup { backend: CpuBackend::with_rung(config, rung).unwrap(), buffers: Vec::new() }
+        let backend = CpuBackend::with_rung(config, rung).unwrap();
+        Setup { backend, storage: DType::F32, buffers: Vec::new() }
     }
 
     fn buffer(&mut self, dtype: DType, len: usize) -> Buffer {
@@ -25,8 +28,17 @@ impl Setup {
 
     /// A matrix with `gap` elements between rows and `gap` in front, all of them normal values.
     pub(crate) fn strided(&mut self, rows: usize, cols: usize, gap: usize) -> View {
+        self.typed(DType::F32, rows, cols, gap)
+    }
+
+    /// As [`Setup::strided`], for activations: [`check`] runs them in f32 and in bf16.
+    pub(crate) fn act(&mut self, rows: usize, cols: usize, gap: usize) -> View {
+        self.typed(self.storage, rows, cols, gap)
+    }
+
+    fn typed(&mut self, dtype: DType, rows: usize, cols: usize, gap: usize) -> View {
         let len = gap + rows * (cols + gap);
-        let b = self.buffer(DType::F32, len);
+        let b = self.buffer(dtype, len);
         let mut values = vec![0.0; len];
         RngKey::new(1, 0, "test").fill_normal(1_000_000 * self.buffers.len() as u64, 1.0, &mut values);
         self.backend.write_f32(b.vector(), &values).unwrap();
@@ -74,10 +86,21 @@ impl Setup {
 
 /// Every float buffer after the operator.
 pub(crate) fn run(rung: Rung, threads: usize, build: &dyn Fn(&mut Setup) -> Op) -> Vec<Vec<f32>> {
-    let mut s = Setup::new(rung, threads);
+    run_in(DType::F32, rung, threads, build).0
+}
+
+/// The same with activations of a type, and the types of the buffers.
+fn run_in(
+    storage: DType,
+    rung: Rung,
+    threads: usize,
+    build: &dyn Fn(&mut Setup) -> Op,
+) -> (Vec<Vec<f32>>, Vec<DType>) {
+    let mut s = Setup { storage, ..Setup::new(rung, threads) };
     let op = build(&mut s);
     s.launch(&op).unwrap();
-    s.all()
+    let types = s.buffers.iter().map(|b| b.dtype).collect();
+    (s.all(), types)
 }
 
 /// The rungs that compute faster than the reference and that this processor has.
@@ -86,20 +109,32 @@ pub(crate) fn fast_rungs() -> impl Iterator<Item = Rung> {
 }
 
 /// Holds every fast rung against the reference, and three thread counts against each other bit for bit. `tolerance` is
-/// absolute for values below one and relative above.
+/// absolute for values below one and relative above; values stored in bf16 may differ by a unit in its last place more.
+/// Operators on matrices made by [`Setup::act`] are run with both types.
 pub(crate) fn check(what: &str, tolerance: f32, build: &dyn Fn(&mut Setup) -> Op) {
-    let reference = run(Rung::Reference, 1, build);
+    check_in(DType::F32, what, tolerance, build);
+    let mut s = Setup { storage: DType::Bf16, ..Setup::new(Rung::Reference, 1) };
+    build(&mut s);
+    if s.buffers.iter().any(|b| b.dtype == DType::Bf16) {
+        check_in(DType::Bf16, &format!("{what} in bf16"), tolerance, build);
+    }
+}
+
+fn check_in(storage: DType, what: &str, tolerance: f32, build: &dyn Fn(&mut Setup) -> Op) {
+    let (reference, types) = run_in(storage, Rung::Reference, 1, build);
     for rung in fast_rungs() {
-        let one = run(rung, 1, build);
+        let one = run_in(storage, rung, 1, build).0;
         for (b, (fast, truth)) in one.iter().zip(&reference).enumerate() {
+            let rounding = if types[b] == DType::Bf16 { 1.0 / 128.0 } else { 0.0 };
             for (i, (f, t)) in fast.iter().zip(truth).enumerate() {
-                let fine =
-                    (f - t).abs() <= tolerance * t.abs().max(1.0) || (f.is_nan() && t.is_nan()) || f == t;
+                let fine = (f - t).abs() <= tolerance * t.abs().max(1.0) + rounding * t.abs()
+                    || (f.is_nan() && t.is_nan())
+                    || f == t;
                 assert!(fine, "{what} on {rung}: buffer {b} element {i} is {f}, the reference says {t}");
             }
         }
         for threads in [2, 3] {
-            let more = run(rung, threads, build);
+            let more = run_in(storage, rung, threads, build).0;
             let bits = |all: &[Vec<f32>]| -> Vec<u32> { all.iter().flatten().map(|x| x.to_bits()).collect() };
             assert!(
                 bits(&one) == bits(&more),

@@ -6,6 +6,7 @@
 
 mod adafactor;
 mod attention;
+mod dtype;
 mod elementwise;
 mod embedding;
 mod linear;
@@ -120,9 +121,11 @@ macro_rules! ops {
             pub fn flops(&self) -> Flops {
                 Flops(match self { $(Op::$name(o) => o.flops()),* })
             }
-            /// Errors if shapes disagree, a view reaches past its buffer, or a written operand overlaps another.
+            /// Errors if shapes or element types disagree, a view reaches past its buffer, or a written operand overlaps
+            /// another.
             pub fn check(&self) -> Result<(), TensorError> {
-                match self { $(Op::$name(o) => check(o)),* }
+                match self { $(Op::$name(o) => check(o)),* }?;
+                self.check_dtypes()
             }
         }
         $(impl From<$name> for Op { fn from(o: $name) -> Op { Op::$name(o) } })*

@@ -1,0 +1,161 @@
+//! Element types of operands.
+//!
+//! An operator has one type for its activations and their gradients, f32 or bf16: that of the first of them. Indices are
+//! u32. Everything else (weights, gradients of weights, optimizer state, statistics, losses) is f32. A copy converts
+//! between any two float types, a fill writes any.
+
+use super::{Op, Operand};
+use crate::TensorError;
+use bessemer_units::DType;
+
+/// Names of the operands that hold indices.
+const INDICES: [&str; 4] = ["documents", "ids", "positions", "targets"];
+
+/// Names of the operands that hold activations or gradients of activations.
+fn activations(op: &Op) -> &'static [&'static str] {
+    match op {
+        Op::Activation(_) | Op::Dropout(_) | Op::Norm(_) | Op::Scale(_) => &["x", "out"],
+        Op::ActivationBackward(_) | Op::NormBackward(_) => &["x", "dout", "dx"],
+        Op::Add(_) => &["a", "b", "out"],
+        Op::Attention(_) => &["q", "k", "v", "out"],
+        Op::AttentionBackward(_) => &["q", "k", "v", "out", "dout", "dq", "dk", "dv"],
+        Op::Embedding(_) => &["out"],
+        Op::EmbeddingBackward(_) => &["dout"],
+        Op::Gated(_) => &["gate", "up", "out"],
+        Op::GatedBackward(_) => &["gate", "up", "dout", "dgate", "dup"],
+        Op::Linear(_) => &["x", "pre", "residual", "out"],
+        Op::LinearBackwardInput(_) => &["dy", "pre", "dx"],
+        Op::LinearBackwardWeight(_) => &["x", "dy"],
+        Op::LinearCrossEntropy(_) => &["x", "dx"],
+        Op::Rope(_) => &["x"],
+        _ => &[],
+    }
+}
+
+/// What the type of an operand has to be.
+fn wanted(op: &Op, o: &Operand, activation: Option<DType>) -> Result<(), &'static str> {
+    let found = o.view.dtype();
+    let when = |fine: bool, wanted| if fine { Ok(()) } else { Err(wanted) };
+    if INDICES.contains(&o.name) {
+        return when(found == DType::U32, "u32 indices");
+    }
+    match op {
+        Op::Copy(_) | Op::Fill(_) => return when(found.is_float(), "f32, bf16 or f16"),
+        // Parameters in fewer bits have a master copy.
+        Op::AdamW(_) if o.name == "param" => return when(found.is_float(), "f32, bf16 or f16"),
+        _ => {}
+    }
+    if !activations(op).contains(&o.name) {
+        return when(found == DType::F32, "f32");
+    }
+    match activation {
+        Some(DType::Bf16) => when(found == DType::Bf16, "bf16 as the operator's other activations"),
+        Some(DType::F32) => when(found == DType::F32, "f32 as the operator's other activations"),
+        _ => when(false, "f32 or bf16"),
+    }
+}
+
+impl Op {
+    /// Type of the operator's activations, if it has any.
+    pub fn activation_dtype(&self) -> Option<DType> {
+        let names = activations(self);
+        self.operands().iter().find(|o| names.contains(&o.name)).map(|o| o.view.dtype())
+    }
+
+    /// Errors, naming the operand, unless every operand has the type that the operator needs.
+    pub(super) fn check_dtypes(&self) -> Result<(), TensorError> {
+        let activation = self.activation_dtype();
+        for o in self.operands().iter() {
+            wanted(self, o, activation).map_err(|wanted| TensorError::DType {
+                op: self.name(),
+                operand: o.name,
+                wanted,
+                found: o.view.dtype(),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::{Add, AttentionBackward, AttentionMask, AttentionShape, Copy, Linear, Norm, NormKind};
+    use crate::{Buffer, View};
+
+    fn matrix(id: u32, dtype: DType) -> View {
+        Buffer { id, len: 16, dtype }.matrix(4, 4)
+    }
+
+    fn row(id: u32, dtype: DType) -> View {
+        Buffer { id, len: 4, dtype }.vector()
+    }
+
+    fn error(op: impl Into<Op>) -> String {
+        op.into().check().map_or_else(|e| e.to_string(), |()| "fine".into())
+    }
+
+    #[test]
+    fn activations_share_one_type_and_weights_are_f32() {
+        let linear = |x, weight, out| Linear {
+            x: matrix(0, x),
+            weight: matrix(1, weight),
+            bias: None,
+            activation: None,
+            residual: None,
+            out: matrix(2, out),
+        };
+        use DType::{Bf16, F16, F32, U32};
+        assert_eq!(error(linear(Bf16, F32, Bf16)), "fine");
+        assert_eq!(
+            error(linear(Bf16, F32, F32)),
+            "linear: out should be bf16 as the operator's other activations, found f32"
+        );
+        assert_eq!(
+            error(linear(F32, F32, Bf16)),
+            "linear: out should be f32 as the operator's other activations, found bf16"
+        );
+        assert_eq!(error(linear(Bf16, Bf16, Bf16)), "linear: weight should be f32, found bf16");
+        assert_eq!(error(linear(F16, F32, F16)), "linear: x should be f32 or bf16, found f16");
+        assert_eq!(error(linear(U32, F32, F32)), "linear: x should be f32 or bf16, found u32");
+        assert_eq!(error(Copy { src: matrix(0, F16), dst: matrix(1, Bf16) }), "fine");
+    }
+
+    #[test]
+    fn statistics_stay_f32_and_every_activation_is_looked_at() {
+        use DType::{Bf16, F32};
+        let norm = |rstd| Norm {
+            kind: NormKind::Rms,
+            x: matrix(0, Bf16),
+            weight: row(1, F32),
+            bias: None,
+            out: matrix(2, Bf16),
+            mean: None,
+            rstd: row(3, rstd),
+            eps: 1e-5,
+        };
+        assert_eq!(error(norm(F32)), "fine");
+        assert_eq!(error(norm(Bf16)), "norm: rstd should be f32, found bf16");
+        let mixed = Add { a: matrix(0, Bf16), b: matrix(1, F32), out: matrix(2, Bf16) };
+        assert!(error(mixed).starts_with("add: b should be bf16"), "{}", error(mixed));
+        let shape = AttentionShape { batch: 2, seq: 2, heads: 1, kv_heads: 1, head_dim: 4, scale: 1.0 };
+        let m = |id| matrix(id, Bf16);
+        let op = AttentionBackward {
+            shape,
+            q: m(0),
+            k: m(1),
+            v: m(2),
+            out: m(3),
+            lse: Buffer { id: 4, len: 4, dtype: F32 }.matrix(2, 2),
+            dout: m(5),
+            dq: m(6),
+            dk: m(7),
+            dv: m(8),
+            mask: AttentionMask::default(),
+            dropout: None,
+        };
+        assert_eq!(error(op), "fine");
+        let odd = AttentionBackward { dk: matrix(7, F32), ..op };
+        assert!(error(odd).starts_with("attention_backward: dk should be bf16"), "{}", error(odd));
+    }
+}
