@@ -36,8 +36,8 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         return 0;
     }
     match op {
-        Op::Attention(o) => attention::forward_workspace(machine, &o.shape),
-        Op::AttentionBackward(o) => attention::backward_workspace(machine, &o.shape),
+        Op::Attention(o) => attention::forward_workspace(machine, o),
+        Op::AttentionBackward(o) => attention::backward_workspace(machine, o),
         Op::AttentionCached(o) => attention::cached::workspace(machine, o),
         Op::Dot(o) => dot::workspace(o),
         Op::Linear(o) => linear::forward_workspace(machine, o),

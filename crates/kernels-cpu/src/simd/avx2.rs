@@ -153,6 +153,13 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn times_pow2(p: __m256, shifted: __m256) -> __m256 {
+        unsafe {
+            let n = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted));
+            _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), n))
+        }
+    }
+    #[inline(always)]
     unsafe fn select_lt(a: __m256, b: __m256, x: __m256, y: __m256) -> __m256 {
         unsafe { _mm256_blendv_ps(y, x, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b)) }
     }

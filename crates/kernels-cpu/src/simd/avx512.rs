@@ -136,6 +136,13 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn times_pow2(p: __m512, shifted: __m512) -> __m512 {
+        unsafe {
+            let n = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
+            _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), n))
+        }
+    }
+    #[inline(always)]
     unsafe fn select_lt(a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 {
         unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), y, x) }
     }

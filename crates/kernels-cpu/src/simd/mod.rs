@@ -66,6 +66,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     unsafe fn round(a: Self::V) -> Self::V;
     /// 2^n for integral n in -126 ..= 127.
     unsafe fn pow2(n: Self::V) -> Self::V;
+    /// `p * 2^n` for an integer n that was added to 1.5 * 2^23 to give `shifted`; p and the result normal numbers.
+    unsafe fn times_pow2(p: Self::V, shifted: Self::V) -> Self::V;
     /// `if a < b { x } else { y }`, lane by lane; y if either is NaN.
     unsafe fn select_lt(a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V;
     /// Sum of the lanes, in a fixed order.
@@ -112,22 +114,6 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         ahead: *const f32,
         pace: usize,
     );
-
-    /// As [`Simd::tile`] for MR rows, but `c` lies in a block whose rows are BLOCK floats apart.
-    unsafe fn tile_to_block(vectors: usize, k: usize, a: *const f32, b: *const f32, c: *mut f32);
-
-    /// As [`Simd::tile`] for MR rows, but `A(m, k) = a[m * BLOCK + k]`: rows of a block. `c` may be added to.
-    unsafe fn tile_from_rows(
-        vectors: usize,
-        k: usize,
-        a: *const f32,
-        b: *const f32,
-        c: *mut f32,
-        accumulate: bool,
-    );
-
-    /// As [`Simd::tile`] for MR rows, but `A(m, k) = a[k * BLOCK + m]`: columns of a block. `c` is added to.
-    unsafe fn tile_from_columns(vectors: usize, k: usize, a: *const f32, b: *const f32, c: *mut f32);
 }
 
 /// The first `n <= LANES` elements of f32 or bf16, by a plain load where that is all of them.
@@ -270,43 +256,6 @@ macro_rules! tiles {
                         ($m, 1) => t::<Self, $m, 1, 1, $mr, $nr>(k, a, b, c, false, Some((ahead, pace))),
                     )*
                     _ => unreachable!("a register tile of {rows} rows and {vectors} vectors"),
-                }
-            }
-        }
-        #[inline(always)]
-        unsafe fn tile_to_block(vectors: usize, k: usize, a: *const f32, b: *const f32, c: *mut f32) {
-            use $crate::simd::register_tile as t;
-            unsafe {
-                match vectors {
-                    2 => t::<Self, $mr, 2, 1, $mr, $block>(k, a, b, c, false, None),
-                    _ => t::<Self, $mr, 1, 1, $mr, $block>(k, a, b, c, false, None),
-                }
-            }
-        }
-        #[inline(always)]
-        unsafe fn tile_from_rows(
-            vectors: usize,
-            k: usize,
-            a: *const f32,
-            b: *const f32,
-            c: *mut f32,
-            accumulate: bool,
-        ) {
-            use $crate::simd::register_tile as t;
-            unsafe {
-                match vectors {
-                    2 => t::<Self, $mr, 2, $block, 1, $nr>(k, a, b, c, accumulate, None),
-                    _ => t::<Self, $mr, 1, $block, 1, $nr>(k, a, b, c, accumulate, None),
-                }
-            }
-        }
-        #[inline(always)]
-        unsafe fn tile_from_columns(vectors: usize, k: usize, a: *const f32, b: *const f32, c: *mut f32) {
-            use $crate::simd::register_tile as t;
-            unsafe {
-                match vectors {
-                    2 => t::<Self, $mr, 2, 1, $block, $nr>(k, a, b, c, true, None),
-                    _ => t::<Self, $mr, 1, 1, $block, $nr>(k, a, b, c, true, None),
                 }
             }
         }

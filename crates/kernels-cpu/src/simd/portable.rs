@@ -134,6 +134,11 @@ impl Simd for Portable {
         map(n, |x| f32::from_bits(((x as i32).wrapping_add(127) as u32) << 23))
     }
     #[inline(always)]
+    unsafe fn times_pow2(p: V, shifted: V) -> V {
+        let one = |i: usize| f32::from_bits(p[i].to_bits().wrapping_add(shifted[i].to_bits() << 23));
+        [one(0), one(1), one(2), one(3)]
+    }
+    #[inline(always)]
     unsafe fn select_lt(a: V, b: V, x: V, y: V) -> V {
         let pick = |i: usize| if a[i] < b[i] { x[i] } else { y[i] };
         [pick(0), pick(1), pick(2), pick(3)]

@@ -85,6 +85,30 @@ fn exp_is_within_two_units_in_the_last_place() {
     }
 }
 
+#[derive(Clone, Copy)]
+struct Exp2;
+impl VectorFn for Exp2 {
+    #[inline(always)]
+    unsafe fn call<S: Simd>(self, x: S::V) -> S::V {
+        unsafe { math::exp2::<S>(x) }
+    }
+}
+
+#[test]
+fn exp2_is_near_and_ends_in_zero() {
+    let x = grid(-124.9, 0.0, 400_003);
+    let edge = [-125.1, -1e4, -1e30, f32::NEG_INFINITY, f32::NAN];
+    for rung in rungs() {
+        for (y, x) in apply(rung, &x, Exp2).iter().zip(&x) {
+            let truth = f64::from(*x).exp2();
+            assert!((f64::from(*y) / truth - 1.0).abs() < 2.5e-7, "{rung}: 2^{x} = {y}, not {truth}");
+        }
+        let y = apply(rung, &edge, Exp2);
+        assert_eq!(y[..4], [0.0; 4], "{rung}");
+        assert!(y[4].is_nan(), "{rung}");
+    }
+}
+
 #[test]
 fn exp_saturates_and_keeps_nan() {
     let x = [f32::NEG_INFINITY, -1e30, -90.0, 0.0, -0.0, 89.0, 1e30, f32::INFINITY, f32::NAN];

@@ -1,6 +1,7 @@
 use crate::harness::{Setup, check};
 use bessemer_tensor::op::{
-    Attention, AttentionBackward, AttentionCached, AttentionMask, AttentionShape, DropoutMask, Op, Rope, RopeScaling,
+    Attention, AttentionBackward, AttentionCached, AttentionMask, AttentionShape, DropoutMask, Op, Rope,
+    RopeScaling,
 };
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, Stream};
@@ -125,12 +126,27 @@ fn rotations_agree_with_the_reference_and_undo_each_other() {
         for inverse in [false, true] {
             check(&format!("rope {n} {heads} {e} inverse {inverse}"), 1e-6, &|s| {
                 let x = s.strided(n, heads * e, 3);
-                Rope { x, positions: s.indices(&positions), heads, theta, scaling: RopeScaling::None, inverse }.into()
+                Rope {
+                    x,
+                    positions: s.indices(&positions),
+                    heads,
+                    theta,
+                    scaling: RopeScaling::None,
+                    inverse,
+                }
+                .into()
             });
         }
         let mut s = Setup::new(bessemer_kernels_cpu::Rung::detect(), 2);
         let x = s.mat(n, heads * e);
-        let rope = Rope { x, positions: s.indices(&positions), heads, theta, scaling: RopeScaling::None, inverse: false };
+        let rope = Rope {
+            x,
+            positions: s.indices(&positions),
+            heads,
+            theta,
+            scaling: RopeScaling::None,
+            inverse: false,
+        };
         let before = s.read(x);
         s.launch(&rope.into()).unwrap();
         s.backend.launch(Stream(0), &Op::from(Rope { inverse: true, ..rope })).unwrap();

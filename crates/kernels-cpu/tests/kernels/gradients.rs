@@ -137,11 +137,22 @@ fn norms() {
 }
 
 #[test]
-fn attention_with_grouped_heads_and_dropout() {
+fn attention_with_grouped_heads_masks_and_dropout() {
+    let weights = DropoutMask { p: 0.2, key: RngKey::new(1, 2, "a"), first: 0 };
     for mut s in setups() {
-        for dropout in [None, Some(DropoutMask { p: 0.2, key: RngKey::new(1, 2, "a"), first: 0 })] {
+        let starts: Vec<u32> = (0..34).map(|n| if n % 17 < 6 { 0 } else { 6 }).collect();
+        let documents = s.indices(&starts);
+        let none = AttentionMask::default();
+        let (window, alibi) = (Some(5), Some(Alibi::of(4)));
+        for (what, mask, dropout) in [
+            ("plain", none, None),
+            ("dropout", none, Some(weights)),
+            ("window", AttentionMask { window, ..none }, None),
+            ("alibi", AttentionMask { alibi, ..none }, None),
+            ("documents", AttentionMask { documents: Some(documents), ..none }, None),
+            ("all", AttentionMask { window, alibi, documents: Some(documents) }, Some(weights)),
+        ] {
             let shape = AttentionShape { batch: 2, seq: 17, heads: 4, kv_heads: 2, head_dim: 6, scale: 0.3 };
-            let mask = AttentionMask::default();
             let (n, hq, hk) = (34, 24, 12);
             let (q, k, v) = (s.mat(n, hq), s.mat(n, hk), s.mat(n, hk));
             let (out, lse) = (s.mat(n, hq), s.mat(8, 17));
@@ -152,8 +163,8 @@ fn attention_with_grouped_heads_and_dropout() {
             let (dq, dk, dv) = (s.mat(n, hq), s.mat(n, hk), s.mat(n, hk));
             s.launch(&AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, mask, dropout }.into())
                 .unwrap();
-            for (what, input, gradient) in [("q", q, dq), ("k", k, dk), ("v", v, dv)] {
-                hold(&mut s, &format!("attention {what}"), &forward, input, out, &w, gradient);
+            for (operand, input, gradient) in [("q", q, dq), ("k", k, dk), ("v", v, dv)] {
+                hold(&mut s, &format!("attention {what} {operand}"), &forward, input, out, &w, gradient);
             }
         }
     }

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test with a backtrace
 
 mod attention;
+mod attention_golden;
+mod attention_masks;
 mod backend;
 mod elementwise;
 mod embedding;

@@ -1,29 +1,31 @@
 //! Attention of new positions to a cache (decoding): query i of sequence b reads cache rows
-//! `b capacity .. b capacity + past + i + 1`. No backward pass.
+//! `b capacity .. b capacity + past + i + 1`, or the last of them within the window. No backward pass.
 //!
-//! Many new positions (a prompt) are computed as [`super`] computes them; a few by one pass over the keys and one
-//! over the values, without packing. Cost: one read of the cache for each query head.
+//! Many new positions (a prompt) are computed as [`super`] computes them; a few by one pass over the keys and one over the
+//! values, without copies. Cost: one read of the cache for each query head.
 #![allow(unsafe_code)] // rows by address
 
-use super::{Forward, dot, forward_workspace, run_forward};
+use super::forward::{self, Forward};
+use super::mask::Sight;
+use super::rows::{Rows, dot};
 use crate::ctx::{Ctx, Machine, Span, padded};
 use crate::operand::Mat;
 use crate::simd::math::exp;
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::AttentionCached;
 
-/// New positions from which packing is worth it.
+/// New positions from which copies are worth it.
 const MANY: usize = 8;
-
-pub(crate) fn workspace(machine: Machine, op: &AttentionCached) -> usize {
-    if op.shape.seq >= MANY {
-        return forward_workspace(machine, &op.shape);
-    }
-    machine.threads * padded(op.past + op.shape.seq + LANES_MOST)
-}
 
 /// More lanes than any rung has: whole vectors of scores are read.
 const LANES_MOST: usize = 16;
+
+pub(crate) fn workspace(machine: Machine, op: &AttentionCached) -> usize {
+    if op.shape.seq >= MANY {
+        return forward::workspace(machine, &op.shape, false);
+    }
+    machine.threads * padded(op.past + op.shape.seq + LANES_MOST)
+}
 
 struct Head<'a> {
     op: &'a AttentionCached,
@@ -39,18 +41,20 @@ impl Kernel for Head<'_> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let s = &self.op.shape;
+        let (s, sight) = (&self.op.shape, Sight::cached(self.op));
         let (e, row, h) = (s.head_dim, self.tile / s.heads, self.tile % s.heads);
         let (b, t, g) = (row / s.seq, row % s.seq, h / (s.heads / s.kv_heads));
-        let (first, len) = (b * self.op.capacity, self.op.past + t + 1);
-        let z = self.scores;
-        // SAFETY: cache rows first .. first + len and columns of group g exist (checked shapes); `z` holds `len` scores
+        let first = sight.first(b, t);
+        let (cache, len) = (b * self.op.capacity + first, sight.position(t) + 1 - first);
+        let (z, slope) = (self.scores, sight.slope(h));
+        // SAFETY: cache rows cache .. cache + len and columns of group g exist (checked shapes); `z` holds `len` scores
         // rounded up to whole vectors; only this tile writes columns of head h of this row.
         unsafe {
             let q = self.q.row(row).add(h * e);
             let mut max = f32::NEG_INFINITY;
             for j in 0..len {
-                let x = s.scale * dot::<S>(q, self.k.row(first + j).add(g * e), e);
+                let away = (len - 1 - j) as f32;
+                let x = s.scale * dot::<S, f32>(q, self.k.row(cache + j).add(g * e), e) - slope * away;
                 *z.add(j) = x;
                 max = if x > max { x } else { max };
             }
@@ -67,7 +71,7 @@ impl Kernel for Head<'_> {
                 let n = S::LANES.min(e - c);
                 let mut acc = S::splat(0.0);
                 for j in 0..len {
-                    let v = load_part::<S>(self.v.row(first + j).add(g * e + c), n);
+                    let v = load_part::<S>(self.v.row(cache + j).add(g * e + c), n);
                     acc = S::fma(S::splat(*z.add(j)), v, acc);
                 }
                 store_part::<S>(out.add(c), S::mul(acc, S::splat(inverse)), n);
@@ -77,28 +81,25 @@ impl Kernel for Head<'_> {
 }
 
 pub(crate) fn run(ctx: &Ctx<'_>, op: &AttentionCached) {
-    let (q, k, v, out) = (ctx.f32(&op.q), ctx.f32(&op.k_cache), ctx.f32(&op.v_cache), ctx.f32(&op.out));
     let s = op.shape;
-    if op.window.is_some() || op.alibi.is_some() {
-        return super::reference::cached(ctx.arena, op);
-    }
     let scratch: Span = ctx.scratch().take(workspace(ctx.machine(), op));
     if s.seq >= MANY {
-        let (past, capacity) = (op.past, op.capacity);
+        let rows = |view| Rows::new(ctx.arena, view);
         let forward = Forward {
             shape: &s,
-            q: &q,
-            k: &k,
-            v: &v,
-            out: &out,
+            sight: Sight::cached(op),
+            q: rows(&op.q),
+            k: rows(&op.k_cache),
+            v: rows(&op.v_cache),
+            out: rows(&op.out),
             lse: None,
             dropout: None,
-            past,
-            capacity,
+            capacity: op.capacity,
             scratch,
         };
-        return run_forward(ctx, &forward);
+        return forward::run(ctx, &forward);
     }
+    let (q, k, v, out) = (ctx.f32(&op.q), ctx.f32(&op.k_cache), ctx.f32(&op.v_cache), ctx.f32(&op.out));
     let each = padded(op.past + s.seq + LANES_MOST);
     ctx.pool.run(s.batch * s.seq * s.heads, &|tile, worker| {
         let scores = scratch.at(worker * each, each);

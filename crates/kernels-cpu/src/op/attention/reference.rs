@@ -2,6 +2,7 @@
 
 use super::mask::Sight;
 use crate::arena::Arena;
+use crate::element::{Element, with_element};
 use crate::op::dropout::factor;
 use bessemer_tensor::TensorError;
 use bessemer_tensor::op::{Attention, AttentionBackward, AttentionCached, AttentionShape};
@@ -12,8 +13,12 @@ fn score(s: &AttentionShape, sight: &Sight<'_>, h: usize, t: usize, key: usize, 
 }
 
 pub(crate) fn forward(arena: &Arena, op: &Attention) -> Result<(), TensorError> {
-    let (q, k, v) = (arena.f32(&op.q), arena.f32(&op.k), arena.f32(&op.v));
-    let (out, lse_bht) = (arena.f32(&op.out), arena.f32(&op.lse));
+    with_element!(op.q.dtype(), T => forward_typed::<T>(arena, op))
+}
+
+fn forward_typed<T: Element>(arena: &Arena, op: &Attention) -> Result<(), TensorError> {
+    let (q, k, v) = (arena.mat::<T>(&op.q), arena.mat::<T>(&op.k), arena.mat::<T>(&op.v));
+    let (out, lse_bht) = (arena.mat::<T>(&op.out), arena.f32(&op.lse));
     let s = op.shape;
     let sight = Sight::new(&s, &op.mask, op.mask.documents.as_ref().map(|view| arena.u32(view)));
     sight.check("attention")?;
@@ -54,9 +59,13 @@ pub(crate) fn forward(arena: &Arena, op: &Attention) -> Result<(), TensorError> 
 }
 
 pub(crate) fn backward(arena: &Arena, op: &AttentionBackward) -> Result<(), TensorError> {
-    let (q, k, v) = (arena.f32(&op.q), arena.f32(&op.k), arena.f32(&op.v));
-    let (out, lse_bht, dout) = (arena.f32(&op.out), arena.f32(&op.lse), arena.f32(&op.dout));
-    let (dq_m, dk_m, dv_m) = (arena.f32(&op.dq), arena.f32(&op.dk), arena.f32(&op.dv));
+    with_element!(op.q.dtype(), T => backward_typed::<T>(arena, op))
+}
+
+fn backward_typed<T: Element>(arena: &Arena, op: &AttentionBackward) -> Result<(), TensorError> {
+    let (q, k, v) = (arena.mat::<T>(&op.q), arena.mat::<T>(&op.k), arena.mat::<T>(&op.v));
+    let (out, lse_bht, dout) = (arena.mat::<T>(&op.out), arena.f32(&op.lse), arena.mat::<T>(&op.dout));
+    let (dq_m, dk_m, dv_m) = (arena.mat::<T>(&op.dq), arena.mat::<T>(&op.dk), arena.mat::<T>(&op.dv));
     let s = op.shape;
     let sight = Sight::new(&s, &op.mask, op.mask.documents.as_ref().map(|view| arena.u32(view)));
     sight.check("attention_backward")?;

@@ -1,0 +1,384 @@
+//! The backward pass: work is cut into (b, g, strip of keys). A strip's keys, values and their gradients stay in scratch
+//! memory while all panels of queries that see it go by, head after head, the last queries first.
+//!
+//! The gradient of a query is summed over strips in ascending order: a strip waits, panel by panel, until the strip before
+//! it has added its part. Strips are handed out in that order, so the lowest one at work never waits.
+#![allow(unsafe_code)] // scratch memory and rows by address
+
+use super::mask::Sight;
+use super::panel::{Panel, add_rows, drop_row, fill};
+use super::rows::Rows;
+use super::sizes;
+use crate::ctx::{Ctx, Machine, Span, padded};
+use crate::operand::Mat;
+use crate::simd::{Kernel, Simd, dispatch};
+use bessemer_tensor::op::{AttentionBackward, AttentionShape, DropoutMask};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Floats of keys, values and their gradients that a tile keeps, about, so that they stay in an L2 cache.
+const KEPT: usize = 128 << 10;
+/// Tiles that there should be at least, so that every thread has some, and the least keys of a strip that this may lead to.
+const TILES: usize = 16;
+const SHORTEST: usize = 64;
+/// Turns of waiting before a thread gives way to others.
+const SPINS: u32 = 1 << 12;
+
+/// Operands, and how the work is cut.
+struct Backward<'a> {
+    shape: &'a AttentionShape,
+    sight: Sight<'a>,
+    q: Rows,
+    k: Rows,
+    v: Rows,
+    out: Rows,
+    lse: Mat,
+    dout: Rows,
+    dq: Rows,
+    dk: Rows,
+    dv: Rows,
+    dropout: Option<DropoutMask>,
+    /// Keys of a strip.
+    strip: usize,
+    /// For each (b, g, strip): (head, panel) pairs done, counted in the order in which every strip goes through them.
+    progress: Span,
+    /// Gradients of queries as f32 while strips add to them, `[b, h, t, vectors of e]`; empty if dq itself can hold them.
+    sums: Span,
+    scratch: Span,
+}
+
+/// Keys of a strip: as many as the caches hold, fewer if there would be too few tiles.
+fn strip(lanes: usize, s: &AttentionShape) -> usize {
+    let held = (KEPT / (4 * s.head_dim.next_multiple_of(lanes)).max(1)).max(SHORTEST);
+    let wanted = TILES.div_ceil((s.batch * s.kv_heads).max(1)).min(s.seq / SHORTEST);
+    let strips = s.seq.div_ceil(held).max(wanted).max(1);
+    s.seq.div_ceil(strips).next_multiple_of(16)
+}
+
+/// Lengths of the parts of one worker's scratch. A panel has 2 NR queries, a block half as many keys as forward.
+struct Parts {
+    /// Keys, values, dk and dv, each.
+    keys: usize,
+    /// Queries and dout as columns, each.
+    columns: usize,
+    /// Queries, dout and dq as rows, each.
+    rows: usize,
+    /// Scores and their gradients, each.
+    scores: usize,
+    /// Dropout factors, twice.
+    drop: usize,
+    /// Log-sum-exp and `dout . out`, each.
+    lanes: usize,
+}
+
+impl Parts {
+    fn new((lanes, nr, block): (usize, usize, usize), s: &AttentionShape, dropout: bool) -> Parts {
+        let (wide, width, block) = (s.head_dim.next_multiple_of(lanes), 2 * nr, block / 2);
+        Parts {
+            keys: padded(strip(lanes, s) * wide),
+            columns: padded(s.head_dim * width),
+            rows: padded(width * wide),
+            scores: padded(block * width),
+            drop: if dropout { padded(block * width) + width * drop_row(block) } else { 0 },
+            lanes: padded(width),
+        }
+    }
+
+    fn total(&self) -> usize {
+        4 * self.keys + 2 * self.columns + 3 * self.rows + 2 * self.scores + self.drop + 2 * self.lanes
+    }
+}
+
+/// Floats of counters, of sums for gradients of queries, and of all workers' scratch.
+fn spans(machine: Machine, s: &AttentionShape, dropout: bool, f32_sums: bool) -> [usize; 3] {
+    let sizes = sizes(machine.rung);
+    let strips = s.seq.div_ceil(strip(sizes.0, s).max(1));
+    let wide = s.head_dim.next_multiple_of(sizes.0);
+    let sums = if strips > 1 && !f32_sums { s.batch * s.heads * s.seq * wide } else { 0 };
+    [
+        padded(s.batch * s.kv_heads * strips),
+        padded(sums),
+        machine.threads * Parts::new(sizes, s, dropout).total(),
+    ]
+}
+
+/// Scratch floats of a backward pass.
+pub(super) fn workspace(machine: Machine, op: &AttentionBackward) -> usize {
+    let f32_sums = op.dq.dtype() == bessemer_units::DType::F32;
+    spans(machine, &op.shape, op.dropout.is_some(), f32_sums).iter().sum()
+}
+
+struct Tile<'a>(&'a Backward<'a>, usize, usize);
+
+/// Marks everything done when a tile ends, be it by a panic, so that nobody waits for ever.
+struct Done<'a>(&'a AtomicU32);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(u32::MAX, Ordering::Release);
+    }
+}
+
+/// Scratch of one worker.
+struct Scratch {
+    k: *mut f32,
+    v: *mut f32,
+    dk: *mut f32,
+    dv: *mut f32,
+    q_columns: *mut f32,
+    d_columns: *mut f32,
+    q_rows: *mut f32,
+    d_rows: *mut f32,
+    dq: *mut f32,
+    p: *mut f32,
+    dz: *mut f32,
+    lse: *mut f32,
+    d: *mut f32,
+    drop: *mut f32,
+}
+
+impl Scratch {
+    /// # Safety
+    /// `base` holds `parts.total()` floats.
+    unsafe fn new(base: *mut f32, parts: &Parts) -> Scratch {
+        let mut at = base;
+        let mut take = |len: usize| {
+            let part = at;
+            // SAFETY: the parts add up to the total.
+            at = unsafe { at.add(len) };
+            part
+        };
+        Scratch {
+            k: take(parts.keys),
+            v: take(parts.keys),
+            dk: take(parts.keys),
+            dv: take(parts.keys),
+            q_columns: take(parts.columns),
+            d_columns: take(parts.columns),
+            q_rows: take(parts.rows),
+            d_rows: take(parts.rows),
+            dq: take(parts.rows),
+            p: take(parts.scores),
+            dz: take(parts.scores),
+            lse: take(parts.lanes),
+            d: take(parts.lanes),
+            drop: take(parts.drop),
+        }
+    }
+}
+
+impl Backward<'_> {
+    fn strips(&self) -> usize {
+        self.shape.seq.div_ceil(self.strip)
+    }
+
+    fn progress(&self, tile: usize) -> &AtomicU32 {
+        // SAFETY: an aligned float of this launch's workspace, used as a counter by everybody.
+        unsafe { AtomicU32::from_ptr(self.progress.at(tile, 1).cast()) }
+    }
+
+    /// Waits until strip `number` has done `items` pairs of head and panel.
+    fn wait(&self, number: usize, items: u32) {
+        let mut turns = 0;
+        while self.progress(number).load(Ordering::Acquire) < items {
+            turns += 1;
+            if turns < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+    }
+
+    /// Brings in one panel of queries: rows and columns of q and dout, log-sum-exp, `dout . out`.
+    ///
+    /// # Safety
+    /// The scratch is this worker's.
+    #[inline(always)]
+    unsafe fn bring<S: Simd>(&self, x: &Scratch, panel: &Panel, b: usize, h: usize, t: usize) {
+        let s = self.shape;
+        let (e, columns, row) = (s.head_dim, (h * s.head_dim, s.head_dim), b * s.seq + t);
+        let wide = e.next_multiple_of(S::LANES);
+        // SAFETY: rows and heads of the operands.
+        unsafe {
+            self.q.load::<S>(row, panel.count, columns, s.scale, x.q_rows, wide);
+            self.dout.load::<S>(row, panel.count, columns, 1.0, x.d_rows, wide);
+            panel.columns::<S>(x.q_rows, wide, e, x.q_columns);
+            panel.columns::<S>(x.d_rows, wide, e, x.d_columns);
+            fill::<S>(x.dq, panel.width * wide, 0.0);
+            // Lanes past the last query: weight 0.
+            fill::<S>(x.lse, panel.width, f32::INFINITY);
+            fill::<S>(x.d, panel.width, 0.0);
+            let lse = self.lse.row(b * s.heads + h);
+            for r in 0..panel.count {
+                *x.lse.add(r) = *lse.add(t + r) * std::f32::consts::LOG2_E;
+                *x.d.add(r) = self.out.dot::<S>(row + r, columns, x.d_rows.add(r * wide));
+            }
+        }
+    }
+
+    /// All products of one panel and the keys `s0 .. s1` of a strip.
+    ///
+    /// # Safety
+    /// The scratch is this worker's, and holds the panel and the strip.
+    #[inline(always)]
+    unsafe fn block<S: Simd>(
+        &self,
+        x: &Scratch,
+        panel: &Panel,
+        (b, h, t): (usize, usize, usize),
+        s0: usize,
+        s1: usize,
+    ) {
+        let s = self.shape;
+        let e = s.head_dim;
+        let wide = e.next_multiple_of(S::LANES);
+        let strip = panel.seen(0..panel.width, &(s0..s1));
+        for key in strip.clone().step_by(S::BLOCK / 2) {
+            let keys = key..(key + S::BLOCK / 2).min(strip.end);
+            let at = (keys.start - s0) * wide;
+            // SAFETY: keys of the strip; scores of a block.
+            unsafe {
+                let (k, v) = (x.k.add(at).cast_const(), x.v.add(at).cast_const());
+                for (rows, columns, to) in [(k, x.q_columns, x.p), (v, x.d_columns, x.dz)] {
+                    panel.scores::<S>(&keys, (rows, wide), e, columns, to);
+                }
+                let slope = self.sight.slope(h);
+                for vector in 0..panel.count.div_ceil(S::LANES) {
+                    panel.mask::<S>(vector, &keys, slope, x.p, Some(x.dz));
+                }
+                let drop = self.dropout.as_ref().map(|mask| {
+                    let first = (b * s.heads + h) * s.seq + t;
+                    let beside = x.drop.add(padded(S::BLOCK / 2 * panel.width));
+                    panel.drop_factors::<S>(mask, &keys, |r| (first + r) * s.seq, beside, x.drop);
+                    x.drop.cast_const()
+                });
+                panel.gradients::<S>(&keys, x.p, x.dz, x.lse, x.d, drop);
+                let vectors = wide / S::LANES;
+                let products = [
+                    (x.p.cast_const(), x.d_rows.cast_const(), x.dv.add(at)),
+                    (x.dz.cast_const(), x.q_rows.cast_const(), x.dk.add(at)),
+                ];
+                panel.to_keys::<S>(&keys, (wide, vectors), products);
+                panel.to_queries::<S>(&keys, x.dz, (k, wide, vectors), x.dq, None);
+            }
+        }
+    }
+
+    /// Adds a panel's gradient from one strip to those of the strips before.
+    ///
+    /// # Safety
+    /// It is this strip's turn.
+    #[inline(always)]
+    unsafe fn give<S: Simd>(
+        &self,
+        x: &Scratch,
+        panel: &Panel,
+        (b, h, t): (usize, usize, usize),
+        first: bool,
+        last: bool,
+    ) {
+        let s = self.shape;
+        let (e, columns, row) = (s.head_dim, (h * s.head_dim, s.head_dim), b * s.seq + t);
+        let wide = e.next_multiple_of(S::LANES);
+        // SAFETY: rows of dq that belong to this panel; nobody else is at them.
+        unsafe {
+            match &self.dq {
+                _ if first && last => {
+                    self.dq.store::<S>(row, panel.count, columns, |_| s.scale, x.dq, wide);
+                }
+                Rows::F32(dq) => {
+                    let to = (dq.row(row).add(columns.0), dq.stride);
+                    add_rows::<S>(panel.count, e, s.scale, (x.dq, wide), to, first);
+                }
+                Rows::Bf16(_) => {
+                    let len = panel.count * wide;
+                    let sums = self.sums.at(((b * s.heads + h) * s.seq + t) * wide, len);
+                    add_rows::<S>(panel.count, wide, s.scale, (x.dq, wide), (sums, wide), first);
+                    if last {
+                        self.dq.store::<S>(row, panel.count, columns, |_| 1.0, sums, wide);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Kernel for Tile<'_> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Tile(f, tile, worker) = self;
+        let s = f.shape;
+        let (e, per_group) = (s.head_dim, s.heads / s.kv_heads);
+        let wide = e.next_multiple_of(S::LANES);
+        let strips = f.strips();
+        let (j, g, b) = (tile % strips, tile / strips % s.kv_heads, tile / strips / s.kv_heads);
+        let (s0, s1) = (j * f.strip, ((j + 1) * f.strip).min(s.seq));
+        let parts = Parts::new((S::LANES, S::NR, S::BLOCK), s, f.dropout.is_some());
+        let width = 2 * S::NR;
+        let panels = s.seq.div_ceil(width);
+        let done = Done(f.progress(tile));
+        // SAFETY: the scratch is this worker's; rows and columns lie inside the operands, whose shapes were checked; dk and dv
+        // of this strip are written by this tile alone, dq in turns.
+        unsafe {
+            let x = Scratch::new(f.scratch.at(worker * parts.total(), parts.total()), &parts);
+            let (row, columns) = (b * s.seq + s0, (g * e, e));
+            f.k.load::<S>(row, s1 - s0, columns, 1.0, x.k, wide);
+            f.v.load::<S>(row, s1 - s0, columns, 1.0, x.v, wide);
+            fill::<S>(x.dk, (s1 - s0) * wide, 0.0);
+            fill::<S>(x.dv, (s1 - s0) * wide, 0.0);
+            for h in 0..per_group {
+                for p in (0..panels).rev() {
+                    let (head, t) = (g * per_group + h, p * width);
+                    let panel = Panel::new(&f.sight, b, t, width.min(s.seq - t), width);
+                    if panel.seen(0..width, &(s0..s1)).is_empty() {
+                        continue;
+                    }
+                    f.bring::<S>(&x, &panel, b, head, t);
+                    f.block::<S>(&x, &panel, (b, head, t), s0, s1);
+                    let all = panel.seen(0..width, &(0..s.seq));
+                    let (first, last) = (all.start >= s0, all.end <= s1);
+                    let item = (h * panels + panels - 1 - p) as u32;
+                    if !first {
+                        f.wait(tile - 1, item + 1);
+                    }
+                    f.give::<S>(&x, &panel, (b, head, t), first, last);
+                    done.0.store(item + 1, Ordering::Release);
+                }
+            }
+            f.dk.store::<S>(row, s1 - s0, columns, |_| 1.0, x.dk, wide);
+            f.dv.store::<S>(row, s1 - s0, columns, |_| 1.0, x.dv, wide);
+        }
+    }
+}
+
+pub(super) fn run(ctx: &Ctx<'_>, op: &AttentionBackward, sight: Sight<'_>) {
+    let s = op.shape;
+    if s.head_dim == 0 || s.seq == 0 {
+        return;
+    }
+    let rows = |view| Rows::new(ctx.arena, view);
+    let dq = rows(&op.dq);
+    let [counters, sums, scratch] = spans(ctx.machine(), &s, op.dropout.is_some(), dq.is_f32());
+    let mut all = ctx.scratch();
+    let f = Backward {
+        shape: &s,
+        sight,
+        q: rows(&op.q),
+        k: rows(&op.k),
+        v: rows(&op.v),
+        out: rows(&op.out),
+        lse: ctx.f32(&op.lse),
+        dout: rows(&op.dout),
+        dq,
+        dk: rows(&op.dk),
+        dv: rows(&op.dv),
+        dropout: op.dropout,
+        strip: strip(sizes(ctx.rung).0, &s),
+        progress: all.take(counters),
+        sums: all.take(sums),
+        scratch: all.take(scratch),
+    };
+    let tiles = s.batch * s.kv_heads * f.strips();
+    (0..tiles).for_each(|tile| f.progress(tile).store(0, Ordering::Relaxed));
+    ctx.pool.run(tiles, &|tile, worker| {
+        // SAFETY: the rung is available; operands are checked views; scratch is this launch's workspace.
+        unsafe { dispatch(ctx.rung, Tile(&f, tile, worker)) }
+    });
+}

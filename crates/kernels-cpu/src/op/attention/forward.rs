@@ -1,0 +1,201 @@
+//! The forward pass: work is cut into (b, g, strip of queries). Keys and values of a block are copied once for all panels of
+//! queries and all query heads of the group; sums stay in scratch memory until the last block.
+#![allow(unsafe_code)] // scratch memory and rows by address
+
+use super::mask::Sight;
+use super::panel::{LOWEST, Panel, drop_row, fill};
+use super::rows::Rows;
+use super::sizes;
+use crate::ctx::{Ctx, Machine, Span, padded};
+use crate::operand::Mat;
+use crate::simd::{Kernel, Simd, dispatch};
+use bessemer_tensor::op::{AttentionShape, DropoutMask};
+
+/// Panels of queries that share a copy of keys and values, at most.
+const SHARING: usize = 8;
+/// Floats of queries and of sums that a tile keeps, about, so that they stay in an L2 cache.
+const KEPT: usize = 64 << 10;
+
+/// Where the operands are.
+pub(super) struct Forward<'a> {
+    pub(super) shape: &'a AttentionShape,
+    pub(super) sight: Sight<'a>,
+    pub(super) q: Rows,
+    pub(super) k: Rows,
+    pub(super) v: Rows,
+    pub(super) out: Rows,
+    pub(super) lse: Option<Mat>,
+    pub(super) dropout: Option<DropoutMask>,
+    /// Rows of k and v for each sequence.
+    pub(super) capacity: usize,
+    pub(super) scratch: Span,
+}
+
+/// Lengths of the parts of one worker's scratch.
+struct Parts {
+    /// Keys of a block; values too.
+    keys: usize,
+    /// A panel's queries as columns.
+    queries: usize,
+    /// A panel's sums; its queries as rows while they are brought in.
+    sums: usize,
+    scores: usize,
+    /// Dropout factors of a panel, twice.
+    drop: usize,
+    /// Panels of a strip.
+    share: usize,
+    /// Panels of all heads of the group.
+    panels: usize,
+}
+
+impl Parts {
+    fn new((lanes, nr, block): (usize, usize, usize), s: &AttentionShape, dropout: bool) -> Parts {
+        let wide = s.head_dim.next_multiple_of(lanes);
+        let per_group = s.heads / s.kv_heads;
+        let fitting = (KEPT / (2 * per_group * nr * wide).max(1)).clamp(1, SHARING);
+        let share = fitting.min(s.seq.div_ceil(nr).max(1));
+        Parts {
+            keys: padded(block * wide),
+            queries: padded(s.head_dim * nr),
+            sums: padded(nr * wide),
+            scores: padded(block * nr),
+            drop: if dropout { padded(block * nr) + nr * drop_row(block) } else { 0 },
+            share,
+            panels: per_group * share,
+        }
+    }
+
+    fn total(&self, nr: usize) -> usize {
+        // With a panel come its maxima and totals; alpha is shared.
+        2 * self.keys
+            + self.panels * (self.queries + self.sums + 2 * padded(nr))
+            + self.sums
+            + self.scores
+            + padded(nr)
+            + self.drop
+    }
+}
+
+/// Scratch floats of a forward pass.
+pub(super) fn workspace(machine: Machine, s: &AttentionShape, dropout: bool) -> usize {
+    let sizes = sizes(machine.rung);
+    machine.threads * Parts::new(sizes, s, dropout).total(sizes.1)
+}
+
+struct Tile<'a>(&'a Forward<'a>, usize, usize);
+
+/// A panel within its tile.
+struct Place {
+    head: usize,
+    /// First query.
+    t: usize,
+    count: usize,
+    queries: *mut f32,
+    sums: *mut f32,
+    maxima: *mut f32,
+    totals: *mut f32,
+}
+
+impl Kernel for Tile<'_> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Tile(f, tile, worker) = self;
+        let s = f.shape;
+        let (e, per_group) = (s.head_dim, s.heads / s.kv_heads);
+        let wide = e.next_multiple_of(S::LANES);
+        let parts = Parts::new((S::LANES, S::NR, S::BLOCK), s, f.dropout.is_some());
+        let base = f.scratch.at(worker * parts.total(S::NR), parts.total(S::NR));
+        let span = parts.share * S::NR;
+        let groups = s.batch * s.kv_heads;
+        // Late queries see most keys: they go first, so that the short tiles fill the end.
+        let strip = s.seq.div_ceil(span) - 1 - tile / groups;
+        let (b, g) = (tile % groups / s.kv_heads, tile % groups % s.kv_heads);
+        let (t0, t1) = (strip * span, ((strip + 1) * span).min(s.seq));
+        let panels = (t1 - t0).div_ceil(S::NR);
+        // SAFETY: the parts lie inside this worker's scratch; rows and columns inside the operands, whose shapes were
+        // checked; out and lse of these rows and heads are written by this tile alone.
+        unsafe {
+            let (keys, values) = (base, base.add(parts.keys));
+            let rows = values.add(parts.keys);
+            let scores = rows.add(parts.sums);
+            let alpha = scores.add(parts.scores);
+            let drop = alpha.add(padded(S::NR));
+            let first_panel = drop.add(parts.drop);
+            let place = |i: usize| {
+                let (h, p) = (i / panels, i % panels);
+                let t = t0 + p * S::NR;
+                let queries = first_panel.add(i * (parts.queries + parts.sums + 2 * padded(S::NR)));
+                let sums = queries.add(parts.queries);
+                let maxima = sums.add(parts.sums);
+                let totals = maxima.add(padded(S::NR));
+                let (head, count) = (g * per_group + h, S::NR.min(t1 - t));
+                Place { head, t, count, queries, sums, maxima, totals }
+            };
+            for i in 0..per_group * panels {
+                let p = place(i);
+                f.q.load::<S>(b * s.seq + p.t, p.count, (p.head * e, e), s.scale, rows, wide);
+                Panel::new(&f.sight, b, p.t, p.count, S::NR).columns::<S>(rows, wide, e, p.queries);
+                fill::<S>(p.sums, S::NR * wide, 0.0);
+                fill::<S>(p.maxima, S::NR, LOWEST);
+                fill::<S>(p.totals, S::NR, 0.0);
+            }
+            let end = f.sight.position(t1 - 1) + 1;
+            for s0 in (f.sight.first(b, t0)..end).step_by(S::BLOCK) {
+                let ns = S::BLOCK.min(end - s0);
+                let row = b * f.capacity + s0;
+                f.k.load::<S>(row, ns, (g * e, e), 1.0, keys, wide);
+                f.v.load::<S>(row, ns, (g * e, e), 1.0, values, wide);
+                for i in 0..per_group * panels {
+                    let p = place(i);
+                    let panel = Panel::new(&f.sight, b, p.t, p.count, S::NR);
+                    let seen = panel.seen(0..S::NR, &(s0..s0 + ns));
+                    if seen.is_empty() {
+                        continue;
+                    }
+                    let skipped = (seen.start - s0) * wide;
+                    panel.scores::<S>(&seen, (keys.add(skipped), wide), e, p.queries, scores);
+                    let slope = f.sight.slope(p.head);
+                    for v in 0..p.count.div_ceil(S::LANES) {
+                        panel.mask::<S>(v, &seen, slope, scores, None);
+                    }
+                    panel.softmax::<S>(&seen, scores, p.maxima, p.totals, alpha);
+                    if let Some(mask) = &f.dropout {
+                        let first = (b * s.heads + p.head) * s.seq + p.t;
+                        let beside = drop.add(padded(S::BLOCK * S::NR));
+                        panel.drop_factors::<S>(mask, &seen, |r| (first + r) * s.seq, beside, drop);
+                        panel.multiply::<S>(&seen, scores, drop);
+                    }
+                    let x = (values.add(skipped).cast_const(), wide, wide / S::LANES);
+                    panel.to_queries::<S>(&seen, scores, x, p.sums, Some(alpha));
+                }
+            }
+            for i in 0..per_group * panels {
+                let p = place(i);
+                let total = |r: usize| *p.totals.add(r);
+                if let Some(lse) = f.lse {
+                    let row = lse.row(b * s.heads + p.head);
+                    for r in 0..p.count {
+                        *row.add(p.t + r) = *p.maxima.add(r) + total(r).ln();
+                    }
+                }
+                let columns = (p.head * e, e);
+                f.out.store::<S>(b * s.seq + p.t, p.count, columns, |r| 1.0 / total(r), p.sums, wide);
+            }
+        }
+    }
+}
+
+/// Runs a forward pass, tile by tile.
+pub(super) fn run(ctx: &Ctx<'_>, f: &Forward<'_>) {
+    let s = f.shape;
+    if s.head_dim == 0 {
+        return;
+    }
+    let sizes = sizes(ctx.rung);
+    let span = Parts::new(sizes, s, false).share * sizes.1;
+    ctx.pool.run(s.batch * s.kv_heads * s.seq.div_ceil(span), &|tile, worker| {
+        // SAFETY: the rung is available; operands are checked views; scratch is this launch's workspace.
+        unsafe { dispatch(ctx.rung, Tile(f, tile, worker)) }
+    });
+}

@@ -1,0 +1,428 @@
+//! A panel of queries: one query a lane. Scores of a block of keys are `[key][query]`, so that everything done to a query,
+//! its maximum, its sum, its mask, is done lane by lane.
+#![allow(unsafe_code)] // blocks of scores by address
+
+use super::mask::Sight;
+use super::products::{Left, Onto, rows, tile_rows};
+use crate::op::dropout::factors;
+use crate::simd::math::exp2;
+use crate::simd::{Simd, load_part};
+use bessemer_tensor::op::DropoutMask;
+use std::ops::Range;
+
+/// More queries than any panel has.
+pub(super) const MOST: usize = 64;
+
+/// Stands for "no score yet": far below every score, and still finite.
+pub(super) const LOWEST: f32 = -1e30;
+
+/// Queries `t .. t + count` of one sequence.
+pub(super) struct Panel {
+    pub(super) count: usize,
+    /// Lanes of the panel: floats from the scores of one key to those of the next.
+    pub(super) width: usize,
+    /// The last key that each query sees, as f32: exact below 2^24. Lanes past `count` do as the last query.
+    last: [f32; MOST],
+    /// The first key that each query sees.
+    first: [f32; MOST],
+}
+
+impl Panel {
+    pub(super) fn new(sight: &Sight<'_>, b: usize, t: usize, count: usize, width: usize) -> Panel {
+        let mut panel = Panel { count, width, last: [0.0; MOST], first: [0.0; MOST] };
+        for r in 0..width {
+            let t = t + r.min(count - 1);
+            panel.last[r] = sight.position(t) as f32;
+            panel.first[r] = sight.first(b, t) as f32;
+        }
+        panel
+    }
+
+    /// Keys of `keys` that at least one of the queries of these lanes sees.
+    #[inline(always)]
+    pub(super) fn seen(&self, lanes: Range<usize>, keys: &Range<usize>) -> Range<usize> {
+        let last = self.count.min(lanes.end) - 1;
+        let end = (self.last[last] as usize + 1).clamp(keys.start, keys.end);
+        (self.first[lanes.start] as usize).max(keys.start).min(end)..end
+    }
+
+    /// Queries that may see one of the keys.
+    #[inline(always)]
+    pub(super) fn seeing(&self, keys: &Range<usize>) -> Range<usize> {
+        let from = keys.start.saturating_sub(self.last[0] as usize).min(self.count);
+        let mut end = self.count;
+        while end > from && self.first[end - 1] >= keys.end as f32 {
+            end -= 1;
+        }
+        from..end
+    }
+
+    fn vectors<S: Simd>(&self) -> usize {
+        self.count.div_ceil(S::LANES)
+    }
+
+    /// `out[key][query] = sum_i k[key][i] q[i][query]` for the keys that each pair of vectors sees; the rest of `out` is left.
+    ///
+    /// # Safety
+    /// `k`: `keys.len()` rows of e floats, `k_step` apart. `q`: e rows, `out`: `keys.len()` rows, of `width` floats.
+    #[inline(always)]
+    pub(super) unsafe fn scores<S: Simd>(
+        &self,
+        keys: &Range<usize>,
+        (k, k_step): (*const f32, usize),
+        e: usize,
+        q: *const f32,
+        out: *mut f32,
+    ) {
+        for lane in (0..self.count).step_by(S::NR) {
+            let vectors = (self.count - lane).div_ceil(S::LANES).min(2);
+            let both = self.seen(lane..lane + S::NR, keys);
+            // Keys after the last query of the first vector are for the second alone.
+            let split = if vectors == 2 {
+                self.seen(lane..lane + S::LANES, keys).end.clamp(both.start, both.end)
+            } else {
+                both.end
+            };
+            for (part, vectors, lane) in
+                [(both.start..split, vectors, lane), (split..both.end, 1, lane + S::LANES)]
+            {
+                let each = tile_rows::<S>(part.len());
+                for key in part.clone().step_by(each) {
+                    let at = key - keys.start;
+                    // SAFETY: keys of the block, lanes of the panel.
+                    unsafe {
+                        let left = Left { at: k.add(at * k_step), row_step: k_step, depth_step: 1 };
+                        let c = out.add(at * self.width + lane);
+                        let count = each.min(part.end - key);
+                        rows::<S>(
+                            count,
+                            vectors,
+                            e,
+                            left,
+                            (q.add(lane), self.width),
+                            (c, self.width),
+                            Onto::Nothing,
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds `slope (key - query)` to the scores of vector v, and makes those that a query must not see -infinity; `other`, if
+    /// there, becomes 0 in their places.
+    ///
+    /// # Safety
+    /// `z` and `other`: rows of `width` floats, one for each key.
+    #[inline(always)]
+    pub(super) unsafe fn mask<S: Simd>(
+        &self,
+        v: usize,
+        keys: &Range<usize>,
+        slope: f32,
+        z: *mut f32,
+        other: Option<*mut f32>,
+    ) {
+        let lane = v * S::LANES;
+        let seen = self.seen(lane..lane + S::LANES, keys);
+        // SAFETY: lanes of the panel and keys of the block.
+        unsafe {
+            let (last, first) =
+                (S::load(self.last.as_ptr().add(lane)), S::load(self.first.as_ptr().add(lane)));
+            let place = |key: usize| (key - keys.start) * self.width + lane;
+            if slope != 0.0 {
+                for key in seen.clone() {
+                    let to = z.add(place(key));
+                    let away = S::sub(S::splat(key as f32), last);
+                    S::store(to, S::fma(S::splat(slope), away, S::load(to)));
+                }
+            }
+            // Some queries see the key and others do not: before the last first key, and after the first last key.
+            let starting = (self.first[lane + S::LANES - 1] as usize).clamp(seen.start, seen.end);
+            let ending = (self.last[lane] as usize + 1).clamp(starting, seen.end);
+            for key in (seen.start..starting).chain(ending..seen.end) {
+                let (k, to) = (S::splat(key as f32), place(key));
+                let hide = |x: S::V, hidden: f32| {
+                    let hidden = S::splat(hidden);
+                    S::select_lt(k, first, hidden, S::select_lt(last, k, hidden, x))
+                };
+                S::store(z.add(to), hide(S::load(z.add(to)), f32::NEG_INFINITY));
+                if let Some(other) = other {
+                    S::store(other.add(to), hide(S::load(other.add(to)), 0.0));
+                }
+            }
+        }
+    }
+
+    /// Turns scores into exponentials of `z - max` with running maxima and sums, zeros where a vector sees nothing. `alpha`
+    /// becomes the factors for what was summed before.
+    ///
+    /// # Safety
+    /// `z`: rows of `width` floats, one for each key; the others: `width` floats.
+    #[inline(always)]
+    pub(super) unsafe fn softmax<S: Simd>(
+        &self,
+        keys: &Range<usize>,
+        z: *mut f32,
+        maxima: *mut f32,
+        totals: *mut f32,
+        alpha: *mut f32,
+    ) {
+        for v in 0..self.vectors::<S>() {
+            let lane = v * S::LANES;
+            let seen = self.seen(lane..lane + S::LANES, keys);
+            // SAFETY: lanes of the panel and keys of the block.
+            unsafe {
+                let at = |key: usize| z.add((key - keys.start) * self.width + lane);
+                let old = S::load(maxima.add(lane));
+                // Four chains: one would wait for itself.
+                let mut best = [old; 4];
+                let mut key = seen.start;
+                while key + 4 <= seen.end {
+                    for (i, best) in best.iter_mut().enumerate() {
+                        *best = S::max(S::load(at(key + i)), *best);
+                    }
+                    key += 4;
+                }
+                while key < seen.end {
+                    best[0] = S::max(S::load(at(key)), best[0]);
+                    key += 1;
+                }
+                let new = S::max(S::max(best[0], best[1]), S::max(best[2], best[3]));
+                let log2e = S::splat(std::f32::consts::LOG2_E);
+                let factor = exp2::<S>(S::mul(S::sub(old, new), log2e));
+                let shift = S::sub(S::splat(0.0), S::mul(new, log2e));
+                let mut sum = S::splat(0.0);
+                for key in seen.clone() {
+                    let p = exp2::<S>(S::fma(S::load(at(key)), log2e, shift));
+                    S::store(at(key), p);
+                    sum = S::add(sum, p);
+                }
+                self.clear::<S>(v, &seen, keys, z);
+                S::store(maxima.add(lane), new);
+                S::store(totals.add(lane), S::fma(S::load(totals.add(lane)), factor, sum));
+                S::store(alpha.add(lane), factor);
+            }
+        }
+    }
+
+    /// Zeros in vector v for keys of the block outside `seen`.
+    #[inline(always)]
+    unsafe fn clear<S: Simd>(&self, v: usize, seen: &Range<usize>, keys: &Range<usize>, z: *mut f32) {
+        for key in (keys.start..seen.start).chain(seen.end..keys.end) {
+            // SAFETY: by the contract of the callers.
+            unsafe { S::store(z.add((key - keys.start) * self.width + v * S::LANES), S::splat(0.0)) };
+        }
+    }
+
+    /// Scores and products `dout . v` become the weights `m p` and `dz / scale`; zeros where a vector sees nothing. `lse_log2`:
+    /// each query's log-sum-exp times log2(e); `d`: each query's `dout . out`; `drop`: factors beside the scores.
+    ///
+    /// # Safety
+    /// `z`, `dp`, `drop`: rows of `width` floats, one for each key; the others: `width` floats.
+    #[inline(always)]
+    pub(super) unsafe fn gradients<S: Simd>(
+        &self,
+        keys: &Range<usize>,
+        z: *mut f32,
+        dp: *mut f32,
+        lse_log2: *const f32,
+        d: *const f32,
+        drop: Option<*const f32>,
+    ) {
+        for v in 0..self.vectors::<S>() {
+            let lane = v * S::LANES;
+            let seen = self.seen(lane..lane + S::LANES, keys);
+            // SAFETY: lanes of the panel and keys of the block.
+            unsafe {
+                let log2e = S::splat(std::f32::consts::LOG2_E);
+                let shift = S::sub(S::splat(0.0), S::load(lse_log2.add(lane)));
+                let d = S::load(d.add(lane));
+                for key in seen.clone() {
+                    let at = (key - keys.start) * self.width + lane;
+                    let w = exp2::<S>(S::fma(S::load(z.add(at)), log2e, shift));
+                    let g = S::load(dp.add(at));
+                    let (kept, g) = match drop {
+                        Some(drop) => (S::mul(w, S::load(drop.add(at))), S::mul(g, S::load(drop.add(at)))),
+                        None => (w, g),
+                    };
+                    S::store(z.add(at), kept);
+                    S::store(dp.add(at), S::mul(w, S::sub(g, d)));
+                }
+                self.clear::<S>(v, &seen, keys, z);
+                self.clear::<S>(v, &seen, keys, dp);
+            }
+        }
+    }
+
+    /// Dropout factors beside the scores of a block; the element of query r and key s has number `element(r) + s`.
+    ///
+    /// # Safety
+    /// `out`: rows of `width` floats, one for each key; `buffer`: `width` rows of [`drop_row`] floats.
+    #[inline(always)]
+    pub(super) unsafe fn drop_factors<S: Simd>(
+        &self,
+        mask: &DropoutMask,
+        keys: &Range<usize>,
+        element: impl Fn(usize) -> usize,
+        buffer: *mut f32,
+        out: *mut f32,
+    ) {
+        let step = drop_row(keys.len());
+        // SAFETY: by contract.
+        unsafe {
+            for r in 0..self.count {
+                factors(mask, (element(r) + keys.start) as u64, keys.len(), buffer.add(r * step));
+            }
+            for lane in (0..self.count).step_by(S::LANES) {
+                let nr = S::LANES.min(self.count - lane);
+                for k in (0..keys.len()).step_by(S::LANES) {
+                    let nk = S::LANES.min(keys.len() - k);
+                    let (from, to) = (buffer.add(lane * step + k), out.add(k * self.width + lane));
+                    S::transpose(from, step, nr, nk, to, self.width, S::LANES);
+                }
+            }
+        }
+    }
+
+    /// Multiplies the weights of all queries by the factors beside them.
+    ///
+    /// # Safety
+    /// Both: rows of `width` floats, one for each key.
+    #[inline(always)]
+    pub(super) unsafe fn multiply<S: Simd>(&self, keys: &Range<usize>, z: *mut f32, by: *const f32) {
+        for key in 0..keys.len() {
+            for v in 0..self.vectors::<S>() {
+                let at = key * self.width + v * S::LANES;
+                // SAFETY: by contract.
+                unsafe { S::store(z.add(at), S::mul(S::load(z.add(at)), S::load(by.add(at)))) };
+            }
+        }
+    }
+
+    /// Writes the queries of `count` rows of e floats, `step` apart, as columns: e rows of `width` floats, zeros past `count`.
+    ///
+    /// # Safety
+    /// As described.
+    #[inline(always)]
+    pub(super) unsafe fn columns<S: Simd>(&self, from: *const f32, step: usize, e: usize, to: *mut f32) {
+        for lane in (0..self.width).step_by(S::LANES) {
+            let nr = self.count.saturating_sub(lane).min(S::LANES);
+            for i in (0..e).step_by(S::LANES) {
+                let nk = S::LANES.min(e - i);
+                let to = to.wrapping_add(i * self.width + lane);
+                // SAFETY: by contract; `wrapping_add` because rows past `count` are not there.
+                unsafe {
+                    S::transpose(from.wrapping_add(lane * step + i), step, nr, nk, to, self.width, S::LANES);
+                }
+            }
+        }
+    }
+
+    /// `c[query] = sum_key w[key][query] x[key]` for the keys that the queries see, `onto` what is in c.
+    ///
+    /// # Safety
+    /// `w`: rows of `width` floats, one for each key; `x`: as many rows of `vectors` vectors, `step` floats apart; c: `count`
+    /// such rows; `alpha`: `width` factors for them, if the old values are to be scaled.
+    #[inline(always)]
+    pub(super) unsafe fn to_queries<S: Simd>(
+        &self,
+        keys: &Range<usize>,
+        w: *const f32,
+        (x, step, vectors): (*const f32, usize, usize),
+        c: *mut f32,
+        alpha: Option<*const f32>,
+    ) {
+        let each = tile_rows::<S>(self.count);
+        for r in (0..self.count).step_by(each) {
+            let count = each.min(self.count - r);
+            let seen = self.seen(r..r + count, keys);
+            if seen.is_empty() {
+                continue;
+            }
+            let at = seen.start - keys.start;
+            // SAFETY: by contract.
+            unsafe {
+                let left = Left { at: w.add(at * self.width + r), row_step: 1, depth_step: self.width };
+                let onto = alpha.map_or(Onto::Sum, |alpha| Onto::Scaled(alpha.add(r)));
+                let (b, c) = ((x.add(at * step), step), (c.add(r * step), step));
+                rows::<S>(count, vectors, seen.len(), left, b, c, onto);
+            }
+        }
+    }
+
+    /// `c[key] += sum_query w[key][query] x[query]` over the queries that see the keys, for two products at once.
+    ///
+    /// # Safety
+    /// `w`: rows of `width` floats, one for each key; `x`: `count` rows of `vectors` vectors, `step` floats apart; c: such a row
+    /// for each key.
+    #[inline(always)]
+    pub(super) unsafe fn to_keys<S: Simd>(
+        &self,
+        keys: &Range<usize>,
+        (step, vectors): (usize, usize),
+        products: [(*const f32, *const f32, *mut f32); 2],
+    ) {
+        let each = tile_rows::<S>(keys.len());
+        for key in (0..keys.len()).step_by(each) {
+            let count = each.min(keys.len() - key);
+            let seeing = self.seeing(&(keys.start + key..keys.start + key + count));
+            if seeing.is_empty() {
+                continue;
+            }
+            for (w, x, c) in products {
+                // SAFETY: by contract.
+                unsafe {
+                    let at = w.add(key * self.width + seeing.start);
+                    let left = Left { at, row_step: self.width, depth_step: 1 };
+                    let (b, c) = ((x.add(seeing.start * step), step), (c.add(key * step), step));
+                    rows::<S>(count, vectors, seeing.len(), left, b, c, Onto::Sum);
+                }
+            }
+        }
+    }
+}
+
+/// Floats between the rows of a buffer of dropout factors for a block of keys.
+pub(super) const fn drop_row(keys: usize) -> usize {
+    crate::ctx::padded(keys)
+}
+
+/// Sets `count` floats, a multiple of LANES.
+///
+/// # Safety
+/// As said.
+#[inline(always)]
+pub(super) unsafe fn fill<S: Simd>(to: *mut f32, count: usize, value: f32) {
+    for i in (0..count).step_by(S::LANES) {
+        // SAFETY: by contract.
+        unsafe { S::store(to.add(i), S::splat(value)) };
+    }
+}
+
+/// `to[r][i] = (first ? 0 : to[r][i]) + factor from[r][i]` for `count` rows of e floats.
+///
+/// # Safety
+/// `count` rows, `from_step` and `to_step` floats apart; those of `from` are whole vectors.
+#[inline(always)]
+pub(super) unsafe fn add_rows<S: Simd>(
+    count: usize,
+    e: usize,
+    factor: f32,
+    (from, from_step): (*const f32, usize),
+    (to, to_step): (*mut f32, usize),
+    first: bool,
+) {
+    for r in 0..count {
+        for i in (0..e).step_by(S::LANES) {
+            let n = S::LANES.min(e - i);
+            // SAFETY: by contract.
+            unsafe {
+                let to = to.add(r * to_step + i);
+                let old = if first { S::splat(0.0) } else { load_part::<S>(to.cast_const(), n) };
+                let new = S::fma(S::load(from.add(r * from_step + i)), S::splat(factor), old);
+                crate::simd::store_part::<S>(to, new, n);
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Operands of attention in either type, copied to and from rows of f32 in scratch memory.
+#![allow(unsafe_code)] // rows by address
+
+use crate::arena::Arena;
+use crate::element::Element;
+use crate::operand::Mat;
+use crate::simd::{Simd, load_part, store_part};
+use bessemer_tensor::View;
+use bessemer_units::DType;
+use half::bf16;
+
+/// A matrix of activations. One kernel serves both types: only copies differ.
+#[derive(Clone, Copy)]
+pub(super) enum Rows {
+    F32(Mat<f32>),
+    Bf16(Mat<bf16>),
+}
+
+impl Rows {
+    pub(super) fn new(arena: &Arena, view: &View) -> Rows {
+        match view.dtype() {
+            DType::Bf16 => Rows::Bf16(arena.mat(view)),
+            _ => Rows::F32(arena.mat(view)),
+        }
+    }
+
+    pub(super) fn is_f32(&self) -> bool {
+        matches!(self, Rows::F32(_))
+    }
+
+    /// Copies columns `col .. col + e` of `count` rows from `first` on, times `factor`, to rows `step` floats apart, zeros
+    /// up to whole vectors behind them.
+    ///
+    /// # Safety
+    /// The rows and columns exist, and `to` has room.
+    #[inline(always)]
+    pub(super) unsafe fn load<S: Simd>(
+        &self,
+        first: usize,
+        count: usize,
+        (col, e): (usize, usize),
+        factor: f32,
+        to: *mut f32,
+        step: usize,
+    ) {
+        // SAFETY: by contract.
+        unsafe {
+            match self {
+                Rows::F32(m) => load_rows::<S, f32>(m, first, count, (col, e), factor, to, step),
+                Rows::Bf16(m) => load_rows::<S, bf16>(m, first, count, (col, e), factor, to, step),
+            }
+        }
+    }
+
+    /// Writes `count` rows of e columns from `first` on, row r times `factor(r)`, from rows `step` floats apart that are
+    /// whole vectors long.
+    ///
+    /// # Safety
+    /// The rows and columns exist.
+    #[inline(always)]
+    pub(super) unsafe fn store<S: Simd>(
+        &self,
+        first: usize,
+        count: usize,
+        (col, e): (usize, usize),
+        factor: impl Fn(usize) -> f32,
+        from: *const f32,
+        step: usize,
+    ) {
+        // SAFETY: by contract.
+        unsafe {
+            match self {
+                Rows::F32(m) => store_rows::<S, f32>(m, first, count, (col, e), factor, from, step),
+                Rows::Bf16(m) => store_rows::<S, bf16>(m, first, count, (col, e), factor, from, step),
+            }
+        }
+    }
+
+    /// Dot product of columns `col .. col + e` of row `row` with `with`.
+    ///
+    /// # Safety
+    /// The row and the columns exist, and `with` holds e values.
+    #[inline(always)]
+    pub(super) unsafe fn dot<S: Simd>(&self, row: usize, (col, e): (usize, usize), with: *const f32) -> f32 {
+        // SAFETY: by contract.
+        unsafe {
+            match self {
+                Rows::F32(m) => dot::<S, f32>(m.row(row).add(col), with, e),
+                Rows::Bf16(m) => dot::<S, bf16>(m.row(row).add(col), with, e),
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn load_rows<S: Simd, T: Element>(
+    m: &Mat<T>,
+    first: usize,
+    count: usize,
+    (col, e): (usize, usize),
+    factor: f32,
+    to: *mut f32,
+    step: usize,
+) {
+    for r in 0..count {
+        // SAFETY: by the contract of `Rows::load`.
+        unsafe {
+            let (from, to) = (m.row(first + r).add(col), to.add(r * step));
+            for c in (0..e).step_by(S::LANES) {
+                let v = load_part::<S>(from.add(c), S::LANES.min(e - c));
+                S::store(to.add(c), S::mul(v, S::splat(factor)));
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn store_rows<S: Simd, T: Element>(
+    m: &Mat<T>,
+    first: usize,
+    count: usize,
+    (col, e): (usize, usize),
+    factor: impl Fn(usize) -> f32,
+    from: *const f32,
+    step: usize,
+) {
+    for r in 0..count {
+        // SAFETY: by the contract of `Rows::store`.
+        unsafe {
+            let (from, to) = (from.add(r * step), m.row(first + r).add(col));
+            let factor = S::splat(factor(r));
+            for c in (0..e).step_by(S::LANES) {
+                store_part::<S>(to.add(c), S::mul(S::load(from.add(c)), factor), S::LANES.min(e - c));
+            }
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn dot<S: Simd, T: Element>(a: *const T, b: *const f32, len: usize) -> f32 {
+    // SAFETY: the caller vouches for `len` elements of both.
+    unsafe {
+        let mut acc = S::splat(0.0);
+        for c in (0..len).step_by(S::LANES) {
+            let n = S::LANES.min(len - c);
+            acc = S::fma(load_part::<S>(a.add(c), n), load_part::<S>(b.add(c), n), acc);
+        }
+        S::sum(acc)
+    }
+}

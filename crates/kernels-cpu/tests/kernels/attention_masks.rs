@@ -1,0 +1,206 @@
+//! Sliding windows, linear biases, packed documents, and what they have in common.
+
+use crate::harness::{Setup, check, run};
+use bessemer_kernels_cpu::Rung;
+use bessemer_tensor::op::{
+    Alibi, Attention, AttentionBackward, AttentionCached, AttentionMask, AttentionShape, DropoutMask,
+};
+use bessemer_tensor::rng::RngKey;
+use bessemer_tensor::{Backend, View};
+
+/// First positions of documents of some irregular lengths, one of them a single position.
+fn starts(batch: usize, seq: usize) -> Vec<u32> {
+    let mut all = Vec::new();
+    for b in 0..batch {
+        let (mut start, mut next) = (0, 1 + 37 * b);
+        for t in 0..seq {
+            if t == next {
+                (start, next) = (t, t + 1 + (t * 7919 + b) % 171);
+            }
+            all.push(start as u32);
+        }
+    }
+    all
+}
+
+/// (B, T, H, G, E, window, alibi, documents, dropout).
+type Case = (usize, usize, usize, usize, usize, Option<usize>, bool, bool, bool);
+const CASES: [Case; 12] = [
+    (1, 1, 1, 1, 3, Some(1), true, true, false),
+    (1, 70, 2, 1, 8, Some(1), false, false, false),
+    (2, 33, 4, 2, 5, Some(4), false, false, true),
+    (1, 300, 2, 2, 16, Some(33), false, false, false),
+    (1, 390, 1, 1, 40, Some(150), true, false, false),
+    (2, 130, 6, 3, 12, None, true, false, false),
+    (1, 200, 5, 1, 20, None, true, false, true),
+    (2, 190, 2, 2, 24, None, false, true, false),
+    (1, 420, 2, 1, 64, None, false, true, true),
+    (1, 260, 3, 3, 17, Some(90), true, true, true),
+    (2, 65, 4, 1, 80, Some(64), false, true, false),
+    (1, 1100, 1, 1, 8, Some(500), false, false, false),
+];
+
+fn forward(s: &mut Setup, case: Case) -> Attention {
+    let (batch, seq, heads, kv_heads, head_dim, window, alibi, documents, dropout) = case;
+    let shape =
+        AttentionShape { batch, seq, heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() };
+    let (n, hq, hk) = (batch * seq, heads * head_dim, kv_heads * head_dim);
+    let mask = AttentionMask {
+        window,
+        alibi: alibi.then(|| Alibi::of(heads)),
+        documents: documents.then(|| s.indices(&starts(batch, seq))),
+    };
+    Attention {
+        shape,
+        q: s.strided(n, hq, 3),
+        k: s.strided(n, hk, 1),
+        v: s.mat(n, hk),
+        out: s.strided(n, hq, 2),
+        lse: s.mat(batch * heads, seq),
+        mask,
+        dropout: dropout.then(|| DropoutMask { p: 0.3, key: RngKey::new(3, 5, "attention"), first: 7 }),
+    }
+}
+
+fn backward(s: &mut Setup, f: &Attention) -> AttentionBackward {
+    let (n, hq, hk) = (f.q.rows, f.q.cols, f.k.cols);
+    AttentionBackward {
+        shape: f.shape,
+        q: f.q,
+        k: f.k,
+        v: f.v,
+        out: f.out,
+        lse: f.lse,
+        dout: s.mat(n, hq),
+        dq: s.strided(n, hq, 1),
+        dk: s.mat(n, hk),
+        dv: s.strided(n, hk, 5),
+        mask: f.mask,
+        dropout: f.dropout,
+    }
+}
+
+#[test]
+fn masks_agree_with_the_reference() {
+    for case in CASES {
+        check(&format!("attention {case:?}"), 6e-6, &|s| forward(s, case).into());
+        check(&format!("attention backward {case:?}"), 3e-5, &|s| {
+            let f = forward(s, case);
+            s.launch(&f.into()).unwrap();
+            backward(s, &f).into()
+        });
+    }
+}
+
+#[test]
+fn many_strips_of_keys_add_up_in_one_order() {
+    // One sequence and head: every thread works on strips of its own, and waits for its turn at dq.
+    let case = (1, 1500, 2, 1, 72, None, false, false, false);
+    check("attention backward in strips", 5e-5, &|s| {
+        let f = forward(s, case);
+        s.launch(&f.into()).unwrap();
+        backward(s, &f).into()
+    });
+}
+
+#[test]
+fn decoding_with_windows_and_biases_agrees_with_the_reference() {
+    // (new, past, window, alibi)
+    for (seq, past, window, alibi) in [
+        (1, 0, Some(1), true),
+        (1, 90, Some(17), false),
+        (3, 40, None, true),
+        (2, 30, Some(200), true),
+        (20, 117, Some(33), true),
+        (150, 60, Some(100), false),
+        (150, 0, None, true),
+    ] {
+        check(&format!("cached attention {seq} after {past}, window {window:?}"), 6e-6, &|s| {
+            let (batch, heads, kv_heads, head_dim, capacity) = (2, 4, 2, 24, past + seq + 3);
+            AttentionCached {
+                shape: AttentionShape { batch, seq, heads, kv_heads, head_dim, scale: 0.2 },
+                past,
+                capacity,
+                window,
+                alibi: alibi.then(|| Alibi::of(heads)),
+                q: s.strided(batch * seq, heads * head_dim, 1),
+                k_cache: s.mat(batch * capacity, kv_heads * head_dim),
+                v_cache: s.strided(batch * capacity, kv_heads * head_dim, 2),
+                out: s.mat(batch * seq, heads * head_dim),
+            }
+            .into()
+        });
+    }
+}
+
+fn close(what: &str, found: &[f32], wanted: &[f32]) {
+    for (i, (f, w)) in found.iter().zip(wanted).enumerate() {
+        assert!((f - w).abs() <= 5e-6 * w.abs().max(1.0), "{what}: element {i} is {f}, alone {w}");
+    }
+}
+
+#[test]
+fn packed_documents_are_as_if_alone() {
+    let (seq, heads, kv_heads, head_dim) = (230, 4, 2, 24);
+    let cuts = [0, 1, 60, 61, 190, 230];
+    for rung in [Rung::Reference, Rung::detect()] {
+        let mut s = Setup::new(rung, 2);
+        let mut first = Vec::new();
+        for pair in cuts.windows(2) {
+            first.extend((pair[0]..pair[1]).map(|_| pair[0] as u32));
+        }
+        let case = (1, seq, heads, kv_heads, head_dim, None, true, false, false);
+        let mut packed = forward(&mut s, case);
+        packed.mask.documents = Some(s.indices(&first));
+        s.launch(&packed.into()).unwrap();
+        let back = backward(&mut s, &packed);
+        s.launch(&back.into()).unwrap();
+        for pair in cuts.windows(2) {
+            let (t, count) = (pair[0], pair[1] - pair[0]);
+            let part = |view: View| view.rows(t, count);
+            let mut alone = Attention {
+                shape: AttentionShape { seq: count, ..packed.shape },
+                q: part(packed.q),
+                k: part(packed.k),
+                v: part(packed.v),
+                out: s.mat(count, heads * head_dim),
+                lse: s.mat(heads, count),
+                ..packed
+            };
+            alone.mask.documents = None;
+            s.launch(&alone.into()).unwrap();
+            close("out", &s.read(part(packed.out)), &s.read(alone.out));
+            let mut gradients = backward(&mut s, &alone);
+            gradients.dout = part(back.dout);
+            s.launch(&gradients.into()).unwrap();
+            for (what, whole, one) in
+                [("dq", back.dq, gradients.dq), ("dk", back.dk, gradients.dk), ("dv", back.dv, gradients.dv)]
+            {
+                close(what, &s.read(part(whole)), &s.read(one));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wide_window_is_no_window_bit_for_bit() {
+    let case = |window| (2, 300, 2, 1, 40, window, false, false, true);
+    let wide = run(Rung::detect(), 2, &|s| forward(s, case(Some(300))).into());
+    let none = run(Rung::detect(), 2, &|s| forward(s, case(None)).into());
+    assert_eq!(wide, none);
+}
+
+#[test]
+fn wrong_documents_are_named() {
+    for rung in [Rung::Reference, Rung::detect()] {
+        let mut s = Setup::new(rung, 1);
+        let f = forward(&mut s, (1, 5, 1, 1, 4, None, false, true, false));
+        let view = f.mask.documents.unwrap();
+        s.backend.write_u32(view, &[0, 0, 3, 3, 3]).unwrap();
+        let e = s.launch(&f.into()).unwrap_err().to_string();
+        assert!(e.contains("documents should be 2 (a document starts) or 0 (it goes on)"), "{e}");
+        let back = backward(&mut s, &f);
+        let e = s.launch(&back.into()).unwrap_err().to_string();
+        assert!(e.starts_with("attention_backward: documents"), "{e}");
+    }
+}
