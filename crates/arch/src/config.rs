@@ -1,44 +1,12 @@
-//! The `[model]` table: raw configuration and the checked model that it resolves to.
+//! The `[model]` table: what was written, and the checks that make a [`Model`] of it.
 
+use crate::choices::{
+    ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
+};
+use crate::model::Model;
 use crate::named::{NAMED, named};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-/// Normalisation layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum NormChoice {
-    /// LayerNorm with a weight, and with a bias where the model has biases (GPT-2).
-    LayerNorm,
-    /// RMSNorm with a weight (Llama).
-    RmsNorm,
-}
-
-/// Non-linearity of the feed-forward block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum ActivationChoice {
-    /// ReLU.
-    Relu,
-    /// GELU, tanh form (GPT-2's `gelu_new`).
-    GeluTanh,
-    /// GELU with the error function.
-    GeluErf,
-    /// Gated with SiLU: `down(silu(gate x) * up x)` (Llama).
-    Swiglu,
-    /// Gated with GELU (tanh form).
-    Geglu,
-}
-
-/// How a position enters the model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum PositionChoice {
-    /// A learned table added to the token embedding (GPT-2).
-    Learned,
-    /// Rotary embedding of queries and keys, halves layout (Llama as in Hugging Face).
-    Rope,
-}
 
 /// The `[model]` table of a recipe. A key that is left out comes from the named architecture.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -65,6 +33,9 @@ pub struct ModelConfig {
     pub context: Option<u64>,
     /// Normalisation.
     pub norm: Option<NormChoice>,
+    /// Where the normalisations stand: before each block, after each residual sum, or after a sum with DeepNorm's factor
+    /// (2 layers)^(1/4) on the stream.
+    pub placement: Placement,
     /// Added to the variance in a normalisation.
     pub norm_eps: Option<f64>,
     /// Feed-forward non-linearity.
@@ -73,14 +44,32 @@ pub struct ModelConfig {
     pub positions: Option<PositionChoice>,
     /// Base of the rotary angles.
     pub rope_theta: Option<f64>,
+    /// RMSNorm over each head of queries and keys, before rotary positions (Qwen3).
+    pub qk_norm: Option<bool>,
+    /// Factor on the token embedding. Left out: 1 with init `gpt2` and `mup` unless positions are sinusoidal, sqrt(width)
+    /// otherwise, as in the papers.
+    pub embedding_scale: Option<f64>,
     /// Biases in linear layers and LayerNorm.
     pub bias: Option<bool>,
     /// Output projection shares the token embedding's weights.
     pub tied_embeddings: Option<bool>,
     /// Dropout on embeddings, attention weights and residual branches while training.
     pub dropout: f64,
-    /// Standard deviation of the Gaussian initialisation; residual outputs get it divided by sqrt(2 layers) (GPT-2).
+    /// How the initial weights are drawn. Left out: `deepnorm` with that placement, `gpt2` otherwise.
+    pub init: Option<InitChoice>,
+    /// Standard deviation of init `gpt2` and of `mup` at its base width; residual outputs get it divided by sqrt(2 layers).
     pub init_std: f64,
+    /// Distribution of the other initialisations, with the same variance. Left out: normal for `deepnorm`, uniform
+    /// otherwise.
+    pub init_distribution: Option<Distribution>,
+    /// Gain of `xavier`, alpha of `ds-init`.
+    pub init_gain: f64,
+    /// Form of `ds-init`: bounds shrink with depth^(-1/2) as printed, or with depth^(-1/4) as in the authors' code.
+    pub ds_init: DsInitForm,
+    /// Width of the model that hyper-parameters were tuned on; needed by init `mup`.
+    pub mup_base_width: Option<u64>,
+    /// Head width of that model, if wider models have wider heads rather than more; only with init `mup`.
+    pub mup_base_head_dim: Option<u64>,
 }
 
 impl Default for ModelConfig {
@@ -96,14 +85,23 @@ impl Default for ModelConfig {
             ffn_width: None,
             context: None,
             norm: None,
+            placement: Placement::Pre,
             norm_eps: None,
             activation: None,
             positions: None,
             rope_theta: None,
+            qk_norm: None,
+            embedding_scale: None,
             bias: None,
             tied_embeddings: None,
             dropout: 0.0,
+            init: None,
             init_std: 0.02,
+            init_distribution: None,
+            init_gain: 1.0,
+            ds_init: DsInitForm::Paper,
+            mup_base_width: None,
+            mup_base_head_dim: None,
         }
     }
 }
@@ -116,54 +114,6 @@ pub struct ArchError {
     pub key: &'static str,
     /// What was wanted and found.
     pub problem: String,
-}
-
-/// Feed-forward block of a resolved model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MlpKind {
-    /// `down(f(up x))`.
-    Plain,
-    /// `down(f(gate x) * up x)`; gate and up are one fused matrix.
-    Gated,
-}
-
-/// A decoder-only transformer that can be built: every size known and consistent.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Model {
-    /// V.
-    pub vocab_size: usize,
-    /// L.
-    pub layers: usize,
-    /// D, width of the residual stream.
-    pub width: usize,
-    /// H, query heads.
-    pub heads: usize,
-    /// G, key/value heads.
-    pub kv_heads: usize,
-    /// E, width of a head.
-    pub head_dim: usize,
-    /// F, width of the feed-forward block.
-    pub ffn_width: usize,
-    /// T, longest sequence.
-    pub context: usize,
-    /// Normalisation.
-    pub norm: NormChoice,
-    /// Added to the variance.
-    pub norm_eps: f64,
-    /// Feed-forward non-linearity.
-    pub activation: ActivationChoice,
-    /// How positions enter.
-    pub positions: PositionChoice,
-    /// Base of the rotary angles.
-    pub rope_theta: f64,
-    /// Biases in linear layers and LayerNorm.
-    pub bias: bool,
-    /// Output projection shares the token embedding.
-    pub tied_embeddings: bool,
-    /// Dropout while training.
-    pub dropout: f64,
-    /// Standard deviation of the Gaussian initialisation.
-    pub init_std: f64,
 }
 
 impl ModelConfig {
@@ -239,6 +189,25 @@ impl ModelConfig {
                 problem: format!("rotary positions need an even head width, found {head_dim}"),
             });
         }
+        let norm = self.norm.unwrap_or(base.norm);
+        if norm == NormChoice::None && self.placement != Placement::Pre {
+            return Err(ArchError {
+                key: "placement",
+                problem: "post and deepnorm say where normalisations stand, but norm = \"none\" has none; \
+                          leave placement at \"pre\""
+                    .into(),
+            });
+        }
+        let init = self.init.unwrap_or(match self.placement {
+            Placement::DeepNorm => InitChoice::DeepNorm,
+            _ => InitChoice::Gpt2,
+        });
+        self.check_init(init)?;
+        let usual_scale = match (init, positions) {
+            (InitChoice::Gpt2 | InitChoice::MuP, PositionChoice::Sinusoidal) => (width as f64).sqrt(),
+            (InitChoice::Gpt2 | InitChoice::MuP, _) => 1.0,
+            _ => (width as f64).sqrt(),
+        };
         let norm_eps = ranged("norm_eps", self.norm_eps.unwrap_or(base.norm_eps), 0.0, 1.0)?;
         let rope_theta = ranged("rope_theta", self.rope_theta.unwrap_or(base.rope_theta), 1.0, 1e12)?;
         let dropout = ranged("dropout", self.dropout, 0.0, 0.99)?;
@@ -252,17 +221,70 @@ impl ModelConfig {
             head_dim,
             ffn_width,
             context,
-            norm: self.norm.unwrap_or(base.norm),
+            norm,
+            placement: self.placement,
             norm_eps,
             activation,
             positions,
             rope_theta,
+            qk_norm: self.qk_norm.unwrap_or(base.qk_norm),
+            embedding_scale: ranged(
+                "embedding_scale",
+                self.embedding_scale.unwrap_or(usual_scale),
+                1e-6,
+                1e6,
+            )?,
             bias: self.bias.unwrap_or(base.bias),
             tied_embeddings: self.tied_embeddings.unwrap_or(base.tied_embeddings),
             dropout,
             init_std,
+            init,
+            init_distribution: self.init_distribution,
+            init_gain: ranged("init_gain", self.init_gain, 0.0, 100.0)?,
+            ds_init: self.ds_init,
+            mup_base_width: optional("mup_base_width", self.mup_base_width, 1 << 20)?,
+            mup_base_head_dim: optional("mup_base_head_dim", self.mup_base_head_dim, 4096)?,
         })
     }
+
+    /// Keys that only some initialisations read.
+    fn check_init(&self, init: InitChoice) -> Result<(), ArchError> {
+        let is_mup = init == InitChoice::MuP;
+        let gains = matches!(init, InitChoice::Xavier | InitChoice::DsInit);
+        let shaped = !matches!(init, InitChoice::Gpt2 | InitChoice::MuP);
+        let foreign = [
+            ("init_distribution", self.init_distribution.is_some() && !shaped, "gpt2 and mup are normal"),
+            ("init_gain", self.init_gain != 1.0 && !gains, "only xavier and ds-init have a gain"),
+            (
+                "ds_init",
+                self.ds_init != DsInitForm::Paper && init != InitChoice::DsInit,
+                "only ds-init reads it",
+            ),
+            ("mup_base_width", self.mup_base_width.is_some() && !is_mup, "only init = \"mup\" reads it"),
+            (
+                "mup_base_head_dim",
+                self.mup_base_head_dim.is_some() && !is_mup,
+                "only init = \"mup\" reads it",
+            ),
+        ];
+        if let Some((key, _, problem)) = foreign.into_iter().find(|f| f.1) {
+            return Err(ArchError { key, problem: format!("{problem}; take it out or choose another init") });
+        }
+        if is_mup && self.mup_base_width.is_none() {
+            return Err(ArchError {
+                key: "mup_base_width",
+                problem:
+                    "init = \"mup\" needs the width of the model that its hyper-parameters were tuned on"
+                        .into(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A size that may be left out.
+fn optional(key: &'static str, value: Option<u64>, most: u64) -> Result<Option<usize>, ArchError> {
+    value.map(|_| positive(key, value, 1, most)).transpose()
 }
 
 fn positive(key: &'static str, value: Option<u64>, default: usize, most: u64) -> Result<usize, ArchError> {
@@ -280,55 +302,6 @@ fn ranged(key: &'static str, value: f64, least: f64, most: f64) -> Result<f64, A
     Err(ArchError { key, problem: format!("wanted {least} to {most}, found {value}") })
 }
 
-impl Model {
-    /// Whether the feed-forward block is gated.
-    pub fn mlp(&self) -> MlpKind {
-        match self.activation {
-            ActivationChoice::Swiglu | ActivationChoice::Geglu => MlpKind::Gated,
-            _ => MlpKind::Plain,
-        }
-    }
-
-    /// Columns of the fused query, key and value projection: (H + 2G) E.
-    pub fn qkv_width(&self) -> usize {
-        (self.heads + 2 * self.kv_heads) * self.head_dim
-    }
-
-    /// H E, columns of the attention's output before its projection.
-    pub fn attention_width(&self) -> usize {
-        self.heads * self.head_dim
-    }
-
-    /// Rows of the first feed-forward matrix: F, or 2F for a gated block.
-    pub fn mlp_in_width(&self) -> usize {
-        match self.mlp() {
-            MlpKind::Plain => self.ffn_width,
-            MlpKind::Gated => 2 * self.ffn_width,
-        }
-    }
-
-    /// One line for people: "gpt2 style, 12 layers x 768, 12 heads, vocabulary 50257, 124M parameters".
-    pub fn summary(&self) -> String {
-        let style = match self.norm {
-            NormChoice::LayerNorm => "gpt2 style",
-            NormChoice::RmsNorm => "llama style",
-        };
-        let heads = if self.heads == self.kv_heads {
-            format!("{} heads", self.heads)
-        } else {
-            format!("{} heads ({} kv)", self.heads, self.kv_heads)
-        };
-        format!(
-            "{style}, {} layers x {}, {heads}, vocabulary {}, context {}, {} parameters",
-            self.layers,
-            self.width,
-            self.vocab_size,
-            self.context,
-            bessemer_units::Tokens(self.parameters() as u64)
-        )
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -343,6 +316,23 @@ mod tests {
                 "model.kv_heads",
             ),
             (ModelConfig { layers: Some(0), ..Default::default() }, "model.layers"),
+            (
+                ModelConfig {
+                    norm: Some(NormChoice::None),
+                    placement: Placement::Post,
+                    ..Default::default()
+                },
+                "model.placement",
+            ),
+            (ModelConfig { init: Some(InitChoice::MuP), ..Default::default() }, "model.mup_base_width"),
+            (ModelConfig { mup_base_width: Some(64), ..Default::default() }, "model.mup_base_width"),
+            (ModelConfig { init_gain: 0.5, ..Default::default() }, "model.init_gain"),
+            (ModelConfig { ds_init: DsInitForm::Code, ..Default::default() }, "model.ds_init"),
+            (
+                ModelConfig { init_distribution: Some(Distribution::Normal), ..Default::default() },
+                "model.init_distribution",
+            ),
+            (ModelConfig { embedding_scale: Some(0.0), ..Default::default() }, "model.embedding_scale"),
             (ModelConfig { dropout: 1.5, ..Default::default() }, "model.dropout"),
             (ModelConfig { dropout: f64::NAN, ..Default::default() }, "model.dropout"),
         ];

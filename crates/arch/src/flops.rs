@@ -1,6 +1,7 @@
 //! FLOPs of a training step, by convention.
 
-use crate::config::{Model, PositionChoice};
+use crate::choices::PositionChoice;
+use crate::model::Model;
 use bessemer_units::Flops;
 
 impl Model {

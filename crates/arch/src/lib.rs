@@ -2,11 +2,19 @@
 //!
 //! [`ModelConfig`] is what was written, [`Model`] what it means; only a `Model` that can be built exists.
 
+mod choices;
 mod config;
 mod flops;
+mod init;
+mod model;
 mod named;
 mod params;
 
-pub use config::{ActivationChoice, ArchError, MlpKind, Model, ModelConfig, NormChoice, PositionChoice};
+pub use choices::{
+    ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
+};
+pub use config::{ArchError, ModelConfig};
+pub use init::Init;
+pub use model::{MlpKind, Model};
 pub use named::{NAMED, named};
-pub use params::{Init, ParamSpec, Role};
+pub use params::{ParamSpec, Role};

@@ -1,6 +1,7 @@
 //! Architectures known by name. Sizes are those of the published configurations.
 
-use crate::config::{ActivationChoice, Model, NormChoice, PositionChoice};
+use crate::choices::{ActivationChoice, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice};
+use crate::model::Model;
 
 /// All names that [`named`] knows.
 pub const NAMED: &[&str] = &[
@@ -29,14 +30,23 @@ fn gpt2(layers: usize, width: usize, heads: usize, context: usize) -> Model {
         ffn_width: 4 * width,
         context,
         norm: NormChoice::LayerNorm,
+        placement: Placement::Pre,
         norm_eps: 1e-5,
         activation: ActivationChoice::GeluTanh,
         positions: PositionChoice::Learned,
         rope_theta: 10_000.0,
+        qk_norm: false,
+        embedding_scale: 1.0,
         bias: true,
         tied_embeddings: true,
         dropout: 0.0,
         init_std: 0.02,
+        init: InitChoice::Gpt2,
+        init_distribution: None,
+        init_gain: 1.0,
+        ds_init: DsInitForm::Paper,
+        mup_base_width: None,
+        mup_base_head_dim: None,
     }
 }
 
@@ -58,14 +68,23 @@ fn llama(
         ffn_width,
         context: 8192,
         norm: NormChoice::RmsNorm,
+        placement: Placement::Pre,
         norm_eps: 1e-5,
         activation: ActivationChoice::Swiglu,
         positions: PositionChoice::Rope,
         rope_theta: 500_000.0,
+        qk_norm: false,
+        embedding_scale: 1.0,
         bias: false,
         tied_embeddings: false,
         dropout: 0.0,
         init_std: 0.02,
+        init: InitChoice::Gpt2,
+        init_distribution: None,
+        init_gain: 1.0,
+        ds_init: DsInitForm::Paper,
+        mup_base_width: None,
+        mup_base_head_dim: None,
     }
 }
 

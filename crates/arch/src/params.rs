@@ -1,7 +1,9 @@
 //! The table of a model's parameters: names, shapes, initialisation, decay. The one list that the model, the
 //! optimizer, checkpoints and (later) the sharding table are made from.
 
-use crate::config::{MlpKind, Model, NormChoice, PositionChoice};
+use crate::choices::{NormChoice, Placement, PositionChoice};
+use crate::init::{Init, Part, Slice, TablePart};
+use crate::model::{MlpKind, Model};
 
 /// What a parameter is, for optimizers and layouts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,15 +18,6 @@ pub enum Role {
     Norm,
 }
 
-/// How a parameter starts.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Init {
-    /// Independent normal values with this standard deviation.
-    Normal(f64),
-    /// One value everywhere.
-    Constant(f64),
-}
-
 /// One parameter tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParamSpec {
@@ -36,6 +29,8 @@ pub struct ParamSpec {
     pub role: Role,
     /// How it starts.
     pub init: Init,
+    /// Factor on the learning rate; 1 except for hidden matrices under muP.
+    pub lr_scale: f64,
 }
 
 impl ParamSpec {
@@ -63,60 +58,89 @@ impl ParamSpec {
     }
 }
 
+/// The list while it is written.
+struct List<'a> {
+    model: &'a Model,
+    params: Vec<ParamSpec>,
+}
+
+impl List<'_> {
+    fn add(&mut self, name: String, shape: Vec<usize>, role: Role, init: Init) {
+        // Hidden matrices: Adam's steps must shrink as their inputs grow (Yang et al. 2022, table 8).
+        let lr_scale = if role == Role::Matrix { 1.0 / self.model.mup_ratio() } else { 1.0 };
+        self.params.push(ParamSpec { name, shape, role, init, lr_scale });
+    }
+
+    fn table(&mut self, name: &str, part: TablePart, rows: usize) {
+        let init = self.model.table_init(part, rows);
+        self.add(name.into(), vec![rows, self.model.width], Role::Embedding, init);
+    }
+
+    fn norm(&mut self, name: &str) {
+        let width = self.model.width;
+        if self.model.norm == NormChoice::None {
+            return;
+        }
+        self.add(format!("{name}.weight"), vec![width], Role::Norm, Init::Constant(1.0));
+        if self.model.bias && self.model.norm == NormChoice::LayerNorm {
+            self.add(format!("{name}.bias"), vec![width], Role::Norm, Init::Constant(0.0));
+        }
+    }
+
+    /// A linear map that consists of these slices, one below the other.
+    fn linear(&mut self, layer: usize, name: &str, slices: &[Slice]) {
+        let (inputs, outputs) = (slices[0].1, slices.iter().map(|s| s.2).sum());
+        let init = self.model.matrix_init(layer, slices);
+        self.add(format!("layers.{layer}.{name}.weight"), vec![outputs, inputs], Role::Matrix, init);
+        if self.model.bias {
+            let zero = Init::Constant(0.0);
+            self.add(format!("layers.{layer}.{name}.bias"), vec![outputs], Role::Bias, zero);
+        }
+    }
+}
+
 impl Model {
-    /// Every parameter, in the order of the forward pass. Names:
+    /// Every parameter, in the order of the forward pass of a pre-normalised model. Names:
     /// `embed.tokens`, `embed.positions`, `layers.{i}.attention_norm.*`, `layers.{i}.attention.qkv.*` (rows: all
-    /// queries, all keys, all values), `layers.{i}.attention.out.*`, `layers.{i}.mlp_norm.*`, `layers.{i}.mlp.up.*` or
-    /// `layers.{i}.mlp.gate_up.*` (rows: gate, then up), `layers.{i}.mlp.down.*`, `final_norm.*`, `head.weight`.
+    /// queries, all keys, all values), `layers.{i}.attention.q_norm.weight` and `k_norm.weight` (one head wide),
+    /// `layers.{i}.attention.out.*`, `layers.{i}.mlp_norm.*`, `layers.{i}.mlp.up.*` or
+    /// `layers.{i}.mlp.gate_up.*` (rows: gate, then up), `layers.{i}.mlp.down.*`, `final_norm.*` (pre-normalised
+    /// models only), `head.weight`.
     ///
-    /// Initialisation is GPT-2's (Radford et al. 2019): normal with `init_std`, the two residual outputs of a layer
-    /// with `init_std / sqrt(2 layers)`, biases 0, norm weights 1.
+    /// Biases start at 0, norm weights at 1, all others as `init` says.
     pub fn params(&self) -> Vec<ParamSpec> {
         let (d, f) = (self.width, self.ffn_width);
-        let std = Init::Normal(self.init_std);
-        let residual = Init::Normal(self.init_std / (2.0 * self.layers as f64).sqrt());
-        let mut list = Vec::new();
-        let mut add =
-            |name: String, shape: Vec<usize>, role, init| list.push(ParamSpec { name, shape, role, init });
-
-        add("embed.tokens".into(), vec![self.vocab_size, d], Role::Embedding, std);
+        let (queries, keys) = (self.attention_width(), self.kv_heads * self.head_dim);
+        let mut list = List { model: self, params: Vec::new() };
+        list.table("embed.tokens", TablePart::Embedding, self.vocab_size);
         if self.positions == PositionChoice::Learned {
-            add("embed.positions".into(), vec![self.context, d], Role::Embedding, std);
+            list.table("embed.positions", TablePart::Embedding, self.context);
         }
-        let norm_bias = self.bias && self.norm == NormChoice::LayerNorm;
         for i in 0..self.layers {
-            let norm = |add: &mut dyn FnMut(String, Vec<usize>, Role, Init), which: &str| {
-                add(format!("layers.{i}.{which}.weight"), vec![d], Role::Norm, Init::Constant(1.0));
-                if norm_bias {
-                    add(format!("layers.{i}.{which}.bias"), vec![d], Role::Norm, Init::Constant(0.0));
+            list.norm(&format!("layers.{i}.attention_norm"));
+            let qkv = [(Part::QueryOrKey, d, queries), (Part::QueryOrKey, d, keys), (Part::Value, d, keys)];
+            list.linear(i, "attention.qkv", &qkv);
+            if self.qk_norm {
+                for name in ["q_norm", "k_norm"] {
+                    let name = format!("layers.{i}.attention.{name}.weight");
+                    list.add(name, vec![self.head_dim], Role::Norm, Init::Constant(1.0));
                 }
-            };
-            let linear = |add: &mut dyn FnMut(String, Vec<usize>, Role, Init),
-                          which: &str,
-                          out: usize,
-                          inp: usize,
-                          init| {
-                add(format!("layers.{i}.{which}.weight"), vec![out, inp], Role::Matrix, init);
-                if self.bias {
-                    add(format!("layers.{i}.{which}.bias"), vec![out], Role::Bias, Init::Constant(0.0));
-                }
-            };
-            norm(&mut add, "attention_norm");
-            linear(&mut add, "attention.qkv", self.qkv_width(), d, std);
-            linear(&mut add, "attention.out", d, self.attention_width(), residual);
-            norm(&mut add, "mlp_norm");
-            let first = if self.mlp() == MlpKind::Gated { "mlp.gate_up" } else { "mlp.up" };
-            linear(&mut add, first, self.mlp_in_width(), d, std);
-            linear(&mut add, "mlp.down", d, f, residual);
+            }
+            list.linear(i, "attention.out", &[(Part::AttentionOut, queries, d)]);
+            list.norm(&format!("layers.{i}.mlp_norm"));
+            match self.mlp() {
+                MlpKind::Plain => list.linear(i, "mlp.up", &[(Part::Up, d, f)]),
+                MlpKind::Gated => list.linear(i, "mlp.gate_up", &[(Part::Gate, d, f), (Part::Up, d, f)]),
+            }
+            list.linear(i, "mlp.down", &[(Part::Down, f, d)]);
         }
-        add("final_norm.weight".into(), vec![d], Role::Norm, Init::Constant(1.0));
-        if norm_bias {
-            add("final_norm.bias".into(), vec![d], Role::Norm, Init::Constant(0.0));
+        if self.placement == Placement::Pre {
+            list.norm("final_norm");
         }
         if !self.tied_embeddings {
-            add("head.weight".into(), vec![self.vocab_size, d], Role::Embedding, std);
+            list.table("head.weight", TablePart::Head, self.vocab_size);
         }
-        list
+        list.params
     }
 
     /// Number of parameters, tied ones counted once.

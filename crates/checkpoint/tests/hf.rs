@@ -6,7 +6,7 @@
     reason = "a failed unwrap in a test's own plumbing is a failed test"
 )]
 
-use bessemer_arch::{ActivationChoice, Model, NormChoice, PositionChoice, named};
+use bessemer_arch::{ActivationChoice, InitChoice, Model, NormChoice, Placement, PositionChoice, named};
 use bessemer_checkpoint::format::SafetensorsFile;
 use bessemer_checkpoint::fs::{Links, OsFileSystem};
 use bessemer_checkpoint::hf::{HfExport, HfImport, export_hf, import_hf};
@@ -166,6 +166,15 @@ fn what_no_architecture_expresses_is_refused_by_name_and_writes_nothing() {
             "positions = rope (GPT-2 has learned positions)",
         ),
         (Model { norm: NormChoice::RmsNorm, ..gpt2() }, "norm = rmsnorm (GPT-2"),
+        (Model { norm: NormChoice::None, ..gpt2() }, "norm = none (GPT-2"),
+        (Model { placement: Placement::DeepNorm, ..gpt2() }, "placement = deepnorm (only pre)"),
+        (Model { embedding_scale: 4.0, ..gpt2() }, "embedding_scale = 4 (only 1"),
+        (Model { qk_norm: true, ..gpt2() }, "qk_norm (GPT-2 has none)"),
+        (Model { positions: PositionChoice::Sinusoidal, ..gpt2() }, "positions = sinusoidal (GPT-2"),
+        (
+            Model { init: InitChoice::MuP, mup_base_width: Some(8), ..gpt2() },
+            "muP's factor 0.5 on the logits",
+        ),
         (Model { kv_heads: 2, ..gpt2() }, "kv_heads = 2 of 4 heads"),
         (Model { head_dim: 6, ..gpt2() }, "head_dim = 6 (GPT-2 has width / heads = 16 / 4)"),
         (Model { activation: ActivationChoice::Swiglu, ..gpt2() }, "a gated activation (GPT-2"),

@@ -6,7 +6,8 @@ use crate::error::ModelError;
 use crate::head::HeadActivations;
 use crate::mlp::MlpActivations;
 use crate::norm::NormStats;
-use bessemer_arch::{Model, NormChoice};
+use crate::residual::StreamActivations;
+use bessemer_arch::{Model, NormChoice, Placement};
 use bessemer_tensor::{Backend, BufferSpec, View};
 use bessemer_units::{DType, Recompute, Storage};
 
@@ -48,12 +49,35 @@ impl Arena<'_> {
         Ok(self.backend.alloc(spec)?.vector())
     }
 
-    pub(crate) fn stats(&mut self, name: &str, norm: NormChoice, n: usize) -> Result<NormStats, ModelError> {
+    /// Statistics of n rows, if the model normalises at all.
+    pub(crate) fn stats(
+        &mut self,
+        name: &str,
+        norm: NormChoice,
+        n: usize,
+    ) -> Result<Option<NormStats>, ModelError> {
         let mean = match norm {
             NormChoice::LayerNorm => Some(self.sums(&format!("{name}.mean"), 1, n)?),
             NormChoice::RmsNorm => None,
+            NormChoice::None => return Ok(None),
         };
-        Ok(NormStats { mean, rstd: self.sums(&format!("{name}.rstd"), 1, n)? })
+        Ok(Some(NormStats { mean, rstd: self.sums(&format!("{name}.rstd"), 1, n)? }))
+    }
+
+    /// The matrix beside the stream at a block with input `x_nd`: none of its own without normalisation, one for all
+    /// layers (`shared`) where the backward pass makes normalised rows again.
+    fn side(
+        &mut self,
+        name: &str,
+        model: &Model,
+        x_nd: View,
+        shared: Option<Recomputed>,
+    ) -> Result<View, ModelError> {
+        match (model.norm, model.placement, shared) {
+            (NormChoice::None, ..) => Ok(x_nd),
+            (_, Placement::Pre, Some(Recomputed { normed_nd: Some(normed_nd), .. })) => Ok(normed_nd),
+            _ => self.matrix(name, x_nd.rows, x_nd.cols),
+        }
     }
 }
 
@@ -113,12 +137,15 @@ impl Activations {
                 Some(first) if !train => *first,
                 _ => layer(&mut arena, model, shape, i, x_nd, shared)?,
             };
-            x_nd = layer.mlp.x_out_nd;
+            x_nd = layer.mlp.stream.x_out_nd;
             layers.push(layer);
         }
         let head = HeadActivations {
             x_nd,
-            stats: arena.stats("final_norm", model.norm, n)?,
+            stats: match model.placement {
+                Placement::Pre => arena.stats("final_norm", model.norm, n)?,
+                Placement::Post | Placement::DeepNorm => None,
+            },
             loss: arena.sums("loss", 1, n)?,
         };
         let branch_nd = arena.matrix("branch", n, model.width)?;
@@ -132,14 +159,16 @@ impl Activations {
 /// What the backward pass computes again: one place for all layers.
 #[derive(Debug, Clone, Copy)]
 struct Recomputed {
-    normed_nd: View,
+    /// Normalised rows, in a model that has such: after a sum there is nothing to make again.
+    normed_nd: Option<View>,
     hidden_nf: View,
 }
 
 impl Recomputed {
     fn alloc(arena: &mut Arena<'_>, model: &Model, n: usize) -> Result<Recomputed, ModelError> {
+        let normed = model.norm != NormChoice::None && model.placement == Placement::Pre;
         Ok(Recomputed {
-            normed_nd: arena.matrix("norm.out", n, model.width)?,
+            normed_nd: if normed { Some(arena.matrix("norm.out", n, model.width)?) } else { None },
             hidden_nf: arena.matrix("mlp.hidden", n, model.ffn_width)?,
         })
     }
@@ -158,24 +187,33 @@ fn layer(
     let name = |part: &str| format!("layers.{i}.{part}");
     let train = shape.purpose == Purpose::Train;
     let attention = AttentionActivations {
-        x_nd,
-        stats: arena.stats(&name("attention_norm"), model.norm, n)?,
-        normed_nd: match shared {
-            Some(s) => s.normed_nd,
-            None => arena.matrix(&name("attention_norm.out"), n, d)?,
+        stream: StreamActivations {
+            x_nd,
+            stats: arena.stats(&name("attention_norm"), model.norm, n)?,
+            side_nd: arena.side(&name("attention_norm.out"), model, x_nd, shared)?,
+            recompute: shared.is_some(),
+            x_out_nd: arena.matrix(&name("attention.out"), n, d)?,
         },
-        recompute: shared.is_some(),
         qkv_nj: arena.matrix(&name("attention.qkv.out"), n, model.qkv_width())?,
         mixed_na: arena.matrix(&name("attention.mixed"), n, model.attention_width())?,
         lse: arena.sums(&name("attention.lse"), shape.sequences * model.heads, shape.seq)?,
-        x_out_nd: arena.matrix(&name("attention.out"), n, d)?,
     };
+    let before = attention.stream;
     let mlp = MlpActivations {
-        x_nd: attention.x_out_nd,
-        stats: if train { arena.stats(&name("mlp_norm"), model.norm, n)? } else { attention.stats },
-        normed_nd: match shared {
-            None if train => arena.matrix(&name("mlp_norm.out"), n, d)?,
-            _ => attention.normed_nd,
+        stream: match train {
+            true => StreamActivations {
+                x_nd: before.x_out_nd,
+                stats: arena.stats(&name("mlp_norm"), model.norm, n)?,
+                side_nd: arena.side(&name("mlp_norm.out"), model, before.x_out_nd, shared)?,
+                x_out_nd: arena.matrix(&name("mlp.out"), n, d)?,
+                ..before
+            },
+            false => StreamActivations {
+                x_nd: before.x_out_nd,
+                side_nd: if model.norm == NormChoice::None { before.x_out_nd } else { before.side_nd },
+                x_out_nd: x_nd,
+                ..before
+            },
         },
         recompute: shared.is_some(),
         pre_np: arena.matrix(&name("mlp.pre"), n, model.mlp_in_width())?,
@@ -183,7 +221,6 @@ fn layer(
             Some(s) => s.hidden_nf,
             None => arena.matrix(&name("mlp.hidden"), n, model.ffn_width)?,
         },
-        x_out_nd: if train { arena.matrix(&name("mlp.out"), n, d)? } else { x_nd },
     };
     Ok(LayerActivations { attention, mlp })
 }

@@ -1,4 +1,4 @@
-//! The attention block: `x_out = x + dropout(Attention(rope(Norm(x) Wqkv + b)) Wo + b)`.
+//! The attention block f: `Attention(rope(x Wqkv + b)) Wo + b`; how it joins the stream is [`Residual`]'s.
 //!
 //! Queries, keys and values are one fused product; its columns are all query heads, all key heads, all value heads.
 //! Rotation happens in place on the first two parts at once, so the stored queries and keys are the rotated ones, as
@@ -6,10 +6,9 @@
 //!
 //! Cost forward: 2 n D (H + 2G) E + 2 n H E D FLOPs of products and 4 E H FLOPs for each attended pair.
 
-use crate::norm::{NormStats, NormWeights};
 use crate::params::{LinearWeights, ParamTable};
 use crate::pass::Pass;
-use crate::residual;
+use crate::residual::{Residual, StreamActivations, weight_gradients};
 use crate::seams::{SeamAt, SeamPlace};
 use bessemer_arch::{Model, PositionChoice};
 use bessemer_tensor::op::{
@@ -22,12 +21,14 @@ use bessemer_tensor::{TensorError, View};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionBlock {
     layer: usize,
-    norm: NormWeights,
+    residual: Residual,
     qkv: LinearWeights,
     out: LinearWeights,
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
+    /// Factor on the scores.
+    scale: f32,
     /// Base of the rotary angles, if positions are rotary.
     theta: Option<f32>,
 }
@@ -35,17 +36,12 @@ pub(crate) struct AttentionBlock {
 /// What the forward pass leaves for the backward pass.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionActivations {
-    pub(crate) x_nd: View,
-    pub(crate) stats: NormStats,
-    pub(crate) normed_nd: View,
-    /// The normalised rows are not kept: the backward pass makes them again.
-    pub(crate) recompute: bool,
+    pub(crate) stream: StreamActivations,
     /// Rotated queries and keys, and values.
     pub(crate) qkv_nj: View,
     pub(crate) mixed_na: View,
     /// `[B*H, T]`.
     pub(crate) lse: View,
-    pub(crate) x_out_nd: View,
 }
 
 /// Scratch of the backward pass.
@@ -67,12 +63,13 @@ impl AttentionBlock {
     pub(crate) fn new(model: &Model, table: &ParamTable, layer: usize) -> AttentionBlock {
         AttentionBlock {
             layer,
-            norm: NormWeights::new(model, table, &format!("layers.{layer}.attention_norm")),
+            residual: Residual::new(model, table, &format!("layers.{layer}.attention_norm")),
             qkv: table.linear(&format!("layers.{layer}.attention.qkv")),
             out: table.linear(&format!("layers.{layer}.attention.out")),
             heads: model.heads,
             kv_heads: model.kv_heads,
             head_dim: model.head_dim,
+            scale: model.attention_scale() as f32,
             theta: (model.positions == PositionChoice::Rope).then_some(model.rope_theta as f32),
         }
     }
@@ -84,7 +81,7 @@ impl AttentionBlock {
             heads: self.heads,
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
-            scale: 1.0 / (self.head_dim as f32).sqrt(),
+            scale: self.scale,
         }
     }
 
@@ -121,16 +118,14 @@ impl AttentionBlock {
     pub(crate) fn project(
         &self,
         pass: &mut Pass<'_>,
-        x_nd: View,
-        stats: NormStats,
-        normed_nd: View,
+        stream: &StreamActivations,
         qkv_nj: View,
         positions: View,
     ) -> Result<(), TensorError> {
-        self.norm.forward(pass, x_nd, stats, normed_nd)?;
-        pass.seam_forward(self.at(SeamPlace::AttentionIn), normed_nd)?;
+        let input_nd = self.residual.enter(pass, stream)?;
+        pass.seam_forward(self.at(SeamPlace::AttentionIn), input_nd)?;
         pass.launch(Linear {
-            x: normed_nd,
+            x: input_nd,
             weight: self.qkv.weight.value,
             bias: self.qkv.bias.map(|b| b.value),
             activation: None,
@@ -145,13 +140,12 @@ impl AttentionBlock {
         &self,
         pass: &mut Pass<'_>,
         mixed_na: View,
-        x_nd: View,
+        stream: &StreamActivations,
         branch_nd: View,
-        x_out_nd: View,
         dropout: Option<DropoutMask>,
     ) -> Result<(), TensorError> {
         let at = self.at(SeamPlace::AttentionOut);
-        residual::forward(pass, at, &self.out, mixed_na, x_nd, branch_nd, x_out_nd, dropout)
+        self.residual.leave(pass, at, &self.out, mixed_na, stream, branch_nd, dropout)
     }
 
     pub(crate) fn forward(
@@ -163,7 +157,7 @@ impl AttentionBlock {
         branch_nd: View,
         masks: Option<AttentionMasks>,
     ) -> Result<(), TensorError> {
-        self.project(pass, a.x_nd, a.stats, a.normed_nd, a.qkv_nj, positions)?;
+        self.project(pass, &a.stream, a.qkv_nj, positions)?;
         let [q, k, v] = self.split(a.qkv_nj);
         let dropout = masks.map(|m| m.weights);
         pass.launch(Attention {
@@ -176,7 +170,7 @@ impl AttentionBlock {
             mask: AttentionMask::default(),
             dropout,
         })?;
-        self.finish(pass, a.mixed_na, a.x_nd, branch_nd, a.x_out_nd, masks.map(|m| m.out))
+        self.finish(pass, a.mixed_na, &a.stream, branch_nd, masks.map(|m| m.out))
     }
 
     /// `dx_nd` holds the gradient of x_out and then that of x.
@@ -193,9 +187,18 @@ impl AttentionBlock {
     ) -> Result<(), TensorError> {
         let at = self.at(SeamPlace::AttentionOut);
         let mask = masks.map(|m| m.out);
-        let (branch_nd, dmixed_na) = (s.branch_nd, s.dmixed_na);
-        residual::backward(
-            pass, at, &self.out, a.mixed_na, None, dx_nd, branch_nd, dmixed_na, mask, accumulate,
+        let (gradients_nd, dmixed_na) = ((dx_nd, s.branch_nd), s.dmixed_na);
+        let g = self.residual.leave_backward(
+            pass,
+            at,
+            &self.out,
+            a.mixed_na,
+            None,
+            &a.stream,
+            gradients_nd,
+            dmixed_na,
+            mask,
+            accumulate,
         )?;
         let [q, k, v] = self.split(a.qkv_nj);
         let [dq, dk, dv] = self.split(s.dqkv_nj);
@@ -214,19 +217,15 @@ impl AttentionBlock {
             dropout: masks.map(|m| m.weights),
         })?;
         self.rotate(pass, s.dqkv_nj, positions, true)?;
-        if a.recompute {
-            self.norm.forward(pass, a.x_nd, a.stats, a.normed_nd)?;
-            pass.seam_forward(self.at(SeamPlace::AttentionIn), a.normed_nd)?;
-        }
-        residual::weight_gradients(pass, &self.qkv, a.normed_nd, s.dqkv_nj, accumulate)?;
+        let input_nd = self.residual.input_again(pass, self.at(SeamPlace::AttentionIn), &a.stream)?;
+        weight_gradients(pass, &self.qkv, input_nd, s.dqkv_nj, accumulate)?;
         pass.launch(LinearBackwardInput {
             dy: s.dqkv_nj,
             weight: self.qkv.weight.value,
             activation: None,
-            dx: branch_nd,
+            dx: g.input_nd,
             accumulate: false,
         })?;
-        pass.seam_backward(self.at(SeamPlace::AttentionIn), branch_nd)?;
-        self.norm.backward(pass, a.x_nd, a.stats, branch_nd, dx_nd, true, accumulate)
+        self.residual.enter_backward(pass, self.at(SeamPlace::AttentionIn), &a.stream, &g, accumulate)
     }
 }

@@ -5,6 +5,7 @@ use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::mlp::MlpActivations;
 use crate::pass::Pass;
+use crate::residual::StreamActivations;
 use crate::seams::OneDevice;
 use crate::step::check_indices;
 use bessemer_tensor::op::{AttentionCached, Copy};
@@ -71,9 +72,18 @@ impl Decoder {
         new: usize,
     ) -> Result<(), TensorError> {
         let r = cache.rows.first(cache.sequences * new);
-        self.embedding.forward(pass, r.ids, r.positions, r.x_nd, None)?;
+        self.embedding.forward(pass, r.ids, r.positions, r.x_nd, r.branch_nd, None)?;
+        let stream = |x_nd, x_out_nd| StreamActivations {
+            x_nd,
+            stats: r.stats,
+            // Without normalisation a block reads the stream itself.
+            side_nd: if r.stats.is_some() { r.normed_nd } else { x_nd },
+            recompute: false,
+            x_out_nd,
+        };
+        let (first, second) = (stream(r.x_nd, r.x_mid_nd), stream(r.x_mid_nd, r.x_nd));
         for (layer, [k_cache, v_cache]) in self.layers.iter().zip(&cache.layers) {
-            layer.attention.project(pass, r.x_nd, r.stats, r.normed_nd, r.qkv_nj, r.positions)?;
+            layer.attention.project(pass, &first, r.qkv_nj, r.positions)?;
             let [q, k, v] = layer.attention.split(r.qkv_nj);
             append(pass, cache, k, *k_cache, past, new)?;
             append(pass, cache, v, *v_cache, past, new)?;
@@ -88,16 +98,9 @@ impl Decoder {
                 v_cache: *v_cache,
                 out: r.mixed_na,
             })?;
-            layer.attention.finish(pass, r.mixed_na, r.x_nd, r.branch_nd, r.x_mid_nd, None)?;
-            let mlp = MlpActivations {
-                x_nd: r.x_mid_nd,
-                stats: r.stats,
-                normed_nd: r.normed_nd,
-                recompute: false,
-                pre_np: r.pre_np,
-                hidden_nf: r.hidden_nf,
-                x_out_nd: r.x_nd,
-            };
+            layer.attention.finish(pass, r.mixed_na, &first, r.branch_nd, None)?;
+            let mlp =
+                MlpActivations { stream: second, recompute: false, pre_np: r.pre_np, hidden_nf: r.hidden_nf };
             layer.mlp.forward(pass, &mlp, r.branch_nd, None)?;
         }
         Ok(())
@@ -113,7 +116,7 @@ impl Decoder {
         let x_nd = cache.rows.x_nd;
         let last_bd =
             View { offset: (new - 1) * x_nd.cols, rows: cache.sequences, stride: new * x_nd.cols, ..x_nd };
-        let stats = cache.rows.stats.rows(cache.sequences);
+        let stats = cache.rows.stats.map(|s| s.rows(cache.sequences));
         self.head.logits(pass, last_bd, stats, cache.last_bd, cache.logits_bv)
     }
 }

@@ -100,13 +100,18 @@ impl Decoder {
     /// Allocates parameters (zero until [`Decoder::init`] or [`Decoder::write_param`]), gradients and activations, and
     /// reserves the workspace that the passes need. Nothing is allocated after that.
     ///
-    /// Bytes by class, n = B T, stats = 2 for LayerNorm, 1 for RMSNorm, s = 4 bytes of an activation (2 if stored in bf16):
+    /// Bytes by class, n = B T, stats = 2 for LayerNorm, 1 for RMSNorm, 0 without; s = 4 bytes of an activation (2 if stored
+    /// in bf16):
     /// - "weights" and, to train, "gradients": 4 bytes a parameter;
+    /// - "constants": 4 context D for a fixed table of positions;
     /// - "activations" to train: `s (n ((2L + 1) D + L (J + A + P) + R + 2 D + max(F, J + A)) + min(n, 16) V)
-    ///   + 4 (n ((2L + 1) stats + 4) + L B H T)`, with J = (H + 2G) E, A = H E, P = F or 2F, and R = D + F for normalised
-    ///   rows and hidden values that are computed again, L (2 D + F) for those that are stored
-    ///   ([`Recompute`](bessemer_units::Recompute));
-    /// - to score: `4 (n (2 D + J + A + P + D + F + 2 D + 2 stats + 4) + B H T + min(n, 16) V)`.
+    ///   + 4 (n ((2L + last) stats + 4) + L B H T)`, with J = (H + 2G) E, A = H E, P = F or 2F, last = 1 with a last
+    ///   normalisation (placement "pre"), and R = D + F for normalised rows and hidden values that are computed again,
+    ///   L (2 D + F) for those that are stored ([`Recompute`](bessemer_units::Recompute)). What post-normalised blocks
+    ///   keep in place of normalised rows is always stored (R = L 2 D + F), and without normalisation there is nothing
+    ///   of the kind (2 D and D in R become 0);
+    /// - to score: `4 (n (2 D + J + A + P + D + F + 2 D + (1 + last) stats + 4) + B H T + min(n, 16) V)`, without
+    ///   normalisation one D less.
     ///
     /// # Errors
     /// A sequence longer than the model's context, or what the backend answers (out of memory).
@@ -137,7 +142,7 @@ impl Decoder {
         let decoder = Decoder {
             model: model.clone(),
             shape,
-            embedding: EmbeddingTables::new(&table, model.tied_embeddings),
+            embedding: EmbeddingTables::new(backend, model, &table)?,
             layers,
             head: Head::new(model, &table),
             params: table.params,
@@ -278,7 +283,7 @@ impl Decoder {
         self.head.logits(
             pass,
             x_nd,
-            a.head.stats.rows(rows),
+            a.head.stats.map(|s| s.rows(rows)),
             a.dx_nd.rows(0, rows),
             a.logits_nv.rows(0, rows),
         )
@@ -330,8 +335,9 @@ impl Decoder {
     fn forward(&self, pass: &mut Pass<'_>, masks: Option<Masks>) -> Result<(), TensorError> {
         let act = &self.act;
         // The stream starts where the first layer reads it.
-        let x_nd = act.layers.first().map_or(act.head.x_nd, |l| l.attention.x_nd);
-        self.embedding.forward(pass, act.ids, act.positions, x_nd, self.embedding_mask(masks))?;
+        let x_nd = act.layers.first().map_or(act.head.x_nd, |l| l.attention.stream.x_nd);
+        let mask = self.embedding_mask(masks);
+        self.embedding.forward(pass, act.ids, act.positions, x_nd, act.branch_nd, mask)?;
         for (layer, a) in self.layers.iter().zip(&act.layers) {
             let (attention_masks, mlp_mask) = self.layer_masks(layer, masks);
             let shape = layer.attention.shape(self.shape.sequences, self.shape.seq);

@@ -1,41 +1,105 @@
-//! The beginning: `x = dropout(tokens[ids] + positions[position])`.
+//! The beginning: `x = dropout(scale * tokens[ids] + positions[position])`; positions are a learned table, a fixed one of
+//! sines and cosines (Vaswani et al. 2017), or not added at all.
 //!
 //! With tied embeddings the token table's gradient has two terms, added in this order: the output projection's (which
 //! replaces what was there in the first micro-batch), then the rows looked up, in the order of the tokens.
 
+use crate::error::ModelError;
 use crate::params::{ParamTable, Weight};
 use crate::pass::Pass;
-use bessemer_tensor::op::{Dropout, DropoutMask, Embedding, EmbeddingBackward, Fill, PositionTable};
-use bessemer_tensor::{TensorError, View};
+use bessemer_arch::{Model, PositionChoice};
+use bessemer_tensor::op::{
+    Add, Dropout, DropoutMask, Embedding, EmbeddingBackward, Fill, PositionTable, Scale,
+};
+use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
+use bessemer_units::DType;
+
+/// What is added for a position.
+#[derive(Debug, Clone, Copy)]
+enum Positions {
+    Learned(Weight),
+    Fixed(View),
+}
+
+impl Positions {
+    fn value(&self) -> View {
+        match self {
+            Positions::Learned(weight) => weight.value,
+            Positions::Fixed(table) => *table,
+        }
+    }
+}
 
 /// The tables.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EmbeddingTables {
     tokens: Weight,
-    positions: Option<Weight>,
+    positions: Option<Positions>,
+    scale: f32,
     /// The output projection writes to the token table's gradient first.
     tied: bool,
 }
 
+/// `PE[p, 2i] = sin(p / 10000^(2i/D))`, `PE[p, 2i+1] = cos(p / 10000^(2i/D))`, row-major.
+fn sinusoids(context: usize, width: usize) -> Vec<f32> {
+    let value = |p: usize, column: usize| {
+        let pair = (column / 2 * 2) as f64;
+        let angle = p as f64 / 10_000f64.powf(pair / width as f64);
+        (if column.is_multiple_of(2) { angle.sin() } else { angle.cos() }) as f32
+    };
+    (0..context).flat_map(|p| (0..width).map(move |column| value(p, column))).collect()
+}
+
 impl EmbeddingTables {
-    pub(crate) fn new(table: &ParamTable, tied: bool) -> EmbeddingTables {
-        EmbeddingTables { tokens: table.get("embed.tokens"), positions: table.find("embed.positions"), tied }
+    /// Allocates and fills the fixed table ("constants") if the model has one.
+    pub(crate) fn new(
+        backend: &mut dyn Backend,
+        model: &Model,
+        table: &ParamTable,
+    ) -> Result<EmbeddingTables, ModelError> {
+        let positions = match model.positions {
+            PositionChoice::Learned => Some(Positions::Learned(table.get("embed.positions"))),
+            PositionChoice::Sinusoidal => {
+                let values = sinusoids(model.context, model.width);
+                let name = "embed.positions";
+                let spec = BufferSpec { class: "constants", name, dtype: DType::F32, len: values.len() };
+                let view = backend.alloc(spec)?.matrix(model.context, model.width);
+                backend.write_f32(view, &values)?;
+                Some(Positions::Fixed(view))
+            }
+            PositionChoice::Rope | PositionChoice::None => None,
+        };
+        Ok(EmbeddingTables {
+            tokens: table.get("embed.tokens"),
+            positions,
+            scale: model.embedding_scale as f32,
+            tied: model.tied_embeddings,
+        })
     }
 
+    /// `branch_nd` is scratch.
     pub(crate) fn forward(
         &self,
         pass: &mut Pass<'_>,
         ids: View,
         positions: View,
         x_nd: View,
+        branch_nd: View,
         dropout: Option<DropoutMask>,
     ) -> Result<(), TensorError> {
-        pass.launch(Embedding {
-            table: self.tokens.value,
-            ids,
-            positions: self.positions.map(|w| PositionTable { table: w.value, positions }),
-            out: x_nd,
-        })?;
+        let table = self.positions.map(|p| p.value());
+        let tokens = Embedding { table: self.tokens.value, ids, positions: None, out: x_nd };
+        if self.scale == 1.0 {
+            let positions = table.map(|table| PositionTable { table, positions });
+            pass.launch(Embedding { positions, ..tokens })?;
+        } else {
+            pass.launch(tokens)?;
+            pass.launch(Scale { x: x_nd, out: x_nd, factor: self.scale })?;
+            if let Some(table) = table {
+                pass.launch(Embedding { table, ids: positions, positions: None, out: branch_nd })?;
+                pass.launch(Add { a: x_nd, b: branch_nd, out: x_nd })?;
+            }
+        }
         match dropout {
             Some(mask) => pass.launch(Dropout { x: x_nd, out: x_nd, mask }),
             None => Ok(()),
@@ -54,20 +118,53 @@ impl EmbeddingTables {
         if let Some(mask) = dropout {
             pass.launch(Dropout { x: dx_nd, out: dx_nd, mask })?;
         }
+        let learned = match self.positions {
+            Some(Positions::Learned(weight)) => Some(weight),
+            _ => None,
+        };
         if !accumulate {
             // The operator only adds.
             let fresh = if self.tied { None } else { Some(self.tokens) };
-            for w in fresh.into_iter().chain(self.positions) {
+            for w in fresh.into_iter().chain(learned) {
                 pass.launch(Fill { dst: w.grad(), value: 0.0 })?;
             }
         }
-        pass.launch(EmbeddingBackward {
-            ids,
-            dout: dx_nd,
-            dtable: self.tokens.grad(),
-            positions: self.positions.map(|w| PositionTable { table: w.grad(), positions }),
-        })?;
+        let dtable = self.tokens.grad();
+        let tokens = EmbeddingBackward { ids, dout: dx_nd, dtable, positions: None };
+        if self.scale == 1.0 {
+            let positions = learned.map(|w| PositionTable { table: w.grad(), positions });
+            pass.launch(EmbeddingBackward { positions, ..tokens })?;
+        } else {
+            if let Some(w) = learned {
+                pass.launch(EmbeddingBackward { ids: positions, dtable: w.grad(), ..tokens })?;
+            }
+            pass.launch(Scale { x: dx_nd, out: dx_nd, factor: self.scale })?;
+            pass.launch(tokens)?;
+        }
         pass.gradient_ready(&self.tokens)?;
-        self.positions.map_or(Ok(()), |w| pass.gradient_ready(&w))
+        learned.map_or(Ok(()), |w| pass.gradient_ready(&w))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sinusoids;
+
+    #[test]
+    fn sines_and_cosines_alternate_with_falling_frequency() {
+        let (context, width) = (50, 7);
+        let table = sinusoids(context, width);
+        for (p, column, wanted) in [
+            (0, 0, 0.0),
+            (0, 1, 1.0),
+            (3, 0, 3f64.sin()),
+            (3, 1, 3f64.cos()),
+            (49, 4, (49.0 / 10_000f64.powf(4.0 / 7.0)).sin()),
+            (49, 6, (49.0 / 10_000f64.powf(6.0 / 7.0)).sin()),
+            (20, 5, (20.0 / 10_000f64.powf(4.0 / 7.0)).cos()),
+        ] {
+            assert!((f64::from(table[p * width + column]) - wanted).abs() < 1e-7, "{p} {column}");
+        }
+        assert_eq!(table.len(), context * width);
     }
 }

@@ -4,13 +4,15 @@ use crate::norm::{NormStats, NormWeights};
 use crate::params::{ParamTable, Weight};
 use crate::pass::Pass;
 use bessemer_arch::Model;
-use bessemer_tensor::op::{Linear, LinearCrossEntropy, LossBackward};
+use bessemer_tensor::op::{Linear, LinearCrossEntropy, LossBackward, Scale};
 use bessemer_tensor::{TensorError, View};
 
 /// Parameters of the last normalisation and the output projection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Head {
-    norm: NormWeights,
+    norm: Option<NormWeights>,
+    /// Factor on the logits (muP), here on the rows that the projection reads.
+    scale: f32,
     /// `[v, d]`; the token table itself if tied.
     weight: Weight,
     tied: bool,
@@ -22,7 +24,8 @@ pub(crate) struct Head {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeadActivations {
     pub(crate) x_nd: View,
-    pub(crate) stats: NormStats,
+    /// If there is a last normalisation.
+    pub(crate) stats: Option<NormStats>,
     /// `[1, n]`.
     pub(crate) loss: View,
 }
@@ -32,10 +35,33 @@ impl Head {
         let tied = model.tied_embeddings;
         Head {
             norm: NormWeights::new(model, table, "final_norm"),
+            scale: model.logit_scale() as f32,
             weight: table.get(if tied { "embed.tokens" } else { "head.weight" }),
             tied,
             z_loss: 0.0,
         }
+    }
+
+    /// The rows that the output projection reads: Norm(x) scaled, in `normed_nd`, or x itself if it is that already.
+    fn read(
+        &self,
+        pass: &mut Pass<'_>,
+        x_nd: View,
+        stats: Option<NormStats>,
+        normed_nd: View,
+    ) -> Result<View, TensorError> {
+        let rows_nd = match &self.norm {
+            Some(norm) => {
+                norm.forward(pass, x_nd, stats, normed_nd)?;
+                normed_nd
+            }
+            None => x_nd,
+        };
+        if self.scale == 1.0 {
+            return Ok(rows_nd);
+        }
+        pass.launch(Scale { x: rows_nd, out: normed_nd, factor: self.scale })?;
+        Ok(normed_nd)
     }
 
     /// Token losses only. `normed_nd` is scratch.
@@ -46,9 +72,9 @@ impl Head {
         targets: View,
         normed_nd: View,
     ) -> Result<(), TensorError> {
-        self.norm.forward(pass, a.x_nd, a.stats, normed_nd)?;
+        let x = self.read(pass, a.x_nd, a.stats, normed_nd)?;
         pass.launch(LinearCrossEntropy {
-            x: normed_nd,
+            x,
             weight: self.weight.value,
             targets,
             loss: a.loss,
@@ -67,18 +93,19 @@ impl Head {
         dx_nd: View,
         accumulate: bool,
     ) -> Result<(), TensorError> {
-        // The normalised rows are not needed after the fused loss: they live where the stream's gradient will be.
-        let normed_nd = dx_nd;
-        self.norm.forward(pass, a.x_nd, a.stats, normed_nd)?;
+        // The normalised rows are not needed after the fused loss: they live where the stream's gradient will be. Without
+        // a normalisation the loss itself writes that gradient.
+        let (normed_nd, dread_nd) = if self.norm.is_some() { (dx_nd, branch_nd) } else { (branch_nd, dx_nd) };
+        let x = self.read(pass, a.x_nd, a.stats, normed_nd)?;
         pass.launch(LinearCrossEntropy {
-            x: normed_nd,
+            x,
             weight: self.weight.value,
             targets,
             loss: a.loss,
             backward: Some(LossBackward {
                 scale,
                 z_loss: self.z_loss,
-                dx: branch_nd,
+                dx: dread_nd,
                 dweight: self.weight.grad(),
                 accumulate,
             }),
@@ -86,7 +113,13 @@ impl Head {
         if !self.tied {
             pass.gradient_ready(&self.weight)?;
         }
-        self.norm.backward(pass, a.x_nd, a.stats, branch_nd, dx_nd, false, accumulate)
+        if self.scale != 1.0 {
+            pass.launch(Scale { x: dread_nd, out: dread_nd, factor: self.scale })?;
+        }
+        match &self.norm {
+            Some(norm) => norm.backward(pass, a.x_nd, a.stats, dread_nd, dx_nd, false, accumulate),
+            None => Ok(()),
+        }
     }
 
     /// Logits of rows of x. `normed_nd` is scratch of the same rows.
@@ -94,13 +127,13 @@ impl Head {
         &self,
         pass: &mut Pass<'_>,
         x_nd: View,
-        stats: NormStats,
+        stats: Option<NormStats>,
         normed_nd: View,
         logits_nv: View,
     ) -> Result<(), TensorError> {
-        self.norm.forward(pass, x_nd, stats, normed_nd)?;
+        let x = self.read(pass, x_nd, stats, normed_nd)?;
         pass.launch(Linear {
-            x: normed_nd,
+            x,
             weight: self.weight.value,
             bias: None,
             activation: None,

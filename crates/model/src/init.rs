@@ -14,14 +14,27 @@ impl Decoder {
         let mut values = vec![0.0; largest];
         for p in &self.params {
             let values = &mut values[..p.spec.len()];
-            match p.spec.init {
-                Init::Normal(std) => {
-                    RngKey::new(seed, 0, &p.spec.name).fill_normal(0, std as f32, values);
-                }
-                Init::Constant(c) => values.fill(c as f32),
-            }
+            let (_, columns) = p.spec.matrix();
+            fill(&p.spec.init, &RngKey::new(seed, 0, &p.spec.name), 0, columns, values);
             backend.write_f32(p.value, values)?;
         }
         Ok(())
+    }
+}
+
+/// Draws the elements from `first` on of a tensor with so many columns.
+fn fill(init: &Init, key: &RngKey, first: usize, columns: usize, values: &mut [f32]) {
+    match init {
+        Init::Normal(std) => key.fill_normal(first as u64, *std as f32, values),
+        Init::Uniform(bound) => key.fill_uniform(first as u64, *bound as f32, values),
+        Init::Constant(c) => values.fill(*c as f32),
+        Init::Rows(stretches) => {
+            let mut at = 0;
+            for (rows, init) in stretches {
+                let len = rows * columns;
+                fill(init, key, first + at, columns, &mut values[at..at + len]);
+                at += len;
+            }
+        }
     }
 }

@@ -1,14 +1,15 @@
 //! A decoder-only transformer with explicit forward and backward passes, made from one [`bessemer_arch::Model`].
 //!
-//! A pass is a list of operators launched on a [`bessemer_tensor::Backend`]; there is no tape. A layer is
-//! pre-normalised (Radford et al. 2019; Touvron et al. 2023):
+//! A pass is a list of operators launched on a [`bessemer_tensor::Backend`]; there is no tape. A pre-normalised
+//! layer (Radford et al. 2019; Touvron et al. 2023) is
 //!
 //! ```text
 //! x <- x + dropout(Attention(Norm(x)) Wo)
 //! x <- x + dropout(f(Norm(x) Wup) Wdown)          or   (f(gate) * up) Wdown
 //! ```
 //!
-//! and the loss is softmax cross-entropy after a last normalisation, fused with the output projection.
+//! and the loss is softmax cross-entropy after a last normalisation, fused with the output projection. `residual.rs` has
+//! the other placements of the normalisation: after the sum, DeepNorm, none.
 //!
 //! What is stored for the backward pass, once a layer: the input of each normalisation and its statistics, queries, keys
 //! and values, the attention's result and row sums, the pre-activations. Normalised rows and the values between the two

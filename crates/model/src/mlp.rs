@@ -1,13 +1,12 @@
-//! The feed-forward block: `x_out = x + dropout(f(Norm(x) Wup + b) Wdown + b)`, or gated (Shazeer 2020)
-//! `(f(gate) * up) Wdown` with gate and up one fused product.
+//! The feed-forward block: `f(x Wup + b) Wdown + b`, or gated (Shazeer 2020) `(f(gate) * up) Wdown` with gate and up one
+//! fused product; how it joins the stream is [`Residual`]'s.
 //!
 //! Cost forward: 4 n D F FLOPs, gated 6 n D F. The gated backward turns the stored gate and up into their gradients in
 //! place.
 
-use crate::norm::{NormStats, NormWeights};
 use crate::params::{LinearWeights, ParamTable};
 use crate::pass::Pass;
-use crate::residual;
+use crate::residual::{Residual, StreamActivations, weight_gradients};
 use crate::seams::{SeamAt, SeamPlace};
 use bessemer_arch::{ActivationChoice, MlpKind, Model};
 use bessemer_tensor::op::{
@@ -19,7 +18,7 @@ use bessemer_tensor::{TensorError, View};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MlpBlock {
     layer: usize,
-    norm: NormWeights,
+    residual: Residual,
     kind: MlpKind,
     activation: ActivationKind,
     /// Up, or gate and up.
@@ -30,15 +29,12 @@ pub(crate) struct MlpBlock {
 /// What the forward pass leaves for the backward pass.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MlpActivations {
-    pub(crate) x_nd: View,
-    pub(crate) stats: NormStats,
-    pub(crate) normed_nd: View,
-    /// Normalised rows and hidden values are not kept: the backward pass makes them again.
+    pub(crate) stream: StreamActivations,
+    /// Hidden values are not kept: the backward pass makes them again.
     pub(crate) recompute: bool,
     /// Before the non-linearity: up, or gate and up.
     pub(crate) pre_np: View,
     pub(crate) hidden_nf: View,
-    pub(crate) x_out_nd: View,
 }
 
 /// The two halves of gate_up.
@@ -53,7 +49,7 @@ impl MlpBlock {
         let first = if kind == MlpKind::Gated { "gate_up" } else { "up" };
         MlpBlock {
             layer,
-            norm: NormWeights::new(model, table, &format!("layers.{layer}.mlp_norm")),
+            residual: Residual::new(model, table, &format!("layers.{layer}.mlp_norm")),
             kind,
             activation: match model.activation {
                 ActivationChoice::Relu => ActivationKind::Relu,
@@ -77,10 +73,10 @@ impl MlpBlock {
         branch_nd: View,
         dropout: Option<DropoutMask>,
     ) -> Result<(), TensorError> {
-        self.norm.forward(pass, a.x_nd, a.stats, a.normed_nd)?;
-        pass.seam_forward(self.at(SeamPlace::MlpIn), a.normed_nd)?;
+        let input_nd = self.residual.enter(pass, &a.stream)?;
+        pass.seam_forward(self.at(SeamPlace::MlpIn), input_nd)?;
         let linear = Linear {
-            x: a.normed_nd,
+            x: input_nd,
             weight: self.up.weight.value,
             bias: self.up.bias.map(|b| b.value),
             activation: None,
@@ -97,7 +93,7 @@ impl MlpBlock {
             }
         }
         let at = self.at(SeamPlace::MlpOut);
-        residual::forward(pass, at, &self.down, a.hidden_nf, a.x_nd, branch_nd, a.x_out_nd, dropout)
+        self.residual.leave(pass, at, &self.down, a.hidden_nf, &a.stream, branch_nd, dropout)
     }
 
     /// The values between the two products, from what was stored of the first.
@@ -130,14 +126,14 @@ impl MlpBlock {
         let at = self.at(SeamPlace::MlpOut);
         // The plain block's derivative is an epilogue of the product; the gated one has an operator of its own.
         let activation = (self.kind == MlpKind::Plain).then_some((self.activation, a.pre_np));
-        residual::backward(
+        let g = self.residual.leave_backward(
             pass,
             at,
             &self.down,
             a.hidden_nf,
             activation,
-            dx_nd,
-            branch_nd,
+            &a.stream,
+            (dx_nd, branch_nd),
             dhidden_nf,
             dropout,
             accumulate,
@@ -157,19 +153,15 @@ impl MlpBlock {
                 a.pre_np
             }
         };
-        if a.recompute {
-            self.norm.forward(pass, a.x_nd, a.stats, a.normed_nd)?;
-            pass.seam_forward(self.at(SeamPlace::MlpIn), a.normed_nd)?;
-        }
-        residual::weight_gradients(pass, &self.up, a.normed_nd, dpre_np, accumulate)?;
+        let input_nd = self.residual.input_again(pass, self.at(SeamPlace::MlpIn), &a.stream)?;
+        weight_gradients(pass, &self.up, input_nd, dpre_np, accumulate)?;
         pass.launch(LinearBackwardInput {
             dy: dpre_np,
             weight: self.up.weight.value,
             activation: None,
-            dx: branch_nd,
+            dx: g.input_nd,
             accumulate: false,
         })?;
-        pass.seam_backward(self.at(SeamPlace::MlpIn), branch_nd)?;
-        self.norm.backward(pass, a.x_nd, a.stats, branch_nd, dx_nd, true, accumulate)
+        self.residual.enter_backward(pass, self.at(SeamPlace::MlpIn), &a.stream, &g, accumulate)
     }
 }

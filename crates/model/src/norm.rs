@@ -1,4 +1,4 @@
-//! LayerNorm or RMSNorm in front of a block.
+//! LayerNorm or RMSNorm, as a block or the head uses it.
 
 use crate::params::{ParamTable, Weight};
 use crate::pass::Pass;
@@ -32,25 +32,28 @@ impl NormStats {
 }
 
 impl NormWeights {
-    pub(crate) fn new(model: &Model, table: &ParamTable, name: &str) -> NormWeights {
-        NormWeights {
+    /// The normalisation of that name, if the model has it.
+    pub(crate) fn new(model: &Model, table: &ParamTable, name: &str) -> Option<NormWeights> {
+        Some(NormWeights {
             kind: match model.norm {
                 NormChoice::LayerNorm => NormKind::Layer,
                 NormChoice::RmsNorm => NormKind::Rms,
+                NormChoice::None => return None,
             },
             eps: model.norm_eps as f32,
-            weight: table.get(&format!("{name}.weight")),
+            weight: table.find(&format!("{name}.weight"))?,
             bias: table.find(&format!("{name}.bias")),
-        }
+        })
     }
 
     pub(crate) fn forward(
         &self,
         pass: &mut Pass<'_>,
         x_nd: View,
-        stats: NormStats,
+        stats: Option<NormStats>,
         out_nd: View,
     ) -> Result<(), TensorError> {
+        let stats = stats.expect("a model with normalisations has statistics");
         pass.launch(Norm {
             kind: self.kind,
             x: x_nd,
@@ -68,12 +71,13 @@ impl NormWeights {
         &self,
         pass: &mut Pass<'_>,
         x_nd: View,
-        stats: NormStats,
+        stats: Option<NormStats>,
         dout_nd: View,
         dx_nd: View,
         accumulate_dx: bool,
         accumulate: bool,
     ) -> Result<(), TensorError> {
+        let stats = stats.expect("a model with normalisations has statistics");
         pass.launch(NormBackward {
             kind: self.kind,
             x: x_nd,

@@ -1,79 +1,220 @@
-//! The end of a block: its second linear map, dropout, and the residual stream,
-//! `x_out = x + dropout(y W^T + b)`, with Megatron's *g* between the product and the rest.
+//! How a block f joins the residual stream, and the parts that both blocks share.
+//!
+//! | placement | forward | stored besides the block's own |
+//! |---|---|---|
+//! | pre | `x_out = x + dropout(f(Norm(x)))` | Norm(x), statistics |
+//! | pre, norm "none" | `x_out = x + dropout(f(x))` | nothing |
+//! | post | `x_out = Norm(s)`, `s = x + dropout(f(x))` | s, statistics |
+//! | deepnorm | `x_out = Norm(s)`, `s = alpha x + dropout(f(x))` (Wang et al. 2022) | s, statistics |
+//!
+//! f ends with a linear map `y W^T + b`; Megatron's *f* stands before the block reads its input, their *g* between that
+//! last product and the rest. Backward, dx_out and dx share one buffer: pre adds what comes through the block and its
+//! normalisation to dx_out; post first takes ds through the normalisation and then `dx = alpha ds + (what comes through
+//! the block)`.
 
-use crate::params::LinearWeights;
+use crate::norm::{NormStats, NormWeights};
+use crate::params::{LinearWeights, ParamTable};
 use crate::pass::Pass;
 use crate::seams::{Product, SeamAt};
+use bessemer_arch::{Model, Placement};
 use bessemer_tensor::op::{
-    ActivationKind, Add, Dropout, DropoutMask, Linear, LinearBackwardInput, LinearBackwardWeight,
+    ActivationKind, Add, Dropout, DropoutMask, Linear, LinearBackwardInput, LinearBackwardWeight, Scale,
 };
 use bessemer_tensor::{TensorError, View};
 
-/// `branch_nd` is scratch, used when something stands between the product and the residual.
-pub(crate) fn forward(
-    pass: &mut Pass<'_>,
-    at: SeamAt,
-    w: &LinearWeights,
-    y_ni: View,
-    x_nd: View,
-    branch_nd: View,
-    x_out_nd: View,
-    dropout: Option<DropoutMask>,
-) -> Result<(), TensorError> {
-    let product = pass.product();
-    let linear = Linear {
-        x: y_ni,
-        weight: w.weight.value,
-        bias: None,
-        activation: None,
-        residual: None,
-        out: x_out_nd,
-    };
-    let bias = w.bias.map(|b| b.value);
-    if product == Product::Whole && dropout.is_none() {
-        return pass.launch(Linear { bias, residual: Some(x_nd), ..linear });
-    }
-    let bias = bias.filter(|_| product != Product::Partial { adds_bias: false });
-    pass.launch(Linear { bias, out: branch_nd, ..linear })?;
-    if product != Product::Whole {
-        pass.seam_forward(at, branch_nd)?;
-    }
-    if let Some(mask) = dropout {
-        pass.launch(Dropout { x: branch_nd, out: branch_nd, mask })?;
-    }
-    pass.launch(Add { a: x_nd, b: branch_nd, out: x_out_nd })
+/// A block's normalisation and its factor on the stream.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Residual {
+    placement: Placement,
+    norm: Option<NormWeights>,
+    /// DeepNorm's alpha, 1 otherwise.
+    alpha: f32,
 }
 
-/// `dy` = gradient of the linear map's input, through the activation that made it if there is one. The residual's own
-/// gradient stays in `dx_nd`. `branch_nd` is scratch.
-pub(crate) fn backward(
-    pass: &mut Pass<'_>,
-    at: SeamAt,
-    w: &LinearWeights,
-    y_ni: View,
-    activation: Option<(ActivationKind, View)>,
-    dx_nd: View,
-    branch_nd: View,
-    dy_ni: View,
-    dropout: Option<DropoutMask>,
-    accumulate: bool,
-) -> Result<(), TensorError> {
-    let dproduct_nd = match dropout {
-        None => dx_nd,
-        Some(mask) => {
-            pass.launch(Dropout { x: dx_nd, out: branch_nd, mask })?;
-            branch_nd
+/// The stream around a block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StreamActivations {
+    pub(crate) x_nd: View,
+    /// Statistics of the normalisation, if there is one.
+    pub(crate) stats: Option<NormStats>,
+    /// Pre-normalised: Norm(x), or x itself if there is no normalisation. Otherwise the sum s.
+    pub(crate) side_nd: View,
+    /// Norm(x) is not kept: the backward pass makes it again. A sum s is always kept.
+    pub(crate) recompute: bool,
+    pub(crate) x_out_nd: View,
+}
+
+/// Gradients on the way through a block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StreamGradients {
+    /// The gradient of the last product, before [`Residual::leave_backward`] splits it off: of x_out or of s.
+    kept_nd: View,
+    /// Where the gradient of the block's input goes; may be overwritten before.
+    pub(crate) input_nd: View,
+}
+
+impl Residual {
+    pub(crate) fn new(model: &Model, table: &ParamTable, norm: &str) -> Residual {
+        Residual {
+            placement: model.placement,
+            norm: NormWeights::new(model, table, norm),
+            alpha: model.residual_scale() as f32,
         }
-    };
-    pass.seam_backward(at, dproduct_nd)?;
-    weight_gradients(pass, w, y_ni, dproduct_nd, accumulate)?;
-    pass.launch(LinearBackwardInput {
-        dy: dproduct_nd,
-        weight: w.weight.value,
-        activation,
-        dx: dy_ni,
-        accumulate: false,
-    })
+    }
+
+    /// The rows that the block reads.
+    pub(crate) fn enter(&self, pass: &mut Pass<'_>, a: &StreamActivations) -> Result<View, TensorError> {
+        if let (Placement::Pre, Some(norm)) = (self.placement, &self.norm) {
+            norm.forward(pass, a.x_nd, a.stats, a.side_nd)?;
+        }
+        Ok(self.input(a))
+    }
+
+    fn input(&self, a: &StreamActivations) -> View {
+        if self.placement == Placement::Pre { a.side_nd } else { a.x_nd }
+    }
+
+    /// The rows that the block has read, in the backward pass. `at` is the place before the block.
+    pub(crate) fn input_again(
+        &self,
+        pass: &mut Pass<'_>,
+        at: SeamAt,
+        a: &StreamActivations,
+    ) -> Result<View, TensorError> {
+        if a.recompute && self.placement == Placement::Pre && self.norm.is_some() {
+            self.enter(pass, a)?;
+            pass.seam_forward(at, a.side_nd)?;
+        }
+        Ok(self.input(a))
+    }
+
+    /// The block's last linear map `w` on `y_ni`, dropout, residual sum, and the normalisation of the sum. `branch_nd`
+    /// is scratch.
+    pub(crate) fn leave(
+        &self,
+        pass: &mut Pass<'_>,
+        at: SeamAt,
+        w: &LinearWeights,
+        y_ni: View,
+        a: &StreamActivations,
+        branch_nd: View,
+        dropout: Option<DropoutMask>,
+    ) -> Result<(), TensorError> {
+        let (Placement::Post | Placement::DeepNorm, Some(norm)) = (self.placement, &self.norm) else {
+            return self.sum(pass, at, w, y_ni, a.x_nd, branch_nd, a.x_out_nd, dropout);
+        };
+        self.sum(pass, at, w, y_ni, a.x_nd, branch_nd, a.side_nd, dropout)?;
+        norm.forward(pass, a.side_nd, a.stats, a.x_out_nd)
+    }
+
+    /// `sum = alpha x + dropout(y W^T + b)`.
+    fn sum(
+        &self,
+        pass: &mut Pass<'_>,
+        at: SeamAt,
+        w: &LinearWeights,
+        y_ni: View,
+        x_nd: View,
+        branch_nd: View,
+        sum_nd: View,
+        dropout: Option<DropoutMask>,
+    ) -> Result<(), TensorError> {
+        let product = pass.product();
+        let linear = Linear {
+            x: y_ni,
+            weight: w.weight.value,
+            bias: None,
+            activation: None,
+            residual: None,
+            out: sum_nd,
+        };
+        let bias = w.bias.map(|b| b.value);
+        let scaled = self.alpha != 1.0;
+        if product == Product::Whole && dropout.is_none() {
+            if !scaled {
+                return pass.launch(Linear { bias, residual: Some(x_nd), ..linear });
+            }
+            pass.launch(Scale { x: x_nd, out: branch_nd, factor: self.alpha })?;
+            return pass.launch(Linear { bias, residual: Some(branch_nd), ..linear });
+        }
+        let bias = bias.filter(|_| product != Product::Partial { adds_bias: false });
+        pass.launch(Linear { bias, out: branch_nd, ..linear })?;
+        if product != Product::Whole {
+            pass.seam_forward(at, branch_nd)?;
+        }
+        if let Some(mask) = dropout {
+            pass.launch(Dropout { x: branch_nd, out: branch_nd, mask })?;
+        }
+        if !scaled {
+            return pass.launch(Add { a: x_nd, b: branch_nd, out: sum_nd });
+        }
+        pass.launch(Scale { x: x_nd, out: sum_nd, factor: self.alpha })?;
+        pass.launch(Add { a: sum_nd, b: branch_nd, out: sum_nd })
+    }
+
+    /// From the gradient of x_out in `dx_nd` to that of the last map's input in `dy_ni`, through the activation that
+    /// made that input if there is one. `branch_nd` is scratch and must stay until [`Residual::enter_backward`].
+    pub(crate) fn leave_backward(
+        &self,
+        pass: &mut Pass<'_>,
+        at: SeamAt,
+        w: &LinearWeights,
+        y_ni: View,
+        activation: Option<(ActivationKind, View)>,
+        a: &StreamActivations,
+        (dx_nd, branch_nd): (View, View),
+        dy_ni: View,
+        dropout: Option<DropoutMask>,
+        accumulate: bool,
+    ) -> Result<StreamGradients, TensorError> {
+        let gradients = match (self.placement, &self.norm) {
+            (Placement::Post | Placement::DeepNorm, Some(norm)) => {
+                norm.backward(pass, a.side_nd, a.stats, dx_nd, branch_nd, false, accumulate)?;
+                StreamGradients { kept_nd: branch_nd, input_nd: dx_nd }
+            }
+            _ => StreamGradients { kept_nd: dx_nd, input_nd: branch_nd },
+        };
+        let dproduct_nd = match dropout {
+            None => gradients.kept_nd,
+            Some(mask) => {
+                pass.launch(Dropout { x: gradients.kept_nd, out: gradients.input_nd, mask })?;
+                gradients.input_nd
+            }
+        };
+        pass.seam_backward(at, dproduct_nd)?;
+        weight_gradients(pass, w, y_ni, dproduct_nd, accumulate)?;
+        pass.launch(LinearBackwardInput {
+            dy: dproduct_nd,
+            weight: w.weight.value,
+            activation,
+            dx: dy_ni,
+            accumulate: false,
+        })?;
+        Ok(gradients)
+    }
+
+    /// With the gradient of the block's input in `g.input_nd`: completes the gradient of x, in the buffer that held
+    /// that of x_out.
+    pub(crate) fn enter_backward(
+        &self,
+        pass: &mut Pass<'_>,
+        at: SeamAt,
+        a: &StreamActivations,
+        g: &StreamGradients,
+        accumulate: bool,
+    ) -> Result<(), TensorError> {
+        pass.seam_backward(at, g.input_nd)?;
+        if self.placement == Placement::Pre {
+            return match &self.norm {
+                Some(norm) => norm.backward(pass, a.x_nd, a.stats, g.input_nd, g.kept_nd, true, accumulate),
+                None => pass.launch(Add { a: g.kept_nd, b: g.input_nd, out: g.kept_nd }),
+            };
+        }
+        if self.alpha != 1.0 {
+            pass.launch(Scale { x: g.kept_nd, out: g.kept_nd, factor: self.alpha })?;
+        }
+        pass.launch(Add { a: g.input_nd, b: g.kept_nd, out: g.input_nd })
+    }
 }
 
 /// Gradients of a linear map's own parameters, complete after this.

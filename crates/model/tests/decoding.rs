@@ -4,11 +4,11 @@
 mod tiny;
 
 use bessemer_model::{Cache, ModelError, Purpose, TokenBatch};
-use tiny::{SEQ, cpu, decoder, models, tokens};
+use tiny::{SEQ, all_kinds, cpu, decoder, models, tokens};
 
 /// Logits `[rows, V]` of a full forward pass.
 fn full(label: &str) -> (Vec<u32>, Vec<Vec<f32>>) {
-    let model = models().into_iter().find(|m| m.0 == label).unwrap().1;
+    let model = all_kinds().into_iter().find(|m| m.0 == label).unwrap().1;
     let mut b = cpu(2);
     let mut d = decoder(&mut b, &model, 3, Purpose::Score);
     let (ids, targets) = tokens(5, 3);
@@ -20,7 +20,7 @@ fn full(label: &str) -> (Vec<u32>, Vec<Vec<f32>>) {
 
 #[test]
 fn cached_logits_are_the_full_forward_logits_for_any_cut_of_the_sequence() {
-    for (label, model) in models() {
+    for (label, model) in all_kinds() {
         let (ids, rows) = full(label);
         let mut b = cpu(2);
         // A decoder's own shape does not matter for decoding.
@@ -91,7 +91,7 @@ fn a_prompt_longer_than_one_pass_goes_through_in_pieces() {
 
 #[test]
 fn token_losses_are_those_of_the_logits() {
-    for (label, model) in models() {
+    for (label, model) in all_kinds() {
         let (ids, rows) = full(label);
         let (_, targets) = tokens(5, 3);
         let mut b = cpu(2);

@@ -1,6 +1,8 @@
 //! The model on the null backend: memory and FLOPs against written formulas, at sizes that no test machine holds.
 
-use bessemer_arch::{MlpKind, Model, NormChoice, named};
+mod tiny;
+
+use bessemer_arch::{MlpKind, Model, NormChoice, Placement, named};
 use bessemer_model::{ActivationConfig, Cache, Decoder, ModelError, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::{DropoutMask, Op};
@@ -11,34 +13,50 @@ fn class(backend: &NullBackend, name: &str) -> u64 {
     backend.memory().classes.iter().find(|c| c.0 == name).map_or(0, |c| c.1.0)
 }
 
+/// Numbers that a normalisation keeps for each row.
+fn stats(m: &Model) -> usize {
+    match m.norm {
+        NormChoice::LayerNorm => 2,
+        NormChoice::RmsNorm => 1,
+        NormChoice::None => 0,
+    }
+}
+
 /// The formula in the documentation of `Decoder::new`.
 fn activation_bytes(m: &Model, shape: Shape, config: ActivationConfig) -> u64 {
     let n = shape.tokens();
     let (l, d, f, v) = (m.layers, m.width, m.ffn_width, m.vocab_size);
     let (j, a) = ((m.heads + 2 * m.kv_heads) * m.head_dim, m.heads * m.head_dim);
     let p = if m.mlp() == MlpKind::Gated { 2 * f } else { f };
-    let stats = if m.norm == NormChoice::LayerNorm { 2 } else { 1 };
+    let stats = stats(m);
+    let last = if m.placement == Placement::Pre { stats } else { 0 };
     let bht = shape.sequences * m.heads * shape.seq;
     let logits = n.min(16) * v;
+    let again = config.recompute == Recompute::Selective;
+    let sides = match (m.norm, m.placement) {
+        (NormChoice::None, _) => 0,
+        (_, Placement::Pre) if again => 1,
+        _ => 2 * l,
+    };
     let bytes = match shape.purpose {
         Purpose::Train => {
-            let again = match config.recompute {
-                Recompute::None => l * (2 * d + f),
-                Recompute::Selective => d + f,
-            };
+            let hidden = if again { f } else { l * f };
             let s = if config.storage == Storage::Bf16 { 2 } else { 4 };
-            let stored = (2 * l + 1) * d + l * (j + a + p) + again + 2 * d + f.max(j + a);
-            s * (n * stored + logits) + 4 * (n * ((2 * l + 1) * stats + 4) + l * bht)
+            let stored = (2 * l + 1) * d + l * (j + a + p) + sides * d + hidden + 2 * d + f.max(j + a);
+            s * (n * stored + logits) + 4 * (n * (2 * l * stats + last + 4) + l * bht)
         }
-        Purpose::Score => 4 * (n * (2 * d + j + a + p + d + f + 2 * d + 2 * stats + 4) + bht + logits),
+        Purpose::Score => {
+            4 * (n * (2 * d + j + a + p + sides.min(1) * d + f + 2 * d + stats + last + 4) + bht + logits)
+        }
     };
     bytes as u64
 }
 
 #[test]
 fn bytes_of_each_class_are_the_written_formula() {
-    for name in ["gpt2", "gpt2-124m", "llama", "llama-8b", "llama2-70b", "mistral-7b"] {
-        let m = named(name).unwrap();
+    let published = ["gpt2", "gpt2-124m", "llama", "llama-8b", "llama2-70b", "mistral-7b"];
+    let published = published.map(|name| (name, named(name).unwrap()));
+    for (name, m) in published.into_iter().chain(tiny::all_kinds()) {
         for (purpose, storage, recompute) in [
             (Purpose::Train, Storage::F32, Recompute::None),
             (Purpose::Train, Storage::F32, Recompute::Selective),
@@ -74,7 +92,7 @@ fn bytes_of_the_cache_are_the_written_formula() {
         let (d, f, v) = (m.width, m.ffn_width, m.vocab_size);
         let (j, a, g) = (m.qkv_width(), m.attention_width(), m.kv_heads * m.head_dim);
         let p = m.mlp_in_width();
-        let stats = if m.norm == NormChoice::LayerNorm { 2 } else { 1 };
+        let stats = stats(&m);
         let elements = 2 * m.layers * sequences * capacity * g
             + r * (4 * d + j + a + p + f + stats + 2)
             + sequences * (v + d);

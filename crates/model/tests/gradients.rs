@@ -4,37 +4,12 @@
 
 mod tiny;
 
-use bessemer_arch::{ActivationChoice, Model, NormChoice, PositionChoice};
+use bessemer_arch::{Init, InitChoice, Model, PositionChoice};
 use bessemer_model::{Decoder, LossSum, Purpose, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_tensor::Backend;
 use bessemer_tensor::rng::RngKey;
-use tiny::{SEQ, adamw, context, cpu, decoder, gradients, models, relative, scored, tokens};
-
-/// The golden models and three that mix their parts in ways no published model does.
-fn all_kinds() -> Vec<(&'static str, Model)> {
-    let mut list = models();
-    let base = list[0].1.clone();
-    list.push((
-        "relu without biases, untied, grouped",
-        Model {
-            bias: false,
-            tied_embeddings: false,
-            activation: ActivationChoice::Relu,
-            kv_heads: 1,
-            ..base.clone()
-        },
-    ));
-    list.push((
-        "GeGLU with biases, rotary, LayerNorm",
-        Model { activation: ActivationChoice::Geglu, positions: PositionChoice::Rope, ..base.clone() },
-    ));
-    list.push((
-        "RMSNorm with biases, wide heads",
-        Model { norm: NormChoice::RmsNorm, activation: ActivationChoice::GeluErf, head_dim: 12, ..base },
-    ));
-    list
-}
+use tiny::{SEQ, adamw, all_kinds, context, cpu, decoder, gradients, models, relative, scored, tokens};
 
 #[test]
 fn every_gradient_is_the_slope_of_the_loss_with_and_without_dropout() {
@@ -173,7 +148,7 @@ fn bits(backend: &mut dyn Backend, d: &Decoder) -> Vec<u32> {
 fn three_steps_have_the_same_bits_on_any_number_of_threads() {
     // Wide enough that every operator is cut into several tiles.
     let wide = |m: &Model| Model { width: 96, head_dim: 24, ffn_width: 320, dropout: 0.1, ..m.clone() };
-    for (label, model) in models() {
+    for (label, model) in all_kinds() {
         let model = wide(&model);
         let one = three_steps(&model, 1);
         for threads in [2, 3, 5] {
@@ -184,7 +159,7 @@ fn three_steps_have_the_same_bits_on_any_number_of_threads() {
 
 #[test]
 fn positions_left_out_count_from_zero_in_every_sequence() {
-    for (_, model) in models() {
+    for (_, model) in all_kinds().into_iter().filter(|m| m.1.positions != PositionChoice::None) {
         let mut b = cpu(1);
         let mut d = decoder(&mut b, &model, 2, Purpose::Train);
         let (ids, targets) = tokens(5, 2);
@@ -235,4 +210,57 @@ fn initial_values_have_the_written_moments_and_depend_on_seed_and_name_only() {
     assert!(first == d.read_params(&mut b).unwrap());
     d.init(&mut b, 12).unwrap();
     assert!(first != d.read_params(&mut b).unwrap());
+}
+
+/// Every initialisation, held against the standard deviation that its distribution in the table has, slice by slice.
+#[test]
+fn values_of_every_initialisation_have_the_standard_deviation_of_the_table() {
+    let base = Model { width: 64, head_dim: 16, kv_heads: 2, ..models()[0].1.clone() };
+    let kinds = [
+        InitChoice::Gpt2,
+        InitChoice::Xavier,
+        InitChoice::Lri,
+        InitChoice::DsInit,
+        InitChoice::TFixup,
+        InitChoice::DeepNorm,
+        InitChoice::MuP,
+    ];
+    for init in kinds {
+        let mup_base_width = (init == InitChoice::MuP).then_some(16);
+        let model = Model { init, mup_base_width, ..base.clone() };
+        let mut b = cpu(1);
+        let d = decoder(&mut b, &model, 1, Purpose::Score);
+        d.init(&mut b, 3).unwrap();
+        for (tensor, p) in d.read_params(&mut b).unwrap().iter().zip(d.params()) {
+            let (rows, columns) = p.spec.matrix();
+            let slices = match &p.spec.init {
+                Init::Rows(slices) => slices.clone(),
+                whole => vec![(rows, whole.clone())],
+            };
+            assert_eq!(slices.iter().map(|s| s.0).sum::<usize>(), rows);
+            let mut at = 0;
+            for (rows, init) in slices {
+                let values = &tensor.values[at * columns..(at + rows) * columns];
+                at += rows;
+                let n = values.len() as f64;
+                let std = (values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / n).sqrt();
+                let wanted = match init {
+                    Init::Normal(std) => std,
+                    Init::Uniform(bound) => {
+                        assert!(values.iter().all(|v| f64::from(v.abs()) <= bound * (1.0 + 1e-6)));
+                        bound / 3f64.sqrt()
+                    }
+                    Init::Constant(c) => c,
+                    Init::Rows(_) => panic!("rows within rows"),
+                };
+                let slack = 5.0 * wanted / (2.0 * n).sqrt();
+                assert!(
+                    (std - wanted).abs() <= slack,
+                    "{:?} {}: {std}, wanted {wanted}",
+                    model.init,
+                    tensor.name
+                );
+            }
+        }
+    }
 }

@@ -6,7 +6,7 @@ mod tiny;
 use bessemer_arch::Model;
 use bessemer_model::{ActivationConfig, Decoder, Purpose, Shape, TokenBatch};
 use bessemer_units::Recompute;
-use tiny::{SEQ, context, cpu, gradients, models, scored, tokens, values};
+use tiny::{SEQ, all_kinds, context, cpu, gradients, scored, tokens, values};
 
 fn run(model: &Model, recompute: Recompute) -> (f64, Vec<Vec<f32>>) {
     let mut b = cpu(2);
@@ -24,7 +24,7 @@ fn run(model: &Model, recompute: Recompute) -> (f64, Vec<Vec<f32>>) {
 
 #[test]
 fn recomputation_changes_no_bit_of_loss_and_gradients() {
-    for (label, plain) in models() {
+    for (label, plain) in all_kinds() {
         for dropout in [0.0, 0.2] {
             let model = Model { dropout, ..plain.clone() };
             let stored = run(&model, Recompute::None);

@@ -82,8 +82,27 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("model.context", "1 to 2^24; at least `train.seq_len`", &["256", "16777216"], &["0", "255", "16777217"]),
     ("model.norm_eps", "0 to 1", &["0", "1"], &["-0.1", "1.1"]),
     ("model.rope_theta", "1 to 1e12", &["1", "1e12"], &["0.9", "1.1e12"]),
+    ("model.embedding_scale", "0.000001 to 1000000", &["1e-6", "1e6"], &["0", "1e7"]),
     ("model.dropout", "0 to 0.99", &["0", "0.99"], &["-0.1", "1"]),
     ("model.init_std", "0 to 10", &["0", "10"], &["-0.1", "10.1"]),
+    (
+        "model.init_gain",
+        "0 to 100; with `xavier` and `ds-init`",
+        &["0 model.init=xavier", "100 model.init=ds-init"],
+        &["101 model.init=xavier", "-1 model.init=xavier", "2"],
+    ),
+    (
+        "model.mup_base_width",
+        "1 to 2^20; with `mup` only",
+        &["1 model.init=mup", "1048576 model.init=mup"],
+        &["0 model.init=mup", "64"],
+    ),
+    (
+        "model.mup_base_head_dim",
+        "1 to 4096; with `mup` only",
+        &["1 model.init=mup model.mup_base_width=64"],
+        &["4097 model.init=mup model.mup_base_width=64", "16"],
+    ),
     (
         "train.batch_tokens",
         "1 to 2^40; a multiple of `seq_len`",

@@ -59,6 +59,17 @@ impl RngKey {
             *x = (z * f64::from(std)) as f32;
         }
     }
+
+    /// Fills `out` with independent uniform values in (-bound, bound) for the elements that start at `first`.
+    pub fn fill_uniform(&self, first: u64, bound: f32, out: &mut [f32]) {
+        for (i, x) in out.iter_mut().enumerate() {
+            let element = first + i as u64;
+            let word = self.block(element / 4)[(element % 4) as usize];
+            // The middles of 2^32 equal parts: symmetric around zero.
+            let unit = (f64::from(word) + 0.5) / 4_294_967_296.0;
+            *x = ((2.0 * unit - 1.0) * f64::from(bound)) as f32;
+        }
+    }
 }
 
 /// Uniform in [0, 1) from the upper 24 bits of a word.
@@ -110,6 +121,21 @@ mod tests {
         assert!(mean.abs() < 0.03 && (var - 4.0).abs() < 0.08, "{mean} {var}");
         let mut part = vec![0.0; 1000];
         key.fill_normal(501, 2.0, &mut part);
+        assert_eq!(part, all[501..1501]);
+    }
+
+    #[test]
+    fn uniform_values_fill_the_interval_evenly_and_do_not_depend_on_the_cut() {
+        let key = RngKey::new(7, 0, "w");
+        let mut all = vec![0.0; 100_000];
+        key.fill_uniform(0, 0.5, &mut all);
+        let mean = all.iter().map(|x| f64::from(*x)).sum::<f64>() / all.len() as f64;
+        let var = all.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / all.len() as f64;
+        assert!(mean.abs() < 5e-3 && (var - 0.25 / 3.0).abs() < 1e-3, "{mean} {var}");
+        let most = all.iter().fold(0f32, |m, x| m.max(x.abs()));
+        assert!(most <= 0.5 && most > 0.4999, "{most}");
+        let mut part = vec![0.0; 1000];
+        key.fill_uniform(501, 0.5, &mut part);
         assert_eq!(part, all[501..1501]);
     }
 

@@ -4,7 +4,7 @@
 //! without biases is written with biases of zero, which compute the same.
 
 use super::fields::Fields;
-use super::layout::{LM_HEAD, Part, layer_of};
+use super::layout::{LM_HEAD, Part, foreign_choices, layer_of, written};
 use crate::error::Result;
 use bessemer_arch::{ActivationChoice, MlpKind, Model, ModelConfig, NormChoice, PositionChoice};
 use serde_json::{Map, Value, json};
@@ -18,14 +18,18 @@ const ACTIVATIONS: [(ActivationChoice, &[&str]); 3] = [
 
 /// Why the architecture cannot express a model; empty if it can.
 pub(super) fn obstacles(m: &Model) -> Vec<String> {
-    let mut list = Vec::new();
+    let mut list = foreign_choices(m);
     let mut need = |ok: bool, text: String| {
         if !ok {
             list.push(text);
         }
     };
-    need(m.norm == NormChoice::LayerNorm, "norm = rmsnorm (GPT-2 has layernorm)".into());
-    need(m.positions == PositionChoice::Learned, "positions = rope (GPT-2 has learned positions)".into());
+    need(m.norm == NormChoice::LayerNorm, format!("norm = {} (GPT-2 has layernorm)", written(m.norm)));
+    need(
+        m.positions == PositionChoice::Learned,
+        format!("positions = {} (GPT-2 has learned positions)", written(m.positions)),
+    );
+    need(!m.qk_norm, "qk_norm (GPT-2 has none)".into());
     need(m.mlp() == MlpKind::Plain, "a gated activation (GPT-2 has gelu or relu)".into());
     need(
         m.kv_heads == m.heads,
@@ -105,11 +109,11 @@ pub(super) fn read_config(f: &Fields) -> Result<(ModelConfig, Vec<String>)> {
         norm_eps: Some(f.float("layer_norm_epsilon")?.unwrap_or(1e-5)),
         activation: Some(activation),
         positions: Some(PositionChoice::Learned),
-        rope_theta: None,
         bias: Some(true),
         tied_embeddings: Some(f.bool("tie_word_embeddings")?.unwrap_or(true)),
         dropout: drops[0],
         init_std: f.float("initializer_range")?.unwrap_or(0.02),
+        ..ModelConfig::default()
     };
     Ok((config, notes))
 }

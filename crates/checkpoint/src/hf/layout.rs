@@ -1,6 +1,6 @@
 //! Where each parameter of a model stands in Hugging Face files: one table for writing and reading.
 
-use bessemer_arch::Model;
+use bessemer_arch::{Model, Placement};
 
 /// A stretch of rows of a parameter that is a tensor of its own in the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +87,39 @@ impl Style {
             .map(|p| Mapped { parts: of(&p.name), name: p.name, shape: p.shape })
             .collect()
     }
+}
+
+/// A choice as it is written in a recipe.
+pub(crate) fn written(choice: impl serde::Serialize) -> String {
+    match serde_json::to_value(choice) {
+        Ok(serde_json::Value::String(name)) => name,
+        other => format!("{other:?}"),
+    }
+}
+
+/// Choices that no architecture written here can express.
+pub(crate) fn foreign_choices(m: &Model) -> Vec<String> {
+    let mut list = Vec::new();
+    let mut need = |ok: bool, text: String| {
+        if !ok {
+            list.push(text);
+        }
+    };
+    need(m.placement == Placement::Pre, format!("placement = {} (only pre)", written(m.placement)));
+    need(
+        m.embedding_scale == 1.0,
+        format!(
+            "embedding_scale = {} (only 1; multiply embed.tokens by it, if it is not tied)",
+            m.embedding_scale
+        ),
+    );
+    need(m.logit_scale() == 1.0, format!("muP's factor {} on the logits (only 1)", m.logit_scale()));
+    let usual = 1.0 / (m.head_dim as f64).sqrt();
+    need(
+        m.attention_scale() == usual,
+        format!("muP's factor {} on attention scores (only {usual}, 1/sqrt(head_dim))", m.attention_scale()),
+    );
+    list
 }
 
 /// Splits "layers.{i}.rest" into (i, rest).

@@ -4,7 +4,7 @@
 //! feed-forward block are two switches there and one here: a missing half is read as zeros, which compute the same.
 
 use super::fields::Fields;
-use super::layout::{LM_HEAD, Part, layer_of};
+use super::layout::{LM_HEAD, Part, foreign_choices, layer_of, written};
 use crate::error::Result;
 use bessemer_arch::{ActivationChoice, MlpKind, Model, ModelConfig, NormChoice, PositionChoice};
 use serde_json::{Map, Value, json};
@@ -17,15 +17,19 @@ const ACTIVATIONS: [(ActivationChoice, &[&str]); 2] = [
 
 /// Why the architecture cannot express a model; empty if it can.
 pub(super) fn obstacles(m: &Model) -> Vec<String> {
-    let mut list = Vec::new();
-    let mut need = |ok: bool, text: &str| {
+    let mut list = foreign_choices(m);
+    let mut need = |ok: bool, text: String| {
         if !ok {
-            list.push(text.to_string());
+            list.push(text);
         }
     };
-    need(m.norm == NormChoice::RmsNorm, "norm = layernorm (Llama has rmsnorm)");
-    need(m.positions == PositionChoice::Rope, "positions = learned (Llama has rope)");
-    need(m.mlp() == MlpKind::Gated, "an activation without gate (Llama has swiglu or geglu)");
+    need(m.norm == NormChoice::RmsNorm, format!("norm = {} (Llama has rmsnorm)", written(m.norm)));
+    need(
+        m.positions == PositionChoice::Rope,
+        format!("positions = {} (Llama has rope)", written(m.positions)),
+    );
+    need(m.mlp() == MlpKind::Gated, "an activation without gate (Llama has swiglu or geglu)".into());
+    need(!m.qk_norm, "qk_norm (Llama has none)".into());
     list
 }
 
@@ -114,6 +118,7 @@ pub(super) fn read_config(f: &Fields, mistral: bool) -> Result<(ModelConfig, Abs
         tied_embeddings: Some(f.bool("tie_word_embeddings")?.unwrap_or(false)),
         dropout: f.float("attention_dropout")?.unwrap_or(0.0),
         init_std: f.float("initializer_range")?.unwrap_or(0.02),
+        ..ModelConfig::default()
     };
     Ok((config, absent, notes))
 }

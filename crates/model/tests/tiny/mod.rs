@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 #![allow(dead_code, reason = "every test file uses another part")]
 
-use bessemer_arch::{Model, ParamSpec, named};
+use bessemer_arch::{
+    ActivationChoice, InitChoice, Model, NormChoice, ParamSpec, Placement, PositionChoice, named,
+};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{Decoder, Purpose, Shape, StepContext};
 use bessemer_optim::{OptimConfig, OptimParam, Optimizer};
@@ -42,6 +44,66 @@ pub(crate) fn models() -> Vec<(&'static str, Model)> {
     };
     let tied = Model { tied_embeddings: true, ..llama.clone() };
     vec![("gpt2", gpt2), ("llama", llama), ("llama-tied", tied)]
+}
+
+/// The golden models, and others that mix the choices in ways no published model does.
+pub(crate) fn all_kinds() -> Vec<(&'static str, Model)> {
+    let mut list = models();
+    let (base, llama) = (list[0].1.clone(), list[1].1.clone());
+    let post = Model { placement: Placement::Post, ..base.clone() };
+    let bare = Model { norm: NormChoice::None, ..base.clone() };
+    list.extend([
+        (
+            "relu without biases, untied, grouped",
+            Model {
+                bias: false,
+                tied_embeddings: false,
+                activation: ActivationChoice::Relu,
+                kv_heads: 1,
+                ..base.clone()
+            },
+        ),
+        (
+            "GeGLU with biases, rotary, LayerNorm",
+            Model { activation: ActivationChoice::Geglu, positions: PositionChoice::Rope, ..base.clone() },
+        ),
+        (
+            "RMSNorm with biases, wide heads",
+            Model {
+                norm: NormChoice::RmsNorm,
+                activation: ActivationChoice::GeluErf,
+                head_dim: 12,
+                ..base.clone()
+            },
+        ),
+        ("post-normalised, scaled embeddings", Model { embedding_scale: 2.5, ..post.clone() }),
+        (
+            "post-normalised RMSNorm, sinusoidal, untied, gated",
+            Model { placement: Placement::Post, positions: PositionChoice::Sinusoidal, ..llama.clone() },
+        ),
+        (
+            "DeepNorm, sinusoidal and scaled embeddings",
+            Model {
+                placement: Placement::DeepNorm,
+                positions: PositionChoice::Sinusoidal,
+                embedding_scale: 1.7,
+                ..base.clone()
+            },
+        ),
+        ("no normalisation", bare.clone()),
+        (
+            "no normalisation, no positions, muP, gated, untied",
+            Model {
+                init: InitChoice::MuP,
+                mup_base_width: Some(20),
+                norm: NormChoice::None,
+                positions: PositionChoice::None,
+                ..llama
+            },
+        ),
+        ("muP", Model { init: InitChoice::MuP, mup_base_width: Some(8), mup_base_head_dim: Some(2), ..base }),
+    ]);
+    list
 }
 
 /// MurmurHash3's finaliser over a counter.

@@ -1,0 +1,104 @@
+//! The choices of a model that are names in a recipe.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Normalisation layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum NormChoice {
+    /// LayerNorm with a weight, and with a bias where the model has biases (GPT-2).
+    LayerNorm,
+    /// RMSNorm with a weight (Llama).
+    RmsNorm,
+    /// No normalisation anywhere (T-Fixup, Huang et al. 2020).
+    None,
+}
+
+/// Where a layer's normalisations stand. f is the attention or the feed-forward block.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Placement {
+    /// `x <- x + f(Norm(x))`, and one more normalisation before the output projection (GPT-2, Llama).
+    #[default]
+    Pre,
+    /// `x <- Norm(x + f(x))`, without a final normalisation (Vaswani et al. 2017).
+    Post,
+    /// `x <- Norm(alpha x + f(x))`, alpha = (2 layers)^(1/4), without a final normalisation (Wang et al. 2022).
+    DeepNorm,
+}
+
+/// Non-linearity of the feed-forward block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ActivationChoice {
+    /// ReLU.
+    Relu,
+    /// GELU, tanh form (GPT-2's `gelu_new`).
+    GeluTanh,
+    /// GELU with the error function.
+    GeluErf,
+    /// Gated with SiLU: `down(silu(gate x) * up x)` (Llama).
+    Swiglu,
+    /// Gated with GELU (tanh form).
+    Geglu,
+}
+
+/// How a position enters the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PositionChoice {
+    /// A learned table added to the token embedding (GPT-2).
+    Learned,
+    /// A fixed table of sines and cosines added to the token embedding (Vaswani et al. 2017).
+    Sinusoidal,
+    /// Rotary embedding of queries and keys, halves layout (Llama as in Hugging Face).
+    Rope,
+    /// Nothing: only the causal mask tells positions apart.
+    None,
+}
+
+/// How the initial weights are drawn.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum InitChoice {
+    /// Normal with `init_std`; the two matrices of a layer that write into the residual stream with
+    /// `init_std / sqrt(2 layers)` (Radford et al. 2019).
+    #[default]
+    Gpt2,
+    /// Variance `2 gain^2 / (inputs + outputs)` (Glorot & Bengio 2010).
+    Xavier,
+    /// Lipschitz-restricted: uniform within `sqrt(1 / inputs)` (Xu et al. 2020).
+    Lri,
+    /// Xavier, smaller with depth (Zhang et al. 2019).
+    DsInit,
+    /// Xavier with factors that make normalisation and warm-up unnecessary (Huang et al. 2020).
+    TFixup,
+    /// Xavier with `beta = (8 layers)^(-1/4)` on values, attention output and feed-forward block (Wang et al. 2022).
+    #[serde(rename = "deepnorm")]
+    DeepNorm,
+    /// Maximal update parametrisation: initial variances, multipliers and learning rates by width (Yang et al. 2022).
+    #[serde(rename = "mup")]
+    MuP,
+}
+
+/// Shape of the distribution that an initialisation draws from; its variance stays the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Distribution {
+    /// Uniform around zero.
+    Uniform,
+    /// Normal.
+    Normal,
+}
+
+/// Which of the two forms of DS-Init.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DsInitForm {
+    /// As printed: the bound shrinks with `depth^(-1/2)`.
+    #[default]
+    Paper,
+    /// As in the authors' code, which scales the variance instead: the bound shrinks with `depth^(-1/4)`.
+    Code,
+}

@@ -1,0 +1,157 @@
+//! A decoder-only transformer that can be built.
+
+use crate::choices::{
+    ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
+};
+use serde::{Deserialize, Serialize};
+
+/// Feed-forward block of a resolved model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MlpKind {
+    /// `down(f(up x))`.
+    Plain,
+    /// `down(f(gate x) * up x)`; gate and up are one fused matrix.
+    Gated,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+/// A decoder-only transformer that can be built: every size known and consistent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Model {
+    /// V.
+    pub vocab_size: usize,
+    /// L.
+    pub layers: usize,
+    /// D, width of the residual stream.
+    pub width: usize,
+    /// H, query heads.
+    pub heads: usize,
+    /// G, key/value heads.
+    pub kv_heads: usize,
+    /// E, width of a head.
+    pub head_dim: usize,
+    /// F, width of the feed-forward block.
+    pub ffn_width: usize,
+    /// T, longest sequence.
+    pub context: usize,
+    /// Normalisation.
+    pub norm: NormChoice,
+    /// Where the normalisations stand.
+    #[serde(default)]
+    pub placement: Placement,
+    /// Added to the variance.
+    pub norm_eps: f64,
+    /// Feed-forward non-linearity.
+    pub activation: ActivationChoice,
+    /// How positions enter.
+    pub positions: PositionChoice,
+    /// Base of the rotary angles.
+    pub rope_theta: f64,
+    /// RMSNorm over each head of queries and keys.
+    #[serde(default)]
+    pub qk_norm: bool,
+    /// Factor on the token embedding.
+    #[serde(default = "one")]
+    pub embedding_scale: f64,
+    /// Biases in linear layers and LayerNorm.
+    pub bias: bool,
+    /// Output projection shares the token embedding.
+    pub tied_embeddings: bool,
+    /// Dropout while training.
+    pub dropout: f64,
+    /// Standard deviation of the Gaussian initialisation.
+    pub init_std: f64,
+    /// How the initial weights are drawn.
+    #[serde(default)]
+    pub init: InitChoice,
+    /// Shape of the distribution, where it is not the usual one.
+    #[serde(default)]
+    pub init_distribution: Option<Distribution>,
+    /// Gain of Xavier and DS-Init.
+    #[serde(default = "one")]
+    pub init_gain: f64,
+    /// Form of DS-Init.
+    #[serde(default)]
+    pub ds_init: DsInitForm,
+    /// Width at which muP changes nothing.
+    #[serde(default)]
+    pub mup_base_width: Option<usize>,
+    /// Head width of the model of that width; `None`: the same as here.
+    #[serde(default)]
+    pub mup_base_head_dim: Option<usize>,
+}
+
+impl Model {
+    /// Whether the feed-forward block is gated.
+    pub fn mlp(&self) -> MlpKind {
+        match self.activation {
+            ActivationChoice::Swiglu | ActivationChoice::Geglu => MlpKind::Gated,
+            _ => MlpKind::Plain,
+        }
+    }
+
+    /// Columns of the fused query, key and value projection: (H + 2G) E.
+    pub fn qkv_width(&self) -> usize {
+        (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+
+    /// H E, columns of the attention's output before its projection.
+    pub fn attention_width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Rows of the first feed-forward matrix: F, or 2F for a gated block.
+    pub fn mlp_in_width(&self) -> usize {
+        match self.mlp() {
+            MlpKind::Plain => self.ffn_width,
+            MlpKind::Gated => 2 * self.ffn_width,
+        }
+    }
+
+    /// Factor on the scores of attention: `1 / sqrt(E)`; under muP `sqrt(E_base) / E`, which is the same at the base
+    /// head width and 1/E beyond it.
+    pub fn attention_scale(&self) -> f64 {
+        let head = self.head_dim as f64;
+        match (self.init, self.mup_base_head_dim) {
+            (InitChoice::MuP, Some(base)) => (base as f64).sqrt() / head,
+            _ => 1.0 / head.sqrt(),
+        }
+    }
+
+    /// Factor on the logits: base width over width under muP, 1 otherwise.
+    pub fn logit_scale(&self) -> f64 {
+        1.0 / self.mup_ratio()
+    }
+
+    /// Factor on the residual stream where a block is added: DeepNorm's alpha, 1 otherwise.
+    pub fn residual_scale(&self) -> f64 {
+        if self.placement == Placement::DeepNorm { self.deepnorm_alpha() } else { 1.0 }
+    }
+
+    /// One line for people: "gpt2 style, 12 layers x 768, 12 heads, vocabulary 50257, 124M parameters".
+    pub fn summary(&self) -> String {
+        let style = match (self.placement, self.norm) {
+            (_, NormChoice::None) => "without normalisation",
+            (Placement::Post, _) => "post-normalised",
+            (Placement::DeepNorm, _) => "DeepNorm",
+            (Placement::Pre, NormChoice::LayerNorm) => "gpt2 style",
+            (Placement::Pre, NormChoice::RmsNorm) => "llama style",
+        };
+        let heads = if self.heads == self.kv_heads {
+            format!("{} heads", self.heads)
+        } else {
+            format!("{} heads ({} kv)", self.heads, self.kv_heads)
+        };
+        format!(
+            "{style}, {} layers x {}, {heads}, vocabulary {}, context {}, {} parameters",
+            self.layers,
+            self.width,
+            self.vocab_size,
+            self.context,
+            bessemer_units::Tokens(self.parameters() as u64)
+        )
+    }
+}
