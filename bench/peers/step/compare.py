@@ -40,6 +40,7 @@ def parse():
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=9.0, help="no run of a later round begins after this")
     parser.add_argument("--tolerance", type=float, default=4.0, help="percent that a probe may be under the best one")
+    parser.add_argument("--patience", type=float, default=10.0, help="seconds to wait before a run for the machine to be quiet")
     parser.add_argument("--out", type=pathlib.Path, help="write everything measured as JSON")
     return parser.parse_args()
 
@@ -89,12 +90,20 @@ class Machine:
 
     def __init__(self, args):
         self.command = [args.bessemer, "bench", "peak", "--threads", str(args.threads), "--seconds", "0.5", "--json"]
-        self.best, self.tolerance = 0.0, args.tolerance / 100
+        self.best, self.tolerance, self.patience = 0.0, args.tolerance / 100, args.patience
 
     def probe(self):
         gflops = json.loads(subprocess.run(self.command, check=True, capture_output=True).stdout)["gflops"]
         self.best = max(self.best, gflops)
         return gflops
+
+    def settle(self):
+        """A probe from before a run: waits a while for other programs to leave the cores."""
+        until = time.monotonic() + self.patience
+        while True:
+            gflops = self.probe()
+            if self.clean([gflops]) or time.monotonic() > until:
+                return gflops
 
     def clean(self, probes):
         return min(probes) >= (1 - self.tolerance) * self.best
@@ -104,7 +113,7 @@ def run(contestant, machine, threads):
     """One run between two probes. Returns None if the program refuses."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
     environment = {**os.environ, **{n: str(threads) for n in names}, **contestant.environment}
-    before = machine.probe()
+    before = machine.settle()
     try:
         done = subprocess.run(contestant.command, env=environment, capture_output=True, text=True, timeout=400)
     except subprocess.TimeoutExpired:

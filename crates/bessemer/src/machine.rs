@@ -33,6 +33,32 @@ pub(crate) fn processor() -> String {
     name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
+/// Instruction sets that matter for speed, as the system names them, of those that this processor has.
+pub(crate) fn features() -> Vec<&'static str> {
+    const KNOWN: [&str; 16] = [
+        "avx2",
+        "fma",
+        "f16c",
+        "avx512f",
+        "avx512bw",
+        "avx512dq",
+        "avx512vl",
+        "avx512_vnni",
+        "avx512_bf16",
+        "avx512_fp16",
+        "amx_tile",
+        "amx_bf16",
+        "amx_int8",
+        "asimd",
+        "sve",
+        "bf16",
+    ];
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = info.lines().find(|l| l.starts_with("flags") || l.starts_with("Features")).unwrap_or_default();
+    let has: std::collections::HashSet<&str> = line.split_whitespace().collect();
+    KNOWN.into_iter().filter(|f| has.contains(f)).collect()
+}
+
 /// Threads to use where 0 means all.
 pub(crate) fn threads(wanted: u64) -> usize {
     match wanted {
@@ -55,6 +81,8 @@ mod tests {
             let now = super::resident_bytes().unwrap();
             assert!(now > 1 << 16 && super::peak_resident_bytes().unwrap() >= now / 2);
             assert!(super::available_memory().0 > 1 << 20);
+            let wide = bessemer_kernels_cpu::Rung::detect() >= bessemer_kernels_cpu::Rung::Avx2;
+            assert_eq!(super::features().contains(&"avx2"), wide);
         }
     }
 }

@@ -15,6 +15,7 @@ pub(crate) fn run(as_json: bool) -> Result<(), Failure> {
     let text = match as_json {
         true => serde_json::to_string_pretty(&json!({
             "processor": machine::processor(),
+            "features": machine::features(),
             "threads": threads,
             "kernels": rung.to_string(),
             "memory_available_bytes": memory.0,
@@ -24,10 +25,11 @@ pub(crate) fn run(as_json: bool) -> Result<(), Failure> {
             "copy_bytes_per_s": all.copy_bytes_per_s,
         }))?,
         false => format!(
-            "processor          {}\nthreads            {threads}\nkernels            {rung}\nmemory available   {memory}\n\
+            "processor          {}\nfeatures           {}\nthreads            {threads}\nkernels            {rung}\nmemory available   {memory}\n\
              f32 FMA peak       {:.0} GFLOP/s with 1 thread, {:.0} with {threads}\nmemory bandwidth   read {:.1} GB/s, copy \
              (read + write) {:.1} GB/s",
             machine::processor(),
+            machine::features().join(" "),
             one.flops_per_s / 1e9,
             all.flops_per_s / 1e9,
             all.read_bytes_per_s / 1e9,
