@@ -155,6 +155,40 @@ fn backward_of_attention(b: &mut CpuBackend) -> Op {
     AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, mask, dropout: None }.into()
 }
 
+fn of_optimizers(b: &mut CpuBackend) -> Vec<Op> {
+    let mut m = |r, c| mat(b, r, c);
+    let (param, grad, moment) = (m(64, 48), m(64, 48), m(64, 48));
+    let (row, col, one, two) = (m(1, 64), m(1, 48), m(1, 1), m(1, 1));
+    let (square, l, inverse) = (m(48, 48), m(48, 48), m(48, 48));
+    let (lr, grad_scale, weight_decay, decay, eps) = (1e-3, 1.0, 0.1, 0.9, 1e-30);
+    vec![
+        Sgd { param, grad, m: Some(moment), momentum: 0.9, nesterov: true, lr, weight_decay, grad_scale }
+            .into(),
+        Lion { param, grad, m: moment, lr, beta1: 0.9, beta2: 0.99, weight_decay, grad_scale }.into(),
+        Combine { a: param, alpha: 0.5, b: grad, beta: 0.5, out: moment }.into(),
+        Dot { a: param, b: grad, out: one }.into(),
+        DivideByNorm { x: moment, squares: one, slack: 1.0, eps: 1e-7, out: moment }.into(),
+        Cholesky { a: square, shift: 1.0, l }.into(),
+        TriangularInverse { l, out: inverse }.into(),
+        FactoredMoments { grad, grad_scale, row, col, decay, eps }.into(),
+        FactoredDirection { grad, grad_scale, row, col, out: grad }.into(),
+        MomentDirection { grad, grad_scale, v: moment, decay, eps, out: grad }.into(),
+        AdafactorUpdate {
+            param,
+            direction: grad,
+            direction_squares: one,
+            param_squares: Some(two),
+            m: Some(moment),
+            beta: 0.9,
+            lr,
+            eps: 1e-3,
+            threshold: 1.0,
+            weight_decay,
+        }
+        .into(),
+    ]
+}
+
 #[test]
 fn a_warm_launch_allocates_nothing() {
     for threads in [1, 2] {
@@ -168,6 +202,7 @@ fn a_warm_launch_allocates_nothing() {
             }
         }
         ops.push(backward_of_attention(&mut b));
+        ops.extend(of_optimizers(&mut b));
         let bytes = ops.iter().map(|o| b.workspace(o).unwrap().0).max().unwrap();
         b.reserve_workspace(Bytes(bytes)).unwrap();
         for round in 0..3 {

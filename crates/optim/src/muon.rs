@@ -162,3 +162,70 @@ impl Rule for Muon {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+
+    /// The polynomial applied to a matrix.
+    fn orthogonal(method: MuonMethod, steps: u64, (rows, cols): (usize, usize), values: &[f32]) -> Vec<f32> {
+        let mut b = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).expect("a CPU");
+        let value = alloc(&mut b, "w", rows, cols).expect("memory");
+        let param = OptimParam { blocks: vec![rows], ..OptimParam::new("w", value, value, true) };
+        let config = OptimConfig {
+            muon: MuonConfig { method, steps, ..MuonConfig::default() },
+            ..OptimConfig::default()
+        };
+        let scratch = Scratch::new(&mut b, std::slice::from_ref(&param)).expect("memory");
+        let muon = Muon::new(&mut b, &param, &config, scratch).expect("memory");
+        let x = shaped(scratch.x[0], rows, cols);
+        let mut plan = Pass::plan(&mut b);
+        muon.orthogonalise(&mut plan, x).expect("a plan");
+        plan.reserve().expect("memory");
+        b.write_f32(x, values).expect("a copy");
+        let out = muon.orthogonalise(&mut Pass::run(&mut b), x).expect("a result");
+        let mut found = vec![0.0; rows * cols];
+        b.read_f32(out, &mut found).expect("a copy");
+        found
+    }
+
+    /// Values of the published iteration in f64. A scalar is what a singular value becomes: it is divided by its own norm
+    /// first, so it stands beside a second one that makes the norm 1.
+    #[test]
+    fn five_steps_have_the_published_values() {
+        let newton = |shape, values: &[f32]| orthogonal(MuonMethod::NewtonSchulz, 5, shape, values);
+        let cases: [(_, &[f32], &[f64]); 2] = [
+            ((2, 2), &[1.0, 0.5, 0.5, 1.0], &[0.943_369_83, -0.190_336_38, -0.190_336_38, 0.943_369_83]),
+            (
+                (3, 2),
+                &[2.0, 0.0, 1.0, 1.0, 0.0, 3.0],
+                &[0.625_719_11, 0.015_901_19, 0.320_810_15, 0.360_563_12, 0.023_851_79, 1.057_837_58],
+            ),
+        ];
+        for (shape, values, gold) in cases {
+            for (found, wanted) in newton(shape, values).iter().zip(gold) {
+                assert!((f64::from(*found) - wanted).abs() < 2e-5, "{found}, wanted {wanted}");
+            }
+        }
+        for (value, wanted) in [(1e-2f32, 0.698_917), (0.1, 0.712_120)] {
+            let other = (1.0 - value * value).sqrt();
+            let found = newton((2, 2), &[value, 0.0, 0.0, other]);
+            assert!((found[0] - wanted).abs() < 2e-4, "{value}: {found:?}, wanted {wanted}");
+        }
+        assert!((newton((1, 1), &[3.0])[0] - 0.696_436).abs() < 2e-5);
+    }
+
+    /// The Polar Express sends 0.2 to 0.872253; here the norm is divided by 1.01 as well, so 0.202 stands for 0.2.
+    #[test]
+    fn the_polar_express_has_the_published_value_and_brings_all_singular_values_near_one() {
+        let of = |values: &[f32]| orthogonal(MuonMethod::PolarExpress, 5, (2, 2), values);
+        let value = 0.202f32;
+        let found = of(&[value, 0.0, 0.0, (1.0 - value * value).sqrt()]);
+        assert!((found[0] - 0.872_253).abs() < 1e-3, "{found:?}");
+        for value in [0.01f32, 0.05, 0.3, 0.7] {
+            let found = of(&[value, 0.0, 0.0, (1.0 - value * value).sqrt()]);
+            assert!((0.8..1.2).contains(&found[0]) && (0.8..1.2).contains(&found[3]), "{value}: {found:?}");
+        }
+    }
+}

@@ -188,10 +188,15 @@ impl Optimizer {
 
     /// Leaves a step out: parameters and state stay as they are, and so does the curvature.
     pub fn skip(&mut self, grad_norm: f64) -> StepStats {
+        self.discard();
+        StepStats { grad_norm, clip_factor: 0.0, skipped: true }
+    }
+
+    /// Forgets the curvature of the batch at hand.
+    pub fn discard(&mut self) {
         if let Some(kfac) = &mut self.kfac {
             kfac.discard();
         }
-        StepStats { grad_norm, clip_factor: 0.0, skipped: true }
     }
 
     /// Whether step `t` wants to see the linear layers' inputs and output gradients ([`Optimizer::capture`]).

@@ -41,7 +41,11 @@ impl OptimParam {
             Role::Matrix => vec![value.rows],
             _ => Vec::new(),
         };
-        OptimParam { blocks, ..OptimParam::new(&spec.name, value, grad, spec.decays()) }
+        OptimParam {
+            lr_scale: spec.lr_scale,
+            blocks,
+            ..OptimParam::new(&spec.name, value, grad, spec.decays())
+        }
     }
 
     /// (first row, rows) of the blocks.

@@ -166,6 +166,7 @@ mod tests {
     /// Hard restarts and polynomial decay from the Hugging Face scheduler tests; the inverse square root is its
     /// `get_inverse_sqrt_schedule`.
     #[test]
+    #[allow(clippy::approx_constant, reason = "the list as its source prints it")]
     fn restarts_polynomials_and_inverse_square_roots() {
         let c = OptimConfig { lr: 10.0, min_lr_ratio: 0.0, warmup_from_zero: true, ..Default::default() };
         let restarts = ScheduleChoice::CosineRestarts;

@@ -28,5 +28,5 @@ pub use recipe::{Recipe, load_recipe, parse_recipe};
 pub use run::RunConfig;
 pub use schema::json_schema;
 pub use source::Location;
-pub use train::{BatchPlan, TrainConfig};
+pub use train::{BatchPlan, SpikeAction, TrainConfig};
 pub use write::to_toml;

@@ -3,7 +3,7 @@
 use crate::error::RecipeError;
 use crate::load::{self, Loaded, Problem};
 use crate::run::RunConfig;
-use crate::train::TrainConfig;
+use crate::train::{SpikeAction, TrainConfig};
 use bessemer_arch::ModelConfig;
 use bessemer_checkpoint::SaveConfig;
 use bessemer_corpus::CorpusConfig;
@@ -56,6 +56,7 @@ impl Recipe {
         section("model", self.vocabulary_fits());
         section("train", self.train.check());
         section("train", self.sequence_fits_model());
+        section("train", self.rewind_has_checkpoints());
         section("loader", self.loader.check());
         section("optim", self.optim.check().map_err(|e| e.to_string()));
         section("optim", self.warmup_fits());
@@ -72,6 +73,17 @@ impl Recipe {
                 "model.vocab_size = {model} has no rows for a tokenizer of tokenizer.vocab_size = {tokenizer}: expected \
                  at least that, or 0 to take the tokenizer's size"
             ));
+        }
+        Ok(())
+    }
+
+    fn rewind_has_checkpoints(&self) -> Result<(), String> {
+        if self.train.spike_action == SpikeAction::Rewind && self.save.every_steps == 0 {
+            return Err(
+                "train.spike_action = \"rewind\" goes back to checkpoints of save.every_steps, which is 0: \
+                        expected more than 0 there, or \"skip\""
+                    .into(),
+            );
         }
         Ok(())
     }

@@ -42,6 +42,29 @@ pub struct TrainConfig {
     /// What the backward pass computes again instead of having it stored: "none", or "selective": normalised rows and
     /// the values between the two products of the feed-forward block. The numbers are the same bits.
     pub recompute: Recompute,
+    /// Weight of the z-loss: the mean of lse^2, lse the log-sum-exp of a token's logits, is added to what is minimised
+    /// (PaLM: 1e-4). The loss that is reported stays the cross-entropy. 0 leaves it out.
+    pub z_loss: f64,
+    /// What happens to a step whose loss or gradient norm stands far above those before: "off", "skip" or "rewind".
+    pub spike_action: SpikeAction,
+    /// How far is far: sigmas above the median of the window.
+    pub spike_sigma: f64,
+    /// Steps that a step is compared with.
+    pub spike_window: u64,
+}
+
+/// What happens to a loss spike.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SpikeAction {
+    /// Nothing is looked for.
+    #[default]
+    Off,
+    /// The update is left out: parameters and moments stay, the data counts as seen.
+    Skip,
+    /// Back to the newest checkpoint of `save.every_steps`, and on with the data behind the spike (Chowdhery et al.
+    /// 2022); after three times, or without that checkpoint, the update is left out.
+    Rewind,
 }
 
 impl Default for TrainConfig {
@@ -57,6 +80,10 @@ impl Default for TrainConfig {
             matmul_precision: MatmulPrecision::Highest,
             storage: Storage::F32,
             recompute: Recompute::Selective,
+            z_loss: 0.0,
+            spike_action: SpikeAction::Off,
+            spike_sigma: 6.0,
+            spike_window: 128,
         }
     }
 }
@@ -116,6 +143,16 @@ impl TrainConfig {
             if value > MOST_STEPS {
                 return Err(format!("train.{key} gives {value} steps: expected at most {MOST_STEPS}"));
             }
+        }
+        for (key, value, least, most) in
+            [("z_loss", self.z_loss, 0.0, 1.0), ("spike_sigma", self.spike_sigma, 0.1, 1e6)]
+        {
+            if !(least..=most).contains(&value) {
+                return Err(format!("train.{key} = {value}: expected {least} to {most}"));
+            }
+        }
+        if !(8..=65_536).contains(&self.spike_window) {
+            return Err(format!("train.spike_window = {}: expected 8 to 65536", self.spike_window));
         }
         if self.log_every == 0 {
             return Err("train.log_every = 0: expected at least 1".into());

@@ -120,6 +120,15 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["-1 train.steps=0", "1000001 train.steps=0", "1"],
     ),
     ("train.log_every", "at least 1", &["1"], &["0"]),
+    ("train.z_loss", "0 to 1", &["0", "1"], &["-0.1", "1.1"]),
+    (
+        "train.spike_action",
+        "rewind needs `save.every_steps`",
+        &["rewind save.every_steps=5"],
+        &["rewind save.every_steps=0"],
+    ),
+    ("train.spike_sigma", "0.1 to 1e6", &["0.1", "1e6"], &["0", "1.1e6"]),
+    ("train.spike_window", "8 to 65536", &["8", "65536"], &["7", "65537"]),
     ("loader.seed", "0 to 2^63 - 1", &["0", "9223372036854775807"], &["-1"]),
     (
         "optim.lr",

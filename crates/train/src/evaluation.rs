@@ -1,8 +1,8 @@
 //! Evaluation while training and at its end: validation loss and samples of text.
 
 use crate::TrainError;
+use crate::input::TrainerInput;
 use crate::observer::Observer;
-use crate::trainer::TrainerInput;
 use bessemer_eval::baseline::ngram_baseline;
 use bessemer_eval::generate::{CachedDecoder, generate_text};
 use bessemer_eval::score::{DecoderLosses, score};

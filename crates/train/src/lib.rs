@@ -1,22 +1,27 @@
 //! The run: the training step, saving and resuming, evaluation on the way.
 //!
 //! ```text
-//! shards ─► loader.batch(sample counter) ─► forward_backward x accumulation ─► AdamW ─► one Step record
+//! shards ─► loader.batch(sample counter) ─► forward_backward x accumulation ─► optimizer ─► one Step record
 //!                                                    every so often: Eval, Sample, Save records
 //! ```
 //! State of a run is small: parameters, optimizer moments, and one number, the samples consumed. Everything random is a
 //! function of (seed, step, name, element), so a run that was killed and goes on has the same bits as one that never
 //! stopped.
 
+mod curvature;
 mod error;
 mod evaluation;
+mod input;
 mod memory;
 mod observer;
+mod spikes;
 mod state;
 mod trainer;
 
 pub use error::TrainError;
+pub use input::{Peak, TrainerInput};
 pub use memory::MemoryPlan;
 pub use observer::{Observer, Silent};
+pub use spikes::SpikeState;
 pub use state::{RunIdentity, TrainState};
-pub use trainer::{Outcome, Peak, Trainer, TrainerInput};
+pub use trainer::{Outcome, Trainer};

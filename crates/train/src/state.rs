@@ -1,6 +1,7 @@
 //! What a checkpoint holds besides tensors, and what must agree before a run goes on from it.
 
 use crate::TrainError;
+use crate::spikes::SpikeState;
 use bessemer_arch::Model;
 use bessemer_loader::LoaderState;
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,9 @@ pub struct TrainState {
     pub seconds: f64,
     /// The position in the data, and which data in which order.
     pub loader: LoaderState,
+    /// What spikes are judged by; checkpoints from before there was such a thing have none.
+    #[serde(default)]
+    pub spikes: SpikeState,
     /// What the parameters belong to.
     pub identity: RunIdentity,
 }

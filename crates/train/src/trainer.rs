@@ -1,57 +1,30 @@
 //! The loop: batches in, parameters and records out.
 
+use crate::curvature::Capturing;
 use crate::evaluation::Evaluator;
+use crate::input::TrainerInput;
 use crate::memory::optim_params;
 use crate::observer::Observer;
+use crate::spikes::{SpikeGuard, SpikeState};
 use crate::state::{RunIdentity, TrainState};
 use crate::{MemoryPlan, TrainError};
 use bessemer_arch::{Model, Role};
-use bessemer_checkpoint::{Loaded, SaveRequest, Store, TensorSpec, TensorsFrom};
+use bessemer_checkpoint::Store;
 use bessemer_loader::{Batch, Loader};
 use bessemer_model::{ActivationConfig, Decoder, LossSum, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{Optimizer, Schedule};
-use bessemer_recipe::{BatchPlan, Recipe};
-use bessemer_runlog::{
-    self as runlog, End, EndReason, Record, Resume, RunLog, Save, Step, TensorBoard, Warning,
-};
-use bessemer_shards::ShardSet;
-use bessemer_tensor::{Backend, View};
+use bessemer_recipe::{BatchPlan, SpikeAction};
+use bessemer_runlog::{self as runlog, End, EndReason, Record, Resume, RunLog, Step, TensorBoard, Warning};
+use bessemer_tensor::Backend;
 use bessemer_tokenizer::Tokenizer;
-use bessemer_units::{Bytes, DType};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+mod saving;
+
 /// Steps in a row whose loss or gradient may be non-finite (their updates are skipped) before the run gives up.
 const PATIENCE: u32 = 20;
-
-/// The arithmetic peak that utilisation is measured against.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Peak {
-    /// Floating-point operations per second of the whole device.
-    pub flops_per_second: f64,
-}
-
-/// Everything that a run is made from.
-pub struct TrainerInput {
-    /// The recipe.
-    pub recipe: Recipe,
-    /// Its text, complete, for checkpoints.
-    pub recipe_text: String,
-    /// The tokenizer that made the shards.
-    pub tokenizer: Arc<Tokenizer>,
-    /// Training split.
-    pub train: Arc<ShardSet>,
-    /// Validation split, if there is one.
-    pub validation: Option<Arc<ShardSet>>,
-    /// The run directory: metrics.jsonl and checkpoints/ live there.
-    pub directory: PathBuf,
-    /// Memory that the run may take.
-    pub memory_available: Bytes,
-    /// For utilisation; without it none is reported.
-    pub peak: Option<Peak>,
-}
 
 /// How a call of [`Trainer::run`] ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +43,7 @@ pub struct Trainer {
     decoder: Decoder,
     optimizer: Optimizer,
     schedule: Schedule,
+    spikes: SpikeGuard,
     loader: Loader,
     evaluator: Evaluator,
     store: Store,
@@ -116,15 +90,19 @@ impl Trainer {
             recipe.loader.seed_or(seed),
             recipe.loader.shuffle,
         )?;
-        let decoder = Decoder::with_activations(&mut *backend, &model, shape, activations)?;
-        let optimizer = Optimizer::new(&mut *backend, &optim_params(&decoder), &recipe.optim)?;
+        let mut decoder = Decoder::with_activations(&mut *backend, &model, shape, activations)?;
+        decoder.set_z_loss(recipe.train.z_loss as f32);
+        let mut optimizer = Optimizer::new(&mut *backend, &optim_params(&decoder), &recipe.optim)?;
+        optimizer.plan_capture(&mut *backend, shape.tokens(), activations.storage.dtype())?;
         let evaluator = Evaluator::new(&mut *backend, &decoder, &input)?;
         let schedule = Schedule::new(&recipe.optim, plan.steps);
+        let spikes = SpikeGuard::new(&recipe.train);
         let state = TrainState {
             step: 0,
             tokens: 0,
             seconds: 0.0,
             loader: loader.state(0),
+            spikes: SpikeState::default(),
             identity: RunIdentity {
                 model,
                 tokenizer: input.tokenizer.fingerprint(),
@@ -141,6 +119,7 @@ impl Trainer {
             decoder,
             optimizer,
             schedule,
+            spikes,
             loader,
             evaluator,
             store,
@@ -155,66 +134,6 @@ impl Trainer {
         };
         trainer.restore()?;
         Ok(trainer)
-    }
-
-    /// Puts the newest intact checkpoint into the buffers, or the initialisation if there is none.
-    fn restore(&mut self) -> Result<(), TrainError> {
-        let Some(latest) = self.store.latest_valid()? else {
-            self.decoder.init(&mut *self.backend, self.input.recipe.run.seed)?;
-            self.optimizer.adopt_values(&mut *self.backend)?;
-            self.log.truncate_after(0)?;
-            return Ok(());
-        };
-        for skipped in &latest.skipped {
-            self.warnings.push(format!(
-                "checkpoint {} was passed over: {}",
-                skipped.path.display(),
-                skipped.why
-            ));
-        }
-        self.load(&latest.loaded)?;
-        let dropped = self.log.truncate_after(self.state.step)?;
-        let path = latest.loaded.path().strip_prefix(&self.input.directory).unwrap_or(latest.loaded.path());
-        self.resumed = Some(Resume {
-            step: self.state.step,
-            path: path.display().to_string(),
-            records_dropped: dropped,
-        });
-        Ok(())
-    }
-
-    fn load(&mut self, loaded: &Loaded) -> Result<(), TrainError> {
-        let place = loaded.path().display().to_string();
-        let saved: TrainState = serde_json::from_value(loaded.manifest().state.clone())
-            .map_err(|e| TrainError::State { place: place.clone(), problem: e.to_string() })?;
-        self.state.identity.check(&saved.identity, &place)?;
-        self.loader.resume(&saved.loader)?;
-        let wanted = self.tensors();
-        loaded.require_match(wanted.iter().map(|t| (t.0.name.as_str(), t.0.shape.as_slice())), |_| true)?;
-        let mut values = Vec::new();
-        for (spec, view) in &wanted {
-            values.resize(view.len(), 0.0);
-            loaded.read_into(&spec.name, &mut values)?;
-            self.backend.write_f32(*view, &values)?;
-        }
-        self.state = saved;
-        Ok(())
-    }
-
-    /// Every tensor of the run's state, with its place on the device.
-    fn tensors(&self) -> Vec<(TensorSpec, View)> {
-        let params = self.decoder.params();
-        let spec = |name: String, shape: &[usize], dtype| TensorSpec { name, shape: shape.to_vec(), dtype };
-        let mut list: Vec<_> = params
-            .iter()
-            .map(|p| (spec(p.spec.name.clone(), &p.spec.shape, p.value.dtype()), p.value))
-            .collect();
-        for (name, view) in self.optimizer.states() {
-            let param = name.split_once('.').map_or(name.as_str(), |(_, param)| param);
-            let shape = params.iter().find(|p| p.spec.name == param).map(|p| p.spec.shape.clone());
-            list.push((spec(name, &shape.unwrap_or_else(|| vec![view.len()]), DType::F32), view));
-        }
-        list
     }
 
     /// Steps done and planned.
@@ -250,7 +169,8 @@ impl Trainer {
         let save = self.input.recipe.save.clone();
         let eval = self.input.recipe.eval.clone();
         while self.state.step < self.plan.steps && !stop.load(Ordering::Relaxed) {
-            let record = self.step(observer)?;
+            // A step that was gone back from leaves a warning and no record.
+            let Some(record) = self.step(observer)? else { continue };
             self.append(record.into(), observer)?;
             self.state.seconds = seconds_before + begun.elapsed().as_secs_f64();
             let (step, last) = (self.state.step, self.state.step == self.plan.steps);
@@ -338,11 +258,11 @@ impl Trainer {
         Ok(self.log.sync()?)
     }
 
-    /// One optimizer step: every micro-batch forward and backward, then the update.
-    fn step(&mut self, observer: &mut dyn Observer) -> Result<Step, TrainError> {
-        let begun = Instant::now();
+    /// Every micro-batch of a step forward and backward: the loss, and the seconds spent on data.
+    fn gradients(&mut self) -> Result<(LossSum, f64), TrainError> {
         let (step, micro) = (self.state.step, self.plan.micro_batch as usize);
         let first = self.state.loader.samples;
+        let captures = self.optimizer.captures(step + 1);
         let mut sum = LossSum::default();
         let mut data_seconds = 0.0;
         for i in 0..self.plan.accumulation {
@@ -357,16 +277,50 @@ impl Trainer {
                 loss_scale: 1.0 / self.plan.tokens_per_step.0 as f32,
                 accumulate: i > 0,
             };
-            sum += self.decoder.forward_backward(&mut *self.backend, &batch, &context)?;
+            sum += if captures {
+                let mut seams = Capturing { optimizer: &mut self.optimizer, accumulate: i > 0 };
+                self.decoder.forward_backward_through(&mut *self.backend, &mut seams, &batch, &context)?
+            } else {
+                self.decoder.forward_backward(&mut *self.backend, &batch, &context)?
+            };
         }
+        Ok((sum, data_seconds))
+    }
+
+    /// One optimizer step; nothing to record if it was gone back from.
+    fn step(&mut self, observer: &mut dyn Observer) -> Result<Option<Step>, TrainError> {
+        let begun = Instant::now();
+        let (sum, data_seconds) = self.gradients()?;
+        let step = self.state.step;
+        let consumed = self.state.loader.samples + self.plan.sequences_per_step;
         let lr = self.schedule.at(step);
-        let update = self.optimizer.step(&mut *self.backend, step + 1, lr)?;
+        let grad_norm = self.optimizer.grad_norm(&mut *self.backend)?;
+        let spike = self.spikes.judge(&mut self.state.spikes, sum.mean(), grad_norm);
+        if let Some(spike) = spike.filter(|_| self.spikes.action == SpikeAction::Rewind)
+            && self.rewind(consumed)?
+        {
+            let back = self.state.step;
+            let after = "and on with the data behind this step";
+            self.warn(
+                format!("step {}: {spike}; the run went back to step {back} {after}", step + 1),
+                observer,
+            )?;
+            return Ok(None);
+        }
+        let update = match spike {
+            Some(_) => self.optimizer.skip(grad_norm),
+            None => self.optimizer.apply(&mut *self.backend, step + 1, lr, grad_norm)?,
+        };
         self.backend.sync()?;
-        self.skipped_in_a_row = if update.skipped { self.skipped_in_a_row + 1 } else { 0 };
+        let broken = update.skipped && spike.is_none();
+        self.skipped_in_a_row = if broken { self.skipped_in_a_row + 1 } else { 0 };
         self.state.step += 1;
         self.state.tokens += self.plan.tokens_per_step.0;
-        self.state.loader = self.loader.state(first + self.plan.sequences_per_step);
-        if update.skipped {
+        self.state.loader = self.loader.state(consumed);
+        if let Some(spike) = spike {
+            self.warn(format!("step {}: {spike}; the update was skipped", self.state.step), observer)?;
+        }
+        if broken {
             let text = format!(
                 "step {}: gradient norm is {}; the update was skipped",
                 self.state.step, update.grad_norm
@@ -382,7 +336,7 @@ impl Trainer {
         let left = self.plan.steps - self.state.step;
         // Mean over the whole session so far would lag behind a change of speed; over one step it would jump.
         self.pace = if self.pace == 0.0 { seconds } else { 0.95 * self.pace + 0.05 * seconds };
-        Ok(Step {
+        Ok(Some(Step {
             step: self.state.step,
             tokens: self.state.tokens,
             loss: sum.mean(),
@@ -394,37 +348,7 @@ impl Trainer {
             seconds,
             data_seconds: Some(data_seconds),
             eta_s: Some(left as f64 * self.pace),
-        })
-    }
-
-    fn save(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        self.log.sync()?;
-        let tensors = self.tensors();
-        let backend = &mut self.backend;
-        let specs = tensors.iter().map(|t| t.0.clone()).collect();
-        let mut source = TensorsFrom::new(specs, |index: usize, values: &mut [f32]| {
-            backend.read_f32(tensors[index].1, values).map_err(|e| e.to_string().into())
-        });
-        let state = serde_json::to_value(&self.state).map_err(|e| TrainError::State {
-            place: self.store.path(self.state.step).display().to_string(),
-            problem: e.to_string(),
-        })?;
-        let report = self.store.save(SaveRequest {
-            step: self.state.step,
-            tokens: self.state.tokens,
-            state,
-            recipe: self.input.recipe_text.clone(),
-            tokenizer: Some(self.input.tokenizer.fingerprint()),
-            tensors: &mut source,
-            max_file_bytes: self.input.recipe.save.max_file_bytes(),
-            progress: &mut |done, total| observer.progress("saving", done, total),
-        })?;
-        let path =
-            report.path.strip_prefix(&self.input.directory).unwrap_or(&report.path).display().to_string();
-        let record = Save { step: self.state.step, bytes: report.bytes, seconds: report.seconds, path };
-        self.append(record.into(), observer)?;
-        self.store.gc(&self.input.recipe.save.retention())?;
-        Ok(())
+        }))
     }
 
     fn announce(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {

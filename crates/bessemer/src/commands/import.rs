@@ -8,7 +8,7 @@ use bessemer_checkpoint::hf::import_hf;
 use bessemer_checkpoint::{SaveRequest, Store};
 use bessemer_loader::LoaderState;
 use bessemer_tokenizer::Tokenizer;
-use bessemer_train::{Observer, RunIdentity, TrainState};
+use bessemer_train::{Observer, RunIdentity, SpikeState, TrainState};
 use std::fs;
 use std::path::Path;
 
@@ -43,6 +43,7 @@ pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), 
         tokens: 0,
         seconds: 0.0,
         loader: LoaderState { seq_len: architecture.context as u64, ..LoaderState::default() },
+        spikes: SpikeState::default(),
         identity: RunIdentity {
             model: architecture.clone(),
             tokenizer: fingerprint.clone(),

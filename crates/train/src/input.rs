@@ -1,0 +1,35 @@
+//! What a run is made from.
+
+use bessemer_recipe::Recipe;
+use bessemer_shards::ShardSet;
+use bessemer_tokenizer::Tokenizer;
+use bessemer_units::Bytes;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The arithmetic peak that utilisation is measured against.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Peak {
+    /// Floating-point operations per second of the whole device.
+    pub flops_per_second: f64,
+}
+
+/// Everything that a run is made from.
+pub struct TrainerInput {
+    /// The recipe.
+    pub recipe: Recipe,
+    /// Its text, complete, for checkpoints.
+    pub recipe_text: String,
+    /// The tokenizer that made the shards.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Training split.
+    pub train: Arc<ShardSet>,
+    /// Validation split, if there is one.
+    pub validation: Option<Arc<ShardSet>>,
+    /// The run directory: metrics.jsonl and checkpoints/ live there.
+    pub directory: PathBuf,
+    /// Memory that the run may take.
+    pub memory_available: Bytes,
+    /// For utilisation; without it none is reported.
+    pub peak: Option<Peak>,
+}

@@ -1,0 +1,169 @@
+//! Small runs: every optimizer learns, and a run that was stopped ends with the bits of one that was not, spikes included.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
+
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_optim::OptimizerChoice;
+use bessemer_recipe::{Recipe, SpikeAction, parse_recipe};
+use bessemer_runlog::{Record, Step};
+use bessemer_shards::{ShardSet, ShardSetWriter, SplitMeta};
+use bessemer_tokenizer::{Tokenizer, TokenizerConfig, TokenizerKind, Trainer as TokenizerTrainer};
+use bessemer_train::{Observer, Outcome, Trainer, TrainerInput};
+use bessemer_units::Bytes;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const STEPS: u64 = 24;
+
+/// Characters, and a split of sentences over them. From document 60 on every third one is noise, on which a model that
+/// has learned the sentences stumbles.
+fn data(dir: &Path, noisy: bool) -> (Arc<Tokenizer>, Arc<ShardSet>) {
+    let config = TokenizerConfig { kind: TokenizerKind::Char, ..TokenizerConfig::default() };
+    let mut trainer = TokenizerTrainer::new(config).unwrap();
+    trainer.feed("abcdefghijklmnopqrstuvwxyz .\n");
+    let tokenizer = trainer.finish(|_| {}).unwrap();
+    let meta = SplitMeta {
+        split: "train".into(),
+        vocab_size: tokenizer.vocab_size() as u32,
+        tokenizer: tokenizer.fingerprint().parse().unwrap(),
+    };
+    let mut writer = ShardSetWriter::create(dir, meta, 1 << 20).unwrap();
+    let words = ["the ", "cat ", "sat ", "on ", "a ", "mat. "];
+    for i in 0..160u128 {
+        let text: String = (0..12)
+            .map(|w| match noisy && i >= 60 && i % 3 == 0 {
+                true => (0..4).map(|k| char::from(b'a' + ((i * 31 + w * 17 + k * 11) % 26) as u8)).collect(),
+                false => words[((i / 3 + w) % 6) as usize].to_owned(),
+            })
+            .collect();
+        let tokens = tokenizer.encode(text.as_bytes()).unwrap();
+        writer.push_document(i.to_le_bytes(), text.len() as u64, &tokens).unwrap();
+    }
+    writer.finish().unwrap();
+    (Arc::new(tokenizer), Arc::new(ShardSet::open(dir, "train").unwrap()))
+}
+
+fn recipe(sets: &[&str]) -> Recipe {
+    let text = "[model]\narchitecture = \"llama\"\nlayers = 2\nwidth = 16\nheads = 2\nkv_heads = 1\ncontext = 16\n\
+                [train]\nbatch_tokens = 128\nseq_len = 16\nmicro_batch = 4\nsteps = 24\n\
+                [tokenizer]\nkind = \"char\"\n\
+                [optim]\nlr = 1e-2\n\
+                [eval]\nat_end = false\n[eval.samples]\nat_end = false\n[eval.ngram]\nenabled = false\n\
+                [save]\nevery_steps = 8\nkeep_last = 50\n";
+    let sets: Vec<String> = sets.iter().map(|s| (*s).to_owned()).collect();
+    parse_recipe("recipe.toml", text, &sets).unwrap().value
+}
+
+/// Collects steps and warnings, and asks to stop after the step of a given number.
+struct Watch<'a> {
+    steps: &'a mut Vec<Step>,
+    warnings: &'a mut Vec<String>,
+    stop_after: Option<u64>,
+    stop: &'a AtomicBool,
+}
+
+impl Observer for Watch<'_> {
+    fn record(&mut self, record: &Record) {
+        match record {
+            Record::Step(step) => {
+                self.stop.fetch_or(self.stop_after == Some(step.step), Ordering::Relaxed);
+                self.steps.push(step.clone());
+            }
+            Record::Warning(warning) => self.warnings.push(warning.message.clone()),
+            _ => {}
+        }
+    }
+    fn message(&mut self, _: &str) {}
+    fn progress(&mut self, _: &str, _: u64, _: u64) {}
+}
+
+/// What a run leaves: losses by step, warnings, and the bytes of the last checkpoint's tensors.
+#[derive(Debug, PartialEq)]
+struct Result {
+    losses: Vec<(u64, u64)>,
+    warnings: Vec<String>,
+    tensors: Vec<u8>,
+}
+
+/// Trains to the end, in sessions that stop after the given steps.
+fn train(recipe: &Recipe, noisy: bool, stops: &[u64], threads: usize) -> Result {
+    let dir = tempfile::tempdir().unwrap();
+    let (tokenizer, set) = data(&dir.path().join("shards"), noisy);
+    let (mut steps, mut warnings) = (Vec::new(), Vec::new());
+    for stop in stops.iter().map(|s| Some(*s)).chain([None]) {
+        let input = TrainerInput {
+            recipe: recipe.clone(),
+            recipe_text: String::new(),
+            tokenizer: Arc::clone(&tokenizer),
+            train: Arc::clone(&set),
+            validation: None,
+            directory: dir.path().to_owned(),
+            memory_available: Bytes(1 << 30),
+            peak: None,
+        };
+        let backend = CpuBackend::new(CpuConfig { threads, ..CpuConfig::default() }).unwrap();
+        let mut trainer = Trainer::new(input, Box::new(backend)).unwrap();
+        let flag = AtomicBool::new(false);
+        let mut watch = Watch { steps: &mut steps, warnings: &mut warnings, stop_after: stop, stop: &flag };
+        let outcome = trainer.run(&mut watch, &flag).unwrap();
+        assert_eq!(outcome == Outcome::Stopped, stop.is_some());
+    }
+    let last = dir.path().join(format!("checkpoints/step-{STEPS:08}"));
+    let mut files: Vec<_> = std::fs::read_dir(&last)
+        .unwrap()
+        .map(|f| f.unwrap().path())
+        .filter(|p| p.extension().is_some_and(|e| e == "safetensors"))
+        .collect();
+    files.sort();
+    let tensors = files.iter().flat_map(|f| std::fs::read(f).unwrap()).collect();
+    Result { losses: steps.iter().map(|s| (s.step, s.loss.to_bits())).collect(), warnings, tensors }
+}
+
+#[test]
+fn every_optimizer_learns_and_goes_on_exactly() {
+    for optimizer in ["adamw", "sgd", "adafactor", "lion", "muon", "kfac"] {
+        let choice = format!("optim.optimizer={optimizer}");
+        let lr = match optimizer {
+            "sgd" => "optim.lr=0.3",
+            "lion" => "optim.lr=3e-3",
+            "adafactor" => "optim.lr=0.1",
+            _ => "optim.lr=1e-2",
+        };
+        let sets = [&choice, lr, "optim.kfac.lr=0.05", "optim.kfac.inverse_every=5", "train.z_loss=1e-4"];
+        let recipe = recipe(&sets);
+        assert_ne!(recipe.optim.optimizer == OptimizerChoice::AdamW, optimizer != "adamw");
+        let whole = train(&recipe, false, &[], 1);
+        let mean =
+            |part: &[(u64, u64)]| part.iter().map(|s| f64::from_bits(s.1)).sum::<f64>() / part.len() as f64;
+        let (first, last) = (mean(&whole.losses[..3]), mean(&whole.losses[21..]));
+        assert!(last < first - 0.3, "{optimizer}: {first} to {last}");
+        // After 13 steps K-FAC's inverses are older than its means.
+        let parts = train(&recipe, false, &[3, 13], 2);
+        assert!(whole == parts, "{optimizer}: other bits after stops");
+    }
+}
+
+#[test]
+fn spikes_are_skipped_alike_whether_or_not_a_run_was_stopped() {
+    let sets = ["train.spike_action=skip", "train.spike_sigma=1.5", "train.spike_window=8"];
+    let recipe = recipe(&sets);
+    assert_eq!(recipe.train.spike_action, SpikeAction::Skip);
+    let whole = train(&recipe, true, &[], 1);
+    let skipped = whole.warnings.iter().filter(|w| w.contains("the update was skipped")).count();
+    assert!(skipped >= 2, "{:?}", whole.warnings);
+    assert_eq!(whole.losses.len() as u64, STEPS, "a skipped step is a step");
+    assert!(whole == train(&recipe, true, &[9, 10, 17], 1));
+    let off = train(&self::recipe(&[]), true, &[], 1);
+    assert!(off.warnings.is_empty() && off.tensors != whole.tensors);
+}
+
+#[test]
+fn a_run_goes_back_to_a_checkpoint_and_on_behind_the_spike() {
+    let sets = ["train.spike_action=rewind", "train.spike_sigma=1.5", "train.spike_window=8"];
+    let recipe = recipe(&sets);
+    let whole = train(&recipe, true, &[], 1);
+    let back = whole.warnings.iter().filter(|w| w.contains("went back to step")).count();
+    assert!(back >= 1, "{:?}", whole.warnings);
+    let parts = train(&recipe, true, &[9, 12, 17], 2);
+    assert!(whole == parts, "{:?}\n{:?}", whole.warnings, parts.warnings);
+}
