@@ -40,6 +40,7 @@ def parse():
     parser.add_argument("--csv", type=pathlib.Path)
     parser.add_argument("--svg", type=pathlib.Path)
     parser.add_argument("--from-csv", type=pathlib.Path)
+    parser.add_argument("--into", type=pathlib.Path, help="put the tables into this page, between <!-- scaling --> and <!-- /scaling -->")
     args = parser.parse_args()
     if not args.from_csv and not args.bessemer:
         parser.error("give --bessemer to measure, or --from-csv to draw what was measured")
@@ -89,16 +90,28 @@ def row(sweep, name, matmul, r, bandwidth):
 
 
 def table(rows):
+    lines = []
     for sweep, head in [("length", "T"), ("size", "parameters")]:
         mine = [r for r in rows if r["sweep"] == sweep]
         if not mine:
             continue
-        print(f"\n| {head} | batch | matmul | tokens/s | bound | % of bound | peak memory GB |\n|---|---|---|---|---|---|---|")
+        lines.append(f"\n| {head} | batch | matmul | tokens/s | bound | % of bound | peak memory GB |\n|---|---|---|---|---|---|---|")
         for r in mine:
-            print(
+            lines.append(
                 f"| {r['name']} | {r['batch']} x {r['seq']} | {r['matmul']} | {r['tokens_per_s']:,.0f} "
                 f"| {r['bound_tokens_per_s']:,.0f} | {100 * r['share_of_bound']:.0f} | {r['peak_rss_bytes'] / 1e9:.2f} |"
             )
+
+
+    return "\n".join(lines).strip()
+
+
+def replace_block(path, name, text):
+    """Puts `text` between the page's comments `<!-- name -->` and `<!-- /name -->`."""
+    page, begin, end = path.read_text(), f"<!-- {name} -->", f"<!-- /{name} -->"
+    if begin not in page or end not in page:
+        sys.exit(f"{path} has no {begin} ... {end}")
+    path.write_text(page[: page.index(begin) + len(begin)] + "\n" + text + "\n" + page[page.index(end):])
 
 
 STYLE = """
@@ -132,7 +145,8 @@ def panel(rows, left, title, x_of, label):
     for i, r in enumerate(first):
         # Two names that would touch lean away from each other.
         anchor = "end" if near[i] else "start" if i and near[i - 1] else "middle"
-        out.append(f'<text class="t" x="{px(r):.1f}" y="{bottom + 20}" text-anchor="{anchor}">{r["name"]}</text>')
+        x = px(r) + {"end": 11, "start": -11, "middle": 0}[anchor]
+        out.append(f'<text class="t" x="{x:.1f}" y="{bottom + 20}" text-anchor="{anchor}">{r["name"]}</text>')
     out.append(f'<text class="t" x="{left + width / 2 - 5}" y="{bottom + 42}" text-anchor="middle">{label}</text>')
     line = lambda mine, key: " ".join(f"{px(r):.1f},{py(r[key]):.1f}" for r in mine)
     out.append(f'<polyline class="bound" points="{line(first, "bound_tokens_per_s")}"/>')
@@ -189,7 +203,9 @@ def main():
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-    table(rows)
+    print(table(rows))
+    if args.into:
+        replace_block(args.into, "scaling", table(rows))
     if args.svg:
         draw(rows, args.svg)
 

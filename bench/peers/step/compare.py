@@ -8,6 +8,7 @@ the best one of the session is tried again and, if that does not help, marked. M
 runs' medians; rounds go through all contestants before one comes again.
 """
 import argparse
+import datetime
 import json
 import os
 import pathlib
@@ -42,6 +43,7 @@ def parse():
     parser.add_argument("--tolerance", type=float, default=4.0, help="percent that a probe may be under the best one")
     parser.add_argument("--patience", type=float, default=10.0, help="seconds to wait before a run for the machine to be quiet")
     parser.add_argument("--out", type=pathlib.Path, help="write everything measured as JSON")
+    parser.add_argument("--into", type=pathlib.Path, help="put the tables into this page, between <!-- step --> and <!-- /step -->")
     return parser.parse_args()
 
 
@@ -178,26 +180,35 @@ def difference(a, b):
 
 
 def table(job, found, args):
-    """The rows of a job, with ratios to the best PyTorch in f32."""
+    """The rows of a job, with ratios to the best PyTorch in f32, and the lines that show them."""
     rows = [summary(c) for c in found if c.runs]
     if not rows:
-        return rows
+        return rows, []
+    lines = []
     torch = [r for r in rows if r["name"].startswith("torch f32")]
     rival = max(torch, key=lambda r: r["tokens_per_s"]) if torch else rows[0]
     least = min((r["rss"] for r in torch), default=rows[0]["rss"])
-    print(f"\n### {job}: `bessemer bench step {JOBS[job]}`, {args.threads} threads\n")
-    print(f"| contestant | tokens/s, median | best | / {rival['name']} | peak RSS GB | / least of torch f32 | loss differs by | clean runs |")
-    print("|---|---|---|---|---|---|---|---|")
+    lines.append(f"\n### {job}: `bessemer bench step {JOBS[job]}`, {args.threads} threads\n")
+    lines.append(f"| contestant | tokens/s, median | best | / {rival['name']} | peak RSS GB | / least of torch f32 | loss differs by | clean runs |")
+    lines.append("|---|---|---|---|---|---|---|---|")
     for r in rows:
         differs = difference(r["losses"], rows[0]["losses"])
-        print(
+        lines.append(
             f"| {r['name']} | {r['tokens_per_s']:.0f} | {r['best']:.0f} | {r['tokens_per_s'] / rival['tokens_per_s']:.2f} "
             f"| {r['rss'] / 1e9:.2f} | {r['rss'] / least:.2f} | {differs:.1e} | {r['kept']}/{r['runs']} |"
         )
     for c in found:
         if c.problem:
-            print(f"\n{c.name} did not run: {c.problem}")
-    return rows
+            lines.append(f"\n{c.name} did not run: {c.problem}")
+    return rows, lines
+
+
+def replace_block(path, name, text):
+    """Puts `text` between the page's comments `<!-- name -->` and `<!-- /name -->`."""
+    page, begin, end = path.read_text(), f"<!-- {name} -->", f"<!-- /{name} -->"
+    if begin not in page or end not in page:
+        sys.exit(f"{path} has no {begin} ... {end}")
+    path.write_text(page[: page.index(begin) + len(begin)] + "\n" + text.strip() + "\n" + page[page.index(end):])
 
 
 def main():
@@ -214,8 +225,17 @@ def main():
                 r["clean"] = machine.clean(r["probes"])
     doctor = subprocess.run([args.bessemer, "doctor", "--json"], check=True, capture_output=True).stdout
     facts = json.loads(doctor)
-    print(f"{facts['processor']}, {args.threads} threads, f32 multiply-adds {machine.best:.0f} GFLOP/s at best, kernels {facts['kernels']}")
-    results = {job: table(job, found, args) for job, found in measured.items()}
+    lines = [
+        f"{datetime.date.today()}, {facts['processor']}, {args.threads} threads, f32 multiply-adds {machine.best:.0f} GFLOP/s at best. "
+        f"\"Clean runs\": those whose probes were at most {args.tolerance:g} % below it; where there is none, all runs count."
+    ]
+    results = {}
+    for job, found in measured.items():
+        results[job], more = table(job, found, args)
+        lines += more
+    print("\n".join(lines))
+    if args.into:
+        replace_block(args.into, "step", "\n".join(lines))
     if args.out:
         runs = {job: {c.name: c.runs for c in found} for job, found in measured.items()}
         args.out.write_text(json.dumps({"machine": facts, "best_probe": machine.best, "summary": results, "runs": runs}, indent=1))
