@@ -205,7 +205,11 @@ def main():
             writer.writerows(rows)
     print(table(rows))
     if args.into:
-        replace_block(args.into, "scaling", table(rows))
+        picture = ""
+        if args.svg:
+            place = args.svg.resolve().relative_to(args.into.resolve().parent)
+            picture = f"![Tokens a second over sequence length and model size, beside the bound]({place})\n\n"
+        replace_block(args.into, "scaling", picture + table(rows))
     if args.svg:
         draw(rows, args.svg)
 
