@@ -91,8 +91,12 @@ class Machine:
     """The probe, and the best value that it has seen."""
 
     def __init__(self, args):
-        self.command = [args.bessemer, "bench", "peak", "--threads", str(args.threads), "--seconds", "0.5", "--json"]
-        self.best, self.tolerance, self.patience = 0.0, args.tolerance / 100, args.patience
+        probe = [args.bessemer, "bench", "peak", "--seconds", "0.5", "--json"]
+        self.command = [*probe, "--threads", str(args.threads)]
+        self.tolerance, self.patience = args.tolerance / 100, args.patience
+        # Cores are taken to scale: where one is busy all the time, probes of all of them would set too low a bar.
+        alone = json.loads(subprocess.run([*probe, "--threads", "1"], check=True, capture_output=True).stdout)
+        self.best = 0.98 * args.threads * alone["gflops_best"]
 
     def probe(self):
         gflops = json.loads(subprocess.run(self.command, check=True, capture_output=True).stdout)["gflops"]
