@@ -54,6 +54,8 @@ fn takes_bf16(op: &Op) -> bool {
         Op::Activation(_)
             | Op::ActivationBackward(_)
             | Op::Add(_)
+            | Op::Attention(_)
+            | Op::AttentionBackward(_)
             | Op::Dropout(_)
             | Op::Embedding(_)
             | Op::EmbeddingBackward(_)
@@ -62,6 +64,7 @@ fn takes_bf16(op: &Op) -> bool {
             | Op::GatedBackward(_)
             | Op::Norm(_)
             | Op::NormBackward(_)
+            | Op::Rope(_)
             | Op::Scale(_)
     )
 }

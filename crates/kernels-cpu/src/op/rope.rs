@@ -4,6 +4,7 @@
 
 use crate::arena::Arena;
 use crate::ctx::{Ctx, Machine, padded};
+use crate::element::{Element, with_element};
 use crate::operand::Mat;
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::Rope;
@@ -11,9 +12,9 @@ use bessemer_tensor::op::Rope;
 /// Rows of a tile.
 const ROWS: usize = 32;
 
-struct Rotate<'a> {
+struct Rotate<'a, T> {
     op: &'a Rope,
-    x: &'a Mat,
+    x: &'a Mat<T>,
     positions: &'a [u32],
     /// E/2 frequencies, f64.
     frequencies: *const f64,
@@ -22,7 +23,7 @@ struct Rotate<'a> {
     tile: usize,
 }
 
-impl Kernel for Rotate<'_> {
+impl<T: Element> Kernel for Rotate<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
@@ -89,7 +90,11 @@ pub(crate) fn workspace(machine: Machine, op: &Rope) -> usize {
 }
 
 pub(crate) fn run(ctx: &Ctx<'_>, op: &Rope) {
-    let (x, positions) = (ctx.f32(&op.x), ctx.u32(&op.positions));
+    with_element!(op.x.dtype(), T => typed::<T>(ctx, op));
+}
+
+fn typed<T: Element>(ctx: &Ctx<'_>, op: &Rope) {
+    let (x, positions) = (ctx.mat::<T>(&op.x), ctx.u32(&op.positions));
     let e = x.cols / op.heads;
     let mut scratch = ctx.scratch();
     let frequencies = scratch.take(e);
@@ -120,7 +125,11 @@ fn rotation(op: &Rope, position: u32, i: usize) -> (f64, f64) {
 }
 
 pub(crate) fn reference(arena: &Arena, op: &Rope) {
-    let (x, positions) = (arena.f32(&op.x), arena.u32(&op.positions));
+    with_element!(op.x.dtype(), T => typed_reference::<T>(arena, op));
+}
+
+fn typed_reference<T: Element>(arena: &Arena, op: &Rope) {
+    let (x, positions) = (arena.mat::<T>(&op.x), arena.u32(&op.positions));
     let head_dim = x.cols / op.heads;
     for (n, &position) in positions.0.iter().enumerate() {
         for i in 0..head_dim / 2 {

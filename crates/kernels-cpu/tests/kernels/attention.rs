@@ -30,13 +30,13 @@ fn forward(s: &mut Setup, i: usize) -> Attention {
     let shape =
         AttentionShape { batch, seq, heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() };
     let (n, hq, hk) = (batch * seq, heads * head_dim, kv_heads * head_dim);
-    let fused = s.strided(n, hq + 2 * hk, i % 2);
+    let fused = s.act(n, hq + 2 * hk, i % 2);
     Attention {
         shape,
         q: fused.columns(0, hq),
         k: fused.columns(hq, hk),
         v: fused.columns(hq + hk, hk),
-        out: s.strided(n, hq, i % 3),
+        out: s.act(n, hq, i % 3),
         lse: s.mat(batch * heads, seq),
         mask: AttentionMask::default(),
         dropout: mask(i % 2 == 1),
@@ -57,7 +57,7 @@ fn backward_agrees_with_the_reference() {
             let f = forward(s, i);
             s.launch(&f.into()).unwrap();
             let (n, hq, hk) = (f.q.rows, f.q.cols, f.k.cols);
-            let dfused = s.strided(n, hq + 2 * hk, 1);
+            let dfused = s.act(n, hq + 2 * hk, 1);
             AttentionBackward {
                 shape: f.shape,
                 q: f.q,
@@ -65,7 +65,7 @@ fn backward_agrees_with_the_reference() {
                 v: f.v,
                 out: f.out,
                 lse: f.lse,
-                dout: s.strided(n, hq, i % 2),
+                dout: s.act(n, hq, i % 2),
                 dq: dfused.columns(0, hq),
                 dk: dfused.columns(hq, hk),
                 dv: dfused.columns(hq + hk, hk),
@@ -125,7 +125,7 @@ fn rotations_agree_with_the_reference_and_undo_each_other() {
         let positions: Vec<u32> = (0..n).map(|i| (i as u32 * 7919 + far) % (far + n as u32)).collect();
         for inverse in [false, true] {
             check(&format!("rope {n} {heads} {e} inverse {inverse}"), 1e-6, &|s| {
-                let x = s.strided(n, heads * e, 3);
+                let x = s.act(n, heads * e, 3);
                 Rope {
                     x,
                     positions: s.indices(&positions),
