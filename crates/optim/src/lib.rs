@@ -22,6 +22,6 @@ pub use config::{
     OptimConfigError, OptimizerChoice, ScheduleChoice, SgdConfig,
 };
 pub use error::OptimError;
-pub use optimizer::{Optimizer, StepStats};
+pub use optimizer::{Optimizer, StepStats, is_state_name};
 pub use param::OptimParam;
 pub use schedule::Schedule;

@@ -29,6 +29,15 @@ pub struct StepStats {
     pub skipped: bool,
 }
 
+/// Whether a tensor of this name in a checkpoint is an optimizer's state, of any optimizer, and no parameter.
+pub fn is_state_name(name: &str) -> bool {
+    let kind = name.split_once('.').map_or(name, |(kind, _)| kind);
+    let kind = kind.strip_suffix("_inverse").unwrap_or(kind);
+    let block =
+        kind.strip_prefix('b').is_some_and(|n| !n.is_empty() && n.bytes().all(|c| c.is_ascii_digit()));
+    block || ["m", "v", "master", "row", "col", "a", "kfac_counts"].contains(&kind)
+}
+
 /// An optimizer over a list of parameters.
 #[derive(Debug)]
 pub struct Optimizer {

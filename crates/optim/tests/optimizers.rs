@@ -4,7 +4,7 @@
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_optim::{
     AdafactorConfig, KfacConfig, MuonConfig, MuonMethod, MuonScale, OptimConfig, OptimError, OptimParam,
-    Optimizer, OptimizerChoice, SgdConfig,
+    Optimizer, OptimizerChoice, SgdConfig, is_state_name,
 };
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::rng::RngKey;
@@ -423,6 +423,21 @@ fn a_scale_of_the_rate_scales_the_update_and_leaves_decay_alone() {
         for value in moved(0.25, false) {
             assert!((value - 0.95).abs() < 1e-6, "{choice:?} {value}");
         }
+    }
+}
+
+#[test]
+fn states_are_told_from_parameters_by_name() {
+    for choice in ALL {
+        let mut b = NullBackend::new();
+        let list = model(&mut b);
+        let states = Optimizer::new(&mut b, &list, &config(choice)).unwrap().states();
+        assert!(!states.is_empty());
+        assert!(states.iter().all(|s| is_state_name(&s.0)), "{states:?}");
+    }
+    for name in ["gpt2", "llama"] {
+        let model = bessemer_arch::named(name).unwrap();
+        assert!(model.params().iter().all(|p| !is_state_name(&p.name)), "{name}");
     }
 }
 

@@ -69,7 +69,7 @@ impl SavedModel {
 
 /// False for the optimizer's tensors.
 pub(crate) fn is_parameter(name: &str) -> bool {
-    !["m.", "v.", "master."].iter().any(|prefix| name.starts_with(prefix))
+    !bessemer_optim::is_state_name(name)
 }
 
 /// The checkpoint of a step, or the newest intact one.
