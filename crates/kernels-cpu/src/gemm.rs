@@ -133,8 +133,10 @@ struct Plan {
     nr: usize,
     /// Panels of B packed at a time.
     b_panels: usize,
-    /// Panels of A in a block of C.
+    /// Panels of A in a block of C at most.
     tile_a: usize,
+    /// Blocks that the panels of A are cut into, as evenly as it goes.
+    blocks: usize,
     /// Panels of B in a block of C.
     tile_b: usize,
 }
@@ -157,7 +159,9 @@ impl Plan {
             let wanted = wanted.div_ceil(b_panels.div_ceil(tile_b));
             tile_a = even(a_panels, a_panels.div_ceil(wanted).min(tile_a));
         }
-        Plan { m, n, k, mr, nr, b_panels, tile_a, tile_b }
+        // Nobody waits at the end if all threads get as many.
+        let blocks = a_panels.div_ceil(tile_a).next_multiple_of(machine.threads).min(a_panels);
+        Plan { m, n, k, mr, nr, b_panels, tile_a: a_panels.div_ceil(blocks), tile_b, blocks }
     }
 
     fn packed_b(&self) -> usize {
@@ -265,8 +269,10 @@ impl Kernel for Block<'_> {
         let Block { gemm, plan, b, .. } = self;
         let (k, e) = (gemm.k, &gemm.epilogue);
         let across = b.count().div_ceil(plan.tile_b);
-        let (first, jb) = (self.block / across * plan.tile_a * S::MR, self.block % across * plan.tile_b);
-        let (rows, nb) = ((plan.tile_a * S::MR).min(plan.m - first), plan.tile_b.min(b.count() - jb));
+        let (ib, jb) = (self.block / across, self.block % across * plan.tile_b);
+        let panel = |ib: usize| ib * plan.m.div_ceil(S::MR) / plan.blocks;
+        let (first, end) = (panel(ib) * S::MR, (panel(ib + 1) * S::MR).min(plan.m));
+        let (rows, nb) = (end - first, plan.tile_b.min(b.count() - jb));
         let c = self.scratch.at(self.worker * plan.block(), plan.block());
         let a = c.wrapping_add(padded(S::MR * S::NR));
         let panels = b.at(jb, nb);
@@ -284,7 +290,6 @@ impl Kernel for Block<'_> {
                 // SAFETY: panels of k x MR and k x NR floats; the rows and columns are inside C, and only this call writes
                 // there.
                 unsafe {
-                    expect::<S>(e, row, b.first + col, rows, cols);
                     S::tile(
                         rows,
                         cols.div_ceil(S::LANES),
@@ -292,8 +297,9 @@ impl Kernel for Block<'_> {
                         a.add(i * k * S::MR),
                         panels.add(j * k * S::NR),
                         c,
-                        next.wrapping_add(i * k * S::NR / na),
-                        (4 * S::NR).div_ceil(na),
+                        (next.wrapping_add(i * k * S::NR / na), (4 * S::NR).div_ceil(na)),
+                        #[inline(always)]
+                        |r| expect::<S>(e, row + r, b.first + col, cols),
                     );
                     finish::<S>(e, c, row, b.first + col, rows, cols);
                 }
@@ -302,27 +308,25 @@ impl Kernel for Block<'_> {
     }
 }
 
-/// Prefetches what [`finish`] will read and write.
+/// Prefetches what [`finish_row`] will read and write.
 ///
 /// # Safety
 /// None but that of `S`.
 #[inline(always)]
-unsafe fn expect<S: Simd>(e: &Epilogue, row: usize, col: usize, rows: usize, cols: usize) {
-    for r in row..row + rows {
-        for c in (col..col + cols).step_by(16) {
-            let at = |m: &Mat| m.ptr().wrapping_add(r * m.stride + c);
-            // SAFETY: a prefetch may name any address.
-            unsafe {
-                S::prefetch_write(at(&e.out));
-                if let Some((_, pre)) = &e.activation {
-                    S::prefetch_write(at(pre));
-                }
-                if let Some((_, pre)) = &e.derivative {
-                    S::prefetch(at(pre));
-                }
-                if let Some(residual) = &e.residual {
-                    S::prefetch(at(residual));
-                }
+unsafe fn expect<S: Simd>(e: &Epilogue, row: usize, col: usize, cols: usize) {
+    for c in (col..col + cols).step_by(16) {
+        let at = |m: &Mat| m.ptr().wrapping_add(row * m.stride + c);
+        // SAFETY: a prefetch may name any address.
+        unsafe {
+            S::prefetch_write(at(&e.out));
+            if let Some((_, pre)) = &e.activation {
+                S::prefetch_write(at(pre));
+            }
+            if let Some((_, pre)) = &e.derivative {
+                S::prefetch(at(pre));
+            }
+            if let Some(residual) = &e.residual {
+                S::prefetch(at(residual));
             }
         }
     }
@@ -424,7 +428,7 @@ fn run_part(ctx: &Ctx<'_>, gemm: &Gemm, skip: usize) {
             // found inside their buffers, and the packed panels are workspace of this launch.
             unsafe { dispatch(ctx.rung, Pack(&b, tile)) }
         });
-        let blocks = m.div_ceil(plan.tile_a * plan.mr) * b.count().div_ceil(plan.tile_b);
+        let blocks = plan.blocks * b.count().div_ceil(plan.tile_b);
         ctx.pool.run(blocks, &|block, worker| {
             let block = Block { gemm, plan: &plan, b: &b, scratch, worker, block };
             // SAFETY: as above; blocks of C are disjoint.

@@ -50,7 +50,7 @@ impl Simd for Avx2 {
     type V = __m256;
     const LANES: usize = 8;
 
-    tiles!(6, 16, 96, 1 2 3 4 5 6);
+    tiles!(6, 96, 1 2 3 4 5 6);
 
     #[inline(always)]
     unsafe fn prefetch(p: *const f32) {

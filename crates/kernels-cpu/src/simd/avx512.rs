@@ -42,7 +42,7 @@ impl Simd for Avx512 {
     type V = __m512;
     const LANES: usize = 16;
 
-    tiles!(14, 32, 112, 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+    tiles!(14, 112, 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 
     #[inline(always)]
     unsafe fn prefetch(p: *const f32) {

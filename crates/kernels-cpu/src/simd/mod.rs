@@ -102,8 +102,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     }
 
     /// `c = A B` for a register tile: `c` is `[MR, NR]` without gaps, of which `rows` rows and `vectors` vectors of
-    /// columns are computed; `a` holds `[k][MR]`, `b` holds `[k][NR]`. On the way the lines from `ahead` on are
-    /// prefetched, `pace` bytes for each k.
+    /// columns are computed; `a` holds `[k][MR]`, `b` holds `[k][NR]`. On the way the lines from `ahead.0` on are
+    /// prefetched, `ahead.1` bytes for each k, and `before(r)` is called for every row, evenly spread.
     unsafe fn tile(
         rows: usize,
         vectors: usize,
@@ -111,8 +111,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         a: *const f32,
         b: *const f32,
         c: *mut f32,
-        ahead: *const f32,
-        pace: usize,
+        ahead: (*const f32, usize),
+        before: impl Fn(usize),
     );
 }
 
@@ -180,60 +180,52 @@ pub(crate) unsafe fn dispatch<K: Kernel>(rung: Rung, kernel: K) -> K::Out {
 }
 
 /// The register tile of a matrix product, in the form that each implementation instantiates for its sizes: M rows, N
-/// vectors of columns, `A(m, k) = a[m * AM + k * AK]`, rows of C that are CM floats apart. `ahead`: where to prefetch, and
-/// bytes of it for each k.
+/// vectors of columns; else as [`Simd::tile`].
 ///
 /// # Safety
-/// `k` columns of A, `[k][NR]` floats of `b` and M x N vectors of `c`.
+/// `[k][MR]` floats of `a`, `[k][NR]` floats of `b` and `[M][NR]` floats of `c`.
 #[inline(always)]
-pub(super) unsafe fn register_tile<
-    S: Simd,
-    const M: usize,
-    const N: usize,
-    const AM: usize,
-    const AK: usize,
-    const CM: usize,
->(
+pub(super) unsafe fn register_tile<S: Simd, const M: usize, const N: usize>(
     k: usize,
     mut a: *const f32,
     mut b: *const f32,
     c: *mut f32,
-    accumulate: bool,
-    mut ahead: Option<(*const f32, usize)>,
+    (mut ahead, pace): (*const f32, usize),
+    before: impl Fn(usize),
 ) {
     // SAFETY: by contract; a prefetch may name any address.
     unsafe {
         let mut acc = [[S::splat(0.0); N]; M];
-        for _ in 0..k {
-            let mut bv = [S::splat(0.0); N];
-            for (j, bv) in bv.iter_mut().enumerate() {
-                *bv = S::load(b.add(j * S::LANES));
-            }
-            if let Some((at, pace)) = &mut ahead {
-                S::prefetch(*at);
-                *at = at.wrapping_byte_add(*pace);
-            }
-            for (i, row) in acc.iter_mut().enumerate() {
-                let av = S::splat(*a.add(i * AM));
-                for (x, &bv) in row.iter_mut().zip(&bv) {
-                    *x = S::fma(av, bv, *x);
+        for part in 0..M {
+            before(part);
+            for _ in k * part / M..k * (part + 1) / M {
+                let mut bv = [S::splat(0.0); N];
+                for (j, bv) in bv.iter_mut().enumerate() {
+                    *bv = S::load(b.add(j * S::LANES));
                 }
+                S::prefetch(ahead);
+                ahead = ahead.wrapping_byte_add(pace);
+                for (i, row) in acc.iter_mut().enumerate() {
+                    let av = S::splat(*a.add(i));
+                    for (x, &bv) in row.iter_mut().zip(&bv) {
+                        *x = S::fma(av, bv, *x);
+                    }
+                }
+                a = a.add(S::MR);
+                b = b.add(S::NR);
             }
-            a = a.add(AK);
-            b = b.add(S::NR);
         }
         for (i, row) in acc.iter().enumerate() {
             for (j, &x) in row.iter().enumerate() {
-                let at = c.add(i * CM + j * S::LANES);
-                S::store(at, if accumulate { S::add(S::load(at), x) } else { x });
+                S::store(c.add(i * S::NR + j * S::LANES), x);
             }
         }
     }
 }
 
-/// The register tiles of a rung: `$mr` rows of two vectors of `$nr / 2` lanes, blocks of `$block`, and every number of rows.
+/// The register tiles of a rung: `$mr` rows of two vectors, blocks of `$block`, and every number of rows.
 macro_rules! tiles {
-    ($mr:literal, $nr:literal, $block:literal, $($m:literal)*) => {
+    ($mr:literal, $block:literal, $($m:literal)*) => {
         const MR: usize = $mr;
         const BLOCK: usize = $block;
 
@@ -245,15 +237,15 @@ macro_rules! tiles {
             a: *const f32,
             b: *const f32,
             c: *mut f32,
-            ahead: *const f32,
-            pace: usize,
+            ahead: (*const f32, usize),
+            before: impl Fn(usize),
         ) {
             use $crate::simd::register_tile as t;
             unsafe {
                 match (rows, vectors) {
                     $(
-                        ($m, 2) => t::<Self, $m, 2, 1, $mr, $nr>(k, a, b, c, false, Some((ahead, pace))),
-                        ($m, 1) => t::<Self, $m, 1, 1, $mr, $nr>(k, a, b, c, false, Some((ahead, pace))),
+                        ($m, 2) => t::<Self, $m, 2>(k, a, b, c, ahead, before),
+                        ($m, 1) => t::<Self, $m, 1>(k, a, b, c, ahead, before),
                     )*
                     _ => unreachable!("a register tile of {rows} rows and {vectors} vectors"),
                 }
