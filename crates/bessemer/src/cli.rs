@@ -71,6 +71,9 @@ pub(crate) enum Command {
     /// Measure speed.
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Run an experiment and report it: table, curves, verdict.
+    #[command(subcommand)]
+    Study(StudyCommand),
 }
 
 /// `bessemer corpus ...`
@@ -383,4 +386,55 @@ impl From<Matmul> for bessemer_units::MatmulPrecision {
             Matmul::Medium => Self::Medium,
         }
     }
+}
+
+/// `bessemer study ...`
+#[derive(Debug, Subcommand)]
+pub(crate) enum StudyCommand {
+    /// Which deep networks of characters learn without warm-up: placements of normalisation and initialisations compared.
+    Init(StudyInitArgs),
+}
+
+/// `bessemer study init`
+#[derive(Debug, Args)]
+pub(crate) struct StudyInitArgs {
+    /// Text to learn, read as characters; the beginning of the quickstart's corpus if left out.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) text: Option<PathBuf>,
+    /// Methods, separated by commas; all if left out: post-ln, post-ln-gpt2, pre-ln, ds-init, lri, t-fixup, deepnorm.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) methods: Vec<String>,
+    /// Layers.
+    #[arg(long, default_value_t = 24)]
+    pub(crate) layers: u64,
+    /// Width of the residual stream.
+    #[arg(long, default_value_t = 64)]
+    pub(crate) width: u64,
+    /// Attention heads.
+    #[arg(long, default_value_t = 4)]
+    pub(crate) heads: u64,
+    /// Characters of a sequence.
+    #[arg(long, default_value_t = 64)]
+    pub(crate) context: u64,
+    /// Sequences of a step.
+    #[arg(long, default_value_t = 12)]
+    pub(crate) batch: u64,
+    /// Steps of a run.
+    #[arg(long, default_value_t = 400)]
+    pub(crate) steps: u64,
+    /// Learning rate of Adam, from the first step on.
+    #[arg(long, default_value_t = 1e-3)]
+    pub(crate) lr: f64,
+    /// Runs of each method.
+    #[arg(long, default_value_t = 3)]
+    pub(crate) seeds: u64,
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Directory of study.json and report.html; finished runs in it are kept.
+    #[arg(long, short, default_value = "runs/study-init")]
+    pub(crate) out: PathBuf,
+    /// Threads; 0 takes all cores. The result does not depend on it.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) threads: usize,
 }

@@ -40,6 +40,7 @@ mod pass;
 mod residual;
 mod seams;
 mod step;
+mod trace;
 
 pub use activations::ActivationConfig;
 pub use cache::Cache;
@@ -48,3 +49,4 @@ pub use error::ModelError;
 pub use params::Param;
 pub use seams::{OneDevice, Product, SeamAt, SeamPlace, Seams};
 pub use step::{LossSum, StepContext, TokenBatch};
+pub use trace::LayerTrace;

@@ -105,7 +105,7 @@ fn training(study: &Study) -> String {
         title: "Loss over steps".into(),
         x_label: "step".into(),
         y_label: format!("nats per {}", study.text.unit),
-        series: over_steps(study, |r| &r.losses, most),
+        series: [each_seed(study, most), over_steps(study, |r| &r.losses, most)].concat(),
         rules: vec![
             Rule { name: "single symbols".into(), color: 5, y: study.text.unigram_nats },
             Rule { name: "pairs".into(), color: 4, y: study.text.bigram_nats },
@@ -120,8 +120,8 @@ fn training(study: &Study) -> String {
         series: over_steps(study, |r| &r.gradient_norms, f64::INFINITY),
         ..Default::default()
     };
-    let note =
-        "Training loss, mean over seeds, smoothed. Values far above a model that knows nothing are left out.";
+    let note = "Training loss, smoothed: mean over seeds, and each seed pale. Values far above a model that knows nothing \
+                are left out.";
     let figures = [
         figure("Loss over steps", &loss.svg(), note),
         figure("Gradient norm over steps", &norm.svg(), "Mean over seeds, smoothed. Nothing is clipped."),
@@ -162,8 +162,9 @@ fn start(study: &Study) -> String {
             "Scaling of gradients by normalisation",
             1.0,
             |r| &r.start.norm_factor,
-            "Product of 1/σ of the layer's two LayerNorms. Under Post-LN every gradient to a lower layer passes all of them: \
-             below one, it shrinks.",
+            "Product of 1/σ of the layer's two normalisations at the start. Under Post-LN a gradient passes all of them on its \
+             way down, and below one each layer shrinks the direct path. DeepNorm's sums carry a factor α, so that 1/α² = \
+             1/√(2 layers) leaves it as it is. Under Pre-LN the direct path passes none.",
         ),
     ];
     let figures =
@@ -177,12 +178,24 @@ fn finished(study: &Study) -> impl Iterator<Item = &StudyMethod> {
 
 /// One curve a method: mean over seeds of a value of each step, smoothed; values above `most` interrupt it.
 fn over_steps(study: &Study, of: fn(&StudyRun) -> &Vec<f64>, most: f64) -> Vec<Series> {
-    let span = (study.settings.steps as f64 / 40.0).max(2.0);
-    curves(study, |m| {
-        let values: Vec<f64> = means(m, of);
-        let smooth = smoothed(&values, span);
-        (1u32..).zip(smooth).map(|(x, y)| [f64::from(x), if y <= most { y } else { f64::NAN }]).collect()
-    })
+    curves(study, |m| smooth_points(study, &means(m, of), most))
+}
+
+fn smooth_points(study: &Study, values: &[f64], most: f64) -> Vec<[f64; 2]> {
+    let smooth = smoothed(values, (study.settings.steps as f64 / 40.0).max(2.0));
+    (1u32..).zip(smooth).map(|(x, y)| [f64::from(x), if y <= most { y } else { f64::NAN }]).collect()
+}
+
+/// A pale curve without a name for the losses of each run, where a method has several.
+fn each_seed(study: &Study, most: f64) -> Vec<Series> {
+    let mut series = Vec::new();
+    for (color, method) in finished(study).enumerate().filter(|(_, m)| m.runs.len() > 1) {
+        for run in &method.runs {
+            let points = smooth_points(study, &run.losses, most);
+            series.push(Series { name: String::new(), color, mark: Mark::Faint, points });
+        }
+    }
+    series
 }
 
 /// One curve a method: mean over seeds of a value of each layer.

@@ -16,6 +16,7 @@ mod memory;
 mod observer;
 mod spikes;
 mod state;
+pub mod study;
 mod trainer;
 
 pub use error::TrainError;

@@ -11,4 +11,5 @@ pub(crate) mod import;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod saved_model;
+pub(crate) mod study;
 pub(crate) mod tokenizer;

@@ -12,4 +12,5 @@ mod bad_input;
 mod hf_oracle;
 mod kill_resume;
 mod round_trip;
+mod study;
 mod workplace;

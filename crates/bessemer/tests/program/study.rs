@@ -1,0 +1,106 @@
+//! A study: the same numbers however it is cut up, and a page.
+
+use crate::workplace::{GPT2, Workplace};
+use std::fs;
+
+const SMALL: [&str; 18] = [
+    "study",
+    "init",
+    "--text",
+    "text.txt",
+    "--layers",
+    "2",
+    "--width",
+    "16",
+    "--heads",
+    "2",
+    "--context",
+    "16",
+    "--batch",
+    "3",
+    "--steps",
+    "5",
+    "--seeds",
+    "2",
+];
+
+fn words<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    SMALL.iter().copied().chain(more.iter().copied()).collect()
+}
+
+fn place() -> Workplace {
+    let place = Workplace::new(GPT2);
+    let text: String = (0..40).map(|i| format!("line {i} of a text that has some rhythm to it\n")).collect();
+    fs::write(place.path("text.txt"), text).unwrap();
+    place
+}
+
+#[test]
+fn a_study_has_the_same_bytes_with_other_threads_and_when_it_was_cut_up() {
+    let place = place();
+    let all = place.bessemer(&words(&["--threads", "1", "--out", "whole", "--json"])).json();
+    let whole = fs::read(place.path("whole/study.json")).unwrap();
+    let page = fs::read_to_string(place.path("whole/report.html")).unwrap();
+    assert!(page.contains("</html>") && page.contains("T-Fixup"));
+    let methods = all["methods"].as_array().unwrap();
+    assert_eq!(methods.len(), 7);
+    for m in methods {
+        for run in m["runs"].as_array().unwrap() {
+            assert_eq!(run["losses"].as_array().unwrap().len(), 5, "{m}");
+            let length = |key: &str| run["start"][key].as_array().unwrap().len();
+            assert_eq!((length("activation_std"), length("stream_gradient")), (3, 2));
+            let factors = if m["name"] == "t-fixup" { 0 } else { 2 };
+            assert_eq!((length("parameter_gradient"), length("norm_factor")), (2, factors));
+        }
+        // What has just been normalised has a deviation of one.
+        let leaving = m["runs"][0]["start"]["activation_std"][2].as_f64().unwrap();
+        let is_normalised = !["pre-ln", "t-fixup"].contains(&m["name"].as_str().unwrap());
+        assert_eq!((leaving - 1.0).abs() < 0.01, is_normalised, "{}: {leaving}", m["name"]);
+    }
+
+    // First two methods with one seed, then everything, on two threads.
+    let part = ["--threads", "2", "--out", "parts"];
+    let few = ["--methods", "post-ln,post-ln-gpt2"];
+    place.bessemer(&words(&[&part[..], &few[..]].concat())).text();
+    let again = place.bessemer(&words(&part));
+    assert!(again.err.contains("holds 4 finished runs"), "{}", again.err);
+    assert!(fs::read(place.path("parts/study.json")).unwrap() == whole);
+    let third = place.bessemer(&words(&part));
+    assert!(third.err.contains("holds 14 finished runs") && !third.err.contains("seed 1"), "{}", third.err);
+    assert!(fs::read_to_string(place.path("parts/report.html")).unwrap() == page);
+}
+
+#[test]
+fn what_cannot_be_studied_is_refused_before_anything_is_made() {
+    let place = place();
+    let refused = |more: &[&str], code: i32, parts: &[&str]| {
+        place.bessemer(&words(more)).failed(code, parts);
+        assert!(!place.path("runs").exists(), "{more:?} left something");
+    };
+    refused(&["--methods", "pre-norm"], 2, &["pre-norm", "known: post-ln"]);
+    refused(&["--lr", "-1"], 2, &["-1"]);
+    let sized = |key: &str, value: &str, code: i32, parts: &[&str]| {
+        let mut words = SMALL.to_vec();
+        let at = words.iter().position(|w| *w == key).unwrap();
+        words[at + 1] = value;
+        place.bessemer(&words).failed(code, parts);
+        assert!(!place.path("runs").exists(), "{key} {value} left something");
+    };
+    sized("--heads", "5", 2, &["heads", "width 16"]);
+    sized("--steps", "0", 2, &["--steps", "wanted 1"]);
+    sized("--text", "absent.txt", 1, &["absent.txt", "No such file"]);
+    fs::write(place.path("short.txt"), "abc").unwrap();
+    sized("--text", "short.txt", 78, &["short.txt", "longer text"]);
+
+    place.bessemer(&words(&["--methods", "pre-ln"])).text();
+    let mut other = SMALL.to_vec();
+    other[9] = "4";
+    place.bessemer(&other).failed(2, &["other settings", "--out"]);
+}
+
+#[test]
+fn a_rate_that_no_network_bears_is_a_verdict_and_no_error() {
+    let place = place();
+    let found = place.bessemer(&words(&["--methods", "pre-ln", "--lr", "100", "--json"])).json();
+    assert_eq!(found["methods"][0]["runs"][0]["verdict"], "diverged");
+}

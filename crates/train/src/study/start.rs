@@ -1,0 +1,71 @@
+//! A network before its first update.
+
+use crate::error::TrainError;
+use bessemer_model::{Decoder, SeamAt, SeamPlace, Seams};
+use bessemer_runlog::study::StudyStart;
+use bessemer_tensor::{Backend, TensorError, View};
+
+/// Listens to a backward pass: norms of the gradients at the ends of the feed-forward blocks.
+#[derive(Debug, Default)]
+pub(crate) struct StreamGradients {
+    /// (layer, norm) in the order of the pass.
+    found: Vec<(usize, f64)>,
+}
+
+impl Seams for StreamGradients {
+    fn backward(&mut self, backend: &mut dyn Backend, at: SeamAt, gradient: View) -> Result<(), TensorError> {
+        if at.place == SeamPlace::MlpOut {
+            self.found.push((at.layer, norm(&values(backend, gradient)?)));
+        }
+        Ok(())
+    }
+}
+
+/// What the first forward and backward pass has left in a decoder, and what `gradients` heard of it.
+pub(crate) fn look(
+    backend: &mut dyn Backend,
+    decoder: &Decoder,
+    mut gradients: StreamGradients,
+) -> Result<StudyStart, TrainError> {
+    let traces = decoder.traces();
+    let mut start = StudyStart::default();
+    for view in traces.iter().map(|t| t.stream).chain([decoder.stream_end()]) {
+        start.activation_std.push(deviation(&values(backend, view)?));
+    }
+    gradients.found.sort_unstable_by_key(|g| g.0);
+    start.stream_gradient = gradients.found.into_iter().map(|g| g.1).collect();
+    for (layer, trace) in traces.iter().enumerate() {
+        let prefix = format!("layers.{layer}.");
+        let mut squares = 0.0;
+        for param in decoder.params().iter().filter(|p| p.spec.name.starts_with(&prefix)) {
+            if let Some(grad) = param.grad {
+                squares += norm(&values(backend, grad)?).powi(2);
+            }
+        }
+        start.parameter_gradient.push(squares.sqrt());
+        if let (Some(a), Some(b)) = (trace.attention_rstd, trace.mlp_rstd) {
+            start.norm_factor.push(mean(&values(backend, a)?) * mean(&values(backend, b)?));
+        }
+    }
+    Ok(start)
+}
+
+fn values(backend: &mut dyn Backend, view: View) -> Result<Vec<f32>, TensorError> {
+    let mut values = vec![0.0; view.len()];
+    backend.read_f32(view, &mut values)?;
+    Ok(values)
+}
+
+fn norm(values: &[f32]) -> f64 {
+    values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt()
+}
+
+fn mean(values: &[f32]) -> f64 {
+    values.iter().map(|v| f64::from(*v)).sum::<f64>() / values.len() as f64
+}
+
+fn deviation(values: &[f32]) -> f64 {
+    let centre = mean(values);
+    let squares: f64 = values.iter().map(|v| (f64::from(*v) - centre).powi(2)).sum();
+    (squares / values.len() as f64).sqrt()
+}
