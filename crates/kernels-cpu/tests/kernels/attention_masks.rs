@@ -52,10 +52,10 @@ fn forward(s: &mut Setup, case: Case) -> Attention {
     };
     Attention {
         shape,
-        q: s.strided(n, hq, 3),
-        k: s.strided(n, hk, 1),
-        v: s.mat(n, hk),
-        out: s.strided(n, hq, 2),
+        q: s.act(n, hq, 3),
+        k: s.act(n, hk, 1),
+        v: s.act(n, hk, 0),
+        out: s.act(n, hq, 2),
         lse: s.mat(batch * heads, seq),
         mask,
         dropout: dropout.then(|| DropoutMask { p: 0.3, key: RngKey::new(3, 5, "attention"), first: 7 }),
@@ -71,10 +71,10 @@ fn backward(s: &mut Setup, f: &Attention) -> AttentionBackward {
         v: f.v,
         out: f.out,
         lse: f.lse,
-        dout: s.mat(n, hq),
-        dq: s.strided(n, hq, 1),
-        dk: s.mat(n, hk),
-        dv: s.strided(n, hk, 5),
+        dout: s.act(n, hq, 0),
+        dq: s.act(n, hq, 1),
+        dk: s.act(n, hk, 0),
+        dv: s.act(n, hk, 5),
         mask: f.mask,
         dropout: f.dropout,
     }
@@ -87,9 +87,16 @@ fn masks_agree_with_the_reference() {
         check(&format!("attention backward {case:?}"), 3e-5, &|s| {
             let f = forward(s, case);
             s.launch(&f.into()).unwrap();
-            backward(s, &f).into()
+            let back = backward(s, &f);
+            any_out(s, back).into()
         });
     }
+}
+
+/// The same with an `out` that no forward pass made: one rounded to bf16 may differ from rung to rung by a unit in its last
+/// place, and everything after it would.
+fn any_out(s: &mut Setup, op: AttentionBackward) -> AttentionBackward {
+    AttentionBackward { out: s.act(op.out.rows, op.out.cols, 0), ..op }
 }
 
 #[test]
@@ -99,7 +106,8 @@ fn many_strips_of_keys_add_up_in_one_order() {
     check("attention backward in strips", 5e-5, &|s| {
         let f = forward(s, case);
         s.launch(&f.into()).unwrap();
-        backward(s, &f).into()
+        let back = backward(s, &f);
+        any_out(s, back).into()
     });
 }
 

@@ -33,8 +33,7 @@ impl AttentionShape {
         })
     }
 
-    /// Errors unless the matrices of queries are `[B*T, H*E]`, those of keys and values `[rows, G*E]`, and all of them hold
-    /// one type of element.
+    /// Errors unless the matrices of queries are `[B*T, H*E]` and those of keys and values `[rows, G*E]`.
     fn check_operands<const Q: usize, const K: usize>(
         &self,
         op: &'static str,
@@ -49,16 +48,7 @@ impl AttentionShape {
         for (name, view) in keys {
             expect_shape(op, name, view, rows, self.kv_heads * self.head_dim)?;
         }
-        let dtype = queries[0].1.dtype();
-        match queries.iter().chain(&keys).find(|(_, view)| view.dtype() != dtype) {
-            None => Ok(()),
-            Some((operand, view)) => Err(TensorError::Shape {
-                op,
-                operand,
-                wanted: format!("{dtype} as {} is", queries[0].0),
-                found: view.dtype().to_string(),
-            }),
-        }
+        Ok(())
     }
 
     /// Multiply-adds counted twice of one product over the visible pairs of query and key, `past` keys standing before
@@ -379,12 +369,6 @@ mod tests {
         assert_eq!(e, "attention: documents should be [1, 5], found [1, 4]");
         let e = message(Attention { mask: documents(view(5, DType::F32, 1, 5)), ..attention(4, 2) });
         assert!(e.contains("documents should be u32 indices"), "{e}");
-    }
-
-    #[test]
-    fn activations_have_one_type() {
-        let e = message(Attention { v: view(2, DType::Bf16, 5, 4), ..attention(4, 2) });
-        assert_eq!(e, "attention: v should be f32 as q is, found bf16");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 use super::mask::Sight;
 use super::panel::{Panel, add_rows, drop_row, fill};
+use super::products::Copied;
 use super::rows::Rows;
 use super::sizes;
 use crate::ctx::{Ctx, Machine, Span, padded};
@@ -56,12 +57,15 @@ fn strip(lanes: usize, s: &AttentionShape) -> usize {
 
 /// Lengths of the parts of one worker's scratch. A panel has 2 NR queries, a block half as many keys as forward.
 struct Parts {
-    /// Keys, values, dk and dv, each.
+    /// Keys and values, each.
     keys: usize,
+    /// dk and dv, each.
+    gradients: usize,
     /// Queries and dout as columns, each.
     columns: usize,
-    /// Queries, dout and dq as rows, each.
+    /// Queries and dout as rows, each.
     rows: usize,
+    dq: usize,
     /// Scores and their gradients, each.
     scores: usize,
     /// Dropout factors, twice.
@@ -74,9 +78,11 @@ impl Parts {
     fn new((lanes, nr, block): (usize, usize, usize), s: &AttentionShape, dropout: bool) -> Parts {
         let (wide, width, block) = (s.head_dim.next_multiple_of(lanes), 2 * nr, block / 2);
         Parts {
-            keys: padded(strip(lanes, s) * wide),
+            keys: Copied::len(strip(lanes, s), s.head_dim),
+            gradients: padded(strip(lanes, s) * wide),
             columns: padded(s.head_dim * width),
-            rows: padded(width * wide),
+            rows: Copied::len(width, s.head_dim),
+            dq: padded(width * wide),
             scores: padded(block * width),
             drop: if dropout { padded(block * width) + width * drop_row(block) } else { 0 },
             lanes: padded(width),
@@ -84,7 +90,9 @@ impl Parts {
     }
 
     fn total(&self) -> usize {
-        4 * self.keys + 2 * self.columns + 3 * self.rows + 2 * self.scores + self.drop + 2 * self.lanes
+        2 * (self.keys + self.gradients + self.columns + self.rows + self.scores + self.lanes)
+            + self.dq
+            + self.drop
     }
 }
 
@@ -120,14 +128,14 @@ impl Drop for Done<'_> {
 
 /// Scratch of one worker.
 struct Scratch {
-    k: *mut f32,
-    v: *mut f32,
+    k: Copied,
+    v: Copied,
     dk: *mut f32,
     dv: *mut f32,
     q_columns: *mut f32,
     d_columns: *mut f32,
-    q_rows: *mut f32,
-    d_rows: *mut f32,
+    q_rows: Copied,
+    d_rows: Copied,
     dq: *mut f32,
     p: *mut f32,
     dz: *mut f32,
@@ -139,7 +147,7 @@ struct Scratch {
 impl Scratch {
     /// # Safety
     /// `base` holds `parts.total()` floats.
-    unsafe fn new(base: *mut f32, parts: &Parts) -> Scratch {
+    unsafe fn new(base: *mut f32, parts: &Parts, strip: usize, width: usize) -> Scratch {
         let mut at = base;
         let mut take = |len: usize| {
             let part = at;
@@ -148,15 +156,15 @@ impl Scratch {
             part
         };
         Scratch {
-            k: take(parts.keys),
-            v: take(parts.keys),
-            dk: take(parts.keys),
-            dv: take(parts.keys),
+            k: Copied::new(take(parts.keys), strip),
+            v: Copied::new(take(parts.keys), strip),
+            dk: take(parts.gradients),
+            dv: take(parts.gradients),
             q_columns: take(parts.columns),
             d_columns: take(parts.columns),
-            q_rows: take(parts.rows),
-            d_rows: take(parts.rows),
-            dq: take(parts.rows),
+            q_rows: Copied::new(take(parts.rows), width),
+            d_rows: Copied::new(take(parts.rows), width),
+            dq: take(parts.dq),
             p: take(parts.scores),
             dz: take(parts.scores),
             lse: take(parts.lanes),
@@ -190,24 +198,24 @@ impl Backward<'_> {
     /// # Safety
     /// The scratch is this worker's.
     #[inline(always)]
-    unsafe fn bring<S: Simd>(&self, x: &Scratch, panel: &Panel, b: usize, h: usize, t: usize) {
+    unsafe fn bring<S: Simd>(&self, x: &Scratch, panel: &Panel<2>, b: usize, h: usize, t: usize) {
         let s = self.shape;
         let (e, columns, row) = (s.head_dim, (h * s.head_dim, s.head_dim), b * s.seq + t);
-        let wide = e.next_multiple_of(S::LANES);
+        let (wide, width) = (e.next_multiple_of(S::LANES), Panel::<2>::width::<S>());
         // SAFETY: rows and heads of the operands.
         unsafe {
-            self.q.load::<S>(row, panel.count, columns, s.scale, x.q_rows, wide);
-            self.dout.load::<S>(row, panel.count, columns, 1.0, x.d_rows, wide);
-            panel.columns::<S>(x.q_rows, wide, e, x.q_columns);
-            panel.columns::<S>(x.d_rows, wide, e, x.d_columns);
-            fill::<S>(x.dq, panel.width * wide, 0.0);
+            self.q.load::<S>(row, panel.count, columns, s.scale, x.q_rows);
+            self.dout.load::<S>(row, panel.count, columns, 1.0, x.d_rows);
+            panel.columns::<S>(x.q_rows, e, x.q_columns);
+            panel.columns::<S>(x.d_rows, e, x.d_columns);
+            fill::<S>(x.dq, width * wide, 0.0);
             // Lanes past the last query: weight 0.
-            fill::<S>(x.lse, panel.width, f32::INFINITY);
-            fill::<S>(x.d, panel.width, 0.0);
+            fill::<S>(x.lse, width, f32::INFINITY);
+            fill::<S>(x.d, width, 0.0);
             let lse = self.lse.row(b * s.heads + h);
             for r in 0..panel.count {
                 *x.lse.add(r) = *lse.add(t + r) * std::f32::consts::LOG2_E;
-                *x.d.add(r) = self.out.dot::<S>(row + r, columns, x.d_rows.add(r * wide));
+                *x.d.add(r) = self.out.dot::<S>(row + r, columns, x.d_rows, r);
             }
         }
     }
@@ -220,23 +228,30 @@ impl Backward<'_> {
     unsafe fn block<S: Simd>(
         &self,
         x: &Scratch,
-        panel: &Panel,
+        panel: &Panel<2>,
         (b, h, t): (usize, usize, usize),
         s0: usize,
         s1: usize,
     ) {
         let s = self.shape;
         let e = s.head_dim;
-        let wide = e.next_multiple_of(S::LANES);
-        let strip = panel.seen(0..panel.width, &(s0..s1));
-        for key in strip.clone().step_by(S::BLOCK / 2) {
+        let (wide, width) = (e.next_multiple_of(S::LANES), Panel::<2>::width::<S>());
+        let strip = panel.seen(0..width, &(s0..s1));
+        let parts = strip.len().div_ceil(S::BLOCK / 2);
+        for (part, key) in strip.clone().step_by(S::BLOCK / 2).enumerate() {
+            // The panel before is the next: it is brought near meanwhile.
+            if let Some(next) = t.checked_sub(width) {
+                for rows in [&self.q, &self.dout, &self.out] {
+                    // SAFETY: rows and columns of the operands.
+                    unsafe { rows.prefetch::<S>(b * s.seq + next, width, (h * e, e), part, parts) };
+                }
+            }
             let keys = key..(key + S::BLOCK / 2).min(strip.end);
-            let at = (keys.start - s0) * wide;
+            let (skip, at) = (keys.start - s0, (keys.start - s0) * wide);
             // SAFETY: keys of the strip; scores of a block.
             unsafe {
-                let (k, v) = (x.k.add(at).cast_const(), x.v.add(at).cast_const());
-                for (rows, columns, to) in [(k, x.q_columns, x.p), (v, x.d_columns, x.dz)] {
-                    panel.scores::<S>(&keys, (rows, wide), e, columns, to);
+                for (rows, columns, to) in [(x.k, x.q_columns, x.p), (x.v, x.d_columns, x.dz)] {
+                    panel.scores::<S>(&keys, (rows, skip), e, columns, to);
                 }
                 let slope = self.sight.slope(h);
                 for vector in 0..panel.count.div_ceil(S::LANES) {
@@ -244,18 +259,16 @@ impl Backward<'_> {
                 }
                 let drop = self.dropout.as_ref().map(|mask| {
                     let first = (b * s.heads + h) * s.seq + t;
-                    let beside = x.drop.add(padded(S::BLOCK / 2 * panel.width));
+                    let beside = x.drop.add(padded(S::BLOCK / 2 * width));
                     panel.drop_factors::<S>(mask, &keys, |r| (first + r) * s.seq, beside, x.drop);
                     x.drop.cast_const()
                 });
                 panel.gradients::<S>(&keys, x.p, x.dz, x.lse, x.d, drop);
                 let vectors = wide / S::LANES;
-                let products = [
-                    (x.p.cast_const(), x.d_rows.cast_const(), x.dv.add(at)),
-                    (x.dz.cast_const(), x.q_rows.cast_const(), x.dk.add(at)),
-                ];
-                panel.to_keys::<S>(&keys, (wide, vectors), products);
-                panel.to_queries::<S>(&keys, x.dz, (k, wide, vectors), x.dq, None);
+                let products =
+                    [(x.p.cast_const(), x.d_rows, x.dv.add(at)), (x.dz.cast_const(), x.q_rows, x.dk.add(at))];
+                panel.to_keys::<S>(&keys, vectors, products);
+                panel.to_queries::<S>(&keys, x.dz, (x.k, skip), vectors, x.dq, None);
             }
         }
     }
@@ -268,7 +281,7 @@ impl Backward<'_> {
     unsafe fn give<S: Simd>(
         &self,
         x: &Scratch,
-        panel: &Panel,
+        panel: &Panel<2>,
         (b, h, t): (usize, usize, usize),
         first: bool,
         last: bool,
@@ -317,16 +330,16 @@ impl Kernel for Tile<'_> {
         // SAFETY: the scratch is this worker's; rows and columns lie inside the operands, whose shapes were checked; dk and dv
         // of this strip are written by this tile alone, dq in turns.
         unsafe {
-            let x = Scratch::new(f.scratch.at(worker * parts.total(), parts.total()), &parts);
+            let x = Scratch::new(f.scratch.at(worker * parts.total(), parts.total()), &parts, f.strip, width);
             let (row, columns) = (b * s.seq + s0, (g * e, e));
-            f.k.load::<S>(row, s1 - s0, columns, 1.0, x.k, wide);
-            f.v.load::<S>(row, s1 - s0, columns, 1.0, x.v, wide);
+            f.k.load::<S>(row, s1 - s0, columns, 1.0, x.k);
+            f.v.load::<S>(row, s1 - s0, columns, 1.0, x.v);
             fill::<S>(x.dk, (s1 - s0) * wide, 0.0);
             fill::<S>(x.dv, (s1 - s0) * wide, 0.0);
             for h in 0..per_group {
                 for p in (0..panels).rev() {
                     let (head, t) = (g * per_group + h, p * width);
-                    let panel = Panel::new(&f.sight, b, t, width.min(s.seq - t), width);
+                    let panel = Panel::<2>::new::<S>(&f.sight, b, t, width.min(s.seq - t));
                     if panel.seen(0..width, &(s0..s1)).is_empty() {
                         continue;
                     }

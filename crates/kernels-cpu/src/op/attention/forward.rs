@@ -4,6 +4,7 @@
 
 use super::mask::Sight;
 use super::panel::{LOWEST, Panel, drop_row, fill};
+use super::products::Copied;
 use super::rows::Rows;
 use super::sizes;
 use crate::ctx::{Ctx, Machine, Span, padded};
@@ -11,8 +12,12 @@ use crate::operand::Mat;
 use crate::simd::{Kernel, Simd, dispatch};
 use bessemer_tensor::op::{AttentionShape, DropoutMask};
 
+/// A panel has so many times NR queries.
+const WIDE: usize = 2;
 /// Panels of queries that share a copy of keys and values, at most.
 const SHARING: usize = 8;
+/// Tiles that there should be at least, so that every thread has some.
+const TILES: usize = 16;
 /// Floats of queries and of sums that a tile keeps, about, so that they stay in an L2 cache.
 const KEPT: usize = 64 << 10;
 
@@ -31,14 +36,21 @@ pub(super) struct Forward<'a> {
     pub(super) scratch: Span,
 }
 
+/// Keys of a block, for BLOCK of a rung: with scores of a whole panel, they stay in an L1 cache.
+const fn keys(block: usize) -> usize {
+    block / 4 * 3
+}
+
 /// Lengths of the parts of one worker's scratch.
 struct Parts {
     /// Keys of a block; values too.
     keys: usize,
     /// A panel's queries as columns.
     queries: usize,
-    /// A panel's sums; its queries as rows while they are brought in.
+    /// A panel's sums.
     sums: usize,
+    /// A panel's queries as rows, while they are brought in.
+    rows: usize,
     scores: usize,
     /// Dropout factors of a panel, twice.
     drop: usize,
@@ -50,28 +62,31 @@ struct Parts {
 
 impl Parts {
     fn new((lanes, nr, block): (usize, usize, usize), s: &AttentionShape, dropout: bool) -> Parts {
+        let (width, block) = (WIDE * nr, keys(block));
         let wide = s.head_dim.next_multiple_of(lanes);
         let per_group = s.heads / s.kv_heads;
-        let fitting = (KEPT / (2 * per_group * nr * wide).max(1)).clamp(1, SHARING);
-        let share = fitting.min(s.seq.div_ceil(nr).max(1));
+        let fitting = (KEPT / (2 * per_group * width * wide).max(1)).clamp(1, SHARING);
+        let spread = (s.batch * s.kv_heads * s.seq.div_ceil(width) / TILES).max(1);
+        let share = fitting.min(spread).min(s.seq.div_ceil(width).max(1));
         Parts {
-            keys: padded(block * wide),
-            queries: padded(s.head_dim * nr),
-            sums: padded(nr * wide),
-            scores: padded(block * nr),
-            drop: if dropout { padded(block * nr) + nr * drop_row(block) } else { 0 },
+            keys: Copied::len(block, s.head_dim),
+            queries: padded(s.head_dim * width),
+            sums: padded(width * wide),
+            rows: Copied::len(width, s.head_dim),
+            scores: padded(block * width),
+            drop: if dropout { padded(block * width) + width * drop_row(block) } else { 0 },
             share,
             panels: per_group * share,
         }
     }
 
-    fn total(&self, nr: usize) -> usize {
+    fn total(&self, width: usize) -> usize {
         // With a panel come its maxima and totals; alpha is shared.
         2 * self.keys
-            + self.panels * (self.queries + self.sums + 2 * padded(nr))
-            + self.sums
+            + self.panels * (self.queries + self.sums + 2 * padded(width))
+            + self.rows
             + self.scores
-            + padded(nr)
+            + padded(width)
             + self.drop
     }
 }
@@ -79,7 +94,7 @@ impl Parts {
 /// Scratch floats of a forward pass.
 pub(super) fn workspace(machine: Machine, s: &AttentionShape, dropout: bool) -> usize {
     let sizes = sizes(machine.rung);
-    machine.threads * Parts::new(sizes, s, dropout).total(sizes.1)
+    machine.threads * Parts::new(sizes, s, dropout).total(WIDE * sizes.1)
 }
 
 struct Tile<'a>(&'a Forward<'a>, usize, usize);
@@ -103,58 +118,63 @@ impl Kernel for Tile<'_> {
         let Tile(f, tile, worker) = self;
         let s = f.shape;
         let (e, per_group) = (s.head_dim, s.heads / s.kv_heads);
-        let wide = e.next_multiple_of(S::LANES);
+        let (wide, width) = (e.next_multiple_of(S::LANES), Panel::<WIDE>::width::<S>());
+        let block = keys(S::BLOCK);
         let parts = Parts::new((S::LANES, S::NR, S::BLOCK), s, f.dropout.is_some());
-        let base = f.scratch.at(worker * parts.total(S::NR), parts.total(S::NR));
-        let span = parts.share * S::NR;
+        let base = f.scratch.at(worker * parts.total(width), parts.total(width));
+        let span = parts.share * width;
         let groups = s.batch * s.kv_heads;
         // Late queries see most keys: they go first, so that the short tiles fill the end.
         let strip = s.seq.div_ceil(span) - 1 - tile / groups;
         let (b, g) = (tile % groups / s.kv_heads, tile % groups % s.kv_heads);
         let (t0, t1) = (strip * span, ((strip + 1) * span).min(s.seq));
-        let panels = (t1 - t0).div_ceil(S::NR);
+        let panels = (t1 - t0).div_ceil(width);
         // SAFETY: the parts lie inside this worker's scratch; rows and columns inside the operands, whose shapes were
         // checked; out and lse of these rows and heads are written by this tile alone.
         unsafe {
-            let (keys, values) = (base, base.add(parts.keys));
-            let rows = values.add(parts.keys);
-            let scores = rows.add(parts.sums);
+            let rows = base.add(2 * parts.keys);
+            let scores = rows.add(parts.rows);
+            let (keys, values) = (Copied::new(base, block), Copied::new(base.add(parts.keys), block));
+            let rows = Copied::new(rows, width);
             let alpha = scores.add(parts.scores);
-            let drop = alpha.add(padded(S::NR));
+            let drop = alpha.add(padded(width));
             let first_panel = drop.add(parts.drop);
             let place = |i: usize| {
                 let (h, p) = (i / panels, i % panels);
-                let t = t0 + p * S::NR;
-                let queries = first_panel.add(i * (parts.queries + parts.sums + 2 * padded(S::NR)));
+                let t = t0 + p * width;
+                let queries = first_panel.add(i * (parts.queries + parts.sums + 2 * padded(width)));
                 let sums = queries.add(parts.queries);
                 let maxima = sums.add(parts.sums);
-                let totals = maxima.add(padded(S::NR));
-                let (head, count) = (g * per_group + h, S::NR.min(t1 - t));
+                let totals = maxima.add(padded(width));
+                let (head, count) = (g * per_group + h, width.min(t1 - t));
                 Place { head, t, count, queries, sums, maxima, totals }
             };
             for i in 0..per_group * panels {
                 let p = place(i);
-                f.q.load::<S>(b * s.seq + p.t, p.count, (p.head * e, e), s.scale, rows, wide);
-                Panel::new(&f.sight, b, p.t, p.count, S::NR).columns::<S>(rows, wide, e, p.queries);
-                fill::<S>(p.sums, S::NR * wide, 0.0);
-                fill::<S>(p.maxima, S::NR, LOWEST);
-                fill::<S>(p.totals, S::NR, 0.0);
+                f.q.load::<S>(b * s.seq + p.t, p.count, (p.head * e, e), s.scale, rows);
+                Panel::<WIDE>::new::<S>(&f.sight, b, p.t, p.count).columns::<S>(rows, e, p.queries);
+                fill::<S>(p.sums, width * wide, 0.0);
+                fill::<S>(p.maxima, width, LOWEST);
+                fill::<S>(p.totals, width, 0.0);
             }
             let end = f.sight.position(t1 - 1) + 1;
-            for s0 in (f.sight.first(b, t0)..end).step_by(S::BLOCK) {
-                let ns = S::BLOCK.min(end - s0);
+            for s0 in (f.sight.first(b, t0)..end).step_by(block) {
+                let ns = block.min(end - s0);
                 let row = b * f.capacity + s0;
-                f.k.load::<S>(row, ns, (g * e, e), 1.0, keys, wide);
-                f.v.load::<S>(row, ns, (g * e, e), 1.0, values, wide);
+                f.k.load::<S>(row, ns, (g * e, e), 1.0, keys);
+                f.v.load::<S>(row, ns, (g * e, e), 1.0, values);
+                let next = (row + ns, block.min(end - s0 - ns));
                 for i in 0..per_group * panels {
+                    f.k.prefetch::<S>(next.0, next.1, (g * e, e), i, per_group * panels);
+                    f.v.prefetch::<S>(next.0, next.1, (g * e, e), i, per_group * panels);
                     let p = place(i);
-                    let panel = Panel::new(&f.sight, b, p.t, p.count, S::NR);
-                    let seen = panel.seen(0..S::NR, &(s0..s0 + ns));
+                    let panel = Panel::<WIDE>::new::<S>(&f.sight, b, p.t, p.count);
+                    let seen = panel.seen(0..width, &(s0..s0 + ns));
                     if seen.is_empty() {
                         continue;
                     }
-                    let skipped = (seen.start - s0) * wide;
-                    panel.scores::<S>(&seen, (keys.add(skipped), wide), e, p.queries, scores);
+                    let skip = seen.start - s0;
+                    panel.scores::<S>(&seen, (keys, skip), e, p.queries, scores);
                     let slope = f.sight.slope(p.head);
                     for v in 0..p.count.div_ceil(S::LANES) {
                         panel.mask::<S>(v, &seen, slope, scores, None);
@@ -162,12 +182,12 @@ impl Kernel for Tile<'_> {
                     panel.softmax::<S>(&seen, scores, p.maxima, p.totals, alpha);
                     if let Some(mask) = &f.dropout {
                         let first = (b * s.heads + p.head) * s.seq + p.t;
-                        let beside = drop.add(padded(S::BLOCK * S::NR));
+                        let beside = drop.add(padded(block * width));
                         panel.drop_factors::<S>(mask, &seen, |r| (first + r) * s.seq, beside, drop);
                         panel.multiply::<S>(&seen, scores, drop);
                     }
-                    let x = (values.add(skipped).cast_const(), wide, wide / S::LANES);
-                    panel.to_queries::<S>(&seen, scores, x, p.sums, Some(alpha));
+                    let vectors = wide / S::LANES;
+                    panel.to_queries::<S>(&seen, scores, (values, skip), vectors, p.sums, Some(alpha));
                 }
             }
             for i in 0..per_group * panels {
@@ -193,7 +213,7 @@ pub(super) fn run(ctx: &Ctx<'_>, f: &Forward<'_>) {
         return;
     }
     let sizes = sizes(ctx.rung);
-    let span = Parts::new(sizes, s, false).share * sizes.1;
+    let span = Parts::new(sizes, s, false).share * WIDE * sizes.1;
     ctx.pool.run(s.batch * s.kv_heads * s.seq.div_ceil(span), &|tile, worker| {
         // SAFETY: the rung is available; operands are checked views; scratch is this launch's workspace.
         unsafe { dispatch(ctx.rung, Tile(f, tile, worker)) }

@@ -53,6 +53,16 @@ impl<'a> Sight<'a> {
         }
     }
 
+    /// Keys that a query sees at most.
+    pub(crate) fn window(&self) -> usize {
+        self.window
+    }
+
+    /// First positions of the documents of queries `t .. t + count`, if there are documents.
+    pub(crate) fn starts(&self, b: usize, t: usize, count: usize) -> Option<&'a [u32]> {
+        self.documents.map(|starts| &starts[b * self.seq + t..][..count])
+    }
+
     /// Slope of head `h`, 0 without linear biases.
     pub(crate) fn slope(&self, h: usize) -> f32 {
         self.alibi.map_or(0.0, |a| a.slope(h))

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // blocks of scores by address
 
 use super::mask::Sight;
-use super::products::{Left, Onto, rows, tile_rows};
+use super::products::{COLUMNS, Copied, Left, Onto, rows, tile_rows};
 use crate::op::dropout::factors;
 use crate::simd::math::exp2;
 use crate::simd::{Simd, load_part};
@@ -16,24 +16,37 @@ pub(super) const MOST: usize = 64;
 /// Stands for "no score yet": far below every score, and still finite.
 pub(super) const LOWEST: f32 = -1e30;
 
-/// Queries `t .. t + count` of one sequence.
-pub(super) struct Panel {
+/// Queries `t .. t + count` of one sequence, in WIDE times NR lanes.
+pub(super) struct Panel<const WIDE: usize> {
     pub(super) count: usize,
-    /// Lanes of the panel: floats from the scores of one key to those of the next.
-    pub(super) width: usize,
     /// The last key that each query sees, as f32: exact below 2^24. Lanes past `count` do as the last query.
     last: [f32; MOST],
     /// The first key that each query sees.
     first: [f32; MOST],
 }
 
-impl Panel {
-    pub(super) fn new(sight: &Sight<'_>, b: usize, t: usize, count: usize, width: usize) -> Panel {
-        let mut panel = Panel { count, width, last: [0.0; MOST], first: [0.0; MOST] };
-        for r in 0..width {
-            let t = t + r.min(count - 1);
-            panel.last[r] = sight.position(t) as f32;
-            panel.first[r] = sight.first(b, t) as f32;
+impl<const WIDE: usize> Panel<WIDE> {
+    /// Lanes: floats from the scores of one key to those of the next.
+    #[inline(always)]
+    pub(super) const fn width<S: Simd>() -> usize {
+        WIDE * S::NR
+    }
+
+    #[inline(always)]
+    pub(super) fn new<S: Simd>(sight: &Sight<'_>, b: usize, t: usize, count: usize) -> Panel<WIDE> {
+        let mut panel = Panel { count, last: [0.0; MOST], first: [0.0; MOST] };
+        let (from, to) = (sight.position(t) as f32, sight.position(t + count - 1) as f32);
+        let window = sight.window() as f32;
+        for (r, (last, first)) in
+            panel.last.iter_mut().zip(&mut panel.first).enumerate().take(Self::width::<S>())
+        {
+            *last = (from + r as f32).min(to);
+            *first = (*last + 1.0 - window).max(0.0);
+        }
+        if let Some(starts) = sight.starts(b, t, count) {
+            for (r, first) in panel.first.iter_mut().enumerate().take(Self::width::<S>()) {
+                *first = first.max(starts[r.min(count - 1)] as f32);
+            }
         }
         panel
     }
@@ -64,16 +77,17 @@ impl Panel {
     /// `out[key][query] = sum_i k[key][i] q[i][query]` for the keys that each pair of vectors sees; the rest of `out` is left.
     ///
     /// # Safety
-    /// `k`: `keys.len()` rows of e floats, `k_step` apart. `q`: e rows, `out`: `keys.len()` rows, of `width` floats.
+    /// `k`: rows of e columns, the first key at row `skip`. `q`: e rows, `out`: a row for each key, of `width` floats.
     #[inline(always)]
     pub(super) unsafe fn scores<S: Simd>(
         &self,
         keys: &Range<usize>,
-        (k, k_step): (*const f32, usize),
+        (k, skip): (Copied, usize),
         e: usize,
         q: *const f32,
         out: *mut f32,
     ) {
+        let width = Self::width::<S>();
         for lane in (0..self.count).step_by(S::NR) {
             let vectors = (self.count - lane).div_ceil(S::LANES).min(2);
             let both = self.seen(lane..lane + S::NR, keys);
@@ -88,21 +102,17 @@ impl Panel {
             {
                 let each = tile_rows::<S>(part.len());
                 for key in part.clone().step_by(each) {
-                    let at = key - keys.start;
-                    // SAFETY: keys of the block, lanes of the panel.
-                    unsafe {
-                        let left = Left { at: k.add(at * k_step), row_step: k_step, depth_step: 1 };
-                        let c = out.add(at * self.width + lane);
-                        let count = each.min(part.end - key);
-                        rows::<S>(
-                            count,
-                            vectors,
-                            e,
-                            left,
-                            (q.add(lane), self.width),
-                            (c, self.width),
-                            Onto::Nothing,
-                        );
+                    let (at, count) = (key - keys.start, each.min(part.end - key));
+                    for i in (0..e).step_by(COLUMNS) {
+                        // SAFETY: keys of the block, lanes of the panel.
+                        unsafe {
+                            let a = k.place(skip + at, i);
+                            let left = Left { at: a, row_step: COLUMNS, depth_step: 1 };
+                            let (depth, q) = (COLUMNS.min(e - i), q.add(i * width + lane));
+                            let c = (out.add(at * width + lane), width);
+                            let onto = if i == 0 { Onto::Nothing } else { Onto::Sum };
+                            rows::<S>(count, vectors, depth, left, |at| q.add(at), width, c, onto);
+                        }
                     }
                 }
             }
@@ -129,7 +139,7 @@ impl Panel {
         unsafe {
             let (last, first) =
                 (S::load(self.last.as_ptr().add(lane)), S::load(self.first.as_ptr().add(lane)));
-            let place = |key: usize| (key - keys.start) * self.width + lane;
+            let place = |key: usize| (key - keys.start) * Self::width::<S>() + lane;
             if slope != 0.0 {
                 for key in seen.clone() {
                     let to = z.add(place(key));
@@ -173,7 +183,7 @@ impl Panel {
             let seen = self.seen(lane..lane + S::LANES, keys);
             // SAFETY: lanes of the panel and keys of the block.
             unsafe {
-                let at = |key: usize| z.add((key - keys.start) * self.width + lane);
+                let at = |key: usize| z.add((key - keys.start) * Self::width::<S>() + lane);
                 let old = S::load(maxima.add(lane));
                 // Four chains: one would wait for itself.
                 let mut best = [old; 4];
@@ -211,7 +221,7 @@ impl Panel {
     unsafe fn clear<S: Simd>(&self, v: usize, seen: &Range<usize>, keys: &Range<usize>, z: *mut f32) {
         for key in (keys.start..seen.start).chain(seen.end..keys.end) {
             // SAFETY: by the contract of the callers.
-            unsafe { S::store(z.add((key - keys.start) * self.width + v * S::LANES), S::splat(0.0)) };
+            unsafe { S::store(z.add((key - keys.start) * Self::width::<S>() + v * S::LANES), S::splat(0.0)) };
         }
     }
 
@@ -239,7 +249,7 @@ impl Panel {
                 let shift = S::sub(S::splat(0.0), S::load(lse_log2.add(lane)));
                 let d = S::load(d.add(lane));
                 for key in seen.clone() {
-                    let at = (key - keys.start) * self.width + lane;
+                    let at = (key - keys.start) * Self::width::<S>() + lane;
                     let w = exp2::<S>(S::fma(S::load(z.add(at)), log2e, shift));
                     let g = S::load(dp.add(at));
                     let (kept, g) = match drop {
@@ -278,8 +288,8 @@ impl Panel {
                 let nr = S::LANES.min(self.count - lane);
                 for k in (0..keys.len()).step_by(S::LANES) {
                     let nk = S::LANES.min(keys.len() - k);
-                    let (from, to) = (buffer.add(lane * step + k), out.add(k * self.width + lane));
-                    S::transpose(from, step, nr, nk, to, self.width, S::LANES);
+                    let (from, to) = (buffer.add(lane * step + k), out.add(k * Self::width::<S>() + lane));
+                    S::transpose(from, step, nr, nk, to, Self::width::<S>(), S::LANES);
                 }
             }
         }
@@ -293,46 +303,49 @@ impl Panel {
     pub(super) unsafe fn multiply<S: Simd>(&self, keys: &Range<usize>, z: *mut f32, by: *const f32) {
         for key in 0..keys.len() {
             for v in 0..self.vectors::<S>() {
-                let at = key * self.width + v * S::LANES;
+                let at = key * Self::width::<S>() + v * S::LANES;
                 // SAFETY: by contract.
                 unsafe { S::store(z.add(at), S::mul(S::load(z.add(at)), S::load(by.add(at)))) };
             }
         }
     }
 
-    /// Writes the queries of `count` rows of e floats, `step` apart, as columns: e rows of `width` floats, zeros past `count`.
+    /// Writes the queries' copied rows of e columns as columns: e rows of `width` floats, zeros past `count`.
     ///
     /// # Safety
     /// As described.
     #[inline(always)]
-    pub(super) unsafe fn columns<S: Simd>(&self, from: *const f32, step: usize, e: usize, to: *mut f32) {
-        for lane in (0..self.width).step_by(S::LANES) {
+    pub(super) unsafe fn columns<S: Simd>(&self, from: Copied, e: usize, to: *mut f32) {
+        let width = Self::width::<S>();
+        for lane in (0..width).step_by(S::LANES) {
             let nr = self.count.saturating_sub(lane).min(S::LANES);
             for i in (0..e).step_by(S::LANES) {
                 let nk = S::LANES.min(e - i);
-                let to = to.wrapping_add(i * self.width + lane);
-                // SAFETY: by contract; `wrapping_add` because rows past `count` are not there.
+                // SAFETY: by contract.
                 unsafe {
-                    S::transpose(from.wrapping_add(lane * step + i), step, nr, nk, to, self.width, S::LANES);
+                    let to = to.add(i * width + lane);
+                    S::transpose(from.place(lane, i), COLUMNS, nr, nk, to, width, S::LANES);
                 }
             }
         }
     }
 
-    /// `c[query] = sum_key w[key][query] x[key]` for the keys that the queries see, `onto` what is in c.
+    /// `c[query] = sum_key w[key][query] x[key]` for the keys that the queries see, onto what is in c.
     ///
     /// # Safety
-    /// `w`: rows of `width` floats, one for each key; `x`: as many rows of `vectors` vectors, `step` floats apart; c: `count`
-    /// such rows; `alpha`: `width` factors for them, if the old values are to be scaled.
+    /// `w`: rows of `width` floats, one for each key; `x`: rows of `vectors` vectors, the first key at row `skip`; c: `count`
+    /// rows as wide, without gaps; `alpha`: `width` factors for them, if the old values are to be scaled.
     #[inline(always)]
     pub(super) unsafe fn to_queries<S: Simd>(
         &self,
         keys: &Range<usize>,
         w: *const f32,
-        (x, step, vectors): (*const f32, usize, usize),
+        (x, skip): (Copied, usize),
+        vectors: usize,
         c: *mut f32,
         alpha: Option<*const f32>,
     ) {
+        let (width, step) = (Self::width::<S>(), vectors * S::LANES);
         let each = tile_rows::<S>(self.count);
         for r in (0..self.count).step_by(each) {
             let count = each.min(self.count - r);
@@ -343,10 +356,10 @@ impl Panel {
             let at = seen.start - keys.start;
             // SAFETY: by contract.
             unsafe {
-                let left = Left { at: w.add(at * self.width + r), row_step: 1, depth_step: self.width };
+                let left = Left { at: w.add(at * width + r), row_step: 1, depth_step: width };
                 let onto = alpha.map_or(Onto::Sum, |alpha| Onto::Scaled(alpha.add(r)));
-                let (b, c) = ((x.add(at * step), step), (c.add(r * step), step));
-                rows::<S>(count, vectors, seen.len(), left, b, c, onto);
+                let b = |column| x.place(skip + at, column).cast_const();
+                rows::<S>(count, vectors, seen.len(), left, b, COLUMNS, (c.add(r * step), step), onto);
             }
         }
     }
@@ -354,15 +367,16 @@ impl Panel {
     /// `c[key] += sum_query w[key][query] x[query]` over the queries that see the keys, for two products at once.
     ///
     /// # Safety
-    /// `w`: rows of `width` floats, one for each key; `x`: `count` rows of `vectors` vectors, `step` floats apart; c: such a row
-    /// for each key.
+    /// `w`: rows of `width` floats, one for each key; `x`: `count` rows of `vectors` vectors; c: rows as wide for each key,
+    /// without gaps.
     #[inline(always)]
     pub(super) unsafe fn to_keys<S: Simd>(
         &self,
         keys: &Range<usize>,
-        (step, vectors): (usize, usize),
-        products: [(*const f32, *const f32, *mut f32); 2],
+        vectors: usize,
+        products: [(*const f32, Copied, *mut f32); 2],
     ) {
+        let (width, step) = (Self::width::<S>(), vectors * S::LANES);
         let each = tile_rows::<S>(keys.len());
         for key in (0..keys.len()).step_by(each) {
             let count = each.min(keys.len() - key);
@@ -373,10 +387,11 @@ impl Panel {
             for (w, x, c) in products {
                 // SAFETY: by contract.
                 unsafe {
-                    let at = w.add(key * self.width + seeing.start);
-                    let left = Left { at, row_step: self.width, depth_step: 1 };
-                    let (b, c) = ((x.add(seeing.start * step), step), (c.add(key * step), step));
-                    rows::<S>(count, vectors, seeing.len(), left, b, c, Onto::Sum);
+                    let at = w.add(key * width + seeing.start);
+                    let left = Left { at, row_step: width, depth_step: 1 };
+                    let b = |column| x.place(seeing.start, column).cast_const();
+                    let c = (c.add(key * step), step);
+                    rows::<S>(count, vectors, seeing.len(), left, b, COLUMNS, c, Onto::Sum);
                 }
             }
         }

@@ -6,6 +6,36 @@
 
 use crate::simd::Simd;
 
+/// Columns of a copied matrix that lie together: see [`Copied`].
+pub(super) const COLUMNS: usize = 64;
+
+/// A copied matrix: its columns in groups of [`COLUMNS`], rows of a group one after the other, so that the way from row to
+/// row is known when the program is compiled. Whole vectors of columns are there.
+#[derive(Clone, Copy)]
+pub(super) struct Copied {
+    at: *mut f32,
+    /// Floats of a group.
+    group: usize,
+}
+
+impl Copied {
+    /// Floats of `rows` rows of `e` columns.
+    pub(super) const fn len(rows: usize, e: usize) -> usize {
+        rows * e.next_multiple_of(COLUMNS)
+    }
+
+    /// A matrix with room for `rows` rows at `at`.
+    pub(super) fn new(at: *mut f32, rows: usize) -> Copied {
+        Copied { at, group: rows * COLUMNS }
+    }
+
+    /// Address of an element; within a group of columns, and from row to row, addresses go on regularly.
+    #[inline(always)]
+    pub(super) fn place(&self, row: usize, column: usize) -> *mut f32 {
+        self.at.wrapping_add(column / COLUMNS * self.group + row * COLUMNS + column % COLUMNS)
+    }
+}
+
 /// Where the element (row, depth) of the left factor is: `at + row * row_step + depth * depth_step`.
 #[derive(Clone, Copy)]
 pub(super) struct Left {
@@ -77,17 +107,18 @@ unsafe fn tile<S: Simd, const M: usize, const N: usize>(
     }
 }
 
-/// Up to MR rows of C, `vectors` vectors wide.
+/// Up to MR rows of C, `vectors` vectors wide; `b` tells where a column of B starts.
 ///
 /// # Safety
-/// The elements of A, `depth` rows of B and `rows` rows of C exist; rows of B and C in whole vectors.
+/// The elements of A, `depth` rows of B, `b_step` floats apart, and `rows` rows of C exist; rows of B and C in whole vectors.
 #[inline(always)]
 pub(super) unsafe fn rows<S: Simd>(
     rows: usize,
     vectors: usize,
     depth: usize,
     a: Left,
-    b: (*const f32, usize),
+    b: impl Fn(usize) -> *const f32,
+    b_step: usize,
     c: (*mut f32, usize),
     onto: Onto,
 ) {
@@ -99,12 +130,12 @@ pub(super) unsafe fn rows<S: Simd>(
                     for j in 0..pairs {
                         let at = 2 * j * S::LANES;
                         // SAFETY: by contract.
-                        unsafe { tile::<S, $m, 2>(depth, a, b.0.add(at), b.1, c.0.add(at), c.1, onto) };
+                        unsafe { tile::<S, $m, 2>(depth, a, b(at), b_step, c.0.add(at), c.1, onto) };
                     }
                     if vectors % 2 == 1 {
                         let at = 2 * pairs * S::LANES;
                         // SAFETY: by contract.
-                        unsafe { tile::<S, $m, 1>(depth, a, b.0.add(at), b.1, c.0.add(at), c.1, onto) };
+                        unsafe { tile::<S, $m, 1>(depth, a, b(at), b_step, c.0.add(at), c.1, onto) };
                     }
                 })*
                 _ => unreachable!("a register tile of {rows} rows"),

@@ -1,6 +1,7 @@
 //! Operands of attention in either type, copied to and from rows of f32 in scratch memory.
 #![allow(unsafe_code)] // rows by address
 
+use super::products::{COLUMNS, Copied};
 use crate::arena::Arena;
 use crate::element::Element;
 use crate::operand::Mat;
@@ -28,8 +29,7 @@ impl Rows {
         matches!(self, Rows::F32(_))
     }
 
-    /// Copies columns `col .. col + e` of `count` rows from `first` on, times `factor`, to rows `step` floats apart, zeros
-    /// up to whole vectors behind them.
+    /// Copies columns `col .. col + e` of `count` rows from `first` on, times `factor`, zeros up to whole vectors behind them.
     ///
     /// # Safety
     /// The rows and columns exist, and `to` has room.
@@ -40,14 +40,40 @@ impl Rows {
         count: usize,
         (col, e): (usize, usize),
         factor: f32,
-        to: *mut f32,
-        step: usize,
+        to: Copied,
     ) {
         // SAFETY: by contract.
         unsafe {
             match self {
-                Rows::F32(m) => load_rows::<S, f32>(m, first, count, (col, e), factor, to, step),
-                Rows::Bf16(m) => load_rows::<S, bf16>(m, first, count, (col, e), factor, to, step),
+                Rows::F32(m) => load_rows::<S, f32>(m, first, count, (col, e), factor, to),
+                Rows::Bf16(m) => load_rows::<S, bf16>(m, first, count, (col, e), factor, to),
+            }
+        }
+    }
+
+    /// Asks for rows to be brought near: columns `col .. col + e` of part `part` of `parts` of `count` rows from `first` on.
+    ///
+    /// # Safety
+    /// The rows and columns exist.
+    #[inline(always)]
+    pub(super) unsafe fn prefetch<S: Simd>(
+        &self,
+        first: usize,
+        count: usize,
+        (col, e): (usize, usize),
+        part: usize,
+        parts: usize,
+    ) {
+        /// Bytes of a cache line.
+        const LINE: usize = 64;
+        for r in count * part / parts..count * (part + 1) / parts {
+            let (at, bytes) = match self {
+                Rows::F32(m) => (m.row(first + r).wrapping_add(col).cast::<u8>(), 4 * e),
+                Rows::Bf16(m) => (m.row(first + r).wrapping_add(col).cast::<u8>(), 2 * e),
+            };
+            for line in (0..bytes).step_by(LINE) {
+                // SAFETY: an address inside the row; a hint reads nothing.
+                unsafe { S::prefetch(at.wrapping_add(line).cast()) };
             }
         }
     }
@@ -76,19 +102,30 @@ impl Rows {
         }
     }
 
-    /// Dot product of columns `col .. col + e` of row `row` with `with`.
+    /// Dot product of columns `col .. col + e` of row `row` with row r of a copy.
     ///
     /// # Safety
-    /// The row and the columns exist, and `with` holds e values.
+    /// The rows and the columns exist.
     #[inline(always)]
-    pub(super) unsafe fn dot<S: Simd>(&self, row: usize, (col, e): (usize, usize), with: *const f32) -> f32 {
-        // SAFETY: by contract.
-        unsafe {
-            match self {
-                Rows::F32(m) => dot::<S, f32>(m.row(row).add(col), with, e),
-                Rows::Bf16(m) => dot::<S, bf16>(m.row(row).add(col), with, e),
-            }
+    pub(super) unsafe fn dot<S: Simd>(
+        &self,
+        row: usize,
+        (col, e): (usize, usize),
+        with: Copied,
+        r: usize,
+    ) -> f32 {
+        let mut sum = 0.0;
+        for c in (0..e).step_by(COLUMNS) {
+            let (n, with) = (COLUMNS.min(e - c), with.place(r, c).cast_const());
+            // SAFETY: by contract.
+            sum += unsafe {
+                match self {
+                    Rows::F32(m) => dot::<S, f32>(m.row(row).add(col + c), with, n),
+                    Rows::Bf16(m) => dot::<S, bf16>(m.row(row).add(col + c), with, n),
+                }
+            };
         }
+        sum
     }
 }
 
@@ -99,16 +136,15 @@ unsafe fn load_rows<S: Simd, T: Element>(
     count: usize,
     (col, e): (usize, usize),
     factor: f32,
-    to: *mut f32,
-    step: usize,
+    to: Copied,
 ) {
     for r in 0..count {
         // SAFETY: by the contract of `Rows::load`.
         unsafe {
-            let (from, to) = (m.row(first + r).add(col), to.add(r * step));
+            let from = m.row(first + r).add(col);
             for c in (0..e).step_by(S::LANES) {
                 let v = load_part::<S>(from.add(c), S::LANES.min(e - c));
-                S::store(to.add(c), S::mul(v, S::splat(factor)));
+                S::store(to.place(r, c), S::mul(v, S::splat(factor)));
             }
         }
     }
