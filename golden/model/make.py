@@ -16,7 +16,10 @@ import numpy as np
 import torch
 import transformers
 from safetensors.numpy import save_file
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 VOCAB, CONTEXT, BATCH, WIDTH, LAYERS, HEADS, KV_HEADS, FFN = 97, 16, 2, 32, 2, 4, 2, 64
 STEPS = 10
@@ -67,19 +70,27 @@ def gpt2():
     return GPT2LMHeadModel(config), [(o, ["transformer." + t for t in ts], tr) for o, ts, tr in names]
 
 
-def llama(tied):
-    config = LlamaConfig(
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8,
+}
+
+
+def llama(tied, classes=(LlamaConfig, LlamaForCausalLM), qk_norm=False, rope=None, **more):
+    config = classes[0](
         vocab_size=VOCAB, hidden_size=WIDTH, intermediate_size=FFN, num_hidden_layers=LAYERS,
         num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, max_position_embeddings=CONTEXT,
-        rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        rms_norm_eps=1e-5, rope_parameters=rope or {"rope_type": "default", "rope_theta": 10000.0},
         tie_word_embeddings=tied, attn_implementation="eager", dtype="float32",
-        bos_token_id=None, eos_token_id=None, pad_token_id=None,
+        bos_token_id=None, eos_token_id=None, pad_token_id=None, **more,
     )
     names = [("embed.tokens", ["embed_tokens"])]
+    norms = [("attention.q_norm", ["self_attn.q_norm"]), ("attention.k_norm", ["self_attn.k_norm"])]
     for i in range(LAYERS):
         for ours, theirs in (
             ("attention_norm", ["input_layernorm"]),
             ("attention.qkv", ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
+            *(norms if qk_norm else []),
             ("attention.out", ["self_attn.o_proj"]), ("mlp_norm", ["post_attention_layernorm"]),
             ("mlp.gate_up", ["mlp.gate_proj", "mlp.up_proj"]), ("mlp.down", ["mlp.down_proj"]),
         ):
@@ -88,7 +99,7 @@ def llama(tied):
     names = [(ours, [f"model.{t}.weight" for t in theirs], False) for ours, theirs in names]
     if not tied:
         names.append(("head.weight", ["lm_head.weight"], False))
-    return LlamaForCausalLM(config), names
+    return classes[1](config), names
 
 
 def loss_of(model, step):
@@ -147,6 +158,11 @@ def main():
         "gpt2": make("gpt2", *gpt2()),
         "llama": make("llama", *llama(tied=False)),
         "llama-tied": make("llama-tied", *llama(tied=True)),
+        "llama3-scaling": make("llama3-scaling", *llama(tied=True, rope=LLAMA3)),
+        "mistral-window": make(
+            "mistral-window", *llama(True, (MistralConfig, MistralForCausalLM), sliding_window=5, head_dim=8)
+        ),
+        "qwen3": make("qwen3", *llama(True, (Qwen3Config, Qwen3ForCausalLM), qk_norm=True, head_dim=8)),
     }
     (Path(__file__).parent / "losses.json").write_text(json.dumps(record, indent=1) + "\n")
 

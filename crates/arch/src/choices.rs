@@ -54,8 +54,48 @@ pub enum PositionChoice {
     Sinusoidal,
     /// Rotary embedding of queries and keys, halves layout (Llama as in Hugging Face).
     Rope,
+    /// Attention scores lowered in proportion to the distance, each head with its own slope (Press et al. 2022).
+    Alibi,
     /// Nothing: only the causal mask tells positions apart.
     None,
+}
+
+/// How the angles of rotary positions are stretched past the length of training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RopeScalingKind {
+    /// All frequencies divided by `factor` (Chen et al. 2023).
+    Linear,
+    /// Long waves divided by `factor`, short ones as they are, those between mixed (Llama 3.1).
+    Llama3,
+}
+
+/// `[model.rope_scaling]`: rotary positions beyond the length of an earlier training.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RopeScaling {
+    /// Which frequencies are stretched.
+    pub kind: RopeScalingKind,
+    /// How many times longer the text may be.
+    pub factor: f64,
+    /// `llama3`: waves that fit fewer times than this into `original_context` are divided by `factor`.
+    pub low_freq_factor: f64,
+    /// `llama3`: waves that fit more often than this stay; above `low_freq_factor`.
+    pub high_freq_factor: f64,
+    /// `llama3`: positions of the earlier training.
+    pub original_context: u64,
+}
+
+impl Default for RopeScaling {
+    fn default() -> Self {
+        RopeScaling {
+            kind: RopeScalingKind::Linear,
+            factor: 1.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_context: 8192,
+        }
+    }
 }
 
 /// How the initial weights are drawn.

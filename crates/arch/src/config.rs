@@ -2,6 +2,7 @@
 
 use crate::choices::{
     ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
+    RopeScaling, RopeScalingKind,
 };
 use crate::model::Model;
 use crate::named::{NAMED, named};
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields, default)]
 pub struct ModelConfig {
     /// Named architecture that fills the keys left out: gpt2, gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1.5b, llama,
-    /// llama-1b, llama-3b, llama-8b, llama2-7b, llama2-70b, mistral-7b. "gpt2" and "llama" are small models of that style.
+    /// llama-1b, llama-3b, llama-8b, llama2-7b, llama2-70b, mistral-7b, qwen3-0.6b. "gpt2" and "llama" are small models of that style.
     pub architecture: String,
     /// Vocabulary size; 0 takes it from the tokenizer.
     pub vocab_size: u64,
@@ -44,6 +45,14 @@ pub struct ModelConfig {
     pub positions: Option<PositionChoice>,
     /// Base of the rotary angles.
     pub rope_theta: Option<f64>,
+    /// How rotary angles are stretched past the length of an earlier training.
+    pub rope_scaling: Option<RopeScaling>,
+    /// Sliding window: positions that a query sees at most, its own included (Mistral). Left out: the
+    /// architecture's, else all before it.
+    pub window: Option<u64>,
+    /// Attention stays within a document and positions restart with each, where several are packed into one sequence.
+    /// Documents end with the tokenizer's end-of-text token.
+    pub document_mask: bool,
     /// RMSNorm over each head of queries and keys, before rotary positions (Qwen3).
     pub qk_norm: Option<bool>,
     /// Factor on the token embedding. Left out: 1 with init `gpt2` and `mup` unless positions are sinusoidal, sqrt(width)
@@ -90,6 +99,9 @@ impl Default for ModelConfig {
             activation: None,
             positions: None,
             rope_theta: None,
+            rope_scaling: None,
+            window: None,
+            document_mask: false,
             qk_norm: None,
             embedding_scale: None,
             bias: None,
@@ -227,6 +239,9 @@ impl ModelConfig {
             activation,
             positions,
             rope_theta,
+            rope_scaling: self.check_rope_scaling(base.rope_scaling, positions)?,
+            window: optional("window", self.window, 1 << 24)?.or(base.window),
+            document_end: None,
             qk_norm: self.qk_norm.unwrap_or(base.qk_norm),
             embedding_scale: ranged(
                 "embedding_scale",
@@ -245,6 +260,49 @@ impl ModelConfig {
             mup_base_width: optional("mup_base_width", self.mup_base_width, 1 << 20)?,
             mup_base_head_dim: optional("mup_base_head_dim", self.mup_base_head_dim, 4096)?,
         })
+    }
+
+    /// As [`ModelConfig::resolve`], for a tokenizer whose texts end with `end_of_text`: with `document_mask` the model
+    /// then knows where documents end.
+    pub fn resolve_for(&self, tokenizer_vocab: usize, end_of_text: Option<u32>) -> Result<Model, ArchError> {
+        let mut model = self.resolve(Some(tokenizer_vocab))?;
+        if self.document_mask {
+            model.document_end = Some(end_of_text.ok_or_else(|| ArchError {
+                key: "document_mask",
+                problem: "documents are found by the end-of-text token, and this tokenizer has none".into(),
+            })?);
+        }
+        Ok(model)
+    }
+
+    fn check_rope_scaling(
+        &self,
+        base: Option<RopeScaling>,
+        positions: PositionChoice,
+    ) -> Result<Option<RopeScaling>, ArchError> {
+        let wrong = |problem: String| Err(ArchError { key: "rope_scaling", problem });
+        if positions != PositionChoice::Rope {
+            return match self.rope_scaling {
+                Some(_) => wrong("stretches rotary positions, and this model has others".into()),
+                None => Ok(None),
+            };
+        }
+        let Some(s) = self.rope_scaling.or(base) else { return Ok(None) };
+        if !(1.0..=1e6).contains(&s.factor) {
+            return wrong(format!("factor: wanted 1 to 1000000, found {}", s.factor));
+        }
+        let waves =
+            s.low_freq_factor > 0.0 && s.high_freq_factor > s.low_freq_factor && s.high_freq_factor <= 1e6;
+        if s.kind == RopeScalingKind::Llama3 && !waves {
+            return wrong(format!(
+                "wanted 0 < low_freq_factor < high_freq_factor, found {} and {}",
+                s.low_freq_factor, s.high_freq_factor
+            ));
+        }
+        if !(1..=1 << 24).contains(&s.original_context) {
+            return wrong(format!("original_context: wanted 1 to {}, found {}", 1 << 24, s.original_context));
+        }
+        Ok(Some(s))
     }
 
     /// Keys that only some initialisations read.
@@ -324,6 +382,11 @@ mod tests {
                 },
                 "model.placement",
             ),
+            (
+                ModelConfig { rope_scaling: Some(RopeScaling::default()), ..Default::default() },
+                "model.rope_scaling",
+            ),
+            (ModelConfig { window: Some(0), ..Default::default() }, "model.window"),
             (ModelConfig { init: Some(InitChoice::MuP), ..Default::default() }, "model.mup_base_width"),
             (ModelConfig { mup_base_width: Some(64), ..Default::default() }, "model.mup_base_width"),
             (ModelConfig { init_gain: 0.5, ..Default::default() }, "model.init_gain"),

@@ -15,9 +15,11 @@ impl Model {
     }
 
     /// Model FLOPs of one token, forward and backward: `6 P + 12 L H E T` (Chowdhery et al. 2022, PaLM, appendix B),
-    /// P = [`Model::product_parameters`], full-square attention at sequence length `seq`. Recomputation never counts.
+    /// P = [`Model::product_parameters`], full-square attention at sequence length `seq` (a sliding window of fewer
+    /// positions takes the place of T). Recomputation never counts.
     pub fn train_flops_per_token(&self, seq: usize) -> Flops {
-        let attention = 12.0 * self.layers as f64 * self.attention_width() as f64 * seq as f64;
+        let seen = self.window.map_or(seq, |w| w.min(seq));
+        let attention = 12.0 * self.layers as f64 * self.attention_width() as f64 * seen as f64;
         Flops(6.0 * self.product_parameters() as f64 + attention)
     }
 }

@@ -12,6 +12,7 @@ mod params;
 
 pub use choices::{
     ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
+    RopeScaling, RopeScalingKind,
 };
 pub use config::{ArchError, ModelConfig};
 pub use init::Init;

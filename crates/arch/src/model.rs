@@ -2,6 +2,7 @@
 
 use crate::choices::{
     ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
+    RopeScaling,
 };
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +51,15 @@ pub struct Model {
     pub positions: PositionChoice,
     /// Base of the rotary angles.
     pub rope_theta: f64,
+    /// How the rotary angles are stretched.
+    #[serde(default)]
+    pub rope_scaling: Option<RopeScaling>,
+    /// Positions that a query sees at most, its own included; `None`: all before it.
+    #[serde(default)]
+    pub window: Option<usize>,
+    /// Token that ends a document, if attention and positions are those of each document by itself.
+    #[serde(default)]
+    pub document_end: Option<u32>,
     /// RMSNorm over each head of queries and keys.
     #[serde(default)]
     pub qk_norm: bool,

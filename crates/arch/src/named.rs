@@ -17,6 +17,7 @@ pub const NAMED: &[&str] = &[
     "llama2-7b",
     "llama2-70b",
     "mistral-7b",
+    "qwen3-0.6b",
 ];
 
 fn gpt2(layers: usize, width: usize, heads: usize, context: usize) -> Model {
@@ -35,6 +36,9 @@ fn gpt2(layers: usize, width: usize, heads: usize, context: usize) -> Model {
         activation: ActivationChoice::GeluTanh,
         positions: PositionChoice::Learned,
         rope_theta: 10_000.0,
+        rope_scaling: None,
+        window: None,
+        document_end: None,
         qk_norm: false,
         embedding_scale: 1.0,
         bias: true,
@@ -73,6 +77,9 @@ fn llama(
         activation: ActivationChoice::Swiglu,
         positions: PositionChoice::Rope,
         rope_theta: 500_000.0,
+        rope_scaling: None,
+        window: None,
+        document_end: None,
         qk_norm: false,
         embedding_scale: 1.0,
         bias: false,
@@ -107,7 +114,18 @@ pub fn named(name: &str) -> Option<Model> {
         "llama-8b" => llama(128_256, 4096, 32, 14336, 32, 8),
         "llama2-7b" => Model { context: 4096, rope_theta: 10_000.0, ..llama(32000, 4096, 32, 11008, 32, 32) },
         "llama2-70b" => Model { context: 4096, rope_theta: 10_000.0, ..llama(32000, 8192, 80, 28672, 64, 8) },
-        "mistral-7b" => Model { rope_theta: 10_000.0, ..llama(32000, 4096, 32, 14336, 32, 8) },
+        "mistral-7b" => {
+            Model { rope_theta: 10_000.0, window: Some(4096), ..llama(32000, 4096, 32, 14336, 32, 8) }
+        }
+        "qwen3-0.6b" => Model {
+            head_dim: 128,
+            context: 40_960,
+            norm_eps: 1e-6,
+            rope_theta: 1_000_000.0,
+            qk_norm: true,
+            tied_embeddings: true,
+            ..llama(151_936, 1024, 28, 3072, 16, 8)
+        },
         _ => return None,
     })
 }
@@ -127,6 +145,9 @@ mod tests {
             ("llama-8b", 8_030_261_248),
             ("llama-1b", 1_235_814_400),
             ("mistral-7b", 7_241_732_096),
+            ("gpt2-355m", 354_823_168),
+            ("gpt2-1.5b", 1_557_611_200),
+            ("qwen3-0.6b", 596_049_920),
         ];
         for (name, count) in counts {
             assert_eq!(named(name).unwrap().parameters() as u64, count, "{name}");

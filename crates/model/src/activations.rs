@@ -1,11 +1,12 @@
 //! Memory of a pass: what each layer keeps, and the scratch that all share.
 
-use crate::attention::{AttentionActivations, AttentionScratch};
+use crate::attention::{AttentionActivations, AttentionScratch, Places};
 use crate::decoder::{Purpose, Shape};
 use crate::error::ModelError;
 use crate::head::HeadActivations;
 use crate::mlp::MlpActivations;
 use crate::norm::NormStats;
+use crate::qk_norm::QkRows;
 use crate::residual::StreamActivations;
 use bessemer_arch::{Model, NormChoice, Placement};
 use bessemer_tensor::{Backend, BufferSpec, View};
@@ -64,6 +65,18 @@ impl Arena<'_> {
         Ok(Some(NormStats { mean, rstd: self.sums(&format!("{name}.rstd"), 1, n)? }))
     }
 
+    /// Normalised queries and keys of n rows, if the model has QK-norm.
+    pub(crate) fn qk(&mut self, name: &str, model: &Model, n: usize) -> Result<Option<QkRows>, ModelError> {
+        if !model.qk_norm {
+            return Ok(None);
+        }
+        let heads = model.heads + model.kv_heads;
+        Ok(Some(QkRows {
+            rows_nk: self.matrix(&format!("{name}.out"), n, heads * model.head_dim)?,
+            rstd_hn: self.sums(&format!("{name}.rstd"), heads, n)?,
+        }))
+    }
+
     /// The matrix beside the stream at a block with input `x_nd`: none of its own without normalisation, one for all
     /// layers (`shared`) where the backward pass makes normalised rows again.
     fn side(
@@ -93,7 +106,7 @@ pub(crate) struct LayerActivations {
 pub(crate) struct Activations {
     pub(crate) ids: View,
     pub(crate) targets: View,
-    pub(crate) positions: View,
+    pub(crate) places: Places,
     pub(crate) layers: Vec<LayerActivations>,
     pub(crate) head: HeadActivations,
     /// Scratch beside the stream; the output of a block before dropout, the gradient of a normalised input.
@@ -127,7 +140,13 @@ impl Activations {
         let mut arena = Arena { backend, class: "activations", storage };
         let ids = arena.indices("ids", n)?;
         let targets = arena.indices("targets", n)?;
-        let positions = arena.indices("positions", n)?;
+        let places = Places {
+            positions: arena.indices("positions", n)?,
+            documents: match model.document_end {
+                Some(_) => Some(arena.indices("documents", n)?),
+                None => None,
+            },
+        };
         let mut x_nd = arena.matrix("embed.out", n, model.width)?;
         let recompute = train && config.recompute == Recompute::Selective;
         let shared = if recompute { Some(Recomputed::alloc(&mut arena, model, n)?) } else { None };
@@ -152,7 +171,7 @@ impl Activations {
         let dx_nd = arena.matrix("stream_gradient", n, model.width)?;
         let backward = if train { Some(backward_scratch(&mut arena, model, n, branch_nd)?) } else { None };
         let logits_nv = arena.matrix("logits", n.min(LOGIT_ROWS), model.vocab_size)?;
-        Ok(Activations { ids, targets, positions, layers, head, branch_nd, dx_nd, backward, logits_nv })
+        Ok(Activations { ids, targets, places, layers, head, branch_nd, dx_nd, backward, logits_nv })
     }
 }
 
@@ -195,6 +214,7 @@ fn layer(
             x_out_nd: arena.matrix(&name("attention.out"), n, d)?,
         },
         qkv_nj: arena.matrix(&name("attention.qkv.out"), n, model.qkv_width())?,
+        qk: arena.qk(&name("attention.qk_norm"), model, n)?,
         mixed_na: arena.matrix(&name("attention.mixed"), n, model.attention_width())?,
         lse: arena.sums(&name("attention.lse"), shape.sequences * model.heads, shape.seq)?,
     };
@@ -232,10 +252,16 @@ fn backward_scratch(
     branch_nd: View,
 ) -> Result<BackwardScratch, ModelError> {
     let (j, a, f) = (model.qkv_width(), model.attention_width(), model.ffn_width);
-    let all = arena.matrix("block_gradient", n, f.max(j + a))?;
+    let k = if model.qk_norm { (model.heads + model.kv_heads) * model.head_dim } else { 0 };
+    let all = arena.matrix("block_gradient", n, f.max(j + a + k))?;
     let part = |offset: usize, cols: usize| View { offset: n * offset, cols, stride: cols, ..all };
     Ok(BackwardScratch {
-        attention: AttentionScratch { branch_nd, dqkv_nj: part(0, j), dmixed_na: part(j, a) },
+        attention: AttentionScratch {
+            branch_nd,
+            dqkv_nj: part(0, j),
+            dqk_nk: model.qk_norm.then(|| part(j + a, k)),
+            dmixed_na: part(j, a),
+        },
         dhidden_nf: part(0, f),
     })
 }

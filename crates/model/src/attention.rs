@@ -8,12 +8,13 @@
 
 use crate::params::{LinearWeights, ParamTable};
 use crate::pass::Pass;
+use crate::qk_norm::{QkNorm, QkRows};
 use crate::residual::{Residual, StreamActivations, weight_gradients};
 use crate::seams::{SeamAt, SeamPlace};
-use bessemer_arch::{Model, PositionChoice};
+use bessemer_arch::{Model, PositionChoice, RopeScalingKind};
 use bessemer_tensor::op::{
-    Attention, AttentionBackward, AttentionMask, AttentionShape, DropoutMask, Linear, LinearBackwardInput,
-    Rope, RopeScaling,
+    Alibi, Attention, AttentionBackward, AttentionMask, AttentionShape, DropoutMask, Linear,
+    LinearBackwardInput, Rope, RopeScaling,
 };
 use bessemer_tensor::{TensorError, View};
 
@@ -29,16 +30,21 @@ pub(crate) struct AttentionBlock {
     head_dim: usize,
     /// Factor on the scores.
     scale: f32,
-    /// Base of the rotary angles, if positions are rotary.
-    theta: Option<f32>,
+    /// Base of the rotary angles and how they are stretched, if positions are rotary.
+    rope: Option<(f32, RopeScaling)>,
+    pub(crate) window: Option<usize>,
+    pub(crate) alibi: Option<Alibi>,
+    qk_norm: Option<QkNorm>,
 }
 
 /// What the forward pass leaves for the backward pass.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionActivations {
     pub(crate) stream: StreamActivations,
-    /// Rotated queries and keys, and values.
+    /// Rotated queries and keys, and values; with QK-norm the first two as they were projected.
     pub(crate) qkv_nj: View,
+    /// With QK-norm: queries and keys, normalised and rotated.
+    pub(crate) qk: Option<QkRows>,
     pub(crate) mixed_na: View,
     /// `[B*H, T]`.
     pub(crate) lse: View,
@@ -49,7 +55,17 @@ pub(crate) struct AttentionActivations {
 pub(crate) struct AttentionScratch {
     pub(crate) branch_nd: View,
     pub(crate) dqkv_nj: View,
+    /// With QK-norm: gradients of normalised queries and keys.
+    pub(crate) dqk_nk: Option<View>,
     pub(crate) dmixed_na: View,
+}
+
+/// Where the rows of a pass stand: u32 `[1, n]` each.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Places {
+    pub(crate) positions: View,
+    /// First position, within the sequence, of each row's document, if attention stays within documents.
+    pub(crate) documents: Option<View>,
 }
 
 /// Dropout masks of the block.
@@ -70,7 +86,11 @@ impl AttentionBlock {
             kv_heads: model.kv_heads,
             head_dim: model.head_dim,
             scale: model.attention_scale() as f32,
-            theta: (model.positions == PositionChoice::Rope).then_some(model.rope_theta as f32),
+            rope: (model.positions == PositionChoice::Rope)
+                .then(|| (model.rope_theta as f32, rope_scaling(model))),
+            window: model.window,
+            alibi: (model.positions == PositionChoice::Alibi).then(|| Alibi::of(model.heads)),
+            qk_norm: QkNorm::new(model, table, layer),
         }
     }
 
@@ -85,10 +105,15 @@ impl AttentionBlock {
         }
     }
 
-    /// The queries', keys' and values' columns of a fused matrix.
-    pub(crate) fn split(&self, qkv_nj: View) -> [View; 3] {
+    /// The queries', keys' and values' columns of a fused matrix; with QK-norm the first two of `qk_nk`.
+    pub(crate) fn split(&self, qkv_nj: View, qk_nk: Option<View>) -> [View; 3] {
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        [qkv_nj.columns(0, q), qkv_nj.columns(q, kv), qkv_nj.columns(q + kv, kv)]
+        let qk = qk_nk.unwrap_or(qkv_nj);
+        [qk.columns(0, q), qk.columns(q, kv), qkv_nj.columns(q + kv, kv)]
+    }
+
+    fn mask(&self, places: &Places) -> AttentionMask {
+        AttentionMask { window: self.window, alibi: self.alibi, documents: places.documents }
     }
 
     fn at(&self, place: SeamPlace) -> SeamAt {
@@ -98,18 +123,18 @@ impl AttentionBlock {
     fn rotate(
         &self,
         pass: &mut Pass<'_>,
-        qkv_nj: View,
+        qk_nk: View,
         positions: View,
         inverse: bool,
     ) -> Result<(), TensorError> {
-        let Some(theta) = self.theta else { return Ok(()) };
+        let Some((theta, scaling)) = self.rope else { return Ok(()) };
         let heads = self.heads + self.kv_heads;
         pass.launch(Rope {
-            x: qkv_nj.columns(0, heads * self.head_dim),
+            x: qk_nk.columns(0, heads * self.head_dim),
             positions,
             heads,
             theta,
-            scaling: RopeScaling::None,
+            scaling,
             inverse,
         })
     }
@@ -120,6 +145,7 @@ impl AttentionBlock {
         pass: &mut Pass<'_>,
         stream: &StreamActivations,
         qkv_nj: View,
+        qk: Option<QkRows>,
         positions: View,
     ) -> Result<(), TensorError> {
         let input_nd = self.residual.enter(pass, stream)?;
@@ -132,6 +158,10 @@ impl AttentionBlock {
             residual: None,
             out: qkv_nj,
         })?;
+        if let (Some(norm), Some(qk)) = (&self.qk_norm, qk) {
+            norm.forward(pass, qkv_nj, &qk)?;
+            return self.rotate(pass, qk.rows_nk, positions, false);
+        }
         self.rotate(pass, qkv_nj, positions, false)
     }
 
@@ -153,12 +183,12 @@ impl AttentionBlock {
         pass: &mut Pass<'_>,
         a: &AttentionActivations,
         shape: AttentionShape,
-        positions: View,
+        places: Places,
         branch_nd: View,
         masks: Option<AttentionMasks>,
     ) -> Result<(), TensorError> {
-        self.project(pass, &a.stream, a.qkv_nj, positions)?;
-        let [q, k, v] = self.split(a.qkv_nj);
+        self.project(pass, &a.stream, a.qkv_nj, a.qk, places.positions)?;
+        let [q, k, v] = self.split(a.qkv_nj, a.qk.map(|r| r.rows_nk));
         let dropout = masks.map(|m| m.weights);
         pass.launch(Attention {
             shape,
@@ -167,7 +197,7 @@ impl AttentionBlock {
             v,
             out: a.mixed_na,
             lse: a.lse,
-            mask: AttentionMask::default(),
+            mask: self.mask(&places),
             dropout,
         })?;
         self.finish(pass, a.mixed_na, &a.stream, branch_nd, masks.map(|m| m.out))
@@ -179,7 +209,7 @@ impl AttentionBlock {
         pass: &mut Pass<'_>,
         a: &AttentionActivations,
         shape: AttentionShape,
-        positions: View,
+        places: Places,
         s: &AttentionScratch,
         dx_nd: View,
         masks: Option<AttentionMasks>,
@@ -200,8 +230,8 @@ impl AttentionBlock {
             mask,
             accumulate,
         )?;
-        let [q, k, v] = self.split(a.qkv_nj);
-        let [dq, dk, dv] = self.split(s.dqkv_nj);
+        let [q, k, v] = self.split(a.qkv_nj, a.qk.map(|r| r.rows_nk));
+        let [dq, dk, dv] = self.split(s.dqkv_nj, s.dqk_nk);
         pass.launch(AttentionBackward {
             shape,
             q,
@@ -213,10 +243,13 @@ impl AttentionBlock {
             dq,
             dk,
             dv,
-            mask: AttentionMask::default(),
+            mask: self.mask(&places),
             dropout: masks.map(|m| m.weights),
         })?;
-        self.rotate(pass, s.dqkv_nj, positions, true)?;
+        self.rotate(pass, s.dqk_nk.unwrap_or(s.dqkv_nj), places.positions, true)?;
+        if let (Some(norm), Some(kept), Some(dqk_nk)) = (&self.qk_norm, &a.qk, s.dqk_nk) {
+            norm.backward(pass, a.qkv_nj, kept, dqk_nk, s.dqkv_nj, accumulate)?;
+        }
         let input_nd = self.residual.input_again(pass, self.at(SeamPlace::AttentionIn), &a.stream)?;
         weight_gradients(pass, &self.qkv, input_nd, s.dqkv_nj, accumulate)?;
         pass.launch(LinearBackwardInput {
@@ -227,5 +260,20 @@ impl AttentionBlock {
             accumulate: false,
         })?;
         self.residual.enter_backward(pass, self.at(SeamPlace::AttentionIn), &a.stream, &g, accumulate)
+    }
+}
+
+/// The operator's description of the model's stretched angles.
+fn rope_scaling(model: &Model) -> RopeScaling {
+    let Some(s) = model.rope_scaling else { return RopeScaling::None };
+    let factor = s.factor as f32;
+    match s.kind {
+        RopeScalingKind::Linear => RopeScaling::Linear { factor },
+        RopeScalingKind::Llama3 => RopeScaling::Llama3 {
+            factor,
+            low_freq_factor: s.low_freq_factor as f32,
+            high_freq_factor: s.high_freq_factor as f32,
+            original_positions: s.original_context as usize,
+        },
     }
 }

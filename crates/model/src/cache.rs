@@ -5,6 +5,7 @@ use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::norm::NormStats;
 use crate::pass::Pass;
+use crate::qk_norm::QkRows;
 use bessemer_tensor::{Backend, View};
 use bessemer_units::Storage;
 
@@ -15,7 +16,7 @@ const CHUNK_ROWS: usize = 128;
 ///
 /// Layout of keys and of values of a layer: `[sequences * capacity, G E]`, row b * capacity + position.
 /// Class "cache": `4 (2 L B C G E + r (4 D + J + A + P + F + stats + 2) + B (V + D))` bytes, r = rows of a pass
-/// (B max(1, min(C, 128 / B))), the letters as in [`Decoder::new`].
+/// (B max(1, min(C, 128 / B))), the letters as in [`Decoder::new`]; QK-norm adds (H + G) (E + 1) to each of the r rows.
 #[derive(Debug)]
 pub struct Cache {
     pub(crate) sequences: usize,
@@ -24,6 +25,9 @@ pub struct Cache {
     pub(crate) len: usize,
     /// Positions of one pass at most.
     pub(crate) chunk: usize,
+    /// First position of the document that position `[p]` belongs to, for p up to the one that comes next; all 0
+    /// unless attention stays within documents.
+    pub(crate) starts: Vec<usize>,
     /// Keys and values of each layer.
     pub(crate) layers: Vec<[View; 2]>,
     pub(crate) rows: RowActivations,
@@ -44,6 +48,7 @@ pub(crate) struct RowActivations {
     pub(crate) branch_nd: View,
     pub(crate) stats: Option<NormStats>,
     pub(crate) qkv_nj: View,
+    pub(crate) qk: Option<QkRows>,
     pub(crate) mixed_na: View,
     pub(crate) pre_np: View,
     pub(crate) hidden_nf: View,
@@ -73,6 +78,7 @@ impl RowActivations {
             branch_nd: arena.matrix("branch", n, d)?,
             stats: arena.stats("norm", model.norm, n)?,
             qkv_nj: arena.matrix("qkv", n, model.qkv_width())?,
+            qk: arena.qk("qk_norm", model, n)?,
             mixed_na: arena.matrix("mixed", n, model.attention_width())?,
             pre_np: arena.matrix("pre", n, model.mlp_in_width())?,
             hidden_nf: arena.matrix("hidden", n, model.ffn_width)?,
@@ -90,6 +96,7 @@ impl RowActivations {
             branch_nd: self.branch_nd.rows(0, n),
             stats: self.stats.map(|s| s.rows(n)),
             qkv_nj: self.qkv_nj.rows(0, n),
+            qk: self.qk.map(|r| r.rows(n)),
             mixed_na: self.mixed_na.rows(0, n),
             pre_np: self.pre_np.rows(0, n),
             hidden_nf: self.hidden_nf.rows(0, n),
@@ -138,6 +145,7 @@ impl Cache {
             sequences,
             capacity,
             len: 0,
+            starts: vec![0; capacity + 1],
             chunk,
             layers,
             rows: RowActivations::alloc(&mut arena, model, n)?,
@@ -152,7 +160,7 @@ impl Cache {
         Pass::plan(backend, |pass| {
             for new in 1..=chunk {
                 for past in [0, capacity - new] {
-                    decoder.decode_rows(pass, &cache, past, new)?;
+                    decoder.decode_rows(pass, &cache, 0, past, new)?;
                     decoder.decode_logits(pass, &cache, new)?;
                 }
             }

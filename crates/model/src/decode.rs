@@ -37,15 +37,33 @@ impl Decoder {
             return Err(ModelError::CacheFull { len: cache.len, new: total, capacity: cache.capacity });
         }
         check_indices("ids", ids, self.model.vocab_size, false)?;
-        for first in (0..total).step_by(cache.chunk) {
-            let new = cache.chunk.min(total - first);
+        if let (Some(end), true) = (self.model.document_end, b > 1)
+            && let Some(at) = ids.iter().position(|id| *id == end)
+        {
+            return Err(ModelError::Shape {
+                what: "sequences",
+                wanted: "one in the cache of a model whose attention stays within documents".into(),
+                found: format!("{b}, and ids[{at}] ends a document"),
+            });
+        }
+        let mut first = 0;
+        while first < total {
+            let mut new = cache.chunk.min(total - first);
             let past = cache.len;
+            let start = cache.starts[past];
+            if let Some(end) = self.model.document_end {
+                // A pass ends with its document: the next one's rows see other keys.
+                let last = ids[first..first + new].iter().position(|id| b == 1 && *id == end);
+                new = last.map_or(new, |at| at + 1);
+                cache.starts[past + 1..past + new].fill(start);
+                cache.starts[past + new] = if last.is_some() { past + new } else { start };
+            }
             for sequence in 0..b {
                 let to = sequence * new..(sequence + 1) * new;
                 let from = sequence * total + first;
                 cache.host.ids[to.clone()].copy_from_slice(&ids[from..from + new]);
                 for (i, p) in cache.host.positions[to].iter_mut().enumerate() {
-                    *p = (past + i) as u32;
+                    *p = (past - start + i) as u32;
                 }
             }
             let rows = cache.rows.first(b * new);
@@ -53,21 +71,24 @@ impl Decoder {
             backend.write_u32(rows.positions, &cache.host.positions[..b * new])?;
             let mut seams = OneDevice;
             let mut pass = Pass::run(backend, &mut seams);
-            self.decode_rows(&mut pass, cache, past, new)?;
+            self.decode_rows(&mut pass, cache, start, past, new)?;
             if first + new == total {
                 self.decode_logits(&mut pass, cache, new)?;
             }
             cache.len += new;
+            first += new;
         }
         backend.read_f32(cache.logits_bv, &mut cache.host.logits)?;
         Ok(&cache.host.logits)
     }
 
-    /// Runs `new` positions of every sequence through all layers, after `past` positions.
+    /// Runs `new` positions of every sequence through all layers, after `past` positions of which those before `start`
+    /// are not seen (0 with more than one sequence).
     pub(crate) fn decode_rows(
         &self,
         pass: &mut Pass<'_>,
         cache: &Cache,
+        start: usize,
         past: usize,
         new: usize,
     ) -> Result<(), TensorError> {
@@ -83,19 +104,20 @@ impl Decoder {
         };
         let (first, second) = (stream(r.x_nd, r.x_mid_nd), stream(r.x_mid_nd, r.x_nd));
         for (layer, [k_cache, v_cache]) in self.layers.iter().zip(&cache.layers) {
-            layer.attention.project(pass, &first, r.qkv_nj, r.positions)?;
-            let [q, k, v] = layer.attention.split(r.qkv_nj);
+            layer.attention.project(pass, &first, r.qkv_nj, r.qk, r.positions)?;
+            let [q, k, v] = layer.attention.split(r.qkv_nj, r.qk.map(|q| q.rows_nk));
             append(pass, cache, k, *k_cache, past, new)?;
             append(pass, cache, v, *v_cache, past, new)?;
+            let seen = |cache_ng: View| cache_ng.rows(start, cache_ng.rows - start);
             pass.launch(AttentionCached {
                 shape: layer.attention.shape(cache.sequences, new),
-                past,
-                capacity: cache.capacity,
-                window: None,
-                alibi: None,
+                past: past - start,
+                capacity: cache.capacity - start,
+                window: layer.attention.window,
+                alibi: layer.attention.alibi,
                 q,
-                k_cache: *k_cache,
-                v_cache: *v_cache,
+                k_cache: seen(*k_cache),
+                v_cache: seen(*v_cache),
                 out: r.mixed_na,
             })?;
             layer.attention.finish(pass, r.mixed_na, &first, r.branch_nd, None)?;

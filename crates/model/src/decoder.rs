@@ -90,8 +90,10 @@ pub struct Decoder {
     pub(crate) layers: Vec<Layer>,
     pub(crate) head: Head,
     pub(crate) act: Activations,
-    /// 0, 1, ... in every row.
+    /// 0, 1, ... in every row, or in every document of the last batch.
     default_positions: Vec<u32>,
+    /// First position of each token's document in the last batch, if attention stays within documents.
+    documents: Vec<u32>,
     /// Host copy of the token losses.
     losses: Vec<f32>,
 }
@@ -104,12 +106,13 @@ impl Decoder {
     /// in bf16):
     /// - "weights" and, to train, "gradients": 4 bytes a parameter;
     /// - "constants": 4 context D for a fixed table of positions;
-    /// - "activations" to train: `s (n ((2L + 1) D + L (J + A + P) + R + 2 D + max(F, J + A)) + min(n, 16) V)
-    ///   + 4 (n ((2L + last) stats + 4) + L B H T)`, with J = (H + 2G) E, A = H E, P = F or 2F, last = 1 with a last
+    /// - "activations" to train: `s (n ((2L + 1) D + L (J + A + P) + R + 2 D + max(F, J + A)) + min(n, 16) V) +
+    ///   4 (n ((2L + last) stats + 4) + L B H T)`, with J = (H + 2G) E, A = H E, P = F or 2F, last = 1 with a last
     ///   normalisation (placement "pre"), and R = D + F for normalised rows and hidden values that are computed again,
     ///   L (2 D + F) for those that are stored ([`Recompute`](bessemer_units::Recompute)). What post-normalised blocks
     ///   keep in place of normalised rows is always stored (R = L 2 D + F), and without normalisation there is nothing
-    ///   of the kind (2 D and D in R become 0);
+    ///   of the kind (2 D and D in R become 0). QK-norm adds K = (H + G) E to J + A + P and to max(F, J + A), and
+    ///   (H + G) statistics to each row of each layer; documents add an index to each row;
     /// - to score: `4 (n (2 D + J + A + P + D + F + 2 D + (1 + last) stats + 4) + B H T + min(n, 16) V)`, without
     ///   normalisation one D less.
     ///
@@ -148,6 +151,7 @@ impl Decoder {
             params: table.params,
             act: Activations::alloc(backend, model, shape, config)?,
             default_positions: (0..shape.tokens()).map(|n| (n % shape.seq) as u32).collect(),
+            documents: if model.document_end.is_some() { vec![0; shape.tokens()] } else { Vec::new() },
             losses: vec![0.0; shape.tokens()],
         };
         decoder.plan(backend)?;
@@ -289,10 +293,27 @@ impl Decoder {
         )
     }
 
-    fn upload(&self, backend: &mut dyn Backend, batch: &TokenBatch<'_>) -> Result<(), TensorError> {
+    fn upload(&mut self, backend: &mut dyn Backend, batch: &TokenBatch<'_>) -> Result<(), TensorError> {
+        if let (Some(end), Some(view)) = (self.model.document_end, self.act.places.documents) {
+            self.find_documents(batch.ids, end);
+            backend.write_u32(view, &self.documents)?;
+        }
         backend.write_u32(self.act.ids, batch.ids)?;
         backend.write_u32(self.act.targets, batch.targets)?;
-        backend.write_u32(self.act.positions, batch.positions.unwrap_or(&self.default_positions))
+        backend.write_u32(self.act.places.positions, batch.positions.unwrap_or(&self.default_positions))
+    }
+
+    /// Where documents start within their sequences, and with that the positions: a document ends with its `end` token.
+    fn find_documents(&mut self, ids: &[u32], end: u32) {
+        let mut start = 0;
+        for (n, document) in self.documents.iter_mut().enumerate() {
+            let t = n % self.shape.seq;
+            if t == 0 || ids[n - 1] == end {
+                start = t;
+            }
+            *document = start as u32;
+            self.default_positions[n] = (t - start) as u32;
+        }
     }
 
     fn read_losses(&mut self, backend: &mut dyn Backend, targets: &[u32]) -> Result<LossSum, ModelError> {
@@ -337,18 +358,11 @@ impl Decoder {
         // The stream starts where the first layer reads it.
         let x_nd = act.layers.first().map_or(act.head.x_nd, |l| l.attention.stream.x_nd);
         let mask = self.embedding_mask(masks);
-        self.embedding.forward(pass, act.ids, act.positions, x_nd, act.branch_nd, mask)?;
+        self.embedding.forward(pass, act.ids, act.places.positions, x_nd, act.branch_nd, mask)?;
         for (layer, a) in self.layers.iter().zip(&act.layers) {
             let (attention_masks, mlp_mask) = self.layer_masks(layer, masks);
             let shape = layer.attention.shape(self.shape.sequences, self.shape.seq);
-            layer.attention.forward(
-                pass,
-                &a.attention,
-                shape,
-                act.positions,
-                act.branch_nd,
-                attention_masks,
-            )?;
+            layer.attention.forward(pass, &a.attention, shape, act.places, act.branch_nd, attention_masks)?;
             layer.mlp.forward(pass, &a.mlp, act.branch_nd, mlp_mask)?;
         }
         Ok(())
@@ -380,7 +394,7 @@ impl Decoder {
                 pass,
                 &a.attention,
                 shape,
-                act.positions,
+                act.places,
                 &scratch.attention,
                 dx_nd,
                 attention_masks,
@@ -388,7 +402,7 @@ impl Decoder {
             )?;
         }
         let mask = self.embedding_mask(masks);
-        self.embedding.backward(pass, act.ids, act.positions, dx_nd, mask, accumulate)
+        self.embedding.backward(pass, act.ids, act.places.positions, dx_nd, mask, accumulate)
     }
 }
 

@@ -67,7 +67,7 @@ impl EmbeddingTables {
                 backend.write_f32(view, &values)?;
                 Some(Positions::Fixed(view))
             }
-            PositionChoice::Rope | PositionChoice::None => None,
+            PositionChoice::Rope | PositionChoice::Alibi | PositionChoice::None => None,
         };
         Ok(EmbeddingTables {
             tokens: table.get("embed.tokens"),

@@ -37,6 +37,7 @@ mod mlp;
 mod norm;
 mod params;
 mod pass;
+mod qk_norm;
 mod residual;
 mod seams;
 mod step;

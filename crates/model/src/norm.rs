@@ -66,8 +66,29 @@ impl NormWeights {
         })
     }
 
+    /// RMSNorm of that name, whatever the model's blocks have (QK-norm).
+    pub(crate) fn rms(model: &Model, table: &ParamTable, name: &str) -> NormWeights {
+        let weight = table.get(&format!("{name}.weight"));
+        NormWeights { kind: NormKind::Rms, eps: model.norm_eps as f32, weight, bias: None }
+    }
+
     /// `dx (+)=` the gradient that reaches x through the normalisation, and the parameters' gradients.
     pub(crate) fn backward(
+        &self,
+        pass: &mut Pass<'_>,
+        x_nd: View,
+        stats: Option<NormStats>,
+        dout_nd: View,
+        dx_nd: View,
+        accumulate_dx: bool,
+        accumulate: bool,
+    ) -> Result<(), TensorError> {
+        self.gradients(pass, x_nd, stats, dout_nd, dx_nd, accumulate_dx, accumulate)?;
+        self.ready(pass)
+    }
+
+    /// As [`NormWeights::backward`], for weights whose gradients others will still add to.
+    pub(crate) fn gradients(
         &self,
         pass: &mut Pass<'_>,
         x_nd: View,
@@ -90,7 +111,11 @@ impl NormWeights {
             dweight: self.weight.grad(),
             dbias: self.bias.map(|b| b.grad()),
             accumulate,
-        })?;
+        })
+    }
+
+    /// Says that the gradients of the weights are complete.
+    pub(crate) fn ready(&self, pass: &mut Pass<'_>) -> Result<(), TensorError> {
         pass.gradient_ready(&self.weight)?;
         self.bias.map_or(Ok(()), |b| pass.gradient_ready(&b))
     }

@@ -3,7 +3,7 @@
 
 mod tiny;
 
-use bessemer_model::{Cache, ModelError, Purpose, TokenBatch};
+use bessemer_model::{Cache, Decoder, ModelError, Purpose, Shape, TokenBatch};
 use tiny::{SEQ, all_kinds, cpu, decoder, models, tokens};
 
 /// Logits `[rows, V]` of a full forward pass.
@@ -27,6 +27,9 @@ fn cached_logits_are_the_full_forward_logits_for_any_cut_of_the_sequence() {
         let d = decoder(&mut b, &model, 1, Purpose::Train);
         for pieces in [&[16][..], &[1; 16], &[7, 1, 1, 5, 2], &[15, 1]] {
             for (sequences, capacity) in [(3, SEQ), (1, SEQ)] {
+                if sequences > 1 && model.document_end.is_some() {
+                    continue;
+                }
                 let mut cache = Cache::new(&mut b, &d, sequences, capacity).unwrap();
                 let mut at = 0;
                 for &new in pieces {
@@ -113,4 +116,54 @@ fn token_losses_are_those_of_the_logits() {
         assert!((sum.nats / nats - 1.0).abs() < 1e-5);
         assert_eq!(sum.scored as usize, tiny::scored(&targets));
     }
+}
+
+/// Packed documents under a mask have the losses of each document alone.
+#[test]
+fn packed_documents_have_the_losses_of_the_documents_alone() {
+    let kinds = all_kinds().into_iter().filter(|m| m.1.document_end.is_some());
+    let mut documents = 0;
+    for (label, model) in kinds {
+        let end = model.document_end.unwrap();
+        let mut b = cpu(2);
+        let mut packed = decoder(&mut b, &model, 2, Purpose::Train);
+        let (mut ids, targets) = tokens(5, 2);
+        (ids[SEQ + 7], ids[SEQ + 8]) = (end, end);
+        let mut losses = vec![0.0; ids.len()];
+        let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
+        packed.loss(&mut b, &batch, Some(&mut losses)).unwrap();
+        for (row, (ids, targets)) in ids.chunks(SEQ).zip(targets.chunks(SEQ)).enumerate() {
+            let mut first = 0;
+            for document in ids.split_inclusive(|id| *id == end) {
+                let range = first..first + document.len();
+                let shape = Shape { sequences: 1, seq: document.len(), purpose: Purpose::Score };
+                let mut alone = Decoder::new(&mut b, &model, shape).unwrap();
+                for (i, p) in alone.params().iter().enumerate() {
+                    alone.write_param(&mut b, &p.spec.name, &tiny::values(i, &p.spec)).unwrap();
+                }
+                let batch = TokenBatch { ids: document, targets: &targets[range.clone()], positions: None };
+                let mut wanted = vec![0.0; document.len()];
+                alone.loss(&mut b, &batch, Some(&mut wanted)).unwrap();
+                let found = &losses[row * SEQ..][range];
+                let worst = found.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(worst < 2e-5, "{label} row {row} from {first}: {worst}");
+                first += document.len();
+                documents += 1;
+            }
+        }
+    }
+    assert!(documents >= 15, "{documents}");
+}
+
+#[test]
+fn several_sequences_are_refused_where_one_of_them_ends_a_document() {
+    let model = all_kinds().into_iter().find(|m| m.1.document_end.is_some()).unwrap().1;
+    let end = model.document_end.unwrap();
+    let mut b = cpu(1);
+    let d = decoder(&mut b, &model, 1, Purpose::Score);
+    let mut cache = Cache::new(&mut b, &d, 2, SEQ).unwrap();
+    d.decode(&mut b, &mut cache, &[end + 1; 4]).unwrap();
+    let e = d.decode(&mut b, &mut cache, &[end + 1, end]).unwrap_err().to_string();
+    assert!(e.contains("ids[1] ends a document"), "{e}");
+    assert_eq!(cache.len(), 2);
 }

@@ -29,6 +29,9 @@ fn activation_bytes(m: &Model, shape: Shape, config: ActivationConfig) -> u64 {
     let (j, a) = ((m.heads + 2 * m.kv_heads) * m.head_dim, m.heads * m.head_dim);
     let p = if m.mlp() == MlpKind::Gated { 2 * f } else { f };
     let stats = stats(m);
+    let heads = m.heads + m.kv_heads;
+    let (k, rstd) = if m.qk_norm { (heads * m.head_dim, heads) } else { (0, 0) };
+    let indices = 4 + usize::from(m.document_end.is_some());
     let last = if m.placement == Placement::Pre { stats } else { 0 };
     let bht = shape.sequences * m.heads * shape.seq;
     let logits = n.min(16) * v;
@@ -42,11 +45,13 @@ fn activation_bytes(m: &Model, shape: Shape, config: ActivationConfig) -> u64 {
         Purpose::Train => {
             let hidden = if again { f } else { l * f };
             let s = if config.storage == Storage::Bf16 { 2 } else { 4 };
-            let stored = (2 * l + 1) * d + l * (j + a + p) + sides * d + hidden + 2 * d + f.max(j + a);
-            s * (n * stored + logits) + 4 * (n * (2 * l * stats + last + 4) + l * bht)
+            let stored =
+                (2 * l + 1) * d + l * (j + a + p + k) + sides * d + hidden + 2 * d + f.max(j + a + k);
+            s * (n * stored + logits) + 4 * (n * (2 * l * stats + l * rstd + last + indices) + l * bht)
         }
         Purpose::Score => {
-            4 * (n * (2 * d + j + a + p + sides.min(1) * d + f + 2 * d + stats + last + 4) + bht + logits)
+            let row = 2 * d + j + a + p + k + sides.min(1) * d + f + 2 * d + stats + rstd + last + indices;
+            4 * (n * row + bht + logits)
         }
     };
     bytes as u64

@@ -69,7 +69,11 @@ impl Trainer {
     pub fn new(input: TrainerInput, mut backend: Box<dyn Backend>) -> Result<Trainer, TrainError> {
         let recipe = &input.recipe;
         let wrong = |e: &dyn std::fmt::Display| TrainError::Recipe(e.to_string());
-        let model = recipe.model.resolve(Some(input.tokenizer.vocab_size())).map_err(|e| wrong(&e))?;
+        let tokenizer = &input.tokenizer;
+        let model = recipe
+            .model
+            .resolve_for(tokenizer.vocab_size(), tokenizer.end_of_text())
+            .map_err(|e| wrong(&e))?;
         let plan = recipe.train.resolve(1, Some(input.train.token_count())).map_err(|e| wrong(&e))?;
         for set in [Some(&input.train), input.validation.as_ref()].into_iter().flatten() {
             set.require(fingerprint(&input.tokenizer)?, input.tokenizer.vocab_size() as u32)?;

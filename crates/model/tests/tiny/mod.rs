@@ -3,7 +3,8 @@
 #![allow(dead_code, reason = "every test file uses another part")]
 
 use bessemer_arch::{
-    ActivationChoice, InitChoice, Model, NormChoice, ParamSpec, Placement, PositionChoice, named,
+    ActivationChoice, InitChoice, Model, NormChoice, ParamSpec, Placement, PositionChoice, RopeScaling,
+    RopeScalingKind, named,
 };
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{Decoder, Purpose, Shape, StepContext};
@@ -43,7 +44,24 @@ pub(crate) fn models() -> Vec<(&'static str, Model)> {
         ..named("llama").unwrap()
     };
     let tied = Model { tied_embeddings: true, ..llama.clone() };
-    vec![("gpt2", gpt2), ("llama", llama), ("llama-tied", tied)]
+    let llama3 = RopeScaling {
+        kind: RopeScalingKind::Llama3,
+        factor: 4.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_context: 8,
+    };
+    let scaled = Model { rope_scaling: Some(llama3), ..tied.clone() };
+    let mistral = Model { window: Some(5), ..tied.clone() };
+    let qwen3 = Model { qk_norm: true, ..tied.clone() };
+    vec![
+        ("gpt2", gpt2),
+        ("llama", llama),
+        ("llama-tied", tied),
+        ("llama3-scaling", scaled),
+        ("mistral-window", mistral),
+        ("qwen3", qwen3),
+    ]
 }
 
 /// The golden models, and others that mix the choices in ways no published model does.
@@ -98,8 +116,50 @@ pub(crate) fn all_kinds() -> Vec<(&'static str, Model)> {
                 mup_base_width: Some(20),
                 norm: NormChoice::None,
                 positions: PositionChoice::None,
-                ..llama
+                ..llama.clone()
             },
+        ),
+        (
+            "QK-norm, sliding window, stretched angles",
+            Model {
+                qk_norm: true,
+                window: Some(5),
+                rope_scaling: Some(RopeScaling { factor: 2.5, ..RopeScaling::default() }),
+                ..llama.clone()
+            },
+        ),
+        (
+            "QK-norm without rotation, post-normalised, ALiBi",
+            Model { qk_norm: true, positions: PositionChoice::Alibi, ..post },
+        ),
+        (
+            "Llama 3's angles, documents, window",
+            Model {
+                rope_scaling: Some(RopeScaling {
+                    kind: RopeScalingKind::Llama3,
+                    factor: 4.0,
+                    original_context: 8,
+                    ..RopeScaling::default()
+                }),
+                document_end: Some(tokens(5, 1).0[5]),
+                window: Some(4),
+                ..llama.clone()
+            },
+        ),
+        (
+            "ALiBi for three heads, documents, DeepNorm",
+            Model {
+                heads: 3,
+                kv_heads: 3,
+                positions: PositionChoice::Alibi,
+                placement: Placement::DeepNorm,
+                document_end: Some(tokens(5, 1).0[2]),
+                ..base.clone()
+            },
+        ),
+        (
+            "documents, learned positions, no normalisation",
+            Model { document_end: Some(tokens(5, 1).0[9]), ..bare.clone() },
         ),
         ("muP", Model { init: InitChoice::MuP, mup_base_width: Some(8), mup_base_head_dim: Some(2), ..base }),
     ]);
