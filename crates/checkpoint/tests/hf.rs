@@ -6,7 +6,10 @@
     reason = "a failed unwrap in a test's own plumbing is a failed test"
 )]
 
-use bessemer_arch::{ActivationChoice, InitChoice, Model, NormChoice, Placement, PositionChoice, named};
+use bessemer_arch::{
+    ActivationChoice, InitChoice, Model, NormChoice, Placement, PositionChoice, RopeScaling, RopeScalingKind,
+    named,
+};
 use bessemer_checkpoint::format::SafetensorsFile;
 use bessemer_checkpoint::fs::{Links, OsFileSystem};
 use bessemer_checkpoint::hf::{HfExport, HfImport, export_hf, import_hf};
@@ -157,6 +160,39 @@ fn every_expressible_model_comes_back_as_it_was() {
     }
 }
 
+/// Llama's relatives: each under its own class, with its own keys.
+#[test]
+fn scaled_angles_windows_and_qk_norm_come_back_as_they_were() {
+    let tmp = tempfile::tempdir().unwrap();
+    let llama3 = RopeScaling {
+        kind: RopeScalingKind::Llama3,
+        factor: 8.0,
+        low_freq_factor: 1.5,
+        high_freq_factor: 3.0,
+        original_context: 5,
+    };
+    let linear = RopeScaling { factor: 2.5, ..RopeScaling::default() };
+    let cases = [
+        (Model { rope_scaling: Some(llama3), ..llama() }, "LlamaForCausalLM"),
+        (Model { rope_scaling: Some(linear), ..llama() }, "LlamaForCausalLM"),
+        (Model { window: Some(4), ..llama() }, "MistralForCausalLM"),
+        (Model { qk_norm: true, rope_scaling: Some(linear), ..llama() }, "Qwen3ForCausalLM"),
+    ];
+    for (n, (model, class)) in cases.into_iter().enumerate() {
+        let list = weights(&model, true);
+        let dir = tmp.path().join(n.to_string());
+        export(&dir, &model, &list, DType::F32).unwrap();
+        let config = fs::read_to_string(dir.join("config.json")).unwrap();
+        assert!(config.contains(&format!("\"{class}\"")), "{config}");
+        let back = import_hf(&dir).unwrap();
+        // What is expected to differ would be named: a linear scaling reads no original context.
+        assert_eq!(*back.model(), model);
+        for w in &list {
+            assert_eq!(back.read_tensor(&w.name).unwrap().values, w.values, "{}", w.name);
+        }
+    }
+}
+
 #[test]
 fn what_no_architecture_expresses_is_refused_by_name_and_writes_nothing() {
     let tmp = tempfile::tempdir().unwrap();
@@ -170,6 +206,10 @@ fn what_no_architecture_expresses_is_refused_by_name_and_writes_nothing() {
         (Model { placement: Placement::DeepNorm, ..gpt2() }, "placement = deepnorm (only pre)"),
         (Model { embedding_scale: 4.0, ..gpt2() }, "embedding_scale = 4 (only 1"),
         (Model { qk_norm: true, ..gpt2() }, "qk_norm (GPT-2 has none)"),
+        (Model { qk_norm: true, window: Some(4), ..llama() }, "qk_norm with a window"),
+        (Model { window: Some(4), bias: true, ..llama() }, "biases with qk_norm or a window"),
+        (Model { document_end: Some(1), ..llama() }, "document_mask"),
+        (Model { positions: PositionChoice::Alibi, ..llama() }, "positions = alibi (Llama has rope)"),
         (Model { positions: PositionChoice::Sinusoidal, ..gpt2() }, "positions = sinusoidal (GPT-2"),
         (
             Model { init: InitChoice::MuP, mup_base_width: Some(8), ..gpt2() },
@@ -267,8 +307,10 @@ fn features_of_a_config_that_would_change_results_are_refused_by_name() {
     let dir = tmp.path().join("m");
     let j = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
     let cases: Vec<(Model, &str, &str, &str)> = vec![
-        (llama(), "rope_scaling", r#"{"rope_type":"llama3","factor":8.0}"#, "rope_scaling.rope_type"),
-        (llama(), "rope_scaling", r#"{"type":"linear","factor":2.0}"#, "rope_scaling.type"),
+        (llama(), "rope_scaling", r#"{"rope_type":"llama3","factor":8.0,"beta":1}"#, "rope_scaling.beta"),
+        (llama(), "rope_scaling", r#"{"type":"dynamic","factor":2.0}"#, "rope_scaling.type"),
+        (llama(), "rope_scaling", r#"{"type":"linear","factor":0.5}"#, "model.rope_scaling: factor"),
+        (llama(), "rope_scaling", r#"{"factor":2.0}"#, "rope_scaling.factor"),
         (
             llama(),
             "rope_parameters",
@@ -311,7 +353,7 @@ fn features_of_a_config_that_would_change_results_are_refused_by_name() {
         .to_string();
         assert!(e.contains(word), "{key} = {value}: {e}");
     }
-    // Mistral without a window is Llama; with one it is not.
+    // Mistral without a window is Llama; one as long as the context hides nothing.
     let mistral = |window: Option<&str>| {
         import_with(&dir, &llama(), |c| {
             c.insert("model_type".into(), "mistral".into());
@@ -321,10 +363,9 @@ fn features_of_a_config_that_would_change_results_are_refused_by_name() {
             }
         })
     };
-    assert!(mistral(Some("4")).unwrap_err().to_string().contains("sliding_window: 4 of 10 positions"));
-    mistral(Some("null")).unwrap();
-    mistral(Some("10")).unwrap();
-    mistral(None).unwrap();
+    for (text, window) in [(Some("4"), Some(4)), (Some("null"), None), (Some("10"), None), (None, None)] {
+        assert_eq!(mistral(text).unwrap().model().window, window, "{text:?}");
+    }
     // Extra keys without effect on results are no obstacle.
     import_with(&dir, &llama(), |c| {
         c.insert("pretraining_tp".into(), j("1"));

@@ -142,7 +142,7 @@ pub fn export_hf_on(fs: &dyn FileSystem, dir: &Path, request: HfExport<'_>) -> R
     let (bytes, files) = written.map_err(|unfinished| unfinished.clean(fs, &partial))?;
     let architecture = match style {
         Style::Gpt2 => "GPT2LMHeadModel",
-        Style::Llama => "LlamaForCausalLM",
+        Style::Llama => llama::class(&model).0,
     };
     Ok(HfExportReport { path: dir.into(), architecture, bytes, files, notes })
 }

@@ -250,10 +250,11 @@ fn read_config(f: &Fields) -> Result<Read> {
         "gpt2" => &["GPT2LMHeadModel", "GPT2Model"],
         "llama" => &["LlamaForCausalLM", "LlamaModel"],
         "mistral" => &["MistralForCausalLM", "MistralModel"],
+        "qwen3" => &["Qwen3ForCausalLM", "Qwen3Model"],
         other => {
-            return Err(
-                f.refuse(format!("model_type: {other:?} is not known here; known: gpt2, llama, mistral"))
-            );
+            return Err(f.refuse(format!(
+                "model_type: {other:?} is not known here; known: gpt2, llama, mistral, qwen3"
+            )));
         }
     };
     if let Some(list) = f.get("architectures") {
@@ -269,7 +270,7 @@ fn read_config(f: &Fields) -> Result<Read> {
         let (config, notes) = gpt2::read_config(f)?;
         return Ok((Style::Gpt2, config, none, notes));
     }
-    let (config, absent, notes) = llama::read_config(f, kind == "mistral")?;
+    let (config, absent, notes) = llama::read_config(f, kind)?;
     Ok((Style::Llama, config, absent, notes))
 }
 

@@ -113,6 +113,7 @@ pub(crate) fn foreign_choices(m: &Model) -> Vec<String> {
             m.embedding_scale
         ),
     );
+    need(m.document_end.is_none(), "document_mask (attention there crosses documents)".into());
     need(m.logit_scale() == 1.0, format!("muP's factor {} on the logits (only 1)", m.logit_scale()));
     let usual = 1.0 / (m.head_dim as f64).sqrt();
     need(

@@ -1,4 +1,5 @@
-//! Llama as `LlamaForCausalLM` has it; `MistralForCausalLM` without sliding window is the same.
+//! Llama as `LlamaForCausalLM` has it, and its relatives: `MistralForCausalLM` adds a sliding window, `Qwen3ForCausalLM`
+//! normalises queries and keys.
 //!
 //! Always RMSNorm, rotary positions in the halves layout and a gated feed-forward block. Biases of attention and of the
 //! feed-forward block are two switches there and one here: a missing half is read as zeros, which compute the same.
@@ -6,7 +7,9 @@
 use super::fields::Fields;
 use super::layout::{LM_HEAD, Part, foreign_choices, layer_of, written};
 use crate::error::Result;
-use bessemer_arch::{ActivationChoice, MlpKind, Model, ModelConfig, NormChoice, PositionChoice};
+use bessemer_arch::{
+    ActivationChoice, MlpKind, Model, ModelConfig, NormChoice, PositionChoice, RopeScaling, RopeScalingKind,
+};
 use serde_json::{Map, Value, json};
 
 /// (Bessemer, names of the gate's function in config.json; the first is written).
@@ -29,16 +32,54 @@ pub(super) fn obstacles(m: &Model) -> Vec<String> {
         format!("positions = {} (Llama has rope)", written(m.positions)),
     );
     need(m.mlp() == MlpKind::Gated, "an activation without gate (Llama has swiglu or geglu)".into());
-    need(!m.qk_norm, "qk_norm (Llama has none)".into());
+    need(
+        !(m.qk_norm && m.window.is_some()),
+        "qk_norm with a window (Qwen3 has one, Mistral the other)".into(),
+    );
+    let relative = m.qk_norm || m.window.is_some();
+    need(!(relative && m.bias), "biases with qk_norm or a window (Qwen3 and Mistral have none)".into());
     list
+}
+
+/// (class, model_type) that expresses the model.
+pub(super) fn class(m: &Model) -> (&'static str, &'static str) {
+    match (m.qk_norm, m.window) {
+        (true, _) => ("Qwen3ForCausalLM", "qwen3"),
+        (false, Some(_)) => ("MistralForCausalLM", "mistral"),
+        (false, None) => ("LlamaForCausalLM", "llama"),
+    }
+}
+
+/// The stretching of rotary angles as transformers writes it.
+fn rope_parameters(m: &Model) -> Map<String, Value> {
+    let mut map = Map::new();
+    match m.rope_scaling {
+        None => {
+            map.insert("rope_type".into(), json!("default"));
+        }
+        Some(s) => {
+            map.insert("rope_type".into(), json!(super::layout::written(s.kind)));
+            map.insert("factor".into(), json!(s.factor));
+            if s.kind == RopeScalingKind::Llama3 {
+                map.insert("low_freq_factor".into(), json!(s.low_freq_factor));
+                map.insert("high_freq_factor".into(), json!(s.high_freq_factor));
+                map.insert("original_max_position_embeddings".into(), json!(s.original_context));
+            }
+        }
+    }
+    map
 }
 
 /// The keys of config.json.
 pub(super) fn config(m: &Model) -> Map<String, Value> {
     let activation = ACTIVATIONS.iter().find(|a| a.0 == m.activation).map(|a| a.1[0]);
+    let (class, model_type) = class(m);
+    let old = m.rope_scaling.map(|_| rope_parameters(m));
+    let mut new = rope_parameters(m);
+    new.insert("rope_theta".into(), json!(m.rope_theta));
     let value = json!({
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [class],
+        "model_type": model_type,
         "vocab_size": m.vocab_size,
         "hidden_size": m.width,
         "intermediate_size": m.ffn_width,
@@ -51,8 +92,10 @@ pub(super) fn config(m: &Model) -> Map<String, Value> {
         "rms_norm_eps": m.norm_eps,
         // The old and the new place of the same number: readers know one or the other.
         "rope_theta": m.rope_theta,
-        "rope_scaling": null,
-        "rope_parameters": {"rope_type": "default", "rope_theta": m.rope_theta},
+        "rope_scaling": old,
+        "rope_parameters": new,
+        "sliding_window": m.window,
+        "use_sliding_window": false,
         "attention_bias": m.bias,
         "mlp_bias": m.bias,
         "attention_dropout": m.dropout,
@@ -73,19 +116,22 @@ pub(super) struct AbsentBiases {
 }
 
 /// The model that a config.json means, which biases are zero, and remarks for people.
-pub(super) fn read_config(f: &Fields, mistral: bool) -> Result<(ModelConfig, AbsentBiases, Vec<String>)> {
+pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, AbsentBiases, Vec<String>)> {
     let context = f.required("max_position_embeddings")?;
+    let (mistral, qwen3) = (kind == "mistral", kind == "qwen3");
+    let mut window = None;
     if mistral {
         // The class's default is a window of 4096, only an explicit null turns it off.
-        let window = if f.has("sliding_window") { f.uint("sliding_window")? } else { Some(4096) };
-        if let Some(w) = window.filter(|w| *w < context) {
-            return Err(f.refuse(format!(
-                "sliding_window: {w} of {context} positions; Bessemer's attention reads all of them. Set it to null only if you accept other results"
-            )));
-        }
+        window = if f.has("sliding_window") { f.uint("sliding_window")? } else { Some(4096) };
+        // One as long as the context hides nothing.
+        window = window.filter(|w| *w < context);
+    }
+    if qwen3 {
+        f.only("use_sliding_window", &json!(false))?;
+        f.only("attention_bias", &json!(false))?;
     }
     f.only("partial_rotary_factor", &json!(1.0))?;
-    let theta = rope_theta(f)?;
+    let (theta, rope_scaling) = rope(f, context)?;
     let name = f.str("hidden_act")?.unwrap_or("silu");
     let activation = ACTIVATIONS.iter().find(|a| a.1.contains(&name)).map(|a| a.0);
     let activation = activation.ok_or_else(|| {
@@ -105,8 +151,12 @@ pub(super) fn read_config(f: &Fields, mistral: bool) -> Result<(ModelConfig, Abs
         layers: Some(f.required("num_hidden_layers")?),
         width: Some(width),
         heads: Some(heads),
-        kv_heads: Some(f.uint("num_key_value_heads")?.unwrap_or(if mistral { 8 } else { heads })),
-        head_dim: f.uint("head_dim")?,
+        kv_heads: Some(f.uint("num_key_value_heads")?.unwrap_or(match (mistral, qwen3) {
+            (true, _) => 8,
+            (_, true) => 32,
+            _ => heads,
+        })),
+        head_dim: f.uint("head_dim")?.or(qwen3.then_some(128)),
         ffn_width: Some(f.required("intermediate_size")?),
         context: Some(context),
         norm: Some(NormChoice::RmsNorm),
@@ -114,6 +164,9 @@ pub(super) fn read_config(f: &Fields, mistral: bool) -> Result<(ModelConfig, Abs
         activation: Some(activation),
         positions: Some(PositionChoice::Rope),
         rope_theta: Some(theta),
+        rope_scaling,
+        window,
+        qk_norm: Some(qwen3),
         bias: Some(bias),
         tied_embeddings: Some(f.bool("tie_word_embeddings")?.unwrap_or(false)),
         dropout: f.float("attention_dropout")?.unwrap_or(0.0),
@@ -123,35 +176,62 @@ pub(super) fn read_config(f: &Fields, mistral: bool) -> Result<(ModelConfig, Abs
     Ok((config, absent, notes))
 }
 
-/// Base of the rotary angles, from the old keys or the new one; any scaling of the angles is refused.
-fn rope_theta(f: &Fields) -> Result<f64> {
+/// Base of the rotary angles and how they are stretched, from the old keys or the new one; a stretching that is not
+/// known here is refused.
+fn rope(f: &Fields, context: u64) -> Result<(f64, Option<RopeScaling>)> {
     let mut theta = f.float("rope_theta")?;
+    let mut found: Option<RopeScaling> = None;
     for key in ["rope_scaling", "rope_parameters"] {
         let Some(value) = f.get(key) else { continue };
         let Value::Object(map) = value else {
             return Err(f.refuse(format!("{key}: wanted an object or null, found {value}")));
         };
+        let unknown = |inner: &str, v: &Value| {
+            f.refuse(format!(
+                "{key}.{inner}: {v} is a scaling of rotary positions that Bessemer does not have; without it the results would differ, so nothing was imported"
+            ))
+        };
+        let named = [("rope_type", map.get("rope_type")), ("type", map.get("type"))];
+        let mut scaling: Option<RopeScaling> = None;
+        for (inner, v) in named.into_iter().filter_map(|(inner, v)| v.map(|v| (inner, v))) {
+            let original_context = context;
+            let llama3 =
+                RopeScaling { kind: RopeScalingKind::Llama3, original_context, ..RopeScaling::default() };
+            scaling = match v.as_str() {
+                Some("default") => None,
+                None if v.is_null() => None,
+                Some("linear") => Some(RopeScaling::default()),
+                Some("llama3") => Some(llama3),
+                _ => return Err(unknown(inner, v)),
+            };
+        }
         for (inner, v) in map {
-            match (inner.as_str(), v) {
-                ("rope_type" | "type", Value::String(s)) if s == "default" => {}
-                ("rope_theta", Value::Number(n)) => {
-                    let n = n.as_f64();
-                    if key == "rope_parameters" && theta.is_some() && theta != n {
+            let number = v.as_f64();
+            match (inner.as_str(), number, &mut scaling) {
+                ("rope_type" | "type", ..) => {}
+                _ if v.is_null() => {}
+                ("rope_theta", Some(n), _) => {
+                    if key == "rope_parameters" && theta.is_some() && theta != Some(n) {
                         return Err(f.refuse("rope_theta and rope_parameters.rope_theta differ".into()));
                     }
-                    theta = n;
+                    theta = Some(n);
                 }
-                ("partial_rotary_factor", v) if v.as_f64() == Some(1.0) => {}
-                (_, Value::Null) => {}
-                _ => {
-                    return Err(f.refuse(format!(
-                        "{key}.{inner}: {v} is a scaling of rotary positions that Bessemer does not have; without it the results would differ, so nothing was imported"
-                    )));
+                ("partial_rotary_factor", Some(1.0), _) => {}
+                ("factor", Some(n), Some(s)) => s.factor = n,
+                ("low_freq_factor", Some(n), Some(s)) => s.low_freq_factor = n,
+                ("high_freq_factor", Some(n), Some(s)) => s.high_freq_factor = n,
+                ("original_max_position_embeddings", Some(n), Some(s)) if n >= 1.0 && n.fract() == 0.0 => {
+                    s.original_context = n as u64;
                 }
+                _ => return Err(unknown(inner, v)),
             }
         }
+        if found.is_some() && scaling.is_some() && found != scaling {
+            return Err(f.refuse("rope_scaling and rope_parameters differ".into()));
+        }
+        found = scaling.or(found);
     }
-    Ok(theta.unwrap_or(10_000.0))
+    Ok((theta.unwrap_or(10_000.0), found))
 }
 
 /// The tensors that hold a parameter.
@@ -172,6 +252,8 @@ pub(super) fn parts(m: &Model, name: &str) -> Vec<Part> {
         "attention.qkv" => {
             &[("self_attn.q_proj", queries), ("self_attn.k_proj", keys), ("self_attn.v_proj", keys)]
         }
+        "attention.q_norm" => &[("self_attn.q_norm", m.head_dim)],
+        "attention.k_norm" => &[("self_attn.k_norm", m.head_dim)],
         "attention.out" => &[("self_attn.o_proj", m.width)],
         "mlp.gate_up" => &[("mlp.gate_proj", m.ffn_width), ("mlp.up_proj", m.ffn_width)],
         "mlp.down" => &[("mlp.down_proj", m.width)],
