@@ -40,7 +40,7 @@ pub struct TrainConfig {
     /// either way, and so are weights, optimizer state and checkpoints; a run may be continued with the other type.
     pub storage: Storage,
     /// What the backward pass computes again instead of having it stored: "none", or "selective": normalised rows and
-    /// the values between the two products of the feed-forward block. The numbers are the same bits.
+    /// the values between the two products of the feed-forward block. In f32 storage the numbers are the same bits.
     pub recompute: Recompute,
     /// Weight of the z-loss: the mean of lse^2, lse the log-sum-exp of a token's logits, is added to what is minimised
     /// (PaLM: 1e-4). The loss that is reported stays the cross-entropy. 0 leaves it out.

@@ -36,7 +36,8 @@ impl fmt::Display for Storage {
 }
 
 /// What the backward pass computes again instead of having it stored (activation recomputation; Korthikanti et al. 2022,
-/// "Reducing Activation Recomputation in Large Transformer Models"). The numbers are the same bits either way.
+/// "Reducing Activation Recomputation in Large Transformer Models"). In f32 storage the numbers are the same bits either
+/// way.
 #[derive(
     Debug, Default, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
