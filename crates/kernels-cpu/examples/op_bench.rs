@@ -1,6 +1,6 @@
 //! The kernel ladder: GFLOP/s and share of the measured peak of the matrix products, on every rung.
 //!
-//! `cargo run --release -p bessemer-kernels-cpu --example op_bench -- [threads] [what] [rung] [text in the name]`
+//! `cargo run --release -p bessemer-kernels-cpu --example op_bench -- [threads] [what] [rung or engine] [text in the name]`
 //!
 //! Figures of one thread are mean times on its core, which leave out what other programs took. Figures of more threads are
 //! medians of launches that had a probe of multiply-adds right before and right after them run at full speed, so that
@@ -8,11 +8,11 @@
 //! best launch stands in brackets.
 #![allow(clippy::print_stdout, clippy::unwrap_used)] // a program for a terminal
 
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung, peak};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Engine, Rung, peak};
 use bessemer_tensor::op::*;
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, BufferSpec, Stream, View};
-use bessemer_units::DType;
+use bessemer_units::{DType, MatmulPrecision};
 use std::time::Instant;
 
 struct Bench {
@@ -25,8 +25,9 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(rung: Rung, threads: usize, peak: f64, only: &str) -> Bench {
-        let backend = CpuBackend::with_rung(CpuConfig { threads, ..CpuConfig::default() }, rung).unwrap();
+    fn new(rung: Rung, engine: Engine, threads: usize, peak: f64, only: &str) -> Bench {
+        let backend =
+            CpuBackend::with_engine(CpuConfig { threads, ..CpuConfig::default() }, rung, engine).unwrap();
         let probe = peak::Probe::new(rung, threads).unwrap();
         // Cores are taken to scale: with all of them busy elsewhere, a measurement of all would set too low a bar.
         let alone = peak::flops_per_s(rung, 1).unwrap() * threads as f64;
@@ -235,6 +236,14 @@ fn core_seconds() -> Option<f64> {
     Some(text.split(' ').next()?.parse::<f64>().ok()? / 1e9)
 }
 
+/// Rungs with their multiply-adds, then the engines that the best rung has besides.
+fn ladder() -> Vec<(Rung, Engine)> {
+    let best = Rung::detect();
+    let rungs = Rung::ALL.into_iter().filter(|r| r.available()).map(|r| (r, Engine::Fma));
+    let engines = Engine::ALL.into_iter().filter(|&e| e != Engine::Fma && e.available(best));
+    rungs.chain(engines.map(|e| (best, e))).collect()
+}
+
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let threads = args.first().and_then(|a| a.parse().ok()).unwrap_or(1);
@@ -246,15 +255,17 @@ fn main() {
         m.read_bytes_per_s / 1e9,
         m.copy_bytes_per_s / 1e9
     );
-    for rung in Rung::ALL.into_iter().filter(|r| r.available()) {
-        let best = rung == Rung::detect();
-        let wanted = args.get(2).map_or(best, |a| a == rung.name() || a == "all" || (a == "best" && best));
-        if !wanted {
+    let wanted = args.get(2).map_or("best", String::as_str);
+    let fastest = Engine::fastest(Rung::detect(), MatmulPrecision::default());
+    for (rung, engine) in ladder() {
+        let best = rung == Rung::detect() && engine == fastest;
+        let named = if engine == Engine::Fma { wanted == rung.name() } else { wanted == engine.name() };
+        if !(named || wanted == "all" || (wanted == "best" && best)) {
             continue;
         }
         let alone = peak::flops_per_s(rung, threads).unwrap();
-        println!("{rung}: multiply-adds alone {:.1} GFLOP/s", alone / 1e9);
-        let mut b = Bench::new(rung, threads, m.flops_per_s, args.get(3).map_or("", String::as_str));
+        println!("{rung}, products by {engine}: multiply-adds alone {:.1} GFLOP/s", alone / 1e9);
+        let mut b = Bench::new(rung, engine, threads, m.flops_per_s, args.get(3).map_or("", String::as_str));
         match what {
             "linear" => {
                 let shapes = [

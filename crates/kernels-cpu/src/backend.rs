@@ -5,7 +5,7 @@ use crate::arena::Arena;
 use crate::ctx::{Ctx, Machine};
 use crate::op;
 use crate::pool::Pool;
-use crate::{CpuConfig, CpuError, Rung};
+use crate::{CpuConfig, CpuError, Engine, Rung};
 use bessemer_tensor::op::{Op, Operand};
 use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
 use bessemer_units::{Bytes, DType};
@@ -15,6 +15,7 @@ pub struct CpuBackend {
     arena: Arena,
     pool: Pool,
     rung: Rung,
+    engine: Engine,
     events: u64,
 }
 
@@ -26,19 +27,34 @@ impl CpuBackend {
 
     /// A backend with the kernels of one rung of the ladder: for tests and benchmarks.
     pub fn with_rung(config: CpuConfig, rung: Rung) -> Result<CpuBackend, CpuError> {
+        let engine = Engine::fastest(rung, config.matmul);
+        CpuBackend::with_engine(config, rung, engine)
+    }
+
+    /// A backend with the kernels of one rung and one engine for matrix products, whatever the precision that the
+    /// configuration asks for: for tests and benchmarks.
+    pub fn with_engine(config: CpuConfig, rung: Rung, engine: Engine) -> Result<CpuBackend, CpuError> {
         config.check().map_err(CpuError::Config)?;
         if !rung.available() {
             return Err(CpuError::Rung { wanted: rung, best: Rung::detect() });
         }
+        if !engine.available(rung) {
+            return Err(CpuError::Engine { wanted: engine, rung });
+        }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if config.threads == 0 { cores } else { config.threads };
         let pool = Pool::new(threads, config.pin)?;
-        Ok(CpuBackend { arena: Arena::new(), pool, rung, events: 0 })
+        Ok(CpuBackend { arena: Arena::new(), pool, rung, engine, events: 0 })
     }
 
     /// The kernels in use.
     pub fn rung(&self) -> Rung {
         self.rung
+    }
+
+    /// The engine of matrix products in use.
+    pub fn engine(&self) -> Engine {
+        self.engine
     }
 
     /// Threads that compute, the calling one included.
@@ -62,6 +78,10 @@ fn takes_bf16(op: &Op) -> bool {
             | Op::Fill(_)
             | Op::Gated(_)
             | Op::GatedBackward(_)
+            | Op::Linear(_)
+            | Op::LinearBackwardInput(_)
+            | Op::LinearBackwardWeight(_)
+            | Op::LinearCrossEntropy(_)
             | Op::Norm(_)
             | Op::NormBackward(_)
             | Op::Rope(_)
@@ -103,7 +123,7 @@ impl Backend for CpuBackend {
 
     fn workspace(&self, op: &Op) -> Result<Bytes, TensorError> {
         op.check()?;
-        let machine = Machine { rung: self.rung, threads: self.pool.threads() };
+        let machine = Machine { rung: self.rung, engine: self.engine, threads: self.pool.threads() };
         Ok(Bytes(4 * op::workspace(machine, op) as u64))
     }
 
@@ -119,7 +139,7 @@ impl Backend for CpuBackend {
         for o in op.operands().iter() {
             check_dtype(op, o)?;
         }
-        let ctx = Ctx { arena: &self.arena, pool: &self.pool, rung: self.rung };
+        let ctx = Ctx { arena: &self.arena, pool: &self.pool, rung: self.rung, engine: self.engine };
         let wanted = 4 * op::workspace(ctx.machine(), op) as u64;
         let reserved = self.arena.workspace_len();
         if wanted > reserved {

@@ -1,16 +1,18 @@
 //! What a kernel is given: operands, threads, scratch memory and the rung to compute with.
 
-use crate::Rung;
 use crate::arena::Arena;
 use crate::element::Element;
 use crate::operand::{Indices, Mat};
 use crate::pool::Pool;
+use crate::{Engine, Rung};
 use bessemer_tensor::View;
 
 /// What decides how much scratch memory an operator needs, besides its shape.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Machine {
     pub(crate) rung: Rung,
+    /// Of matrix products.
+    pub(crate) engine: Engine,
     pub(crate) threads: usize,
 }
 
@@ -20,11 +22,12 @@ pub(crate) struct Ctx<'a> {
     pub(crate) arena: &'a Arena,
     pub(crate) pool: &'a Pool,
     pub(crate) rung: Rung,
+    pub(crate) engine: Engine,
 }
 
 impl<'a> Ctx<'a> {
     pub(crate) fn machine(&self) -> Machine {
-        Machine { rung: self.rung, threads: self.pool.threads() }
+        Machine { rung: self.rung, engine: self.engine, threads: self.pool.threads() }
     }
 
     pub(crate) fn f32(&self, view: &View) -> Mat {

@@ -1,6 +1,6 @@
 //! What can go wrong when a CPU backend is made.
 
-use crate::Rung;
+use crate::{Engine, Rung};
 
 /// Errors of [`crate::CpuBackend::new`].
 #[derive(Debug, thiserror::Error)]
@@ -26,5 +26,15 @@ pub enum CpuError {
         wanted: Rung,
         /// What [`Rung::detect`] finds.
         best: Rung,
+    },
+    /// The processor cannot compute products with an engine that was asked for by name.
+    #[error(
+        "cpu backend: this processor cannot run the {wanted} products with the {rung} kernels; leave the choice to the precision"
+    )]
+    Engine {
+        /// What was asked for.
+        wanted: Engine,
+        /// The kernels besides.
+        rung: Rung,
     },
 }

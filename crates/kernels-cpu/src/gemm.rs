@@ -3,64 +3,63 @@
 //! Both operands are given by two strides, so one product serves forward (`x W^T`: k contiguous in both), the input
 //! gradient (`dy W`: rows contiguous in B) and the weight gradient (`dy^T x`: rows contiguous in both).
 //!
-//! Structure (Goto & van de Geijn 2008; Van Zee & van de Geijn 2015): k is cut into even parts. For each of them B (or, of
-//! a very wide one, a chunk of its rows) is packed by all threads into panels of NR rows, `[panel][k][row]`, zero-padded to
-//! whole panels. Then blocks of some hundred rows of C are computed, each by one thread: it packs its rows of A into panels
-//! of MR rows in scratch memory of its own, which stay in its L2 cache, and passes once over the panels of B: for every
-//! panel of B, for every panel of A, a register tile of MR x NR sums, and the epilogue, which reads them back from L1 and
-//! writes C. Sums of earlier parts of k wait in C itself.
-//!
-//! The panels of B come from the L3 cache or from main memory, which is too slow to wait for: every register tile
-//! prefetches its share of the next panel, and the lines of C that it will write.
+//! k is cut into even parts, whose sums wait in C, or in the workspace if C is of a type that would round them. An
+//! [`Engine`](crate::Engine) computes the parts; all of them end in the epilogue of this file.
 //!
 //! Every element of C is one sum in the order of k, cut into parts by the length of k alone. So its bits depend neither
 //! on the tiling nor on the threads.
 //!
 //! Legend: m, n rows of A and of B; k the summed dim.
-#![allow(unsafe_code)] // packed panels and register tiles by address
+#![allow(unsafe_code)] // matrices by address
 
-use crate::Rung;
-use crate::ctx::{Ctx, Machine, Span, padded};
+use crate::ctx::{Ctx, Machine, padded};
+use crate::element::Element;
+use crate::engine;
 use crate::operand::Mat;
-use crate::panels::{pack_columns, pack_rows};
 use crate::simd::math::{activate, activate_with_derivative};
-use crate::simd::{Kernel, Simd, dispatch};
+use crate::simd::{Simd, load_part, store_part};
 use bessemer_tensor::op::ActivationKind;
+use bessemer_units::DType;
 
-/// Longest part of k: the panels that a register tile reads stream from L2 as fast as from L1, so longer is better until
-/// a block of A has too few rows to use a panel of B often.
-const K_PART: usize = 1024;
-/// Floats of packed B at a time: 16 MiB.
-const PACK_LIMIT: usize = 4 << 20;
-/// Floats of a block of A: half a megabyte, so that it stays in L2 beside two panels of B.
-const A_BLOCK: usize = 128 << 10;
-/// Rows of a block of A at most, and the rows that it keeps when work is cut smaller so that threads share it evenly:
-/// each use of a panel of B is one panel of A, and fewer than eight would have to wait for B.
-const A_ROWS: (usize, usize) = (224, 112);
-/// Columns of C that a block passes over at least, so that packing A costs little.
-const B_COLUMNS: usize = 512;
-/// Blocks for each thread at least, where the shape allows: a thread on a disturbed core takes fewer.
-const BLOCKS: usize = 4;
-/// Floats that one packing tile reads, about.
-const PACK_TILE: usize = 32 << 10;
-
-/// A or B: element (row, k) at `row * rs + k * ks`.
+/// A or B: element (row, k) at `row * rs + k * ks`; one of the strides is 1. Its type is f32 or bf16.
 #[derive(Clone, Copy)]
 pub(crate) struct Factor {
-    ptr: *const f32,
+    at: *const u8,
+    dtype: DType,
     rs: usize,
     ks: usize,
 }
 
 impl Factor {
     /// The rows of `m` are the rows of the factor: k runs along them.
-    pub(crate) fn rows(m: &Mat) -> Factor {
-        Factor { ptr: m.ptr(), rs: m.stride, ks: 1 }
+    pub(crate) fn rows<T: Element>(m: &Mat<T>) -> Factor {
+        Factor { at: m.ptr().cast(), dtype: T::DTYPE, rs: m.stride, ks: 1 }
     }
 
     /// The columns of `m` are the rows of the factor: k runs down them.
-    pub(crate) fn columns(m: &Mat) -> Factor {
-        Factor { ptr: m.ptr(), rs: 1, ks: m.stride }
+    pub(crate) fn columns<T: Element>(m: &Mat<T>) -> Factor {
+        Factor { at: m.ptr().cast(), dtype: T::DTYPE, rs: 1, ks: m.stride }
+    }
+
+    /// Type of the elements.
+    pub(crate) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Address of element (row, k), if T is the type of the elements.
+    pub(crate) fn at<T: Element>(&self, row: usize, k: usize) -> *const T {
+        assert!(T::DTYPE == self.dtype);
+        self.at.cast::<T>().wrapping_add(row * self.rs + k * self.ks)
+    }
+
+    /// Elements between neighbouring rows and between neighbouring k.
+    pub(crate) fn strides(&self) -> (usize, usize) {
+        (self.rs, self.ks)
+    }
+
+    /// The factor from `k` on.
+    fn after(&self, k: usize) -> Factor {
+        Factor { at: self.at.wrapping_add(k * self.ks * self.dtype.size()), ..*self }
     }
 }
 
@@ -69,31 +68,31 @@ unsafe impl Send for Factor {}
 // SAFETY: as above.
 unsafe impl Sync for Factor {}
 
-/// What happens to a finished sum y before it is written.
+/// What happens to a finished sum y before it is written. Activations are of type T.
 #[derive(Clone, Copy)]
-pub(crate) struct Epilogue {
+pub(crate) struct Epilogue<T = f32> {
     /// C, `[m, n]`.
-    pub(crate) out: Mat,
-    /// `y += out`, before anything else: what earlier parts of a long k left there.
-    pub(crate) prior: bool,
+    pub(crate) out: Mat<T>,
+    /// `y += prior`, before anything else: the sums of earlier parts of a long k.
+    pub(crate) prior: Option<Mat>,
     /// `y += bias[n]`.
     pub(crate) bias: Option<Mat>,
     /// `pre = y; y = f(y)`.
-    pub(crate) activation: Option<(ActivationKind, Mat)>,
+    pub(crate) activation: Option<(ActivationKind, Mat<T>)>,
     /// `y *= f'(pre)`.
-    pub(crate) derivative: Option<(ActivationKind, Mat)>,
+    pub(crate) derivative: Option<(ActivationKind, Mat<T>)>,
     /// `y += residual`.
-    pub(crate) residual: Option<Mat>,
+    pub(crate) residual: Option<Mat<T>>,
     /// `y += out`.
     pub(crate) accumulate: bool,
 }
 
-impl Epilogue {
+impl<T: Element> Epilogue<T> {
     /// Just `out (+)= y`.
-    pub(crate) fn store(out: Mat, accumulate: bool) -> Epilogue {
+    pub(crate) fn store(out: Mat<T>, accumulate: bool) -> Epilogue<T> {
         Epilogue {
             out,
-            prior: false,
+            prior: None,
             bias: None,
             activation: None,
             derivative: None,
@@ -105,207 +104,65 @@ impl Epilogue {
 
 /// A product.
 #[derive(Clone, Copy)]
-pub(crate) struct Gemm {
+pub(crate) struct Gemm<T = f32> {
     pub(crate) k: usize,
     pub(crate) a: Factor,
     pub(crate) b: Factor,
-    pub(crate) epilogue: Epilogue,
+    pub(crate) epilogue: Epilogue<T>,
 }
 
-/// Register tile of a rung.
-fn register_tile(rung: Rung) -> (usize, usize) {
-    match rung {
-        #[cfg(target_arch = "x86_64")]
-        Rung::Avx512 => (14, 32),
-        #[cfg(target_arch = "x86_64")]
-        Rung::Avx2 => (6, 16),
-        _ => (6, 8),
-    }
-}
-
-/// How a product is cut.
+/// What decides how much workspace a product takes, besides the machine.
 #[derive(Debug, Clone, Copy)]
-struct Plan {
-    m: usize,
-    n: usize,
-    k: usize,
-    mr: usize,
-    nr: usize,
-    /// Panels of B packed at a time.
-    b_panels: usize,
-    /// Panels of A in a block of C at most.
-    tile_a: usize,
-    /// Blocks that the panels of A are cut into, as evenly as it goes.
-    blocks: usize,
-    /// Panels of B in a block of C.
-    tile_b: usize,
+pub(crate) struct Shape {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    /// Type of A.
+    pub(crate) a: DType,
+    /// Type of B.
+    pub(crate) b: DType,
+    /// Type of C.
+    pub(crate) out: DType,
+    /// True if sums of parts of k may wait in C: unless the epilogue has both `derivative` and `accumulate`.
+    pub(crate) divisible: bool,
 }
 
-impl Plan {
-    fn new(machine: Machine, m: usize, n: usize, k: usize) -> Plan {
-        let (mr, nr) = register_tile(machine.rung);
-        let even = |whole: usize, most: usize| whole.div_ceil(whole.div_ceil(most).max(1)).max(1);
-        let b_panels = even(n.div_ceil(nr), (PACK_LIMIT / (k.max(1) * nr)).max(1));
-        let a_panels = m.div_ceil(mr).max(1);
-        let most = (A_BLOCK / (k.max(1) * mr)).clamp(1, (A_ROWS.0 / mr).max(1));
-        let (mut tile_a, mut tile_b) = (even(a_panels, most), b_panels);
-        if machine.threads > 1 {
-            // First blocks of fewer rows, then of fewer columns, then of fewer rows again.
-            let wanted = BLOCKS * machine.threads;
-            let rows = |least: usize| even(a_panels, a_panels.div_ceil(wanted).max(least).min(tile_a));
-            tile_a = rows(A_ROWS.1 / mr);
-            let columns = wanted.div_ceil(a_panels.div_ceil(tile_a));
-            tile_b = even(b_panels, b_panels.div_ceil(columns).max(B_COLUMNS / nr).min(b_panels));
-            let wanted = wanted.div_ceil(b_panels.div_ceil(tile_b));
-            tile_a = even(a_panels, a_panels.div_ceil(wanted).min(tile_a));
+impl Shape {
+    /// True if the sums of parts of k are kept in C; they have a matrix of the workspace otherwise.
+    fn sums_wait_in_c(&self) -> bool {
+        self.divisible && self.out == DType::F32
+    }
+}
+
+impl<T: Element> Gemm<T> {
+    fn shape(&self) -> Shape {
+        let e = &self.epilogue;
+        Shape {
+            m: e.out.rows,
+            n: e.out.cols,
+            k: self.k,
+            a: self.a.dtype,
+            b: self.b.dtype,
+            out: T::DTYPE,
+            divisible: !(e.accumulate && e.derivative.is_some()),
         }
-        // Nobody waits at the end if all threads get as many.
-        let blocks = a_panels.div_ceil(tile_a).next_multiple_of(machine.threads).min(a_panels);
-        Plan { m, n, k, mr, nr, b_panels, tile_a: a_panels.div_ceil(blocks), tile_b, blocks }
-    }
-
-    fn packed_b(&self) -> usize {
-        self.b_panels * self.nr * self.k
-    }
-
-    /// Scratch of one thread: a register tile, then a packed block of A.
-    fn block(&self) -> usize {
-        padded(self.mr * self.nr) + padded(self.tile_a * self.mr * self.k)
-    }
-
-    fn workspace(&self, threads: usize) -> usize {
-        padded(self.packed_b()) + threads * self.block()
     }
 }
 
-/// Length of the parts that k is cut into. Sums that must be finished before they are added to C cannot wait in C.
-fn k_part(k: usize, divisible: bool) -> usize {
-    if divisible { k.div_ceil(k.div_ceil(K_PART).max(1)).next_multiple_of(8) } else { k }
+/// Length of the parts that k is cut into.
+fn k_part(machine: Machine, shape: &Shape) -> usize {
+    let most = machine.engine.k_part(shape);
+    shape.k.div_ceil(shape.k.div_ceil(most).max(1)).next_multiple_of(32)
 }
 
-/// Scratch floats for a product; `divisible` unless its epilogue has both `derivative` and `accumulate`.
-pub(crate) fn workspace(machine: Machine, m: usize, n: usize, k: usize, divisible: bool) -> usize {
-    let part = k_part(k, divisible);
+/// Scratch floats for a product.
+pub(crate) fn workspace(machine: Machine, shape: &Shape) -> usize {
+    let part = k_part(machine, shape);
     // The last part may be shorter; a part of no length still writes its zeros.
-    let last = k.checked_sub(1).map_or(0, |k| k % part + 1);
-    let of = |k| Plan::new(machine, m, n, k).workspace(machine.threads);
-    of(part.min(k)).max(of(last))
-}
-
-/// Packs rows `first .. first + rows` of a factor into panels of `width` rows.
-///
-/// # Safety
-/// The rows and `k` columns lie inside the factor; `dst` holds whole panels.
-#[inline(always)]
-unsafe fn pack<S: Simd>(f: &Factor, first: usize, rows: usize, k: usize, width: usize, dst: *mut f32) {
-    // SAFETY: by contract.
-    unsafe {
-        let src = f.ptr.add(first * f.rs);
-        if f.rs == 1 {
-            pack_columns::<S>(src, f.ks, k, rows, width, dst);
-        } else {
-            pack_rows::<S>(src, f.rs, rows, k, width, dst);
-        }
-    }
-}
-
-/// Rows `first .. first + rows` of B, all in panels.
-struct Panels<'a> {
-    gemm: &'a Gemm,
-    plan: &'a Plan,
-    first: usize,
-    rows: usize,
-    to: Span,
-}
-
-impl Panels<'_> {
-    fn count(&self) -> usize {
-        self.rows.div_ceil(self.plan.nr)
-    }
-
-    /// Panels of one packing tile.
-    fn group(&self) -> usize {
-        (PACK_TILE / (self.plan.k.max(1) * self.plan.nr)).max(1)
-    }
-
-    /// Packed panels `first .. first + count`.
-    fn at(&self, first: usize, count: usize) -> *mut f32 {
-        let panel = self.plan.nr * self.plan.k;
-        self.to.at(first * panel, count * panel)
-    }
-}
-
-/// One tile of a packing of B.
-struct Pack<'a>(&'a Panels<'a>, usize);
-
-impl Kernel for Pack<'_> {
-    type Out = ();
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let Pack(b, tile) = self;
-        let first = tile * b.group();
-        let count = b.group().min(b.count() - first);
-        let row = first * S::NR;
-        let rows = (count * S::NR).min(b.rows - row);
-        // SAFETY: the rows lie inside B, and this tile is the only one that writes these panels.
-        unsafe { pack::<S>(&b.gemm.b, b.first + row, rows, b.gemm.k, S::NR, b.at(first, count)) };
-    }
-}
-
-/// One block of C.
-struct Block<'a> {
-    gemm: &'a Gemm,
-    plan: &'a Plan,
-    b: &'a Panels<'a>,
-    scratch: Span,
-    worker: usize,
-    block: usize,
-}
-
-impl Kernel for Block<'_> {
-    type Out = ();
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let Block { gemm, plan, b, .. } = self;
-        let (k, e) = (gemm.k, &gemm.epilogue);
-        let across = b.count().div_ceil(plan.tile_b);
-        let (ib, jb) = (self.block / across, self.block % across * plan.tile_b);
-        let panel = |ib: usize| ib * plan.m.div_ceil(S::MR) / plan.blocks;
-        let (first, end) = (panel(ib) * S::MR, (panel(ib + 1) * S::MR).min(plan.m));
-        let (rows, nb) = (end - first, plan.tile_b.min(b.count() - jb));
-        let c = self.scratch.at(self.worker * plan.block(), plan.block());
-        let a = c.wrapping_add(padded(S::MR * S::NR));
-        let panels = b.at(jb, nb);
-        // SAFETY: the rows lie inside A; the scratch memory of this worker holds a register tile and a block of A.
-        unsafe { pack::<S>(&gemm.a, first, rows, k, S::MR, a) };
-        let na = rows.div_ceil(S::MR);
-        for j in 0..nb {
-            let col = (jb + j) * S::NR;
-            let cols = S::NR.min(b.rows - col);
-            // The panel after the last one is the first one of the next block, most often.
-            let next = panels.wrapping_add(if j + 1 < nb { (j + 1) * k * S::NR } else { 0 });
-            for i in 0..na {
-                let row = first + i * S::MR;
-                let rows = S::MR.min(plan.m - row);
-                // SAFETY: panels of k x MR and k x NR floats; the rows and columns are inside C, and only this call writes
-                // there.
-                unsafe {
-                    S::tile(
-                        rows,
-                        cols.div_ceil(S::LANES),
-                        k,
-                        a.add(i * k * S::MR),
-                        panels.add(j * k * S::NR),
-                        c,
-                        (next.wrapping_add(i * k * S::NR / na), (4 * S::NR).div_ceil(na)),
-                        #[inline(always)]
-                        |r| expect::<S>(e, row + r, b.first + col, cols),
-                    );
-                    finish::<S>(e, c, row, b.first + col, rows, cols);
-                }
-            }
-        }
-    }
+    let last = shape.k.checked_sub(1).map_or(0, |k| k % part + 1);
+    let of = |k| part_workspace(machine, &Shape { k, ..*shape });
+    let sums = if shape.k > part && !shape.sums_wait_in_c() { padded(shape.m * shape.n) } else { 0 };
+    sums + of(part.min(shape.k)).max(of(last))
 }
 
 /// Prefetches what [`finish_row`] will read and write.
@@ -313,9 +170,9 @@ impl Kernel for Block<'_> {
 /// # Safety
 /// None but that of `S`.
 #[inline(always)]
-unsafe fn expect<S: Simd>(e: &Epilogue, row: usize, col: usize, cols: usize) {
-    for c in (col..col + cols).step_by(16) {
-        let at = |m: &Mat| m.ptr().wrapping_add(row * m.stride + c);
+pub(crate) unsafe fn expect<S: Simd, T: Element>(e: &Epilogue<T>, row: usize, col: usize, cols: usize) {
+    for c in (col..col + cols).step_by(64 / size_of::<T>()) {
+        let at = |m: &Mat<T>| m.ptr().wrapping_add(row * m.stride + c).cast::<f32>();
         // SAFETY: a prefetch may name any address.
         unsafe {
             S::prefetch_write(at(&e.out));
@@ -332,15 +189,22 @@ unsafe fn expect<S: Simd>(e: &Epilogue, row: usize, col: usize, cols: usize) {
     }
 }
 
-/// Writes a register tile of finished sums to C at (row, col).
+/// Writes a tile of finished sums, NR floats between its rows, to C at (row, col).
 ///
 /// # Safety
-/// `c` holds `[MR, NR]` sums; the rows and columns lie inside every matrix of the epilogue.
+/// `c` holds `rows` rows of NR sums; the rows and columns lie inside every matrix of the epilogue.
 #[inline(always)]
-unsafe fn finish<S: Simd>(e: &Epilogue, c: *const f32, row: usize, col: usize, rows: usize, cols: usize) {
+pub(crate) unsafe fn finish<S: Simd, T: Element>(
+    e: &Epilogue<T>,
+    c: *const f32,
+    row: usize,
+    col: usize,
+    rows: usize,
+    cols: usize,
+) {
     for r in 0..rows {
         // SAFETY: by contract.
-        unsafe { finish_row::<S>(e, c.add(r * S::NR), row + r, col, cols) };
+        unsafe { finish_row::<S, T>(e, c.add(r * S::NR), row + r, col, cols) };
     }
 }
 
@@ -349,90 +213,107 @@ unsafe fn finish<S: Simd>(e: &Epilogue, c: *const f32, row: usize, col: usize, r
 /// # Safety
 /// `y` holds `cols` sums, rounded up to whole vectors; the elements lie inside every matrix of the epilogue.
 #[inline(always)]
-pub(crate) unsafe fn finish_row<S: Simd>(e: &Epilogue, y: *const f32, row: usize, col: usize, cols: usize) {
+pub(crate) unsafe fn finish_row<S: Simd, T: Element>(
+    e: &Epilogue<T>,
+    y: *const f32,
+    row: usize,
+    col: usize,
+    cols: usize,
+) {
     let mut v = 0;
     while v < cols {
         // SAFETY: by contract.
-        unsafe { finish_vector::<S>(e, S::load(y.add(v)), row, col + v, S::LANES.min(cols - v)) };
+        unsafe { finish_vector::<S, T>(e, S::load(y.add(v)), row, col + v, S::LANES.min(cols - v)) };
         v += S::LANES;
     }
 }
 
 /// The epilogue of `n` sums at (r, c).
 #[inline(always)]
-unsafe fn finish_vector<S: Simd>(e: &Epilogue, mut y: S::V, r: usize, c: usize, n: usize) {
+unsafe fn finish_vector<S: Simd, T: Element>(e: &Epilogue<T>, mut y: S::V, r: usize, c: usize, n: usize) {
+    /// Address of (r, c).
+    #[inline(always)]
+    fn at<T: Element>(m: &Mat<T>, r: usize, c: usize) -> *mut T {
+        m.ptr().wrapping_add(r * m.stride + c)
+    }
     // SAFETY: the caller vouches for elements (r, c .. c + n) of every matrix.
     unsafe {
-        let at = |m: &Mat, r: usize| m.ptr().add(r * m.stride + c);
-        let load = |p: *const f32| if n == S::LANES { S::load(p) } else { S::load_n(p, n) };
-        let store = |p: *mut f32, v: S::V| if n == S::LANES { S::store(p, v) } else { S::store_n(p, v, n) };
-        if e.prior {
-            y = S::add(y, load(at(&e.out, r)));
+        if let Some(prior) = &e.prior {
+            y = S::add(y, load_part::<S>(at(prior, r, c), n));
         }
         if let Some(bias) = &e.bias {
-            y = S::add(y, load(at(bias, 0)));
+            y = S::add(y, load_part::<S>(at(bias, 0, c), n));
         }
         if let Some((kind, pre)) = &e.activation {
-            store(at(pre, r), y);
+            store_part::<S>(at(pre, r, c), y, n);
             y = activate::<S>(*kind, y);
         }
         if let Some((kind, pre)) = &e.derivative {
-            y = S::mul(y, activate_with_derivative::<S>(*kind, load(at(pre, r))).1);
+            y = S::mul(y, activate_with_derivative::<S>(*kind, load_part::<S>(at(pre, r, c), n)).1);
         }
         if let Some(residual) = &e.residual {
-            y = S::add(y, load(at(residual, r)));
+            y = S::add(y, load_part::<S>(at(residual, r, c), n));
         }
-        let out = at(&e.out, r);
+        let out = at(&e.out, r, c);
         if e.accumulate {
-            y = S::add(y, load(out));
+            y = S::add(y, load_part::<S>(out, n));
         }
-        store(out, y);
+        store_part::<S>(out, y, n);
     }
 }
 
 /// Computes a product. Takes [`workspace`] floats from the start of the workspace after `skip` floats.
-pub(crate) fn run(ctx: &Ctx<'_>, gemm: &Gemm, skip: usize) {
+pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, skip: usize) {
     let e = &gemm.epilogue;
-    let part = k_part(gemm.k, !(e.accumulate && e.derivative.is_some()));
+    let shape = gemm.shape();
+    let part = k_part(ctx.machine(), &shape);
     if gemm.k <= part {
         return run_part(ctx, gemm, skip);
     }
+    let (m, n) = (shape.m, shape.n);
+    let sums = if shape.sums_wait_in_c() {
+        // SAFETY: C itself, which is f32.
+        unsafe { Mat::new(e.out.ptr().cast(), m, n, e.out.stride) }
+    } else {
+        let mut scratch = ctx.scratch();
+        scratch.take(skip);
+        // SAFETY: workspace of this launch.
+        unsafe { Mat::new(scratch.take(m * n).at(0, m * n), m, n, n) }
+    };
+    let in_c = shape.sums_wait_in_c();
+    let skip = if in_c { skip } else { padded(skip) + padded(m * n) };
     for k0 in (0..gemm.k).step_by(part) {
         let k = part.min(gemm.k - k0);
-        let along = |f: Factor| Factor { ptr: f.ptr.wrapping_add(k0 * f.ks), ..f };
-        let epilogue = if k0 + k < gemm.k {
-            Epilogue::store(e.out, e.accumulate || k0 > 0)
+        let (a, b) = (gemm.a.after(k0), gemm.b.after(k0));
+        if k0 + k < gemm.k {
+            // What C held before, if it counts, is part of the sums if they wait there.
+            let epilogue = Epilogue::store(sums, k0 > 0 || (in_c && e.accumulate));
+            run_part(ctx, &Gemm { k, a, b, epilogue }, skip);
         } else {
-            // What C held before, if it counts, is part of what the earlier parts left.
-            Epilogue { prior: true, accumulate: false, ..*e }
-        };
-        run_part(ctx, &Gemm { k, a: along(gemm.a), b: along(gemm.b), epilogue }, skip);
+            let epilogue = Epilogue { prior: Some(sums), accumulate: e.accumulate && !in_c, ..*e };
+            run_part(ctx, &Gemm { k, a, b, epilogue }, skip);
+        }
     }
 }
 
-fn run_part(ctx: &Ctx<'_>, gemm: &Gemm, skip: usize) {
+/// Scratch floats for a part of a product that is computed at once.
+fn part_workspace(machine: Machine, shape: &Shape) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(parts) = machine.engine.parts(shape) {
+        return engine::amx::workspace(shape, parts, machine.threads);
+    }
+    engine::fma::workspace(machine, shape)
+}
+
+/// Computes a part of a product.
+fn run_part<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, skip: usize) {
     let (m, n) = (gemm.epilogue.out.rows, gemm.epilogue.out.cols);
     if m == 0 || n == 0 {
         return;
     }
-    let plan = Plan::new(ctx.machine(), m, n, gemm.k);
-    let mut scratch = ctx.scratch();
-    scratch.take(skip);
-    let to = scratch.take(plan.packed_b());
-    let scratch = scratch.take(ctx.pool.threads() * plan.block());
-    let step = plan.b_panels * plan.nr;
-    for first in (0..plan.n).step_by(step) {
-        let b = Panels { gemm, plan: &plan, first, rows: step.min(n - first), to };
-        ctx.pool.run(b.count().div_ceil(b.group()), &|tile, _| {
-            // SAFETY: the rung is available (checked when the backend was made); the operands are views that the launch
-            // found inside their buffers, and the packed panels are workspace of this launch.
-            unsafe { dispatch(ctx.rung, Pack(&b, tile)) }
-        });
-        let blocks = plan.blocks * b.count().div_ceil(plan.tile_b);
-        ctx.pool.run(blocks, &|block, worker| {
-            let block = Block { gemm, plan: &plan, b: &b, scratch, worker, block };
-            // SAFETY: as above; blocks of C are disjoint.
-            unsafe { dispatch(ctx.rung, block) }
-        });
+    #[cfg(target_arch = "x86_64")]
+    if let Some(parts) = ctx.engine.parts(&gemm.shape()) {
+        return engine::amx::run(ctx, gemm, parts, skip);
     }
+    engine::fma::run(ctx, gemm, skip);
 }

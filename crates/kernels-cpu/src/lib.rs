@@ -9,6 +9,7 @@ mod backend;
 mod config;
 mod ctx;
 mod element;
+mod engine;
 mod error;
 mod gemm;
 mod op;
@@ -21,5 +22,6 @@ mod simd;
 
 pub use backend::CpuBackend;
 pub use config::CpuConfig;
+pub use engine::Engine;
 pub use error::CpuError;
 pub use rung::Rung;

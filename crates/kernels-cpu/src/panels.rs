@@ -2,6 +2,7 @@
 //! are missing from the last panel. A register tile then reads both factors from end to end.
 #![allow(unsafe_code)] // blocks by address
 
+use crate::element::Element;
 use crate::simd::{Simd, load_part, store_part};
 
 /// Vectors along a row that are asked for before they are packed: the time of some hundred floats hides a miss of every
@@ -16,7 +17,7 @@ const ROWS_AHEAD: usize = 8;
 /// `rows` rows of `k` elements at `src`, and room for whole panels at `dst`.
 #[inline(always)]
 pub(crate) unsafe fn pack_rows<S: Simd>(
-    src: *const f32,
+    src: *const impl Element,
     ld: usize,
     rows: usize,
     k: usize,
@@ -33,14 +34,14 @@ pub(crate) unsafe fn pack_rows<S: Simd>(
             let (panel, later) = if later < k { (p, later) } else { (p + 1, later - k) };
             for r in panel * width..((panel + 1) * width).min(rows) {
                 // SAFETY: a prefetch may name any address.
-                unsafe { S::prefetch(src.wrapping_add(r * ld + later)) };
+                unsafe { S::prefetch(src.wrapping_add(r * ld + later).cast()) };
             }
             let mut c = 0;
             while c < width {
                 let w = S::LANES.min(width - c);
                 // SAFETY: the block lies inside the rows; `wrapping_add` because an empty one may start past them.
                 unsafe {
-                    S::transpose(
+                    transpose::<S, _>(
                         src.wrapping_add((p * width + c) * ld + i),
                         ld,
                         have.saturating_sub(c).min(w),
@@ -57,13 +58,41 @@ pub(crate) unsafe fn pack_rows<S: Simd>(
     }
 }
 
+/// [`Simd::transpose`] of elements of any type.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn transpose<S: Simd, T: Element>(
+    src: *const T,
+    ld: usize,
+    nr: usize,
+    nk: usize,
+    dst: *mut f32,
+    dst_ld: usize,
+    width: usize,
+) {
+    // SAFETY: by contract; the buffer holds a block of the widest vectors.
+    unsafe {
+        if T::DTYPE == f32::DTYPE {
+            return S::transpose(src.cast(), ld, nr, nk, dst, dst_ld, width);
+        }
+        let mut wide = [0.0f32; 256];
+        assert!(S::LANES * S::LANES <= wide.len());
+        for r in 0..nr {
+            S::store(wide.as_mut_ptr().add(r * S::LANES), load_part::<S>(src.add(r * ld), nk));
+        }
+        S::transpose(wide.as_ptr(), S::LANES, nr, nk, dst, dst_ld, width);
+    }
+}
+
 /// Packs a factor whose rows are contiguous: element (row, k) at `src[k * ld + row]`. Copies a row of every panel for each k.
 ///
 /// # Safety
 /// `k` times `rows` elements at `src`, and room for whole panels at `dst`.
 #[inline(always)]
 pub(crate) unsafe fn pack_columns<S: Simd>(
-    src: *const f32,
+    src: *const impl Element,
     ld: usize,
     k: usize,
     rows: usize,
@@ -74,7 +103,7 @@ pub(crate) unsafe fn pack_columns<S: Simd>(
         if i + ROWS_AHEAD < k {
             for c in (0..rows).step_by(S::LANES) {
                 // SAFETY: a prefetch may name any address.
-                unsafe { S::prefetch(src.wrapping_add((i + ROWS_AHEAD) * ld + c)) };
+                unsafe { S::prefetch(src.wrapping_add((i + ROWS_AHEAD) * ld + c).cast()) };
             }
         }
         for p in 0..rows.div_ceil(width) {

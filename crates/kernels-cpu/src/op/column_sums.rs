@@ -4,8 +4,9 @@
 #![allow(unsafe_code)] // rows by address
 
 use crate::ctx::{Ctx, Span};
+use crate::element::Element;
 use crate::operand::Mat;
-use crate::simd::{Kernel, Simd, dispatch};
+use crate::simd::{Kernel, Simd, dispatch, load_part};
 
 /// Rows of a block.
 pub(crate) const BLOCK: usize = 128;
@@ -18,9 +19,9 @@ pub(crate) fn workspace(rows: usize, cols: usize) -> usize {
 }
 
 /// Sums of the rows of one block, into its partial row.
-struct Block<'a>(&'a Mat, Span, usize);
+struct Block<'a, T>(&'a Mat<T>, Span, usize);
 
-impl Kernel for Block<'_> {
+impl<T: Element> Kernel for Block<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
@@ -34,8 +35,7 @@ impl Kernel for Block<'_> {
             unsafe {
                 let mut sum = S::splat(0.0);
                 for r in rows.clone() {
-                    let p = x.row(r).add(c);
-                    sum = S::add(sum, if n == S::LANES { S::load(p) } else { S::load_n(p, n) });
+                    sum = S::add(sum, load_part::<S>(x.row(r).add(c), n));
                 }
                 S::store_n(to.add(c), sum, n);
             }
@@ -66,7 +66,7 @@ pub(crate) fn add_partials(
     });
 }
 
-pub(crate) fn run(ctx: &Ctx<'_>, x: &Mat, out: &Mat, accumulate: bool) {
+pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, x: &Mat<T>, out: &Mat, accumulate: bool) {
     let blocks = x.rows.div_ceil(BLOCK);
     let partials = ctx.scratch().take(blocks * x.cols);
     ctx.pool.run(blocks, &|block, _| {

@@ -9,23 +9,40 @@ use super::activation::{derivative, value};
 use super::{column_sums, skinny};
 use crate::arena::Arena;
 use crate::ctx::{Ctx, Machine};
-use crate::gemm::{self, Epilogue, Factor, Gemm};
+use crate::element::{Element, with_element};
+use crate::gemm::{self, Epilogue, Factor, Gemm, Shape};
 use bessemer_tensor::op::{Linear, LinearBackwardInput, LinearBackwardWeight};
+
+fn forward_shape(op: &Linear) -> Shape {
+    Shape {
+        m: op.x.rows,
+        n: op.weight.rows,
+        k: op.x.cols,
+        a: op.x.dtype(),
+        b: op.weight.dtype(),
+        out: op.out.dtype(),
+        divisible: true,
+    }
+}
 
 pub(crate) fn forward_workspace(machine: Machine, op: &Linear) -> usize {
     if op.x.rows <= skinny::MAX_ROWS {
         return 0;
     }
-    gemm::workspace(machine, op.x.rows, op.weight.rows, op.x.cols, true)
+    gemm::workspace(machine, &forward_shape(op))
 }
 
 pub(crate) fn forward(ctx: &Ctx<'_>, op: &Linear) {
-    let (x, w) = (ctx.f32(&op.x), ctx.f32(&op.weight));
+    with_element!(op.out.dtype(), T => typed_forward::<T>(ctx, op));
+}
+
+fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Linear) {
+    let (x, w) = (ctx.mat::<T>(&op.x), ctx.f32(&op.weight));
     let epilogue = Epilogue {
         bias: op.bias.map(|b| ctx.f32(&b)),
-        activation: op.activation.map(|(kind, pre)| (kind, ctx.f32(&pre))),
-        residual: op.residual.map(|r| ctx.f32(&r)),
-        ..Epilogue::store(ctx.f32(&op.out), false)
+        activation: op.activation.map(|(kind, pre)| (kind, ctx.mat(&pre))),
+        residual: op.residual.map(|r| ctx.mat(&r)),
+        ..Epilogue::store(ctx.mat::<T>(&op.out), false)
     };
     if x.rows <= skinny::MAX_ROWS {
         return skinny::run(ctx, &x, &w, &epilogue);
@@ -35,27 +52,52 @@ pub(crate) fn forward(ctx: &Ctx<'_>, op: &Linear) {
 }
 
 pub(crate) fn backward_input_workspace(machine: Machine, op: &LinearBackwardInput) -> usize {
-    let divisible = !(op.accumulate && op.activation.is_some());
-    gemm::workspace(machine, op.dy.rows, op.weight.cols, op.dy.cols, divisible)
+    let shape = Shape {
+        m: op.dy.rows,
+        n: op.weight.cols,
+        k: op.dy.cols,
+        a: op.dy.dtype(),
+        b: op.weight.dtype(),
+        out: op.dx.dtype(),
+        divisible: !(op.accumulate && op.activation.is_some()),
+    };
+    gemm::workspace(machine, &shape)
 }
 
 pub(crate) fn backward_input(ctx: &Ctx<'_>, op: &LinearBackwardInput) {
-    let (dy, w) = (ctx.f32(&op.dy), ctx.f32(&op.weight));
+    with_element!(op.dx.dtype(), T => typed_backward_input::<T>(ctx, op));
+}
+
+fn typed_backward_input<T: Element>(ctx: &Ctx<'_>, op: &LinearBackwardInput) {
+    let (dy, w) = (ctx.mat::<T>(&op.dy), ctx.f32(&op.weight));
     let epilogue = Epilogue {
-        derivative: op.activation.map(|(kind, pre)| (kind, ctx.f32(&pre))),
-        ..Epilogue::store(ctx.f32(&op.dx), op.accumulate)
+        derivative: op.activation.map(|(kind, pre)| (kind, ctx.mat(&pre))),
+        ..Epilogue::store(ctx.mat::<T>(&op.dx), op.accumulate)
     };
     let product = Gemm { k: dy.cols, a: Factor::rows(&dy), b: Factor::columns(&w), epilogue };
     gemm::run(ctx, &product, 0);
 }
 
 pub(crate) fn backward_weight_workspace(machine: Machine, op: &LinearBackwardWeight) -> usize {
-    let product = gemm::workspace(machine, op.dy.cols, op.x.cols, op.x.rows, true);
+    let shape = Shape {
+        m: op.dy.cols,
+        n: op.x.cols,
+        k: op.x.rows,
+        a: op.dy.dtype(),
+        b: op.x.dtype(),
+        out: op.dweight.dtype(),
+        divisible: true,
+    };
+    let product = gemm::workspace(machine, &shape);
     product.max(op.dbias.map_or(0, |_| column_sums::workspace(op.dy.rows, op.dy.cols)))
 }
 
 pub(crate) fn backward_weight(ctx: &Ctx<'_>, op: &LinearBackwardWeight) {
-    let (x, dy) = (ctx.f32(&op.x), ctx.f32(&op.dy));
+    with_element!(op.x.dtype(), T => typed_backward_weight::<T>(ctx, op));
+}
+
+fn typed_backward_weight<T: Element>(ctx: &Ctx<'_>, op: &LinearBackwardWeight) {
+    let (x, dy) = (ctx.mat::<T>(&op.x), ctx.mat::<T>(&op.dy));
     let epilogue = Epilogue::store(ctx.f32(&op.dweight), op.accumulate);
     let product = Gemm { k: x.rows, a: Factor::columns(&dy), b: Factor::columns(&x), epilogue };
     gemm::run(ctx, &product, 0);
@@ -65,9 +107,13 @@ pub(crate) fn backward_weight(ctx: &Ctx<'_>, op: &LinearBackwardWeight) {
 }
 
 pub(crate) fn forward_reference(arena: &Arena, op: &Linear) {
-    let (x, w, out) = (arena.f32(&op.x), arena.f32(&op.weight), arena.f32(&op.out));
+    with_element!(op.out.dtype(), T => typed_forward_reference::<T>(arena, op));
+}
+
+fn typed_forward_reference<T: Element>(arena: &Arena, op: &Linear) {
+    let (x, w, out) = (arena.mat::<T>(&op.x), arena.f32(&op.weight), arena.mat::<T>(&op.out));
     let bias = op.bias.map(|b| arena.f32(&b));
-    let residual = op.residual.map(|r| arena.f32(&r));
+    let residual = op.residual.map(|r| arena.mat::<T>(&r));
     for n in 0..x.rows {
         for o in 0..w.rows {
             let mut y: f64 = (0..x.cols).map(|i| f64::from(x.get(n, i)) * f64::from(w.get(o, i))).sum();
@@ -75,7 +121,7 @@ pub(crate) fn forward_reference(arena: &Arena, op: &Linear) {
                 y += f64::from(b.get(0, o));
             }
             if let Some((kind, pre)) = op.activation {
-                arena.f32(&pre).set(n, o, y as f32);
+                arena.mat::<T>(&pre).set(n, o, y as f32);
                 y = value(kind, y);
             }
             if let Some(r) = residual {
@@ -87,12 +133,16 @@ pub(crate) fn forward_reference(arena: &Arena, op: &Linear) {
 }
 
 pub(crate) fn backward_input_reference(arena: &Arena, op: &LinearBackwardInput) {
-    let (dy, w, dx) = (arena.f32(&op.dy), arena.f32(&op.weight), arena.f32(&op.dx));
+    with_element!(op.dx.dtype(), T => typed_backward_input_reference::<T>(arena, op));
+}
+
+fn typed_backward_input_reference<T: Element>(arena: &Arena, op: &LinearBackwardInput) {
+    let (dy, w, dx) = (arena.mat::<T>(&op.dy), arena.f32(&op.weight), arena.mat::<T>(&op.dx));
     for n in 0..dy.rows {
         for i in 0..w.cols {
             let mut d: f64 = (0..w.rows).map(|o| f64::from(dy.get(n, o)) * f64::from(w.get(o, i))).sum();
             if let Some((kind, pre)) = op.activation {
-                d *= derivative(kind, f64::from(arena.f32(&pre).get(n, i)));
+                d *= derivative(kind, f64::from(arena.mat::<T>(&pre).get(n, i)));
             }
             dx.put(n, i, d as f32, op.accumulate);
         }
@@ -100,7 +150,11 @@ pub(crate) fn backward_input_reference(arena: &Arena, op: &LinearBackwardInput) 
 }
 
 pub(crate) fn backward_weight_reference(arena: &Arena, op: &LinearBackwardWeight) {
-    let (x, dy, dw) = (arena.f32(&op.x), arena.f32(&op.dy), arena.f32(&op.dweight));
+    with_element!(op.x.dtype(), T => typed_backward_weight_reference::<T>(arena, op));
+}
+
+fn typed_backward_weight_reference<T: Element>(arena: &Arena, op: &LinearBackwardWeight) {
+    let (x, dy, dw) = (arena.mat::<T>(&op.x), arena.mat::<T>(&op.dy), arena.f32(&op.dweight));
     for o in 0..dy.cols {
         for i in 0..x.cols {
             let d: f64 = (0..x.rows).map(|n| f64::from(dy.get(n, o)) * f64::from(x.get(n, i))).sum();

@@ -9,12 +9,14 @@
 
 use crate::arena::Arena;
 use crate::ctx::{Ctx, Machine, padded};
-use crate::gemm::{self, Epilogue, Factor, Gemm};
+use crate::element::{Element, with_element};
+use crate::gemm::{self, Epilogue, Factor, Gemm, Shape};
 use crate::operand::Mat;
 use crate::simd::math::exp;
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::TensorError;
 use bessemer_tensor::op::{IGNORED, LinearCrossEntropy};
+use bessemer_units::DType;
 
 /// Logits at a time at most: 128 MiB.
 const LOGITS: usize = 32 << 20;
@@ -38,12 +40,14 @@ pub(crate) fn workspace(machine: Machine, op: &LinearCrossEntropy) -> usize {
         0 => rows,
         rest => rest,
     };
+    let (x, f32) = (op.x.dtype(), DType::F32);
+    let size = |m, n, k, a, b, out| gemm::workspace(machine, &Shape { m, n, k, a, b, out, divisible: true });
     let mut products = 0;
     for rows in [rows, last] {
-        products = products.max(gemm::workspace(machine, rows, v, d, true));
+        products = products.max(size(rows, v, d, x, f32, f32));
         if op.backward.is_some() {
-            products = products.max(gemm::workspace(machine, rows, d, v, true));
-            products = products.max(gemm::workspace(machine, v, d, rows, true));
+            products = products.max(size(rows, d, v, f32, f32, x));
+            products = products.max(size(v, d, rows, f32, x, f32));
         }
     }
     padded(rows * v) + products
@@ -119,22 +123,24 @@ impl Kernel for Softmax<'_> {
 }
 
 pub(crate) fn run(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), TensorError> {
-    let (x, w, loss) = (ctx.f32(&op.x), ctx.f32(&op.weight), ctx.f32(&op.loss));
+    with_element!(op.x.dtype(), T => typed::<T>(ctx, op))
+}
+
+fn typed<T: Element>(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), TensorError> {
+    let (w, loss) = (ctx.f32(&op.weight), ctx.f32(&op.loss));
     let targets = ctx.u32(&op.targets);
     targets.check("linear_cross_entropy", "targets", w.rows, Some(IGNORED))?;
-    let rows = chunk_rows(x.rows, w.rows);
+    let rows = chunk_rows(op.x.rows, w.rows);
     let logits = ctx.scratch().take(rows * w.rows);
-    for first in (0..x.rows).step_by(rows) {
-        let count = rows.min(x.rows - first);
-        let chunk = |view: &bessemer_tensor::View| ctx.f32(&view.rows(first, count));
+    let skip = rows * w.rows;
+    for first in (0..op.x.rows).step_by(rows) {
+        let count = rows.min(op.x.rows - first);
+        let chunk = |view: &bessemer_tensor::View| ctx.mat::<T>(&view.rows(first, count));
         let x = chunk(&op.x);
         // SAFETY: the chunk of logits lies in this launch's workspace.
-        let z = unsafe { Mat::new(logits.at(0, count * w.rows), count, w.rows, w.rows) };
-        let product = |k, a, b, out, accumulate| {
-            let epilogue = Epilogue::store(out, accumulate);
-            gemm::run(ctx, &Gemm { k, a, b, epilogue }, rows * w.rows);
-        };
-        product(x.cols, Factor::rows(&x), Factor::rows(&w), z, false);
+        let z: Mat = unsafe { Mat::new(logits.at(0, count * w.rows), count, w.rows, w.rows) };
+        let epilogue = Epilogue::store(z, false);
+        gemm::run(ctx, &Gemm { k: x.cols, a: Factor::rows(&x), b: Factor::rows(&w), epilogue }, skip);
         ctx.pool.run(count.div_ceil(ROWS), &|tile, _| {
             let softmax = Softmax {
                 logits: &z,
@@ -147,19 +153,28 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), TensorEr
             unsafe { dispatch(ctx.rung, softmax) }
         });
         if let Some(b) = &op.backward {
-            product(w.rows, Factor::rows(&z), Factor::columns(&w), chunk(&b.dx), false);
-            let accumulate = b.accumulate || first > 0;
-            product(count, Factor::columns(&z), Factor::columns(&x), ctx.f32(&b.dweight), accumulate);
+            let epilogue = Epilogue::store(chunk(&b.dx), false);
+            gemm::run(ctx, &Gemm { k: w.rows, a: Factor::rows(&z), b: Factor::columns(&w), epilogue }, skip);
+            let epilogue = Epilogue::store(ctx.f32(&b.dweight), b.accumulate || first > 0);
+            gemm::run(
+                ctx,
+                &Gemm { k: count, a: Factor::columns(&z), b: Factor::columns(&x), epilogue },
+                skip,
+            );
         }
     }
     Ok(())
 }
 
 pub(crate) fn reference(arena: &Arena, op: &LinearCrossEntropy) -> Result<(), TensorError> {
-    let (x, w, loss) = (arena.f32(&op.x), arena.f32(&op.weight), arena.f32(&op.loss));
+    with_element!(op.x.dtype(), T => typed_reference::<T>(arena, op))
+}
+
+fn typed_reference<T: Element>(arena: &Arena, op: &LinearCrossEntropy) -> Result<(), TensorError> {
+    let (x, w, loss) = (arena.mat::<T>(&op.x), arena.f32(&op.weight), arena.f32(&op.loss));
     let targets = arena.u32(&op.targets);
     targets.check("linear_cross_entropy", "targets", w.rows, Some(IGNORED))?;
-    let grads = op.backward.map(|b| (arena.f32(&b.dx), arena.f32(&b.dweight), b.scale, b.z_loss));
+    let grads = op.backward.map(|b| (arena.mat::<T>(&b.dx), arena.f32(&b.dweight), b.scale, b.z_loss));
     if let Some(b) = op.backward.filter(|b| !b.accumulate) {
         super::fill::reference(arena, &bessemer_tensor::op::Fill { dst: b.dweight, value: 0.0 });
     }

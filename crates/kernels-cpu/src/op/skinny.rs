@@ -5,9 +5,10 @@
 #![allow(unsafe_code)] // rows by address
 
 use crate::ctx::Ctx;
+use crate::element::Element;
 use crate::gemm::{Epilogue, finish_row};
 use crate::operand::Mat;
-use crate::simd::{Kernel, Simd, dispatch};
+use crate::simd::{Kernel, Simd, dispatch, load_part};
 
 /// Most rows of x that are worth it.
 pub(crate) const MAX_ROWS: usize = 4;
@@ -16,15 +17,15 @@ const TILE: usize = 64;
 /// Outputs at a time: independent sums that hide the latency of the additions.
 const GROUP: usize = 4;
 
-struct Outputs<'a> {
-    x: &'a Mat,
+struct Outputs<'a, T> {
+    x: &'a Mat<T>,
     w: &'a Mat,
-    epilogue: &'a Epilogue,
+    epilogue: &'a Epilogue<T>,
     first: usize,
     count: usize,
 }
 
-impl Kernel for Outputs<'_> {
+impl<T: Element> Kernel for Outputs<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
@@ -42,26 +43,26 @@ impl Kernel for Outputs<'_> {
         }
         for (n, y) in y.iter().enumerate().take(x.rows) {
             // SAFETY: row n and columns first .. first + count lie inside the matrices of the epilogue.
-            unsafe { finish_row::<S>(epilogue, y.as_ptr(), n, first, count) };
+            unsafe { finish_row::<S, T>(epilogue, y.as_ptr(), n, first, count) };
         }
     }
 }
 
 #[inline(always)]
-unsafe fn dots<S: Simd>(x: *const f32, rows: [*mut f32; GROUP], len: usize) -> [f32; GROUP] {
+unsafe fn dots<S: Simd>(x: *const impl Element, rows: [*mut f32; GROUP], len: usize) -> [f32; GROUP] {
     // SAFETY: the caller vouches for `len` elements of every row.
     unsafe {
         let mut acc = [S::splat(0.0); GROUP];
         let mut k = 0;
         while k + S::LANES <= len {
-            let xv = S::load(x.add(k));
+            let xv = load_part::<S>(x.add(k), S::LANES);
             for (a, row) in acc.iter_mut().zip(rows) {
                 *a = S::fma(xv, S::load(row.add(k)), *a);
             }
             k += S::LANES;
         }
         if k < len {
-            let xv = S::load_n(x.add(k), len - k);
+            let xv = load_part::<S>(x.add(k), len - k);
             for (a, row) in acc.iter_mut().zip(rows) {
                 *a = S::fma(xv, S::load_n(row.add(k), len - k), *a);
             }
@@ -74,7 +75,7 @@ unsafe fn dots<S: Simd>(x: *const f32, rows: [*mut f32; GROUP], len: usize) -> [
     }
 }
 
-pub(crate) fn run(ctx: &Ctx<'_>, x: &Mat, w: &Mat, epilogue: &Epilogue) {
+pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, x: &Mat<T>, w: &Mat, epilogue: &Epilogue<T>) {
     ctx.pool.run(w.rows.div_ceil(TILE), &|tile, _| {
         let first = tile * TILE;
         let k = Outputs { x, w, epilogue, first, count: TILE.min(w.rows - first) };

@@ -29,12 +29,12 @@ fn forward_agrees_with_the_reference() {
         check(&format!("linear {n}x{inputs}x{outputs}"), tolerance, &|s| {
             let gap = i % 3;
             Linear {
-                x: s.strided(n, inputs, gap),
+                x: s.act(n, inputs, gap),
                 weight: s.strided(outputs, inputs, 2 * gap),
                 bias: with_bias.then(|| s.mat(1, outputs)),
-                activation: with_activation.then(|| (kinds[i % 4], s.strided(n, outputs, gap))),
-                residual: with_residual.then(|| s.strided(n, outputs, gap)),
-                out: s.strided(n, outputs, gap + 1),
+                activation: with_activation.then(|| (kinds[i % 4], s.act(n, outputs, gap))),
+                residual: with_residual.then(|| s.act(n, outputs, gap)),
+                out: s.act(n, outputs, gap + 1),
             }
             .into()
         });
@@ -48,10 +48,10 @@ fn input_gradient_agrees_with_the_reference() {
         check(&format!("input gradient {n}x{inputs}x{outputs}"), tolerance, &|s| {
             let gap = (i + 1) % 3;
             LinearBackwardInput {
-                dy: s.strided(n, outputs, gap),
+                dy: s.act(n, outputs, gap),
                 weight: s.strided(outputs, inputs, gap),
-                activation: (i % 2 == 0).then(|| (ActivationKind::GeluTanh, s.strided(n, inputs, gap))),
-                dx: s.strided(n, inputs, gap + 1),
+                activation: (i % 2 == 0).then(|| (ActivationKind::GeluTanh, s.act(n, inputs, gap))),
+                dx: s.act(n, inputs, gap + 1),
                 accumulate: i % 3 == 0,
             }
             .into()
@@ -66,8 +66,8 @@ fn weight_gradient_agrees_with_the_reference() {
         check(&format!("weight gradient {n}x{inputs}x{outputs}"), tolerance, &|s| {
             let gap = i % 2;
             LinearBackwardWeight {
-                x: s.strided(n, inputs, gap),
-                dy: s.strided(n, outputs, gap),
+                x: s.act(n, inputs, gap),
+                dy: s.act(n, outputs, gap),
                 dweight: s.strided(outputs, inputs, gap + 1),
                 dbias: (i % 2 == 0).then(|| s.mat(1, outputs)),
                 accumulate: i % 3 == 0,

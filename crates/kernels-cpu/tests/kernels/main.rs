@@ -8,6 +8,7 @@ mod attention_masks;
 mod backend;
 mod elementwise;
 mod embedding;
+mod engines;
 mod gradients;
 mod harness;
 mod linear;

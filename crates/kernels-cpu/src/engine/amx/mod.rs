@@ -1,0 +1,453 @@
+//! Products on the tile unit (Intel AMX, bf16 operands, f32 sums).
+//!
+//! An f32 operand is packed as 1, 2 or 3 bf16 parts ([`pack`]), and the products of parts whose numbers add up to less
+//! than the parts are summed: `hh`, `hh + hm + mh`, or `hh + hm + mh + mm + hl + lh`. An operand that is stored as bf16 has one part, so
+//! its product with three parts of the other is exact with three, and of two such operands with one.
+//! What is left out is, relative to |a b|, at most 2^-8, 2^-15 and 2^-23 (h alone; `mm`; `ml + lm`): the last is the
+//! rounding of one f32 product. See Henry, Tang & Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype for
+//! Higher-Precision Computations", 2019.
+//!
+//! Structure as in [`super::fma`]: panels of B packed by all threads, blocks of A packed by each thread into its L2 cache, panels of 32
+//! rows. For every panel of B and every panel of A, 32 x 32 sums stay in four tile registers; with one part, where the
+//! tile unit is faster than the L2 cache, for a block of k at a time, so that the panel of B stays in L1.
+#![allow(unsafe_code)] // packed panels and tiles by address
+
+mod pack;
+pub(crate) mod tile;
+
+use super::Parts;
+use crate::ctx::{Ctx, Span, padded};
+use crate::element::{Element, with_element};
+use crate::gemm::{Factor, Gemm, Shape, expect, finish};
+use crate::simd::avx512::Avx512;
+use pack::{PANEL, Source, pack, panel_bytes};
+use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+use tile::{Configured, DEPTH, ROWS, TILE};
+
+/// Steps of a block of k with one part: the panels of A and B take 16 KiB each of an L1 cache of 48.
+const BLOCK: usize = 8;
+/// Bytes of a block of A, so that it stays in an L2 cache of 2 MiB beside two panels of B.
+const A_BLOCK: usize = 1 << 20;
+/// Panels of a block of A at most, and the panels that it keeps when work is cut smaller so that threads share it evenly.
+const A_PANELS: (usize, usize) = (16, 4);
+/// Bytes of packed B at a time.
+const PACK_LIMIT: usize = 32 << 20;
+/// Panels of B that a block passes over at least, so that packing A costs little.
+const B_PANELS: usize = 16;
+/// Blocks for each thread at least, where the shape allows.
+const BLOCKS: usize = 4;
+/// Elements that one task of packing reads, about.
+const PACK_TASK: usize = 32 << 10;
+/// Panels of a task of packing at most, where rows are contiguous.
+const PACK_PANELS: usize = 64;
+
+/// Longest k that is summed in one pass.
+pub(super) fn k_part(parts: Parts) -> usize {
+    if parts.a.max(parts.b) == 1 { 3072 } else { 1024 }
+}
+
+/// How a product is cut: by its shape and, as far as bits do not depend on it, the threads.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    m: usize,
+    k: usize,
+    parts: Parts,
+    /// Steps of k.
+    steps: usize,
+    /// Steps that sums stay in registers for.
+    block: usize,
+    /// Panels of B packed at a time.
+    b_panels: usize,
+    /// Panels of A in a block of C.
+    tile_a: usize,
+    /// Panels of B in a block of C.
+    tile_b: usize,
+}
+
+impl Plan {
+    fn new(m: usize, n: usize, k: usize, parts: Parts, threads: usize) -> Plan {
+        let steps = k.div_ceil(DEPTH);
+        let even = |whole: usize, most: usize| whole.div_ceil(whole.div_ceil(most).max(1)).max(1);
+        let block = if parts.a * parts.b == 1 { even(steps, BLOCK) } else { steps.max(1) };
+        let bytes = |parts| panel_bytes(steps.max(1), parts);
+        let b_panels = even(n.div_ceil(PANEL), (PACK_LIMIT / bytes(parts.b)).max(1));
+        let a_panels = m.div_ceil(PANEL).max(1);
+        let (mut tile_a, mut tile_b) =
+            (even(a_panels, (A_BLOCK / bytes(parts.a)).clamp(1, A_PANELS.0)), b_panels);
+        if threads > 1 {
+            // First blocks of fewer columns, then of fewer rows.
+            let wanted = BLOCKS * threads;
+            let columns = wanted.div_ceil(a_panels.div_ceil(tile_a));
+            tile_b = even(b_panels, b_panels.div_ceil(columns).max(B_PANELS).min(b_panels));
+            let rows = wanted.div_ceil(b_panels.div_ceil(tile_b));
+            tile_a = even(a_panels, a_panels.div_ceil(rows).max(A_PANELS.1).min(tile_a));
+        }
+        Plan { m, k, parts, steps, block, b_panels, tile_a, tile_b }
+    }
+
+    fn packed_b(&self) -> usize {
+        self.b_panels * panel_bytes(self.steps, self.parts.b) / size_of::<f32>()
+    }
+
+    /// Scratch floats of one thread: sums of all panels of a block of A, or of one if none wait; then the packed block of A.
+    fn scratch(&self) -> usize {
+        self.sums() + self.tile_a * panel_bytes(self.steps, self.parts.a) / size_of::<f32>()
+    }
+
+    fn sums(&self) -> usize {
+        let waiting = if self.block < self.steps { self.tile_a } else { 1 };
+        waiting * PANEL * PANEL
+    }
+}
+
+/// Scratch floats for a product.
+pub(crate) fn workspace(shape: &Shape, parts: Parts, threads: usize) -> usize {
+    let plan = Plan::new(shape.m, shape.n, shape.k, parts, threads);
+    padded(plan.packed_b()) + padded(threads * plan.scratch())
+}
+
+/// Packs `rows` rows of a factor from `first` on and `steps` steps of its k elements from `step` on.
+///
+/// # Safety
+/// The rows lie inside the factor; `dst` is the place of the first step in the first panel of enough whole ones of `all`
+/// steps; the processor has the tile unit.
+unsafe fn pack_factor<const AS_B: bool>(
+    f: &Factor,
+    (first, rows): (usize, usize),
+    (step, steps): (usize, usize),
+    k: usize,
+    parts: usize,
+    dst: *mut u8,
+) {
+    let (rs, ks) = f.strides();
+    let k0 = step * DEPTH;
+    let (depth, stride) = ((steps * DEPTH).min(k - k0), panel_bytes(k.div_ceil(DEPTH), parts));
+    with_element!(f.dtype(), T => {
+        let from = Source { at: f.at::<T>(first, k0), rs, ks };
+        // SAFETY: by contract.
+        unsafe {
+            match parts {
+                1 => pack::<T, 1, AS_B>(from, rows, depth, dst, stride),
+                2 => pack::<T, 2, AS_B>(from, rows, depth, dst, stride),
+                _ => pack::<T, 3, AS_B>(from, rows, depth, dst, stride),
+            }
+        }
+    });
+}
+
+/// Rows `first .. first + rows` of B, in panels: `[panel][step][part][half][tile]`.
+struct Panels<'a> {
+    factor: Factor,
+    plan: &'a Plan,
+    first: usize,
+    rows: usize,
+    to: Span,
+}
+
+impl Panels<'_> {
+    fn count(&self) -> usize {
+        self.rows.div_ceil(PANEL)
+    }
+
+    /// Panels and steps of a task of packing. Those of an operand that runs along k span all of it.
+    fn group(&self) -> (usize, usize) {
+        let steps = self.plan.steps.max(1);
+        if self.factor.strides().1 == 1 {
+            ((PACK_TASK / (steps * DEPTH * PANEL)).max(1), steps)
+        } else {
+            let panels = self.count().clamp(1, PACK_PANELS);
+            (panels, (PACK_TASK / (panels * PANEL * DEPTH)).clamp(1, steps))
+        }
+    }
+
+    fn tasks(&self) -> usize {
+        let (panels, steps) = self.group();
+        self.count().div_ceil(panels) * self.plan.steps.div_ceil(steps)
+    }
+
+    /// Packed panels `first .. first + count`.
+    fn at(&self, first: usize, count: usize) -> *mut u8 {
+        let panel = panel_bytes(self.plan.steps, self.plan.parts.b) / size_of::<f32>();
+        self.to.at(first * panel, count * panel).cast()
+    }
+
+    /// Packs what belongs to one task.
+    ///
+    /// # Safety
+    /// The operand was checked, and nobody else works at this task; the processor has the tile unit.
+    unsafe fn pack(&self, task: usize) {
+        let (panels, steps) = self.group();
+        let across = self.count().div_ceil(panels);
+        let (panel, step) = (task % across * panels, task / across * steps);
+        let (panels, steps) = (panels.min(self.count() - panel), steps.min(self.plan.steps - step));
+        let row = panel * PANEL;
+        let rows = (panels * PANEL).min(self.rows - row);
+        let dst = self.at(panel, panels).wrapping_add(panel_bytes(step, self.plan.parts.b));
+        // SAFETY: by contract; this task alone writes these steps of these panels.
+        unsafe {
+            pack_factor::<true>(
+                &self.factor,
+                (self.first + row, rows),
+                (step, steps),
+                self.plan.k,
+                self.plan.parts.b,
+                dst,
+            );
+        }
+    }
+}
+
+/// One block of C.
+struct Block<'a, T> {
+    gemm: &'a Gemm<T>,
+    plan: &'a Plan,
+    b: &'a Panels<'a>,
+    scratch: *mut f32,
+    block: usize,
+}
+
+impl<T: Element> Block<'_, T> {
+    /// # Safety
+    /// [`tile::available`]; the operands were checked; no other thread works at this block or in its scratch.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
+    unsafe fn run<const A: usize, const B: usize>(&self) {
+        let Block { gemm, plan, b, scratch, .. } = *self;
+        let e = &gemm.epilogue;
+        let across = b.count().div_ceil(plan.tile_b);
+        let (ia, jb) = (self.block / across * plan.tile_a, self.block % across * plan.tile_b);
+        let first = ia * PANEL;
+        let (rows, nb) = ((plan.tile_a * PANEL).min(plan.m - first), plan.tile_b.min(b.count() - jb));
+        let na = rows.div_ceil(PANEL);
+        let a = scratch.wrapping_add(plan.sums()).cast::<u8>();
+        let (a_panel, b_panel) = (panel_bytes(plan.steps, A), panel_bytes(plan.steps, B));
+        let panels = b.at(jb, nb);
+        // SAFETY: the rows lie inside A, and the scratch memory of this thread holds their panels.
+        unsafe { pack_factor::<false>(&gemm.a, (first, rows), (0, plan.steps), plan.k, A, a) };
+        // SAFETY: the tile unit is available, and this thread has no other configuration.
+        let _tiles = unsafe { Configured::new() };
+        for j in 0..nb {
+            let (col, pb) = (b.first + (jb + j) * PANEL, panels.wrapping_add(j * b_panel));
+            let cols = PANEL.min(b.first + b.rows - col);
+            // The panel after the last one is the first one of the next block, most often.
+            let next = panels.wrapping_add(if j + 1 < nb { (j + 1) * b_panel } else { 0 });
+            let mut step = 0;
+            loop {
+                let steps = plan.block.min(plan.steps - step);
+                let last = step + steps >= plan.steps;
+                let (a_step, b_step) = (panel_bytes(step, A), panel_bytes(step, B));
+                for i in 0..na {
+                    let row = first + i * PANEL;
+                    let rows = PANEL.min(plan.m - row);
+                    let share = panel_bytes(steps, B) / na;
+                    let job = Sums {
+                        steps,
+                        a: a.wrapping_add(i * a_panel + a_step),
+                        b: pb.wrapping_add(b_step),
+                        c: scratch.wrapping_add(if plan.block < plan.steps { i * PANEL * PANEL } else { 0 }),
+                        accumulate: step > 0,
+                        ahead: next.wrapping_add(b_step + i * share),
+                        pace: (2 * B * TILE / 64).div_ceil(na),
+                    };
+                    // SAFETY: the panels have as many steps; the rows and columns are inside C, and only this call writes
+                    // there.
+                    unsafe {
+                        if last {
+                            (row..row + rows).for_each(|r| expect::<Avx512, T>(e, r, col, cols));
+                        }
+                        match (rows > ROWS, cols > ROWS) {
+                            (true, true) => job.run::<A, B, 2, 2>(),
+                            (true, false) => job.run::<A, B, 2, 1>(),
+                            (false, true) => job.run::<A, B, 1, 2>(),
+                            (false, false) => job.run::<A, B, 1, 1>(),
+                        }
+                        if last {
+                            finish::<Avx512, T>(e, job.c, row, col, rows, cols);
+                        }
+                    }
+                }
+                step += steps;
+                if last {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// `c (+)= A B` over `steps` steps of a panel of A and one of B.
+struct Sums {
+    steps: usize,
+    a: *const u8,
+    b: *const u8,
+    /// `[32][32]`.
+    c: *mut f32,
+    accumulate: bool,
+    /// What will be needed after this: `pace` lines are prefetched at every step.
+    ahead: *const u8,
+    pace: usize,
+}
+
+impl Sums {
+    /// Computes M x N tiles of `c` from A and B parts.
+    ///
+    /// # Safety
+    /// A [`Configured`] is alive on this thread; the panels have as many steps.
+    #[inline(always)]
+    unsafe fn run<const A: usize, const B: usize, const M: usize, const N: usize>(&self) {
+        const ROW: usize = 4 * PANEL;
+        let Sums { mut a, mut b, mut ahead, .. } = *self;
+        let at = |i: usize, j: usize| self.c.wrapping_add(i * PANEL * ROWS + j * 16).cast::<u8>();
+        // SAFETY: by contract.
+        unsafe {
+            if self.accumulate {
+                tile::load::<0>(at(0, 0), ROW);
+                if N > 1 {
+                    tile::load::<1>(at(0, 1), ROW);
+                }
+                if M > 1 {
+                    tile::load::<2>(at(1, 0), ROW);
+                    if N > 1 {
+                        tile::load::<3>(at(1, 1), ROW);
+                    }
+                }
+            } else {
+                tile::zero::<0>();
+                tile::zero::<1>();
+                tile::zero::<2>();
+                tile::zero::<3>();
+            }
+            for _ in 0..self.steps {
+                for line in 0..self.pace {
+                    // A prefetch may name any address.
+                    _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(64 * line).cast());
+                }
+                ahead = ahead.wrapping_add(64 * self.pace);
+                step::<A, B, M, N>(a, b);
+                a = a.add(2 * A * TILE);
+                b = b.add(2 * B * TILE);
+            }
+            tile::store::<0>(at(0, 0), ROW);
+            if N > 1 {
+                tile::store::<1>(at(0, 1), ROW);
+            }
+            if M > 1 {
+                tile::store::<2>(at(1, 0), ROW);
+                if N > 1 {
+                    tile::store::<3>(at(1, 1), ROW);
+                }
+            }
+        }
+    }
+}
+
+/// The products of one step. Their order lets each part be loaded once, the first of A twice, and small products come
+/// before the largest.
+///
+/// # Safety
+/// As [`sums`].
+#[inline(always)]
+unsafe fn step<const A: usize, const B: usize, const M: usize, const N: usize>(a: *const u8, b: *const u8) {
+    // SAFETY: by contract.
+    unsafe {
+        let load_a = |part: usize| {
+            tile::load::<4>(a.add(2 * part * TILE), 64);
+            if M > 1 {
+                tile::load::<5>(a.add((2 * part + 1) * TILE), 64);
+            }
+        };
+        let load_b = |part: usize| {
+            tile::load::<6>(b.add(2 * part * TILE), 64);
+            if N > 1 {
+                tile::load::<7>(b.add((2 * part + 1) * TILE), 64);
+            }
+        };
+        let multiply = || {
+            tile::mul_add::<0, 4, 6>();
+            if N > 1 {
+                tile::mul_add::<1, 4, 7>();
+            }
+            if M > 1 {
+                tile::mul_add::<2, 5, 6>();
+                if N > 1 {
+                    tile::mul_add::<3, 5, 7>();
+                }
+            }
+        };
+        match (A, B) {
+            (1, _) => {
+                load_a(0);
+                for part in (0..B).rev() {
+                    load_b(part);
+                    multiply();
+                }
+            }
+            (_, 1) => {
+                load_b(0);
+                for part in (0..A).rev() {
+                    load_a(part);
+                    multiply();
+                }
+            }
+            (2, _) => {
+                load_a(1);
+                load_b(0);
+                multiply();
+                load_a(0);
+                multiply();
+                load_b(1);
+                multiply();
+            }
+            _ => {
+                load_a(0);
+                load_b(2);
+                multiply();
+                load_b(1);
+                multiply();
+                load_a(1);
+                multiply();
+                load_b(0);
+                multiply();
+                load_a(2);
+                multiply();
+                load_a(0);
+                multiply();
+            }
+        }
+    }
+}
+
+/// Computes a product. Takes [`workspace`] floats after the first `skip`.
+pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, parts: Parts, skip: usize) {
+    let (m, n) = (gemm.epilogue.out.rows, gemm.epilogue.out.cols);
+    let plan = Plan::new(m, n, gemm.k, parts, ctx.pool.threads());
+    let mut scratch = ctx.scratch();
+    scratch.take(skip);
+    let to = scratch.take(plan.packed_b());
+    let scratch = scratch.take(ctx.pool.threads() * plan.scratch());
+    let at_once = plan.b_panels * PANEL;
+    for first in (0..n).step_by(at_once) {
+        let b = Panels { factor: gemm.b, plan: &plan, first, rows: at_once.min(n - first), to };
+        ctx.pool.run(b.tasks(), &|task, _| {
+            // SAFETY: the engine is available (checked when the backend was made); the operands are views that the launch
+            // found inside their buffers, and the packed panels are workspace of this launch.
+            unsafe { b.pack(task) }
+        });
+        let blocks = m.div_ceil(plan.tile_a * PANEL) * b.count().div_ceil(plan.tile_b);
+        ctx.pool.run(blocks, &|block, worker| {
+            let scratch = scratch.at(worker * plan.scratch(), plan.scratch());
+            let block = Block { gemm, plan: &plan, b: &b, scratch, block };
+            // SAFETY: as above; blocks of C are disjoint, and each worker has its own scratch memory.
+            unsafe {
+                match (parts.a, parts.b) {
+                    (1, 1) => block.run::<1, 1>(),
+                    (1, 2) => block.run::<1, 2>(),
+                    (2, 1) => block.run::<2, 1>(),
+                    (2, 2) => block.run::<2, 2>(),
+                    (1, _) => block.run::<1, 3>(),
+                    (_, 1) => block.run::<3, 1>(),
+                    _ => block.run::<3, 3>(),
+                }
+            }
+        });
+    }
+}

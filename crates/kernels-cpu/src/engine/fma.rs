@@ -1,0 +1,249 @@
+//! Products by f32 multiply-adds, on every rung.
+//!
+//! Structure (Goto & van de Geijn 2008; Van Zee & van de Geijn 2015): B (or, of a very wide one, a chunk of its rows) is
+//! packed by all threads into panels of NR rows, `[panel][k][row]`, zero-padded to whole panels. Then blocks of some hundred
+//! rows of C are computed, each by one thread: it packs its rows of A into panels of MR rows in scratch memory of its own,
+//! which stay in its L2 cache, and passes once over the panels of B: for every panel of B, for every panel of A, a register
+//! tile of MR x NR sums, and the epilogue, which reads them back from L1 and writes C.
+//!
+//! The panels of B come from the L3 cache or from main memory, which is too slow to wait for: every register tile
+//! prefetches its share of the next panel, and the lines of C that it will write.
+#![allow(unsafe_code)] // packed panels and register tiles by address
+
+use crate::Rung;
+use crate::ctx::{Ctx, Machine, Span, padded};
+use crate::element::{Element, with_element};
+use crate::gemm::{Factor, Gemm, Shape, expect, finish};
+use crate::panels::{pack_columns, pack_rows};
+use crate::simd::{Kernel, Simd, dispatch};
+
+/// Longest part of k: the panels that a register tile reads stream from L2 as fast as from L1, so longer is better until
+/// a block of A has too few rows to use a panel of B often.
+pub(crate) const K_PART: usize = 1024;
+/// Floats of packed B at a time: 16 MiB.
+const PACK_LIMIT: usize = 4 << 20;
+/// Floats of a block of A: half a megabyte, so that it stays in L2 beside two panels of B.
+const A_BLOCK: usize = 128 << 10;
+/// Rows of a block of A at most, and the rows that it keeps when work is cut smaller so that threads share it evenly:
+/// each use of a panel of B is one panel of A, and fewer than eight would have to wait for B.
+const A_ROWS: (usize, usize) = (224, 112);
+/// Columns of C that a block passes over at least, so that packing A costs little.
+const B_COLUMNS: usize = 512;
+/// Blocks for each thread at least, where the shape allows: a thread on a disturbed core takes fewer.
+const BLOCKS: usize = 4;
+/// Floats that one packing tile reads, about.
+const PACK_TILE: usize = 32 << 10;
+
+/// Register tile of a rung.
+fn register_tile(rung: Rung) -> (usize, usize) {
+    match rung {
+        #[cfg(target_arch = "x86_64")]
+        Rung::Avx512 => (14, 32),
+        #[cfg(target_arch = "x86_64")]
+        Rung::Avx2 => (6, 16),
+        _ => (6, 8),
+    }
+}
+
+/// How a product is cut.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    m: usize,
+    n: usize,
+    k: usize,
+    mr: usize,
+    nr: usize,
+    /// Panels of B packed at a time.
+    b_panels: usize,
+    /// Panels of A in a block of C at most.
+    tile_a: usize,
+    /// Blocks that the panels of A are cut into, as evenly as it goes.
+    blocks: usize,
+    /// Panels of B in a block of C.
+    tile_b: usize,
+}
+
+impl Plan {
+    fn new(machine: Machine, m: usize, n: usize, k: usize) -> Plan {
+        let (mr, nr) = register_tile(machine.rung);
+        let even = |whole: usize, most: usize| whole.div_ceil(whole.div_ceil(most).max(1)).max(1);
+        let b_panels = even(n.div_ceil(nr), (PACK_LIMIT / (k.max(1) * nr)).max(1));
+        let a_panels = m.div_ceil(mr).max(1);
+        let most = (A_BLOCK / (k.max(1) * mr)).clamp(1, (A_ROWS.0 / mr).max(1));
+        let (mut tile_a, mut tile_b) = (even(a_panels, most), b_panels);
+        if machine.threads > 1 {
+            // First blocks of fewer rows, then of fewer columns, then of fewer rows again.
+            let wanted = BLOCKS * machine.threads;
+            tile_a = even(a_panels, a_panels.div_ceil(wanted).max(A_ROWS.1 / mr).min(tile_a));
+            let columns = wanted.div_ceil(a_panels.div_ceil(tile_a));
+            tile_b = even(b_panels, b_panels.div_ceil(columns).max(B_COLUMNS / nr).min(b_panels));
+            let wanted = wanted.div_ceil(b_panels.div_ceil(tile_b));
+            tile_a = even(a_panels, a_panels.div_ceil(wanted).min(tile_a));
+        }
+        // Nobody waits at the end if all threads get as many.
+        let blocks = a_panels.div_ceil(tile_a).next_multiple_of(machine.threads).min(a_panels);
+        Plan { m, n, k, mr, nr, b_panels, tile_a: a_panels.div_ceil(blocks), tile_b, blocks }
+    }
+
+    fn packed_b(&self) -> usize {
+        self.b_panels * self.nr * self.k
+    }
+
+    /// Scratch of one thread: a register tile, then a packed block of A.
+    fn block(&self) -> usize {
+        padded(self.mr * self.nr) + padded(self.tile_a * self.mr * self.k)
+    }
+
+    fn workspace(&self, threads: usize) -> usize {
+        padded(self.packed_b()) + threads * self.block()
+    }
+}
+
+/// Scratch floats for a product.
+pub(crate) fn workspace(machine: Machine, shape: &Shape) -> usize {
+    Plan::new(machine, shape.m, shape.n, shape.k).workspace(machine.threads)
+}
+
+/// Packs rows `first .. first + rows` of a factor into panels of `width` rows.
+///
+/// # Safety
+/// The rows and `k` columns lie inside the factor; `dst` holds whole panels.
+#[inline(always)]
+unsafe fn pack<S: Simd>(f: &Factor, first: usize, rows: usize, k: usize, width: usize, dst: *mut f32) {
+    // SAFETY: by contract.
+    unsafe {
+        let (rs, ks) = f.strides();
+        with_element!(f.dtype(), T => {
+            let src = f.at::<T>(first, 0);
+            if ks == 1 {
+                pack_rows::<S>(src, rs, rows, k, width, dst);
+            } else {
+                pack_columns::<S>(src, ks, k, rows, width, dst);
+            }
+        });
+    }
+}
+
+/// Rows `first .. first + rows` of B, all in panels.
+struct Panels<'a> {
+    factor: Factor,
+    plan: &'a Plan,
+    first: usize,
+    rows: usize,
+    to: Span,
+}
+
+impl Panels<'_> {
+    fn count(&self) -> usize {
+        self.rows.div_ceil(self.plan.nr)
+    }
+
+    /// Panels of one packing tile.
+    fn group(&self) -> usize {
+        (PACK_TILE / (self.plan.k.max(1) * self.plan.nr)).max(1)
+    }
+
+    /// Packed panels `first .. first + count`.
+    fn at(&self, first: usize, count: usize) -> *mut f32 {
+        let panel = self.plan.nr * self.plan.k;
+        self.to.at(first * panel, count * panel)
+    }
+}
+
+/// One tile of a packing of B.
+struct Pack<'a>(&'a Panels<'a>, usize);
+
+impl Kernel for Pack<'_> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Pack(b, tile) = self;
+        let first = tile * b.group();
+        let count = b.group().min(b.count() - first);
+        let row = first * S::NR;
+        let rows = (count * S::NR).min(b.rows - row);
+        // SAFETY: the rows lie inside B, and this tile is the only one that writes these panels.
+        unsafe { pack::<S>(&b.factor, b.first + row, rows, b.plan.k, S::NR, b.at(first, count)) };
+    }
+}
+
+/// One block of C.
+struct Block<'a, T> {
+    gemm: &'a Gemm<T>,
+    plan: &'a Plan,
+    b: &'a Panels<'a>,
+    scratch: Span,
+    worker: usize,
+    block: usize,
+}
+
+impl<T: Element> Kernel for Block<'_, T> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Block { gemm, plan, b, .. } = self;
+        let (k, e) = (gemm.k, &gemm.epilogue);
+        let across = b.count().div_ceil(plan.tile_b);
+        let (ib, jb) = (self.block / across, self.block % across * plan.tile_b);
+        let panel = |ib: usize| ib * plan.m.div_ceil(S::MR) / plan.blocks;
+        let (first, end) = (panel(ib) * S::MR, (panel(ib + 1) * S::MR).min(plan.m));
+        let (rows, nb) = (end - first, plan.tile_b.min(b.count() - jb));
+        let c = self.scratch.at(self.worker * plan.block(), plan.block());
+        let a = c.wrapping_add(padded(S::MR * S::NR));
+        let panels = b.at(jb, nb);
+        // SAFETY: the rows lie inside A; the scratch memory of this worker holds a register tile and a block of A.
+        unsafe { pack::<S>(&gemm.a, first, rows, k, S::MR, a) };
+        let na = rows.div_ceil(S::MR);
+        for j in 0..nb {
+            let col = (jb + j) * S::NR;
+            let cols = S::NR.min(b.rows - col);
+            // The panel after the last one is the first one of the next block, most often.
+            let next = panels.wrapping_add(if j + 1 < nb { (j + 1) * k * S::NR } else { 0 });
+            for i in 0..na {
+                let row = first + i * S::MR;
+                let rows = S::MR.min(plan.m - row);
+                // SAFETY: panels of k x MR and k x NR floats; the rows and columns are inside C, and only this call writes
+                // there.
+                unsafe {
+                    S::tile(
+                        rows,
+                        cols.div_ceil(S::LANES),
+                        k,
+                        a.add(i * k * S::MR),
+                        panels.add(j * k * S::NR),
+                        c,
+                        (next.wrapping_add(i * k * S::NR / na), (4 * S::NR).div_ceil(na)),
+                        #[inline(always)]
+                        |r| expect::<S, T>(e, row + r, b.first + col, cols),
+                    );
+                    finish::<S, T>(e, c, row, b.first + col, rows, cols);
+                }
+            }
+        }
+    }
+}
+
+/// Computes a product. Takes [`workspace`] floats from the start of the workspace after `skip` floats.
+pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, skip: usize) {
+    let (m, n) = (gemm.epilogue.out.rows, gemm.epilogue.out.cols);
+    let plan = Plan::new(ctx.machine(), m, n, gemm.k);
+    let mut scratch = ctx.scratch();
+    scratch.take(skip);
+    let to = scratch.take(plan.packed_b());
+    let scratch = scratch.take(ctx.pool.threads() * plan.block());
+    let step = plan.b_panels * plan.nr;
+    for first in (0..plan.n).step_by(step) {
+        let b = Panels { factor: gemm.b, plan: &plan, first, rows: step.min(n - first), to };
+        ctx.pool.run(b.count().div_ceil(b.group()), &|tile, _| {
+            // SAFETY: the rung is available (checked when the backend was made); the operands are views that the launch
+            // found inside their buffers, and the packed panels are workspace of this launch.
+            unsafe { dispatch(ctx.rung, Pack(&b, tile)) }
+        });
+        let blocks = plan.blocks * b.count().div_ceil(plan.tile_b);
+        ctx.pool.run(blocks, &|block, worker| {
+            let block = Block { gemm, plan: &plan, b: &b, scratch, worker, block };
+            // SAFETY: as above; blocks of C are disjoint.
+            unsafe { dispatch(ctx.rung, block) }
+        });
+    }
+}

@@ -1,0 +1,113 @@
+//! Engines of matrix products: which arithmetic the sums are made with.
+//!
+//! [`MatmulPrecision`] says how exact products must be at least; [`Engine::fastest`] is the fastest way of a processor that
+//! is. The blocking of f32 multiply-adds and the epilogues of all engines are in [`crate::gemm`].
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+pub(crate) mod fma;
+
+use crate::Rung;
+use crate::gemm::Shape;
+use bessemer_units::{DType, MatmulPrecision};
+use std::fmt;
+
+/// Products with fewer rows, columns or k than this stay with f32 multiply-adds.
+const SMALLEST: usize = 8;
+
+/// How matrix products are computed.
+///
+/// Results have the same bits for any number of threads with one engine; different engines round differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Engine {
+    /// f32 multiply-adds of the rung.
+    Fma,
+    /// Tile unit (Intel AMX), operands rounded to bf16: 8 bits.
+    Amx,
+    /// Tile unit, operands in two bf16 parts, three products: 16 bits.
+    Amx3,
+    /// Tile unit, operands in three bf16 parts, six products: the 24 bits of f32.
+    Amx6,
+}
+
+impl Engine {
+    /// All engines.
+    pub const ALL: [Engine; 4] = [Engine::Fma, Engine::Amx, Engine::Amx3, Engine::Amx6];
+
+    /// The fastest engine of this processor on `rung` that is at least as exact.
+    pub fn fastest(rung: Rung, precision: MatmulPrecision) -> Engine {
+        let engine = match precision {
+            MatmulPrecision::Highest => Engine::Amx6,
+            MatmulPrecision::High => Engine::Amx3,
+            MatmulPrecision::Medium => Engine::Amx,
+        };
+        if engine.available(rung) { engine } else { Engine::Fma }
+    }
+
+    /// True if this processor can run the engine on `rung`.
+    pub fn available(self, rung: Rung) -> bool {
+        match self {
+            Engine::Fma => rung.available(),
+            Engine::Amx | Engine::Amx3 | Engine::Amx6 => rung == Rung::detect() && amx_available(),
+        }
+    }
+
+    /// Lower-case name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Fma => "fma",
+            Engine::Amx => "amx",
+            Engine::Amx3 => "amx3",
+            Engine::Amx6 => "amx6",
+        }
+    }
+
+    /// Parts that the operands of a product are split into for the tile unit; `None` if it takes f32 multiply-adds.
+    pub(crate) fn parts(self, shape: &Shape) -> Option<Parts> {
+        let parts = match self {
+            Engine::Fma => return None,
+            Engine::Amx => 1,
+            Engine::Amx3 => 2,
+            Engine::Amx6 => 3,
+        };
+        // Below one tile of anything most of what the unit computes is thrown away.
+        if shape.m.min(shape.n).min(shape.k) < SMALLEST {
+            return None;
+        }
+        let of = |dtype| if dtype == DType::Bf16 { 1 } else { parts };
+        Some(Parts { a: of(shape.a), b: of(shape.b) })
+    }
+
+    /// Longest k that is summed in one pass.
+    pub(crate) fn k_part(self, shape: &Shape) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(parts) = self.parts(shape) {
+            return amx::k_part(parts);
+        }
+        let _ = shape;
+        fma::K_PART
+    }
+}
+
+/// Parts of A and of B.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Parts {
+    pub(crate) a: usize,
+    pub(crate) b: usize,
+}
+
+#[cfg(target_arch = "x86_64")]
+fn amx_available() -> bool {
+    amx::tile::available()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn amx_available() -> bool {
+    false
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

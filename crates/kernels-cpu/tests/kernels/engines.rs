@@ -1,0 +1,284 @@
+//! Engines of matrix products: each against the reference over a list of shapes, bit for bit for any number of threads;
+//! and the exactness that each promises, against sums in f64.
+
+use crate::harness::Setup;
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Engine, Rung};
+use bessemer_tensor::View;
+use bessemer_tensor::op::{ActivationKind, Linear, LinearBackwardInput, LinearBackwardWeight, Op};
+use bessemer_tensor::rng::RngKey;
+use bessemer_units::MatmulPrecision;
+
+/// (M, N, K) of products: below a tile, at its edges, several panels, blocks and parts of k.
+const SHAPES: [(usize, usize, usize); 12] = [
+    (5, 3, 2),
+    (8, 8, 8),
+    (16, 16, 32),
+    (17, 15, 33),
+    (32, 33, 64),
+    (31, 97, 127),
+    (48, 64, 770),
+    (113, 257, 40),
+    (130, 65, 1100),
+    (40, 24, 3300),
+    (600, 40, 96),
+    (257, 401, 129),
+];
+
+fn setup(engine: Engine, threads: usize) -> Setup {
+    let mut s = Setup::new(Rung::detect(), threads);
+    let config = CpuConfig { threads, ..CpuConfig::default() };
+    s.backend = CpuBackend::with_engine(config, Rung::detect(), engine).unwrap();
+    s
+}
+
+fn engines() -> impl Iterator<Item = Engine> {
+    Engine::ALL.into_iter().filter(|e| e.available(Rung::detect()))
+}
+
+/// Bound on the error of an element of a product of k normal values, several times the rms error.
+fn tolerance(engine: Engine, k: usize) -> f32 {
+    let each = match engine {
+        Engine::Fma | Engine::Amx6 => 4e-6,
+        Engine::Amx3 => 6e-5,
+        Engine::Amx => 2e-2,
+    };
+    each * ((k as f32).sqrt() + 1.0)
+}
+
+fn agrees(what: &str, k: usize, build: &dyn Fn(&mut Setup) -> Op) {
+    let result = |mut s: Setup| {
+        let op = build(&mut s);
+        s.launch(&op).unwrap();
+        s.all()
+    };
+    let truth = result(Setup::new(Rung::Reference, 1));
+    for engine in engines() {
+        let one = result(setup(engine, 1));
+        let limit = tolerance(engine, k);
+        for (b, (fast, truth)) in one.iter().zip(&truth).enumerate() {
+            for (i, (f, t)) in fast.iter().zip(truth).enumerate() {
+                let fine = (f - t).abs() <= limit * t.abs().max(1.0);
+                assert!(fine, "{what} by {engine}: buffer {b} element {i} is {f}, the reference says {t}");
+            }
+        }
+        for threads in [2, 3] {
+            let same =
+                result(setup(engine, threads)).iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>()
+                    == one.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert!(same, "{what} by {engine}: {threads} threads give other bits than one");
+        }
+    }
+}
+
+#[test]
+fn every_engine_agrees_with_the_reference_and_threads_do_not_change_a_bit() {
+    for (i, (m, n, k)) in SHAPES.into_iter().enumerate() {
+        let gap = i % 3;
+        agrees(&format!("forward {m} x {n} x {k}"), k, &|s| {
+            Linear {
+                x: s.strided(m, k, gap),
+                weight: s.strided(n, k, 2 * gap),
+                bias: (i % 2 == 0).then(|| s.mat(1, n)),
+                activation: (i % 3 == 0).then(|| (ActivationKind::GeluTanh, s.strided(m, n, gap))),
+                residual: (i % 4 < 2).then(|| s.strided(m, n, gap)),
+                out: s.strided(m, n, gap + 1),
+            }
+            .into()
+        });
+        agrees(&format!("input gradient {m} x {n} x {k}"), k, &|s| {
+            LinearBackwardInput {
+                dy: s.strided(m, k, gap),
+                weight: s.strided(k, n, gap),
+                activation: (i % 2 == 0).then(|| (ActivationKind::GeluTanh, s.strided(m, n, gap))),
+                dx: s.strided(m, n, gap + 1),
+                accumulate: i % 3 != 1,
+            }
+            .into()
+        });
+        agrees(&format!("weight gradient {m} x {n} x {k}"), k, &|s| {
+            LinearBackwardWeight {
+                x: s.strided(k, n, gap),
+                dy: s.strided(k, m, gap),
+                dweight: s.strided(m, n, gap + 1),
+                dbias: None,
+                accumulate: i % 3 == 0,
+            }
+            .into()
+        });
+    }
+}
+
+/// `a b^T` by an engine.
+fn product(engine: Engine, (m, n, k): (usize, usize, usize), a: &[f32], b: &[f32]) -> Vec<f32> {
+    let mut s = setup(engine, 1);
+    let (x, weight) = (s.values(m, k, a), s.values(n, k, b));
+    let out: View = s.mat(m, n);
+    let op = Linear { x, weight, bias: None, activation: None, residual: None, out };
+    s.launch(&op.into()).unwrap();
+    s.read(out)
+}
+
+/// Largest and rms error of the elements of `a b^T`, each relative to `sum |a| |b|`; without what the tile unit loses because it
+/// has no subnormal numbers, which is at most a few of the smallest normal number for each k.
+fn error(engine: Engine, shape: (usize, usize, usize), a: &[f32], b: &[f32]) -> (f64, f64) {
+    let (m, n, k) = shape;
+    let found = product(engine, shape, a, b);
+    let (mut worst, mut squares) = (0.0f64, 0.0);
+    for i in 0..m {
+        for j in 0..n {
+            let terms = (0..k).map(|x| f64::from(a[i * k + x]) * f64::from(b[j * k + x]));
+            let (sum, size) = terms.fold((0.0, 0.0), |(s, z), t| (s + t, z + t.abs()));
+            let lost = 4.0 * k as f64 * f64::from(f32::MIN_POSITIVE);
+            let e = ((f64::from(found[i * n + j]) - sum).abs() - lost).max(0.0) / size;
+            worst = worst.max(e);
+            squares += e * e;
+        }
+    }
+    (worst, (squares / (m * n) as f64).sqrt())
+}
+
+fn normal(seed: u64, len: usize) -> Vec<f32> {
+    let mut values = vec![0.0; len];
+    RngKey::new(seed, 0, "engines").fill_normal(0, 1.0, &mut values);
+    values
+}
+
+/// Operands that are hard to multiply: (name, a, b).
+fn hard(m: usize, n: usize, k: usize) -> Vec<(&'static str, Vec<f32>, Vec<f32>)> {
+    let (a, b) = (normal(1, m * k), normal(2, n * k));
+    let scale = |v: &[f32], f: &dyn Fn(usize, usize) -> f32| -> Vec<f32> {
+        v.iter().enumerate().map(|(i, x)| x * f(i / k, i % k)).collect()
+    };
+    let power = |i: usize, range: i32| 10f32.powi((i * 7 % (2 * range as usize + 1)) as i32 - range);
+    let rows = (scale(&a, &|r, _| power(r, 17)), scale(&b, &|r, _| power(r + 3, 17)));
+    let mixed = (scale(&a, &|_, c| power(c, 4)), scale(&b, &|_, c| power(c / 3, 4)));
+    // Pairs of k that cancel up to a little noise.
+    let cancel = (
+        scale(&a, &|_, _| 1.0).chunks(2).flat_map(|p| [p[0], p[0]]).take(m * k).collect::<Vec<f32>>(),
+        b.chunks(2).flat_map(|p| [p[0], -p[0] * (1.0 + 1e-6 * p[p.len() - 1])]).take(n * k).collect(),
+    );
+    // All bits of the mantissa set; parts that are as large as rounding leaves them; all of one sign.
+    let ones = (vec![1.999_999_9; m * k], vec![1.999_999_9; n * k]);
+    let half = f32::from_bits(0x3f80_7f7f);
+    let halves = (vec![half; m * k], vec![half; n * k]);
+    let positive =
+        (scale(&a, &|_, _| 1.0).iter().map(|x| x.abs()).collect(), b.iter().map(|x| x.abs()).collect());
+    vec![
+        ("normal", a.clone(), b.clone()),
+        ("rows of 1e-17 to 1e17", rows.0, rows.1),
+        ("elements of 1e-4 to 1e4", mixed.0, mixed.1),
+        ("cancellation", cancel.0, cancel.1),
+        ("all bits set", ones.0, ones.1),
+        ("largest parts", halves.0, halves.1),
+        ("positive", positive.0, positive.1),
+    ]
+}
+
+#[test]
+fn six_products_of_parts_are_as_exact_as_f32_multiply_adds() {
+    if !Engine::Amx6.available(Rung::detect()) {
+        return;
+    }
+    for k in [8, 32, 100, 768, 3072] {
+        let (m, n) = (40, 48);
+        for (what, a, b) in hard(m, n, k) {
+            let (worst, rms) = error(Engine::Amx6, (m, n, k), &a, &b);
+            let (fma_worst, fma_rms) = error(Engine::Fma, (m, n, k), &a, &b);
+            // Below the rounding of the result itself nothing counts; where all elements are the same number, rounding is not
+            // random, and one sample says little.
+            let constant = matches!(what, "all bits set" | "largest parts");
+            let one = f64::from(f32::EPSILON) * if constant { 1.0 } else { 0.5 };
+            assert!(
+                rms <= 1.1 * fma_rms.max(one) && worst <= 1.5 * fma_worst.max(one),
+                "{what}, k = {k}: rms {rms:.2e} against {fma_rms:.2e}, worst {worst:.2e} against {fma_worst:.2e}"
+            );
+        }
+    }
+}
+
+#[test]
+fn fewer_parts_have_the_bits_that_they_promise() {
+    for (engine, limit) in [(Engine::Amx3, 2.0f64.powi(-15)), (Engine::Amx, 2.0f64.powi(-7))] {
+        if !engine.available(Rung::detect()) {
+            continue;
+        }
+        for k in [32, 768] {
+            for (what, a, b) in hard(40, 48, k) {
+                let (worst, _) = error(engine, (40, 48, k), &a, &b);
+                assert!(worst <= limit, "{engine}, {what}, k = {k}: {worst:.2e} above {limit:.2e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn values_at_the_ends_of_the_range_stay_what_they_are() {
+    let (m, n, k) = (16, 16, 32);
+    for engine in engines() {
+        let b = vec![1e-10; n * k];
+        // The largest f32 would round up to an infinite bf16; with one part it does.
+        let mut a = vec![0.0; m * k];
+        a[0] = f32::MAX;
+        let found = product(engine, (m, n, k), &a, &b);
+        if engine != Engine::Amx {
+            assert!((found[0] / (f32::MAX * 1e-10) - 1.0).abs() < 1e-4, "{engine}: {}", found[0]);
+        }
+        for special in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+            for bits in [special.to_bits(), special.to_bits() | 0x003f_ffff | (special.to_bits() & 0x40_0000)]
+            {
+                let special = f32::from_bits(bits);
+                for at in [0, 3, k - 1] {
+                    let mut a = normal(5, m * k);
+                    a[2 * k + at] = special;
+                    let found = product(engine, (m, n, k), &a, &b);
+                    for (i, y) in found.iter().enumerate() {
+                        assert_eq!(
+                            y.is_finite(),
+                            i / n != 2,
+                            "{engine}: {special} gives {y} in row {}",
+                            i / n
+                        );
+                    }
+                    let mut w = normal(6, n * k);
+                    w[3 * k + at] = special;
+                    let found = product(engine, (m, n, k), &normal(7, m * k), &w);
+                    for (i, y) in found.iter().enumerate() {
+                        assert_eq!(
+                            y.is_finite(),
+                            i % n != 3,
+                            "{engine}: {special} gives {y} in column {}",
+                            i % n
+                        );
+                    }
+                }
+            }
+        }
+        // Subnormal operands and what is lost of small ones: below the smallest normal number for each k.
+        let small: Vec<f32> = normal(8, m * k).iter().map(|x| x * 1e-37).collect();
+        let b = normal(9, n * k);
+        let found = product(engine, (m, n, k), &small, &b);
+        for (i, y) in found.iter().enumerate() {
+            let terms = (0..k).map(|x| f64::from(small[i / n * k + x]) * f64::from(b[i % n * k + x]));
+            let (sum, size) = terms.fold((0.0, 0.0), |(s, z), t| (s + t, z + f64::abs(t)));
+            let lost = 2.0 * k as f64 * f64::from(f32::MIN_POSITIVE) + 0.01 * size;
+            assert!((f64::from(*y) - sum).abs() <= lost, "{engine}: {y:e} for {sum:e}");
+        }
+    }
+}
+
+#[test]
+fn each_precision_has_an_engine_and_unavailable_ones_are_refused_by_name() {
+    for precision in MatmulPrecision::ALL {
+        for rung in Rung::ALL.into_iter().filter(|r| r.available()) {
+            let config = CpuConfig { threads: 1, matmul: precision, ..CpuConfig::default() };
+            let b = CpuBackend::with_rung(config, rung).unwrap();
+            assert_eq!(b.engine(), Engine::fastest(rung, precision));
+            if rung != Rung::detect() {
+                assert_eq!(b.engine(), Engine::Fma, "{rung} {precision}");
+            }
+        }
+    }
+    let config = CpuConfig { threads: 1, ..CpuConfig::default() };
+    let e = CpuBackend::with_engine(config, Rung::Portable, Engine::Amx6).err().unwrap().to_string();
+    assert!(e.contains("amx6") && e.contains("portable"), "{e}");
+}
