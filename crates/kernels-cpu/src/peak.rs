@@ -9,6 +9,7 @@ use crate::pool::Pool;
 use crate::simd::{Kernel, Simd, dispatch};
 use crate::{CpuError, Rung};
 use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Measured limits of the machine, for a number of threads.
@@ -115,16 +116,33 @@ fn lanes(rung: Rung) -> usize {
     unsafe { dispatch(rung, Lanes) }
 }
 
-/// Floating-point operations a second of `threads` threads on `rung`: the best of about 0.1 s of short trials, so that a
-/// neighbour's burst does not lower the figure.
+/// Floating-point operations a second of `threads` threads on `rung`: the sum of the best that each thread did while all of
+/// them worked, in about 0.2 s of trials of a quarter of a millisecond. Neighbours disturb cores one by one and in
+/// bursts, so moments at which all cores are undisturbed for long may never come.
 pub fn flops_per_s(rung: Rung, threads: usize) -> Result<f64, CpuError> {
-    let probe = Probe::new(rung, threads)?;
-    let deadline = Instant::now() + Duration::from_millis(100);
-    let mut fastest = probe.trial();
-    while Instant::now() < deadline {
-        fastest = fastest.max(probe.trial());
+    let mut probe = Probe::new(rung, threads)?;
+    probe.turns = (probe.turns / 8).max(1);
+    let threads = probe.pool.threads();
+    // Rates as bits: those of positive numbers are ordered as the numbers are.
+    let fastest: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(0)).collect();
+    let (deadline, mut trials) = (Instant::now() + Duration::from_millis(200), 0);
+    let arrived = AtomicUsize::new(0);
+    while trials == 0 || Instant::now() < deadline {
+        trials += 1;
+        probe.pool.run(threads, &|_, worker| {
+            // As many tiles as threads, and nobody goes on before all are here: so each takes one.
+            arrived.fetch_add(1, Ordering::AcqRel);
+            while arrived.load(Ordering::Acquire) < trials * threads {
+                std::thread::yield_now();
+            }
+            let rate = best(1, || probe.chains());
+            fastest[worker].fetch_max(rate.to_bits(), Ordering::Relaxed);
+        });
     }
-    Ok(fastest)
+    let sum: f64 = fastest.iter().map(|f| f64::from_bits(f.load(Ordering::Relaxed))).sum();
+    // Threads that share a core are each alone on it for a while.
+    let cores = std::thread::available_parallelism().map_or(threads, usize::from);
+    Ok(sum * cores.min(threads) as f64 / threads as f64)
 }
 
 /// Floats of each stream of the bandwidth test for one thread: well past any cache when all threads work.
@@ -151,7 +169,7 @@ impl Kernel for Sum {
     }
 }
 
-/// Measures peak and bandwidth in about a quarter of a second. Takes 128 MiB of memory for each thread while it works.
+/// Measures peak and bandwidth in about half a second. Takes 128 MiB of memory for each thread while it works.
 pub fn measure(threads: usize) -> Result<Peak, CpuError> {
     let rung = Rung::detect();
     let flops = flops_per_s(rung, threads)?;
@@ -204,6 +222,10 @@ mod tests {
         if best > Rung::Portable {
             assert!(peak > flops_per_s(Rung::Portable, 1).unwrap(), "wider vectors are not faster?");
         }
+        // More threads than cores do no more than the cores can.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let crowded = flops_per_s(best, cores + 1).unwrap();
+        assert!(crowded < 1.5 * peak * cores as f64, "{crowded} of {cores} cores, {peak} of one");
         let m = measure(1).unwrap();
         assert!(m.read_bytes_per_s > 1e8 && m.copy_bytes_per_s > 1e8 && m.flops_per_s > 1e9, "{m:?}");
     }
