@@ -246,6 +246,10 @@ unsafe fn finish_vector<S: Simd, T: Element>(e: &Epilogue<T>, mut y: S::V, r: us
         }
         if let Some((kind, pre)) = &e.activation {
             store_part::<S>(at(pre, r, c), y, n);
+            if T::DTYPE != DType::F32 {
+                // f of what is stored, which the backward pass may compute again.
+                y = load_part::<S>(at(pre, r, c), n);
+            }
             y = activate::<S>(*kind, y);
         }
         if let Some((kind, pre)) = &e.derivative {

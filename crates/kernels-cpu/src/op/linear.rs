@@ -121,7 +121,11 @@ fn typed_forward_reference<T: Element>(arena: &Arena, op: &Linear) {
                 y += f64::from(b.get(0, o));
             }
             if let Some((kind, pre)) = op.activation {
-                arena.mat::<T>(&pre).set(n, o, y as f32);
+                let pre = arena.mat::<T>(&pre);
+                pre.set(n, o, y as f32);
+                if T::DTYPE != bessemer_units::DType::F32 {
+                    y = f64::from(pre.get(n, o));
+                }
                 y = value(kind, y);
             }
             if let Some(r) = residual {
