@@ -63,7 +63,8 @@ fn backward_agrees_with_the_reference() {
                 q: f.q,
                 k: f.k,
                 v: f.v,
-                out: f.out,
+                // Not the forward result: rounded to bf16, it may differ from rung to rung by a unit in its last place.
+                out: s.act(n, hq, i % 3),
                 lse: f.lse,
                 dout: s.act(n, hq, i % 2),
                 dq: dfused.columns(0, hq),
