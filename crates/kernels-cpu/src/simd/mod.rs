@@ -103,8 +103,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
 
     /// `c = A B` for a register tile: `c` is `[MR, NR]` without gaps, of which `rows` rows and `vectors` vectors of
     /// columns are computed; `a` holds `[k][MR]`, `b` holds `[k][NR]`. On the way the lines from `ahead.0` on are
-    /// prefetched, `ahead.1` bytes for each k, and `before(r)` is called for every row, spread
-    /// over k.
+    /// prefetched, `ahead.1` bytes for each k, and `before(r)` is called for every row, evenly
+    /// spread.
     unsafe fn tile(
         rows: usize,
         vectors: usize,
@@ -197,12 +197,10 @@ pub(super) unsafe fn register_tile<S: Simd, const M: usize, const N: usize>(
     // SAFETY: by contract; a prefetch may name any address.
     unsafe {
         let mut acc = [[S::splat(0.0); N]; M];
-        // Four rows at a time: their lines fit the processor's fill buffers, and leaving the loop over k costs a
-        // mispredicted branch, which is dear once for every row.
-        for first in (0..M).step_by(4) {
-            let end = M.min(first + 4);
-            (first..end).for_each(&before);
-            for _ in k * first / M..k * end / M {
+        // Fewer and longer parts get unrolled, each with registers of its own, and then all sums are spilled.
+        for part in 0..M {
+            before(part);
+            for _ in k * part / M..k * (part + 1) / M {
                 let mut bv = [S::splat(0.0); N];
                 for (j, bv) in bv.iter_mut().enumerate() {
                     *bv = S::load(b.add(j * S::LANES));
