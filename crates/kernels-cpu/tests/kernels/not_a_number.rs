@@ -32,7 +32,10 @@ fn attention_spoils_the_queries_that_see_it() {
         let (q, k, v, out) = (s.mat(130, 8), s.mat(130, 8), s.mat(130, 8), s.mat(130, 8));
         let lse = s.mat(1, 130);
         spoil(&mut s, k, 120, 2);
-        s.launch(&Attention { shape, q, k, v, out, lse, mask: AttentionMask::default(), dropout: None }.into()).unwrap();
+        s.launch(
+            &Attention { shape, q, k, v, out, lse, mask: AttentionMask::default(), dropout: None }.into(),
+        )
+        .unwrap();
         assert_eq!(spoiled(&s.read(out)), (120 * 8..130 * 8).collect::<Vec<_>>(), "{rung}");
         assert_eq!(spoiled(&s.read(lse)), (120..130).collect::<Vec<_>>(), "{rung}");
     }
