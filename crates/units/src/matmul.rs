@@ -15,7 +15,8 @@ pub enum MatmulPrecision {
     Medium,
     /// Operands with about 16 significant bits.
     High,
-    /// Operands with all 24 bits of f32.
+    /// Operands with all 24 bits of f32, and sums as exact as those of f32 multiply-adds wherever products are above about
+    /// 2^-110 (1e-33): below that an engine may lose bits for want of subnormal numbers.
     #[default]
     Highest,
 }

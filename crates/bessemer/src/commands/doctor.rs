@@ -3,8 +3,10 @@
 use crate::console::print;
 use crate::failure::Failure;
 use crate::machine;
-use bessemer_kernels_cpu::{Rung, peak};
+use bessemer_kernels_cpu::{Engine, Rung, peak};
+use bessemer_units::MatmulPrecision;
 use serde_json::json;
+use std::collections::BTreeMap;
 
 pub(crate) fn run(as_json: bool) -> Result<(), Failure> {
     let threads = machine::threads(0);
@@ -12,12 +14,14 @@ pub(crate) fn run(as_json: bool) -> Result<(), Failure> {
     let all = peak::measure(threads)?;
     let memory = machine::available_memory();
     let rung = Rung::detect();
+    let engines = MatmulPrecision::ALL.map(|p| (p, Engine::fastest(rung, p)));
     let text = match as_json {
         true => serde_json::to_string_pretty(&json!({
             "processor": machine::processor(),
             "features": machine::features(),
             "threads": threads,
             "kernels": rung.to_string(),
+            "engines": engines.iter().map(|(p, e)| (p.to_string(), e.name())).collect::<BTreeMap<_, _>>(),
             "memory_available_bytes": memory.0,
             "peak_flops_1_thread": one.flops_per_s,
             "peak_flops": all.flops_per_s,
@@ -25,11 +29,12 @@ pub(crate) fn run(as_json: bool) -> Result<(), Failure> {
             "copy_bytes_per_s": all.copy_bytes_per_s,
         }))?,
         false => format!(
-            "processor          {}\nfeatures           {}\nthreads            {threads}\nkernels            {rung}\nmemory available   {memory}\n\
+            "processor          {}\nfeatures           {}\nthreads            {threads}\nkernels            {rung}\nproducts           {}\nmemory available   {memory}\n\
              f32 FMA peak       {:.0} GFLOP/s with 1 thread, {:.0} with {threads}\nmemory bandwidth   read {:.1} GB/s, copy \
              (read + write) {:.1} GB/s",
             machine::processor(),
             machine::features().join(" "),
+            engines.map(|(p, e)| format!("{p}: {e}")).join(", "),
             one.flops_per_s / 1e9,
             all.flops_per_s / 1e9,
             all.read_bytes_per_s / 1e9,

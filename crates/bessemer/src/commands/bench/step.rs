@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::machine;
 use bessemer_checkpoint::hf::{HfExport, export_hf};
 use bessemer_checkpoint::{TensorSpec, TensorsFrom};
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig, peak};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Engine, peak};
 use bessemer_model::{Decoder, StepContext, TokenBatch};
 use bessemer_optim::{OptimParam, Optimizer};
 use bessemer_tensor::Backend;
@@ -69,7 +69,12 @@ pub(super) fn run(args: &BenchStepArgs, as_json: bool, console: &mut Console) ->
     let rung = bessemer_kernels_cpu::Rung::detect();
     let before = peak::flops_per_s(rung, threads)?;
     let config = CpuConfig { threads, matmul: job.matmul, ..CpuConfig::default() };
-    let mut backend = Timed::new(CpuBackend::new(config)?, args.profile);
+    let cpu = match &args.engine {
+        Some(name) => CpuBackend::with_engine(config, rung, engine(name)?)?,
+        None => CpuBackend::new(config)?,
+    };
+    let engine = cpu.engine();
+    let mut backend = Timed::new(cpu, args.profile);
     let (losses, mut times) = measure(&job, args, &mut backend, console)?;
     let after = peak::flops_per_s(rung, threads)?;
 
@@ -83,6 +88,7 @@ pub(super) fn run(args: &BenchStepArgs, as_json: bool, console: &mut Console) ->
         let more = json!({
             "threads": threads,
             "kernels": rung.to_string(),
+            "engine": engine.name(),
             "warmup_steps": args.warmup,
             "timed_steps": args.steps,
             "tokens_per_s": tokens / seconds,
@@ -108,7 +114,7 @@ pub(super) fn run(args: &BenchStepArgs, as_json: bool, console: &mut Console) ->
     let peak = (before + after) / 2.0;
     print(&format!(
         "{}\n{:.0} tokens/s (median of {} after {}; best {:.0}), {:.0} GFLOP/s = {:.0} % of the f32 peak {:.0} GFLOP/s, peak \
-         memory {}",
+         memory {}, products by {engine}",
         job.model.summary(),
         tokens / seconds,
         args.steps,
@@ -132,6 +138,13 @@ pub(super) fn run(args: &BenchStepArgs, as_json: bool, console: &mut Console) ->
         print(&operators_text(&times))?;
     }
     Ok(())
+}
+
+/// The engine of this name.
+fn engine(name: &str) -> Result<Engine, Failure> {
+    let known: Vec<&str> = Engine::ALL.iter().map(|e| e.name()).collect();
+    (Engine::ALL.into_iter().find(|e| e.name() == name))
+        .ok_or_else(|| Failure::usage(format!("--engine {name}: wanted one of {}", known.join(", "))))
 }
 
 /// Runs the steps: losses of all, times of those after the warm-up.
