@@ -1,0 +1,167 @@
+//! The trait.
+
+use crate::CollectiveError;
+use half::bf16;
+
+/// How values of several ranks become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reduce {
+    /// Added in f32, rank 0 first; rounded once at the end if the values are of fewer bits.
+    Sum,
+    /// The largest; NaN if one of them is.
+    Max,
+}
+
+/// Host memory that a collective works on, in place.
+#[derive(Debug)]
+pub enum Values<'a> {
+    /// f32.
+    F32(&'a mut [f32]),
+    /// bfloat16; sums are formed in f32.
+    Bf16(&'a mut [bf16]),
+}
+
+impl Values<'_> {
+    /// Elements.
+    pub fn len(&self) -> usize {
+        match self {
+            Values::F32(v) => v.len(),
+            Values::Bf16(v) => v.len(),
+        }
+    }
+
+    /// True if there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Bounds of each rank's part of a whole: part r is elements `bounds[r] .. bounds[r + 1]`. Parts may be of different
+/// lengths, or empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parts {
+    bounds: Vec<usize>,
+}
+
+impl Parts {
+    /// `len` elements over `ranks` ranks, the first `len % ranks` of which have one more.
+    pub fn even(len: usize, ranks: usize) -> Parts {
+        let (each, more) = (len / ranks, len % ranks);
+        Parts { bounds: (0..=ranks).map(|r| r * each + r.min(more)).collect() }
+    }
+
+    /// Parts of these lengths.
+    pub fn of(lengths: impl IntoIterator<Item = usize>) -> Parts {
+        let mut bounds = vec![0];
+        let mut end = 0;
+        for length in lengths {
+            end += length;
+            bounds.push(end);
+        }
+        Parts { bounds }
+    }
+
+    /// Number of parts.
+    pub fn count(&self) -> usize {
+        self.bounds.len() - 1
+    }
+
+    /// Elements of the whole.
+    pub fn len(&self) -> usize {
+        self.bounds[self.bounds.len() - 1]
+    }
+
+    /// True if the whole has no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Elements of part `rank`.
+    pub fn range(&self, rank: usize) -> std::ops::Range<usize> {
+        self.bounds[rank]..self.bounds[rank + 1]
+    }
+}
+
+/// Collectives of one group of ranks. Every rank of the group makes the same calls in the same order.
+///
+/// `name` says whose values they are ("layers.3.attention.out", "gradients 7"): ranks that call with different names,
+/// lengths or kinds are an error on all of them, and a call that does not end in time is reported with it. Calls return
+/// when the values of this rank may be used again. After an error the group is unusable: every later call errs.
+pub trait Communicator: Send + std::fmt::Debug {
+    /// What the group is for, usually the mesh axis: "shard", "tensor".
+    fn label(&self) -> &str;
+
+    /// This rank's position in the group.
+    fn rank(&self) -> usize;
+
+    /// Ranks in the group.
+    fn size(&self) -> usize;
+
+    /// Every rank has the reduction of all ranks' values.
+    ///
+    /// # Errors
+    /// A peer that is gone, late, or at another call.
+    fn all_reduce(&mut self, name: &str, values: Values<'_>, reduce: Reduce) -> Result<(), CollectiveError>;
+
+    /// This rank's part of `values` becomes the reduction of that part over the ranks; the other parts are left in an
+    /// unspecified state.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    fn reduce_scatter(
+        &mut self,
+        name: &str,
+        values: Values<'_>,
+        parts: &Parts,
+        reduce: Reduce,
+    ) -> Result<(), CollectiveError>;
+
+    /// Part r of every rank's `values` becomes what it is on rank r.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    fn all_gather(&mut self, name: &str, values: Values<'_>, parts: &Parts) -> Result<(), CollectiveError>;
+
+    /// Part r of `send` goes to rank r; part r of `receive` comes from rank r. Parts may differ between ranks as long as
+    /// both ends of each pair agree.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    fn all_to_all(
+        &mut self,
+        name: &str,
+        send: (&[f32], &Parts),
+        receive: (&mut [f32], &Parts),
+    ) -> Result<(), CollectiveError>;
+
+    /// Every rank has what rank `root` had.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    fn broadcast(&mut self, name: &str, root: usize, values: Values<'_>) -> Result<(), CollectiveError>;
+
+    /// Values to one other rank, which receives them under the same name. May return before they have arrived.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    fn send(&mut self, name: &str, to: usize, values: &[f32]) -> Result<(), CollectiveError>;
+
+    /// Values from one other rank.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    fn receive(&mut self, name: &str, from: usize, values: &mut [f32]) -> Result<(), CollectiveError>;
+
+    /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    fn barrier(&mut self, name: &str) -> Result<(), CollectiveError>;
+
+    /// A communicator of some of this group's ranks, in the order listed. Every listed rank calls this with the same
+    /// arguments, in the same order as other groups that it shares with them; the others do not call.
+    ///
+    /// # Errors
+    /// A list that lacks this rank, or names a rank twice or one that does not exist.
+    fn group(&mut self, label: &str, ranks: &[usize]) -> Result<Box<dyn Communicator>, CollectiveError>;
+}

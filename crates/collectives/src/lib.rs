@@ -1,0 +1,13 @@
+//! What ranks say to each other: one trait, [`Communicator`], over host memory.
+//!
+//! Sums are formed in the order of the ranks, wherever and whenever the terms arrive, so that every communicator gives
+//! the same bits. Volumes per rank are those of ring algorithms: N (n-1)/n elements sent for an all-gather or a
+//! reduce-scatter of N elements over n ranks, twice that for an all-reduce.
+
+mod communicator;
+mod error;
+mod transport;
+
+pub use communicator::{Communicator, Parts, Reduce, Values};
+pub use error::{CollectiveError, Place};
+pub use transport::{Transport, TransportError};
