@@ -59,6 +59,12 @@ class Contestant:
         return [r for r in self.runs if r["clean"]] or self.runs
 
 
+def default_engine(bessemer):
+    """The engine of matrix products that the program takes if none is named."""
+    tiny = "bench step --layers 1 --width 32 --heads 1 --vocab 64 --context 8 --batch 1 --seq 8 --steps 1 --warmup 0 --json --quiet"
+    return json.loads(subprocess.run([bessemer, *tiny.split()], check=True, capture_output=True).stdout)["engine"]
+
+
 def contestants(args, job, dump):
     steps = ["--steps", str(args.steps), "--warmup", "2", "--threads", str(args.threads)]
     ours = [args.bessemer, "bench", "step", *JOBS[job].split(), *steps, "--json", "--quiet"]
@@ -69,6 +75,9 @@ def contestants(args, job, dump):
         Contestant("bessemer bf16 storage, matmul highest", "reduced", [*ours, "--dtype", "bf16"]),
         Contestant("bessemer bf16 storage, matmul medium", "reduced", [*ours, "--dtype", "bf16", "--matmul", "medium"]),
     ]
+    if default_engine(args.bessemer) != "fma":
+        # The step of a processor without a matrix unit, on this one.
+        found.insert(1, Contestant("bessemer f32, engine fma", "f32", [*ours, "--engine", "fma"]))
     if args.python:
         torch = [args.python, str(HERE / "torch_step.py"), "--dump", dump, *steps]
         for mode in ("eager", "compile"):
