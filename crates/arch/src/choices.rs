@@ -34,6 +34,8 @@ pub enum Placement {
 pub enum ActivationChoice {
     /// ReLU.
     Relu,
+    /// ReLU, squared (So et al. 2021, Primer; nanochat).
+    ReluSquared,
     /// GELU, tanh form (GPT-2's `gelu_new`).
     GeluTanh,
     /// GELU with the error function.

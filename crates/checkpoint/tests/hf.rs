@@ -106,7 +106,12 @@ fn every_expressible_model_comes_back_as_it_was() {
     let mut n = 0;
     for base in [gpt2(), llama()] {
         let activations: &[ActivationChoice] = if base.norm == NormChoice::LayerNorm {
-            &[ActivationChoice::GeluTanh, ActivationChoice::GeluErf, ActivationChoice::Relu]
+            &[
+                ActivationChoice::GeluTanh,
+                ActivationChoice::GeluErf,
+                ActivationChoice::Relu,
+                ActivationChoice::ReluSquared,
+            ]
         } else {
             &[ActivationChoice::Swiglu, ActivationChoice::Geglu]
         };

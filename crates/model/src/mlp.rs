@@ -53,6 +53,7 @@ impl MlpBlock {
             kind,
             activation: match model.activation {
                 ActivationChoice::Relu => ActivationKind::Relu,
+                ActivationChoice::ReluSquared => ActivationKind::ReluSquared,
                 ActivationChoice::GeluTanh | ActivationChoice::Geglu => ActivationKind::GeluTanh,
                 ActivationChoice::GeluErf => ActivationKind::GeluErf,
                 ActivationChoice::Swiglu => ActivationKind::Silu,

@@ -10,10 +10,11 @@ use bessemer_arch::{ActivationChoice, MlpKind, Model, ModelConfig, NormChoice, P
 use serde_json::{Map, Value, json};
 
 /// (Bessemer, names in config.json; the first is written).
-const ACTIVATIONS: [(ActivationChoice, &[&str]); 3] = [
+const ACTIVATIONS: [(ActivationChoice, &[&str]); 4] = [
     (ActivationChoice::GeluTanh, &["gelu_new", "gelu_pytorch_tanh"]),
     (ActivationChoice::GeluErf, &["gelu"]),
     (ActivationChoice::Relu, &["relu"]),
+    (ActivationChoice::ReluSquared, &["relu2"]),
 ];
 
 /// Why the architecture cannot express a model; empty if it can.
@@ -83,7 +84,7 @@ pub(super) fn read_config(f: &Fields) -> Result<(ModelConfig, Vec<String>)> {
     let activation = ACTIVATIONS.iter().find(|a| a.1.contains(&name)).map(|a| a.0);
     let activation = activation.ok_or_else(|| {
         f.refuse(format!(
-            "activation_function: {name:?} is not known here; known: gelu_new, gelu_pytorch_tanh, gelu, relu"
+            "activation_function: {name:?} is not known here; known: gelu_new, gelu_pytorch_tanh, gelu, relu, relu2"
         ))
     })?;
     let mut notes = Vec::new();

@@ -1,6 +1,7 @@
 //! Element-wise non-linearities `out = f(x)` and `dx = dout f'(x)`.
 //!
 //! - ReLU: `max(x, 0)`, derivative 0 at 0.
+//! - Squared ReLU: `max(x, 0)^2`, derivative `2 max(x, 0)` (So et al. 2021, Primer).
 //! - GELU, tanh form: `x/2 (1 + tanh u)`, `u = sqrt(2/pi) (x + 0.044715 x^3)`;
 //!   derivative `(1 + tanh u)/2 + x/2 (1 - tanh^2 u) sqrt(2/pi) (1 + 0.134145 x^2)` (Hendrycks & Gimpel 2016).
 //! - GELU, exact: `x Phi(x)`, `Phi(x) = (1 + erf(x/sqrt 2))/2`; derivative `Phi(x) + x phi(x)`.
@@ -112,6 +113,7 @@ pub(crate) fn value(kind: ActivationKind, x: f64) -> f64 {
                 x
             }
         }
+        ActivationKind::ReluSquared => x * value(ActivationKind::Relu, x),
         ActivationKind::GeluTanh => 0.5 * x * (1.0 + tanh_argument(x).tanh()),
         ActivationKind::GeluErf => 0.5 * x * (1.0 + erf_f64(x * FRAC_1_SQRT_2)),
         ActivationKind::Silu => x / (1.0 + (-x).exp()),
@@ -132,6 +134,7 @@ pub(crate) fn derivative(kind: ActivationKind, x: f64) -> f64 {
                 0.0 * x
             }
         }
+        ActivationKind::ReluSquared => 2.0 * value(ActivationKind::Relu, x),
         ActivationKind::GeluTanh => {
             let t = tanh_argument(x).tanh();
             0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * (2.0 / PI).sqrt() * (1.0 + 3.0 * 0.044715 * x * x)

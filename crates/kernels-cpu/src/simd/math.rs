@@ -134,6 +134,10 @@ pub(crate) unsafe fn activate<S: Simd>(kind: ActivationKind, x: S::V) -> S::V {
     unsafe {
         match kind {
             ActivationKind::Relu => S::max(S::splat(0.0), x),
+            ActivationKind::ReluSquared => {
+                let y = S::max(S::splat(0.0), x);
+                S::mul(y, y)
+            }
             ActivationKind::Silu => S::mul(x, sigmoid::<S>(x)),
             ActivationKind::GeluTanh => {
                 let c = clamp::<S>(x, GELU_FLAT);
@@ -162,6 +166,10 @@ pub(crate) unsafe fn activate_with_derivative<S: Simd>(kind: ActivationKind, x: 
                 let zero = S::splat(0.0);
                 // 0 * x keeps a NaN.
                 (S::max(zero, x), S::select_lt(zero, x, one, S::mul(zero, x)))
+            }
+            ActivationKind::ReluSquared => {
+                let y = S::max(S::splat(0.0), x);
+                (S::mul(y, y), S::add(y, y))
             }
             ActivationKind::Silu => {
                 let (s, rest) = sigmoid_pair::<S>(clamp::<S>(x, 80.0));

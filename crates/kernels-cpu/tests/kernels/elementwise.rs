@@ -7,8 +7,13 @@ use proptest::prelude::*;
 /// Edges of vectors, of rows and of blocks; one row longer than a block.
 const SHAPES: [(usize, usize); 7] = [(1, 1), (3, 7), (5, 16), (17, 33), (64, 257), (1, 40_001), (700, 48)];
 
-const KINDS: [ActivationKind; 4] =
-    [ActivationKind::Relu, ActivationKind::GeluTanh, ActivationKind::GeluErf, ActivationKind::Silu];
+const KINDS: [ActivationKind; 5] = [
+    ActivationKind::Relu,
+    ActivationKind::ReluSquared,
+    ActivationKind::GeluTanh,
+    ActivationKind::GeluErf,
+    ActivationKind::Silu,
+];
 
 fn each(what: &str, tolerance: f32, build: impl Fn(&mut Setup, usize, usize, usize) -> Op) {
     for (i, (r, c)) in SHAPES.into_iter().enumerate() {

@@ -23,8 +23,13 @@ const SHAPES: [(usize, usize, usize); 14] = [
 fn forward_agrees_with_the_reference() {
     for (i, (n, inputs, outputs)) in SHAPES.into_iter().enumerate() {
         let (with_bias, with_activation, with_residual) = (i % 2 == 0, i % 3 == 0, i % 4 < 2);
-        let kinds =
-            [ActivationKind::GeluTanh, ActivationKind::Silu, ActivationKind::Relu, ActivationKind::GeluErf];
+        let kinds = [
+            ActivationKind::GeluTanh,
+            ActivationKind::Silu,
+            ActivationKind::ReluSquared,
+            ActivationKind::GeluErf,
+            ActivationKind::Relu,
+        ];
         let tolerance = 4e-6 * (inputs as f32).sqrt() + 2e-6;
         check(&format!("linear {n}x{inputs}x{outputs}"), tolerance, &|s| {
             let gap = i % 3;
@@ -32,7 +37,7 @@ fn forward_agrees_with_the_reference() {
                 x: s.act(n, inputs, gap),
                 weight: s.strided(outputs, inputs, 2 * gap),
                 bias: with_bias.then(|| s.mat(1, outputs)),
-                activation: with_activation.then(|| (kinds[i % 4], s.act(n, outputs, gap))),
+                activation: with_activation.then(|| (kinds[i % 5], s.act(n, outputs, gap))),
                 residual: with_residual.then(|| s.act(n, outputs, gap)),
                 out: s.act(n, outputs, gap + 1),
             }

@@ -81,6 +81,7 @@ pub(crate) fn all_kinds() -> Vec<(&'static str, Model)> {
                 ..base.clone()
             },
         ),
+        ("squared ReLU", Model { activation: ActivationChoice::ReluSquared, ..base.clone() }),
         (
             "GeGLU with biases, rotary, LayerNorm",
             Model { activation: ActivationChoice::Geglu, positions: PositionChoice::Rope, ..base.clone() },

@@ -142,6 +142,8 @@ impl Describe for Dropout {
 pub enum ActivationKind {
     /// `max(x, 0)`.
     Relu,
+    /// `max(x, 0)^2` (So et al. 2021, Primer).
+    ReluSquared,
     /// `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, "gelu_new" (Hendrycks & Gimpel 2016).
     GeluTanh,
     /// `x/2 (1 + erf(x / sqrt 2))`.
