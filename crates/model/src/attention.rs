@@ -10,7 +10,7 @@ use crate::params::{LinearWeights, ParamTable};
 use crate::pass::Pass;
 use crate::qk_norm::{QkNorm, QkRows};
 use crate::residual::{Residual, StreamActivations, weight_gradients};
-use crate::seams::{SeamAt, SeamPlace};
+use crate::seams::{SeamAt, SeamPlace, Unit};
 use bessemer_arch::{Model, PositionChoice, RopeScalingKind};
 use bessemer_tensor::op::{
     Alibi, Attention, AttentionBackward, AttentionMask, AttentionShape, DropoutMask, Linear,
@@ -117,7 +117,7 @@ impl AttentionBlock {
     }
 
     fn at(&self, place: SeamPlace) -> SeamAt {
-        SeamAt { layer: self.layer, place }
+        SeamAt { unit: Unit::Layer(self.layer), place }
     }
 
     fn rotate(

@@ -7,9 +7,9 @@ use crate::embedding::EmbeddingTables;
 use crate::error::ModelError;
 use crate::head::Head;
 use crate::mlp::MlpBlock;
-use crate::params::{Param, ParamTable};
+use crate::params::{self, Param, ParamTable};
 use crate::pass::Pass;
-use crate::seams::{OneDevice, Seams};
+use crate::seams::{OneDevice, Phase, Seams, Unit};
 use crate::step::{LossSum, StepContext, TokenBatch};
 use bessemer_arch::Model;
 use bessemer_tensor::op::{DropoutMask, IGNORED};
@@ -130,7 +130,27 @@ impl Decoder {
         config: ActivationConfig,
     ) -> Result<Decoder, ModelError> {
         shape.check(model)?;
-        let table = ParamTable::alloc(backend, model.params(), shape.purpose == Purpose::Train)?;
+        let params = params::alloc(backend, model.params(), shape.purpose == Purpose::Train)?;
+        Decoder::with_params(backend, model, shape, config, params)
+    }
+
+    /// As [`Decoder::with_activations`], with parameters that the caller has placed: views of whatever buffers it likes,
+    /// which parameters of different [`Unit`]s may share if [`Seams::unit_begins`] brings the right values and
+    /// [`Seams::gradient_ready`] takes the gradients away ([`Decoder::init`], [`Decoder::read_params`] and
+    /// [`Decoder::write_param`] then say nothing about the model). A tied token table belongs to two units.
+    ///
+    /// # Errors
+    /// As [`Decoder::new`]; parameters that are not those of [`Model::params`] in their order and shapes, f32, with
+    /// gradients if the decoder is to train (the first that is not is named).
+    pub fn with_params(
+        backend: &mut dyn Backend,
+        model: &Model,
+        shape: Shape,
+        config: ActivationConfig,
+        params: Vec<Param>,
+    ) -> Result<Decoder, ModelError> {
+        shape.check(model)?;
+        let table = ParamTable::new(params, &model.params(), shape.purpose == Purpose::Train)?;
         let layers = (0..model.layers)
             .map(|i| Layer {
                 attention: AttentionBlock::new(model, &table, i),
@@ -248,7 +268,9 @@ impl Decoder {
         self.upload(backend, batch)?;
         let mut pass = Pass::run(backend, seams);
         self.forward(&mut pass, None)?;
-        self.head.loss(&mut pass, &self.act.head, self.act.targets, self.act.dx_nd)?;
+        pass.unit(Unit::Head, Phase::Forward, |pass| {
+            self.head.loss(pass, &self.act.head, self.act.targets, self.act.dx_nd)
+        })?;
         let sum = self.read_losses(backend, batch.targets)?;
         if let Some(out) = per_token {
             out.copy_from_slice(&self.losses);
@@ -264,20 +286,35 @@ impl Decoder {
         batch: &TokenBatch<'_>,
         mut visit: impl FnMut(usize, &[f32]),
     ) -> Result<(), ModelError> {
+        visit: impl FnMut(usize, &[f32]),
+    ) -> Result<(), ModelError> {
+        self.logits_through(backend, &mut OneDevice, batch, visit)
+    }
+
+    /// As [`Decoder::logits`], with seams.
+    pub fn logits_through(
+        &mut self,
+        backend: &mut dyn Backend,
+        seams: &mut dyn Seams,
+        batch: &TokenBatch<'_>,
         self.check_batch(batch)?;
         self.upload(backend, batch)?;
-        self.forward(&mut Pass::run(backend, &mut OneDevice), None)?;
+        let mut pass = Pass::run(backend, seams);
+        self.forward(&mut pass, None)?;
         let (n, most) = (self.shape.tokens(), self.act.logits_nv);
         let mut host = vec![0.0; most.len()];
-        for first in (0..n).step_by(most.rows) {
-            let rows = most.rows.min(n - first);
-            self.logits_rows(&mut Pass::run(backend, &mut OneDevice), first, rows)?;
-            let host = &mut host[..rows * most.cols];
-            backend.read_f32(most.rows(0, rows), host)?;
-            for (i, row) in host.chunks_exact(most.cols).enumerate() {
-                visit(first + i, row);
+        pass.unit(Unit::Head, Phase::Forward, |pass| {
+            for first in (0..n).step_by(most.rows) {
+                let rows = most.rows.min(n - first);
+                self.logits_rows(pass, first, rows)?;
+                let host = &mut host[..rows * most.cols];
+                pass.read(most.rows(0, rows), host)?;
+                for (i, row) in host.chunks_exact(most.cols).enumerate() {
+                    visit(first + i, row);
+                }
             }
-        }
+            Ok(())
+        })?;
         Ok(())
     }
 
@@ -319,7 +356,7 @@ impl Decoder {
     fn read_losses(&mut self, backend: &mut dyn Backend, targets: &[u32]) -> Result<LossSum, ModelError> {
         backend.read_f32(self.act.head.loss, &mut self.losses)?;
         Ok(LossSum {
-            nats: self.losses.iter().map(|&l| f64::from(l)).sum(),
+            nats: losses.iter().map(|&l| f64::from(l)).sum(),
             scored: targets.iter().filter(|&&t| t != IGNORED).count() as u64,
         })
     }
@@ -358,12 +395,17 @@ impl Decoder {
         // The stream starts where the first layer reads it.
         let x_nd = act.layers.first().map_or(act.head.x_nd, |l| l.attention.stream.x_nd);
         let mask = self.embedding_mask(masks);
-        self.embedding.forward(pass, act.ids, act.places.positions, x_nd, act.branch_nd, mask)?;
-        for (layer, a) in self.layers.iter().zip(&act.layers) {
+        pass.unit(Unit::Embedding, Phase::Forward, |pass| {
+            self.embedding.forward(pass, act.ids, act.places.positions, x_nd, act.branch_nd, mask)
+        })?;
+        for (i, (layer, a)) in self.layers.iter().zip(&act.layers).enumerate() {
             let (attention_masks, mlp_mask) = self.layer_masks(layer, masks);
             let shape = layer.attention.shape(self.shape.sequences, self.shape.seq);
-            layer.attention.forward(pass, &a.attention, shape, act.places, act.branch_nd, attention_masks)?;
-            layer.mlp.forward(pass, &a.mlp, act.branch_nd, mlp_mask)?;
+            pass.unit(Unit::Layer(i), Phase::Forward, |pass| {
+                let (attention, branch_nd) = (&layer.attention, act.branch_nd);
+                attention.forward(pass, &a.attention, shape, act.places, branch_nd, attention_masks)?;
+                layer.mlp.forward(pass, &a.mlp, branch_nd, mlp_mask)
+            })?;
         }
         Ok(())
     }
@@ -377,32 +419,39 @@ impl Decoder {
     ) -> Result<(), TensorError> {
         let (act, masks, accumulate) = (&self.act, self.masks(ctx), ctx.accumulate);
         let (branch_nd, dx_nd) = (act.branch_nd, act.dx_nd);
-        self.head.loss_and_backward(
-            pass,
-            &act.head,
-            act.targets,
-            ctx.loss_scale,
-            branch_nd,
-            dx_nd,
-            accumulate,
-        )?;
-        for (layer, a) in self.layers.iter().zip(&act.layers).rev() {
+        pass.unit(Unit::Head, Phase::Backward, |pass| {
+            let (targets, scale) = (act.targets, ctx.loss_scale);
+            self.head.loss_and_backward(pass, &act.head, targets, scale, branch_nd, dx_nd, accumulate)
+        })?;
+        for (i, (layer, a)) in self.layers.iter().zip(&act.layers).enumerate().rev() {
             let (attention_masks, mlp_mask) = self.layer_masks(layer, masks);
             let shape = layer.attention.shape(self.shape.sequences, self.shape.seq);
-            layer.mlp.backward(pass, &a.mlp, branch_nd, scratch.dhidden_nf, dx_nd, mlp_mask, accumulate)?;
-            layer.attention.backward(
-                pass,
-                &a.attention,
-                shape,
-                act.places,
-                &scratch.attention,
-                dx_nd,
-                attention_masks,
-                accumulate,
-            )?;
+            pass.unit(Unit::Layer(i), Phase::Backward, |pass| {
+                layer.mlp.backward(
+                    pass,
+                    &a.mlp,
+                    branch_nd,
+                    scratch.dhidden_nf,
+                    dx_nd,
+                    mlp_mask,
+                    accumulate,
+                )?;
+                layer.attention.backward(
+                    pass,
+                    &a.attention,
+                    shape,
+                    act.places,
+                    &scratch.attention,
+                    dx_nd,
+                    attention_masks,
+                    accumulate,
+                )
+            })?;
         }
         let mask = self.embedding_mask(masks);
-        self.embedding.backward(pass, act.ids, act.places.positions, dx_nd, mask, accumulate)
+        pass.unit(Unit::Embedding, Phase::Backward, |pass| {
+            self.embedding.backward(pass, act.ids, act.places.positions, dx_nd, mask, accumulate)
+        })
     }
 }
 

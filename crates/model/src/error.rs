@@ -39,6 +39,16 @@ pub enum ModelError {
         /// How many were given.
         found: usize,
     },
+    /// A parameter that a caller has placed in another way than the model needs.
+    #[error("parameter {name}: wanted {wanted}, found {found}")]
+    ParameterPlace {
+        /// The parameter.
+        name: String,
+        /// What the model needs.
+        wanted: String,
+        /// What was given.
+        found: String,
+    },
     /// A token, target or position that the model has no row for.
     #[error("{what}[{at}] = {found} is outside 0..{below}; do tokenizer, data and model belong together?")]
     Index {

@@ -48,6 +48,6 @@ pub use cache::Cache;
 pub use decoder::{Decoder, Purpose, Shape};
 pub use error::ModelError;
 pub use params::Param;
-pub use seams::{OneDevice, Product, SeamAt, SeamPlace, Seams};
+pub use seams::{OneDevice, Phase, Product, SeamAt, SeamPlace, Seams, Unit};
 pub use step::{LossSum, StepContext, TokenBatch};
 pub use trace::LayerTrace;

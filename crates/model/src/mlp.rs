@@ -7,7 +7,7 @@
 use crate::params::{LinearWeights, ParamTable};
 use crate::pass::Pass;
 use crate::residual::{Residual, StreamActivations, weight_gradients};
-use crate::seams::{SeamAt, SeamPlace};
+use crate::seams::{SeamAt, SeamPlace, Unit};
 use bessemer_arch::{ActivationChoice, MlpKind, Model};
 use bessemer_tensor::op::{
     Activation, ActivationKind, DropoutMask, Gated, GatedBackward, Linear, LinearBackwardInput,
@@ -64,7 +64,7 @@ impl MlpBlock {
     }
 
     fn at(&self, place: SeamPlace) -> SeamAt {
-        SeamAt { layer: self.layer, place }
+        SeamAt { unit: Unit::Layer(self.layer), place }
     }
 
     pub(crate) fn forward(

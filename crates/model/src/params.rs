@@ -41,30 +41,68 @@ pub(crate) struct LinearWeights {
     pub(crate) bias: Option<Weight>,
 }
 
-/// The allocated parameters, looked up by name while layers are put together.
+/// Allocates values ("weights") and, if asked, gradients ("gradients") of every parameter.
+pub(crate) fn alloc(
+    backend: &mut dyn Backend,
+    specs: Vec<ParamSpec>,
+    gradients: bool,
+) -> Result<Vec<Param>, ModelError> {
+    let mut params = Vec::with_capacity(specs.len());
+    for spec in specs {
+        let (rows, cols) = spec.matrix();
+        let mut tensor = |class| {
+            let buffer = BufferSpec { class, name: &spec.name, dtype: DType::F32, len: rows * cols };
+            backend.alloc(buffer).map(|b| b.matrix(rows, cols))
+        };
+        let value = tensor("weights")?;
+        let grad = if gradients { Some(tensor("gradients")?) } else { None };
+        params.push(Param { spec, value, grad });
+    }
+    Ok(params)
+}
+
+/// The parameters, looked up by name while layers are put together.
 pub(crate) struct ParamTable {
     pub(crate) params: Vec<Param>,
 }
 
 impl ParamTable {
-    /// Allocates values ("weights") and, if asked, gradients ("gradients") of every parameter.
-    pub(crate) fn alloc(
-        backend: &mut dyn Backend,
-        specs: Vec<ParamSpec>,
+    /// Errors unless these are the parameters of `specs`, placed in matrices of f32, with gradients if asked.
+    pub(crate) fn new(
+        params: Vec<Param>,
+        specs: &[ParamSpec],
         gradients: bool,
     ) -> Result<ParamTable, ModelError> {
-        let mut params = Vec::with_capacity(specs.len());
-        for spec in specs {
-            let (rows, cols) = spec.matrix();
-            let mut tensor = |class| {
-                let buffer = BufferSpec { class, name: &spec.name, dtype: DType::F32, len: rows * cols };
-                backend.alloc(buffer).map(|b| b.matrix(rows, cols))
+        let wrong = |name: &str, wanted: String, found: String| {
+            Err(ModelError::ParameterPlace { name: name.into(), wanted, found })
+        };
+        for (i, spec) in specs.iter().enumerate() {
+            let Some(p) = params.get(i) else {
+                return wrong(&spec.name, format!("it as number {i}"), format!("{i} parameters in all"));
             };
-            let value = tensor("weights")?;
-            let grad = if gradients { Some(tensor("gradients")?) } else { None };
-            params.push(Param { spec, value, grad });
+            if (&p.spec.name, &p.spec.shape) != (&spec.name, &spec.shape) {
+                let (wanted, found) = (&spec.shape, &p.spec);
+                let found = format!("{} of shape {:?}", found.name, found.shape);
+                return wrong(&spec.name, format!("shape {wanted:?} as number {i}"), found);
+            }
+            let (rows, cols) = spec.matrix();
+            let wanted = format!("an f32 matrix [{rows}, {cols}]");
+            for (what, view) in [("values", Some(p.value)), ("gradients", p.grad)] {
+                match view {
+                    Some(v) if (v.rows, v.cols, v.dtype()) == (rows, cols, DType::F32) => v.check()?,
+                    Some(v) => {
+                        let found = format!("{what} [{}, {}] of {}", v.rows, v.cols, v.dtype());
+                        return wrong(&spec.name, wanted, found);
+                    }
+                    None if gradients => return wrong(&spec.name, wanted, format!("no {what}")),
+                    None => {}
+                }
+            }
         }
-        Ok(ParamTable { params })
+        match params.get(specs.len()) {
+            Some(p) => wrong(&p.spec.name, format!("{} parameters in all", specs.len()), "one more".into()),
+            None => Ok(ParamTable { params }),
+        }
     }
 
     /// The parameter of that name, if the architecture has it.

@@ -1,7 +1,7 @@
 //! One walk through the model's operators: to run them, or to ask what workspace they need.
 
 use crate::params::Weight;
-use crate::seams::{OneDevice, Product, SeamAt, Seams};
+use crate::seams::{OneDevice, Phase, Product, SeamAt, Seams, Unit};
 use bessemer_tensor::op::Op;
 use bessemer_tensor::{Backend, Stream, TensorError, View};
 use bessemer_units::Bytes;
@@ -40,6 +40,26 @@ impl<'a> Pass<'a> {
                 Ok(())
             }
         }
+    }
+
+    /// `launches` of one unit, announced before and after.
+    pub(crate) fn unit(
+        &mut self,
+        unit: Unit,
+        phase: Phase,
+        launches: impl FnOnce(&mut Pass<'_>) -> Result<(), TensorError>,
+    ) -> Result<(), TensorError> {
+        if self.planned.is_some() {
+            return launches(self);
+        }
+        self.seams.unit_begins(self.backend, unit, phase)?;
+        launches(self)?;
+        self.seams.unit_ends(self.backend, unit, phase)
+    }
+
+    /// Copies values to the host. Not while planning.
+    pub(crate) fn read(&mut self, from: View, to: &mut [f32]) -> Result<(), TensorError> {
+        self.backend.read_f32(from, to)
     }
 
     pub(crate) fn product(&self) -> Product {

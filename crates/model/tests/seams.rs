@@ -5,7 +5,7 @@ mod tiny;
 
 use bessemer_arch::{MlpKind, Model, NormChoice, Placement, PositionChoice};
 use bessemer_model::{
-    Decoder, OneDevice, Product, Purpose, SeamAt, SeamPlace, Seams, Shape, StepContext, TokenBatch,
+    Decoder, OneDevice, Product, Purpose, SeamAt, SeamPlace, Seams, Shape, StepContext, TokenBatch, Unit,
 };
 use bessemer_tensor::{Backend, TensorError, View};
 use std::sync::{Barrier, Mutex};
@@ -66,8 +66,9 @@ fn seams_are_called_in_order_and_gradients_are_ready_when_they_say_so() {
             let expected = gradients(&mut b, &d);
 
             let all = [SeamPlace::AttentionIn, SeamPlace::AttentionOut, SeamPlace::MlpIn, SeamPlace::MlpOut];
-            let order: Vec<_> =
-                (0..model.layers).flat_map(|layer| all.map(|place| SeamAt { layer, place })).collect();
+            let order: Vec<_> = (0..model.layers)
+                .flat_map(|i| all.map(|place| SeamAt { unit: Unit::Layer(i), place }))
+                .collect();
             for product in [Product::Partial { adds_bias: true }, Product::Whole] {
                 let mut seams = Recording::new(product);
                 let sum = d.forward_backward_through(&mut b, &mut seams, &batch, &ctx).unwrap();

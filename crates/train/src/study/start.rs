@@ -1,7 +1,7 @@
 //! A network before its first update.
 
 use crate::error::TrainError;
-use bessemer_model::{Decoder, SeamAt, SeamPlace, Seams};
+use bessemer_model::{Decoder, SeamAt, SeamPlace, Seams, Unit};
 use bessemer_runlog::study::StudyStart;
 use bessemer_tensor::{Backend, TensorError, View};
 
@@ -14,8 +14,8 @@ pub(crate) struct StreamGradients {
 
 impl Seams for StreamGradients {
     fn backward(&mut self, backend: &mut dyn Backend, at: SeamAt, gradient: View) -> Result<(), TensorError> {
-        if at.place == SeamPlace::MlpOut {
-            self.found.push((at.layer, norm(&values(backend, gradient)?)));
+        if let (Unit::Layer(layer), SeamPlace::MlpOut) = (at.unit, at.place) {
+            self.found.push((layer, norm(&values(backend, gradient)?)));
         }
         Ok(())
     }
