@@ -9,6 +9,8 @@ mod init;
 mod model;
 mod named;
 mod params;
+mod portion;
+mod sharding;
 
 pub use choices::{
     ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
@@ -19,3 +21,5 @@ pub use init::Init;
 pub use model::{MlpKind, Model};
 pub use named::{NAMED, named};
 pub use params::{ParamSpec, Role};
+pub use portion::{Portion, PortionError, PortionParam, Run};
+pub use sharding::{GradientSum, Sharding};

@@ -1,0 +1,81 @@
+//! How each parameter of a model is cut under tensor parallelism in one dimension (Shoeybi et al. 2019, section 3).
+//!
+//! | parameter | cut | by |
+//! |---|---|---|
+//! | `embed.tokens`, `head.weight` | rows | vocabulary; the first parts have one more row where it does not divide |
+//! | `attention.qkv.*` | rows | heads: queries, keys and values each by themselves; key and value heads are copied where there are fewer than ranks |
+//! | `attention.out.weight` | columns | heads |
+//! | `mlp.up.*`, `mlp.gate_up.*` | rows | hidden units; gate and up each by themselves |
+//! | `mlp.down.weight` | columns | hidden units |
+//! | biases of `attention.out` and `mlp.down`, norms, `q_norm`, `k_norm`, `embed.positions` | no | |
+
+use crate::model::{MlpKind, Model};
+use crate::params::{ParamSpec, Role};
+use bessemer_mesh::{Block, Dim};
+
+/// Over which ranks of the tensor axis a parameter's gradient must still be summed after the backward pass. A sum that
+/// is forgotten is not an error anywhere: the replicas drift apart (Korthikanti et al. 2022 leave it to the reader).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GradientSum {
+    /// None: the gradient is complete.
+    Nothing,
+    /// All of them, if the residual stream is sharded by rows (sequence parallelism): the parameter works on this rank's
+    /// rows only. None otherwise.
+    IfSequenceParallel,
+    /// All of them: the parameter works on this rank's heads only.
+    All,
+    /// Key and value rows that are copied: the ranks that hold the same copy. Query rows are complete.
+    Copies,
+}
+
+/// How one parameter is cut.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sharding {
+    /// The whole parameter.
+    pub spec: ParamSpec,
+    /// Its dims with the blocks in which they are cut.
+    pub dims: Vec<Dim>,
+    /// The dim that is cut; `None`: every rank holds all of it.
+    pub cut: Option<usize>,
+    /// What the gradient lacks.
+    pub gradient: GradientSum,
+}
+
+impl Model {
+    /// How each parameter is cut over any number of ranks, in the order of [`Model::params`].
+    pub fn shardings(&self) -> Vec<Sharding> {
+        self.params().into_iter().map(|spec| self.sharding(spec)).collect()
+    }
+
+    fn sharding(&self, spec: ParamSpec) -> Sharding {
+        let mut dims: Vec<Dim> = spec.shape.iter().map(|len| Dim::plain(*len)).collect();
+        let heads = Block::heads(self.heads, self.head_dim);
+        let kv_heads = Block::heads(self.kv_heads, self.head_dim);
+        let hidden = Block::plain(self.ffn_width);
+        // "layers.3.mlp.up.bias" and "layers.3.mlp.up.weight" are cut alike, except behind a sum over ranks.
+        let inner = spec.name.strip_prefix("layers.").and_then(|n| n.split_once('.')).map_or("", |n| n.1);
+        let (map, kind) = inner.rsplit_once('.').unwrap_or((inner, ""));
+        let (cut, gradient) = match (map, kind) {
+            ("attention.qkv", _) => {
+                dims[0] = Dim::of([heads, kv_heads, kv_heads]);
+                (Some(0), GradientSum::Copies)
+            }
+            ("attention.out", "weight") => {
+                dims[1] = Dim::of([heads]);
+                (Some(1), GradientSum::Nothing)
+            }
+            ("mlp.up" | "mlp.gate_up", _) => {
+                let blocks = if self.mlp() == MlpKind::Gated { 2 } else { 1 };
+                dims[0] = Dim::of(vec![hidden; blocks]);
+                (Some(0), GradientSum::Nothing)
+            }
+            ("mlp.down", "weight") => (Some(1), GradientSum::Nothing),
+            ("attention.q_norm" | "attention.k_norm", _) => (None, GradientSum::All),
+            _ if spec.role == Role::Embedding && spec.name != "embed.positions" => {
+                (Some(0), GradientSum::Nothing)
+            }
+            _ => (None, GradientSum::IfSequenceParallel),
+        };
+        Sharding { spec, dims, cut, gradient }
+    }
+}

@@ -1,0 +1,68 @@
+//! The axes along which work and tensors are spread.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// An axis of the mesh. The order of the variants is the one in which labels and tables list them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Axis {
+    /// Stages of layers, one behind the other.
+    Pipeline,
+    /// Data parallelism whose ranks hold the same tensors (DDP, the outer axis of HSDP).
+    Replicate,
+    /// Data parallelism whose ranks share optimizer state, gradients or parameters (ZeRO, FSDP).
+    Shard,
+    /// Parts of a sequence.
+    Context,
+    /// Tensor parallelism in one dimension.
+    Tensor,
+    /// Rows of a grid of tensor parallelism in two or more dimensions.
+    TensorRow,
+    /// Columns of that grid.
+    TensorColumn,
+    /// Its depth.
+    TensorDepth,
+    /// Experts. Folded out of other axes ([`crate::Mesh::folded`]); it never multiplies the number of ranks.
+    Expert,
+}
+
+impl Axis {
+    /// Every axis that multiplies the number of ranks, in the order of the labels.
+    pub const ALL: [Axis; 8] = [
+        Axis::Pipeline,
+        Axis::Replicate,
+        Axis::Shard,
+        Axis::Context,
+        Axis::Tensor,
+        Axis::TensorRow,
+        Axis::TensorColumn,
+        Axis::TensorDepth,
+    ];
+
+    /// Name in labels, recipes and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Axis::Pipeline => "pipeline",
+            Axis::Replicate => "replicate",
+            Axis::Shard => "shard",
+            Axis::Context => "context",
+            Axis::Tensor => "tensor",
+            Axis::TensorRow => "tensor-row",
+            Axis::TensorColumn => "tensor-column",
+            Axis::TensorDepth => "tensor-depth",
+            Axis::Expert => "expert",
+        }
+    }
+
+    /// Place in [`Axis::ALL`]; `None` for the expert axis.
+    pub(crate) fn slot(self) -> Option<usize> {
+        Axis::ALL.iter().position(|a| *a == self)
+    }
+}
+
+impl std::fmt::Display for Axis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
