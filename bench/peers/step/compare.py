@@ -35,10 +35,11 @@ def parse():
     parser.add_argument("--candle", help="the step-candle program")
     parser.add_argument("--burn", help="the step-burn program")
     parser.add_argument("--jobs", default="gpt2,baby")
-    parser.add_argument("--only", default="", help="only contestants whose name contains one of these (comma separated)")
+    parser.add_argument("--only", default="", help="only these, separated by semicolons: whole names, or parts of names")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--tries", type=int, default=2, help="runs in a round, at most, until one is undisturbed")
     parser.add_argument("--minutes", type=float, default=9.0, help="no run of a later round begins after this")
     parser.add_argument("--tolerance", type=float, default=4.0, help="percent that a probe may be under the best one")
     parser.add_argument("--patience", type=float, default=10.0, help="seconds to wait before a run for the machine to be quiet")
@@ -92,8 +93,17 @@ def contestants(args, job, dump):
     for name, program in [("candle f32", args.candle), ("burn f32 (flex)", args.burn)]:
         if program:
             found.append(Contestant(name, "f32", [program, dump, "2", "1"], slow=True))
-    wanted = [w for w in args.only.split(",") if w]
-    return [c for c in found if not wanted or any(w in c.name for w in wanted)]
+    return chosen(found, [w.strip() for w in args.only.split(";") if w.strip()])
+
+
+def chosen(found, wanted):
+    """Contestants of these names; what is nobody's whole name takes all whose names contain it."""
+    names = {c.name for c in found}
+    parts = [w for w in wanted if w not in names]
+    for part in parts:
+        if not any(part in name for name in names):
+            sys.exit(f"--only: nobody is called {part!r}; here are: {'; '.join(sorted(names))}")
+    return [c for c in found if not wanted or c.name in wanted or any(p in c.name for p in parts)]
 
 
 class Machine:
@@ -155,7 +165,7 @@ def measure(args, job, machine, begun):
                 late = time.monotonic() - begun > 60 * args.minutes
                 if c.problem or (number > 0 and (c.slow or late)):
                     continue
-                for _ in range(2):
+                for _ in range(args.tries):
                     result = run(c, machine, args.threads)
                     if result is None:
                         print(f"{job}: {c.name}: {c.problem}", file=sys.stderr)
