@@ -284,8 +284,6 @@ impl Decoder {
         &mut self,
         backend: &mut dyn Backend,
         batch: &TokenBatch<'_>,
-        mut visit: impl FnMut(usize, &[f32]),
-    ) -> Result<(), ModelError> {
         visit: impl FnMut(usize, &[f32]),
     ) -> Result<(), ModelError> {
         self.logits_through(backend, &mut OneDevice, batch, visit)
@@ -297,6 +295,8 @@ impl Decoder {
         backend: &mut dyn Backend,
         seams: &mut dyn Seams,
         batch: &TokenBatch<'_>,
+        mut visit: impl FnMut(usize, &[f32]),
+    ) -> Result<(), ModelError> {
         self.check_batch(batch)?;
         self.upload(backend, batch)?;
         let mut pass = Pass::run(backend, seams);
@@ -356,7 +356,7 @@ impl Decoder {
     fn read_losses(&mut self, backend: &mut dyn Backend, targets: &[u32]) -> Result<LossSum, ModelError> {
         backend.read_f32(self.act.head.loss, &mut self.losses)?;
         Ok(LossSum {
-            nats: losses.iter().map(|&l| f64::from(l)).sum(),
+            nats: self.losses.iter().map(|&l| f64::from(l)).sum(),
             scored: targets.iter().filter(|&&t| t != IGNORED).count() as u64,
         })
     }
