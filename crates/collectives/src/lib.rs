@@ -6,6 +6,7 @@
 
 mod communicator;
 mod error;
+pub mod launch;
 mod transport;
 
 pub use communicator::{Communicator, Parts, Reduce, Values};

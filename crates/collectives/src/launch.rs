@@ -1,0 +1,498 @@
+//! Which rank of how many this process is, from what launchers leave in the environment.
+//!
+//! Every launcher has its own variables; [`resolve`] takes the first of these that is there: explicit flags, torchrun
+//! (`RANK`, `WORLD_SIZE`), Open MPI (`OMPI_COMM_WORLD_*`), PMI (`PMIX_RANK` or `PMI_RANK`, `PMI_SIZE`), a Slurm step
+//! (`SLURM_PROCID`), an indexed Kubernetes Job (`JOB_COMPLETION_INDEX`), and otherwise one process on its own. Values that
+//! contradict each other within one source are errors. Two sources may differ: torchrun under `srun` starts several
+//! ranks in one Slurm task.
+
+/// What was said on the command line.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LaunchFlags {
+    /// Number of this process.
+    pub rank: Option<usize>,
+    /// Number of processes.
+    pub world: Option<usize>,
+    /// Number of this process on its host.
+    pub local_rank: Option<usize>,
+}
+
+/// Where the numbers come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LaunchSource {
+    /// The command line.
+    Flags,
+    /// torchrun, Kubeflow and others that follow PyTorch.
+    Torchrun,
+    /// Open MPI's mpirun.
+    OpenMpi,
+    /// A process manager that speaks PMI: MPICH, Intel MPI, Slurm's plug-ins.
+    Pmi,
+    /// A Slurm step (`srun`).
+    Slurm,
+    /// A Kubernetes Job with `completionMode: Indexed`.
+    Kubernetes,
+    /// Nobody: one process.
+    Single,
+}
+
+impl std::fmt::Display for LaunchSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            LaunchSource::Flags => "command line (--rank, --world)",
+            LaunchSource::Torchrun => "torchrun (RANK, WORLD_SIZE)",
+            LaunchSource::OpenMpi => "Open MPI (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE)",
+            LaunchSource::Pmi => "PMI (PMI_RANK or PMIX_RANK, PMI_SIZE)",
+            LaunchSource::Slurm => "Slurm step (SLURM_PROCID, SLURM_NTASKS)",
+            LaunchSource::Kubernetes => "Kubernetes Job (JOB_COMPLETION_INDEX)",
+            LaunchSource::Single => "no launcher",
+        })
+    }
+}
+
+/// This process among those of its job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launch {
+    /// Number of this process.
+    pub rank: usize,
+    /// Number of processes.
+    pub world: usize,
+    /// Number of this process on its host, where the launcher says it.
+    pub local_rank: Option<usize>,
+    /// Processes on this host, where the launcher says it.
+    pub local_world: Option<usize>,
+    /// Where the numbers come from.
+    pub source: LaunchSource,
+}
+
+impl std::fmt::Display for Launch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "rank {} of {}", self.rank, self.world)?;
+        if let Some(local) = self.local_rank {
+            write!(f, ", {local} on its host")?;
+        }
+        write!(f, "; from: {}", self.source)
+    }
+}
+
+/// Why a launch cannot be made sense of.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// Not a number where one belongs.
+    #[error(
+        "{variable} is {found:?}; wanted a whole number from 0. Correct or unset it, or pass --rank and --world"
+    )]
+    Garbage {
+        /// The variable.
+        variable: String,
+        /// What it holds.
+        found: String,
+    },
+    /// Half of a pair.
+    #[error("{present} is set, but {missing} is not. {advice}")]
+    Half {
+        /// What is there.
+        present: String,
+        /// What is not.
+        missing: String,
+        /// What to do.
+        advice: String,
+    },
+    /// A number outside its range.
+    #[error("{what} is {number}, but {limit}; the numbers come from the {from}")]
+    Range {
+        /// Which number.
+        what: String,
+        /// It.
+        number: usize,
+        /// What it contradicts.
+        limit: String,
+        /// Who said so.
+        from: String,
+    },
+    /// The engine below came up otherwise than the launcher says.
+    #[error(
+        "{engine} came up as rank {rank} of {world}, but the launcher says {launch}. Start the ranks with {engine}'s own \
+         launcher (mpirun or mpiexec of the same installation that this program was built with, or srun --mpi=...)"
+    )]
+    Disagreement {
+        /// Which engine.
+        engine: String,
+        /// Its rank.
+        rank: usize,
+        /// Its size.
+        world: usize,
+        /// What the launcher says.
+        launch: Box<Launch>,
+    },
+}
+
+impl Launch {
+    /// One process on its own.
+    pub fn single() -> Launch {
+        Launch { rank: 0, world: 1, local_rank: None, local_world: None, source: LaunchSource::Single }
+    }
+
+    /// Checks that an engine (MPI) came up as what the launcher says. A program started without the engine's launcher
+    /// comes up as many worlds of one, each of which would train on its own. Where no launcher is known to us, the engine
+    /// is believed.
+    ///
+    /// # Errors
+    /// [`LaunchError::Disagreement`].
+    pub fn agrees(&self, engine: &str, rank: usize, world: usize) -> Result<(), LaunchError> {
+        if self.source == LaunchSource::Single || (self.rank, self.world) == (rank, world) {
+            return Ok(());
+        }
+        Err(LaunchError::Disagreement {
+            engine: engine.to_owned(),
+            rank,
+            world,
+            launch: Box::new(self.clone()),
+        })
+    }
+}
+
+/// The variables of a launcher, behind a function so that no library reads the environment.
+struct Variables<'a> {
+    lookup: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Variables<'_> {
+    fn number(&self, name: &str) -> Result<Option<usize>, LaunchError> {
+        let Some(text) = (self.lookup)(name) else { return Ok(None) };
+        // A variable set to nothing is what shells and manifests leave of one that is not there.
+        if text.trim().is_empty() {
+            return Ok(None);
+        }
+        match text.trim().parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(LaunchError::Garbage { variable: name.to_owned(), found: text }),
+        }
+    }
+
+    /// The first of these variables that is set, with its name.
+    fn first(&self, names: &[&'static str]) -> Result<Option<(&'static str, usize)>, LaunchError> {
+        for name in names {
+            if let Some(number) = self.number(name)? {
+                return Ok(Some((name, number)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Which variables a source has.
+struct Names {
+    source: LaunchSource,
+    rank: &'static [&'static str],
+    world: &'static [&'static str],
+    local_rank: &'static [&'static str],
+    local_world: &'static [&'static str],
+    advice: &'static str,
+}
+
+const SOURCES: [Names; 5] = [
+    Names {
+        source: LaunchSource::Torchrun,
+        rank: &["RANK"],
+        world: &["WORLD_SIZE"],
+        local_rank: &["LOCAL_RANK"],
+        local_world: &["LOCAL_WORLD_SIZE"],
+        advice: "torchrun sets both; set or unset both, or pass --rank and --world",
+    },
+    Names {
+        source: LaunchSource::OpenMpi,
+        rank: &["OMPI_COMM_WORLD_RANK"],
+        world: &["OMPI_COMM_WORLD_SIZE"],
+        local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
+        local_world: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
+        advice: "mpirun sets both; start with mpirun, or pass --rank and --world",
+    },
+    Names {
+        source: LaunchSource::Pmi,
+        rank: &["PMI_RANK", "PMIX_RANK"],
+        // PMIx keeps the size out of the environment; under srun --mpi=pmix the step has it.
+        world: &["PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
+        local_rank: &["MPI_LOCALRANKID", "SLURM_LOCALID"],
+        local_world: &["MPI_LOCALNRANKS"],
+        advice: "the process manager says which rank this is but not of how many; pass --world",
+    },
+    Names {
+        source: LaunchSource::Slurm,
+        rank: &["SLURM_PROCID"],
+        world: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
+        local_rank: &["SLURM_LOCALID"],
+        local_world: &[],
+        advice: "start with srun, which sets both, or pass --rank and --world",
+    },
+    Names {
+        source: LaunchSource::Kubernetes,
+        rank: &["JOB_COMPLETION_INDEX"],
+        world: &["WORLD_SIZE"],
+        local_rank: &[],
+        local_world: &[],
+        advice: "an indexed Job does not say how many pods it has; set WORLD_SIZE in its template to spec.completions, or pass --world",
+    },
+];
+
+/// Steps that Slurm makes for its own use (batch script, interactive shell, external) have numbers from here on. Their one
+/// process sees `SLURM_NTASKS` of the whole allocation, which says nothing about itself.
+const SLURM_OWN_STEPS: usize = 0xffff_fff0;
+
+fn applies(names: &Names, variables: &Variables<'_>) -> Result<bool, LaunchError> {
+    match names.source {
+        LaunchSource::Slurm => {
+            let step = variables.first(&["SLURM_STEP_ID", "SLURM_STEPID"])?;
+            Ok(step.is_some_and(|(_, step)| step < SLURM_OWN_STEPS))
+        }
+        // An indexed Job's template sets WORLD_SIZE for its own sake.
+        LaunchSource::Torchrun => {
+            Ok(variables.number("RANK")?.is_some() || variables.number("JOB_COMPLETION_INDEX")?.is_none())
+        }
+        _ => Ok(true),
+    }
+}
+
+fn from(names: &Names, flags: LaunchFlags, variables: &Variables<'_>) -> Result<Option<Launch>, LaunchError> {
+    if !applies(names, variables)? {
+        return Ok(None);
+    }
+    let rank = variables.first(names.rank)?;
+    let world = variables.first(names.world)?;
+    let half = |present: &str, missing: &[&str]| LaunchError::Half {
+        present: present.to_owned(),
+        missing: missing.join(" or "),
+        advice: names.advice.to_owned(),
+    };
+    let (rank, world) = match (rank, world, flags.world) {
+        (None, None, _) => return Ok(None),
+        // Sizes of Slurm and Kubernetes stand in the lists of others too, and say nothing without the rank.
+        (None, Some((name, _)), _) if names.world[0] == name && names.source != LaunchSource::Kubernetes => {
+            return Err(half(name, names.rank));
+        }
+        (None, ..) => return Ok(None),
+        (Some((_, rank)), None, Some(world)) => (rank, world),
+        (Some((name, _)), None, None) => return Err(half(name, names.world)),
+        (Some((_, rank)), Some((name, found)), flag) => match flag {
+            Some(wanted) if wanted != found => {
+                return Err(LaunchError::Range {
+                    what: "--world".to_owned(),
+                    number: wanted,
+                    limit: format!("{name} is {found}"),
+                    from: names.source.to_string(),
+                });
+            }
+            _ => (rank, found),
+        },
+    };
+    Ok(Some(Launch {
+        rank,
+        world,
+        local_rank: variables.first(names.local_rank)?.map(|(_, n)| n),
+        local_world: variables.first(names.local_world)?.map(|(_, n)| n),
+        source: names.source,
+    }))
+}
+
+/// Which rank of how many this process is. `lookup` gives the value of an environment variable.
+///
+/// # Errors
+/// Variables that hold no numbers, half of a pair, or numbers that contradict each other.
+pub fn resolve(flags: LaunchFlags, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Launch, LaunchError> {
+    let variables = Variables { lookup };
+    let launch = match (flags.rank, flags.world) {
+        (Some(rank), Some(world)) => Launch {
+            rank,
+            world,
+            local_rank: flags.local_rank,
+            local_world: None,
+            source: LaunchSource::Flags,
+        },
+        (Some(_), None) => {
+            return Err(LaunchError::Half {
+                present: "--rank".to_owned(),
+                missing: "--world".to_owned(),
+                advice: "Pass both".to_owned(),
+            });
+        }
+        (None, world) => {
+            let mut found = None;
+            for names in &SOURCES {
+                found = from(names, flags, &variables)?;
+                if found.is_some() {
+                    break;
+                }
+            }
+            match (found, world) {
+                (Some(launch), _) => Launch { local_rank: flags.local_rank.or(launch.local_rank), ..launch },
+                (None, None | Some(1)) => Launch::single(),
+                (None, Some(_)) => {
+                    return Err(LaunchError::Half {
+                        present: "--world".to_owned(),
+                        missing: "--rank".to_owned(),
+                        advice: "No launcher says which rank this process is: pass both, or start with mpirun, torchrun or srun"
+                            .to_owned(),
+                    });
+                }
+            }
+        }
+    };
+    within(&launch)?;
+    Ok(launch)
+}
+
+/// Ranks are below their sizes, and what is on this host is not more than there is.
+fn within(launch: &Launch) -> Result<(), LaunchError> {
+    let refuse = |what: &str, number: usize, limit: String| {
+        Err(LaunchError::Range { what: what.to_owned(), number, limit, from: launch.source.to_string() })
+    };
+    if launch.rank >= launch.world {
+        let limit = format!("there are {} ranks, counted from 0", launch.world);
+        return refuse("the rank", launch.rank, limit);
+    }
+    if let Some(local) = launch.local_rank {
+        let bound = launch.local_world.unwrap_or(launch.world);
+        if local >= bound {
+            return refuse(
+                "the local rank",
+                local,
+                format!("there are {bound} ranks on this host, counted from 0"),
+            );
+        }
+        if local > launch.rank {
+            return refuse("the local rank", local, format!("the rank is {}", launch.rank));
+        }
+    }
+    match launch.local_world {
+        Some(local) if local > launch.world => {
+            refuse("the number of ranks on this host", local, format!("there are {} in all", launch.world))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Resolves with no flags but these, and these variables.
+    fn with(flags: LaunchFlags, variables: &[(&str, &str)]) -> Result<Launch, LaunchError> {
+        let lookup = |name: &str| variables.iter().find(|v| v.0 == name).map(|v| v.1.to_owned());
+        resolve(flags, &lookup)
+    }
+
+    fn env(variables: &[(&str, &str)]) -> Result<Launch, LaunchError> {
+        with(LaunchFlags::default(), variables)
+    }
+
+    /// (rank, world, local rank, source) of a launch.
+    fn parts(launch: &Launch) -> (usize, usize, Option<usize>, LaunchSource) {
+        (launch.rank, launch.world, launch.local_rank, launch.source)
+    }
+
+    const OPEN_MPI: [(&str, &str); 5] = [
+        ("OMPI_COMM_WORLD_RANK", "5"),
+        ("OMPI_COMM_WORLD_SIZE", "8"),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
+        ("PMIX_RANK", "5"),
+    ];
+
+    #[test]
+    fn every_launcher_is_recognised() {
+        assert_eq!(parts(&env(&[]).unwrap()), (0, 1, None, LaunchSource::Single));
+        assert_eq!(parts(&env(&OPEN_MPI).unwrap()), (5, 8, Some(1), LaunchSource::OpenMpi));
+        let torch =
+            env(&[("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")]);
+        assert_eq!(parts(&torch.unwrap()), (3, 4, Some(1), LaunchSource::Torchrun));
+        let hydra =
+            env(&[("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "1"), ("MPI_LOCALNRANKS", "2")]);
+        assert_eq!(parts(&hydra.unwrap()), (1, 2, Some(1), LaunchSource::Pmi));
+        let pmix = env(&[
+            ("PMIX_RANK", "6"),
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "6"),
+            ("SLURM_NTASKS", "8"),
+            ("SLURM_LOCALID", "2"),
+        ]);
+        assert_eq!(parts(&pmix.unwrap()), (6, 8, Some(2), LaunchSource::Pmi));
+        let step = env(&[
+            ("SLURM_STEP_ID", "3"),
+            ("SLURM_PROCID", "1"),
+            ("SLURM_NTASKS", "2"),
+            ("SLURM_LOCALID", "0"),
+        ]);
+        assert_eq!(parts(&step.unwrap()), (1, 2, Some(0), LaunchSource::Slurm));
+        let job = env(&[("JOB_COMPLETION_INDEX", "2"), ("WORLD_SIZE", "4")]);
+        assert_eq!(parts(&job.unwrap()), (2, 4, None, LaunchSource::Kubernetes));
+        let job =
+            with(LaunchFlags { world: Some(3), ..Default::default() }, &[("JOB_COMPLETION_INDEX", "2")]);
+        assert_eq!(parts(&job.unwrap()), (2, 3, None, LaunchSource::Kubernetes));
+    }
+
+    #[test]
+    fn the_first_source_wins() {
+        let flags = LaunchFlags { rank: Some(1), world: Some(2), local_rank: None };
+        assert_eq!(parts(&with(flags, &OPEN_MPI).unwrap()), (1, 2, None, LaunchSource::Flags));
+        let torch = [&OPEN_MPI[..], &[("RANK", "9"), ("WORLD_SIZE", "16")]].concat();
+        assert_eq!(parts(&env(&torch).unwrap()), (9, 16, None, LaunchSource::Torchrun));
+        let local = LaunchFlags { local_rank: Some(0), ..Default::default() };
+        assert_eq!(parts(&with(local, &OPEN_MPI).unwrap()), (5, 8, Some(0), LaunchSource::OpenMpi));
+    }
+
+    #[test]
+    fn slurm_counts_only_inside_a_step() {
+        // A shell in an allocation, a batch script, the interactive step: one process whatever SLURM_NTASKS says.
+        let batch = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_LOCALID", "0")];
+        assert_eq!(env(&batch).unwrap(), Launch::single());
+        let interactive = [&batch[..], &[("SLURM_STEP_ID", "4294967290")]].concat();
+        assert_eq!(env(&interactive).unwrap(), Launch::single());
+    }
+
+    #[test]
+    fn contradictions_are_errors() {
+        let says = |variables: &[(&str, &str)], words: &[&str]| {
+            let error = env(variables).unwrap_err().to_string();
+            for word in words {
+                assert!(error.contains(word), "{error:?} does not say {word:?}");
+            }
+        };
+        says(&[("RANK", "x"), ("WORLD_SIZE", "2")], &["RANK is \"x\"", "--rank"]);
+        says(&[("RANK", "-1"), ("WORLD_SIZE", "2")], &["\"-1\""]);
+        says(&[("RANK", "0")], &["RANK is set", "WORLD_SIZE is not"]);
+        says(&[("WORLD_SIZE", "2")], &["WORLD_SIZE is set", "RANK is not"]);
+        says(&[("RANK", "2"), ("WORLD_SIZE", "2")], &["the rank is 2", "there are 2 ranks", "torchrun"]);
+        says(&[("RANK", "0"), ("WORLD_SIZE", "0")], &["there are 0 ranks"]);
+        says(&[("OMPI_COMM_WORLD_SIZE", "2")], &["OMPI_COMM_WORLD_RANK is not"]);
+        says(&[("PMIX_RANK", "1")], &["PMIX_RANK is set", "--world"]);
+        says(&[("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "1")], &["SLURM_NTASKS is not"]);
+        says(&[("JOB_COMPLETION_INDEX", "1")], &["spec.completions"]);
+        says(
+            &[("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")],
+            &["the local rank is 1", "the rank is 0"],
+        );
+        says(
+            &[("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "2"), ("LOCAL_WORLD_SIZE", "2")],
+            &["2 ranks on this host"],
+        );
+        let flag =
+            with(LaunchFlags { world: Some(4), ..Default::default() }, &OPEN_MPI).unwrap_err().to_string();
+        assert!(flag.contains("--world is 4") && flag.contains("OMPI_COMM_WORLD_SIZE is 8"), "{flag}");
+        assert!(with(LaunchFlags { rank: Some(0), ..Default::default() }, &[]).is_err());
+        assert!(with(LaunchFlags { world: Some(2), ..Default::default() }, &[]).is_err());
+    }
+
+    #[test]
+    fn an_engine_that_came_up_otherwise_is_refused() {
+        let launch = env(&OPEN_MPI).unwrap();
+        assert_eq!(launch.agrees("MPI", 5, 8), Ok(()));
+        let error = launch.agrees("MPI", 0, 1).unwrap_err().to_string();
+        assert!(
+            error.contains("rank 0 of 1") && error.contains("rank 5 of 8") && error.contains("mpirun"),
+            "{error}"
+        );
+        assert_eq!(Launch::single().agrees("MPI", 3, 4), Ok(()));
+    }
+}
