@@ -1,7 +1,45 @@
 //! The trait.
 
 use crate::CollectiveError;
+use bessemer_units::DType;
 use half::bf16;
+
+/// Which collective.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// [`Communicator::all_reduce`].
+    AllReduce,
+    /// [`Communicator::reduce_scatter`].
+    ReduceScatter,
+    /// [`Communicator::all_gather`].
+    AllGather,
+    /// [`Communicator::all_to_all`].
+    AllToAll,
+    /// [`Communicator::broadcast`].
+    Broadcast,
+    /// [`Communicator::send`].
+    Send,
+    /// [`Communicator::receive`].
+    Receive,
+    /// [`Communicator::barrier`].
+    Barrier,
+}
+
+impl Kind {
+    /// As people write it: "all-reduce".
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::AllReduce => "all-reduce",
+            Kind::ReduceScatter => "reduce-scatter",
+            Kind::AllGather => "all-gather",
+            Kind::AllToAll => "all-to-all",
+            Kind::Broadcast => "broadcast",
+            Kind::Send => "send",
+            Kind::Receive => "receive",
+            Kind::Barrier => "barrier",
+        }
+    }
+}
 
 /// How values of several ranks become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,6 +60,22 @@ pub enum Values<'a> {
 }
 
 impl Values<'_> {
+    /// Type of the elements.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Values::F32(_) => DType::F32,
+            Values::Bf16(_) => DType::Bf16,
+        }
+    }
+
+    /// The same values, borrowed for a shorter time.
+    pub fn reborrow(&mut self) -> Values<'_> {
+        match self {
+            Values::F32(v) => Values::F32(v),
+            Values::Bf16(v) => Values::Bf16(v),
+        }
+    }
+
     /// Elements.
     pub fn len(&self) -> usize {
         match self {
@@ -33,6 +87,62 @@ impl Values<'_> {
     /// True if there is no element.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+impl<'a> From<&'a mut [f32]> for Values<'a> {
+    fn from(values: &'a mut [f32]) -> Values<'a> {
+        Values::F32(values)
+    }
+}
+
+impl<'a> From<&'a mut [bf16]> for Values<'a> {
+    fn from(values: &'a mut [bf16]) -> Values<'a> {
+        Values::Bf16(values)
+    }
+}
+
+/// Host memory that is only read.
+#[derive(Debug, Clone, Copy)]
+pub enum Source<'a> {
+    /// f32.
+    F32(&'a [f32]),
+    /// bfloat16.
+    Bf16(&'a [bf16]),
+}
+
+impl Source<'_> {
+    /// Type of the elements.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Source::F32(_) => DType::F32,
+            Source::Bf16(_) => DType::Bf16,
+        }
+    }
+
+    /// Elements.
+    pub fn len(&self) -> usize {
+        match self {
+            Source::F32(v) => v.len(),
+            Source::Bf16(v) => v.len(),
+        }
+    }
+
+    /// True if there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<'a> From<&'a [f32]> for Source<'a> {
+    fn from(values: &'a [f32]) -> Source<'a> {
+        Source::F32(values)
+    }
+}
+
+impl<'a> From<&'a [bf16]> for Source<'a> {
+    fn from(values: &'a [bf16]) -> Source<'a> {
+        Source::Bf16(values)
     }
 }
 
@@ -123,15 +233,15 @@ pub trait Communicator: Send + std::fmt::Debug {
     fn all_gather(&mut self, name: &str, values: Values<'_>, parts: &Parts) -> Result<(), CollectiveError>;
 
     /// Part r of `send` goes to rank r; part r of `receive` comes from rank r. Parts may differ between ranks as long as
-    /// both ends of each pair agree.
+    /// both ends of each pair agree; both must have the same type.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
     fn all_to_all(
         &mut self,
         name: &str,
-        send: (&[f32], &Parts),
-        receive: (&mut [f32], &Parts),
+        send: (Source<'_>, &Parts),
+        receive: (Values<'_>, &Parts),
     ) -> Result<(), CollectiveError>;
 
     /// Every rank has what rank `root` had.
@@ -140,17 +250,18 @@ pub trait Communicator: Send + std::fmt::Debug {
     /// As [`Communicator::all_reduce`].
     fn broadcast(&mut self, name: &str, root: usize, values: Values<'_>) -> Result<(), CollectiveError>;
 
-    /// Values to one other rank, which receives them under the same name. May return before they have arrived.
+    /// Values to one other rank, which receives them under the same name. Returns before they have arrived: what is under
+    /// way is buffered, so whoever sends bounds it. Messages of a pair arrive in order, whatever collectives lie between.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
-    fn send(&mut self, name: &str, to: usize, values: &[f32]) -> Result<(), CollectiveError>;
+    fn send(&mut self, name: &str, to: usize, values: Source<'_>) -> Result<(), CollectiveError>;
 
     /// Values from one other rank.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
-    fn receive(&mut self, name: &str, from: usize, values: &mut [f32]) -> Result<(), CollectiveError>;
+    fn receive(&mut self, name: &str, from: usize, values: Values<'_>) -> Result<(), CollectiveError>;
 
     /// Returns when every rank has called it.
     ///

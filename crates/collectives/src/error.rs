@@ -75,6 +75,44 @@ pub enum CollectiveError {
     },
 }
 
+impl CollectiveError {
+    /// Where the rank was.
+    pub fn place(&self) -> &Place {
+        match self {
+            CollectiveError::Timeout { place, .. }
+            | CollectiveError::PeerLost { place, .. }
+            | CollectiveError::Mismatch { place, .. }
+            | CollectiveError::Call { place, .. }
+            | CollectiveError::Engine { place, .. } => place,
+        }
+    }
+
+    /// The same, met by a later call of the same rank.
+    pub(crate) fn again(&self, now: Box<Place>) -> CollectiveError {
+        let mut error = self.clone();
+        match &mut error {
+            CollectiveError::Timeout { place, .. }
+            | CollectiveError::PeerLost { place, .. }
+            | CollectiveError::Mismatch { place, .. }
+            | CollectiveError::Call { place, .. }
+            | CollectiveError::Engine { place, .. } => *place = now,
+        }
+        error
+    }
+
+    /// What it means for another rank of the group, which is at `here`, if rank `by` met it.
+    pub(crate) fn seen_from(&self, by: usize, here: Box<Place>) -> CollectiveError {
+        match self {
+            CollectiveError::Timeout { missing, .. } if !missing.contains(&here.rank) => self.again(here),
+            CollectiveError::PeerLost { peer, .. } if *peer != here.rank => self.again(here),
+            _ => {
+                let problem = format!("it stopped in {self}").into();
+                CollectiveError::PeerLost { place: here, peer: by, problem }
+            }
+        }
+    }
+}
+
 fn list(ranks: &[usize]) -> String {
     ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -4,11 +4,16 @@
 //! the same bits. Volumes per rank are those of ring algorithms: N (n-1)/n elements sent for an all-gather or a
 //! reduce-scatter of N elements over n ranks, twice that for an all-reduce.
 
+mod call;
 mod communicator;
 mod error;
 pub mod launch;
+mod order;
+mod threads;
 mod transport;
 
-pub use communicator::{Communicator, Parts, Reduce, Values};
+pub use call::Volume;
+pub use communicator::{Communicator, Kind, Parts, Reduce, Source, Values};
 pub use error::{CollectiveError, Place};
+pub use threads::{ThreadCommunicator, ThreadSettings};
 pub use transport::{Transport, TransportError};

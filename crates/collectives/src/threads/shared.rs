@@ -1,0 +1,325 @@
+//! What the ranks of one group have in common: slots, a barrier, letters, and who is gone.
+//!
+//! See the README of this crate for the protocol and for what must never happen.
+
+use crate::CollectiveError;
+use crate::call::Signature;
+use half::bf16;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// What a rank shows the others in one round.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    /// Its call, in the first round of one.
+    pub(super) signature: Option<Signature>,
+    pub(super) name: String,
+    /// All-to-all: elements that it sends to each rank, then elements that it expects from each.
+    pub(super) pairs: Vec<usize>,
+    pub(super) f32: Vec<f32>,
+    pub(super) bf16: Vec<bf16>,
+}
+
+/// A message of one rank to another.
+#[derive(Debug)]
+pub(super) struct Letter {
+    pub(super) signature: Signature,
+    pub(super) name: String,
+    pub(super) f32: Vec<f32>,
+    pub(super) bf16: Vec<bf16>,
+}
+
+#[derive(Debug, Default)]
+struct Letters {
+    /// By sender.
+    waiting: Vec<VecDeque<Letter>>,
+    /// Read ones, whose memory is used again.
+    spare: Vec<Letter>,
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    letters: Mutex<Letters>,
+    came: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Why each rank that is gone is gone.
+    gone: Vec<Option<Box<str>>>,
+    /// The first failure of the group, and who met it.
+    failure: Option<(usize, CollectiveError)>,
+}
+
+/// A group that some of its members have not joined yet.
+#[derive(Debug)]
+struct Pending {
+    label: String,
+    ranks: Vec<usize>,
+    /// How many groups of this label and these ranks were made before it.
+    count: u64,
+    group: Arc<Shared>,
+    joined: Vec<bool>,
+}
+
+/// Why waiting ended early.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// Nothing for so long.
+    Late { missing: Vec<usize>, waited: Duration },
+    /// A rank that can no longer come.
+    Gone { peer: usize, problem: Box<str> },
+    /// Another rank of the group met an error.
+    Failed { by: usize, error: Box<CollectiveError> },
+}
+
+/// Limits that a whole world shares.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) patience: Duration,
+    pub(super) spin: Duration,
+    pub(super) piece_bytes: usize,
+}
+
+/// One group.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) label: String,
+    pub(super) size: usize,
+    pub(super) limits: Limits,
+    /// Arrivals at barriers, ever: round k is complete when there are `size * k`, because nobody arrives at a round
+    /// before the one before it is complete.
+    arrivals: AtomicU64,
+    /// Rounds that each rank arrived at; only to tell who is late.
+    rounds: Vec<AtomicU64>,
+    /// Two for each rank: what is written in round k + 1 never meets readers of round k.
+    slots: Vec<[RwLock<Slot>; 2]>,
+    sleepers: AtomicUsize,
+    /// `state` holds a failure or a rank that is gone.
+    troubled: AtomicBool,
+    state: Mutex<State>,
+    woken: Condvar,
+    inboxes: Vec<Inbox>,
+    pending: Mutex<Vec<Pending>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing in this file panics with a lock held; a rank that panics elsewhere is told of by its drop.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(super) fn new(label: &str, size: usize, limits: Limits) -> Shared {
+        let inbox = || {
+            let letters = Letters {
+                waiting: std::iter::repeat_with(VecDeque::new).take(size).collect(),
+                spare: Vec::new(),
+            };
+            Inbox { letters: Mutex::new(letters), came: Condvar::new() }
+        };
+        Shared {
+            label: label.into(),
+            size,
+            limits,
+            arrivals: AtomicU64::new(0),
+            rounds: std::iter::repeat_with(AtomicU64::default).take(size).collect(),
+            slots: std::iter::repeat_with(Default::default).take(size).collect(),
+            sleepers: AtomicUsize::new(0),
+            troubled: AtomicBool::new(false),
+            state: Mutex::new(State { gone: vec![None; size], failure: None }),
+            woken: Condvar::new(),
+            inboxes: std::iter::repeat_with(inbox).take(size).collect(),
+            pending: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Works on a rank's slot of a round, alone.
+    pub(super) fn write<R>(&self, rank: usize, round: u64, work: impl FnOnce(&mut Slot) -> R) -> R {
+        let slot = &self.slots[rank][(round % 2) as usize];
+        work(&mut slot.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads a rank's slot of a round.
+    pub(super) fn read<R>(&self, rank: usize, round: u64, work: impl FnOnce(&Slot) -> R) -> R {
+        let slot = &self.slots[rank][(round % 2) as usize];
+        work(&slot.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The barrier: returns when every rank has arrived at `round`.
+    pub(super) fn meet(&self, rank: usize, round: u64) -> Result<(), Stop> {
+        let goal = round * self.size as u64;
+        self.rounds[rank].store(round, Ordering::Relaxed);
+        if self.arrivals.fetch_add(1, Ordering::SeqCst) + 1 == goal {
+            // Either this load sees a sleeper or that sleeper, who looks again after it has said so, sees the arrival.
+            if self.sleepers.load(Ordering::SeqCst) > 0 {
+                drop(lock(&self.state));
+                self.woken.notify_all();
+            }
+            return Ok(());
+        }
+        let since = Instant::now();
+        while !self.limits.spin.is_zero() {
+            for _ in 0..32 {
+                if self.arrivals.load(Ordering::Acquire) >= goal {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
+            }
+            if self.troubled.load(Ordering::Relaxed) || since.elapsed() >= self.limits.spin {
+                break;
+            }
+        }
+        let mut state = lock(&self.state);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let result = loop {
+            if self.arrivals.load(Ordering::SeqCst) >= goal {
+                break Ok(());
+            }
+            let waited = since.elapsed();
+            let late = |r: &usize| self.rounds[*r].load(Ordering::Relaxed) < round;
+            if let Some(stop) = trouble(&state, late) {
+                break Err(stop);
+            }
+            let Some(left) = self.limits.patience.checked_sub(waited).filter(|d| !d.is_zero()) else {
+                let missing = (0..self.size).filter(late).collect();
+                break Err(Stop::Late { missing, waited });
+            };
+            state = self.woken.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        };
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+
+    /// What already stands against any further call of `rank`, whose peers are needed.
+    pub(super) fn failed(&self) -> Option<Stop> {
+        if !self.troubled.load(Ordering::Acquire) {
+            return None;
+        }
+        let (by, error) = lock(&self.state).failure.clone()?;
+        Some(Stop::Failed { by, error: Box::new(error) })
+    }
+
+    /// Puts a letter into the inbox of `to`. `fill` gets one whose memory may have been used before.
+    pub(super) fn post(
+        &self,
+        from: usize,
+        to: usize,
+        signature: Signature,
+        fill: impl FnOnce(&mut Letter),
+    ) -> Result<(), Stop> {
+        if self.troubled.load(Ordering::Acquire)
+            && let Some(problem) = lock(&self.state).gone[to].clone()
+        {
+            return Err(Stop::Gone { peer: to, problem });
+        }
+        let inbox = &self.inboxes[to];
+        let spare = lock(&inbox.letters).spare.pop();
+        let mut letter = spare.unwrap_or_else(|| Letter {
+            signature,
+            name: String::new(),
+            f32: Vec::new(),
+            bf16: Vec::new(),
+        });
+        letter.signature = signature;
+        fill(&mut letter);
+        lock(&inbox.letters).waiting[from].push_back(letter);
+        inbox.came.notify_all();
+        Ok(())
+    }
+
+    /// The next letter of `from`; [`Shared::return_letter`] takes it back.
+    pub(super) fn take_letter(&self, from: usize, to: usize) -> Result<Letter, Stop> {
+        let since = Instant::now();
+        let inbox = &self.inboxes[to];
+        let mut letters = lock(&inbox.letters);
+        loop {
+            if let Some(letter) = letters.waiting[from].pop_front() {
+                return Ok(letter);
+            }
+            if self.troubled.load(Ordering::SeqCst)
+                && let Some(stop) = trouble(&lock(&self.state), |r| *r == from)
+            {
+                return Err(stop);
+            }
+            let waited = since.elapsed();
+            let Some(left) = self.limits.patience.checked_sub(waited).filter(|d| !d.is_zero()) else {
+                return Err(Stop::Late { missing: vec![from], waited });
+            };
+            letters = inbox.came.wait_timeout(letters, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    pub(super) fn return_letter(&self, to: usize, letter: Letter) {
+        lock(&self.inboxes[to].letters).spare.push(letter);
+    }
+
+    /// The group ends with this error, unless it ended before.
+    pub(super) fn fail(&self, by: usize, error: &CollectiveError) {
+        let mut state = lock(&self.state);
+        if state.failure.is_none() {
+            state.failure = Some((by, error.clone()));
+        }
+        self.tell_all(state);
+    }
+
+    /// A rank will make no further call, here or in groups that it has not joined.
+    pub(super) fn leave(&self, rank: usize, problem: &str) {
+        let pending = lock(&self.pending);
+        let mut state = lock(&self.state);
+        state.gone[rank] = Some(problem.into());
+        self.tell_all(state);
+        for group in pending.iter() {
+            let position = group.ranks.iter().position(|r| *r == rank);
+            if let Some(position) = position.filter(|p| !group.joined[*p]) {
+                group.group.leave(position, problem);
+            }
+        }
+    }
+
+    fn tell_all(&self, state: MutexGuard<'_, State>) {
+        self.troubled.store(true, Ordering::SeqCst);
+        drop(state);
+        self.woken.notify_all();
+        for inbox in &self.inboxes {
+            drop(lock(&inbox.letters));
+            inbox.came.notify_all();
+        }
+    }
+
+    /// Joins a group of some ranks, and makes it if this is the first of them. `position` is this rank's in it.
+    pub(super) fn join(&self, label: &str, ranks: &[usize], position: usize, count: u64) -> Arc<Shared> {
+        let mut pending = lock(&self.pending);
+        let known = pending.iter().position(|p| p.count == count && p.label == label && p.ranks == ranks);
+        let at = known.unwrap_or_else(|| {
+            let group = Arc::new(Shared::new(label, ranks.len(), self.limits));
+            for (r, problem) in ranks.iter().map(|r| lock(&self.state).gone[*r].clone()).enumerate() {
+                if let Some(problem) = problem {
+                    group.leave(r, &problem);
+                }
+            }
+            let joined = vec![false; ranks.len()];
+            pending.push(Pending { label: label.into(), ranks: ranks.into(), count, group, joined });
+            pending.len() - 1
+        });
+        pending[at].joined[position] = true;
+        if pending[at].joined.iter().all(|j| *j) {
+            return pending.swap_remove(at).group;
+        }
+        Arc::clone(&pending[at].group)
+    }
+}
+
+/// A failure of the group, or a needed rank that is gone.
+fn trouble(state: &State, needed: impl Fn(&usize) -> bool) -> Option<Stop> {
+    // A rank that is gone says more than what others, who noticed it earlier, made of it.
+    let gone = (0..state.gone.len()).filter(needed).find_map(|peer| {
+        let problem = state.gone[peer].clone()?;
+        Some(Stop::Gone { peer, problem })
+    });
+    gone.or_else(|| {
+        let (by, error) = state.failure.clone()?;
+        Some(Stop::Failed { by, error: Box::new(error) })
+    })
+}

@@ -1,0 +1,6 @@
+//! Collectives against plain sums over the ranks' values, for every communicator.
+
+mod failures;
+mod groups;
+mod results;
+mod world;
