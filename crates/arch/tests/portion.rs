@@ -1,5 +1,7 @@
 //! The parts of a model under tensor parallelism: together they are the whole, and each is what its model says.
 
+#![allow(clippy::unwrap_used)] // tests: a panic is the report
+
 use bessemer_arch::{ActivationChoice, GradientSum, Init, InitChoice, Model, Portion, PortionParam, named};
 
 fn gpt2() -> Model {

@@ -1,11 +1,7 @@
 //! The axes along which work and tensors are spread.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 /// An axis of the mesh. The order of the variants is the one in which labels and tables list them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Axis {
     /// Stages of layers, one behind the other.
     Pipeline,
@@ -54,6 +50,19 @@ impl Axis {
             Axis::Expert => "expert",
         }
     }
+
+    /// The order in which the axes cut a dim that several of them cut: those that must keep heads whole first, so that
+    /// what they leave can be cut anywhere.
+    pub(crate) const CUTTING: [Axis; 8] = [
+        Axis::Tensor,
+        Axis::TensorRow,
+        Axis::TensorColumn,
+        Axis::TensorDepth,
+        Axis::Context,
+        Axis::Shard,
+        Axis::Replicate,
+        Axis::Pipeline,
+    ];
 
     /// Place in [`Axis::ALL`]; `None` for the expert axis.
     pub(crate) fn slot(self) -> Option<usize> {

@@ -1,0 +1,145 @@
+//! Closed forms: what a step sends and what a rank holds. The ledger and the arena of a run are held against them.
+//!
+//! Psi is the number of parameters, n the ranks of the data-parallel group, m the micro-batches of a step on a rank.
+//! Volumes are elements per rank under ring algorithms.
+
+/// What data-parallel ranks hold a part of (Rajbhandari et al. 2020, ZeRO, section 5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DataParallel {
+    /// Nothing: every rank holds everything.
+    Ddp,
+    /// Optimizer state.
+    Zero1,
+    /// Gradients too.
+    Zero2,
+    /// Parameters too.
+    Zero3,
+}
+
+/// When ranks that accumulate gradients exchange them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Exchange {
+    /// After each micro-batch: no rank ever holds a whole gradient.
+    EachMicroBatch,
+    /// After the last one: whole gradients are held until then.
+    LastMicroBatch,
+}
+
+/// N (n-1)/n: an all-gather or reduce-scatter of N elements over n ranks.
+pub fn ring(elements: f64, ranks: usize) -> f64 {
+    elements * (ranks as f64 - 1.0) / ranks as f64
+}
+
+impl DataParallel {
+    /// Elements that a rank sends in a step, gradients and parameters alike.
+    ///
+    /// | | one micro-batch | m micro-batches |
+    /// |---|---|---|
+    /// | DDP | 2 Psi (all-reduce) | 2 Psi |
+    /// | ZeRO-1 | 2 Psi (reduce-scatter, all-gather) | 2 Psi |
+    /// | ZeRO-2 | 2 Psi | (m + 1) Psi; 2 Psi if exchanged after the last |
+    /// | ZeRO-3 | 3 Psi (gather forward, gather backward, reduce-scatter) | 3m Psi; (2m + 1) Psi if exchanged after the last |
+    ///
+    /// all times (n-1)/n. DDP and ZeRO-1 always exchange after the last micro-batch: they hold whole gradients anyway.
+    pub fn volume(self, parameters: f64, ranks: usize, micro_batches: usize, exchange: Exchange) -> f64 {
+        let m = micro_batches as f64;
+        let exchanges = match exchange {
+            Exchange::EachMicroBatch => m,
+            Exchange::LastMicroBatch => 1.0,
+        };
+        let times = match self {
+            DataParallel::Ddp | DataParallel::Zero1 => 2.0,
+            DataParallel::Zero2 => exchanges + 1.0,
+            DataParallel::Zero3 => 2.0 * m + exchanges,
+        };
+        times * ring(parameters, ranks)
+    }
+
+    /// Bytes of parameters, gradients and optimizer state on a rank, with parts of equal length.
+    pub fn bytes(self, per_parameter: ParameterBytes, parameters: f64, ranks: usize) -> f64 {
+        let part = |cut: bool, bytes: f64| if cut { bytes / ranks as f64 } else { bytes };
+        let p = per_parameter;
+        let each = part(self == DataParallel::Zero3, p.parameter)
+            + part(matches!(self, DataParallel::Zero2 | DataParallel::Zero3), p.gradient)
+            + part(self != DataParallel::Ddp, p.state);
+        each * parameters
+    }
+}
+
+/// Bytes that a parameter costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ParameterBytes {
+    /// The value that the model computes with.
+    pub parameter: f64,
+    /// Its gradient.
+    pub gradient: f64,
+    /// All that only the optimizer reads: master value, momentum, variance.
+    pub state: f64,
+}
+
+impl ParameterBytes {
+    /// Mixed precision with Adam: 2 + 2 + K, K = 12 (Rajbhandari et al. 2020, section 3.1).
+    pub const MIXED_ADAM: ParameterBytes = ParameterBytes { parameter: 2.0, gradient: 2.0, state: 12.0 };
+    /// Megatron-LM's distributed optimizer, 16-bit parameters and gradients: 20, or 4 + 16/n with the state sharded
+    /// (which has a master gradient too).
+    pub const MEGATRON_16_BIT: ParameterBytes = ParameterBytes { parameter: 2.0, gradient: 2.0, state: 16.0 };
+    /// Megatron-LM, bf16 parameters and f32 gradients: 18, or 6 + 12/n.
+    pub const MEGATRON_BF16: ParameterBytes = ParameterBytes { parameter: 2.0, gradient: 4.0, state: 12.0 };
+    /// All f32 with Adam (Megatron-LM, and this program): 16, or 8 + 8/n.
+    pub const F32_ADAM: ParameterBytes = ParameterBytes { parameter: 4.0, gradient: 4.0, state: 8.0 };
+}
+
+/// Elements that a rank sends for one layer and micro-batch under tensor parallelism over `ranks` ranks, of `batch`
+/// sequences of `tokens` tokens at width `width`: four all-reduces of b s h, `8 b s h (t-1)/t`; six, `12 b s h (t-1)/t`,
+/// if the forward pass of the layer is computed again for the backward pass (Shoeybi et al. 2019, section 3). With
+/// sequence parallelism each all-reduce is a reduce-scatter and an all-gather: the same (Korthikanti et al. 2022,
+/// section 4.2.2), without counting an input that is gathered once more for a weight's gradient.
+pub fn tensor_parallel_layer(
+    batch: usize,
+    tokens: usize,
+    width: usize,
+    ranks: usize,
+    recompute: bool,
+) -> f64 {
+    let all_reduces = if recompute { 6.0 } else { 4.0 };
+    2.0 * all_reduces * ring((batch * tokens * width) as f64, ranks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [DataParallel; 4] =
+        [DataParallel::Ddp, DataParallel::Zero1, DataParallel::Zero2, DataParallel::Zero3];
+
+    /// Rajbhandari et al. 2020, figure 1: 7.5e9 parameters over 64 ranks.
+    #[test]
+    fn published_bytes_of_zero() {
+        let gigabytes = ALL.map(|s| s.bytes(ParameterBytes::MIXED_ADAM, 7.5e9, 64) / 1e9);
+        for (found, wanted) in gigabytes.iter().zip([120.0, 31.4, 16.6, 1.9]) {
+            assert!((found - wanted).abs() < 0.05, "{gigabytes:?}");
+        }
+        let total = |p: ParameterBytes| p.parameter + p.gradient + p.state;
+        let megatron = [
+            (ParameterBytes::MEGATRON_16_BIT, 20.0, 4.0, 16.0),
+            (ParameterBytes::MEGATRON_BF16, 18.0, 6.0, 12.0),
+            (ParameterBytes::F32_ADAM, 16.0, 8.0, 8.0),
+        ];
+        for (bytes, whole, kept, cut) in megatron {
+            assert_eq!(total(bytes), whole);
+            assert_eq!(DataParallel::Zero1.bytes(bytes, 1.0, 8), kept + cut / 8.0);
+        }
+    }
+
+    #[test]
+    fn published_volumes() {
+        let psi = 64.0;
+        let of = |m, e| ALL.map(|s| s.volume(psi, 4, m, e) / (psi * 0.75));
+        assert_eq!(of(1, Exchange::EachMicroBatch), [2.0, 2.0, 2.0, 3.0]);
+        assert_eq!(of(5, Exchange::EachMicroBatch), [2.0, 2.0, 6.0, 15.0]);
+        assert_eq!(of(5, Exchange::LastMicroBatch), [2.0, 2.0, 2.0, 11.0]);
+        assert!(ALL.iter().all(|s| s.volume(psi, 1, 1, Exchange::EachMicroBatch) == 0.0));
+        assert_eq!(tensor_parallel_layer(2, 8, 16, 4, false), 8.0 * 256.0 * 0.75);
+        assert_eq!(tensor_parallel_layer(2, 8, 16, 4, true), 12.0 * 256.0 * 0.75);
+    }
+}
