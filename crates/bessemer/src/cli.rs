@@ -330,8 +330,8 @@ pub(crate) struct BenchStepArgs {
 /// `bessemer bench op` and `bessemer bench ladder`
 #[derive(Debug, Args)]
 pub(crate) struct BenchOpArgs {
-    /// Only operators whose name contains this: linear, input gradient, weight gradient, loss, attention, norm, gated, adamw,
-    /// ...
+    /// Only what has this in its name: linear, input gradient, weight gradient, loss, attention, rope, norm, gated, adamw, ...,
+    /// or optimizer: a step of every optimizer over the parameters of gpt2-124m (which wants to be named).
     #[arg(default_value = "")]
     pub(crate) name: String,
     /// Shape instead of the usual ones (may be repeated): rows x inputs x outputs of linear maps (1024x768x3072), rows x
@@ -347,6 +347,9 @@ pub(crate) struct BenchOpArgs {
     /// How exact matrix products must be (the ladder shows all).
     #[arg(long, value_name = "PRECISION", default_value = "highest")]
     pub(crate) matmul: Matmul,
+    /// Engine of matrix products instead of the fastest one that is exact enough, as in bench step.
+    #[arg(long, value_name = "NAME", conflicts_with = "matmul")]
+    pub(crate) engine: Option<String>,
     /// Kernels: reference, portable, avx2, avx512; the fastest ones if left out (the ladder shows all).
     #[arg(long, value_name = "RUNG")]
     pub(crate) kernels: Option<String>,

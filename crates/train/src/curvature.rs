@@ -4,11 +4,13 @@ use bessemer_model::Seams;
 use bessemer_optim::Optimizer;
 use bessemer_tensor::{Backend, TensorError, View};
 
-/// The seams of one micro-batch whose curvature is wanted.
-pub(crate) struct Capturing<'a> {
-    pub(crate) optimizer: &'a mut Optimizer,
+/// The seams of one micro-batch whose curvature is wanted ([`Optimizer::captures`]).
+#[derive(Debug)]
+pub struct Capturing<'a> {
+    /// Of the decoder's parameters that have gradients, in their order.
+    pub optimizer: &'a mut Optimizer,
     /// False in the first micro-batch of a step.
-    pub(crate) accumulate: bool,
+    pub accumulate: bool,
 }
 
 impl Seams for Capturing<'_> {

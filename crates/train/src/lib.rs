@@ -19,6 +19,7 @@ mod state;
 pub mod study;
 mod trainer;
 
+pub use curvature::Capturing;
 pub use error::TrainError;
 pub use input::{Peak, TrainerInput};
 pub use memory::MemoryPlan;

@@ -9,6 +9,7 @@
 )]
 
 mod bad_input;
+mod bench;
 mod hf_oracle;
 mod kill_resume;
 mod round_trip;

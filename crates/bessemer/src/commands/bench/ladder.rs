@@ -7,7 +7,6 @@ use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::machine;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung, peak};
-use bessemer_tensor::op::Op;
 use bessemer_units::{MatmulPrecision, Storage};
 use serde_json::json;
 
@@ -22,20 +21,12 @@ fn steps() -> Vec<(Rung, MatmulPrecision)> {
 /// The reference loops run at less than 1 GFLOP/s: what has more operations than this is not worth the wait.
 const REFERENCE_FLOPS: f64 = 2e9;
 
-/// Operators that multiply matrices, which `matmul` is about.
-fn has_products(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Linear(_)
-            | Op::LinearBackwardInput(_)
-            | Op::LinearBackwardWeight(_)
-            | Op::LinearCrossEntropy(_)
-            | Op::Attention(_)
-            | Op::AttentionBackward(_)
-    )
-}
-
 pub(super) fn run(args: &BenchOpArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    if args.engine.is_some() || args.kernels.is_some() {
+        return Err(Failure::usage(
+            "bench ladder shows all kernels and precisions: --engine and --kernels are for bench op",
+        ));
+    }
     let list = cases::chosen(cases::few(), &args.name, &args.shapes)?;
     let threads = machine::threads(args.threads as u64);
     let dtype = Storage::from(args.dtype).dtype();
@@ -56,14 +47,14 @@ pub(super) fn run(args: &BenchOpArgs, as_json: bool, console: &mut Console) -> R
         for (rung, matmul) in steps() {
             let config = CpuConfig { threads, matmul, ..CpuConfig::default() };
             let mut backend = CpuBackend::with_rung(config, rung)?;
-            let op = case.on(&mut backend, dtype)?;
-            let too_slow = rung == Rung::Reference && op.flops().0 > REFERENCE_FLOPS;
-            if too_slow || (matmul != MatmulPrecision::Highest && !has_products(&op)) {
+            let mut work = case.on(&mut backend, dtype)?;
+            let too_slow = rung == Rung::Reference && work.flops() > REFERENCE_FLOPS;
+            if too_slow || (matmul != MatmulPrecision::Highest && !work.has_products()) {
                 continue;
             }
-            let timing = stopwatch.time(&mut backend, &op)?;
+            let timing = stopwatch.time(&mut backend, &mut work)?;
             console.say(&format!("{} {}: {rung}, {matmul}", case.name, case.shape));
-            let (flops, bytes) = (op.flops().0, op.bytes().0 as f64);
+            let (flops, bytes) = (work.flops(), work.bytes());
             rows.push((rung, matmul, flops / timing.median / 1e9, bytes / timing.median / 1e9));
             let attainable = peak.min(flops / bytes * bandwidth);
             roof = (attainable / 1e9, attainable * bytes / flops / 1e9);

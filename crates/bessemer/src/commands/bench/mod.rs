@@ -4,15 +4,17 @@ mod cases;
 mod job;
 mod ladder;
 mod op;
+mod operands;
 mod step;
 mod timed;
 mod timing;
+mod updates;
 
 use crate::cli::BenchCommand;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::machine;
-use bessemer_kernels_cpu::{Rung, peak};
+use bessemer_kernels_cpu::{Engine, Rung, peak};
 use serde_json::json;
 use std::time::Instant;
 
@@ -41,6 +43,13 @@ fn show_peak(threads: usize, seconds: f64, as_json: bool) -> Result<(), Failure>
         true => json!({ "threads": threads, "gflops": median, "gflops_best": best }).to_string(),
         false => format!("{median:.1} GFLOP/s (median), {best:.1} at best, {threads} threads"),
     })?)
+}
+
+/// The engine of this name.
+fn engine(name: &str) -> Result<Engine, Failure> {
+    let known: Vec<&str> = Engine::ALL.iter().map(|e| e.name()).collect();
+    (Engine::ALL.into_iter().find(|e| e.name() == name))
+        .ok_or_else(|| Failure::usage(format!("--engine {name}: wanted one of {}", known.join(", "))))
 }
 
 /// The middle value (the upper one of two), NaN of none. Leaves `values` sorted.

@@ -1,13 +1,13 @@
-//! `bessemer bench op`: operators alone, at the shapes of a training step.
+//! `bessemer bench op`: operators alone, at the shapes of a training step; steps of optimizers.
 
-use super::cases::{self, Case};
+use super::cases::{self, Case, Work};
+use super::engine;
 use super::timing::{Stopwatch, Timing};
 use crate::cli::BenchOpArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::machine;
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung};
-use bessemer_tensor::op::Op;
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Engine, Rung};
 use bessemer_units::Storage;
 use serde_json::{Value, json};
 
@@ -19,10 +19,14 @@ pub(super) fn run(args: &BenchOpArgs, as_json: bool, console: &mut Console) -> R
         Some(name) => rung(name)?,
     };
     let config = CpuConfig { threads, matmul: args.matmul.into(), ..CpuConfig::default() };
+    let engine = match &args.engine {
+        None => Engine::fastest(rung, config.matmul),
+        Some(name) => engine(name)?,
+    };
     let mut stopwatch = Stopwatch::new(threads)?;
     if !as_json {
         print(&format!(
-            "{rung} kernels, {threads} threads, f32 multiply-adds {:.0} GFLOP/s\n{:<24} {:<20} {:>10} {:>9} {:>7} {:>7} {:>7}  \
+            "{rung} kernels, products by {engine}, {threads} threads, f32 multiply-adds {:.0} GFLOP/s\n{:<24} {:<20} {:>10} {:>9} {:>7} {:>7} {:>7}  \
              kept",
             stopwatch.peak() / 1e9,
             "operator",
@@ -36,10 +40,10 @@ pub(super) fn run(args: &BenchOpArgs, as_json: bool, console: &mut Console) -> R
     }
     let mut rows = Vec::new();
     for (i, case) in list.iter().enumerate() {
-        let mut backend = CpuBackend::with_rung(config.clone(), rung)?;
-        let op = case.on(&mut backend, Storage::from(args.dtype).dtype())?;
-        let timing = stopwatch.time(&mut backend, &op)?;
-        let row = Row { case, op: &op, timing, peak: stopwatch.peak() };
+        let mut backend = CpuBackend::with_engine(config.clone(), rung, engine)?;
+        let mut work = case.on(&mut backend, Storage::from(args.dtype).dtype())?;
+        let timing = stopwatch.time(&mut backend, &mut work)?;
+        let row = Row { case, work: &work, timing, peak: stopwatch.peak() };
         if as_json {
             console.say(&format!("{}/{}: {} {}", i + 1, list.len(), case.name, case.shape));
             rows.push(row.json());
@@ -50,7 +54,7 @@ pub(super) fn run(args: &BenchOpArgs, as_json: bool, console: &mut Console) -> R
     if as_json {
         print(&serde_json::to_string_pretty(&json!({
             "kernels": rung.to_string(),
-            "matmul": config.matmul.to_string(),
+            "engine": engine.name(),
             "threads": threads,
             "peak_gflops": stopwatch.peak() / 1e9,
             "operators": rows,
@@ -71,14 +75,14 @@ fn rung(name: &str) -> Result<Rung, Failure> {
 /// What one line says.
 struct Row<'a> {
     case: &'a Case,
-    op: &'a Op,
+    work: &'a Work,
     timing: Timing,
     peak: f64,
 }
 
 impl Row<'_> {
     fn rate(&self, seconds: f64) -> f64 {
-        self.op.flops().0 / seconds
+        self.work.flops() / seconds
     }
 
     fn text(&self) -> String {
@@ -91,7 +95,7 @@ impl Row<'_> {
             self.rate(t.median) / 1e9,
             100.0 * self.rate(t.median) / self.peak,
             100.0 * self.rate(t.best) / self.peak,
-            self.op.bytes().0 as f64 / t.median / 1e9,
+            self.work.bytes() / t.median / 1e9,
             t.kept,
             t.tried
         )
@@ -105,7 +109,7 @@ impl Row<'_> {
             "ms": 1e3 * t.median,
             "ms_best": 1e3 * t.best,
             "gflops": self.rate(t.median) / 1e9,
-            "gb_per_s": self.op.bytes().0 as f64 / t.median / 1e9,
+            "gb_per_s": self.work.bytes() / t.median / 1e9,
             "share_of_peak": self.rate(t.median) / self.peak,
             "launches_kept": t.kept,
             "launches": t.tried,

@@ -1,20 +1,20 @@
 //! `bessemer bench step`: a whole training step on random tokens.
 
 use super::job::Job;
-use super::median;
 use super::timed::{Ledger, Spent, Timed};
+use super::{engine, median};
 use crate::cli::BenchStepArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::machine;
 use bessemer_checkpoint::hf::{HfExport, export_hf};
 use bessemer_checkpoint::{TensorSpec, TensorsFrom};
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Engine, peak};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig, peak};
 use bessemer_model::{Decoder, StepContext, TokenBatch};
 use bessemer_optim::{OptimParam, Optimizer};
 use bessemer_tensor::Backend;
 use bessemer_tensor::rng::RngKey;
-use bessemer_train::MemoryPlan;
+use bessemer_train::{Capturing, MemoryPlan};
 use bessemer_units::{Bytes, DType};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -140,13 +140,6 @@ pub(super) fn run(args: &BenchStepArgs, as_json: bool, console: &mut Console) ->
     Ok(())
 }
 
-/// The engine of this name.
-fn engine(name: &str) -> Result<Engine, Failure> {
-    let known: Vec<&str> = Engine::ALL.iter().map(|e| e.name()).collect();
-    (Engine::ALL.into_iter().find(|e| e.name() == name))
-        .ok_or_else(|| Failure::usage(format!("--engine {name}: wanted one of {}", known.join(", "))))
-}
-
 /// Runs the steps: losses of all, times of those after the warm-up.
 fn measure(
     job: &Job,
@@ -161,6 +154,7 @@ fn measure(
         .filter_map(|p| Some(OptimParam::of(&job.model, &p.spec, p.value, p.grad?)))
         .collect();
     let mut optimizer = Optimizer::new(backend, &params, &job.optim)?;
+    optimizer.plan_capture(backend, job.tokens(), job.activations.storage.dtype())?;
     decoder.init(backend, SEED)?;
 
     let tokens = job.tokens();
@@ -183,7 +177,12 @@ fn measure(
             loss_scale: 1.0 / tokens as f32,
             accumulate: false,
         };
-        let loss = decoder.forward_backward(backend, &data, &context)?.mean();
+        let loss = if optimizer.captures(step + 1) {
+            let mut seams = Capturing { optimizer: &mut optimizer, accumulate: false };
+            decoder.forward_backward_through(backend, &mut seams, &data, &context)?.mean()
+        } else {
+            decoder.forward_backward(backend, &data, &context)?.mean()
+        };
         let updating = Instant::now();
         optimizer.step(backend, step + 1, job.optim.lr)?;
         let ended = Instant::now();

@@ -1,14 +1,13 @@
 //! How long an operator takes on a machine that others use too.
 
+use super::cases::Work;
 use super::median;
 use crate::failure::Failure;
 use bessemer_kernels_cpu::peak::Probe;
 use bessemer_kernels_cpu::{CpuBackend, Rung, peak};
-use bessemer_tensor::op::Op;
-use bessemer_tensor::{Backend, Stream};
 use std::time::Instant;
 
-/// Times of one operator.
+/// Times of one operator, or one step of an optimizer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Timing {
     /// Seconds of a launch, the median of those that count.
@@ -50,27 +49,22 @@ impl Stopwatch {
         self.clean
     }
 
-    /// Launches `op` for some time. If every launch was disturbed, all of them count, and `kept` is 0.
-    pub(super) fn time(&mut self, backend: &mut CpuBackend, op: &Op) -> Result<Timing, Failure> {
-        let mut launch = || -> Result<f64, Failure> {
-            let begun = Instant::now();
-            backend.launch(Stream(0), op)?;
-            Ok(begun.elapsed().as_secs_f64())
-        };
+    /// Does `work` for some time. If every launch was disturbed, all of them count, and `kept` is 0.
+    pub(super) fn time(&mut self, backend: &mut CpuBackend, work: &mut Work) -> Result<Timing, Failure> {
         // The first launch touches memory. A very slow one is the measurement.
-        let first = launch()?;
+        let first = work.seconds(backend)?;
         let (mut kept, mut all) = (Vec::new(), Vec::new());
-        if first > PATIENCE / 2.0 {
+        if first > PATIENCE {
             all.push(first);
         }
         let start = Instant::now();
         let mut before = self.probe.trial();
         while all.is_empty() || start.elapsed().as_secs_f64() < PATIENCE {
             let enough = kept.len() >= 5 && start.elapsed().as_secs_f64() > ENOUGH;
-            if enough || kept.len() >= 200 || first > PATIENCE / 2.0 {
+            if enough || kept.len() >= 200 || first > PATIENCE {
                 break;
             }
-            let took = launch()?;
+            let took = work.seconds(backend)?;
             let after = self.probe.trial();
             self.clean = self.clean.max(after);
             if before.min(after) > DISTURBED * self.clean {

@@ -1,0 +1,50 @@
+//! Measurements: what they say about their work. How fast it was is not for a test.
+
+use crate::workplace::{GPT2, Workplace};
+
+/// Exit code of a wrong command line.
+const USAGE: i32 = 2;
+
+#[test]
+fn a_step_of_a_recipe_is_timed_with_any_optimizer() {
+    let place = Workplace::new(GPT2);
+    let losses = |optimizer: &str, threads: &str| {
+        let optimizer = format!("optim.optimizer={optimizer}");
+        let step = ["bench", "step", "--recipe", "recipe.toml", "--set", &optimizer, "--quiet", "--json"];
+        let sizes = ["--threads", threads, "--warmup", "1", "--steps", "3"];
+        let result = place.bessemer(&[&step[..], &sizes[..]].concat()).json();
+        assert!(result["tokens_per_s"].as_f64().unwrap() > 0.0, "{result}");
+        let losses: Vec<f64> =
+            result["losses"].as_array().unwrap().iter().map(|l| l.as_f64().unwrap()).collect();
+        assert_eq!(losses.len(), 4);
+        losses
+    };
+    let adamw = losses("adamw", "1");
+    for optimizer in ["sgd", "adafactor", "lion", "muon", "kfac"] {
+        let found = losses(optimizer, "1");
+        // The same weights and tokens at first; then each goes its own way, downwards on tokens that stay the same.
+        assert_eq!(found[0], adamw[0], "{optimizer}");
+        assert_ne!(found[1], adamw[1], "{optimizer}");
+        assert!(found[3] < found[0], "{optimizer}: {found:?}");
+    }
+    assert_eq!(losses("kfac", "2"), losses("kfac", "1"));
+}
+
+#[test]
+fn operators_are_timed_with_the_engine_that_is_named() {
+    let place = Workplace::new(GPT2);
+    let op = |more: &[&str]| {
+        let words =
+            ["bench", "op", "linear weight", "--shape", "8x16x32", "--threads", "1", "--quiet", "--json"];
+        place.bessemer(&[&words[..], more].concat())
+    };
+    for more in [&["--engine", "fma"][..], &["--engine", "fma", "--kernels", "portable"]] {
+        let result = op(more).json();
+        assert_eq!(result["engine"], "fma");
+        assert_eq!(result["operators"][0]["op"], "linear weight gradient");
+        assert!(result["operators"][0]["gflops"].as_f64().unwrap() > 0.0, "{result}");
+    }
+    op(&["--engine", "abacus"]).failed(USAGE, &["abacus", "fma, amx"]);
+    op(&["--engine", "fma", "--matmul", "high"]).failed(USAGE, &["--engine", "--matmul"]);
+    place.bessemer(&["bench", "ladder", "--engine", "fma"]).failed(USAGE, &["bench op"]);
+}
