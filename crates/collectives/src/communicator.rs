@@ -3,6 +3,7 @@
 use crate::CollectiveError;
 use bessemer_units::DType;
 use half::bf16;
+use std::sync::Arc;
 
 /// Which collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -171,6 +172,11 @@ impl Parts {
         Parts { bounds }
     }
 
+    /// Becomes equal to `other` without asking for memory that it has.
+    pub(crate) fn copy_from(&mut self, other: &Parts) {
+        self.bounds.clone_from(&other.bounds);
+    }
+
     /// Number of parts.
     pub fn count(&self) -> usize {
         self.bounds.len() - 1
@@ -192,6 +198,28 @@ impl Parts {
     }
 }
 
+/// Ends a group from another thread of a rank: its calls under way err, and so do those of the other ranks.
+#[derive(Clone)]
+pub struct Breaker(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl Breaker {
+    /// `end` is given the reason.
+    pub fn new(end: impl Fn(&str) + Send + Sync + 'static) -> Breaker {
+        Breaker(Arc::new(end))
+    }
+
+    /// Ends the group; `problem` is what the others read: "rank 1 is gone: `problem`".
+    pub fn break_off(&self, problem: &str) {
+        (self.0)(problem);
+    }
+}
+
+impl std::fmt::Debug for Breaker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Breaker")
+    }
+}
+
 /// Collectives of one group of ranks. Every rank of the group makes the same calls in the same order.
 ///
 /// `name` says whose values they are ("layers.3.attention.out", "gradients 7"): ranks that call with different names,
@@ -206,6 +234,9 @@ pub trait Communicator: Send + std::fmt::Debug {
 
     /// Ranks in the group.
     fn size(&self) -> usize;
+
+    /// What another thread of this rank can end the group with while a call is under way.
+    fn breaker(&self) -> Breaker;
 
     /// Every rank has the reduction of all ranks' values.
     ///

@@ -65,6 +65,14 @@ pub enum CollectiveError {
         /// What was wanted and found.
         problem: Box<str>,
     },
+    /// This rank itself ended the group, from another thread.
+    #[error("{place}: broken off: {problem}")]
+    BrokenOff {
+        /// Where this rank was.
+        place: Box<Place>,
+        /// Why.
+        problem: Box<str>,
+    },
     /// The engine below refused.
     #[error("{place}: {problem}")]
     Engine {
@@ -83,6 +91,7 @@ impl CollectiveError {
             | CollectiveError::PeerLost { place, .. }
             | CollectiveError::Mismatch { place, .. }
             | CollectiveError::Call { place, .. }
+            | CollectiveError::BrokenOff { place, .. }
             | CollectiveError::Engine { place, .. } => place,
         }
     }
@@ -95,6 +104,7 @@ impl CollectiveError {
             | CollectiveError::PeerLost { place, .. }
             | CollectiveError::Mismatch { place, .. }
             | CollectiveError::Call { place, .. }
+            | CollectiveError::BrokenOff { place, .. }
             | CollectiveError::Engine { place, .. } => *place = now,
         }
         error
@@ -103,8 +113,12 @@ impl CollectiveError {
     /// What it means for another rank of the group, which is at `here`, if rank `by` met it.
     pub(crate) fn seen_from(&self, by: usize, here: Box<Place>) -> CollectiveError {
         match self {
+            _ if by == here.rank => self.again(here),
             CollectiveError::Timeout { missing, .. } if !missing.contains(&here.rank) => self.again(here),
             CollectiveError::PeerLost { peer, .. } if *peer != here.rank => self.again(here),
+            CollectiveError::BrokenOff { problem, .. } => {
+                CollectiveError::PeerLost { place: here, peer: by, problem: problem.clone() }
+            }
             _ => {
                 let problem = format!("it stopped in {self}").into();
                 CollectiveError::PeerLost { place: here, peer: by, problem }

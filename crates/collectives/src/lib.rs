@@ -8,12 +8,17 @@ mod call;
 mod communicator;
 mod error;
 pub mod launch;
+mod ledger;
 mod order;
+mod overlap;
 mod threads;
 mod transport;
+mod wrap;
 
 pub use call::Volume;
-pub use communicator::{Communicator, Kind, Parts, Reduce, Source, Values};
+pub use communicator::{Breaker, Communicator, Kind, Parts, Reduce, Source, Values};
 pub use error::{CollectiveError, Place};
+pub use ledger::{Ledger, Traffic};
+pub use overlap::{Buffer, Collective, Idle, Overlap, Span, Ticket};
 pub use threads::{ThreadCommunicator, ThreadSettings};
 pub use transport::{Transport, TransportError};

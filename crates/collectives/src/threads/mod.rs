@@ -9,7 +9,7 @@ mod rounds;
 mod shared;
 
 use crate::call::{Call, position};
-use crate::{CollectiveError, Communicator, Parts, Reduce, Source, Values};
+use crate::{Breaker, CollectiveError, Communicator, Parts, Place, Reduce, Source, Values};
 use shared::{Limits, Shared, Stop};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -125,6 +125,16 @@ impl Communicator for ThreadCommunicator {
 
     fn size(&self) -> usize {
         self.shared.size
+    }
+
+    fn breaker(&self) -> Breaker {
+        let (shared, rank) = (Arc::clone(&self.shared), self.rank);
+        Breaker::new(move |problem| {
+            let place =
+                Place { group: shared.label.clone(), rank, collective: "any call", name: String::new() };
+            let (place, problem) = (Box::new(place), problem.into());
+            shared.fail(rank, &CollectiveError::BrokenOff { place, problem });
+        })
     }
 
     fn all_reduce(&mut self, name: &str, values: Values<'_>, reduce: Reduce) -> Result<(), CollectiveError> {

@@ -210,9 +210,9 @@ impl Shared {
         fill: impl FnOnce(&mut Letter),
     ) -> Result<(), Stop> {
         if self.troubled.load(Ordering::Acquire)
-            && let Some(problem) = lock(&self.state).gone[to].clone()
+            && let Some(stop) = trouble(&lock(&self.state), |r| *r == to)
         {
-            return Err(Stop::Gone { peer: to, problem });
+            return Err(stop);
         }
         let inbox = &self.inboxes[to];
         let spare = lock(&inbox.letters).spare.pop();
@@ -311,15 +311,14 @@ impl Shared {
     }
 }
 
-/// A failure of the group, or a needed rank that is gone.
+/// The failure of the group, or a needed rank that is gone. The failure comes first: a rank that is gone may have left
+/// because of it.
 fn trouble(state: &State, needed: impl Fn(&usize) -> bool) -> Option<Stop> {
-    // A rank that is gone says more than what others, who noticed it earlier, made of it.
-    let gone = (0..state.gone.len()).filter(needed).find_map(|peer| {
+    if let Some((by, error)) = state.failure.clone() {
+        return Some(Stop::Failed { by, error: Box::new(error) });
+    }
+    (0..state.gone.len()).filter(needed).find_map(|peer| {
         let problem = state.gone[peer].clone()?;
         Some(Stop::Gone { peer, problem })
-    });
-    gone.or_else(|| {
-        let (by, error) = state.failure.clone()?;
-        Some(Stop::Failed { by, error: Box::new(error) })
     })
 }

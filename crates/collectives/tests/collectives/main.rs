@@ -2,5 +2,7 @@
 
 mod failures;
 mod groups;
+mod ledger;
+mod overlap;
 mod results;
 mod world;

@@ -1,0 +1,102 @@
+//! Bytes by group and kind of collective.
+//!
+//! What is counted are the bytes of ring algorithms (Patarasuk and Yuan 2009), whatever the engine below does: with N
+//! elements over n ranks, of which L_r belong to rank r, rank r
+//!
+//! ```text
+//!                   sends                       receives
+//! reduce-scatter    N - L_r                     N - L_{r-1}                 even parts: N (n-1)/n
+//! all-gather        N - L_{r+1}                 N - L_r                     even parts: N (n-1)/n
+//! all-reduce        both of the above, parts as even as can be              even parts: 2 N (n-1)/n
+//! broadcast         N, but the last of the ring 0; receives N, but the root 0
+//! all-to-all        what goes to others         what comes from others
+//! ```
+
+use crate::call::Call;
+use crate::wrap::{Around, Run, Wrapped};
+use crate::{CollectiveError, Communicator, Kind, Volume};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Calls and bytes of one kind of collective in groups of one label.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Collectives that succeeded.
+    pub calls: u64,
+    /// Their bytes, on this rank.
+    pub volume: Volume,
+}
+
+/// Counts what goes through the communicators that it wraps and through groups made from them. Clones share their counts,
+/// so one is kept to read.
+#[derive(Debug, Clone, Default)]
+pub struct Ledger {
+    rows: Arc<Mutex<BTreeMap<String, BTreeMap<Kind, Traffic>>>>,
+}
+
+impl Ledger {
+    /// Nothing counted.
+    pub fn new() -> Ledger {
+        Ledger::default()
+    }
+
+    /// A communicator whose traffic is counted here.
+    pub fn wrap(&self, inner: Box<dyn Communicator>) -> Box<dyn Communicator> {
+        Wrapped::boxed(inner, self.clone())
+    }
+
+    /// By label of the group, then by kind.
+    pub fn rows(&self) -> Vec<(String, Kind, Traffic)> {
+        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = |(label, kinds): (&String, &BTreeMap<Kind, Traffic>)| {
+            kinds.iter().map(|(kind, t)| (label.clone(), *kind, *t)).collect::<Vec<_>>()
+        };
+        rows.iter().flat_map(of).collect()
+    }
+
+    /// All kinds in groups of one label.
+    pub fn of(&self, label: &str) -> Traffic {
+        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sum = Traffic::default();
+        for traffic in rows.get(label).into_iter().flat_map(BTreeMap::values) {
+            sum.calls += traffic.calls;
+            sum.volume.sent += traffic.volume.sent;
+            sum.volume.received += traffic.volume.received;
+        }
+        sum
+    }
+
+    /// Counts from zero.
+    pub fn clear(&self) {
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        // The rows stay, so that counting goes on without asking for memory.
+        rows.values_mut().flat_map(BTreeMap::values_mut).for_each(|t| *t = Traffic::default());
+    }
+}
+
+impl Around for Ledger {
+    fn around(
+        &mut self,
+        call: &Call<'_>,
+        inner: &mut Box<dyn Communicator>,
+        run: &mut Run<'_>,
+    ) -> Result<(), CollectiveError> {
+        run(inner.as_mut())?;
+        let volume = call.ring(inner.rank(), inner.size());
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        if !rows.contains_key(inner.label()) {
+            rows.insert(inner.label().to_string(), BTreeMap::new());
+        }
+        if let Some(kinds) = rows.get_mut(inner.label()) {
+            let traffic = kinds.entry(call.kind).or_default();
+            traffic.calls += 1;
+            traffic.volume.sent += volume.sent;
+            traffic.volume.received += volume.received;
+        }
+        Ok(())
+    }
+
+    fn of_group(&self, _: &dyn Communicator) -> Ledger {
+        self.clone()
+    }
+}

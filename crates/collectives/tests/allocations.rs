@@ -1,0 +1,82 @@
+//! Once warm, collectives ask for no memory, in the call or overlapped.
+
+#![allow(unsafe_code, reason = "counting allocations means implementing GlobalAlloc")]
+
+use bessemer_collectives::{
+    Buffer, Collective, Communicator, Ledger, Overlap, Parts, Reduce, Source, ThreadCommunicator,
+    ThreadSettings, Values,
+};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+struct Counting;
+
+static ASKED: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is passed to System, whose contract is GlobalAlloc's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ASKED.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn step(c: &mut dyn Communicator, v: &mut [f32], parts: &Parts, halves: &Parts) {
+    let other = 1 - c.rank();
+    c.all_reduce("a", Values::F32(v), Reduce::Sum).unwrap();
+    c.all_reduce("norm", Values::F32(&mut v[..1]), Reduce::Max).unwrap();
+    c.reduce_scatter("b", Values::F32(v), parts, Reduce::Sum).unwrap();
+    c.all_gather("c", Values::F32(v), parts).unwrap();
+    c.broadcast("d", 1, Values::F32(v)).unwrap();
+    let (send, receive) = v.split_at_mut(halves.len());
+    c.all_to_all("e", (Source::F32(send), halves), (Values::F32(receive), halves)).unwrap();
+    c.send("f", other, Source::F32(send)).unwrap();
+    c.receive("f", other, Values::F32(receive)).unwrap();
+    c.barrier("g").unwrap();
+}
+
+fn overlapped(o: &mut Overlap, v: Vec<f32>, parts: &Parts) -> Vec<f32> {
+    let ticket = o.start("bucket", Collective::ReduceScatter(parts, Reduce::Sum), Buffer::F32(v)).unwrap();
+    let v = o.finish(ticket).unwrap().into_f32().unwrap();
+    let ticket = o.start("unit", Collective::AllGather(parts), Buffer::F32(v)).unwrap();
+    o.finish(ticket).unwrap().into_f32().unwrap()
+}
+
+#[test]
+fn a_warm_collective_asks_for_no_memory() {
+    let len = 300_000;
+    let settings = ThreadSettings { piece_bytes: 64 << 10, ..ThreadSettings::default() };
+    let world = ThreadCommunicator::world("world", 2, &settings);
+    std::thread::scope(|scope| {
+        for c in world {
+            scope.spawn(move || {
+                let ledger = Ledger::new();
+                let mut c = ledger.wrap(Box::new(c));
+                let mut o = Overlap::new(c.group("shard", &[0, 1]).unwrap()).unwrap();
+                let parts = Parts::of([len / 3, len - len / 3]);
+                let halves = Parts::even(len / 2, 2);
+                let mut v = vec![1.0f32; len];
+                let mut counts = [0; 8];
+                for count in &mut counts {
+                    c.barrier("start").unwrap();
+                    let before = ASKED.load(Ordering::Relaxed);
+                    c.barrier("counted").unwrap();
+                    step(c.as_mut(), &mut v, &parts, &halves);
+                    v = overlapped(&mut o, v, &parts);
+                    c.barrier("end").unwrap();
+                    *count = ASKED.load(Ordering::Relaxed) - before;
+                }
+                assert_eq!(counts[4..], [0; 4], "{counts:?}");
+            });
+        }
+    });
+}
