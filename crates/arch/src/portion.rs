@@ -143,7 +143,7 @@ impl Portion {
     }
 
     fn param(&self, sharding: Sharding) -> PortionParam {
-        let spans: Vec<Vec<Span>> = (sharding.dims.iter().enumerate())
+        let spans: Vec<Vec<Span>> = (sharding.form.dims.iter().enumerate())
             .map(|(d, dim)| match sharding.cut {
                 Some(cut) if cut == d => dim.cut(self.degree, self.index),
                 _ => dim.whole(),
@@ -173,6 +173,23 @@ impl Portion {
     pub fn kv_group(&self) -> std::ops::Range<usize> {
         let first = self.index - self.index % self.kv_copies;
         first..first + self.kv_copies
+    }
+
+    /// Over which ranks of the group, and for which elements of its dim 0, the gradient of a parameter is a partial sum
+    /// after the backward pass; `None` if it is complete. `sequence`: the residual stream is sharded by rows.
+    pub fn gradient_sum(
+        &self,
+        param: &PortionParam,
+        sequence: bool,
+    ) -> Option<(std::ops::Range<usize>, Span)> {
+        let all = (0..self.degree, Span { start: 0, len: param.shape[0] });
+        match param.sharding.gradient {
+            _ if self.is_whole() => None,
+            GradientSum::Nothing => None,
+            GradientSum::IfSequenceParallel => sequence.then_some(all),
+            GradientSum::All => Some(all),
+            GradientSum::Copies => param.copied.first().map(|span| (self.kv_group(), *span)),
+        }
     }
 }
 

@@ -11,7 +11,7 @@
 
 use crate::model::{MlpKind, Model};
 use crate::params::{ParamSpec, Role};
-use bessemer_mesh::{Block, Dim};
+use bessemer_mesh::{Axis, Block, Dim, Form, Layout, Placement};
 
 /// Over which ranks of the tensor axis a parameter's gradient must still be summed after the backward pass. A sum that
 /// is forgotten is not an error anywhere: the replicas drift apart (Korthikanti et al. 2022 leave it to the reader).
@@ -34,11 +34,21 @@ pub struct Sharding {
     /// The whole parameter.
     pub spec: ParamSpec,
     /// Its dims with the blocks in which they are cut.
-    pub dims: Vec<Dim>,
+    pub form: Form,
     /// The dim that is cut; `None`: every rank holds all of it.
     pub cut: Option<usize>,
     /// What the gradient lacks.
     pub gradient: GradientSum,
+}
+
+impl Sharding {
+    /// The layout of the parameter over the tensor axis.
+    pub fn layout(&self) -> Layout {
+        match self.cut {
+            Some(dim) => Layout::replicated().with(Axis::Tensor, Placement::Shard { dim }),
+            None => Layout::replicated(),
+        }
+    }
 }
 
 impl Model {
@@ -48,7 +58,7 @@ impl Model {
     }
 
     fn sharding(&self, spec: ParamSpec) -> Sharding {
-        let mut dims: Vec<Dim> = spec.shape.iter().map(|len| Dim::plain(*len)).collect();
+        let mut form = Form::plain(&spec.shape);
         let heads = Block::heads(self.heads, self.head_dim);
         let kv_heads = Block::heads(self.kv_heads, self.head_dim);
         let hidden = Block::plain(self.ffn_width);
@@ -57,16 +67,16 @@ impl Model {
         let (map, kind) = inner.rsplit_once('.').unwrap_or((inner, ""));
         let (cut, gradient) = match (map, kind) {
             ("attention.qkv", _) => {
-                dims[0] = Dim::of([heads, kv_heads, kv_heads]);
+                form.dims[0] = Dim::of([heads, kv_heads, kv_heads]);
                 (Some(0), GradientSum::Copies)
             }
             ("attention.out", "weight") => {
-                dims[1] = Dim::of([heads]);
+                form.dims[1] = Dim::of([heads]);
                 (Some(1), GradientSum::Nothing)
             }
             ("mlp.up" | "mlp.gate_up", _) => {
                 let blocks = if self.mlp() == MlpKind::Gated { 2 } else { 1 };
-                dims[0] = Dim::of(vec![hidden; blocks]);
+                form.dims[0] = Dim::of(vec![hidden; blocks]);
                 (Some(0), GradientSum::Nothing)
             }
             ("mlp.down", "weight") => (Some(1), GradientSum::Nothing),
@@ -76,6 +86,6 @@ impl Model {
             }
             _ => (None, GradientSum::IfSequenceParallel),
         };
-        Sharding { spec, dims, cut, gradient }
+        Sharding { spec, form, cut, gradient }
     }
 }

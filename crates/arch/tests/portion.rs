@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // tests: a panic is the report
 
 use bessemer_arch::{ActivationChoice, GradientSum, Init, InitChoice, Model, Portion, PortionParam, named};
+use bessemer_mesh::{Axis, Mesh, MeshConfig};
 
 fn gpt2() -> Model {
     Model { layers: 2, width: 24, heads: 4, kv_heads: 4, head_dim: 6, ffn_width: 32, ..base("gpt2") }
@@ -66,7 +67,9 @@ fn by_spans(p: &PortionParam) -> Vec<usize> {
 
 #[test]
 fn parts_have_the_shapes_of_their_model_and_make_up_the_whole() {
-    for (model, degrees) in [(gpt2(), vec![1, 2, 4]), (llama(), vec![1, 2, 4, 8])] {
+    for (model, degrees) in
+        [(gpt2(), vec![1, 2, 4]), (llama(), vec![1, 2, 4, 8]), (Model { bias: true, ..llama() }, vec![4])]
+    {
         for degree in degrees {
             let portions = parts(&model, degree);
             let mut owners: Vec<Vec<usize>> = model.params().iter().map(|p| vec![0; p.len()]).collect();
@@ -87,6 +90,25 @@ fn parts_have_the_shapes_of_their_model_and_make_up_the_whole() {
             }
             for (p, owners) in model.params().iter().zip(&owners) {
                 assert!(owners.iter().all(|n| *n == 1), "{} over {degree}: {owners:?}", p.name);
+            }
+        }
+    }
+}
+
+/// A mesh with other axes too says the same of every rank.
+#[test]
+fn portions_are_the_layouts_of_the_mesh() {
+    let config = MeshConfig::new().with(Axis::Tensor, 4).with(Axis::Shard, 2).with(Axis::Pipeline, 2);
+    let mesh = Mesh::new(&config, 16).unwrap();
+    for model in [gpt2(), llama()] {
+        let portions = parts(&model, 4);
+        for rank in 0..mesh.world() {
+            let coord = mesh.coord(rank);
+            for p in portions[coord.at(Axis::Tensor)].params() {
+                let layout = p.sharding.layout();
+                layout.check(p.name(), &p.sharding.form).unwrap();
+                assert_eq!(layout.spans(&p.sharding.form, &mesh, &coord), p.spans, "{}", p.name());
+                assert_eq!(p.sharding.form.shape(), p.sharding.spec.shape);
             }
         }
     }
@@ -199,6 +221,24 @@ fn gradients_that_are_partial_are_named() {
     for name in rows {
         assert_eq!(of(&gpt2(), name), GradientSum::IfSequenceParallel, "{name}");
     }
+}
+
+#[test]
+fn which_ranks_sum_which_elements_of_a_gradient() {
+    let portion = llama().portion(4, 3).unwrap();
+    let of = |portion: &Portion, name: &str, sequence| {
+        let sum = portion.gradient_sum(&param(portion, name), sequence);
+        sum.map(|(ranks, span)| (ranks, span.start, span.len))
+    };
+    // 2 query heads of 4 rows, then one key and one value head, both also on rank 2.
+    assert_eq!(of(&portion, "layers.0.attention.qkv.weight", false), Some((2..4, 8, 8)));
+    assert_eq!(of(&portion, "layers.0.attention.k_norm.weight", false), Some((0..4, 0, 4)));
+    assert_eq!(of(&portion, "layers.0.mlp_norm.weight", true), Some((0..4, 0, 20)));
+    assert_eq!(of(&portion, "layers.0.mlp_norm.weight", false), None);
+    assert_eq!(of(&portion, "layers.0.mlp.down.weight", true), None);
+    let two = llama().portion(2, 1).unwrap();
+    assert_eq!(of(&two, "layers.0.attention.qkv.weight", true), None);
+    assert_eq!(of(&llama().portion(1, 0).unwrap(), "layers.0.attention.k_norm.weight", true), None);
 }
 
 #[test]
