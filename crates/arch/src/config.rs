@@ -118,6 +118,17 @@ impl Default for ModelConfig {
     }
 }
 
+/// What a `[model]` table says of sizes.
+struct Sizes {
+    layers: usize,
+    width: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    ffn_width: usize,
+    context: usize,
+}
+
 /// A `[model]` table that cannot be built.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("model.{key}: {problem}")]
@@ -141,24 +152,82 @@ impl ModelConfig {
             key: "architecture",
             problem: format!("unknown name {:?}; known: {}", self.architecture, NAMED.join(", ")),
         })?;
-        let vocab_size = match (self.vocab_size as usize, tokenizer_vocab) {
-            (0, Some(v)) => v,
-            (0, None) => {
-                return Err(ArchError {
-                    key: "vocab_size",
-                    problem: "0 means the tokenizer's size, but there is no tokenizer yet".into(),
-                });
-            }
-            (v, Some(t)) if v < t => {
-                return Err(ArchError {
-                    key: "vocab_size",
-                    problem: format!(
-                        "the model has {v} rows but the tokenizer has {t} tokens; set 0 to take the tokenizer's size"
-                    ),
-                });
-            }
-            (v, _) => v,
-        };
+        let vocab_size = self.vocabulary(tokenizer_vocab)?;
+        let sizes = self.sizes(&base)?;
+        let positions = self.positions.unwrap_or(base.positions);
+        if positions == PositionChoice::Rope && !sizes.head_dim.is_multiple_of(2) {
+            return Err(ArchError {
+                key: "head_dim",
+                problem: format!("rotary positions need an even head width, found {}", sizes.head_dim),
+            });
+        }
+        let norm = self.norm.unwrap_or(base.norm);
+        if norm == NormChoice::None && self.placement != Placement::Pre {
+            return Err(ArchError {
+                key: "placement",
+                problem: "post and deepnorm say where normalisations stand, but norm = \"none\" has none; \
+                          leave placement at \"pre\""
+                    .into(),
+            });
+        }
+        let init = self.chosen_init()?;
+        let norm_eps = ranged("norm_eps", self.norm_eps.unwrap_or(base.norm_eps), 0.0, 1.0)?;
+        let rope_theta = ranged("rope_theta", self.rope_theta.unwrap_or(base.rope_theta), 1.0, 1e12)?;
+        let dropout = ranged("dropout", self.dropout, 0.0, 0.99)?;
+        let init_std = ranged("init_std", self.init_std, 0.0, 10.0)?;
+        Ok(Model {
+            vocab_size,
+            layers: sizes.layers,
+            width: sizes.width,
+            heads: sizes.heads,
+            kv_heads: sizes.kv_heads,
+            head_dim: sizes.head_dim,
+            ffn_width: sizes.ffn_width,
+            context: sizes.context,
+            norm,
+            placement: self.placement,
+            norm_eps,
+            activation: self.activation.unwrap_or(base.activation),
+            positions,
+            rope_theta,
+            rope_scaling: self.check_rope_scaling(base.rope_scaling, positions)?,
+            window: optional("window", self.window, 1 << 24)?.or(base.window),
+            document_end: None,
+            qk_norm: self.qk_norm.unwrap_or(base.qk_norm),
+            embedding_scale: self.resolved_embedding_scale(init, positions, sizes.width)?,
+            bias: self.bias.unwrap_or(base.bias),
+            tied_embeddings: self.tied_embeddings.unwrap_or(base.tied_embeddings),
+            dropout,
+            init_std,
+            init,
+            init_distribution: self.init_distribution,
+            init_gain: ranged("init_gain", self.init_gain, 0.0, 100.0)?,
+            ds_init: self.ds_init,
+            mup_base_width: optional("mup_base_width", self.mup_base_width, 1 << 20)?,
+            mup_base_head_dim: optional("mup_base_head_dim", self.mup_base_head_dim, 4096)?,
+        })
+    }
+
+    /// Rows of the token table.
+    fn vocabulary(&self, tokenizer_vocab: Option<usize>) -> Result<usize, ArchError> {
+        match (self.vocab_size as usize, tokenizer_vocab) {
+            (0, Some(v)) => Ok(v),
+            (0, None) => Err(ArchError {
+                key: "vocab_size",
+                problem: "0 means the tokenizer's size, but there is no tokenizer yet".into(),
+            }),
+            (v, Some(t)) if v < t => Err(ArchError {
+                key: "vocab_size",
+                problem: format!(
+                    "the model has {v} rows but the tokenizer has {t} tokens; set 0 to take the tokenizer's size"
+                ),
+            }),
+            (v, _) => Ok(v),
+        }
+    }
+
+    /// Layers, widths, heads and context: what is written, else the base's, else what follows from what is written.
+    fn sizes(&self, base: &Model) -> Result<Sizes, ArchError> {
         let layers = positive("layers", self.layers, base.layers, 10_000)?;
         let width = positive("width", self.width, base.width, 1 << 20)?;
         let heads = positive("heads", self.heads, base.heads, 1 << 16)?;
@@ -194,72 +263,32 @@ impl ModelConfig {
         };
         let ffn_width = positive("ffn_width", self.ffn_width, ffn_default, 1 << 22)?;
         let context = positive("context", self.context, base.context, 1 << 24)?;
-        let positions = self.positions.unwrap_or(base.positions);
-        if positions == PositionChoice::Rope && !head_dim.is_multiple_of(2) {
-            return Err(ArchError {
-                key: "head_dim",
-                problem: format!("rotary positions need an even head width, found {head_dim}"),
-            });
-        }
-        let norm = self.norm.unwrap_or(base.norm);
-        if norm == NormChoice::None && self.placement != Placement::Pre {
-            return Err(ArchError {
-                key: "placement",
-                problem: "post and deepnorm say where normalisations stand, but norm = \"none\" has none; \
-                          leave placement at \"pre\""
-                    .into(),
-            });
-        }
+        Ok(Sizes { layers, width, heads, kv_heads, head_dim, ffn_width, context })
+    }
+
+    /// The initialisation, with the keys that only some read checked.
+    fn chosen_init(&self) -> Result<InitChoice, ArchError> {
         let init = self.init.unwrap_or(match self.placement {
             Placement::DeepNorm => InitChoice::DeepNorm,
             _ => InitChoice::Gpt2,
         });
         self.check_init(init)?;
-        let usual_scale = match (init, positions) {
+        Ok(init)
+    }
+
+    /// The factor on the token embedding: what is written, else the one of the initialisation's paper.
+    fn resolved_embedding_scale(
+        &self,
+        init: InitChoice,
+        positions: PositionChoice,
+        width: usize,
+    ) -> Result<f64, ArchError> {
+        let usual = match (init, positions) {
             (InitChoice::Gpt2 | InitChoice::MuP, PositionChoice::Sinusoidal) => (width as f64).sqrt(),
             (InitChoice::Gpt2 | InitChoice::MuP, _) => 1.0,
             _ => (width as f64).sqrt(),
         };
-        let norm_eps = ranged("norm_eps", self.norm_eps.unwrap_or(base.norm_eps), 0.0, 1.0)?;
-        let rope_theta = ranged("rope_theta", self.rope_theta.unwrap_or(base.rope_theta), 1.0, 1e12)?;
-        let dropout = ranged("dropout", self.dropout, 0.0, 0.99)?;
-        let init_std = ranged("init_std", self.init_std, 0.0, 10.0)?;
-        Ok(Model {
-            vocab_size,
-            layers,
-            width,
-            heads,
-            kv_heads,
-            head_dim,
-            ffn_width,
-            context,
-            norm,
-            placement: self.placement,
-            norm_eps,
-            activation,
-            positions,
-            rope_theta,
-            rope_scaling: self.check_rope_scaling(base.rope_scaling, positions)?,
-            window: optional("window", self.window, 1 << 24)?.or(base.window),
-            document_end: None,
-            qk_norm: self.qk_norm.unwrap_or(base.qk_norm),
-            embedding_scale: ranged(
-                "embedding_scale",
-                self.embedding_scale.unwrap_or(usual_scale),
-                1e-6,
-                1e6,
-            )?,
-            bias: self.bias.unwrap_or(base.bias),
-            tied_embeddings: self.tied_embeddings.unwrap_or(base.tied_embeddings),
-            dropout,
-            init_std,
-            init,
-            init_distribution: self.init_distribution,
-            init_gain: ranged("init_gain", self.init_gain, 0.0, 100.0)?,
-            ds_init: self.ds_init,
-            mup_base_width: optional("mup_base_width", self.mup_base_width, 1 << 20)?,
-            mup_base_head_dim: optional("mup_base_head_dim", self.mup_base_head_dim, 4096)?,
-        })
+        ranged("embedding_scale", self.embedding_scale.unwrap_or(usual), 1e-6, 1e6)
     }
 
     /// As [`ModelConfig::resolve`], for a tokenizer whose texts end with `end_of_text`: with `document_mask` the model
