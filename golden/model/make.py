@@ -17,8 +17,8 @@ import torch
 import transformers
 from safetensors.numpy import save_file
 from transformers import (
-    GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config,
-    Qwen3ForCausalLM,
+    BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
+    MistralForCausalLM, OPTConfig, OPTForCausalLM, Qwen3Config, Qwen3ForCausalLM,
 )
 
 VOCAB, CONTEXT, BATCH, WIDTH, LAYERS, HEADS, KV_HEADS, FFN = 97, 16, 2, 32, 2, 4, 2, 64
@@ -51,23 +51,35 @@ def batch(step):
     return ids[:, :-1], targets
 
 
-def gpt2():
+# How a parameter lies in a tensor there: (ours from theirs, write ours into theirs).
+AS_IS = (lambda t: t, lambda t, x: t.copy_(x))
+TRANSPOSED = (lambda t: t.T, lambda t, x: t.copy_(x.T))
+# OPT looks position p up in row p + 2.
+BEHIND_TWO = (lambda t: t[2:], lambda t, x: (t.zero_(), t[2:].copy_(x)))
+# BLOOM has queries, keys and values of each head together; here all queries come first, then all keys, all values.
+HEADS_FIRST = (
+    lambda t: t.unflatten(0, (HEADS, 3, -1)).transpose(0, 1).flatten(0, 2),
+    lambda t, x: t.copy_(x.unflatten(0, (3, HEADS, -1)).transpose(0, 1).flatten(0, 2)),
+)
+
+
+def gpt2(**more):
     config = GPT2Config(
-        vocab_size=VOCAB, n_positions=CONTEXT, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS,
+        vocab_size=VOCAB, n_positions=CONTEXT, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, **more,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation="eager", dtype="float32",
         bos_token_id=None, eos_token_id=None, pad_token_id=None,
     )
-    names = [("embed.tokens", ["wte.weight"], False), ("embed.positions", ["wpe.weight"], False)]
+    names = [("embed.tokens", ["wte.weight"], AS_IS), ("embed.positions", ["wpe.weight"], AS_IS)]
     for i in range(LAYERS):
-        for ours, theirs, transposed in (
-            ("attention_norm", "ln_1", False), ("attention.qkv", "attn.c_attn", True),
-            ("attention.out", "attn.c_proj", True), ("mlp_norm", "ln_2", False),
-            ("mlp.up", "mlp.c_fc", True), ("mlp.down", "mlp.c_proj", True),
+        for ours, theirs, lies in (
+            ("attention_norm", "ln_1", AS_IS), ("attention.qkv", "attn.c_attn", TRANSPOSED),
+            ("attention.out", "attn.c_proj", TRANSPOSED), ("mlp_norm", "ln_2", AS_IS),
+            ("mlp.up", "mlp.c_fc", TRANSPOSED), ("mlp.down", "mlp.c_proj", TRANSPOSED),
         ):
-            for part in ("weight", "bias"):
-                names.append((f"layers.{i}.{ours}.{part}", [f"h.{i}.{theirs}.{part}"], transposed and part == "weight"))
-    names += [(f"final_norm.{p}", [f"ln_f.{p}"], False) for p in ("weight", "bias")]
-    return GPT2LMHeadModel(config), [(o, ["transformer." + t for t in ts], tr) for o, ts, tr in names]
+            names.append((f"layers.{i}.{ours}.weight", [f"h.{i}.{theirs}.weight"], lies))
+            names.append((f"layers.{i}.{ours}.bias", [f"h.{i}.{theirs}.bias"], AS_IS))
+    names += [(f"final_norm.{p}", [f"ln_f.{p}"], AS_IS) for p in ("weight", "bias")]
+    return GPT2LMHeadModel(config), [(o, ["transformer." + t for t in ts], lies) for o, ts, lies in names]
 
 
 LLAMA3 = {
@@ -96,10 +108,55 @@ def llama(tied, classes=(LlamaConfig, LlamaForCausalLM), qk_norm=False, rope=Non
         ):
             names.append((f"layers.{i}.{ours}.weight", [f"layers.{i}.{t}" for t in theirs]))
     names.append(("final_norm.weight", ["norm"]))
-    names = [(ours, [f"model.{t}.weight" for t in theirs], False) for ours, theirs in names]
+    names = [(ours, [f"model.{t}.weight" for t in theirs], AS_IS) for ours, theirs in names]
     if not tied:
-        names.append(("head.weight", ["lm_head.weight"], False))
+        names.append(("head.weight", ["lm_head.weight"], AS_IS))
     return classes[1](config), names
+
+
+def opt():
+    config = OPTConfig(
+        vocab_size=VOCAB, hidden_size=WIDTH, num_hidden_layers=LAYERS, ffn_dim=4 * WIDTH, num_attention_heads=HEADS,
+        max_position_embeddings=CONTEXT, dropout=0.0, attn_implementation="eager", dtype="float32",
+        bos_token_id=None, eos_token_id=None, pad_token_id=None,
+    )
+    d = "model.decoder."
+    names = [("embed.tokens", [d + "embed_tokens.weight"], AS_IS)]
+    names.append(("embed.positions", [d + "embed_positions.weight"], BEHIND_TWO))
+    for i in range(LAYERS):
+        for ours, theirs in (
+            ("attention_norm", ["self_attn_layer_norm"]),
+            ("attention.qkv", ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
+            ("attention.out", ["self_attn.out_proj"]), ("mlp_norm", ["final_layer_norm"]),
+            ("mlp.up", ["fc1"]), ("mlp.down", ["fc2"]),
+        ):
+            for part in ("weight", "bias"):
+                names.append((f"layers.{i}.{ours}.{part}", [f"{d}layers.{i}.{t}.{part}" for t in theirs], AS_IS))
+    names += [(f"final_norm.{p}", [f"{d}final_layer_norm.{p}"], AS_IS) for p in ("weight", "bias")]
+    return OPTForCausalLM(config), names
+
+
+def bloom():
+    """BLOOM without the normalisation of its embedding, which Bessemer does not have."""
+    config = BloomConfig(
+        vocab_size=VOCAB, hidden_size=WIDTH, n_layer=LAYERS, n_head=HEADS, hidden_dropout=0.0, attention_dropout=0.0,
+        attn_implementation="eager", dtype="float32", bos_token_id=None, eos_token_id=None, pad_token_id=None,
+    )
+    model = BloomForCausalLM(config)
+    t = "transformer."
+    model.transformer.word_embeddings_layernorm = torch.nn.Identity()
+    names = [("embed.tokens", [t + "word_embeddings.weight"], AS_IS)]
+    for i in range(LAYERS):
+        for ours, theirs, lies in (
+            ("attention_norm", "input_layernorm", AS_IS),
+            ("attention.qkv", "self_attention.query_key_value", HEADS_FIRST),
+            ("attention.out", "self_attention.dense", AS_IS), ("mlp_norm", "post_attention_layernorm", AS_IS),
+            ("mlp.up", "mlp.dense_h_to_4h", AS_IS), ("mlp.down", "mlp.dense_4h_to_h", AS_IS),
+        ):
+            for part in ("weight", "bias"):
+                names.append((f"layers.{i}.{ours}.{part}", [f"{t}h.{i}.{theirs}.{part}"], lies))
+    names += [(f"final_norm.{p}", [f"{t}ln_f.{p}"], AS_IS) for p in ("weight", "bias")]
+    return model, names
 
 
 def loss_of(model, step):
@@ -114,18 +171,18 @@ def make(label, model, names):
     theirs = dict(model.named_parameters())
     assert {t for _, ts, _ in names for t in ts} == set(theirs), "every parameter has a name here"
     with torch.no_grad():
-        for index, (ours, parts, transposed) in enumerate(names):
-            shapes = [theirs[t].T.shape if transposed else theirs[t].shape for t in parts]
+        for index, (ours, parts, (read, write)) in enumerate(names):
+            shapes = [read(theirs[t]).shape for t in parts]
             rows = [s[0] for s in shapes]
             whole = values(index, ours, (sum(rows), *shapes[0][1:]))
             for t, piece in zip(parts, torch.split(whole, rows)):
-                theirs[t].copy_(piece.T if transposed else piece)
+                write(theirs[t], piece)
 
     logits, loss = loss_of(model, 0)
     loss.backward()
     stored = {"logits": logits.detach().reshape(-1, VOCAB).numpy()}
-    for ours, parts, transposed in names:
-        grads = [theirs[t].grad.T if transposed else theirs[t].grad for t in parts]
+    for ours, parts, (read, _) in names:
+        grads = [read(theirs[t].grad) for t in parts]
         stored[f"grad.{ours}"] = np.ascontiguousarray(torch.cat(grads).numpy())
     first_loss = loss.item()
 
@@ -156,6 +213,9 @@ def main():
         "made_by": f"golden/model/make.py, torch {torch.__version__}, transformers {transformers.__version__}",
         "optim": OPTIM,
         "gpt2": make("gpt2", *gpt2()),
+        "gpt2-relu2": make("gpt2-relu2", *gpt2(activation_function="relu2")),
+        "opt": make("opt", *opt()),
+        "bloom-alibi": make("bloom-alibi", *bloom()),
         "llama": make("llama", *llama(tied=False)),
         "llama-tied": make("llama-tied", *llama(tied=True)),
         "llama3-scaling": make("llama3-scaling", *llama(tied=True, rope=LLAMA3)),

@@ -476,6 +476,79 @@ fn prefixes_buffers_and_written_out_tied_heads_are_understood_and_strangers_are_
     }
 }
 
+/// A GPT-2 with ReLU under OPT's names: positions two rows down, queries, keys and values apart.
+#[test]
+fn opt_is_read_with_its_positions_two_rows_down() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path().join("m");
+    let model = Model { activation: ActivationChoice::Relu, norm_eps: 1e-5, ..gpt2() };
+    let list = weights(&model, true);
+    let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    let mut tensors: Vec<(String, Vec<usize>, Vec<u8>)> = Vec::new();
+    for t in &list {
+        let theirs = |from: &str, to: &str| t.name.replace(from, to);
+        let mut add = |name: String, shape: Vec<usize>, values: &[f32]| {
+            tensors.push((format!("decoder.{name}"), shape, bytes(values)));
+        };
+        let (shape, kind) = (t.shape.clone(), t.name.rsplit('.').next().unwrap());
+        if t.name == "embed.tokens" {
+            add("embed_tokens.weight".into(), shape, &t.values);
+        } else if t.name == "embed.positions" {
+            let mut rows = vec![f32::NAN; 2 * model.width];
+            rows.extend(&t.values);
+            add("embed_positions.weight".into(), vec![model.context + 2, model.width], &rows);
+        } else if t.name.contains("attention.qkv") {
+            for (part, name) in t.values.chunks(t.values.len() / 3).zip(["q_proj", "k_proj", "v_proj"]) {
+                let mut shape = shape.clone();
+                shape[0] /= 3;
+                add(theirs("attention.qkv", &format!("self_attn.{name}")), shape, part);
+            }
+        } else if t.name.starts_with("final_norm") {
+            add(format!("final_layer_norm.{kind}"), shape, &t.values);
+        } else {
+            let name = t
+                .name
+                .replace("attention_norm", "self_attn_layer_norm")
+                .replace("mlp_norm", "final_layer_norm")
+                .replace("attention.out", "self_attn.out_proj")
+                .replace("mlp.up", "fc1")
+                .replace("mlp.down", "fc2");
+            add(name, shape, &t.values);
+        }
+    }
+    fs::create_dir(&dir).unwrap();
+    let config = |more: &str| {
+        format!(
+            r#"{{"model_type":"opt","architectures":["OPTModel"],"vocab_size":33,"hidden_size":16,"num_hidden_layers":2,
+            "num_attention_heads":4,"ffn_dim":24,"max_position_embeddings":10,"dropout":0.0,"word_embed_proj_dim":16{more}}}"#
+        )
+    };
+    fs::write(dir.join("config.json"), config("")).unwrap();
+    let views: Vec<_> = tensors
+        .iter()
+        .map(|(n, s, d)| {
+            (n.as_str(), safetensors::tensor::TensorView::new(safetensors::Dtype::F32, s.clone(), d).unwrap())
+        })
+        .collect();
+    fs::write(dir.join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    let import = import_hf(&dir).unwrap();
+    assert_eq!(import.model(), &Model { init_std: 0.02, ..model });
+    for t in &list {
+        assert_eq!(import.read_tensor(&t.name).unwrap(), *t);
+    }
+    for (more, key) in [
+        (r#","do_layer_norm_before":false"#, "do_layer_norm_before"),
+        (r#","enable_bias":false"#, "enable_bias"),
+        (r#","word_embed_proj_dim":8"#, "word_embed_proj_dim"),
+        (r#","activation_function":"mish""#, "mish"),
+        (r#","max_position_embeddings":12"#, "embed_positions.weight"),
+    ] {
+        fs::write(dir.join("config.json"), config(more)).unwrap();
+        let e = import_hf(&dir).unwrap_err().to_string();
+        assert!(e.contains(key), "{more}: {e}");
+    }
+}
+
 #[test]
 fn an_index_cannot_lead_out_of_its_directory_or_name_what_is_not_there() {
     let tmp = tempfile::tempdir().unwrap();

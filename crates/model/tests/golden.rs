@@ -1,4 +1,4 @@
-//! Logits, losses, every gradient and ten AdamW steps of six tiny models against Hugging Face transformers and
+//! Logits, losses, every gradient and ten AdamW steps of nine tiny models against Hugging Face transformers and
 //! PyTorch (`golden/model/make.py`).
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 

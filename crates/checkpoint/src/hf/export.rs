@@ -109,7 +109,8 @@ pub fn export_hf_on(fs: &dyn FileSystem, dir: &Path, request: HfExport<'_>) -> R
     let partial = hidden("partial");
 
     let mut config = match style {
-        Style::Gpt2 => gpt2::config(&model),
+        // OPT is only read, and never chosen.
+        Style::Gpt2 | Style::Opt => gpt2::config(&model),
         Style::Llama => llama::config(&model),
     };
     let tokens = [("bos_token_id", request.bos_token_id), ("eos_token_id", request.eos_token_id)];
@@ -141,7 +142,7 @@ pub fn export_hf_on(fs: &dyn FileSystem, dir: &Path, request: HfExport<'_>) -> R
         .and_then(|w| publish(fs, &partial, dir, &hidden("replaced")).map(|()| w));
     let (bytes, files) = written.map_err(|unfinished| unfinished.clean(fs, &partial))?;
     let architecture = match style {
-        Style::Gpt2 => "GPT2LMHeadModel",
+        Style::Gpt2 | Style::Opt => "GPT2LMHeadModel",
         Style::Llama => llama::class(&model).0,
     };
     Ok(HfExportReport { path: dir.into(), architecture, bytes, files, notes })

@@ -122,7 +122,7 @@ pub(super) fn read_config(f: &Fields) -> Result<(ModelConfig, Vec<String>)> {
 
 /// The tensors that hold a parameter.
 pub(super) fn parts(m: &Model, name: &str) -> Vec<Part> {
-    let one = |name: String, rows: usize, transposed: bool| vec![Part { name, rows, transposed }];
+    let one = |name: String, rows: usize, transposed: bool| vec![Part { name, rows, skip: 0, transposed }];
     match name {
         "embed.tokens" => return one("wte.weight".into(), m.vocab_size, false),
         "embed.positions" => return one("wpe.weight".into(), m.context, false),

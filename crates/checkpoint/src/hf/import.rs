@@ -2,7 +2,7 @@
 
 use super::fields::Fields;
 use super::layout::{LM_HEAD, Mapped, Part, Style, put_rows};
-use super::{gpt2, llama};
+use super::{gpt2, llama, opt};
 use crate::error::{At, CheckpointError, Result, SourceError};
 use crate::format::{Entry, SafetensorsFile};
 use crate::fs::{EntryKind, FileSystem, Links, OsFileSystem, read_small};
@@ -117,7 +117,9 @@ impl HfImport {
             match self.entry(part) {
                 // A bias that the files do not have.
                 None => place.fill(0.0),
-                Some((file, entry)) if !part.transposed => file.read_f32(entry, 0, place)?,
+                Some((file, entry)) if !part.transposed => {
+                    file.read_f32(entry, part.skip * columns, place)?;
+                }
                 Some((file, entry)) => {
                     let mut stored = vec![0.0; place.len()];
                     file.read_f32(entry, 0, &mut stored)?;
@@ -135,11 +137,7 @@ impl HfImport {
             return Ok(());
         }
         let Some((head_file, head)) = self.found.remove(LM_HEAD) else { return Ok(()) };
-        let embedding = match style {
-            Style::Gpt2 => "wte.weight",
-            Style::Llama => "embed_tokens.weight",
-        };
-        let Some((file, name)) = self.found.get(embedding) else { return Ok(()) };
+        let Some((file, name)) = self.found.get(style.embedding()) else { return Ok(()) };
         let (a_file, b_file) = (&self.files[head_file], &self.files[*file]);
         let (Some(a), Some(b)) = (a_file.header().entry(&head), b_file.header().entry(name)) else {
             return Ok(());
@@ -251,9 +249,10 @@ fn read_config(f: &Fields) -> Result<Read> {
         "llama" => &["LlamaForCausalLM", "LlamaModel"],
         "mistral" => &["MistralForCausalLM", "MistralModel"],
         "qwen3" => &["Qwen3ForCausalLM", "Qwen3Model"],
+        "opt" => &["OPTForCausalLM", "OPTModel"],
         other => {
             return Err(f.refuse(format!(
-                "model_type: {other:?} is not known here; known: gpt2, llama, mistral, qwen3"
+                "model_type: {other:?} is not known here; known: gpt2, llama, mistral, opt, qwen3"
             )));
         }
     };
@@ -269,6 +268,10 @@ fn read_config(f: &Fields) -> Result<Read> {
     if kind == "gpt2" {
         let (config, notes) = gpt2::read_config(f)?;
         return Ok((Style::Gpt2, config, none, notes));
+    }
+    if kind == "opt" {
+        let (config, notes) = opt::read_config(f)?;
+        return Ok((Style::Opt, config, none, notes));
     }
     let (config, absent, notes) = llama::read_config(f, kind)?;
     Ok((Style::Llama, config, absent, notes))
@@ -337,7 +340,7 @@ fn names(style: Style, files: &[SafetensorsFile]) -> Result<HashMap<String, (usi
     let mut found = HashMap::new();
     for (i, file) in files.iter().enumerate() {
         for e in &file.header().entries {
-            let short = e.name.strip_prefix(style.prefix()).unwrap_or(&e.name);
+            let short = style.short_name(&e.name);
             if style.is_ignored(short) {
                 continue;
             }

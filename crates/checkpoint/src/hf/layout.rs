@@ -9,6 +9,8 @@ pub(crate) struct Part {
     pub(crate) name: String,
     /// Rows (elements of a vector) of the parameter that it holds, after those of the parts before it.
     pub(crate) rows: usize,
+    /// Rows of the tensor before these, which hold nothing.
+    pub(crate) skip: usize,
     /// Stored as `[inputs, outputs]` (`Conv1D`).
     pub(crate) transposed: bool,
 }
@@ -34,8 +36,8 @@ impl Mapped {
     pub(crate) fn part_shape(&self, part: &Part) -> Vec<usize> {
         match self.shape[..] {
             [_, cols] if part.transposed => vec![cols, part.rows],
-            [_, cols] => vec![part.rows, cols],
-            _ => vec![part.rows],
+            [_, cols] => vec![part.skip + part.rows, cols],
+            _ => vec![part.skip + part.rows],
         }
     }
 }
@@ -45,6 +47,8 @@ impl Mapped {
 pub(crate) enum Style {
     Gpt2,
     Llama,
+    /// Read only.
+    Opt,
 }
 
 /// Name of the output projection, which never takes the base prefix.
@@ -56,6 +60,26 @@ impl Style {
         match self {
             Style::Gpt2 => "transformer.",
             Style::Llama => "model.",
+            Style::Opt => "model.decoder.",
+        }
+    }
+
+    /// Name of the token table, without prefix.
+    pub(crate) fn embedding(self) -> &'static str {
+        match self {
+            Style::Gpt2 => "wte.weight",
+            Style::Llama | Style::Opt => "embed_tokens.weight",
+        }
+    }
+
+    /// A name in the files without prefix, which a model without its output projection lacks in part or whole.
+    pub(crate) fn short_name(self, name: &str) -> &str {
+        match self {
+            Style::Gpt2 | Style::Llama => name.strip_prefix(self.prefix()).unwrap_or(name),
+            Style::Opt => {
+                let name = name.strip_prefix("model.").unwrap_or(name);
+                name.strip_prefix("decoder.").unwrap_or(name)
+            }
         }
     }
 
@@ -72,6 +96,7 @@ impl Style {
                     && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"))
             }
             Style::Llama => name.ends_with("rotary_emb.inv_freq"),
+            Style::Opt => false,
         }
     }
 
@@ -80,6 +105,7 @@ impl Style {
         let of = |name: &str| match self {
             Style::Gpt2 => super::gpt2::parts(model, name),
             Style::Llama => super::llama::parts(model, name),
+            Style::Opt => super::opt::parts(model, name),
         };
         model
             .params()
@@ -177,7 +203,9 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_parameter_are_all_its_rows_under_distinct_names() {
-        for (style, name) in [(Style::Gpt2, "gpt2"), (Style::Llama, "llama"), (Style::Llama, "llama-8b")] {
+        for (style, name) in
+            [(Style::Gpt2, "gpt2"), (Style::Opt, "gpt2"), (Style::Llama, "llama"), (Style::Llama, "llama-8b")]
+        {
             let mut model = named(name).unwrap();
             model.tied_embeddings = false;
             let mut names = HashSet::new();

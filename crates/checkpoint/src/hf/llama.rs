@@ -236,7 +236,7 @@ fn rope(f: &Fields, context: u64) -> Result<(f64, Option<RopeScaling>)> {
 
 /// The tensors that hold a parameter.
 pub(super) fn parts(m: &Model, name: &str) -> Vec<Part> {
-    let part = |name: String, rows: usize| Part { name, rows, transposed: false };
+    let part = |name: String, rows: usize| Part { name, rows, skip: 0, transposed: false };
     match name {
         "embed.tokens" => return vec![part("embed_tokens.weight".into(), m.vocab_size)],
         "head.weight" => return vec![part(LM_HEAD.into(), m.vocab_size)],

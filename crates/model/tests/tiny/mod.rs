@@ -54,6 +54,9 @@ pub(crate) fn models() -> Vec<(&'static str, Model)> {
     let scaled = Model { rope_scaling: Some(llama3), ..tied.clone() };
     let mistral = Model { window: Some(5), ..tied.clone() };
     let qwen3 = Model { qk_norm: true, ..tied.clone() };
+    let relu2 = Model { activation: ActivationChoice::ReluSquared, ..gpt2.clone() };
+    let opt = Model { activation: ActivationChoice::Relu, ..gpt2.clone() };
+    let bloom = Model { positions: PositionChoice::Alibi, ..gpt2.clone() };
     vec![
         ("gpt2", gpt2),
         ("llama", llama),
@@ -61,6 +64,9 @@ pub(crate) fn models() -> Vec<(&'static str, Model)> {
         ("llama3-scaling", scaled),
         ("mistral-window", mistral),
         ("qwen3", qwen3),
+        ("gpt2-relu2", relu2),
+        ("opt", opt),
+        ("bloom-alibi", bloom),
     ]
 }
 
@@ -81,7 +87,6 @@ pub(crate) fn all_kinds() -> Vec<(&'static str, Model)> {
                 ..base.clone()
             },
         ),
-        ("squared ReLU", Model { activation: ActivationChoice::ReluSquared, ..base.clone() }),
         (
             "GeGLU with biases, rotary, LayerNorm",
             Model { activation: ActivationChoice::Geglu, positions: PositionChoice::Rope, ..base.clone() },

@@ -1,0 +1,102 @@
+//! OPT as `OPTForCausalLM` has it (Zhang et al. 2022): read only. In Bessemer's words it is a GPT-2 with ReLU, and is
+//! written as such.
+//!
+//! LayerNorm before each block, biases everywhere, one normalisation at the end. Learned positions stand two rows down in
+//! their table: position p is row p + 2. The first two rows are never read with whole sequences, and are left out.
+
+use super::fields::Fields;
+use super::layout::{LM_HEAD, Part, layer_of};
+use crate::error::Result;
+use bessemer_arch::{ActivationChoice, Model, ModelConfig, NormChoice, PositionChoice};
+use serde_json::json;
+
+/// Rows of the position table before that of position 0.
+const OFFSET: usize = 2;
+
+/// (Bessemer, name in config.json).
+const ACTIVATIONS: [(ActivationChoice, &str); 4] = [
+    (ActivationChoice::Relu, "relu"),
+    (ActivationChoice::ReluSquared, "relu2"),
+    (ActivationChoice::GeluErf, "gelu"),
+    (ActivationChoice::GeluTanh, "gelu_new"),
+];
+
+/// The model that a config.json means, and remarks for people.
+pub(super) fn read_config(f: &Fields) -> Result<(ModelConfig, Vec<String>)> {
+    // OPT-350M normalises after the sums and projects its embedding.
+    f.only("do_layer_norm_before", &json!(true))?;
+    f.only("_remove_final_layer_norm", &json!(false))?;
+    f.only("enable_bias", &json!(true))?;
+    f.only("layer_norm_elementwise_affine", &json!(true))?;
+    let width = f.required("hidden_size")?;
+    f.only("word_embed_proj_dim", &json!(width))?;
+    let name = f.str("activation_function")?.unwrap_or("relu");
+    let activation = ACTIVATIONS.iter().find(|a| a.1 == name).map(|a| a.0);
+    let activation = activation.ok_or_else(|| {
+        f.refuse(format!(
+            "activation_function: {name:?} is not known here; known: relu, relu2, gelu, gelu_new"
+        ))
+    })?;
+    let mut notes = Vec::new();
+    let dropout = f.float("dropout")?.unwrap_or(0.1);
+    let attention = f.float("attention_dropout")?.unwrap_or(0.0);
+    if attention != dropout {
+        notes.push(format!(
+            "dropout and attention_dropout differ ({dropout} and {attention}); model.dropout = {dropout} is used for both"
+        ));
+    }
+    if f.float("layerdrop")?.unwrap_or(0.0) != 0.0 {
+        notes.push("layerdrop is left out: training on here keeps all layers".into());
+    }
+    let heads = f.required("num_attention_heads")?;
+    let config = ModelConfig {
+        architecture: "gpt2".into(),
+        vocab_size: f.required("vocab_size")?,
+        layers: Some(f.required("num_hidden_layers")?),
+        width: Some(width),
+        heads: Some(heads),
+        kv_heads: Some(heads),
+        ffn_width: Some(f.required("ffn_dim")?),
+        context: Some(f.required("max_position_embeddings")?),
+        norm: Some(NormChoice::LayerNorm),
+        norm_eps: Some(1e-5),
+        activation: Some(activation),
+        positions: Some(PositionChoice::Learned),
+        bias: Some(true),
+        tied_embeddings: Some(f.bool("tie_word_embeddings")?.unwrap_or(true)),
+        dropout,
+        init_std: f.float("init_std")?.unwrap_or(0.02),
+        ..ModelConfig::default()
+    };
+    Ok((config, notes))
+}
+
+/// The tensors that hold a parameter.
+pub(super) fn parts(m: &Model, name: &str) -> Vec<Part> {
+    let part = |name: String, rows: usize| Part { name, rows, skip: 0, transposed: false };
+    match name {
+        "embed.tokens" => return vec![part("embed_tokens.weight".into(), m.vocab_size)],
+        "embed.positions" => {
+            return vec![Part { skip: OFFSET, ..part("embed_positions.weight".into(), m.context) }];
+        }
+        "head.weight" => return vec![part(LM_HEAD.into(), m.vocab_size)],
+        "final_norm.weight" | "final_norm.bias" => {
+            return vec![part(name.replace("final_norm", "final_layer_norm"), m.width)];
+        }
+        _ => {}
+    }
+    let Some((layer, rest)) = layer_of(name) else { return Vec::new() };
+    let Some((module, kind)) = rest.rsplit_once('.') else { return Vec::new() };
+    let list: &[(&str, usize)] = match module {
+        "attention_norm" => &[("self_attn_layer_norm", m.width)],
+        "mlp_norm" => &[("final_layer_norm", m.width)],
+        "attention.qkv" => {
+            &[("self_attn.q_proj", m.width), ("self_attn.k_proj", m.width), ("self_attn.v_proj", m.width)]
+        }
+        "attention.out" => &[("self_attn.out_proj", m.width)],
+        "mlp.up" => &[("fc1", m.ffn_width)],
+        "mlp.down" => &[("fc2", m.width)],
+        _ => return Vec::new(),
+    };
+    list.iter().map(|(theirs, rows)| part(format!("layers.{layer}.{theirs}.{kind}"), *rows)).collect()
+}
