@@ -210,7 +210,7 @@ pub fn score_rolling(
         model.token_losses(&inputs, &targets, &mut losses)?;
         for (&target, &loss) in targets.iter().zip(&losses) {
             if target != IGNORED {
-                sum += LossSum { nats: f64::from(loss), scored: 1 };
+                sum += LossSum { nats: f64::from(loss), scored: 1, ..LossSum::default() };
             }
         }
     }

@@ -165,7 +165,7 @@ impl Activations {
                 Placement::Pre => arena.stats("final_norm", model.norm, n)?,
                 Placement::Post | Placement::DeepNorm => None,
             },
-            loss: arena.sums("loss", 1, n)?,
+            loss: arena.sums("loss", if train { 2 } else { 1 }, n)?,
         };
         let branch_nd = arena.matrix("branch", n, model.width)?;
         let dx_nd = arena.matrix("stream_gradient", n, model.width)?;

@@ -94,7 +94,7 @@ pub struct Decoder {
     default_positions: Vec<u32>,
     /// First position of each token's document in the last batch, if attention stays within documents.
     documents: Vec<u32>,
-    /// Host copy of the token losses.
+    /// Host copy of the token losses, and of the log-sum-exps where there are such.
     losses: Vec<f32>,
 }
 
@@ -107,7 +107,7 @@ impl Decoder {
     /// - "weights" and, to train, "gradients": 4 bytes a parameter;
     /// - "constants": 4 context D for a fixed table of positions;
     /// - "activations" to train: `s (n ((2L + 1) D + L (J + A + P) + R + 2 D + max(F, J + A)) + min(n, 16) V) +
-    ///   4 (n ((2L + last) stats + 4) + L B H T)`, with J = (H + 2G) E, A = H E, P = F or 2F, last = 1 with a last
+    ///   4 (n ((2L + last) stats + 5) + L B H T)`, with J = (H + 2G) E, A = H E, P = F or 2F, last = 1 with a last
     ///   normalisation (placement "pre"), and R = D + F for normalised rows and hidden values that are computed again,
     ///   L (2 D + F) for those that are stored ([`Recompute`](bessemer_units::Recompute)). What post-normalised blocks
     ///   keep in place of normalised rows is always stored (R = L 2 D + F), and without normalisation there is nothing
@@ -172,7 +172,7 @@ impl Decoder {
             act: Activations::alloc(backend, model, shape, config)?,
             default_positions: (0..shape.tokens()).map(|n| (n % shape.seq) as u32).collect(),
             documents: if model.document_end.is_some() { vec![0; shape.tokens()] } else { Vec::new() },
-            losses: vec![0.0; shape.tokens()],
+            losses: vec![0.0; if shape.purpose == Purpose::Train { 2 } else { 1 } * shape.tokens()],
         };
         decoder.plan(backend)?;
         Ok(decoder)
@@ -184,7 +184,8 @@ impl Decoder {
     }
 
     /// Adds `weight * lse^2` of every scored token to what gradients are taken of, lse the log-sum-exp of its logits
-    /// (z-loss; Chowdhery et al. 2022, PaLM: 1e-4). Reported losses stay the cross-entropy. 0, the default, is none.
+    /// (z-loss; Chowdhery et al. 2022, PaLM: 1e-4). Reported losses stay the cross-entropy, [`LossSum::lse_squared`] tells
+    /// the other part. 0, the default, is none.
     pub fn set_z_loss(&mut self, weight: f32) {
         self.head.z_loss = weight;
     }
@@ -241,7 +242,8 @@ impl Decoder {
         let mut pass = Pass::run(backend, seams);
         self.forward(&mut pass, self.masks(ctx))?;
         self.backward(&mut pass, &scratch, ctx)?;
-        self.read_losses(backend, batch.targets)
+        let with_lse = self.head.z_loss != 0.0;
+        self.read_losses(backend, batch.targets, with_lse)
     }
 
     /// Loss of one batch, without dropout. `per_token`, if given, receives the loss of every token in nats (0 where
@@ -271,9 +273,9 @@ impl Decoder {
         pass.unit(Unit::Head, Phase::Forward, |pass| {
             self.head.loss(pass, &self.act.head, self.act.targets, self.act.dx_nd)
         })?;
-        let sum = self.read_losses(backend, batch.targets)?;
+        let sum = self.read_losses(backend, batch.targets, false)?;
         if let Some(out) = per_token {
-            out.copy_from_slice(&self.losses);
+            out.copy_from_slice(&self.losses[..out.len()]);
         }
         Ok(sum)
     }
@@ -353,11 +355,20 @@ impl Decoder {
         }
     }
 
-    fn read_losses(&mut self, backend: &mut dyn Backend, targets: &[u32]) -> Result<LossSum, ModelError> {
-        backend.read_f32(self.act.head.loss, &mut self.losses)?;
+    fn read_losses(
+        &mut self,
+        backend: &mut dyn Backend,
+        targets: &[u32],
+        with_lse: bool,
+    ) -> Result<LossSum, ModelError> {
+        let n = targets.len();
+        let read = &mut self.losses[..if with_lse { 2 * n } else { n }];
+        backend.read_f32(self.act.head.loss.rows(0, read.len() / n), read)?;
+        let (losses, lse) = read.split_at(n);
         Ok(LossSum {
-            nats: self.losses.iter().map(|&l| f64::from(l)).sum(),
+            nats: losses.iter().map(|&l| f64::from(l)).sum(),
             scored: targets.iter().filter(|&&t| t != IGNORED).count() as u64,
+            lse_squared: lse.iter().map(|&l| f64::from(l).powi(2)).sum(),
         })
     }
 

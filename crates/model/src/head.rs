@@ -26,7 +26,7 @@ pub(crate) struct HeadActivations {
     pub(crate) x_nd: View,
     /// If there is a last normalisation.
     pub(crate) stats: Option<NormStats>,
-    /// `[1, n]`.
+    /// `[2, n]` to train: losses, and log-sum-exps for the z-loss; `[1, n]` to score.
     pub(crate) loss: View,
 }
 
@@ -77,7 +77,7 @@ impl Head {
             x,
             weight: self.weight.value,
             targets,
-            loss: a.loss,
+            loss: a.loss.rows(0, 1),
             backward: None,
         })
     }
@@ -101,7 +101,7 @@ impl Head {
             x,
             weight: self.weight.value,
             targets,
-            loss: a.loss,
+            loss: a.loss.rows(0, if self.z_loss == 0.0 { 1 } else { 2 }),
             backward: Some(LossBackward {
                 scale,
                 z_loss: self.z_loss,

@@ -38,6 +38,9 @@ pub struct LossSum {
     pub nats: f64,
     /// Targets that were scored.
     pub scored: u64,
+    /// Sum over these targets of the squared log-sum-exp of their logits: what the z-loss weighs. 0 where it is not
+    /// asked for.
+    pub lse_squared: f64,
 }
 
 impl LossSum {
@@ -45,12 +48,18 @@ impl LossSum {
     pub fn mean(&self) -> f64 {
         self.nats / self.scored as f64
     }
+
+    /// Mean of the squared log-sum-exp per scored target.
+    pub fn mean_lse_squared(&self) -> f64 {
+        self.lse_squared / self.scored as f64
+    }
 }
 
 impl std::ops::AddAssign for LossSum {
     fn add_assign(&mut self, other: LossSum) {
         self.nats += other.nats;
         self.scored += other.scored;
+        self.lse_squared += other.lse_squared;
     }
 }
 

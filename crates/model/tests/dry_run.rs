@@ -47,7 +47,7 @@ fn activation_bytes(m: &Model, shape: Shape, config: ActivationConfig) -> u64 {
             let s = if config.storage == Storage::Bf16 { 2 } else { 4 };
             let stored =
                 (2 * l + 1) * d + l * (j + a + p + k) + sides * d + hidden + 2 * d + f.max(j + a + k);
-            s * (n * stored + logits) + 4 * (n * (2 * l * stats + l * rstd + last + indices) + l * bht)
+            s * (n * stored + logits) + 4 * (n * (2 * l * stats + l * rstd + last + indices + 1) + l * bht)
         }
         Purpose::Score => {
             let row = 2 * d + j + a + p + k + sides.min(1) * d + f + 2 * d + stats + rstd + last + indices;

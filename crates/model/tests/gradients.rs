@@ -13,7 +13,8 @@ use tiny::{SEQ, adamw, all_kinds, context, cpu, decoder, gradients, models, rela
 
 #[test]
 fn every_gradient_is_the_slope_of_the_loss_with_and_without_dropout() {
-    for (label, plain) in all_kinds() {
+    // ReLU's slope jumps within the step of a difference; OPT's gradients are held against PyTorch's in golden.rs.
+    for (label, plain) in all_kinds().into_iter().filter(|k| k.0 != "opt") {
         for dropout in [0.0, 0.3] {
             let model = Model { dropout, ..plain.clone() };
             let mut b = cpu(1);
@@ -267,4 +268,29 @@ fn values_of_every_initialisation_have_the_standard_deviation_of_the_table() {
             }
         }
     }
+}
+
+#[test]
+fn the_z_loss_is_told_apart_from_the_loss() {
+    let model = &models()[0].1;
+    let mut b = cpu(1);
+    let mut d = decoder(&mut b, model, 2, Purpose::Train);
+    let (ids, targets) = tokens(5, 2);
+    let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
+    let mut squares = 0.0;
+    d.logits(&mut b, &batch, |n, row| {
+        if targets[n] != bessemer_tensor::op::IGNORED {
+            squares += row.iter().map(|z| f64::from(*z).exp()).sum::<f64>().ln().powi(2);
+        }
+    })
+    .unwrap();
+    let ctx = context(0, scored(&targets));
+    let without = d.forward_backward(&mut b, &batch, &ctx).unwrap();
+    let before = gradients(&mut b, &d);
+    d.set_z_loss(0.1);
+    let with = d.forward_backward(&mut b, &batch, &ctx).unwrap();
+    assert_eq!((without.lse_squared, without.nats, without.scored), (0.0, with.nats, with.scored));
+    assert!((with.lse_squared / squares - 1.0).abs() < 1e-5, "{} {squares}", with.lse_squared);
+    assert_ne!(before, gradients(&mut b, &d));
+    assert_eq!(d.loss(&mut b, &batch, None).unwrap().lse_squared, 0.0);
 }

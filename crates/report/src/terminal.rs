@@ -153,6 +153,7 @@ mod tests {
             step: 1200,
             tokens: 1_228_800,
             loss: 1.84231,
+            z_loss: None,
             lr: 3e-4,
             grad_norm: 0.9177,
             tokens_per_s: 12_345.0,

@@ -123,6 +123,7 @@ fn hostile_records() -> Vec<Record> {
                 step,
                 tokens: step,
                 loss: *x,
+                z_loss: Some(*x),
                 lr: *x,
                 grad_norm: *x,
                 tokens_per_s: *x,
@@ -264,6 +265,16 @@ fn a_page_of_a_long_run_stays_small() {
     let page = render(&ReportInput { records: steps.collect(), ..Default::default() });
     well_formed(&page);
     assert!(page.len() < 1_000_000, "{} bytes", page.len());
+}
+
+#[test]
+fn the_z_loss_has_a_curve_where_there_is_one() {
+    let step = |i: u64, z_loss| Step { step: i, loss: 2.0, z_loss, ..Default::default() }.into();
+    let page = |z_loss: Option<f64>| {
+        render(&ReportInput { records: (1..9).map(|i| step(i, z_loss)).collect(), ..Default::default() })
+    };
+    assert!(page(Some(1e-3)).contains("z-loss (log scale) over steps"));
+    assert!(!page(None).contains("z-loss"));
 }
 
 #[test]

@@ -198,6 +198,10 @@ pub struct Step {
     /// Mean loss of the step's targets, nats a token.
     #[serde(with = "crate::number")]
     pub loss: f64,
+    /// What the z-loss adds to it in what is minimised, nats a token: its weight times the mean of the squared
+    /// log-sum-exp. Missing without z-loss.
+    #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    pub z_loss: Option<f64>,
     /// Learning rate of the step.
     #[serde(with = "crate::number")]
     pub lr: f64,

@@ -113,6 +113,7 @@ impl TensorBoard {
                     ("speed/tokens_per_s", r.tokens_per_s),
                     ("speed/seconds", r.seconds),
                 ];
+                values.extend(r.z_loss.map(|v| ("train/z_loss", v)));
                 values.extend(r.mfu.map(|v| ("speed/mfu", v)));
                 values.extend(r.memory_bytes.map(|v| ("memory/bytes", v as f64)));
                 self.scalars(wall_time_s, r.step, &values)

@@ -338,12 +338,14 @@ impl Trainer {
         let tokens_per_s = self.plan.tokens_per_step.0 as f64 / seconds;
         let flops = self.model().train_flops_per_token(self.plan.seq_len as usize).0;
         let left = self.plan.steps - self.state.step;
+        let weight = self.input.recipe.train.z_loss;
         // Mean over the whole session so far would lag behind a change of speed; over one step it would jump.
         self.pace = if self.pace == 0.0 { seconds } else { 0.95 * self.pace + 0.05 * seconds };
         Ok(Some(Step {
             step: self.state.step,
             tokens: self.state.tokens,
             loss: sum.mean(),
+            z_loss: (weight > 0.0).then(|| weight * sum.mean_lse_squared()),
             lr,
             grad_norm: update.grad_norm,
             tokens_per_s,

@@ -81,6 +81,7 @@ impl Observer for Watch<'_> {
 #[derive(Debug, PartialEq)]
 struct Result {
     losses: Vec<(u64, u64)>,
+    z_losses: Vec<Option<f64>>,
     warnings: Vec<String>,
     tensors: Vec<u8>,
 }
@@ -116,7 +117,12 @@ fn train(recipe: &Recipe, noisy: bool, stops: &[u64], threads: usize) -> Result 
         .collect();
     files.sort();
     let tensors = files.iter().flat_map(|f| std::fs::read(f).unwrap()).collect();
-    Result { losses: steps.iter().map(|s| (s.step, s.loss.to_bits())).collect(), warnings, tensors }
+    Result {
+        losses: steps.iter().map(|s| (s.step, s.loss.to_bits())).collect(),
+        z_losses: steps.iter().map(|s| s.z_loss).collect(),
+        warnings,
+        tensors,
+    }
 }
 
 #[test]
@@ -133,6 +139,8 @@ fn every_optimizer_learns_and_goes_on_exactly() {
         let recipe = recipe(&sets);
         assert_ne!(recipe.optim.optimizer == OptimizerChoice::AdamW, optimizer != "adamw");
         let whole = train(&recipe, false, &[], 1);
+        // 1e-4 of the square of a few nats.
+        assert!(whole.z_losses.iter().all(|z| (1e-5..1e-1).contains(&z.unwrap())), "{:?}", whole.z_losses);
         let mean =
             |part: &[(u64, u64)]| part.iter().map(|s| f64::from_bits(s.1)).sum::<f64>() / part.len() as f64;
         let (first, last) = (mean(&whole.losses[..3]), mean(&whole.losses[21..]));

@@ -27,7 +27,7 @@ const CHUNK_ROWS: (usize, usize) = (256, 1024);
 const ROWS: usize = 4;
 
 /// Rows of a chunk: the rows cut evenly, by shape alone.
-fn chunk_rows(rows: usize, vocabulary: usize) -> usize {
+pub(super) fn chunk_rows(rows: usize, vocabulary: usize) -> usize {
     let most = (LOGITS / vocabulary.max(1)).clamp(CHUNK_ROWS.0, CHUNK_ROWS.1);
     rows.div_ceil(rows.div_ceil(most).max(1)).max(1)
 }
@@ -59,6 +59,8 @@ struct Softmax<'a> {
     targets: &'a [u32],
     /// Losses of the chunk's rows.
     loss: *mut f32,
+    /// Their log-sum-exp, if asked.
+    lse: Option<*mut f32>,
     /// Factor on the gradients, and weight of the z-loss.
     backward: Option<(f32, f32)>,
     tile: usize,
@@ -68,14 +70,17 @@ impl Kernel for Softmax<'_> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Softmax { logits, targets, loss, backward, tile } = self;
+        let Softmax { logits, targets, loss, lse: all_lse, backward, tile } = self;
         let v = logits.cols;
         for (r, &target) in targets.iter().enumerate().skip(tile * ROWS).take(ROWS) {
             let z = logits.row(r);
-            // SAFETY: columns c .. c + n of row r, the target (checked to be below V), and the loss of row r.
+            // SAFETY: columns c .. c + n of row r, the target (checked to be below V), and the loss and lse of row r.
             unsafe {
                 if target == IGNORED {
                     *loss.add(r) = 0.0;
+                    if let Some(all) = all_lse {
+                        *all.add(r) = 0.0;
+                    }
                     std::ptr::write_bytes(z, 0, v);
                     continue;
                 }
@@ -108,6 +113,9 @@ impl Kernel for Softmax<'_> {
                     }
                 }
                 *loss.add(r) = total.ln() + (max - hit);
+                if let Some(all) = all_lse {
+                    *all.add(r) = total.ln() + max;
+                }
                 if let Some((scale, z_loss)) = backward {
                     let lse = total.ln() + max;
                     let factor = S::splat(scale * (1.0 + 2.0 * z_loss * lse) / total);
@@ -146,6 +154,7 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), Tenso
                 logits: &z,
                 targets: &targets.0[first..first + count],
                 loss: loss.row(0).wrapping_add(first),
+                lse: (loss.rows == 2).then(|| loss.row(1).wrapping_add(first)),
                 backward: op.backward.map(|b| (b.scale, b.z_loss)),
                 tile,
             };
@@ -181,7 +190,7 @@ fn typed_reference<T: Element>(arena: &Arena, op: &LinearCrossEntropy) -> Result
     let mut z = vec![0.0f64; w.rows];
     for (n, &target) in targets.0.iter().enumerate() {
         if target == IGNORED {
-            loss.set(0, n, 0.0);
+            (0..loss.rows).for_each(|r| loss.set(r, n, 0.0));
             if let Some((dx, ..)) = grads {
                 (0..x.cols).for_each(|d| dx.set(n, d, 0.0));
             }
@@ -193,6 +202,7 @@ fn typed_reference<T: Element>(arena: &Arena, op: &LinearCrossEntropy) -> Result
         let max = z.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
         let lse = max + z.iter().map(|z| (z - max).exp()).sum::<f64>().ln();
         loss.set(0, n, (lse - z[target as usize]) as f32);
+        (1..loss.rows).for_each(|r| loss.set(r, n, lse as f32));
         let Some((dx, dw, scale, z_loss)) = grads else { continue };
         let pull = 1.0 + 2.0 * f64::from(z_loss) * lse;
         for (v, z) in z.iter_mut().enumerate() {

@@ -229,7 +229,8 @@ fn objective(x: &[f32], w: &[f32], targets: &[usize], d: usize, z_loss: f64) -> 
 fn z_loss_has_the_gradients_of_pytorch_and_leaves_the_reported_loss_alone() {
     let x = [0.5, -1.0, 2.0, 0.25, -0.75, 1.5];
     let w = [1.0, 0.5, -0.5, 2.0, 0.25, -1.25, 1.5, 1.0];
-    let losses = [0.389_606_94, 1.457_852, 0.084_667_87];
+    // Cross-entropies, then log-sum-exps.
+    let losses = [0.389_606_94, 1.457_852, 0.084_667_87, 1.764_606_9, 3.582_852, 3.459_667_9];
     let dx_gold = [0.156_412_93, 0.149_891_38, 0.415_092_85, 0.305_419_83, -0.035_435_57, 0.401_565_86];
     let dw_gold = [
         -0.375_011_7,
@@ -247,7 +248,7 @@ fn z_loss_has_the_gradients_of_pytorch_and_leaves_the_reported_loss_alone() {
             x: s.values(3, 2, &x),
             weight: s.values(4, 2, &w),
             targets: s.indices(&[2, 0, 1]),
-            loss: s.mat(1, 3),
+            loss: s.mat(2, 3),
             backward: Some(LossBackward { scale: 1.0 / 3.0, z_loss: 0.1, dx, dweight, accumulate: false }),
         };
         s.launch(&op.into()).unwrap();

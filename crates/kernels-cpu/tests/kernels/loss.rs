@@ -21,7 +21,8 @@ fn op(
         x: s.act(n, d, 1),
         weight: s.strided(v, d, 2),
         targets: s.indices(&targets(n, v)),
-        loss: s.mat(1, n),
+        // With and without the row of log-sum-exps.
+        loss: s.mat(if backward { 2 } else { 1 }, n),
         backward: backward.then(|| LossBackward {
             scale: 0.5,
             // Every other shape, so that both forms are held against the reference.

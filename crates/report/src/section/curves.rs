@@ -7,6 +7,8 @@ use bessemer_runlog::{Eval, Step};
 use bessemer_units::Seconds;
 
 const STEP: &str = "step";
+const Z_LOSS: &str = "Nats a token that the z-loss adds to the loss in what is minimised: its weight times the mean of the \
+                      squared log-sum-exp of the logits. It falls as these lose their common offset.";
 
 /// Loss and bits per byte.
 pub(crate) fn loss(facts: &Facts<'_>) -> String {
@@ -26,7 +28,8 @@ pub(crate) fn loss(facts: &Facts<'_>) -> String {
     let norm = curve(facts, "Gradient norm before clipping (log scale)", "", Scale::Log, false, true, |s| {
         Some(s.grad_norm)
     });
-    figures.extend(lr.into_iter().chain(norm));
+    let z_loss = curve(facts, "z-loss (log scale)", Z_LOSS, Scale::Log, false, true, |s| s.z_loss);
+    figures.extend(z_loss.into_iter().chain(lr).chain(norm));
     section("curves", "Training", &grid(&figures))
 }
 

@@ -34,7 +34,7 @@ pub struct LinearCrossEntropy {
     pub weight: View,
     /// u32 `[1, N]`, each below V or [`IGNORED`].
     pub targets: View,
-    /// `[1, N]`.
+    /// `[1, N]`, or `[2, N]`: the second row then takes the log-sum-exp of each row's logits, 0 where nothing is scored.
     pub loss: View,
     /// The gradients, if asked.
     pub backward: Option<LossBackward>,
@@ -62,7 +62,7 @@ impl Describe for LinearCrossEntropy {
         let (n, d, v) = (self.x.rows, self.x.cols, self.weight.rows);
         expect_shape(Self::NAME, "weight", &self.weight, v, d)?;
         expect_indices(Self::NAME, "targets", &self.targets, n)?;
-        expect_shape(Self::NAME, "loss", &self.loss, 1, n)?;
+        expect_shape(Self::NAME, "loss", &self.loss, self.loss.rows.clamp(1, 2), n)?;
         if let Some(b) = &self.backward {
             expect_shape(Self::NAME, "dx", &b.dx, n, d)?;
             expect_shape(Self::NAME, "dweight", &b.dweight, v, d)?;
