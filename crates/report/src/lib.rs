@@ -4,10 +4,11 @@
 //! file that is written is the report itself.
 //!
 //! - [`render`] makes `report.html` from the records of a run: one page that needs no network and runs no script.
-//! - [`render_study`] makes the page of a study of several small runs.
+//! - [`render_study`] makes the page of a study of several small runs, [`render_coord_check`] that of a coordinate check.
 //! - [`plot`] draws line charts, bar charts and timelines as inline SVG.
 //! - [`terminal`] formats steps, evaluations and the summary as lines.
 
+mod coord_check;
 mod corpus_file;
 mod facts;
 mod html;
@@ -19,6 +20,7 @@ mod study;
 pub mod terminal;
 mod text;
 
+pub use coord_check::{render_coord_check, write_coord_check};
 pub use html::{Align, table};
 pub use report::{ReportInput, render, write};
 pub use study::{render_study, write_study};

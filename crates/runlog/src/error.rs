@@ -67,7 +67,7 @@ pub enum RunLogError {
         /// Why.
         what: String,
     },
-    /// A file is no `study.json`, or one of another version.
+    /// A file is no `study.json` (or `coord-check.json`), or one of another version.
     #[error("{}: not a study of version {wanted}: {what}; use another directory", path.display())]
     Study {
         /// The file.

@@ -4,11 +4,13 @@
 //!   warnings and its end. [`RunLog`] appends them to `metrics.jsonl`, one JSON object a line; [`read`] gives them
 //!   back. `README.md` beside this crate specifies the file.
 //! - [`TensorBoard`] writes the scalars of the same records as an event file that TensorBoard opens.
-//! - [`study::Study`] is the result of a study of several small runs, one JSON file.
+//! - [`study::Study`] is the result of a study of several small runs, one JSON file; [`coord_check::CoordCheck`] that of
+//!   muP's coordinate check.
 //! - [`Trace`] writes where time went, as a `trace.json` that Perfetto and chrome://tracing open.
 //!
 //! This crate reads no clock: seconds and wall times are arguments.
 
+pub mod coord_check;
 mod crc32c;
 mod error;
 mod log;

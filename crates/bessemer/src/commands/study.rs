@@ -1,5 +1,7 @@
 //! `bessemer study`: experiments whose result is a table, curves and a verdict.
 
+mod coord_check;
+
 use crate::cli::{StudyCommand, StudyInitArgs};
 use crate::console::{Console, print};
 use crate::failure::{Failure, code};
@@ -26,15 +28,17 @@ const OWN_TEXT_BYTES: usize = 1 << 20;
 const CORPUS_MEMORY: usize = 256 << 20;
 
 pub(crate) fn run(command: &StudyCommand, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let StudyCommand::Init(args) = command;
-    init(args, as_json, console)
+    match command {
+        StudyCommand::Init(args) => init(args, as_json, console),
+        StudyCommand::CoordCheck(args) => coord_check::run(args, as_json, console),
+    }
 }
 
 fn init(args: &StudyInitArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let methods = chosen(&args.methods)?;
     let settings = settings(args)?;
     let stop = signals::stop_flag()?;
-    let text = text(args, console, &stop)?;
+    let text = text(args.text.as_deref(), &args.out, args.threads, console, &stop)?;
     text.require(&settings)?;
     for m in &methods {
         let model = model(m, &settings, &text)?;
@@ -226,18 +230,24 @@ fn settings(args: &StudyInitArgs) -> Result<StudySettings, Failure> {
 }
 
 /// The file that was named, or the beginning of the corpus of the quickstart.
-fn text(args: &StudyInitArgs, console: &mut Console, stop: &AtomicBool) -> Result<SymbolText, Failure> {
-    if let Some(file) = &args.text {
+fn text(
+    file: Option<&Path>,
+    out: &Path,
+    threads: usize,
+    console: &mut Console,
+    stop: &AtomicBool,
+) -> Result<SymbolText, Failure> {
+    if let Some(file) = file {
         let bytes = fs::read(file)
             .map_err(|e| Failure::new(format!("cannot read --text {}: {e}", file.display())))?;
         let name = file.file_name().map_or_else(|| file.display().to_string(), |n| n.display().to_string());
         return Ok(SymbolText::new(&name, &bytes)?);
     }
-    create(&args.out)?;
-    let folder = args.out.join("corpus");
+    create(out)?;
+    let folder = out.join("corpus");
     let shared = RefCell::new(&mut *console);
     let context = BuildContext {
-        threads: machine::threads(args.threads as u64),
+        threads: machine::threads(threads as u64),
         memory_budget: CORPUS_MEMORY,
         progress: &|p| shared.borrow_mut().progress("corpus", p.bytes, p.total_bytes),
         stop,

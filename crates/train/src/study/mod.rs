@@ -6,13 +6,17 @@
 //! the network before the first update: how the residual stream grows with depth, how the gradient shrinks on its way
 //! back, and how far each LayerNorm scales it (Xiong et al. 2020; Xu et al. 2020).
 //!
+//! [`coordinate_run`] is one run of another study, muP's coordinate check.
+//!
 //! A run is a function of (method, settings, text, seed), whatever the number of threads.
 
+mod coord;
 mod method;
 mod run;
 mod start;
 mod text;
 
+pub use coord::{PARAMETRISATIONS, Parametrisation, coordinate_run, run_settings};
 pub use method::{METHODS, Method, method};
 pub use run::{train_one, training_shape};
 pub use text::SymbolText;

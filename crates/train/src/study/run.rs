@@ -6,7 +6,7 @@ use super::text::SymbolText;
 use crate::error::TrainError;
 use bessemer_arch::Model;
 use bessemer_model::{Decoder, LossSum, Purpose, Seams, Shape, StepContext, TokenBatch};
-use bessemer_optim::{OptimConfig, OptimParam, Optimizer};
+use bessemer_optim::{OptimConfig, OptimParam, Optimizer, StepStats};
 use bessemer_runlog::study::{StudyRun, StudySettings, StudyVerdict};
 use bessemer_tensor::Backend;
 
@@ -67,7 +67,7 @@ pub fn train_one(
         } else {
             trainee.gradients(backend, &mut bessemer_model::OneDevice, &inputs, &targets, step)?
         };
-        let update = trainee.adam.step(backend, step + 1, settings.lr)?;
+        let update = trainee.update(backend, step + 1, settings.lr)?;
         if !loss.is_finite() || update.skipped {
             run.diverged_at = Some(step + 1);
             return Ok(Some(run));
@@ -82,14 +82,14 @@ pub fn train_one(
 }
 
 /// A decoder and its optimizer.
-struct Trainee {
-    decoder: Decoder,
+pub(crate) struct Trainee {
+    pub(crate) decoder: Decoder,
     adam: Optimizer,
     seed: u64,
 }
 
 impl Trainee {
-    fn new(
+    pub(crate) fn new(
         backend: &mut dyn Backend,
         model: &Model,
         settings: &StudySettings,
@@ -104,7 +104,7 @@ impl Trainee {
     }
 
     /// Mean loss of a batch, and its gradients on the device.
-    fn gradients(
+    pub(crate) fn gradients(
         &mut self,
         backend: &mut dyn Backend,
         seams: &mut dyn Seams,
@@ -121,6 +121,16 @@ impl Trainee {
             accumulate: false,
         };
         Ok(self.decoder.forward_backward_through(backend, seams, &batch, &context)?.mean())
+    }
+
+    /// One update, which is skipped if a gradient is not finite.
+    pub(crate) fn update(
+        &mut self,
+        backend: &mut dyn Backend,
+        step: u64,
+        lr: f64,
+    ) -> Result<StepStats, TrainError> {
+        Ok(self.adam.step(backend, step, lr)?)
     }
 
     /// Nats a symbol of the validation text.
