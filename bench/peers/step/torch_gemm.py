@@ -1,16 +1,27 @@
-"""PyTorch's matrix products at the shapes of a training step: f32 (MKL), f32 with "medium" precision, bf16 (oneDNN).
+"""PyTorch's matrix products at the shapes of a training step, and Bessemer's beside them.
 
-python torch_gemm.py --threads 2     prints a Markdown table of GFLOP/s, medians. The last row is the geometric mean.
+python torch_gemm.py --threads 2 --bessemer target/release/bessemer
+
+Prints a Markdown table of GFLOP/s, medians: forward / gradient of the input / gradient of the weight. The last row holds
+geometric means. PyTorch: f32 (MKL), f32 with "medium" precision, bf16 (oneDNN). Bessemer: `bessemer bench op linear` with
+every engine that the processor has; bf16 there is the type of activations and their gradients, weights stay f32. Each
+contestant stands between two probes of f32 multiply-adds, which stand below the table. Half of the shapes and the columns
+that compare like with like take a minute if nothing else runs; `--all` takes all of them.
 """
 import argparse
+import json
 import math
 import os
 import statistics
+import subprocess
+import sys
 import time
 
-parser = argparse.ArgumentParser()
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--threads", type=int, default=2)
-parser.add_argument("--seconds", type=float, default=0.4, help="for each figure")
+parser.add_argument("--seconds", type=float, default=0.3, help="for each figure of PyTorch")
+parser.add_argument("--all", action="store_true", help="all shapes, and less exact products of f32 and bf16 activations")
+parser.add_argument("--bessemer", help="the program; only PyTorch is measured without it")
 args = parser.parse_args()
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = str(args.threads)
@@ -19,10 +30,10 @@ import torch
 
 torch.set_num_threads(args.threads)
 # Rows, inputs, outputs, as `bessemer bench op linear`.
-SHAPES = [
-    (1024, 768, 768), (1024, 768, 2304), (1024, 768, 3072), (1024, 3072, 768),
-    (4096, 384, 384), (4096, 384, 1152), (4096, 384, 1536), (4096, 1536, 384),
-]
+SHAPES = [(1024, 768, 2304), (1024, 3072, 768), (4096, 384, 1152), (4096, 1536, 384)]
+if args.all:
+    SHAPES += [(1024, 768, 768), (1024, 768, 3072), (4096, 384, 384), (4096, 384, 1536)]
+OPERATORS = ["linear", "linear input gradient", "linear weight gradient"]
 
 
 def rate(flops, work):
@@ -47,16 +58,55 @@ def products(n, i, o, dtype):
     ]
 
 
-MODES = [("f32", torch.float32, "highest"), ("f32 medium", torch.float32, "medium"), ("bf16", torch.bfloat16, "highest")]
-print("| shape | " + " | ".join(f"{m[0]}: forward | input gradient | weight gradient" for m in MODES) + " |")
-print("|---" * (1 + 3 * len(MODES)) + "|")
-columns = []
-for shape in SHAPES:
-    row = []
-    for _, dtype, precision in MODES:
-        torch.set_float32_matmul_precision(precision)
-        row += products(*shape, dtype)
-    columns.append(row)
-    print(f"| {shape[0]} x {shape[1]} -> {shape[2]} | " + " | ".join(f"{v:.0f}" for v in row) + " |", flush=True)
-means = [math.exp(statistics.mean(math.log(r[k]) for r in columns)) for k in range(3 * len(MODES))]
-print("| geometric mean | " + " | ".join(f"{v:.0f}" for v in means) + " |")
+def by_torch(dtype, precision):
+    torch.set_float32_matmul_precision(precision)
+    return [products(*shape, dtype) for shape in SHAPES]
+
+
+def by_bessemer(*more):
+    """Rates of all shapes, or None if this processor does not have the engine."""
+    shapes = [word for shape in SHAPES for word in ("--shape", "x".join(map(str, shape)))]
+    command = [args.bessemer, "bench", "op", "linear", "--threads", str(args.threads), *shapes, *more, "--quiet", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        print(f"{' '.join(more)}: {done.stderr.strip()}", file=sys.stderr)
+        return None
+    found = {(r["op"], r["shape"]): r["gflops"] for r in json.loads(done.stdout)["operators"]}
+    return [[found[op, "x".join(map(str, shape))] for op in OPERATORS] for shape in SHAPES]
+
+
+def probe():
+    if not args.bessemer:
+        return None
+    command = [args.bessemer, "bench", "peak", "--threads", str(args.threads), "--seconds", "0.3", "--json"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["gflops"]
+
+
+contestants = [("torch f32", lambda: by_torch(torch.float32, "highest"))]
+if args.bessemer:
+    contestants += [(e, lambda e=e: by_bessemer("--engine", e)) for e in ("fma", "amx6", "amx3", "amx")]
+contestants += [("torch bf16", lambda: by_torch(torch.bfloat16, "highest"))]
+if args.all:
+    contestants += [("torch f32, medium", lambda: by_torch(torch.float32, "medium"))]
+if args.all and args.bessemer:
+    contestants += [("amx, bf16", lambda: by_bessemer("--engine", "amx", "--dtype", "bf16"))]
+
+names, columns, probes = [], [], []
+for name, measure in contestants:
+    before = probe()
+    rates = measure()
+    if rates is not None:
+        names.append(name)
+        columns.append(rates)
+        probes.append((before, probe()))
+        print(name, [[round(v) for v in row] for row in rates], file=sys.stderr, flush=True)
+
+print(f"| {args.threads} threads | " + " | ".join(names) + " |")
+print("|---" * (1 + len(names)) + "|")
+for k, (n, i, o) in enumerate(SHAPES):
+    cells = [" / ".join(f"{v:.0f}" for v in column[k]) for column in columns]
+    print(f"| {n} x {i} -> {o} | " + " | ".join(cells) + " |")
+means = [[math.exp(statistics.mean(math.log(row[k]) for row in column)) for k in range(3)] for column in columns]
+print("| geometric mean | " + " | ".join(" / ".join(f"{v:.0f}" for v in mean) for mean in means) + " |")
+if args.bessemer:
+    print("\nprobes: " + ", ".join(f"{name} {a:.0f} {b:.0f}" for name, (a, b) in zip(names, probes)))
