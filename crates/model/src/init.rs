@@ -22,6 +22,12 @@ impl Decoder {
     }
 }
 
+/// Elements `first`, `first + 1`, ... of the initial values of parameter `name` under `seed`, for stretches of a parameter
+/// that are drawn from one distribution: an [`Init::Rows`] is to be taken apart before.
+pub fn initial_values(init: &Init, seed: u64, name: &str, first: usize, values: &mut [f32]) {
+    fill(init, &RngKey::new(seed, 0, name), first, 1, values);
+}
+
 /// Draws the elements from `first` on of a tensor with so many columns.
 fn fill(init: &Init, key: &RngKey, first: usize, columns: usize, values: &mut [f32]) {
     match init {

@@ -47,6 +47,7 @@ pub use activations::ActivationConfig;
 pub use cache::Cache;
 pub use decoder::{Decoder, Purpose, Shape};
 pub use error::ModelError;
+pub use init::initial_values;
 pub use params::Param;
 pub use seams::{OneDevice, Phase, Product, SeamAt, SeamPlace, Seams, Unit};
 pub use step::{LossSum, StepContext, TokenBatch};

@@ -88,4 +88,7 @@ pub enum TensorError {
         /// Rows of the table.
         len: usize,
     },
+    /// What somebody that the model calls in the middle of a pass answers.
+    #[error("{0}")]
+    Outside(Box<str>),
 }

@@ -62,6 +62,9 @@ pub enum TrainError {
     /// From the device.
     #[error(transparent)]
     Tensor(#[from] bessemer_tensor::TensorError),
+    /// From a rank of the job, its layout or its peers.
+    #[error(transparent)]
+    Parallel(#[from] bessemer_parallel::ParallelError),
     /// From the optimizer.
     #[error(transparent)]
     Optim(#[from] bessemer_optim::OptimError),

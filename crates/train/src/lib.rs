@@ -14,6 +14,7 @@ mod evaluation;
 mod input;
 mod memory;
 mod observer;
+pub mod parity;
 mod spikes;
 mod state;
 pub mod study;

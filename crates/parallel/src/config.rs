@@ -1,0 +1,48 @@
+//! `[parallel]`: how a job's ranks share the work.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What the ranks of the shard axis have a part of instead of a whole copy (Rajbhandari et al. 2020).
+#[derive(
+    Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// Nothing: distributed data parallelism. Gradients are all-reduced.
+    #[default]
+    Ddp,
+    /// Optimizer state. Gradients are reduce-scattered, updated parameters gathered.
+    Zero1,
+    /// Gradients too: every micro-batch's are reduce-scattered as they are made.
+    Zero2,
+    /// Parameters too (FSDP): a layer's are gathered before they are used and dropped after.
+    Zero3,
+}
+
+/// `[parallel]`: how ranks share the work. Ranks come from `--ranks N` or the launcher; those that no other axis takes
+/// replicate the model and share the batch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ParallelConfig {
+    /// What data-parallel ranks keep a part of instead of a copy: "ddp" (nothing), "zero1" (optimizer state), "zero2"
+    /// (gradients too) or "zero3" (parameters too).
+    pub stage: Stage,
+    /// Ranks over which a copy of that is cut; 0: all data-parallel ranks. Fewer make several copies, each cut over so
+    /// many ranks (hybrid sharding). Not with "ddp".
+    pub shard: u64,
+    /// Ranks that share every layer's matrices (tensor parallelism). Divides heads and the width of the feed-forward
+    /// block.
+    pub tensor: u64,
+    /// Cut the residual stream over the tensor-parallel ranks too (sequence parallelism): less memory for activations,
+    /// the same traffic.
+    pub sequence: bool,
+    /// Talk while computing: gradients of a layer travel while the layers below are computed.
+    pub overlap: bool,
+}
+
+impl Default for ParallelConfig {
+    fn default() -> Self {
+        ParallelConfig { stage: Stage::Ddp, shard: 0, tensor: 1, sequence: false, overlap: true }
+    }
+}

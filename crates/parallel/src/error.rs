@@ -1,0 +1,27 @@
+//! Errors of a rank.
+
+use bessemer_collectives::CollectiveError;
+use bessemer_model::ModelError;
+use bessemer_optim::OptimError;
+use bessemer_tensor::TensorError;
+
+/// What can go wrong on one rank of a job.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParallelError {
+    /// A layout that the ranks, the model or the optimizer cannot have.
+    #[error("{0}")]
+    Layout(String),
+    /// Between ranks.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// From the model.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// From the optimizer.
+    #[error(transparent)]
+    Optim(#[from] OptimError),
+    /// From the device.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}

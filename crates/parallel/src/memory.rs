@@ -1,0 +1,160 @@
+//! Where the values and gradients of each unit are, by stage.
+//!
+//! With N ranks on the shard axis and P parameters of 4 bytes a rank holds, besides the optimizer's state (8 bytes a
+//! parameter for AdamW, over N from ZeRO-1 on):
+//!
+//! | stage | "weights" | "gradients" | "gathered" |
+//! |---|---|---|---|
+//! | ddp, zero1 | 4 P | 4 P | – |
+//! | zero2 | 4 P | 4 P / N | gradients of the root unit and of one layer |
+//! | zero3 | 4 P / N | 4 P / N | that, and values of the root unit and of two layers |
+//!
+//! Layers take turns in the gathered memory, so the model's views never change: layer i has the values' place i mod 2.
+
+use crate::config::Stage;
+use crate::flat::{FlatUnit, common};
+use bessemer_arch::{Model, ParamSpec};
+use bessemer_collectives::Parts;
+use bessemer_model::Param;
+use bessemer_optim::OptimParam;
+use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
+use bessemer_units::DType;
+use std::ops::Range;
+
+/// One unit's values or gradients, one row each.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stretch {
+    /// All of them; not always valid where layers take turns.
+    pub(crate) whole: View,
+    /// This rank's part, which is kept. Within `whole` if that is kept.
+    pub(crate) own: View,
+}
+
+/// The memory of all parameters on one rank.
+#[derive(Debug)]
+pub(crate) struct ParamMemory {
+    /// By unit.
+    pub(crate) values: Vec<Stretch>,
+    /// By unit.
+    pub(crate) gradients: Vec<Stretch>,
+    /// By unit: every shard rank's part.
+    pub(crate) parts: Vec<Parts>,
+    /// As the model sees them.
+    pub(crate) params: Vec<Param>,
+}
+
+/// One kind of tensor while it is placed.
+struct Placing<'a> {
+    backend: &'a mut dyn Backend,
+    units: &'a [FlatUnit],
+    parts: &'a [Parts],
+    rank: usize,
+}
+
+impl Placing<'_> {
+    fn buffer(&mut self, class: &'static str, name: &str, len: usize) -> Result<View, TensorError> {
+        Ok(self.backend.alloc(BufferSpec { class, name, dtype: DType::F32, len })?.vector())
+    }
+
+    /// Every unit whole, this rank's part within it.
+    fn kept(&mut self, class: &'static str) -> Result<Vec<Stretch>, TensorError> {
+        let (units, parts) = (self.units, self.parts);
+        let place = |(unit, parts): (&FlatUnit, &Parts)| {
+            let whole = self.buffer(class, &unit.name, unit.len)?;
+            let own = parts.range(self.rank);
+            Ok(Stretch { whole, own: whole.columns(own.start, own.len()) })
+        };
+        units.iter().zip(parts).map(place).collect()
+    }
+
+    /// Parts kept, whole units in places of their own: the root's, and `turns` that layers share.
+    fn cut(&mut self, class: &'static str, turns: usize) -> Result<Vec<Stretch>, TensorError> {
+        let (units, parts) = (self.units, self.parts);
+        let longest = units.iter().filter(|u| u.layer.is_some()).map(|u| u.len).max().unwrap_or(0);
+        let root = self.buffer("gathered", &format!("{class} of root"), units[0].len)?;
+        let mut places = Vec::with_capacity(turns);
+        for turn in 0..turns.min(units.len() - 1) {
+            places.push(self.buffer("gathered", &format!("{class} of layers, {turn}"), longest)?);
+        }
+        let place = |(unit, parts): (&FlatUnit, &Parts)| {
+            let whole = unit.layer.map_or(root, |i| places[i % turns]).columns(0, unit.len);
+            let own = self.buffer(class, &unit.name, parts.range(self.rank).len())?;
+            Ok(Stretch { whole, own })
+        };
+        units.iter().zip(parts).map(place).collect()
+    }
+}
+
+/// A matrix or vector parameter within its unit.
+fn within(unit: View, range: &Range<usize>, spec: &ParamSpec) -> View {
+    let (rows, cols) = spec.matrix();
+    View { offset: unit.offset + range.start, rows, cols, stride: cols, ..unit }
+}
+
+impl ParamMemory {
+    /// Allocates for shard rank `rank` of `ranks`.
+    pub(crate) fn alloc(
+        backend: &mut dyn Backend,
+        specs: Vec<ParamSpec>,
+        units: &[FlatUnit],
+        stage: Stage,
+        (rank, ranks): (usize, usize),
+    ) -> Result<ParamMemory, TensorError> {
+        let parts: Vec<_> = units.iter().map(|u| Parts::even(u.len, ranks)).collect();
+        let mut placing = Placing { backend, units, parts: &parts, rank };
+        let values =
+            if stage == Stage::Zero3 { placing.cut("weights", 2)? } else { placing.kept("weights")? };
+        let gradients =
+            if stage >= Stage::Zero2 { placing.cut("gradients", 1)? } else { placing.kept("gradients")? };
+        let mut places: Vec<Option<(View, View)>> = vec![None; specs.len()];
+        for ((unit, value), grad) in units.iter().zip(&values).zip(&gradients) {
+            for (index, range) in &unit.params {
+                let spec = &specs[*index];
+                places[*index] = Some((within(value.whole, range, spec), within(grad.whole, range, spec)));
+            }
+        }
+        let param = |(spec, place): (ParamSpec, Option<(View, View)>)| {
+            let (value, grad) = place.expect("every parameter is in one unit");
+            Param { spec, value, grad: Some(grad) }
+        };
+        let params = specs.into_iter().zip(places).map(param).collect();
+        Ok(ParamMemory { values, gradients, parts, params })
+    }
+
+    /// What the optimizer steps on this rank: whole parameters if `whole`, else the stretches of them that lie in this
+    /// rank's parts, in the order of the parameters. With each its number in the list of parameters and the elements.
+    pub(crate) fn optim_params(
+        &self,
+        model: &Model,
+        units: &[FlatUnit],
+        whole: bool,
+        rank: usize,
+    ) -> Vec<(usize, Range<usize>, OptimParam)> {
+        let mut list = Vec::new();
+        for (u, unit) in units.iter().enumerate() {
+            let own = self.parts[u].range(rank);
+            for (index, range) in &unit.params {
+                let spec = &self.params[*index].spec;
+                if whole {
+                    let (value, grad) = (self.params[*index].value, self.params[*index].grad);
+                    let grad = grad.expect("made with gradients");
+                    list.push((*index, 0..range.len(), OptimParam::of(model, spec, value, grad)));
+                    continue;
+                }
+                let here = common(range, &own);
+                if here.is_empty() {
+                    continue;
+                }
+                let cut = |s: &Stretch| s.own.columns(here.start - own.start, here.len());
+                let (value, grad) = (cut(&self.values[u]), cut(&self.gradients[u]));
+                let param = OptimParam {
+                    lr_scale: spec.lr_scale,
+                    ..OptimParam::new(&spec.name, value, grad, spec.decays())
+                };
+                list.push((*index, here.start - range.start..here.end - range.start, param));
+            }
+        }
+        list.sort_by_key(|p| p.0);
+        list
+    }
+}

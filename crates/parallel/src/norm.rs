@@ -1,0 +1,58 @@
+//! The global norm of the gradient, over unique elements only.
+//!
+//! Every rank adds up the squares of what it alone stands for: its shard's stretch of a parameter; of parameters that
+//! tensor-parallel ranks all hold, the first of them. The ranks' sums are then added in the order of the ranks in f64,
+//! so all of them have the same bits.
+
+use bessemer_arch::PortionParam;
+use bessemer_mesh::Span;
+use bessemer_tensor::op::{Op, SumSquares};
+use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError, View};
+use bessemer_units::{Bytes, DType};
+use std::ops::Range;
+
+/// What this rank adds up.
+#[derive(Debug)]
+pub(crate) struct LocalSquares {
+    launches: Vec<Op>,
+    squares: View,
+    host: Vec<f32>,
+}
+
+/// Stretches of a parameter's elements that `param` counts on this rank, within `here`.
+pub(crate) fn counted(param: &PortionParam, here: &Range<usize>) -> Vec<Range<usize>> {
+    let row = param.shape[1..].iter().product::<usize>();
+    let stretch = |span: &Span| span.start * row..(span.start + span.len) * row;
+    let meet = |r: Range<usize>| crate::flat::common(&r, here);
+    param.owned.iter().map(stretch).map(meet).filter(|r| !r.is_empty()).collect()
+}
+
+impl LocalSquares {
+    /// Plans the sums over `gradients`, and the memory and workspace for them.
+    pub(crate) fn new(backend: &mut dyn Backend, gradients: &[View]) -> Result<LocalSquares, TensorError> {
+        let count = gradients.len().max(1);
+        let spec =
+            BufferSpec { class: "optimizer", name: "squares of the gradient", dtype: DType::F32, len: count };
+        let squares = backend.alloc(spec)?.vector();
+        let launch = |(i, x): (usize, &View)| -> Op {
+            SumSquares { x: *x, out: squares.columns(i, 1), accumulate: false }.into()
+        };
+        let launches: Vec<Op> = gradients.iter().enumerate().map(launch).collect();
+        let mut most = Bytes(0);
+        for op in &launches {
+            op.check()?;
+            most = most.max(backend.workspace(op)?);
+        }
+        backend.reserve_workspace(most)?;
+        Ok(LocalSquares { host: vec![0.0; count], launches, squares })
+    }
+
+    /// The sum of this rank's squares.
+    pub(crate) fn sum(&mut self, backend: &mut dyn Backend) -> Result<f64, TensorError> {
+        for op in &self.launches {
+            backend.launch(Stream(0), op)?;
+        }
+        backend.read_f32(self.squares, &mut self.host)?;
+        Ok(self.host[..self.launches.len()].iter().map(|&s| f64::from(s)).sum())
+    }
+}

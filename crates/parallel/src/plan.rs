@@ -1,0 +1,218 @@
+//! Which ranks do what: the checked form of [`ParallelConfig`].
+
+use crate::config::{ParallelConfig, Stage};
+use crate::error::ParallelError;
+use bessemer_arch::Model;
+use bessemer_optim::OptimizerChoice;
+
+/// How the ranks of a job share the work. Ranks count tensor-parallel neighbours first, then shards, then copies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// All ranks: replicate times shard times tensor.
+    pub ranks: usize,
+    /// Copies of the model.
+    pub replicate: usize,
+    /// Ranks over which a copy's state is cut.
+    pub shard: usize,
+    /// Ranks that share every layer.
+    pub tensor: usize,
+    /// What is cut over the shard axis.
+    pub stage: Stage,
+    /// Whether the residual stream is cut over the tensor axis.
+    pub sequence: bool,
+    /// Whether collectives run beside the computation.
+    pub overlap: bool,
+}
+
+/// A rank's position on each axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Coord {
+    /// On the replicate axis.
+    pub replicate: usize,
+    /// On the shard axis.
+    pub shard: usize,
+    /// On the tensor axis.
+    pub tensor: usize,
+}
+
+impl Plan {
+    /// One rank.
+    pub fn single() -> Plan {
+        Plan {
+            ranks: 1,
+            replicate: 1,
+            shard: 1,
+            tensor: 1,
+            stage: Stage::Ddp,
+            sequence: false,
+            overlap: false,
+        }
+    }
+
+    /// Shares `ranks` ranks out.
+    ///
+    /// # Errors
+    /// Degrees that do not multiply to the ranks, a model that the tensor degree does not divide, an optimizer that needs
+    /// what the layout cuts; each with what would do.
+    pub fn new(
+        config: &ParallelConfig,
+        ranks: usize,
+        model: &Model,
+        optimizer: OptimizerChoice,
+    ) -> Result<Plan, ParallelError> {
+        let wrong = |text: String| Err(ParallelError::Layout(text));
+        let (tensor, asked) = (config.tensor as usize, config.shard as usize);
+        if tensor == 0 || ranks == 0 || !ranks.is_multiple_of(tensor) {
+            return wrong(format!(
+                "parallel.tensor = {tensor} does not divide {ranks} ranks: start another number of ranks, or take a \
+                 divisor"
+            ));
+        }
+        let data = ranks / tensor;
+        let shard = match (config.stage, asked) {
+            (Stage::Ddp, 0 | 1) => 1,
+            (Stage::Ddp, _) => {
+                return wrong(format!(
+                    "parallel.shard = {asked} with stage \"ddp\", which cuts nothing: take shard = 0, or stage \
+                     \"zero1\", \"zero2\" or \"zero3\""
+                ));
+            }
+            (_, 0) => data,
+            (_, asked) => asked,
+        };
+        if !data.is_multiple_of(shard) {
+            return wrong(format!(
+                "parallel.shard = {shard} does not divide the {data} data-parallel ranks ({ranks} ranks / tensor = \
+                 {tensor}): take a divisor, or 0 for all of them"
+            ));
+        }
+        if config.sequence && tensor == 1 {
+            return wrong(
+                "parallel.sequence = true cuts the stream over tensor-parallel ranks, and parallel.tensor is 1: \
+                 take tensor > 1 or sequence = false"
+                    .into(),
+            );
+        }
+        for index in 0..tensor {
+            model.portion(tensor, index).map_err(|e| ParallelError::Layout(e.to_string()))?;
+        }
+        let plan = Plan {
+            ranks,
+            replicate: data / shard,
+            shard,
+            tensor,
+            stage: if shard == 1 { Stage::Ddp } else { config.stage },
+            sequence: config.sequence,
+            overlap: config.overlap,
+        };
+        plan.check_optimizer(optimizer)?;
+        Ok(plan)
+    }
+
+    /// Whether one rank would hold only stretches of a matrix.
+    fn check_optimizer(&self, optimizer: OptimizerChoice) -> Result<(), ParallelError> {
+        let element_wise =
+            matches!(optimizer, OptimizerChoice::AdamW | OptimizerChoice::Sgd | OptimizerChoice::Lion);
+        let reason = if optimizer == OptimizerChoice::Kfac && self.ranks > 1 {
+            "its curvature would be that of one rank's data"
+        } else if !element_wise && self.shard > 1 {
+            "it needs whole matrices, and parallel.stage cuts them: take stage \"ddp\""
+        } else if !element_wise && self.tensor > 1 {
+            "it needs whole matrices, and parallel.tensor cuts them: take tensor = 1"
+        } else {
+            return Ok(());
+        };
+        Err(ParallelError::Layout(format!(
+            "optim.optimizer = \"{}\" on {} ranks: {reason}, or take \"adamw\", \"sgd\" or \"lion\"",
+            format!("{optimizer:?}").to_lowercase(),
+            self.ranks
+        )))
+    }
+
+    /// Whether every rank has its portion's parameters whole between steps.
+    pub fn keeps_values(&self) -> bool {
+        self.stage != Stage::Zero3 || self.shard == 1
+    }
+
+    /// Ranks that see different data.
+    pub fn data_ranks(&self) -> usize {
+        self.replicate * self.shard
+    }
+
+    /// Where a rank stands.
+    pub fn coord(&self, rank: usize) -> Coord {
+        let (data, tensor) = (rank / self.tensor, rank % self.tensor);
+        Coord { replicate: data / self.shard, shard: data % self.shard, tensor }
+    }
+
+    /// The rank at a position.
+    pub fn rank(&self, at: Coord) -> usize {
+        (at.replicate * self.shard + at.shard) * self.tensor + at.tensor
+    }
+
+    /// Which share of the batch a position sees.
+    pub fn data_index(&self, at: Coord) -> usize {
+        at.replicate * self.shard + at.shard
+    }
+
+    /// One line for people: "8 ranks: 2 copies x 2 shards (zero1) x tensor 2".
+    pub fn summary(&self) -> String {
+        let mut text = format!("{} ranks: {} copies", self.ranks, self.replicate);
+        if self.shard > 1 {
+            let stage = match self.stage {
+                Stage::Ddp => "ddp",
+                Stage::Zero1 => "zero1",
+                Stage::Zero2 => "zero2",
+                Stage::Zero3 => "zero3",
+            };
+            text += &format!(" x {} shards ({stage})", self.shard);
+        }
+        if self.tensor > 1 {
+            text +=
+                &format!(" x tensor {}{}", self.tensor, if self.sequence { " with sequence" } else { "" });
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(config: ParallelConfig, ranks: usize) -> Result<Plan, String> {
+        let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
+        Plan::new(&config, ranks, &model, OptimizerChoice::AdamW).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn ranks_are_shared_out_and_coordinates_go_both_ways() {
+        let hybrid = ParallelConfig { stage: Stage::Zero3, shard: 2, tensor: 3, ..Default::default() };
+        let p = plan(hybrid, 24).unwrap();
+        assert_eq!((p.replicate, p.shard, p.tensor, p.data_ranks()), (4, 2, 3, 8));
+        for rank in 0..24 {
+            assert_eq!(p.rank(p.coord(rank)), rank);
+        }
+        assert_eq!(p.coord(7), Coord { replicate: 1, shard: 0, tensor: 1 });
+        assert_eq!(p.summary(), "24 ranks: 4 copies x 2 shards (zero3) x tensor 3");
+    }
+
+    #[test]
+    fn what_does_not_fit_says_why() {
+        let e = plan(ParallelConfig { tensor: 3, ..Default::default() }, 8).unwrap_err();
+        assert!(e.contains("parallel.tensor = 3 does not divide 8 ranks"), "{e}");
+        let e = plan(ParallelConfig { tensor: 8, ..Default::default() }, 8).unwrap_err();
+        assert!(e.contains("found 12"), "{e}");
+        let e = plan(ParallelConfig { shard: 2, ..Default::default() }, 8).unwrap_err();
+        assert!(e.contains("\"ddp\", which cuts nothing"), "{e}");
+        let e = plan(ParallelConfig { stage: Stage::Zero1, shard: 3, ..Default::default() }, 8).unwrap_err();
+        assert!(e.contains("does not divide the 8 data-parallel ranks"), "{e}");
+        let e = plan(ParallelConfig { sequence: true, ..Default::default() }, 8).unwrap_err();
+        assert!(e.contains("parallel.tensor is 1"), "{e}");
+        let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
+        let cut = ParallelConfig { stage: Stage::Zero2, ..Default::default() };
+        let e = Plan::new(&cut, 4, &model, OptimizerChoice::Muon).unwrap_err().to_string();
+        assert!(e.contains("needs whole matrices") && e.contains("stage \"ddp\""), "{e}");
+        let e = Plan::new(&ParallelConfig::default(), 2, &model, OptimizerChoice::Kfac).unwrap_err();
+        assert!(e.to_string().contains("one rank's data"), "{e}");
+    }
+}

@@ -1,0 +1,113 @@
+//! What a rank does inside a pass: brings parameters, takes gradients away, completes tensor-parallel products.
+
+use crate::exchange::{Exchange, ExchangeError};
+use bessemer_collectives::CollectiveError;
+use bessemer_model::{Phase, Seams, Unit};
+use bessemer_optim::Optimizer;
+use bessemer_tensor::{Backend, TensorError, View};
+
+/// A micro-batch's place in the step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Micro {
+    /// The first of the step: gradients are replaced.
+    pub first: bool,
+    /// The last of the step: gradients are complete after it.
+    pub last: bool,
+}
+
+/// The seams of one pass.
+pub(crate) struct RankSeams<'a> {
+    pub(crate) exchange: &'a mut Exchange,
+    /// Sees what gradients are made of, if it wants to.
+    pub(crate) curvature: Option<&'a mut Optimizer>,
+    /// None: a pass without gradients.
+    pub(crate) micro: Option<Micro>,
+    /// Why a seam failed, which the model only hears as text.
+    pub(crate) failed: Option<CollectiveError>,
+    /// Layers of the model.
+    pub(crate) layers: usize,
+}
+
+impl RankSeams<'_> {
+    /// Keeps the error for whoever ran the pass.
+    fn note(&mut self, result: Result<(), ExchangeError>) -> Result<(), TensorError> {
+        match result {
+            Ok(()) => Ok(()),
+            Err(ExchangeError::Tensor(e)) => Err(e),
+            Err(ExchangeError::Collective(e)) => {
+                let text = e.to_string().into();
+                self.failed = Some(e);
+                Err(TensorError::Outside(text))
+            }
+        }
+    }
+
+    fn fetch(&mut self, backend: &mut dyn Backend, unit: Unit, phase: Phase) -> Result<(), ExchangeError> {
+        let flat = |unit| match unit {
+            Unit::Embedding | Unit::Head => 0,
+            Unit::Layer(i) => i + 1,
+        };
+        // The embedding's backward pass reads no parameter.
+        if !self.exchange.gathers() || (unit, phase) == (Unit::Embedding, Phase::Backward) {
+            return Ok(());
+        }
+        self.exchange.fetch(backend, flat(unit))?;
+        let next = match (unit, phase) {
+            (Unit::Embedding, _) if self.layers == 0 => Some(Unit::Head),
+            (Unit::Embedding, _) => Some(Unit::Layer(0)),
+            (Unit::Layer(i), Phase::Forward) if i + 1 == self.layers => Some(Unit::Head),
+            (Unit::Layer(i), Phase::Forward) => Some(Unit::Layer(i + 1)),
+            (Unit::Layer(i), Phase::Backward) => i.checked_sub(1).map(Unit::Layer),
+            (Unit::Head, Phase::Forward) => None,
+            (Unit::Head, Phase::Backward) => self.layers.checked_sub(1).map(Unit::Layer),
+        };
+        next.map_or(Ok(()), |unit| self.exchange.ask(backend, flat(unit)))
+    }
+
+    fn reduce(&mut self, backend: &mut dyn Backend, unit: Unit) -> Result<(), ExchangeError> {
+        let Some(micro) = self.micro else { return Ok(()) };
+        if !micro.last && !self.exchange.reduces_every_time() {
+            return Ok(());
+        }
+        match unit {
+            Unit::Layer(i) => self.exchange.reduce(backend, i + 1, !micro.first),
+            // With tied tables the embedding completes what the head began.
+            Unit::Embedding => self.exchange.reduce(backend, 0, !micro.first),
+            Unit::Head => Ok(()),
+        }
+    }
+}
+
+impl Seams for RankSeams<'_> {
+    fn unit_begins(
+        &mut self,
+        backend: &mut dyn Backend,
+        unit: Unit,
+        phase: Phase,
+    ) -> Result<(), TensorError> {
+        let fetched = self.fetch(backend, unit, phase);
+        self.note(fetched)
+    }
+
+    fn unit_ends(&mut self, backend: &mut dyn Backend, unit: Unit, phase: Phase) -> Result<(), TensorError> {
+        if phase == Phase::Forward {
+            return Ok(());
+        }
+        let reduced = self.reduce(backend, unit);
+        self.note(reduced)
+    }
+
+    fn linear_backward(
+        &mut self,
+        backend: &mut dyn Backend,
+        param: usize,
+        x: View,
+        dy: View,
+    ) -> Result<(), TensorError> {
+        let accumulate = self.micro.is_some_and(|m| !m.first);
+        match &mut self.curvature {
+            Some(optimizer) => optimizer.capture(backend, param, (x, dy), accumulate),
+            None => Ok(()),
+        }
+    }
+}

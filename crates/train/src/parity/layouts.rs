@@ -1,0 +1,117 @@
+//! The matrix of layouts.
+
+use bessemer_arch::{Model, ModelConfig};
+use bessemer_parallel::{ParallelConfig, Stage};
+
+/// A layout to be held against one rank.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Layout {
+    /// Short name: "zero2 x4, tensor 2 + sequence, 2 micro-batches".
+    pub name: String,
+    /// How ranks share the work.
+    pub parallel: ParallelConfig,
+    /// Ranks.
+    pub ranks: usize,
+    /// Micro-batches of a step.
+    pub accumulation: usize,
+}
+
+impl Layout {
+    /// One rank, one micro-batch: the reference.
+    pub fn single() -> Layout {
+        Layout { name: "one rank".into(), parallel: ParallelConfig::default(), ranks: 1, accumulation: 1 }
+    }
+
+    /// The layout of `replicate` copies, each cut over `shard` ranks by `stage`, of layers cut over `tensor` ranks.
+    pub fn of(
+        stage: Stage,
+        (replicate, shard): (usize, usize),
+        (tensor, sequence): (usize, bool),
+        accumulation: usize,
+    ) -> Layout {
+        let mut parts = Vec::new();
+        if replicate > 1 {
+            parts.push(format!("replicate {replicate}"));
+        }
+        if shard > 1 {
+            parts.push(format!("{stage:?} {shard}").to_lowercase());
+        }
+        if tensor > 1 {
+            parts.push(format!("tensor {tensor}{}", if sequence { " + sequence" } else { "" }));
+        }
+        if accumulation > 1 {
+            parts.push(format!("{accumulation} micro-batches"));
+        }
+        if parts.is_empty() {
+            parts.push("one rank".into());
+        }
+        let parallel = ParallelConfig {
+            stage,
+            shard: if shard > 1 { shard as u64 } else { 0 },
+            tensor: tensor as u64,
+            sequence,
+            overlap: true,
+        };
+        Layout { name: parts.join(", "), parallel, ranks: replicate * shard * tensor, accumulation }
+    }
+}
+
+/// The two families of models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// LayerNorm, GELU, learned positions, biases, tied embeddings, dropout.
+    Gpt2,
+    /// RMSNorm, SwiGLU, rotary positions, grouped heads, no biases, untied.
+    Llama,
+}
+
+impl Style {
+    /// Both.
+    pub const ALL: [Style; 2] = [Style::Gpt2, Style::Llama];
+
+    /// "gpt2", "llama".
+    pub fn name(self) -> &'static str {
+        match self {
+            Style::Gpt2 => "gpt2",
+            Style::Llama => "llama",
+        }
+    }
+
+    /// A small model of the family: 4 layers x 64, 8 heads, a vocabulary that no degree divides.
+    pub fn model(self, context: usize) -> Result<Model, bessemer_arch::ArchError> {
+        let small = ModelConfig {
+            architecture: self.name().into(),
+            vocab_size: 101,
+            layers: Some(4),
+            width: Some(64),
+            heads: Some(8),
+            context: Some(context as u64),
+            ..ModelConfig::default()
+        };
+        match self {
+            Style::Gpt2 => ModelConfig { dropout: 0.1, ..small }.resolve(None),
+            Style::Llama => ModelConfig { kv_heads: Some(2), ffn_width: Some(160), ..small }.resolve(None),
+        }
+    }
+}
+
+/// Layouts of at most `ranks` ranks: every kind, and their pairs and triples, with and without gradient accumulation.
+pub fn matrix(ranks: usize) -> Vec<Layout> {
+    let stages = [Stage::Zero1, Stage::Zero2, Stage::Zero3];
+    let mut list = Vec::new();
+    for tensor in [(1, false), (2, false), (2, true), (4, false), (4, true)] {
+        for accumulation in [1, 2] {
+            for copies in [1, 2, 4, 8, 16] {
+                list.push(Layout::of(Stage::Ddp, (copies, 1), tensor, accumulation));
+            }
+            for stage in stages {
+                for sizes in [(1, 2), (1, 4), (2, 2), (1, 8), (2, 4), (4, 2), (1, 16)] {
+                    list.push(Layout::of(stage, sizes, tensor, accumulation));
+                }
+            }
+        }
+    }
+    list.retain(|l| l.ranks <= ranks && (l.ranks > 1 || l.accumulation > 1));
+    list.sort_by_key(|l| l.ranks);
+    list
+}

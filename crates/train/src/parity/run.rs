@@ -1,0 +1,174 @@
+//! One layout, trained for some steps.
+
+use super::layouts::Layout;
+use super::text::tokens;
+use crate::TrainError;
+use bessemer_arch::Model;
+use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
+use bessemer_model::{ActivationConfig, LossSum, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_optim::OptimConfig;
+use bessemer_parallel::{Job, Micro, Plan, Worker};
+use bessemer_tensor::Backend;
+
+/// What every layout trains.
+#[derive(Debug, Clone)]
+pub struct ParityJob {
+    /// The model.
+    pub model: Model,
+    /// The optimizer.
+    pub optim: OptimConfig,
+    /// How activations are kept.
+    pub activations: ActivationConfig,
+    /// Sequences of a step, over all ranks.
+    pub sequences: usize,
+    /// Tokens of a sequence.
+    pub seq: usize,
+    /// Steps.
+    pub steps: u64,
+    /// Seed of initial values and dropout.
+    pub seed: u64,
+}
+
+/// What a layout did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trajectory {
+    /// Mean loss of every step, in nats.
+    pub losses: Vec<f64>,
+    /// Norm of the gradient of every step.
+    pub norms: Vec<f64>,
+    /// The gradients of the first step, whole, with their names.
+    pub gradients: Vec<(String, Vec<f32>)>,
+    /// The parameters after the last step, whole, with their names.
+    pub params: Vec<(String, Vec<f32>)>,
+}
+
+/// Trains one rank of a layout: all ranks of `world` call this with the same job.
+///
+/// # Errors
+/// A layout that the job does not allow, or what a lower floor or another rank answers.
+pub fn trajectory(
+    backend: &mut dyn Backend,
+    job: &ParityJob,
+    layout: &Layout,
+    world: Box<dyn Communicator>,
+) -> Result<Trajectory, TrainError> {
+    let plan = Plan::new(&layout.parallel, layout.ranks, &job.model, job.optim.optimizer)?;
+    let pieces = plan.data_ranks() * layout.accumulation;
+    if !job.sequences.is_multiple_of(pieces) || job.sequences == 0 {
+        return Err(TrainError::Recipe(format!(
+            "{} sequences of a step are not {} data-parallel ranks times {} micro-batches",
+            job.sequences,
+            plan.data_ranks(),
+            layout.accumulation
+        )));
+    }
+    let micro = job.sequences / pieces;
+    let shape = Shape { sequences: micro, seq: job.seq, purpose: Purpose::Train };
+    let mut worker = Worker::new(
+        backend,
+        &Job {
+            model: &job.model,
+            shape,
+            activations: job.activations,
+            optim: &job.optim,
+            z_loss: 0.0,
+            plan: &plan,
+        },
+        world,
+    )?;
+    worker.init(backend, job.seed)?;
+    let mut t =
+        Trajectory { losses: Vec::new(), norms: Vec::new(), gradients: Vec::new(), params: Vec::new() };
+    for step in 0..job.steps {
+        let sum = gradients(backend, &mut worker, job, layout.accumulation, micro, step)?;
+        let norm = worker.grad_norm(backend)?;
+        t.losses.push(sum.mean());
+        t.norms.push(norm);
+        if step == 0 {
+            t.gradients = whole(backend, &mut worker, true)?;
+        }
+        worker.apply(backend, step + 1, job.optim.lr, norm)?;
+    }
+    t.params = whole(backend, &mut worker, false)?;
+    Ok(t)
+}
+
+/// All micro-batches of a step: its loss, over all ranks.
+fn gradients(
+    backend: &mut dyn Backend,
+    worker: &mut Worker,
+    job: &ParityJob,
+    accumulation: usize,
+    micro: usize,
+    step: u64,
+) -> Result<LossSum, TrainError> {
+    let mut sum = LossSum::default();
+    let share = worker.plan().data_index(worker.coord()) * accumulation * micro;
+    for i in 0..accumulation {
+        let first = (share + i * micro) as u64;
+        let (mut ids, mut targets) = (Vec::new(), Vec::new());
+        for sequence in first..first + micro as u64 {
+            let text = tokens(step, sequence, job.seq, job.model.vocab_size);
+            ids.extend(&text[..job.seq]);
+            targets.extend(&text[1..]);
+        }
+        let ctx = StepContext {
+            seed: job.seed,
+            step,
+            first_sequence: first,
+            loss_scale: 1.0 / (job.sequences * job.seq) as f32,
+            accumulate: i > 0,
+        };
+        let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
+        let place = Micro { first: i == 0, last: i + 1 == accumulation };
+        sum += worker.forward_backward(backend, &batch, &ctx, place)?;
+    }
+    Ok(worker.sum_over_data(sum)?)
+}
+
+/// Every gradient or every parameter, whole.
+fn whole(
+    backend: &mut dyn Backend,
+    worker: &mut Worker,
+    gradients: bool,
+) -> Result<Vec<(String, Vec<f32>)>, TrainError> {
+    let list = if gradients { worker.gradients() } else { worker.params() };
+    let mut out = Vec::with_capacity(list.len());
+    for tensor in list {
+        let mut values = vec![0.0; tensor.len()];
+        worker.read(backend, &tensor, &mut values)?;
+        out.push((tensor.name, values));
+    }
+    Ok(out)
+}
+
+/// As [`trajectory`], with the ranks as threads of this process, each on a backend of its own; what rank 0 saw.
+///
+/// # Errors
+/// As [`trajectory`]; of several ranks' errors the first that is not about another rank.
+pub fn in_process(
+    job: &ParityJob,
+    layout: &Layout,
+    settings: &ThreadSettings,
+    backend: &(dyn Fn() -> Result<Box<dyn Backend>, TrainError> + Sync),
+) -> Result<Trajectory, TrainError> {
+    let worlds = ThreadCommunicator::world("world", layout.ranks, settings);
+    let run = |world: ThreadCommunicator| trajectory(&mut *backend()?, job, layout, Box::new(world));
+    let mut results: Vec<_> = std::thread::scope(|scope| {
+        let run = &run;
+        let ranks: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || run(world))).collect();
+        ranks.into_iter().map(|rank| rank.join()).collect::<Vec<_>>()
+    })
+    .into_iter()
+    .map(|joined| joined.unwrap_or_else(|_| Err(TrainError::Recipe("a rank panicked".into()))))
+    .collect();
+    let own =
+        |e: &TrainError| !matches!(e, TrainError::Parallel(bessemer_parallel::ParallelError::Collective(_)));
+    if let Some(at) = results.iter().position(|r| r.as_ref().is_err_and(own)) {
+        return results.swap_remove(at);
+    }
+    if let Some(at) = results.iter().position(Result::is_err) {
+        return results.swap_remove(at);
+    }
+    results.swap_remove(0)
+}
