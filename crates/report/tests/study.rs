@@ -1,7 +1,11 @@
 //! The page of a study.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
-use bessemer_report::{render_study, write_study};
+use bessemer_report::{render_coord_check, render_study, write_coord_check, write_study};
+use bessemer_runlog::coord_check::{
+    COORD_CHECK_FORMAT, COORD_CHECK_VERSION, CoordCheck, CoordKind, CoordParametrisation, CoordRun,
+    CoordSettings, Coordinates,
+};
 use bessemer_runlog::study::{
     STUDY_FORMAT, STUDY_VERSION, Study, StudyMethod, StudyRun, StudySettings, StudyStart, StudyText,
     StudyVerdict,
@@ -89,4 +93,69 @@ fn a_study_without_results_is_a_page_too() {
     let path = folder.path().join("report.html");
     write_study(&path, &study(2)).unwrap();
     assert_eq!(std::fs::read_to_string(path).unwrap(), render_study(&study(2)));
+}
+
+fn coord_check() -> CoordCheck {
+    let settings = CoordSettings {
+        widths: vec![64, 256],
+        base_width: 64,
+        head_dim: 16,
+        layers: 2,
+        context: 4,
+        batch: 3,
+        steps: 2,
+        lr: 1e-2,
+        beta1: 0.9,
+        beta2: 0.999,
+        bound: 0.2,
+    };
+    let one = |name: &str, exponent: f64| {
+        let run = |width: u64, seed: u64| {
+            let value = (1 + seed) as f64 * (width as f64).powf(exponent);
+            let coordinates =
+                |kind| Coordinates { kind, size: vec![value; 3], change: vec![0.0, value, value] };
+            CoordRun {
+                width,
+                seed,
+                losses: vec![4.0; 3],
+                diverged_at: None,
+                coordinates: CoordKind::ALL.map(coordinates).to_vec(),
+            }
+        };
+        let runs = [64, 256].into_iter().flat_map(|w| [run(w, 0), run(w, 1)]).collect();
+        let mut p = CoordParametrisation {
+            name: name.into(),
+            title: format!("Title <{name}>"),
+            runs,
+            findings: Vec::new(),
+        };
+        p.judge(&settings);
+        p
+    };
+    let parametrisations = vec![one("mup", 0.0), one("standard", 0.5)];
+    CoordCheck {
+        format: COORD_CHECK_FORMAT.into(),
+        version: COORD_CHECK_VERSION,
+        settings,
+        text: study(0).text,
+        parametrisations,
+    }
+}
+
+#[test]
+fn a_coordinate_check_has_slopes_verdicts_and_a_curve_a_kind_and_measure() {
+    let page = render_coord_check(&coord_check());
+    assert!(page.contains("Title &lt;mup&gt;: flat everywhere"));
+    assert!(page.contains("residual stream: grows"));
+    assert_eq!((page.matches("0.50 ± 0.00").count(), page.matches("0.00 ± 0.00").count()), (18, 18));
+    assert_eq!(page.matches("<svg").count(), 12);
+    assert_eq!(page.matches(">standard</text>").count(), 12, "legends");
+    assert!(!page.contains("NaN") && !page.contains("<script") && page.contains("a &amp; b.txt"));
+    let mut empty = coord_check();
+    empty.parametrisations.iter_mut().for_each(|p| p.runs.clear());
+    assert!(render_coord_check(&empty).contains("</html>"));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report.html");
+    write_coord_check(&path, &coord_check()).unwrap();
+    assert_eq!(std::fs::read_to_string(path).unwrap(), page);
 }

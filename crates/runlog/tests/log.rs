@@ -10,7 +10,7 @@ fn step(step: u64) -> Step {
         step,
         tokens: step * 4096,
         loss: 10.0 / step as f64,
-        z_loss: (step % 2 == 0).then_some(2e-3),
+        z_loss: step.is_multiple_of(2).then_some(2e-3),
         lr: 1e-3,
         grad_norm: 0.1 + step as f64,
         tokens_per_s: 12345.678,

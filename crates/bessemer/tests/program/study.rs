@@ -104,3 +104,78 @@ fn a_rate_that_no_network_bears_is_a_verdict_and_no_error() {
     let found = place.bessemer(&words(&["--methods", "pre-ln", "--lr", "100", "--json"])).json();
     assert_eq!(found["methods"][0]["runs"][0]["verdict"], "diverged");
 }
+
+const CHECK: [&str; 18] = [
+    "study",
+    "coord-check",
+    "--text",
+    "text.txt",
+    "--widths",
+    "16,32,64",
+    "--head-dim",
+    "8",
+    "--layers",
+    "1",
+    "--context",
+    "16",
+    "--batch",
+    "2",
+    "--steps",
+    "2",
+    "--seeds",
+    "2",
+];
+
+#[test]
+fn a_coordinate_check_has_both_parametrisations_and_the_same_bytes_with_other_threads() {
+    let place = place();
+    let with = |more: &[&'static str]| [&CHECK[..], more].concat();
+    let found = place.bessemer(&with(&["--threads", "1", "--out", "one", "--json"])).json();
+    let page = fs::read_to_string(place.path("one/report.html")).unwrap();
+    assert!(page.contains("</html>") && page.matches("<svg").count() == 12 && !page.contains("<script"));
+    let both = found["parametrisations"].as_array().unwrap();
+    assert_eq!((both[0]["name"].as_str(), both[1]["name"].as_str()), (Some("mup"), Some("standard")));
+    for p in both {
+        let runs = p["runs"].as_array().unwrap();
+        assert_eq!((runs.len(), p["findings"].as_array().unwrap().len()), (6, 6));
+        for c in runs.iter().flat_map(|r| r["coordinates"].as_array().unwrap()) {
+            let (size, change) = (c["size"].as_array().unwrap(), c["change"].as_array().unwrap());
+            assert_eq!((size.len(), change.len(), change[0].as_f64()), (3, 3, Some(0.0)));
+            assert!(size.iter().chain(&change[1..]).all(|v| v.as_f64().unwrap() > 0.0), "{c}");
+        }
+    }
+    // At the base width, the smallest, both are one.
+    assert_eq!(both[0]["runs"][0], both[1]["runs"][0]);
+    assert_ne!(both[0]["runs"][2], both[1]["runs"][2]);
+
+    let text = place.bessemer(&with(&["--threads", "2", "--out", "two"])).text();
+    assert!(
+        text.contains("residual stream") && text.contains("mup: ") && text.contains("standard: "),
+        "{text}"
+    );
+    for file in ["coord-check.json", "report.html"] {
+        assert!(
+            fs::read(place.path(&format!("one/{file}"))).unwrap()
+                == fs::read(place.path(&format!("two/{file}"))).unwrap()
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_checked_is_refused_before_anything_is_made() {
+    let place = place();
+    for (key, value, parts) in [
+        ("--widths", "16", ["--widths", "two or more"]),
+        ("--widths", "16,20", ["--widths", "found 20"]),
+        ("--steps", "0", ["--steps", "wanted 1"]),
+        ("--head-dim", "0", ["--head-dim", "wanted 1"]),
+        ("--text", "absent.txt", ["absent.txt", "No such file"]),
+    ] {
+        let mut words = CHECK.to_vec();
+        let at = words.iter().position(|w| *w == key).unwrap();
+        words[at + 1] = value;
+        let code = if key == "--text" { 1 } else { 2 };
+        place.bessemer(&words).failed(code, &parts);
+        assert!(!place.path("runs").exists(), "{key} {value} left something");
+    }
+}

@@ -56,7 +56,7 @@ impl Parametrisation {
     }
 }
 
-/// The part of a check's settings that [`Trainee`] and [`SymbolText`] want, for one width.
+/// The part of a check's settings that a run of one width shares with the study of initialisations.
 pub fn run_settings(settings: &CoordSettings, width: u64) -> StudySettings {
     StudySettings {
         layers: settings.layers,
