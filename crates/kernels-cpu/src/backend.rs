@@ -82,6 +82,8 @@ fn takes_bf16(op: &Op) -> bool {
             | Op::LinearBackwardInput(_)
             | Op::LinearBackwardWeight(_)
             | Op::LinearCrossEntropy(_)
+            | Op::LinearCrossEntropyPortion(_)
+            | Op::LogitSums(_)
             | Op::Norm(_)
             | Op::NormBackward(_)
             | Op::Rope(_)

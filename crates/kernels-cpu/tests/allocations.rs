@@ -94,7 +94,7 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
             out: w,
             lse,
             mask: AttentionMask::default(),
-            dropout: Some(mask),
+            dropout: Some(AttentionDropout::of(shape.heads, mask)),
         }
         .into(),
         AttentionCached {
@@ -109,8 +109,15 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
             out: o1,
         }
         .into(),
-        Embedding { table, ids, positions: Some(PositionTable { table: dtable, positions }), out: x }.into(),
-        EmbeddingBackward { ids, dout: x, dtable, positions: None }.into(),
+        Embedding {
+            table,
+            portion: None,
+            ids,
+            positions: Some(PositionTable { table: dtable, positions }),
+            out: x,
+        }
+        .into(),
+        EmbeddingBackward { ids, dout: x, dtable, portion: None, positions: None }.into(),
         LinearCrossEntropy {
             x,
             weight: table,

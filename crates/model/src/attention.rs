@@ -13,8 +13,8 @@ use crate::residual::{Residual, StreamActivations, weight_gradients};
 use crate::seams::{SeamAt, SeamPlace, Unit};
 use bessemer_arch::{Model, PositionChoice, RopeScalingKind};
 use bessemer_tensor::op::{
-    Alibi, Attention, AttentionBackward, AttentionMask, AttentionShape, DropoutMask, Linear,
-    LinearBackwardInput, Rope, RopeScaling,
+    Alibi, Attention, AttentionBackward, AttentionDropout, AttentionMask, AttentionShape, DropoutMask,
+    Linear, LinearBackwardInput, Rope, RopeScaling,
 };
 use bessemer_tensor::{TensorError, View};
 
@@ -71,7 +71,7 @@ pub(crate) struct Places {
 /// Dropout masks of the block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionMasks {
-    pub(crate) weights: DropoutMask,
+    pub(crate) weights: AttentionDropout,
     pub(crate) out: DropoutMask,
 }
 

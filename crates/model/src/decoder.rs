@@ -12,7 +12,7 @@ use crate::pass::Pass;
 use crate::seams::{OneDevice, Phase, Seams, Unit};
 use crate::step::{LossSum, StepContext, TokenBatch};
 use bessemer_arch::Model;
-use bessemer_tensor::op::{DropoutMask, IGNORED};
+use bessemer_tensor::op::{AttentionDropout, DropoutMask, IGNORED};
 use bessemer_tensor::{Backend, TensorError};
 
 /// What a decoder is made for.
@@ -394,7 +394,10 @@ impl Decoder {
     ) -> (Option<AttentionMasks>, Option<DropoutMask>) {
         let (t, d) = (self.shape.seq, self.model.width);
         let attention = masks.map(|m| AttentionMasks {
-            weights: m.mask(&layer.dropout.attention, self.model.heads * t * t),
+            weights: AttentionDropout::of(
+                self.model.heads,
+                m.mask(&layer.dropout.attention, self.model.heads * t * t),
+            ),
             out: m.mask(&layer.dropout.attention_out, t * d),
         });
         (attention, masks.map(|m| m.mask(&layer.dropout.mlp_out, t * d)))

@@ -88,7 +88,7 @@ impl EmbeddingTables {
         dropout: Option<DropoutMask>,
     ) -> Result<(), TensorError> {
         let table = self.positions.map(|p| p.value());
-        let tokens = Embedding { table: self.tokens.value, ids, positions: None, out: x_nd };
+        let tokens = Embedding { table: self.tokens.value, portion: None, ids, positions: None, out: x_nd };
         if self.scale == 1.0 {
             let positions = table.map(|table| PositionTable { table, positions });
             pass.launch(Embedding { positions, ..tokens })?;
@@ -96,7 +96,13 @@ impl EmbeddingTables {
             pass.launch(tokens)?;
             pass.launch(Scale { x: x_nd, out: x_nd, factor: self.scale })?;
             if let Some(table) = table {
-                pass.launch(Embedding { table, ids: positions, positions: None, out: branch_nd })?;
+                pass.launch(Embedding {
+                    table,
+                    portion: None,
+                    ids: positions,
+                    positions: None,
+                    out: branch_nd,
+                })?;
                 pass.launch(Add { a: x_nd, b: branch_nd, out: x_nd })?;
             }
         }
@@ -130,7 +136,7 @@ impl EmbeddingTables {
             }
         }
         let dtable = self.tokens.grad();
-        let tokens = EmbeddingBackward { ids, dout: dx_nd, dtable, positions: None };
+        let tokens = EmbeddingBackward { ids, dout: dx_nd, dtable, portion: None, positions: None };
         if self.scale == 1.0 {
             let positions = learned.map(|w| PositionTable { table: w.grad(), positions });
             pass.launch(EmbeddingBackward { positions, ..tokens })?;

@@ -17,6 +17,7 @@ mod gated;
 mod linear;
 mod lion;
 mod loss;
+mod loss_portion;
 mod norm;
 mod rope;
 mod scale;
@@ -44,6 +45,8 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         Op::LinearBackwardInput(o) => linear::backward_input_workspace(machine, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight_workspace(machine, o),
         Op::LinearCrossEntropy(o) => loss::workspace(machine, o),
+        Op::LinearCrossEntropyPortion(o) => loss_portion::loss_workspace(machine, o),
+        Op::LogitSums(o) => loss_portion::sums_workspace(machine, o),
         Op::NormBackward(o) => norm::backward_workspace(o),
         Op::Rope(o) => rope::workspace(machine, o),
         Op::SumSquares(o) => sum_squares::workspace(o),
@@ -104,6 +107,8 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::LinearBackwardInput(o) => linear::backward_input(ctx, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight(ctx, o),
         Op::LinearCrossEntropy(o) => return loss::run(ctx, o),
+        Op::LinearCrossEntropyPortion(o) => return loss_portion::loss(ctx, o),
+        Op::LogitSums(o) => return loss_portion::sums(ctx, o),
         Op::Lion(o) => lion::run(ctx, o),
         Op::MomentDirection(o) => adafactor::moment(ctx, o),
         Op::Norm(o) => norm::forward(ctx, o),
@@ -146,6 +151,8 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::LinearBackwardInput(o) => linear::backward_input_reference(arena, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight_reference(arena, o),
         Op::LinearCrossEntropy(o) => return loss::reference(arena, o),
+        Op::LinearCrossEntropyPortion(o) => return loss_portion::loss_reference(arena, o),
+        Op::LogitSums(o) => return loss_portion::sums_reference(arena, o),
         Op::Lion(o) => lion::reference(arena, o),
         Op::MomentDirection(o) => adafactor::moment_reference(arena, o),
         Op::Norm(o) => norm::forward_reference(arena, o),

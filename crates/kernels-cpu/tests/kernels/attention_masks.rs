@@ -3,7 +3,8 @@
 use crate::harness::{Setup, check, run};
 use bessemer_kernels_cpu::Rung;
 use bessemer_tensor::op::{
-    Alibi, Attention, AttentionBackward, AttentionCached, AttentionMask, AttentionShape, DropoutMask,
+    Alibi, Attention, AttentionBackward, AttentionCached, AttentionDropout, AttentionMask, AttentionShape,
+    DropoutMask,
 };
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, View};
@@ -58,7 +59,10 @@ fn forward(s: &mut Setup, case: Case) -> Attention {
         out: s.act(n, hq, 2),
         lse: s.mat(batch * heads, seq),
         mask,
-        dropout: dropout.then(|| DropoutMask { p: 0.3, key: RngKey::new(3, 5, "attention"), first: 7 }),
+        dropout: dropout.then(|| {
+            let mask = DropoutMask { p: 0.3, key: RngKey::new(3, 5, "attention"), first: 7 };
+            AttentionDropout::of(heads, mask)
+        }),
     }
 }
 

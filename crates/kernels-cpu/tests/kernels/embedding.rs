@@ -21,6 +21,7 @@ fn look_up_and_its_gradient_agree_with_the_reference() {
         check(&format!("embedding {v} {n} {d}"), 0.0, &|s| {
             Embedding {
                 table: s.strided(v, d, i % 3),
+                portion: None,
                 ids: s.indices(&ids(n, v)),
                 positions: table(s),
                 out: s.act(n, d, 2),
@@ -32,6 +33,7 @@ fn look_up_and_its_gradient_agree_with_the_reference() {
                 ids: s.indices(&ids(n, v)),
                 dout: s.act(n, d, i % 2),
                 dtable: s.strided(v, d, i % 3),
+                portion: None,
                 positions: table(s),
             }
             .into()
@@ -45,14 +47,20 @@ fn an_index_past_the_table_is_named_on_every_rung() {
         let mut s = Setup::new(rung, 1);
         let (table, out) = (s.mat(10, 4), s.mat(3, 4));
         let ids = s.indices(&[0, 3, 10]);
-        let op = Embedding { table, ids, positions: None, out };
+        let op = Embedding { table, portion: None, ids, positions: None, out };
         match s.launch(&op.into()).unwrap_err() {
             TensorError::Index { operand: "ids", at: 2, index: 10, len: 10, .. } => {}
             other => panic!("{other}"),
         }
         let good = s.indices(&[0, 3, 9]);
         let positions = PositionTable { table: s.mat(5, 4), positions: s.indices(&[7, 0, 0]) };
-        let op = EmbeddingBackward { ids: good, dout: out, dtable: table, positions: Some(positions) };
+        let op = EmbeddingBackward {
+            ids: good,
+            dout: out,
+            dtable: table,
+            portion: None,
+            positions: Some(positions),
+        };
         match s.launch(&op.into()).unwrap_err() {
             TensorError::Index { operand: "positions", at: 0, index: 7, len: 5, .. } => {}
             other => panic!("{other}"),

@@ -148,11 +148,15 @@ fn attention_with_grouped_heads_masks_and_dropout() {
         let (window, alibi) = (Some(5), Some(Alibi::of(4)));
         for (what, mask, dropout) in [
             ("plain", none, None),
-            ("dropout", none, Some(weights)),
+            ("dropout", none, Some(AttentionDropout { mask: weights, heads: 7, first: 2 })),
             ("window", AttentionMask { window, ..none }, None),
             ("alibi", AttentionMask { alibi, ..none }, None),
             ("documents", AttentionMask { documents: Some(documents), ..none }, None),
-            ("all", AttentionMask { window, alibi, documents: Some(documents) }, Some(weights)),
+            (
+                "all",
+                AttentionMask { window, alibi, documents: Some(documents) },
+                Some(AttentionDropout::of(4, weights)),
+            ),
         ] {
             let shape = AttentionShape { batch: 2, seq: 17, heads: 4, kv_heads: 2, head_dim: 6, scale: 0.3 };
             let (n, hq, hk) = (34, 24, 12);
@@ -277,6 +281,7 @@ fn embedding() {
         let positions = s.indices(&(0..n as u32).map(|i| i % 4).collect::<Vec<_>>());
         let forward = Op::from(Embedding {
             table,
+            portion: None,
             ids,
             positions: Some(PositionTable { table: learned, positions }),
             out,
@@ -288,6 +293,7 @@ fn embedding() {
             ids,
             dout,
             dtable,
+            portion: None,
             positions: Some(PositionTable { table: dlearned, positions }),
         };
         s.backend.launch(Stream(0), &back.into()).unwrap();

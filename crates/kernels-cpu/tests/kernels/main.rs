@@ -16,3 +16,4 @@ mod loss;
 mod norm;
 mod not_a_number;
 mod optimizer;
+mod portions;

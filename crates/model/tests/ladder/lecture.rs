@@ -99,6 +99,7 @@ impl Lecture {
         };
         rig.launch(Embedding {
             table: self.table.value,
+            portion: None,
             ids: self.ids,
             positions: positions(|p| p.value),
             out: self.streams[0],
@@ -131,6 +132,7 @@ impl Lecture {
                 ids: self.ids,
                 dout: self.dstreams[0],
                 dtable: self.table.grad,
+                portion: None,
                 positions: positions(|p| p.grad),
             });
         }

@@ -118,6 +118,24 @@ impl AttentionMask {
     }
 }
 
+/// Dropout of attention weights. Element number ((b*heads + first + h)*T + t)*T + s, h a head of the operator.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionDropout {
+    /// The mask of the weights of the whole layer.
+    pub mask: DropoutMask,
+    /// Heads of the whole layer.
+    pub heads: usize,
+    /// Which of them the first head of the operator is.
+    pub first: usize,
+}
+
+impl AttentionDropout {
+    /// For an operator that has all heads of its layer.
+    pub fn of(heads: usize, mask: DropoutMask) -> AttentionDropout {
+        AttentionDropout { mask, heads, first: 0 }
+    }
+}
+
 fn check_window(op: &'static str, window: Option<usize>) -> Result<(), TensorError> {
     if window != Some(0) {
         return Ok(());
@@ -127,15 +145,29 @@ fn check_window(op: &'static str, window: Option<usize>) -> Result<(), TensorErr
 }
 
 fn check_alibi(op: &'static str, alibi: Option<Alibi>, s: &AttentionShape) -> Result<(), TensorError> {
-    match alibi {
-        Some(a) if a.first + s.heads > a.heads => Err(TensorError::Shape {
-            op,
-            operand: "alibi",
-            wanted: format!("slopes of {} heads from {}", s.heads, a.first),
-            found: format!("a layer of {} heads", a.heads),
-        }),
-        _ => Ok(()),
+    alibi.map_or(Ok(()), |a| check_heads(op, "alibi", (a.heads, a.first), s))
+}
+
+fn check_dropout(
+    op: &'static str,
+    dropout: Option<AttentionDropout>,
+    s: &AttentionShape,
+) -> Result<(), TensorError> {
+    dropout.map_or(Ok(()), |d| check_heads(op, "dropout", (d.heads, d.first), s))
+}
+
+/// Errors unless the operator's heads are heads `first` and following of a layer of `heads`.
+fn check_heads(
+    op: &'static str,
+    operand: &'static str,
+    (heads, first): (usize, usize),
+    s: &AttentionShape,
+) -> Result<(), TensorError> {
+    if first.checked_add(s.heads).is_some_and(|end| end <= heads) {
+        return Ok(());
     }
+    let wanted = format!("that of {} heads from {first} on", s.heads);
+    Err(TensorError::Shape { op, operand, wanted, found: format!("a layer of {heads} heads") })
 }
 
 /// Causal attention over B sequences of T positions, row n = b*T + t (Vaswani et al. 2017; computed in tiles with
@@ -159,8 +191,8 @@ pub struct Attention {
     pub lse: View,
     /// What a query sees.
     pub mask: AttentionMask,
-    /// Dropout of the attention weights; element number ((b*H + h)*T + t)*T + s.
-    pub dropout: Option<DropoutMask>,
+    /// Dropout of the attention weights.
+    pub dropout: Option<AttentionDropout>,
 }
 
 impl Describe for Attention {
@@ -185,6 +217,7 @@ impl Describe for Attention {
         let (queries, keys) = ([("q", &self.q), ("out", &self.out)], [("k", &self.k), ("v", &self.v)]);
         s.check_operands(Self::NAME, queries, keys, s.batch * s.seq)?;
         expect_shape(Self::NAME, "lse", &self.lse, s.batch * s.heads, s.seq)?;
+        check_dropout(Self::NAME, self.dropout, s)?;
         self.mask.check(Self::NAME, s)
     }
 }
@@ -215,7 +248,7 @@ pub struct AttentionBackward {
     /// As in the forward pass.
     pub mask: AttentionMask,
     /// As in the forward pass.
-    pub dropout: Option<DropoutMask>,
+    pub dropout: Option<AttentionDropout>,
 }
 
 impl Describe for AttentionBackward {
@@ -245,6 +278,7 @@ impl Describe for AttentionBackward {
         let keys = [("k", &self.k), ("v", &self.v), ("dk", &self.dk), ("dv", &self.dv)];
         s.check_operands(Self::NAME, queries, keys, s.batch * s.seq)?;
         expect_shape(Self::NAME, "lse", &self.lse, s.batch * s.heads, s.seq)?;
+        check_dropout(Self::NAME, self.dropout, s)?;
         self.mask.check(Self::NAME, s)
     }
 }
@@ -353,7 +387,11 @@ mod tests {
         assert!(e.contains("divisor of 3 query heads"), "{e}");
         let mask = AttentionMask { alibi: Some(Alibi { heads: 4, first: 1 }), ..AttentionMask::default() };
         let e = message(Attention { mask, ..attention(4, 2) });
-        assert_eq!(e, "attention: alibi should be slopes of 4 heads from 1, found a layer of 4 heads");
+        assert_eq!(e, "attention: alibi should be that of 4 heads from 1 on, found a layer of 4 heads");
+        let mask = DropoutMask { p: 0.5, key: crate::rng::RngKey::new(1, 2, "x"), first: 0 };
+        let dropout = Some(AttentionDropout { first: 5, ..AttentionDropout::of(8, mask) });
+        let e = message(Attention { dropout, ..attention(4, 2) });
+        assert_eq!(e, "attention: dropout should be that of 4 heads from 5 on, found a layer of 8 heads");
     }
 
     #[test]

@@ -26,8 +26,8 @@ fn activations(op: &Op) -> &'static [&'static str] {
         Op::Linear(_) => &["x", "pre", "residual", "out"],
         Op::LinearBackwardInput(_) => &["dy", "pre", "dx"],
         Op::LinearBackwardWeight(_) => &["x", "dy"],
-        Op::LinearCrossEntropy(_) => &["x", "dx"],
-        Op::Rope(_) => &["x"],
+        Op::LinearCrossEntropy(_) | Op::LinearCrossEntropyPortion(_) => &["x", "dx"],
+        Op::LogitSums(_) | Op::Rope(_) => &["x"],
         _ => &[],
     }
 }

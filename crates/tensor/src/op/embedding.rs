@@ -3,6 +3,31 @@
 use super::{Describe, Operands, expect_indices, expect_shape, read, update, write};
 use crate::{TensorError, View};
 
+/// Rows `first ..` of a table of `of` rows that is cut over several devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TablePortion {
+    /// Number in the whole table of the first row that is here.
+    pub first: usize,
+    /// Rows of the whole table.
+    pub of: usize,
+}
+
+impl TablePortion {
+    /// All rows of a table.
+    pub fn whole(table: &View) -> TablePortion {
+        TablePortion { first: 0, of: table.rows }
+    }
+
+    /// Errors unless the whole table has the rows of `table`.
+    pub(super) fn check(&self, op: &'static str, table: &View) -> Result<(), TensorError> {
+        if self.first.checked_add(table.rows).is_some_and(|end| end <= self.of) {
+            return Ok(());
+        }
+        let wanted = format!("{} rows from {} on, of {}", table.rows, self.first, self.of);
+        Err(TensorError::Shape { op, operand: "portion", wanted, found: "fewer rows in the whole".into() })
+    }
+}
+
 /// A learned position table beside the token table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PositionTable {
@@ -12,12 +37,14 @@ pub struct PositionTable {
     pub positions: View,
 }
 
-/// `out[n] = table[ids[n]] (+ positions.table[positions[n]])`.
+/// `out[n] = table[ids[n]] (+ positions.table[positions[n]])`, where a row of the table that is not here counts as zeros.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Embedding {
     /// `[V, D]`.
     pub table: View,
-    /// u32 `[1, N]`, each below V.
+    /// Which rows of the whole table these are; `None`: all.
+    pub portion: Option<TablePortion>,
+    /// u32 `[1, N]`, each a row of the whole table.
     pub ids: View,
     /// Learned positions, if the model has them.
     pub positions: Option<PositionTable>,
@@ -46,11 +73,11 @@ impl Describe for Embedding {
             expect_indices(Self::NAME, "positions", &p.positions, n)?;
             expect_shape(Self::NAME, "positions.table", &p.table, p.table.rows, d)?;
         }
-        Ok(())
+        self.portion.map_or(Ok(()), |p| p.check(Self::NAME, &self.table))
     }
 }
 
-/// `dtable[ids[n]] += dout[n]` (and the same for positions), rows added in the order of n for every table row.
+/// `dtable[ids[n]] += dout[n]` (and the same for positions), rows added in the order of n for every table row that is here.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EmbeddingBackward {
     /// u32 `[1, N]`.
@@ -59,6 +86,8 @@ pub struct EmbeddingBackward {
     pub dout: View,
     /// `[V, D]`, accumulated.
     pub dtable: View,
+    /// As in [`Embedding`].
+    pub portion: Option<TablePortion>,
     /// Gradient of learned positions, accumulated.
     pub positions: Option<PositionTable>,
 }
@@ -84,6 +113,6 @@ impl Describe for EmbeddingBackward {
             expect_indices(Self::NAME, "positions", &p.positions, n)?;
             expect_shape(Self::NAME, "positions.table", &p.table, p.table.rows, d)?;
         }
-        Ok(())
+        self.portion.map_or(Ok(()), |p| p.check(Self::NAME, &self.dtable))
     }
 }

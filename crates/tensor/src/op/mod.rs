@@ -11,20 +11,24 @@ mod elementwise;
 mod embedding;
 mod linear;
 mod loss;
+mod loss_portion;
 mod matrix;
 mod norm;
 mod optimizer;
 mod rope;
 
 pub use adafactor::{AdafactorUpdate, FactoredDirection, FactoredMoments, MomentDirection};
-pub use attention::{Alibi, Attention, AttentionBackward, AttentionCached, AttentionMask, AttentionShape};
+pub use attention::{
+    Alibi, Attention, AttentionBackward, AttentionCached, AttentionDropout, AttentionMask, AttentionShape,
+};
 pub use elementwise::{
     Activation, ActivationBackward, ActivationKind, Add, Copy, Dropout, DropoutMask, Fill, Gated,
     GatedBackward, Scale,
 };
-pub use embedding::{Embedding, EmbeddingBackward, PositionTable};
+pub use embedding::{Embedding, EmbeddingBackward, PositionTable, TablePortion};
 pub use linear::{Linear, LinearBackwardInput, LinearBackwardWeight};
 pub use loss::{IGNORED, LinearCrossEntropy, LossBackward};
+pub use loss_portion::{LinearCrossEntropyPortion, LogitSums};
 pub use matrix::{Cholesky, Combine, DivideByNorm, Dot, TriangularInverse};
 pub use norm::{Norm, NormBackward, NormKind};
 pub use optimizer::{AdamW, Lion, Sgd, SumSquares};
@@ -158,7 +162,9 @@ ops!(
     LinearBackwardInput,
     LinearBackwardWeight,
     LinearCrossEntropy,
+    LinearCrossEntropyPortion,
     Lion,
+    LogitSums,
     MomentDirection,
     Norm,
     NormBackward,

@@ -96,7 +96,10 @@ pub(super) fn operator(kind: Kind, m: &mut Maker<'_>) -> Result<Op, TensorError>
         }
         Kind::Attention(shape) => forward(m, shape)?.into(),
         Kind::AttentionBackward(shape) => backward(m, shape)?.into(),
-        Kind::AttentionDropout(shape) => Attention { dropout: Some(dropout()), ..forward(m, shape)? }.into(),
+        Kind::AttentionDropout(shape) => {
+            Attention { dropout: Some(AttentionDropout::of(shape.heads, dropout())), ..forward(m, shape)? }
+                .into()
+        }
         Kind::Rope(shape) => Rope {
             x: m.act(shape.batch * shape.seq, shape.heads * shape.head_dim)?,
             positions: m.ids(shape.batch * shape.seq, shape.seq)?,
@@ -145,14 +148,19 @@ fn elementwise(kind: Kind, m: &mut Maker<'_>) -> Result<Op, TensorError> {
         .into(),
         Kind::Add(n, d) => Add { a: m.act(n, d)?, b: m.act(n, d)?, out: m.act(n, d)? }.into(),
         Kind::Dropout(n, d) => Dropout { x: m.act(n, d)?, out: m.act(n, d)?, mask: dropout() }.into(),
-        Kind::Embedding(n, d) => {
-            Embedding { table: m.f32(8192, d)?, ids: m.ids(n, 8192)?, positions: None, out: m.act(n, d)? }
-                .into()
+        Kind::Embedding(n, d) => Embedding {
+            table: m.f32(8192, d)?,
+            portion: None,
+            ids: m.ids(n, 8192)?,
+            positions: None,
+            out: m.act(n, d)?,
         }
+        .into(),
         Kind::EmbeddingBackward(n, d) => EmbeddingBackward {
             ids: m.ids(n, 8192)?,
             dout: m.act(n, d)?,
             dtable: m.f32(8192, d)?,
+            portion: None,
             positions: None,
         }
         .into(),

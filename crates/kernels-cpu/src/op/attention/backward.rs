@@ -13,7 +13,7 @@ use super::sizes;
 use crate::ctx::{Ctx, Machine, Span, padded};
 use crate::operand::Mat;
 use crate::simd::{Kernel, Simd, dispatch};
-use bessemer_tensor::op::{AttentionBackward, AttentionShape, DropoutMask};
+use bessemer_tensor::op::{AttentionBackward, AttentionDropout, AttentionShape};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Floats of keys, values and their gradients that a tile keeps, about, so that they stay in an L2 cache.
@@ -37,7 +37,7 @@ struct Backward<'a> {
     dq: Rows,
     dk: Rows,
     dv: Rows,
-    dropout: Option<DropoutMask>,
+    dropout: Option<AttentionDropout>,
     /// Keys of a strip.
     strip: usize,
     /// For each (b, g, strip): (head, panel) pairs done, counted in the order in which every strip goes through them.
@@ -257,8 +257,8 @@ impl Backward<'_> {
                 for vector in 0..panel.count.div_ceil(S::LANES) {
                     panel.mask::<S>(vector, &keys, slope, x.p, Some(x.dz));
                 }
-                let drop = self.dropout.as_ref().map(|mask| {
-                    let first = (b * s.heads + h) * s.seq + t;
+                let drop = self.dropout.as_ref().map(|AttentionDropout { mask, heads, first }| {
+                    let first = (b * heads + first + h) * s.seq + t;
                     let beside = x.drop.add(padded(S::BLOCK / 2 * width));
                     panel.drop_factors::<S>(mask, &keys, |r| (first + r) * s.seq, beside, x.drop);
                     x.drop.cast_const()

@@ -45,7 +45,10 @@ fn forward_typed<T: Element>(arena: &Arena, op: &Attention) -> Result<(), Tensor
                     let sum: f64 = (first..=t)
                         .map(|j| {
                             let m = op.dropout.map_or(1.0, |m| {
-                                factor(&m, (((b * s.heads + h) * s.seq + t) * s.seq + j) as u64)
+                                factor(
+                                    &m.mask,
+                                    (((b * m.heads + m.first + h) * s.seq + t) * s.seq + j) as u64,
+                                )
                             });
                             f64::from(m) * (z[j] - lse).exp() * f64::from(v.get(b * s.seq + j, g * e + i))
                         })
@@ -90,8 +93,9 @@ fn backward_typed<T: Element>(arena: &Arena, op: &AttentionBackward) -> Result<(
                         }
                         let lse = f64::from(lse_bht.get(b * s.heads + h, t));
                         let p = (score(&s, &sight, h, t, j, dot) - lse).exp();
-                        let element = (((b * s.heads + h) * seq + t) * seq + j) as u64;
-                        let m = f64::from(op.dropout.map_or(1.0, |m| factor(&m, element)));
+                        let m = f64::from(op.dropout.map_or(1.0, |m| {
+                            factor(&m.mask, (((b * m.heads + m.first + h) * seq + t) * seq + j) as u64)
+                        }));
                         let dz = f64::from(s.scale) * p * (m * dp - d);
                         for i in 0..e {
                             dq[i] += dz * f64::from(k.get(kv, g * e + i));

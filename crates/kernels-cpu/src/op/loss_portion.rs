@@ -1,0 +1,314 @@
+//! Softmax cross-entropy where some rows of the output projection are here and the others on other devices, `z = x W^T`
+//! over the rows that are here:
+//! - sums: `lse[n] = log sum_v exp z[n,v]`, `hit[n] = z[n, target]` or 0 if that row is elsewhere;
+//! - with the lse and hit of all rows together: `loss[n] = lse - hit`,
+//!   `dz = scale (exp(z - lse) (1 + 2 z_loss lse) - onehot(target))`, `dx = dz W` (a term of a sum), `dW (+)= dz^T x`.
+//!
+//! As in `loss.rs`, ignored targets have nothing but zeros, and logits live only for a chunk of rows.
+//! Cost: 2 N D V operations for the sums, 6 N D V for the gradients.
+#![allow(unsafe_code)] // rows by address
+
+use super::loss::chunk_rows;
+use crate::arena::Arena;
+use crate::ctx::{Ctx, Machine, padded};
+use crate::element::{Element, with_element};
+use crate::gemm::{self, Epilogue, Factor, Gemm, Shape};
+use crate::operand::Mat;
+use crate::simd::math::exp;
+use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
+use bessemer_tensor::op::{IGNORED, LinearCrossEntropyPortion, LogitSums, LossBackward};
+use bessemer_tensor::{TensorError, View};
+use bessemer_units::DType;
+
+/// Rows of a tile.
+const ROWS: usize = 4;
+
+/// Scratch floats for chunks of logits, and for the products that make them and are made from them.
+fn workspace(machine: Machine, x: &View, weight: &View, gradients: bool) -> usize {
+    let (d, v) = (x.cols, weight.rows);
+    let rows = chunk_rows(x.rows, v);
+    // The last chunk may be shorter, and a shorter product is cut in another way.
+    let last = match x.rows % rows {
+        0 => rows,
+        rest => rest,
+    };
+    let (x, f32) = (x.dtype(), DType::F32);
+    let size = |m, n, k, a, b, out| gemm::workspace(machine, &Shape { m, n, k, a, b, out, divisible: true });
+    let mut products = 0;
+    for rows in [rows, last] {
+        products = products.max(size(rows, v, d, x, f32, f32));
+        if gradients {
+            products = products.max(size(rows, d, v, f32, f32, x));
+            products = products.max(size(v, d, rows, f32, x, f32));
+        }
+    }
+    padded(rows * v) + products
+}
+
+pub(crate) fn sums_workspace(machine: Machine, op: &LogitSums) -> usize {
+    workspace(machine, &op.x, &op.weight, false)
+}
+
+pub(crate) fn loss_workspace(machine: Machine, op: &LinearCrossEntropyPortion) -> usize {
+    if op.backward.is_some() { workspace(machine, &op.x, &op.weight, true) } else { 0 }
+}
+
+/// The column of a target, if it is here.
+fn column(target: u32, first: usize, rows: usize) -> Option<usize> {
+    (target as usize).checked_sub(first).filter(|c| *c < rows)
+}
+
+/// Calls `each` with the first row, the rows of x and the logits of every chunk, and the length of workspace they fill.
+fn chunks<T: Element>(ctx: &Ctx<'_>, x: &View, w: &Mat, each: &mut dyn FnMut(usize, Mat<T>, Mat, usize)) {
+    let rows = chunk_rows(x.rows, w.rows);
+    let skip = rows * w.rows;
+    let logits = ctx.scratch().take(skip);
+    for first in (0..x.rows).step_by(rows) {
+        let count = rows.min(x.rows - first);
+        let x = ctx.mat::<T>(&x.rows(first, count));
+        // SAFETY: the chunk of logits lies in this launch's workspace.
+        let z: Mat = unsafe { Mat::new(logits.at(0, count * w.rows), count, w.rows, w.rows) };
+        let epilogue = Epilogue::store(z, false);
+        gemm::run(ctx, &Gemm { k: x.cols, a: Factor::rows(&x), b: Factor::rows(w), epilogue }, skip);
+        each(first, x, z, skip);
+    }
+}
+
+/// Log-sum-exp and target logit of some rows of logits.
+struct Sums<'a> {
+    logits: &'a Mat,
+    /// Of the chunk's rows, as the next two.
+    targets: &'a [u32],
+    lse: *mut f32,
+    hit: *mut f32,
+    /// Row of the whole projection that column 0 belongs to.
+    portion: usize,
+    tile: usize,
+}
+
+impl Kernel for Sums<'_> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Sums { logits, targets, lse, hit, portion, tile } = self;
+        let v = logits.cols;
+        for (r, &target) in targets.iter().enumerate().skip(tile * ROWS).take(ROWS) {
+            let z = logits.row(r).cast_const();
+            let at = column(target, portion, v);
+            // SAFETY: columns c .. c + n of row r, the target's column (below v), and the sums of row r.
+            unsafe {
+                *hit.add(r) = at.map_or(0.0, |c| *z.add(c));
+                if target == IGNORED {
+                    (*hit.add(r), *lse.add(r)) = (0.0, 0.0);
+                    continue;
+                }
+                let whole = v / S::LANES * S::LANES;
+                let mut top = S::splat(f32::NEG_INFINITY);
+                for c in (0..whole).step_by(S::LANES) {
+                    top = S::max(S::load(z.add(c)), top);
+                }
+                let mut max = S::hmax(top);
+                for c in whole..v {
+                    max = if *z.add(c) > max { *z.add(c) } else { max };
+                }
+                let m = S::splat(max);
+                let mut sum = S::splat(0.0);
+                for c in (0..whole).step_by(S::LANES) {
+                    sum = S::add(sum, exp::<S>(S::sub(S::load(z.add(c)), m)));
+                }
+                let mut total = S::sum(sum);
+                let mut rest = [0.0f32; 64];
+                store_part::<S>(
+                    rest.as_mut_ptr(),
+                    exp::<S>(S::sub(load_part::<S>(z.add(whole), v - whole), m)),
+                    v - whole,
+                );
+                for p in &rest[..v - whole] {
+                    total += p;
+                }
+                *lse.add(r) = total.ln() + max;
+            }
+        }
+    }
+}
+
+/// Some rows of logits become their gradients.
+struct Gradients<'a> {
+    logits: &'a Mat,
+    /// Of the chunk's rows, as the next.
+    targets: &'a [u32],
+    lse: *const f32,
+    /// Row of the whole projection that column 0 belongs to.
+    portion: usize,
+    scale: f32,
+    z_loss: f32,
+    tile: usize,
+}
+
+impl Kernel for Gradients<'_> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Gradients { logits, targets, lse, portion, scale, z_loss, tile } = self;
+        let v = logits.cols;
+        for (r, &target) in targets.iter().enumerate().skip(tile * ROWS).take(ROWS) {
+            let z = logits.row(r);
+            // SAFETY: columns c .. c + n of row r, the target's column (below v), and the lse of row r.
+            unsafe {
+                if target == IGNORED {
+                    std::ptr::write_bytes(z, 0, v);
+                    continue;
+                }
+                let lse = *lse.add(r);
+                let (shift, factor) = (S::splat(lse), S::splat(scale * (1.0 + 2.0 * z_loss * lse)));
+                for c in (0..v).step_by(S::LANES) {
+                    let n = S::LANES.min(v - c);
+                    let p = exp::<S>(S::sub(load_part::<S>(z.add(c), n), shift));
+                    store_part::<S>(z.add(c), S::mul(p, factor), n);
+                }
+                if let Some(c) = column(target, portion, v) {
+                    *z.add(c) -= scale;
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn sums(ctx: &Ctx<'_>, op: &LogitSums) -> Result<(), TensorError> {
+    let targets = ctx.u32(&op.targets);
+    targets.check("logit_sums", "targets", op.portion.of, Some(IGNORED))?;
+    with_element!(op.x.dtype(), T => typed_sums::<T>(ctx, op, targets.0));
+    Ok(())
+}
+
+fn typed_sums<T: Element>(ctx: &Ctx<'_>, op: &LogitSums, targets: &[u32]) {
+    let (lse, hit) = (ctx.f32(&op.lse), ctx.f32(&op.target_logit));
+    chunks::<T>(ctx, &op.x, &ctx.f32(&op.weight), &mut |first, _, z, _| {
+        let targets = &targets[first..first + z.rows];
+        ctx.pool.run(z.rows.div_ceil(ROWS), &|tile, _| {
+            let [lse, hit] = [&lse, &hit].map(|m| m.row(0).wrapping_add(first));
+            let sums = Sums { logits: &z, targets, lse, hit, portion: op.portion.first, tile };
+            // SAFETY: the rung is available; tiles are disjoint rows.
+            unsafe { dispatch(ctx.rung, sums) }
+        });
+    });
+}
+
+pub(crate) fn loss(ctx: &Ctx<'_>, op: &LinearCrossEntropyPortion) -> Result<(), TensorError> {
+    let targets = ctx.u32(&op.targets);
+    targets.check("linear_cross_entropy_portion", "targets", op.portion.of, Some(IGNORED))?;
+    losses(ctx.arena, op, targets.0);
+    if let Some(b) = &op.backward {
+        with_element!(op.x.dtype(), T => typed_gradients::<T>(ctx, op, b, targets.0));
+    }
+    Ok(())
+}
+
+/// The losses, and the log-sum-exps if asked: a few operations a row.
+fn losses(arena: &Arena, op: &LinearCrossEntropyPortion, targets: &[u32]) {
+    let (lse, hit, loss) = (arena.f32(&op.lse), arena.f32(&op.target_logit), arena.f32(&op.loss));
+    for (n, &target) in targets.iter().enumerate() {
+        let scored = target != IGNORED;
+        loss.set(0, n, if scored { lse.get(0, n) - hit.get(0, n) } else { 0.0 });
+        if loss.rows > 1 {
+            loss.set(1, n, if scored { lse.get(0, n) } else { 0.0 });
+        }
+    }
+}
+
+fn typed_gradients<T: Element>(
+    ctx: &Ctx<'_>,
+    op: &LinearCrossEntropyPortion,
+    b: &LossBackward,
+    targets: &[u32],
+) {
+    let (w, lse) = (ctx.f32(&op.weight), ctx.f32(&op.lse));
+    chunks::<T>(ctx, &op.x, &w, &mut |first, x, z, skip| {
+        ctx.pool.run(z.rows.div_ceil(ROWS), &|tile, _| {
+            let gradients = Gradients {
+                logits: &z,
+                targets: &targets[first..first + z.rows],
+                lse: lse.row(0).wrapping_add(first).cast_const(),
+                portion: op.portion.first,
+                scale: b.scale,
+                z_loss: b.z_loss,
+                tile,
+            };
+            // SAFETY: the rung is available; tiles are disjoint rows.
+            unsafe { dispatch(ctx.rung, gradients) }
+        });
+        let epilogue = Epilogue::store(ctx.mat::<T>(&b.dx.rows(first, z.rows)), false);
+        gemm::run(ctx, &Gemm { k: w.rows, a: Factor::rows(&z), b: Factor::columns(&w), epilogue }, skip);
+        let epilogue = Epilogue::store(ctx.f32(&b.dweight), b.accumulate || first > 0);
+        gemm::run(ctx, &Gemm { k: z.rows, a: Factor::columns(&z), b: Factor::columns(&x), epilogue }, skip);
+    });
+}
+
+/// The logits of row n in f64.
+fn logits<T: Element>(x: &Mat<T>, w: &Mat, n: usize, z: &mut [f64]) {
+    for (v, z) in z.iter_mut().enumerate() {
+        *z = (0..x.cols).map(|d| f64::from(x.get(n, d)) * f64::from(w.get(v, d))).sum();
+    }
+}
+
+pub(crate) fn sums_reference(arena: &Arena, op: &LogitSums) -> Result<(), TensorError> {
+    let targets = arena.u32(&op.targets);
+    targets.check("logit_sums", "targets", op.portion.of, Some(IGNORED))?;
+    with_element!(op.x.dtype(), T => typed_sums_reference::<T>(arena, op, targets.0));
+    Ok(())
+}
+
+fn typed_sums_reference<T: Element>(arena: &Arena, op: &LogitSums, targets: &[u32]) {
+    let (x, w) = (arena.mat::<T>(&op.x), arena.f32(&op.weight));
+    let (lse, hit) = (arena.f32(&op.lse), arena.f32(&op.target_logit));
+    let mut z = vec![0.0f64; w.rows];
+    for (n, &target) in targets.iter().enumerate() {
+        logits(&x, &w, n, &mut z);
+        let max = z.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
+        let sum = max + z.iter().map(|z| (z - max).exp()).sum::<f64>().ln();
+        lse.set(0, n, if target == IGNORED { 0.0 } else { sum as f32 });
+        hit.set(0, n, column(target, op.portion.first, w.rows).map_or(0.0, |c| z[c] as f32));
+    }
+}
+
+pub(crate) fn loss_reference(arena: &Arena, op: &LinearCrossEntropyPortion) -> Result<(), TensorError> {
+    let targets = arena.u32(&op.targets);
+    targets.check("linear_cross_entropy_portion", "targets", op.portion.of, Some(IGNORED))?;
+    losses(arena, op, targets.0);
+    if let Some(b) = &op.backward {
+        with_element!(op.x.dtype(), T => typed_gradients_reference::<T>(arena, op, b, targets.0));
+    }
+    Ok(())
+}
+
+fn typed_gradients_reference<T: Element>(
+    arena: &Arena,
+    op: &LinearCrossEntropyPortion,
+    b: &LossBackward,
+    targets: &[u32],
+) {
+    let (x, w, lse) = (arena.mat::<T>(&op.x), arena.f32(&op.weight), arena.f32(&op.lse));
+    let (dx, dw) = (arena.mat::<T>(&b.dx), arena.f32(&b.dweight));
+    if !b.accumulate {
+        super::fill::reference(arena, &bessemer_tensor::op::Fill { dst: b.dweight, value: 0.0 });
+    }
+    let (scale, mut z) = (f64::from(b.scale), vec![0.0f64; w.rows]);
+    for (n, &target) in targets.iter().enumerate() {
+        let lse = f64::from(lse.get(0, n));
+        let pull = 1.0 + 2.0 * f64::from(b.z_loss) * lse;
+        logits(&x, &w, n, &mut z);
+        for (v, z) in z.iter_mut().enumerate() {
+            let hit = if column(target, op.portion.first, w.rows) == Some(v) { 1.0 } else { 0.0 };
+            *z = if target == IGNORED { 0.0 } else { scale * ((*z - lse).exp() * pull - hit) };
+        }
+        for d in 0..x.cols {
+            let sum: f64 = z.iter().enumerate().map(|(v, dz)| dz * f64::from(w.get(v, d))).sum();
+            dx.set(n, d, sum as f32);
+        }
+        for (v, dz) in z.iter().enumerate() {
+            for d in 0..x.cols {
+                dw.add(v, d, (dz * f64::from(x.get(n, d))) as f32);
+            }
+        }
+    }
+}

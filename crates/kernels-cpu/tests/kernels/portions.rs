@@ -1,0 +1,232 @@
+//! Operators that hold a part of their layer or table: alone against the reference, together against the whole.
+
+use crate::harness::{Setup, check, fast_rungs};
+use bessemer_kernels_cpu::Rung;
+use bessemer_tensor::op::*;
+use bessemer_tensor::rng::RngKey;
+use bessemer_tensor::{Backend, TensorError, View};
+
+/// (N, D, rows of the whole, first row here, rows here); the last is cut into several chunks.
+const SHAPES: [(usize, usize, usize, usize, usize); 5] = [
+    (1, 1, 2, 1, 1),
+    (3, 5, 7, 0, 3),
+    (17, 16, 33, 20, 13),
+    (40, 24, 130, 44, 43),
+    (530, 3, 70_000, 1_000, 33_000),
+];
+
+fn targets(n: usize, v: usize) -> Vec<u32> {
+    (0..n).map(|i| if i % 5 == 2 { IGNORED } else { ((i * 131 + 5) % v) as u32 }).collect()
+}
+
+fn sums(s: &mut Setup, (n, d, of, first, rows): (usize, usize, usize, usize, usize)) -> LogitSums {
+    LogitSums {
+        x: s.act(n, d, 1),
+        weight: s.strided(rows, d, 2),
+        portion: TablePortion { first, of },
+        targets: s.indices(&targets(n, of)),
+        lse: s.mat(1, n),
+        target_logit: s.mat(1, n),
+    }
+}
+
+#[test]
+fn sums_losses_and_gradients_agree_with_the_reference() {
+    for (i, shape) in SHAPES.into_iter().enumerate() {
+        if shape.4 > 30_000 {
+            continue;
+        }
+        check(&format!("sums {shape:?}"), 4e-6, &|s| sums(s, shape).into());
+        for backward in [false, true] {
+            check(&format!("loss {shape:?} {backward}"), 1e-5, &|s| {
+                let given = sums(s, shape);
+                s.launch(&given.into()).unwrap();
+                let LogitSums { x, weight, portion, targets, lse, target_logit } = given;
+                let loss = s.mat(1 + i % 2, x.rows);
+                let backward = backward.then(|| LossBackward {
+                    scale: 0.5,
+                    z_loss: if i % 2 == 1 { 0.0 } else { 0.03 },
+                    dx: s.act(x.rows, x.cols, 1),
+                    dweight: s.mat(weight.rows, x.cols),
+                    accumulate: i % 2 == 1,
+                });
+                LinearCrossEntropyPortion { x, weight, portion, targets, lse, target_logit, loss, backward }
+                    .into()
+            });
+        }
+    }
+}
+
+fn close(found: &[f32], wanted: &[f32], tolerance: f32) {
+    assert_eq!(found.len(), wanted.len());
+    for (i, (a, b)) in found.iter().zip(wanted).enumerate() {
+        assert!((a - b).abs() <= tolerance * b.abs().max(1.0), "element {i}: {a} {b}");
+    }
+}
+
+/// Combines what several devices found out: log of the sum of exponentials, and the sum.
+fn combined(terms: &[[Vec<f32>; 2]]) -> [Vec<f32>; 2] {
+    let n = terms[0][0].len();
+    let lse = |i: usize| terms.iter().map(|t| f64::from(t[0][i]).exp()).sum::<f64>().ln() as f32;
+    let hit = |i: usize| terms.iter().map(|t| t[1][i]).sum();
+    [(0..n).map(lse).collect(), (0..n).map(hit).collect()]
+}
+
+#[test]
+fn portions_of_the_vocabulary_together_have_the_loss_and_the_gradients_of_the_whole() {
+    for (n, d, v, cuts) in [(19, 12, 37, vec![0, 13, 25, 37]), (530, 3, 40_000, vec![0, 33_000, 40_000])] {
+        let rungs = fast_rungs().chain((v < 100).then_some(Rung::Reference));
+        for rung in rungs {
+            let mut s = Setup::new(rung, 2);
+            let (x, weight, loss) = (s.act(n, d, 0), s.mat(v, d), s.mat(2, n));
+            let targets = s.indices(&targets(n, v));
+            let (dx, dweight) = (s.act(n, d, 0), s.mat(v, d));
+            let back = LossBackward { scale: 0.25, z_loss: 0.05, dx, dweight, accumulate: false };
+            s.launch(&LinearCrossEntropy { x, weight, targets, loss, backward: Some(back) }.into()).unwrap();
+            let [wanted_loss, wanted_dx, wanted_dw] = [loss, dx, dweight].map(|view| s.read(view));
+
+            let (lse, target_logit) = (s.mat(1, n), s.mat(1, n));
+            let parts: Vec<_> = cuts.windows(2).map(|c| (c[0], weight.rows(c[0], c[1] - c[0]))).collect();
+            let terms: Vec<[Vec<f32>; 2]> = (parts.iter())
+                .map(|&(first, weight)| {
+                    let portion = TablePortion { first, of: v };
+                    s.launch(&LogitSums { x, weight, portion, targets, lse, target_logit }.into()).unwrap();
+                    [lse, target_logit].map(|view| s.read(view))
+                })
+                .collect();
+            let together = combined(&terms);
+            s.backend.write_f32(lse, &together[0]).unwrap();
+            s.backend.write_f32(target_logit, &together[1]).unwrap();
+            s.backend.write_f32(dweight, &vec![f32::NAN; v * d]).unwrap();
+            let mut sum_dx = vec![0.0; n * d];
+            for &(first, weight) in &parts {
+                let portion = TablePortion { first, of: v };
+                let backward = Some(LossBackward { dweight: dweight.rows(first, weight.rows), ..back });
+                let op = LinearCrossEntropyPortion {
+                    x,
+                    weight,
+                    portion,
+                    targets,
+                    lse,
+                    target_logit,
+                    loss,
+                    backward,
+                };
+                s.launch(&op.into()).unwrap();
+                sum_dx.iter_mut().zip(s.read(dx)).for_each(|(sum, term)| *sum += term);
+                close(&s.read(loss), &wanted_loss, 4e-6);
+            }
+            close(&sum_dx, &wanted_dx, 1e-5);
+            close(&s.read(dweight), &wanted_dw, 1e-5);
+        }
+    }
+}
+
+#[test]
+fn large_logits_do_not_overflow() {
+    check("sums of logits of some thousands", 1e-3, &|s| {
+        let o = sums(s, (6, 4, 60, 5, 50));
+        let x: Vec<f32> = (0..6 * 4).map(|i| 300.0 * ((i % 7) as f32 - 3.0)).collect();
+        s.backend.write_f32(o.x, &x).unwrap();
+        o.into()
+    });
+}
+
+fn ids(n: usize, below: usize) -> Vec<u32> {
+    (0..n).map(|i| ((i * i * 31 + 7 * i) % below) as u32).collect()
+}
+
+#[test]
+fn portions_of_a_table_add_up_to_the_whole() {
+    let (v, n, d) = (31, 57, 19);
+    for rung in Rung::ALL.into_iter().filter(|r| r.available()) {
+        let mut s = Setup::new(rung, 2);
+        let (table, out, dtable) = (s.mat(v, d), s.mat(n, d), s.mat(v, d));
+        let ids = s.indices(&ids(n, v));
+        let start = s.read(dtable);
+        let all = Embedding { table, portion: None, ids, positions: None, out };
+        let back = EmbeddingBackward { ids, dout: out, dtable, portion: None, positions: None };
+        s.launch(&all.into()).unwrap();
+        let wanted = s.read(out);
+        s.launch(&back.into()).unwrap();
+        let wanted_gradient = s.read(dtable);
+
+        let mut sum = vec![0.0; n * d];
+        s.backend.write_f32(dtable, &start).unwrap();
+        for (first, rows) in [(0, 11), (11, 9), (20, 11)] {
+            let portion = Some(TablePortion { first, of: v });
+            s.launch(&Embedding { table: table.rows(first, rows), portion, ..all }.into()).unwrap();
+            sum.iter_mut().zip(s.read(out)).for_each(|(sum, term)| *sum += term);
+            s.backend.write_f32(out, &wanted).unwrap();
+            s.launch(&EmbeddingBackward { dtable: dtable.rows(first, rows), portion, ..back }.into())
+                .unwrap();
+        }
+        assert!(sum == wanted && s.read(dtable) == wanted_gradient, "{rung}");
+    }
+    check("embedding, a part", 0.0, &|s| {
+        let portion = Some(TablePortion { first: 7, of: v });
+        let positions = Some(PositionTable { table: s.mat(5, d), positions: s.indices(&ids(n, 5)) });
+        Embedding { table: s.mat(9, d), portion, ids: s.indices(&ids(n, v)), positions, out: s.act(n, d, 1) }
+            .into()
+    });
+}
+
+#[test]
+fn what_is_outside_the_whole_is_named() {
+    for rung in Rung::ALL.into_iter().filter(|r| r.available()) {
+        let mut s = Setup::new(rung, 1);
+        let good = sums(&mut s, (3, 5, 7, 2, 3));
+        s.launch(&good.into()).unwrap();
+        let targets = s.indices(&[6, IGNORED, 7]);
+        match s.launch(&LogitSums { targets, ..good }.into()).unwrap_err() {
+            TensorError::Index { operand: "targets", at: 2, index: 7, len: 7, .. } => {}
+            other => panic!("{other}"),
+        }
+        let portion = TablePortion { first: 5, of: 7 };
+        let e = s.launch(&LogitSums { portion, ..good }.into()).unwrap_err().to_string();
+        assert_eq!(e, "logit_sums: portion should be 3 rows from 5 on, of 7, found fewer rows in the whole");
+        let (table, out, portion) = (s.mat(3, 5), s.mat(3, 5), Some(TablePortion { first: 2, of: 7 }));
+        let op = Embedding { table, portion, ids: targets, positions: None, out };
+        match s.launch(&op.into()).unwrap_err() {
+            TensorError::Index { operand: "ids", at: 1, len: 7, .. } => {}
+            other => panic!("{other}"),
+        }
+    }
+}
+
+/// Heads 2 and 3 of a layer of six, alone.
+#[test]
+fn a_part_of_the_heads_drops_and_lowers_what_the_whole_layer_does() {
+    for rung in Rung::ALL.into_iter().filter(|r| r.available()) {
+        let mut s = Setup::new(rung, 2);
+        let (batch, seq, heads, e) = (2, 150, 6, 5);
+        let shape = AttentionShape { batch, seq, heads, kv_heads: heads, head_dim: e, scale: 0.4 };
+        let n = batch * seq;
+        let mut mat = || s.mat(n, heads * e);
+        let [q, k, v, out, dout, dq, dk, dv] = std::array::from_fn(|_| mat());
+        let lse = s.mat(batch * heads, seq);
+        let weights = DropoutMask { p: 0.3, key: RngKey::new(3, 5, "attention"), first: 11 };
+        let dropout = Some(AttentionDropout::of(heads, weights));
+        let mask = AttentionMask { alibi: Some(Alibi::of(heads)), ..AttentionMask::default() };
+        let forward = Attention { shape, q, k, v, out, lse, mask, dropout };
+        let back = AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, mask, dropout };
+        let read = |s: &mut Setup, view: View| s.read(view.columns(2 * e, 2 * e));
+        s.launch(&forward.into()).unwrap();
+        s.launch(&back.into()).unwrap();
+        let wanted = [out, dq, dk, dv].map(|view| read(&mut s, view));
+
+        let part = |view: View| view.columns(2 * e, 2 * e);
+        let shape = AttentionShape { heads: 2, kv_heads: 2, ..shape };
+        let mask = AttentionMask { alibi: Some(Alibi { heads, first: 2 }), ..mask };
+        let dropout = Some(AttentionDropout { mask: weights, heads, first: 2 });
+        let lse = lse.rows(0, batch * 2);
+        let [q, k, v, dout] = [q, k, v, dout].map(part);
+        let [o, dq, dk, dv] = std::array::from_fn(|_| s.mat(n, 2 * e));
+        s.launch(&Attention { shape, q, k, v, out: o, lse, mask, dropout }.into()).unwrap();
+        s.launch(&AttentionBackward { shape, q, k, v, out: o, lse, dout, dq, dk, dv, mask, dropout }.into())
+            .unwrap();
+        for (view, wanted) in [o, dq, dk, dv].into_iter().zip(&wanted) {
+            assert!(s.read(view) == *wanted, "{rung}");
+        }
+    }
+}

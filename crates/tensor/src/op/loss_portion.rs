@@ -1,0 +1,115 @@
+//! The output projection and softmax cross-entropy where the vocabulary is cut over several devices, each of which holds
+//! some rows of the projection (Shoeybi et al. 2019, section 3).
+//!
+//! [`LogitSums`] says what the rows that are here add to each token's log-sum-exp and target logit. Combined over the
+//! devices (`lse = log sum_i exp lse_i`, `target = sum_i target_i`), these are the `lse` and `target_logit` of
+//! [`LinearCrossEntropyPortion`]. No row of logits is ever brought together; the price is that they are made twice.
+
+use super::{
+    Describe, LossBackward, Operands, TablePortion, expect_indices, expect_shape, read, result, write,
+};
+use crate::{TensorError, View};
+
+/// `lse[n] = logsumexp_v(x[n] . weight[v])` over the rows that are here, and
+/// `target_logit[n] = x[n] . weight[targets[n] - first]`, or 0 if that row is not here. Both are 0 where the target is
+/// [`IGNORED`](super::IGNORED).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LogitSums {
+    /// `[N, D]`.
+    pub x: View,
+    /// `[V, D]`: rows of the projection.
+    pub weight: View,
+    /// Which rows of the whole projection they are.
+    pub portion: TablePortion,
+    /// u32 `[1, N]`, each a row of the whole projection or [`IGNORED`](super::IGNORED).
+    pub targets: View,
+    /// `[1, N]`.
+    pub lse: View,
+    /// `[1, N]`.
+    pub target_logit: View,
+}
+
+impl Describe for LogitSums {
+    const NAME: &'static str = "logit_sums";
+    fn operands(&self) -> Operands {
+        Operands::of([
+            read("x", self.x),
+            read("weight", self.weight),
+            read("targets", self.targets),
+            write("lse", self.lse),
+            write("target_logit", self.target_logit),
+        ])
+    }
+    fn flops(&self) -> f64 {
+        2.0 * self.x.len() as f64 * self.weight.rows as f64
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        let n = self.x.rows;
+        expect_shape(Self::NAME, "weight", &self.weight, self.weight.rows, self.x.cols)?;
+        expect_indices(Self::NAME, "targets", &self.targets, n)?;
+        expect_shape(Self::NAME, "lse", &self.lse, 1, n)?;
+        expect_shape(Self::NAME, "target_logit", &self.target_logit, 1, n)?;
+        self.portion.check(Self::NAME, &self.weight)
+    }
+}
+
+/// `loss[n] = lse[n] - target_logit[n]`, both of the whole vocabulary, and the gradients of the rows that are here: with
+/// `p[v] = exp(x[n] . weight[v] - lse[n])`, `dlogits = scale (p (1 + 2 z_loss lse) - onehot)`, `dweight = dlogits^T x` is
+/// complete and `dx = dlogits W` is one term of a sum over the devices. [`IGNORED`](super::IGNORED) targets have loss and
+/// gradient 0.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LinearCrossEntropyPortion {
+    /// `[N, D]`.
+    pub x: View,
+    /// `[V, D]`: rows of the projection.
+    pub weight: View,
+    /// Which rows of the whole projection they are.
+    pub portion: TablePortion,
+    /// u32 `[1, N]`, each a row of the whole projection or [`IGNORED`](super::IGNORED).
+    pub targets: View,
+    /// `[1, N]`: log-sum-exp of all logits.
+    pub lse: View,
+    /// `[1, N]`.
+    pub target_logit: View,
+    /// As in [`LinearCrossEntropy`](super::LinearCrossEntropy): `[1, N]` or `[2, N]`.
+    pub loss: View,
+    /// The gradients, if asked.
+    pub backward: Option<LossBackward>,
+}
+
+impl Describe for LinearCrossEntropyPortion {
+    const NAME: &'static str = "linear_cross_entropy_portion";
+    fn operands(&self) -> Operands {
+        let mut v = Operands::of([
+            read("x", self.x),
+            read("weight", self.weight),
+            read("targets", self.targets),
+            read("lse", self.lse),
+            read("target_logit", self.target_logit),
+            write("loss", self.loss),
+        ]);
+        if let Some(b) = self.backward {
+            v.extend([write("dx", b.dx), result("dweight", b.dweight, b.accumulate)]);
+        }
+        v
+    }
+    fn flops(&self) -> f64 {
+        if self.backward.is_none() {
+            return 0.0;
+        }
+        6.0 * self.x.len() as f64 * self.weight.rows as f64
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        let (n, d, v) = (self.x.rows, self.x.cols, self.weight.rows);
+        expect_shape(Self::NAME, "weight", &self.weight, v, d)?;
+        expect_indices(Self::NAME, "targets", &self.targets, n)?;
+        expect_shape(Self::NAME, "lse", &self.lse, 1, n)?;
+        expect_shape(Self::NAME, "target_logit", &self.target_logit, 1, n)?;
+        expect_shape(Self::NAME, "loss", &self.loss, self.loss.rows.clamp(1, 2), n)?;
+        if let Some(b) = &self.backward {
+            expect_shape(Self::NAME, "dx", &b.dx, n, d)?;
+            expect_shape(Self::NAME, "dweight", &b.dweight, v, d)?;
+        }
+        self.portion.check(Self::NAME, &self.weight)
+    }
+}
