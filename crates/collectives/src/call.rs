@@ -79,6 +79,12 @@ pub(crate) fn even(len: usize, ranks: usize, rank: usize) -> std::ops::Range<usi
     from..from + each + usize::from(rank < more)
 }
 
+/// Piece `k` of a part, in pieces of `size`; empty behind its end.
+pub(crate) fn piece(part: &std::ops::Range<usize>, k: usize, size: usize) -> std::ops::Range<usize> {
+    let from = (part.start + k * size).min(part.end);
+    from..(from + size).min(part.end)
+}
+
 /// One call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call<'a> {

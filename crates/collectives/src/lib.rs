@@ -5,20 +5,30 @@
 //! reduce-scatter of N elements over n ranks, twice that for an all-reduce.
 
 mod call;
+mod channels;
 mod communicator;
+mod delayed;
 mod error;
+mod faulty;
 pub mod launch;
 mod ledger;
+mod message;
 mod order;
 mod overlap;
+mod recorder;
 mod threads;
 mod transport;
 mod wrap;
 
 pub use call::Volume;
+pub use channels::ChannelTransport;
 pub use communicator::{Breaker, Communicator, Kind, Parts, Reduce, Source, Values};
+pub use delayed::Delayed;
 pub use error::{CollectiveError, Place};
+pub use faulty::{Fault, Faulty, FaultyTransport, MessageFault};
 pub use ledger::{Ledger, Traffic};
+pub use message::{MessageCommunicator, MessageSettings};
 pub use overlap::{Buffer, Collective, Idle, Overlap, Span, Ticket};
+pub use recorder::{Entry, FlightRecorder, Progress, RankLog};
 pub use threads::{ThreadCommunicator, ThreadSettings};
 pub use transport::{Transport, TransportError};

@@ -22,7 +22,7 @@ pub(crate) trait Element: Copy + Send + Sync + Default + std::fmt::Debug + 'stat
     fn put(values: &[Self], bytes: &mut Vec<u8>);
 
     /// Reads little-endian bytes, `DTYPE.size()` for each value.
-    fn take(bytes: &[u8], values: &mut [Self]);
+    fn each(bytes: &[u8]) -> impl Iterator<Item = Self>;
 }
 
 impl Element for f32 {
@@ -46,10 +46,8 @@ impl Element for f32 {
         }
     }
 
-    fn take(bytes: &[u8], values: &mut [f32]) {
-        for (b, v) in bytes.as_chunks::<4>().0.iter().zip(values) {
-            *v = f32::from_le_bytes(*b);
-        }
+    fn each(bytes: &[u8]) -> impl Iterator<Item = f32> {
+        bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b))
     }
 }
 
@@ -78,22 +76,20 @@ impl Element for bf16 {
         }
     }
 
-    fn take(bytes: &[u8], values: &mut [bf16]) {
-        for (b, v) in bytes.as_chunks::<2>().0.iter().zip(values) {
-            *v = bf16::from_le_bytes(*b);
-        }
+    fn each(bytes: &[u8]) -> impl Iterator<Item = bf16> {
+        bytes.as_chunks::<2>().0.iter().map(|b| bf16::from_le_bytes(*b))
     }
 }
 
 /// First term.
-pub(crate) fn begin<E: Element>(acc: &mut [f32], term: &[E]) {
+pub(crate) fn begin<E: Element>(acc: &mut [f32], term: impl Iterator<Item = E>) {
     for (a, t) in acc.iter_mut().zip(term) {
         *a = t.wide();
     }
 }
 
 /// Next term.
-pub(crate) fn add<E: Element>(acc: &mut [f32], term: &[E], reduce: Reduce) {
+pub(crate) fn add<E: Element>(acc: &mut [f32], term: impl Iterator<Item = E>, reduce: Reduce) {
     match reduce {
         Reduce::Sum => {
             for (a, t) in acc.iter_mut().zip(term) {
@@ -141,9 +137,9 @@ mod tests {
     fn max_keeps_nan_wherever_it_stands() {
         for terms in [[f32::NAN, 1.0, 2.0], [1.0, f32::NAN, 2.0], [1.0, 2.0, f32::NAN]] {
             let mut acc = [0.0];
-            begin(&mut acc, &terms[..1]);
-            add(&mut acc, &terms[1..2], Reduce::Max);
-            add(&mut acc, &terms[2..], Reduce::Max);
+            begin(&mut acc, terms[..1].iter().copied());
+            add(&mut acc, terms[1..2].iter().copied(), Reduce::Max);
+            add(&mut acc, terms[2..].iter().copied(), Reduce::Max);
             assert!(acc[0].is_nan(), "{terms:?}");
         }
     }
@@ -153,15 +149,13 @@ mod tests {
         let v = [1.5f32, -0.0, f32::NAN, 3e-42];
         let mut bytes = vec![9];
         f32::put(&v, &mut bytes);
-        let mut back = [0.0f32; 4];
-        f32::take(&bytes[1..], &mut back);
-        assert_eq!(v.map(f32::to_bits), back.map(f32::to_bits));
+        let back: Vec<u32> = f32::each(&bytes[1..]).map(f32::to_bits).collect();
+        assert_eq!(v.map(f32::to_bits), *back);
         let h = v.map(bf16::from_f32);
         bytes.clear();
         bf16::put(&h, &mut bytes);
         assert_eq!(bytes.len(), 8);
-        let mut back = [bf16::ZERO; 4];
-        bf16::take(&bytes, &mut back);
-        assert_eq!(h.map(bf16::to_bits), back.map(bf16::to_bits));
+        let back: Vec<u16> = bf16::each(&bytes).map(bf16::to_bits).collect();
+        assert_eq!(h.map(bf16::to_bits), *back);
     }
 }

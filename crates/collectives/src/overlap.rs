@@ -1,6 +1,6 @@
 //! Collectives of one communicator on a thread of its own, so that a rank computes meanwhile.
 
-use crate::{Breaker, CollectiveError, Communicator, Parts, Place, Reduce, Values};
+use crate::{Breaker, CollectiveError, Communicator, Kind, Parts, Place, RankLog, Reduce, Values};
 use half::bf16;
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -21,6 +21,13 @@ impl Buffer {
         match self {
             Buffer::F32(v) => Values::F32(v),
             Buffer::Bf16(v) => Values::Bf16(v),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Buffer::F32(v) => size_of_val(v.as_slice()) as u64,
+            Buffer::Bf16(v) => size_of_val(v.as_slice()) as u64,
         }
     }
 
@@ -130,6 +137,7 @@ pub struct Overlap {
     rank: usize,
     size: usize,
     started: u64,
+    log: Option<RankLog>,
 }
 
 impl Overlap {
@@ -149,13 +157,21 @@ impl Overlap {
         let own = Arc::clone(&desk);
         let thread = std::thread::Builder::new().name(format!("collectives {label}"));
         match thread.spawn(move || serve(&own)) {
-            Ok(thread) => Ok(Overlap { desk, thread: Some(thread), breaker, label, rank, size, started: 0 }),
+            Ok(thread) => {
+                let (thread, log) = (Some(thread), None);
+                Ok(Overlap { desk, thread, breaker, label, rank, size, started: 0, log })
+            }
             Err(problem) => {
                 let place = Place { group: label, rank, collective: "overlap", name: String::new() };
                 let problem = format!("no thread for collectives: {problem}").into();
                 Err(CollectiveError::Engine { place: Box::new(place), problem })
             }
         }
+    }
+
+    /// From now on tells a flight recorder what is handed over. The communicator should be one that it wraps.
+    pub fn record_in(&mut self, log: RankLog) {
+        self.log = Some(log);
     }
 
     /// From now on remembers when each collective ran, until [`Overlap::take_spans`].
@@ -210,6 +226,14 @@ impl Overlap {
         own_name.push_str(name);
         if let Some(parts) = parts {
             own_parts.copy_from(parts);
+        }
+        if let Some(log) = &self.log {
+            let kind = match task {
+                Task::AllReduce(_) => Kind::AllReduce,
+                Task::ReduceScatter(_) => Kind::ReduceScatter,
+                Task::AllGather => Kind::AllGather,
+            };
+            log.enqueue(kind, (&self.label, (self.rank, self.size)), name, values.bytes());
         }
         let ticket = self.started;
         self.started += 1;

@@ -1,5 +1,6 @@
 //! Once warm, collectives ask for no memory, in the call or overlapped.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 #![allow(unsafe_code, reason = "counting allocations means implementing GlobalAlloc")]
 
 use bessemer_collectives::{

@@ -6,11 +6,10 @@
 
 use super::ThreadCommunicator;
 use super::shared::Slot;
-use crate::call::{Call, even};
+use crate::call::{Call, even, piece};
 use crate::order::{self, Element};
 use crate::{CollectiveError, Parts, Reduce};
 use half::bf16;
-use std::ops::Range;
 
 /// Elements summed at a time: 16 KiB, so that they stay in the first-level cache.
 pub(super) const BLOCK: usize = 4096;
@@ -43,12 +42,6 @@ impl Lane for bf16 {
     fn lane_mut(slot: &mut Slot) -> &mut Vec<bf16> {
         &mut slot.bf16
     }
-}
-
-/// Piece `k` of a part, in pieces of `size`; empty behind its end.
-fn piece(part: &Range<usize>, k: usize, size: usize) -> Range<usize> {
-    let from = (part.start + k * size).min(part.end);
-    from..(from + size).min(part.end)
 }
 
 impl ThreadCommunicator {
@@ -108,8 +101,8 @@ impl ThreadCommunicator {
             let from = at + b * BLOCK;
             for peer in 0..size {
                 let mut term = |values: &[E]| match peer {
-                    0 => order::begin(sums, values),
-                    _ => order::add(sums, values, reduce),
+                    0 => order::begin(sums, values.iter().copied()),
+                    _ => order::add(sums, values.iter().copied(), reduce),
                 };
                 if peer == rank {
                     term(block);

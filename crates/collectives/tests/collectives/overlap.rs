@@ -110,10 +110,12 @@ fn dropping_what_is_under_way_breaks_the_group_off() {
             if c.rank() == 1 {
                 std::thread::sleep(Duration::from_millis(150));
             }
-            Some(c.all_reduce("x", Values::F32(&mut [1.0; 5]), Reduce::Sum).unwrap_err())
+            // Over messages rank 0's values may be there; the call after that errs.
+            (0..2).find_map(|_| c.all_reduce("x", Values::F32(&mut [1.0; 5]), Reduce::Sum).err())
         });
         assert!(start.elapsed() < LONG / 4);
-        for error in errors.into_iter().map(|e| e.expect("no panic")).skip(1).flatten() {
+        for error in errors.into_iter().map(|e| e.expect("no panic")).skip(1) {
+            let error = error.expect("an error");
             let text = error.to_string();
             assert!(
                 text.ends_with("rank 0 is gone: it dropped collectives that it had started")

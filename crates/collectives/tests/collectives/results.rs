@@ -187,11 +187,9 @@ fn all_steps(engine: Engine, ranks: usize) {
 }
 
 #[test]
-fn every_collective_gives_the_plain_result_for_one_to_eight_ranks_and_sixteen() {
-    for engine in ENGINES {
-        for ranks in (1..=8).chain([16]) {
-            all_steps(engine, ranks);
-        }
+fn every_collective_gives_the_plain_result_for_one_to_eight_ranks_and_sixteen_threads() {
+    for ranks in (1..=8).chain([16]) {
+        all_steps(Engine::Threads, ranks);
     }
 }
 

@@ -1,16 +1,20 @@
 //! Ranks for tests: each on a thread of its own.
 
-use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
+use bessemer_collectives::{
+    ChannelTransport, Communicator, MessageCommunicator, MessageSettings, ThreadCommunicator, ThreadSettings,
+};
 use half::bf16;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What the ranks talk through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Engine {
     Threads,
+    Messages,
 }
 
-pub(crate) const ENGINES: [Engine; 1] = [Engine::Threads];
+pub(crate) const ENGINES: [Engine; 2] = [Engine::Threads, Engine::Messages];
 
 /// A world whose ranks lose patience soon and show small pieces, so that short values take several rounds.
 pub(crate) fn world(engine: Engine, ranks: usize, patience: Duration) -> Vec<Box<dyn Communicator>> {
@@ -19,6 +23,13 @@ pub(crate) fn world(engine: Engine, ranks: usize, patience: Duration) -> Vec<Box
             let settings = ThreadSettings { patience, piece_bytes: 4096, ..ThreadSettings::default() };
             let boxed = |c| Box::new(c) as Box<dyn Communicator>;
             ThreadCommunicator::world("world", ranks, &settings).into_iter().map(boxed).collect()
+        }
+        Engine::Messages => {
+            let settings = MessageSettings { patience, piece_bytes: 2048 };
+            let over = |transport: ChannelTransport| -> Box<dyn Communicator> {
+                Box::new(MessageCommunicator::world("world", Arc::new(transport), &settings))
+            };
+            ChannelTransport::world(ranks).into_iter().map(over).collect()
         }
     }
 }

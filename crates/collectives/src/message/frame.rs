@@ -1,0 +1,178 @@
+//! One message of a collective. The layout is in the README of this crate.
+
+use crate::call::Signature;
+use crate::{Kind, Reduce};
+use bessemer_units::DType;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+const MAGIC: [u8; 4] = *b"BCMF";
+const VERSION: u8 = 1;
+/// Bytes before the name.
+pub(super) const HEADER: usize = 80;
+
+const KINDS: [Kind; 8] = [
+    Kind::AllReduce,
+    Kind::ReduceScatter,
+    Kind::AllGather,
+    Kind::AllToAll,
+    Kind::Broadcast,
+    Kind::Send,
+    Kind::Receive,
+    Kind::Barrier,
+];
+const DTYPES: [DType; 4] = [DType::F32, DType::Bf16, DType::F16, DType::U32];
+const REDUCES: [Reduce; 2] = [Reduce::Sum, Reduce::Max];
+const NONE: u8 = 0xff;
+
+/// What a frame says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Header {
+    /// Not values, but why the sender makes no further call; `signature.root` is the rank that is to blame.
+    pub(super) farewell: bool,
+    pub(super) signature: Signature,
+    pub(super) channel: u32,
+    /// Position in the group.
+    pub(super) sender: u32,
+    /// Collectives of the group before this one; for messages, messages of this pair.
+    pub(super) sequence: u64,
+    /// Frames of the collective before this one, to the same rank.
+    pub(super) step: u32,
+}
+
+/// A frame, read.
+#[derive(Debug)]
+pub(super) struct Frame<'a> {
+    pub(super) header: Header,
+    /// Only in the first frame of a collective.
+    pub(super) name: &'a str,
+    pub(super) payload: &'a [u8],
+}
+
+fn code<T: PartialEq>(all: &[T], value: Option<T>) -> u8 {
+    value.and_then(|v| all.iter().position(|a| *a == v)).map_or(NONE, |at| at as u8)
+}
+
+/// Writes a frame; `payload` appends its values.
+pub(super) fn write(header: &Header, name: &str, bytes: &mut Vec<u8>, payload: impl FnOnce(&mut Vec<u8>)) {
+    let s = &header.signature;
+    bytes.clear();
+    bytes.extend(MAGIC);
+    bytes.extend([VERSION, u8::from(header.farewell), code(&KINDS, Some(s.kind)), code(&DTYPES, s.dtype)]);
+    bytes.extend([code(&REDUCES, s.reduce), 0, 0, 0]);
+    for word in [header.channel, header.sender, s.root, header.step, name.len() as u32] {
+        bytes.extend(word.to_le_bytes());
+    }
+    // Payload length and checksum are known later.
+    for word in [header.sequence, s.len, s.parts, s.name, 0, 0] {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes.extend(name.as_bytes());
+    payload(bytes);
+    let length = (bytes.len() - HEADER - name.len()) as u64;
+    bytes[HEADER - 16..HEADER - 8].copy_from_slice(&length.to_le_bytes());
+    let sum = checksum(bytes);
+    bytes[HEADER - 8..HEADER].copy_from_slice(&sum.to_le_bytes());
+}
+
+fn checksum(bytes: &[u8]) -> u64 {
+    xxh3_64_with_seed(&bytes[HEADER..], xxh3_64(&bytes[..HEADER - 8]))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
+}
+
+/// Reads a frame, or says what is wrong with it.
+pub(super) fn read(bytes: &[u8]) -> Result<Frame<'_>, String> {
+    if bytes.len() < HEADER {
+        return Err(format!("a frame of {} bytes, shorter than its header of {HEADER}", bytes.len()));
+    }
+    if bytes[..4] != MAGIC {
+        return Err(format!("a frame that begins with {:02x?}, not {:02x?}", &bytes[..4], MAGIC));
+    }
+    if bytes[4] != VERSION {
+        return Err(format!(
+            "a frame of version {}, this program knows {VERSION}: start one build on every rank",
+            bytes[4]
+        ));
+    }
+    let (wanted, found) = (u64_at(bytes, HEADER - 8), checksum(bytes));
+    if wanted != found {
+        return Err(format!(
+            "a frame whose checksum is {found:016x} and should be {wanted:016x}: bytes were changed on the way"
+        ));
+    }
+    let name_len = u32_at(bytes, 28) as usize;
+    let payload = u64_at(bytes, HEADER - 16);
+    let inside = (bytes.len() - HEADER).checked_sub(name_len);
+    let fits = inside.is_some_and(|rest| rest as u64 == payload);
+    let name = bytes[HEADER..].get(..name_len).and_then(|name| std::str::from_utf8(name).ok());
+    let (Some(name), Some(kind), true) = (name, KINDS.get(bytes[6] as usize).copied(), fits) else {
+        return Err("a frame whose header contradicts itself".into());
+    };
+    let signature = Signature {
+        kind,
+        dtype: DTYPES.get(bytes[7] as usize).copied(),
+        reduce: REDUCES.get(bytes[8] as usize).copied(),
+        root: u32_at(bytes, 20),
+        len: u64_at(bytes, 40),
+        parts: u64_at(bytes, 48),
+        name: u64_at(bytes, 56),
+    };
+    let header = Header {
+        farewell: bytes[5] == 1,
+        signature,
+        channel: u32_at(bytes, 12),
+        sender: u32_at(bytes, 16),
+        sequence: u64_at(bytes, 32),
+        step: u32_at(bytes, 24),
+    };
+    Ok(Frame { header, name, payload: &bytes[HEADER + name_len..] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> (Header, Vec<u8>) {
+        let signature = Signature {
+            kind: Kind::ReduceScatter,
+            dtype: Some(DType::Bf16),
+            reduce: Some(Reduce::Max),
+            root: 3,
+            len: 1 << 40,
+            parts: 77,
+            name: 99,
+        };
+        let header = Header { farewell: false, signature, channel: 5, sender: 2, sequence: 1 << 33, step: 9 };
+        let mut bytes = vec![1, 2, 3];
+        write(&header, "wté", &mut bytes, |b| b.extend([10, 20, 30, 40]));
+        (header, bytes)
+    }
+
+    #[test]
+    fn a_frame_comes_back() {
+        let (header, bytes) = sample();
+        let frame = read(&bytes).unwrap();
+        assert_eq!((frame.header, frame.name, frame.payload), (header, "wté", &[10u8, 20, 30, 40][..]));
+        assert_eq!(bytes.len(), HEADER + 4 + 4);
+    }
+
+    #[test]
+    fn no_frame_with_a_bit_changed_or_a_byte_less_or_more_is_read() {
+        let (_, bytes) = sample();
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(read(&bad).is_err(), "bit {bit}");
+        }
+        for length in 0..bytes.len() {
+            assert!(read(&bytes[..length]).is_err(), "{length} bytes");
+        }
+        assert!(read(&[&bytes[..], &[0]].concat()).is_err());
+    }
+}

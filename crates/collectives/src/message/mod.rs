@@ -1,0 +1,452 @@
+//! Collectives over messages between pairs of ranks.
+//!
+//! Every collective is a few steps; in each, every rank sends one frame to every other, perhaps an empty one, and takes
+//! one from every other. So at most four frames wait in each direction of a pair, every rank sees every other rank's call, and a lost
+//! or stale frame is noticed. Sums are formed in the order of the ranks by the rank that owns the part: the bits are those
+//! of [`crate::ThreadCommunicator`]. Frames and states: the README of this crate.
+
+mod frame;
+mod steps;
+
+use crate::call::{Call, Signature, position};
+use crate::{
+    Breaker, CollectiveError, Communicator, Parts, Place, Reduce, Source, Transport, TransportError, Values,
+};
+use frame::Header;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// How messages are cut and waited for.
+#[derive(Debug, Clone)]
+pub struct MessageSettings {
+    /// How long a rank waits for others before it gives up.
+    pub patience: Duration,
+    /// Bytes of values in a frame.
+    pub piece_bytes: usize,
+}
+
+impl Default for MessageSettings {
+    fn default() -> MessageSettings {
+        MessageSettings { patience: Duration::from_secs(600), piece_bytes: 1 << 20 }
+    }
+}
+
+/// How often a waiting rank looks whether another of its threads broke the group off.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What was last heard of a peer.
+#[derive(Debug, Clone, Default)]
+struct Heard {
+    sequence: u64,
+    step: u32,
+    call: String,
+}
+
+/// One rank of a group that talks through a [`Transport`].
+#[derive(Debug)]
+pub struct MessageCommunicator {
+    transport: Arc<dyn Transport>,
+    settings: MessageSettings,
+    label: String,
+    /// Ranks of the transport, by position.
+    members: Vec<usize>,
+    rank: usize,
+    /// Hash of how the group came to be, the same on every member.
+    id: u64,
+    /// Channels in use on this rank, and by which group.
+    channels: Arc<Mutex<HashMap<u32, String>>>,
+    sequence: u64,
+    /// Messages sent to and received from each peer.
+    sent: Vec<u64>,
+    received: Vec<u64>,
+    heard: Vec<Heard>,
+    failed: Option<CollectiveError>,
+    broken: Arc<Mutex<Option<String>>>,
+    groups: HashMap<(String, Vec<usize>), u64>,
+    /// Received frames, whose memory is used again.
+    spare: Vec<Vec<u8>>,
+    sums: Vec<f32>,
+}
+
+impl MessageCommunicator {
+    /// All ranks of the transport, which no other communicator uses. Collective in nothing: no message is sent.
+    pub fn world(
+        label: &str,
+        transport: Arc<dyn Transport>,
+        settings: &MessageSettings,
+    ) -> MessageCommunicator {
+        let (rank, members) = (transport.rank(), (0..transport.size()).collect());
+        let channels = HashMap::from([(0, label.to_string()), (1, label.to_string())]);
+        let channels = Arc::new(Mutex::new(channels));
+        MessageCommunicator::of(transport, settings.clone(), label, members, rank, 0, channels)
+    }
+
+    fn of(
+        transport: Arc<dyn Transport>,
+        settings: MessageSettings,
+        label: &str,
+        members: Vec<usize>,
+        rank: usize,
+        id: u64,
+        channels: Arc<Mutex<HashMap<u32, String>>>,
+    ) -> MessageCommunicator {
+        let size = members.len();
+        MessageCommunicator {
+            transport,
+            settings,
+            label: label.into(),
+            members,
+            rank,
+            id,
+            channels,
+            sequence: 0,
+            sent: vec![0; size],
+            received: vec![0; size],
+            heard: vec![Heard::default(); size],
+            failed: None,
+            broken: Arc::default(),
+            groups: HashMap::new(),
+            spare: Vec::new(),
+            sums: Vec::new(),
+        }
+    }
+
+    /// Channel of the collectives of the group with this id, and of its messages.
+    fn channels_of(id: u64) -> [u32; 2] {
+        // The world has the first two.
+        if id == 0 { [0, 1] } else { [id as u32 & !1, id as u32 | 1] }
+    }
+
+    fn enter(&mut self, call: &Call<'_>) -> Result<(), CollectiveError> {
+        if let Some(error) = &self.failed {
+            return Err(error.again(call.place(&self.label, self.rank)));
+        }
+        let checked = call.check(&self.label, self.rank, self.members.len());
+        let checked = checked.and_then(|()| self.unbroken(call));
+        self.leave(checked)
+    }
+
+    /// Remembers an error and tells the others.
+    fn leave(&mut self, result: Result<(), CollectiveError>) -> Result<(), CollectiveError> {
+        if let Err(error) = &result {
+            self.failed = Some(error.clone());
+            let (blame, why) = match error {
+                CollectiveError::PeerLost { peer, problem, .. } => (*peer, problem.to_string()),
+                CollectiveError::BrokenOff { problem, .. } => (self.rank, problem.to_string()),
+                _ => (self.rank, format!("it stopped in {error}")),
+            };
+            self.say_farewell(blame, &why);
+        }
+        result
+    }
+
+    fn unbroken(&self, call: &Call<'_>) -> Result<(), CollectiveError> {
+        let broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match broken {
+            None => Ok(()),
+            Some(problem) => {
+                let place = call.place(&self.label, self.rank);
+                Err(CollectiveError::BrokenOff { place, problem: problem.into() })
+            }
+        }
+    }
+
+    /// Tells every peer that no frame will follow, and why.
+    fn say_farewell(&mut self, blame: usize, why: &str) {
+        let mut signature = Call::barrier("").signature();
+        signature.root = blame as u32;
+        for (messages, channel) in MessageCommunicator::channels_of(self.id).into_iter().enumerate() {
+            for peer in (0..self.members.len()).filter(|p| *p != self.rank) {
+                let sequence = if messages == 1 { self.sent[peer] } else { self.sequence };
+                let sender = self.rank as u32;
+                let header = Header { farewell: true, signature, channel, sender, sequence, step: 0 };
+                let mut bytes = Vec::new();
+                frame::write(&header, "", &mut bytes, |b| b.extend(why.as_bytes()));
+                // Whoever cannot be told is gone, or will notice by itself.
+                let _ = self.transport.send(self.members[peer], channel, bytes);
+            }
+        }
+    }
+
+    fn transport_error(&self, call: &Call<'_>, error: TransportError) -> CollectiveError {
+        let place = call.place(&self.label, self.rank);
+        match error {
+            TransportError::PeerLost { peer, problem } => {
+                let peer = self.members.iter().position(|m| *m == peer).unwrap_or(peer);
+                CollectiveError::PeerLost { place, peer, problem: problem.into() }
+            }
+            other => CollectiveError::Engine { place, problem: other.to_string().into() },
+        }
+    }
+
+    /// Sends one frame. A first frame carries the name of the call.
+    fn post(
+        &mut self,
+        call: &Call<'_>,
+        signature: Signature,
+        (to, channel, sequence, step): (usize, u32, u64, u32),
+        payload: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), CollectiveError> {
+        let header = Header { farewell: false, signature, channel, sender: self.rank as u32, sequence, step };
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        frame::write(&header, if step == 0 { call.name } else { "" }, &mut bytes, payload);
+        self.transport.send(self.members[to], channel, bytes).map_err(|e| self.transport_error(call, e))
+    }
+
+    /// The next frame of a rank, which must be this one; `work` gets its values.
+    fn take(
+        &mut self,
+        call: &Call<'_>,
+        wanted: Signature,
+        (from, channel, sequence, step): (usize, u32, u64, u32),
+        work: impl FnOnce(&mut Vec<f32>, &[u8]) -> Result<(), String>,
+    ) -> Result<(), CollectiveError> {
+        let bytes = self.wait(call, from, channel)?;
+        let place = || call.place(&self.label, self.rank);
+        let engine = |problem: String| CollectiveError::Engine {
+            place: place(),
+            problem: format!("from rank {from} came {problem}").into(),
+        };
+        let frame = frame::read(&bytes).map_err(engine)?;
+        let header = frame.header;
+        if header.channel != channel || header.sender as usize != from {
+            let (c, s) = (header.channel, header.sender);
+            return Err(engine(format!("a frame of rank {s} on channel {c:#x}, not on {channel:#x}")));
+        }
+        if header.farewell {
+            let (blame, problem) = (header.signature.root as usize, String::from_utf8_lossy(frame.payload));
+            let peer = if blame == self.rank { from } else { blame };
+            return Err(CollectiveError::PeerLost { place: place(), peer, problem: Box::from(&*problem) });
+        }
+        if (header.sequence, header.step) != (sequence, step) {
+            let (s, k) = (header.sequence, header.step);
+            return Err(engine(format!(
+                "frame {k} of its collective {s}, not frame {step} of collective {sequence}: frames were lost, \
+                 repeated or reordered on the way"
+            )));
+        }
+        if step == 0 {
+            let heard = &mut self.heard[from];
+            heard.call.clear();
+            heard.call.push_str(frame.name);
+        }
+        (self.heard[from].sequence, self.heard[from].step) = (sequence, step);
+        if header.signature != wanted {
+            let mut there = header.signature.describe(&self.heard[from].call);
+            if (header.signature.kind, wanted.kind) == (call.kind, call.kind)
+                && header.signature.name == wanted.name
+                && header.signature.dtype == wanted.dtype
+                && call.kind == crate::Kind::AllToAll
+            {
+                let (sent, expected, rank) = (header.signature.len, wanted.len, self.rank);
+                there += &format!(
+                    ", where rank {from} sends {sent} elements to rank {rank}, which expects {expected}"
+                );
+            }
+            let place = call.place(&self.label, self.rank);
+            return Err(CollectiveError::Mismatch { place, peer: from, there: there.into() });
+        }
+        work(&mut self.sums, frame.payload).map_err(|problem| {
+            let (place, problem) = (call.place(&self.label, self.rank), problem.into());
+            CollectiveError::Engine { place, problem }
+        })?;
+        if self.spare.len() < 4 * self.members.len() {
+            self.spare.push(bytes);
+        }
+        Ok(())
+    }
+
+    fn wait(&self, call: &Call<'_>, from: usize, channel: u32) -> Result<Vec<u8>, CollectiveError> {
+        let since = Instant::now();
+        loop {
+            let left = self.settings.patience.saturating_sub(since.elapsed()).min(LOOK);
+            match self.transport.receive(self.members[from], channel, left) {
+                Ok(bytes) => return Ok(bytes),
+                Err(TransportError::Timeout { .. }) => {}
+                Err(error) => return Err(self.transport_error(call, error)),
+            }
+            self.unbroken(call)?;
+            let waited = since.elapsed();
+            if waited >= self.settings.patience {
+                let (place, missing) = (call.place(&self.label, self.rank), vec![from]);
+                let report = self.report().into();
+                return Err(CollectiveError::Timeout { place, missing, waited, report });
+            }
+        }
+    }
+
+    /// What was last heard of each peer.
+    fn report(&self) -> String {
+        let peers = (0..self.members.len()).filter(|p| *p != self.rank);
+        let of = |p: usize| {
+            let Heard { sequence, step, call } = &self.heard[p];
+            match call.is_empty() {
+                true => format!("rank {p}: nothing yet"),
+                false => format!("rank {p}: frame {step} of collective {sequence}, {call:?}"),
+            }
+        };
+        let said: Vec<String> = peers.map(of).collect();
+        format!("This rank is in collective {}; last heard of {}.", self.sequence, said.join("; "))
+    }
+}
+
+impl Drop for MessageCommunicator {
+    fn drop(&mut self) {
+        if self.failed.is_none() {
+            let broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let why = broken.unwrap_or_else(|| {
+                if std::thread::panicking() { "it panicked" } else { "it left" }.to_string()
+            });
+            self.say_farewell(self.rank, &why);
+        }
+    }
+}
+
+impl Communicator for MessageCommunicator {
+    fn label(&self) -> &str {
+        &self.label
+    }
+
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    fn breaker(&self) -> Breaker {
+        let broken = Arc::clone(&self.broken);
+        Breaker::new(move |problem| {
+            let mut broken = broken.lock().unwrap_or_else(PoisonError::into_inner);
+            broken.get_or_insert_with(|| problem.to_string());
+        })
+    }
+
+    fn all_reduce(&mut self, name: &str, values: Values<'_>, reduce: Reduce) -> Result<(), CollectiveError> {
+        let call = Call::all_reduce(name, &values, reduce);
+        self.enter(&call)?;
+        let result = match values {
+            Values::F32(v) => self.reduce_all(&call, v, reduce),
+            Values::Bf16(v) => self.reduce_all(&call, v, reduce),
+        };
+        self.leave(result)
+    }
+
+    fn reduce_scatter(
+        &mut self,
+        name: &str,
+        values: Values<'_>,
+        parts: &Parts,
+        reduce: Reduce,
+    ) -> Result<(), CollectiveError> {
+        let call = Call::reduce_scatter(name, &values, parts, reduce);
+        self.enter(&call)?;
+        let result = match values {
+            Values::F32(v) => self.scatter(&call, v, |q| parts.range(q), 0, reduce),
+            Values::Bf16(v) => self.scatter(&call, v, |q| parts.range(q), 0, reduce),
+        };
+        self.end();
+        self.leave(result.map(drop))
+    }
+
+    fn all_gather(&mut self, name: &str, values: Values<'_>, parts: &Parts) -> Result<(), CollectiveError> {
+        let call = Call::all_gather(name, &values, parts);
+        self.enter(&call)?;
+        let result = match values {
+            Values::F32(v) => self.gather(&call, v, |q| parts.range(q), 0),
+            Values::Bf16(v) => self.gather(&call, v, |q| parts.range(q), 0),
+        };
+        self.end();
+        self.leave(result.map(drop))
+    }
+
+    fn all_to_all(
+        &mut self,
+        name: &str,
+        send: (Source<'_>, &Parts),
+        receive: (Values<'_>, &Parts),
+    ) -> Result<(), CollectiveError> {
+        let call = Call::all_to_all(name, (&send.0, send.1), (&receive.0, receive.1));
+        self.enter(&call)?;
+        let result = match (send.0, receive.0) {
+            (Source::F32(s), Values::F32(v)) => self.exchange(&call, (s, send.1), (v, receive.1)),
+            (Source::Bf16(s), Values::Bf16(v)) => self.exchange(&call, (s, send.1), (v, receive.1)),
+            // Refused by `enter`.
+            _ => Ok(()),
+        };
+        self.end();
+        self.leave(result)
+    }
+
+    fn broadcast(&mut self, name: &str, root: usize, values: Values<'_>) -> Result<(), CollectiveError> {
+        let call = Call::broadcast(name, root, &values);
+        self.enter(&call)?;
+        let len = values.len();
+        // A gather of a whole that belongs to the root.
+        let part = |q: usize| if q == root { 0..len } else { 0..0 };
+        let result = match values {
+            Values::F32(v) => self.gather(&call, v, part, 0),
+            Values::Bf16(v) => self.gather(&call, v, part, 0),
+        };
+        self.end();
+        self.leave(result.map(drop))
+    }
+
+    fn send(&mut self, name: &str, to: usize, values: Source<'_>) -> Result<(), CollectiveError> {
+        let call = Call::send(name, to, &values);
+        self.enter(&call)?;
+        let result = match values {
+            Source::F32(v) => self.send_to(&call, to, v),
+            Source::Bf16(v) => self.send_to(&call, to, v),
+        };
+        self.leave(result)
+    }
+
+    fn receive(&mut self, name: &str, from: usize, values: Values<'_>) -> Result<(), CollectiveError> {
+        let call = Call::receive(name, from, &values);
+        self.enter(&call)?;
+        let result = match values {
+            Values::F32(v) => self.receive_from(&call, from, v),
+            Values::Bf16(v) => self.receive_from(&call, from, v),
+        };
+        self.leave(result)
+    }
+
+    fn barrier(&mut self, name: &str) -> Result<(), CollectiveError> {
+        let call = Call::barrier(name);
+        self.enter(&call)?;
+        let result = self.gather::<f32>(&call, &mut [], |_| 0..0, 0);
+        self.end();
+        self.leave(result.map(drop))
+    }
+
+    fn group(&mut self, label: &str, ranks: &[usize]) -> Result<Box<dyn Communicator>, CollectiveError> {
+        let rank = position(&self.label, self.rank, self.members.len(), label, ranks)?;
+        let members: Vec<usize> = ranks.iter().map(|r| self.members[*r]).collect();
+        let count = self.groups.entry((label.into(), ranks.into())).or_default();
+        // Every member hashes the same: the parent, the label, who, and how many of these came before.
+        let words = format!("{:016x} {count} {label:?} {members:?}", self.id);
+        *count += 1;
+        let id = xxh3_64(words.as_bytes());
+        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        for channel in MessageCommunicator::channels_of(id) {
+            if let Some(other) = channels.insert(channel, label.to_string()) {
+                let place = Place {
+                    group: self.label.clone(),
+                    rank: self.rank,
+                    collective: "group",
+                    name: label.into(),
+                };
+                let problem = format!("its channel is that of group {other:?}: choose another label");
+                return Err(CollectiveError::Call { place: Box::new(place), problem: problem.into() });
+            }
+        }
+        let (transport, settings) = (Arc::clone(&self.transport), self.settings.clone());
+        let channels = Arc::clone(&self.channels);
+        let group = MessageCommunicator::of(transport, settings, label, members, rank, id, channels);
+        Ok(Box::new(group))
+    }
+}

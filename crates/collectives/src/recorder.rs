@@ -1,0 +1,250 @@
+//! The flight recorder: the last collectives of every rank, to tell who waits where for whom.
+
+use crate::call::Call;
+use crate::wrap::{Around, Run, Wrapped};
+use crate::{CollectiveError, Communicator, Kind};
+use std::collections::VecDeque;
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How far a collective is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Handed to a thread that does it later.
+    Enqueued,
+    /// The call was made and has not returned.
+    Started,
+    /// It returned.
+    Done,
+    /// It returned an error.
+    Failed,
+}
+
+/// One collective of one rank. Times are since the recorder was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Collectives of this group on this rank before it, messages included.
+    pub sequence: u64,
+    /// Label of the group.
+    pub group: String,
+    /// This rank's position in it, and its size.
+    pub position: (usize, usize),
+    /// Which collective.
+    pub kind: Kind,
+    /// Whose values.
+    pub name: String,
+    /// Bytes of this rank's values.
+    pub bytes: u64,
+    /// How far it is.
+    pub progress: Progress,
+    /// When it was handed to another thread, if it was.
+    pub enqueued: Option<Duration>,
+    /// When the call was made.
+    pub started: Option<Duration>,
+    /// When it returned.
+    pub ended: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Log {
+    since: Instant,
+    keep: usize,
+    /// By rank of the world.
+    ranks: Vec<Mutex<VecDeque<Entry>>>,
+}
+
+/// Remembers the last collectives of ranks. Ranks of one process share one, so a report shows all of them; a process that
+/// is one rank of a job has its own and shows itself. Clones are the same recorder.
+#[derive(Debug, Clone)]
+pub struct FlightRecorder(Arc<Log>);
+
+impl FlightRecorder {
+    /// For `ranks` ranks, `keep` collectives of each.
+    pub fn new(ranks: usize, keep: usize) -> FlightRecorder {
+        let log = || Mutex::new(VecDeque::with_capacity(keep));
+        let ranks = std::iter::repeat_with(log).take(ranks).collect();
+        FlightRecorder(Arc::new(Log { since: Instant::now(), keep: keep.max(1), ranks }))
+    }
+
+    /// A communicator of rank `rank` of the world whose collectives, and those of groups made from it, are remembered.
+    /// A timeout then carries the report.
+    pub fn wrap(&self, rank: usize, inner: Box<dyn Communicator>) -> Box<dyn Communicator> {
+        Wrapped::boxed(inner, Recorded { log: self.of(rank), sequence: 0 })
+    }
+
+    /// The log of one rank, for an [`crate::Overlap`].
+    pub fn of(&self, rank: usize) -> RankLog {
+        RankLog { recorder: self.clone(), rank }
+    }
+
+    /// What a rank did last, oldest first.
+    pub fn entries(&self, rank: usize) -> Vec<Entry> {
+        self.lock(rank).iter().cloned().collect()
+    }
+
+    /// For people: every rank's unfinished collectives, and the last finished one of ranks that are in none.
+    pub fn report(&self) -> String {
+        let now = self.0.since.elapsed();
+        let mut text = String::from("Collectives of each rank:");
+        for rank in 0..self.0.ranks.len() {
+            let entries = self.lock(rank);
+            let mut open: Vec<&Entry> = entries.iter().filter(|e| e.progress != Progress::Done).collect();
+            if open.is_empty() {
+                open.extend(entries.back());
+            }
+            if open.is_empty() {
+                let _ = write!(text, "\n  rank {rank}: none yet");
+            }
+            for e in open {
+                let _ = write!(text, "\n  rank {rank}: {}", e.line(now));
+            }
+        }
+        text
+    }
+
+    fn lock(&self, rank: usize) -> MutexGuard<'_, VecDeque<Entry>> {
+        self.0.ranks[rank].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    fn line(&self, now: Duration) -> String {
+        let ago = |then: Option<Duration>| now.saturating_sub(then.unwrap_or(now)).as_secs_f64();
+        let state = match self.progress {
+            Progress::Enqueued => format!("enqueued for {:.1} s", ago(self.enqueued)),
+            Progress::Started => format!("waits for {:.1} s", ago(self.started)),
+            Progress::Done => format!("done {:.1} s ago, in none since", ago(self.ended)),
+            Progress::Failed => format!("failed {:.1} s ago", ago(self.ended)),
+        };
+        let (group, (position, size)) = (&self.group, self.position);
+        let (kind, name, bytes, sequence) = (self.kind.name(), &self.name, self.bytes, self.sequence);
+        format!("{kind} {sequence} of {name:?} in {group} ({position} of {size}), {bytes} bytes, {state}")
+    }
+}
+
+/// The part of a [`FlightRecorder`] that one rank writes.
+#[derive(Debug, Clone)]
+pub struct RankLog {
+    recorder: FlightRecorder,
+    rank: usize,
+}
+
+impl RankLog {
+    /// Appends an entry; the oldest one's memory is used again.
+    fn push(
+        &self,
+        progress: Progress,
+        sequence: u64,
+        kind: Kind,
+        at: &dyn Communicator,
+        name: &str,
+        bytes: u64,
+    ) {
+        let now = self.recorder.0.since.elapsed();
+        let position = (at.rank(), at.size());
+        self.push_entry(progress, sequence, kind, (at.label(), position), name, bytes, now);
+    }
+
+    fn push_entry(
+        &self,
+        progress: Progress,
+        sequence: u64,
+        kind: Kind,
+        (group, position): (&str, (usize, usize)),
+        name: &str,
+        bytes: u64,
+        now: Duration,
+    ) {
+        let mut entries = self.recorder.lock(self.rank);
+        let old = if entries.len() >= self.recorder.0.keep { entries.pop_front() } else { None };
+        let (mut own_group, mut own_name) = old.map(|e| (e.group, e.name)).unwrap_or_default();
+        own_group.clear();
+        own_group.push_str(group);
+        own_name.clear();
+        own_name.push_str(name);
+        let (enqueued, started) = match progress {
+            Progress::Enqueued => (Some(now), None),
+            _ => (None, Some(now)),
+        };
+        entries.push_back(Entry {
+            sequence,
+            group: own_group,
+            position,
+            kind,
+            name: own_name,
+            bytes,
+            progress,
+            enqueued,
+            started,
+            ended: None,
+        });
+    }
+
+    /// A collective that is handed to another thread.
+    pub(crate) fn enqueue(&self, kind: Kind, group: (&str, (usize, usize)), name: &str, bytes: u64) {
+        let now = self.recorder.0.since.elapsed();
+        self.push_entry(Progress::Enqueued, 0, kind, group, name, bytes, now);
+    }
+}
+
+/// What stands around a recorded communicator.
+#[derive(Debug)]
+struct Recorded {
+    log: RankLog,
+    sequence: u64,
+}
+
+impl Recorded {
+    fn start(&self, call: &Call<'_>, at: &dyn Communicator) {
+        let now = self.log.recorder.0.since.elapsed();
+        let mut entries = self.log.recorder.lock(self.log.rank);
+        let waiting = entries.iter_mut().find(|e| {
+            e.progress == Progress::Enqueued
+                && e.kind == call.kind
+                && e.name == call.name
+                && e.group == at.label()
+        });
+        if let Some(entry) = waiting {
+            (entry.progress, entry.started, entry.sequence) = (Progress::Started, Some(now), self.sequence);
+            return;
+        }
+        drop(entries);
+        self.log.push(Progress::Started, self.sequence, call.kind, at, call.name, call.bytes());
+    }
+
+    fn end(&self, at: &dyn Communicator, progress: Progress) {
+        let now = self.log.recorder.0.since.elapsed();
+        let mut entries = self.log.recorder.lock(self.log.rank);
+        let own = entries.iter_mut().rev().find(|e| {
+            e.progress == Progress::Started && e.sequence == self.sequence && e.group == at.label()
+        });
+        if let Some(entry) = own {
+            (entry.progress, entry.ended) = (progress, Some(now));
+        }
+    }
+}
+
+impl Around for Recorded {
+    fn around(
+        &mut self,
+        call: &Call<'_>,
+        inner: &mut Box<dyn Communicator>,
+        run: &mut Run<'_>,
+    ) -> Result<(), CollectiveError> {
+        self.start(call, inner.as_ref());
+        let mut result = run(inner.as_mut());
+        if let Err(CollectiveError::Timeout { report, .. }) = &mut result {
+            let own = self.log.recorder.report();
+            *report = if report.is_empty() { own } else { format!("{report}\n{own}") }.into();
+        }
+        let progress = if result.is_ok() { Progress::Done } else { Progress::Failed };
+        self.end(inner.as_ref(), progress);
+        self.sequence += 1;
+        result
+    }
+
+    fn of_group(&self, _: &dyn Communicator) -> Recorded {
+        Recorded { log: self.log.clone(), sequence: 0 }
+    }
+}

@@ -1,0 +1,176 @@
+//! The flight recorder, slow links and faults.
+
+use crate::world::{ENGINES, LONG, each, world};
+use bessemer_collectives::{
+    Buffer, Collective, CollectiveError, Communicator, Delayed, Fault, Faulty, FlightRecorder, Kind, Overlap,
+    Progress, Reduce, Values,
+};
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_millis(400);
+
+fn sum(c: &mut dyn Communicator, name: &str) -> Result<(), CollectiveError> {
+    c.all_reduce(name, Values::F32(&mut [1.0; 4]), Reduce::Sum)
+}
+
+#[test]
+fn a_timeout_says_who_waits_where_for_whom() {
+    for engine in ENGINES {
+        let recorder = FlightRecorder::new(3, 8);
+        let errors = each(world(engine, 3, SOON), |c| {
+            let rank = c.rank();
+            let mut c = recorder.wrap(rank, c);
+            sum(c.as_mut(), "gradients 0").unwrap();
+            let mut pair = (rank > 0).then(|| c.group("tensor", &[1, 2]).unwrap());
+            let result = match (rank, &mut pair) {
+                // Rank 2 computes for ever; rank 1 waits for it in the pair, rank 0 for both in the world.
+                (2, _) => {
+                    std::thread::sleep(3 * SOON);
+                    return None;
+                }
+                (1, Some(pair)) => sum(pair.as_mut(), "layers.3.attention.out"),
+                _ => {
+                    // Still waiting when rank 1 gives up.
+                    std::thread::sleep(SOON / 2);
+                    sum(c.as_mut(), "gradients 1")
+                }
+            };
+            // Nobody leaves before the others have looked.
+            std::thread::sleep(SOON);
+            Some(result.unwrap_err())
+        });
+        let timeout = |e: &CollectiveError| match e {
+            CollectiveError::Timeout { missing, report, .. } => (missing.clone(), report.to_string()),
+            other => panic!("{engine:?}: {other}"),
+        };
+        let (missing, report) = timeout(errors[1].as_ref().expect("an error"));
+        assert_eq!(missing, [1], "rank 2 of the world is rank 1 of the pair");
+        let waits = |rank: usize, what: &str| {
+            let lines: Vec<&str> =
+                report.lines().filter(|l| l.contains(&format!("  rank {rank}: "))).collect();
+            assert!(lines.iter().any(|l| l.contains(what)), "{engine:?}: {what} in\n{report}");
+        };
+        waits(0, "all-reduce 1 of \"gradients 1\" in world (0 of 3), 16 bytes, waits for 0.");
+        waits(1, "all-reduce 0 of \"layers.3.attention.out\" in tensor (0 of 2), 16 bytes, waits for 0.");
+        waits(2, "all-reduce 0 of \"gradients 0\" in world (2 of 3), 16 bytes, done 0.");
+        let (missing, _) = timeout(errors[0].as_ref().expect("an error"));
+        assert!(missing.contains(&1) || missing.contains(&2), "{missing:?}");
+        // Afterwards the record shows the failure.
+        let last = recorder.entries(1).pop().expect("an entry");
+        assert_eq!(
+            (last.progress, last.kind, last.name.as_str()),
+            (Progress::Failed, Kind::AllReduce, "layers.3.attention.out")
+        );
+    }
+}
+
+#[test]
+fn the_last_collectives_are_kept_with_their_times() {
+    for engine in ENGINES {
+        let recorder = FlightRecorder::new(2, 3);
+        each(world(engine, 2, LONG), |c| {
+            let rank = c.rank();
+            let mut c = recorder.wrap(rank, c);
+            (0..10).for_each(|k| sum(c.as_mut(), &format!("bucket {k}")).unwrap());
+        });
+        for rank in 0..2 {
+            let entries = recorder.entries(rank);
+            let seen: Vec<_> = entries.iter().map(|e| (e.sequence, e.name.as_str(), e.progress)).collect();
+            let done = Progress::Done;
+            assert_eq!(seen, [(7, "bucket 7", done), (8, "bucket 8", done), (9, "bucket 9", done)]);
+            assert!(entries.iter().all(|e| e.started <= e.ended && e.enqueued.is_none()));
+            assert!(entries.windows(2).all(|w| w[0].ended <= w[1].started));
+        }
+    }
+}
+
+#[test]
+fn what_is_overlapped_is_enqueued_first_and_then_the_same_entry_goes_on() {
+    for engine in ENGINES {
+        let recorder = FlightRecorder::new(2, 8);
+        each(world(engine, 2, LONG), |c| {
+            let rank = c.rank();
+            let mut o = Overlap::new(recorder.wrap(rank, c)).unwrap();
+            o.record_in(recorder.of(rank));
+            if rank == 1 {
+                std::thread::sleep(SOON / 4);
+            }
+            let tickets = ["a", "b"].map(|name| {
+                o.start(name, Collective::AllReduce(Reduce::Sum), Buffer::F32(vec![1.0; 4])).unwrap()
+            });
+            if rank == 0 {
+                std::thread::sleep(SOON / 8);
+                let entries = recorder.entries(0);
+                let seen: Vec<_> = entries.iter().map(|e| (e.name.as_str(), e.progress)).collect();
+                assert_eq!(seen, [("a", Progress::Started), ("b", Progress::Enqueued)], "{engine:?}");
+            }
+            tickets.into_iter().for_each(|t| assert_eq!(o.finish(t).unwrap(), Buffer::F32(vec![2.0; 4])));
+            let entries = recorder.entries(rank);
+            assert_eq!(entries.len(), 2);
+            for e in entries {
+                assert_eq!((e.progress, e.bytes), (Progress::Done, 16));
+                assert!(e.enqueued <= e.started && e.started <= e.ended);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_slow_link_takes_as_long_as_its_formula() {
+    for engine in ENGINES {
+        each(world(engine, 2, LONG), |c| {
+            let link = Delayed { latency: Duration::from_millis(5), bandwidth: 1e6 };
+            let mut c = link.wrap(c);
+            let start = Instant::now();
+            // 2 (n - 1) steps of 5 ms, 2 N (n - 1)/n = 20 kB at 1 MB/s.
+            c.all_reduce("x", Values::F32(&mut [0.0; 5000]), Reduce::Sum).unwrap();
+            assert!(start.elapsed() >= Duration::from_millis(30), "{:?}", start.elapsed());
+        });
+    }
+}
+
+#[test]
+fn computing_hides_a_slow_link() {
+    for engine in ENGINES {
+        each(world(engine, 2, LONG), |c| {
+            let link = Delayed { latency: Duration::from_millis(100), bandwidth: 1e12 };
+            let mut o = Overlap::new(link.wrap(c)).unwrap();
+            let start = Instant::now();
+            let ticket = o.start("x", Collective::AllReduce(Reduce::Sum), Buffer::F32(vec![0.0; 9])).unwrap();
+            std::thread::sleep(Duration::from_millis(200));
+            let computed = start.elapsed();
+            o.finish(ticket).unwrap();
+            // One after the other would be 400 ms.
+            assert!(start.elapsed() - computed < Duration::from_millis(150), "{:?}", start.elapsed());
+        });
+    }
+}
+
+#[test]
+fn faults_happen_at_their_collective_and_nobody_hangs() {
+    for engine in ENGINES {
+        for (fault, at) in [(Fault::Error, 3), (Fault::Drop, 2), (Fault::Hang(3 * SOON), 1)] {
+            let steps = each(world(engine, 3, SOON), |c| {
+                let faulty = Faulty::new(fault, at);
+                let mut c = if c.rank() == 1 { faulty.wrap(c) } else { c };
+                let failed = (0..6).find_map(|k| Some((k, sum(c.as_mut(), &format!("step {k}")).err()?)));
+                let (step, error) = failed.expect("an error");
+                (step, error)
+            });
+            for (rank, (step, error)) in steps.iter().enumerate() {
+                // Over messages a rank that comes late to a small collective finds all it needs, and errs at the next.
+                let late = rank == 1 && matches!(fault, Fault::Hang(_));
+                assert!(
+                    *step == at || late && *step == at + 1,
+                    "{engine:?} {fault:?} rank {rank}: {step} {error}"
+                );
+                match (fault, error) {
+                    (Fault::Hang(_), CollectiveError::Timeout { missing, .. }) => assert_eq!(missing, &[1]),
+                    (_, CollectiveError::PeerLost { peer, .. }) => assert!(*peer == 1 || late, "{error}"),
+                    (_, CollectiveError::Engine { .. }) if rank == 1 => {}
+                    other => panic!("{engine:?} rank {rank}: {other:?}"),
+                }
+            }
+        }
+    }
+}
