@@ -1,0 +1,508 @@
+//! The one thread that owns MPI: passes messages on, and watches over the other ranks.
+
+mod peer;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use crate::MpiError;
+use crate::engine::{Arrival, Engine, Fault, Lane};
+use crate::exchange::{Exchange, Order};
+use crate::life::Identity;
+use crate::marks;
+use crate::wire::{HEADER, Header, INLINE, Kind};
+use bessemer_collectives::TransportError;
+use peer::{Due, Peer};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Without news for this long, while something is awaited, the thread begins to sleep between its looks.
+const SPIN: Duration = Duration::from_micros(100);
+/// Control messages taken in one round.
+const TAKEN: usize = 64;
+/// Long messages to one rank that the engine has at once.
+const ON_THEIR_WAY: usize = 4;
+/// What is left to say is said within this time when the world is given up.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// How far the way out has been gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Exit {
+    /// Not yet.
+    No,
+    /// Asked for; messages are still on their way out.
+    Asked,
+    /// Done was sent to all.
+    Done,
+    /// Leave was sent to all.
+    Leave,
+    /// Everyone was told that this rank gives up.
+    GivenUp(Instant),
+}
+
+/// The thread's state.
+pub(crate) struct Courier<E: Engine> {
+    engine: E,
+    own: Identity,
+    exchange: Arc<Exchange>,
+    silence: Duration,
+    peers: Vec<Peer<E>>,
+    exit: Exit,
+    /// A copy of whether the exchange is broken.
+    broken: bool,
+    /// Memory of messages that have left, for those that arrive.
+    spare: Vec<Vec<u8>>,
+    looked: Instant,
+    judged: Instant,
+    idle_since: Option<Instant>,
+}
+
+impl<E: Engine> Courier<E> {
+    pub(crate) fn new(engine: E, own: Identity, exchange: Arc<Exchange>, silence: Duration) -> Courier<E> {
+        let now = Instant::now();
+        let (rank, size) = (engine.rank(), engine.size());
+        {
+            let mut state = exchange.lock();
+            state.done = vec![false; size];
+            state.here = vec![None; size];
+            state.here[rank] = Some(own.to_string());
+        }
+        Courier {
+            peers: (0..size).map(|_| Peer::new(now)).collect(),
+            engine,
+            own,
+            exchange,
+            silence,
+            exit: Exit::No,
+            broken: false,
+            spare: Vec::new(),
+            looked: now,
+            judged: now,
+            idle_since: None,
+        }
+    }
+
+    /// Ranks other than this one.
+    fn others(&self) -> impl Iterator<Item = usize> + use<E> {
+        let own = self.engine.rank();
+        (0..self.peers.len()).filter(move |r| *r != own)
+    }
+
+    /// Works until the world ends, in good order or not.
+    pub(crate) fn run(mut self) -> Result<(), MpiError> {
+        let hello = self.own.to_bytes();
+        for rank in self.others() {
+            self.tell(rank, Kind::Hello, &hello);
+        }
+        loop {
+            self.exchange.beat_pulse();
+            let now = Instant::now();
+            let mut busy = self.take_orders();
+            busy |= self.take_control(now);
+            for rank in self.others() {
+                busy |= self.land(rank, now);
+                busy |= self.push(rank);
+            }
+            self.watch(now);
+            if let Some(end) = self.step_out(now) {
+                return match end {
+                    Ok(()) => self.engine.finalize().map_err(|f| MpiError::Finalize(f.to_string())),
+                    Err(()) => Ok(()),
+                };
+            }
+            self.rest(busy);
+        }
+    }
+
+    /// The first cause of the world's end; the others are told.
+    fn break_world(&mut self, error: TransportError) {
+        if std::mem::replace(&mut self.broken, true) {
+            return;
+        }
+        let body = {
+            let mut state = self.exchange.lock();
+            let first = state.broken.get_or_insert(error);
+            match &*first {
+                TransportError::PeerLost { peer, problem } => notice(*peer, problem),
+                other => notice(self.engine.rank(), &other.to_string()),
+            }
+        };
+        self.exchange.announce();
+        for rank in self.others() {
+            if !self.peers[rank].left {
+                self.tell(rank, Kind::GiveUp, &body);
+            }
+        }
+    }
+
+    /// Gives a rank up, and the world with it.
+    fn lose(&mut self, rank: usize, problem: &str) {
+        let peer = &mut self.peers[rank];
+        peer.lost = true;
+        let who = peer.name(rank);
+        self.break_world(TransportError::PeerLost { peer: rank, problem: format!("{who}: {problem}") });
+    }
+
+    /// A call for this rank failed.
+    fn fault(&mut self, rank: usize, fault: &Fault) {
+        if !self.peers[rank].lost && !self.peers[rank].left {
+            self.lose(rank, &format!("MPI fails: {fault}"));
+        }
+    }
+
+    fn take_orders(&mut self) -> bool {
+        let orders = std::mem::take(&mut self.exchange.lock().orders);
+        let some = !orders.is_empty();
+        for order in orders {
+            match order {
+                Order::Send { to, channel, message } => self.dispatch(to, channel, message),
+                Order::Finish if self.exit == Exit::No => self.exit = Exit::Asked,
+                Order::Finish => {}
+                Order::GiveUp(why) => {
+                    self.break_world(TransportError::Engine(why));
+                    self.exit = Exit::GivenUp(Instant::now());
+                }
+            }
+        }
+        some
+    }
+
+    /// Sends a control message that has no number.
+    fn tell(&mut self, rank: usize, kind: Kind, body: &[u8]) {
+        self.control(rank, &Header { length: body.len() as u64, ..Header::bare(kind) }, body);
+    }
+
+    fn control(&mut self, rank: usize, header: &Header, body: &[u8]) {
+        if self.peers[rank].lost {
+            return;
+        }
+        let mut message = Vec::with_capacity(HEADER + body.len());
+        header.write(body, &mut message);
+        match self.engine.send(rank, Lane::Control, message) {
+            Ok(out) => self.peers[rank].small.push_back(out),
+            Err(fault) => self.fault(rank, &fault),
+        }
+    }
+
+    fn dispatch(&mut self, to: usize, channel: u32, message: Vec<u8>) {
+        let number = self.peers[to].sent;
+        self.peers[to].sent += 1;
+        let length = message.len() as u64;
+        if message.len() <= INLINE {
+            self.control(to, &Header { kind: Kind::Short, channel, number, length }, &message);
+        } else {
+            self.control(to, &Header { kind: Kind::Long, channel, number, length }, &[]);
+            self.peers[to].payloads.push_back(message);
+        }
+    }
+
+    /// Moves what is on its way out to a rank.
+    fn push(&mut self, rank: usize) -> bool {
+        let mut busy = false;
+        if self.peers[rank].lost {
+            return false;
+        }
+        // Each control message is asked about on its own: a long one does not hold up those behind it.
+        for _ in 0..self.peers[rank].small.len() {
+            let Some(mut out) = self.peers[rank].small.pop_front() else { break };
+            match self.engine.poll_send(&mut out) {
+                Ok(Some(_)) => busy = true,
+                Ok(None) => self.peers[rank].small.push_back(out),
+                Err(fault) => self.fault(rank, &fault),
+            }
+        }
+        while let Some(out) = self.peers[rank].sending.front_mut() {
+            match self.engine.poll_send(out) {
+                Ok(Some(buffer)) => {
+                    busy = true;
+                    self.peers[rank].sending.pop_front();
+                    if self.spare.len() < 2 * self.peers.len() {
+                        self.spare.push(buffer);
+                    }
+                }
+                Ok(None) => break,
+                Err(fault) => {
+                    self.fault(rank, &fault);
+                    return busy;
+                }
+            }
+        }
+        // In their order, and so few that what is on its way stays small beside what the memory holds.
+        while self.peers[rank].sending.len() < ON_THEIR_WAY
+            && self.peers[rank].sending.back().is_none_or(E::handed_over)
+            && let Some(message) = self.peers[rank].payloads.pop_front()
+        {
+            busy = true;
+            match self.engine.send(rank, Lane::Payload, message) {
+                Ok(out) => self.peers[rank].sending.push_back(out),
+                Err(fault) => {
+                    self.fault(rank, &fault);
+                    return busy;
+                }
+            }
+        }
+        busy
+    }
+
+    /// Begins to receive what other ranks have sent on the control lane.
+    fn take_control(&mut self, now: Instant) -> bool {
+        for taken in 0..TAKEN {
+            match self.engine.probe() {
+                Ok(Some((from, length))) => {
+                    // A length that no control message has is found out when it is read.
+                    let buffer = vec![0; length.min(HEADER + INLINE + 1)];
+                    match self.engine.receive(from, Lane::Control, buffer) {
+                        Ok(incoming) => self.peers[from].control.push_back(incoming),
+                        Err(fault) => self.fault(from, &fault),
+                    }
+                    self.peers[from].heard = now;
+                }
+                Ok(None) => return taken > 0,
+                Err(fault) => {
+                    self.break_world(TransportError::Engine(fault.to_string()));
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes in what has arrived from a rank.
+    fn land(&mut self, rank: usize, now: Instant) -> bool {
+        let mut busy = false;
+        while let Some(incoming) = self.peers[rank].control.front_mut() {
+            match self.engine.poll_receive(incoming) {
+                Ok(Arrival::Whole(message)) => {
+                    self.peers[rank].control.pop_front();
+                    busy = true;
+                    if let Err(problem) = self.read(rank, &message) {
+                        self.lose(
+                            rank,
+                            &format!("its message of {} bytes is refused: {problem}", message.len()),
+                        );
+                    }
+                }
+                Ok(_) => break,
+                Err(fault) => {
+                    self.peers[rank].control.pop_front();
+                    self.fault(rank, &fault);
+                }
+            }
+        }
+        for at in 0..self.peers[rank].due.len() {
+            let Due { body, incoming, number, .. } = &mut self.peers[rank].due[at];
+            let Some(flying) = incoming else { continue };
+            match self.engine.poll_receive(flying) {
+                Ok(Arrival::Whole(message)) => {
+                    if let Some(at) = marks::left(&message, rank, *number) {
+                        let length = message.len();
+                        let problem = format!(
+                            "MPI called a message of {length} bytes received, but did not write byte {at}"
+                        );
+                        self.lose(rank, &problem);
+                        break;
+                    }
+                    *body = message;
+                    *incoming = None;
+                    self.peers[rank].heard = now;
+                    busy = true;
+                }
+                Ok(Arrival::Piece) => {
+                    self.peers[rank].heard = now;
+                    busy = true;
+                    break;
+                }
+                // Pieces come in order, so nothing behind this one is here either.
+                Ok(Arrival::Nothing) => break,
+                Err(fault) => {
+                    self.fault(rank, &fault);
+                    break;
+                }
+            }
+        }
+        self.deliver(rank);
+        busy
+    }
+
+    /// Hands over whole messages, in the order in which they were sent.
+    fn deliver(&mut self, rank: usize) {
+        let peer = &mut self.peers[rank];
+        let whole = peer.due.iter().take_while(|d| d.incoming.is_none()).count();
+        let ends = peer.done && !peer.told && whole == peer.due.len();
+        if whole == 0 && !ends {
+            return;
+        }
+        let mut state = self.exchange.lock();
+        for due in peer.due.drain(..whole) {
+            state.mail.entry((rank, due.channel)).or_default().push_back(due.body);
+        }
+        if ends {
+            peer.told = true;
+            state.done[rank] = true;
+        }
+        drop(state);
+        self.exchange.announce();
+    }
+
+    /// Acts on a control message.
+    fn read(&mut self, rank: usize, message: &[u8]) -> Result<(), String> {
+        let (header, body) = Header::read(message)?;
+        if self.peers[rank].lost {
+            return Ok(());
+        }
+        match header.kind {
+            Kind::Beat => {}
+            Kind::Hello => {
+                let who = Identity::from_bytes(body).ok_or("it does not say who it is")?;
+                if who.version != self.own.version {
+                    let (theirs, ours) = (&who.version, &self.own.version);
+                    return Err(format!("it is of version {theirs}, this rank of {ours}"));
+                }
+                self.exchange.lock().here[rank] = Some(who.to_string());
+                self.peers[rank].who = Some(who);
+                self.exchange.announce();
+            }
+            Kind::Short | Kind::Long => {
+                let expected = self.peers[rank].received;
+                if header.number != expected {
+                    return Err(format!("it is number {}, due was number {expected}", header.number));
+                }
+                self.peers[rank].received += 1;
+                self.expect(rank, &header, body)?;
+            }
+            // Told to who waits once everything before it has been handed over.
+            Kind::Done => self.peers[rank].done = true,
+            Kind::Leave => self.peers[rank].left = true,
+            Kind::GiveUp => self.hear_notice(rank, body)?,
+        }
+        Ok(())
+    }
+
+    /// Puts a message in its place; a long one begins to land.
+    fn expect(&mut self, rank: usize, header: &Header, body: &[u8]) -> Result<(), String> {
+        let (body, incoming) = if header.kind == Kind::Short {
+            (body.to_vec(), None)
+        } else {
+            let mut buffer = self.memory(header.length as usize)?;
+            marks::set(&mut buffer, rank, header.number);
+            match self.engine.receive(rank, Lane::Payload, buffer) {
+                Ok(incoming) => (Vec::new(), Some(incoming)),
+                Err(fault) => return Err(fault.to_string()),
+            }
+        };
+        self.peers[rank].due.push_back(Due {
+            channel: header.channel,
+            number: header.number,
+            body,
+            incoming,
+        });
+        Ok(())
+    }
+
+    /// Memory of this length: of a message that has left, if one is large enough.
+    fn memory(&mut self, length: usize) -> Result<Vec<u8>, String> {
+        let fits = (0..self.spare.len()).filter(|i| self.spare[*i].capacity() >= length);
+        let best = fits.min_by_key(|i| self.spare[*i].capacity());
+        let mut buffer = match best {
+            Some(index) => self.spare.swap_remove(index),
+            None => Vec::new(),
+        };
+        let more = length.saturating_sub(buffer.len());
+        buffer.try_reserve_exact(more).map_err(|_| format!("no memory for its {length} bytes"))?;
+        buffer.resize(length, 0);
+        Ok(buffer)
+    }
+
+    /// Another rank gives up.
+    fn hear_notice(&mut self, rank: usize, body: &[u8]) -> Result<(), String> {
+        let Some((culprit, text)) = read_notice(body) else {
+            return Err("its notice cannot be read".to_owned());
+        };
+        if culprit >= self.peers.len() {
+            return Err(format!("it blames rank {culprit} of {}", self.peers.len()));
+        }
+        // It ends now, which is no news.
+        self.peers[rank].left = true;
+        let who = self.peers[rank].name(rank);
+        self.break_world(if culprit == rank {
+            TransportError::PeerLost { peer: rank, problem: format!("{who}: it gave up: {text}") }
+        } else if culprit == self.engine.rank() {
+            TransportError::Engine(format!("{who} and the ranks that it told have given this one up: {text}"))
+        } else {
+            TransportError::PeerLost { peer: culprit, problem: format!("{text} (noticed by rank {rank})") }
+        });
+        Ok(())
+    }
+
+    /// The next step on the way out: `Ok` if MPI is to be finalised, `Err` if it is to be left as it is.
+    fn step_out(&mut self, now: Instant) -> Option<Result<(), ()>> {
+        let sent = |p: &Peer<E>| p.payloads.is_empty() && p.sending.is_empty() && p.small.is_empty();
+        let others = self.others();
+        match self.exit {
+            Exit::No => None,
+            Exit::GivenUp(since) => {
+                let said = others.map(|r| &self.peers[r]).all(|p| p.lost || p.left || p.small.is_empty());
+                (said || now.duration_since(since) > FLUSH).then_some(Err(()))
+            }
+            Exit::Asked | Exit::Done | Exit::Leave if self.broken => None,
+            Exit::Asked => {
+                if others.map(|r| &self.peers[r]).all(sent) {
+                    self.exit = Exit::Done;
+                    self.exchange.lock().done[self.engine.rank()] = true;
+                    self.exchange.announce();
+                    for rank in self.others() {
+                        self.tell(rank, Kind::Done, &[]);
+                    }
+                }
+                None
+            }
+            Exit::Done => {
+                if others.map(|r| &self.peers[r]).all(|p| p.done && sent(p)) {
+                    self.exit = Exit::Leave;
+                    for rank in self.others() {
+                        self.tell(rank, Kind::Leave, &[]);
+                    }
+                }
+                None
+            }
+            Exit::Leave => {
+                let over = |p: &Peer<E>| p.left && sent(p) && p.due.is_empty() && p.control.is_empty();
+                others.map(|r| &self.peers[r]).all(over).then_some(Ok(()))
+            }
+        }
+    }
+
+    /// Waits for a moment if nothing happened: briefly if something is awaited, else until an order comes or a millisecond
+    /// has passed, so that a computing process keeps its cores.
+    fn rest(&mut self, busy: bool) {
+        if busy {
+            self.idle_since = None;
+            return;
+        }
+        let now = Instant::now();
+        let idle = now.duration_since(*self.idle_since.get_or_insert(now));
+        let awaited = self.exit != Exit::No
+            || self.peers.iter().any(|p| !p.sending.is_empty() || !p.due.is_empty())
+            || self.exchange.lock().waiting > 0;
+        if !awaited {
+            std::thread::park_timeout(Duration::from_millis(1));
+        } else if idle < SPIN {
+            std::thread::yield_now();
+        } else if idle < 20 * SPIN {
+            std::thread::park_timeout(Duration::from_micros(20));
+        } else {
+            std::thread::park_timeout(Duration::from_micros(200));
+        }
+    }
+}
+
+fn notice(culprit: usize, text: &str) -> Vec<u8> {
+    // Longer texts would not fit into a control message.
+    let end = (0..=text.len().min(INLINE / 2)).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
+    [&(culprit as u64).to_le_bytes()[..], &text.as_bytes()[..end]].concat()
+}
+
+fn read_notice(body: &[u8]) -> Option<(usize, String)> {
+    let (culprit, text) = body.split_first_chunk::<8>()?;
+    Some((usize::try_from(u64::from_le_bytes(*culprit)).ok()?, String::from_utf8_lossy(text).into_owned()))
+}

@@ -1,0 +1,85 @@
+//! Signs of life: sent, awaited, and judged.
+
+use super::Courier;
+use crate::engine::Engine;
+use crate::life::Process;
+use crate::wire::Kind;
+use std::time::{Duration, Instant};
+
+/// Between signs of life, at most.
+const BEAT: Duration = Duration::from_secs(1);
+/// Between two looks at the processes on this host.
+const LOOK: Duration = Duration::from_millis(200);
+/// A pause of this thread that says more about this process than about the others.
+const PAUSE: Duration = Duration::from_secs(1);
+
+impl<E: Engine> Courier<E> {
+    /// Sends signs of life, and gives up ranks that show none.
+    pub(super) fn watch(&mut self, now: Instant) {
+        let pause = now.duration_since(std::mem::replace(&mut self.looked, now));
+        if pause > PAUSE {
+            // This process was stopped, or got no processor: what the others sent meanwhile has not been looked at.
+            for peer in &mut self.peers {
+                peer.heard += pause;
+            }
+        }
+        let every = BEAT.min(self.silence / 4);
+        for rank in self.others() {
+            let peer = &self.peers[rank];
+            if !peer.lost && !peer.left && now.saturating_duration_since(peer.beaten) >= every {
+                self.peers[rank].beaten = now;
+                // Those before it have not left: another would only queue up behind them.
+                if self.peers[rank].small.len() < 2 && self.exit != super::Exit::Leave {
+                    self.tell(rank, Kind::Beat, &[]);
+                }
+            }
+        }
+        if !self.broken && now.duration_since(self.judged) >= LOOK.min(self.silence / 8) {
+            self.judged = now;
+            self.judge(now);
+        }
+    }
+
+    fn judge(&mut self, now: Instant) {
+        let alive: Vec<usize> = self
+            .others()
+            .filter(|r| !self.peers[*r].lost && !self.peers[*r].left && self.peers[*r].who.is_some())
+            .collect();
+        let silent = |s: &Self, rank: usize| now.saturating_duration_since(s.peers[rank].heard);
+        for &rank in &alive {
+            let process = self.process(rank);
+            if process == Process::Gone {
+                // Its last words may still be on their way: they say more.
+                if std::mem::replace(&mut self.peers[rank].gone, true) {
+                    return self.lose(rank, "its process has ended");
+                }
+                continue;
+            }
+            if silent(self, rank) <= self.silence {
+                continue;
+            }
+            let mut problem = format!("nothing heard from it for {:.1} s", silent(self, rank).as_secs_f64());
+            if process == Process::Stopped {
+                problem += "; its process is stopped (by SIGSTOP, a terminal or a debugger)";
+            }
+            let also: Vec<usize> =
+                alive.iter().copied().filter(|r| *r != rank && silent(self, *r) > self.silence / 2).collect();
+            if !also.is_empty() {
+                let names: Vec<String> = also.iter().map(|r| self.peers[*r].name(*r)).collect();
+                problem += &format!("; nor lately from {}", names.join(", "));
+                if also.len() + 2 == self.peers.len() {
+                    problem += &format!(
+                        ". It may be this rank that is cut off: rank {} ({})",
+                        self.engine.rank(),
+                        self.own
+                    );
+                }
+            }
+            return self.lose(rank, &problem);
+        }
+    }
+
+    fn process(&self, rank: usize) -> Process {
+        self.peers[rank].who.as_ref().map_or(Process::Unknown, |who| who.state(&self.own))
+    }
+}

@@ -1,0 +1,118 @@
+//! Who a rank is, and what the kernel says about its process where that runs beside this one.
+
+use std::fs;
+
+/// A rank's process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) version: String,
+    pub(crate) host: String,
+    pub(crate) pid: u32,
+    /// When it began, in the kernel's ticks: numbers of processes are used again.
+    started: u64,
+    /// Kernel and process namespace: processes of the same one can look at each other.
+    space: String,
+}
+
+/// State of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Process {
+    /// On another host, in another namespace, or not on Linux.
+    Unknown,
+    /// It is there.
+    Runs,
+    /// It is there and does not run: SIGSTOP, a terminal's Ctrl-Z, a debugger.
+    Stopped,
+    /// It has ended.
+    Gone,
+}
+
+impl std::fmt::Display for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "host {}, pid {}", self.host, self.pid)
+    }
+}
+
+/// State letter and start time in /proc/PID/stat; the name before them, in brackets, may hold anything.
+fn stat(pid: u32) -> Option<(char, u64)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = text[text.rfind(')')? + 1..].split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+impl Identity {
+    /// This process.
+    pub(crate) fn own(host: String) -> Identity {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let space = fs::read_link("/proc/self/ns/pid").map(|p| p.display().to_string()).unwrap_or_default();
+        let pid = std::process::id();
+        Identity {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            host,
+            pid,
+            started: stat(pid).map_or(0, |(_, started)| started),
+            space: format!("{} {space}", boot.trim()),
+        }
+    }
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let Identity { version, host, pid, started, space } = self;
+        format!("{version}\n{host}\n{pid}\n{started}\n{space}").into_bytes()
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Identity> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let mut lines = text.split('\n').map(str::to_owned);
+        let (version, host) = (lines.next()?, lines.next()?);
+        let (pid, started) = (lines.next()?.parse().ok()?, lines.next()?.parse().ok()?);
+        Some(Identity { version, host, pid, started, space: lines.next()? })
+    }
+
+    /// What this process can see of that one.
+    pub(crate) fn state(&self, own: &Identity) -> Process {
+        if self.started == 0 || own.started == 0 || self.space != own.space {
+            return Process::Unknown;
+        }
+        match stat(self.pid) {
+            Some((_, started)) if started != self.started => Process::Gone,
+            None | Some(('Z' | 'X' | 'x', _)) => Process::Gone,
+            Some(('T' | 't', _)) => Process::Stopped,
+            Some(_) => Process::Runs,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_come_back_and_processes_are_seen() {
+        let own = Identity::own("here".into());
+        assert_eq!(Identity::from_bytes(&own.to_bytes()), Some(own.clone()));
+        assert_eq!(Identity::from_bytes(b"1\n2\n3"), None);
+        if stat(own.pid).is_none() {
+            return; // no /proc: everything is Unknown
+        }
+        assert_eq!(own.state(&own), Process::Runs);
+        let mut other = own.clone();
+        other.started += 1;
+        assert_eq!(other.state(&own), Process::Gone, "the number belongs to another process now");
+        other.space = "elsewhere".into();
+        assert_eq!(other.state(&own), Process::Unknown);
+        let mut child = std::process::Command::new("sleep").arg("10").spawn().expect("sleep is there");
+        let theirs =
+            Identity { pid: child.id(), started: stat(child.id()).expect("it runs").1, ..own.clone() };
+        assert_eq!(theirs.state(&own), Process::Runs);
+        child.kill().expect("a child can be killed");
+        for _ in 0..200 {
+            if theirs.state(&own) == Process::Gone {
+                break; // a zombie, as nobody has waited for it
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert_eq!(theirs.state(&own), Process::Gone);
+        child.wait().expect("it was killed");
+    }
+}

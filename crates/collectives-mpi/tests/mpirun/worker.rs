@@ -1,0 +1,145 @@
+//! One rank of a test.
+
+use crate::work;
+use bessemer_collectives::launch::{LaunchFlags, resolve};
+use bessemer_collectives::{Communicator, MessageCommunicator, MessageSettings, Reduce, Values};
+use bessemer_collectives_mpi::{Settings, start};
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Of all tests.
+pub(crate) const SILENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Milliseconds, on the clock that all ranks of a machine share.
+fn now() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis())
+}
+
+pub(crate) fn run(arguments: &[&str]) -> ExitCode {
+    // As the program does it: a launcher that ends the job lets a rank say first why.
+    let asked = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGTERM, asked).expect("a handler can be set");
+    match work(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            println!("t={} failed: {problem}", now());
+            ExitCode::from(42)
+        }
+    }
+}
+
+fn work(arguments: &[&str]) -> Result<(), String> {
+    let launch =
+        resolve(LaunchFlags::default(), &|name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
+    let settings = Settings { silence: SILENCE, join: PATIENCE, launch: Some(launch.clone()) };
+    let world = start(&settings).map_err(|e| e.to_string())?;
+    println!("rank {} is pid {}; {launch}", world.rank(), std::process::id());
+    if world.rank() == 0 {
+        println!("library {}", world.library());
+    }
+    let settings = MessageSettings { patience: PATIENCE, ..MessageSettings::default() };
+    let mut communicator = MessageCommunicator::world("world", world.transport(), &settings);
+    let done = match arguments {
+        ["parity"] => parity(&mut communicator),
+        ["fault", fault] => faulty(&mut communicator, fault),
+        ["bench", bytes] => bench(&mut communicator, bytes.parse().map_err(|_| "a number of bytes")?),
+        other => Err(format!("unknown work {other:?}")),
+    };
+    let rank = world.rank();
+    match done {
+        Ok(()) => {
+            world.finish(PATIENCE).map_err(|e| format!("rank {rank}: {e}"))?;
+            println!("rank {rank} finished");
+            Ok(())
+        }
+        Err(problem) => {
+            world.abandon(&problem);
+            Err(format!("rank {rank}: {problem}"))
+        }
+    }
+}
+
+fn parity(c: &mut dyn Communicator) -> Result<(), String> {
+    let digest = work::every_collective(c).map_err(|e| e.to_string())?;
+    println!("rank {} digest {digest:016x}", c.rank());
+    Ok(())
+}
+
+/// All-reduces whose every element is looked at; the last rank goes wrong in the middle.
+#[allow(clippy::exit, reason = "one of the faults")]
+fn faulty(c: &mut dyn Communicator, fault: &str) -> Result<(), String> {
+    const LEN: usize = 300_001;
+    let (rank, size) = (c.rank(), c.size());
+    for step in 0..40 {
+        if step == 20 && rank + 1 == size {
+            println!("t={} fault {fault} on rank {rank}", now());
+            let pid = std::process::id().to_string();
+            match fault {
+                "kill" => signal("-KILL", &pid)?,
+                "stop" => signal("-STOP", &pid)?,
+                "exit" => std::process::exit(0),
+                "give-up" => return Err("the disk is full".to_owned()),
+                "panic" => panic!("on purpose"),
+                // Longer than the silence that ranks bear: the communication thread goes on.
+                "busy" => std::thread::sleep(2 * SILENCE),
+                "cut" => {
+                    // What was said travels over the same link.
+                    std::thread::sleep(Duration::from_millis(200));
+                    let status = Command::new("ip").args(["link", "set", "eth0", "down"]).status();
+                    if !status.is_ok_and(|s| s.success()) {
+                        return Err("the link does not go down".to_owned());
+                    }
+                }
+                other => return Err(format!("unknown fault {other}")),
+            }
+        }
+        let mut x = vec![(step + rank) as f32; LEN];
+        c.all_reduce("gradients", Values::F32(&mut x), Reduce::Sum).map_err(|e| e.to_string())?;
+        let wanted = (0..size).map(|r| (step + r) as f32).sum::<f32>();
+        let wrong = x.iter().filter(|v| **v != wanted).count();
+        if wrong > 0 {
+            return Err(format!("WRONG: {wrong} of {LEN} elements in step {step}"));
+        }
+    }
+    Ok(())
+}
+
+fn signal(signal: &str, pid: &str) -> Result<(), String> {
+    Command::new("kill").args([signal, pid]).status().map_err(|e| e.to_string())?;
+    std::thread::sleep(Duration::from_millis(500)); // it acts before the next call
+    Ok(())
+}
+
+fn bench(c: &mut dyn Communicator, bytes: usize) -> Result<(), String> {
+    let mut time = |name: &str, len: usize, rounds: usize| -> Result<f64, String> {
+        let mut x = vec![1.0f32; len];
+        let mut took = Vec::new();
+        for _ in 0..rounds {
+            c.barrier("start").map_err(|e| e.to_string())?;
+            x.fill(1.0);
+            let began = Instant::now();
+            c.all_reduce(name, Values::F32(&mut x), Reduce::Sum).map_err(|e| e.to_string())?;
+            took.push(began.elapsed().as_secs_f64());
+        }
+        took.sort_by(f64::total_cmp);
+        Ok(took[rounds / 2])
+    };
+    let small = time("one", 1, 1001)?;
+    let large = time("many", bytes / 4, 11)?;
+    let size = c.size() as f64;
+    if c.rank() == 0 {
+        let moved = 2.0 * (size - 1.0) / size * bytes as f64;
+        println!(
+            "bench all-reduce, {size} ranks: 4 bytes {:.1} us; {} MB {:.1} ms, {:.2} GB/s reduced, {:.2} GB/s sent by each rank (medians)",
+            small * 1e6,
+            bytes / 1_000_000,
+            large * 1e3,
+            bytes as f64 / large / 1e9,
+            moved / large / 1e9
+        );
+    }
+    Ok(())
+}
