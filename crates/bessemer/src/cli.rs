@@ -1,5 +1,9 @@
 //! The command line, as clap sees it.
 
+mod parity;
+
+pub(crate) use parity::ParityArgs;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -71,6 +75,8 @@ pub(crate) enum Command {
     /// Measure speed.
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Train small models under every layout and hold the losses against those of one rank.
+    Parity(ParityArgs),
     /// Run an experiment and report it: table, curves, verdict.
     #[command(subcommand)]
     Study(StudyCommand),

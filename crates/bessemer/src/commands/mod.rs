@@ -8,6 +8,7 @@ pub(crate) mod doctor;
 pub(crate) mod eval;
 pub(crate) mod generate;
 pub(crate) mod import;
+pub(crate) mod parity;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod saved_model;

@@ -1,0 +1,26 @@
+//! `bessemer parity`.
+
+use clap::Args;
+
+/// `bessemer parity`
+#[derive(Debug, Args)]
+pub(crate) struct ParityArgs {
+    /// Most ranks of a layout.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=64))]
+    pub(crate) ranks: u64,
+    /// Optimizer steps of each layout.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) steps: u64,
+    /// Models, separated by commas: gpt2, llama.
+    #[arg(long, value_delimiter = ',', default_value = "gpt2,llama")]
+    pub(crate) models: Vec<String>,
+    /// Only layouts whose name holds this, such as "zero3" or "tensor 2".
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Option<String>,
+    /// Optimizer: "adamw", "sgd" or "lion".
+    #[arg(long, default_value = "adamw")]
+    pub(crate) optimizer: String,
+    /// Seed of initial values and dropout.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+}
