@@ -312,7 +312,7 @@ pub(crate) struct BenchStepArgs {
     /// How exact matrix products must be.
     #[arg(long, value_name = "PRECISION")]
     pub(crate) matmul: Option<Matmul>,
-    /// Engine of matrix products instead of the fastest one that is exact enough: fma, amx, amx3, amx6.
+    /// Engine of matrix products instead of the fastest one that is exact enough: fma, fp16, amx, amx3, amx6.
     #[arg(long, value_name = "NAME", conflicts_with = "matmul")]
     pub(crate) engine: Option<String>,
     /// Threads; 0 takes all cores.

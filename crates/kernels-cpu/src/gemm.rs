@@ -306,6 +306,10 @@ fn part_workspace(machine: Machine, shape: &Shape) -> usize {
     if let Some(parts) = machine.engine.parts(shape) {
         return engine::amx::workspace(shape, parts, machine.threads);
     }
+    #[cfg(target_arch = "x86_64")]
+    if machine.engine.takes_fp16(shape) {
+        return engine::fp16::workspace(shape, machine.threads);
+    }
     engine::fma::workspace(machine, shape)
 }
 
@@ -318,6 +322,10 @@ fn run_part<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, skip: usize) {
     #[cfg(target_arch = "x86_64")]
     if let Some(parts) = ctx.engine.parts(&gemm.shape()) {
         return engine::amx::run(ctx, gemm, parts, skip);
+    }
+    #[cfg(target_arch = "x86_64")]
+    if ctx.engine.takes_fp16(&gemm.shape()) {
+        return engine::fp16::run(ctx, gemm, skip);
     }
     engine::fma::run(ctx, gemm, skip);
 }

@@ -34,7 +34,7 @@ pub struct TrainConfig {
     /// A line on the terminal every so many steps; each step is in metrics.jsonl whatever this is.
     pub log_every: u64,
     /// How exact matrix products must be at least: "highest" (f32), "high" (about 16 bits of every operand) or "medium"
-    /// (about the 8 bits of bf16); sums are f32 in all of them. A processor takes its fastest way.
+    /// (about the 8 bits of bf16, or 11 bits and short sums in fp16); else sums are f32. A processor takes its fastest way.
     pub matmul_precision: MatmulPrecision,
     /// Type in which activations and their gradients are stored: "f32", or "bf16" for half of their memory. Sums are f32
     /// either way, and so are weights, optimizer state and checkpoints; a run may be continued with the other type.

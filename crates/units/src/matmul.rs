@@ -5,13 +5,14 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The accuracy that a backend's matrix products must reach at least; each processor takes its fastest way to it.
-/// Inputs and outputs keep their types, sums are f32. The names are those of PyTorch's `set_float32_matmul_precision`.
+/// Inputs and outputs keep their types, sums are f32 but for short blocks of `Medium`. The names are those of PyTorch's `set_float32_matmul_precision`.
 #[derive(
     Debug, Default, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum MatmulPrecision {
-    /// Operands rounded to about 8 significant bits (bf16).
+    /// As exact as with operands rounded to 8 significant bits (bf16). An engine may instead round them to 11 bits and sum short
+    /// blocks in fp16.
     Medium,
     /// Operands with about 16 significant bits.
     High,

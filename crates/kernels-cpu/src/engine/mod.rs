@@ -6,6 +6,8 @@
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
 pub(crate) mod fma;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod fp16;
 
 use crate::Rung;
 use crate::gemm::Shape;
@@ -22,6 +24,9 @@ const SMALLEST: usize = 8;
 pub enum Engine {
     /// f32 multiply-adds of the rung.
     Fma,
+    /// fp16 multiply-adds (AVX512-FP16), operands rounded to fp16 at a scale of their own for each row, sums of at most 128
+    /// products in fp16.
+    Fp16,
     /// Tile unit (Intel AMX), operands rounded to bf16: 8 bits.
     Amx,
     /// Tile unit, operands in two bf16 parts, three products: 16 bits.
@@ -32,22 +37,23 @@ pub enum Engine {
 
 impl Engine {
     /// All engines.
-    pub const ALL: [Engine; 4] = [Engine::Fma, Engine::Amx, Engine::Amx3, Engine::Amx6];
+    pub const ALL: [Engine; 5] = [Engine::Fma, Engine::Fp16, Engine::Amx, Engine::Amx3, Engine::Amx6];
 
     /// The fastest engine of this processor on `rung` that is at least as exact.
     pub fn fastest(rung: Rung, precision: MatmulPrecision) -> Engine {
-        let engine = match precision {
-            MatmulPrecision::Highest => Engine::Amx6,
-            MatmulPrecision::High => Engine::Amx3,
-            MatmulPrecision::Medium => Engine::Amx,
+        let fastest_first: &[Engine] = match precision {
+            MatmulPrecision::Highest => &[Engine::Amx6],
+            MatmulPrecision::High => &[Engine::Amx3],
+            MatmulPrecision::Medium => &[Engine::Amx, Engine::Fp16],
         };
-        if engine.available(rung) { engine } else { Engine::Fma }
+        fastest_first.iter().copied().find(|e| e.available(rung)).unwrap_or(Engine::Fma)
     }
 
     /// True if this processor can run the engine on `rung`.
     pub fn available(self, rung: Rung) -> bool {
         match self {
             Engine::Fma => rung.available(),
+            Engine::Fp16 => rung == Rung::detect() && fp16_available(),
             Engine::Amx | Engine::Amx3 | Engine::Amx6 => rung == Rung::detect() && amx_available(),
         }
     }
@@ -56,16 +62,22 @@ impl Engine {
     pub fn name(self) -> &'static str {
         match self {
             Engine::Fma => "fma",
+            Engine::Fp16 => "fp16",
             Engine::Amx => "amx",
             Engine::Amx3 => "amx3",
             Engine::Amx6 => "amx6",
         }
     }
 
-    /// Parts that the operands of a product are split into for the tile unit; `None` if it takes f32 multiply-adds.
+    /// True if a product is computed with fp16 multiply-adds.
+    pub(crate) fn takes_fp16(self, shape: &Shape) -> bool {
+        self == Engine::Fp16 && shape.m.min(shape.n).min(shape.k) >= SMALLEST
+    }
+
+    /// Parts that the operands of a product are split into for the tile unit; `None` if it does not take it.
     pub(crate) fn parts(self, shape: &Shape) -> Option<Parts> {
         let parts = match self {
-            Engine::Fma => return None,
+            Engine::Fma | Engine::Fp16 => return None,
             Engine::Amx => 1,
             Engine::Amx3 => 2,
             Engine::Amx6 => 3,
@@ -83,6 +95,10 @@ impl Engine {
         #[cfg(target_arch = "x86_64")]
         if let Some(parts) = self.parts(shape) {
             return amx::k_part(parts);
+        }
+        #[cfg(target_arch = "x86_64")]
+        if self.takes_fp16(shape) {
+            return fp16::K_PART;
         }
         let _ = shape;
         fma::K_PART
@@ -103,6 +119,16 @@ fn amx_available() -> bool {
 
 #[cfg(not(target_arch = "x86_64"))]
 fn amx_available() -> bool {
+    false
+}
+
+#[cfg(target_arch = "x86_64")]
+fn fp16_available() -> bool {
+    fp16::tile::available()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn fp16_available() -> bool {
     false
 }
 

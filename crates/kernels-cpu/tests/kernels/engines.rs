@@ -41,6 +41,7 @@ fn tolerance(engine: Engine, k: usize) -> f32 {
         Engine::Fma | Engine::Amx6 => 4e-6,
         Engine::Amx3 => 6e-5,
         Engine::Amx => 2e-2,
+        Engine::Fp16 => 8e-3,
     };
     each * ((k as f32).sqrt() + 1.0)
 }
@@ -198,7 +199,9 @@ fn six_products_of_parts_are_as_exact_as_f32_multiply_adds() {
 
 #[test]
 fn fewer_parts_have_the_bits_that_they_promise() {
-    for (engine, limit) in [(Engine::Amx3, 2.0f64.powi(-15)), (Engine::Amx, 2.0f64.powi(-7))] {
+    for (engine, limit) in
+        [(Engine::Amx3, 2.0f64.powi(-15)), (Engine::Amx, 2.0f64.powi(-7)), (Engine::Fp16, 2.0f64.powi(-7))]
+    {
         if !engine.available(Rung::detect()) {
             continue;
         }
@@ -207,6 +210,57 @@ fn fewer_parts_have_the_bits_that_they_promise() {
                 let (worst, _) = error(engine, (40, 48, k), &a, &b);
                 assert!(worst <= limit, "{engine}, {what}, k = {k}: {worst:.2e} above {limit:.2e}");
             }
+        }
+    }
+}
+
+/// The bound of the error of an element by fp16 multiply-adds, as its module states it.
+fn fp16_bound(a: &[f32], b: &[f32]) -> f64 {
+    let size = |v: &[f32]| v.iter().map(|x| f64::from(x.abs())).collect::<Vec<f64>>();
+    let (mut rounding, mut lost, mut products) = (0.0, 0.0, 0.0);
+    for (a, b) in a.chunks(128).zip(b.chunks(128)) {
+        let (a, b) = (size(a), size(b));
+        let largest = |v: &[f64]| v.iter().fold(0.0f64, |m, x| m.max(*x));
+        let (la, lb) = (largest(&a), largest(&b));
+        for (x, y) in a.iter().zip(&b) {
+            products += x * y;
+            lost += la * y + x * lb;
+        }
+        rounding = 67.0 * products;
+    }
+    // Higher orders: 67 u is 0.033.
+    1.04 * (2f64.powi(-11) * rounding + 2f64.powi(-28) * lost) + 1e-6 * products
+}
+
+#[test]
+fn fp16_keeps_to_its_bound_and_is_twice_as_exact_as_bf16_on_normal_values() {
+    let engine = Engine::Fp16;
+    if !engine.available(Rung::detect()) {
+        return;
+    }
+    let (m, n) = (40, 48);
+    for k in [8, 100, 128, 768, 3072] {
+        let mut operands = hard(m, n, k);
+        // One element of every row of A is larger than all others by more than fp16 has bits for.
+        let outliers = normal(3, m * k).into_iter().enumerate();
+        let outliers = outliers.map(|(i, x)| if i % k == i / k % k { 1e6 } else { x }).collect();
+        operands.push(("outliers", outliers, normal(4, n * k)));
+        let small = |seed, len| normal(seed, len).iter().map(|x| x * 1e-8).collect::<Vec<f32>>();
+        operands.push(("gradients of 1e-8", small(5, m * k), small(6, n * k)));
+        for (what, a, b) in operands {
+            let found = product(engine, (m, n, k), &a, &b);
+            let (mut errors, mut sizes) = (0.0, 0.0);
+            for (i, y) in found.iter().enumerate() {
+                let (a, b) = (&a[i / n * k..][..k], &b[i % n * k..][..k]);
+                let sum: f64 = a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum();
+                let (error, bound) = ((f64::from(*y) - sum).abs(), fp16_bound(a, b));
+                assert!(error <= bound, "{what}, k = {k}: {y:e} for {sum:e}, bound {bound:.1e}");
+                errors += error * error;
+                sizes += sum * sum;
+            }
+            let rms = (errors / sizes).sqrt();
+            let ordinary = matches!(what, "normal" | "gradients of 1e-8");
+            assert!(!ordinary || rms < 1.4e-3, "{what}, k = {k}: rms error {rms:.2e}");
         }
     }
 }
@@ -221,7 +275,8 @@ fn values_at_the_ends_of_the_range_stay_what_they_are() {
         a[0] = f32::MAX;
         let found = product(engine, (m, n, k), &a, &b);
         if engine != Engine::Amx {
-            assert!((found[0] / (f32::MAX * 1e-10) - 1.0).abs() < 1e-4, "{engine}: {}", found[0]);
+            let limit = if engine == Engine::Fp16 { 5e-4 } else { 1e-4 };
+            assert!((found[0] / (f32::MAX * 1e-10) - 1.0).abs() < limit, "{engine}: {}", found[0]);
         }
         for special in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
             for bits in [special.to_bits(), special.to_bits() | 0x003f_ffff | (special.to_bits() & 0x40_0000)]

@@ -6,16 +6,16 @@ use crate::cli::BenchOpArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::machine;
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung, peak};
-use bessemer_units::{MatmulPrecision, Storage};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Engine, Rung, peak};
+use bessemer_units::Storage;
 use serde_json::json;
 
-/// Rungs with f32 products, slowest first, then the fastest one with less exact products.
-fn steps() -> Vec<(Rung, MatmulPrecision)> {
-    let rungs = Rung::ALL.into_iter().filter(|r| r.available());
-    let mut list: Vec<_> = rungs.map(|r| (r, MatmulPrecision::Highest)).collect();
-    list.extend([MatmulPrecision::High, MatmulPrecision::Medium].map(|p| (Rung::detect(), p)));
-    list
+/// Rungs with f32 multiply-adds, slowest first, then the fastest one with each other engine of products that it has.
+fn steps() -> Vec<(Rung, Engine)> {
+    let best = Rung::detect();
+    let rungs = Rung::ALL.into_iter().filter(|r| r.available()).map(|r| (r, Engine::Fma));
+    let engines = Engine::ALL.into_iter().filter(|&e| e != Engine::Fma && e.available(best));
+    rungs.chain(engines.map(|e| (best, e))).collect()
 }
 
 /// The reference loops run at less than 1 GFLOP/s: what has more operations than this is not worth the wait.
@@ -24,7 +24,7 @@ const REFERENCE_FLOPS: f64 = 2e9;
 pub(super) fn run(args: &BenchOpArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     if args.engine.is_some() || args.kernels.is_some() {
         return Err(Failure::usage(
-            "bench ladder shows all kernels and precisions: --engine and --kernels are for bench op",
+            "bench ladder shows all kernels and engines: --engine and --kernels are for bench op",
         ));
     }
     let list = cases::chosen(cases::few(), &args.name, &args.shapes)?;
@@ -44,27 +44,27 @@ pub(super) fn run(args: &BenchOpArgs, as_json: bool, console: &mut Console) -> R
     let mut result = Vec::new();
     for case in &list {
         let (mut rows, mut roof) = (Vec::new(), (0.0, 0.0));
-        for (rung, matmul) in steps() {
-            let config = CpuConfig { threads, matmul, ..CpuConfig::default() };
-            let mut backend = CpuBackend::with_rung(config, rung)?;
+        for (rung, engine) in steps() {
+            let config = CpuConfig { threads, ..CpuConfig::default() };
+            let mut backend = CpuBackend::with_engine(config, rung, engine)?;
             let mut work = case.on(&mut backend, dtype)?;
             let too_slow = rung == Rung::Reference && work.flops() > REFERENCE_FLOPS;
-            if too_slow || (matmul != MatmulPrecision::Highest && !work.has_products()) {
+            if too_slow || (engine != Engine::Fma && !work.has_products()) {
                 continue;
             }
             let timing = stopwatch.time(&mut backend, &mut work)?;
-            console.say(&format!("{} {}: {rung}, {matmul}", case.name, case.shape));
+            console.say(&format!("{} {}: {rung}, {engine}", case.name, case.shape));
             let (flops, bytes) = (work.flops(), work.bytes());
-            rows.push((rung, matmul, flops / timing.median / 1e9, bytes / timing.median / 1e9));
+            rows.push((rung, engine, flops / timing.median / 1e9, bytes / timing.median / 1e9));
             let attainable = peak.min(flops / bytes * bandwidth);
             roof = (attainable / 1e9, attainable * bytes / flops / 1e9);
         }
         if as_json {
             let rows: Vec<_> = rows
                 .iter()
-                .map(|(rung, matmul, gflops, gb)| {
+                .map(|(rung, engine, gflops, gb)| {
                     json!({
-                        "kernels": rung.to_string(), "matmul": matmul.to_string(), "gflops": gflops, "gb_per_s": gb,
+                        "kernels": rung.to_string(), "engine": engine.name(), "gflops": gflops, "gb_per_s": gb,
                     })
                 })
                 .collect();
@@ -78,8 +78,8 @@ pub(super) fn run(args: &BenchOpArgs, as_json: bool, console: &mut Console) -> R
             "\n{} {}\n{:<28} {:>9} {:>8} {:>11}",
             case.name, case.shape, "", "GFLOP/s", "GB/s", "% roofline"
         ))?;
-        for (rung, matmul, gflops, gb) in rows {
-            let name = format!("{rung}, matmul {matmul}");
+        for (rung, engine, gflops, gb) in rows {
+            let name = format!("{rung}, {engine}");
             print(&format!("{name:<28} {gflops:>9.1} {gb:>8.1} {:>11.0}", 100.0 * gflops / roof.0))?;
         }
         print(&format!("{:<28} {:>9.1} {:>8.1} {:>11}", "roofline (f32, from memory)", roof.0, roof.1, 100))?;

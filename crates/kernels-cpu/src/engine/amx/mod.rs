@@ -20,6 +20,7 @@ use crate::ctx::{Ctx, Span, padded};
 use crate::element::{Element, with_element};
 use crate::gemm::{Factor, Gemm, Shape, expect, finish};
 use crate::simd::avx512::Avx512;
+pub(super) use pack::transpose;
 use pack::{PANEL, Source, pack, panel_bytes};
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 use tile::{Configured, DEPTH, ROWS, TILE};

@@ -170,7 +170,7 @@ fn split<const PARTS: usize>(mut even: __m512, mut odd: __m512) -> [__m512i; PAR
 /// Transposes 16 x 16 values of 32 bits.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn transpose(r: &[__m512i; 16]) -> [__m512i; 16] {
+pub(in crate::engine) fn transpose(r: &[__m512i; 16]) -> [__m512i; 16] {
     let zero = _mm512_setzero_si512();
     // Pairs of rows, quads, then the four 128-bit parts by two rounds of exchanges.
     let mut t = [zero; 16];

@@ -1,0 +1,225 @@
+//! Packing of operands in fp16 for [`super::tile`].
+//!
+//! The elements of one row in one block of k are multiplied by the power of two that brings the largest of them to
+//! 8 .. 16, and rounded to fp16, to nearest even. So elements down to 2^-17 of the largest keep the 11 bits of fp16, smaller ones lose
+//! bits one by one (fp16's subnormal numbers, which these instructions compute with at full speed), and below 2^-28 of
+//! the largest nothing is left. A row of an infinity or a NaN takes the smallest factor, so that its other elements do
+//! not become infinite as well.
+#![allow(unsafe_code)] // vectors by address
+
+use super::tile::{BLOCK, MR, NR, lines};
+use crate::element::Element;
+use crate::engine::amx::transpose;
+use crate::simd::avx512::Avx512;
+use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
+
+/// Where the elements of an operand lie: element (row, k) at `row * rs + k * ks`; one of the strides is 1.
+#[derive(Clone, Copy)]
+pub(super) struct Source<T> {
+    pub(super) at: *const T,
+    pub(super) rs: usize,
+    pub(super) ks: usize,
+}
+
+impl<T: Element> Source<T> {
+    fn after(self, row: usize, k: usize) -> Source<T> {
+        Source { at: self.at.wrapping_add(row * self.rs + k * self.ks), ..self }
+    }
+}
+
+/// Factor of rows whose largest magnitudes have these bits, and what undoes it for A: for B it is [`OF_B`] times that, so
+/// that both stay within the range of f32.
+#[inline(always)]
+fn scales(largest: u32) -> (u32, u32) {
+    let factor = (257 - (largest >> 23)).clamp(3, 254);
+    (factor << 23, (257 - factor) << 23)
+}
+
+/// 2^-6.
+const OF_B: f32 = 0.015_625;
+
+/// Packs `rows` rows of `k` elements as panels of B or of A.
+///
+/// # Safety
+/// [`super::tile::available`]; the elements exist; `dst` has room for whole panels.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,avx512fp16,avx2,fma,bmi2")]
+pub(super) unsafe fn pack<T: Element, const AS_B: bool>(
+    from: Source<T>,
+    rows: usize,
+    k: usize,
+    dst: *mut u32,
+) {
+    let width = if AS_B { NR } else { MR };
+    let (panels, blocks) = (rows.div_ceil(width), k.div_ceil(BLOCK));
+    let along_k = from.ks == 1;
+    // In the order of memory, more or less.
+    let (outer, inner) = if along_k { (panels, blocks) } else { (blocks, panels) };
+    for o in 0..outer {
+        for i in 0..inner {
+            let (panel, block) = if along_k { (o, i) } else { (i, o) };
+            let (row, k0) = (panel * width, block * BLOCK);
+            let (rows, depth) = (width.min(rows - row), BLOCK.min(k - k0));
+            let source = from.after(row, k0);
+            // SAFETY: the block's elements exist, and its lines lie inside the panel.
+            unsafe {
+                let to = dst.add((panel * lines(k) + lines(k0)) * width);
+                if along_k {
+                    if k0 + BLOCK < k {
+                        ask(source.after(0, BLOCK), rows, BLOCK.min(k - k0 - BLOCK));
+                    }
+                    along::<T, AS_B>(source, rows, depth, to);
+                } else {
+                    // Of the next block, what lies beside this panel.
+                    let next = (k - k0).saturating_sub(BLOCK).min(BLOCK);
+                    ask(Source { rs: from.ks, ..source.after(0, BLOCK) }, next, rows);
+                    across::<T, AS_B>(source, rows, depth, to);
+                }
+            }
+        }
+    }
+}
+
+/// Prefetches `lines` pieces of memory of `len` elements, `rs` apart.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn ask<T: Element>(from: Source<T>, lines: usize, len: usize) {
+    for r in 0..lines {
+        for c in (0..len).step_by(64 / size_of::<T>()) {
+            _mm_prefetch::<_MM_HINT_T0>(from.at.wrapping_add(r * from.rs + c).cast());
+        }
+    }
+}
+
+/// The first `n` elements, at most 16, zeros behind them.
+#[inline(always)]
+unsafe fn load<T: Element>(p: *const T, n: usize) -> __m512 {
+    // SAFETY: by contract.
+    unsafe { if n >= 16 { T::load::<Avx512>(p) } else { T::load_n::<Avx512>(p, n) } }
+}
+
+/// 16 numbers in fp16.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn halves(x: __m512) -> __m256i {
+    _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x)
+}
+
+/// One block of rows along which k runs.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,avx512fp16,avx2,fma,bmi2")]
+unsafe fn along<T: Element, const AS_B: bool>(from: Source<T>, rows: usize, depth: usize, to: *mut u32) {
+    let (width, step) = if AS_B { (NR, 2) } else { (MR, 1) };
+    let pairs = depth.div_ceil(2);
+    // SAFETY: elements that exist; lines of this block.
+    unsafe {
+        let scale = to.add(pairs * width).cast::<f32>();
+        for half in 0..step {
+            // Words of 16 rows: every second one of B.
+            let mut words = [[_mm512_setzero_si512(); 16]; BLOCK / 32];
+            for i in 0..16 {
+                let row = half + i * step;
+                if row >= rows {
+                    if row < width {
+                        *scale.add(row) = 1.0;
+                    }
+                    continue;
+                }
+                let at = from.at.wrapping_add(row * from.rs);
+                let mut x = [_mm512_setzero_ps(); BLOCK / 16];
+                let mut largest = _mm512_setzero_si512();
+                for (j, x) in x.iter_mut().enumerate() {
+                    if j * 16 < depth {
+                        *x = load(at.wrapping_add(j * 16), depth - j * 16);
+                        largest = _mm512_max_epu32(largest, _mm512_castps_si512(_mm512_abs_ps(*x)));
+                    }
+                }
+                let (factor, undo) = scales(_mm512_reduce_max_epu32(largest));
+                let factor = _mm512_set1_ps(f32::from_bits(factor));
+                *scale.add(row) = f32::from_bits(undo) * if AS_B { OF_B } else { 1.0 };
+                for (words, x) in words.iter_mut().zip(x.chunks_exact(2)) {
+                    let (low, high) =
+                        (halves(_mm512_mul_ps(x[0], factor)), halves(_mm512_mul_ps(x[1], factor)));
+                    words[i] = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+                }
+            }
+            for (j, words) in words.iter().enumerate().take(pairs.div_ceil(16)) {
+                let line = transpose(words);
+                for (i, line) in line.iter().enumerate().take(pairs - j * 16) {
+                    let to = to.add((j * 16 + i) * width + half * 16);
+                    store::<AS_B>(to, *line);
+                }
+            }
+        }
+    }
+}
+
+/// Words of 16 rows of B or of the 14 rows of A.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn store<const AS_B: bool>(to: *mut u32, words: __m512i) {
+    // SAFETY: by contract.
+    unsafe {
+        if AS_B {
+            _mm512_storeu_si512(to.cast(), words);
+        } else {
+            _mm512_mask_storeu_epi32(to.cast(), (1 << MR) - 1, words);
+        }
+    }
+}
+
+/// One block of rows that lie side by side.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,avx512fp16,avx2,fma,bmi2")]
+unsafe fn across<T: Element, const AS_B: bool>(from: Source<T>, rows: usize, depth: usize, to: *mut u32) {
+    const UPPER: u32 = 0xaaaa_aaaa;
+    let (width, vectors) = if AS_B { (NR, 2) } else { (MR, 1) };
+    let pairs = depth.div_ceil(2);
+    let mut block = [MaybeUninit::<[__m512; 2]>::uninit(); BLOCK];
+    let mut largest = [_mm512_setzero_si512(); 2];
+    for (i, x) in block.iter_mut().enumerate().take(pairs * 2) {
+        let mut line = [_mm512_setzero_ps(); 2];
+        for (v, line) in line.iter_mut().enumerate().take(vectors) {
+            let have = if i < depth { rows.saturating_sub(v * 16) } else { 0 };
+            // SAFETY: elements that exist.
+            *line = unsafe { load(from.at.wrapping_add(i * from.ks + v * 16), have) };
+            largest[v] = _mm512_max_epu32(largest[v], _mm512_castps_si512(_mm512_abs_ps(*line)));
+        }
+        x.write(line);
+    }
+    let mut factor = [_mm512_setzero_ps(); 2];
+    for v in 0..vectors {
+        let e = _mm512_sub_epi32(_mm512_set1_epi32(257), _mm512_srli_epi32::<23>(largest[v]));
+        let e = _mm512_max_epi32(_mm512_min_epi32(e, _mm512_set1_epi32(254)), _mm512_set1_epi32(3));
+        factor[v] = _mm512_castsi512_ps(_mm512_slli_epi32::<23>(e));
+        let undo = _mm512_slli_epi32::<23>(_mm512_sub_epi32(_mm512_set1_epi32(257), e));
+        let undo = _mm512_mul_ps(_mm512_castsi512_ps(undo), _mm512_set1_ps(if AS_B { OF_B } else { 1.0 }));
+        // SAFETY: the last line of this block.
+        unsafe { store::<AS_B>(to.add(pairs * width + v * 16), _mm512_castps_si512(undo)) };
+    }
+    // SAFETY: as many lines were written above.
+    let line = |i: usize| unsafe { block[i].assume_init() };
+    for pair in 0..pairs {
+        let (x, y) = (line(2 * pair), line(2 * pair + 1));
+        // SAFETY: a line of this block.
+        unsafe {
+            let to = to.add(pair * width);
+            if AS_B {
+                let both = |x: [__m512; 2]| {
+                    let (low, high) =
+                        (halves(_mm512_mul_ps(x[0], factor[0])), halves(_mm512_mul_ps(x[1], factor[1])));
+                    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
+                };
+                let (x, y) = (both(x), both(y));
+                let even = _mm512_mask_blend_epi16(UPPER, x, _mm512_slli_epi32::<16>(y));
+                let odd = _mm512_mask_blend_epi16(UPPER, _mm512_srli_epi32::<16>(x), y);
+                store::<AS_B>(to, even);
+                store::<AS_B>(to.add(16), odd);
+            } else {
+                let x = _mm512_cvtepu16_epi32(halves(_mm512_mul_ps(x[0], factor[0])));
+                let y = _mm512_cvtepu16_epi32(halves(_mm512_mul_ps(y[0], factor[0])));
+                store::<AS_B>(to, _mm512_or_si512(x, _mm512_slli_epi32::<16>(y)));
+            }
+        }
+    }
+}
