@@ -11,8 +11,8 @@ use std::fmt;
 )]
 #[serde(rename_all = "lowercase")]
 pub enum MatmulPrecision {
-    /// As exact as with operands rounded to 8 significant bits (bf16). An engine may instead round them to 11 bits and sum short
-    /// blocks in fp16.
+    /// About as exact as with operands rounded to 8 significant bits (bf16). An engine may instead round them to 11 bits and sum
+    /// short blocks in fp16.
     Medium,
     /// Operands with about 16 significant bits.
     High,

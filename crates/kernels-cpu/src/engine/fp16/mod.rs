@@ -7,12 +7,14 @@
 //! ([`tile`]): at most 128 x 16 x 16 = 2^15, half of what fp16 holds, so it cannot overflow. Scaling by powers of two is exact.
 //!
 //! Error, with u = 2^-11, of each block, to first order:
-//! `|error| <= (2 + 65) u sum |A B| + 2^-28 sum_k (max|A| |B| + |A| max|B|)`, the maxima over the block, and f32's own of the sum
-//! over blocks. The first term is the rounding of operands and of partial sums; that of sums is random and mostly of
-//! smaller numbers, so that normal data have an rms error of 1.2e-3 of the result's rms, half of what rounding
-//! operands to bf16 gives. The second is what elements below 2^-17 of their row's largest lose. Magnitudes of rows as
-//! wholes do not matter, from 1e-38 on; gradients of 1e-8 are as exact as those of 1. Infinities and NaN make their row or column infinite or NaN.
-//! Elements of B above 2^118 may give infinities where f32 does not.
+//! `|error| <= (2 + 65) u sum |A B| + 2^-28 sum_k (max|A| |B| + |A| max|B|)`, the maxima over the block, and f32's own of
+//! the sum over blocks. The first term is the rounding of operands and of partial sums, which are mostly smaller and
+//! round at random: the rms error of normal data is 1.2e-3 of the result's rms for any k, half of what rounding operands to bf16
+//! gives. Where all products have one sign it is 8e-4 for k = 128 and 2e-4 for 3072, more than twice that of bf16. The second
+//! term is what elements below 2^-17 of their row's largest lose.
+//!
+//! Magnitudes of rows as wholes do not matter, from 1e-38 on: gradients of 1e-8 are as exact as those of 1. Infinities and NaN
+//! make their row or column infinite or NaN. Elements of B above 2^118 may give infinities where f32 does not.
 //!
 //! Structure as in [`super::fma`], whose panels of f32 are panels of pairs of fp16 here.
 #![allow(unsafe_code)] // packed panels and register tiles by address
@@ -27,7 +29,8 @@ use crate::element::{Element, with_element};
 use crate::gemm::{Factor, Gemm, Shape, expect, finish};
 use crate::simd::avx512::Avx512;
 use pack::{Source, pack};
-use tile::{MR, NR, Tile, lines};
+use std::ops::Range;
+use tile::{BLOCK, MR, NR, Tile, lines};
 
 /// Longest k that is summed in one pass.
 pub(super) const K_PART: usize = 1024;
@@ -97,15 +100,21 @@ pub(crate) fn workspace(shape: &Shape, threads: usize) -> usize {
     padded(plan.packed_b()) + padded(threads * plan.scratch())
 }
 
-/// Packs rows `first .. first + rows` of a factor.
+/// Packs blocks of k of rows `first .. first + rows` of a factor.
 ///
 /// # Safety
 /// The rows lie inside the factor; `dst` holds whole panels; [`tile::available`].
-unsafe fn pack_factor<const AS_B: bool>(f: &Factor, first: usize, rows: usize, k: usize, dst: *mut f32) {
+unsafe fn pack_factor<const AS_B: bool>(
+    f: &Factor,
+    (first, rows): (usize, usize),
+    k: usize,
+    blocks: Range<usize>,
+    dst: *mut f32,
+) {
     let (rs, ks) = f.strides();
     // SAFETY: by contract.
     with_element!(f.dtype(), T => unsafe {
-        pack::<T, AS_B>(Source { at: f.at::<T>(first, 0), rs, ks }, rows, k, dst.cast());
+        pack::<T, AS_B>(Source { at: f.at::<T>(first, 0), rs, ks }, rows, k, blocks, dst.cast());
     });
 }
 
@@ -123,9 +132,18 @@ impl Panels<'_> {
         self.rows.div_ceil(NR)
     }
 
-    /// Panels of one packing task.
-    fn group(&self) -> usize {
-        (PACK_TASK / (lines(self.plan.k).max(1) * NR)).max(1)
+    /// Panels and blocks of k of one packing task. Those of an operand that runs along k span all of it.
+    fn group(&self) -> (usize, usize) {
+        if self.factor.strides().1 == 1 {
+            ((PACK_TASK / (lines(self.plan.k).max(1) * NR)).max(1), self.plan.k.div_ceil(BLOCK))
+        } else {
+            (pack::ROWS / NR, 1)
+        }
+    }
+
+    fn tasks(&self) -> usize {
+        let (panels, blocks) = self.group();
+        self.count().div_ceil(panels) * self.plan.k.div_ceil(BLOCK).div_ceil(blocks)
     }
 
     /// Packed panels `first .. first + count`.
@@ -139,14 +157,14 @@ impl Panels<'_> {
     /// # Safety
     /// The operand was checked, and nobody else works at this task; [`tile::available`].
     unsafe fn pack(&self, task: usize) {
-        let first = task * self.group();
-        let count = self.group().min(self.count() - first);
-        let row = first * NR;
-        let rows = (count * NR).min(self.rows - row);
-        // SAFETY: by contract; the rows lie inside B.
-        unsafe {
-            pack_factor::<true>(&self.factor, self.first + row, rows, self.plan.k, self.at(first, count));
-        }
+        let ((panels, blocks), all) = (self.group(), self.plan.k.div_ceil(BLOCK));
+        let across = self.count().div_ceil(panels);
+        let (panel, block) = (task % across * panels, task / across * blocks);
+        let panels = panels.min(self.count() - panel);
+        let (row, blocks) = (panel * NR, block..(block + blocks).min(all));
+        let rows = (self.first + row, (panels * NR).min(self.rows - row));
+        // SAFETY: by contract; the rows lie inside B, and this task alone writes these blocks of these panels.
+        unsafe { pack_factor::<true>(&self.factor, rows, self.plan.k, blocks, self.at(panel, panels)) };
     }
 }
 
@@ -175,7 +193,7 @@ impl<T: Element> Block<'_, T> {
         let a = c.wrapping_add(MR * NR);
         let panels = b.at(jb, nb);
         // SAFETY: the rows lie inside A; the scratch memory of this thread holds a register tile and a block of A.
-        unsafe { pack_factor::<false>(&gemm.a, first, rows, k, a) };
+        unsafe { pack_factor::<false>(&gemm.a, (first, rows), k, 0..k.div_ceil(BLOCK), a) };
         let na = rows.div_ceil(MR);
         for j in 0..nb {
             let col = b.first + (jb + j) * NR;
@@ -215,7 +233,7 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, skip: usize) {
     let step = plan.b_panels * NR;
     for first in (0..n).step_by(step) {
         let b = Panels { factor: gemm.b, plan: &plan, first, rows: step.min(n - first), to };
-        ctx.pool.run(b.count().div_ceil(b.group()), &|task, _| {
+        ctx.pool.run(b.tasks(), &|task, _| {
             // SAFETY: the engine is available (checked when the backend was made); the operand is a view that the launch
             // found inside its buffer, and the packed panels are workspace of this launch.
             unsafe { b.pack(task) }

@@ -12,7 +12,7 @@ use crate::element::Element;
 use crate::engine::amx::transpose;
 use crate::simd::avx512::Avx512;
 use std::arch::x86_64::*;
-use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// Where the elements of an operand lie: element (row, k) at `row * rs + k * ks`; one of the strides is 1.
 #[derive(Clone, Copy)]
@@ -36,45 +36,51 @@ fn scales(largest: u32) -> (u32, u32) {
     (factor << 23, (257 - factor) << 23)
 }
 
+/// Lines of memory that are asked for before they are needed, as in [`crate::panels`].
+const LINES_AHEAD: usize = 8;
+
 /// 2^-6.
 const OF_B: f32 = 0.015_625;
 
-/// Packs `rows` rows of `k` elements as panels of B or of A.
+/// Most rows of an operand whose rows lie side by side that are packed in one call.
+pub(super) const ROWS: usize = 512;
+
+/// Packs `blocks` of `rows` rows of `k` elements as panels of B or of A.
 ///
 /// # Safety
-/// [`super::tile::available`]; the elements exist; `dst` has room for whole panels.
+/// [`super::tile::available`]; the elements exist; `dst` has room for whole panels; at most [`ROWS`] rows if k does not
+/// run along them.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,avx512fp16,avx2,fma,bmi2")]
 pub(super) unsafe fn pack<T: Element, const AS_B: bool>(
     from: Source<T>,
     rows: usize,
     k: usize,
+    blocks: Range<usize>,
     dst: *mut u32,
 ) {
     let width = if AS_B { NR } else { MR };
-    let (panels, blocks) = (rows.div_ceil(width), k.div_ceil(BLOCK));
-    let along_k = from.ks == 1;
-    // In the order of memory, more or less.
-    let (outer, inner) = if along_k { (panels, blocks) } else { (blocks, panels) };
-    for o in 0..outer {
-        for i in 0..inner {
-            let (panel, block) = if along_k { (o, i) } else { (i, o) };
-            let (row, k0) = (panel * width, block * BLOCK);
-            let (rows, depth) = (width.min(rows - row), BLOCK.min(k - k0));
-            let source = from.after(row, k0);
+    let depth = |block: usize| BLOCK.min(k - block * BLOCK);
+    if from.ks != 1 {
+        for block in blocks {
+            // SAFETY: by contract.
+            unsafe {
+                let to = dst.add(lines(block * BLOCK) * width);
+                across::<T, AS_B>(from.after(0, block * BLOCK), rows, depth(block), to, lines(k) * width);
+            }
+        }
+        return;
+    }
+    for panel in 0..rows.div_ceil(width) {
+        let rows = width.min(rows - panel * width);
+        for block in blocks.clone() {
+            let source = from.after(panel * width, block * BLOCK);
+            if block + 1 < blocks.end {
+                ask(source.after(0, BLOCK), rows, depth(block + 1));
+            }
             // SAFETY: the block's elements exist, and its lines lie inside the panel.
             unsafe {
-                let to = dst.add((panel * lines(k) + lines(k0)) * width);
-                if along_k {
-                    if k0 + BLOCK < k {
-                        ask(source.after(0, BLOCK), rows, BLOCK.min(k - k0 - BLOCK));
-                    }
-                    along::<T, AS_B>(source, rows, depth, to);
-                } else {
-                    // Of the next block, what lies beside this panel.
-                    let next = (k - k0).saturating_sub(BLOCK).min(BLOCK);
-                    ask(Source { rs: from.ks, ..source.after(0, BLOCK) }, next, rows);
-                    across::<T, AS_B>(source, rows, depth, to);
-                }
+                let to = dst.add((panel * lines(k) + lines(block * BLOCK)) * width);
+                along::<T, AS_B>(source, rows, depth(block), to);
             }
         }
     }
@@ -168,58 +174,95 @@ unsafe fn store<const AS_B: bool>(to: *mut u32, words: __m512i) {
     }
 }
 
-/// One block of rows that lie side by side.
+/// One block of rows that lie side by side: first the largest of each, line by line as memory has them, then panels.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,avx512fp16,avx2,fma,bmi2")]
-unsafe fn across<T: Element, const AS_B: bool>(from: Source<T>, rows: usize, depth: usize, to: *mut u32) {
-    const UPPER: u32 = 0xaaaa_aaaa;
-    let (width, vectors) = if AS_B { (NR, 2) } else { (MR, 1) };
-    let pairs = depth.div_ceil(2);
-    let mut block = [MaybeUninit::<[__m512; 2]>::uninit(); BLOCK];
-    let mut largest = [_mm512_setzero_si512(); 2];
-    for (i, x) in block.iter_mut().enumerate().take(pairs * 2) {
-        let mut line = [_mm512_setzero_ps(); 2];
-        for (v, line) in line.iter_mut().enumerate().take(vectors) {
-            let have = if i < depth { rows.saturating_sub(v * 16) } else { 0 };
-            // SAFETY: elements that exist.
-            *line = unsafe { load(from.at.wrapping_add(i * from.ks + v * 16), have) };
-            largest[v] = _mm512_max_epu32(largest[v], _mm512_castps_si512(_mm512_abs_ps(*line)));
-        }
-        x.write(line);
-    }
-    let mut factor = [_mm512_setzero_ps(); 2];
-    for v in 0..vectors {
-        let e = _mm512_sub_epi32(_mm512_set1_epi32(257), _mm512_srli_epi32::<23>(largest[v]));
-        let e = _mm512_max_epi32(_mm512_min_epi32(e, _mm512_set1_epi32(254)), _mm512_set1_epi32(3));
-        factor[v] = _mm512_castsi512_ps(_mm512_slli_epi32::<23>(e));
-        let undo = _mm512_slli_epi32::<23>(_mm512_sub_epi32(_mm512_set1_epi32(257), e));
-        let undo = _mm512_mul_ps(_mm512_castsi512_ps(undo), _mm512_set1_ps(if AS_B { OF_B } else { 1.0 }));
-        // SAFETY: the last line of this block.
-        unsafe { store::<AS_B>(to.add(pairs * width + v * 16), _mm512_castps_si512(undo)) };
-    }
-    // SAFETY: as many lines were written above.
-    let line = |i: usize| unsafe { block[i].assume_init() };
-    for pair in 0..pairs {
-        let (x, y) = (line(2 * pair), line(2 * pair + 1));
-        // SAFETY: a line of this block.
-        unsafe {
-            let to = to.add(pair * width);
-            if AS_B {
-                let both = |x: [__m512; 2]| {
-                    let (low, high) =
-                        (halves(_mm512_mul_ps(x[0], factor[0])), halves(_mm512_mul_ps(x[1], factor[1])));
-                    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
-                };
-                let (x, y) = (both(x), both(y));
-                let even = _mm512_mask_blend_epi16(UPPER, x, _mm512_slli_epi32::<16>(y));
-                let odd = _mm512_mask_blend_epi16(UPPER, _mm512_srli_epi32::<16>(x), y);
-                store::<AS_B>(to, even);
-                store::<AS_B>(to.add(16), odd);
-            } else {
-                let x = _mm512_cvtepu16_epi32(halves(_mm512_mul_ps(x[0], factor[0])));
-                let y = _mm512_cvtepu16_epi32(halves(_mm512_mul_ps(y[0], factor[0])));
-                store::<AS_B>(to, _mm512_or_si512(x, _mm512_slli_epi32::<16>(y)));
+unsafe fn across<T: Element, const AS_B: bool>(
+    from: Source<T>,
+    rows: usize,
+    depth: usize,
+    to: *mut u32,
+    panel: usize,
+) {
+    let mut factors = [0.0f32; ROWS + 16];
+    let mut undo = [0.0f32; ROWS + 16];
+    assert!(rows <= ROWS);
+    // SAFETY: elements that exist; vectors of these arrays, which have one more than all rows need.
+    unsafe {
+        for i in 0..depth {
+            let at = from.at.wrapping_add(i * from.ks);
+            for c in (0..rows).step_by(64 / size_of::<T>()) {
+                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(LINES_AHEAD * from.ks + c).cast());
             }
+            for c in (0..rows).step_by(16) {
+                let x = _mm512_castps_si512(_mm512_abs_ps(load(at.wrapping_add(c), rows - c)));
+                let largest = factors.as_mut_ptr().add(c).cast();
+                _mm512_storeu_si512(largest, _mm512_max_epu32(x, _mm512_loadu_si512(largest.cast())));
+            }
+        }
+        for c in (0..rows).step_by(16) {
+            let at = factors.as_mut_ptr().add(c);
+            let e = _mm512_srli_epi32::<23>(_mm512_loadu_si512(at.cast()));
+            let e = _mm512_sub_epi32(_mm512_set1_epi32(257), e);
+            let e = _mm512_max_epi32(_mm512_min_epi32(e, _mm512_set1_epi32(254)), _mm512_set1_epi32(3));
+            _mm512_storeu_si512(at.cast(), _mm512_slli_epi32::<23>(e));
+            let back = _mm512_slli_epi32::<23>(_mm512_sub_epi32(_mm512_set1_epi32(257), e));
+            let share = _mm512_set1_ps(if AS_B { OF_B } else { 1.0 });
+            _mm512_storeu_ps(undo.as_mut_ptr().add(c), _mm512_mul_ps(_mm512_castsi512_ps(back), share));
+        }
+    }
+    let width = if AS_B { NR } else { MR };
+    for p in 0..rows.div_ceil(width) {
+        // SAFETY: the rows of this panel, and its lines.
+        unsafe {
+            let rows = width.min(rows - p * width);
+            let (factors, undo) = (factors.as_ptr().add(p * width), undo.as_ptr().add(p * width));
+            panel_across::<T, AS_B>(from.after(p * width, 0), rows, depth, to.add(p * panel), factors, undo);
+        }
+    }
+}
+
+/// One panel of [`across`]: its block from the place of its first line on.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,avx512fp16,avx2,fma,bmi2")]
+unsafe fn panel_across<T: Element, const AS_B: bool>(
+    from: Source<T>,
+    rows: usize,
+    depth: usize,
+    mut to: *mut u32,
+    factors: *const f32,
+    undo: *const f32,
+) {
+    /// The upper halves of words.
+    const UPPER: u32 = 0xaaaa_aaaa;
+    // SAFETY: by contract; with more than 16 rows there are two vectors of factors.
+    unsafe {
+        let second = |p: *const f32| if rows > 16 { _mm512_loadu_ps(p.add(16)) } else { _mm512_setzero_ps() };
+        let (f0, f1) = (_mm512_loadu_ps(factors), second(factors));
+        let half = |k: usize, f: __m512, c: usize| {
+            let have = if k < depth { rows.saturating_sub(c) } else { 0 };
+            halves(_mm512_mul_ps(load(from.at.wrapping_add(k * from.ks + c), have), f))
+        };
+        for k in (0..depth).step_by(2) {
+            if AS_B {
+                let both = |k: usize| {
+                    let low = _mm512_castsi256_si512(half(k, f0, 0));
+                    _mm512_inserti64x4::<1>(low, half(k, f1, 16))
+                };
+                let (x, y) = (both(k), both(k + 1));
+                store::<AS_B>(to, _mm512_mask_blend_epi16(UPPER, x, _mm512_slli_epi32::<16>(y)));
+                store::<AS_B>(to.add(16), _mm512_mask_blend_epi16(UPPER, _mm512_srli_epi32::<16>(x), y));
+                to = to.add(NR);
+            } else {
+                let (x, y) =
+                    (_mm512_cvtepu16_epi32(half(k, f0, 0)), _mm512_cvtepu16_epi32(half(k + 1, f0, 0)));
+                store::<AS_B>(to, _mm512_or_si512(x, _mm512_slli_epi32::<16>(y)));
+                to = to.add(MR);
+            }
+        }
+        store::<AS_B>(to, _mm512_castps_si512(_mm512_loadu_ps(undo)));
+        if AS_B {
+            store::<AS_B>(to.add(16), _mm512_castps_si512(second(undo)));
         }
     }
 }
