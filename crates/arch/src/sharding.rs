@@ -80,6 +80,8 @@ impl Model {
                 (Some(0), GradientSum::Nothing)
             }
             ("mlp.down", "weight") => (Some(1), GradientSum::Nothing),
+            // Every rank makes their gradients from all rows: those of the product are gathered for the weight anyway.
+            ("attention.out" | "mlp.down", "bias") => (None, GradientSum::Nothing),
             ("attention.q_norm" | "attention.k_norm", _) => (None, GradientSum::All),
             _ if spec.role == Role::Embedding && spec.name != "embed.positions" => {
                 (Some(0), GradientSum::Nothing)

@@ -57,6 +57,7 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
     let kind = ActivationKind::GeluTanh;
     let mask = DropoutMask { p: 0.1, key: RngKey::new(1, 2, "x"), first: 0 };
     let layer = NormKind::Layer;
+    let portion = TablePortion::whole(&table);
     vec![
         Fill { dst: x, value: 0.5 }.into(),
         Copy { src: x, dst: y }.into(),
@@ -122,6 +123,24 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
             x,
             weight: table,
             targets: ids,
+            loss: losses,
+            backward: Some(LossBackward {
+                scale: 1.0,
+                z_loss: 0.0,
+                dx: y,
+                dweight: dtable,
+                accumulate: false,
+            }),
+        }
+        .into(),
+        LogitSums { x, weight: table, portion, targets: ids, lse: mean, target_logit: rstd }.into(),
+        LinearCrossEntropyPortion {
+            x,
+            weight: table,
+            portion,
+            targets: ids,
+            lse: mean,
+            target_logit: rstd,
             loss: losses,
             backward: Some(LossBackward {
                 scale: 1.0,

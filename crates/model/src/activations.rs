@@ -6,6 +6,7 @@ use crate::error::ModelError;
 use crate::head::HeadActivations;
 use crate::mlp::MlpActivations;
 use crate::norm::NormStats;
+use crate::portion::Cut;
 use crate::qk_norm::QkRows;
 use crate::residual::StreamActivations;
 use bessemer_arch::{Model, NormChoice, Placement};
@@ -113,6 +114,8 @@ pub(crate) struct Activations {
     pub(crate) branch_nd: View,
     /// Gradient of the residual stream; in a forward pass the last normalised rows.
     pub(crate) dx_nd: View,
+    /// All rows, where the stream (with the matrices beside it) has those that are here.
+    pub(crate) whole_nd: Option<View>,
     /// Scratch of the backward pass, in one buffer; a scorer has none.
     pub(crate) backward: Option<BackwardScratch>,
     /// `[LOGIT_ROWS, v]` at most.
@@ -131,10 +134,12 @@ impl Activations {
     pub(crate) fn alloc(
         backend: &mut dyn Backend,
         model: &Model,
+        cut: &Cut,
         shape: Shape,
         config: ActivationConfig,
     ) -> Result<Activations, ModelError> {
         let n = shape.tokens();
+        let rows = cut.stream_rows(n);
         let train = shape.purpose == Purpose::Train;
         let storage = if train { config.storage } else { Storage::F32 };
         let mut arena = Arena { backend, class: "activations", storage };
@@ -147,31 +152,51 @@ impl Activations {
                 None => None,
             },
         };
-        let mut x_nd = arena.matrix("embed.out", n, model.width)?;
+        let mut x_nd = arena.matrix("embed.out", rows, model.width)?;
+        let whole_nd = if cut.by_rows() { Some(arena.matrix("all_rows", n, model.width)?) } else { None };
         let recompute = train && config.recompute == Recompute::Selective;
-        let shared = if recompute { Some(Recomputed::alloc(&mut arena, model, n)?) } else { None };
+        let shared = if recompute { Some(Recomputed::alloc(&mut arena, model, rows, n)?) } else { None };
         let mut layers: Vec<LayerActivations> = Vec::with_capacity(model.layers);
         for i in 0..model.layers {
             let layer = match layers.first() {
                 Some(first) if !train => *first,
-                _ => layer(&mut arena, model, shape, i, x_nd, shared)?,
+                _ => layer(&mut arena, model, shape, i, (x_nd, whole_nd), shared)?,
             };
             x_nd = layer.mlp.stream.x_out_nd;
             layers.push(layer);
         }
-        let head = HeadActivations {
+        let mut head = HeadActivations {
             x_nd,
             stats: match model.placement {
-                Placement::Pre => arena.stats("final_norm", model.norm, n)?,
+                Placement::Pre => arena.stats("final_norm", model.norm, rows)?,
                 Placement::Post | Placement::DeepNorm => None,
             },
             loss: arena.sums("loss", if train { 2 } else { 1 }, n)?,
+            sums: if cut.is_portion() { Some(arena.sums("loss.sums", 2, n)?) } else { None },
+            whole_nd,
+            dwhole_nd: None,
         };
-        let branch_nd = arena.matrix("branch", n, model.width)?;
-        let dx_nd = arena.matrix("stream_gradient", n, model.width)?;
-        let backward = if train { Some(backward_scratch(&mut arena, model, n, branch_nd)?) } else { None };
-        let logits_nv = arena.matrix("logits", n.min(LOGIT_ROWS), model.vocab_size)?;
-        Ok(Activations { ids, targets, places, layers, head, branch_nd, dx_nd, backward, logits_nv })
+        let branch_nd = arena.matrix("branch", rows, model.width)?;
+        let dx_nd = arena.matrix("stream_gradient", rows, model.width)?;
+        let mut backward = None;
+        if train {
+            let (scratch, dwhole_nd) = backward_scratch(&mut arena, model, n, branch_nd, cut.by_rows())?;
+            (backward, head.dwhole_nd) = (Some(scratch), dwhole_nd);
+        }
+        let logit_rows = if cut.is_portion() { 0 } else { n.min(LOGIT_ROWS) };
+        let logits_nv = arena.matrix("logits", logit_rows, model.vocab_size)?;
+        Ok(Activations {
+            ids,
+            targets,
+            places,
+            layers,
+            head,
+            branch_nd,
+            dx_nd,
+            whole_nd,
+            backward,
+            logits_nv,
+        })
     }
 }
 
@@ -184,34 +209,36 @@ struct Recomputed {
 }
 
 impl Recomputed {
-    fn alloc(arena: &mut Arena<'_>, model: &Model, n: usize) -> Result<Recomputed, ModelError> {
+    /// For a stream of `rows` rows, of `n`.
+    fn alloc(arena: &mut Arena<'_>, model: &Model, rows: usize, n: usize) -> Result<Recomputed, ModelError> {
         let normed = model.norm != NormChoice::None && model.placement == Placement::Pre;
         Ok(Recomputed {
-            normed_nd: if normed { Some(arena.matrix("norm.out", n, model.width)?) } else { None },
+            normed_nd: if normed { Some(arena.matrix("norm.out", rows, model.width)?) } else { None },
             hidden_nf: arena.matrix("mlp.hidden", n, model.ffn_width)?,
         })
     }
 }
 
-/// The activations of layer `i`, whose input is `x_nd`.
+/// The activations of layer `i`, whose input is `x_nd` (beside a place for all rows, if those are not all).
 fn layer(
     arena: &mut Arena<'_>,
     model: &Model,
     shape: Shape,
     i: usize,
-    x_nd: View,
+    (x_nd, whole_nd): (View, Option<View>),
     shared: Option<Recomputed>,
 ) -> Result<LayerActivations, ModelError> {
-    let (n, d) = (shape.tokens(), model.width);
+    let (n, rows, d) = (shape.tokens(), x_nd.rows, model.width);
     let name = |part: &str| format!("layers.{i}.{part}");
     let train = shape.purpose == Purpose::Train;
     let attention = AttentionActivations {
         stream: StreamActivations {
             x_nd,
-            stats: arena.stats(&name("attention_norm"), model.norm, n)?,
+            stats: arena.stats(&name("attention_norm"), model.norm, rows)?,
             side_nd: arena.side(&name("attention_norm.out"), model, x_nd, shared)?,
             recompute: shared.is_some(),
-            x_out_nd: arena.matrix(&name("attention.out"), n, d)?,
+            x_out_nd: arena.matrix(&name("attention.out"), rows, d)?,
+            whole_nd,
         },
         qkv_nj: arena.matrix(&name("attention.qkv.out"), n, model.qkv_width())?,
         qk: arena.qk(&name("attention.qk_norm"), model, n)?,
@@ -223,9 +250,9 @@ fn layer(
         stream: match train {
             true => StreamActivations {
                 x_nd: before.x_out_nd,
-                stats: arena.stats(&name("mlp_norm"), model.norm, n)?,
+                stats: arena.stats(&name("mlp_norm"), model.norm, rows)?,
                 side_nd: arena.side(&name("mlp_norm.out"), model, before.x_out_nd, shared)?,
-                x_out_nd: arena.matrix(&name("mlp.out"), n, d)?,
+                x_out_nd: arena.matrix(&name("mlp.out"), rows, d)?,
                 ..before
             },
             false => StreamActivations {
@@ -245,17 +272,20 @@ fn layer(
     Ok(LayerActivations { attention, mlp })
 }
 
+/// The scratch, and a matrix of all rows in the same buffer if the stream has not all of them.
 fn backward_scratch(
     arena: &mut Arena<'_>,
     model: &Model,
     n: usize,
     branch_nd: View,
-) -> Result<BackwardScratch, ModelError> {
+    by_rows: bool,
+) -> Result<(BackwardScratch, Option<View>), ModelError> {
     let (j, a, f) = (model.qkv_width(), model.attention_width(), model.ffn_width);
     let k = if model.qk_norm { (model.heads + model.kv_heads) * model.head_dim } else { 0 };
-    let all = arena.matrix("block_gradient", n, f.max(j + a + k))?;
+    let d = if by_rows { model.width } else { 0 };
+    let all = arena.matrix("block_gradient", n, f.max(j + a + k).max(d))?;
     let part = |offset: usize, cols: usize| View { offset: n * offset, cols, stride: cols, ..all };
-    Ok(BackwardScratch {
+    let scratch = BackwardScratch {
         attention: AttentionScratch {
             branch_nd,
             dqkv_nj: part(0, j),
@@ -263,5 +293,6 @@ fn backward_scratch(
             dmixed_na: part(j, a),
         },
         dhidden_nf: part(0, f),
-    })
+    };
+    Ok((scratch, by_rows.then(|| part(0, d))))
 }

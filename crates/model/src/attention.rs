@@ -8,6 +8,7 @@
 
 use crate::params::{LinearWeights, ParamTable};
 use crate::pass::Pass;
+use crate::portion::Cut;
 use crate::qk_norm::{QkNorm, QkRows};
 use crate::residual::{Residual, StreamActivations, weight_gradients};
 use crate::seams::{SeamAt, SeamPlace, Unit};
@@ -76,7 +77,7 @@ pub(crate) struct AttentionMasks {
 }
 
 impl AttentionBlock {
-    pub(crate) fn new(model: &Model, table: &ParamTable, layer: usize) -> AttentionBlock {
+    pub(crate) fn new(model: &Model, cut: &Cut, table: &ParamTable, layer: usize) -> AttentionBlock {
         AttentionBlock {
             layer,
             residual: Residual::new(model, table, &format!("layers.{layer}.attention_norm")),
@@ -89,7 +90,7 @@ impl AttentionBlock {
             rope: (model.positions == PositionChoice::Rope)
                 .then(|| (model.rope_theta as f32, rope_scaling(model))),
             window: model.window,
-            alibi: (model.positions == PositionChoice::Alibi).then(|| Alibi::of(model.heads)),
+            alibi: (model.positions == PositionChoice::Alibi).then(|| cut.alibi()),
             qk_norm: QkNorm::new(model, table, layer),
         }
     }
@@ -148,8 +149,7 @@ impl AttentionBlock {
         qk: Option<QkRows>,
         positions: View,
     ) -> Result<(), TensorError> {
-        let input_nd = self.residual.enter(pass, stream)?;
-        pass.seam_forward(self.at(SeamPlace::AttentionIn), input_nd)?;
+        let input_nd = self.residual.enter(pass, self.at(SeamPlace::AttentionIn), stream)?;
         pass.launch(Linear {
             x: input_nd,
             weight: self.qkv.weight.value,

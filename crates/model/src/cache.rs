@@ -115,6 +115,7 @@ impl Cache {
         sequences: usize,
         capacity: usize,
     ) -> Result<Cache, ModelError> {
+        decoder.expect_whole("decoding with a cache")?;
         let model = decoder.model();
         if capacity == 0 || capacity > model.context {
             return Err(ModelError::Shape {

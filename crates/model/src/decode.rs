@@ -93,7 +93,7 @@ impl Decoder {
         new: usize,
     ) -> Result<(), TensorError> {
         let r = cache.rows.first(cache.sequences * new);
-        self.embedding.forward(pass, r.ids, r.positions, r.x_nd, r.branch_nd, None)?;
+        self.embedding.forward(pass, r.ids, r.positions, r.x_nd, (r.branch_nd, None), None)?;
         let stream = |x_nd, x_out_nd| StreamActivations {
             x_nd,
             stats: r.stats,
@@ -101,6 +101,7 @@ impl Decoder {
             side_nd: if r.stats.is_some() { r.normed_nd } else { x_nd },
             recompute: false,
             x_out_nd,
+            whole_nd: None,
         };
         let (first, second) = (stream(r.x_nd, r.x_mid_nd), stream(r.x_mid_nd, r.x_nd));
         for (layer, [k_cache, v_cache]) in self.layers.iter().zip(&cache.layers) {

@@ -9,10 +9,11 @@ use crate::head::Head;
 use crate::mlp::MlpBlock;
 use crate::params::{self, Param, ParamTable};
 use crate::pass::Pass;
+use crate::portion::Cut;
 use crate::seams::{OneDevice, Phase, Seams, Unit};
 use crate::step::{LossSum, StepContext, TokenBatch};
-use bessemer_arch::Model;
-use bessemer_tensor::op::{AttentionDropout, DropoutMask, IGNORED};
+use bessemer_arch::{Model, Portion};
+use bessemer_tensor::op::{DropoutMask, IGNORED};
 use bessemer_tensor::{Backend, TensorError};
 
 /// What a decoder is made for.
@@ -41,7 +42,7 @@ impl Shape {
         self.sequences * self.seq
     }
 
-    fn check(&self, model: &Model) -> Result<(), ModelError> {
+    pub(crate) fn check(&self, model: &Model) -> Result<(), ModelError> {
         if self.seq == 0 || self.seq > model.context {
             return Err(ModelError::Shape {
                 what: "sequence length",
@@ -83,7 +84,10 @@ struct LayerPlaces {
 /// A decoder whose memory is allocated: parameters, and activations for batches of one [`Shape`].
 #[derive(Debug)]
 pub struct Decoder {
+    /// What is here of the model.
     pub(crate) model: Model,
+    pub(crate) portion: Option<Box<Portion>>,
+    pub(crate) cut: Cut,
     pub(crate) shape: Shape,
     pub(crate) params: Vec<Param>,
     pub(crate) embedding: EmbeddingTables,
@@ -150,10 +154,22 @@ impl Decoder {
         params: Vec<Param>,
     ) -> Result<Decoder, ModelError> {
         shape.check(model)?;
+        Decoder::build(backend, model, Cut::whole(model), shape, config, params)
+    }
+
+    /// Puts a decoder together from checked parts.
+    pub(crate) fn build(
+        backend: &mut dyn Backend,
+        model: &Model,
+        cut: Cut,
+        shape: Shape,
+        config: ActivationConfig,
+        params: Vec<Param>,
+    ) -> Result<Decoder, ModelError> {
         let table = ParamTable::new(params, &model.params(), shape.purpose == Purpose::Train)?;
         let layers = (0..model.layers)
             .map(|i| Layer {
-                attention: AttentionBlock::new(model, &table, i),
+                attention: AttentionBlock::new(model, &cut, &table, i),
                 mlp: MlpBlock::new(model, &table, i),
                 dropout: LayerPlaces {
                     attention: format!("layers.{i}.attention.dropout"),
@@ -164,12 +180,14 @@ impl Decoder {
             .collect();
         let decoder = Decoder {
             model: model.clone(),
+            portion: None,
+            cut,
             shape,
-            embedding: EmbeddingTables::new(backend, model, &table)?,
+            embedding: EmbeddingTables::new(backend, model, &cut, &table)?,
             layers,
-            head: Head::new(model, &table),
+            head: Head::new(model, &cut, &table),
             params: table.params,
-            act: Activations::alloc(backend, model, shape, config)?,
+            act: Activations::alloc(backend, model, &cut, shape, config)?,
             default_positions: (0..shape.tokens()).map(|n| (n % shape.seq) as u32).collect(),
             documents: if model.document_end.is_some() { vec![0; shape.tokens()] } else { Vec::new() },
             losses: vec![0.0; if shape.purpose == Purpose::Train { 2 } else { 1 } * shape.tokens()],
@@ -178,7 +196,7 @@ impl Decoder {
         Ok(decoder)
     }
 
-    /// The model.
+    /// The model; of a portion, what is here of it as a model.
     pub fn model(&self) -> &Model {
         &self.model
     }
@@ -237,6 +255,7 @@ impl Decoder {
         ctx: &StepContext,
     ) -> Result<LossSum, ModelError> {
         let scratch = self.act.backward.ok_or(ModelError::NotForTraining)?;
+        self.check_seams(seams)?;
         self.check_batch(batch)?;
         self.upload(backend, batch)?;
         let mut pass = Pass::run(backend, seams);
@@ -265,6 +284,7 @@ impl Decoder {
         batch: &TokenBatch<'_>,
         per_token: Option<&mut [f32]>,
     ) -> Result<LossSum, ModelError> {
+        self.check_seams(seams)?;
         self.check_batch(batch)?;
         expect_room("per_token", per_token.as_deref(), self.shape.tokens())?;
         self.upload(backend, batch)?;
@@ -299,6 +319,7 @@ impl Decoder {
         batch: &TokenBatch<'_>,
         mut visit: impl FnMut(usize, &[f32]),
     ) -> Result<(), ModelError> {
+        self.expect_whole("a row of logits")?;
         self.check_batch(batch)?;
         self.upload(backend, batch)?;
         let mut pass = Pass::run(backend, seams);
@@ -383,7 +404,7 @@ impl Decoder {
 
     /// Dropout after the embedding.
     fn embedding_mask(&self, masks: Option<Masks>) -> Option<DropoutMask> {
-        masks.map(|m| m.mask("embed.dropout", self.shape.seq * self.model.width))
+        masks.map(|m| self.hidden_mask(m, "embed.dropout"))
     }
 
     /// Dropout within a layer: attention weights `[B, H, T, T]`, and the two outputs `[n, d]`.
@@ -392,15 +413,17 @@ impl Decoder {
         layer: &Layer,
         masks: Option<Masks>,
     ) -> (Option<AttentionMasks>, Option<DropoutMask>) {
-        let (t, d) = (self.shape.seq, self.model.width);
         let attention = masks.map(|m| AttentionMasks {
-            weights: AttentionDropout::of(
-                self.model.heads,
-                m.mask(&layer.dropout.attention, self.model.heads * t * t),
-            ),
-            out: m.mask(&layer.dropout.attention_out, t * d),
+            weights: self.cut.attention_mask(m, &layer.dropout.attention, self.shape.seq),
+            out: self.hidden_mask(m, &layer.dropout.attention_out),
         });
-        (attention, masks.map(|m| m.mask(&layer.dropout.mlp_out, t * d)))
+        (attention, masks.map(|m| self.hidden_mask(m, &layer.dropout.mlp_out)))
+    }
+
+    /// Dropout of the stream's rows at a place.
+    fn hidden_mask(&self, masks: Masks, place: &str) -> DropoutMask {
+        let width = self.model.width;
+        self.cut.hidden_mask(masks, place, self.shape.seq * width, width)
     }
 
     /// From ids to the residual stream's end.
@@ -410,7 +433,8 @@ impl Decoder {
         let x_nd = act.layers.first().map_or(act.head.x_nd, |l| l.attention.stream.x_nd);
         let mask = self.embedding_mask(masks);
         pass.unit(Unit::Embedding, Phase::Forward, |pass| {
-            self.embedding.forward(pass, act.ids, act.places.positions, x_nd, act.branch_nd, mask)
+            let positions = self.cut.local(act.places.positions);
+            self.embedding.forward(pass, act.ids, positions, x_nd, (act.branch_nd, act.whole_nd), mask)
         })?;
         for (i, (layer, a)) in self.layers.iter().zip(&act.layers).enumerate() {
             let (attention_masks, mlp_mask) = self.layer_masks(layer, masks);
@@ -464,7 +488,8 @@ impl Decoder {
         }
         let mask = self.embedding_mask(masks);
         pass.unit(Unit::Embedding, Phase::Backward, |pass| {
-            self.embedding.backward(pass, act.ids, act.places.positions, dx_nd, mask, accumulate)
+            let positions = self.cut.local(act.places.positions);
+            self.embedding.backward(pass, act.ids, positions, (dx_nd, act.whole_nd), mask, accumulate)
         })
     }
 }

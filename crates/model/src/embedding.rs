@@ -7,9 +7,11 @@
 use crate::error::ModelError;
 use crate::params::{ParamTable, Weight};
 use crate::pass::Pass;
+use crate::portion::Cut;
+use crate::seams::{SeamAt, SeamPlace, Unit};
 use bessemer_arch::{Model, PositionChoice};
 use bessemer_tensor::op::{
-    Add, Dropout, DropoutMask, Embedding, EmbeddingBackward, Fill, PositionTable, Scale,
+    Add, Dropout, DropoutMask, Embedding, EmbeddingBackward, Fill, PositionTable, Scale, TablePortion,
 };
 use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
 use bessemer_units::DType;
@@ -30,12 +32,17 @@ impl Positions {
     }
 }
 
+/// Behind the look-up.
+const OUT: SeamAt = SeamAt { unit: Unit::Embedding, place: SeamPlace::EmbeddingOut };
+
 /// The tables.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EmbeddingTables {
     tokens: Weight,
     positions: Option<Positions>,
     scale: f32,
+    /// Rows of the token table that are here, if not all are.
+    portion: Option<TablePortion>,
     /// The output projection writes to the token table's gradient first.
     tied: bool,
 }
@@ -55,6 +62,7 @@ impl EmbeddingTables {
     pub(crate) fn new(
         backend: &mut dyn Backend,
         model: &Model,
+        cut: &Cut,
         table: &ParamTable,
     ) -> Result<EmbeddingTables, ModelError> {
         let positions = match model.positions {
@@ -73,28 +81,38 @@ impl EmbeddingTables {
             tokens: table.get("embed.tokens"),
             positions,
             scale: model.embedding_scale as f32,
+            portion: cut.vocabulary,
             tied: model.tied_embeddings,
         })
     }
 
-    /// `branch_nd` is scratch.
+    /// `ids` are those of all rows, `positions` those of the rows of x. `branch_nd` is scratch of the rows of x, `whole_nd`
+    /// of all rows if x is not all of them.
     pub(crate) fn forward(
         &self,
         pass: &mut Pass<'_>,
         ids: View,
         positions: View,
         x_nd: View,
-        branch_nd: View,
+        (branch_nd, whole_nd): (View, Option<View>),
         dropout: Option<DropoutMask>,
     ) -> Result<(), TensorError> {
         let table = self.positions.map(|p| p.value());
-        let tokens = Embedding { table: self.tokens.value, portion: None, ids, positions: None, out: x_nd };
-        if self.scale == 1.0 {
+        let out = whole_nd.unwrap_or(x_nd);
+        let tokens = Embedding { table: self.tokens.value, portion: self.portion, ids, positions: None, out };
+        if self.scale == 1.0 && self.portion.is_none() {
             let positions = table.map(|table| PositionTable { table, positions });
             pass.launch(Embedding { positions, ..tokens })?;
         } else {
             pass.launch(tokens)?;
-            pass.launch(Scale { x: x_nd, out: x_nd, factor: self.scale })?;
+            match whole_nd {
+                Some(whole_nd) => pass.reduce_scatter(OUT, whole_nd, x_nd)?,
+                None if self.portion.is_some() => pass.seam_forward(OUT, x_nd)?,
+                None => {}
+            }
+            if self.scale != 1.0 {
+                pass.launch(Scale { x: x_nd, out: x_nd, factor: self.scale })?;
+            }
             if let Some(table) = table {
                 pass.launch(Embedding {
                     table,
@@ -112,12 +130,13 @@ impl EmbeddingTables {
         }
     }
 
+    /// As [`EmbeddingTables::forward`].
     pub(crate) fn backward(
         &self,
         pass: &mut Pass<'_>,
         ids: View,
         positions: View,
-        dx_nd: View,
+        (dx_nd, whole_nd): (View, Option<View>),
         dropout: Option<DropoutMask>,
         accumulate: bool,
     ) -> Result<(), TensorError> {
@@ -136,16 +155,24 @@ impl EmbeddingTables {
             }
         }
         let dtable = self.tokens.grad();
-        let tokens = EmbeddingBackward { ids, dout: dx_nd, dtable, portion: None, positions: None };
-        if self.scale == 1.0 {
+        let tokens = EmbeddingBackward { ids, dout: dx_nd, dtable, portion: self.portion, positions: None };
+        if self.scale == 1.0 && self.portion.is_none() {
             let positions = learned.map(|w| PositionTable { table: w.grad(), positions });
             pass.launch(EmbeddingBackward { positions, ..tokens })?;
         } else {
             if let Some(w) = learned {
-                pass.launch(EmbeddingBackward { ids: positions, dtable: w.grad(), ..tokens })?;
+                let dtable = w.grad();
+                pass.launch(EmbeddingBackward { ids: positions, dtable, portion: None, ..tokens })?;
             }
-            pass.launch(Scale { x: dx_nd, out: dx_nd, factor: self.scale })?;
-            pass.launch(tokens)?;
+            if self.scale != 1.0 {
+                pass.launch(Scale { x: dx_nd, out: dx_nd, factor: self.scale })?;
+            }
+            match whole_nd {
+                Some(whole_nd) => pass.gather(OUT, dx_nd, whole_nd)?,
+                None if self.portion.is_some() => pass.seam_backward(OUT, dx_nd)?,
+                None => {}
+            }
+            pass.launch(EmbeddingBackward { dout: whole_nd.unwrap_or(dx_nd), ..tokens })?;
         }
         pass.gradient_ready(&self.tokens)?;
         learned.map_or(Ok(()), |w| pass.gradient_ready(&w))

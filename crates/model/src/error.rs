@@ -61,6 +61,9 @@ pub enum ModelError {
         /// One past the largest allowed.
         below: usize,
     },
+    /// A decoder that is one portion of a model, or cannot be.
+    #[error("a portion of a model: {0}")]
+    Portion(String),
     /// A training pass was asked of a decoder without gradients.
     #[error("this decoder was made to score and holds no gradients; make it with Purpose::Train")]
     NotForTraining,

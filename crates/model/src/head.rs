@@ -3,8 +3,12 @@
 use crate::norm::{NormStats, NormWeights};
 use crate::params::{ParamTable, Weight};
 use crate::pass::Pass;
+use crate::portion::Cut;
+use crate::seams::{SeamAt, SeamPlace, Unit};
 use bessemer_arch::Model;
-use bessemer_tensor::op::{Linear, LinearCrossEntropy, LossBackward, Scale};
+use bessemer_tensor::op::{
+    Linear, LinearCrossEntropy, LinearCrossEntropyPortion, LogitSums, LossBackward, Scale, TablePortion,
+};
 use bessemer_tensor::{TensorError, View};
 
 /// Parameters of the last normalisation and the output projection.
@@ -15,6 +19,8 @@ pub(crate) struct Head {
     scale: f32,
     /// `[v, d]`; the token table itself if tied.
     weight: Weight,
+    /// Which rows of the whole projection these are, if not all.
+    portion: Option<TablePortion>,
     tied: bool,
     /// Weight of the z-loss in the gradients.
     pub(crate) z_loss: f32,
@@ -28,15 +34,24 @@ pub(crate) struct HeadActivations {
     pub(crate) stats: Option<NormStats>,
     /// `[2, n]` to train: losses, and log-sum-exps for the z-loss; `[1, n]` to score.
     pub(crate) loss: View,
+    /// `[2, n]` where the vocabulary is cut: log-sum-exps and target logits.
+    pub(crate) sums: Option<View>,
+    /// Where the stream is cut by rows: all of them, for values; and for their gradients, to train.
+    pub(crate) whole_nd: Option<View>,
+    pub(crate) dwhole_nd: Option<View>,
 }
 
+/// Before the output projection.
+const IN: SeamAt = SeamAt { unit: Unit::Head, place: SeamPlace::HeadIn };
+
 impl Head {
-    pub(crate) fn new(model: &Model, table: &ParamTable) -> Head {
+    pub(crate) fn new(model: &Model, cut: &Cut, table: &ParamTable) -> Head {
         let tied = model.tied_embeddings;
         Head {
             norm: NormWeights::new(model, table, "final_norm"),
             scale: model.logit_scale() as f32,
             weight: table.get(if tied { "embed.tokens" } else { "head.weight" }),
+            portion: cut.vocabulary,
             tied,
             z_loss: 0.0,
         }
@@ -64,6 +79,42 @@ impl Head {
         Ok(normed_nd)
     }
 
+    /// Through the *f* before the projection, if that is cut.
+    fn hand_over(
+        &self,
+        pass: &mut Pass<'_>,
+        a: &HeadActivations,
+        rows_nd: View,
+    ) -> Result<View, TensorError> {
+        match a.whole_nd {
+            Some(whole_nd) => pass.gather(IN, rows_nd, whole_nd)?,
+            None if self.portion.is_some() => pass.seam_forward(IN, rows_nd)?,
+            None => {}
+        }
+        Ok(a.whole_nd.unwrap_or(rows_nd))
+    }
+
+    /// The fused loss of the rows `x`. Where the vocabulary is cut, its two halves with the combined sums between them.
+    fn cross_entropy(
+        &self,
+        pass: &mut Pass<'_>,
+        a: &HeadActivations,
+        x: View,
+        targets: View,
+        loss: View,
+        backward: Option<LossBackward>,
+    ) -> Result<(), TensorError> {
+        let weight = self.weight.value;
+        let (Some(portion), Some(sums)) = (self.portion, a.sums) else {
+            return pass.launch(LinearCrossEntropy { x, weight, targets, loss, backward });
+        };
+        let (lse, target_logit) = (sums.rows(0, 1), sums.rows(1, 1));
+        pass.launch(LogitSums { x, weight, portion, targets, lse, target_logit })?;
+        pass.loss_sums(lse, target_logit)?;
+        let op = LinearCrossEntropyPortion { x, weight, portion, targets, lse, target_logit, loss, backward };
+        pass.launch(op)
+    }
+
     /// Token losses only. `normed_nd` is scratch.
     pub(crate) fn loss(
         &self,
@@ -73,13 +124,8 @@ impl Head {
         normed_nd: View,
     ) -> Result<(), TensorError> {
         let x = self.read(pass, a.x_nd, a.stats, normed_nd)?;
-        pass.launch(LinearCrossEntropy {
-            x,
-            weight: self.weight.value,
-            targets,
-            loss: a.loss.rows(0, 1),
-            backward: None,
-        })
+        let x = self.hand_over(pass, a, x)?;
+        self.cross_entropy(pass, a, x, targets, a.loss.rows(0, 1), None)
     }
 
     /// Token losses, and the gradient of x into `dx_nd`. `branch_nd` is scratch.
@@ -97,21 +143,23 @@ impl Head {
         // a normalisation the loss itself writes that gradient.
         let (normed_nd, dread_nd) = if self.norm.is_some() { (dx_nd, branch_nd) } else { (branch_nd, dx_nd) };
         let x = self.read(pass, a.x_nd, a.stats, normed_nd)?;
-        pass.launch(LinearCrossEntropy {
-            x,
-            weight: self.weight.value,
-            targets,
-            loss: a.loss.rows(0, if self.z_loss == 0.0 { 1 } else { 2 }),
-            backward: Some(LossBackward {
-                scale,
-                z_loss: self.z_loss,
-                dx: dread_nd,
-                dweight: self.weight.grad(),
-                accumulate,
-            }),
-        })?;
+        let x = self.hand_over(pass, a, x)?;
+        let backward = LossBackward {
+            scale,
+            z_loss: self.z_loss,
+            dx: a.dwhole_nd.unwrap_or(dread_nd),
+            dweight: self.weight.grad(),
+            accumulate,
+        };
+        let loss = a.loss.rows(0, if self.z_loss == 0.0 { 1 } else { 2 });
+        self.cross_entropy(pass, a, x, targets, loss, Some(backward))?;
         if !self.tied {
             pass.gradient_ready(&self.weight)?;
+        }
+        match a.dwhole_nd {
+            Some(dwhole_nd) => pass.reduce_scatter(IN, dwhole_nd, dread_nd)?,
+            None if self.portion.is_some() => pass.seam_backward(IN, dread_nd)?,
+            None => {}
         }
         if self.scale != 1.0 {
             pass.launch(Scale { x: dread_nd, out: dread_nd, factor: self.scale })?;

@@ -8,8 +8,20 @@ use bessemer_tensor::Backend;
 use bessemer_tensor::rng::RngKey;
 
 impl Decoder {
-    /// Sets every parameter to its initial value under `seed`.
+    /// Sets every parameter to its initial value under `seed`; those of a portion to the elements of the whole model's that
+    /// are here.
     pub fn init(&self, backend: &mut dyn Backend, seed: u64) -> Result<(), ModelError> {
+        if let Some(portion) = self.portion() {
+            for (p, part) in self.params.iter().zip(portion.params()) {
+                let mut values = vec![0.0; part.len()];
+                for run in part.runs() {
+                    let values = &mut values[run.part..run.part + run.len];
+                    initial_values(run.init, seed, part.name(), run.whole, values);
+                }
+                backend.write_f32(p.value, &values)?;
+            }
+            return Ok(());
+        }
         let largest = self.params.iter().map(|p| p.spec.len()).max().unwrap_or(0);
         let mut values = vec![0.0; largest];
         for p in &self.params {

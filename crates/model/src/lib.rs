@@ -18,7 +18,7 @@
 //! no pass after it allocates.
 //!
 //! The crate knows no ranks, files or devices. What a distributed run needs to do inside a layer enters through
-//! [`Seams`].
+//! [`Seams`]; a decoder may be one portion of a model ([`Decoder::of_portion`]).
 //!
 //! Letters of shape suffixes: n rows (tokens), d width, j columns of the fused queries, keys and values, a columns of
 //! the attention's result (H E), p columns of the first feed-forward matrix (F or 2F), f F, v vocabulary.
@@ -37,6 +37,7 @@ mod mlp;
 mod norm;
 mod params;
 mod pass;
+mod portion;
 mod qk_norm;
 mod residual;
 mod seams;
@@ -49,6 +50,7 @@ pub use decoder::{Decoder, Purpose, Shape};
 pub use error::ModelError;
 pub use init::initial_values;
 pub use params::Param;
+pub use portion::Stream;
 pub use seams::{OneDevice, Phase, Product, SeamAt, SeamPlace, Seams, Unit};
 pub use step::{LossSum, StepContext, TokenBatch};
 pub use trace::LayerTrace;

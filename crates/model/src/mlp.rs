@@ -74,8 +74,7 @@ impl MlpBlock {
         branch_nd: View,
         dropout: Option<DropoutMask>,
     ) -> Result<(), TensorError> {
-        let input_nd = self.residual.enter(pass, &a.stream)?;
-        pass.seam_forward(self.at(SeamPlace::MlpIn), input_nd)?;
+        let input_nd = self.residual.enter(pass, self.at(SeamPlace::MlpIn), &a.stream)?;
         let linear = Linear {
             x: input_nd,
             weight: self.up.weight.value,

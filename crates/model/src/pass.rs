@@ -80,6 +80,29 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// All rows of a value or gradient of which the `local` ones are here.
+    pub(crate) fn gather(&mut self, at: SeamAt, local: View, whole: View) -> Result<(), TensorError> {
+        match self.planned {
+            None => self.seams.gather(self.backend, at, local, whole),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// The rows that belong here of a sum of which `whole` is a term.
+    pub(crate) fn reduce_scatter(&mut self, at: SeamAt, whole: View, local: View) -> Result<(), TensorError> {
+        match self.planned {
+            None => self.seams.reduce_scatter(self.backend, at, whole, local),
+            Some(_) => Ok(()),
+        }
+    }
+
+    pub(crate) fn loss_sums(&mut self, lse: View, target_logit: View) -> Result<(), TensorError> {
+        match self.planned {
+            None => self.seams.loss_sums(self.backend, lse, target_logit),
+            Some(_) => Ok(()),
+        }
+    }
+
     pub(crate) fn linear_backward(&mut self, weight: &Weight, x: View, dy: View) -> Result<(), TensorError> {
         match self.planned {
             None => self.seams.linear_backward(self.backend, weight.index, x, dy),

@@ -42,6 +42,9 @@ pub(crate) struct StreamActivations {
     /// Norm(x) is not kept: the backward pass makes it again. A sum s is always kept.
     pub(crate) recompute: bool,
     pub(crate) x_out_nd: View,
+    /// Where the stream is cut by rows (the other matrices then have the rows that are here): all rows of the block's
+    /// input, of its last product and of their gradients, in turns.
+    pub(crate) whole_nd: Option<View>,
 }
 
 /// Gradients on the way through a block.
@@ -49,7 +52,9 @@ pub(crate) struct StreamActivations {
 pub(crate) struct StreamGradients {
     /// The gradient of the last product, before [`Residual::leave_backward`] splits it off: of x_out or of s.
     kept_nd: View,
-    /// Where the gradient of the block's input goes; may be overwritten before.
+    /// The gradient of the block's input, rows of the stream; may be overwritten before.
+    local_nd: View,
+    /// Where the block writes that gradient: the same, or all rows of it.
     pub(crate) input_nd: View,
 }
 
@@ -62,12 +67,39 @@ impl Residual {
         }
     }
 
-    /// The rows that the block reads.
-    pub(crate) fn enter(&self, pass: &mut Pass<'_>, a: &StreamActivations) -> Result<View, TensorError> {
-        if let (Placement::Pre, Some(norm)) = (self.placement, &self.norm) {
-            norm.forward(pass, a.x_nd, a.stats, a.side_nd)?;
+    /// The rows that the block reads. `at` is the place before the block.
+    pub(crate) fn enter(
+        &self,
+        pass: &mut Pass<'_>,
+        at: SeamAt,
+        a: &StreamActivations,
+    ) -> Result<View, TensorError> {
+        self.normalise(pass, a)?;
+        self.hand_over(pass, at, a, true)
+    }
+
+    /// True if there was something to do.
+    fn normalise(&self, pass: &mut Pass<'_>, a: &StreamActivations) -> Result<bool, TensorError> {
+        let (Placement::Pre, Some(norm)) = (self.placement, &self.norm) else { return Ok(false) };
+        norm.forward(pass, a.x_nd, a.stats, a.side_nd)?;
+        Ok(true)
+    }
+
+    /// Through the *f* before the block; in place only if the values are `fresh`.
+    fn hand_over(
+        &self,
+        pass: &mut Pass<'_>,
+        at: SeamAt,
+        a: &StreamActivations,
+        fresh: bool,
+    ) -> Result<View, TensorError> {
+        let local_nd = self.input(a);
+        match a.whole_nd {
+            Some(whole_nd) => pass.gather(at, local_nd, whole_nd)?,
+            None if fresh => pass.seam_forward(at, local_nd)?,
+            None => {}
         }
-        Ok(self.input(a))
+        Ok(a.whole_nd.unwrap_or(local_nd))
     }
 
     fn input(&self, a: &StreamActivations) -> View {
@@ -81,11 +113,8 @@ impl Residual {
         at: SeamAt,
         a: &StreamActivations,
     ) -> Result<View, TensorError> {
-        if a.recompute && self.placement == Placement::Pre && self.norm.is_some() {
-            self.enter(pass, a)?;
-            pass.seam_forward(at, a.side_nd)?;
-        }
-        Ok(self.input(a))
+        let again = a.recompute && self.normalise(pass, a)?;
+        self.hand_over(pass, at, a, again)
     }
 
     /// The block's last linear map `w` on `y_ni`, dropout, residual sum, and the normalisation of the sum. `branch_nd`
@@ -101,9 +130,9 @@ impl Residual {
         dropout: Option<DropoutMask>,
     ) -> Result<(), TensorError> {
         let (Placement::Post | Placement::DeepNorm, Some(norm)) = (self.placement, &self.norm) else {
-            return self.sum(pass, at, w, y_ni, a.x_nd, branch_nd, a.x_out_nd, dropout);
+            return self.sum(pass, at, w, y_ni, a, branch_nd, a.x_out_nd, dropout);
         };
-        self.sum(pass, at, w, y_ni, a.x_nd, branch_nd, a.side_nd, dropout)?;
+        self.sum(pass, at, w, y_ni, a, branch_nd, a.side_nd, dropout)?;
         norm.forward(pass, a.side_nd, a.stats, a.x_out_nd)
     }
 
@@ -114,12 +143,12 @@ impl Residual {
         at: SeamAt,
         w: &LinearWeights,
         y_ni: View,
-        x_nd: View,
+        a: &StreamActivations,
         branch_nd: View,
         sum_nd: View,
         dropout: Option<DropoutMask>,
     ) -> Result<(), TensorError> {
-        let product = pass.product();
+        let (product, x_nd) = (pass.product(), a.x_nd);
         let linear = Linear {
             x: y_ni,
             weight: w.weight.value,
@@ -130,7 +159,7 @@ impl Residual {
         };
         let bias = w.bias.map(|b| b.value);
         let scaled = self.alpha != 1.0;
-        if product == Product::Whole && dropout.is_none() {
+        if product == Product::Whole && a.whole_nd.is_none() && dropout.is_none() {
             if !scaled {
                 return pass.launch(Linear { bias, residual: Some(x_nd), ..linear });
             }
@@ -138,9 +167,11 @@ impl Residual {
             return pass.launch(Linear { bias, residual: Some(branch_nd), ..linear });
         }
         let bias = bias.filter(|_| product != Product::Partial { adds_bias: false });
-        pass.launch(Linear { bias, out: branch_nd, ..linear })?;
-        if product != Product::Whole {
-            pass.seam_forward(at, branch_nd)?;
+        pass.launch(Linear { bias, out: a.whole_nd.unwrap_or(branch_nd), ..linear })?;
+        match a.whole_nd {
+            Some(whole_nd) => pass.reduce_scatter(at, whole_nd, branch_nd)?,
+            None if product != Product::Whole => pass.seam_forward(at, branch_nd)?,
+            None => {}
         }
         if let Some(mask) = dropout {
             pass.launch(Dropout { x: branch_nd, out: branch_nd, mask })?;
@@ -167,21 +198,25 @@ impl Residual {
         dropout: Option<DropoutMask>,
         accumulate: bool,
     ) -> Result<StreamGradients, TensorError> {
-        let gradients = match (self.placement, &self.norm) {
+        let (kept_nd, local_nd) = match (self.placement, &self.norm) {
             (Placement::Post | Placement::DeepNorm, Some(norm)) => {
                 norm.backward(pass, a.side_nd, a.stats, dx_nd, branch_nd, false, accumulate)?;
-                StreamGradients { kept_nd: branch_nd, input_nd: dx_nd }
+                (branch_nd, dx_nd)
             }
-            _ => StreamGradients { kept_nd: dx_nd, input_nd: branch_nd },
+            _ => (dx_nd, branch_nd),
         };
         let dproduct_nd = match dropout {
-            None => gradients.kept_nd,
+            None => kept_nd,
             Some(mask) => {
-                pass.launch(Dropout { x: gradients.kept_nd, out: gradients.input_nd, mask })?;
-                gradients.input_nd
+                pass.launch(Dropout { x: kept_nd, out: local_nd, mask })?;
+                local_nd
             }
         };
-        pass.seam_backward(at, dproduct_nd)?;
+        match a.whole_nd {
+            Some(whole_nd) => pass.gather(at, dproduct_nd, whole_nd)?,
+            None => pass.seam_backward(at, dproduct_nd)?,
+        }
+        let dproduct_nd = a.whole_nd.unwrap_or(dproduct_nd);
         weight_gradients(pass, w, y_ni, dproduct_nd, accumulate)?;
         pass.launch(LinearBackwardInput {
             dy: dproduct_nd,
@@ -190,7 +225,7 @@ impl Residual {
             dx: dy_ni,
             accumulate: false,
         })?;
-        Ok(gradients)
+        Ok(StreamGradients { kept_nd, local_nd, input_nd: a.whole_nd.unwrap_or(local_nd) })
     }
 
     /// With the gradient of the block's input in `g.input_nd`: completes the gradient of x, in the buffer that held
@@ -203,17 +238,20 @@ impl Residual {
         g: &StreamGradients,
         accumulate: bool,
     ) -> Result<(), TensorError> {
-        pass.seam_backward(at, g.input_nd)?;
+        match a.whole_nd {
+            Some(whole_nd) => pass.reduce_scatter(at, whole_nd, g.local_nd)?,
+            None => pass.seam_backward(at, g.local_nd)?,
+        }
         if self.placement == Placement::Pre {
             return match &self.norm {
-                Some(norm) => norm.backward(pass, a.x_nd, a.stats, g.input_nd, g.kept_nd, true, accumulate),
-                None => pass.launch(Add { a: g.kept_nd, b: g.input_nd, out: g.kept_nd }),
+                Some(norm) => norm.backward(pass, a.x_nd, a.stats, g.local_nd, g.kept_nd, true, accumulate),
+                None => pass.launch(Add { a: g.kept_nd, b: g.local_nd, out: g.kept_nd }),
             };
         }
         if self.alpha != 1.0 {
             pass.launch(Scale { x: g.kept_nd, out: g.kept_nd, factor: self.alpha })?;
         }
-        pass.launch(Add { a: g.input_nd, b: g.kept_nd, out: g.input_nd })
+        pass.launch(Add { a: g.local_nd, b: g.kept_nd, out: g.local_nd })
     }
 }
 

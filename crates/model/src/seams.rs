@@ -2,8 +2,20 @@
 //!
 //! Tensor parallelism as in Megatron-LM (Shoeybi et al. 2019): the first matrix of a block is cut by outputs, the
 //! second by inputs. Their *f* stands before the first (forward: identity, backward: all-reduce), their *g* after the
-//! second (forward: all-reduce, backward: identity). A decoder on one of n such devices is made from the same
-//! `Model` with heads, kv_heads and ffn_width divided by n and head_dim written out; only its seams differ.
+//! second (forward: all-reduce, backward: identity). The vocabulary is cut too: the token table ends with a *g*, the output
+//! projection begins with an *f*, and the loss is combined in between. With sequence parallelism (Korthikanti et al.
+//! 2022) the stream between *g* and *f* is cut by rows: *f* is an all-gather forward and a reduce-scatter backward, *g*
+//! the reverse.
+//!
+//! A decoder on one of t such devices is a [`crate::Decoder::of_portion`]. What its seams do:
+//!
+//! | | stream whole: in place | stream cut by rows |
+//! |---|---|---|
+//! | *f*, values | [`Seams::forward`]: nothing | [`Seams::gather`], in a layer again in the backward pass |
+//! | *f*, gradients | [`Seams::backward`]: all-reduce | [`Seams::reduce_scatter`] |
+//! | *g*, values | [`Seams::forward`]: all-reduce | [`Seams::reduce_scatter`] |
+//! | *g*, gradients | [`Seams::backward`]: nothing | [`Seams::gather`] |
+//! | loss | [`Seams::loss_sums`] | [`Seams::loss_sums`] |
 
 use bessemer_arch::Model;
 use bessemer_tensor::{Backend, TensorError, View};
@@ -51,9 +63,12 @@ pub enum Phase {
     Backward,
 }
 
-/// Where in a layer.
+/// Where in a unit. At an *f* something that all devices have enters the part that is cut, at a *g* something partial
+/// leaves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SeamPlace {
+    /// The rows looked up in the token table, before scale and positions: a *g*. Only where the vocabulary is cut.
+    EmbeddingOut,
     /// The normalised input of the attention block, before queries, keys and values are made: an *f*.
     AttentionIn,
     /// The product of the attention's output matrix, before bias, dropout and residual are complete: a *g*.
@@ -62,6 +77,8 @@ pub enum SeamPlace {
     MlpIn,
     /// The product of the feed-forward block's second matrix: a *g*.
     MlpOut,
+    /// The rows that the output projection reads: an *f*. Only where the vocabulary is cut.
+    HeadIn,
 }
 
 /// A place of the model.
@@ -79,8 +96,8 @@ pub enum Product {
     /// Complete. Bias and residual are fused into the product (unless dropout stands between), and
     /// [`Seams::forward`] is not called at the two *g* places: there is nothing to hand over.
     Whole,
-    /// One term of a sum over devices, which [`Seams::forward`] completes at the two *g* places. The residual is added
-    /// after that, on every device.
+    /// One term of a sum over devices, which [`Seams::forward`] (or [`Seams::reduce_scatter`]) completes at the two *g*
+    /// places. The residual is added after that.
     Partial {
         /// True on exactly one of the devices: it adds the bias to its term.
         adds_bias: bool,
@@ -136,6 +153,46 @@ pub trait Seams {
         Ok(())
     }
 
+    /// In place of [`Seams::forward`] at an *f* and of [`Seams::backward`] at a *g*, where the stream is cut by rows
+    /// ([`crate::Stream::Rows`]): fills `whole` `[n, d]` with the `local` `[n / t, d]` of all portions, in their order.
+    /// At the *f* of a layer this happens a second time in the backward pass. The two views do not overlap; `whole` is
+    /// used by the launches that follow and may be overwritten at the next place.
+    fn gather(
+        &mut self,
+        _backend: &mut dyn Backend,
+        _at: SeamAt,
+        _local: View,
+        _whole: View,
+    ) -> Result<(), TensorError> {
+        Err(TensorError::Outside("these seams cannot gather rows of a stream that is cut".into()))
+    }
+
+    /// In place of [`Seams::forward`] at a *g* and of [`Seams::backward`] at an *f*, where the stream is cut by rows: the
+    /// sum of the `whole` `[n, d]` of all portions, of which the rows of this portion go to `local` `[n / t, d]`.
+    fn reduce_scatter(
+        &mut self,
+        _backend: &mut dyn Backend,
+        _at: SeamAt,
+        _whole: View,
+        _local: View,
+    ) -> Result<(), TensorError> {
+        Err(TensorError::Outside("these seams cannot add up rows of a stream that is cut".into()))
+    }
+
+    /// Once a pass where the vocabulary is cut, within the head's unit: `lse` `[1, n]` (f32) holds the log-sum-exp of each
+    /// row's logits over the words that are here, `target_logit` `[1, n]` the logit of its target or 0 if that is not
+    /// here. They become those of the whole vocabulary, on every portion: the logarithm of the sum of the exponentials
+    /// of all `lse`, and the sum of all `target_logit`. Both are 0 where nothing is scored, and what they become there
+    /// does not matter.
+    fn loss_sums(
+        &mut self,
+        _backend: &mut dyn Backend,
+        _lse: View,
+        _target_logit: View,
+    ) -> Result<(), TensorError> {
+        Err(TensorError::Outside("these seams cannot combine the loss of a vocabulary that is cut".into()))
+    }
+
     /// `gradient` `[n, d]` of the value at this place has been computed here and may be changed in place. At a *g*
     /// place it may be the residual stream's own gradient, which an identity leaves alone.
     fn backward(
@@ -149,7 +206,8 @@ pub trait Seams {
 
     /// The gradient of linear map number `param` (in [`crate::Decoder::params`]) is about to be made from its inputs `x`
     /// `[n, inputs]` and the gradients `dy` `[n, outputs]` of its outputs, both only to be read. Called once a matrix of a
-    /// layer and micro-batch; the token table and the output projection are not announced. What an implementation
+    /// layer and micro-batch; the token table and the output projection are not announced. On a portion these are the
+    /// inputs and outputs that the part of the matrix has. What an implementation
     /// launches needs workspace that it reserved before.
     fn linear_backward(
         &mut self,
@@ -164,6 +222,11 @@ pub trait Seams {
     /// Nothing more is added to the gradient of parameter number `param` (in [`crate::Decoder::params`]) in this
     /// micro-batch. Called once for every parameter, in the order of the backward pass. Whether it is the step's last
     /// micro-batch is known to the caller of the pass.
+    ///
+    /// On a portion, `gradient` may be a term of a sum over portions that nobody has formed yet: of what works on this
+    /// portion's heads only (QK-norm; key and value rows that several portions hold), and with [`crate::Stream::Rows`] of
+    /// what works on its rows only (norms, learned positions). [`bessemer_arch::GradientSum`] says which. Biases behind a
+    /// *g* are complete on every portion either way: their gradient is made from all rows.
     fn gradient_ready(
         &mut self,
         _backend: &mut dyn Backend,

@@ -91,8 +91,9 @@ impl Decoder {
                 return Err(ModelError::Shape { what, wanted, found: found.to_string() });
             }
         }
-        check_indices("ids", batch.ids, self.model.vocab_size, false)?;
-        check_indices("targets", batch.targets, self.model.vocab_size, true)?;
+        let vocab_size = self.cut.vocab_size(self.model.vocab_size);
+        check_indices("ids", batch.ids, vocab_size, false)?;
+        check_indices("targets", batch.targets, vocab_size, true)?;
         check_indices("positions", batch.positions.unwrap_or(&[]), self.model.context, false)
     }
 }

@@ -132,13 +132,13 @@ impl Seams for Half<'_> {
     fn forward(&mut self, backend: &mut dyn Backend, at: SeamAt, value: View) -> Result<(), TensorError> {
         match at.place {
             SeamPlace::AttentionOut | SeamPlace::MlpOut => self.all_reduce(backend, value),
-            SeamPlace::AttentionIn | SeamPlace::MlpIn => Ok(()),
+            _ => Ok(()),
         }
     }
     fn backward(&mut self, backend: &mut dyn Backend, at: SeamAt, gradient: View) -> Result<(), TensorError> {
         match at.place {
             SeamPlace::AttentionIn | SeamPlace::MlpIn => self.all_reduce(backend, gradient),
-            SeamPlace::AttentionOut | SeamPlace::MlpOut => Ok(()),
+            _ => Ok(()),
         }
     }
 }
