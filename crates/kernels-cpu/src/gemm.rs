@@ -189,10 +189,11 @@ pub(crate) unsafe fn expect<S: Simd, T: Element>(e: &Epilogue<T>, row: usize, co
     }
 }
 
-/// Writes a tile of finished sums, NR floats between its rows, to C at (row, col).
+/// Writes a tile of finished sums of the tile unit, NR floats between its rows, to C at (row, col).
 ///
 /// # Safety
 /// `c` holds `rows` rows of NR sums; the rows and columns lie inside every matrix of the epilogue.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) unsafe fn finish<S: Simd, T: Element>(
     e: &Epilogue<T>,

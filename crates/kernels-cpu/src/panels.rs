@@ -8,7 +8,7 @@ use crate::simd::{Simd, load_part, store_part};
 /// Vectors along a row that are asked for before they are packed: the time of some hundred floats hides a miss of every
 /// cache, and rows are too many for the processor's own prefetcher to follow.
 const AHEAD: usize = 8;
-/// Rows of k that [`pack_columns`] asks for before it packs them, for the same reason.
+/// Rows of k that [`pack_columns`] takes at a time, and asks for so long before it packs them, for the same reason.
 const ROWS_AHEAD: usize = 8;
 
 /// Packs a factor whose k is contiguous: element (row, k) at `src[row * ld + k]`. Costs a transposition of vectors.
@@ -86,7 +86,8 @@ unsafe fn transpose<S: Simd, T: Element>(
     }
 }
 
-/// Packs a factor whose rows are contiguous: element (row, k) at `src[k * ld + row]`. Copies a row of every panel for each k.
+/// Packs a factor whose rows are contiguous: element (row, k) at `src[k * ld + row]`. Copies a few rows of one panel after the
+/// other: one row of all panels would write to as many places, a multiple of 4 KiB apart and so in one set of L1, if k is 1024.
 ///
 /// # Safety
 /// `k` times `rows` elements at `src`, and room for whole panels at `dst`.
@@ -99,24 +100,23 @@ pub(crate) unsafe fn pack_columns<S: Simd>(
     width: usize,
     dst: *mut f32,
 ) {
-    for i in 0..k {
-        if i + ROWS_AHEAD < k {
-            for c in (0..rows).step_by(S::LANES) {
-                // SAFETY: a prefetch may name any address.
-                unsafe { S::prefetch(src.wrapping_add((i + ROWS_AHEAD) * ld + c).cast()) };
-            }
-        }
+    for k0 in (0..k).step_by(ROWS_AHEAD) {
+        let steps = k0..(k0 + ROWS_AHEAD).min(k);
         for p in 0..rows.div_ceil(width) {
             let have = width.min(rows - p * width);
             let mut c = 0;
             while c < width {
                 let w = S::LANES.min(width - c);
-                // SAFETY: elements that exist, and a row of a panel; `wrapping_add` because an empty part may start past
-                // the elements.
-                unsafe {
-                    let from = src.wrapping_add(i * ld + p * width + c);
-                    let v = load_part::<S>(from, have.saturating_sub(c).min(w));
-                    store_part::<S>(dst.add((p * k + i) * width + c), v, w);
+                let count = have.saturating_sub(c).min(w);
+                for i in steps.clone() {
+                    // SAFETY: elements that exist, and a row of a panel; `wrapping_add` because an empty part may start
+                    // past the elements. A prefetch may name any address.
+                    unsafe {
+                        let from = src.wrapping_add(i * ld + p * width + c);
+                        S::prefetch(from.wrapping_add(ROWS_AHEAD * ld).cast());
+                        let v = load_part::<S>(from, count);
+                        store_part::<S>(dst.add((p * k + i) * width + c), v, w);
+                    }
                 }
                 c += S::LANES;
             }

@@ -13,7 +13,7 @@
 use crate::Rung;
 use crate::ctx::{Ctx, Machine, Span, padded};
 use crate::element::{Element, with_element};
-use crate::gemm::{Factor, Gemm, Shape, expect, finish};
+use crate::gemm::{Factor, Gemm, Shape, expect, finish_row};
 use crate::panels::{pack_columns, pack_rows};
 use crate::simd::{Kernel, Simd, dispatch};
 
@@ -38,7 +38,7 @@ const PACK_TILE: usize = 32 << 10;
 fn register_tile(rung: Rung) -> (usize, usize) {
     match rung {
         #[cfg(target_arch = "x86_64")]
-        Rung::Avx512 => (14, 32),
+        Rung::Avx512 => (6, 64),
         #[cfg(target_arch = "x86_64")]
         Rung::Avx2 => (6, 16),
         _ => (6, 8),
@@ -160,10 +160,10 @@ impl Kernel for Pack<'_> {
         let Pack(b, tile) = self;
         let first = tile * b.group();
         let count = b.group().min(b.count() - first);
-        let row = first * S::NR;
-        let rows = (count * S::NR).min(b.rows - row);
+        let row = first * S::TILE_COLUMNS;
+        let rows = (count * S::TILE_COLUMNS).min(b.rows - row);
         // SAFETY: the rows lie inside B, and this tile is the only one that writes these panels.
-        unsafe { pack::<S>(&b.factor, b.first + row, rows, b.plan.k, S::NR, b.at(first, count)) };
+        unsafe { pack::<S>(&b.factor, b.first + row, rows, b.plan.k, S::TILE_COLUMNS, b.at(first, count)) };
     }
 }
 
@@ -185,23 +185,23 @@ impl<T: Element> Kernel for Block<'_, T> {
         let (k, e) = (gemm.k, &gemm.epilogue);
         let across = b.count().div_ceil(plan.tile_b);
         let (ib, jb) = (self.block / across, self.block % across * plan.tile_b);
-        let panel = |ib: usize| ib * plan.m.div_ceil(S::MR) / plan.blocks;
-        let (first, end) = (panel(ib) * S::MR, (panel(ib + 1) * S::MR).min(plan.m));
+        let panel = |ib: usize| ib * plan.m.div_ceil(S::TILE.0) / plan.blocks;
+        let (first, end) = (panel(ib) * S::TILE.0, (panel(ib + 1) * S::TILE.0).min(plan.m));
         let (rows, nb) = (end - first, plan.tile_b.min(b.count() - jb));
         let c = self.scratch.at(self.worker * plan.block(), plan.block());
-        let a = c.wrapping_add(padded(S::MR * S::NR));
+        let a = c.wrapping_add(padded(S::TILE.0 * S::TILE_COLUMNS));
         let panels = b.at(jb, nb);
         // SAFETY: the rows lie inside A; the scratch memory of this worker holds a register tile and a block of A.
-        unsafe { pack::<S>(&gemm.a, first, rows, k, S::MR, a) };
-        let na = rows.div_ceil(S::MR);
+        unsafe { pack::<S>(&gemm.a, first, rows, k, S::TILE.0, a) };
+        let na = rows.div_ceil(S::TILE.0);
         for j in 0..nb {
-            let col = (jb + j) * S::NR;
-            let cols = S::NR.min(b.rows - col);
+            let col = (jb + j) * S::TILE_COLUMNS;
+            let cols = S::TILE_COLUMNS.min(b.rows - col);
             // The panel after the last one is the first one of the next block, most often.
-            let next = panels.wrapping_add(if j + 1 < nb { (j + 1) * k * S::NR } else { 0 });
+            let next = panels.wrapping_add(if j + 1 < nb { (j + 1) * k * S::TILE_COLUMNS } else { 0 });
             for i in 0..na {
-                let row = first + i * S::MR;
-                let rows = S::MR.min(plan.m - row);
+                let row = first + i * S::TILE.0;
+                let rows = S::TILE.0.min(plan.m - row);
                 // SAFETY: panels of k x MR and k x NR floats; the rows and columns are inside C, and only this call writes
                 // there.
                 unsafe {
@@ -209,14 +209,16 @@ impl<T: Element> Kernel for Block<'_, T> {
                         rows,
                         cols.div_ceil(S::LANES),
                         k,
-                        a.add(i * k * S::MR),
-                        panels.add(j * k * S::NR),
+                        a.add(i * k * S::TILE.0),
+                        panels.add(j * k * S::TILE_COLUMNS),
                         c,
-                        (next.wrapping_add(i * k * S::NR / na), (4 * S::NR).div_ceil(na)),
+                        (next.wrapping_add(i * k * S::TILE_COLUMNS / na), (4 * S::TILE_COLUMNS).div_ceil(na)),
                         #[inline(always)]
                         |r| expect::<S, T>(e, row + r, b.first + col, cols),
                     );
-                    finish::<S, T>(e, c, row, b.first + col, rows, cols);
+                    for r in 0..rows {
+                        finish_row::<S, T>(e, c.add(r * S::TILE_COLUMNS), row + r, b.first + col, cols);
+                    }
                 }
             }
         }

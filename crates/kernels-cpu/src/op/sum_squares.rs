@@ -8,6 +8,9 @@ use crate::operand::Mat;
 use crate::simd::{Kernel, Simd, dispatch, load_part};
 use bessemer_tensor::op::SumSquares;
 
+/// Groups of rows of a block that are read side by side: the processor follows a few streams further ahead than one.
+const STREAMS: usize = 4;
+
 struct Squares<'a>(&'a Mat, Block);
 
 impl Kernel for Squares<'_> {
@@ -15,15 +18,21 @@ impl Kernel for Squares<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) -> f64 {
         let Squares(x, block) = self;
-        let mut sum = 0.0;
-        for r in block.rows {
+        let mut sums = [0.0; STREAMS];
+        let high = block.rows.len().div_ceil(STREAMS);
+        for i in 0..high {
             for c in block.cols.clone().step_by(S::LANES) {
                 let n = S::LANES.min(block.cols.end - c);
-                // SAFETY: columns c .. c + n of row r.
-                sum = unsafe { S::add_squares_f64(sum, load_part::<S>(x.row(r).add(c), n)) };
+                for (stream, sum) in sums.iter_mut().enumerate() {
+                    let r = block.rows.start + stream * high + i;
+                    if r < block.rows.end {
+                        // SAFETY: columns c .. c + n of row r.
+                        *sum = unsafe { S::add_squares_f64(*sum, load_part::<S>(x.row(r).add(c), n)) };
+                    }
+                }
             }
         }
-        sum
+        sums.iter().sum()
     }
 }
 

@@ -28,10 +28,14 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     type V: Copy;
     /// Elements of a vector.
     const LANES: usize;
-    /// Rows of the register tile of a matrix product.
+    /// Rows of the register tile of attention's products.
     const MR: usize;
-    /// Columns of the register tile: two vectors.
+    /// Columns of that register tile: two vectors.
     const NR: usize = 2 * Self::LANES;
+    /// Rows, and vectors of columns, of the register tile of a matrix product, [`Simd::tile`].
+    const TILE: (usize, usize);
+    /// Columns of the register tile of a matrix product.
+    const TILE_COLUMNS: usize = Self::TILE.1 * Self::LANES;
     /// Rows and columns of a block of attention scores: a multiple of MR and of LANES.
     const BLOCK: usize;
 
@@ -101,10 +105,9 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         let _ = p;
     }
 
-    /// `c = A B` for a register tile: `c` is `[MR, NR]` without gaps, of which `rows` rows and `vectors` vectors of
-    /// columns are computed; `a` holds `[k][MR]`, `b` holds `[k][NR]`. On the way the lines from `ahead.0` on are
-    /// prefetched, `ahead.1` bytes for each k, and `before(r)` is called for every row, evenly
-    /// spread.
+    /// `c = A B` for a register tile: `c` is `[rows, TILE_COLUMNS]` without gaps, of which `rows` rows and `vectors` vectors
+    /// of columns are computed; `a` holds `[k][rows of TILE]`, `b` holds `[k][TILE_COLUMNS]`. On the way the lines from
+    /// `ahead.0` on are prefetched, `ahead.1` bytes for each k, and `before(r)` is called for every row, evenly spread.
     unsafe fn tile(
         rows: usize,
         vectors: usize,
@@ -180,11 +183,15 @@ pub(crate) unsafe fn dispatch<K: Kernel>(rung: Rung, kernel: K) -> K::Out {
     }
 }
 
+/// Steps of k that the loop of a register tile takes at a time: its counters cost a tenth with one, and with eight the loop
+/// is too long for the processor's cache of decoded instructions.
+const UNROLL: usize = 4;
+
 /// The register tile of a matrix product, in the form that each implementation instantiates for its sizes: M rows, N
 /// vectors of columns; else as [`Simd::tile`].
 ///
 /// # Safety
-/// `[k][MR]` floats of `a`, `[k][NR]` floats of `b` and `[M][NR]` floats of `c`.
+/// `[k][rows of TILE]` floats of `a`, `[k][TILE_COLUMNS]` floats of `b` and `[M][TILE_COLUMNS]` floats of `c`.
 #[inline(always)]
 pub(super) unsafe fn register_tile<S: Simd, const M: usize, const N: usize>(
     k: usize,
@@ -194,42 +201,64 @@ pub(super) unsafe fn register_tile<S: Simd, const M: usize, const N: usize>(
     (mut ahead, pace): (*const f32, usize),
     before: impl Fn(usize),
 ) {
+    /// One k.
+    ///
+    /// # Safety
+    /// Elements of this k at `a` and `b`.
+    #[inline(always)]
+    unsafe fn step<S: Simd, const M: usize, const N: usize>(
+        acc: &mut [[S::V; N]; M],
+        a: *const f32,
+        b: *const f32,
+    ) {
+        // SAFETY: by contract.
+        unsafe {
+            let mut bv = [S::splat(0.0); N];
+            for (j, bv) in bv.iter_mut().enumerate() {
+                *bv = S::load(b.add(j * S::LANES));
+            }
+            for (i, row) in acc.iter_mut().enumerate() {
+                let av = S::splat(*a.add(i));
+                for (x, &bv) in row.iter_mut().zip(&bv) {
+                    *x = S::fma(av, bv, *x);
+                }
+            }
+        }
+    }
     // SAFETY: by contract; a prefetch may name any address.
     unsafe {
         let mut acc = [[S::splat(0.0); N]; M];
-        // Fewer and longer parts get unrolled, each with registers of its own, and then all sums are spilled.
+        let rounds = k / UNROLL;
         for part in 0..M {
             before(part);
-            for _ in k * part / M..k * (part + 1) / M {
-                let mut bv = [S::splat(0.0); N];
-                for (j, bv) in bv.iter_mut().enumerate() {
-                    *bv = S::load(b.add(j * S::LANES));
+            for _ in rounds * part / M..rounds * (part + 1) / M {
+                for u in 0..UNROLL {
+                    S::prefetch(ahead);
+                    ahead = ahead.wrapping_byte_add(pace);
+                    step::<S, M, N>(&mut acc, a.add(u * S::TILE.0), b.add(u * S::TILE_COLUMNS));
                 }
-                S::prefetch(ahead);
-                ahead = ahead.wrapping_byte_add(pace);
-                for (i, row) in acc.iter_mut().enumerate() {
-                    let av = S::splat(*a.add(i));
-                    for (x, &bv) in row.iter_mut().zip(&bv) {
-                        *x = S::fma(av, bv, *x);
-                    }
-                }
-                a = a.add(S::MR);
-                b = b.add(S::NR);
+                a = a.add(UNROLL * S::TILE.0);
+                b = b.add(UNROLL * S::TILE_COLUMNS);
             }
+        }
+        for u in 0..k % UNROLL {
+            step::<S, M, N>(&mut acc, a.add(u * S::TILE.0), b.add(u * S::TILE_COLUMNS));
         }
         for (i, row) in acc.iter().enumerate() {
             for (j, &x) in row.iter().enumerate() {
-                S::store(c.add(i * S::NR + j * S::LANES), x);
+                S::store(c.add(i * S::TILE_COLUMNS + j * S::LANES), x);
             }
         }
     }
 }
 
-/// The register tiles of a rung: `$mr` rows of two vectors, blocks of `$block`, and every number of rows.
+/// The register tiles of a rung: `$mr` rows and blocks of `$block` for attention; for products every number `$m` of rows
+/// of every number `$n` of vectors, the largest first.
 macro_rules! tiles {
-    ($mr:literal, $block:literal, $($m:literal)*) => {
+    ($mr:literal, $block:literal, [$($m:literal)*] x $n:tt) => {
         const MR: usize = $mr;
         const BLOCK: usize = $block;
+        const TILE: (usize, usize) = ([$($m),*][0], $n[0]);
 
         #[inline(always)]
         unsafe fn tile(
@@ -242,17 +271,22 @@ macro_rules! tiles {
             ahead: (*const f32, usize),
             before: impl Fn(usize),
         ) {
-            use $crate::simd::register_tile as t;
             unsafe {
-                match (rows, vectors) {
-                    $(
-                        ($m, 2) => t::<Self, $m, 2>(k, a, b, c, ahead, before),
-                        ($m, 1) => t::<Self, $m, 1>(k, a, b, c, ahead, before),
-                    )*
-                    _ => unreachable!("a register tile of {rows} rows and {vectors} vectors"),
+                match rows {
+                    $($m => $crate::simd::tiles!(@vectors $m, $n, vectors, (k, a, b, c, ahead, before)),)*
+                    _ => unreachable!("a register tile of {rows} rows"),
                 }
             }
         }
+    };
+    (@vectors $m:literal, [$($n:literal),*], $vectors:ident, $args:tt) => {
+        match $vectors {
+            $($n => $crate::simd::tiles!(@one $m, $n, $args),)*
+            _ => unreachable!("a register tile of {} vectors", $vectors),
+        }
+    };
+    (@one $m:literal, $n:literal, ($($arg:ident),*)) => {
+        $crate::simd::register_tile::<Self, $m, $n>($($arg),*)
     };
 }
 pub(super) use tiles;

@@ -184,7 +184,19 @@ fn transposes_touch_exactly_their_block() {
     let ld = 19;
     let src: Vec<f32> = (0..16 * ld).map(|i| i as f32 + 1.0).collect();
     for rung in rungs() {
-        for (nr, nk, width) in [(16, 16, 16), (14, 16, 14), (6, 8, 6), (3, 5, 14), (1, 1, 1), (14, 3, 14)] {
+        for (nr, nk, width) in [
+            (16, 16, 16),
+            (14, 16, 14),
+            (6, 8, 6),
+            (3, 5, 14),
+            (1, 1, 1),
+            (14, 3, 14),
+            (8, 16, 8),
+            (6, 16, 6),
+            (5, 16, 6),
+            (0, 11, 6),
+            (7, 13, 8),
+        ] {
             let mut dst = vec![-1.0; 400];
             // SAFETY: `rungs` yields what this processor has, and both slices hold more than 16 x 16 values.
             let lanes = unsafe { dispatch(rung, Transpose { src: &src, ld, nr, nk, width, dst: &mut dst }) };
