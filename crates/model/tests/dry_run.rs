@@ -204,8 +204,8 @@ impl Backend for Masks {
         self.loss_seen |= matches!(op, Op::LinearCrossEntropy(_));
         let mask = match op {
             Op::Dropout(o) => Some(o.mask),
-            Op::Attention(o) => o.dropout,
-            Op::AttentionBackward(o) => o.dropout,
+            Op::Attention(o) => o.dropout.map(|d| d.mask),
+            Op::AttentionBackward(o) => o.dropout.map(|d| d.mask),
             _ => None,
         };
         if self.loss_seen {
