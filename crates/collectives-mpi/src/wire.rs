@@ -105,6 +105,19 @@ impl Header {
     }
 }
 
+/// What is said with [`Kind::GiveUp`].
+pub(crate) fn notice(culprit: usize, text: &str) -> Vec<u8> {
+    // Longer texts would not fit into a control message.
+    let end = (0..=text.len().min(INLINE / 2)).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
+    [&(culprit as u64).to_le_bytes()[..], &text.as_bytes()[..end]].concat()
+}
+
+/// Culprit and text of a notice.
+pub(crate) fn read_notice(body: &[u8]) -> Option<(usize, String)> {
+    let (culprit, text) = body.split_first_chunk::<8>()?;
+    Some((usize::try_from(u64::from_le_bytes(*culprit)).ok()?, String::from_utf8_lossy(text).into_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,7 +10,7 @@ use crate::engine::{Arrival, Engine, Fault, Lane};
 use crate::exchange::{Exchange, Order};
 use crate::life::Identity;
 use crate::marks;
-use crate::wire::{HEADER, Header, INLINE, Kind};
+use crate::wire::{HEADER, Header, INLINE, Kind, notice, read_notice};
 use bessemer_collectives::TransportError;
 use peer::{Due, Peer};
 use std::sync::Arc;
@@ -494,15 +494,4 @@ impl<E: Engine> Courier<E> {
             std::thread::park_timeout(Duration::from_micros(200));
         }
     }
-}
-
-fn notice(culprit: usize, text: &str) -> Vec<u8> {
-    // Longer texts would not fit into a control message.
-    let end = (0..=text.len().min(INLINE / 2)).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
-    [&(culprit as u64).to_le_bytes()[..], &text.as_bytes()[..end]].concat()
-}
-
-fn read_notice(body: &[u8]) -> Option<(usize, String)> {
-    let (culprit, text) = body.split_first_chunk::<8>()?;
-    Some((usize::try_from(u64::from_le_bytes(*culprit)).ok()?, String::from_utf8_lossy(text).into_owned()))
 }

@@ -21,7 +21,8 @@ pub(crate) fn mpirun() -> String {
 /// Open MPI's launcher has options that others refuse.
 pub(crate) fn is_open_mpi() -> bool {
     let out = Command::new(mpirun()).arg("--version").output();
-    out.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains("Open MPI"))
+    // Called mpirun.openmpi it says OpenRTE, the name of its run-time environment.
+    out.is_ok_and(|o| ["Open MPI", "OpenRTE"].iter().any(|n| String::from_utf8_lossy(&o.stdout).contains(n)))
 }
 
 /// This program.
