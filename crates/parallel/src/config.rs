@@ -41,6 +41,39 @@ pub struct ParallelConfig {
     pub overlap: bool,
 }
 
+/// Largest degree that a recipe may ask for: more is a mistake.
+const MOST_RANKS: u64 = 1 << 20;
+
+impl ParallelConfig {
+    /// Checks what does not need the number of ranks.
+    ///
+    /// # Errors
+    /// A sentence that names the key, the value and what is allowed.
+    pub fn check(&self) -> Result<(), String> {
+        if self.shard > MOST_RANKS {
+            return Err(format!("parallel.shard = {}: expected 0 (all) to {MOST_RANKS}", self.shard));
+        }
+        if !(1..=MOST_RANKS).contains(&self.tensor) {
+            return Err(format!("parallel.tensor = {}: expected 1 to {MOST_RANKS}", self.tensor));
+        }
+        if self.stage == Stage::Ddp && self.shard > 1 {
+            return Err(format!(
+                "parallel.shard = {} with parallel.stage = \"ddp\", which cuts nothing: expected 0, or stage \"zero1\", \
+                 \"zero2\" or \"zero3\"",
+                self.shard
+            ));
+        }
+        if self.sequence && self.tensor == 1 {
+            return Err(
+                "parallel.sequence = true cuts the stream over tensor-parallel ranks: expected parallel.tensor above 1, \
+                 or false"
+                    .into(),
+            );
+        }
+        Ok(())
+    }
+}
+
 impl Default for ParallelConfig {
     fn default() -> Self {
         ParallelConfig { stage: Stage::Ddp, shard: 0, tensor: 1, sequence: false, overlap: true }

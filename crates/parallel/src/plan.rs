@@ -134,6 +134,16 @@ impl Plan {
         self.stage != Stage::Zero3 || self.shard == 1
     }
 
+    /// Whether every rank has the whole model between steps.
+    pub fn keeps_model(&self) -> bool {
+        self.tensor == 1 && self.keeps_values()
+    }
+
+    /// Whether some tensor of the job's state has to be brought together from several ranks.
+    pub fn cuts_state(&self) -> bool {
+        self.shard > 1 || self.tensor > 1
+    }
+
     /// Ranks that see different data.
     pub fn data_ranks(&self) -> usize {
         self.replicate * self.shard

@@ -141,6 +141,16 @@ impl Worker {
         self.coord
     }
 
+    /// This rank's number.
+    pub fn rank(&self) -> usize {
+        self.world.rank()
+    }
+
+    /// The whole model.
+    pub fn model(&self) -> &Model {
+        &self.whole
+    }
+
     /// The communicator of all ranks.
     pub fn world(&mut self) -> &mut dyn Communicator {
         &mut *self.world
@@ -267,7 +277,8 @@ impl Worker {
         let all = words::gather(&mut *self.world, "losses", &numbers)?;
         let mut total = LossSum::default();
         for rank in all.chunks_exact(numbers.len()).step_by(self.plan.tensor) {
-            total += LossSum { nats: f64::from_bits(rank[0]), scored: rank[1], ..LossSum::default() };
+            let (nats, lse_squared) = (f64::from_bits(rank[0]), f64::from_bits(rank[2]));
+            total += LossSum { nats, scored: rank[1], lse_squared };
         }
         Ok(total)
     }

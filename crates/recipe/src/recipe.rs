@@ -10,6 +10,7 @@ use bessemer_corpus::CorpusConfig;
 use bessemer_eval::EvalConfig;
 use bessemer_loader::LoaderConfig;
 use bessemer_optim::OptimConfig;
+use bessemer_parallel::ParallelConfig;
 use bessemer_tokenizer::{TokenizerConfig, TokenizerKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,8 @@ pub struct Recipe {
     pub model: ModelConfig,
     /// Batch, sequence length, duration.
     pub train: TrainConfig,
+    /// How several ranks share the work.
+    pub parallel: ParallelConfig,
     /// Order of the training samples.
     pub loader: LoaderConfig,
     /// Optimizer and learning rate.
@@ -57,6 +60,7 @@ impl Recipe {
         section("train", self.train.check());
         section("train", self.sequence_fits_model());
         section("train", self.rewind_has_checkpoints());
+        section("parallel", self.parallel.check());
         section("loader", self.loader.check());
         section("optim", self.optim.check().map_err(|e| e.to_string()));
         section("optim", self.warmup_fits());

@@ -154,6 +154,13 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ),
     ("train.spike_sigma", "0.1 to 1e6", &["0.1", "1e6"], &["0", "1.1e6"]),
     ("train.spike_window", "8 to 65536", &["8", "65536"], &["7", "65537"]),
+    (
+        "parallel.shard",
+        "0 to 2^20; above 1 not with `ddp`",
+        &["0", "2 parallel.stage=zero1", "1048576 parallel.stage=zero3"],
+        &["2", "1048577 parallel.stage=zero1"],
+    ),
+    ("parallel.tensor", "1 to 2^20", &["1", "2", "1048576"], &["0", "1048577"]),
     ("loader.seed", "0 to 2^63 - 1", &["0", "9223372036854775807"], &["-1"]),
     (
         "optim.lr",

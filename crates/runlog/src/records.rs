@@ -78,6 +78,10 @@ pub struct Training {
     pub optimizer: String,
     /// The learning-rate schedule in words.
     pub schedule: String,
+    /// Ranks that train; 0 in logs from before there were several.
+    pub ranks: u64,
+    /// How they share the work, in words.
+    pub layout: String,
 }
 
 /// A stage of the run (corpus, tokenizer, shards, train, …) ended.

@@ -5,10 +5,12 @@ use crate::input::TrainerInput;
 use crate::observer::Observer;
 use bessemer_eval::baseline::ngram_baseline;
 use bessemer_eval::generate::{CachedDecoder, generate_text};
-use bessemer_eval::score::{DecoderLosses, score};
+use bessemer_eval::score::score;
 use bessemer_eval::{EvalConfig, EvalError};
 use bessemer_loader::{EvaluationWindows, Loader};
-use bessemer_model::{Cache, Decoder};
+use bessemer_model::{ActivationConfig, Cache, Decoder, Purpose, Shape};
+use bessemer_parallel::Worker;
+use bessemer_recipe::TrainConfig;
 use bessemer_runlog::{Baseline, Eval, Record, Sample, Warning};
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::Tokenizer;
@@ -16,53 +18,85 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
+mod losses;
+
+use losses::RankLosses;
+
 /// What evaluation needs, made while planning.
 pub(crate) struct Evaluator {
     windows: Option<EvaluationWindows>,
     byte_lengths: Vec<u32>,
-    /// Keys and values of generated text.
-    cache: Option<Cache>,
+    /// Whether text is generated at all.
+    writes: bool,
+    /// On the first rank, if text is generated.
+    writer: Option<Writer>,
     tokenizer: Arc<Tokenizer>,
     config: EvalConfig,
     seed: u64,
 }
 
+/// What the first rank needs to generate text.
+struct Writer {
+    /// The whole model, where ranks have only parts of it.
+    whole: Option<Decoder>,
+    /// Keys and values.
+    cache: Cache,
+}
+
+impl Writer {
+    fn new(backend: &mut dyn Backend, worker: &Worker, train: &TrainConfig) -> Result<Writer, TrainError> {
+        let whole = match worker.plan().keeps_model() {
+            true => None,
+            false => {
+                let shape = Shape { sequences: 1, seq: 1, purpose: Purpose::Score };
+                let activations = ActivationConfig { storage: train.storage, recompute: train.recompute };
+                Some(Decoder::with_activations(backend, worker.model(), shape, activations)?)
+            }
+        };
+        let decoder = whole.as_ref().unwrap_or(worker.decoder());
+        let cache = Cache::new(backend, decoder, 1, decoder.model().context)?;
+        Ok(Writer { whole, cache })
+    }
+}
+
 impl Evaluator {
     pub(crate) fn new(
         backend: &mut dyn Backend,
-        decoder: &Decoder,
+        worker: &Worker,
         input: &TrainerInput,
     ) -> Result<Evaluator, TrainError> {
         let config = input.recipe.eval.clone();
         let windows = match &input.validation {
             Some(set) => Some(EvaluationWindows::new(
                 Arc::clone(set),
-                decoder.shape().seq,
+                worker.decoder().shape().seq,
                 input.tokenizer.end_of_text(),
             )?),
             None => None,
         };
-        let samples =
+        let writes =
             (config.samples.every_steps > 0 || config.samples.at_end) && !config.samples.prompts.is_empty();
-        let cache = match samples {
-            true => Some(Cache::new(backend, decoder, 1, decoder.model().context)?),
+        let writer = match writes && worker.rank() == 0 {
+            true => Some(Writer::new(backend, worker, &input.recipe.train)?),
             false => None,
         };
         Ok(Evaluator {
             windows,
             byte_lengths: input.tokenizer.byte_lengths(),
-            cache,
+            writes,
+            writer,
             tokenizer: Arc::clone(&input.tokenizer),
             config,
             seed: input.recipe.run.seed,
         })
     }
 
-    /// Scores the validation split; `whole` or as much as evaluation while training may take.
+    /// Scores the validation split; `whole` or as much as evaluation while training may take. All ranks call this and
+    /// have the same result.
     pub(crate) fn score(
         &mut self,
         backend: &mut dyn Backend,
-        decoder: &mut Decoder,
+        worker: &mut Worker,
         (step, tokens): (u64, u64),
         whole: bool,
         observer: &mut dyn Observer,
@@ -70,10 +104,11 @@ impl Evaluator {
         let Some(windows) = &self.windows else { return Ok(None) };
         let begun = Instant::now();
         let most = if whole { None } else { self.config.max_tokens() };
-        let mut model = DecoderLosses { decoder, backend };
-        let report = score(&mut model, windows, &self.byte_lengths, most, &mut |done, total| {
+        let mut model = RankLosses::new(worker, backend);
+        let scored = score(&mut model, windows, &self.byte_lengths, most, &mut |done, total| {
             observer.progress("validation", done, total);
-        })?;
+        });
+        let report = model.told(scored)?;
         let record = Eval {
             step,
             tokens,
@@ -88,14 +123,27 @@ impl Evaluator {
         Ok(Some(record.into()))
     }
 
-    /// Continues every prompt of the recipe.
+    /// Continues every prompt of the recipe, on the first rank. All ranks call this: where each has only a part of the
+    /// model, they bring it together.
     pub(crate) fn samples(
         &mut self,
         backend: &mut dyn Backend,
-        decoder: &Decoder,
+        worker: &mut Worker,
         step: u64,
     ) -> Result<Vec<Record>, TrainError> {
-        let Some(cache) = &mut self.cache else { return Ok(Vec::new()) };
+        if self.writes && !worker.plan().keeps_model() {
+            let whole = self.writer.as_ref().and_then(|w| w.whole.as_ref());
+            let mut values = Vec::new();
+            for (i, tensor) in worker.params().iter().enumerate() {
+                values.resize(tensor.len(), 0.0);
+                worker.read(backend, tensor, &mut values)?;
+                if let Some(whole) = whole {
+                    backend.write_f32(whole.params()[i].value, &values)?;
+                }
+            }
+        }
+        let Some(Writer { whole, cache }) = &mut self.writer else { return Ok(Vec::new()) };
+        let decoder = whole.as_ref().unwrap_or(worker.decoder());
         let mut settings = self.config.samples.generate.clone();
         // Other samples for another run, the same ones when this one is repeated.
         settings.sampling.seed ^= self.seed;

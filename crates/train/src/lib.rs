@@ -27,4 +27,4 @@ pub use memory::MemoryPlan;
 pub use observer::{Observer, Silent};
 pub use spikes::SpikeState;
 pub use state::{RunIdentity, TrainState};
-pub use trainer::{Outcome, Trainer};
+pub use trainer::{Closed, Outcome, Trainer};

@@ -1,27 +1,30 @@
 //! The loop: batches in, parameters and records out.
 
-use crate::curvature::Capturing;
 use crate::evaluation::Evaluator;
 use crate::input::TrainerInput;
-use crate::memory::optim_params;
 use crate::observer::Observer;
 use crate::spikes::{SpikeGuard, SpikeState};
 use crate::state::{RunIdentity, TrainState};
 use crate::{MemoryPlan, TrainError};
 use bessemer_arch::{Model, Role};
 use bessemer_checkpoint::Store;
+use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
 use bessemer_loader::{Batch, Loader};
-use bessemer_model::{ActivationConfig, Decoder, LossSum, Purpose, Shape, StepContext, TokenBatch};
-use bessemer_optim::{Optimizer, Schedule};
+use bessemer_model::{ActivationConfig, LossSum, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_optim::Schedule;
+use bessemer_parallel::{Job, Micro, Plan, Worker};
 use bessemer_recipe::{BatchPlan, SpikeAction};
-use bessemer_runlog::{self as runlog, End, EndReason, Record, Resume, RunLog, Step, TensorBoard, Warning};
+use bessemer_runlog::{self as runlog, End, EndReason, Record, Resume, Step, Warning};
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::Tokenizer;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
+mod records;
 mod saving;
+
+use records::{Missing, Records};
 
 /// Steps in a row whose loss or gradient may be non-finite (their updates are skipped) before the run gives up.
 const PATIENCE: u32 = 20;
@@ -35,21 +38,20 @@ pub enum Outcome {
     Stopped,
 }
 
-/// A run: its parameters on a device, its place in the data.
+/// One rank of a run: its part of the parameters on a device, its place in the data. All ranks make the same calls in the
+/// same order.
 pub struct Trainer {
     input: TrainerInput,
     plan: BatchPlan,
     backend: Box<dyn Backend>,
-    decoder: Decoder,
-    optimizer: Optimizer,
+    worker: Worker,
     schedule: Schedule,
     spikes: SpikeGuard,
     loader: Loader,
     evaluator: Evaluator,
     store: Store,
-    log: RunLog,
-    /// Made with the first record, so that a run that cannot start leaves no file.
-    board: Option<TensorBoard>,
+    /// On the first rank, which alone writes files.
+    records: Option<Records>,
     state: TrainState,
     batch: Batch,
     skipped_in_a_row: u32,
@@ -60,13 +62,27 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// Plans the run, makes every buffer, and puts the newest intact checkpoint of the run directory (or the
-    /// initialisation) into them.
+    /// [`Trainer::on_rank`] for a run of one rank.
     ///
     /// # Errors
-    /// A recipe that does not fit the data, too little memory (found before any buffer is made), a checkpoint of another
-    /// run, or what a lower floor answers.
-    pub fn new(input: TrainerInput, mut backend: Box<dyn Backend>) -> Result<Trainer, TrainError> {
+    /// As there.
+    pub fn new(input: TrainerInput, backend: Box<dyn Backend>) -> Result<Trainer, TrainError> {
+        let world = ThreadCommunicator::world("world", 1, &ThreadSettings::default()).swap_remove(0);
+        Trainer::on_rank(input, backend, Box::new(world))
+    }
+
+    /// Plans this rank's part of the run, makes every buffer, and puts the newest intact checkpoint of the run directory
+    /// (or the initialisation) into them. All ranks of `world` call this with the same input, except for the memory that
+    /// each may take; they see the same files.
+    ///
+    /// # Errors
+    /// A recipe that does not fit the data or the ranks, too little memory (found before any buffer is made), a
+    /// checkpoint of another run, or what a lower floor or another rank answers.
+    pub fn on_rank(
+        input: TrainerInput,
+        mut backend: Box<dyn Backend>,
+        world: Box<dyn Communicator>,
+    ) -> Result<Trainer, TrainError> {
         let recipe = &input.recipe;
         let wrong = |e: &dyn std::fmt::Display| TrainError::Recipe(e.to_string());
         let tokenizer = &input.tokenizer;
@@ -74,7 +90,11 @@ impl Trainer {
             .model
             .resolve_for(tokenizer.vocab_size(), tokenizer.end_of_text())
             .map_err(|e| wrong(&e))?;
-        let plan = recipe.train.resolve(1, Some(input.train.token_count())).map_err(|e| wrong(&e))?;
+        let layout = Plan::new(&recipe.parallel, world.size(), &model, recipe.optim.optimizer)
+            .map_err(|e| wrong(&e))?;
+        let tokens = input.train.token_count();
+        let plan =
+            recipe.train.resolve(layout.data_ranks() as u64, Some(tokens)).map_err(|e| wrong(&e))?;
         for set in [Some(&input.train), input.validation.as_ref()].into_iter().flatten() {
             set.require(fingerprint(&input.tokenizer)?, input.tokenizer.vocab_size() as u32)?;
         }
@@ -94,11 +114,10 @@ impl Trainer {
             recipe.loader.seed_or(seed),
             recipe.loader.shuffle,
         )?;
-        let mut decoder = Decoder::with_activations(&mut *backend, &model, shape, activations)?;
-        decoder.set_z_loss(recipe.train.z_loss as f32);
-        let mut optimizer = Optimizer::new(&mut *backend, &optim_params(&decoder), &recipe.optim)?;
-        optimizer.plan_capture(&mut *backend, shape.tokens(), activations.storage.dtype())?;
-        let evaluator = Evaluator::new(&mut *backend, &decoder, &input)?;
+        let (first, z_loss) = (world.rank() == 0, recipe.train.z_loss as f32);
+        let job = Job { model: &model, shape, activations, optim: &recipe.optim, z_loss, plan: &layout };
+        let worker = Worker::new(&mut *backend, &job, world)?;
+        let evaluator = Evaluator::new(&mut *backend, &worker, &input)?;
         let schedule = Schedule::new(&recipe.optim, plan.steps);
         let spikes = SpikeGuard::new(&recipe.train);
         let state = TrainState {
@@ -115,20 +134,21 @@ impl Trainer {
             },
         };
         let store = Store::open(input.directory.join("checkpoints"));
-        let log = RunLog::open(&input.directory)?;
+        let records = match first {
+            true => Some(Records::open(&input.directory, &recipe.run.name)?),
+            false => None,
+        };
         let mut trainer = Trainer {
             input,
             plan,
             backend,
-            decoder,
-            optimizer,
+            worker,
             schedule,
             spikes,
             loader,
             evaluator,
             store,
-            log,
-            board: None,
+            records,
             state,
             batch: Batch::new(),
             skipped_in_a_row: 0,
@@ -150,6 +170,11 @@ impl Trainer {
         &self.state.identity.model
     }
 
+    /// How the ranks share the work.
+    pub fn layout(&self) -> &Plan {
+        self.worker.plan()
+    }
+
     /// The batch geometry and duration.
     pub fn plan(&self) -> &BatchPlan {
         &self.plan
@@ -160,7 +185,7 @@ impl Trainer {
         &self.loader
     }
 
-    /// Trains until the last step or until `stop` is set, then saves.
+    /// Trains until the last step or until `stop` is set on the first rank, then saves.
     ///
     /// # Errors
     /// What a lower floor answers; everything up to the newest checkpoint stays.
@@ -172,7 +197,7 @@ impl Trainer {
         let mut saved_step = self.resumed.as_ref().map(|r| r.step);
         let save = self.input.recipe.save.clone();
         let eval = self.input.recipe.eval.clone();
-        while self.state.step < self.plan.steps && !stop.load(Ordering::Relaxed) {
+        while self.state.step < self.plan.steps && !self.agree("stop", stop.load(Ordering::Relaxed))? {
             // A step that was gone back from leaves a warning and no record.
             let Some(record) = self.step(observer)? else { continue };
             self.append(record.into(), observer)?;
@@ -184,7 +209,7 @@ impl Trainer {
             if eval.samples.is_due(step) && !last {
                 self.samples(observer)?;
             }
-            if !last && save.due(step, last_save.elapsed().as_secs_f64()) {
+            if !last && self.agrees_to_save(last_save.elapsed().as_secs_f64())? {
                 self.save(observer)?;
                 (last_save, saved_step) = (Instant::now(), Some(step));
             }
@@ -198,13 +223,28 @@ impl Trainer {
         Ok(Outcome::Finished)
     }
 
+    /// What the first rank says.
+    fn agree(&mut self, name: &str, word: bool) -> Result<bool, TrainError> {
+        Ok(self.worker.agree(name, u64::from(word))? != 0)
+    }
+
+    /// Whether a save is due after this step, `seconds` after the last one. Clocks differ between ranks.
+    fn agrees_to_save(&mut self, seconds: f64) -> Result<bool, TrainError> {
+        let save = &self.input.recipe.save;
+        let due = save.due(self.state.step, seconds);
+        if save.every_seconds == 0 {
+            return Ok(due);
+        }
+        self.agree("save", due)
+    }
+
     /// Scores the validation split: all of it, or the share that the recipe gives to evaluation while training.
     ///
     /// # Errors
     /// What evaluation answers.
     pub fn evaluate(&mut self, whole: bool, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let at = (self.state.step, self.state.tokens);
-        let record = self.evaluator.score(&mut *self.backend, &mut self.decoder, at, whole, observer)?;
+        let record = self.evaluator.score(&mut *self.backend, &mut self.worker, at, whole, observer)?;
         record.map_or(Ok(()), |r| self.append(r, observer))
     }
 
@@ -213,32 +253,36 @@ impl Trainer {
     /// # Errors
     /// What generation answers.
     pub fn samples(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        let records = self.evaluator.samples(&mut *self.backend, &self.decoder, self.state.step)?;
+        let records = self.evaluator.samples(&mut *self.backend, &mut self.worker, self.state.step)?;
         records.into_iter().try_for_each(|r| self.append(r, observer))
     }
 
     /// What a finished run is judged by: the whole validation split, samples, and the n-gram baseline, as far as the
-    /// recipe asks for them and an earlier session has not got to them before it was killed.
+    /// recipe asks for them and an earlier session has not got to them. Nothing before the last step.
     ///
     /// # Errors
-    /// What evaluation answers.
+    /// What evaluation or another rank answers.
     pub fn final_evaluation(
         &mut self,
         threads: usize,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
+        if self.state.step < self.plan.steps {
+            return Ok(());
+        }
+        let missing = match &self.records {
+            Some(records) => records.missing_at_end(self.plan.steps)?,
+            None => Missing::default(),
+        };
+        let missing = Missing::of_word(self.worker.agree("what to evaluate", missing.word())?);
         let config = self.input.recipe.eval.clone();
-        let log = runlog::read(&self.input.directory)?.records;
-        // Evaluation on the way leaves out the last step, so what stands after that step is of the final evaluation.
-        let last_step = log.iter().rposition(|r| matches!(r, Record::Step(_))).unwrap_or(0);
-        let is_done = |of_kind: fn(&Record) -> bool| log[last_step..].iter().any(of_kind);
-        if config.at_end && !is_done(|r| matches!(r, Record::Eval(_))) {
+        if config.at_end && missing.evaluation {
             self.evaluate(true, observer)?;
         }
-        if config.samples.at_end && !is_done(|r| matches!(r, Record::Sample(_))) {
+        if config.samples.at_end && missing.samples {
             self.samples(observer)?;
         }
-        if is_done(|r| matches!(r, Record::Baseline(_))) {
+        if !missing.baseline || self.records.is_none() {
             return Ok(());
         }
         let samples = self.state.loader.samples;
@@ -246,49 +290,37 @@ impl Trainer {
         record.map_or(Ok(()), |r| self.append(r, observer))
     }
 
-    /// Records how this session ended.
-    ///
-    /// # Errors
-    /// If the log cannot be written.
-    pub fn end(
-        &mut self,
-        reason: EndReason,
-        message: Option<String>,
-        seconds: f64,
-    ) -> Result<(), TrainError> {
-        self.log.append(
-            &End { step: self.state.step, tokens: self.state.tokens, reason, message, seconds }.into(),
-        )?;
-        Ok(self.log.sync()?)
+    /// Gives buffers, device and the place among the ranks back. What stays can record how the session ended.
+    pub fn close(self) -> Closed {
+        Closed { records: self.records, step: self.state.step, tokens: self.state.tokens }
     }
 
-    /// Every micro-batch of a step forward and backward: the loss, and the seconds spent on data.
+    /// Every micro-batch of a step forward and backward: the loss over all ranks, and the seconds spent on data.
     fn gradients(&mut self) -> Result<(LossSum, f64), TrainError> {
-        let (step, micro) = (self.state.step, self.plan.micro_batch as usize);
-        let first = self.state.loader.samples;
-        let captures = self.optimizer.captures(step + 1);
+        let (step, micro, count) =
+            (self.state.step, self.plan.micro_batch as usize, self.plan.accumulation);
+        let share = self.worker.plan().data_index(self.worker.coord()) as u64 * self.plan.sequences_per_rank;
         let mut sum = LossSum::default();
         let mut data_seconds = 0.0;
-        for i in 0..self.plan.accumulation {
+        for i in 0..count {
             let fetch = Instant::now();
-            self.loader.batch(first + i * micro as u64, micro, &mut self.batch)?;
+            // A sample's place in the step does not depend on the layout, so neither does what it is trained with.
+            let first_sequence = share + i * micro as u64;
+            self.loader.batch(self.state.loader.samples + first_sequence, micro, &mut self.batch)?;
             data_seconds += fetch.elapsed().as_secs_f64();
             let batch = TokenBatch { ids: &self.batch.inputs, targets: &self.batch.targets, positions: None };
             let context = StepContext {
                 seed: self.input.recipe.run.seed,
                 step,
-                first_sequence: i * micro as u64,
+                first_sequence,
                 loss_scale: 1.0 / self.plan.tokens_per_step.0 as f32,
-                accumulate: i > 0,
+                // The worker's affair.
+                accumulate: false,
             };
-            sum += if captures {
-                let mut seams = Capturing { optimizer: &mut self.optimizer, accumulate: i > 0 };
-                self.decoder.forward_backward_through(&mut *self.backend, &mut seams, &batch, &context)?
-            } else {
-                self.decoder.forward_backward(&mut *self.backend, &batch, &context)?
-            };
+            let place = Micro { first: i == 0, last: i + 1 == count };
+            sum += self.worker.forward_backward(&mut *self.backend, &batch, &context, place)?;
         }
-        Ok((sum, data_seconds))
+        Ok((self.worker.sum_over_data(sum)?, data_seconds))
     }
 
     /// One optimizer step; nothing to record if it was gone back from.
@@ -298,7 +330,7 @@ impl Trainer {
         let step = self.state.step;
         let consumed = self.state.loader.samples + self.plan.sequences_per_step;
         let lr = self.schedule.at(step);
-        let grad_norm = self.optimizer.grad_norm(&mut *self.backend)?;
+        let grad_norm = self.worker.grad_norm(&mut *self.backend)?;
         let spike = self.spikes.judge(&mut self.state.spikes, sum.mean(), grad_norm);
         if let Some(spike) = spike.filter(|_| self.spikes.action == SpikeAction::Rewind)
             && self.rewind(consumed)?
@@ -312,8 +344,8 @@ impl Trainer {
             return Ok(None);
         }
         let update = match spike {
-            Some(_) => self.optimizer.skip(grad_norm),
-            None => self.optimizer.apply(&mut *self.backend, step + 1, lr, grad_norm)?,
+            Some(_) => self.worker.skip(grad_norm),
+            None => self.worker.apply(&mut *self.backend, step + 1, lr, grad_norm)?,
         };
         self.backend.sync()?;
         let broken = update.skipped && spike.is_none();
@@ -389,6 +421,8 @@ impl Trainer {
             samples_per_epoch: self.loader.samples_per_epoch(),
             optimizer: optim.describe(),
             schedule: format!("{}, {} warm-up steps", optim.schedule.name(), optim.warmup(self.plan.steps)),
+            ranks: self.layout().ranks as u64,
+            layout: self.layout().summary(),
         };
         self.append(record.into(), observer)?;
         for text in std::mem::take(&mut self.warnings) {
@@ -402,20 +436,35 @@ impl Trainer {
         self.append(record.into(), observer)
     }
 
+    /// Only the first rank writes and tells.
     fn append(&mut self, record: Record, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        self.log.append(&record)?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
-        let mut board = match self.board.take() {
-            Some(board) => board,
-            None => {
-                let resumed = self.resumed.as_ref().map(|r| r.step);
-                TensorBoard::create(&self.input.directory, &self.input.recipe.run.name, now, resumed)?
-            }
-        };
-        board.record(now, &record)?;
-        self.board = Some(board);
+        let Some(records) = &mut self.records else { return Ok(()) };
+        records.append(&record)?;
         observer.record(&record);
         Ok(())
+    }
+}
+
+/// A trainer that gave everything back.
+pub struct Closed {
+    records: Option<Records>,
+    step: u64,
+    tokens: u64,
+}
+
+impl Closed {
+    /// Steps done.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Records how the session ended, on the first rank.
+    ///
+    /// # Errors
+    /// If the log cannot be written.
+    pub fn end(self, reason: EndReason, message: Option<String>, seconds: f64) -> Result<(), TrainError> {
+        let Some(mut records) = self.records else { return Ok(()) };
+        records.append_last(&End { step: self.step, tokens: self.tokens, reason, message, seconds }.into())
     }
 }
 

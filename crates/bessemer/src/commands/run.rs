@@ -86,7 +86,6 @@ impl Session {
         let measured = bessemer_kernels_cpu::peak::measure(self.threads)?;
         let peak = Peak { flops_per_second: measured.flops_per_s };
         let mut log = RunLog::open(self.dir.root())?;
-        let was_finished = self.was_finished()?;
         self.announce(&mut log, peak, console)?;
         drop(log);
         let input = TrainerInput {
@@ -101,18 +100,18 @@ impl Session {
         };
         let mut trainer = Trainer::new(input, Box::new(backend))?;
         bessemer_durable::write(&self.dir.recipe(), self.recipe_text.as_bytes())?;
-        let outcome = trainer.run(console, &self.stop);
+        let mut outcome = trainer.run(console, &self.stop);
+        if outcome.is_ok() {
+            outcome = trainer.final_evaluation(self.threads, console).and(outcome);
+        }
         let (reason, message) = match &outcome {
             Ok(Outcome::Finished) => (EndReason::Finished, None),
             Ok(Outcome::Stopped) => (EndReason::Interrupted, None),
             Err(e) => (EndReason::Failed, Some(e.to_string())),
         };
         let (done, all) = trainer.steps();
-        if done == all && was_finished != Some(all) && outcome.is_ok() {
-            trainer.final_evaluation(self.threads, console)?;
-        }
         // On a full disk this fails too; the error that ended the run is the one to tell.
-        let ended = trainer.end(reason, message, self.begun.elapsed().as_secs_f64());
+        let ended = trainer.close().end(reason, message, self.begun.elapsed().as_secs_f64());
         let outcome = outcome?;
         ended?;
         if outcome == Outcome::Stopped {
@@ -122,15 +121,6 @@ impl Session {
             });
         }
         Ok(())
-    }
-
-    /// The step at which an earlier session finished and evaluated the run, if one did.
-    fn was_finished(&self) -> Result<Option<u64>, Failure> {
-        let log = runlog::read(self.dir.root())?;
-        Ok(log.records.iter().rev().find_map(|r| match r {
-            Record::End(end) if end.reason == EndReason::Finished => Some(end.step),
-            _ => None,
-        }))
     }
 
     /// Tokenizer and shards of the run directory.

@@ -1,39 +1,81 @@
 //! The run's state to and from checkpoints: at its start, on the way, and back again after a spike.
+//!
+//! Checkpoints do not depend on the layout: the first rank writes whole tensors, which the others bring together with
+//! it; every rank reads them and keeps its part.
 
 use super::Trainer;
 use crate::TrainError;
 use crate::observer::Observer;
 use crate::state::TrainState;
-use bessemer_checkpoint::{Loaded, SaveRequest, TensorSpec, TensorsFrom};
+use bessemer_checkpoint::{Loaded, SaveReport, SaveRequest, TensorSpec, TensorsFrom};
+use bessemer_parallel::{ParallelError, StateTensor, Worker};
 use bessemer_runlog::{Resume, Save};
-use bessemer_tensor::View;
-use bessemer_units::DType;
+use bessemer_tensor::Backend;
+
+/// Says which tensor is read next; 0 is none.
+const NEXT: &str = "next tensor of the checkpoint";
+
+/// Reads a tensor; the other ranks are told which and follow ([`follow`]).
+fn lead(
+    worker: &mut Worker,
+    backend: &mut dyn Backend,
+    (index, tensor): (usize, &StateTensor),
+    values: &mut [f32],
+) -> Result<(), ParallelError> {
+    if worker.plan().cuts_state() {
+        worker.agree(NEXT, index as u64 + 1)?;
+    }
+    worker.read(backend, tensor, values)
+}
+
+/// What the other ranks do while the first one saves.
+fn follow(
+    worker: &mut Worker,
+    backend: &mut dyn Backend,
+    tensors: &[StateTensor],
+) -> Result<(), ParallelError> {
+    if !worker.plan().cuts_state() {
+        return Ok(());
+    }
+    let mut values = Vec::new();
+    while let Some(index) = worker.agree(NEXT, 0)?.checked_sub(1) {
+        let tensor = tensors.get(index as usize).ok_or_else(|| {
+            ParallelError::Layout(format!("rank 0 saves tensor {index} of {} here", tensors.len()))
+        })?;
+        values.resize(tensor.len(), 0.0);
+        worker.read(backend, tensor, &mut values)?;
+    }
+    Ok(())
+}
 
 impl Trainer {
-    /// Puts the newest intact checkpoint into the buffers, or the initialisation if there is none.
+    /// Puts the newest intact checkpoint into the buffers, or the initialisation if there is none. The first rank chooses.
     pub(super) fn restore(&mut self) -> Result<(), TrainError> {
-        let Some(latest) = self.store.latest_valid()? else {
-            self.decoder.init(&mut *self.backend, self.input.recipe.run.seed)?;
-            self.optimizer.adopt_values(&mut *self.backend)?;
-            self.log.truncate_after(0)?;
+        let latest = match self.records {
+            Some(_) => self.store.latest_valid()?,
+            None => None,
+        };
+        let chosen = latest.as_ref().map_or(0, |l| l.loaded.manifest().step + 1);
+        let chosen = self.worker.agree("checkpoint to go on from", chosen)?;
+        let Some(step) = chosen.checked_sub(1) else {
+            self.worker.init(&mut *self.backend, self.input.recipe.run.seed)?;
+            if let Some(records) = &mut self.records {
+                records.go_on_from(0, false)?;
+            }
             return Ok(());
         };
-        for skipped in &latest.skipped {
-            self.warnings.push(format!(
-                "checkpoint {} was passed over: {}",
-                skipped.path.display(),
-                skipped.why
-            ));
-        }
-        self.load(&latest.loaded)?;
-        let dropped = self.log.truncate_after(self.state.step)?;
-        let path = latest.loaded.path().strip_prefix(&self.input.directory).unwrap_or(latest.loaded.path());
-        self.resumed = Some(Resume {
-            step: self.state.step,
-            path: path.display().to_string(),
-            records_dropped: dropped,
-        });
-        Ok(())
+        let loaded = match latest {
+            Some(latest) => {
+                for skipped in &latest.skipped {
+                    let (path, why) = (skipped.path.display(), &skipped.why);
+                    self.warnings.push(format!("checkpoint {path} was passed over: {why}"));
+                }
+                latest.loaded
+            }
+            None => self.store.load(step)?,
+        };
+        self.load(&loaded)?;
+        self.goes_on_from(&loaded)
     }
 
     fn load(&mut self, loaded: &Loaded) -> Result<(), TrainError> {
@@ -42,53 +84,73 @@ impl Trainer {
             .map_err(|e| TrainError::State { place: place.clone(), problem: e.to_string() })?;
         self.state.identity.check(&saved.identity, &place)?;
         self.loader.resume(&saved.loader)?;
-        let wanted = self.tensors();
-        loaded.require_match(wanted.iter().map(|t| (t.0.name.as_str(), t.0.shape.as_slice())), |_| true)?;
+        let wanted = self.worker.tensors(&self.input.recipe.optim)?;
+        loaded.require_match(wanted.iter().map(|t| (t.name.as_str(), t.shape.as_slice())), |_| true)?;
         let mut values = Vec::new();
-        for (spec, view) in &wanted {
-            values.resize(view.len(), 0.0);
-            loaded.read_into(&spec.name, &mut values)?;
-            self.backend.write_f32(*view, &values)?;
+        for tensor in &wanted {
+            values.resize(tensor.len(), 0.0);
+            loaded.read_into(&tensor.name, &mut values)?;
+            self.worker.write(&mut *self.backend, tensor, &values)?;
         }
-        self.optimizer.adopt_state(&mut *self.backend)?;
+        self.worker.adopt_state(&mut *self.backend)?;
         self.state = saved;
         Ok(())
     }
 
-    /// Every tensor of the run's state, with its place on the device.
-    fn tensors(&self) -> Vec<(TensorSpec, View)> {
-        let params = self.decoder.params();
-        let spec = |name: String, shape: &[usize], dtype| TensorSpec { name, shape: shape.to_vec(), dtype };
-        let mut list: Vec<_> = params
-            .iter()
-            .map(|p| (spec(p.spec.name.clone(), &p.spec.shape, p.value.dtype()), p.value))
-            .collect();
-        for (name, view) in self.optimizer.states() {
-            let param = name.split_once('.').map_or(name.as_str(), |(_, param)| param);
-            // A moment has its parameter's shape; a factor or a counter its own.
-            let like = params.iter().find(|p| p.spec.name == param && p.spec.len() == view.len());
-            let own = if view.rows == 1 { vec![view.cols] } else { vec![view.rows, view.cols] };
-            let shape = like.map_or(own, |p| p.spec.shape.clone());
-            list.push((spec(name, &shape, DType::F32), view));
-        }
-        list
+    /// Takes back what the log tells of steps after the checkpoint, and remembers to tell of it.
+    fn goes_on_from(&mut self, loaded: &Loaded) -> Result<(), TrainError> {
+        let step = loaded.manifest().step;
+        let records_dropped = match &mut self.records {
+            Some(records) => records.go_on_from(step, true)?,
+            None => 0,
+        };
+        let path = loaded.path().strip_prefix(&self.input.directory).unwrap_or(loaded.path());
+        self.resumed = Some(Resume { step, path: path.display().to_string(), records_dropped });
+        Ok(())
     }
 
     pub(super) fn save(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        self.log.sync()?;
         if self.input.recipe.save.due(self.state.step, 0.0) {
             self.state.spikes.rewind_point(self.state.step);
         }
-        let tensors = self.tensors();
-        let backend = &mut self.backend;
-        let specs = tensors.iter().map(|t| t.0.clone()).collect();
-        let mut source = TensorsFrom::new(specs, |index: usize, values: &mut [f32]| {
-            backend.read_f32(tensors[index].1, values).map_err(|e| e.to_string().into())
-        });
+        let tensors = self.worker.tensors(&self.input.recipe.optim)?;
+        let Some(records) = &self.records else {
+            return Ok(follow(&mut self.worker, &mut *self.backend, &tensors)?);
+        };
+        records.sync()?;
+        let report = self.write(&tensors, observer)?;
+        if self.worker.plan().cuts_state() {
+            self.worker.agree(NEXT, 0)?;
+        }
+        let path =
+            report.path.strip_prefix(&self.input.directory).unwrap_or(&report.path).display().to_string();
+        let record = Save { step: self.state.step, bytes: report.bytes, seconds: report.seconds, path };
+        self.append(record.into(), observer)?;
+        self.store.gc(&self.input.recipe.save.retention())?;
+        Ok(())
+    }
+
+    /// The first rank's part of a save.
+    fn write(
+        &mut self,
+        tensors: &[StateTensor],
+        observer: &mut dyn Observer,
+    ) -> Result<SaveReport, TrainError> {
+        let spec = |t: &StateTensor| TensorSpec { name: t.name.clone(), shape: t.shape.clone(), dtype: t.dtype };
+        let specs = tensors.iter().map(spec).collect();
         let state = serde_json::to_value(&self.state).map_err(|e| TrainError::State {
             place: self.store.path(self.state.step).display().to_string(),
             problem: e.to_string(),
         })?;
+        let (worker, backend) = (&mut self.worker, &mut *self.backend);
+        let mut lost = None;
+        let mut source = TensorsFrom::new(specs, |index: usize, values: &mut [f32]| {
+            lead(worker, backend, (index, &tensors[index]), values).map_err(|e| {
+                let text = e.to_string();
+                lost = Some(e);
+                text.into()
+            })
+        });
         let report = self.store.save(SaveRequest {
             step: self.state.step,
             tokens: self.state.tokens,
@@ -98,13 +160,12 @@ impl Trainer {
             tensors: &mut source,
             max_file_bytes: self.input.recipe.save.max_file_bytes(),
             progress: &mut |done, total| observer.progress("saving", done, total),
-        })?;
-        let path =
-            report.path.strip_prefix(&self.input.directory).unwrap_or(&report.path).display().to_string();
-        let record = Save { step: self.state.step, bytes: report.bytes, seconds: report.seconds, path };
-        self.append(record.into(), observer)?;
-        self.store.gc(&self.input.recipe.save.retention())?;
-        Ok(())
+        });
+        drop(source);
+        match (report, lost) {
+            (Err(_), Some(lost)) => Err(lost.into()),
+            (report, _) => Ok(report?),
+        }
     }
 
     /// Goes back to the newest planned checkpoint and on with the data behind sample `samples`, so that the run passes
@@ -112,18 +173,23 @@ impl Trainer {
     /// been gone back to too often already.
     pub(super) fn rewind(&mut self, samples: u64) -> Result<bool, TrainError> {
         let Some(step) = self.state.spikes.may_rewind() else { return Ok(false) };
-        let Ok(loaded) = self.store.load(step) else { return Ok(false) };
+        let found = match self.records {
+            Some(_) => self.store.load(step).ok(),
+            None => None,
+        };
+        if self.worker.agree("whether to go back", u64::from(found.is_some()))? == 0 {
+            return Ok(false);
+        }
+        let loaded = match found {
+            Some(loaded) => loaded,
+            None => self.store.load(step)?,
+        };
         let rewinds = self.state.spikes.rewinds + 1;
-        self.optimizer.discard();
+        self.worker.discard();
         self.load(&loaded)?;
         self.state.loader = self.loader.state(samples);
         self.state.spikes.rewinds = rewinds;
-        let dropped = self.log.truncate_after(step)?;
-        let path = loaded.path().strip_prefix(&self.input.directory).unwrap_or(loaded.path());
-        // A new file of scalars, from this step on.
-        self.board = None;
-        let path = path.display().to_string();
-        self.resumed = Some(Resume { step, path, records_dropped: dropped });
+        self.goes_on_from(&loaded)?;
         Ok(true)
     }
 }

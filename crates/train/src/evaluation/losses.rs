@@ -1,0 +1,66 @@
+//! The losses of tokens, computed by all ranks together.
+//!
+//! A batch for evaluation holds one micro-batch for each data-parallel rank. Each rank scores its own and all get the
+//! others' losses, so whatever is added up from them has the same bits on every rank and in every layout.
+
+use crate::TrainError;
+use bessemer_collectives::{CollectiveError, Parts, Values};
+use bessemer_eval::EvalError;
+use bessemer_eval::score::TokenLosses;
+use bessemer_model::TokenBatch;
+use bessemer_parallel::{ParallelError, Worker};
+use bessemer_tensor::{Backend, TensorError};
+
+/// A worker as a model that evaluation can ask.
+pub(super) struct RankLosses<'a> {
+    worker: &'a mut Worker,
+    backend: &'a mut dyn Backend,
+    /// Whose losses are where, by rank of the world; neighbours of the tensor axis have the same ones.
+    parts: Parts,
+    /// What ended a pass, which evaluation only hears as text.
+    failed: Option<ParallelError>,
+}
+
+impl<'a> RankLosses<'a> {
+    pub(super) fn new(worker: &'a mut Worker, backend: &'a mut dyn Backend) -> RankLosses<'a> {
+        let tokens = worker.decoder().shape().tokens();
+        let plan = worker.plan();
+        let parts = Parts::of((0..plan.ranks).map(|r| if plan.coord(r).tensor == 0 { tokens } else { 0 }));
+        RankLosses { worker, backend, parts, failed: None }
+    }
+
+    /// The result of an evaluation; if a rank failed in it, that.
+    pub(super) fn told<T>(self, result: Result<T, EvalError>) -> Result<T, TrainError> {
+        match (result, self.failed) {
+            (Err(_), Some(failed)) => Err(failed.into()),
+            (result, _) => Ok(result?),
+        }
+    }
+
+    fn losses(&mut self, inputs: &[u32], targets: &[u32], losses: &mut [f32]) -> Result<(), ParallelError> {
+        let (plan, at) = (self.worker.plan(), self.worker.coord());
+        let tokens = inputs.len() / plan.data_ranks();
+        let first = plan.data_index(at) * tokens;
+        let mine = first..first + tokens;
+        let batch = TokenBatch { ids: &inputs[mine.clone()], targets: &targets[mine.clone()], positions: None };
+        self.worker.loss(&mut *self.backend, &batch, Some(&mut losses[mine]))?;
+        let gathered: Result<(), CollectiveError> =
+            self.worker.world().all_gather("losses of tokens", Values::F32(losses), &self.parts);
+        Ok(gathered?)
+    }
+}
+
+impl TokenLosses for RankLosses<'_> {
+    fn shape(&self) -> (usize, usize) {
+        let shape = self.worker.decoder().shape();
+        (shape.sequences * self.worker.plan().data_ranks(), shape.seq)
+    }
+
+    fn token_losses(&mut self, inputs: &[u32], targets: &[u32], losses: &mut [f32]) -> Result<(), EvalError> {
+        self.losses(inputs, targets, losses).map_err(|e| {
+            let text = e.to_string().into();
+            self.failed = Some(e);
+            EvalError::Model(TensorError::Outside(text).into())
+        })
+    }
+}
