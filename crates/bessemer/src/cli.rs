@@ -32,6 +32,16 @@ pub(crate) struct RecipeArgs {
     pub(crate) sets: Vec<String>,
 }
 
+/// A recipe to train.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TrainArgs {
+    #[command(flatten)]
+    pub(crate) recipe: RecipeArgs,
+    /// Ranks that share the training, as threads of this process; the recipe's parallel section says how.
+    #[arg(long, value_name = "N")]
+    pub(crate) ranks: Option<std::num::NonZeroUsize>,
+}
+
 /// Which checkpoint of a run.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunArgs {
@@ -46,7 +56,7 @@ pub(crate) struct RunArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Every stage of a recipe: corpus, tokenizer, shards, training, evaluation, report; finished stages are skipped.
-    Run(RecipeArgs),
+    Run(TrainArgs),
     /// Build a corpus, or look into one.
     #[command(subcommand)]
     Corpus(CorpusCommand),
@@ -54,7 +64,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Tokenizer(TokenizerCommand),
     /// Train, or go on training where the run directory stopped. Needs the corpus, tokenizer and shards of the run.
-    Train(RecipeArgs),
+    Train(TrainArgs),
     /// Loss, perplexity and bits per byte on the validation split.
     Eval(EvalArgs),
     /// Generate text from a prompt.

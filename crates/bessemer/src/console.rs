@@ -77,8 +77,9 @@ impl Observer for Console {
         let text = match record {
             Record::Training(t) => {
                 self.training = t.clone();
+                let layout = if t.ranks > 1 { format!("; {}", t.layout) } else { String::new() };
                 format!(
-                    "training {} steps of {} tokens ({} in all; {} tokens an epoch); {}; {}",
+                    "training {} steps of {} tokens ({} in all; {} tokens an epoch); {}; {}{layout}",
                     t.steps,
                     Tokens(t.batch_tokens),
                     Tokens(t.tokens),

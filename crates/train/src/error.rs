@@ -84,3 +84,12 @@ pub enum TrainError {
     #[error(transparent)]
     RunLog(#[from] bessemer_runlog::RunLogError),
 }
+
+impl TrainError {
+    /// Whether this only says that another rank of the job ended, which has the reason.
+    pub fn is_echo(&self) -> bool {
+        use bessemer_collectives::CollectiveError;
+        use bessemer_parallel::ParallelError;
+        matches!(self, TrainError::Parallel(ParallelError::Collective(CollectiveError::PeerLost { .. })))
+    }
+}

@@ -93,8 +93,7 @@ impl Trainer {
         let layout = Plan::new(&recipe.parallel, world.size(), &model, recipe.optim.optimizer)
             .map_err(|e| wrong(&e))?;
         let tokens = input.train.token_count();
-        let plan =
-            recipe.train.resolve(layout.data_ranks() as u64, Some(tokens)).map_err(|e| wrong(&e))?;
+        let plan = recipe.train.resolve(layout.data_ranks() as u64, Some(tokens)).map_err(|e| wrong(&e))?;
         for set in [Some(&input.train), input.validation.as_ref()].into_iter().flatten() {
             set.require(fingerprint(&input.tokenizer)?, input.tokenizer.vocab_size() as u32)?;
         }
@@ -297,8 +296,7 @@ impl Trainer {
 
     /// Every micro-batch of a step forward and backward: the loss over all ranks, and the seconds spent on data.
     fn gradients(&mut self) -> Result<(LossSum, f64), TrainError> {
-        let (step, micro, count) =
-            (self.state.step, self.plan.micro_batch as usize, self.plan.accumulation);
+        let (step, micro, count) = (self.state.step, self.plan.micro_batch as usize, self.plan.accumulation);
         let share = self.worker.plan().data_index(self.worker.coord()) as u64 * self.plan.sequences_per_rank;
         let mut sum = LossSum::default();
         let mut data_seconds = 0.0;

@@ -9,6 +9,7 @@ pub(crate) mod eval;
 pub(crate) mod generate;
 pub(crate) mod import;
 pub(crate) mod parity;
+mod ranks;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod saved_model;

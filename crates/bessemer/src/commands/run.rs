@@ -1,6 +1,7 @@
 //! `bessemer run` and `bessemer train`: a recipe's stages, each only if its result is not there yet.
 
-use crate::cli::RecipeArgs;
+use crate::cli::{RecipeArgs, TrainArgs};
+use crate::commands::ranks::{Crew, Ranks};
 use crate::commands::report;
 use crate::commands::saved_model::load_tokenizer;
 use crate::console::{Console, print};
@@ -8,12 +9,12 @@ use crate::failure::{Failure, code};
 use crate::machine;
 use crate::run_dir::RunDir;
 use crate::stages::Stages;
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_recipe::{Recipe, load_recipe, to_toml};
 use bessemer_runlog::{self as runlog, EndReason, Record, RunLog};
 use bessemer_shards::ShardSet;
 use bessemer_tokenizer::Tokenizer;
-use bessemer_train::{Observer, Outcome, Peak, Trainer, TrainerInput};
+use bessemer_train::{Observer, Outcome, Peak, TrainerInput};
+use bessemer_units::Bytes;
 use serde_json::json;
 use std::fs::{self, File, TryLockError};
 use std::sync::Arc;
@@ -75,43 +76,38 @@ impl Session {
     }
 
     /// Trains to the end or to a stop, evaluates, and writes the report.
-    fn train(&mut self, console: &mut Console) -> Result<(), Failure> {
+    fn train(&mut self, ranks: Ranks, console: &mut Console) -> Result<(), Failure> {
         let (tokenizer, train, validation) = self.data(console)?;
         console.log_every(self.recipe.train.log_every);
-        let backend = CpuBackend::new(CpuConfig {
-            threads: self.threads,
-            pin: self.recipe.run.pin_threads,
-            matmul: self.recipe.train.matmul_precision,
-        })?;
-        let measured = bessemer_kernels_cpu::peak::measure(self.threads)?;
+        let measured = bessemer_kernels_cpu::peak::measure(ranks.all_threads())?;
         let peak = Peak { flops_per_second: measured.flops_per_s };
         let mut log = RunLog::open(self.dir.root())?;
-        self.announce(&mut log, peak, console)?;
+        self.announce(&mut log, ranks, peak, console)?;
         drop(log);
-        let input = TrainerInput {
+        let memory = Bytes(machine::available_memory().0 / ranks.count as u64);
+        let input = || TrainerInput {
             recipe: self.recipe.clone(),
             recipe_text: self.recipe_text.clone(),
-            tokenizer,
-            train,
-            validation,
+            tokenizer: Arc::clone(&tokenizer),
+            train: Arc::clone(&train),
+            validation: validation.clone(),
             directory: self.dir.root().to_path_buf(),
-            memory_available: machine::available_memory(),
+            memory_available: memory,
             peak: Some(peak),
         };
-        let mut trainer = Trainer::new(input, Box::new(backend))?;
-        bessemer_durable::write(&self.dir.recipe(), self.recipe_text.as_bytes())?;
-        let mut outcome = trainer.run(console, &self.stop);
-        if outcome.is_ok() {
-            outcome = trainer.final_evaluation(self.threads, console).and(outcome);
-        }
+        let crew = Crew { ranks, input: &input, stop: &self.stop };
+        let trained = crew.train(console, &|| {
+            Ok(bessemer_durable::write(&self.dir.recipe(), self.recipe_text.as_bytes())?)
+        })?;
+        let outcome = trained.outcome;
+        let Some(((done, all), closed)) = trained.closed else { return outcome.map(|_| ()) };
         let (reason, message) = match &outcome {
             Ok(Outcome::Finished) => (EndReason::Finished, None),
             Ok(Outcome::Stopped) => (EndReason::Interrupted, None),
-            Err(e) => (EndReason::Failed, Some(e.to_string())),
+            Err(e) => (EndReason::Failed, Some(e.message.clone())),
         };
-        let (done, all) = trainer.steps();
         // On a full disk this fails too; the error that ended the run is the one to tell.
-        let ended = trainer.close().end(reason, message, self.begun.elapsed().as_secs_f64());
+        let ended = closed.end(reason, message, self.begun.elapsed().as_secs_f64());
         let outcome = outcome?;
         ended?;
         if outcome == Outcome::Stopped {
@@ -147,7 +143,13 @@ impl Session {
         Ok((Arc::new(tokenizer), Arc::new(train), validation))
     }
 
-    fn announce(&self, log: &mut RunLog, peak: Peak, console: &mut Console) -> Result<(), Failure> {
+    fn announce(
+        &self,
+        log: &mut RunLog,
+        ranks: Ranks,
+        peak: Peak,
+        console: &mut Console,
+    ) -> Result<(), Failure> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
         let record = Record::from(runlog::Run {
             name: self.recipe.run.name.clone(),
@@ -156,7 +158,7 @@ impl Session {
             seed: self.recipe.run.seed,
             started_unix_s: now,
             device: machine::processor(),
-            threads: self.threads as u64,
+            threads: ranks.all_threads() as u64,
             peak_flops_per_s: Some(peak.flops_per_second),
             mfu_convention: Some(
                 "model FLOPs, 6 P + 12 L H E T a token (PaLM, appendix B), over the FMA peak measured at the start".into(),
@@ -164,6 +166,11 @@ impl Session {
         });
         log.append(&record)?;
         console.record(&record);
+        if ranks.count > 1 {
+            let (count, threads) = (ranks.count, ranks.threads);
+            let plural = if threads == 1 { "" } else { "s" };
+            console.say(&format!("{count} ranks in this process (--ranks), {threads} thread{plural} each"));
+        }
         Ok(())
     }
 }
@@ -172,26 +179,29 @@ impl Session {
 type Data = (Arc<Tokenizer>, Arc<ShardSet>, Option<Arc<ShardSet>>);
 
 /// Every stage of a recipe.
-pub(crate) fn run(args: &RecipeArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let mut session = Session::open(args)?;
+pub(crate) fn run(args: &TrainArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let mut session = Session::open(&args.recipe)?;
+    let ranks = Ranks::new(args.ranks, session.recipe.run.threads)?;
     console.say(&format!("run directory {}", session.dir.root().display()));
     session.with_stages(|stages, log| stages.run(console, log))?;
-    finish(session, as_json, console)
+    finish(session, ranks, as_json, console)
 }
 
 /// Training only.
-pub(crate) fn train(args: &RecipeArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    finish(Session::open(args)?, as_json, console)
+pub(crate) fn train(args: &TrainArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let session = Session::open(&args.recipe)?;
+    let ranks = Ranks::new(args.ranks, session.recipe.run.threads)?;
+    finish(session, ranks, as_json, console)
 }
 
-fn finish(mut session: Session, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+fn finish(mut session: Session, ranks: Ranks, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     if session.stop.load(Ordering::Relaxed) {
         return Err(Failure {
             code: code::CONTINUE,
             message: "stopped; run the same command to go on".into(),
         });
     }
-    let trained = session.train(console);
+    let trained = session.train(ranks, console);
     // A stopped run has a report too; a report that cannot be written must not hide why training failed.
     let report = report::write(&session.dir);
     trained?;

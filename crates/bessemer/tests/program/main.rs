@@ -12,6 +12,7 @@ mod bad_input;
 mod bench;
 mod hf_oracle;
 mod kill_resume;
+mod ranks;
 mod round_trip;
 mod study;
 mod workplace;

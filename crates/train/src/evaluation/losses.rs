@@ -42,7 +42,8 @@ impl<'a> RankLosses<'a> {
         let tokens = inputs.len() / plan.data_ranks();
         let first = plan.data_index(at) * tokens;
         let mine = first..first + tokens;
-        let batch = TokenBatch { ids: &inputs[mine.clone()], targets: &targets[mine.clone()], positions: None };
+        let batch =
+            TokenBatch { ids: &inputs[mine.clone()], targets: &targets[mine.clone()], positions: None };
         self.worker.loss(&mut *self.backend, &batch, Some(&mut losses[mine]))?;
         let gathered: Result<(), CollectiveError> =
             self.worker.world().all_gather("losses of tokens", Values::F32(losses), &self.parts);

@@ -136,7 +136,8 @@ impl Trainer {
         tensors: &[StateTensor],
         observer: &mut dyn Observer,
     ) -> Result<SaveReport, TrainError> {
-        let spec = |t: &StateTensor| TensorSpec { name: t.name.clone(), shape: t.shape.clone(), dtype: t.dtype };
+        let spec =
+            |t: &StateTensor| TensorSpec { name: t.name.clone(), shape: t.shape.clone(), dtype: t.dtype };
         let specs = tensors.iter().map(spec).collect();
         let state = serde_json::to_value(&self.state).map_err(|e| TrainError::State {
             place: self.store.path(self.state.step).display().to_string(),

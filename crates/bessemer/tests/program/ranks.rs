@@ -1,0 +1,93 @@
+//! Several ranks in one process: the losses of one rank, through kills and interruptions, and mistakes that are told.
+
+use crate::workplace::{LLAMA, Workplace};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+const RECIPE: [&str; 4] =
+    ["train.steps=60", "save.every_steps=3", "eval.every_steps=20", "eval.ngram.enabled=false"];
+
+fn words<'a>(verb: &'a str, ranks: &'a str, sets: &[&'a str]) -> Vec<&'a str> {
+    let mut words = vec![verb, "recipe.toml", "--ranks", ranks];
+    words.extend(RECIPE.iter().chain(sets).flat_map(|s| ["--set", s]));
+    words
+}
+
+/// (step, loss) of every step and evaluation.
+fn losses(place: &Workplace) -> Vec<(u64, f64)> {
+    let all = place.records("step").into_iter().chain(place.records("eval"));
+    all.map(|r| (r["step"].as_u64().unwrap(), r["loss"].as_f64().unwrap())).collect()
+}
+
+#[track_caller]
+fn assert_near(found: &[(u64, f64)], wanted: &[(u64, f64)]) {
+    assert_eq!(found.len(), wanted.len());
+    for (found, wanted) in found.iter().zip(wanted) {
+        assert_eq!(found.0, wanted.0);
+        assert!((found.1 - wanted.1).abs() < 1e-4 * wanted.1, "{found:?} {wanted:?}");
+    }
+}
+
+#[test]
+fn two_ranks_train_as_one_also_when_they_are_killed_on_the_way() {
+    let single = Workplace::new(LLAMA);
+    single.train(&RECIPE);
+    let wanted = losses(&single);
+    let place = Workplace::new(LLAMA);
+    let killed = words("run", "2", &["parallel.stage=zero3"]);
+    let mut command = place.command(&killed);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let begun = Instant::now();
+    while !place.path("runs/t/checkpoints/step-00000009/manifest.json").exists() {
+        assert!(child.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let done = place.bessemer(&words("train", "2", &["parallel.stage=zero1"]));
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert!(done.err.contains("2 ranks in this process (--ranks), 1 thread each"), "{}", done.err);
+    assert!(done.err.contains("2 ranks: 1 copies x 2 shards (zero1)"), "{}", done.err);
+    assert!(done.err.contains("going on after step"), "{}", done.err);
+    assert_near(&losses(&place), &wanted);
+    assert_eq!(place.records("sample").len(), single.records("sample").len());
+    assert_eq!(place.records("training").last().unwrap()["ranks"], 2);
+}
+
+#[test]
+fn an_interrupted_job_saves_and_goes_on() {
+    let place = Workplace::new(LLAMA);
+    let all = words("run", "2", &["train.steps=5000", "save.every_steps=0"]);
+    let mut child = place.command(&all).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    let begun = Instant::now();
+    let log = place.path("runs/t/metrics.jsonl");
+    while !std::fs::read_to_string(&log).is_ok_and(|t| t.contains("\"kind\":\"step\"")) {
+        assert!(child.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let sent = std::process::Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status();
+    assert!(sent.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(75));
+    assert_eq!(place.records("end").last().unwrap()["reason"], "interrupted");
+    let steps = place.records("step").len();
+    let more = format!("train.steps={}", steps + 2);
+    place.bessemer(&["train", "recipe.toml", "--set", &more, "--set", "eval.ngram.enabled=false"]).text();
+    assert_eq!(place.records("step").len(), steps + 2);
+}
+
+#[test]
+fn what_ranks_cannot_do_is_refused_with_the_reason() {
+    let place = Workplace::new(LLAMA);
+    place.train(&["train.steps=2", "eval.ngram.enabled=false"]);
+    let train = |ranks, sets: &[&str]| place.bessemer(&words("train", ranks, sets));
+    train("3", &[]).failed(78, &["3 data-parallel ranks cannot share equally"]);
+    train("2", &["parallel.tensor=3"]).failed(78, &["parallel.tensor = 3 does not divide 2 ranks"]);
+    train("2", &["optim.optimizer=kfac"]).failed(78, &["one rank's data"]);
+    train("2", &["parallel.shard=2"]).failed(78, &["parallel.shard = 2", "cuts nothing"]);
+    train("0", &[]).failed(2, &["--ranks"]);
+    train("9999", &[]).failed(2, &["expected 1 to 1024"]);
+    let mut command = place.command(&["train", "recipe.toml"]);
+    command.envs([("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4")]);
+    let launched = crate::workplace::finished(command);
+    launched.failed(2, &["rank 1 of 4", "Open MPI", "--ranks 4"]);
+}

@@ -1,0 +1,304 @@
+//! Several ranks train one run: the losses of one rank in every layout, and from one layout to the other.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
+
+use bessemer_collectives::{ThreadCommunicator, ThreadSettings};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_recipe::Recipe;
+use bessemer_runlog::Record;
+use bessemer_shards::ShardSet;
+use bessemer_tensor::op::Op;
+use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
+use bessemer_tokenizer::Tokenizer;
+use bessemer_train::{Observer, TrainError, Trainer, TrainerInput};
+use bessemer_units::Bytes;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+
+mod place;
+
+use place::{STEPS, data, recipe};
+
+/// A run directory with its data.
+struct Run {
+    dir: TempDir,
+    tokenizer: Arc<Tokenizer>,
+    train: Arc<ShardSet>,
+    validation: Arc<ShardSet>,
+}
+
+/// Keeps what it is told; asks to stop after a step.
+struct Watch<'a> {
+    records: Vec<Record>,
+    stop_after: Option<u64>,
+    stop: &'a AtomicBool,
+}
+
+impl Observer for Watch<'_> {
+    fn record(&mut self, record: &Record) {
+        if let Record::Step(step) = record {
+            self.stop.fetch_or(self.stop_after == Some(step.step), Ordering::Relaxed);
+        }
+        self.records.push(record.clone());
+    }
+    fn message(&mut self, _: &str) {}
+    fn progress(&mut self, _: &str, _: u64, _: u64) {}
+}
+
+fn cpu() -> Box<dyn Backend> {
+    Box::new(CpuBackend::new(CpuConfig { threads: 1, pin: false, ..CpuConfig::default() }).unwrap())
+}
+
+impl Run {
+    fn new(noisy: bool) -> Run {
+        let dir = tempfile::tempdir().unwrap();
+        let (tokenizer, train) = data(&dir.path().join("shards"), "train", noisy);
+        let (_, validation) = data(&dir.path().join("shards"), "validation", true);
+        Run { dir, tokenizer, train, validation }
+    }
+
+    fn input(&self, recipe: &Recipe) -> TrainerInput {
+        TrainerInput {
+            recipe: recipe.clone(),
+            recipe_text: String::new(),
+            tokenizer: Arc::clone(&self.tokenizer),
+            train: Arc::clone(&self.train),
+            validation: Some(Arc::clone(&self.validation)),
+            directory: self.dir.path().to_owned(),
+            memory_available: Bytes(1 << 30),
+            peak: None,
+        }
+    }
+
+    /// One session on some ranks, each with the backend that `backend` makes; what each rank was told, or its error.
+    fn session(
+        &self,
+        recipe: &Recipe,
+        ranks: usize,
+        stop_after: Option<u64>,
+        backend: &(dyn Fn(usize) -> Box<dyn Backend> + Sync),
+    ) -> Vec<Result<Vec<Record>, TrainError>> {
+        let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
+        let worlds = ThreadCommunicator::world("world", ranks, &settings);
+        let stop = &AtomicBool::new(false);
+        let rank = |(rank, world): (usize, ThreadCommunicator)| {
+            let mut watch = Watch { records: Vec::new(), stop_after, stop };
+            let mut trainer = Trainer::on_rank(self.input(recipe), backend(rank), Box::new(world))?;
+            trainer.run(&mut watch, stop)?;
+            trainer.final_evaluation(1, &mut watch)?;
+            Ok(watch.records)
+        };
+        std::thread::scope(|scope| {
+            let start = |w| scope.spawn(move || rank(w));
+            let ranks: Vec<_> = worlds.into_iter().enumerate().map(start).collect();
+            ranks.into_iter().map(|r| r.join().unwrap()).collect()
+        })
+    }
+
+    /// As [`Run::session`] where nothing fails; what the first rank was told.
+    fn train(&self, recipe: &Recipe, ranks: usize, stop_after: Option<u64>) -> Vec<Record> {
+        let mut told: Vec<_> =
+            self.session(recipe, ranks, stop_after, &|_| cpu()).into_iter().map(|r| r.unwrap()).collect();
+        assert!(told[1..].iter().all(Vec::is_empty), "only the first rank tells");
+        told.swap_remove(0)
+    }
+
+    fn tensors(&self) -> Vec<u8> {
+        let last = self.dir.path().join(format!("checkpoints/step-{STEPS:08}"));
+        tensor_bytes(&last)
+    }
+}
+
+fn tensor_bytes(checkpoint: &Path) -> Vec<u8> {
+    let mut files: Vec<_> = std::fs::read_dir(checkpoint)
+        .unwrap()
+        .map(|f| f.unwrap().path())
+        .filter(|p| p.extension().is_some_and(|e| e == "safetensors"))
+        .collect();
+    files.sort();
+    files.iter().flat_map(|f| std::fs::read(f).unwrap()).collect()
+}
+
+/// (step, loss, norm) of every step and (step, loss) of every evaluation.
+fn numbers(records: &[Record]) -> Vec<(u64, f64)> {
+    let number = |r: &Record| match r {
+        Record::Step(s) => vec![(s.step, s.loss), (s.step, s.grad_norm), (s.step, s.z_loss.unwrap_or(0.0))],
+        Record::Eval(e) => vec![(e.step, e.loss), (e.step, e.bits_per_byte)],
+        _ => Vec::new(),
+    };
+    records.iter().flat_map(number).collect()
+}
+
+#[track_caller]
+fn assert_near(found: &[Record], wanted: &[Record], what: &str) {
+    let (found, wanted) = (numbers(found), numbers(wanted));
+    assert_eq!(found.len(), wanted.len(), "{what}");
+    let distance = |(a, b): (&(u64, f64), &(u64, f64))| {
+        assert_eq!(a.0, b.0, "{what}");
+        (a.1 - b.1).abs() / b.1.abs().max(1e-9)
+    };
+    let worst = found.iter().zip(&wanted).map(distance).fold(0.0, f64::max);
+    println!("{what}: {worst:.1e}");
+    assert!(worst < 1e-5, "{what}: {worst}");
+}
+
+fn layout(stage: &str, shard: u64) -> Vec<String> {
+    vec![format!("parallel.stage={stage}"), format!("parallel.shard={shard}")]
+}
+
+/// A recipe with evaluations and samples on the way and at the end.
+fn with(sets: &[String]) -> Recipe {
+    let mut all = vec![
+        "train.z_loss=1e-4",
+        "train.micro_batch=2",
+        "optim.lr=3e-3",
+        "eval.every_steps=10",
+        "eval.max_tokens=500",
+        "eval.at_end=true",
+        "eval.samples.every_steps=12",
+        "eval.samples.at_end=true",
+        "eval.samples.generate.max_tokens=8",
+    ];
+    all.extend(sets.iter().map(String::as_str));
+    recipe(&all)
+}
+
+#[test]
+fn every_layout_trains_as_one_rank() {
+    let single = Run::new(false).train(&with(&[]), 1, None);
+    let samples = |told: &[Record]| told.iter().filter(|r| matches!(r, Record::Sample(_))).count();
+    assert_eq!((numbers(&single).len() as u64, samples(&single)), (3 * STEPS + 2 * 3, 2));
+    for (stage, shard, ranks) in
+        [("ddp", 0, 2), ("zero1", 0, 2), ("zero2", 0, 4), ("zero3", 0, 2), ("zero3", 2, 4)]
+    {
+        let told = Run::new(false).train(&with(&layout(stage, shard)), ranks, None);
+        assert_near(&told, &single, &format!("{stage} {shard} x {ranks}"));
+        assert_eq!(samples(&told), 2);
+        let Some(Record::Training(training)) = told.iter().find(|r| matches!(r, Record::Training(_))) else {
+            panic!("no training record");
+        };
+        assert_eq!(training.ranks, ranks as u64);
+        assert!(training.layout.contains("copies"), "{}", training.layout);
+    }
+}
+
+#[test]
+fn a_run_goes_on_in_another_layout() {
+    let single = Run::new(false).train(&with(&[]), 1, None);
+    let zero3 = with(&layout("zero3", 0));
+    let run = Run::new(false);
+    let mut told = run.train(&with(&[]), 1, Some(5));
+    told.extend(run.train(&zero3, 2, Some(13)));
+    told.extend(run.train(&with(&layout("zero1", 2)), 4, Some(17)));
+    told.extend(run.train(&with(&[]), 1, None));
+    assert_near(&told, &single, "1, zero3 x 2, zero1 2 x 2, 1");
+    // In one layout, stops do not change a bit.
+    let (whole, parts) = (Run::new(false), Run::new(false));
+    let wanted = whole.train(&zero3, 2, None);
+    let mut told = parts.train(&zero3, 2, Some(7));
+    told.extend(parts.train(&zero3, 2, None));
+    assert_eq!(numbers(&told), numbers(&wanted));
+    assert!(parts.tensors() == whole.tensors(), "other bits after a stop");
+}
+
+#[test]
+fn ranks_go_back_together() {
+    let sets = ["train.spike_action=rewind", "train.spike_sigma=1.5", "train.spike_window=8"];
+    let mut sets: Vec<_> = sets.into_iter().map(str::to_owned).collect();
+    sets.extend(layout("zero2", 0));
+    sets.push("save.every_seconds=1".into());
+    let sets: Vec<_> = sets.iter().map(String::as_str).collect();
+    let recipe = recipe(&sets);
+    let went_back = |told: &[Record]| {
+        told.iter().filter(|r| matches!(r, Record::Warning(w) if w.message.contains("went back"))).count()
+    };
+    let (whole, parts) = (Run::new(true), Run::new(true));
+    let wanted = whole.train(&recipe, 2, None);
+    assert!(went_back(&wanted) > 0);
+    let mut told = parts.train(&recipe, 2, Some(12));
+    told.extend(parts.train(&recipe, 2, None));
+    assert_eq!(numbers(&told), numbers(&wanted));
+    assert_eq!(went_back(&told), went_back(&wanted));
+    assert!(parts.tensors() == whole.tensors(), "other bits after a stop");
+}
+
+/// A device that breaks after so many launches.
+struct Breaking {
+    inner: Box<dyn Backend>,
+    left: u64,
+}
+
+impl Backend for Breaking {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn alloc(&mut self, spec: BufferSpec<'_>) -> Result<Buffer, TensorError> {
+        self.inner.alloc(spec)
+    }
+    fn workspace(&self, op: &Op) -> Result<Bytes, TensorError> {
+        self.inner.workspace(op)
+    }
+    fn reserve_workspace(&mut self, bytes: Bytes) -> Result<(), TensorError> {
+        self.inner.reserve_workspace(bytes)
+    }
+    fn launch(&mut self, stream: Stream, op: &Op) -> Result<(), TensorError> {
+        self.left = self.left.checked_sub(1).ok_or(TensorError::Outside("the device broke".into()))?;
+        self.inner.launch(stream, op)
+    }
+    fn record(&mut self, stream: Stream) -> Event {
+        self.inner.record(stream)
+    }
+    fn wait(&mut self, stream: Stream, event: Event) {
+        self.inner.wait(stream, event);
+    }
+    fn sync(&mut self) -> Result<(), TensorError> {
+        self.inner.sync()
+    }
+    fn write_f32(&mut self, dst: View, values: &[f32]) -> Result<(), TensorError> {
+        self.inner.write_f32(dst, values)
+    }
+    fn write_u32(&mut self, dst: View, values: &[u32]) -> Result<(), TensorError> {
+        self.inner.write_u32(dst, values)
+    }
+    fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {
+        self.inner.read_f32(src, values)
+    }
+    fn memory(&self) -> MemoryUse {
+        self.inner.memory()
+    }
+}
+
+#[test]
+fn a_rank_that_breaks_ends_all_of_them() {
+    for (stage, broken) in [("ddp", 0), ("zero2", 1), ("zero3", 2)] {
+        for left in [50, 700, 1500] {
+            let run = Run::new(false);
+            let backend = |rank: usize| -> Box<dyn Backend> {
+                Box::new(Breaking { inner: cpu(), left: if rank == broken { left } else { u64::MAX } })
+            };
+            let results = run.session(&with(&layout(stage, 0)), 4, None, &backend);
+            for (rank, result) in results.iter().enumerate() {
+                let error = result.as_ref().unwrap_err();
+                assert_eq!(error.is_echo(), rank != broken, "{stage} {left}, rank {rank}: {error}");
+                assert!(rank != broken || error.to_string().contains("the device broke"), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_ranks_cannot_share_is_refused_on_all_of_them() {
+    let refused = |sets: &[&str], ranks: usize, words: &str| {
+        let run = Run::new(false);
+        for result in run.session(&recipe(sets), ranks, None, &|_| cpu()) {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        assert!(!run.dir.path().join("metrics.jsonl").exists());
+    };
+    refused(&[], 3, "3 data-parallel ranks cannot share equally");
+    refused(&["parallel.stage=zero1", "parallel.shard=3"], 4, "does not divide the 4 data-parallel ranks");
+    refused(&["parallel.stage=zero1", "optim.optimizer=muon"], 2, "needs whole matrices");
+}
