@@ -67,6 +67,25 @@ pub(crate) fn threads(wanted: u64) -> usize {
     }
 }
 
+/// Whether this process may run on some of the machine's processors only, because its launcher or its user chose them.
+pub(crate) fn is_bound() -> bool {
+    let allowed = fs::read_to_string("/proc/self/status")
+        .ok()
+        .and_then(|text| text.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).and_then(listed));
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|text| listed(&text));
+    matches!((allowed, online), (Some(allowed), Some(online)) if allowed < online)
+}
+
+/// Members of a list such as "0-3,8".
+fn listed(text: &str) -> Option<usize> {
+    let span = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+        last.checked_sub(first).map(|n| n + 1)
+    };
+    text.trim().split(',').map(span).sum()
+}
+
 fn status_kib(path: &str, key: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix(key))?;
@@ -75,6 +94,14 @@ fn status_kib(path: &str, key: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn lists_of_processors_are_counted() {
+        assert_eq!(super::listed("\t0-3,8,10-11\n"), Some(7));
+        assert_eq!(super::listed("0"), Some(1));
+        assert_eq!(super::listed("3-1"), None);
+        assert_eq!(super::listed("x"), None);
+    }
+
     #[test]
     fn this_process_has_memory() {
         if cfg!(target_os = "linux") {

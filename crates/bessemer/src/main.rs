@@ -35,6 +35,8 @@ fn main() -> ExitCode {
 fn complain(failure: &Failure) {
     match failure.code {
         failure::code::DONE => {}
+        // Another process of the job tells.
+        _ if failure.message.is_empty() => {}
         failure::code::CONTINUE => eprintln!("{}", failure.message),
         _ => eprintln!("error: {}", failure.message),
     }

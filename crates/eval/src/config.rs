@@ -123,6 +123,11 @@ impl SamplesConfig {
         self.generate.check().map_err(|e| format!("generate.{e}"))
     }
 
+    /// Whether there will be any sample at all.
+    pub fn are_written(&self) -> bool {
+        (self.every_steps > 0 || self.at_end) && !self.prompts.is_empty()
+    }
+
     /// Whether samples are due after `step` optimizer steps.
     pub fn is_due(&self, step: u64) -> bool {
         is_due(self.every_steps, step)

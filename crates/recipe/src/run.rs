@@ -14,9 +14,11 @@ pub struct RunConfig {
     pub dir: String,
     /// Seed of every random number: data order, initialisation, dropout, sampling.
     pub seed: u64,
-    /// Threads that compute; 0 takes all cores that the process may use. Results do not depend on it.
+    /// Threads that compute, of each rank; 0 shares all cores that the process may use out among the ranks of the machine.
+    /// Results do not depend on it.
     pub threads: u64,
-    /// Bind each computing thread to a core of its own. Switch it off on a machine that is busy with other work.
+    /// Bind each computing thread to a core of its own, where one rank has the machine. Switch it off on a machine that is
+    /// busy with other work.
     pub pin_threads: bool,
 }
 

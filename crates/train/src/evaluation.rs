@@ -74,8 +74,7 @@ impl Evaluator {
             )?),
             None => None,
         };
-        let writes =
-            (config.samples.every_steps > 0 || config.samples.at_end) && !config.samples.prompts.is_empty();
+        let writes = config.samples.are_written();
         let writer = match writes && worker.rank() == 0 {
             true => Some(Writer::new(backend, worker, &input.recipe.train)?),
             false => None,

@@ -2,8 +2,10 @@
 
 use crate::TrainError;
 use bessemer_arch::Model;
+use bessemer_collectives::NullCommunicator;
 use bessemer_model::{ActivationConfig, Decoder, Purpose, Shape};
 use bessemer_optim::{OptimConfig, OptimParam, Optimizer};
+use bessemer_parallel::{Job, Plan, Worker};
 use bessemer_tensor::MemoryUse;
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::Bytes;
@@ -29,6 +31,30 @@ impl MemoryPlan {
             Optimizer::new(&mut null, &optim_params(&decoder), optim)?;
         }
         Ok(MemoryPlan { buffers: bessemer_tensor::Backend::memory(&null) })
+    }
+
+    /// Makes every buffer of one rank of a job on the null backend, with peers that are not there. Ranks differ by a few
+    /// elements; this is the first.
+    ///
+    /// # Errors
+    /// A job that cannot be.
+    pub fn of_rank(job: &Job<'_>) -> Result<MemoryPlan, TrainError> {
+        let mut null = NullBackend::new();
+        // Collectives at once or beside the computation: the memory is the same.
+        let plan = Plan { overlap: false, ..job.plan.clone() };
+        let world = Box::new(NullCommunicator::new("world", 0, plan.ranks));
+        let worker = Worker::new(&mut null, &Job { plan: &plan, ..*job }, world)?;
+        let mut planned = MemoryPlan { buffers: bessemer_tensor::Backend::memory(&null) };
+        planned.add("values under way", Bytes(worker.staging_bytes()));
+        Ok(planned)
+    }
+
+    /// Counts memory in that the null backend does not see.
+    pub fn add(&mut self, class: &'static str, bytes: Bytes) {
+        if bytes > Bytes(0) {
+            self.buffers.classes.push((class, bytes));
+            self.buffers.classes.sort_by_key(|c| std::cmp::Reverse(c.1));
+        }
     }
 
     /// Errors, naming the largest consumers, if the plan does not fit into `available`.

@@ -17,6 +17,7 @@ use bessemer_recipe::{BatchPlan, SpikeAction};
 use bessemer_runlog::{self as runlog, End, EndReason, Record, Resume, Step, Warning};
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::Tokenizer;
+use bessemer_units::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -92,6 +93,9 @@ impl Trainer {
             .map_err(|e| wrong(&e))?;
         let layout = Plan::new(&recipe.parallel, world.size(), &model, recipe.optim.optimizer)
             .map_err(|e| wrong(&e))?;
+        if layout.tensor > 1 {
+            return Err(wrong(&"parallel.tensor above 1 cannot be trained yet: take tensor = 1"));
+        }
         let tokens = input.train.token_count();
         let plan = recipe.train.resolve(layout.data_ranks() as u64, Some(tokens)).map_err(|e| wrong(&e))?;
         for set in [Some(&input.train), input.validation.as_ref()].into_iter().flatten() {
@@ -104,7 +108,13 @@ impl Trainer {
         };
         let activations =
             ActivationConfig { storage: recipe.train.storage, recompute: recipe.train.recompute };
-        MemoryPlan::new(&model, shape, activations, &recipe.optim)?.fits(input.memory_available)?;
+        let (first, z_loss) = (world.rank() == 0, recipe.train.z_loss as f32);
+        let job = Job { model: &model, shape, activations, optim: &recipe.optim, z_loss, plan: &layout };
+        let mut memory = MemoryPlan::of_rank(&job)?;
+        if first && !layout.keeps_model() && recipe.eval.samples.are_written() {
+            memory.add("model for samples", Bytes(4 * model.parameters() as u64));
+        }
+        memory.fits(input.memory_available)?;
 
         let seed = recipe.run.seed;
         let loader = Loader::new(
@@ -113,8 +123,6 @@ impl Trainer {
             recipe.loader.seed_or(seed),
             recipe.loader.shuffle,
         )?;
-        let (first, z_loss) = (world.rank() == 0, recipe.train.z_loss as f32);
-        let job = Job { model: &model, shape, activations, optim: &recipe.optim, z_loss, plan: &layout };
         let worker = Worker::new(&mut *backend, &job, world)?;
         let evaluator = Evaluator::new(&mut *backend, &worker, &input)?;
         let schedule = Schedule::new(&recipe.optim, plan.steps);

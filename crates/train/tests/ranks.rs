@@ -1,5 +1,5 @@
 //! Several ranks train one run: the losses of one rank in every layout, and from one layout to the other.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a failed unwrap here is a failed test")]
 
 use bessemer_collectives::{ThreadCommunicator, ThreadSettings};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};

@@ -1,55 +1,154 @@
 //! The ranks of a job: how many there are, who started them, and training by all of them.
+//!
+//! Either this process is the job and its ranks are threads (`--ranks`), or it is one rank of several processes that a
+//! launcher started, which talk over MPI. The first rank holds the run directory and the terminal; the others only train.
 
 use crate::console::Console;
-use crate::failure::Failure;
-use bessemer_collectives::launch::{LaunchFlags, LaunchSource, resolve};
-use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
+use crate::failure::{Failure, code};
+use crate::machine;
+use bessemer_collectives::launch::{Launch, LaunchFlags, resolve};
+use bessemer_collectives::{
+    Communicator, MessageCommunicator, MessageSettings, ThreadCommunicator, ThreadSettings,
+};
+use bessemer_collectives_mpi::MpiWorld;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_train::{Closed, Outcome, Silent, TrainError, Trainer, TrainerInput};
 use std::num::NonZeroUsize;
 use std::sync::atomic::AtomicBool;
 use std::thread::{Builder, ScopedJoinHandle};
+use std::time::Duration;
 
 /// Most ranks that a process may start.
 const MOST_RANKS: usize = 1024;
+/// How long ranks wait for each other. One that is gone is noticed at once or, over MPI, after its signs of life have
+/// stopped for half a minute; this only bounds what one rank does alone, such as building the corpus.
+const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
-/// How many ranks this process runs, each a thread with threads of its own.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Ranks {
-    pub(crate) count: usize,
-    /// Threads that each of them computes with.
-    pub(crate) threads: usize,
+/// The job that this process is, or is a part of.
+pub(crate) struct Job {
+    /// Ranks of the job.
+    pub(crate) ranks: usize,
+    /// Ranks in this process.
+    pub(crate) here: usize,
+    /// Who started them.
+    pub(crate) source: String,
+    /// Number of this process.
+    process: usize,
+    /// Ranks on this machine.
+    local: usize,
+    /// Whether the launcher has given each process cores of its own.
+    bound: bool,
+    worlds: Vec<Box<dyn Communicator>>,
+    mpi: Option<MpiWorld>,
 }
 
-impl Ranks {
-    /// `asked` on the command line, or one. `threads` is `run.threads`: 0 shares the cores out.
+impl Job {
+    /// `asked` ranks as threads, or what the launcher's variables say, or one rank.
     ///
     /// # Errors
-    /// More ranks than make sense, or a launcher that started several processes, which this program cannot join.
-    pub(crate) fn new(asked: Option<NonZeroUsize>, threads: u64) -> Result<Ranks, Failure> {
-        let count = asked.map_or(1, NonZeroUsize::get);
+    /// Both at once, more ranks than make sense, variables that contradict each other, MPI that does not come up.
+    pub(crate) fn start(asked: Option<NonZeroUsize>) -> Result<Job, Failure> {
+        let launch =
+            resolve(LaunchFlags::default(), &|name| std::env::var(name).ok()).map_err(Failure::usage)?;
+        match asked.map(NonZeroUsize::get) {
+            Some(n) if launch.world > 1 => Err(Failure::usage(format!(
+                "--ranks {n} starts ranks as threads of one process, but this is process {launch}: leave out --ranks, or \
+                 start one process"
+            ))),
+            None if launch.world > 1 => Job::process(launch),
+            asked => Job::threads(asked.unwrap_or(1)),
+        }
+    }
+
+    fn threads(count: usize) -> Result<Job, Failure> {
         if count > MOST_RANKS {
             return Err(Failure::usage(format!("--ranks {count}: expected 1 to {MOST_RANKS}")));
         }
-        let launch =
-            resolve(LaunchFlags::default(), &|name| std::env::var(name).ok()).map_err(Failure::usage)?;
-        if launch.source != LaunchSource::Single && launch.world > 1 {
-            return Err(Failure::usage(format!(
-                "this is process {launch}; several processes cannot train together in this build: start one process and \
-                 give it --ranks {}, or unset the launcher's variables",
-                launch.world
-            )));
-        }
-        let threads = match threads {
-            0 => (crate::machine::threads(0) / count).max(1),
-            n => n as usize,
-        };
-        Ok(Ranks { count, threads })
+        let settings = ThreadSettings { patience: PATIENCE, ..ThreadSettings::default() };
+        let worlds = ThreadCommunicator::world("world", count, &settings);
+        let boxed = |world| Box::new(world) as Box<dyn Communicator>;
+        Ok(Job {
+            ranks: count,
+            here: count,
+            source: "threads of this process (--ranks)".into(),
+            process: 0,
+            local: count,
+            bound: false,
+            worlds: worlds.into_iter().map(boxed).collect(),
+            mpi: None,
+        })
     }
 
-    /// Threads of all ranks.
-    pub(crate) fn all_threads(&self) -> usize {
-        self.count * self.threads
+    fn process(launch: Launch) -> Result<Job, Failure> {
+        let settings =
+            bessemer_collectives_mpi::Settings { launch: Some(launch.clone()), ..Default::default() };
+        let mpi = bessemer_collectives_mpi::start(&settings)
+            .map_err(|e| Failure::usage(format!("this is process {launch}; {e}")))?;
+        let settings = MessageSettings { patience: PATIENCE, ..MessageSettings::default() };
+        let world = MessageCommunicator::world("world", mpi.transport(), &settings);
+        Ok(Job {
+            ranks: mpi.size(),
+            here: 1,
+            source: format!("processes of {}, {}", launch.source, mpi.library()),
+            process: mpi.rank(),
+            local: launch.local_world.unwrap_or(launch.world),
+            bound: machine::is_bound(),
+            worlds: vec![Box::new(world)],
+            mpi: Some(mpi),
+        })
+    }
+
+    /// Whether the first rank is in this process.
+    pub(crate) fn is_first(&self) -> bool {
+        self.process == 0
+    }
+
+    /// Ranks on this machine, which share its memory.
+    pub(crate) fn local(&self) -> usize {
+        self.local
+    }
+
+    /// Threads that each rank computes with. `wanted` is `run.threads`: 0 shares the cores out.
+    pub(crate) fn threads_of_a_rank(&self, wanted: u64) -> usize {
+        match wanted {
+            0 if self.bound => machine::threads(0),
+            0 => (machine::threads(0) / self.local).max(1),
+            n => n as usize,
+        }
+    }
+
+    /// Returns when every process has called it: what the first one has written is there then.
+    ///
+    /// # Errors
+    /// If another process has ended.
+    pub(crate) fn meet(&mut self, name: &str) -> Result<(), Failure> {
+        if self.mpi.is_none() {
+            return Ok(());
+        }
+        let met = self.worlds.iter_mut().try_for_each(|world| world.barrier(name));
+        met.map_err(|e| {
+            Broken::from(TrainError::from(bessemer_parallel::ParallelError::from(e))).of_process(self)
+        })
+    }
+
+    /// Ends the job with the result of this process.
+    ///
+    /// # Errors
+    /// That, or a process that does not come to the end.
+    pub(crate) fn end(mut self, result: Result<(), Failure>) -> Result<(), Failure> {
+        self.worlds.clear();
+        let Some(mpi) = self.mpi else { return result };
+        match result {
+            Err(failure) if failure.code != code::CONTINUE && failure.code != code::DONE => {
+                mpi.abandon(&failure.message);
+                Err(failure)
+            }
+            result => {
+                let finished = mpi.finish(PATIENCE).map_err(Failure::new);
+                // Processes that waited for this one may have failed because it was asked to stop.
+                result.and(finished)
+            }
+        }
     }
 }
 
@@ -59,6 +158,19 @@ pub(crate) struct Broken {
     failure: Failure,
     /// Another rank has the reason.
     echo: bool,
+}
+
+impl Broken {
+    /// What this process says of it: the first one tells everything, another one only what it alone knows.
+    fn of_process(mut self, job: &Job) -> Failure {
+        if !job.is_first() {
+            self.failure.message = match self.echo {
+                true => String::new(),
+                false => format!("rank {}: {}", job.process, self.failure.message),
+            };
+        }
+        self.failure
+    }
 }
 
 impl From<TrainError> for Broken {
@@ -73,7 +185,7 @@ impl From<Failure> for Broken {
     }
 }
 
-/// What the ranks of this process did.
+/// What the ranks of the first process did.
 pub(crate) struct Trained {
     pub(crate) outcome: Result<Outcome, Failure>,
     /// Steps done and planned, and what records the end; nothing if training did not begin.
@@ -82,7 +194,12 @@ pub(crate) struct Trained {
 
 /// What every rank trains.
 pub(crate) struct Crew<'a> {
-    pub(crate) ranks: Ranks,
+    /// Threads of each rank.
+    pub(crate) threads: usize,
+    /// Threads of the first rank while the others wait.
+    pub(crate) threads_alone: usize,
+    /// Whether a rank's threads may each take a core for themselves.
+    pub(crate) pin: bool,
     /// A rank's input.
     pub(crate) input: &'a (dyn Fn() -> TrainerInput + Sync),
     pub(crate) stop: &'a AtomicBool,
@@ -93,20 +210,20 @@ impl Crew<'_> {
     /// it is ready to train. Of several ranks' failures the one that caused the others is told.
     pub(crate) fn train(
         &self,
+        job: &mut Job,
         console: &mut Console,
         begun: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<Trained, Failure> {
-        let worlds = ThreadCommunicator::world("world", self.ranks.count, &ThreadSettings::default());
+        let mut worlds = std::mem::take(&mut job.worlds).into_iter();
         std::thread::scope(|scope| {
-            let mut worlds = worlds.into_iter();
             let first = worlds.next().expect("there is at least one rank");
             let mut others: Vec<ScopedJoinHandle<'_, _>> = Vec::new();
-            for (i, world) in worlds.enumerate() {
+            for (i, world) in worlds.by_ref().enumerate() {
                 let thread = Builder::new().name(format!("rank {}", i + 1));
-                others.push(thread.spawn_scoped(scope, move || self.follow(Box::new(world)))?);
+                others.push(thread.spawn_scoped(scope, move || self.follow(world))?);
             }
             let mut closed = None;
-            let led = self.lead(Box::new(first), console, begun, &mut closed);
+            let led = self.lead(first, console, begun, &mut closed);
             let panicked = |_| Err(Failure::new("a thread panicked").into());
             let followed = others.into_iter().map(|rank| rank.join().unwrap_or_else(panicked));
             let outcome = told(led, followed.collect());
@@ -114,16 +231,21 @@ impl Crew<'_> {
         })
     }
 
+    /// The part of a process that is not the first.
+    pub(crate) fn assist(&self, job: &mut Job) -> Result<(), Failure> {
+        let world = job.worlds.pop().expect("this process is one rank");
+        match self.follow(world) {
+            Ok(Outcome::Finished) => Ok(()),
+            Ok(Outcome::Stopped) => Err(Failure { code: code::CONTINUE, message: String::new() }),
+            Err(broken) => Err(broken.of_process(job)),
+        }
+    }
+
     fn trainer(&self, world: Box<dyn Communicator>) -> Result<Trainer, Broken> {
         let input = (self.input)();
-        let backend = CpuBackend::new(CpuConfig {
-            threads: self.ranks.threads,
-            // Every rank would take the same cores.
-            pin: input.recipe.run.pin_threads && self.ranks.count == 1,
-            matmul: input.recipe.train.matmul_precision,
-        })
-        .map_err(Failure::from)?;
-        Ok(Trainer::on_rank(input, Box::new(backend), world)?)
+        let matmul = input.recipe.train.matmul_precision;
+        let backend = CpuBackend::new(CpuConfig { threads: self.threads, pin: self.pin, matmul });
+        Ok(Trainer::on_rank(input, Box::new(backend.map_err(Failure::from)?), world)?)
     }
 
     fn lead(
@@ -137,38 +259,42 @@ impl Crew<'_> {
         begun()?;
         let mut outcome = trainer.run(console, self.stop);
         if outcome.is_ok() {
-            outcome = trainer.final_evaluation(self.ranks.all_threads(), console).and(outcome);
+            outcome = trainer.final_evaluation(self.threads_alone, console).and(outcome);
         }
         // Whoever waits for this rank must hear that it leaves.
         *closed = Some((trainer.steps(), trainer.close()));
         Ok(outcome?)
     }
 
-    fn follow(&self, world: Box<dyn Communicator>) -> Result<(), Broken> {
+    fn follow(&self, world: Box<dyn Communicator>) -> Result<Outcome, Broken> {
         let mut trainer = self.trainer(world)?;
-        trainer.run(&mut Silent, self.stop)?;
-        Ok(trainer.final_evaluation(self.ranks.threads, &mut Silent)?)
+        let outcome = trainer.run(&mut Silent, self.stop)?;
+        trainer.final_evaluation(self.threads, &mut Silent)?;
+        Ok(outcome)
     }
 }
 
 /// The first rank's outcome, or the failure that ended the job.
-fn told(led: Result<Outcome, Broken>, followed: Vec<Result<(), Broken>>) -> Result<Outcome, Failure> {
-    let (mut causes, mut echoes) = (Vec::new(), Vec::new());
-    let (outcome, first) = match led {
-        Ok(outcome) => (Some(outcome), Ok(())),
-        Err(broken) => (None, Err(broken)),
-    };
-    for (rank, result) in [first].into_iter().chain(followed).enumerate() {
-        let Err(mut broken) = result else { continue };
-        if rank > 0 {
-            broken.failure.message = format!("rank {rank}: {}", broken.failure.message);
+fn told<T>(led: Result<T, Broken>, followed: Vec<Result<T, Broken>>) -> Result<T, Failure> {
+    let mut causes: Vec<Failure> = Vec::new();
+    let mut echoes: Vec<Failure> = Vec::new();
+    let mut outcome = None;
+    for (rank, result) in [led].into_iter().chain(followed).enumerate() {
+        match result {
+            Ok(value) if rank == 0 => outcome = Some(value),
+            Ok(_) => {}
+            Err(Broken { mut failure, echo }) => {
+                if rank > 0 {
+                    failure.message = format!("rank {rank}: {}", failure.message);
+                }
+                if echo { echoes.push(failure) } else { causes.push(failure) }
+            }
         }
-        if broken.echo { echoes.push(broken.failure) } else { causes.push(broken.failure) }
     }
     match (causes.into_iter().chain(echoes).next(), outcome) {
         (None, Some(outcome)) => Ok(outcome),
         (Some(failure), _) => Err(failure),
-        (None, None) => Err(Failure::new("the first rank ended without a reason")),
+        (None, None) => Err(Failure::new("the first rank ended without a word")),
     }
 }
 
@@ -176,19 +302,18 @@ fn told(led: Result<Outcome, Broken>, followed: Vec<Result<(), Broken>>) -> Resu
 mod tests {
     use super::*;
 
-    fn broken(message: &str, echo: bool) -> Broken {
-        Broken { failure: Failure::new(message), echo }
+    fn broken<T>(message: &str, echo: bool) -> Result<T, Broken> {
+        Err(Broken { failure: Failure::new(message), echo })
     }
 
     #[test]
     fn the_cause_is_told_and_not_its_echoes() {
-        assert_eq!(told(Ok(Outcome::Finished), vec![Ok(()), Ok(())]).unwrap(), Outcome::Finished);
-        let followed = vec![Err(broken("gone", true)), Err(broken("no memory", false))];
-        let failure = told(Err(broken("rank 2 is gone", true)), followed).unwrap_err();
-        assert_eq!(failure.message, "rank 2: no memory");
-        let failure = told(Err(broken("disk full", false)), vec![Err(broken("gone", true))]).unwrap_err();
-        assert_eq!(failure.message, "disk full");
-        let failure = told(Err(broken("a is gone", true)), vec![Err(broken("b is gone", true))]).unwrap_err();
-        assert_eq!(failure.message, "a is gone");
+        assert_eq!(told(Ok(1), vec![Ok(2), Ok(3)]).unwrap(), 1);
+        let message = |led, followed| told::<i32>(led, followed).unwrap_err().message;
+        let followed = vec![broken("gone", true), broken("no memory", false)];
+        assert_eq!(message(broken("rank 2 is gone", true), followed), "rank 2: no memory");
+        assert_eq!(message(broken("disk full", false), vec![broken("gone", true)]), "disk full");
+        assert_eq!(message(broken("a is gone", true), vec![broken("b is gone", true)]), "a is gone");
+        assert_eq!(message(Ok(1), vec![broken("too late", false)]), "rank 1: too late");
     }
 }

@@ -1,7 +1,7 @@
 //! `bessemer run` and `bessemer train`: a recipe's stages, each only if its result is not there yet.
 
 use crate::cli::{RecipeArgs, TrainArgs};
-use crate::commands::ranks::{Crew, Ranks};
+use crate::commands::ranks::{Crew, Job};
 use crate::commands::report;
 use crate::commands::saved_model::load_tokenizer;
 use crate::console::{Console, print};
@@ -29,29 +29,21 @@ pub(crate) struct Session {
     threads: usize,
     stop: Arc<AtomicBool>,
     begun: Instant,
-    /// Held while the session lives; the system drops it with the process, however that ends.
-    _lock: File,
+    /// Held by the first process while the session lives; the system drops it with the process, however that ends.
+    _lock: Option<File>,
 }
 
 impl Session {
     /// Loads the recipe and takes the run directory for this process.
     pub(crate) fn open(args: &RecipeArgs) -> Result<Session, Failure> {
+        Session::open_as(args, true)
+    }
+
+    /// As [`Session::open`]; of several processes only the first one makes and holds the directory.
+    fn open_as(args: &RecipeArgs, first: bool) -> Result<Session, Failure> {
         let recipe = load_recipe(&args.recipe, &args.sets)?.value;
         let dir = RunDir::new(recipe.run.directory());
-        fs::create_dir_all(dir.root()).map_err(|e| {
-            Failure::new(format!("cannot create run directory {}: {e}", dir.root().display()))
-        })?;
-        let lock = File::create(dir.root().join(".lock"))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(Failure::new(format!(
-                    "another process is at work on {}; wait for it, stop it, or choose another run.name",
-                    dir.root().display()
-                )));
-            }
-            Err(TryLockError::Error(e)) => return Err(e.into()),
-        }
+        let lock = if first { Some(take(&dir)?) } else { None };
         let recipe_text = to_toml(&recipe)?;
         let threads = machine::threads(recipe.run.threads);
         Ok(Session {
@@ -75,16 +67,17 @@ impl Session {
         work(&stages, &mut log)
     }
 
-    /// Trains to the end or to a stop, evaluates, and writes the report.
-    fn train(&mut self, ranks: Ranks, console: &mut Console) -> Result<(), Failure> {
+    /// The ranks of this process train to the end or to a stop, and evaluate.
+    fn train(&mut self, job: &mut Job, console: &mut Console) -> Result<(), Failure> {
+        job.meet("data")?;
         let (tokenizer, train, validation) = self.data(console)?;
         console.log_every(self.recipe.train.log_every);
-        let measured = bessemer_kernels_cpu::peak::measure(ranks.all_threads())?;
-        let peak = Peak { flops_per_second: measured.flops_per_s };
-        let mut log = RunLog::open(self.dir.root())?;
-        self.announce(&mut log, ranks, peak, console)?;
-        drop(log);
-        let memory = Bytes(machine::available_memory().0 / ranks.count as u64);
+        let threads = job.threads_of_a_rank(self.recipe.run.threads);
+        let peak = match job.is_first() {
+            true => Some(self.announce(job, threads, console)?),
+            false => None,
+        };
+        let memory = Bytes(machine::available_memory().0 / job.local() as u64);
         let input = || TrainerInput {
             recipe: self.recipe.clone(),
             recipe_text: self.recipe_text.clone(),
@@ -93,10 +86,20 @@ impl Session {
             validation: validation.clone(),
             directory: self.dir.root().to_path_buf(),
             memory_available: memory,
-            peak: Some(peak),
+            peak,
         };
-        let crew = Crew { ranks, input: &input, stop: &self.stop };
-        let trained = crew.train(console, &|| {
+        let crew = Crew {
+            threads,
+            threads_alone: threads * job.here,
+            // Ranks of one machine would all take the same cores.
+            pin: self.recipe.run.pin_threads && job.local() == 1,
+            input: &input,
+            stop: &self.stop,
+        };
+        if !job.is_first() {
+            return crew.assist(job);
+        }
+        let trained = crew.train(job, console, &|| {
             Ok(bessemer_durable::write(&self.dir.recipe(), self.recipe_text.as_bytes())?)
         })?;
         let outcome = trained.outcome;
@@ -143,13 +146,11 @@ impl Session {
         Ok((Arc::new(tokenizer), Arc::new(train), validation))
     }
 
-    fn announce(
-        &self,
-        log: &mut RunLog,
-        ranks: Ranks,
-        peak: Peak,
-        console: &mut Console,
-    ) -> Result<(), Failure> {
+    /// Records and tells what this session works with; the peak of all ranks' threads.
+    fn announce(&self, job: &Job, threads: usize, console: &mut Console) -> Result<Peak, Failure> {
+        let measured = bessemer_kernels_cpu::peak::measure(threads * job.here)?;
+        // Other processes are taken to be like this one.
+        let flops_per_second = measured.flops_per_s * (job.ranks / job.here) as f64;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
         let record = Record::from(runlog::Run {
             name: self.recipe.run.name.clone(),
@@ -158,20 +159,34 @@ impl Session {
             seed: self.recipe.run.seed,
             started_unix_s: now,
             device: machine::processor(),
-            threads: ranks.all_threads() as u64,
-            peak_flops_per_s: Some(peak.flops_per_second),
+            threads: (threads * job.ranks) as u64,
+            peak_flops_per_s: Some(flops_per_second),
             mfu_convention: Some(
                 "model FLOPs, 6 P + 12 L H E T a token (PaLM, appendix B), over the FMA peak measured at the start".into(),
             ),
         });
-        log.append(&record)?;
+        RunLog::open(self.dir.root())?.append(&record)?;
         console.record(&record);
-        if ranks.count > 1 {
-            let (count, threads) = (ranks.count, ranks.threads);
+        if job.ranks > 1 {
             let plural = if threads == 1 { "" } else { "s" };
-            console.say(&format!("{count} ranks in this process (--ranks), {threads} thread{plural} each"));
+            console.say(&format!("{} ranks, {}; {threads} thread{plural} each", job.ranks, job.source));
         }
-        Ok(())
+        Ok(Peak { flops_per_second })
+    }
+}
+
+/// Makes the run directory and takes it for this process.
+fn take(dir: &RunDir) -> Result<File, Failure> {
+    fs::create_dir_all(dir.root())
+        .map_err(|e| Failure::new(format!("cannot create run directory {}: {e}", dir.root().display())))?;
+    let lock = File::create(dir.root().join(".lock"))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(Failure::new(format!(
+            "another process is at work on {}; wait for it, stop it, or choose another run.name",
+            dir.root().display()
+        ))),
+        Err(TryLockError::Error(e)) => Err(e.into()),
     }
 }
 
@@ -180,28 +195,44 @@ type Data = (Arc<Tokenizer>, Arc<ShardSet>, Option<Arc<ShardSet>>);
 
 /// Every stage of a recipe.
 pub(crate) fn run(args: &TrainArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let mut session = Session::open(&args.recipe)?;
-    let ranks = Ranks::new(args.ranks, session.recipe.run.threads)?;
-    console.say(&format!("run directory {}", session.dir.root().display()));
-    session.with_stages(|stages, log| stages.run(console, log))?;
-    finish(session, ranks, as_json, console)
+    work(args, true, as_json, console)
 }
 
 /// Training only.
 pub(crate) fn train(args: &TrainArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let session = Session::open(&args.recipe)?;
-    let ranks = Ranks::new(args.ranks, session.recipe.run.threads)?;
-    finish(session, ranks, as_json, console)
+    work(args, false, as_json, console)
 }
 
-fn finish(mut session: Session, ranks: Ranks, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+/// The part of this process in a job.
+fn work(args: &TrainArgs, stages: bool, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let mut job = Job::start(args.ranks)?;
+    let result = match job.is_first() {
+        true => lead(args, stages, as_json, &mut job, console),
+        false => Session::open_as(&args.recipe, false)
+            .and_then(|mut session| session.train(&mut job, &mut Console::new(true))),
+    };
+    job.end(result)
+}
+
+fn lead(
+    args: &TrainArgs,
+    stages: bool,
+    as_json: bool,
+    job: &mut Job,
+    console: &mut Console,
+) -> Result<(), Failure> {
+    let mut session = Session::open(&args.recipe)?;
+    if stages {
+        console.say(&format!("run directory {}", session.dir.root().display()));
+        session.with_stages(|stages, log| stages.run(console, log))?;
+    }
     if session.stop.load(Ordering::Relaxed) {
         return Err(Failure {
             code: code::CONTINUE,
             message: "stopped; run the same command to go on".into(),
         });
     }
-    let trained = session.train(ranks, console);
+    let trained = session.train(job, console);
     // A stopped run has a report too; a report that cannot be written must not hide why training failed.
     let report = report::write(&session.dir);
     trained?;

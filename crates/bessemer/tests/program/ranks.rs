@@ -46,7 +46,7 @@ fn two_ranks_train_as_one_also_when_they_are_killed_on_the_way() {
     child.wait().unwrap();
     let done = place.bessemer(&words("train", "2", &["parallel.stage=zero1"]));
     assert_eq!(done.code, Some(0), "{}", done.err);
-    assert!(done.err.contains("2 ranks in this process (--ranks), 1 thread each"), "{}", done.err);
+    assert!(done.err.contains("2 ranks, threads of this process (--ranks); 1 thread each"), "{}", done.err);
     assert!(done.err.contains("2 ranks: 1 copies x 2 shards (zero1)"), "{}", done.err);
     assert!(done.err.contains("going on after step"), "{}", done.err);
     assert_near(&losses(&place), &wanted);
@@ -86,8 +86,43 @@ fn what_ranks_cannot_do_is_refused_with_the_reason() {
     train("2", &["parallel.shard=2"]).failed(78, &["parallel.shard = 2", "cuts nothing"]);
     train("0", &[]).failed(2, &["--ranks"]);
     train("9999", &[]).failed(2, &["expected 1 to 1024"]);
-    let mut command = place.command(&["train", "recipe.toml"]);
-    command.envs([("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4")]);
-    let launched = crate::workplace::finished(command);
-    launched.failed(2, &["rank 1 of 4", "Open MPI", "--ranks 4"]);
+    let launched = |words: &[&str]| {
+        let mut command = place.command(words);
+        command.envs([("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4")]);
+        crate::workplace::finished(command)
+    };
+    launched(&words("train", "2", &[])).failed(2, &["--ranks 2", "rank 1 of 4", "Open MPI"]);
+    if cfg!(not(feature = "mpi")) {
+        launched(&["train", "recipe.toml"])
+            .failed(2, &["rank 1 of 4", "built without MPI", "--features mpi"]);
+    }
+}
+
+/// Two processes that mpirun starts have the bits of two ranks of one process.
+#[cfg(feature = "mpi")]
+#[test]
+fn processes_of_mpirun_train_as_threads_do() {
+    let threads = Workplace::new(LLAMA);
+    let sets = ["parallel.stage=zero2"];
+    let done = threads.bessemer(&words("run", "2", &sets));
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    let place = Workplace::new(LLAMA);
+    let mpirun = |sets: &[&str]| {
+        let words = words("run", "2", sets);
+        let command = place.command(&[words[0], words[1]]);
+        let mut mpirun = std::process::Command::new("mpirun");
+        mpirun.args(["--allow-run-as-root", "--oversubscribe", "-n", "2"]).arg(command.get_program());
+        mpirun.args(words[..2].iter().chain(&words[4..]));
+        mpirun.current_dir(place.path("")).stdin(Stdio::null());
+        crate::workplace::finished(mpirun)
+    };
+    let done = mpirun(&sets);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert!(done.err.contains("2 ranks, processes of Open MPI"), "{}", done.err);
+    assert_eq!(done.err.matches("training 60 steps").count(), 1, "only the first rank tells: {}", done.err);
+    assert_eq!(losses(&place), losses(&threads));
+    assert!(place.tensors(60) == threads.tensors(60), "the tensors of the last checkpoint differ");
+    let wrong = mpirun(&["parallel.tensor=3"]);
+    assert_ne!(wrong.code, Some(0));
+    assert!(wrong.err.contains("parallel.tensor = 3 does not divide 2 ranks"), "{}", wrong.err);
 }
