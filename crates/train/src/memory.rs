@@ -99,4 +99,33 @@ mod tests {
         let e = plan.fits(Bytes(1 << 30)).unwrap_err().to_string();
         assert!(e.contains("optimizer") && e.contains("1.00 GiB"), "{e}");
     }
+
+    #[test]
+    fn a_rank_of_a_job_is_planned_with_its_part() {
+        use bessemer_parallel::{ParallelConfig, Stage};
+        let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
+        let optim = OptimConfig::default();
+        let held = |stage, ranks, class: &str| {
+            let parallel = ParallelConfig { stage, ..ParallelConfig::default() };
+            let job = Job {
+                model: &model,
+                shape: Shape { sequences: 1, seq: 64, purpose: Purpose::Train },
+                activations: ActivationConfig::default(),
+                optim: &optim,
+                z_loss: 0.0,
+                plan: &Plan::new(&parallel, ranks, &model, optim.optimizer).unwrap(),
+            };
+            let plan = MemoryPlan::of_rank(&job).unwrap();
+            plan.buffers.classes.iter().filter(|c| c.0 == class).map(|c| c.1.0).sum::<u64>()
+        };
+        let p = 124_439_808 * 4;
+        assert_eq!(held(Stage::Ddp, 1, "weights"), p);
+        assert_eq!(held(Stage::Ddp, 1, "values under way"), 0);
+        assert_eq!((held(Stage::Zero1, 4, "weights"), held(Stage::Zero1, 4, "gradients")), (p, p));
+        assert_eq!(held(Stage::Zero3, 4, "weights"), p / 4);
+        assert!(
+            held(Stage::Zero3, 4, "optimizer") < p / 2 + 4096
+                && held(Stage::Zero3, 4, "values under way") > 0
+        );
+    }
 }
