@@ -13,6 +13,7 @@
 //! Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (FSDP); Shoeybi et al. 2019 (Megatron-LM); Korthikanti et al. 2022.
 
 mod channel;
+mod check;
 mod config;
 mod error;
 mod exchange;
@@ -27,6 +28,7 @@ mod state;
 mod words;
 mod worker;
 
+pub use check::check_layouts;
 pub use config::{ParallelConfig, Stage};
 pub use error::ParallelError;
 pub use plan::{Coord, Plan};
