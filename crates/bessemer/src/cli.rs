@@ -1,7 +1,9 @@
 //! The command line, as clap sees it.
 
+mod bench_ranks;
 mod parity;
 
+pub(crate) use bench_ranks::BenchRanksArgs;
 pub(crate) use parity::ParityArgs;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -268,6 +270,8 @@ pub(crate) enum ConfigCommand {
 pub(crate) enum BenchCommand {
     /// A training step on random tokens: forward, backward, AdamW.
     Step(Box<BenchStepArgs>),
+    /// Several ranks of this process against one rank with all threads: the same step, in pairs.
+    Ranks(Box<BenchRanksArgs>),
     /// Operators at the shapes of a training step: time, GFLOP/s, GB/s, share of the peak.
     Op(BenchOpArgs),
     /// Each rung of the kernel ladder, and each way to multiply, on a few operators, under the roofline.

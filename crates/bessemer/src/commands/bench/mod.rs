@@ -5,6 +5,7 @@ mod job;
 mod ladder;
 mod op;
 mod operands;
+mod ranks;
 mod step;
 mod timed;
 mod timing;
@@ -21,6 +22,7 @@ use std::time::Instant;
 pub(crate) fn run(command: &BenchCommand, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     match command {
         BenchCommand::Step(args) => step::run(args, as_json, console),
+        BenchCommand::Ranks(args) => ranks::run(args, as_json, console),
         BenchCommand::Op(args) => op::run(args, as_json, console),
         BenchCommand::Ladder(args) => ladder::run(args, as_json, console),
         BenchCommand::Peak { threads, seconds } => show_peak(*threads, *seconds, as_json),

@@ -1,0 +1,31 @@
+//! `bessemer bench ranks`.
+
+use super::BenchStepArgs;
+use clap::Args;
+use std::path::PathBuf;
+
+/// `bessemer bench ranks`
+#[derive(Debug, Args)]
+pub(crate) struct BenchRanksArgs {
+    /// The step; --batch is shared by the ranks, --threads too.
+    #[command(flatten)]
+    pub(crate) step: BenchStepArgs,
+    /// Ranks.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
+    pub(crate) ranks: u64,
+    /// What ranks keep a part of: ddp (nothing), zero1, zero2, zero3.
+    #[arg(long, default_value = "ddp")]
+    pub(crate) stage: String,
+    /// Micro-batches of a step.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub(crate) micro_batches: u64,
+    /// Collectives on the thread that computes.
+    #[arg(long)]
+    pub(crate) blocking: bool,
+    /// Pairs of blocks.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub(crate) rounds: u64,
+    /// Write a Chrome trace of the last block.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+}

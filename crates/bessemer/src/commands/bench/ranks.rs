@@ -1,0 +1,254 @@
+//! `bessemer bench ranks`: what several ranks of one process cost against one rank with all threads, in pairs.
+//!
+//! Both do the same step: as many tokens in as many micro-batches, of which each rank takes its share. A block of steps of
+//! one rank and a block of the ranks take turns, so that a machine that slows down slows both.
+
+use super::job::Job;
+use super::median;
+use crate::cli::BenchRanksArgs;
+use crate::console::{Console, print};
+use crate::failure::Failure;
+use crate::machine;
+use bessemer_collectives::{Span, ThreadCommunicator, ThreadSettings};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_model::{Shape, StepContext, TokenBatch};
+use bessemer_parallel::{Micro, ParallelConfig, Plan, Stage, Worker};
+use bessemer_runlog::{Span as TraceSpan, Trace};
+use bessemer_tensor::rng::RngKey;
+use bessemer_train::TrainError;
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// Seed of weights and tokens.
+const SEED: u64 = 0;
+
+/// What one rank saw of a block.
+#[derive(Debug, Default)]
+struct Block {
+    seconds: Vec<f64>,
+    losses: Vec<f64>,
+    /// When its computation of gradients ran, by step.
+    computing: Vec<(Instant, Instant)>,
+    /// When its collectives ran.
+    talking: Vec<Span>,
+}
+
+/// A block's geometry.
+#[derive(Clone, Copy)]
+struct Turn<'a> {
+    job: &'a Job,
+    plan: &'a Plan,
+    threads: usize,
+    micro_batches: usize,
+    steps: u64,
+}
+
+pub(super) fn run(args: &BenchRanksArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let job = Job::new(&args.step)?;
+    let (ranks, threads) = (args.ranks as usize, machine::threads(args.step.threads as u64));
+    let stage = stage(&args.stage)?;
+    if !job.shape.sequences.is_multiple_of(ranks) {
+        return Err(Failure::usage(format!(
+            "--batch {} does not divide over --ranks {ranks}",
+            job.shape.sequences
+        )));
+    }
+    let config = ParallelConfig { stage, overlap: !args.blocking, ..ParallelConfig::default() };
+    let many = Plan::new(&config, ranks, &job.model, job.optim.optimizer).map_err(Failure::usage)?;
+    let one = Plan::single();
+    let turn = |plan| Turn {
+        job: &job,
+        plan,
+        threads,
+        micro_batches: args.micro_batches as usize,
+        steps: args.step.warmup + args.step.steps,
+    };
+    let (mut alone, mut together, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let mut last = Vec::new();
+    for round in 0..args.rounds {
+        let skip = args.step.warmup as usize;
+        let mut a = block(&turn(&one))?;
+        let mut b = block(&turn(&many))?;
+        check_losses(&a[0].losses, &b)?;
+        let (a, b_seconds) = (median(&mut a[0].seconds[skip..]), median(&mut b[0].seconds[skip..]));
+        console.say(&format!("round {}: {a:.3} s alone, {b_seconds:.3} s together", round + 1));
+        alone.push(a);
+        together.push(b_seconds);
+        ratios.push(b_seconds / a);
+        last = b;
+    }
+    if let Some(path) = &args.trace {
+        trace(path, &last)?;
+        console.say(&format!("trace of the last block: {}", path.display()));
+    }
+    let tokens = (job.tokens() * args.micro_batches as usize) as f64;
+    let (a, b, ratio) = (median(&mut alone), median(&mut together), median(&mut ratios));
+    let hidden = hidden(&last);
+    Ok(print(&match as_json {
+        true => serde_json::to_string_pretty(&json!({
+            "model": job.model.summary(),
+            "layout": many.summary(),
+            "threads": threads,
+            "micro_batches": args.micro_batches,
+            "tokens": tokens,
+            "seconds_alone": a,
+            "seconds_together": b,
+            "ratio": ratio,
+            "ratios": ratios,
+            "collective_seconds": hidden.0,
+            "collective_seconds_while_computing": hidden.1,
+        }))?,
+        false => format!(
+            "{}\n{}: {b:.3} s a step ({:.0} tokens/s), one rank with {threads} threads {a:.3} s ({:.0}); median ratio \
+             {ratio:.3} of {} pairs\ncollectives {:.3} s a step and rank, {:.0} % of it while gradients are computed",
+            job.model.summary(),
+            many.summary(),
+            tokens / b,
+            tokens / a,
+            args.rounds,
+            hidden.0,
+            100.0 * hidden.1 / hidden.0.max(f64::MIN_POSITIVE)
+        ),
+    })?)
+}
+
+fn stage(name: &str) -> Result<Stage, Failure> {
+    match name {
+        "ddp" => Ok(Stage::Ddp),
+        "zero1" => Ok(Stage::Zero1),
+        "zero2" => Ok(Stage::Zero2),
+        "zero3" => Ok(Stage::Zero3),
+        _ => Err(Failure::usage(format!("--stage {name}: expected ddp, zero1, zero2 or zero3"))),
+    }
+}
+
+/// The same step must have been measured.
+fn check_losses(alone: &[f64], ranks: &[Block]) -> Result<(), Failure> {
+    let apart = |(a, b): (&f64, &f64)| ((a - b) / a).abs() > 1e-4;
+    match alone.iter().zip(&ranks[0].losses).position(apart) {
+        None => Ok(()),
+        Some(step) => Err(Failure::new(format!(
+            "step {}: loss {} of one rank and {} of several are not the same",
+            step + 1,
+            alone[step],
+            ranks[0].losses[step]
+        ))),
+    }
+}
+
+/// Runs one block, every rank on a thread and a backend of its own.
+fn block(turn: &Turn<'_>) -> Result<Vec<Block>, Failure> {
+    let worlds = ThreadCommunicator::world("world", turn.plan.ranks, &ThreadSettings::default());
+    let results: Vec<Result<Block, TrainError>> = std::thread::scope(|scope| {
+        let rank = |world| scope.spawn(move || steps(turn, world));
+        let ranks: Vec<_> = worlds.into_iter().map(rank).collect();
+        let panicked = || Err(TrainError::Recipe("a rank panicked".into()));
+        ranks.into_iter().map(|r| r.join().unwrap_or_else(|_| panicked())).collect()
+    });
+    Ok(results.into_iter().collect::<Result<_, _>>()?)
+}
+
+fn steps(turn: &Turn<'_>, world: ThreadCommunicator) -> Result<Block, TrainError> {
+    let (job, plan) = (turn.job, turn.plan);
+    let threads = (turn.threads / plan.ranks).max(1);
+    let config = CpuConfig { threads, matmul: job.matmul, ..CpuConfig::default() };
+    let mut backend = CpuBackend::new(config).map_err(|e| TrainError::Recipe(e.to_string()))?;
+    let sequences = job.shape.sequences / plan.ranks;
+    let shape = Shape { sequences, ..job.shape };
+    let described = bessemer_parallel::Job {
+        model: &job.model,
+        shape,
+        activations: job.activations,
+        optim: &job.optim,
+        z_loss: 0.0,
+        plan,
+    };
+    let mut worker = Worker::new(&mut backend, &described, Box::new(world))?;
+    worker.init(&mut backend, SEED)?;
+    worker.keep_spans();
+    let key = RngKey::new(SEED, 0, "bench.tokens");
+    let vocab = job.model.vocab_size as u32;
+    let all = job.tokens() * turn.micro_batches;
+    let stream: Vec<u32> = (0..=all as u64).map(|i| key.block(i)[0] % vocab).collect();
+    let mut block = Block::default();
+    for step in 0..turn.steps {
+        worker.world().barrier("step").map_err(bessemer_parallel::ParallelError::from)?;
+        let begun = Instant::now();
+        let mut sum = bessemer_model::LossSum::default();
+        for i in 0..turn.micro_batches {
+            let first = (plan.data_index(worker.coord()) * turn.micro_batches + i) * sequences;
+            let at = first * job.shape.seq;
+            let (ids, targets) = (&stream[at..at + shape.tokens()], &stream[at + 1..=at + shape.tokens()]);
+            let ctx = StepContext {
+                seed: SEED,
+                step,
+                first_sequence: first as u64,
+                loss_scale: 1.0 / all as f32,
+                accumulate: i > 0,
+            };
+            let micro = Micro { first: i == 0, last: i + 1 == turn.micro_batches };
+            let batch = TokenBatch { ids, targets, positions: None };
+            sum += worker.forward_backward(&mut backend, &batch, &ctx, micro)?;
+        }
+        block.computing.push((begun, Instant::now()));
+        let norm = worker.grad_norm(&mut backend)?;
+        worker.apply(&mut backend, step + 1, job.optim.lr, norm)?;
+        worker.world().barrier("step").map_err(bessemer_parallel::ParallelError::from)?;
+        block.seconds.push(begun.elapsed().as_secs_f64());
+        block.losses.push(worker.sum_over_data(sum)?.mean());
+        worker.take_spans(&mut block.talking);
+    }
+    Ok(block)
+}
+
+/// Seconds of collectives a step of rank 0, and how many of them fall within its computation of gradients.
+fn hidden(ranks: &[Block]) -> (f64, f64) {
+    let Some(rank) = ranks.first() else { return (0.0, 0.0) };
+    let (mut all, mut within) = (Duration::ZERO, Duration::ZERO);
+    for span in &rank.talking {
+        all += span.end - span.start;
+        for (start, end) in &rank.computing {
+            let (from, to) = (span.start.max(*start), span.end.min(*end));
+            within += to.saturating_duration_since(from);
+        }
+    }
+    let steps = rank.computing.len().max(1) as f64;
+    (all.as_secs_f64() / steps, within.as_secs_f64() / steps)
+}
+
+/// Writes a Chrome trace: gradients on stream 0 of each rank, collectives on stream 1.
+fn trace(path: &std::path::Path, ranks: &[Block]) -> Result<(), Failure> {
+    let Some(origin) = ranks.iter().flat_map(|r| r.computing.first()).map(|c| c.0).min() else {
+        return Ok(());
+    };
+    let mut trace = Trace::create(path).map_err(Failure::new)?;
+    let micros = |at: Instant| at.saturating_duration_since(origin).as_secs_f64() * 1e6;
+    for (rank, block) in ranks.iter().enumerate() {
+        let rank = rank as u64;
+        trace.name(rank, None, &format!("rank {rank}")).map_err(Failure::new)?;
+        trace.name(rank, Some(0), "gradients").map_err(Failure::new)?;
+        trace.name(rank, Some(1), "collectives").map_err(Failure::new)?;
+        for (i, (start, end)) in block.computing.iter().enumerate() {
+            let name = format!("gradients of step {}", i + 1);
+            write(&mut trace, rank, 0, &name, micros(*start), micros(*end))?;
+        }
+        for span in &block.talking {
+            write(&mut trace, rank, 1, &span.name, micros(span.start), micros(span.end))?;
+        }
+    }
+    trace.finish().map_err(Failure::new)
+}
+
+fn write(
+    trace: &mut Trace,
+    rank: u64,
+    stream: u64,
+    name: &str,
+    start_us: f64,
+    end_us: f64,
+) -> Result<(), Failure> {
+    let category = if stream == 0 { "compute" } else { "communication" };
+    let duration_us = end_us - start_us;
+    let args = serde_json::Map::new();
+    trace.span(&TraceSpan { name, category, rank, stream, start_us, duration_us, args }).map_err(Failure::new)
+}
