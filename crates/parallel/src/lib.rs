@@ -25,6 +25,7 @@ mod piece;
 mod plan;
 mod seams;
 mod state;
+mod tensor;
 mod words;
 mod worker;
 

@@ -1,8 +1,9 @@
 //! What a rank does inside a pass: brings parameters, takes gradients away, completes tensor-parallel products.
 
 use crate::exchange::{Exchange, ExchangeError};
+use crate::tensor::TensorGroup;
 use bessemer_collectives::CollectiveError;
-use bessemer_model::{Phase, Seams, Unit};
+use bessemer_model::{Phase, Product, SeamAt, SeamPlace, Seams, Unit};
 use bessemer_optim::Optimizer;
 use bessemer_tensor::{Backend, TensorError, View};
 
@@ -18,6 +19,7 @@ pub struct Micro {
 /// The seams of one pass.
 pub(crate) struct RankSeams<'a> {
     pub(crate) exchange: &'a mut Exchange,
+    pub(crate) tensor: &'a mut TensorGroup,
     /// Sees what gradients are made of, if it wants to.
     pub(crate) curvature: Option<&'a mut Optimizer>,
     /// None: a pass without gradients.
@@ -69,16 +71,79 @@ impl RankSeams<'_> {
         if !micro.last && !self.exchange.reduces_every_time() {
             return Ok(());
         }
+        // With tied tables the embedding completes what the head began.
+        if unit != Unit::Head {
+            self.tensor.complete(backend, unit)?;
+        }
         match unit {
             Unit::Layer(i) => self.exchange.reduce(backend, i + 1, !micro.first),
-            // With tied tables the embedding completes what the head began.
             Unit::Embedding => self.exchange.reduce(backend, 0, !micro.first),
             Unit::Head => Ok(()),
         }
     }
 }
 
+/// Whether something partial leaves the cut part here.
+fn is_out(place: SeamPlace) -> bool {
+    matches!(place, SeamPlace::EmbeddingOut | SeamPlace::AttentionOut | SeamPlace::MlpOut)
+}
+
 impl Seams for RankSeams<'_> {
+    fn product(&self) -> Product {
+        match self.tensor.size() {
+            1 => Product::Whole,
+            _ => Product::Partial { adds_bias: self.tensor.rank() == 0 },
+        }
+    }
+
+    fn forward(&mut self, backend: &mut dyn Backend, at: SeamAt, value: View) -> Result<(), TensorError> {
+        if !is_out(at.place) {
+            return Ok(());
+        }
+        let summed = self.tensor.all_reduce(backend, at, "sum", value);
+        self.note(summed)
+    }
+
+    fn backward(&mut self, backend: &mut dyn Backend, at: SeamAt, gradient: View) -> Result<(), TensorError> {
+        if is_out(at.place) {
+            return Ok(());
+        }
+        let summed = self.tensor.all_reduce(backend, at, "sum of gradients", gradient);
+        self.note(summed)
+    }
+
+    fn gather(
+        &mut self,
+        backend: &mut dyn Backend,
+        at: SeamAt,
+        local: View,
+        whole: View,
+    ) -> Result<(), TensorError> {
+        let gathered = self.tensor.gather(backend, at, local, whole);
+        self.note(gathered)
+    }
+
+    fn reduce_scatter(
+        &mut self,
+        backend: &mut dyn Backend,
+        at: SeamAt,
+        whole: View,
+        local: View,
+    ) -> Result<(), TensorError> {
+        let summed = self.tensor.reduce_scatter(backend, at, whole, local);
+        self.note(summed)
+    }
+
+    fn loss_sums(
+        &mut self,
+        backend: &mut dyn Backend,
+        lse: View,
+        target_logit: View,
+    ) -> Result<(), TensorError> {
+        let combined = self.tensor.loss_sums(backend, lse, target_logit);
+        self.note(combined)
+    }
+
     fn unit_begins(
         &mut self,
         backend: &mut dyn Backend,

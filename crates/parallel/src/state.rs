@@ -230,7 +230,7 @@ impl Worker {
         let parts = Parts::of(portions.iter().map(PortionParam::len));
         let mut all = vec![0.0; parts.len()];
         all[parts.range(self.coord.tensor)].copy_from_slice(&part);
-        self.tensor.all_gather(name, Values::F32(&mut all), &parts)?;
+        self.tensor.communicator().all_gather(name, Values::F32(&mut all), &parts)?;
         for (r, portion) in portions.iter().enumerate() {
             let part = &all[parts.range(r)];
             for run in portion.runs() {

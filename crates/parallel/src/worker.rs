@@ -8,10 +8,13 @@ use crate::memory::ParamMemory;
 use crate::norm::{LocalSquares, counted};
 use crate::plan::{Coord, Plan};
 use crate::seams::{Micro, RankSeams};
+use crate::tensor::TensorGroup;
 use crate::words;
 use bessemer_arch::{Model, PortionParam};
 use bessemer_collectives::{Communicator, Span};
-use bessemer_model::{ActivationConfig, Decoder, LossSum, ModelError, Shape, StepContext, TokenBatch};
+use bessemer_model::{
+    ActivationConfig, Decoder, LossSum, ModelError, Shape, StepContext, Stream, TokenBatch,
+};
 use bessemer_optim::{OptimConfig, Optimizer, StepStats};
 use bessemer_tensor::{Backend, View};
 use std::ops::Range;
@@ -49,7 +52,7 @@ pub struct Worker {
     pub(crate) whole: Model,
     pub(crate) coord: Coord,
     pub(crate) world: Box<dyn Communicator>,
-    pub(crate) tensor: Box<dyn Communicator>,
+    pub(crate) tensor: TensorGroup,
     pub(crate) exchange: Exchange,
     pub(crate) units: Vec<FlatUnit>,
     pub(crate) memory: ParamMemory,
@@ -86,14 +89,17 @@ impl Worker {
         let specs = portion.model.params();
         let units = units(&specs);
         let memory = ParamMemory::alloc(backend, specs, &units, plan.stage, (coord.shard, plan.shard))?;
+        let stream = if plan.sequence { Stream::Rows } else { Stream::Whole };
+        let placed = Some(memory.params.clone());
         let mut decoder =
-            Decoder::with_params(backend, &portion.model, job.shape, job.activations, memory.params.clone())?;
+            Decoder::of_portion(backend, &portion, stream, job.shape, job.activations, placed)?;
         decoder.set_z_loss(job.z_loss);
         let list = memory.optim_params(&portion.model, &units, plan.shard == 1, coord.shard);
         let params: Vec<_> = list.iter().map(|p| p.2.clone()).collect();
         let mut optimizer = Optimizer::new(backend, &params, job.optim)?;
         optimizer.plan_capture(backend, job.shape.tokens(), job.activations.storage.dtype())?;
-        let portion = portion.params();
+        let part = portion;
+        let portion = part.params();
         let cut = |grad: View, range: &Range<usize>, r: Range<usize>| match r == *range {
             true => grad,
             false => View {
@@ -114,6 +120,9 @@ impl Worker {
         let squares = LocalSquares::new(backend, &gradients)?;
         let stepped = list.into_iter().map(|(param, range, _)| Stepped { param, range }).collect();
         let Groups { world, shard, replicate, tensor, .. } = groups;
+        let gradients: Vec<_> =
+            portion.iter().cloned().zip(memory.params.iter().filter_map(|p| p.grad)).collect();
+        let tensor = TensorGroup::new(tensor, &part, plan.sequence, &gradients)?;
         Ok(Worker {
             plan: plan.clone(),
             whole: job.model.clone(),
@@ -193,6 +202,7 @@ impl Worker {
         let captures = self.optimizer.captures(ctx.step + 1);
         let mut seams = RankSeams {
             exchange: &mut self.exchange,
+            tensor: &mut self.tensor,
             curvature: captures.then_some(&mut self.optimizer),
             micro: Some(micro),
             failed: None,
@@ -218,6 +228,7 @@ impl Worker {
     ) -> Result<LossSum, ParallelError> {
         let mut seams = RankSeams {
             exchange: &mut self.exchange,
+            tensor: &mut self.tensor,
             curvature: None,
             micro: None,
             failed: None,
@@ -236,7 +247,7 @@ impl Worker {
         if self.plan.shard > 1 {
             sum = words::sum(&mut *self.exchange.shard().idle()?, "norm of the gradient", sum)?;
         }
-        sum = words::sum(&mut *self.tensor, "norm of the gradient", sum)?;
+        sum = words::sum(self.tensor.communicator(), "norm of the gradient", sum)?;
         Ok(sum.sqrt())
     }
 

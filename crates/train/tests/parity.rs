@@ -54,3 +54,13 @@ fn data_parallel_layouts_give_the_losses_of_one_rank() {
         check(style, &layouts, 5);
     }
 }
+
+#[test]
+fn tensor_parallel_layouts_give_the_losses_of_one_rank() {
+    for style in Style::ALL {
+        let cut = |l: &Layout| l.parallel.tensor > 1;
+        let layouts: Vec<_> = matrix(4).into_iter().filter(cut).collect();
+        assert!(layouts.len() > 10);
+        check(style, &layouts, 5);
+    }
+}
