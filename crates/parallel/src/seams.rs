@@ -84,7 +84,7 @@ impl RankSeams<'_> {
 }
 
 /// Whether something partial leaves the cut part here.
-fn is_out(place: SeamPlace) -> bool {
+pub(crate) fn is_out(place: SeamPlace) -> bool {
     matches!(place, SeamPlace::EmbeddingOut | SeamPlace::AttentionOut | SeamPlace::MlpOut)
 }
 

@@ -21,6 +21,9 @@ use bessemer_units::DType;
 use half::bf16;
 use std::fmt::Write;
 
+/// Label of the groups of ranks that hold the same key/value heads.
+pub(crate) const COPIES: &str = "tensor copies";
+
 /// A gradient that is one term of a sum over some ranks of the tensor axis.
 #[derive(Debug, Clone, Copy)]
 struct PartialGradient {
@@ -52,7 +55,7 @@ impl TensorGroup {
         gradients: &[(PortionParam, View)],
     ) -> Result<TensorGroup, CollectiveError> {
         let ranks: Vec<usize> = portion.kv_group().collect();
-        let copies = if portion.kv_copies > 1 { Some(group.group("tensor", &ranks)?) } else { None };
+        let copies = if portion.kv_copies > 1 { Some(group.group(COPIES, &ranks)?) } else { None };
         let mut partial = Vec::new();
         for (param, gradient) in gradients {
             let Some((over, span)) = portion.gradient_sum(param, sequence) else { continue };
@@ -157,9 +160,7 @@ impl TensorGroup {
         let parts = self.rows(whole);
         self.values.resize(whole.len(), 0.0);
         backend.read_f32(whole, &mut self.values)?;
-        self.exchange(whole, |group, name, values| {
-            group.reduce_scatter(name, values, &parts, Reduce::Sum)
-        })?;
+        self.exchange(whole, |group, name, values| group.reduce_scatter(name, values, &parts, Reduce::Sum))?;
         Ok(backend.write_f32(local, &self.values[parts.range(self.group.rank())])?)
     }
 

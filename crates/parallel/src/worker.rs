@@ -1,5 +1,6 @@
 //! One rank: its part of the model and of the optimizer's state, and its peers.
 
+use crate::check::check_layouts;
 use crate::error::ParallelError;
 use crate::exchange::{Exchange, ExchangeError};
 use crate::flat::{FlatUnit, units};
@@ -65,11 +66,24 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Makes this rank's buffers and groups. `world` is the communicator of all ranks of the plan.
+    /// Makes this rank's buffers and groups, after its program was checked ([`check_layouts`]). `world` is the communicator
+    /// of all ranks of the plan.
     ///
     /// # Errors
-    /// A model that the plan cannot cut, or what the backend or another rank answers.
+    /// A model that the plan cannot cut, a layout that does not fit together, or what the backend or another rank answers.
     pub fn new(
+        backend: &mut dyn Backend,
+        job: &Job<'_>,
+        world: Box<dyn Communicator>,
+    ) -> Result<Worker, ParallelError> {
+        if job.plan.tensor > 1 {
+            check_layouts(job, job.plan.coord(world.rank()).tensor)?;
+        }
+        Worker::unchecked(backend, job, world)
+    }
+
+    /// As [`Worker::new`], for the check itself.
+    pub(crate) fn unchecked(
         backend: &mut dyn Backend,
         job: &Job<'_>,
         world: Box<dyn Communicator>,
@@ -91,8 +105,7 @@ impl Worker {
         let memory = ParamMemory::alloc(backend, specs, &units, plan.stage, (coord.shard, plan.shard))?;
         let stream = if plan.sequence { Stream::Rows } else { Stream::Whole };
         let placed = Some(memory.params.clone());
-        let mut decoder =
-            Decoder::of_portion(backend, &portion, stream, job.shape, job.activations, placed)?;
+        let mut decoder = Decoder::of_portion(backend, &portion, stream, job.shape, job.activations, placed)?;
         decoder.set_z_loss(job.z_loss);
         let list = memory.optim_params(&portion.model, &units, plan.shard == 1, coord.shard);
         let params: Vec<_> = list.iter().map(|p| p.2.clone()).collect();

@@ -3,7 +3,7 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Ledger, NullCommunicator};
-use bessemer_mesh::formulas::{DataParallel, Exchange, ParameterBytes};
+use bessemer_mesh::formulas::{DataParallel, Exchange, ParameterBytes, ring, tensor_parallel_layer};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{Job, Micro, ParallelConfig, Plan, Stage, Worker};
@@ -148,6 +148,36 @@ fn seven_and_a_half_billion_parameters_on_64_ranks() {
         assert!((held / wanted - 1.0).abs() < 0.02, "{stage:?}: {held} for {wanted}");
         if let Some(published) = published {
             assert!((held / 1e9 / published - 1.0).abs() < 0.03, "{stage:?}: {held}");
+        }
+    }
+}
+
+/// With n = b s rows of width d and t ranks: a layer sends 8 n d (t-1)/t elements a micro-batch, whether the stream is whole
+/// or cut. What comes on top is written out: the token table's rows and the head's gradient (2 n d each by ring), the sums
+/// of the loss, with a cut stream the rows gathered once more for weight gradients, and the norms' gradients.
+#[test]
+fn traffic_of_tensor_parallelism_is_that_of_the_closed_forms() {
+    let (layers, width, seq) = (3, 32, 16);
+    let model = model(layers, width as u64, 4, 96, seq as u64);
+    for ranks in [2, 4] {
+        for micro_batches in [1, 2] {
+            let layer = layers as f64 * tensor_parallel_layer(1, seq, width, ranks, false);
+            let n = seq as f64;
+            let rows = ring(n * width as f64, ranks);
+            let loss = 2.0 * n * (ranks as f64 - 1.0);
+            for sequence in [false, true] {
+                let config = ParallelConfig { tensor: ranks as u64, sequence, ..ParallelConfig::default() };
+                let found = step(&model, &config, ranks, seq, micro_batches).ledger;
+                let mut wanted = micro_batches as f64 * (layer + 4.0 * rows + loss);
+                if sequence {
+                    // Both inputs of each layer again; norms and positions, which saw a part of the rows, once a step.
+                    wanted += micro_batches as f64 * 2.0 * layers as f64 * rows;
+                    let norms = (layers as usize * 4 + 2) * width + seq * width;
+                    wanted += 2.0 * ring(norms as f64, ranks);
+                }
+                let volume = found.of("tensor").volume;
+                assert_eq!(volume.sent as f64, 4.0 * wanted, "{ranks} {micro_batches} {sequence}");
+            }
         }
     }
 }

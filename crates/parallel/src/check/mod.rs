@@ -13,6 +13,7 @@ mod rules;
 use crate::error::ParallelError;
 use crate::plan::Plan;
 use crate::seams::Micro;
+use crate::tensor::COPIES;
 use crate::worker::{Job, Worker};
 use bessemer_collectives::{
     Breaker, CollectiveError, Communicator, Kind, NullCommunicator, Parts, Reduce, Source, Values,
@@ -32,6 +33,9 @@ struct Known {
     /// What the host read last, and what a collective made of it.
     on_host: Option<(View, Held)>,
     collective: Option<Kind>,
+    /// The collective was among ranks that hold the same heads, and what it completed.
+    among_copies: bool,
+    copies_summed: Vec<View>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -100,6 +104,11 @@ impl Backend for CheckingBackend {
         let name = known.memory.name(&src).to_owned();
         let wrong =
             |what: &str| Err(refused(format!("{} of {name}, which is {}: {what}", kind.name(), held.text())));
+        if std::mem::take(&mut known.among_copies) {
+            known.memory.set(&dst, Some(held));
+            known.copies_summed.push(dst);
+            return Ok(());
+        }
         let now = match (kind, held) {
             (Kind::AllReduce | Kind::AllGather, Held::Partial) => Held::Same,
             (Kind::ReduceScatter, Held::Partial) => Held::Rows,
@@ -140,8 +149,11 @@ struct CheckingCommunicator {
 
 impl CheckingCommunicator {
     fn note(&self, kind: Kind) {
-        if self.null.label() == "tensor" {
-            self.shared.known().collective = Some(kind);
+        let among_copies = self.null.label() == COPIES;
+        if self.null.label() == "tensor" || among_copies {
+            let mut known = self.shared.known();
+            known.collective = Some(kind);
+            known.among_copies = among_copies;
         }
     }
 }
@@ -226,8 +238,8 @@ pub fn check_layouts(job: &Job<'_>, index: usize) -> Result<(), ParallelError> {
     let mut backend = CheckingBackend { null: NullBackend::new(), shared: shared.clone() };
     let null = Box::new(NullCommunicator::new("world", index, plan.ranks));
     let world = Box::new(CheckingCommunicator { null, shared: shared.clone() });
-    let mut worker = Worker::new(&mut backend, &Job { plan: &plan, ..*job }, world)?;
-    let placed = |held_by_cut: Option<usize>, view: &View| match held_by_cut {
+    let mut worker = Worker::unchecked(&mut backend, &Job { plan: &plan, ..*job }, world)?;
+    let placed = |cut: Option<usize>, view: &View| match cut.filter(|_| plan.tensor > 1) {
         None => Held::Same,
         Some(0) if view.rows > 1 => Held::Rows,
         Some(_) => Held::Columns,
@@ -246,6 +258,19 @@ pub fn check_layouts(job: &Job<'_>, index: usize) -> Result<(), ParallelError> {
     worker.forward_backward(&mut backend, &batch, &ctx, Micro { first: true, last: true })?;
     for (param, portion) in worker.memory.params.iter().zip(&worker.portion) {
         let Some(grad) = &param.grad else { continue };
+        for span in &portion.copied {
+            let rows = match portion.shape.len() {
+                1 => grad.columns(span.start, span.len),
+                _ => grad.rows(span.start, span.len),
+            };
+            if !shared.known().copies_summed.contains(&rows) {
+                return Err(ParallelError::Layout(format!(
+                    "the gradient of the key and value heads of {} that several ranks hold is a sum over them: an \
+                     all-reduce among the copies must come first",
+                    param.spec.name
+                )));
+            }
+        }
         let wanted = placed(portion.sharding.cut, &param.value);
         let found = shared.known().memory.get(grad).map_err(ParallelError::Layout)?;
         if let Some(found) = found.filter(|f| *f != wanted) {
@@ -259,4 +284,146 @@ pub fn check_layouts(job: &Job<'_>, index: usize) -> Result<(), ParallelError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_arch::{Model, ModelConfig};
+    use bessemer_model::{ActivationConfig, Decoder, Product, Purpose, SeamAt, Seams, Shape, Stream};
+    use bessemer_optim::OptimConfig;
+
+    fn models() -> Vec<Model> {
+        let small = |architecture: &str| ModelConfig {
+            architecture: architecture.into(),
+            vocab_size: 101,
+            layers: Some(2),
+            width: Some(32),
+            heads: Some(4),
+            context: Some(16),
+            dropout: 0.1,
+            ..ModelConfig::default()
+        };
+        let grouped = ModelConfig { kv_heads: Some(2), qk_norm: Some(true), ..small("llama") };
+        [small("gpt2"), small("llama"), grouped].iter().map(|m| m.resolve(None).unwrap()).collect()
+    }
+
+    const SHAPE: Shape = Shape { sequences: 2, seq: 16, purpose: Purpose::Train };
+
+    #[test]
+    fn every_kind_of_layout_passes() {
+        let optim = OptimConfig::default();
+        for model in models() {
+            for (tensor, sequence) in [(1, false), (2, false), (2, true), (4, false), (4, true)] {
+                let plan = Plan { ranks: tensor, tensor, sequence, ..Plan::single() };
+                let activations = ActivationConfig::default();
+                let (z_loss, plan) = (1e-4, &plan);
+                let job = Job { model: &model, shape: SHAPE, activations, optim: &optim, z_loss, plan };
+                for index in 0..tensor {
+                    check_layouts(&job, index).unwrap();
+                }
+            }
+        }
+    }
+
+    /// Seams that leave something out.
+    struct Forgetful {
+        complete: Shared,
+        /// Whether sums leave the blocks, whether their gradients enter them, whether losses are combined.
+        does: [bool; 3],
+    }
+
+    impl Forgetful {
+        /// What an all-reduce would make of it.
+        fn sum(&self, view: View) {
+            self.complete.known().memory.set(&view, Some(Held::Same));
+        }
+    }
+
+    impl Seams for Forgetful {
+        fn product(&self) -> Product {
+            Product::Partial { adds_bias: true }
+        }
+
+        fn forward(&mut self, _: &mut dyn Backend, at: SeamAt, value: View) -> Result<(), TensorError> {
+            if self.does[0] && crate::seams::is_out(at.place) {
+                self.sum(value);
+            }
+            Ok(())
+        }
+
+        fn backward(&mut self, _: &mut dyn Backend, at: SeamAt, gradient: View) -> Result<(), TensorError> {
+            if self.does[1] && !crate::seams::is_out(at.place) {
+                self.sum(gradient);
+            }
+            Ok(())
+        }
+
+        fn loss_sums(&mut self, _: &mut dyn Backend, lse: View, target: View) -> Result<(), TensorError> {
+            if self.does[2] {
+                self.sum(lse);
+                self.sum(target);
+            }
+            Ok(())
+        }
+    }
+
+    /// What the check says of a portion of GPT-2 that runs through such seams.
+    fn with_seams(does: [bool; 3]) -> Result<(), String> {
+        let portion = models()[0].portion(2, 0).unwrap();
+        let shared = Shared::default();
+        let mut backend = CheckingBackend { null: NullBackend::new(), shared: shared.clone() };
+        let config = ActivationConfig::default();
+        let mut decoder =
+            Decoder::of_portion(&mut backend, &portion, Stream::Whole, SHAPE, config, None).unwrap();
+        for (param, part) in decoder.params().iter().zip(portion.params()) {
+            let held = match part.sharding.cut {
+                None => Held::Same,
+                Some(0) if param.value.rows > 1 => Held::Rows,
+                Some(_) => Held::Columns,
+            };
+            shared.known().memory.set(&param.value, Some(held));
+            if let (Held::Rows, Some(grad)) = (held, &param.grad) {
+                shared.known().memory.set(grad, Some(held));
+            }
+        }
+        let ids = vec![0; SHAPE.tokens()];
+        let batch = TokenBatch { ids: &ids, targets: &ids, positions: None };
+        let ctx = StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
+        let mut seams = Forgetful { complete: shared, does };
+        let result = decoder.forward_backward_through(&mut backend, &mut seams, &batch, &ctx);
+        result.map(|_| ()).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn what_is_left_out_is_refused_by_name() {
+        with_seams([true; 3]).unwrap();
+        let e = with_seams([false, true, true]).unwrap_err();
+        assert!(
+            e.contains("embed.out") && e.contains("one term of a sum") && e.contains("all-reduce"),
+            "{e}"
+        );
+        let e = with_seams([true, false, true]).unwrap_err();
+        assert!(e.contains("one term of a sum over the tensor axis"), "{e}");
+        let e = with_seams([true, true, false]).unwrap_err();
+        assert!(e.contains("lse") && e.contains("one term of a sum"), "{e}");
+    }
+
+    #[test]
+    fn a_whole_value_is_not_added_up_and_a_partial_gradient_does_not_pass() {
+        let shared = Shared::default();
+        let mut backend = CheckingBackend { null: NullBackend::new(), shared: shared.clone() };
+        let spec = BufferSpec { class: "x", name: "norms", dtype: bessemer_units::DType::F32, len: 4 };
+        let view = backend.alloc(spec).unwrap().vector();
+        shared.known().memory.set(&view, Some(Held::Same));
+        let mut group = CheckingCommunicator {
+            null: Box::new(NullCommunicator::new("tensor", 0, 2)),
+            shared: shared.clone(),
+        };
+        let mut values = vec![0.0; 4];
+        backend.read_f32(view, &mut values).unwrap();
+        group.all_reduce("norms", Values::F32(&mut values), Reduce::Sum).unwrap();
+        let e = backend.write_f32(view, &values).unwrap_err().to_string();
+        assert!(e.contains("norms") && e.contains("added up once for every rank"), "{e}");
+    }
 }
