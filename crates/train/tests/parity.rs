@@ -15,7 +15,7 @@ fn backend() -> Result<Box<dyn Backend>, TrainError> {
 
 fn job(style: Style, steps: u64) -> ParityJob {
     ParityJob {
-        model: style.model(16).unwrap(),
+        model: style.model(16).expect("a model that fits together"),
         optim: OptimConfig { lr: 1e-3, ..OptimConfig::default() },
         activations: ActivationConfig::default(),
         sequences: 16,
@@ -28,20 +28,11 @@ fn job(style: Style, steps: u64) -> ParityJob {
 fn check(style: Style, layouts: &[Layout], steps: u64) {
     let job = job(style, steps);
     let settings = ThreadSettings::default();
-    let reference = in_process(&job, &Layout::single(), &settings, &backend).unwrap();
+    let reference = in_process(&job, &Layout::single(), &settings, &backend).expect("the layout runs");
     assert!(reference.losses.iter().all(|l| l.is_finite()));
     for layout in layouts {
-        let found = in_process(&job, layout, &settings, &backend).unwrap();
+        let found = in_process(&job, layout, &settings, &backend).expect("the layout runs");
         let c = Comparison::new(&found, &reference, &Bounds::default());
-        println!(
-            "{:6} {:45} first {:.1e} any {:.1e} gradient {:.1e} {}",
-            style.name(),
-            layout.name,
-            c.first_loss,
-            c.any_loss.0,
-            c.gradient.0,
-            c.gradient.1
-        );
         assert_eq!(c.problem, None, "{} {}", style.name(), layout.name);
     }
 }
