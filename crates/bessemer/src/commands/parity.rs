@@ -1,6 +1,7 @@
 //! `bessemer parity`: trains the same small models under a matrix of layouts and holds each against one rank.
 
 use crate::cli::ParityArgs;
+use crate::commands::ranks::Job;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::signals;
@@ -9,7 +10,7 @@ use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::ActivationConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_tensor::Backend;
-use bessemer_train::parity::{Bounds, Comparison, Layout, ParityJob, Style, in_process, matrix};
+use bessemer_train::parity::{Bounds, Comparison, Layout, ParityJob, Style, in_process, matrix, trajectory};
 use bessemer_train::{Observer, TrainError};
 use serde_json::json;
 use std::fmt::Write;
@@ -26,6 +27,19 @@ struct Row {
     style: Style,
     layout: Layout,
     result: Result<Comparison, String>,
+    /// Of ranks that are processes: whether threads of one process give the same bits.
+    same_bits: Option<bool>,
+}
+
+impl Row {
+    fn problem(&self) -> Option<&str> {
+        match &self.result {
+            Err(problem) => Some(problem),
+            Ok(c) => {
+                c.problem.as_deref().or((self.same_bits == Some(false)).then_some("other bits than threads"))
+            }
+        }
+    }
 }
 
 fn backend() -> Result<Box<dyn Backend>, TrainError> {
@@ -51,17 +65,33 @@ fn optimizer(name: &str) -> Result<OptimizerChoice, Failure> {
     }
 }
 
+/// As threads of this process, or as one of the processes that a launcher started: those then run the layouts of as many
+/// ranks as there are processes, and the first one holds them against threads too.
 pub(crate) fn run(args: &ParityArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let mut processes = Job::start(None)?;
+    let result = run_in(&mut processes, args, as_json, console);
+    processes.end(result)
+}
+
+fn run_in(
+    processes: &mut Job,
+    args: &ParityArgs,
+    as_json: bool,
+    console: &mut Console,
+) -> Result<(), Failure> {
+    let alone = processes.ranks == 1;
+    let most = if alone { args.ranks as usize } else { processes.ranks };
     let styles = styles(&args.models)?;
     let optim = OptimConfig { optimizer: optimizer(&args.optimizer)?, lr: 1e-3, ..OptimConfig::default() };
-    let layouts: Vec<Layout> = matrix(args.ranks as usize)
+    let layouts: Vec<Layout> = matrix(most)
         .into_iter()
+        .filter(|l| alone || l.ranks == most)
         .filter(|l| args.only.as_ref().is_none_or(|text| l.name.contains(text.as_str())))
         .filter(|l| (l.ranks / l.parallel.tensor as usize) * l.accumulation <= SEQUENCES)
         .collect();
     if layouts.is_empty() {
         let of = args.only.as_deref().unwrap_or("");
-        return Err(Failure::usage(format!("no layout of at most {} ranks holds {of:?}", args.ranks)));
+        return Err(Failure::usage(format!("no layout of at most {most} ranks holds {of:?}")));
     }
     let stop = signals::stop_flag()?;
     let (bounds, settings) = (Bounds::default(), ThreadSettings::default());
@@ -85,12 +115,24 @@ pub(crate) fn run(args: &ParityArgs, as_json: bool, console: &mut Console) -> Re
                 return Err(Failure::new(format!("stopped after {} of {total} layouts", rows.len())));
             }
             console.progress("layouts", rows.len() as u64, total);
-            let found = in_process(&job, layout, &settings, &backend).map_err(|e| e.to_string());
+            let across = match processes.group("world")? {
+                Some(world) => Some(trajectory(&mut *backend()?, &job, layout, world)?),
+                None => None,
+            };
+            if !processes.is_first() {
+                continue;
+            }
+            let threads = in_process(&job, layout, &settings, &backend).map_err(|e| e.to_string());
+            let same_bits = across.as_ref().map(|across| threads.as_ref().is_ok_and(|t| t == across));
+            let found = across.map_or(threads, Ok);
             let result = found.map(|found| Comparison::new(&found, &reference, &bounds));
-            rows.push(Row { style, layout: layout.clone(), result });
+            rows.push(Row { style, layout: layout.clone(), result, same_bits });
         }
     }
-    let failed = rows.iter().filter(|r| !matches!(&r.result, Ok(c) if c.problem.is_none())).count();
+    if !processes.is_first() {
+        return Ok(());
+    }
+    let failed = rows.iter().filter(|r| r.problem().is_some()).count();
     if as_json {
         print(&as_values(&rows, args))?;
     } else {
@@ -116,7 +158,7 @@ fn table(rows: &[Row], args: &ParityArgs, seconds: f64) -> String {
                 c.any_loss.0,
                 c.gradient.0,
                 c.gradient.1,
-                c.problem.as_ref().map(|p| format!("\n       FAILED: {p}")).unwrap_or_default()
+                row.problem().map(|p| format!("\n       FAILED: {p}")).unwrap_or_default()
             ),
             Err(e) => format!("{style:<6} {name:<44} FAILED: {e}"),
         };
@@ -128,6 +170,10 @@ fn table(rows: &[Row], args: &ParityArgs, seconds: f64) -> String {
         rows.len(),
         args.steps
     );
+    if rows.iter().any(|r| r.same_bits == Some(true)) {
+        let same = rows.iter().filter(|r| r.same_bits == Some(true)).count();
+        let _ = write!(text, "; {same} with the same bits as threads of one process");
+    }
     text
 }
 
@@ -149,7 +195,8 @@ fn as_values(rows: &[Row], args: &ParityArgs) -> String {
                 "gradient": c.gradient.0,
                 "worst_gradient": c.gradient.1,
                 "diverging": c.diverging,
-                "problem": c.problem,
+                "problem": row.problem(),
+                "same_bits_as_threads": row.same_bits,
             }),
             Err(e) => json!({ "problem": e }),
         };

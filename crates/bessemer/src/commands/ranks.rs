@@ -103,6 +103,19 @@ impl Job {
         self.process == 0
     }
 
+    /// A new communicator of all processes, if the ranks are processes; all of them call this in the same order.
+    ///
+    /// # Errors
+    /// If another process has ended.
+    pub(crate) fn group(&mut self, label: &str) -> Result<Option<Box<dyn Communicator>>, Failure> {
+        if self.mpi.is_none() {
+            return Ok(None);
+        }
+        let all: Vec<usize> = (0..self.ranks).collect();
+        let group = self.worlds.first_mut().map(|world| world.group(label, &all)).transpose();
+        group.map_err(|e| Failure::new(format!("rank {}: {e}", self.process)))
+    }
+
     /// Ranks on this machine, which share its memory.
     pub(crate) fn local(&self) -> usize {
         self.local
