@@ -18,6 +18,7 @@ use bessemer_runlog::{self as runlog, End, EndReason, Record, Resume, Step, Warn
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::Tokenizer;
 use bessemer_units::Bytes;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -123,7 +124,11 @@ impl Trainer {
             recipe.loader.seed_or(seed),
             recipe.loader.shuffle,
         )?;
-        let worker = Worker::new(&mut *backend, &job, world)?;
+        let mut worker = Worker::new(&mut *backend, &job, world)?;
+        let digest = digest(&input.recipe_text);
+        if worker.agree("recipe", digest)? != digest {
+            return Err(TrainError::Recipe("this rank has another recipe than rank 0".into()));
+        }
         let evaluator = Evaluator::new(&mut *backend, &worker, &input)?;
         let schedule = Schedule::new(&recipe.optim, plan.steps);
         let spikes = SpikeGuard::new(&recipe.train);
@@ -472,6 +477,13 @@ impl Closed {
         let Some(mut records) = self.records else { return Ok(()) };
         records.append_last(&End { step: self.step, tokens: self.tokens, reason, message, seconds }.into())
     }
+}
+
+/// Tells recipes of one program apart.
+fn digest(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The tokenizer's fingerprint in the form that shards carry.
