@@ -12,7 +12,7 @@
 //! are stored; sums are formed in f32 in the order of the ranks and rounded once.
 
 use crate::exchange::ExchangeError;
-use bessemer_arch::{Portion, PortionParam};
+use bessemer_arch::{GradientSum, Portion, PortionParam};
 use bessemer_collectives::{CollectiveError, Communicator, Parts, Reduce, Values};
 use bessemer_mesh::even;
 use bessemer_model::{SeamAt, Unit};
@@ -58,14 +58,16 @@ impl TensorGroup {
         let copies = if portion.kv_copies > 1 { Some(group.group(COPIES, &ranks)?) } else { None };
         let mut partial = Vec::new();
         for (param, gradient) in gradients {
-            let Some((over, span)) = portion.gradient_sum(param, sequence) else { continue };
+            let Some((_, span)) = portion.gradient_sum(param, sequence) else { continue };
             // A vector's elements are columns of its view.
             let gradient = match param.shape.len() {
                 1 => gradient.columns(span.start, span.len),
                 _ => gradient.rows(span.start, span.len),
             };
             let unit = Unit::of(param.name());
-            partial.push(PartialGradient { unit, copies: over.len() < portion.degree, gradient });
+            // The ranks that hold the same heads may be all of them.
+            let copies = matches!(param.sharding.gradient, GradientSum::Copies);
+            partial.push(PartialGradient { unit, copies, gradient });
         }
         let (values, short, name) = (Vec::new(), Vec::new(), String::new());
         Ok(TensorGroup { group, copies, partial, values, short, name })

@@ -94,9 +94,6 @@ impl Trainer {
             .map_err(|e| wrong(&e))?;
         let layout = Plan::new(&recipe.parallel, world.size(), &model, recipe.optim.optimizer)
             .map_err(|e| wrong(&e))?;
-        if layout.tensor > 1 {
-            return Err(wrong(&"parallel.tensor above 1 cannot be trained yet: take tensor = 1"));
-        }
         let tokens = input.train.token_count();
         let plan = recipe.train.resolve(layout.data_ranks() as u64, Some(tokens)).map_err(|e| wrong(&e))?;
         for set in [Some(&input.train), input.validation.as_ref()].into_iter().flatten() {

@@ -170,11 +170,22 @@ fn every_layout_trains_as_one_rank() {
     let single = Run::new(false).train(&with(&[]), 1, None);
     let samples = |told: &[Record]| told.iter().filter(|r| matches!(r, Record::Sample(_))).count();
     assert_eq!((numbers(&single).len() as u64, samples(&single)), (3 * STEPS + 2 * 3, 2));
-    for (stage, shard, ranks) in
-        [("ddp", 0, 2), ("zero1", 0, 2), ("zero2", 0, 4), ("zero3", 0, 2), ("zero3", 2, 4)]
-    {
-        let told = Run::new(false).train(&with(&layout(stage, shard)), ranks, None);
-        assert_near(&told, &single, &format!("{stage} {shard} x {ranks}"));
+    for (stage, shard, tensor, ranks) in [
+        ("ddp", 0, 1, 2),
+        ("zero1", 0, 1, 2),
+        ("zero2", 0, 1, 4),
+        ("zero3", 0, 1, 2),
+        ("zero3", 2, 1, 4),
+        ("ddp", 0, 2, 2),
+        ("zero3", 2, 2, 4),
+    ] {
+        let mut sets = layout(stage, shard);
+        sets.extend([
+            format!("parallel.tensor={tensor}"),
+            format!("parallel.sequence={}", ranks == 4 && tensor == 2),
+        ]);
+        let told = Run::new(false).train(&with(&sets), ranks, None);
+        assert_near(&told, &single, &format!("{stage} {shard}, tensor {tensor} x {ranks}"));
         assert_eq!(samples(&told), 2);
         let Some(Record::Training(training)) = told.iter().find(|r| matches!(r, Record::Training(_))) else {
             panic!("no training record");
@@ -191,9 +202,10 @@ fn a_run_goes_on_in_another_layout() {
     let run = Run::new(false);
     let mut told = run.train(&with(&[]), 1, Some(5));
     told.extend(run.train(&zero3, 2, Some(13)));
-    told.extend(run.train(&with(&layout("zero1", 2)), 4, Some(17)));
+    told.extend(run.train(&with(&layout("zero1", 2)), 4, Some(15)));
+    told.extend(run.train(&with(&["parallel.tensor=2".into()]), 4, Some(19)));
     told.extend(run.train(&with(&[]), 1, None));
-    assert_near(&told, &single, "1, zero3 x 2, zero1 2 x 2, 1");
+    assert_near(&told, &single, "1, zero3 x 2, zero1 2 x 2, tensor 2 x 2, 1");
     // In one layout, stops do not change a bit.
     let (whole, parts) = (Run::new(false), Run::new(false));
     let wanted = whole.train(&zero3, 2, None);
