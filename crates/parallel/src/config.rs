@@ -35,7 +35,7 @@ pub struct ParallelConfig {
     /// block.
     pub tensor: u64,
     /// Cut the residual stream over the tensor-parallel ranks too (sequence parallelism): less memory for activations,
-    /// the same traffic.
+    /// a quarter more traffic.
     pub sequence: bool,
     /// Talk while computing: gradients of a layer travel while the layers below are computed.
     pub overlap: bool,
