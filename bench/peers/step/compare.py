@@ -79,6 +79,8 @@ def contestants(args, job, dump):
     if default_engine(args.bessemer) != "fma":
         # The step of a processor without a matrix unit, on this one.
         found.insert(1, Contestant("bessemer f32, engine fma", "f32", [*ours, "--engine", "fma"]))
+        if "avx512_fp16" in pathlib.Path("/proc/cpuinfo").read_text():
+            found.append(Contestant("bessemer f32, engine fp16", "reduced", [*ours, "--engine", "fp16"]))
     if args.python:
         torch = [args.python, str(HERE / "torch_step.py"), "--dump", dump, *steps]
         for mode in ("eager", "compile"):
