@@ -212,12 +212,8 @@ fn gradients_that_are_partial_are_named() {
     for name in ["mlp.up", "mlp.down", "attention.out"] {
         assert_eq!(of(&gpt2(), &format!("layers.0.{name}.bias")), GradientSum::Nothing);
     }
-    let rows = [
-        "embed.positions",
-        "layers.1.attention_norm.weight",
-        "layers.1.mlp_norm.bias",
-        "final_norm.weight",
-    ];
+    let rows =
+        ["embed.positions", "layers.1.attention_norm.weight", "layers.1.mlp_norm.bias", "final_norm.weight"];
     for name in rows {
         assert_eq!(of(&gpt2(), name), GradientSum::IfSequenceParallel, "{name}");
     }
