@@ -297,6 +297,9 @@ impl Worker {
     /// # Errors
     /// What another rank answers.
     pub fn sum_over_data(&mut self, sum: LossSum) -> Result<LossSum, ParallelError> {
+        if self.plan.ranks == 1 {
+            return Ok(sum);
+        }
         let numbers = [sum.nats.to_bits(), sum.scored, sum.lse_squared.to_bits()];
         let all = words::gather(&mut *self.world, "losses", &numbers)?;
         let mut total = LossSum::default();
@@ -312,6 +315,9 @@ impl Worker {
     /// # Errors
     /// What another rank answers.
     pub fn agree(&mut self, name: &str, word: u64) -> Result<u64, ParallelError> {
+        if self.plan.ranks == 1 {
+            return Ok(word);
+        }
         Ok(words::gather(&mut *self.world, name, &[word])?[0])
     }
 }
