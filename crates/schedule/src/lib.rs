@@ -1,0 +1,16 @@
+//! Pipeline schedules as programs.
+//!
+//! A schedule decides which micro-batch passes which part of the model when. Here it is a [`Program`]: one list of
+//! [`Instruction`]s per pipeline rank, made by a generator, checked by a verifier, and then read by everybody: the
+//! trainer executes it, the simulator times it, pictures draw it. A new schedule is one file that returns a list.
+//!
+//! Words. A *stage* is a contiguous part of the model, numbered from its beginning; the program has S of them. A *rank* is a
+//! position on the pipeline axis, of which there are P. A *chunk* is one of the stages that a rank holds, numbered on
+//! that rank. A *route* says which (rank, chunk) each stage of a micro-batch is passed on: most schedules have one
+//! route, bidirectional ones (Chimera, DualPipe) two, and then every stage is held by two ranks.
+//!
+//! This room is pure: no tensor, file, clock, thread or random source.
+
+mod program;
+
+pub use program::{Fill, Filler, Flow, Instruction, Pass, Place, Program};

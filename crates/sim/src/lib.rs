@@ -1,0 +1,1 @@
+//! Times programs without running them: discrete events over instructions and links.
