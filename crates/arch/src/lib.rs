@@ -11,6 +11,7 @@ mod named;
 mod params;
 mod portion;
 mod sharding;
+mod span;
 
 pub use choices::{
     ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
@@ -23,3 +24,4 @@ pub use named::{NAMED, named};
 pub use params::{ParamSpec, Role};
 pub use portion::{Portion, PortionError, PortionParam, Run};
 pub use sharding::{GradientSum, Sharding};
+pub use span::{Span, SpanError, owner};

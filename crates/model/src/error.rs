@@ -64,6 +64,9 @@ pub enum ModelError {
     /// A decoder that is one portion of a model, or cannot be.
     #[error("a portion of a model: {0}")]
     Portion(String),
+    /// A call that the state of a pipeline stage does not allow, or a span that is none of the model's.
+    #[error("a stage of a pipeline: {0}")]
+    Stage(String),
     /// A training pass was asked of a decoder without gradients.
     #[error("this decoder was made to score and holds no gradients; make it with Purpose::Train")]
     NotForTraining,

@@ -41,6 +41,7 @@ mod portion;
 mod qk_norm;
 mod residual;
 mod seams;
+mod stage;
 mod step;
 mod trace;
 
@@ -52,5 +53,6 @@ pub use init::initial_values;
 pub use params::Param;
 pub use portion::Stream;
 pub use seams::{OneDevice, Phase, Product, SeamAt, SeamPlace, Seams, Unit};
+pub use stage::{Pending, StageConfig, StageMemory, stage_memory};
 pub use step::{LossSum, StepContext, TokenBatch};
 pub use trace::LayerTrace;

@@ -61,6 +61,11 @@ pub enum Phase {
     Forward,
     /// Gradients, and values that are made again for them.
     Backward,
+    /// The first part of a backward pass that is split ([`Decoder::stage_backward_input`](crate::Decoder)): all but the
+    /// gradients of the layers' matrices and their biases.
+    BackwardInput,
+    /// The second part: those gradients. No parameter's value is read.
+    BackwardWeight,
 }
 
 /// Where in a unit. At an *f* something that all devices have enters the part that is cut, at a *g* something partial

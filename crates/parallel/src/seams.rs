@@ -49,8 +49,10 @@ impl RankSeams<'_> {
             Unit::Embedding | Unit::Head => 0,
             Unit::Layer(i) => i + 1,
         };
-        // The embedding's backward pass reads no parameter.
-        if !self.exchange.gathers() || (unit, phase) == (Unit::Embedding, Phase::Backward) {
+        // The embedding's backward pass and the weight part of a split one read no parameter.
+        let reads_none =
+            phase == Phase::BackwardWeight || (unit == Unit::Embedding && phase != Phase::Forward);
+        if !self.exchange.gathers() || reads_none {
             return Ok(());
         }
         self.exchange.fetch(backend, flat(unit))?;
@@ -59,9 +61,9 @@ impl RankSeams<'_> {
             (Unit::Embedding, _) => Some(Unit::Layer(0)),
             (Unit::Layer(i), Phase::Forward) if i + 1 == self.layers => Some(Unit::Head),
             (Unit::Layer(i), Phase::Forward) => Some(Unit::Layer(i + 1)),
-            (Unit::Layer(i), Phase::Backward) => i.checked_sub(1).map(Unit::Layer),
+            (Unit::Layer(i), _) => i.checked_sub(1).map(Unit::Layer),
             (Unit::Head, Phase::Forward) => None,
-            (Unit::Head, Phase::Backward) => self.layers.checked_sub(1).map(Unit::Layer),
+            (Unit::Head, _) => self.layers.checked_sub(1).map(Unit::Layer),
         };
         next.map_or(Ok(()), |unit| self.exchange.ask(backend, flat(unit)))
     }
@@ -155,7 +157,7 @@ impl Seams for RankSeams<'_> {
     }
 
     fn unit_ends(&mut self, backend: &mut dyn Backend, unit: Unit, phase: Phase) -> Result<(), TensorError> {
-        if phase == Phase::Forward {
+        if matches!(phase, Phase::Forward | Phase::BackwardInput) {
             return Ok(());
         }
         let reduced = self.reduce(backend, unit);

@@ -1,0 +1,203 @@
+//! A contiguous part of a model: what one stage (or one chunk of a stage) of a pipeline holds.
+//!
+//! A model is the units embedding, layer 0, ..., layer L-1, head, in the order of the forward pass; a [`Span`] is a stretch
+//! of them. Layers keep their numbers and parameters their names of the whole model. Spans cut a portion's model
+//! ([`crate::Portion`]) like a whole one: layers are never shared out over the tensor axis.
+
+use crate::model::Model;
+use crate::params::ParamSpec;
+use std::ops::Range;
+
+/// A contiguous part of a model.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Span {
+    /// The token and position tables are here.
+    pub embedding: bool,
+    /// Layers that are here, by their numbers in the whole model; may be empty.
+    pub layers: Range<usize>,
+    /// The last normalisation and the output projection are here.
+    pub head: bool,
+}
+
+/// Why a model cannot be cut into spans.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a pipeline of {stages} stages for {layers} layers: {problem}")]
+pub struct SpanError {
+    /// Stages asked for.
+    pub stages: usize,
+    /// Layers of the model.
+    pub layers: usize,
+    /// What was wanted and found, and what to try.
+    pub problem: String,
+}
+
+impl Span {
+    /// All of the model.
+    pub fn whole(model: &Model) -> Span {
+        Span { embedding: true, layers: 0..model.layers, head: true }
+    }
+
+    /// True if this is all of the model.
+    pub fn is_whole(&self, model: &Model) -> bool {
+        *self == Span::whole(model)
+    }
+
+    /// Errors unless the span is a contiguous, non-empty part of the model.
+    pub fn check(&self, model: &Model) -> Result<(), SpanError> {
+        let (Range { start, end }, all) = (self.layers.clone(), model.layers);
+        let wrong = |problem: String| Err(SpanError { stages: 1, layers: all, problem });
+        if start > end || end > all {
+            return wrong(format!("wanted layers within 0..{all}, found {start}..{end}"));
+        }
+        if self.embedding && start != 0 {
+            return wrong(format!(
+                "wanted a span with the embedding to begin with layer 0, found layer {start}"
+            ));
+        }
+        if self.head && end != all {
+            return wrong(format!("wanted a span with the head to end with layer {}, found {end}", all - 1));
+        }
+        if start == end && !self.embedding && !self.head {
+            return wrong("wanted a layer, the embedding or the head in every span, found nothing".into());
+        }
+        Ok(())
+    }
+
+    /// True if the pass through the span uses the parameter of this name. A tied token table is used by the span with the
+    /// embedding and the one with the head.
+    pub fn uses(&self, model: &Model, name: &str) -> bool {
+        self.owns(name) || (self.head && model.tied_embeddings && name == "embed.tokens")
+    }
+
+    /// True if the parameter of this name belongs here and to no other span of a split: a tied token table to the span
+    /// with the embedding.
+    pub fn owns(&self, name: &str) -> bool {
+        match name.strip_prefix("layers.").and_then(|rest| rest.split('.').next()) {
+            Some(layer) => layer.parse().is_ok_and(|i| self.layers.contains(&i)),
+            None if name.starts_with("embed.") => self.embedding,
+            None => self.head,
+        }
+    }
+
+    /// The parameters that the span uses, in the order of [`Model::params`].
+    pub fn params(&self, model: &Model) -> Vec<ParamSpec> {
+        let mut params = model.params();
+        params.retain(|p| self.uses(model, &p.name));
+        params
+    }
+
+    /// Multiply-add FLOPs of a token, forward and backward, at sequence length `seq`: as
+    /// [`Model::train_flops_per_token`], of this part. The embedding, which is only looked up, counts nothing.
+    pub fn train_flops_per_token(&self, model: &Model, seq: usize) -> f64 {
+        let head = if self.head { model.head_flops() } else { 0.0 };
+        self.layers.len() as f64 * model.layer_flops(seq) + head
+    }
+}
+
+impl Model {
+    /// Forward and backward of one token through the output projection.
+    fn head_flops(&self) -> f64 {
+        6.0 * (self.vocab_size * self.width) as f64
+    }
+
+    /// Forward and backward of one token through one layer.
+    fn layer_flops(&self, seq: usize) -> f64 {
+        let (d, a) = (self.width, self.attention_width());
+        let products = d * (self.qkv_width() + a + self.mlp_in_width() + self.ffn_width);
+        let seen = self.window.map_or(seq, |w| w.min(seq));
+        6.0 * products as f64 + 12.0 * (a * seen) as f64
+    }
+
+    /// Cuts the model into `stages` spans so that the most expensive one is as cheap as can be, by FLOPs of a training
+    /// step at sequences of the model's context ([`Span::train_flops_per_token`]). Every span between the ends has a
+    /// layer; the first and the last may come out with none. Of equally good splits the evenest is taken (least sum of
+    /// squares); what does not divide evenly between the ends goes to the later spans, which hold fewer micro-batches at
+    /// a time.
+    ///
+    /// # Errors
+    /// No stage, or more than the model has layers, embedding and head.
+    pub fn split(&self, stages: usize) -> Result<Vec<Span>, SpanError> {
+        let layers = self.layers;
+        if stages == 0 || stages > layers + 2 {
+            return Err(SpanError {
+                stages,
+                layers,
+                problem: format!(
+                    "wanted 1 to {} stages (a layer for each between the ends, which may hold the embedding and \
+                     the head alone); take fewer stages or chunks, or more layers",
+                    layers + 2
+                ),
+            });
+        }
+        if stages == 1 {
+            return Ok(vec![Span::whole(self)]);
+        }
+        let (layer, head) = (self.layer_flops(self.context), self.head_flops());
+        let between = stages - 2;
+        let mut best: Option<((f64, f64), usize, usize)> = None;
+        for first in 0..=layers {
+            for last in 0..=layers - first {
+                let rest = layers - first - last;
+                if rest < between || (between == 0 && rest > 0) {
+                    continue;
+                }
+                let costs = (0..between).map(|i| part(rest, between, i) as f64 * layer);
+                let ends = [first as f64 * layer, last as f64 * layer + head];
+                let (most, squares) = costs
+                    .chain(ends)
+                    .fold((0.0f64, 0.0), |(most, squares), c| (most.max(c), squares + c * c));
+                if best.is_none_or(|(b, ..)| (most, squares) < b) {
+                    best = Some(((most, squares), first, last));
+                }
+            }
+        }
+        let Some((_, first, last)) = best else {
+            return Err(SpanError { stages, layers, problem: "no split has a layer for each stage".into() });
+        };
+        let rest = layers - first - last;
+        let middle = (0..between).map(|i| part(rest, between, i));
+        let counts: Vec<usize> = std::iter::once(first).chain(middle).chain([last]).collect();
+        self.split_layers(&counts)
+    }
+
+    /// Cuts the model into spans of so many layers each; the first has the embedding, the last the head.
+    ///
+    /// # Errors
+    /// Counts that do not add up to the model's layers, or a 0 that is neither the first nor the last.
+    pub fn split_layers(&self, counts: &[usize]) -> Result<Vec<Span>, SpanError> {
+        let (stages, layers) = (counts.len(), self.layers);
+        let wrong = |problem: String| Err(SpanError { stages, layers, problem });
+        let sum = counts.iter().try_fold(0usize, |sum, c| sum.checked_add(*c));
+        if counts.is_empty() || sum != Some(layers) {
+            let found = sum.map_or("more than can be counted".into(), |s| s.to_string());
+            return wrong(format!("wanted layer counts that add up to {layers}, found {counts:?} = {found}"));
+        }
+        if let Some(at) = counts.iter().position(|c| *c == 0)
+            && at != 0
+            && at != stages - 1
+        {
+            return wrong(format!(
+                "wanted a layer in every stage but the first (embedding alone) and the last (head alone), found none \
+                 in stage {at} of {counts:?}"
+            ));
+        }
+        let mut start = 0;
+        let mut spans = Vec::with_capacity(stages);
+        for (i, count) in counts.iter().enumerate() {
+            let layers = start..start + count;
+            start += count;
+            spans.push(Span { embedding: i == 0, layers, head: i + 1 == stages });
+        }
+        Ok(spans)
+    }
+}
+
+/// Layers of stage `i` of `parts` between the ends: the later ones have one more.
+fn part(layers: usize, parts: usize, i: usize) -> usize {
+    layers / parts + usize::from(parts - i <= layers % parts)
+}
+
+/// The span that a parameter belongs to ([`Span::owns`]), by its position in a split.
+pub fn owner(spans: &[Span], name: &str) -> Option<usize> {
+    spans.iter().position(|s| s.owns(name))
+}
