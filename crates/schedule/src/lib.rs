@@ -11,6 +11,15 @@
 //!
 //! This room is pure: no tensor, file, clock, thread or random source.
 
+mod communicate;
+mod error;
+mod kind;
+mod orders;
 mod program;
+#[cfg(test)]
+mod timing;
 
+pub use communicate::communicate;
+pub use error::ScheduleError;
+pub use kind::{Costs, Join, Kind, MOST_PASSES, Shape, generate};
 pub use program::{Fill, Filler, Flow, Instruction, Pass, Place, Program};

@@ -1,5 +1,9 @@
 //! What a program is.
 
+use std::fmt;
+
+use crate::ScheduleError;
+
 /// A part of the model on a rank: chunk `chunk` of rank `rank`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
@@ -122,6 +126,127 @@ pub enum Instruction {
     },
     /// Filler work.
     Fill(Fill),
+}
+
+impl Instruction {
+    /// Forward of a micro-batch with the weights that are there at the beginning.
+    pub fn forward(micro: usize, chunk: usize) -> Self {
+        Self::Forward(Pass { micro, chunk, version: 0 })
+    }
+
+    /// Whole backward of a micro-batch with the weights that are there at the beginning.
+    pub fn backward(micro: usize, chunk: usize) -> Self {
+        Self::Backward(Pass { micro, chunk, version: 0 })
+    }
+
+    /// Input part of the backward with the weights that are there at the beginning.
+    pub fn backward_input(micro: usize, chunk: usize) -> Self {
+        Self::BackwardInput(Pass { micro, chunk, version: 0 })
+    }
+
+    /// Weight part of the backward with the weights that are there at the beginning.
+    pub fn backward_weight(micro: usize, chunk: usize) -> Self {
+        Self::BackwardWeight(Pass { micro, chunk, version: 0 })
+    }
+
+    /// The passes in it, a forward before a backward.
+    pub fn passes(&self) -> impl Iterator<Item = Pass> + use<> {
+        let (first, second) = match *self {
+            Self::Forward(pass) | Self::Backward(pass) => (Some(pass), None),
+            Self::BackwardInput(pass) | Self::BackwardWeight(pass) => (Some(pass), None),
+            Self::Together { forward, backward } => (Some(forward), Some(backward)),
+            _ => (None, None),
+        };
+        first.into_iter().chain(second)
+    }
+
+    /// The pass whose gradients of the weights it makes.
+    pub fn gradient_part(&self) -> Option<Pass> {
+        match *self {
+            Self::Backward(pass) | Self::BackwardWeight(pass) | Self::Together { backward: pass, .. } => {
+                Some(pass)
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn error(&self, rank: usize, position: usize, what: String) -> ScheduleError {
+        ScheduleError::Instruction { rank, position, instruction: self.to_string(), what }
+    }
+}
+
+/// As in a schedule file: `F3` forward of micro-batch 3, `B3` whole backward, `I3` its input part, `W3` its weight part,
+/// `F5&B3` together; `.1` behind a number is a chunk other than 0, `@2` a version other than 0.
+impl fmt::Display for Instruction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Forward(pass) => write!(f, "F{pass}"),
+            Self::Backward(pass) => write!(f, "B{pass}"),
+            Self::BackwardInput(pass) => write!(f, "I{pass}"),
+            Self::BackwardWeight(pass) => write!(f, "W{pass}"),
+            Self::Together { forward, backward } => write!(f, "F{forward}&B{backward}"),
+            Self::Send { flow, micro, chunk, to } => {
+                write!(f, "send{}{micro}{}>{}{}", flow.letter(), Chunk(chunk), to.rank, Chunk(to.chunk))
+            }
+            Self::Receive { flow, micro, chunk, from } => {
+                write!(f, "recv{}{micro}{}<{}{}", flow.letter(), Chunk(chunk), from.rank, Chunk(from.chunk))
+            }
+            Self::Reduce { chunk, update } => write!(f, "reduce{update}{}", Chunk(chunk)),
+            Self::Step { chunk, update } => write!(f, "step{update}{}", Chunk(chunk)),
+            Self::Gather { chunk, update } => write!(f, "gather{update}{}", Chunk(chunk)),
+            Self::Fill(Fill { filler, chunk, unit }) => write!(f, "{}{unit}{}", filler.name(), Chunk(chunk)),
+        }
+    }
+}
+
+impl fmt::Display for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.micro, Chunk(self.chunk))?;
+        if self.version > 0 { write!(f, "@{}", self.version) } else { Ok(()) }
+    }
+}
+
+/// A chunk as it is written behind a number.
+struct Chunk(usize);
+
+impl fmt::Display for Chunk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 > 0 { write!(f, ".{}", self.0) } else { Ok(()) }
+    }
+}
+
+impl Flow {
+    /// `A` or `G`, as in a schedule file.
+    pub fn letter(self) -> char {
+        match self {
+            Self::Activation => 'A',
+            Self::Gradient => 'G',
+        }
+    }
+}
+
+impl Filler {
+    /// Every kind of filler work.
+    pub const ALL: [Filler; 6] = [
+        Filler::Curvature,
+        Filler::SyncCurvature,
+        Filler::Invert,
+        Filler::Precondition,
+        Filler::Evaluate,
+        Filler::Copy,
+    ];
+
+    /// The name in a schedule file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Curvature => "curvature",
+            Self::SyncCurvature => "sync-curvature",
+            Self::Invert => "invert",
+            Self::Precondition => "precondition",
+            Self::Evaluate => "evaluate",
+            Self::Copy => "copy",
+        }
+    }
 }
 
 /// A schedule: what every rank does, in order.
