@@ -1,7 +1,8 @@
 //! What one call of a collective is: what ranks must agree on, what cannot be right, and its bytes.
 
-use crate::{CollectiveError, Kind, Parts, Place, Reduce, Source, Values};
+use crate::{CollectiveError, Kind, Message, Parts, Place, Reduce, Source, Values};
 use bessemer_units::DType;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// What every rank of a group must say alike in one call.
@@ -46,6 +47,38 @@ impl Signature {
         }
         text
     }
+}
+
+/// A name, and the tag of a message: "activation, tag 3".
+pub(crate) fn described(name: &str, tag: Option<u64>) -> String {
+    tag.map_or_else(|| name.to_owned(), |tag| format!("{name}, tag {tag}"))
+}
+
+/// What it means that the message of rank `peer` with the tag that `call` wants is another one.
+pub(crate) fn other_message(
+    call: &Call<'_>,
+    (group, rank, peer): (&str, usize, usize),
+    (signature, name): (&Signature, &str),
+) -> CollectiveError {
+    let there = signature.describe(&described(name, call.tag));
+    let wanted = Signature { kind: Kind::Receive, ..call.signature() }.describe(call.name);
+    let there = format!("{there} to rank {rank}, which wanted {wanted}").into();
+    CollectiveError::Mismatch { place: call.place(group, rank), peer, there }
+}
+
+/// For a rank that waits in vain: messages of `from` that came and that it did not ask for.
+pub(crate) fn unread_messages<'a>(
+    from: usize,
+    unread: impl Iterator<Item = (&'a str, u64)>,
+) -> Option<String> {
+    let list: Vec<String> = unread.take(8).map(|(name, tag)| described(name, Some(tag))).collect();
+    (!list.is_empty()).then(|| format!("Came from rank {from} and not asked for: {}.", list.join("; ")))
+}
+
+/// Whether a message counts as arrived, and how long it does not yet.
+pub(crate) fn still_under_way(not_before: u64) -> Option<Duration> {
+    let until = UNIX_EPOCH + Duration::from_nanos(not_before);
+    (not_before > 0).then(|| until.duration_since(SystemTime::now()).ok()).flatten()
 }
 
 /// Bytes over the links of one rank.
@@ -94,6 +127,8 @@ pub(crate) struct Call<'a> {
     pub(crate) reduce: Option<Reduce>,
     /// Root of a broadcast, other end of a message.
     pub(crate) other: Option<usize>,
+    /// Of a message.
+    pub(crate) tag: Option<u64>,
     /// Elements of this rank's values.
     pub(crate) len: usize,
     pub(crate) split: Split<'a>,
@@ -101,7 +136,8 @@ pub(crate) struct Call<'a> {
 
 impl<'a> Call<'a> {
     fn new(kind: Kind, name: &'a str, dtype: DType, len: usize) -> Call<'a> {
-        Call { kind, name, dtype: Some(dtype), reduce: None, other: None, len, split: Split::None }
+        let split = Split::None;
+        Call { kind, name, dtype: Some(dtype), reduce: None, other: None, tag: None, len, split }
     }
 
     pub(crate) fn all_reduce(name: &'a str, values: &Values<'_>, reduce: Reduce) -> Call<'a> {
@@ -142,17 +178,26 @@ impl<'a> Call<'a> {
         Call { other: Some(root), ..Call::new(Kind::Broadcast, name, values.dtype(), values.len()) }
     }
 
-    pub(crate) fn send(name: &'a str, to: usize, values: &Source<'_>) -> Call<'a> {
-        Call { other: Some(to), ..Call::new(Kind::Send, name, values.dtype(), values.len()) }
+    fn message(kind: Kind, message: Message<'a>, dtype: DType, len: usize) -> Call<'a> {
+        let (other, tag) = (Some(message.peer), Some(message.tag));
+        Call { other, tag, ..Call::new(kind, message.name, dtype, len) }
     }
 
-    pub(crate) fn receive(name: &'a str, from: usize, values: &Values<'_>) -> Call<'a> {
-        Call { other: Some(from), ..Call::new(Kind::Receive, name, values.dtype(), values.len()) }
+    pub(crate) fn send(message: Message<'a>, values: &Source<'_>) -> Call<'a> {
+        Call::message(Kind::Send, message, values.dtype(), values.len())
+    }
+
+    pub(crate) fn receive(message: Message<'a>, values: &Values<'_>) -> Call<'a> {
+        Call::message(Kind::Receive, message, values.dtype(), values.len())
+    }
+
+    /// A look for a message.
+    pub(crate) fn arrived(message: Message<'a>) -> Call<'a> {
+        Call { dtype: None, ..Call::message(Kind::Receive, message, DType::F32, 0) }
     }
 
     pub(crate) fn barrier(name: &'a str) -> Call<'a> {
-        let (kind, split) = (Kind::Barrier, Split::None);
-        Call { kind, name, dtype: None, reduce: None, other: None, len: 0, split }
+        Call { dtype: None, ..Call::new(Kind::Barrier, name, DType::F32, 0) }
     }
 
     /// What the other ranks must say too.
@@ -177,7 +222,7 @@ impl<'a> Call<'a> {
 
     /// Where a rank that is in this call is.
     pub(crate) fn place(&self, group: &str, rank: usize) -> Box<Place> {
-        let (collective, name) = (self.kind.name(), self.name.into());
+        let (collective, name) = (self.kind.name(), described(self.name, self.tag));
         Box::new(Place { group: group.into(), rank, collective, name })
     }
 

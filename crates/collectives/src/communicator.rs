@@ -198,6 +198,51 @@ impl Parts {
     }
 }
 
+/// One message between two ranks of a group, as either end names it.
+///
+/// # How a pipeline uses messages
+/// ```text
+/// stage s, micro-batch m, forward           pipeline.receive(Message::new("activation", m, s - 1), values)?;
+///                                           ... compute ...
+///                                           pipeline.send(Message::new("activation", m, s + 1), values)?;
+/// backward                                  pipeline.receive(Message::new("gradient", m, s + 1), values)?;
+///                                           ... compute ...
+///                                           pipeline.send(Message::new("gradient", m, s - 1), values)?;
+/// is there anything to do meanwhile?        pipeline.arrived(Message::new("activation", m + 1, s - 1))?
+/// ```
+/// - The communicator is a group of the stages, in their order: `world.group("pipeline", &stages)?`. Any two ranks of it
+///   may talk, and the ledger counts under its label, kinds `Send` and `Receive`.
+/// - [`Communicator::send`] copies the values and returns; it never waits for the receiver, whatever that is doing, and
+///   the values may be used again at once. There is nothing to complete later: no ticket, no flush. Over MPI the bytes move
+///   on the thread of the messages (`MPI_Isend`, `MPI_Irecv`, `MPI_Test`), here between two `memcpy`s.
+/// - [`Communicator::receive`] waits for the message of this sender with this name and tag, takes it in wherever it stands
+///   among those that have arrived, and copies it. Messages with the same tag arrive in the order in which they were sent,
+///   so tags may be used again in the next step.
+/// - A message under a known tag but with another name, type or number of elements is an error on the rank that receives
+///   it, naming both ranks and the tag; so is a sender that is gone, or one that sends nothing for as long as the group is
+///   patient (the error then lists the tags that did arrive and that nobody asked for).
+/// - What is under way is buffered at the receiver, so a schedule bounds it; buffers are used again, so that a step that
+///   sends what the last one sent asks for no memory.
+/// - A tag is any number that two ends agree on: the micro-batch, or micro-batch and chunk packed into one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// Whose values: "activation", "gradient".
+    pub name: &'a str,
+    /// Which of that name.
+    pub tag: u64,
+    /// The other end: who receives a sent one, who sent a received one.
+    pub peer: usize,
+    /// It counts as under way until then, in nanoseconds since 1970; 0: it does not. For [`crate::Delayed`].
+    pub(crate) not_before: u64,
+}
+
+impl<'a> Message<'a> {
+    /// Values `name` number `tag` to or from rank `peer` of the group.
+    pub fn new(name: &'a str, tag: u64, peer: usize) -> Message<'a> {
+        Message { name, tag, peer, not_before: 0 }
+    }
+}
+
 /// Ends a group from another thread of a rank: its calls under way err, and so do those of the other ranks.
 #[derive(Clone)]
 pub struct Breaker(Arc<dyn Fn(&str) + Send + Sync>);
@@ -281,18 +326,24 @@ pub trait Communicator: Send + std::fmt::Debug {
     /// As [`Communicator::all_reduce`].
     fn broadcast(&mut self, name: &str, root: usize, values: Values<'_>) -> Result<(), CollectiveError>;
 
-    /// Values to one other rank, which receives them under the same name. Returns before they have arrived: what is under
-    /// way is buffered, so whoever sends bounds it. Messages of a pair arrive in order, whatever collectives lie between.
+    /// Values to one other rank, which receives them under the same name and tag ([`Message`]). Returns before they have
+    /// arrived: what is under way is buffered, so whoever sends bounds it. Collectives may lie between the two ends.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
-    fn send(&mut self, name: &str, to: usize, values: Source<'_>) -> Result<(), CollectiveError>;
+    fn send(&mut self, message: Message<'_>, values: Source<'_>) -> Result<(), CollectiveError>;
 
-    /// Values from one other rank.
+    /// Waits for values from one other rank: the first of its messages with this tag, whatever others came before it.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
-    fn receive(&mut self, name: &str, from: usize, values: Values<'_>) -> Result<(), CollectiveError>;
+    fn receive(&mut self, message: Message<'_>, values: Values<'_>) -> Result<(), CollectiveError>;
+
+    /// Whether [`Communicator::receive`] of this message would not wait.
+    ///
+    /// # Errors
+    /// A sender that is gone and has not sent it.
+    fn arrived(&mut self, message: Message<'_>) -> Result<bool, CollectiveError>;
 
     /// Returns when every rank has called it.
     ///

@@ -3,7 +3,7 @@
 use crate::call::Call;
 use crate::wrap::{Around, Run, Wrapped};
 use crate::{
-    Breaker, CollectiveError, Communicator, Parts, Reduce, Source, Transport, TransportError, Values,
+    Breaker, CollectiveError, Communicator, Message, Parts, Reduce, Source, Transport, TransportError, Values,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -135,12 +135,16 @@ impl Communicator for Gone {
         self.err(&Call::broadcast(name, root, &v))
     }
 
-    fn send(&mut self, name: &str, to: usize, v: Source<'_>) -> Result<(), CollectiveError> {
-        self.err(&Call::send(name, to, &v))
+    fn send(&mut self, message: Message<'_>, v: Source<'_>) -> Result<(), CollectiveError> {
+        self.err(&Call::send(message, &v))
     }
 
-    fn receive(&mut self, name: &str, from: usize, v: Values<'_>) -> Result<(), CollectiveError> {
-        self.err(&Call::receive(name, from, &v))
+    fn receive(&mut self, message: Message<'_>, v: Values<'_>) -> Result<(), CollectiveError> {
+        self.err(&Call::receive(message, &v))
+    }
+
+    fn arrived(&mut self, message: Message<'_>) -> Result<bool, CollectiveError> {
+        self.err(&Call::arrived(message)).map(|()| false)
     }
 
     fn barrier(&mut self, name: &str) -> Result<(), CollectiveError> {

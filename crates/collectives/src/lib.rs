@@ -2,7 +2,8 @@
 //!
 //! Sums are formed in the order of the ranks, wherever and whenever the terms arrive, so that every communicator gives
 //! the same bits. Volumes per rank are those of ring algorithms: N (n-1)/n elements sent for an all-gather or a
-//! reduce-scatter of N elements over n ranks, twice that for an all-reduce.
+//! reduce-scatter of N elements over n ranks, twice that for an all-reduce. Tagged messages between any two ranks, sent
+//! without waiting for the receiver: [`Message`].
 
 mod call;
 mod channels;
@@ -23,7 +24,7 @@ mod wrap;
 
 pub use call::Volume;
 pub use channels::ChannelTransport;
-pub use communicator::{Breaker, Communicator, Kind, Parts, Reduce, Source, Values};
+pub use communicator::{Breaker, Communicator, Kind, Message, Parts, Reduce, Source, Values};
 pub use delayed::Delayed;
 pub use error::{CollectiveError, Place};
 pub use faulty::{Fault, Faulty, FaultyTransport, MessageFault};

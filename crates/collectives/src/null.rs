@@ -1,6 +1,6 @@
 //! Peers that are not there: for dry runs of one rank of a job of any size.
 
-use crate::{Breaker, CollectiveError, Communicator, Parts, Place, Reduce, Source, Values};
+use crate::{Breaker, CollectiveError, Communicator, Message, Parts, Place, Reduce, Source, Values};
 
 /// A group of which only this rank exists. Every collective is right at once and changes nothing: what would come from
 /// others stays as it was.
@@ -70,12 +70,16 @@ impl Communicator for NullCommunicator {
         Ok(())
     }
 
-    fn send(&mut self, _: &str, _: usize, _: Source<'_>) -> Result<(), CollectiveError> {
+    fn send(&mut self, _: Message<'_>, _: Source<'_>) -> Result<(), CollectiveError> {
         Ok(())
     }
 
-    fn receive(&mut self, _: &str, _: usize, _: Values<'_>) -> Result<(), CollectiveError> {
+    fn receive(&mut self, _: Message<'_>, _: Values<'_>) -> Result<(), CollectiveError> {
         Ok(())
+    }
+
+    fn arrived(&mut self, _: Message<'_>) -> Result<bool, CollectiveError> {
+        Ok(true)
     }
 
     fn barrier(&mut self, _: &str) -> Result<(), CollectiveError> {

@@ -34,6 +34,8 @@ pub struct Entry {
     pub kind: Kind,
     /// Whose values.
     pub name: String,
+    /// Of a message: its other end, and its tag.
+    pub message: Option<(usize, u64)>,
     /// Bytes of this rank's values.
     pub bytes: u64,
     /// How far it is.
@@ -119,8 +121,22 @@ impl Entry {
         };
         let (group, (position, size)) = (&self.group, self.position);
         let (kind, name, bytes, sequence) = (self.kind.name(), &self.name, self.bytes, self.sequence);
-        format!("{kind} {sequence} of {name:?} in {group} ({position} of {size}), {bytes} bytes, {state}")
+        let message = self.message.map_or(String::new(), |(peer, tag)| {
+            let way = if self.kind == Kind::Send { "to" } else { "from" };
+            format!(" tag {tag} {way} rank {peer}")
+        });
+        format!(
+            "{kind} {sequence} of {name:?}{message} in {group} ({position} of {size}), {bytes} bytes, {state}"
+        )
     }
+}
+
+/// What an entry says of its call.
+struct What<'a> {
+    kind: Kind,
+    name: &'a str,
+    message: Option<(usize, u64)>,
+    bytes: u64,
 }
 
 /// The part of a [`FlightRecorder`] that one rank writes.
@@ -134,35 +150,19 @@ impl RankLog {
     /// Appends an entry; the oldest one's memory is used again.
     fn push(
         &self,
-        progress: Progress,
         sequence: u64,
-        kind: Kind,
-        at: &dyn Communicator,
-        name: &str,
-        bytes: u64,
+        (group, position): (&str, (usize, usize)),
+        progress: Progress,
+        what: &What<'_>,
     ) {
         let now = self.recorder.0.since.elapsed();
-        let position = (at.rank(), at.size());
-        self.push_entry(progress, sequence, kind, (at.label(), position), name, bytes, now);
-    }
-
-    fn push_entry(
-        &self,
-        progress: Progress,
-        sequence: u64,
-        kind: Kind,
-        (group, position): (&str, (usize, usize)),
-        name: &str,
-        bytes: u64,
-        now: Duration,
-    ) {
         let mut entries = self.recorder.lock(self.rank);
         let old = if entries.len() >= self.recorder.0.keep { entries.pop_front() } else { None };
         let (mut own_group, mut own_name) = old.map(|e| (e.group, e.name)).unwrap_or_default();
         own_group.clear();
         own_group.push_str(group);
         own_name.clear();
-        own_name.push_str(name);
+        own_name.push_str(what.name);
         let (enqueued, started) = match progress {
             Progress::Enqueued => (Some(now), None),
             _ => (None, Some(now)),
@@ -171,9 +171,10 @@ impl RankLog {
             sequence,
             group: own_group,
             position,
-            kind,
+            kind: what.kind,
             name: own_name,
-            bytes,
+            message: what.message,
+            bytes: what.bytes,
             progress,
             enqueued,
             started,
@@ -183,8 +184,7 @@ impl RankLog {
 
     /// A collective that is handed to another thread.
     pub(crate) fn enqueue(&self, kind: Kind, group: (&str, (usize, usize)), name: &str, bytes: u64) {
-        let now = self.recorder.0.since.elapsed();
-        self.push_entry(Progress::Enqueued, 0, kind, group, name, bytes, now);
+        self.push(0, group, Progress::Enqueued, &What { kind, name, message: None, bytes });
     }
 }
 
@@ -210,7 +210,9 @@ impl Recorded {
             return;
         }
         drop(entries);
-        self.log.push(Progress::Started, self.sequence, call.kind, at, call.name, call.bytes());
+        let (kind, name, bytes) = (call.kind, call.name, call.bytes());
+        let what = What { kind, name, message: call.other.zip(call.tag), bytes };
+        self.log.push(self.sequence, (at.label(), (at.rank(), at.size())), Progress::Started, &what);
     }
 
     fn end(&self, at: &dyn Communicator, progress: Progress) {

@@ -1,7 +1,7 @@
 //! What all wrappers share: a communicator around another, and around every group made from it.
 
 use crate::call::Call;
-use crate::{Breaker, CollectiveError, Communicator, Parts, Reduce, Source, Values};
+use crate::{Breaker, CollectiveError, Communicator, Message, Parts, Reduce, Source, Values};
 
 /// Makes the call that is wrapped.
 pub(crate) type Run<'a> = dyn FnMut(&mut dyn Communicator) -> Result<(), CollectiveError> + 'a;
@@ -15,6 +15,11 @@ pub(crate) trait Around: Send + std::fmt::Debug + 'static {
         inner: &mut Box<dyn Communicator>,
         run: &mut Run<'_>,
     ) -> Result<(), CollectiveError>;
+
+    /// What becomes of a message of so many bytes before it is sent.
+    fn address<'a>(&mut self, message: Message<'a>, _bytes: u64) -> Message<'a> {
+        message
+    }
 
     /// The same for a group.
     fn of_group(&self, group: &dyn Communicator) -> Self;
@@ -101,14 +106,20 @@ impl<A: Around> Communicator for Wrapped<A> {
         self.around.around(&call, &mut self.inner, &mut run)
     }
 
-    fn send(&mut self, name: &str, to: usize, values: Source<'_>) -> Result<(), CollectiveError> {
-        let call = Call::send(name, to, &values);
-        self.around.around(&call, &mut self.inner, &mut |c| c.send(name, to, values))
+    fn send(&mut self, message: Message<'_>, values: Source<'_>) -> Result<(), CollectiveError> {
+        let call = Call::send(message, &values);
+        let message = self.around.address(message, call.bytes());
+        self.around.around(&call, &mut self.inner, &mut |c| c.send(message, values))
     }
 
-    fn receive(&mut self, name: &str, from: usize, mut values: Values<'_>) -> Result<(), CollectiveError> {
-        let call = Call::receive(name, from, &values);
-        self.around.around(&call, &mut self.inner, &mut |c| c.receive(name, from, values.reborrow()))
+    fn receive(&mut self, message: Message<'_>, mut values: Values<'_>) -> Result<(), CollectiveError> {
+        let call = Call::receive(message, &values);
+        self.around.around(&call, &mut self.inner, &mut |c| c.receive(message, values.reborrow()))
+    }
+
+    /// A look is no call: it is not counted, recorded or delayed.
+    fn arrived(&mut self, message: Message<'_>) -> Result<bool, CollectiveError> {
+        self.inner.arrived(message)
     }
 
     fn barrier(&mut self, name: &str) -> Result<(), CollectiveError> {

@@ -4,7 +4,7 @@
 #![allow(unsafe_code, reason = "counting allocations means implementing GlobalAlloc")]
 
 use bessemer_collectives::{
-    Buffer, Collective, Communicator, Ledger, Overlap, Parts, Reduce, Source, ThreadCommunicator,
+    Buffer, Collective, Communicator, Ledger, Message, Overlap, Parts, Reduce, Source, ThreadCommunicator,
     ThreadSettings, Values,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -40,8 +40,14 @@ fn step(c: &mut dyn Communicator, v: &mut [f32], parts: &Parts, halves: &Parts) 
     c.broadcast("d", 1, Values::F32(v)).unwrap();
     let (send, receive) = v.split_at_mut(halves.len());
     c.all_to_all("e", (Source::F32(send), halves), (Values::F32(receive), halves)).unwrap();
-    c.send("f", other, Source::F32(send)).unwrap();
-    c.receive("f", other, Values::F32(receive)).unwrap();
+    // Taken in another order than they were sent in.
+    let message = |tag: u64| Message::new("f", tag, other);
+    for (tag, part) in send.chunks(10_000).enumerate() {
+        c.send(message(tag as u64), Source::F32(part)).unwrap();
+    }
+    for (tag, part) in receive.chunks_mut(10_000).enumerate().rev() {
+        c.receive(message(tag as u64), Values::F32(part)).unwrap();
+    }
     c.barrier("g").unwrap();
 }
 

@@ -1,6 +1,6 @@
 //! What the ranks of a test do, over whatever connects them.
 
-use bessemer_collectives::{CollectiveError, Communicator, Parts, Reduce, Source, Values};
+use bessemer_collectives::{CollectiveError, Communicator, Message, Parts, Reduce, Source, Values};
 use half::bf16;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -82,11 +82,17 @@ pub(crate) fn every_collective(c: &mut dyn Communicator) -> Result<u64, Collecti
         c.broadcast("start", size - 1, Values::F32(&mut x))?;
         take(&mut digest, &x);
         if size > 1 {
-            let x = values(seed, rank, len);
+            // Taken in another order than they were sent in.
+            let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+            for tag in 0..4 {
+                let x = values(seed + tag, rank, len);
+                c.send(Message::new("ring", tag, next), Source::F32(&x))?;
+            }
             let mut y = vec![0.0; len];
-            c.send("ring", (rank + 1) % size, Source::F32(&x))?;
-            c.receive("ring", (rank + size - 1) % size, Values::F32(&mut y))?;
-            take(&mut digest, &y);
+            for tag in [2, 0, 3, 1] {
+                c.receive(Message::new("ring", tag, previous), Values::F32(&mut y))?;
+                take(&mut digest, &y);
+            }
         }
         c.barrier("end of a length")?;
     }

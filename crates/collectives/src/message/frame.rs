@@ -6,9 +6,9 @@ use bessemer_units::DType;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 const MAGIC: [u8; 4] = *b"BCMF";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Bytes before the name.
-pub(super) const HEADER: usize = 80;
+pub(super) const HEADER: usize = 96;
 
 const KINDS: [Kind; 8] = [
     Kind::AllReduce,
@@ -37,6 +37,9 @@ pub(super) struct Header {
     pub(super) sequence: u64,
     /// Frames of the collective before this one, to the same rank.
     pub(super) step: u32,
+    /// Of a message; and when it counts as arrived ([`crate::Message`]).
+    pub(super) tag: u64,
+    pub(super) not_before: u64,
 }
 
 /// A frame, read.
@@ -63,7 +66,7 @@ pub(super) fn write(header: &Header, name: &str, bytes: &mut Vec<u8>, payload: i
         bytes.extend(word.to_le_bytes());
     }
     // Payload length and checksum are known later.
-    for word in [header.sequence, s.len, s.parts, s.name, 0, 0] {
+    for word in [header.sequence, s.len, s.parts, s.name, header.tag, header.not_before, 0, 0] {
         bytes.extend(word.to_le_bytes());
     }
     bytes.extend(name.as_bytes());
@@ -130,8 +133,16 @@ pub(super) fn read(bytes: &[u8]) -> Result<Frame<'_>, String> {
         sender: u32_at(bytes, 16),
         sequence: u64_at(bytes, 32),
         step: u32_at(bytes, 24),
+        tag: u64_at(bytes, 64),
+        not_before: u64_at(bytes, 72),
     };
     Ok(Frame { header, name, payload: &bytes[HEADER + name_len..] })
+}
+
+/// Name and values of a frame that was read before.
+pub(super) fn parts(bytes: &[u8]) -> (&str, &[u8]) {
+    let (name, payload) = bytes[HEADER..].split_at(u32_at(bytes, 28) as usize);
+    (std::str::from_utf8(name).unwrap_or_default(), payload)
 }
 
 #[cfg(test)]
@@ -148,7 +159,9 @@ mod tests {
             parts: 77,
             name: 99,
         };
-        let header = Header { farewell: false, signature, channel: 5, sender: 2, sequence: 1 << 33, step: 9 };
+        let (sequence, tag, not_before) = (1 << 33, 1 << 63, 1 << 62);
+        let header =
+            Header { farewell: false, signature, channel: 5, sender: 2, sequence, step: 9, tag, not_before };
         let mut bytes = vec![1, 2, 3];
         write(&header, "wté", &mut bytes, |b| b.extend([10, 20, 30, 40]));
         (header, bytes)

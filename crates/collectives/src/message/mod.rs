@@ -6,13 +6,16 @@
 //! of [`crate::ThreadCommunicator`]. Frames and states: the README of this crate.
 
 mod frame;
+mod letters;
 mod steps;
 
 use crate::call::{Call, Signature, position};
 use crate::{
-    Breaker, CollectiveError, Communicator, Parts, Place, Reduce, Source, Transport, TransportError, Values,
+    Breaker, CollectiveError, Communicator, Message, Parts, Place, Reduce, Source, Transport, TransportError,
+    Values,
 };
 use frame::Header;
+use letters::Letters;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -58,9 +61,13 @@ pub struct MessageCommunicator {
     /// Channels in use on this rank, and by which group.
     channels: Arc<Mutex<HashMap<u32, String>>>,
     sequence: u64,
-    /// Messages sent to and received from each peer.
+    /// Messages sent to each peer.
     sent: Vec<u64>,
-    received: Vec<u64>,
+    /// Messages from each peer.
+    letters: Vec<Letters>,
+    /// Frames of messages sent less those received, and the most that was: how many to keep the memory of.
+    under_way: i64,
+    most_under_way: i64,
     heard: Vec<Heard>,
     failed: Option<CollectiveError>,
     broken: Arc<Mutex<Option<String>>>,
@@ -103,7 +110,9 @@ impl MessageCommunicator {
             channels,
             sequence: 0,
             sent: vec![0; size],
-            received: vec![0; size],
+            letters: std::iter::repeat_with(Letters::default).take(size).collect(),
+            under_way: 0,
+            most_under_way: 0,
             heard: vec![Heard::default(); size],
             failed: None,
             broken: Arc::default(),
@@ -161,7 +170,9 @@ impl MessageCommunicator {
             for peer in (0..self.members.len()).filter(|p| *p != self.rank) {
                 let sequence = if messages == 1 { self.sent[peer] } else { self.sequence };
                 let sender = self.rank as u32;
-                let header = Header { farewell: true, signature, channel, sender, sequence, step: 0 };
+                let (step, tag, not_before) = (0, 0, 0);
+                let header =
+                    Header { farewell: true, signature, channel, sender, sequence, step, tag, not_before };
                 let mut bytes = Vec::new();
                 frame::write(&header, "", &mut bytes, |b| b.extend(why.as_bytes()));
                 // Whoever cannot be told is gone, or will notice by itself.
@@ -185,14 +196,28 @@ impl MessageCommunicator {
     fn post(
         &mut self,
         call: &Call<'_>,
-        signature: Signature,
-        (to, channel, sequence, step): (usize, u32, u64, u32),
+        to: usize,
+        header: &Header,
         payload: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), CollectiveError> {
-        let header = Header { farewell: false, signature, channel, sender: self.rank as u32, sequence, step };
         let mut bytes = self.spare.pop().unwrap_or_default();
-        frame::write(&header, if step == 0 { call.name } else { "" }, &mut bytes, payload);
-        self.transport.send(self.members[to], channel, bytes).map_err(|e| self.transport_error(call, e))
+        frame::write(header, if header.step == 0 { call.name } else { "" }, &mut bytes, payload);
+        let sent = self.transport.send(self.members[to], header.channel, bytes);
+        sent.map_err(|e| self.transport_error(call, e))
+    }
+
+    /// Of a frame of the collective at hand.
+    fn header(&self, signature: Signature, step: u32) -> Header {
+        let [channel, _] = MessageCommunicator::channels_of(self.id);
+        let (sender, sequence) = (self.rank as u32, self.sequence);
+        Header { farewell: false, signature, channel, sender, sequence, step, tag: 0, not_before: 0 }
+    }
+
+    /// Memory for a later frame.
+    fn keep(&mut self, bytes: Vec<u8>) {
+        if self.spare.len() < (4 * self.members.len()).max(self.most_under_way as usize) {
+            self.spare.push(bytes);
+        }
     }
 
     /// The next frame of a rank, which must be this one; `work` gets its values.
@@ -204,12 +229,43 @@ impl MessageCommunicator {
         work: impl FnOnce(&mut Vec<f32>, &[u8]) -> Result<(), String>,
     ) -> Result<(), CollectiveError> {
         let bytes = self.wait(call, from, channel)?;
+        let header = self.admit(call, (from, channel, sequence, step), &bytes)?;
+        if header.signature != wanted {
+            let mut there = header.signature.describe(&self.heard[from].call);
+            if (header.signature.kind, wanted.kind) == (call.kind, call.kind)
+                && header.signature.name == wanted.name
+                && header.signature.dtype == wanted.dtype
+                && call.kind == crate::Kind::AllToAll
+            {
+                let (sent, expected, rank) = (header.signature.len, wanted.len, self.rank);
+                there += &format!(
+                    ", where rank {from} sends {sent} elements to rank {rank}, which expects {expected}"
+                );
+            }
+            let place = call.place(&self.label, self.rank);
+            return Err(CollectiveError::Mismatch { place, peer: from, there: there.into() });
+        }
+        work(&mut self.sums, frame::parts(&bytes).1).map_err(|problem| {
+            let (place, problem) = (call.place(&self.label, self.rank), problem.into());
+            CollectiveError::Engine { place, problem }
+        })?;
+        self.keep(bytes);
+        Ok(())
+    }
+
+    /// Reads a frame, which must be this one and no farewell.
+    fn admit(
+        &mut self,
+        call: &Call<'_>,
+        (from, channel, sequence, step): (usize, u32, u64, u32),
+        bytes: &[u8],
+    ) -> Result<Header, CollectiveError> {
         let place = || call.place(&self.label, self.rank);
         let engine = |problem: String| CollectiveError::Engine {
             place: place(),
             problem: format!("from rank {from} came {problem}").into(),
         };
-        let frame = frame::read(&bytes).map_err(engine)?;
+        let frame = frame::read(bytes).map_err(engine)?;
         let header = frame.header;
         if header.channel != channel || header.sender as usize != from {
             let (c, s) = (header.channel, header.sender);
@@ -227,35 +283,13 @@ impl MessageCommunicator {
                  repeated or reordered on the way"
             )));
         }
+        let heard = &mut self.heard[from];
         if step == 0 {
-            let heard = &mut self.heard[from];
             heard.call.clear();
             heard.call.push_str(frame.name);
         }
-        (self.heard[from].sequence, self.heard[from].step) = (sequence, step);
-        if header.signature != wanted {
-            let mut there = header.signature.describe(&self.heard[from].call);
-            if (header.signature.kind, wanted.kind) == (call.kind, call.kind)
-                && header.signature.name == wanted.name
-                && header.signature.dtype == wanted.dtype
-                && call.kind == crate::Kind::AllToAll
-            {
-                let (sent, expected, rank) = (header.signature.len, wanted.len, self.rank);
-                there += &format!(
-                    ", where rank {from} sends {sent} elements to rank {rank}, which expects {expected}"
-                );
-            }
-            let place = call.place(&self.label, self.rank);
-            return Err(CollectiveError::Mismatch { place, peer: from, there: there.into() });
-        }
-        work(&mut self.sums, frame.payload).map_err(|problem| {
-            let (place, problem) = (call.place(&self.label, self.rank), problem.into());
-            CollectiveError::Engine { place, problem }
-        })?;
-        if self.spare.len() < 4 * self.members.len() {
-            self.spare.push(bytes);
-        }
-        Ok(())
+        (heard.sequence, heard.step) = (sequence, step);
+        Ok(header)
     }
 
     fn wait(&self, call: &Call<'_>, from: usize, channel: u32) -> Result<Vec<u8>, CollectiveError> {
@@ -271,7 +305,8 @@ impl MessageCommunicator {
             let waited = since.elapsed();
             if waited >= self.settings.patience {
                 let (place, missing) = (call.place(&self.label, self.rank), vec![from]);
-                let report = self.report().into();
+                let report = [Some(self.report()), self.unread(from)].into_iter().flatten();
+                let report = report.collect::<Vec<_>>().join(" ").into();
                 return Err(CollectiveError::Timeout { place, missing, waited, report });
             }
         }
@@ -395,24 +430,33 @@ impl Communicator for MessageCommunicator {
         self.leave(result.map(drop))
     }
 
-    fn send(&mut self, name: &str, to: usize, values: Source<'_>) -> Result<(), CollectiveError> {
-        let call = Call::send(name, to, &values);
+    fn send(&mut self, message: Message<'_>, values: Source<'_>) -> Result<(), CollectiveError> {
+        let call = Call::send(message, &values);
         self.enter(&call)?;
         let result = match values {
-            Source::F32(v) => self.send_to(&call, to, v),
-            Source::Bf16(v) => self.send_to(&call, to, v),
+            Source::F32(v) => self.send_to(&call, message.peer, message.not_before, v),
+            Source::Bf16(v) => self.send_to(&call, message.peer, message.not_before, v),
         };
         self.leave(result)
     }
 
-    fn receive(&mut self, name: &str, from: usize, values: Values<'_>) -> Result<(), CollectiveError> {
-        let call = Call::receive(name, from, &values);
+    fn receive(&mut self, message: Message<'_>, values: Values<'_>) -> Result<(), CollectiveError> {
+        let call = Call::receive(message, &values);
         self.enter(&call)?;
         let result = match values {
-            Values::F32(v) => self.receive_from(&call, from, v),
-            Values::Bf16(v) => self.receive_from(&call, from, v),
+            Values::F32(v) => self.receive_from(&call, message.peer, v),
+            Values::Bf16(v) => self.receive_from(&call, message.peer, v),
         };
         self.leave(result)
+    }
+
+    fn arrived(&mut self, message: Message<'_>) -> Result<bool, CollectiveError> {
+        let call = Call::arrived(message);
+        self.enter(&call)?;
+        match self.look_for(&call, message.peer) {
+            Ok(found) => Ok(found),
+            Err(error) => self.leave(Err(error)).map(|()| false),
+        }
     }
 
     fn barrier(&mut self, name: &str) -> Result<(), CollectiveError> {

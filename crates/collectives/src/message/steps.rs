@@ -11,7 +11,7 @@ use std::ops::Range;
 const AT_ONCE: usize = 4 << 10;
 
 /// Copies the payload of a frame, which must be of the length that both ends computed.
-fn copy<E: Element>(payload: &[u8], to: &mut [E]) -> Result<(), String> {
+pub(super) fn copy<E: Element>(payload: &[u8], to: &mut [E]) -> Result<(), String> {
     fits::<E>(payload, to.len())?;
     to.iter_mut().zip(E::each(payload)).for_each(|(to, from)| *to = from);
     Ok(())
@@ -37,7 +37,7 @@ fn unless_gone(error: CollectiveError) -> Result<(), CollectiveError> {
 }
 
 impl MessageCommunicator {
-    fn elements<E: Element>(&self) -> usize {
+    pub(super) fn elements<E: Element>(&self) -> usize {
         (self.settings.piece_bytes / E::DTYPE.size()).max(1)
     }
 
@@ -54,11 +54,10 @@ impl MessageCommunicator {
         step: u32,
         mut payload: impl FnMut(usize, &mut Vec<u8>),
     ) -> Result<(), CollectiveError> {
-        let [channel, _] = MessageCommunicator::channels_of(self.id);
         let rank = self.rank;
         for peer in (0..self.members.len()).filter(|p| *p != rank) {
-            let to = (peer, channel, self.sequence, step);
-            self.post(call, signature, to, |bytes| payload(peer, bytes)).or_else(unless_gone)?;
+            let header = self.header(signature, step);
+            self.post(call, peer, &header, |bytes| payload(peer, bytes)).or_else(unless_gone)?;
         }
         Ok(())
     }
@@ -189,7 +188,6 @@ impl MessageCommunicator {
         (out, receive): (&mut [E], &Parts),
     ) -> Result<(), CollectiveError> {
         let (rank, size, most) = (self.rank, self.members.len(), self.elements::<E>());
-        let [channel, _] = MessageCommunicator::channels_of(self.id);
         let signature = call.signature();
         // Both ends of a pair say how much goes between them.
         let with = |len: usize| Signature { len: len as u64, ..signature };
@@ -199,8 +197,8 @@ impl MessageCommunicator {
         for k in 0..=peers().map(steps).max().unwrap_or(0) {
             for q in peers().filter(|q| k < steps(*q)) {
                 let from = piece(&send.range(q), k, most);
-                let (pair, to) = (with(send.range(q).len()), (q, channel, self.sequence, k as u32));
-                let posted = self.post(call, pair, to, |bytes| E::put(&values[from], bytes));
+                let header = self.header(with(send.range(q).len()), k as u32);
+                let posted = self.post(call, q, &header, |bytes| E::put(&values[from], bytes));
                 posted.or_else(unless_gone)?;
             }
             for q in peers().filter(|q| k > 0 && k <= steps(*q)) {
@@ -210,47 +208,13 @@ impl MessageCommunicator {
             }
         }
         for q in peers() {
-            let to = (q, channel, self.sequence, steps(q) as u32);
-            self.post(call, with(send.range(q).len()), to, |_| ()).or_else(unless_gone)?;
+            let header = self.header(with(send.range(q).len()), steps(q) as u32);
+            self.post(call, q, &header, |_| ()).or_else(unless_gone)?;
         }
         for q in peers() {
             let wanted = with(receive.range(q).len());
             self.take_one(call, wanted, (q, steps(q) as u32), |_, b| copy::<E>(b, &mut []))?;
         }
-        Ok(())
-    }
-
-    pub(super) fn send_to<E: Element>(
-        &mut self,
-        call: &Call<'_>,
-        to: usize,
-        values: &[E],
-    ) -> Result<(), CollectiveError> {
-        let [_, channel] = MessageCommunicator::channels_of(self.id);
-        let most = self.elements::<E>();
-        for k in 0..values.len().div_ceil(most).max(1) {
-            let now = piece(&(0..values.len()), k, most);
-            let at = (to, channel, self.sent[to], k as u32);
-            self.post(call, call.signature(), at, |bytes| E::put(&values[now], bytes))?;
-        }
-        self.sent[to] += 1;
-        Ok(())
-    }
-
-    pub(super) fn receive_from<E: Element>(
-        &mut self,
-        call: &Call<'_>,
-        from: usize,
-        values: &mut [E],
-    ) -> Result<(), CollectiveError> {
-        let [_, channel] = MessageCommunicator::channels_of(self.id);
-        let (len, most) = (values.len(), self.elements::<E>());
-        for k in 0..len.div_ceil(most).max(1) {
-            let now = piece(&(0..len), k, most);
-            let at = (from, channel, self.received[from], k as u32);
-            self.take(call, call.signature(), at, |_, payload| copy(payload, &mut values[now]))?;
-        }
-        self.received[from] += 1;
         Ok(())
     }
 }

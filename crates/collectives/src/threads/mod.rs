@@ -8,8 +8,8 @@
 mod rounds;
 mod shared;
 
-use crate::call::{Call, position};
-use crate::{Breaker, CollectiveError, Communicator, Parts, Place, Reduce, Source, Values};
+use crate::call::{Call, other_message, position, still_under_way};
+use crate::{Breaker, CollectiveError, Communicator, Message, Parts, Place, Reduce, Source, Values};
 use shared::{Limits, Shared, Stop};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -94,8 +94,8 @@ impl ThreadCommunicator {
     fn error(&self, call: &Call<'_>, stop: Stop) -> CollectiveError {
         let place = call.place(&self.shared.label, self.rank);
         match stop {
-            Stop::Late { missing, waited } => {
-                CollectiveError::Timeout { place, missing, waited, report: "".into() }
+            Stop::Late { missing, waited, report } => {
+                CollectiveError::Timeout { place, missing, waited, report }
             }
             Stop::Gone { peer, problem } => CollectiveError::PeerLost { place, peer, problem },
             Stop::Failed { by, error } => error.seen_from(by, place),
@@ -200,12 +200,13 @@ impl Communicator for ThreadCommunicator {
         self.leave(result)
     }
 
-    fn send(&mut self, name: &str, to: usize, values: Source<'_>) -> Result<(), CollectiveError> {
-        let call = Call::send(name, to, &values);
+    fn send(&mut self, message: Message<'_>, values: Source<'_>) -> Result<(), CollectiveError> {
+        let call = Call::send(message, &values);
         self.enter(&call)?;
-        let posted = self.shared.post(self.rank, to, call.signature(), |letter| {
+        let posted = self.shared.post(self.rank, message.peer, call.signature(), |letter| {
             letter.name.clear();
-            letter.name.push_str(name);
+            letter.name.push_str(message.name);
+            (letter.tag, letter.not_before) = (message.tag, message.not_before);
             letter.f32.clear();
             letter.bf16.clear();
             match values {
@@ -217,10 +218,10 @@ impl Communicator for ThreadCommunicator {
         self.leave(result)
     }
 
-    fn receive(&mut self, name: &str, from: usize, values: Values<'_>) -> Result<(), CollectiveError> {
-        let call = Call::receive(name, from, &values);
+    fn receive(&mut self, message: Message<'_>, values: Values<'_>) -> Result<(), CollectiveError> {
+        let (call, from) = (Call::receive(message, &values), message.peer);
         self.enter(&call)?;
-        let letter = match self.shared.take_letter(from, self.rank) {
+        let letter = match self.shared.take_letter(from, self.rank, message.tag) {
             Ok(letter) => letter,
             Err(stop) => {
                 let error = self.error(&call, stop);
@@ -228,16 +229,27 @@ impl Communicator for ThreadCommunicator {
             }
         };
         if letter.signature != call.signature() {
-            let place = call.place(&self.shared.label, self.rank);
-            let there = letter.signature.describe(&letter.name).into();
-            return self.leave(Err(CollectiveError::Mismatch { place, peer: from, there }));
+            let ends = (self.shared.label.as_str(), self.rank, from);
+            let error = other_message(&call, ends, (&letter.signature, &letter.name));
+            return self.leave(Err(error));
         }
+        still_under_way(letter.not_before).into_iter().for_each(std::thread::sleep);
         match values {
             Values::F32(v) => v.copy_from_slice(&letter.f32),
             Values::Bf16(v) => v.copy_from_slice(&letter.bf16),
         }
         self.shared.return_letter(self.rank, letter);
         Ok(())
+    }
+
+    fn arrived(&mut self, message: Message<'_>) -> Result<bool, CollectiveError> {
+        let call = Call::arrived(message);
+        self.enter(&call)?;
+        let found = self.shared.has_letter(message.peer, self.rank, message.tag);
+        match found.map_err(|stop| self.error(&call, stop)) {
+            Ok(found) => Ok(found),
+            Err(error) => self.leave(Err(error)).map(|()| false),
+        }
     }
 
     fn barrier(&mut self, name: &str) -> Result<(), CollectiveError> {

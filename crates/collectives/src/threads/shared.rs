@@ -3,7 +3,7 @@
 //! See the README of this crate for the protocol and for what must never happen.
 
 use crate::CollectiveError;
-use crate::call::Signature;
+use crate::call::{Signature, still_under_way, unread_messages};
 use half::bf16;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -27,6 +27,9 @@ pub(super) struct Slot {
 pub(super) struct Letter {
     pub(super) signature: Signature,
     pub(super) name: String,
+    pub(super) tag: u64,
+    /// When it counts as arrived ([`crate::Message`]).
+    pub(super) not_before: u64,
     pub(super) f32: Vec<f32>,
     pub(super) bf16: Vec<bf16>,
 }
@@ -68,7 +71,7 @@ struct Pending {
 #[derive(Debug)]
 pub(super) enum Stop {
     /// Nothing for so long.
-    Late { missing: Vec<usize>, waited: Duration },
+    Late { missing: Vec<usize>, waited: Duration, report: Box<str> },
     /// A rank that can no longer come.
     Gone { peer: usize, problem: Box<str> },
     /// Another rank of the group met an error.
@@ -184,7 +187,7 @@ impl Shared {
             }
             let Some(left) = self.limits.patience.checked_sub(waited).filter(|d| !d.is_zero()) else {
                 let missing = (0..self.size).filter(late).collect();
-                break Err(Stop::Late { missing, waited });
+                break Err(Stop::Late { missing, waited, report: "".into() });
             };
             state = self.woken.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         };
@@ -219,6 +222,8 @@ impl Shared {
         let mut letter = spare.unwrap_or_else(|| Letter {
             signature,
             name: String::new(),
+            tag: 0,
+            not_before: 0,
             f32: Vec::new(),
             bf16: Vec::new(),
         });
@@ -229,13 +234,15 @@ impl Shared {
         Ok(())
     }
 
-    /// The next letter of `from`; [`Shared::return_letter`] takes it back.
-    pub(super) fn take_letter(&self, from: usize, to: usize) -> Result<Letter, Stop> {
+    /// The first letter of `from` with this tag; [`Shared::return_letter`] takes it back.
+    pub(super) fn take_letter(&self, from: usize, to: usize, tag: u64) -> Result<Letter, Stop> {
         let since = Instant::now();
         let inbox = &self.inboxes[to];
         let mut letters = lock(&inbox.letters);
         loop {
-            if let Some(letter) = letters.waiting[from].pop_front() {
+            let queue = &mut letters.waiting[from];
+            let found = queue.iter().position(|l| l.tag == tag);
+            if let Some(letter) = found.and_then(|at| queue.remove(at)) {
                 return Ok(letter);
             }
             if self.troubled.load(Ordering::SeqCst)
@@ -245,9 +252,23 @@ impl Shared {
             }
             let waited = since.elapsed();
             let Some(left) = self.limits.patience.checked_sub(waited).filter(|d| !d.is_zero()) else {
-                return Err(Stop::Late { missing: vec![from], waited });
+                let unread = queue.iter().map(|l| (l.name.as_str(), l.tag));
+                let report = unread_messages(from, unread).unwrap_or_default().into();
+                return Err(Stop::Late { missing: vec![from], waited, report });
             };
             letters = inbox.came.wait_timeout(letters, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Whether a letter of `from` with this tag is there.
+    pub(super) fn has_letter(&self, from: usize, to: usize, tag: u64) -> Result<bool, Stop> {
+        let letters = lock(&self.inboxes[to].letters);
+        if let Some(letter) = letters.waiting[from].iter().find(|l| l.tag == tag) {
+            return Ok(still_under_way(letter.not_before).is_none());
+        }
+        match self.troubled.load(Ordering::SeqCst).then(|| trouble(&lock(&self.state), |r| *r == from)) {
+            Some(Some(stop)) => Err(stop),
+            _ => Ok(false),
         }
     }
 

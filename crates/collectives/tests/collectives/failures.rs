@@ -1,7 +1,7 @@
 //! Whatever goes wrong is an error on every rank, in time, that names who and where.
 
 use crate::world::{ENGINES, Engine, LONG, each, on_each, world};
-use bessemer_collectives::{CollectiveError, Communicator, Parts, Reduce, Source, Values};
+use bessemer_collectives::{CollectiveError, Communicator, Message, Parts, Reduce, Source, Values};
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_millis(300);
@@ -99,26 +99,6 @@ fn ranks_that_disagree_about_what_a_pair_exchanges_err_on_all_ranks() {
 }
 
 #[test]
-fn a_message_under_another_name_or_length_is_an_error() {
-    for engine in ENGINES {
-        for (name, len, there) in [
-            ("gradient", 2, "send of \"gradient\" (2 F32)"),
-            ("activation", 3, "send of \"activation\" (3 F32)"),
-        ] {
-            let errors = each(world(engine, 2, LONG), |mut c| {
-                if c.rank() == 0 {
-                    c.send(name, 1, Source::F32(&vec![0.0; len])).unwrap();
-                    return c.barrier("after").unwrap_err().to_string();
-                }
-                c.receive("activation", 0, Values::F32(&mut [0.0; 2])).unwrap_err().to_string()
-            });
-            let want = format!("group world, rank 1, receive of \"activation\", but rank 0 is in {there}");
-            assert_eq!(errors[1], want, "{engine:?}");
-        }
-    }
-}
-
-#[test]
 fn calls_that_cannot_be_right_are_refused_and_the_others_do_not_wait() {
     for engine in ENGINES {
         let errors = each(world(engine, 2, LONG), |mut c| {
@@ -140,7 +120,7 @@ fn calls_that_cannot_be_right_are_refused_and_the_others_do_not_wait() {
         }
     };
     refused(|c| c.broadcast("x", 2, Values::F32(&mut [0.0])), "there is no rank 2 in a group of 2");
-    refused(|c| c.send("x", 0, Source::F32(&[0.0])), "a rank does not send to itself");
+    refused(|c| c.send(Message::new("x", 0, 0), Source::F32(&[0.0])), "a rank does not send to itself");
     refused(
         |c| c.all_gather("x", Values::F32(&mut [0.0; 3]), &Parts::even(4, 2)),
         "values: the parts are of 4 elements, the values of 3",
@@ -190,7 +170,7 @@ fn a_rank_that_does_not_come_is_named_by_all_who_wait() {
 fn a_message_that_does_not_come_is_a_timeout() {
     for engine in ENGINES {
         let mut ranks = world(engine, 3, SOON);
-        let error = ranks[1].receive("activation", 2, Values::F32(&mut [0.0])).unwrap_err();
+        let error = ranks[1].receive(Message::new("activation", 0, 2), Values::F32(&mut [0.0])).unwrap_err();
         assert!(matches!(&error, CollectiveError::Timeout { missing, .. } if missing == &[2]), "{error}");
     }
 }
@@ -227,7 +207,7 @@ fn a_rank_that_panics_is_lost_to_those_who_wait_for_values_and_messages() {
                     std::thread::sleep(SOON / 6);
                     std::panic::resume_unwind(Box::new("a rank of a test that has to panic"))
                 }
-                _ => c.receive("activation", 1, Values::F32(&mut [0.0])).unwrap_err(),
+                _ => c.receive(Message::new("activation", 0, 1), Values::F32(&mut [0.0])).unwrap_err(),
             }
         });
         assert!(results[1].is_none());

@@ -1,7 +1,7 @@
 //! The ledger against the formulas of ring algorithms.
 
 use crate::world::{ENGINES, LONG, each, world};
-use bessemer_collectives::{Kind, Ledger, Parts, Reduce, Source, Traffic, Values, Volume};
+use bessemer_collectives::{Kind, Ledger, Message, Parts, Reduce, Source, Traffic, Values, Volume};
 use half::bf16;
 
 fn traffic(calls: u64, sent: usize, received: usize) -> Traffic {
@@ -108,9 +108,9 @@ fn groups_are_counted_under_their_own_labels_and_messages_at_both_ends() {
             let mut v = [0.0f32; 10];
             pair.all_reduce("x", Values::F32(&mut v), Reduce::Sum).unwrap();
             if pair.rank() == 0 {
-                pair.send("y", 1, Source::F32(&v[..7])).unwrap();
+                pair.send(Message::new("y", 7, 1), Source::F32(&v[..7])).unwrap();
             } else {
-                pair.receive("y", 0, Values::F32(&mut v[..7])).unwrap();
+                pair.receive(Message::new("y", 7, 0), Values::F32(&mut v[..7])).unwrap();
             }
             ledger
         });

@@ -4,6 +4,7 @@
 mod failures;
 mod groups;
 mod ledger;
+mod messages;
 mod overlap;
 mod recorder;
 mod results;

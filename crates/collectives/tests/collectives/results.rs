@@ -1,7 +1,7 @@
 //! Every collective, both types, one to eight ranks (and sixteen), parts of all kinds.
 
 use crate::world::{ENGINES, Engine, LONG, bits, each, narrow, values, world};
-use bessemer_collectives::{Communicator, Kind, Parts, Reduce, Source, Values};
+use bessemer_collectives::{Communicator, Kind, Message, Parts, Reduce, Source, Values};
 use half::bf16;
 use proptest::prelude::*;
 
@@ -139,8 +139,8 @@ fn check(c: &mut dyn Communicator, step: &Step) {
         // A ring: to the next, from the one before.
         Kind::Send | Kind::Receive if n > 1 => {
             let before = (rank + n - 1) % n;
-            c.send(&name, (rank + 1) % n, own.show()).unwrap();
-            c.receive(&name, before, own.lend()).unwrap();
+            c.send(Message::new(&name, step.seed, (rank + 1) % n), own.show()).unwrap();
+            c.receive(Message::new(&name, step.seed, before), own.lend()).unwrap();
             assert_eq!(own.bits(), all[before].bits(), "{name}");
         }
         Kind::Send | Kind::Receive | Kind::Barrier => c.barrier(&name).unwrap(),
@@ -235,28 +235,6 @@ fn the_largest_of_values_with_nan_is_nan() {
             v
         });
         assert!(found.iter().all(|v| v[0] == 2.0 && v[1].is_nan()), "{engine:?}: {found:?}");
-    }
-}
-
-/// A message is not a collective: it may be sent before one and received after it.
-#[test]
-fn messages_may_cross_collectives_and_arrive_in_order() {
-    for engine in ENGINES {
-        each(world(engine, 2, LONG), |mut c| {
-            if c.rank() == 0 {
-                for k in 0..10 {
-                    c.send("letter", 1, Source::F32(&[k as f32; 3])).unwrap();
-                }
-            }
-            c.barrier("between").unwrap();
-            if c.rank() == 1 {
-                for k in 0..10 {
-                    let mut v = [0.0; 3];
-                    c.receive("letter", 0, Values::F32(&mut v)).unwrap();
-                    assert_eq!(v, [k as f32; 3]);
-                }
-            }
-        });
     }
 }
 

@@ -139,9 +139,9 @@ fn direct_exchange_sends_what_a_ring_sends() {
             channel: u32,
             m: Vec<u8>,
         ) -> Result<(), bessemer_collectives::TransportError> {
-            // The header is 80 bytes; only first frames carry the name, here of one byte.
+            // The header is 96 bytes; only first frames carry the name, here of one byte.
             let first = u32::from_le_bytes([m[24], m[25], m[26], m[27]]) == 0;
-            self.values.fetch_add((m.len() - 80 - usize::from(first)) as u64, Ordering::SeqCst);
+            self.values.fetch_add((m.len() - 96 - usize::from(first)) as u64, Ordering::SeqCst);
             self.inner.send(to, channel, m)
         }
         fn receive(

@@ -16,7 +16,7 @@ use crate::seams::Micro;
 use crate::tensor::COPIES;
 use crate::worker::{Job, Worker};
 use bessemer_collectives::{
-    Breaker, CollectiveError, Communicator, Kind, NullCommunicator, Parts, Reduce, Source, Values,
+    Breaker, CollectiveError, Communicator, Kind, Message, NullCommunicator, Parts, Reduce, Source, Values,
 };
 use bessemer_model::{StepContext, TokenBatch};
 use bessemer_tensor::null::NullBackend;
@@ -209,12 +209,16 @@ impl Communicator for CheckingCommunicator {
         self.null.broadcast(name, root, values)
     }
 
-    fn send(&mut self, name: &str, to: usize, values: Source<'_>) -> Result<(), CollectiveError> {
-        self.null.send(name, to, values)
+    fn send(&mut self, message: Message<'_>, values: Source<'_>) -> Result<(), CollectiveError> {
+        self.null.send(message, values)
     }
 
-    fn receive(&mut self, name: &str, from: usize, values: Values<'_>) -> Result<(), CollectiveError> {
-        self.null.receive(name, from, values)
+    fn receive(&mut self, message: Message<'_>, values: Values<'_>) -> Result<(), CollectiveError> {
+        self.null.receive(message, values)
+    }
+
+    fn arrived(&mut self, message: Message<'_>) -> Result<bool, CollectiveError> {
+        self.null.arrived(message)
     }
 
     fn barrier(&mut self, name: &str) -> Result<(), CollectiveError> {
