@@ -186,11 +186,16 @@ pub fn generate(kind: Kind, shape: &Shape) -> Result<Program, ScheduleError> {
     let passes = match kind {
         Kind::GPipe => orders::gpipe(shape),
         Kind::OneFOneB => orders::one_f_one_b(shape),
+        Kind::PipeDream => orders::pipedream(shape)?,
+        Kind::PipeDream2Bw => orders::pipedream_2bw(shape)?,
         Kind::Interleaved => orders::interleaved(shape)?,
+        Kind::Chimera => orders::chimera(shape)?,
         Kind::ZbH1 => orders::zb_h1(shape),
-        _ => {
-            return Err(ScheduleError::shape(kind, "a schedule with a generator", "none", "take 1f1b"));
-        }
+        Kind::ZbH2 => orders::zb_h2(shape),
+        Kind::ZbV => orders::zb_v(shape),
+        Kind::DualPipe => orders::dualpipe(shape)?,
+        Kind::DualPipeV => orders::dualpipev(shape)?,
+        Kind::ZbAuto => return Err(ScheduleError::shape(kind, "a generator", "none", "take zb-h1")),
     };
     communicate(passes)
 }

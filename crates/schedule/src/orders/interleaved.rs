@@ -4,7 +4,7 @@
 //! Bubble `(p-1)(T_F+T_B+T_W)/v` for v times the messages and `p(1+(p-1)/(pv))` micro-batches held on rank 0. Needs m to
 //! be a multiple of p. For many ranks and few micro-batches on fast links.
 
-use super::synchronous;
+use super::{one_f_one_b::alternate, synchronous};
 use crate::{Instruction, Place, Program, ScheduleError, Shape};
 
 pub(crate) fn interleaved(shape: &Shape) -> Result<Program, ScheduleError> {
@@ -28,12 +28,7 @@ pub(crate) fn interleaved(shape: &Shape) -> Result<Program, ScheduleError> {
     };
     for (r, list) in program.lists.iter_mut().enumerate() {
         let warm = (2 * (p - r - 1) + (v - 1) * p).min(m * v);
-        list.extend((0..warm).map(forward));
-        for i in warm..m * v {
-            list.push(forward(i));
-            list.push(backward(i - warm));
-        }
-        list.extend((m * v - warm..m * v).map(backward));
+        alternate(list, warm, m * v, forward, backward);
     }
     Ok(program)
 }

@@ -10,13 +10,24 @@ pub(crate) fn one_f_one_b(shape: &Shape) -> Program {
     let (p, m) = (shape.ranks, shape.micro_batches);
     let mut program = synchronous("1f1b", p, m, vec![straight(p)]);
     for (r, list) in program.lists.iter_mut().enumerate() {
-        let warm = (p - 1 - r).min(m);
-        list.extend((0..warm).map(|micro| Instruction::forward(micro, 0)));
-        for micro in warm..m {
-            list.push(Instruction::forward(micro, 0));
-            list.push(Instruction::backward(micro - warm, 0));
-        }
-        list.extend((m - warm..m).map(|micro| Instruction::backward(micro, 0)));
+        let forward = |micro| Instruction::forward(micro, 0);
+        alternate(list, (p - 1 - r).min(m), m, forward, |micro| Instruction::backward(micro, 0));
     }
     program
+}
+
+/// `warm` forwards, then forward and backward in turn, then the backwards that are left, of `count` each.
+pub(super) fn alternate<T>(
+    list: &mut Vec<T>,
+    warm: usize,
+    count: usize,
+    forward: impl Fn(usize) -> T,
+    backward: impl Fn(usize) -> T,
+) {
+    list.extend((0..warm).map(&forward));
+    for i in warm..count {
+        list.push(forward(i));
+        list.push(backward(i - warm));
+    }
+    list.extend((count - warm..count).map(backward));
 }

@@ -29,3 +29,35 @@ fn makespans_of_one_direction() {
     assert_eq!(measure(Kind::Interleaved, &Shape::new(4, 8), 0.5).0, 28.5);
     assert_eq!(measure(Kind::ZbH1, &Shape::new(4, 8), 1.0).0, 27.0);
 }
+
+#[test]
+fn makespans_of_zero_bubble() {
+    assert_eq!(measure(Kind::ZbH2, &Shape::new(4, 8), 1.0), (27.0, 24.0));
+    assert_eq!(measure(Kind::ZbV, &Shape::new(4, 12), 0.5), (37.5, 36.0));
+}
+
+#[test]
+fn makespans_of_chimera() {
+    for (f, full, four, eight) in [(1.0, 1.0, 10.0, 22.0), (1.0, 2.0, 16.0, 36.0)] {
+        for costs in [1.0, 2.0] {
+            let of = |d| {
+                let mut shape = Shape::new(d, d);
+                shape.costs = crate::Costs { forward: 1.0, backward: costs, weight: 0.0, message: 0.0 };
+                let program = generate(Kind::Chimera, &shape).unwrap();
+                makespan(&timed(&program, f, full, 0.0, 0.0))
+            };
+            assert_eq!((of(4), of(8)), (four, eight), "planned at 1:{costs}, timed at 1:{full}");
+        }
+    }
+}
+
+#[test]
+fn makespans_of_dualpipe() {
+    let dual = generate(Kind::DualPipe, &Shape::new(8, 20)).unwrap();
+    assert_eq!(makespan(&timed(&dual, 1.0, 1.0, 1.0, 3.0)), 66.0);
+    assert_eq!(makespan(&timed(&dual, 1.0, 1.0, 1.0, 2.0)), 52.0);
+    assert!((makespan(&timed(&dual, 1.0, 1.1, 0.9, 3.0)) - 66.6).abs() < 1e-9);
+    assert!((makespan(&timed(&dual, 1.0, 0.8, 1.2, 3.0)) - 66.0).abs() < 1e-9);
+    let vee = generate(Kind::DualPipeV, &Shape::new(4, 20)).unwrap();
+    assert_eq!(makespan(&timed(&vee, 0.5, 0.5, 0.5, 1.5)), 63.0);
+}
