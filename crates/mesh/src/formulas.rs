@@ -55,6 +55,28 @@ impl DataParallel {
         times * ring(parameters, ranks)
     }
 
+    /// As [`DataParallel::volume`] for parts of any length: a reduce-scatter over the ring sends all but the rank's `own`
+    /// part, an all-gather all but the part of the `next` rank. All-reduces (DDP) are of equal parts always.
+    pub fn volume_of_parts(
+        self,
+        parameters: f64,
+        (own, next): (f64, f64),
+        micro_batches: usize,
+        exchange: Exchange,
+    ) -> f64 {
+        let m = micro_batches as f64;
+        let exchanges = match exchange {
+            Exchange::EachMicroBatch => m,
+            Exchange::LastMicroBatch => 1.0,
+        };
+        let (scattered, gathered) = match self {
+            DataParallel::Ddp | DataParallel::Zero1 => (1.0, 1.0),
+            DataParallel::Zero2 => (exchanges, 1.0),
+            DataParallel::Zero3 => (exchanges, 2.0 * m),
+        };
+        scattered * (parameters - own) + gathered * (parameters - next)
+    }
+
     /// Bytes of parameters, gradients and optimizer state on a rank, with parts of equal length.
     pub fn bytes(self, per_parameter: ParameterBytes, parameters: f64, ranks: usize) -> f64 {
         let part = |cut: bool, bytes: f64| if cut { bytes / ranks as f64 } else { bytes };
@@ -138,6 +160,10 @@ mod tests {
         assert_eq!(of(1, Exchange::EachMicroBatch), [2.0, 2.0, 2.0, 3.0]);
         assert_eq!(of(5, Exchange::EachMicroBatch), [2.0, 2.0, 6.0, 15.0]);
         assert_eq!(of(5, Exchange::LastMicroBatch), [2.0, 2.0, 2.0, 11.0]);
+        for stage in ALL {
+            let parts = stage.volume_of_parts(psi, (16.0, 16.0), 5, Exchange::EachMicroBatch);
+            assert_eq!(parts, stage.volume(psi, 4, 5, Exchange::EachMicroBatch));
+        }
         assert!(ALL.iter().all(|s| s.volume(psi, 1, 1, Exchange::EachMicroBatch) == 0.0));
         assert_eq!(tensor_parallel_layer(2, 8, 16, 4, false), 8.0 * 256.0 * 0.75);
         assert_eq!(tensor_parallel_layer(2, 8, 16, 4, true), 12.0 * 256.0 * 0.75);

@@ -7,6 +7,7 @@
 mod adafactor;
 mod adamw;
 mod config;
+mod cost;
 mod error;
 mod kfac;
 mod lion;
@@ -21,7 +22,8 @@ pub use config::{
     AdafactorConfig, DecayShape, KfacConfig, MuonConfig, MuonMethod, MuonScale, OptimConfig,
     OptimConfigError, OptimizerChoice, ScheduleChoice, SgdConfig,
 };
+pub use cost::UpdateCost;
 pub use error::OptimError;
-pub use optimizer::{Optimizer, StepStats, is_state_name};
+pub use optimizer::{Optimizer, StepStats, is_moment_name, is_state_name};
 pub use param::OptimParam;
 pub use schedule::Schedule;

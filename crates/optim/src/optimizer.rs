@@ -38,6 +38,12 @@ pub fn is_state_name(name: &str) -> bool {
     block || ["m", "v", "master", "row", "col", "a", "kfac_counts"].contains(&kind)
 }
 
+/// Whether the state of this name has one value for each of its parameter's, so that it lies wherever they lie. Others
+/// (means of rows and columns, factors, counts) stay whole.
+pub fn is_moment_name(name: &str) -> bool {
+    ["m", "v", "master"].contains(&name.split_once('.').map_or(name, |(kind, _)| kind))
+}
+
 /// An optimizer over a list of parameters.
 #[derive(Debug)]
 pub struct Optimizer {
@@ -94,14 +100,14 @@ impl Optimizer {
             };
             rules.push(Some(rule));
         }
-        let squares = alloc(backend, "gradient_squares", 1, params.len())?;
+        let squares = alloc(backend, "gradient_squares", 1, params.len().max(1))?;
         let mut optimizer = Optimizer {
             clip: config.clip,
             params: params.to_vec(),
             rules,
             kfac,
             squares,
-            host_squares: vec![0.0; params.len()],
+            host_squares: vec![0.0; params.len().max(1)],
         };
         let mut pass = Pass::plan(backend);
         optimizer.norm_launches(&mut pass)?;
@@ -160,7 +166,7 @@ impl Optimizer {
     pub fn grad_norm(&mut self, backend: &mut dyn Backend) -> Result<f64, OptimError> {
         self.norm_launches(&mut Pass::run(backend))?;
         backend.read_f32(self.squares, &mut self.host_squares)?;
-        Ok(self.host_squares.iter().map(|&s| f64::from(s)).sum::<f64>().sqrt())
+        Ok(self.host_squares[..self.params.len()].iter().map(|&s| f64::from(s)).sum::<f64>().sqrt())
     }
 
     /// Step `t`, counted from 1, at learning rate `lr`. A gradient that is not finite changes nothing and is reported

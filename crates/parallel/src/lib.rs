@@ -21,6 +21,7 @@ mod flat;
 mod groups;
 mod memory;
 mod norm;
+mod owner;
 mod piece;
 mod plan;
 mod seams;

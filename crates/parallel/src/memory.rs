@@ -92,15 +92,14 @@ fn within(unit: View, range: &Range<usize>, spec: &ParamSpec) -> View {
 }
 
 impl ParamMemory {
-    /// Allocates for shard rank `rank` of `ranks`.
+    /// Allocates for shard rank `rank`; `parts` are every shard rank's parts of the units.
     pub(crate) fn alloc(
         backend: &mut dyn Backend,
         specs: Vec<ParamSpec>,
-        units: &[FlatUnit],
+        (units, parts): (&[FlatUnit], Vec<Parts>),
         stage: Stage,
-        (rank, ranks): (usize, usize),
+        rank: usize,
     ) -> Result<ParamMemory, TensorError> {
-        let parts: Vec<_> = units.iter().map(|u| Parts::even(u.len, ranks)).collect();
         let mut placing = Placing { backend, units, parts: &parts, rank };
         let values =
             if stage == Stage::Zero3 { placing.cut("weights", 2)? } else { placing.kept("weights")? };
@@ -147,9 +146,16 @@ impl ParamMemory {
                 }
                 let cut = |s: &Stretch| s.own.columns(here.start - own.start, here.len());
                 let (value, grad) = (cut(&self.values[u]), cut(&self.gradients[u]));
-                let param = OptimParam {
-                    lr_scale: spec.lr_scale,
-                    ..OptimParam::new(&spec.name, value, grad, spec.decays())
+                // What is whole here is a matrix; a stretch of one is not.
+                let param = if here.len() == range.len() {
+                    let (rows, cols) = spec.matrix();
+                    let matrix = |v: View| View { rows, cols, stride: cols, ..v };
+                    OptimParam::of(model, spec, matrix(value), matrix(grad))
+                } else {
+                    OptimParam {
+                        lr_scale: spec.lr_scale,
+                        ..OptimParam::new(&spec.name, value, grad, spec.decays())
+                    }
                 };
                 list.push((*index, here.start - range.start..here.end - range.start, param));
             }

@@ -115,8 +115,6 @@ impl Plan {
             matches!(optimizer, OptimizerChoice::AdamW | OptimizerChoice::Sgd | OptimizerChoice::Lion);
         let reason = if optimizer == OptimizerChoice::Kfac && self.ranks > 1 {
             "its curvature would be that of one rank's data"
-        } else if !element_wise && self.shard > 1 {
-            "it needs whole matrices, and parallel.stage cuts them: take stage \"ddp\""
         } else if !element_wise && self.tensor > 1 {
             "it needs whole matrices, and parallel.tensor cuts them: take tensor = 1"
         } else {
@@ -219,9 +217,9 @@ mod tests {
         let e = plan(ParallelConfig { sequence: true, ..Default::default() }, 8).unwrap_err();
         assert!(e.contains("parallel.tensor is 1"), "{e}");
         let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
-        let cut = ParallelConfig { stage: Stage::Zero2, ..Default::default() };
+        let cut = ParallelConfig { tensor: 2, ..Default::default() };
         let e = Plan::new(&cut, 4, &model, OptimizerChoice::Muon).unwrap_err().to_string();
-        assert!(e.contains("needs whole matrices") && e.contains("stage \"ddp\""), "{e}");
+        assert!(e.contains("needs whole matrices") && e.contains("take tensor = 1"), "{e}");
         let e = Plan::new(&ParallelConfig::default(), 2, &model, OptimizerChoice::Kfac).unwrap_err();
         assert!(e.to_string().contains("one rank's data"), "{e}");
     }

@@ -6,12 +6,12 @@
 use crate::error::ParallelError;
 use crate::flat::common;
 use crate::worker::Worker;
-use bessemer_arch::PortionParam;
+use bessemer_arch::{Model, ParamSpec, PortionParam};
 use bessemer_collectives::{Parts, Values};
-use bessemer_model::initial_values;
-use bessemer_optim::{OptimConfig, OptimParam, Optimizer};
+use bessemer_model::{Param, initial_values};
+use bessemer_optim::{OptimConfig, OptimParam, Optimizer, is_moment_name};
 use bessemer_tensor::null::NullBackend;
-use bessemer_tensor::{Backend, BufferSpec, View};
+use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
 use bessemer_units::DType;
 use std::ops::Range;
 
@@ -48,8 +48,13 @@ enum Place {
     Gradient(usize),
     /// State of this parameter that has its shape, named so.
     Moment(usize, String),
-    /// State of another shape, which every rank has whole.
-    Own(View),
+    /// State of another shape, whole on the shard rank that owns its parameter, or on all.
+    Whole {
+        /// The state's name.
+        name: String,
+        /// Position on the shard axis.
+        owner: Option<usize>,
+    },
 }
 
 /// What of a parameter.
@@ -61,15 +66,29 @@ enum Of<'a> {
     State(&'a str),
 }
 
-/// The kinds of state that an element-wise optimizer keeps for each parameter, in its order.
-fn kinds(config: &OptimConfig) -> Result<Vec<String>, ParallelError> {
+/// Names and shapes of every state of a job of one rank, in its order: an optimizer for `params` where nothing is kept.
+fn whole_states(
+    model: &Model,
+    params: &[Param],
+    config: &OptimConfig,
+) -> Result<Vec<(String, Vec<usize>)>, ParallelError> {
     let mut null = NullBackend::new();
-    let mut vector = |name| null.alloc(BufferSpec { class: "", name, dtype: DType::F32, len: 1 });
-    let (value, grad) = (vector("x")?.vector(), vector("dx")?.vector());
-    let params = [OptimParam::new("x", value, grad, false)];
+    let whole = |(spec, here): (ParamSpec, &Param)| -> Result<OptimParam, TensorError> {
+        let (rows, cols) = spec.matrix();
+        let (dtype, len) = (here.value.dtype(), rows * cols);
+        let spec_of = BufferSpec { class: "", name: &spec.name, dtype, len };
+        let value = null.alloc(spec_of)?.matrix(rows, cols);
+        let grad = null.alloc(BufferSpec { dtype: DType::F32, ..spec_of })?.matrix(rows, cols);
+        Ok(OptimParam::of(model, &spec, value, grad))
+    };
+    let params = model.params().into_iter().zip(params).map(whole).collect::<Result<Vec<_>, _>>()?;
     let optimizer = Optimizer::new(&mut null, &params, config)?;
-    let kind = |name: String| name.strip_suffix(".x").map(str::to_owned);
-    Ok(optimizer.states().into_iter().filter_map(|s| kind(s.0)).collect())
+    let shape = |view: View| if view.rows == 1 { vec![view.cols] } else { vec![view.rows, view.cols] };
+    Ok(optimizer.states().into_iter().map(|(name, view)| (name, shape(view))).collect())
+}
+
+fn no_state(name: &str, len: usize) -> ParallelError {
+    ParallelError::Layout(format!("the optimizer has no state {name:?} of {len} values"))
 }
 
 impl Worker {
@@ -79,26 +98,18 @@ impl Worker {
     /// A configuration that the optimizer refuses.
     pub fn tensors(&self, config: &OptimConfig) -> Result<Vec<StateTensor>, ParallelError> {
         let mut list = self.params();
-        if self.plan.shard > 1 || self.plan.tensor > 1 {
-            // The optimizer is element-wise ([`crate::Plan::new`]).
-            let kinds = kinds(config)?;
-            for (i, param) in self.portion.iter().enumerate() {
-                let spec = &param.sharding.spec;
-                list.extend(kinds.iter().map(|kind| {
-                    let name = format!("{kind}.{}", spec.name);
-                    let (shape, place) = (spec.shape.clone(), Place::Moment(i, name.clone()));
-                    StateTensor { name, shape, dtype: DType::F32, place }
-                }));
-            }
-            return Ok(list);
-        }
-        for (name, view) in self.optimizer.states() {
+        for (name, own) in whole_states(&self.whole, &self.memory.params, config)? {
             let param = name.split_once('.').map_or(name.as_str(), |(_, param)| param);
-            // A moment has its parameter's shape; a factor or a counter its own.
-            let like = self.portion.iter().find(|p| p.name() == param && p.len() == view.len());
-            let own = if view.rows == 1 { vec![view.cols] } else { vec![view.rows, view.cols] };
-            let shape = like.map_or(own, |p| p.sharding.spec.shape.clone());
-            list.push(StateTensor { name, shape, dtype: DType::F32, place: Place::Own(view) });
+            let number = self.portion.iter().position(|p| p.name() == param);
+            let (shape, place) = match number.filter(|_| is_moment_name(&name)) {
+                // A moment has its parameter's shape; a factor or a counter its own.
+                Some(i) => (self.portion[i].sharding.spec.shape.clone(), Place::Moment(i, name.clone())),
+                None => {
+                    let owner = number.and_then(|i| self.owners.of(i));
+                    (own, Place::Whole { name: name.clone(), owner })
+                }
+            };
+            list.push(StateTensor { name, shape, dtype: DType::F32, place });
         }
         Ok(list)
     }
@@ -133,7 +144,16 @@ impl Worker {
         values: &mut [f32],
     ) -> Result<(), ParallelError> {
         match &tensor.place {
-            Place::Own(view) => Ok(backend.read_f32(*view, values)?),
+            Place::Whole { name, owner } => {
+                let mine = owner.is_none_or(|owner| owner == self.coord.shard);
+                if mine {
+                    backend.read_f32(self.state_view(name, values.len())?, values)?;
+                }
+                if let Some(owner) = owner {
+                    self.exchange.shard().idle()?.broadcast(name, *owner, Values::F32(values))?;
+                }
+                Ok(())
+            }
             Place::Param(i) => {
                 let part = self.read_portion(backend, *i, &Of::Value)?;
                 self.assemble(*i, &tensor.name, part, values)
@@ -204,14 +224,16 @@ impl Worker {
             Of::State(name) => *name,
         };
         let stepped = self.stepped.iter().any(|s| s.param == *param && s.range.len() == here.len());
-        let view = self.optimizer.states().into_iter().find(|s| s.0 == name).map(|s| s.1);
-        match view.filter(|v| stepped && v.len() == here.len()) {
-            Some(view) => Ok(Some(view)),
-            None => Err(ParallelError::Layout(format!(
-                "the optimizer has no state {name:?} of {} values",
-                here.len()
-            ))),
+        match self.state_view(name, here.len()) {
+            Ok(_) if !stepped => Err(no_state(name, here.len())),
+            view => Ok(Some(view?)),
         }
+    }
+
+    /// The optimizer's state of this name and length on this rank.
+    fn state_view(&self, name: &str, len: usize) -> Result<View, ParallelError> {
+        let view = self.states.get(name).copied();
+        view.filter(|v| v.len() == len).ok_or_else(|| no_state(name, len))
     }
 
     /// The whole tensor from the portions of the tensor axis.
@@ -260,7 +282,10 @@ impl Worker {
         values: &[f32],
     ) -> Result<(), ParallelError> {
         let (param, of) = match &tensor.place {
-            Place::Own(view) => return Ok(backend.write_f32(*view, values)?),
+            Place::Whole { owner: Some(owner), .. } if *owner != self.coord.shard => return Ok(()),
+            Place::Whole { name, .. } => {
+                return Ok(backend.write_f32(self.state_view(name, values.len())?, values)?);
+            }
             Place::Param(i) => (*i, Of::Value),
             Place::Gradient(i) => (*i, Of::Gradient),
             Place::Moment(i, name) => (*i, Of::State(name)),

@@ -7,6 +7,7 @@ use crate::flat::{FlatUnit, units};
 use crate::groups::Groups;
 use crate::memory::ParamMemory;
 use crate::norm::{LocalSquares, counted};
+use crate::owner::Owners;
 use crate::plan::{Coord, Plan};
 use crate::seams::{Micro, RankSeams};
 use crate::tensor::TensorGroup;
@@ -18,6 +19,7 @@ use bessemer_model::{
 };
 use bessemer_optim::{OptimConfig, Optimizer, StepStats};
 use bessemer_tensor::{Backend, View};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// What every rank of a job is made for.
@@ -56,12 +58,15 @@ pub struct Worker {
     pub(crate) tensor: TensorGroup,
     pub(crate) exchange: Exchange,
     pub(crate) units: Vec<FlatUnit>,
+    pub(crate) owners: Owners,
     pub(crate) memory: ParamMemory,
     /// This rank's portion of every parameter.
     pub(crate) portion: Vec<PortionParam>,
     pub(crate) decoder: Decoder,
     pub(crate) optimizer: Optimizer,
     pub(crate) stepped: Vec<Stepped>,
+    /// The optimizer's state tensors on this rank, by name.
+    pub(crate) states: BTreeMap<String, View>,
     squares: LocalSquares,
 }
 
@@ -101,8 +106,9 @@ impl Worker {
         let layout = |e: bessemer_arch::PortionError| ParallelError::Layout(e.to_string());
         let portion = job.model.portion(plan.tensor, coord.tensor).map_err(layout)?;
         let specs = portion.model.params();
-        let units = units(&specs);
-        let memory = ParamMemory::alloc(backend, specs, &units, plan.stage, (coord.shard, plan.shard))?;
+        let owners = Owners::new(job.model, job.optim, plan.shard);
+        let (units, parts) = owners.lay_out(units(&specs), plan.shard);
+        let memory = ParamMemory::alloc(backend, specs, (&units, parts), plan.stage, coord.shard)?;
         let stream = if plan.sequence { Stream::Rows } else { Stream::Whole };
         let placed = Some(memory.params.clone());
         let mut decoder = Decoder::of_portion(backend, &portion, stream, job.shape, job.activations, placed)?;
@@ -144,9 +150,11 @@ impl Worker {
             tensor,
             exchange: Exchange::new(plan.stage, shard, replicate, &units, &memory),
             units,
+            owners,
             memory,
             portion,
             decoder,
+            states: optimizer.states().into_iter().collect(),
             optimizer,
             stepped,
             squares,
@@ -181,6 +189,13 @@ impl Worker {
     /// This rank's portion of the model. With stage "zero3" its parameters hold nothing lasting between passes.
     pub fn decoder(&self) -> &Decoder {
         &self.decoder
+    }
+
+    /// Elements of this rank's portion that each rank of the shard axis steps: equal but for a remainder, or what the
+    /// owners of whole matrices have.
+    pub fn shares(&self) -> Vec<usize> {
+        let share = |r| self.memory.parts.iter().map(|parts| parts.range(r).len()).sum();
+        (0..self.plan.shard).map(share).collect()
     }
 
     /// Bytes of host memory in which values wait for collectives.

@@ -34,8 +34,9 @@ fn model(layers: u64, width: u64, heads: u64, vocab_size: u64, context: u64) -> 
     .unwrap()
 }
 
-/// What one step of rank 0 of `ranks` ranks counts: bytes sent by group, bytes held by class.
+/// What one step of a rank of `ranks` ranks counts: bytes sent by group, bytes held by class.
 struct Step {
+    shares: Vec<usize>,
     ledger: Ledger,
     classes: Vec<(&'static str, u64)>,
     staging: u64,
@@ -48,16 +49,25 @@ impl Step {
 }
 
 fn step(model: &Model, config: &ParallelConfig, ranks: usize, seq: usize, micro_batches: usize) -> Step {
-    let plan = Plan::new(config, ranks, model, OptimizerChoice::AdamW).unwrap();
+    step_of((0, ranks), model, config, &OptimConfig::default(), (seq, micro_batches))
+}
+
+fn step_of(
+    (rank, ranks): (usize, usize),
+    model: &Model,
+    config: &ParallelConfig,
+    optim: &OptimConfig,
+    (seq, micro_batches): (usize, usize),
+) -> Step {
+    let plan = Plan::new(config, ranks, model, optim.optimizer).unwrap();
     let mut null = NullBackend::new();
     let ledger = Ledger::new();
-    let world = ledger.wrap(Box::new(NullCommunicator::new("world", 0, ranks)));
-    let optim = OptimConfig::default();
+    let world = ledger.wrap(Box::new(NullCommunicator::new("world", rank, ranks)));
     let job = Job {
         model,
         shape: Shape { sequences: 1, seq, purpose: Purpose::Train },
         activations: ActivationConfig::default(),
-        optim: &optim,
+        optim,
         z_loss: 0.0,
         plan: &plan,
     };
@@ -71,7 +81,7 @@ fn step(model: &Model, config: &ParallelConfig, ranks: usize, seq: usize, micro_
     }
     worker.apply(&mut null, 1, 1e-3, 1.0).unwrap();
     let classes = null.memory().classes.iter().map(|c| (c.0, c.1.0)).collect();
-    Step { ledger, classes, staging: worker.staging_bytes() }
+    Step { shares: worker.shares(), ledger, classes, staging: worker.staging_bytes() }
 }
 
 #[test]
@@ -130,6 +140,42 @@ fn memory_of_a_rank_is_that_of_the_closed_forms() {
             };
             assert_eq!(found.held("gathered"), gathered, "{stage:?}");
             assert!(found.staging <= 7 * (32 << 20), "{}", found.staging);
+        }
+    }
+}
+
+/// Muon steps whole matrices, each at its owner. A rank sends all but its own part of the gradients and all but the next
+/// rank's part of the values; the state exists once, not once a rank.
+#[test]
+fn owners_of_whole_matrices_send_and_hold_what_is_theirs() {
+    let model = model(6, 128, 4, 512, 64);
+    let psi = model.parameters() as f64;
+    let optim = OptimConfig { optimizer: OptimizerChoice::Muon, ..OptimConfig::default() };
+    let matrices = (6 * 12 * 128 * 128) as u64;
+    // The largest block is 512 x 128.
+    let scratch = 4 * (2 * 512 * 128 + 2 * 128 * 128) as u64;
+    for ranks in [2, 3, 4] {
+        for (stage, form) in &STAGES[1..] {
+            let config = ParallelConfig { stage: *stage, ..ParallelConfig::default() };
+            let mut held = 0;
+            for rank in 0..ranks {
+                let found = step_of((rank, ranks), &model, &config, &optim, (64, 2));
+                let shares = &found.shares;
+                assert_eq!(shares.iter().sum::<usize>() as f64, psi);
+                let (own, next) = (shares[rank] as f64, shares[(rank + 1) % ranks] as f64);
+                assert!((own / psi * ranks as f64 - 1.0).abs() < 0.25, "{shares:?}");
+                let wanted = 4.0 * form.volume_of_parts(psi, (own, next), 2, Exchange::EachMicroBatch);
+                assert_eq!(
+                    found.ledger.of("shard").volume.sent as f64,
+                    wanted,
+                    "{stage:?} {rank} of {ranks}"
+                );
+                let kept = if *stage == Stage::Zero3 { own } else { psi };
+                assert_eq!(found.held("weights") as f64, 4.0 * kept, "{stage:?}");
+                held += found.held("optimizer");
+            }
+            let state = 4 * matrices + 8 * (psi as u64 - matrices);
+            assert!(held >= state && held < state + ranks as u64 * (scratch + 4096), "{held} for {state}");
         }
     }
 }

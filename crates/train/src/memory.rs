@@ -4,7 +4,7 @@ use crate::TrainError;
 use bessemer_arch::Model;
 use bessemer_collectives::NullCommunicator;
 use bessemer_model::{ActivationConfig, Decoder, Purpose, Shape};
-use bessemer_optim::{OptimConfig, OptimParam, Optimizer};
+use bessemer_optim::{OptimConfig, OptimParam, Optimizer, OptimizerChoice};
 use bessemer_parallel::{Job, Plan, Worker};
 use bessemer_tensor::MemoryUse;
 use bessemer_tensor::null::NullBackend;
@@ -34,15 +34,31 @@ impl MemoryPlan {
     }
 
     /// Makes every buffer of one rank of a job on the null backend, with peers that are not there. Ranks differ by a few
-    /// elements; this is the first.
+    /// elements, so this is the first, but where whole matrices have owners: there it is the one that holds most.
     ///
     /// # Errors
     /// A job that cannot be.
     pub fn of_rank(job: &Job<'_>) -> Result<MemoryPlan, TrainError> {
+        let first = MemoryPlan::of(job, 0)?;
+        let even = matches!(
+            job.optim.optimizer,
+            OptimizerChoice::AdamW | OptimizerChoice::Sgd | OptimizerChoice::Lion
+        );
+        if even {
+            return Ok(first);
+        }
+        let others = (1..job.plan.shard).map(|shard| MemoryPlan::of(job, shard * job.plan.tensor));
+        others.into_iter().try_fold(first, |most, other| {
+            let other = other?;
+            Ok(if other.buffers.total() > most.buffers.total() { other } else { most })
+        })
+    }
+
+    fn of(job: &Job<'_>, rank: usize) -> Result<MemoryPlan, TrainError> {
         let mut null = NullBackend::new();
         // Collectives at once or beside the computation: the memory is the same.
         let plan = Plan { overlap: false, ..job.plan.clone() };
-        let world = Box::new(NullCommunicator::new("world", 0, plan.ranks));
+        let world = Box::new(NullCommunicator::new("world", rank, plan.ranks));
         let worker = Worker::new(&mut null, &Job { plan: &plan, ..*job }, world)?;
         let mut planned = MemoryPlan { buffers: bessemer_tensor::Backend::memory(&null) };
         planned.add("values under way", Bytes(worker.staging_bytes()));

@@ -3,7 +3,8 @@
 use bessemer_collectives::ThreadSettings;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::ActivationConfig;
-use bessemer_optim::OptimConfig;
+use bessemer_optim::{OptimConfig, OptimizerChoice};
+use bessemer_parallel::Stage;
 use bessemer_tensor::Backend;
 use bessemer_train::TrainError;
 use bessemer_train::parity::{Bounds, Comparison, Layout, ParityJob, Style, in_process, matrix};
@@ -26,14 +27,17 @@ fn job(style: Style, steps: u64) -> ParityJob {
 }
 
 fn check(style: Style, layouts: &[Layout], steps: u64) {
-    let job = job(style, steps);
+    check_job(style, &job(style, steps), layouts);
+}
+
+fn check_job(style: Style, job: &ParityJob, layouts: &[Layout]) {
     let settings = ThreadSettings::default();
-    let reference = in_process(&job, &Layout::single(), &settings, &backend).expect("the layout runs");
+    let reference = in_process(job, &Layout::single(), &settings, &backend).expect("the layout runs");
     assert!(reference.losses.iter().all(|l| l.is_finite()));
     for layout in layouts {
-        let found = in_process(&job, layout, &settings, &backend).expect("the layout runs");
+        let found = in_process(job, layout, &settings, &backend).expect("the layout runs");
         let c = Comparison::new(&found, &reference, &Bounds::default());
-        assert_eq!(c.problem, None, "{} {}", style.name(), layout.name);
+        assert_eq!(c.problem, None, "{:?} {} {}", job.optim.optimizer, style.name(), layout.name);
     }
 }
 
@@ -53,5 +57,22 @@ fn tensor_parallel_layouts_give_the_losses_of_one_rank() {
         let layouts: Vec<_> = matrix(4).into_iter().filter(cut).collect();
         assert!(layouts.len() > 10);
         check(style, &layouts, 5);
+    }
+}
+
+/// Optimizers that make an update from a whole matrix: every matrix has one owner on the shard axis.
+#[test]
+fn optimizers_of_whole_matrices_give_the_losses_of_one_rank() {
+    for optimizer in [OptimizerChoice::Muon, OptimizerChoice::Adafactor] {
+        for style in Style::ALL {
+            let mut job = job(style, 5);
+            job.optim.optimizer = optimizer;
+            let layouts: Vec<_> = matrix(4)
+                .into_iter()
+                .filter(|l| l.parallel.tensor == 1 && (l.parallel.stage != Stage::Ddp || l.ranks == 2))
+                .collect();
+            assert!(layouts.len() > 10);
+            check_job(style, &job, &layouts);
+        }
     }
 }

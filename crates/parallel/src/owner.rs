@@ -1,0 +1,149 @@
+//! Which shard rank owns which matrix.
+//!
+//! Muon, Adafactor and K-FAC make an update from a whole matrix, so what is cut over the shard axis must not be cut within
+//! one. Each matrix has one owner: its state lives there only, its gradient is reduced to there, its new value spreads
+//! from there. That is a matter of layout alone: within a unit the matrices of one owner lie together and a rank's part
+//! ends where its matrices end, so that collectives and stages are those of parts of any other length.
+//!
+//! Owners are chosen by cost over the whole model, the dearest matrix first, each to the rank that has least to do
+//! (Graham 1969, longest processing time: at most 4/3 of the best division), so no rank's work exceeds another's by more
+//! than one matrix. What may be cut anywhere is still cut evenly where a unit has nothing else; beside matrices (norms,
+//! biases) it is owned too.
+//!
+//! With P elements of which rank r owns `P_r`, a reduce-scatter over the ring sends `P - P_r`, an all-gather
+//! `P - P_next` ([`bessemer_mesh::formulas::DataParallel::volume_of_parts`]); a rank's optimizer state is that of the
+//! `P_r` elements of whole matrices. With equal parts both are the usual (N-1)/N and 1/N.
+
+use crate::flat::FlatUnit;
+use bessemer_arch::Model;
+use bessemer_collectives::Parts;
+use bessemer_optim::{OptimConfig, OptimParam};
+use bessemer_tensor::Buffer;
+use bessemer_units::DType;
+
+/// By parameter: the shard rank that owns it, or nothing if it may be cut anywhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Owners(Vec<Option<usize>>);
+
+impl Owners {
+    /// Shares the parameters of `model` out among `ranks` shard ranks. The whole model counts, so tensor-parallel ranks
+    /// agree about their parts.
+    pub(crate) fn new(model: &Model, optim: &OptimConfig, ranks: usize) -> Owners {
+        let specs = model.params();
+        let mut owners = vec![None; specs.len()];
+        if ranks == 1 {
+            return Owners(owners);
+        }
+        let cost = |spec: &bessemer_arch::ParamSpec| {
+            let (rows, cols) = spec.matrix();
+            // Costs depend on shapes alone.
+            let view = Buffer { id: 0, len: rows * cols, dtype: DType::F32 }.matrix(rows, cols);
+            optim.update_cost(&OptimParam::of(model, spec, view, view))
+        };
+        let costs: Vec<_> = specs.iter().map(cost).collect();
+        let units = crate::flat::units(&specs);
+        let mut owned: Vec<usize> = Vec::new();
+        for unit in &units {
+            if unit.params.iter().any(|(i, _)| costs[*i].whole) {
+                owned.extend(unit.params.iter().map(|p| p.0));
+            }
+        }
+        // The sort is stable: what costs the same stays in the order of the model.
+        owned.sort_by(|a, b| costs[*b].flops.total_cmp(&costs[*a].flops));
+        let mut load = vec![(0.0f64, 0usize); ranks];
+        for index in owned {
+            let least = (0..ranks).min_by(|a, b| {
+                let by_cost = load[*a].0.total_cmp(&load[*b].0);
+                by_cost.then(load[*a].1.cmp(&load[*b].1))
+            });
+            let rank = least.unwrap_or(0);
+            owners[index] = Some(rank);
+            load[rank].0 += costs[index].flops;
+            load[rank].1 += specs[index].len();
+        }
+        Owners(owners)
+    }
+
+    /// The owner of a parameter, if it has one.
+    pub(crate) fn of(&self, param: usize) -> Option<usize> {
+        self.0[param]
+    }
+
+    /// The units with the matrices of each owner side by side, in the order of the ranks, and every rank's part of them.
+    pub(crate) fn lay_out(&self, units: Vec<FlatUnit>, ranks: usize) -> (Vec<FlatUnit>, Vec<Parts>) {
+        units.into_iter().map(|unit| self.lay_out_unit(unit, ranks)).unzip()
+    }
+
+    fn lay_out_unit(&self, unit: FlatUnit, ranks: usize) -> (FlatUnit, Parts) {
+        if unit.params.iter().all(|(index, _)| self.0[*index].is_none()) {
+            let parts = Parts::even(unit.len, ranks);
+            return (unit, parts);
+        }
+        let owner = |index: usize| self.0[index].unwrap_or(0);
+        let mut params: Vec<(usize, usize)> =
+            unit.params.iter().map(|(i, range)| (*i, range.len())).collect();
+        params.sort_by_key(|(index, _)| owner(*index));
+        let mut lengths = vec![0; ranks];
+        let mut next = 0;
+        let place = |(index, len): (usize, usize)| {
+            lengths[owner(index)] += len;
+            next += len;
+            (index, next - len..next)
+        };
+        let params = params.into_iter().map(place).collect();
+        (FlatUnit { params, ..unit }, Parts::of(lengths))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_optim::OptimizerChoice;
+
+    fn optim(optimizer: OptimizerChoice) -> OptimConfig {
+        OptimConfig { optimizer, ..OptimConfig::default() }
+    }
+
+    #[test]
+    fn element_wise_optimizers_own_nothing_and_their_parts_are_even() {
+        let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
+        let owners = Owners::new(&model, &optim(OptimizerChoice::AdamW), 8);
+        assert!(owners.0.iter().all(Option::is_none));
+        let units = crate::flat::units(&model.params());
+        let (laid, parts) = owners.lay_out(units.clone(), 8);
+        assert_eq!(laid, units);
+        assert!(units.iter().zip(&parts).all(|(u, p)| *p == Parts::even(u.len, 8)));
+    }
+
+    #[test]
+    fn matrices_are_never_cut_and_the_work_is_even() {
+        let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
+        let specs = model.params();
+        for choice in [OptimizerChoice::Muon, OptimizerChoice::Kfac, OptimizerChoice::Adafactor] {
+            for ranks in [2, 3, 8] {
+                let owners = Owners::new(&model, &optim(choice), ranks);
+                let (units, parts) = owners.lay_out(crate::flat::units(&specs), ranks);
+                let mut elements = vec![0; ranks];
+                for (unit, parts) in units.iter().zip(&parts) {
+                    assert_eq!(parts.len(), unit.len);
+                    let mut next = 0;
+                    for (index, range) in &unit.params {
+                        assert_eq!((range.start, range.len()), (next, specs[*index].len()));
+                        next = range.end;
+                        if let Some(owner) = owners.of(*index) {
+                            let part = parts.range(owner);
+                            assert!(part.start <= range.start && range.end <= part.end);
+                        }
+                    }
+                    assert_eq!(next, unit.len);
+                    (0..ranks).for_each(|r| elements[r] += parts.range(r).len());
+                }
+                let most = elements.iter().max().copied().unwrap_or(0) as f64;
+                let mean = model.parameters() as f64 / ranks as f64;
+                // Adafactor owns the token table, which is three tenths of this model; hidden matrices are small.
+                let bound = if choice == OptimizerChoice::Adafactor { 2.6 } else { 1.25 };
+                assert!(most < bound * mean, "{choice:?} {ranks}: {elements:?}");
+            }
+        }
+    }
+}
