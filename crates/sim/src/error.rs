@@ -1,0 +1,47 @@
+//! What can be wrong with a program or its costs.
+
+/// Why a program cannot be timed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SimError {
+    /// Times, links or shares that cannot be.
+    #[error("{what} is {value}: wanted a finite number that is not negative")]
+    Value {
+        /// Which number.
+        what: String,
+        /// What it is.
+        value: f64,
+    },
+    /// The costs are those of another program.
+    #[error("rank {rank} has no times for chunk {chunk}: the costs are for {have} chunks there")]
+    Missing {
+        /// Rank of the program.
+        rank: usize,
+        /// Chunk without times.
+        chunk: usize,
+        /// Chunks with times.
+        have: usize,
+    },
+    /// An instruction names a rank, chunk or micro-batch that the program has not.
+    #[error("rank {rank}, instruction {index} ({instruction}): {what}")]
+    Instruction {
+        /// Rank.
+        rank: usize,
+        /// Position in its list, from 0.
+        index: usize,
+        /// The instruction.
+        instruction: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Ranks that wait for each other, or for what nobody sends.
+    #[error("the program stops: {0}")]
+    Stuck(String),
+}
+
+/// `value` if it can be a time.
+pub(crate) fn time(what: impl FnOnce() -> String, value: f64) -> Result<f64, SimError> {
+    if value.is_finite() && value >= 0.0 {
+        return Ok(value);
+    }
+    Err(SimError::Value { what: what(), value })
+}
