@@ -32,17 +32,16 @@ pub fn lower_bound(program: &Program, costs: &Costs, timeline: &Timeline) -> f64
     for micro in 0..program.micro_batches() {
         let needs = &needs[micro * stages..(micro + 1) * stages];
         let mut reached = 0.0f64;
-        for stage in 0..stages {
+        for (stage, need) in needs.iter().enumerate() {
             let rank = program.place(micro, stage).rank;
             if stage > 0 {
                 reached += message(micro, stage - 1, stage);
             }
             head[rank] = head[rank].min(reached);
-            reached += needs[stage].forward;
+            reached += need.forward;
         }
         // What is left when the backward pass of a stage is done, stage by stage from the first.
         let mut left = 0.0f64;
-        let mut after = Vec::with_capacity(stages);
         for (stage, need) in needs.iter().enumerate() {
             let rank = program.place(micro, stage).rank;
             if stage > 0 {
@@ -50,7 +49,6 @@ pub fn lower_bound(program: &Program, costs: &Costs, timeline: &Timeline) -> f64
             }
             let own = if need.whole { left } else { left.max(need.weight) };
             tail[rank] = tail[rank].min(if need.whole { left } else { 0.0 });
-            after.push(own);
             left = own + need.backward;
         }
         longest = longest.max(reached + left);
