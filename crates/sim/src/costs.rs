@@ -5,16 +5,6 @@ use crate::{Jitter, SimError};
 use bessemer_schedule::{Filler, Instruction, Place, Program};
 use std::collections::BTreeMap;
 
-/// Kinds of fillers, in the order of [`ChunkTimes::fill`].
-pub const FILLERS: [Filler; 6] = [
-    Filler::Curvature,
-    Filler::SyncCurvature,
-    Filler::Invert,
-    Filler::Precondition,
-    Filler::Evaluate,
-    Filler::Copy,
-];
-
 /// Times of one micro-batch on one rank or in one stage, in any unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PassTimes {
@@ -57,8 +47,8 @@ pub struct ChunkTimes {
     pub step: f64,
     /// Updated weights brought together.
     pub gather: f64,
-    /// A unit of each kind of filler, in the order of [`FILLERS`].
-    pub fill: [f64; FILLERS.len()],
+    /// A unit of each kind of filler, in the order of [`Filler::ALL`].
+    pub fill: [f64; Filler::ALL.len()],
 }
 
 /// A direction between two ranks.
@@ -183,7 +173,7 @@ impl Costs {
             Instruction::Step { chunk, .. } => chunks[*chunk].step,
             Instruction::Gather { chunk, .. } => chunks[*chunk].gather,
             Instruction::Fill(fill) => {
-                let kind = FILLERS.iter().position(|f| *f == fill.filler).expect("FILLERS names every kind");
+                let kind = Filler::ALL.iter().position(|f| *f == fill.filler).expect("ALL names every kind");
                 chunks[fill.chunk].fill[kind]
             }
             Instruction::Send { .. } | Instruction::Receive { .. } => 0.0,

@@ -23,11 +23,11 @@ mod summary;
 mod timeline;
 
 pub use bounds::lower_bound;
-pub use costs::{ChunkTimes, Costs, FILLERS, Link, Messages, PassTimes, visits};
+pub use costs::{ChunkTimes, Costs, Link, Messages, PassTimes, visits};
 pub use error::SimError;
 pub use jitter::Jitter;
 pub use memory::{live_over_time, peak_live, weight_copies, weight_versions};
-pub use samples::{Kind, Sample, Samples};
+pub use samples::{Kind, Sample, Samples, parse_name};
 pub use simulate::simulate;
 pub use summary::Summary;
 pub use timeline::{Interval, Step, Timeline};

@@ -41,6 +41,35 @@ pub struct Sample {
     pub time: f64,
 }
 
+/// What the name of an interval in a run's trace says: micro-batch (of a reduce, step or gather the update) and chunk.
+///
+/// Names are `F 3.1` (forward of micro-batch 3 through chunk 1), `B` whole backward, `I` its input part, `W` its weight
+/// part, `F 5.0&B 3.1` together, `R` or `reduce`, `S` or `step`, `G` or `gather`. The blank, and a chunk that is 0, may be
+/// missing, as in schedule files; a version behind `@` is passed over. `None` for anything else.
+pub fn parse_name(name: &str) -> Option<(Kind, usize, usize)> {
+    if let Some((forward, backward)) = name.split_once('&') {
+        let (Kind::Forward, micro, chunk) = parse_name(forward)? else { return None };
+        let (Kind::Backward, _, other) = parse_name(backward)? else { return None };
+        return Some((Kind::Together { backward: other }, micro, chunk));
+    }
+    let name = name.trim();
+    let letters = name.find(|c: char| !c.is_ascii_alphabetic())?;
+    let kind = match &name[..letters] {
+        "F" => Kind::Forward,
+        "B" => Kind::Backward,
+        "I" => Kind::BackwardInput,
+        "W" => Kind::BackwardWeight,
+        "R" | "reduce" => Kind::Reduce,
+        "S" | "step" => Kind::Step,
+        "G" | "gather" => Kind::Gather,
+        _ => return None,
+    };
+    let numbers = name[letters..].trim_start();
+    let numbers = numbers.split_once('@').map_or(numbers, |(n, _)| n);
+    let (micro, chunk) = numbers.split_once('.').unwrap_or((numbers, "0"));
+    Some((kind, micro.parse().ok()?, chunk.parse().ok()?))
+}
+
 /// Measured times, collected until costs are made of them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Samples {
@@ -102,5 +131,28 @@ impl Samples {
         }
         costs.check(program)?;
         Ok(costs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_traces_and_of_schedule_files_are_read() {
+        assert_eq!(parse_name("F 3.1"), Some((Kind::Forward, 3, 1)));
+        assert_eq!(parse_name("F3"), Some((Kind::Forward, 3, 0)));
+        assert_eq!(parse_name("B 12.0"), Some((Kind::Backward, 12, 0)));
+        assert_eq!(parse_name("I3.1@2"), Some((Kind::BackwardInput, 3, 1)));
+        assert_eq!(parse_name("W 3"), Some((Kind::BackwardWeight, 3, 0)));
+        assert_eq!(parse_name("F5&B3.1"), Some((Kind::Together { backward: 1 }, 5, 0)));
+        assert_eq!(parse_name("F 5.1 & B 3.0"), Some((Kind::Together { backward: 0 }, 5, 1)));
+        assert_eq!(parse_name("reduce0.1"), Some((Kind::Reduce, 0, 1)));
+        assert_eq!(parse_name("S 0.0"), Some((Kind::Step, 0, 0)));
+        for other in
+            ["", "F", "forward", "F x", "F 3.", "F -1.0", "Q 1.0", "all_reduce", "B1&F2", "F1&F2", "é 1"]
+        {
+            assert_eq!(parse_name(other), None, "{other}");
+        }
     }
 }

@@ -113,7 +113,7 @@ impl<'a> Simulation<'a> {
             for (index, instruction) in list.iter().enumerate() {
                 let (passes, chunk, place) = named(instruction);
                 let wrong = |what: String| {
-                    let instruction = format!("{instruction:?}");
+                    let instruction = instruction.to_string();
                     Err(SimError::Instruction { rank, index, instruction, what })
                 };
                 if let Some(micro) = passes.into_iter().flatten().map(|(m, _)| m).find(|m| *m >= micros) {
@@ -267,7 +267,7 @@ impl<'a> Simulation<'a> {
         let mut all: Vec<String> = stopped
             .map(|(rank, list)| {
                 let index = self.next[rank];
-                format!("rank {rank} waits at instruction {index} ({:?})", list[index])
+                format!("rank {rank} waits at instruction {index} ({})", list[index])
             })
             .collect();
         let more = all.len().saturating_sub(4);

@@ -223,7 +223,7 @@ fn what_cannot_be_timed_is_refused_with_the_place() {
 
     let mut wrong = program.clone();
     wrong.lists[1][1] = Instruction::Forward(pass(2));
-    assert!(text(&wrong, &costs).contains("rank 1, instruction 1 (Forward"));
+    assert!(text(&wrong, &costs).contains("rank 1, instruction 1 (F2)"));
     wrong.lists[1][1] = Instruction::Forward(Pass { micro: 0, chunk: 3, version: 0 });
     assert!(text(&wrong, &costs).contains("no chunk 3"));
     wrong.lists[1][1] = send(Flow::Gradient, 0, Place { rank: 2, chunk: 0 });

@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 use bessemer_schedule::{Kind, Program, Shape, generate};
-use bessemer_sim::formulas::{flush_bubble, flush_bubble_rate, interleaved_bubble, zb_h1_bubble};
+use bessemer_sim::formulas::{
+    chimera_bubble, dualpipe_bubble, flush_bubble, flush_bubble_rate, interleaved_bubble, zb_h1_bubble,
+    zb_h2_bubble_in_span,
+};
 use bessemer_sim::{Costs, Jitter, Link, PassTimes, Summary, Timeline, lower_bound, simulate};
 use proptest::prelude::*;
 
@@ -172,5 +175,71 @@ fn the_closed_forms_hold_over_sizes_and_times() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn the_closed_forms_of_two_directions_and_of_full_zero_bubbles_hold_over_sizes() {
+    let even = PassTimes::new(1.0, 1.0, 1.0);
+    let of = |kind, p, m, times: &PassTimes| {
+        let program = generate(kind, &shape(p, m, None)).unwrap();
+        let costs = Costs::per_rank(&program, times);
+        run(&program, &costs).1
+    };
+    let all = |found: &[f64], wanted: f64| found.iter().all(|x| close(*x, wanted));
+    for p in 2..=8 {
+        for m in [2 * p, 3 * p + 1, 4 * p] {
+            let s = of(Kind::ZbH2, p, m, &even);
+            assert!(
+                all(&s.bubble_in_span, zb_h2_bubble_in_span(p, &even)),
+                "zb-h2 {p} {m}: {:?}",
+                s.bubble_in_span
+            );
+            assert_eq!(s.peak_live[0], (2 * p - 1) as f64);
+            if m >= 3 * p {
+                let s = of(Kind::ZbV, p, m, &even);
+                assert!(all(&s.bubble_in_span, 0.0), "zb-v {p} {m}: {:?}", s.bubble_in_span);
+                assert!(all(&s.peak_live, p as f64), "zb-v {p} {m}: {:?}", s.peak_live);
+            }
+            let s = of(Kind::DualPipeV, p, m, &even);
+            // In chunk units: a chunk's times are half, and its pairs half of the rank's.
+            let wanted = dualpipe_bubble(2 * p, &PassTimes::new(0.5, 0.5, 0.5));
+            assert!(all(&s.bubble, wanted), "dualpipev {p} {m}: {:?} {wanted}", s.bubble);
+            assert!(all(&s.peak_live, (2 * p + 1) as f64 / 2.0), "dualpipev {p} {m}: {:?}", s.peak_live);
+        }
+    }
+    for p in [2, 4, 6, 8] {
+        let s = of(Kind::Chimera, p, p, &even);
+        assert!(all(&s.bubble, chimera_bubble(p, 1.0)), "chimera {p}: {:?}", s.bubble);
+        assert_eq!((s.peak_live[0], s.peak_live[p / 2]), ((p / 2 + 1) as f64, p as f64));
+        for m in [2 * p, 2 * p + 2, 4 * p] {
+            for w in [1.0, 0.5, 0.75] {
+                let t = PassTimes::new(1.0, 1.0, w);
+                let s = of(Kind::DualPipe, p, m, &t);
+                let wanted = dualpipe_bubble(p, &t);
+                assert!(all(&s.bubble, wanted), "dualpipe {p} {m} {t:?}: {:?} {wanted}", s.bubble);
+                assert!(all(&s.peak_live, (p + 1) as f64));
+            }
+        }
+    }
+}
+
+#[test]
+fn asynchronous_schedules_keep_the_versions_that_they_are_known_for() {
+    for p in 1..=6 {
+        let versions = |kind, m| {
+            let program = generate(kind, &shape(p, m, None)).unwrap();
+            run(&program, &Costs::per_rank(&program, &PassTimes::new(1.0, 1.0, 1.0))).1
+        };
+        let s = versions(Kind::PipeDream, 4 * p);
+        let wanted: Vec<usize> = (0..p).map(|rank| p - rank).collect();
+        assert_eq!(s.weight_versions, wanted);
+        // No flush: only filling and draining the pipe cost, whatever the number of updates.
+        assert!(s.bubble.iter().all(|b| close(*b, flush_bubble(p, &PassTimes::new(1.0, 1.0, 1.0)))));
+        let s = versions(Kind::PipeDream2Bw, 4 * p);
+        assert!(
+            s.weight_versions.iter().all(|v| *v <= 2) && (p == 1 || s.weight_versions[0] == 2),
+            "{p}: {s:?}"
+        );
     }
 }
