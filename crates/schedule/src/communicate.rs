@@ -73,7 +73,13 @@ impl Map {
                 }
                 holders[stage] += 1;
             }
-            stage_at.push(chunks.into_iter().map(|(_, stage)| stage).collect());
+            let stages: Vec<usize> = chunks.into_iter().map(|(_, stage)| stage).collect();
+            let mut sorted = stages.clone();
+            sorted.sort_unstable();
+            if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+                return malformed(format!("rank {rank} holds stage {} in two chunks", twice[0]));
+            }
+            stage_at.push(stages);
         }
         let micro_batches = program.route_of.len();
         if program.update_of.len() != micro_batches {

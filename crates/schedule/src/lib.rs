@@ -18,8 +18,10 @@ mod orders;
 mod program;
 #[cfg(test)]
 mod timing;
+mod verify;
 
 pub use communicate::communicate;
 pub use error::ScheduleError;
 pub use kind::{Costs, Join, Kind, MOST_PASSES, Shape, generate};
 pub use program::{Fill, Filler, Flow, Instruction, Pass, Place, Program};
+pub use verify::{Limits, OutOfOrder, Report, verify};

@@ -1,7 +1,7 @@
 //! The table of the reference (event simulation without communication): the judge of the orders.
 
 use crate::timing::{Span, makespan, spans};
-use crate::{Instruction, Kind, Program, Shape, generate};
+use crate::{Instruction, Kind, Limits, Program, Shape, generate, verify};
 
 /// Spans with T_F, T_B, T_W and the time of a pair, each of one pass.
 fn timed(program: &Program, f: f64, b: f64, w: f64, pair: f64) -> Vec<Span> {
@@ -60,4 +60,24 @@ fn makespans_of_dualpipe() {
     assert!((makespan(&timed(&dual, 1.0, 0.8, 1.2, 3.0)) - 66.0).abs() < 1e-9);
     let vee = generate(Kind::DualPipeV, &Shape::new(4, 20)).unwrap();
     assert_eq!(makespan(&timed(&vee, 0.5, 0.5, 0.5, 1.5)), 63.0);
+}
+
+#[test]
+fn peaks_of_live_activations() {
+    let table: [(Kind, usize, usize, &[f64]); 9] = [
+        (Kind::GPipe, 4, 8, &[8.0; 4]),
+        (Kind::OneFOneB, 4, 8, &[4.0, 3.0, 2.0, 1.0]),
+        (Kind::Interleaved, 4, 8, &[5.5, 4.5, 3.5, 2.5]),
+        (Kind::ZbH1, 4, 8, &[4.0, 3.5, 3.0, 2.5]),
+        (Kind::ZbH2, 4, 8, &[7.0, 6.0, 5.0, 4.0]),
+        (Kind::ZbV, 4, 12, &[4.0; 4]),
+        (Kind::Chimera, 8, 8, &[5.0, 6.0, 7.0, 8.0, 8.0, 7.0, 6.0, 5.0]),
+        (Kind::DualPipe, 8, 20, &[9.0; 8]),
+        (Kind::DualPipeV, 4, 20, &[4.5; 4]),
+    ];
+    for (kind, ranks, micro_batches, peaks) in table {
+        let program = generate(kind, &Shape::new(ranks, micro_batches)).unwrap();
+        let report = verify(&program, &Limits::default()).unwrap();
+        assert_eq!(report.peak_live, peaks, "{kind}");
+    }
 }
