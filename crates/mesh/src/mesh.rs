@@ -131,6 +131,15 @@ impl Mesh {
         Ok(mesh)
     }
 
+    /// Ranks along one axis; a mesh of one rank if that is the expert axis, which has none of its own, or `degree` is 0.
+    pub fn along(axis: Axis, degree: usize) -> Mesh {
+        let mut degrees = [1; 8];
+        if let Some(slot) = axis.slot() {
+            degrees[slot] = degree.max(1);
+        }
+        Mesh { degrees, order: FASTEST_FIRST.to_vec() }
+    }
+
     /// Number of ranks.
     pub fn world(&self) -> usize {
         self.degrees.iter().product()

@@ -3,6 +3,7 @@
 use crate::channel::Channel;
 use crate::plan::{Coord, Plan};
 use bessemer_collectives::{CollectiveError, Communicator};
+use bessemer_mesh::Axis;
 
 /// A rank's groups: the ranks that differ from it on one axis only.
 #[derive(Debug)]
@@ -18,15 +19,11 @@ impl Groups {
     /// Every rank of `world` makes its groups in the same order: tensor, shard, replicate.
     pub(crate) fn new(mut world: Box<dyn Communicator>, plan: &Plan) -> Result<Groups, CollectiveError> {
         let at = plan.coord(world.rank());
-        let along = |count: usize, move_to: &dyn Fn(usize) -> Coord| -> Vec<usize> {
-            (0..count).map(|i| plan.rank(move_to(i))).collect()
-        };
-        let tensor = along(plan.tensor, &|tensor| Coord { tensor, ..at });
-        let shard = along(plan.shard, &|shard| Coord { shard, ..at });
-        let replicate = along(plan.replicate, &|replicate| Coord { replicate, ..at });
-        let tensor = world.group("tensor", &tensor)?;
-        let shard = world.group("shard", &shard)?;
-        let replicate = world.group("replicate", &replicate)?;
+        let rank = world.rank();
+        let mut along = |axis: Axis| world.group(axis.name(), &plan.mesh.group(rank, &[axis]));
+        let tensor = along(Axis::Tensor)?;
+        let shard = along(Axis::Shard)?;
+        let replicate = along(Axis::Replicate)?;
         Ok(Groups {
             coord: at,
             world,

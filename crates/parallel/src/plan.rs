@@ -3,19 +3,15 @@
 use crate::config::{ParallelConfig, Stage};
 use crate::error::ParallelError;
 use bessemer_arch::Model;
+use bessemer_mesh::{Axis, Mesh, MeshConfig};
 use bessemer_optim::OptimizerChoice;
 
-/// How the ranks of a job share the work. Ranks count tensor-parallel neighbours first, then shards, then copies.
+/// How the ranks of a job share the work. Ranks count tensor-parallel neighbours first, then shards, then stages of a
+/// pipeline, then copies: the order of [`Mesh`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// All ranks: replicate times shard times tensor.
-    pub ranks: usize,
-    /// Copies of the model.
-    pub replicate: usize,
-    /// Ranks over which a copy's state is cut.
-    pub shard: usize,
-    /// Ranks that share every layer.
-    pub tensor: usize,
+    /// Degrees of the axes, and which rank stands where.
+    pub mesh: Mesh,
     /// What is cut over the shard axis.
     pub stage: Stage,
     /// Whether the residual stream is cut over the tensor axis.
@@ -27,6 +23,8 @@ pub struct Plan {
 /// A rank's position on each axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coord {
+    /// On the pipeline axis.
+    pub pipeline: usize,
     /// On the replicate axis.
     pub replicate: usize,
     /// On the shard axis.
@@ -38,15 +36,7 @@ pub struct Coord {
 impl Plan {
     /// One rank.
     pub fn single() -> Plan {
-        Plan {
-            ranks: 1,
-            replicate: 1,
-            shard: 1,
-            tensor: 1,
-            stage: Stage::Ddp,
-            sequence: false,
-            overlap: false,
-        }
+        Plan { mesh: Mesh::along(Axis::Tensor, 1), stage: Stage::Ddp, sequence: false, overlap: false }
     }
 
     /// Shares `ranks` ranks out.
@@ -96,11 +86,13 @@ impl Plan {
         for index in 0..tensor {
             model.portion(tensor, index).map_err(|e| ParallelError::Layout(e.to_string()))?;
         }
+        let mesh = MeshConfig::new()
+            .with(Axis::Pipeline, 1)
+            .with(Axis::Replicate, data / shard)
+            .with(Axis::Shard, shard)
+            .with(Axis::Tensor, tensor);
         let plan = Plan {
-            ranks,
-            replicate: data / shard,
-            shard,
-            tensor,
+            mesh: Mesh::new(&mesh, ranks).map_err(|e| ParallelError::Layout(e.to_string()))?,
             stage: if shard == 1 { Stage::Ddp } else { config.stage },
             sequence: config.sequence,
             overlap: config.overlap,
@@ -113,9 +105,9 @@ impl Plan {
     fn check_optimizer(&self, optimizer: OptimizerChoice) -> Result<(), ParallelError> {
         let element_wise =
             matches!(optimizer, OptimizerChoice::AdamW | OptimizerChoice::Sgd | OptimizerChoice::Lion);
-        let reason = if optimizer == OptimizerChoice::Kfac && self.ranks > 1 {
+        let reason = if optimizer == OptimizerChoice::Kfac && self.ranks() > 1 {
             "its curvature would be that of one rank's data"
-        } else if !element_wise && self.tensor > 1 {
+        } else if !element_wise && self.tensor() > 1 {
             "it needs whole matrices, and parallel.tensor cuts them: take tensor = 1"
         } else {
             return Ok(());
@@ -123,61 +115,96 @@ impl Plan {
         Err(ParallelError::Layout(format!(
             "optim.optimizer = \"{}\" on {} ranks: {reason}, or take \"adamw\", \"sgd\" or \"lion\"",
             format!("{optimizer:?}").to_lowercase(),
-            self.ranks
+            self.ranks()
         )))
+    }
+
+    /// All ranks: the product of the degrees.
+    pub fn ranks(&self) -> usize {
+        self.mesh.world()
+    }
+
+    /// Stages of the pipeline.
+    pub fn pipeline(&self) -> usize {
+        self.mesh.degree(Axis::Pipeline)
+    }
+
+    /// Copies of the model.
+    pub fn replicate(&self) -> usize {
+        self.mesh.degree(Axis::Replicate)
+    }
+
+    /// Ranks over which a copy's state is cut.
+    pub fn shard(&self) -> usize {
+        self.mesh.degree(Axis::Shard)
+    }
+
+    /// Ranks that share every layer.
+    pub fn tensor(&self) -> usize {
+        self.mesh.degree(Axis::Tensor)
     }
 
     /// Whether every rank has its portion's parameters whole between steps.
     pub fn keeps_values(&self) -> bool {
-        self.stage != Stage::Zero3 || self.shard == 1
+        self.stage != Stage::Zero3 || self.shard() == 1
     }
 
     /// Whether every rank has the whole model between steps.
     pub fn keeps_model(&self) -> bool {
-        self.tensor == 1 && self.keeps_values()
+        self.tensor() == 1 && self.keeps_values()
     }
 
     /// Whether some tensor of the job's state has to be brought together from several ranks.
     pub fn cuts_state(&self) -> bool {
-        self.shard > 1 || self.tensor > 1
+        self.shard() > 1 || self.tensor() > 1
     }
 
     /// Ranks that see different data.
     pub fn data_ranks(&self) -> usize {
-        self.replicate * self.shard
+        self.mesh.size(&[Axis::Replicate, Axis::Shard])
     }
 
     /// Where a rank stands.
+    ///
+    /// # Panics
+    /// If there is no such rank.
     pub fn coord(&self, rank: usize) -> Coord {
-        let (data, tensor) = (rank / self.tensor, rank % self.tensor);
-        Coord { replicate: data / self.shard, shard: data % self.shard, tensor }
+        let at = self.mesh.coord(rank);
+        Coord {
+            pipeline: at.at(Axis::Pipeline),
+            replicate: at.at(Axis::Replicate),
+            shard: at.at(Axis::Shard),
+            tensor: at.at(Axis::Tensor),
+        }
     }
 
     /// The rank at a position.
     pub fn rank(&self, at: Coord) -> usize {
-        (at.replicate * self.shard + at.shard) * self.tensor + at.tensor
+        let origin = self.mesh.coord(0);
+        let place = origin.with(Axis::Pipeline, at.pipeline).with(Axis::Replicate, at.replicate);
+        self.mesh.rank(&place.with(Axis::Shard, at.shard).with(Axis::Tensor, at.tensor))
     }
 
     /// Which share of the batch a position sees.
     pub fn data_index(&self, at: Coord) -> usize {
-        at.replicate * self.shard + at.shard
+        self.mesh.position(self.rank(at), &[Axis::Replicate, Axis::Shard])
     }
 
     /// One line for people: "8 ranks: 2 copies x 2 shards (zero1) x tensor 2".
     pub fn summary(&self) -> String {
-        let mut text = format!("{} ranks: {} copies", self.ranks, self.replicate);
-        if self.shard > 1 {
+        let mut text = format!("{} ranks: {} copies", self.ranks(), self.replicate());
+        if self.shard() > 1 {
             let stage = match self.stage {
                 Stage::Ddp => "ddp",
                 Stage::Zero1 => "zero1",
                 Stage::Zero2 => "zero2",
                 Stage::Zero3 => "zero3",
             };
-            text += &format!(" x {} shards ({stage})", self.shard);
+            text += &format!(" x {} shards ({stage})", self.shard());
         }
-        if self.tensor > 1 {
+        if self.tensor() > 1 {
             text +=
-                &format!(" x tensor {}{}", self.tensor, if self.sequence { " with sequence" } else { "" });
+                &format!(" x tensor {}{}", self.tensor(), if self.sequence { " with sequence" } else { "" });
         }
         text
     }
@@ -196,11 +223,14 @@ mod tests {
     fn ranks_are_shared_out_and_coordinates_go_both_ways() {
         let hybrid = ParallelConfig { stage: Stage::Zero3, shard: 2, tensor: 3, ..Default::default() };
         let p = plan(hybrid, 24).unwrap();
-        assert_eq!((p.replicate, p.shard, p.tensor, p.data_ranks()), (4, 2, 3, 8));
+        assert_eq!((p.replicate(), p.shard(), p.tensor(), p.data_ranks()), (4, 2, 3, 8));
         for rank in 0..24 {
             assert_eq!(p.rank(p.coord(rank)), rank);
         }
-        assert_eq!(p.coord(7), Coord { replicate: 1, shard: 0, tensor: 1 });
+        assert_eq!(p.coord(7), Coord { pipeline: 0, replicate: 1, shard: 0, tensor: 1 });
+        // Tensor-parallel neighbours first, then shards, then copies: checkpoints and tests count on it.
+        let by_hand = |r: usize| Coord { pipeline: 0, replicate: r / 6, shard: r / 3 % 2, tensor: r % 3 };
+        assert!((0..24).all(|r| p.coord(r) == by_hand(r) && p.data_index(p.coord(r)) == r / 3));
         assert_eq!(p.summary(), "24 ranks: 4 copies x 2 shards (zero3) x tensor 3");
     }
 

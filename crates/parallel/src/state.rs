@@ -187,7 +187,7 @@ impl Worker {
         if let Some(view) = self.own_view(place, of)? {
             backend.read_f32(view, &mut values[parts.range(self.coord.shard)])?;
         }
-        if self.plan.shard > 1 {
+        if self.plan.shard() > 1 {
             let name = self.portion[param].name().to_owned();
             self.exchange.shard().idle()?.all_gather(&name, Values::F32(&mut values), &parts)?;
         }
@@ -206,7 +206,7 @@ impl Worker {
     fn stretches(&self, (unit, at): (usize, usize)) -> Parts {
         let range = &self.units[unit].params[at].1;
         let parts = &self.memory.parts[unit];
-        Parts::of((0..self.plan.shard).map(|r| common(range, &parts.range(r)).len()))
+        Parts::of((0..self.plan.shard()).map(|r| common(range, &parts.range(r)).len()))
     }
 
     /// This rank's stretch of a parameter's value or state, if it has one.
@@ -244,7 +244,7 @@ impl Worker {
         part: Vec<f32>,
         values: &mut [f32],
     ) -> Result<(), ParallelError> {
-        if self.plan.tensor == 1 {
+        if self.plan.tensor() == 1 {
             values.copy_from_slice(&part);
             return Ok(());
         }
@@ -264,11 +264,11 @@ impl Worker {
 
     fn portions_of(&self, param: usize) -> Result<Vec<PortionParam>, ParallelError> {
         let portion = |index| {
-            let portion = self.whole.portion(self.plan.tensor, index);
+            let portion = self.whole.portion(self.plan.tensor(), index);
             let mut params = portion.map_err(|e| ParallelError::Layout(e.to_string()))?.params();
             Ok(params.swap_remove(param))
         };
-        (0..self.plan.tensor).map(portion).collect()
+        (0..self.plan.tensor()).map(portion).collect()
     }
 
     /// Takes this rank's stretch of a whole tensor.

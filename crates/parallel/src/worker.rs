@@ -81,7 +81,7 @@ impl Worker {
         job: &Job<'_>,
         world: Box<dyn Communicator>,
     ) -> Result<Worker, ParallelError> {
-        if job.plan.tensor > 1 {
+        if job.plan.tensor() > 1 {
             check_layouts(job, job.plan.coord(world.rank()).tensor)?;
         }
         Worker::unchecked(backend, job, world)
@@ -94,26 +94,26 @@ impl Worker {
         world: Box<dyn Communicator>,
     ) -> Result<Worker, ParallelError> {
         let plan = job.plan;
-        if world.size() != plan.ranks {
+        if world.size() != plan.ranks() {
             return Err(ParallelError::Layout(format!(
                 "the plan is for {} ranks, {} were started",
-                plan.ranks,
+                plan.ranks(),
                 world.size()
             )));
         }
         let groups = Groups::new(world, plan)?;
         let coord = groups.coord;
         let layout = |e: bessemer_arch::PortionError| ParallelError::Layout(e.to_string());
-        let portion = job.model.portion(plan.tensor, coord.tensor).map_err(layout)?;
+        let portion = job.model.portion(plan.tensor(), coord.tensor).map_err(layout)?;
         let specs = portion.model.params();
-        let owners = Owners::new(job.model, job.optim, plan.shard);
-        let (units, parts) = owners.lay_out(units(&specs), plan.shard);
+        let owners = Owners::new(job.model, job.optim, plan.shard());
+        let (units, parts) = owners.lay_out(units(&specs), plan.shard());
         let memory = ParamMemory::alloc(backend, specs, (&units, parts), plan.stage, coord.shard)?;
         let stream = if plan.sequence { Stream::Rows } else { Stream::Whole };
         let placed = Some(memory.params.clone());
         let mut decoder = Decoder::of_portion(backend, &portion, stream, job.shape, job.activations, placed)?;
         decoder.set_z_loss(job.z_loss);
-        let list = memory.optim_params(&portion.model, &units, plan.shard == 1, coord.shard);
+        let list = memory.optim_params(&portion.model, &units, plan.shard() == 1, coord.shard);
         let params: Vec<_> = list.iter().map(|p| p.2.clone()).collect();
         let mut optimizer = Optimizer::new(backend, &params, job.optim)?;
         optimizer.plan_capture(backend, job.shape.tokens(), job.activations.storage.dtype())?;
@@ -195,7 +195,7 @@ impl Worker {
     /// owners of whole matrices have.
     pub fn shares(&self) -> Vec<usize> {
         let share = |r| self.memory.parts.iter().map(|parts| parts.range(r).len()).sum();
-        (0..self.plan.shard).map(share).collect()
+        (0..self.plan.shard()).map(share).collect()
     }
 
     /// Bytes of host memory in which values wait for collectives.
@@ -272,7 +272,7 @@ impl Worker {
     /// What the device or another rank answers.
     pub fn grad_norm(&mut self, backend: &mut dyn Backend) -> Result<f64, ParallelError> {
         let mut sum = self.squares.sum(backend)?;
-        if self.plan.shard > 1 {
+        if self.plan.shard() > 1 {
             sum = words::sum(&mut *self.exchange.shard().idle()?, "norm of the gradient", sum)?;
         }
         sum = words::sum(self.tensor.communicator(), "norm of the gradient", sum)?;
@@ -312,13 +312,13 @@ impl Worker {
     /// # Errors
     /// What another rank answers.
     pub fn sum_over_data(&mut self, sum: LossSum) -> Result<LossSum, ParallelError> {
-        if self.plan.ranks == 1 {
+        if self.plan.ranks() == 1 {
             return Ok(sum);
         }
         let numbers = [sum.nats.to_bits(), sum.scored, sum.lse_squared.to_bits()];
         let all = words::gather(&mut *self.world, "losses", &numbers)?;
         let mut total = LossSum::default();
-        for rank in all.chunks_exact(numbers.len()).step_by(self.plan.tensor) {
+        for rank in all.chunks_exact(numbers.len()).step_by(self.plan.tensor()) {
             let (nats, lse_squared) = (f64::from_bits(rank[0]), f64::from_bits(rank[2]));
             total += LossSum { nats, scored: rank[1], lse_squared };
         }
@@ -330,7 +330,7 @@ impl Worker {
     /// # Errors
     /// What another rank answers.
     pub fn agree(&mut self, name: &str, word: u64) -> Result<u64, ParallelError> {
-        if self.plan.ranks == 1 {
+        if self.plan.ranks() == 1 {
             return Ok(word);
         }
         Ok(words::gather(&mut *self.world, name, &[word])?[0])

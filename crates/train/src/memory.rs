@@ -47,7 +47,7 @@ impl MemoryPlan {
         if even {
             return Ok(first);
         }
-        let others = (1..job.plan.shard).map(|shard| MemoryPlan::of(job, shard * job.plan.tensor));
+        let others = (1..job.plan.shard()).map(|shard| MemoryPlan::of(job, shard * job.plan.tensor()));
         others.into_iter().try_fold(first, |most, other| {
             let other = other?;
             Ok(if other.buffers.total() > most.buffers.total() { other } else { most })
@@ -58,7 +58,7 @@ impl MemoryPlan {
         let mut null = NullBackend::new();
         // Collectives at once or beside the computation: the memory is the same.
         let plan = Plan { overlap: false, ..job.plan.clone() };
-        let world = Box::new(NullCommunicator::new("world", rank, plan.ranks));
+        let world = Box::new(NullCommunicator::new("world", rank, plan.ranks()));
         let worker = Worker::new(&mut null, &Job { plan: &plan, ..*job }, world)?;
         let mut planned = MemoryPlan { buffers: bessemer_tensor::Backend::memory(&null) };
         planned.add("values under way", Bytes(worker.staging_bytes()));

@@ -429,7 +429,7 @@ impl Trainer {
             samples_per_epoch: self.loader.samples_per_epoch(),
             optimizer: optim.describe(),
             schedule: format!("{}, {} warm-up steps", optim.schedule.name(), optim.warmup(self.plan.steps)),
-            ranks: self.layout().ranks as u64,
+            ranks: self.layout().ranks() as u64,
             layout: self.layout().summary(),
         };
         self.append(record.into(), observer)?;

@@ -18,6 +18,7 @@ use crate::worker::{Job, Worker};
 use bessemer_collectives::{
     Breaker, CollectiveError, Communicator, Kind, Message, NullCommunicator, Parts, Reduce, Source, Values,
 };
+use bessemer_mesh::{Axis, Mesh};
 use bessemer_model::{StepContext, TokenBatch};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Op;
@@ -237,13 +238,14 @@ impl Communicator for CheckingCommunicator {
 /// # Errors
 /// The operator or collective, the tensor, how it lies, and what would have to come first.
 pub fn check_layouts(job: &Job<'_>, index: usize) -> Result<(), ParallelError> {
-    let plan = Plan { ranks: job.plan.tensor, replicate: 1, shard: 1, overlap: false, ..job.plan.clone() };
+    let mesh = Mesh::along(Axis::Tensor, job.plan.tensor());
+    let plan = Plan { mesh, overlap: false, ..job.plan.clone() };
     let shared = Shared::default();
     let mut backend = CheckingBackend { null: NullBackend::new(), shared: shared.clone() };
-    let null = Box::new(NullCommunicator::new("world", index, plan.ranks));
+    let null = Box::new(NullCommunicator::new("world", index, plan.ranks()));
     let world = Box::new(CheckingCommunicator { null, shared: shared.clone() });
     let mut worker = Worker::unchecked(&mut backend, &Job { plan: &plan, ..*job }, world)?;
-    let placed = |cut: Option<usize>, view: &View| match cut.filter(|_| plan.tensor > 1) {
+    let placed = |cut: Option<usize>, view: &View| match cut.filter(|_| plan.tensor() > 1) {
         None => Held::Same,
         Some(0) if view.rows > 1 => Held::Rows,
         Some(_) => Held::Columns,
@@ -319,7 +321,8 @@ mod tests {
         let optim = OptimConfig::default();
         for model in models() {
             for (tensor, sequence) in [(1, false), (2, false), (2, true), (4, false), (4, true)] {
-                let plan = Plan { ranks: tensor, tensor, sequence, ..Plan::single() };
+                let mesh = Mesh::along(Axis::Tensor, tensor);
+                let plan = Plan { mesh, sequence, ..Plan::single() };
                 let activations = ActivationConfig::default();
                 let (z_loss, plan) = (1e-4, &plan);
                 let job = Job { model: &model, shape: SHAPE, activations, optim: &optim, z_loss, plan };

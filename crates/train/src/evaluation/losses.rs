@@ -25,7 +25,7 @@ impl<'a> RankLosses<'a> {
     pub(super) fn new(worker: &'a mut Worker, backend: &'a mut dyn Backend) -> RankLosses<'a> {
         let tokens = worker.decoder().shape().tokens();
         let plan = worker.plan();
-        let parts = Parts::of((0..plan.ranks).map(|r| if plan.coord(r).tensor == 0 { tokens } else { 0 }));
+        let parts = Parts::of((0..plan.ranks()).map(|r| if plan.coord(r).tensor == 0 { tokens } else { 0 }));
         RankLosses { worker, backend, parts, failed: None }
     }
 

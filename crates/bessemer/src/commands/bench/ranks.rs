@@ -138,7 +138,7 @@ fn check_losses(alone: &[f64], ranks: &[Block]) -> Result<(), Failure> {
 
 /// Runs one block, every rank on a thread and a backend of its own.
 fn block(turn: &Turn<'_>) -> Result<Vec<Block>, Failure> {
-    let worlds = ThreadCommunicator::world("world", turn.plan.ranks, &ThreadSettings::default());
+    let worlds = ThreadCommunicator::world("world", turn.plan.ranks(), &ThreadSettings::default());
     let results: Vec<Result<Block, TrainError>> = std::thread::scope(|scope| {
         let rank = |world| scope.spawn(move || steps(turn, world));
         let ranks: Vec<_> = worlds.into_iter().map(rank).collect();
@@ -150,10 +150,10 @@ fn block(turn: &Turn<'_>) -> Result<Vec<Block>, Failure> {
 
 fn steps(turn: &Turn<'_>, world: ThreadCommunicator) -> Result<Block, TrainError> {
     let (job, plan) = (turn.job, turn.plan);
-    let threads = (turn.threads / plan.ranks).max(1);
+    let threads = (turn.threads / plan.ranks()).max(1);
     let config = CpuConfig { threads, matmul: job.matmul, ..CpuConfig::default() };
     let mut backend = CpuBackend::new(config).map_err(|e| TrainError::Recipe(e.to_string()))?;
-    let sequences = job.shape.sequences / plan.ranks;
+    let sequences = job.shape.sequences / plan.ranks();
     let shape = Shape { sequences, ..job.shape };
     let described = bessemer_parallel::Job {
         model: &job.model,
