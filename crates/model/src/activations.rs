@@ -6,10 +6,12 @@ use crate::error::ModelError;
 use crate::head::HeadActivations;
 use crate::mlp::MlpActivations;
 use crate::norm::NormStats;
+use crate::pending::PendingActivations;
 use crate::portion::Cut;
 use crate::qk_norm::QkRows;
 use crate::residual::StreamActivations;
-use bessemer_arch::{Model, NormChoice, Placement};
+use crate::stage::StageConfig;
+use bessemer_arch::{Model, NormChoice, Placement, Span};
 use bessemer_tensor::{Backend, BufferSpec, View};
 use bessemer_units::{DType, Recompute, Storage};
 
@@ -105,21 +107,37 @@ pub(crate) struct LayerActivations {
 /// Everything that a pass works on besides parameters.
 #[derive(Debug)]
 pub(crate) struct Activations {
-    pub(crate) ids: View,
-    pub(crate) targets: View,
-    pub(crate) places: Places,
-    pub(crate) layers: Vec<LayerActivations>,
-    pub(crate) head: HeadActivations,
+    /// One for each micro-batch in flight.
+    pub(crate) slots: Vec<SlotActivations>,
+    /// One for each micro-batch between the parts of a split backward pass.
+    pub(crate) pending: Vec<PendingActivations>,
+    /// Losses of the last loss; if the head is here.
+    pub(crate) loss: Option<View>,
     /// Scratch beside the stream; the output of a block before dropout, the gradient of a normalised input.
     pub(crate) branch_nd: View,
-    /// Gradient of the residual stream; in a forward pass the last normalised rows.
-    pub(crate) dx_nd: View,
     /// All rows, where the stream (with the matrices beside it) has those that are here.
     pub(crate) whole_nd: Option<View>,
     /// Scratch of the backward pass, in one buffer; a scorer has none.
     pub(crate) backward: Option<BackwardScratch>,
-    /// `[LOGIT_ROWS, v]` at most.
+    /// `[LOGIT_ROWS, v]` at most; none of a part of a model.
     pub(crate) logits_nv: View,
+}
+
+/// What one micro-batch leaves for its backward pass.
+#[derive(Debug)]
+pub(crate) struct SlotActivations {
+    pub(crate) ids: View,
+    pub(crate) targets: View,
+    pub(crate) places: Places,
+    /// Where the stream enters, and where it leaves.
+    pub(crate) x_nd: View,
+    pub(crate) end_nd: View,
+    pub(crate) layers: Vec<LayerActivations>,
+    /// If the head is here.
+    pub(crate) head: Option<HeadActivations>,
+    /// Gradient of the residual stream; in a forward pass with the head the last normalised rows. Without the head it
+    /// takes the place of the stream's end, which only the next stage reads.
+    pub(crate) dx_nd: View,
 }
 
 /// Gradients within a block. Attention and feed-forward block use the same memory one after the other.
@@ -137,12 +155,70 @@ impl Activations {
         cut: &Cut,
         shape: Shape,
         config: ActivationConfig,
+        stage: &StageConfig,
     ) -> Result<Activations, ModelError> {
         let n = shape.tokens();
-        let rows = cut.stream_rows(n);
+        let (rows, span) = (cut.stream_rows(n), &stage.span);
         let train = shape.purpose == Purpose::Train;
         let storage = if train { config.storage } else { Storage::F32 };
         let mut arena = Arena { backend, class: "activations", storage };
+        let whole_nd = if cut.by_rows() { Some(arena.matrix("all_rows", n, model.width)?) } else { None };
+        let recompute = train && config.recompute == Recompute::Selective && !span.layers.is_empty();
+        let shared = if recompute { Some(Recomputed::alloc(&mut arena, model, rows, n)?) } else { None };
+        let branch_nd = arena.matrix("branch", rows, model.width)?;
+        let scratch =
+            if train { Some(backward_scratch(&mut arena, model, cut, n, branch_nd, span)?) } else { None };
+        let (backward, dwhole_nd) = scratch.unzip();
+        let head = match span.head {
+            true => Some(HeadActivations {
+                x_nd: branch_nd,
+                stats: match model.placement {
+                    Placement::Pre => arena.stats("final_norm", model.norm, rows)?,
+                    Placement::Post | Placement::DeepNorm => None,
+                },
+                loss: arena.sums("loss", if train { 2 } else { 1 }, n)?,
+                sums: if cut.is_portion() { Some(arena.sums("loss.sums", 2, n)?) } else { None },
+                whole_nd,
+                dwhole_nd: dwhole_nd.flatten(),
+            }),
+            false => None,
+        };
+        let logit_rows = if cut.is_portion() || !span.is_whole(model) { 0 } else { n.min(LOGIT_ROWS) };
+        let logits_nv = arena.matrix("logits", logit_rows, model.vocab_size)?;
+        let mut slots = Vec::with_capacity(stage.slots);
+        for _ in 0..stage.slots {
+            slots.push(SlotActivations::alloc(
+                &mut arena,
+                model,
+                shape,
+                rows,
+                span,
+                (whole_nd, shared),
+                head,
+            )?);
+        }
+        let mut pending = Vec::with_capacity(stage.pending);
+        for _ in 0..stage.pending {
+            pending.push(PendingActivations::alloc(&mut arena, model, n, span)?);
+        }
+        let loss = head.map(|h| h.loss);
+        Ok(Activations { slots, pending, loss, branch_nd, whole_nd, backward, logits_nv })
+    }
+}
+
+impl SlotActivations {
+    /// `shared` by all slots: all rows of a stream that is cut, and what is computed again. `head`, if it is here, but for
+    /// its input.
+    fn alloc(
+        arena: &mut Arena<'_>,
+        model: &Model,
+        shape: Shape,
+        rows: usize,
+        span: &Span,
+        (whole_nd, shared): (Option<View>, Option<Recomputed>),
+        head: Option<HeadActivations>,
+    ) -> Result<SlotActivations, ModelError> {
+        let n = shape.tokens();
         let ids = arena.indices("ids", n)?;
         let targets = arena.indices("targets", n)?;
         let places = Places {
@@ -152,51 +228,23 @@ impl Activations {
                 None => None,
             },
         };
-        let mut x_nd = arena.matrix("embed.out", rows, model.width)?;
-        let whole_nd = if cut.by_rows() { Some(arena.matrix("all_rows", n, model.width)?) } else { None };
-        let recompute = train && config.recompute == Recompute::Selective;
-        let shared = if recompute { Some(Recomputed::alloc(&mut arena, model, rows, n)?) } else { None };
-        let mut layers: Vec<LayerActivations> = Vec::with_capacity(model.layers);
-        for i in 0..model.layers {
+        let x_nd = arena.matrix(if span.embedding { "embed.out" } else { "stage.in" }, rows, model.width)?;
+        let mut end_nd = x_nd;
+        let mut layers: Vec<LayerActivations> = Vec::with_capacity(span.layers.len());
+        for i in span.layers.clone() {
             let layer = match layers.first() {
-                Some(first) if !train => *first,
-                _ => layer(&mut arena, model, shape, i, (x_nd, whole_nd), shared)?,
+                Some(first) if shape.purpose == Purpose::Score => *first,
+                _ => layer(arena, model, shape, i, (end_nd, whole_nd), shared)?,
             };
-            x_nd = layer.mlp.stream.x_out_nd;
+            end_nd = layer.mlp.stream.x_out_nd;
             layers.push(layer);
         }
-        let mut head = HeadActivations {
-            x_nd,
-            stats: match model.placement {
-                Placement::Pre => arena.stats("final_norm", model.norm, rows)?,
-                Placement::Post | Placement::DeepNorm => None,
-            },
-            loss: arena.sums("loss", if train { 2 } else { 1 }, n)?,
-            sums: if cut.is_portion() { Some(arena.sums("loss.sums", 2, n)?) } else { None },
-            whole_nd,
-            dwhole_nd: None,
+        let head = head.map(|h| HeadActivations { x_nd: end_nd, ..h });
+        let dx_nd = match head {
+            Some(_) => arena.matrix("stream_gradient", rows, model.width)?,
+            None => end_nd,
         };
-        let branch_nd = arena.matrix("branch", rows, model.width)?;
-        let dx_nd = arena.matrix("stream_gradient", rows, model.width)?;
-        let mut backward = None;
-        if train {
-            let (scratch, dwhole_nd) = backward_scratch(&mut arena, model, n, branch_nd, cut.by_rows())?;
-            (backward, head.dwhole_nd) = (Some(scratch), dwhole_nd);
-        }
-        let logit_rows = if cut.is_portion() { 0 } else { n.min(LOGIT_ROWS) };
-        let logits_nv = arena.matrix("logits", logit_rows, model.vocab_size)?;
-        Ok(Activations {
-            ids,
-            targets,
-            places,
-            layers,
-            head,
-            branch_nd,
-            dx_nd,
-            whole_nd,
-            backward,
-            logits_nv,
-        })
+        Ok(SlotActivations { ids, targets, places, x_nd, end_nd, layers, head, dx_nd })
     }
 }
 
@@ -239,6 +287,7 @@ fn layer(
             recompute: shared.is_some(),
             x_out_nd: arena.matrix(&name("attention.out"), rows, d)?,
             whole_nd,
+            kept: None,
         },
         qkv_nj: arena.matrix(&name("attention.qkv.out"), n, model.qkv_width())?,
         qk: arena.qk(&name("attention.qk_norm"), model, n)?,
@@ -268,6 +317,7 @@ fn layer(
             Some(s) => s.hidden_nf,
             None => arena.matrix(&name("mlp.hidden"), n, model.ffn_width)?,
         },
+        dpre_np: None,
     };
     Ok(LayerActivations { attention, mlp })
 }
@@ -276,14 +326,17 @@ fn layer(
 fn backward_scratch(
     arena: &mut Arena<'_>,
     model: &Model,
+    cut: &Cut,
     n: usize,
     branch_nd: View,
-    by_rows: bool,
+    span: &Span,
 ) -> Result<(BackwardScratch, Option<View>), ModelError> {
     let (j, a, f) = (model.qkv_width(), model.attention_width(), model.ffn_width);
     let k = if model.qk_norm { (model.heads + model.kv_heads) * model.head_dim } else { 0 };
+    let by_rows = cut.by_rows() && span.head;
     let d = if by_rows { model.width } else { 0 };
-    let all = arena.matrix("block_gradient", n, f.max(j + a + k).max(d))?;
+    let blocks = if span.layers.is_empty() { 0 } else { f.max(j + a + k) };
+    let all = arena.matrix("block_gradient", n, blocks.max(d))?;
     let part = |offset: usize, cols: usize| View { offset: n * offset, cols, stride: cols, ..all };
     let scratch = BackwardScratch {
         attention: AttentionScratch {

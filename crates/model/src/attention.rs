@@ -261,6 +261,18 @@ impl AttentionBlock {
         })?;
         self.residual.enter_backward(pass, self.at(SeamPlace::AttentionIn), &a.stream, &g, accumulate)
     }
+
+    /// The gradients of both matrices, from what a split backward pass has kept: (x, dy) of queries, keys and values, and
+    /// of the output projection.
+    pub(crate) fn backward_weight(
+        &self,
+        pass: &mut Pass<'_>,
+        [qkv, out]: [(View, View); 2],
+        accumulate: bool,
+    ) -> Result<(), TensorError> {
+        weight_gradients(pass, &self.out, out.0, out.1, accumulate)?;
+        weight_gradients(pass, &self.qkv, qkv.0, qkv.1, accumulate)
+    }
 }
 
 /// The operator's description of the model's stretched angles.

@@ -24,6 +24,7 @@ impl Decoder {
         cache: &'c mut Cache,
         ids: &[u32],
     ) -> Result<&'c [f32], ModelError> {
+        self.expect_whole("decoding with a cache")?;
         let b = cache.sequences;
         if ids.is_empty() || !ids.len().is_multiple_of(b) {
             return Err(ModelError::Shape {
@@ -93,7 +94,7 @@ impl Decoder {
         new: usize,
     ) -> Result<(), TensorError> {
         let r = cache.rows.first(cache.sequences * new);
-        self.embedding.forward(pass, r.ids, r.positions, r.x_nd, (r.branch_nd, None), None)?;
+        self.embedding()?.forward(pass, r.ids, r.positions, r.x_nd, (r.branch_nd, None), None)?;
         let stream = |x_nd, x_out_nd| StreamActivations {
             x_nd,
             stats: r.stats,
@@ -102,6 +103,7 @@ impl Decoder {
             recompute: false,
             x_out_nd,
             whole_nd: None,
+            kept: None,
         };
         let (first, second) = (stream(r.x_nd, r.x_mid_nd), stream(r.x_mid_nd, r.x_nd));
         for (layer, [k_cache, v_cache]) in self.layers.iter().zip(&cache.layers) {
@@ -122,8 +124,13 @@ impl Decoder {
                 out: r.mixed_na,
             })?;
             layer.attention.finish(pass, r.mixed_na, &first, r.branch_nd, None)?;
-            let mlp =
-                MlpActivations { stream: second, recompute: false, pre_np: r.pre_np, hidden_nf: r.hidden_nf };
+            let mlp = MlpActivations {
+                stream: second,
+                recompute: false,
+                pre_np: r.pre_np,
+                hidden_nf: r.hidden_nf,
+                dpre_np: None,
+            };
             layer.mlp.forward(pass, &mlp, r.branch_nd, None)?;
         }
         Ok(())
@@ -140,7 +147,7 @@ impl Decoder {
         let last_bd =
             View { offset: (new - 1) * x_nd.cols, rows: cache.sequences, stride: new * x_nd.cols, ..x_nd };
         let stats = cache.rows.stats.map(|s| s.rows(cache.sequences));
-        self.head.logits(pass, last_bd, stats, cache.last_bd, cache.logits_bv)
+        self.head()?.logits(pass, last_bd, stats, cache.last_bd, cache.logits_bv)
     }
 }
 

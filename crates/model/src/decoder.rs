@@ -1,20 +1,19 @@
-//! The whole model on one device: what it holds, and its passes.
+//! A decoder: what it holds, how it is made, and the passes of a whole model.
 
-use crate::activations::{ActivationConfig, Activations, BackwardScratch};
-use crate::attention::{AttentionBlock, AttentionMasks};
-use crate::dropout::Masks;
+use crate::activations::{ActivationConfig, Activations};
+use crate::attention::AttentionBlock;
 use crate::embedding::EmbeddingTables;
 use crate::error::ModelError;
 use crate::head::Head;
 use crate::mlp::MlpBlock;
-use crate::params::{self, Param, ParamTable};
+use crate::params::{self, Param, ParamTable, Weight};
 use crate::pass::Pass;
 use crate::portion::Cut;
 use crate::seams::{OneDevice, Phase, Seams, Unit};
+use crate::stage::{Held, StageConfig};
 use crate::step::{LossSum, StepContext, TokenBatch};
-use bessemer_arch::{Model, Portion};
-use bessemer_tensor::op::{DropoutMask, IGNORED};
-use bessemer_tensor::{Backend, TensorError};
+use bessemer_arch::{Model, Portion, Role, Span};
+use bessemer_tensor::Backend;
 
 /// What a decoder is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,38 +67,47 @@ impl Shape {
 /// One layer.
 #[derive(Debug)]
 pub(crate) struct Layer {
+    /// Number in the whole model.
+    pub(crate) index: usize,
     pub(crate) attention: AttentionBlock,
     pub(crate) mlp: MlpBlock,
-    dropout: LayerPlaces,
+    pub(crate) dropout: LayerPlaces,
 }
 
 /// Names of a layer's dropout places.
 #[derive(Debug)]
-struct LayerPlaces {
-    attention: String,
-    attention_out: String,
-    mlp_out: String,
+pub(crate) struct LayerPlaces {
+    pub(crate) attention: String,
+    pub(crate) attention_out: String,
+    pub(crate) mlp_out: String,
 }
 
-/// A decoder whose memory is allocated: parameters, and activations for batches of one [`Shape`].
+/// A decoder whose memory is allocated: parameters, and activations for batches of one [`Shape`]. It is a whole model, or
+/// one stage of it ([`Decoder::of_stage`]) or a tensor-parallel portion, or both.
 #[derive(Debug)]
 pub struct Decoder {
-    /// What is here of the model.
+    /// What is here of the model; of a stage the model that it is a stage of.
     pub(crate) model: Model,
+    /// Which layers are here, and memory for how many micro-batches.
+    pub(crate) stage: StageConfig,
     pub(crate) portion: Option<Box<Portion>>,
     pub(crate) cut: Cut,
     pub(crate) shape: Shape,
     pub(crate) params: Vec<Param>,
-    pub(crate) embedding: EmbeddingTables,
+    pub(crate) embedding: Option<EmbeddingTables>,
     pub(crate) layers: Vec<Layer>,
-    pub(crate) head: Head,
+    pub(crate) head: Option<Head>,
+    /// Parameters besides the layers' matrices and their biases, with the units whose passes complete their gradients.
+    pub(crate) others: Vec<(Unit, Weight)>,
     pub(crate) act: Activations,
+    /// What each slot and each pending set is in use for.
+    pub(crate) held: Held,
     /// 0, 1, ... in every row, or in every document of the last batch.
-    default_positions: Vec<u32>,
+    pub(crate) default_positions: Vec<u32>,
     /// First position of each token's document in the last batch, if attention stays within documents.
-    documents: Vec<u32>,
+    pub(crate) documents: Vec<u32>,
     /// Host copy of the token losses, and of the log-sum-exps where there are such.
-    losses: Vec<f32>,
+    pub(crate) losses: Vec<f32>,
 }
 
 impl Decoder {
@@ -154,7 +162,8 @@ impl Decoder {
         params: Vec<Param>,
     ) -> Result<Decoder, ModelError> {
         shape.check(model)?;
-        Decoder::build(backend, model, Cut::whole(model), shape, config, params)
+        let stage = StageConfig::whole(model);
+        Decoder::build(backend, model, Cut::whole(model), &stage, shape, config, params)
     }
 
     /// Puts a decoder together from checked parts.
@@ -162,73 +171,65 @@ impl Decoder {
         backend: &mut dyn Backend,
         model: &Model,
         cut: Cut,
+        stage: &StageConfig,
         shape: Shape,
         config: ActivationConfig,
         params: Vec<Param>,
     ) -> Result<Decoder, ModelError> {
-        let table = ParamTable::new(params, &model.params(), shape.purpose == Purpose::Train)?;
-        let layers = (0..model.layers)
-            .map(|i| Layer {
-                attention: AttentionBlock::new(model, &cut, &table, i),
-                mlp: MlpBlock::new(model, &table, i),
-                dropout: LayerPlaces {
-                    attention: format!("layers.{i}.attention.dropout"),
-                    attention_out: format!("layers.{i}.attention.out.dropout"),
-                    mlp_out: format!("layers.{i}.mlp.down.dropout"),
-                },
-            })
-            .collect();
+        let (span, train) = (&stage.span, shape.purpose == Purpose::Train);
+        let table = ParamTable::new(params, &span.params(model), train)?;
+        let layer = |i: usize| Layer {
+            index: i,
+            attention: AttentionBlock::new(model, &cut, &table, i),
+            mlp: MlpBlock::new(model, &table, i),
+            dropout: LayerPlaces {
+                attention: format!("layers.{i}.attention.dropout"),
+                attention_out: format!("layers.{i}.attention.out.dropout"),
+                mlp_out: format!("layers.{i}.mlp.down.dropout"),
+            },
+        };
+        let embedding = match span.embedding {
+            true => Some(EmbeddingTables::new(backend, model, &cut, &table, span.head)?),
+            false => None,
+        };
         let decoder = Decoder {
             model: model.clone(),
+            stage: stage.clone(),
             portion: None,
             cut,
             shape,
-            embedding: EmbeddingTables::new(backend, model, &cut, &table)?,
-            layers,
-            head: Head::new(model, &cut, &table),
+            embedding,
+            layers: span.layers.clone().map(layer).collect(),
+            head: span.head.then(|| Head::new(model, &cut, &table, span.embedding)),
+            others: others(&table, span),
             params: table.params,
-            act: Activations::alloc(backend, model, &cut, shape, config)?,
+            act: Activations::alloc(backend, model, &cut, shape, config, stage)?,
+            held: Held::new(stage),
             default_positions: (0..shape.tokens()).map(|n| (n % shape.seq) as u32).collect(),
             documents: if model.document_end.is_some() { vec![0; shape.tokens()] } else { Vec::new() },
-            losses: vec![0.0; if shape.purpose == Purpose::Train { 2 } else { 1 } * shape.tokens()],
+            losses: vec![0.0; if train { 2 } else { 1 } * if span.head { shape.tokens() } else { 0 }],
         };
         decoder.plan(backend)?;
         Ok(decoder)
     }
 
-    /// The model; of a portion, what is here of it as a model.
+    /// The model; of a portion, what is here of it as a model. Of a stage all of it: [`Decoder::stage`] says what is here.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
     /// Adds `weight * lse^2` of every scored token to what gradients are taken of, lse the log-sum-exp of its logits
     /// (z-loss; Chowdhery et al. 2022, PaLM: 1e-4). Reported losses stay the cross-entropy, [`LossSum::lse_squared`] tells
-    /// the other part. 0, the default, is none.
+    /// the other part. 0, the default, is none. A stage without the head has no use for it.
     pub fn set_z_loss(&mut self, weight: f32) {
-        self.head.z_loss = weight;
+        if let Some(head) = &mut self.head {
+            head.z_loss = weight;
+        }
     }
 
     /// The shape of a batch.
     pub fn shape(&self) -> Shape {
         self.shape
-    }
-
-    /// Reserves the workspace of every pass.
-    fn plan(&self, backend: &mut dyn Backend) -> Result<(), TensorError> {
-        Pass::plan(backend, |pass| {
-            self.forward(pass, None)?;
-            self.head.loss(pass, &self.act.head, self.act.targets, self.act.dx_nd)?;
-            for rows in 1..=self.act.logits_nv.rows {
-                self.logits_rows(pass, 0, rows)?;
-            }
-            if let Some(scratch) = &self.act.backward {
-                let ctx =
-                    StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
-                self.forward(pass, self.masks(&ctx))?;
-                self.backward(pass, scratch, &ctx)?;
-            }
-            Ok(())
-        })
     }
 
     /// Loss and gradients of one micro-batch, on one device. See [`Decoder::forward_backward_through`].
@@ -254,15 +255,13 @@ impl Decoder {
         batch: &TokenBatch<'_>,
         ctx: &StepContext,
     ) -> Result<LossSum, ModelError> {
-        let scratch = self.act.backward.ok_or(ModelError::NotForTraining)?;
+        self.expect_training()?;
+        self.expect_all_layers("a pass from tokens to the loss")?;
         self.check_seams(seams)?;
         self.check_batch(batch)?;
-        self.upload(backend, batch)?;
-        let mut pass = Pass::run(backend, seams);
-        self.forward(&mut pass, self.masks(ctx))?;
-        self.backward(&mut pass, &scratch, ctx)?;
-        let with_lse = self.head.z_loss != 0.0;
-        self.read_losses(backend, batch.targets, with_lse)
+        self.fill(backend, seams, 0, batch, Some(ctx))?;
+        let loss = self.backward_of(backend, seams, 0, ctx, ctx.accumulate, None)?;
+        Ok(loss.unwrap_or_default())
     }
 
     /// Loss of one batch, without dropout. `per_token`, if given, receives the loss of every token in nats (0 where
@@ -284,20 +283,12 @@ impl Decoder {
         batch: &TokenBatch<'_>,
         per_token: Option<&mut [f32]>,
     ) -> Result<LossSum, ModelError> {
+        self.expect_all_layers("a pass from tokens to the loss")?;
         self.check_seams(seams)?;
         self.check_batch(batch)?;
         expect_room("per_token", per_token.as_deref(), self.shape.tokens())?;
-        self.upload(backend, batch)?;
-        let mut pass = Pass::run(backend, seams);
-        self.forward(&mut pass, None)?;
-        pass.unit(Unit::Head, Phase::Forward, |pass| {
-            self.head.loss(pass, &self.act.head, self.act.targets, self.act.dx_nd)
-        })?;
-        let sum = self.read_losses(backend, batch.targets, false)?;
-        if let Some(out) = per_token {
-            out.copy_from_slice(&self.losses[..out.len()]);
-        }
-        Ok(sum)
+        self.fill(backend, seams, 0, batch, None)?;
+        self.loss_of(backend, seams, 0, per_token)
     }
 
     /// Logits of every token of a batch, without dropout; `visit(n, logits)` is called for n = 0, 1, ... with row n
@@ -321,9 +312,8 @@ impl Decoder {
     ) -> Result<(), ModelError> {
         self.expect_whole("a row of logits")?;
         self.check_batch(batch)?;
-        self.upload(backend, batch)?;
+        self.fill(backend, seams, 0, batch, None)?;
         let mut pass = Pass::run(backend, seams);
-        self.forward(&mut pass, None)?;
         let (n, most) = (self.shape.tokens(), self.act.logits_nv);
         let mut host = vec![0.0; most.len()];
         pass.unit(Unit::Head, Phase::Forward, |pass| {
@@ -340,162 +330,25 @@ impl Decoder {
         })?;
         Ok(())
     }
+}
 
-    fn logits_rows(&self, pass: &mut Pass<'_>, first: usize, rows: usize) -> Result<(), TensorError> {
-        let a = &self.act;
-        let x_nd = a.head.x_nd.rows(first, rows);
-        self.head.logits(
-            pass,
-            x_nd,
-            a.head.stats.map(|s| s.rows(rows)),
-            a.dx_nd.rows(0, rows),
-            a.logits_nv.rows(0, rows),
-        )
-    }
-
-    fn upload(&mut self, backend: &mut dyn Backend, batch: &TokenBatch<'_>) -> Result<(), TensorError> {
-        if let (Some(end), Some(view)) = (self.model.document_end, self.act.places.documents) {
-            self.find_documents(batch.ids, end);
-            backend.write_u32(view, &self.documents)?;
-        }
-        backend.write_u32(self.act.ids, batch.ids)?;
-        backend.write_u32(self.act.targets, batch.targets)?;
-        backend.write_u32(self.act.places.positions, batch.positions.unwrap_or(&self.default_positions))
-    }
-
-    /// Where documents start within their sequences, and with that the positions: a document ends with its `end` token.
-    fn find_documents(&mut self, ids: &[u32], end: u32) {
-        let mut start = 0;
-        for (n, document) in self.documents.iter_mut().enumerate() {
-            let t = n % self.shape.seq;
-            if t == 0 || ids[n - 1] == end {
-                start = t;
-            }
-            *document = start as u32;
-            self.default_positions[n] = (t - start) as u32;
-        }
-    }
-
-    fn read_losses(
-        &mut self,
-        backend: &mut dyn Backend,
-        targets: &[u32],
-        with_lse: bool,
-    ) -> Result<LossSum, ModelError> {
-        let n = targets.len();
-        let read = &mut self.losses[..if with_lse { 2 * n } else { n }];
-        backend.read_f32(self.act.head.loss.rows(0, read.len() / n), read)?;
-        let (losses, lse) = read.split_at(n);
-        Ok(LossSum {
-            nats: losses.iter().map(|&l| f64::from(l)).sum(),
-            scored: targets.iter().filter(|&&t| t != IGNORED).count() as u64,
-            lse_squared: lse.iter().map(|&l| f64::from(l).powi(2)).sum(),
-        })
-    }
-
-    fn masks(&self, ctx: &StepContext) -> Option<Masks> {
-        (self.model.dropout > 0.0).then_some(Masks {
-            p: self.model.dropout as f32,
-            seed: ctx.seed,
-            step: ctx.step,
-            first_sequence: ctx.first_sequence,
-        })
-    }
-
-    /// Dropout after the embedding.
-    fn embedding_mask(&self, masks: Option<Masks>) -> Option<DropoutMask> {
-        masks.map(|m| self.hidden_mask(m, "embed.dropout"))
-    }
-
-    /// Dropout within a layer: attention weights `[B, H, T, T]`, and the two outputs `[n, d]`.
-    fn layer_masks(
-        &self,
-        layer: &Layer,
-        masks: Option<Masks>,
-    ) -> (Option<AttentionMasks>, Option<DropoutMask>) {
-        let attention = masks.map(|m| AttentionMasks {
-            weights: self.cut.attention_mask(m, &layer.dropout.attention, self.shape.seq),
-            out: self.hidden_mask(m, &layer.dropout.attention_out),
-        });
-        (attention, masks.map(|m| self.hidden_mask(m, &layer.dropout.mlp_out)))
-    }
-
-    /// Dropout of the stream's rows at a place.
-    fn hidden_mask(&self, masks: Masks, place: &str) -> DropoutMask {
-        let width = self.model.width;
-        self.cut.hidden_mask(masks, place, self.shape.seq * width, width)
-    }
-
-    /// From ids to the residual stream's end.
-    fn forward(&self, pass: &mut Pass<'_>, masks: Option<Masks>) -> Result<(), TensorError> {
-        let act = &self.act;
-        // The stream starts where the first layer reads it.
-        let x_nd = act.layers.first().map_or(act.head.x_nd, |l| l.attention.stream.x_nd);
-        let mask = self.embedding_mask(masks);
-        pass.unit(Unit::Embedding, Phase::Forward, |pass| {
-            let positions = self.cut.local(act.places.positions);
-            self.embedding.forward(pass, act.ids, positions, x_nd, (act.branch_nd, act.whole_nd), mask)
-        })?;
-        for (i, (layer, a)) in self.layers.iter().zip(&act.layers).enumerate() {
-            let (attention_masks, mlp_mask) = self.layer_masks(layer, masks);
-            let shape = layer.attention.shape(self.shape.sequences, self.shape.seq);
-            pass.unit(Unit::Layer(i), Phase::Forward, |pass| {
-                let (attention, branch_nd) = (&layer.attention, act.branch_nd);
-                attention.forward(pass, &a.attention, shape, act.places, branch_nd, attention_masks)?;
-                layer.mlp.forward(pass, &a.mlp, branch_nd, mlp_mask)
-            })?;
-        }
-        Ok(())
-    }
-
-    /// From the residual stream's end to the loss, and back to the embedding tables.
-    fn backward(
-        &self,
-        pass: &mut Pass<'_>,
-        scratch: &BackwardScratch,
-        ctx: &StepContext,
-    ) -> Result<(), TensorError> {
-        let (act, masks, accumulate) = (&self.act, self.masks(ctx), ctx.accumulate);
-        let (branch_nd, dx_nd) = (act.branch_nd, act.dx_nd);
-        pass.unit(Unit::Head, Phase::Backward, |pass| {
-            let (targets, scale) = (act.targets, ctx.loss_scale);
-            self.head.loss_and_backward(pass, &act.head, targets, scale, branch_nd, dx_nd, accumulate)
-        })?;
-        for (i, (layer, a)) in self.layers.iter().zip(&act.layers).enumerate().rev() {
-            let (attention_masks, mlp_mask) = self.layer_masks(layer, masks);
-            let shape = layer.attention.shape(self.shape.sequences, self.shape.seq);
-            pass.unit(Unit::Layer(i), Phase::Backward, |pass| {
-                layer.mlp.backward(
-                    pass,
-                    &a.mlp,
-                    branch_nd,
-                    scratch.dhidden_nf,
-                    dx_nd,
-                    mlp_mask,
-                    accumulate,
-                )?;
-                layer.attention.backward(
-                    pass,
-                    &a.attention,
-                    shape,
-                    act.places,
-                    &scratch.attention,
-                    dx_nd,
-                    attention_masks,
-                    accumulate,
-                )
-            })?;
-        }
-        let mask = self.embedding_mask(masks);
-        pass.unit(Unit::Embedding, Phase::Backward, |pass| {
-            let positions = self.cut.local(act.places.positions);
-            self.embedding.backward(pass, act.ids, positions, (dx_nd, act.whole_nd), mask, accumulate)
-        })
-    }
+/// Parameters besides the layers' matrices and their biases. A tied token table whose embedding is elsewhere is completed
+/// by the head.
+fn others(table: &ParamTable, span: &Span) -> Vec<(Unit, Weight)> {
+    let unit = |name: &str| match Unit::of(name) {
+        Unit::Embedding if !span.embedding => Unit::Head,
+        unit => unit,
+    };
+    let other = |p: &&Param| !matches!(p.spec.role, Role::Matrix | Role::Bias);
+    table.params.iter().filter(other).map(|p| (unit(&p.spec.name), table.get(&p.spec.name))).collect()
 }
 
 /// Errors unless a host slice, if given, has room for exactly `wanted` values.
-fn expect_room(what: &'static str, slice: Option<&[f32]>, wanted: usize) -> Result<(), ModelError> {
+pub(crate) fn expect_room(
+    what: &'static str,
+    slice: Option<&[f32]>,
+    wanted: usize,
+) -> Result<(), ModelError> {
     match slice {
         Some(s) if s.len() != wanted => Err(ModelError::Shape {
             what,

@@ -43,7 +43,7 @@ pub(crate) struct EmbeddingTables {
     scale: f32,
     /// Rows of the token table that are here, if not all are.
     portion: Option<TablePortion>,
-    /// The output projection writes to the token table's gradient first.
+    /// The output projection, in the same span, writes to the token table's gradient first.
     tied: bool,
 }
 
@@ -58,12 +58,13 @@ fn sinusoids(context: usize, width: usize) -> Vec<f32> {
 }
 
 impl EmbeddingTables {
-    /// Allocates and fills the fixed table ("constants") if the model has one.
+    /// Allocates and fills the fixed table ("constants") if the model has one. `with_head`: the head is in the same span.
     pub(crate) fn new(
         backend: &mut dyn Backend,
         model: &Model,
         cut: &Cut,
         table: &ParamTable,
+        with_head: bool,
     ) -> Result<EmbeddingTables, ModelError> {
         let positions = match model.positions {
             PositionChoice::Learned => Some(Positions::Learned(table.get("embed.positions"))),
@@ -82,7 +83,7 @@ impl EmbeddingTables {
             positions,
             scale: model.embedding_scale as f32,
             portion: cut.vocabulary,
-            tied: model.tied_embeddings,
+            tied: model.tied_embeddings && with_head,
         })
     }
 

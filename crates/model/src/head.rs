@@ -21,7 +21,8 @@ pub(crate) struct Head {
     weight: Weight,
     /// Which rows of the whole projection these are, if not all.
     portion: Option<TablePortion>,
-    tied: bool,
+    /// The embedding adds to the gradient of the projection after the head.
+    shared: bool,
     /// Weight of the z-loss in the gradients.
     pub(crate) z_loss: f32,
 }
@@ -45,14 +46,15 @@ pub(crate) struct HeadActivations {
 const IN: SeamAt = SeamAt { unit: Unit::Head, place: SeamPlace::HeadIn };
 
 impl Head {
-    pub(crate) fn new(model: &Model, cut: &Cut, table: &ParamTable) -> Head {
+    /// `with_embedding`: the embedding is in the same span.
+    pub(crate) fn new(model: &Model, cut: &Cut, table: &ParamTable, with_embedding: bool) -> Head {
         let tied = model.tied_embeddings;
         Head {
             norm: NormWeights::new(model, table, "final_norm"),
             scale: model.logit_scale() as f32,
             weight: table.get(if tied { "embed.tokens" } else { "head.weight" }),
             portion: cut.vocabulary,
-            tied,
+            shared: tied && with_embedding,
             z_loss: 0.0,
         }
     }
@@ -153,7 +155,7 @@ impl Head {
         };
         let loss = a.loss.rows(0, if self.z_loss == 0.0 { 1 } else { 2 });
         self.cross_entropy(pass, a, x, targets, loss, Some(backward))?;
-        if !self.tied {
+        if !self.shared {
             pass.gradient_ready(&self.weight)?;
         }
         match a.dwhole_nd {

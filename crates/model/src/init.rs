@@ -12,7 +12,9 @@ impl Decoder {
     /// are here.
     pub fn init(&self, backend: &mut dyn Backend, seed: u64) -> Result<(), ModelError> {
         if let Some(portion) = self.portion() {
-            for (p, part) in self.params.iter().zip(portion.params()) {
+            let mut parts = portion.params();
+            parts.retain(|part| self.stage.span.uses(&self.model, part.name()));
+            for (p, part) in self.params.iter().zip(parts) {
                 let mut values = vec![0.0; part.len()];
                 for run in part.runs() {
                     let values = &mut values[run.part..run.part + run.len];

@@ -2,7 +2,7 @@
 //! fused product; how it joins the stream is [`Residual`]'s.
 //!
 //! Cost forward: 4 n D F FLOPs, gated 6 n D F. The gated backward turns the stored gate and up into their gradients in
-//! place.
+//! place, unless it is split.
 
 use crate::params::{LinearWeights, ParamTable};
 use crate::pass::Pass;
@@ -35,6 +35,8 @@ pub(crate) struct MlpActivations {
     /// Before the non-linearity: up, or gate and up.
     pub(crate) pre_np: View,
     pub(crate) hidden_nf: View,
+    /// Where the gradients of gate and up go, if they must not take the places of gate and up.
+    pub(crate) dpre_np: Option<View>,
 }
 
 /// The two halves of gate_up.
@@ -142,15 +144,10 @@ impl MlpBlock {
             MlpKind::Plain => dhidden_nf,
             MlpKind::Gated => {
                 let (gate, up) = halves(a.pre_np);
-                pass.launch(GatedBackward {
-                    kind: self.activation,
-                    gate,
-                    up,
-                    dout: dhidden_nf,
-                    dgate: gate,
-                    dup: up,
-                })?;
-                a.pre_np
+                let dpre_np = a.dpre_np.unwrap_or(a.pre_np);
+                let (dgate, dup) = halves(dpre_np);
+                pass.launch(GatedBackward { kind: self.activation, gate, up, dout: dhidden_nf, dgate, dup })?;
+                dpre_np
             }
         };
         let input_nd = self.residual.input_again(pass, self.at(SeamPlace::MlpIn), &a.stream)?;
@@ -163,5 +160,16 @@ impl MlpBlock {
             accumulate: false,
         })?;
         self.residual.enter_backward(pass, self.at(SeamPlace::MlpIn), &a.stream, &g, accumulate)
+    }
+
+    /// The gradients of both matrices, from what a split backward pass has kept: (x, dy) of up and of down.
+    pub(crate) fn backward_weight(
+        &self,
+        pass: &mut Pass<'_>,
+        [up, down]: [(View, View); 2],
+        accumulate: bool,
+    ) -> Result<(), TensorError> {
+        weight_gradients(pass, &self.down, down.0, down.1, accumulate)?;
+        weight_gradients(pass, &self.up, up.0, up.1, accumulate)
     }
 }

@@ -12,11 +12,13 @@ pub(crate) struct Pass<'a> {
     seams: &'a mut dyn Seams,
     /// Largest workspace so far; `Some` while planning, when nothing is launched and seams stay silent.
     planned: Option<Bytes>,
+    /// In the input part of a split backward pass: gradients of matrices are made, and all gradients announced, later.
+    deferred: bool,
 }
 
 impl<'a> Pass<'a> {
     pub(crate) fn run(backend: &'a mut dyn Backend, seams: &'a mut dyn Seams) -> Pass<'a> {
-        Pass { backend, seams, planned: None }
+        Pass { backend, seams, planned: None, deferred: false }
     }
 
     /// Walks through `program` without launching and reserves the largest workspace that it needs.
@@ -24,10 +26,19 @@ impl<'a> Pass<'a> {
         backend: &mut dyn Backend,
         program: impl FnOnce(&mut Pass<'_>) -> Result<(), TensorError>,
     ) -> Result<(), TensorError> {
-        let mut pass = Pass { backend, seams: &mut OneDevice, planned: Some(Bytes(0)) };
+        let mut pass = Pass { backend, seams: &mut OneDevice, planned: Some(Bytes(0)), deferred: false };
         program(&mut pass)?;
         let most = pass.planned.unwrap_or_default();
         backend.reserve_workspace(most)
+    }
+
+    /// From here on the pass is the input part of a split backward pass, or is it no longer.
+    pub(crate) fn defer(&mut self, deferred: bool) {
+        self.deferred = deferred;
+    }
+
+    pub(crate) fn defers(&self) -> bool {
+        self.deferred
     }
 
     pub(crate) fn launch(&mut self, op: impl Into<Op>) -> Result<(), TensorError> {
@@ -111,9 +122,9 @@ impl<'a> Pass<'a> {
     }
 
     pub(crate) fn gradient_ready(&mut self, weight: &Weight) -> Result<(), TensorError> {
-        match self.planned {
-            None => self.seams.gradient_ready(self.backend, weight.index, weight.grad()),
-            Some(_) => Ok(()),
+        if self.deferred || self.planned.is_some() {
+            return Ok(());
         }
+        self.seams.gradient_ready(self.backend, weight.index, weight.grad())
     }
 }

@@ -2,11 +2,12 @@
 //! residual stream whole or cut by rows (sequence parallelism; Korthikanti et al. 2022).
 
 use crate::activations::ActivationConfig;
-use crate::decoder::{Decoder, Purpose, Shape};
+use crate::decoder::{Decoder, Shape};
 use crate::dropout::Masks;
 use crate::error::ModelError;
-use crate::params::{self, Param};
+use crate::params::Param;
 use crate::seams::{Product, Seams};
+use crate::stage::StageConfig;
 use bessemer_arch::{Model, Portion};
 use bessemer_tensor::op::{Alibi, AttentionDropout, DropoutMask, TablePortion};
 use bessemer_tensor::{Backend, View};
@@ -38,7 +39,7 @@ impl Cut {
         Cut { heads: model.heads, first_head: 0, vocabulary: None, rows: None }
     }
 
-    fn of(portion: &Portion, stream: Stream, shape: Shape) -> Result<Cut, ModelError> {
+    pub(crate) fn of(portion: &Portion, stream: Stream, shape: Shape) -> Result<Cut, ModelError> {
         let (degree, n) = (portion.degree, shape.tokens());
         if portion.is_whole() {
             return Ok(Cut::whole(&portion.whole));
@@ -134,15 +135,8 @@ impl Decoder {
         config: ActivationConfig,
         placed: Option<Vec<Param>>,
     ) -> Result<Decoder, ModelError> {
-        shape.check(&portion.whole)?;
-        let cut = Cut::of(portion, stream, shape)?;
-        let params = match placed {
-            Some(params) => params,
-            None => params::alloc(backend, portion.model.params(), shape.purpose == Purpose::Train)?,
-        };
-        let mut decoder = Decoder::build(backend, &portion.model, cut, shape, config, params)?;
-        decoder.portion = Some(Box::new(portion.clone()));
-        Ok(decoder)
+        let stage = StageConfig::whole(&portion.model);
+        Decoder::of_stage(backend, portion, stream, shape, config, &stage, placed)
     }
 
     /// The portion of the model that this decoder is, unless it was made from a whole one.
@@ -164,6 +158,7 @@ impl Decoder {
 
     /// Errors if this is not a whole model, which `what` needs.
     pub(crate) fn expect_whole(&self, what: &str) -> Result<(), ModelError> {
+        self.expect_all_layers(what)?;
         match &self.portion {
             Some(p) if !p.is_whole() => Err(ModelError::Portion(format!(
                 "{what} needs the whole model, found portion {} of {}; load the weights into a decoder of their own",

@@ -18,7 +18,7 @@ use crate::pass::Pass;
 use crate::seams::{Product, SeamAt};
 use bessemer_arch::{Model, Placement};
 use bessemer_tensor::op::{
-    ActivationKind, Add, Dropout, DropoutMask, Linear, LinearBackwardInput, LinearBackwardWeight, Scale,
+    ActivationKind, Add, Copy, Dropout, DropoutMask, Linear, LinearBackwardInput, LinearBackwardWeight, Scale,
 };
 use bessemer_tensor::{TensorError, View};
 
@@ -45,6 +45,17 @@ pub(crate) struct StreamActivations {
     /// Where the stream is cut by rows (the other matrices then have the rows that are here): all rows of the block's
     /// input, of its last product and of their gradients, in turns.
     pub(crate) whole_nd: Option<View>,
+    /// In the input part of a split backward pass: what must stay for the weight part.
+    pub(crate) kept: Option<KeptStream>,
+}
+
+/// Where a split backward pass leaves what the weight part needs of a block's ends, `[n, d]` each, all rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KeptStream {
+    /// The rows that the block has read: the input of its first linear map.
+    pub(crate) x_nd: View,
+    /// The gradient of its last linear map's product.
+    pub(crate) dproduct_nd: View,
 }
 
 /// Gradients on the way through a block.
@@ -95,11 +106,20 @@ impl Residual {
     ) -> Result<View, TensorError> {
         let local_nd = self.input(a);
         match a.whole_nd {
-            Some(whole_nd) => pass.gather(at, local_nd, whole_nd)?,
+            Some(whole_nd) => {
+                let to_nd = a.kept.map_or(whole_nd, |kept| kept.x_nd);
+                pass.gather(at, local_nd, to_nd)?;
+                return Ok(to_nd);
+            }
             None if fresh => pass.seam_forward(at, local_nd)?,
             None => {}
         }
-        Ok(a.whole_nd.unwrap_or(local_nd))
+        match a.kept {
+            // Norm(x) is there already; the stream itself is not what stays.
+            Some(kept) if kept.x_nd != local_nd => pass.launch(Copy { src: local_nd, dst: kept.x_nd })?,
+            _ => {}
+        }
+        Ok(local_nd)
     }
 
     fn input(&self, a: &StreamActivations) -> View {
@@ -208,15 +228,15 @@ impl Residual {
         let dproduct_nd = match dropout {
             None => kept_nd,
             Some(mask) => {
-                pass.launch(Dropout { x: kept_nd, out: local_nd, mask })?;
-                local_nd
+                let out = match a.kept {
+                    Some(kept) if a.whole_nd.is_none() => kept.dproduct_nd,
+                    _ => local_nd,
+                };
+                pass.launch(Dropout { x: kept_nd, out, mask })?;
+                out
             }
         };
-        match a.whole_nd {
-            Some(whole_nd) => pass.gather(at, dproduct_nd, whole_nd)?,
-            None => pass.seam_backward(at, dproduct_nd)?,
-        }
-        let dproduct_nd = a.whole_nd.unwrap_or(dproduct_nd);
+        let dproduct_nd = self.product_gradient(pass, at, a, dproduct_nd)?;
         weight_gradients(pass, w, y_ni, dproduct_nd, accumulate)?;
         pass.launch(LinearBackwardInput {
             dy: dproduct_nd,
@@ -226,6 +246,30 @@ impl Residual {
             accumulate: false,
         })?;
         Ok(StreamGradients { kept_nd, local_nd, input_nd: a.whole_nd.unwrap_or(local_nd) })
+    }
+
+    /// Through the *g* behind the block: the gradient of the last product's rows, all of them.
+    fn product_gradient(
+        &self,
+        pass: &mut Pass<'_>,
+        at: SeamAt,
+        a: &StreamActivations,
+        local_nd: View,
+    ) -> Result<View, TensorError> {
+        if let Some(whole_nd) = a.whole_nd {
+            let to_nd = a.kept.map_or(whole_nd, |kept| kept.dproduct_nd);
+            pass.gather(at, local_nd, to_nd)?;
+            return Ok(to_nd);
+        }
+        pass.seam_backward(at, local_nd)?;
+        match a.kept {
+            Some(kept) if kept.dproduct_nd != local_nd => {
+                // The stream's own gradient, which goes on changing.
+                pass.launch(Copy { src: local_nd, dst: kept.dproduct_nd })?;
+            }
+            _ => {}
+        }
+        Ok(local_nd)
     }
 
     /// With the gradient of the block's input in `g.input_nd`: completes the gradient of x, in the buffer that held
@@ -255,7 +299,8 @@ impl Residual {
     }
 }
 
-/// Gradients of a linear map's own parameters, complete after this.
+/// Gradients of a linear map's own parameters, complete after this; in the input part of a split backward pass nothing:
+/// inputs and gradients stay where the weight part finds them.
 pub(crate) fn weight_gradients(
     pass: &mut Pass<'_>,
     w: &LinearWeights,
@@ -263,6 +308,9 @@ pub(crate) fn weight_gradients(
     dy_no: View,
     accumulate: bool,
 ) -> Result<(), TensorError> {
+    if pass.defers() {
+        return Ok(());
+    }
     pass.linear_backward(&w.weight, x_ni, dy_no)?;
     pass.launch(LinearBackwardWeight {
         x: x_ni,

@@ -30,6 +30,7 @@
 //! - `stage_input` is read by the forward pass *and* by the backward pass: it stays as it is in between.
 //! - `stage_output` and `stage_output_gradient` of a slot are one memory (the output is not needed once it was sent, and its
 //!   gradient cannot come before): send the output before the gradient is written.
+//! - A decoder made to score keeps the stream of a slot in one memory: input and output are the same place.
 //! - `stage_input_gradient` holds from the end of [`Decoder::stage_backward`] or [`Decoder::stage_backward_input`] until the
 //!   slot's next backward pass; without a head it lies in the memory of `stage_output`, thus only until the slot's next
 //!   *forward* pass: send it before.
@@ -58,15 +59,17 @@
 //! the gradient; the caller adds the two.
 
 use crate::activations::ActivationConfig;
-use crate::decoder::{Decoder, Shape};
+use crate::decoder::{Decoder, Purpose, Shape, expect_room};
 use crate::error::ModelError;
-use crate::params::Param;
-use crate::portion::Stream;
-use crate::seams::Seams;
+use crate::params::{self, Param};
+use crate::pass::Pass;
+use crate::passes::BackwardHow;
+use crate::portion::{Cut, Stream};
+use crate::seams::{Phase, Seams, Unit};
 use crate::step::{LossSum, StepContext, TokenBatch};
-use bessemer_arch::{Portion, Span};
+use bessemer_arch::{Model, Portion, Span};
+use bessemer_tensor::op::IGNORED;
 use bessemer_tensor::{Backend, View};
-use bessemer_units::Bytes;
 
 /// What of the model a stage holds, and for how many micro-batches at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,92 +82,125 @@ pub struct StageConfig {
     pub pending: usize,
 }
 
+impl StageConfig {
+    /// The whole model, for one micro-batch at a time.
+    pub fn whole(model: &Model) -> StageConfig {
+        StageConfig { span: Span::whole(model), slots: 1, pending: 0 }
+    }
+
+    pub(crate) fn check(&self, model: &Model, purpose: Purpose) -> Result<(), ModelError> {
+        self.span.check(model).map_err(|e| ModelError::Stage(e.to_string()))?;
+        if self.slots == 0 {
+            return Err(ModelError::Stage("wanted at least one slot for a micro-batch, found none".into()));
+        }
+        if self.pending > 0 && purpose == Purpose::Score {
+            let found = self.pending;
+            let text =
+                format!("a decoder made to score has no backward pass to split, found {found} pending sets");
+            return Err(ModelError::Stage(text));
+        }
+        Ok(())
+    }
+}
+
 /// What the weight part of one split backward pass needs, in the decoder that gave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Pending(pub(crate) usize);
+pub struct Pending(usize);
 
-/// Bytes of a stage by what they depend on, as the backend's ledger counts them: "activations" are
-/// `shared + slots * per_slot + pending * per_pending`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StageMemory {
-    /// Elements of the span's parameters.
-    pub parameters: usize,
-    /// Bytes of "constants": a fixed table of positions.
-    pub constants: Bytes,
-    /// Bytes of activations that all slots share.
-    pub shared: Bytes,
-    /// Bytes of one slot (M_B).
-    pub per_slot: Bytes,
-    /// Bytes of one pending set (M_W).
-    pub per_pending: Bytes,
+/// What a slot holds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum SlotUse {
+    Free,
+    /// A forward pass for its loss, with so many scored targets.
+    Scored(u64),
+    /// A forward pass whose backward pass is to come.
+    Training(u64, StepContext),
 }
 
-/// What a stage will hold, without allocating anything.
-///
-/// # Errors
-/// As [`Decoder::of_stage`].
-pub fn stage_memory(
-    _portion: &Portion,
-    _stream: Stream,
-    _shape: Shape,
-    _config: ActivationConfig,
-    _span: &Span,
-) -> Result<StageMemory, ModelError> {
-    Err(absent())
+/// What each slot and each pending set is in use for.
+#[derive(Debug)]
+pub(crate) struct Held {
+    slots: Vec<SlotUse>,
+    pending: Vec<bool>,
 }
 
-fn absent() -> ModelError {
-    ModelError::Stage("not there yet".into())
+impl Held {
+    pub(crate) fn new(stage: &StageConfig) -> Held {
+        Held { slots: vec![SlotUse::Free; stage.slots], pending: vec![false; stage.pending] }
+    }
 }
 
 impl Decoder {
     /// A decoder of a span of a portion of a model; the whole model is `model.portion(1, 0)`. Parameters are
     /// `stage.span.params(&portion.model)`, under their names in the whole model, placed by the caller or allocated here.
+    /// [`stage_memory`](crate::stage_memory()) says what it takes.
     ///
     /// # Errors
     /// As [`Decoder::of_portion`]; a span that is none of the model, no slot.
     pub fn of_stage(
-        _backend: &mut dyn Backend,
-        _portion: &Portion,
-        _stream: Stream,
-        _shape: Shape,
-        _config: ActivationConfig,
-        _stage: &StageConfig,
-        _placed: Option<Vec<Param>>,
+        backend: &mut dyn Backend,
+        portion: &Portion,
+        stream: Stream,
+        shape: Shape,
+        config: ActivationConfig,
+        stage: &StageConfig,
+        placed: Option<Vec<Param>>,
     ) -> Result<Decoder, ModelError> {
-        Err(absent())
+        shape.check(&portion.whole)?;
+        stage.check(&portion.model, shape.purpose)?;
+        let cut = Cut::of(portion, stream, shape)?;
+        let params = match placed {
+            Some(params) => params,
+            None => {
+                params::alloc(backend, stage.span.params(&portion.model), shape.purpose == Purpose::Train)?
+            }
+        };
+        let mut decoder = Decoder::build(backend, &portion.model, cut, stage, shape, config, params)?;
+        decoder.portion = Some(Box::new(portion.clone()));
+        Ok(decoder)
+    }
+
+    /// What of the model is here, and for how many micro-batches.
+    pub fn stage(&self) -> &StageConfig {
+        &self.stage
     }
 
     /// Where the caller puts the stream that enters the span, `[rows, D]`.
     ///
     /// # Errors
     /// A span that has the embedding, a slot that is not there.
-    pub fn stage_input(&self, _slot: usize) -> Result<View, ModelError> {
-        Err(absent())
+    pub fn stage_input(&self, slot: usize) -> Result<View, ModelError> {
+        self.edge(slot, self.stage.span.embedding, "embedding: it reads tokens and takes no stream")?;
+        Ok(self.act.slots[slot].x_nd)
     }
 
     /// Where the stream that leaves the span is after the forward pass, `[rows, D]`.
     ///
     /// # Errors
     /// A span that has the head, a slot that is not there.
-    pub fn stage_output(&self, _slot: usize) -> Result<View, ModelError> {
-        Err(absent())
+    pub fn stage_output(&self, slot: usize) -> Result<View, ModelError> {
+        self.edge(slot, self.stage.span.head, "head: it makes the loss and gives no stream")?;
+        Ok(self.act.slots[slot].end_nd)
     }
 
     /// Where the caller puts the gradient of the span's output, `[rows, D]`; the pass changes it.
     ///
     /// # Errors
-    /// A span that has the head, a slot that is not there.
-    pub fn stage_output_gradient(&self, _slot: usize) -> Result<View, ModelError> {
-        Err(absent())
+    /// A span that has the head, a slot that is not there, a decoder made to score.
+    pub fn stage_output_gradient(&self, slot: usize) -> Result<View, ModelError> {
+        self.expect_training()?;
+        self.edge(slot, self.stage.span.head, "head: its gradient is that of the loss")?;
+        Ok(self.act.slots[slot].dx_nd)
     }
 
     /// Where the gradient of the span's input is after the backward pass or its input part, `[rows, D]`.
     ///
     /// # Errors
-    /// A span that has the embedding, a slot that is not there.
-    pub fn stage_input_gradient(&self, _slot: usize) -> Result<View, ModelError> {
-        Err(absent())
+    /// A span that has the embedding, a slot that is not there, a decoder made to score.
+    pub fn stage_input_gradient(&self, slot: usize) -> Result<View, ModelError> {
+        self.expect_training()?;
+        self.edge(slot, self.stage.span.embedding, "embedding: no gradient leaves it")?;
+        Ok(self.act.slots[slot].dx_nd)
     }
 
     /// From ids or [`Decoder::stage_input`] to the end of the stream. With `ctx` a training pass: its dropout, and its loss
@@ -175,59 +211,86 @@ impl Decoder {
     /// ([`Decoder::stage_release`] forgets it), a batch of another shape, what the backend answers.
     pub fn stage_forward(
         &mut self,
-        _backend: &mut dyn Backend,
-        _seams: &mut dyn Seams,
-        _slot: usize,
-        _batch: &TokenBatch<'_>,
-        _ctx: Option<&StepContext>,
+        backend: &mut dyn Backend,
+        seams: &mut dyn Seams,
+        slot: usize,
+        batch: &TokenBatch<'_>,
+        ctx: Option<&StepContext>,
     ) -> Result<(), ModelError> {
-        Err(absent())
+        if let SlotUse::Training(..) = self.used(slot)? {
+            return Err(ModelError::Stage(format!(
+                "wanted a free slot for a forward pass, found slot {slot} with a micro-batch whose backward pass has \
+                 not been run; run it, release the slot or make more slots (there are {})",
+                self.stage.slots
+            )));
+        }
+        if ctx.is_some() {
+            self.expect_training()?;
+        }
+        self.check_seams(seams)?;
+        self.check_batch(batch)?;
+        self.fill(backend, seams, slot, batch, ctx)
     }
 
     /// The loss of the micro-batch in a slot, without gradients, at the span with the head. `per_token` as in
-    /// [`Decoder::loss`].
+    /// [`Decoder::loss`]. The slot holds it still: a training pass may go on to its backward pass.
     ///
     /// # Errors
     /// A span without the head, a slot without a forward pass.
     pub fn stage_loss(
         &mut self,
-        _backend: &mut dyn Backend,
-        _seams: &mut dyn Seams,
-        _slot: usize,
-        _per_token: Option<&mut [f32]>,
+        backend: &mut dyn Backend,
+        seams: &mut dyn Seams,
+        slot: usize,
+        per_token: Option<&mut [f32]>,
     ) -> Result<LossSum, ModelError> {
-        Err(absent())
+        if self.used(slot)? == SlotUse::Free {
+            return Err(nothing_in(slot, "a forward pass"));
+        }
+        if !self.stage.span.head {
+            return Err(ModelError::Stage(
+                "wanted the span with the head for a loss, found one without".into(),
+            ));
+        }
+        self.check_seams(seams)?;
+        expect_room("per_token", per_token.as_deref(), self.shape.tokens())?;
+        self.loss_of(backend, seams, slot, per_token)
     }
 
-    /// Forgets what a slot holds, e.g. after an evaluation or when a step is given up. A weight part is given up with
-    /// [`Decoder::stage_release_pending`].
+    /// Forgets what a slot holds, e.g. when a step is given up. (What was scored may also just be replaced.)
     ///
     /// # Errors
     /// A slot that is not there.
-    pub fn stage_release(&mut self, _slot: usize) -> Result<(), ModelError> {
-        Err(absent())
+    pub fn stage_release(&mut self, slot: usize) -> Result<(), ModelError> {
+        self.used(slot)?;
+        self.held.slots[slot] = SlotUse::Free;
+        Ok(())
     }
 
     /// Forgets a pending set.
     ///
     /// # Errors
     /// A set that is not in use.
-    pub fn stage_release_pending(&mut self, _pending: Pending) -> Result<(), ModelError> {
-        Err(absent())
+    pub fn stage_release_pending(&mut self, pending: Pending) -> Result<(), ModelError> {
+        self.expect_pending(pending)?;
+        self.held.pending[pending.0] = false;
+        Ok(())
     }
 
     /// The whole backward pass of the micro-batch in a slot, which is free after it. The loss, if the head is here.
     ///
     /// # Errors
-    /// A slot without a training pass, a decoder made to score, what the backend answers.
+    /// A slot without a training pass, a decoder made to score, what the backend answers (the slot is free then, too).
     pub fn stage_backward(
         &mut self,
-        _backend: &mut dyn Backend,
-        _seams: &mut dyn Seams,
-        _slot: usize,
-        _accumulate: bool,
+        backend: &mut dyn Backend,
+        seams: &mut dyn Seams,
+        slot: usize,
+        accumulate: bool,
     ) -> Result<Option<LossSum>, ModelError> {
-        Err(absent())
+        let ctx = self.training(slot)?;
+        self.check_seams(seams)?;
+        self.backward_of(backend, seams, slot, &ctx, accumulate, None)
     }
 
     /// The input part of the backward pass of the micro-batch in a slot, which is free after it; what is left to do is in the
@@ -237,25 +300,174 @@ impl Decoder {
     /// As [`Decoder::stage_backward`]; no pending set that is free (nothing has happened then).
     pub fn stage_backward_input(
         &mut self,
-        _backend: &mut dyn Backend,
-        _seams: &mut dyn Seams,
-        _slot: usize,
-        _accumulate: bool,
+        backend: &mut dyn Backend,
+        seams: &mut dyn Seams,
+        slot: usize,
+        accumulate: bool,
     ) -> Result<(Option<LossSum>, Pending), ModelError> {
-        Err(absent())
+        let ctx = self.training(slot)?;
+        self.check_seams(seams)?;
+        let Some(set) = self.held.pending.iter().position(|used| !used) else {
+            return Err(ModelError::Stage(format!(
+                "wanted a free pending set for the weight part of slot {slot}, found all {} in use; run a weight part \
+                 before, or make more sets",
+                self.stage.pending
+            )));
+        };
+        let loss = self.backward_of(backend, seams, slot, &ctx, accumulate, Some(set))?;
+        self.held.pending[set] = true;
+        Ok((loss, Pending(set)))
     }
 
     /// The weight part of a backward pass, after which the pending set is free.
     ///
     /// # Errors
-    /// A set that is not in use, what the backend answers.
+    /// A set that is not in use, what the backend answers (the set is free then, too).
     pub fn stage_backward_weight(
         &mut self,
-        _backend: &mut dyn Backend,
-        _seams: &mut dyn Seams,
-        _pending: Pending,
-        _accumulate: bool,
+        backend: &mut dyn Backend,
+        seams: &mut dyn Seams,
+        pending: Pending,
+        accumulate: bool,
     ) -> Result<(), ModelError> {
-        Err(absent())
+        self.expect_pending(pending)?;
+        self.check_seams(seams)?;
+        self.held.pending[pending.0] = false;
+        let mut pass = Pass::run(backend, seams);
+        Ok(self.backward_weight(&mut pass, &self.act.pending[pending.0], accumulate)?)
     }
+
+    /// Uploads a checked batch to a slot and runs its forward pass.
+    pub(crate) fn fill(
+        &mut self,
+        backend: &mut dyn Backend,
+        seams: &mut dyn Seams,
+        slot: usize,
+        batch: &TokenBatch<'_>,
+        ctx: Option<&StepContext>,
+    ) -> Result<(), ModelError> {
+        self.held.slots[slot] = SlotUse::Free;
+        self.upload(backend, slot, batch)?;
+        let mut pass = Pass::run(backend, seams);
+        self.forward(&mut pass, &self.act.slots[slot], ctx.and_then(|ctx| self.masks(ctx)))?;
+        let scored = batch.targets.iter().filter(|&&t| t != IGNORED).count() as u64;
+        self.held.slots[slot] = match ctx {
+            Some(ctx) => SlotUse::Training(scored, *ctx),
+            None => SlotUse::Scored(scored),
+        };
+        Ok(())
+    }
+
+    /// The loss of what a slot of a span with the head holds.
+    pub(crate) fn loss_of(
+        &mut self,
+        backend: &mut dyn Backend,
+        seams: &mut dyn Seams,
+        slot: usize,
+        per_token: Option<&mut [f32]>,
+    ) -> Result<LossSum, ModelError> {
+        let a = &self.act.slots[slot];
+        let (head, head_act) = self.head_of(a)?;
+        let mut pass = Pass::run(backend, seams);
+        pass.unit(Unit::Head, Phase::Forward, |pass| head.loss(pass, head_act, a.targets, a.dx_nd))?;
+        let sum = self.read_losses(backend, self.scored(slot), false)?;
+        if let Some(out) = per_token {
+            out.copy_from_slice(&self.losses[..out.len()]);
+        }
+        Ok(sum)
+    }
+
+    /// The backward pass of the training pass in a slot: whole, or its input part with this pending set.
+    pub(crate) fn backward_of(
+        &mut self,
+        backend: &mut dyn Backend,
+        seams: &mut dyn Seams,
+        slot: usize,
+        ctx: &StepContext,
+        accumulate: bool,
+        set: Option<usize>,
+    ) -> Result<Option<LossSum>, ModelError> {
+        let scratch = self.act.backward.ok_or(ModelError::NotForTraining)?;
+        let scored = self.scored(slot);
+        self.held.slots[slot] = SlotUse::Free;
+        if let Some(set) = set {
+            self.act.pending[set].exchange(&self.model, &mut self.act.slots[slot]);
+        }
+        let mut pass = Pass::run(backend, seams);
+        let how = BackwardHow { ctx, accumulate, pending: set.map(|set| &self.act.pending[set]) };
+        self.backward(&mut pass, &self.act.slots[slot], &scratch, how)?;
+        let Some(head) = &self.head else { return Ok(None) };
+        let with_lse = head.z_loss != 0.0;
+        self.read_losses(backend, scored, with_lse).map(Some)
+    }
+
+    fn used(&self, slot: usize) -> Result<SlotUse, ModelError> {
+        self.held.slots.get(slot).copied().ok_or_else(|| {
+            ModelError::Stage(format!("wanted one of the {} slots, found slot {slot}", self.stage.slots))
+        })
+    }
+
+    fn scored(&self, slot: usize) -> u64 {
+        match self.held.slots[slot] {
+            SlotUse::Free => 0,
+            SlotUse::Scored(scored) | SlotUse::Training(scored, _) => scored,
+        }
+    }
+
+    fn training(&self, slot: usize) -> Result<StepContext, ModelError> {
+        self.expect_training()?;
+        match self.used(slot)? {
+            SlotUse::Training(_, ctx) => Ok(ctx),
+            SlotUse::Scored(_) => Err(nothing_in(slot, "a training pass (a forward pass with a context)")),
+            SlotUse::Free => Err(nothing_in(slot, "a forward pass whose backward pass has not been run")),
+        }
+    }
+
+    fn expect_pending(&self, pending: Pending) -> Result<(), ModelError> {
+        match self.held.pending.get(pending.0) {
+            Some(true) => Ok(()),
+            _ => Err(ModelError::Stage(format!(
+                "wanted a pending set with the input part of a backward pass, found set {} free; each has one weight \
+                 part",
+                pending.0
+            ))),
+        }
+    }
+
+    /// Errors where the stream does not cross this edge of the span.
+    fn edge(&self, slot: usize, absent: bool, why: &str) -> Result<(), ModelError> {
+        self.used(slot)?;
+        match absent {
+            true => Err(ModelError::Stage(format!("this span has the {why}"))),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn expect_training(&self) -> Result<(), ModelError> {
+        match self.shape.purpose {
+            Purpose::Train => Ok(()),
+            Purpose::Score => Err(ModelError::NotForTraining),
+        }
+    }
+
+    /// Errors if this is not all of the layers, embedding and head, which `what` needs.
+    pub(crate) fn expect_all_layers(&self, what: &str) -> Result<(), ModelError> {
+        let span = &self.stage.span;
+        if span.is_whole(&self.model) {
+            return Ok(());
+        }
+        let (layers, has) = (&span.layers, |has| if has { "with" } else { "without" });
+        Err(ModelError::Stage(format!(
+            "{what} needs the whole model, found layers {}..{} of {} {} embedding and {} head; use the calls of a stage",
+            layers.start,
+            layers.end,
+            self.model.layers,
+            has(span.embedding),
+            has(span.head)
+        )))
+    }
+}
+
+fn nothing_in(slot: usize, wanted: &str) -> ModelError {
+    ModelError::Stage(format!("wanted {wanted} in slot {slot}, found none"))
 }

@@ -3,6 +3,7 @@
 use crate::decoder::Decoder;
 use crate::error::ModelError;
 use bessemer_tensor::op::IGNORED;
+use bessemer_tensor::{Backend, TensorError};
 
 /// Tokens of one micro-batch: `sequences` rows of `seq` tokens, row-major.
 #[derive(Debug, Clone, Copy)]
@@ -95,5 +96,59 @@ impl Decoder {
         check_indices("ids", batch.ids, vocab_size, false)?;
         check_indices("targets", batch.targets, vocab_size, true)?;
         check_indices("positions", batch.positions.unwrap_or(&[]), self.model.context, false)
+    }
+
+    /// Copies a checked batch to a slot.
+    pub(crate) fn upload(
+        &mut self,
+        backend: &mut dyn Backend,
+        slot: usize,
+        batch: &TokenBatch<'_>,
+    ) -> Result<(), TensorError> {
+        let a = &self.act.slots[slot];
+        let (ids, targets, places) = (a.ids, a.targets, a.places);
+        if let (Some(end), Some(view)) = (self.model.document_end, places.documents) {
+            self.find_documents(batch.ids, end);
+            backend.write_u32(view, &self.documents)?;
+        }
+        if self.embedding.is_some() {
+            backend.write_u32(ids, batch.ids)?;
+        }
+        if self.head.is_some() {
+            backend.write_u32(targets, batch.targets)?;
+        }
+        backend.write_u32(places.positions, batch.positions.unwrap_or(&self.default_positions))
+    }
+
+    /// Where documents start within their sequences, and with that the positions: a document ends with its `end` token.
+    fn find_documents(&mut self, ids: &[u32], end: u32) {
+        let mut start = 0;
+        for (n, document) in self.documents.iter_mut().enumerate() {
+            let t = n % self.shape.seq;
+            if t == 0 || ids[n - 1] == end {
+                start = t;
+            }
+            *document = start as u32;
+            self.default_positions[n] = (t - start) as u32;
+        }
+    }
+
+    /// The sum of the last pass's token losses, of which so many were scored.
+    pub(crate) fn read_losses(
+        &mut self,
+        backend: &mut dyn Backend,
+        scored: u64,
+        with_lse: bool,
+    ) -> Result<LossSum, ModelError> {
+        let Some(loss) = self.act.loss else { return Ok(LossSum::default()) };
+        let n = self.shape.tokens();
+        let read = &mut self.losses[..if with_lse { 2 * n } else { n }];
+        backend.read_f32(loss.rows(0, read.len() / n), read)?;
+        let (losses, lse) = read.split_at(n);
+        Ok(LossSum {
+            nats: losses.iter().map(|&l| f64::from(l)).sum(),
+            scored,
+            lse_squared: lse.iter().map(|&l| f64::from(l).powi(2)).sum(),
+        })
     }
 }

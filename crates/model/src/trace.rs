@@ -37,11 +37,11 @@ impl Decoder {
                 mlp_rstd: a.mlp.stream.stats.map(|s| s.rstd),
             }
         };
-        self.layers.iter().zip(&self.act.layers).map(trace).collect()
+        self.layers.iter().zip(&self.act.slots[0].layers).map(trace).collect()
     }
 
-    /// `[n, d]`: the residual stream that leaves the last layer, as the last forward pass has left it.
+    /// `[n, d]`: the residual stream that leaves the last layer (of a stage's first slot), as the last forward pass has left it.
     pub fn stream_end(&self) -> View {
-        self.act.head.x_nd
+        self.act.slots[0].end_nd
     }
 }
