@@ -195,7 +195,7 @@ pub fn generate(kind: Kind, shape: &Shape) -> Result<Program, ScheduleError> {
         Kind::ZbV => orders::zb_v(shape),
         Kind::DualPipe => orders::dualpipe(shape)?,
         Kind::DualPipeV => orders::dualpipev(shape)?,
-        Kind::ZbAuto => return Err(ScheduleError::shape(kind, "a generator", "none", "take zb-h1")),
+        Kind::ZbAuto => orders::zb_auto(shape)?,
     };
     communicate(passes)
 }

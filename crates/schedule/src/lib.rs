@@ -16,7 +16,6 @@ mod error;
 mod kind;
 mod orders;
 mod program;
-#[cfg(test)]
 mod timing;
 mod verify;
 

@@ -40,13 +40,14 @@ fn shape(kind: Kind, p: usize, m: usize, v: usize) -> Shape {
             shape.micro_batches = 4 * p + 2 * m;
         }
         Kind::DualPipeV => shape.micro_batches = 2 * p + m,
+        Kind::ZbAuto => shape.memory_limit = Some(p.div_ceil(2) as f64 + (v * p) as f64 * 0.5),
         _ => {}
     }
     shape
 }
 
 fn kinds() -> impl Strategy<Value = Kind> {
-    prop::sample::select(Kind::ALL[..11].to_vec())
+    prop::sample::select(Kind::ALL.to_vec())
 }
 
 proptest! {

@@ -1,7 +1,7 @@
 //! The table of the reference (event simulation without communication): the judge of the orders.
 
 use crate::timing::{Span, makespan, spans};
-use crate::{Instruction, Kind, Limits, Program, Shape, generate, verify};
+use crate::{Costs, Instruction, Kind, Limits, Program, Shape, generate, verify};
 
 /// Spans with T_F, T_B, T_W and the time of a pair, each of one pass.
 fn timed(program: &Program, f: f64, b: f64, w: f64, pair: f64) -> Vec<Span> {
@@ -79,5 +79,31 @@ fn peaks_of_live_activations() {
         let program = generate(kind, &Shape::new(ranks, micro_batches)).unwrap();
         let report = verify(&program, &Limits::default()).unwrap();
         assert_eq!(report.peak_live, peaks, "{kind}");
+    }
+}
+
+/// Bubble of the longest span of the automatic schedule, which keeps its limit.
+fn automatic(p: usize, m: usize, costs: Costs, limit: f64) -> f64 {
+    let mut shape = Shape::new(p, m);
+    (shape.memory_limit, shape.costs) = (Some(limit), costs);
+    let program = generate(Kind::ZbAuto, &shape).unwrap();
+    verify(&program, &Limits { live: Some(limit), ..Limits::default() }).unwrap();
+    let cost = |instruction: &Instruction| match instruction {
+        Instruction::Forward(_) => costs.forward,
+        Instruction::BackwardInput(_) => costs.backward,
+        Instruction::BackwardWeight(_) => costs.weight,
+        _ => 0.0,
+    };
+    let spans = spans(&program, cost, costs.message).unwrap().unwrap();
+    let span = spans.iter().map(|s| s.last - s.first).fold(0.0, f64::max);
+    span - m as f64 * (costs.forward + costs.backward + costs.weight)
+}
+
+#[test]
+fn automatic_schedule_reaches_zero_bubble() {
+    for (p, m) in [(2, 6), (4, 12), (8, 24)] {
+        assert_eq!(automatic(p, m, Costs::default(), 2.0 * p as f64), 0.0);
+        // That of ZB-H1 with the memory of 1F1B.
+        assert!(automatic(p, m, Costs::default(), p as f64) <= (p - 1) as f64);
     }
 }
