@@ -18,7 +18,9 @@
 //! no pass after it allocates.
 //!
 //! The crate knows no ranks, files or devices. What a distributed run needs to do inside a layer enters through
-//! [`Seams`]; a decoder may be one portion of a model ([`Decoder::of_portion`]).
+//! [`Seams`]; a decoder may be one portion of a model ([`Decoder::of_portion`]), and one stage of a pipeline with several
+//! micro-batches in flight and backward passes in two parts ([`Decoder::of_stage`]): the passes of a whole model are
+//! those of a stage that holds everything.
 //!
 //! Letters of shape suffixes: n rows (tokens), d width, j columns of the fused queries, keys and values, a columns of
 //! the attention's result (H E), p columns of the first feed-forward matrix (F or 2F), f F, v vocabulary.

@@ -61,7 +61,7 @@ pub enum Phase {
     Forward,
     /// Gradients, and values that are made again for them.
     Backward,
-    /// The first part of a backward pass that is split ([`Decoder::stage_backward_input`](crate::Decoder)): all but the
+    /// The first part of a backward pass that is split ([`crate::Decoder::stage_backward_input`]): all but the
     /// gradients of the layers' matrices and their biases.
     BackwardInput,
     /// The second part: those gradients. No parameter's value is read.
@@ -119,10 +119,13 @@ pub enum Product {
 /// - forward and backward: `Embedding`, `Layer(0)`, ..., `Layer(L-1)` in [`Phase::Forward`]; then in [`Phase::Backward`]
 ///   `Head`, whose loss is fused with its gradients and which therefore has no forward phase, `Layer(L-1)`, ...,
 ///   `Layer(0)`, `Embedding`;
-/// - loss or logits: all in [`Phase::Forward`], the head last and once.
+/// - loss or logits: all in [`Phase::Forward`], the head last and once;
+/// - a stage of a pipeline ([`crate::Decoder::of_stage`]): the same for the units that are here. A backward pass that is
+///   split goes through them in [`Phase::BackwardInput`], and later in [`Phase::BackwardWeight`], in which
+///   [`Seams::linear_backward`] and [`Seams::gradient_ready`] come; everything else happens in the first part.
 ///
 /// [`Seams::gradient_ready`] of a parameter comes within the backward phase of the unit that it belongs to
-/// ([`Unit::of`]). A tied token table is read and its gradient begun by the head, completed by the embedding: its values
+/// ([`Unit::of`]; a tied token table without the embedding: the head). A tied token table is read and its gradient begun by the head, completed by the embedding: its values
 /// may be released in between, its gradient must stay. All other gradients are written only within their unit.
 /// A pass that fails stops where it is; the unit that had begun does not end.
 pub trait Seams {

@@ -92,7 +92,8 @@ impl Sizes {
 /// for normalised rows, and the scratch of the backward pass is not there.
 ///
 /// Slots and pending sets are sums of their own: a schedule whose peaks of both come at different times holds the sum of
-/// both peaks.
+/// both peaks. With [`Recompute::Selective`] a pending set is larger than a slot (GPT-2's layer: 16 n D against 10 n D
+/// elements), because the weight part wants inputs that a slot does not store; without recomputation they are alike.
 ///
 /// # Errors
 /// As [`crate::Decoder::of_stage`].

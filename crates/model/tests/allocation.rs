@@ -5,13 +5,15 @@
 mod tiny;
 
 use bessemer_arch::Model;
-use bessemer_model::{Cache, Purpose, StepContext, TokenBatch};
+use bessemer_model::{
+    ActivationConfig, Cache, Decoder, OneDevice, Purpose, Shape, StageConfig, StepContext, Stream, TokenBatch,
+};
 use bessemer_optim::OptimConfig;
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
-use tiny::{adamw, context, cpu, decoder, models, scored, tokens};
+use tiny::{SEQ, adamw, context, cpu, decoder, models, scored, tokens};
 
 struct Counting;
 
@@ -46,7 +48,32 @@ fn allocations(work: impl FnOnce()) -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed) - before
 }
 
-/// Allocations of a warm round of training, scoring and decoding: the least of five, because a thread of the backend
+/// The model in two stages.
+fn stages(b: &mut dyn Backend, model: &Model) -> Vec<Decoder> {
+    let portion = model.portion(1, 0).unwrap();
+    let shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
+    let config = ActivationConfig::default();
+    let make = |span| {
+        let stage = StageConfig { span, slots: 2, pending: 1 };
+        Decoder::of_stage(b, &portion, Stream::Whole, shape, config, &stage, None).unwrap()
+    };
+    model.split(2).unwrap().into_iter().map(make).collect()
+}
+
+/// A micro-batch through the stages, with a whole backward pass and with a split one. (What the stages hand each other does
+/// not matter here.)
+fn pipeline(b: &mut dyn Backend, stages: &mut [Decoder], batch: &TokenBatch<'_>, ctx: &StepContext) {
+    for stage in stages {
+        for slot in [0, 1] {
+            stage.stage_forward(b, &mut OneDevice, slot, batch, Some(ctx)).unwrap();
+        }
+        let (_, pending) = stage.stage_backward_input(b, &mut OneDevice, 1, false).unwrap();
+        stage.stage_backward_weight(b, &mut OneDevice, pending, false).unwrap();
+        stage.stage_backward(b, &mut OneDevice, 0, true).unwrap();
+    }
+}
+
+/// Allocations of a warm round of training, in one piece and in stages, of scoring and decoding: the least of five, because a thread of the backend
 /// that the system starts late allocates its name in one of them, while a step's own allocations are in each.
 fn warm_rounds(b: &mut dyn Backend, model: &Model) -> u64 {
     let mut d = decoder(b, model, 2, Purpose::Train);
@@ -55,7 +82,9 @@ fn warm_rounds(b: &mut dyn Backend, model: &Model) -> u64 {
     let (ids, targets) = tokens(5, 2);
     let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
     let mut per_token = vec![0.0; ids.len()];
+    let mut stages = stages(b, model);
     let mut round = |step: u64| {
+        pipeline(b, &mut stages, &batch, &context(step, scored(&targets)));
         for accumulate in [false, true] {
             let ctx = StepContext { accumulate, ..context(step, scored(&targets)) };
             d.forward_backward(b, &batch, &ctx).unwrap();
