@@ -31,6 +31,8 @@ pub fn communicate(mut program: Program) -> Result<Program, ScheduleError> {
 pub(crate) struct Map {
     /// Stage by rank and chunk.
     stage: Vec<Vec<usize>>,
+    /// By rank: the routes that come there, and on how many chunks.
+    visits: Vec<Vec<(usize, usize)>>,
     /// How many places hold each stage.
     pub(crate) holders: Vec<usize>,
 }
@@ -44,6 +46,7 @@ impl Map {
             return malformed("at least one rank, stage, update and route are needed".to_owned());
         }
         let mut held = vec![Vec::<(usize, usize)>::new(); ranks];
+        let mut visits = vec![Vec::<(usize, usize)>::new(); ranks];
         for (r, route) in program.routes.iter().enumerate() {
             if route.len() != stages {
                 return malformed(format!("route {r} has {} places for {stages} stages", route.len()));
@@ -57,6 +60,10 @@ impl Map {
                     ));
                 }
                 held[place.rank].push((place.chunk, stage));
+                match visits[place.rank].last_mut() {
+                    Some((route, count)) if *route == r => *count += 1,
+                    _ => visits[place.rank].push((r, 1)),
+                }
             }
         }
         let mut holders = vec![0; stages];
@@ -86,6 +93,12 @@ impl Map {
             let updates = program.update_of.len();
             return malformed(format!("{micro_batches} micro-batches have a route and {updates} an update"));
         }
+        if micro_batches == 0 {
+            return malformed("at least one micro-batch is needed".to_owned());
+        }
+        if program.updates > micro_batches {
+            return malformed(format!("{} updates for {micro_batches} micro-batches", program.updates));
+        }
         if let Some(micro) = program.route_of.iter().position(|&route| route >= program.routes.len()) {
             return malformed(format!(
                 "micro-batch {micro} takes route {}, not there",
@@ -98,7 +111,12 @@ impl Map {
                 program.update_of[micro], program.updates
             ));
         }
-        Ok(Self { stage: stage_at, holders })
+        Ok(Self { stage: stage_at, visits, holders })
+    }
+
+    /// The routes that come to a rank, in ascending order, each with the number of chunks that it passes there.
+    pub(crate) fn visits(&self, rank: usize) -> &[(usize, usize)] {
+        &self.visits[rank]
     }
 
     /// Chunks that a rank holds.

@@ -16,6 +16,7 @@ mod error;
 mod kind;
 mod orders;
 mod program;
+mod text;
 mod timing;
 mod verify;
 
@@ -23,4 +24,5 @@ pub use communicate::communicate;
 pub use error::ScheduleError;
 pub use kind::{Costs, Join, Kind, MOST_PASSES, Shape, generate};
 pub use program::{Fill, Filler, Flow, Instruction, Pass, Place, Program};
+pub use text::parse;
 pub use verify::{Limits, OutOfOrder, Report, verify};

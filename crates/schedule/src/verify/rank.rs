@@ -42,7 +42,7 @@ struct Walk<'a> {
     /// Version of the forward, by micro-batch and chunk.
     version: Vec<usize>,
     weights: Vec<Weights>,
-    live: Live,
+    live: Live<'a>,
     versions: usize,
 }
 
@@ -111,7 +111,7 @@ impl<'a> Walk<'a> {
             state: vec![0; passes],
             version: vec![0; passes],
             weights,
-            live: Live::new(program, rank, limits.weight_share),
+            live: Live::new(map, rank, limits.weight_share),
             versions: 1,
         })
     }
@@ -378,25 +378,20 @@ impl<'a> Walk<'a> {
 
 /// Counts a rank's live activations. Micro-batches that visit as many chunks of the rank are counted together, in whole
 /// numbers, so that nothing is lost by adding fractions.
-struct Live {
-    /// Chunks of the rank on each route.
-    visits: Vec<usize>,
+struct Live<'a> {
+    map: &'a Map,
+    rank: usize,
     /// By number of visits: passes whose activations are all there, and passes that wait for their weight part.
     classes: Vec<(usize, i64, i64)>,
     weight_share: f64,
 }
 
-impl Live {
-    fn new(program: &Program, rank: usize, weight_share: f64) -> Self {
-        let visits: Vec<usize> = program
-            .routes
-            .iter()
-            .map(|route| route.iter().filter(|place| place.rank == rank).count())
-            .collect();
-        let mut classes: Vec<_> = visits.iter().map(|&visits| (visits, 0, 0)).filter(|c| c.0 > 0).collect();
+impl<'a> Live<'a> {
+    fn new(map: &'a Map, rank: usize, weight_share: f64) -> Self {
+        let mut classes: Vec<_> = map.visits(rank).iter().map(|&(_, visits)| (visits, 0, 0)).collect();
         classes.sort_unstable();
         classes.dedup();
-        Self { visits, classes, weight_share }
+        Self { map, rank, classes, weight_share }
     }
 
     /// Live activations while an instruction runs; afterwards what it frees is free.
@@ -417,7 +412,10 @@ impl Live {
     }
 
     fn add(&mut self, program: &Program, pass: Pass, full: i64, pending: i64) {
-        let visits = self.visits[program.route_of[pass.micro]];
+        let route = program.route_of[pass.micro];
+        let visits = self.map.visits(self.rank);
+        let Ok(at) = visits.binary_search_by_key(&route, |visit| visit.0) else { return };
+        let visits = visits[at].1;
         if let Some(class) = self.classes.iter_mut().find(|class| class.0 == visits) {
             class.1 += full;
             class.2 += pending;
