@@ -9,6 +9,7 @@ mod call;
 mod channels;
 mod communicator;
 mod delayed;
+mod engine;
 mod error;
 mod faulty;
 pub mod launch;

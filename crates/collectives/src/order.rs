@@ -23,6 +23,18 @@ pub(crate) trait Element: Copy + Send + Sync + Default + std::fmt::Debug + 'stat
 
     /// Reads little-endian bytes, `DTYPE.size()` for each value.
     fn each(bytes: &[u8]) -> impl Iterator<Item = Self>;
+
+    /// The values of this type.
+    fn lane(lanes: &Lanes) -> &Vec<Self>;
+
+    fn lane_mut(lanes: &mut Lanes) -> &mut Vec<Self>;
+}
+
+/// Memory for values of either type.
+#[derive(Debug, Default)]
+pub(crate) struct Lanes {
+    f32: Vec<f32>,
+    bf16: Vec<bf16>,
 }
 
 impl Element for f32 {
@@ -48,6 +60,14 @@ impl Element for f32 {
 
     fn each(bytes: &[u8]) -> impl Iterator<Item = f32> {
         bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b))
+    }
+
+    fn lane(lanes: &Lanes) -> &Vec<f32> {
+        &lanes.f32
+    }
+
+    fn lane_mut(lanes: &mut Lanes) -> &mut Vec<f32> {
+        &mut lanes.f32
     }
 }
 
@@ -78,6 +98,14 @@ impl Element for bf16 {
 
     fn each(bytes: &[u8]) -> impl Iterator<Item = bf16> {
         bytes.as_chunks::<2>().0.iter().map(|b| bf16::from_le_bytes(*b))
+    }
+
+    fn lane(lanes: &Lanes) -> &Vec<bf16> {
+        &lanes.bf16
+    }
+
+    fn lane_mut(lanes: &mut Lanes) -> &mut Vec<bf16> {
+        &mut lanes.bf16
     }
 }
 

@@ -9,10 +9,11 @@ mod frame;
 mod letters;
 mod steps;
 
-use crate::call::{Call, Signature, position};
+use crate::call::{Call, Signature};
+use crate::engine::Engine;
+use crate::order::Element;
 use crate::{
-    Breaker, CollectiveError, Communicator, Message, Parts, Place, Reduce, Source, Transport, TransportError,
-    Values,
+    Breaker, CollectiveError, Communicator, Message, Parts, Place, Reduce, Transport, TransportError,
 };
 use frame::Header;
 use letters::Letters;
@@ -126,29 +127,6 @@ impl MessageCommunicator {
     fn channels_of(id: u64) -> [u32; 2] {
         // The world has the first two.
         if id == 0 { [0, 1] } else { [id as u32 & !1, id as u32 | 1] }
-    }
-
-    fn enter(&mut self, call: &Call<'_>) -> Result<(), CollectiveError> {
-        if let Some(error) = &self.failed {
-            return Err(error.again(call.place(&self.label, self.rank)));
-        }
-        let checked = call.check(&self.label, self.rank, self.members.len());
-        let checked = checked.and_then(|()| self.unbroken(call));
-        self.leave(checked)
-    }
-
-    /// Remembers an error and tells the others.
-    fn leave(&mut self, result: Result<(), CollectiveError>) -> Result<(), CollectiveError> {
-        if let Err(error) = &result {
-            self.failed = Some(error.clone());
-            let (blame, why) = match error {
-                CollectiveError::PeerLost { peer, problem, .. } => (*peer, problem.to_string()),
-                CollectiveError::BrokenOff { problem, .. } => (self.rank, problem.to_string()),
-                _ => (self.rank, format!("it stopped in {error}")),
-            };
-            self.say_farewell(blame, &why);
-        }
-        result
     }
 
     fn unbroken(&self, call: &Call<'_>) -> Result<(), CollectiveError> {
@@ -339,7 +317,7 @@ impl Drop for MessageCommunicator {
     }
 }
 
-impl Communicator for MessageCommunicator {
+impl Engine for MessageCommunicator {
     fn label(&self) -> &str {
         &self.label
     }
@@ -360,115 +338,109 @@ impl Communicator for MessageCommunicator {
         })
     }
 
-    fn all_reduce(&mut self, name: &str, values: Values<'_>, reduce: Reduce) -> Result<(), CollectiveError> {
-        let call = Call::all_reduce(name, &values, reduce);
-        self.enter(&call)?;
-        let result = match values {
-            Values::F32(v) => self.reduce_all(&call, v, reduce),
-            Values::Bf16(v) => self.reduce_all(&call, v, reduce),
-        };
-        self.leave(result)
+    fn failed(&mut self) -> &mut Option<CollectiveError> {
+        &mut self.failed
     }
 
-    fn reduce_scatter(
+    fn stands(&self, call: &Call<'_>) -> Result<(), CollectiveError> {
+        self.unbroken(call)
+    }
+
+    fn tell(&mut self, error: &CollectiveError) {
+        let (blame, why) = match error {
+            CollectiveError::PeerLost { peer, problem, .. } => (*peer, problem.to_string()),
+            CollectiveError::BrokenOff { problem, .. } => (self.rank, problem.to_string()),
+            _ => (self.rank, format!("it stopped in {error}")),
+        };
+        self.say_farewell(blame, &why);
+    }
+
+    fn all_reduce<E: Element>(
         &mut self,
-        name: &str,
-        values: Values<'_>,
+        call: &Call<'_>,
+        values: &mut [E],
+        reduce: Reduce,
+    ) -> Result<(), CollectiveError> {
+        self.reduce_all(call, values, reduce)?;
+        self.end()
+    }
+
+    fn reduce_scatter<E: Element>(
+        &mut self,
+        call: &Call<'_>,
+        values: &mut [E],
         parts: &Parts,
         reduce: Reduce,
     ) -> Result<(), CollectiveError> {
-        let call = Call::reduce_scatter(name, &values, parts, reduce);
-        self.enter(&call)?;
-        let result = match values {
-            Values::F32(v) => self.scatter(&call, v, |q| parts.range(q), 0, reduce),
-            Values::Bf16(v) => self.scatter(&call, v, |q| parts.range(q), 0, reduce),
-        };
-        self.end();
-        self.leave(result.map(drop))
+        self.scatter(call, values, |q| parts.range(q), 0, reduce)?;
+        self.end()
     }
 
-    fn all_gather(&mut self, name: &str, values: Values<'_>, parts: &Parts) -> Result<(), CollectiveError> {
-        let call = Call::all_gather(name, &values, parts);
-        self.enter(&call)?;
-        let result = match values {
-            Values::F32(v) => self.gather(&call, v, |q| parts.range(q), 0),
-            Values::Bf16(v) => self.gather(&call, v, |q| parts.range(q), 0),
-        };
-        self.end();
-        self.leave(result.map(drop))
-    }
-
-    fn all_to_all(
+    fn all_gather<E: Element>(
         &mut self,
-        name: &str,
-        send: (Source<'_>, &Parts),
-        receive: (Values<'_>, &Parts),
+        call: &Call<'_>,
+        values: &mut [E],
+        parts: &Parts,
     ) -> Result<(), CollectiveError> {
-        let call = Call::all_to_all(name, (&send.0, send.1), (&receive.0, receive.1));
-        self.enter(&call)?;
-        let result = match (send.0, receive.0) {
-            (Source::F32(s), Values::F32(v)) => self.exchange(&call, (s, send.1), (v, receive.1)),
-            (Source::Bf16(s), Values::Bf16(v)) => self.exchange(&call, (s, send.1), (v, receive.1)),
-            // Refused by `enter`.
-            _ => Ok(()),
-        };
-        self.end();
-        self.leave(result)
+        self.gather(call, values, |q| parts.range(q), 0)?;
+        self.end()
     }
 
-    fn broadcast(&mut self, name: &str, root: usize, values: Values<'_>) -> Result<(), CollectiveError> {
-        let call = Call::broadcast(name, root, &values);
-        self.enter(&call)?;
+    fn all_to_all<E: Element>(
+        &mut self,
+        call: &Call<'_>,
+        send: (&[E], &Parts),
+        receive: (&mut [E], &Parts),
+    ) -> Result<(), CollectiveError> {
+        self.exchange(call, send, receive)?;
+        self.end()
+    }
+
+    /// A gather of a whole that belongs to the root.
+    fn broadcast<E: Element>(
+        &mut self,
+        call: &Call<'_>,
+        root: usize,
+        values: &mut [E],
+    ) -> Result<(), CollectiveError> {
         let len = values.len();
-        // A gather of a whole that belongs to the root.
-        let part = |q: usize| if q == root { 0..len } else { 0..0 };
-        let result = match values {
-            Values::F32(v) => self.gather(&call, v, part, 0),
-            Values::Bf16(v) => self.gather(&call, v, part, 0),
-        };
-        self.end();
-        self.leave(result.map(drop))
+        self.gather(call, values, |q| if q == root { 0..len } else { 0..0 }, 0)?;
+        self.end()
     }
 
-    fn send(&mut self, message: Message<'_>, values: Source<'_>) -> Result<(), CollectiveError> {
-        let call = Call::send(message, &values);
-        self.enter(&call)?;
-        let result = match values {
-            Source::F32(v) => self.send_to(&call, message.peer, message.not_before, v),
-            Source::Bf16(v) => self.send_to(&call, message.peer, message.not_before, v),
-        };
-        self.leave(result)
+    fn send<E: Element>(
+        &mut self,
+        call: &Call<'_>,
+        message: Message<'_>,
+        values: &[E],
+    ) -> Result<(), CollectiveError> {
+        self.send_to(call, message.peer, message.not_before, values)
     }
 
-    fn receive(&mut self, message: Message<'_>, values: Values<'_>) -> Result<(), CollectiveError> {
-        let call = Call::receive(message, &values);
-        self.enter(&call)?;
-        let result = match values {
-            Values::F32(v) => self.receive_from(&call, message.peer, v),
-            Values::Bf16(v) => self.receive_from(&call, message.peer, v),
-        };
-        self.leave(result)
+    fn receive<E: Element>(
+        &mut self,
+        call: &Call<'_>,
+        message: Message<'_>,
+        values: &mut [E],
+    ) -> Result<(), CollectiveError> {
+        self.receive_from(call, message.peer, values)
     }
 
-    fn arrived(&mut self, message: Message<'_>) -> Result<bool, CollectiveError> {
-        let call = Call::arrived(message);
-        self.enter(&call)?;
-        match self.look_for(&call, message.peer) {
-            Ok(found) => Ok(found),
-            Err(error) => self.leave(Err(error)).map(|()| false),
-        }
+    fn arrived(&mut self, call: &Call<'_>, message: Message<'_>) -> Result<bool, CollectiveError> {
+        self.look_for(call, message.peer)
     }
 
-    fn barrier(&mut self, name: &str) -> Result<(), CollectiveError> {
-        let call = Call::barrier(name);
-        self.enter(&call)?;
-        let result = self.gather::<f32>(&call, &mut [], |_| 0..0, 0);
-        self.end();
-        self.leave(result.map(drop))
+    fn barrier(&mut self, call: &Call<'_>) -> Result<(), CollectiveError> {
+        self.gather::<f32>(call, &mut [], |_| 0..0, 0)?;
+        self.end()
     }
 
-    fn group(&mut self, label: &str, ranks: &[usize]) -> Result<Box<dyn Communicator>, CollectiveError> {
-        let rank = position(&self.label, self.rank, self.members.len(), label, ranks)?;
+    fn join(
+        &mut self,
+        label: &str,
+        ranks: &[usize],
+        rank: usize,
+    ) -> Result<Box<dyn Communicator>, CollectiveError> {
         let members: Vec<usize> = ranks.iter().map(|r| self.members[*r]).collect();
         let count = self.groups.entry((label.into(), ranks.into())).or_default();
         // Every member hashes the same: the parent, the label, who, and how many of these came before.

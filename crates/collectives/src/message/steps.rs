@@ -41,9 +41,10 @@ impl MessageCommunicator {
         (self.settings.piece_bytes / E::DTYPE.size()).max(1)
     }
 
-    /// The collective is over, whatever came of it.
-    pub(super) fn end(&mut self) {
+    /// The collective is over.
+    pub(super) fn end(&mut self) -> Result<(), CollectiveError> {
         self.sequence += 1;
+        Ok(())
     }
 
     /// Sends a frame of the collective to every other rank.
@@ -166,7 +167,7 @@ impl MessageCommunicator {
     ) -> Result<(), CollectiveError> {
         let (len, size) = (values.len(), self.members.len());
         let part = |q: usize| even(len, size, q);
-        let result = if len * size <= AT_ONCE && len <= self.elements::<E>() {
+        if len * size <= AT_ONCE && len <= self.elements::<E>() {
             let signature = call.signature();
             self.post_all(call, signature, 0, |_, bytes| E::put(values, bytes))
                 .and_then(|()| self.reduce(call, signature, 0, values, reduce))
@@ -174,9 +175,7 @@ impl MessageCommunicator {
             self.scatter(call, values, part, 0, reduce)
                 .and_then(|next| self.gather(call, values, part, next))
                 .map(drop)
-        };
-        self.end();
-        result
+        }
     }
 
     /// All-to-all. How many steps a pair takes follows from what its two ends send each other. The last frame of each

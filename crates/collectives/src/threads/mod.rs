@@ -8,8 +8,10 @@
 mod rounds;
 mod shared;
 
-use crate::call::{Call, other_message, position, still_under_way};
-use crate::{Breaker, CollectiveError, Communicator, Message, Parts, Place, Reduce, Source, Values};
+use crate::call::{Call, other_message, still_under_way};
+use crate::engine::Engine;
+use crate::order::Element;
+use crate::{Breaker, CollectiveError, Communicator, Message, Parts, Place, Reduce};
 use shared::{Limits, Shared, Stop};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -69,28 +71,6 @@ impl ThreadCommunicator {
         ThreadCommunicator { shared, rank, round: 0, failed: None, groups: HashMap::new(), sums }
     }
 
-    /// Refuses a call that is wrong or comes after an error.
-    fn enter(&mut self, call: &Call<'_>) -> Result<(), CollectiveError> {
-        if let Some(error) = &self.failed {
-            return Err(error.again(call.place(&self.shared.label, self.rank)));
-        }
-        let checked = call.check(&self.shared.label, self.rank, self.shared.size);
-        let checked = checked.and_then(|()| match self.shared.failed() {
-            Some(stop) => Err(self.error(call, stop)),
-            None => Ok(()),
-        });
-        self.leave(checked)
-    }
-
-    /// Remembers an error and tells the others.
-    fn leave(&mut self, result: Result<(), CollectiveError>) -> Result<(), CollectiveError> {
-        if let Err(error) = &result {
-            self.failed = Some(error.clone());
-            self.shared.fail(self.rank, error);
-        }
-        result
-    }
-
     fn error(&self, call: &Call<'_>, stop: Stop) -> CollectiveError {
         let place = call.place(&self.shared.label, self.rank);
         match stop {
@@ -114,7 +94,7 @@ impl Drop for ThreadCommunicator {
     }
 }
 
-impl Communicator for ThreadCommunicator {
+impl Engine for ThreadCommunicator {
     fn label(&self) -> &str {
         &self.shared.label
     }
@@ -137,130 +117,114 @@ impl Communicator for ThreadCommunicator {
         })
     }
 
-    fn all_reduce(&mut self, name: &str, values: Values<'_>, reduce: Reduce) -> Result<(), CollectiveError> {
-        let call = Call::all_reduce(name, &values, reduce);
-        self.enter(&call)?;
-        let result = match values {
-            Values::F32(v) => self.reduce_all(&call, v, reduce),
-            Values::Bf16(v) => self.reduce_all(&call, v, reduce),
-        };
-        self.leave(result)
+    fn failed(&mut self) -> &mut Option<CollectiveError> {
+        &mut self.failed
     }
 
-    fn reduce_scatter(
+    fn stands(&self, call: &Call<'_>) -> Result<(), CollectiveError> {
+        self.shared.failed().map_or(Ok(()), |stop| Err(self.error(call, stop)))
+    }
+
+    fn tell(&mut self, error: &CollectiveError) {
+        self.shared.fail(self.rank, error);
+    }
+
+    fn all_reduce<E: Element>(
         &mut self,
-        name: &str,
-        values: Values<'_>,
+        call: &Call<'_>,
+        values: &mut [E],
+        reduce: Reduce,
+    ) -> Result<(), CollectiveError> {
+        self.reduce_all(call, values, reduce)
+    }
+
+    fn reduce_scatter<E: Element>(
+        &mut self,
+        call: &Call<'_>,
+        values: &mut [E],
         parts: &Parts,
         reduce: Reduce,
     ) -> Result<(), CollectiveError> {
-        let call = Call::reduce_scatter(name, &values, parts, reduce);
-        self.enter(&call)?;
-        let result = match values {
-            Values::F32(v) => self.scatter(&call, v, parts, reduce),
-            Values::Bf16(v) => self.scatter(&call, v, parts, reduce),
-        };
-        self.leave(result)
+        self.scatter(call, values, parts, reduce)
     }
 
-    fn all_gather(&mut self, name: &str, values: Values<'_>, parts: &Parts) -> Result<(), CollectiveError> {
-        let call = Call::all_gather(name, &values, parts);
-        self.enter(&call)?;
-        let result = match values {
-            Values::F32(v) => self.gather(&call, v, parts),
-            Values::Bf16(v) => self.gather(&call, v, parts),
-        };
-        self.leave(result)
-    }
-
-    fn all_to_all(
+    fn all_gather<E: Element>(
         &mut self,
-        name: &str,
-        send: (Source<'_>, &Parts),
-        receive: (Values<'_>, &Parts),
+        call: &Call<'_>,
+        values: &mut [E],
+        parts: &Parts,
     ) -> Result<(), CollectiveError> {
-        let call = Call::all_to_all(name, (&send.0, send.1), (&receive.0, receive.1));
-        self.enter(&call)?;
-        let result = match (send.0, receive.0) {
-            (Source::F32(s), Values::F32(v)) => self.exchange(&call, (s, send.1), (v, receive.1)),
-            (Source::Bf16(s), Values::Bf16(v)) => self.exchange(&call, (s, send.1), (v, receive.1)),
-            // Refused by `enter`.
-            _ => Ok(()),
-        };
-        self.leave(result)
+        self.gather(call, values, parts)
     }
 
-    fn broadcast(&mut self, name: &str, root: usize, values: Values<'_>) -> Result<(), CollectiveError> {
-        let call = Call::broadcast(name, root, &values);
-        self.enter(&call)?;
-        let result = match values {
-            Values::F32(v) => self.spread(&call, root, v),
-            Values::Bf16(v) => self.spread(&call, root, v),
-        };
-        self.leave(result)
+    fn all_to_all<E: Element>(
+        &mut self,
+        call: &Call<'_>,
+        send: (&[E], &Parts),
+        receive: (&mut [E], &Parts),
+    ) -> Result<(), CollectiveError> {
+        self.exchange(call, send, receive)
     }
 
-    fn send(&mut self, message: Message<'_>, values: Source<'_>) -> Result<(), CollectiveError> {
-        let call = Call::send(message, &values);
-        self.enter(&call)?;
+    fn broadcast<E: Element>(
+        &mut self,
+        call: &Call<'_>,
+        root: usize,
+        values: &mut [E],
+    ) -> Result<(), CollectiveError> {
+        self.spread(call, root, values)
+    }
+
+    fn send<E: Element>(
+        &mut self,
+        call: &Call<'_>,
+        message: Message<'_>,
+        values: &[E],
+    ) -> Result<(), CollectiveError> {
         let posted = self.shared.post(self.rank, message.peer, call.signature(), |letter| {
             letter.name.clear();
             letter.name.push_str(message.name);
             (letter.tag, letter.not_before) = (message.tag, message.not_before);
-            letter.f32.clear();
-            letter.bf16.clear();
-            match values {
-                Source::F32(v) => letter.f32.extend_from_slice(v),
-                Source::Bf16(v) => letter.bf16.extend_from_slice(v),
-            }
+            let lane = E::lane_mut(&mut letter.values);
+            lane.clear();
+            lane.extend_from_slice(values);
         });
-        let result = posted.map_err(|stop| self.error(&call, stop));
-        self.leave(result)
+        posted.map_err(|stop| self.error(call, stop))
     }
 
-    fn receive(&mut self, message: Message<'_>, values: Values<'_>) -> Result<(), CollectiveError> {
-        let (call, from) = (Call::receive(message, &values), message.peer);
-        self.enter(&call)?;
-        let letter = match self.shared.take_letter(from, self.rank, message.tag) {
-            Ok(letter) => letter,
-            Err(stop) => {
-                let error = self.error(&call, stop);
-                return self.leave(Err(error));
-            }
-        };
+    fn receive<E: Element>(
+        &mut self,
+        call: &Call<'_>,
+        message: Message<'_>,
+        values: &mut [E],
+    ) -> Result<(), CollectiveError> {
+        let taken = self.shared.take_letter(message.peer, self.rank, message.tag);
+        let letter = taken.map_err(|stop| self.error(call, stop))?;
         if letter.signature != call.signature() {
-            let ends = (self.shared.label.as_str(), self.rank, from);
-            let error = other_message(&call, ends, (&letter.signature, &letter.name));
-            return self.leave(Err(error));
+            let ends = (self.shared.label.as_str(), self.rank, message.peer);
+            return Err(other_message(call, ends, (&letter.signature, &letter.name)));
         }
         still_under_way(letter.not_before).into_iter().for_each(std::thread::sleep);
-        match values {
-            Values::F32(v) => v.copy_from_slice(&letter.f32),
-            Values::Bf16(v) => v.copy_from_slice(&letter.bf16),
-        }
+        values.copy_from_slice(E::lane(&letter.values));
         self.shared.return_letter(self.rank, letter);
         Ok(())
     }
 
-    fn arrived(&mut self, message: Message<'_>) -> Result<bool, CollectiveError> {
-        let call = Call::arrived(message);
-        self.enter(&call)?;
+    fn arrived(&mut self, call: &Call<'_>, message: Message<'_>) -> Result<bool, CollectiveError> {
         let found = self.shared.has_letter(message.peer, self.rank, message.tag);
-        match found.map_err(|stop| self.error(&call, stop)) {
-            Ok(found) => Ok(found),
-            Err(error) => self.leave(Err(error)).map(|()| false),
-        }
+        found.map_err(|stop| self.error(call, stop))
     }
 
-    fn barrier(&mut self, name: &str) -> Result<(), CollectiveError> {
-        let call = Call::barrier(name);
-        self.enter(&call)?;
-        let result = self.meet_once(&call);
-        self.leave(result)
+    fn barrier(&mut self, call: &Call<'_>) -> Result<(), CollectiveError> {
+        self.meet_once(call)
     }
 
-    fn group(&mut self, label: &str, ranks: &[usize]) -> Result<Box<dyn Communicator>, CollectiveError> {
-        let position = position(&self.shared.label, self.rank, self.shared.size, label, ranks)?;
+    fn join(
+        &mut self,
+        label: &str,
+        ranks: &[usize],
+        position: usize,
+    ) -> Result<Box<dyn Communicator>, CollectiveError> {
         let count = self.groups.entry((label.into(), ranks.into())).or_default();
         let group = self.shared.join(label, ranks, position, *count);
         *count += 1;

@@ -5,11 +5,9 @@
 //! reduced in the round before. So an all-reduce of k pieces takes k + 1 rounds.
 
 use super::ThreadCommunicator;
-use super::shared::Slot;
 use crate::call::{Call, even, piece};
 use crate::order::{self, Element};
 use crate::{CollectiveError, Parts, Reduce};
-use half::bf16;
 
 /// Elements summed at a time: 16 KiB, so that they stay in the first-level cache.
 pub(super) const BLOCK: usize = 4096;
@@ -17,42 +15,15 @@ pub(super) const BLOCK: usize = 4096;
 /// Below this many terms, ranks times elements, every rank reduces everything in one round.
 const AT_ONCE: usize = 32 << 10;
 
-/// The part of a slot that holds one type.
-pub(super) trait Lane: Element {
-    fn lane(slot: &Slot) -> &[Self];
-
-    fn lane_mut(slot: &mut Slot) -> &mut Vec<Self>;
-}
-
-impl Lane for f32 {
-    fn lane(slot: &Slot) -> &[f32] {
-        &slot.f32
-    }
-
-    fn lane_mut(slot: &mut Slot) -> &mut Vec<f32> {
-        &mut slot.f32
-    }
-}
-
-impl Lane for bf16 {
-    fn lane(slot: &Slot) -> &[bf16] {
-        &slot.bf16
-    }
-
-    fn lane_mut(slot: &mut Slot) -> &mut Vec<bf16> {
-        &mut slot.bf16
-    }
-}
-
 impl ThreadCommunicator {
     /// Elements of a slot.
-    fn capacity<E: Lane>(&self) -> usize {
+    fn capacity<E: Element>(&self) -> usize {
         (self.shared.limits.piece_bytes / E::DTYPE.size()).max(self.shared.size)
     }
 
     /// One round: this rank's slot is filled, then all meet. In the first round of a call its signature goes along, and
     /// those of the others are compared with it.
-    fn round<E: Lane>(
+    fn round<E: Element>(
         &mut self,
         call: &Call<'_>,
         first: bool,
@@ -68,7 +39,7 @@ impl ThreadCommunicator {
                 slot.name.clear();
                 slot.name.push_str(call.name);
             }
-            let lane = E::lane_mut(slot);
+            let lane = E::lane_mut(&mut slot.values);
             if lane.len() < capacity {
                 lane.resize(capacity, E::default());
             }
@@ -94,7 +65,7 @@ impl ThreadCommunicator {
     }
 
     /// Reduces `own` with what the other ranks' slots hold from element `at` on.
-    fn reduce<E: Lane>(&mut self, own: &mut [E], at: usize, reduce: Reduce) {
+    fn reduce<E: Element>(&mut self, own: &mut [E], at: usize, reduce: Reduce) {
         let (rank, round, size) = (self.rank, self.round, self.shared.size);
         for (b, block) in own.chunks_mut(BLOCK).enumerate() {
             let sums = &mut self.sums[..block.len()];
@@ -107,7 +78,8 @@ impl ThreadCommunicator {
                 if peer == rank {
                     term(block);
                 } else {
-                    self.shared.read(peer, round, |slot| term(&E::lane(slot)[from..from + block.len()]));
+                    self.shared
+                        .read(peer, round, |slot| term(&E::lane(&slot.values)[from..from + block.len()]));
                 }
             }
             order::end(sums, block);
@@ -115,11 +87,12 @@ impl ThreadCommunicator {
     }
 
     /// Copies what rank `peer`'s slot holds from element `at` on.
-    fn copy<E: Lane>(&self, peer: usize, at: usize, to: &mut [E]) {
-        self.shared.read(peer, self.round, |slot| to.copy_from_slice(&E::lane(slot)[at..at + to.len()]));
+    fn copy<E: Element>(&self, peer: usize, at: usize, to: &mut [E]) {
+        self.shared
+            .read(peer, self.round, |slot| to.copy_from_slice(&E::lane(&slot.values)[at..at + to.len()]));
     }
 
-    pub(super) fn reduce_all<E: Lane>(
+    pub(super) fn reduce_all<E: Element>(
         &mut self,
         call: &Call<'_>,
         values: &mut [E],
@@ -157,7 +130,7 @@ impl ThreadCommunicator {
         Ok(())
     }
 
-    pub(super) fn scatter<E: Lane>(
+    pub(super) fn scatter<E: Element>(
         &mut self,
         call: &Call<'_>,
         values: &mut [E],
@@ -179,7 +152,7 @@ impl ThreadCommunicator {
         Ok(())
     }
 
-    pub(super) fn gather<E: Lane>(
+    pub(super) fn gather<E: Element>(
         &mut self,
         call: &Call<'_>,
         values: &mut [E],
@@ -199,7 +172,7 @@ impl ThreadCommunicator {
         Ok(())
     }
 
-    pub(super) fn spread<E: Lane>(
+    pub(super) fn spread<E: Element>(
         &mut self,
         call: &Call<'_>,
         root: usize,
@@ -220,7 +193,7 @@ impl ThreadCommunicator {
         Ok(())
     }
 
-    pub(super) fn exchange<E: Lane>(
+    pub(super) fn exchange<E: Element>(
         &mut self,
         call: &Call<'_>,
         (values, send): (&[E], &Parts),

@@ -4,7 +4,7 @@
 
 use crate::CollectiveError;
 use crate::call::{Signature, still_under_way, unread_messages};
-use half::bf16;
+use crate::order::Lanes;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -18,8 +18,7 @@ pub(super) struct Slot {
     pub(super) name: String,
     /// All-to-all: elements that it sends to each rank, then elements that it expects from each.
     pub(super) pairs: Vec<usize>,
-    pub(super) f32: Vec<f32>,
-    pub(super) bf16: Vec<bf16>,
+    pub(super) values: Lanes,
 }
 
 /// A message of one rank to another.
@@ -30,8 +29,7 @@ pub(super) struct Letter {
     pub(super) tag: u64,
     /// When it counts as arrived ([`crate::Message`]).
     pub(super) not_before: u64,
-    pub(super) f32: Vec<f32>,
-    pub(super) bf16: Vec<bf16>,
+    pub(super) values: Lanes,
 }
 
 #[derive(Debug, Default)]
@@ -224,8 +222,7 @@ impl Shared {
             name: String::new(),
             tag: 0,
             not_before: 0,
-            f32: Vec::new(),
-            bf16: Vec::new(),
+            values: Lanes::default(),
         });
         letter.signature = signature;
         fill(&mut letter);
