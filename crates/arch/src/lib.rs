@@ -24,4 +24,4 @@ pub use named::{NAMED, named};
 pub use params::{ParamSpec, Role};
 pub use portion::{Portion, PortionError, PortionParam, Run};
 pub use sharding::{GradientSum, Sharding};
-pub use span::{Span, SpanError, owner};
+pub use span::{Span, SpanError, SpanFlops, owner};

@@ -6,6 +6,7 @@
 
 use crate::model::Model;
 use crate::params::ParamSpec;
+use bessemer_units::Flops;
 use std::ops::Range;
 
 /// A contiguous part of a model.
@@ -86,30 +87,46 @@ impl Span {
         params
     }
 
-    /// Multiply-add FLOPs of a token, forward and backward, at sequence length `seq`: as
-    /// [`Model::train_flops_per_token`], of this part. The embedding, which is only looked up, counts nothing.
-    pub fn train_flops_per_token(&self, model: &Model, seq: usize) -> f64 {
-        let head = if self.head { model.head_flops() } else { 0.0 };
-        self.layers.len() as f64 * model.layer_flops(seq) + head
+    /// FLOPs of a token in each part of a training pass through the span, at sequence length `seq`; conventions of
+    /// [`Model::train_flops_per_token`], which the parts of all spans of a split add up to. The embedding, which is only
+    /// looked up, counts nothing.
+    pub fn flops_per_token(&self, model: &Model, seq: usize) -> SpanFlops {
+        let (d, a, layers) = (model.width, model.attention_width(), self.layers.len() as f64);
+        let matrices = d * (model.qkv_width() + a + model.mlp_in_width() + model.ffn_width);
+        let products = 2.0 * layers * matrices as f64;
+        let seen = model.window.map_or(seq, |w| w.min(seq));
+        let attention = 4.0 * layers * (a * seen) as f64;
+        let head = if self.head { 6.0 * (model.vocab_size * d) as f64 } else { 0.0 };
+        SpanFlops {
+            forward: Flops(products + attention),
+            backward_input: Flops(products + 2.0 * attention + head),
+            backward_weight: Flops(products),
+        }
+    }
+}
+
+/// FLOPs of the parts of a training pass; a whole backward pass is both of its parts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SpanFlops {
+    /// Values.
+    pub forward: Flops,
+    /// Gradients of inputs. All of the output projection counts here, the values too: they are made together with the loss
+    /// and its gradients, and never stored.
+    pub backward_input: Flops,
+    /// Gradients of the layers' matrices.
+    pub backward_weight: Flops,
+}
+
+impl SpanFlops {
+    /// All parts.
+    pub fn total(&self) -> f64 {
+        self.forward.0 + self.backward_input.0 + self.backward_weight.0
     }
 }
 
 impl Model {
-    /// Forward and backward of one token through the output projection.
-    fn head_flops(&self) -> f64 {
-        6.0 * (self.vocab_size * self.width) as f64
-    }
-
-    /// Forward and backward of one token through one layer.
-    fn layer_flops(&self, seq: usize) -> f64 {
-        let (d, a) = (self.width, self.attention_width());
-        let products = d * (self.qkv_width() + a + self.mlp_in_width() + self.ffn_width);
-        let seen = self.window.map_or(seq, |w| w.min(seq));
-        6.0 * products as f64 + 12.0 * (a * seen) as f64
-    }
-
     /// Cuts the model into `stages` spans so that the most expensive one is as cheap as can be, by FLOPs of a training
-    /// step at sequences of the model's context ([`Span::train_flops_per_token`]). Every span between the ends has a
+    /// step at sequences of the model's context ([`Span::flops_per_token`]). Every span between the ends has a
     /// layer; the first and the last may come out with none. Of equally good splits the evenest is taken (least sum of
     /// squares); what does not divide evenly between the ends goes to the later spans, which hold fewer micro-batches at
     /// a time.
@@ -132,7 +149,10 @@ impl Model {
         if stages == 1 {
             return Ok(vec![Span::whole(self)]);
         }
-        let (layer, head) = (self.layer_flops(self.context), self.head_flops());
+        let cost = |embedding, layers, head| {
+            Span { embedding, layers, head }.flops_per_token(self, self.context).total()
+        };
+        let (layer, head) = (cost(false, 0..1, false), cost(false, layers..layers, true));
         let between = stages - 2;
         let mut best: Option<((f64, f64), usize, usize)> = None;
         for first in 0..=layers {

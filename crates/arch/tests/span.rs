@@ -30,7 +30,7 @@ fn compositions(layers: usize, stages: usize) -> Vec<Vec<usize>> {
 
 /// The most expensive stage, and the sum of squares.
 fn cost(model: &Model, spans: &[Span]) -> (f64, f64) {
-    let costs = spans.iter().map(|s| s.train_flops_per_token(model, model.context));
+    let costs = spans.iter().map(|s| s.flops_per_token(model, model.context).total());
     costs.fold((0.0, 0.0), |(most, squares), c| (f64::max(most, c), squares + c * c))
 }
 
@@ -88,7 +88,7 @@ fn spans_of_a_split_follow_each_other_and_add_up() {
                 next = s.layers.end;
             }
             assert_eq!(next, model.layers);
-            let sum: f64 = spans.iter().map(|s| s.train_flops_per_token(&model, 512)).sum();
+            let sum: f64 = spans.iter().map(|s| s.flops_per_token(&model, 512).total()).sum();
             assert!((sum / model.train_flops_per_token(512).0 - 1.0).abs() < 1e-12, "{name}");
         }
     }

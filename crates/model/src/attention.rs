@@ -12,6 +12,7 @@ use crate::portion::Cut;
 use crate::qk_norm::{QkNorm, QkRows};
 use crate::residual::{Residual, StreamActivations, weight_gradients};
 use crate::seams::{SeamAt, SeamPlace, Unit};
+use crate::step::Accumulate;
 use bessemer_arch::{Model, PositionChoice, RopeScalingKind};
 use bessemer_tensor::op::{
     Alibi, Attention, AttentionBackward, AttentionDropout, AttentionMask, AttentionShape, DropoutMask,
@@ -213,7 +214,7 @@ impl AttentionBlock {
         s: &AttentionScratch,
         dx_nd: View,
         masks: Option<AttentionMasks>,
-        accumulate: bool,
+        accumulate: Accumulate,
     ) -> Result<(), TensorError> {
         let at = self.at(SeamPlace::AttentionOut);
         let mask = masks.map(|m| m.out);
@@ -248,10 +249,10 @@ impl AttentionBlock {
         })?;
         self.rotate(pass, s.dqk_nk.unwrap_or(s.dqkv_nj), places.positions, true)?;
         if let (Some(norm), Some(kept), Some(dqk_nk)) = (&self.qk_norm, &a.qk, s.dqk_nk) {
-            norm.backward(pass, a.qkv_nj, kept, dqk_nk, s.dqkv_nj, accumulate)?;
+            norm.backward(pass, a.qkv_nj, kept, dqk_nk, s.dqkv_nj, accumulate.input)?;
         }
         let input_nd = self.residual.input_again(pass, self.at(SeamPlace::AttentionIn), &a.stream)?;
-        weight_gradients(pass, &self.qkv, input_nd, s.dqkv_nj, accumulate)?;
+        weight_gradients(pass, &self.qkv, input_nd, s.dqkv_nj, accumulate.weight)?;
         pass.launch(LinearBackwardInput {
             dy: s.dqkv_nj,
             weight: self.qkv.weight.value,
@@ -259,7 +260,7 @@ impl AttentionBlock {
             dx: g.input_nd,
             accumulate: false,
         })?;
-        self.residual.enter_backward(pass, self.at(SeamPlace::AttentionIn), &a.stream, &g, accumulate)
+        self.residual.enter_backward(pass, self.at(SeamPlace::AttentionIn), &a.stream, &g, accumulate.input)
     }
 
     /// The gradients of both matrices, from what a split backward pass has kept: (x, dy) of queries, keys and values, and

@@ -260,7 +260,7 @@ impl Decoder {
         self.check_seams(seams)?;
         self.check_batch(batch)?;
         self.fill(backend, seams, 0, batch, Some(ctx))?;
-        let loss = self.backward_of(backend, seams, 0, ctx, ctx.accumulate, None)?;
+        let loss = self.backward_of(backend, seams, 0, ctx, ctx.accumulate.into(), None)?;
         Ok(loss.unwrap_or_default())
     }
 

@@ -60,5 +60,5 @@ pub use portion::Stream;
 pub use seams::{OneDevice, Phase, Product, SeamAt, SeamPlace, Seams, Unit};
 pub use stage::{Pending, StageConfig};
 pub use stage_memory::{StageMemory, stage_memory};
-pub use step::{LossSum, StepContext, TokenBatch};
+pub use step::{Accumulate, LossSum, StepContext, TokenBatch};
 pub use trace::LayerTrace;

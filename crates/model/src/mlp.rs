@@ -8,6 +8,7 @@ use crate::params::{LinearWeights, ParamTable};
 use crate::pass::Pass;
 use crate::residual::{Residual, StreamActivations, weight_gradients};
 use crate::seams::{SeamAt, SeamPlace, Unit};
+use crate::step::Accumulate;
 use bessemer_arch::{ActivationChoice, MlpKind, Model};
 use bessemer_tensor::op::{
     Activation, ActivationKind, DropoutMask, Gated, GatedBackward, Linear, LinearBackwardInput,
@@ -120,7 +121,7 @@ impl MlpBlock {
         dhidden_nf: View,
         dx_nd: View,
         dropout: Option<DropoutMask>,
-        accumulate: bool,
+        accumulate: Accumulate,
     ) -> Result<(), TensorError> {
         if a.recompute {
             self.hidden(pass, a)?;
@@ -151,7 +152,7 @@ impl MlpBlock {
             }
         };
         let input_nd = self.residual.input_again(pass, self.at(SeamPlace::MlpIn), &a.stream)?;
-        weight_gradients(pass, &self.up, input_nd, dpre_np, accumulate)?;
+        weight_gradients(pass, &self.up, input_nd, dpre_np, accumulate.weight)?;
         pass.launch(LinearBackwardInput {
             dy: dpre_np,
             weight: self.up.weight.value,
@@ -159,7 +160,7 @@ impl MlpBlock {
             dx: g.input_nd,
             accumulate: false,
         })?;
-        self.residual.enter_backward(pass, self.at(SeamPlace::MlpIn), &a.stream, &g, accumulate)
+        self.residual.enter_backward(pass, self.at(SeamPlace::MlpIn), &a.stream, &g, accumulate.input)
     }
 
     /// The gradients of both matrices, from what a split backward pass has kept: (x, dy) of up and of down.

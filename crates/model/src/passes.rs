@@ -9,7 +9,7 @@ use crate::head::{Head, HeadActivations};
 use crate::pass::Pass;
 use crate::pending::PendingActivations;
 use crate::seams::{Phase, Unit};
-use crate::step::StepContext;
+use crate::step::{Accumulate, StepContext};
 use bessemer_tensor::op::DropoutMask;
 use bessemer_tensor::{Backend, TensorError};
 
@@ -18,7 +18,7 @@ use bessemer_tensor::{Backend, TensorError};
 pub(crate) struct BackwardHow<'a> {
     /// The micro-batch's place in the run, as the forward pass had it.
     pub(crate) ctx: &'a StepContext,
-    pub(crate) accumulate: bool,
+    pub(crate) accumulate: Accumulate,
     /// Only the input part: where the weight part finds its operands.
     pub(crate) pending: Option<&'a PendingActivations>,
 }
@@ -39,7 +39,7 @@ impl Decoder {
                 let ctx =
                     StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
                 self.forward(pass, slot, self.masks(&ctx))?;
-                let how = BackwardHow { ctx: &ctx, accumulate: false, pending: None };
+                let how = BackwardHow { ctx: &ctx, accumulate: false.into(), pending: None };
                 self.backward(pass, slot, scratch, how)?;
                 if let Some(pending) = self.act.pending.first() {
                     self.backward(pass, slot, scratch, BackwardHow { pending: Some(pending), ..how })?;
@@ -163,7 +163,7 @@ impl Decoder {
             let (head, a) = self.head_of(slot)?;
             pass.unit(Unit::Head, phase, |pass| {
                 let (targets, scale) = (slot.targets, how.ctx.loss_scale);
-                head.loss_and_backward(pass, a, targets, scale, branch_nd, dx_nd, accumulate)
+                head.loss_and_backward(pass, a, targets, scale, branch_nd, dx_nd, accumulate.input)
             })?;
         }
         for (i, (layer, a)) in self.layers.iter().zip(&slot.layers).enumerate().rev() {
@@ -192,7 +192,7 @@ impl Decoder {
             let mask = self.embedding_mask(masks);
             pass.unit(Unit::Embedding, phase, |pass| {
                 let positions = self.cut.local(slot.places.positions);
-                embedding.backward(pass, slot.ids, positions, (dx_nd, act.whole_nd), mask, accumulate)
+                embedding.backward(pass, slot.ids, positions, (dx_nd, act.whole_nd), mask, accumulate.input)
             })?;
         }
         pass.defer(false);

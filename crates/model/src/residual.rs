@@ -16,6 +16,7 @@ use crate::norm::{NormStats, NormWeights};
 use crate::params::{LinearWeights, ParamTable};
 use crate::pass::Pass;
 use crate::seams::{Product, SeamAt};
+use crate::step::Accumulate;
 use bessemer_arch::{Model, Placement};
 use bessemer_tensor::op::{
     ActivationKind, Add, Copy, Dropout, DropoutMask, Linear, LinearBackwardInput, LinearBackwardWeight, Scale,
@@ -216,11 +217,11 @@ impl Residual {
         (dx_nd, branch_nd): (View, View),
         dy_ni: View,
         dropout: Option<DropoutMask>,
-        accumulate: bool,
+        accumulate: Accumulate,
     ) -> Result<StreamGradients, TensorError> {
         let (kept_nd, local_nd) = match (self.placement, &self.norm) {
             (Placement::Post | Placement::DeepNorm, Some(norm)) => {
-                norm.backward(pass, a.side_nd, a.stats, dx_nd, branch_nd, false, accumulate)?;
+                norm.backward(pass, a.side_nd, a.stats, dx_nd, branch_nd, false, accumulate.input)?;
                 (branch_nd, dx_nd)
             }
             _ => (dx_nd, branch_nd),
@@ -237,7 +238,7 @@ impl Residual {
             }
         };
         let dproduct_nd = self.product_gradient(pass, at, a, dproduct_nd)?;
-        weight_gradients(pass, w, y_ni, dproduct_nd, accumulate)?;
+        weight_gradients(pass, w, y_ni, dproduct_nd, accumulate.weight)?;
         pass.launch(LinearBackwardInput {
             dy: dproduct_nd,
             weight: w.weight.value,

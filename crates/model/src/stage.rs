@@ -42,10 +42,10 @@
 //! gradients dy of each linear map. Input part and weight part one after the other give the bits of
 //! [`Decoder::stage_backward`], and that those of [`Decoder::forward_backward`].
 //!
-//! Gradients replace or are added to by each call's own `accumulate`: false in the first micro-batch *of that kind of call*
-//! of a step. When both parts are in use, the first input part and the first weight part (which may belong to different
-//! micro-batches) replace; [`Decoder::stage_backward`] is both at once, so a stage that mixes split and whole backward
-//! passes puts `accumulate: true` only if all the parameters have been written in this step before.
+//! Gradients are replaced or added to as each call's own `accumulate` says: false for the first call of a step that writes
+//! them. The first input part and the first weight part of a step may belong to different micro-batches;
+//! [`Decoder::stage_backward`] writes what both write, and takes an [`Accumulate`] with a word for each (or one bool for
+//! both), so that a step may mix split and whole backward passes in any order.
 //!
 //! # Order of the seams
 //! Units as in [`Seams`], those of the span only. A whole backward pass: [`Phase::Backward`]. A split one: all units in
@@ -66,7 +66,7 @@ use crate::pass::Pass;
 use crate::passes::BackwardHow;
 use crate::portion::{Cut, Stream};
 use crate::seams::{Phase, Seams, Unit};
-use crate::step::{LossSum, StepContext, TokenBatch};
+use crate::step::{Accumulate, LossSum, StepContext, TokenBatch};
 use bessemer_arch::{Model, Portion, Span};
 use bessemer_tensor::op::IGNORED;
 use bessemer_tensor::{Backend, View};
@@ -286,11 +286,11 @@ impl Decoder {
         backend: &mut dyn Backend,
         seams: &mut dyn Seams,
         slot: usize,
-        accumulate: bool,
+        accumulate: impl Into<Accumulate>,
     ) -> Result<Option<LossSum>, ModelError> {
         let ctx = self.training(slot)?;
         self.check_seams(seams)?;
-        self.backward_of(backend, seams, slot, &ctx, accumulate, None)
+        self.backward_of(backend, seams, slot, &ctx, accumulate.into(), None)
     }
 
     /// The input part of the backward pass of the micro-batch in a slot, which is free after it; what is left to do is in the
@@ -314,7 +314,7 @@ impl Decoder {
                 self.stage.pending
             )));
         };
-        let loss = self.backward_of(backend, seams, slot, &ctx, accumulate, Some(set))?;
+        let loss = self.backward_of(backend, seams, slot, &ctx, accumulate.into(), Some(set))?;
         self.held.pending[set] = true;
         Ok((loss, Pending(set)))
     }
@@ -384,7 +384,7 @@ impl Decoder {
         seams: &mut dyn Seams,
         slot: usize,
         ctx: &StepContext,
-        accumulate: bool,
+        accumulate: Accumulate,
         set: Option<usize>,
     ) -> Result<Option<LossSum>, ModelError> {
         let scratch = self.act.backward.ok_or(ModelError::NotForTraining)?;

@@ -32,6 +32,21 @@ pub struct StepContext {
     pub accumulate: bool,
 }
 
+/// Whether a backward pass adds to the gradients that are there, for those of each of its parts ([`Decoder::stage_backward`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accumulate {
+    /// What the input part writes: norms, tables, output projection.
+    pub input: bool,
+    /// What the weight part writes: the layers' matrices and their biases.
+    pub weight: bool,
+}
+
+impl From<bool> for Accumulate {
+    fn from(all: bool) -> Accumulate {
+        Accumulate { input: all, weight: all }
+    }
+}
+
 /// A sum of token losses.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub struct LossSum {

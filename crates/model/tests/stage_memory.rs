@@ -1,10 +1,13 @@
-//! What a stage holds: the closed form against the ledger of the null backend.
+//! What a stage holds and computes: the closed forms against the ledger and the counts of the null backend.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 mod tiny;
 
 use bessemer_arch::{Model, named};
-use bessemer_model::{ActivationConfig, Decoder, Purpose, Shape, StageConfig, Stream, stage_memory};
+use bessemer_model::{
+    ActivationConfig, Decoder, OneDevice, Purpose, Shape, StageConfig, StepContext, Stream, TokenBatch,
+    stage_memory,
+};
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::{Bytes, Recompute, Storage};
@@ -83,4 +86,39 @@ fn a_layer_of_gpt2_costs_what_can_be_counted_by_hand() {
     assert_eq!(one.per_pending.0, 16 * rows);
     assert_eq!(three.per_pending.0, 3 * one.per_pending.0);
     assert_eq!(three.shared, one.shared);
+}
+
+/// FLOPs of products by the part of a pass that they are made in.
+#[test]
+fn products_of_each_part_are_those_of_the_span() {
+    for name in ["gpt2-124m", "llama-8b", "llama-1b"] {
+        let model = named(name).unwrap();
+        let portion = model.portion(1, 0).unwrap();
+        let shape = Shape { sequences: 2, seq: 256, purpose: Purpose::Train };
+        let tokens = vec![1; shape.tokens()];
+        let batch = TokenBatch { ids: &tokens, targets: &tokens, positions: None };
+        let ctx = StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
+        for span in model.split(3).unwrap() {
+            let stage = StageConfig { span: span.clone(), slots: 1, pending: 1 };
+            let (mut b, config) = (NullBackend::new(), ActivationConfig::default());
+            let mut d =
+                Decoder::of_stage(&mut b, &portion, Stream::Whole, shape, config, &stage, None).unwrap();
+            let products = |b: &mut NullBackend| {
+                let names =
+                    ["linear", "linear_backward_input", "linear_backward_weight", "linear_cross_entropy"];
+                let sum: f64 = names.iter().filter_map(|n| b.counts().get(n)).map(|c| c.flops.0).sum();
+                b.reset_counts();
+                sum / shape.tokens() as f64
+            };
+            // Sequences of no length have no attention.
+            let wanted = span.flops_per_token(&model, 0);
+            b.reset_counts();
+            d.stage_forward(&mut b, &mut OneDevice, 0, &batch, Some(&ctx)).unwrap();
+            assert_eq!(products(&mut b), wanted.forward.0, "{name} {span:?}");
+            let (_, pending) = d.stage_backward_input(&mut b, &mut OneDevice, 0, false).unwrap();
+            assert_eq!(products(&mut b), wanted.backward_input.0, "{name} {span:?}");
+            d.stage_backward_weight(&mut b, &mut OneDevice, pending, false).unwrap();
+            assert_eq!(products(&mut b), wanted.backward_weight.0, "{name} {span:?}");
+        }
+    }
 }

@@ -6,8 +6,8 @@ mod tiny;
 
 use bessemer_arch::{Model, Portion, Span};
 use bessemer_model::{
-    ActivationConfig, Decoder, LossSum, ModelError, OneDevice, Pending, Purpose, Seams, Shape, StageConfig,
-    StepContext, Stream, TokenBatch,
+    Accumulate, ActivationConfig, Decoder, LossSum, ModelError, OneDevice, Pending, Purpose, Seams, Shape,
+    StageConfig, StepContext, Stream, TokenBatch,
 };
 use bessemer_tensor::{Backend, View};
 use bessemer_units::{Recompute, Storage};
@@ -22,7 +22,10 @@ const MICRO: usize = 3;
 enum Split {
     None,
     All,
+    /// Those with odd numbers.
     Odd,
+    /// Every stage, but not of the second micro-batch, whose whole backward pass comes before the first weight part.
+    NotSecond,
 }
 
 /// What a run leaves: losses of each micro-batch, and gradients by name.
@@ -115,14 +118,20 @@ impl Chain {
                 let from = self.stages[s + 1].stage_input_gradient(m % 2).unwrap();
                 hand_over(b, from, self.stages[s].stage_output_gradient(m % 2).unwrap());
             }
-            let split = self.split == Split::All || (self.split == Split::Odd && s % 2 == 1);
+            let split = match self.split {
+                Split::None => false,
+                Split::All => true,
+                Split::Odd => s % 2 == 1,
+                Split::NotSecond => m != 1,
+            };
             let stage = &mut self.stages[s];
             let loss = if split {
                 let (loss, pending) = stage.stage_backward_input(b, seams, m % 2, m > 0).unwrap();
                 self.pending[s][m] = Some(pending);
                 loss
             } else {
-                stage.stage_backward(b, seams, m % 2, m > 0).unwrap()
+                let weight = m > 0 && self.split != Split::NotSecond;
+                stage.stage_backward(b, seams, m % 2, Accumulate { input: m > 0, weight }).unwrap()
             };
             assert_eq!(loss.is_some(), stage.stage().span.head);
             self.losses.extend(loss);
@@ -132,7 +141,8 @@ impl Chain {
     fn weight(&mut self, b: &mut dyn Backend, seams: &mut dyn Seams, m: usize) {
         for (stage, pending) in self.stages.iter_mut().zip(&mut self.pending) {
             if let Some(pending) = pending[m].take() {
-                stage.stage_backward_weight(b, seams, pending, m > 0).unwrap();
+                let accumulate = m > 0 || self.split == Split::NotSecond;
+                stage.stage_backward_weight(b, seams, pending, accumulate).unwrap();
             }
         }
     }
@@ -187,6 +197,25 @@ fn hold(what: &str, found: &Outcome, wanted: &Outcome) {
                 );
             }
             _ => panic!("{what}: {} spans have {name}", terms.len()),
+        }
+    }
+}
+
+#[test]
+fn whole_and_split_passes_mix_in_any_order() {
+    for (label, plain) in models() {
+        let model = Model { layers: 4, ..plain };
+        let (mut b, config) = (cpu(1), ActivationConfig::default());
+        let portion = model.portion(1, 0).unwrap();
+        let wanted = whole(&mut b, &mut OneDevice, &portion, Stream::Whole, config);
+        let spans = model.split_layers(&[2, 2]).unwrap();
+        let from = (&portion, Stream::Whole);
+        let found = chain(&mut b, &mut OneDevice, from, config, &spans, Split::NotSecond);
+        assert_eq!(found.losses, wanted.losses, "{label}");
+        // The matrices' terms are added in another order: that of the weight parts.
+        for (name, wanted) in wanted.gradients.iter().filter(|(name, _)| name != "embed.tokens") {
+            let found = &found.gradients.iter().find(|(n, _)| n == name).unwrap().1;
+            assert!(relative(found, wanted) < 1e-5, "{label}: {name} differs by {}", relative(found, wanted));
         }
     }
 }
