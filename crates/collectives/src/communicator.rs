@@ -149,7 +149,7 @@ impl<'a> From<&'a [bf16]> for Source<'a> {
 
 /// Bounds of each rank's part of a whole: part r is elements `bounds[r] .. bounds[r + 1]`. Parts may be of different
 /// lengths, or empty.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Parts {
     bounds: Vec<usize>,
 }
@@ -163,13 +163,20 @@ impl Parts {
 
     /// Parts of these lengths.
     pub fn of(lengths: impl IntoIterator<Item = usize>) -> Parts {
-        let mut bounds = vec![0];
+        let mut parts = Parts::default();
+        parts.set(lengths);
+        parts
+    }
+
+    /// Becomes parts of these lengths without asking for memory that it has.
+    pub fn set(&mut self, lengths: impl IntoIterator<Item = usize>) {
+        self.bounds.clear();
+        self.bounds.push(0);
         let mut end = 0;
-        for length in lengths {
+        self.bounds.extend(lengths.into_iter().map(|length| {
             end += length;
-            bounds.push(end);
-        }
-        Parts { bounds }
+            end
+        }));
     }
 
     /// Becomes equal to `other` without asking for memory that it has.
@@ -179,12 +186,12 @@ impl Parts {
 
     /// Number of parts.
     pub fn count(&self) -> usize {
-        self.bounds.len() - 1
+        self.bounds.len().saturating_sub(1)
     }
 
     /// Elements of the whole.
     pub fn len(&self) -> usize {
-        self.bounds[self.bounds.len() - 1]
+        self.bounds.last().copied().unwrap_or(0)
     }
 
     /// True if the whole has no element.

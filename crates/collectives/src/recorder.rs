@@ -53,8 +53,20 @@ struct Log {
     since: Instant,
     keep: usize,
     /// By rank of the world.
-    ranks: Vec<Mutex<VecDeque<Entry>>>,
+    ranks: Vec<Mutex<Entries>>,
 }
+
+/// What one rank did last.
+#[derive(Debug)]
+struct Entries {
+    list: VecDeque<Entry>,
+    /// Memory of groups and names, asked for at once: recording asks for none until a name is longer than any before.
+    spare: Vec<(String, String)>,
+}
+
+/// Bytes that are ready for the label of a group, and for a name.
+const LABEL: usize = 24;
+const NAME: usize = 72;
 
 /// Remembers the last collectives of ranks. Ranks of one process share one, so a report shows all of them; a process that
 /// is one rank of a job has its own and shows itself. Clones are the same recorder.
@@ -64,7 +76,11 @@ pub struct FlightRecorder(Arc<Log>);
 impl FlightRecorder {
     /// For `ranks` ranks, `keep` collectives of each.
     pub fn new(ranks: usize, keep: usize) -> FlightRecorder {
-        let log = || Mutex::new(VecDeque::with_capacity(keep));
+        let strings = || (String::with_capacity(LABEL), String::with_capacity(NAME));
+        let log = || {
+            let spare = std::iter::repeat_with(strings).take(keep.max(1)).collect();
+            Mutex::new(Entries { list: VecDeque::with_capacity(keep.max(1)), spare })
+        };
         let ranks = std::iter::repeat_with(log).take(ranks).collect();
         FlightRecorder(Arc::new(Log { since: Instant::now(), keep: keep.max(1), ranks }))
     }
@@ -82,7 +98,7 @@ impl FlightRecorder {
 
     /// What a rank did last, oldest first.
     pub fn entries(&self, rank: usize) -> Vec<Entry> {
-        self.lock(rank).iter().cloned().collect()
+        self.lock(rank).list.iter().cloned().collect()
     }
 
     /// For people: every rank's unfinished collectives, and the last finished one of ranks that are in none.
@@ -90,7 +106,7 @@ impl FlightRecorder {
         let now = self.0.since.elapsed();
         let mut text = String::from("Collectives of each rank:");
         for rank in 0..self.0.ranks.len() {
-            let entries = self.lock(rank);
+            let entries = &self.lock(rank).list;
             let mut open: Vec<&Entry> = entries.iter().filter(|e| e.progress != Progress::Done).collect();
             if open.is_empty() {
                 open.extend(entries.back());
@@ -105,7 +121,7 @@ impl FlightRecorder {
         text
     }
 
-    fn lock(&self, rank: usize) -> MutexGuard<'_, VecDeque<Entry>> {
+    fn lock(&self, rank: usize) -> MutexGuard<'_, Entries> {
         self.0.ranks[rank].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -157,8 +173,9 @@ impl RankLog {
     ) {
         let now = self.recorder.0.since.elapsed();
         let mut entries = self.recorder.lock(self.rank);
-        let old = if entries.len() >= self.recorder.0.keep { entries.pop_front() } else { None };
-        let (mut own_group, mut own_name) = old.map(|e| (e.group, e.name)).unwrap_or_default();
+        let old = if entries.list.len() >= self.recorder.0.keep { entries.list.pop_front() } else { None };
+        let old = old.map(|e| (e.group, e.name)).or_else(|| entries.spare.pop());
+        let (mut own_group, mut own_name) = old.unwrap_or_default();
         own_group.clear();
         own_group.push_str(group);
         own_name.clear();
@@ -167,7 +184,7 @@ impl RankLog {
             Progress::Enqueued => (Some(now), None),
             _ => (None, Some(now)),
         };
-        entries.push_back(Entry {
+        entries.list.push_back(Entry {
             sequence,
             group: own_group,
             position,
@@ -199,7 +216,7 @@ impl Recorded {
     fn start(&self, call: &Call<'_>, at: &dyn Communicator) {
         let now = self.log.recorder.0.since.elapsed();
         let mut entries = self.log.recorder.lock(self.log.rank);
-        let waiting = entries.iter_mut().find(|e| {
+        let waiting = entries.list.iter_mut().find(|e| {
             e.progress == Progress::Enqueued
                 && e.kind == call.kind
                 && e.name == call.name
@@ -218,7 +235,7 @@ impl Recorded {
     fn end(&self, at: &dyn Communicator, progress: Progress) {
         let now = self.log.recorder.0.since.elapsed();
         let mut entries = self.log.recorder.lock(self.log.rank);
-        let own = entries.iter_mut().rev().find(|e| {
+        let own = entries.list.iter_mut().rev().find(|e| {
             e.progress == Progress::Started && e.sequence == self.sequence && e.group == at.label()
         });
         if let Some(entry) = own {

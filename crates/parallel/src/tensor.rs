@@ -44,6 +44,7 @@ pub(crate) struct TensorGroup {
     values: Vec<f32>,
     short: Vec<bf16>,
     name: String,
+    parts: Parts,
 }
 
 impl TensorGroup {
@@ -70,7 +71,7 @@ impl TensorGroup {
             partial.push(PartialGradient { unit, copies, gradient });
         }
         let (values, short, name) = (Vec::new(), Vec::new(), String::new());
-        Ok(TensorGroup { group, copies, partial, values, short, name })
+        Ok(TensorGroup { group, copies, partial, values, short, name, parts: Parts::default() })
     }
 
     pub(crate) fn communicator(&mut self) -> &mut dyn Communicator {
@@ -95,23 +96,23 @@ impl TensorGroup {
     }
 
     /// Elements of each rank's rows of a matrix.
-    fn rows(&self, whole: View) -> Parts {
-        let ranks = self.size();
-        Parts::of((0..ranks).map(|r| even(whole.rows, ranks, r).len * whole.cols))
+    fn cut_rows(&mut self, whole: View) {
+        let ranks = self.group.size();
+        self.parts.set((0..ranks).map(|r| even(whole.rows, ranks, r).len * whole.cols));
     }
 
     /// `values` in the type of `like`, through `talk`, and back.
     fn exchange(
         &mut self,
         like: View,
-        talk: impl FnOnce(&mut dyn Communicator, &str, Values<'_>) -> Result<(), CollectiveError>,
+        talk: impl FnOnce(&mut dyn Communicator, &str, Values<'_>, &Parts) -> Result<(), CollectiveError>,
     ) -> Result<(), CollectiveError> {
         if like.dtype() != DType::Bf16 {
-            return talk(&mut *self.group, &self.name, Values::F32(&mut self.values));
+            return talk(&mut *self.group, &self.name, Values::F32(&mut self.values), &self.parts);
         }
         self.short.clear();
         self.short.extend(self.values.iter().map(|v| bf16::from_f32(*v)));
-        talk(&mut *self.group, &self.name, Values::Bf16(&mut self.short))?;
+        talk(&mut *self.group, &self.name, Values::Bf16(&mut self.short), &self.parts)?;
         self.values.iter_mut().zip(&self.short).for_each(|(to, from)| *to = from.to_f32());
         Ok(())
     }
@@ -130,7 +131,7 @@ impl TensorGroup {
         self.call_it(at, pass);
         self.values.resize(view.len(), 0.0);
         backend.read_f32(view, &mut self.values)?;
-        self.exchange(view, |group, name, values| group.all_reduce(name, values, Reduce::Sum))?;
+        self.exchange(view, |group, name, values, _| group.all_reduce(name, values, Reduce::Sum))?;
         Ok(backend.write_f32(view, &self.values)?)
     }
 
@@ -143,10 +144,10 @@ impl TensorGroup {
         whole: View,
     ) -> Result<(), ExchangeError> {
         self.call_it(at, "rows");
-        let parts = self.rows(whole);
+        self.cut_rows(whole);
         self.values.resize(whole.len(), 0.0);
-        backend.read_f32(local, &mut self.values[parts.range(self.group.rank())])?;
-        self.exchange(whole, |group, name, values| group.all_gather(name, values, &parts))?;
+        backend.read_f32(local, &mut self.values[self.parts.range(self.group.rank())])?;
+        self.exchange(whole, |group, name, values, parts| group.all_gather(name, values, parts))?;
         Ok(backend.write_f32(whole, &self.values)?)
     }
 
@@ -159,11 +160,13 @@ impl TensorGroup {
         local: View,
     ) -> Result<(), ExchangeError> {
         self.call_it(at, "sum of rows");
-        let parts = self.rows(whole);
+        self.cut_rows(whole);
         self.values.resize(whole.len(), 0.0);
         backend.read_f32(whole, &mut self.values)?;
-        self.exchange(whole, |group, name, values| group.reduce_scatter(name, values, &parts, Reduce::Sum))?;
-        Ok(backend.write_f32(local, &self.values[parts.range(self.group.rank())])?)
+        self.exchange(whole, |group, name, values, parts| {
+            group.reduce_scatter(name, values, parts, Reduce::Sum)
+        })?;
+        Ok(backend.write_f32(local, &self.values[self.parts.range(self.group.rank())])?)
     }
 
     /// Log-sum-exps and target logits of parts of the vocabulary become those of all of it.
@@ -177,12 +180,12 @@ impl TensorGroup {
         target_logit: View,
     ) -> Result<(), ExchangeError> {
         let (n, ranks, me) = (lse.len(), self.size(), self.rank());
-        let parts = Parts::of((0..ranks).map(|_| 2 * n));
-        self.values.resize(parts.len(), 0.0);
-        let mine = parts.range(me).start;
+        self.parts.set((0..ranks).map(|_| 2 * n));
+        self.values.resize(self.parts.len(), 0.0);
+        let mine = self.parts.range(me).start;
         backend.read_f32(lse, &mut self.values[mine..mine + n])?;
         backend.read_f32(target_logit, &mut self.values[mine + n..mine + 2 * n])?;
-        self.group.all_gather("sums of the loss", Values::F32(&mut self.values), &parts)?;
+        self.group.all_gather("sums of the loss", Values::F32(&mut self.values), &self.parts)?;
         for i in 0..n {
             let of = |r: usize| f64::from(self.values[2 * n * r + i]);
             let most = (0..ranks).map(of).fold(f64::NEG_INFINITY, f64::max);

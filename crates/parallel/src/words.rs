@@ -2,32 +2,51 @@
 
 use bessemer_collectives::{CollectiveError, Communicator, Parts, Values};
 
-/// Every rank's numbers, in the order of the ranks; all ranks give equally many.
-pub(crate) fn gather(
-    group: &mut dyn Communicator,
-    name: &str,
-    numbers: &[u64],
-) -> Result<Vec<u64>, CollectiveError> {
-    if group.size() == 1 {
-        return Ok(numbers.to_vec());
-    }
-    let each = 2 * numbers.len();
-    let parts = Parts::of((0..group.size()).map(|_| each));
-    let mut words = vec![0.0f32; parts.len()];
-    let mine = &mut words[parts.range(group.rank())];
-    for (pair, number) in mine.chunks_exact_mut(2).zip(numbers) {
-        pair[0] = f32::from_bits(*number as u32);
-        pair[1] = f32::from_bits((*number >> 32) as u32);
-    }
-    group.all_gather(name, Values::F32(&mut words), &parts)?;
-    let number = |pair: &[f32]| u64::from(pair[0].to_bits()) | u64::from(pair[1].to_bits()) << 32;
-    Ok(words.chunks_exact(2).map(number).collect())
+/// Memory of agreements, used again by the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Words {
+    words: Vec<f32>,
+    parts: Parts,
+    numbers: Vec<u64>,
 }
 
-/// The sum over the ranks, added in their order.
-pub(crate) fn sum(group: &mut dyn Communicator, name: &str, value: f64) -> Result<f64, CollectiveError> {
-    if group.size() == 1 {
-        return Ok(value);
+impl Words {
+    /// Every rank's numbers, in the order of the ranks; all ranks give equally many.
+    pub(crate) fn gather(
+        &mut self,
+        group: &mut dyn Communicator,
+        name: &str,
+        numbers: &[u64],
+    ) -> Result<&[u64], CollectiveError> {
+        self.numbers.clear();
+        if group.size() == 1 {
+            self.numbers.extend_from_slice(numbers);
+            return Ok(&self.numbers);
+        }
+        let (each, ranks) = (2 * numbers.len(), group.size());
+        self.parts.set((0..ranks).map(|_| each));
+        self.words.clear();
+        self.words.resize(self.parts.len(), 0.0);
+        let mine = &mut self.words[self.parts.range(group.rank())];
+        for (pair, number) in mine.as_chunks_mut::<2>().0.iter_mut().zip(numbers) {
+            *pair = [f32::from_bits(*number as u32), f32::from_bits((*number >> 32) as u32)];
+        }
+        group.all_gather(name, Values::F32(&mut self.words), &self.parts)?;
+        let number = |[low, high]: &[f32; 2]| u64::from(low.to_bits()) | u64::from(high.to_bits()) << 32;
+        self.numbers.extend(self.words.as_chunks::<2>().0.iter().map(number));
+        Ok(&self.numbers)
     }
-    Ok(gather(group, name, &[value.to_bits()])?.into_iter().map(f64::from_bits).sum())
+
+    /// The sum over the ranks, added in their order.
+    pub(crate) fn sum(
+        &mut self,
+        group: &mut dyn Communicator,
+        name: &str,
+        value: f64,
+    ) -> Result<f64, CollectiveError> {
+        if group.size() == 1 {
+            return Ok(value);
+        }
+        Ok(self.gather(group, name, &[value.to_bits()])?.iter().copied().map(f64::from_bits).sum())
+    }
 }

@@ -11,7 +11,7 @@ use crate::owner::Owners;
 use crate::plan::{Coord, Plan};
 use crate::seams::{Micro, RankSeams};
 use crate::tensor::TensorGroup;
-use crate::words;
+use crate::words::Words;
 use bessemer_arch::{Model, PortionParam};
 use bessemer_collectives::{Communicator, Span};
 use bessemer_model::{
@@ -68,6 +68,7 @@ pub struct Worker {
     /// The optimizer's state tensors on this rank, by name.
     pub(crate) states: BTreeMap<String, View>,
     squares: LocalSquares,
+    words: Words,
 }
 
 impl Worker {
@@ -158,6 +159,7 @@ impl Worker {
             optimizer,
             stepped,
             squares,
+            words: Words::default(),
         })
     }
 
@@ -273,9 +275,9 @@ impl Worker {
     pub fn grad_norm(&mut self, backend: &mut dyn Backend) -> Result<f64, ParallelError> {
         let mut sum = self.squares.sum(backend)?;
         if self.plan.shard() > 1 {
-            sum = words::sum(&mut *self.exchange.shard().idle()?, "norm of the gradient", sum)?;
+            sum = self.words.sum(&mut *self.exchange.shard().idle()?, "norm of the gradient", sum)?;
         }
-        sum = words::sum(self.tensor.communicator(), "norm of the gradient", sum)?;
+        sum = self.words.sum(self.tensor.communicator(), "norm of the gradient", sum)?;
         Ok(sum.sqrt())
     }
 
@@ -316,7 +318,7 @@ impl Worker {
             return Ok(sum);
         }
         let numbers = [sum.nats.to_bits(), sum.scored, sum.lse_squared.to_bits()];
-        let all = words::gather(&mut *self.world, "losses", &numbers)?;
+        let all = self.words.gather(&mut *self.world, "losses", &numbers)?;
         let mut total = LossSum::default();
         for rank in all.chunks_exact(numbers.len()).step_by(self.plan.tensor()) {
             let (nats, lse_squared) = (f64::from_bits(rank[0]), f64::from_bits(rank[2]));
@@ -333,7 +335,7 @@ impl Worker {
         if self.plan.ranks() == 1 {
             return Ok(word);
         }
-        Ok(words::gather(&mut *self.world, name, &[word])?[0])
+        Ok(self.words.gather(&mut *self.world, name, &[word])?[0])
     }
 }
 

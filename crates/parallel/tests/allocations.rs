@@ -1,0 +1,156 @@
+//! A warm step of several ranks asks for no memory, on no thread of any rank. Alone in its file: another test's allocations
+//! would be counted too.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
+#![allow(unsafe_code, reason = "counting allocations means implementing GlobalAlloc")]
+
+use bessemer_arch::{Model, ModelConfig};
+use bessemer_collectives::{
+    ChannelTransport, Communicator, FlightRecorder, Ledger, MessageCommunicator, MessageSettings,
+    ThreadCommunicator, ThreadSettings,
+};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_optim::OptimConfig;
+use bessemer_parallel::{Job, Micro, ParallelConfig, Plan, Stage, Worker};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+struct Counting;
+
+static ASKED: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is passed to System, whose contract is GlobalAlloc's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ASKED.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ASKED.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: as above.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const RANKS: usize = 4;
+const SEQ: usize = 16;
+const ROUNDS: usize = 8;
+
+fn model() -> Model {
+    let config = ModelConfig {
+        architecture: "llama".into(),
+        vocab_size: 48,
+        layers: Some(2),
+        width: Some(32),
+        heads: Some(4),
+        context: Some(SEQ as u64),
+        ..ModelConfig::default()
+    };
+    config.resolve(None).unwrap()
+}
+
+/// Threads with the wrappers that a run has, or messages.
+fn world(messages: bool) -> Vec<Box<dyn Communicator>> {
+    let recorder = FlightRecorder::new(RANKS, 64);
+    let wrapped = |rank: usize, inner: Box<dyn Communicator>| recorder.wrap(rank, Ledger::new().wrap(inner));
+    if messages {
+        let over = |t| MessageCommunicator::world("world", Arc::new(t), &MessageSettings::default());
+        let boxed = |(r, t)| wrapped(r, Box::new(over(t)) as Box<dyn Communicator>);
+        return ChannelTransport::world(RANKS).into_iter().enumerate().map(boxed).collect();
+    }
+    let boxed = |(r, c)| wrapped(r, Box::new(c) as Box<dyn Communicator>);
+    let world = ThreadCommunicator::world("world", RANKS, &ThreadSettings::default());
+    world.into_iter().enumerate().map(boxed).collect()
+}
+
+/// Allocations of all ranks in each of some steps.
+fn rank(model: &Model, config: &ParallelConfig, world: Box<dyn Communicator>, counts: &Mutex<Vec<u64>>) {
+    let optim = OptimConfig::default();
+    let plan = Plan::new(config, RANKS, model, optim.optimizer).unwrap();
+    let mut cpu = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+    let job = Job {
+        model,
+        shape: Shape { sequences: 1, seq: SEQ, purpose: Purpose::Train },
+        activations: ActivationConfig::default(),
+        optim: &optim,
+        z_loss: 0.0,
+        plan: &plan,
+    };
+    let mut worker = Worker::new(&mut cpu, &job, world).unwrap();
+    worker.init(&mut cpu, 1).unwrap();
+    let ids: Vec<u32> = (0..SEQ as u32).collect();
+    let batch = TokenBatch { ids: &ids, targets: &ids, positions: None };
+    let scale = 1.0 / (2 * SEQ * plan.data_ranks()) as f32;
+    for round in 0..ROUNDS as u64 {
+        worker.world().barrier("start").unwrap();
+        let before = ASKED.load(Ordering::SeqCst);
+        worker.world().barrier("counted").unwrap();
+        let ctx =
+            StepContext { seed: 1, step: round, first_sequence: 0, loss_scale: scale, accumulate: false };
+        for i in 0..2 {
+            let micro = Micro { first: i == 0, last: i == 1 };
+            let sum = worker.forward_backward(&mut cpu, &batch, &ctx, micro).unwrap();
+            worker.sum_over_data(sum).unwrap();
+        }
+        let norm = worker.grad_norm(&mut cpu).unwrap();
+        worker.apply(&mut cpu, round + 1, 1e-3, norm).unwrap();
+        assert_eq!(worker.agree("stop", round).unwrap(), round);
+        worker.world().barrier("end").unwrap();
+        let asked = ASKED.load(Ordering::SeqCst) - before;
+        worker.world().barrier("all have counted").unwrap();
+        if worker.rank() == 0 {
+            counts.lock().unwrap().push(asked);
+        }
+    }
+}
+
+/// The least of the last rounds: a thread that the system starts late allocates its name in one of them, while a step's
+/// own allocations are in each.
+#[test]
+fn a_warm_step_of_several_ranks_asks_for_no_memory() {
+    let model = model();
+    let (ddp, tensor) = (Stage::Ddp, 2);
+    let of = |stage, tensor, sequence, overlap| ParallelConfig {
+        stage,
+        tensor,
+        sequence,
+        overlap,
+        ..ParallelConfig::default()
+    };
+    let layouts = [
+        of(ddp, 1, false, true),
+        of(ddp, tensor, false, false),
+        of(Stage::Zero1, tensor, true, true),
+        of(Stage::Zero2, 1, false, false),
+        of(Stage::Zero3, tensor, true, true),
+        ParallelConfig { shard: 2, ..of(Stage::Zero3, 1, false, true) },
+    ];
+    let mut wrong = Vec::new();
+    for messages in [false, true] {
+        for config in &layouts {
+            let counts = Mutex::new(Vec::with_capacity(ROUNDS));
+            std::thread::scope(|scope| {
+                for c in world(messages) {
+                    let (model, counts) = (&model, &counts);
+                    scope.spawn(move || rank(model, config, c, counts));
+                }
+            });
+            let counts = counts.into_inner().unwrap();
+            if counts[ROUNDS / 2..].iter().min() != Some(&0) {
+                wrong.push(format!("messages: {messages}, {config:?}: {counts:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
