@@ -216,6 +216,8 @@ fn check(kind: Kind, shape: &Shape) -> Result<(), ScheduleError> {
         let advice = "leave the chunks away, or take interleaved, which takes any number";
         return Err(ScheduleError::shape(kind, wanted, format!("{chunks}"), advice));
     }
+    // Each of Chimera's pipelines has its chunk on every rank.
+    let chunks = if kind == Kind::Chimera { shape.pairs.saturating_mul(2).max(2) } else { chunks };
     let passes = shape.ranks.checked_mul(chunks).and_then(|places| places.checked_mul(shape.micro_batches));
     if passes.is_none_or(|passes| passes > MOST_PASSES) {
         let found = format!("{} x {} x {chunks}", shape.ranks, shape.micro_batches);

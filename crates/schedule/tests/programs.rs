@@ -72,3 +72,58 @@ proptest! {
         }
     }
 }
+
+/// Sizes of a large job take no walk that is quadratic in them: this would take minutes.
+#[test]
+fn large_programs_are_made() {
+    for kind in Kind::ALL {
+        let program = generate(kind, &Shape::new(128, 512)).unwrap();
+        verify(&program, &Limits::default()).unwrap();
+    }
+}
+
+#[test]
+fn sizes_that_do_not_fit_are_refused() {
+    let refused = |kind: Kind, change: &dyn Fn(&mut Shape), wanted: &str| {
+        let mut shape = Shape::new(4, 8);
+        change(&mut shape);
+        let found = generate(kind, &shape).expect_err("does not fit").to_string();
+        assert!(found.contains(wanted), "{kind}: wanted {wanted:?}, found {found:?}");
+    };
+    for kind in Kind::ALL {
+        refused(kind, &|s| s.ranks = 0, "at least one rank and one micro-batch");
+        refused(kind, &|s| s.micro_batches = 0, "at least one rank and one micro-batch");
+        refused(kind, &|s| s.ranks = usize::MAX, "at most 16777216");
+        refused(kind, &|s| s.micro_batches = 1 << 40, "at most 16777216");
+        if kind != Kind::Interleaved {
+            refused(kind, &|s| s.chunks = Some(7), "chunk(s) on a rank");
+        }
+    }
+    refused(Kind::Interleaved, &|s| s.chunks = Some(0), "at least one chunk");
+    refused(Kind::Interleaved, &|s| s.micro_batches = 10, "take 12 micro-batches or 1f1b");
+    refused(Kind::PipeDream, &|s| s.update_every = Some(3), "take 9 micro-batches");
+    refused(Kind::PipeDream, &|s| s.update_every = Some(0), "take updates of 8");
+    refused(Kind::PipeDream2Bw, &|s| s.update_every = Some(2), "at least as many micro-batches in an update");
+    refused(Kind::PipeDream2Bw, &|s| s.micro_batches = 3, "take more micro-batches");
+    refused(Kind::Chimera, &|s| s.ranks = 5, "take 6 ranks or 1f1b");
+    refused(Kind::Chimera, &|s| s.micro_batches = 3, "take 4");
+    refused(Kind::Chimera, &|s| s.micro_batches = 6, "take 8");
+    refused(Kind::Chimera, &|s| s.pairs = 3, "pairs of pipelines that divide half the ranks");
+    refused(Kind::Chimera, &|s| s.pairs = 0, "pairs of pipelines that divide half the ranks");
+    refused(Kind::Chimera, &|s| s.pairs = usize::MAX, "at most 16777216");
+    refused(Kind::Chimera, &|s| (s.join, s.micro_batches) = (Join::BackwardHalving, 12), "take 16");
+    refused(Kind::DualPipe, &|s| s.ranks = 3, "take 4 ranks, or dualpipev");
+    refused(Kind::DualPipe, &|s| s.micro_batches = 9, "take 10 micro-batches");
+    refused(Kind::DualPipe, &|s| s.micro_batches = 6, "take 8 micro-batches");
+    refused(Kind::DualPipeV, &|s| s.micro_batches = 7, "take 8 micro-batches");
+    refused(Kind::ZbAuto, &|s| s.memory_limit = Some(0.5), "memory for at least 1 micro-batch");
+    refused(Kind::ZbAuto, &|s| s.memory_limit = Some(f64::NAN), "memory for at least 1 micro-batch");
+    refused(Kind::ZbAuto, &|s| s.costs.weight = 0.0, "times above 0");
+    refused(Kind::ZbAuto, &|s| s.costs.message = -1.0, "a time for messages");
+    refused(Kind::ZbAuto, &|s| s.weight_share = 2.0, "a weight share from 0 to 1");
+    refused(Kind::Chimera, &|s| s.costs.forward = f64::NAN, "times that are numbers");
+    assert!("1F1B".parse::<Kind>().expect_err("unknown").to_string().contains("gpipe, 1f1b, pipedream"));
+    for kind in Kind::ALL {
+        assert_eq!(kind.to_string().parse::<Kind>().unwrap(), kind);
+    }
+}

@@ -27,6 +27,11 @@ pub(crate) fn chimera(shape: &Shape) -> Result<Program, ScheduleError> {
     if f == 0 || !(d / 2).is_multiple_of(f) {
         return wrong("pairs of pipelines that divide half the ranks", f, "take 1 pair".to_owned());
     }
+    let times = [shape.costs.forward, shape.costs.backward, shape.costs.weight];
+    if !times.iter().all(|time| time.is_finite() && *time >= 0.0) {
+        let wanted = "times that are numbers and not negative";
+        return Err(ScheduleError::shape("chimera", wanted, format!("{times:?}"), "give T_F, T_B and T_W"));
+    }
     let double = if shape.join == Join::Concatenate { 1 } else { 2 };
     let unit = n.min(d * double);
     if !n.is_multiple_of(2 * f * double) || !n.is_multiple_of(unit) {
@@ -141,21 +146,23 @@ fn merge(shape: &Shape, routes: &[Vec<Place>], per_route: usize, double: usize) 
         let start = ready.max(free[rank]);
         (!ready.is_nan()).then_some(Candidate { start, index, ready, rank, chunk })
     };
-    for rank in 0..d {
-        queue.extend((0..routes.len()).filter_map(|c| candidate(rank, c, &next, &end, &free)).map(Reverse));
+    // A pipeline has at most one candidate on a rank; what it could start with only moves later while it waits.
+    let mut queued = vec![vec![false; routes.len()]; d];
+    for (rank, queued) in queued.iter_mut().enumerate() {
+        for (chunk, queued) in queued.iter_mut().enumerate() {
+            let found = candidate(rank, chunk, &next, &end, &free);
+            *queued = found.is_some();
+            queue.extend(found.map(Reverse));
+        }
     }
     while let Some(Reverse(found)) = queue.pop() {
         let Candidate { rank, chunk, .. } = found;
-        // The queue may hold a pass twice, or from when its rank was free earlier.
         match candidate(rank, chunk, &next, &end, &free) {
-            Some(now) if now == found => {}
-            Some(now) => {
-                if now > found {
-                    queue.push(Reverse(now));
-                }
+            Some(now) if now != found => {
+                queue.push(Reverse(now));
                 continue;
             }
-            None => continue,
+            _ => queued[rank][chunk] = false,
         }
         let stage = stage_at[rank][chunk];
         let mut operation = order[stage][next[rank][chunk]];
@@ -169,7 +176,11 @@ fn merge(shape: &Shape, routes: &[Vec<Place>], per_route: usize, double: usize) 
         let after = if operation.forward { stage + 1 } else { stage.wrapping_sub(1) };
         let woken = routes[chunk].get(after).map(|place| place.rank);
         for rank in woken.into_iter().chain([rank]) {
-            queue.extend(candidate(rank, chunk, &next, &end, &free).map(Reverse));
+            if !queued[rank][chunk] {
+                let found = candidate(rank, chunk, &next, &end, &free);
+                queued[rank][chunk] = found.is_some();
+                queue.extend(found.map(Reverse));
+            }
         }
     }
     lists
