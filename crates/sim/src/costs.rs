@@ -2,7 +2,7 @@
 
 use crate::error::time;
 use crate::{Jitter, SimError};
-use bessemer_schedule::{Filler, Instruction, Place, Program};
+use bessemer_schedule::{Fill, Filler, Instruction, Place, Program};
 use std::collections::BTreeMap;
 
 /// Times of one micro-batch on one rank or in one stage, in any unit.
@@ -98,6 +98,8 @@ pub struct Costs {
     /// Times of overlapped pairs by (rank, chunk that goes forward, chunk that goes backward); the sum of the two where
     /// there is none.
     pub together: BTreeMap<(usize, usize, usize), f64>,
+    /// Times of single units of filler work by rank; that of the chunk and kind where there is none.
+    pub units: BTreeMap<(usize, Fill), f64>,
     /// Messages between ranks.
     pub messages: Messages,
     /// Variation of the instructions' times.
@@ -172,6 +174,9 @@ impl Costs {
             Instruction::Reduce { chunk, .. } => chunks[*chunk].reduce,
             Instruction::Step { chunk, .. } => chunks[*chunk].step,
             Instruction::Gather { chunk, .. } => chunks[*chunk].gather,
+            Instruction::Fill(fill) if !self.units.is_empty() && self.units.contains_key(&(rank, *fill)) => {
+                self.units[&(rank, *fill)]
+            }
             Instruction::Fill(fill) => {
                 let kind = Filler::ALL.iter().position(|f| *f == fill.filler).expect("ALL names every kind");
                 chunks[fill.chunk].fill[kind]
@@ -202,6 +207,9 @@ impl Costs {
         }
         for ((rank, ..), value) in &self.together {
             time(|| format!("the time of an overlapped pair on rank {rank}"), *value)?;
+        }
+        for ((rank, fill), value) in &self.units {
+            time(|| format!("the time of {} on rank {rank}", Instruction::Fill(*fill)), *value)?;
         }
         time(|| "the size of a message".into(), self.messages.bytes)?;
         for link in self.messages.links.values().chain([&self.messages.link]) {

@@ -33,6 +33,14 @@ pub enum SimError {
         /// What is wrong with it.
         what: String,
     },
+    /// A unit of filler work that cannot be planned.
+    #[error("filler work, unit {unit}: {what}")]
+    Unit {
+        /// Its number in the list.
+        unit: usize,
+        /// What is wrong with it.
+        what: String,
+    },
     /// Ranks that wait for each other, or for what nobody sends.
     #[error("the program stops: {0}")]
     Stuck(String),

@@ -6,6 +6,7 @@
 //! - [`lower_bound`] is what no order of the same passes can beat.
 //! - [`Samples`] makes costs from measured times, so that a run can be compared with its simulation.
 //! - [`energy`] plans clocks: work that waits for nothing may run slower.
+//! - [`fill`] puts other work into bubbles: K-FAC's, evaluation, copies.
 //! - [`formulas`] holds the published closed forms, against which the simulator is tested.
 //!
 //! This room is pure: no tensor, file, clock, thread or random source. Jitter is computed from a seed and counters.
@@ -14,6 +15,7 @@ mod bounds;
 mod costs;
 pub mod energy;
 mod error;
+pub mod fill;
 pub mod formulas;
 mod jitter;
 mod memory;

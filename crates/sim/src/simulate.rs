@@ -4,7 +4,7 @@
 //! no queue of events is needed: every instruction is looked at once or twice.
 
 use crate::{Costs, Interval, SimError, Timeline};
-use bessemer_schedule::{Flow, Instruction, Place, Program};
+use bessemer_schedule::{Fill, Filler, Flow, Instruction, Place, Program};
 use std::collections::BTreeMap;
 
 /// Nobody, where a rank's number is wanted.
@@ -21,6 +21,9 @@ struct Slot {
     waiting: u32,
 }
 
+/// Nothing has happened to it.
+const EMPTY: Slot = Slot { arrival: f64::NAN, cause: (NOBODY, 0), waiting: NOBODY };
+
 /// One direction between two ranks.
 #[derive(Debug, Clone, Copy)]
 struct Wire {
@@ -29,15 +32,23 @@ struct Wire {
     cause: (u32, u32),
 }
 
-/// Ranks that come together for a reduce or a gather.
+/// Ranks that come together for a reduce, a gather or a sum of curvature.
 #[derive(Debug, Default)]
 struct Meeting {
     expected: usize,
     arrived: Vec<(usize, usize, f64)>,
 }
 
-/// Which meeting: stage, update, and whether it gathers.
-type Subject = (usize, usize, bool);
+/// Which meeting: stage, update or unit, and what for.
+type Subject = (usize, usize, Sum);
+
+/// What ranks come together for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Sum {
+    Gradients,
+    Weights,
+    Curvature,
+}
 
 struct Simulation<'a> {
     program: &'a Program,
@@ -49,6 +60,8 @@ struct Simulation<'a> {
     slots: Vec<Slot>,
     wires: Vec<Vec<Wire>>,
     meetings: BTreeMap<Subject, Meeting>,
+    /// Passes of evaluation micro-batches that the program has, by place and unit.
+    evaluations: BTreeMap<(usize, usize), Slot>,
     next: Vec<usize>,
     clock: Vec<f64>,
     ready: Vec<usize>,
@@ -58,8 +71,10 @@ struct Simulation<'a> {
 /// When every instruction of a program begins and ends.
 ///
 /// A rank does its instructions in the order of its list. A receive waits until the message is there; a send takes no
-/// time of the rank, and its message keeps the link busy for bytes / bandwidth and arrives a latency later. A reduce or a
-/// gather begins when all the program's ranks that take part have come to it. The optimizer's step concerns its rank only.
+/// time of the rank, and its message keeps the link busy for bytes / bandwidth and arrives a latency later. A reduce, a
+/// gather or a sum of curvature begins when all the program's ranks that take part have come to it; an evaluation
+/// micro-batch's pass waits for the one in the stage before, where that is part of the program. The optimizer's step
+/// concerns its rank only.
 /// Whether the order respects the data's way through the model is the verifier's question, not the simulator's.
 ///
 /// # Errors
@@ -84,15 +99,15 @@ impl<'a> Simulation<'a> {
                 }
             }
         }
-        let empty = Slot { arrival: f64::NAN, cause: (NOBODY, 0), waiting: NOBODY };
         let mut simulation = Simulation {
             program,
             costs,
-            slots: vec![empty; base[ranks] * program.micro_batches() * 2],
+            slots: vec![EMPTY; base[ranks] * program.micro_batches() * 2],
             base,
             stage,
             wires: vec![Vec::new(); ranks],
             meetings: BTreeMap::new(),
+            evaluations: BTreeMap::new(),
             next: vec![0; ranks],
             clock: vec![0.0; ranks],
             ready: (0..ranks).rev().collect(),
@@ -132,6 +147,9 @@ impl<'a> Simulation<'a> {
                 if let Some(subject) = self.subject(rank, instruction) {
                     self.meetings.entry(subject).or_default().expected += 1;
                 }
+                if let Instruction::Fill(Fill { filler: Filler::Evaluate, chunk, unit }) = instruction {
+                    self.evaluations.insert((self.base[rank] + chunk, *unit), EMPTY);
+                }
             }
         }
         Ok(())
@@ -139,12 +157,15 @@ impl<'a> Simulation<'a> {
 
     /// The meeting that an instruction is part of.
     fn subject(&self, rank: usize, instruction: &Instruction) -> Option<Subject> {
-        let (chunk, update, gathers) = match instruction {
-            Instruction::Reduce { chunk, update } => (*chunk, *update, false),
-            Instruction::Gather { chunk, update } => (*chunk, *update, true),
+        let (chunk, number, sum) = match instruction {
+            Instruction::Reduce { chunk, update } => (*chunk, *update, Sum::Gradients),
+            Instruction::Gather { chunk, update } => (*chunk, *update, Sum::Weights),
+            Instruction::Fill(Fill { filler: Filler::SyncCurvature, chunk, unit }) => {
+                (*chunk, *unit, Sum::Curvature)
+            }
             _ => return None,
         };
-        self.stage[self.base[rank] + chunk].map(|stage| (stage, update, gathers))
+        self.stage[self.base[rank] + chunk].map(|stage| (stage, number, sum))
     }
 
     fn slot(&self, flow: Flow, micro: usize, at: Place) -> usize {
@@ -185,7 +206,12 @@ impl<'a> Simulation<'a> {
                 }
                 now.max(message.arrival)
             }
-            Instruction::Reduce { .. } | Instruction::Gather { .. } => {
+            Instruction::Fill(Fill { filler: Filler::Evaluate, chunk, unit }) => {
+                return self.evaluate(Place { rank, chunk: *chunk }, *unit, index);
+            }
+            Instruction::Reduce { .. }
+            | Instruction::Gather { .. }
+            | Instruction::Fill(Fill { filler: Filler::SyncCurvature, .. }) => {
                 if let Some(subject) = self.subject(rank, instruction) {
                     return self.meet(subject, rank, index);
                 }
@@ -227,6 +253,33 @@ impl<'a> Simulation<'a> {
         if message.waiting != NOBODY {
             self.ready.push(std::mem::replace(&mut message.waiting, NOBODY) as usize);
         }
+    }
+
+    /// An evaluation micro-batch's pass; false if it must wait for the one in the stage before.
+    fn evaluate(&mut self, at: Place, unit: usize, index: usize) -> bool {
+        let Place { rank, chunk } = at;
+        let mut start = self.clock[rank];
+        let route = self.program.routes.iter().find(|route| route.contains(&at));
+        let stage = self.stage[self.base[rank] + chunk].and_then(|stage| stage.checked_sub(1));
+        let before = route.zip(stage).map(|(route, stage)| self.base[route[stage].rank] + route[stage].chunk);
+        if let Some(before) = before.and_then(|place| self.evaluations.get_mut(&(place, unit))) {
+            if before.arrival.is_nan() {
+                before.waiting = rank as u32;
+                return false;
+            }
+            if before.arrival > start {
+                (start, self.timeline.causes[rank][index]) = (before.arrival, Some(before.cause));
+            }
+        }
+        let end = start + self.time(rank, index);
+        self.finish(rank, index, Interval { start, end });
+        if let Some(own) = self.evaluations.get_mut(&(self.base[rank] + chunk, unit)) {
+            (own.arrival, own.cause) = (end, (rank as u32, index as u32));
+            if own.waiting != NOBODY {
+                self.ready.push(std::mem::replace(&mut own.waiting, NOBODY) as usize);
+            }
+        }
+        true
     }
 
     /// Comes to a meeting. The last to come lets everybody through; false if this is not the last.
