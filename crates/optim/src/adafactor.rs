@@ -8,14 +8,41 @@
 //!
 //! State: 4 (rows + columns) bytes a matrix, 4 a value of a vector; with momentum 4 more a value. The step leaves the
 //! direction in the gradient's place, so it needs no scratch.
+//!
+//! Of a matrix that is cut over the tensor axis every rank keeps the means of the whole one (they are small), and what has
+//! one value an element is cut like the matrix. Gradient and value are brought together for the means and the sums of
+//! squares, on every rank. Scratch then: two of the largest whole parameter.
 
 use crate::config::{AdafactorConfig, OptimConfig};
 use crate::param::OptimParam;
-use crate::rule::{Now, Pass, Rule, alloc, alloc_like};
+use crate::rule::{Now, Pass, Rule, alloc, alloc_like, shaped};
 use bessemer_tensor::{Backend, TensorError, View, op};
 
 /// Largest rate of relative steps.
 const RELATIVE: f64 = 1e-2;
+
+/// Scratch that all parameters share.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scratch {
+    /// `[1, 2]`: sums of squares of direction and parameter.
+    squares: View,
+    /// Gradient and value of a whole parameter, where parameters are cut over the tensor axis.
+    whole: Option<[View; 2]>,
+}
+
+impl Scratch {
+    /// Room for the largest parameter of which there is a part.
+    pub(crate) fn new(backend: &mut dyn Backend, params: &[OptimParam]) -> Result<Scratch, TensorError> {
+        let whole = params.iter().filter_map(|p| p.whole.as_ref()).map(|w| w.rows * w.cols).max();
+        let mut scratch = |name, len| alloc(backend, name, 1, len);
+        let squares = scratch("adafactor squares", 2)?;
+        let whole = match whole {
+            None => None,
+            Some(len) => Some([scratch("adafactor gradient", len)?, scratch("adafactor value", len)?]),
+        };
+        Ok(Scratch { squares, whole })
+    }
+}
 
 #[derive(Debug)]
 enum Second {
@@ -29,19 +56,17 @@ pub(crate) struct Adafactor {
     weight_decay: f64,
     second: Second,
     m: Option<View>,
-    /// `[1, 2]`, shared: sums of squares of direction and parameter.
-    squares: View,
+    scratch: Scratch,
 }
 
 impl Adafactor {
-    /// `squares`: two values of scratch that all parameters may share.
     pub(crate) fn new(
         backend: &mut dyn Backend,
         param: &OptimParam,
         config: &OptimConfig,
-        squares: View,
+        scratch: Scratch,
     ) -> Result<Adafactor, TensorError> {
-        let (rows, cols) = (param.value.rows, param.value.cols);
+        let (rows, cols) = param.whole_shape();
         let second = if rows > 1 && cols > 1 {
             Second::Factored {
                 row: alloc(backend, &format!("row.{}", param.name), 1, rows)?,
@@ -56,7 +81,7 @@ impl Adafactor {
             weight_decay: config.weight_decay,
             second,
             m: if momentum { Some(alloc_like(backend, "m", param)?) } else { None },
-            squares,
+            scratch,
         })
     }
 }
@@ -75,19 +100,44 @@ impl Rule for Adafactor {
         let (c, grad, t) = (&self.config, param.grad, now.t as f64);
         let decay = (1.0 - t.powf(-c.decay_power)) as f32;
         let (grad_scale, eps) = (now.grad_scale as f32, c.eps as f32);
+        let (rows, cols) = param.whole_shape();
+        let whole =
+            self.scratch.whole.filter(|_| param.whole.is_some()).map(|w| w.map(|w| shaped(w, rows, cols)));
+        // Where the whole gradient is, and becomes the whole direction.
+        let [all, values] = whole.unwrap_or([grad, param.value]);
         match self.second {
             Second::Factored { row, col } => {
-                pass.launch(op::FactoredMoments { grad, grad_scale, row, col, decay, eps })?;
-                pass.launch(op::FactoredDirection { grad, grad_scale, row, col, out: grad })?;
+                if whole.is_some() {
+                    pass.ask((), |peers, backend| peers.gather(backend, now.number, grad, all))?;
+                }
+                pass.launch(op::FactoredMoments { grad: all, grad_scale, row, col, decay, eps })?;
+                pass.launch(op::FactoredDirection { grad: all, grad_scale, row, col, out: all })?;
+                if whole.is_some() {
+                    pass.ask((), |peers, backend| peers.keep(backend, now.number, all, grad))?;
+                }
             }
             Second::Whole(v) => {
                 pass.launch(op::MomentDirection { grad, grad_scale, v, decay, eps, out: grad })?;
+                if whole.is_some() {
+                    pass.ask((), |peers, backend| peers.gather(backend, now.number, grad, all))?;
+                }
             }
         }
-        let [direction_squares, param_squares] = [0, 1].map(|i| self.squares.columns(i, 1));
-        pass.launch(op::SumSquares { x: grad, out: direction_squares, accumulate: false })?;
+        let squares = self.scratch.squares;
+        let [direction_squares, param_squares] = [0, 1].map(|i| squares.columns(i, 1));
+        pass.launch(op::SumSquares { x: all, out: direction_squares, accumulate: false })?;
         if c.scale_parameter {
-            pass.launch(op::SumSquares { x: param.value, out: param_squares, accumulate: false })?;
+            if whole.is_some() {
+                pass.ask((), |peers, backend| peers.gather(backend, now.number, param.value, values))?;
+            }
+            pass.launch(op::SumSquares { x: values, out: param_squares, accumulate: false })?;
+        }
+        if whole.is_some() {
+            // The update takes means over as many values as it sees.
+            let alpha = (param.value.len() as f64 / (rows * cols) as f64) as f32;
+            for sum in [direction_squares, param_squares] {
+                pass.launch(op::Combine { a: sum, alpha, b: sum, beta: 0.0, out: sum })?;
+            }
         }
         let lr = if c.relative_step { RELATIVE.min(t.powf(-0.5)) } else { now.lr * param.lr_scale };
         pass.launch(op::AdafactorUpdate {

@@ -22,10 +22,11 @@ impl OptimConfig {
     ///   `inverse_every` steps;
     /// - everything else in proportion to its elements.
     pub fn update_cost(&self, param: &OptimParam) -> UpdateCost {
-        let (rows, cols) = (param.value.rows as f64, param.value.cols as f64);
+        let (rows, cols) = param.whole_shape();
+        let (rows, cols) = (rows as f64, cols as f64);
         let elements = ELEMENT * rows * cols;
         let hidden = !param.blocks.is_empty();
-        let blocks = param.blocks.iter().map(|&b| b as f64);
+        let blocks = param.whole_blocks().iter().map(|&b| b as f64);
         match self.optimizer {
             OptimizerChoice::Muon if hidden => {
                 let products = blocks.map(|b| {

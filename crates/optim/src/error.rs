@@ -39,6 +39,19 @@ pub enum OptimError {
         "K-FAC has no curvature yet: capture the inputs and output gradients of the linear layers before a step"
     )]
     NoCurvature,
+    /// A unit of K-FAC's work that needs something of a pass of the model was asked for without it.
+    #[error(
+        "K-FAC: a micro-batch of curvature needs the layer's inputs or output gradients: take Optimizer::kfac_curvature"
+    )]
+    NoOperand,
+    /// A unit of K-FAC's work on a layer whose state another rank keeps, or that is not there.
+    #[error(
+        "K-FAC: this rank does not keep the curvature of {name}; take the units of Optimizer::kfac_units only"
+    )]
+    NotKept {
+        /// The parameter, or the unit.
+        name: String,
+    },
     /// A factor that no damping made positive definite.
     #[error(
         "K-FAC: the curvature of {name} cannot be inverted, even with {shift:e} added to its diagonal; raise optim.kfac.damping"

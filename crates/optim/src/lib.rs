@@ -14,6 +14,7 @@ mod lion;
 mod muon;
 mod optimizer;
 mod param;
+mod peers;
 mod rule;
 mod schedule;
 mod sgd;
@@ -24,6 +25,8 @@ pub use config::{
 };
 pub use cost::UpdateCost;
 pub use error::OptimError;
+pub use kfac::{KfacUnit, KfacWork};
 pub use optimizer::{Optimizer, StepStats, is_moment_name, is_state_name};
-pub use param::OptimParam;
+pub use param::{OptimParam, WholeMatrix};
+pub use peers::{Alone, Peers, Ranks};
 pub use schedule::Schedule;

@@ -8,6 +8,11 @@
 //!
 //! A fused matrix is treated block by block (see [`OptimParam::of`]). State: 4 bytes a parameter. Scratch, once: two
 //! matrices of the size of the largest block and two squares of the largest short side.
+//!
+//! Of a matrix that is cut over the tensor axis each rank keeps the momentum of its part only: it is formed element by
+//! element, so this takes 1/t of the memory and moves nothing. u is brought together before it is orthogonalised, on every
+//! rank, which keeps its part of X: elements of the matrix times (t-1)/t from each rank, against twice that if ranks shared
+//! the products out and sent the results back. Scratch then: the largest whole matrix and the largest part as well.
 
 use crate::config::{MuonConfig, MuonMethod, MuonScale, OptimConfig};
 use crate::param::OptimParam;
@@ -35,16 +40,22 @@ pub(crate) struct Scratch {
     x: [View; 2],
     gram: [View; 2],
     squares: View,
+    /// A whole matrix and a part of one, where matrices are cut over the tensor axis.
+    whole: Option<(View, View)>,
 }
 
 impl Scratch {
     /// Room for the largest block.
     pub(crate) fn new(backend: &mut dyn Backend, params: &[OptimParam]) -> Result<Scratch, TensorError> {
-        let (mut size, mut side) = (0, 0);
-        for param in params {
-            for &rows in &param.blocks {
-                size = size.max(rows * param.value.cols);
-                side = side.max(rows.min(param.value.cols));
+        let (mut size, mut side, mut whole, mut part) = (0, 0, 0, 0);
+        for param in params.iter().filter(|p| !p.blocks.is_empty()) {
+            let (rows, cols) = param.whole_shape();
+            for &rows in param.whole_blocks() {
+                size = size.max(rows * cols);
+                side = side.max(rows.min(cols));
+            }
+            if param.whole.is_some() {
+                (whole, part) = (whole.max(rows * cols), part.max(param.value.len()));
             }
         }
         let mut scratch = |name, len| alloc(backend, name, 1, len);
@@ -52,6 +63,10 @@ impl Scratch {
             x: [scratch("muon x", size)?, scratch("muon next", size)?],
             gram: [scratch("muon gram", side * side)?, scratch("muon gram squared", side * side)?],
             squares: scratch("muon norm", 1)?,
+            whole: match whole {
+                0 => None,
+                _ => Some((scratch("muon whole", whole)?, scratch("muon part", part)?)),
+            },
         })
     }
 }
@@ -130,36 +145,82 @@ impl Rule for Muon {
     }
 
     fn update(&self, pass: &mut Pass<'_>, param: &OptimParam, now: &Now) -> Result<(), TensorError> {
-        let momentum = self.config.momentum;
-        let fresh = ((1.0 - momentum) * now.grad_scale) as f32;
-        let cols = param.value.cols;
-        for (first, rows) in param.block_rows() {
-            let (g, m) = (param.grad.rows(first, rows), self.m.rows(first, rows));
-            let x = shaped(self.scratch.x[0], rows, cols);
-            pass.launch(op::Combine { a: m, alpha: momentum as f32, b: g, beta: fresh, out: m })?;
-            if self.config.nesterov {
-                pass.launch(op::Combine { a: m, alpha: momentum as f32, b: g, beta: fresh, out: x })?;
-            } else {
-                pass.launch(op::Copy { src: m, dst: x })?;
+        let Some((whole, part)) = self.scratch.whole.filter(|_| param.whole.is_some()) else {
+            for (first, rows) in param.block_rows() {
+                let x = shaped(self.scratch.x[0], rows, param.value.cols);
+                self.accumulate(pass, param.grad.rows(first, rows), self.m.rows(first, rows), x, now)?;
+                let x = self.orthogonalise(pass, x)?;
+                let block = (rows, param.value.cols);
+                self.subtract(pass, param, param.value.rows(first, rows), (x, block), now)?;
             }
-            let x = self.orthogonalise(pass, x)?;
-            // Jordan's scale is in terms of the spectral norm, which muP wants constant over widths.
-            let (scale, lr_scale) = match self.config.scale {
-                MuonScale::Jordan => ((rows as f64 / cols as f64).max(1.0).sqrt(), 1.0),
-                MuonScale::Moonlight => (0.2 * (rows.max(cols) as f64).sqrt(), param.lr_scale),
-            };
-            pass.launch(op::Sgd {
-                param: param.value.rows(first, rows),
-                grad: x,
-                m: None,
-                momentum: 0.0,
-                nesterov: false,
-                lr: (now.lr * self.lr_ratio * lr_scale) as f32,
-                weight_decay: decay(param, self.weight_decay, lr_scale),
-                grad_scale: scale as f32,
-            })?;
+            return Ok(());
+        };
+        let (rows, cols) = param.whole_shape();
+        let whole = shaped(whole, rows, cols);
+        let part = shaped(part, param.value.rows, param.value.cols);
+        self.accumulate(pass, param.grad, self.m, part, now)?;
+        pass.ask((), |peers, backend| peers.gather(backend, now.number, part, whole))?;
+        for (first, rows) in param.whole_block_rows() {
+            let x = whole.rows(first, rows);
+            let found = self.orthogonalise(pass, x)?;
+            if found != x {
+                pass.launch(op::Copy { src: found, dst: x })?;
+            }
+        }
+        pass.ask((), |peers, backend| peers.keep(backend, now.number, whole, part))?;
+        // A part has some rows, or some columns, of every block.
+        for ((first, rows), &block) in param.block_rows().zip(param.whole_blocks()) {
+            let x = part.rows(first, rows);
+            self.subtract(pass, param, param.value.rows(first, rows), (x, (block, cols)), now)?;
         }
         Ok(())
+    }
+}
+
+impl Muon {
+    /// The momentum with the gradient, and u in `x`.
+    fn accumulate(
+        &self,
+        pass: &mut Pass<'_>,
+        g: View,
+        m: View,
+        x: View,
+        now: &Now,
+    ) -> Result<(), TensorError> {
+        let momentum = self.config.momentum;
+        let fresh = ((1.0 - momentum) * now.grad_scale) as f32;
+        pass.launch(op::Combine { a: m, alpha: momentum as f32, b: g, beta: fresh, out: m })?;
+        if self.config.nesterov {
+            pass.launch(op::Combine { a: m, alpha: momentum as f32, b: g, beta: fresh, out: x })
+        } else {
+            pass.launch(op::Copy { src: m, dst: x })
+        }
+    }
+
+    /// Decay and the step along `x`, which is (a part of) the orthogonalised block of so many rows and columns.
+    fn subtract(
+        &self,
+        pass: &mut Pass<'_>,
+        param: &OptimParam,
+        value: View,
+        (x, (rows, cols)): (View, (usize, usize)),
+        now: &Now,
+    ) -> Result<(), TensorError> {
+        // Jordan's scale is in terms of the spectral norm, which muP wants constant over widths.
+        let (scale, lr_scale) = match self.config.scale {
+            MuonScale::Jordan => ((rows as f64 / cols as f64).max(1.0).sqrt(), 1.0),
+            MuonScale::Moonlight => (0.2 * (rows.max(cols) as f64).sqrt(), param.lr_scale),
+        };
+        pass.launch(op::Sgd {
+            param: value,
+            grad: x,
+            m: None,
+            momentum: 0.0,
+            nesterov: false,
+            lr: (now.lr * self.lr_ratio * lr_scale) as f32,
+            weight_decay: decay(param, self.weight_decay, lr_scale),
+            grad_scale: scale as f32,
+        })
     }
 }
 

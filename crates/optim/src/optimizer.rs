@@ -4,14 +4,15 @@
 //! that was chosen; under Muon and K-FAC that is AdamW's for everything that is no hidden matrix. A gradient that is not
 //! finite changes nothing.
 
-use crate::adafactor::Adafactor;
+use crate::adafactor::{Adafactor, Scratch as AdafactorScratch};
 use crate::adamw::AdamW;
 use crate::config::{OptimConfig, OptimizerChoice};
 use crate::error::OptimError;
-use crate::kfac::Kfac;
+use crate::kfac::{Kfac, KfacUnit, KfacWork};
 use crate::lion::Lion;
 use crate::muon::{Muon, Scratch};
 use crate::param::OptimParam;
+use crate::peers::{Alone, Peers, Ranks};
 use crate::rule::{Now, Pass, Rule, alloc};
 use crate::sgd::Sgd;
 use bessemer_tensor::op;
@@ -58,8 +59,7 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// Allocates the state (zero) in class "optimizer" and reserves the workspace of a step. Nothing is allocated after
-    /// that. Bytes: 4 a parameter tensor, and what the optimizer's own file says.
+    /// As [`Optimizer::of_rank`], of one rank.
     ///
     /// # Errors
     /// A configuration out of range, or what the backend answers.
@@ -68,10 +68,24 @@ impl Optimizer {
         params: &[OptimParam],
         config: &OptimConfig,
     ) -> Result<Optimizer, OptimError> {
+        Optimizer::of_rank(backend, params, config, Ranks::ONE)
+    }
+
+    /// Allocates the state (zero) in class "optimizer" and reserves the workspace of a step. Nothing is allocated after
+    /// that. Bytes: 4 a parameter tensor, and what the optimizer's own file says.
+    ///
+    /// # Errors
+    /// A configuration out of range, or what the backend answers.
+    pub fn of_rank(
+        backend: &mut dyn Backend,
+        params: &[OptimParam],
+        config: &OptimConfig,
+        ranks: Ranks,
+    ) -> Result<Optimizer, OptimError> {
         config.check()?;
         let hidden = params.iter().any(|p| !p.blocks.is_empty());
         let kfac = match config.optimizer {
-            OptimizerChoice::Kfac if hidden => Some(Kfac::new(backend, params, config)?),
+            OptimizerChoice::Kfac if hidden => Some(Kfac::new(backend, params, config, ranks)?),
             _ => None,
         };
         let muon = match config.optimizer {
@@ -79,20 +93,20 @@ impl Optimizer {
             _ => None,
         };
         let adafactor = match config.optimizer {
-            OptimizerChoice::Adafactor => Some(alloc(backend, "adafactor squares", 1, 2)?),
+            OptimizerChoice::Adafactor => Some(AdafactorScratch::new(backend, params)?),
             _ => None,
         };
         let mut rules: Vec<Option<Box<dyn Rule>>> = Vec::with_capacity(params.len());
         for (i, param) in params.iter().enumerate() {
             let of_kfac = kfac.as_ref().is_some_and(|k| k.is_mine(i));
             let rule: Box<dyn Rule> = match (config.optimizer, muon, adafactor) {
-                _ if of_kfac => {
+                _ if of_kfac || param.elsewhere => {
                     rules.push(None);
                     continue;
                 }
                 (OptimizerChoice::Sgd, ..) => Box::new(Sgd::new(backend, param, config)?),
                 (OptimizerChoice::Lion, ..) => Box::new(Lion::new(backend, param, config)?),
-                (_, _, Some(squares)) => Box::new(Adafactor::new(backend, param, config, squares)?),
+                (_, _, Some(scratch)) => Box::new(Adafactor::new(backend, param, config, scratch)?),
                 (_, Some(scratch), _) if !param.blocks.is_empty() => {
                     Box::new(Muon::new(backend, param, config, scratch)?)
                 }
@@ -111,13 +125,13 @@ impl Optimizer {
         };
         let mut pass = Pass::plan(backend);
         optimizer.norm_launches(&mut pass)?;
-        optimizer.updates(&mut pass, &Now { t: 1, lr: 0.0, grad_scale: 1.0 })?;
+        optimizer.updates(&mut pass, &Now { t: 1, lr: 0.0, grad_scale: 1.0, number: 0 })?;
         pass.reserve()?;
         Ok(optimizer)
     }
 
     fn norm_launches(&self, pass: &mut Pass<'_>) -> Result<(), TensorError> {
-        for (i, param) in self.params.iter().enumerate() {
+        for (i, param) in self.params.iter().enumerate().filter(|(_, p)| !p.elsewhere) {
             let out = self.squares.columns(i, 1);
             pass.launch(op::SumSquares { x: param.grad, out, accumulate: false })?;
         }
@@ -128,9 +142,9 @@ impl Optimizer {
         if let Some(kfac) = &mut self.kfac {
             kfac.step(pass, &self.params, now)?;
         }
-        for (rule, param) in self.rules.iter().zip(&self.params) {
+        for (number, (rule, param)) in self.rules.iter().zip(&self.params).enumerate() {
             if let Some(rule) = rule {
-                rule.update(pass, param, now)?;
+                rule.update(pass, param, &Now { number, ..*now })?;
             }
         }
         Ok(())
@@ -190,6 +204,20 @@ impl Optimizer {
         lr: f64,
         grad_norm: f64,
     ) -> Result<StepStats, OptimError> {
+        self.apply_with(backend, &mut Alone, (t, lr), grad_norm)
+    }
+
+    /// As [`Optimizer::apply`] at step `t` and rate `lr`, where other ranks have their parts in it.
+    ///
+    /// # Errors
+    /// As [`Optimizer::step`].
+    pub fn apply_with(
+        &mut self,
+        backend: &mut dyn Backend,
+        peers: &mut dyn Peers,
+        (t, lr): (u64, f64),
+        grad_norm: f64,
+    ) -> Result<StepStats, OptimError> {
         if t == 0 {
             return Err(OptimError::StepZero);
         }
@@ -197,7 +225,10 @@ impl Optimizer {
             return Ok(self.skip(grad_norm));
         }
         let clip_factor = if self.clip > 0.0 { (self.clip / (grad_norm + 1e-6)).min(1.0) } else { 1.0 };
-        self.updates(&mut Pass::run(backend), &Now { t, lr, grad_scale: clip_factor })?;
+        self.updates(
+            &mut Pass::run_with(backend, peers),
+            &Now { t, lr, grad_scale: clip_factor, number: 0 },
+        )?;
         Ok(StepStats { grad_norm, clip_factor, skipped: false })
     }
 
@@ -221,7 +252,7 @@ impl Optimizer {
 
     /// Shows the optimizer what the gradient of parameter number `param` (of the list that it was made with) is made
     /// from: inputs x `[n, inputs]` and output gradients dy `[n, outputs]`, which carry the factor 1 / (tokens of the
-    /// step). `accumulate` is false in the first micro-batch of a step. Nothing happens for parameters that no
+    /// step), both of the whole matrix if only a part of it is here. `accumulate` is false in the first micro-batch of a step. Nothing happens for parameters that no
     /// curvature is kept of.
     ///
     /// # Errors
@@ -237,6 +268,55 @@ impl Optimizer {
             Some(kfac) => kfac.capture(&mut Pass::run(backend), param, x, dy, accumulate),
             None => Ok(()),
         }
+    }
+
+    /// K-FAC's work of one refresh of the curvature and one step in units, with costs and dependencies, for `micro_batches`
+    /// of `tokens` tokens; nothing for other optimizers. See [`Optimizer::refresh_by_units`].
+    pub fn kfac_units(&self, micro_batches: usize, tokens: usize) -> Vec<KfacUnit> {
+        self.kfac.as_ref().map_or_else(Vec::new, |k| k.units(&self.params, micro_batches, tokens))
+    }
+
+    /// From now on a step does not refresh K-FAC's curvature: whoever calls this does the units of
+    /// [`Optimizer::kfac_units`] ([`Optimizer::kfac_curvature`], [`Optimizer::kfac_work`]) when there is time for them, over
+    /// as many steps as they need. Steps take the newest inverses there are, each complete; the first step needs one of
+    /// every factor. Directions that were not asked for are made by the step.
+    pub fn refresh_by_units(&mut self) {
+        if let Some(kfac) = &mut self.kfac {
+            kfac.refresh_by_units();
+        }
+    }
+
+    /// Does the unit [`KfacWork::Curvature`] of `factor`: x is the inputs `[n, inputs]` of its linear map or, if the factor
+    /// is of outputs, the gradients of them `[n, outputs]`, which carry the factor 1 / (tokens of the step). Without
+    /// `accumulate` a new batch begins.
+    ///
+    /// # Errors
+    /// A factor that is not there, or what the backend answers.
+    pub fn kfac_curvature(
+        &mut self,
+        backend: &mut dyn Backend,
+        factor: usize,
+        x: View,
+        accumulate: bool,
+    ) -> Result<(), OptimError> {
+        let kfac = self.kfac.as_mut().filter(|k| k.has(KfacWork::Sync { factor }));
+        let kfac = kfac.ok_or_else(|| OptimError::NotKept { name: format!("factor {factor}") })?;
+        Ok(kfac.curvature(&mut Pass::run(backend), factor, x, accumulate)?)
+    }
+
+    /// Does any other unit of K-FAC's work.
+    ///
+    /// # Errors
+    /// A unit that is not there or has no state here, what the backend or another rank answers, or K-FAC's own.
+    pub fn kfac_work(
+        &mut self,
+        backend: &mut dyn Backend,
+        peers: &mut dyn Peers,
+        work: KfacWork,
+    ) -> Result<(), OptimError> {
+        let kfac = self.kfac.as_mut().filter(|k| k.has(work));
+        let kfac = kfac.ok_or_else(|| OptimError::NotKept { name: format!("{work:?}") })?;
+        kfac.work(&mut Pass::run_with(backend, peers), work, &self.params)
     }
 
     /// Reserves the workspace of captures of micro-batches of `tokens` tokens, whose activations are kept as `dtype`.

@@ -19,12 +19,38 @@ pub struct OptimParam {
     /// For a hidden matrix `[outputs, inputs]`: rows of the matrices that it consists of, one below the other. Empty for
     /// everything else (tables, output projections, biases, norms), which Muon and K-FAC leave to AdamW.
     pub blocks: Vec<usize>,
+    /// The matrix that `value` is a part of, if other ranks of the tensor axis have other parts of it. Optimizers that need
+    /// whole matrices bring it together through [`crate::Peers`].
+    pub whole: Option<WholeMatrix>,
+    /// Another rank keeps the state of this parameter and steps it; what is seen of its curvature here goes there. Its
+    /// views are not touched.
+    pub elsewhere: bool,
+}
+
+/// A matrix that ranks of the tensor axis have parts of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WholeMatrix {
+    /// Rows.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+    /// As [`OptimParam::blocks`], of the whole. The part has some rows of each of them.
+    pub blocks: Vec<usize>,
 }
 
 impl OptimParam {
     /// A parameter that is no hidden matrix, at the plain learning rate.
     pub fn new(name: impl Into<String>, value: View, grad: View, decays: bool) -> OptimParam {
-        OptimParam { name: name.into(), value, grad, decays, lr_scale: 1.0, blocks: Vec::new() }
+        OptimParam {
+            name: name.into(),
+            value,
+            grad,
+            decays,
+            lr_scale: 1.0,
+            blocks: Vec::new(),
+            whole: None,
+            elsewhere: false,
+        }
     }
 
     /// Parameter `spec` of `model`.
@@ -32,15 +58,7 @@ impl OptimParam {
     /// Matrices that a model fuses for speed are separate blocks: queries, keys and values; gate and up. They act on
     /// different quantities, so orthogonalising them together would let the largest of them set the scale of all.
     pub fn of(model: &Model, spec: &ParamSpec, value: View, grad: View) -> OptimParam {
-        let blocks = match spec.role {
-            Role::Matrix if spec.name.ends_with("attention.qkv.weight") => {
-                let keys = model.kv_heads * model.head_dim;
-                vec![model.attention_width(), keys, keys]
-            }
-            Role::Matrix if spec.name.ends_with("mlp.gate_up.weight") => vec![model.ffn_width; 2],
-            Role::Matrix => vec![value.rows],
-            _ => Vec::new(),
-        };
+        let blocks = blocks(model, spec, value.rows);
         OptimParam {
             lr_scale: spec.lr_scale,
             blocks,
@@ -48,13 +66,52 @@ impl OptimParam {
         }
     }
 
+    /// This parameter, of which `value` is a part: `model` and `spec` are those of the whole.
+    pub fn part_of(self, model: &Model, spec: &ParamSpec) -> OptimParam {
+        let (rows, cols) = spec.matrix();
+        OptimParam { whole: Some(WholeMatrix { rows, cols, blocks: blocks(model, spec, rows) }), ..self }
+    }
+
     /// (first row, rows) of the blocks.
     pub(crate) fn block_rows(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.blocks.iter().scan(0, |next, &rows| {
-            let first = *next;
-            *next += rows;
-            Some((first, rows))
-        })
+        stacked(&self.blocks)
+    }
+
+    /// Rows and columns of the whole matrix.
+    pub(crate) fn whole_shape(&self) -> (usize, usize) {
+        self.whole.as_ref().map_or((self.value.rows, self.value.cols), |w| (w.rows, w.cols))
+    }
+
+    /// Rows of the blocks of the whole matrix.
+    pub(crate) fn whole_blocks(&self) -> &[usize] {
+        self.whole.as_ref().map_or(&self.blocks, |w| &w.blocks)
+    }
+
+    /// (first row, rows) of the blocks of the whole matrix.
+    pub(crate) fn whole_block_rows(&self) -> impl Iterator<Item = (usize, usize)> {
+        stacked(self.whole_blocks())
+    }
+}
+
+/// (first row, rows) of blocks of so many rows, one below the other.
+fn stacked(blocks: &[usize]) -> impl Iterator<Item = (usize, usize)> {
+    blocks.iter().scan(0, |next, &rows| {
+        let first = *next;
+        *next += rows;
+        Some((first, rows))
+    })
+}
+
+/// The matrices that parameter `spec` of `model`, with so many rows, consists of.
+fn blocks(model: &Model, spec: &ParamSpec, rows: usize) -> Vec<usize> {
+    match spec.role {
+        Role::Matrix if spec.name.ends_with("attention.qkv.weight") => {
+            let keys = model.kv_heads * model.head_dim;
+            vec![model.attention_width(), keys, keys]
+        }
+        Role::Matrix if spec.name.ends_with("mlp.gate_up.weight") => vec![model.ffn_width; 2],
+        Role::Matrix => vec![rows],
+        _ => Vec::new(),
     }
 }
 

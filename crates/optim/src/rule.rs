@@ -1,6 +1,7 @@
 //! What one optimizer does to one parameter, as launches that are planned and run by the same code.
 
 use crate::param::OptimParam;
+use crate::peers::Peers;
 use bessemer_tensor::op::Op;
 use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError, View};
 use bessemer_units::{Bytes, DType};
@@ -8,17 +9,22 @@ use bessemer_units::{Bytes, DType};
 /// One walk through a step's operators: to run them, or to ask what workspace they need.
 pub(crate) struct Pass<'a> {
     pub(crate) backend: &'a mut dyn Backend,
+    peers: Option<&'a mut dyn Peers>,
     /// Largest workspace so far; `Some` while planning, when nothing is launched.
     planned: Option<Bytes>,
 }
 
 impl<'a> Pass<'a> {
     pub(crate) fn run(backend: &'a mut dyn Backend) -> Pass<'a> {
-        Pass { backend, planned: None }
+        Pass { backend, peers: None, planned: None }
+    }
+
+    pub(crate) fn run_with(backend: &'a mut dyn Backend, peers: &'a mut dyn Peers) -> Pass<'a> {
+        Pass { backend, peers: Some(peers), planned: None }
     }
 
     pub(crate) fn plan(backend: &'a mut dyn Backend) -> Pass<'a> {
-        Pass { backend, planned: Some(Bytes(0)) }
+        Pass { backend, peers: None, planned: Some(Bytes(0)) }
     }
 
     /// Reserves what was planned.
@@ -28,6 +34,18 @@ impl<'a> Pass<'a> {
 
     pub(crate) fn is_planning(&self) -> bool {
         self.planned.is_some()
+    }
+
+    /// What the peers make of it, if there are any; while planning nobody is asked.
+    pub(crate) fn ask<T>(
+        &mut self,
+        alone: T,
+        question: impl FnOnce(&mut dyn Peers, &mut dyn Backend) -> Result<T, TensorError>,
+    ) -> Result<T, TensorError> {
+        match &mut self.peers {
+            Some(peers) if self.planned.is_none() => question(&mut **peers, &mut *self.backend),
+            _ => Ok(alone),
+        }
     }
 
     pub(crate) fn launch(&mut self, op: impl Into<Op>) -> Result<(), TensorError> {
@@ -52,6 +70,8 @@ pub(crate) struct Now {
     pub(crate) lr: f64,
     /// Factor on the gradient (clipping).
     pub(crate) grad_scale: f64,
+    /// Number of the parameter that is updated.
+    pub(crate) number: usize,
 }
 
 /// An optimizer's state for one parameter.

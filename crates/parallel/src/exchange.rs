@@ -124,6 +124,11 @@ impl Exchange {
         &mut self.shard
     }
 
+    /// The communicator of the replicate axis, when nothing is under way.
+    pub(crate) fn replicate(&mut self) -> &mut Channel {
+        &mut self.replicate
+    }
+
     /// Bytes of staging memory, on the host.
     pub(crate) fn staging_bytes(&self) -> u64 {
         let all = self.free_for_gradients.iter().chain(&self.free_for_values).chain([&self.sum]);

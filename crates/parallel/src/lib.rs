@@ -14,6 +14,7 @@
 
 mod channel;
 mod check;
+mod columns;
 mod config;
 mod error;
 mod exchange;
@@ -22,6 +23,7 @@ mod groups;
 mod memory;
 mod norm;
 mod owner;
+mod peers;
 mod piece;
 mod plan;
 mod seams;

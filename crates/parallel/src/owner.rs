@@ -15,11 +15,14 @@
 //! `P_r` elements of whole matrices. With equal parts both are the usual (N-1)/N and 1/N.
 
 use crate::flat::FlatUnit;
-use bessemer_arch::Model;
+use crate::worker::Job;
+use bessemer_arch::{Model, Portion};
 use bessemer_collectives::Parts;
-use bessemer_optim::{OptimConfig, OptimParam};
+use bessemer_model::Param;
+use bessemer_optim::{OptimConfig, OptimParam, OptimizerChoice};
 use bessemer_tensor::Buffer;
 use bessemer_units::DType;
+use std::ops::Range;
 
 /// By parameter: the shard rank that owns it, or nothing if it may be cut anywhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,10 +98,43 @@ impl Owners {
     }
 }
 
+/// A stretch of a parameter (its number, the elements) as the optimizer sees it.
+type Seen = (usize, Range<usize>, OptimParam);
+
+/// What an optimizer that needs whole matrices sees besides what this rank steps: of which matrix that is cut over the
+/// tensor axis a parameter is a part, and, for curvature, the matrices of other owners.
+pub(crate) fn with_others(
+    mut list: Vec<Seen>,
+    job: &Job<'_>,
+    portion: &Portion,
+    params: &[Param],
+) -> Vec<Seen> {
+    if job.optim.optimizer == OptimizerChoice::Kfac {
+        for (index, param) in params.iter().enumerate() {
+            let here =
+                OptimParam::of(&portion.model, &param.spec, param.value, param.grad.unwrap_or(param.value));
+            if !here.blocks.is_empty() && !list.iter().any(|l| l.0 == index) {
+                list.push((index, 0..0, OptimParam { elsewhere: true, ..here }));
+            }
+        }
+        list.sort_by_key(|l| l.0);
+    }
+    if job.plan.tensor() > 1 {
+        let shardings = job.model.shardings();
+        list = (list.into_iter())
+            .map(|(index, range, param)| {
+                let cut = shardings[index].cut.is_some() && job.optim.update_cost(&param).whole;
+                let param = if cut { param.part_of(job.model, &shardings[index].spec) } else { param };
+                (index, range, param)
+            })
+            .collect();
+    }
+    list
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bessemer_optim::OptimizerChoice;
 
     fn optim(optimizer: OptimizerChoice) -> OptimConfig {
         OptimConfig { optimizer, ..OptimConfig::default() }

@@ -101,21 +101,15 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whether one rank would hold only stretches of a matrix.
+    /// Optimizers that need whole matrices have owners for them; what none has is a sum over stages.
     fn check_optimizer(&self, optimizer: OptimizerChoice) -> Result<(), ParallelError> {
-        let element_wise =
-            matches!(optimizer, OptimizerChoice::AdamW | OptimizerChoice::Sgd | OptimizerChoice::Lion);
-        let reason = if optimizer == OptimizerChoice::Kfac && self.ranks() > 1 {
-            "its curvature would be that of one rank's data"
-        } else if !element_wise && self.tensor() > 1 {
-            "it needs whole matrices, and parallel.tensor cuts them: take tensor = 1"
-        } else {
+        if optimizer != OptimizerChoice::Kfac || self.pipeline() == 1 {
             return Ok(());
-        };
+        }
         Err(ParallelError::Layout(format!(
-            "optim.optimizer = \"{}\" on {} ranks: {reason}, or take \"adamw\", \"sgd\" or \"lion\"",
-            format!("{optimizer:?}").to_lowercase(),
-            self.ranks()
+            "optim.optimizer = \"kfac\" on {} stages of a pipeline: the size of its step is a sum over all layers, which \
+             stages do not form; take one stage, or \"adamw\", \"sgd\", \"lion\", \"muon\" or \"adafactor\"",
+            self.pipeline()
         )))
     }
 
@@ -246,11 +240,10 @@ mod tests {
         assert!(e.contains("does not divide the 8 data-parallel ranks"), "{e}");
         let e = plan(ParallelConfig { sequence: true, ..Default::default() }, 8).unwrap_err();
         assert!(e.contains("parallel.tensor is 1"), "{e}");
-        let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
-        let cut = ParallelConfig { tensor: 2, ..Default::default() };
-        let e = Plan::new(&cut, 4, &model, OptimizerChoice::Muon).unwrap_err().to_string();
-        assert!(e.contains("needs whole matrices") && e.contains("take tensor = 1"), "{e}");
-        let e = Plan::new(&ParallelConfig::default(), 2, &model, OptimizerChoice::Kfac).unwrap_err();
-        assert!(e.to_string().contains("one rank's data"), "{e}");
+        let mesh = Mesh::along(Axis::Pipeline, 2);
+        let stages = Plan { mesh, ..Plan::single() };
+        assert!(stages.check_optimizer(OptimizerChoice::Muon).is_ok());
+        let e = stages.check_optimizer(OptimizerChoice::Kfac).unwrap_err().to_string();
+        assert!(e.contains("a sum over all layers") && e.contains("take one stage"), "{e}");
     }
 }

@@ -1,5 +1,6 @@
 //! What a rank does inside a pass: brings parameters, takes gradients away, completes tensor-parallel products.
 
+use crate::columns::Columns;
 use crate::exchange::{Exchange, ExchangeError};
 use crate::tensor::TensorGroup;
 use bessemer_collectives::CollectiveError;
@@ -16,12 +17,34 @@ pub struct Micro {
     pub last: bool,
 }
 
+/// How an optimizer sees what gradients are made of.
+#[derive(Debug)]
+pub(crate) struct Curvature {
+    /// By parameter of the decoder: its number in the optimizer's list.
+    pub(crate) numbers: Vec<Option<usize>>,
+    /// Where matrices are cut over the tensor axis.
+    pub(crate) columns: Option<Columns>,
+}
+
+impl Curvature {
+    /// Bytes on the host.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.columns.as_ref().map_or(0, Columns::bytes)
+    }
+}
+
+/// An optimizer that wants to see it.
+pub(crate) struct Watching<'a> {
+    pub(crate) optimizer: &'a mut Optimizer,
+    pub(crate) how: &'a mut Curvature,
+}
+
 /// The seams of one pass.
 pub(crate) struct RankSeams<'a> {
     pub(crate) exchange: &'a mut Exchange,
     pub(crate) tensor: &'a mut TensorGroup,
     /// Sees what gradients are made of, if it wants to.
-    pub(crate) curvature: Option<&'a mut Optimizer>,
+    pub(crate) watching: Option<Watching<'a>>,
     /// None: a pass without gradients.
     pub(crate) micro: Option<Micro>,
     /// Why a seam failed, which the model only hears as text.
@@ -172,9 +195,15 @@ impl Seams for RankSeams<'_> {
         dy: View,
     ) -> Result<(), TensorError> {
         let accumulate = self.micro.is_some_and(|m| !m.first);
-        match &mut self.curvature {
-            Some(optimizer) => optimizer.capture(backend, param, (x, dy), accumulate),
-            None => Ok(()),
+        let Some(Watching { optimizer, how }) = &mut self.watching else { return Ok(()) };
+        let Some(number) = how.numbers[param] else { return Ok(()) };
+        let seen = match &mut how.columns {
+            None => Ok((x, dy)),
+            Some(columns) => columns.gather(backend, self.tensor, param, (x, dy)),
+        };
+        match seen {
+            Ok(seen) => optimizer.capture(backend, number, seen, accumulate),
+            Err(e) => self.note(Err(e)),
         }
     }
 }

@@ -7,9 +7,10 @@ use crate::flat::{FlatUnit, units};
 use crate::groups::Groups;
 use crate::memory::ParamMemory;
 use crate::norm::{LocalSquares, counted};
-use crate::owner::Owners;
+use crate::owner::{Owners, with_others};
+use crate::peers::{RankPeers, Sharing, share};
 use crate::plan::{Coord, Plan};
-use crate::seams::{Micro, RankSeams};
+use crate::seams::{Curvature, Micro, RankSeams, Watching};
 use crate::tensor::TensorGroup;
 use crate::words::Words;
 use bessemer_arch::{Model, PortionParam};
@@ -17,7 +18,7 @@ use bessemer_collectives::{Communicator, Span};
 use bessemer_model::{
     ActivationConfig, Decoder, LossSum, ModelError, Shape, StepContext, Stream, TokenBatch,
 };
-use bessemer_optim::{OptimConfig, Optimizer, StepStats};
+use bessemer_optim::{OptimConfig, Optimizer, Ranks, StepStats};
 use bessemer_tensor::{Backend, View};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -64,6 +65,8 @@ pub struct Worker {
     pub(crate) portion: Vec<PortionParam>,
     pub(crate) decoder: Decoder,
     pub(crate) optimizer: Optimizer,
+    sharing: Sharing,
+    curvature: Curvature,
     pub(crate) stepped: Vec<Stepped>,
     /// The optimizer's state tensors on this rank, by name.
     pub(crate) states: BTreeMap<String, View>,
@@ -115,8 +118,10 @@ impl Worker {
         let mut decoder = Decoder::of_portion(backend, &portion, stream, job.shape, job.activations, placed)?;
         decoder.set_z_loss(job.z_loss);
         let list = memory.optim_params(&portion.model, &units, plan.shard() == 1, coord.shard);
+        let list = with_others(list, job, &portion, &memory.params);
         let params: Vec<_> = list.iter().map(|p| p.2.clone()).collect();
-        let mut optimizer = Optimizer::new(backend, &params, job.optim)?;
+        let ranks = Ranks { data: plan.data_ranks(), copies: plan.replicate(), copy: coord.replicate };
+        let mut optimizer = Optimizer::of_rank(backend, &params, job.optim, ranks)?;
         optimizer.plan_capture(backend, job.shape.tokens(), job.activations.storage.dtype())?;
         let part = portion;
         let portion = part.params();
@@ -138,7 +143,9 @@ impl Worker {
             })
             .collect();
         let squares = LocalSquares::new(backend, &gradients)?;
-        let stepped = list.into_iter().map(|(param, range, _)| Stepped { param, range }).collect();
+        let (sharing, curvature) = share(backend, job, &owners, &list)?;
+        let stepped = list.into_iter().filter(|(_, _, param)| !param.elsewhere);
+        let stepped = stepped.map(|(param, range, _)| Stepped { param, range }).collect();
         let Groups { world, shard, replicate, tensor, .. } = groups;
         let gradients: Vec<_> =
             portion.iter().cloned().zip(memory.params.iter().filter_map(|p| p.grad)).collect();
@@ -157,6 +164,8 @@ impl Worker {
             decoder,
             states: optimizer.states().into_iter().collect(),
             optimizer,
+            sharing,
+            curvature,
             stepped,
             squares,
             words: Words::default(),
@@ -202,7 +211,7 @@ impl Worker {
 
     /// Bytes of host memory in which values wait for collectives.
     pub fn staging_bytes(&self) -> u64 {
-        self.exchange.staging_bytes()
+        self.exchange.staging_bytes() + self.sharing.bytes() + self.curvature.bytes()
     }
 
     /// Notes from now on when collectives on the data-parallel axes run, for a trace.
@@ -233,7 +242,8 @@ impl Worker {
         let mut seams = RankSeams {
             exchange: &mut self.exchange,
             tensor: &mut self.tensor,
-            curvature: captures.then_some(&mut self.optimizer),
+            watching: captures
+                .then_some(Watching { optimizer: &mut self.optimizer, how: &mut self.curvature }),
             micro: Some(micro),
             failed: None,
             layers: self.whole.layers,
@@ -259,7 +269,7 @@ impl Worker {
         let mut seams = RankSeams {
             exchange: &mut self.exchange,
             tensor: &mut self.tensor,
-            curvature: None,
+            watching: None,
             micro: None,
             failed: None,
             layers: self.whole.layers,
@@ -292,7 +302,17 @@ impl Worker {
         lr: f64,
         grad_norm: f64,
     ) -> Result<StepStats, ParallelError> {
-        let stats = self.optimizer.apply(backend, t, lr, grad_norm)?;
+        let mut peers = RankPeers {
+            exchange: &mut self.exchange,
+            tensor: &mut self.tensor,
+            sharing: &mut self.sharing,
+            failed: None,
+        };
+        let stats = self.optimizer.apply_with(backend, &mut peers, (t, lr), grad_norm);
+        let stats = match (stats, peers.failed) {
+            (Err(_), Some(failed)) => return Err(failed.into()),
+            (stats, _) => stats?,
+        };
         if !stats.skipped {
             lift(self.exchange.spread_values(backend))?;
         }

@@ -10,7 +10,7 @@ use bessemer_collectives::{
 };
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
-use bessemer_optim::OptimConfig;
+use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
 use bessemer_parallel::{Job, Micro, ParallelConfig, Plan, Stage, Worker};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -75,8 +75,14 @@ fn world(messages: bool) -> Vec<Box<dyn Communicator>> {
 }
 
 /// Allocations of all ranks in each of some steps.
-fn rank(model: &Model, config: &ParallelConfig, world: Box<dyn Communicator>, counts: &Mutex<Vec<u64>>) {
-    let optim = OptimConfig::default();
+fn rank(
+    model: &Model,
+    (config, optimizer): (&ParallelConfig, OptimizerChoice),
+    world: Box<dyn Communicator>,
+    counts: &Mutex<Vec<u64>>,
+) {
+    let kfac = KfacConfig { inverse_every: 1, ..KfacConfig::default() };
+    let optim = OptimConfig { optimizer, kfac, ..OptimConfig::default() };
     let plan = Plan::new(config, RANKS, model, optim.optimizer).unwrap();
     let mut cpu = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
     let job = Job {
@@ -137,18 +143,23 @@ fn a_warm_step_of_several_ranks_asks_for_no_memory() {
         ParallelConfig { shard: 2, ..of(Stage::Zero3, 1, false, true) },
     ];
     let mut wrong = Vec::new();
+    use OptimizerChoice::{Adafactor, AdamW, Kfac, Muon};
+    let element_wise = layouts.iter().map(|l| (l, AdamW));
+    // Matrices that are owned and cut.
+    let whole = [Muon, Adafactor, Kfac].into_iter().flat_map(|o| [(&layouts[0], o), (&layouts[2], o)]);
+    let all: Vec<_> = element_wise.chain(whole).collect();
     for messages in [false, true] {
-        for config in &layouts {
+        for &(config, optimizer) in &all {
             let counts = Mutex::new(Vec::with_capacity(ROUNDS));
             std::thread::scope(|scope| {
                 for c in world(messages) {
                     let (model, counts) = (&model, &counts);
-                    scope.spawn(move || rank(model, config, c, counts));
+                    scope.spawn(move || rank(model, (config, optimizer), c, counts));
                 }
             });
             let counts = counts.into_inner().unwrap();
             if counts[ROUNDS / 2..].iter().min() != Some(&0) {
-                wrong.push(format!("messages: {messages}, {config:?}: {counts:?}"));
+                wrong.push(format!("messages: {messages}, {optimizer:?}, {config:?}: {counts:?}"));
             }
         }
     }

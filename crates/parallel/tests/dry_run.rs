@@ -7,7 +7,7 @@ use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Ledger, NullCommunicator};
 use bessemer_mesh::formulas::{DataParallel, Exchange, ParameterBytes, ring, tensor_parallel_layer};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
-use bessemer_optim::{OptimConfig, OptimizerChoice};
+use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
 use bessemer_parallel::{Job, Micro, ParallelConfig, Plan, Stage, Worker};
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
@@ -177,6 +177,64 @@ fn owners_of_whole_matrices_send_and_hold_what_is_theirs() {
             let state = 4 * matrices + 8 * (psi as u64 - matrices);
             assert!(held >= state && held < state + ranks as u64 * (scratch + 4096), "{held} for {state}");
         }
+    }
+}
+
+/// A matrix that is cut over t ranks is gathered for its update, P (t-1)/t elements: once for Muon and K-FAC; for Adafactor,
+/// whatever is cut, gradient (or direction) and value.
+#[test]
+fn matrices_cut_over_the_tensor_axis_are_gathered_for_their_update() {
+    let model = model(3, 32, 4, 96, 16);
+    let optim = |optimizer| OptimConfig { optimizer, ..OptimConfig::default() };
+    for ranks in [2, 4] {
+        let config = ParallelConfig { tensor: ranks as u64, ..ParallelConfig::default() };
+        let sent = |optimizer| {
+            let found = step_of((0, ranks), &model, &config, &optim(optimizer), (16, 2));
+            found.ledger.of("tensor").volume.sent
+        };
+        let plain = sent(OptimizerChoice::AdamW);
+        let matrices = (3 * 12 * 32 * 32) as f64;
+        assert_eq!((sent(OptimizerChoice::Muon) - plain) as f64, 4.0 * ring(matrices, ranks));
+        // The token table, the biases of queries, keys and values and of the first feed-forward matrix are cut too.
+        let cut = matrices + (96 * 32 + 3 * (3 * 32 + 4 * 32)) as f64;
+        assert_eq!((sent(OptimizerChoice::Adafactor) - plain) as f64, 4.0 * 2.0 * ring(cut, ranks));
+        // K-FAC: directions as Muon's, and columns of both micro-batches: outputs of two matrices, inputs of two others.
+        let columns = (2 * 16 * 3 * (3 * 32 + 32 + 4 * 32 + 4 * 32)) as f64;
+        let wanted = 4.0 * (ring(matrices, ranks) + ring(columns, ranks));
+        assert_eq!((sent(OptimizerChoice::Kfac) - plain) as f64, wanted);
+    }
+}
+
+/// With F elements of factors of which rank r owns F_r: each refresh sends F - F_r to the owners, and between copies
+/// 2 F_r (R-1)/R and, of the inverses, what the next copy did not make. Over all ranks: F (N-1) for N shards, and
+/// 2 F (R-1) + F for R copies.
+#[test]
+fn curvature_is_sent_as_the_closed_forms_say() {
+    let model = model(4, 64, 4, 256, 32);
+    let psi = model.parameters() as u64;
+    let kfac = KfacConfig { inverse_every: 1, ..KfacConfig::default() };
+    let optim = OptimConfig { optimizer: OptimizerChoice::Kfac, kfac, ..OptimConfig::default() };
+    // Inputs and blocks of queries, keys, values, of the attention's output, of the two of the feed-forward block.
+    let (d, f) = (64u64 * 64, 256u64 * 256);
+    let factors = 4 * ((d + 3 * d) + (d + d) + (d + f) + (f + d));
+    for (stage, shard, copies) in [(Stage::Ddp, 1, 3), (Stage::Zero1, 3, 1), (Stage::Zero1, 2, 2)] {
+        let (n, r) = (shard as u64, copies as u64);
+        let asked = if stage == Stage::Ddp { 0 } else { n };
+        let config = ParallelConfig { stage, shard: asked, ..ParallelConfig::default() };
+        let steps: Vec<_> = (0..shard * copies)
+            .map(|rank| step_of((rank, shard * copies), &model, &config, &optim, (32, 1)))
+            .collect();
+        let sent = |group: &str| steps.iter().map(|s| s.ledger.of(group).volume.sent).sum::<u64>();
+        // A number a rank to all others makes the size of the step one.
+        let numbers = 2 * n * (n - 1) * r;
+        assert_eq!(sent("shard"), 4 * (r * ((2 * psi + factors) * (n - 1)) + numbers), "{stage:?}");
+        assert_eq!(sent("replicate"), 4 * ((2 * psi + 3 * factors) * (r - 1)), "{stage:?}");
+        // The batch at hand everywhere, mean and inverse once among the shards.
+        let held: u64 = steps.iter().map(|s| s.held("optimizer")).sum();
+        let matrices = 4 * 12 * d;
+        let state = 4 * (factors * (n * r + 2 * r) + r * (matrices + 2 * (psi - matrices)));
+        let scratch = 4 * (2 * f + 2 * 256 * 64) + 4096;
+        assert!(held >= state && held < state + n * r * scratch, "{held} for {state}");
     }
 }
 

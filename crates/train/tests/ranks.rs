@@ -215,6 +215,35 @@ fn a_run_goes_on_in_another_layout() {
     assert!(parts.tensors() == whole.tensors(), "other bits after a stop");
 }
 
+/// State that lies with the owners of whole matrices, or beside parts of them, is saved and found again whole.
+#[test]
+fn a_run_of_whole_matrices_goes_on_in_another_layout() {
+    for optimizer in ["muon", "adafactor", "kfac"] {
+        let chosen = |sets: &[String]| {
+            let mut sets = sets.to_vec();
+            sets.push(format!("optim.optimizer={optimizer}"));
+            sets.push("optim.adafactor.momentum=0.9".into());
+            sets.extend(["optim.kfac.lr=0.03".into(), "optim.kfac.inverse_every=3".into()]);
+            with(&sets)
+        };
+        let single = Run::new(false).train(&chosen(&[]), 1, None);
+        let zero3 = chosen(&layout("zero3", 0));
+        let run = Run::new(false);
+        let mut told = run.train(&chosen(&[]), 1, Some(5));
+        told.extend(run.train(&zero3, 2, Some(10)));
+        told.extend(run.train(&chosen(&layout("zero1", 2)), 4, Some(13)));
+        told.extend(run.train(&chosen(&["parallel.tensor=2".into()]), 4, Some(18)));
+        told.extend(run.train(&chosen(&[]), 1, None));
+        assert_near(&told, &single, &format!("{optimizer}: 1, zero3 x 2, zero1 2 x 2, tensor 2 x 2, 1"));
+        let (whole, parts) = (Run::new(false), Run::new(false));
+        let wanted = whole.train(&zero3, 2, None);
+        let mut told = parts.train(&zero3, 2, Some(7));
+        told.extend(parts.train(&zero3, 2, None));
+        assert_eq!(numbers(&told), numbers(&wanted), "{optimizer}");
+        assert!(parts.tensors() == whole.tensors(), "{optimizer}: other bits after a stop");
+    }
+}
+
 #[test]
 fn ranks_go_back_together() {
     let sets = ["train.spike_action=rewind", "train.spike_sigma=1.5", "train.spike_window=8"];
@@ -312,5 +341,4 @@ fn what_ranks_cannot_share_is_refused_on_all_of_them() {
     };
     refused(&[], 3, "3 data-parallel ranks cannot share equally");
     refused(&["parallel.stage=zero1", "parallel.shard=3"], 4, "does not divide the 4 data-parallel ranks");
-    refused(&["parallel.stage=zero1", "optim.optimizer=muon"], 2, "needs whole matrices");
 }

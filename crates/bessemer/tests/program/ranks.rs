@@ -82,7 +82,6 @@ fn what_ranks_cannot_do_is_refused_with_the_reason() {
     let train = |ranks, sets: &[&str]| place.bessemer(&words("train", ranks, sets));
     train("3", &[]).failed(78, &["3 data-parallel ranks cannot share equally"]);
     train("2", &["parallel.tensor=3"]).failed(78, &["parallel.tensor = 3 does not divide 2 ranks"]);
-    train("2", &["optim.optimizer=kfac"]).failed(78, &["one rank's data"]);
     train("2", &["parallel.shard=2"]).failed(78, &["parallel.shard = 2", "cuts nothing"]);
     train("0", &[]).failed(2, &["--ranks"]);
     train("9999", &[]).failed(2, &["expected 1 to 1024"]);

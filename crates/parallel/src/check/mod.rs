@@ -113,7 +113,7 @@ impl Backend for CheckingBackend {
         let now = match (kind, held) {
             (Kind::AllReduce | Kind::AllGather, Held::Partial) => Held::Same,
             (Kind::ReduceScatter, Held::Partial) => Held::Rows,
-            (Kind::AllGather, Held::Rows) => Held::Same,
+            (Kind::AllGather, Held::Rows | Held::Columns) => Held::Same,
             (Kind::AllReduce | Kind::ReduceScatter, Held::Same) => {
                 return wrong("it would be added up once for every rank");
             }

@@ -1,0 +1,281 @@
+//! What ranks tell each other inside an optimizer's step that needs whole matrices.
+//!
+//! F elements of curvature factors, `F_r` of them of matrices that shard rank r owns, N shard ranks, R copies, elements a
+//! rank sends whenever the curvature is refreshed:
+//!
+//! | what | group | elements |
+//! |---|---|---|
+//! | sums of factors, to their owner | shard | `F - F_r` |
+//! | and between copies | replicate | `2 F_r (R-1)/R` |
+//! | inverses, each from the copy that made it | replicate | `F_r`, less those that the next copy made |
+//!
+//! A matrix of P elements that is cut over t tensor ranks is gathered once a step for Muon and K-FAC (P less the next rank's
+//! part), gradient and value for Adafactor; K-FAC also gathers, of each micro-batch that it sees, what the cut side of each
+//! linear map takes or gives.
+
+use crate::columns::Columns;
+use crate::error::ParallelError;
+use crate::exchange::{Exchange, ExchangeError};
+use crate::owner::Owners;
+use crate::seams::Curvature;
+use crate::tensor::TensorGroup;
+use crate::words::Words;
+use crate::worker::Job;
+use bessemer_arch::PortionParam;
+use bessemer_collectives::{CollectiveError, Parts, Reduce, Values};
+use bessemer_optim::{OptimParam, OptimizerChoice, Peers};
+use bessemer_tensor::{Backend, TensorError, View};
+use std::ops::Range;
+
+/// A stretch that lies in one piece in the whole as well as in the part.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    whole: usize,
+    part: usize,
+    len: usize,
+}
+
+/// A parameter as its optimizer's ranks see it.
+#[derive(Debug)]
+struct Shared {
+    name: String,
+    owner: Option<usize>,
+    /// By tensor rank, where the parameter is cut: where its elements are in the whole.
+    stretches: Vec<Vec<Stretch>>,
+    /// By tensor rank: lengths of the parts.
+    parts: Parts,
+}
+
+/// What is the same for all steps.
+#[derive(Debug)]
+pub(crate) struct Sharing {
+    /// By the number in the optimizer's list.
+    params: Vec<Shared>,
+    /// Who gets what of a sum: its owner all of it.
+    lengths: Parts,
+    words: Words,
+    /// What travels, on the host, and a whole parameter.
+    values: Vec<f32>,
+    whole: Vec<f32>,
+}
+
+impl Sharing {
+    /// `params`: owner and, by tensor rank, the portions of each of the optimizer's parameters; `factor`: elements of the
+    /// largest factor of curvature, if there is any.
+    pub(crate) fn new(params: Vec<(Option<usize>, Vec<PortionParam>)>, factor: usize) -> Sharing {
+        let (mut all, mut largest) = (factor, 0);
+        let shared = |(owner, portions): (Option<usize>, Vec<PortionParam>)| {
+            let name = portions.first().map_or(String::new(), |p| p.name().to_owned());
+            let parts = Parts::of(portions.iter().map(PortionParam::len));
+            let cut = portions.len() > 1;
+            if cut {
+                all = all.max(parts.len());
+                largest = largest.max(portions[0].sharding.spec.len());
+            }
+            let stretch = |r: &bessemer_arch::Run<'_>| Stretch { whole: r.whole, part: r.part, len: r.len };
+            let of = |p: &PortionParam| p.runs().iter().map(stretch).collect();
+            let stretches = if cut { portions.iter().map(of).collect() } else { Vec::new() };
+            Shared { name, owner, stretches, parts }
+        };
+        let params = params.into_iter().map(shared).collect();
+        let (values, whole) = (Vec::with_capacity(all), Vec::with_capacity(largest));
+        Sharing { params, lengths: Parts::default(), words: Words::default(), values, whole }
+    }
+
+    /// Bytes on the host.
+    pub(crate) fn bytes(&self) -> u64 {
+        4 * (self.values.capacity() + self.whole.capacity()) as u64
+    }
+}
+
+/// What an optimizer over `list` needs of its peers, in steps and in passes.
+pub(crate) fn share(
+    backend: &mut dyn Backend,
+    job: &Job<'_>,
+    owners: &Owners,
+    list: &[(usize, Range<usize>, OptimParam)],
+) -> Result<(Sharing, Curvature), ParallelError> {
+    let plan = job.plan;
+    let ranks = plan.tensor();
+    let portions = |index| {
+        let portion = job.model.portion(ranks, index).map_err(|e| ParallelError::Layout(e.to_string()))?;
+        Ok(portion.params())
+    };
+    let by_rank = (0..ranks).map(portions).collect::<Result<Vec<_>, ParallelError>>()?;
+    let portions = |param: usize| by_rank.iter().map(|rank| rank[param].clone()).collect::<Vec<_>>();
+    let curved = job.optim.optimizer == OptimizerChoice::Kfac;
+    let mut factor = 0;
+    let mut numbers = vec![None; by_rank[0].len()];
+    let mut params = Vec::with_capacity(list.len());
+    for (number, (param, _, seen)) in list.iter().enumerate() {
+        numbers[*param] = Some(number);
+        let all = portions(*param);
+        if curved && !seen.blocks.is_empty() && plan.data_ranks() > 1 {
+            let shape = &all[0].sharding.spec.shape;
+            // No block has more rows than its matrix.
+            let side = shape.iter().copied().max().unwrap_or(0);
+            factor = factor.max(side * side);
+        }
+        let together = if seen.whole.is_some() { all } else { all.into_iter().take(1).collect() };
+        params.push((owners.of(*param), together));
+    }
+    let columns = if curved && ranks > 1 {
+        let all: Vec<_> = (0..numbers.len()).map(portions).collect();
+        Some(Columns::new(backend, &all, job.shape.tokens())?)
+    } else {
+        None
+    };
+    Ok((Sharing::new(params, factor), Curvature { numbers, columns }))
+}
+
+/// The peers of one step.
+pub(crate) struct RankPeers<'a> {
+    pub(crate) exchange: &'a mut Exchange,
+    pub(crate) tensor: &'a mut TensorGroup,
+    pub(crate) sharing: &'a mut Sharing,
+    /// Why a collective failed, which the optimizer only hears as text.
+    pub(crate) failed: Option<CollectiveError>,
+}
+
+impl RankPeers<'_> {
+    fn note<T>(&mut self, result: Result<T, ExchangeError>) -> Result<T, TensorError> {
+        result.map_err(|e| match e {
+            ExchangeError::Tensor(e) => e,
+            ExchangeError::Collective(e) => {
+                let text = e.to_string().into();
+                self.failed = Some(e);
+                TensorError::Outside(text)
+            }
+        })
+    }
+
+    fn summed(&mut self, backend: &mut dyn Backend, param: usize, factor: View) -> Result<(), ExchangeError> {
+        let Sharing { params, lengths, values, .. } = &mut *self.sharing;
+        let (ranks, me) = (self.exchange.shard().size(), self.exchange.shard().rank());
+        let Shared { name, owner, .. } = &params[param];
+        let owner = owner.unwrap_or(me);
+        let copies = self.exchange.replicate().size();
+        if ranks * copies == 1 {
+            return Ok(());
+        }
+        values.resize(factor.len(), 0.0);
+        backend.read_f32(factor, values)?;
+        if ranks > 1 {
+            let len = values.len();
+            lengths.set((0..ranks).map(|r| if r == owner { len } else { 0 }));
+            let mut shard = self.exchange.shard().idle()?;
+            shard.reduce_scatter(name, Values::F32(values), lengths, Reduce::Sum)?;
+        }
+        if owner != me {
+            return Ok(());
+        }
+        if copies > 1 {
+            self.exchange.replicate().idle()?.all_reduce(name, Values::F32(values), Reduce::Sum)?;
+        }
+        Ok(backend.write_f32(factor, values)?)
+    }
+
+    fn spread(
+        &mut self,
+        backend: &mut dyn Backend,
+        (param, from): (usize, usize),
+        inverse: View,
+    ) -> Result<(), ExchangeError> {
+        let Sharing { params, values, .. } = &mut *self.sharing;
+        let replicate = self.exchange.replicate();
+        if replicate.size() == 1 {
+            return Ok(());
+        }
+        let mine = replicate.rank() == from;
+        values.resize(inverse.len(), 0.0);
+        if mine {
+            backend.read_f32(inverse, values)?;
+        }
+        replicate.idle()?.broadcast(&params[param].name, from, Values::F32(values))?;
+        if mine { Ok(()) } else { Ok(backend.write_f32(inverse, values)?) }
+    }
+
+    fn gathered(
+        &mut self,
+        backend: &mut dyn Backend,
+        param: usize,
+        (part, to): (View, View),
+    ) -> Result<(), ExchangeError> {
+        let Sharing { params, values, whole, .. } = &mut *self.sharing;
+        let Shared { name, stretches, parts, .. } = &params[param];
+        values.resize(parts.len(), 0.0);
+        backend.read_f32(part, &mut values[parts.range(self.tensor.rank())])?;
+        self.tensor.communicator().all_gather(name, Values::F32(values), parts)?;
+        whole.resize(to.len(), 0.0);
+        for (rank, list) in stretches.iter().enumerate() {
+            let part = &values[parts.range(rank)];
+            for s in list {
+                whole[s.whole..s.whole + s.len].copy_from_slice(&part[s.part..s.part + s.len]);
+            }
+        }
+        Ok(backend.write_f32(to, whole)?)
+    }
+}
+
+impl Peers for RankPeers<'_> {
+    fn sum_curvature(
+        &mut self,
+        backend: &mut dyn Backend,
+        param: usize,
+        factor: View,
+    ) -> Result<(), TensorError> {
+        let result = self.summed(backend, param, factor);
+        self.note(result)
+    }
+
+    fn spread_inverse(
+        &mut self,
+        backend: &mut dyn Backend,
+        param: usize,
+        from: usize,
+        inverse: View,
+    ) -> Result<(), TensorError> {
+        let result = self.spread(backend, (param, from), inverse);
+        self.note(result)
+    }
+
+    fn sum_over_owners(&mut self, value: f64) -> Result<f64, TensorError> {
+        if self.exchange.shard().size() == 1 {
+            return Ok(value);
+        }
+        let words = &mut self.sharing.words;
+        let mut sum = || words.sum(&mut *self.exchange.shard().idle()?, "size of the step", value);
+        let result = sum().map_err(ExchangeError::from);
+        self.note(result)
+    }
+
+    fn gather(
+        &mut self,
+        backend: &mut dyn Backend,
+        param: usize,
+        part: View,
+        whole: View,
+    ) -> Result<(), TensorError> {
+        let result = self.gathered(backend, param, (part, whole));
+        self.note(result)
+    }
+
+    fn keep(
+        &mut self,
+        backend: &mut dyn Backend,
+        param: usize,
+        whole: View,
+        part: View,
+    ) -> Result<(), TensorError> {
+        let rank = self.tensor.rank();
+        let Sharing { params, values, whole: host, .. } = &mut *self.sharing;
+        let Some(list) = params[param].stretches.get(rank) else { return Ok(()) };
+        host.resize(whole.len(), 0.0);
+        backend.read_f32(whole, host)?;
+        values.resize(part.len(), 0.0);
+        for s in list {
+            values[s.part..s.part + s.len].copy_from_slice(&host[s.whole..s.whole + s.len]);
+        }
+        backend.write_f32(part, values)
+    }
+}
