@@ -113,14 +113,76 @@ pub(crate) struct Activations {
     pub(crate) pending: Vec<PendingActivations>,
     /// Losses of the last loss; if the head is here.
     pub(crate) loss: Option<View>,
+    /// Holds nothing between passes.
+    pub(crate) scratch: Scratch,
+    /// Parts of the scratch in a backward pass; a scorer has none.
+    pub(crate) backward: Option<BackwardScratch>,
+    /// `[LOGIT_ROWS, v]` at most; none of a part of a model.
+    pub(crate) logits_nv: View,
+}
+
+/// What passes use and leave nothing in: decoders whose passes take turns may share it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scratch {
     /// Scratch beside the stream; the output of a block before dropout, the gradient of a normalised input.
     pub(crate) branch_nd: View,
     /// All rows, where the stream (with the matrices beside it) has those that are here.
     pub(crate) whole_nd: Option<View>,
-    /// Scratch of the backward pass, in one buffer; a scorer has none.
-    pub(crate) backward: Option<BackwardScratch>,
-    /// `[LOGIT_ROWS, v]` at most; none of a part of a model.
-    pub(crate) logits_nv: View,
+    /// What the backward pass makes again, in a forward pass of a trainer that does: where it goes.
+    recomputed: Option<Recomputed>,
+    /// Gradients within a block, to train.
+    block_nc: Option<View>,
+}
+
+impl Scratch {
+    /// For passes over a stretch with `layers` or without; `beside` gives what it has of it.
+    fn alloc(
+        arena: &mut Arena<'_>,
+        model: &Model,
+        cut: &Cut,
+        shape: Shape,
+        (again, layers): (bool, bool),
+        beside: Option<Scratch>,
+    ) -> Result<Scratch, ModelError> {
+        let (n, d) = (shape.tokens(), model.width);
+        let rows = cut.stream_rows(n);
+        let mut scratch = match beside {
+            Some(scratch) => scratch,
+            None => Scratch {
+                branch_nd: arena.matrix("branch", rows, d)?,
+                whole_nd: if cut.by_rows() { Some(arena.matrix("all_rows", n, d)?) } else { None },
+                recomputed: None,
+                block_nc: None,
+            },
+        };
+        if again && layers && scratch.recomputed.is_none() {
+            scratch.recomputed = Some(Recomputed::alloc(arena, model, rows, n)?);
+        }
+        if shape.purpose == Purpose::Train {
+            let (j, a, f) = (model.qkv_width(), model.attention_width(), model.ffn_width);
+            let blocks = if layers { f.max(j + a + qk_width(model)) } else { 0 };
+            let cols = blocks.max(if cut.by_rows() { d } else { 0 });
+            if scratch.block_nc.is_none_or(|block| block.cols < cols) {
+                scratch.block_nc = Some(arena.matrix("block_gradient", n, cols)?);
+            }
+        }
+        Ok(scratch)
+    }
+
+    /// All rows of the gradient that enters the head, where the stream has those that are here.
+    fn dwhole_nd(&self) -> Option<View> {
+        self.whole_nd.and_then(|whole_nd| self.block(0, whole_nd.cols))
+    }
+
+    /// `cols` columns of the block's scratch, behind `offset` others, as a matrix without gaps.
+    fn block(&self, offset: usize, cols: usize) -> Option<View> {
+        self.block_nc.map(|all| View { offset: all.rows * offset, cols, stride: cols, ..all })
+    }
+}
+
+/// Columns of queries and keys that QK-norm keeps normalised.
+fn qk_width(model: &Model) -> usize {
+    if model.qk_norm { (model.heads + model.kv_heads) * model.head_dim } else { 0 }
 }
 
 /// What one micro-batch leaves for its backward pass.
@@ -149,6 +211,7 @@ pub(crate) struct BackwardScratch {
 
 impl Activations {
     /// A trainer keeps every layer's activations; a scorer has one layer's, and a stream of two buffers that take turns.
+    /// With `beside` the scratch is that one's.
     pub(crate) fn alloc(
         backend: &mut dyn Backend,
         model: &Model,
@@ -156,22 +219,20 @@ impl Activations {
         shape: Shape,
         config: ActivationConfig,
         stage: &StageConfig,
+        beside: Option<Scratch>,
     ) -> Result<Activations, ModelError> {
         let n = shape.tokens();
         let (rows, span) = (cut.stream_rows(n), &stage.span);
         let train = shape.purpose == Purpose::Train;
         let storage = if train { config.storage } else { Storage::F32 };
         let mut arena = Arena { backend, class: "activations", storage };
-        let whole_nd = if cut.by_rows() { Some(arena.matrix("all_rows", n, model.width)?) } else { None };
-        let recompute = train && config.recompute == Recompute::Selective && !span.layers.is_empty();
-        let shared = if recompute { Some(Recomputed::alloc(&mut arena, model, rows, n)?) } else { None };
-        let branch_nd = arena.matrix("branch", rows, model.width)?;
-        let scratch =
-            if train { Some(backward_scratch(&mut arena, model, cut, n, branch_nd, span)?) } else { None };
-        let (backward, dwhole_nd) = scratch.unzip();
+        let again = train && config.recompute == Recompute::Selective;
+        let layers = !span.layers.is_empty();
+        let scratch = Scratch::alloc(&mut arena, model, cut, shape, (again, layers), beside)?;
+        let whole_nd = scratch.whole_nd;
         let head = match span.head {
             true => Some(HeadActivations {
-                x_nd: branch_nd,
+                x_nd: scratch.branch_nd,
                 stats: match model.placement {
                     Placement::Pre => arena.stats("final_norm", model.norm, rows)?,
                     Placement::Post | Placement::DeepNorm => None,
@@ -179,12 +240,13 @@ impl Activations {
                 loss: arena.sums("loss", if train { 2 } else { 1 }, n)?,
                 sums: if cut.is_portion() { Some(arena.sums("loss.sums", 2, n)?) } else { None },
                 whole_nd,
-                dwhole_nd: dwhole_nd.flatten(),
+                dwhole_nd: scratch.dwhole_nd(),
             }),
             false => None,
         };
         let logit_rows = if cut.is_portion() || !span.is_whole(model) { 0 } else { n.min(LOGIT_ROWS) };
         let logits_nv = arena.matrix("logits", logit_rows, model.vocab_size)?;
+        let shared = if again { scratch.recomputed } else { None };
         let mut slots = Vec::with_capacity(stage.slots);
         for _ in 0..stage.slots {
             slots.push(SlotActivations::alloc(
@@ -201,8 +263,26 @@ impl Activations {
         for _ in 0..stage.pending {
             pending.push(PendingActivations::alloc(&mut arena, model, n, span)?);
         }
-        let loss = head.map(|h| h.loss);
-        Ok(Activations { slots, pending, loss, branch_nd, whole_nd, backward, logits_nv })
+        let (loss, backward) = (head.map(|h| h.loss), BackwardScratch::new(model, &scratch, layers));
+        Ok(Activations { slots, pending, loss, scratch, backward, logits_nv })
+    }
+}
+
+impl BackwardScratch {
+    /// None for a scorer. Without layers nothing uses it.
+    fn new(model: &Model, scratch: &Scratch, layers: bool) -> Option<BackwardScratch> {
+        let (j, a, k) = (model.qkv_width(), model.attention_width(), qk_width(model));
+        let part =
+            |offset, cols| scratch.block(if layers { offset } else { 0 }, if layers { cols } else { 0 });
+        Some(BackwardScratch {
+            attention: AttentionScratch {
+                branch_nd: scratch.branch_nd,
+                dqkv_nj: part(0, j)?,
+                dqk_nk: if model.qk_norm { part(j + a, k) } else { None },
+                dmixed_na: part(j, a)?,
+            },
+            dhidden_nf: part(0, model.ffn_width)?,
+        })
     }
 }
 
@@ -320,32 +400,4 @@ fn layer(
         dpre_np: None,
     };
     Ok(LayerActivations { attention, mlp })
-}
-
-/// The scratch, and a matrix of all rows in the same buffer if the stream has not all of them.
-fn backward_scratch(
-    arena: &mut Arena<'_>,
-    model: &Model,
-    cut: &Cut,
-    n: usize,
-    branch_nd: View,
-    span: &Span,
-) -> Result<(BackwardScratch, Option<View>), ModelError> {
-    let (j, a, f) = (model.qkv_width(), model.attention_width(), model.ffn_width);
-    let k = if model.qk_norm { (model.heads + model.kv_heads) * model.head_dim } else { 0 };
-    let by_rows = cut.by_rows() && span.head;
-    let d = if by_rows { model.width } else { 0 };
-    let blocks = if span.layers.is_empty() { 0 } else { f.max(j + a + k) };
-    let all = arena.matrix("block_gradient", n, blocks.max(d))?;
-    let part = |offset: usize, cols: usize| View { offset: n * offset, cols, stride: cols, ..all };
-    let scratch = BackwardScratch {
-        attention: AttentionScratch {
-            branch_nd,
-            dqkv_nj: part(0, j),
-            dqk_nk: model.qk_norm.then(|| part(j + a, k)),
-            dmixed_na: part(j, a),
-        },
-        dhidden_nf: part(0, f),
-    };
-    Ok((scratch, by_rows.then(|| part(0, d))))
 }

@@ -1,6 +1,6 @@
 //! A decoder: what it holds, how it is made, and the passes of a whole model.
 
-use crate::activations::{ActivationConfig, Activations};
+use crate::activations::{ActivationConfig, Activations, Scratch};
 use crate::attention::AttentionBlock;
 use crate::embedding::EmbeddingTables;
 use crate::error::ModelError;
@@ -93,6 +93,7 @@ pub struct Decoder {
     pub(crate) portion: Option<Box<Portion>>,
     pub(crate) cut: Cut,
     pub(crate) shape: Shape,
+    pub(crate) config: ActivationConfig,
     pub(crate) params: Vec<Param>,
     pub(crate) embedding: Option<EmbeddingTables>,
     pub(crate) layers: Vec<Layer>,
@@ -163,7 +164,7 @@ impl Decoder {
     ) -> Result<Decoder, ModelError> {
         shape.check(model)?;
         let stage = StageConfig::whole(model);
-        Decoder::build(backend, model, Cut::whole(model), &stage, shape, config, params)
+        Decoder::build(backend, model, Cut::whole(model), &stage, shape, config, params, None)
     }
 
     /// Puts a decoder together from checked parts.
@@ -175,6 +176,7 @@ impl Decoder {
         shape: Shape,
         config: ActivationConfig,
         params: Vec<Param>,
+        beside: Option<Scratch>,
     ) -> Result<Decoder, ModelError> {
         let (span, train) = (&stage.span, shape.purpose == Purpose::Train);
         let table = ParamTable::new(params, &span.params(model), train)?;
@@ -198,12 +200,13 @@ impl Decoder {
             portion: None,
             cut,
             shape,
+            config,
             embedding,
             layers: span.layers.clone().map(layer).collect(),
             head: span.head.then(|| Head::new(model, &cut, &table, span.embedding)),
             others: others(&table, span),
             params: table.params,
-            act: Activations::alloc(backend, model, &cut, shape, config, stage)?,
+            act: Activations::alloc(backend, model, &cut, shape, config, stage, beside)?,
             held: Held::new(stage),
             default_positions: (0..shape.tokens()).map(|n| (n % shape.seq) as u32).collect(),
             documents: if model.document_end.is_some() { vec![0; shape.tokens()] } else { Vec::new() },

@@ -126,19 +126,26 @@ impl Decoder {
         slot: &SlotActivations,
         masks: Option<Masks>,
     ) -> Result<(), TensorError> {
-        let act = &self.act;
+        let scratch = &self.act.scratch;
         if let Some(embedding) = &self.embedding {
             let mask = self.embedding_mask(masks);
             pass.unit(Unit::Embedding, Phase::Forward, |pass| {
                 let positions = self.cut.local(slot.places.positions);
-                embedding.forward(pass, slot.ids, positions, slot.x_nd, (act.branch_nd, act.whole_nd), mask)
+                embedding.forward(
+                    pass,
+                    slot.ids,
+                    positions,
+                    slot.x_nd,
+                    (scratch.branch_nd, scratch.whole_nd),
+                    mask,
+                )
             })?;
         }
         for (layer, a) in self.layers.iter().zip(&slot.layers) {
             let (attention_masks, mlp_mask) = self.layer_masks(layer, masks);
             let shape = layer.attention.shape(self.shape.sequences, self.shape.seq);
             pass.unit(Unit::Layer(layer.index), Phase::Forward, |pass| {
-                let (attention, branch_nd) = (&layer.attention, act.branch_nd);
+                let (attention, branch_nd) = (&layer.attention, scratch.branch_nd);
                 attention.forward(pass, &a.attention, shape, slot.places, branch_nd, attention_masks)?;
                 layer.mlp.forward(pass, &a.mlp, branch_nd, mlp_mask)
             })?;
@@ -156,9 +163,9 @@ impl Decoder {
         how: BackwardHow<'_>,
     ) -> Result<(), TensorError> {
         pass.defer(how.pending.is_some());
-        let (act, masks, accumulate) = (&self.act, self.masks(how.ctx), how.accumulate);
+        let (masks, accumulate) = (self.masks(how.ctx), how.accumulate);
         let phase = if how.pending.is_some() { Phase::BackwardInput } else { Phase::Backward };
-        let (branch_nd, dx_nd) = (act.branch_nd, slot.dx_nd);
+        let (branch_nd, dx_nd) = (self.act.scratch.branch_nd, slot.dx_nd);
         if self.head.is_some() {
             let (head, a) = self.head_of(slot)?;
             pass.unit(Unit::Head, phase, |pass| {
@@ -192,7 +199,14 @@ impl Decoder {
             let mask = self.embedding_mask(masks);
             pass.unit(Unit::Embedding, phase, |pass| {
                 let positions = self.cut.local(slot.places.positions);
-                embedding.backward(pass, slot.ids, positions, (dx_nd, act.whole_nd), mask, accumulate.input)
+                embedding.backward(
+                    pass,
+                    slot.ids,
+                    positions,
+                    (dx_nd, self.act.scratch.whole_nd),
+                    mask,
+                    accumulate.input,
+                )
             })?;
         }
         pass.defer(false);

@@ -26,6 +26,8 @@
 //! stage.stage_backward_weight(backend, seams, pending, first_weight)?;
 //! ```
 //!
+//! Several chunks on one device: the first with [`Decoder::of_stage`], the others with [`Decoder::of_stage_beside`] it.
+//!
 //! # Where the views lie in time
 //! - `stage_input` is read by the forward pass *and* by the backward pass: it stays as it is in between.
 //! - `stage_output` and `stage_output_gradient` of a slot are one memory (the output is not needed once it was sent, and its
@@ -58,7 +60,7 @@
 //! A tied token table is a parameter of the first and of the last span: each holds the values and makes its own term of
 //! the gradient; the caller adds the two.
 
-use crate::activations::ActivationConfig;
+use crate::activations::{ActivationConfig, Scratch};
 use crate::decoder::{Decoder, Purpose, Shape, expect_room};
 use crate::error::ModelError;
 use crate::params::{self, Param};
@@ -146,6 +148,43 @@ impl Decoder {
         stage: &StageConfig,
         placed: Option<Vec<Param>>,
     ) -> Result<Decoder, ModelError> {
+        Decoder::stage_with(backend, portion, stream, (shape, config), stage, placed, None)
+    }
+
+    /// Another stage of what this decoder is a stage of, for the same batches: a further chunk of a device. Its passes take
+    /// turns with this one's, so that both use one scratch ([`StageMemory::scratch`](crate::StageMemory)); make it beside a
+    /// stage that has layers.
+    ///
+    /// # Errors
+    /// As [`Decoder::of_stage`].
+    pub fn of_stage_beside(
+        &self,
+        backend: &mut dyn Backend,
+        stage: &StageConfig,
+        placed: Option<Vec<Param>>,
+    ) -> Result<Decoder, ModelError> {
+        let whole;
+        let portion = match self.portion() {
+            Some(portion) => portion,
+            None => {
+                whole = self.model.portion(1, 0).map_err(|e| ModelError::Stage(e.to_string()))?;
+                &whole
+            }
+        };
+        let stream = if self.cut.by_rows() { Stream::Rows } else { Stream::Whole };
+        let batches = (self.shape, self.config);
+        Decoder::stage_with(backend, portion, stream, batches, stage, placed, Some(self.act.scratch))
+    }
+
+    fn stage_with(
+        backend: &mut dyn Backend,
+        portion: &Portion,
+        stream: Stream,
+        (shape, config): (Shape, ActivationConfig),
+        stage: &StageConfig,
+        placed: Option<Vec<Param>>,
+        beside: Option<Scratch>,
+    ) -> Result<Decoder, ModelError> {
         shape.check(&portion.whole)?;
         stage.check(&portion.model, shape.purpose)?;
         let cut = Cut::of(portion, stream, shape)?;
@@ -155,7 +194,7 @@ impl Decoder {
                 params::alloc(backend, stage.span.params(&portion.model), shape.purpose == Purpose::Train)?
             }
         };
-        let mut decoder = Decoder::build(backend, &portion.model, cut, stage, shape, config, params)?;
+        let mut decoder = Decoder::build(backend, &portion.model, cut, stage, shape, config, params, beside)?;
         decoder.portion = Some(Box::new(portion.clone()));
         Ok(decoder)
     }

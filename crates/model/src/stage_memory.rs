@@ -18,6 +18,9 @@ pub struct StageMemory {
     pub constants: Bytes,
     /// Bytes of activations that all slots share.
     pub shared: Bytes,
+    /// The part of `shared` that holds nothing between passes: stages on one device have it once
+    /// ([`crate::Decoder::of_stage_beside`]).
+    pub scratch: Bytes,
     /// Bytes of one slot (M_B).
     pub per_slot: Bytes,
     /// Bytes of one pending set (M_W).
@@ -83,10 +86,11 @@ impl Sizes {
 ///   ([`Recompute`]; sums of post-normalised blocks are always stored, nothing is without normalisation); documents add an
 ///   index to each row;
 /// - a pending set: `s n L (4 D + J + A + P + F)`: x and dy of four linear maps;
-/// - shared: `s r D` of scratch, `s n max(F, J + A + K)` (with layers), where they are computed again `s (r D + n F)` (with
-///   layers; no D where nothing is normalised before a block), `s n D` of a stream that is cut by rows (of all rows; the
-///   other scratch is then at least D wide with the head), and with the head `4 (2 n + r last stats)`, 2 n numbers more for
-///   a portion, `s min(n, 16) V` for a whole model.
+/// - scratch: `s r D`, and with layers `s n max(F, J + A + K)` and, where they are computed again, `s (r D + n F)` (no D
+///   where nothing is normalised before a block); for a stream that is cut by rows `s n D`, and the maximum is D at least,
+///   with layers or without;
+/// - shared: the scratch, and with the head `4 (2 n + r last stats)`, 2 n numbers more for a portion, `s min(n, 16) V` for a
+///   whole model.
 ///
 /// To score nothing is kept for a backward pass: L counts as 1 (0 if there is none), a slot has 2 D for the stream and D
 /// for normalised rows, and the scratch of the backward pass is not there.
@@ -116,12 +120,14 @@ pub fn stage_memory(
     let bytes = |stored: usize, numbers: usize| Bytes((s * stored + 4 * numbers) as u64);
     let (stored, numbers) = slot(model, &z, span, train, again);
     let per_slot = bytes(stored, numbers);
-    let (stored, numbers) = shared(model, &z, &cut, span, train, again);
+    let scratch = scratch(model, &z, &cut, train, again);
+    let (stored, numbers) = shared(model, &z, &cut, span, train);
     let pending = z.n * z.l * (4 * z.d + z.j + z.a + z.p + z.f);
     Ok(StageMemory {
         parameters: span.params(model).iter().map(|p| p.len()).sum(),
         constants: Bytes(if fixed { 4 * (model.context * model.width) as u64 } else { 0 }),
-        shared: bytes(stored, numbers),
+        shared: bytes(scratch + stored, numbers),
+        scratch: bytes(scratch, 0),
         per_slot,
         per_pending: if train { bytes(pending, 0) } else { Bytes(0) },
     })
@@ -146,29 +152,32 @@ fn slot(model: &Model, z: &Sizes, span: &Span, train: bool, again: bool) -> (usi
     (stored, z.r * normalised * z.stats + z.n * (l * z.heads + indices) + l * z.lse)
 }
 
-/// Elements that all slots share: activations, and numbers of four bytes.
-fn shared(model: &Model, z: &Sizes, cut: &Cut, span: &Span, train: bool, again: bool) -> (usize, usize) {
+/// Elements of scratch.
+fn scratch(model: &Model, z: &Sizes, cut: &Cut, train: bool, again: bool) -> usize {
     let layers = usize::from(z.l > 0);
-    let pre = model.placement == Placement::Pre;
     let mut stored = z.r * z.d;
     if cut.by_rows() {
         stored += z.n * z.d;
     }
     if again {
-        let normed = if pre && model.norm != NormChoice::None { z.r * z.d } else { 0 };
-        stored += layers * (normed + z.n * z.f);
+        let normed = model.placement == Placement::Pre && model.norm != NormChoice::None;
+        stored += layers * (z.r * if normed { z.d } else { 0 } + z.n * z.f);
     }
     if train {
-        let gathered = if cut.by_rows() && span.head { z.d } else { 0 };
+        let gathered = if cut.by_rows() { z.d } else { 0 };
         stored += z.n * (layers * z.f.max(z.j + z.a + z.k)).max(gathered);
     }
-    if span.is_whole(model) && !cut.is_portion() {
-        stored += z.n.min(LOGIT_ROWS) * model.vocab_size;
-    }
+    stored
+}
+
+/// Elements besides scratch that all slots share: activations, and numbers of four bytes.
+fn shared(model: &Model, z: &Sizes, cut: &Cut, span: &Span, train: bool) -> (usize, usize) {
     if !span.head {
-        return (stored, 0);
+        return (0, 0);
     }
+    let logits =
+        if span.is_whole(model) && !cut.is_portion() { z.n.min(LOGIT_ROWS) * model.vocab_size } else { 0 };
     let sums = if cut.is_portion() { 2 } else { 0 };
     let losses = z.n * (if train { 2 } else { 1 } + sums);
-    (stored, losses + if pre { z.r * z.stats } else { 0 })
+    (logits, losses + if model.placement == Placement::Pre { z.r * z.stats } else { 0 })
 }

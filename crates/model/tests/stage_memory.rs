@@ -39,6 +39,18 @@ fn hold(
                 assert_eq!(class(&b, "activations"), m.activations(slots, pending), "{what}");
                 assert_eq!(class(&b, "constants"), m.constants, "{what}");
                 assert_eq!(class(&b, "weights"), Bytes(4 * m.parameters as u64), "{what}");
+                if !span.layers.is_empty() {
+                    // All of the split beside it, itself a second time included: no scratch is made anew.
+                    let first =
+                        Decoder::of_stage(&mut b, &portion, stream, shape, config, &stage, None).unwrap();
+                    for span in model.split_layers(&counts).unwrap() {
+                        let before = class(&b, "activations");
+                        let m = stage_memory(&portion, stream, shape, config, &span).unwrap();
+                        first.of_stage_beside(&mut b, &StageConfig { span, ..stage.clone() }, None).unwrap();
+                        let wanted = before.0 + m.activations(slots, pending).0 - m.scratch.0;
+                        assert_eq!(class(&b, "activations").0, wanted, "{what}: beside");
+                    }
+                }
                 held += 1;
             }
         }

@@ -156,18 +156,22 @@ fn chain(
     spans: &[Span],
     split: Split,
 ) -> Outcome {
-    let stage = |span: &Span| {
+    let mut stages: Vec<Decoder> = Vec::new();
+    for span in spans {
         let stage = StageConfig { span: span.clone(), slots: 2, pending: 2 };
-        let mut d = Decoder::of_stage(b, portion, stream, SHAPE, config, &stage, None).unwrap();
+        // Every second stage is on the first one's device.
+        let mut d = match stages.first().filter(|_| stages.len() % 2 == 1) {
+            Some(first) => first.of_stage_beside(b, &stage, None).unwrap(),
+            None => Decoder::of_stage(b, portion, stream, SHAPE, config, &stage, None).unwrap(),
+        };
         d.set_z_loss(0.01);
         weights(b, &d, portion);
         // What a first micro-batch replaces.
         for p in d.params() {
             b.write_f32(p.grad.unwrap(), &vec![f32::NAN; p.spec.len()]).unwrap();
         }
-        d
-    };
-    let stages: Vec<_> = spans.iter().map(stage).collect();
+        stages.push(d);
+    }
     let pending = vec![vec![None; MICRO]; stages.len()];
     let mut c = Chain { stages, split, losses: Vec::new(), pending };
     // Forward passes of others lie between a micro-batch's own, and input parts of others before its weight part.
