@@ -1,6 +1,6 @@
 //! Properties of every generated program over random sizes, and that what is broken on purpose is found.
 
-use bessemer_schedule::{Join, Kind, Limits, Shape, generate, verify};
+use bessemer_schedule::{Costs, Join, Kind, Limits, Shape, generate, verify};
 use proptest::prelude::*;
 
 /// Sizes that a kind takes, from any numbers.
@@ -52,6 +52,18 @@ fn kinds() -> impl Strategy<Value = Kind> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever the times, the automatic schedule is sound and keeps its limit.
+    #[test]
+    fn the_automatic_schedule_keeps_its_limit(
+        p in 1_usize..8, m in 1_usize..30, limit in 1.0..20.0_f64, weight_share in 0.0..=1.0_f64,
+        (forward, backward, weight, message) in (0.1..3.0_f64, 0.1..3.0_f64, 0.1..3.0_f64, 0.0..1.0_f64),
+    ) {
+        let costs = Costs { forward, backward, weight, message };
+        let shape = Shape { memory_limit: Some(limit), costs, weight_share, ..Shape::new(p, m) };
+        let program = generate(Kind::ZbAuto, &shape).unwrap();
+        verify(&program, &Limits { live: Some(limit), weight_share, ..Limits::default() }).unwrap();
+    }
 
     #[test]
     fn every_program_is_sound(kind in kinds(), p in 1_usize..9, m in 1_usize..40, v in 1_usize..4) {

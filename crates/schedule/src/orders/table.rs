@@ -107,3 +107,14 @@ fn automatic_schedule_reaches_zero_bubble() {
         assert!(automatic(p, m, Costs::default(), p as f64) <= (p - 1) as f64);
     }
 }
+
+#[test]
+fn automatic_schedule_uses_more_memory_for_less_bubble() {
+    for times in [(1.0, 1.0, 1.0, 0.0), (1.0, 1.1, 0.9, 0.05), (1.0, 1.2, 0.7, 0.1), (1.0, 0.8, 1.3, 0.0)] {
+        let costs = Costs { forward: times.0, backward: times.1, weight: times.2, message: times.3 };
+        let bubbles: Vec<f64> =
+            [1.0, 2.0, 4.0, 5.0, 6.0, 8.0].map(|limit| automatic(4, 12, costs, limit)).into();
+        assert!(bubbles.is_sorted_by(|less, more| more <= &(less + 1e-9)), "{times:?}: {bubbles:?}");
+        assert!(bubbles[4] < 0.6 * bubbles[2] && bubbles[5] < 0.25 * bubbles[2], "{times:?}: {bubbles:?}");
+    }
+}

@@ -5,8 +5,6 @@
 //! of about `((p-1)(T_B+2T_comm)+p T_F)/T_F` micro-batches on, near 2p; m >= 3p is enough. ZB-H1, ZB-H2 and 1F1B with fewer
 //! warm-up forwards take part where they keep the limit, so the result is never worse than they. For measured times.
 
-use std::cmp::Ordering;
-
 use super::{straight, synchronous, zb_h1::split};
 use crate::timing::{makespan, spans};
 use crate::{Costs, Instruction, Program, ScheduleError, Shape};
@@ -42,11 +40,11 @@ pub(crate) fn zb_auto(shape: &Shape) -> Result<Program, ScheduleError> {
         lists(p, m, |r| narrow(p, r, r)),
         lists(p, m, |r| ((2 * (p - 1 - r)).min(m), 2 * r)),
     ];
-    for fill_before_backward in [false, true] {
+    for delay_first in [false, true] {
         for skip in [false, true] {
-            for keep_ahead in [false, true] {
-                let options = Options { fill_before_backward, skip, keep_ahead };
-                candidates.extend(Heuristic::new(shape, limit, options).run());
+            for greedy in [false, true] {
+                let options = Options { delay_first, skip, greedy };
+                candidates.extend(Heuristic::new(shape, limit, &options).run());
             }
         }
     }
@@ -110,246 +108,217 @@ fn peak(list: &[Instruction], share: f64) -> f64 {
 #[derive(Debug, Clone, Copy)]
 struct Options {
     /// Take another forward before the first backward even if the backward has to wait for it.
-    fill_before_backward: bool,
-    /// Skip a forward when the rank is more than one ahead of the next.
+    delay_first: bool,
+    /// Skip a forward where the rank is more than one ahead of the next and the backward would wait for it.
     skip: bool,
-    /// Keep every rank at least one forward ahead of the next.
-    keep_ahead: bool,
+    /// Put a weight part into a gap that is too small for it even where that rank has bubbles to spare.
+    greedy: bool,
 }
 
 /// One rank as far as it is planned.
 #[derive(Debug, Clone, Default)]
 struct Rank {
     list: Vec<Instruction>,
-    forwards: usize,
-    inputs: usize,
-    weights: usize,
-    /// End of what is planned.
-    clock: f64,
-    /// Time in which it did nothing, from its first pass on.
-    bubble: f64,
-    /// Whether the last pass other than a weight part was an input part.
-    after_input: bool,
     forward_end: Vec<f64>,
     input_end: Vec<f64>,
+    weights: usize,
+    /// End of what is planned.
+    end: f64,
+    /// Time without work since its first pass.
+    bubble: f64,
 }
 
-/// What a rank does next.
-enum Decision {
-    Forward,
-    Input,
-    Weight,
-    WaitUntil(f64),
-    /// Its neighbours have to decide first.
-    Unknown,
+impl Rank {
+    fn forwards(&self) -> usize {
+        self.forward_end.len()
+    }
+
+    fn inputs(&self) -> usize {
+        self.input_end.len()
+    }
+
+    fn pending(&self) -> usize {
+        self.inputs() - self.weights
+    }
 }
 
-struct Heuristic {
-    p: usize,
+/// The heuristic: waves of forwards down the ranks and of backwards up again, weight parts in the gaps.
+struct Heuristic<'a> {
     m: usize,
     costs: Costs,
     limit: f64,
     share: f64,
-    options: Options,
+    options: &'a Options,
     ranks: Vec<Rank>,
     /// Largest bubble of all ranks.
     largest: f64,
 }
 
-impl Heuristic {
-    fn new(shape: &Shape, limit: f64, options: Options) -> Self {
+impl<'a> Heuristic<'a> {
+    fn new(shape: &Shape, limit: f64, options: &'a Options) -> Self {
         let (p, m) = (shape.ranks, shape.micro_batches);
         let rank = Rank { list: Vec::with_capacity(3 * m), ..Rank::default() };
-        Self {
-            p,
-            m,
-            costs: shape.costs,
-            limit,
-            share: shape.weight_share,
-            options,
-            ranks: vec![rank; p],
-            largest: 0.0,
-        }
+        let (costs, share) = (shape.costs, shape.weight_share);
+        Self { m, costs, limit, share, options, ranks: vec![rank; p], largest: 0.0 }
     }
 
-    /// The lists, or nothing where the options lead nowhere (ranks keep ahead of each other with too little memory).
+    /// The lists, or nothing where the options need more memory than there is.
     fn run(mut self) -> Option<Vec<Vec<Instruction>>> {
-        let mut queue = std::collections::BinaryHeap::new();
-        queue.extend((0..self.p).map(|rank| Turn { clock: 0.0, rank }));
-        let mut queued = vec![true; self.p];
-        let mut stuck = std::collections::BTreeSet::new();
-        loop {
-            let (rank, forced) = match queue.pop() {
-                Some(Turn { rank, .. }) => (rank, false),
-                // Everybody waits for a neighbour: what is put off can be done meanwhile.
-                None => match stuck.iter().copied().find(|&rank: &usize| self.pending(rank) > 0) {
-                    Some(rank) => (rank, true),
-                    None => break,
-                },
-            };
-            queued[rank] = false;
-            stuck.remove(&rank);
-            if self.ranks[rank].weights == self.m {
-                continue;
-            }
-            let decision = if forced { Decision::Weight } else { self.decide(rank) };
-            if let Decision::Unknown = decision {
-                stuck.insert(rank);
-                continue;
-            }
-            self.apply(rank, decision);
-            let neighbours = [rank.checked_sub(1), Some(rank), (rank + 1 < self.p).then_some(rank + 1)];
-            for other in neighbours.into_iter().flatten() {
-                if !std::mem::replace(&mut queued[other], true) {
-                    stuck.remove(&other);
-                    queue.push(Turn { clock: self.ranks[other].clock, rank: other });
+        let p = self.ranks.len();
+        (0..p).for_each(|rank| self.forward(rank));
+        for (rank, ahead) in self.ahead().into_iter().enumerate() {
+            (0..ahead).for_each(|_| self.forward(rank));
+        }
+        (0..p).rev().for_each(|rank| self.input(rank));
+        for _ in 1..self.m {
+            for (rank, wanted) in self.wave().into_iter().enumerate() {
+                if wanted {
+                    while self.live(rank) + 1.0 > self.limit + 1e-9 {
+                        if self.ranks[rank].pending() == 0 {
+                            return None;
+                        }
+                        self.weight(rank);
+                    }
+                    if rank > 0 {
+                        self.fill(rank, self.ranks[rank - 1].forward_end[self.ranks[rank].forwards()]);
+                    }
+                    self.forward(rank);
                 }
             }
-        }
-        let complete = self.ranks.iter().all(|rank| rank.weights == self.m);
-        complete.then(|| self.ranks.into_iter().map(|rank| rank.list).collect())
-    }
-
-    fn pending(&self, rank: usize) -> usize {
-        self.ranks[rank].inputs - self.ranks[rank].weights
-    }
-
-    /// When the input of the next forward is there, if that is known, and whether the rank may take it.
-    fn next_forward(&self, rank: usize) -> (Option<f64>, bool) {
-        let own = &self.ranks[rank];
-        let Some(before) = rank.checked_sub(1).map(|before| &self.ranks[before]) else {
-            return (Some(0.0), own.forwards < self.m);
-        };
-        let ready = before.forward_end.get(own.forwards).map(|end| end + self.costs.message);
-        let ahead =
-            !self.options.keep_ahead || before.forwards == self.m || before.forwards >= own.forwards + 2;
-        (ready, own.forwards < self.m && ahead)
-    }
-
-    /// When the next input part can start, if that is known.
-    fn next_input(&self, rank: usize) -> Option<f64> {
-        let own = &self.ranks[rank];
-        match self.ranks.get(rank + 1) {
-            Some(after) => after.input_end.get(own.inputs).map(|end| end + self.costs.message),
-            None => own.forward_end.get(own.inputs).copied(),
-        }
-    }
-
-    fn decide(&self, rank: usize) -> Decision {
-        let own = &self.ranks[rank];
-        let (now, pending) = (own.clock, self.pending(rank));
-        let (forward, may) = self.next_forward(rank);
-        let input = self.next_input(rank);
-        let live = (own.forwards - own.inputs) as f64 + pending as f64 * self.share;
-        let fits = live + 1.0 <= self.limit + 1e-9;
-        let there = |time: Option<f64>| time.is_some_and(|time| time <= now + 1e-9);
-        let (forward_now, input_now) = (may && there(forward), there(input));
-        let ahead = self.ranks.get(rank + 1).map_or(0, |after| own.forwards.saturating_sub(after.forwards));
-        let skipped = self.options.skip && ahead > 1 && own.inputs > 0 && input_now;
-        let delays = input.is_some_and(|input| input < now + self.costs.forward - 1e-9);
-        let warm = own.inputs == 0 && (!delays || self.options.fill_before_backward) && !input_now;
-        let due = warm || own.after_input;
-        if forward_now && due && !skipped {
-            if fits {
-                return Decision::Forward;
-            }
-            if pending > 0 {
-                return Decision::Weight;
+            for rank in (0..p).rev() {
+                if let Some(next) = self.ranks.get(rank + 1) {
+                    self.fill(rank, next.input_end[self.ranks[rank].inputs()]);
+                }
+                // Nothing but backwards is left on the first rank: only its end counts.
+                while rank == 0 && self.ranks[0].forwards() == self.m && self.ranks[0].pending() > 0 {
+                    self.weight(0);
+                }
+                self.input(rank);
             }
         }
-        if input_now {
-            return Decision::Input;
+        for rank in 0..p {
+            while self.ranks[rank].pending() > 0 {
+                self.weight(rank);
+            }
         }
-        if forward_now && fits && own.inputs > 0 && !delays {
-            return Decision::Forward;
-        }
-        // When something can start at the earliest, known or not yet.
-        let from = |other: Option<usize>, time: f64| {
-            let other = other.and_then(|other| self.ranks.get(other))?;
-            Some(other.clock.max(now) + time + self.costs.message)
-        };
-        let early_forward = match forward {
-            Some(time) if may && (fits || pending == 0) => Some((time.max(now), fits)),
-            _ if own.forwards == self.m => None,
-            Some(_) => None,
-            None => from(rank.checked_sub(1), self.costs.forward).map(|time| (time, false)),
-        };
-        let early_input = match input {
-            Some(time) => Some((time, true)),
-            None if own.inputs == self.m => None,
-            None => from(Some(rank + 1), self.costs.backward).map(|time| (time, false)),
-        };
-        let earlier = |a: (f64, bool), b: (f64, bool)| if b.0 < a.0 { b } else { a };
-        let Some((time, known)) = early_forward.into_iter().chain(early_input).reduce(earlier) else {
-            return if pending > 0 { Decision::Weight } else { Decision::Unknown };
-        };
-        let gap = time - now;
-        if pending > 0 && gap >= self.costs.weight - 1e-9 {
-            return Decision::Weight;
-        }
-        if !known {
-            return Decision::Unknown;
-        }
-        if pending > 0 && own.bubble + gap > self.largest + 1e-9 {
-            return Decision::Weight;
-        }
-        // A forward that waits for memory alone is not worth waiting for.
-        if gap <= 1e-9 { Decision::Unknown } else { Decision::WaitUntil(time) }
+        Some(self.ranks.into_iter().map(|rank| rank.list).collect())
     }
 
-    fn apply(&mut self, rank: usize, decision: Decision) {
-        let (forward, input) =
-            (self.next_forward(rank).0.unwrap_or(0.0), self.next_input(rank).unwrap_or(0.0));
+    /// How many forwards each rank takes between its first and the first backward: as many as memory and time allow, and
+    /// fewer than the rank before.
+    fn ahead(&self) -> Vec<usize> {
+        let p = self.ranks.len();
+        let mut ahead = vec![0_usize; p];
+        let mut input_end = self.ranks[p - 1].end + self.costs.backward;
+        for rank in (0..p - 1).rev() {
+            let ready = input_end + self.costs.message;
+            let mut end = self.ranks[rank].end;
+            while ahead[rank] + 1 < self.m && (ahead[rank] + 2) as f64 <= self.limit + 1e-9 {
+                let taken = match self.options.delay_first {
+                    true => end < ready - 1e-9,
+                    false => end + self.costs.forward <= ready + 1e-9,
+                };
+                if !taken {
+                    break;
+                }
+                end += self.costs.forward;
+                ahead[rank] += 1;
+            }
+            input_end = end.max(ready) + self.costs.backward;
+        }
+        for rank in 1..p {
+            let before = ahead[rank - 1];
+            // Behind a rank that has taken all forwards there is nothing to keep back for.
+            let most = if before + 1 == self.m { before } else { before.saturating_sub(1) };
+            ahead[rank] = ahead[rank].min(most);
+        }
+        ahead
+    }
+
+    /// Which ranks take part in the next wave of forwards.
+    fn wave(&self) -> Vec<bool> {
+        let p = self.ranks.len();
+        let mut wanted: Vec<bool> =
+            (0..p).map(|rank| self.ranks[rank].forwards() < self.m && !self.skips(rank)).collect();
+        for rank in (0..p - 1).rev() {
+            // Whoever is followed by a skip would only run further ahead.
+            wanted[rank] &= wanted[rank + 1];
+        }
+        wanted
+    }
+
+    fn skips(&self, rank: usize) -> bool {
+        let own = &self.ranks[rank];
+        let Some(next) = self.ranks.get(rank + 1) else { return false };
+        if !self.options.skip || own.forwards() < next.forwards() + 2 {
+            return false;
+        }
+        // The next rank's gradient comes no sooner than after one more forward and backward there.
+        let Costs { forward, backward, weight, message } = self.costs;
+        let gradient = next.end + forward + backward + message;
+        let over = (self.live(rank) + 1.0 - self.limit).max(0.0);
+        let frees = if self.share > 0.0 { (over / self.share - 1e-9).ceil() } else { 0.0 };
+        let ends = own.end + forward + weight * frees.min(own.pending() as f64);
+        own.end >= gradient || (ends > gradient && gradient - own.end <= self.largest - own.bubble)
+    }
+
+    /// Weight parts before something that is ready at `ready` where it was made: all that fit into the gap, and one more
+    /// if the rank's bubble would become the largest.
+    fn fill(&mut self, rank: usize, made: f64) {
+        let ready = made + self.costs.message;
+        let gap = |rank: &Rank| ready - rank.end;
+        while self.ranks[rank].pending() > 0 && gap(&self.ranks[rank]) >= self.costs.weight - 1e-9 {
+            self.weight(rank);
+        }
+        let own = &self.ranks[rank];
+        if own.pending() > 0 && gap(own) > 1e-9 {
+            let largest = gap(own) + own.bubble > self.largest;
+            if largest || self.options.greedy {
+                self.weight(rank);
+            }
+        }
+    }
+
+    fn live(&self, rank: usize) -> f64 {
+        let own = &self.ranks[rank];
+        (own.forwards() - own.inputs()) as f64 + own.pending() as f64 * self.share
+    }
+
+    fn forward(&mut self, rank: usize) {
+        let micro = self.ranks[rank].forwards();
+        let ready = match rank.checked_sub(1) {
+            Some(before) => self.ranks[before].forward_end[micro] + self.costs.message,
+            None => 0.0,
+        };
+        let end = self.pass(rank, ready, self.costs.forward, Instruction::forward(micro, 0));
+        self.ranks[rank].forward_end.push(end);
+    }
+
+    fn input(&mut self, rank: usize) {
+        let micro = self.ranks[rank].inputs();
+        let ready = match self.ranks.get(rank + 1) {
+            Some(next) => next.input_end[micro] + self.costs.message,
+            None => self.ranks[rank].forward_end[micro],
+        };
+        let end = self.pass(rank, ready, self.costs.backward, Instruction::backward_input(micro, 0));
+        self.ranks[rank].input_end.push(end);
+    }
+
+    fn weight(&mut self, rank: usize) {
+        let micro = self.ranks[rank].weights;
+        self.pass(rank, 0.0, self.costs.weight, Instruction::backward_weight(micro, 0));
+        self.ranks[rank].weights += 1;
+    }
+
+    fn pass(&mut self, rank: usize, ready: f64, time: f64, instruction: Instruction) -> f64 {
         let own = &mut self.ranks[rank];
-        match decision {
-            Decision::Forward => {
-                own.list.push(Instruction::forward(own.forwards, 0));
-                own.forwards += 1;
-                own.clock = own.clock.max(forward) + self.costs.forward;
-                own.forward_end.push(own.clock);
-                own.after_input = false;
-            }
-            Decision::Input => {
-                own.list.push(Instruction::backward_input(own.inputs, 0));
-                own.inputs += 1;
-                own.clock = own.clock.max(input) + self.costs.backward;
-                own.input_end.push(own.clock);
-                own.after_input = true;
-            }
-            Decision::Weight => {
-                own.list.push(Instruction::backward_weight(own.weights, 0));
-                own.weights += 1;
-                own.clock += self.costs.weight;
-            }
-            Decision::WaitUntil(time) => {
-                if own.forwards > 0 {
-                    own.bubble += time - own.clock;
-                    self.largest = self.largest.max(own.bubble);
-                }
-                own.clock = time;
-            }
-            Decision::Unknown => {}
+        let start = own.end.max(ready);
+        if !own.list.is_empty() {
+            own.bubble += start - own.end;
+            self.largest = self.largest.max(own.bubble);
         }
-    }
-}
-
-/// A rank that is to decide; the one whose plan ends first comes first.
-#[derive(Debug, PartialEq)]
-struct Turn {
-    clock: f64,
-    rank: usize,
-}
-
-impl Eq for Turn {}
-
-impl Ord for Turn {
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.clock.total_cmp(&self.clock).then(other.rank.cmp(&self.rank))
-    }
-}
-
-impl PartialOrd for Turn {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
+        own.end = start + time;
+        own.list.push(instruction);
+        own.end
     }
 }
