@@ -6,7 +6,7 @@
 //!
 //! Cost forward: 2 n D (H + 2G) E + 2 n H E D FLOPs of products and 4 E H FLOPs for each attended pair.
 
-use crate::params::{LinearWeights, ParamTable};
+use crate::params::{LinearWeights, ParamTable, Weight};
 use crate::pass::Pass;
 use crate::portion::Cut;
 use crate::qk_norm::{QkNorm, QkRows};
@@ -93,6 +93,15 @@ impl AttentionBlock {
             window: model.window,
             alibi: (model.positions == PositionChoice::Alibi).then(|| cut.alibi()),
             qk_norm: QkNorm::new(model, table, layer),
+        }
+    }
+
+    pub(crate) fn each(&mut self, visit: &mut dyn FnMut(&mut Weight)) {
+        self.residual.each(visit);
+        self.qkv.each(visit);
+        self.out.each(visit);
+        if let Some(norm) = &mut self.qk_norm {
+            norm.each(visit);
         }
     }
 

@@ -87,6 +87,13 @@ impl EmbeddingTables {
         })
     }
 
+    pub(crate) fn each(&mut self, visit: &mut dyn FnMut(&mut Weight)) {
+        visit(&mut self.tokens);
+        if let Some(Positions::Learned(weight)) = &mut self.positions {
+            visit(weight);
+        }
+    }
+
     /// `ids` are those of all rows, `positions` those of the rows of x. `branch_nd` is scratch of the rows of x, `whole_nd`
     /// of all rows if x is not all of them.
     pub(crate) fn forward(

@@ -59,6 +59,13 @@ impl Head {
         }
     }
 
+    pub(crate) fn each(&mut self, visit: &mut dyn FnMut(&mut Weight)) {
+        if let Some(norm) = &mut self.norm {
+            norm.each(visit);
+        }
+        visit(&mut self.weight);
+    }
+
     /// The rows that the output projection reads: Norm(x) scaled, in `normed_nd`, or x itself if it is that already.
     fn read(
         &self,

@@ -4,7 +4,7 @@
 //! Cost forward: 4 n D F FLOPs, gated 6 n D F. The gated backward turns the stored gate and up into their gradients in
 //! place, unless it is split.
 
-use crate::params::{LinearWeights, ParamTable};
+use crate::params::{LinearWeights, ParamTable, Weight};
 use crate::pass::Pass;
 use crate::residual::{Residual, StreamActivations, weight_gradients};
 use crate::seams::{SeamAt, SeamPlace, Unit};
@@ -64,6 +64,12 @@ impl MlpBlock {
             up: table.linear(&format!("layers.{layer}.mlp.{first}")),
             down: table.linear(&format!("layers.{layer}.mlp.down")),
         }
+    }
+
+    pub(crate) fn each(&mut self, visit: &mut dyn FnMut(&mut Weight)) {
+        self.residual.each(visit);
+        self.up.each(visit);
+        self.down.each(visit);
     }
 
     fn at(&self, place: SeamPlace) -> SeamAt {

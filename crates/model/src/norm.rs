@@ -114,6 +114,11 @@ impl NormWeights {
         })
     }
 
+    pub(crate) fn each(&mut self, visit: &mut dyn FnMut(&mut Weight)) {
+        visit(&mut self.weight);
+        self.bias.iter_mut().for_each(visit);
+    }
+
     /// Says that the gradients of the weights are complete.
     pub(crate) fn ready(&self, pass: &mut Pass<'_>) -> Result<(), TensorError> {
         pass.gradient_ready(&self.weight)?;

@@ -41,6 +41,13 @@ pub(crate) struct LinearWeights {
     pub(crate) bias: Option<Weight>,
 }
 
+impl LinearWeights {
+    pub(crate) fn each(&mut self, visit: &mut dyn FnMut(&mut Weight)) {
+        visit(&mut self.weight);
+        self.bias.iter_mut().for_each(visit);
+    }
+}
+
 /// Allocates values ("weights") and, if asked, gradients ("gradients") of every parameter.
 pub(crate) fn alloc(
     backend: &mut dyn Backend,

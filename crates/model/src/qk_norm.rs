@@ -4,7 +4,7 @@
 //! own. Raw queries and keys stay in the fused projection for the backward pass; attention reads the normalised ones.
 
 use crate::norm::{NormStats, NormWeights};
-use crate::params::ParamTable;
+use crate::params::{ParamTable, Weight};
 use crate::pass::Pass;
 use bessemer_arch::Model;
 use bessemer_tensor::{TensorError, View};
@@ -49,6 +49,11 @@ impl QkNorm {
             kv_heads: model.kv_heads,
             head_dim: model.head_dim,
         })
+    }
+
+    pub(crate) fn each(&mut self, visit: &mut dyn FnMut(&mut Weight)) {
+        self.query.each(visit);
+        self.key.each(visit);
     }
 
     /// Columns of head number `head`, keys after queries.

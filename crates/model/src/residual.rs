@@ -13,7 +13,7 @@
 //! the block)`.
 
 use crate::norm::{NormStats, NormWeights};
-use crate::params::{LinearWeights, ParamTable};
+use crate::params::{LinearWeights, ParamTable, Weight};
 use crate::pass::Pass;
 use crate::seams::{Product, SeamAt};
 use crate::step::Accumulate;
@@ -76,6 +76,12 @@ impl Residual {
             placement: model.placement,
             norm: NormWeights::new(model, table, norm),
             alpha: model.residual_scale() as f32,
+        }
+    }
+
+    pub(crate) fn each(&mut self, visit: &mut dyn FnMut(&mut Weight)) {
+        if let Some(norm) = &mut self.norm {
+            norm.each(visit);
         }
     }
 

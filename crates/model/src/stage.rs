@@ -28,6 +28,9 @@
 //!
 //! Several chunks on one device: the first with [`Decoder::of_stage`], the others with [`Decoder::of_stage_beside`] it.
 //!
+//! A stage whose weights change while micro-batches are under way reads the version that the caller names
+//! ([`Decoder::stage_values`]); the weight part of a backward pass reads none.
+//!
 //! # Where the views lie in time
 //! - `stage_input` is read by the forward pass *and* by the backward pass: it stays as it is in between.
 //! - `stage_output` and `stage_output_gradient` of a slot are one memory (the output is not needed once it was sent, and its
@@ -68,6 +71,7 @@ use crate::pass::Pass;
 use crate::passes::BackwardHow;
 use crate::portion::{Cut, Stream};
 use crate::seams::{Phase, Seams, Unit};
+use crate::slots::{Pending, SlotUse, nothing_in};
 use crate::step::{Accumulate, LossSum, StepContext, TokenBatch};
 use bessemer_arch::{Model, Portion, Span};
 use bessemer_tensor::op::IGNORED;
@@ -102,33 +106,6 @@ impl StageConfig {
             return Err(ModelError::Stage(text));
         }
         Ok(())
-    }
-}
-
-/// What the weight part of one split backward pass needs, in the decoder that gave it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Pending(usize);
-
-/// What a slot holds.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum SlotUse {
-    Free,
-    /// A forward pass for its loss, with so many scored targets.
-    Scored(u64),
-    /// A forward pass whose backward pass is to come.
-    Training(u64, StepContext),
-}
-
-/// What each slot and each pending set is in use for.
-#[derive(Debug)]
-pub(crate) struct Held {
-    slots: Vec<SlotUse>,
-    pending: Vec<bool>,
-}
-
-impl Held {
-    pub(crate) fn new(stage: &StageConfig) -> Held {
-        Held { slots: vec![SlotUse::Free; stage.slots], pending: vec![false; stage.pending] }
     }
 }
 
@@ -296,26 +273,6 @@ impl Decoder {
         self.loss_of(backend, seams, slot, per_token)
     }
 
-    /// Forgets what a slot holds, e.g. when a step is given up. (What was scored may also just be replaced.)
-    ///
-    /// # Errors
-    /// A slot that is not there.
-    pub fn stage_release(&mut self, slot: usize) -> Result<(), ModelError> {
-        self.used(slot)?;
-        self.held.slots[slot] = SlotUse::Free;
-        Ok(())
-    }
-
-    /// Forgets a pending set.
-    ///
-    /// # Errors
-    /// A set that is not in use.
-    pub fn stage_release_pending(&mut self, pending: Pending) -> Result<(), ModelError> {
-        self.expect_pending(pending)?;
-        self.held.pending[pending.0] = false;
-        Ok(())
-    }
-
     /// The whole backward pass of the micro-batch in a slot, which is free after it. The loss, if the head is here.
     ///
     /// # Errors
@@ -440,39 +397,6 @@ impl Decoder {
         self.read_losses(backend, scored, with_lse).map(Some)
     }
 
-    fn used(&self, slot: usize) -> Result<SlotUse, ModelError> {
-        self.held.slots.get(slot).copied().ok_or_else(|| {
-            ModelError::Stage(format!("wanted one of the {} slots, found slot {slot}", self.stage.slots))
-        })
-    }
-
-    fn scored(&self, slot: usize) -> u64 {
-        match self.held.slots[slot] {
-            SlotUse::Free => 0,
-            SlotUse::Scored(scored) | SlotUse::Training(scored, _) => scored,
-        }
-    }
-
-    fn training(&self, slot: usize) -> Result<StepContext, ModelError> {
-        self.expect_training()?;
-        match self.used(slot)? {
-            SlotUse::Training(_, ctx) => Ok(ctx),
-            SlotUse::Scored(_) => Err(nothing_in(slot, "a training pass (a forward pass with a context)")),
-            SlotUse::Free => Err(nothing_in(slot, "a forward pass whose backward pass has not been run")),
-        }
-    }
-
-    fn expect_pending(&self, pending: Pending) -> Result<(), ModelError> {
-        match self.held.pending.get(pending.0) {
-            Some(true) => Ok(()),
-            _ => Err(ModelError::Stage(format!(
-                "wanted a pending set with the input part of a backward pass, found set {} free; each has one weight \
-                 part",
-                pending.0
-            ))),
-        }
-    }
-
     /// Errors where the stream does not cross this edge of the span.
     fn edge(&self, slot: usize, absent: bool, why: &str) -> Result<(), ModelError> {
         self.used(slot)?;
@@ -505,8 +429,4 @@ impl Decoder {
             has(span.head)
         )))
     }
-}
-
-fn nothing_in(slot: usize, wanted: &str) -> ModelError {
-    ModelError::Stage(format!("wanted {wanted} in slot {slot}, found none"))
 }

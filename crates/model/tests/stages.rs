@@ -360,6 +360,43 @@ fn a_loss_alone_goes_through_stages_of_trainers_and_of_scorers() {
 }
 
 #[test]
+fn passes_read_the_version_of_the_weights_that_they_are_told() {
+    for (label, plain) in all_kinds() {
+        let model = Model { dropout: 0.2, ..plain };
+        let (mut b, config) = (cpu(1), ActivationConfig::default());
+        let portion = model.portion(1, 0).unwrap();
+        let mut d = Decoder::with_activations(&mut b, &model, SHAPE, config).unwrap();
+        let mut versions = Vec::new();
+        let mut outcomes = Vec::new();
+        let data = data();
+        for seed in [1, 2] {
+            d.init(&mut b, seed).unwrap();
+            let loss = d.forward_backward(&mut b, &batch(&data, 0), &ctx(&data.1, 0)).unwrap();
+            outcomes.push((loss, gradients(&mut b, &d)));
+            let other = Decoder::with_activations(&mut b, &model, SHAPE, config).unwrap();
+            other.init(&mut b, seed).unwrap();
+            versions.push(other.params().iter().map(|p| p.value).collect::<Vec<_>>());
+        }
+        weights(&mut b, &d, &portion);
+        for (version, (loss, wanted)) in versions.iter().zip(&outcomes) {
+            d.stage_values(Some(version)).unwrap();
+            let found = d.forward_backward(&mut b, &batch(&data, 0), &ctx(&data.1, 0)).unwrap();
+            assert!(found == *loss && gradients(&mut b, &d) == *wanted, "{label}");
+        }
+        d.stage_values(None).unwrap();
+        let own = d.forward_backward(&mut b, &batch(&data, 0), &ctx(&data.1, 0)).unwrap();
+        assert!(own != outcomes[1].0, "{label}");
+        assert!(message(d.stage_values(Some(&versions[0][1..]))).contains("wanted values of"));
+        let mut wrong = versions[0].clone();
+        wrong[1].rows += 1;
+        let found = message(d.stage_values(Some(&wrong)));
+        assert!(found.contains(&d.params()[1].spec.name) && found.contains("wanted values ["), "{found}");
+        let again = d.forward_backward(&mut b, &batch(&data, 0), &ctx(&data.1, 0)).unwrap();
+        assert_eq!(again, own, "{label}");
+    }
+}
+
+#[test]
 fn stages_start_from_the_bits_of_the_whole() {
     for (label, plain) in all_kinds() {
         let model = Model { layers: 4, ..plain };

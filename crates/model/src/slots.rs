@@ -1,0 +1,132 @@
+//! What the slots and pending sets of a stage are in use for, and which values of its parameters it reads.
+
+use crate::decoder::Decoder;
+use crate::error::ModelError;
+use crate::params::Weight;
+use crate::stage::StageConfig;
+use crate::step::StepContext;
+use bessemer_tensor::View;
+
+/// What the weight part of one split backward pass needs, in the decoder that gave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Pending(pub(crate) usize);
+
+/// What a slot holds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum SlotUse {
+    Free,
+    /// A forward pass for its loss, with so many scored targets.
+    Scored(u64),
+    /// A forward pass whose backward pass is to come.
+    Training(u64, StepContext),
+}
+
+/// What each slot and each pending set is in use for.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) slots: Vec<SlotUse>,
+    pub(crate) pending: Vec<bool>,
+}
+
+impl Held {
+    pub(crate) fn new(stage: &StageConfig) -> Held {
+        Held { slots: vec![SlotUse::Free; stage.slots], pending: vec![false; stage.pending] }
+    }
+}
+
+impl Decoder {
+    /// Forgets what a slot holds, e.g. when a step is given up. (What was scored may also just be replaced.)
+    ///
+    /// # Errors
+    /// A slot that is not there.
+    pub fn stage_release(&mut self, slot: usize) -> Result<(), ModelError> {
+        self.used(slot)?;
+        self.held.slots[slot] = SlotUse::Free;
+        Ok(())
+    }
+
+    /// Forgets a pending set.
+    ///
+    /// # Errors
+    /// A set that is not in use.
+    pub fn stage_release_pending(&mut self, pending: Pending) -> Result<(), ModelError> {
+        self.expect_pending(pending)?;
+        self.held.pending[pending.0] = false;
+        Ok(())
+    }
+
+    /// From here on passes read these values, one view for each of [`Decoder::params`] and of its shape and type: another
+    /// version of the weights (asynchronous schedules stash some). `None`: the parameters' own again, which are also what
+    /// [`Decoder::init`], [`Decoder::read_params`] and [`Decoder::write_param`] mean at any time. Gradients go where they went.
+    ///
+    /// # Errors
+    /// Values that are not those of the parameters (the first that are not are named; nothing has changed then).
+    pub fn stage_values(&mut self, values: Option<&[View]>) -> Result<(), ModelError> {
+        let found = values.map_or(self.params.len(), <[View]>::len);
+        if found != self.params.len() {
+            let wanted = self.params.len();
+            return Err(ModelError::Stage(format!("wanted values of {wanted} parameters, found {found}")));
+        }
+        for (p, view) in self.params.iter().zip(values.unwrap_or(&[])) {
+            let own = p.value;
+            if (view.rows, view.cols, view.dtype()) != (own.rows, own.cols, own.dtype()) {
+                return Err(ModelError::ParameterPlace {
+                    name: p.spec.name.clone(),
+                    wanted: format!("values [{}, {}] of {}", own.rows, own.cols, own.dtype()),
+                    found: format!("[{}, {}] of {}", view.rows, view.cols, view.dtype()),
+                });
+            }
+            view.check()?;
+        }
+        let params = &self.params;
+        let mut visit = |w: &mut Weight| w.value = values.map_or(params[w.index].value, |v| v[w.index]);
+        if let Some(embedding) = &mut self.embedding {
+            embedding.each(&mut visit);
+        }
+        for layer in &mut self.layers {
+            layer.attention.each(&mut visit);
+            layer.mlp.each(&mut visit);
+        }
+        if let Some(head) = &mut self.head {
+            head.each(&mut visit);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn used(&self, slot: usize) -> Result<SlotUse, ModelError> {
+        self.held.slots.get(slot).copied().ok_or_else(|| {
+            ModelError::Stage(format!("wanted one of the {} slots, found slot {slot}", self.stage.slots))
+        })
+    }
+
+    pub(crate) fn scored(&self, slot: usize) -> u64 {
+        match self.held.slots[slot] {
+            SlotUse::Free => 0,
+            SlotUse::Scored(scored) | SlotUse::Training(scored, _) => scored,
+        }
+    }
+
+    pub(crate) fn training(&self, slot: usize) -> Result<StepContext, ModelError> {
+        self.expect_training()?;
+        match self.used(slot)? {
+            SlotUse::Training(_, ctx) => Ok(ctx),
+            SlotUse::Scored(_) => Err(nothing_in(slot, "a training pass (a forward pass with a context)")),
+            SlotUse::Free => Err(nothing_in(slot, "a forward pass whose backward pass has not been run")),
+        }
+    }
+
+    pub(crate) fn expect_pending(&self, pending: Pending) -> Result<(), ModelError> {
+        match self.held.pending.get(pending.0) {
+            Some(true) => Ok(()),
+            _ => Err(ModelError::Stage(format!(
+                "wanted a pending set with the input part of a backward pass, found set {} free; each has one weight \
+                 part",
+                pending.0
+            ))),
+        }
+    }
+}
+
+pub(crate) fn nothing_in(slot: usize, wanted: &str) -> ModelError {
+    ModelError::Stage(format!("wanted {wanted} in slot {slot}, found none"))
+}
