@@ -1,7 +1,7 @@
 //! The table of the reference (event simulation without communication): the judge of the orders.
 
 use crate::timing::{Span, makespan, spans};
-use crate::{Costs, Instruction, Kind, Limits, Program, Shape, generate, verify};
+use crate::{Costs, Instruction, Join, Kind, Limits, Program, Shape, generate, verify};
 
 /// Spans with T_F, T_B, T_W and the time of a pair, each of one pass.
 fn timed(program: &Program, f: f64, b: f64, w: f64, pair: f64) -> Vec<Span> {
@@ -116,5 +116,44 @@ fn automatic_schedule_uses_more_memory_for_less_bubble() {
             [1.0, 2.0, 4.0, 5.0, 6.0, 8.0].map(|limit| automatic(4, 12, costs, limit)).into();
         assert!(bubbles.is_sorted_by(|less, more| more <= &(less + 1e-9)), "{times:?}: {bubbles:?}");
         assert!(bubbles[4] < 0.6 * bubbles[2] && bubbles[5] < 0.25 * bubbles[2], "{times:?}: {bubbles:?}");
+    }
+}
+
+#[test]
+fn chimera_with_more_micro_batches_than_ranks() {
+    for d in [2, 4, 6, 8] {
+        for units in [1, 2, 3, 8] {
+            let of = |join, full: f64, n: usize| {
+                let mut shape = Shape::new(d, n);
+                shape.join = join;
+                shape.costs = Costs { forward: 1.0, backward: full, weight: 0.0, message: 0.0 };
+                let program = generate(Kind::Chimera, &shape).unwrap();
+                let peaks = verify(&program, &Limits::default()).unwrap().peak_live;
+                (makespan(&timed(&program, 1.0, full, 0.0, 0.0)) - n as f64 * (1.0 + full), peaks)
+            };
+            let (n, doubled) = (units * d, 2 * units * d);
+            let (bubble, peaks) = of(Join::Concatenate, 1.0, n);
+            assert_eq!(bubble, (d - 2) as f64, "{d} ranks, {units} units");
+            assert_eq!(peaks, of(Join::Concatenate, 1.0, d).1);
+            // A backward that takes twice a forward leaves gaps in the middle of every unit ...
+            assert!(of(Join::Concatenate, 2.0, n).0 <= (units * 2 * (d - 2)) as f64);
+            // ... which are gone where two go forward in a row, for twice the activations.
+            let (bubble, peaks_doubled) = of(Join::ForwardDoubling, 2.0, doubled);
+            assert_eq!(bubble, 1.5 * (d - 2) as f64, "{d} ranks, {units} units");
+            assert_eq!(peaks_doubled, peaks.iter().map(|peak| 2.0 * peak).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn chimera_with_more_pipelines() {
+    for (d, f, bubble) in [(8, 1, 12.0), (8, 2, 4.0), (8, 4, 0.0), (16, 1, 28.0), (16, 4, 4.0)] {
+        let program = generate(Kind::Chimera, &Shape { pairs: f, ..Shape::new(d, d) }).unwrap();
+        assert_eq!((program.routes.len(), program.chunks(0)), (2 * f, 2 * f));
+        assert_eq!(
+            makespan(&timed(&program, 1.0, 2.0, 0.0, 0.0)) - 3.0 * d as f64,
+            bubble,
+            "{d} ranks, {f} pairs"
+        );
     }
 }
