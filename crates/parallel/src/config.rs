@@ -37,12 +37,28 @@ pub struct ParallelConfig {
     /// Cut the residual stream over the tensor-parallel ranks too (sequence parallelism): less memory for activations,
     /// a quarter more traffic.
     pub sequence: bool,
+    /// Pipeline ranks: each holds some of the layers, and micro-batches pass from one to the next. 1: no pipeline.
+    pub pipeline: u64,
+    /// When the ranks of a pipeline do what: "gpipe", "1f1b", "pipedream", "pipedream-2bw", "interleaved", "chimera",
+    /// "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev", "zb-auto", or the name of a file that a schedule stands in.
+    /// See docs/pipelines.md.
+    pub schedule: String,
+    /// Stages that each pipeline rank holds (chunks); 0: as many as the schedule has by its nature.
+    pub chunks: u64,
+    /// Layers of each stage, from the first to the last; empty: balanced by floating-point operations. There are as many
+    /// stages as pipeline ranks times chunks (half of that where a schedule works in two directions).
+    pub stages: Vec<u64>,
+    /// For "zb-auto": most activations that a rank may hold at a time, in those of one micro-batch; 0: twice the pipeline
+    /// ranks.
+    pub memory_limit: f64,
     /// Talk while computing: gradients of a layer travel while the layers below are computed.
     pub overlap: bool,
 }
 
 /// Largest degree that a recipe may ask for: more is a mistake.
 const MOST_RANKS: u64 = 1 << 20;
+/// Most chunks of a rank.
+const MOST_CHUNKS: u64 = 1 << 10;
 
 impl ParallelConfig {
     /// Checks what does not need the number of ranks.
@@ -55,6 +71,15 @@ impl ParallelConfig {
         }
         if !(1..=MOST_RANKS).contains(&self.tensor) {
             return Err(format!("parallel.tensor = {}: expected 1 to {MOST_RANKS}", self.tensor));
+        }
+        if !(1..=MOST_RANKS).contains(&self.pipeline) {
+            return Err(format!("parallel.pipeline = {}: expected 1 to {MOST_RANKS}", self.pipeline));
+        }
+        if self.chunks > MOST_CHUNKS {
+            return Err(format!("parallel.chunks = {}: expected 0 to {MOST_CHUNKS}", self.chunks));
+        }
+        if !(self.memory_limit >= 0.0 && self.memory_limit.is_finite()) {
+            return Err(format!("parallel.memory_limit = {}: expected 0 or more", self.memory_limit));
         }
         if self.stage == Stage::Ddp && self.shard > 1 {
             return Err(format!(
@@ -76,6 +101,17 @@ impl ParallelConfig {
 
 impl Default for ParallelConfig {
     fn default() -> Self {
-        ParallelConfig { stage: Stage::Ddp, shard: 0, tensor: 1, sequence: false, overlap: true }
+        ParallelConfig {
+            stage: Stage::Ddp,
+            shard: 0,
+            tensor: 1,
+            sequence: false,
+            pipeline: 1,
+            schedule: "1f1b".into(),
+            chunks: 0,
+            stages: Vec::new(),
+            memory_limit: 0.0,
+            overlap: true,
+        }
     }
 }

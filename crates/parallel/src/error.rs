@@ -3,6 +3,7 @@
 use bessemer_collectives::CollectiveError;
 use bessemer_model::ModelError;
 use bessemer_optim::OptimError;
+use bessemer_schedule::ScheduleError;
 use bessemer_tensor::TensorError;
 
 /// What can go wrong on one rank of a job.
@@ -12,6 +13,17 @@ pub enum ParallelError {
     /// A layout that the ranks, the model or the optimizer cannot have.
     #[error("{0}")]
     Layout(String),
+    /// A schedule that there is not, or that does not hold what it promises.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// Micro-batches that whoever feeds a rank cannot give.
+    #[error("no micro-batch {micro}: {problem}")]
+    Feed {
+        /// Number within the program.
+        micro: usize,
+        /// Why.
+        problem: String,
+    },
     /// Between ranks.
     #[error(transparent)]
     Collective(#[from] CollectiveError),

@@ -25,20 +25,63 @@ fn layer_of(name: &str) -> Option<usize> {
     name.strip_prefix("layers.")?.split('.').next()?.parse().ok()
 }
 
-/// The units of a list of parameters: first that of embedding and head, then the layers in order.
-pub(crate) fn units(specs: &[ParamSpec]) -> Vec<FlatUnit> {
-    let layers = specs.iter().filter_map(|s| layer_of(&s.name)).max().map_or(0, |last| last + 1);
-    let empty = |name: String, layer| FlatUnit { name, layer, params: Vec::new(), len: 0 };
-    let mut units = vec![empty("root".into(), None)];
-    units.extend((0..layers).map(|i| empty(format!("layers.{i}"), Some(i))));
-    for (index, spec) in specs.iter().enumerate() {
-        let unit = &mut units[layer_of(&spec.name).map_or(0, |layer| layer + 1)];
-        let end = unit.len + spec.len();
-        unit.params.push((index, unit.len..end));
-        unit.len = end;
-    }
-    units
+/// A stage's units, and which is which.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Units {
+    /// In the order in which they are kept.
+    pub(crate) list: Vec<FlatUnit>,
+    /// The one of embedding, last normalisation and head, if any of those are here.
+    pub(crate) root: Option<usize>,
+    /// A token table that two stages hold: a unit of its own, so that the same ranks of both have the same part of it.
+    pub(crate) table: Option<usize>,
+    /// First layer that is here, and its unit.
+    layers: (usize, usize),
 }
+
+impl Units {
+    /// The units of a stage's parameters: that of embedding and head, the layers in order, and the token table if it
+    /// lies `apart`.
+    pub(crate) fn new(specs: &[ParamSpec], apart: bool) -> Units {
+        let empty = |name: String, layer| FlatUnit { name, layer, params: Vec::new(), len: 0 };
+        let of_table = |spec: &ParamSpec| apart && spec.name == TABLE;
+        let of_root = |spec: &ParamSpec| layer_of(&spec.name).is_none() && !of_table(spec);
+        let layers: Vec<usize> = specs.iter().filter_map(|s| layer_of(&s.name)).collect();
+        let first = layers.iter().min().copied().unwrap_or(0);
+        let end = layers.iter().max().map_or(first, |last| last + 1);
+        let mut list = Vec::new();
+        let root = specs.iter().any(of_root).then(|| {
+            list.push(empty("root".into(), None));
+            0
+        });
+        let start = list.len();
+        list.extend((first..end).map(|i| empty(format!("layers.{i}"), Some(i))));
+        let table = specs.iter().any(of_table).then(|| {
+            list.push(empty(TABLE.into(), None));
+            list.len() - 1
+        });
+        let mut units = Units { list, root, table, layers: (first, start) };
+        for (index, spec) in specs.iter().enumerate() {
+            let at = match layer_of(&spec.name) {
+                Some(layer) => units.layer(layer),
+                None if of_table(spec) => table.expect("made for it"),
+                None => root.expect("made for it"),
+            };
+            let unit = &mut units.list[at];
+            let end = unit.len + spec.len();
+            unit.params.push((index, unit.len..end));
+            unit.len = end;
+        }
+        units
+    }
+
+    /// The unit of a layer that is here, by its number in the model.
+    pub(crate) fn layer(&self, layer: usize) -> usize {
+        self.layers.1 + layer - self.layers.0
+    }
+}
+
+/// The token table's name.
+pub(crate) const TABLE: &str = "embed.tokens";
 
 /// What two stretches have in common; empty if nothing.
 pub(crate) fn common(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
@@ -54,7 +97,9 @@ mod tests {
     fn every_parameter_is_in_one_unit_without_gaps() {
         let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
         let specs = model.params();
-        let units = units(&specs);
+        let units = Units::new(&specs, false);
+        assert_eq!((units.root, units.layer(0), units.table), (Some(0), 1, None));
+        let units = units.list;
         assert_eq!(units.len(), 1 + model.layers);
         let mut seen = vec![false; specs.len()];
         for unit in &units {
@@ -69,6 +114,28 @@ mod tests {
         assert!(seen.iter().all(|&s| s));
         let names: Vec<_> = units[0].params.iter().map(|p| specs[p.0].name.as_str()).collect();
         assert_eq!(names, ["embed.tokens", "embed.positions", "final_norm.weight", "final_norm.bias"]);
+    }
+
+    #[test]
+    fn a_stage_has_its_own_units_and_a_shared_table_apart() {
+        let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
+        let spans = model.split_layers(&[1, 5, 6]).expect("twelve layers");
+        let names = |i: usize| {
+            let units = Units::new(&spans[i].params(&model), true);
+            let names: Vec<String> = units.list.iter().map(|u| u.name.clone()).collect();
+            (names, units.root, units.table)
+        };
+        let (first, root, table) = names(0);
+        assert_eq!(
+            (first, root, table),
+            (vec!["root".into(), "layers.0".into(), TABLE.into()], Some(0), Some(2))
+        );
+        let (middle, root, table) = names(1);
+        assert_eq!((middle.len(), middle[0].as_str(), root, table), (5, "layers.1", None, None));
+        let (last, root, table) = names(2);
+        assert_eq!((last.len(), last[1].as_str(), root, table), (8, "layers.6", Some(0), Some(7)));
+        let units = Units::new(&spans[2].params(&model), true);
+        assert_eq!((units.layer(6), units.layer(11)), (1, 6));
     }
 
     #[test]

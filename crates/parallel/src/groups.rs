@@ -1,35 +1,90 @@
-//! The communicators of one rank, one for each axis.
+//! The communicators of one rank.
+//!
+//! Groups are made in one order on every rank: the pipeline, then stage by stage those of the ranks that hold it. Ranks that
+//! share several groups therefore meet in the same order in all of them.
 
 use crate::channel::Channel;
 use crate::plan::{Coord, Plan};
 use bessemer_collectives::{CollectiveError, Communicator};
 use bessemer_mesh::Axis;
+use bessemer_schedule::{Place, Program};
 
-/// A rank's groups: the ranks that differ from it on one axis only.
+/// The groups of one stage on a rank that holds it.
+#[derive(Debug)]
+pub(crate) struct ChunkGroups {
+    /// Ranks that share its layers.
+    pub(crate) tensor: Box<dyn Communicator>,
+    /// Ranks that share its state.
+    pub(crate) shard: Channel,
+    /// Ranks that have the same part of it: copies for other data, and mirrored holders.
+    pub(crate) replicate: Channel,
+    /// Ranks that have the same part of a token table that the first and the last stage both hold, and the route of which
+    /// they are the ends.
+    pub(crate) ends: Option<(usize, Box<dyn Communicator>)>,
+}
+
+/// A rank's groups: ranks that differ from it on one axis only.
 #[derive(Debug)]
 pub(crate) struct Groups {
     pub(crate) coord: Coord,
     pub(crate) world: Box<dyn Communicator>,
-    pub(crate) shard: Channel,
-    pub(crate) replicate: Channel,
-    pub(crate) tensor: Box<dyn Communicator>,
+    /// Ranks of all stages that see the same data.
+    pub(crate) pipeline: Box<dyn Communicator>,
+    /// By chunk of this rank.
+    pub(crate) chunks: Vec<ChunkGroups>,
 }
 
 impl Groups {
-    /// Every rank of `world` makes its groups in the same order: tensor, shard, replicate.
-    pub(crate) fn new(mut world: Box<dyn Communicator>, plan: &Plan) -> Result<Groups, CollectiveError> {
+    /// `tied`: first and last stage hold one token table.
+    pub(crate) fn new(
+        mut world: Box<dyn Communicator>,
+        plan: &Plan,
+        program: &Program,
+        tied: bool,
+    ) -> Result<Groups, CollectiveError> {
         let at = plan.coord(world.rank());
-        let rank = world.rank();
-        let mut along = |axis: Axis| world.group(axis.name(), &plan.mesh.group(rank, &[axis]));
-        let tensor = along(Axis::Tensor)?;
-        let shard = along(Axis::Shard)?;
-        let replicate = along(Axis::Replicate)?;
-        Ok(Groups {
-            coord: at,
-            world,
-            tensor,
-            shard: Channel::new(shard, plan.overlap)?,
-            replicate: Channel::new(replicate, plan.overlap)?,
-        })
+        let ranks = |coords: Vec<Coord>| -> Vec<usize> { coords.into_iter().map(|c| plan.rank(c)).collect() };
+        let me = world.rank();
+        let along = |axis: Axis| (axis.name(), plan.mesh.group(me, &[axis]));
+        let (label, line) = along(Axis::Pipeline);
+        let pipeline = world.group(label, &line)?;
+        let mut chunks: Vec<Option<ChunkGroups>> = (0..program.chunks(at.pipeline)).map(|_| None).collect();
+        for stage in 0..program.stages {
+            let holders = program.holders(stage);
+            for place in holders.iter().filter(|p| p.rank == at.pipeline) {
+                let (label, line) = along(Axis::Tensor);
+                let tensor = world.group(label, &line)?;
+                let (label, line) = along(Axis::Shard);
+                let shard = world.group(label, &line)?;
+                let copies = |p: &Place| {
+                    let pipeline = p.rank;
+                    (0..plan.replicate()).map(move |replicate| Coord { replicate, pipeline, ..at })
+                };
+                let line = holders.iter().flat_map(copies).collect();
+                let replicate = world.group(Axis::Replicate.name(), &ranks(line))?;
+                chunks[place.chunk] = Some(ChunkGroups {
+                    tensor,
+                    shard: Channel::new(shard, plan.overlap)?,
+                    replicate: Channel::new(replicate, plan.overlap)?,
+                    ends: None,
+                });
+            }
+        }
+        if tied && program.stages > 1 {
+            for (number, route) in program.routes.iter().enumerate() {
+                let (first, last) = (route[0], route[program.stages - 1]);
+                if first.rank == last.rank || ![first.rank, last.rank].contains(&at.pipeline) {
+                    continue;
+                }
+                let line = [first, last].map(|p| Coord { pipeline: p.rank, ..at }).to_vec();
+                let ends = world.group("tied table", &ranks(line))?;
+                let mine = if first.rank == at.pipeline { first } else { last };
+                if let Some(groups) = &mut chunks[mine.chunk] {
+                    groups.ends = Some((number, ends));
+                }
+            }
+        }
+        let chunks = chunks.into_iter().flatten().collect();
+        Ok(Groups { coord: at, world, pipeline, chunks })
     }
 }

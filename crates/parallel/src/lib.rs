@@ -5,37 +5,47 @@
 //! | replicate | the batch; each has a copy of the model | gradients |
 //! | shard | the batch; a copy's optimizer state, gradients, parameters ([`Stage`]) | gradients and values |
 //! | tensor | every layer's matrices ([`bessemer_arch::Portion`]) | activations |
+//! | pipeline | the layers ([`bessemer_arch::Span`]) | activations and their gradients, from stage to stage |
 //!
-//! A [`Worker`] is a [`bessemer_model::Decoder`] of this rank's portion, whose parameters lie where the stage wants them,
-//! with an optimizer over the stretches that this rank steps, and communicators that act at the model's seams. One rank is
-//! no special case: its groups have one member and nothing travels.
+//! A [`Worker`] holds one or more stages of the model. Each is a [`bessemer_model::Decoder`] of this rank's portion of the
+//! stage, whose parameters lie where ZeRO's stage wants them, with an optimizer over the stretches that this rank steps, and
+//! communicators that act at the model's seams. What a worker does when is not decided here: it runs a
+//! [`bessemer_schedule::Program`]. One rank is no special case: its groups have one member, its program has one stage, and
+//! nothing travels.
 //!
-//! Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (FSDP); Shoeybi et al. 2019 (Megatron-LM); Korthikanti et al. 2022.
+//! Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (FSDP); Shoeybi et al. 2019 (Megatron-LM); Korthikanti et al. 2022;
+//! Narayanan et al. 2021 (pipelines).
 
 mod channel;
 mod check;
+mod chunk;
 mod columns;
 mod config;
 mod error;
 mod exchange;
+mod execute;
 mod flat;
 mod groups;
+mod letters;
 mod memory;
 mod norm;
 mod owner;
 mod peers;
 mod piece;
+mod pipeline;
 mod plan;
+mod prepare;
 mod seams;
 mod state;
 mod tensor;
+mod tie;
 mod words;
 mod worker;
 
 pub use check::check_layouts;
 pub use config::{ParallelConfig, Stage};
 pub use error::ParallelError;
+pub use pipeline::{Pipeline, Schedule};
 pub use plan::{Coord, Plan};
-pub use seams::Micro;
 pub use state::StateTensor;
-pub use worker::{Job, Worker};
+pub use worker::{Feed, Job, Worker};

@@ -44,7 +44,7 @@ impl Owners {
             optim.update_cost(&OptimParam::of(model, spec, view, view))
         };
         let costs: Vec<_> = specs.iter().map(cost).collect();
-        let units = crate::flat::units(&specs);
+        let units = crate::flat::Units::new(&specs, false).list;
         let mut owned: Vec<usize> = Vec::new();
         for unit in &units {
             if unit.params.iter().any(|(i, _)| costs[*i].whole) {
@@ -65,6 +65,11 @@ impl Owners {
             load[rank].1 += specs[index].len();
         }
         Owners(owners)
+    }
+
+    /// The owners of some of the parameters, which are numbered anew.
+    pub(crate) fn of_params(&self, numbers: &[usize]) -> Owners {
+        Owners(numbers.iter().map(|&number| self.0[number]).collect())
     }
 
     /// The owner of a parameter, if it has one.
@@ -102,12 +107,14 @@ impl Owners {
 type Seen = (usize, Range<usize>, OptimParam);
 
 /// What an optimizer that needs whole matrices sees besides what this rank steps: of which matrix that is cut over the
-/// tensor axis a parameter is a part, and, for curvature, the matrices of other owners.
+/// tensor axis a parameter is a part, and, for curvature, the matrices of other owners. `numbers`: of the parameters in the
+/// whole model.
 pub(crate) fn with_others(
     mut list: Vec<Seen>,
     job: &Job<'_>,
     portion: &Portion,
     params: &[Param],
+    numbers: &[usize],
 ) -> Vec<Seen> {
     if job.optim.optimizer == OptimizerChoice::Kfac {
         for (index, param) in params.iter().enumerate() {
@@ -123,8 +130,9 @@ pub(crate) fn with_others(
         let shardings = job.model.shardings();
         list = (list.into_iter())
             .map(|(index, range, param)| {
-                let cut = shardings[index].cut.is_some() && job.optim.update_cost(&param).whole;
-                let param = if cut { param.part_of(job.model, &shardings[index].spec) } else { param };
+                let sharding = &shardings[numbers[index]];
+                let cut = sharding.cut.is_some() && job.optim.update_cost(&param).whole;
+                let param = if cut { param.part_of(job.model, &sharding.spec) } else { param };
                 (index, range, param)
             })
             .collect();
@@ -145,7 +153,7 @@ mod tests {
         let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
         let owners = Owners::new(&model, &optim(OptimizerChoice::AdamW), 8);
         assert!(owners.0.iter().all(Option::is_none));
-        let units = crate::flat::units(&model.params());
+        let units = crate::flat::Units::new(&model.params(), false).list;
         let (laid, parts) = owners.lay_out(units.clone(), 8);
         assert_eq!(laid, units);
         assert!(units.iter().zip(&parts).all(|(u, p)| *p == Parts::even(u.len, 8)));
@@ -158,7 +166,7 @@ mod tests {
         for choice in [OptimizerChoice::Muon, OptimizerChoice::Kfac, OptimizerChoice::Adafactor] {
             for ranks in [2, 3, 8] {
                 let owners = Owners::new(&model, &optim(choice), ranks);
-                let (units, parts) = owners.lay_out(crate::flat::units(&specs), ranks);
+                let (units, parts) = owners.lay_out(crate::flat::Units::new(&specs, false).list, ranks);
                 let mut elements = vec![0; ranks];
                 for (unit, parts) in units.iter().zip(&parts) {
                     assert_eq!(parts.len(), unit.len);

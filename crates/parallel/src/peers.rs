@@ -88,18 +88,21 @@ impl Sharing {
     }
 }
 
-/// What an optimizer over `list` needs of its peers, in steps and in passes.
+/// What an optimizer over `list` needs of its peers, in steps and in passes. `numbers`: of the parameters in the whole
+/// model.
 pub(crate) fn share(
     backend: &mut dyn Backend,
     job: &Job<'_>,
     owners: &Owners,
     list: &[(usize, Range<usize>, OptimParam)],
+    numbers_in_model: &[usize],
 ) -> Result<(Sharing, Curvature), ParallelError> {
     let plan = job.plan;
     let ranks = plan.tensor();
     let portions = |index| {
         let portion = job.model.portion(ranks, index).map_err(|e| ParallelError::Layout(e.to_string()))?;
-        Ok(portion.params())
+        let params = portion.params();
+        Ok(numbers_in_model.iter().map(|&n| params[n].clone()).collect::<Vec<_>>())
     };
     let by_rank = (0..ranks).map(portions).collect::<Result<Vec<_>, ParallelError>>()?;
     let portions = |param: usize| by_rank.iter().map(|rank| rank[param].clone()).collect::<Vec<_>>();

@@ -2,13 +2,14 @@
 
 use crate::config::{ParallelConfig, Stage};
 use crate::error::ParallelError;
+use crate::pipeline::Pipeline;
 use bessemer_arch::Model;
 use bessemer_mesh::{Axis, Mesh, MeshConfig};
 use bessemer_optim::OptimizerChoice;
 
 /// How the ranks of a job share the work. Ranks count tensor-parallel neighbours first, then shards, then stages of a
 /// pipeline, then copies: the order of [`Mesh`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// Degrees of the axes, and which rank stands where.
     pub mesh: Mesh,
@@ -16,6 +17,8 @@ pub struct Plan {
     pub stage: Stage,
     /// Whether the residual stream is cut over the tensor axis.
     pub sequence: bool,
+    /// Stages and their order.
+    pub pipe: Pipeline,
     /// Whether collectives run beside the computation.
     pub overlap: bool,
 }
@@ -36,7 +39,13 @@ pub struct Coord {
 impl Plan {
     /// One rank.
     pub fn single() -> Plan {
-        Plan { mesh: Mesh::along(Axis::Tensor, 1), stage: Stage::Ddp, sequence: false, overlap: false }
+        Plan {
+            mesh: Mesh::along(Axis::Tensor, 1),
+            stage: Stage::Ddp,
+            sequence: false,
+            pipe: Pipeline::none(),
+            overlap: false,
+        }
     }
 
     /// Shares `ranks` ranks out.
@@ -58,7 +67,16 @@ impl Plan {
                  divisor"
             ));
         }
-        let data = ranks / tensor;
+        let pipeline = config.pipeline as usize;
+        if pipeline == 0 || !(ranks / tensor).is_multiple_of(pipeline) {
+            return wrong(format!(
+                "parallel.pipeline = {pipeline} does not divide {} ({ranks} ranks / tensor = {tensor}): start a multiple \
+                 of {} ranks, or take a divisor",
+                ranks / tensor,
+                pipeline.max(1) * tensor
+            ));
+        }
+        let data = ranks / tensor / pipeline;
         let shard = match (config.stage, asked) {
             (Stage::Ddp, 0 | 1) => 1,
             (Stage::Ddp, _) => {
@@ -73,7 +91,7 @@ impl Plan {
         if !data.is_multiple_of(shard) {
             return wrong(format!(
                 "parallel.shard = {shard} does not divide the {data} data-parallel ranks ({ranks} ranks / tensor = \
-                 {tensor}): take a divisor, or 0 for all of them"
+                 {tensor} / pipeline = {pipeline}): take a divisor, or 0 for all of them"
             ));
         }
         if config.sequence && tensor == 1 {
@@ -87,7 +105,7 @@ impl Plan {
             model.portion(tensor, index).map_err(|e| ParallelError::Layout(e.to_string()))?;
         }
         let mesh = MeshConfig::new()
-            .with(Axis::Pipeline, 1)
+            .with(Axis::Pipeline, pipeline)
             .with(Axis::Replicate, data / shard)
             .with(Axis::Shard, shard)
             .with(Axis::Tensor, tensor);
@@ -95,6 +113,7 @@ impl Plan {
             mesh: Mesh::new(&mesh, ranks).map_err(|e| ParallelError::Layout(e.to_string()))?,
             stage: if shard == 1 { Stage::Ddp } else { config.stage },
             sequence: config.sequence,
+            pipe: Pipeline::new(config)?,
             overlap: config.overlap,
         };
         plan.check_optimizer(optimizer)?;
@@ -145,17 +164,17 @@ impl Plan {
 
     /// Whether every rank has the whole model between steps.
     pub fn keeps_model(&self) -> bool {
-        self.tensor() == 1 && self.keeps_values()
+        self.tensor() == 1 && self.pipeline() == 1 && self.keeps_values()
     }
 
     /// Whether some tensor of the job's state has to be brought together from several ranks.
     pub fn cuts_state(&self) -> bool {
-        self.shard() > 1 || self.tensor() > 1
+        self.shard() > 1 || self.tensor() > 1 || self.pipeline() > 1
     }
 
     /// Ranks that see different data.
     pub fn data_ranks(&self) -> usize {
-        self.mesh.size(&[Axis::Replicate, Axis::Shard])
+        self.replicate() * self.shard()
     }
 
     /// Where a rank stands.
@@ -179,12 +198,17 @@ impl Plan {
         self.mesh.rank(&place.with(Axis::Shard, at.shard).with(Axis::Tensor, at.tensor))
     }
 
+    /// The first tensor-parallel rank of a pipeline rank that sees share `index` of the batch.
+    pub fn data_coord(&self, index: usize, pipeline: usize) -> Coord {
+        Coord { pipeline, replicate: index / self.shard(), shard: index % self.shard(), tensor: 0 }
+    }
+
     /// Which share of the batch a position sees.
     pub fn data_index(&self, at: Coord) -> usize {
         self.mesh.position(self.rank(at), &[Axis::Replicate, Axis::Shard])
     }
 
-    /// One line for people: "8 ranks: 2 copies x 2 shards (zero1) x tensor 2".
+    /// One line for people: "8 ranks: 2 copies x 2 shards (zero1) x tensor 2", "8 ranks: 2 copies x pipeline 4 (1f1b)".
     pub fn summary(&self) -> String {
         let mut text = format!("{} ranks: {} copies", self.ranks(), self.replicate());
         if self.shard() > 1 {
@@ -195,6 +219,9 @@ impl Plan {
                 Stage::Zero3 => "zero3",
             };
             text += &format!(" x {} shards ({stage})", self.shard());
+        }
+        if self.pipeline() > 1 {
+            text += &format!(" x pipeline {} ({})", self.pipeline(), self.pipe.name());
         }
         if self.tensor() > 1 {
             text +=

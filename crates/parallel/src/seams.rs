@@ -1,20 +1,23 @@
 //! What a rank does inside a pass: brings parameters, takes gradients away, completes tensor-parallel products.
 
+use crate::chunk::reduce_unit;
 use crate::columns::Columns;
 use crate::exchange::{Exchange, ExchangeError};
+use crate::flat::Units;
 use crate::tensor::TensorGroup;
+use bessemer_arch::Span;
 use bessemer_collectives::CollectiveError;
 use bessemer_model::{Phase, Product, SeamAt, SeamPlace, Seams, Unit};
 use bessemer_optim::Optimizer;
 use bessemer_tensor::{Backend, TensorError, View};
 
-/// A micro-batch's place in the step.
+/// What a pass does about gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Micro {
-    /// The first of the step: gradients are replaced.
-    pub first: bool,
-    /// The last of the step: gradients are complete after it.
-    pub last: bool,
+pub(crate) struct Gradients {
+    /// Nothing of the update is there yet.
+    pub(crate) first: bool,
+    /// Units leave as soon as their gradients are made.
+    pub(crate) leave: bool,
 }
 
 /// How an optimizer sees what gradients are made of.
@@ -45,12 +48,13 @@ pub(crate) struct RankSeams<'a> {
     pub(crate) tensor: &'a mut TensorGroup,
     /// Sees what gradients are made of, if it wants to.
     pub(crate) watching: Option<Watching<'a>>,
-    /// None: a pass without gradients.
-    pub(crate) micro: Option<Micro>,
+    /// None: a pass without gradients of weights.
+    pub(crate) gradients: Option<Gradients>,
     /// Why a seam failed, which the model only hears as text.
     pub(crate) failed: Option<CollectiveError>,
-    /// Layers of the model.
-    pub(crate) layers: usize,
+    /// What of the model passes here.
+    pub(crate) units: &'a Units,
+    pub(crate) span: &'a Span,
 }
 
 impl RankSeams<'_> {
@@ -68,9 +72,10 @@ impl RankSeams<'_> {
     }
 
     fn fetch(&mut self, backend: &mut dyn Backend, unit: Unit, phase: Phase) -> Result<(), ExchangeError> {
+        let (units, layers) = (self.units, self.span.layers.end);
         let flat = |unit| match unit {
-            Unit::Embedding | Unit::Head => 0,
-            Unit::Layer(i) => i + 1,
+            Unit::Embedding | Unit::Head => units.root.unwrap_or(0),
+            Unit::Layer(i) => units.layer(i),
         };
         // The embedding's backward pass and the weight part of a split one read no parameter.
         let reads_none =
@@ -80,31 +85,21 @@ impl RankSeams<'_> {
         }
         self.exchange.fetch(backend, flat(unit))?;
         let next = match (unit, phase) {
-            (Unit::Embedding, _) if self.layers == 0 => Some(Unit::Head),
+            (Unit::Embedding, _) if layers == 0 => Some(Unit::Head),
             (Unit::Embedding, _) => Some(Unit::Layer(0)),
-            (Unit::Layer(i), Phase::Forward) if i + 1 == self.layers => Some(Unit::Head),
+            (Unit::Layer(i), Phase::Forward) if i + 1 == layers => Some(Unit::Head),
             (Unit::Layer(i), Phase::Forward) => Some(Unit::Layer(i + 1)),
             (Unit::Layer(i), _) => i.checked_sub(1).map(Unit::Layer),
             (Unit::Head, Phase::Forward) => None,
-            (Unit::Head, _) => self.layers.checked_sub(1).map(Unit::Layer),
+            (Unit::Head, _) => layers.checked_sub(1).map(Unit::Layer),
         };
         next.map_or(Ok(()), |unit| self.exchange.ask(backend, flat(unit)))
     }
 
     fn reduce(&mut self, backend: &mut dyn Backend, unit: Unit) -> Result<(), ExchangeError> {
-        let Some(micro) = self.micro else { return Ok(()) };
-        if !micro.last && !self.exchange.reduces_every_time() {
-            return Ok(());
-        }
-        // With tied tables the embedding completes what the head began.
-        if unit != Unit::Head {
-            self.tensor.complete(backend, unit)?;
-        }
-        match unit {
-            Unit::Layer(i) => self.exchange.reduce(backend, i + 1, !micro.first),
-            Unit::Embedding => self.exchange.reduce(backend, 0, !micro.first),
-            Unit::Head => Ok(()),
-        }
+        let Some(gradients) = self.gradients.filter(|g| g.leave) else { return Ok(()) };
+        let ranks = (&mut *self.tensor, &mut *self.exchange);
+        reduce_unit(backend, ranks, (self.units, self.span), unit, !gradients.first)
     }
 }
 
@@ -194,7 +189,7 @@ impl Seams for RankSeams<'_> {
         x: View,
         dy: View,
     ) -> Result<(), TensorError> {
-        let accumulate = self.micro.is_some_and(|m| !m.first);
+        let accumulate = self.gradients.is_some_and(|g| !g.first);
         let Some(Watching { optimizer, how }) = &mut self.watching else { return Ok(()) };
         let Some(number) = how.numbers[param] else { return Ok(()) };
         let seen = match &mut how.columns {

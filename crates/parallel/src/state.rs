@@ -3,13 +3,17 @@
 //! Names, shapes and order are those of a job of one rank. Reading a tensor is a collective of all ranks (each of them
 //! then has it whole); writing one is each rank's own affair.
 
+use crate::chunk::Chunk;
 use crate::error::ParallelError;
 use crate::flat::common;
+use crate::owner::Owners;
+use crate::plan::{Coord, Plan};
 use crate::worker::Worker;
 use bessemer_arch::{Model, ParamSpec, PortionParam};
 use bessemer_collectives::{Parts, Values};
-use bessemer_model::{Param, initial_values};
+use bessemer_model::initial_values;
 use bessemer_optim::{OptimConfig, OptimParam, Optimizer, is_moment_name};
+use bessemer_schedule::Place as PipelinePlace;
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
 use bessemer_units::DType;
@@ -52,6 +56,8 @@ enum Place {
     Whole {
         /// The state's name.
         name: String,
+        /// Number of its parameter, if it is one's.
+        param: Option<usize>,
         /// Position on the shard axis.
         owner: Option<usize>,
     },
@@ -69,22 +75,25 @@ enum Of<'a> {
 /// Names and shapes of every state of a job of one rank, in its order: an optimizer for `params` where nothing is kept.
 fn whole_states(
     model: &Model,
-    params: &[Param],
+    dtype: DType,
     config: &OptimConfig,
 ) -> Result<Vec<(String, Vec<usize>)>, ParallelError> {
     let mut null = NullBackend::new();
-    let whole = |(spec, here): (ParamSpec, &Param)| -> Result<OptimParam, TensorError> {
+    let whole = |spec: ParamSpec| -> Result<OptimParam, TensorError> {
         let (rows, cols) = spec.matrix();
-        let (dtype, len) = (here.value.dtype(), rows * cols);
-        let spec_of = BufferSpec { class: "", name: &spec.name, dtype, len };
+        let spec_of = BufferSpec { class: "", name: &spec.name, dtype, len: rows * cols };
         let value = null.alloc(spec_of)?.matrix(rows, cols);
         let grad = null.alloc(BufferSpec { dtype: DType::F32, ..spec_of })?.matrix(rows, cols);
         Ok(OptimParam::of(model, &spec, value, grad))
     };
-    let params = model.params().into_iter().zip(params).map(whole).collect::<Result<Vec<_>, _>>()?;
+    let params = model.params().into_iter().map(whole).collect::<Result<Vec<_>, _>>()?;
     let optimizer = Optimizer::new(&mut null, &params, config)?;
     let shape = |view: View| if view.rows == 1 { vec![view.cols] } else { vec![view.rows, view.cols] };
     Ok(optimizer.states().into_iter().map(|(name, view)| (name, shape(view))).collect())
+}
+
+fn not_here(name: &str) -> ParallelError {
+    ParallelError::Layout(format!("the stage that should hold {name:?} does not"))
 }
 
 fn no_state(name: &str, len: usize) -> ParallelError {
@@ -98,20 +107,28 @@ impl Worker {
     /// A configuration that the optimizer refuses.
     pub fn tensors(&self, config: &OptimConfig) -> Result<Vec<StateTensor>, ParallelError> {
         let mut list = self.params();
-        for (name, own) in whole_states(&self.whole, &self.memory.params, config)? {
+        let params = self.whole.params();
+        // An owner is the same whether a stage or the whole model is looked at.
+        let owners = Owners::new(&self.whole, config, self.plan.shard());
+        for (name, own) in whole_states(&self.whole, self.dtype(), config)? {
             let param = name.split_once('.').map_or(name.as_str(), |(_, param)| param);
-            let number = self.portion.iter().position(|p| p.name() == param);
+            let number = params.iter().position(|p| p.name == param);
             let (shape, place) = match number.filter(|_| is_moment_name(&name)) {
                 // A moment has its parameter's shape; a factor or a counter its own.
-                Some(i) => (self.portion[i].sharding.spec.shape.clone(), Place::Moment(i, name.clone())),
+                Some(i) => (params[i].shape.clone(), Place::Moment(i, name.clone())),
                 None => {
-                    let owner = number.and_then(|i| self.owners.of(i));
-                    (own, Place::Whole { name: name.clone(), owner })
+                    let owner = number.and_then(|i| owners.of(i));
+                    (own, Place::Whole { name: name.clone(), param: number, owner })
                 }
             };
             list.push(StateTensor { name, shape, dtype: DType::F32, place });
         }
         Ok(list)
+    }
+
+    /// The type in which parameters are stored.
+    fn dtype(&self) -> DType {
+        self.chunks[0].memory.params[0].value.dtype()
     }
 
     /// The parameters, as whole tensors.
@@ -120,17 +137,18 @@ impl Worker {
     }
 
     /// The gradients, as whole tensors under their parameters' names; after the last micro-batch of a step.
-    pub fn gradients(&self) -> Vec<StateTensor> {
+    pub fn gradients_of_params(&self) -> Vec<StateTensor> {
         self.each(Place::Gradient)
     }
 
     fn each(&self, place: fn(usize) -> Place) -> Vec<StateTensor> {
-        let tensor = |(i, param): (usize, &PortionParam)| {
-            let spec = &param.sharding.spec;
-            let (name, shape) = (spec.name.clone(), spec.shape.clone());
-            StateTensor { name, shape, dtype: DType::F32, place: place(i) }
+        let tensor = |(i, spec): (usize, ParamSpec)| StateTensor {
+            name: spec.name,
+            shape: spec.shape,
+            dtype: DType::F32,
+            place: place(i),
         };
-        self.portion.iter().enumerate().map(tensor).collect()
+        self.whole.params().into_iter().enumerate().map(tensor).collect()
     }
 
     /// Puts a whole tensor into `values`, on every rank. All ranks call this for the same tensors in the same order.
@@ -143,51 +161,135 @@ impl Worker {
         tensor: &StateTensor,
         values: &mut [f32],
     ) -> Result<(), ParallelError> {
-        match &tensor.place {
-            Place::Whole { name, owner } => {
-                let mine = owner.is_none_or(|owner| owner == self.coord.shard);
-                if mine {
-                    backend.read_f32(self.state_view(name, values.len())?, values)?;
+        let (holder, name) = self.holder(tensor);
+        let (plan, coord) = (&self.plan, self.coord);
+        if holder.rank == coord.pipeline {
+            let chunk = &mut self.chunks[holder.chunk];
+            let of = match &tensor.place {
+                Place::Whole { name, owner, .. } => {
+                    if owner.is_none_or(|owner| owner == coord.shard) {
+                        backend.read_f32(chunk.state_view(name, values.len())?, values)?;
+                    }
+                    if let Some(owner) = owner {
+                        chunk.exchange.shard().idle()?.broadcast(name, *owner, Values::F32(values))?;
+                    }
+                    return self.tell(holder.rank, &tensor.name, values);
                 }
-                if let Some(owner) = owner {
-                    self.exchange.shard().idle()?.broadcast(name, *owner, Values::F32(values))?;
-                }
-                Ok(())
-            }
-            Place::Param(i) => {
-                let part = self.read_portion(backend, *i, &Of::Value)?;
-                self.assemble(*i, &tensor.name, part, values)
-            }
-            Place::Gradient(i) => {
-                let part = self.read_portion(backend, *i, &Of::Gradient)?;
-                self.assemble(*i, &tensor.name, part, values)
-            }
-            Place::Moment(i, name) => {
-                let part = self.read_portion(backend, *i, &Of::State(name))?;
-                self.assemble(*i, name, part, values)
-            }
+                Place::Param(_) => Of::Value,
+                Place::Gradient(_) => Of::Gradient,
+                Place::Moment(_, name) => Of::State(name),
+            };
+            let param = chunk.param(&name).ok_or_else(|| not_here(&name))?;
+            let part = chunk.read_portion(backend, (plan, coord), param, &of)?;
+            chunk.assemble((&self.whole, plan, coord), (param, &tensor.name), part, values)?;
         }
+        self.tell(holder.rank, &tensor.name, values)
     }
 
+    /// Gives a tensor to the ranks of the other stages.
+    fn tell(&mut self, holder: usize, name: &str, values: &mut [f32]) -> Result<(), ParallelError> {
+        if self.pipeline.size() > 1 {
+            self.pipeline.broadcast(name, holder, Values::F32(values))?;
+        }
+        Ok(())
+    }
+
+    /// Who stands for a tensor, and its parameter's name.
+    fn holder(&self, tensor: &StateTensor) -> (PipelinePlace, String) {
+        let number = match &tensor.place {
+            Place::Param(i) | Place::Gradient(i) | Place::Moment(i, _) => Some(*i),
+            Place::Whole { param, .. } => *param,
+        };
+        let name = number.map_or_else(String::new, |i| self.whole.params().swap_remove(i).name);
+        let stage = self.spans.iter().position(|span| span.owns(&name)).unwrap_or(0);
+        (self.program.routes[0][stage], name)
+    }
+
+    /// Takes this rank's stretches of a whole tensor.
+    ///
+    /// # Errors
+    /// What the device answers.
+    pub fn write(
+        &mut self,
+        backend: &mut dyn Backend,
+        tensor: &StateTensor,
+        values: &[f32],
+    ) -> Result<(), ParallelError> {
+        let name = self.holder(tensor).1;
+        let place = (&self.plan, self.coord);
+        for chunk in &self.chunks {
+            let of = match &tensor.place {
+                Place::Whole { owner: Some(owner), .. } if *owner != self.coord.shard => continue,
+                Place::Whole { name, param, .. } => {
+                    if param.is_none() || chunk.states.contains_key(name) {
+                        backend.write_f32(chunk.state_view(name, values.len())?, values)?;
+                    }
+                    continue;
+                }
+                Place::Param(_) => Of::Value,
+                Place::Gradient(_) => Of::Gradient,
+                Place::Moment(_, name) => Of::State(name),
+            };
+            let Some(param) = chunk.param(&name) else { continue };
+            let mut part = vec![0.0; chunk.portion[param].len()];
+            for run in chunk.portion[param].runs() {
+                part[run.part..run.part + run.len].copy_from_slice(&values[run.whole..run.whole + run.len]);
+            }
+            chunk.write_portion(backend, place, param, &of, &part)?;
+        }
+        Ok(())
+    }
+
+    /// Sets every parameter to its initial value under `seed`: the elements are those of the whole model, whatever the
+    /// layout.
+    ///
+    /// # Errors
+    /// What the device answers.
+    pub fn init(&mut self, backend: &mut dyn Backend, seed: u64) -> Result<(), ParallelError> {
+        for chunk in &mut self.chunks {
+            for (i, param) in chunk.portion.iter().enumerate() {
+                let mut part = vec![0.0; param.len()];
+                for run in param.runs() {
+                    let values = &mut part[run.part..run.part + run.len];
+                    initial_values(run.init, seed, param.name(), run.whole, values);
+                }
+                chunk.write_portion(backend, (&self.plan, self.coord), i, &Of::Value, &part)?;
+            }
+            chunk.optimizer.adopt_values(backend)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the optimizer that all tensors were written.
+    ///
+    /// # Errors
+    /// What the device answers.
+    pub fn adopt_state(&mut self, backend: &mut dyn Backend) -> Result<(), ParallelError> {
+        self.chunks.iter_mut().try_for_each(|c| Ok(c.optimizer.adopt_state(backend)?))
+    }
+}
+
+impl Chunk {
     /// This rank's portion of a parameter, or of its state of that name, from the ranks of the shard axis.
     fn read_portion(
         &mut self,
         backend: &mut dyn Backend,
+        (plan, coord): (&Plan, Coord),
         param: usize,
         of: &Of<'_>,
     ) -> Result<Vec<f32>, ParallelError> {
         let mut values = vec![0.0; self.portion[param].len()];
-        let kept = matches!(of, Of::Value) && self.plan.keeps_values();
+        let kept = matches!(of, Of::Value) && plan.keeps_values();
         if kept {
             backend.read_f32(self.memory.params[param].value, &mut values)?;
             return Ok(values);
         }
         let place = self.place(param);
-        let parts = self.stretches(place);
-        if let Some(view) = self.own_view(place, of)? {
-            backend.read_f32(view, &mut values[parts.range(self.coord.shard)])?;
+        let parts = self.stretches(plan, place);
+        if let Some(view) = self.own_view(coord, place, of)? {
+            backend.read_f32(view, &mut values[parts.range(coord.shard)])?;
         }
-        if self.plan.shard() > 1 {
+        if plan.shard() > 1 {
             let name = self.portion[param].name().to_owned();
             self.exchange.shard().idle()?.all_gather(&name, Values::F32(&mut values), &parts)?;
         }
@@ -199,20 +301,25 @@ impl Worker {
         let find = |(u, unit): (usize, &crate::flat::FlatUnit)| {
             unit.params.iter().position(|p| p.0 == param).map(|at| (u, at))
         };
-        self.units.iter().enumerate().find_map(find).expect("every parameter is in one unit")
+        self.units.list.iter().enumerate().find_map(find).expect("every parameter is in one unit")
     }
 
     /// How a parameter's elements lie over the shard axis.
-    fn stretches(&self, (unit, at): (usize, usize)) -> Parts {
-        let range = &self.units[unit].params[at].1;
+    fn stretches(&self, plan: &Plan, (unit, at): (usize, usize)) -> Parts {
+        let range = &self.units.list[unit].params[at].1;
         let parts = &self.memory.parts[unit];
-        Parts::of((0..self.plan.shard()).map(|r| common(range, &parts.range(r)).len()))
+        Parts::of((0..plan.shard()).map(|r| common(range, &parts.range(r)).len()))
     }
 
     /// This rank's stretch of a parameter's value or state, if it has one.
-    fn own_view(&self, (unit, at): (usize, usize), of: &Of<'_>) -> Result<Option<View>, ParallelError> {
-        let (param, range) = &self.units[unit].params[at];
-        let own = self.memory.parts[unit].range(self.coord.shard);
+    fn own_view(
+        &self,
+        coord: Coord,
+        (unit, at): (usize, usize),
+        of: &Of<'_>,
+    ) -> Result<Option<View>, ParallelError> {
+        let (param, range) = &self.units.list[unit].params[at];
+        let own = self.memory.parts[unit].range(coord.shard);
         let here: Range<usize> = common(range, &own);
         if here.is_empty() {
             return Ok(None);
@@ -239,19 +346,19 @@ impl Worker {
     /// The whole tensor from the portions of the tensor axis.
     fn assemble(
         &mut self,
-        param: usize,
-        name: &str,
+        (model, plan, coord): (&Model, &Plan, Coord),
+        (param, name): (usize, &str),
         part: Vec<f32>,
         values: &mut [f32],
     ) -> Result<(), ParallelError> {
-        if self.plan.tensor() == 1 {
+        if plan.tensor() == 1 {
             values.copy_from_slice(&part);
             return Ok(());
         }
-        let portions = self.portions_of(param)?;
+        let portions = self.portions_of(model, plan, param)?;
         let parts = Parts::of(portions.iter().map(PortionParam::len));
         let mut all = vec![0.0; parts.len()];
-        all[parts.range(self.coord.tensor)].copy_from_slice(&part);
+        all[parts.range(coord.tensor)].copy_from_slice(&part);
         self.tensor.communicator().all_gather(name, Values::F32(&mut all), &parts)?;
         for (r, portion) in portions.iter().enumerate() {
             let part = &all[parts.range(r)];
@@ -262,82 +369,37 @@ impl Worker {
         Ok(())
     }
 
-    fn portions_of(&self, param: usize) -> Result<Vec<PortionParam>, ParallelError> {
+    fn portions_of(
+        &self,
+        model: &Model,
+        plan: &Plan,
+        param: usize,
+    ) -> Result<Vec<PortionParam>, ParallelError> {
+        let name = self.portion[param].name();
         let portion = |index| {
-            let portion = self.whole.portion(self.plan.tensor(), index);
-            let mut params = portion.map_err(|e| ParallelError::Layout(e.to_string()))?.params();
-            Ok(params.swap_remove(param))
+            let portion = model.portion(plan.tensor(), index);
+            let params = portion.map_err(|e| ParallelError::Layout(e.to_string()))?.params();
+            Ok(params.into_iter().find(|p| p.name() == name).expect("portions have the same parameters"))
         };
-        (0..self.plan.tensor()).map(portion).collect()
-    }
-
-    /// Takes this rank's stretch of a whole tensor.
-    ///
-    /// # Errors
-    /// What the device answers.
-    pub fn write(
-        &mut self,
-        backend: &mut dyn Backend,
-        tensor: &StateTensor,
-        values: &[f32],
-    ) -> Result<(), ParallelError> {
-        let (param, of) = match &tensor.place {
-            Place::Whole { owner: Some(owner), .. } if *owner != self.coord.shard => return Ok(()),
-            Place::Whole { name, .. } => {
-                return Ok(backend.write_f32(self.state_view(name, values.len())?, values)?);
-            }
-            Place::Param(i) => (*i, Of::Value),
-            Place::Gradient(i) => (*i, Of::Gradient),
-            Place::Moment(i, name) => (*i, Of::State(name)),
-        };
-        let mut part = vec![0.0; self.portion[param].len()];
-        for run in self.portion[param].runs() {
-            part[run.part..run.part + run.len].copy_from_slice(&values[run.whole..run.whole + run.len]);
-        }
-        self.write_portion(backend, param, &of, &part)
+        (0..plan.tensor()).map(portion).collect()
     }
 
     fn write_portion(
-        &mut self,
+        &self,
         backend: &mut dyn Backend,
+        (plan, coord): (&Plan, Coord),
         param: usize,
         of: &Of<'_>,
         part: &[f32],
     ) -> Result<(), ParallelError> {
-        if matches!(of, Of::Value) && self.plan.keeps_values() {
+        if matches!(of, Of::Value) && plan.keeps_values() {
             return Ok(backend.write_f32(self.memory.params[param].value, part)?);
         }
         let place = self.place(param);
-        let parts = self.stretches(place);
-        if let Some(view) = self.own_view(place, of)? {
-            backend.write_f32(view, &part[parts.range(self.coord.shard)])?;
+        let parts = self.stretches(plan, place);
+        if let Some(view) = self.own_view(coord, place, of)? {
+            backend.write_f32(view, &part[parts.range(coord.shard)])?;
         }
         Ok(())
-    }
-
-    /// Sets every parameter to its initial value under `seed`: the elements are those of the whole model, whatever the
-    /// layout.
-    ///
-    /// # Errors
-    /// What the device answers.
-    pub fn init(&mut self, backend: &mut dyn Backend, seed: u64) -> Result<(), ParallelError> {
-        for i in 0..self.portion.len() {
-            let param = &self.portion[i];
-            let mut part = vec![0.0; param.len()];
-            for run in param.runs() {
-                let values = &mut part[run.part..run.part + run.len];
-                initial_values(run.init, seed, param.name(), run.whole, values);
-            }
-            self.write_portion(backend, i, &Of::Value, &part)?;
-        }
-        Ok(self.optimizer.adopt_values(backend)?)
-    }
-
-    /// Tells the optimizer that all tensors were written.
-    ///
-    /// # Errors
-    /// What the device answers.
-    pub fn adopt_state(&mut self, backend: &mut dyn Backend) -> Result<(), ParallelError> {
-        Ok(self.optimizer.adopt_state(backend)?)
     }
 }

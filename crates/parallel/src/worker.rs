@@ -1,27 +1,21 @@
-//! One rank: its part of the model and of the optimizer's state, and its peers.
+//! One rank: its stages of the model and parts of the optimizer's state, its peers, and the program that it runs.
 
 use crate::check::check_layouts;
+use crate::chunk::{Chunk, places};
 use crate::error::ParallelError;
-use crate::exchange::{Exchange, ExchangeError};
-use crate::flat::{FlatUnit, units};
+use crate::exchange::ExchangeError;
 use crate::groups::Groups;
-use crate::memory::ParamMemory;
-use crate::norm::{LocalSquares, counted};
-use crate::owner::{Owners, with_others};
-use crate::peers::{RankPeers, Sharing, share};
+use crate::letters::Letters;
 use crate::plan::{Coord, Plan};
-use crate::seams::{Curvature, Micro, RankSeams, Watching};
-use crate::tensor::TensorGroup;
+use crate::prepare::{Prepared, prepare};
+use crate::tie::Tie;
 use crate::words::Words;
-use bessemer_arch::{Model, PortionParam};
+use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, Span};
-use bessemer_model::{
-    ActivationConfig, Decoder, LossSum, ModelError, Shape, StepContext, Stream, TokenBatch,
-};
-use bessemer_optim::{OptimConfig, Optimizer, Ranks, StepStats};
-use bessemer_tensor::{Backend, View};
-use std::collections::BTreeMap;
-use std::ops::Range;
+use bessemer_model::{ActivationConfig, Decoder, LossSum, ModelError, Shape, StepContext, TokenBatch};
+use bessemer_optim::{OptimConfig, StepStats};
+use bessemer_schedule::Program;
+use bessemer_tensor::Backend;
 
 /// What every rank of a job is made for.
 #[derive(Debug, Clone, Copy)]
@@ -38,15 +32,19 @@ pub struct Job<'a> {
     pub z_loss: f32,
     /// Who does what.
     pub plan: &'a Plan,
+    /// When, with as many pipeline ranks as the plan ([`Plan::program`]).
+    pub program: &'a Program,
 }
 
-/// A stretch of a parameter that this rank's optimizer steps.
-#[derive(Debug, Clone)]
-pub(crate) struct Stepped {
-    /// Number of the parameter.
-    pub(crate) param: usize,
-    /// Elements of this rank's portion of it.
-    pub(crate) range: Range<usize>,
+/// Where micro-batches come from. Every rank of a pipeline asks for every micro-batch that passes it, some of them more than
+/// once, and is given the same.
+pub trait Feed {
+    /// Micro-batch `micro` of the program (of this rank's share of the batch), and where it stands in the run.
+    /// `accumulate` is the rank's own affair.
+    ///
+    /// # Errors
+    /// [`ParallelError::Feed`].
+    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError>;
 }
 
 /// One rank of a job. All ranks make the same calls in the same order.
@@ -54,24 +52,27 @@ pub(crate) struct Stepped {
 pub struct Worker {
     pub(crate) plan: Plan,
     pub(crate) whole: Model,
+    pub(crate) program: Program,
+    pub(crate) prepared: Prepared,
     pub(crate) coord: Coord,
     pub(crate) world: Box<dyn Communicator>,
-    pub(crate) tensor: TensorGroup,
-    pub(crate) exchange: Exchange,
-    pub(crate) units: Vec<FlatUnit>,
-    pub(crate) owners: Owners,
-    pub(crate) memory: ParamMemory,
-    /// This rank's portion of every parameter.
-    pub(crate) portion: Vec<PortionParam>,
-    pub(crate) decoder: Decoder,
-    pub(crate) optimizer: Optimizer,
-    sharing: Sharing,
-    curvature: Curvature,
-    pub(crate) stepped: Vec<Stepped>,
-    /// The optimizer's state tensors on this rank, by name.
-    pub(crate) states: BTreeMap<String, View>,
-    squares: LocalSquares,
+    /// Ranks of all stages that see the same data.
+    pub(crate) pipeline: Box<dyn Communicator>,
+    pub(crate) letters: Letters,
+    /// By number.
+    pub(crate) chunks: Vec<Chunk>,
+    /// Chunks in the order of their stages.
+    pub(crate) by_stage: Vec<usize>,
+    pub(crate) tie: Tie,
+    /// What of the model each stage is.
+    pub(crate) spans: Vec<bessemer_arch::Span>,
+    /// The next order of the program.
+    pub(crate) next: usize,
+    /// Optimizer step under way, from 0.
+    pub(crate) step: u64,
     words: Words,
+    /// When passes and messages ran, if anybody wants to know.
+    pub(crate) intervals: Option<Vec<Span>>,
 }
 
 impl Worker {
@@ -97,84 +98,62 @@ impl Worker {
         job: &Job<'_>,
         world: Box<dyn Communicator>,
     ) -> Result<Worker, ParallelError> {
-        let plan = job.plan;
-        if world.size() != plan.ranks() {
-            return Err(ParallelError::Layout(format!(
-                "the plan is for {} ranks, {} were started",
-                plan.ranks(),
-                world.size()
-            )));
-        }
-        let groups = Groups::new(world, plan)?;
-        let coord = groups.coord;
-        let layout = |e: bessemer_arch::PortionError| ParallelError::Layout(e.to_string());
-        let portion = job.model.portion(plan.tensor(), coord.tensor).map_err(layout)?;
-        let specs = portion.model.params();
-        let owners = Owners::new(job.model, job.optim, plan.shard());
-        let (units, parts) = owners.lay_out(units(&specs), plan.shard());
-        let memory = ParamMemory::alloc(backend, specs, (&units, parts), plan.stage, coord.shard)?;
-        let stream = if plan.sequence { Stream::Rows } else { Stream::Whole };
-        let placed = Some(memory.params.clone());
-        let mut decoder = Decoder::of_portion(backend, &portion, stream, job.shape, job.activations, placed)?;
-        decoder.set_z_loss(job.z_loss);
-        let list = memory.optim_params(&portion.model, &units, plan.shard() == 1, coord.shard);
-        let list = with_others(list, job, &portion, &memory.params);
-        let params: Vec<_> = list.iter().map(|p| p.2.clone()).collect();
-        let ranks = Ranks { data: plan.data_ranks(), copies: plan.replicate(), copy: coord.replicate };
-        let mut optimizer = Optimizer::of_rank(backend, &params, job.optim, ranks)?;
-        optimizer.plan_capture(backend, job.shape.tokens(), job.activations.storage.dtype())?;
-        let part = portion;
-        let portion = part.params();
-        let cut = |grad: View, range: &Range<usize>, r: Range<usize>| match r == *range {
-            true => grad,
-            false => View {
-                offset: grad.offset + r.start - range.start,
-                rows: 1,
-                cols: r.len(),
-                stride: r.len(),
-                ..grad
-            },
+        let (plan, program) = (job.plan, job.program);
+        let differ = |what: &str, wanted: usize, found: usize| {
+            Err(ParallelError::Layout(format!("the plan is for {wanted} {what}, found {found}")))
         };
-        let gradients: Vec<View> = list
-            .iter()
-            .flat_map(|(index, range, param)| {
-                let counted = counted(&portion[*index], range);
-                counted.into_iter().map(move |r| cut(param.grad, range, r))
-            })
-            .collect();
-        let squares = LocalSquares::new(backend, &gradients)?;
-        let (sharing, curvature) = share(backend, job, &owners, &list)?;
-        let stepped = list.into_iter().filter(|(_, _, param)| !param.elsewhere);
-        let stepped = stepped.map(|(param, range, _)| Stepped { param, range }).collect();
-        let Groups { world, shard, replicate, tensor, .. } = groups;
-        let gradients: Vec<_> =
-            portion.iter().cloned().zip(memory.params.iter().filter_map(|p| p.grad)).collect();
-        let tensor = TensorGroup::new(tensor, &part, plan.sequence, &gradients)?;
+        if world.size() != plan.ranks() {
+            return differ("ranks", plan.ranks(), world.size());
+        }
+        if program.ranks() != plan.pipeline() {
+            return differ("pipeline ranks", plan.pipeline(), program.ranks());
+        }
+        let tied = job.model.tied_embeddings;
+        let Groups { coord, world, pipeline, chunks: groups } = Groups::new(world, plan, program, tied)?;
+        let prepared = prepare(program, coord.pipeline)?;
+        let spans = plan.spans(job.model, program.stages)?;
+        let places = places(job, &spans, coord.pipeline)?;
+        let mut chunks = Vec::with_capacity(places.len());
+        for ((place, needs), groups) in places.into_iter().zip(&prepared.needs).zip(groups) {
+            chunks.push(Chunk::new(backend, job, coord, place, needs, groups)?);
+        }
+        let mut letters = Letters::default();
+        if plan.pipeline() > 1 {
+            // A rank's rows of the stream.
+            let rows =
+                if plan.sequence { job.shape.tokens().div_ceil(plan.tensor()) } else { job.shape.tokens() };
+            letters.reserve(rows * job.model.width, job.activations.storage.dtype());
+        }
+        let mut by_stage: Vec<usize> = (0..chunks.len()).collect();
+        by_stage.sort_by_key(|c| chunks[*c].place.stage);
         Ok(Worker {
+            tie: Tie::new(&chunks),
+            by_stage,
             plan: plan.clone(),
             whole: job.model.clone(),
+            program: program.clone(),
+            prepared,
             coord,
             world,
-            tensor,
-            exchange: Exchange::new(plan.stage, shard, replicate, &units, &memory),
-            units,
-            owners,
-            memory,
-            portion,
-            decoder,
-            states: optimizer.states().into_iter().collect(),
-            optimizer,
-            sharing,
-            curvature,
-            stepped,
-            squares,
+            pipeline,
+            letters,
+            chunks,
+            spans,
+            next: 0,
+            step: 0,
             words: Words::default(),
+            intervals: None,
         })
     }
 
     /// Who does what.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// When.
+    pub fn program(&self) -> &Program {
+        &self.program
     }
 
     /// Where this rank stands.
@@ -197,85 +176,61 @@ impl Worker {
         &mut *self.world
     }
 
-    /// This rank's portion of the model. With stage "zero3" its parameters hold nothing lasting between passes.
+    /// This rank's portion of the first stage that it holds. With stage "zero3" its parameters hold nothing lasting
+    /// between passes.
     pub fn decoder(&self) -> &Decoder {
-        &self.decoder
+        &self.chunks[0].decoder
     }
 
     /// Elements of this rank's portion that each rank of the shard axis steps: equal but for a remainder, or what the
     /// owners of whole matrices have.
     pub fn shares(&self) -> Vec<usize> {
-        let share = |r| self.memory.parts.iter().map(|parts| parts.range(r).len()).sum();
-        (0..self.plan.shard()).map(share).collect()
+        let parts = || self.chunks.iter().flat_map(|c| &c.memory.parts);
+        (0..self.plan.shard()).map(|r| parts().map(|parts| parts.range(r).len()).sum()).collect()
     }
 
     /// Bytes of host memory in which values wait for collectives.
     pub fn staging_bytes(&self) -> u64 {
-        self.exchange.staging_bytes() + self.sharing.bytes() + self.curvature.bytes()
+        self.letters.bytes() + self.tie.bytes() + self.chunks.iter().map(Chunk::staging_bytes).sum::<u64>()
     }
 
     /// Notes from now on when collectives on the data-parallel axes run, for a trace.
     pub fn keep_spans(&mut self) {
-        self.exchange.keep_spans();
+        self.chunks.iter_mut().for_each(|c| c.exchange.keep_spans());
     }
 
     /// Moves what was noted since the last time to `to`.
     pub fn take_spans(&mut self, to: &mut Vec<Span>) {
-        self.exchange.take_spans(to);
+        self.chunks.iter_mut().for_each(|c| c.exchange.take_spans(to));
     }
 
-    /// Loss and gradients of one micro-batch of this rank; gradients are complete, over all data-parallel ranks, after
-    /// the last of the step. `ctx.accumulate` is decided here. The loss is this rank's.
-    ///
-    /// # Errors
-    /// What the model or another rank answers.
-    pub fn forward_backward(
-        &mut self,
-        backend: &mut dyn Backend,
-        batch: &TokenBatch<'_>,
-        ctx: &StepContext,
-        micro: Micro,
-    ) -> Result<LossSum, ParallelError> {
-        let parts_only = self.exchange.reduces_every_time();
-        let ctx = StepContext { accumulate: !micro.first && !parts_only, ..*ctx };
-        let captures = self.optimizer.captures(ctx.step + 1);
-        let mut seams = RankSeams {
-            exchange: &mut self.exchange,
-            tensor: &mut self.tensor,
-            watching: captures
-                .then_some(Watching { optimizer: &mut self.optimizer, how: &mut self.curvature }),
-            micro: Some(micro),
-            failed: None,
-            layers: self.whole.layers,
-        };
-        let result = self.decoder.forward_backward_through(backend, &mut seams, batch, &ctx);
-        let sum = told(result, seams.failed)?;
-        if micro.last || parts_only {
-            lift(self.exchange.finish_gradients(backend, !micro.first, micro.last))?;
+    /// Notes from now on when passes and messages of the program run: "F 3.0" for the forward pass of micro-batch 3
+    /// through chunk 0, "B", "I" and "W" for backward passes and their parts, "R" and "S" for what waits for a message
+    /// and hands one over, "reduce", "step" and "gather" with the chunk.
+    pub fn keep_intervals(&mut self) {
+        self.intervals.get_or_insert_default();
+    }
+
+    /// Moves what was noted since the last time to `to`.
+    pub fn take_intervals(&mut self, to: &mut Vec<Span>) {
+        if let Some(intervals) = &mut self.intervals {
+            to.append(intervals);
         }
-        Ok(sum)
     }
 
-    /// Loss of one batch of this rank, without dropout; as [`Decoder::loss`].
+    /// Runs the program up to its first update: loss and gradients of every micro-batch. Gradients are then complete, over
+    /// all ranks; the loss is this rank's part of it ([`Worker::sum_over_data`]).
     ///
     /// # Errors
-    /// What the model or another rank answers.
-    pub fn loss(
+    /// What the model, the feed or another rank answers.
+    pub fn gradients(
         &mut self,
         backend: &mut dyn Backend,
-        batch: &TokenBatch<'_>,
-        per_token: Option<&mut [f32]>,
+        feed: &mut dyn Feed,
     ) -> Result<LossSum, ParallelError> {
-        let mut seams = RankSeams {
-            exchange: &mut self.exchange,
-            tensor: &mut self.tensor,
-            watching: None,
-            micro: None,
-            failed: None,
-            layers: self.whole.layers,
-        };
-        let result = self.decoder.loss_through(backend, &mut seams, batch, per_token);
-        told(result, seams.failed)
+        let sum = self.run_passes(backend, feed)?;
+        self.complete_gradients(backend)?;
+        Ok(sum)
     }
 
     /// Global norm of the gradient, the same bits on every rank.
@@ -283,15 +238,20 @@ impl Worker {
     /// # Errors
     /// What the device or another rank answers.
     pub fn grad_norm(&mut self, backend: &mut dyn Backend) -> Result<f64, ParallelError> {
-        let mut sum = self.squares.sum(backend)?;
-        if self.plan.shard() > 1 {
-            sum = self.words.sum(&mut *self.exchange.shard().idle()?, "norm of the gradient", sum)?;
+        let mut sum = 0.0;
+        for chunk in &mut self.chunks {
+            sum += chunk.squares.sum(backend)?;
         }
-        sum = self.words.sum(self.tensor.communicator(), "norm of the gradient", sum)?;
+        let first = &mut self.chunks[0];
+        if self.plan.shard() > 1 {
+            sum = self.words.sum(&mut *first.exchange.shard().idle()?, "norm of the gradient", sum)?;
+        }
+        sum = self.words.sum(first.tensor.communicator(), "norm of the gradient", sum)?;
+        sum = self.words.sum(&mut *self.pipeline, "norm of the gradient", sum)?;
         Ok(sum.sqrt())
     }
 
-    /// The update of step `t`, counted from 1, with the norm that [`Worker::grad_norm`] told.
+    /// Runs the rest of the program: the update of step `t`, counted from 1, with the norm that [`Worker::grad_norm`] told.
     ///
     /// # Errors
     /// What the optimizer or another rank answers.
@@ -302,34 +262,27 @@ impl Worker {
         lr: f64,
         grad_norm: f64,
     ) -> Result<StepStats, ParallelError> {
-        let mut peers = RankPeers {
-            exchange: &mut self.exchange,
-            tensor: &mut self.tensor,
-            sharing: &mut self.sharing,
-            failed: None,
-        };
-        let stats = self.optimizer.apply_with(backend, &mut peers, (t, lr), grad_norm);
-        let stats = match (stats, peers.failed) {
-            (Err(_), Some(failed)) => return Err(failed.into()),
-            (stats, _) => stats?,
-        };
-        if !stats.skipped {
-            lift(self.exchange.spread_values(backend))?;
-        }
-        Ok(stats)
+        self.run_updates(backend, t, lr, grad_norm)
     }
 
     /// Leaves an update out.
     pub fn skip(&mut self, grad_norm: f64) -> StepStats {
-        self.optimizer.skip(grad_norm)
+        self.next = 0;
+        let mut stats = StepStats { grad_norm, clip_factor: 0.0, skipped: true };
+        for chunk in &mut self.chunks {
+            stats = chunk.optimizer.skip(grad_norm);
+        }
+        stats
     }
 
-    /// Forgets the curvature of the batch at hand.
+    /// Forgets the gradients and the curvature of the batch at hand.
     pub fn discard(&mut self) {
-        self.optimizer.discard();
+        self.next = 0;
+        self.chunks.iter_mut().for_each(|c| c.optimizer.discard());
     }
 
-    /// A sum of losses over the data-parallel ranks, added in their order; the same bits on every rank.
+    /// A sum of losses over the ranks that made them, added in the order of data-parallel ranks; the same bits on every
+    /// rank.
     ///
     /// # Errors
     /// What another rank answers.
@@ -340,9 +293,13 @@ impl Worker {
         let numbers = [sum.nats.to_bits(), sum.scored, sum.lse_squared.to_bits()];
         let all = self.words.gather(&mut *self.world, "losses", &numbers)?;
         let mut total = LossSum::default();
-        for rank in all.chunks_exact(numbers.len()).step_by(self.plan.tensor()) {
-            let (nats, lse_squared) = (f64::from_bits(rank[0]), f64::from_bits(rank[2]));
-            total += LossSum { nats, scored: rank[1], lse_squared };
+        for index in 0..self.plan.data_ranks() {
+            for pipeline in 0..self.plan.pipeline() {
+                let rank = self.plan.rank(self.plan.data_coord(index, pipeline));
+                let of = &all[rank * numbers.len()..][..numbers.len()];
+                let (nats, lse_squared) = (f64::from_bits(of[0]), f64::from_bits(of[2]));
+                total += LossSum { nats, scored: of[1], lse_squared };
+            }
         }
         Ok(total)
     }
@@ -360,7 +317,7 @@ impl Worker {
 }
 
 /// A pass's result; if a collective failed in it, that.
-fn told<T>(
+pub(crate) fn told<T>(
     result: Result<T, ModelError>,
     failed: Option<bessemer_collectives::CollectiveError>,
 ) -> Result<T, ParallelError> {

@@ -11,7 +11,7 @@ use bessemer_collectives::{
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
-use bessemer_parallel::{Job, Micro, ParallelConfig, Plan, Stage, Worker};
+use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -45,6 +45,7 @@ static COUNTING: Counting = Counting;
 
 const RANKS: usize = 4;
 const SEQ: usize = 16;
+const MICRO_BATCHES: usize = 4;
 const ROUNDS: usize = 8;
 
 fn model() -> Model {
@@ -74,6 +75,18 @@ fn world(messages: bool) -> Vec<Box<dyn Communicator>> {
     world.into_iter().enumerate().map(boxed).collect()
 }
 
+/// One micro-batch again and again.
+struct Same<'a> {
+    ids: &'a [u32],
+    ctx: StepContext,
+}
+
+impl Feed for Same<'_> {
+    fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        Ok((TokenBatch { ids: self.ids, targets: self.ids, positions: None }, self.ctx))
+    }
+}
+
 /// Allocations of all ranks in each of some steps.
 fn rank(
     model: &Model,
@@ -92,23 +105,20 @@ fn rank(
         optim: &optim,
         z_loss: 0.0,
         plan: &plan,
+        program: &plan.program(MICRO_BATCHES, 1, None).unwrap(),
     };
     let mut worker = Worker::new(&mut cpu, &job, world).unwrap();
     worker.init(&mut cpu, 1).unwrap();
     let ids: Vec<u32> = (0..SEQ as u32).collect();
-    let batch = TokenBatch { ids: &ids, targets: &ids, positions: None };
-    let scale = 1.0 / (2 * SEQ * plan.data_ranks()) as f32;
+    let scale = 1.0 / (MICRO_BATCHES * SEQ * plan.data_ranks()) as f32;
     for round in 0..ROUNDS as u64 {
         worker.world().barrier("start").unwrap();
         let before = ASKED.load(Ordering::SeqCst);
         worker.world().barrier("counted").unwrap();
         let ctx =
             StepContext { seed: 1, step: round, first_sequence: 0, loss_scale: scale, accumulate: false };
-        for i in 0..2 {
-            let micro = Micro { first: i == 0, last: i == 1 };
-            let sum = worker.forward_backward(&mut cpu, &batch, &ctx, micro).unwrap();
-            worker.sum_over_data(sum).unwrap();
-        }
+        let sum = worker.gradients(&mut cpu, &mut Same { ids: &ids, ctx }).unwrap();
+        worker.sum_over_data(sum).unwrap();
         let norm = worker.grad_norm(&mut cpu).unwrap();
         worker.apply(&mut cpu, round + 1, 1e-3, norm).unwrap();
         assert_eq!(worker.agree("stop", round).unwrap(), round);
@@ -134,6 +144,8 @@ fn a_warm_step_of_several_ranks_asks_for_no_memory() {
         overlap,
         ..ParallelConfig::default()
     };
+    let pipe =
+        |pipeline, schedule: &str, config| ParallelConfig { pipeline, schedule: schedule.into(), ..config };
     let layouts = [
         of(ddp, 1, false, true),
         of(ddp, tensor, false, false),
@@ -141,6 +153,10 @@ fn a_warm_step_of_several_ranks_asks_for_no_memory() {
         of(Stage::Zero2, 1, false, false),
         of(Stage::Zero3, tensor, true, true),
         ParallelConfig { shard: 2, ..of(Stage::Zero3, 1, false, true) },
+        pipe(2, "1f1b", of(ddp, tensor, true, true)),
+        pipe(2, "zb-v", of(Stage::Zero1, 1, false, true)),
+        pipe(2, "chimera", of(ddp, 1, false, true)),
+        pipe(4, "zb-h1", of(ddp, 1, false, false)),
     ];
     let mut wrong = Vec::new();
     use OptimizerChoice::{Adafactor, AdamW, Kfac, Muon};

@@ -8,7 +8,7 @@ use bessemer_collectives::{Ledger, NullCommunicator};
 use bessemer_mesh::formulas::{DataParallel, Exchange, ParameterBytes, ring, tensor_parallel_layer};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
-use bessemer_parallel::{Job, Micro, ParallelConfig, Plan, Stage, Worker};
+use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
 
@@ -32,6 +32,16 @@ fn model(layers: u64, width: u64, heads: u64, vocab_size: u64, context: u64) -> 
     }
     .resolve(None)
     .unwrap()
+}
+
+/// A micro-batch of the same token again and again.
+struct Zeros(Vec<u32>);
+
+impl Feed for Zeros {
+    fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let ctx = StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
+        Ok((TokenBatch { ids: &self.0, targets: &self.0, positions: None }, ctx))
+    }
 }
 
 /// What one step of a rank of `ranks` ranks counts: bytes sent by group, bytes held by class.
@@ -70,15 +80,10 @@ fn step_of(
         optim,
         z_loss: 0.0,
         plan: &plan,
+        program: &plan.program(micro_batches, 1, None).unwrap(),
     };
     let mut worker = Worker::new(&mut null, &job, world).unwrap();
-    let ids = vec![0; seq];
-    let batch = TokenBatch { ids: &ids, targets: &ids, positions: None };
-    let ctx = StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
-    for i in 0..micro_batches {
-        let micro = Micro { first: i == 0, last: i + 1 == micro_batches };
-        worker.forward_backward(&mut null, &batch, &ctx, micro).unwrap();
-    }
+    worker.gradients(&mut null, &mut Zeros(vec![0; seq])).unwrap();
     worker.apply(&mut null, 1, 1e-3, 1.0).unwrap();
     let classes = null.memory().classes.iter().map(|c| (c.0, c.1.0)).collect();
     Step { shares: worker.shares(), ledger, classes, staging: worker.staging_bytes() }

@@ -5,7 +5,7 @@ use bessemer_arch::Model;
 use bessemer_collectives::NullCommunicator;
 use bessemer_model::{ActivationConfig, Decoder, Purpose, Shape};
 use bessemer_optim::{OptimConfig, OptimParam, Optimizer, OptimizerChoice};
-use bessemer_parallel::{Job, Plan, Worker};
+use bessemer_parallel::{Coord, Job, Plan, Worker};
 use bessemer_tensor::MemoryUse;
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::Bytes;
@@ -39,17 +39,19 @@ impl MemoryPlan {
     /// # Errors
     /// A job that cannot be.
     pub fn of_rank(job: &Job<'_>) -> Result<MemoryPlan, TrainError> {
-        let first = MemoryPlan::of(job, 0)?;
         let even = matches!(
             job.optim.optimizer,
             OptimizerChoice::AdamW | OptimizerChoice::Sgd | OptimizerChoice::Lion
         );
-        if even {
-            return Ok(first);
-        }
-        let others = (1..job.plan.shard()).map(|shard| MemoryPlan::of(job, shard * job.plan.tensor()));
-        others.into_iter().try_fold(first, |most, other| {
-            let other = other?;
+        let shards = if even { 1 } else { job.plan.shard() };
+        let first = MemoryPlan::of(job, 0)?;
+        let at = |pipeline: usize, shard: usize| {
+            let coord = Coord { shard, ..job.plan.data_coord(0, pipeline) };
+            job.plan.rank(coord)
+        };
+        let ranks = (0..job.plan.pipeline()).flat_map(|p| (0..shards).map(move |s| at(p, s)));
+        ranks.skip(1).try_fold(first, |most, rank| {
+            let other = MemoryPlan::of(job, rank)?;
             Ok(if other.buffers.total() > most.buffers.total() { other } else { most })
         })
     }
@@ -123,13 +125,15 @@ mod tests {
         let optim = OptimConfig::default();
         let held = |stage, ranks, class: &str| {
             let parallel = ParallelConfig { stage, ..ParallelConfig::default() };
+            let layout = Plan::new(&parallel, ranks, &model, optim.optimizer).unwrap();
             let job = Job {
                 model: &model,
                 shape: Shape { sequences: 1, seq: 64, purpose: Purpose::Train },
                 activations: ActivationConfig::default(),
                 optim: &optim,
                 z_loss: 0.0,
-                plan: &Plan::new(&parallel, ranks, &model, optim.optimizer).unwrap(),
+                plan: &layout,
+                program: &layout.program(1, 1, None).unwrap(),
             };
             let plan = MemoryPlan::of_rank(&job).unwrap();
             plan.buffers.classes.iter().filter(|c| c.0 == class).map(|c| c.1.0).sum::<u64>()

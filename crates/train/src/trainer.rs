@@ -9,10 +9,10 @@ use crate::{MemoryPlan, TrainError};
 use bessemer_arch::{Model, Role};
 use bessemer_checkpoint::Store;
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
-use bessemer_loader::{Batch, Loader};
+use bessemer_loader::{Batch, LoadError, Loader};
 use bessemer_model::{ActivationConfig, LossSum, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::Schedule;
-use bessemer_parallel::{Job, Micro, Plan, Worker};
+use bessemer_parallel::{Feed, Job, ParallelError, Plan, Worker};
 use bessemer_recipe::{BatchPlan, SpikeAction};
 use bessemer_runlog::{self as runlog, End, EndReason, Record, Resume, Step, Warning};
 use bessemer_tensor::Backend;
@@ -107,7 +107,9 @@ impl Trainer {
         let activations =
             ActivationConfig { storage: recipe.train.storage, recompute: recipe.train.recompute };
         let (first, z_loss) = (world.rank() == 0, recipe.train.z_loss as f32);
-        let job = Job { model: &model, shape, activations, optim: &recipe.optim, z_loss, plan: &layout };
+        let program = &layout.program(plan.accumulation as usize, 1, None).map_err(|e| wrong(&e))?;
+        let optim = &recipe.optim;
+        let job = Job { model: &model, shape, activations, optim, z_loss, plan: &layout, program };
         let mut memory = MemoryPlan::of_rank(&job)?;
         if first && !layout.keeps_model() && recipe.eval.samples.are_written() {
             memory.add("model for samples", Bytes(4 * model.parameters() as u64));
@@ -306,29 +308,25 @@ impl Trainer {
 
     /// Every micro-batch of a step forward and backward: the loss over all ranks, and the seconds spent on data.
     fn gradients(&mut self) -> Result<(LossSum, f64), TrainError> {
-        let (step, micro, count) = (self.state.step, self.plan.micro_batch as usize, self.plan.accumulation);
         let share = self.worker.plan().data_index(self.worker.coord()) as u64 * self.plan.sequences_per_rank;
-        let mut sum = LossSum::default();
-        let mut data_seconds = 0.0;
-        for i in 0..count {
-            let fetch = Instant::now();
-            // A sample's place in the step does not depend on the layout, so neither does what it is trained with.
-            let first_sequence = share + i * micro as u64;
-            self.loader.batch(self.state.loader.samples + first_sequence, micro, &mut self.batch)?;
-            data_seconds += fetch.elapsed().as_secs_f64();
-            let batch = TokenBatch { ids: &self.batch.inputs, targets: &self.batch.targets, positions: None };
-            let context = StepContext {
-                seed: self.input.recipe.run.seed,
-                step,
-                first_sequence,
-                loss_scale: 1.0 / self.plan.tokens_per_step.0 as f32,
-                // The worker's affair.
-                accumulate: false,
-            };
-            let place = Micro { first: i == 0, last: i + 1 == count };
-            sum += self.worker.forward_backward(&mut *self.backend, &batch, &context, place)?;
+        let mut samples = Samples {
+            loader: &mut self.loader,
+            batch: &mut self.batch,
+            consumed: self.state.loader.samples,
+            share,
+            sequences: self.plan.micro_batch as usize,
+            seed: self.input.recipe.run.seed,
+            step: self.state.step,
+            loss_scale: 1.0 / self.plan.tokens_per_step.0 as f32,
+            seconds: 0.0,
+            failed: None,
+        };
+        let sum = self.worker.gradients(&mut *self.backend, &mut samples);
+        if let Some(e) = samples.failed {
+            return Err(e.into());
         }
-        Ok((self.worker.sum_over_data(sum)?, data_seconds))
+        let seconds = samples.seconds;
+        Ok((self.worker.sum_over_data(sum?)?, seconds))
     }
 
     /// One optimizer step; nothing to record if it was gone back from.
@@ -450,6 +448,48 @@ impl Trainer {
         records.append(&record)?;
         observer.record(&record);
         Ok(())
+    }
+}
+
+/// The samples of a step, for one rank.
+struct Samples<'a> {
+    loader: &'a mut Loader,
+    batch: &'a mut Batch,
+    /// Samples before the step.
+    consumed: u64,
+    /// This rank's first sequence within the step.
+    share: u64,
+    /// Sequences of a micro-batch.
+    sequences: usize,
+    seed: u64,
+    step: u64,
+    loss_scale: f32,
+    /// Spent on data.
+    seconds: f64,
+    failed: Option<LoadError>,
+}
+
+impl Feed for Samples<'_> {
+    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let fetch = Instant::now();
+        // A sample's place in the step does not depend on the layout, so neither does what it is trained with.
+        let first_sequence = self.share + (micro * self.sequences) as u64;
+        if let Err(e) = self.loader.batch(self.consumed + first_sequence, self.sequences, self.batch) {
+            let problem = e.to_string();
+            self.failed = Some(e);
+            return Err(ParallelError::Feed { micro, problem });
+        }
+        self.seconds += fetch.elapsed().as_secs_f64();
+        let batch = TokenBatch { ids: &self.batch.inputs, targets: &self.batch.targets, positions: None };
+        let context = StepContext {
+            seed: self.seed,
+            step: self.step,
+            first_sequence,
+            loss_scale: self.loss_scale,
+            // The worker's affair.
+            accumulate: false,
+        };
+        Ok((batch, context))
     }
 }
 

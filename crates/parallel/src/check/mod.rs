@@ -12,14 +12,15 @@ mod rules;
 
 use crate::error::ParallelError;
 use crate::plan::Plan;
-use crate::seams::Micro;
 use crate::tensor::COPIES;
-use crate::worker::{Job, Worker};
+use crate::worker::{Feed, Job, Worker};
+use bessemer_arch::PortionParam;
 use bessemer_collectives::{
     Breaker, CollectiveError, Communicator, Kind, Message, NullCommunicator, Parts, Reduce, Source, Values,
 };
 use bessemer_mesh::{Axis, Mesh};
-use bessemer_model::{StepContext, TokenBatch};
+use bessemer_model::{Param, StepContext, TokenBatch};
+use bessemer_schedule::{Kind as ScheduleKind, generate};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Op;
 use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
@@ -232,64 +233,94 @@ impl Communicator for CheckingCommunicator {
     }
 }
 
-/// Runs the program of tensor rank `index` of a job's plan for one micro-batch and refuses what does not fit together.
-/// The data-parallel axes change no layout and are left out.
+/// One micro-batch of nothing.
+struct OneBatch {
+    ids: Vec<u32>,
+}
+
+impl Feed for OneBatch {
+    fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let batch = TokenBatch { ids: &self.ids, targets: &self.ids, positions: None };
+        let ctx = StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
+        Ok((batch, ctx))
+    }
+}
+
+/// Runs one micro-batch through all stages of a job's plan on tensor rank `index` and refuses what does not fit together.
+/// The data-parallel axes change no layout and are left out; all stages are chunks of one pipeline rank, which hand over
+/// what would travel.
 ///
 /// # Errors
 /// The operator or collective, the tensor, how it lies, and what would have to come first.
 pub fn check_layouts(job: &Job<'_>, index: usize) -> Result<(), ParallelError> {
     let mesh = Mesh::along(Axis::Tensor, job.plan.tensor());
     let plan = Plan { mesh, overlap: false, ..job.plan.clone() };
+    let shape =
+        bessemer_schedule::Shape { chunks: Some(job.program.stages), ..bessemer_schedule::Shape::new(1, 1) };
+    let program = generate(ScheduleKind::Interleaved, &shape)?;
     let shared = Shared::default();
     let mut backend = CheckingBackend { null: NullBackend::new(), shared: shared.clone() };
     let null = Box::new(NullCommunicator::new("world", index, plan.ranks()));
     let world = Box::new(CheckingCommunicator { null, shared: shared.clone() });
-    let mut worker = Worker::unchecked(&mut backend, &Job { plan: &plan, ..*job }, world)?;
+    let described = Job { plan: &plan, program: &program, ..*job };
+    let mut worker = Worker::unchecked(&mut backend, &described, world)?;
     let placed = |cut: Option<usize>, view: &View| match cut.filter(|_| plan.tensor() > 1) {
         None => Held::Same,
         Some(0) if view.rows > 1 => Held::Rows,
         Some(_) => Held::Columns,
     };
-    for (param, portion) in worker.memory.params.iter().zip(&worker.portion) {
-        let held = placed(portion.sharding.cut, &param.value);
-        shared.known().memory.set(&param.value, Some(held));
-        if let Some(grad) = &param.grad {
-            // Nothing is there yet, but what will be must lie as the value does.
-            shared.known().memory.set(grad, (held == Held::Rows).then_some(held));
-        }
-    }
-    let ids = vec![0; job.shape.tokens()];
-    let batch = TokenBatch { ids: &ids, targets: &ids, positions: None };
-    let ctx = StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
-    worker.forward_backward(&mut backend, &batch, &ctx, Micro { first: true, last: true })?;
-    for (param, portion) in worker.memory.params.iter().zip(&worker.portion) {
-        let Some(grad) = &param.grad else { continue };
-        for span in &portion.copied {
-            let rows = match portion.shape.len() {
-                1 => grad.columns(span.start, span.len),
-                _ => grad.rows(span.start, span.len),
-            };
-            if !shared.known().copies_summed.contains(&rows) {
-                return Err(ParallelError::Layout(format!(
-                    "the gradient of the key and value heads of {} that several ranks hold is a sum over them: an \
-                     all-reduce among the copies must come first",
-                    param.spec.name
-                )));
+    for chunk in &worker.chunks {
+        for (param, portion) in chunk.memory.params.iter().zip(&chunk.portion) {
+            let held = placed(portion.sharding.cut, &param.value);
+            shared.known().memory.set(&param.value, Some(held));
+            if let Some(grad) = &param.grad {
+                // Nothing is there yet, but what will be must lie as the value does.
+                shared.known().memory.set(grad, (held == Held::Rows).then_some(held));
             }
         }
-        let wanted = placed(portion.sharding.cut, &param.value);
-        let found = shared.known().memory.get(grad).map_err(ParallelError::Layout)?;
-        if let Some(found) = found.filter(|f| *f != wanted) {
-            return Err(ParallelError::Layout(format!(
-                "the optimizer would take the gradient of {} for {}, and it is {}: {} must come first",
-                param.spec.name,
-                wanted.text(),
-                found.text(),
-                found.remedy()
-            )));
+    }
+    worker.run_passes(&mut backend, &mut OneBatch { ids: vec![0; job.shape.tokens()] })?;
+    for chunk in &worker.chunks {
+        for (param, portion) in chunk.memory.params.iter().zip(&chunk.portion) {
+            let wanted = placed(portion.sharding.cut, &param.value);
+            check_gradient(&shared, param, portion, wanted)?;
         }
     }
     Ok(())
+}
+
+/// Whether the optimizer may take a gradient for what it should be.
+fn check_gradient(
+    shared: &Shared,
+    param: &Param,
+    portion: &PortionParam,
+    wanted: Held,
+) -> Result<(), ParallelError> {
+    let Some(grad) = &param.grad else { return Ok(()) };
+    for span in &portion.copied {
+        let rows = match portion.shape.len() {
+            1 => grad.columns(span.start, span.len),
+            _ => grad.rows(span.start, span.len),
+        };
+        if !shared.known().copies_summed.contains(&rows) {
+            return Err(ParallelError::Layout(format!(
+                "the gradient of the key and value heads of {} that several ranks hold is a sum over them: an \
+                 all-reduce among the copies must come first",
+                param.spec.name
+            )));
+        }
+    }
+    let found = shared.known().memory.get(grad).map_err(ParallelError::Layout)?;
+    match found.filter(|f| *f != wanted) {
+        None => Ok(()),
+        Some(found) => Err(ParallelError::Layout(format!(
+            "the optimizer would take the gradient of {} for {}, and it is {}: {} must come first",
+            param.spec.name,
+            wanted.text(),
+            found.text(),
+            found.remedy()
+        ))),
+    }
 }
 
 #[cfg(test)]
@@ -325,7 +356,9 @@ mod tests {
                 let plan = Plan { mesh, sequence, ..Plan::single() };
                 let activations = ActivationConfig::default();
                 let (z_loss, plan) = (1e-4, &plan);
-                let job = Job { model: &model, shape: SHAPE, activations, optim: &optim, z_loss, plan };
+                let program = &plan.program(1, 1, None).unwrap();
+                let job =
+                    Job { model: &model, shape: SHAPE, activations, optim: &optim, z_loss, plan, program };
                 for index in 0..tensor {
                     check_layouts(&job, index).unwrap();
                 }

@@ -146,9 +146,10 @@ pub(crate) fn apply(memory: &mut Memory, op: &Op) -> Checked {
         }
         Op::EmbeddingBackward(o) => {
             let dout = r.expect("dout", &o.dout, &[Held::Same, Held::Rows])?;
-            let held = match r.of(&o.dtable)? {
-                Held::Rows => r.expect("dout", &o.dout, &[Held::Same]).map(|_| Held::Rows)?,
-                _ => Rule::sum_over(dout),
+            // Zeros, which the operator adds to, fit anything; that the table is cut is told by the operator.
+            let held = match o.portion {
+                Some(_) => r.expect("dout", &o.dout, &[Held::Same]).map(|_| Held::Rows)?,
+                None => Rule::sum_over(dout),
             };
             r.put(&o.dtable, Some(held));
             if let Some(p) = o.positions {

@@ -15,7 +15,8 @@ use bessemer_tensor::{Backend, TensorError};
 pub(super) struct RankLosses<'a> {
     worker: &'a mut Worker,
     backend: &'a mut dyn Backend,
-    /// Whose losses are where, by rank of the world; neighbours of the tensor axis have the same ones.
+    /// Whose losses are where, by rank of the world; neighbours of the tensor axis have the same ones,
+    /// and of a pipeline only the rank with the head has any.
     parts: Parts,
     /// What ended a pass, which evaluation only hears as text.
     failed: Option<ParallelError>,
@@ -25,7 +26,11 @@ impl<'a> RankLosses<'a> {
     pub(super) fn new(worker: &'a mut Worker, backend: &'a mut dyn Backend) -> RankLosses<'a> {
         let tokens = worker.decoder().shape().tokens();
         let plan = worker.plan();
-        let parts = Parts::of((0..plan.ranks()).map(|r| if plan.coord(r).tensor == 0 { tokens } else { 0 }));
+        let has = |r: usize| {
+            let at = plan.coord(r);
+            at.tensor == 0 && worker.has_losses(at.pipeline)
+        };
+        let parts = Parts::of((0..plan.ranks()).map(|r| if has(r) { tokens } else { 0 }));
         RankLosses { worker, backend, parts, failed: None }
     }
 

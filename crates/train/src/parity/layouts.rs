@@ -50,9 +50,26 @@ impl Layout {
             shard: if shard > 1 { shard as u64 } else { 0 },
             tensor: tensor as u64,
             sequence,
-            overlap: true,
+            ..ParallelConfig::default()
         };
         Layout { name: parts.join(", "), parallel, ranks: replicate * shard * tensor, accumulation }
+    }
+}
+
+impl Layout {
+    /// This layout with every layer's holder cut into `stages` pipeline ranks that run `schedule`, with so many
+    /// micro-batches in a step. `layers` of each stage, or none for a balanced split.
+    #[must_use]
+    pub fn pipelined(mut self, schedule: &str, ranks: usize, micro_batches: usize, layers: &[u64]) -> Layout {
+        let before = if self.ranks == 1 { String::new() } else { format!("{}, ", self.name) };
+        let uneven = if layers.is_empty() { String::new() } else { format!(" of {layers:?} layers") };
+        self.name = format!("{before}{schedule} {ranks}{uneven}, {micro_batches} micro-batches");
+        self.parallel.pipeline = ranks as u64;
+        self.parallel.schedule = schedule.into();
+        self.parallel.stages = layers.to_vec();
+        self.ranks *= ranks;
+        self.accumulation = micro_batches;
+        self
     }
 }
 

@@ -5,9 +5,9 @@ use super::text::tokens;
 use crate::TrainError;
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
-use bessemer_model::{ActivationConfig, LossSum, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
-use bessemer_parallel::{Job, Micro, Plan, Worker};
+use bessemer_parallel::{Feed, Job, ParallelError, Plan, Worker};
 use bessemer_tensor::Backend;
 
 /// What every layout trains.
@@ -64,6 +64,7 @@ pub fn trajectory(
     }
     let micro = job.sequences / pieces;
     let shape = Shape { sequences: micro, seq: job.seq, purpose: Purpose::Train };
+    let program = &plan.program(layout.accumulation, 1, None)?;
     let mut worker = Worker::new(
         backend,
         &Job {
@@ -73,14 +74,18 @@ pub fn trajectory(
             optim: &job.optim,
             z_loss: 0.0,
             plan: &plan,
+            program,
         },
         world,
     )?;
     worker.init(backend, job.seed)?;
     let mut t =
         Trajectory { losses: Vec::new(), norms: Vec::new(), gradients: Vec::new(), params: Vec::new() };
+    let share = plan.data_index(worker.coord()) * layout.accumulation * micro;
     for step in 0..job.steps {
-        let sum = gradients(backend, &mut worker, job, layout.accumulation, micro, step)?;
+        let mut text = Text { job, step, share, micro, ids: Vec::new(), targets: Vec::new() };
+        let sum = worker.gradients(backend, &mut text)?;
+        let sum = worker.sum_over_data(sum)?;
         let norm = worker.grad_norm(backend)?;
         t.losses.push(sum.mean());
         t.norms.push(norm);
@@ -93,37 +98,38 @@ pub fn trajectory(
     Ok(t)
 }
 
-/// All micro-batches of a step: its loss, over all ranks.
-fn gradients(
-    backend: &mut dyn Backend,
-    worker: &mut Worker,
-    job: &ParityJob,
-    accumulation: usize,
-    micro: usize,
+/// The made-up text of a step, for one rank.
+struct Text<'a> {
+    job: &'a ParityJob,
     step: u64,
-) -> Result<LossSum, TrainError> {
-    let mut sum = LossSum::default();
-    let share = worker.plan().data_index(worker.coord()) * accumulation * micro;
-    for i in 0..accumulation {
-        let first = (share + i * micro) as u64;
-        let (mut ids, mut targets) = (Vec::new(), Vec::new());
-        for sequence in first..first + micro as u64 {
-            let text = tokens(step, sequence, job.seq, job.model.vocab_size);
-            ids.extend(&text[..job.seq]);
-            targets.extend(&text[1..]);
+    /// This rank's first sequence within the step.
+    share: usize,
+    /// Sequences of a micro-batch.
+    micro: usize,
+    ids: Vec<u32>,
+    targets: Vec<u32>,
+}
+
+impl Feed for Text<'_> {
+    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let job = self.job;
+        let first = (self.share + micro * self.micro) as u64;
+        self.ids.clear();
+        self.targets.clear();
+        for sequence in first..first + self.micro as u64 {
+            let text = tokens(self.step, sequence, job.seq, job.model.vocab_size);
+            self.ids.extend(&text[..job.seq]);
+            self.targets.extend(&text[1..]);
         }
         let ctx = StepContext {
             seed: job.seed,
-            step,
+            step: self.step,
             first_sequence: first,
             loss_scale: 1.0 / (job.sequences * job.seq) as f32,
-            accumulate: i > 0,
+            accumulate: false,
         };
-        let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
-        let place = Micro { first: i == 0, last: i + 1 == accumulation };
-        sum += worker.forward_backward(backend, &batch, &ctx, place)?;
+        Ok((TokenBatch { ids: &self.ids, targets: &self.targets, positions: None }, ctx))
     }
-    Ok(worker.sum_over_data(sum)?)
 }
 
 /// Every gradient or every parameter, whole.
@@ -132,7 +138,7 @@ fn whole(
     worker: &mut Worker,
     gradients: bool,
 ) -> Result<Vec<(String, Vec<f32>)>, TrainError> {
-    let list = if gradients { worker.gradients() } else { worker.params() };
+    let list = if gradients { worker.gradients_of_params() } else { worker.params() };
     let mut out = Vec::with_capacity(list.len());
     for tensor in list {
         let mut values = vec![0.0; tensor.len()];
@@ -162,8 +168,7 @@ pub fn in_process(
     .into_iter()
     .map(|joined| joined.unwrap_or_else(|_| Err(TrainError::Recipe("a rank panicked".into()))))
     .collect();
-    let own =
-        |e: &TrainError| !matches!(e, TrainError::Parallel(bessemer_parallel::ParallelError::Collective(_)));
+    let own = |e: &TrainError| !matches!(e, TrainError::Parallel(ParallelError::Collective(_)));
     if let Some(at) = results.iter().position(|r| r.as_ref().is_err_and(own)) {
         return results.swap_remove(at);
     }

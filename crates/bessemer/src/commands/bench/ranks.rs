@@ -12,7 +12,7 @@ use crate::machine;
 use bessemer_collectives::{Span, ThreadCommunicator, ThreadSettings};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{Shape, StepContext, TokenBatch};
-use bessemer_parallel::{Micro, ParallelConfig, Plan, Stage, Worker};
+use bessemer_parallel::{Feed, ParallelConfig, ParallelError, Plan, Stage, Worker};
 use bessemer_runlog::{Span as TraceSpan, Trace};
 use bessemer_tensor::rng::RngKey;
 use bessemer_train::TrainError;
@@ -162,6 +162,7 @@ fn steps(turn: &Turn<'_>, world: ThreadCommunicator) -> Result<Block, TrainError
         optim: &job.optim,
         z_loss: 0.0,
         plan,
+        program: &plan.program(turn.micro_batches, 1, None)?,
     };
     let mut worker = Worker::new(&mut backend, &described, Box::new(world))?;
     worker.init(&mut backend, SEED)?;
@@ -174,22 +175,13 @@ fn steps(turn: &Turn<'_>, world: ThreadCommunicator) -> Result<Block, TrainError
     for step in 0..turn.steps {
         worker.world().barrier("step").map_err(bessemer_parallel::ParallelError::from)?;
         let begun = Instant::now();
-        let mut sum = bessemer_model::LossSum::default();
-        for i in 0..turn.micro_batches {
-            let first = (plan.data_index(worker.coord()) * turn.micro_batches + i) * sequences;
-            let at = first * job.shape.seq;
-            let (ids, targets) = (&stream[at..at + shape.tokens()], &stream[at + 1..=at + shape.tokens()]);
-            let ctx = StepContext {
-                seed: SEED,
-                step,
-                first_sequence: first as u64,
-                loss_scale: 1.0 / all as f32,
-                accumulate: i > 0,
-            };
-            let micro = Micro { first: i == 0, last: i + 1 == turn.micro_batches };
-            let batch = TokenBatch { ids, targets, positions: None };
-            sum += worker.forward_backward(&mut backend, &batch, &ctx, micro)?;
-        }
+        let mut feed = Stretch {
+            stream: &stream,
+            first: plan.data_index(worker.coord()) * turn.micro_batches * sequences,
+            shape,
+            step,
+        };
+        let sum = worker.gradients(&mut backend, &mut feed)?;
         block.computing.push((begun, Instant::now()));
         let norm = worker.grad_norm(&mut backend)?;
         worker.apply(&mut backend, step + 1, job.optim.lr, norm)?;
@@ -199,6 +191,32 @@ fn steps(turn: &Turn<'_>, world: ThreadCommunicator) -> Result<Block, TrainError
         worker.take_spans(&mut block.talking);
     }
     Ok(block)
+}
+
+/// A rank's tokens of a step.
+struct Stretch<'a> {
+    /// Of all ranks.
+    stream: &'a [u32],
+    /// This rank's first sequence.
+    first: usize,
+    shape: Shape,
+    step: u64,
+}
+
+impl Feed for Stretch<'_> {
+    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let (tokens, first) = (self.shape.tokens(), self.first + micro * self.shape.sequences);
+        let at = first * self.shape.seq;
+        let (ids, targets) = (&self.stream[at..at + tokens], &self.stream[at + 1..=at + tokens]);
+        let ctx = StepContext {
+            seed: SEED,
+            step: self.step,
+            first_sequence: first as u64,
+            loss_scale: 1.0 / (self.stream.len() - 1) as f32,
+            accumulate: false,
+        };
+        Ok((TokenBatch { ids, targets, positions: None }, ctx))
+    }
 }
 
 /// Seconds of collectives a step of rank 0, and how many of them fall within its computation of gradients.

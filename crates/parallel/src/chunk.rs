@@ -1,0 +1,268 @@
+//! A stage of the model on a rank: its parameters and what steps them, and the ranks that hold the same.
+
+use crate::error::ParallelError;
+use crate::exchange::{Exchange, ExchangeError};
+use crate::flat::Units;
+use crate::groups::ChunkGroups;
+use crate::memory::ParamMemory;
+use crate::norm::{LocalSquares, counted};
+use crate::owner::{Owners, with_others};
+use crate::peers::{RankPeers, Sharing, share};
+use crate::plan::Coord;
+use crate::prepare::Needs;
+use crate::seams::Curvature;
+use crate::tensor::TensorGroup;
+use crate::worker::Job;
+use bessemer_arch::{Portion, PortionParam, Span};
+use bessemer_collectives::Communicator;
+use bessemer_model::{Decoder, Pending, StageConfig, Stream, Unit};
+use bessemer_optim::{Optimizer, Ranks, StepStats};
+use bessemer_tensor::{Backend, View};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+/// A stretch of a parameter that this rank's optimizer steps.
+#[derive(Debug, Clone)]
+pub(crate) struct Stepped {
+    /// Number of the parameter in the chunk.
+    pub(crate) param: usize,
+    /// Elements of this rank's portion of it.
+    pub(crate) range: Range<usize>,
+}
+
+/// What a chunk is.
+#[derive(Debug, Clone)]
+pub(crate) struct ChunkPlace {
+    pub(crate) stage: usize,
+    pub(crate) span: Span,
+    /// The first of the ranks that hold the stage: it stands for it in sums and files.
+    pub(crate) first_holder: bool,
+    /// Other pipeline ranks hold the stage too.
+    pub(crate) mirrored: bool,
+    /// First and last stage hold one token table and are not the same.
+    pub(crate) table_apart: bool,
+}
+
+/// One stage on a rank.
+#[derive(Debug)]
+pub(crate) struct Chunk {
+    pub(crate) place: ChunkPlace,
+    pub(crate) tensor: TensorGroup,
+    pub(crate) exchange: Exchange,
+    pub(crate) units: Units,
+    pub(crate) memory: ParamMemory,
+    /// This rank's portion of every parameter of the stage.
+    pub(crate) portion: Vec<PortionParam>,
+    pub(crate) decoder: Decoder,
+    pub(crate) optimizer: Optimizer,
+    pub(crate) sharing: Sharing,
+    pub(crate) curvature: Curvature,
+    pub(crate) stepped: Vec<Stepped>,
+    /// The optimizer's state tensors on this rank, by name.
+    pub(crate) states: BTreeMap<String, View>,
+    pub(crate) squares: LocalSquares,
+    /// Weight parts that are left to do, by micro-batch.
+    pub(crate) pending: HashMap<usize, Pending>,
+    /// Ranks that have the same part of a tied token table, and the route of which they are the ends.
+    pub(crate) ends: Option<(usize, Box<dyn Communicator>)>,
+}
+
+impl Chunk {
+    /// Makes the buffers of a stage for a rank at `coord`.
+    pub(crate) fn new(
+        backend: &mut dyn Backend,
+        job: &Job<'_>,
+        coord: Coord,
+        place: ChunkPlace,
+        needs: &Needs,
+        groups: ChunkGroups,
+    ) -> Result<Chunk, ParallelError> {
+        let plan = job.plan;
+        let layout = |e: bessemer_arch::PortionError| ParallelError::Layout(e.to_string());
+        let part = job.model.portion(plan.tensor(), coord.tensor).map_err(layout)?;
+        let specs = place.span.params(&part.model);
+        let (numbers, portion): (Vec<usize>, Vec<PortionParam>) = part
+            .params()
+            .into_iter()
+            .enumerate()
+            .filter(|(_, p)| place.span.uses(&part.model, p.name()))
+            .unzip();
+        let owners = Owners::new(job.model, job.optim, plan.shard()).of_params(&numbers);
+        let mut units = Units::new(&specs, place.table_apart);
+        let (list, parts) = owners.lay_out(units.list, plan.shard());
+        units.list = list;
+        let memory = ParamMemory::alloc(backend, specs, (&units.list, parts), plan.stage, coord.shard)?;
+        let mut decoder = decoder(backend, job, &part, &place.span, needs, &memory)?;
+        decoder.set_z_loss(job.z_loss);
+        let list = memory.optim_params(&part.model, &units.list, plan.shard() == 1, coord.shard);
+        let list = with_others(list, job, &part, &memory.params, &numbers);
+        let params: Vec<_> = list.iter().map(|p| p.2.clone()).collect();
+        let ranks = Ranks { data: plan.data_ranks(), copies: plan.replicate(), copy: coord.replicate };
+        let mut optimizer = Optimizer::of_rank(backend, &params, job.optim, ranks)?;
+        optimizer.plan_capture(backend, job.shape.tokens(), job.activations.storage.dtype())?;
+        let gradients = match place.first_holder {
+            true => unique_gradients(&list, &portion, &place.span),
+            false => Vec::new(),
+        };
+        let squares = LocalSquares::new(backend, &gradients)?;
+        let (sharing, curvature) = share(backend, job, &owners, &list, &numbers)?;
+        let stepped = list.into_iter().filter(|(_, _, param)| !param.elsewhere);
+        let stepped = stepped.map(|(param, range, _)| Stepped { param, range }).collect();
+        let gradients: Vec<_> =
+            portion.iter().cloned().zip(memory.params.iter().filter_map(|p| p.grad)).collect();
+        let ChunkGroups { tensor, shard, replicate, ends } = groups;
+        let tensor = TensorGroup::new(tensor, &part, plan.sequence, &gradients)?;
+        Ok(Chunk {
+            tensor,
+            exchange: Exchange::new(plan.stage, shard, replicate, &units.list, &memory),
+            units,
+            memory,
+            portion,
+            decoder,
+            states: optimizer.states().into_iter().collect(),
+            optimizer,
+            sharing,
+            curvature,
+            stepped,
+            squares,
+            pending: HashMap::new(),
+            ends,
+            place,
+        })
+    }
+
+    /// Number in this chunk of the parameter of that name.
+    pub(crate) fn param(&self, name: &str) -> Option<usize> {
+        self.portion.iter().position(|p| p.name() == name)
+    }
+
+    /// Bytes of host memory in which values wait for collectives.
+    pub(crate) fn staging_bytes(&self) -> u64 {
+        self.exchange.staging_bytes() + self.sharing.bytes() + self.curvature.bytes()
+    }
+
+    /// The optimizer's step `t` at rate `lr`.
+    pub(crate) fn step(
+        &mut self,
+        backend: &mut dyn Backend,
+        (t, lr): (u64, f64),
+        grad_norm: f64,
+    ) -> Result<StepStats, ParallelError> {
+        let mut peers = RankPeers {
+            exchange: &mut self.exchange,
+            tensor: &mut self.tensor,
+            sharing: &mut self.sharing,
+            failed: None,
+        };
+        let stats = self.optimizer.apply_with(backend, &mut peers, (t, lr), grad_norm);
+        match (stats, peers.failed) {
+            (Err(_), Some(failed)) => Err(failed.into()),
+            (stats, _) => Ok(stats?),
+        }
+    }
+
+    /// Sends every unit's gradients on their way, in the order of a backward pass.
+    pub(crate) fn reduce(&mut self, backend: &mut dyn Backend) -> Result<(), ExchangeError> {
+        let span = self.place.span.clone();
+        let head = span.head.then_some(Unit::Head);
+        let embedding = span.embedding.then_some(Unit::Embedding);
+        for unit in head.into_iter().chain(span.layers.rev().map(Unit::Layer)).chain(embedding) {
+            reduce_unit(
+                backend,
+                (&mut self.tensor, &mut self.exchange),
+                (&self.units, &self.place.span),
+                unit,
+                false,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// This rank's part of the gradient of a token table that two stages hold.
+    pub(crate) fn table_gradient(&self) -> Option<View> {
+        self.units.table.map(|unit| self.memory.gradients[unit].own)
+    }
+}
+
+/// A unit's gradients are complete on this rank: on their way with them. With tied tables the embedding completes what
+/// the head began, where both are here.
+pub(crate) fn reduce_unit(
+    backend: &mut dyn Backend,
+    (tensor, exchange): (&mut TensorGroup, &mut Exchange),
+    (units, span): (&Units, &Span),
+    unit: Unit,
+    add: bool,
+) -> Result<(), ExchangeError> {
+    if unit == Unit::Head && span.embedding {
+        return Ok(());
+    }
+    tensor.complete(backend, unit)?;
+    match unit {
+        Unit::Layer(i) => exchange.reduce(backend, units.layer(i), add),
+        Unit::Embedding | Unit::Head => {
+            let both = units.root.into_iter().chain(units.table);
+            both.into_iter().try_for_each(|u| exchange.reduce(backend, u, add))
+        }
+    }
+}
+
+/// The decoder of a span, on parameters that lie in `memory`.
+fn decoder(
+    backend: &mut dyn Backend,
+    job: &Job<'_>,
+    part: &Portion,
+    span: &Span,
+    needs: &Needs,
+    memory: &ParamMemory,
+) -> Result<Decoder, ParallelError> {
+    let stream = if job.plan.sequence { Stream::Rows } else { Stream::Whole };
+    let placed = Some(memory.params.clone());
+    // A chunk that no micro-batch visits holds its parameters all the same.
+    let stage = StageConfig { span: span.clone(), slots: needs.slots.max(1), pending: needs.pending };
+    Ok(Decoder::of_stage(backend, part, stream, job.shape, job.activations, &stage, placed)?)
+}
+
+/// The gradients that this rank stands for in the global norm. A token table that the last stage holds too is the first
+/// stage's.
+fn unique_gradients(
+    list: &[(usize, Range<usize>, bessemer_optim::OptimParam)],
+    portion: &[PortionParam],
+    span: &Span,
+) -> Vec<View> {
+    let cut = |grad: View, range: &Range<usize>, r: Range<usize>| match r == *range {
+        true => grad,
+        false => View {
+            offset: grad.offset + r.start - range.start,
+            rows: 1,
+            cols: r.len(),
+            stride: r.len(),
+            ..grad
+        },
+    };
+    list.iter()
+        .filter(|(index, ..)| span.owns(portion[*index].name()))
+        .flat_map(|(index, range, param)| {
+            let counted = counted(&portion[*index], range);
+            counted.into_iter().map(move |r| cut(param.grad, range, r))
+        })
+        .collect()
+}
+
+/// What of the model every stage is.
+pub(crate) fn places(job: &Job<'_>, spans: &[Span], rank: usize) -> Result<Vec<ChunkPlace>, ParallelError> {
+    let program = job.program;
+    let place = |chunk: usize| {
+        let here = bessemer_schedule::Place { rank, chunk };
+        let stage = program.stage_at(here).ok_or_else(|| {
+            ParallelError::Layout(format!("chunk {chunk} of pipeline rank {rank} holds no stage"))
+        })?;
+        Ok(ChunkPlace {
+            stage,
+            span: spans[stage].clone(),
+            first_holder: program.holders(stage).first() == Some(&here),
+            mirrored: program.holders(stage).len() > 1,
+            table_apart: job.model.tied_embeddings && program.stages > 1,
+        })
+    };
+    (0..program.chunks(rank)).map(place).collect()
+}

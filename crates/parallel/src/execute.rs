@@ -1,0 +1,331 @@
+//! Running a program: one loop over the orders of a rank.
+//!
+//! ```text
+//! next order ─► Receive    wait, put it into the slot
+//!              Forward     (the stage before is here: copy its output) run, the slot is taken
+//!              Backward    run, (the stage before is here: copy the gradient to it); the last one sends gradients on their way
+//!              Send        copy, hand over
+//!              Reduce      gradients that are not under way yet are sent on their way
+//!              ─ first Step: every chunk's gradients are waited for, tied tables added up, the caller judges ─
+//!              Step, Gather
+//! ```
+//! What must never happen: an order is run in another place than where it stands; a slot is written while something in it
+//! is needed ([`crate::prepare`]); a rank waits for a message or a collective that another one makes only after it.
+
+use crate::chunk::Chunk;
+use crate::error::ParallelError;
+use crate::prepare::{Letter, Order, Run, Slot, Writes};
+use crate::seams::{Gradients, RankSeams, Watching};
+use crate::worker::{Feed, Worker, lift, told};
+use bessemer_collectives::Span;
+use bessemer_model::{Accumulate, LossSum, ModelError, StepContext, TokenBatch};
+use bessemer_optim::StepStats;
+use bessemer_schedule::Flow;
+use bessemer_tensor::op::{Copy, Op};
+use bessemer_tensor::{Backend, Stream, View};
+use std::time::Instant;
+
+/// Which backward pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Whole,
+    Input,
+    Weight,
+}
+
+impl Worker {
+    /// Every order up to the first update; this rank's losses.
+    pub(crate) fn run_passes(
+        &mut self,
+        backend: &mut dyn Backend,
+        feed: &mut dyn Feed,
+    ) -> Result<LossSum, ParallelError> {
+        let mut sum = LossSum::default();
+        self.next = 0;
+        while let Some(&order) = self.prepared.orders.get(self.next) {
+            if matches!(order, Order::Step { .. }) {
+                break;
+            }
+            let begun = self.intervals.is_some().then(Instant::now);
+            match order {
+                Order::Forward { run, from } => {
+                    let (batch, ctx) = feed.micro_batch(run.micro)?;
+                    self.forward(backend, run, from, &batch, &ctx)?;
+                }
+                Order::Backward { run, split, writes, to } => {
+                    let part = if split { Part::Input } else { Part::Whole };
+                    sum += self.backward(backend, run, part, writes, to)?.unwrap_or_default();
+                }
+                Order::Weight { run, writes } => {
+                    self.backward(backend, run, Part::Weight, writes, None)?;
+                }
+                Order::Send(letter) => self.send(backend, &letter)?,
+                Order::Receive(letter) => self.receive(backend, &letter)?,
+                Order::Reduce { chunk, .. } => {
+                    let chunk = &mut self.chunks[chunk];
+                    if !chunk.leaves_early() {
+                        lift(chunk.reduce(backend))?;
+                    }
+                }
+                Order::Gather { .. } | Order::Step { .. } => {}
+                Order::Fill(fill) => {
+                    return Err(ParallelError::Layout(format!(
+                        "the program has filler work {fill:?}, and nobody does it"
+                    )));
+                }
+            }
+            self.note(begun, &order);
+            self.next += 1;
+        }
+        Ok(sum)
+    }
+
+    /// Waits for the gradients of all chunks; tied tables are added up.
+    pub(crate) fn complete_gradients(&mut self, backend: &mut dyn Backend) -> Result<(), ParallelError> {
+        // Copies of a cut model meet in the order of the stages.
+        for c in &self.by_stage {
+            let chunk = &mut self.chunks[*c];
+            if !chunk.exchange.reduces_every_time() {
+                lift(chunk.exchange.finish_gradients(backend, false, true))?;
+            }
+        }
+        lift(self.tie.add_up(backend, &mut self.chunks))
+    }
+
+    /// The orders from the first update on.
+    pub(crate) fn run_updates(
+        &mut self,
+        backend: &mut dyn Backend,
+        t: u64,
+        lr: f64,
+        grad_norm: f64,
+    ) -> Result<StepStats, ParallelError> {
+        let mut told = StepStats { grad_norm, clip_factor: 0.0, skipped: true };
+        while let Some(&order) = self.prepared.orders.get(self.next) {
+            let begun = self.intervals.is_some().then(Instant::now);
+            match order {
+                Order::Step { chunk, .. } => {
+                    told = self.chunks[chunk].step(backend, (t, lr), grad_norm)?;
+                }
+                Order::Gather { chunk, .. } if !told.skipped => {
+                    lift(self.chunks[chunk].exchange.spread_values(backend))?;
+                }
+                Order::Gather { .. } => {}
+                other => {
+                    return Err(ParallelError::Layout(format!(
+                        "schedule {:?} goes on with {other:?} after its first update",
+                        self.program.name
+                    )));
+                }
+            }
+            self.note(begun, &order);
+            self.next += 1;
+        }
+        self.next = 0;
+        Ok(told)
+    }
+
+    fn note(&mut self, begun: Option<Instant>, order: &Order) {
+        let (Some(start), Some(intervals)) = (begun, &mut self.intervals) else { return };
+        intervals.push(Span { name: order.name(), start, end: Instant::now() });
+    }
+
+    fn forward(
+        &mut self,
+        backend: &mut dyn Backend,
+        run: Run,
+        from: Option<Slot>,
+        batch: &TokenBatch<'_>,
+        ctx: &StepContext,
+    ) -> Result<(), ParallelError> {
+        self.step = ctx.step;
+        if let Some(from) = from {
+            let output = self.chunks[from.chunk].decoder.stage_output(from.slot)?;
+            copy(backend, output, self.chunks[run.chunk].decoder.stage_input(run.slot)?)?;
+        }
+        let chunk = &mut self.chunks[run.chunk];
+        chunk.pass(None, false, |decoder, seams| {
+            decoder.stage_forward(backend, seams, run.slot, batch, Some(ctx))
+        })
+    }
+
+    fn backward(
+        &mut self,
+        backend: &mut dyn Backend,
+        run: Run,
+        part: Part,
+        writes: Writes,
+        to: Option<Slot>,
+    ) -> Result<Option<LossSum>, ParallelError> {
+        let chunk = &mut self.chunks[run.chunk];
+        let captures = part != Part::Input && chunk.optimizer.captures(self.step + 1);
+        let every_time = chunk.exchange.reduces_every_time();
+        let kept = !every_time;
+        let add = Accumulate { input: writes.add.input && kept, weight: writes.add.weight && kept };
+        let leave = every_time || (writes.last && chunk.leaves_early());
+        let gradients = Gradients { first: !writes.add.weight, leave: leave && part != Part::Input };
+        let pending = match part {
+            Part::Weight => chunk.pending.remove(&run.micro),
+            _ => None,
+        };
+        let (sum, left) = chunk.pass(Some(gradients), captures, |decoder, seams| match (part, pending) {
+            (Part::Whole, _) => Ok((decoder.stage_backward(backend, seams, run.slot, add)?, None)),
+            (Part::Input, _) => {
+                let (sum, left) = decoder.stage_backward_input(backend, seams, run.slot, add.input)?;
+                Ok((sum, Some(left)))
+            }
+            (Part::Weight, Some(pending)) => {
+                decoder.stage_backward_weight(backend, seams, pending, add.weight)?;
+                Ok((None, None))
+            }
+            (Part::Weight, None) => Err(ModelError::Stage(format!(
+                "the weight part of micro-batch {} comes before its input part",
+                run.micro
+            ))),
+        })?;
+        if let Some(left) = left {
+            chunk.pending.insert(run.micro, left);
+        }
+        if every_time {
+            lift(chunk.exchange.finish_gradients(backend, writes.add.weight, writes.last))?;
+        }
+        if let Some(to) = to {
+            let gradient = self.chunks[run.chunk].decoder.stage_input_gradient(run.slot)?;
+            copy(backend, gradient, self.chunks[to.chunk].decoder.stage_output_gradient(to.slot)?)?;
+        }
+        Ok(sum)
+    }
+
+    fn send(&mut self, backend: &mut dyn Backend, letter: &Letter) -> Result<(), ParallelError> {
+        let decoder = &self.chunks[letter.at.chunk].decoder;
+        let view = match letter.flow {
+            Flow::Activation => decoder.stage_output(letter.at.slot)?,
+            Flow::Gradient => decoder.stage_input_gradient(letter.at.slot)?,
+        };
+        lift(self.letters.send(backend, &mut *self.pipeline, letter, view))
+    }
+
+    fn receive(&mut self, backend: &mut dyn Backend, letter: &Letter) -> Result<(), ParallelError> {
+        let decoder = &self.chunks[letter.at.chunk].decoder;
+        let view = match letter.flow {
+            Flow::Activation => decoder.stage_input(letter.at.slot)?,
+            Flow::Gradient => decoder.stage_output_gradient(letter.at.slot)?,
+        };
+        lift(self.letters.receive(backend, &mut *self.pipeline, letter, view))
+    }
+
+    /// Loss of one batch of this rank, without dropout: every stage passes it on. The loss, and `per_token` if given, are
+    /// told on the rank that has the head ([`Worker::has_losses`]).
+    ///
+    /// # Errors
+    /// What the model or another rank answers.
+    pub fn loss(
+        &mut self,
+        backend: &mut dyn Backend,
+        batch: &TokenBatch<'_>,
+        mut per_token: Option<&mut [f32]>,
+    ) -> Result<LossSum, ParallelError> {
+        let mut sum = LossSum::default();
+        let route = self.program.routes[0].clone();
+        for (stage, place) in route.iter().enumerate() {
+            if place.rank != self.coord.pipeline {
+                continue;
+            }
+            // Nothing is under way in any slot between steps.
+            let at = Slot { chunk: place.chunk, slot: 0 };
+            let letter = |peer: usize, tag: usize| Letter {
+                flow: Flow::Activation,
+                micro: 0,
+                tag: tag as u64,
+                peer,
+                at,
+            };
+            if let Some(before) = stage.checked_sub(1) {
+                let input = self.chunks[place.chunk].decoder.stage_input(0)?;
+                if route[before].rank == place.rank {
+                    let output = self.chunks[route[before].chunk].decoder.stage_output(0)?;
+                    copy(backend, output, input)?;
+                } else {
+                    let letter = letter(route[before].rank, stage);
+                    lift(self.letters.receive(backend, &mut *self.pipeline, &letter, input))?;
+                }
+            }
+            let chunk = &mut self.chunks[place.chunk];
+            let has_head = chunk.place.span.head;
+            let room = per_token.as_deref_mut();
+            sum = chunk.pass(None, false, |decoder, seams| {
+                decoder.stage_forward(backend, seams, 0, batch, None)?;
+                match has_head {
+                    true => decoder.stage_loss(backend, seams, 0, room),
+                    false => Ok(LossSum::default()),
+                }
+            })?;
+            if let Some(next) = route.get(stage + 1).filter(|next| next.rank != place.rank) {
+                let output = self.chunks[place.chunk].decoder.stage_output(0)?;
+                let letter = letter(next.rank, stage + 1);
+                lift(self.letters.send(backend, &mut *self.pipeline, &letter, output))?;
+            }
+        }
+        for place in route.iter().filter(|p| p.rank == self.coord.pipeline) {
+            self.chunks[place.chunk].decoder.stage_release(0)?;
+        }
+        Ok(sum)
+    }
+
+    /// Whether the rank at `pipeline` has the losses of evaluated batches.
+    pub fn has_losses(&self, pipeline: usize) -> bool {
+        self.program.routes[0].last().is_some_and(|p| p.rank == pipeline)
+    }
+}
+
+impl Chunk {
+    /// Whether gradients may leave during the last backward pass. Those of a stage with mirrored holders wait for the
+    /// program's order: the mirror may be there much later.
+    pub(crate) fn leaves_early(&self) -> bool {
+        !self.place.mirrored
+    }
+
+    /// Runs a pass between this chunk's seams.
+    fn pass<T>(
+        &mut self,
+        gradients: Option<Gradients>,
+        captures: bool,
+        pass: impl FnOnce(&mut bessemer_model::Decoder, &mut RankSeams<'_>) -> Result<T, ModelError>,
+    ) -> Result<T, ParallelError> {
+        let mut seams = RankSeams {
+            exchange: &mut self.exchange,
+            tensor: &mut self.tensor,
+            watching: captures
+                .then_some(Watching { optimizer: &mut self.optimizer, how: &mut self.curvature }),
+            gradients,
+            failed: None,
+            units: &self.units,
+            span: &self.place.span,
+        };
+        let result = pass(&mut self.decoder, &mut seams);
+        told(result, seams.failed)
+    }
+}
+
+/// From one stage of this rank to the next.
+fn copy(backend: &mut dyn Backend, src: View, dst: View) -> Result<(), ParallelError> {
+    Ok(backend.launch(Stream(0), &Op::from(Copy { src, dst }))?)
+}
+
+impl Order {
+    /// "F 3.0", "step 0": for a trace.
+    fn name(&self) -> String {
+        match self {
+            Order::Forward { run, .. } => format!("F {}.{}", run.micro, run.chunk),
+            Order::Backward { run, split: false, .. } => format!("B {}.{}", run.micro, run.chunk),
+            Order::Backward { run, .. } => format!("I {}.{}", run.micro, run.chunk),
+            Order::Weight { run, .. } => format!("W {}.{}", run.micro, run.chunk),
+            Order::Send(letter) => format!("S {}.{}", letter.micro, letter.at.chunk),
+            Order::Receive(letter) => format!("R {}.{}", letter.micro, letter.at.chunk),
+            Order::Reduce { chunk, .. } => format!("reduce {chunk}"),
+            Order::Step { chunk, .. } => format!("step {chunk}"),
+            Order::Gather { chunk, .. } => format!("gather {chunk}"),
+            Order::Fill(fill) => format!("{:?} {}.{}", fill.filler, fill.unit, fill.chunk),
+        }
+    }
+}

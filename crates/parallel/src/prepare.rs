@@ -1,0 +1,338 @@
+//! One rank's list of a program with everything settled that can be before it runs: which memory a pass works in, whose
+//! gradients it is the first or last to touch, whom a message is for.
+//!
+//! Nothing here decides an order. The list is the program's; a [`Instruction::Together`] becomes its two passes, with the
+//! forward one's message between them.
+
+use crate::error::ParallelError;
+use bessemer_model::Accumulate;
+use bessemer_schedule::{Fill, Flow, Instruction, Pass, Place, Program};
+use std::collections::{HashMap, HashSet};
+
+/// Memory of a chunk that takes turns.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Needs {
+    /// Micro-batches between forward and backward at a time.
+    pub(crate) slots: usize,
+    /// Micro-batches between the two parts of a split backward pass at a time.
+    pub(crate) pending: usize,
+}
+
+/// A pass with its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) micro: usize,
+    pub(crate) chunk: usize,
+    pub(crate) slot: usize,
+    pub(crate) version: usize,
+    pub(crate) update: usize,
+}
+
+/// A slot of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) chunk: usize,
+    pub(crate) slot: usize,
+}
+
+/// What a pass does with gradients that are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Writes {
+    /// Whether those of each part of a backward pass are added to what is there.
+    pub(crate) add: Accumulate,
+    /// The chunk's gradients of the update are complete after this one.
+    pub(crate) last: bool,
+}
+
+/// A message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Letter {
+    pub(crate) flow: Flow,
+    pub(crate) micro: usize,
+    /// Same at both ends.
+    pub(crate) tag: u64,
+    /// Pipeline rank at the other end.
+    pub(crate) peer: usize,
+    /// Where it lies here.
+    pub(crate) at: Slot,
+}
+
+/// What a rank does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Forward; `from`: the stage before, on this rank.
+    Forward {
+        run: Run,
+        from: Option<Slot>,
+    },
+    /// Backward, whole or (`split`) its input part; `to`: the stage before, on this rank, takes the gradient.
+    Backward {
+        run: Run,
+        split: bool,
+        writes: Writes,
+        to: Option<Slot>,
+    },
+    /// Weight part.
+    Weight {
+        run: Run,
+        writes: Writes,
+    },
+    Send(Letter),
+    Receive(Letter),
+    Reduce {
+        chunk: usize,
+        update: usize,
+    },
+    Step {
+        chunk: usize,
+        update: usize,
+    },
+    Gather {
+        chunk: usize,
+        update: usize,
+    },
+    Fill(Fill),
+}
+
+/// One rank's list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Prepared {
+    pub(crate) orders: Vec<Order>,
+    /// By chunk.
+    pub(crate) needs: Vec<Needs>,
+}
+
+/// Slots of one chunk while the list is read.
+#[derive(Debug, Default)]
+struct Slots {
+    free: Vec<usize>,
+    needs: Needs,
+    pending: usize,
+    /// By micro-batch.
+    taken: HashMap<usize, usize>,
+}
+
+impl Slots {
+    fn take(&mut self, micro: usize) -> usize {
+        if let Some(slot) = self.taken.get(&micro) {
+            return *slot;
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.needs.slots += 1;
+            self.needs.slots - 1
+        });
+        self.taken.insert(micro, slot);
+        slot
+    }
+
+    fn give_back(&mut self, micro: usize) {
+        if let Some(slot) = self.taken.remove(&micro) {
+            self.free.push(slot);
+        }
+    }
+}
+
+struct Preparing<'a> {
+    program: &'a Program,
+    rank: usize,
+    /// Chunks of any rank, for tags.
+    most_chunks: usize,
+    slots: Vec<Slots>,
+    /// (micro-batch, chunk) whose input's gradient goes to another rank.
+    sent: HashSet<(usize, usize)>,
+    orders: Vec<Order>,
+}
+
+/// Prepares the list of pipeline rank `rank` of a program that the verifier has passed.
+///
+/// # Errors
+/// A list that no verified program has.
+pub(crate) fn prepare(program: &Program, rank: usize) -> Result<Prepared, ParallelError> {
+    let chunks = program.chunks(rank);
+    let most_chunks = (0..program.ranks()).map(|r| program.chunks(r)).max().unwrap_or(1);
+    let slots = (0..chunks).map(|_| Slots::default()).collect();
+    let list = &program.lists[rank];
+    let gradient = |i: &Instruction| match *i {
+        Instruction::Send { flow: Flow::Gradient, micro, chunk, .. } => Some((micro, chunk)),
+        _ => None,
+    };
+    let gradients = list.iter().filter_map(gradient).collect();
+    let mut p = Preparing { program, rank, most_chunks, slots, sent: gradients, orders: Vec::new() };
+    let mut sent = vec![false; list.len()];
+    for (at, instruction) in list.iter().enumerate() {
+        if std::mem::take(&mut sent[at]) {
+            continue;
+        }
+        match *instruction {
+            Instruction::Together { forward, backward } => {
+                p.forward(forward)?;
+                // The message of the forward pass leaves before the backward pass begins.
+                let mine = |i: &Instruction| {
+                    matches!(i, Instruction::Send { flow: Flow::Activation, micro, chunk, .. }
+                        if (*micro, *chunk) == (forward.micro, forward.chunk))
+                };
+                let sends = list[at + 1..].iter().take_while(|i| matches!(i, Instruction::Send { .. }));
+                if let Some(next) = sends.clone().position(mine) {
+                    p.single(list[at + 1 + next])?;
+                    sent[at + 1 + next] = true;
+                }
+                p.backward(backward, false)?;
+            }
+            other => p.single(other)?,
+        }
+    }
+    let mut prepared = Prepared { orders: p.orders, needs: p.slots.into_iter().map(|s| s.needs).collect() };
+    prepared.settle_gradients();
+    Ok(prepared)
+}
+
+impl Preparing<'_> {
+    fn wrong(&self, what: impl std::fmt::Display) -> ParallelError {
+        ParallelError::Layout(format!(
+            "schedule {:?}, pipeline rank {}: {what}",
+            self.program.name, self.rank
+        ))
+    }
+
+    fn stage(&self, chunk: usize) -> Result<usize, ParallelError> {
+        let stage = self.program.stage_at(Place { rank: self.rank, chunk });
+        stage.ok_or_else(|| self.wrong(format!("chunk {chunk} holds no stage")))
+    }
+
+    /// The chunk of the neighbouring stage of a pass, if this rank holds that too.
+    fn beside(&self, pass: Pass, before: bool) -> Result<Option<usize>, ParallelError> {
+        let stage = self.stage(pass.chunk)?;
+        let other = if before { stage.checked_sub(1) } else { Some(stage + 1) };
+        let other = other.filter(|s| *s < self.program.stages);
+        let place = other.map(|s| self.program.place(pass.micro, s));
+        Ok(place.filter(|p| p.rank == self.rank).map(|p| p.chunk))
+    }
+
+    fn run(&mut self, pass: Pass) -> Run {
+        let slot = self.slots[pass.chunk].take(pass.micro);
+        let update = self.program.update_of[pass.micro];
+        Run { micro: pass.micro, chunk: pass.chunk, slot, version: pass.version, update }
+    }
+
+    fn forward(&mut self, pass: Pass) -> Result<(), ParallelError> {
+        let from = match self.beside(pass, true)? {
+            Some(chunk) => {
+                let slot = self.slots[chunk].taken.get(&pass.micro).copied();
+                let slot =
+                    slot.ok_or_else(|| self.wrong(format!("F{} comes before its input", pass.micro)))?;
+                Some(Slot { chunk, slot })
+            }
+            None => None,
+        };
+        let run = self.run(pass);
+        self.orders.push(Order::Forward { run, from });
+        Ok(())
+    }
+
+    fn backward(&mut self, pass: Pass, split: bool) -> Result<(), ParallelError> {
+        if !self.slots[pass.chunk].taken.contains_key(&pass.micro) {
+            return Err(
+                self.wrong(format!("the backward pass of {} comes before its forward pass", pass.micro))
+            );
+        }
+        let to =
+            self.beside(pass, true)?.map(|chunk| (chunk, self.slots[chunk].taken.get(&pass.micro).copied()));
+        let to = match to {
+            Some((chunk, Some(slot))) => Some(Slot { chunk, slot }),
+            Some((chunk, None)) => {
+                return Err(self.wrong(format!("chunk {chunk} no longer holds micro-batch {}", pass.micro)));
+            }
+            None => None,
+        };
+        let run = self.run(pass);
+        let writes = Writes { add: Accumulate::from(true), last: false };
+        self.orders.push(Order::Backward { run, split, writes, to });
+        let slots = &mut self.slots[pass.chunk];
+        if split {
+            slots.pending += 1;
+            slots.needs.pending = slots.needs.pending.max(slots.pending);
+        }
+        // A gradient lies in its slot until it is sent.
+        if !self.sent.contains(&(pass.micro, pass.chunk)) {
+            slots.give_back(pass.micro);
+        }
+        Ok(())
+    }
+
+    fn tag(&self, micro: usize, receiving_chunk: usize, flow: Flow) -> u64 {
+        let way = u64::from(flow == Flow::Gradient);
+        ((micro * self.most_chunks + receiving_chunk) as u64) << 1 | way
+    }
+
+    fn single(&mut self, instruction: Instruction) -> Result<(), ParallelError> {
+        match instruction {
+            Instruction::Forward(pass) => self.forward(pass)?,
+            Instruction::Backward(pass) => self.backward(pass, false)?,
+            Instruction::BackwardInput(pass) => self.backward(pass, true)?,
+            Instruction::BackwardWeight(pass) => {
+                let slots = &mut self.slots[pass.chunk];
+                slots.pending = slots.pending.saturating_sub(1);
+                let update = self.program.update_of[pass.micro];
+                let run =
+                    Run { micro: pass.micro, chunk: pass.chunk, slot: 0, version: pass.version, update };
+                let writes = Writes { add: Accumulate::from(true), last: false };
+                self.orders.push(Order::Weight { run, writes });
+            }
+            Instruction::Send { flow, micro, chunk, to } => {
+                let slot = self.slots[chunk].taken.get(&micro).copied();
+                let slot =
+                    slot.ok_or_else(|| self.wrong(format!("micro-batch {micro} is sent and not here")))?;
+                let tag = self.tag(micro, to.chunk, flow);
+                let at = Slot { chunk, slot };
+                self.orders.push(Order::Send(Letter { flow, micro, tag, peer: to.rank, at }));
+                if flow == Flow::Gradient {
+                    self.slots[chunk].give_back(micro);
+                }
+            }
+            Instruction::Receive { flow, micro, chunk, from } => {
+                let at = Slot { chunk, slot: self.slots[chunk].take(micro) };
+                let tag = self.tag(micro, chunk, flow);
+                self.orders.push(Order::Receive(Letter { flow, micro, tag, peer: from.rank, at }));
+            }
+            Instruction::Reduce { chunk, update } => self.orders.push(Order::Reduce { chunk, update }),
+            Instruction::Step { chunk, update } => self.orders.push(Order::Step { chunk, update }),
+            Instruction::Gather { chunk, update } => self.orders.push(Order::Gather { chunk, update }),
+            Instruction::Fill(fill) => self.orders.push(Order::Fill(fill)),
+            Instruction::Together { .. } => return Err(self.wrong("two passes in one")),
+        }
+        Ok(())
+    }
+}
+
+impl Prepared {
+    /// Says of every pass whether it is the first or the last to write its chunk's gradients of an update.
+    fn settle_gradients(&mut self) {
+        let none = Accumulate::from(false);
+        let mut there: HashMap<(usize, usize), Accumulate> = HashMap::new();
+        for order in &mut self.orders {
+            if let Order::Backward { run, writes, .. } | Order::Weight { run, writes } = order {
+                writes.add = *there.get(&(run.chunk, run.update)).unwrap_or(&none);
+            }
+            match order {
+                Order::Backward { run, split, .. } => {
+                    let there = there.entry((run.chunk, run.update)).or_insert(none);
+                    there.input = true;
+                    there.weight |= !*split;
+                }
+                Order::Weight { run, .. } => {
+                    there.entry((run.chunk, run.update)).or_insert(none).weight = true;
+                }
+                _ => {}
+            }
+        }
+        for order in self.orders.iter_mut().rev() {
+            if let Order::Backward { run, writes, .. } | Order::Weight { run, writes } = order {
+                writes.last = there.remove(&(run.chunk, run.update)).is_some();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "prepare_tests.rs"]
+mod tests;

@@ -1,0 +1,289 @@
+//! Every synchronous schedule trains as one rank does: same losses, norms and parameters, on ranks that are threads.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
+
+use bessemer_arch::{Model, ModelConfig};
+use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_optim::OptimConfig;
+use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
+use bessemer_schedule::Kind;
+use bessemer_tensor::rng::RngKey;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const SEQ: usize = 8;
+const VOCAB: usize = 37;
+const STEPS: u64 = 3;
+
+/// Eight layers, tied tables and dropout, or neither.
+fn model(tied: bool) -> Model {
+    ModelConfig {
+        architecture: if tied { "gpt2" } else { "llama" }.into(),
+        vocab_size: VOCAB as u64,
+        layers: Some(8),
+        width: Some(16),
+        heads: Some(4),
+        context: Some(SEQ as u64),
+        dropout: if tied { 0.1 } else { 0.0 },
+        ..ModelConfig::default()
+    }
+    .resolve(None)
+    .unwrap()
+}
+
+/// Made-up text: sequence `first + i` of every step, `sequences` at a time.
+struct Text {
+    step: u64,
+    share: u64,
+    sequences: u64,
+    all: u64,
+    ids: Vec<u32>,
+    targets: Vec<u32>,
+}
+
+impl Feed for Text {
+    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let first = self.share + micro as u64 * self.sequences;
+        self.ids.clear();
+        self.targets.clear();
+        for s in first..first + self.sequences {
+            let key = RngKey::new(11, self.step, "text");
+            let token = |t: usize| key.block(s * (SEQ as u64 + 1) + t as u64)[0] % VOCAB as u32;
+            self.ids.extend((0..SEQ).map(token));
+            self.targets.extend((1..=SEQ).map(token));
+        }
+        let loss_scale = 1.0 / (self.all as usize * SEQ) as f32;
+        let ctx =
+            StepContext { seed: 5, step: self.step, first_sequence: first, loss_scale, accumulate: false };
+        Ok((TokenBatch { ids: &self.ids, targets: &self.targets, positions: None }, ctx))
+    }
+}
+
+/// What a job did: loss and norm of each step, the parameters after the last.
+#[derive(Debug, Clone, PartialEq)]
+struct Done {
+    losses: Vec<f64>,
+    norms: Vec<f64>,
+    params: BTreeMap<String, Vec<f32>>,
+    /// Loss of an evaluated batch at the end, on the rank that has it.
+    evaluated: Option<f64>,
+}
+
+#[derive(Debug, Clone)]
+struct Layout {
+    config: ParallelConfig,
+    ranks: usize,
+    micro_batches: usize,
+}
+
+fn rank(
+    model: &Model,
+    layout: &Layout,
+    all: u64,
+    world: Box<dyn Communicator>,
+) -> Result<Done, ParallelError> {
+    let optim = OptimConfig { lr: 1e-2, ..OptimConfig::default() };
+    let plan = Plan::new(&layout.config, layout.ranks, model, optim.optimizer)?;
+    let per_rank = all / plan.data_ranks() as u64;
+    let sequences = per_rank / layout.micro_batches as u64;
+    let program = plan.program(layout.micro_batches, 1, None)?;
+    let shape = Shape { sequences: sequences as usize, seq: SEQ, purpose: Purpose::Train };
+    let job = Job {
+        model,
+        shape,
+        activations: ActivationConfig::default(),
+        optim: &optim,
+        z_loss: 1e-3,
+        plan: &plan,
+        program: &program,
+    };
+    let mut cpu = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+    let mut worker = Worker::new(&mut cpu, &job, world)?;
+    worker.init(&mut cpu, 3)?;
+    let share = plan.data_index(worker.coord()) as u64 * per_rank;
+    let mut done = Done { losses: Vec::new(), norms: Vec::new(), params: BTreeMap::new(), evaluated: None };
+    let mut text = Text { step: 0, share, sequences, all, ids: Vec::new(), targets: Vec::new() };
+    for step in 0..STEPS {
+        text.step = step;
+        let sum = worker.gradients(&mut cpu, &mut text)?;
+        done.losses.push(worker.sum_over_data(sum)?.mean());
+        let norm = worker.grad_norm(&mut cpu)?;
+        done.norms.push(norm);
+        worker.apply(&mut cpu, step + 1, optim.lr, norm)?;
+    }
+    text.share = 0;
+    let (batch, _) = text.micro_batch(0)?;
+    let loss = worker.loss(&mut cpu, &batch, None)?;
+    if worker.has_losses(worker.coord().pipeline) {
+        done.evaluated = Some(loss.mean());
+    }
+    for tensor in worker.params() {
+        let mut values = vec![0.0; tensor.len()];
+        worker.read(&mut cpu, &tensor, &mut values)?;
+        done.params.insert(tensor.name, values);
+    }
+    Ok(done)
+}
+
+fn train(model: &Model, layout: &Layout, all: u64) -> Vec<Done> {
+    let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
+    let worlds = ThreadCommunicator::world("world", layout.ranks, &settings);
+    std::thread::scope(|scope| {
+        let run = |world| scope.spawn(move || rank(model, layout, all, Box::new(world)));
+        let ranks: Vec<_> = worlds.into_iter().map(run).collect();
+        let results: Vec<_> = ranks.into_iter().map(|r| r.join().unwrap()).collect();
+        results.into_iter().map(|r| r.unwrap_or_else(|e| panic!("{layout:?}: {e}"))).collect()
+    })
+}
+
+fn single() -> Layout {
+    Layout { config: ParallelConfig::default(), ranks: 1, micro_batches: 1 }
+}
+
+/// Holds a layout against one rank: losses within 1e-5, as the schedules promise, parameters within what sums in another
+/// order make of them in three steps.
+fn check(model: &Model, layout: &Layout, all: u64) {
+    let reference = &train(model, &single(), all)[0];
+    let ranks = train(model, layout, all);
+    let found = &ranks[0];
+    for other in &ranks[1..] {
+        assert_eq!((&other.losses, &other.norms), (&found.losses, &found.norms), "{layout:?}");
+        assert!(other.params == found.params, "{layout:?}: ranks disagree about parameters");
+    }
+    for (a, b) in found.losses.iter().zip(&reference.losses) {
+        assert!(
+            ((a - b) / b).abs() < 1e-5,
+            "{layout:?}: losses {:?}, one rank {:?}",
+            found.losses,
+            reference.losses
+        );
+    }
+    for (a, b) in found.norms.iter().zip(&reference.norms) {
+        assert!(
+            ((a - b) / b).abs() < 1e-4,
+            "{layout:?}: norms {:?}, one rank {:?}",
+            found.norms,
+            reference.norms
+        );
+    }
+    for (name, values) in &found.params {
+        let apart =
+            values.iter().zip(&reference.params[name]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        // A step of AdamW moves an element by about the learning rate, 1e-2.
+        assert!(apart < 2e-3, "{layout:?}: {name} is {apart} apart");
+    }
+    let evaluated: Vec<f64> = ranks.iter().filter_map(|r| r.evaluated).collect();
+    assert!(!evaluated.is_empty());
+    if layout.config.tensor == 1 {
+        let sequences = all as usize / layout.micro_batches;
+        assert!(sequences > 0 && evaluated.iter().all(|e| e.is_finite()));
+    }
+}
+
+const SYNCHRONOUS: [Kind; 9] = [
+    Kind::GPipe,
+    Kind::OneFOneB,
+    Kind::Interleaved,
+    Kind::Chimera,
+    Kind::ZbH1,
+    Kind::ZbH2,
+    Kind::ZbV,
+    Kind::DualPipe,
+    Kind::DualPipeV,
+];
+
+fn pipelined(kind: Kind, ranks: usize, micro_batches: usize) -> Layout {
+    let config =
+        ParallelConfig { pipeline: ranks as u64, schedule: kind.name().into(), ..ParallelConfig::default() };
+    Layout { config, ranks, micro_batches }
+}
+
+impl Layout {
+    /// The same with `copies` times as many ranks for data, whose optimizer state is whole or cut.
+    fn with_data(mut self, copies: usize, stage: Stage, shard: u64) -> Layout {
+        (self.config.stage, self.config.shard) = (stage, shard);
+        self.ranks *= copies;
+        self
+    }
+
+    /// The same with every layer cut over two ranks.
+    fn with_tensor(mut self, sequence: bool) -> Layout {
+        (self.config.tensor, self.config.sequence) = (2, sequence);
+        self.ranks *= 2;
+        self
+    }
+
+    /// The same with so many layers in each stage.
+    fn split(mut self, layers: &[u64]) -> Layout {
+        self.config.stages = layers.to_vec();
+        self
+    }
+}
+
+#[test]
+fn every_schedule_gives_the_losses_of_one_rank() {
+    for tied in [true, false] {
+        let model = model(tied);
+        for kind in SYNCHRONOUS {
+            for ranks in [2, 4] {
+                check(&model, &pipelined(kind, ranks, 8), 8);
+            }
+        }
+    }
+}
+
+#[test]
+fn eight_stages_give_the_losses_of_one_rank() {
+    for tied in [true, false] {
+        let model = model(tied);
+        for kind in [Kind::GPipe, Kind::OneFOneB, Kind::Chimera, Kind::ZbH1, Kind::ZbH2, Kind::DualPipe] {
+            check(&model, &pipelined(kind, 8, 16), 16);
+        }
+        // Two chunks a rank make sixteen stages of ten units.
+        for kind in [Kind::Interleaved, Kind::ZbV, Kind::DualPipeV] {
+            check(&model, &pipelined(kind, 4, 16), 16);
+        }
+    }
+}
+
+#[test]
+fn pipelines_go_with_data_parallelism_and_zero_1() {
+    for tied in [true, false] {
+        let model = model(tied);
+        for kind in SYNCHRONOUS {
+            check(&model, &pipelined(kind, 2, 4).with_data(2, Stage::Ddp, 0), 8);
+            check(&model, &pipelined(kind, 2, 4).with_data(2, Stage::Zero1, 0), 8);
+        }
+        // Copies of a cut state, mirrored or not.
+        for kind in [Kind::OneFOneB, Kind::Chimera, Kind::ZbV] {
+            check(&model, &pipelined(kind, 2, 2).with_data(4, Stage::Zero1, 2), 8);
+        }
+    }
+}
+
+#[test]
+fn pipelines_go_with_tensor_and_sequence_parallelism() {
+    for tied in [true, false] {
+        let model = model(tied);
+        for kind in SYNCHRONOUS {
+            check(&model, &pipelined(kind, 2, 4).with_tensor(false), 4);
+            check(&model, &pipelined(kind, 2, 4).with_tensor(true), 4);
+        }
+        let all = pipelined(Kind::ZbV, 2, 4).with_tensor(true).with_data(2, Stage::Zero1, 0);
+        check(&model, &all, 8);
+    }
+}
+
+#[test]
+fn stages_may_be_uneven() {
+    for tied in [true, false] {
+        let model = model(tied);
+        check(&model, &pipelined(Kind::OneFOneB, 4, 8).split(&[0, 5, 3, 0]), 8);
+        check(&model, &pipelined(Kind::ZbH1, 2, 4).split(&[7, 1]), 4);
+        check(&model, &pipelined(Kind::Interleaved, 2, 4).split(&[1, 3, 4, 0]), 4);
+        check(&model, &pipelined(Kind::DualPipe, 4, 8).split(&[2, 1, 4, 1]), 8);
+        check(&model, &pipelined(Kind::ZbV, 2, 4).split(&[0, 3, 4, 1]).with_tensor(true), 4);
+    }
+}
