@@ -1,5 +1,6 @@
 //! `[parallel]`: how a job's ranks share the work.
 
+use crate::pipeline::Pipeline;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +79,7 @@ impl ParallelConfig {
         if self.chunks > MOST_CHUNKS {
             return Err(format!("parallel.chunks = {}: expected 0 to {MOST_CHUNKS}", self.chunks));
         }
+        Pipeline::new(self).map_err(|e| e.to_string())?;
         if !(self.memory_limit >= 0.0 && self.memory_limit.is_finite()) {
             return Err(format!("parallel.memory_limit = {}: expected 0 or more", self.memory_limit));
         }

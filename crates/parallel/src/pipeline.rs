@@ -45,6 +45,15 @@ impl Pipeline {
     /// # Errors
     /// A schedule that is neither a kind nor looks like a file, or what cannot go with a pipeline; with what would do.
     pub(crate) fn new(config: &ParallelConfig) -> Result<Pipeline, ParallelError> {
+        let schedule = match config.schedule.parse::<Kind>() {
+            Ok(kind) => Schedule::Kind(kind),
+            Err(_) if config.schedule.contains(['.', '/']) => Schedule::File(config.schedule.clone()),
+            Err(e) => {
+                return Err(ParallelError::Layout(format!(
+                    "parallel.schedule: {e}; or the name of a file with a '.' in it"
+                )));
+            }
+        };
         if config.pipeline <= 1 {
             return Ok(Pipeline::none());
         }
@@ -58,15 +67,6 @@ impl Pipeline {
                 if config.stage == Stage::Zero3 { " and parameters" } else { "" }
             )));
         }
-        let schedule = match config.schedule.parse::<Kind>() {
-            Ok(kind) => Schedule::Kind(kind),
-            Err(_) if config.schedule.contains(['.', '/']) => Schedule::File(config.schedule.clone()),
-            Err(e) => {
-                return Err(ParallelError::Layout(format!(
-                    "parallel.schedule: {e}; or the name of a file with a '.' in it"
-                )));
-            }
-        };
         Ok(Pipeline {
             schedule,
             chunks: (config.chunks > 0).then_some(config.chunks as usize),
