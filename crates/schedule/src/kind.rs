@@ -30,13 +30,17 @@ pub enum Kind {
     DualPipe,
     /// DualPipe over two chunks in the form of a V.
     DualPipeV,
+    /// The V of ZB-V with half the memory of 1F1B.
+    VHalf,
+    /// The V of ZB-V with a third of the memory of 1F1B.
+    VMin,
     /// The zero-bubble heuristic, its options searched under a memory limit.
     ZbAuto,
 }
 
 impl Kind {
     /// Every kind, in the order of the documentation.
-    pub const ALL: [Kind; 12] = [
+    pub const ALL: [Kind; 14] = [
         Kind::GPipe,
         Kind::OneFOneB,
         Kind::PipeDream,
@@ -48,6 +52,8 @@ impl Kind {
         Kind::ZbV,
         Kind::DualPipe,
         Kind::DualPipeV,
+        Kind::VHalf,
+        Kind::VMin,
         Kind::ZbAuto,
     ];
 
@@ -65,6 +71,8 @@ impl Kind {
             Kind::ZbV => "zb-v",
             Kind::DualPipe => "dualpipe",
             Kind::DualPipeV => "dualpipev",
+            Kind::VHalf => "v-half",
+            Kind::VMin => "v-min",
             Kind::ZbAuto => "zb-auto",
         }
     }
@@ -73,6 +81,7 @@ impl Kind {
     pub fn default_chunks(self) -> usize {
         match self {
             Kind::Interleaved | Kind::Chimera | Kind::ZbV | Kind::DualPipe | Kind::DualPipeV => 2,
+            Kind::VHalf | Kind::VMin => 2,
             _ => 1,
         }
     }
@@ -195,6 +204,8 @@ pub fn generate(kind: Kind, shape: &Shape) -> Result<Program, ScheduleError> {
         Kind::ZbV => orders::zb_v(shape),
         Kind::DualPipe => orders::dualpipe(shape)?,
         Kind::DualPipeV => orders::dualpipev(shape)?,
+        Kind::VHalf => orders::v_half(shape),
+        Kind::VMin => orders::v_min(shape),
         Kind::ZbAuto => orders::zb_auto(shape)?,
     };
     communicate(passes)

@@ -157,3 +157,27 @@ fn chimera_with_more_pipelines() {
         );
     }
 }
+
+#[test]
+fn v_with_less_memory() {
+    for p in 4..17 {
+        for m in [p, 2 * p + 1, 3 * p] {
+            let of = |kind| {
+                let program = generate(kind, &Shape::new(p, m)).unwrap();
+                let peaks = verify(&program, &Limits::default()).unwrap().peak_live;
+                let bubble = makespan(&timed(&program, 0.5, 0.5, 0.5, 0.0)) - 3.0 * m as f64;
+                (peaks.into_iter().fold(0.0, f64::max), bubble)
+            };
+            assert_eq!(
+                of(Kind::VHalf),
+                ((p + 2) as f64 / 2.0, 1.5 * p as f64 - 3.5),
+                "{p} ranks, {m} micro-batches"
+            );
+            let (peak, bubble) = of(Kind::VMin);
+            assert!(
+                peak <= (p + 4) as f64 / 3.0 && bubble <= 2.0 * p as f64 - 3.5,
+                "{p} ranks, {m}: {peak}, {bubble}"
+            );
+        }
+    }
+}
