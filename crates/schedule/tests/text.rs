@@ -17,7 +17,7 @@ fn the_example_is_eager_1f1b() {
 #[test]
 fn the_example_of_the_readme_is_sound() {
     let readme = include_str!("../README.md");
-    let text = readme.split("```").nth(1).unwrap();
+    let text = readme.split("```").find(|part| part.trim_start().starts_with("bessemer-schedule")).unwrap();
     let program = parse(text).unwrap();
     assert_eq!((program.stages, program.ranks()), (4, 2));
     assert_eq!(verify(&program, &Limits::default()).unwrap().peak_live, [1.75, 2.0]);

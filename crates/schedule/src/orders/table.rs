@@ -181,3 +181,13 @@ fn v_with_less_memory() {
         }
     }
 }
+
+#[test]
+fn zero_bubble_from_as_few_micro_batches_as_said() {
+    for p in 2..10 {
+        for m in [2 * p - 1, 2 * p, 3 * p] {
+            assert_eq!(measure(Kind::ZbH2, &Shape::new(p, m), 1.0).1, 3.0 * m as f64);
+            assert_eq!(measure(Kind::ZbV, &Shape::new(p, m), 0.5).1, 3.0 * m as f64);
+        }
+    }
+}

@@ -2,7 +2,7 @@
 //! comes back to where it began and its loss is computed on rank 0.
 //!
 //! Bubble 0 as a span for T_F = T_B = T_W; every rank holds p micro-batches (2p chunks), what rank 0 of 1F1B holds. Twice
-//! the messages; full only from m = 2p on. For equal parts of the backward, and embedding and loss on one rank.
+//! the messages; full only from m = 2p-1 on. For equal parts of the backward, and embedding and loss on one rank.
 
 use super::{synchronous, vee};
 use crate::{Instruction, Program, Shape};
