@@ -53,6 +53,7 @@ enum Sum {
 struct Simulation<'a> {
     program: &'a Program,
     costs: &'a Costs,
+    factors: Option<&'a [Vec<f64>]>,
     /// First place of each rank when places are numbered through.
     base: Vec<usize>,
     /// Stage of each place.
@@ -81,11 +82,25 @@ struct Simulation<'a> {
 /// [`SimError`] for costs that do not fit, instructions that name what is not there, and programs that stop.
 pub fn simulate(program: &Program, costs: &Costs) -> Result<Timeline, SimError> {
     costs.check(program)?;
-    Simulation::new(program, costs)?.run()
+    Simulation::new(program, costs, None)?.run()
+}
+
+/// The same with the time of each instruction, by rank and position, multiplied by a factor of its own.
+pub(crate) fn simulate_stretched(
+    program: &Program,
+    costs: &Costs,
+    factors: &[Vec<f64>],
+) -> Result<Timeline, SimError> {
+    costs.check(program)?;
+    Simulation::new(program, costs, Some(factors))?.run()
 }
 
 impl<'a> Simulation<'a> {
-    fn new(program: &'a Program, costs: &'a Costs) -> Result<Simulation<'a>, SimError> {
+    fn new(
+        program: &'a Program,
+        costs: &'a Costs,
+        factors: Option<&'a [Vec<f64>]>,
+    ) -> Result<Simulation<'a>, SimError> {
         let ranks = program.ranks();
         let mut base = vec![0];
         for rank in 0..ranks {
@@ -102,6 +117,7 @@ impl<'a> Simulation<'a> {
         let mut simulation = Simulation {
             program,
             costs,
+            factors,
             slots: vec![EMPTY; base[ranks] * program.micro_batches() * 2],
             base,
             stage,
@@ -114,6 +130,7 @@ impl<'a> Simulation<'a> {
             timeline: Timeline {
                 intervals: program.lists.iter().map(|l| vec![Interval::default(); l.len()]).collect(),
                 causes: program.lists.iter().map(|l| vec![None; l.len()]).collect(),
+                order: Vec::with_capacity(program.lists.iter().map(Vec::len).sum()),
             },
         };
         simulation.check()?;
@@ -225,11 +242,12 @@ impl<'a> Simulation<'a> {
 
     fn time(&self, rank: usize, index: usize) -> f64 {
         let time = self.costs.time(rank, &self.program.lists[rank][index]);
-        time * self.costs.jitter.factor(rank, index)
+        time * self.costs.jitter.factor(rank, index) * self.factors.map_or(1.0, |f| f[rank][index])
     }
 
     fn finish(&mut self, rank: usize, index: usize, interval: Interval) {
         self.timeline.intervals[rank][index] = interval;
+        self.timeline.order.push((rank as u32, index as u32));
         self.clock[rank] = interval.end;
         self.next[rank] = index + 1;
     }

@@ -34,6 +34,8 @@ pub struct Timeline {
     pub intervals: Vec<Vec<Interval>>,
     /// Where an instruction that waited for another rank waited for the end of.
     pub(crate) causes: Vec<Vec<Option<(u32, u32)>>>,
+    /// Every (rank, position) in an order in which each comes after all that it waited for.
+    pub(crate) order: Vec<(u32, u32)>,
 }
 
 /// Whether an instruction is work: it takes time of its own. Receives only wait, sends only hand over.
