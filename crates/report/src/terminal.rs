@@ -1,5 +1,9 @@
 //! Lines for the terminal: pure functions that return text. Nothing here prints.
 
+mod lanes;
+
+pub use lanes::lanes;
+
 use crate::facts::Facts;
 use crate::section::headline::fixed;
 use crate::text::number;

@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used)] // the lint sees tests only inside test functions, and helpers of tests are none
 
 use bessemer_report::plot::{
-    Bar, BarChart, LineChart, Mark, Row, Rule, Scale, Series, Span, Timeline, standalone,
+    Bar, BarChart, Cell, Key, Lane, Lanes, LineChart, Mark, Panel, Part, Row, Rule, Scale, Series, Span,
+    Timeline, standalone,
 };
+use bessemer_report::terminal::lanes;
 use bessemer_report::{ReportInput, render, write};
 use bessemer_runlog::*;
 use std::path::Path;
@@ -411,4 +413,97 @@ fn pictures_are_those_of_the_golden_files() {
         ],
     };
     check("timeline.svg", &standalone(&timeline.svg()));
+    check("lanes.svg", &standalone(&pipeline().svg()));
+}
+
+/// Two ranks, two chunks, a pair done together, and the measured run below.
+fn pipeline() -> Lanes {
+    let cell = |label: &str, start: f64, end: f64, color, tone, part| Cell {
+        start,
+        end,
+        color,
+        tone,
+        part,
+        label: label.into(),
+        short: label[1..].into(),
+        tip: format!("{label}: {start} to {end}"),
+    };
+    let whole = |label: &str, start, end, color| cell(label, start, end, color, 0, Part::Whole);
+    let lane = |label: &str, note: &str, cells| Lane { label: label.into(), note: note.into(), cells };
+    let key =
+        |color, letter: &str, name: &str| Key { color, tone: 0, letter: letter.into(), name: name.into() };
+    let first = vec![
+        whole("F0", 0.0, 1.0, 0),
+        whole("F1", 1.0, 2.0, 0),
+        whole("B0", 3.0, 5.0, 2),
+        cell("F2", 6.0, 9.0, 0, 1, Part::Upper),
+        cell("B1", 6.0, 9.0, 2, 0, Part::Lower),
+    ];
+    let second = vec![whole("F0", 1.0, 2.0, 0), whole("B0", 2.0, 3.0, 2), whole("W100", 3.0, 3.25, 4)];
+    let simulated = vec![lane("rank 0", "peak 2", first.clone()), lane("rank 1", "peak 1", second)];
+    Lanes {
+        title: "by hand: 2 ranks".into(),
+        x_label: "ms".into(),
+        panels: vec![
+            Panel { title: "simulated".into(), lanes: simulated },
+            Panel { title: "measured".into(), lanes: vec![lane("rank 0", "", first)] },
+        ],
+        keys: vec![key(0, "F", "forward"), key(2, "B", "backward"), key(0, "", "lighter: later chunks")],
+    }
+}
+
+#[test]
+fn lanes_in_a_terminal_are_as_wide_as_it_is() {
+    let text = lanes(&pipeline(), 61, false);
+    let wanted = "\
+simulated
+rank 0 │F0───F1───·····B0────────·····F2──────B1─────│ peak 2
+rank 1 │·····F0───B0───W·····························│ peak 1
+measured
+rank 0 │F0───F1───·····B0────────·····F2──────B1─────│
+       0                                          9 ms
+       F forward   B backward
+";
+    assert_eq!(text, wanted);
+    for width in [0, 30, 40, 80, 200] {
+        let text = lanes(&pipeline(), width, false);
+        // However narrow, twenty columns for the lanes themselves and the rest of the line.
+        assert!(text.lines().take(5).all(|l| l.chars().count() <= width.max(38)), "{width}\n{text}");
+    }
+    // Colours are closed before the lane ends.
+    let coloured = lanes(&pipeline(), 61, true);
+    assert!(coloured.contains("\u{1b}[48;5;25;38;5;15mF0   F1   \u{1b}[0m·····"), "{coloured:?}");
+    assert!(
+        coloured.lines().filter(|l| l.contains('│')).all(|l| l.contains("\u{1b}[0m│") || l.contains("·│"))
+    );
+    let plain = lanes(&pipeline(), 60, false);
+    assert!(!plain.contains('\u{1b}'));
+}
+
+#[test]
+fn lanes_of_anything_are_well_formed() {
+    let cell = |start, end| Cell {
+        start,
+        end,
+        label: hostile(),
+        short: hostile(),
+        tip: hostile(),
+        ..Cell::default()
+    };
+    for (start, end) in
+        [(0.0, 0.0), (f64::NAN, 1.0), (-1e300, 1e300), (2.0, 1.0), (0.0, f64::INFINITY), (1e-300, 2e-300)]
+    {
+        let lane = Lane { label: hostile(), note: hostile(), cells: vec![cell(start, end), cell(0.0, 1.0)] };
+        let picture = Lanes {
+            title: hostile(),
+            x_label: hostile(),
+            panels: vec![Panel { title: hostile(), lanes: vec![lane, Lane::default()] }],
+            keys: vec![Key { color: 99, tone: 99, letter: hostile(), name: hostile() }],
+        };
+        let names = well_formed(&picture.svg());
+        assert!(!names.contains(&"script".to_string()));
+        assert!(!lanes(&picture, 80, false).contains('\u{1b}'));
+    }
+    well_formed(&Lanes::default().svg());
+    lanes(&Lanes::default(), 80, true);
 }

@@ -77,6 +77,14 @@ pub enum RunLogError {
         /// What was found.
         what: String,
     },
+    /// A file is no Chrome trace.
+    #[error("{}: not a trace (a JSON array of events): {what}", path.display())]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
     /// An earlier write failed halfway, so that this handle may not be at the end of the log.
     #[error("{}: an earlier write failed halfway; open the log again", path.display())]
     Poisoned {

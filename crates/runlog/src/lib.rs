@@ -6,7 +6,7 @@
 //! - [`TensorBoard`] writes the scalars of the same records as an event file that TensorBoard opens.
 //! - [`study::Study`] is the result of a study of several small runs, one JSON file; [`coord_check::CoordCheck`] that of
 //!   muP's coordinate check.
-//! - [`Trace`] writes where time went, as a `trace.json` that Perfetto and chrome://tracing open.
+//! - [`Trace`] writes where time went, as a `trace.json` that Perfetto and chrome://tracing open; [`read_trace`] reads it back.
 //!
 //! This crate reads no clock: seconds and wall times are arguments.
 
@@ -31,4 +31,4 @@ pub use records::{
     Stage, Step, Tokenizer, Training, Warning,
 };
 pub use tensorboard::{TensorBoard, masked_crc32c};
-pub use trace::{Span, TRACE_FILE, Trace};
+pub use trace::{Span, TRACE_FILE, Trace, TraceSpan, read_trace};

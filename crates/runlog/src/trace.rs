@@ -6,7 +6,7 @@
 //! trace that Perfetto and chrome://tracing still open.
 
 use crate::RunLogError;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -38,6 +38,63 @@ pub struct Span<'a> {
     /// Details that viewers show (step, bytes, …).
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub args: Map<String, Value>,
+}
+
+/// A [`Span`] that was read back.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct TraceSpan {
+    /// What was done.
+    pub name: String,
+    /// Category.
+    #[serde(rename = "cat", default)]
+    pub category: String,
+    /// Rank that did it.
+    #[serde(rename = "pid")]
+    pub rank: u64,
+    /// Stream or thread of the rank.
+    #[serde(rename = "tid", default)]
+    pub stream: u64,
+    /// Beginning, in microseconds.
+    #[serde(rename = "ts")]
+    pub start_us: f64,
+    /// Duration in microseconds.
+    #[serde(rename = "dur")]
+    pub duration_us: f64,
+    /// Details.
+    #[serde(default)]
+    pub args: Map<String, Value>,
+}
+
+/// Reads the spans of a trace in their order; other events are passed over. Of a trace that was cut (a run that is
+/// still going on, or was killed) what is whole is read.
+///
+/// # Errors
+/// [`RunLogError::Io`]; [`RunLogError::Trace`] if the file is no JSON array of events, or a span lacks its name, rank or
+/// times.
+pub fn read_trace(path: impl AsRef<Path>) -> Result<Vec<TraceSpan>, RunLogError> {
+    let path = path.as_ref();
+    let text = std::fs::read_to_string(path).map_err(|e| RunLogError::io(path, "read", e))?;
+    let wrong = |what: String| RunLogError::Trace { path: path.to_owned(), what };
+    let whole = text.trim_end().trim_end_matches(',');
+    let events: Vec<Map<String, Value>> = match serde_json::from_str(whole) {
+        Ok(events) => events,
+        Err(first) if whole.starts_with('[') && !whole.ends_with(']') => {
+            // Events stand one a line; the last line may be a part of one.
+            let closed =
+                |text: &str| serde_json::from_str(&format!("{}]", text.trim_end().trim_end_matches(',')));
+            let before = whole.rfind('\n').map_or("[", |at| &whole[..at]);
+            closed(whole).or_else(|_| closed(before)).map_err(|_| wrong(first.to_string()))?
+        }
+        Err(e) => return Err(wrong(e.to_string())),
+    };
+    let spans = events.into_iter().filter(|e| e.get("ph").is_some_and(|ph| ph == "X"));
+    let spans: Vec<TraceSpan> = spans
+        .map(|e| serde_json::from_value(Value::Object(e)).map_err(|e| wrong(format!("a span: {e}"))))
+        .collect::<Result<_, _>>()?;
+    match spans.iter().find(|s| s.duration_us < 0.0) {
+        Some(s) => Err(wrong(format!("the span {:?} takes {} us", s.name, s.duration_us))),
+        None => Ok(spans),
+    }
 }
 
 /// A trace file, open for writing. Events are buffered; see [`Trace::flush`].

@@ -1,7 +1,7 @@
 //! trace.json: valid when finished, and readable by viewers when cut.
 #![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
-use bessemer_runlog::{RunLogError, Span, TRACE_FILE, Trace};
+use bessemer_runlog::{RunLogError, Span, TRACE_FILE, Trace, read_trace};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -65,4 +65,45 @@ fn times_that_json_lacks_are_refused() {
     trace.span(&span("good", 1.0)).unwrap();
     trace.finish().unwrap();
     assert_eq!(serde_json::from_slice::<Vec<Value>>(&fs::read(&path).unwrap()).unwrap().len(), 1);
+}
+
+#[test]
+fn a_trace_is_read_back_whole_or_as_far_as_it_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(TRACE_FILE);
+    let mut trace = Trace::create(&path).unwrap();
+    trace.name(1, None, "rank 1").unwrap();
+    for i in 0..5 {
+        trace.span(&span("F 3.0", f64::from(i))).unwrap();
+    }
+    trace.flush().unwrap();
+    std::mem::forget(trace);
+    let text = fs::read_to_string(&path).unwrap();
+    let spans = read_trace(&path).unwrap();
+    assert_eq!(spans.len(), 5);
+    let s = &spans[3];
+    assert_eq!((s.name.as_str(), s.category.as_str(), s.rank, s.stream), ("F 3.0", "compute", 1, 2));
+    assert_eq!((s.start_us, s.duration_us, &s.args["step"]), (3.0, 7.25, &json!(3)));
+    let read = |text: &str| {
+        fs::write(&path, text).unwrap();
+        read_trace(&path).map(|spans| spans.len())
+    };
+    // Finished, and cut anywhere.
+    assert_eq!(read(&(text.clone() + "\n]\n")).unwrap(), 5);
+    for cut in 1..text.len() {
+        let whole = text[..cut].matches("\"args\":{\"step\":3}}").count();
+        assert_eq!(read(&text[..cut]).unwrap(), whole, "{}", &text[..cut]);
+    }
+    assert_eq!(read("[]").unwrap(), 0);
+    for bad in [
+        "",
+        "{}",
+        "hello",
+        "[{\"ph\":\"X\"}]",
+        "[\"ph\"]",
+        "[{\"ph\":\"X\",\"name\":\"a\",\"pid\":0,\"ts\":0,\"dur\":-1}]",
+    ] {
+        assert!(matches!(read(bad), Err(RunLogError::Trace { .. })), "{bad}");
+    }
+    assert!(matches!(read_trace(dir.path().join("none")), Err(RunLogError::Io { .. })));
 }

@@ -6,6 +6,9 @@ use crate::text::escape;
 /// and on a narrow telephone it is still readable.
 pub(crate) const WIDTH: f64 = 460.0;
 
+/// Widest picture that is scaled to its page.
+const WIDE: f64 = 1200.0;
+
 /// Mean width of a character at the nominal size, and of one in a wide script: an estimate that keeps text apart.
 const CHARACTER: f64 = 7.0;
 
@@ -47,10 +50,20 @@ pub(crate) struct Canvas {
 impl Canvas {
     /// Opens a picture. Screen readers get the title and the description.
     pub(crate) fn new(height: f64, title: &str, description: &str) -> Canvas {
+        Canvas::sized([WIDTH, height], title, description)
+    }
+
+    /// Opens a picture of another width.
+    pub(crate) fn sized([width, height]: [f64; 2], title: &str, description: &str) -> Canvas {
+        // What is too wide to be read when it is scaled to a page is scrolled.
+        let style = match width > WIDE {
+            true => format!(" style=\"min-width:{}px\"", coordinate(width)),
+            false => String::new(),
+        };
         let text = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" viewBox=\"0 0 {} {}\" role=\"img\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" viewBox=\"0 0 {} {}\"{style} role=\"img\" \
              aria-label=\"{}\"><title>{}</title><desc>{}</desc>\n",
-            coordinate(WIDTH),
+            coordinate(width),
             coordinate(height),
             escape(title),
             escape(title),

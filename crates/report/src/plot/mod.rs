@@ -6,11 +6,14 @@
 mod axis;
 mod bars;
 mod canvas;
+mod lanes;
 mod line;
 mod timeline;
 
 pub use axis::{Axis, Scale};
 pub use bars::{Bar, BarChart};
+pub(crate) use lanes::TONES;
+pub use lanes::{Cell, Key, Lane, Lanes, Panel, Part};
 pub use line::{LineChart, Mark, Rule, Series};
 pub use timeline::{Row, Span, Timeline};
 
@@ -35,7 +38,9 @@ svg.plot .rule{fill:none;stroke-width:1.6;stroke-dasharray:6 4}svg.plot .dot{str
 svg.plot .s0{stroke:var(--c0)}svg.plot .s1{stroke:var(--c1)}svg.plot .s2{stroke:var(--c2)}\
 svg.plot .s3{stroke:var(--c3)}svg.plot .s4{stroke:var(--c4)}svg.plot .s5{stroke:var(--c5)}\
 svg.plot .f0{fill:var(--c0)}svg.plot .f1{fill:var(--c1)}svg.plot .f2{fill:var(--c2)}\
-svg.plot .f3{fill:var(--c3)}svg.plot .f4{fill:var(--c4)}svg.plot .f5{fill:var(--c5)}";
+svg.plot .f3{fill:var(--c3)}svg.plot .f4{fill:var(--c4)}svg.plot .f5{fill:var(--c5)}\
+svg.plot .idle{fill:var(--grid)}svg.plot .t1{fill-opacity:.7}svg.plot .t2{fill-opacity:.5}\
+svg.plot text.in{fill:var(--page);font-size:11px}svg.plot text.tiny{fill:var(--page);font-size:9px}";
 
 /// A picture as an SVG file of its own, with its style inside.
 pub fn standalone(svg: &str) -> String {

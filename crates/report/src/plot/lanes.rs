@@ -1,0 +1,211 @@
+//! Lanes: who did what from when to when, piece by piece with its label; several panels on one clock (a schedule as it
+//! was simulated above the run as it was measured). [`crate::terminal::lanes`] draws the same value in a terminal.
+
+use super::COLORS;
+use super::axis::{Axis, Scale};
+use super::canvas::{Anchor, Canvas, text_width};
+
+/// How much of a lane's height a piece takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Part {
+    /// All of it.
+    #[default]
+    Whole,
+    /// The upper half: of two things done together, the first.
+    Upper,
+    /// The lower half: the second.
+    Lower,
+}
+
+/// One piece of work.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Cell {
+    /// Start on the common clock.
+    pub start: f64,
+    /// End; not before the start.
+    pub end: f64,
+    /// Index of its colour.
+    pub color: usize,
+    /// 0 for the full colour, higher for lighter ones.
+    pub tone: usize,
+    /// Which part of the lane's height.
+    pub part: Part,
+    /// Text inside, such as `F3`.
+    pub label: String,
+    /// Text inside where the label does not fit, such as `3`.
+    pub short: String,
+    /// Text shown when pointed at.
+    pub tip: String,
+}
+
+/// One lane: a rank, a stream.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Lane {
+    /// Name to its left.
+    pub label: String,
+    /// Its pieces, in any order.
+    pub cells: Vec<Cell>,
+    /// Text to its right.
+    pub note: String,
+}
+
+/// Lanes under a heading.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Panel {
+    /// Heading; empty for none.
+    pub title: String,
+    /// From top to bottom.
+    pub lanes: Vec<Lane>,
+}
+
+/// What a colour and tone mean.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Key {
+    /// As in [`Cell::color`].
+    pub color: usize,
+    /// As in [`Cell::tone`].
+    pub tone: usize,
+    /// As the labels begin with it, such as `F`.
+    pub letter: String,
+    /// The meaning.
+    pub name: String,
+}
+
+/// Panels of lanes over a common clock.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Lanes {
+    /// Title, shown and for screen readers.
+    pub title: String,
+    /// What the clock counts.
+    pub x_label: String,
+    /// From top to bottom.
+    pub panels: Vec<Panel>,
+    /// Meaning of the colours.
+    pub keys: Vec<Key>,
+}
+
+/// Tones that differ; lighter ones look the same.
+pub(crate) const TONES: usize = 3;
+const LANE: f64 = 24.0;
+const CELL: f64 = 20.0;
+const HEADING: f64 = 24.0;
+/// Widths of pictures in user units.
+const WIDTHS: (f64, f64) = (640.0, 12_000.0);
+/// Width that a piece should have so that its short label is readable.
+const READABLE: f64 = 20.0;
+/// Distance of ticks, about.
+const TICK: f64 = 90.0;
+/// Widest label of a lane and widest note.
+const MARGIN: f64 = 170.0;
+
+impl Cell {
+    /// Whether it has a place on the clock.
+    pub(crate) fn shown(&self) -> bool {
+        Scale::Linear.shows(self.start) && Scale::Linear.shows(self.end) && self.end >= self.start
+    }
+}
+
+impl Lanes {
+    /// Every piece that has a place on the clock.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = &Cell> {
+        self.panels.iter().flat_map(|p| &p.lanes).flat_map(|l| &l.cells).filter(|c| c.shown())
+    }
+
+    /// First start and last end.
+    pub(crate) fn range(&self) -> Option<(f64, f64)> {
+        self.cells().map(|c| (c.start, c.end)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    }
+
+    /// A short piece's length: nine of ten are at least as long.
+    pub(crate) fn short_length(&self) -> Option<f64> {
+        let mut all: Vec<f64> = self.cells().map(|c| c.end - c.start).filter(|l| *l > 0.0).collect();
+        all.sort_by(f64::total_cmp);
+        all.get(all.len() / 10).copied()
+    }
+
+    /// The picture as inline SVG. It is as wide as its short pieces need to be labelled.
+    pub fn svg(&self) -> String {
+        let (low, high) = self.range().unwrap_or((0.0, 1.0));
+        let widest = |text: &dyn Fn(&Lane) -> f64| {
+            let lanes = self.panels.iter().flat_map(|p| &p.lanes);
+            lanes.map(text).fold(0.0, f64::max).min(MARGIN)
+        };
+        let left = widest(&|l| text_width(&l.label)) + 16.0;
+        let note = widest(&|l| text_width(&l.note)) + 14.0;
+        let wanted = self.short_length().map_or(0.0, |l| READABLE * (high - low) / l);
+        let width = (left + wanted + note).clamp(WIDTHS.0, WIDTHS.1);
+        let right = width - note;
+        let ticks = ((right - left) / TICK) as usize;
+        let axis = Axis::new(Scale::Linear, [low, high].into_iter(), ticks, false);
+        let lanes: usize = self.panels.iter().map(|p| p.lanes.len()).sum();
+        let headings = self.panels.iter().filter(|p| !p.title.is_empty()).count();
+        let bottom = 2.0 * HEADING + lanes as f64 * LANE + headings as f64 * HEADING + 4.0;
+        let notes = self.panels.iter().flat_map(|p| &p.lanes).map(|l| format!("{}: {}.", l.label, l.note));
+        let description = notes.collect::<Vec<_>>().join(" ");
+        let mut canvas = Canvas::sized([width, bottom + 40.0], &self.title, &description);
+        canvas.words("strong", [left, 16.0], Anchor::Start, &self.title);
+        self.draw_keys(&mut canvas, left);
+        let at = |x: f64| axis.place(x).map(|p| left + p * (right - left));
+        let mut y = 2.0 * HEADING;
+        for panel in &self.panels {
+            if !panel.title.is_empty() {
+                canvas.words("strong", [left, y + 17.0], Anchor::Start, &panel.title);
+                y += HEADING;
+            }
+            for lane in &panel.lanes {
+                canvas.rectangle("idle", [left, y + 2.0], [right - left, CELL], "");
+                canvas.words("strong", [left - 8.0, y + 16.0], Anchor::End, &lane.label);
+                canvas.words("", [right + 8.0, y + 16.0], Anchor::Start, &lane.note);
+                for cell in lane.cells.iter().filter(|c| c.shown()) {
+                    if let (Some(from), Some(to)) = (at(cell.start), at(cell.end)) {
+                        draw_cell(&mut canvas, cell, from, to, y + 2.0);
+                    }
+                }
+                y += LANE;
+            }
+        }
+        canvas.line("frame", [left, bottom], [right, bottom]);
+        for (tick, label) in axis.ticks.iter().zip(axis.labels()) {
+            if let Some(x) = at(*tick) {
+                canvas.line("frame", [x, bottom], [x, bottom + 4.0]);
+                canvas.words("", [x, bottom + 17.0], Anchor::Middle, &label);
+            }
+        }
+        canvas.words("", [right, bottom + 34.0], Anchor::End, &self.x_label);
+        canvas.finish()
+    }
+
+    fn draw_keys(&self, canvas: &mut Canvas, left: f64) {
+        let mut x = left;
+        for key in &self.keys {
+            canvas.rectangle(&class(key.color, key.tone), [x, HEADING + 4.0], [14.0, 14.0], "");
+            let text = format!("{} {}", key.letter, key.name);
+            canvas.words("", [x + 20.0, HEADING + 15.0], Anchor::Start, text.trim());
+            x += text_width(text.trim()) + 40.0;
+        }
+    }
+}
+
+fn class(color: usize, tone: usize) -> String {
+    let color = color % COLORS;
+    match tone.min(TONES - 1) {
+        0 => format!("f{color}"),
+        tone => format!("f{color} t{tone}"),
+    }
+}
+
+fn draw_cell(canvas: &mut Canvas, cell: &Cell, from: f64, to: f64, top: f64) {
+    // What happened is never invisible, however short; neighbours are kept apart by a hair.
+    let width = (to - from - 0.8).max(0.8);
+    let half = CELL / 2.0;
+    let (y, height, baseline, text_class, scale) = match cell.part {
+        Part::Whole => (top, CELL, top + 14.0, "in", 0.9),
+        Part::Upper => (top, half - 0.4, top + 8.2, "tiny", 0.75),
+        Part::Lower => (top + half + 0.4, half - 0.4, top + half + 8.6, "tiny", 0.75),
+    };
+    canvas.rectangle(&class(cell.color, cell.tone), [from, y], [width, height], &cell.tip);
+    let fits = |text: &&String| !text.is_empty() && text_width(text) * scale + 1.0 <= width;
+    if let Some(text) = [&cell.label, &cell.short].into_iter().find(fits) {
+        canvas.words(text_class, [from + width / 2.0, baseline], Anchor::Middle, text);
+    }
+}
