@@ -162,6 +162,21 @@ impl Drop for Console {
     }
 }
 
+/// Columns of a picture where standard output is no terminal.
+const PLAIN_WIDTH: usize = 120;
+
+/// Columns of the terminal that standard output is.
+pub(crate) fn width() -> usize {
+    let size = console::Term::stdout().size_checked();
+    size.map_or(PLAIN_WIDTH, |(_, columns)| usize::from(columns).max(40))
+}
+
+/// Whether standard output shows colours: it is a terminal, and nobody asked for none (<https://no-color.org>).
+pub(crate) fn colours() -> bool {
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    std::io::stdout().is_terminal() && !refused && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
+}
+
 /// Writes a line of results to standard output.
 ///
 /// # Errors

@@ -13,5 +13,6 @@ mod ranks;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod saved_model;
+pub(crate) mod schedule;
 pub(crate) mod study;
 pub(crate) mod tokenizer;

@@ -14,5 +14,6 @@ mod hf_oracle;
 mod kill_resume;
 mod ranks;
 mod round_trip;
+mod schedule;
 mod study;
 mod workplace;

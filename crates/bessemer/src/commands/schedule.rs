@@ -1,0 +1,18 @@
+//! `bessemer schedule`: pipeline schedules simulated and drawn.
+
+mod energy;
+mod measured;
+mod picture;
+mod program;
+mod show;
+
+use crate::cli::ScheduleCommand;
+use crate::console::Console;
+use crate::failure::Failure;
+
+pub(crate) fn run(command: &ScheduleCommand, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    match command {
+        ScheduleCommand::Show(args) => show::run(args, as_json, console),
+        ScheduleCommand::Energy(args) => energy::run(args, as_json, console),
+    }
+}
