@@ -193,6 +193,30 @@ fn energy_is_saved_without_a_longer_step() {
 }
 
 #[test]
+fn a_schedule_file_is_shown_like_any_other() {
+    let dir = TempDir::new().unwrap();
+    let text = "bessemer-schedule 1\nname by hand\nmicro-batches 2\nroute 0 1\n\
+                rank 0: F0 F1 B0 B1\nrank 1: F0 F1 B0 B1\n";
+    let with = |text: &str, more: &[&str]| {
+        fs::write(dir.path().join("a.schedule"), text).unwrap();
+        command(dir.path(), &[&["show", "a.schedule"], more].concat())
+    };
+    let value = with(text, &["--json"]).json();
+    assert_eq!((&value["schedule"], &value["ranks"]), (&json!("by hand"), &json!(2)));
+    // GPipe: (m + p - 1)(T_F + T_B + T_W).
+    assert_eq!((value["makespan"].as_f64(), numbers(&value["peak_live"])), (Some(9.0), vec![2.0, 2.0]));
+    with(text, &["--stages", "2"]).failed(USAGE, &["a.schedule", "--stages"]);
+    with(
+        &text.replace("F1 B0 B1\nrank 1", "B0 F1 B1\nrank 1").replace("rank 1: F0 F1", "rank 1: F1 F0"),
+        &[],
+    )
+    .failed(USAGE, &["a.schedule", "rank 0"]);
+    with(&text.replace("B1", "X1"), &[]).failed(USAGE, &["a.schedule", "line 5", "\"X\""]);
+    with(&text.replace("schedule 1", "schedule 9"), &[]).failed(USAGE, &["a.schedule", "9"]);
+    with("", &[]).failed(USAGE, &["a.schedule"]);
+}
+
+#[test]
 fn bad_arguments_are_told_with_what_was_wanted() {
     show(&["1f2b", "--stages", "4", "--micro-batches", "8"]).failed(USAGE, &["1f2b", "zb-h1", "no file"]);
     show(&["1f1b", "--stages", "4"]).failed(USAGE, &["--micro-batches"]);
@@ -252,8 +276,14 @@ fn hold(path: &Path, text: &str) {
     assert!(there == text, "{} is not what the program says; {how}", path.display());
 }
 
+/// One test, so that nobody reads the page while it is written.
 #[test]
-fn the_pictures_of_the_page_are_those_of_the_program() {
+fn the_page_shows_what_the_program_says() {
+    table_of_the_page();
+    pictures_of_the_page();
+}
+
+fn pictures_of_the_page() {
     let dir = TempDir::new().unwrap();
     for (kind, more) in PAGE {
         let words = ["show", kind, "--stages", "4", "--micro-batches", "8", "--svg", "a.svg", "--quiet"];
@@ -268,8 +298,7 @@ fn the_pictures_of_the_page_are_those_of_the_program() {
     }
 }
 
-#[test]
-fn the_table_of_the_page_is_what_the_simulator_says() {
+fn table_of_the_page() {
     let mut table = String::from(
         "| schedule | makespan | bubble, rank 0..3 | of it within the rank's span | idle | peak activations, rank 0..3 | weights: copies x versions |\n\
          |---|---|---|---|---|---|---|\n",
