@@ -18,7 +18,7 @@ const ELEMENT: f64 = 12.0;
 impl OptimConfig {
     /// What the update of `param` costs. Products count two operations for a multiply-add:
     /// - Muon, a block of r x c with short side s and long side l: `steps (4 s^2 l + 2 s^3)`;
-    /// - K-FAC, a block of r x c: `2 r c (r + c)` for the direction, [`inverse_flops`] of each factor every
+    /// - K-FAC, a block of r x c: `2 r c (r + c)` for the direction, `8 n^3 / 3` for the inverse of each factor of side n every
     ///   `inverse_every` steps;
     /// - everything else in proportion to its elements.
     pub fn update_cost(&self, param: &OptimParam) -> UpdateCost {

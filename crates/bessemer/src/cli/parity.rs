@@ -17,7 +17,7 @@ pub(crate) struct ParityArgs {
     /// Only layouts whose name holds this, such as "zero3" or "tensor 2".
     #[arg(long, value_name = "TEXT")]
     pub(crate) only: Option<String>,
-    /// Optimizer: "adamw", "sgd" or "lion".
+    /// Optimizer: "adamw", "sgd", "lion", "adafactor", "muon" or "kfac".
     #[arg(long, default_value = "adamw")]
     pub(crate) optimizer: String,
     /// Seed of initial values and dropout.

@@ -61,7 +61,12 @@ fn optimizer(name: &str) -> Result<OptimizerChoice, Failure> {
         "adamw" => Ok(OptimizerChoice::AdamW),
         "sgd" => Ok(OptimizerChoice::Sgd),
         "lion" => Ok(OptimizerChoice::Lion),
-        _ => Err(Failure::usage(format!("--optimizer {name}: expected adamw, sgd or lion"))),
+        "adafactor" => Ok(OptimizerChoice::Adafactor),
+        "muon" => Ok(OptimizerChoice::Muon),
+        "kfac" => Ok(OptimizerChoice::Kfac),
+        _ => Err(Failure::usage(format!(
+            "--optimizer {name}: expected adamw, sgd, lion, adafactor, muon or kfac"
+        ))),
     }
 }
 
