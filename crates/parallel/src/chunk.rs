@@ -11,6 +11,7 @@ use crate::peers::{RankPeers, Sharing, share};
 use crate::plan::Coord;
 use crate::prepare::Needs;
 use crate::seams::Curvature;
+use crate::stash::Stash;
 use crate::tensor::TensorGroup;
 use crate::worker::Job;
 use bessemer_arch::{Portion, PortionParam, Span};
@@ -57,6 +58,7 @@ pub(crate) struct Chunk {
     pub(crate) optimizer: Optimizer,
     pub(crate) sharing: Sharing,
     pub(crate) curvature: Curvature,
+    pub(crate) stash: Stash,
     pub(crate) stepped: Vec<Stepped>,
     /// The optimizer's state tensors on this rank, by name.
     pub(crate) states: BTreeMap<String, View>,
@@ -68,7 +70,7 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// Makes the buffers of a stage for a rank at `coord`.
+    /// Makes the buffers of a stage for a rank at `coord`; `beside`: another one of the rank, with which it takes turns.
     pub(crate) fn new(
         backend: &mut dyn Backend,
         job: &Job<'_>,
@@ -76,6 +78,7 @@ impl Chunk {
         place: ChunkPlace,
         needs: &Needs,
         groups: ChunkGroups,
+        beside: Option<&Decoder>,
     ) -> Result<Chunk, ParallelError> {
         let plan = job.plan;
         let layout = |e: bessemer_arch::PortionError| ParallelError::Layout(e.to_string());
@@ -92,7 +95,9 @@ impl Chunk {
         let (list, parts) = owners.lay_out(units.list, plan.shard());
         units.list = list;
         let memory = ParamMemory::alloc(backend, specs, (&units.list, parts), plan.stage, coord.shard)?;
-        let mut decoder = decoder(backend, job, &part, &place.span, needs, &memory)?;
+        let names: Vec<String> = units.list.iter().map(|u| u.name.clone()).collect();
+        let stash = Stash::alloc(backend, &memory, &names, needs.stashes)?;
+        let mut decoder = decoder(backend, job, (&part, &place.span), needs, &memory, beside)?;
         decoder.set_z_loss(job.z_loss);
         let list = memory.optim_params(&part.model, &units.list, plan.shard() == 1, coord.shard);
         let list = with_others(list, job, &part, &memory.params, &numbers);
@@ -123,6 +128,7 @@ impl Chunk {
             optimizer,
             sharing,
             curvature,
+            stash,
             stepped,
             squares,
             pending: HashMap::new(),
@@ -210,15 +216,18 @@ pub(crate) fn reduce_unit(
 fn decoder(
     backend: &mut dyn Backend,
     job: &Job<'_>,
-    part: &Portion,
-    span: &Span,
+    (part, span): (&Portion, &Span),
     needs: &Needs,
     memory: &ParamMemory,
+    beside: Option<&Decoder>,
 ) -> Result<Decoder, ParallelError> {
     let stream = if job.plan.sequence { Stream::Rows } else { Stream::Whole };
     let placed = Some(memory.params.clone());
     // A chunk that no micro-batch visits holds its parameters all the same.
     let stage = StageConfig { span: span.clone(), slots: needs.slots.max(1), pending: needs.pending };
+    if let Some(beside) = beside {
+        return Ok(beside.of_stage_beside(backend, &stage, placed)?);
+    }
     Ok(Decoder::of_stage(backend, part, stream, job.shape, job.activations, &stage, placed)?)
 }
 

@@ -14,13 +14,14 @@
 
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
+use crate::peers::RankPeers;
 use crate::prepare::{Letter, Order, Run, Slot, Writes};
 use crate::seams::{Gradients, RankSeams, Watching};
-use crate::worker::{Feed, Worker, lift, told};
+use crate::worker::{Feed, Fillers, Filling, Worker, lift, told};
 use bessemer_collectives::Span;
 use bessemer_model::{Accumulate, LossSum, ModelError, StepContext, TokenBatch};
 use bessemer_optim::StepStats;
-use bessemer_schedule::Flow;
+use bessemer_schedule::{Fill, Flow};
 use bessemer_tensor::op::{Copy, Op};
 use bessemer_tensor::{Backend, Stream, View};
 use std::time::Instant;
@@ -46,37 +47,53 @@ impl Worker {
             if matches!(order, Order::Step { .. }) {
                 break;
             }
-            let begun = self.intervals.is_some().then(Instant::now);
-            match order {
-                Order::Forward { run, from } => {
-                    let (batch, ctx) = feed.micro_batch(run.micro)?;
-                    self.forward(backend, run, from, &batch, &ctx)?;
-                }
-                Order::Backward { run, split, writes, to } => {
-                    let part = if split { Part::Input } else { Part::Whole };
-                    sum += self.backward(backend, run, part, writes, to)?.unwrap_or_default();
-                }
-                Order::Weight { run, writes } => {
-                    self.backward(backend, run, Part::Weight, writes, None)?;
-                }
-                Order::Send(letter) => self.send(backend, &letter)?,
-                Order::Receive(letter) => self.receive(backend, &letter)?,
-                Order::Reduce { chunk, .. } => {
-                    let chunk = &mut self.chunks[chunk];
-                    if !chunk.leaves_early() {
-                        lift(chunk.reduce(backend))?;
-                    }
-                }
-                Order::Gather { .. } | Order::Step { .. } => {}
-                Order::Fill(fill) => {
-                    return Err(ParallelError::Layout(format!(
-                        "the program has filler work {fill:?}, and nobody does it"
-                    )));
-                }
-            }
-            self.note(begun, &order);
+            sum += self.run_pass(backend, feed, order)?;
             self.next += 1;
         }
+        Ok(sum)
+    }
+
+    /// An order that is no update; what it adds to this rank's losses.
+    pub(crate) fn run_pass(
+        &mut self,
+        backend: &mut dyn Backend,
+        feed: &mut dyn Feed,
+        order: Order,
+    ) -> Result<LossSum, ParallelError> {
+        let begun = self.intervals.is_some().then(Instant::now);
+        let mut sum = LossSum::default();
+        match order {
+            Order::Forward { run, from } => {
+                let (batch, ctx) = feed.micro_batch(run.micro)?;
+                self.forward(backend, run, from, &batch, &ctx)?;
+            }
+            Order::Backward { run, split, writes, to } => {
+                let part = if split { Part::Input } else { Part::Whole };
+                sum = self.backward(backend, run, part, writes, to)?.unwrap_or_default();
+            }
+            Order::Weight { run, writes } => {
+                self.backward(backend, run, Part::Weight, writes, None)?;
+            }
+            Order::Send(letter) => self.send(backend, &letter)?,
+            Order::Receive(letter) => self.receive(backend, &letter)?,
+            Order::Reduce { chunk, .. } => {
+                let chunk = &mut self.chunks[chunk];
+                if !chunk.leaves_early() {
+                    lift(chunk.reduce(backend))?;
+                }
+            }
+            Order::Fill(fill) => {
+                let Some(fillers) = feed.fillers() else {
+                    return Err(ParallelError::Layout(format!(
+                        "schedule {:?} has filler work {fill:?}, and nobody does it",
+                        self.program.name
+                    )));
+                };
+                self.chunks[fill.chunk].fill(backend, fill, fillers)?;
+            }
+            Order::Gather { .. } | Order::Step { .. } => {}
+        }
+        self.note(begun, &order);
         Ok(sum)
     }
 
@@ -96,8 +113,7 @@ impl Worker {
     pub(crate) fn run_updates(
         &mut self,
         backend: &mut dyn Backend,
-        t: u64,
-        lr: f64,
+        (t, lr): (u64, f64),
         grad_norm: f64,
     ) -> Result<StepStats, ParallelError> {
         let mut told = StepStats { grad_norm, clip_factor: 0.0, skipped: true };
@@ -125,7 +141,7 @@ impl Worker {
         Ok(told)
     }
 
-    fn note(&mut self, begun: Option<Instant>, order: &Order) {
+    pub(crate) fn note(&mut self, begun: Option<Instant>, order: &Order) {
         let (Some(start), Some(intervals)) = (begun, &mut self.intervals) else { return };
         intervals.push(Span { name: order.name(), start, end: Instant::now() });
     }
@@ -144,6 +160,7 @@ impl Worker {
             copy(backend, output, self.chunks[run.chunk].decoder.stage_input(run.slot)?)?;
         }
         let chunk = &mut self.chunks[run.chunk];
+        chunk.stash.read(&mut chunk.decoder, run.stash)?;
         chunk.pass(None, false, |decoder, seams| {
             decoder.stage_forward(backend, seams, run.slot, batch, Some(ctx))
         })
@@ -158,6 +175,7 @@ impl Worker {
         to: Option<Slot>,
     ) -> Result<Option<LossSum>, ParallelError> {
         let chunk = &mut self.chunks[run.chunk];
+        chunk.stash.read(&mut chunk.decoder, run.stash)?;
         let captures = part != Part::Input && chunk.optimizer.captures(self.step + 1);
         let every_time = chunk.exchange.reduces_every_time();
         let kept = !every_time;
@@ -283,6 +301,27 @@ impl Chunk {
     /// program's order: the mirror may be there much later.
     pub(crate) fn leaves_early(&self) -> bool {
         !self.place.mirrored
+    }
+
+    /// Has a piece of filler work done.
+    fn fill(
+        &mut self,
+        backend: &mut dyn Backend,
+        fill: Fill,
+        fillers: &mut dyn Fillers,
+    ) -> Result<(), ParallelError> {
+        let mut peers = RankPeers {
+            exchange: &mut self.exchange,
+            tensor: &mut self.tensor,
+            sharing: &mut self.sharing,
+            failed: None,
+        };
+        let (decoder, optimizer) = (&mut self.decoder, &mut self.optimizer);
+        let done = fillers.fill(backend, fill, Filling { decoder, optimizer, peers: &mut peers });
+        match (done, peers.failed) {
+            (Err(_), Some(failed)) => Err(failed.into()),
+            (done, _) => done,
+        }
     }
 
     /// Runs a pass between this chunk's seams.

@@ -36,9 +36,11 @@ mod pipeline;
 mod plan;
 mod prepare;
 mod seams;
+mod stash;
 mod state;
 mod tensor;
 mod tie;
+mod window;
 mod words;
 mod worker;
 
@@ -48,4 +50,5 @@ pub use error::ParallelError;
 pub use pipeline::{Pipeline, Schedule};
 pub use plan::{Coord, Plan};
 pub use state::StateTensor;
-pub use worker::{Feed, Job, Worker};
+pub use window::Update;
+pub use worker::{Feed, Fillers, Filling, Job, Worker};

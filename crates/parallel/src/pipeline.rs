@@ -5,7 +5,7 @@ use crate::config::{ParallelConfig, Stage};
 use crate::error::ParallelError;
 use crate::plan::Plan;
 use bessemer_arch::{Model, Span};
-use bessemer_schedule::{Kind, Limits, Program, ScheduleError, Shape, generate, verify};
+use bessemer_schedule::{Kind, Limits, Program, ScheduleError, Shape, generate, parse, verify};
 
 /// Which schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,7 +105,8 @@ impl Plan {
         let program = match (&self.pipe.schedule, text) {
             (Schedule::Kind(kind), _) => generate(*kind, &self.schedule_shape(*kind, micro_batches, updates))
                 .map_err(|e| self.advise(*kind, micro_batches, e))?,
-            (Schedule::File(name), _) => {
+            (Schedule::File(_), Some(text)) => parse(text)?,
+            (Schedule::File(name), None) => {
                 return Err(ParallelError::Layout(format!("the schedule in file {name:?} was not read")));
             }
         };

@@ -16,6 +16,8 @@ pub(crate) struct Needs {
     pub(crate) slots: usize,
     /// Micro-batches between the two parts of a split backward pass at a time.
     pub(crate) pending: usize,
+    /// Older versions of the weights that are kept at a time.
+    pub(crate) stashes: usize,
 }
 
 /// A pass with its memory.
@@ -24,8 +26,11 @@ pub(crate) struct Run {
     pub(crate) micro: usize,
     pub(crate) chunk: usize,
     pub(crate) slot: usize,
-    pub(crate) version: usize,
+    /// Where the version of the weights is that the pass reads; none: in the weights.
+    pub(crate) stash: Option<usize>,
     pub(crate) update: usize,
+    /// The version itself, until its place is known.
+    version: usize,
 }
 
 /// A slot of a chunk.
@@ -83,9 +88,11 @@ pub(crate) enum Order {
         chunk: usize,
         update: usize,
     },
+    /// Makes a version of the weights; `stash`: where the one before is kept, if somebody will read it.
     Step {
         chunk: usize,
         update: usize,
+        stash: Option<usize>,
     },
     Gather {
         chunk: usize,
@@ -183,6 +190,7 @@ pub(crate) fn prepare(program: &Program, rank: usize) -> Result<Prepared, Parall
     }
     let mut prepared = Prepared { orders: p.orders, needs: p.slots.into_iter().map(|s| s.needs).collect() };
     prepared.settle_gradients();
+    prepared.settle_versions();
     Ok(prepared)
 }
 
@@ -211,7 +219,7 @@ impl Preparing<'_> {
     fn run(&mut self, pass: Pass) -> Run {
         let slot = self.slots[pass.chunk].take(pass.micro);
         let update = self.program.update_of[pass.micro];
-        Run { micro: pass.micro, chunk: pass.chunk, slot, version: pass.version, update }
+        Run { micro: pass.micro, chunk: pass.chunk, slot, stash: None, update, version: pass.version }
     }
 
     fn forward(&mut self, pass: Pass) -> Result<(), ParallelError> {
@@ -273,8 +281,8 @@ impl Preparing<'_> {
                 let slots = &mut self.slots[pass.chunk];
                 slots.pending = slots.pending.saturating_sub(1);
                 let update = self.program.update_of[pass.micro];
-                let run =
-                    Run { micro: pass.micro, chunk: pass.chunk, slot: 0, version: pass.version, update };
+                let (micro, chunk, version) = (pass.micro, pass.chunk, pass.version);
+                let run = Run { micro, chunk, slot: 0, stash: None, update, version };
                 let writes = Writes { add: Accumulate::from(true), last: false };
                 self.orders.push(Order::Weight { run, writes });
             }
@@ -295,7 +303,9 @@ impl Preparing<'_> {
                 self.orders.push(Order::Receive(Letter { flow, micro, tag, peer: from.rank, at }));
             }
             Instruction::Reduce { chunk, update } => self.orders.push(Order::Reduce { chunk, update }),
-            Instruction::Step { chunk, update } => self.orders.push(Order::Step { chunk, update }),
+            Instruction::Step { chunk, update } => {
+                self.orders.push(Order::Step { chunk, update, stash: None })
+            }
             Instruction::Gather { chunk, update } => self.orders.push(Order::Gather { chunk, update }),
             Instruction::Fill(fill) => self.orders.push(Order::Fill(fill)),
             Instruction::Together { .. } => return Err(self.wrong("two passes in one")),
@@ -328,6 +338,48 @@ impl Prepared {
         for order in self.orders.iter_mut().rev() {
             if let Order::Backward { run, writes, .. } | Order::Weight { run, writes } = order {
                 writes.last = there.remove(&(run.chunk, run.update)).is_some();
+            }
+        }
+    }
+}
+
+impl Prepared {
+    /// Finds a place for every version of the weights that is read after the next one is made.
+    fn settle_versions(&mut self) {
+        for (chunk, needs) in self.needs.iter_mut().enumerate() {
+            // Last order that reads each version. The weight part of a backward pass reads none.
+            let mut last: HashMap<usize, usize> = HashMap::new();
+            for (at, order) in self.orders.iter().enumerate() {
+                if let Order::Forward { run, .. } | Order::Backward { run, .. } = order
+                    && run.chunk == chunk
+                {
+                    last.insert(run.version, at);
+                }
+            }
+            let (mut made, mut free, mut kept) = (0, Vec::new(), HashMap::new());
+            for at in 0..self.orders.len() {
+                match &mut self.orders[at] {
+                    Order::Forward { run, .. } | Order::Backward { run, .. } if run.chunk == chunk => {
+                        run.stash = kept.get(&run.version).copied();
+                        if last.get(&run.version) == Some(&at)
+                            && let Some(stash) = kept.remove(&run.version)
+                        {
+                            free.push(stash);
+                        }
+                    }
+                    Order::Step { chunk: of, stash, .. } if *of == chunk => {
+                        if last.get(&made).is_some_and(|last| *last > at) {
+                            let place = free.pop().unwrap_or_else(|| {
+                                needs.stashes += 1;
+                                needs.stashes - 1
+                            });
+                            *stash = Some(place);
+                            kept.insert(made, place);
+                        }
+                        made += 1;
+                    }
+                    _ => {}
+                }
             }
         }
     }

@@ -13,8 +13,8 @@ use crate::words::Words;
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, Span};
 use bessemer_model::{ActivationConfig, Decoder, LossSum, ModelError, Shape, StepContext, TokenBatch};
-use bessemer_optim::{OptimConfig, StepStats};
-use bessemer_schedule::Program;
+use bessemer_optim::{OptimConfig, Optimizer, Peers, StepStats};
+use bessemer_schedule::{Fill, Program};
 use bessemer_tensor::Backend;
 
 /// What every rank of a job is made for.
@@ -45,6 +45,30 @@ pub trait Feed {
     /// # Errors
     /// [`ParallelError::Feed`].
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError>;
+
+    /// Who does filler work, if the program has any.
+    fn fillers(&mut self) -> Option<&mut dyn Fillers> {
+        None
+    }
+}
+
+/// Does the filler work of a program.
+pub trait Fillers {
+    /// Does one piece of it on a chunk of this rank.
+    ///
+    /// # Errors
+    /// What the device or another rank answers.
+    fn fill(&mut self, backend: &mut dyn Backend, fill: Fill, at: Filling<'_>) -> Result<(), ParallelError>;
+}
+
+/// What filler work may use of a chunk.
+pub struct Filling<'a> {
+    /// The stage. Its slots are the program's.
+    pub decoder: &'a mut Decoder,
+    /// What steps it.
+    pub optimizer: &'a mut Optimizer,
+    /// The ranks that share it, as the optimizer sees them.
+    pub peers: &'a mut dyn Peers,
 }
 
 /// One rank of a job. All ranks make the same calls in the same order.
@@ -70,7 +94,7 @@ pub struct Worker {
     pub(crate) next: usize,
     /// Optimizer step under way, from 0.
     pub(crate) step: u64,
-    words: Words,
+    pub(crate) words: Words,
     /// When passes and messages ran, if anybody wants to know.
     pub(crate) intervals: Option<Vec<Span>>,
 }
@@ -109,13 +133,18 @@ impl Worker {
             return differ("pipeline ranks", plan.pipeline(), program.ranks());
         }
         let tied = job.model.tied_embeddings;
+        if plan.pipe.asynchronous() && plan.pipeline() > 1 {
+            refuse_asynchronous(job)?;
+        }
         let Groups { coord, world, pipeline, chunks: groups } = Groups::new(world, plan, program, tied)?;
         let prepared = prepare(program, coord.pipeline)?;
         let spans = plan.spans(job.model, program.stages)?;
         let places = places(job, &spans, coord.pipeline)?;
-        let mut chunks = Vec::with_capacity(places.len());
+        let mut chunks: Vec<Chunk> = Vec::with_capacity(places.len());
         for ((place, needs), groups) in places.into_iter().zip(&prepared.needs).zip(groups) {
-            chunks.push(Chunk::new(backend, job, coord, place, needs, groups)?);
+            // One that has layers, if there is one.
+            let beside = chunks.iter().find(|c| !c.place.span.layers.is_empty()).map(|c| &c.decoder);
+            chunks.push(Chunk::new(backend, job, coord, place, needs, groups, beside)?);
         }
         let mut letters = Letters::default();
         if plan.pipeline() > 1 {
@@ -247,8 +276,12 @@ impl Worker {
             sum = self.words.sum(&mut *first.exchange.shard().idle()?, "norm of the gradient", sum)?;
         }
         sum = self.words.sum(first.tensor.communicator(), "norm of the gradient", sum)?;
-        sum = self.words.sum(&mut *self.pipeline, "norm of the gradient", sum)?;
-        Ok(sum.sqrt())
+        Ok(self.sum_over_stages(sum)?.sqrt())
+    }
+
+    /// A sum over the stages, added in the order of the ranks.
+    pub(crate) fn sum_over_stages(&mut self, value: f64) -> Result<f64, ParallelError> {
+        Ok(self.words.sum(&mut *self.pipeline, "norm of the gradient", value)?)
     }
 
     /// Runs the rest of the program: the update of step `t`, counted from 1, with the norm that [`Worker::grad_norm`] told.
@@ -262,7 +295,7 @@ impl Worker {
         lr: f64,
         grad_norm: f64,
     ) -> Result<StepStats, ParallelError> {
-        self.run_updates(backend, t, lr, grad_norm)
+        self.run_updates(backend, (t, lr), grad_norm)
     }
 
     /// Leaves an update out.
@@ -314,6 +347,25 @@ impl Worker {
         }
         Ok(self.words.gather(&mut *self.world, name, &[word])?[0])
     }
+}
+
+/// What an asynchronous schedule cannot keep.
+fn refuse_asynchronous(job: &Job<'_>) -> Result<(), ParallelError> {
+    let name = &job.program.name;
+    if job.model.tied_embeddings && job.program.stages > 1 {
+        return Err(ParallelError::Layout(format!(
+            "schedule {name:?} updates each stage on its own, and the first and the last stage hold one token table \
+             (model.tied_embeddings): take tied_embeddings = false, or a schedule with a flush such as \"1f1b\""
+        )));
+    }
+    if job.optim.clip > 0.0 {
+        return Err(ParallelError::Layout(format!(
+            "schedule {name:?} updates each stage as soon as it can, and optim.clip = {} needs the norm over all stages, \
+             for which every update would wait: take clip = 0, or a schedule with a flush such as \"1f1b\"",
+            job.optim.clip
+        )));
+    }
+    Ok(())
 }
 
 /// A pass's result; if a collective failed in it, that.

@@ -26,6 +26,7 @@ fn model(tied: bool) -> Model {
         width: Some(16),
         heads: Some(4),
         context: Some(SEQ as u64),
+        tied_embeddings: Some(tied),
         dropout: if tied { 0.1 } else { 0.0 },
         ..ModelConfig::default()
     }
