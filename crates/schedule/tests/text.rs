@@ -5,7 +5,7 @@ use bessemer_schedule::{
 };
 use proptest::prelude::*;
 
-const EAGER: &str = include_str!("../../../recipes/schedules/eager-1f1b.schedule");
+const EAGER: &str = include_str!("../../../docs/schedules/eager-1f1b.schedule");
 
 #[test]
 fn the_example_is_eager_1f1b() {
