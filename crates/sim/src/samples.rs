@@ -1,7 +1,7 @@
 //! Costs from measured times.
 
 use crate::{Costs, PassTimes, SimError};
-use bessemer_schedule::Program;
+use bessemer_schedule::{Filler, Place, Program};
 use std::collections::BTreeMap;
 
 /// What was measured.
@@ -26,6 +26,8 @@ pub enum Kind {
     Step,
     /// Weights brought together.
     Gather,
+    /// Filler work.
+    Fill(Filler),
 }
 
 /// One measured instruction.
@@ -41,11 +43,13 @@ pub struct Sample {
     pub time: f64,
 }
 
-/// What the name of an interval in a run's trace says: micro-batch (of a reduce, step or gather the update) and chunk.
+/// What the name of an interval in a run's trace says: what was done, the micro-batch (of updates: the update, of fillers: the
+/// unit) and the chunk.
 ///
 /// Names are `F 3.1` (forward of micro-batch 3 through chunk 1), `B` whole backward, `I` its input part, `W` its weight
-/// part, `F 5.0&B 3.1` together, `R` or `reduce`, `S` or `step`, `G` or `gather`. The blank, and a chunk that is 0, may be
-/// missing, as in schedule files; a version behind `@` is passed over. `None` for anything else.
+/// part, `F 5.0&B 3.1` together; `reduce 1`, `step 1`, `gather 1` with the chunk; `Curvature 2.1` and other fillers with unit and
+/// chunk. Also as schedule files write them: `F3.1`, `step0.1`; a chunk of 0 may be missing, a version behind `@` is passed over.
+/// `None` for anything else, such as messages.
 pub fn parse_name(name: &str) -> Option<(Kind, usize, usize)> {
     if let Some((forward, backward)) = name.split_once('&') {
         let (Kind::Forward, micro, chunk) = parse_name(forward)? else { return None };
@@ -53,21 +57,30 @@ pub fn parse_name(name: &str) -> Option<(Kind, usize, usize)> {
         return Some((Kind::Together { backward: other }, micro, chunk));
     }
     let name = name.trim();
-    let letters = name.find(|c: char| !c.is_ascii_alphabetic())?;
-    let kind = match &name[..letters] {
+    let letters = name.find(|c: char| !c.is_ascii_alphabetic() && c != '-')?;
+    let (word, numbers) = name.split_at(letters);
+    let kind = match word {
         "F" => Kind::Forward,
         "B" => Kind::Backward,
         "I" => Kind::BackwardInput,
         "W" => Kind::BackwardWeight,
-        "R" | "reduce" => Kind::Reduce,
-        "S" | "step" => Kind::Step,
-        "G" | "gather" => Kind::Gather,
-        _ => return None,
+        "reduce" => Kind::Reduce,
+        "step" => Kind::Step,
+        "gather" => Kind::Gather,
+        other => {
+            let same = |f: &Filler| other.replace('-', "").eq_ignore_ascii_case(&f.name().replace('-', ""));
+            Kind::Fill(Filler::ALL.into_iter().find(same)?)
+        }
     };
-    let numbers = name[letters..].trim_start();
-    let numbers = numbers.split_once('@').map_or(numbers, |(n, _)| n);
-    let (micro, chunk) = numbers.split_once('.').unwrap_or((numbers, "0"));
-    Some((kind, micro.parse().ok()?, chunk.parse().ok()?))
+    let plain = numbers.trim_start();
+    let plain = plain.split_once('@').map_or(plain, |(n, _)| n);
+    let (first, second) = match plain.split_once('.') {
+        Some((first, second)) => (first, second),
+        // A trace names the chunk of an update, a schedule file the update.
+        None if matches!(kind, Kind::Reduce | Kind::Step | Kind::Gather) && numbers != plain => ("0", plain),
+        None => (plain, "0"),
+    };
+    Some((kind, first.parse().ok()?, second.parse().ok()?))
 }
 
 /// Measured times, collected until costs are made of them.
@@ -95,6 +108,14 @@ impl Samples {
         Some(if all.len() % 2 == 1 { all[middle] } else { (all[middle - 1] + all[middle]) / 2.0 })
     }
 
+    /// Time of what all holders of a place's stage do together: the shortest of their medians, since who comes early
+    /// measures its waiting, too.
+    fn shared(&self, program: &Program, place: Place, kind: Kind) -> f64 {
+        let holders = program.stage_at(place).map(|stage| program.holders(stage)).unwrap_or_default();
+        let medians = holders.into_iter().filter_map(|p| self.median(p.rank, p.chunk, kind));
+        medians.reduce(f64::min).unwrap_or(0.0)
+    }
+
     /// The medians as costs of a program whose messages take no time of their own. A backward pass that was only
     /// measured in parts is their sum; parts that were only measured together are half of it each.
     ///
@@ -119,9 +140,12 @@ impl Samples {
                     .ok_or(missing)?;
                 (t.backward_input, t.backward_weight) = (input, weight);
                 t.backward = whole.unwrap_or(input + weight);
-                t.reduce = median(Kind::Reduce).unwrap_or(0.0);
                 t.step = median(Kind::Step).unwrap_or(0.0);
-                t.gather = median(Kind::Gather).unwrap_or(0.0);
+                t.reduce = self.shared(program, Place { rank, chunk }, Kind::Reduce);
+                t.gather = self.shared(program, Place { rank, chunk }, Kind::Gather);
+                for (time, filler) in t.fill.iter_mut().zip(Filler::ALL) {
+                    *time = median(Kind::Fill(filler)).unwrap_or(0.0);
+                }
             }
         }
         for (rank, chunk, kind) in self.times.keys().copied() {
@@ -148,10 +172,25 @@ mod tests {
         assert_eq!(parse_name("F5&B3.1"), Some((Kind::Together { backward: 1 }, 5, 0)));
         assert_eq!(parse_name("F 5.1 & B 3.0"), Some((Kind::Together { backward: 0 }, 5, 1)));
         assert_eq!(parse_name("reduce0.1"), Some((Kind::Reduce, 0, 1)));
-        assert_eq!(parse_name("S 0.0"), Some((Kind::Step, 0, 0)));
-        for other in
-            ["", "F", "forward", "F x", "F 3.", "F -1.0", "Q 1.0", "all_reduce", "B1&F2", "F1&F2", "é 1"]
-        {
+        assert_eq!(parse_name("step 1"), Some((Kind::Step, 0, 1)));
+        assert_eq!(parse_name("step1"), Some((Kind::Step, 1, 0)));
+        assert_eq!(parse_name("SyncCurvature 2.1"), Some((Kind::Fill(Filler::SyncCurvature), 2, 1)));
+        assert_eq!(parse_name("sync-curvature2.1"), Some((Kind::Fill(Filler::SyncCurvature), 2, 1)));
+        for other in [
+            "",
+            "F",
+            "forward",
+            "F x",
+            "F 3.",
+            "F -1.0",
+            "Q 1.0",
+            "R 1.0",
+            "S 1.0",
+            "-",
+            "all_reduce",
+            "B1&F2",
+            "é 1",
+        ] {
             assert_eq!(parse_name(other), None, "{other}");
         }
     }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use bessemer_schedule::{Fill, Filler, Flow, Instruction, Pass, Place, Program};
+use bessemer_schedule::{Fill, Filler, Flow, Instruction, Pass, Place, Program, Shape, generate};
 use bessemer_sim::{
     Costs, Interval, Jitter, Kind, Link, PassTimes, Sample, Samples, SimError, Step, Summary, lower_bound,
     peak_live, simulate, weight_versions,
@@ -259,12 +259,31 @@ fn measured_times_become_costs_by_their_median() {
     add(0, Kind::Together { backward: 0 }, &[7.0]);
     add(1, Kind::Forward, &[1.0]);
     add(1, Kind::Step, &[0.5]);
+    add(1, Kind::Fill(Filler::Invert), &[0.75]);
     assert_eq!(samples.costs(&program), Err(SimError::Missing { rank: 1, chunk: 0, have: 0 }));
     samples.add(&Sample { rank: 1, chunk: 0, kind: Kind::Backward, time: 6.0 });
     let costs = samples.costs(&program).unwrap();
     let t = costs.chunks[0][0];
     assert_eq!((t.forward, t.backward_input, t.backward_weight, t.backward), (2.0, 3.5, 5.0, 8.5));
     assert_eq!(costs.together[&(0, 0, 0)], 7.0);
-    assert_eq!((costs.chunks[1][0].backward, costs.chunks[1][0].step), (6.0, 0.5));
+    let t = costs.chunks[1][0];
+    assert_eq!((t.backward, t.step, t.fill[2]), (6.0, 0.5, 0.75));
     assert_eq!(simulate(&program, &costs).unwrap().makespan(&program), 2.0 + 2.0 + 1.0 + 6.0 + 8.5 + 8.5);
+}
+
+#[test]
+fn what_mirrored_ranks_do_together_takes_as_long_as_the_last_measures() {
+    let program = generate(bessemer_schedule::Kind::Chimera, &Shape::new(2, 2)).unwrap();
+    let mut samples = Samples::default();
+    for rank in 0..2 {
+        for chunk in 0..2 {
+            let mut add = |kind, time| samples.add(&Sample { rank, chunk, kind, time });
+            add(Kind::Forward, 1.0);
+            add(Kind::Backward, 2.0);
+            // Rank 0 comes early and waits.
+            add(Kind::Reduce, if rank == 0 { 1.5 } else { 0.25 });
+        }
+    }
+    let costs = samples.costs(&program).unwrap();
+    assert!(costs.chunks.iter().flatten().all(|t| t.reduce == 0.25));
 }

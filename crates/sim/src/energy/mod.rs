@@ -3,8 +3,8 @@
 //! Some work of a pipeline is followed by a bubble. Run slower, until the bubble is filled, it takes less energy (power
 //! falls faster than time grows) and the step takes no longer. [`plan`] finds such work with a [`Profile`] of what clocks
 //! cost:
-//! 1. instructions are reordered so that bubbles come right after work that nothing else waits for ([`reorder`]);
-//! 2. work off the critical path gets lower clocks until its slack is filled ([`slack`]);
+//! 1. instructions are reordered so that bubbles come right after work that nothing else waits for;
+//! 2. work off the critical path gets lower clocks until its slack is filled;
 //! 3. where the simulated step then takes longer than allowed, clocks on its critical path are raised again.
 //!
 //! What the plan saves is a prediction from the simulation: without control over clocks it says what is attainable.

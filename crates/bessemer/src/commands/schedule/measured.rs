@@ -96,7 +96,7 @@ pub(crate) fn read(path: &Path, program: &Program, wanted: Option<u64>) -> Resul
 /// Whether the program has such an instruction's rank, chunk and micro-batch.
 fn fits(program: &Program, interval: &Interval) -> bool {
     let rank = usize::try_from(interval.span.rank).unwrap_or(usize::MAX);
-    let counted = !matches!(interval.kind, Kind::Reduce | Kind::Step | Kind::Gather);
+    let counted = !matches!(interval.kind, Kind::Reduce | Kind::Step | Kind::Gather | Kind::Fill(_));
     rank < program.ranks()
         && interval.chunk < program.chunks(rank)
         && (!counted || interval.micro < program.micro_batches())
