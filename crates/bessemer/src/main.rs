@@ -12,14 +12,19 @@ mod run_dir;
 mod signals;
 mod stages;
 
+use bessemer_collectives::launch::{self, LaunchFlags};
 use clap::Parser;
 use cli::{Cli, Command};
 use console::Console;
 use failure::Failure;
 use std::process::ExitCode;
+use std::time::Duration;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return misused(&e),
+    };
     let mut console = Console::new(cli.quiet);
     match dispatch(&cli, &mut console) {
         Ok(()) => ExitCode::SUCCESS,
@@ -31,8 +36,21 @@ fn main() -> ExitCode {
     }
 }
 
+/// Tells what clap says of the command line, which is wrong or asks for help. Of several processes that were started alike
+/// the first one tells.
+fn misused(e: &clap::Error) -> ExitCode {
+    let launch = launch::resolve(LaunchFlags::default(), &|name| std::env::var(name).ok());
+    match launch {
+        // A launcher that ends all processes when one has left must not end the first before it has spoken.
+        Ok(launch) if launch.rank > 0 => std::thread::sleep(Duration::from_millis(500)),
+        // Where the output cannot be written there is nobody to tell.
+        _ => drop(e.print()),
+    }
+    ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(failure::code::USAGE))
+}
+
 #[allow(clippy::print_stderr)] // the one place where the program reports its failure
-fn complain(failure: &Failure) {
+pub(crate) fn complain(failure: &Failure) {
     match failure.code {
         failure::code::DONE => {}
         // Another process of the job tells.

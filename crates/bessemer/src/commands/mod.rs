@@ -16,3 +16,4 @@ pub(crate) mod saved_model;
 pub(crate) mod schedule;
 pub(crate) mod study;
 pub(crate) mod tokenizer;
+mod told;

@@ -3,6 +3,7 @@
 //! Either this process is the job and its ranks are threads (`--ranks`), or it is one rank of several processes that a
 //! launcher started, which talk over MPI. The first rank holds the run directory and the terminal; the others only train.
 
+use crate::commands::told;
 use crate::console::Console;
 use crate::failure::{Failure, code};
 use crate::machine;
@@ -39,6 +40,8 @@ pub(crate) struct Job {
     /// Whether the launcher has given each process cores of its own.
     bound: bool,
     worlds: Vec<Box<dyn Communicator>>,
+    /// All processes, to agree on who tells what all of them found wrong.
+    failures: Option<Box<dyn Communicator>>,
     mpi: Option<MpiWorld>,
 }
 
@@ -75,6 +78,7 @@ impl Job {
             local: count,
             bound: false,
             worlds: worlds.into_iter().map(boxed).collect(),
+            failures: None,
             mpi: None,
         })
     }
@@ -85,7 +89,9 @@ impl Job {
         let mpi = bessemer_collectives_mpi::start(&settings)
             .map_err(|e| Failure::usage(format!("this is process {launch}; {e}")))?;
         let settings = MessageSettings { patience: PATIENCE, ..MessageSettings::default() };
-        let world = MessageCommunicator::world("world", mpi.transport(), &settings);
+        let mut world = MessageCommunicator::world("world", mpi.transport(), &settings);
+        let all: Vec<usize> = (0..mpi.size()).collect();
+        let failures = world.group("failures", &all).map_err(Failure::new)?;
         Ok(Job {
             ranks: mpi.size(),
             here: 1,
@@ -94,6 +100,7 @@ impl Job {
             local: launch.local_world.unwrap_or(launch.world),
             bound: machine::is_bound(),
             worlds: vec![Box::new(world)],
+            failures: Some(failures),
             mpi: Some(mpi),
         })
     }
@@ -144,19 +151,26 @@ impl Job {
         })
     }
 
-    /// Ends the job with the result of this process.
+    /// Ends the job with the result of this process. A mistake of the user's that several processes found is told by one.
     ///
     /// # Errors
     /// That, or a process that does not come to the end.
     pub(crate) fn end(mut self, result: Result<(), Failure>) -> Result<(), Failure> {
-        self.worlds.clear();
         let Some(mpi) = self.mpi else { return result };
         match result {
             Err(failure) if failure.code != code::CONTINUE && failure.code != code::DONE => {
-                mpi.abandon(&failure.message);
+                let reason = failure.message.clone();
+                // Whoever found the same still waits for this process to say so.
+                let failure = match &mut self.failures {
+                    Some(group) => told::once(&mut **group, failure, &crate::complain),
+                    None => failure,
+                };
+                drop((self.worlds, self.failures));
+                mpi.abandon(&reason);
                 Err(failure)
             }
             result => {
+                drop((self.worlds, self.failures));
                 let finished = mpi.finish(PATIENCE).map_err(Failure::new);
                 // Processes that waited for this one may have failed because it was asked to stop.
                 result.and(finished)
@@ -176,7 +190,9 @@ pub(crate) struct Broken {
 impl Broken {
     /// What this process says of it: the first one tells everything, another one only what it alone knows.
     fn of_process(mut self, job: &Job) -> Failure {
-        if !job.is_first() {
+        // `Job::end` names the rank of a mistake of the user's, once it knows who else has found it.
+        let user = [code::RECIPE, code::USAGE].contains(&self.failure.code);
+        if !job.is_first() && (self.echo || !user) {
             self.failure.message = match self.echo {
                 true => String::new(),
                 false => format!("rank {}: {}", job.process, self.failure.message),

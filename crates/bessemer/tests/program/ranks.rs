@@ -97,6 +97,26 @@ fn what_ranks_cannot_do_is_refused_with_the_reason() {
     }
 }
 
+/// `bessemer VERB recipe.toml` with these sets as processes of mpirun.
+#[cfg(feature = "mpi")]
+fn mpirun(place: &Workplace, processes: &str, words: &[&str]) -> std::process::Command {
+    let command = place.command(&[]);
+    let mut mpirun = std::process::Command::new(std::env::var("BESSEMER_MPIRUN").unwrap_or("mpirun".into()));
+    // Open MPI refuses root and more ranks than cores unless told; MPICH does not read these.
+    mpirun.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    mpirun.env("OMPI_MCA_rmaps_base_oversubscribe", "1");
+    mpirun.args(["-n", processes]).arg(command.get_program()).args(words);
+    mpirun.current_dir(place.path("")).stdin(Stdio::null());
+    mpirun
+}
+
+/// The words of a command without its ranks.
+#[cfg(feature = "mpi")]
+fn processes<'a>(verb: &'a str, sets: &[&'a str]) -> Vec<&'a str> {
+    let all = words(verb, "2", sets);
+    all[..2].iter().chain(&all[4..]).copied().collect()
+}
+
 /// Two processes that mpirun starts have the bits of two ranks of one process.
 #[cfg(feature = "mpi")]
 #[test]
@@ -106,26 +126,60 @@ fn processes_of_mpirun_train_as_threads_do() {
     let done = threads.bessemer(&words("run", "2", &sets));
     assert_eq!(done.code, Some(0), "{}", done.err);
     let place = Workplace::new(LLAMA);
-    let mpirun = |sets: &[&str]| {
-        let words = words("run", "2", sets);
-        let command = place.command(&[words[0], words[1]]);
-        let mut mpirun =
-            std::process::Command::new(std::env::var("BESSEMER_MPIRUN").unwrap_or("mpirun".into()));
-        // Open MPI refuses root and more ranks than cores unless told; MPICH does not read these.
-        mpirun.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
-        mpirun.env("OMPI_MCA_rmaps_base_oversubscribe", "1");
-        mpirun.args(["-n", "2"]).arg(command.get_program());
-        mpirun.args(words[..2].iter().chain(&words[4..]));
-        mpirun.current_dir(place.path("")).stdin(Stdio::null());
-        crate::workplace::finished(mpirun)
-    };
-    let done = mpirun(&sets);
+    let done = crate::workplace::finished(mpirun(&place, "2", &processes("run", &sets)));
     assert_eq!(done.code, Some(0), "{}", done.err);
     assert!(done.err.contains("2 ranks, processes of "), "{}", done.err);
     assert_eq!(done.err.matches("training 60 steps").count(), 1, "only the first rank tells: {}", done.err);
     assert_eq!(losses(&place), losses(&threads));
     assert!(place.tensors(60) == threads.tensors(60), "the tensors of the last checkpoint differ");
-    let wrong = mpirun(&["parallel.tensor=3"]);
-    assert_ne!(wrong.code, Some(0));
-    assert!(wrong.err.contains("parallel.tensor = 3 does not divide 2 ranks"), "{}", wrong.err);
+}
+
+/// What every process finds wrong is told by the first, with the number of the others.
+#[cfg(feature = "mpi")]
+#[test]
+fn processes_of_mpirun_tell_a_mistake_once() {
+    let place = Workplace::new(LLAMA);
+    place.train(&["train.steps=2", "eval.ngram.enabled=false"]);
+    let wrong = |words: &[&str], says: &str| {
+        let done = crate::workplace::finished(mpirun(&place, "3", words));
+        assert_ne!(done.code, Some(0), "{says}");
+        assert_eq!(done.err.matches(says).count(), 1, "wanted {says:?} once in {}", done.err);
+        done.err
+    };
+    // The layout, the recipe, the command line.
+    let said =
+        wrong(&processes("train", &["parallel.tensor=2"]), "parallel.tensor = 2 does not divide 3 ranks");
+    assert!(said.contains("(2 other processes say the same)"), "{said}");
+    let said = wrong(&processes("train", &["model.widht=32"]), "unknown key `widht`");
+    assert!(said.contains("(2 other processes say the same)"), "{said}");
+    wrong(&["train", "recipe.toml", "--rnaks", "2"], "unexpected argument '--rnaks'");
+}
+
+/// Launchers pass SIGUSR1 on to all processes and wait for them.
+#[cfg(feature = "mpi")]
+#[test]
+fn processes_of_mpirun_save_and_leave_on_a_signal_to_the_launcher() {
+    let place = Workplace::new(LLAMA);
+    let sets = ["train.steps=100000", "save.every_steps=0"];
+    let mut command = mpirun(&place, "2", &processes("run", &sets));
+    let said = place.path("stderr.txt");
+    command.stdout(Stdio::null()).stderr(std::fs::File::create(&said).unwrap());
+    let mut child = command.spawn().unwrap();
+    let begun = Instant::now();
+    let log = place.path("runs/t/metrics.jsonl");
+    while !std::fs::read_to_string(&log).is_ok_and(|t| t.contains("\"kind\":\"step\"")) {
+        assert!(child.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let sent = std::process::Command::new("sh").args(["-c", &format!("kill -USR1 {}", child.id())]).status();
+    assert!(sent.unwrap().success());
+    let code = child.wait().unwrap().code();
+    let said = std::fs::read_to_string(said).unwrap();
+    assert_eq!(code, Some(75), "{said}");
+    assert_eq!(said.matches("run the same command to go on").count(), 1, "{said}");
+    assert_eq!(place.records("end").last().unwrap()["reason"], "interrupted");
+    let steps = place.records("step").len();
+    let more = format!("train.steps={}", steps + 2);
+    place.bessemer(&["train", "recipe.toml", "--set", &more, "--set", "eval.ngram.enabled=false"]).text();
+    assert_eq!(place.records("step").len(), steps + 2, "a step was lost");
 }

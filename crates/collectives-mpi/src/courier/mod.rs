@@ -1,6 +1,7 @@
 //! The one thread that owns MPI: passes messages on, and watches over the other ranks.
 
 mod peer;
+mod spare;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -13,6 +14,8 @@ use crate::marks;
 use crate::wire::{HEADER, Header, INLINE, Kind, notice, read_notice};
 use bessemer_collectives::TransportError;
 use peer::{Due, Peer};
+use spare::Spare;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +25,8 @@ const SPIN: Duration = Duration::from_micros(100);
 const TAKEN: usize = 64;
 /// Long messages to one rank that the engine has at once.
 const ON_THEIR_WAY: usize = 4;
+/// Buffers that are kept for later messages, besides four for each rank.
+const SPARE: usize = 64;
 /// What is left to say is said within this time when the world is given up.
 const FLUSH: Duration = Duration::from_secs(1);
 
@@ -50,8 +55,10 @@ pub(crate) struct Courier<E: Engine> {
     exit: Exit,
     /// A copy of whether the exchange is broken.
     broken: bool,
-    /// Memory of messages that have left, for those that arrive.
-    spare: Vec<Vec<u8>>,
+    /// Memory of messages that are over.
+    spare: Spare,
+    /// Orders that are being carried out.
+    orders: VecDeque<Order>,
     looked: Instant,
     judged: Instant,
     idle_since: Option<Instant>,
@@ -75,7 +82,8 @@ impl<E: Engine> Courier<E> {
             silence,
             exit: Exit::No,
             broken: false,
-            spare: Vec::new(),
+            spare: Spare::new(SPARE + 4 * size),
+            orders: VecDeque::new(),
             looked: now,
             judged: now,
             idle_since: None,
@@ -151,9 +159,9 @@ impl<E: Engine> Courier<E> {
     }
 
     fn take_orders(&mut self) -> bool {
-        let orders = std::mem::take(&mut self.exchange.lock().orders);
-        let some = !orders.is_empty();
-        for order in orders {
+        std::mem::swap(&mut self.exchange.lock().orders, &mut self.orders);
+        let some = !self.orders.is_empty();
+        while let Some(order) = self.orders.pop_front() {
             match order {
                 Order::Send { to, channel, message } => self.dispatch(to, channel, message),
                 Order::Finish if self.exit == Exit::No => self.exit = Exit::Asked,
@@ -176,7 +184,9 @@ impl<E: Engine> Courier<E> {
         if self.peers[rank].lost {
             return;
         }
-        let mut message = Vec::with_capacity(HEADER + body.len());
+        let Ok(mut message) = self.spare.take(HEADER + body.len()) else {
+            return self.lose(rank, "there is no memory for a message to it");
+        };
         header.write(body, &mut message);
         match self.engine.send(rank, Lane::Control, message) {
             Ok(out) => self.peers[rank].small.push_back(out),
@@ -190,6 +200,7 @@ impl<E: Engine> Courier<E> {
         let length = message.len() as u64;
         if message.len() <= INLINE {
             self.control(to, &Header { kind: Kind::Short, channel, number, length }, &message);
+            self.spare.give(message);
         } else {
             self.control(to, &Header { kind: Kind::Long, channel, number, length }, &[]);
             self.peers[to].payloads.push_back(message);
@@ -206,7 +217,10 @@ impl<E: Engine> Courier<E> {
         for _ in 0..self.peers[rank].small.len() {
             let Some(mut out) = self.peers[rank].small.pop_front() else { break };
             match self.engine.poll_send(&mut out) {
-                Ok(Some(_)) => busy = true,
+                Ok(Some(buffer)) => {
+                    busy = true;
+                    self.spare.give(buffer);
+                }
                 Ok(None) => self.peers[rank].small.push_back(out),
                 Err(fault) => self.fault(rank, &fault),
             }
@@ -216,9 +230,7 @@ impl<E: Engine> Courier<E> {
                 Ok(Some(buffer)) => {
                     busy = true;
                     self.peers[rank].sending.pop_front();
-                    if self.spare.len() < 2 * self.peers.len() {
-                        self.spare.push(buffer);
-                    }
+                    self.spare.give(buffer);
                 }
                 Ok(None) => break,
                 Err(fault) => {
@@ -250,10 +262,17 @@ impl<E: Engine> Courier<E> {
             match self.engine.probe() {
                 Ok(Some((from, length))) => {
                     // A length that no control message has is found out when it is read.
-                    let buffer = vec![0; length.min(HEADER + INLINE + 1)];
-                    match self.engine.receive(from, Lane::Control, buffer) {
-                        Ok(incoming) => self.peers[from].control.push_back(incoming),
-                        Err(fault) => self.fault(from, &fault),
+                    match self.spare.take(length.min(HEADER + INLINE + 1)) {
+                        Ok(mut buffer) => {
+                            // An engine that calls it received without writing it must not show an old message.
+                            let head = buffer.len().min(HEADER);
+                            buffer[..head].fill(0);
+                            match self.engine.receive(from, Lane::Control, buffer) {
+                                Ok(incoming) => self.peers[from].control.push_back(incoming),
+                                Err(fault) => self.fault(from, &fault),
+                            }
+                        }
+                        Err(problem) => self.lose(from, &problem),
                     }
                     self.peers[from].heard = now;
                 }
@@ -281,6 +300,7 @@ impl<E: Engine> Courier<E> {
                             &format!("its message of {} bytes is refused: {problem}", message.len()),
                         );
                     }
+                    self.spare.give(message);
                 }
                 Ok(_) => break,
                 Err(fault) => {
@@ -381,9 +401,11 @@ impl<E: Engine> Courier<E> {
     /// Puts a message in its place; a long one begins to land.
     fn expect(&mut self, rank: usize, header: &Header, body: &[u8]) -> Result<(), String> {
         let (body, incoming) = if header.kind == Kind::Short {
-            (body.to_vec(), None)
+            let mut own = self.spare.take(body.len())?;
+            own.copy_from_slice(body);
+            (own, None)
         } else {
-            let mut buffer = self.memory(header.length as usize)?;
+            let mut buffer = self.spare.take(header.length as usize)?;
             marks::set(&mut buffer, rank, header.number);
             match self.engine.receive(rank, Lane::Payload, buffer) {
                 Ok(incoming) => (Vec::new(), Some(incoming)),
@@ -397,20 +419,6 @@ impl<E: Engine> Courier<E> {
             incoming,
         });
         Ok(())
-    }
-
-    /// Memory of this length: of a message that has left, if one is large enough.
-    fn memory(&mut self, length: usize) -> Result<Vec<u8>, String> {
-        let fits = (0..self.spare.len()).filter(|i| self.spare[*i].capacity() >= length);
-        let best = fits.min_by_key(|i| self.spare[*i].capacity());
-        let mut buffer = match best {
-            Some(index) => self.spare.swap_remove(index),
-            None => Vec::new(),
-        };
-        let more = length.saturating_sub(buffer.len());
-        buffer.try_reserve_exact(more).map_err(|_| format!("no memory for its {length} bytes"))?;
-        buffer.resize(length, 0);
-        Ok(buffer)
     }
 
     /// Another rank gives up.

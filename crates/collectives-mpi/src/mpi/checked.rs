@@ -3,6 +3,7 @@
 
 use super::raw;
 use crate::engine::{Fault, Lane};
+use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;
 
@@ -15,6 +16,8 @@ pub(super) struct Slot(u64);
 pub(crate) struct Mpi {
     pub(super) rank: usize,
     pub(super) size: usize,
+    /// Memory of requests that are over.
+    pub(super) spare: Vec<VecDeque<(Slot, usize)>>,
     thread: PhantomData<*const ()>,
 }
 
@@ -52,7 +55,9 @@ impl Mpi {
         // SAFETY: both pointers are to live integers. A second initialisation is refused by the shim.
         checked("MPI_Init_thread", unsafe { raw::bessemer_mpi_init(&mut rank, &mut size) })?;
         match (usize::try_from(rank), usize::try_from(size)) {
-            (Ok(rank), Ok(size)) if rank < size => Ok(Mpi { rank, size, thread: PhantomData }),
+            (Ok(rank), Ok(size)) if rank < size => {
+                Ok(Mpi { rank, size, spare: Vec::new(), thread: PhantomData })
+            }
             _ => Err(Fault { call: "MPI_Comm_rank", text: format!("rank {rank} of {size}") }),
         }
     }

@@ -19,7 +19,8 @@ pub(crate) struct Outgoing {
     lane: Lane,
     /// Where the next piece begins.
     next: usize,
-    flying: VecDeque<Slot>,
+    /// Requests that are not over, with the length of each.
+    flying: VecDeque<(Slot, usize)>,
 }
 
 /// A message on its way in.
@@ -55,7 +56,7 @@ impl Outgoing {
             // SAFETY: the buffer is owned by self, never written while requests fly, its heap block does not move with
             // self, and Drop forgets it if one still flies.
             let slot = unsafe { mpi.isend(&self.buffer[self.next..end], self.to, self.lane)? };
-            self.flying.push_back(slot);
+            self.flying.push_back((slot, end - self.next));
             self.next = end;
         }
         Ok(())
@@ -83,19 +84,21 @@ impl Engine for Mpi {
     }
 
     fn send(&mut self, to: usize, lane: Lane, message: Vec<u8>) -> Result<Outgoing, Fault> {
-        let mut out = Outgoing { buffer: message, to, lane, next: 0, flying: VecDeque::new() };
+        let flying = self.spare.pop().unwrap_or_default();
+        let mut out = Outgoing { buffer: message, to, lane, next: 0, flying };
         out.fill_window(self)?;
         Ok(out)
     }
 
     fn poll_send(&mut self, out: &mut Outgoing) -> Result<Option<Vec<u8>>, Fault> {
-        while let Some(slot) = out.flying.front_mut() {
+        while let Some((slot, _)) = out.flying.front_mut() {
             if self.test(slot)?.is_none() {
                 return Ok(None);
             }
             out.flying.pop_front();
             out.fill_window(self)?;
         }
+        self.spare.push(std::mem::take(&mut out.flying));
         Ok(Some(std::mem::take(&mut out.buffer)))
     }
 
@@ -108,7 +111,7 @@ impl Engine for Mpi {
     }
 
     fn receive(&mut self, from: usize, lane: Lane, buffer: Vec<u8>) -> Result<Incoming, Fault> {
-        let mut into = Incoming { buffer, flying: VecDeque::new() };
+        let mut into = Incoming { buffer, flying: self.spare.pop().unwrap_or_default() };
         let (base, whole) = (into.buffer.as_mut_ptr(), into.buffer.len());
         for start in (0..whole).step_by(PIECE) {
             let length = PIECE.min(whole - start);
@@ -135,6 +138,7 @@ impl Engine for Mpi {
                 return Err(Fault { call: "MPI_Irecv", text });
             }
         }
+        self.spare.push(std::mem::take(&mut into.flying));
         Ok(Arrival::Whole(std::mem::take(&mut into.buffer)))
     }
 

@@ -13,11 +13,12 @@ type Verdict = Result<String, String>;
 
 type Case = (&'static str, fn() -> Verdict);
 
-pub(crate) const CASES: [Case; 12] = [
+pub(crate) const CASES: [Case; 13] = [
     ("every_collective_has_the_bits_of_ranks_in_one_process_1", || parity(1)),
     ("every_collective_has_the_bits_of_ranks_in_one_process_2", || parity(2)),
     ("every_collective_has_the_bits_of_ranks_in_one_process_4", || parity(4)),
     ("every_collective_has_the_bits_of_ranks_in_one_process_8", || parity(8)),
+    ("warm_steps_ask_for_no_memory", warm),
     ("a_launcher_that_says_otherwise_is_refused", disagreement),
     ("a_rank_that_computes_longer_than_the_silence_is_not_given_up", busy),
     ("a_killed_rank_is_named", || fault("kill", Duration::from_secs(2))),
@@ -54,6 +55,14 @@ fn parity(ranks: usize) -> Verdict {
         need(&job, job.said.contains(&wanted), &format!("nobody said {wanted:?}"))?;
     }
     need(&job, job.said.matches(" finished").count() == ranks, "not all ranks finished")?;
+    Ok(String::new())
+}
+
+fn warm() -> Verdict {
+    let job = run(local(2).arg(own()).args(["worker", "warm"]), LIMIT)?;
+    need(&job, job.code == Some(0), "the job failed")?;
+    let none = job.said.matches("asked for 0 at least").count();
+    need(&job, none == 2, "warm steps ask for memory")?;
     Ok(String::new())
 }
 
@@ -112,6 +121,8 @@ fn fault(fault: &str, within: Duration) -> Verdict {
     let job = run(local(4).arg(own()).args(["worker", "fault", fault]), LIMIT)?;
     // Open MPI asks ranks to end and gives them a second; Hydra kills them at once.
     let least = match (fault, is_open_mpi()) {
+        // After an exit without a word it now and then drops what a rank says last, when the machine is busy.
+        ("exit", true) => 2,
         (_, true) => 3,
         ("kill" | "exit" | "panic", false) => 0,
         (_, false) => 1,

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, reason = "a test program of its own: this is its report")]
 
 mod cases;
+mod counting;
 mod hosts;
 mod launcher;
 mod work;

@@ -1,8 +1,11 @@
 //! One rank of a test.
 
-use crate::work;
+use crate::{counting, work};
 use bessemer_collectives::launch::{LaunchFlags, resolve};
-use bessemer_collectives::{Communicator, MessageCommunicator, MessageSettings, Reduce, Values};
+use bessemer_collectives::{
+    CollectiveError, Communicator, Message, MessageCommunicator, MessageSettings, Parts, Reduce, Source,
+    Values,
+};
 use bessemer_collectives_mpi::{Settings, start};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -44,6 +47,7 @@ fn work(arguments: &[&str]) -> Result<(), String> {
     let mut communicator = MessageCommunicator::world("world", world.transport(), &settings);
     let done = match arguments {
         ["parity"] => parity(&mut communicator),
+        ["warm"] => warm(&mut communicator),
         ["fault", fault] => faulty(&mut communicator, fault),
         ["bench", bytes] => bench(&mut communicator, bytes.parse().map_err(|_| "a number of bytes")?),
         other => Err(format!("unknown work {other:?}")),
@@ -65,6 +69,36 @@ fn work(arguments: &[&str]) -> Result<(), String> {
 fn parity(c: &mut dyn Communicator) -> Result<(), String> {
     let digest = work::every_collective(c).map_err(|e| e.to_string())?;
     println!("rank {} digest {digest:016x}", c.rank());
+    Ok(())
+}
+
+/// Steps like those of training with a pipeline, until they ask for no memory.
+fn warm(c: &mut dyn Communicator) -> Result<(), String> {
+    let (rank, size) = (c.rank(), c.size());
+    let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+    let mut x = vec![0.5f32; 700_000];
+    let mut y = vec![0.0f32; 40_000];
+    let parts = Parts::even(x.len(), size);
+    let mut counts = [0; 40];
+    let failed = |e: CollectiveError| e.to_string();
+    for count in &mut counts {
+        c.barrier("start").map_err(failed)?;
+        let before = counting::asked();
+        for tag in 0..6 {
+            c.send(Message::new("activation", tag, next), Source::F32(&y)).map_err(failed)?;
+        }
+        for tag in [3, 1, 5, 0, 2, 4] {
+            c.receive(Message::new("activation", tag, previous), Values::F32(&mut y)).map_err(failed)?;
+        }
+        c.reduce_scatter("gradients", Values::F32(&mut x), &parts, Reduce::Max).map_err(failed)?;
+        c.all_gather("weights", Values::F32(&mut x), &parts).map_err(failed)?;
+        c.all_reduce("norm", Values::F32(&mut x[..1]), Reduce::Max).map_err(failed)?;
+        c.barrier("end").map_err(failed)?;
+        *count = counting::asked() - before;
+    }
+    // Looks at other processes, five a second, are not a step's.
+    let least = counts[20..].iter().min().copied().unwrap_or(u64::MAX);
+    println!("rank {rank} asked for {least} at least; {counts:?}");
     Ok(())
 }
 

@@ -1,0 +1,79 @@
+//! Memory of messages that are over, for those to come: once warm, a job that sends what it sent before asks for none.
+
+/// Buffers that nobody uses.
+#[derive(Debug, Default)]
+pub(super) struct Spare {
+    buffers: Vec<Vec<u8>>,
+    /// How many are kept.
+    most: usize,
+}
+
+impl Spare {
+    pub(super) fn new(most: usize) -> Spare {
+        Spare { buffers: Vec::with_capacity(most), most }
+    }
+
+    /// A buffer of this length whose contents mean nothing: the smallest that holds it, else the largest, which grows.
+    pub(super) fn take(&mut self, length: usize) -> Result<Vec<u8>, String> {
+        let capacity = |i: &usize| self.buffers[*i].capacity();
+        let fits = (0..self.buffers.len()).filter(|i| capacity(i) >= length).min_by_key(capacity);
+        // While there are few, those that there are will be needed for messages of their own length.
+        let largest =
+            || (0..self.buffers.len()).max_by_key(capacity).filter(|_| 2 * self.buffers.len() > self.most);
+        let mut buffer = match fits.or_else(largest) {
+            Some(index) => self.buffers.swap_remove(index),
+            None => Vec::new(),
+        };
+        let more = length.saturating_sub(buffer.len());
+        buffer.try_reserve_exact(more).map_err(|_| format!("no memory for its {length} bytes"))?;
+        buffer.resize(length, 0);
+        Ok(buffer)
+    }
+
+    /// Keeps a buffer; in place of the smallest if there are enough.
+    pub(super) fn give(&mut self, buffer: Vec<u8>) {
+        if buffer.capacity() == 0 {
+            return;
+        }
+        if self.buffers.len() < self.most {
+            self.buffers.push(buffer);
+        } else if let Some(smallest) = self.buffers.iter_mut().min_by_key(|b| b.capacity())
+            && smallest.capacity() < buffer.capacity()
+        {
+            *smallest = buffer;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_that_holds_it_is_taken() {
+        let mut spare = Spare::new(4);
+        for length in [100, 10, 1000] {
+            spare.give(vec![7; length]);
+        }
+        let taken = |spare: &mut Spare, length| {
+            let buffer = spare.take(length).unwrap();
+            assert_eq!(buffer.len(), length);
+            buffer.capacity()
+        };
+        assert_eq!(taken(&mut spare, 50), 100);
+        assert_eq!(taken(&mut spare, 50), 1000);
+        assert_eq!(taken(&mut spare, 50), 50, "there is none left that holds it");
+    }
+
+    #[test]
+    fn no_more_are_kept_than_wanted_and_the_largest_of_them() {
+        let mut spare = Spare::new(2);
+        for length in [10, 20, 30, 5] {
+            spare.give(vec![0; length]);
+        }
+        let mut kept: Vec<usize> = spare.buffers.iter().map(Vec::capacity).collect();
+        kept.sort_unstable();
+        assert_eq!(kept, [20, 30]);
+        assert!(spare.take(usize::MAX).unwrap_err().contains("no memory"));
+    }
+}
