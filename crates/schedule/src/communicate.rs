@@ -33,8 +33,8 @@ pub(crate) struct Map {
     stage: Vec<Vec<usize>>,
     /// By rank: the routes that come there, and on how many chunks.
     visits: Vec<Vec<(usize, usize)>>,
-    /// How many places hold each stage.
-    pub(crate) holders: Vec<usize>,
+    /// The ranks that hold each stage, in ascending order.
+    pub(crate) holders: Vec<Vec<usize>>,
 }
 
 impl Map {
@@ -66,7 +66,7 @@ impl Map {
                 }
             }
         }
-        let mut holders = vec![0; stages];
+        let mut holders = vec![Vec::new(); stages];
         let mut stage_at = Vec::with_capacity(ranks);
         for (rank, mut chunks) in held.into_iter().enumerate() {
             chunks.sort_unstable();
@@ -78,7 +78,7 @@ impl Map {
                          {chunk} with stage {stage} where chunk {expected} was expected"
                     ));
                 }
-                holders[stage] += 1;
+                holders[stage].push(rank);
             }
             let stages: Vec<usize> = chunks.into_iter().map(|(_, stage)| stage).collect();
             let mut sorted = stages.clone();
@@ -236,7 +236,7 @@ impl<'a> Writer<'a> {
     }
 
     fn shared(&self, chunk: usize) -> bool {
-        self.map.holders[self.map.stage[self.rank][chunk]] > 1
+        self.map.holders[self.map.stage[self.rank][chunk]].len() > 1
     }
 
     /// One gradient part of a chunk and update is there.

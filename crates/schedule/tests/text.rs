@@ -107,6 +107,27 @@ fn a_deadlock_is_a_circle() {
     );
 }
 
+/// Two ranks that hold one stage and meet in their sums of two updates in different order.
+#[test]
+fn reductions_in_a_different_order_are_a_circle() {
+    let tail = |first: usize| {
+        let second = 1 - first;
+        format!("reduce{first} reduce{second} step0 gather0 step1 gather1")
+    };
+    let text = |first: usize, second: usize| {
+        format!(
+            "bessemer-schedule 1\nname x\nmicro-batches 4\nroute 0\nroute 1\nroutes 0 1 0 1\nupdates 0*2 1*2\n\
+             rank 0: F0 B0 F2 B2 {}\nrank 1: F1 B1 F3 B3 {}\n",
+            tail(first),
+            tail(second)
+        )
+    };
+    parse(&text(0, 0)).unwrap();
+    let found = refusal(&text(0, 1));
+    assert!(found.contains("rank 0 stands at instruction 4 (reduce0) and waits for rank 1"), "{found}");
+    assert!(found.contains("rank 1 stands at instruction 4 (reduce1) and waits for rank 0"), "{found}");
+}
+
 fn words() -> impl Strategy<Value = String> {
     let words = [
         "bessemer-schedule",

@@ -1,6 +1,6 @@
 //! The program executed, without times: does every rank come to its end, and in which order do messages arrive?
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 
 use super::OutOfOrder;
@@ -88,7 +88,7 @@ impl Run<'_> {
             }
             Instruction::Reduce { chunk, update } => {
                 let Some(stage) = self.map.stage(Place { rank, chunk }) else { return true };
-                let holders = self.map.holders[stage];
+                let holders = self.map.holders[stage].len();
                 if holders == 1 {
                     return true;
                 }
@@ -114,30 +114,36 @@ impl Run<'_> {
         (flow * self.program.micro_batches() + micro) * self.program.stages + stage
     }
 
-    /// For which rank a rank waits, if it waits.
-    fn waits_for(&self, rank: usize) -> Option<usize> {
-        match *self.program.lists[rank].get(self.next[rank])? {
+    /// For which rank each rank waits, if it waits.
+    fn waits(&self) -> Vec<Option<usize>> {
+        let mut missing = HashMap::new();
+        let mut waits_for = |rank: usize| match *self.program.lists[rank].get(self.next[rank])? {
             Instruction::Receive { from, .. } => Some(from.rank),
             Instruction::Reduce { chunk, update } => {
                 let stage = self.map.stage(Place { rank, chunk })?;
-                let there = self.meetings.get(&(stage, update))?;
-                let missing = |place: &Place| !there.contains(&place.rank);
-                Some(self.program.holders(stage).into_iter().find(missing).map_or(rank, |place| place.rank))
+                // All who wait in a meeting wait for the same rank.
+                let first = missing.entry((stage, update)).or_insert_with(|| {
+                    let there: HashSet<usize> =
+                        self.meetings.get(&(stage, update))?.iter().copied().collect();
+                    self.map.holders[stage].iter().copied().find(|holder| !there.contains(holder))
+                });
+                *first
             }
             _ => None,
-        }
+        };
+        (0..self.program.ranks()).map(&mut waits_for).collect()
     }
 
     /// A circle of ranks that wait for each other.
     fn deadlock(&self) -> ScheduleError {
         // Whoever stands waits for a rank that stands too: after as many steps as there are ranks one is in the circle.
-        let standing = |rank: usize| self.waits_for(rank).is_some();
-        let mut rank = (0..self.program.ranks()).find(|&rank| standing(rank)).unwrap_or(0);
+        let waits_for = self.waits();
+        let mut rank = waits_for.iter().position(Option::is_some).unwrap_or(0);
         for _ in 0..self.program.ranks() {
-            rank = self.waits_for(rank).unwrap_or(rank);
+            rank = waits_for[rank].unwrap_or(rank);
         }
         let (first, mut waits, mut listed) = (rank, String::new(), 0);
-        while let Some(other) = self.waits_for(rank) {
+        while let Some(other) = waits_for[rank] {
             let position = self.next[rank];
             let separator = if listed > 0 { "; " } else { "" };
             let instruction = self.program.lists[rank][position];
