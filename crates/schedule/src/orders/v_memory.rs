@@ -40,7 +40,7 @@ fn program(name: &str, shape: &Shape, steps: Steps, chunks: usize) -> Program {
 /// A micro-batch has six passes on each rank, so one can begin in every so many units.
 const PERIOD: usize = 6;
 
-/// The passes of a building block that others wait for, in the order of [`Plan::done`].
+/// The passes of a building block that others wait for, in the order of [`Rank::done`].
 const PASSES: [(bool, usize); 4] = [(true, 0), (true, 1), (false, 1), (false, 0)];
 
 /// For each rank the start of each pass of the first micro-batch. Where the three turns are is chosen so that the passes
