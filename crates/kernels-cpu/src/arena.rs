@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // memory mapping and typed access to raw blocks
 
 use crate::element::Element;
-use crate::operand::{Indices, Mat};
+use crate::operand::{AnyMat, Indices, Mat};
 use bessemer_tensor::{Buffer, BufferSpec, MemoryUse, TensorError, View};
 use bessemer_units::{Bytes, DType};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -233,6 +233,16 @@ impl Arena {
         assert!(view.dtype() == T::DTYPE && self.contains(view).is_ok());
         // SAFETY: the view lies inside a mapped block that lives as long as the arena.
         unsafe { Mat::new(self.address(view).cast(), view.rows, view.cols, view.stride) }
+    }
+
+    /// The view as a matrix of parameters or of their gradients.
+    ///
+    /// # Panics
+    /// If the view is not inside a float buffer: launches check that first.
+    pub(crate) fn any(&self, view: &View) -> AnyMat {
+        assert!(view.dtype().is_float() && self.contains(view).is_ok());
+        // SAFETY: the view lies inside a mapped block that lives as long as the arena.
+        unsafe { AnyMat::new(self.address(view), view.dtype(), view.rows, view.cols, view.stride) }
     }
 
     /// The view as indices.

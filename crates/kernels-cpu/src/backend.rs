@@ -6,7 +6,7 @@ use crate::ctx::{Ctx, Machine};
 use crate::op;
 use crate::pool::Pool;
 use crate::{CpuConfig, CpuError, Engine, Rung};
-use bessemer_tensor::op::{Op, Operand};
+use bessemer_tensor::op::Op;
 use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
 use bessemer_units::{Bytes, DType};
 
@@ -61,45 +61,17 @@ impl CpuBackend {
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }
-}
 
-/// True if the operator's kernels take activations in bf16.
-fn takes_bf16(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Activation(_)
-            | Op::ActivationBackward(_)
-            | Op::Add(_)
-            | Op::Attention(_)
-            | Op::AttentionBackward(_)
-            | Op::Dropout(_)
-            | Op::Embedding(_)
-            | Op::EmbeddingBackward(_)
-            | Op::Fill(_)
-            | Op::Gated(_)
-            | Op::GatedBackward(_)
-            | Op::Linear(_)
-            | Op::LinearBackwardInput(_)
-            | Op::LinearBackwardWeight(_)
-            | Op::LinearCrossEntropy(_)
-            | Op::LinearCrossEntropyPortion(_)
-            | Op::LogitSums(_)
-            | Op::Norm(_)
-            | Op::NormBackward(_)
-            | Op::Rope(_)
-            | Op::Scale(_)
-    )
-}
-
-/// Errors if the operator, whose types agree, has one that its kernel does not take.
-fn check_dtype(op: &Op, o: &Operand) -> Result<(), TensorError> {
-    let (found, bf16) = (o.view.dtype(), takes_bf16(op));
-    if matches!(found, DType::F32 | DType::U32) || matches!(op, Op::Copy(_)) || (found == DType::Bf16 && bf16)
-    {
-        return Ok(());
+    /// Address of a view of `count` elements of 16 bits.
+    fn bits(&self, what: &'static str, view: &View, count: usize) -> Result<*mut u16, TensorError> {
+        self.arena.contains(view)?;
+        check_count(what, view, count)?;
+        if !matches!(view.dtype(), DType::Bf16 | DType::F16) {
+            let (operand, wanted, found) = ("view", "bf16 or f16", view.dtype());
+            return Err(TensorError::DType { op: what, operand, wanted, found });
+        }
+        Ok(self.arena.address(view).cast())
     }
-    let wanted = if bf16 { "f32 or bf16 on the cpu backend" } else { "f32 on the cpu backend" };
-    Err(TensorError::DType { op: op.name(), operand: o.name, wanted, found })
 }
 
 fn check_count(what: &'static str, view: &View, found: usize) -> Result<(), TensorError> {
@@ -138,9 +110,6 @@ impl Backend for CpuBackend {
             self.arena.contains(&o.view)?;
         }
         op.check()?;
-        for o in op.operands().iter() {
-            check_dtype(op, o)?;
-        }
         let ctx = Ctx { arena: &self.arena, pool: &self.pool, rung: self.rung, engine: self.engine };
         let wanted = 4 * op::workspace(ctx.machine(), op) as u64;
         let reserved = self.arena.workspace_len();
@@ -207,6 +176,24 @@ impl Backend for CpuBackend {
         for (r, row) in values.chunks_exact_mut(src.cols.max(1)).enumerate() {
             // SAFETY: row r of a view that lies inside its buffer.
             unsafe { op::copy::load_row(src.dtype(), base, r * src.stride, row) };
+        }
+        Ok(())
+    }
+
+    fn read_bits(&mut self, src: View, bits: &mut [u16]) -> Result<(), TensorError> {
+        let base = self.bits("read_bits", &src, bits.len())?;
+        for (r, row) in bits.chunks_exact_mut(src.cols.max(1)).enumerate() {
+            // SAFETY: row r of a view of elements of 16 bits that lies inside its buffer; host memory cannot overlap it.
+            unsafe { std::ptr::copy_nonoverlapping(base.add(r * src.stride), row.as_mut_ptr(), row.len()) };
+        }
+        Ok(())
+    }
+
+    fn write_bits(&mut self, dst: View, bits: &[u16]) -> Result<(), TensorError> {
+        let base = self.bits("write_bits", &dst, bits.len())?;
+        for (r, row) in bits.chunks_exact(dst.cols.max(1)).enumerate() {
+            // SAFETY: as above.
+            unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), base.add(r * dst.stride), row.len()) };
         }
         Ok(())
     }

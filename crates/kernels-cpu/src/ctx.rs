@@ -2,7 +2,7 @@
 
 use crate::arena::Arena;
 use crate::element::Element;
-use crate::operand::{Indices, Mat};
+use crate::operand::{AnyMat, Indices, Mat};
 use crate::pool::Pool;
 use crate::{Engine, Rung};
 use bessemer_tensor::View;
@@ -37,6 +37,11 @@ impl<'a> Ctx<'a> {
     /// A matrix of activations.
     pub(crate) fn mat<T: Element>(&self, view: &View) -> Mat<T> {
         self.arena.mat(view)
+    }
+
+    /// A matrix of parameters or of their gradients.
+    pub(crate) fn any(&self, view: &View) -> AnyMat {
+        self.arena.any(view)
     }
 
     pub(crate) fn u32(&self, view: &View) -> Indices<'a> {

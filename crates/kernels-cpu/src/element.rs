@@ -1,4 +1,5 @@
-//! Types in which activations are stored: f32 and bf16. Kernels compute in f32 and are generic over the stored type.
+//! Types in which values are stored: f32 and bf16, and for parameters and their gradients f16 too. Kernels compute in f32
+//! and are generic over the stored type.
 //!
 //! bf16 is the upper half of an f32, so loading is a shift; storing rounds to nearest, ties to even, in integer
 //! arithmetic: the same bits on every rung, subnormal numbers included (the processor's own conversion, VCVTNEPS2BF16,
@@ -7,9 +8,9 @@
 
 use crate::simd::Simd;
 use bessemer_units::DType;
-use half::bf16;
+use half::{bf16, f16};
 
-/// An element of activations in memory.
+/// An element in memory.
 ///
 /// # Safety
 /// The vector functions need the instructions of `S`, and as many elements behind the pointer as are read or written.
@@ -90,6 +91,48 @@ impl Element for bf16 {
     }
 }
 
+/// Most lanes of any [`Simd`].
+const MOST_LANES: usize = 16;
+
+// SAFETY of every function: as the trait demands of its callers.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Element for f16 {
+    const DTYPE: DType = DType::F16;
+
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        f16::to_f32(self)
+    }
+    #[inline(always)]
+    fn from_f32(x: f32) -> f16 {
+        f16::from_f32(x)
+    }
+    #[inline(always)]
+    unsafe fn load<S: Simd>(p: *const f16) -> S::V {
+        unsafe { S::load_f16(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn load_n<S: Simd>(p: *const f16, n: usize) -> S::V {
+        let mut x = [0u16; MOST_LANES];
+        unsafe {
+            std::ptr::copy_nonoverlapping(p.cast(), x.as_mut_ptr(), n);
+            S::load_f16(x.as_ptr())
+        }
+    }
+    #[inline(always)]
+    unsafe fn store<S: Simd>(p: *mut f16, v: S::V) {
+        unsafe { S::store_f16(p.cast(), v) }
+    }
+    #[inline(always)]
+    unsafe fn store_n<S: Simd>(p: *mut f16, v: S::V, n: usize) {
+        let mut x = [0u16; MOST_LANES];
+        unsafe {
+            S::store_f16(x.as_mut_ptr(), v);
+            std::ptr::copy_nonoverlapping(x.as_ptr(), p.cast(), n);
+        }
+    }
+}
+
 /// The bf16 bits nearest to the f32 with these bits. Adding just under half of the dropped part, and one more if the
 /// kept part is odd, carries where the value must be rounded up. A NaN keeps its upper bits and becomes quiet.
 #[inline(always)]
@@ -118,21 +161,35 @@ macro_rules! with_element {
 }
 pub(crate) use with_element;
 
+/// [`with_element`] for parameters, their gradients and factors of products, which may be f16 as well.
+macro_rules! with_parameter {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            bessemer_units::DType::F16 => {
+                type $T = half::f16;
+                $body
+            }
+            dtype => crate::element::with_element!(dtype, $T => $body),
+        }
+    };
+}
+pub(crate) use with_parameter;
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Rung;
     use crate::simd::{Kernel, dispatch};
 
-    /// Rounds f32 values to bf16 and back, whole vectors or `part` elements at a time.
-    struct Round<'a> {
+    /// Rounds f32 values to a type of fewer bits and back, whole vectors or `part` elements at a time.
+    struct Round<'a, T> {
         from: &'a [f32],
-        stored: &'a mut [bf16],
+        stored: &'a mut [T],
         back: &'a mut [f32],
         part: usize,
     }
 
-    impl Kernel for Round<'_> {
+    impl<T: Element> Kernel for Round<'_, T> {
         type Out = ();
         #[inline(always)]
         unsafe fn run<S: Simd>(self) {
@@ -144,11 +201,11 @@ mod tests {
                     let (from, to) = (self.from.as_ptr().add(at), self.stored.as_mut_ptr().add(at));
                     let back = self.back.as_mut_ptr().add(at);
                     if whole && n == S::LANES {
-                        bf16::store::<S>(to, f32::load::<S>(from));
-                        f32::store::<S>(back, bf16::load::<S>(to));
+                        T::store::<S>(to, f32::load::<S>(from));
+                        f32::store::<S>(back, T::load::<S>(to));
                     } else {
-                        bf16::store_n::<S>(to, f32::load_n::<S>(from, n), n);
-                        f32::store_n::<S>(back, bf16::load_n::<S>(to, n), n);
+                        T::store_n::<S>(to, f32::load_n::<S>(from, n), n);
+                        f32::store_n::<S>(back, T::load_n::<S>(to, n), n);
                     }
                 }
             }
@@ -179,6 +236,32 @@ mod tests {
                     assert_eq!(stored[i].to_bits(), truth[i], "{rung}, {part} at a time: {x:e}");
                     assert_eq!(back[i].to_bits(), u32::from(truth[i]) << 16, "{rung}: {x:e} comes back");
                     assert_eq!(back[i].is_nan(), x.is_nan(), "{rung}: {x:e}");
+                }
+            }
+        }
+    }
+
+    /// Every f16 with the f32 values around the point where rounding turns to its neighbour, and what overflows.
+    #[test]
+    fn every_rung_rounds_to_f16_as_the_standard_says() {
+        let exact = (0..=u16::MAX).map(|b| f16::from_bits(b).to_f32());
+        let near = |x: f32| {
+            let half_way = (x.to_bits() & 0xffff_e000) | 0x1000;
+            [x, f32::from_bits(half_way - 1), f32::from_bits(half_way), f32::from_bits(half_way + 1)]
+        };
+        let from: Vec<f32> =
+            exact.flat_map(near).chain([65519.9, 65520.0, -1e9, 1e-8, 2.9e-8, 3e-8, 6e-8]).collect();
+        for rung in Rung::ALL.into_iter().filter(|r| r.available()) {
+            for part in [1, 3, 16] {
+                let mut stored = vec![f16::ZERO; from.len()];
+                let mut back = vec![0.0; from.len()];
+                let round = Round { from: &from, stored: &mut stored, back: &mut back, part };
+                // SAFETY: the rung is available.
+                unsafe { dispatch(rung, round) };
+                for ((x, s), b) in from.iter().zip(&stored).zip(&back) {
+                    let wanted = f16::from_f32_const(*x);
+                    assert_eq!(s.to_bits(), wanted.to_bits(), "{rung}, {part} at a time: {x:e}");
+                    assert_eq!(b.to_bits(), wanted.to_f32_const().to_bits(), "{rung}: {x:e} comes back");
                 }
             }
         }

@@ -15,13 +15,13 @@
 use crate::ctx::{Ctx, Machine, padded};
 use crate::element::Element;
 use crate::engine;
-use crate::operand::Mat;
+use crate::operand::{AnyMat, Mat};
 use crate::simd::math::{activate, activate_with_derivative};
 use crate::simd::{Simd, load_part, store_part};
 use bessemer_tensor::op::ActivationKind;
 use bessemer_units::DType;
 
-/// A or B: element (row, k) at `row * rs + k * ks`; one of the strides is 1. Its type is f32 or bf16.
+/// A or B: element (row, k) at `row * rs + k * ks`; one of the strides is 1. Its type is f32, bf16 or f16.
 #[derive(Clone, Copy)]
 pub(crate) struct Factor {
     at: *const u8,
@@ -32,13 +32,15 @@ pub(crate) struct Factor {
 
 impl Factor {
     /// The rows of `m` are the rows of the factor: k runs along them.
-    pub(crate) fn rows<T: Element>(m: &Mat<T>) -> Factor {
-        Factor { at: m.ptr().cast(), dtype: T::DTYPE, rs: m.stride, ks: 1 }
+    pub(crate) fn rows(m: impl Into<AnyMat>) -> Factor {
+        let m = m.into();
+        Factor { at: m.ptr(), dtype: m.dtype, rs: m.stride, ks: 1 }
     }
 
     /// The columns of `m` are the rows of the factor: k runs down them.
-    pub(crate) fn columns<T: Element>(m: &Mat<T>) -> Factor {
-        Factor { at: m.ptr().cast(), dtype: T::DTYPE, rs: 1, ks: m.stride }
+    pub(crate) fn columns(m: impl Into<AnyMat>) -> Factor {
+        let m = m.into();
+        Factor { at: m.ptr(), dtype: m.dtype, rs: 1, ks: m.stride }
     }
 
     /// Type of the elements.
@@ -68,7 +70,7 @@ unsafe impl Send for Factor {}
 // SAFETY: as above.
 unsafe impl Sync for Factor {}
 
-/// What happens to a finished sum y before it is written. Activations are of type T.
+/// What happens to a finished sum y before it is written. C, and activations beside it, are of type T.
 #[derive(Clone, Copy)]
 pub(crate) struct Epilogue<T = f32> {
     /// C, `[m, n]`.
@@ -76,7 +78,7 @@ pub(crate) struct Epilogue<T = f32> {
     /// `y += prior`, before anything else: the sums of earlier parts of a long k.
     pub(crate) prior: Option<Mat>,
     /// `y += bias[n]`.
-    pub(crate) bias: Option<Mat>,
+    pub(crate) bias: Option<AnyMat>,
     /// `pre = y; y = f(y)`.
     pub(crate) activation: Option<(ActivationKind, Mat<T>)>,
     /// `y *= f'(pre)`.
@@ -243,7 +245,7 @@ unsafe fn finish_vector<S: Simd, T: Element>(e: &Epilogue<T>, mut y: S::V, r: us
             y = S::add(y, load_part::<S>(at(prior, r, c), n));
         }
         if let Some(bias) = &e.bias {
-            y = S::add(y, load_part::<S>(at(bias, 0, c), n));
+            y = S::add(y, bias.load::<S>(0, c, n));
         }
         if let Some((kind, pre)) = &e.activation {
             store_part::<S>(at(pre, r, c), y, n);

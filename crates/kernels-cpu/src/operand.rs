@@ -5,9 +5,11 @@
 //! are written by several threads.
 #![allow(unsafe_code)] // element access through a checked raw pointer
 
-use crate::element::Element;
+use crate::element::{Element, with_parameter};
+use crate::simd::{Simd, load_part};
+use bessemer_units::DType;
 
-/// A matrix with rows `stride` elements apart. Activations are of an [`Element`] type, everything else is f32.
+/// A matrix with rows `stride` elements apart, of a type that is known where the kernel is compiled.
 #[derive(Clone, Copy)]
 pub(crate) struct Mat<T = f32> {
     ptr: *mut T,
@@ -72,6 +74,85 @@ impl<T: Element> Mat<T> {
     #[inline]
     pub(crate) fn ptr(&self) -> *mut T {
         self.ptr
+    }
+}
+
+/// A matrix of f32, bf16 or f16 whose type is a value: parameters and their gradients, which kernels read a vector at a time
+/// whatever the type of the activations.
+#[derive(Clone, Copy)]
+pub(crate) struct AnyMat {
+    at: *mut u8,
+    pub(crate) dtype: DType,
+    /// Rows.
+    pub(crate) rows: usize,
+    /// Elements of a row.
+    pub(crate) cols: usize,
+    /// Elements between the starts of rows.
+    pub(crate) stride: usize,
+}
+
+// SAFETY: as Mat.
+unsafe impl Send for AnyMat {}
+// SAFETY: as Mat.
+unsafe impl Sync for AnyMat {}
+
+impl AnyMat {
+    /// # Safety
+    /// As [`Mat::new`], of elements of type `dtype`, which is a float type.
+    pub(crate) unsafe fn new(at: *mut u8, dtype: DType, rows: usize, cols: usize, stride: usize) -> AnyMat {
+        AnyMat { at, dtype, rows, cols, stride }
+    }
+
+    /// The same matrix with the type known.
+    pub(crate) fn typed<T: Element>(&self) -> Mat<T> {
+        assert!(T::DTYPE == self.dtype);
+        Mat { ptr: self.at.cast(), rows: self.rows, cols: self.cols, stride: self.stride }
+    }
+
+    /// Element (r, c).
+    #[inline]
+    pub(crate) fn get(&self, r: usize, c: usize) -> f32 {
+        with_parameter!(self.dtype, T => self.typed::<T>().get(r, c))
+    }
+
+    /// Writes element (r, c), rounded to its type.
+    #[inline]
+    pub(crate) fn set(&self, r: usize, c: usize, value: f32) {
+        with_parameter!(self.dtype, T => self.typed::<T>().set(r, c, value));
+    }
+
+    /// Adds to element (r, c), or replaces it.
+    #[inline]
+    pub(crate) fn put(&self, r: usize, c: usize, value: f32, accumulate: bool) {
+        self.set(r, c, if accumulate { self.get(r, c) + value } else { value });
+    }
+
+    /// Elements (r, c .. c + n), zeros behind them.
+    ///
+    /// # Safety
+    /// The elements exist; n is at most the lanes of S, whose instructions the processor has.
+    #[inline(always)]
+    pub(crate) unsafe fn load<S: Simd>(&self, r: usize, c: usize, n: usize) -> S::V {
+        let at = r * self.stride + c;
+        // SAFETY: by contract.
+        with_parameter!(self.dtype, T => unsafe { load_part::<S>(self.at.cast::<T>().add(at), n) })
+    }
+
+    /// Start of the matrix.
+    pub(crate) fn ptr(&self) -> *mut u8 {
+        self.at
+    }
+}
+
+impl<T: Element> From<&Mat<T>> for AnyMat {
+    fn from(m: &Mat<T>) -> AnyMat {
+        AnyMat { at: m.ptr.cast(), dtype: T::DTYPE, rows: m.rows, cols: m.cols, stride: m.stride }
+    }
+}
+
+impl From<&AnyMat> for AnyMat {
+    fn from(m: &AnyMat) -> AnyMat {
+        *m
     }
 }
 

@@ -12,7 +12,7 @@ pub enum Rung {
     Reference,
     /// Packed and blocked, in code that any target's compiler vectorises.
     Portable,
-    /// AVX2 and FMA: 8 lanes.
+    /// AVX2, FMA and F16C: 8 lanes.
     Avx2,
     /// AVX-512 F, BW, DQ, VL: 16 lanes.
     Avx512,
@@ -27,7 +27,7 @@ impl Rung {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::is_x86_feature_detected as has;
-            let avx2 = has!("avx2") && has!("fma");
+            let avx2 = has!("avx2") && has!("fma") && has!("f16c");
             if avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") {
                 return Rung::Avx512;
             }

@@ -233,6 +233,12 @@ impl Backend for Masks {
     fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {
         self.null.read_f32(src, values)
     }
+    fn read_bits(&mut self, src: View, bits: &mut [u16]) -> Result<(), TensorError> {
+        self.null.read_bits(src, bits)
+    }
+    fn write_bits(&mut self, dst: View, bits: &[u16]) -> Result<(), TensorError> {
+        self.null.write_bits(dst, bits)
+    }
     fn memory(&self) -> MemoryUse {
         self.null.memory()
     }

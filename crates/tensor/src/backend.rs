@@ -80,6 +80,12 @@ pub trait Backend: Send {
     /// Named copy device -> host, converted to f32, row-major without gaps.
     fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError>;
 
+    /// Named copy device -> host of elements of 16 bits (bf16, f16) as they are, row-major without gaps.
+    fn read_bits(&mut self, src: View, bits: &mut [u16]) -> Result<(), TensorError>;
+
+    /// Named copy host -> device of elements of 16 bits as they are.
+    fn write_bits(&mut self, dst: View, bits: &[u16]) -> Result<(), TensorError>;
+
     /// Memory held now.
     fn memory(&self) -> MemoryUse;
 }

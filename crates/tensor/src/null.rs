@@ -117,6 +117,16 @@ impl Backend for NullBackend {
         Ok(())
     }
 
+    fn read_bits(&mut self, src: View, bits: &mut [u16]) -> Result<(), TensorError> {
+        self.inside(&src)?;
+        bits.fill(0);
+        Ok(())
+    }
+
+    fn write_bits(&mut self, dst: View, _bits: &[u16]) -> Result<(), TensorError> {
+        self.inside(&dst)
+    }
+
     fn memory(&self) -> MemoryUse {
         let mut classes: Vec<_> = self.classes.iter().map(|(k, v)| (*k, Bytes(*v))).collect();
         classes.sort_by_key(|c| std::cmp::Reverse(c.1));

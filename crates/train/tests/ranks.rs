@@ -306,6 +306,12 @@ impl Backend for Breaking {
     fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {
         self.inner.read_f32(src, values)
     }
+    fn read_bits(&mut self, src: View, bits: &mut [u16]) -> Result<(), TensorError> {
+        self.inner.read_bits(src, bits)
+    }
+    fn write_bits(&mut self, dst: View, bits: &[u16]) -> Result<(), TensorError> {
+        self.inner.write_bits(dst, bits)
+    }
     fn memory(&self) -> MemoryUse {
         self.inner.memory()
     }

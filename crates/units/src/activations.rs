@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Element type in which activations and their gradients are stored. Everything is computed in f32 and rounded to nearest
-/// when it is stored; weights, their gradients, optimizer state, statistics and losses stay f32.
+/// when it is stored; optimizer state, statistics and losses stay f32, parameters have a type of their own
+/// ([`crate::ParamStorage`]).
 #[derive(
     Debug, Default, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]

@@ -6,9 +6,11 @@
 mod activations;
 mod dtype;
 mod matmul;
+mod params;
 mod quantity;
 
 pub use activations::{Recompute, Storage};
 pub use dtype::DType;
 pub use matmul::MatmulPrecision;
+pub use params::{ParamDType, ParamStorage};
 pub use quantity::{Bytes, Flops, Seconds, Tokens};

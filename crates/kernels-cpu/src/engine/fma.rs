@@ -12,7 +12,7 @@
 
 use crate::Rung;
 use crate::ctx::{Ctx, Machine, Span, padded};
-use crate::element::{Element, with_element};
+use crate::element::{Element, with_parameter};
 use crate::gemm::{Factor, Gemm, Shape, expect, finish_row};
 use crate::panels::{pack_columns, pack_rows};
 use crate::simd::{Kernel, Simd, dispatch};
@@ -113,7 +113,7 @@ unsafe fn pack<S: Simd>(f: &Factor, first: usize, rows: usize, k: usize, width: 
     // SAFETY: by contract.
     unsafe {
         let (rs, ks) = f.strides();
-        with_element!(f.dtype(), T => {
+        with_parameter!(f.dtype(), T => {
             let src = f.at::<T>(first, 0);
             if ks == 1 {
                 pack_rows::<S>(src, rs, rows, k, width, dst);

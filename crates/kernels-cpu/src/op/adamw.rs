@@ -3,27 +3,29 @@
 //! p = p - (lr (m / correction1)) / (sqrt(v / correction2) + eps)`.
 //!
 //! Addition, multiplication, division and square root are exactly rounded on every rung and no multiply-add is fused, so
-//! all rungs give the same bits. Cost: four reads and three writes of 4 bytes an element: memory speed.
+//! all rungs give the same bits. A parameter of fewer bits is its f32 master, rounded. Cost: four reads and three writes of
+//! 4 bytes an element: memory speed.
 #![allow(unsafe_code)] // rows by address
 
 use super::tiles::{Block, blocks};
 use crate::arena::Arena;
 use crate::ctx::Ctx;
-use crate::operand::Mat;
+use crate::element::{Element, with_parameter};
+use crate::operand::{AnyMat, Mat};
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::AdamW;
 
-struct Update<'a> {
+struct Update<'a, P> {
     op: &'a AdamW,
-    param: &'a Mat,
+    param: &'a Mat<P>,
     master: Option<&'a Mat>,
-    grad: &'a Mat,
+    grad: &'a AnyMat,
     m: &'a Mat,
     v: &'a Mat,
     block: Block,
 }
 
-impl Kernel for Update<'_> {
+impl<P: Element> Kernel for Update<'_, P> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
@@ -39,15 +41,19 @@ impl Kernel for Update<'_> {
                 for c in block.cols.clone().step_by(S::LANES) {
                     let n = S::LANES.min(block.cols.end - c);
                     let at = |x: &Mat| x.row(r).add(c);
-                    let g = S::mul(scale, load_part::<S>(at(grad), n));
-                    let p = S::mul(load_part::<S>(at(master.unwrap_or(param)), n), decay);
+                    let g = S::mul(scale, grad.load::<S>(r, c, n));
+                    let p = match master {
+                        Some(x) => load_part::<S>(at(x), n),
+                        None => load_part::<S>(param.row(r).add(c), n),
+                    };
+                    let p = S::mul(p, decay);
                     let m1 = S::add(S::mul(b1, load_part::<S>(at(m), n)), S::mul(rest1, g));
                     let v1 = S::add(S::mul(b2, load_part::<S>(at(v), n)), S::mul(S::mul(rest2, g), g));
                     let step = S::div(S::mul(lr, S::div(m1, c1)), S::add(S::sqrt(S::div(v1, c2)), eps));
                     let p = S::sub(p, step);
                     store_part::<S>(at(m), m1, n);
                     store_part::<S>(at(v), v1, n);
-                    store_part::<S>(at(param), p, n);
+                    store_part::<S>(param.row(r).add(c), p, n);
                     if let Some(x) = master {
                         store_part::<S>(at(x), p, n);
                     }
@@ -58,7 +64,11 @@ impl Kernel for Update<'_> {
 }
 
 pub(crate) fn run(ctx: &Ctx<'_>, op: &AdamW) {
-    let (param, grad) = (ctx.f32(&op.param), ctx.f32(&op.grad));
+    with_parameter!(op.param.dtype(), P => typed::<P>(ctx, op));
+}
+
+fn typed<P: Element>(ctx: &Ctx<'_>, op: &AdamW) {
+    let (param, grad) = (ctx.mat::<P>(&op.param), ctx.any(&op.grad));
     let (m, v, master) = (ctx.f32(&op.m), ctx.f32(&op.v), op.master.map(|x| ctx.f32(&x)));
     blocks(ctx, param.rows, param.cols, &|block| {
         let update = Update { op, param: &param, master: master.as_ref(), grad: &grad, m: &m, v: &v, block };
@@ -78,12 +88,12 @@ fn update(op: &AdamW, p: f32, grad: f32, m: f32, v: f32) -> (f32, f32, f32) {
 }
 
 pub(crate) fn reference(arena: &Arena, op: &AdamW) {
-    let (param, grad) = (arena.f32(&op.param), arena.f32(&op.grad));
+    let (param, grad) = (arena.any(&op.param), arena.any(&op.grad));
     let (m, v) = (arena.f32(&op.m), arena.f32(&op.v));
     let master = op.master.map(|x| arena.f32(&x));
     for r in 0..param.rows {
         for c in 0..param.cols {
-            let p = master.unwrap_or(param).get(r, c);
+            let p = master.map_or_else(|| param.get(r, c), |x| x.get(r, c));
             let (p, m_new, v_new) = update(op, p, grad.get(r, c), m.get(r, c), v.get(r, c));
             m.set(r, c, m_new);
             v.set(r, c, v_new);

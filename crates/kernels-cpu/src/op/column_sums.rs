@@ -5,7 +5,7 @@
 
 use crate::ctx::{Ctx, Span};
 use crate::element::Element;
-use crate::operand::Mat;
+use crate::operand::{AnyMat, Mat};
 use crate::simd::{Kernel, Simd, dispatch, load_part};
 
 /// Rows of a block.
@@ -50,7 +50,7 @@ pub(crate) fn add_partials(
     partials: Span,
     first: usize,
     blocks: usize,
-    out: &Mat,
+    out: &AnyMat,
     accumulate: bool,
 ) {
     let cols = out.cols;
@@ -66,7 +66,7 @@ pub(crate) fn add_partials(
     });
 }
 
-pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, x: &Mat<T>, out: &Mat, accumulate: bool) {
+pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, x: &Mat<T>, out: &AnyMat, accumulate: bool) {
     let blocks = x.rows.div_ceil(BLOCK);
     let partials = ctx.scratch().take(blocks * x.cols);
     ctx.pool.run(blocks, &|block, _| {

@@ -5,13 +5,16 @@
 //! Cost: forward one read of the rows and one write, backward a read of dout and an update of the rows that occur.
 #![allow(unsafe_code)] // rows by address
 
+use super::loss::put_sums;
+use crate::Rung;
 use crate::arena::Arena;
-use crate::ctx::Ctx;
-use crate::element::{Element, with_element};
-use crate::operand::Mat;
+use crate::ctx::{Ctx, Scratch, padded};
+use crate::element::{Element, with_element, with_parameter};
+use crate::operand::{AnyMat, Mat};
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::{Embedding, EmbeddingBackward, TablePortion};
 use bessemer_tensor::{TensorError, View};
+use bessemer_units::DType;
 
 /// Rows of a forward tile.
 const ROWS: usize = 64;
@@ -21,7 +24,7 @@ const COLUMNS: usize = 64;
 /// A table, or the rows of one that are here.
 #[derive(Clone, Copy)]
 struct Table {
-    rows: Mat,
+    rows: AnyMat,
     /// Number in the whole table of the first row.
     first: usize,
     /// Rows of the whole table.
@@ -29,7 +32,7 @@ struct Table {
 }
 
 impl Table {
-    fn new(rows: Mat, view: &View, portion: Option<TablePortion>) -> Table {
+    fn new(rows: AnyMat, view: &View, portion: Option<TablePortion>) -> Table {
         let TablePortion { first, of } = portion.unwrap_or(TablePortion::whole(view));
         Table { rows, first, of }
     }
@@ -45,7 +48,7 @@ impl Table {
 struct LookUp<'a, T> {
     table: Table,
     ids: &'a [u32],
-    learned: Option<(Mat, &'a [u32])>,
+    learned: Option<(AnyMat, &'a [u32])>,
     out: &'a Mat<T>,
     first: usize,
 }
@@ -55,18 +58,18 @@ impl<T: Element> Kernel for LookUp<'_, T> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         for n in self.first..(self.first + ROWS).min(self.out.rows) {
-            let from = self.table.find(self.ids[n]).map(|r| self.table.rows.row(r));
+            let from = self.table.find(self.ids[n]);
             let to = self.out.row(n);
             for c in (0..self.out.cols).step_by(S::LANES) {
                 let w = S::LANES.min(self.out.cols - c);
                 // SAFETY: columns c .. c + w of a row of each.
                 unsafe {
                     let mut x = match from {
-                        Some(from) => load_part::<S>(from.add(c), w),
+                        Some(row) => self.table.rows.load::<S>(row, c, w),
                         None => S::splat(0.0),
                     };
                     if let Some((positions, at)) = &self.learned {
-                        x = S::add(x, load_part::<S>(positions.row(at[n] as usize).add(c), w));
+                        x = S::add(x, positions.load::<S>(at[n] as usize, c, w));
                     }
                     store_part::<S>(to.add(c), x, w);
                 }
@@ -88,9 +91,10 @@ impl<T: Element> Kernel for Scatter<'_, T> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let end = (self.first + COLUMNS).min(self.dout.cols);
+        let rows = self.table.rows.typed::<f32>();
         for (n, &id) in self.ids.iter().enumerate() {
             let Some(row) = self.table.find(id) else { continue };
-            let (from, to) = (self.dout.row(n), self.table.rows.row(row));
+            let (from, to) = (self.dout.row(n), rows.row(row));
             for c in (self.first..end).step_by(S::LANES) {
                 let w = S::LANES.min(end - c);
                 // SAFETY: columns c .. c + w of a row of each; only this tile writes them.
@@ -103,15 +107,95 @@ impl<T: Element> Kernel for Scatter<'_, T> {
     }
 }
 
+/// [`Scatter`] into a table of fewer bits than f32: the rows of one id are summed in f32, in the order of n, and rounded
+/// into the table once. A frequent token's gradient would stop growing otherwise.
+struct Gather<'a, T, G> {
+    table: Table,
+    rows: Mat<G>,
+    ids: &'a [u32],
+    /// All n, by id and then by n.
+    order: &'a [u32],
+    dout: &'a Mat<T>,
+    first: usize,
+}
+
+impl<T: Element, G: Element> Kernel for Gather<'_, T, G> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let end = (self.first + COLUMNS).min(self.dout.cols);
+        for group in self.order.chunk_by(|a, b| self.ids[*a as usize] == self.ids[*b as usize]) {
+            let Some(row) = self.table.find(self.ids[group[0] as usize]) else { continue };
+            let to = self.rows.row(row);
+            for c in (self.first..end).step_by(S::LANES) {
+                let w = S::LANES.min(end - c);
+                // SAFETY: columns c .. c + w of a row of each; only this tile writes them.
+                unsafe {
+                    let mut sum = S::splat(0.0);
+                    for n in group {
+                        sum = S::add(sum, load_part::<S>(self.dout.row(*n as usize).add(c), w));
+                    }
+                    store_part::<S>(to.add(c), S::add(load_part::<S>(to.add(c), w), sum), w);
+                }
+            }
+        }
+    }
+}
+
+/// Scratch floats: an order of the tokens for each table of fewer bits than f32.
+pub(crate) fn backward_workspace(op: &EmbeddingBackward) -> usize {
+    let narrow = |view: &View| view.dtype() != DType::F32;
+    let tables =
+        usize::from(narrow(&op.dtable)) + usize::from(op.positions.is_some_and(|p| narrow(&p.table)));
+    tables * padded(op.ids.cols)
+}
+
+/// One table's part of the backward pass.
+struct Target<'a> {
+    table: Table,
+    ids: &'a [u32],
+    /// For a table of fewer bits than f32.
+    order: Option<&'a [u32]>,
+}
+
+impl<'a> Target<'a> {
+    fn new(table: Table, ids: &'a [u32], scratch: &mut Scratch) -> Target<'a> {
+        let order = (table.rows.dtype != DType::F32).then(|| {
+            let at = scratch.take(ids.len()).at(0, ids.len()).cast::<u32>();
+            // SAFETY: workspace of this launch, as many words as there are ids, that nobody else has.
+            let order = unsafe { std::slice::from_raw_parts_mut(at, ids.len()) };
+            order.iter_mut().zip(0..).for_each(|(to, n)| *to = n);
+            order.sort_unstable_by_key(|n| (ids[*n as usize], *n));
+            &*order
+        });
+        Target { table, ids, order }
+    }
+
+    /// Adds a range of columns.
+    ///
+    /// # Safety
+    /// The rung is available; indices lie inside the table; nobody else writes these columns.
+    unsafe fn add<T: Element>(&self, rung: Rung, dout: &Mat<T>, first: usize) {
+        let Target { table, ids, order } = *self;
+        // SAFETY: by contract.
+        match order {
+            None => unsafe { dispatch(rung, Scatter { table, ids, dout, first }) },
+            Some(order) => with_parameter!(table.rows.dtype, G => unsafe {
+                dispatch(rung, Gather { table, rows: table.rows.typed::<G>(), ids, order, dout, first });
+            }),
+        }
+    }
+}
+
 pub(crate) fn forward(ctx: &Ctx<'_>, op: &Embedding) -> Result<(), TensorError> {
     with_element!(op.out.dtype(), T => typed_forward::<T>(ctx, op))
 }
 
 fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Embedding) -> Result<(), TensorError> {
-    let table = Table::new(ctx.f32(&op.table), &op.table, op.portion);
+    let table = Table::new(ctx.any(&op.table), &op.table, op.portion);
     let (ids, out) = (ctx.u32(&op.ids), ctx.mat::<T>(&op.out));
     ids.check("embedding", "ids", table.of, None)?;
-    let learned = op.positions.map(|p| (ctx.f32(&p.table), ctx.u32(&p.positions)));
+    let learned = op.positions.map(|p| (ctx.any(&p.table), ctx.u32(&p.positions)));
     if let Some((t, p)) = &learned {
         p.check("embedding", "positions", t.rows, None)?;
     }
@@ -129,23 +213,22 @@ pub(crate) fn backward(ctx: &Ctx<'_>, op: &EmbeddingBackward) -> Result<(), Tens
 }
 
 fn typed_backward<T: Element>(ctx: &Ctx<'_>, op: &EmbeddingBackward) -> Result<(), TensorError> {
-    let table = Table::new(ctx.f32(&op.dtable), &op.dtable, op.portion);
+    let table = Table::new(ctx.any(&op.dtable), &op.dtable, op.portion);
     let (ids, dout) = (ctx.u32(&op.ids), ctx.mat::<T>(&op.dout));
     ids.check("embedding_backward", "ids", table.of, None)?;
     let learned =
-        op.positions.map(|p| (Table::new(ctx.f32(&p.table), &p.table, None), ctx.u32(&p.positions)));
+        op.positions.map(|p| (Table::new(ctx.any(&p.table), &p.table, None), ctx.u32(&p.positions)));
     if let Some((t, p)) = &learned {
         p.check("embedding_backward", "positions", t.of, None)?;
     }
+    let mut scratch = ctx.scratch();
+    let tokens = Target::new(table, ids.0, &mut scratch);
+    let learned = learned.map(|(table, positions)| Target::new(table, positions.0, &mut scratch));
     ctx.pool.run(dout.cols.div_ceil(COLUMNS), &|tile, _| {
-        let first = tile * COLUMNS;
-        // SAFETY: the rung is available; operands are checked views, indices lie inside the tables; tiles are disjoint
-        // ranges of columns.
-        unsafe {
-            dispatch(ctx.rung, Scatter { table, ids: ids.0, dout: &dout, first });
-            if let Some((table, positions)) = learned {
-                dispatch(ctx.rung, Scatter { table, ids: positions.0, dout: &dout, first });
-            }
+        for target in std::iter::once(&tokens).chain(&learned) {
+            // SAFETY: the rung is available; operands are checked views, indices lie inside the tables; tiles are disjoint
+            // ranges of columns.
+            unsafe { target.add(ctx.rung, &dout, tile * COLUMNS) };
         }
     });
     Ok(())
@@ -156,10 +239,10 @@ pub(crate) fn forward_reference(arena: &Arena, op: &Embedding) -> Result<(), Ten
 }
 
 fn typed_forward_reference<T: Element>(arena: &Arena, op: &Embedding) -> Result<(), TensorError> {
-    let table = Table::new(arena.f32(&op.table), &op.table, op.portion);
+    let table = Table::new(arena.any(&op.table), &op.table, op.portion);
     let (ids, out) = (arena.u32(&op.ids), arena.mat::<T>(&op.out));
     ids.check("embedding", "ids", table.of, None)?;
-    let learned = op.positions.map(|p| (arena.f32(&p.table), arena.u32(&p.positions)));
+    let learned = op.positions.map(|p| (arena.any(&p.table), arena.u32(&p.positions)));
     if let Some((t, p)) = &learned {
         p.check("embedding", "positions", t.rows, None)?;
     }
@@ -177,22 +260,33 @@ pub(crate) fn backward_reference(arena: &Arena, op: &EmbeddingBackward) -> Resul
 }
 
 fn typed_backward_reference<T: Element>(arena: &Arena, op: &EmbeddingBackward) -> Result<(), TensorError> {
-    let table = Table::new(arena.f32(&op.dtable), &op.dtable, op.portion);
+    let table = Table::new(arena.any(&op.dtable), &op.dtable, op.portion);
     let (ids, dout) = (arena.u32(&op.ids), arena.mat::<T>(&op.dout));
     ids.check("embedding_backward", "ids", table.of, None)?;
-    let learned = op.positions.map(|p| (arena.f32(&p.table), arena.u32(&p.positions)));
+    let learned = op.positions.map(|p| (arena.any(&p.table), arena.u32(&p.positions)));
     if let Some((t, p)) = &learned {
         p.check("embedding_backward", "positions", t.rows, None)?;
     }
-    for (n, &id) in ids.0.iter().enumerate() {
-        for c in 0..dout.cols {
-            if let Some(row) = table.find(id) {
-                table.rows.add(row, c, dout.get(n, c));
-            }
-            if let Some((t, p)) = learned {
-                t.add(p.0[n] as usize, c, dout.get(n, c));
+    let add = |table: &Table, rows: &[u32]| {
+        // Summed apart, so that a table of few bits is rounded once.
+        let narrow = table.rows.dtype != DType::F32;
+        let mut sums = vec![0.0f64; if narrow { table.rows.rows * dout.cols } else { 0 }];
+        for (n, &id) in rows.iter().enumerate() {
+            let Some(row) = table.find(id) else { continue };
+            for c in 0..dout.cols {
+                match sums.get_mut(row * dout.cols + c) {
+                    Some(sum) => *sum += f64::from(dout.get(n, c)),
+                    None => table.rows.put(row, c, dout.get(n, c), true),
+                }
             }
         }
+        if narrow {
+            put_sums(&table.rows, &sums, true);
+        }
+    };
+    add(&table, ids.0);
+    if let Some((t, p)) = learned {
+        add(&Table { rows: t, first: 0, of: t.rows }, p.0);
     }
     Ok(())
 }

@@ -4,11 +4,11 @@
 use super::tiles::blocks;
 use crate::arena::Arena;
 use crate::ctx::Ctx;
-use crate::element::{Element, with_element};
+use crate::element::{Element, with_parameter};
 use bessemer_tensor::op::Fill;
 
 pub(crate) fn run(ctx: &Ctx<'_>, op: &Fill) {
-    with_element!(op.dst.dtype(), T => typed::<T>(ctx, op));
+    with_parameter!(op.dst.dtype(), T => typed::<T>(ctx, op));
 }
 
 fn typed<T: Element>(ctx: &Ctx<'_>, op: &Fill) {
@@ -24,7 +24,7 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &Fill) {
 }
 
 pub(crate) fn reference(arena: &Arena, op: &Fill) {
-    with_element!(op.dst.dtype(), T => {
+    with_parameter!(op.dst.dtype(), T => {
         let dst = arena.mat::<T>(&op.dst);
         for r in 0..dst.rows {
             for c in 0..dst.cols {

@@ -9,7 +9,7 @@ use super::activation::{derivative, value};
 use super::{column_sums, skinny};
 use crate::arena::Arena;
 use crate::ctx::{Ctx, Machine};
-use crate::element::{Element, with_element};
+use crate::element::{Element, with_element, with_parameter};
 use crate::gemm::{self, Epilogue, Factor, Gemm, Shape};
 use bessemer_tensor::op::{Linear, LinearBackwardInput, LinearBackwardWeight};
 
@@ -37,15 +37,15 @@ pub(crate) fn forward(ctx: &Ctx<'_>, op: &Linear) {
 }
 
 fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Linear) {
-    let (x, w) = (ctx.mat::<T>(&op.x), ctx.f32(&op.weight));
+    let (x, w) = (ctx.mat::<T>(&op.x), ctx.any(&op.weight));
     let epilogue = Epilogue {
-        bias: op.bias.map(|b| ctx.f32(&b)),
+        bias: op.bias.map(|b| ctx.any(&b)),
         activation: op.activation.map(|(kind, pre)| (kind, ctx.mat(&pre))),
         residual: op.residual.map(|r| ctx.mat(&r)),
         ..Epilogue::store(ctx.mat::<T>(&op.out), false)
     };
     if x.rows <= skinny::MAX_ROWS {
-        return skinny::run(ctx, &x, &w, &epilogue);
+        return with_parameter!(w.dtype, W => skinny::run(ctx, &x, &w.typed::<W>(), &epilogue));
     }
     let product = Gemm { k: x.cols, a: Factor::rows(&x), b: Factor::rows(&w), epilogue };
     gemm::run(ctx, &product, 0);
@@ -69,7 +69,7 @@ pub(crate) fn backward_input(ctx: &Ctx<'_>, op: &LinearBackwardInput) {
 }
 
 fn typed_backward_input<T: Element>(ctx: &Ctx<'_>, op: &LinearBackwardInput) {
-    let (dy, w) = (ctx.mat::<T>(&op.dy), ctx.f32(&op.weight));
+    let (dy, w) = (ctx.mat::<T>(&op.dy), ctx.any(&op.weight));
     let epilogue = Epilogue {
         derivative: op.activation.map(|(kind, pre)| (kind, ctx.mat(&pre))),
         ..Epilogue::store(ctx.mat::<T>(&op.dx), op.accumulate)
@@ -98,11 +98,13 @@ pub(crate) fn backward_weight(ctx: &Ctx<'_>, op: &LinearBackwardWeight) {
 
 fn typed_backward_weight<T: Element>(ctx: &Ctx<'_>, op: &LinearBackwardWeight) {
     let (x, dy) = (ctx.mat::<T>(&op.x), ctx.mat::<T>(&op.dy));
-    let epilogue = Epilogue::store(ctx.f32(&op.dweight), op.accumulate);
-    let product = Gemm { k: x.rows, a: Factor::columns(&dy), b: Factor::columns(&x), epilogue };
-    gemm::run(ctx, &product, 0);
+    with_parameter!(op.dweight.dtype(), G => {
+        let epilogue = Epilogue::store(ctx.mat::<G>(&op.dweight), op.accumulate);
+        let product = Gemm { k: x.rows, a: Factor::columns(&dy), b: Factor::columns(&x), epilogue };
+        gemm::run(ctx, &product, 0);
+    });
     if let Some(db) = op.dbias {
-        column_sums::run(ctx, &dy, &ctx.f32(&db), op.accumulate);
+        column_sums::run(ctx, &dy, &ctx.any(&db), op.accumulate);
     }
 }
 
@@ -111,8 +113,8 @@ pub(crate) fn forward_reference(arena: &Arena, op: &Linear) {
 }
 
 fn typed_forward_reference<T: Element>(arena: &Arena, op: &Linear) {
-    let (x, w, out) = (arena.mat::<T>(&op.x), arena.f32(&op.weight), arena.mat::<T>(&op.out));
-    let bias = op.bias.map(|b| arena.f32(&b));
+    let (x, w, out) = (arena.mat::<T>(&op.x), arena.any(&op.weight), arena.mat::<T>(&op.out));
+    let bias = op.bias.map(|b| arena.any(&b));
     let residual = op.residual.map(|r| arena.mat::<T>(&r));
     for n in 0..x.rows {
         for o in 0..w.rows {
@@ -141,7 +143,7 @@ pub(crate) fn backward_input_reference(arena: &Arena, op: &LinearBackwardInput) 
 }
 
 fn typed_backward_input_reference<T: Element>(arena: &Arena, op: &LinearBackwardInput) {
-    let (dy, w, dx) = (arena.mat::<T>(&op.dy), arena.f32(&op.weight), arena.mat::<T>(&op.dx));
+    let (dy, w, dx) = (arena.mat::<T>(&op.dy), arena.any(&op.weight), arena.mat::<T>(&op.dx));
     for n in 0..dy.rows {
         for i in 0..w.cols {
             let mut d: f64 = (0..w.rows).map(|o| f64::from(dy.get(n, o)) * f64::from(w.get(o, i))).sum();
@@ -158,7 +160,7 @@ pub(crate) fn backward_weight_reference(arena: &Arena, op: &LinearBackwardWeight
 }
 
 fn typed_backward_weight_reference<T: Element>(arena: &Arena, op: &LinearBackwardWeight) {
-    let (x, dy, dw) = (arena.mat::<T>(&op.x), arena.mat::<T>(&op.dy), arena.f32(&op.dweight));
+    let (x, dy, dw) = (arena.mat::<T>(&op.x), arena.mat::<T>(&op.dy), arena.any(&op.dweight));
     for o in 0..dy.cols {
         for i in 0..x.cols {
             let d: f64 = (0..x.rows).map(|n| f64::from(dy.get(n, o)) * f64::from(x.get(n, i))).sum();
@@ -166,7 +168,7 @@ fn typed_backward_weight_reference<T: Element>(arena: &Arena, op: &LinearBackwar
         }
     }
     if let Some(db) = op.dbias {
-        let db = arena.f32(&db);
+        let db = arena.any(&db);
         for o in 0..dy.cols {
             let d: f64 = (0..dy.rows).map(|n| f64::from(dy.get(n, o))).sum();
             db.put(0, o, d as f32, op.accumulate);

@@ -6,14 +6,14 @@
 use super::tiles::{Block, blocks};
 use crate::arena::Arena;
 use crate::ctx::Ctx;
-use crate::operand::Mat;
+use crate::operand::{AnyMat, Mat};
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::Lion;
 
 struct Update<'a> {
     op: &'a Lion,
     param: &'a Mat,
-    grad: &'a Mat,
+    grad: &'a AnyMat,
     m: &'a Mat,
     block: Block,
 }
@@ -33,7 +33,7 @@ impl Kernel for Update<'_> {
                 for c in block.cols.clone().step_by(S::LANES) {
                     let n = S::LANES.min(block.cols.end - c);
                     let at = |x: &Mat| x.row(r).add(c);
-                    let g = S::mul(scale, load_part::<S>(at(grad), n));
+                    let g = S::mul(scale, grad.load::<S>(r, c, n));
                     let p = S::mul(load_part::<S>(at(param), n), decay);
                     let m0 = load_part::<S>(at(m), n);
                     let aim = S::add(S::mul(b1, m0), S::mul(rest1, g));
@@ -47,7 +47,7 @@ impl Kernel for Update<'_> {
 }
 
 pub(crate) fn run(ctx: &Ctx<'_>, op: &Lion) {
-    let (param, grad, m) = (ctx.f32(&op.param), ctx.f32(&op.grad), ctx.f32(&op.m));
+    let (param, grad, m) = (ctx.f32(&op.param), ctx.any(&op.grad), ctx.f32(&op.m));
     blocks(ctx, param.rows, param.cols, &|block| {
         let update = Update { op, param: &param, grad: &grad, m: &m, block };
         // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
@@ -56,7 +56,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Lion) {
 }
 
 pub(crate) fn reference(arena: &Arena, op: &Lion) {
-    let (param, grad, m) = (arena.f32(&op.param), arena.f32(&op.grad), arena.f32(&op.m));
+    let (param, grad, m) = (arena.f32(&op.param), arena.any(&op.grad), arena.f32(&op.m));
     for r in 0..param.rows {
         for c in 0..param.cols {
             let g = op.grad_scale * grad.get(r, c);

@@ -9,9 +9,9 @@
 
 use crate::arena::Arena;
 use crate::ctx::{Ctx, Machine, padded};
-use crate::element::{Element, with_element};
+use crate::element::{Element, with_element, with_parameter};
 use crate::gemm::{self, Epilogue, Factor, Gemm, Shape};
-use crate::operand::Mat;
+use crate::operand::{AnyMat, Mat};
 use crate::simd::math::exp;
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::TensorError;
@@ -40,14 +40,14 @@ pub(crate) fn workspace(machine: Machine, op: &LinearCrossEntropy) -> usize {
         0 => rows,
         rest => rest,
     };
-    let (x, f32) = (op.x.dtype(), DType::F32);
+    let (x, w, f32) = (op.x.dtype(), op.weight.dtype(), DType::F32);
     let size = |m, n, k, a, b, out| gemm::workspace(machine, &Shape { m, n, k, a, b, out, divisible: true });
     let mut products = 0;
     for rows in [rows, last] {
-        products = products.max(size(rows, v, d, x, f32, f32));
-        if op.backward.is_some() {
-            products = products.max(size(rows, d, v, f32, f32, x));
-            products = products.max(size(v, d, rows, f32, x, f32));
+        products = products.max(size(rows, v, d, x, w, f32));
+        if let Some(b) = &op.backward {
+            products = products.max(size(rows, d, v, f32, w, x));
+            products = products.max(size(v, d, rows, f32, x, b.dweight.dtype()));
         }
     }
     padded(rows * v) + products
@@ -135,7 +135,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), TensorEr
 }
 
 fn typed<T: Element>(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), TensorError> {
-    let (w, loss) = (ctx.f32(&op.weight), ctx.f32(&op.loss));
+    let (w, loss) = (ctx.any(&op.weight), ctx.f32(&op.loss));
     let targets = ctx.u32(&op.targets);
     targets.check("linear_cross_entropy", "targets", w.rows, Some(IGNORED))?;
     let rows = chunk_rows(op.x.rows, w.rows);
@@ -164,15 +164,21 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), Tenso
         if let Some(b) = &op.backward {
             let epilogue = Epilogue::store(chunk(&b.dx), false);
             gemm::run(ctx, &Gemm { k: w.rows, a: Factor::rows(&z), b: Factor::columns(&w), epilogue }, skip);
-            let epilogue = Epilogue::store(ctx.f32(&b.dweight), b.accumulate || first > 0);
-            gemm::run(
-                ctx,
-                &Gemm { k: count, a: Factor::columns(&z), b: Factor::columns(&x), epilogue },
-                skip,
-            );
+            with_parameter!(b.dweight.dtype(), G => {
+                let epilogue = Epilogue::store(ctx.mat::<G>(&b.dweight), b.accumulate || first > 0);
+                let (a, b) = (Factor::columns(&z), Factor::columns(&x));
+                gemm::run(ctx, &Gemm { k: count, a, b, epilogue }, skip);
+            });
         }
     }
     Ok(())
+}
+
+/// Adds row-major sums to a gradient, or replaces it.
+pub(super) fn put_sums(to: &AnyMat, sums: &[f64], accumulate: bool) {
+    for (r, row) in sums.chunks_exact(to.cols.max(1)).enumerate() {
+        row.iter().enumerate().for_each(|(c, sum)| to.put(r, c, *sum as f32, accumulate));
+    }
 }
 
 pub(crate) fn reference(arena: &Arena, op: &LinearCrossEntropy) -> Result<(), TensorError> {
@@ -180,13 +186,12 @@ pub(crate) fn reference(arena: &Arena, op: &LinearCrossEntropy) -> Result<(), Te
 }
 
 fn typed_reference<T: Element>(arena: &Arena, op: &LinearCrossEntropy) -> Result<(), TensorError> {
-    let (x, w, loss) = (arena.mat::<T>(&op.x), arena.f32(&op.weight), arena.f32(&op.loss));
+    let (x, w, loss) = (arena.mat::<T>(&op.x), arena.any(&op.weight), arena.f32(&op.loss));
     let targets = arena.u32(&op.targets);
     targets.check("linear_cross_entropy", "targets", w.rows, Some(IGNORED))?;
-    let grads = op.backward.map(|b| (arena.mat::<T>(&b.dx), arena.f32(&b.dweight), b.scale, b.z_loss));
-    if let Some(b) = op.backward.filter(|b| !b.accumulate) {
-        super::fill::reference(arena, &bessemer_tensor::op::Fill { dst: b.dweight, value: 0.0 });
-    }
+    let grads = op.backward.map(|b| (arena.mat::<T>(&b.dx), b.scale, b.z_loss));
+    // Rounded once, whatever the type.
+    let mut sums = vec![0.0f64; if grads.is_some() { w.rows * w.cols } else { 0 }];
     let mut z = vec![0.0f64; w.rows];
     for (n, &target) in targets.0.iter().enumerate() {
         if target == IGNORED {
@@ -203,7 +208,7 @@ fn typed_reference<T: Element>(arena: &Arena, op: &LinearCrossEntropy) -> Result
         let lse = max + z.iter().map(|z| (z - max).exp()).sum::<f64>().ln();
         loss.set(0, n, (lse - z[target as usize]) as f32);
         (1..loss.rows).for_each(|r| loss.set(r, n, lse as f32));
-        let Some((dx, dw, scale, z_loss)) = grads else { continue };
+        let Some((dx, scale, z_loss)) = grads else { continue };
         let pull = 1.0 + 2.0 * f64::from(z_loss) * lse;
         for (v, z) in z.iter_mut().enumerate() {
             let hit = if v == target as usize { 1.0 } else { 0.0 };
@@ -213,11 +218,14 @@ fn typed_reference<T: Element>(arena: &Arena, op: &LinearCrossEntropy) -> Result
             let sum: f64 = z.iter().enumerate().map(|(v, dz)| dz * f64::from(w.get(v, d))).sum();
             dx.set(n, d, sum as f32);
         }
-        for (v, dz) in z.iter().enumerate() {
-            for d in 0..x.cols {
-                dw.add(v, d, (dz * f64::from(x.get(n, d))) as f32);
+        for (row, dz) in sums.chunks_exact_mut(x.cols).zip(&z) {
+            for (d, sum) in row.iter_mut().enumerate() {
+                *sum += dz * f64::from(x.get(n, d));
             }
         }
+    }
+    if let Some(b) = &op.backward {
+        put_sums(&arena.any(&b.dweight), &sums, b.accumulate);
     }
     Ok(())
 }

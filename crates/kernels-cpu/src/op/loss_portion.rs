@@ -8,12 +8,12 @@
 //! Cost: 2 N D V operations for the sums, 6 N D V for the gradients.
 #![allow(unsafe_code)] // rows by address
 
-use super::loss::chunk_rows;
+use super::loss::{chunk_rows, put_sums};
 use crate::arena::Arena;
 use crate::ctx::{Ctx, Machine, padded};
-use crate::element::{Element, with_element};
+use crate::element::{Element, with_element, with_parameter};
 use crate::gemm::{self, Epilogue, Factor, Gemm, Shape};
-use crate::operand::Mat;
+use crate::operand::{AnyMat, Mat};
 use crate::simd::math::exp;
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::{IGNORED, LinearCrossEntropyPortion, LogitSums, LossBackward};
@@ -24,7 +24,7 @@ use bessemer_units::DType;
 const ROWS: usize = 4;
 
 /// Scratch floats for chunks of logits, and for the products that make them and are made from them.
-fn workspace(machine: Machine, x: &View, weight: &View, gradients: bool) -> usize {
+fn workspace(machine: Machine, x: &View, weight: &View, dweight: Option<&View>) -> usize {
     let (d, v) = (x.cols, weight.rows);
     let rows = chunk_rows(x.rows, v);
     // The last chunk may be shorter, and a shorter product is cut in another way.
@@ -32,25 +32,25 @@ fn workspace(machine: Machine, x: &View, weight: &View, gradients: bool) -> usiz
         0 => rows,
         rest => rest,
     };
-    let (x, f32) = (x.dtype(), DType::F32);
+    let (x, w, f32) = (x.dtype(), weight.dtype(), DType::F32);
     let size = |m, n, k, a, b, out| gemm::workspace(machine, &Shape { m, n, k, a, b, out, divisible: true });
     let mut products = 0;
     for rows in [rows, last] {
-        products = products.max(size(rows, v, d, x, f32, f32));
-        if gradients {
-            products = products.max(size(rows, d, v, f32, f32, x));
-            products = products.max(size(v, d, rows, f32, x, f32));
+        products = products.max(size(rows, v, d, x, w, f32));
+        if let Some(dweight) = dweight {
+            products = products.max(size(rows, d, v, f32, w, x));
+            products = products.max(size(v, d, rows, f32, x, dweight.dtype()));
         }
     }
     padded(rows * v) + products
 }
 
 pub(crate) fn sums_workspace(machine: Machine, op: &LogitSums) -> usize {
-    workspace(machine, &op.x, &op.weight, false)
+    workspace(machine, &op.x, &op.weight, None)
 }
 
 pub(crate) fn loss_workspace(machine: Machine, op: &LinearCrossEntropyPortion) -> usize {
-    if op.backward.is_some() { workspace(machine, &op.x, &op.weight, true) } else { 0 }
+    op.backward.map_or(0, |b| workspace(machine, &op.x, &op.weight, Some(&b.dweight)))
 }
 
 /// The column of a target, if it is here.
@@ -59,7 +59,7 @@ fn column(target: u32, first: usize, rows: usize) -> Option<usize> {
 }
 
 /// Calls `each` with the first row, the rows of x and the logits of every chunk, and the length of workspace they fill.
-fn chunks<T: Element>(ctx: &Ctx<'_>, x: &View, w: &Mat, each: &mut dyn FnMut(usize, Mat<T>, Mat, usize)) {
+fn chunks<T: Element>(ctx: &Ctx<'_>, x: &View, w: &AnyMat, each: &mut dyn FnMut(usize, Mat<T>, Mat, usize)) {
     let rows = chunk_rows(x.rows, w.rows);
     let skip = rows * w.rows;
     let logits = ctx.scratch().take(skip);
@@ -183,7 +183,7 @@ pub(crate) fn sums(ctx: &Ctx<'_>, op: &LogitSums) -> Result<(), TensorError> {
 
 fn typed_sums<T: Element>(ctx: &Ctx<'_>, op: &LogitSums, targets: &[u32]) {
     let (lse, hit) = (ctx.f32(&op.lse), ctx.f32(&op.target_logit));
-    chunks::<T>(ctx, &op.x, &ctx.f32(&op.weight), &mut |first, _, z, _| {
+    chunks::<T>(ctx, &op.x, &ctx.any(&op.weight), &mut |first, _, z, _| {
         let targets = &targets[first..first + z.rows];
         ctx.pool.run(z.rows.div_ceil(ROWS), &|tile, _| {
             let [lse, hit] = [&lse, &hit].map(|m| m.row(0).wrapping_add(first));
@@ -222,7 +222,7 @@ fn typed_gradients<T: Element>(
     b: &LossBackward,
     targets: &[u32],
 ) {
-    let (w, lse) = (ctx.f32(&op.weight), ctx.f32(&op.lse));
+    let (w, lse) = (ctx.any(&op.weight), ctx.f32(&op.lse));
     chunks::<T>(ctx, &op.x, &w, &mut |first, x, z, skip| {
         ctx.pool.run(z.rows.div_ceil(ROWS), &|tile, _| {
             let gradients = Gradients {
@@ -239,13 +239,16 @@ fn typed_gradients<T: Element>(
         });
         let epilogue = Epilogue::store(ctx.mat::<T>(&b.dx.rows(first, z.rows)), false);
         gemm::run(ctx, &Gemm { k: w.rows, a: Factor::rows(&z), b: Factor::columns(&w), epilogue }, skip);
-        let epilogue = Epilogue::store(ctx.f32(&b.dweight), b.accumulate || first > 0);
-        gemm::run(ctx, &Gemm { k: z.rows, a: Factor::columns(&z), b: Factor::columns(&x), epilogue }, skip);
+        with_parameter!(b.dweight.dtype(), G => {
+            let epilogue = Epilogue::store(ctx.mat::<G>(&b.dweight), b.accumulate || first > 0);
+            let (a, b) = (Factor::columns(&z), Factor::columns(&x));
+            gemm::run(ctx, &Gemm { k: z.rows, a, b, epilogue }, skip);
+        });
     });
 }
 
 /// The logits of row n in f64.
-fn logits<T: Element>(x: &Mat<T>, w: &Mat, n: usize, z: &mut [f64]) {
+fn logits<T: Element>(x: &Mat<T>, w: &AnyMat, n: usize, z: &mut [f64]) {
     for (v, z) in z.iter_mut().enumerate() {
         *z = (0..x.cols).map(|d| f64::from(x.get(n, d)) * f64::from(w.get(v, d))).sum();
     }
@@ -259,7 +262,7 @@ pub(crate) fn sums_reference(arena: &Arena, op: &LogitSums) -> Result<(), Tensor
 }
 
 fn typed_sums_reference<T: Element>(arena: &Arena, op: &LogitSums, targets: &[u32]) {
-    let (x, w) = (arena.mat::<T>(&op.x), arena.f32(&op.weight));
+    let (x, w) = (arena.mat::<T>(&op.x), arena.any(&op.weight));
     let (lse, hit) = (arena.f32(&op.lse), arena.f32(&op.target_logit));
     let mut z = vec![0.0f64; w.rows];
     for (n, &target) in targets.iter().enumerate() {
@@ -287,11 +290,9 @@ fn typed_gradients_reference<T: Element>(
     b: &LossBackward,
     targets: &[u32],
 ) {
-    let (x, w, lse) = (arena.mat::<T>(&op.x), arena.f32(&op.weight), arena.f32(&op.lse));
-    let (dx, dw) = (arena.mat::<T>(&b.dx), arena.f32(&b.dweight));
-    if !b.accumulate {
-        super::fill::reference(arena, &bessemer_tensor::op::Fill { dst: b.dweight, value: 0.0 });
-    }
+    let (x, w, lse) = (arena.mat::<T>(&op.x), arena.any(&op.weight), arena.f32(&op.lse));
+    let dx = arena.mat::<T>(&b.dx);
+    let mut sums = vec![0.0f64; w.rows * w.cols];
     let (scale, mut z) = (f64::from(b.scale), vec![0.0f64; w.rows]);
     for (n, &target) in targets.iter().enumerate() {
         let lse = f64::from(lse.get(0, n));
@@ -305,10 +306,11 @@ fn typed_gradients_reference<T: Element>(
             let sum: f64 = z.iter().enumerate().map(|(v, dz)| dz * f64::from(w.get(v, d))).sum();
             dx.set(n, d, sum as f32);
         }
-        for (v, dz) in z.iter().enumerate() {
-            for d in 0..x.cols {
-                dw.add(v, d, (dz * f64::from(x.get(n, d))) as f32);
+        for (row, dz) in sums.chunks_exact_mut(x.cols).zip(&z) {
+            for (d, sum) in row.iter_mut().enumerate() {
+                *sum += dz * f64::from(x.get(n, d));
             }
         }
     }
+    put_sums(&arena.any(&b.dweight), &sums, b.accumulate);
 }

@@ -41,6 +41,7 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         Op::AttentionBackward(o) => attention::backward_workspace(machine, o),
         Op::AttentionCached(o) => attention::cached::workspace(machine, o),
         Op::Dot(o) => dot::workspace(o),
+        Op::EmbeddingBackward(o) => embedding::backward_workspace(o),
         Op::Linear(o) => linear::forward_workspace(machine, o),
         Op::LinearBackwardInput(o) => linear::backward_input_workspace(machine, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight_workspace(machine, o),
@@ -61,7 +62,6 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         | Op::DivideByNorm(_)
         | Op::Dropout(_)
         | Op::Embedding(_)
-        | Op::EmbeddingBackward(_)
         | Op::FactoredDirection(_)
         | Op::FactoredMoments(_)
         | Op::Fill(_)

@@ -11,7 +11,7 @@ use super::column_sums::add_partials;
 use crate::arena::Arena;
 use crate::ctx::{Ctx, Span, padded};
 use crate::element::{Element, with_element};
-use crate::operand::Mat;
+use crate::operand::{AnyMat, Mat};
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::{Norm, NormBackward, NormKind};
 
@@ -22,8 +22,8 @@ struct Forward<'a, T> {
     kind: NormKind,
     eps: f32,
     x: &'a Mat<T>,
-    weight: &'a Mat,
-    bias: Option<&'a Mat>,
+    weight: &'a AnyMat,
+    bias: Option<&'a AnyMat>,
     out: &'a Mat<T>,
     mean: Option<&'a Mat>,
     rstd: &'a Mat,
@@ -67,13 +67,13 @@ impl<T: Element> Kernel for Forward<'_, T> {
                 if let (Some(all), NormKind::Layer) = (self.mean, self.kind) {
                     all.set(0, row, mean);
                 }
-                let (s, w, to) = (S::splat(rstd), weight.row(0), out.row(row));
+                let (s, to) = (S::splat(rstd), out.row(row));
                 for c in (0..d).step_by(S::LANES) {
                     let n = S::LANES.min(d - c);
                     let xhat = S::mul(S::sub(load_part::<S>(from.add(c), n), m), s);
-                    let w = load_part::<S>(w.add(c), n);
+                    let w = weight.load::<S>(0, c, n);
                     let y = match bias {
-                        Some(b) => S::fma(xhat, w, load_part::<S>(b.row(0).add(c), n)),
+                        Some(b) => S::fma(xhat, w, b.load::<S>(0, c, n)),
                         None => S::mul(xhat, w),
                     };
                     store_part::<S>(to.add(c), y, n);
@@ -89,8 +89,8 @@ pub(crate) fn forward(ctx: &Ctx<'_>, op: &Norm) {
 
 fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Norm) {
     let (x, out) = (ctx.mat::<T>(&op.x), ctx.mat::<T>(&op.out));
-    let (weight, rstd) = (ctx.f32(&op.weight), ctx.f32(&op.rstd));
-    let (bias, mean) = (op.bias.map(|b| ctx.f32(&b)), op.mean.map(|m| ctx.f32(&m)));
+    let (weight, rstd) = (ctx.any(&op.weight), ctx.f32(&op.rstd));
+    let (bias, mean) = (op.bias.map(|b| ctx.any(&b)), op.mean.map(|m| ctx.f32(&m)));
     ctx.pool.run(x.rows.div_ceil(ROWS), &|tile, _| {
         let k = Forward {
             kind: op.kind,
@@ -111,7 +111,7 @@ fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Norm) {
 struct Backward<'a, T> {
     op: &'a NormBackward,
     x: &'a Mat<T>,
-    weight: &'a Mat,
+    weight: &'a AnyMat,
     mean: Option<&'a Mat>,
     rstd: &'a Mat,
     dout: &'a Mat<T>,
@@ -136,7 +136,7 @@ impl<T: Element> Kernel for Backward<'_, T> {
                 std::ptr::write_bytes(db, 0, d);
             }
             for row in self.tile * ROWS..((self.tile + 1) * ROWS).min(x.rows) {
-                let (from, grad, to, w) = (x.row(row), dout.row(row), dx.row(row), weight.row(0));
+                let (from, grad, to) = (x.row(row), dout.row(row), dx.row(row));
                 let m = S::splat(if layer { mean.map_or(0.0, |m| m.get(0, row)) } else { 0.0 });
                 let s = S::splat(rstd.get(0, row));
                 let (mut sum_g, mut sum_gx) = (S::splat(0.0), S::splat(0.0));
@@ -145,7 +145,7 @@ impl<T: Element> Kernel for Backward<'_, T> {
                     let xhat = S::mul(S::sub(load_part::<S>(from.add(c), n), m), s);
                     let y = load_part::<S>(grad.add(c), n);
                     // Past the end y is 0, and so is g.
-                    let g = S::mul(y, load_part::<S>(w.add(c), n));
+                    let g = S::mul(y, weight.load::<S>(0, c, n));
                     sum_g = S::add(sum_g, g);
                     sum_gx = S::fma(g, xhat, sum_gx);
                     store_part::<S>(dw.add(c), S::fma(y, xhat, load_part::<S>(dw.add(c), n)), n);
@@ -158,7 +158,7 @@ impl<T: Element> Kernel for Backward<'_, T> {
                 for c in (0..d).step_by(S::LANES) {
                     let n = S::LANES.min(d - c);
                     let xhat = S::mul(S::sub(load_part::<S>(from.add(c), n), m), s);
-                    let g = S::mul(load_part::<S>(grad.add(c), n), load_part::<S>(w.add(c), n));
+                    let g = S::mul(load_part::<S>(grad.add(c), n), weight.load::<S>(0, c, n));
                     let mut v = S::mul(s, S::sub(S::sub(g, mean_g), S::mul(xhat, mean_gx)));
                     if op.accumulate_dx {
                         v = S::add(v, load_part::<S>(to.add(c), n));
@@ -180,7 +180,7 @@ pub(crate) fn backward(ctx: &Ctx<'_>, op: &NormBackward) {
 }
 
 fn typed_backward<T: Element>(ctx: &Ctx<'_>, op: &NormBackward) {
-    let (x, weight, rstd) = (ctx.mat::<T>(&op.x), ctx.f32(&op.weight), ctx.f32(&op.rstd));
+    let (x, weight, rstd) = (ctx.mat::<T>(&op.x), ctx.any(&op.weight), ctx.f32(&op.rstd));
     let (dout, dx, mean) = (ctx.mat(&op.dout), ctx.mat(&op.dx), op.mean.map(|m| ctx.f32(&m)));
     let tiles = x.rows.div_ceil(ROWS);
     let mut scratch = ctx.scratch();
@@ -201,9 +201,9 @@ fn typed_backward<T: Element>(ctx: &Ctx<'_>, op: &NormBackward) {
         // SAFETY: the rung is available; operands are checked views; tiles are disjoint rows.
         unsafe { dispatch(ctx.rung, k) }
     });
-    add_partials(ctx, all, 0, tiles, &ctx.f32(&op.dweight), op.accumulate);
+    add_partials(ctx, all, 0, tiles, &ctx.any(&op.dweight), op.accumulate);
     if let Some(db) = op.dbias {
-        add_partials(ctx, all, tiles * x.cols, tiles, &ctx.f32(&db), op.accumulate);
+        add_partials(ctx, all, tiles * x.cols, tiles, &ctx.any(&db), op.accumulate);
     }
 }
 
@@ -212,8 +212,8 @@ pub(crate) fn forward_reference(arena: &Arena, op: &Norm) {
 }
 
 fn typed_forward_reference<T: Element>(arena: &Arena, op: &Norm) {
-    let (x, w, out) = (arena.mat::<T>(&op.x), arena.f32(&op.weight), arena.mat::<T>(&op.out));
-    let (bias, rstd_n) = (op.bias.map(|b| arena.f32(&b)), arena.f32(&op.rstd));
+    let (x, w, out) = (arena.mat::<T>(&op.x), arena.any(&op.weight), arena.mat::<T>(&op.out));
+    let (bias, rstd_n) = (op.bias.map(|b| arena.any(&b)), arena.f32(&op.rstd));
     let d = x.cols as f64;
     for n in 0..x.rows {
         let mean = match op.kind {
@@ -238,9 +238,9 @@ pub(crate) fn backward_reference(arena: &Arena, op: &NormBackward) {
 }
 
 fn typed_backward_reference<T: Element>(arena: &Arena, op: &NormBackward) {
-    let (x, w) = (arena.mat::<T>(&op.x), arena.f32(&op.weight));
+    let (x, w) = (arena.mat::<T>(&op.x), arena.any(&op.weight));
     let (dout, dx) = (arena.mat::<T>(&op.dout), arena.mat::<T>(&op.dx));
-    let (rstd_n, dw) = (arena.f32(&op.rstd), arena.f32(&op.dweight));
+    let (rstd_n, dw) = (arena.f32(&op.rstd), arena.any(&op.dweight));
     let mean_n = op.mean.filter(|_| op.kind == NormKind::Layer).map(|m| arena.f32(&m));
     let d = x.cols as f64;
     let xhat = |n: usize, c: usize| {
@@ -264,7 +264,7 @@ fn typed_backward_reference<T: Element>(arena: &Arena, op: &NormBackward) {
         dw.put(0, c, sum as f32, op.accumulate);
     }
     if let Some(db) = op.dbias {
-        let db = arena.f32(&db);
+        let db = arena.any(&db);
         for c in 0..x.cols {
             let sum: f64 = (0..x.rows).map(|n| f64::from(dout.get(n, c))).sum();
             db.put(0, c, sum as f32, op.accumulate);

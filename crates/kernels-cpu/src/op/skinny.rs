@@ -17,15 +17,15 @@ const TILE: usize = 64;
 /// Outputs at a time: independent sums that hide the latency of the additions.
 const GROUP: usize = 4;
 
-struct Outputs<'a, T> {
+struct Outputs<'a, T, W> {
     x: &'a Mat<T>,
-    w: &'a Mat,
+    w: &'a Mat<W>,
     epilogue: &'a Epilogue<T>,
     first: usize,
     count: usize,
 }
 
-impl<T: Element> Kernel for Outputs<'_, T> {
+impl<T: Element, W: Element> Kernel for Outputs<'_, T, W> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
@@ -34,7 +34,7 @@ impl<T: Element> Kernel for Outputs<'_, T> {
         for o in (0..count).step_by(GROUP) {
             for (n, y) in y.iter_mut().enumerate().take(x.rows) {
                 // A group at the edge computes its last row several times and keeps it once.
-                let rows: [*mut f32; GROUP] = std::array::from_fn(|i| w.row(first + (o + i).min(count - 1)));
+                let rows: [*mut W; GROUP] = std::array::from_fn(|i| w.row(first + (o + i).min(count - 1)));
                 // SAFETY: rows of x and w hold x.cols elements.
                 let sums = unsafe { dots::<S>(x.row(n), rows, x.cols) };
                 let keep = GROUP.min(count - o);
@@ -49,7 +49,11 @@ impl<T: Element> Kernel for Outputs<'_, T> {
 }
 
 #[inline(always)]
-unsafe fn dots<S: Simd>(x: *const impl Element, rows: [*mut f32; GROUP], len: usize) -> [f32; GROUP] {
+unsafe fn dots<S: Simd>(
+    x: *const impl Element,
+    rows: [*mut impl Element; GROUP],
+    len: usize,
+) -> [f32; GROUP] {
     // SAFETY: the caller vouches for `len` elements of every row.
     unsafe {
         let mut acc = [S::splat(0.0); GROUP];
@@ -57,14 +61,14 @@ unsafe fn dots<S: Simd>(x: *const impl Element, rows: [*mut f32; GROUP], len: us
         while k + S::LANES <= len {
             let xv = load_part::<S>(x.add(k), S::LANES);
             for (a, row) in acc.iter_mut().zip(rows) {
-                *a = S::fma(xv, S::load(row.add(k)), *a);
+                *a = S::fma(xv, load_part::<S>(row.add(k), S::LANES), *a);
             }
             k += S::LANES;
         }
         if k < len {
             let xv = load_part::<S>(x.add(k), len - k);
             for (a, row) in acc.iter_mut().zip(rows) {
-                *a = S::fma(xv, S::load_n(row.add(k), len - k), *a);
+                *a = S::fma(xv, load_part::<S>(row.add(k), len - k), *a);
             }
         }
         let mut sums = [0.0; GROUP];
@@ -75,7 +79,7 @@ unsafe fn dots<S: Simd>(x: *const impl Element, rows: [*mut f32; GROUP], len: us
     }
 }
 
-pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, x: &Mat<T>, w: &Mat, epilogue: &Epilogue<T>) {
+pub(crate) fn run<T: Element, W: Element>(ctx: &Ctx<'_>, x: &Mat<T>, w: &Mat<W>, epilogue: &Epilogue<T>) {
     ctx.pool.run(w.rows.div_ceil(TILE), &|tile, _| {
         let first = tile * TILE;
         let k = Outputs { x, w, epilogue, first, count: TILE.min(w.rows - first) };

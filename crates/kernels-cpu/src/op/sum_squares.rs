@@ -4,6 +4,7 @@
 use super::tiles::{Block, block_count, blocks};
 use crate::arena::Arena;
 use crate::ctx::{Ctx, padded};
+use crate::element::{Element, with_parameter};
 use crate::operand::Mat;
 use crate::simd::{Kernel, Simd, dispatch, load_part};
 use bessemer_tensor::op::SumSquares;
@@ -11,9 +12,9 @@ use bessemer_tensor::op::SumSquares;
 /// Groups of rows of a block that are read side by side: the processor follows a few streams further ahead than one.
 const STREAMS: usize = 4;
 
-struct Squares<'a>(&'a Mat, Block);
+struct Squares<'a, T>(&'a Mat<T>, Block);
 
-impl Kernel for Squares<'_> {
+impl<T: Element> Kernel for Squares<'_, T> {
     type Out = f64;
     #[inline(always)]
     unsafe fn run<S: Simd>(self) -> f64 {
@@ -42,7 +43,11 @@ pub(crate) fn workspace(op: &SumSquares) -> usize {
 
 /// Sums of blocks, then the sum of those in order.
 pub(crate) fn run(ctx: &Ctx<'_>, op: &SumSquares) {
-    let (x, out) = (ctx.f32(&op.x), ctx.f32(&op.out));
+    with_parameter!(op.x.dtype(), T => typed::<T>(ctx, op));
+}
+
+fn typed<T: Element>(ctx: &Ctx<'_>, op: &SumSquares) {
+    let (x, out) = (ctx.mat::<T>(&op.x), ctx.f32(&op.out));
     let count = block_count(x.rows, x.cols);
     let partials = ctx.scratch().take(2 * count);
     blocks(ctx, x.rows, x.cols, &|block| {
@@ -63,7 +68,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &SumSquares) {
 }
 
 pub(crate) fn reference(arena: &Arena, op: &SumSquares) {
-    let (x, out) = (arena.f32(&op.x), arena.f32(&op.out));
+    let (x, out) = (arena.any(&op.x), arena.f32(&op.out));
     let mut sum = 0.0f64;
     for r in 0..x.rows {
         for c in 0..x.cols {

@@ -54,6 +54,10 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     unsafe fn store_bf16(p: *mut u16, v: Self::V);
     /// Writes the first `n <= LANES` values only, as bf16.
     unsafe fn store_bf16_n(p: *mut u16, v: Self::V, n: usize);
+    /// LANES values of IEEE binary16, subnormal ones included.
+    unsafe fn load_f16(p: *const u16) -> Self::V;
+    /// Rounded to the nearest binary16, ties to even; what is too large becomes infinite, NaN stays NaN.
+    unsafe fn store_f16(p: *mut u16, v: Self::V);
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
@@ -159,7 +163,7 @@ unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Out {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,bmi2")]
+#[target_feature(enable = "avx2,fma,bmi2,f16c")]
 unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Out {
     // SAFETY: the features are enabled here, and the caller of `dispatch` vouches for the rest.
     unsafe { kernel.run::<avx2::Avx2>() }

@@ -3,6 +3,7 @@
 
 use super::{Simd, tiles};
 use crate::element::nearest_bf16;
+use half::f16;
 
 /// Plain code.
 #[derive(Clone, Copy)]
@@ -74,6 +75,16 @@ impl Simd for Portable {
     unsafe fn store_bf16_n(p: *mut u16, v: V, n: usize) {
         for (i, x) in v.iter().enumerate().take(n) {
             unsafe { *p.add(i) = nearest_bf16(x.to_bits()) };
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> V {
+        std::array::from_fn(|i| f16::from_bits(unsafe { *p.add(i) }).to_f32())
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut u16, v: V) {
+        for (i, x) in v.iter().enumerate() {
+            unsafe { *p.add(i) = f16::from_f32(*x).to_bits() };
         }
     }
     #[inline(always)]

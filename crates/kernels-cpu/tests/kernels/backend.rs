@@ -44,12 +44,20 @@ fn reduced_types_are_refused_where_there_is_no_kernel_and_converted_where_there_
             "{e}"
         );
         let op = SumSquares { x, out: y.columns(0, 1), accumulate: false };
-        assert!(matches!(b.launch(Stream(0), &op.into()), Err(TensorError::DType { operand: "x", .. })));
+        assert!(matches!(b.launch(Stream(0), &op.into()), Err(TensorError::DType { operand: "out", .. })));
         // 1 + 2^-9 is a tie in bf16 (8 bits) that goes to even, and exact in f16 (11 bits).
         b.write_f32(x, &[1.0, -2.5, 1.001_953_1, 1e30]).unwrap();
         b.launch(Stream(0), &Copy { src: x, dst: wide }.into()).unwrap();
         let mut back = [0.0; 4];
         b.read_f32(wide, &mut back).unwrap();
+        let mut bits = [0; 4];
+        b.read_bits(x, &mut bits).unwrap();
+        b.write_bits(y, &bits).unwrap();
+        let mut same = [0.0; 4];
+        b.read_f32(y, &mut same).unwrap();
+        assert_eq!(same, back);
+        assert!(matches!(b.read_bits(wide, &mut bits), Err(TensorError::DType { op: "read_bits", .. })));
+        assert!(matches!(b.write_bits(x, &bits[..3]), Err(TensorError::Shape { op: "write_bits", .. })));
         let third = if dtype == DType::F16 { 1.001_953_1 } else { 1.0 };
         assert_eq!(back[..3], [1.0, -2.5, third]);
         assert_eq!(back[3].is_infinite(), dtype == DType::F16, "{}", back[3]);

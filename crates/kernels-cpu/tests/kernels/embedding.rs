@@ -14,27 +14,30 @@ fn ids(n: usize, below: usize) -> Vec<u32> {
 #[test]
 fn look_up_and_its_gradient_agree_with_the_reference() {
     for (i, (v, n, d)) in SHAPES.into_iter().enumerate() {
-        let table = |s: &mut Setup| {
-            (i % 2 == 1)
-                .then(|| PositionTable { table: s.strided(11, d, 1), positions: s.indices(&ids(n, 11)) })
+        let table = |s: &mut Setup, table| {
+            (i % 2 == 1).then(|| PositionTable { table, positions: s.indices(&ids(n, 11)) })
         };
         check(&format!("embedding {v} {n} {d}"), 0.0, &|s| {
+            let learned = s.param(11, d, 1);
+            let positions = table(s, learned);
             Embedding {
-                table: s.strided(v, d, i % 3),
+                table: s.param(v, d, i % 3),
                 portion: None,
                 ids: s.indices(&ids(n, v)),
-                positions: table(s),
+                positions,
                 out: s.act(n, d, 2),
             }
             .into()
         });
         check(&format!("embedding backward {v} {n} {d}"), 0.0, &|s| {
+            let learned = s.gradient(11, d, 1);
+            let positions = table(s, learned);
             EmbeddingBackward {
                 ids: s.indices(&ids(n, v)),
                 dout: s.act(n, d, i % 2),
-                dtable: s.strided(v, d, i % 3),
+                dtable: s.gradient(v, d, i % 3),
                 portion: None,
-                positions: table(s),
+                positions,
             }
             .into()
         });

@@ -11,6 +11,8 @@ pub(crate) struct Setup {
     pub(crate) backend: CpuBackend,
     /// Type of the matrices that [`Setup::act`] makes.
     storage: DType,
+    /// Types of those that [`Setup::param`] and [`Setup::gradient`] make.
+    params: (DType, DType),
     buffers: Vec<Buffer>,
 }
 
@@ -18,7 +20,7 @@ impl Setup {
     pub(crate) fn new(rung: Rung, threads: usize) -> Setup {
         let config = CpuConfig { threads, ..CpuConfig::default() };
         let backend = CpuBackend::with_rung(config, rung).unwrap();
-        Setup { backend, storage: DType::F32, buffers: Vec::new() }
+        Setup { backend, storage: DType::F32, params: (DType::F32, DType::F32), buffers: Vec::new() }
     }
 
     fn buffer(&mut self, dtype: DType, len: usize) -> Buffer {
@@ -34,6 +36,16 @@ impl Setup {
     /// As [`Setup::strided`], for activations: [`check`] runs them in f32 and in bf16.
     pub(crate) fn act(&mut self, rows: usize, cols: usize, gap: usize) -> View {
         self.typed(self.storage, rows, cols, gap)
+    }
+
+    /// As [`Setup::strided`], for parameters: [`check`] runs them in f32, bf16 and f16.
+    pub(crate) fn param(&mut self, rows: usize, cols: usize, gap: usize) -> View {
+        self.typed(self.params.0, rows, cols, gap)
+    }
+
+    /// As [`Setup::param`], for their gradients.
+    pub(crate) fn gradient(&mut self, rows: usize, cols: usize, gap: usize) -> View {
+        self.typed(self.params.1, rows, cols, gap)
     }
 
     fn typed(&mut self, dtype: DType, rows: usize, cols: usize, gap: usize) -> View {
@@ -86,17 +98,27 @@ impl Setup {
 
 /// Every float buffer after the operator.
 pub(crate) fn run(rung: Rung, threads: usize, build: &dyn Fn(&mut Setup) -> Op) -> Vec<Vec<f32>> {
-    run_in(DType::F32, rung, threads, build).0
+    run_in(TYPES[0], rung, threads, build).0
 }
 
-/// The same with activations of a type, and the types of the buffers.
-fn run_in(
-    storage: DType,
+/// Types of activations, parameters and gradients that [`check`] runs.
+pub(crate) const TYPES: [[DType; 3]; 6] = [
+    [DType::F32; 3],
+    [DType::Bf16, DType::F32, DType::F32],
+    [DType::F32, DType::Bf16, DType::F32],
+    [DType::Bf16; 3],
+    [DType::F32, DType::F16, DType::F16],
+    [DType::F32, DType::Bf16, DType::Bf16],
+];
+
+/// The same with matrices of some types, and the types of the buffers.
+pub(crate) fn run_in(
+    [storage, param, gradient]: [DType; 3],
     rung: Rung,
     threads: usize,
     build: &dyn Fn(&mut Setup) -> Op,
 ) -> (Vec<Vec<f32>>, Vec<DType>) {
-    let mut s = Setup { storage, ..Setup::new(rung, threads) };
+    let mut s = Setup { storage, params: (param, gradient), ..Setup::new(rung, threads) };
     let op = build(&mut s);
     s.launch(&op).unwrap();
     let types = s.buffers.iter().map(|b| b.dtype).collect();
@@ -109,32 +131,42 @@ pub(crate) fn fast_rungs() -> impl Iterator<Item = Rung> {
 }
 
 /// Holds every fast rung against the reference, and three thread counts against each other bit for bit. `tolerance` is
-/// absolute for values below one and relative above; values stored in bf16 may differ by a unit in its last place more.
-/// Operators on matrices made by [`Setup::act`] are run with both types.
+/// absolute for values below one and relative above; values stored in fewer bits may differ by a unit in their last place
+/// more. Operators on matrices made by [`Setup::act`], [`Setup::param`] and [`Setup::gradient`] are run with all types.
 pub(crate) fn check(what: &str, tolerance: f32, build: &dyn Fn(&mut Setup) -> Op) {
-    check_in(DType::F32, what, tolerance, build);
-    let mut s = Setup { storage: DType::Bf16, ..Setup::new(Rung::Reference, 1) };
-    build(&mut s);
-    if s.buffers.iter().any(|b| b.dtype == DType::Bf16) {
-        check_in(DType::Bf16, &format!("{what} in bf16"), tolerance, build);
+    let mut seen: Vec<Vec<DType>> = Vec::new();
+    for types in TYPES {
+        let [storage, param, gradient] = types;
+        let mut s = Setup { storage, params: (param, gradient), ..Setup::new(Rung::Reference, 1) };
+        build(&mut s);
+        let made: Vec<DType> = s.buffers.iter().map(|b| b.dtype).collect();
+        if !seen.contains(&made) {
+            check_in(types, &format!("{what} in {storage}, {param}, {gradient}"), tolerance, build);
+            seen.push(made);
+        }
     }
 }
 
-fn check_in(storage: DType, what: &str, tolerance: f32, build: &dyn Fn(&mut Setup) -> Op) {
-    let (reference, types) = run_in(storage, Rung::Reference, 1, build);
+fn check_in(chosen: [DType; 3], what: &str, tolerance: f32, build: &dyn Fn(&mut Setup) -> Op) {
+    let (reference, types) = run_in(chosen, Rung::Reference, 1, build);
     for rung in fast_rungs() {
-        let one = run_in(storage, rung, 1, build).0;
+        let one = run_in(chosen, rung, 1, build).0;
         for (b, (fast, truth)) in one.iter().zip(&reference).enumerate() {
-            let rounding = if types[b] == DType::Bf16 { 1.0 / 128.0 } else { 0.0 };
+            // A unit in the last place, and of the subnormal numbers.
+            let (rounding, least) = match types[b] {
+                DType::Bf16 => (1.0 / 128.0, 0.0),
+                DType::F16 => (1.0 / 1024.0, 6e-8),
+                _ => (0.0, 0.0),
+            };
             for (i, (f, t)) in fast.iter().zip(truth).enumerate() {
-                let fine = (f - t).abs() <= tolerance * t.abs().max(1.0) + rounding * t.abs()
+                let fine = (f - t).abs() <= tolerance * t.abs().max(1.0) + rounding * t.abs() + least
                     || (f.is_nan() && t.is_nan())
                     || f == t;
                 assert!(fine, "{what} on {rung}: buffer {b} element {i} is {f}, the reference says {t}");
             }
         }
         for threads in [2, 3] {
-            let more = run_in(storage, rung, threads, build).0;
+            let more = run_in(chosen, rung, threads, build).0;
             let bits = |all: &[Vec<f32>]| -> Vec<u32> { all.iter().flatten().map(|x| x.to_bits()).collect() };
             assert!(
                 bits(&one) == bits(&more),

@@ -1,5 +1,9 @@
-use crate::harness::check;
+use crate::harness::{check, fast_rungs};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Engine};
 use bessemer_tensor::op::{ActivationKind, Linear, LinearBackwardInput, LinearBackwardWeight};
+use bessemer_tensor::rng::RngKey;
+use bessemer_tensor::{Backend, BufferSpec, Stream, View};
+use bessemer_units::DType;
 
 /// (N, I, O): ones, odd and prime sizes, whole register tiles, several k blocks and several tiles.
 const SHAPES: [(usize, usize, usize); 14] = [
@@ -35,8 +39,8 @@ fn forward_agrees_with_the_reference() {
             let gap = i % 3;
             Linear {
                 x: s.act(n, inputs, gap),
-                weight: s.strided(outputs, inputs, 2 * gap),
-                bias: with_bias.then(|| s.mat(1, outputs)),
+                weight: s.param(outputs, inputs, 2 * gap),
+                bias: with_bias.then(|| s.param(1, outputs, 0)),
                 activation: with_activation.then(|| (kinds[i % 5], s.act(n, outputs, gap))),
                 residual: with_residual.then(|| s.act(n, outputs, gap)),
                 out: s.act(n, outputs, gap + 1),
@@ -54,7 +58,7 @@ fn input_gradient_agrees_with_the_reference() {
             let gap = (i + 1) % 3;
             LinearBackwardInput {
                 dy: s.act(n, outputs, gap),
-                weight: s.strided(outputs, inputs, gap),
+                weight: s.param(outputs, inputs, gap),
                 activation: (i % 2 == 0).then(|| (ActivationKind::GeluTanh, s.act(n, inputs, gap))),
                 dx: s.act(n, inputs, gap + 1),
                 accumulate: i % 3 == 0,
@@ -73,11 +77,76 @@ fn weight_gradient_agrees_with_the_reference() {
             LinearBackwardWeight {
                 x: s.act(n, inputs, gap),
                 dy: s.act(n, outputs, gap),
-                dweight: s.strided(outputs, inputs, gap + 1),
-                dbias: (i % 2 == 0).then(|| s.mat(1, outputs)),
+                dweight: s.gradient(outputs, inputs, gap + 1),
+                dbias: (i % 2 == 0).then(|| s.gradient(1, outputs, 0)),
                 accumulate: i % 3 == 0,
             }
             .into()
         });
+    }
+}
+
+/// The product, forward and backward, of f32 activations with weights of a type, all rounded to `values_of` before.
+fn with_weights(
+    mut b: CpuBackend,
+    dtype: DType,
+    values_of: DType,
+    (n, i, o): (usize, usize, usize),
+) -> Vec<f32> {
+    let mut alloc = |dtype, rows: usize, cols: usize, seed| -> View {
+        let view = b
+            .alloc(BufferSpec { class: "test", name: "x", dtype, len: rows * cols })
+            .unwrap()
+            .matrix(rows, cols);
+        let mut values = vec![0.0; view.len()];
+        RngKey::new(seed, 0, "values").fill_normal(0, 1.0, &mut values);
+        let rounded =
+            b.alloc(BufferSpec { class: "test", name: "r", dtype: values_of, len: values.len() }).unwrap();
+        b.write_f32(rounded.vector(), &values).unwrap();
+        b.read_f32(rounded.vector(), &mut values).unwrap();
+        b.write_f32(view, &values).unwrap();
+        view
+    };
+    let (x, weight, bias) = (alloc(DType::F32, n, i, 1), alloc(dtype, o, i, 2), alloc(dtype, 1, o, 3));
+    let (out, dx) = (alloc(DType::F32, n, o, 4), alloc(DType::F32, n, i, 5));
+    let forward = Linear { x, weight, bias: Some(bias), activation: None, residual: None, out };
+    let backward = LinearBackwardInput { dy: out, weight, activation: None, dx, accumulate: false };
+    for op in [forward.into(), backward.into()] {
+        let bytes = b.workspace(&op).unwrap();
+        b.reserve_workspace(bytes).unwrap();
+        b.launch(Stream(0), &op).unwrap();
+    }
+    let mut values = vec![0.0; out.len() + dx.len()];
+    let (first, second) = values.split_at_mut(out.len());
+    b.read_f32(out, first).unwrap();
+    b.read_f32(dx, second).unwrap();
+    values
+}
+
+#[test]
+fn weights_of_fewer_bits_are_as_good_as_their_values_in_f32() {
+    let config = CpuConfig { threads: 2, ..CpuConfig::default() };
+    for shape in [(3, 70, 33), (40, 130, 65), (33, 600, 48)] {
+        for dtype in [DType::Bf16, DType::F16] {
+            for rung in fast_rungs() {
+                for engine in Engine::ALL.into_iter().filter(|e| e.available(rung)) {
+                    let backend = || CpuBackend::with_engine(config.clone(), rung, engine).unwrap();
+                    let narrow = with_weights(backend(), dtype, dtype, shape);
+                    let wide = with_weights(backend(), DType::F32, dtype, shape);
+                    // The tile unit takes fewer parts of a narrow operand, and k in longer stretches.
+                    let exact = !matches!(engine, Engine::Amx3 | Engine::Amx6) && dtype == DType::Bf16
+                        || matches!(engine, Engine::Fma | Engine::Fp16);
+                    let near = if engine == Engine::Amx { 0.0 } else { 2e-5 };
+                    for (a, b) in narrow.iter().zip(&wide) {
+                        let fine = if exact {
+                            a.to_bits() == b.to_bits()
+                        } else {
+                            (a - b).abs() <= near * b.abs().max(10.0)
+                        };
+                        assert!(fine, "{shape:?} {dtype} on {rung} with {}: {a} {b}", engine.name());
+                    }
+                }
+            }
+        }
     }
 }

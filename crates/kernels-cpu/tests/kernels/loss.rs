@@ -19,7 +19,7 @@ fn op(
 ) -> LinearCrossEntropy {
     LinearCrossEntropy {
         x: s.act(n, d, 1),
-        weight: s.strided(v, d, 2),
+        weight: s.param(v, d, 2),
         targets: s.indices(&targets(n, v)),
         // With and without the row of log-sum-exps.
         loss: s.mat(if backward { 2 } else { 1 }, n),
@@ -28,7 +28,7 @@ fn op(
             // Every other shape, so that both forms are held against the reference.
             z_loss: if n % 2 == 1 { 0.0 } else { 0.03 },
             dx: s.act(n, d, 1),
-            dweight: s.mat(v, d),
+            dweight: s.gradient(v, d, 0),
             accumulate,
         }),
     }

@@ -9,8 +9,8 @@ fn forward(s: &mut Setup, kind: NormKind, i: usize) -> Norm {
     Norm {
         kind,
         x: s.act(n, d, i % 3),
-        weight: s.mat(1, d),
-        bias: (kind == NormKind::Layer && i.is_multiple_of(2)).then(|| s.mat(1, d)),
+        weight: s.param(1, d, 0),
+        bias: (kind == NormKind::Layer && i.is_multiple_of(2)).then(|| s.param(1, d, 0)),
         out: s.act(n, d, (i + 1) % 3),
         mean: (kind == NormKind::Layer).then(|| s.mat(1, n)),
         rstd: s.mat(1, n),
@@ -36,8 +36,8 @@ fn forward_and_backward_agree_with_the_reference() {
                     dout: s.act(n, d, 1),
                     dx: s.act(n, d, 2),
                     accumulate_dx: i % 2 == 1,
-                    dweight: s.mat(1, d),
-                    dbias: (i % 3 != 1).then(|| s.mat(1, d)),
+                    dweight: s.gradient(1, d, 0),
+                    dbias: (i % 3 != 1).then(|| s.gradient(1, d, 0)),
                     accumulate: i % 2 == 0,
                 }
                 .into()

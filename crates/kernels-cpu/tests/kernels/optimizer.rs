@@ -1,18 +1,19 @@
-use crate::harness::{check, fast_rungs, run};
+use crate::harness::{TYPES, check, fast_rungs, run, run_in};
 use bessemer_kernels_cpu::Rung;
 use bessemer_tensor::op::*;
+use bessemer_units::DType;
 
 const SHAPES: [(usize, usize); 5] = [(1, 1), (3, 17), (40, 64), (1, 50_001), (130, 257)];
 
 #[test]
 fn the_update_has_the_same_bits_on_every_rung() {
     for (i, (r, c)) in SHAPES.into_iter().enumerate() {
-        let build = |s: &mut crate::harness::Setup| {
+        same_bits(&format!("adamw {r}x{c}"), &|s| {
             let squares: Vec<f32> = (0..r * c).map(|i| (i % 97) as f32 * 1e-4).collect();
             AdamW {
-                param: s.strided(r, c, i % 3),
+                param: s.param(r, c, i % 3),
                 master: (i % 2 == 1).then(|| s.mat(r, c)),
-                grad: s.strided(r, c, 1),
+                grad: s.gradient(r, c, 1),
                 m: s.mat(r, c),
                 v: s.values(r, c, &squares),
                 lr: 3e-4,
@@ -25,15 +26,7 @@ fn the_update_has_the_same_bits_on_every_rung() {
                 correction2: 1.0 - 0.95f32.powi(3),
             }
             .into()
-        };
-        let reference = run(Rung::Reference, 1, &build);
-        for rung in fast_rungs() {
-            for threads in [1, 2, 3] {
-                let fast = run(rung, threads, &build);
-                let same = fast.iter().flatten().zip(reference.iter().flatten());
-                assert!(same.into_iter().all(|(a, b)| a.to_bits() == b.to_bits()), "{r}x{c} on {rung}");
-            }
-        }
+        });
     }
 }
 
@@ -67,18 +60,21 @@ fn the_first_step_moves_by_the_learning_rate() {
 fn sums_of_squares_agree_with_the_reference() {
     for (i, (r, c)) in SHAPES.into_iter().enumerate() {
         check(&format!("sum of squares {r}x{c}"), 1e-6, &|s| {
-            SumSquares { x: s.strided(r, c, i % 3), out: s.mat(1, 1), accumulate: i % 2 == 1 }.into()
+            SumSquares { x: s.gradient(r, c, i % 3), out: s.mat(1, 1), accumulate: i % 2 == 1 }.into()
         });
     }
 }
 
-/// The same bits on every rung and for every number of threads.
+/// The same bits on every rung and for every number of threads, with gradients (and AdamW's parameters) of every type.
 fn same_bits(what: &str, build: &dyn Fn(&mut crate::harness::Setup) -> Op) {
     let bits = |all: Vec<Vec<f32>>| -> Vec<u32> { all.into_iter().flatten().map(f32::to_bits).collect() };
-    let reference = bits(run(Rung::Reference, 1, build));
-    for rung in fast_rungs() {
-        for threads in [1, 2, 3] {
-            assert!(reference == bits(run(rung, threads, build)), "{what} on {rung}, {threads} threads");
+    for types in TYPES.into_iter().filter(|t| t[0] == DType::F32) {
+        let reference = bits(run_in(types, Rung::Reference, 1, build).0);
+        for rung in fast_rungs() {
+            for threads in [1, 2, 3] {
+                let fast = bits(run_in(types, rung, threads, build).0);
+                assert!(reference == fast, "{what} on {rung}, {threads} threads, {types:?}");
+            }
         }
     }
 }
@@ -89,7 +85,7 @@ fn descent_and_lion_have_the_same_bits_on_every_rung() {
         same_bits(&format!("sgd {r}x{c}"), &|s| {
             Sgd {
                 param: s.strided(r, c, i % 3),
-                grad: s.strided(r, c, 1),
+                grad: s.gradient(r, c, 1),
                 m: (i > 0).then(|| s.mat(r, c)),
                 momentum: 0.9,
                 nesterov: i % 2 == 1,
@@ -102,7 +98,7 @@ fn descent_and_lion_have_the_same_bits_on_every_rung() {
         same_bits(&format!("lion {r}x{c}"), &|s| {
             Lion {
                 param: s.strided(r, c, i % 3),
-                grad: s.strided(r, c, 1),
+                grad: s.gradient(r, c, 1),
                 m: s.mat(r, c),
                 lr: 0.01,
                 beta1: 0.9,

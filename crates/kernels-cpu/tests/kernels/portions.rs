@@ -22,7 +22,7 @@ fn targets(n: usize, v: usize) -> Vec<u32> {
 fn sums(s: &mut Setup, (n, d, of, first, rows): (usize, usize, usize, usize, usize)) -> LogitSums {
     LogitSums {
         x: s.act(n, d, 1),
-        weight: s.strided(rows, d, 2),
+        weight: s.param(rows, d, 2),
         portion: TablePortion { first, of },
         targets: s.indices(&targets(n, of)),
         lse: s.mat(1, n),
@@ -47,7 +47,7 @@ fn sums_losses_and_gradients_agree_with_the_reference() {
                     scale: 0.5,
                     z_loss: if i % 2 == 1 { 0.0 } else { 0.03 },
                     dx: s.act(x.rows, x.cols, 1),
-                    dweight: s.mat(weight.rows, x.cols),
+                    dweight: s.gradient(weight.rows, x.cols, 0),
                     accumulate: i % 2 == 1,
                 });
                 LinearCrossEntropyPortion { x, weight, portion, targets, lse, target_logit, loss, backward }
@@ -166,8 +166,14 @@ fn portions_of_a_table_add_up_to_the_whole() {
     check("embedding, a part", 0.0, &|s| {
         let portion = Some(TablePortion { first: 7, of: v });
         let positions = Some(PositionTable { table: s.mat(5, d), positions: s.indices(&ids(n, 5)) });
-        Embedding { table: s.mat(9, d), portion, ids: s.indices(&ids(n, v)), positions, out: s.act(n, d, 1) }
-            .into()
+        Embedding {
+            table: s.param(9, d, 0),
+            portion,
+            ids: s.indices(&ids(n, v)),
+            positions,
+            out: s.act(n, d, 1),
+        }
+        .into()
     });
 }
 

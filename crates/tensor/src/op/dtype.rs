@@ -1,8 +1,9 @@
 //! Element types of operands.
 //!
-//! An operator has one type for its activations and their gradients, f32 or bf16: that of the first of them. Indices are
-//! u32. Everything else (weights, gradients of weights, optimizer state, statistics, losses) is f32. A copy converts
-//! between any two float types, a fill writes any.
+//! An operator has one type for its activations and their gradients, f32 or bf16: that of the first of them. Parameters
+//! and their gradients may each be of any float type; a sum that a product adds to a gradient is formed in f32 and
+//! rounded when it is stored. Indices are u32. Everything else (optimizer state, statistics, losses) is f32. A copy
+//! converts between any two float types, a fill writes any.
 
 use super::{Op, Operand};
 use crate::TensorError;
@@ -32,6 +33,23 @@ fn activations(op: &Op) -> &'static [&'static str] {
     }
 }
 
+/// Names of the operands that hold parameters or gradients of parameters.
+fn parameters(op: &Op) -> &'static [&'static str] {
+    match op {
+        Op::AdamW(_) => &["param", "grad"],
+        Op::Embedding(_) => &["table", "positions.table"],
+        Op::EmbeddingBackward(_) => &["dtable", "positions.table"],
+        Op::Linear(_) | Op::Norm(_) => &["weight", "bias"],
+        Op::LinearBackwardInput(_) | Op::LogitSums(_) => &["weight"],
+        Op::LinearBackwardWeight(_) => &["dweight", "dbias"],
+        Op::LinearCrossEntropy(_) | Op::LinearCrossEntropyPortion(_) => &["weight", "dweight"],
+        Op::Lion(_) | Op::Sgd(_) => &["grad"],
+        Op::NormBackward(_) => &["weight", "dweight", "dbias"],
+        Op::SumSquares(_) => &["x"],
+        _ => &[],
+    }
+}
+
 /// What the type of an operand has to be.
 fn wanted(op: &Op, o: &Operand, activation: Option<DType>) -> Result<(), &'static str> {
     let found = o.view.dtype();
@@ -39,11 +57,8 @@ fn wanted(op: &Op, o: &Operand, activation: Option<DType>) -> Result<(), &'stati
     if INDICES.contains(&o.name) {
         return when(found == DType::U32, "u32 indices");
     }
-    match op {
-        Op::Copy(_) | Op::Fill(_) => return when(found.is_float(), "f32, bf16 or f16"),
-        // Parameters in fewer bits have a master copy.
-        Op::AdamW(_) if o.name == "param" => return when(found.is_float(), "f32, bf16 or f16"),
-        _ => {}
+    if matches!(op, Op::Copy(_) | Op::Fill(_)) || parameters(op).contains(&o.name) {
+        return when(found.is_float(), "f32, bf16 or f16");
     }
     if !activations(op).contains(&o.name) {
         return when(found == DType::F32, "f32");
@@ -96,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn activations_share_one_type_and_weights_are_f32() {
+    fn activations_share_one_type_and_weights_are_of_any_float_type() {
         let linear = |x, weight, out| Linear {
             x: matrix(0, x),
             weight: matrix(1, weight),
@@ -115,7 +130,9 @@ mod tests {
             error(linear(F32, F32, Bf16)),
             "linear: out should be f32 as the operator's other activations, found bf16"
         );
-        assert_eq!(error(linear(Bf16, Bf16, Bf16)), "linear: weight should be f32, found bf16");
+        assert_eq!(error(linear(Bf16, Bf16, Bf16)), "fine");
+        assert_eq!(error(linear(F32, F16, F32)), "fine");
+        assert_eq!(error(linear(F32, U32, F32)), "linear: weight should be f32, bf16 or f16, found u32");
         assert_eq!(error(linear(F16, F32, F16)), "linear: x should be f32 or bf16, found f16");
         assert_eq!(error(linear(U32, F32, F32)), "linear: x should be f32 or bf16, found u32");
         assert_eq!(error(Copy { src: matrix(0, F16), dst: matrix(1, Bf16) }), "fine");

@@ -17,7 +17,7 @@ pub(crate) mod tile;
 
 use super::Parts;
 use crate::ctx::{Ctx, Span, padded};
-use crate::element::{Element, with_element};
+use crate::element::{Element, with_parameter};
 use crate::gemm::{Factor, Gemm, Shape, expect, finish};
 use crate::simd::avx512::Avx512;
 pub(super) use pack::transpose;
@@ -123,7 +123,7 @@ unsafe fn pack_factor<const AS_B: bool>(
     let (rs, ks) = f.strides();
     let k0 = step * DEPTH;
     let (depth, stride) = ((steps * DEPTH).min(k - k0), panel_bytes(k.div_ceil(DEPTH), parts));
-    with_element!(f.dtype(), T => {
+    with_parameter!(f.dtype(), T => {
         let from = Source { at: f.at::<T>(first, k0), rs, ks };
         // SAFETY: by contract.
         unsafe {

@@ -25,7 +25,7 @@ mod tests;
 pub(crate) mod tile;
 
 use crate::ctx::{Ctx, Span, padded};
-use crate::element::{Element, with_element};
+use crate::element::{Element, with_parameter};
 use crate::gemm::{Factor, Gemm, Shape, expect, finish};
 use crate::simd::avx512::Avx512;
 use pack::{Source, pack};
@@ -113,7 +113,7 @@ unsafe fn pack_factor<const AS_B: bool>(
 ) {
     let (rs, ks) = f.strides();
     // SAFETY: by contract.
-    with_element!(f.dtype(), T => unsafe {
+    with_parameter!(f.dtype(), T => unsafe {
         pack::<T, AS_B>(Source { at: f.at::<T>(first, 0), rs, ks }, rows, k, blocks, dst.cast());
     });
 }
