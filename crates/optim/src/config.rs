@@ -22,6 +22,20 @@ pub enum OptimizerChoice {
     Kfac,
 }
 
+impl OptimizerChoice {
+    /// The name as a recipe writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            OptimizerChoice::AdamW => "adamw",
+            OptimizerChoice::Sgd => "sgd",
+            OptimizerChoice::Adafactor => "adafactor",
+            OptimizerChoice::Lion => "lion",
+            OptimizerChoice::Muon => "muon",
+            OptimizerChoice::Kfac => "kfac",
+        }
+    }
+}
+
 /// Learning rate over the run, after warm-up.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

@@ -2,6 +2,7 @@
 
 use crate::config::OptimConfigError;
 use bessemer_tensor::TensorError;
+use bessemer_units::DType;
 
 /// What can go wrong in an optimizer.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +34,20 @@ pub enum OptimError {
         wanted: usize,
         /// How many were given.
         found: usize,
+    },
+    /// The optimizer cannot step parameters or gradients of such a type.
+    #[error(
+        "optimizer \"{optimizer}\" with {what} in {found}: {reason}; keep them in f32, or take \"adamw\", \"sgd\" or \"lion\""
+    )]
+    Precision {
+        /// The optimizer, as a recipe writes it.
+        optimizer: &'static str,
+        /// "weights" or "gradients".
+        what: &'static str,
+        /// Their type.
+        found: DType,
+        /// Why not.
+        reason: &'static str,
     },
     /// K-FAC was asked to step before it saw a batch.
     #[error(

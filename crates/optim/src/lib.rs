@@ -11,6 +11,7 @@ mod cost;
 mod error;
 mod kfac;
 mod lion;
+mod loss_scale;
 mod muon;
 mod optimizer;
 mod param;
@@ -26,6 +27,7 @@ pub use config::{
 pub use cost::UpdateCost;
 pub use error::OptimError;
 pub use kfac::{KfacUnit, KfacWork};
+pub use loss_scale::{LossScale, LossScaleConfig, LossScaleMode};
 pub use optimizer::{Optimizer, StepStats, is_moment_name, is_state_name};
 pub use param::{OptimParam, WholeMatrix};
 pub use peers::{Alone, Peers, Ranks};

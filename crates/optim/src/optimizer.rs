@@ -13,11 +13,34 @@ use crate::lion::Lion;
 use crate::muon::{Muon, Scratch};
 use crate::param::OptimParam;
 use crate::peers::{Alone, Peers, Ranks};
-use crate::rule::{Now, Pass, Rule, alloc};
+use crate::rule::{Now, Pass, Rule, alloc, alloc_like};
 use crate::sgd::Sgd;
 use bessemer_tensor::op;
 use bessemer_tensor::{Backend, TensorError, View};
 use bessemer_units::DType;
+
+/// Kind of state that holds the f32 values of a parameter of fewer bits.
+const MASTER: &str = "master";
+
+impl OptimizerChoice {
+    /// Errors, naming both, if the optimizer cannot step parameters and gradients of these types.
+    ///
+    /// # Errors
+    /// [`OptimError::Precision`].
+    pub fn check_types(self, weights: DType, gradients: DType) -> Result<(), OptimError> {
+        use OptimizerChoice::{Adafactor, Kfac, Muon};
+        let optimizer = self.name();
+        if self == Kfac && weights != DType::F32 {
+            let reason = "it keeps no f32 masters of the matrices that it steps";
+            return Err(OptimError::Precision { optimizer, what: "weights", found: weights, reason });
+        }
+        if matches!(self, Adafactor | Kfac | Muon) && gradients != DType::F32 {
+            let reason = "it computes in the gradient's place";
+            return Err(OptimError::Precision { optimizer, what: "gradients", found: gradients, reason });
+        }
+        Ok(())
+    }
+}
 
 /// What a step did.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -49,7 +72,12 @@ pub fn is_moment_name(name: &str) -> bool {
 #[derive(Debug)]
 pub struct Optimizer {
     clip: f64,
+    /// The gradients in memory are those of so many times the loss.
+    loss_scale: f64,
+    /// As the rules step them: the value of one of fewer bits than f32 is its master, unless the rule keeps that itself.
     params: Vec<OptimParam>,
+    /// By parameter: where the master that a rule stepped is rounded to.
+    rounded: Vec<Option<View>>,
     /// One a parameter; none for those that K-FAC steps.
     rules: Vec<Option<Box<dyn Rule>>>,
     kfac: Option<Kfac>,
@@ -62,7 +90,7 @@ impl Optimizer {
     /// As [`Optimizer::of_rank`], of one rank.
     ///
     /// # Errors
-    /// A configuration out of range, or what the backend answers.
+    /// A configuration out of range, types that the optimizer cannot step, or what the backend answers.
     pub fn new(
         backend: &mut dyn Backend,
         params: &[OptimParam],
@@ -72,10 +100,11 @@ impl Optimizer {
     }
 
     /// Allocates the state (zero) in class "optimizer" and reserves the workspace of a step. Nothing is allocated after
-    /// that. Bytes: 4 a parameter tensor, and what the optimizer's own file says.
+    /// that. Bytes: 4 a parameter tensor, what the optimizer's own file says, and 4 a parameter of fewer bits than f32 for its
+    /// master.
     ///
     /// # Errors
-    /// A configuration out of range, or what the backend answers.
+    /// A configuration out of range, types that the optimizer cannot step, or what the backend answers.
     pub fn of_rank(
         backend: &mut dyn Backend,
         params: &[OptimParam],
@@ -83,6 +112,9 @@ impl Optimizer {
         ranks: Ranks,
     ) -> Result<Optimizer, OptimError> {
         config.check()?;
+        for param in params {
+            config.optimizer.check_types(param.value.dtype(), param.grad.dtype())?;
+        }
         let hidden = params.iter().any(|p| !p.blocks.is_empty());
         let kfac = match config.optimizer {
             OptimizerChoice::Kfac if hidden => Some(Kfac::new(backend, params, config, ranks)?),
@@ -97,7 +129,18 @@ impl Optimizer {
             _ => None,
         };
         let mut rules: Vec<Option<Box<dyn Rule>>> = Vec::with_capacity(params.len());
+        let (mut stepped, mut rounded) = (Vec::with_capacity(params.len()), Vec::with_capacity(params.len()));
         for (i, param) in params.iter().enumerate() {
+            let fused = match config.optimizer {
+                OptimizerChoice::AdamW | OptimizerChoice::Kfac => true,
+                OptimizerChoice::Muon => param.blocks.is_empty(),
+                OptimizerChoice::Sgd | OptimizerChoice::Lion | OptimizerChoice::Adafactor => false,
+            };
+            let apart = !fused && !param.elsewhere && param.value.dtype() != DType::F32;
+            rounded.push(apart.then_some(param.value));
+            let value = if apart { alloc_like(backend, MASTER, param)? } else { param.value };
+            let param = &OptimParam { value, ..param.clone() };
+            stepped.push(param.clone());
             let of_kfac = kfac.as_ref().is_some_and(|k| k.is_mine(i));
             let rule: Box<dyn Rule> = match (config.optimizer, muon, adafactor) {
                 _ if of_kfac || param.elsewhere => {
@@ -117,7 +160,9 @@ impl Optimizer {
         let squares = alloc(backend, "gradient_squares", 1, params.len().max(1))?;
         let mut optimizer = Optimizer {
             clip: config.clip,
-            params: params.to_vec(),
+            loss_scale: 1.0,
+            params: stepped,
+            rounded,
             rules,
             kfac,
             squares,
@@ -142,12 +187,21 @@ impl Optimizer {
         if let Some(kfac) = &mut self.kfac {
             kfac.step(pass, &self.params, now)?;
         }
-        for (number, (rule, param)) in self.rules.iter().zip(&self.params).enumerate() {
+        let all = self.rules.iter().zip(&self.params).zip(&self.rounded);
+        for (number, ((rule, param), rounded)) in all.enumerate() {
             if let Some(rule) = rule {
                 rule.update(pass, param, &Now { number, ..*now })?;
             }
+            if let Some(dst) = *rounded {
+                pass.launch(op::Copy { src: param.value, dst })?;
+            }
         }
         Ok(())
+    }
+
+    /// Tells the optimizer that the gradients in memory are `scale` times those that the norms which it is told are of.
+    pub fn set_loss_scale(&mut self, scale: f64) {
+        self.loss_scale = scale;
     }
 
     /// Tells the optimizer that values were written from outside (initialisation, a checkpoint without optimizer
@@ -157,9 +211,12 @@ impl Optimizer {
     /// What the backend answers.
     pub fn adopt_values(&mut self, backend: &mut dyn Backend) -> Result<(), OptimError> {
         let mut pass = Pass::run(backend);
-        for (rule, param) in self.rules.iter().zip(&self.params) {
+        for ((rule, param), rounded) in self.rules.iter().zip(&self.params).zip(&self.rounded) {
             if let Some(rule) = rule {
                 rule.adopt_values(&mut pass, param)?;
+            }
+            if let Some(src) = *rounded {
+                pass.launch(op::Copy { src, dst: param.value })?;
             }
         }
         Ok(())
@@ -225,10 +282,8 @@ impl Optimizer {
             return Ok(self.skip(grad_norm));
         }
         let clip_factor = if self.clip > 0.0 { (self.clip / (grad_norm + 1e-6)).min(1.0) } else { 1.0 };
-        self.updates(
-            &mut Pass::run_with(backend, peers),
-            &Now { t, lr, grad_scale: clip_factor, number: 0 },
-        )?;
+        let grad_scale = clip_factor / self.loss_scale;
+        self.updates(&mut Pass::run_with(backend, peers), &Now { t, lr, grad_scale, number: 0 })?;
         Ok(StepStats { grad_norm, clip_factor, skipped: false })
     }
 
@@ -341,8 +396,9 @@ impl Optimizer {
     /// checkpoint must keep besides the values and t.
     pub fn states(&self) -> Vec<(String, View)> {
         let mut list = Vec::new();
-        for (rule, param) in self.rules.iter().zip(&self.params) {
-            let states = rule.iter().flat_map(|r| r.states());
+        for ((rule, param), rounded) in self.rules.iter().zip(&self.params).zip(&self.rounded) {
+            let master = rounded.map(|_| (MASTER, param.value));
+            let states = rule.iter().flat_map(|r| r.states()).chain(master);
             list.extend(states.map(|(kind, view)| (format!("{kind}.{}", param.name), view)));
         }
         list.extend(self.kfac.iter().flat_map(|k| k.states(&self.params)));
