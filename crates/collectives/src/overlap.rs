@@ -17,7 +17,8 @@ pub enum Buffer {
 }
 
 impl Buffer {
-    fn lend(&mut self) -> Values<'_> {
+    /// As a collective takes them.
+    pub fn lend(&mut self) -> Values<'_> {
         match self {
             Buffer::F32(v) => Values::F32(v),
             Buffer::Bf16(v) => Values::Bf16(v),

@@ -154,7 +154,7 @@ impl Decoder {
     /// [`Decoder::write_param`] then say nothing about the model). A tied token table belongs to two units.
     ///
     /// # Errors
-    /// As [`Decoder::new`]; parameters that are not those of [`Model::params`] in their order and shapes, f32, with
+    /// As [`Decoder::new`]; parameters that are not those of [`Model::params`] in their order and shapes, of a float type, with
     /// gradients if the decoder is to train (the first that is not is named).
     pub fn with_params(
         backend: &mut dyn Backend,

@@ -74,7 +74,7 @@ pub(crate) struct ParamTable {
 }
 
 impl ParamTable {
-    /// Errors unless these are the parameters of `specs`, placed in matrices of f32, with gradients if asked.
+    /// Errors unless these are the parameters of `specs`, placed in matrices of a float type, with gradients if asked.
     pub(crate) fn new(
         params: Vec<Param>,
         specs: &[ParamSpec],
@@ -93,10 +93,10 @@ impl ParamTable {
                 return wrong(&spec.name, format!("shape {wanted:?} as number {i}"), found);
             }
             let (rows, cols) = spec.matrix();
-            let wanted = format!("an f32 matrix [{rows}, {cols}]");
+            let wanted = format!("an f32, bf16 or f16 matrix [{rows}, {cols}]");
             for (what, view) in [("values", Some(p.value)), ("gradients", p.grad)] {
                 match view {
-                    Some(v) if (v.rows, v.cols, v.dtype()) == (rows, cols, DType::F32) => v.check()?,
+                    Some(v) if (v.rows, v.cols) == (rows, cols) && v.dtype().is_float() => v.check()?,
                     Some(v) => {
                         let found = format!("{what} [{}, {}] of {}", v.rows, v.cols, v.dtype());
                         return wrong(&spec.name, wanted, found);

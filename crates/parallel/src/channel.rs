@@ -1,7 +1,7 @@
 //! A communicator whose collectives may be under way while the rank computes.
 
 use bessemer_collectives::{
-    Buffer, Collective, CollectiveError, Communicator, Overlap, Parts, Reduce, Span, Ticket, Values,
+    Buffer, Collective, CollectiveError, Communicator, Overlap, Parts, Reduce, Span, Ticket,
 };
 use std::ops::{Deref, DerefMut};
 
@@ -9,7 +9,7 @@ use std::ops::{Deref, DerefMut};
 #[derive(Debug)]
 pub(crate) enum Pending {
     /// Done at once.
-    Done(Vec<f32>),
+    Done(Buffer),
     /// Under way.
     Ahead(Ticket),
 }
@@ -72,13 +72,13 @@ impl Channel {
         &mut self,
         name: &str,
         what: Collective<'_>,
-        mut values: Vec<f32>,
+        mut values: Buffer,
     ) -> Result<Pending, CollectiveError> {
         let group = match self {
             Channel::Blocking(group) => group,
-            Channel::Ahead(o) => return Ok(Pending::Ahead(o.start(name, what, Buffer::F32(values))?)),
+            Channel::Ahead(o) => return Ok(Pending::Ahead(o.start(name, what, values)?)),
         };
-        let lent = Values::F32(&mut values);
+        let lent = values.lend();
         match what {
             Collective::AllReduce(reduce) => group.all_reduce(name, lent, reduce)?,
             Collective::ReduceScatter(parts, reduce) => group.reduce_scatter(name, lent, parts, reduce)?,
@@ -87,14 +87,14 @@ impl Channel {
         Ok(Pending::Done(values))
     }
 
-    pub(crate) fn all_reduce(&mut self, name: &str, values: Vec<f32>) -> Result<Pending, CollectiveError> {
+    pub(crate) fn all_reduce(&mut self, name: &str, values: Buffer) -> Result<Pending, CollectiveError> {
         self.start(name, Collective::AllReduce(Reduce::Sum), values)
     }
 
     pub(crate) fn reduce_scatter(
         &mut self,
         name: &str,
-        values: Vec<f32>,
+        values: Buffer,
         parts: &Parts,
     ) -> Result<Pending, CollectiveError> {
         self.start(name, Collective::ReduceScatter(parts, Reduce::Sum), values)
@@ -103,19 +103,17 @@ impl Channel {
     pub(crate) fn all_gather(
         &mut self,
         name: &str,
-        values: Vec<f32>,
+        values: Buffer,
         parts: &Parts,
     ) -> Result<Pending, CollectiveError> {
         self.start(name, Collective::AllGather(parts), values)
     }
 
     /// The buffer of a collective, when it is done.
-    pub(crate) fn finish(&mut self, pending: Pending) -> Result<Vec<f32>, CollectiveError> {
+    pub(crate) fn finish(&mut self, pending: Pending) -> Result<Buffer, CollectiveError> {
         match (pending, self) {
             (Pending::Done(values), _) => Ok(values),
-            (Pending::Ahead(ticket), Channel::Ahead(o)) => {
-                Ok(o.finish(ticket)?.into_f32().expect("f32 was handed over"))
-            }
+            (Pending::Ahead(ticket), Channel::Ahead(o)) => o.finish(ticket),
             (Pending::Ahead(_), Channel::Blocking(_)) => {
                 unreachable!("only an overlapped channel gives tickets")
             }

@@ -19,6 +19,7 @@ use bessemer_collectives::Communicator;
 use bessemer_model::{Decoder, Pending, StageConfig, Stream, Unit};
 use bessemer_optim::{Optimizer, Ranks, StepStats};
 use bessemer_tensor::{Backend, View};
+use bessemer_units::ParamStorage;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
@@ -63,6 +64,8 @@ pub(crate) struct Chunk {
     /// The optimizer's state tensors on this rank, by name.
     pub(crate) states: BTreeMap<String, View>,
     pub(crate) squares: LocalSquares,
+    /// How parameters and gradients are kept.
+    pub(crate) types: ParamStorage,
     /// Weight parts that are left to do, by micro-batch.
     pub(crate) pending: HashMap<usize, Pending>,
     /// Ranks that have the same part of a tied token table, and the route of which they are the ends.
@@ -94,7 +97,8 @@ impl Chunk {
         let mut units = Units::new(&specs, place.table_apart);
         let (list, parts) = owners.lay_out(units.list, plan.shard());
         units.list = list;
-        let memory = ParamMemory::alloc(backend, specs, (&units.list, parts), plan.stage, coord.shard)?;
+        let (laid_out, types) = ((&units.list[..], parts), job.types);
+        let memory = ParamMemory::alloc(backend, specs, laid_out, plan.stage, types, coord.shard)?;
         let names: Vec<String> = units.list.iter().map(|u| u.name.clone()).collect();
         let stash = Stash::alloc(backend, &memory, &names, needs.stashes)?;
         let mut decoder = decoder(backend, job, (&part, &place.span), needs, &memory, beside)?;
@@ -131,6 +135,7 @@ impl Chunk {
             stash,
             stepped,
             squares,
+            types: job.types,
             pending: HashMap::new(),
             ends,
             place,

@@ -7,7 +7,7 @@
 //! | zero2 | reduce-scatter after each of m micro-batches: m P | all-gather after the update: P |
 //! | zero3 | reduce-scatter after each micro-batch: m P | all-gather before each forward and each backward: 2 m P |
 //!
-//! elements a rank, times (N-1)/N; with copies of the cut model (hybrid sharding) gradients are then all-reduced between
+//! elements a rank, times (N-1)/N, in the type in which they are kept ([`crate::staging`]); with copies of the cut model (hybrid sharding) gradients are then all-reduced between
 //! the copies: 2 P/N. A layer's gradients leave as soon as its backward pass is done, the next layer's values are asked
 //! for before this one's are used.
 
@@ -16,12 +16,14 @@ use crate::config::Stage;
 use crate::flat::FlatUnit;
 use crate::memory::{ParamMemory, Stretch};
 use crate::piece::{Piece, pieces};
-use bessemer_collectives::{CollectiveError, Span};
+use crate::staging;
+use bessemer_collectives::{Buffer, CollectiveError, Span};
 use bessemer_tensor::{Backend, TensorError, View};
+use bessemer_units::DType;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Elements of a staging buffer: 32 MiB.
+/// Elements of a staging buffer: 32 MiB in f32.
 pub(crate) const BUCKET: usize = 8 << 20;
 /// Pieces of gradients that travel at once.
 const GRADIENTS_AHEAD: usize = 3;
@@ -66,13 +68,13 @@ pub(crate) struct Exchange {
     /// First element of this rank's part, by unit.
     own_start: Vec<usize>,
     /// Staging buffers that no collective has.
-    free_for_gradients: Vec<Vec<f32>>,
-    free_for_values: Vec<Vec<f32>>,
+    free_for_gradients: Vec<Buffer>,
+    free_for_values: Vec<Buffer>,
     reducing: VecDeque<Flight>,
     gathering: Option<Gathering>,
     arriving: VecDeque<Flight>,
     /// What a reduced part is added to, on the host.
-    sum: Vec<f32>,
+    sum: Buffer,
 }
 
 impl Exchange {
@@ -87,15 +89,17 @@ impl Exchange {
         let pieces: Vec<Vec<Piece>> = units.iter().zip(&memory.parts).map(cut).collect();
         let longest = pieces.iter().flatten().map(|p| p.parts.len()).max().unwrap_or(0);
         let silent = shard.size() * replicate.size() == 1;
-        let buffers = |count: usize, idle: bool| -> Vec<Vec<f32>> {
+        let dtype = |of: &[Stretch]| of.first().map_or(DType::F32, |s| s.whole.dtype());
+        let (values, gradients) = (dtype(&memory.values), dtype(&memory.gradients));
+        let buffers = |count: usize, dtype: DType, idle: bool| -> Vec<Buffer> {
             let count = if idle { 0 } else { count };
-            (0..count).map(|_| Vec::with_capacity(longest)).collect()
+            (0..count).map(|_| staging::buffer(dtype, longest)).collect()
         };
         let own_start = memory.parts.iter().map(|p| p.range(shard.rank()).start).collect();
         Exchange {
-            free_for_gradients: buffers(GRADIENTS_AHEAD, silent),
-            free_for_values: buffers(VALUES_AHEAD, shard.size() == 1),
-            sum: Vec::with_capacity(if stage >= Stage::Zero2 { longest } else { 0 }),
+            free_for_gradients: buffers(GRADIENTS_AHEAD, gradients, silent),
+            free_for_values: buffers(VALUES_AHEAD, values, shard.size() == 1),
+            sum: staging::buffer(gradients, if stage >= Stage::Zero2 { longest } else { 0 }),
             stage,
             shard,
             replicate,
@@ -132,7 +136,7 @@ impl Exchange {
     /// Bytes of staging memory, on the host.
     pub(crate) fn staging_bytes(&self) -> u64 {
         let all = self.free_for_gradients.iter().chain(&self.free_for_values).chain([&self.sum]);
-        all.map(|b| 4 * b.capacity() as u64).sum()
+        all.map(staging::bytes).sum()
     }
 
     /// Elements of a unit within this rank's part.
@@ -157,14 +161,14 @@ impl Exchange {
                 Some(values) => values,
                 None => {
                     self.settle(backend, add)?;
-                    self.free_for_gradients.pop().unwrap_or_default()
+                    self.gradient_buffer(unit)
                 }
             };
             let p = &self.pieces[unit][piece];
-            values.resize(p.parts.len(), 0.0);
+            staging::resize(&mut values, p.parts.len());
             for (r, range) in p.ranges.iter().enumerate() {
                 let whole = self.gradients[unit].whole.columns(range.start, range.len());
-                backend.read_f32(whole, &mut values[p.parts.range(r)])?;
+                staging::read(backend, whole, &mut values, p.parts.range(r))?;
             }
             let pending = if self.shard.size() > 1 {
                 self.shard.reduce_scatter(&p.name, values, &p.parts)?
@@ -183,21 +187,21 @@ impl Exchange {
         if self.shard.size() == 1 {
             let values = self.replicate.finish(pending)?;
             let whole = self.gradients[unit].whole.columns(p.ranges[0].start, p.ranges[0].len());
-            backend.write_f32(whole, &values)?;
+            staging::write(backend, whole, &values, 0..whole.len())?;
             self.free_for_gradients.push(values);
             return Ok(());
         }
         let mut values = self.shard.finish(pending)?;
         let me = self.shard.rank();
         let own = self.own(&self.gradients, unit, &p.ranges[me]);
-        let mine = &mut values[p.parts.range(me)];
+        let mine = p.parts.range(me);
         // A kept gradient has been added up in place.
         if add && self.reduces_every_time() {
-            self.sum.resize(mine.len(), 0.0);
-            backend.read_f32(own, &mut self.sum)?;
-            mine.iter_mut().zip(&self.sum).for_each(|(new, old)| *new += old);
+            staging::resize(&mut self.sum, mine.len());
+            staging::read(backend, own, &mut self.sum, 0..mine.len())?;
+            staging::add(&mut values, mine.clone(), &self.sum);
         }
-        backend.write_f32(own, mine)?;
+        staging::write(backend, own, &values, mine)?;
         self.free_for_gradients.push(values);
         Ok(())
     }
@@ -220,16 +224,23 @@ impl Exchange {
             for piece in 0..self.pieces[unit].len() {
                 let p = &self.pieces[unit][piece];
                 let own = self.own(&self.gradients, unit, &p.ranges[me]);
-                let mut values = self.free_for_gradients.pop().unwrap_or_default();
-                values.resize(own.len(), 0.0);
-                backend.read_f32(own, &mut values)?;
+                let mut values = self.gradient_buffer(unit);
+                let p = &self.pieces[unit][piece];
+                staging::resize(&mut values, own.len());
+                staging::read(backend, own, &mut values, 0..own.len())?;
                 let pending = self.replicate.all_reduce(&p.name, values)?;
                 let values = self.replicate.finish(pending)?;
-                backend.write_f32(own, &values)?;
+                staging::write(backend, own, &values, 0..own.len())?;
                 self.free_for_gradients.push(values);
             }
         }
         Ok(())
+    }
+
+    /// A free staging buffer for a unit's gradients.
+    fn gradient_buffer(&mut self, unit: usize) -> Buffer {
+        let dtype = self.gradients[unit].whole.dtype();
+        self.free_for_gradients.pop().unwrap_or_else(|| staging::buffer(dtype, 0))
     }
 
     /// Whether gradients leave after every micro-batch.
@@ -258,9 +269,9 @@ impl Exchange {
         let Some(p) = self.pieces[unit].get(next) else { return Ok(false) };
         let Some(mut values) = self.free_for_values.pop() else { return Ok(false) };
         let me = self.shard.rank();
-        values.resize(p.parts.len(), 0.0);
+        staging::resize(&mut values, p.parts.len());
         let own = self.own(&self.values, unit, &p.ranges[me]);
-        backend.read_f32(own, &mut values[p.parts.range(me)])?;
+        staging::read(backend, own, &mut values, p.parts.range(me))?;
         let pending = self.shard.all_gather(&p.name, values, &p.parts)?;
         self.arriving.push_back(Flight { unit, piece: next, pending });
         self.gathering = Some(Gathering { unit, next: next + 1 });
@@ -284,7 +295,7 @@ impl Exchange {
             let p = &self.pieces[unit][piece];
             for (r, range) in p.ranges.iter().enumerate() {
                 let whole = self.values[unit].whole.columns(range.start, range.len());
-                backend.write_f32(whole, &values[p.parts.range(r)])?;
+                staging::write(backend, whole, &values, p.parts.range(r))?;
             }
             self.free_for_values.push(values);
             self.ask_more(backend)?;

@@ -155,6 +155,8 @@ impl Worker {
         ctx: &StepContext,
     ) -> Result<(), ParallelError> {
         self.step = ctx.step;
+        let loss_scale = (f64::from(ctx.loss_scale) * self.loss_scale) as f32;
+        let ctx = &StepContext { loss_scale, ..*ctx };
         if let Some(from) = from {
             let output = self.chunks[from.chunk].decoder.stage_output(from.slot)?;
             copy(backend, output, self.chunks[run.chunk].decoder.stage_input(run.slot)?)?;

@@ -36,6 +36,7 @@ mod pipeline;
 mod plan;
 mod prepare;
 mod seams;
+mod staging;
 mod stash;
 mod state;
 mod tensor;

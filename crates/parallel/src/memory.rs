@@ -1,13 +1,13 @@
 //! Where the values and gradients of each unit are, by stage.
 //!
-//! With N ranks on the shard axis and P parameters of 4 bytes a rank holds, besides the optimizer's state (8 bytes a
-//! parameter for AdamW, over N from ZeRO-1 on):
+//! With N ranks on the shard axis and P parameters of w bytes (4 in f32, 2 in bf16 and f16), gradients of g bytes, a rank
+//! holds, besides the optimizer's state (over N from ZeRO-1 on; for AdamW 8 bytes a parameter, 12 with masters):
 //!
 //! | stage | "weights" | "gradients" | "gathered" |
 //! |---|---|---|---|
-//! | ddp, zero1 | 4 P | 4 P | – |
-//! | zero2 | 4 P | 4 P / N | gradients of the root unit and of one layer |
-//! | zero3 | 4 P / N | 4 P / N | that, and values of the root unit and of two layers |
+//! | ddp, zero1 | w P | g P | – |
+//! | zero2 | w P | g P / N | gradients of the root unit and of one layer |
+//! | zero3 | w P / N | g P / N | that, and values of the root unit and of two layers |
 //!
 //! Layers take turns in the gathered memory, so the model's views never change: layer i has the values' place i mod 2.
 
@@ -18,7 +18,7 @@ use bessemer_collectives::Parts;
 use bessemer_model::Param;
 use bessemer_optim::OptimParam;
 use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
-use bessemer_units::DType;
+use bessemer_units::{DType, ParamStorage};
 use std::ops::Range;
 
 /// One unit's values or gradients, one row each.
@@ -49,11 +49,12 @@ struct Placing<'a> {
     units: &'a [FlatUnit],
     parts: &'a [Parts],
     rank: usize,
+    dtype: DType,
 }
 
 impl Placing<'_> {
     fn buffer(&mut self, class: &'static str, name: &str, len: usize) -> Result<View, TensorError> {
-        Ok(self.backend.alloc(BufferSpec { class, name, dtype: DType::F32, len })?.vector())
+        Ok(self.backend.alloc(BufferSpec { class, name, dtype: self.dtype, len })?.vector())
     }
 
     /// Every unit whole, this rank's part within it.
@@ -98,11 +99,14 @@ impl ParamMemory {
         specs: Vec<ParamSpec>,
         (units, parts): (&[FlatUnit], Vec<Parts>),
         stage: Stage,
+        types: ParamStorage,
         rank: usize,
     ) -> Result<ParamMemory, TensorError> {
-        let mut placing = Placing { backend, units, parts: &parts, rank };
+        let dtype = types.weights.dtype();
+        let mut placing = Placing { backend, units, parts: &parts, rank, dtype };
         let values =
             if stage == Stage::Zero3 { placing.cut("weights", 2)? } else { placing.kept("weights")? };
+        placing.dtype = types.gradients.dtype();
         let gradients =
             if stage >= Stage::Zero2 { placing.cut("gradients", 1)? } else { placing.kept("gradients")? };
         let mut places: Vec<Option<(View, View)>> = vec![None; specs.len()];

@@ -1,7 +1,8 @@
 //! The job's state as whole tensors: what checkpoints and initialisation see, whatever the layout.
 //!
-//! Names, shapes and order are those of a job of one rank. Reading a tensor is a collective of all ranks (each of them
-//! then has it whole); writing one is each rank's own affair.
+//! Names, shapes, types and order are those of a job of one rank whose parameters are f32: a parameter of fewer bits is seen
+//! as its f32 master, so a checkpoint of one precision is one of every precision. Reading a tensor is a collective of all
+//! ranks (each of them then has it whole); writing one is each rank's own affair.
 
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
@@ -26,7 +27,7 @@ pub struct StateTensor {
     pub name: String,
     /// Whole shape.
     pub shape: Vec<usize>,
-    /// Type on the device.
+    /// Type in checkpoints.
     pub dtype: DType,
     place: Place,
 }
@@ -63,6 +64,9 @@ enum Place {
     },
 }
 
+/// What the names of the f32 values of parameters of fewer bits begin with, among the optimizer's states.
+const MASTER: &str = "master.";
+
 /// What of a parameter.
 #[derive(Debug, Clone, Copy)]
 enum Of<'a> {
@@ -72,18 +76,17 @@ enum Of<'a> {
     State(&'a str),
 }
 
-/// Names and shapes of every state of a job of one rank, in its order: an optimizer for `params` where nothing is kept.
-fn whole_states(
-    model: &Model,
-    dtype: DType,
-    config: &OptimConfig,
-) -> Result<Vec<(String, Vec<usize>)>, ParallelError> {
+/// Names and shapes of every state of a job of one rank with f32 parameters, in its order: an optimizer for them where nothing
+/// is kept.
+fn whole_states(model: &Model, config: &OptimConfig) -> Result<Vec<(String, Vec<usize>)>, ParallelError> {
     let mut null = NullBackend::new();
     let whole = |spec: ParamSpec| -> Result<OptimParam, TensorError> {
         let (rows, cols) = spec.matrix();
-        let spec_of = BufferSpec { class: "", name: &spec.name, dtype, len: rows * cols };
-        let value = null.alloc(spec_of)?.matrix(rows, cols);
-        let grad = null.alloc(BufferSpec { dtype: DType::F32, ..spec_of })?.matrix(rows, cols);
+        let mut matrix = || {
+            let spec = BufferSpec { class: "", name: &spec.name, dtype: DType::F32, len: rows * cols };
+            null.alloc(spec).map(|b| b.matrix(rows, cols))
+        };
+        let (value, grad) = (matrix()?, matrix()?);
         Ok(OptimParam::of(model, &spec, value, grad))
     };
     let params = model.params().into_iter().map(whole).collect::<Result<Vec<_>, _>>()?;
@@ -110,7 +113,7 @@ impl Worker {
         let params = self.whole.params();
         // An owner is the same whether a stage or the whole model is looked at.
         let owners = Owners::new(&self.whole, config, self.plan.shard());
-        for (name, own) in whole_states(&self.whole, self.dtype(), config)? {
+        for (name, own) in whole_states(&self.whole, config)? {
             let param = name.split_once('.').map_or(name.as_str(), |(_, param)| param);
             let number = params.iter().position(|p| p.name == param);
             let (shape, place) = match number.filter(|_| is_moment_name(&name)) {
@@ -124,11 +127,6 @@ impl Worker {
             list.push(StateTensor { name, shape, dtype: DType::F32, place });
         }
         Ok(list)
-    }
-
-    /// The type in which parameters are stored.
-    fn dtype(&self) -> DType {
-        self.chunks[0].memory.params[0].value.dtype()
     }
 
     /// The parameters, as whole tensors.
@@ -241,7 +239,7 @@ impl Worker {
     }
 
     /// Sets every parameter to its initial value under `seed`: the elements are those of the whole model, whatever the
-    /// layout.
+    /// layout. A master has all bits of them.
     ///
     /// # Errors
     /// What the device answers.
@@ -255,7 +253,6 @@ impl Worker {
                 }
                 chunk.write_portion(backend, (&self.plan, self.coord), i, &Of::Value, &part)?;
             }
-            chunk.optimizer.adopt_values(backend)?;
         }
         Ok(())
     }
@@ -278,6 +275,10 @@ impl Chunk {
         param: usize,
         of: &Of<'_>,
     ) -> Result<Vec<f32>, ParallelError> {
+        if matches!(of, Of::Value) && self.types.has_masters() {
+            let master = format!("{MASTER}{}", self.portion[param].name());
+            return self.read_portion(backend, (plan, coord), param, &Of::State(&master));
+        }
         let mut values = vec![0.0; self.portion[param].len()];
         let kept = matches!(of, Of::Value) && plan.keeps_values();
         if kept {
@@ -392,6 +393,10 @@ impl Chunk {
         of: &Of<'_>,
         part: &[f32],
     ) -> Result<(), ParallelError> {
+        if matches!(of, Of::Value) && self.types.has_masters() {
+            let master = format!("{MASTER}{}", self.portion[param].name());
+            self.write_portion(backend, (plan, coord), param, &Of::State(&master), part)?;
+        }
         if matches!(of, Of::Value) && plan.keeps_values() {
             return Ok(backend.write_f32(self.memory.params[param].value, part)?);
         }

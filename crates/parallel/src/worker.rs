@@ -16,6 +16,7 @@ use bessemer_model::{ActivationConfig, Decoder, LossSum, ModelError, Shape, Step
 use bessemer_optim::{OptimConfig, Optimizer, Peers, StepStats};
 use bessemer_schedule::{Fill, Program};
 use bessemer_tensor::Backend;
+use bessemer_units::ParamStorage;
 
 /// What every rank of a job is made for.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +27,8 @@ pub struct Job<'a> {
     pub shape: Shape,
     /// How activations are kept.
     pub activations: ActivationConfig,
+    /// How parameters and gradients are kept.
+    pub types: ParamStorage,
     /// The optimizer.
     pub optim: &'a OptimConfig,
     /// Weight of the z-loss.
@@ -94,6 +97,8 @@ pub struct Worker {
     pub(crate) next: usize,
     /// Optimizer step under way, from 0.
     pub(crate) step: u64,
+    /// Factor on the loss, and with it on the gradients in memory.
+    pub(crate) loss_scale: f64,
     pub(crate) words: Words,
     /// When passes and messages ran, if anybody wants to know.
     pub(crate) intervals: Option<Vec<Span>>,
@@ -170,6 +175,7 @@ impl Worker {
             spans,
             next: 0,
             step: 0,
+            loss_scale: 1.0,
             words: Words::default(),
             intervals: None,
         })
@@ -262,7 +268,14 @@ impl Worker {
         Ok(sum)
     }
 
-    /// Global norm of the gradient, the same bits on every rank.
+    /// Multiplies the loss, and with it the gradients in memory, by `scale` from the next step on; norms and updates are those
+    /// of the gradients without it. The same on every rank.
+    pub fn set_loss_scale(&mut self, scale: f64) {
+        self.loss_scale = scale;
+        self.chunks.iter_mut().for_each(|c| c.optimizer.set_loss_scale(scale));
+    }
+
+    /// Global norm of the gradient, the same bits on every rank; not finite if a gradient of any rank is not.
     ///
     /// # Errors
     /// What the device or another rank answers.
@@ -276,7 +289,7 @@ impl Worker {
             sum = self.words.sum(&mut *first.exchange.shard().idle()?, "norm of the gradient", sum)?;
         }
         sum = self.words.sum(first.tensor.communicator(), "norm of the gradient", sum)?;
-        Ok(self.sum_over_stages(sum)?.sqrt())
+        Ok(self.sum_over_stages(sum)?.sqrt() / self.loss_scale)
     }
 
     /// A sum over the stages, added in the order of the ranks.

@@ -11,6 +11,7 @@ use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
 use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
+use bessemer_units::{ParamDType, ParamStorage};
 
 const STAGES: [(Stage, DataParallel); 4] = [
     (Stage::Ddp, DataParallel::Ddp),
@@ -62,7 +63,30 @@ fn step(model: &Model, config: &ParallelConfig, ranks: usize, seq: usize, micro_
     step_of((0, ranks), model, config, &OptimConfig::default(), (seq, micro_batches))
 }
 
+/// The same with parameters and gradients of some types.
+fn step_in(
+    types: ParamStorage,
+    model: &Model,
+    config: &ParallelConfig,
+    ranks: usize,
+    micro_batches: usize,
+) -> Step {
+    let optim = OptimConfig::default();
+    step_with(types, (0, ranks), model, config, &optim, (model.context, micro_batches))
+}
+
 fn step_of(
+    at: (usize, usize),
+    model: &Model,
+    config: &ParallelConfig,
+    optim: &OptimConfig,
+    sizes: (usize, usize),
+) -> Step {
+    step_with(ParamStorage::default(), at, model, config, optim, sizes)
+}
+
+fn step_with(
+    types: ParamStorage,
     (rank, ranks): (usize, usize),
     model: &Model,
     config: &ParallelConfig,
@@ -77,6 +101,7 @@ fn step_of(
         model,
         shape: Shape { sequences: 1, seq, purpose: Purpose::Train },
         activations: ActivationConfig::default(),
+        types,
         optim,
         z_loss: 0.0,
         plan: &plan,
@@ -109,6 +134,38 @@ fn traffic_of_data_parallelism_is_that_of_the_closed_forms() {
                     "{stage:?} {ranks}"
                 );
                 assert_eq!(found.of(other).volume.sent, 0);
+            }
+        }
+    }
+}
+
+/// In the bytes of the types: gradients in two or four, values in two.
+#[test]
+fn traffic_of_bf16_parameters_is_that_of_the_closed_forms() {
+    let model = model(3, 32, 4, 96, 16);
+    let psi = model.parameters() as f64;
+    for (types, gradient) in
+        [(ParamStorage::both(ParamDType::Bf16), 2.0), (ParamStorage::weights(ParamDType::Bf16), 4.0)]
+    {
+        for ranks in [2, 8] {
+            for micro in [1, 3] {
+                let part = |passes: f64, bytes: f64| passes * bytes * psi * (1.0 - 1.0 / ranks as f64);
+                for (stage, _) in STAGES {
+                    let wanted = match stage {
+                        Stage::Ddp => part(2.0, gradient),
+                        Stage::Zero1 => part(1.0, gradient) + part(1.0, 2.0),
+                        Stage::Zero2 => part(micro as f64, gradient) + part(1.0, 2.0),
+                        Stage::Zero3 => part(micro as f64, gradient) + part(2.0 * micro as f64, 2.0),
+                    };
+                    let config = ParallelConfig { stage, ..ParallelConfig::default() };
+                    let found = step_in(types, &model, &config, ranks, micro).ledger;
+                    let label = if stage == Stage::Ddp { "replicate" } else { "shard" };
+                    assert_eq!(
+                        found.of(label).volume.sent as f64,
+                        wanted,
+                        "{types} {stage:?} {ranks} {micro}"
+                    );
+                }
             }
         }
     }
@@ -243,22 +300,54 @@ fn curvature_is_sent_as_the_closed_forms_say() {
     }
 }
 
-/// Rajbhandari et al. 2020, figure 1, takes 7.5e9 parameters over 64 ranks, 16 bytes each. Here the 16 bytes are f32
-/// value, gradient, two moments (4 + 4 + 8) where the paper has 2 + 2 + 12, so the rows of the paper that cut everything or
-/// nothing must be met, 120 and 1.9 GB, and those between are the closed form's for 4 + 4 + 8.
+#[test]
+fn memory_of_bf16_parameters_is_that_of_the_closed_forms() {
+    let model = model(6, 128, 4, 512, 64);
+    let psi = model.parameters() as f64;
+    for (types, bytes) in [
+        (ParamStorage::both(ParamDType::Bf16), ParameterBytes::MIXED_ADAM),
+        (ParamStorage::both(ParamDType::F16), ParameterBytes::MIXED_ADAM),
+        (ParamStorage::weights(ParamDType::Bf16), ParameterBytes::MEGATRON_BF16),
+    ] {
+        for ranks in [2, 4, 16] {
+            for (stage, form) in STAGES {
+                let config = ParallelConfig { stage, ..ParallelConfig::default() };
+                let found = step_in(types, &model, &config, ranks, 1);
+                let held = found.held("weights") + found.held("gradients") + found.held("optimizer");
+                let wanted = form.bytes(bytes, psi, ranks);
+                assert!(
+                    (held as f64 / wanted - 1.0).abs() < 0.02,
+                    "{types} {stage:?} {ranks}: {held}, {wanted}"
+                );
+            }
+        }
+    }
+}
+
+/// Rajbhandari et al. 2020, figure 1: 7.5e9 parameters over 64 ranks, 2 + 2 + 12 bytes each, hold 120, 31.4, 16.6 and 1.9
+/// GB on a rank. In f32 (4 + 4 + 8) those rows are met that cut everything or nothing.
 #[test]
 fn seven_and_a_half_billion_parameters_on_64_ranks() {
     let model = model(37, 4096, 32, 8192, 64);
     let psi = model.parameters() as f64;
     assert!((psi / 7.5e9 - 1.0).abs() < 0.01, "{psi}");
-    for ((stage, form), published) in STAGES.into_iter().zip([Some(120.0), None, None, Some(1.9)]) {
-        let config = ParallelConfig { stage, ..ParallelConfig::default() };
-        let found = step(&model, &config, 64, 64, 1);
-        let held = (found.held("weights") + found.held("gradients") + found.held("optimizer")) as f64;
-        let wanted = form.bytes(ParameterBytes::F32_ADAM, psi, 64);
-        assert!((held / wanted - 1.0).abs() < 0.02, "{stage:?}: {held} for {wanted}");
-        if let Some(published) = published {
-            assert!((held / 1e9 / published - 1.0).abs() < 0.03, "{stage:?}: {held}");
+    let published = [120.0, 31.4, 16.6, 1.9];
+    for (types, bytes) in [
+        (ParamStorage::both(ParamDType::Bf16), ParameterBytes::MIXED_ADAM),
+        (ParamStorage::default(), ParameterBytes::F32_ADAM),
+    ] {
+        for ((stage, form), published) in STAGES.into_iter().zip(published) {
+            if !types.has_masters() && matches!(stage, Stage::Zero1 | Stage::Zero2) {
+                continue;
+            }
+            let config = ParallelConfig { stage, ..ParallelConfig::default() };
+            let found = step_in(types, &model, &config, 64, 1);
+            let held = (found.held("weights") + found.held("gradients") + found.held("optimizer")) as f64;
+            let wanted = form.bytes(bytes, psi, 64);
+            assert!((held / wanted - 1.0).abs() < 0.02, "{types}, {stage:?}: {held} for {wanted}");
+            // The model has not 7.5e9 parameters to the last one, and the paper prints one digit behind the point.
+            let scaled = held / 1e9 * 7.5e9 / psi;
+            assert!((scaled - published).abs() < 0.05, "{types}, {stage:?}: {scaled} GB");
         }
     }
 }

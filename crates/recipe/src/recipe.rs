@@ -9,7 +9,7 @@ use bessemer_checkpoint::SaveConfig;
 use bessemer_corpus::CorpusConfig;
 use bessemer_eval::EvalConfig;
 use bessemer_loader::LoaderConfig;
-use bessemer_optim::OptimConfig;
+use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::ParallelConfig;
 use bessemer_tokenizer::{TokenizerConfig, TokenizerKind};
 use schemars::JsonSchema;
@@ -64,6 +64,7 @@ impl Recipe {
         section("loader", self.loader.check());
         section("optim", self.optim.check().map_err(|e| e.to_string()));
         section("optim", self.warmup_fits());
+        section("optim", self.precision_fits_optimizer());
         section("save", self.save.check().map_err(|e| e.to_string()));
         section("eval", self.eval.check());
         problems
@@ -77,6 +78,19 @@ impl Recipe {
                 "model.vocab_size = {model} has no rows for a tokenizer of tokenizer.vocab_size = {tokenizer}: expected \
                  at least that, or 0 to take the tokenizer's size"
             ));
+        }
+        Ok(())
+    }
+
+    fn precision_fits_optimizer(&self) -> Result<(), String> {
+        let (optimizer, types) = (self.optim.optimizer, self.train.types());
+        optimizer
+            .check_types(types.weights.dtype(), types.gradients.dtype())
+            .map_err(|e| format!("optim.{e} (train.weights, train.gradients)"))?;
+        if optimizer == OptimizerChoice::Kfac && self.train.loss_scale.is_on(self.train.f16_gradients()) {
+            return Err("optim.optimizer = \"kfac\" with train.loss_scale: its curvature would be that of the scaled \
+                        loss; expected train.loss_scale.mode = \"off\""
+                .into());
         }
         Ok(())
     }

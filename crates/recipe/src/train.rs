@@ -10,7 +10,8 @@
 //! steps              = steps, or ceil(tokens / batch_tokens), or ceil(epochs x train tokens / batch_tokens)
 //! ```
 
-use bessemer_units::{MatmulPrecision, Recompute, Storage, Tokens};
+use bessemer_optim::LossScaleConfig;
+use bessemer_units::{MatmulPrecision, ParamDType, ParamStorage, Recompute, Storage, Tokens};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -37,8 +38,17 @@ pub struct TrainConfig {
     /// (about the 8 bits of bf16, or 11 bits and short sums in fp16); else sums are f32. A processor takes its fastest way.
     pub matmul_precision: MatmulPrecision,
     /// Type in which activations and their gradients are stored: "f32", or "bf16" for half of their memory. Sums are f32
-    /// either way, and so are weights, optimizer state and checkpoints; a run may be continued with the other type.
+    /// either way, and so are optimizer state and checkpoints; a run may be continued with the other type.
     pub storage: Storage,
+    /// Type in which parameters are kept while training: "f32", "bf16" or "f16". Of the two short ones the optimizer keeps
+    /// f32 masters, which it steps and checkpoints carry; a run may be continued with another type.
+    pub weights: ParamDType,
+    /// Type in which parameters' gradients are kept and travel between ranks: "f32", "bf16" or "f16" (which travels as f32).
+    /// In the short ones every micro-batch rounds what it adds; "f32" is the safe choice. Weights in f32 want
+    /// gradients in f32.
+    pub gradients: ParamDType,
+    /// Factor on the loss while gradients are computed, for gradients in f16.
+    pub loss_scale: LossScaleConfig,
     /// What the backward pass computes again instead of having it stored: "none", or "selective": normalised rows and
     /// the values between the two products of the feed-forward block. In f32 storage the numbers are the same bits.
     pub recompute: Recompute,
@@ -79,6 +89,9 @@ impl Default for TrainConfig {
             log_every: 10,
             matmul_precision: MatmulPrecision::Highest,
             storage: Storage::F32,
+            weights: ParamDType::F32,
+            gradients: ParamDType::F32,
+            loss_scale: LossScaleConfig::default(),
             recompute: Recompute::Selective,
             z_loss: 0.0,
             spike_action: SpikeAction::Off,
@@ -154,10 +167,27 @@ impl TrainConfig {
         if !(8..=65_536).contains(&self.spike_window) {
             return Err(format!("train.spike_window = {}: expected 8 to 65536", self.spike_window));
         }
+        if self.weights == ParamDType::F32 && self.gradients != ParamDType::F32 {
+            return Err(format!(
+                "train.gradients = \"{0}\" with train.weights = \"f32\": expected gradients = \"f32\", or weights = \"{0}\"",
+                self.gradients
+            ));
+        }
+        self.loss_scale.check()?;
         if self.log_every == 0 {
             return Err("train.log_every = 0: expected at least 1".into());
         }
         Ok(())
+    }
+
+    /// How parameters and their gradients are kept.
+    pub fn types(&self) -> ParamStorage {
+        ParamStorage { weights: self.weights, gradients: self.gradients }
+    }
+
+    /// Whether gradients are in f16, which a loss scale is for.
+    pub fn f16_gradients(&self) -> bool {
+        self.gradients == ParamDType::F16
     }
 
     fn durations(&self) -> Vec<String> {
@@ -310,6 +340,18 @@ mod tests {
         for (batch, seq) in [(0, 1), (1, 0), (u64::MAX, 1), (1, u64::MAX)] {
             assert!(config(batch, seq, 0).check().is_err());
         }
+    }
+
+    #[test]
+    fn gradients_shorter_than_weights_are_refused_by_name() {
+        use ParamDType::{Bf16, F16, F32};
+        let of =
+            |weights, gradients| TrainConfig { weights, gradients, steps: 1, ..Default::default() }.check();
+        for (weights, gradients) in [(Bf16, F32), (Bf16, Bf16), (F16, F32), (F16, F16), (F32, F32)] {
+            of(weights, gradients).unwrap();
+        }
+        let e = of(F32, Bf16).unwrap_err();
+        assert!(e.contains("train.gradients = \"bf16\"") && e.contains("weights = \"bf16\""), "{e}");
     }
 
     #[test]

@@ -147,6 +147,28 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("train.log_every", "at least 1", &["1"], &["0"]),
     ("train.z_loss", "0 to 1", &["0", "1"], &["-0.1", "1.1"]),
     (
+        "train.weights",
+        "short types not with `kfac`",
+        &["f32", "bf16", "f16", "bf16 optim.optimizer=muon"],
+        &["u32", "bf16 optim.optimizer=kfac"],
+    ),
+    (
+        "train.gradients",
+        "f32 where `train.weights` is; short types not with `adafactor`, `muon` and `kfac`",
+        &["f32", "bf16 train.weights=bf16", "f16 train.weights=f16"],
+        &["bf16", "bf16 train.weights=bf16 optim.optimizer=muon"],
+    ),
+    ("train.loss_scale.mode", "not with `kfac`", &["constant", "dynamic"], &["dynamic optim.optimizer=kfac"]),
+    (
+        "train.loss_scale.value",
+        "1e-6 to 2^32, at least `floor`",
+        &["1", "4294967296"],
+        &["0.5", "4294967297"],
+    ),
+    ("train.loss_scale.floor", "1e-6 to 2^32", &["1e-6", "65536"], &["0", "65537"]),
+    ("train.loss_scale.hysteresis", "1 to 1e9", &["1", "1000000000"], &["0", "1000000001"]),
+    ("train.loss_scale.growth_interval", "1 to 1e9", &["1", "1000000000"], &["0", "1000000001"]),
+    (
         "train.spike_action",
         "rewind needs `save.every_steps`",
         &["rewind save.every_steps=5"],

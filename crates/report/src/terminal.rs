@@ -10,7 +10,8 @@ use crate::text::number;
 use bessemer_runlog::{Eval, Record, Run, Sample, Save, Stage, Step};
 use bessemer_units::{Bytes, Seconds, Tokens};
 
-/// One line for a training step. Columns keep their places as numbers grow; what the step does not know is a dash.
+/// One line for a training step. Columns keep their places as numbers grow; what the step does not know is a dash. A run
+/// with loss scaling has one more column, "scale".
 ///
 /// ```text
 /// step  1200/2000 | loss 1.8423 | lr 3.00e-4 | grad  0.92 |  12.3k tok/s | MFU 41.2 % | 1.21 GiB | 4m12s left
@@ -21,8 +22,9 @@ pub fn step_line(step: &Step, total_steps: u64) -> String {
     let mfu = step.mfu.map_or_else(dash, |m| format!("{:.1} %", 100.0 * m));
     let memory = step.memory_bytes.map_or_else(dash, |b| Bytes(b).to_string());
     let left = step.eta_s.map_or_else(dash, |s| Seconds(s).to_string());
+    let scale = step.loss_scale.map_or_else(String::new, |s| format!(" | scale {:>6}", number(s)));
     format!(
-        "step {:>width$}/{} | loss {:>7} | lr {:>8} | grad {:>7} | {:>6} tok/s | MFU {mfu:>6} | {memory:>8} | {left} left",
+        "step {:>width$}/{} | loss {:>7} | lr {:>8} | grad {:>7}{scale} | {:>6} tok/s | MFU {mfu:>6} | {memory:>8} | {left} left",
         step.step,
         total_steps.max(step.step),
         fixed(step.loss),
@@ -158,6 +160,7 @@ mod tests {
             tokens: 1_228_800,
             loss: 1.84231,
             z_loss: None,
+            loss_scale: None,
             lr: 3e-4,
             grad_norm: 0.9177,
             tokens_per_s: 12_345.0,

@@ -126,6 +126,7 @@ fn hostile_records() -> Vec<Record> {
                 tokens: step,
                 loss: *x,
                 z_loss: Some(*x),
+                loss_scale: None,
                 lr: *x,
                 grad_norm: *x,
                 tokens_per_s: *x,

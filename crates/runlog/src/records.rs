@@ -212,6 +212,9 @@ pub struct Step {
     /// Norm of the gradient before clipping.
     #[serde(with = "crate::number")]
     pub grad_norm: f64,
+    /// Factor on the loss while the step's gradients were computed. Missing without loss scaling.
+    #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f64>,
     /// Tokens a second of this step.
     #[serde(with = "crate::number")]
     pub tokens_per_s: f64,

@@ -114,6 +114,7 @@ impl TensorBoard {
                     ("speed/seconds", r.seconds),
                 ];
                 values.extend(r.z_loss.map(|v| ("train/z_loss", v)));
+                values.extend(r.loss_scale.map(|v| ("train/loss_scale", v)));
                 values.extend(r.mfu.map(|v| ("speed/mfu", v)));
                 values.extend(r.memory_bytes.map(|v| ("memory/bytes", v as f64)));
                 self.scalars(wall_time_s, r.step, &values)

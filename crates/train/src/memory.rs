@@ -102,6 +102,7 @@ pub(crate) fn optim_params(decoder: &Decoder) -> Vec<OptimParam> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bessemer_units::ParamStorage;
 
     #[test]
     fn what_does_not_fit_is_refused_with_its_largest_consumers() {
@@ -130,6 +131,7 @@ mod tests {
                 model: &model,
                 shape: Shape { sequences: 1, seq: 64, purpose: Purpose::Train },
                 activations: ActivationConfig::default(),
+                types: ParamStorage::default(),
                 optim: &optim,
                 z_loss: 0.0,
                 plan: &layout,

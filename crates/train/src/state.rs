@@ -4,6 +4,7 @@ use crate::TrainError;
 use crate::spikes::SpikeState;
 use bessemer_arch::Model;
 use bessemer_loader::LoaderState;
+use bessemer_optim::LossScale;
 use serde::{Deserialize, Serialize};
 
 /// State of a run after `step` optimizer steps.
@@ -20,6 +21,9 @@ pub struct TrainState {
     /// What spikes are judged by; checkpoints from before there was such a thing have none.
     #[serde(default)]
     pub spikes: SpikeState,
+    /// The loss scale; checkpoints of runs without one have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScale>,
     /// What the parameters belong to.
     pub identity: RunIdentity,
 }

@@ -11,7 +11,7 @@ use bessemer_checkpoint::Store;
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
 use bessemer_loader::{Batch, LoadError, Loader};
 use bessemer_model::{ActivationConfig, LossSum, Purpose, Shape, StepContext, TokenBatch};
-use bessemer_optim::Schedule;
+use bessemer_optim::{LossScaleConfig, Schedule};
 use bessemer_parallel::{Feed, Job, ParallelError, Plan, Worker};
 use bessemer_recipe::{BatchPlan, SpikeAction};
 use bessemer_runlog::{self as runlog, End, EndReason, Record, Resume, Step, Warning};
@@ -49,6 +49,8 @@ pub struct Trainer {
     worker: Worker,
     schedule: Schedule,
     spikes: SpikeGuard,
+    /// Of the loss, and whether the factor moves; none without one.
+    scaling: Option<(LossScaleConfig, bool)>,
     loader: Loader,
     evaluator: Evaluator,
     store: Store,
@@ -108,8 +110,8 @@ impl Trainer {
             ActivationConfig { storage: recipe.train.storage, recompute: recipe.train.recompute };
         let (first, z_loss) = (world.rank() == 0, recipe.train.z_loss as f32);
         let program = &layout.program(plan.accumulation as usize, 1, None).map_err(|e| wrong(&e))?;
-        let optim = &recipe.optim;
-        let job = Job { model: &model, shape, activations, optim, z_loss, plan: &layout, program };
+        let (optim, types) = (&recipe.optim, recipe.train.types());
+        let job = Job { model: &model, shape, activations, types, optim, z_loss, plan: &layout, program };
         let mut memory = MemoryPlan::of_rank(&job)?;
         if first && !layout.keeps_model() && recipe.eval.samples.are_written() {
             memory.add("model for samples", Bytes(4 * model.parameters() as u64));
@@ -131,12 +133,15 @@ impl Trainer {
         let evaluator = Evaluator::new(&mut *backend, &worker, &input)?;
         let schedule = Schedule::new(&recipe.optim, plan.steps);
         let spikes = SpikeGuard::new(&recipe.train);
+        let (scaling, f16) = (&recipe.train.loss_scale, recipe.train.f16_gradients());
+        let scaling = scaling.is_on(f16).then(|| (scaling.clone(), scaling.is_dynamic(f16)));
         let state = TrainState {
             step: 0,
             tokens: 0,
             seconds: 0.0,
             loader: loader.state(0),
             spikes: SpikeState::default(),
+            loss_scale: None,
             identity: RunIdentity {
                 model,
                 tokenizer: input.tokenizer.fingerprint(),
@@ -156,6 +161,7 @@ impl Trainer {
             worker,
             schedule,
             spikes,
+            scaling,
             loader,
             evaluator,
             store,
@@ -332,6 +338,8 @@ impl Trainer {
     /// One optimizer step; nothing to record if it was gone back from.
     fn step(&mut self, observer: &mut dyn Observer) -> Result<Option<Step>, TrainError> {
         let begun = Instant::now();
+        let loss_scale = self.state.loss_scale.map(|s| s.scale);
+        self.worker.set_loss_scale(loss_scale.unwrap_or(1.0));
         let (sum, data_seconds) = self.gradients()?;
         let step = self.state.step;
         let consumed = self.state.loader.samples + self.plan.sequences_per_step;
@@ -354,13 +362,29 @@ impl Trainer {
             None => self.worker.apply(&mut *self.backend, step + 1, lr, grad_norm)?,
         };
         self.backend.sync()?;
-        let broken = update.skipped && spike.is_none();
+        // An overflow that a smaller loss scale may cure says nothing about the run.
+        let gave_way = match (&self.scaling, &mut self.state.loss_scale) {
+            (Some((config, true)), Some(scale)) if sum.nats.is_finite() => {
+                scale.update(config, grad_norm.is_finite()) && !grad_norm.is_finite()
+            }
+            _ => false,
+        };
+        let broken = update.skipped && spike.is_none() && !gave_way;
         self.skipped_in_a_row = if broken { self.skipped_in_a_row + 1 } else { 0 };
         self.state.step += 1;
         self.state.tokens += self.plan.tokens_per_step.0;
         self.state.loader = self.loader.state(consumed);
         if let Some(spike) = spike {
             self.warn(format!("step {}: {spike}; the update was skipped", self.state.step), observer)?;
+        }
+        if let (true, Some(now)) = (gave_way, self.state.loss_scale) {
+            let text = format!(
+                "step {}: gradients overflowed at loss scale {}, which is now {}; the update was skipped",
+                self.state.step,
+                loss_scale.unwrap_or(1.0),
+                now.scale
+            );
+            self.warn(text, observer)?;
         }
         if broken {
             let text = format!(
@@ -386,6 +410,7 @@ impl Trainer {
             z_loss: (weight > 0.0).then(|| weight * sum.mean_lse_squared()),
             lr,
             grad_norm: update.grad_norm,
+            loss_scale,
             tokens_per_s,
             mfu: self.input.peak.map(|p| tokens_per_s * flops / p.flops_per_second),
             memory_bytes: observer.resident_bytes().or(Some(self.backend.memory().total().0)),

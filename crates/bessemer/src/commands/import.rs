@@ -44,6 +44,7 @@ pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), 
         seconds: 0.0,
         loader: LoaderState { seq_len: architecture.context as u64, ..LoaderState::default() },
         spikes: SpikeState::default(),
+        loss_scale: None,
         identity: RunIdentity {
             model: architecture.clone(),
             tokenizer: fingerprint.clone(),

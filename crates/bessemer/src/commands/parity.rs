@@ -10,8 +10,11 @@ use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::ActivationConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_tensor::Backend;
-use bessemer_train::parity::{Bounds, Comparison, Layout, ParityJob, Style, in_process, matrix, trajectory};
+use bessemer_train::parity::{
+    Bounds, Comparison, Layout, ParityJob, Style, Trajectory, in_process, matrix, trajectory,
+};
 use bessemer_train::{Observer, TrainError};
+use bessemer_units::ParamStorage;
 use serde_json::json;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
@@ -99,7 +102,7 @@ fn run_in(
         return Err(Failure::usage(format!("no layout of at most {most} ranks holds {of:?}")));
     }
     let stop = signals::stop_flag()?;
-    let (bounds, settings) = (Bounds::default(), ThreadSettings::default());
+    let settings = ThreadSettings::default();
     let total = (styles.len() * layouts.len()) as u64;
     let begun = Instant::now();
     let mut rows: Vec<Row> = Vec::new();
@@ -114,7 +117,8 @@ fn run_in(
             steps: args.steps,
             seed: args.seed,
         };
-        let reference = in_process(&job, &Layout::single(), &settings, &backend)?;
+        // One rank for each choice of types.
+        let mut references: Vec<(ParamStorage, Trajectory)> = Vec::new();
         for layout in &layouts {
             if stop.load(Ordering::Relaxed) {
                 return Err(Failure::new(format!("stopped after {} of {total} layouts", rows.len())));
@@ -130,7 +134,17 @@ fn run_in(
             let threads = in_process(&job, layout, &settings, &backend).map_err(|e| e.to_string());
             let same_bits = across.as_ref().map(|across| threads.as_ref().is_ok_and(|t| t == across));
             let found = across.map_or(threads, Ok);
-            let result = found.map(|found| Comparison::new(&found, &reference, &bounds));
+            let types = layout.types;
+            let at = match references.iter().position(|r| r.0 == types) {
+                Some(at) => at,
+                None => {
+                    let single = Layout { types, ..Layout::single() };
+                    references.push((types, in_process(&job, &single, &settings, &backend)?));
+                    references.len() - 1
+                }
+            };
+            let (reference, bounds) = (&references[at].1, Bounds::of(types));
+            let result = found.map(|found| Comparison::new(&found, reference, &bounds));
             rows.push(Row { style, layout: layout.clone(), result, same_bits });
         }
     }

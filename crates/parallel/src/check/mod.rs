@@ -97,6 +97,36 @@ impl Backend for CheckingBackend {
 
     fn write_f32(&mut self, dst: View, values: &[f32]) -> Result<(), TensorError> {
         self.null.write_f32(dst, values)?;
+        self.written(dst)
+    }
+
+    fn write_bits(&mut self, dst: View, bits: &[u16]) -> Result<(), TensorError> {
+        self.null.write_bits(dst, bits)?;
+        self.written(dst)
+    }
+
+    fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {
+        self.null.read_f32(src, values)?;
+        self.was_read(src)
+    }
+
+    fn read_bits(&mut self, src: View, bits: &mut [u16]) -> Result<(), TensorError> {
+        self.null.read_bits(src, bits)?;
+        self.was_read(src)
+    }
+
+    fn write_u32(&mut self, dst: View, values: &[u32]) -> Result<(), TensorError> {
+        self.null.write_u32(dst, values)
+    }
+
+    fn memory(&self) -> MemoryUse {
+        self.null.memory()
+    }
+}
+
+impl CheckingBackend {
+    /// What came from the host is what a collective made of what was last read.
+    fn written(&mut self, dst: View) -> Result<(), TensorError> {
         let mut known = self.shared.known();
         let (on_host, collective) = (known.on_host.take(), known.collective.take());
         let (Some((src, held)), Some(kind)) = (on_host, collective) else {
@@ -124,21 +154,13 @@ impl Backend for CheckingBackend {
         Ok(())
     }
 
-    fn write_u32(&mut self, dst: View, values: &[u32]) -> Result<(), TensorError> {
-        self.null.write_u32(dst, values)
-    }
-
-    fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {
-        self.null.read_f32(src, values)?;
+    /// Remembers what is on the host.
+    fn was_read(&mut self, src: View) -> Result<(), TensorError> {
         let mut known = self.shared.known();
         let held = known.memory.get(&src).map_err(refused)?.unwrap_or(Held::Same);
         known.on_host = Some((src, held));
         known.collective = None;
         Ok(())
-    }
-
-    fn memory(&self) -> MemoryUse {
-        self.null.memory()
     }
 }
 
@@ -329,6 +351,7 @@ mod tests {
     use bessemer_arch::{Model, ModelConfig};
     use bessemer_model::{ActivationConfig, Decoder, Product, Purpose, SeamAt, Seams, Shape, Stream};
     use bessemer_optim::OptimConfig;
+    use bessemer_units::ParamStorage;
 
     fn models() -> Vec<Model> {
         let small = |architecture: &str| ModelConfig {
@@ -357,8 +380,9 @@ mod tests {
                 let activations = ActivationConfig::default();
                 let (z_loss, plan) = (1e-4, &plan);
                 let program = &plan.program(1, 1, None).unwrap();
-                let job =
-                    Job { model: &model, shape: SHAPE, activations, optim: &optim, z_loss, plan, program };
+                let types = ParamStorage::default();
+                let (model, optim) = (&model, &optim);
+                let job = Job { model, shape: SHAPE, activations, types, optim, z_loss, plan, program };
                 for index in 0..tensor {
                     check_layouts(&job, index).unwrap();
                 }

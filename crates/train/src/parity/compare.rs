@@ -1,6 +1,7 @@
 //! Two trajectories side by side.
 
 use super::run::Trajectory;
+use bessemer_units::{ParamDType, ParamStorage};
 
 /// How far a layout may be from one rank. Sums are f32 and in another order, so losses drift apart as rounding is amplified
 /// by training; what they may not do is start apart.
@@ -12,6 +13,22 @@ pub struct Bounds {
     pub any_loss: f64,
     /// Largest difference of a gradient of the first step, relative to its largest element.
     pub gradient: f64,
+}
+
+impl Bounds {
+    /// For jobs whose parameters and gradients are kept so.
+    ///
+    /// In bf16 a gradient is rounded to 8 bits on every rank and after every micro-batch, so single elements differ by some
+    /// units of 2^-8; a master that differs in its last bits may be rounded to the neighbouring bf16 value, which moves a
+    /// weight by 2^-8, so losses drift apart sooner. The first step's loss has seen neither.
+    pub fn of(types: ParamStorage) -> Bounds {
+        let exact = Bounds::default();
+        Bounds {
+            any_loss: if types.has_masters() { 2e-2 } else { exact.any_loss },
+            gradient: if types.gradients == ParamDType::F32 { exact.gradient } else { 2e-2 },
+            ..exact
+        }
+    }
 }
 
 impl Default for Bounds {

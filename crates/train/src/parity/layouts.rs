@@ -2,6 +2,7 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_parallel::{ParallelConfig, Stage};
+use bessemer_units::{ParamDType, ParamStorage};
 
 /// A layout to be held against one rank.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,12 +15,26 @@ pub struct Layout {
     pub ranks: usize,
     /// Micro-batches of a step.
     pub accumulation: usize,
+    /// How parameters and gradients are kept; the reference is one rank that keeps them so.
+    pub types: ParamStorage,
 }
 
 impl Layout {
     /// One rank, one micro-batch: the reference.
     pub fn single() -> Layout {
-        Layout { name: "one rank".into(), parallel: ParallelConfig::default(), ranks: 1, accumulation: 1 }
+        Layout {
+            name: "one rank".into(),
+            parallel: ParallelConfig::default(),
+            ranks: 1,
+            accumulation: 1,
+            types: ParamStorage::default(),
+        }
+    }
+
+    /// The same with parameters and gradients of other types.
+    pub fn with_types(self, types: ParamStorage) -> Layout {
+        let name = format!("{}, {types}", self.name);
+        Layout { name, types, ..self }
     }
 
     /// The layout of `replicate` copies, each cut over `shard` ranks by `stage`, of layers cut over `tensor` ranks.
@@ -52,7 +67,8 @@ impl Layout {
             sequence,
             ..ParallelConfig::default()
         };
-        Layout { name: parts.join(", "), parallel, ranks: replicate * shard * tensor, accumulation }
+        let (name, ranks) = (parts.join(", "), replicate * shard * tensor);
+        Layout { name, parallel, ranks, accumulation, types: ParamStorage::default() }
     }
 }
 
@@ -127,6 +143,16 @@ pub fn matrix(ranks: usize) -> Vec<Layout> {
                 }
             }
         }
+    }
+    for types in [ParamStorage::weights(ParamDType::Bf16), ParamStorage::both(ParamDType::Bf16)] {
+        let few = [
+            Layout::of(Stage::Ddp, (4, 1), (1, false), 2),
+            Layout::of(Stage::Zero1, (1, 4), (1, false), 1),
+            Layout::of(Stage::Zero2, (2, 2), (1, false), 2),
+            Layout::of(Stage::Zero3, (1, 4), (1, false), 2),
+            Layout::of(Stage::Zero3, (1, 2), (2, true), 1),
+        ];
+        list.extend(few.map(|l| l.with_types(types)));
     }
     list.retain(|l| l.ranks <= ranks && (l.ranks > 1 || l.accumulation > 1));
     list.sort_by_key(|l| l.ranks);

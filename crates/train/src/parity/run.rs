@@ -71,6 +71,7 @@ pub fn trajectory(
             model: &job.model,
             shape,
             activations: job.activations,
+            types: layout.types,
             optim: &job.optim,
             z_loss: 0.0,
             plan: &plan,

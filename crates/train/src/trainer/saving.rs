@@ -8,6 +8,7 @@ use crate::TrainError;
 use crate::observer::Observer;
 use crate::state::TrainState;
 use bessemer_checkpoint::{Loaded, SaveReport, SaveRequest, TensorSpec, TensorsFrom};
+use bessemer_optim::LossScale;
 use bessemer_parallel::{ParallelError, StateTensor, Worker};
 use bessemer_runlog::{Resume, Save};
 use bessemer_tensor::Backend;
@@ -59,6 +60,7 @@ impl Trainer {
         let chosen = self.worker.agree("checkpoint to go on from", chosen)?;
         let Some(step) = chosen.checked_sub(1) else {
             self.worker.init(&mut *self.backend, self.input.recipe.run.seed)?;
+            self.set_up_loss_scale();
             if let Some(records) = &mut self.records {
                 records.go_on_from(0, false)?;
             }
@@ -94,7 +96,15 @@ impl Trainer {
         }
         self.worker.adopt_state(&mut *self.backend)?;
         self.state = saved;
+        self.set_up_loss_scale();
         Ok(())
+    }
+
+    /// The loss scale that the state carries, or the start of one; none if the recipe has none.
+    fn set_up_loss_scale(&mut self) {
+        let f16 = self.input.recipe.train.f16_gradients();
+        let saved = self.state.loss_scale.take();
+        self.state.loss_scale = self.scaling.as_ref().map(|(config, _)| LossScale::go_on(saved, config, f16));
     }
 
     /// Takes back what the log tells of steps after the checkpoint, and remembers to tell of it.

@@ -159,6 +159,7 @@ fn steps(turn: &Turn<'_>, world: ThreadCommunicator) -> Result<Block, TrainError
         model: &job.model,
         shape,
         activations: job.activations,
+        types: bessemer_units::ParamStorage::default(),
         optim: &job.optim,
         z_loss: 0.0,
         plan,
