@@ -12,6 +12,7 @@ use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
 use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
+use bessemer_units::{ParamDType, ParamStorage};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -90,7 +91,7 @@ impl Feed for Same<'_> {
 /// Allocations of all ranks in each of some steps.
 fn rank(
     model: &Model,
-    (config, optimizer): (&ParallelConfig, OptimizerChoice),
+    (config, optimizer, types): (&ParallelConfig, OptimizerChoice, ParamStorage),
     world: Box<dyn Communicator>,
     counts: &Mutex<Vec<u64>>,
 ) {
@@ -102,6 +103,7 @@ fn rank(
         model,
         shape: Shape { sequences: 1, seq: SEQ, purpose: Purpose::Train },
         activations: ActivationConfig::default(),
+        types,
         optim: &optim,
         z_loss: 0.0,
         plan: &plan,
@@ -160,22 +162,25 @@ fn a_warm_step_of_several_ranks_asks_for_no_memory() {
     ];
     let mut wrong = Vec::new();
     use OptimizerChoice::{Adafactor, AdamW, Kfac, Muon};
-    let element_wise = layouts.iter().map(|l| (l, AdamW));
+    let (wide, narrow) = (ParamStorage::default(), ParamStorage::both(ParamDType::Bf16));
+    let element_wise = layouts.iter().map(|l| (l, AdamW, wide));
+    let short = layouts.iter().map(|l| (l, AdamW, narrow));
     // Matrices that are owned and cut.
-    let whole = [Muon, Adafactor, Kfac].into_iter().flat_map(|o| [(&layouts[0], o), (&layouts[2], o)]);
-    let all: Vec<_> = element_wise.chain(whole).collect();
+    let whole =
+        [Muon, Adafactor, Kfac].into_iter().flat_map(|o| [(&layouts[0], o, wide), (&layouts[2], o, wide)]);
+    let all: Vec<_> = element_wise.chain(whole).chain(short).collect();
     for messages in [false, true] {
-        for &(config, optimizer) in &all {
+        for &(config, optimizer, types) in &all {
             let counts = Mutex::new(Vec::with_capacity(ROUNDS));
             std::thread::scope(|scope| {
                 for c in world(messages) {
                     let (model, counts) = (&model, &counts);
-                    scope.spawn(move || rank(model, (config, optimizer), c, counts));
+                    scope.spawn(move || rank(model, (config, optimizer, types), c, counts));
                 }
             });
             let counts = counts.into_inner().unwrap();
             if counts[ROUNDS / 2..].iter().min() != Some(&0) {
-                wrong.push(format!("messages: {messages}, {optimizer:?}, {config:?}: {counts:?}"));
+                wrong.push(format!("messages: {messages}, {optimizer:?}, {types}, {config:?}: {counts:?}"));
             }
         }
     }

@@ -10,6 +10,7 @@ use bessemer_optim::OptimConfig;
 use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
 use bessemer_schedule::Kind;
 use bessemer_tensor::rng::RngKey;
+use bessemer_units::ParamStorage;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -95,6 +96,7 @@ fn rank(
         model,
         shape,
         activations: ActivationConfig::default(),
+        types: ParamStorage::default(),
         optim: &optim,
         z_loss: 1e-3,
         plan: &plan,

@@ -42,6 +42,7 @@ impl Observer for Watch<'_> {
 struct Result {
     losses: Vec<(u64, u64)>,
     z_losses: Vec<Option<f64>>,
+    loss_scales: Vec<Option<f64>>,
     warnings: Vec<String>,
     tensors: Vec<u8>,
 }
@@ -80,6 +81,7 @@ fn train(recipe: &Recipe, noisy: bool, stops: &[u64], threads: usize) -> Result 
     Result {
         losses: steps.iter().map(|s| (s.step, s.loss.to_bits())).collect(),
         z_losses: steps.iter().map(|s| s.z_loss).collect(),
+        loss_scales: steps.iter().map(|s| s.loss_scale).collect(),
         warnings,
         tensors,
     }
@@ -109,6 +111,62 @@ fn every_optimizer_learns_and_goes_on_exactly() {
         let parts = train(&recipe, false, &[3, 13], 2);
         assert!(whole == parts, "{optimizer}: other bits after stops");
     }
+}
+
+/// Sizes of the tensors of a checkpoint are those of f32 parameters and AdamW's two moments, whatever was trained with.
+#[test]
+fn short_parameters_learn_and_go_on_exactly() {
+    let full = train(&recipe(&[]), false, &[], 1);
+    assert!(full.loss_scales.iter().all(Option::is_none));
+    for (weights, gradients) in [("bf16", "f32"), ("bf16", "bf16"), ("f16", "f16")] {
+        for optimizer in ["adamw", "sgd", "lion"] {
+            let sets = [
+                format!("train.weights={weights}"),
+                format!("train.gradients={gradients}"),
+                format!("optim.optimizer={optimizer}"),
+            ];
+            let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+            let recipe = recipe(&sets);
+            let whole = train(&recipe, false, &[], 1);
+            assert!(whole == train(&recipe, false, &[3, 13], 2), "{sets:?}: other bits after stops");
+            if optimizer == "adamw" {
+                assert_eq!(whole.tensors.len(), full.tensors.len(), "{sets:?}");
+                for (found, wanted) in whole.losses.iter().zip(&full.losses) {
+                    let (found, wanted) = (f64::from_bits(found.1), f64::from_bits(wanted.1));
+                    assert!((found - wanted).abs() < 0.05 * wanted, "{sets:?}: {found} for {wanted}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_loss_scale_falls_until_gradients_fit_grows_again_and_is_restored() {
+    let sets = [
+        "train.weights=f16",
+        "train.gradients=f16",
+        "train.loss_scale.value=67108864",
+        "train.loss_scale.growth_interval=4",
+    ];
+    let recipe = recipe(&sets);
+    let whole = train(&recipe, false, &[], 1);
+    let scales: Vec<f64> = whole.loss_scales.iter().map(|s| s.unwrap()).collect();
+    assert_eq!(scales[..3], [67_108_864.0, 67_108_864.0, 33_554_432.0], "{scales:?}");
+    assert!(scales.windows(2).any(|w| w[1] == 2.0 * w[0]), "{scales:?}");
+    let overflows = whole.warnings.iter().filter(|w| w.contains("overflowed at loss scale")).count();
+    assert!(overflows >= 3, "{:?}", whole.warnings);
+    assert!(f64::from_bits(whole.losses[23].1) < f64::from_bits(whole.losses[0].1));
+    // Stopped while it falls, after an overflow that changed nothing, and while clean steps are counted.
+    let parts = train(&recipe, false, &[1, 3, 14, 15], 2);
+    assert!(whole == parts, "{scales:?}\n{:?}", parts.loss_scales);
+}
+
+#[test]
+fn a_constant_loss_scale_of_a_power_of_two_changes_no_bit_in_f32() {
+    let constant = ["train.loss_scale.mode=constant", "train.loss_scale.value=1024"];
+    let (plain, scaled) = (train(&recipe(&[]), false, &[], 1), train(&recipe(&constant), false, &[], 1));
+    assert!(scaled.loss_scales.iter().all(|s| *s == Some(1024.0)));
+    assert_eq!(plain.losses, scaled.losses);
 }
 
 #[test]

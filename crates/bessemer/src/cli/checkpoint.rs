@@ -1,6 +1,6 @@
 //! `bessemer checkpoint` and what reads one: `eval`, `generate`.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// Which checkpoint of a run.
@@ -90,6 +90,9 @@ pub(crate) enum CheckpointCommand {
         /// New directory.
         #[arg(long, short)]
         out: PathBuf,
+        /// Type of the weights in the file: f32, bf16 or f16 (rounded to nearest).
+        #[arg(long, value_enum, default_value = "f32")]
+        dtype: ExportedDType,
         /// Replace an earlier export there.
         #[arg(long)]
         overwrite: bool,
@@ -102,4 +105,25 @@ pub(crate) enum CheckpointCommand {
         #[arg(long, short)]
         out: PathBuf,
     },
+}
+
+/// Type of exported weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportedDType {
+    /// 4 bytes.
+    F32,
+    /// 2 bytes, the range of f32.
+    Bf16,
+    /// 2 bytes, up to 65504.
+    F16,
+}
+
+impl From<ExportedDType> for bessemer_units::DType {
+    fn from(d: ExportedDType) -> Self {
+        match d {
+            ExportedDType::F32 => Self::F32,
+            ExportedDType::Bf16 => Self::Bf16,
+            ExportedDType::F16 => Self::F16,
+        }
+    }
 }

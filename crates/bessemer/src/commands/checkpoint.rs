@@ -36,8 +36,8 @@ pub(crate) fn run(command: &CheckpointCommand, as_json: bool, console: &mut Cons
                 ),
             })?)
         }
-        CheckpointCommand::Export { run, to, out, overwrite } => {
-            export(run, to, (out, *overwrite), as_json, console)
+        CheckpointCommand::Export { run, to, out, dtype, overwrite } => {
+            export(run, (to, (*dtype).into()), (out, *overwrite), as_json, console)
         }
         CheckpointCommand::Import { from, out } => super::import::run(from, out, console),
     }
@@ -145,7 +145,7 @@ fn verify(args: &RunArgs, as_json: bool, console: &mut Console) -> Result<(), Fa
 
 fn export(
     args: &RunArgs,
-    to: &str,
+    (to, dtype): (&str, DType),
     (out, overwrite): (&Path, bool),
     as_json: bool,
     console: &mut Console,
@@ -161,7 +161,7 @@ fn export(
         HfExport {
             model: saved.model(),
             tensors: &mut tensors,
-            dtype: DType::F32,
+            dtype,
             // Rows that only round the vocabulary up mean nothing to other tools.
             vocab_size: Some(saved.tokenizer.vocab_size()),
             bos_token_id: end,
