@@ -88,6 +88,7 @@ impl Worker {
             sum = self.words.sum(&mut *chunk.exchange.shard().idle()?, "norm of the gradient", sum)?;
         }
         sum = self.words.sum(chunk.tensor.communicator(), "norm of the gradient", sum)?;
+        sum /= self.loss_scale.powi(2);
         if let Some(stash) = stash {
             chunk.stash.keep(backend, &chunk.memory, stash)?;
         }

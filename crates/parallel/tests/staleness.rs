@@ -13,6 +13,7 @@ use bessemer_optim::{OptimConfig, OptimParam, Optimizer};
 use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
 use bessemer_schedule::{Instruction, Kind, Program};
 use bessemer_tensor::rng::RngKey;
+use bessemer_units::ParamStorage;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -123,7 +124,16 @@ fn cpu() -> CpuBackend {
 fn rank(case: Case, world: Box<dyn Communicator>) -> (Vec<LossSum>, Values) {
     let (model, optim, plan, program) = (&model(), &optim(), &case.plan(), &case.program());
     let activations = ActivationConfig::default();
-    let job = Job { model, shape: SHAPE, activations, optim, z_loss: 0.0, plan, program };
+    let job = Job {
+        model,
+        shape: SHAPE,
+        activations,
+        types: ParamStorage::default(),
+        optim,
+        z_loss: 0.0,
+        plan,
+        program,
+    };
     let mut cpu = cpu();
     let mut worker = Worker::new(&mut cpu, &job, world).unwrap();
     worker.init(&mut cpu, SEED).unwrap();
@@ -267,7 +277,16 @@ fn what_an_asynchronous_schedule_cannot_keep_is_refused() {
     let refusal = |model: &Model, optim: &OptimConfig| {
         let (plan, program) = (&case.plan(), &case.program());
         let activations = ActivationConfig::default();
-        let job = Job { model, shape: SHAPE, activations, optim, z_loss: 0.0, plan, program };
+        let job = Job {
+            model,
+            shape: SHAPE,
+            activations,
+            types: ParamStorage::default(),
+            optim,
+            z_loss: 0.0,
+            plan,
+            program,
+        };
         let world = Box::new(bessemer_collectives::NullCommunicator::new("world", 0, 2));
         Worker::new(&mut bessemer_tensor::null::NullBackend::new(), &job, world).unwrap_err().to_string()
     };
