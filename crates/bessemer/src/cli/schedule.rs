@@ -64,8 +64,8 @@ pub(crate) struct ShowArgs {
     /// Write the picture here.
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
-    /// A run's measured timeline below the simulated one, from its trace.json (or the run's directory). Times are then the
-    /// measured ones, in milliseconds, and --times is passed over.
+    /// A run's measured timeline below the simulated one, from its trace.json (or the run's directory). Times of passes
+    /// are then the measured ones, in milliseconds (those of messages too), and --times is passed over.
     #[arg(long, value_name = "RUN")]
     pub(crate) trace: Option<PathBuf>,
     /// Which step of the trace; its last whole one if left out.

@@ -31,9 +31,9 @@ pub fn lanes(picture: &Lanes, width: usize, colour: bool) -> String {
     let (low, high) = picture.range().unwrap_or((0.0, 1.0));
     let whole = if high > low { high - low } else { 1.0 };
     let fitting = columns as f64 / whole;
-    // Whole columns for short pieces keep equal pieces equal.
+    // Whole columns for short pieces keep equal pieces equal; with few columns, labels are worth more than that.
     let scale = match picture.short_length() {
-        Some(short) if short * fitting >= 1.0 => (short * fitting).floor().min(WIDEST) / short,
+        Some(short) if short * fitting >= 2.0 => (short * fitting).floor().min(WIDEST) / short,
         _ => fitting,
     };
     let used = ((whole * scale).ceil() as usize).clamp(1, columns);

@@ -24,7 +24,10 @@ pub(crate) fn run(args: &ShowArgs, as_json: bool, console: &mut Console) -> Resu
         None => None,
     };
     let costs = match &measured {
-        Some(m) => m.samples.costs(&program).map_err(|e| Failure::new(format!("the trace: {e}")))?,
+        Some(m) => {
+            let measured = m.samples.costs(&program).map_err(|e| Failure::new(format!("the trace: {e}")))?;
+            Costs { messages: program::costs(&program, &args.program).messages, ..measured }
+        }
         None => program::costs(&program, &args.program),
     };
     let timeline = simulate(&program, &costs).map_err(Failure::usage)?;
