@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
-use bessemer_schedule::{Kind, Program, Shape, generate};
+use bessemer_schedule::{Kind, Limits, Program, Shape, generate, verify};
 use bessemer_sim::formulas::{
     chimera_bubble, dualpipe_bubble, flush_bubble, flush_bubble_rate, interleaved_bubble, zb_h1_bubble,
     zb_h2_bubble_in_span,
 };
-use bessemer_sim::{Costs, Jitter, Link, PassTimes, Summary, Timeline, lower_bound, simulate};
+use bessemer_sim::{
+    Costs, Jitter, Link, PassTimes, Summary, Timeline, lower_bound, peak_live, simulate, weight_versions,
+};
 use proptest::prelude::*;
 
 fn shape(p: usize, m: usize, chunks: Option<usize>) -> Shape {
@@ -107,6 +109,15 @@ proptest! {
         }
         let (_, after) = run(&program, &slower);
         prop_assert!(after.makespan >= before.makespan - 1e-9);
+    }
+
+    #[test]
+    fn the_verifier_counts_the_same_memory_and_versions(program in any_program(), share in 0..=4u32) {
+        let share = f64::from(share) / 4.0;
+        let report = verify(&program, &Limits { weight_share: share, ..Limits::default() }).unwrap();
+        let peak = peak_live(&program, share);
+        prop_assert!(peak.iter().zip(&report.peak_live).all(|(a, b)| close(*a, *b)), "{peak:?} {:?}", report.peak_live);
+        prop_assert_eq!(weight_versions(&program), report.weight_versions);
     }
 
     #[test]

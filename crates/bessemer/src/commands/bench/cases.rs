@@ -216,9 +216,9 @@ impl Case {
                 let op = operator(kind, &mut Maker::new(backend, dtype))?;
                 let bytes = backend.workspace(&op)?;
                 backend.reserve_workspace(bytes)?;
-                Work::Operator(op)
+                Work::Operator(Box::new(op))
             }
-            Make::Update(choice, part) => Work::Update(updates::on(backend, choice, part, dtype)?),
+            Make::Update(choice, part) => Work::Update(Box::new(updates::on(backend, choice, part, dtype)?)),
         })
     }
 }
@@ -226,8 +226,8 @@ impl Case {
 /// What is timed.
 #[derive(Debug)]
 pub(super) enum Work {
-    Operator(Op),
-    Update(Update),
+    Operator(Box<Op>),
+    Update(Box<Update>),
 }
 
 impl Work {
@@ -265,7 +265,7 @@ impl Work {
         match self {
             Work::Update(update) => update.has_products(),
             Work::Operator(op) => matches!(
-                op,
+                **op,
                 Op::Linear(_)
                     | Op::LinearBackwardInput(_)
                     | Op::LinearBackwardWeight(_)
