@@ -79,7 +79,8 @@ mod tests {
     fn sums_are_rounded_to_the_type_in_which_they_travel() {
         for (dtype, wanted) in [(DType::F32, 1.003_906_3), (DType::F16, 1.003_906_3), (DType::Bf16, 1.0)] {
             let [mut a, mut b] = [buffer(dtype, 3), buffer(dtype, 1)];
-            (resize(&mut a, 3), resize(&mut b, 1));
+            resize(&mut a, 3);
+            resize(&mut b, 1);
             match (&mut a, &mut b) {
                 (Buffer::F32(a), Buffer::F32(b)) => (a[1], b[0]) = (1.0, 0.003_906_25),
                 (Buffer::Bf16(a), Buffer::Bf16(b)) => {

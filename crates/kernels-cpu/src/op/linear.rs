@@ -47,7 +47,7 @@ fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Linear) {
     if x.rows <= skinny::MAX_ROWS {
         return with_parameter!(w.dtype, W => skinny::run(ctx, &x, &w.typed::<W>(), &epilogue));
     }
-    let product = Gemm { k: x.cols, a: Factor::rows(&x), b: Factor::rows(&w), epilogue };
+    let product = Gemm { k: x.cols, a: Factor::rows(&x), b: Factor::rows(w), epilogue };
     gemm::run(ctx, &product, 0);
 }
 
@@ -74,7 +74,7 @@ fn typed_backward_input<T: Element>(ctx: &Ctx<'_>, op: &LinearBackwardInput) {
         derivative: op.activation.map(|(kind, pre)| (kind, ctx.mat(&pre))),
         ..Epilogue::store(ctx.mat::<T>(&op.dx), op.accumulate)
     };
-    let product = Gemm { k: dy.cols, a: Factor::rows(&dy), b: Factor::columns(&w), epilogue };
+    let product = Gemm { k: dy.cols, a: Factor::rows(&dy), b: Factor::columns(w), epilogue };
     gemm::run(ctx, &product, 0);
 }
 

@@ -148,7 +148,7 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), Tenso
         // SAFETY: the chunk of logits lies in this launch's workspace.
         let z: Mat = unsafe { Mat::new(logits.at(0, count * w.rows), count, w.rows, w.rows) };
         let epilogue = Epilogue::store(z, false);
-        gemm::run(ctx, &Gemm { k: x.cols, a: Factor::rows(&x), b: Factor::rows(&w), epilogue }, skip);
+        gemm::run(ctx, &Gemm { k: x.cols, a: Factor::rows(&x), b: Factor::rows(w), epilogue }, skip);
         ctx.pool.run(count.div_ceil(ROWS), &|tile, _| {
             let softmax = Softmax {
                 logits: &z,
@@ -163,7 +163,7 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), Tenso
         });
         if let Some(b) = &op.backward {
             let epilogue = Epilogue::store(chunk(&b.dx), false);
-            gemm::run(ctx, &Gemm { k: w.rows, a: Factor::rows(&z), b: Factor::columns(&w), epilogue }, skip);
+            gemm::run(ctx, &Gemm { k: w.rows, a: Factor::rows(&z), b: Factor::columns(w), epilogue }, skip);
             with_parameter!(b.dweight.dtype(), G => {
                 let epilogue = Epilogue::store(ctx.mat::<G>(&b.dweight), b.accumulate || first > 0);
                 let (a, b) = (Factor::columns(&z), Factor::columns(&x));

@@ -238,7 +238,7 @@ fn typed_gradients<T: Element>(
             unsafe { dispatch(ctx.rung, gradients) }
         });
         let epilogue = Epilogue::store(ctx.mat::<T>(&b.dx.rows(first, z.rows)), false);
-        gemm::run(ctx, &Gemm { k: w.rows, a: Factor::rows(&z), b: Factor::columns(&w), epilogue }, skip);
+        gemm::run(ctx, &Gemm { k: w.rows, a: Factor::rows(&z), b: Factor::columns(w), epilogue }, skip);
         with_parameter!(b.dweight.dtype(), G => {
             let epilogue = Epilogue::store(ctx.mat::<G>(&b.dweight), b.accumulate || first > 0);
             let (a, b) = (Factor::columns(&z), Factor::columns(&x));

@@ -150,7 +150,7 @@ pub fn matrix(ranks: usize) -> Vec<Layout> {
             Layout::of(Stage::Zero1, (1, 4), (1, false), 1),
             Layout::of(Stage::Zero2, (2, 2), (1, false), 2),
             Layout::of(Stage::Zero3, (1, 4), (1, false), 2),
-            Layout::of(Stage::Zero3, (1, 2), (2, true), 1),
+            Layout::of(Stage::Zero3, (1, 2), (2, true), 2),
         ];
         list.extend(few.map(|l| l.with_types(types)));
     }
