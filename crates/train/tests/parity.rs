@@ -6,7 +6,9 @@ use bessemer_model::ActivationConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_tensor::Backend;
 use bessemer_train::TrainError;
-use bessemer_train::parity::{Bounds, Comparison, Layout, ParityJob, Style, in_process, matrix};
+use bessemer_train::parity::{
+    Bounds, Comparison, Layout, ParityJob, SYNCHRONOUS, Style, in_process, matrix, pipelines,
+};
 use bessemer_units::ParamDType;
 
 fn backend() -> Result<Box<dyn Backend>, TrainError> {
@@ -124,5 +126,25 @@ fn layouts_with_bf16_parameters_give_the_losses_of_one_rank_with_them() {
         layouts.sort_by_key(|l| l.types.gradients);
         assert!(layouts.len() >= 8 && layouts.iter().any(|l| l.parallel.tensor > 1));
         check(style, &layouts, 8);
+    }
+}
+
+/// Every schedule with a flush on two stages' ranks, and some of what goes with them; the rest is tried by the tests of
+/// `parallel` and by `bessemer parity`.
+#[test]
+fn pipelines_give_the_losses_of_one_rank() {
+    for style in Style::ALL {
+        let job =
+            ParityJob { model: style.deep_model(16).expect("a model that fits together"), ..job(style, 4) };
+        let all = pipelines(8);
+        let layouts: Vec<_> = SYNCHRONOUS
+            .iter()
+            .flat_map(|kind| all.iter().filter(|l| l.parallel.schedule == *kind && l.ranks == 2).take(1))
+            .chain(all.iter().filter(|l| l.parallel.schedule == "zb-v" && l.ranks == 8 && l.data_ranks() > 1))
+            .chain(all.iter().filter(|l| !l.parallel.stages.is_empty()))
+            .cloned()
+            .collect();
+        assert!(layouts.len() > SYNCHRONOUS.len() + 3, "{}", layouts.len());
+        check_job(style, &job, &layouts);
     }
 }

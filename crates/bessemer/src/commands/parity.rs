@@ -11,7 +11,7 @@ use bessemer_model::ActivationConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_tensor::Backend;
 use bessemer_train::parity::{
-    Bounds, Comparison, Layout, ParityJob, Style, Trajectory, in_process, matrix, trajectory,
+    Bounds, Comparison, Layout, ParityJob, Style, Trajectory, in_process, matrix, pipelines, trajectory,
 };
 use bessemer_train::{Observer, TrainError};
 use bessemer_units::ParamStorage;
@@ -93,9 +93,10 @@ fn run_in(
     let optim = OptimConfig { optimizer: optimizer(&args.optimizer)?, lr: 1e-3, ..OptimConfig::default() };
     let layouts: Vec<Layout> = matrix(most)
         .into_iter()
+        .chain(pipelines(most))
         .filter(|l| alone || l.ranks == most)
         .filter(|l| args.only.as_ref().is_none_or(|text| l.name.contains(text.as_str())))
-        .filter(|l| (l.ranks / l.parallel.tensor as usize) * l.accumulation <= SEQUENCES)
+        .filter(|l| l.data_ranks() * l.accumulation <= SEQUENCES)
         .collect();
     if layouts.is_empty() {
         let of = args.only.as_deref().unwrap_or("");
@@ -107,44 +108,45 @@ fn run_in(
     let begun = Instant::now();
     let mut rows: Vec<Row> = Vec::new();
     for style in styles {
-        let model = style.model(SEQ).map_err(Failure::new)?;
-        let job = ParityJob {
-            model,
-            optim: optim.clone(),
-            activations: ActivationConfig::default(),
-            sequences: SEQUENCES,
-            seq: SEQ,
-            steps: args.steps,
-            seed: args.seed,
-        };
-        // One rank for each choice of types.
-        let mut references: Vec<(ParamStorage, Trajectory)> = Vec::new();
+        let mut references: Vec<(ParityJob, ParamStorage, Trajectory)> = Vec::new();
         for layout in &layouts {
+            let job = ParityJob {
+                model: layout.model(style, SEQ).map_err(Failure::new)?,
+                optim: optim.clone(),
+                activations: ActivationConfig::default(),
+                sequences: SEQUENCES,
+                seq: SEQ,
+                steps: args.steps,
+                seed: args.seed,
+            };
+            // One rank for each model and choice of types.
+            let types = layout.types;
+            let same = |r: &(ParityJob, ParamStorage, Trajectory)| r.0.model == job.model && r.1 == types;
+            let at = match references.iter().position(same) {
+                Some(at) => at,
+                None => {
+                    let single = Layout { types, ..Layout::single() };
+                    let reference = in_process(&job, &single, &settings, &backend)?;
+                    references.push((job, types, reference));
+                    references.len() - 1
+                }
+            };
+            let (job, _, reference) = &references[at];
             if stop.load(Ordering::Relaxed) {
                 return Err(Failure::new(format!("stopped after {} of {total} layouts", rows.len())));
             }
             console.progress("layouts", rows.len() as u64, total);
             let across = match processes.group("world")? {
-                Some(world) => Some(trajectory(&mut *backend()?, &job, layout, world)?),
+                Some(world) => Some(trajectory(&mut *backend()?, job, layout, world)?),
                 None => None,
             };
             if !processes.is_first() {
                 continue;
             }
-            let threads = in_process(&job, layout, &settings, &backend).map_err(|e| e.to_string());
+            let threads = in_process(job, layout, &settings, &backend).map_err(|e| e.to_string());
             let same_bits = across.as_ref().map(|across| threads.as_ref().is_ok_and(|t| t == across));
             let found = across.map_or(threads, Ok);
-            let types = layout.types;
-            let at = match references.iter().position(|r| r.0 == types) {
-                Some(at) => at,
-                None => {
-                    let single = Layout { types, ..Layout::single() };
-                    references.push((types, in_process(&job, &single, &settings, &backend)?));
-                    references.len() - 1
-                }
-            };
-            let (reference, bounds) = (&references[at].1, Bounds::of(types));
-            let result = found.map(|found| Comparison::new(&found, reference, &bounds));
+            let result = found.map(|found| Comparison::new(&found, reference, &Bounds::of(types)));
             rows.push(Row { style, layout: layout.clone(), result, same_bits });
         }
     }

@@ -73,6 +73,16 @@ impl Layout {
 }
 
 impl Layout {
+    /// Ranks that see different data.
+    pub fn data_ranks(&self) -> usize {
+        self.ranks / (self.parallel.tensor * self.parallel.pipeline) as usize
+    }
+
+    /// The model of a style that the layout is tried on.
+    pub fn model(&self, style: Style, context: usize) -> Result<Model, bessemer_arch::ArchError> {
+        if self.parallel.pipeline > 1 { style.deep_model(context) } else { style.model(context) }
+    }
+
     /// This layout with every layer's holder cut into `stages` pipeline ranks that run `schedule`, with so many
     /// micro-batches in a step. `layers` of each stage, or none for a balanced split.
     #[must_use]
@@ -121,11 +131,64 @@ impl Style {
             context: Some(context as u64),
             ..ModelConfig::default()
         };
+        self.of(small)
+    }
+
+    /// As [`Style::model`], with enough layers for sixteen stages: 14 layers x 32.
+    pub fn deep_model(self, context: usize) -> Result<Model, bessemer_arch::ArchError> {
+        self.of(ModelConfig {
+            architecture: self.name().into(),
+            vocab_size: 101,
+            layers: Some(14),
+            width: Some(32),
+            heads: Some(8),
+            context: Some(context as u64),
+            ..ModelConfig::default()
+        })
+    }
+
+    fn of(self, small: ModelConfig) -> Result<Model, bessemer_arch::ArchError> {
         match self {
             Style::Gpt2 => ModelConfig { dropout: 0.1, ..small }.resolve(None),
-            Style::Llama => ModelConfig { kv_heads: Some(2), ffn_width: Some(160), ..small }.resolve(None),
+            Style::Llama => {
+                let (kv_heads, ffn_width) = (Some(2), Some(160));
+                ModelConfig { kv_heads, ffn_width, tied_embeddings: Some(false), ..small }.resolve(None)
+            }
         }
     }
+}
+
+/// Schedules with a flush, which change nothing but the order of sums.
+pub const SYNCHRONOUS: [&str; 10] =
+    ["gpipe", "1f1b", "interleaved", "chimera", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev", "zb-auto"];
+
+/// Pipelines of at most `ranks` ranks, for the deep models: every schedule with a flush on 2, 4 and 8 stages' ranks, alone
+/// and with copies, ZeRO-1, tensor and sequence parallelism, and all of them; some of uneven stages. The fewest
+/// micro-batches that every schedule can do with are two for each pipeline rank.
+pub fn pipelines(ranks: usize) -> Vec<Layout> {
+    let (line, cut) = ((1, false), (2, false));
+    let beside = [
+        Layout::of(Stage::Ddp, (1, 1), line, 1),
+        Layout::of(Stage::Ddp, (2, 1), line, 1),
+        Layout::of(Stage::Zero1, (1, 2), line, 1),
+        Layout::of(Stage::Ddp, (1, 1), cut, 1),
+        Layout::of(Stage::Ddp, (1, 1), (2, true), 1),
+        Layout::of(Stage::Zero1, (2, 2), (2, true), 1),
+    ];
+    let mut list = Vec::new();
+    for stages in [2, 4, 8] {
+        for kind in SYNCHRONOUS {
+            for layout in &beside {
+                list.push(layout.clone().pipelined(kind, stages, 2 * stages, &[]));
+            }
+        }
+    }
+    list.push(Layout::single().pipelined("1f1b", 4, 8, &[0, 9, 4, 1]));
+    list.push(Layout::single().pipelined("zb-v", 2, 4, &[5, 1, 8, 0]));
+    list.push(Layout::single().pipelined("dualpipe", 4, 8, &[3, 4, 5, 2]));
+    list.retain(|l| l.ranks <= ranks);
+    list.sort_by_key(|l| l.ranks);
+    list
 }
 
 /// Layouts of at most `ranks` ranks: every kind, and their pairs and triples, with and without gradient accumulation.

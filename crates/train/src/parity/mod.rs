@@ -10,5 +10,5 @@ mod run;
 mod text;
 
 pub use compare::{Bounds, Comparison};
-pub use layouts::{Layout, Style, matrix};
+pub use layouts::{Layout, SYNCHRONOUS, Style, matrix, pipelines};
 pub use run::{ParityJob, Trajectory, in_process, trajectory};
