@@ -1,5 +1,5 @@
 //! Where each slice of each tensor is. [`Mesh`] says which ranks there are, [`Layout`] what each of them holds,
-//! [`redistribute`] which collectives lead from one layout to another, [`require`] refuses a tensor that is consumed in
+//! [`redistribute()`] which collectives lead from one layout to another, [`require`] refuses a tensor that is consumed in
 //! a layout that it does not have, and [`formulas`] hold what all of this sends and stores.
 
 mod axis;
