@@ -198,6 +198,12 @@ impl TensorGroup {
         Ok(backend.write_f32(target_logit, &self.values[n..2 * n])?)
     }
 
+    /// Leaves sums of gradients out: those over copied heads, or those over all ranks.
+    #[cfg(test)]
+    pub(crate) fn forget(&mut self, copies: bool) {
+        self.partial.retain(|p| p.copies != copies);
+    }
+
     /// Completes the gradients of a unit's parameters that are terms of sums over ranks. With the embedding come those of
     /// the head, whose table it may share.
     pub(crate) fn complete(&mut self, backend: &mut dyn Backend, unit: Unit) -> Result<(), ExchangeError> {

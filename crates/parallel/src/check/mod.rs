@@ -275,6 +275,11 @@ impl Feed for OneBatch {
 /// # Errors
 /// The operator or collective, the tensor, how it lies, and what would have to come first.
 pub fn check_layouts(job: &Job<'_>, index: usize) -> Result<(), ParallelError> {
+    check_changed(job, index, |_| ())
+}
+
+/// As [`check_layouts`], of a rank that was changed before its program is run.
+fn check_changed(job: &Job<'_>, index: usize, change: impl FnOnce(&mut Worker)) -> Result<(), ParallelError> {
     let mesh = Mesh::along(Axis::Tensor, job.plan.tensor());
     let plan = Plan { mesh, overlap: false, ..job.plan.clone() };
     let shape =
@@ -301,6 +306,7 @@ pub fn check_layouts(job: &Job<'_>, index: usize) -> Result<(), ParallelError> {
             }
         }
     }
+    change(&mut worker);
     worker.run_passes(&mut backend, &mut OneBatch { ids: vec![0; job.shape.tokens()] })?;
     for chunk in &worker.chunks {
         for (param, portion) in chunk.memory.params.iter().zip(&chunk.portion) {
@@ -370,24 +376,45 @@ mod tests {
 
     const SHAPE: Shape = Shape { sequences: 2, seq: 16, purpose: Purpose::Train };
 
+    /// What the check says of every rank of a tensor axis, each changed before its program is run.
+    fn on_every_rank(
+        model: &Model,
+        (tensor, sequence): (usize, bool),
+        change: fn(&mut Worker),
+    ) -> Result<(), ParallelError> {
+        let plan = &Plan { mesh: Mesh::along(Axis::Tensor, tensor), sequence, ..Plan::single() };
+        let program = &plan.program(1, 1, None).unwrap();
+        let (activations, types) = (ActivationConfig::default(), ParamStorage::default());
+        let (optim, z_loss) = (&OptimConfig::default(), 1e-4);
+        let job = Job { model, shape: SHAPE, activations, types, optim, z_loss, plan, program };
+        (0..tensor).try_for_each(|index| check_changed(&job, index, change))
+    }
+
     #[test]
     fn every_kind_of_layout_passes() {
-        let optim = OptimConfig::default();
         for model in models() {
-            for (tensor, sequence) in [(1, false), (2, false), (2, true), (4, false), (4, true)] {
-                let mesh = Mesh::along(Axis::Tensor, tensor);
-                let plan = Plan { mesh, sequence, ..Plan::single() };
-                let activations = ActivationConfig::default();
-                let (z_loss, plan) = (1e-4, &plan);
-                let program = &plan.program(1, 1, None).unwrap();
-                let types = ParamStorage::default();
-                let (model, optim) = (&model, &optim);
-                let job = Job { model, shape: SHAPE, activations, types, optim, z_loss, plan, program };
-                for index in 0..tensor {
-                    check_layouts(&job, index).unwrap();
-                }
+            for layout in [(1, false), (2, false), (2, true), (4, false), (4, true)] {
+                on_every_rank(&model, layout, |_| ()).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn gradients_that_nobody_adds_up_are_refused_by_name() {
+        let [gpt, _, grouped] = &models()[..] else { panic!("three models") };
+        let forget = |worker: &mut Worker| worker.chunks.iter_mut().for_each(|c| c.tensor.forget(false));
+        // With the stream cut by rows norms see a part of the rows; QK-norm always sees a part of the heads.
+        let e = on_every_rank(gpt, (2, true), forget).unwrap_err().to_string();
+        assert!(e.contains("the optimizer would take the gradient of") && e.contains("norm"), "{e}");
+        on_every_rank(gpt, (2, false), forget).unwrap();
+        let e = on_every_rank(grouped, (2, false), forget).unwrap_err().to_string();
+        assert!(e.contains("norm") && e.contains("one term of a sum"), "{e}");
+        // Four ranks, two heads of keys and values.
+        let e = on_every_rank(grouped, (4, false), |worker| {
+            worker.chunks.iter_mut().for_each(|c| c.tensor.forget(true));
+        });
+        let e = e.unwrap_err().to_string();
+        assert!(e.contains("key and value heads of layers.") && e.contains("among the copies"), "{e}");
     }
 
     /// Seams that leave something out.
