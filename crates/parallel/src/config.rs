@@ -52,12 +52,17 @@ pub struct ParallelConfig {
     /// For "zb-auto": most activations that a rank may hold at a time, in those of one micro-batch; 0: twice the pipeline
     /// ranks.
     pub memory_limit: f64,
+    /// For asynchronous schedules ("pipedream", "pipedream-2bw"): steps after which the pipeline is drained, so that stopping
+    /// and saving have a moment. It also ends at evaluations, samples and saves by steps.
+    pub window: u64,
     /// Talk while computing: gradients of a layer travel while the layers below are computed.
     pub overlap: bool,
 }
 
 /// Largest degree that a recipe may ask for: more is a mistake.
 const MOST_RANKS: u64 = 1 << 20;
+/// Most steps of a window.
+const MOST_WINDOW: u64 = 1 << 16;
 /// Most chunks of a rank.
 const MOST_CHUNKS: u64 = 1 << 10;
 
@@ -78,6 +83,9 @@ impl ParallelConfig {
         }
         if self.chunks > MOST_CHUNKS {
             return Err(format!("parallel.chunks = {}: expected 0 to {MOST_CHUNKS}", self.chunks));
+        }
+        if !(1..=MOST_WINDOW).contains(&self.window) {
+            return Err(format!("parallel.window = {}: expected 1 to {MOST_WINDOW}", self.window));
         }
         Pipeline::new(self).map_err(|e| e.to_string())?;
         if !(self.memory_limit >= 0.0 && self.memory_limit.is_finite()) {
@@ -113,6 +121,7 @@ impl Default for ParallelConfig {
             chunks: 0,
             stages: Vec::new(),
             memory_limit: 0.0,
+            window: 32,
             overlap: true,
         }
     }

@@ -124,6 +124,14 @@ impl Plan {
                 "change parallel.pipeline or the file",
             );
         }
+        if program.updates != updates {
+            return differ(
+                "updates",
+                updates,
+                program.updates,
+                "take a schedule that has a generator, or change the file",
+            );
+        }
         if program.micro_batches() != micro_batches * updates {
             let advice = "change train.micro_batch or train.batch_tokens, or the file";
             return differ("micro-batches", micro_batches * updates, program.micro_batches(), advice);

@@ -20,6 +20,13 @@ pub(crate) struct Needs {
     pub(crate) stashes: usize,
 }
 
+impl Needs {
+    /// Whether memory that was made for `made` is enough.
+    pub(crate) fn fit(&self, made: &Needs) -> bool {
+        self.slots <= made.slots.max(1) && self.pending <= made.pending && self.stashes <= made.stashes
+    }
+}
+
 /// A pass with its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {

@@ -191,6 +191,31 @@ impl Worker {
         &self.program
     }
 
+    /// Goes on with another program of the same stages, which may take no more memory than the one that the worker was made
+    /// for.
+    ///
+    /// # Errors
+    /// If it would.
+    pub fn set_program(&mut self, program: &Program) -> Result<(), ParallelError> {
+        let prepared = prepare(program, self.coord.pipeline)?;
+        let fits = program.routes == self.program.routes
+            && prepared.needs.iter().zip(&self.prepared.needs).all(|(new, made)| new.fit(made));
+        if !fits {
+            return Err(ParallelError::Layout(format!(
+                "schedule {:?} of {} micro-batches does not fit the memory of the one of {}",
+                program.name,
+                program.micro_batches(),
+                self.program.micro_batches()
+            )));
+        }
+        // What was made stays.
+        let needs = std::mem::take(&mut self.prepared.needs);
+        self.prepared = Prepared { needs, ..prepared };
+        self.program = program.clone();
+        self.next = 0;
+        Ok(())
+    }
+
     /// Where this rank stands.
     pub fn coord(&self) -> Coord {
         self.coord

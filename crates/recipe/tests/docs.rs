@@ -186,6 +186,7 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("parallel.pipeline", "1 to 2^20", &["1", "1048576"], &["0", "1048577", "2 parallel.stage=zero2"]),
     ("parallel.schedule", "a schedule, or a file with a `.` in its name", &["zb-h1", "a.sched"], &["1f2b"]),
     ("parallel.chunks", "0 to 1024", &["0", "1024"], &["1025"]),
+    ("parallel.window", "1 to 65536", &["1", "65536"], &["0", "65537"]),
     ("parallel.memory_limit", "0 or more", &["0", "2.5"], &["-1"]),
     ("loader.seed", "0 to 2^63 - 1", &["0", "9223372036854775807"], &["-1"]),
     (

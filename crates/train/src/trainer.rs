@@ -9,10 +9,10 @@ use crate::{MemoryPlan, TrainError};
 use bessemer_arch::{Model, Role};
 use bessemer_checkpoint::Store;
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
-use bessemer_loader::{Batch, LoadError, Loader};
-use bessemer_model::{ActivationConfig, LossSum, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_loader::{Batch, Loader};
+use bessemer_model::{ActivationConfig, LossSum, Purpose, Shape};
 use bessemer_optim::{LossScaleConfig, Schedule};
-use bessemer_parallel::{Feed, Job, ParallelError, Plan, Worker};
+use bessemer_parallel::{Job, Plan, Worker};
 use bessemer_recipe::{BatchPlan, SpikeAction};
 use bessemer_runlog::{self as runlog, End, EndReason, Record, Resume, Step, Warning};
 use bessemer_tensor::Backend;
@@ -24,9 +24,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 mod records;
+mod samples;
 mod saving;
+mod windows;
 
 use records::{Missing, Records};
+use samples::{Samples, StepPlace};
 
 /// Steps in a row whose loss or gradient may be non-finite (their updates are skipped) before the run gives up.
 const PATIENCE: u32 = 20;
@@ -109,7 +112,7 @@ impl Trainer {
         let activations =
             ActivationConfig { storage: recipe.train.storage, recompute: recipe.train.recompute };
         let (first, z_loss) = (world.rank() == 0, recipe.train.z_loss as f32);
-        let program = &layout.program(plan.accumulation as usize, 1, None).map_err(|e| wrong(&e))?;
+        let program = &windows::program(recipe, &layout, &plan)?;
         let (optim, types) = (&recipe.optim, recipe.train.types());
         let job = Job { model: &model, shape, activations, types, optim, z_loss, plan: &layout, program };
         let mut memory = MemoryPlan::of_rank(&job)?;
@@ -216,8 +219,14 @@ impl Trainer {
         let eval = self.input.recipe.eval.clone();
         while self.state.step < self.plan.steps && !self.agree("stop", stop.load(Ordering::Relaxed))? {
             // A step that was gone back from leaves a warning and no record.
-            let Some(record) = self.step(observer)? else { continue };
-            self.append(record.into(), observer)?;
+            let records = match self.worker.plan().pipe.asynchronous() {
+                true => self.window(observer)?,
+                false => self.step(observer)?.into_iter().collect(),
+            };
+            if records.is_empty() {
+                continue;
+            }
+            records.into_iter().try_for_each(|r| self.append(r.into(), observer))?;
             self.state.seconds = seconds_before + begun.elapsed().as_secs_f64();
             let (step, last) = (self.state.step, self.state.step == self.plan.steps);
             if eval.is_due(step) && !last {
@@ -314,24 +323,10 @@ impl Trainer {
 
     /// Every micro-batch of a step forward and backward: the loss over all ranks, and the seconds spent on data.
     fn gradients(&mut self) -> Result<(LossSum, f64), TrainError> {
-        let share = self.worker.plan().data_index(self.worker.coord()) as u64 * self.plan.sequences_per_rank;
-        let mut samples = Samples {
-            loader: &mut self.loader,
-            batch: &mut self.batch,
-            consumed: self.state.loader.samples,
-            share,
-            sequences: self.plan.micro_batch as usize,
-            seed: self.input.recipe.run.seed,
-            step: self.state.step,
-            loss_scale: 1.0 / self.plan.tokens_per_step.0 as f32,
-            seconds: 0.0,
-            failed: None,
-        };
+        let place = StepPlace::new(&self.plan, &self.state, &self.worker, self.input.recipe.run.seed);
+        let mut samples = Samples::new(&mut self.loader, &mut self.batch, place);
         let sum = self.worker.gradients(&mut *self.backend, &mut samples);
-        if let Some(e) = samples.failed {
-            return Err(e.into());
-        }
-        let seconds = samples.seconds;
+        let seconds = samples.seconds()?;
         Ok((self.worker.sum_over_data(sum?)?, seconds))
     }
 
@@ -396,28 +391,41 @@ impl Trainer {
         if self.skipped_in_a_row >= PATIENCE {
             return Err(TrainError::Diverged { step: self.state.step, count: PATIENCE });
         }
-        let seconds = begun.elapsed().as_secs_f64();
+        let (seconds, numbers) = (begun.elapsed().as_secs_f64(), (lr, update.grad_norm));
+        let record = self.record(sum, numbers, (seconds, data_seconds), observer);
+        Ok(Some(Step { loss_scale, ..record }))
+    }
+
+    /// The record of the step that was just taken, with its learning rate and gradient norm, and the seconds that it and its
+    /// data took.
+    fn record(
+        &mut self,
+        sum: LossSum,
+        (lr, grad_norm): (f64, f64),
+        (seconds, data_seconds): (f64, f64),
+        observer: &mut dyn Observer,
+    ) -> Step {
         let tokens_per_s = self.plan.tokens_per_step.0 as f64 / seconds;
         let flops = self.model().train_flops_per_token(self.plan.seq_len as usize).0;
         let left = self.plan.steps - self.state.step;
         let weight = self.input.recipe.train.z_loss;
         // Mean over the whole session so far would lag behind a change of speed; over one step it would jump.
         self.pace = if self.pace == 0.0 { seconds } else { 0.95 * self.pace + 0.05 * seconds };
-        Ok(Some(Step {
+        Step {
             step: self.state.step,
             tokens: self.state.tokens,
             loss: sum.mean(),
             z_loss: (weight > 0.0).then(|| weight * sum.mean_lse_squared()),
             lr,
-            grad_norm: update.grad_norm,
-            loss_scale,
+            grad_norm,
+            loss_scale: None,
             tokens_per_s,
             mfu: self.input.peak.map(|p| tokens_per_s * flops / p.flops_per_second),
             memory_bytes: observer.resident_bytes().or(Some(self.backend.memory().total().0)),
             seconds,
             data_seconds: Some(data_seconds),
             eta_s: Some(left as f64 * self.pace),
-        }))
+        }
     }
 
     fn announce(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
@@ -473,48 +481,6 @@ impl Trainer {
         records.append(&record)?;
         observer.record(&record);
         Ok(())
-    }
-}
-
-/// The samples of a step, for one rank.
-struct Samples<'a> {
-    loader: &'a mut Loader,
-    batch: &'a mut Batch,
-    /// Samples before the step.
-    consumed: u64,
-    /// This rank's first sequence within the step.
-    share: u64,
-    /// Sequences of a micro-batch.
-    sequences: usize,
-    seed: u64,
-    step: u64,
-    loss_scale: f32,
-    /// Spent on data.
-    seconds: f64,
-    failed: Option<LoadError>,
-}
-
-impl Feed for Samples<'_> {
-    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
-        let fetch = Instant::now();
-        // A sample's place in the step does not depend on the layout, so neither does what it is trained with.
-        let first_sequence = self.share + (micro * self.sequences) as u64;
-        if let Err(e) = self.loader.batch(self.consumed + first_sequence, self.sequences, self.batch) {
-            let problem = e.to_string();
-            self.failed = Some(e);
-            return Err(ParallelError::Feed { micro, problem });
-        }
-        self.seconds += fetch.elapsed().as_secs_f64();
-        let batch = TokenBatch { ids: &self.batch.inputs, targets: &self.batch.targets, positions: None };
-        let context = StepContext {
-            seed: self.seed,
-            step: self.step,
-            first_sequence,
-            loss_scale: self.loss_scale,
-            // The worker's affair.
-            accumulate: false,
-        };
-        Ok((batch, context))
     }
 }
 

@@ -215,6 +215,75 @@ fn a_run_goes_on_in_another_layout() {
     assert!(parts.tensors() == whole.tensors(), "other bits after a stop");
 }
 
+fn pipeline(schedule: &str, ranks: usize) -> Vec<String> {
+    vec![format!("parallel.schedule={schedule}"), format!("parallel.pipeline={ranks}")]
+}
+
+#[test]
+fn every_pipeline_trains_as_one_rank() {
+    let single = Run::new(false).train(&with(&[]), 1, None);
+    let samples = |told: &[Record]| told.iter().filter(|r| matches!(r, Record::Sample(_))).count();
+    for (schedule, more, ranks) in
+        [("1f1b", "ddp", 2), ("zb-v", "ddp", 4), ("chimera", "zero1", 4), ("interleaved", "tensor", 4)]
+    {
+        let mut sets = pipeline(schedule, 2);
+        match more {
+            "tensor" => sets.extend(["parallel.tensor=2".into(), "parallel.sequence=true".into()]),
+            stage => sets.extend(layout(stage, 0)),
+        }
+        let told = Run::new(false).train(&with(&sets), ranks, None);
+        assert_near(&told, &single, &format!("{schedule} x 2, {more}"));
+        assert_eq!(samples(&told), 2);
+        let Some(Record::Training(training)) = told.iter().find(|r| matches!(r, Record::Training(_))) else {
+            panic!("no training record");
+        };
+        assert!(training.layout.contains(&format!("pipeline 2 ({schedule})")), "{}", training.layout);
+    }
+}
+
+#[test]
+fn a_run_goes_on_in_and_out_of_pipelines() {
+    let single = Run::new(false).train(&with(&[]), 1, None);
+    let run = Run::new(false);
+    let mut told = run.train(&with(&pipeline("1f1b", 2)), 2, Some(5));
+    told.extend(run.train(&with(&layout("zero3", 0)), 2, Some(9)));
+    let mut cut = pipeline("chimera", 2);
+    cut.extend(layout("zero1", 0));
+    told.extend(run.train(&with(&cut), 4, Some(14)));
+    let mut uneven = pipeline("zb-h1", 4);
+    uneven.push("parallel.stages=[0,1,1,0]".into());
+    told.extend(run.train(&with(&uneven), 4, Some(19)));
+    told.extend(run.train(&with(&[]), 1, None));
+    assert_near(&told, &single, "1f1b x 2, zero3 x 2, chimera x 2 zero1 x 2, zb-h1 x 4 uneven, 1");
+    let (whole, parts) = (Run::new(false), Run::new(false));
+    let wanted = whole.train(&with(&cut), 4, None);
+    let mut told = parts.train(&with(&cut), 4, Some(7));
+    told.extend(parts.train(&with(&cut), 4, None));
+    assert_eq!(numbers(&told), numbers(&wanted));
+    assert!(parts.tensors() == whole.tensors(), "other bits after a stop");
+}
+
+/// A stop falls between two windows, and windows fall where the recipe says.
+#[test]
+fn asynchronous_runs_have_the_same_bits_after_a_stop() {
+    for schedule in ["pipedream", "pipedream-2bw"] {
+        let mut sets = pipeline(schedule, 2);
+        for set in ["optim.clip=0", "model.tied_embeddings=false", "parallel.window=3"] {
+            sets.push(set.into());
+        }
+        let (whole, parts) = (Run::new(false), Run::new(false));
+        let wanted = whole.train(&with(&sets), 2, None);
+        let steps: Vec<_> =
+            wanted.iter().filter_map(|r| if let Record::Step(s) = r { Some(s) } else { None }).collect();
+        assert!(steps.len() as u64 == STEPS && steps.windows(2).all(|w| w[1].step == w[0].step + 1));
+        assert!(steps[STEPS as usize - 1].loss < 0.8 * steps[0].loss, "{schedule} does not learn");
+        let mut told = parts.train(&with(&sets), 2, Some(7));
+        told.extend(parts.train(&with(&sets), 2, None));
+        assert_eq!(numbers(&told), numbers(&wanted), "{schedule}");
+        assert!(parts.tensors() == whole.tensors(), "{schedule}: other bits after a stop");
+    }
+}
+
 /// State that lies with the owners of whole matrices, or beside parts of them, is saved and found again whole.
 #[test]
 fn a_run_of_whole_matrices_goes_on_in_another_layout() {

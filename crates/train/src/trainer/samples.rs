@@ -1,0 +1,92 @@
+//! The samples of a step, or of several steps of one program, for one rank.
+
+use crate::TrainError;
+use crate::state::TrainState;
+use bessemer_loader::{Batch, LoadError, Loader};
+use bessemer_model::{StepContext, TokenBatch};
+use bessemer_parallel::{Feed, ParallelError, Worker};
+use bessemer_recipe::BatchPlan;
+use std::time::Instant;
+
+/// Where a program begins in the run, and what a rank has of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StepPlace {
+    /// Samples before the first step.
+    consumed: u64,
+    /// Sequences of a step, over all ranks.
+    sequences_per_step: u64,
+    /// Micro-batches of a step.
+    micro_batches: usize,
+    /// This rank's first sequence within a step.
+    share: u64,
+    /// Sequences of a micro-batch.
+    sequences: usize,
+    seed: u64,
+    step: u64,
+    loss_scale: f32,
+}
+
+impl StepPlace {
+    pub(super) fn new(plan: &BatchPlan, state: &TrainState, worker: &Worker, seed: u64) -> StepPlace {
+        StepPlace {
+            consumed: state.loader.samples,
+            sequences_per_step: plan.sequences_per_step,
+            micro_batches: plan.accumulation as usize,
+            share: worker.plan().data_index(worker.coord()) as u64 * plan.sequences_per_rank,
+            sequences: plan.micro_batch as usize,
+            seed,
+            step: state.step,
+            loss_scale: 1.0 / plan.tokens_per_step.0 as f32,
+        }
+    }
+}
+
+/// Reads them.
+pub(super) struct Samples<'a> {
+    loader: &'a mut Loader,
+    batch: &'a mut Batch,
+    place: StepPlace,
+    /// Spent on data.
+    seconds: f64,
+    failed: Option<LoadError>,
+}
+
+impl<'a> Samples<'a> {
+    pub(super) fn new(loader: &'a mut Loader, batch: &'a mut Batch, place: StepPlace) -> Samples<'a> {
+        Samples { loader, batch, place, seconds: 0.0, failed: None }
+    }
+
+    /// Seconds spent on data, or what went wrong with it.
+    pub(super) fn seconds(self) -> Result<f64, TrainError> {
+        match self.failed {
+            Some(e) => Err(e.into()),
+            None => Ok(self.seconds),
+        }
+    }
+}
+
+impl Feed for Samples<'_> {
+    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let (fetch, place) = (Instant::now(), self.place);
+        let (update, within) = ((micro / place.micro_batches) as u64, micro % place.micro_batches);
+        // A sample's place in the step does not depend on the layout, so neither does what it is trained with.
+        let first_sequence = place.share + (within * place.sequences) as u64;
+        let sample = place.consumed + update * place.sequences_per_step + first_sequence;
+        if let Err(e) = self.loader.batch(sample, place.sequences, self.batch) {
+            let problem = e.to_string();
+            self.failed = Some(e);
+            return Err(ParallelError::Feed { micro, problem });
+        }
+        self.seconds += fetch.elapsed().as_secs_f64();
+        let batch = TokenBatch { ids: &self.batch.inputs, targets: &self.batch.targets, positions: None };
+        let context = StepContext {
+            seed: place.seed,
+            step: place.step + update,
+            first_sequence,
+            loss_scale: place.loss_scale,
+            // The worker's affair.
+            accumulate: false,
+        };
+        Ok((batch, context))
+    }
+}

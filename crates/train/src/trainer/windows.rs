@@ -1,0 +1,96 @@
+//! Asynchronous schedules: several steps in one program, from an empty pipeline to an empty pipeline.
+//!
+//! A window ends where somebody looks at the whole model: at evaluations, samples and planned saves, at the last step, and
+//! at the latest after `parallel.window` steps. What a run does is then a function of its recipe alone, unless it saves by
+//! the clock or is stopped, which happens between windows.
+
+use super::Trainer;
+use super::samples::{Samples, StepPlace};
+use crate::TrainError;
+use crate::observer::Observer;
+use bessemer_parallel::{Plan, Schedule as PipelineSchedule};
+use bessemer_recipe::{BatchPlan, Recipe, SpikeAction};
+use bessemer_runlog::Step;
+use bessemer_schedule::Program;
+use std::time::Instant;
+
+/// The program of a step or of a whole window.
+///
+/// # Errors
+/// A schedule that does not fit, a file that cannot be read, what an asynchronous schedule cannot do.
+pub(super) fn program(recipe: &Recipe, layout: &Plan, plan: &BatchPlan) -> Result<Program, TrainError> {
+    let wrong = |text: String| TrainError::Recipe(text);
+    let text = match &layout.pipe.schedule {
+        PipelineSchedule::File(name) if layout.pipeline() > 1 => Some(
+            std::fs::read_to_string(name).map_err(|e| wrong(format!("parallel.schedule = {name:?}: {e}")))?,
+        ),
+        _ => None,
+    };
+    let mut updates = 1;
+    if layout.pipe.asynchronous() {
+        let name = layout.pipe.name();
+        if recipe.train.spike_action != SpikeAction::Off {
+            return Err(wrong(format!(
+                "schedule {name:?} updates each stage as soon as it can, before the step's loss is known to it: take \
+                 train.spike_action = \"off\", or a schedule with a flush such as \"1f1b\""
+            )));
+        }
+        updates = recipe.parallel.window.min(plan.steps).max(1) as usize;
+    }
+    let program = layout.program(plan.accumulation as usize, updates, text.as_deref());
+    program.map_err(|e| wrong(e.to_string()))
+}
+
+impl Trainer {
+    /// Steps of the next window.
+    fn window_steps(&self) -> u64 {
+        let (recipe, step) = (&self.input.recipe, self.state.step);
+        let due = [recipe.eval.every_steps, recipe.eval.samples.every_steps, recipe.save.every_steps];
+        let next = due.into_iter().filter(|every| *every > 0).map(|every| every - step % every);
+        let most = recipe.parallel.window.min(self.plan.steps - step);
+        next.fold(most, u64::min).max(1)
+    }
+
+    /// Runs one window; its steps' records.
+    pub(super) fn window(&mut self, observer: &mut dyn Observer) -> Result<Vec<Step>, TrainError> {
+        let begun = Instant::now();
+        let steps = self.window_steps();
+        if self.worker.program().updates as u64 != steps {
+            let micro_batches = self.plan.accumulation as usize;
+            let program = self.worker.plan().program(micro_batches, steps as usize, None)?;
+            self.worker.set_program(&program)?;
+        }
+        let place = StepPlace::new(&self.plan, &self.state, &self.worker, self.input.recipe.run.seed);
+        let mut samples = Samples::new(&mut self.loader, &mut self.batch, place);
+        let schedule = &self.schedule;
+        let rate = |t: u64| schedule.at(t - 1);
+        let updates = self.worker.window(&mut *self.backend, &mut samples, self.state.step + 1, &rate);
+        let data_seconds = samples.seconds()? / steps as f64;
+        let updates = updates?;
+        self.backend.sync()?;
+        let seconds = begun.elapsed().as_secs_f64() / steps as f64;
+        let mut records = Vec::with_capacity(updates.len());
+        for update in updates {
+            let lr = self.schedule.at(self.state.step);
+            let consumed = self.state.loader.samples + self.plan.sequences_per_step;
+            self.state.step += 1;
+            self.state.tokens += self.plan.tokens_per_step.0;
+            self.state.loader = self.loader.state(consumed);
+            let broken = !(update.grad_norm.is_finite() && update.loss.nats.is_finite());
+            self.skipped_in_a_row = if broken { self.skipped_in_a_row + 1 } else { 0 };
+            if broken {
+                let text = format!(
+                    "step {}: gradient norm is {}; stages whose own gradient is not finite have skipped the update",
+                    self.state.step, update.grad_norm
+                );
+                self.warn(text, observer)?;
+            }
+            if self.skipped_in_a_row >= super::PATIENCE {
+                return Err(TrainError::Diverged { step: self.state.step, count: super::PATIENCE });
+            }
+            let numbers = (lr, update.grad_norm);
+            records.push(self.record(update.loss, numbers, (seconds, data_seconds), observer));
+        }
+        Ok(records)
+    }
+}
