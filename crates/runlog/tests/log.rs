@@ -11,6 +11,7 @@ fn step(step: u64) -> Step {
         tokens: step * 4096,
         loss: 10.0 / step as f64,
         z_loss: step.is_multiple_of(2).then_some(2e-3),
+        loss_scale: step.is_multiple_of(4).then_some(65536.0),
         lr: 1e-3,
         grad_norm: 0.1 + step as f64,
         tokens_per_s: 12345.678,
