@@ -6,7 +6,7 @@
 //! [`super::skinny`] instead, which reads the weights once without packing them.
 
 use super::activation::{derivative, value};
-use super::{column_sums, skinny};
+use super::{column_sums, gradient, skinny};
 use crate::arena::Arena;
 use crate::ctx::{Ctx, Machine};
 use crate::element::{Element, with_element, with_parameter};
@@ -88,7 +88,7 @@ pub(crate) fn backward_weight_workspace(machine: Machine, op: &LinearBackwardWei
         out: op.dweight.dtype(),
         divisible: true,
     };
-    let product = gemm::workspace(machine, &shape);
+    let product = gradient::workspace(machine, &shape);
     product.max(op.dbias.map_or(0, |_| column_sums::workspace(op.dy.rows, op.dy.cols)))
 }
 
@@ -98,11 +98,8 @@ pub(crate) fn backward_weight(ctx: &Ctx<'_>, op: &LinearBackwardWeight) {
 
 fn typed_backward_weight<T: Element>(ctx: &Ctx<'_>, op: &LinearBackwardWeight) {
     let (x, dy) = (ctx.mat::<T>(&op.x), ctx.mat::<T>(&op.dy));
-    with_parameter!(op.dweight.dtype(), G => {
-        let epilogue = Epilogue::store(ctx.mat::<G>(&op.dweight), op.accumulate);
-        let product = Gemm { k: x.rows, a: Factor::columns(&dy), b: Factor::columns(&x), epilogue };
-        gemm::run(ctx, &product, 0);
-    });
+    let factors = (x.rows, Factor::columns(&dy), Factor::columns(&x));
+    gradient::product(ctx, factors, &ctx.any(&op.dweight), op.accumulate, 0);
     if let Some(db) = op.dbias {
         column_sums::run(ctx, &dy, &ctx.any(&db), op.accumulate);
     }

@@ -7,9 +7,10 @@
 //! Cost: 2 N D V operations forward, 6 N D V with gradients.
 #![allow(unsafe_code)] // rows by address
 
+use super::gradient;
 use crate::arena::Arena;
 use crate::ctx::{Ctx, Machine, padded};
-use crate::element::{Element, with_element, with_parameter};
+use crate::element::{Element, with_element};
 use crate::gemm::{self, Epilogue, Factor, Gemm, Shape};
 use crate::operand::{AnyMat, Mat};
 use crate::simd::math::exp;
@@ -47,7 +48,9 @@ pub(crate) fn workspace(machine: Machine, op: &LinearCrossEntropy) -> usize {
         products = products.max(size(rows, v, d, x, w, f32));
         if let Some(b) = &op.backward {
             products = products.max(size(rows, d, v, f32, w, x));
-            products = products.max(size(v, d, rows, f32, x, b.dweight.dtype()));
+            let (m, n, k, out) = (v, d, rows, b.dweight.dtype());
+            let shape = Shape { m, n, k, a: f32, b: x, out, divisible: true };
+            products = products.max(gradient::workspace(machine, &shape));
         }
     }
     padded(rows * v) + products
@@ -164,11 +167,8 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), Tenso
         if let Some(b) = &op.backward {
             let epilogue = Epilogue::store(chunk(&b.dx), false);
             gemm::run(ctx, &Gemm { k: w.rows, a: Factor::rows(&z), b: Factor::columns(w), epilogue }, skip);
-            with_parameter!(b.dweight.dtype(), G => {
-                let epilogue = Epilogue::store(ctx.mat::<G>(&b.dweight), b.accumulate || first > 0);
-                let (a, b) = (Factor::columns(&z), Factor::columns(&x));
-                gemm::run(ctx, &Gemm { k: count, a, b, epilogue }, skip);
-            });
+            let factors = (count, Factor::columns(&z), Factor::columns(&x));
+            gradient::product(ctx, factors, &ctx.any(&b.dweight), b.accumulate || first > 0, skip);
         }
     }
     Ok(())

@@ -8,10 +8,11 @@
 //! Cost: 2 N D V operations for the sums, 6 N D V for the gradients.
 #![allow(unsafe_code)] // rows by address
 
+use super::gradient;
 use super::loss::{chunk_rows, put_sums};
 use crate::arena::Arena;
 use crate::ctx::{Ctx, Machine, padded};
-use crate::element::{Element, with_element, with_parameter};
+use crate::element::{Element, with_element};
 use crate::gemm::{self, Epilogue, Factor, Gemm, Shape};
 use crate::operand::{AnyMat, Mat};
 use crate::simd::math::exp;
@@ -39,7 +40,9 @@ fn workspace(machine: Machine, x: &View, weight: &View, dweight: Option<&View>) 
         products = products.max(size(rows, v, d, x, w, f32));
         if let Some(dweight) = dweight {
             products = products.max(size(rows, d, v, f32, w, x));
-            products = products.max(size(v, d, rows, f32, x, dweight.dtype()));
+            let (m, n, k, out) = (v, d, rows, dweight.dtype());
+            let shape = Shape { m, n, k, a: f32, b: x, out, divisible: true };
+            products = products.max(gradient::workspace(machine, &shape));
         }
     }
     padded(rows * v) + products
@@ -239,11 +242,8 @@ fn typed_gradients<T: Element>(
         });
         let epilogue = Epilogue::store(ctx.mat::<T>(&b.dx.rows(first, z.rows)), false);
         gemm::run(ctx, &Gemm { k: w.rows, a: Factor::rows(&z), b: Factor::columns(w), epilogue }, skip);
-        with_parameter!(b.dweight.dtype(), G => {
-            let epilogue = Epilogue::store(ctx.mat::<G>(&b.dweight), b.accumulate || first > 0);
-            let (a, b) = (Factor::columns(&z), Factor::columns(&x));
-            gemm::run(ctx, &Gemm { k: z.rows, a, b, epilogue }, skip);
-        });
+        let factors = (z.rows, Factor::columns(&z), Factor::columns(&x));
+        gradient::product(ctx, factors, &ctx.any(&b.dweight), b.accumulate || first > 0, skip);
     });
 }
 

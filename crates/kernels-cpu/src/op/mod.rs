@@ -14,6 +14,7 @@ mod dropout;
 mod embedding;
 mod fill;
 mod gated;
+mod gradient;
 mod linear;
 mod lion;
 mod loss;
