@@ -16,7 +16,7 @@ use crate::step::Accumulate;
 use bessemer_arch::{Model, PositionChoice, RopeScalingKind};
 use bessemer_tensor::op::{
     Alibi, Attention, AttentionBackward, AttentionDropout, AttentionMask, AttentionShape, DropoutMask,
-    Linear, LinearBackwardInput, Rope, RopeScaling,
+    Linear, Rope, RopeScaling,
 };
 use bessemer_tensor::{TensorError, View};
 
@@ -159,15 +159,17 @@ impl AttentionBlock {
         qk: Option<QkRows>,
         positions: View,
     ) -> Result<(), TensorError> {
-        let input_nd = self.residual.enter(pass, self.at(SeamPlace::AttentionIn), stream)?;
-        pass.launch(Linear {
+        let at = self.at(SeamPlace::AttentionIn);
+        let input_nd = self.residual.enter(pass, at, stream)?;
+        let linear = Linear {
             x: input_nd,
             weight: self.qkv.weight.value,
             bias: self.qkv.bias.map(|b| b.value),
             activation: None,
             residual: None,
             out: qkv_nj,
-        })?;
+        };
+        Residual::first(pass, at, stream, linear)?;
         if let (Some(norm), Some(qk)) = (&self.qk_norm, qk) {
             norm.forward(pass, qkv_nj, &qk)?;
             return self.rotate(pass, qk.rows_nk, positions, false);
@@ -261,14 +263,8 @@ impl AttentionBlock {
             norm.backward(pass, a.qkv_nj, kept, dqk_nk, s.dqkv_nj, accumulate.input)?;
         }
         let input_nd = self.residual.input_again(pass, self.at(SeamPlace::AttentionIn), &a.stream)?;
-        weight_gradients(pass, &self.qkv, input_nd, s.dqkv_nj, accumulate.weight)?;
-        pass.launch(LinearBackwardInput {
-            dy: s.dqkv_nj,
-            weight: self.qkv.weight.value,
-            activation: None,
-            dx: g.input_nd,
-            accumulate: false,
-        })?;
+        let (at, views) = (self.at(SeamPlace::AttentionIn), (input_nd, s.dqkv_nj, g.input_nd));
+        Residual::first_gradients(pass, at, &self.qkv, &a.stream, views, accumulate.weight)?;
         self.residual.enter_backward(pass, self.at(SeamPlace::AttentionIn), &a.stream, &g, accumulate.input)
     }
 

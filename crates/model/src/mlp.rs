@@ -10,9 +10,7 @@ use crate::residual::{Residual, StreamActivations, weight_gradients};
 use crate::seams::{SeamAt, SeamPlace, Unit};
 use crate::step::Accumulate;
 use bessemer_arch::{ActivationChoice, MlpKind, Model};
-use bessemer_tensor::op::{
-    Activation, ActivationKind, DropoutMask, Gated, GatedBackward, Linear, LinearBackwardInput,
-};
+use bessemer_tensor::op::{Activation, ActivationKind, DropoutMask, Gated, GatedBackward, Linear};
 use bessemer_tensor::{TensorError, View};
 
 /// Parameters and kind of one feed-forward block.
@@ -92,12 +90,14 @@ impl MlpBlock {
             residual: None,
             out: a.hidden_nf,
         };
+        let at = self.at(SeamPlace::MlpIn);
         match self.kind {
             MlpKind::Plain => {
-                pass.launch(Linear { activation: Some((self.activation, a.pre_np)), ..linear })?;
+                let linear = Linear { activation: Some((self.activation, a.pre_np)), ..linear };
+                Residual::first(pass, at, &a.stream, linear)?;
             }
             MlpKind::Gated => {
-                pass.launch(Linear { out: a.pre_np, ..linear })?;
+                Residual::first(pass, at, &a.stream, Linear { out: a.pre_np, ..linear })?;
                 self.hidden(pass, a)?;
             }
         }
@@ -158,14 +158,8 @@ impl MlpBlock {
             }
         };
         let input_nd = self.residual.input_again(pass, self.at(SeamPlace::MlpIn), &a.stream)?;
-        weight_gradients(pass, &self.up, input_nd, dpre_np, accumulate.weight)?;
-        pass.launch(LinearBackwardInput {
-            dy: dpre_np,
-            weight: self.up.weight.value,
-            activation: None,
-            dx: g.input_nd,
-            accumulate: false,
-        })?;
+        let (at, views) = (self.at(SeamPlace::MlpIn), (input_nd, dpre_np, g.input_nd));
+        Residual::first_gradients(pass, at, &self.up, &a.stream, views, accumulate.weight)?;
         self.residual.enter_backward(pass, self.at(SeamPlace::MlpIn), &a.stream, &g, accumulate.input)
     }
 

@@ -5,6 +5,23 @@ use crate::seams::{OneDevice, Phase, Product, SeamAt, Seams, Unit};
 use bessemer_tensor::op::Op;
 use bessemer_tensor::{Backend, Stream, TensorError, View};
 use bessemer_units::Bytes;
+use std::ops::Range;
+
+/// Pieces that the rows of a product are made in where they travel before or after it.
+const PIECES: usize = 4;
+/// Least rows of a piece. Kernels choose how to make a product by its rows only below this, so that the bits of a row do not
+/// depend on the pieces.
+const LEAST_ROWS: usize = 32;
+
+/// The pieces of so many rows.
+fn pieces(rows: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..PIECES).map(move |i| rows * i / PIECES..rows * (i + 1) / PIECES)
+}
+
+/// The rows of a view.
+pub(crate) fn rows_of(view: View, rows: &Range<usize>) -> View {
+    view.rows(rows.start, rows.len())
+}
 
 /// The same layer code plans and runs, so that what was planned is what runs.
 pub(crate) struct Pass<'a> {
@@ -51,6 +68,50 @@ impl<'a> Pass<'a> {
                 Ok(())
             }
         }
+    }
+
+    /// Whether a product of so many rows is made in pieces.
+    pub(crate) fn in_pieces(&self, rows: usize) -> bool {
+        rows >= PIECES * LEAST_ROWS && (self.planned.is_some() || self.seams.takes_rows())
+    }
+
+    /// A product of so many rows. What it reads arrives at a place (and a view) meanwhile, what it makes leaves at another.
+    /// `op` is the operator for some of the rows.
+    pub(crate) fn rows<O: Into<Op>>(
+        &mut self,
+        rows: usize,
+        arriving: Option<(SeamAt, View)>,
+        leaving: Option<(SeamAt, View)>,
+        op: impl Fn(&Range<usize>) -> O,
+    ) -> Result<(), TensorError> {
+        let cut = self.in_pieces(rows) && (arriving.is_some() || leaving.is_some());
+        if !cut || self.planned.is_some() {
+            self.launch(op(&(0..rows)))?;
+        }
+        if !cut {
+            return Ok(());
+        }
+        for piece in pieces(rows) {
+            if let (Some((at, whole)), None) = (arriving, self.planned) {
+                self.seams.rows_arrive(self.backend, at, whole, piece.clone())?;
+            }
+            self.launch(op(&piece))?;
+            if let (Some((at, value)), None) = (leaving, self.planned) {
+                self.seams.rows_ready(self.backend, at, value, piece)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Pass::gather`], for a product by [`Pass::rows`] that follows.
+    pub(crate) fn gather_ahead(&mut self, at: SeamAt, local: View, whole: View) -> Result<(), TensorError> {
+        if self.planned.is_some() {
+            return Ok(());
+        }
+        if !self.in_pieces(whole.rows) {
+            return self.seams.gather(self.backend, at, local, whole);
+        }
+        pieces(whole.rows).try_for_each(|rows| self.seams.rows_wanted(self.backend, at, local, whole, rows))
     }
 
     /// `launches` of one unit, announced before and after.

@@ -14,7 +14,7 @@
 
 use crate::norm::{NormStats, NormWeights};
 use crate::params::{LinearWeights, ParamTable, Weight};
-use crate::pass::Pass;
+use crate::pass::{Pass, rows_of};
 use crate::seams::{Product, SeamAt};
 use crate::step::Accumulate;
 use bessemer_arch::{Model, Placement};
@@ -85,7 +85,8 @@ impl Residual {
         }
     }
 
-    /// The rows that the block reads. `at` is the place before the block.
+    /// The rows that the block reads, which may still be arriving. `at` is the place before the block, whose first product
+    /// must be made by [`Residual::first`].
     pub(crate) fn enter(
         &self,
         pass: &mut Pass<'_>,
@@ -93,7 +94,63 @@ impl Residual {
         a: &StreamActivations,
     ) -> Result<View, TensorError> {
         self.normalise(pass, a)?;
+        if let (Some(whole_nd), None) = (a.whole_nd, a.kept) {
+            pass.gather_ahead(at, self.input(a), whole_nd)?;
+            return Ok(whole_nd);
+        }
         self.hand_over(pass, at, a, true)
+    }
+
+    /// The block's first product, of what [`Residual::enter`] gave.
+    pub(crate) fn first(
+        pass: &mut Pass<'_>,
+        at: SeamAt,
+        a: &StreamActivations,
+        linear: Linear,
+    ) -> Result<(), TensorError> {
+        let arriving = a.whole_nd.filter(|whole_nd| *whole_nd == linear.x).map(|whole_nd| (at, whole_nd));
+        pass.rows(linear.x.rows, arriving, None, |rows| Linear {
+            x: rows_of(linear.x, rows),
+            out: rows_of(linear.out, rows),
+            activation: linear.activation.map(|(kind, pre)| (kind, rows_of(pre, rows))),
+            ..linear
+        })
+    }
+
+    /// Gradients of the block's first linear map: of its parameters, and of the block's input, which
+    /// [`Residual::enter_backward`] adds up. That sum travels while the parameters' gradients are made, unless the input's
+    /// gradient takes the place of the input.
+    pub(crate) fn first_gradients(
+        pass: &mut Pass<'_>,
+        at: SeamAt,
+        w: &LinearWeights,
+        a: &StreamActivations,
+        (x, dy, dx): (View, View, View),
+        accumulate: bool,
+    ) -> Result<(), TensorError> {
+        let first = a.whole_nd.is_none() && pass.product() != Product::Whole;
+        if first {
+            Residual::first_backward(pass, at, w, dy, dx)?;
+        }
+        weight_gradients(pass, w, x, dy, accumulate)?;
+        if first { Ok(()) } else { Residual::first_backward(pass, at, w, dy, dx) }
+    }
+
+    fn first_backward(
+        pass: &mut Pass<'_>,
+        at: SeamAt,
+        w: &LinearWeights,
+        dy: View,
+        dx: View,
+    ) -> Result<(), TensorError> {
+        let leaving = (pass.product() != Product::Whole).then_some((at, dx));
+        pass.rows(dy.rows, None, leaving, |rows| LinearBackwardInput {
+            dy: rows_of(dy, rows),
+            weight: w.weight.value,
+            activation: None,
+            dx: rows_of(dx, rows),
+            accumulate: false,
+        })
     }
 
     /// True if there was something to do.
@@ -194,7 +251,14 @@ impl Residual {
             return pass.launch(Linear { bias, residual: Some(branch_nd), ..linear });
         }
         let bias = bias.filter(|_| product != Product::Partial { adds_bias: false });
-        pass.launch(Linear { bias, out: a.whole_nd.unwrap_or(branch_nd), ..linear })?;
+        let out = a.whole_nd.unwrap_or(branch_nd);
+        let leaving = (product != Product::Whole).then_some((at, out));
+        pass.rows(y_ni.rows, None, leaving, |rows| Linear {
+            x: rows_of(y_ni, rows),
+            bias,
+            out: rows_of(out, rows),
+            ..linear
+        })?;
         match a.whole_nd {
             Some(whole_nd) => pass.reduce_scatter(at, whole_nd, branch_nd)?,
             None if product != Product::Whole => pass.seam_forward(at, branch_nd)?,

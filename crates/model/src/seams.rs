@@ -19,6 +19,7 @@
 
 use bessemer_arch::Model;
 use bessemer_tensor::{Backend, TensorError, View};
+use std::ops::Range;
 
 /// A part of the model whose parameters are needed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -185,6 +186,49 @@ pub trait Seams {
         _local: View,
     ) -> Result<(), TensorError> {
         Err(TensorError::Outside("these seams cannot add up rows of a stream that is cut".into()))
+    }
+
+    /// Whether rows of a product are of use before all of it is there: products behind an *f* and before a *g*, and those of
+    /// their backward passes, are then made in pieces of rows, and [`Seams::rows_wanted`], [`Seams::rows_arrive`] and
+    /// [`Seams::rows_ready`] are called. Rows of a product do not depend on each other, so no value changes.
+    fn takes_rows(&self) -> bool {
+        false
+    }
+
+    /// In place of [`Seams::gather`] at an *f* in the forward pass, once a piece, in order: these rows of `whole` are wanted
+    /// soon. Each piece is waited for by [`Seams::rows_arrive`], in the same order.
+    fn rows_wanted(
+        &mut self,
+        _backend: &mut dyn Backend,
+        _at: SeamAt,
+        _local: View,
+        _whole: View,
+        _rows: Range<usize>,
+    ) -> Result<(), TensorError> {
+        Ok(())
+    }
+
+    /// The launches that follow read these rows of `whole`.
+    fn rows_arrive(
+        &mut self,
+        _backend: &mut dyn Backend,
+        _at: SeamAt,
+        _whole: View,
+        _rows: Range<usize>,
+    ) -> Result<(), TensorError> {
+        Ok(())
+    }
+
+    /// These rows of `value` are complete, a piece of what [`Seams::forward`] (at a *g*), [`Seams::backward`] (at an *f*) or
+    /// [`Seams::reduce_scatter`] will be called for when all are. Once a piece, in order.
+    fn rows_ready(
+        &mut self,
+        _backend: &mut dyn Backend,
+        _at: SeamAt,
+        _value: View,
+        _rows: Range<usize>,
+    ) -> Result<(), TensorError> {
+        Ok(())
     }
 
     /// Once a pass where the vocabulary is cut, within the head's unit: `lse` `[1, n]` (f32) holds the log-sum-exp of each

@@ -120,7 +120,7 @@ impl Chunk {
         let gradients: Vec<_> =
             portion.iter().cloned().zip(memory.params.iter().filter_map(|p| p.grad)).collect();
         let ChunkGroups { tensor, shard, replicate, ends } = groups;
-        let tensor = TensorGroup::new(tensor, &part, plan.sequence, &gradients)?;
+        let tensor = TensorGroup::new(tensor, &part, (plan.sequence, plan.overlap), &gradients)?;
         Ok(Chunk {
             tensor,
             exchange: Exchange::new(plan.stage, shard, replicate, &units.list, &memory),

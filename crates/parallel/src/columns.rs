@@ -84,7 +84,7 @@ impl Columns {
         parts.set(spans.iter().map(|s| rows * total(s)));
         values.resize(parts.len(), 0.0);
         backend.read_f32(cut, &mut values[parts.range(tensor.rank())])?;
-        tensor.communicator().all_gather("columns", Values::F32(values), parts)?;
+        tensor.idle()?.all_gather("columns", Values::F32(values), parts)?;
         host.clear();
         host.resize(rows * width, 0.0);
         for (rank, spans) in spans.iter().enumerate() {

@@ -55,7 +55,8 @@ pub struct ParallelConfig {
     /// For asynchronous schedules ("pipedream", "pipedream-2bw"): steps after which the pipeline is drained, so that stopping
     /// and saving have a moment. It also ends at evaluations, samples and saves by steps.
     pub window: u64,
-    /// Talk while computing: gradients of a layer travel while the layers below are computed.
+    /// Talk while computing: gradients of a layer travel while the layers below are computed, rows of a product that is cut
+    /// over tensor-parallel ranks while other rows are.
     pub overlap: bool,
 }
 

@@ -35,6 +35,7 @@ mod piece;
 mod pipeline;
 mod plan;
 mod prepare;
+mod rows;
 mod seams;
 mod staging;
 mod stash;

@@ -208,7 +208,7 @@ impl RankPeers<'_> {
         let Shared { name, stretches, parts, .. } = &params[param];
         values.resize(parts.len(), 0.0);
         backend.read_f32(part, &mut values[parts.range(self.tensor.rank())])?;
-        self.tensor.communicator().all_gather(name, Values::F32(values), parts)?;
+        self.tensor.idle()?.all_gather(name, Values::F32(values), parts)?;
         whole.resize(to.len(), 0.0);
         for (rank, list) in stretches.iter().enumerate() {
             let part = &values[parts.range(rank)];

@@ -10,6 +10,7 @@ use bessemer_collectives::CollectiveError;
 use bessemer_model::{Phase, Product, SeamAt, SeamPlace, Seams, Unit};
 use bessemer_optim::Optimizer;
 use bessemer_tensor::{Backend, TensorError, View};
+use std::ops::Range;
 
 /// What a pass does about gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,6 +153,44 @@ impl Seams for RankSeams<'_> {
     ) -> Result<(), TensorError> {
         let summed = self.tensor.reduce_scatter(backend, at, whole, local);
         self.note(summed)
+    }
+
+    fn takes_rows(&self) -> bool {
+        self.tensor.takes_rows()
+    }
+
+    fn rows_wanted(
+        &mut self,
+        backend: &mut dyn Backend,
+        at: SeamAt,
+        local: View,
+        whole: View,
+        rows: Range<usize>,
+    ) -> Result<(), TensorError> {
+        let asked = self.tensor.rows_wanted(backend, at, (local, whole), rows);
+        self.note(asked)
+    }
+
+    fn rows_arrive(
+        &mut self,
+        backend: &mut dyn Backend,
+        _: SeamAt,
+        whole: View,
+        rows: Range<usize>,
+    ) -> Result<(), TensorError> {
+        let arrived = self.tensor.rows_arrive(backend, whole, &rows);
+        self.note(arrived)
+    }
+
+    fn rows_ready(
+        &mut self,
+        backend: &mut dyn Backend,
+        at: SeamAt,
+        value: View,
+        rows: Range<usize>,
+    ) -> Result<(), TensorError> {
+        let started = self.tensor.rows_ready(backend, at, value, rows);
+        self.note(started)
     }
 
     fn loss_sums(

@@ -360,7 +360,7 @@ impl Chunk {
         let parts = Parts::of(portions.iter().map(PortionParam::len));
         let mut all = vec![0.0; parts.len()];
         all[parts.range(coord.tensor)].copy_from_slice(&part);
-        self.tensor.communicator().all_gather(name, Values::F32(&mut all), &parts)?;
+        self.tensor.idle()?.all_gather(name, Values::F32(&mut all), &parts)?;
         for (r, portion) in portions.iter().enumerate() {
             let part = &all[parts.range(r)];
             for run in portion.runs() {

@@ -10,16 +10,25 @@
 //! A layer has two of each, so with n rows of width d a rank sends 8 n d (t-1)/t elements a layer and micro-batch either way;
 //! with the stream cut the gathers at the two *f* are made once more, 2 n d (t-1)/t. Values travel in the type in which they
 //! are stored; sums are formed in f32 in the order of the ranks and rounded once.
+//!
+//! With overlap the rows of a product travel in four pieces ([`crate::rows`]): behind an *f* the first piece is multiplied
+//! while the others arrive, before a *g*, and before an *f* backward, a piece is added up while the next is multiplied; with
+//! the stream whole the gradients of the weights are made meanwhile too. Elements that travel are the same, and so are all
+//! bits: rows of a product and sums of elements do not depend on each other. Gathers of the backward pass wait as a whole.
 
+use crate::channel::Channel;
 use crate::exchange::ExchangeError;
+use crate::flat::common;
+use crate::rows::{Flights, fill, put};
 use bessemer_arch::{GradientSum, Portion, PortionParam};
-use bessemer_collectives::{CollectiveError, Communicator, Parts, Reduce, Values};
+use bessemer_collectives::{Collective, CollectiveError, Communicator, Parts, Reduce, Span, Values};
 use bessemer_mesh::even;
 use bessemer_model::{SeamAt, Unit};
 use bessemer_tensor::{Backend, View};
 use bessemer_units::DType;
 use half::bf16;
 use std::fmt::Write;
+use std::ops::{DerefMut, Range};
 
 /// Label of the groups of ranks that hold the same key/value heads.
 pub(crate) const COPIES: &str = "tensor copies";
@@ -36,7 +45,10 @@ struct PartialGradient {
 /// The tensor-parallel group of one rank.
 #[derive(Debug)]
 pub(crate) struct TensorGroup {
-    group: Box<dyn Communicator>,
+    group: Channel,
+    /// The stream is cut by rows.
+    sequence: bool,
+    flights: Flights,
     /// The ranks that hold the same key/value heads, where several do.
     copies: Option<Box<dyn Communicator>>,
     partial: Vec<PartialGradient>,
@@ -47,12 +59,17 @@ pub(crate) struct TensorGroup {
     parts: Parts,
 }
 
+fn span(of: bessemer_mesh::Span) -> Range<usize> {
+    of.start..of.start + of.len
+}
+
 impl TensorGroup {
-    /// `gradients` are those of the portion's parameters; `sequence`: the stream is cut by rows.
+    /// `gradients` are those of the portion's parameters; `sequence`: the stream is cut by rows; `overlap`: pieces of
+    /// rows travel while others are computed.
     pub(crate) fn new(
         mut group: Box<dyn Communicator>,
         portion: &Portion,
-        sequence: bool,
+        (sequence, overlap): (bool, bool),
         gradients: &[(PortionParam, View)],
     ) -> Result<TensorGroup, CollectiveError> {
         let ranks: Vec<usize> = portion.kv_group().collect();
@@ -71,11 +88,29 @@ impl TensorGroup {
             partial.push(PartialGradient { unit, copies, gradient });
         }
         let (values, short, name) = (Vec::new(), Vec::new(), String::new());
-        Ok(TensorGroup { group, copies, partial, values, short, name, parts: Parts::default() })
+        let (group, flights) = (Channel::new(group, overlap)?, Flights::default());
+        let parts = Parts::default();
+        Ok(TensorGroup { group, sequence, flights, copies, partial, values, short, name, parts })
     }
 
-    pub(crate) fn communicator(&mut self) -> &mut dyn Communicator {
-        &mut *self.group
+    /// The communicator itself, when nothing is under way.
+    pub(crate) fn idle(&mut self) -> Result<impl DerefMut<Target = dyn Communicator> + '_, CollectiveError> {
+        self.group.idle()
+    }
+
+    /// Notes from now on when collectives that were started ahead run.
+    pub(crate) fn keep_spans(&mut self) {
+        self.group.keep_spans();
+    }
+
+    /// Moves the notes to `to`.
+    pub(crate) fn take_spans(&mut self, to: &mut Vec<Span>) {
+        self.group.take_spans(to);
+    }
+
+    /// Whether pieces of rows may travel while others are computed.
+    pub(crate) fn takes_rows(&self) -> bool {
+        matches!(self.group, Channel::Ahead(_))
     }
 
     pub(crate) fn rank(&self) -> usize {
@@ -107,12 +142,13 @@ impl TensorGroup {
         like: View,
         talk: impl FnOnce(&mut dyn Communicator, &str, Values<'_>, &Parts) -> Result<(), CollectiveError>,
     ) -> Result<(), CollectiveError> {
+        let mut group = self.group.idle()?;
         if like.dtype() != DType::Bf16 {
-            return talk(&mut *self.group, &self.name, Values::F32(&mut self.values), &self.parts);
+            return talk(&mut *group, &self.name, Values::F32(&mut self.values), &self.parts);
         }
         self.short.clear();
         self.short.extend(self.values.iter().map(|v| bf16::from_f32(*v)));
-        talk(&mut *self.group, &self.name, Values::Bf16(&mut self.short), &self.parts)?;
+        talk(&mut *group, &self.name, Values::Bf16(&mut self.short), &self.parts)?;
         self.values.iter_mut().zip(&self.short).for_each(|(to, from)| *to = from.to_f32());
         Ok(())
     }
@@ -127,6 +163,9 @@ impl TensorGroup {
     ) -> Result<(), ExchangeError> {
         if self.size() == 1 {
             return Ok(());
+        }
+        if !self.flights.is_empty() {
+            return self.sums_end(backend, view.rows, view);
         }
         self.call_it(at, pass);
         self.values.resize(view.len(), 0.0);
@@ -159,6 +198,9 @@ impl TensorGroup {
         whole: View,
         local: View,
     ) -> Result<(), ExchangeError> {
+        if !self.flights.is_empty() {
+            return self.sums_end(backend, whole.rows, local);
+        }
         self.call_it(at, "sum of rows");
         self.cut_rows(whole);
         self.values.resize(whole.len(), 0.0);
@@ -167,6 +209,98 @@ impl TensorGroup {
             group.reduce_scatter(name, values, parts, Reduce::Sum)
         })?;
         Ok(backend.write_f32(local, &self.values[self.parts.range(self.group.rank())])?)
+    }
+
+    /// The parts of some rows of a matrix of `total` rows: each rank's rows among them.
+    fn cut_piece(&mut self, (total, cols): (usize, usize), rows: &Range<usize>) {
+        let ranks = self.group.size();
+        let of = |r| common(rows, &span(even(total, ranks, r))).len() * cols;
+        self.parts.set((0..ranks).map(of));
+    }
+
+    /// Sends rows of a matrix on their way to be added up.
+    pub(crate) fn rows_ready(
+        &mut self,
+        backend: &mut dyn Backend,
+        at: SeamAt,
+        value: View,
+        rows: Range<usize>,
+    ) -> Result<(), ExchangeError> {
+        self.call_it(at, "sum of some rows");
+        self.cut_piece((value.rows, value.cols), &rows);
+        let Channel::Ahead(group) = &mut self.group else { return Ok(()) };
+        let piece = value.rows(rows.start, rows.len());
+        let mut buffer = self.flights.buffer(piece.dtype(), piece.len());
+        fill(backend, piece, (&mut buffer, 0..piece.len()), &mut self.values)?;
+        let what = match self.sequence {
+            true => Collective::ReduceScatter(&self.parts, Reduce::Sum),
+            false => Collective::AllReduce(Reduce::Sum),
+        };
+        let ticket = group.start(&self.name, what, buffer)?;
+        self.flights.begin(rows, ticket);
+        Ok(())
+    }
+
+    /// Waits for all sums of a matrix of `total` rows: `to` becomes them, or this rank's rows of them.
+    fn sums_end(&mut self, backend: &mut dyn Backend, total: usize, to: View) -> Result<(), ExchangeError> {
+        let mine = match self.sequence {
+            true => span(even(total, self.size(), self.rank())),
+            false => 0..total,
+        };
+        while let Some((rows, ticket)) = self.flights.next() {
+            self.cut_piece((total, to.cols), &rows);
+            let Channel::Ahead(group) = &mut self.group else { break };
+            let buffer = group.finish(ticket)?;
+            let here = common(&rows, &mine);
+            let part = if self.sequence { self.parts.range(group.rank()) } else { 0..rows.len() * to.cols };
+            if !here.is_empty() {
+                let to = to.rows(here.start - mine.start, here.len());
+                put(backend, (&buffer, part), to, &mut self.values)?;
+            }
+            self.flights.done(buffer);
+        }
+        Ok(())
+    }
+
+    /// Asks for rows of a matrix of which every rank has some.
+    pub(crate) fn rows_wanted(
+        &mut self,
+        backend: &mut dyn Backend,
+        at: SeamAt,
+        (local, whole): (View, View),
+        rows: Range<usize>,
+    ) -> Result<(), ExchangeError> {
+        self.call_it(at, "some rows");
+        self.cut_piece((whole.rows, whole.cols), &rows);
+        let (ranks, me) = (self.group.size(), self.group.rank());
+        let Channel::Ahead(group) = &mut self.group else { return Ok(()) };
+        let mut buffer = self.flights.buffer(whole.dtype(), self.parts.len());
+        let mine = span(even(whole.rows, ranks, me));
+        let here = common(&rows, &mine);
+        if !here.is_empty() {
+            let from = local.rows(here.start - mine.start, here.len());
+            fill(backend, from, (&mut buffer, self.parts.range(me)), &mut self.values)?;
+        }
+        let ticket = group.start(&self.name, Collective::AllGather(&self.parts), buffer)?;
+        self.flights.begin(rows, ticket);
+        Ok(())
+    }
+
+    /// Waits for the rows that were asked for first.
+    pub(crate) fn rows_arrive(
+        &mut self,
+        backend: &mut dyn Backend,
+        whole: View,
+        rows: &Range<usize>,
+    ) -> Result<(), ExchangeError> {
+        let Some((asked, ticket)) = self.flights.next() else { return Ok(()) };
+        debug_assert_eq!(asked, *rows, "rows arrive in the order in which they were asked for");
+        let Channel::Ahead(group) = &mut self.group else { return Ok(()) };
+        let buffer = group.finish(ticket)?;
+        let to = whole.rows(asked.start, asked.len());
+        put(backend, (&buffer, 0..to.len()), to, &mut self.values)?;
+        self.flights.done(buffer);
+        Ok(())
     }
 
     /// Log-sum-exps and target logits of parts of the vocabulary become those of all of it.
@@ -185,7 +319,8 @@ impl TensorGroup {
         let mine = self.parts.range(me).start;
         backend.read_f32(lse, &mut self.values[mine..mine + n])?;
         backend.read_f32(target_logit, &mut self.values[mine + n..mine + 2 * n])?;
-        self.group.all_gather("sums of the loss", Values::F32(&mut self.values), &self.parts)?;
+        let values = Values::F32(&mut self.values);
+        self.group.idle()?.all_gather("sums of the loss", values, &self.parts)?;
         for i in 0..n {
             let of = |r: usize| f64::from(self.values[2 * n * r + i]);
             let most = (0..ranks).map(of).fold(f64::NEG_INFINITY, f64::max);
@@ -222,9 +357,10 @@ impl TensorGroup {
                 backend.read_f32(p.gradient, &mut self.values[at..next])?;
                 at = next;
             }
-            let group = if copies { self.copies.as_deref_mut() } else { Some(&mut *self.group) };
-            if let Some(group) = group {
-                group.all_reduce("partial gradients", Values::F32(&mut self.values), Reduce::Sum)?;
+            let (name, values) = ("partial gradients", Values::F32(&mut self.values));
+            match &mut self.copies {
+                Some(group) if copies => group.all_reduce(name, values, Reduce::Sum)?,
+                _ => self.group.idle()?.all_reduce(name, values, Reduce::Sum)?,
             }
             at = 0;
             for p in self.partial.iter().filter(chosen) {

@@ -87,7 +87,7 @@ impl Worker {
         if self.plan.shard() > 1 {
             sum = self.words.sum(&mut *chunk.exchange.shard().idle()?, "norm of the gradient", sum)?;
         }
-        sum = self.words.sum(chunk.tensor.communicator(), "norm of the gradient", sum)?;
+        sum = self.words.sum(&mut *chunk.tensor.idle()?, "norm of the gradient", sum)?;
         sum /= self.loss_scale.powi(2);
         if let Some(stash) = stash {
             chunk.stash.keep(backend, &chunk.memory, stash)?;

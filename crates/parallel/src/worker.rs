@@ -256,12 +256,18 @@ impl Worker {
 
     /// Notes from now on when collectives on the data-parallel axes run, for a trace.
     pub fn keep_spans(&mut self) {
-        self.chunks.iter_mut().for_each(|c| c.exchange.keep_spans());
+        for chunk in &mut self.chunks {
+            chunk.exchange.keep_spans();
+            chunk.tensor.keep_spans();
+        }
     }
 
     /// Moves what was noted since the last time to `to`.
     pub fn take_spans(&mut self, to: &mut Vec<Span>) {
-        self.chunks.iter_mut().for_each(|c| c.exchange.take_spans(to));
+        for chunk in &mut self.chunks {
+            chunk.exchange.take_spans(to);
+            chunk.tensor.take_spans(to);
+        }
     }
 
     /// Notes from now on when passes and messages of the program run: "F 3.0" for the forward pass of micro-batch 3
@@ -313,7 +319,7 @@ impl Worker {
         if self.plan.shard() > 1 {
             sum = self.words.sum(&mut *first.exchange.shard().idle()?, "norm of the gradient", sum)?;
         }
-        sum = self.words.sum(first.tensor.communicator(), "norm of the gradient", sum)?;
+        sum = self.words.sum(&mut *first.tensor.idle()?, "norm of the gradient", sum)?;
         Ok(self.sum_over_stages(sum)?.sqrt() / self.loss_scale)
     }
 

@@ -242,6 +242,26 @@ fn owners_of_whole_matrices_send_and_hold_what_is_theirs() {
     }
 }
 
+/// Rows that travel in pieces beside the products are more calls of the same elements.
+#[test]
+fn pieces_of_rows_send_what_whole_matrices_do() {
+    let model = model(2, 32, 4, 96, 256);
+    for ranks in [2, 4] {
+        for sequence in [false, true] {
+            let tensor = |overlap| {
+                let config =
+                    ParallelConfig { tensor: ranks as u64, sequence, overlap, ..ParallelConfig::default() };
+                step(&model, &config, ranks, 256, 1).ledger.of("tensor")
+            };
+            let (waiting, travelling) = (tensor(false), tensor(true));
+            assert_eq!(waiting.volume, travelling.volume, "{ranks} {sequence}");
+            // Per layer two sums forward and two backward; with the stream cut two gathers forward as well.
+            let cut = 2 * if sequence { 6 } else { 4 };
+            assert_eq!(travelling.calls, waiting.calls + 3 * cut, "{ranks} {sequence}");
+        }
+    }
+}
+
 /// A matrix that is cut over t ranks is gathered for its update, P (t-1)/t elements: once for Muon and K-FAC; for Adafactor,
 /// whatever is cut, gradient (or direction) and value.
 #[test]

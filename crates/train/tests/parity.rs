@@ -4,12 +4,13 @@ use bessemer_collectives::ThreadSettings;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::ActivationConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
+use bessemer_parallel::Stage;
 use bessemer_tensor::Backend;
 use bessemer_train::TrainError;
 use bessemer_train::parity::{
     Bounds, Comparison, Layout, ParityJob, SYNCHRONOUS, Style, in_process, matrix, pipelines,
 };
-use bessemer_units::ParamDType;
+use bessemer_units::{ParamDType, Storage};
 
 fn backend() -> Result<Box<dyn Backend>, TrainError> {
     let config = CpuConfig { threads: 1, ..CpuConfig::default() };
@@ -146,5 +147,29 @@ fn pipelines_give_the_losses_of_one_rank() {
             .collect();
         assert!(layouts.len() > SYNCHRONOUS.len() + 3, "{}", layouts.len());
         check_job(style, &job, &layouts);
+    }
+}
+
+/// Rows that travel in pieces beside the products have the bits of rows that wait. 256 rows are four pieces.
+#[test]
+fn overlap_over_the_tensor_axis_changes_no_bit() {
+    for style in Style::ALL {
+        for storage in [Storage::F32, Storage::Bf16] {
+            let mut job = job(style, 3);
+            job.activations.storage = storage;
+            if storage == Storage::F32 {
+                // Gathers for itself in between.
+                job.optim.optimizer = OptimizerChoice::Kfac;
+            }
+            for sizes in [(2, false), (2, true), (4, true)] {
+                let mut layout = Layout::of(Stage::Ddp, (1, 1), sizes, 1);
+                let mut run = |overlap| {
+                    layout.parallel.overlap = overlap;
+                    in_process(&job, &layout, &ThreadSettings::default(), &backend).expect("the layout runs")
+                };
+                let (waiting, travelling) = (run(false), run(true));
+                assert!(waiting == travelling, "{} {storage:?} {sizes:?}", style.name());
+            }
+        }
     }
 }
