@@ -35,6 +35,13 @@ pub(super) fn program(recipe: &Recipe, layout: &Plan, plan: &BatchPlan) -> Resul
                  train.spike_action = \"off\", or a schedule with a flush such as \"1f1b\""
             )));
         }
+        if recipe.train.loss_scale.is_on(recipe.train.f16_gradients()) {
+            return Err(wrong(format!(
+                "schedule {name:?} updates each stage alone, before an overflow elsewhere is known to it: take \
+                 train.loss_scale.mode = \"off\" with train.gradients = \"f32\" or \"bf16\", or a schedule with a flush \
+                 such as \"1f1b\""
+            )));
+        }
         updates = recipe.parallel.window.min(plan.steps).max(1) as usize;
     }
     let program = layout.program(plan.accumulation as usize, updates, text.as_deref());
