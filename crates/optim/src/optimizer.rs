@@ -341,6 +341,11 @@ impl Optimizer {
         }
     }
 
+    /// Whether K-FAC has seen curvature and inverted it, the same on all ranks: what a step without a refresh needs.
+    pub fn has_curvature(&self) -> bool {
+        self.kfac.as_ref().is_some_and(Kfac::has_batches)
+    }
+
     /// Does the unit [`KfacWork::Curvature`] of `factor`: x is the inputs `[n, inputs]` of its linear map or, if the factor
     /// is of outputs, the gradients of them `[n, outputs]`, which carry the factor 1 / (tokens of the step). Without
     /// `accumulate` a new batch begins.

@@ -2,6 +2,7 @@
 
 use crate::error::ParallelError;
 use crate::exchange::{Exchange, ExchangeError};
+use crate::fill::ChunkFill;
 use crate::flat::Units;
 use crate::groups::ChunkGroups;
 use crate::memory::ParamMemory;
@@ -61,6 +62,8 @@ pub(crate) struct Chunk {
     pub(crate) curvature: Curvature,
     pub(crate) stash: Stash,
     pub(crate) stepped: Vec<Stepped>,
+    /// Filler work, if bubbles are filled.
+    pub(crate) fill: Option<ChunkFill>,
     /// The optimizer's state tensors on this rank, by name.
     pub(crate) states: BTreeMap<String, View>,
     pub(crate) squares: LocalSquares,
@@ -134,6 +137,7 @@ impl Chunk {
             curvature,
             stash,
             stepped,
+            fill: None,
             squares,
             types: job.types,
             pending: HashMap::new(),
@@ -156,6 +160,7 @@ impl Chunk {
     pub(crate) fn step(
         &mut self,
         backend: &mut dyn Backend,
+        pipeline: &mut dyn Communicator,
         (t, lr): (u64, f64),
         grad_norm: f64,
     ) -> Result<StepStats, ParallelError> {
@@ -163,6 +168,7 @@ impl Chunk {
             exchange: &mut self.exchange,
             tensor: &mut self.tensor,
             sharing: &mut self.sharing,
+            pipeline: (pipeline.size() > 1).then_some(pipeline),
             failed: None,
         };
         let stats = self.optimizer.apply_with(backend, &mut peers, (t, lr), grad_norm);

@@ -21,6 +21,17 @@ pub enum Stage {
     Zero3,
 }
 
+/// What is done while a pipeline waits.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum FillChoice {
+    /// Nothing.
+    #[default]
+    None,
+    /// K-FAC's curvature and inversions (Osawa et al. 2023, PipeFisher).
+    Kfac,
+}
+
 /// `[parallel]`: how ranks share the work. Ranks come from `--ranks N` or the launcher; those that no other axis takes
 /// replicate the model and share the batch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -55,6 +66,10 @@ pub struct ParallelConfig {
     /// For asynchronous schedules ("pipedream", "pipedream-2bw"): steps after which the pipeline is drained, so that stopping
     /// and saving have a moment. It also ends at evaluations, samples and saves by steps.
     pub window: u64,
+    /// What ranks do while a pipeline waits: "none", or "kfac": the curvature and inversions of `optim.optimizer = "kfac"`,
+    /// planned by floating-point operations over as many steps as the bubbles need for them, which takes the place of
+    /// `optim.kfac.curvature_every` and `inverse_every`.
+    pub fill: FillChoice,
     /// Talk while computing: gradients of a layer travel while the layers below are computed, rows of a product that is cut
     /// over tensor-parallel ranks while other rows are.
     pub overlap: bool,
@@ -123,6 +138,7 @@ impl Default for ParallelConfig {
             stages: Vec::new(),
             memory_limit: 0.0,
             window: 32,
+            fill: FillChoice::None,
             overlap: true,
         }
     }

@@ -21,7 +21,7 @@ use crate::worker::{Feed, Fillers, Filling, Worker, lift, told};
 use bessemer_collectives::Span;
 use bessemer_model::{Accumulate, LossSum, ModelError, StepContext, TokenBatch};
 use bessemer_optim::StepStats;
-use bessemer_schedule::{Fill, Flow};
+use bessemer_schedule::{Fill, Filler, Flow};
 use bessemer_tensor::op::{Copy, Op};
 use bessemer_tensor::{Backend, Stream, View};
 use std::time::Instant;
@@ -34,6 +34,16 @@ enum Part {
     Weight,
 }
 
+/// What becomes of what gradients are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Captures {
+    Nothing,
+    /// The optimizer sees it at once.
+    Now,
+    /// It is kept for a filler, as that of a micro-batch.
+    Later(usize),
+}
+
 impl Worker {
     /// Every order up to the first update; this rank's losses.
     pub(crate) fn run_passes(
@@ -43,8 +53,9 @@ impl Worker {
     ) -> Result<LossSum, ParallelError> {
         let mut sum = LossSum::default();
         self.next = 0;
-        while let Some(&order) = self.prepared.orders.get(self.next) {
-            if matches!(order, Order::Step { .. }) {
+        self.begin_step();
+        while let Some(&order) = self.orders().get(self.next) {
+            if is_update(&order) {
                 break;
             }
             sum += self.run_pass(backend, feed, order)?;
@@ -82,6 +93,9 @@ impl Worker {
                     lift(chunk.reduce(backend))?;
                 }
             }
+            Order::Fill(fill) if self.chunks[fill.chunk].has_kfac(fill.filler) => {
+                self.chunks[fill.chunk].fill_kfac(backend, fill)?;
+            }
             Order::Fill(fill) => {
                 let Some(fillers) = feed.fillers() else {
                     return Err(ParallelError::Layout(format!(
@@ -117,16 +131,21 @@ impl Worker {
         grad_norm: f64,
     ) -> Result<StepStats, ParallelError> {
         let mut told = StepStats { grad_norm, clip_factor: 0.0, skipped: true };
-        while let Some(&order) = self.prepared.orders.get(self.next) {
+        while let Some(&order) = self.orders().get(self.next) {
             let begun = self.intervals.is_some().then(Instant::now);
             match order {
                 Order::Step { chunk, .. } => {
-                    told = self.chunks[chunk].step(backend, (t, lr), grad_norm)?;
+                    told = self.chunks[chunk].step(backend, &mut *self.pipeline, (t, lr), grad_norm)?;
                 }
                 Order::Gather { chunk, .. } if !told.skipped => {
                     lift(self.chunks[chunk].exchange.spread_values(backend))?;
                 }
                 Order::Gather { .. } => {}
+                // Of a gradient that is not finite nothing is made.
+                Order::Fill(fill) if grad_norm.is_finite() => {
+                    self.chunks[fill.chunk].fill_kfac(backend, fill)?;
+                }
+                Order::Fill(_) => {}
                 other => {
                     return Err(ParallelError::Layout(format!(
                         "schedule {:?} goes on with {other:?} after its first update",
@@ -138,6 +157,7 @@ impl Worker {
             self.next += 1;
         }
         self.next = 0;
+        self.end_step(told.skipped);
         Ok(told)
     }
 
@@ -163,7 +183,7 @@ impl Worker {
         }
         let chunk = &mut self.chunks[run.chunk];
         chunk.stash.read(&mut chunk.decoder, run.stash)?;
-        chunk.pass(None, false, |decoder, seams| {
+        chunk.pass(None, Captures::Nothing, |decoder, seams| {
             decoder.stage_forward(backend, seams, run.slot, batch, Some(ctx))
         })
     }
@@ -176,9 +196,15 @@ impl Worker {
         writes: Writes,
         to: Option<Slot>,
     ) -> Result<Option<LossSum>, ParallelError> {
+        let keeps = self.keeps_operands();
         let chunk = &mut self.chunks[run.chunk];
         chunk.stash.read(&mut chunk.decoder, run.stash)?;
-        let captures = part != Part::Input && chunk.optimizer.captures(self.step + 1);
+        let captures = match part {
+            Part::Input => Captures::Nothing,
+            _ if keeps => Captures::Later(run.micro),
+            _ if chunk.optimizer.captures(self.step + 1) => Captures::Now,
+            _ => Captures::Nothing,
+        };
         let every_time = chunk.exchange.reduces_every_time();
         let kept = !every_time;
         let add = Accumulate { input: writes.add.input && kept, weight: writes.add.weight && kept };
@@ -273,7 +299,7 @@ impl Worker {
             let chunk = &mut self.chunks[place.chunk];
             let has_head = chunk.place.span.head;
             let room = per_token.as_deref_mut();
-            sum = chunk.pass(None, false, |decoder, seams| {
+            sum = chunk.pass(None, Captures::Nothing, |decoder, seams| {
                 decoder.stage_forward(backend, seams, 0, batch, None)?;
                 match has_head {
                     true => decoder.stage_loss(backend, seams, 0, room),
@@ -316,6 +342,7 @@ impl Chunk {
             exchange: &mut self.exchange,
             tensor: &mut self.tensor,
             sharing: &mut self.sharing,
+            pipeline: None,
             failed: None,
         };
         let (decoder, optimizer) = (&mut self.decoder, &mut self.optimizer);
@@ -330,14 +357,20 @@ impl Chunk {
     fn pass<T>(
         &mut self,
         gradients: Option<Gradients>,
-        captures: bool,
+        captures: Captures,
         pass: impl FnOnce(&mut bessemer_model::Decoder, &mut RankSeams<'_>) -> Result<T, ModelError>,
     ) -> Result<T, ParallelError> {
         let mut seams = RankSeams {
             exchange: &mut self.exchange,
             tensor: &mut self.tensor,
-            watching: captures
-                .then_some(Watching { optimizer: &mut self.optimizer, how: &mut self.curvature }),
+            watching: (captures != Captures::Nothing).then_some(Watching {
+                optimizer: &mut self.optimizer,
+                how: &mut self.curvature,
+                later: match captures {
+                    Captures::Later(micro) => self.fill.as_mut().map(|fill| (fill, micro)),
+                    _ => None,
+                },
+            }),
             gradients,
             failed: None,
             units: &self.units,
@@ -346,6 +379,11 @@ impl Chunk {
         let result = pass(&mut self.decoder, &mut seams);
         told(result, seams.failed)
     }
+}
+
+/// Whether the order is part of the update, behind all gradients.
+fn is_update(order: &Order) -> bool {
+    matches!(order, Order::Step { .. } | Order::Fill(Fill { filler: Filler::Precondition, .. }))
 }
 
 /// From one stage of this rank to the next.

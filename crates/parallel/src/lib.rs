@@ -24,6 +24,7 @@ mod config;
 mod error;
 mod exchange;
 mod execute;
+mod fill;
 mod flat;
 mod groups;
 mod letters;
@@ -47,8 +48,9 @@ mod words;
 mod worker;
 
 pub use check::check_layouts;
-pub use config::{ParallelConfig, Stage};
+pub use config::{FillChoice, ParallelConfig, Stage};
 pub use error::ParallelError;
+pub use fill::plan_fill;
 pub use pipeline::{Pipeline, Schedule};
 pub use plan::{Coord, Plan};
 pub use state::StateTensor;

@@ -22,7 +22,7 @@ use crate::tensor::TensorGroup;
 use crate::words::Words;
 use crate::worker::Job;
 use bessemer_arch::PortionParam;
-use bessemer_collectives::{CollectiveError, Parts, Reduce, Values};
+use bessemer_collectives::{CollectiveError, Communicator, Parts, Reduce, Values};
 use bessemer_optim::{OptimParam, OptimizerChoice, Peers};
 use bessemer_tensor::{Backend, TensorError, View};
 use std::ops::Range;
@@ -136,6 +136,8 @@ pub(crate) struct RankPeers<'a> {
     pub(crate) exchange: &'a mut Exchange,
     pub(crate) tensor: &'a mut TensorGroup,
     pub(crate) sharing: &'a mut Sharing,
+    /// Ranks with the other stages, if there are any.
+    pub(crate) pipeline: Option<&'a mut dyn Communicator>,
     /// Why a collective failed, which the optimizer only hears as text.
     pub(crate) failed: Option<CollectiveError>,
 }
@@ -243,11 +245,17 @@ impl Peers for RankPeers<'_> {
     }
 
     fn sum_over_owners(&mut self, value: f64) -> Result<f64, TensorError> {
-        if self.exchange.shard().size() == 1 {
-            return Ok(value);
-        }
-        let words = &mut self.sharing.words;
-        let mut sum = || words.sum(&mut *self.exchange.shard().idle()?, "size of the step", value);
+        let (words, what) = (&mut self.sharing.words, "size of the step");
+        let mut sum = || {
+            let mut value = value;
+            if self.exchange.shard().size() > 1 {
+                value = words.sum(&mut *self.exchange.shard().idle()?, what, value)?;
+            }
+            match &mut self.pipeline {
+                Some(pipeline) => words.sum(&mut **pipeline, what, value),
+                None => Ok(value),
+            }
+        };
         let result = sum().map_err(ExchangeError::from);
         self.note(result)
     }

@@ -1,7 +1,7 @@
 //! How the stages of a pipeline are made and in which order they work: the checked part of
 //! [`ParallelConfig`] that says so.
 
-use crate::config::{ParallelConfig, Stage};
+use crate::config::{FillChoice, ParallelConfig, Stage};
 use crate::error::ParallelError;
 use crate::plan::Plan;
 use bessemer_arch::{Model, Span};
@@ -27,6 +27,8 @@ pub struct Pipeline {
     pub layers: Vec<usize>,
     /// `zb-auto`: most live activations of a rank, in those of one micro-batch.
     pub memory_limit: Option<f64>,
+    /// What is done while it waits.
+    pub fill: FillChoice,
 }
 
 impl Pipeline {
@@ -37,6 +39,7 @@ impl Pipeline {
             chunks: None,
             layers: Vec::new(),
             memory_limit: None,
+            fill: FillChoice::None,
         }
     }
 
@@ -72,6 +75,7 @@ impl Pipeline {
             chunks: (config.chunks > 0).then_some(config.chunks as usize),
             layers: config.stages.iter().map(|l| *l as usize).collect(),
             memory_limit: (config.memory_limit > 0.0).then_some(config.memory_limit),
+            fill: config.fill,
         })
     }
 

@@ -1,11 +1,12 @@
 //! Which ranks do what: the checked form of [`ParallelConfig`].
 
-use crate::config::{ParallelConfig, Stage};
+use crate::config::{FillChoice, ParallelConfig, Stage};
 use crate::error::ParallelError;
-use crate::pipeline::Pipeline;
-use bessemer_arch::Model;
+use crate::pipeline::{Pipeline, Schedule};
+use bessemer_arch::{Model, Span};
 use bessemer_mesh::{Axis, Mesh, MeshConfig};
 use bessemer_optim::OptimizerChoice;
+use bessemer_schedule::{Kind, Program};
 
 /// How the ranks of a job share the work. Ranks count tensor-parallel neighbours first, then shards, then stages of a
 /// pipeline, then copies: the order of [`Mesh`].
@@ -120,16 +121,66 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Optimizers that need whole matrices have owners for them; what none has is a sum over stages.
+    /// Optimizers that need whole matrices have owners for them. The size of K-FAC's step is a sum over all layers, which
+    /// every stage joins once; and bubbles are filled with its work only.
     fn check_optimizer(&self, optimizer: OptimizerChoice) -> Result<(), ParallelError> {
+        let wrong = |text: String| Err(ParallelError::Layout(text));
+        let kfac = optimizer == OptimizerChoice::Kfac;
+        if self.pipe.fill == FillChoice::Kfac {
+            let found = match (kfac, self.pipeline(), self.tensor()) {
+                (false, ..) => "another optimizer",
+                (_, 1, _) => "no pipeline, which has no bubbles",
+                (.., tensor) if tensor > 1 => "layers cut over tensor-parallel ranks",
+                _ => "",
+            };
+            if !found.is_empty() {
+                return wrong(format!(
+                    "parallel.fill = \"kfac\" with {found}: wanted optim.optimizer = \"kfac\", parallel.pipeline above 1 \
+                     and parallel.tensor = 1, or parallel.fill = \"none\""
+                ));
+            }
+        }
+        let one_stage = |kind: &Kind| {
+            matches!(kind, Kind::GPipe | Kind::OneFOneB | Kind::ZbH1 | Kind::ZbH2 | Kind::ZbAuto)
+        };
+        let fits = match &self.pipe.schedule {
+            Schedule::Kind(kind) => one_stage(kind),
+            Schedule::File(_) => true,
+        };
+        if kfac && self.pipeline() > 1 && !fits {
+            return wrong(format!(
+                "optim.optimizer = \"kfac\" with parallel.schedule = {:?}, whose ranks hold several stages: the size of \
+                 its step is a sum over all layers that each rank joins once; take \"gpipe\", \"1f1b\", \"zb-h1\", \
+                 \"zb-h2\" or \"zb-auto\", or \"adamw\", \"sgd\", \"lion\", \"muon\" or \"adafactor\"",
+                self.pipe.name()
+            ));
+        }
+        Ok(())
+    }
+
+    /// The same of what only program and spans tell.
+    pub(crate) fn check_stages(
+        &self,
+        optimizer: OptimizerChoice,
+        program: &Program,
+        spans: &[Span],
+    ) -> Result<(), ParallelError> {
         if optimizer != OptimizerChoice::Kfac || self.pipeline() == 1 {
             return Ok(());
         }
-        Err(ParallelError::Layout(format!(
-            "optim.optimizer = \"kfac\" on {} stages of a pipeline: the size of its step is a sum over all layers, which \
-             stages do not form; take one stage, or \"adamw\", \"sgd\", \"lion\", \"muon\" or \"adafactor\"",
-            self.pipeline()
-        )))
+        if (0..program.ranks()).any(|rank| program.chunks(rank) != 1) {
+            return Err(ParallelError::Layout(format!(
+                "optim.optimizer = \"kfac\" with schedule {:?}, whose ranks hold several stages: wanted one each",
+                program.name
+            )));
+        }
+        match spans.iter().position(|span| span.layers.is_empty()) {
+            Some(stage) => Err(ParallelError::Layout(format!(
+                "optim.optimizer = \"kfac\" with no layer in stage {stage}: wanted at least one in each; change \
+                 parallel.stages or take fewer pipeline ranks"
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// All ranks: the product of the degrees.
@@ -270,7 +321,20 @@ mod tests {
         let mesh = Mesh::along(Axis::Pipeline, 2);
         let stages = Plan { mesh, ..Plan::single() };
         assert!(stages.check_optimizer(OptimizerChoice::Muon).is_ok());
-        let e = stages.check_optimizer(OptimizerChoice::Kfac).unwrap_err().to_string();
-        assert!(e.contains("a sum over all layers") && e.contains("take one stage"), "{e}");
+        assert!(stages.check_optimizer(OptimizerChoice::Kfac).is_ok());
+        let of = |schedule: &str, fill, tensor, optimizer| {
+            let config =
+                ParallelConfig { pipeline: 2, schedule: schedule.into(), fill, tensor, ..Default::default() };
+            let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
+            Plan::new(&config, 4, &model, optimizer).map(|_| ()).map_err(|e| e.to_string())
+        };
+        use FillChoice::{Kfac, None as Nothing};
+        let e = of("interleaved", Nothing, 1, OptimizerChoice::Kfac).unwrap_err();
+        assert!(e.contains("a sum over all layers") && e.contains("zb-h2"), "{e}");
+        assert_eq!(of("zb-h1", Kfac, 1, OptimizerChoice::Kfac), Ok(()));
+        let e = of("1f1b", Kfac, 1, OptimizerChoice::AdamW).unwrap_err();
+        assert!(e.contains("another optimizer"), "{e}");
+        let e = of("1f1b", Kfac, 2, OptimizerChoice::Kfac).unwrap_err();
+        assert!(e.contains("tensor-parallel"), "{e}");
     }
 }

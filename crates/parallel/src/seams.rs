@@ -3,6 +3,7 @@
 use crate::chunk::reduce_unit;
 use crate::columns::Columns;
 use crate::exchange::{Exchange, ExchangeError};
+use crate::fill::ChunkFill;
 use crate::flat::Units;
 use crate::tensor::TensorGroup;
 use bessemer_arch::Span;
@@ -41,6 +42,8 @@ impl Curvature {
 pub(crate) struct Watching<'a> {
     pub(crate) optimizer: &'a mut Optimizer,
     pub(crate) how: &'a mut Curvature,
+    /// Keeps it for later instead, as that of a micro-batch.
+    pub(crate) later: Option<(&'a mut ChunkFill, usize)>,
 }
 
 /// The seams of one pass.
@@ -229,15 +232,16 @@ impl Seams for RankSeams<'_> {
         dy: View,
     ) -> Result<(), TensorError> {
         let accumulate = self.gradients.is_some_and(|g| !g.first);
-        let Some(Watching { optimizer, how }) = &mut self.watching else { return Ok(()) };
+        let Some(Watching { optimizer, how, later }) = &mut self.watching else { return Ok(()) };
         let Some(number) = how.numbers[param] else { return Ok(()) };
         let seen = match &mut how.columns {
             None => Ok((x, dy)),
             Some(columns) => columns.gather(backend, self.tensor, param, (x, dy)),
         };
-        match seen {
-            Ok(seen) => optimizer.capture(backend, number, seen, accumulate),
-            Err(e) => self.note(Err(e)),
+        match (seen, later) {
+            (Ok(seen), Some((fill, micro))) => fill.keep(backend, *micro, number, seen),
+            (Ok(seen), None) => optimizer.capture(backend, number, seen, accumulate),
+            (Err(e), _) => self.note(Err(e)),
         }
     }
 }

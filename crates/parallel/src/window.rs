@@ -92,7 +92,7 @@ impl Worker {
         if let Some(stash) = stash {
             chunk.stash.keep(backend, &chunk.memory, stash)?;
         }
-        let stats = chunk.step(backend, (t, rate(t)), sum.sqrt())?;
+        let stats = chunk.step(backend, &mut *self.pipeline, (t, rate(t)), sum.sqrt())?;
         Ok((sum, stats.skipped))
     }
 }

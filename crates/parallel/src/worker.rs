@@ -2,8 +2,10 @@
 
 use crate::check::check_layouts;
 use crate::chunk::{Chunk, places};
+use crate::config::FillChoice;
 use crate::error::ParallelError;
 use crate::exchange::ExchangeError;
+use crate::fill::{Refresh, plan_fill};
 use crate::groups::Groups;
 use crate::letters::Letters;
 use crate::plan::{Coord, Plan};
@@ -81,6 +83,8 @@ pub struct Worker {
     pub(crate) whole: Model,
     pub(crate) program: Program,
     pub(crate) prepared: Prepared,
+    /// K-FAC's work in its bubbles.
+    pub(crate) refresh: Option<Refresh>,
     pub(crate) coord: Coord,
     pub(crate) world: Box<dyn Communicator>,
     /// Ranks of all stages that see the same data.
@@ -144,6 +148,7 @@ impl Worker {
         let Groups { coord, world, pipeline, chunks: groups } = Groups::new(world, plan, program, tied)?;
         let prepared = prepare(program, coord.pipeline)?;
         let spans = plan.spans(job.model, program.stages)?;
+        plan.check_stages(job.optim.optimizer, program, &spans)?;
         let places = places(job, &spans, coord.pipeline)?;
         let mut chunks: Vec<Chunk> = Vec::with_capacity(places.len());
         for ((place, needs), groups) in places.into_iter().zip(&prepared.needs).zip(groups) {
@@ -160,13 +165,14 @@ impl Worker {
         }
         let mut by_stage: Vec<usize> = (0..chunks.len()).collect();
         by_stage.sort_by_key(|c| chunks[*c].place.stage);
-        Ok(Worker {
+        let mut worker = Worker {
             tie: Tie::new(&chunks),
             by_stage,
             plan: plan.clone(),
             whole: job.model.clone(),
             program: program.clone(),
             prepared,
+            refresh: None,
             coord,
             world,
             pipeline,
@@ -178,7 +184,12 @@ impl Worker {
             loss_scale: 1.0,
             words: Words::default(),
             intervals: None,
-        })
+        };
+        if plan.pipe.fill == FillChoice::Kfac {
+            let filled = plan_fill(job)?;
+            worker.begin_filling(backend, job, &filled.programs)?;
+        }
+        Ok(worker)
     }
 
     /// Who does what.
@@ -345,6 +356,7 @@ impl Worker {
     /// Leaves an update out.
     pub fn skip(&mut self, grad_norm: f64) -> StepStats {
         self.next = 0;
+        self.end_step(true);
         let mut stats = StepStats { grad_norm, clip_factor: 0.0, skipped: true };
         for chunk in &mut self.chunks {
             stats = chunk.optimizer.skip(grad_norm);
@@ -355,6 +367,7 @@ impl Worker {
     /// Forgets the gradients and the curvature of the batch at hand.
     pub fn discard(&mut self) {
         self.next = 0;
+        self.end_step(true);
         self.chunks.iter_mut().for_each(|c| c.optimizer.discard());
     }
 

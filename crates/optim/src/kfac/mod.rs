@@ -206,6 +206,11 @@ impl Kfac {
         Ok(())
     }
 
+    /// Whether a batch has joined the means.
+    pub(crate) fn has_batches(&self) -> bool {
+        self.batches > 0.0
+    }
+
     /// Leaves the refreshing of the curvature to a caller of the units.
     pub(crate) fn refresh_by_units(&mut self) {
         self.by_units = true;

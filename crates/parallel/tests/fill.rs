@@ -1,0 +1,351 @@
+//! K-FAC in the bubbles of a pipeline: as one rank does it that refreshes its inverses as late.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
+
+use bessemer_arch::{Model, ModelConfig};
+use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_model::{ActivationConfig, Decoder, Purpose, Seams, Shape, StepContext, TokenBatch};
+use bessemer_optim::{Alone, KfacConfig, KfacWork, OptimConfig, OptimParam, Optimizer, OptimizerChoice};
+use bessemer_parallel::{
+    Feed, FillChoice, Job, ParallelConfig, ParallelError, Plan, Stage, Worker, plan_fill,
+};
+use bessemer_schedule::{Filler, Instruction, Kind, Limits, verify};
+use bessemer_tensor::rng::RngKey;
+use bessemer_tensor::{Backend, TensorError, View};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const SEQ: usize = 8;
+const VOCAB: usize = 37;
+const SEQUENCES: u64 = 4;
+
+fn model() -> Model {
+    ModelConfig {
+        architecture: "llama".into(),
+        vocab_size: VOCAB as u64,
+        layers: Some(4),
+        width: Some(16),
+        heads: Some(4),
+        context: Some(SEQ as u64),
+        ..ModelConfig::default()
+    }
+    .resolve(None)
+    .unwrap()
+}
+
+fn optim() -> OptimConfig {
+    // Steps are limited, so that the sum over all stages matters.
+    let kfac = KfacConfig { damping: 1e-2, kl_clip: 1e-4, ..KfacConfig::default() };
+    OptimConfig { optimizer: OptimizerChoice::Kfac, lr: 1e-2, kfac, ..OptimConfig::default() }
+}
+
+/// Made-up text: `SEQUENCES` a micro-batch from number `share` of every step on.
+struct Text {
+    step: u64,
+    share: u64,
+    all: u64,
+    ids: Vec<u32>,
+    targets: Vec<u32>,
+}
+
+impl Text {
+    fn new(share: u64, all: u64) -> Text {
+        Text { step: 0, share, all, ids: Vec::new(), targets: Vec::new() }
+    }
+}
+
+impl Feed for Text {
+    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let first = self.share + micro as u64 * SEQUENCES;
+        self.ids.clear();
+        self.targets.clear();
+        for s in first..first + SEQUENCES {
+            let key = RngKey::new(11, self.step, "text");
+            let token = |t: usize| key.block(s * (SEQ as u64 + 1) + t as u64)[0] % VOCAB as u32;
+            self.ids.extend((0..SEQ).map(token));
+            self.targets.extend((1..=SEQ).map(token));
+        }
+        let loss_scale = 1.0 / (self.all as usize * SEQ) as f32;
+        let ctx =
+            StepContext { seed: 5, step: self.step, first_sequence: first, loss_scale, accumulate: false };
+        Ok((TokenBatch { ids: &self.ids, targets: &self.targets, positions: None }, ctx))
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Done {
+    losses: Vec<f64>,
+    params: BTreeMap<String, Vec<f32>>,
+    interval: Option<usize>,
+    /// For each stage and factor, in which steps of a refresh it is summed and inverted.
+    late: Vec<BTreeMap<usize, [usize; 2]>>,
+}
+
+#[derive(Debug, Clone)]
+struct Layout {
+    config: ParallelConfig,
+    ranks: usize,
+    micro_batches: usize,
+    steps: u64,
+    /// A step that is left out.
+    skip: Option<u64>,
+}
+
+impl Layout {
+    fn new(kind: Kind, pipeline: usize, micro_batches: usize) -> Layout {
+        let config = ParallelConfig {
+            pipeline: pipeline as u64,
+            schedule: kind.name().into(),
+            fill: FillChoice::Kfac,
+            ..ParallelConfig::default()
+        };
+        Layout { config, ranks: pipeline, micro_batches, steps: 9, skip: None }
+    }
+
+    fn all(&self) -> u64 {
+        let data = self.ranks / self.config.pipeline as usize;
+        SEQUENCES * (self.micro_batches * data) as u64
+    }
+}
+
+fn shape() -> Shape {
+    Shape { sequences: SEQUENCES as usize, seq: SEQ, purpose: Purpose::Train }
+}
+
+fn cpu() -> CpuBackend {
+    CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap()
+}
+
+fn rank(layout: &Layout, world: Box<dyn Communicator>) -> Result<Done, ParallelError> {
+    let (model, optim) = (model(), optim());
+    let plan = Plan::new(&layout.config, layout.ranks, &model, optim.optimizer)?;
+    let program = plan.program(layout.micro_batches, 1, None)?;
+    let job = Job {
+        model: &model,
+        shape: shape(),
+        activations: ActivationConfig::default(),
+        types: bessemer_units::ParamStorage::default(),
+        optim: &optim,
+        z_loss: 0.0,
+        plan: &plan,
+        program: &program,
+    };
+    let mut cpu = cpu();
+    let mut worker = Worker::new(&mut cpu, &job, world)?;
+    worker.init(&mut cpu, 3)?;
+    let share = plan.data_index(worker.coord()) as u64 * layout.all() / plan.data_ranks() as u64;
+    let mut done = Done { interval: worker.refresh_interval(), ..Done::default() };
+    if done.interval.is_some() {
+        let filled = plan_fill(&job)?;
+        done.late = vec![BTreeMap::new(); program.stages];
+        for (step, program) in filled.programs.iter().enumerate() {
+            verify(program, &Limits::default())?;
+            for (rank, list) in program.lists.iter().enumerate() {
+                for instruction in list {
+                    let Instruction::Fill(fill) = instruction else { continue };
+                    let which = match fill.filler {
+                        Filler::SyncCurvature => 0,
+                        Filler::Invert => 1,
+                        _ => continue,
+                    };
+                    done.late[rank].entry(fill.unit).or_default()[which] = step;
+                }
+            }
+        }
+    }
+    let mut text = Text::new(share, layout.all());
+    let mut updates = 0;
+    for step in 0..layout.steps {
+        text.step = step;
+        let sum = worker.gradients(&mut cpu, &mut text)?;
+        done.losses.push(worker.sum_over_data(sum)?.mean());
+        let norm = worker.grad_norm(&mut cpu)?;
+        if layout.skip == Some(step) {
+            worker.skip(norm);
+            continue;
+        }
+        updates += 1;
+        worker.apply(&mut cpu, updates, optim.lr, norm)?;
+    }
+    for tensor in worker.params() {
+        let mut values = vec![0.0; tensor.len()];
+        worker.read(&mut cpu, &tensor, &mut values)?;
+        done.params.insert(tensor.name, values);
+    }
+    Ok(done)
+}
+
+fn train(layout: &Layout) -> Done {
+    let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
+    let worlds = ThreadCommunicator::world("world", layout.ranks, &settings);
+    let all: Vec<Done> = std::thread::scope(|scope| {
+        let run = |world| scope.spawn(move || rank(layout, Box::new(world)));
+        let ranks: Vec<_> = worlds.into_iter().map(run).collect();
+        let results: Vec<_> = ranks.into_iter().map(|r| r.join().unwrap()).collect();
+        results.into_iter().map(|r| r.unwrap_or_else(|e| panic!("{layout:?}: {e}"))).collect()
+    });
+    assert!(all.iter().all(|d| *d == all[0]), "{layout:?}: ranks disagree");
+    all.into_iter().next().unwrap()
+}
+
+/// What one rank's passes show of their linear maps.
+struct Seen<'a> {
+    optimizer: &'a mut Optimizer,
+    /// By parameter: its factors, and whether they are of outputs. None: what the optimizer takes by itself.
+    factors: Option<&'a BTreeMap<usize, Vec<(usize, bool)>>>,
+    accumulate: bool,
+}
+
+impl Seams for Seen<'_> {
+    fn linear_backward(
+        &mut self,
+        backend: &mut dyn Backend,
+        param: usize,
+        x: View,
+        dy: View,
+    ) -> Result<(), TensorError> {
+        let Some(factors) = self.factors else {
+            return self.optimizer.capture(backend, param, (x, dy), self.accumulate);
+        };
+        for (factor, outputs) in factors.get(&param).into_iter().flatten() {
+            let of = if *outputs { dy } else { x };
+            self.optimizer.kfac_curvature(backend, *factor, of, self.accumulate).unwrap();
+        }
+        Ok(())
+    }
+}
+
+/// One rank, no pipeline, no program: curvature from every step that begins a refresh, each factor's mean and inverse made
+/// anew in the steps that `late` names, `interval` steps a refresh.
+fn reference(layout: &Layout, interval: usize, late: &[[usize; 2]]) -> Done {
+    let (model, optim) = (model(), optim());
+    let mut cpu = cpu();
+    let mut decoder = Decoder::new(&mut cpu, &model, shape()).unwrap();
+    decoder.init(&mut cpu, 3).unwrap();
+    let params: Vec<OptimParam> =
+        decoder.params().iter().map(|p| OptimParam::of(&model, &p.spec, p.value, p.grad.unwrap())).collect();
+    let mut optimizer = Optimizer::new(&mut cpu, &params, &optim).unwrap();
+    let micro_batches = layout.all() / SEQUENCES;
+    optimizer.plan_capture(&mut cpu, shape().tokens(), bessemer_units::DType::F32).unwrap();
+    let units = optimizer.kfac_units(1, shape().tokens());
+    let mut factors: BTreeMap<usize, Vec<(usize, bool)>> = BTreeMap::new();
+    for unit in &units {
+        if let KfacWork::Curvature { factor, param, outputs, .. } = unit.work {
+            factors.entry(param).or_default().push((factor, outputs));
+        }
+    }
+    let count: usize = factors.values().map(Vec::len).sum();
+    assert_eq!(count, late.len());
+    let mut done = Done::default();
+    let mut text = Text::new(0, layout.all());
+    // None: there is no inverse yet.
+    let mut phase: Option<usize> = None;
+    let mut updates = 0;
+    for step in 0..layout.steps {
+        text.step = step;
+        let mut sum = bessemer_model::LossSum::default();
+        let mut seams =
+            Seen { optimizer: &mut optimizer, factors: phase.map(|_| &factors), accumulate: false };
+        for micro in 0..micro_batches as usize {
+            let (batch, mut ctx) = text.micro_batch(micro).unwrap();
+            ctx.accumulate = micro > 0;
+            seams.accumulate = micro > 0;
+            let nothing = &mut bessemer_model::OneDevice;
+            let seams: &mut dyn Seams = if phase.unwrap_or(0) == 0 { &mut seams } else { nothing };
+            sum += decoder.forward_backward_through(&mut cpu, seams, &batch, &ctx).unwrap();
+        }
+        done.losses.push(sum.mean());
+        if layout.skip == Some(step) {
+            let norm = optimizer.grad_norm(&mut cpu).unwrap();
+            optimizer.skip(norm);
+            phase = phase.map(|_| 0);
+            continue;
+        }
+        updates += 1;
+        if let Some(now) = phase {
+            // A layer's factors are all summed before one is inverted.
+            for which in 0..2 {
+                for factor in (0..count).filter(|f| late[*f][which] == now) {
+                    let work = [KfacWork::Sync { factor }, KfacWork::Invert { factor }][which];
+                    optimizer.kfac_work(&mut cpu, &mut Alone, work).unwrap();
+                }
+            }
+        }
+        optimizer.step(&mut cpu, updates, optim.lr).unwrap();
+        if phase.is_none() {
+            optimizer.refresh_by_units();
+        }
+        phase = Some(phase.map_or(0, |p| (p + 1) % interval));
+    }
+    for param in decoder.params() {
+        let mut values = vec![0.0; param.value.len()];
+        cpu.read_f32(param.value, &mut values).unwrap();
+        done.params.insert(param.spec.name.clone(), values);
+    }
+    done
+}
+
+/// Largest relative difference of the losses.
+fn apart(a: &Done, b: &Done) -> f64 {
+    assert_eq!(a.losses.len(), b.losses.len());
+    a.losses.iter().zip(&b.losses).map(|(a, b)| ((a - b) / b).abs()).fold(0.0, f64::max)
+}
+
+/// Holds a layout against one rank of the same staleness, and sees that another staleness is another run.
+fn check(layout: &Layout) -> Done {
+    let found = train(layout);
+    let interval = found.interval.unwrap();
+    let late: Vec<[usize; 2]> = found.late.iter().flat_map(|stage| stage.values().copied()).collect();
+    let same = reference(layout, interval, &late);
+    let distance = apart(&found, &same);
+    println!("{layout:?}: every {interval} steps, {distance:e} apart, late by {late:?}");
+    assert!(distance < 1e-5, "{layout:?}: {:?} and {:?}", found.losses, same.losses);
+    for (name, values) in &found.params {
+        let apart = values.iter().zip(&same.params[name]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(apart < 2e-3, "{layout:?}: {name} is {apart} apart");
+    }
+    if late.iter().any(|[_, step]| *step > 0) && layout.skip.is_none() {
+        let fresh = reference(layout, interval, &vec![[0; 2]; late.len()]);
+        assert!(apart(&fresh, &same) > 1e-4, "nothing depends on when inverses are made");
+    }
+    found
+}
+
+#[test]
+fn fillers_do_what_one_rank_of_the_same_staleness_does() {
+    for (kind, ranks, micro_batches) in
+        [(Kind::OneFOneB, 2, 2), (Kind::GPipe, 4, 4), (Kind::OneFOneB, 4, 4), (Kind::ZbH1, 4, 4)]
+    {
+        let layout = Layout::new(kind, ranks, micro_batches);
+        let found = check(&layout);
+        // The same again, to the bit.
+        assert_eq!(train(&layout), found);
+    }
+}
+
+#[test]
+fn copies_of_the_pipeline_share_the_inversions_out() {
+    let mut layout = Layout::new(Kind::OneFOneB, 2, 2);
+    layout.ranks = 4;
+    check(&layout);
+    (layout.config.stage, layout.config.shard) = (Stage::Zero1, 2);
+    check(&layout);
+}
+
+#[test]
+fn a_step_that_is_left_out_ends_its_refresh() {
+    for skip in [0, 1, 2, 4] {
+        check(&Layout { skip: Some(skip), ..Layout::new(Kind::OneFOneB, 2, 2) });
+    }
+}
+
+#[test]
+fn without_fillers_a_pipeline_takes_the_steps_of_one_rank() {
+    let mut layout = Layout::new(Kind::OneFOneB, 2, 2);
+    layout.config.fill = FillChoice::None;
+    let piped = train(&layout);
+    assert_eq!(piped.interval, None);
+    let single = Layout { config: ParallelConfig::default(), ranks: 1, ..layout };
+    assert!(apart(&piped, &train(&single)) < 1e-5);
+}
