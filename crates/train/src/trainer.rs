@@ -217,7 +217,11 @@ impl Trainer {
         let mut saved_step = self.resumed.as_ref().map(|r| r.step);
         let save = self.input.recipe.save.clone();
         let eval = self.input.recipe.eval.clone();
-        while self.state.step < self.plan.steps && !self.agree("stop", stop.load(Ordering::Relaxed))? {
+        // A refresh of K-FAC's curvature that is spread over steps is not saved: saving and stopping wait for its end.
+        let mut save_is_due = false;
+        while self.state.step < self.plan.steps
+            && !(self.agree("stop", stop.load(Ordering::Relaxed))? && self.worker.at_rest())
+        {
             // A step that was gone back from leaves a warning and no record.
             let records = match self.worker.plan().pipe.asynchronous() {
                 true => self.window(observer)?,
@@ -235,7 +239,9 @@ impl Trainer {
             if eval.samples.is_due(step) && !last {
                 self.samples(observer)?;
             }
-            if !last && self.agrees_to_save(last_save.elapsed().as_secs_f64())? {
+            save_is_due |= !last && self.agrees_to_save(last_save.elapsed().as_secs_f64())?;
+            if save_is_due && self.worker.at_rest() {
+                save_is_due = false;
                 self.save(observer)?;
                 (last_save, saved_step) = (Instant::now(), Some(step));
             }
@@ -461,7 +467,10 @@ impl Trainer {
             optimizer: optim.describe(),
             schedule: format!("{}, {} warm-up steps", optim.schedule.name(), optim.warmup(self.plan.steps)),
             ranks: self.layout().ranks() as u64,
-            layout: self.layout().summary(),
+            layout: match self.worker.refresh_interval() {
+                Some(steps) => format!("{}, bubbles refresh K-FAC every {steps} steps", self.layout().summary()),
+                None => self.layout().summary(),
+            },
         };
         self.append(record.into(), observer)?;
         for text in std::mem::take(&mut self.warnings) {

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 pub(crate) enum ScheduleCommand {
     /// Simulate a schedule and draw it: in the terminal, as SVG, as JSON; above a measured run with --trace.
     Show(Box<ShowArgs>),
+    /// Put other work into a schedule's bubbles (K-FAC's, evaluation, copies), simulate it and draw it.
+    Fill(Box<FillArgs>),
     /// Plan clocks for a schedule: work that nothing waits for may run slower. Predicts time and energy.
     Energy(Box<EnergyArgs>),
 }
@@ -94,6 +96,57 @@ pub(crate) struct EnergyArgs {
     /// Write the picture of the plan here, before above after.
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
+}
+
+/// `bessemer schedule fill`
+#[derive(Debug, Args)]
+pub(crate) struct FillArgs {
+    #[command(flatten)]
+    pub(crate) program: ProgramArgs,
+    /// Transformer layers of a stage: their K-FAC work is what bubbles are filled with, its times in proportion to
+    /// floating-point operations, where a forward pass through them takes F.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = count)]
+    pub(crate) layers: usize,
+    /// Width of the layers.
+    #[arg(long, value_name = "D", default_value_t = 768, value_parser = count)]
+    pub(crate) model_width: usize,
+    /// Tokens of a micro-batch.
+    #[arg(long, value_name = "T", default_value_t = 4096, value_parser = count)]
+    pub(crate) tokens: usize,
+    /// A micro-batch's curvature can be made after its backward pass only: inputs of layers are not kept for it before.
+    #[arg(long)]
+    pub(crate) after_backward: bool,
+    /// No work of K-FAC.
+    #[arg(long)]
+    pub(crate) no_kfac: bool,
+    /// Evaluation micro-batches to pass through all stages; a pass takes F.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) evaluations: usize,
+    /// Parts of a checkpoint that each rank copies.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) copies: usize,
+    /// Time of one of them.
+    #[arg(long, value_name = "T", default_value_t = 0.25, value_parser = number)]
+    pub(crate) copy_time: f64,
+    /// Share of a unit's time that must be free in its bubble besides.
+    #[arg(long, value_name = "X", default_value_t = 0.05, value_parser = share)]
+    pub(crate) margin: f64,
+    /// Steps that are drawn, of those of the refresh interval.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) panels: usize,
+    /// Write the picture here.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Columns of the picture in the terminal; its width if left out.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(20..=1000))]
+    pub(crate) columns: Option<u16>,
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    match text.trim().parse() {
+        Ok(value) if (1..=1 << 20).contains(&value) => Ok(value),
+        _ => Err(format!("wanted a whole number from 1 to {}, found {text:?}", 1 << 20)),
+    }
 }
 
 fn number(text: &str) -> Result<f64, String> {

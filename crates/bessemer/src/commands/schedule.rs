@@ -1,6 +1,7 @@
 //! `bessemer schedule`: pipeline schedules simulated and drawn.
 
 mod energy;
+mod fill;
 mod measured;
 mod picture;
 mod program;
@@ -13,6 +14,7 @@ use crate::failure::Failure;
 pub(crate) fn run(command: &ScheduleCommand, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     match command {
         ScheduleCommand::Show(args) => show::run(args, as_json, console),
+        ScheduleCommand::Fill(args) => fill::run(args, as_json, console),
         ScheduleCommand::Energy(args) => energy::run(args, as_json, console),
     }
 }

@@ -1,7 +1,7 @@
 //! Timelines as lanes: what is drawn for which instruction.
 
 use bessemer_report::plot::{Cell, Key, Lane, Part};
-use bessemer_schedule::{Instruction, Program};
+use bessemer_schedule::{Filler, Instruction, Program};
 use bessemer_sim::{Kind, Timeline};
 
 /// A kind of work: letter, meaning, index of its colour.
@@ -14,11 +14,23 @@ const KINDS: [(&str, &str, usize); 7] = [
     ("S", "step", 1),
     ("G", "gather", 1),
 ];
-/// What is no pass and no update.
-const FILLER: (&str, &str, usize) = ("X", "filler", 5);
+/// The same for work that is no pass and no update.
+const FILLERS: [(Filler, (&str, &str, usize)); 6] = [
+    (Filler::Curvature, ("C", "curvature", 4)),
+    (Filler::SyncCurvature, ("Y", "curvature added up", 5)),
+    (Filler::Invert, ("V", "inversion", 3)),
+    (Filler::Precondition, ("P", "preconditioning", 1)),
+    (Filler::Evaluate, ("E", "evaluation", 5)),
+    (Filler::Copy, ("K", "copy", 5)),
+];
 
 fn color(letter: &str) -> usize {
-    KINDS.iter().find(|k| k.0 == letter).map_or(FILLER.2, |k| k.2)
+    let mut all = KINDS.iter().chain(FILLERS.iter().map(|f| &f.1));
+    all.find(|k| k.0 == letter).map_or(5, |k| k.2)
+}
+
+fn letter(filler: Filler) -> &'static str {
+    FILLERS.iter().find(|f| f.0 == filler).map_or("X", |f| f.1.0)
 }
 
 fn cell(letter: &str, number: usize, chunk: usize, part: Part, span: (f64, f64), name: &str) -> Cell {
@@ -57,7 +69,7 @@ fn cells(instruction: &Instruction, span: (f64, f64)) -> Vec<Cell> {
         Instruction::Reduce { chunk, update } => whole("R", *update, *chunk),
         Instruction::Step { chunk, update } => whole("S", *update, *chunk),
         Instruction::Gather { chunk, update } => whole("G", *update, *chunk),
-        Instruction::Fill(fill) => whole(FILLER.0, fill.unit, fill.chunk),
+        Instruction::Fill(fill) => whole(letter(fill.filler), fill.unit, fill.chunk),
         Instruction::Send { .. } | Instruction::Receive { .. } => Vec::new(),
     }
 }
@@ -99,7 +111,7 @@ pub(crate) fn lanes(program: &Program, timeline: &Timeline, note: impl Fn(usize)
 
 /// The meaning of the colours that are there.
 pub(crate) fn keys<'a>(cells: impl Iterator<Item = &'a Cell> + Clone) -> Vec<Key> {
-    let all = KINDS.iter().chain([&FILLER]);
+    let all = KINDS.iter().chain(FILLERS.iter().map(|f| &f.1));
     let there = all.filter(|k| cells.clone().any(|c| c.label.starts_with(k.0)));
     let mut keys: Vec<Key> = there
         .map(|(letter, name, color)| Key {

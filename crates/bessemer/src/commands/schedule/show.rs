@@ -134,7 +134,7 @@ fn numbers(program: &Program, s: &Summary) -> String {
 }
 
 /// Sums of thirds and the like carry noise in their last digits; nothing that is shown depends on them.
-fn round(value: f64) -> f64 {
+pub(crate) fn round(value: f64) -> f64 {
     let rounded = (value * 1e9).round() / 1e9;
     if rounded.is_finite() { rounded } else { value }
 }
@@ -174,7 +174,7 @@ fn as_value(program: &Program, costs: &Costs, timeline: &Timeline, s: &Summary) 
     })
 }
 
-fn instruction(i: &Instruction, t: &Interval) -> Value {
+pub(crate) fn instruction(i: &Instruction, t: &Interval) -> Value {
     let pass = |p: &Pass| json!({ "micro": p.micro, "chunk": p.chunk, "version": p.version });
     let named = |op: &str, mut value: Value| {
         value["op"] = op.into();
