@@ -134,6 +134,8 @@ impl Worker {
         while let Some(&order) = self.orders().get(self.next) {
             let begun = self.intervals.is_some().then(Instant::now);
             match order {
+                // What a refresh has begun with is kept.
+                Order::Step { .. } if !grad_norm.is_finite() && self.amid_refresh() => {}
                 Order::Step { chunk, .. } => {
                     told = self.chunks[chunk].step(backend, &mut *self.pipeline, (t, lr), grad_norm)?;
                 }

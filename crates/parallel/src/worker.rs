@@ -356,18 +356,20 @@ impl Worker {
     /// Leaves an update out.
     pub fn skip(&mut self, grad_norm: f64) -> StepStats {
         self.next = 0;
-        self.end_step(true);
         let mut stats = StepStats { grad_norm, clip_factor: 0.0, skipped: true };
-        for chunk in &mut self.chunks {
-            stats = chunk.optimizer.skip(grad_norm);
+        if !self.amid_refresh() {
+            for chunk in &mut self.chunks {
+                stats = chunk.optimizer.skip(grad_norm);
+            }
         }
+        self.end_step(true);
         stats
     }
 
     /// Forgets the gradients and the curvature of the batch at hand.
     pub fn discard(&mut self) {
         self.next = 0;
-        self.end_step(true);
+        self.forget_refresh();
         self.chunks.iter_mut().for_each(|c| c.optimizer.discard());
     }
 

@@ -256,13 +256,6 @@ fn reference(layout: &Layout, interval: usize, late: &[[usize; 2]]) -> Done {
             sum += decoder.forward_backward_through(&mut cpu, seams, &batch, &ctx).unwrap();
         }
         done.losses.push(sum.mean());
-        if layout.skip == Some(step) {
-            let norm = optimizer.grad_norm(&mut cpu).unwrap();
-            optimizer.skip(norm);
-            phase = phase.map(|_| 0);
-            continue;
-        }
-        updates += 1;
         if let Some(now) = phase {
             // A layer's factors are all summed before one is inverted.
             for which in 0..2 {
@@ -272,6 +265,17 @@ fn reference(layout: &Layout, interval: usize, late: &[[usize; 2]]) -> Done {
                 }
             }
         }
+        if layout.skip == Some(step) {
+            // Nothing remains of the curvature of a step that is left out.
+            if phase.unwrap_or(0) == 0 {
+                let norm = optimizer.grad_norm(&mut cpu).unwrap();
+                optimizer.skip(norm);
+            } else {
+                phase = phase.map(|p| (p + 1) % interval);
+            }
+            continue;
+        }
+        updates += 1;
         optimizer.step(&mut cpu, updates, optim.lr).unwrap();
         if phase.is_none() {
             optimizer.refresh_by_units();
@@ -334,7 +338,7 @@ fn copies_of_the_pipeline_share_the_inversions_out() {
 }
 
 #[test]
-fn a_step_that_is_left_out_ends_its_refresh() {
+fn nothing_remains_of_the_curvature_of_a_step_that_is_left_out() {
     for skip in [0, 1, 2, 4] {
         check(&Layout { skip: Some(skip), ..Layout::new(Kind::OneFOneB, 2, 2) });
     }

@@ -218,6 +218,7 @@ fn check(program: &Program, units: &[Unit], filled: &Filled) -> Result<(), TestC
                         Some(filled.timelines[0].intervals[*rank][index].end)
                     }
                     Need::Instruction(_) => None,
+                    Need::EndOfStep => Some(filled.steps[0]),
                 };
                 prop_assert!(
                     before.is_none_or(|end| end <= start + 1e-6),

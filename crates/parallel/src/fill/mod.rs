@@ -9,7 +9,8 @@
 //! every step the layers' directions are made right before the optimizer's step
 //! ```
 //! What must never happen: a unit reads operands of another refresh (they are written in step 0 only, whose plan has no
-//! unit of the refresh before); a step that is left out continues a refresh (it ends there, and the next step begins one).
+//! unit of the refresh before); curvature of a step that is left out joins the running means (sums wait for the next step,
+//! and do not come if the first one was left out: the next begins the refresh again).
 //!
 //! Memory besides K-FAC's own: inputs and output gradients of every layer and micro-batch of a step.
 
@@ -243,13 +244,26 @@ impl Worker {
         }
     }
 
-    /// A step is over. One that was left out ends the refresh that it was part of.
+    /// Whether a refresh goes on in this step that an earlier one began.
+    pub(crate) fn amid_refresh(&self) -> bool {
+        matches!(&self.refresh, Some(Refresh { phase: Some(1..), .. }))
+    }
+
+    /// The next step begins a refresh.
+    pub(crate) fn forget_refresh(&mut self) {
+        if let Some(Refresh { phase: Some(phase), .. }) = &mut self.refresh {
+            *phase = 0;
+        }
+        let fills = self.chunks.iter_mut().filter_map(|c| c.fill.as_mut());
+        fills.flat_map(|f| &mut f.factors).for_each(|f| f.begun = false);
+    }
+
+    /// A step is over. If it was left out, nothing remains of a refresh that it began.
     pub(crate) fn end_step(&mut self, left_out: bool) {
         let Some(Refresh { cycle, phase: Some(phase) }) = &mut self.refresh else { return };
-        *phase = if left_out { 0 } else { (*phase + 1) % cycle.len() };
-        if left_out {
-            let fills = self.chunks.iter_mut().filter_map(|c| c.fill.as_mut());
-            fills.flat_map(|f| &mut f.factors).for_each(|f| f.begun = false);
+        match left_out && *phase == 0 {
+            true => self.forget_refresh(),
+            false => *phase = (*phase + 1) % cycle.len(),
         }
     }
 }

@@ -47,7 +47,8 @@ pub(super) struct At {
 /// The bubbles of all steps. Steps have one length and follow each other without a pause.
 #[derive(Debug)]
 pub(super) struct Bubbles {
-    length: f64,
+    /// Of a step.
+    pub(super) length: f64,
     /// By rank; the last one stands before the optimizer's steps and is there even if it has no length.
     pub(super) gaps: Vec<Vec<Gap>>,
     /// A step with what is done in every step.

@@ -34,7 +34,8 @@ pub enum Operands {
     /// Inputs after the forward pass, output gradients after the input part of the backward pass: all are kept.
     #[default]
     AsMade,
-    /// Both after the gradients of the weights were made.
+    /// Both after the gradients of the weights were made; and nothing joins the running means before the step's gradients
+    /// have been judged, at its end: those of a step that is left out must not.
     AfterBackward,
 }
 
@@ -75,7 +76,10 @@ pub fn kfac_units(
         }
         let first_sync = units.len();
         for (number, factor) in work.factors.iter().enumerate() {
-            let after = captured.iter().filter_map(|of| of[number]).map(Need::Unit).collect();
+            let mut after: Vec<Need> = captured.iter().filter_map(|of| of[number]).map(Need::Unit).collect();
+            if operands == Operands::AfterBackward {
+                after.push(Need::EndOfStep);
+            }
             units.push(Unit {
                 places: holders.clone(),
                 filler: Filler::SyncCurvature,

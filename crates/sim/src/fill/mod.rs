@@ -39,6 +39,8 @@ pub enum When {
 pub enum Need {
     /// An instruction of the program, on the unit's rank; of the first step, for units that are spread over several.
     Instruction(Step),
+    /// The end of the first step, when it is known whether its gradients are good.
+    EndOfStep,
     /// Another unit, by its number in the list: on the same rank, or of an evaluation micro-batch in the stage before.
     Unit(usize),
 }
@@ -233,6 +235,8 @@ fn needs(program: &Program, units: &[Unit], number: usize, need: &Need) -> Resul
     let unit = &units[number];
     let has = |rank: usize| unit.places.iter().any(|p| p.rank == rank);
     match need {
+        Need::EndOfStep if unit.when == When::Spread => Ok(()),
+        Need::EndOfStep => Err(wrong(number, "it waits for the end of a step, in every step")),
         Need::Instruction(step) => {
             let there = program.lists.get(step.rank).is_some_and(|list| step.index < list.len());
             match there && has(step.rank) {
@@ -298,6 +302,7 @@ impl Planner<'_> {
             for need in &self.units[unit].after {
                 match need {
                     Need::Instruction(step) => ready[unit] = ready[unit].max(self.end_of(*step)),
+                    Need::EndOfStep => ready[unit] = ready[unit].max(bubbles.length),
                     Need::Unit(other) => {
                         waits[unit] += 1;
                         followers.entry(*other).or_default().push(unit);
