@@ -303,7 +303,6 @@ fn check(layout: &Layout) -> Done {
     let late: Vec<[usize; 2]> = found.late.iter().flat_map(|stage| stage.values().copied()).collect();
     let same = reference(layout, interval, &late);
     let distance = apart(&found, &same);
-    println!("{layout:?}: every {interval} steps, {distance:e} apart, late by {late:?}");
     assert!(distance < 1e-5, "{layout:?}: {:?} and {:?}", found.losses, same.losses);
     for (name, values) in &found.params {
         let apart = values.iter().zip(&same.params[name]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);

@@ -468,7 +468,9 @@ impl Trainer {
             schedule: format!("{}, {} warm-up steps", optim.schedule.name(), optim.warmup(self.plan.steps)),
             ranks: self.layout().ranks() as u64,
             layout: match self.worker.refresh_interval() {
-                Some(steps) => format!("{}, bubbles refresh K-FAC every {steps} steps", self.layout().summary()),
+                Some(steps) => {
+                    format!("{}, bubbles refresh K-FAC every {steps} steps", self.layout().summary())
+                }
                 None => self.layout().summary(),
             },
         };

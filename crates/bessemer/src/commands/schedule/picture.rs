@@ -91,7 +91,7 @@ pub(crate) fn measured_cells(
         Kind::Reduce => whole("R"),
         Kind::Step => whole("S"),
         Kind::Gather => whole("G"),
-        Kind::Fill(_) => whole(FILLER.0),
+        Kind::Fill(filler) => whole(letter(filler)),
         Kind::Together { backward } => vec![
             cell("F", micro, chunk, Part::Upper, span, name),
             cell("B", other.unwrap_or(micro), backward, Part::Lower, span, name),
