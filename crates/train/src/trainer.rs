@@ -240,7 +240,7 @@ impl Trainer {
                 self.samples(observer)?;
             }
             save_is_due |= !last && self.agrees_to_save(last_save.elapsed().as_secs_f64())?;
-            if save_is_due && self.worker.at_rest() {
+            if save_is_due && !last && self.worker.at_rest() {
                 save_is_due = false;
                 self.save(observer)?;
                 (last_save, saved_step) = (Instant::now(), Some(step));
