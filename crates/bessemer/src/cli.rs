@@ -1,6 +1,7 @@
 //! The command line, as clap sees it.
 
 mod bench;
+mod bench_pipeline;
 mod bench_ranks;
 mod checkpoint;
 mod corpus;
@@ -9,6 +10,7 @@ mod schedule;
 mod study;
 
 pub(crate) use bench::{BenchCommand, BenchOpArgs, BenchStepArgs};
+pub(crate) use bench_pipeline::BenchPipelineArgs;
 pub(crate) use bench_ranks::BenchRanksArgs;
 pub(crate) use checkpoint::{CheckpointCommand, EvalArgs, GenerateArgs, RunArgs};
 pub(crate) use corpus::{CorpusCommand, TokenizerCommand};

@@ -193,3 +193,71 @@ impl Plan {
         model.split_layers(layers).map_err(|e| wrong(format!("parallel.stages: {e}")))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_optim::OptimizerChoice;
+
+    fn config(schedule: &str, pipeline: u64) -> ParallelConfig {
+        ParallelConfig { schedule: schedule.into(), pipeline, ..ParallelConfig::default() }
+    }
+
+    fn plan(config: &ParallelConfig, ranks: usize) -> Result<Plan, String> {
+        let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
+        Plan::new(config, ranks, &model, OptimizerChoice::AdamW).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn ranks_are_shared_out_over_stages() {
+        let both = ParallelConfig { stage: Stage::Zero1, tensor: 2, ..config("zb-v", 3) };
+        let p = plan(&both, 12).unwrap();
+        assert_eq!((p.pipeline(), p.shard(), p.tensor(), p.data_ranks()), (3, 2, 2, 2));
+        assert_eq!(p.summary(), "12 ranks: 1 copies x 2 shards (zero1) x pipeline 3 (zb-v) x tensor 2");
+        assert!(!p.keeps_model() && p.cuts_state() && !p.pipe.asynchronous());
+        let program = p.program(6, 1, None).unwrap();
+        assert_eq!((program.ranks(), program.stages, program.micro_batches()), (3, 6, 6));
+        for rank in 0..12 {
+            assert_eq!(p.rank(p.coord(rank)), rank);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_a_pipeline_says_what_would() {
+        let e = plan(&config("1f1b", 3), 8).unwrap_err();
+        assert!(
+            e.contains("parallel.pipeline = 3 does not divide 8") && e.contains("a multiple of 3"),
+            "{e}"
+        );
+        let e = plan(&config("1f2b", 2), 2).unwrap_err();
+        assert!(e.contains("1f2b") && e.contains("zb-h1"), "{e}");
+        for (stage, words) in [(Stage::Zero2, "gradients would"), (Stage::Zero3, "and parameters would")] {
+            let e = plan(&ParallelConfig { stage, ..config("1f1b", 2) }, 4).unwrap_err();
+            assert!(e.contains(words) && e.contains("take stage \"zero1\""), "{e}");
+        }
+        let few = plan(&config("dualpipe", 4), 4).unwrap().program(6, 1, None).unwrap_err().to_string();
+        assert!(few.contains("an update has 6 micro-batches") && few.contains("can have 8, 10"), "{few}");
+        let odd = plan(&config("interleaved", 4), 4).unwrap().program(6, 1, None).unwrap_err().to_string();
+        assert!(odd.contains("can have 4, 8, 12"), "{odd}");
+        let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
+        let given = ParallelConfig { stages: vec![6, 6], ..config("zb-v", 2) };
+        let e = plan(&given, 2).unwrap().spans(&model, 4).unwrap_err().to_string();
+        assert!(e.contains("has 2 stages, wanted 4"), "{e}");
+        let given = ParallelConfig { stages: vec![6, 7], ..config("1f1b", 2) };
+        let e = plan(&given, 2).unwrap().spans(&model, 2).unwrap_err().to_string();
+        assert!(e.contains("parallel.stages") && e.contains("add up to 12"), "{e}");
+        let file = plan(&config("mine.sched", 2), 2).unwrap();
+        assert_eq!(file.pipe.schedule, Schedule::File("mine.sched".into()));
+    }
+
+    #[test]
+    fn a_schedule_file_must_be_for_the_job() {
+        let file = plan(&config("mine.sched", 2), 2).unwrap();
+        let text = plan(&config("zb-h1", 2), 2).unwrap().program(4, 1, None).unwrap().to_text();
+        assert_eq!(file.program(4, 1, Some(&text)).unwrap().micro_batches(), 4);
+        let e = file.program(6, 1, Some(&text)).unwrap_err().to_string();
+        assert!(e.contains("is for 4 micro-batches, wanted 6"), "{e}");
+        let e = file.program(4, 1, None).unwrap_err().to_string();
+        assert!(e.contains("was not read"), "{e}");
+    }
+}

@@ -1,6 +1,6 @@
 //! `bessemer bench`.
 
-use super::BenchRanksArgs;
+use super::{BenchPipelineArgs, BenchRanksArgs};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -11,6 +11,8 @@ pub(crate) enum BenchCommand {
     Step(Box<BenchStepArgs>),
     /// Several ranks of this process against one rank with all threads: the same step, in pairs.
     Ranks(Box<BenchRanksArgs>),
+    /// Pipelines on ranks of this process: the measured time of a step's passes beside the simulated one.
+    Pipeline(Box<BenchPipelineArgs>),
     /// Operators at the shapes of a training step: time, GFLOP/s, GB/s, share of the peak.
     Op(BenchOpArgs),
     /// Each rung of the kernel ladder, and each way to multiply, on a few operators, under the roofline.

@@ -20,7 +20,7 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 
 /// Seed of weights and tokens.
-const SEED: u64 = 0;
+pub(super) const SEED: u64 = 0;
 
 /// What one rank saw of a block.
 #[derive(Debug, Default)]
@@ -195,13 +195,13 @@ fn steps(turn: &Turn<'_>, world: ThreadCommunicator) -> Result<Block, TrainError
 }
 
 /// A rank's tokens of a step.
-struct Stretch<'a> {
+pub(super) struct Stretch<'a> {
     /// Of all ranks.
-    stream: &'a [u32],
+    pub(super) stream: &'a [u32],
     /// This rank's first sequence.
-    first: usize,
-    shape: Shape,
-    step: u64,
+    pub(super) first: usize,
+    pub(super) shape: Shape,
+    pub(super) step: u64,
 }
 
 impl Feed for Stretch<'_> {
@@ -258,7 +258,7 @@ fn trace(path: &std::path::Path, ranks: &[Block]) -> Result<(), Failure> {
     trace.finish().map_err(Failure::new)
 }
 
-fn write(
+pub(super) fn write(
     trace: &mut Trace,
     rank: u64,
     stream: u64,
