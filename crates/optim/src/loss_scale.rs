@@ -185,11 +185,11 @@ mod tests {
     #[test]
     fn a_saved_state_is_taken_up_only_where_the_factor_moves() {
         let c = LossScaleConfig::default();
-        let saved = Some(LossScale { scale: 8.0, overflows: 1, clean: 77 });
-        assert_eq!(LossScale::go_on(saved, &c, true), saved.unwrap());
-        assert_eq!(LossScale::go_on(saved, &c, false), LossScale::default());
+        let saved = LossScale { scale: 8.0, overflows: 1, clean: 77 };
+        assert_eq!(LossScale::go_on(Some(saved), &c, true), saved);
+        assert_eq!(LossScale::go_on(Some(saved), &c, false), LossScale::default());
         let constant = LossScaleConfig { mode: LossScaleMode::Constant, value: 128.0, ..c.clone() };
-        assert_eq!(LossScale::go_on(saved, &constant, false).scale, 128.0);
+        assert_eq!(LossScale::go_on(Some(saved), &constant, false).scale, 128.0);
         let bad = Some(LossScale { scale: f64::NAN, ..LossScale::default() });
         assert_eq!(LossScale::go_on(bad, &c, true).scale, 65_536.0);
     }
