@@ -8,6 +8,7 @@ mod corpus;
 mod parity;
 mod schedule;
 mod study;
+mod waiting;
 
 pub(crate) use bench::{BenchCommand, BenchOpArgs, BenchStepArgs};
 pub(crate) use bench_pipeline::BenchPipelineArgs;
@@ -17,6 +18,7 @@ pub(crate) use corpus::{CorpusCommand, TokenizerCommand};
 pub(crate) use parity::ParityArgs;
 pub(crate) use schedule::{EnergyArgs, FillArgs, ProgramArgs, ScheduleCommand, ShowArgs};
 pub(crate) use study::{StudyCommand, StudyCoordCheckArgs, StudyInitArgs};
+pub(crate) use waiting::WaitingArgs;
 
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -54,6 +56,8 @@ pub(crate) struct TrainArgs {
     /// Ranks that share the training, as threads of this process; the recipe's parallel section says how.
     #[arg(long, value_name = "N")]
     pub(crate) ranks: Option<std::num::NonZeroUsize>,
+    #[command(flatten)]
+    pub(crate) waiting: WaitingArgs,
 }
 
 /// The verbs.

@@ -2,9 +2,10 @@
 
 use crate::call::Call;
 use crate::wrap::{Around, Run, Wrapped};
-use crate::{CollectiveError, Communicator, Kind};
+use crate::{CollectiveError, Communicator, Kind, Place};
 use std::collections::VecDeque;
 use std::fmt::Write;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -52,7 +53,9 @@ pub struct Entry {
 struct Log {
     since: Instant,
     keep: usize,
-    /// By rank of the world.
+    /// Rank of the world whose log is the first.
+    first: usize,
+    /// From this rank of the world on.
     ranks: Vec<Mutex<Entries>>,
 }
 
@@ -62,8 +65,14 @@ struct Entries {
     list: VecDeque<Entry>,
     /// Memory of groups and names, asked for at once: recording asks for none until a name is longer than any before.
     spare: Vec<(String, String)>,
+    /// For whom the rank waited in vain: its last call that timed out or lost a peer.
+    vain: Option<String>,
 }
 
+/// First line of a report.
+const TITLE: &str = "Last collectives of each rank:";
+/// So many of a rank's last collectives are in a report, finished or not.
+const LAST: usize = 3;
 /// Bytes that are ready for the label of a group, and for a name.
 const LABEL: usize = 24;
 const NAME: usize = 72;
@@ -76,13 +85,24 @@ pub struct FlightRecorder(Arc<Log>);
 impl FlightRecorder {
     /// For `ranks` ranks, `keep` collectives of each.
     pub fn new(ranks: usize, keep: usize) -> FlightRecorder {
+        FlightRecorder::of_ranks(0..ranks, keep)
+    }
+
+    /// For one rank of a job whose other ranks are in other processes, `keep` collectives. A timeout does not carry the
+    /// report, which would show this rank alone: whoever ends the job brings the [`FlightRecorder::lines`] together.
+    pub fn of_rank(rank: usize, keep: usize) -> FlightRecorder {
+        FlightRecorder::of_ranks(rank..rank + 1, keep)
+    }
+
+    fn of_ranks(which: Range<usize>, keep: usize) -> FlightRecorder {
         let strings = || (String::with_capacity(LABEL), String::with_capacity(NAME));
         let log = || {
             let spare = std::iter::repeat_with(strings).take(keep.max(1)).collect();
-            Mutex::new(Entries { list: VecDeque::with_capacity(keep.max(1)), spare })
+            Mutex::new(Entries { list: VecDeque::with_capacity(keep.max(1)), spare, vain: None })
         };
-        let ranks = std::iter::repeat_with(log).take(ranks).collect();
-        FlightRecorder(Arc::new(Log { since: Instant::now(), keep: keep.max(1), ranks }))
+        let first = which.start;
+        let ranks = which.map(|_| log()).collect();
+        FlightRecorder(Arc::new(Log { since: Instant::now(), keep: keep.max(1), first, ranks }))
     }
 
     /// A communicator of rank `rank` of the world whose collectives, and those of groups made from it, are remembered.
@@ -101,28 +121,54 @@ impl FlightRecorder {
         self.lock(rank).list.iter().cloned().collect()
     }
 
-    /// For people: every rank's unfinished collectives, and the last finished one of ranks that are in none.
+    /// Whether a call of this rank timed out or lost a peer.
+    pub fn waited_in_vain(&self, rank: usize) -> bool {
+        self.lock(rank).vain.is_some()
+    }
+
+    /// For people: the last collectives of every rank, those that are not finished, and who is waited for.
     pub fn report(&self) -> String {
+        let mut text = format!("{TITLE}{}", self.lines());
+        let all = || self.0.first..self.0.first + self.0.ranks.len();
+        let is_in = |rank: &usize, wanted: &[Progress]| {
+            self.lock(*rank).list.iter().any(|e| wanted.contains(&e.progress))
+        };
+        let waiting = |rank: &usize| is_in(rank, &[Progress::Started]);
+        let idle = |rank: &usize| !is_in(rank, &[Progress::Started, Progress::Enqueued, Progress::Failed]);
+        let absent: Vec<String> = all().filter(idle).map(|rank| rank.to_string()).collect();
+        let waiting: Vec<String> = all().filter(waiting).map(|rank| rank.to_string()).collect();
+        if !absent.is_empty() && !waiting.is_empty() {
+            let (waiting, absent) = (waiting.join(", "), absent.join(", "));
+            let _ = write!(text, "\n  rank {waiting} waits while rank {absent} is in no collective");
+        }
+        text
+    }
+
+    /// The table of a report without its title: each line begins with a line break and names its rank.
+    pub fn lines(&self) -> String {
         let now = self.0.since.elapsed();
-        let mut text = String::from("Collectives of each rank:");
-        for rank in 0..self.0.ranks.len() {
-            let entries = &self.lock(rank).list;
-            let mut open: Vec<&Entry> = entries.iter().filter(|e| e.progress != Progress::Done).collect();
-            if open.is_empty() {
-                open.extend(entries.back());
-            }
-            if open.is_empty() {
+        let mut text = String::new();
+        for (i, entries) in self.0.ranks.iter().enumerate() {
+            let rank = self.0.first + i;
+            let entries = entries.lock().unwrap_or_else(PoisonError::into_inner);
+            if entries.list.is_empty() {
                 let _ = write!(text, "\n  rank {rank}: none yet");
             }
-            for e in open {
-                let _ = write!(text, "\n  rank {rank}: {}", e.line(now));
+            let old = entries.list.len().saturating_sub(LAST);
+            for (at, e) in entries.list.iter().enumerate() {
+                if at >= old || e.progress != Progress::Done {
+                    let _ = write!(text, "\n  rank {rank}: {}", e.line(now));
+                }
+            }
+            if let Some(vain) = &entries.vain {
+                let _ = write!(text, "\n  rank {rank}: {vain}");
             }
         }
         text
     }
 
     fn lock(&self, rank: usize) -> MutexGuard<'_, Entries> {
-        self.0.ranks[rank].lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.ranks[rank - self.0.first].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -132,8 +178,11 @@ impl Entry {
         let state = match self.progress {
             Progress::Enqueued => format!("enqueued for {:.1} s", ago(self.enqueued)),
             Progress::Started => format!("waits for {:.1} s", ago(self.started)),
-            Progress::Done => format!("done {:.1} s ago, in none since", ago(self.ended)),
-            Progress::Failed => format!("failed {:.1} s ago", ago(self.ended)),
+            Progress::Done => format!("done {:.1} s ago", ago(self.ended)),
+            Progress::Failed => {
+                let took = self.ended.unwrap_or(now).saturating_sub(self.started.unwrap_or(now));
+                format!("failed {:.1} s ago after {:.1} s", ago(self.ended), took.as_secs_f64())
+            }
         };
         let (group, (position, size)) = (&self.group, self.position);
         let (kind, name, bytes, sequence) = (self.kind.name(), &self.name, self.bytes, self.sequence);
@@ -244,6 +293,36 @@ impl Recorded {
     }
 }
 
+impl Recorded {
+    /// Remembers for whom the rank waited in vain. A timeout that another rank has met carries a report already.
+    fn gave_up(&self, error: &mut CollectiveError) {
+        let at = |p: &Place| format!("{} of {:?} in {}", p.collective, p.name, p.group);
+        let vain = match &*error {
+            CollectiveError::Timeout { place, missing, waited, .. } => {
+                let peers = missing.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+                format!(
+                    "gave up {} after {:.1} s without rank {peers} of it",
+                    at(place),
+                    waited.as_secs_f64()
+                )
+            }
+            CollectiveError::PeerLost { place, peer, .. } => {
+                format!("lost rank {peer} of it in {}", at(place))
+            }
+            _ => return,
+        };
+        let recorder = &self.log.recorder;
+        if let CollectiveError::Timeout { report, .. } = error
+            && recorder.0.ranks.len() > 1
+            && !report.contains(TITLE)
+        {
+            let own = recorder.report();
+            *report = if report.is_empty() { own } else { format!("{report}\n{own}") }.into();
+        }
+        recorder.lock(self.log.rank).vain = Some(vain);
+    }
+}
+
 impl Around for Recorded {
     fn around(
         &mut self,
@@ -253,9 +332,8 @@ impl Around for Recorded {
     ) -> Result<(), CollectiveError> {
         self.start(call, inner.as_ref());
         let mut result = run(inner.as_mut());
-        if let Err(CollectiveError::Timeout { report, .. }) = &mut result {
-            let own = self.log.recorder.report();
-            *report = if report.is_empty() { own } else { format!("{report}\n{own}") }.into();
+        if let Err(error) = &mut result {
+            self.gave_up(error);
         }
         let progress = if result.is_ok() { Progress::Done } else { Progress::Failed };
         self.end(inner.as_ref(), progress);

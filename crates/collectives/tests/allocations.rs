@@ -1,4 +1,4 @@
-//! Once warm, collectives ask for no memory, in the call or overlapped.
+//! Once warm, collectives ask for no memory, in the call or overlapped; messages take theirs from a pool.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 #![allow(unsafe_code, reason = "counting allocations means implementing GlobalAlloc")]
@@ -30,6 +30,12 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
+
+/// Steps, and those of them after which the pool may be full.
+const STEPS: usize = 44;
+const WARM: usize = 4;
+/// Requests that filling the pool may take: of two ranks 15 messages, a name, values and places in queues for each.
+const POOL: usize = 2 * 15 * 4;
 
 fn step(c: &mut dyn Communicator, v: &mut [f32], parts: &Parts, halves: &Parts) {
     let other = 1 - c.rank();
@@ -72,7 +78,7 @@ fn a_warm_collective_asks_for_no_memory() {
                 let parts = Parts::of([len / 3, len - len / 3]);
                 let halves = Parts::even(len / 2, 2);
                 let mut v = vec![1.0f32; len];
-                let mut counts = [0; 8];
+                let mut counts = [0; STEPS];
                 for count in &mut counts {
                     c.barrier("start").unwrap();
                     let before = ASKED.load(Ordering::Relaxed);
@@ -82,7 +88,17 @@ fn a_warm_collective_asks_for_no_memory() {
                     c.barrier("end").unwrap();
                     *count = ASKED.load(Ordering::Relaxed) - before;
                 }
-                assert_eq!(counts[4..], [0; 4], "{counts:?}");
+                // How many messages are under way at once, and so how many buffers the pool must hold, depends on timing: now
+                // and then a late step needs one more than any before. What is asked for in each step, or ever again, is
+                // memory that is not used again.
+                let late = &counts[WARM..];
+                let quiet = late.iter().filter(|count| **count == 0).count();
+                assert!(
+                    4 * quiet >= 3 * late.len(),
+                    "{quiet} of {} steps ask for nothing: {counts:?}",
+                    late.len()
+                );
+                assert!(late.iter().sum::<usize>() <= POOL, "the pool grows: {counts:?}");
             });
         }
     });

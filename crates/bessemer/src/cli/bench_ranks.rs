@@ -1,6 +1,6 @@
 //! `bessemer bench ranks`.
 
-use super::BenchStepArgs;
+use super::{BenchStepArgs, WaitingArgs};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -28,4 +28,6 @@ pub(crate) struct BenchRanksArgs {
     /// Write a Chrome trace of the last block.
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) waiting: WaitingArgs,
 }

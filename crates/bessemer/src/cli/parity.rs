@@ -1,5 +1,6 @@
 //! `bessemer parity`.
 
+use super::WaitingArgs;
 use clap::Args;
 
 /// `bessemer parity`
@@ -23,4 +24,6 @@ pub(crate) struct ParityArgs {
     /// Seed of initial values and dropout.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+    #[command(flatten)]
+    pub(crate) waiting: WaitingArgs,
 }

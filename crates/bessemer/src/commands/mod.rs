@@ -17,3 +17,4 @@ pub(crate) mod schedule;
 pub(crate) mod study;
 pub(crate) mod tokenizer;
 mod told;
+mod waiting;

@@ -76,7 +76,7 @@ fn optimizer(name: &str) -> Result<OptimizerChoice, Failure> {
 /// As threads of this process, or as one of the processes that a launcher started: those then run the layouts of as many
 /// ranks as there are processes, and the first one holds them against threads too.
 pub(crate) fn run(args: &ParityArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let mut processes = Job::start(None)?;
+    let mut processes = Job::start(None, args.waiting.timeout())?;
     let result = run_in(&mut processes, args, as_json, console);
     processes.end(result)
 }
@@ -103,7 +103,7 @@ fn run_in(
         return Err(Failure::usage(format!("no layout of at most {most} ranks holds {of:?}")));
     }
     let stop = signals::stop_flag()?;
-    let settings = ThreadSettings::default();
+    let settings = ThreadSettings { patience: args.waiting.timeout(), ..ThreadSettings::default() };
     let total = (styles.len() * layouts.len()) as u64;
     let begun = Instant::now();
     let mut rows: Vec<Row> = Vec::new();

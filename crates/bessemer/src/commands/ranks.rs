@@ -3,16 +3,19 @@
 //! Either this process is the job and its ranks are threads (`--ranks`), or it is one rank of several processes that a
 //! launcher started, which talk over MPI. The first rank holds the run directory and the terminal; the others only train.
 
-use crate::commands::told;
+use crate::commands::waiting::Threads;
+use crate::commands::{told, waiting};
 use crate::console::Console;
 use crate::failure::{Failure, code};
 use crate::machine;
 use bessemer_collectives::launch::{Launch, LaunchFlags, resolve};
 use bessemer_collectives::{
-    Communicator, MessageCommunicator, MessageSettings, ThreadCommunicator, ThreadSettings,
+    CollectiveError, Communicator, FlightRecorder, MessageCommunicator, MessageSettings, ThreadCommunicator,
+    ThreadSettings,
 };
 use bessemer_collectives_mpi::MpiWorld;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_parallel::ParallelError;
 use bessemer_train::{Closed, Outcome, Silent, TrainError, Trainer, TrainerInput};
 use std::num::NonZeroUsize;
 use std::sync::atomic::AtomicBool;
@@ -21,9 +24,13 @@ use std::time::Duration;
 
 /// Most ranks that a process may start.
 const MOST_RANKS: usize = 1024;
-/// How long ranks wait for each other. One that is gone is noticed at once or, over MPI, after its signs of life have
-/// stopped for half a minute; this only bounds what one rank does alone, such as building the corpus.
+/// How long processes wait for the first one before training and after it, where it works alone: it builds the corpus, or
+/// writes the report. One that is gone is noticed all the same.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+/// How long the other ranks of a process get to end after one has timed out, at most.
+const GRACE: Duration = Duration::from_secs(30);
+/// Collectives that are remembered of each rank.
+const REMEMBERED: usize = 32;
 
 /// The job that this process is, or is a part of.
 pub(crate) struct Job {
@@ -40,17 +47,23 @@ pub(crate) struct Job {
     /// Whether the launcher has given each process cores of its own.
     bound: bool,
     worlds: Vec<Box<dyn Communicator>>,
+    /// The last collectives of the ranks in this process.
+    recorder: FlightRecorder,
+    /// How long a rank waits in a collective.
+    timeout: Duration,
+    /// All processes, to meet before training.
+    meeting: Option<Box<dyn Communicator>>,
     /// All processes, to agree on who tells what all of them found wrong.
     failures: Option<Box<dyn Communicator>>,
     mpi: Option<MpiWorld>,
 }
 
 impl Job {
-    /// `asked` ranks as threads, or what the launcher's variables say, or one rank.
+    /// `asked` ranks as threads, or what the launcher's variables say, or one rank. A rank waits `timeout` in a collective.
     ///
     /// # Errors
     /// Both at once, more ranks than make sense, variables that contradict each other, MPI that does not come up.
-    pub(crate) fn start(asked: Option<NonZeroUsize>) -> Result<Job, Failure> {
+    pub(crate) fn start(asked: Option<NonZeroUsize>, timeout: Duration) -> Result<Job, Failure> {
         let launch =
             resolve(LaunchFlags::default(), &|name| std::env::var(name).ok()).map_err(Failure::usage)?;
         match asked.map(NonZeroUsize::get) {
@@ -58,18 +71,16 @@ impl Job {
                 "--ranks {n} starts ranks as threads of one process, but this is process {launch}: leave out --ranks, or \
                  start one process"
             ))),
-            None if launch.world > 1 => Job::process(launch),
-            asked => Job::threads(asked.unwrap_or(1)),
+            None if launch.world > 1 => Job::process(launch, timeout),
+            asked => Job::threads(asked.unwrap_or(1), timeout),
         }
     }
 
-    fn threads(count: usize) -> Result<Job, Failure> {
+    fn threads(count: usize, timeout: Duration) -> Result<Job, Failure> {
         if count > MOST_RANKS {
             return Err(Failure::usage(format!("--ranks {count}: expected 1 to {MOST_RANKS}")));
         }
-        let settings = ThreadSettings { patience: PATIENCE, ..ThreadSettings::default() };
-        let worlds = ThreadCommunicator::world("world", count, &settings);
-        let boxed = |world| Box::new(world) as Box<dyn Communicator>;
+        let (recorder, worlds) = recorded_threads(count, timeout);
         Ok(Job {
             ranks: count,
             here: count,
@@ -77,13 +88,16 @@ impl Job {
             process: 0,
             local: count,
             bound: false,
-            worlds: worlds.into_iter().map(boxed).collect(),
+            worlds,
+            recorder,
+            timeout,
+            meeting: None,
             failures: None,
             mpi: None,
         })
     }
 
-    fn process(launch: Launch) -> Result<Job, Failure> {
+    fn process(launch: Launch, timeout: Duration) -> Result<Job, Failure> {
         let settings =
             bessemer_collectives_mpi::Settings { launch: Some(launch.clone()), ..Default::default() };
         let mpi = bessemer_collectives_mpi::start(&settings)
@@ -92,6 +106,9 @@ impl Job {
         let mut world = MessageCommunicator::world("world", mpi.transport(), &settings);
         let all: Vec<usize> = (0..mpi.size()).collect();
         let failures = world.group("failures", &all).map_err(Failure::new)?;
+        let meeting = world.group("meeting", &all).map_err(Failure::new)?;
+        world.set_patience(timeout);
+        let recorder = FlightRecorder::of_rank(mpi.rank(), REMEMBERED);
         Ok(Job {
             ranks: mpi.size(),
             here: 1,
@@ -99,7 +116,10 @@ impl Job {
             process: mpi.rank(),
             local: launch.local_world.unwrap_or(launch.world),
             bound: machine::is_bound(),
-            worlds: vec![Box::new(world)],
+            worlds: vec![recorder.wrap(mpi.rank(), Box::new(world))],
+            recorder: recorder.clone(),
+            timeout,
+            meeting: Some(recorder.wrap(mpi.rank(), meeting)),
             failures: Some(failures),
             mpi: Some(mpi),
         })
@@ -142,13 +162,8 @@ impl Job {
     /// # Errors
     /// If another process has ended.
     pub(crate) fn meet(&mut self, name: &str) -> Result<(), Failure> {
-        if self.mpi.is_none() {
-            return Ok(());
-        }
-        let met = self.worlds.iter_mut().try_for_each(|world| world.barrier(name));
-        met.map_err(|e| {
-            Broken::from(TrainError::from(bessemer_parallel::ParallelError::from(e))).of_process(self)
-        })
+        let met = self.meeting.iter_mut().try_for_each(|all| all.barrier(name));
+        met.map_err(|e| Broken::from(TrainError::from(ParallelError::from(e))).of_process(self))
     }
 
     /// Ends the job with the result of this process. A mistake of the user's that several processes found is told by one.
@@ -165,12 +180,18 @@ impl Job {
                     Some(group) => told::once(&mut **group, failure, &crate::complain),
                     None => failure,
                 };
-                drop((self.worlds, self.failures));
+                let vain = self.recorder.waited_in_vain(self.process);
+                let lines = vain.then(|| self.recorder.lines());
+                let failure = match &mut self.failures {
+                    Some(group) => waiting::once(&mut **group, failure, lines, &crate::complain),
+                    None => failure,
+                };
+                drop((self.worlds, self.meeting, self.failures));
                 mpi.abandon(&reason);
                 Err(failure)
             }
             result => {
-                drop((self.worlds, self.failures));
+                drop((self.worlds, self.meeting, self.failures));
                 let finished = mpi.finish(PATIENCE).map_err(Failure::new);
                 // Processes that waited for this one may have failed because it was asked to stop.
                 result.and(finished)
@@ -179,24 +200,43 @@ impl Job {
     }
 }
 
+/// Communicators of ranks that are threads, whose time-outs tell the last collectives of all.
+pub(crate) fn recorded_threads(
+    count: usize,
+    timeout: Duration,
+) -> (FlightRecorder, Vec<Box<dyn Communicator>>) {
+    let settings = ThreadSettings { patience: timeout, ..ThreadSettings::default() };
+    let recorder = FlightRecorder::new(count, REMEMBERED);
+    let worlds = ThreadCommunicator::world("world", count, &settings);
+    let wrap = |(rank, world)| recorder.wrap(rank, Box::new(world) as Box<dyn Communicator>);
+    let worlds = worlds.into_iter().enumerate().map(wrap).collect();
+    (recorder, worlds)
+}
+
+/// Ends the process, of which one thread hangs.
+#[allow(clippy::exit, reason = "a thread that hangs cannot be ended or waited for")]
+fn leave(failure: &Failure) {
+    crate::complain(failure);
+    std::process::exit(i32::from(failure.code));
+}
+
 /// Why a rank ended.
 #[derive(Debug)]
 pub(crate) struct Broken {
     failure: Failure,
     /// Another rank has the reason.
     echo: bool,
+    /// Others did not come in time.
+    timed_out: bool,
 }
 
 impl Broken {
-    /// What this process says of it: the first one tells everything, another one only what it alone knows.
+    /// What this process says of it; [`Job::end`] finds out which processes tell.
     fn of_process(mut self, job: &Job) -> Failure {
         // `Job::end` names the rank of a mistake of the user's, once it knows who else has found it.
         let user = [code::RECIPE, code::USAGE].contains(&self.failure.code);
         if !job.is_first() && (self.echo || !user) {
-            self.failure.message = match self.echo {
-                true => String::new(),
-                false => format!("rank {}: {}", job.process, self.failure.message),
-            };
+            self.failure.message = format!("rank {}: {}", job.process, self.failure.message);
         }
         self.failure
     }
@@ -204,13 +244,15 @@ impl Broken {
 
 impl From<TrainError> for Broken {
     fn from(e: TrainError) -> Broken {
-        Broken { echo: e.is_echo(), failure: e.into() }
+        let timed_out =
+            matches!(&e, TrainError::Parallel(ParallelError::Collective(CollectiveError::Timeout { .. })));
+        Broken { echo: e.is_echo(), timed_out, failure: e.into() }
     }
 }
 
 impl From<Failure> for Broken {
     fn from(failure: Failure) -> Broken {
-        Broken { failure, echo: false }
+        Broken { failure, echo: false, timed_out: false }
     }
 }
 
@@ -243,19 +285,30 @@ impl Crew<'_> {
         console: &mut Console,
         begun: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<Trained, Failure> {
+        let threads = Threads::new(job.here, job.timeout.min(GRACE));
+        let ended = |rank: usize, broken: Option<&Broken>| {
+            let timed_out = broken.filter(|b| b.timed_out).map(|b| (rank, &b.failure));
+            threads.end(timed_out, &leave);
+        };
         let mut worlds = std::mem::take(&mut job.worlds).into_iter();
         std::thread::scope(|scope| {
             let first = worlds.next().expect("there is at least one rank");
             let mut others: Vec<ScopedJoinHandle<'_, _>> = Vec::new();
-            for (i, world) in worlds.by_ref().enumerate() {
-                let thread = Builder::new().name(format!("rank {}", i + 1));
-                others.push(thread.spawn_scoped(scope, move || self.follow(world))?);
+            for (rank, world) in (1..).zip(worlds.by_ref()) {
+                let thread = Builder::new().name(format!("rank {rank}"));
+                let ended = &ended;
+                others.push(thread.spawn_scoped(scope, move || {
+                    let outcome = self.follow(world);
+                    ended(rank, outcome.as_ref().err());
+                    outcome
+                })?);
             }
             let mut closed = None;
             let led = self.lead(first, console, begun, &mut closed);
+            ended(0, led.as_ref().err());
             let panicked = |_| Err(Failure::new("a thread panicked").into());
             let followed = others.into_iter().map(|rank| rank.join().unwrap_or_else(panicked));
-            let outcome = told(led, followed.collect());
+            let outcome = told(led, followed.collect(), &|| job.recorder.report());
             Ok(Trained { outcome, closed })
         })
     }
@@ -303,8 +356,13 @@ impl Crew<'_> {
     }
 }
 
-/// The first rank's outcome, or the failure that ended the job.
-fn told<T>(led: Result<T, Broken>, followed: Vec<Result<T, Broken>>) -> Result<T, Failure> {
+/// The first rank's outcome, or the failure that ended the job; with the table of the last collectives if all that is known
+/// is that a rank was lost. (A time-out has it.)
+fn told<T>(
+    led: Result<T, Broken>,
+    followed: Vec<Result<T, Broken>>,
+    table: &dyn Fn() -> String,
+) -> Result<T, Failure> {
     let mut causes: Vec<Failure> = Vec::new();
     let mut echoes: Vec<Failure> = Vec::new();
     let mut outcome = None;
@@ -312,13 +370,18 @@ fn told<T>(led: Result<T, Broken>, followed: Vec<Result<T, Broken>>) -> Result<T
         match result {
             Ok(value) if rank == 0 => outcome = Some(value),
             Ok(_) => {}
-            Err(Broken { mut failure, echo }) => {
+            Err(Broken { mut failure, echo, .. }) => {
                 if rank > 0 {
                     failure.message = format!("rank {rank}: {}", failure.message);
                 }
                 if echo { echoes.push(failure) } else { causes.push(failure) }
             }
         }
+    }
+    if causes.is_empty()
+        && let Some(failure) = echoes.first_mut()
+    {
+        failure.message = format!("{}\n{}", failure.message, table());
     }
     match (causes.into_iter().chain(echoes).next(), outcome) {
         (None, Some(outcome)) => Ok(outcome),
@@ -332,17 +395,50 @@ mod tests {
     use super::*;
 
     fn broken<T>(message: &str, echo: bool) -> Result<T, Broken> {
-        Err(Broken { failure: Failure::new(message), echo })
+        Err(Broken { failure: Failure::new(message), echo, timed_out: false })
     }
 
     #[test]
     fn the_cause_is_told_and_not_its_echoes() {
-        assert_eq!(told(Ok(1), vec![Ok(2), Ok(3)]).unwrap(), 1);
-        let message = |led, followed| told::<i32>(led, followed).unwrap_err().message;
+        let table = || "table".to_string();
+        assert_eq!(told(Ok(1), vec![Ok(2), Ok(3)], &table).unwrap(), 1);
+        let message = |led, followed| told::<i32>(led, followed, &table).unwrap_err().message;
         let followed = vec![broken("gone", true), broken("no memory", false)];
         assert_eq!(message(broken("rank 2 is gone", true), followed), "rank 2: no memory");
         assert_eq!(message(broken("disk full", false), vec![broken("gone", true)]), "disk full");
-        assert_eq!(message(broken("a is gone", true), vec![broken("b is gone", true)]), "a is gone");
+        assert_eq!(message(broken("a is gone", true), vec![broken("b is gone", true)]), "a is gone\ntable");
         assert_eq!(message(Ok(1), vec![broken("too late", false)]), "rank 1: too late");
+    }
+
+    /// A rank that comes too late ends the job, and the message says once who waits where for whom.
+    #[test]
+    fn a_timeout_of_threads_tells_the_table() {
+        let timeout = Duration::from_millis(300);
+        let mut job = Job::threads(3, timeout).unwrap();
+        let late = std::mem::take(&mut job.worlds).into_iter().enumerate().map(|(rank, world)| {
+            let fault = bessemer_collectives::Faulty::new(bessemer_collectives::Fault::Hang(3 * timeout), 2);
+            if rank == 2 { fault.wrap(world) } else { world }
+        });
+        let mut results: Vec<Result<(), Broken>> = std::thread::scope(|scope| {
+            let rank = |mut c: Box<dyn Communicator>| {
+                scope.spawn(move || {
+                    (0..4).try_for_each(|step| {
+                        c.barrier(&format!("step {step}"))
+                            .map_err(|e| Broken::from(TrainError::from(ParallelError::from(e))))
+                    })
+                })
+            };
+            let threads: Vec<_> = late.map(rank).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        let led = results.remove(0);
+        assert!(led.as_ref().is_err_and(|b| b.timed_out), "{led:?}");
+        let said = told(led, results, &|| job.recorder.report()).unwrap_err().message;
+        assert_eq!(said.matches("Last collectives of each rank:").count(), 1, "{said}");
+        let waits =
+            |rank: usize| format!("rank {rank}: barrier 2 of \"step 2\" in world ({rank} of 3), 0 bytes, ");
+        assert!(said.contains(&waits(0)) && said.contains(&waits(1)), "{said}");
+        assert!(said.contains("rank 2: barrier 1 of \"step 1\" in world (2 of 3), 0 bytes, done"), "{said}");
+        assert!(said.contains("while rank 2 is in no collective"), "{said}");
     }
 }

@@ -183,3 +183,57 @@ fn processes_of_mpirun_save_and_leave_on_a_signal_to_the_launcher() {
     place.bessemer(&["train", "recipe.toml", "--set", &more, "--set", "eval.ngram.enabled=false"]).text();
     assert_eq!(place.records("step").len(), steps + 2, "a step was lost");
 }
+
+/// The process of a rank that mpirun started in this place.
+#[cfg(feature = "mpi")]
+fn process_of(place: &Workplace, rank: usize) -> Option<String> {
+    let own = std::fs::canonicalize(place.path("")).unwrap();
+    let variables = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"].map(|v| format!("{v}={rank}"));
+    std::fs::read_dir("/proc").unwrap().flatten().find_map(|process| {
+        // Processes end while they are looked at.
+        let here = std::fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd == own);
+        let said = std::fs::read(process.path().join("environ")).unwrap_or_default();
+        let ours = said.split(|b| *b == 0).any(|v| variables.iter().any(|w| w.as_bytes() == v));
+        (here && ours).then(|| process.file_name().to_string_lossy().into_owned())
+    })
+}
+
+/// A process that hangs ends the job after the time-out, and one of the others tells what all did last.
+#[cfg(feature = "mpi")]
+#[test]
+fn processes_of_mpirun_tell_who_waits_for_one_that_is_stopped() {
+    let place = Workplace::new(LLAMA);
+    let sets = ["train.steps=100000", "save.every_steps=0"];
+    let mut words = processes("run", &sets);
+    words.extend(["--collective-timeout", "5"]);
+    let mut command = mpirun(&place, "4", &words);
+    let said = place.path("stderr.txt");
+    command.stdout(Stdio::null()).stderr(std::fs::File::create(&said).unwrap());
+    let mut child = command.spawn().unwrap();
+    let begun = Instant::now();
+    let log = place.path("runs/t/metrics.jsonl");
+    while !std::fs::read_to_string(&log).is_ok_and(|t| t.contains("\"kind\":\"step\"")) {
+        assert!(child.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let process = process_of(&place, 3).expect("rank 3 runs");
+    let stopped = std::process::Command::new("sh").args(["-c", &format!("kill -STOP {process}")]).status();
+    assert!(stopped.unwrap().success());
+    let code = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status.code();
+        }
+        if begun.elapsed() > Duration::from_secs(180) {
+            child.kill().unwrap();
+            panic!("the job hangs: {}", std::fs::read_to_string(&said).unwrap());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let said = std::fs::read_to_string(said).unwrap();
+    assert_ne!(code, Some(0), "{said}");
+    assert_eq!(said.matches("Last collectives of each rank:").count(), 1, "{said}");
+    for rank in 0..3 {
+        assert!(said.contains(&format!("\n  rank {rank}: ")), "{said}");
+    }
+    assert!(said.contains("without rank 3") && said.contains("\n  rank 3: does not answer"), "{said}");
+}

@@ -81,6 +81,21 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Job, String>
     Ok(Job { code, said, took })
 }
 
+/// As [`run`], with a file as the last argument, into which ranks write what must not get lost: a launcher whose ranks end
+/// without a word drops some of what they say on their way out.
+pub(crate) fn run_with_witness(command: &mut Command, limit: Duration) -> Result<Job, String> {
+    let witness = std::env::temp_dir().join(format!("bessemer-mpi-{}-{}", std::process::id(), unique()));
+    std::fs::File::create(&witness).map_err(|e| e.to_string())?;
+    let job = run(command.arg(&witness), limit);
+    let told = std::fs::read(&witness).map_err(|e| e.to_string())?;
+    // It is only a log in the folder for such.
+    let _ = std::fs::remove_file(&witness);
+    let mut job = job?;
+    job.said.push('\n');
+    job.said.push_str(&String::from_utf8_lossy(&told));
+    Ok(job)
+}
+
 fn unique() -> u128 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_nanos())
 }

@@ -91,6 +91,11 @@ impl MessageCommunicator {
         MessageCommunicator::of(transport, settings.clone(), label, members, rank, 0, channels)
     }
 
+    /// How long this rank waits for others from now on, here and in groups that it makes from now on.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.settings.patience = patience;
+    }
+
     fn of(
         transport: Arc<dyn Transport>,
         settings: MessageSettings,

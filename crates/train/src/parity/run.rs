@@ -4,11 +4,14 @@ use super::layouts::Layout;
 use super::text::tokens;
 use crate::TrainError;
 use bessemer_arch::Model;
-use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
+use bessemer_collectives::{Communicator, FlightRecorder, ThreadCommunicator, ThreadSettings};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{Feed, Job, ParallelError, Plan, Worker};
 use bessemer_tensor::Backend;
+
+/// Collectives that are remembered of each rank, for the message of a time-out.
+const REMEMBERED: usize = 32;
 
 /// What every layout trains.
 #[derive(Debug, Clone)]
@@ -159,19 +162,24 @@ pub fn in_process(
     settings: &ThreadSettings,
     backend: &(dyn Fn() -> Result<Box<dyn Backend>, TrainError> + Sync),
 ) -> Result<Trajectory, TrainError> {
-    let worlds = ThreadCommunicator::world("world", layout.ranks, settings);
-    let run = |world: ThreadCommunicator| trajectory(&mut *backend()?, job, layout, Box::new(world));
+    let recorder = FlightRecorder::new(layout.ranks, REMEMBERED);
+    let worlds = ThreadCommunicator::world("world", layout.ranks, settings).into_iter().enumerate();
+    let worlds = worlds.map(|(rank, world)| recorder.wrap(rank, Box::new(world)));
+    let run = |world: Box<dyn Communicator>| trajectory(&mut *backend()?, job, layout, world);
     let mut results: Vec<_> = std::thread::scope(|scope| {
         let run = &run;
-        let ranks: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || run(world))).collect();
+        let ranks: Vec<_> = worlds.map(|world| scope.spawn(move || run(world))).collect();
         ranks.into_iter().map(|rank| rank.join()).collect::<Vec<_>>()
     })
     .into_iter()
     .map(|joined| joined.unwrap_or_else(|_| Err(TrainError::Recipe("a rank panicked".into()))))
     .collect();
     let own = |e: &TrainError| !matches!(e, TrainError::Parallel(ParallelError::Collective(_)));
-    if let Some(at) = results.iter().position(|r| r.as_ref().is_err_and(own)) {
-        return results.swap_remove(at);
+    let cause = |e: &TrainError| !e.is_echo();
+    for wanted in [&own as &dyn Fn(&TrainError) -> bool, &cause] {
+        if let Some(at) = results.iter().position(|r| r.as_ref().is_err_and(wanted)) {
+            return results.swap_remove(at);
+        }
     }
     if let Some(at) = results.iter().position(Result::is_err) {
         return results.swap_remove(at);

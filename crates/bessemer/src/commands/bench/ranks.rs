@@ -6,10 +6,11 @@
 use super::job::Job;
 use super::median;
 use crate::cli::BenchRanksArgs;
+use crate::commands::ranks::recorded_threads;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::machine;
-use bessemer_collectives::{Span, ThreadCommunicator, ThreadSettings};
+use bessemer_collectives::{Communicator, Span};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{Shape, StepContext, TokenBatch};
 use bessemer_parallel::{Feed, ParallelConfig, ParallelError, Plan, Stage, Worker};
@@ -39,6 +40,8 @@ struct Turn<'a> {
     job: &'a Job,
     plan: &'a Plan,
     threads: usize,
+    /// How long a rank waits in a collective.
+    timeout: Duration,
     micro_batches: usize,
     steps: u64,
 }
@@ -60,6 +63,7 @@ pub(super) fn run(args: &BenchRanksArgs, as_json: bool, console: &mut Console) -
         job: &job,
         plan,
         threads,
+        timeout: args.waiting.timeout(),
         micro_batches: args.micro_batches as usize,
         steps: args.step.warmup + args.step.steps,
     };
@@ -138,17 +142,21 @@ fn check_losses(alone: &[f64], ranks: &[Block]) -> Result<(), Failure> {
 
 /// Runs one block, every rank on a thread and a backend of its own.
 fn block(turn: &Turn<'_>) -> Result<Vec<Block>, Failure> {
-    let worlds = ThreadCommunicator::world("world", turn.plan.ranks(), &ThreadSettings::default());
-    let results: Vec<Result<Block, TrainError>> = std::thread::scope(|scope| {
+    let (_, worlds) = recorded_threads(turn.plan.ranks(), turn.timeout);
+    let mut results: Vec<Result<Block, TrainError>> = std::thread::scope(|scope| {
         let rank = |world| scope.spawn(move || steps(turn, world));
         let ranks: Vec<_> = worlds.into_iter().map(rank).collect();
         let panicked = || Err(TrainError::Recipe("a rank panicked".into()));
         ranks.into_iter().map(|r| r.join().unwrap_or_else(|_| panicked())).collect()
     });
+    // Rather why the block ended than that it did.
+    if let Some(at) = results.iter().position(|r| r.as_ref().is_err_and(|e| !e.is_echo())) {
+        results.swap(0, at);
+    }
     Ok(results.into_iter().collect::<Result<_, _>>()?)
 }
 
-fn steps(turn: &Turn<'_>, world: ThreadCommunicator) -> Result<Block, TrainError> {
+fn steps(turn: &Turn<'_>, world: Box<dyn Communicator>) -> Result<Block, TrainError> {
     let (job, plan) = (turn.job, turn.plan);
     let threads = (turn.threads / plan.ranks()).max(1);
     let config = CpuConfig { threads, matmul: job.matmul, ..CpuConfig::default() };
@@ -165,7 +173,7 @@ fn steps(turn: &Turn<'_>, world: ThreadCommunicator) -> Result<Block, TrainError
         plan,
         program: &plan.program(turn.micro_batches, 1, None)?,
     };
-    let mut worker = Worker::new(&mut backend, &described, Box::new(world))?;
+    let mut worker = Worker::new(&mut backend, &described, world)?;
     worker.init(&mut backend, SEED)?;
     worker.keep_spans();
     let key = RngKey::new(SEED, 0, "bench.tokens");

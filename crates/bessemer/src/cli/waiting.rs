@@ -1,0 +1,20 @@
+//! How long ranks wait for each other.
+
+use clap::Args;
+use std::time::Duration;
+
+/// Of every command whose ranks talk.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct WaitingArgs {
+    /// How long a rank waits in a collective or for a message before the job ends and tells who waits where for whom. Must
+    /// be longer than anything that the first rank does alone between steps, such as a save or an evaluation.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1800, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    collective_timeout: u64,
+}
+
+impl WaitingArgs {
+    /// The time-out.
+    pub(crate) fn timeout(self) -> Duration {
+        Duration::from_secs(self.collective_timeout)
+    }
+}

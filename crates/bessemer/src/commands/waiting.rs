@@ -1,0 +1,251 @@
+//! Who waited where for whom, told once by a job whose ranks waited in vain.
+
+use crate::failure::{Failure, code};
+use bessemer_collectives::{Communicator, Message, Source, Values};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a process waits for what the others did last. They hear of the failure at once and are on their way here.
+const WAIT: Duration = Duration::from_secs(2);
+/// Most bytes that a process says of itself.
+const BYTES: usize = 4096;
+
+fn last(peer: usize) -> Message<'static> {
+    Message::new("last collectives", 2, peer)
+}
+
+fn table_told(peer: usize) -> Message<'static> {
+    Message::new("the table is told", 3, peer)
+}
+
+/// What is known of another process.
+#[derive(Debug, PartialEq)]
+enum Said {
+    /// Nothing yet.
+    Nothing,
+    /// It cannot be reached.
+    Unreachable,
+    /// It failed by itself and tells why.
+    Cause,
+    /// Its last collectives: it waited in vain too.
+    Lines(String),
+}
+
+/// Brings together what the processes of a failed job did last: the first of those that can be reached tells this process's
+/// failure with the table of all, the others leave without a word. Where the wire is broken each tells its own part.
+/// `lines`: this process's part, or `None` if it did not wait in vain, so that the failure is its own and speaks for itself.
+/// Gives the failure back, without what was told.
+pub(crate) fn once(
+    group: &mut dyn Communicator,
+    failure: Failure,
+    lines: Option<String>,
+    tell: &dyn Fn(&Failure),
+) -> Failure {
+    if failure.code != code::FAILED || group.size() == 1 {
+        return failure;
+    }
+    let me = group.rank();
+    let mut said: Vec<Said> = std::iter::repeat_with(|| Said::Nothing).take(group.size()).collect();
+    let own = encode(lines.as_deref().unwrap_or(""));
+    for (peer, said) in said.iter_mut().enumerate().filter(|(p, _)| *p != me) {
+        if group.send(last(peer), Source::F32(&own)).is_err() {
+            *said = Said::Unreachable;
+        }
+    }
+    let Some(lines) = lines else { return failure };
+    said[me] = Said::Lines(lines);
+    let until = Instant::now() + WAIT;
+    while said.contains(&Said::Nothing) && Instant::now() < until {
+        for (peer, said) in said.iter_mut().enumerate().filter(|(_, s)| **s == Said::Nothing) {
+            let mut theirs = vec![0.0; BYTES + 1];
+            match take(group, last(peer), &mut theirs) {
+                Ok(false) => {}
+                Ok(true) => *said = decode(&theirs),
+                Err(()) => *said = Said::Unreachable,
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let silent = Failure { code: failure.code, message: String::new() };
+    if said.contains(&Said::Cause) {
+        // As without a table: the first process tells that it lost another one, which tells why.
+        return if me == 0 { failure } else { silent };
+    }
+    let teller = said.iter().position(|s| matches!(s, Said::Lines(_))).unwrap_or(me);
+    if teller != me {
+        let until = Instant::now() + 2 * WAIT;
+        while Instant::now() < until {
+            match take(group, table_told(teller), &mut [0.0]) {
+                Ok(false) => std::thread::sleep(Duration::from_millis(1)),
+                Ok(true) => return silent,
+                Err(()) => break,
+            }
+        }
+    }
+    tell(&Failure { message: format!("{}\n{}", failure.message, table(&said)), ..failure });
+    for (peer, _) in said.iter().enumerate().filter(|(p, s)| *p != me && matches!(s, Said::Lines(_))) {
+        // Whoever is gone by now needs no word.
+        let _ = group.send(table_told(peer), Source::F32(&[0.0]));
+    }
+    silent
+}
+
+fn table(said: &[Said]) -> String {
+    let parts: Vec<&String> =
+        said.iter().filter_map(|s| if let Said::Lines(lines) = s { Some(lines) } else { None }).collect();
+    if said.contains(&Said::Unreachable)
+        && let [own] = parts[..]
+    {
+        return format!("Last collectives of this rank (the others can be asked no more):{own}");
+    }
+    let mut text = String::from("Last collectives of each rank:");
+    for (rank, said) in said.iter().enumerate() {
+        match said {
+            Said::Lines(lines) => text.push_str(lines),
+            Said::Nothing => text.push_str(&format!(
+                "\n  rank {rank}: does not answer: it is stopped, hangs, or computes outside of collectives"
+            )),
+            Said::Unreachable => {
+                text.push_str(&format!("\n  rank {rank}: cannot be asked from here any more"))
+            }
+            Said::Cause => {}
+        }
+    }
+    text
+}
+
+/// One byte in each value: nothing on the way may change the bits of a number, but of a NaN it might.
+fn encode(text: &str) -> Vec<f32> {
+    let used = text.len().min(BYTES);
+    let mut values = vec![0.0; BYTES + 1];
+    values[0] = used as f32;
+    for (value, byte) in values[1..].iter_mut().zip(text.bytes()) {
+        *value = f32::from(byte);
+    }
+    values
+}
+
+fn decode(values: &[f32]) -> Said {
+    let used = (values[0] as usize).min(BYTES);
+    let bytes: Vec<u8> = values[1..=used].iter().map(|v| *v as u8).collect();
+    match used {
+        0 => Said::Cause,
+        _ => Said::Lines(String::from_utf8_lossy(&bytes).into_owned()),
+    }
+}
+
+/// Whether a message has arrived and is in `values` now; an error if none can arrive any more.
+fn take(group: &mut dyn Communicator, message: Message<'_>, values: &mut [f32]) -> Result<bool, ()> {
+    match group.arrived(message) {
+        Ok(true) => group.receive(message, Values::F32(values)).map(|()| true).map_err(drop),
+        Ok(false) => Ok(false),
+        Err(_) => Err(()),
+    }
+}
+
+/// The ranks of this process, of which one may hang so that nobody can wait for its thread.
+#[derive(Debug)]
+pub(crate) struct Threads {
+    ranks: usize,
+    grace: Duration,
+    ended: AtomicUsize,
+    told: AtomicBool,
+}
+
+impl Threads {
+    /// `grace`: how long the others get to end after one has timed out.
+    pub(crate) fn new(ranks: usize, grace: Duration) -> Threads {
+        Threads { ranks, grace, ended: AtomicUsize::new(0), told: AtomicBool::new(false) }
+    }
+
+    /// Called by a rank that comes to its end, with its number and failure if it timed out. If others do not come to theirs
+    /// within the grace, `leave` is called by one rank.
+    pub(crate) fn end(&self, timed_out: Option<(usize, &Failure)>, leave: &dyn Fn(&Failure)) {
+        self.ended.fetch_add(1, Ordering::SeqCst);
+        let Some((rank, failure)) = timed_out else { return };
+        let until = Instant::now() + self.grace;
+        while self.ended.load(Ordering::SeqCst) < self.ranks {
+            if Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(5));
+                continue;
+            }
+            if !self.told.swap(true, Ordering::SeqCst) {
+                let message = format!("rank {rank}: {}", failure.message);
+                leave(&Failure { code: failure.code, message });
+            }
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_collectives::{ThreadCommunicator, ThreadSettings};
+    use std::sync::Mutex;
+
+    /// What the processes tell whose parts are these, and what each still has to tell. `None`: one that hangs.
+    fn told(parts: &[Option<Option<&str>>]) -> (Vec<String>, Vec<String>) {
+        let said = Mutex::new(Vec::new());
+        let world = ThreadCommunicator::world("failures", parts.len(), &ThreadSettings::default());
+        let left = std::thread::scope(|scope| {
+            let rank = |(mut c, part): (ThreadCommunicator, &Option<Option<&str>>)| {
+                let (said, part) = (&said, part.map(|lines| lines.map(str::to_owned)));
+                scope.spawn(move || {
+                    let tell = |f: &Failure| said.lock().unwrap().push(f.message.clone());
+                    let Some(lines) = part else {
+                        std::thread::sleep(2 * WAIT);
+                        return None;
+                    };
+                    let failure = Failure::new(format!("failure of {}", c.rank()));
+                    let left = once(&mut c, failure, lines, &tell);
+                    // As a process that leaves takes its communicators along.
+                    std::thread::sleep(2 * WAIT);
+                    Some(left.message)
+                })
+            };
+            let threads: Vec<_> = world.into_iter().zip(parts).map(rank).collect();
+            threads.into_iter().filter_map(|t| t.join().unwrap()).collect()
+        });
+        (said.into_inner().unwrap(), left)
+    }
+
+    #[test]
+    fn the_first_that_answers_tells_the_table_of_all() {
+        let (said, left) =
+            told(&[None, Some(Some("\n  rank 1: waits in a")), Some(Some("\n  rank 2: waits in b"))]);
+        assert_eq!(said.len(), 1, "{said:?}");
+        let (lines, text) =
+            (["rank 1: waits in a", "rank 2: waits in b", "rank 0: does not answer"], &said[0]);
+        assert!(text.starts_with("failure of 1\n") && lines.iter().all(|l| text.contains(l)), "{text}");
+        assert_eq!(left, ["", ""]);
+    }
+
+    #[test]
+    fn a_failure_with_a_reason_of_its_own_needs_no_table() {
+        let (said, left) =
+            told(&[Some(Some("\n  rank 0: waits")), Some(None), Some(Some("\n  rank 2: waits"))]);
+        assert!(said.is_empty(), "{said:?}");
+        assert_eq!(left, ["failure of 0", "failure of 1", ""]);
+    }
+
+    #[test]
+    fn a_thread_that_hangs_does_not_keep_the_job() {
+        let said = Mutex::new(Vec::new());
+        let leave = |f: &Failure| said.lock().unwrap().push(f.message.clone());
+        let threads = Threads::new(3, Duration::from_millis(100));
+        let failure = Failure::new("gave up");
+        std::thread::scope(|scope| {
+            scope.spawn(|| threads.end(Some((0, &failure)), &leave));
+            scope.spawn(|| threads.end(Some((1, &failure)), &leave));
+        });
+        assert_eq!(said.lock().unwrap().len(), 1);
+        // Nobody leaves early where all come to their end.
+        let threads = Threads::new(2, Duration::from_secs(60));
+        std::thread::scope(|scope| {
+            scope.spawn(|| threads.end(Some((0, &failure)), &leave));
+            scope.spawn(|| threads.end(None, &leave));
+        });
+        assert_eq!(said.lock().unwrap().len(), 1);
+    }
+}
