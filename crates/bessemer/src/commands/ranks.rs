@@ -191,6 +191,11 @@ impl Job {
                 Err(failure)
             }
             result => {
+                // A launcher may end the others as soon as one has left: what is to be told is told before.
+                let result = result.map_err(|failure| {
+                    crate::complain(&failure);
+                    Failure { message: String::new(), ..failure }
+                });
                 drop((self.worlds, self.meeting, self.failures));
                 let finished = mpi.finish(PATIENCE).map_err(Failure::new);
                 // Processes that waited for this one may have failed because it was asked to stop.
