@@ -45,7 +45,7 @@ fn tell(witness: Option<&str>, what: &str) {
     let line = format!("t={} {what}\n", now());
     let file = witness.and_then(|path| OpenOptions::new().append(true).open(path).ok());
     // In one piece: other ranks write too.
-    if !file.is_some_and(|mut file| file.write_all(line.as_bytes()).is_ok()) {
+    if file.is_none_or(|mut file| file.write_all(line.as_bytes()).is_err()) {
         print!("{line}");
     }
 }
