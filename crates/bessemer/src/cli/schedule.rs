@@ -93,6 +93,10 @@ pub(crate) struct EnergyArgs {
     /// Leave the order of the instructions as it is.
     #[arg(long)]
     pub(crate) keep_order: bool,
+    /// Rehearse the plan on this NVIDIA device (nvidia-smi -L counts them): sets the clocks of one step of the rank with the
+    /// most changes, says how long a change takes, and gives the clock back. Needs a build with --features nvml, and root.
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) apply: Option<u32>,
     /// Write the picture of the plan here, before above after.
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,

@@ -5,6 +5,7 @@ mod fill;
 mod measured;
 mod picture;
 mod program;
+mod rehearsal;
 mod show;
 
 use crate::cli::ScheduleCommand;
