@@ -158,11 +158,11 @@ fn parameters_in_the_wrong_place_are_named() {
     );
     assert_eq!(
         train(&|p| p[3].grad = None),
-        "parameter layers.0.attention_norm.bias: wanted an f32 matrix [1, 32], found no gradients"
+        "parameter layers.0.attention_norm.bias: wanted an f32, bf16 or f16 matrix [1, 32], found no gradients"
     );
     assert_eq!(
         train(&|p| p[4].value = p[4].value.rows(0, 7)),
-        "parameter layers.0.attention.qkv.weight: wanted an f32 matrix [96, 32], found values [7, 32] of f32"
+        "parameter layers.0.attention.qkv.weight: wanted an f32, bf16 or f16 matrix [96, 32], found values [7, 32] of f32"
     );
     assert_eq!(
         refused(Purpose::Score, &|p| drop(p.pop())),
