@@ -104,9 +104,17 @@ impl ReadFile for OsReadFile {
     }
 }
 
-struct OsLock(#[allow(dead_code, reason = "the lock lives as long as the open file")] File);
+struct OsLock(File);
 
 impl LockGuard for OsLock {}
+
+impl Drop for OsLock {
+    /// Unlocks by name: a process that another thread is just starting has a copy of the descriptor until it runs its
+    /// program, and closing ours would leave the lock with it for that long. What fails is undone by the closing.
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
 
 fn entry_kind(t: fs::FileType) -> EntryKind {
     if t.is_file() {
@@ -250,4 +258,24 @@ pub(crate) fn read_small(file: &dyn ReadFile, most: u64) -> io::Result<Vec<u8>> 
     let mut bytes = vec![0; size as usize];
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_ends_with_its_guard_though_a_copy_of_the_descriptor_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::create(dir.path().join("lock")).unwrap();
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let guard = OsLock(file);
+        // As a process has that another thread is just starting.
+        let copy = guard.0.try_clone().unwrap();
+        let again = File::open(dir.path().join("lock")).unwrap();
+        assert!(rustix::fs::flock(&again, FlockOperation::NonBlockingLockExclusive).is_err());
+        drop(guard);
+        rustix::fs::flock(&again, FlockOperation::NonBlockingLockExclusive).unwrap();
+        drop(copy);
+    }
 }
