@@ -1,0 +1,1 @@
+//! Deduplication: exact, Bloom, SimHash, MinHash with verification, substrings, lines and paragraphs, semantic.

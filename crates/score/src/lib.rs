@@ -1,0 +1,1 @@
+//! Scores of documents: language, quality, perplexity, importance, tags; fastText and KenLM models, read and trained.

@@ -1,0 +1,1 @@
+//! Normal forms of text, and how it is cut into words, lines, sentences and n-grams.
