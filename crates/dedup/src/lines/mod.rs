@@ -1,0 +1,1 @@
+//! Lines, paragraphs and sentences that repeat.

@@ -1,0 +1,1 @@
+//! Exact substrings through suffix arrays.
