@@ -1,1 +1,14 @@
 //! Normal forms of text, and how it is cut into words, lines, sentences and n-grams.
+//!
+//! Rules, deduplication, privacy and scores are each defined over one of these forms, and which one is part of their
+//! name: "five-word shingles" of two tools differ when their words do. Everything here works on `&str` and `&[u8]`, is
+//! pure, and has a plain reference beside each fast path.
+
+pub mod hash;
+pub mod ngram;
+pub mod normal;
+pub mod split;
+pub mod unicode;
+
+pub use normal::{Simplify, cc_net_dedup, cc_net_normalize, paragraph_key};
+pub use split::Words;
