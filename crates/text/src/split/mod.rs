@@ -1,5 +1,6 @@
 //! How a text is cut. Every piece is a slice of it.
 
+pub mod english;
 pub mod lines;
 mod sentences;
 mod words;

@@ -1,5 +1,6 @@
 //! Words. Which kind is meant belongs to the name of whatever counts them.
 
+use super::english;
 use crate::unicode::{Class, byte_class, is_space};
 use std::fmt;
 use std::str::FromStr;
@@ -13,17 +14,20 @@ pub enum Words {
     /// The pieces of UAX #29 that hold a letter or a digit (DCLM, datamap-rs).
     #[default]
     Uax29,
+    /// The words of spaCy's rules for English (datatrove): see [`super::english`].
+    English,
 }
 
 impl Words {
     /// Every kind.
-    pub const ALL: [Words; 2] = [Words::Whitespace, Words::Uax29];
+    pub const ALL: [Words; 3] = [Words::Whitespace, Words::Uax29, Words::English];
 
-    /// `whitespace` or `uax29`.
+    /// `whitespace`, `uax29` or `english`.
     pub const fn name(self) -> &'static str {
         match self {
             Words::Whitespace => "whitespace",
             Words::Uax29 => "uax29",
+            Words::English => "english",
         }
     }
 
@@ -33,6 +37,11 @@ impl Words {
         match self {
             Words::Whitespace => whitespace(text, each),
             Words::Uax29 => text.unicode_words().for_each(&mut each),
+            Words::English => {
+                let mut tokens = Vec::new();
+                english::Tokenizer::new().tokenize(text, &mut tokens);
+                tokens.iter().filter(|token| !token.space).for_each(|token| each(token.of(text)));
+            }
         }
     }
 
