@@ -1,0 +1,517 @@
+//! The search: anchors, repeated anchors, fingerprints of the windows behind them, groups, verification.
+//!
+//! | step | sorted by | records of 16 bytes |
+//! |---|---|---|
+//! | 1 runs of all documents | hash of the anchor | one for about T / 4 bytes |
+//! | 2 runs whose hash repeats | position | those |
+//! | 3 windows of these runs | 80-bit fingerprint, position | one for each byte that may repeat |
+//! | 4 windows of a group but its first, with the first | position | one for each byte that repeats |
+//! | 5 verified ranges, kept ranges | position | one for each stretch |
+//!
+//! Steps 1 and 3 only ever say that windows *differ*; that they are equal is said by their bytes, which step 4
+//! compares. If it finds two different windows of equal fingerprint the search begins anew with another seed, so
+//! the result is exact whatever the fingerprints do.
+
+use super::anchors::Anchors;
+use super::error::{Error, Result};
+use super::ranges::{Interval, aligned, merge, subtract};
+use super::sorter::{BUCKETS, Feed, Ordered, Sorter, Space, lock};
+use super::store::{Reader, Store};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+/// Window starts that a thread takes at once.
+const PIECE: u64 = 1 << 20;
+/// Bits of a position.
+const POSITION_BITS: u32 = 48;
+/// Seeds tried before giving up.
+const SEEDS: u64 = 8;
+/// Shortest window.
+pub const MIN_LENGTH: usize = 8;
+/// Longest window.
+pub const MAX_LENGTH: usize = 1 << 16;
+
+/// How large a search may be.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Worker threads.
+    pub threads: usize,
+    /// Bytes to hold in memory; beyond them text and records go to disk. Documents cost 8 bytes each beside it.
+    pub memory: usize,
+    /// Folder for spill files; it must exist.
+    pub spill: PathBuf,
+}
+
+/// Collects documents and finds the substrings that repeat among them.
+pub struct Finder {
+    length: usize,
+    limits: Limits,
+    store: Store,
+    /// Bytes of the reference documents, in the form across corpora.
+    reference: Option<u64>,
+    fingerprint: fn(&[u8], u64) -> u128,
+}
+
+/// Stretches by position, and the text that they are stretches of.
+pub struct Repeats {
+    /// Removed bytes of each document that loses some: (ordinal of the document, ranges within it).
+    documents: Vec<(u64, Vec<Range<u64>>)>,
+    /// Bytes written to disk on the way.
+    pub spilled_bytes: u64,
+    /// Windows that equal an earlier one.
+    pub repeated_windows: u64,
+}
+
+impl Repeats {
+    /// Removed bytes of each document that loses some: its ordinal in the order of [`Finder::push`], and ranges of its bytes.
+    pub fn documents(&self) -> &[(u64, Vec<Range<u64>>)] {
+        &self.documents
+    }
+
+    /// The same, by value.
+    pub fn into_documents(self) -> Vec<(u64, Vec<Range<u64>>)> {
+        self.documents
+    }
+}
+
+/// What different threads of one search share.
+struct Search<'a> {
+    length: usize,
+    threads: usize,
+    memory: usize,
+    store: &'a Store,
+    reference: Option<u64>,
+    seed: u64,
+    fingerprint: fn(&[u8], u64) -> u128,
+}
+
+/// The search found two windows of equal fingerprint and different bytes.
+struct Collided;
+
+impl Finder {
+    /// For substrings of `length` bytes.
+    ///
+    /// # Errors
+    /// A length outside [`MIN_LENGTH`] to [`MAX_LENGTH`], or no thread.
+    pub fn new(length: usize, limits: Limits) -> Result<Finder> {
+        if !(MIN_LENGTH..=MAX_LENGTH).contains(&length) {
+            return Err(Error::Config(format!(
+                "substring length {length}: expected {MIN_LENGTH} to {MAX_LENGTH} bytes"
+            )));
+        }
+        if limits.threads == 0 {
+            return Err(Error::Config("substring search with 0 threads: expected at least 1".into()));
+        }
+        let store = Store::new(limits.memory / 4, &limits.spill);
+        Ok(Finder { length, limits, store, reference: None, fingerprint: xxh3_128_with_seed })
+    }
+
+    /// Adds a document.
+    pub fn push(&mut self, document: &[u8]) -> Result<()> {
+        self.store.push(document)
+    }
+
+    /// Says that the documents pushed so far are the reference: what later documents share with them is removed from
+    /// the later ones, repeats within either side stay.
+    pub fn end_of_reference(&mut self) {
+        self.reference = Some(self.store.len());
+    }
+
+    /// Finds the ranges.
+    ///
+    /// # Errors
+    /// The disk's refusal, or more than 2^48 bytes.
+    pub fn finish(mut self) -> Result<Repeats> {
+        self.store.finish()?;
+        if self.store.len() >> POSITION_BITS != 0 {
+            return Err(Error::Config(format!(
+                "{} bytes: the search numbers 2^{POSITION_BITS} at most; split the corpus",
+                self.store.len()
+            )));
+        }
+        for seed in 0..SEEDS {
+            let search = Search {
+                length: self.length,
+                threads: self.limits.threads,
+                memory: self.limits.memory / 4 / self.limits.threads,
+                store: &self.store,
+                reference: self.reference,
+                seed,
+                fingerprint: self.fingerprint,
+            };
+            let space = Space::new(self.limits.memory / 2, &self.limits.spill);
+            if let Ok(documents) = search.run(&space)? {
+                let repeated_windows = documents.1;
+                let spilled_bytes = self.store.spilled() + space.spilled();
+                return Ok(Repeats { documents: documents.0, spilled_bytes, repeated_windows });
+            }
+        }
+        Err(Error::Collision { seeds: SEEDS })
+    }
+}
+
+type Found = (Vec<(u64, Vec<Range<u64>>)>, u64);
+
+impl Search<'_> {
+    /// Runs `work` on numbers below `count`, on all threads.
+    fn parallel(
+        &self,
+        count: u64,
+        work: impl Fn(&mut dyn FnMut() -> Option<u64>) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let next = AtomicU64::new(0);
+        let failed: Mutex<Option<Error>> = Mutex::new(None);
+        let one = || {
+            let mut take = || {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                (number < count).then_some(number)
+            };
+            if let Err(error) = work(&mut take) {
+                next.store(count, Ordering::Relaxed);
+                lock(&failed).get_or_insert(error);
+            }
+        };
+        if self.threads == 1 || count < 2 {
+            one();
+        } else {
+            std::thread::scope(|scope| {
+                for _ in 0..self.threads.min(count as usize) {
+                    scope.spawn(one);
+                }
+            });
+        }
+        lock(&failed).take().map_or(Ok(()), Err)
+    }
+
+    fn run(&self, space: &Space) -> Result<std::result::Result<Found, Collided>> {
+        let total = self.store.len();
+        let hot = Sorter::new(space, total);
+        {
+            let anchors = Sorter::new(space, u64::MAX);
+            self.anchors(&anchors)?;
+            self.repeated_anchors(&anchors, &hot)?;
+        }
+        let (pairs, firsts) = (Sorter::new(space, total), Sorter::new(space, total));
+        {
+            let windows = Sorter::new(space, u64::MAX);
+            self.windows(&hot, &windows)?;
+            self.groups(&windows, &pairs, &firsts)?;
+        }
+        drop(hot);
+        let (marks, keeps) = (Sorter::new(space, total), Sorter::new(space, total));
+        let repeated = AtomicU64::new(0);
+        if self.verify(&pairs, &marks, &repeated)?.is_err() {
+            return Ok(Err(Collided));
+        }
+        drop(pairs);
+        self.kept(&firsts, &keeps)?;
+        drop(firsts);
+        let documents = self.by_document(marks.ordered(), keeps.ordered())?;
+        Ok(Ok((documents, repeated.into_inner())))
+    }
+
+    /// Step 1.
+    fn anchors(&self, sorter: &Sorter<'_>) -> Result<()> {
+        let total = self.store.len();
+        self.parallel(total.div_ceil(PIECE), |take| {
+            let (mut reader, mut feed) = (self.store.reader(), sorter.feed());
+            let mut anchors = Anchors::new(self.length);
+            while let Some(piece) = take() {
+                let end = total.min((piece + 1) * PIECE);
+                self.anchors_between(piece * PIECE, end, &mut reader, &mut anchors, &mut feed)?;
+            }
+            feed.finish()
+        })
+    }
+
+    /// Runs of the windows that begin from `low` to below `high`.
+    fn anchors_between(
+        &self,
+        low: u64,
+        high: u64,
+        reader: &mut Reader<'_>,
+        anchors: &mut Anchors,
+        feed: &mut Feed<'_, '_>,
+    ) -> Result<()> {
+        let ends = self.store.ends();
+        let mut document = ends.partition_point(|&end| end <= low);
+        let mut start = low;
+        while start < high && document < ends.len() {
+            let end = ends[document].min(high + self.length as u64 - 1);
+            let mut outcome = Ok(());
+            if end > start {
+                let text = reader.get(start, (end - start) as usize)?;
+                anchors.runs(text, |run| {
+                    let place =
+                        (start + run.start as u64) << 16 | (run.windows as u64) << 1 | u64::from(run.tied);
+                    let record = u128::from(run.hash) << 64 | u128::from(place);
+                    if outcome.is_ok() {
+                        outcome = feed.push(record);
+                    }
+                });
+            }
+            outcome?;
+            start = ends[document];
+            document += 1;
+        }
+        Ok(())
+    }
+
+    /// Step 2: runs whose anchor's hash occurs twice.
+    fn repeated_anchors(&self, anchors: &Sorter<'_>, hot: &Sorter<'_>) -> Result<()> {
+        self.parallel(BUCKETS as u64, |take| {
+            let mut feed = hot.feed();
+            while let Some(bucket) = take() {
+                // A record waits until the next one says whether its hash goes on.
+                let mut waiting: Option<(u128, bool)> = None;
+                let mut settle = |record: u128, repeated: bool| {
+                    if repeated || record & 1 == 1 {
+                        let (start, windows) = ((record as u64) >> 16, (record as u64 & 0xFFFF) >> 1);
+                        feed.push(u128::from(start) << 64 | u128::from(windows))?;
+                    }
+                    Ok(())
+                };
+                anchors.drain(bucket as usize, self.memory, |record| {
+                    let same = waiting.is_some_and(|(before, _)| before >> 64 == record >> 64);
+                    if let Some((before, repeated)) = waiting.replace((record, same)) {
+                        settle(before, repeated || same)?;
+                    }
+                    Ok(())
+                })?;
+                if let Some((record, repeated)) = waiting {
+                    settle(record, repeated)?;
+                }
+            }
+            feed.finish()
+        })
+    }
+
+    /// Step 3: fingerprints of the windows of repeated runs.
+    fn windows(&self, hot: &Sorter<'_>, windows: &Sorter<'_>) -> Result<()> {
+        let low = (1u128 << POSITION_BITS) - 1;
+        self.parallel(BUCKETS as u64, |take| {
+            let (mut reader, mut feed) = (self.store.reader(), windows.feed());
+            while let Some(bucket) = take() {
+                hot.drain(bucket as usize, self.memory, |record| {
+                    let (start, count) = ((record >> 64) as u64, record as u64 as usize);
+                    let text = reader.get(start, count + self.length - 1)?;
+                    for (index, window) in text.windows(self.length).enumerate() {
+                        let print = (self.fingerprint)(window, self.seed);
+                        feed.push(print & !low | u128::from(start + index as u64))?;
+                    }
+                    Ok(())
+                })?;
+            }
+            feed.finish()
+        })
+    }
+
+    /// Groups of equal fingerprint: the lowest position is the first.
+    fn groups(&self, windows: &Sorter<'_>, pairs: &Sorter<'_>, firsts: &Sorter<'_>) -> Result<()> {
+        let low = (1u64 << POSITION_BITS) - 1;
+        self.parallel(BUCKETS as u64, |take| {
+            let (mut pair_feed, mut first_feed) = (pairs.feed(), firsts.feed());
+            while let Some(bucket) = take() {
+                let mut group: Option<(u128, u64, bool)> = None;
+                windows.drain(bucket as usize, self.memory, |record| {
+                    let (print, position) = (record >> POSITION_BITS, record as u64 & low);
+                    match &mut group {
+                        Some((known, first, told)) if *known == print => {
+                            let wanted = match self.reference {
+                                None => true,
+                                Some(border) => *first < border && position >= border,
+                            };
+                            if wanted {
+                                pair_feed.push(u128::from(position) << 64 | u128::from(*first))?;
+                            }
+                            if !*told && self.reference.is_none() {
+                                *told = true;
+                                first_feed.push(u128::from(*first) << 64)?;
+                            }
+                        }
+                        _ => group = Some((print, position, false)),
+                    }
+                    Ok(())
+                })?;
+            }
+            pair_feed.finish()?;
+            first_feed.finish()
+        })
+    }
+
+    /// Step 4: compares each window with its group's first, byte by byte, and joins neighbours.
+    fn verify(
+        &self,
+        pairs: &Sorter<'_>,
+        marks: &Sorter<'_>,
+        repeated: &AtomicU64,
+    ) -> Result<std::result::Result<(), Collided>> {
+        let collided = AtomicU64::new(0);
+        let length = self.length as u64;
+        self.parallel(BUCKETS as u64, |take| {
+            let (mut near, mut far, mut feed) = (self.store.reader(), self.store.reader(), marks.feed());
+            while let Some(bucket) = take() {
+                let mut before: Option<(u64, u64)> = None;
+                let mut stretch: Option<Interval> = None;
+                let mut count = 0;
+                pairs.drain(bucket as usize, self.memory, |record| {
+                    let (position, first) = ((record >> 64) as u64, record as u64);
+                    count += 1;
+                    // Where both windows move by one, one byte is new.
+                    let known = before.is_some_and(|(p, f)| p + 1 == position && f + 1 == first);
+                    let (skip, rest) = if known { (length - 1, 1) } else { (0, self.length) };
+                    if near.get(position + skip, rest)? != far.get(first + skip, rest)? {
+                        collided.store(1, Ordering::Relaxed);
+                    }
+                    before = Some((position, first));
+                    extend(&mut stretch, (position, position + length), &mut feed)
+                })?;
+                if let Some((start, end)) = stretch {
+                    feed.push(u128::from(start) << 64 | u128::from(end))?;
+                }
+                repeated.fetch_add(count, Ordering::Relaxed);
+            }
+            feed.finish()
+        })?;
+        Ok(if collided.into_inner() == 0 { Ok(()) } else { Err(Collided) })
+    }
+
+    /// Step 5: ranges of the first windows.
+    fn kept(&self, firsts: &Sorter<'_>, keeps: &Sorter<'_>) -> Result<()> {
+        self.parallel(BUCKETS as u64, |take| {
+            let mut feed = keeps.feed();
+            while let Some(bucket) = take() {
+                let mut stretch = None;
+                firsts.drain(bucket as usize, self.memory, |record| {
+                    let first = (record >> 64) as u64;
+                    extend(&mut stretch, (first, first + self.length as u64), &mut feed)
+                })?;
+                if let Some((start, end)) = stretch {
+                    feed.push(u128::from(start) << 64 | u128::from(end))?;
+                }
+            }
+            feed.finish()
+        })
+    }
+
+    /// Cuts stretches at documents, widens them to characters and lets kept bytes win.
+    fn by_document(&self, marks: Ordered<'_>, keeps: Ordered<'_>) -> Result<Vec<(u64, Vec<Range<u64>>)>> {
+        let (mut marks, mut keeps) = (Clip::new(marks)?, Clip::new(keeps)?);
+        let mut reader = self.store.reader();
+        let (mut found, mut start) = (Vec::new(), 0);
+        for (ordinal, &end) in self.store.ends().iter().enumerate() {
+            let marked = marks.within(start, end)?;
+            let kept = keeps.within(start, end)?;
+            if !marked.is_empty() {
+                let marked = self.characters(marked, start, end, &mut reader)?;
+                let kept = self.characters(kept, start, end, &mut reader)?;
+                let ranges: Vec<Range<u64>> = subtract(&marked, &kept)
+                    .into_iter()
+                    .map(|(low, high)| low - start..high - start)
+                    .collect();
+                if !ranges.is_empty() {
+                    found.push((ordinal as u64, ranges));
+                }
+            }
+            start = end;
+        }
+        Ok(found)
+    }
+
+    /// Ranges of a document widened to characters, reading a few bytes around each end.
+    fn characters(
+        &self,
+        ranges: Vec<Interval>,
+        start: u64,
+        end: u64,
+        reader: &mut Reader<'_>,
+    ) -> Result<Vec<Interval>> {
+        let mut wide = Vec::with_capacity(ranges.len());
+        for (low, high) in ranges {
+            let from = low.saturating_sub(3).max(start);
+            let head = reader.get(from, ((low + 1).min(end) - from) as usize)?;
+            let first = aligned(head, (low - from, low - from)).0 + from;
+            let to = (high + 3).min(end);
+            let tail = reader.get(high, (to - high) as usize)?;
+            wide.push((first, aligned(tail, (0, 0)).1 + high));
+        }
+        merge(&mut wide);
+        Ok(wide)
+    }
+}
+
+/// Adds a range to the stretch that grows, or hands that over and begins another.
+fn extend(stretch: &mut Option<Interval>, (start, end): Interval, feed: &mut Feed<'_, '_>) -> Result<()> {
+    match stretch {
+        Some((_, until)) if start <= *until => *until = end,
+        _ => {
+            if let Some((start, end)) = stretch.replace((start, end)) {
+                feed.push(u128::from(start) << 64 | u128::from(end))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sorted stretches, taken document by document.
+struct Clip<'s> {
+    ordered: Ordered<'s>,
+    waiting: Option<Interval>,
+}
+
+impl<'s> Clip<'s> {
+    fn new(mut ordered: Ordered<'s>) -> Result<Clip<'s>> {
+        let waiting = Self::pull(&mut ordered)?;
+        Ok(Clip { ordered, waiting })
+    }
+
+    fn pull(ordered: &mut Ordered<'s>) -> Result<Option<Interval>> {
+        Ok(ordered.next()?.map(|record| ((record >> 64) as u64, record as u64)))
+    }
+
+    /// The parts that lie from `start` to `end`.
+    fn within(&mut self, start: u64, end: u64) -> Result<Vec<Interval>> {
+        let mut parts = Vec::new();
+        while let Some((low, high)) = self.waiting {
+            if low >= end {
+                break;
+            }
+            parts.push((low.max(start), high.min(end)));
+            if high > end {
+                // Touching stretches of two documents were joined: the rest is the next one's.
+                self.waiting = Some((end, high));
+                break;
+            }
+            self.waiting = Self::pull(&mut self.ordered)?;
+        }
+        merge(&mut parts);
+        Ok(parts)
+    }
+}
+
+/// Finds the ranges of documents that are all there, on one thread and without disk.
+///
+/// # Errors
+/// As [`Finder::new`].
+pub fn repeats(documents: &[&[u8]], length: usize) -> Result<Vec<Vec<Range<u64>>>> {
+    let limits = Limits { threads: 1, memory: usize::MAX, spill: Path::new("").to_path_buf() };
+    let mut finder = Finder::new(length, limits)?;
+    documents.iter().try_for_each(|document| finder.push(document))?;
+    let mut ranges = vec![Vec::new(); documents.len()];
+    for (ordinal, found) in finder.finish()?.into_documents() {
+        ranges[ordinal as usize] = found;
+    }
+    Ok(ranges)
+}
+
+#[cfg(test)]
+impl Finder {
+    /// With another fingerprint function.
+    pub(super) fn with_fingerprint(mut self, fingerprint: fn(&[u8], u64) -> u128) -> Finder {
+        self.fingerprint = fingerprint;
+        self
+    }
+}
