@@ -1,4 +1,6 @@
-"""Training and encoding speed beside Hugging Face `tokenizers` and tiktoken, on the same text, with identical results.
+"""Training and encoding speed beside Hugging Face `tokenizers`, tiktoken, kitoken and rs-bpe, on the same text, with identical results.
+
+Needs `pip install tokenizers tiktoken kitoken rs-bpe`.
 
     python collect_corpus.py CORPUS 100
     cargo build --release -p bessemer-tokenizer --example tokenizer_bench
@@ -6,7 +8,7 @@
 
 Each contestant runs in its own process, in turn, ROUNDS times; medians are printed. Reading files is outside all
 clocks. Identity: the trained tokenizer.json files must be equal byte for byte, and an order-dependent checksum of
-all ids must be equal.
+all ids must be equal. rs-bpe knows OpenAI's vocabularies only; the last rounds use cl100k, taken out of rs-bpe and given to all.
 """
 import json
 import os
@@ -77,13 +79,82 @@ def tiktoken_encode(folder, file, threads):
     from tokenizers.pre_tokenizers import ByteLevel
     texts, size = documents(folder, ENCODE_BYTES)
     model = json.loads(Path(file).read_text(encoding="utf-8"))["model"]
-    # GPT-2's spelling of bytes, in the order of its alphabet.
-    plain = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or 174 <= b]
-    rest = [b for b in range(256) if b not in plain]
-    byte_of = {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(rest)}
+    byte_of = {letter: byte for byte, letter in spelling().items()}
     specials = {"<|endoftext|>": model["vocab"].pop("<|endoftext|>")}
     ranks = {bytes(byte_of[c] for c in token): i for token, i in model["vocab"].items()}
     encoding = tiktoken.Encoding("ours", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=specials)
+    start = time.perf_counter()
+    ids = encoding.encode_ordinary_batch(texts, num_threads=threads)
+    seconds = time.perf_counter() - start
+    return [{"seconds": seconds, "bytes": size, "checksum": checksum(ids), "tokens": sum(map(len, ids))}]
+
+
+def kitoken_encode(folder, file, threads):
+    from kitoken import Kitoken
+    texts, size = documents(folder, ENCODE_BYTES)
+    tokenizer = Kitoken.from_tokenizers_file(file)
+    start = time.perf_counter()
+    ids = [tokenizer.encode(text, False) for text in texts]
+    seconds = time.perf_counter() - start
+    return [{"seconds": seconds, "bytes": size, "checksum": checksum(ids), "tokens": sum(map(len, ids))}]
+
+
+CL100K = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def spelling():
+    """GPT-2's spelling of bytes as characters."""
+    plain = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or 174 <= b]
+    rest = [b for b in range(256) if b not in plain]
+    return {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(rest)}
+
+
+def cl100k_ranks():
+    import rs_bpe
+    bpe = rs_bpe.bpe.openai.cl100k_base().bpe()
+    return {bytes(bpe.decode_tokens([i])): i for i in range(100256)}
+
+
+def write_cl100k(out):
+    """cl100k as a tokenizer.json: the two parts of a token are those that merges of lower rank leave of it."""
+    ranks, letters = cl100k_ranks(), spelling()
+
+    def parts(token):
+        pieces = [token[i:i + 1] for i in range(len(token))]
+        while len(pieces) > 2:
+            joined = [ranks.get(a + b, 1 << 60) for a, b in zip(pieces, pieces[1:])]
+            at = joined.index(min(joined))
+            pieces[at:at + 2] = [pieces[at] + pieces[at + 1]]
+        return pieces
+
+    spell = lambda token: "".join(letters[b] for b in token)
+    merges = [[spell(piece) for piece in parts(token)] for token in ranks if len(token) > 1]
+    model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
+             "fuse_unk": False, "byte_fallback": False, "ignore_merges": True,
+             "vocab": {spell(token): rank for token, rank in ranks.items()}, "merges": merges}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    split = {"type": "Split", "pattern": {"Regex": CL100K}, "behavior": "Isolated", "invert": False}
+    whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+             "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
+             "post_processor": None, "decoder": byte_level, "model": model}
+    Path(out).write_text(json.dumps(whole, ensure_ascii=False), encoding="utf-8")
+
+
+def cl100k_rs_bpe(folder, file, threads):
+    import rs_bpe
+    texts, size = documents(folder, ENCODE_BYTES)
+    tokenizer = rs_bpe.bpe.openai.cl100k_base()
+    start = time.perf_counter()
+    ids = [tokenizer.encode(text) for text in texts]
+    seconds = time.perf_counter() - start
+    return [{"seconds": seconds, "bytes": size, "checksum": checksum(ids), "tokens": sum(map(len, ids))}]
+
+
+def cl100k_tiktoken(folder, file, threads):
+    import tiktoken
+    texts, size = documents(folder, ENCODE_BYTES)
+    encoding = tiktoken.Encoding("cl100k", pat_str=CL100K, mergeable_ranks=cl100k_ranks(), special_tokens={})
     start = time.perf_counter()
     ids = encoding.encode_ordinary_batch(texts, num_threads=threads)
     seconds = time.perf_counter() - start
@@ -124,15 +195,25 @@ def main():
         ratio = row("train, ours", threads, a) / row("train, HF tokenizers", threads, b)
         print(f"| ratio {ratio:.1f}, files equal: {same} | | | | |", flush=True)
     for threads in (1, 2):
-        a, b, c = [], [], []
-        for _ in range(rounds):
-            a += ours(bench, "encode", folder, own_file, threads, 1, ENCODE_BYTES)
-            b += alone("tiktoken_encode", threads, folder, own_file, threads)
-            c += alone("hf_encode", threads, folder, own_file, threads)
-        rates = [row("encode, ours", threads, a), row("encode, tiktoken", threads, b), row("encode, HF tokenizers", threads, c)]
-        sums = [{(f["tokens"], f["checksum"]) for f in figures} for figures in (a, b, c)]
-        print(f"| ratio to tiktoken {rates[0] / rates[1]:.1f}, to HF {rates[0] / rates[2]:.1f}; ids equal to tiktoken: "
-              f"{sums[0] == sums[1]}, to HF: {sums[0] == sums[2]} | | | | |", flush=True)
+        contest("", threads, rounds, bench, folder, own_file,
+                {"tiktoken": "tiktoken_encode", "HF tokenizers": "hf_encode"} | ({"kitoken": "kitoken_encode"} if threads == 1 else {}))
+    cl100k = work / "cl100k.json"
+    write_cl100k(cl100k)
+    contest(" cl100k", 1, rounds, bench, folder, cl100k,
+            {"rs-bpe": "cl100k_rs_bpe", "kitoken": "kitoken_encode", "tiktoken": "cl100k_tiktoken"})
+
+
+def contest(what, threads, rounds, bench, folder, file, peers):
+    own, others = [], {peer: [] for peer in peers}
+    for _ in range(rounds):
+        own += ours(bench, "encode", folder, file, threads, 1, ENCODE_BYTES)
+        for peer, function in peers.items():
+            others[peer] += alone(function, threads, folder, file, threads)
+    rate = row(f"encode{what}, ours", threads, own)
+    ids = lambda figures: {(f["tokens"], f["checksum"]) for f in figures}
+    for peer, figures in others.items():
+        ratio = rate / row(f"encode{what}, {peer}", threads, figures)
+        print(f"| ratio to {peer} {ratio:.2f}, ids equal: {ids(own) == ids(figures)} | | | | |", flush=True)
 
 
 if __name__ == "__main__":
