@@ -1,0 +1,511 @@
+//! Reads records one by one, in bounded memory, and goes on behind whatever is broken.
+
+use super::error::{Counts, FaultKind, WarcError};
+use super::member::{Compression, DICTIONARY_MAGIC, GZIP_MAGIC, MemberFault, Members, ZSTD_MAGIC};
+use super::raw::Raw;
+use super::record::{Position, Record, RecordType};
+use crate::fields::Fields;
+use memchr::memmem::Finder;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::ops::Range;
+use std::path::Path;
+
+/// What a reader holds in memory and puts up with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WarcLimits {
+    /// Bytes of the longest block that is returned; a longer one is passed over without being held.
+    pub max_block: u64,
+    /// Bytes of the longest header of a record.
+    pub max_header: usize,
+    /// A member that gave more than `bomb_floor` bytes and more than this many for each compressed one is left.
+    pub max_ratio: u64,
+    /// See `max_ratio`: deflate reaches 1032 on zeros, pages seldom 50.
+    pub bomb_floor: u64,
+    /// After this many places that look like a member and are none, the rest of the file is given up.
+    pub max_candidates: u64,
+}
+
+impl Default for WarcLimits {
+    fn default() -> Self {
+        WarcLimits {
+            max_block: 32 << 20,
+            max_header: 256 << 10,
+            max_ratio: 256,
+            bomb_floor: 16 << 20,
+            max_candidates: 100_000,
+        }
+    }
+}
+
+/// A fault inside a member and where to go on.
+struct Fault {
+    kind: FaultKind,
+    message: String,
+    io: Option<std::io::Error>,
+    /// Whether the next member must be searched for; else reading goes on where it stands.
+    search: bool,
+}
+
+impl From<MemberFault> for Fault {
+    fn from(fault: MemberFault) -> Self {
+        match fault {
+            MemberFault::Io(e) => {
+                Fault { kind: FaultKind::Io, message: String::new(), io: Some(e), search: false }
+            }
+            MemberFault::Broken(kind, message) => Fault { kind, message, io: None, search: true },
+        }
+    }
+}
+
+impl From<std::io::Error> for Fault {
+    fn from(e: std::io::Error) -> Self {
+        MemberFault::Io(e).into()
+    }
+}
+
+fn fault(kind: FaultKind, message: impl Into<String>) -> Fault {
+    Fault { kind, message: message.into(), io: None, search: true }
+}
+
+/// Reader of WARC and WET files: plain, `.gz` with any number of members, `.zst` with any number of frames and the
+/// dictionary frame of the IIPC's specification.
+///
+/// Memory: one record, at most [`WarcLimits::max_block`], and some hundred KiB (for zstd up to a window of 128 MiB
+/// if a frame asks for it).
+pub struct WarcReader<R> {
+    raw: Raw<R>,
+    members: Members,
+    compression: Compression,
+    limits: WarcLimits,
+    counts: Counts,
+    /// Decompressed bytes of the open member that were not read yet: `buffer[at..]`.
+    buffer: Vec<u8>,
+    at: usize,
+    open: bool,
+    position: Position,
+    end: u64,
+    finished: bool,
+}
+
+impl WarcReader<File> {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or its zstd dictionary cannot be used.
+    pub fn open(path: &Path, limits: WarcLimits) -> Result<Self, WarcError> {
+        let file = File::open(path).map_err(|e| WarcError::io(0, e))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+        let named = if name.ends_with(".gz") {
+            Some(Compression::Gzip)
+        } else if name.ends_with(".zst") {
+            Some(Compression::Zstd)
+        } else {
+            None
+        };
+        Self::with_hint(file, named, limits)
+    }
+}
+
+impl<R: Read + Seek> WarcReader<R> {
+    /// Reads from anything that can be set to an offset. The compression is told from the first bytes.
+    ///
+    /// # Errors
+    /// As [`WarcReader::open`].
+    pub fn new(inner: R, limits: WarcLimits) -> Result<Self, WarcError> {
+        Self::with_hint(inner, None, limits)
+    }
+
+    fn with_hint(inner: R, named: Option<Compression>, limits: WarcLimits) -> Result<Self, WarcError> {
+        let io = |e| WarcError::io(0, e);
+        let mut raw = Raw::new(inner).map_err(io)?;
+        let head = raw.peek(8).map_err(io)?;
+        let skippable = head.len() > 3 && head[1..4] == DICTIONARY_MAGIC[1..] && head[0] >> 4 == 5;
+        let compression = if head.starts_with(&GZIP_MAGIC) {
+            Compression::Gzip
+        } else if head.starts_with(&ZSTD_MAGIC) || skippable {
+            Compression::Zstd
+        } else if head.starts_with(b"WARC/") {
+            Compression::Plain
+        } else {
+            // Damaged from the first byte on: its name is all there is.
+            named.unwrap_or(Compression::Plain)
+        };
+        let mut members = Members::new(compression);
+        members.dictionary(&mut raw).map_err(|f| match f {
+            MemberFault::Io(e) => io(e),
+            MemberFault::Broken(kind, message) => WarcError::new(0, kind, message),
+        })?;
+        let end = u64::MAX;
+        let position = Position { offset: raw.offset(), index: 0 };
+        let counts = Counts::default();
+        Ok(WarcReader {
+            raw,
+            members,
+            compression,
+            limits,
+            counts,
+            buffer: Vec::new(),
+            at: 0,
+            open: false,
+            position,
+            end,
+            finished: false,
+        })
+    }
+
+    /// How the file is compressed.
+    pub fn compression(&self) -> Compression {
+        self.compression
+    }
+
+    /// Records and faults so far.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Length of the file in bytes.
+    pub fn length(&self) -> u64 {
+        self.raw.length()
+    }
+
+    /// Bytes of the file that were read so far, for progress.
+    pub fn offset(&self) -> u64 {
+        self.raw.offset()
+    }
+
+    /// Goes to a record that was read before; the next one returned is that record.
+    ///
+    /// # Errors
+    /// The file cannot be read, or ends before.
+    pub fn seek(&mut self, position: Position) -> Result<(), WarcError> {
+        self.raw.seek(position.offset).map_err(|e| WarcError::io(position.offset, e))?;
+        self.open = false;
+        self.finished = false;
+        for _ in 0..position.index {
+            match self.advance() {
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    return Err(WarcError::new(
+                        position.offset,
+                        FaultKind::Truncated,
+                        format!("the member holds no record {}", position.index),
+                    ));
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads only the records whose member begins in `range`: the first member at or after its start is searched.
+    /// Ranges that cover the file without overlap, such as those of [`cut`], give each record once.
+    ///
+    /// # Errors
+    /// The file cannot be read, or the search was given up ([`WarcLimits::max_candidates`]).
+    pub fn restrict(&mut self, range: Range<u64>) -> Result<(), WarcError> {
+        self.end = range.end;
+        self.open = false;
+        self.finished = false;
+        if range.start <= self.position.offset && self.counts.records == 0 {
+            return Ok(());
+        }
+        let io = |e| WarcError::io(range.start, e);
+        self.raw.seek(range.start).map_err(io)?;
+        if !self.search().map_err(io)? {
+            self.finished = true;
+            return Err(lost(range.start, self.limits.max_candidates));
+        }
+        Ok(())
+    }
+
+    /// Moves to the next member at or after the current position, or to the end. False when given up.
+    fn search(&mut self) -> std::io::Result<bool> {
+        let magic: &[u8] = match self.compression {
+            Compression::Plain => b"\nWARC/",
+            Compression::Gzip => &GZIP_MAGIC,
+            Compression::Zstd => &ZSTD_MAGIC,
+        };
+        let finder = Finder::new(magic);
+        let plain = u64::from(self.compression == Compression::Plain);
+        if plain == 1 {
+            // The line break belongs to what is searched.
+            let offset = self.raw.offset();
+            self.raw.seek(offset.saturating_sub(1))?;
+        }
+        for _ in 0..self.limits.max_candidates {
+            if !self.raw.find(&finder, self.end)? {
+                let end = self.raw.length();
+                self.raw.seek(end)?;
+                return Ok(true);
+            }
+            let candidate = self.raw.offset() + plain;
+            self.raw.consume(plain as usize);
+            if self.members.looks_like_a_member(&mut self.raw)? {
+                return Ok(true);
+            }
+            self.raw.seek(candidate + 1 - plain)?;
+        }
+        Ok(false)
+    }
+
+    /// The next record.
+    ///
+    /// An error that [is skippable](WarcError::is_skippable) concerns one record or member and is counted: call
+    /// again to go on behind it. After any other error there are no more records.
+    ///
+    /// # Errors
+    /// See [`FaultKind`].
+    #[allow(clippy::should_implement_trait)] // an error does not end the sequence
+    pub fn next(&mut self) -> Result<Option<Record>, WarcError> {
+        if self.finished {
+            return Ok(None);
+        }
+        let result = self.advance();
+        match &result {
+            Ok(Some(_)) => self.counts.records += 1,
+            Ok(None) => self.finished = true,
+            Err(e) => {
+                *self.counts.faults.entry(e.kind).or_default() += 1;
+                self.finished |= !e.is_skippable();
+            }
+        }
+        result
+    }
+
+    fn advance(&mut self) -> Result<Option<Record>, WarcError> {
+        loop {
+            if !self.open {
+                let offset = self.raw.offset();
+                self.position = Position { offset, index: 0 };
+                self.buffer.clear();
+                self.at = 0;
+                if offset >= self.end {
+                    return Ok(None);
+                }
+                match self.members.open(&mut self.raw) {
+                    Ok(false) => return Ok(None),
+                    Ok(true) => self.open = true,
+                    Err(e) => return Err(self.recover(e.into())),
+                }
+            }
+            match self.record() {
+                Ok(Some(record)) => return Ok(Some(record)),
+                Ok(None) if self.compression == Compression::Plain => return Ok(None),
+                Ok(None) => self.open = false,
+                Err(e) => return Err(self.recover(e)),
+            }
+        }
+    }
+
+    /// Puts the reader where reading can go on, and makes the error.
+    fn recover(&mut self, fault: Fault) -> WarcError {
+        let offset = self.position.offset;
+        if let Some(e) = fault.io {
+            return WarcError::io(offset, e);
+        }
+        if fault.search {
+            self.open = false;
+            let found = self.raw.seek(offset + 1).and_then(|()| self.search());
+            match found {
+                Ok(true) => self.counts.skipped_bytes += self.raw.offset() - offset,
+                Ok(false) => {
+                    self.finished = true;
+                    *self.counts.faults.entry(FaultKind::Lost).or_default() += 1;
+                }
+                Err(e) => return WarcError::io(offset, e),
+            }
+        }
+        WarcError::new(offset, fault.kind, fault.message)
+    }
+
+    /// More decompressed bytes; false at the end of the member.
+    fn fill(&mut self) -> Result<bool, Fault> {
+        if self.at == self.buffer.len() {
+            self.buffer.clear();
+            self.at = 0;
+        }
+        let have = self.buffer.len();
+        self.buffer.resize(have + (64 << 10), 0);
+        let got = self.members.read(&mut self.raw, &mut self.buffer[have..]);
+        self.buffer.truncate(have + *got.as_ref().unwrap_or(&0));
+        let got = got?;
+        if self.compression != Compression::Plain
+            && self.members.produced > self.limits.bomb_floor
+            && self.members.produced / self.members.consumed.max(1) > self.limits.max_ratio
+        {
+            return Err(fault(
+                FaultKind::Bomb,
+                format!(
+                    "a member of {} bytes gave {} and more; at most {} for one are taken",
+                    self.members.consumed, self.members.produced, self.limits.max_ratio
+                ),
+            ));
+        }
+        Ok(got > 0)
+    }
+
+    /// The next line without its end, at most `limit` bytes; None at the end of the member.
+    fn line(&mut self, limit: usize) -> Result<Option<Vec<u8>>, Fault> {
+        let mut seen = 0;
+        loop {
+            if let Some(found) = memchr::memchr(b'\n', &self.buffer[self.at + seen..]) {
+                let line = self.buffer[self.at..self.at + seen + found].trim_ascii_end().to_vec();
+                self.at += seen + found + 1;
+                return Ok(Some(line));
+            }
+            seen = self.buffer.len() - self.at;
+            if seen > limit {
+                return Err(fault(
+                    FaultKind::Header,
+                    format!("a header of more than {} bytes", self.limits.max_header),
+                ));
+            }
+            if self.at > 0 {
+                self.buffer.drain(..self.at);
+                self.at = 0;
+            }
+            if !self.fill()? {
+                self.at = self.buffer.len();
+                return Ok(None);
+            }
+        }
+    }
+
+    fn record(&mut self) -> Result<Option<Record>, Fault> {
+        loop {
+            match self.buffer.get(self.at) {
+                Some(b'\r' | b'\n') => self.at += 1,
+                Some(_) => break,
+                None => {
+                    if !self.fill()? {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+        if self.compression == Compression::Plain {
+            let offset = self.raw.offset() - (self.buffer.len() - self.at) as u64;
+            if offset >= self.end {
+                return Ok(None);
+            }
+            self.position = Position { offset, index: 0 };
+        }
+        let (version, fields) = self.header()?;
+        let length = fields.get("Content-Length").and_then(|v| v.trim().parse::<u64>().ok());
+        let Some(length) = length else {
+            return Err(fault(FaultKind::Header, "no Content-Length that is a number"));
+        };
+        if self.compression == Compression::Plain {
+            let begin = self.raw.offset() - (self.buffer.len() - self.at) as u64;
+            if begin.saturating_add(length) > self.raw.length() {
+                return Err(fault(
+                    FaultKind::Truncated,
+                    format!(
+                        "a block of {length} bytes, of which the file holds {}",
+                        self.raw.length() - begin
+                    ),
+                ));
+            }
+        }
+        if length > self.limits.max_block {
+            self.pass_over(length)?;
+            self.position.index += 1;
+            return Err(Fault {
+                search: false,
+                ..fault(
+                    FaultKind::TooLarge,
+                    format!("a block of {length} bytes; at most {} are read", self.limits.max_block),
+                )
+            });
+        }
+        let block = self.block(length as usize)?;
+        let position = self.position;
+        self.position.index += 1;
+        let kind = RecordType::of(fields.get("WARC-Type").unwrap_or_default());
+        Ok(Some(Record { position, version, kind, fields, block }))
+    }
+
+    /// The first line and the fields.
+    fn header(&mut self) -> Result<(String, Fields), Fault> {
+        let max = self.limits.max_header;
+        let cut = || Fault { search: false, ..fault(FaultKind::Truncated, "the header is cut off") };
+        let first = self.line(max)?;
+        if first.is_none() {
+            self.open = false;
+        }
+        let first = first.ok_or_else(cut)?;
+        let Some(version) = first.strip_prefix(b"WARC/") else {
+            let shown = String::from_utf8_lossy(&first[..first.len().min(40)]).into_owned();
+            return Err(fault(FaultKind::Header, format!("wanted a line WARC/1.x, found {shown:?}")));
+        };
+        let version = String::from_utf8_lossy(version).into_owned();
+        let mut fields = Fields::new();
+        let mut total = 0;
+        loop {
+            let Some(line) = self.line(max.saturating_sub(total))? else {
+                self.open = false;
+                return Err(cut());
+            };
+            if line.is_empty() {
+                return Ok((version, fields));
+            }
+            total += line.len() + 2;
+            fields.add_line(&line);
+        }
+    }
+
+    fn block(&mut self, length: usize) -> Result<Vec<u8>, Fault> {
+        // What a header promises is not taken before it has come.
+        let mut block = Vec::with_capacity(length.min(1 << 20));
+        while block.len() < length {
+            let have = &self.buffer[self.at..];
+            let take = have.len().min(length - block.len());
+            block.extend_from_slice(&have[..take]);
+            self.at += take;
+            if block.len() < length && !self.fill()? {
+                self.open = false;
+                return Err(Fault {
+                    search: false,
+                    ..fault(
+                        FaultKind::Truncated,
+                        format!("a block of {length} bytes, of which the member holds {}", block.len()),
+                    )
+                });
+            }
+        }
+        Ok(block)
+    }
+
+    /// Leaves a block unread.
+    fn pass_over(&mut self, length: u64) -> Result<(), Fault> {
+        let have = ((self.buffer.len() - self.at) as u64).min(length);
+        self.at += have as usize;
+        let mut rest = length - have;
+        if self.compression == Compression::Plain && rest > 0 {
+            let to = self.raw.offset() + rest;
+            return Ok(self.raw.seek(to)?);
+        }
+        while rest > 0 {
+            if !self.fill()? {
+                self.open = false;
+                return Ok(());
+            }
+            let have = (self.buffer.len() as u64).min(rest);
+            self.at = have as usize;
+            rest -= have;
+        }
+        Ok(())
+    }
+}
+
+fn lost(offset: u64, tried: u64) -> WarcError {
+    WarcError::new(offset, FaultKind::Lost, format!("{tried} places look like a member and are none"))
+}
+
+/// Cuts a file of `length` bytes into at most `parts` ranges of about equal size for [`WarcReader::restrict`].
+pub fn cut(length: u64, parts: u64) -> Vec<Range<u64>> {
+    let parts = parts.clamp(1, length.max(1));
+    let at = |k: u64| (u128::from(length) * u128::from(k) / u128::from(parts)) as u64;
+    (0..parts).map(|k| at(k)..if k + 1 == parts { u64::MAX } else { at(k + 1) }).collect()
+}
