@@ -1,0 +1,135 @@
+//! Which blocks are the main text.
+//!
+//! Prose is told from the rest by three measures that need no language: the length of a block, the share of it that
+//! is links (Kohlschütter et al. 2010), and where the prose of the page is together. The container is the deepest
+//! element that holds most of the page's prose; blocks in it stay unless links or names speak against them.
+
+use super::blocks::{Block, BlockKind};
+use super::measure::Measures;
+use crate::html::Tag;
+
+/// Letters from which a block counts as prose; a CJK character says as much as three letters.
+const PROSE: u32 = 80;
+/// Links above this share make a block a list of links.
+const MAX_LINKED: f64 = 0.4;
+/// Share of the prose that an element must hold for its siblings to be left out.
+const MOST: f64 = 0.8;
+/// The same for an element whose name says that it is the text.
+const MOST_OF_NAMED: f64 = 0.4;
+
+/// Letters of a block, CJK characters counted three times.
+fn weight(b: &Block) -> u32 {
+    let wide = b
+        .text
+        .chars()
+        .take(2000)
+        .filter(|c| matches!(*c, '\u{2e80}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}'))
+        .count();
+    b.chars + 2 * wide as u32
+}
+
+fn is_prose(b: &Block, weight: u32) -> bool {
+    !b.outside
+        && match b.kind {
+            BlockKind::Heading(_) => false,
+            BlockKind::Code => weight >= 40,
+            BlockKind::Row => weight >= 20 && b.link_density() < MAX_LINKED,
+            BlockKind::Paragraph | BlockKind::Item => weight >= PROSE && b.link_density() < MAX_LINKED,
+        }
+}
+
+/// Leaves the blocks of the main text.
+pub(super) fn choose(measures: &Measures<'_, '_>, blocks: &mut Vec<Block>) {
+    let weights: Vec<u32> = blocks.iter().map(weight).collect();
+    let prose: Vec<bool> = blocks.iter().zip(&weights).map(|(b, w)| is_prose(b, *w)).collect();
+    let total: u64 = weights.iter().zip(&prose).filter(|(_, p)| **p).map(|(w, _)| u64::from(*w)).sum();
+    if total < u64::from(PROSE) * 2 {
+        // No prose to speak of: a short notice, a gallery. What is not around the text is all there is.
+        blocks.retain(|b| !b.outside && b.link_density() <= 0.5);
+        return;
+    }
+    let container = container(measures, blocks, &weights, &prose, total);
+    let end = measures.document.nodes[container].end as usize;
+    let inside = |b: &Block| (container..end).contains(&(b.node as usize));
+    let first = prose.iter().zip(blocks.iter()).position(|(p, b)| *p && inside(b)).unwrap_or(0);
+    let last = prose.iter().zip(blocks.iter()).rposition(|(p, b)| *p && inside(b)).unwrap_or(blocks.len());
+    let mut at = 0;
+    blocks.retain(|b| {
+        let i = at;
+        at += 1;
+        if !inside(b) || b.outside {
+            return false;
+        }
+        if prose[i] {
+            return true;
+        }
+        let links = b.link_density();
+        match b.kind {
+            BlockKind::Heading(_) => i < last && links < 0.9,
+            BlockKind::Code => true,
+            // Between prose short blocks belong to it; before and behind it is where dates, authors, buttons and
+            // further links stand.
+            _ if i > first && i < last => links <= 0.5 || weights[i] < 40 && links < 0.8,
+            _ => links <= 0.2 && weights[i] >= 30 && i > first,
+        }
+    });
+}
+
+/// The deepest element that holds most of the prose.
+fn container(
+    measures: &Measures<'_, '_>,
+    blocks: &[Block],
+    weights: &[u32],
+    prose: &[bool],
+    total: u64,
+) -> usize {
+    let nodes = &measures.document.nodes;
+    let mut held = vec![0u64; nodes.len()];
+    for ((b, w), p) in blocks.iter().zip(weights).zip(prose) {
+        if *p {
+            held[b.node as usize] += u64::from(*w);
+        }
+    }
+    for i in (1..nodes.len()).rev() {
+        held[nodes[i].parent as usize] += held[i];
+    }
+    let share = |i: usize, of: u64| held[i] as f64 / of.max(1) as f64;
+    // An element that says it is the text and holds a fair part of the prose is the place to begin; of several the
+    // one that holds most, and of equals the innermost.
+    let mut start = 0;
+    for i in 1..nodes.len() {
+        let named = measures.states[i].content && !measures.states[i].around;
+        if named
+            && share(i, total) >= MOST_OF_NAMED
+            && (start == 0 || held[i] as f64 >= 0.9 * held[start] as f64)
+        {
+            start = i;
+        }
+    }
+    let whole = held[start];
+    let mut at = start;
+    // Down along the path; each step skips over siblings, so the walk sees every node at most once.
+    loop {
+        let mut child = at + 1;
+        let mut next = None;
+        while child < nodes[at].end as usize {
+            if share(child, whole) >= MOST {
+                next = Some(child);
+                break;
+            }
+            child = nodes[child].end as usize;
+        }
+        match next {
+            // A single paragraph or list is no container: its siblings are its context.
+            Some(n)
+                if !matches!(
+                    measures.tag(n),
+                    Tag::P | Tag::Ul | Tag::Ol | Tag::Pre | Tag::Blockquote | Tag::Table
+                ) =>
+            {
+                at = n
+            }
+            _ => return at,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What each element of a page holds: letters, letters in links, prose; and whether it is seen at all.
+
+use super::names::{Role, role};
+use crate::html::{Deadline, Document, HtmlError, NodeKind, Tag};
+
+/// Sums over the visible text of an element.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Sum {
+    /// Characters that are no white space.
+    pub chars: u32,
+    /// Of these in links.
+    pub linked: u32,
+    /// Tables inside, this element included.
+    pub tables: u32,
+    /// Rows of tables inside.
+    pub rows: u32,
+    /// Cells of tables inside.
+    pub cells: u32,
+    /// Blocks inside that are no parts of a table.
+    pub blocks: u32,
+}
+
+/// An element's own part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct State {
+    /// Not shown.
+    pub hidden: bool,
+    /// Around the text, itself or through an ancestor.
+    pub around: bool,
+    /// The element itself names the text.
+    pub content: bool,
+    /// In a link.
+    pub linked: bool,
+}
+
+/// The measures of a page, by node.
+pub(super) struct Measures<'d, 'a> {
+    pub document: &'d Document<'a>,
+    pub sums: Vec<Sum>,
+    pub states: Vec<State>,
+}
+
+/// A part is not "around" the text if it holds more than this share of the page's unlinked letters: then its name is
+/// wrong, and it is the page.
+const TOO_MUCH_TO_DROP: f64 = 0.6;
+
+impl<'d, 'a> Measures<'d, 'a> {
+    pub(super) fn new(document: &'d Document<'a>, deadline: &Deadline) -> Result<Self, HtmlError> {
+        let nodes = &document.nodes;
+        let mut roles = Vec::with_capacity(nodes.len());
+        let plain = State { hidden: false, around: false, content: false, linked: false };
+        let mut states = vec![plain; nodes.len()];
+        let mut sums = vec![Sum::default(); nodes.len()];
+        for (i, node) in nodes.iter().enumerate() {
+            if i % 4096 == 0 {
+                deadline.check()?;
+            }
+            let above = if i == 0 { plain } else { states[node.parent as usize] };
+            let mut state = State { content: false, around: false, ..above };
+            let mut r = Role::Unknown;
+            match node.kind {
+                NodeKind::Element(tag, a) => {
+                    r = role(tag, &a);
+                    state.hidden |= r == Role::Hidden;
+                    state.linked |= tag == Tag::A && a.href.is_some();
+                    state.content = r == Role::Content;
+                    let sum = &mut sums[i];
+                    match tag {
+                        Tag::Table => sum.tables = 1,
+                        Tag::Tr => sum.rows = 1,
+                        Tag::Td | Tag::Th => sum.cells = 1,
+                        Tag::Tbody | Tag::Thead | Tag::Tfoot | Tag::Caption => {}
+                        _ => sum.blocks = u32::from(tag.is_block() && tag != Tag::P),
+                    }
+                }
+                NodeKind::Text(text) => {
+                    if !above.hidden {
+                        let chars = text.chars().filter(|c| !c.is_whitespace()).count() as u32;
+                        sums[i].chars = chars;
+                        sums[i].linked = if above.linked { chars } else { 0 };
+                    }
+                }
+            }
+            roles.push(r);
+            states[i] = state;
+        }
+        // A child has a higher number than its parent: backwards, every sum is whole before it is added.
+        for i in (1..nodes.len()).rev() {
+            let s = sums[i];
+            let p = &mut sums[nodes[i].parent as usize];
+            p.chars += s.chars;
+            p.linked += s.linked;
+            p.tables += s.tables;
+            p.rows += s.rows;
+            p.cells += s.cells;
+            p.blocks += s.blocks;
+        }
+        let own = |s: &Sum| f64::from(s.chars - s.linked);
+        let all = own(&sums[0]).max(1.0);
+        for i in 1..nodes.len() {
+            let parent = nodes[i].parent as usize;
+            let small = own(&sums[i]) <= TOO_MUCH_TO_DROP * all;
+            let mut around = roles[i] == Role::Boilerplate && small;
+            // A header belongs to the page, unless it is that of the text.
+            if let NodeKind::Element(Tag::Header, _) = nodes[i].kind {
+                around |= small && !states[parent].content && !inside_content(nodes, &states, i);
+            }
+            states[i].around = around || states[parent].around;
+        }
+        Ok(Measures { document, sums, states })
+    }
+
+    /// `<html lang>`.
+    pub(super) fn language(&self) -> Option<String> {
+        self.document.nodes.iter().take(64).find_map(|n| match n.kind {
+            NodeKind::Element(Tag::Html, a) => a.lang.map(|l| l.trim().to_string()).filter(|l| !l.is_empty()),
+            _ => None,
+        })
+    }
+
+    pub(super) fn tag(&self, node: usize) -> Tag {
+        match self.document.nodes[node].kind {
+            NodeKind::Element(tag, _) => tag,
+            NodeKind::Text(_) => Tag::Other,
+        }
+    }
+
+    /// Whether a table holds data: cells in rows, no table and no blocks inside, and not one long text.
+    pub(super) fn is_data_table(&self, node: usize) -> bool {
+        let s = self.sums[node];
+        s.tables == 1
+            && s.rows >= 2
+            && s.cells >= 2 * s.rows
+            && s.blocks * 4 <= s.cells
+            && s.chars <= 200 * s.cells
+    }
+}
+
+/// Whether one of the nearest ancestors names the text. Eight are enough for a header, and bound the work.
+fn inside_content(nodes: &[crate::html::Node<'_>], states: &[State], node: usize) -> bool {
+    let mut at = node;
+    for _ in 0..8 {
+        at = nodes[at].parent as usize;
+        if states[at].content {
+            return true;
+        }
+    }
+    false
+}

@@ -1,0 +1,331 @@
+//! What the names that authors give to parts of their pages say: classes, identifiers, roles.
+//!
+//! Names are cut into words (`sideBar-left` is `side`, `bar`, `left` and `sidebar`) before they are looked up, so that
+//! `shadow` is not read as an `ad` and `discommented` not as a `comment`.
+
+use crate::html::{Attributes, Tag};
+
+/// What a part of a page is by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Says nothing.
+    Unknown,
+    /// Not shown to a reader.
+    Hidden,
+    /// Around the text: navigation, footers, adverts, related links, comments.
+    Boilerplate,
+    /// Likely the text itself.
+    Content,
+}
+
+/// Words for parts that are never the text.
+const AROUND: &[&str] = &[
+    "ad",
+    "ads",
+    "adsbygoogle",
+    "advert",
+    "advertisement",
+    "advertising",
+    "alsoread",
+    "authorbio",
+    "authorbox",
+    "backlink",
+    "banner",
+    "bannerad",
+    "bookmarks",
+    "breadcrumb",
+    "breadcrumbs",
+    "byline",
+    "comment",
+    "commentform",
+    "commentlist",
+    "comments",
+    "consent",
+    "contentinfo",
+    "cookie",
+    "cookies",
+    "copyright",
+    "crumbs",
+    "dialog",
+    "disqus",
+    "donate",
+    "dropdown",
+    "editsection",
+    "fbcomments",
+    "followus",
+    "footer",
+    "gdpr",
+    "globalnav",
+    "hatnote",
+    "headerlink",
+    "jumpto",
+    "linklist",
+    "localnav",
+    "login",
+    "masthead",
+    "mediapromo",
+    "megamenu",
+    "menu",
+    "menubar",
+    "modal",
+    "mostpopular",
+    "mostread",
+    "mwjumplink",
+    "nav",
+    "navbar",
+    "navbox",
+    "navigation",
+    "navlinks",
+    "newsletter",
+    "nextprev",
+    "noprint",
+    "notification",
+    "outbrain",
+    "pager",
+    "pagination",
+    "paging",
+    "popular",
+    "popup",
+    "postmeta",
+    "postnav",
+    "pressrelease",
+    "prevnext",
+    "printonly",
+    "promo",
+    "promobox",
+    "promoted",
+    "readmore",
+    "readnext",
+    "recommend",
+    "recommendations",
+    "recommended",
+    "related",
+    "relatedarticles",
+    "relatedlinks",
+    "relatedposts",
+    "relatedstories",
+    "respond",
+    "screenreader",
+    "search",
+    "searchbar",
+    "searchbox",
+    "searchform",
+    "share",
+    "shareaholic",
+    "sharebar",
+    "sharedaddy",
+    "sharing",
+    "shoutbox",
+    "sidebar",
+    "signin",
+    "signup",
+    "sitemap",
+    "skip",
+    "skiplink",
+    "skiptocontent",
+    "skyscraper",
+    "social",
+    "socialmedia",
+    "socials",
+    "sphinxsidebar",
+    "sponsor",
+    "sponsored",
+    "subnav",
+    "subscribe",
+    "subscription",
+    "taboola",
+    "tagcloud",
+    "taglist",
+    "tags",
+    "teaser",
+    "teasers",
+    "ticker",
+    "toast",
+    "toc",
+    "toolbar",
+    "toolbox",
+    "tooltip",
+    "topbar",
+    "topnav",
+    "trackback",
+    "trending",
+    "userbox",
+    "usercomments",
+    "vcard",
+    "whatsapp",
+    "widget",
+    "widgets",
+];
+
+/// Whole names (words joined) that hold the text.
+const CONTENT: &[&str] = &[
+    "articlebody",
+    "articlecontent",
+    "articlecontainer",
+    "articledetail",
+    "articlemain",
+    "articletext",
+    "blogpost",
+    "bodycontent",
+    "bodytext",
+    "contentarticle",
+    "contentbody",
+    "contentmain",
+    "entrycontent",
+    "entrytext",
+    "fulltext",
+    "maincontent",
+    "mwcontenttext",
+    "mwparseroutput",
+    "newsbody",
+    "newscontent",
+    "newstext",
+    "pagecontent",
+    "postbody",
+    "postcontent",
+    "postentry",
+    "posttext",
+    "singlecontent",
+    "storybody",
+    "storybodytext",
+    "storycontent",
+    "textcontent",
+    "themecontent",
+    "rstcontent",
+    "storytext",
+];
+
+/// Calls `f` with each word of a name list, in small letters: the pieces between separators and at changes from small
+/// to capital letters, and each whole name without separators. At most 24 names of 64 bytes are looked at.
+fn words(names: &str, mut f: impl FnMut(&str, bool)) {
+    let mut piece = String::new();
+    let mut whole = String::new();
+    for name in names.split_ascii_whitespace().take(24) {
+        if name.len() > 64 {
+            continue;
+        }
+        whole.clear();
+        piece.clear();
+        let mut small = false;
+        for c in name.chars() {
+            let boundary = !c.is_ascii_alphanumeric() || small && c.is_ascii_uppercase();
+            if boundary && !piece.is_empty() {
+                f(&piece, false);
+                piece.clear();
+            }
+            small = c.is_ascii_lowercase();
+            if c.is_ascii_alphanumeric() {
+                piece.push(c.to_ascii_lowercase());
+                whole.push(c.to_ascii_lowercase());
+            }
+        }
+        if !piece.is_empty() && piece != whole {
+            f(&piece, false);
+        }
+        f(&whole, true);
+    }
+}
+
+/// What an element is by its name and attributes.
+pub(super) fn role(tag: Tag, a: &Attributes<'_>) -> Role {
+    if tag.is_invisible() || a.hidden.is_some() {
+        return Role::Hidden;
+    }
+    if a.aria_hidden.is_some_and(|v| v.eq_ignore_ascii_case("true")) {
+        return Role::Hidden;
+    }
+    if let Some(style) = a.style {
+        let mut squeezed: String = style.chars().take(400).filter(|c| !c.is_whitespace()).collect();
+        squeezed.make_ascii_lowercase();
+        if squeezed.contains("display:none") || squeezed.contains("visibility:hidden") {
+            return Role::Hidden;
+        }
+    }
+    if matches!(tag, Tag::Nav | Tag::Footer | Tag::Aside | Tag::Menu) {
+        return Role::Boilerplate;
+    }
+    if let Some(role) = a.role {
+        match role.to_ascii_lowercase().as_str() {
+            "navigation" | "banner" | "contentinfo" | "complementary" | "search" | "dialog"
+            | "alertdialog" | "menu" | "menubar" | "toolbar" | "tooltip" | "tablist" => {
+                return Role::Boilerplate;
+            }
+            "main" | "article" => return Role::Content,
+            _ => {}
+        }
+    }
+    if a.itemprop.is_some_and(|p| p.eq_ignore_ascii_case("articleBody")) {
+        return Role::Content;
+    }
+    if matches!(tag, Tag::Article | Tag::Main) {
+        return Role::Content;
+    }
+    // A piece of a line, a paragraph, or a cell is no part of the page: a highlighter's `comment` is code.
+    if !names_count(tag) {
+        return Role::Unknown;
+    }
+    let mut found = Role::Unknown;
+    for names in [a.id, a.class].into_iter().flatten() {
+        words(names, |word, whole| {
+            if whole && CONTENT.contains(&word) {
+                found = Role::Content;
+            } else if found == Role::Unknown && AROUND.binary_search(&word).is_ok() {
+                found = Role::Boilerplate;
+            }
+        });
+    }
+    found
+}
+
+/// Elements that pages are divided into.
+fn names_count(tag: Tag) -> bool {
+    use Tag::*;
+    tag.is_block()
+        && tag.heading().is_none()
+        && !matches!(
+            tag,
+            P | Pre | Blockquote | Td | Th | Tr | Tbody | Thead | Tfoot | Caption | Figure | Body | Html
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(class: &str) -> Role {
+        role(Tag::Div, &Attributes { class: Some(class), ..Attributes::default() })
+    }
+
+    #[test]
+    fn the_list_is_sorted() {
+        let mut sorted = AROUND.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        for w in AROUND.windows(2) {
+            assert!(w[0] < w[1], "{} before {}", w[0], w[1]);
+        }
+        assert_eq!(sorted.len(), AROUND.len());
+    }
+
+    #[test]
+    fn names_are_read_as_words() {
+        for class in [
+            "comments",
+            "post-comments",
+            "siteFooter",
+            "x sideBar",
+            "share_buttons",
+            "ad-slot",
+            "wp-block related",
+        ] {
+            assert_eq!(named(class), Role::Boilerplate, "{class}");
+        }
+        for class in
+            ["", "shadow", "header-image", "discommented", "container", "loading", "address", "badge"]
+        {
+            assert_eq!(named(class), Role::Unknown, "{class}");
+        }
+        assert_eq!(named("row article-body"), Role::Content);
+        assert_eq!(named("articleBody share"), Role::Content);
+    }
+}
