@@ -1,0 +1,619 @@
+//! Supervised training.
+//!
+//! Stochastic gradient descent as the original does it: per example the loss of one label (of all labels for `ova`),
+//! the gradient divided by the number of rows that the text has, a learning rate that falls linearly to 0 over
+//! `epoch` passes. What differs is how threads share the work. The original lets them write over each other
+//! (Hogwild), so no two runs agree. Here the examples are taken in blocks of `block`: all gradients of a block are
+//! formed against the weights before it, by any thread, then each row of the matrices takes its gradients in the
+//! order of the examples, by the thread that owns the row. The result depends on the block but not on the threads;
+//! with a block of 1 it is the original with one thread.
+
+use super::FastText;
+use super::args::{Args, Loss};
+use super::dictionary::{Counter, Dictionary, LABEL_PREFIX, Line, is_separator};
+use super::matrix::{Dense, Matrix, dot};
+use super::output::{self, Node, Sigmoid, huffman};
+use crate::error::{Result, ScoreError};
+use crate::random::Uniform;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Barrier, RwLock, RwLockReadGuard};
+
+/// A text with what is true of it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Example {
+    /// Labels with their prefix, for example `__label__good`.
+    pub labels: Vec<String>,
+    /// The text; line ends count as spaces.
+    pub text: String,
+}
+
+/// How to train. The defaults are those of `fasttext supervised`.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainConfig {
+    /// Learning rate at the beginning; it falls linearly to 0.
+    pub lr: f64,
+    /// Passes over the examples.
+    pub epoch: u32,
+    /// Size of a vector.
+    pub dim: u32,
+    /// Words seen less often are left out.
+    pub min_count: u32,
+    /// Longest word n-gram; 1 is words alone.
+    pub word_ngrams: u32,
+    /// Shortest piece of a word, in characters.
+    pub minn: u32,
+    /// Longest piece of a word, in characters; 0 for none.
+    pub maxn: u32,
+    /// Rows that hashed n-grams share; not used without n-grams.
+    pub bucket: u32,
+    /// softmax, hs, ns or ova.
+    pub loss: Loss,
+    /// Labels drawn per example by `ns`.
+    pub neg: u32,
+    /// Tokens between two steps of the learning rate.
+    pub lr_update_rate: u32,
+    /// Seed of the first weights and of every draw.
+    pub seed: u32,
+    /// Examples whose gradients are formed against the same weights; 1 is the order of the original.
+    pub block: u32,
+    /// Threads; they change the time and nothing else.
+    pub threads: u32,
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        TrainConfig {
+            lr: 0.1,
+            epoch: 5,
+            dim: 100,
+            min_count: 1,
+            word_ngrams: 1,
+            minn: 0,
+            maxn: 0,
+            bucket: 2_000_000,
+            loss: Loss::Softmax,
+            neg: 5,
+            lr_update_rate: 100,
+            seed: 0,
+            block: 16,
+            threads: 1,
+        }
+    }
+}
+
+impl TrainConfig {
+    /// Checks every value; the error names key, value and allowed range.
+    ///
+    /// # Errors
+    /// Where a value is out of range.
+    pub fn check(&self) -> Result<()> {
+        if !(self.lr > 0.0 && self.lr <= 100.0) {
+            return Err(ScoreError::Config(format!(
+                "lr = {} is out of range: wanted above 0, up to 100",
+                self.lr
+            )));
+        }
+        for (key, value, low, high) in [
+            ("epoch", self.epoch, 1, 10_000),
+            ("dim", self.dim, 1, 4096),
+            ("min_count", self.min_count, 1, u32::MAX),
+            ("word_ngrams", self.word_ngrams, 1, 16),
+            ("minn", self.minn, 0, 16),
+            ("maxn", self.maxn, 0, 16),
+            ("bucket", self.bucket, 1, 1 << 30),
+            ("neg", self.neg, 1, 1000),
+            ("lr_update_rate", self.lr_update_rate, 1, 1 << 30),
+            ("seed", self.seed, 0, u32::MAX),
+            ("block", self.block, 1, 4096),
+            ("threads", self.threads, 1, 1024),
+        ] {
+            if !(low..=high).contains(&value) {
+                return Err(ScoreError::Config(format!(
+                    "{key} = {value} is out of range: wanted {low} to {high}"
+                )));
+            }
+        }
+        if self.maxn > 0 && self.minn > self.maxn {
+            return Err(ScoreError::Config(format!("minn = {} is above maxn = {}", self.minn, self.maxn)));
+        }
+        Ok(())
+    }
+
+    fn args(&self) -> Args {
+        let mut args = Args {
+            dim: self.dim as usize,
+            ws: 5,
+            epoch: self.epoch as i32,
+            min_count: self.min_count.min(i32::MAX as u32) as i32,
+            neg: self.neg as i32,
+            word_ngrams: self.word_ngrams as usize,
+            loss: self.loss,
+            bucket: self.bucket,
+            minn: self.minn as usize,
+            maxn: self.maxn as usize,
+            lr_update_rate: self.lr_update_rate as i32,
+            t: 1e-4,
+        };
+        if !args.hashes() {
+            args.bucket = 0;
+        }
+        args
+    }
+}
+
+/// The examples of a training file of fastText: one a line, labels among the words.
+pub fn labelled_lines(text: &str) -> impl Iterator<Item = Example> + '_ {
+    text.lines().map(|line| {
+        let mut example = Example::default();
+        for token in line.split(|c: char| c.is_ascii() && is_separator(c as u8)).filter(|t| !t.is_empty()) {
+            if token.starts_with(LABEL_PREFIX) {
+                example.labels.push(token.to_owned());
+            } else {
+                example.text.push_str(token);
+                example.text.push(' ');
+            }
+        }
+        example
+    })
+}
+
+/// Trains a model on what `examples` gives, which is called once to count and once a pass, and must give the same
+/// examples in the same order each time.
+///
+/// # Errors
+/// Where the configuration is out of range, the examples have no words or labels or give an error, or training
+/// diverges.
+pub fn train<I>(config: &TrainConfig, examples: impl Fn() -> I) -> Result<FastText>
+where
+    I: Iterator<Item = Result<Example>>,
+{
+    train_from(config, examples, 10)
+}
+
+/// `filled` tenths of the input matrix start at random numbers and the rest at 0: 10, except that the original fills
+/// as many as it has threads, which a test wants to copy.
+fn train_from<I>(config: &TrainConfig, examples: impl Fn() -> I, filled: u64) -> Result<FastText>
+where
+    I: Iterator<Item = Result<Example>>,
+{
+    config.check()?;
+    let args = config.args();
+    let mut counter = Counter::default();
+    for example in examples() {
+        let example = example?;
+        if let Some(label) = example.labels.iter().find(|l| !is_label(l)) {
+            return Err(ScoreError::Training(format!(
+                "label {label:?}: wanted \"{LABEL_PREFIX}\" and then a name without white space"
+            )));
+        }
+        counter.add(&example.labels, &example.text);
+    }
+    let dictionary = counter.finish(config.min_count as i64, &args)?;
+    let counts: Vec<i64> = dictionary.labels().iter().map(|l| l.count).collect();
+    let tree = if args.loss == Loss::Hs {
+        huffman(&counts).ok_or_else(|| ScoreError::Training("more labels than a tree can count".into()))?
+    } else {
+        Vec::new()
+    };
+    let rows = dictionary.words() + args.bucket as usize;
+    let shards = config.threads as usize;
+    let first = first_weights(rows * args.dim, args.dim, config.seed, filled);
+    let state = State {
+        input: scatter(&first, args.dim, shards),
+        output: scatter(&vec![0.0; counts.len() * args.dim], args.dim, shards),
+        slots: (0..config.block).map(|_| RwLock::default()).collect(),
+        barrier: Barrier::new(shards),
+        next: AtomicUsize::new(0),
+        done: AtomicBool::new(false),
+        negatives: cumulative_roots(&counts),
+        sigmoid: Sigmoid::new(),
+        dictionary: &dictionary,
+        tree: &tree,
+        args: &args,
+        config,
+        labels: counts.len(),
+    };
+    drop(first);
+    std::thread::scope(|scope| {
+        let state = &state;
+        for own in 1..shards {
+            scope.spawn(move || while state.block(own) {});
+        }
+        let result = lead(state, &examples);
+        state.done.store(true, Ordering::SeqCst);
+        state.block(0);
+        result
+    })?;
+    let input = gather(state.input, rows, args.dim);
+    let output = gather(state.output, counts.len(), args.dim);
+    if input.iter().chain(&output).any(|v| !v.is_finite()) {
+        return Err(ScoreError::Training("the weights left the numbers: lower lr or block".into()));
+    }
+    let dim = args.dim;
+    let (input, output) =
+        (Matrix::Dense(Dense { dim, values: input }), Matrix::Dense(Dense { dim, values: output }));
+    FastText::assemble(args, dictionary, input, output)
+        .ok_or_else(|| ScoreError::Training("more labels than a tree can count".into()))
+}
+
+fn is_label(label: &str) -> bool {
+    label.len() > LABEL_PREFIX.len() && label.starts_with(LABEL_PREFIX) && !label.bytes().any(is_separator)
+}
+
+/// Hands out the blocks until the passes are over.
+fn lead<I>(state: &State<'_>, examples: &impl Fn() -> I) -> Result<()>
+where
+    I: Iterator<Item = Result<Example>>,
+{
+    let wanted = state.config.epoch as i64 * state.dictionary.tokens();
+    let (mut counted, mut local, mut number) = (0i64, 0i64, 0u64);
+    let mut source = examples();
+    while counted < wanted {
+        let lr = (state.config.lr * (1.0 - (counted as f64 / wanted as f64))) as f32;
+        let mut restarted = false;
+        for slot in &state.slots {
+            let example = loop {
+                match source.next() {
+                    Some(example) => break example?,
+                    None if restarted => {
+                        return Err(ScoreError::Training("a later pass over the examples gives none".into()));
+                    }
+                    None => {
+                        source = examples();
+                        restarted = true;
+                    }
+                }
+            };
+            restarted = false;
+            let mut slot = slot.write().expect("no thread panics");
+            slot.example = example;
+            slot.lr = lr;
+            slot.number = number;
+            number += 1;
+        }
+        state.next.store(0, Ordering::SeqCst);
+        state.block(0);
+        for slot in &state.slots {
+            local += slot.read().expect("no thread panics").tokens as i64;
+            if local > state.config.lr_update_rate as i64 {
+                counted += local;
+                local = 0;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One example with its gradients.
+#[derive(Default)]
+struct Work {
+    example: Example,
+    /// Counts the examples of all passes; every draw is a function of it.
+    number: u64,
+    lr: f32,
+    tokens: usize,
+    line: Line,
+    hidden: Vec<f32>,
+    gradient: Vec<f32>,
+    scores: Vec<f32>,
+    /// Rows of the output matrix that change, and by what multiple of the hidden vector.
+    changes: Vec<(usize, f32)>,
+}
+
+/// What the threads share. Row `r` of a matrix is row `r / shards` of shard `r % shards`.
+struct State<'a> {
+    input: Vec<RwLock<Vec<f32>>>,
+    output: Vec<RwLock<Vec<f32>>>,
+    slots: Vec<RwLock<Work>>,
+    barrier: Barrier,
+    next: AtomicUsize,
+    done: AtomicBool,
+    /// Running sums of the square roots of the counts of the labels.
+    negatives: Vec<f64>,
+    sigmoid: Sigmoid,
+    dictionary: &'a Dictionary,
+    tree: &'a [Node],
+    args: &'a Args,
+    config: &'a TrainConfig,
+    labels: usize,
+}
+
+type Guards<'g> = Vec<RwLockReadGuard<'g, Vec<f32>>>;
+
+impl State<'_> {
+    /// One block as thread `own`; false when there are no more.
+    fn block(&self, own: usize) -> bool {
+        self.barrier.wait();
+        if self.done.load(Ordering::SeqCst) {
+            return false;
+        }
+        {
+            let (input, output) = (read_all(&self.input), read_all(&self.output));
+            while let Some(slot) = self.slots.get(self.next.fetch_add(1, Ordering::SeqCst)) {
+                self.gradients(&mut slot.write().expect("no thread panics"), &input, &output);
+            }
+        }
+        self.barrier.wait();
+        self.apply(own);
+        self.barrier.wait();
+        true
+    }
+
+    /// Adds the gradients of the block to the rows of shard `own`.
+    fn apply(&self, own: usize) {
+        let (dim, shards) = (self.args.dim, self.input.len());
+        let mut input = self.input[own].write().expect("no thread panics");
+        let mut output = self.output[own].write().expect("no thread panics");
+        for slot in &self.slots {
+            let work = slot.read().expect("no thread panics");
+            if work.changes.is_empty() {
+                continue;
+            }
+            for &(row, alpha) in work.changes.iter().filter(|(row, _)| row % shards == own) {
+                let at = row / shards * dim;
+                add_scaled(&mut output[at..at + dim], alpha, &work.hidden);
+            }
+            for row in work.line.rows.iter().map(|&r| r as usize).filter(|row| row % shards == own) {
+                let at = row / shards * dim;
+                add_scaled(&mut input[at..at + dim], 1.0, &work.gradient);
+            }
+        }
+    }
+
+    /// The gradients of one example against the present weights.
+    fn gradients(&self, work: &mut Work, input: &Guards<'_>, output: &Guards<'_>) {
+        let dim = self.args.dim;
+        work.changes.clear();
+        work.tokens = self.dictionary.line(&work.example.text, &mut work.line) + work.example.labels.len();
+        let targets: Vec<usize> =
+            work.example.labels.iter().filter_map(|l| self.dictionary.label(l)).collect();
+        if targets.is_empty() || work.line.rows.is_empty() {
+            return;
+        }
+        work.hidden.clear();
+        work.hidden.resize(dim, 0.0);
+        for &row in &work.line.rows {
+            add_scaled(&mut work.hidden, 1.0, row_of(input, row as usize, dim));
+        }
+        let scale = (1.0 / work.line.rows.len() as f64) as f32;
+        work.hidden.iter_mut().for_each(|h| *h *= scale);
+
+        let mut draws = Uniform::new(self.config.seed as u64, work.number);
+        let target = targets[draws.below(targets.len() as u64) as usize];
+        let lr = work.lr;
+        let hidden = &work.hidden;
+        let logit = |row: usize| dot(row_of(output, row, dim), hidden);
+        let change = |row: usize, positive: bool| {
+            (row, lr * (f32::from(u8::from(positive)) - self.sigmoid.at(logit(row))))
+        };
+        match self.args.loss {
+            Loss::Softmax => {
+                work.scores.clear();
+                work.scores.extend((0..self.labels).map(logit));
+                output::softmax(&mut work.scores);
+                let alpha = |(row, &p): (usize, &f32)| (row, lr * (f32::from(u8::from(row == target)) - p));
+                work.changes.extend(work.scores.iter().enumerate().map(alpha));
+            }
+            Loss::Ova => work.changes.extend((0..self.labels).map(|row| change(row, targets.contains(&row)))),
+            Loss::Ns => {
+                work.changes.push(change(target, true));
+                // With one label there is nothing else to draw.
+                for _ in 0..if self.labels > 1 { self.config.neg } else { 0 } {
+                    work.changes.push(change(self.negative(target, &mut draws), false));
+                }
+            }
+            Loss::Hs => {
+                let mut node = target;
+                while self.tree[node].parent >= 0 {
+                    let parent = self.tree[node].parent as usize;
+                    work.changes.push(change(parent - self.labels, self.tree[node].binary));
+                    node = parent;
+                }
+            }
+        }
+        work.gradient.clear();
+        work.gradient.resize(dim, 0.0);
+        for &(row, alpha) in &work.changes {
+            add_scaled(&mut work.gradient, alpha, row_of(output, row, dim));
+        }
+        work.gradient.iter_mut().for_each(|g| *g *= scale);
+    }
+
+    /// A label other than `target`, drawn in proportion to the square root of its count.
+    fn negative(&self, target: usize, draws: &mut Uniform) -> usize {
+        let total = self.negatives[self.labels - 1];
+        // A rare target is met hardly ever, a label with nearly all of the weight often: a fixed number of tries and
+        // then its neighbour keeps this finite.
+        for _ in 0..64 {
+            let drawn = draws.unit() * total;
+            let label = self.negatives.partition_point(|&sum| sum <= drawn).min(self.labels - 1);
+            if label != target {
+                return label;
+            }
+        }
+        (target + 1) % self.labels
+    }
+}
+
+fn read_all(shards: &[RwLock<Vec<f32>>]) -> Guards<'_> {
+    shards.iter().map(|s| s.read().expect("no thread panics")).collect()
+}
+
+fn row_of<'g>(shards: &'g Guards<'_>, row: usize, dim: usize) -> &'g [f32] {
+    let at = row / shards.len() * dim;
+    &shards[row % shards.len()][at..at + dim]
+}
+
+fn add_scaled(to: &mut [f32], scale: f32, from: &[f32]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to += scale * from;
+    }
+}
+
+fn scatter(values: &[f32], dim: usize, shards: usize) -> Vec<RwLock<Vec<f32>>> {
+    let shard = |own: usize| values.chunks_exact(dim).skip(own).step_by(shards).flatten().copied().collect();
+    (0..shards).map(|own| RwLock::new(shard(own))).collect()
+}
+
+fn gather(shards: Vec<RwLock<Vec<f32>>>, rows: usize, dim: usize) -> Vec<f32> {
+    let shards: Vec<Vec<f32>> =
+        shards.into_iter().map(|s| s.into_inner().expect("no thread panics")).collect();
+    let mut values = Vec::with_capacity(rows * dim);
+    for row in 0..rows {
+        let at = row / shards.len() * dim;
+        values.extend_from_slice(&shards[row % shards.len()][at..at + dim]);
+    }
+    values
+}
+
+fn cumulative_roots(counts: &[i64]) -> Vec<f64> {
+    let mut sum = 0.0;
+    let next = |&count: &i64| {
+        sum += (count as f64).sqrt();
+        sum
+    };
+    counts.iter().map(next).collect()
+}
+
+/// Uniform in -1/dim..1/dim, by the generator of the original: the matrix is cut into tenths, tenth `i` from minstd
+/// (x <- 48271 x mod 2^31 - 1) with the seed `seed + i`, two draws a number.
+fn first_weights(count: usize, dim: usize, seed: u32, filled: u64) -> Vec<f32> {
+    const MODULUS: u64 = 2_147_483_647;
+    let bound = 1.0 / dim as f64;
+    let mut values = vec![0.0; count];
+    let tenth = count / 10;
+    if tenth == 0 {
+        return values;
+    }
+    for (i, block) in values.chunks_mut(tenth).enumerate().take(filled as usize) {
+        let mut x = (seed as u64 + i as u64) % MODULUS;
+        if x == 0 {
+            x = 1;
+        }
+        let mut draw = || {
+            x = x * 48_271 % MODULUS;
+            (x - 1) as f64
+        };
+        let range = (MODULUS - 1) as f64;
+        for value in block {
+            let unit = (draw() + draw() * range) / (range * range);
+            *value = (unit * (bound + bound) - bound) as f32;
+        }
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn examples(count: usize) -> Vec<Example> {
+        // Two topics with their own words and some common ones; every fourth example has a second label.
+        let words = [["wine", "bread", "cheese", "olive"], ["bolt", "wrench", "gear", "axle"]];
+        let common = ["the", "a", "with", "and", "is"];
+        let mut draws = Uniform::new(3, 5);
+        (0..count)
+            .map(|i| {
+                let topic = i % 2;
+                let mut text = String::new();
+                for _ in 0..6 {
+                    text.push_str(words[topic][draws.below(4) as usize]);
+                    text.push(' ');
+                    text.push_str(common[draws.below(5) as usize]);
+                    text.push(' ');
+                }
+                let mut labels = vec![format!("__label__{topic}")];
+                if i % 4 == 0 {
+                    labels.push("__label__fourth".into());
+                }
+                Example { labels, text }
+            })
+            .collect()
+    }
+
+    fn config(loss: Loss) -> TrainConfig {
+        TrainConfig {
+            lr: 0.5,
+            dim: 12,
+            bucket: 500,
+            word_ngrams: 2,
+            minn: 2,
+            maxn: 3,
+            loss,
+            block: 8,
+            epoch: 10,
+            ..TrainConfig::default()
+        }
+    }
+
+    fn bytes(model: &FastText) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        model.write(&mut bytes).expect("a vector takes all");
+        bytes
+    }
+
+    #[test]
+    fn every_loss_learns_and_the_threads_do_not_matter() {
+        let data = examples(200);
+        for loss in [Loss::Softmax, Loss::Hs, Loss::Ns, Loss::Ova] {
+            let with = |threads| {
+                let config = TrainConfig { threads, ..config(loss) };
+                train(&config, || data.iter().cloned().map(Ok)).expect("trains")
+            };
+            let one = with(1);
+            assert_eq!(bytes(&one), bytes(&with(3)), "{loss:?}");
+            let wine = one.predict("wine and cheese", 1, 0.0);
+            let gear = one.predict("the gear\nwith a bolt", 1, 0.0);
+            assert_eq!((&*wine[0].label, &*gear[0].label), ("__label__0", "__label__1"), "{loss:?}");
+            let again = FastText::read(&bytes(&one)[..], bytes(&one).len() as u64, "model").expect("reads");
+            assert_eq!(again.predict("olive axle", 3, 0.0), one.predict("olive axle", 3, 0.0));
+            let p = one.probability("wine and cheese", "__label__0").expect("known");
+            assert!((p - wine[0].probability).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn gradients_are_those_of_the_loss() {
+        // One example, one step with a tiny rate: the change of the weights is -lr times the slope of the loss,
+        // with the division by the number of rows that the original does.
+        let data = vec![Example { labels: vec!["__label__a".into()], text: "x y".into() }; 1];
+        let more = Example { labels: vec!["__label__b".into()], text: "z".into() };
+        let start =
+            TrainConfig { lr: 1e-9, dim: 10, epoch: 1, block: 1, bucket: 1, ..TrainConfig::default() };
+        let all = || data.iter().cloned().chain(std::iter::once(more.clone())).map(Ok);
+        let model = train(&start, all).expect("trains");
+        let step = TrainConfig { lr: 0.5, ..start };
+        let moved = train(&step, all).expect("trains");
+        let (Matrix::Dense(before), Matrix::Dense(after)) = (&model.output, &moved.output) else {
+            unreachable!("trained models are dense")
+        };
+        // Both logits are 0 before the first example, so its probabilities are one half: row a moves by
+        // lr * (1 - 1/2) * hidden, row b by lr * (0 - 1/2) * hidden.
+        assert!(before.values.iter().all(|v| v.abs() < 1e-8));
+        let row = |m: &Dense, i: usize| m.row(i).to_vec();
+        let (a, b) = (row(after, 0), row(after, 1));
+        assert!(a.iter().zip(&b).all(|(x, y)| (x + y).abs() < 1e-6), "two labels move against each other");
+        assert!(a.iter().any(|v| v.abs() > 1e-4));
+    }
+
+    #[test]
+    fn bad_training_data_is_told() {
+        let none = train(&TrainConfig::default(), std::iter::empty::<Result<Example>>);
+        assert!(none.expect_err("nothing to learn").to_string().contains("at least one"));
+        let label = Example { labels: vec!["good".into()], text: "a".into() };
+        let error =
+            train(&TrainConfig::default(), || std::iter::once(Ok(label.clone()))).expect_err("no prefix");
+        assert!(error.to_string().contains("__label__"), "{error}");
+        let config = TrainConfig { lr: f64::NAN, ..TrainConfig::default() };
+        assert!(config.check().expect_err("NaN").to_string().contains("lr"));
+    }
+
+    #[test]
+    fn lines_of_a_training_file_become_examples() {
+        let lines: Vec<Example> =
+            labelled_lines("__label__a one two\nthree __label__b __label__c\n").collect();
+        assert_eq!(lines[0], Example { labels: vec!["__label__a".into()], text: "one two ".into() });
+        assert_eq!(lines[1].labels.len(), 2);
+    }
+}

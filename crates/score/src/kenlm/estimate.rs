@@ -1,0 +1,598 @@
+//! Interpolated modified Kneser-Ney estimation (Chen and Goodman 1998) within a memory budget, by sorting n-grams on
+//! disk as Heafield et al. 2013 do.
+//!
+//! ```text
+//! a(g)   = count of g for the longest n-grams and those that begin with <s>, else the number of different words before g
+//! n_k    = number of n-grams with a = k;  Y = n1 / (n1 + 2 n2);  D_k = k - (k + 1) Y n_{k+1} / n_k  for k = 1, 2, 3+
+//! p(w|h) = (a(hw) - D(a(hw))) / sum_v a(hv)  +  gamma(h) p(w|h'),   gamma(h) = sum_v D(a(hv)) / sum_v a(hv)
+//! p(w)   interpolates with 1 / |V|, V = all words, </s> and <unk>, without <s>
+//! ```
+//!
+//! Passes: count n-grams (sort by last word, then the one before, ...); walk them once for the adjusted counts of all
+//! orders; per order sort by history for sums and gamma; back to the first order of sorting, in which an n-gram meets
+//! its shorter end and its own gamma by walking files side by side.
+
+use super::arpa::Builder;
+use super::runs::{Sorted, Sorter, Tape, TapeReader, TapeWriter};
+use super::vocabulary::{BEGIN, END, UNKNOWN};
+use super::{LanguageModel, MAX_ORDER, words};
+use crate::error::{Result, ScoreError};
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+const BEGIN_ID: u32 = 1;
+const END_ID: u32 = 2;
+
+/// How to estimate.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EstimateConfig {
+    /// Length of the longest n-grams, 2 to 8. KenLM as it is usually built reads up to 6.
+    pub order: usize,
+    /// Bytes for sorting. The words of the text are held besides.
+    pub memory: u64,
+    /// Folder for sorted runs.
+    pub folder: PathBuf,
+    /// Where the counts are too few for discounts of their own, take 0.5, 1 and 1.5; otherwise that is an error.
+    pub fallback: bool,
+}
+
+/// Discounts for n-grams seen once, twice, and more often.
+pub type Discounts = [f64; 3];
+
+/// A model on disk, ready to be written.
+pub struct Estimated {
+    words: Vec<Box<str>>,
+    /// Per order records of key (last word first), log10 probability, log10 back-off weight.
+    orders: Vec<Tape>,
+    discounts: Vec<Discounts>,
+    fallbacks: Vec<bool>,
+}
+
+impl std::fmt::Debug for Estimated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Estimated")
+            .field("counts", &self.counts())
+            .field("discounts", &self.discounts)
+            .finish()
+    }
+}
+
+/// Adjusted counts of one order, with the numbers of n-grams that have the counts 1 to 4.
+struct Adjusted {
+    tape: Tape,
+    with_count: [u64; 4],
+}
+
+/// Estimates a model from `sentences`, each split at white space. The words `<s>`, `</s>` and `<unk>` in the text are
+/// taken for white space.
+///
+/// # Errors
+/// Where the configuration is out of range, there is no text, the counts give no discounts and `fallback` is off, or
+/// the disk fails.
+pub fn estimate(
+    config: &EstimateConfig,
+    sentences: impl IntoIterator<Item = Result<String>>,
+) -> Result<Estimated> {
+    if !(2..=MAX_ORDER).contains(&config.order) {
+        return Err(ScoreError::Config(format!(
+            "order = {} is out of range: wanted 2 to {MAX_ORDER}",
+            config.order
+        )));
+    }
+    let (words, counted) = count(config, sentences)?;
+    let mut unigrams = vec![0u64; words.len()];
+    let mut adjusted = adjust(config, counted, &mut unigrams)?;
+    let mut discounts = Vec::new();
+    let mut fallbacks = Vec::new();
+    for (n, counts) in adjusted.iter().map(|a| a.with_count).enumerate() {
+        let own = discounts_of(counts);
+        if own.is_none() && !config.fallback {
+            return Err(ScoreError::Training(format!(
+                "the {}-grams seen 1, 2, 3 and 4 times number {counts:?}, which gives no discounts: the text is too \
+                 small or repeats itself; allow the fallback discounts 0.5, 1, 1.5",
+                n + 1
+            )));
+        }
+        fallbacks.push(own.is_none());
+        discounts.push(own.unwrap_or([0.5, 1.0, 1.5]));
+    }
+    let mut parts = Vec::new();
+    for (n, adjusted) in adjusted.iter_mut().enumerate().skip(1) {
+        parts.push(sums_and_gammas(config, n + 1, &mut adjusted.tape, discounts[n])?);
+    }
+    drop(adjusted);
+    let orders = interpolate(config, &unigrams, discounts[0], parts)?;
+    Ok(Estimated { words, orders, discounts, fallbacks })
+}
+
+/// The discounts of Chen and Goodman, or `None` where the counts do not give them.
+fn discounts_of([n1, n2, n3, n4]: [u64; 4]) -> Option<Discounts> {
+    if [n1, n2, n3, n4].contains(&0) {
+        return None;
+    }
+    let y = n1 as f64 / (n1 as f64 + 2.0 * n2 as f64);
+    let one = |k: f64, here: u64, next: u64| k - (k + 1.0) * y * next as f64 / here as f64;
+    let discounts = [one(1.0, n1, n2), one(2.0, n2, n3), one(3.0, n3, n4)];
+    let sane = discounts.iter().zip([1.0, 2.0, 3.0]).all(|(d, k)| (0.0..=k).contains(d));
+    sane.then_some(discounts)
+}
+
+fn discount(discounts: &Discounts, count: u64) -> f64 {
+    match count {
+        0 => 0.0,
+        1 => discounts[0],
+        2 => discounts[1],
+        _ => discounts[2],
+    }
+}
+
+fn word_at(key: &[u8], i: usize) -> u32 {
+    u32::from_be_bytes(key[4 * i..4 * i + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(record: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(record[at..at + 8].try_into().expect("eight bytes"))
+}
+
+fn f64_at(record: &[u8], at: usize) -> f64 {
+    f64::from_bits(u64_at(record, at))
+}
+
+/// The words, and all windows of `order` words sorted with the last word first; before a sentence stand `order - 1`
+/// begins.
+fn count(
+    config: &EstimateConfig,
+    sentences: impl IntoIterator<Item = Result<String>>,
+) -> Result<(Vec<Box<str>>, Sorted)> {
+    let order = config.order;
+    let mut ids: HashMap<Box<str>, u32> = HashMap::new();
+    let mut names: Vec<Box<str>> = [UNKNOWN, BEGIN, END].map(Box::from).to_vec();
+    let memory = usize::try_from(config.memory).unwrap_or(usize::MAX);
+    let mut sorter = Sorter::new(&config.folder, 4 * order + 8, 4 * order, true, memory);
+    let mut record = vec![0u8; 4 * order + 8];
+    record[4 * order..].copy_from_slice(&1u64.to_le_bytes());
+    let mut any = false;
+    for sentence in sentences {
+        let sentence = sentence?;
+        any = true;
+        record[..4 * order].chunks_exact_mut(4).for_each(|id| id.copy_from_slice(&BEGIN_ID.to_be_bytes()));
+        let mut put = |id: u32, sorter: &mut Sorter| {
+            record.copy_within(0..4 * (order - 1), 4);
+            record[..4].copy_from_slice(&id.to_be_bytes());
+            sorter.push(&record)
+        };
+        for word in words(&sentence).filter(|word| ![UNKNOWN, BEGIN, END, "<UNK>"].contains(word)) {
+            let id = match ids.get(word) {
+                Some(&id) => id,
+                None => {
+                    let id = names.len() as u32;
+                    if id == u32::MAX {
+                        return Err(ScoreError::Training("the text has 2^32 different words".into()));
+                    }
+                    ids.insert(word.into(), id);
+                    names.push(word.into());
+                    id
+                }
+            };
+            put(id, &mut sorter)?;
+        }
+        put(END_ID, &mut sorter)?;
+    }
+    if !any || names.len() == 3 {
+        return Err(ScoreError::Training("the text has no words to estimate a model from".into()));
+    }
+    Ok((names, sorter.finish()?))
+}
+
+/// Adjusted counts of every order from the counts of the longest: all n-grams that share an end stand together, so the
+/// different words before it can be counted in one walk.
+fn adjust(config: &EstimateConfig, mut counted: Sorted, unigrams: &mut [u64]) -> Result<Vec<Adjusted>> {
+    let order = config.order;
+    let mut writers = Vec::new();
+    for n in 1..=order {
+        writers.push((TapeWriter::create(&config.folder, 4 * n + 8)?, [0u64; 4]));
+    }
+    let mut emit = |key: &[u8], n: usize, adjusted: u64| -> Result<()> {
+        // A history of two begins is one begin too many: the shorter n-gram stands for it.
+        if n >= 2 && word_at(key, n - 1) == BEGIN_ID && word_at(key, n - 2) == BEGIN_ID {
+            return Ok(());
+        }
+        if n == 1 {
+            unigrams[word_at(key, 0) as usize] = adjusted;
+        }
+        let (writer, with_count) = &mut writers[n - 1];
+        if (1..=4).contains(&adjusted) {
+            with_count[adjusted as usize - 1] += 1;
+        }
+        let mut record = [0u8; 4 * MAX_ORDER + 8];
+        record[..4 * n].copy_from_slice(&key[..4 * n]);
+        record[4 * n..4 * n + 8].copy_from_slice(&adjusted.to_le_bytes());
+        writer.push(&record[..4 * n + 8])
+    };
+    let mut previous: Vec<u8> = Vec::new();
+    // Of the end of length n: different words before it, and how often it was seen.
+    let mut different = [0u64; MAX_ORDER + 1];
+    let mut seen = [0u64; MAX_ORDER + 1];
+    let adjusted = |key: &[u8], n: usize, different: u64, seen: u64| {
+        if word_at(key, n - 1) == BEGIN_ID { seen } else { different }
+    };
+    while let Some(record) = counted.next()? {
+        let (key, count) = (&record[..4 * order], u64_at(record, 4 * order));
+        let common = if previous.is_empty() {
+            0
+        } else {
+            (0..order).take_while(|&i| word_at(key, i) == word_at(&previous, i)).count()
+        };
+        for n in common + 1..order {
+            if !previous.is_empty() {
+                emit(&previous, n, adjusted(&previous, n, different[n], seen[n]))?;
+            }
+            (different[n], seen[n]) = (0, 0);
+        }
+        for n in 1..order {
+            // The n-gram one longer is new.
+            different[n] += u64::from(n + 1 > common);
+            seen[n] += count;
+        }
+        emit(key, order, count)?;
+        previous.clear();
+        previous.extend_from_slice(key);
+    }
+    for n in 1..order {
+        emit(&previous, n, adjusted(&previous, n, different[n], seen[n]))?;
+    }
+    let finish =
+        |(writer, with_count): (TapeWriter, [u64; 4])| Ok(Adjusted { tape: writer.finish()?, with_count });
+    writers.into_iter().map(finish).collect()
+}
+
+/// Of one order: n-grams with their share and the gamma of their history, and histories with their gamma.
+struct Parts {
+    shares: Sorted,
+    gammas: Tape,
+}
+
+/// (a - D) / sum and gamma, by a walk over the n-grams of `n` words sorted by history.
+fn sums_and_gammas(
+    config: &EstimateConfig,
+    n: usize,
+    tape: &mut Tape,
+    discounts: Discounts,
+) -> Result<Parts> {
+    let memory = usize::try_from(config.memory / 2).unwrap_or(usize::MAX);
+    let (key, folder) = (4 * n, &config.folder);
+    let mut by_history = Sorter::new(folder, key + 8, key, false, memory);
+    let mut reader = tape.read()?;
+    let mut moved = vec![0u8; key + 8];
+    while let Some(record) = reader.next()? {
+        // Last word first becomes history (latest word first), then the last word.
+        moved[..key - 4].copy_from_slice(&record[4..key]);
+        moved[key - 4..key].copy_from_slice(&record[..4]);
+        moved[key..].copy_from_slice(&record[key..]);
+        by_history.push(&moved)?;
+    }
+    drop(reader);
+    let mut by_history = by_history.finish()?;
+    let mut shares = Sorter::new(folder, key + 16, key, false, memory);
+    let mut gammas = TapeWriter::create(folder, key - 4 + 8)?;
+    let mut history: Vec<u8> = Vec::new();
+    let mut group: Vec<(u32, u64)> = Vec::new();
+    let mut close = |history: &[u8], group: &mut Vec<(u32, u64)>| -> Result<()> {
+        let sum: u64 = group.iter().map(|&(_, count)| count).sum();
+        let taken: f64 = group.iter().map(|&(_, count)| discount(&discounts, count)).sum();
+        let gamma = taken / sum as f64;
+        let mut record = [0u8; 4 * MAX_ORDER + 16];
+        record[..key - 4].copy_from_slice(history);
+        record[key - 4..key + 4].copy_from_slice(&gamma.to_bits().to_le_bytes());
+        gammas.push(&record[..key + 4])?;
+        for (word, count) in group.drain(..) {
+            record[..4].copy_from_slice(&word.to_be_bytes());
+            record[4..key].copy_from_slice(history);
+            let share = (count as f64 - discount(&discounts, count)) / sum as f64;
+            record[key..key + 8].copy_from_slice(&share.to_bits().to_le_bytes());
+            record[key + 8..key + 16].copy_from_slice(&gamma.to_bits().to_le_bytes());
+            shares.push(&record[..key + 16])?;
+        }
+        Ok(())
+    };
+    while let Some(record) = by_history.next()? {
+        if history[..] != record[..key - 4] {
+            if !group.is_empty() {
+                close(&history, &mut group)?;
+            }
+            history.clear();
+            history.extend_from_slice(&record[..key - 4]);
+        }
+        group.push((word_at(record, n - 1), u64_at(record, key)));
+    }
+    if !group.is_empty() {
+        close(&history, &mut group)?;
+    }
+    drop(by_history);
+    Ok(Parts { shares: shares.finish()?, gammas: gammas.finish()? })
+}
+
+/// A tape read in step with a larger one that is sorted in the same way.
+struct Follower {
+    reader: TapeReader,
+    key: usize,
+    record: Option<Vec<u8>>,
+}
+
+impl Follower {
+    fn new(tape: &mut Tape, key: usize) -> Result<Follower> {
+        let mut reader = tape.read()?;
+        let record = reader.next()?.map(<[u8]>::to_vec);
+        Ok(Follower { reader, key, record })
+    }
+
+    /// The number after `key`, if the tape has it; keys must be asked for in order.
+    fn find(&mut self, key: &[u8]) -> Result<Option<f64>> {
+        loop {
+            match &mut self.record {
+                Some(record) if record[..self.key] < *key => match self.reader.next()? {
+                    Some(next) => record.copy_from_slice(next),
+                    None => self.record = None,
+                },
+                Some(record) if record[..self.key] == *key => return Ok(Some(f64_at(record, self.key))),
+                _ => return Ok(None),
+            }
+        }
+    }
+}
+
+/// Probabilities and back-off weights of all orders.
+fn interpolate(
+    config: &EstimateConfig,
+    unigrams: &[u64],
+    discounts: Discounts,
+    mut parts: Vec<Parts>,
+) -> Result<Vec<Tape>> {
+    let sum: u64 = unigrams.iter().sum();
+    let gamma = unigrams.iter().map(|&a| discount(&discounts, a)).sum::<f64>() / sum as f64;
+    // All words but the begin, which no probability is given to.
+    let uniform = gamma / (unigrams.len() - 1) as f64;
+    let mut gammas = Follower::new(&mut parts[0].gammas, 4)?;
+    let mut first = TapeWriter::create(&config.folder, 4 + 16)?;
+    for (id, &count) in unigrams.iter().enumerate() {
+        let p = (count as f64 - discount(&discounts, count)) / sum as f64 + uniform;
+        let p = if id as u32 == BEGIN_ID { 1.0 } else { p };
+        let key = (id as u32).to_be_bytes();
+        let backoff = gammas.find(&key)?.unwrap_or(1.0);
+        first.push(&[&key[..], &p.to_bits().to_le_bytes(), &backoff.to_bits().to_le_bytes()].concat())?;
+    }
+    let mut orders = vec![first.finish()?];
+    let longest = parts.len() + 1;
+    let mut parts = parts.into_iter();
+    let mut part = parts.next();
+    let mut n = 2;
+    while let Some(Parts { mut shares, .. }) = part {
+        let key = 4 * n;
+        let mut next = parts.next();
+        let mut gammas = match &mut next {
+            Some(longer) if n < longest => Some(Follower::new(&mut longer.gammas, key)?),
+            _ => None,
+        };
+        let mut shorter = Follower::new(&mut orders[n - 2], key - 4)?;
+        let mut tape = TapeWriter::create(&config.folder, key + 16)?;
+        let mut out = vec![0u8; key + 16];
+        while let Some(record) = shares.next()? {
+            let below = shorter.find(&record[..key - 4])?;
+            let below = below.expect("the end of an n-gram was counted when the n-gram was");
+            let p = f64_at(record, key) + f64_at(record, key + 8) * below;
+            let backoff = match &mut gammas {
+                Some(gammas) => gammas.find(&record[..key])?.unwrap_or(1.0),
+                None => 1.0,
+            };
+            out[..key].copy_from_slice(&record[..key]);
+            out[key..key + 8].copy_from_slice(&p.to_bits().to_le_bytes());
+            out[key + 8..].copy_from_slice(&backoff.to_bits().to_le_bytes());
+            tape.push(&out)?;
+        }
+        orders.push(tape.finish()?);
+        part = next;
+        n += 1;
+    }
+    Ok(orders)
+}
+
+impl Estimated {
+    /// Number of n-grams of each order.
+    pub fn counts(&self) -> Vec<u64> {
+        self.orders.iter().map(|tape| tape.records).collect()
+    }
+
+    /// Discounts of each order, and whether they are the fallback.
+    pub fn discounts(&self) -> impl Iterator<Item = (Discounts, bool)> + '_ {
+        self.discounts.iter().copied().zip(self.fallbacks.iter().copied())
+    }
+
+    /// Calls `each` with the words, log10 probability and log10 back-off weight of every n-gram, shorter ones first.
+    fn for_each(&mut self, mut each: impl FnMut(&[&str], f64, f64) -> Result<()>) -> Result<()> {
+        for (n, tape) in self.orders.iter_mut().enumerate() {
+            let n = n + 1;
+            let mut reader = tape.read()?;
+            while let Some(record) = reader.next()? {
+                let mut ngram = [""; MAX_ORDER];
+                for (i, word) in ngram[..n].iter_mut().rev().enumerate() {
+                    *word = &self.words[word_at(record, i) as usize];
+                }
+                each(&ngram[..n], f64_at(record, 4 * n).log10(), f64_at(record, 4 * n + 8).log10())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the model as an ARPA file.
+    ///
+    /// # Errors
+    /// The writer's or the disk's.
+    pub fn write_arpa(&mut self, to: &mut impl Write) -> io::Result<()> {
+        writeln!(to, "\\data\\")?;
+        for (n, count) in self.counts().into_iter().enumerate() {
+            writeln!(to, "ngram {}={count}", n + 1)?;
+        }
+        let (longest, mut section) = (self.orders.len(), 0);
+        let mut failed = None;
+        let walked = self.for_each(|ngram, log10, backoff| {
+            let mut line = || -> io::Result<()> {
+                if ngram.len() != section {
+                    section = ngram.len();
+                    writeln!(to, "\n\\{section}-grams:")?;
+                }
+                write!(to, "{}\t{}", log10 as f32, ngram.join(" "))?;
+                if section < longest {
+                    write!(to, "\t{}", backoff as f32)?;
+                }
+                writeln!(to)
+            };
+            line().map_err(|e| {
+                let told = ScoreError::Training(e.to_string());
+                failed = Some(e);
+                told
+            })
+        });
+        if let Some(e) = failed {
+            return Err(e);
+        }
+        walked?;
+        writeln!(to, "\n\\end\\")
+    }
+
+    /// The model in memory, as it would be read from the ARPA file.
+    ///
+    /// # Errors
+    /// The disk's; or where two words share a 64-bit hash.
+    pub fn model(&mut self) -> Result<LanguageModel> {
+        let mut builder = Builder::new(&self.counts());
+        self.for_each(|ngram, log10, backoff| {
+            builder.add(ngram, log10 as f32, backoff as f32).map_err(ScoreError::Training)
+        })?;
+        builder.finish().map_err(ScoreError::Training)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(order: usize, memory: u64, folder: &std::path::Path) -> EstimateConfig {
+        EstimateConfig { order, memory, folder: folder.to_path_buf(), fallback: true }
+    }
+
+    fn lines(text: &str) -> impl Iterator<Item = Result<String>> + '_ {
+        text.lines().map(|line| Ok(line.to_owned()))
+    }
+
+    #[test]
+    fn a_small_corpus_has_the_probabilities_of_lmplz() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut model =
+            estimate(&config(3, 1 << 20, folder.path()), lines("a a b a\nb a a b\n")).expect("estimates");
+        assert_eq!(model.counts(), [5, 7, 7]);
+        let half = 0.5f64.log10();
+        let golden = [
+            ("<unk>", -0.90308999, 0.0),
+            ("<s>", 0.0, half),
+            ("</s>", -0.57209677, 0.0),
+            ("a", -0.46943443, half),
+            ("b", -0.57209677, half),
+            ("<s> a", -0.37712016, half),
+            ("a a", -0.37712016, half),
+            ("<s> b", -0.41574957, half),
+            ("a </s>", -0.58682002, 0.0),
+            ("a b", -0.58682002, half),
+            ("b </s>", -0.52201790, 0.0),
+            ("b a", -0.29845257, half),
+            ("<s> a a", -0.14885089, 0.0),
+            ("<s> b a", -0.12407789, 0.0),
+            ("a a b", -0.20102891, 0.0),
+            ("a b </s>", -0.39761699, 0.0),
+            ("a b a", -0.29973937, 0.0),
+            ("b a </s>", -0.42082909, 0.0),
+            ("b a a", -0.33741079, 0.0),
+        ];
+        let mut found = 0;
+        model
+            .for_each(|ngram, log10, backoff| {
+                let name = ngram.join(" ");
+                let wanted = golden.iter().find(|g| g.0 == name).expect("only these");
+                assert!((log10 - wanted.1).abs() < 1e-7, "{name}: {log10}, wanted {}", wanted.1);
+                assert!((backoff - wanted.2).abs() < 1e-6, "{name}: {backoff}, wanted {}", wanted.2);
+                found += 1;
+                Ok(())
+            })
+            .expect("reads");
+        assert_eq!(found, golden.len());
+    }
+
+    /// Sentences with a Zipf-like choice of words.
+    fn corpus(sentences: u64) -> String {
+        let mut draws = crate::random::Uniform::new(11, 0);
+        let mut text = String::new();
+        for _ in 0..sentences {
+            for _ in 0..draws.below(9) {
+                let word = (1.0 / draws.unit()).min(40.0) as u64;
+                text.push_str(&format!("w{word} "));
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    #[test]
+    fn probabilities_sum_to_one_after_every_history() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let text = corpus(400);
+        let mut estimated = estimate(&config(4, 1 << 20, folder.path()), lines(&text)).expect("estimates");
+        assert!(estimated.discounts().any(|(_, fallback)| !fallback));
+        let model = estimated.model().expect("fits");
+        let words = estimated.words.clone();
+        let mut draws = crate::random::Uniform::new(5, 5);
+        for _ in 0..300 {
+            let mut state = if draws.below(2) == 0 { model.begin() } else { model.null() };
+            for _ in 0..draws.below(5) {
+                // Every known word but the begin and the end, and the unknown one.
+                let word = &words[3 + draws.below(words.len() as u64 - 3) as usize];
+                model.score_word(&mut state, if draws.below(10) == 0 { "never seen" } else { word });
+            }
+            let sum: f64 = words
+                .iter()
+                .filter(|word| &***word != BEGIN)
+                .map(|word| 10f64.powf(model.score_word(&mut state.clone(), word).log10 as f64))
+                .sum();
+            assert!((sum - 1.0).abs() < 1e-5, "{sum} after {state:?}");
+        }
+    }
+
+    #[test]
+    fn spilling_changes_no_byte_of_the_model() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let text = corpus(500);
+        let arpa = |memory| {
+            let mut model = estimate(&config(3, memory, folder.path()), lines(&text)).expect("estimates");
+            let mut bytes = Vec::new();
+            model.write_arpa(&mut bytes).expect("a vector takes all");
+            bytes
+        };
+        let whole = arpa(1 << 24);
+        assert!(whole == arpa(1000));
+        let read = LanguageModel::read_arpa(&whole[..], whole.len() as u64, "whole").expect("reads");
+        let mut again = estimate(&config(3, 1 << 24, folder.path()), lines(&text)).expect("estimates");
+        let direct = again.model().expect("fits");
+        assert_eq!(read.score_sentence("w1 w2 w1 w40 zzz"), direct.score_sentence("w1 w2 w1 w40 zzz"));
+        assert_eq!(std::fs::read_dir(folder.path()).expect("folder").count(), 0);
+    }
+
+    #[test]
+    fn what_gives_no_model_is_told() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let none = estimate(&config(3, 1 << 20, folder.path()), lines("\n \n")).expect_err("no words");
+        assert!(none.to_string().contains("no words"), "{none}");
+        let strict = EstimateConfig { fallback: false, ..config(3, 1 << 20, folder.path()) };
+        let few = estimate(&strict, lines("a b\n")).expect_err("too few");
+        assert!(few.to_string().contains("fallback"), "{few}");
+        assert!(estimate(&config(9, 1, folder.path()), lines("a")).is_err());
+    }
+}
