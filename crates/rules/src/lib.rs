@@ -1,1 +1,38 @@
-//! Named profiles of rules that keep, edit or drop documents with the exact semantics of their origin, and predicates over document columns.
+//! Named profiles of rules that keep, edit or drop documents with the exact semantics of their origin, and predicates
+//! over document columns.
+//!
+//! A profile is a value: a list of steps in TOML (`profiles/`, or a user's file). Most steps compare one measure of the
+//! document with limits; others edit it line by line. One computation serves the filter ([`Profile::judge_with`]) and
+//! the explanation ([`Profile::explain`]).
+//!
+//! ```
+//! use bessemer_rules::{DocumentView, Profile, Verdict};
+//! let profile = Profile::named("gopher-quality").expect("it is carried");
+//! let judgement = profile.judge(&DocumentView::of("I am too small..."));
+//! assert_eq!(judgement.verdict, Verdict::Drop("gopher_short_doc".into()));
+//! ```
+
+mod config;
+mod edit;
+mod error;
+mod features;
+mod hashing;
+mod judge;
+mod lines;
+mod measure;
+mod predicate;
+mod profile;
+mod repetition;
+mod words;
+
+pub use config::RulesConfig;
+pub use edit::{C4Options, CorrectionOptions, Place};
+pub use error::{Error, Result};
+pub use features::Scratch;
+pub use judge::{DocumentView, Judgement, RuleResult, RuleVerdict, Verdict};
+pub use lines::Lines;
+pub use measure::{MEASURES, Parameters};
+pub use predicate::{Predicate, Row, Value};
+pub use profile::{Profile, ProfileFile, StepFile};
+pub use repetition::Variant;
+pub use words::Cut;

@@ -1,0 +1,111 @@
+//! The keys of `[corpus.rules]`. Every doc comment below is printed to users as the key's documentation.
+
+use crate::error::{Error, Result};
+use crate::predicate::Predicate;
+use crate::profile::{Profile, read_list};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Which rules documents go through.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RulesConfig {
+    /// Profiles, in order: names that `bessemer corpus profiles` lists, or paths of profile files (with a slash, or
+    /// ending in .toml). Empty: none.
+    pub profiles: Vec<String>,
+    /// Predicates over document columns, such as `lang == "en" && quality > 0.3`. A document for which one is not true
+    /// is dropped under the predicate's own text.
+    pub keep: Vec<String>,
+    /// A file with one bad word a line: documents that hold one are dropped, as C4 does. Empty: no such rule.
+    pub bad_words: String,
+    /// Language of the bad words: for ja, th and zh they count inside of other words too, and a few harmless ones are
+    /// let through.
+    pub bad_words_language: String,
+}
+
+/// Entries of the lists of bad words that C4 lets through, for languages without spaces.
+const ALLOWED: [&str; 4] = ["sm", "グロ", "女の子", "性"];
+
+impl RulesConfig {
+    /// Checks names, files and predicates. The message names the key, the value and what is allowed.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        self.build().map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// The profiles that the keys ask for, ready to run one after the other.
+    ///
+    /// # Errors
+    /// If a profile, predicate or list cannot be used.
+    pub fn build(&self) -> Result<Vec<Profile>> {
+        let mut profiles = Vec::new();
+        for name in &self.profiles {
+            profiles.push(Profile::find(name).map_err(|error| error.at("rules.profiles"))?);
+        }
+        if self.keep.is_empty() && self.bad_words.is_empty() {
+            return Ok(profiles);
+        }
+        let mut own = Profile::parse("name = \"own\"", None)?;
+        for source in &self.keep {
+            own.push_where(source, source).map_err(|error| error.at("rules.keep"))?;
+        }
+        if !self.bad_words.is_empty() {
+            let list = read_list(Path::new(&self.bad_words)).map_err(|error| error.at("rules.bad_words"))?;
+            let list = list.into_iter().filter(|word| !ALLOWED.contains(&word.as_str())).collect();
+            let anywhere = matches!(self.bad_words_language.as_str(), "ja" | "th" | "zh");
+            own.push_bad_words(list, anywhere).map_err(|error| error.at("rules.bad_words"))?;
+        }
+        profiles.push(own);
+        Ok(profiles)
+    }
+
+    /// Checks that every column that the predicates read is there.
+    ///
+    /// # Errors
+    /// If one is not: the message names the nearest.
+    pub fn check_columns(&self, columns: &[&str]) -> Result<()> {
+        for source in &self.keep {
+            Predicate::parse(source)?
+                .check_columns(columns.iter().copied())
+                .map_err(|e: Error| e.at("rules.keep"))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judge::{DocumentView, Verdict};
+
+    #[test]
+    fn profiles_predicates_and_words() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("bad.txt");
+        std::fs::write(&path, "darn\n性\n\n").expect("writable");
+        let config = RulesConfig {
+            profiles: vec!["c4-paragraphs".into()],
+            keep: vec!["1 < 2".into()],
+            bad_words: path.display().to_string(),
+            bad_words_language: String::new(),
+        };
+        let profiles = config.build().unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(profiles.len(), 2);
+        let judge = |text: &str| profiles[1].judge(&DocumentView::of(text)).verdict;
+        assert_eq!(judge("well, DARN!"), Verdict::Drop("document_removed_with_badwords".into()));
+        assert_eq!(judge("darning 性 ok"), Verdict::Keep);
+        let anywhere = RulesConfig { bad_words_language: "ja".into(), ..config.clone() };
+        let profiles = anywhere.build().unwrap_or_else(|error| panic!("{error}"));
+        assert!(matches!(profiles[1].judge(&DocumentView::of("darning")).verdict, Verdict::Drop(_)));
+        assert_eq!(config.check(), Ok(()));
+        let wrong = RulesConfig { profiles: vec!["gopher-qualty".into()], ..RulesConfig::default() };
+        assert!(wrong.check().is_err_and(|message| message.contains("gopher-quality")));
+        let wrong = RulesConfig { keep: vec!["a <".into()], ..RulesConfig::default() };
+        assert!(wrong.check().is_err_and(|message| message.starts_with("rules.keep")));
+        let wrong = RulesConfig { keep: vec!["lnag == 'en'".into()], ..RulesConfig::default() };
+        assert!(
+            wrong.check_columns(&["lang", "text"]).is_err_and(|error| error.to_string().contains("lang"))
+        );
+        assert!(RulesConfig::default().build().is_ok_and(|profiles| profiles.is_empty()));
+    }
+}

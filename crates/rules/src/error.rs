@@ -1,0 +1,40 @@
+//! What can be wrong with a profile or a predicate.
+
+use std::fmt;
+
+/// A profile, rule or predicate that cannot be used. The message says where, what was found and what was wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error(pub(crate) String);
+
+/// Shorthand.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub(crate) fn new(message: impl Into<String>) -> Error {
+        Error(message.into())
+    }
+
+    /// The same error, in this place.
+    pub(crate) fn at(self, place: impl fmt::Display) -> Error {
+        Error(format!("{place}: {}", self.0))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// ` (did you mean "x"?)` for the nearest name, or nothing if none is near.
+pub(crate) fn nearest<'n>(wanted: &str, names: impl IntoIterator<Item = &'n str>) -> String {
+    let scored = names.into_iter().map(|name| (strsim::damerau_levenshtein(wanted, name), name));
+    match scored.min() {
+        Some((distance, name)) if distance <= 2.max(wanted.chars().count() / 3) => {
+            format!(" (did you mean {name:?}?)")
+        }
+        _ => String::new(),
+    }
+}

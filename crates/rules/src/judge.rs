@@ -1,0 +1,236 @@
+//! A profile at work on documents.
+
+use crate::edit::{C4Lines, Correction, Edited};
+use crate::features::Scratch;
+use crate::measure::Measure;
+use crate::predicate::{Predicate, Row, Value};
+use crate::profile::Profile;
+use serde::Serialize;
+use std::borrow::Cow;
+
+/// A document as rules see it.
+#[derive(Clone, Copy)]
+pub struct DocumentView<'d> {
+    /// Its text.
+    pub text: &'d str,
+    /// Its other columns, for predicates.
+    pub columns: &'d dyn Row,
+}
+
+impl<'d> DocumentView<'d> {
+    /// A document that is nothing but text.
+    pub fn of(text: &'d str) -> DocumentView<'d> {
+        DocumentView { text, columns: &NoColumns }
+    }
+}
+
+struct NoColumns;
+
+impl Row for NoColumns {
+    fn value(&self, _: &str) -> Option<Value<'_>> {
+        None
+    }
+
+    fn names(&self) -> Vec<&str> {
+        Vec::new()
+    }
+}
+
+/// What becomes of a document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It stays as it is.
+    Keep,
+    /// It stays, with this text.
+    Edit(String),
+    /// It goes; the label says why.
+    Drop(String),
+}
+
+/// What a rule said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RuleVerdict {
+    /// The value is within the limits.
+    Pass,
+    /// The value is outside of a limit.
+    Fail,
+    /// There is no value (no words, one line), so that the rule says nothing.
+    Undefined,
+    /// There are no limits: the value is only told.
+    Told,
+}
+
+/// One rule's value, limits and verdict.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RuleResult {
+    /// What was measured.
+    pub rule: String,
+    /// Its value.
+    pub value: Option<f64>,
+    /// The least that is kept.
+    pub min: Option<f64>,
+    /// The most that is kept.
+    pub max: Option<f64>,
+    /// What follows.
+    pub verdict: RuleVerdict,
+    /// The reason that a failure has, empty if it cannot fail.
+    pub label: String,
+}
+
+impl RuleResult {
+    pub(crate) fn new(rule: impl Into<String>, value: Option<f64>) -> RuleResult {
+        RuleResult {
+            rule: rule.into(),
+            value,
+            min: None,
+            max: None,
+            verdict: RuleVerdict::Told,
+            label: String::new(),
+        }
+    }
+
+    pub(crate) fn at_most(self, max: Option<f64>, label: &str) -> RuleResult {
+        self.within(None, max, label, label)
+    }
+
+    pub(crate) fn at_least(self, min: Option<f64>, label: &str) -> RuleResult {
+        self.within(min, None, label, label)
+    }
+
+    fn within(mut self, min: Option<f64>, max: Option<f64>, below: &str, above: &str) -> RuleResult {
+        (self.min, self.max) = (min, max);
+        if min.is_none() && max.is_none() {
+            return self;
+        }
+        let under = self.value.zip(min).is_some_and(|(value, min)| value < min);
+        let over = self.value.zip(max).is_some_and(|(value, max)| value > max);
+        self.verdict = match self.value {
+            None => RuleVerdict::Undefined,
+            Some(_) if under || over => RuleVerdict::Fail,
+            Some(_) => RuleVerdict::Pass,
+        };
+        let low = under || (min.is_some() && !over);
+        self.label = if low { below } else { above }.to_owned();
+        self
+    }
+
+    /// Whether this drops the document.
+    pub fn failed(&self) -> bool {
+        self.verdict == RuleVerdict::Fail
+    }
+}
+
+/// Verdict and, if asked for, every rule's result.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Judgement {
+    /// What becomes of the document.
+    pub verdict: Verdict,
+    /// Results in the order of the rules; empty unless explained.
+    pub rules: Vec<RuleResult>,
+}
+
+/// One compiled step of a profile.
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    Rule { measure: Measure, min: Option<f64>, max: Option<f64>, below: String, above: String },
+    Where { predicate: Predicate, label: String },
+    C4(C4Lines),
+    Correct(Correction),
+}
+
+impl Profile {
+    /// Judges a document, up to the first rule that drops it.
+    pub fn judge(&self, document: &DocumentView<'_>) -> Judgement {
+        self.judge_with(document, &mut Scratch::new())
+    }
+
+    /// [`Self::judge`] with the buffers of documents before: the way to judge many.
+    pub fn judge_with(&self, document: &DocumentView<'_>, scratch: &mut Scratch) -> Judgement {
+        self.run(document, scratch, false)
+    }
+
+    /// Judges a document by every rule, also after one has dropped it. The verdict is that of [`Self::judge`]: rules
+    /// behind the first failure see the text that this one saw.
+    pub fn explain(&self, document: &DocumentView<'_>, scratch: &mut Scratch) -> Judgement {
+        self.run(document, scratch, true)
+    }
+
+    fn run(&self, document: &DocumentView<'_>, scratch: &mut Scratch, all: bool) -> Judgement {
+        scratch.start();
+        let mut text: Cow<'_, str> = Cow::Borrowed(document.text);
+        let mut rules = Vec::new();
+        let mut dropped: Option<String> = None;
+        for step in &self.steps {
+            let first = rules.len();
+            match step {
+                Step::Rule { measure, min, max, below, above } => {
+                    let value = measure.value(&text, scratch);
+                    let fails = value
+                        .is_some_and(|v| min.is_some_and(|min| v < min) || max.is_some_and(|max| v > max));
+                    if all || fails {
+                        rules.push(RuleResult::new(measure.title(), value).within(*min, *max, below, above));
+                    }
+                }
+                Step::Where { predicate, label } => {
+                    // As in SQL, what is not known to be true does not keep a document.
+                    let holds = predicate.holds(document.columns).unwrap_or(false);
+                    let value = Some(f64::from(u8::from(holds)));
+                    let result = RuleResult::new(format!("where {}", predicate.source()), value);
+                    let result = result.at_least(Some(1.0), label);
+                    if all || result.failed() {
+                        rules.push(result);
+                    }
+                }
+                Step::C4(lines) => {
+                    let edited = lines.apply(&text, scratch, all);
+                    self.take(edited, &mut text, &mut rules, scratch);
+                }
+                Step::Correct(correction) => {
+                    if scratch.words_before.is_none()
+                        && let Some(cut) = self.removed_words
+                    {
+                        scratch.words_before = Some(scratch.word_count(cut, &text));
+                    }
+                    let edited = correction.apply(&text);
+                    self.take(edited, &mut text, &mut rules, scratch);
+                }
+            }
+            let failed = rules[first..].iter().find(|result| result.failed());
+            if let (None, Some(failed)) = (&dropped, failed) {
+                dropped = Some(failed.label.clone());
+                if !all {
+                    break;
+                }
+            }
+        }
+        if !all {
+            rules.clear();
+        }
+        let verdict = match (dropped, text) {
+            (Some(label), _) => Verdict::Drop(label),
+            (None, Cow::Borrowed(_)) => Verdict::Keep,
+            (None, Cow::Owned(text)) if text == document.text => Verdict::Keep,
+            (None, Cow::Owned(text)) => Verdict::Edit(text),
+        };
+        Judgement { verdict, rules }
+    }
+
+    fn take(
+        &self,
+        edited: Edited,
+        text: &mut Cow<'_, str>,
+        rules: &mut Vec<RuleResult>,
+        scratch: &mut Scratch,
+    ) {
+        rules.extend(edited.results);
+        let changed = edited.text.is_some();
+        if let Some(new) = edited.text {
+            *text = Cow::Owned(new);
+            scratch.forget();
+        }
+        if let (true, Some(words)) = (changed, edited.words) {
+            scratch.know_words(self.cut, words);
+        }
+    }
+}

@@ -1,0 +1,459 @@
+//! Profiles: named lists of rules, written in TOML.
+
+use crate::edit::{C4Lines, C4Options, Correction, CorrectionOptions};
+use crate::error::{Error, Result, nearest};
+use crate::judge::Step;
+use crate::measure::{Measure, Parameters};
+use crate::predicate::Predicate;
+use crate::words::Cut;
+use bessemer_text::Words;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Largest profile file that is read, in bytes: lists of words are files of their own.
+const MAX_FILE: u64 = 4 << 20;
+/// How deep profiles may include profiles.
+const MAX_DEPTH: usize = 8;
+
+/// A profile as it is written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProfileFile {
+    /// Its name.
+    pub name: String,
+    /// What it is, in a line.
+    #[serde(default)]
+    pub about: String,
+    /// Where its rules and thresholds come from.
+    #[serde(default)]
+    pub source: String,
+    /// Kind of words that its rules count unless they say otherwise.
+    #[serde(default = "default_words")]
+    pub words: String,
+    /// The rules, in order.
+    #[serde(default)]
+    pub step: Vec<StepFile>,
+}
+
+fn default_words() -> String {
+    Words::default().name().to_owned()
+}
+
+/// One step: exactly one of `rule`, `where`, `c4-lines`, `correct` and `profile`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct StepFile {
+    /// A measure with limits.
+    pub rule: Option<String>,
+    /// The least value that is kept.
+    pub min: Option<f64>,
+    /// The most that is kept.
+    pub max: Option<f64>,
+    /// Reason of a drop.
+    pub label: Option<String>,
+    /// Reason of a drop below `min`, where it is another one.
+    pub below: Option<String>,
+    /// Reason of a drop above `max`, where it is another one.
+    pub above: Option<String>,
+    /// Parameters of the measure; see [`Parameters`].
+    pub words: Option<String>,
+    /// As above.
+    pub lines: Option<String>,
+    /// As above.
+    pub variant: Option<String>,
+    /// As above.
+    pub n: Option<usize>,
+    /// As above.
+    pub length: Option<u64>,
+    /// As above.
+    pub marks: Option<Vec<String>>,
+    /// As above.
+    pub trim: Option<bool>,
+    /// As above.
+    pub list: Option<Vec<String>>,
+    /// A file with one entry of `list` a line, beside the profile.
+    pub list_file: Option<String>,
+    /// As above.
+    pub ignore_case: Option<bool>,
+    /// As above.
+    pub anywhere: Option<bool>,
+    /// A predicate over columns; a document for which it is not true is dropped.
+    #[serde(rename = "where")]
+    pub condition: Option<String>,
+    /// The line rules of C4.
+    pub c4_lines: Option<C4Options>,
+    /// A line-wise correction.
+    pub correct: Option<CorrectionOptions>,
+    /// Every step of another profile.
+    pub profile: Option<String>,
+}
+
+/// Profiles that the program carries.
+const EMBEDDED: &[(&str, &str)] = &[
+    ("c4", include_str!("../profiles/c4.toml")),
+    ("c4-paragraphs", include_str!("../profiles/c4-paragraphs.toml")),
+    ("code", include_str!("../profiles/code.toml")),
+    ("dolma", include_str!("../profiles/dolma.toml")),
+    ("dolma-v2", include_str!("../profiles/dolma-v2.toml")),
+    ("fineweb", include_str!("../profiles/fineweb.toml")),
+    ("fineweb-quality", include_str!("../profiles/fineweb-quality.toml")),
+    ("fineweb2", include_str!("../profiles/fineweb2.toml")),
+    ("fineweb2-cmn_Hani", include_str!("../profiles/fineweb2-cmn_Hani.toml")),
+    ("fineweb2-deu_Latn", include_str!("../profiles/fineweb2-deu_Latn.toml")),
+    ("gopher-quality", include_str!("../profiles/gopher-quality.toml")),
+    ("gopher-repetition", include_str!("../profiles/gopher-repetition.toml")),
+    ("nemo", include_str!("../profiles/nemo.toml")),
+    ("refinedweb", include_str!("../profiles/refinedweb.toml")),
+    ("rpv2", include_str!("../profiles/rpv2.toml")),
+    ("ziya2", include_str!("../profiles/ziya2.toml")),
+];
+
+/// A profile, ready to judge documents. Cheap to share between threads.
+#[derive(Debug, Clone)]
+pub struct Profile {
+    file: ProfileFile,
+    pub(crate) cut: Cut,
+    pub(crate) steps: Vec<Step>,
+    /// Words that `removed-words` counts, if some rule asks for them.
+    pub(crate) removed_words: Option<Cut>,
+}
+
+impl Profile {
+    /// Names of the profiles that the program carries, in order.
+    pub fn names() -> Vec<&'static str> {
+        EMBEDDED.iter().map(|&(name, _)| name).collect()
+    }
+
+    /// The carried profile of this name.
+    ///
+    /// # Errors
+    /// If there is none: the message names the nearest.
+    pub fn named(name: &str) -> Result<Profile> {
+        Profile::compile(embedded(name)?, None)
+    }
+
+    /// The profile written in this text. `folder` is where the files that it names lie.
+    ///
+    /// # Errors
+    /// If it is no profile: the message says where and what was wanted.
+    pub fn parse(toml: &str, folder: Option<&Path>) -> Result<Profile> {
+        let file: ProfileFile =
+            toml::from_str(toml).map_err(|error| Error::new(error.to_string().trim_end()))?;
+        Profile::compile(file, folder)
+    }
+
+    /// The profile in this file.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is no profile.
+    pub fn load(path: &Path) -> Result<Profile> {
+        let text = read_limited(path, MAX_FILE)?;
+        Profile::parse(&text, path.parent()).map_err(|error| error.at(path.display()))
+    }
+
+    /// A carried profile, or the one in the file of this path: what a user writes on a command line. A name with a
+    /// slash or the ending `.toml` is a path.
+    ///
+    /// # Errors
+    /// As [`Self::named`] and [`Self::load`].
+    pub fn find(name_or_path: &str) -> Result<Profile> {
+        if name_or_path.contains('/') || name_or_path.ends_with(".toml") {
+            Profile::load(Path::new(name_or_path))
+        } else {
+            Profile::named(name_or_path)
+        }
+    }
+
+    /// Compiles what is written.
+    ///
+    /// # Errors
+    /// If some step cannot be: the message says which and why.
+    pub fn compile(file: ProfileFile, folder: Option<&Path>) -> Result<Profile> {
+        let cut = words_of(&file)?;
+        let mut profile = Profile { file, cut, steps: Vec::new(), removed_words: None };
+        let written = profile.file.clone();
+        profile.append(&written, cut, folder, 0)?;
+        Ok(profile)
+    }
+
+    fn append(&mut self, file: &ProfileFile, cut: Cut, folder: Option<&Path>, depth: usize) -> Result<()> {
+        for (index, step) in file.step.iter().enumerate() {
+            let at = |error: Error| error.at(format!("profile {:?}, step {}", file.name, index + 1));
+            if let Some(other) = &step.profile {
+                if depth >= MAX_DEPTH {
+                    return Err(at(Error::new(format!(
+                        "profiles include each other more than {MAX_DEPTH} deep"
+                    ))));
+                }
+                step.only("profile").map_err(at)?;
+                let other = embedded(other).map_err(at)?;
+                let cut = words_of(&other)?;
+                self.append(&other, cut, None, depth + 1)?;
+            } else {
+                let compiled = step.compile(cut, folder).map_err(at)?;
+                if let Step::Rule { measure, .. } = &compiled
+                    && measure.name == "removed-words"
+                {
+                    self.removed_words = Some(measure.cut());
+                }
+                self.steps.push(compiled);
+            }
+        }
+        Ok(())
+    }
+
+    /// As it is written.
+    pub fn file(&self) -> &ProfileFile {
+        &self.file
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.file.name
+    }
+
+    /// What it is.
+    pub fn about(&self) -> &str {
+        &self.file.about
+    }
+
+    /// Where its rules come from.
+    pub fn source(&self) -> &str {
+        &self.file.source
+    }
+
+    /// Kind of words.
+    pub fn words(&self) -> Cut {
+        self.cut
+    }
+
+    /// Number of compiled steps.
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Whether it has no step.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// Every column that its predicates read.
+    pub fn columns(&self) -> Vec<&str> {
+        let predicates = self.steps.iter().filter_map(|step| match step {
+            Step::Where { predicate, .. } => Some(predicate.columns()),
+            _ => None,
+        });
+        let mut names: Vec<&str> = predicates.flatten().collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Adds a predicate as the last step.
+    pub(crate) fn push_where(&mut self, source: &str, label: &str) -> Result<()> {
+        self.steps.push(Step::Where { predicate: Predicate::parse(source)?, label: label.to_owned() });
+        Ok(())
+    }
+
+    /// Adds C4's rule about bad words as the last step.
+    pub(crate) fn push_bad_words(&mut self, list: Vec<String>, anywhere: bool) -> Result<()> {
+        let step = StepFile {
+            rule: Some("bad-words".into()),
+            max: Some(0.0),
+            label: Some("document_removed_with_badwords".into()),
+            list: Some(list),
+            anywhere: Some(anywhere),
+            ..StepFile::default()
+        };
+        self.steps.push(step.compile(self.cut, None)?);
+        Ok(())
+    }
+}
+
+impl StepFile {
+    fn compile(&self, cut: Cut, folder: Option<&Path>) -> Result<Step> {
+        let label = |fallback: &str| self.label.clone().unwrap_or_else(|| fallback.to_owned());
+        if let Some(name) = &self.rule {
+            self.only("rule")?;
+            if self.min.zip(self.max).is_some_and(|(min, max)| min > max)
+                || self.min.is_some_and(f64::is_nan)
+                || self.max.is_some_and(f64::is_nan)
+            {
+                let (min, max) = (self.min.unwrap_or(f64::NAN), self.max.unwrap_or(f64::NAN));
+                return Err(Error::new(format!("{name:?}: min = {min}, max = {max}: nothing could be kept")));
+            }
+            let measure = Measure::new(name, &self.parameters(folder)?, cut)?;
+            let title = label(&measure.title());
+            let below = self.below.clone().unwrap_or_else(|| title.clone());
+            let above = self.above.clone().unwrap_or(title);
+            return Ok(Step::Rule { measure, min: self.min, max: self.max, below, above });
+        }
+        if let Some(source) = &self.condition {
+            self.only("where")?;
+            return Ok(Step::Where { predicate: Predicate::parse(source)?, label: label(source) });
+        }
+        if let Some(options) = &self.c4_lines {
+            self.only("c4-lines")?;
+            let words = match cut {
+                Cut::Words(words) => words,
+                other => {
+                    let found = other.name();
+                    return Err(Error::new(format!(
+                        "c4-lines counts whitespace, uax29 or english words, not {found:?}"
+                    )));
+                }
+            };
+            return Ok(Step::C4(C4Lines::new(options.clone(), words)?));
+        }
+        if let Some(options) = &self.correct {
+            self.only("correct")?;
+            return Ok(Step::Correct(Correction::new(options.clone())?));
+        }
+        Err(Error::new("a step needs one of rule, where, c4-lines, correct and profile"))
+    }
+
+    /// Refuses keys that do not belong to this kind of step.
+    fn only(&self, kind: &str) -> Result<()> {
+        let kinds = [
+            ("rule", self.rule.is_some()),
+            ("where", self.condition.is_some()),
+            ("c4-lines", self.c4_lines.is_some()),
+            ("correct", self.correct.is_some()),
+            ("profile", self.profile.is_some()),
+        ];
+        if let Some((other, _)) = kinds.iter().find(|(name, given)| *given && *name != kind) {
+            return Err(Error::new(format!("a step is one thing: it has both {kind} and {other}")));
+        }
+        let of_rule = [
+            ("min", self.min.is_some()),
+            ("max", self.max.is_some()),
+            ("below", self.below.is_some()),
+            ("above", self.above.is_some()),
+            ("words", self.words.is_some()),
+            ("lines", self.lines.is_some()),
+            ("variant", self.variant.is_some()),
+            ("n", self.n.is_some()),
+            ("length", self.length.is_some()),
+            ("marks", self.marks.is_some()),
+            ("trim", self.trim.is_some()),
+            ("list", self.list.is_some()),
+            ("list-file", self.list_file.is_some()),
+            ("ignore-case", self.ignore_case.is_some()),
+            ("anywhere", self.anywhere.is_some()),
+        ];
+        match of_rule.iter().find(|(_, given)| *given && kind != "rule") {
+            Some((key, _)) => Err(Error::new(format!("{key} belongs to a rule, not to {kind}"))),
+            None if self.label.is_some() && !matches!(kind, "rule" | "where") => Err(Error::new(format!(
+                "{kind} has the labels of its origin; label belongs to rule and where"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn parameters(&self, folder: Option<&Path>) -> Result<Parameters> {
+        let mut list = self.list.clone();
+        if let Some(file) = &self.list_file {
+            let path = folder.map_or_else(|| Path::new(file).to_path_buf(), |folder| folder.join(file));
+            list.get_or_insert_default().extend(read_list(&path)?);
+        }
+        Ok(Parameters {
+            words: self.words.clone(),
+            lines: self.lines.clone(),
+            variant: self.variant.clone(),
+            n: self.n,
+            length: self.length,
+            marks: self.marks.clone(),
+            trim: self.trim,
+            list,
+            ignore_case: self.ignore_case,
+            anywhere: self.anywhere,
+        })
+    }
+}
+
+/// One entry a line, trimmed; empty lines are left out.
+pub(crate) fn read_list(path: &Path) -> Result<Vec<String>> {
+    let text = read_limited(path, MAX_FILE)?;
+    Ok(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
+}
+
+fn read_limited(path: &Path, most: u64) -> Result<String> {
+    let place = path.display();
+    let metadata = std::fs::metadata(path).map_err(|error| Error::new(format!("{place}: {error}")))?;
+    if !metadata.is_file() || metadata.len() > most {
+        return Err(Error::new(format!(
+            "{place}: wanted a file of at most {most} bytes, found {}",
+            metadata.len()
+        )));
+    }
+    std::fs::read_to_string(path).map_err(|error| Error::new(format!("{place}: {error}")))
+}
+
+fn embedded(name: &str) -> Result<ProfileFile> {
+    let Some((_, text)) = EMBEDDED.iter().find(|(known, _)| *known == name) else {
+        let near = nearest(name, Profile::names());
+        let all = Profile::names().join(", ");
+        return Err(Error::new(format!("no profile has the name {name:?}{near}; there are {all}")));
+    };
+    toml::from_str(text).map_err(|error| Error::new(format!("profile {name:?}: {error}")))
+}
+
+fn words_of(file: &ProfileFile) -> Result<Cut> {
+    Cut::named(&file.words).ok_or_else(|| {
+        let names = Cut::ALL.map(Cut::name);
+        let near = nearest(&file.words, names);
+        Error::new(format!(
+            "profile {:?}: words = {:?}{near}: wanted one of {}",
+            file.name,
+            file.words,
+            names.join(", ")
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_carried_profile_compiles_under_its_name() {
+        for name in Profile::names() {
+            let profile = Profile::named(name).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(profile.name(), name);
+            assert!(
+                !profile.is_empty() && !profile.about().is_empty() && !profile.source().is_empty(),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn errors_say_what_to_try() {
+        let of = |toml: &str| Profile::parse(&format!("name = \"x\"\n{toml}"), None).unwrap_err().to_string();
+        assert!(Profile::named("finweb").unwrap_err().to_string().contains("did you mean \"fineweb\""));
+        assert!(of("words = \"englsh\"").contains("did you mean \"english\""));
+        for (toml, says) in [
+            (
+                "[[step]]\nrule = \"wrds\"",
+                "step 1: no measure has the name \"wrds\" (did you mean \"words\"?)",
+            ),
+            ("[[step]]\nrule = \"words\"\nn = 2", "\"words\" takes no n; it takes words"),
+            ("[[step]]\nrule = \"top-ngram-chars\"", "needs n"),
+            ("[[step]]\nrule = \"top-ngram-chars\"\nn = 0", "wanted 1 to 64"),
+            ("[[step]]\nrule = \"words\"\nmin = 3\nmax = 2", "nothing could be kept"),
+            ("[[step]]\nrule = \"lines\"\nlines = \"splitline\"", "did you mean \"splitlines\""),
+            ("[[step]]\nlabel = \"x\"", "needs one of rule, where"),
+            ("[[step]]\nrule = \"words\"\nprofile = \"c4\"", "both"),
+            ("[[step]]\nwhere = \"a > 1\"\nmin = 1", "min belongs to a rule"),
+            ("[[step]]\nwhere = \"a >\"", "wanted"),
+            ("[[step]]\nprofile = \"c5\"", "did you mean \"c4\""),
+            ("[[step]]\nruel = \"words\"", "ruel"),
+            ("words = \"rpv2-normalized\"\n[[step]]\nc4-lines = {}", "c4-lines counts"),
+            ("[[step]]\nrule = \"bad-words\"\nlist-file = \"/nowhere/x\"", "/nowhere/x"),
+            ("[[step]]\nrule = \"lines-ending\"\nmarks = [\"\"]", "an empty mark"),
+        ] {
+            let message = of(toml);
+            assert!(message.contains(says), "{toml}: {message}");
+        }
+    }
+}

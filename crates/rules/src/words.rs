@@ -1,0 +1,244 @@
+//! The words of a document, cut once for each kind that its rules ask for.
+
+use bessemer_text::Words;
+use bessemer_text::split::english;
+use bessemer_text::unicode::{Class, class, is_letter, is_space};
+use unicode_normalization::UnicodeNormalization;
+use unicode_segmentation::UnicodeSegmentation;
+
+/// How words are cut: the kinds of [`Words`], and those that one origin alone has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cut {
+    /// One of the kinds of the `text` room.
+    Words(Words),
+    /// Pieces of UAX #29 whose first character is a letter or a number (DCLM's `uniseg` words without punctuation).
+    Uax29Initial,
+    /// Runs between fastText's separators whose first character is a letter or a number (DCLM's word count).
+    Fasttext,
+    /// `\w+|[^\w\s]+` (RedPajama v2's raw words).
+    WordPunct,
+    /// White-space words of the lower-case text without ASCII punctuation, in NFD (RedPajama v2's normalised words).
+    Normalized,
+}
+
+impl Cut {
+    /// Every kind.
+    pub const ALL: [Cut; 7] = [
+        Cut::Words(Words::Whitespace),
+        Cut::Words(Words::Uax29),
+        Cut::Words(Words::English),
+        Cut::Uax29Initial,
+        Cut::Fasttext,
+        Cut::WordPunct,
+        Cut::Normalized,
+    ];
+
+    /// Its name in a profile.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cut::Words(words) => words.name(),
+            Cut::Uax29Initial => "uax29-initial",
+            Cut::Fasttext => "fasttext",
+            Cut::WordPunct => "word-punct",
+            Cut::Normalized => "rpv2-normalized",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn named(name: &str) -> Option<Cut> {
+        Self::ALL.into_iter().find(|cut| cut.name() == name)
+    }
+
+    pub(crate) fn index(self) -> usize {
+        Self::ALL.iter().position(|&cut| cut == self).expect("every kind is listed")
+    }
+}
+
+/// The words of one text.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct WordList {
+    /// The text that the spans point into, where it is not the document's.
+    own: Option<String>,
+    /// First and last byte of each word.
+    pub(crate) spans: Vec<(usize, usize)>,
+    /// Characters of each word.
+    pub(crate) chars: Vec<u32>,
+    /// Sum of `chars`.
+    pub(crate) total_chars: u64,
+    /// Every token of English, white space included: sentences are counted over them.
+    pub(crate) tokens: Vec<english::Token>,
+    tokenizer: english::Tokenizer,
+}
+
+impl WordList {
+    /// Cuts a text.
+    pub(crate) fn fill(&mut self, cut: Cut, text: &str) {
+        self.own = None;
+        self.spans.clear();
+        self.chars.clear();
+        self.tokens.clear();
+        let base = text.as_ptr() as usize;
+        let spans = &mut self.spans;
+        let push = |spans: &mut Vec<(usize, usize)>, word: &str| {
+            let start = word.as_ptr() as usize - base;
+            spans.push((start, start + word.len()));
+        };
+        match cut {
+            Cut::Words(Words::English) => {
+                self.tokenizer.tokenize(text, &mut self.tokens);
+                spans.extend(self.tokens.iter().filter(|t| !t.space).map(|t| (t.start, t.end)));
+            }
+            Cut::Words(words) => words.for_each(text, |word| push(spans, word)),
+            Cut::Uax29Initial => {
+                text.split_word_bounds()
+                    .filter(|word| starts_alphanumeric(word))
+                    .for_each(|word| push(spans, word));
+            }
+            Cut::Fasttext => text
+                .split([' ', '\n', '\r', '\t', '\u{b}', '\u{c}', '\0'])
+                .filter(|word| starts_alphanumeric(word))
+                .for_each(|word| push(spans, word)),
+            Cut::WordPunct => word_punct(text, |start, end| spans.push((start, end))),
+            Cut::Normalized => {
+                let normalized = normalized(text);
+                let base = normalized.as_ptr() as usize;
+                Words::Whitespace.for_each(&normalized, |word| {
+                    let start = word.as_ptr() as usize - base;
+                    spans.push((start, start + word.len()));
+                });
+                self.own = Some(normalized);
+            }
+        }
+        let over = self.own.as_deref().unwrap_or(text);
+        if over.is_ascii() {
+            self.chars.extend(self.spans.iter().map(|&(start, end)| (end - start) as u32));
+        } else {
+            self.chars.extend(self.spans.iter().map(|&(start, end)| over[start..end].chars().count() as u32));
+        }
+        self.total_chars = self.chars.iter().map(|&chars| u64::from(chars)).sum();
+    }
+
+    /// Number of words.
+    pub(crate) fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// The words, given the text that was cut.
+    pub(crate) fn iter<'t>(&'t self, text: &'t str) -> impl Iterator<Item = &'t str> + Clone {
+        let over = self.own.as_deref().unwrap_or(text);
+        self.spans.iter().map(move |&(start, end)| &over[start..end])
+    }
+}
+
+fn starts_alphanumeric(word: &str) -> bool {
+    word.chars().next().is_some_and(char::is_alphanumeric)
+}
+
+/// RedPajama v2's normal form: ASCII punctuation deleted, lower case, one blank between words, NFD.
+fn normalized(text: &str) -> String {
+    let kept: String = text.chars().filter(|c| !c.is_ascii_punctuation()).collect();
+    let lower = kept.to_lowercase();
+    let mut spaced = String::with_capacity(lower.len());
+    for word in lower.split(is_space).filter(|word| !word.is_empty()) {
+        if !spaced.is_empty() {
+            spaced.push(' ');
+        }
+        spaced.push_str(word);
+    }
+    if spaced.is_ascii() { spaced } else { spaced.nfd().collect() }
+}
+
+/// Runs of `\w`, and runs of what is neither `\w` nor white space.
+fn word_punct(text: &str, mut each: impl FnMut(usize, usize)) {
+    let mut run: Option<(usize, bool)> = None;
+    for (at, c) in text.char_indices() {
+        let kind = if is_space(c) { None } else { Some(is_word(c)) };
+        match (run, kind) {
+            (Some((start, word)), kind) if kind != Some(word) => {
+                each(start, at);
+                run = kind.map(|word| (at, word));
+            }
+            (None, Some(word)) => run = Some((at, word)),
+            _ => {}
+        }
+    }
+    if let Some((start, _)) = run {
+        each(start, text.len());
+    }
+}
+
+/// Python's `\w`: letters, numbers and the underscore.
+fn is_word(c: char) -> bool {
+    c == '_' || is_letter(c) || c.is_numeric()
+}
+
+/// Counts over a list of words that several rules share.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct WordStats {
+    /// Words with a character that is no symbol.
+    pub(crate) nonsymbol: u64,
+    /// Characters of these.
+    pub(crate) nonsymbol_chars: u64,
+    /// Words with a letter.
+    pub(crate) with_letter: u64,
+}
+
+impl WordStats {
+    /// One pass over the words.
+    pub(crate) fn of(list: &WordList, text: &str) -> WordStats {
+        let mut stats = WordStats::default();
+        for (word, &chars) in list.iter(text).zip(&list.chars) {
+            // Most words begin with an ASCII letter, which settles both questions.
+            let first = word.as_bytes()[0];
+            let (letter, nonsymbol) = if first.is_ascii_alphabetic() {
+                (true, true)
+            } else {
+                (word.chars().any(is_letter), word.chars().any(|c| !class(c).meets(Class::SYMBOL)))
+            };
+            stats.with_letter += u64::from(letter);
+            if nonsymbol {
+                stats.nonsymbol += 1;
+                stats.nonsymbol_chars += u64::from(chars);
+            }
+        }
+        stats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(cut: Cut, text: &str) -> Vec<String> {
+        let mut list = WordList::default();
+        list.fill(Cut::Words(Words::Whitespace), "left over");
+        list.fill(cut, text);
+        list.iter(text).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn each_kind() {
+        let text = "Hello, World's (end)…  Été_1 4\u{a0}x";
+        assert_eq!(words(Cut::Uax29Initial, text), ["Hello", "World's", "end", "Été_1", "4", "x"]);
+        assert_eq!(words(Cut::Fasttext, text), ["Hello,", "World's", "Été_1", "4\u{a0}x"]);
+        assert_eq!(
+            words(Cut::WordPunct, text),
+            ["Hello", ",", "World", "'", "s", "(", "end", ")…", "Été_1", "4", "x"]
+        );
+        assert_eq!(words(Cut::Normalized, text), ["hello", "worlds", "end…", "e\u{301}te\u{301}1", "4", "x"]);
+        for cut in Cut::ALL {
+            assert_eq!(Cut::named(cut.name()), Some(cut));
+            assert!(words(cut, "").is_empty());
+        }
+    }
+
+    #[test]
+    fn counts() {
+        let text = "Ab, 12 … #é 漢!";
+        let mut list = WordList::default();
+        list.fill(Cut::Words(Words::Whitespace), text);
+        let stats = WordStats::of(&list, text);
+        assert_eq!((stats.nonsymbol, stats.nonsymbol_chars, stats.with_letter), (4, 9, 3));
+        assert_eq!(list.total_chars, 10);
+    }
+}
