@@ -14,7 +14,7 @@ pub(crate) use bench::{BenchCommand, BenchOpArgs, BenchStepArgs};
 pub(crate) use bench_pipeline::BenchPipelineArgs;
 pub(crate) use bench_ranks::BenchRanksArgs;
 pub(crate) use checkpoint::{CheckpointCommand, EvalArgs, GenerateArgs, RunArgs};
-pub(crate) use corpus::{CorpusCommand, TokenizerCommand};
+pub(crate) use corpus::{CorpusCommand, ExplainArgs, TokenizerCommand};
 pub(crate) use parity::ParityArgs;
 pub(crate) use schedule::{EnergyArgs, FillArgs, ProgramArgs, ScheduleCommand, ShowArgs};
 pub(crate) use study::{StudyCommand, StudyCoordCheckArgs, StudyInitArgs};

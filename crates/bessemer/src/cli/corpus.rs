@@ -1,7 +1,7 @@
 //! `bessemer corpus` and `bessemer tokenizer`.
 
 use super::RecipeArgs;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
 /// `bessemer corpus ...`
@@ -31,6 +31,32 @@ pub(crate) enum CorpusCommand {
         /// Run directory or corpus directory.
         path: PathBuf,
     },
+    /// Show what every rule of a profile says about each document of a file: value, limits, verdict.
+    Explain(ExplainArgs),
+    /// List the profiles of rules that the program carries, or the rules of one.
+    Profiles {
+        /// A profile's name, or the path of a profile file.
+        name: Option<String>,
+    },
+}
+
+/// `bessemer corpus explain ...`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ExplainArgs {
+    /// Documents: a text file, JSON lines (.jsonl, also .gz and .zst) or Parquet.
+    pub(crate) file: Option<PathBuf>,
+    /// Profile: a name that `bessemer corpus profiles` lists, a .toml file, or `list` (may be repeated).
+    #[arg(long, value_name = "NAME")]
+    pub(crate) profile: Vec<String>,
+    /// A predicate over the columns, e.g. 'lang == "en" && quality > 0.3' (may be repeated).
+    #[arg(long, value_name = "PREDICATE")]
+    pub(crate) keep: Vec<String>,
+    /// Field or column that holds the text.
+    #[arg(long, value_name = "NAME", default_value = "text")]
+    pub(crate) text: String,
+    /// At most this many documents.
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u64>,
 }
 
 /// `bessemer tokenizer ...`

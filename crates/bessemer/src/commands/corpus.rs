@@ -1,6 +1,7 @@
 //! `bessemer corpus`: build a corpus, look into one.
 
 use crate::cli::CorpusCommand;
+use crate::commands::explain;
 use crate::commands::run::Session;
 use crate::console::{Console, print};
 use crate::failure::Failure;
@@ -53,6 +54,8 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
             }
             Ok(())
         }
+        CorpusCommand::Explain(args) => explain::explain(args, as_json, console),
+        CorpusCommand::Profiles { name } => explain::profiles(name.as_deref(), as_json),
         CorpusCommand::Stats { path } => {
             let reader = CorpusReader::open(&corpus_of(path)?)?;
             let s = reader.summary();

@@ -6,6 +6,7 @@ pub(crate) mod config;
 pub(crate) mod corpus;
 pub(crate) mod doctor;
 pub(crate) mod eval;
+mod explain;
 pub(crate) mod generate;
 pub(crate) mod import;
 pub(crate) mod parity;

@@ -1,0 +1,436 @@
+//! `bessemer corpus explain` and `bessemer corpus profiles`: what the rules of a profile say about documents.
+
+use crate::cli::ExplainArgs;
+use crate::console::{Console, print};
+use crate::failure::Failure;
+use bessemer_rules::{
+    DocumentView, Judgement, Profile, Row, RuleResult, RuleVerdict, RulesConfig, Scratch, Value, Verdict,
+};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::Field;
+use serde_json::{Map, Value as Json, json};
+use std::borrow::Cow;
+use std::fmt::Write;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+/// Largest text of one document, in bytes: longer lines and files are passed over and told.
+const MAX_DOCUMENT: u64 = 256 << 20;
+
+/// A document with its columns.
+struct Document {
+    name: String,
+    columns: Map<String, Json>,
+}
+
+impl Row for Document {
+    fn value(&self, column: &str) -> Option<Value<'_>> {
+        // A name with dots reaches into objects, unless a column has just that name.
+        let found = match self.columns.get(column) {
+            Some(found) => found,
+            None => {
+                let mut parts = column.split('.');
+                let first = self.columns.get(parts.next()?)?;
+                parts.try_fold(first, |inner, part| inner.get(part))?
+            }
+        };
+        Some(match found {
+            Json::Bool(value) => Value::Bool(*value),
+            Json::Number(value) => value.as_f64().map_or(Value::Null, Value::Number),
+            Json::String(text) => Value::Text(Cow::Borrowed(text)),
+            Json::Null | Json::Array(_) | Json::Object(_) => Value::Null,
+        })
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.columns.keys().map(String::as_str).collect()
+    }
+}
+
+pub(crate) fn profiles(name: Option<&str>, as_json: bool) -> Result<(), Failure> {
+    if let Some(name) = name {
+        let profile = Profile::find(name).map_err(Failure::usage)?;
+        if as_json {
+            return Ok(print(&serde_json::to_string_pretty(profile.file())?)?);
+        }
+        let mut text = format!(
+            "{}\n{}\n{}\nwords: {}\n\n",
+            name,
+            profile.about(),
+            profile.source(),
+            profile.words().name()
+        );
+        // An empty text names every rule and its limits.
+        for rule in profile.explain(&DocumentView::of(""), &mut Scratch::new()).rules {
+            let _ = writeln!(text, "{:<40} {:<22} {}", rule.rule, limits(&rule), rule.label);
+        }
+        return Ok(print(&text)?);
+    }
+    let all = Profile::names().into_iter().map(Profile::named).collect::<Result<Vec<_>, _>>();
+    let all = all.map_err(Failure::new)?;
+    if as_json {
+        let rows: Vec<Json> = all
+            .iter()
+            .map(|p| json!({"name": p.name(), "about": p.about(), "source": p.source(), "words": p.words().name()}))
+            .collect();
+        return Ok(print(&serde_json::to_string_pretty(&rows)?)?);
+    }
+    let mut text = String::new();
+    for profile in all {
+        let _ = writeln!(text, "{:<20} {}", profile.name(), profile.about());
+    }
+    Ok(print(&text)?)
+}
+
+pub(crate) fn explain(args: &ExplainArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    if args.profile.iter().any(|name| name == "list") {
+        return profiles(None, as_json);
+    }
+    let Some(file) = &args.file else {
+        return Err(Failure::usage(
+            "explain needs a file of documents: text, .jsonl (also .gz, .zst) or .parquet",
+        ));
+    };
+    if args.profile.is_empty() && args.keep.is_empty() {
+        let all = Profile::names().join(", ");
+        return Err(Failure::usage(format!(
+            "explain needs --profile NAME (one of {all}, or a .toml file) or --keep"
+        )));
+    }
+    let config =
+        RulesConfig { profiles: args.profile.clone(), keep: args.keep.clone(), ..RulesConfig::default() };
+    let profiles = config.build().map_err(Failure::usage)?;
+    let mut scratch = Scratch::new();
+    let (mut shown, mut kept, mut passed_over, mut unread) = (0, 0, 0, None);
+    for document in documents(file, &args.text)? {
+        let document = match document {
+            Ok(document) => document,
+            // A damaged line is told and the run goes on; a damaged file ends here.
+            Err(Fault::Document(message)) => {
+                passed_over += 1;
+                console.say(&message);
+                continue;
+            }
+            Err(Fault::File(message)) => {
+                unread = Some(message);
+                break;
+            }
+        };
+        if shown == 0 {
+            check_columns(&config, &profiles, &document)?;
+        }
+        let Some(Json::String(text)) = document.columns.get(&args.text) else {
+            passed_over += 1;
+            let near = document.names().join(", ");
+            console.say(&format!("{}: no text in {:?}; it has {near}", document.name, args.text));
+            continue;
+        };
+        let judged = judge(&profiles, &document, text, &mut scratch);
+        kept += u64::from(judged.iter().all(|(_, j)| !matches!(j.verdict, Verdict::Drop(_))));
+        shown += 1;
+        print(&if as_json { line(&document.name, &judged)? } else { table(&document.name, &judged) })?;
+        if args.limit.is_some_and(|limit| shown >= limit) {
+            break;
+        }
+    }
+    if !as_json {
+        console.say(&format!(
+            "{shown} documents: {kept} kept, {} dropped; {passed_over} passed over",
+            shown - kept
+        ));
+    }
+    unread.map_or(Ok(()), |message| Err(Failure::new(message)))
+}
+
+/// Every profile, each on the text that the one before it left. Profiles behind a drop see the text that was dropped.
+fn judge<'p>(
+    profiles: &'p [Profile],
+    row: &Document,
+    text: &str,
+    scratch: &mut Scratch,
+) -> Vec<(&'p str, Judgement)> {
+    let mut text = Cow::Borrowed(text);
+    let mut judged = Vec::new();
+    for profile in profiles {
+        let judgement = profile.explain(&DocumentView { text: &text, columns: row }, scratch);
+        if let Verdict::Edit(new) = &judgement.verdict {
+            text = Cow::Owned(new.clone());
+        }
+        judged.push((profile.name(), judgement));
+    }
+    judged
+}
+
+fn check_columns(config: &RulesConfig, profiles: &[Profile], row: &Document) -> Result<(), Failure> {
+    let simple: Vec<&str> = row.names();
+    for source in &config.keep {
+        let predicate = bessemer_rules::Predicate::parse(source).map_err(Failure::usage)?;
+        let inner: Vec<&str> = predicate.columns().filter(|name| row.value(name).is_some()).collect();
+        let names = simple.iter().copied().chain(inner);
+        predicate.check_columns(names).map_err(Failure::usage)?;
+    }
+    for profile in profiles {
+        for column in profile.columns() {
+            if row.value(column).is_none() {
+                return Err(Failure::usage(format!(
+                    "profile {:?} reads the column {column:?}, which the documents lack; they have {}",
+                    profile.name(),
+                    simple.join(", ")
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn verdict_of<'j>(judged: &'j [(&str, Judgement)]) -> (&'static str, Option<&'j str>) {
+    let reason = judged.iter().find_map(|(_, judgement)| match &judgement.verdict {
+        Verdict::Drop(label) => Some(label.as_str()),
+        _ => None,
+    });
+    let edited = judged.iter().any(|(_, judgement)| matches!(judgement.verdict, Verdict::Edit(_)));
+    (
+        if reason.is_some() {
+            "drop"
+        } else if edited {
+            "edit"
+        } else {
+            "keep"
+        },
+        reason,
+    )
+}
+
+fn line(name: &str, judged: &[(&str, Judgement)]) -> Result<String, Failure> {
+    let (verdict, reason) = verdict_of(judged);
+    let profiles: Vec<Json> = judged
+        .iter()
+        .map(|(profile, judgement)| json!({"profile": profile, "rules": judgement.rules}))
+        .collect();
+    Ok(serde_json::to_string(
+        &json!({"document": name, "verdict": verdict, "reason": reason, "profiles": profiles}),
+    )?)
+}
+
+fn table(name: &str, judged: &[(&str, Judgement)]) -> String {
+    let (verdict, reason) = verdict_of(judged);
+    let mut text =
+        format!("{name}: {verdict}{}\n", reason.map_or_else(String::new, |reason| format!(" ({reason})")));
+    for (profile, judgement) in judged {
+        let _ = writeln!(text, "  {profile}");
+        for rule in &judgement.rules {
+            let value = rule.value.map_or_else(|| "-".to_owned(), number);
+            let verdict = match rule.verdict {
+                RuleVerdict::Pass => "pass",
+                RuleVerdict::Fail => "FAIL",
+                RuleVerdict::Undefined => "no value",
+                RuleVerdict::Told => "",
+            };
+            let _ = writeln!(
+                text,
+                "    {:<36} {value:>12}  {:<22} {verdict:<8} {}",
+                rule.rule,
+                limits(rule),
+                if rule.failed() { rule.label.as_str() } else { "" }
+            );
+        }
+    }
+    text
+}
+
+fn limits(rule: &RuleResult) -> String {
+    match (rule.min, rule.max) {
+        (Some(min), Some(max)) => format!("{} to {}", number(min), number(max)),
+        (Some(min), None) => format!("at least {}", number(min)),
+        (None, Some(max)) => format!("at most {}", number(max)),
+        (None, None) => String::new(),
+    }
+}
+
+/// Six significant digits, without zeros that say nothing.
+fn number(value: f64) -> String {
+    if value.fract() == 0.0 && value.abs() < 1e15 {
+        return format!("{value}");
+    }
+    let decimals = (5 - value.abs().log10().floor() as i32).clamp(0, 12) as usize;
+    format!("{value:.decimals$}").trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// What can be wrong while reading.
+enum Fault {
+    /// With one document.
+    Document(String),
+    /// With everything that follows.
+    File(String),
+}
+
+type Documents = Box<dyn Iterator<Item = Result<Document, Fault>>>;
+
+/// The documents of a file, one at a time.
+fn documents(path: &Path, text: &str) -> Result<Documents, Failure> {
+    let place = path.display().to_string();
+    let name = place.to_ascii_lowercase();
+    let open = || File::open(path).map_err(|error| Failure::new(format!("{place}: {error}")));
+    let is_lines = |ending: &str| {
+        name.ends_with(&format!(".jsonl{ending}")) || name.ends_with(&format!(".ndjson{ending}"))
+    };
+    let buffered = |file: File| BufReader::with_capacity(256 << 10, file);
+    if name.ends_with(".parquet") {
+        return rows(open()?, place);
+    }
+    if is_lines("") {
+        return Ok(json_lines(Box::new(buffered(open()?)), place));
+    }
+    if is_lines(".gz") {
+        let decoder = flate2::bufread::MultiGzDecoder::new(buffered(open()?));
+        return Ok(json_lines(Box::new(BufReader::new(decoder)), place));
+    }
+    if is_lines(".zst") {
+        let decoder = zstd::stream::read::Decoder::with_buffer(buffered(open()?));
+        let decoder = decoder.map_err(|error| Failure::new(format!("{place}: {error}")))?;
+        return Ok(json_lines(Box::new(BufReader::new(decoder)), place));
+    }
+    let mut bytes = Vec::new();
+    let read = open()?.take(MAX_DOCUMENT + 1).read_to_end(&mut bytes);
+    read.map_err(|error| Failure::new(format!("{place}: {error}")))?;
+    if bytes.len() as u64 > MAX_DOCUMENT {
+        return Err(Failure::new(format!(
+            "{place}: a document of more than {MAX_DOCUMENT} bytes; cut it first"
+        )));
+    }
+    let whole = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Failure::new(format!(
+            "{place}: byte {at} is not UTF-8; known are text, .jsonl (also .gz, .zst) and .parquet"
+        ))
+    })?;
+    let columns = [(text.to_owned(), Json::String(whole)), ("path".to_owned(), Json::String(place.clone()))];
+    Ok(Box::new(std::iter::once(Ok(Document { name: place, columns: columns.into_iter().collect() }))))
+}
+
+/// One object a line.
+fn json_lines(mut reader: Box<dyn BufRead>, place: String) -> Documents {
+    let mut number = 0_u64;
+    let mut bytes = Vec::new();
+    let mut ended = false;
+    Box::new(std::iter::from_fn(move || {
+        while !ended {
+            bytes.clear();
+            number += 1;
+            let at = format!("{place}:{number}");
+            match (&mut reader).take(MAX_DOCUMENT).read_until(b'\n', &mut bytes) {
+                Ok(0) => return None,
+                Ok(_) => {}
+                Err(error) => {
+                    ended = true;
+                    return Some(Err(Fault::File(format!("{at}: {error}"))));
+                }
+            }
+            if bytes.len() as u64 == MAX_DOCUMENT && bytes.last() != Some(&b'\n') {
+                let rest = skip_line(&mut reader);
+                ended = rest.is_err();
+                return Some(Err(Fault::Document(format!("{at}: a line of more than {MAX_DOCUMENT} bytes"))));
+            }
+            if bytes.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            return Some(match serde_json::from_slice::<Map<String, Json>>(&bytes) {
+                Ok(columns) => {
+                    let name = match columns.get("id") {
+                        Some(Json::String(id)) => format!("{at} ({id})"),
+                        Some(Json::Number(id)) => format!("{at} ({id})"),
+                        _ => at,
+                    };
+                    Ok(Document { name, columns })
+                }
+                Err(error) => Err(Fault::Document(format!("{at}: wanted a JSON object: {error}"))),
+            });
+        }
+        None
+    }))
+}
+
+/// Passes over the rest of a line without holding it.
+fn skip_line(reader: &mut Box<dyn BufRead>) -> std::io::Result<()> {
+    loop {
+        let buffer = reader.fill_buf()?;
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        let end = buffer.iter().position(|&byte| byte == b'\n');
+        let used = end.map_or(buffer.len(), |at| at + 1);
+        reader.consume(used);
+        if end.is_some() {
+            return Ok(());
+        }
+    }
+}
+
+/// Rows of a Parquet file.
+fn rows(file: File, place: String) -> Result<Documents, Failure> {
+    let reader =
+        SerializedFileReader::new(file).map_err(|error| Failure::new(format!("{place}: {error}")))?;
+    let groups = reader.num_row_groups();
+    let (mut group, mut number, mut pending) = (0, 0_u64, Vec::new().into_iter());
+    Ok(Box::new(std::iter::from_fn(move || {
+        loop {
+            if let Some(next) = pending.next() {
+                return Some(next);
+            }
+            if group == groups {
+                return None;
+            }
+            // Row groups are read one after the other: memory is that of one.
+            let mut found = Vec::new();
+            match reader
+                .get_row_group(group)
+                .and_then(|group| group.get_row_iter(None).map(Iterator::collect::<Vec<_>>))
+            {
+                Ok(rows) => {
+                    for row in rows {
+                        number += 1;
+                        found.push(match row {
+                            Ok(row) => {
+                                let columns: Map<String, Json> = row
+                                    .get_column_iter()
+                                    .map(|(name, field)| (name.clone(), json_of(field)))
+                                    .collect();
+                                let id = columns
+                                    .get("id")
+                                    .and_then(Json::as_str)
+                                    .map_or_else(String::new, |id| format!(" ({id})"));
+                                Ok(Document { name: format!("{place}:{number}{id}"), columns })
+                            }
+                            Err(error) => Err(Fault::Document(format!("{place}:{number}: {error}"))),
+                        });
+                    }
+                    group += 1;
+                }
+                Err(error) => {
+                    group = groups;
+                    found.push(Err(Fault::File(format!("{place}, row group {}: {error}", group + 1))));
+                }
+            }
+            pending = found.into_iter();
+        }
+    })))
+}
+
+fn json_of(field: &Field) -> Json {
+    match field {
+        Field::Bool(value) => json!(value),
+        Field::Byte(value) => json!(value),
+        Field::Short(value) => json!(value),
+        Field::Int(value) => json!(value),
+        Field::Long(value) => json!(value),
+        Field::UByte(value) => json!(value),
+        Field::UShort(value) => json!(value),
+        Field::UInt(value) => json!(value),
+        Field::ULong(value) => json!(value),
+        Field::Float(value) => json!(value),
+        Field::Double(value) => json!(value),
+        Field::Str(value) => json!(value),
+        _ => Json::Null,
+    }
+}
