@@ -1,1 +1,19 @@
-//! Personal data and secrets in text: finding, replacing, deleting by id; decontamination against evaluation sets.
+//! Personal data and secrets in text: finding, replacing; decontamination against evaluation sets.
+//!
+//! - [`Finder`] says where e-mail and IP addresses, phone, card and account numbers, keys and tokens stand in a text;
+//!   [`Scrubber`] replaces them. Both are functions of one text and linear in its length.
+//! - [`decontaminate`] holds n-grams of evaluation sets and says which documents, or which parts of them, hold questions
+//!   and answers that a model is to be judged on.
+//!
+//! Deletion of documents by id is done where corpora are written, in the `corpus` room.
+
+pub mod config;
+pub mod decontaminate;
+mod find;
+mod kind;
+mod scrub;
+
+pub use config::{EmailRule, Ipv4Rule, PhoneRule, PrivacyRules};
+pub use find::{Finder, is_global_v4, is_global_v6, luhn};
+pub use kind::{Counts, Kind, Span};
+pub use scrub::{Scrubbed, Scrubber};
