@@ -46,6 +46,17 @@ pub(crate) struct RecipeArgs {
     /// Override a key, e.g. --set train.steps=100 (may be repeated).
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) sets: Vec<String>,
+    /// Memory of the stages before training, e.g. 2GiB: the key corpus.memory.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<String>,
+}
+
+impl RecipeArgs {
+    /// The overrides of the command line.
+    pub(crate) fn overrides(&self) -> Vec<String> {
+        let memory = self.memory.iter().map(|size| format!("corpus.memory={size:?}"));
+        self.sets.iter().cloned().chain(memory).collect()
+    }
 }
 
 /// A recipe to train.

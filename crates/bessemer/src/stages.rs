@@ -25,8 +25,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Rows that the corpus may hold in memory.
-const CORPUS_MEMORY: usize = 512 << 20;
 /// Text taken from the corpus before it is handed to the tokenizer's threads.
 const TEXT_BATCH: usize = 8 << 20;
 
@@ -191,7 +189,7 @@ impl Stages<'_> {
         let shared = RefCell::new(console);
         let result = stage(&BuildContext {
             threads: self.threads,
-            memory_budget: CORPUS_MEMORY,
+            memory_budget: self.recipe.corpus.row_bytes(self.threads).map_err(Failure::usage)?,
             progress: &|p| {
                 shared.borrow_mut().progress(&format!("{what}: {}", p.stage), p.bytes, p.total_bytes)
             },

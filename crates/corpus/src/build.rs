@@ -3,17 +3,16 @@
 use crate::config::{CorpusConfig, SplitBy};
 use crate::dedup::exact;
 use crate::error::{Error, Result};
-use crate::execute::Executor;
 use crate::output::attribution;
 use crate::output::documents::Documents;
 use crate::output::durable::{HashingFile, PartialDir, existing};
 use crate::output::summary::{ATTRIBUTION_FILE, CorpusSummary, FORMAT_VERSION, SUMMARY_FILE};
-use crate::plan::{BatchMap, Plan, Stage};
-use crate::row::column;
+use crate::parts::{self, Parts};
 use crate::rule::{self, Decode, Rules};
 use crate::source::{self, Listing, Source};
 use crate::split::Assign;
 use arrow_array::{RecordBatch, UInt64Array};
+use bessemer_dataflow::{BatchMap, Executor, Plan, Stage, column};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -71,7 +70,7 @@ impl BatchMap for Meter {
         "meter"
     }
 
-    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+    fn apply(&self, batch: RecordBatch) -> bessemer_dataflow::Result<RecordBatch> {
         let bytes: &UInt64Array = column(self.name(), &batch, "bytes")?;
         self.documents.fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
         self.bytes.fetch_add(bytes.values().iter().sum(), Ordering::Relaxed);
@@ -110,8 +109,15 @@ pub fn explain(config: &CorpusConfig) -> Result<String> {
 fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
     // Not where the input lies or how it was found, only what it is.
     let config = CorpusConfig { path: String::new(), source: Default::default(), ..config.clone() };
-    let json = serde_json::to_string(&config)
-        .map_err(|cause| Error::Config(format!("the configuration cannot be written as JSON: {cause}")))?;
+    let json = serde_json::to_value(&config).map(|mut json| {
+        // How much memory is used does not change the corpus.
+        if let Some(keys) = json.as_object_mut() {
+            keys.shift_remove("memory");
+        }
+        json.to_string()
+    });
+    let json =
+        json.map_err(|cause| Error::Config(format!("the configuration cannot be written as JSON: {cause}")))?;
     let mut hash = Xxh3Default::new();
     let head = format!("corpus {FORMAT_VERSION} rules {RULES_VERSION} {}\n{json}\n", listing.kind);
     hash.update(head.as_bytes());
@@ -147,6 +153,12 @@ pub fn build(config: &CorpusConfig, out_dir: &Path, context: &BuildContext<'_>) 
     let source = source::open(config)?;
     let key = key(config, source.listing())?;
     if let Some(summary) = finished(out_dir, &key)? {
+        // A build that was killed between its last two steps leaves its parts; one at work keeps its own.
+        if Parts::left(out_dir)
+            && let Ok(_lock) = PartialDir::begin(out_dir)
+        {
+            Parts::clear(out_dir)?;
+        }
         return Ok(Built { summary, reused: true, spilled_bytes: 0 });
     }
     let assign = Assign::resolve(&config.split, source.listing())?;
@@ -173,7 +185,11 @@ pub fn build(config: &CorpusConfig, out_dir: &Path, context: &BuildContext<'_>) 
     };
     let executor = Executor::new(context.threads, context.memory_budget, &spill, context.stop, &tick);
     let mut sink = Documents::create(folder.path(), &source.listing().sources)?;
-    executor.run(&plan(config, source.clone(), assign, meters.clone()), &mut sink)?;
+    let mut plan = plan(config, source.clone(), assign, meters.clone());
+    if parts::worth(source.as_ref()) {
+        plan = from_parts(&source, plan, out_dir, &key, context, &meters[0], &tick)?;
+    }
+    executor.run(&plan, &mut sink)?;
     let mut summary = sink.finish()?;
     std::fs::remove_dir_all(&spill).map_err(Error::io("remove", &spill))?;
 
@@ -187,6 +203,12 @@ pub fn build(config: &CorpusConfig, out_dir: &Path, context: &BuildContext<'_>) 
     summary.skipped_files = listing.skipped_files;
     summary.remarks = remarks(config, listing, &summary);
     if summary.kept.documents == 0 {
+        // A build that was killed between its last two steps leaves its parts; one at work keeps its own.
+        if Parts::left(out_dir)
+            && let Ok(_lock) = PartialDir::begin(out_dir)
+        {
+            Parts::clear(out_dir)?;
+        }
         return Err(empty(source.as_ref(), &summary));
     }
     let mut file = HashingFile::create(folder.path(), ATTRIBUTION_FILE)?;
@@ -201,7 +223,31 @@ pub fn build(config: &CorpusConfig, out_dir: &Path, context: &BuildContext<'_>) 
     write(&mut file, b"\n")?;
     file.finish()?;
     folder.finish()?;
+    Parts::clear(out_dir)?;
     Ok(Built { summary, reused: false, spilled_bytes: executor.spilled_bytes() })
+}
+
+/// Runs the plan up to its first stage that looks across batches, as parts that outlive the process; returns the
+/// rest of the plan over these parts.
+fn from_parts(
+    source: &Arc<dyn Source>,
+    mut plan: Plan,
+    out_dir: &Path,
+    key: &str,
+    context: &BuildContext<'_>,
+    meter: &Arc<Meter>,
+    tick: &dyn Fn(),
+) -> Result<Plan> {
+    let across = plan.stages.iter().position(|stage| !matches!(stage, Stage::Map(_) | Stage::FlatMap(_)));
+    // The last stage counts what is written, which is not what is cleaned.
+    let rest = plan.stages.split_off(across.unwrap_or(plan.stages.len() - 1));
+    let parts = Parts::open(out_dir, key)?;
+    let known = |documents, bytes| {
+        meter.documents.fetch_add(documents, Ordering::Relaxed);
+        meter.bytes.fetch_add(bytes, Ordering::Relaxed);
+    };
+    parts.make(source, &plan.stages, context, &known, tick)?;
+    Ok(Plan { source: Arc::new(parts.rows(source.as_ref())?), stages: rest })
 }
 
 /// Share of a source's bytes whose loss deserves a remark.

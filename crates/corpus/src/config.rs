@@ -82,6 +82,9 @@ pub struct CorpusConfig {
     pub workspace_members: bool,
     /// For `cargo`: target triple whose dependencies are listed; empty means the host's.
     pub target: String,
+    /// Memory of the stage, such as "512MiB" or "2GiB": what rows may take beyond it goes to disk. It does not change
+    /// the corpus. The program itself needs about 100 MiB and 25 MiB a thread of it.
+    pub memory: String,
     /// Rules that drop or edit documents.
     pub clean: CleanConfig,
     /// Removal of personal data.
@@ -100,6 +103,7 @@ impl Default for CorpusConfig {
             exclude: Vec::new(),
             workspace_members: false,
             target: String::new(),
+            memory: "512MiB".into(),
             clean: CleanConfig::default(),
             privacy: PrivacyConfig::default(),
             split: SplitConfig::default(),
@@ -225,8 +229,49 @@ fn in_range(key: &str, value: f64, low: f64, high: f64) -> Result<(), String> {
 }
 
 impl CorpusConfig {
+    /// Bytes of `memory`.
+    ///
+    /// # Errors
+    /// The text is no size, or one below 64 MiB.
+    pub fn memory_bytes(&self) -> Result<usize, String> {
+        const UNITS: [(&str, u64); 8] = [
+            ("KiB", 1 << 10),
+            ("MiB", 1 << 20),
+            ("GiB", 1 << 30),
+            ("TiB", 1 << 40),
+            ("kB", 1_000),
+            ("MB", 1_000_000),
+            ("GB", 1_000_000_000),
+            ("TB", 1_000_000_000_000),
+        ];
+        let text = self.memory.trim();
+        let (number, unit) = UNITS
+            .iter()
+            .find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)))
+            .unwrap_or((text.strip_suffix('B').unwrap_or(text), 1));
+        let bytes = number.trim().parse::<f64>().ok().map(|number| number * unit as f64);
+        match bytes {
+            Some(bytes) if bytes >= (64 << 20) as f64 && bytes <= (1u64 << 50) as f64 => Ok(bytes as usize),
+            _ => {
+                Err(format!("corpus.memory = {text:?}: expected a size of at least 64MiB, such as \"2GiB\""))
+            }
+        }
+    }
+
+    /// Bytes of rows that `threads` threads may hold within `memory`: what is left beside the program, its batches in
+    /// work and its files, but at least a quarter.
+    ///
+    /// # Errors
+    /// Those of [`CorpusConfig::memory_bytes`].
+    pub fn row_bytes(&self, threads: usize) -> Result<usize, String> {
+        let memory = self.memory_bytes()?;
+        let beside = (100 << 20) + threads.saturating_mul(25 << 20);
+        Ok(memory.saturating_sub(beside).max(memory / 4))
+    }
+
     /// Checks every value against its range. The message names the key, the value and what is allowed.
     pub fn check(&self) -> Result<(), String> {
+        self.memory_bytes()?;
         if self.text.is_empty() {
             return Err(
                 "corpus.text = \"\": expected the name of the column or field that holds the text".into()
@@ -337,6 +382,9 @@ mod tests {
             let message = config.check().unwrap_err();
             assert!(message.contains(key), "{message} should name {key}");
         };
+        bad(&|c| c.memory = "much".into(), "corpus.memory");
+        bad(&|c| c.memory = "1kB".into(), "corpus.memory");
+        bad(&|c| c.memory = "NaNGiB".into(), "corpus.memory");
         bad(&|c| c.text.clear(), "corpus.text");
         bad(&|c| c.source = SourceKind::Folder, "corpus.path");
         bad(&|c| c.extensions = vec![".rs".into()], "corpus.extensions");
@@ -353,6 +401,15 @@ mod tests {
             },
             "corpus.split",
         );
+    }
+
+    #[test]
+    fn sizes_are_read_with_their_unit() {
+        let bytes = |text: &str| CorpusConfig { memory: text.into(), ..Default::default() }.memory_bytes();
+        assert_eq!(bytes("2GiB"), Ok(2 << 30));
+        assert_eq!(bytes("1.5 GB"), Ok(1_500_000_000));
+        assert_eq!(bytes("134217728"), Ok(128 << 20));
+        assert!(bytes("-2GiB").is_err() && bytes("GiB").is_err() && bytes("infTiB").is_err());
     }
 
     #[test]

@@ -92,7 +92,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The stop flag was raised.
-    #[error("stopped on request; what was begun is discarded and the next run starts this stage again")]
+    #[error("stopped on request; finished parts are kept and the next run continues behind them")]
     Stopped,
     /// A batch did not have the columns that a stage needs: a defect of the plan.
     #[error("stage {stage:?}: {problem}")]
@@ -112,6 +112,9 @@ pub enum Error {
         /// The panic's message.
         message: String,
     },
+    /// A function of another room failed.
+    #[error(transparent)]
+    Stage(Box<dyn std::error::Error + Send + Sync>),
     /// Arrow refused an operation, for example a batch above 2 GiB.
     #[error("arrow: {0}")]
     Arrow(#[from] arrow_schema::ArrowError),
@@ -145,6 +148,30 @@ pub enum Error {
         #[source]
         cause: serde_json::Error,
     },
+}
+
+impl From<bessemer_dataflow::Error> for Error {
+    /// An error of this room that travelled through a plan comes out as it went in.
+    fn from(error: bessemer_dataflow::Error) -> Error {
+        use bessemer_dataflow::Error as Flow;
+        match error {
+            Flow::Io { action, path, cause } => Error::Io { action, path, cause },
+            Flow::Stopped => Error::Stopped,
+            Flow::Plan { stage, problem } => Error::Plan { stage, problem },
+            Flow::Panicked { stage, message } => Error::Panicked { stage, message },
+            Flow::Arrow(cause) => Error::Arrow(cause),
+            Flow::Other(other) => match other.downcast::<Error>() {
+                Ok(own) => *own,
+                Err(other) => Error::Stage(other),
+            },
+        }
+    }
+}
+
+impl From<Error> for bessemer_dataflow::Error {
+    fn from(error: Error) -> bessemer_dataflow::Error {
+        bessemer_dataflow::Error::other(error)
+    }
 }
 
 impl Error {

@@ -1,4 +1,4 @@
-//! Sources, rules, deduplication, privacy: one plan of stages over Arrow batches and its local executor.
+//! Sources, the plan that a configuration asks for, documents and shards as its result.
 //!
 //! [`build`] reads a source (a Cargo workspace's dependencies, a folder, JSON lines, Parquet, one file, or the
 //! embedded corpus), cleans it and writes a directory:
@@ -11,17 +11,16 @@
 //! | `ATTRIBUTION.md` | sources with version, licence, files, bytes |
 //! | `corpus.json` | statistics, and the hashes of the other files; written last |
 //!
-//! [`CorpusReader`] reads it back. The work in between is a [`Plan`]: a value that says what happens to rows,
-//! run by the [`Executor`] on local threads within a memory budget. The result is a pure function of
+//! [`CorpusReader`] reads it back. The work in between is a [`bessemer_dataflow::Plan`]: a value that
+//! says what happens to rows, run on local threads within a memory budget. The result is a pure function of
 //! configuration and input: not of threads, memory or interruptions.
 
 mod build;
 mod config;
 mod dedup;
 mod error;
-mod execute;
 mod output;
-mod plan;
+mod parts;
 mod read;
 mod row;
 mod rule;
@@ -34,15 +33,13 @@ pub use config::{
     CleanConfig, CorpusConfig, InvalidUtf8, PrivacyConfig, Scope, SourceKind, SplitBy, SplitConfig,
 };
 pub use error::{Error, Result};
-pub use execute::Executor;
 pub use output::summary::{
     ATTRIBUTION_FILE, CorpusSummary, Count, DROPPED_FILE, FORMAT_VERSION, FileSummary, SUMMARY_FILE,
     SourceSummary, SplitSummary,
 };
-pub use plan::{BatchMap, Fold, Plan, Reducer, Sink, Stage};
 pub use read::{CorpusDocument, CorpusReader, InspectFilter, Inspected};
 pub use row::{HEAD_BYTES, Origin, RowBuilder, Split, source_schema, text_schema};
 pub use rule::{Document, Edits, Judged, Kind, Rule, Verdict, chain, judge};
-pub use source::{Listing, Morsel, Scan, Source, SourceInfo};
+pub use source::{Listing, Source, SourceInfo};
 pub use split::side_of;
 pub use tokenize::{TOKENS_FILE, TokenSummary, Tokenized, document_id, tokenize_to_shards};

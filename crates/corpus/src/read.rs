@@ -3,8 +3,9 @@
 use crate::error::{Error, Result};
 use crate::output::durable::existing;
 use crate::output::summary::{CorpusSummary, DROPPED_FILE, FORMAT_VERSION};
-use crate::row::{Split, column, head, optional};
+use crate::row::{Split, head};
 use arrow_array::{RecordBatch, StringArray, UInt64Array};
+use bessemer_dataflow::{column, optional};
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };

@@ -15,12 +15,10 @@
 //! A source may refuse a document itself (unreadable, too large) by setting `reason`. No stage removes a row:
 //! a dropped document stays, with its reason, until the sink writes it to the list of dropped documents.
 
-use crate::error::{Error, Result};
 use arrow_array::builder::{BinaryBuilder, StringBuilder, UInt8Builder, UInt32Builder, UInt64Builder};
-use arrow_array::{
-    Array, ArrayRef, BinaryArray, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array,
-};
+use arrow_array::{ArrayRef, BinaryArray, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use bessemer_dataflow::column;
 use std::sync::Arc;
 
 /// Bytes of a dropped document that are kept for inspection.
@@ -170,7 +168,7 @@ impl RowBuilder {
     }
 
     /// The batch.
-    pub fn finish(mut self) -> Result<RecordBatch> {
+    pub fn finish(mut self) -> bessemer_dataflow::Result<RecordBatch> {
         let edits: ArrayRef = Arc::new(self.edits.finish());
         let columns: Vec<ArrayRef> = vec![
             Arc::new(self.file.finish()),
@@ -193,48 +191,6 @@ impl RowBuilder {
     }
 }
 
-/// Typed access to a column by name.
-pub(crate) fn column<'a, T: Array + 'static>(
-    stage: &str,
-    batch: &'a RecordBatch,
-    name: &str,
-) -> Result<&'a T> {
-    let found = batch.column_by_name(name);
-    found.and_then(|array| array.as_any().downcast_ref::<T>()).ok_or_else(|| Error::Plan {
-        stage: stage.to_string(),
-        problem: match found {
-            Some(array) => {
-                format!("column {name:?} has type {}, which the stage cannot read", array.data_type())
-            }
-            None => format!("column {name:?} is missing from {:?}", field_names(batch)),
-        },
-    })
-}
-
-fn field_names(batch: &RecordBatch) -> Vec<String> {
-    batch.schema().fields().iter().map(|field| field.name().clone()).collect()
-}
-
-/// The batch with some columns replaced or appended.
-pub(crate) fn with_columns(batch: &RecordBatch, new: Vec<(Field, ArrayRef)>) -> Result<RecordBatch> {
-    let schema = batch.schema();
-    let mut fields: Vec<Field> = schema.fields().iter().map(|field| field.as_ref().clone()).collect();
-    let mut columns = batch.columns().to_vec();
-    for (field, array) in new {
-        match fields.iter().position(|old| old.name() == field.name()) {
-            Some(index) => {
-                fields[index] = field;
-                columns[index] = array;
-            }
-            None => {
-                fields.push(field);
-                columns.push(array);
-            }
-        }
-    }
-    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
-}
-
 /// Typed view of the columns of a decoded batch.
 pub(crate) struct Rows<'a> {
     pub(crate) file: &'a UInt32Array,
@@ -255,7 +211,7 @@ pub(crate) struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    pub(crate) fn of(stage: &str, batch: &'a RecordBatch) -> Result<Self> {
+    pub(crate) fn of(stage: &str, batch: &'a RecordBatch) -> bessemer_dataflow::Result<Self> {
         Ok(Rows {
             file: column(stage, batch, "file")?,
             row: column(stage, batch, "row")?,
@@ -277,16 +233,14 @@ impl<'a> Rows<'a> {
 }
 
 /// Raw text of a batch that is not yet decoded.
-pub(crate) fn raw_text<'a>(stage: &str, batch: &'a RecordBatch) -> Result<&'a BinaryArray> {
+pub(crate) fn raw_text<'a>(
+    stage: &str,
+    batch: &'a RecordBatch,
+) -> bessemer_dataflow::Result<&'a BinaryArray> {
     column(stage, batch, "text")
 }
 
 /// The first [`HEAD_BYTES`] of a text, cut at a character boundary.
 pub(crate) fn head(text: &str) -> &str {
     &text[..text.floor_char_boundary(HEAD_BYTES)]
-}
-
-/// Value of a nullable string column.
-pub(crate) fn optional(array: &StringArray, index: usize) -> Option<&str> {
-    if array.is_null(index) { None } else { Some(array.value(index)) }
 }

@@ -6,11 +6,11 @@
 
 use crate::config::{SplitBy, SplitConfig};
 use crate::error::{Error, Result};
-use crate::plan::BatchMap;
-use crate::row::{Split, TRAIN, VALIDATION, column, with_columns};
+use crate::row::{Split, TRAIN, VALIDATION};
 use crate::source::Listing;
 use arrow_array::{Array, RecordBatch, StringArray, UInt8Array};
 use arrow_schema::{DataType, Field};
+use bessemer_dataflow::{BatchMap, column, with_columns};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -86,7 +86,7 @@ impl BatchMap for Assign {
         "split"
     }
 
-    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+    fn apply(&self, batch: RecordBatch) -> bessemer_dataflow::Result<RecordBatch> {
         let sources: &StringArray = column(self.name(), &batch, "source")?;
         let ids: &StringArray = column(self.name(), &batch, "id")?;
         let given: &UInt8Array = column(self.name(), &batch, "split")?;

@@ -7,14 +7,12 @@
 
 use crate::build::{BuildContext, Progress};
 use crate::error::{Error, Result};
-use crate::execute::Executor;
-use crate::plan::{BatchMap, Plan, Sink, Stage};
 use crate::read::{Batches, CorpusReader};
-use crate::row::{Split, column};
-use crate::source::{Listing, Morsel, Scan, Source};
+use crate::row::Split;
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::{BinaryArray, RecordBatch, StringArray, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
+use bessemer_dataflow::{BatchMap, Executor, Morsel, Plan, Scan, Sink, Source, Stage, column, morsel};
 use bessemer_shards::{Fingerprint, ShardError, ShardSet, ShardSetWriter, SplitMeta};
 use bessemer_tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
@@ -111,7 +109,7 @@ pub fn tokenize_to_shards(
     for split in Split::ALL {
         let meta = SplitMeta { split: split.name().into(), vocab_size, tokenizer: fingerprint };
         let plan = Plan {
-            source: Arc::new(SplitSource { reader: reader.clone(), split, listing: Listing::default() }),
+            source: Arc::new(SplitSource { reader: reader.clone(), split }),
             stages: vec![Stage::Map(Arc::new(Encode {
                 tokenizer: tokenizer.clone(),
                 end_of_text: wanted.end_of_text,
@@ -156,7 +154,6 @@ fn finished(marker: &Path, wanted: &Tokenized, out_dir: &Path) -> Option<Tokeniz
 struct SplitSource {
     reader: CorpusReader,
     split: Split,
-    listing: Listing,
 }
 
 impl Source for SplitSource {
@@ -164,11 +161,7 @@ impl Source for SplitSource {
         format!("{} documents of {}", self.split.name(), self.reader.folder().display())
     }
 
-    fn listing(&self) -> &Listing {
-        &self.listing
-    }
-
-    fn scan(&self) -> Result<Box<dyn Scan>> {
+    fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
         Ok(Box::new(SplitScan(self.reader.split_batches(self.split))))
     }
 }
@@ -176,8 +169,8 @@ impl Source for SplitSource {
 struct SplitScan(Batches);
 
 impl Scan for SplitScan {
-    fn next(&mut self) -> Result<Option<Morsel>> {
-        Ok(self.0.next().transpose()?.map(|batch| Box::new(move || Ok(batch)) as Morsel))
+    fn next(&mut self) -> bessemer_dataflow::Result<Option<Morsel>> {
+        Ok(self.0.next().transpose()?.map(morsel))
     }
 }
 
@@ -192,7 +185,7 @@ impl BatchMap for Encode {
         "encode"
     }
 
-    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+    fn apply(&self, batch: RecordBatch) -> bessemer_dataflow::Result<RecordBatch> {
         let ids: &StringArray = column(self.name(), &batch, "id")?;
         let texts: &StringArray = column(self.name(), &batch, "text")?;
         let mut tokens = BinaryBuilder::with_capacity(batch.num_rows(), texts.value_data().len());
@@ -228,7 +221,7 @@ struct Shards<'a> {
 }
 
 impl Sink for Shards<'_> {
-    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+    fn write(&mut self, batch: &RecordBatch) -> bessemer_dataflow::Result<()> {
         let ids: &StringArray = column("shards", batch, "id")?;
         let bytes: &UInt64Array = column("shards", batch, "bytes")?;
         let tokens: &BinaryArray = column("shards", batch, "tokens")?;
@@ -237,7 +230,9 @@ impl Sink for Shards<'_> {
             document.clear();
             let words = tokens.value(index).chunks_exact(4);
             document.extend(words.map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])));
-            self.writer.push_document(document_id(ids.value(index)), bytes.value(index), &document)?;
+            self.writer
+                .push_document(document_id(ids.value(index)), bytes.value(index), &document)
+                .map_err(Error::Shard)?;
             self.documents.set(self.documents.get() + 1);
             self.bytes.set(self.bytes.get() + bytes.value(index));
         }

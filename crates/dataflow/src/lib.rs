@@ -1,1 +1,22 @@
 //! A plan is a source and a list of stages over Arrow record batches; the executor here runs it on local threads within a memory budget.
+//!
+//! [`Plan`] is a value: it says what happens to rows and names every function. [`Executor`] runs it on the
+//! threads of one machine; an executor on a cluster would read the same value. What the stages promise, and why
+//! the result depends neither on threads nor on memory, stands in this room's README and in [`Stage`].
+//!
+//! Rooms that bring algorithms give functions of a batch ([`BatchMap`], [`FlatMap`]), folds of runs of equal key
+//! ([`Reducer`]) and operators that see all rows ([`Operator`]), and lists of [`Stage`]s made of them.
+
+mod batch;
+mod error;
+mod execute;
+mod plan;
+mod source;
+
+pub use batch::{column, optional, with_columns};
+pub use error::{Error, Result};
+pub use execute::Executor;
+pub use plan::{
+    BatchMap, FlatMap, Fold, Input, Operator, OperatorContext, Output, Plan, Reducer, Sink, Stage,
+};
+pub use source::{Batches, Morsel, Scan, Source, morsel};

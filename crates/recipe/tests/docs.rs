@@ -39,6 +39,7 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("corpus.text", "not empty", &["content"], &["\"\""]),
     ("corpus.extensions", "without dot, or `*`", &["[\"rs\"]", "[\"*\"]"], &["[\".rs\"]"]),
     ("corpus.exclude", "relative paths without `..`", &["[\"a/b\"]"], &["[\"../a\"]", "[\"/a\"]"]),
+    ("corpus.memory", "a size of at least 64MiB", &["64MiB", "2GiB"], &["63MiB", "much"]),
     ("corpus.clean.min_bytes", "0 to `max_bytes`", &["0", "200000"], &["200001"]),
     (
         "corpus.clean.max_bytes",

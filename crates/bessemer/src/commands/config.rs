@@ -9,7 +9,7 @@ use serde_json::json;
 pub(crate) fn run(command: &ConfigCommand, as_json: bool) -> Result<(), Failure> {
     match command {
         ConfigCommand::Show { recipe, origin } => {
-            let loaded = load_recipe(&recipe.recipe, &recipe.sets)?;
+            let loaded = load_recipe(&recipe.recipe, &recipe.overrides())?;
             let text = match (as_json, origin) {
                 (true, false) => serde_json::to_string_pretty(&loaded.value)?,
                 (true, true) => {

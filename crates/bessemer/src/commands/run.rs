@@ -41,7 +41,7 @@ impl Session {
 
     /// As [`Session::open`]; of several processes only the first one makes and holds the directory.
     fn open_as(args: &RecipeArgs, first: bool) -> Result<Session, Failure> {
-        let recipe = load_recipe(&args.recipe, &args.sets)?.value;
+        let recipe = load_recipe(&args.recipe, &args.overrides())?.value;
         let dir = RunDir::new(recipe.run.directory());
         let lock = if first { Some(take(&dir)?) } else { None };
         let recipe_text = to_toml(&recipe)?;

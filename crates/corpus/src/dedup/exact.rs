@@ -9,12 +9,11 @@
 //! name all but the first of each group. Cost: 40 bytes per document. With 128 bits, the probability that
 //! among n documents two different ones agree is below n²/2^129: 10^-21 for a billion.
 
-use crate::error::Result;
-use crate::plan::{BatchMap, Fold, Reducer, Stage};
-use crate::row::{column, head, optional, with_columns};
+use crate::row::head;
 use arrow_array::builder::{FixedSizeBinaryBuilder, StringBuilder};
 use arrow_array::{Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use bessemer_dataflow::{BatchMap, Fold, Reducer, Result, Stage, column, optional, with_columns};
 use std::ops::Range;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_128;

@@ -6,12 +6,12 @@
 use super::durable::HashingFile;
 use super::summary::{CorpusSummary, Count, DROPPED_FILE, FileSummary, SourceSummary};
 use crate::error::{Error, Result};
-use crate::plan::Sink;
-use crate::row::{Rows, Split, VALIDATION, head, optional};
+use crate::row::{Rows, Split, VALIDATION, head};
 use crate::source::SourceInfo;
 use arrow_array::builder::{StringBuilder, UInt32Builder, UInt64Builder};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use bessemer_dataflow::{Sink, optional};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
@@ -339,7 +339,7 @@ impl Documents {
 }
 
 impl Sink for Documents {
-    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+    fn write(&mut self, batch: &RecordBatch) -> bessemer_dataflow::Result<()> {
         let rows = Rows::of("documents", batch)?;
         for index in 0..batch.num_rows() {
             let place = self.place(&rows, index)?;

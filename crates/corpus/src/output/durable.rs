@@ -15,10 +15,20 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// `path` with `suffix` appended to its last component.
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_os_string();
     name.push(suffix);
     PathBuf::from(name)
+}
+
+/// Removes a folder that may not be there.
+pub(crate) fn remove_folder(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io("clear folder", path)(cause))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn sync_folder(path: &Path) -> Result<()> {
@@ -54,11 +64,7 @@ impl PartialDir {
 
     fn clear(&self) -> Result<()> {
         for path in [&self.partial, &beside(&self.target, ".old.partial")] {
-            match fs::remove_dir_all(path) {
-                Ok(()) => {}
-                Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {}
-                Err(cause) => return Err(Error::io("clear folder", path)(cause)),
-            }
+            remove_folder(path)?;
         }
         Ok(())
     }

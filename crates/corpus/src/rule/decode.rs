@@ -2,12 +2,11 @@
 //! are not UTF-8 are dropped or repaired. A byte-order mark is removed, unless the text must stay verbatim.
 
 use crate::config::InvalidUtf8;
-use crate::error::Result;
-use crate::plan::BatchMap;
-use crate::row::{HEAD_BYTES, column, head, optional, raw_text, with_columns};
+use crate::row::{HEAD_BYTES, head, raw_text};
 use arrow_array::builder::StringBuilder;
 use arrow_array::{RecordBatch, StringArray};
 use arrow_schema::{DataType, Field};
+use bessemer_dataflow::{BatchMap, column, optional, with_columns};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -64,7 +63,7 @@ impl BatchMap for Decode {
         "decode"
     }
 
-    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+    fn apply(&self, batch: RecordBatch) -> bessemer_dataflow::Result<RecordBatch> {
         let raw = raw_text(self.name(), &batch)?;
         let old_reasons: &StringArray = column(self.name(), &batch, "reason")?;
         let old_details: &StringArray = column(self.name(), &batch, "detail")?;

@@ -18,12 +18,11 @@ mod size;
 pub(crate) use decode::Decode;
 
 use crate::config::{CorpusConfig, Scope};
-use crate::error::Result;
-use crate::plan::BatchMap;
-use crate::row::{Rows, head, optional, with_columns};
+use crate::row::{Rows, head};
 use arrow_array::builder::StringBuilder;
 use arrow_array::{ArrayRef, RecordBatch, UInt32Array};
 use arrow_schema::{DataType, Field};
+use bessemer_dataflow::{BatchMap, optional, with_columns};
 use std::borrow::Cow;
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -190,7 +189,7 @@ impl BatchMap for Rules {
         "rules"
     }
 
-    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+    fn apply(&self, batch: RecordBatch) -> bessemer_dataflow::Result<RecordBatch> {
         let rows = Rows::of(self.name(), &batch)?;
         let count = batch.num_rows();
         let mut texts = StringBuilder::with_capacity(count, rows.text.value_data().len());

@@ -1,5 +1,5 @@
-//! The corpus that the program carries, for a prebuilt binary on a machine without cargo: the sources of this
-//! room (about 150 kB, packed with the program) and synthetic tasks written by rule (nothing packed), together
+//! The corpus that the program carries, for a prebuilt binary on a machine without cargo: sources of this
+//! room (about 150 kB, a copy packed with the program) and synthetic tasks written by rule (nothing packed), together
 //! about 1.2 MB.
 //!
 //! The tasks are there because their optimal loss is known. A line is a question, chosen at random, and an answer
@@ -13,38 +13,28 @@
 //! | brackets | `close ([{< = >}])`, 6 opening brackets | 6 log2 4 = 12 bits | 22 |
 //! | sort | `sort 3 1 2 = 1 2 3`, 8 digits | 8 log2 10 = 26.58 bits | 39 |
 
-use super::{Listing, MORSEL_BYTES, Morsel, Scan, Source, SourceInfo};
-use crate::error::Result;
+use super::{Listing, MORSEL_BYTES, Source, SourceInfo};
 use crate::row::{Origin, RowBuilder};
+use bessemer_dataflow::{Morsel, Scan};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Files of this room, packed with the program.
-const OWN_SOURCES: &[(&str, &str)] = &[
-    ("src/build.rs", include_str!("../build.rs")),
-    ("src/config.rs", include_str!("../config.rs")),
-    ("src/dedup/exact.rs", include_str!("../dedup/exact.rs")),
-    ("src/execute/annotate.rs", include_str!("../execute/annotate.rs")),
-    ("src/execute/drive.rs", include_str!("../execute/drive.rs")),
-    ("src/execute/key.rs", include_str!("../execute/key.rs")),
-    ("src/execute/reduce.rs", include_str!("../execute/reduce.rs")),
-    ("src/execute/shuffle.rs", include_str!("../execute/shuffle.rs")),
-    ("src/execute/sort.rs", include_str!("../execute/sort.rs")),
-    ("src/execute/spool.rs", include_str!("../execute/spool.rs")),
-    ("src/plan.rs", include_str!("../plan.rs")),
-    ("src/row.rs", include_str!("../row.rs")),
-    ("src/rule/attribution.rs", include_str!("../rule/attribution.rs")),
-    ("src/rule/email.rs", include_str!("../rule/email.rs")),
-    ("src/rule/ip.rs", include_str!("../rule/ip.rs")),
-    ("src/rule/lines.rs", include_str!("../rule/lines.rs")),
-    ("src/rule/mod.rs", include_str!("../rule/mod.rs")),
-    ("src/source/cargo.rs", include_str!("cargo.rs")),
-    ("src/source/embedded.rs", include_str!("embedded.rs")),
-    ("src/source/folder.rs", include_str!("folder.rs")),
-    ("src/source/jsonl.rs", include_str!("jsonl.rs")),
-    ("src/source/parquet.rs", include_str!("parquet.rs")),
-    ("src/split.rs", include_str!("../split.rs")),
-];
+/// Files of this room as they once were, packed with the program: a line `=== PATH` before each. A copy, so that the
+/// corpus does not change when the program does.
+const PACKED: &str = include_str!("embedded.txt");
+
+/// The packed files: (path, text).
+fn own_sources() -> Vec<(&'static str, &'static str)> {
+    let mut files = Vec::new();
+    let mut rest = PACKED;
+    while let Some((path, after)) = rest.strip_prefix("=== ").and_then(|rest| rest.split_once('\n')) {
+        // The separator's line end belongs to the text before it.
+        let end = after.find("\n=== ").map_or(after.len(), |end| end + 1);
+        files.push((path, &after[..end]));
+        rest = &after[end..];
+    }
+    files
+}
 
 /// Documents per task; each is a source of its own, so that the split by source holds out whole documents.
 const DOCUMENTS: usize = 50;
@@ -136,9 +126,10 @@ pub(crate) fn open() -> Embedded {
     for (task, _) in TASKS {
         listing.sources.extend((0..DOCUMENTS).map(|document| source(format!("{task}-{document:02}"))));
     }
-    listing.files = (OWN_SOURCES.len() + TASKS.len() * DOCUMENTS) as u64;
-    listing.bytes = OWN_SOURCES.iter().map(|(_, text)| text.len() as u64).sum();
-    for (path, text) in OWN_SOURCES {
+    let own = own_sources();
+    listing.files = (own.len() + TASKS.len() * DOCUMENTS) as u64;
+    listing.bytes = own.iter().map(|(_, text)| text.len() as u64).sum();
+    for (path, text) in own {
         listing.entries.push(format!("{path} {:032x}", xxhash_rust::xxh3::xxh3_128(text.as_bytes())));
     }
     listing.entries.push(format!("{} tasks, {DOCUMENTS} documents of {LINES} lines", TASKS.len()));
@@ -152,17 +143,19 @@ impl Embedded {
     }
 }
 
-impl Source for Embedded {
+impl bessemer_dataflow::Source for Embedded {
     fn describe(&self) -> String {
         "the embedded corpus".into()
     }
 
+    fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
+        Ok(Box::new(EmbeddedScan { sources: Arc::new(self.listing.sources.clone()), next: 0 }))
+    }
+}
+
+impl Source for Embedded {
     fn listing(&self) -> &Listing {
         &self.listing
-    }
-
-    fn scan(&self) -> Result<Box<dyn Scan>> {
-        Ok(Box::new(EmbeddedScan { sources: Arc::new(self.listing.sources.clone()), next: 0 }))
     }
 }
 
@@ -175,8 +168,9 @@ struct EmbeddedScan {
 const BATCH: usize = 32;
 
 impl Scan for EmbeddedScan {
-    fn next(&mut self) -> Result<Option<Morsel>> {
-        let count = OWN_SOURCES.len() + TASKS.len() * DOCUMENTS;
+    fn next(&mut self) -> bessemer_dataflow::Result<Option<Morsel>> {
+        let own = own_sources();
+        let count = own.len() + TASKS.len() * DOCUMENTS;
         let range = self.next..count.min(self.next + BATCH);
         self.next = range.end;
         if range.is_empty() {
@@ -186,10 +180,10 @@ impl Scan for EmbeddedScan {
         Ok(Some(Box::new(move || {
             let mut rows = RowBuilder::with_capacity(BATCH, MORSEL_BYTES);
             for ordinal in range {
-                let (source, path, text) = match OWN_SOURCES.get(ordinal) {
+                let (source, path, text) = match own.get(ordinal) {
                     Some((path, text)) => (&sources[0], (*path).to_string(), (*text).to_string()),
                     None => {
-                        let number = ordinal - OWN_SOURCES.len();
+                        let number = ordinal - own.len();
                         let text = task(number / DOCUMENTS, number % DOCUMENTS);
                         (&sources[1 + number], "task.txt".to_string(), text)
                     }
@@ -248,6 +242,15 @@ mod tests {
                 assert_eq!(answer, expected, "{line}");
             }
         }
+    }
+
+    #[test]
+    fn packed_files_are_told_apart() {
+        let own = own_sources();
+        assert_eq!(own.len(), 23);
+        let headers: usize = own.iter().map(|(path, _)| "=== ".len() + path.len() + 1).sum();
+        assert_eq!(own.iter().map(|(_, text)| text.len()).sum::<usize>() + headers, PACKED.len());
+        assert!(own.iter().all(|(path, text)| path.ends_with(".rs") && text.ends_with("}\n")), "{own:?}");
     }
 
     #[test]

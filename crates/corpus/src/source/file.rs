@@ -3,9 +3,10 @@
 //! The cut is nanoGPT's: train holds the first ⌊n (1 − f)⌋ of n characters. Each side is one document, unless it
 //! is larger than [`PIECE_BYTES`]; then it is cut into pieces at line ends, because a batch holds less than 2 GiB.
 
-use super::{Listing, Morsel, Scan, Source, SourceInfo};
+use super::{Listing, Source, SourceInfo};
 use crate::error::{Error, Result};
 use crate::row::{Origin, RowBuilder, Split};
+use bessemer_dataflow::{Morsel, Scan};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -115,22 +116,24 @@ pub(crate) fn open(path: &Path, validation_fraction: f64) -> Result<OneFile> {
     Ok(OneFile { path: path.to_path_buf(), name, listing, pieces })
 }
 
-impl Source for OneFile {
+impl bessemer_dataflow::Source for OneFile {
     fn describe(&self) -> String {
         format!("file {}", self.path.display())
     }
 
-    fn listing(&self) -> &Listing {
-        &self.listing
-    }
-
-    fn scan(&self) -> Result<Box<dyn Scan>> {
+    fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
         Ok(Box::new(FileScan {
             path: self.path.clone(),
             name: self.name.clone(),
             pieces: self.pieces.clone(),
             next: 0,
         }))
+    }
+}
+
+impl Source for OneFile {
+    fn listing(&self) -> &Listing {
+        &self.listing
     }
 
     fn verbatim(&self) -> bool {
@@ -146,7 +149,7 @@ struct FileScan {
 }
 
 impl Scan for FileScan {
-    fn next(&mut self) -> Result<Option<Morsel>> {
+    fn next(&mut self) -> bessemer_dataflow::Result<Option<Morsel>> {
         let Some(&piece) = self.pieces.get(self.next) else { return Ok(None) };
         let row = self.next as u64;
         self.next += 1;
@@ -166,7 +169,8 @@ impl Scan for FileScan {
                         text.len()
                     ),
                     hint: "run again when nothing writes to it".into(),
-                });
+                }
+                .into());
             }
             let mut rows = RowBuilder::with_capacity(1, length);
             let id = format!("{name}#{row}");

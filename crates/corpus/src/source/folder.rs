@@ -4,12 +4,14 @@
 //! Hidden entries (a leading dot) are skipped. Links are followed; each real folder is entered once, so a loop
 //! ends. Only regular files are read: a pipe or device is never opened.
 
-use super::{Listing, MORSEL_BYTES, Morsel, Scan, Source, SourceInfo};
+use super::{Listing, MORSEL_BYTES, Source, SourceInfo};
 use crate::error::{Error, Result};
 use crate::row::{HEAD_BYTES, Origin, RowBuilder};
+use bessemer_dataflow::{Morsel, Scan};
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::Read;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -157,21 +159,32 @@ pub(crate) struct Files {
     pub(crate) max_bytes: u64,
 }
 
-impl Source for Files {
+impl bessemer_dataflow::Source for Files {
     fn describe(&self) -> String {
         self.description.clone()
     }
 
+    fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
+        self.scan_files(0..self.members.len())
+    }
+}
+
+impl Source for Files {
     fn listing(&self) -> &Listing {
         &self.listing
     }
 
-    fn scan(&self) -> Result<Box<dyn Scan>> {
+    fn file_bytes(&self) -> Vec<u64> {
+        self.members.iter().map(|member| member.file.bytes).collect()
+    }
+
+    fn scan_files(&self, files: Range<usize>) -> bessemer_dataflow::Result<Box<dyn Scan>> {
         Ok(Box::new(FilesScan {
             members: self.members.clone(),
             sources: Arc::new(self.listing.sources.clone()),
             max_bytes: self.max_bytes,
-            next: 0,
+            next: files.start,
+            end: files.end,
         }))
     }
 }
@@ -201,16 +214,17 @@ struct FilesScan {
     sources: Arc<Vec<SourceInfo>>,
     max_bytes: u64,
     next: usize,
+    end: usize,
 }
 
 /// Files of one batch at most: tiny files cost more in calls than in bytes.
 const MORSEL_FILES: usize = 512;
 
 impl Scan for FilesScan {
-    fn next(&mut self) -> Result<Option<Morsel>> {
+    fn next(&mut self) -> bessemer_dataflow::Result<Option<Morsel>> {
         let start = self.next;
         let mut bytes = 0;
-        while self.next < self.members.len()
+        while self.next < self.end
             && self.next - start < MORSEL_FILES
             && (bytes < MORSEL_BYTES as u64 || self.next == start)
         {

@@ -6,12 +6,14 @@
 //! damage and one dropped row that says where it broke; the run goes on with the next file.
 
 use super::folder::{FileEntry, Filter, list};
-use super::{Listing, MORSEL_BYTES, Morsel, Scan, Source, SourceInfo, compressed};
+use super::{Listing, MORSEL_BYTES, Source, SourceInfo, compressed};
 use crate::error::{Error, Result};
 use crate::row::{HEAD_BYTES, Origin, RowBuilder};
+use bessemer_dataflow::{Morsel, Scan};
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use std::borrow::Cow;
 use std::io::{BufRead, Read};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -157,21 +159,32 @@ impl<'de> Visitor<'de> for Object<'_> {
 #[derive(serde::Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-impl Source for Jsonl {
+impl bessemer_dataflow::Source for Jsonl {
     fn describe(&self) -> String {
         format!("{} JSON-lines files in {}", self.files.len(), self.root)
     }
 
+    fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
+        self.scan_files(0..self.files.len())
+    }
+}
+
+impl Source for Jsonl {
     fn listing(&self) -> &Listing {
         &self.listing
     }
 
-    fn scan(&self) -> Result<Box<dyn Scan>> {
+    fn file_bytes(&self) -> Vec<u64> {
+        self.files.iter().map(|file| file.bytes).collect()
+    }
+
+    fn scan_files(&self, files: Range<usize>) -> bessemer_dataflow::Result<Box<dyn Scan>> {
         Ok(Box::new(JsonlScan {
             files: self.files.clone(),
             field: self.field.as_str().into(),
             max_line: self.max_line,
-            file: 0,
+            file: files.start,
+            end: files.end,
             reader: None,
             line: 0,
         }))
@@ -184,6 +197,8 @@ struct JsonlScan {
     max_line: usize,
     /// Ordinal of the file being read.
     file: usize,
+    /// Where the run of files ends.
+    end: usize,
     reader: Option<Box<dyn BufRead + Send>>,
     /// Lines of it read so far.
     line: u64,
@@ -267,8 +282,8 @@ fn skip_line(reader: &mut dyn BufRead) -> std::io::Result<u64> {
 }
 
 impl Scan for JsonlScan {
-    fn next(&mut self) -> Result<Option<Morsel>> {
-        while self.file < self.files.len() {
+    fn next(&mut self) -> bessemer_dataflow::Result<Option<Morsel>> {
+        while self.file < self.end {
             let ordinal = self.file;
             let Some(chunk) = self.chunk() else {
                 (self.file, self.reader, self.line) = (self.file + 1, None, 0);
@@ -291,7 +306,7 @@ fn rows(
     chunk: &Chunk,
     field: &str,
     limit: usize,
-) -> Result<arrow_array::RecordBatch> {
+) -> bessemer_dataflow::Result<arrow_array::RecordBatch> {
     let name = &file.relative;
     let mut rows = RowBuilder::with_capacity(chunk.lines.len(), chunk.bytes.len());
     let mut start = 0;

@@ -1,8 +1,6 @@
 //! Where documents come from, one kind a file.
 //!
-//! A source has a sequential part and a parallel part. [`Scan::next`] is called under a lock and does only what
-//! must be done in order: naming the next files, cutting the next run of lines. The [`Morsel`] that it returns
-//! does the rest on any thread: reading, parsing, building the batch.
+//! What a scan does under a lock and what on any thread: `bessemer_dataflow::Scan`.
 
 pub(crate) mod cargo;
 pub(crate) mod compressed;
@@ -15,31 +13,27 @@ mod resolve;
 
 pub(crate) use resolve::open;
 
-use crate::error::Result;
-use arrow_array::RecordBatch;
+use bessemer_dataflow::Scan;
 use serde::{Deserialize, Serialize};
-
-/// Work that yields one batch, on any thread.
-pub type Morsel = Box<dyn FnOnce() -> Result<RecordBatch> + Send>;
-
-/// A sequence of morsels, in row order.
-pub trait Scan: Send {
-    /// The next morsel, or none at the end. Called from one thread at a time.
-    fn next(&mut self) -> Result<Option<Morsel>>;
-}
+use std::ops::Range;
 
 /// Bytes that a morsel aims at: large enough to hide the cost of handing over, small enough that a few per
 /// thread fit any budget.
 pub(crate) const MORSEL_BYTES: usize = 1 << 20;
 
-/// Where documents come from.
-pub trait Source: Send + Sync {
-    /// The source in words, for plans and errors.
-    fn describe(&self) -> String;
+/// Where documents come from: a source of rows that says what it consists of.
+pub trait Source: bessemer_dataflow::Source {
     /// What it consists of, known before any text is read.
     fn listing(&self) -> &Listing;
-    /// Starts reading from the beginning.
-    fn scan(&self) -> Result<Box<dyn Scan>>;
+    /// Stored bytes of each file of the listing, in row order, where files can be read apart from each other by
+    /// [`Source::scan_files`]; empty where they cannot.
+    fn file_bytes(&self) -> Vec<u64> {
+        Vec::new()
+    }
+    /// Reads a run of files. Runs that follow each other give together the rows of the whole scan.
+    fn scan_files(&self, _files: Range<usize>) -> bessemer_dataflow::Result<Box<dyn Scan>> {
+        self.scan()
+    }
     /// Whether the text must reach the output byte for byte, in one piece per split.
     fn verbatim(&self) -> bool {
         false

@@ -5,17 +5,19 @@
 //! names it, and the run goes on.
 
 use super::folder::FileEntry;
-use super::{Listing, Morsel, Scan, Source};
+use super::{Listing, Source};
 use crate::error::{Error, Result};
 use crate::row::{Origin, RowBuilder};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::DataType;
+use bessemer_dataflow::{Morsel, Scan};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
 use std::fs::File;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -104,20 +106,31 @@ pub(crate) fn open(path: &Path, column: &str, exclude: &[String]) -> Result<Parq
     Ok(Parquet { root, column: column.to_string(), files: Arc::new(files), listing })
 }
 
-impl Source for Parquet {
+impl bessemer_dataflow::Source for Parquet {
     fn describe(&self) -> String {
         format!("{} Parquet files in {}", self.files.len(), self.root)
     }
 
+    fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
+        self.scan_files(0..self.files.len())
+    }
+}
+
+impl Source for Parquet {
     fn listing(&self) -> &Listing {
         &self.listing
     }
 
-    fn scan(&self) -> Result<Box<dyn Scan>> {
+    fn file_bytes(&self) -> Vec<u64> {
+        self.files.iter().map(|file| file.bytes).collect()
+    }
+
+    fn scan_files(&self, files: Range<usize>) -> bessemer_dataflow::Result<Box<dyn Scan>> {
         Ok(Box::new(ParquetScan {
             files: self.files.clone(),
             column: self.column.clone(),
-            file: 0,
+            file: files.start,
+            end: files.end,
             reader: None,
             row: 0,
         }))
@@ -128,6 +141,8 @@ struct ParquetScan {
     files: Arc<Vec<FileEntry>>,
     column: String,
     file: usize,
+    /// Where the run of files ends.
+    end: usize,
     reader: Option<Box<Reader>>,
     /// Rows of the file read so far.
     row: u64,
@@ -148,8 +163,8 @@ impl ParquetScan {
 }
 
 impl Scan for ParquetScan {
-    fn next(&mut self) -> Result<Option<Morsel>> {
-        while self.file < self.files.len() {
+    fn next(&mut self) -> bessemer_dataflow::Result<Option<Morsel>> {
+        while self.file < self.end {
             let (ordinal, row) = (self.file, self.row);
             let files = self.files.clone();
             match self.batch() {
@@ -188,7 +203,12 @@ impl Scan for ParquetScan {
     }
 }
 
-fn rows(file: &FileEntry, ordinal: u32, first: u64, batch: &RecordBatch) -> Result<RecordBatch> {
+fn rows(
+    file: &FileEntry,
+    ordinal: u32,
+    first: u64,
+    batch: &RecordBatch,
+) -> bessemer_dataflow::Result<RecordBatch> {
     let column = batch.column(0);
     let name = &file.relative;
     let mut rows = RowBuilder::with_capacity(batch.num_rows(), column.get_array_memory_size());
@@ -208,7 +228,7 @@ fn rows(file: &FileEntry, ordinal: u32, first: u64, batch: &RecordBatch) -> Resu
             DataType::LargeBinary => column.as_binary::<i64>().value(index),
             other => {
                 let problem = format!("text column of type {other} passed the check and cannot be read");
-                return Err(Error::Plan { stage: "parquet".into(), problem });
+                return Err(bessemer_dataflow::Error::plan("parquet", problem));
             }
         };
         origin.bytes = text.len() as u64;

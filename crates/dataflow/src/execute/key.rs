@@ -20,9 +20,8 @@ impl Keys {
     pub(super) fn of(stage: &str, batch: &RecordBatch, columns: &[String]) -> Result<Keys> {
         let mut arrays = Vec::with_capacity(columns.len());
         for name in columns {
-            let array = batch.column_by_name(name).ok_or_else(|| Error::Plan {
-                stage: stage.to_string(),
-                problem: format!("key column {name:?} is missing from {:?}", batch.schema()),
+            let array = batch.column_by_name(name).ok_or_else(|| {
+                Error::plan(stage, format!("key column {name:?} is missing from {:?}", batch.schema()))
             })?;
             arrays.push(array);
         }
@@ -64,10 +63,7 @@ fn push_value(stage: &str, array: &dyn Array, row: usize, out: &mut Vec<u8>) -> 
             out.extend([0, 0]);
         }
         other => {
-            return Err(Error::Plan {
-                stage: stage.to_string(),
-                problem: format!("columns of type {other} cannot be keys"),
-            });
+            return Err(Error::plan(stage, format!("columns of type {other} cannot be keys")));
         }
     }
     Ok(())

@@ -1,8 +1,8 @@
-//! The memory budget that spools share.
+//! The memory budget that spools and operators share.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Counts the bytes that spools hold in memory.
+/// Counts the bytes that spools and operators hold in memory.
 pub(crate) struct Budget {
     limit: usize,
     used: AtomicUsize,
@@ -20,9 +20,19 @@ impl Budget {
         self.used.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.limit
     }
 
+    /// Bytes that may be held.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Bytes that are held.
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
     /// Whether more is held than the limit allows.
     pub(crate) fn over(&self) -> bool {
-        self.used.load(Ordering::Relaxed) > self.limit
+        self.used() > self.limit
     }
 
     /// Gives back what [`Budget::hold`] took.

@@ -5,11 +5,12 @@
 //! equal key keep their order, because runs are numbered in the order of their rows.
 //! Cost: n log n comparisons; each row is written and read once per merge level.
 
+use super::Executor;
+use super::budget::Budget;
 use super::key::Keys;
 use super::spool::{Spool, SpoolReader, held_bytes};
-use super::{Budget, Executor};
 use crate::error::Result;
-use crate::source::{Morsel, Scan};
+use crate::source::{Morsel, Scan, morsel};
 use arrow_array::RecordBatch;
 use arrow_select::interleave::interleave_record_batch;
 use std::cmp::Reverse;
@@ -133,9 +134,7 @@ impl Scan for Sorted {
             self.state = State::Merging(self.collect(input)?);
         }
         match &mut self.state {
-            State::Merging(merge) => {
-                Ok(merge.next_batch()?.map(|batch| Box::new(move || Ok(batch)) as Morsel))
-            }
+            State::Merging(merge) => Ok(merge.next_batch()?.map(morsel)),
             State::Input(_) | State::Ended => Ok(None),
         }
     }

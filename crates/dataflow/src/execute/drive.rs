@@ -1,24 +1,26 @@
-//! Drives a stream to its end on the worker threads and hands its batches, in order, to the caller.
+//! Runs a stream on the worker threads while the calling thread pulls its batches, in order.
 //!
 //! One partition: workers take morsels in turn under a lock and run them in parallel; finished batches wait in
 //! an ordered window, and no morsel further than the window ahead of the consumer is begun. Several partitions:
 //! each worker runs a whole partition into a spool, and the spools are emptied in partition order.
+//! When the consumer returns, early or at the end, the workers end too.
 
 use super::Executor;
-use super::spool::Spool;
+use super::spool::{Spool, SpoolReader};
 use crate::error::{Error, Result};
+use crate::plan::Input;
 use crate::source::{Morsel, Scan};
 use arrow_array::RecordBatch;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Consumer of batches, on the calling thread.
-pub(super) type Consume<'c> = dyn FnMut(RecordBatch) -> Result<()> + 'c;
+/// Consumer of a stream, on the calling thread: it pulls batches until there are none, or until it has seen enough.
+pub(super) type Body<'c, T> = dyn FnMut(&mut Input<'_>) -> Result<T> + 'c;
 
 /// Turns a panic into an error, so that one defect does not leave others waiting.
-fn guarded<T>(stage: &'static str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(super) fn guarded<T>(stage: &'static str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let message = panic
             .downcast_ref::<&str>()
@@ -51,32 +53,65 @@ fn check(stop: &AtomicBool) -> Result<()> {
 }
 
 /// Runs a scan on the calling thread.
-fn drive_here(scan: &mut dyn Scan, stop: &AtomicBool, consume: &mut Consume<'_>) -> Result<()> {
-    while let Some(morsel) = guarded("scan", || scan.next())? {
+fn pull_here<T>(scan: &mut dyn Scan, stop: &AtomicBool, body: &mut Body<'_, T>) -> Result<T> {
+    body(&mut || {
         check(stop)?;
-        consume(guarded("map", morsel)?)?;
+        match guarded("scan", || scan.next())? {
+            Some(morsel) => guarded("map", morsel).map(Some),
+            None => Ok(None),
+        }
+    })
+}
+
+/// Ends the workers when the consumer leaves, on whatever path.
+struct Leave<'a>(&'a dyn Fn());
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        (self.0)();
     }
-    check(stop)
 }
 
 impl Executor<'_> {
-    /// Drives all partitions, in order.
-    pub(super) fn drive(&self, mut stream: Vec<Box<dyn Scan>>, consume: &mut Consume<'_>) -> Result<()> {
-        let mut consume = |batch| {
-            consume(batch)?;
-            (self.tick)();
+    /// Drives all partitions, in order, to their end.
+    pub(super) fn drive(
+        &self,
+        stream: Vec<Box<dyn Scan>>,
+        consume: &mut dyn FnMut(RecordBatch) -> Result<()>,
+    ) -> Result<()> {
+        self.pull(stream, &mut |input| {
+            while let Some(batch) = input()? {
+                guarded("sink", || consume(batch))?;
+            }
             Ok(())
-        };
-        match stream.len() {
-            0 => Ok(()),
-            1 => self.drive_one(&mut *stream.remove(0), &mut consume),
-            _ => self.drive_many(stream, &mut consume),
-        }
+        })
     }
 
-    fn drive_one(&self, scan: &mut dyn Scan, consume: &mut Consume<'_>) -> Result<()> {
+    /// Lets `body` pull the batches of all partitions, in order.
+    pub(super) fn pull<T>(&self, mut stream: Vec<Box<dyn Scan>>, body: &mut Body<'_, T>) -> Result<T> {
+        let mut body = |input: &mut Input<'_>| {
+            let mut begun = false;
+            body(&mut || {
+                // The consumer asks for the next batch when it has done its work on the last.
+                if std::mem::replace(&mut begun, true) {
+                    (self.tick)();
+                }
+                check(self.stop)?;
+                input()
+            })
+        };
+        let result = match stream.len() {
+            0 => body(&mut || Ok(None)),
+            1 => self.pull_one(&mut *stream.remove(0), &mut body),
+            _ => self.pull_many(stream, &mut body),
+        }?;
+        check(self.stop)?;
+        Ok(result)
+    }
+
+    fn pull_one<T>(&self, scan: &mut dyn Scan, body: &mut Body<'_, T>) -> Result<T> {
         if self.threads == 1 {
-            return drive_here(scan, self.stop, consume);
+            return pull_here(scan, self.stop, body);
         }
         let ahead = 2 * self.threads as u64 + 2;
         let feed = Mutex::new(scan);
@@ -109,8 +144,13 @@ impl Executor<'_> {
             changed.notify_all();
             next.map(|morsel| (number, morsel))
         };
+        let leave = || {
+            lock(&window).ended = true;
+            changed.notify_all();
+        };
 
         std::thread::scope(|scope| {
+            let _leave = Leave(&leave);
             for _ in 0..self.threads {
                 scope.spawn(|| {
                     while let Some((number, morsel)) = take() {
@@ -120,43 +160,28 @@ impl Executor<'_> {
                     }
                 });
             }
-            let mut result = Ok(());
-            loop {
+            body(&mut || {
                 let mut state = lock(&window);
-                let batch = loop {
+                loop {
                     let number = state.taken;
                     if let Some(batch) = state.ready.remove(&number) {
-                        break Some(batch);
+                        state.taken += 1;
+                        drop(state);
+                        changed.notify_all();
+                        return batch.map(Some);
                     }
                     if state.ended && state.taken == state.begun {
-                        break None;
+                        return Ok(None);
                     }
                     state = changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-                };
-                let Some(batch) = batch else { break };
-                state.taken += 1;
-                drop(state);
-                changed.notify_all();
-                result = batch
-                    .and_then(|batch| guarded("sink", || consume(batch)))
-                    .and_then(|()| check(self.stop));
-                if result.is_err() {
-                    lock(&window).ended = true;
-                    changed.notify_all();
-                    break;
                 }
-            }
-            result
-        })?;
-        check(self.stop)
+            })
+        })
     }
 
-    fn drive_many(&self, stream: Vec<Box<dyn Scan>>, consume: &mut Consume<'_>) -> Result<()> {
+    fn pull_many<T>(&self, stream: Vec<Box<dyn Scan>>, body: &mut Body<'_, T>) -> Result<T> {
         if self.threads == 1 {
-            for mut scan in stream {
-                drive_here(&mut *scan, self.stop, consume)?;
-            }
-            return Ok(());
+            return pull_here(&mut Chain(stream.into()), self.stop, body);
         }
         let count = stream.len();
         let (budget, spill, stop) = (&self.budget, &self.spill, self.stop);
@@ -166,7 +191,9 @@ impl Executor<'_> {
         let failed = AtomicBool::new(false);
         let done: Mutex<BTreeMap<usize, Result<Spool>>> = Mutex::new(BTreeMap::new());
         let changed = Condvar::new();
+        let leave = || failed.store(true, Ordering::Relaxed);
         std::thread::scope(|scope| {
+            let _leave = Leave(&leave);
             for _ in 0..self.threads.min(count) {
                 scope.spawn(|| {
                     while !failed.load(Ordering::Relaxed) {
@@ -174,12 +201,14 @@ impl Executor<'_> {
                         let Some(scan) = scans.get(index).and_then(|slot| lock(slot).take()) else { break };
                         let mut scan = scan;
                         let mut spool = Spool::with(budget.clone(), spill.clone());
-                        let result = drive_here(&mut *scan, stop, &mut |batch| {
-                            if failed.load(Ordering::Relaxed) {
-                                Err(Error::Stopped)
-                            } else {
-                                spool.push(batch)
+                        let result = pull_here(&mut *scan, stop, &mut |input| {
+                            while let Some(batch) = input()? {
+                                if failed.load(Ordering::Relaxed) {
+                                    return Err(Error::Stopped);
+                                }
+                                spool.push(batch)?;
                             }
+                            Ok(())
                         });
                         if result.is_err() {
                             failed.store(true, Ordering::Relaxed);
@@ -189,24 +218,48 @@ impl Executor<'_> {
                     }
                 });
             }
-            for index in 0..count {
-                let mut state = lock(&done);
-                // Partitions are begun in order: an earlier failure has returned already, and a later one leaves
-                // this partition to its worker, so the wait ends.
-                let spool = loop {
-                    if let Some(spool) = state.remove(&index) {
-                        break spool?;
+            let mut index = 0;
+            let mut current: Option<SpoolReader> = None;
+            body(&mut || {
+                loop {
+                    if let Some(reader) = &mut current
+                        && let Some(batch) = reader.next_batch()?
+                    {
+                        return Ok(Some(batch));
                     }
-                    state = changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-                };
-                drop(state);
-                let result = drive_here(&mut *spool.scan()?, stop, consume);
-                if result.is_err() {
-                    failed.store(true, Ordering::Relaxed);
-                    return result;
+                    current = None;
+                    if index == count {
+                        return Ok(None);
+                    }
+                    // Partitions are begun in order: an earlier failure has returned already, and a later one
+                    // leaves this partition to its worker, so the wait ends.
+                    let mut state = lock(&done);
+                    let mut spool = loop {
+                        if let Some(spool) = state.remove(&index) {
+                            break spool?;
+                        }
+                        state = changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    };
+                    drop(state);
+                    current = Some(spool.reader()?);
+                    index += 1;
                 }
-            }
-            Ok(())
+            })
         })
+    }
+}
+
+/// Scans one after the other.
+struct Chain(VecDeque<Box<dyn Scan>>);
+
+impl Scan for Chain {
+    fn next(&mut self) -> Result<Option<Morsel>> {
+        while let Some(scan) = self.0.front_mut() {
+            if let Some(morsel) = scan.next()? {
+                return Ok(Some(morsel));
+            }
+            self.0.pop_front();
+        }
+        Ok(None)
     }
 }

@@ -3,10 +3,12 @@
 //! States: all in memory; a file that holds a prefix and memory that holds the rest; being read. Batches come
 //! back in the order in which they went in.
 
-use super::{Budget, Executor};
+use super::Executor;
+use super::budget::Budget;
 use crate::error::{Error, Result};
-use crate::source::{Morsel, Scan};
+use crate::source::{Morsel, Scan, morsel};
 use arrow_array::{Array, RecordBatch};
+use arrow_data::ArrayData;
 use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
 use std::collections::VecDeque;
@@ -15,9 +17,27 @@ use std::io::{BufReader, BufWriter};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Bytes that a batch keeps from being freed.
+/// Bytes that a batch keeps from being freed. Columns that were read from a file together share one buffer, which
+/// counts once.
 pub(super) fn held_bytes(batch: &RecordBatch) -> usize {
-    batch.columns().iter().map(|column| column.get_array_memory_size()).sum()
+    fn visit(data: &ArrayData, seen: &mut Vec<*const u8>, bytes: &mut usize) {
+        let buffers = data.buffers().iter().chain(data.nulls().map(|nulls| nulls.buffer()));
+        for buffer in buffers {
+            let start: *const u8 = buffer.data_ptr().as_ptr();
+            if !seen.contains(&start) {
+                seen.push(start);
+                *bytes += buffer.capacity();
+            }
+        }
+        for child in data.child_data() {
+            visit(child, seen, bytes);
+        }
+    }
+    let (mut seen, mut bytes) = (Vec::new(), 0);
+    for column in batch.columns() {
+        visit(&column.to_data(), &mut seen, &mut bytes);
+    }
+    bytes
 }
 
 /// A file that vanishes with its owner.
@@ -146,6 +166,6 @@ impl Drop for SpoolReader {
 
 impl Scan for SpoolReader {
     fn next(&mut self) -> Result<Option<Morsel>> {
-        Ok(self.next_batch()?.map(|batch| Box::new(move || Ok(batch)) as Morsel))
+        Ok(self.next_batch()?.map(morsel))
     }
 }

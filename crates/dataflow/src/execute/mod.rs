@@ -1,7 +1,7 @@
-//! The embedded executor: runs a plan on local threads within a memory budget.
+//! The local executor: runs a plan on the threads of one machine within a memory budget.
 //!
 //! Stages turn streams into streams. A stream is a list of partitions, each a [`Scan`]. Maps and reductions are
-//! lazy and fuse with what follows. Shuffles, sorts and annotations drive their input to the end and hold the
+//! lazy and fuse with what follows. Shuffles, sorts, operators and annotations drive their input to the end and hold the
 //! rows in spools, which go to disk as Arrow IPC when the budget is spent. What is held outside the budget is
 //! bounded: (2 threads + 2) morsels of about a megabyte, or of one document where that is larger; a run of 16 MiB
 //! per thread while a sort is under way; a row group of 8 MiB per output file.
@@ -14,11 +14,12 @@ mod reduce;
 mod shuffle;
 mod sort;
 mod spool;
+mod whole;
 
-pub(crate) use budget::Budget;
+use budget::Budget;
 
-use crate::error::Result;
-use crate::plan::{BatchMap, Plan, Sink, Stage};
+use crate::error::{Error, Result};
+use crate::plan::{BatchMap, FlatMap, Plan, Sink, Stage};
 use crate::source::{Morsel, Scan};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,12 +27,12 @@ use std::sync::atomic::AtomicBool;
 
 /// Runs plans.
 pub struct Executor<'a> {
-    pub(crate) threads: usize,
-    pub(crate) budget: Arc<Budget>,
-    pub(crate) spill: PathBuf,
-    pub(crate) stop: &'a AtomicBool,
+    threads: usize,
+    budget: Arc<Budget>,
+    spill: PathBuf,
+    stop: &'a AtomicBool,
     /// Called on the thread that runs the plan, after each batch.
-    pub(crate) tick: &'a dyn Fn(),
+    tick: &'a dyn Fn(),
 }
 
 impl<'a> Executor<'a> {
@@ -73,9 +74,14 @@ impl<'a> Executor<'a> {
                     .into_iter()
                     .map(|input| Box::new(Mapped { input, map: map.clone() }) as Box<dyn Scan>)
                     .collect(),
+                Stage::FlatMap(map) => stream
+                    .into_iter()
+                    .map(|input| Box::new(FlatMapped { input, map: map.clone() }) as Box<dyn Scan>)
+                    .collect(),
                 Stage::Shuffle { key, partitions } => self.shuffle(stream, key, *partitions)?,
                 Stage::Sort { by } => self.sort(stream, by),
                 Stage::Reduce { key, reducer } => reduce::reduce(stream, key, reducer),
+                Stage::Whole(operator) => self.whole(stream, operator.as_ref())?,
                 Stage::Annotate { name, project, side, adds } => {
                     self.annotate(stream, name, project, side, adds)?
                 }
@@ -92,6 +98,31 @@ struct Mapped {
 }
 
 impl Scan for Mapped {
+    fn next(&mut self) -> Result<Option<Morsel>> {
+        let map = self.map.clone();
+        Ok(self.input.next()?.map(|morsel| {
+            Box::new(move || {
+                let batch = morsel()?;
+                let rows = batch.num_rows();
+                let result = map.apply(batch)?;
+                if result.num_rows() == rows {
+                    Ok(result)
+                } else {
+                    let problem = format!("a map of {rows} rows gave {}", result.num_rows());
+                    Err(Error::plan(map.name(), problem))
+                }
+            }) as Morsel
+        }))
+    }
+}
+
+/// A scan whose morsels also apply a function under which rows vanish or multiply.
+struct FlatMapped {
+    input: Box<dyn Scan>,
+    map: Arc<dyn FlatMap>,
+}
+
+impl Scan for FlatMapped {
     fn next(&mut self) -> Result<Option<Morsel>> {
         let map = self.map.clone();
         Ok(self.input.next()?.map(|morsel| Box::new(move || map.apply(morsel()?)) as Morsel))

@@ -1,11 +1,13 @@
-//! A corpus as a value: one source and a list of stages over Arrow record batches.
+//! What happens to rows, as a value: one source and a list of stages over Arrow record batches.
 //!
 //! | stage | what it does | what it needs |
 //! |---|---|---|
 //! | [`Stage::Map`] | a pure function of a batch, row by row | one batch |
+//! | [`Stage::FlatMap`] | the same, but rows may vanish or multiply within the batch | one batch |
 //! | [`Stage::Shuffle`] | sends each row to the partition that its key's hash names | the rows, in memory or on disk |
 //! | [`Stage::Sort`] | orders the rows of each partition by key columns | sorted runs, in memory or on disk |
 //! | [`Stage::Reduce`] | folds runs of equal key into rows | one batch and the fold's state |
+//! | [`Stage::Whole`] | an operator that sees all rows, in order, once | what the operator is granted, and its own files |
 //! | [`Stage::Annotate`] | runs a side plan on some columns and joins its result back by (file, row) | the rows, in memory or on disk |
 //! | sink | takes the rows in order | one batch |
 //!
@@ -21,14 +23,28 @@ use crate::source::Source;
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// A function from batch to batch, row by row: row *i* of the result depends on row *i* of the argument alone,
-/// and no row appears or vanishes.
+/// and no row appears or vanishes (the executor refuses a result with another number of rows).
 pub trait BatchMap: Send + Sync {
     /// Name of the function, for errors, plans in words and executors on other machines.
     fn name(&self) -> &str;
     /// Applies the function.
+    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch>;
+}
+
+/// A function from batch to batch under which a row becomes none, one or several: each row of the result comes
+/// from one row of the argument and depends on that row alone, and the rows of the result stand in the order of
+/// the rows that they come from. So the stream of rows does not depend on how it is cut into batches.
+///
+/// Where a row becomes several, they share (file, row); no [`Stage::Annotate`] may follow in the same list.
+pub trait FlatMap: Send + Sync {
+    /// Name of the function.
+    fn name(&self) -> &str;
+    /// Applies the function. The result may have no rows, but always the same columns.
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch>;
 }
 
@@ -49,11 +65,51 @@ pub trait Fold: Send {
     fn finish(&mut self) -> Result<Option<RecordBatch>>;
 }
 
+/// Gives an [`Operator`] the next batch of its input, or none at the end.
+pub type Input<'a> = dyn FnMut() -> Result<Option<RecordBatch>> + 'a;
+
+/// Takes a batch of an [`Operator`]'s result.
+pub type Output<'a> = dyn FnMut(RecordBatch) -> Result<()> + 'a;
+
+/// What an [`Operator`] may use while it runs.
+pub struct OperatorContext<'a> {
+    /// Bytes that it may hold; what needs more goes to files in `spill`. At least a quarter of the executor's
+    /// budget. The rows of the result must not depend on it.
+    pub memory: usize,
+    /// An empty directory of its own, removed when it returns.
+    pub spill: &'a Path,
+    /// Threads that it may use. The rows of the result must not depend on them.
+    pub threads: usize,
+    /// Raised when the run is to end soon: long loops look at it and return [`Error::Stopped`](crate::Error::Stopped).
+    pub stop: &'a AtomicBool,
+}
+
+/// A function of the whole stream, for what is no fold of equal keys: connected components, suffix arrays,
+/// clusters. It is called once, on one thread, and pulls its input while earlier stages run on the others. It
+/// may answer before the input ends, and may hold state within [`OperatorContext::memory`].
+///
+/// The partitions of its input come one after the other, each in its order: after a shuffle and a sort the rows are
+/// ordered within a partition only. Its result is one partition, in the order in which it was given out.
+pub trait Operator: Send + Sync {
+    /// Name of the operator.
+    fn name(&self) -> &str;
+    /// Reads the input to its end, or as far as it needs, and gives out the result. How the input is cut into
+    /// batches must not change the rows of the result. An input without rows may have no batch at all.
+    fn run(
+        &self,
+        input: &mut Input<'_>,
+        context: &OperatorContext<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<()>;
+}
+
 /// One step of a plan.
 #[derive(Clone)]
 pub enum Stage {
     /// A row-wise function.
     Map(Arc<dyn BatchMap>),
+    /// A function under which rows vanish or multiply.
+    FlatMap(Arc<dyn FlatMap>),
     /// Rows go to partition `xxh3(key) mod partitions`; an empty key sends all rows to the first, in order.
     Shuffle {
         /// Key columns.
@@ -73,10 +129,12 @@ pub enum Stage {
         /// The fold.
         reducer: Arc<dyn Reducer>,
     },
+    /// An operator that sees all rows.
+    Whole(Arc<dyn Operator>),
     /// The columns `project` of all rows run through `side`, whose result has the columns `file` and `row`,
     /// at most one row for each, plus those of `adds`, which are joined to the rows (null where the side plan
     /// said nothing). Wide rows stay where they are while narrow keys travel: deduplication costs the text one
-    /// write and one read at most.
+    /// write and one read at most. The side plan may hold any stage.
     Annotate {
         /// What the side plan decides, as a word.
         name: String,
@@ -117,11 +175,13 @@ fn explain(stages: &[Stage], depth: usize, text: &mut String) {
     for stage in stages {
         let line = match stage {
             Stage::Map(map) => format!("map {}", map.name()),
+            Stage::FlatMap(map) => format!("flat-map {}", map.name()),
             Stage::Shuffle { key, partitions } => {
                 format!("shuffle by ({}) into {partitions}", key.join(", "))
             }
             Stage::Sort { by } => format!("sort by ({})", by.join(", ")),
             Stage::Reduce { key, reducer } => format!("reduce {} by ({})", reducer.name(), key.join(", ")),
+            Stage::Whole(operator) => format!("whole {}", operator.name()),
             Stage::Annotate { name, project, .. } => format!("annotate {name} from ({})", project.join(", ")),
         };
         text.push_str(&"  ".repeat(depth));

@@ -5,9 +5,9 @@
 
 use super::Executor;
 use super::spool::{Spool, SpoolReader};
+use crate::batch::{column, with_columns};
 use crate::error::{Error, Result};
 use crate::plan::Stage;
-use crate::row::{column, with_columns};
 use crate::source::{Morsel, Scan};
 use arrow_array::{RecordBatch, UInt32Array, UInt64Array, new_null_array};
 use arrow_schema::{Field, SchemaRef};
@@ -35,10 +35,8 @@ impl Executor<'_> {
             for index in 0..batch.num_rows() {
                 let id = (file.value(index), row.value(index));
                 if last.is_some_and(|last| last >= id) {
-                    return Err(Error::Plan {
-                        stage: name.to_string(),
-                        problem: format!("rows must arrive ordered by (file, row); {id:?} follows {last:?}"),
-                    });
+                    let problem = format!("rows must arrive ordered by (file, row); {id:?} follows {last:?}");
+                    return Err(Error::plan(name, problem));
                 }
                 last = Some(id);
             }
@@ -52,6 +50,10 @@ impl Executor<'_> {
             }
             Ok(())
         })?;
+        if has_operator(side) && rows.memory_bytes() > self.budget.limit() / 2 {
+            // An operator is granted what is free: the waiting rows make room for it.
+            rows.spill()?;
+        }
         let mut stages = side.to_vec();
         stages.push(Stage::Shuffle { key: Vec::new(), partitions: 1 });
         stages.push(Stage::Sort { by: vec!["file".into(), "row".into()] });
@@ -67,6 +69,15 @@ impl Executor<'_> {
             adds: adds.clone(),
         })])
     }
+}
+
+/// Whether an operator runs among the stages.
+fn has_operator(stages: &[Stage]) -> bool {
+    stages.iter().any(|stage| match stage {
+        Stage::Whole(_) => true,
+        Stage::Annotate { side, .. } => has_operator(side),
+        _ => false,
+    })
 }
 
 /// A merge join.
@@ -112,10 +123,11 @@ impl Scan for Joined {
         let Some(batch) = self.rows.next_batch()? else {
             return match self.peek()? {
                 None => Ok(None),
-                Some(id) => Err(Error::Plan {
-                    stage: self.name.clone(),
-                    problem: format!("the side plan speaks of row {id:?}, which does not exist or twice"),
-                }),
+                Some(id) => {
+                    let problem =
+                        format!("the side plan speaks of row {id:?}, which does not exist or twice");
+                    Err(Error::plan(&self.name, problem))
+                }
             };
         };
         let mut batches = Vec::new();

@@ -1,0 +1,425 @@
+//! Finished parts of the rows: what a build that was killed need not do again.
+//!
+//! The stages before the first shuffle look at one batch each: reading, decoding, rules, scores. Their rows are written to
+//! part files in `NAME.parts.partial` beside the corpus, and the stages after them read these files. A build that
+//! is started again takes every finished part as it is and continues behind it.
+//!
+//! ```text
+//! NAME.parts.partial/
+//!   key.json                 key of configuration and input: parts of another build are removed
+//!   000000/                  a unit: a run of the source's files that is read apart from the others
+//!     part-00000.arrow       rows (Arrow IPC stream), written under another name, synced, renamed
+//!     part-00000.json        marker: morsels, documents, bytes and hash of the part; written after it
+//!     end.json               marker: the unit has no further part
+//! ```
+//!
+//! A part without its marker does not exist. A marker whose part has another hash ends what is trusted: the unit goes on
+//! from there. Where a part ends is no matter of the result, because no stage before the cut looks across batches
+//! and no later stage looks at them.
+//!
+//! Units are worked on by different threads; in a single unit the threads share the batches.
+
+use crate::build::BuildContext;
+use crate::error::{Error, Result};
+use crate::output::durable::{HashingFile, beside, remove_folder};
+use crate::source::Source;
+use arrow_array::{Array, RecordBatch, UInt64Array};
+use arrow_ipc::reader::StreamReader;
+use arrow_ipc::writer::StreamWriter;
+use bessemer_dataflow::{Executor, Morsel, Plan, Scan, Sink, Stage, column, morsel};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{self, File};
+use std::io::{BufReader, Read};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use xxhash_rust::xxh3::Xxh3Default;
+
+/// Version of the files here.
+const VERSION: u32 = 1;
+/// Stored bytes of a source below which a build is begun again rather than continued: it takes a second.
+const WORTH_BYTES: u64 = 8 << 20;
+/// Parts and units that a source is cut into, within the limits below.
+const PIECES: u64 = 256;
+/// Limits of the bytes of a part: what is lost at most, and what is worth two files.
+const PART_BYTES: (u64, u64) = (2 << 20, 64 << 20);
+
+/// Whether rows of this source are kept as parts.
+pub(crate) fn worth(source: &dyn Source) -> bool {
+    source.listing().bytes >= WORTH_BYTES && source.file_bytes().len() as u64 == source.listing().files
+}
+
+/// Bytes of rows after which a part ends, and stored bytes after which a unit ends.
+fn piece_bytes(source: &dyn Source) -> u64 {
+    (source.listing().bytes / PIECES).clamp(PART_BYTES.0, PART_BYTES.1)
+}
+
+/// Runs of files whose stored bytes reach a piece's.
+fn units(source: &dyn Source) -> Vec<Range<usize>> {
+    let (sizes, enough) = (source.file_bytes(), piece_bytes(source));
+    let (mut units, mut start, mut bytes) = (Vec::new(), 0, 0);
+    for (index, size) in sizes.iter().enumerate() {
+        bytes += size;
+        if bytes >= enough || index + 1 == sizes.len() {
+            units.push(start..index + 1);
+            (start, bytes) = (index + 1, 0);
+        }
+    }
+    units
+}
+
+/// The marker of a part.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Marker {
+    /// Morsels of the unit whose rows are here.
+    morsels: u64,
+    /// Rows.
+    documents: u64,
+    /// Sum of their column `bytes`.
+    source_bytes: u64,
+    /// Bytes of the part file.
+    file_bytes: u64,
+    /// XXH3-128 of the part file.
+    xxh3_128: String,
+}
+
+/// What belongs to one build.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Key {
+    version: u32,
+    program: String,
+    key: String,
+}
+
+/// The directory of parts of a corpus.
+pub(crate) struct Parts {
+    folder: PathBuf,
+}
+
+impl Parts {
+    fn path(target: &Path) -> PathBuf {
+        beside(&target.components().collect::<PathBuf>(), ".parts.partial")
+    }
+
+    /// Whether there are parts.
+    pub(crate) fn left(target: &Path) -> bool {
+        Self::path(target).exists()
+    }
+
+    /// Removes what an earlier build left.
+    pub(crate) fn clear(target: &Path) -> Result<()> {
+        remove_folder(&Self::path(target))
+    }
+
+    /// Opens the parts of the build `key`; those of another build are removed.
+    pub(crate) fn open(target: &Path, key: &str) -> Result<Parts> {
+        let folder = Self::path(target);
+        let wanted = Key { version: VERSION, program: env!("CARGO_PKG_VERSION").into(), key: key.into() };
+        let marker = folder.join("key.json");
+        let found = fs::read(&marker).ok().and_then(|text| serde_json::from_slice::<Key>(&text).ok());
+        if found.as_ref() != Some(&wanted) {
+            remove_folder(&folder)?;
+            fs::create_dir_all(&folder).map_err(Error::io("create folder", &folder))?;
+            write_json(&marker, &wanted)?;
+        }
+        Ok(Parts { folder })
+    }
+
+    /// Makes the parts that are missing. `known` is told (documents, bytes) of parts that were there; `tick` is
+    /// called after each batch, on the calling thread.
+    pub(crate) fn make(
+        &self,
+        source: &Arc<dyn Source>,
+        stages: &[Stage],
+        context: &BuildContext<'_>,
+        known: &(dyn Fn(u64, u64) + Sync),
+        tick: &dyn Fn(),
+    ) -> Result<()> {
+        let units = units(source.as_ref());
+        let workers = context.threads.clamp(1, units.len().max(1));
+        let work = Work {
+            parts: self,
+            source,
+            stages,
+            part_bytes: piece_bytes(source.as_ref()),
+            threads: (context.threads / workers).max(1),
+            memory: context.memory_budget / workers,
+            stop: context.stop,
+            failed: AtomicBool::new(false),
+            known,
+        };
+        let next = AtomicUsize::new(0);
+        let failures: Mutex<BTreeMap<usize, Error>> = Mutex::new(BTreeMap::new());
+        let (sender, receiver) = sync_channel(64);
+        std::thread::scope(|scope| {
+            for _ in 0..workers {
+                let sender = sender.clone();
+                let (work, units, next, failures) = (&work, &units, &next, &failures);
+                scope.spawn(move || {
+                    while !work.failed.load(Ordering::Relaxed) {
+                        let unit = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(files) = units.get(unit) else { break };
+                        if let Err(error) = work.unit(unit, files.clone(), &sender) {
+                            work.failed.store(true, Ordering::Relaxed);
+                            failures.lock().unwrap_or_else(PoisonError::into_inner).insert(unit, error);
+                        }
+                    }
+                });
+            }
+            drop(sender);
+            receiver.iter().for_each(|()| tick());
+        });
+        let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // A unit that was stopped because another failed is not the cause.
+        let (stopped, causes): (Vec<_>, Vec<_>) =
+            failures.into_values().partition(|error| matches!(error, Error::Stopped));
+        match causes.into_iter().chain(stopped).next() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// The rows of all parts, in order.
+    pub(crate) fn rows(&self, source: &dyn Source) -> Result<PartFiles> {
+        let mut files = Vec::new();
+        for unit in 0..units(source).len() {
+            let folder = self.unit(unit);
+            for number in 0.. {
+                let (part, marker) = paths(&folder, number);
+                if !marker.exists() {
+                    break;
+                }
+                files.push(part);
+            }
+        }
+        Ok(PartFiles { described: source.describe(), files })
+    }
+
+    fn unit(&self, unit: usize) -> PathBuf {
+        self.folder.join(format!("{unit:06}"))
+    }
+}
+
+fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let json = serde_json::to_string(value).map_err(|cause| Error::Json { path: path.into(), cause })?;
+    bessemer_durable::write(path, format!("{json}\n").as_bytes()).map_err(Error::io("write", path))
+}
+
+/// A part and its marker.
+fn paths(folder: &Path, number: u32) -> (PathBuf, PathBuf) {
+    (folder.join(format!("part-{number:05}.arrow")), folder.join(format!("part-{number:05}.json")))
+}
+
+/// Whether a file has this length and hash.
+fn matches(path: &Path, marker: &Marker) -> bool {
+    let Ok(mut file) = File::open(path) else { return false };
+    let (mut hash, mut bytes, mut buffer) = (Xxh3Default::new(), 0, vec![0; 1 << 20]);
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => {
+                hash.update(&buffer[..read]);
+                bytes += read as u64;
+            }
+            Err(_) => return false,
+        }
+    }
+    bytes == marker.file_bytes && format!("{:032x}", hash.digest128()) == marker.xxh3_128
+}
+
+/// What the workers share.
+struct Work<'a> {
+    parts: &'a Parts,
+    source: &'a Arc<dyn Source>,
+    stages: &'a [Stage],
+    part_bytes: u64,
+    /// Threads and bytes of each worker.
+    threads: usize,
+    memory: usize,
+    stop: &'a AtomicBool,
+    /// Another worker failed.
+    failed: AtomicBool,
+    known: &'a (dyn Fn(u64, u64) + Sync),
+}
+
+impl Work<'_> {
+    /// Makes what is missing of a unit.
+    fn unit(&self, unit: usize, files: Range<usize>, told: &SyncSender<()>) -> Result<()> {
+        let folder = self.parts.unit(unit);
+        fs::create_dir_all(&folder).map_err(Error::io("create folder", &folder))?;
+        let end = folder.join("end.json");
+        let (mut number, mut skip) = (0, 0);
+        loop {
+            let (part, marker_path) = paths(&folder, number);
+            let Some(marker) = fs::read(&marker_path)
+                .ok()
+                .and_then(|text| serde_json::from_slice::<Marker>(&text).ok())
+                .filter(|marker| matches(&part, marker))
+            else {
+                break;
+            };
+            (self.known)(marker.documents, marker.source_bytes);
+            number += 1;
+            skip += marker.morsels;
+        }
+        let parts = fs::read(&end).ok().and_then(|text| serde_json::from_slice::<u32>(&text).ok());
+        if parts == Some(number) {
+            return Ok(());
+        }
+        self.forget_from(&folder, number)?;
+        let mut sink =
+            PartSink { work: self, folder, number, open: None, marker: Marker::default(), held: 0 };
+        let plan = Plan {
+            source: Arc::new(Unit { source: self.source.clone(), files, skip }),
+            stages: self.stages.to_vec(),
+        };
+        let tick = || {
+            // The receiver lives until all senders are gone.
+            let _ = told.send(());
+        };
+        // No stage before the cut holds rows, so nothing is spilled.
+        Executor::new(self.threads, self.memory, &self.parts.folder, self.stop, &tick)
+            .run(&plan, &mut sink)?;
+        sink.close()?;
+        write_json(&end, &sink.number)
+    }
+
+    /// Removes what is not trusted: parts from `number` on.
+    fn forget_from(&self, folder: &Path, number: u32) -> Result<()> {
+        let keep = |name: &str| {
+            let digits = name.strip_prefix("part-").and_then(|rest| rest.get(..5));
+            let index = digits.and_then(|digits| digits.parse::<u32>().ok());
+            index.is_some_and(|index| index < number) && !name.ends_with(".tmp")
+        };
+        for entry in fs::read_dir(folder).map_err(Error::io("read folder", folder))? {
+            let path = entry.map_err(Error::io("read folder", folder))?.path();
+            if !path.file_name().and_then(|name| name.to_str()).is_some_and(keep) {
+                fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes the rows of a unit as parts: one batch is one morsel.
+struct PartSink<'a> {
+    work: &'a Work<'a>,
+    folder: PathBuf,
+    /// Number of the open or next part.
+    number: u32,
+    open: Option<(StreamWriter<HashingFile>, PathBuf)>,
+    marker: Marker,
+    /// Bytes of rows in the open part.
+    held: u64,
+}
+
+impl PartSink<'_> {
+    /// Ends the open part, if there is one.
+    fn close(&mut self) -> Result<()> {
+        let Some((mut writer, temporary)) = self.open.take() else { return Ok(()) };
+        writer.finish()?;
+        let written = writer.into_inner()?.finish()?;
+        let (part, marker) = paths(&self.folder, self.number);
+        fs::rename(&temporary, &part).map_err(Error::io("rename", &part))?;
+        let mut found = std::mem::take(&mut self.marker);
+        (found.file_bytes, found.xxh3_128) = (written.bytes, written.xxh3_128);
+        write_json(&marker, &found)?;
+        self.number += 1;
+        self.held = 0;
+        Ok(())
+    }
+}
+
+impl Sink for PartSink<'_> {
+    fn write(&mut self, batch: &RecordBatch) -> bessemer_dataflow::Result<()> {
+        if self.work.failed.load(Ordering::Relaxed) {
+            return Err(bessemer_dataflow::Error::Stopped);
+        }
+        let writer = match &mut self.open {
+            Some((writer, _)) => writer,
+            None => {
+                let name = format!("part-{:05}.arrow.tmp", self.number);
+                let file = HashingFile::create(&self.folder, &name)?;
+                let writer = StreamWriter::try_new(file, &batch.schema())?;
+                &mut self.open.insert((writer, self.folder.join(name))).0
+            }
+        };
+        writer.write(batch)?;
+        let bytes: &UInt64Array = column("parts", batch, "bytes")?;
+        self.marker.morsels += 1;
+        self.marker.documents += batch.num_rows() as u64;
+        self.marker.source_bytes += bytes.values().iter().sum::<u64>();
+        let held = batch.columns().iter().map(|column| column.to_data().get_slice_memory_size());
+        for bytes in held {
+            self.held += bytes? as u64;
+        }
+        if self.held >= self.work.part_bytes {
+            self.close()?;
+        }
+        Ok(())
+    }
+}
+
+/// The rest of a unit as a source.
+struct Unit {
+    source: Arc<dyn Source>,
+    files: Range<usize>,
+    /// Morsels whose rows are there already.
+    skip: u64,
+}
+
+impl bessemer_dataflow::Source for Unit {
+    fn describe(&self) -> String {
+        format!("files {:?} of {}", self.files, self.source.describe())
+    }
+
+    fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
+        let mut scan = self.source.scan_files(self.files.clone())?;
+        for _ in 0..self.skip {
+            // Naming the next morsel is cheap; the work is in running it.
+            if scan.next()?.is_none() {
+                break;
+            }
+        }
+        Ok(scan)
+    }
+}
+
+/// Finished parts as a source.
+pub(crate) struct PartFiles {
+    described: String,
+    files: Vec<PathBuf>,
+}
+
+impl bessemer_dataflow::Source for PartFiles {
+    fn describe(&self) -> String {
+        format!("{} finished parts of {}", self.files.len(), self.described)
+    }
+
+    fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
+        Ok(Box::new(PartScan { files: self.files.clone().into(), reader: None }))
+    }
+}
+
+struct PartScan {
+    files: VecDeque<PathBuf>,
+    reader: Option<StreamReader<BufReader<File>>>,
+}
+
+impl Scan for PartScan {
+    fn next(&mut self) -> bessemer_dataflow::Result<Option<Morsel>> {
+        loop {
+            if let Some(reader) = &mut self.reader
+                && let Some(batch) = reader.next()
+            {
+                return Ok(Some(morsel(batch?)));
+            }
+            let Some(path) = self.files.pop_front() else { return Ok(None) };
+            let file = File::open(&path).map_err(Error::io("open", &path))?;
+            self.reader = Some(StreamReader::try_new(BufReader::with_capacity(1 << 20, file), None)?);
+        }
+    }
+}

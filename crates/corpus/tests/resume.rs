@@ -1,0 +1,210 @@
+//! Builds that are killed (SIGKILL, a process of their own) and started again; and the memory that they take.
+//!
+//! The child is this test program itself, asked for the ignored test `child`.
+
+#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
+
+use bessemer_corpus::*;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const INPUT: &str = "BESSEMER_TEST_INPUT";
+const OUT: &str = "BESSEMER_TEST_OUT";
+const BUDGET: &str = "BESSEMER_TEST_BUDGET";
+
+fn config(path: &Path) -> CorpusConfig {
+    let mut config =
+        CorpusConfig { source: SourceKind::Jsonl, path: path.display().to_string(), ..Default::default() };
+    config.split.by = SplitBy::Document;
+    config
+}
+
+fn build_here(input: &Path, out: &Path, budget: usize) -> Built {
+    let stop = AtomicBool::new(false);
+    let context = BuildContext { threads: 2, memory_budget: budget, progress: &|_| {}, stop: &stop };
+    build(&config(input), out, &context).unwrap()
+}
+
+#[test]
+#[ignore = "the process that the other tests start"]
+fn child() {
+    let Ok(input) = std::env::var(INPUT) else { return };
+    let (out, budget) = (std::env::var(OUT).unwrap(), std::env::var(BUDGET).unwrap().parse().unwrap());
+    build_here(Path::new(&input), Path::new(&out), budget);
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    fs::write(format!("{out}.peak"), peak.trim().strip_suffix(" kB").unwrap()).unwrap();
+}
+
+fn start(input: &Path, out: &Path, budget: usize) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--ignored", "--quiet"])
+        .env(INPUT, input)
+        .env(OUT, out)
+        .env(BUDGET, budget.to_string())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// A line of JSON with a text of about `words` words that depends on `number`.
+fn line(number: u64, words: usize) -> String {
+    let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut text = String::new();
+    for _ in 0..words {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        for shift in [33, 38, 43, 48, 53] {
+            text.push(char::from(b'a' + (state >> shift) as u8 % 26));
+        }
+        text.push(' ');
+    }
+    serde_json::json!({ "text": text }).to_string()
+}
+
+/// `files` files of `lines` lines; every tenth text occurs in each file. Every other file is compressed.
+fn write_input(folder: &Path, files: u64, lines: u64, words: usize) {
+    for file in 0..files {
+        let mut text = String::new();
+        for number in 0..lines {
+            let number = if number % 10 == 0 { number } else { (file + 1) * 1_000_000 + number };
+            text.push_str(&line(number, words));
+            text.push('\n');
+        }
+        let path = folder.join(format!("{file:02}.jsonl"));
+        if file % 2 == 0 {
+            fs::write(path, text).unwrap();
+        } else {
+            let compressed = zstd::encode_all(text.as_bytes(), 1).unwrap();
+            fs::write(path.with_extension("jsonl.zst"), compressed).unwrap();
+        }
+    }
+}
+
+fn contents(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_string();
+    files.iter().map(|path| (name(path), fs::read(path).unwrap())).collect()
+}
+
+/// Markers of parts that are there, with the time of change of each.
+fn markers(out: &Path) -> Vec<(PathBuf, std::time::SystemTime)> {
+    let parts = out.with_extension("parts.partial");
+    let units =
+        fs::read_dir(parts).into_iter().flatten().filter_map(|unit| fs::read_dir(unit.ok()?.path()).ok());
+    let files = units.flatten().filter_map(|file| Some(file.ok()?.path()));
+    let mut found: Vec<_> = files
+        .filter(|path| path.to_str().unwrap().ends_with(".json") && !path.ends_with("end.json"))
+        .filter_map(|path| Some((path.clone(), fs::metadata(&path).ok()?.modified().ok()?)))
+        .collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn a_build_killed_at_any_moment_continues_and_gives_the_same_bytes() {
+    let folder = TempDir::new().unwrap();
+    let input = folder.path().join("input");
+    fs::create_dir(&input).unwrap();
+    // The largest file is one unit of several parts.
+    write_input(&input, 3, 3000, 150);
+    let large: String = (0..9000).map(|number| line(900_000_000 + number, 150) + "\n").collect();
+    fs::write(input.join("90.jsonl"), large).unwrap();
+
+    let straight = folder.path().join("straight");
+    let first = build_here(&input, &straight, 1 << 30);
+    assert!(first.summary.listed_bytes > 8 << 20, "{}", first.summary.listed_bytes);
+    assert!(first.summary.dropped_by_reason["duplicate"].documents > 500);
+
+    let out = folder.path().join("killed");
+    let mut kills = 0;
+    let mut kept = 0;
+    for (wanted, delay) in [(1, 0), (2, 11), (4, 3), (5, 0), (6, 170), (6, 400)] {
+        let before = markers(&out);
+        let mut child = start(&input, &out, 4 << 20);
+        let begun = Instant::now();
+        while markers(&out).len() < wanted && child.try_wait().unwrap().is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(120), "{wanted} parts did not come");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(delay));
+        if child.try_wait().unwrap().is_none() {
+            child.kill().unwrap();
+            kills += 1;
+        }
+        child.wait().unwrap();
+        if !out.exists() {
+            // What was finished before is not made again.
+            let after = markers(&out);
+            assert!(before.iter().all(|marker| after.contains(marker)), "{before:?} {after:?}");
+            kept += before.len();
+        }
+    }
+    assert!(kills >= 3 && kept >= 3, "{kills} kills, {kept} parts kept");
+    assert!(start(&input, &out, 4 << 20).wait().unwrap().success());
+    assert!(contents(&out) == contents(&straight));
+    assert!(!out.with_extension("parts.partial").exists());
+}
+
+#[test]
+fn a_damaged_part_is_made_again_and_another_input_begins_anew() {
+    let folder = TempDir::new().unwrap();
+    let input = folder.path().join("input");
+    fs::create_dir(&input).unwrap();
+    let large: String = (0..11_000).map(|number| line(number, 150) + "\n").collect();
+    fs::write(input.join("a.jsonl"), large).unwrap();
+    let stopped = |out: &Path| {
+        let stop = AtomicBool::new(false);
+        let progress = |_: Progress| {
+            if markers(out).len() >= 3 {
+                stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+        };
+        let context = BuildContext { threads: 2, memory_budget: 1 << 20, progress: &progress, stop: &stop };
+        assert!(matches!(build(&config(&input), out, &context), Err(Error::Stopped)));
+        assert!(markers(out).len() >= 3);
+    };
+    let (out, straight) = (folder.path().join("out"), folder.path().join("straight"));
+    build_here(&input, &straight, 1 << 30);
+    stopped(&out);
+    let second = markers(&out)[1].0.with_extension("arrow");
+    let mut file = fs::OpenOptions::new().append(true).open(&second).unwrap();
+    file.write_all(b"x").unwrap();
+    build_here(&input, &out, 1 << 20);
+    assert!(contents(&out) == contents(&straight));
+
+    fs::remove_dir_all(&out).unwrap();
+    stopped(&out);
+    let mut file = fs::OpenOptions::new().append(true).open(input.join("a.jsonl")).unwrap();
+    writeln!(file, "{}", line(77_777_777, 150)).unwrap();
+    let again = build_here(&input, &out, 1 << 20).summary;
+    assert_eq!(again.read.documents, 11_001);
+    assert_eq!(again.kept.documents, 11_001);
+}
+
+/// Peak resident bytes of a build with this budget over `files` files of about 8 MB of text.
+fn peak(files: u64, budget: usize) -> u64 {
+    let folder = TempDir::new().unwrap();
+    let input = folder.path().join("input");
+    fs::create_dir(&input).unwrap();
+    write_input(&input, files, 1600, 850);
+    let out = folder.path().join("out");
+    assert!(start(&input, &out, budget).wait().unwrap().success());
+    let peak: u64 = fs::read_to_string(folder.path().join("out.peak")).unwrap().parse().unwrap();
+    peak << 10
+}
+
+#[test]
+fn memory_does_not_grow_with_the_input() {
+    let budget = 8 << 20;
+    let (small, large) = (peak(5, budget), peak(10, budget));
+    // 80 MB of text under a budget of 8 MiB of rows; what the README of the room allows beside it.
+    let allowed = budget as u64 + (100 << 20) + 2 * (25 << 20);
+    assert!(large < allowed, "{} MiB, at most {}", large >> 20, allowed >> 20);
+    assert!(large < small + (20 << 20), "{} MiB for 40 MB, {} MiB for 80 MB", small >> 20, large >> 20);
+}
