@@ -9,4 +9,5 @@ pub mod extract;
 pub mod fields;
 pub mod html;
 pub mod http;
+pub mod url;
 pub mod warc;
