@@ -1,7 +1,7 @@
 //! A communicator whose collectives may be under way while the rank computes.
 
 use bessemer_collectives::{
-    Buffer, Collective, CollectiveError, Communicator, Overlap, Parts, Reduce, Span, Ticket,
+    Buffer, Collective, CollectiveError, Communicator, Overlap, Parts, Reduce, Ticket,
 };
 use std::ops::{Deref, DerefMut};
 
@@ -51,20 +51,6 @@ impl Channel {
         match self {
             Channel::Blocking(c) => c.size(),
             Channel::Ahead(o) => o.size(),
-        }
-    }
-
-    /// Notes from now on when collectives run.
-    pub(crate) fn keep_spans(&mut self) {
-        if let Channel::Ahead(o) = self {
-            o.keep_spans();
-        }
-    }
-
-    /// Moves the notes to `to`.
-    pub(crate) fn take_spans(&mut self, to: &mut Vec<Span>) {
-        if let Channel::Ahead(o) = self {
-            o.take_spans(to);
         }
     }
 

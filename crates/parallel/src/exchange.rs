@@ -17,7 +17,7 @@ use crate::flat::FlatUnit;
 use crate::memory::{ParamMemory, Stretch};
 use crate::piece::{Piece, pieces};
 use crate::staging;
-use bessemer_collectives::{Buffer, CollectiveError, Span};
+use bessemer_collectives::{Buffer, CollectiveError};
 use bessemer_tensor::{Backend, TensorError, View};
 use bessemer_units::DType;
 use std::collections::VecDeque;
@@ -111,16 +111,6 @@ impl Exchange {
             gathering: None,
             arriving: VecDeque::with_capacity(VALUES_AHEAD),
         }
-    }
-
-    pub(crate) fn keep_spans(&mut self) {
-        self.shard.keep_spans();
-        self.replicate.keep_spans();
-    }
-
-    pub(crate) fn take_spans(&mut self, to: &mut Vec<Span>) {
-        self.shard.take_spans(to);
-        self.replicate.take_spans(to);
     }
 
     /// The communicator of the shard axis, when nothing is under way.

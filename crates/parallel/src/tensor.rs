@@ -21,7 +21,7 @@ use crate::exchange::ExchangeError;
 use crate::flat::common;
 use crate::rows::{Flights, fill, put};
 use bessemer_arch::{GradientSum, Portion, PortionParam};
-use bessemer_collectives::{Collective, CollectiveError, Communicator, Parts, Reduce, Span, Values};
+use bessemer_collectives::{Collective, CollectiveError, Communicator, Parts, Reduce, Values};
 use bessemer_mesh::even;
 use bessemer_model::{SeamAt, Unit};
 use bessemer_tensor::{Backend, View};
@@ -96,16 +96,6 @@ impl TensorGroup {
     /// The communicator itself, when nothing is under way.
     pub(crate) fn idle(&mut self) -> Result<impl DerefMut<Target = dyn Communicator> + '_, CollectiveError> {
         self.group.idle()
-    }
-
-    /// Notes from now on when collectives that were started ahead run.
-    pub(crate) fn keep_spans(&mut self) {
-        self.group.keep_spans();
-    }
-
-    /// Moves the notes to `to`.
-    pub(crate) fn take_spans(&mut self, to: &mut Vec<Span>) {
-        self.group.take_spans(to);
     }
 
     /// Whether pieces of rows may travel while others are computed.

@@ -13,7 +13,7 @@ use crate::prepare::{Prepared, prepare};
 use crate::tie::Tie;
 use crate::words::Words;
 use bessemer_arch::Model;
-use bessemer_collectives::{Communicator, Span};
+use bessemer_collectives::{Communicator, Span, Stopwatch};
 use bessemer_model::{ActivationConfig, Decoder, LossSum, ModelError, Shape, StepContext, TokenBatch};
 use bessemer_optim::{OptimConfig, Optimizer, Peers, StepStats};
 use bessemer_schedule::{Fill, Program};
@@ -104,7 +104,9 @@ pub struct Worker {
     /// Factor on the loss, and with it on the gradients in memory.
     pub(crate) loss_scale: f64,
     pub(crate) words: Words,
-    /// When passes and messages ran, if anybody wants to know.
+    /// When collectives and messages ran, while it is switched on.
+    pub(crate) watch: Stopwatch,
+    /// When orders ran, if anybody wants to know.
     pub(crate) intervals: Option<Vec<Span>>,
 }
 
@@ -145,6 +147,8 @@ impl Worker {
         if plan.pipe.asynchronous() && plan.pipeline() > 1 {
             refuse_asynchronous(job)?;
         }
+        let watch = Stopwatch::new();
+        let world = watch.wrap(world);
         let Groups { coord, world, pipeline, chunks: groups } = Groups::new(world, plan, program, tied)?;
         let prepared = prepare(program, coord.pipeline)?;
         let spans = plan.spans(job.model, program.stages)?;
@@ -183,6 +187,7 @@ impl Worker {
             step: 0,
             loss_scale: 1.0,
             words: Words::default(),
+            watch,
             intervals: None,
         };
         if plan.pipe.fill == FillChoice::Kfac {
@@ -263,36 +268,6 @@ impl Worker {
     /// Bytes of host memory in which values wait for collectives.
     pub fn staging_bytes(&self) -> u64 {
         self.letters.bytes() + self.tie.bytes() + self.chunks.iter().map(Chunk::staging_bytes).sum::<u64>()
-    }
-
-    /// Notes from now on when collectives on the data-parallel axes run, for a trace.
-    pub fn keep_spans(&mut self) {
-        for chunk in &mut self.chunks {
-            chunk.exchange.keep_spans();
-            chunk.tensor.keep_spans();
-        }
-    }
-
-    /// Moves what was noted since the last time to `to`.
-    pub fn take_spans(&mut self, to: &mut Vec<Span>) {
-        for chunk in &mut self.chunks {
-            chunk.exchange.take_spans(to);
-            chunk.tensor.take_spans(to);
-        }
-    }
-
-    /// Notes from now on when passes and messages of the program run: "F 3.0" for the forward pass of micro-batch 3
-    /// through chunk 0, "B", "I" and "W" for backward passes and their parts, "R" and "S" for what waits for a message
-    /// and hands one over, "reduce", "step" and "gather" with the chunk.
-    pub fn keep_intervals(&mut self) {
-        self.intervals.get_or_insert_default();
-    }
-
-    /// Moves what was noted since the last time to `to`.
-    pub fn take_intervals(&mut self, to: &mut Vec<Span>) {
-        if let Some(intervals) = &mut self.intervals {
-            to.append(intervals);
-        }
     }
 
     /// Runs the program up to its first update: loss and gradients of every micro-batch. Gradients are then complete, over

@@ -20,16 +20,69 @@ pub struct RunConfig {
     /// Bind each computing thread to a core of its own, where one rank has the machine. Switch it off on a machine that is
     /// busy with other work.
     pub pin_threads: bool,
+    /// What of a run is traced.
+    pub trace: TraceConfig,
+}
+
+/// `[run.trace]`: which steps write into `trace.json` when passes, messages and collectives ran. The two first steps of a
+/// session warm up and are never traced; a session that traces a step replaces the file of the one before.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TraceConfig {
+    /// Steps that are traced at the beginning of a session, once it is warm; 0 for none. With asynchronous schedules so
+    /// many windows.
+    pub steps: u64,
+    /// And every so many steps after that; 0 for never.
+    pub every_steps: u64,
+    /// Most intervals in the file, of all ranks; a step that would not fit is left out, and so is all that comes after it.
+    /// One takes about 150 bytes.
+    pub max_intervals: u64,
+}
+
+impl Default for TraceConfig {
+    fn default() -> Self {
+        TraceConfig { steps: 3, every_steps: 1000, max_intervals: 200_000 }
+    }
+}
+
+impl TraceConfig {
+    /// Whether anything is traced at all.
+    pub fn is_on(&self) -> bool {
+        self.max_intervals > 0 && (self.steps > 0 || self.every_steps > 0)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let numbers = [
+            ("steps", self.steps, MOST_STEPS),
+            ("every_steps", self.every_steps, MOST_STEPS),
+            ("max_intervals", self.max_intervals, MOST_INTERVALS),
+        ];
+        match numbers.into_iter().find(|(_, value, most)| value > most) {
+            Some((key, value, most)) => Err(format!("run.trace.{key} = {value}: expected 0 to {most}")),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Default for RunConfig {
     fn default() -> Self {
-        RunConfig { name: "run".into(), dir: "runs".into(), seed: 1337, threads: 0, pin_threads: true }
+        RunConfig {
+            name: "run".into(),
+            dir: "runs".into(),
+            seed: 1337,
+            threads: 0,
+            pin_threads: true,
+            trace: TraceConfig::default(),
+        }
     }
 }
 
 /// Most threads that a pool may be asked for.
 const MOST_THREADS: u64 = 4096;
+/// Most steps between two that are traced.
+const MOST_STEPS: u64 = 1 << 48;
+/// Most intervals of a trace: more than that no viewer opens.
+const MOST_INTERVALS: u64 = 10_000_000;
 
 impl RunConfig {
     /// The run directory.
@@ -68,7 +121,7 @@ impl RunConfig {
         if self.threads > MOST_THREADS {
             return Err(format!("run.threads = {}: expected 0 (all) to {MOST_THREADS}", self.threads));
         }
-        Ok(())
+        self.trace.check()
     }
 }
 

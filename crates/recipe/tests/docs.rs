@@ -30,6 +30,9 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ),
     ("run.seed", "0 to 2^63 - 1", &["0", "9223372036854775807"], &["-1"]),
     ("run.threads", "0 to 4096", &["0", "4096"], &["4097"]),
+    ("run.trace.steps", "0 to 2^48", &["0", "281474976710656"], &["281474976710657"]),
+    ("run.trace.every_steps", "0 to 2^48", &["0", "281474976710656"], &["281474976710657"]),
+    ("run.trace.max_intervals", "0 to 10000000", &["0", "10000000"], &["10000001"]),
     (
         "corpus.path",
         "needed by folder, jsonl, parquet and file",

@@ -23,5 +23,6 @@ mod text;
 pub use coord_check::{render_coord_check, write_coord_check};
 pub use html::{Align, table};
 pub use report::{ReportInput, render, write};
+pub use section::timeline::StepTimeline;
 pub use study::{render_study, write_study};
 pub use text::{escape, grouped, number};

@@ -3,7 +3,8 @@
 use crate::corpus_file::CorpusFile;
 use crate::facts::Facts;
 use crate::page::page;
-use crate::section::{curves, data, environment, headline, samples};
+use crate::section::timeline::StepTimeline;
+use crate::section::{curves, data, environment, headline, samples, timeline};
 use bessemer_runlog::Record;
 use serde_json::Value;
 use std::io;
@@ -18,6 +19,8 @@ pub struct ReportInput {
     pub corpus: Option<Value>,
     /// The resolved recipe as text.
     pub recipe: String,
+    /// A step on the clock, if the run traced one.
+    pub timeline: Option<StepTimeline>,
 }
 
 /// The report as one HTML page. Whatever is missing is left out; nothing is an error.
@@ -32,6 +35,7 @@ pub fn render(input: &ReportInput) -> String {
         curves::loss(&facts),
         samples::samples(&facts),
         curves::speed(&facts),
+        timeline::timeline(input.timeline.as_ref()),
         data::data(&facts, &corpus),
         environment::again(&facts, &input.recipe),
     ];

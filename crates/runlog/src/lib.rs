@@ -6,13 +6,14 @@
 //! - [`TensorBoard`] writes the scalars of the same records as an event file that TensorBoard opens.
 //! - [`study::Study`] is the result of a study of several small runs, one JSON file; [`coord_check::CoordCheck`] that of
 //!   muP's coordinate check.
-//! - [`Trace`] writes where time went, as a `trace.json` that Perfetto and chrome://tracing open; [`read_trace`] reads it back.
+//! - [`Trace`] writes where time went, as a `trace.json` that Perfetto and chrome://tracing open, [`TraceLanes`] by lanes; [`read_trace`] reads it back.
 //!
 //! This crate reads no clock: seconds and wall times are arguments.
 
 pub mod coord_check;
 mod crc32c;
 mod error;
+mod lanes;
 mod log;
 mod number;
 mod reading;
@@ -23,6 +24,7 @@ mod tensorboard;
 mod trace;
 
 pub use error::RunLogError;
+pub use lanes::{LaneSpan, TraceLanes};
 pub use log::{FILE, RunLog};
 pub use reading::{Log, TornLine, read};
 pub use record::{Other, Record, VERSION};
@@ -31,4 +33,4 @@ pub use records::{
     Stage, Step, Tokenizer, Training, Warning,
 };
 pub use tensorboard::{TensorBoard, masked_crc32c};
-pub use trace::{Span, TRACE_FILE, Trace, TraceSpan, read_trace};
+pub use trace::{PROGRAM_NOTE, Span, TRACE_FILE, Trace, TraceContents, TraceNote, TraceSpan, read_trace};

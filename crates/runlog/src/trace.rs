@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 
 /// Name of the trace in a run folder.
 pub const TRACE_FILE: &str = "trace.json";
+/// Name of a [`TraceNote`] that holds a schedule file: `program` its number, `text` what stands in it. A span "training step
+/// N" of rank 0 says in its `program` which one the step ran.
+pub const PROGRAM_NOTE: &str = "program";
 
 /// Something that took time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -65,13 +68,31 @@ pub struct TraceSpan {
     pub args: Map<String, Value>,
 }
 
-/// Reads the spans of a trace in their order; other events are passed over. Of a trace that was cut (a run that is
-/// still going on, or was killed) what is whole is read.
+/// Something that a trace says beside its spans, such as the program that a step ran ([`Trace::note`]).
+#[derive(Debug, Clone, PartialEq)]
+pub struct TraceNote {
+    /// What it is about.
+    pub name: String,
+    /// What it says.
+    pub args: Map<String, Value>,
+}
+
+/// What stands in a trace.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TraceContents {
+    /// The spans in their order.
+    pub spans: Vec<TraceSpan>,
+    /// Metadata in its order, names of ranks and streams included.
+    pub notes: Vec<TraceNote>,
+}
+
+/// Reads the spans of a trace in their order, and its metadata; other events are passed over. Of a trace that was cut (a run
+/// that is still going on, or was killed) what is whole is read.
 ///
 /// # Errors
 /// [`RunLogError::Io`]; [`RunLogError::Trace`] if the file is no JSON array of events, or a span lacks its name, rank or
 /// times.
-pub fn read_trace(path: impl AsRef<Path>) -> Result<Vec<TraceSpan>, RunLogError> {
+pub fn read_trace(path: impl AsRef<Path>) -> Result<TraceContents, RunLogError> {
     let path = path.as_ref();
     let text = std::fs::read_to_string(path).map_err(|e| RunLogError::io(path, "read", e))?;
     let wrong = |what: String| RunLogError::Trace { path: path.to_owned(), what };
@@ -87,14 +108,29 @@ pub fn read_trace(path: impl AsRef<Path>) -> Result<Vec<TraceSpan>, RunLogError>
         }
         Err(e) => return Err(wrong(e.to_string())),
     };
-    let spans = events.into_iter().filter(|e| e.get("ph").is_some_and(|ph| ph == "X"));
-    let spans: Vec<TraceSpan> = spans
-        .map(|e| serde_json::from_value(Value::Object(e)).map_err(|e| wrong(format!("a span: {e}"))))
-        .collect::<Result<_, _>>()?;
-    match spans.iter().find(|s| s.duration_us < 0.0) {
-        Some(s) => Err(wrong(format!("the span {:?} takes {} us", s.name, s.duration_us))),
-        None => Ok(spans),
+    let mut contents = TraceContents::default();
+    for mut event in events {
+        match event.get("ph").and_then(Value::as_str) {
+            Some("X") => {
+                let span: TraceSpan = serde_json::from_value(Value::Object(event))
+                    .map_err(|e| wrong(format!("a span: {e}")))?;
+                if span.duration_us < 0.0 {
+                    return Err(wrong(format!("the span {:?} takes {} us", span.name, span.duration_us)));
+                }
+                contents.spans.push(span);
+            }
+            Some("M") => {
+                let name = event.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+                let args = match event.remove("args") {
+                    Some(Value::Object(args)) => args,
+                    _ => Map::new(),
+                };
+                contents.notes.push(TraceNote { name, args });
+            }
+            _ => {}
+        }
     }
+    Ok(contents)
 }
 
 /// A trace file, open for writing. Events are buffered; see [`Trace::flush`].
@@ -145,6 +181,15 @@ impl Trace {
         self.event(&serde_json::json!({
             "ph": "M", "name": what, "pid": rank, "tid": stream.unwrap_or(0), "args": { "name": name },
         }))
+    }
+
+    /// Adds something beside the spans. Viewers pass over what they do not know.
+    ///
+    /// # Errors
+    /// [`RunLogError::Io`].
+    pub fn note(&mut self, rank: u64, note: &TraceNote) -> Result<(), RunLogError> {
+        let event = serde_json::json!({ "ph": "M", "name": note.name, "pid": rank, "args": note.args });
+        self.event(&event)
     }
 
     /// Hands everything so far to the operating system.

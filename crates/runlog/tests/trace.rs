@@ -1,7 +1,9 @@
 //! trace.json: valid when finished, and readable by viewers when cut.
 #![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
-use bessemer_runlog::{RunLogError, Span, TRACE_FILE, Trace, read_trace};
+use bessemer_runlog::{
+    LaneSpan, RunLogError, Span, TRACE_FILE, Trace, TraceContents, TraceLanes, TraceNote, read_trace,
+};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -73,20 +75,26 @@ fn a_trace_is_read_back_whole_or_as_far_as_it_goes() {
     let path = dir.path().join(TRACE_FILE);
     let mut trace = Trace::create(&path).unwrap();
     trace.name(1, None, "rank 1").unwrap();
+    let args = json!({ "text": "a\nb" }).as_object().unwrap().clone();
+    let note = TraceNote { name: "program".into(), args };
+    trace.note(0, &note).unwrap();
     for i in 0..5 {
         trace.span(&span("F 3.0", f64::from(i))).unwrap();
     }
     trace.flush().unwrap();
     std::mem::forget(trace);
     let text = fs::read_to_string(&path).unwrap();
-    let spans = read_trace(&path).unwrap();
+    let contents = read_trace(&path).unwrap();
+    let spans = contents.spans;
+    assert_eq!((contents.notes.len(), contents.notes[0].name.as_str()), (2, "process_name"));
+    assert_eq!(contents.notes[1], note);
     assert_eq!(spans.len(), 5);
     let s = &spans[3];
     assert_eq!((s.name.as_str(), s.category.as_str(), s.rank, s.stream), ("F 3.0", "compute", 1, 2));
     assert_eq!((s.start_us, s.duration_us, &s.args["step"]), (3.0, 7.25, &json!(3)));
     let read = |text: &str| {
         fs::write(&path, text).unwrap();
-        read_trace(&path).map(|spans| spans.len())
+        read_trace(&path).map(|contents| contents.spans.len())
     };
     // Finished, and cut anywhere.
     assert_eq!(read(&(text.clone() + "\n]\n")).unwrap(), 5);
@@ -106,4 +114,27 @@ fn a_trace_is_read_back_whole_or_as_far_as_it_goes() {
         assert!(matches!(read(bad), Err(RunLogError::Trace { .. })), "{bad}");
     }
     assert!(matches!(read_trace(dir.path().join("none")), Err(RunLogError::Io { .. })));
+}
+
+#[test]
+fn what_overlaps_in_a_lane_goes_to_another_stream() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(TRACE_FILE);
+    let mut lanes = TraceLanes::create(&path, &["passes"]).unwrap();
+    let mut add = |lane, nested, name, start_us, end_us| {
+        let (rank, category, args) = (3, "x", Default::default());
+        lanes.span(LaneSpan { rank, lane, nested, category, name, start_us, end_us, args }).unwrap();
+    };
+    add("passes", true, "step", 0.0, 100.0);
+    add("passes", true, "F", 1.0, 20.0);
+    add("shard", false, "a", 2.0, 30.0);
+    add("tensor", false, "b", 3.0, 5.0);
+    add("shard", false, "c", 10.0, 40.0);
+    add("shard", false, "d", 30.0, 35.0);
+    lanes.finish().unwrap();
+    let TraceContents { spans, notes } = read_trace(&path).unwrap();
+    let streams: Vec<_> = spans.iter().map(|s| (s.name.as_str(), s.stream)).collect();
+    assert_eq!(streams, [("step", 0), ("F", 0), ("a", 16), ("b", 32), ("c", 17), ("d", 16)]);
+    let names: Vec<_> = notes.iter().map(|n| n.args["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["passes", "shard", "tensor", "shard (2)"]);
 }

@@ -10,11 +10,11 @@ use bessemer_arch::{Model, Role};
 use bessemer_checkpoint::Store;
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
 use bessemer_loader::{Batch, Loader};
-use bessemer_model::{ActivationConfig, LossSum, Purpose, Shape};
+use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_optim::{LossScaleConfig, Schedule};
 use bessemer_parallel::{Job, Plan, Worker};
-use bessemer_recipe::{BatchPlan, SpikeAction};
-use bessemer_runlog::{self as runlog, End, EndReason, Record, Resume, Step, Warning};
+use bessemer_recipe::BatchPlan;
+use bessemer_runlog::{self as runlog, End, EndReason, Record, Resume, Warning};
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::Tokenizer;
 use bessemer_units::Bytes;
@@ -23,16 +23,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+mod clocks;
 mod records;
 mod samples;
 mod saving;
+mod step;
+mod tracing;
 mod windows;
 
 use records::{Missing, Records};
-use samples::{Samples, StepPlace};
-
-/// Steps in a row whose loss or gradient may be non-finite (their updates are skipped) before the run gives up.
-const PATIENCE: u32 = 20;
+use tracing::Tracing;
 
 /// How a call of [`Trainer::run`] ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +59,7 @@ pub struct Trainer {
     store: Store,
     /// On the first rank, which alone writes files.
     records: Option<Records>,
+    tracing: Tracing,
     state: TrainState,
     batch: Batch,
     skipped_in_a_row: u32,
@@ -157,7 +158,10 @@ impl Trainer {
             true => Some(Records::open(&input.directory, &recipe.run.name)?),
             false => None,
         };
+        let directory = first.then_some(input.directory.as_path());
+        let tracing = Tracing::new(&recipe.run.trace, directory);
         let mut trainer = Trainer {
+            tracing,
             input,
             plan,
             backend,
@@ -211,6 +215,7 @@ impl Trainer {
     /// What a lower floor answers; everything up to the newest checkpoint stays.
     pub fn run(&mut self, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<Outcome, TrainError> {
         self.announce(observer)?;
+        self.tracing.begin(&mut self.worker)?;
         let begun = Instant::now();
         let seconds_before = self.state.seconds;
         let mut last_save = Instant::now();
@@ -222,11 +227,7 @@ impl Trainer {
         while self.state.step < self.plan.steps
             && !(self.agree("stop", stop.load(Ordering::Relaxed))? && self.worker.at_rest())
         {
-            // A step that was gone back from leaves a warning and no record.
-            let records = match self.worker.plan().pipe.asynchronous() {
-                true => self.window(observer)?,
-                false => self.step(observer)?.into_iter().collect(),
-            };
+            let records = self.turn(observer)?;
             if records.is_empty() {
                 continue;
             }
@@ -249,10 +250,35 @@ impl Trainer {
         if save.at_end && saved_step != Some(self.state.step) {
             self.save(observer)?;
         }
+        self.gather_trace(false, observer)?;
         if self.state.step < self.plan.steps {
             return Ok(Outcome::Stopped);
         }
         Ok(Outcome::Finished)
+    }
+
+    /// A step, or as many as one program of an asynchronous schedule has, and their records. A step that was gone back from
+    /// leaves a warning and no record.
+    fn turn(&mut self, observer: &mut dyn Observer) -> Result<Vec<runlog::Step>, TrainError> {
+        let asynchronous = self.worker.plan().pipe.asynchronous();
+        let steps = if asynchronous { self.window_steps() } else { 1 };
+        self.tracing.turn(&mut self.worker, self.state.step, steps);
+        let records: Vec<_> = match asynchronous {
+            true => self.window(steps, observer)?,
+            false => self.step(observer)?.into_iter().collect(),
+        };
+        if self.tracing.end_turn(&mut self.worker, self.state.step, !records.is_empty()) {
+            self.gather_trace(true, observer)?;
+        }
+        Ok(records)
+    }
+
+    /// Brings what the ranks have traced into the file; `step`: a step is among it.
+    fn gather_trace(&mut self, step: bool, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        match self.tracing.gather(&mut self.worker, step)? {
+            Some(problem) => self.warn(problem, observer),
+            None => Ok(()),
+        }
     }
 
     /// What the first rank says.
@@ -275,8 +301,9 @@ impl Trainer {
     /// # Errors
     /// What evaluation answers.
     pub fn evaluate(&mut self, whole: bool, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        let at = (self.state.step, self.state.tokens);
+        let (at, begun) = ((self.state.step, self.state.tokens), Instant::now());
         let record = self.evaluator.score(&mut *self.backend, &mut self.worker, at, whole, observer)?;
+        self.tracing.event("evaluation", begun, at.0);
         record.map_or(Ok(()), |r| self.append(r, observer))
     }
 
@@ -285,7 +312,9 @@ impl Trainer {
     /// # Errors
     /// What generation answers.
     pub fn samples(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let begun = Instant::now();
         let records = self.evaluator.samples(&mut *self.backend, &mut self.worker, self.state.step)?;
+        self.tracing.event("samples", begun, self.state.step);
         records.into_iter().try_for_each(|r| self.append(r, observer))
     }
 
@@ -314,6 +343,7 @@ impl Trainer {
         if config.samples.at_end && missing.samples {
             self.samples(observer)?;
         }
+        self.gather_trace(false, observer)?;
         if !missing.baseline || self.records.is_none() {
             return Ok(());
         }
@@ -324,114 +354,8 @@ impl Trainer {
 
     /// Gives buffers, device and the place among the ranks back. What stays can record how the session ended.
     pub fn close(self) -> Closed {
+        self.tracing.close();
         Closed { records: self.records, step: self.state.step, tokens: self.state.tokens }
-    }
-
-    /// Every micro-batch of a step forward and backward: the loss over all ranks, and the seconds spent on data.
-    fn gradients(&mut self) -> Result<(LossSum, f64), TrainError> {
-        let place = StepPlace::new(&self.plan, &self.state, &self.worker, self.input.recipe.run.seed);
-        let mut samples = Samples::new(&mut self.loader, &mut self.batch, place);
-        let sum = self.worker.gradients(&mut *self.backend, &mut samples);
-        let seconds = samples.seconds()?;
-        Ok((self.worker.sum_over_data(sum?)?, seconds))
-    }
-
-    /// One optimizer step; nothing to record if it was gone back from.
-    fn step(&mut self, observer: &mut dyn Observer) -> Result<Option<Step>, TrainError> {
-        let begun = Instant::now();
-        let loss_scale = self.state.loss_scale.map(|s| s.scale);
-        self.worker.set_loss_scale(loss_scale.unwrap_or(1.0));
-        let (sum, data_seconds) = self.gradients()?;
-        let step = self.state.step;
-        let consumed = self.state.loader.samples + self.plan.sequences_per_step;
-        let lr = self.schedule.at(step);
-        let grad_norm = self.worker.grad_norm(&mut *self.backend)?;
-        let spike = self.spikes.judge(&mut self.state.spikes, sum.mean(), grad_norm);
-        if let Some(spike) = spike.filter(|_| self.spikes.action == SpikeAction::Rewind)
-            && self.rewind(consumed)?
-        {
-            let back = self.state.step;
-            let after = "and on with the data behind this step";
-            self.warn(
-                format!("step {}: {spike}; the run went back to step {back} {after}", step + 1),
-                observer,
-            )?;
-            return Ok(None);
-        }
-        let update = match spike {
-            Some(_) => self.worker.skip(grad_norm),
-            None => self.worker.apply(&mut *self.backend, step + 1, lr, grad_norm)?,
-        };
-        self.backend.sync()?;
-        // An overflow that a smaller loss scale may cure says nothing about the run.
-        let gave_way = match (&self.scaling, &mut self.state.loss_scale) {
-            (Some((config, true)), Some(scale)) if sum.nats.is_finite() => {
-                scale.update(config, grad_norm.is_finite()) && !grad_norm.is_finite()
-            }
-            _ => false,
-        };
-        let broken = update.skipped && spike.is_none() && !gave_way;
-        self.skipped_in_a_row = if broken { self.skipped_in_a_row + 1 } else { 0 };
-        self.state.step += 1;
-        self.state.tokens += self.plan.tokens_per_step.0;
-        self.state.loader = self.loader.state(consumed);
-        if let Some(spike) = spike {
-            self.warn(format!("step {}: {spike}; the update was skipped", self.state.step), observer)?;
-        }
-        if let (true, Some(now)) = (gave_way, self.state.loss_scale) {
-            let text = format!(
-                "step {}: gradients overflowed at loss scale {}, which is now {}; the update was skipped",
-                self.state.step,
-                loss_scale.unwrap_or(1.0),
-                now.scale
-            );
-            self.warn(text, observer)?;
-        }
-        if broken {
-            let text = format!(
-                "step {}: gradient norm is {}; the update was skipped",
-                self.state.step, update.grad_norm
-            );
-            self.warn(text, observer)?;
-        }
-        if self.skipped_in_a_row >= PATIENCE {
-            return Err(TrainError::Diverged { step: self.state.step, count: PATIENCE });
-        }
-        let (seconds, numbers) = (begun.elapsed().as_secs_f64(), (lr, update.grad_norm));
-        let record = self.record(sum, numbers, (seconds, data_seconds), observer);
-        Ok(Some(Step { loss_scale, ..record }))
-    }
-
-    /// The record of the step that was just taken, with its learning rate and gradient norm, and the seconds that it and its
-    /// data took.
-    fn record(
-        &mut self,
-        sum: LossSum,
-        (lr, grad_norm): (f64, f64),
-        (seconds, data_seconds): (f64, f64),
-        observer: &mut dyn Observer,
-    ) -> Step {
-        let tokens_per_s = self.plan.tokens_per_step.0 as f64 / seconds;
-        let flops = self.model().train_flops_per_token(self.plan.seq_len as usize).0;
-        let left = self.plan.steps - self.state.step;
-        let weight = self.input.recipe.train.z_loss;
-        // Mean over the whole session so far would lag behind a change of speed; over one step it would jump.
-        self.pace = if self.pace == 0.0 { seconds } else { 0.95 * self.pace + 0.05 * seconds };
-        Step {
-            step: self.state.step,
-            tokens: self.state.tokens,
-            loss: sum.mean(),
-            z_loss: (weight > 0.0).then(|| weight * sum.mean_lse_squared()),
-            lr,
-            grad_norm,
-            loss_scale: None,
-            tokens_per_s,
-            mfu: self.input.peak.map(|p| tokens_per_s * flops / p.flops_per_second),
-            memory_bytes: observer.resident_bytes().or(Some(self.backend.memory().total().0)),
-            seconds,
-            data_seconds: Some(data_seconds),
-            eta_s: Some(left as f64 * self.pace),
-        }
     }
 
     fn announce(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {

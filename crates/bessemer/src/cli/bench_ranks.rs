@@ -19,6 +19,18 @@ pub(crate) struct BenchRanksArgs {
     /// Micro-batches of a step.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub(crate) micro_batches: u64,
+    /// How parameters are kept: f32, bf16 or f16.
+    #[arg(long, default_value = "f32")]
+    pub(crate) weights: String,
+    /// How gradients are kept: f32, or the type of the weights.
+    #[arg(long, default_value = "f32")]
+    pub(crate) gradients: String,
+    /// Ranks that share every layer's matrices (tensor parallelism). They divide --ranks.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
+    pub(crate) tensor: u64,
+    /// Cut the residual stream over the tensor-parallel ranks too.
+    #[arg(long)]
+    pub(crate) sequence: bool,
     /// Collectives on the thread that computes.
     #[arg(long)]
     pub(crate) blocking: bool,

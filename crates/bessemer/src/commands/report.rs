@@ -1,10 +1,13 @@
 //! `bessemer report`: the page of a run.
 
 use crate::commands::saved_model::exists;
+use crate::commands::schedule::{measured, picture, show};
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
-use bessemer_report::ReportInput;
+use bessemer_report::plot::{Key, Lane};
+use bessemer_report::{ReportInput, StepTimeline};
+use bessemer_sim::{Summary, simulate};
 use std::fs;
 use std::path::Path;
 
@@ -32,7 +35,54 @@ pub(crate) fn write(dir: &RunDir) -> Result<Vec<bessemer_runlog::Record>, Failur
         .and_then(|text| serde_json::from_str(&text).ok());
     // A run that was imported has no recipe; the report then leaves the section out.
     let recipe = fs::read_to_string(dir.recipe()).unwrap_or_default();
-    let input = ReportInput { records: log.records, corpus, recipe };
+    let timeline = timeline(dir);
+    let input = ReportInput { records: log.records, corpus, recipe, timeline };
     bessemer_report::write(&dir.report(), &input)?;
     Ok(input.records)
+}
+
+/// Share of a micro-batch's activations that stays between the parts of a split backward pass.
+const PENDING: f64 = 0.5;
+
+/// The last step that the run traced below its simulation with the measured times; nothing if it traced none. A trace that
+/// cannot be drawn is no reason to have no report.
+fn timeline(dir: &RunDir) -> Option<StepTimeline> {
+    let path = dir.root().join(bessemer_runlog::TRACE_FILE);
+    path.exists().then(|| {
+        drawn(&path).unwrap_or_else(|e| StepTimeline {
+            picture: None,
+            notes: vec![format!("The trace is not drawn: {}", e.message)],
+        })
+    })
+}
+
+fn drawn(path: &Path) -> Result<StepTimeline, Failure> {
+    let (program, measured) = measured::of_run(path)?;
+    let costs = measured.samples.costs(&program).map_err(Failure::new)?;
+    let simulated = simulate(&program, &costs).map_err(Failure::new)?;
+    let summary = Summary::new(&program, &costs, &simulated, PENDING);
+    let mut lanes = show::picture(&program, &simulated, &summary, Some(&measured));
+    let talk = measured.calls.iter().any(|lane| !lane.cells.is_empty());
+    if let Some(panel) = lanes.panels.last_mut().filter(|_| talk) {
+        let pairs = std::mem::take(&mut panel.lanes).into_iter().zip(measured.calls);
+        panel.lanes = pairs.flat_map(|(passes, calls)| [passes, calls]).collect::<Vec<Lane>>();
+        let (color, tone) = measured::CALL;
+        lanes.keys.push(Key { color, tone, letter: String::new(), name: "collective".into() });
+    }
+    let mut notes = vec![format!(
+        "Measured {} ms, simulated with the median time of each pass {} ms: {:+.1} %. What is longer in the measured one is \
+         messages, waiting for the norm of the gradient, the machine, or the engine. Everything is in {}, for Perfetto.",
+        picture::tidy(measured.makespan),
+        picture::tidy(summary.makespan),
+        100.0 * (summary.makespan / measured.makespan - 1.0),
+        bessemer_runlog::TRACE_FILE
+    )];
+    if measured.left_out > 0 {
+        notes.push(format!("{} further ranks are not drawn.", measured.left_out));
+    }
+    if lanes.pieces() > show::MOST_CELLS {
+        notes.push("The step has too many passes to be drawn.".into());
+        return Ok(StepTimeline { picture: None, notes });
+    }
+    Ok(StepTimeline { picture: Some(lanes), notes })
 }

@@ -2,11 +2,11 @@
 
 mod energy;
 mod fill;
-mod measured;
-mod picture;
+pub(crate) mod measured;
+pub(crate) mod picture;
 mod program;
 mod rehearsal;
-mod show;
+pub(crate) mod show;
 
 use crate::cli::ScheduleCommand;
 use crate::console::Console;

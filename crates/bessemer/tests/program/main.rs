@@ -16,4 +16,5 @@ mod ranks;
 mod round_trip;
 mod schedule;
 mod study;
+mod trace;
 mod workplace;

@@ -8,5 +8,6 @@ mod messages;
 mod overlap;
 mod recorder;
 mod results;
+mod stopwatch;
 mod wires;
 mod world;

@@ -67,8 +67,10 @@ pub(crate) struct ChunkFill {
 #[derive(Debug)]
 pub(crate) struct Refresh {
     cycle: Vec<Prepared>,
+    /// What they were made from.
+    pub(crate) programs: Vec<Program>,
     /// Which of them is next; none while there are no inverses.
-    phase: Option<usize>,
+    pub(crate) phase: Option<usize>,
 }
 
 impl ChunkFill {
@@ -208,7 +210,7 @@ impl Worker {
             chunk.fill = Some(fill);
         }
         let cycle = programs.iter().map(|p| prepare(p, self.coord.pipeline)).collect::<Result<_, _>>()?;
-        self.refresh = Some(Refresh { cycle, phase: None });
+        self.refresh = Some(Refresh { cycle, programs: programs.to_vec(), phase: None });
         Ok(())
     }
 
@@ -225,7 +227,7 @@ impl Worker {
     /// The orders of the step at hand.
     pub(crate) fn orders(&self) -> &[Order] {
         match &self.refresh {
-            Some(Refresh { cycle, phase: Some(phase) }) => &cycle[*phase].orders,
+            Some(Refresh { cycle, phase: Some(phase), .. }) => &cycle[*phase].orders,
             _ => &self.prepared.orders,
         }
     }
@@ -260,7 +262,7 @@ impl Worker {
 
     /// A step is over. If it was left out, nothing remains of a refresh that it began.
     pub(crate) fn end_step(&mut self, left_out: bool) {
-        let Some(Refresh { cycle, phase: Some(phase) }) = &mut self.refresh else { return };
+        let Some(Refresh { cycle, phase: Some(phase), .. }) = &mut self.refresh else { return };
         match left_out && *phase == 0 {
             true => self.forget_refresh(),
             false => *phase = (*phase + 1) % cycle.len(),

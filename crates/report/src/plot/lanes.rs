@@ -111,6 +111,11 @@ impl Lanes {
         self.panels.iter().flat_map(|p| &p.lanes).flat_map(|l| &l.cells).filter(|c| c.shown())
     }
 
+    /// How many pieces there are.
+    pub fn pieces(&self) -> usize {
+        self.panels.iter().flat_map(|p| &p.lanes).map(|l| l.cells.len()).sum()
+    }
+
     /// First start and last end.
     pub(crate) fn range(&self) -> Option<(f64, f64)> {
         self.cells().map(|c| (c.start, c.end)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))

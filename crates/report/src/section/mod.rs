@@ -5,3 +5,4 @@ pub(crate) mod data;
 pub(crate) mod environment;
 pub(crate) mod headline;
 pub(crate) mod samples;
+pub(crate) mod timeline;

@@ -12,6 +12,7 @@ use bessemer_optim::LossScale;
 use bessemer_parallel::{ParallelError, StateTensor, Worker};
 use bessemer_runlog::{Resume, Save};
 use bessemer_tensor::Backend;
+use std::time::Instant;
 
 /// Says which tensor is read next; 0 is none.
 const NEXT: &str = "next tensor of the checkpoint";
@@ -123,9 +124,12 @@ impl Trainer {
         if self.input.recipe.save.due(self.state.step, 0.0) {
             self.state.spikes.rewind_point(self.state.step);
         }
+        let begun = Instant::now();
         let tensors = self.worker.tensors(&self.input.recipe.optim)?;
         let Some(records) = &self.records else {
-            return Ok(follow(&mut self.worker, &mut *self.backend, &tensors)?);
+            follow(&mut self.worker, &mut *self.backend, &tensors)?;
+            self.tracing.event("save", begun, self.state.step);
+            return Ok(());
         };
         records.sync()?;
         let report = self.write(&tensors, observer)?;
@@ -137,6 +141,7 @@ impl Trainer {
         let record = Save { step: self.state.step, bytes: report.bytes, seconds: report.seconds, path };
         self.append(record.into(), observer)?;
         self.store.gc(&self.input.recipe.save.retention())?;
+        self.tracing.event("save", begun, self.state.step);
         Ok(())
     }
 

@@ -6,6 +6,7 @@
 
 use super::Trainer;
 use super::samples::{Samples, StepPlace};
+use super::step::PATIENCE;
 use crate::TrainError;
 use crate::observer::Observer;
 use bessemer_parallel::{Plan, Schedule as PipelineSchedule};
@@ -50,7 +51,7 @@ pub(super) fn program(recipe: &Recipe, layout: &Plan, plan: &BatchPlan) -> Resul
 
 impl Trainer {
     /// Steps of the next window.
-    fn window_steps(&self) -> u64 {
+    pub(super) fn window_steps(&self) -> u64 {
         let (recipe, step) = (&self.input.recipe, self.state.step);
         let due = [recipe.eval.every_steps, recipe.eval.samples.every_steps, recipe.save.every_steps];
         let next = due.into_iter().filter(|every| *every > 0).map(|every| every - step % every);
@@ -58,15 +59,19 @@ impl Trainer {
         next.fold(most, u64::min).max(1)
     }
 
-    /// Runs one window; its steps' records.
-    pub(super) fn window(&mut self, observer: &mut dyn Observer) -> Result<Vec<Step>, TrainError> {
+    /// Runs one window of so many steps; their records.
+    pub(super) fn window(
+        &mut self,
+        steps: u64,
+        observer: &mut dyn Observer,
+    ) -> Result<Vec<Step>, TrainError> {
         let begun = Instant::now();
-        let steps = self.window_steps();
         if self.worker.program().updates as u64 != steps {
             let micro_batches = self.plan.accumulation as usize;
             let program = self.worker.plan().program(micro_batches, steps as usize, None)?;
             self.worker.set_program(&program)?;
         }
+        self.tracing.runs(&self.worker);
         let place = StepPlace::new(&self.plan, &self.state, &self.worker, self.input.recipe.run.seed);
         let mut samples = Samples::new(&mut self.loader, &mut self.batch, place);
         let schedule = &self.schedule;
@@ -92,8 +97,8 @@ impl Trainer {
                 );
                 self.warn(text, observer)?;
             }
-            if self.skipped_in_a_row >= super::PATIENCE {
-                return Err(TrainError::Diverged { step: self.state.step, count: super::PATIENCE });
+            if self.skipped_in_a_row >= PATIENCE {
+                return Err(TrainError::Diverged { step: self.state.step, count: PATIENCE });
             }
             let numbers = (lr, update.grad_norm);
             records.push(self.record(update.loss, numbers, (seconds, data_seconds), observer));

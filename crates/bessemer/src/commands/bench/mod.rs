@@ -10,6 +10,7 @@ mod ranks;
 mod step;
 mod timed;
 mod timing;
+mod trace;
 mod updates;
 
 use crate::cli::BenchCommand;

@@ -1,28 +1,36 @@
 //! `bessemer bench pipeline`: how long the passes of a step take on ranks of this process, beside what the simulator makes
-//! of the same program with the times that were measured for each pass.
+//! of the same program, twice: with the median time of each kind of pass on each rank and chunk, and with the time that each
+//! pass took in the step. What the first one misses and the second has is that passes of one kind differ; what both miss is
+//! messages, the machine or the engine.
 //!
-//! Both are from the first start of a pass to the last end of one, over all ranks: the bubble is in it, the update is not.
+//! All are from the first start of a pass to the last end of one, over all ranks: the bubble is in it, the update is not.
+//! Medians are over the steps after the warm-up.
 
 use super::job::Job;
 use super::median;
-use super::ranks::{SEED, Stretch, write};
+use super::ranks::{SEED, Stretch};
+use super::trace;
 use crate::cli::BenchPipelineArgs;
+use crate::commands::ranks::recorded_threads;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::machine;
-use bessemer_collectives::{Span, ThreadCommunicator, ThreadSettings};
+use bessemer_collectives::{Communicator, Span};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_parallel::{ParallelConfig, ParallelError, Plan, Worker};
-use bessemer_runlog::Trace;
-use bessemer_schedule::Program;
-use bessemer_sim::{Kind, Sample, Samples, parse_name, simulate};
+use bessemer_parallel::{Notes, ParallelConfig, ParallelError, Plan, Worker};
+use bessemer_schedule::{Instruction, Pass, Program};
+use bessemer_sim::{Kind, Sample, Samples, parse_name, simulate, simulate_each};
 use bessemer_tensor::rng::RngKey;
 use bessemer_train::TrainError;
 use serde_json::{Value, json};
-use std::time::Instant;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
-const SCHEDULES: [&str; 9] =
-    ["gpipe", "1f1b", "interleaved", "chimera", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev"];
+/// Those with a flush.
+const SCHEDULES: [&str; 10] =
+    ["gpipe", "1f1b", "interleaved", "chimera", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev", "zb-auto"];
+/// All of [`SCHEDULES`].
+const ALL: &str = "all";
 
 /// One schedule to run.
 struct Case<'a> {
@@ -31,13 +39,20 @@ struct Case<'a> {
     program: Program,
     threads: usize,
     steps: u64,
+    /// How long a rank waits for a message.
+    timeout: Duration,
 }
 
-/// One schedule's seconds.
+/// One schedule's seconds, medians over the steps.
 struct Row {
     name: String,
     measured: f64,
+    /// With the median time of each kind of pass.
     simulated: f64,
+    /// With each pass's own time.
+    each: f64,
+    /// Shortest and longest step.
+    range: (f64, f64),
     /// Seconds that the busiest rank computes.
     work: f64,
 }
@@ -46,7 +61,8 @@ pub(super) fn run(args: &BenchPipelineArgs, as_json: bool, console: &mut Console
     let job = Job::new(&args.step)?;
     let threads = machine::threads(args.step.threads as u64);
     let asked = args.schedule.iter().map(String::as_str);
-    let names: Vec<&str> = if args.schedule.is_empty() { SCHEDULES.to_vec() } else { asked.collect() };
+    let all = args.schedule.is_empty() || args.schedule.iter().any(|s| s == ALL);
+    let names: Vec<&str> = if all { SCHEDULES.to_vec() } else { asked.collect() };
     let mut rows = Vec::new();
     let mut last = Vec::new();
     for name in names {
@@ -59,7 +75,7 @@ pub(super) fn run(args: &BenchPipelineArgs, as_json: bool, console: &mut Console
         }
         let program = plan.program(args.micro_batches as usize, 1, None).map_err(Failure::usage)?;
         let steps = args.step.warmup + args.step.steps;
-        let case = Case { job: &job, plan, program, threads, steps };
+        let case = Case { job: &job, plan, program, threads, steps, timeout: args.waiting.timeout() };
         let ranks = measure(&case)?;
         rows.push(compare(&case, name, &ranks, args.step.warmup as usize)?);
         let row = &rows[rows.len() - 1];
@@ -67,7 +83,8 @@ pub(super) fn run(args: &BenchPipelineArgs, as_json: bool, console: &mut Console
         last = ranks;
     }
     if let Some(path) = &args.trace {
-        trace(path, &last)?;
+        let notes: Vec<&Notes> = last.iter().filter_map(|steps| steps.last()).collect();
+        trace::write(path, &notes)?;
         console.say(&format!("trace of the last step: {}", path.display()));
     }
     Ok(print(&match as_json {
@@ -89,36 +106,51 @@ impl Row {
             "measured_seconds": self.measured,
             "simulated_seconds": self.simulated,
             "simulated_over_measured": self.simulated / self.measured,
+            "simulated_each_seconds": self.each,
+            "simulated_each_over_measured": self.each / self.measured,
+            "measured_range_seconds": [self.range.0, self.range.1],
             "busiest_rank_seconds": self.work,
         })
     }
 }
 
 fn table(rows: &[Row]) -> String {
-    let mut text =
-        format!("{:<12} {:>10} {:>10} {:>8} {:>10}\n", "schedule", "measured", "simulated", "ratio", "work");
+    let mut text = format!(
+        "{:<12} {:>10} {:>10} {:>8} {:>10} {:>8} {:>10}  steps from .. to\n",
+        "schedule", "measured", "simulated", "ratio", "each", "ratio", "work"
+    );
     for row in rows {
-        let (measured, simulated, work) = (row.measured, row.simulated, row.work);
-        let ratio = simulated / measured;
-        text +=
-            &format!("{:<12} {measured:>8.3} s {simulated:>8.3} s {ratio:>8.3} {work:>8.3} s\n", row.name);
+        let (measured, simulated, each, work) = (row.measured, row.simulated, row.each, row.work);
+        text += &format!(
+            "{:<12} {measured:>8.3} s {simulated:>8.3} s {:>8.3} {each:>8.3} s {:>8.3} {work:>8.3} s  {:.3} .. {:.3} s\n",
+            row.name,
+            simulated / measured,
+            each / measured,
+            row.range.0,
+            row.range.1
+        );
     }
-    text + "from the first start of a pass to the last end of one; simulated with the median time of each pass"
+    text + "from the first start of a pass to the last end of one; simulated with the median time of each kind of pass, and \
+            with each pass's own (each)"
 }
 
 /// By rank and step: what ran when.
-fn measure(case: &Case<'_>) -> Result<Vec<Vec<Vec<Span>>>, Failure> {
-    let worlds = ThreadCommunicator::world("world", case.plan.ranks(), &ThreadSettings::default());
-    let results: Vec<Result<_, TrainError>> = std::thread::scope(|scope| {
+fn measure(case: &Case<'_>) -> Result<Vec<Vec<Notes>>, Failure> {
+    let (_, worlds) = recorded_threads(case.plan.ranks(), case.timeout);
+    let mut results: Vec<Result<_, TrainError>> = std::thread::scope(|scope| {
         let rank = |world| scope.spawn(move || steps(case, world));
         let ranks: Vec<_> = worlds.into_iter().map(rank).collect();
         let panicked = || Err(TrainError::Recipe("a rank panicked".into()));
         ranks.into_iter().map(|r| r.join().unwrap_or_else(|_| panicked())).collect()
     });
+    // Rather why it ended than that it did.
+    if let Some(at) = results.iter().position(|r| r.as_ref().is_err_and(|e| !e.is_echo())) {
+        results.swap(0, at);
+    }
     Ok(results.into_iter().collect::<Result<_, _>>()?)
 }
 
-fn steps(case: &Case<'_>, world: ThreadCommunicator) -> Result<Vec<Vec<Span>>, TrainError> {
+fn steps(case: &Case<'_>, world: Box<dyn Communicator>) -> Result<Vec<Notes>, TrainError> {
     let (job, plan, program) = (case.job, &case.plan, &case.program);
     let threads = (case.threads / plan.ranks()).max(1);
     let config = CpuConfig { threads, matmul: job.matmul, ..CpuConfig::default() };
@@ -133,9 +165,9 @@ fn steps(case: &Case<'_>, world: ThreadCommunicator) -> Result<Vec<Vec<Span>>, T
         plan,
         program,
     };
-    let mut worker = Worker::new(&mut backend, &described, Box::new(world))?;
+    let mut worker = Worker::new(&mut backend, &described, world)?;
     worker.init(&mut backend, SEED)?;
-    worker.keep_intervals();
+    worker.keep_notes(true);
     let key = RngKey::new(SEED, 0, "bench.tokens");
     let vocab = job.model.vocab_size as u32;
     let all = job.tokens() * program.micro_batches();
@@ -147,62 +179,75 @@ fn steps(case: &Case<'_>, world: ThreadCommunicator) -> Result<Vec<Vec<Span>>, T
         worker.gradients(&mut backend, &mut feed)?;
         let norm = worker.grad_norm(&mut backend)?;
         worker.apply(&mut backend, step + 1, job.optim.lr, norm)?;
-        let mut intervals = Vec::new();
-        worker.take_intervals(&mut intervals);
-        found.push(intervals);
+        found.push(worker.take_notes());
     }
     Ok(found)
 }
 
-/// A pass, its chunk, start and end.
-fn pass(span: &Span) -> Option<(Kind, usize, Instant, Instant)> {
-    let (kind, _, chunk) = parse_name(&span.name)?;
+/// A pass: what, micro-batch, chunk.
+type PassKey = (Kind, usize, usize);
+
+/// A pass, its start and end.
+fn pass(span: &Span) -> Option<(PassKey, Instant, Instant)> {
+    let key = parse_name(&span.name)?;
     let passes = [Kind::Forward, Kind::Backward, Kind::BackwardInput, Kind::BackwardWeight];
-    passes.contains(&kind).then_some((kind, chunk, span.start, span.end))
+    passes.contains(&key.0).then_some((key, span.start, span.end))
 }
 
-fn compare(case: &Case<'_>, name: &str, ranks: &[Vec<Vec<Span>>], warmup: usize) -> Result<Row, Failure> {
+/// The time of each instruction as it was measured in a step, on one rank.
+fn times(list: &[Instruction], found: &BTreeMap<PassKey, f64>) -> Vec<Option<f64>> {
+    let of = |kind: Kind, pass: &Pass| found.get(&(kind, pass.micro, pass.chunk)).copied();
+    let time = |instruction: &Instruction| match instruction {
+        Instruction::Forward(p) => of(Kind::Forward, p),
+        Instruction::Backward(p) => of(Kind::Backward, p),
+        Instruction::BackwardInput(p) => of(Kind::BackwardInput, p),
+        Instruction::BackwardWeight(p) => of(Kind::BackwardWeight, p),
+        // Two passes, one after the other.
+        Instruction::Together { forward, backward } => {
+            Some(of(Kind::Forward, forward)? + of(Kind::Backward, backward)?)
+        }
+        _ => None,
+    };
+    list.iter().map(time).collect()
+}
+
+fn compare(case: &Case<'_>, name: &str, ranks: &[Vec<Notes>], warmup: usize) -> Result<Row, Failure> {
     let mut samples = Samples::default();
     let mut seconds = Vec::new();
     let mut work = vec![Vec::new(); ranks.len()];
+    let mut own: Vec<Vec<Vec<Option<f64>>>> = Vec::new();
     for step in warmup..case.steps as usize {
         let mut extent: Option<(Instant, Instant)> = None;
+        let mut times_of_step = Vec::new();
         for (rank, steps) in ranks.iter().enumerate() {
-            let mut busy = 0.0;
-            for (kind, chunk, start, end) in steps[step].iter().filter_map(pass) {
+            let mut found = BTreeMap::new();
+            for (key, start, end) in steps[step].orders.iter().filter_map(pass) {
                 let time = (end - start).as_secs_f64();
-                samples.add(&Sample { rank, chunk, kind, time });
-                busy += time;
+                samples.add(&Sample { rank, chunk: key.2, kind: key.0, time });
+                found.insert(key, time);
                 extent = Some(extent.map_or((start, end), |(a, b)| (a.min(start), b.max(end))));
             }
-            work[rank].push(busy);
+            work[rank].push(found.values().sum());
+            times_of_step.push(times(&case.program.lists[rank], &found));
         }
+        own.push(times_of_step);
         seconds.extend(extent.map(|(start, end)| (end - start).as_secs_f64()));
     }
     let costs = samples.costs(&case.program).map_err(Failure::new)?;
     let timeline = simulate(&case.program, &costs).map_err(Failure::new)?;
+    let mut each = Vec::with_capacity(own.len());
+    for times in &own {
+        let timeline = simulate_each(&case.program, &costs, times).map_err(Failure::new)?;
+        each.push(timeline.makespan(&case.program));
+    }
+    let measured = median(&mut seconds);
     Ok(Row {
         name: name.to_owned(),
-        measured: median(&mut seconds),
+        measured,
         simulated: timeline.makespan(&case.program),
+        each: median(&mut each),
+        // Sorted by the median.
+        range: (seconds.first().copied().unwrap_or(measured), seconds.last().copied().unwrap_or(measured)),
         work: work.iter_mut().map(|w| median(w)).fold(0.0, f64::max),
     })
-}
-
-/// Writes a Chrome trace of the last step: passes on stream 0 of each rank, messages on stream 1.
-fn trace(path: &std::path::Path, ranks: &[Vec<Vec<Span>>]) -> Result<(), Failure> {
-    let last = || ranks.iter().enumerate().filter_map(|(r, steps)| Some((r as u64, steps.last()?)));
-    let Some(origin) = last().flat_map(|(_, spans)| spans).map(|s| s.start).min() else { return Ok(()) };
-    let mut trace = Trace::create(path).map_err(Failure::new)?;
-    let micros = |at: Instant| at.saturating_duration_since(origin).as_secs_f64() * 1e6;
-    for (rank, spans) in last() {
-        trace.name(rank, None, &format!("rank {rank}")).map_err(Failure::new)?;
-        trace.name(rank, Some(0), "passes").map_err(Failure::new)?;
-        trace.name(rank, Some(1), "messages").map_err(Failure::new)?;
-        for span in spans {
-            let stream = u64::from(parse_name(&span.name).is_none());
-            write(&mut trace, rank, stream, &span.name, micros(span.start), micros(span.end))?;
-        }
-    }
-    trace.finish().map_err(Failure::new)
 }

@@ -15,7 +15,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// Most pieces of a picture: viewers get slow beyond.
-const MOST_CELLS: usize = 100_000;
+pub(crate) const MOST_CELLS: usize = 100_000;
 
 pub(crate) fn run(args: &ShowArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let program = program::program(&args.program)?;
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &ShowArgs, as_json: bool, console: &mut Console) -> Resu
 
 /// Writes a picture as a file of its own.
 pub(crate) fn write_svg(path: &Path, picture: &Lanes) -> Result<(), Failure> {
-    let cells: usize = picture.panels.iter().flat_map(|p| &p.lanes).map(|l| l.cells.len()).sum();
+    let cells = picture.pieces();
     if cells > MOST_CELLS {
         return Err(Failure::usage(format!(
             "--svg: the picture would have {cells} pieces, wanted at most {MOST_CELLS}; take fewer micro-batches"
@@ -72,7 +72,13 @@ pub(crate) fn write_svg(path: &Path, picture: &Lanes) -> Result<(), Failure> {
         .map_err(|e| Failure::new(format!("--svg {}: {e}", path.display())))
 }
 
-fn picture(program: &Program, timeline: &Timeline, s: &Summary, measured: Option<&Measured>) -> Lanes {
+/// The simulation, above a measured step if there is one.
+pub(crate) fn picture(
+    program: &Program,
+    timeline: &Timeline,
+    s: &Summary,
+    measured: Option<&Measured>,
+) -> Lanes {
     let note = |rank: usize| format!("peak {}", tidy(s.peak_live[rank]));
     let simulated = lanes(program, timeline, note);
     let mut panels = vec![Panel { title: String::new(), lanes: simulated }];

@@ -1,0 +1,80 @@
+//! What a rank notes while it is watched: when the orders of its program ran, and when it talked to others.
+
+use crate::error::ParallelError;
+use crate::fill::Refresh;
+use crate::worker::Worker;
+use bessemer_collectives::{CallSpan, Parts, Span, Values};
+use bessemer_schedule::Program;
+
+/// What was noted since the last time.
+#[derive(Debug, Clone, Default)]
+pub struct Notes {
+    /// Orders of the program: "F 3.0" for the forward pass of micro-batch 3 through chunk 0, "B", "I" and "W" for backward
+    /// passes and their parts, "R" and "S" for what waits for a message and hands one over, "reduce", "step" and "gather"
+    /// with the chunk, "Curvature 2.0" and other fillers with unit and chunk. One after the other.
+    pub orders: Vec<Span>,
+    /// Collectives and messages, by group. Those that run beside the computation lie over the orders, the others within.
+    pub calls: Vec<CallSpan>,
+}
+
+impl Worker {
+    /// Notes from now on when orders and calls ran, or no longer. While nothing is noted no memory is asked for.
+    pub fn keep_notes(&mut self, on: bool) {
+        self.watch.switch(on);
+        self.intervals = on.then(Vec::new);
+        self.watch.take();
+    }
+
+    /// What was noted since the last time.
+    pub fn take_notes(&mut self) -> Notes {
+        Notes {
+            orders: self.intervals.as_mut().map(std::mem::take).unwrap_or_default(),
+            calls: self.watch.take(),
+        }
+    }
+
+    /// The program of the step at hand, with its fillers: between [`Worker::gradients`] and [`Worker::apply`] the one that
+    /// runs.
+    pub fn program_at_hand(&self) -> &Program {
+        match &self.refresh {
+            Some(Refresh { programs, phase: Some(phase), .. }) => &programs[*phase],
+            _ => &self.program,
+        }
+    }
+
+    /// Every rank's numbers, in the order of the ranks; all ranks give equally many.
+    ///
+    /// # Errors
+    /// What another rank answers.
+    pub fn gather_numbers(&mut self, name: &str, numbers: &[u64]) -> Result<Vec<u64>, ParallelError> {
+        Ok(self.words.gather(&mut *self.world, name, numbers)?.to_vec())
+    }
+
+    /// Every rank's bytes, in the order of the ranks. For what is small and seldom.
+    ///
+    /// # Errors
+    /// What another rank answers.
+    pub fn gather_bytes(&mut self, name: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ParallelError> {
+        if self.plan.ranks() == 1 {
+            return Ok(vec![bytes.to_vec()]);
+        }
+        let lengths = self.gather_numbers(name, &[bytes.len() as u64])?;
+        let parts = Parts::of(lengths.iter().map(|l| (*l as usize).div_ceil(4)));
+        // Bits travel as they are, whatever number they would be.
+        let mut words = vec![0.0f32; parts.len()];
+        let mine = &mut words[parts.range(self.world.rank())];
+        for (word, four) in mine.iter_mut().zip(bytes.chunks(4)) {
+            let mut bits = [0; 4];
+            bits[..four.len()].copy_from_slice(four);
+            *word = f32::from_bits(u32::from_le_bytes(bits));
+        }
+        self.world.all_gather(name, Values::F32(&mut words), &parts)?;
+        let of = |(rank, length): (usize, &u64)| {
+            let words = &words[parts.range(rank)];
+            let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_bits().to_le_bytes()).collect();
+            bytes.truncate(*length as usize);
+            bytes
+        };
+        Ok(lengths.iter().enumerate().map(of).collect())
+    }
+}

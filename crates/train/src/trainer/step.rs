@@ -1,0 +1,123 @@
+//! One optimizer step, judged before it is taken, and its record.
+
+use super::Trainer;
+use super::samples::{Samples, StepPlace};
+use crate::TrainError;
+use crate::observer::Observer;
+use bessemer_model::LossSum;
+use bessemer_recipe::SpikeAction;
+use bessemer_runlog::Step;
+use std::time::Instant;
+
+/// Steps in a row whose loss or gradient may be non-finite (their updates are skipped) before the run gives up.
+pub(super) const PATIENCE: u32 = 20;
+
+impl Trainer {
+    /// Every micro-batch of a step forward and backward: the loss over all ranks, and the seconds spent on data.
+    fn gradients(&mut self) -> Result<(LossSum, f64), TrainError> {
+        let place = StepPlace::new(&self.plan, &self.state, &self.worker, self.input.recipe.run.seed);
+        let mut samples = Samples::new(&mut self.loader, &mut self.batch, place);
+        let sum = self.worker.gradients(&mut *self.backend, &mut samples);
+        let seconds = samples.seconds()?;
+        Ok((self.worker.sum_over_data(sum?)?, seconds))
+    }
+
+    /// One optimizer step; nothing to record if it was gone back from.
+    pub(super) fn step(&mut self, observer: &mut dyn Observer) -> Result<Option<Step>, TrainError> {
+        let begun = Instant::now();
+        let loss_scale = self.state.loss_scale.map(|s| s.scale);
+        self.worker.set_loss_scale(loss_scale.unwrap_or(1.0));
+        let (sum, data_seconds) = self.gradients()?;
+        self.tracing.runs(&self.worker);
+        let step = self.state.step;
+        let consumed = self.state.loader.samples + self.plan.sequences_per_step;
+        let lr = self.schedule.at(step);
+        let grad_norm = self.worker.grad_norm(&mut *self.backend)?;
+        let spike = self.spikes.judge(&mut self.state.spikes, sum.mean(), grad_norm);
+        if let Some(spike) = spike.filter(|_| self.spikes.action == SpikeAction::Rewind)
+            && self.rewind(consumed)?
+        {
+            let back = self.state.step;
+            let after = "and on with the data behind this step";
+            self.warn(
+                format!("step {}: {spike}; the run went back to step {back} {after}", step + 1),
+                observer,
+            )?;
+            return Ok(None);
+        }
+        let update = match spike {
+            Some(_) => self.worker.skip(grad_norm),
+            None => self.worker.apply(&mut *self.backend, step + 1, lr, grad_norm)?,
+        };
+        self.backend.sync()?;
+        // An overflow that a smaller loss scale may cure says nothing about the run.
+        let gave_way = match (&self.scaling, &mut self.state.loss_scale) {
+            (Some((config, true)), Some(scale)) if sum.nats.is_finite() => {
+                scale.update(config, grad_norm.is_finite()) && !grad_norm.is_finite()
+            }
+            _ => false,
+        };
+        let broken = update.skipped && spike.is_none() && !gave_way;
+        self.skipped_in_a_row = if broken { self.skipped_in_a_row + 1 } else { 0 };
+        self.state.step += 1;
+        self.state.tokens += self.plan.tokens_per_step.0;
+        self.state.loader = self.loader.state(consumed);
+        if let Some(spike) = spike {
+            self.warn(format!("step {}: {spike}; the update was skipped", self.state.step), observer)?;
+        }
+        if let (true, Some(now)) = (gave_way, self.state.loss_scale) {
+            let text = format!(
+                "step {}: gradients overflowed at loss scale {}, which is now {}; the update was skipped",
+                self.state.step,
+                loss_scale.unwrap_or(1.0),
+                now.scale
+            );
+            self.warn(text, observer)?;
+        }
+        if broken {
+            let text = format!(
+                "step {}: gradient norm is {}; the update was skipped",
+                self.state.step, update.grad_norm
+            );
+            self.warn(text, observer)?;
+        }
+        if self.skipped_in_a_row >= PATIENCE {
+            return Err(TrainError::Diverged { step: self.state.step, count: PATIENCE });
+        }
+        let (seconds, numbers) = (begun.elapsed().as_secs_f64(), (lr, update.grad_norm));
+        let record = self.record(sum, numbers, (seconds, data_seconds), observer);
+        Ok(Some(Step { loss_scale, ..record }))
+    }
+
+    /// The record of the step that was just taken, with its learning rate and gradient norm, and the seconds that it and its
+    /// data took.
+    pub(super) fn record(
+        &mut self,
+        sum: LossSum,
+        (lr, grad_norm): (f64, f64),
+        (seconds, data_seconds): (f64, f64),
+        observer: &mut dyn Observer,
+    ) -> Step {
+        let tokens_per_s = self.plan.tokens_per_step.0 as f64 / seconds;
+        let flops = self.model().train_flops_per_token(self.plan.seq_len as usize).0;
+        let left = self.plan.steps - self.state.step;
+        let weight = self.input.recipe.train.z_loss;
+        // Mean over the whole session so far would lag behind a change of speed; over one step it would jump.
+        self.pace = if self.pace == 0.0 { seconds } else { 0.95 * self.pace + 0.05 * seconds };
+        Step {
+            step: self.state.step,
+            tokens: self.state.tokens,
+            loss: sum.mean(),
+            z_loss: (weight > 0.0).then(|| weight * sum.mean_lse_squared()),
+            lr,
+            grad_norm,
+            loss_scale: None,
+            tokens_per_s,
+            mfu: self.input.peak.map(|p| tokens_per_s * flops / p.flops_per_second),
+            memory_bytes: observer.resident_bytes().or(Some(self.backend.memory().total().0)),
+            seconds,
+            data_seconds: Some(data_seconds),
+            eta_s: Some(left as f64 * self.pace),
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! trace.json: when passes, messages and collectives of some steps ran, on every rank.
+//!
+//! ```text
+//! every rank    orders and calls of a traced step (bessemer_parallel::Notes), evaluations, saves
+//!                   │ gathered when the step is over
+//! first rank        └─► one process a rank, one lane for passes, one for messages, one for each axis of collectives
+//! ```
+//! Which steps those are depends on the recipe alone, so all ranks know. Clocks are compared once at the beginning of a
+//! session. What a run computes does not depend on any of this.
+
+use super::clocks::Clocks;
+use crate::TrainError;
+use bessemer_collectives::Kind;
+use bessemer_parallel::{Notes, Worker};
+use bessemer_recipe::TraceConfig;
+use bessemer_runlog::{LaneSpan, PROGRAM_NOTE, RunLogError, TRACE_FILE, TraceLanes, TraceNote};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Steps (or windows) of a session that warm up.
+const WARM: u64 = 2;
+/// Events that are kept until the next step that is traced.
+const MOST_EVENTS: usize = 10_000;
+/// Longest program that the trace carries: larger ones nobody draws.
+const MOST_TEXT: usize = 4 << 20;
+/// Lanes of a rank that come first; those of groups follow.
+const PASSES: &str = "passes";
+const MESSAGES: &str = "messages";
+
+/// Something that took time on a rank.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Event {
+    lane: String,
+    name: String,
+    /// Nanoseconds of this rank's clock.
+    start: u64,
+    end: u64,
+    /// Steps done when it ended; of passes, the step that they are part of.
+    step: u64,
+    /// Of collectives: bytes, and whether they ran beside the computation.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    bytes: Option<(u64, bool)>,
+}
+
+/// What a session traces.
+#[derive(Debug)]
+pub(super) struct Tracing {
+    config: TraceConfig,
+    /// On the first rank, which writes.
+    path: Option<PathBuf>,
+    file: Option<File>,
+    /// Known once training begins.
+    clocks: Option<Clocks>,
+    /// Steps or windows of this session so far.
+    turns: u64,
+    /// The one at hand is traced, since then.
+    begun: Option<Instant>,
+    /// The program that it runs, on the first rank.
+    program: String,
+    events: Vec<Event>,
+    /// Intervals in the file.
+    intervals: u64,
+    full: bool,
+}
+
+impl Tracing {
+    /// Nothing yet; the first rank writes into `directory`.
+    pub(super) fn new(config: &TraceConfig, directory: Option<&Path>) -> Tracing {
+        Tracing {
+            config: config.clone(),
+            path: directory.map(|d| d.join(TRACE_FILE)),
+            file: None,
+            clocks: None,
+            turns: 0,
+            begun: None,
+            program: String::new(),
+            events: Vec::new(),
+            intervals: 0,
+            full: !config.is_on(),
+        }
+    }
+
+    /// Compares the clocks of the ranks, once.
+    pub(super) fn begin(&mut self, worker: &mut Worker) -> Result<(), TrainError> {
+        if !self.full && self.clocks.is_none() {
+            self.clocks = Some(Clocks::compare(worker)?);
+        }
+        Ok(())
+    }
+
+    /// A step (or `steps` of them in one program) begins after `done` steps.
+    pub(super) fn turn(&mut self, worker: &mut Worker, done: u64, steps: u64) {
+        let turn = self.turns;
+        self.turns += 1;
+        let every = self.config.every_steps;
+        let planned = every > 0 && (done + steps) / every > done / every;
+        let first = turn.checked_sub(WARM).is_some_and(|t| t < self.config.steps);
+        if self.full || turn < WARM || !(first || planned) {
+            return;
+        }
+        worker.keep_notes(true);
+        self.begun = Some(Instant::now());
+    }
+
+    /// The step at hand has its program.
+    pub(super) fn runs(&mut self, worker: &Worker) {
+        if self.begun.is_some() && self.path.is_some() {
+            self.program = worker.program_at_hand().to_text();
+        }
+    }
+
+    /// The step is over, `done` with it; `kept`: and was not gone back from. True if there is something to gather.
+    pub(super) fn end_turn(&mut self, worker: &mut Worker, done: u64, kept: bool) -> bool {
+        let (Some(begun), Some(clocks)) = (self.begun.take(), &self.clocks) else { return false };
+        let end = Instant::now();
+        let here = std::thread::current().id();
+        let Notes { orders, calls } = worker.take_notes();
+        worker.keep_notes(false);
+        if !kept {
+            return false;
+        }
+        let event = |lane: &str, name: String, (start, end): (Instant, Instant), bytes| {
+            let (lane, start, end) = (lane.to_owned(), clocks.nanos(start), clocks.nanos(end));
+            Event { lane, name, start, end, step: done, bytes }
+        };
+        self.events.push(event(PASSES, format!("training step {done}"), (begun, end), None));
+        self.events.extend(orders.into_iter().map(|order| {
+            let lane =
+                if order.name.starts_with("R ") || order.name.starts_with("S ") { MESSAGES } else { PASSES };
+            event(lane, order.name, (order.start, order.end), None)
+        }));
+        // Messages of the pipeline are orders already.
+        let calls = calls.into_iter().filter(|c| !matches!(c.kind, Kind::Send | Kind::Receive));
+        self.events.extend(calls.map(|c| {
+            let name = format!("{} {}", c.kind.name(), c.name);
+            let bytes = Some((c.bytes, c.thread != here));
+            event(&format!("collectives, {}", c.group), name, (c.start, c.end), bytes)
+        }));
+        true
+    }
+
+    /// Something between steps, from `begun` until now.
+    pub(super) fn event(&mut self, name: &str, begun: Instant, done: u64) {
+        let Some(clocks) = self.clocks.as_ref().filter(|_| !self.full && self.events.len() < MOST_EVENTS)
+        else {
+            return;
+        };
+        let (lane, name, bytes) = (PASSES.to_owned(), name.to_owned(), None);
+        let (start, end) = (clocks.nanos(begun), clocks.nanos(Instant::now()));
+        self.events.push(Event { lane, name, start, end, step: done, bytes });
+    }
+
+    /// Brings what the ranks have noted to the first one, which writes it; `step`: a traced step is among it. Nothing is
+    /// written before the first step is. All ranks call this. A text if the file cannot be written, which ends no run.
+    pub(super) fn gather(&mut self, worker: &mut Worker, step: bool) -> Result<Option<String>, TrainError> {
+        if self.full || self.clocks.is_none() || !(step || self.intervals > 0) {
+            return Ok(None);
+        }
+        let events = std::mem::take(&mut self.events);
+        let state = |e: serde_json::Error| TrainError::State {
+            place: TRACE_FILE.into(),
+            problem: format!("what the ranks noted: {e}"),
+        };
+        let counts = worker.gather_numbers("intervals of the trace", &[events.len() as u64])?;
+        let more: u64 = counts.iter().sum();
+        if self.intervals + more > self.config.max_intervals {
+            self.full = true;
+            return Ok(None);
+        }
+        self.intervals += more;
+        let mine = serde_json::to_vec(&events).map_err(state)?;
+        let all = worker.gather_bytes("trace", &mine)?;
+        let Some(path) = self.path.clone() else { return Ok(None) };
+        let ranks: Vec<Vec<Event>> =
+            all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>().map_err(state)?;
+        match self.write(&path, worker, &ranks) {
+            Ok(()) => Ok(None),
+            Err(e) => {
+                // The others go on noting; nobody writes it down.
+                (self.path, self.file) = (None, None);
+                Ok(Some(format!("no more is traced: {e}")))
+            }
+        }
+    }
+
+    fn write(&mut self, path: &Path, worker: &Worker, ranks: &[Vec<Event>]) -> Result<(), RunLogError> {
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => File::create(path, worker)?,
+        };
+        let program = file.program(&self.program)?;
+        for (rank, events) in ranks.iter().enumerate() {
+            let clocks = self.clocks.as_ref();
+            let micros = |nanos: u64| clocks.map_or(0.0, |c| c.common_micros(rank, nanos));
+            file.events(worker, (rank, events), program, &micros)?;
+        }
+        file.lanes.flush()?;
+        self.file = Some(file);
+        Ok(())
+    }
+
+    /// Closes the file. One that is cut is read as well, so nothing is lost if that fails.
+    pub(super) fn close(self) {
+        if let Some(file) = self.file {
+            let _ = file.lanes.finish();
+        }
+    }
+}
+
+/// The file, and what it holds beside events.
+#[derive(Debug)]
+struct File {
+    lanes: TraceLanes,
+    programs: Vec<String>,
+}
+
+impl File {
+    fn create(path: &Path, worker: &Worker) -> Result<File, RunLogError> {
+        let mut lanes = TraceLanes::create(path, &[PASSES, MESSAGES])?;
+        let plan = worker.plan();
+        for rank in 0..plan.ranks() {
+            let at = plan.coord(rank);
+            let axes = [
+                (plan.replicate(), "copy", at.replicate),
+                (plan.shard(), "shard", at.shard),
+                (plan.pipeline(), "pipeline", at.pipeline),
+                (plan.tensor(), "tensor", at.tensor),
+            ];
+            let several = axes.iter().filter(|(size, ..)| *size > 1);
+            let places: Vec<String> = several.map(|(_, name, place)| format!("{name} {place}")).collect();
+            let name = match places.is_empty() {
+                true => format!("rank {rank}"),
+                false => format!("rank {rank} ({})", places.join(", ")),
+            };
+            lanes.name(rank as u64, &name)?;
+        }
+        Ok(File { lanes, programs: Vec::new() })
+    }
+
+    /// The number of a program, which the trace then holds.
+    fn program(&mut self, text: &str) -> Result<Option<usize>, RunLogError> {
+        if text.is_empty() || text.len() > MOST_TEXT {
+            return Ok(None);
+        }
+        if let Some(number) = self.programs.iter().position(|p| p == text) {
+            return Ok(Some(number));
+        }
+        let number = self.programs.len();
+        let args = json!({ "program": number, "text": text }).as_object().cloned().unwrap_or_default();
+        self.lanes.note(0, &TraceNote { name: PROGRAM_NOTE.into(), args })?;
+        self.programs.push(text.to_owned());
+        Ok(Some(number))
+    }
+
+    fn events(
+        &mut self,
+        worker: &Worker,
+        (rank, events): (usize, &[Event]),
+        program: Option<usize>,
+        micros: &dyn Fn(u64) -> f64,
+    ) -> Result<(), RunLogError> {
+        let (plan, at) = (worker.plan(), worker.plan().coord(rank));
+        let along = plan.ranks() != plan.pipeline();
+        let mut events: Vec<&Event> = events.iter().collect();
+        events.sort_by_key(|e| (e.start, std::cmp::Reverse(e.end)));
+        for event in events {
+            let nested = event.lane == PASSES;
+            let mut args = json!({ "step": event.step });
+            if event.name.starts_with("training step") {
+                args["program"] = program.into();
+            }
+            if along {
+                args["pipeline"] = at.pipeline.into();
+                args["line"] = (plan.data_index(at) * plan.tensor() + at.tensor).into();
+            }
+            if let Some((bytes, beside)) = event.bytes {
+                args["bytes"] = bytes.into();
+                args["beside"] = beside.into();
+            }
+            self.lanes.span(LaneSpan {
+                rank: rank as u64,
+                lane: &event.lane,
+                nested,
+                category: match event.bytes {
+                    Some(_) => "collective",
+                    None if nested => "compute",
+                    None => "message",
+                },
+                name: &event.name,
+                start_us: micros(event.start),
+                end_us: micros(event.end),
+                args: args.as_object().cloned().unwrap_or_default(),
+            })?;
+        }
+        Ok(())
+    }
+}
