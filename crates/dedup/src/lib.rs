@@ -1,4 +1,27 @@
 //! Deduplication: exact, Bloom, SimHash, MinHash with verification, substrings, lines and paragraphs, semantic.
+//!
+//! Every method is a list of stages of a plan. What it decides is a pure function of the rows: not of threads, memory,
+//! batches or the order of arrival. Of each group of duplicates the document with the lowest (split, file, row) is
+//! kept, and knows how many it stands for.
 
+pub mod bloom;
+mod candidates;
+mod components;
+mod config;
+pub mod exact;
+mod keep_first;
+mod leaders;
 pub mod lines;
+pub mod minhash;
+mod mix;
+mod place;
+pub mod semantic;
+pub mod simhash;
+mod sorter;
 pub mod substring;
+mod verdict;
+
+pub use config::{DedupConfig, Method, MinHashConfig, Profile, Signature, stages};
+pub use leaders::Verify;
+pub use place::Place;
+pub use verdict::HEAD_BYTES;

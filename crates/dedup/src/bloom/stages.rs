@@ -1,0 +1,359 @@
+//! The Bloom rule as stages of a plan: hashes of n-grams in parallel, the filter in order, edits in parallel.
+
+use super::filter::{Filter, Size, shard_of};
+use super::{BloomConfig, BloomScope, SHARDS};
+use crate::candidates::{check, words};
+use crate::exact::names;
+use crate::minhash::shingle::uax_words;
+use crate::verdict::head;
+use arrow_array::builder::{BinaryBuilder, StringBuilder};
+use arrow_array::{Array, BinaryArray, Float32Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use arrow_schema::{DataType, Field, Schema};
+use bessemer_dataflow::{
+    BatchMap, Error, Input, Operator, OperatorContext, Output, Result, Stage, column, optional, with_columns,
+};
+use bessemer_text::hash::xxh3_seeded;
+use bessemer_text::ngram::Joined;
+use std::sync::Arc;
+
+/// N-grams that are looked up at once, so that threads have something to share.
+const WINDOW: usize = 1 << 16;
+
+/// The stages of the Bloom rule.
+pub fn stages(config: &BloomConfig) -> Vec<Stage> {
+    vec![
+        Stage::Map(Arc::new(Grams { config: config.clone() })),
+        Stage::Annotate {
+            name: "bloom".into(),
+            project: names(&["file", "row", "grams"]),
+            side: vec![Stage::Whole(Arc::new(Seen { config: config.clone() }))],
+            adds: Arc::new(Schema::new(vec![
+                Field::new("repeated", DataType::Binary, true),
+                Field::new("repeated_share", DataType::Float32, true),
+            ])),
+        },
+        Stage::Map(Arc::new(RemoveRepeats { config: config.clone() })),
+    ]
+}
+
+/// Adds `grams`: for each line the number of its n-grams and their hashes, all as little-endian words; null for
+/// documents that are dropped already.
+struct Grams {
+    config: BloomConfig,
+}
+
+impl BatchMap for Grams {
+    fn name(&self) -> &str {
+        "bloom-grams"
+    }
+
+    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        let texts: &StringArray = column(self.name(), &batch, "text")?;
+        let reasons: &StringArray = column(self.name(), &batch, "reason")?;
+        let mut grams = BinaryBuilder::new();
+        let mut joined = Joined::new();
+        let (mut bytes, mut hashes) = (Vec::new(), Vec::new());
+        for row in 0..batch.num_rows() {
+            if !reasons.is_null(row) {
+                grams.append_null();
+                continue;
+            }
+            bytes.clear();
+            for line in texts.value(row).split('\n') {
+                line_grams(line, &self.config, &mut joined, &mut hashes);
+                bytes.extend((hashes.len() as u64).to_le_bytes());
+                bytes.extend(hashes.iter().flat_map(|hash| hash.to_le_bytes()));
+            }
+            grams.append_value(&bytes);
+        }
+        let field = Field::new("grams", DataType::Binary, true);
+        with_columns(&batch, vec![(field, Arc::new(grams.finish()))])
+    }
+}
+
+/// Hashes of the n-grams of a line: of all its words where there are fewer than n, of nothing where there is none.
+fn line_grams(line: &str, config: &BloomConfig, joined: &mut Joined, hashes: &mut Vec<u64>) {
+    hashes.clear();
+    joined.fill(" ", uax_words(line));
+    let length = config.ngram.min(joined.words());
+    if length > 0 {
+        hashes.extend(joined.hashes(length, |gram| xxh3_seeded(gram, config.seed)));
+    }
+}
+
+/// Looks n-grams up and inserts them.
+struct Seen {
+    config: BloomConfig,
+}
+
+/// Documents whose n-grams wait to be looked up.
+#[derive(Default)]
+struct Window {
+    rows: Vec<(u32, u64)>,
+    /// Lines of each document.
+    lines: Vec<usize>,
+    /// End in `keys` of each line.
+    ends: Vec<usize>,
+    keys: Vec<u64>,
+}
+
+impl Window {
+    fn push(&mut self, file: u32, row: u64, grams: &[u8]) {
+        self.rows.push((file, row));
+        let mut words = words(grams);
+        let mut lines = 0;
+        while let Some(count) = words.next() {
+            self.keys.extend(words.by_ref().take(count as usize));
+            self.ends.push(self.keys.len());
+            lines += 1;
+        }
+        self.lines.push(lines);
+    }
+
+    /// Which keys were there before their line. Each shard's keys are looked up line by line, in order.
+    fn look_up(&self, filter: &mut Filter, threads: usize) -> Vec<bool> {
+        // (line, key) of each shard, in order.
+        let mut of_shard: Vec<Vec<(u32, u32)>> = vec![Vec::new(); SHARDS];
+        let mut start = 0;
+        for (line, &end) in self.ends.iter().enumerate() {
+            for at in start..end {
+                of_shard[shard_of(self.keys[at])].push((line as u32, at as u32));
+            }
+            start = end;
+        }
+        filter.count(self.keys.len() as u64);
+        let mut work: Vec<_> = filter.shards().into_iter().zip(&of_shard).collect();
+        let mut seen = vec![false; self.keys.len()];
+        let answers: Vec<Vec<u32>> = std::thread::scope(|scope| {
+            let share = SHARDS.div_ceil(threads.max(1));
+            let answer = |part: &mut [(super::filter::Shard<'_>, &Vec<(u32, u32)>)]| {
+                let mut found = Vec::new();
+                for (shard, keys) in part {
+                    for line in keys.chunk_by(|a, b| a.0 == b.0) {
+                        let key = |at: u32| self.keys[at as usize];
+                        found.extend(line.iter().map(|place| place.1).filter(|&at| shard.contains(key(at))));
+                        line.iter().for_each(|place| shard.insert(key(place.1)));
+                    }
+                }
+                found
+            };
+            let handles: Vec<_> =
+                work.chunks_mut(share).map(|part| scope.spawn(move || answer(part))).collect();
+            handles
+                .into_iter()
+                .map(|handle| handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect()
+        });
+        for at in answers.into_iter().flatten() {
+            seen[at as usize] = true;
+        }
+        seen
+    }
+
+    /// One row for each document with repeated n-grams: its repeated lines and its share.
+    fn decide(&mut self, config: &BloomConfig, filter: &mut Filter, threads: usize) -> Result<RecordBatch> {
+        let seen = self.look_up(filter, threads);
+        let (mut files, mut rows, mut shares) = (Vec::new(), Vec::new(), Vec::new());
+        let mut repeated = BinaryBuilder::new();
+        let (mut line, mut start) = (0, 0);
+        for (&(file, row), &lines) in self.rows.iter().zip(&self.lines) {
+            let first = start;
+            let mut bytes = Vec::new();
+            for index in 0..lines {
+                let end = self.ends[line];
+                let count = seen[start..end].iter().filter(|seen| **seen).count();
+                if count > 0 && count as f64 >= config.threshold * (end - start) as f64 {
+                    bytes.extend((index as u64).to_le_bytes());
+                }
+                start = end;
+                line += 1;
+            }
+            let count = seen[first..start].iter().filter(|seen| **seen).count();
+            if count > 0 {
+                files.push(file);
+                rows.push(row);
+                repeated.append_value(&bytes);
+                shares.push((count as f64 / (start - first) as f64) as f32);
+            }
+        }
+        *self = Window::default();
+        let schema = Arc::new(Schema::new(vec![
+            Field::new("file", DataType::UInt32, false),
+            Field::new("row", DataType::UInt64, false),
+            Field::new("repeated", DataType::Binary, true),
+            Field::new("repeated_share", DataType::Float32, true),
+        ]));
+        Ok(RecordBatch::try_new(
+            schema,
+            vec![
+                Arc::new(UInt32Array::from(files)),
+                Arc::new(UInt64Array::from(rows)),
+                Arc::new(repeated.finish()),
+                Arc::new(Float32Array::from(shares)),
+            ],
+        )?)
+    }
+}
+
+impl Operator for Seen {
+    fn name(&self) -> &str {
+        "bloom"
+    }
+
+    fn run(
+        &self,
+        input: &mut Input<'_>,
+        context: &OperatorContext<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<()> {
+        let size = Size::for_keys(self.config.expected, self.config.false_positives);
+        if size.bits / 8 > context.memory as u64 {
+            return Err(Error::plan(
+                self.name(),
+                format!(
+                    "a filter for {} n-grams with {} false answers takes {} MiB and {} MiB are granted; grant more \
+                     memory, lower dedup.bloom.expected or raise dedup.bloom.false_positives",
+                    self.config.expected,
+                    self.config.false_positives,
+                    size.bits >> 23,
+                    context.memory >> 20
+                ),
+            ));
+        }
+        let mut filter = Filter::new(size, self.config.seed);
+        let mut window = Window::default();
+        while let Some(batch) = input()? {
+            check(context.stop)?;
+            let files: &UInt32Array = column(self.name(), &batch, "file")?;
+            let rows: &UInt64Array = column(self.name(), &batch, "row")?;
+            let grams: &BinaryArray = column(self.name(), &batch, "grams")?;
+            for row in (0..batch.num_rows()).filter(|&row| !grams.is_null(row)) {
+                window.push(files.value(row), rows.value(row), grams.value(row));
+                if window.keys.len() >= WINDOW {
+                    output(window.decide(&self.config, &mut filter, context.threads)?)?;
+                }
+            }
+        }
+        output(window.decide(&self.config, &mut filter, context.threads)?)
+    }
+}
+
+/// Removes repeated lines and drops documents, as the scope says.
+struct RemoveRepeats {
+    config: BloomConfig,
+}
+
+impl BatchMap for RemoveRepeats {
+    fn name(&self) -> &str {
+        "remove-repeats"
+    }
+
+    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        let texts: &StringArray = column(self.name(), &batch, "text")?;
+        let old_reasons: &StringArray = column(self.name(), &batch, "reason")?;
+        let old_details: &StringArray = column(self.name(), &batch, "detail")?;
+        let repeated: &BinaryArray = column(self.name(), &batch, "repeated")?;
+        let shares: &Float32Array = column(self.name(), &batch, "repeated_share")?;
+        let mut kept = StringBuilder::with_capacity(batch.num_rows(), texts.value_data().len());
+        let (mut reasons, mut details) = (StringBuilder::new(), StringBuilder::new());
+        for row in 0..batch.num_rows() {
+            let text = texts.value(row);
+            if shares.is_null(row) {
+                kept.append_value(text);
+                reasons.append_option(optional(old_reasons, row));
+                details.append_option(optional(old_details, row));
+                continue;
+            }
+            let whole = f64::from(shares.value(row)) >= self.config.threshold
+                && self.config.scope != BloomScope::Paragraphs;
+            let edited = match self.config.scope {
+                BloomScope::Documents => text.to_string(),
+                BloomScope::Paragraphs | BloomScope::Both => without_lines(text, repeated.value(row)),
+            };
+            if whole || (edited.trim().is_empty() && !text.trim().is_empty()) {
+                kept.append_value(head(text));
+                reasons.append_value("repeated-text");
+                let percent = 100.0 * shares.value(row);
+                details.append_value(format!("{percent:.1} % of its n-grams were seen before"));
+            } else {
+                kept.append_value(edited);
+                reasons.append_option(optional(old_reasons, row));
+                details.append_option(optional(old_details, row));
+            }
+        }
+        let batch = with_columns(
+            &batch,
+            vec![
+                (Field::new("reason", DataType::Utf8, true), Arc::new(reasons.finish())),
+                (Field::new("detail", DataType::Utf8, true), Arc::new(details.finish())),
+                (Field::new("text", DataType::Utf8, false), Arc::new(kept.finish())),
+            ],
+        )?;
+        crate::verdict::without(&batch, &["grams", "repeated", "repeated_share"])
+    }
+}
+
+/// A text without some of its lines.
+fn without_lines(text: &str, lines: &[u8]) -> String {
+    let mut gone = words(lines).peekable();
+    let mut kept = Vec::new();
+    for (index, line) in text.split('\n').enumerate() {
+        if gone.peek() == Some(&(index as u64)) {
+            gone.next();
+        } else {
+            kept.push(line);
+        }
+    }
+    kept.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decide(texts: &[&str], config: &BloomConfig, threads: usize) -> Vec<(u64, Vec<u64>, f32)> {
+        let mut filter = Filter::new(Size::for_keys(1000, 0.001), config.seed);
+        let mut window = Window::default();
+        let (mut joined, mut hashes) = (Joined::new(), Vec::new());
+        for (row, text) in texts.iter().enumerate() {
+            let mut bytes = Vec::new();
+            for line in text.split('\n') {
+                line_grams(line, config, &mut joined, &mut hashes);
+                bytes.extend((hashes.len() as u64).to_le_bytes());
+                bytes.extend(hashes.iter().flat_map(|hash| hash.to_le_bytes()));
+            }
+            window.push(0, row as u64, &bytes);
+        }
+        let batch = window.decide(config, &mut filter, threads).unwrap();
+        let rows: &UInt64Array = column("test", &batch, "row").unwrap();
+        let repeated: &BinaryArray = column("test", &batch, "repeated").unwrap();
+        let shares: &Float32Array = column("test", &batch, "repeated_share").unwrap();
+        (0..batch.num_rows())
+            .map(|row| (rows.value(row), words(repeated.value(row)).collect(), shares.value(row)))
+            .collect()
+    }
+
+    #[test]
+    fn the_rule_of_bff() {
+        let config = BloomConfig { ngram: 3, ..BloomConfig::default() };
+        let texts = [
+            "one two three four five six\nshort line",
+            // The first line has 3 of 4 n-grams seen; the second is a whole n-gram seen.
+            "one two three four five seven\nshort line\nnew words are here",
+            // Both lines of itself: a line does not see its own n-grams, but the next line does.
+            "zebra yak xerus\nzebra yak xerus",
+            "",
+        ];
+        for threads in [1, 2, 5] {
+            let found = decide(&texts, &config, threads);
+            assert_eq!(found.len(), 2);
+            assert_eq!((found[0].0, &found[0].1), (1, &vec![1]));
+            assert!((found[0].2 - 4.0 / 7.0).abs() < 1e-6);
+            assert_eq!(found[1], (2, vec![1], 0.5));
+        }
+        assert_eq!(
+            without_lines(texts[1], &1_u64.to_le_bytes()),
+            "one two three four five seven\nnew words are here"
+        );
+    }
+}

@@ -1,0 +1,242 @@
+//! The keys of deduplication. Every doc comment below is printed to users as the key's documentation.
+
+use crate::bloom::BloomConfig;
+use crate::leaders::Verify;
+use crate::minhash::{ShingleBy, lsh};
+use crate::semantic::SemanticConfig;
+use crate::simhash::SimHashConfig;
+use bessemer_dataflow::Stage;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A method of deduplication.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// Equal texts, apart from white space at line ends and blank lines (`duplicate`).
+    Exact,
+    /// Similar texts by MinHash and banding, verified (`near-duplicate`).
+    Minhash,
+    /// Similar texts by SimHash fingerprints (`near-duplicate`).
+    Simhash,
+    /// Paragraphs or documents most of whose n-grams were seen before, by a Bloom filter (`repeated-text`).
+    Bloom,
+    /// Texts whose embeddings are close (`semantic-duplicate`).
+    Semantic,
+}
+
+/// Deduplication across documents: which methods, in which order, and their parameters. Of each group of duplicates
+/// the document with the lowest (split, file, row) is kept, with the size of its group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DedupConfig {
+    /// Methods, one after the other: exact, minhash, simhash, bloom, semantic.
+    pub methods: Vec<Method>,
+    /// Parameters of `minhash`.
+    pub minhash: MinHashConfig,
+    /// Parameters of `simhash`.
+    pub simhash: SimHashConfig,
+    /// Parameters of `bloom`.
+    pub bloom: BloomConfig,
+    /// Parameters of `semantic`.
+    pub semantic: SemanticConfig,
+}
+
+impl Default for DedupConfig {
+    fn default() -> Self {
+        DedupConfig {
+            methods: vec![Method::Exact],
+            minhash: MinHashConfig::default(),
+            simhash: SimHashConfig::default(),
+            bloom: BloomConfig::default(),
+            semantic: SemanticConfig::default(),
+        }
+    }
+}
+
+impl DedupConfig {
+    /// Whether every value is within its range.
+    ///
+    /// # Errors
+    /// The first value that is not, with what was wanted.
+    pub fn check(&self) -> Result<(), String> {
+        for (index, method) in self.methods.iter().enumerate() {
+            if self.methods[..index].contains(method) {
+                return Err(format!("dedup.methods names {method:?} twice; name each method once"));
+            }
+        }
+        self.minhash.check()?;
+        self.simhash.check()?;
+        self.bloom.check()?;
+        self.semantic.check()
+    }
+
+    /// The stages of all methods, in order. Rows carry `file`, `row`, `text`, `reason`, `detail`, perhaps `split`
+    /// and `copies`, and are ordered by (file, row).
+    pub fn stages(&self) -> Vec<Stage> {
+        self.methods
+            .iter()
+            .flat_map(|method| match method {
+                Method::Exact => crate::exact::stages(),
+                Method::Minhash => crate::minhash::stages::stages(&self.minhash),
+                Method::Simhash => crate::simhash::stages(&self.simhash),
+                Method::Bloom => crate::bloom::stages(&self.bloom),
+                Method::Semantic => crate::semantic::stages(&self.semantic),
+            })
+            .collect()
+    }
+}
+
+/// The stages that `config` describes.
+pub fn stages(config: &DedupConfig) -> Vec<Stage> {
+    config.stages()
+}
+
+/// Signatures, shingles and bands by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Profile {
+    /// The keys below as they stand.
+    #[default]
+    Native,
+    /// FineWeb: 14 bands of 8, five English words of simplified text, datatrove's permutations of seed 1; the
+    /// keys signature, shingle, length, bands, rows and seed are not read.
+    Fineweb,
+}
+
+/// What signs a set of shingles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Signature {
+    /// Fast similarity sketches: one or two hashes for each shingle, however many values there are.
+    #[default]
+    Sketch,
+    /// datatrove's 64-bit signatures, bit for bit: one hash for each shingle and value.
+    Datatrove,
+    /// datatrove's 32-bit signatures.
+    Datatrove32,
+}
+
+/// `[corpus.dedup.minhash]`: similar texts. Two documents of Jaccard similarity s become candidates with probability
+/// 1 − (1 − s^rows)^bands, and duplicates if verification agrees.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MinHashConfig {
+    /// native or fineweb.
+    pub profile: Profile,
+    /// What a document is a set of: words, characters, datatrove or datatrove-sha1.
+    pub shingle: ShingleBy,
+    /// Words or characters of a shingle.
+    pub length: usize,
+    /// What signs the set: sketch, datatrove or datatrove32.
+    pub signature: Signature,
+    /// Bands; 0 chooses bands and rows for `similarity` with at most 256 values.
+    pub bands: usize,
+    /// Values of a band.
+    pub rows: usize,
+    /// How candidates are verified: jaccard, containment or none.
+    pub verify: Verify,
+    /// Least similarity of duplicates.
+    pub similarity: f64,
+    /// Seed of the signatures.
+    pub seed: u64,
+}
+
+/// Values that the optimiser may use where bands are 0.
+const OPTIMISED_VALUES: usize = 256;
+/// Most values of a signature.
+const MAX_VALUES: usize = 16_384;
+
+impl Default for MinHashConfig {
+    fn default() -> Self {
+        MinHashConfig {
+            profile: Profile::Native,
+            shingle: ShingleBy::Words,
+            length: 5,
+            signature: Signature::Sketch,
+            bands: 20,
+            rows: 7,
+            verify: Verify::Jaccard,
+            similarity: 0.8,
+            seed: 1,
+        }
+    }
+}
+
+impl MinHashConfig {
+    /// FineWeb's, with datatrove's clusters: connected components, not verified.
+    pub fn fineweb() -> Self {
+        MinHashConfig { profile: Profile::Fineweb, verify: Verify::None, ..MinHashConfig::default() }
+    }
+
+    /// The profile's values in place, bands and rows chosen.
+    #[must_use]
+    pub fn resolved(&self) -> Self {
+        let mut config = self.clone();
+        if config.profile == Profile::Fineweb {
+            config.shingle = ShingleBy::Datatrove;
+            config.signature = Signature::Datatrove;
+            (config.length, config.bands, config.rows, config.seed) = (5, 14, 8, 1);
+            config.profile = Profile::Native;
+        }
+        if config.bands == 0 {
+            (config.bands, config.rows) = lsh::optimal_bands(OPTIMISED_VALUES, config.similarity);
+        }
+        config
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let fault = |key: &str, wanted: &str, found: &dyn std::fmt::Display| {
+            Err(format!("dedup.minhash.{key} must be {wanted}; it is {found}"))
+        };
+        if !(1..=100).contains(&self.length) {
+            return fault("length", "from 1 to 100", &self.length);
+        }
+        if !(self.similarity > 0.0 && self.similarity <= 1.0) {
+            return fault("similarity", "above 0 and at most 1", &self.similarity);
+        }
+        if self.bands > 0 && self.rows == 0 {
+            return fault("rows", "at least 1", &self.rows);
+        }
+        if self.bands.saturating_mul(self.rows) > MAX_VALUES {
+            let found = format!("{} x {}", self.bands, self.rows);
+            return fault("bands", &format!("such that bands x rows is at most {MAX_VALUES}"), &found);
+        }
+        if self.signature != Signature::Sketch && u32::try_from(self.seed).is_err() {
+            return fault("seed", "below 2^32 for datatrove's signatures", &self.seed);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn profiles_and_ranges() {
+        let fineweb = MinHashConfig::fineweb().resolved();
+        assert_eq!((fineweb.bands, fineweb.rows, fineweb.length, fineweb.seed), (14, 8, 5, 1));
+        assert_eq!(fineweb.signature, Signature::Datatrove);
+        let chosen = MinHashConfig { bands: 0, similarity: 0.7, ..MinHashConfig::default() }.resolved();
+        assert!(chosen.bands * chosen.rows <= OPTIMISED_VALUES && chosen.bands > 10);
+
+        assert_eq!(DedupConfig::default().check(), Ok(()));
+        let wrong = |change: fn(&mut DedupConfig)| {
+            let mut config = DedupConfig::default();
+            change(&mut config);
+            config.check().unwrap_err()
+        };
+        assert!(wrong(|c| c.minhash.similarity = 0.0).contains("minhash.similarity"));
+        assert!(wrong(|c| c.minhash.similarity = f64::NAN).contains("minhash.similarity"));
+        assert!(wrong(|c| c.minhash.length = 0).contains("minhash.length"));
+        assert!(wrong(|c| c.minhash.rows = 0).contains("minhash.rows"));
+        assert!(wrong(|c| c.minhash.bands = usize::MAX).contains("minhash.bands"));
+        assert!(wrong(|c| c.methods = vec![Method::Exact, Method::Exact]).contains("twice"));
+        let json =
+            r#"{"methods": ["exact", "minhash"], "minhash": {"profile": "fineweb", "verify": "none"}}"#;
+        let config: DedupConfig = serde_json::from_str(json).unwrap();
+        assert_eq!(config.minhash, MinHashConfig::fineweb());
+        assert!(serde_json::from_str::<DedupConfig>(r#"{"minhash": {"band": 3}}"#).is_err());
+    }
+}

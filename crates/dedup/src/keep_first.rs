@@ -1,0 +1,72 @@
+//! Names every row of a group but the first, and tells the first how many it stands for.
+//!
+//! Rows arrive sorted by (group, order). For each group of two or more rows the fold gives out one row for each of
+//! them: (file, row, place of the first, or null for the first itself, copies gained by the first, or null).
+
+use crate::place::{Place, place_column};
+use crate::verdict::{Verdicts, weight};
+use arrow_array::{Array, RecordBatch};
+use bessemer_dataflow::{Fold, Reducer, Result};
+use std::ops::Range;
+
+/// The reduction; its rows carry `order` (16-byte places), the key column and perhaps `copies`.
+pub(crate) struct KeepFirst {
+    /// The key: rows without one are of no group.
+    pub(crate) key: String,
+}
+
+impl Reducer for KeepFirst {
+    fn name(&self) -> &str {
+        "keep-first"
+    }
+
+    fn fold(&self) -> Box<dyn Fold> {
+        Box::new(KeepFirstFold { key: self.key.clone(), first: None, gained: 0, found: Verdicts::default() })
+    }
+}
+
+struct KeepFirstFold {
+    key: String,
+    first: Option<Place>,
+    gained: u64,
+    found: Verdicts,
+}
+
+impl KeepFirstFold {
+    fn end_group(&mut self) {
+        if let Some(first) = self.first.take()
+            && self.gained > 0
+        {
+            self.found.kept(first, self.gained);
+        }
+        self.gained = 0;
+    }
+}
+
+impl Fold for KeepFirstFold {
+    fn take(&mut self, batch: &RecordBatch, rows: Range<usize>, first: bool) -> Result<Option<RecordBatch>> {
+        if first {
+            self.end_group();
+        }
+        if batch.column_by_name(&self.key).is_some_and(|key| key.is_null(rows.start)) {
+            return Ok(None);
+        }
+        let orders = place_column("keep-first", batch, "order")?;
+        for row in rows {
+            let place = Place::of_bytes(orders.value(row));
+            match self.first {
+                None => self.first = Some(place),
+                Some(first) => {
+                    self.gained += weight("keep-first", batch, row)?;
+                    self.found.dropped(place, first, None);
+                }
+            }
+        }
+        self.found.full()
+    }
+
+    fn finish(&mut self) -> Result<Option<RecordBatch>> {
+        self.end_group();
+        self.found.flush()
+    }
+}

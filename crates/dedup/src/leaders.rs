@@ -1,0 +1,313 @@
+//! Verification: a document is dropped only if it is similar enough to one that is kept.
+//!
+//! Within a component of candidates documents are taken in order. Each is compared with the representatives so far
+//! that share a band with it, lowest first; the first that is similar enough is the one it repeats, otherwise it is a
+//! representative itself. So no chain a ~ b ~ c drops c for the sake of a, and the order of arrival plays no part.
+//!
+//! Similarity is exact: of the sets of 64-bit shingle hashes of the two texts, by merging them.
+//!
+//! Memory: sets of representatives of one component up to half of what is granted, then a file; beside them 20 bytes
+//! for each band of each representative of the largest component. Time: at most [`PER_KEY`] comparisons for each band.
+
+use crate::candidates::{check, words};
+use crate::place::{Place, place_column};
+use crate::verdict::{Verdicts, weight};
+use arrow_array::{Array, BinaryArray, FixedSizeBinaryArray};
+use bessemer_dataflow::{Error, Input, Operator, OperatorContext, Output, Result, column};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// Representatives that are listed under one band key: bounds the work where thousands of different texts share a
+/// boilerplate. The lowest are listed.
+const PER_KEY: usize = 64;
+
+/// How candidates are verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verify {
+    /// Jaccard similarity of the sets of shingles: common over all.
+    #[default]
+    Jaccard,
+    /// Containment: common over the smaller set, so that an excerpt counts as a duplicate.
+    Containment,
+    /// Not at all: connected components of candidates, as datatrove does. Chains, and drops what is not similar.
+    None,
+}
+
+/// Common elements of two sorted sets.
+pub(crate) fn common(a: &[u64], b: &[u64]) -> usize {
+    let (mut i, mut j, mut count) = (0, 0, 0);
+    while i < a.len() && j < b.len() {
+        let (x, y) = (a[i], b[j]);
+        // Without branches on the outcome, which is as good as random.
+        count += usize::from(x == y);
+        i += usize::from(x <= y);
+        j += usize::from(y <= x);
+    }
+    count
+}
+
+impl Verify {
+    /// The similarity of two sorted sets; 1 where nothing is verified.
+    pub fn similarity(self, a: &[u64], b: &[u64]) -> f64 {
+        if a.is_empty() || b.is_empty() {
+            return if a.len() == b.len() { 1.0 } else { 0.0 };
+        }
+        match self {
+            Verify::Jaccard => {
+                let both = common(a, b);
+                both as f64 / (a.len() + b.len() - both) as f64
+            }
+            Verify::Containment => common(a, b) as f64 / a.len().min(b.len()) as f64,
+            Verify::None => 1.0,
+        }
+    }
+
+    /// The most that sets of these sizes can reach.
+    fn bound(self, a: usize, b: usize) -> f64 {
+        match self {
+            Verify::Jaccard => a.min(b) as f64 / a.max(b).max(1) as f64,
+            Verify::Containment | Verify::None => 1.0,
+        }
+    }
+}
+
+/// Where a representative's set is.
+enum Stored {
+    Memory(Vec<u64>),
+    File { at: u64, length: usize },
+}
+
+/// Sets beyond the memory.
+struct Overflow {
+    path: PathBuf,
+    file: Option<File>,
+    end: u64,
+}
+
+impl Overflow {
+    fn store(&mut self, set: &[u64]) -> Result<Stored> {
+        if self.file.is_none() {
+            let options = File::options().read(true).write(true).create_new(true).open(&self.path);
+            self.file = Some(options.map_err(Error::io("create spill file", &self.path))?);
+        }
+        let bytes: Vec<u8> = set.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let at = self.end;
+        if let Some(file) = &mut self.file {
+            let written = file.seek(SeekFrom::Start(at)).and_then(|_| file.write_all(&bytes));
+            written.map_err(Error::io("write spill file", &self.path))?;
+        }
+        self.end += bytes.len() as u64;
+        Ok(Stored::File { at, length: set.len() })
+    }
+
+    fn load(&mut self, at: u64, length: usize, set: &mut Vec<u64>) -> Result<()> {
+        let mut bytes = vec![0; 8 * length];
+        if let Some(file) = &mut self.file {
+            let read = file.seek(SeekFrom::Start(at)).and_then(|_| file.read_exact(&mut bytes));
+            read.map_err(Error::io("read spill file", &self.path))?;
+        }
+        set.clear();
+        set.extend(words(&bytes));
+        Ok(())
+    }
+}
+
+struct Leader {
+    place: Place,
+    gained: u64,
+    length: usize,
+    set: Stored,
+}
+
+/// The operator. Rows come sorted by (`component`, `order`) and carry `bands`, `shingles` (sorted set, little-endian
+/// words) and perhaps `copies`.
+pub(crate) struct Leaders {
+    pub(crate) verify: Verify,
+    pub(crate) similarity: f64,
+}
+
+struct State {
+    component: Option<Vec<u8>>,
+    leaders: Vec<Leader>,
+    by_key: HashMap<u64, Vec<u32>>,
+    held: usize,
+    memory: usize,
+    overflow: Overflow,
+    found: Verdicts,
+    // Buffers.
+    near: Vec<u32>,
+    loaded: Vec<u64>,
+}
+
+impl State {
+    fn new(memory: usize, folder: &Path) -> Self {
+        State {
+            component: None,
+            leaders: Vec::new(),
+            by_key: HashMap::new(),
+            held: 0,
+            memory,
+            overflow: Overflow { path: folder.join("sets"), file: None, end: 0 },
+            found: Verdicts::default(),
+            near: Vec::new(),
+            loaded: Vec::new(),
+        }
+    }
+
+    fn end_component(&mut self) {
+        for leader in self.leaders.drain(..).filter(|leader| leader.gained > 0) {
+            self.found.kept(leader.place, leader.gained);
+        }
+        self.by_key.clear();
+        self.held = 0;
+        // The file's space is used again from its beginning.
+        self.overflow.end = 0;
+    }
+
+    /// The first representative that is similar enough, and how similar.
+    fn find(&mut self, how: &Leaders, set: &[u64], keys: &[u8]) -> Result<Option<(usize, f64)>> {
+        self.near.clear();
+        for key in words(keys) {
+            self.near.extend(self.by_key.get(&key).into_iter().flatten());
+        }
+        self.near.sort_unstable();
+        self.near.dedup();
+        for &index in &self.near {
+            let leader = &self.leaders[index as usize];
+            if how.verify.bound(set.len(), leader.length) < how.similarity {
+                continue;
+            }
+            let other = match &leader.set {
+                Stored::Memory(set) => set,
+                Stored::File { at, length } => {
+                    self.overflow.load(*at, *length, &mut self.loaded)?;
+                    &self.loaded
+                }
+            };
+            let similarity = how.verify.similarity(set, other);
+            if similarity >= how.similarity {
+                return Ok(Some((index as usize, similarity)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn lead(&mut self, place: Place, set: &[u64], keys: &[u8]) -> Result<()> {
+        let index = u32::try_from(self.leaders.len())
+            .map_err(|_| Error::plan("verify", "a component has more than 2^32 representatives"))?;
+        let stored = if self.held + 8 * set.len() <= self.memory {
+            self.held += 8 * set.len();
+            Stored::Memory(set.to_vec())
+        } else {
+            self.overflow.store(set)?
+        };
+        for key in words(keys) {
+            let listed = self.by_key.entry(key).or_default();
+            if listed.len() < PER_KEY {
+                listed.push(index);
+            }
+        }
+        self.leaders.push(Leader { place, gained: 0, length: set.len(), set: stored });
+        Ok(())
+    }
+}
+
+impl Operator for Leaders {
+    fn name(&self) -> &str {
+        "verify"
+    }
+
+    fn run(
+        &self,
+        input: &mut Input<'_>,
+        context: &OperatorContext<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<()> {
+        let mut state = State::new(context.memory / 2, context.spill);
+        let mut set = Vec::new();
+        while let Some(batch) = input()? {
+            check(context.stop)?;
+            let orders = place_column(self.name(), &batch, "order")?;
+            let components = place_column(self.name(), &batch, "component")?;
+            let bands: &FixedSizeBinaryArray = column(self.name(), &batch, "bands")?;
+            let shingles: &BinaryArray = column(self.name(), &batch, "shingles")?;
+            for row in (0..batch.num_rows()).filter(|&row| !components.is_null(row)) {
+                if state.component.as_deref() != Some(components.value(row)) {
+                    state.end_component();
+                    state.component = Some(components.value(row).to_vec());
+                }
+                let place = Place::of_bytes(orders.value(row));
+                set.clear();
+                set.extend(words(shingles.value(row)));
+                match state.find(self, &set, bands.value(row))? {
+                    Some((leader, similarity)) => {
+                        state.leaders[leader].gained += weight(self.name(), &batch, row)?;
+                        let first = state.leaders[leader].place;
+                        state.found.dropped(place, first, Some(similarity as f32));
+                    }
+                    None => state.lead(place, &set, bands.value(row))?,
+                }
+                if let Some(batch) = state.found.full()? {
+                    output(batch)?;
+                }
+            }
+        }
+        state.end_component();
+        if let Some(batch) = state.found.flush()? { output(batch) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn similarities() {
+        let (a, b) = ([1, 2, 3, 4], [3, 4, 5]);
+        assert_eq!(common(&a, &b), 2);
+        assert_eq!(Verify::Jaccard.similarity(&a, &b), 2.0 / 5.0);
+        assert_eq!(Verify::Containment.similarity(&a, &b), 2.0 / 3.0);
+        assert_eq!(Verify::Jaccard.similarity(&a, &[]), 0.0);
+        assert_eq!(Verify::Jaccard.similarity(&[], &[]), 1.0);
+        assert_eq!(Verify::Jaccard.bound(3, 4), 0.75);
+    }
+
+    fn decide(memory: usize, documents: &[(&[u64], &[u64])]) -> Vec<Option<usize>> {
+        let folder = tempfile::tempdir().unwrap();
+        let how = Leaders { verify: Verify::Jaccard, similarity: 0.6 };
+        let mut state = State::new(memory, folder.path());
+        documents
+            .iter()
+            .enumerate()
+            .map(|(row, (set, keys))| {
+                let keys: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+                let found = state.find(&how, set, &keys).unwrap();
+                if found.is_none() {
+                    state.lead(Place { split: 0, file: 0, row: row as u64 }, set, &keys).unwrap();
+                }
+                found.map(|(leader, _)| state.leaders[leader].place.row as usize)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn chains_do_not_reach_the_far_end_and_memory_does_not_matter() {
+        // Neighbours share four of six; 0 and 2 share three of seven.
+        let chain: [(&[u64], &[u64]); 5] = [
+            (&[1, 2, 3, 4, 5], &[7]),
+            (&[2, 3, 4, 5, 6], &[7, 8]),
+            (&[3, 4, 5, 6, 7], &[7, 8]),
+            (&[4, 5, 6, 7, 8], &[8]),
+            // Equal to the first, but no band in common: never compared.
+            (&[1, 2, 3, 4, 5], &[9]),
+        ];
+        for memory in [0, 40, 1 << 20] {
+            assert_eq!(decide(memory, &chain), [None, Some(0), None, Some(2), None]);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Semantic deduplication (Abbas, Tirumala, Simig, Ganguli, Morcos, "SemDeDup", 2023): embeddings are clustered by
+//! k-means, and within a cluster documents whose cosine similarity to one that is kept reaches 1 − eps are dropped.
+//!
+//! Embeddings come as a column of 32-bit floats, made by whatever model; or, built in, as hashed bags of word n-grams.
+//! The built-in ones know no meaning: two texts are close when they use the same words and word pairs in the same
+//! proportions. They find reordered and lightly edited text, not paraphrases.
+//!
+//! SemDeDup compares with every earlier item of the cluster, dropped ones included, so that chains drop more than
+//! eps allows; here, as everywhere in this room, a document is compared with those that are kept.
+
+pub mod kmeans;
+mod stages;
+
+pub use stages::stages;
+
+use crate::minhash::shingle::words_of;
+use crate::mix::mix;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Which document of a group of close ones is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Keep {
+    /// The one with the lowest (split, file, row).
+    #[default]
+    First,
+    /// The one farthest from its cluster's centre: "hard" examples, as SemDeDup does.
+    Hard,
+    /// The one closest to its cluster's centre.
+    Easy,
+}
+
+/// `[corpus.dedup.semantic]`: texts whose embeddings point the same way.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SemanticConfig {
+    /// Column of fixed-size lists of 32-bit floats that holds the embeddings; empty means hashed n-gram bags.
+    pub column: String,
+    /// Dimensions of hashed bags.
+    pub dimensions: usize,
+    /// Clusters; 0 means the square root of the number of documents.
+    pub clusters: usize,
+    /// Documents, chosen by a hash of their place, from which centres are found.
+    pub sample: usize,
+    /// Most rounds of k-means.
+    pub iterations: usize,
+    /// Share by which the mean distance must fall for another round.
+    pub tolerance: f64,
+    /// Documents of cosine similarity 1 − eps or more are duplicates.
+    pub eps: f64,
+    /// Which one is kept: first, hard or easy.
+    pub keep: Keep,
+    /// Seed of the sample and of the first centres.
+    pub seed: u64,
+}
+
+impl Default for SemanticConfig {
+    fn default() -> Self {
+        SemanticConfig {
+            column: String::new(),
+            dimensions: 256,
+            clusters: 0,
+            sample: 50_000,
+            iterations: 50,
+            tolerance: 1e-4,
+            eps: 0.05,
+            keep: Keep::First,
+            seed: 42,
+        }
+    }
+}
+
+impl SemanticConfig {
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let fault = |key: &str, wanted: &str, found: &dyn std::fmt::Display| {
+            Err(format!("dedup.semantic.{key} must be {wanted}; it is {found}"))
+        };
+        if !(8..=65_536).contains(&self.dimensions) {
+            return fault("dimensions", "from 8 to 65536", &self.dimensions);
+        }
+        if self.clusters > 1 << 20 {
+            return fault("clusters", "at most 2^20", &self.clusters);
+        }
+        if !(1..=1 << 30).contains(&self.sample) {
+            return fault("sample", "from 1 to 2^30", &self.sample);
+        }
+        if self.iterations > 10_000 {
+            return fault("iterations", "at most 10000", &self.iterations);
+        }
+        if !(self.tolerance >= 0.0 && self.tolerance < 1.0) {
+            return fault("tolerance", "from 0 to below 1", &self.tolerance);
+        }
+        if !(self.eps >= 0.0 && self.eps <= 1.0) {
+            return fault("eps", "from 0 to 1", &self.eps);
+        }
+        Ok(())
+    }
+}
+
+/// Scales a vector to length 1; false if it has none.
+pub(crate) fn normalise(vector: &mut [f32]) -> bool {
+    let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+    if length.is_finite() && length > 0.0 {
+        vector.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+    }
+    length.is_finite() && length > 0.0
+}
+
+/// The inner product, summed in 16 lanes whose order depends on the length alone.
+#[inline]
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut lanes = [0.0_f32; 16];
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<16>(), b.as_chunks::<16>());
+    for (a, b) in a.iter().zip(b) {
+        for lane in 0..16 {
+            lanes[lane] += a[lane] * b[lane];
+        }
+    }
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
+    lanes.iter().sum::<f32>() + rest
+}
+
+/// The hashed bag of words and word pairs of a text (Weinberger et al., "Feature Hashing", 2009): each adds ±1 to one
+/// dimension; then the square root of each count, so that frequent words do not outweigh the rest; then length 1.
+/// False if the text has no word.
+pub fn hashed_bag(text: &str, words: &mut Vec<u64>, out: &mut [f32]) -> bool {
+    words_of(text, words);
+    out.fill(0.0);
+    let dimensions = out.len() as u64;
+    let mut add = |feature: u64| {
+        let hash = mix(feature);
+        let sign = if hash & 1 == 0 { 1.0 } else { -1.0 };
+        out[(((hash >> 32) * dimensions) >> 32) as usize] += sign;
+    };
+    words.iter().for_each(|&word| add(word));
+    words.windows(2).for_each(|pair| add(pair[0].rotate_left(17) ^ mix(pair[1])));
+    out.iter_mut().for_each(|x| *x = x.abs().sqrt().copysign(*x));
+    normalise(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bag(text: &str) -> Vec<f32> {
+        let mut out = vec![0.0; 256];
+        assert!(hashed_bag(text, &mut Vec::new(), &mut out));
+        out
+    }
+
+    #[test]
+    fn bags_are_close_where_words_are_shared() {
+        let one = bag("the king rode north with his men before the winter came to the hills");
+        let same = bag("Before the winter came to the hills, the king rode north with his men!");
+        let other = bag("a compiler turns programs into machine code after checking their types");
+        assert!((dot(&one, &one) - 1.0).abs() < 1e-6);
+        assert!(dot(&one, &same) > 0.85, "{}", dot(&one, &same));
+        assert!(dot(&one, &other) < 0.4, "{}", dot(&one, &other));
+        assert!(!hashed_bag("...", &mut Vec::new(), &mut [0.0; 8]));
+    }
+
+    #[test]
+    fn ranges() {
+        assert_eq!(SemanticConfig::default().check(), Ok(()));
+        let wrong = SemanticConfig { eps: f64::NAN, ..SemanticConfig::default() };
+        assert!(wrong.check().unwrap_err().contains("semantic.eps"));
+    }
+}

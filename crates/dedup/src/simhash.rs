@@ -1,0 +1,320 @@
+//! SimHash (Charikar 2002; Manku, Jain, Das Sarma, "Detecting Near-Duplicates for Web Crawling", 2007).
+//!
+//! ```text
+//! fingerprint bit i = 1 iff  Σ over features h of (2 bit_i(h) − 1) > 0
+//! ```
+//! Features are the hashes of 3-word windows, each occurrence counted. Two documents are duplicates if their 64-bit
+//! fingerprints differ in at most `distance` bits. Candidates: the fingerprint is cut into `blocks` blocks; if at
+//! most d bits differ, at least blocks − d blocks are equal, so for each choice of that many blocks documents are
+//! sorted by those blocks and compared within equal ones. Every pair within the distance is found.
+//!
+//! Cost: C(blocks, d) records of 40 bytes a document, sorted; comparisons within groups grow with the square of the
+//! different fingerprints in them: with 64 bits, distance 3 and 6 blocks the key has 32 bits.
+
+use crate::candidates::{self, STOP_EVERY, check, give_components};
+use crate::components::Graph;
+use crate::exact::{PARTITIONS, names, with_order};
+use crate::minhash::stages::Clustered;
+use crate::minhash::{ShingleBy, Shingler};
+use crate::place::{Place, place_column};
+use crate::sorter::{Sorter, Space};
+use crate::verdict::{self, DropDuplicates, Verdicts, weight};
+use arrow_array::{Array, RecordBatch, StringArray, UInt64Array};
+use arrow_schema::{DataType, Field};
+use bessemer_dataflow::{BatchMap, Input, Operator, OperatorContext, Output, Result, Stage, column};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// `[corpus.dedup.simhash]`: texts whose 64-bit fingerprints differ in few bits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SimHashConfig {
+    /// What features are windows of: words, characters, datatrove or datatrove-sha1.
+    pub shingle: ShingleBy,
+    /// Words or characters of a feature.
+    pub length: usize,
+    /// Bits in which duplicates may differ.
+    pub distance: u32,
+    /// Blocks into which fingerprints are cut to find candidates; more blocks, fewer comparisons and more disk.
+    pub blocks: u32,
+}
+
+impl Default for SimHashConfig {
+    fn default() -> Self {
+        SimHashConfig { shingle: ShingleBy::Words, length: 3, distance: 3, blocks: 6 }
+    }
+}
+
+impl SimHashConfig {
+    pub(crate) fn check(&self) -> std::result::Result<(), String> {
+        let fault = |key: &str, wanted: &str, found: &dyn std::fmt::Display| {
+            Err(format!("dedup.simhash.{key} must be {wanted}; it is {found}"))
+        };
+        if !(1..=100).contains(&self.length) {
+            return fault("length", "from 1 to 100", &self.length);
+        }
+        if self.distance > 16 {
+            return fault("distance", "at most 16", &self.distance);
+        }
+        if self.blocks <= self.distance || self.blocks > self.distance + 8 {
+            let wanted = format!("from distance + 1 = {} to distance + 8", self.distance + 1);
+            return fault("blocks", &wanted, &self.blocks);
+        }
+        let choices = choices(self.blocks, self.blocks - self.distance).len();
+        if choices > 255 {
+            let found = format!("{} ({choices} choices)", self.blocks);
+            return fault("blocks", "such that there are at most 255 choices of equal blocks", &found);
+        }
+        Ok(())
+    }
+}
+
+/// The fingerprint of features: bit i is set iff more features have it than not.
+pub fn fingerprint(features: &[u64]) -> u64 {
+    let mut counts = [0_i64; 64];
+    for &feature in features {
+        for (bit, count) in counts.iter_mut().enumerate() {
+            *count += (feature >> bit & 1) as i64;
+        }
+    }
+    let whole = features.len() as i64;
+    counts.iter().enumerate().fold(0, |print, (bit, &count)| print | u64::from(2 * count > whole) << bit)
+}
+
+/// Masks that keep `keep` of `blocks` blocks of 64 bits, each choice once.
+fn choices(blocks: u32, keep: u32) -> Vec<u64> {
+    let bounds: Vec<u32> = (0..=blocks).map(|block| 64 * block / blocks).collect();
+    let mask = |block: u32| {
+        let (from, to) = (bounds[block as usize], bounds[block as usize + 1]);
+        let ones = if to - from == 64 { u64::MAX } else { (1 << (to - from)) - 1 };
+        ones << from
+    };
+    (0_u32..1 << blocks)
+        .filter(|choice| choice.count_ones() == keep)
+        .map(|choice| {
+            (0..blocks).filter(|block| choice >> block & 1 == 1).fold(0, |all, block| all | mask(block))
+        })
+        .collect()
+}
+
+/// The stages of SimHash.
+pub fn stages(config: &SimHashConfig) -> Vec<Stage> {
+    vec![
+        Stage::Map(Arc::new(Fingerprints { config: config.clone() })),
+        Stage::Annotate {
+            name: "simhash-candidates".into(),
+            project: names(&["file", "row", "order", "simhash"]),
+            side: vec![Stage::Whole(Arc::new(Close { config: config.clone() }))],
+            adds: candidates::adds(),
+        },
+        Stage::Annotate {
+            name: "simhash-verified".into(),
+            project: names(&["file", "row", "order", "copies", "component", "simhash"]),
+            side: vec![
+                Stage::FlatMap(Arc::new(Clustered)),
+                Stage::Shuffle { key: names(&["component"]), partitions: PARTITIONS },
+                Stage::Sort { by: names(&["component", "order"]) },
+                Stage::Whole(Arc::new(Nearest { distance: config.distance })),
+            ],
+            adds: verdict::adds(),
+        },
+        Stage::Map(Arc::new(DropDuplicates { reason: "near-duplicate", says: "fingerprint agrees with" })),
+    ]
+}
+
+/// Adds `simhash`, null for documents that are dropped already or have no feature.
+struct Fingerprints {
+    config: SimHashConfig,
+}
+
+impl BatchMap for Fingerprints {
+    fn name(&self) -> &str {
+        "simhash"
+    }
+
+    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        let texts: &StringArray = column(self.name(), &batch, "text")?;
+        let reasons: &StringArray = column(self.name(), &batch, "reason")?;
+        let mut shingler = Shingler::new(self.config.shingle, self.config.length);
+        let mut features = Vec::new();
+        let prints: UInt64Array = (0..batch.num_rows())
+            .map(|row| {
+                features.clear();
+                if reasons.is_null(row) {
+                    shingler.push(texts.value(row), &mut features);
+                }
+                (!features.is_empty()).then(|| fingerprint(&features))
+            })
+            .collect();
+        let field = Field::new("simhash", DataType::UInt64, true);
+        with_order(self.name(), &batch, field, Arc::new(prints))
+    }
+}
+
+/// Links documents within the distance.
+struct Close {
+    config: SimHashConfig,
+}
+
+impl Operator for Close {
+    fn name(&self) -> &str {
+        "simhash-components"
+    }
+
+    fn run(
+        &self,
+        input: &mut Input<'_>,
+        context: &OperatorContext<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<()> {
+        let space = Space::new(context.memory, context.spill, context.threads);
+        let masks = choices(self.config.blocks, self.config.blocks - self.config.distance);
+        // (choice, masked fingerprint, fingerprint, place)
+        let mut entries = Sorter::<5>::new(&space, 0.5);
+        while let Some(batch) = input()? {
+            let orders = place_column(self.name(), &batch, "order")?;
+            let prints: &UInt64Array = column(self.name(), &batch, "simhash")?;
+            for row in (0..batch.num_rows()).filter(|&row| !prints.is_null(row)) {
+                let [high, low] = Place::of_bytes(orders.value(row)).words();
+                let print = prints.value(row);
+                for (choice, mask) in masks.iter().enumerate() {
+                    entries.push([choice as u64, print & mask, print, high, low])?;
+                }
+            }
+        }
+        let mut entries = entries.finish()?;
+        let mut graph = Graph::new(&space);
+        // Of the group: its key, and its different fingerprints with the first document of each.
+        let mut key = None;
+        let mut group: Vec<(u64, [u64; 2])> = Vec::new();
+        let mut work = 0_u64;
+        while let Some([choice, masked, print, high, low]) = entries.next()? {
+            if key != Some((choice, masked)) {
+                key = Some((choice, masked));
+                group.clear();
+            }
+            let place = [high, low];
+            if let Some(&(same, first)) = group.last()
+                && same == print
+            {
+                graph.link(place, first)?;
+                continue;
+            }
+            for &(other, first) in &group {
+                if (print ^ other).count_ones() <= self.config.distance {
+                    graph.link(place, first)?;
+                }
+            }
+            if (work + group.len() as u64 + 1) / STOP_EVERY != work / STOP_EVERY {
+                check(context.stop)?;
+            }
+            work += group.len() as u64 + 1;
+            group.push((print, place));
+        }
+        drop(entries);
+        give_components(graph, context.stop, output)
+    }
+}
+
+/// Names for each document the lowest representative within the distance; documents without one are representatives.
+struct Nearest {
+    distance: u32,
+}
+
+struct Near {
+    component: Option<Vec<u8>>,
+    leaders: Vec<(Place, u64, u64)>,
+    found: Verdicts,
+}
+
+impl Near {
+    fn end_component(&mut self) {
+        for (place, _, gained) in self.leaders.drain(..).filter(|leader| leader.2 > 0) {
+            self.found.kept(place, gained);
+        }
+    }
+}
+
+impl Operator for Nearest {
+    fn name(&self) -> &str {
+        "simhash-verify"
+    }
+
+    fn run(
+        &self,
+        input: &mut Input<'_>,
+        context: &OperatorContext<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<()> {
+        let mut near = Near { component: None, leaders: Vec::new(), found: Verdicts::default() };
+        while let Some(batch) = input()? {
+            check(context.stop)?;
+            let orders = place_column(self.name(), &batch, "order")?;
+            let components = place_column(self.name(), &batch, "component")?;
+            let prints: &UInt64Array = column(self.name(), &batch, "simhash")?;
+            for row in (0..batch.num_rows()).filter(|&row| !components.is_null(row)) {
+                if near.component.as_deref() != Some(components.value(row)) {
+                    near.end_component();
+                    near.component = Some(components.value(row).to_vec());
+                }
+                let (place, print) = (Place::of_bytes(orders.value(row)), prints.value(row));
+                let weight = weight(self.name(), &batch, row)?;
+                let close = |other: u64| (print ^ other).count_ones();
+                match near.leaders.iter_mut().find(|leader| close(leader.1) <= self.distance) {
+                    Some((first, other, gained)) => {
+                        *gained += weight;
+                        let agreeing = (64 - close(*other)) as f32 / 64.0;
+                        near.found.dropped(place, *first, Some(agreeing));
+                    }
+                    None => near.leaders.push((place, print, 0)),
+                }
+                if let Some(batch) = near.found.full()? {
+                    output(batch)?;
+                }
+            }
+        }
+        near.end_component();
+        if let Some(batch) = near.found.flush()? { output(batch) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mix::stream;
+
+    #[test]
+    fn golden_value_of_text_dedup() {
+        assert_eq!(
+            fingerprint(&[13_352_372_148_217_134_600, 5_020_219_685_658_847_592]),
+            74_633_958_390_507_528
+        );
+        assert_eq!(fingerprint(&[42]), 42);
+        assert_eq!(fingerprint(&[]), 0);
+    }
+
+    #[test]
+    fn every_pair_within_the_distance_shares_a_choice() {
+        for (blocks, distance) in [(4, 3), (6, 3), (5, 1), (3, 0)] {
+            let masks = choices(blocks, blocks - distance);
+            for round in 0..200 {
+                let a = stream(3, round);
+                let b = (0..distance).fold(a, |b, bit| b ^ 1 << (stream(round, u64::from(bit)) % 64));
+                assert!(masks.iter().any(|mask| a & mask == b & mask), "{blocks} {distance}");
+            }
+        }
+        assert_eq!(choices(4, 1).iter().fold(0, |all, mask| all | mask), u64::MAX);
+        assert_eq!(choices(6, 3).len(), 20);
+    }
+
+    #[test]
+    fn ranges() {
+        assert_eq!(SimHashConfig::default().check(), Ok(()));
+        let with = |blocks, distance| SimHashConfig { blocks, distance, ..SimHashConfig::default() }.check();
+        assert!(with(3, 3).unwrap_err().contains("simhash.blocks"));
+        assert!(with(12, 5).unwrap_err().contains("choices"));
+        assert!(with(20, 17).unwrap_err().contains("simhash.distance"));
+        assert_eq!(with(4, 3), Ok(()));
+    }
+}

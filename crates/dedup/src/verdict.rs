@@ -1,0 +1,195 @@
+//! What a method decides: rows (file, row) that name the document they repeat, or count their copies; and the map
+//! that drops rows accordingly.
+//!
+//! | column | type | meaning |
+//! |---|---|---|
+//! | `first_file`, `first_row` | u32, u64 | the document that is kept instead; null where this one is |
+//! | `similarity` | f32 | to that document, where it was measured |
+//! | `gained` | u64 | copies that this document newly stands for |
+//! | `copies` | u64 | documents that a kept row stands for, itself included: the cluster's size, for rehydration |
+
+use crate::place::Place;
+use arrow_array::builder::StringBuilder;
+use arrow_array::{Array, Float32Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use bessemer_dataflow::{BatchMap, Result, column, optional, with_columns};
+use std::sync::{Arc, LazyLock};
+
+/// Bytes of a dropped document that are kept for inspection.
+pub const HEAD_BYTES: usize = 400;
+
+/// Columns that a method needs only while it works.
+const SCRATCH: &[&str] = &[
+    "order",
+    "fingerprint",
+    "bands",
+    "component",
+    "shingles",
+    "simhash",
+    "embedding",
+    "first_file",
+    "first_row",
+    "similarity",
+    "gained",
+];
+
+/// Rows of a result batch.
+const RESULT_ROWS: usize = 4096;
+
+/// The columns that a side plan adds.
+pub(crate) fn adds() -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Field::new("first_file", DataType::UInt32, true),
+        Field::new("first_row", DataType::UInt64, true),
+        Field::new("similarity", DataType::Float32, true),
+        Field::new("gained", DataType::UInt64, true),
+    ]))
+}
+
+static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+    Arc::new(Schema::new(vec![
+        Field::new("file", DataType::UInt32, false),
+        Field::new("row", DataType::UInt64, false),
+        Field::new("first_file", DataType::UInt32, true),
+        Field::new("first_row", DataType::UInt64, true),
+        Field::new("similarity", DataType::Float32, true),
+        Field::new("gained", DataType::UInt64, true),
+    ]))
+});
+
+struct Verdict {
+    place: Place,
+    first: Option<Place>,
+    similarity: Option<f32>,
+    gained: Option<u64>,
+}
+
+/// Collects verdicts into batches.
+#[derive(Default)]
+pub(crate) struct Verdicts(Vec<Verdict>);
+
+impl Verdicts {
+    /// `place` repeats `first`.
+    pub(crate) fn dropped(&mut self, place: Place, first: Place, similarity: Option<f32>) {
+        self.0.push(Verdict { place, first: Some(first), similarity, gained: None });
+    }
+
+    /// `place` is kept and stands for `gained` more documents.
+    pub(crate) fn kept(&mut self, place: Place, gained: u64) {
+        self.0.push(Verdict { place, first: None, similarity: None, gained: Some(gained) });
+    }
+
+    /// A batch when there are enough rows for one.
+    pub(crate) fn full(&mut self) -> Result<Option<RecordBatch>> {
+        if self.0.len() >= RESULT_ROWS { self.flush() } else { Ok(None) }
+    }
+
+    /// What there is.
+    pub(crate) fn flush(&mut self) -> Result<Option<RecordBatch>> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let rows = std::mem::take(&mut self.0);
+        let batch = RecordBatch::try_new(
+            SCHEMA.clone(),
+            vec![
+                Arc::new(rows.iter().map(|row| row.place.file).collect::<UInt32Array>()),
+                Arc::new(rows.iter().map(|row| row.place.row).collect::<UInt64Array>()),
+                Arc::new(rows.iter().map(|row| row.first.map(|first| first.file)).collect::<UInt32Array>()),
+                Arc::new(rows.iter().map(|row| row.first.map(|first| first.row)).collect::<UInt64Array>()),
+                Arc::new(rows.iter().map(|row| row.similarity).collect::<Float32Array>()),
+                Arc::new(rows.iter().map(|row| row.gained).collect::<UInt64Array>()),
+            ],
+        )?;
+        Ok(Some(batch))
+    }
+}
+
+/// Documents that a row stands for: its `copies`, or 1.
+pub(crate) fn weight(stage: &str, batch: &RecordBatch, row: usize) -> Result<u64> {
+    match batch.column_by_name("copies") {
+        None => Ok(1),
+        Some(_) => {
+            let copies: &UInt64Array = column(stage, batch, "copies")?;
+            Ok(if copies.is_null(row) { 1 } else { copies.value(row) })
+        }
+    }
+}
+
+/// The first [`HEAD_BYTES`] of a text, cut at a character boundary.
+pub(crate) fn head(text: &str) -> &str {
+    &text[..text.floor_char_boundary(HEAD_BYTES)]
+}
+
+/// Drops the rows that a side plan named, and adds the copies that it counted.
+pub(crate) struct DropDuplicates {
+    /// The reason of dropped rows.
+    pub(crate) reason: &'static str,
+    /// What is shared, for the detail: "same text as", "jaccard 0.91 with".
+    pub(crate) says: &'static str,
+}
+
+impl BatchMap for DropDuplicates {
+    fn name(&self) -> &str {
+        "drop-duplicates"
+    }
+
+    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        let stage = self.name();
+        let texts: &StringArray = column(stage, &batch, "text")?;
+        let old_reasons: &StringArray = column(stage, &batch, "reason")?;
+        let old_details: &StringArray = column(stage, &batch, "detail")?;
+        let first_file: &UInt32Array = column(stage, &batch, "first_file")?;
+        let first_row: &UInt64Array = column(stage, &batch, "first_row")?;
+        let similarity: &Float32Array = column(stage, &batch, "similarity")?;
+        let gained: &UInt64Array = column(stage, &batch, "gained")?;
+        let rows = batch.num_rows();
+        let mut copies = Vec::with_capacity(rows);
+        for row in 0..rows {
+            let more = if gained.is_null(row) { 0 } else { gained.value(row) };
+            copies.push(weight(stage, &batch, row)? + more);
+        }
+        let copies_field = Field::new("copies", DataType::UInt64, true);
+        let copies = Arc::new(UInt64Array::from(copies));
+        if first_file.null_count() == rows {
+            return without(&with_columns(&batch, vec![(copies_field, copies)])?, SCRATCH);
+        }
+        let mut kept = StringBuilder::with_capacity(rows, texts.value_data().len());
+        let (mut reasons, mut details) = (StringBuilder::new(), StringBuilder::new());
+        for index in 0..rows {
+            if first_file.is_null(index) {
+                reasons.append_option(optional(old_reasons, index));
+                details.append_option(optional(old_details, index));
+                kept.append_value(texts.value(index));
+            } else {
+                reasons.append_value(self.reason);
+                let (file, row) = (first_file.value(index), first_row.value(index));
+                details.append_value(if similarity.is_null(index) {
+                    format!("{} file {file} row {row}", self.says)
+                } else {
+                    format!("{} file {file} row {row} at {:.4}", self.says, similarity.value(index))
+                });
+                kept.append_value(head(texts.value(index)));
+            }
+        }
+        let batch = with_columns(
+            &batch,
+            vec![
+                (Field::new("reason", DataType::Utf8, true), Arc::new(reasons.finish())),
+                (Field::new("detail", DataType::Utf8, true), Arc::new(details.finish())),
+                (Field::new("text", DataType::Utf8, false), Arc::new(kept.finish())),
+                (copies_field, copies),
+            ],
+        )?;
+        without(&batch, SCRATCH)
+    }
+}
+
+/// The batch without these columns, where it has them.
+pub(crate) fn without(batch: &RecordBatch, names: &[&str]) -> Result<RecordBatch> {
+    let schema = batch.schema();
+    let kept: Vec<usize> = (0..batch.num_columns())
+        .filter(|&index| !names.contains(&schema.field(index).name().as_str()))
+        .collect();
+    Ok(batch.project(&kept)?)
+}
