@@ -7,6 +7,7 @@ mod checkpoint;
 mod corpus;
 mod parity;
 mod schedule;
+pub(crate) mod scores;
 mod study;
 mod waiting;
 

@@ -83,6 +83,7 @@ plain!(
     bessemer_model::ModelError,
     bessemer_optim::OptimError,
     bessemer_runlog::RunLogError,
+    bessemer_score::ScoreError,
     bessemer_shards::ShardError,
     bessemer_tensor::TensorError,
     bessemer_tokenizer::TokenizerError,

@@ -29,9 +29,9 @@ pub enum ScoreError {
         /// What was wanted and what was found.
         what: String,
     },
-    /// An ARPA file breaks its format.
+    /// A file of lines (ARPA, word counts, domain tags) breaks its format.
     #[error("{name}, line {line}: {what}")]
-    Arpa {
+    Line {
         /// The file or its description.
         name: String,
         /// Line number, from 1.

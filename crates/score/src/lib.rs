@@ -1,10 +1,26 @@
 //! Scores of documents: language, quality, perplexity, importance, tags; fastText and KenLM models, read and trained.
+//!
+//! Everything is a function of one document. A [`ScoreConfig`] names a score and its model, a [`Scorer`] has the model
+//! in memory and may be asked from many threads; the trainers take iterators of documents. docs/scores.md says what
+//! each score means and how to make its model.
 
+pub mod classifier;
+pub mod date;
+pub mod domain;
+pub mod dsir;
 pub mod fasttext;
 pub mod kenlm;
+pub mod language;
+pub mod quantile;
+pub mod unigram;
 
+mod config;
 mod error;
 mod random;
+mod scorer;
 mod source;
 
+pub use config::{ColumnType, ScoreConfig, ScoreKind, ScoresConfig};
 pub use error::{Result, ScoreError};
+pub use language::LanguageId;
+pub use scorer::{Document, Scorer, Value};

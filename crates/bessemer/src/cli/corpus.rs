@@ -1,6 +1,7 @@
 //! `bessemer corpus` and `bessemer tokenizer`.
 
 use super::RecipeArgs;
+use super::scores::{ScoreArgs, TrainClassifierArgs, TrainDsirArgs, TrainLmArgs};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -38,6 +39,14 @@ pub(crate) enum CorpusCommand {
         /// A profile's name, or the path of a profile file.
         name: Option<String>,
     },
+    /// Train a fastText classifier from two piles of documents and judge it on held-out ones.
+    TrainClassifier(TrainClassifierArgs),
+    /// Estimate an n-gram language model (interpolated modified Kneser-Ney) that KenLM reads.
+    TrainLm(TrainLmArgs),
+    /// Make a model of importance weights (DSIR) from documents of a target and of a source.
+    TrainDsir(TrainDsirArgs),
+    /// Print a score of every document of a file.
+    Score(ScoreArgs),
 }
 
 /// `bessemer corpus explain ...`

@@ -3,6 +3,7 @@
 use crate::cli::CorpusCommand;
 use crate::commands::explain;
 use crate::commands::run::Session;
+use crate::commands::scores;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_corpus::{CorpusReader, InspectFilter, Split};
@@ -89,6 +90,10 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
             );
             Ok(print(&text)?)
         }
+        CorpusCommand::TrainClassifier(args) => scores::train_classifier_of(args, as_json, console),
+        CorpusCommand::TrainLm(args) => scores::train_lm(args, as_json, console),
+        CorpusCommand::TrainDsir(args) => scores::train_dsir(args, as_json, console),
+        CorpusCommand::Score(args) => scores::score(args, as_json),
     }
 }
 

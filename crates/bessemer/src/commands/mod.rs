@@ -15,6 +15,7 @@ pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod saved_model;
 pub(crate) mod schedule;
+pub(crate) mod scores;
 pub(crate) mod study;
 pub(crate) mod tokenizer;
 mod told;

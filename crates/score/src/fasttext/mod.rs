@@ -160,6 +160,12 @@ impl FastText {
         scratch.scores.get(label).map(|p| p + 1e-5)
     }
 
+    /// Number and probability of the most probable label.
+    pub(crate) fn best_label(&self, text: &str) -> Option<(usize, f32)> {
+        let best = self.best(text, 1, 0.0, &mut Scratch::default());
+        best.first().map(|&(log, label)| (label, log.exp()))
+    }
+
     fn best(&self, text: &str, k: usize, threshold: f32, scratch: &mut Scratch) -> Vec<(f32, usize)> {
         if k == 0 || !self.hidden(text, scratch) {
             return Vec::new();

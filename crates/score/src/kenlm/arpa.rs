@@ -25,7 +25,7 @@ struct Lines<'n, R> {
 
 impl<R: BufRead> Lines<'_, R> {
     fn error(&self, what: impl Into<String>) -> ScoreError {
-        ScoreError::Arpa { name: self.name.to_owned(), line: self.number, what: what.into() }
+        ScoreError::Line { name: self.name.to_owned(), line: self.number, what: what.into() }
     }
 
     /// The next line without its end, or `None` at the end of the file.
@@ -47,7 +47,7 @@ impl<R: BufRead> Lines<'_, R> {
                     Ok(line) => Ok(Some(line)),
                     Err(_) => {
                         let (name, line) = (self.name.to_owned(), self.number);
-                        Err(ScoreError::Arpa { name, line, what: "is not UTF-8".into() })
+                        Err(ScoreError::Line { name, line, what: "is not UTF-8".into() })
                     }
                 }
             }

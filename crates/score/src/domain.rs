@@ -1,0 +1,237 @@
+//! What kind of site a document is from, told by its URL.
+
+use crate::error::{Result, ScoreError};
+use std::collections::HashMap;
+
+/// Sites that are named outright; a name covers its sub-domains.
+const SITES: &[(&str, &[&str])] = &[
+    (
+        "encyclopedia",
+        &[
+            "wikipedia.org",
+            "wikidata.org",
+            "britannica.com",
+            "wiktionary.org",
+            "citizendium.org",
+            "baike.baidu.com",
+        ],
+    ),
+    (
+        "code",
+        &[
+            "github.com",
+            "gitlab.com",
+            "bitbucket.org",
+            "sourceforge.net",
+            "codeberg.org",
+            "docs.rs",
+            "readthedocs.io",
+            "pypi.org",
+            "npmjs.com",
+            "crates.io",
+        ],
+    ),
+    (
+        "questions",
+        &[
+            "stackoverflow.com",
+            "stackexchange.com",
+            "superuser.com",
+            "serverfault.com",
+            "askubuntu.com",
+            "mathoverflow.net",
+            "quora.com",
+            "zhihu.com",
+        ],
+    ),
+    ("forum", &["reddit.com", "news.ycombinator.com", "4chan.org", "discourse.org", "tieba.baidu.com"]),
+    (
+        "science",
+        &[
+            "arxiv.org",
+            "ncbi.nlm.nih.gov",
+            "biorxiv.org",
+            "medrxiv.org",
+            "nature.com",
+            "science.org",
+            "plos.org",
+            "springer.com",
+            "sciencedirect.com",
+            "jstor.org",
+        ],
+    ),
+    (
+        "news",
+        &[
+            "nytimes.com",
+            "bbc.co.uk",
+            "bbc.com",
+            "cnn.com",
+            "reuters.com",
+            "theguardian.com",
+            "washingtonpost.com",
+            "apnews.com",
+            "lemonde.fr",
+            "spiegel.de",
+            "elpais.com",
+            "xinhuanet.com",
+            "aljazeera.com",
+        ],
+    ),
+    (
+        "blog",
+        &[
+            "blogspot.com",
+            "wordpress.com",
+            "medium.com",
+            "substack.com",
+            "tumblr.com",
+            "livejournal.com",
+            "blogger.com",
+        ],
+    ),
+    (
+        "social",
+        &[
+            "facebook.com",
+            "twitter.com",
+            "x.com",
+            "instagram.com",
+            "linkedin.com",
+            "pinterest.com",
+            "tiktok.com",
+            "vk.com",
+            "weibo.com",
+        ],
+    ),
+    ("shop", &["amazon.com", "ebay.com", "etsy.com", "aliexpress.com", "alibaba.com", "walmart.com"]),
+    ("books", &["gutenberg.org", "archive.org", "wikisource.org", "goodreads.com"]),
+    ("patents", &["patents.google.com", "freepatentsonline.com", "patft.uspto.gov"]),
+    ("video", &["youtube.com", "vimeo.com", "bilibili.com", "dailymotion.com"]),
+];
+
+/// The tag of hosts that no list knows.
+pub const OTHER: &str = "other";
+
+/// The host of a URL in lower case, without user, port and a leading `www.`; `None` where there is none.
+pub fn host_of(url: &str) -> Option<String> {
+    let rest = match url.split_once("://") {
+        Some((_, rest)) => rest,
+        None => url.strip_prefix("//").unwrap_or(url),
+    };
+    let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let host = if host.starts_with('[') {
+        host.split_inclusive(']').next().unwrap_or_default()
+    } else {
+        host.split(':').next().unwrap_or_default()
+    };
+    let host = host.trim_end_matches('.').to_lowercase();
+    let host = host.strip_prefix("www.").unwrap_or(&host);
+    let plausible = host.contains('.') || host.starts_with('[');
+    (plausible && !host.contains(char::is_whitespace)).then(|| host.to_owned())
+}
+
+/// Tags of hosts.
+#[derive(Debug, Clone)]
+pub struct DomainTags {
+    tags: HashMap<String, String>,
+}
+
+impl Default for DomainTags {
+    /// The built-in list.
+    fn default() -> Self {
+        let pairs = SITES
+            .iter()
+            .flat_map(|(tag, sites)| sites.iter().map(|site| ((*site).to_owned(), (*tag).to_owned())));
+        DomainTags { tags: pairs.collect() }
+    }
+}
+
+impl DomainTags {
+    /// The built-in list with the lines `domain tag` of `text` on top; lines that begin with `#` are comments.
+    ///
+    /// # Errors
+    /// Where a line is something else; `name` is for errors.
+    pub fn with_lines(text: &str, name: &str) -> Result<DomainTags> {
+        let mut tags = DomainTags::default();
+        for (i, line) in text.lines().enumerate() {
+            let mut fields = line.split_whitespace();
+            match (fields.next(), fields.next(), fields.next()) {
+                (None, ..) => {}
+                (Some(first), ..) if first.starts_with('#') => {}
+                (Some(domain), Some(tag), None) => {
+                    tags.tags.insert(domain.to_lowercase(), tag.to_owned());
+                }
+                _ => {
+                    let what = format!("wanted \"domain tag\", found {line:?}");
+                    return Err(ScoreError::Line { name: name.to_owned(), line: i as u64 + 1, what });
+                }
+            }
+        }
+        Ok(tags)
+    }
+
+    /// The tag of a URL: that of its host or the nearest parent in the list; `academic`, `government` and `military` by
+    /// the rules of names (.edu, .ac.uk, .gov, .gov.fr, .mil); else [`OTHER`].
+    pub fn tag(&self, url: &str) -> &str {
+        let Some(host) = host_of(url) else { return OTHER };
+        let mut parent = host.as_str();
+        loop {
+            if let Some(tag) = self.tags.get(parent) {
+                return tag;
+            }
+            match parent.split_once('.') {
+                Some((_, rest)) => parent = rest,
+                None => break,
+            }
+        }
+        let labels: Vec<&str> = host.rsplit('.').collect();
+        // example.edu, example.ac.uk, example.gov.fr
+        let country = labels.first().is_some_and(|top| top.len() == 2) && labels.len() > 2;
+        match (labels.first().copied(), labels.get(1).copied().filter(|_| country)) {
+            (Some("edu"), _) | (_, Some("edu" | "ac")) => "academic",
+            (Some("gov"), _) | (_, Some("gov" | "gob" | "gouv" | "go")) => "government",
+            (Some("mil"), _) | (_, Some("mil")) => "military",
+            _ => OTHER,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_of_urls() {
+        for (url, host) in [
+            ("https://user:pw@WWW.Example.com:8080/a?b#c", Some("example.com")),
+            ("//cdn.example.org/x", Some("cdn.example.org")),
+            ("http://[2001:db8::1]:80/", Some("[2001:db8::1]")),
+            ("example.net./path", Some("example.net")),
+            ("mailto", None),
+            ("", None),
+        ] {
+            assert_eq!(host_of(url).as_deref(), host, "{url}");
+        }
+    }
+
+    #[test]
+    fn tags_follow_lists_and_names() {
+        let tags = DomainTags::with_lines("# mine\nexample.com  cooking\nde.wikipedia.org german\n", "t")
+            .expect("parses");
+        for (url, tag) in [
+            ("https://en.wikipedia.org/wiki/Steel", "encyclopedia"),
+            ("https://de.wikipedia.org/wiki/Stahl", "german"),
+            ("http://a.b.example.com/", "cooking"),
+            ("https://notexample.com/", OTHER),
+            ("https://cs.stanford.edu/x", "academic"),
+            ("https://www.ox.ac.uk", "academic"),
+            ("https://data.gouv.fr", "government"),
+            ("no url", OTHER),
+        ] {
+            assert_eq!(tags.tag(url), tag, "{url}");
+        }
+        assert!(DomainTags::with_lines("one two three", "t").is_err());
+    }
+}

@@ -1,0 +1,249 @@
+//! Data selection by importance resampling (Xie, Santurkar, Ma, Liang 2023, arXiv:2302.03169): how much more likely a
+//! document is under the n-grams of a target than under those of the source, and a sample in proportion to that.
+//!
+//! Features: words and pairs of neighbouring words of the lower-cased text, hashed into [`BUCKETS`] buckets. Weight of
+//! a document = sum over its features of log(p_target / p_source), each bucket smoothed by one count. Adding
+//! independent Gumbel noise to the weights and taking the highest is sampling without replacement in proportion to
+//! exp(weight); the noise is a function of seed and document key, so the sample does not depend on order or threads.
+
+use crate::error::{Result, ScoreError};
+use crate::random::Uniform;
+use crate::source::Source;
+use bessemer_text::hash::xxh3;
+use std::collections::BTreeSet;
+use std::io::{self, Read, Write};
+
+/// Buckets of hashed n-grams.
+pub const BUCKETS: usize = 10_000;
+/// What the file of a model begins with; the last character is the version.
+const MAGIC: &[u8; 16] = b"bessemer dsir  1";
+/// No log ratio of counts in 64 bits is larger.
+const LARGEST_RATIO: f32 = 100.0;
+
+/// Counts of hashed n-grams. Bags of parts of a corpus may be added up in any order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bag {
+    counts: Vec<u64>,
+}
+
+impl Default for Bag {
+    fn default() -> Self {
+        Bag { counts: vec![0; BUCKETS] }
+    }
+}
+
+impl Bag {
+    /// Adds a document.
+    pub fn add(&mut self, text: &str) {
+        for_each_feature(text, |bucket| self.counts[bucket] += 1);
+    }
+
+    /// Adds another bag.
+    pub fn merge(&mut self, other: &Bag) {
+        for (to, from) in self.counts.iter_mut().zip(&other.counts) {
+            *to += from;
+        }
+    }
+
+    fn log_probabilities(&self) -> impl Iterator<Item = f64> + '_ {
+        let total = self.counts.iter().sum::<u64>() as f64 + BUCKETS as f64;
+        self.counts.iter().map(move |&count| ((count as f64 + 1.0) / total).ln())
+    }
+}
+
+/// Calls `each` with the bucket of every word and every pair of words. A word is a run of letters, digits and `_`, or
+/// a run of anything else but white space.
+fn for_each_feature(text: &str, mut each: impl FnMut(usize)) {
+    let lower = text.to_lowercase();
+    let class =
+        |c: char| if c.is_whitespace() { 0 } else { 1 + u8::from(!(c.is_alphanumeric() || c == '_')) };
+    let bucket = |bytes: &[u8]| (xxh3(bytes) % BUCKETS as u64) as usize;
+    let mut pair = Vec::new();
+    let mut previous: &str = "";
+    let mut rest = lower.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let kind = class(first);
+        let end = rest.find(|c: char| class(c) != kind).unwrap_or(rest.len());
+        let word = &rest[..end];
+        each(bucket(word.as_bytes()));
+        if !previous.is_empty() {
+            pair.clear();
+            pair.extend_from_slice(previous.as_bytes());
+            pair.push(b' ');
+            pair.extend_from_slice(word.as_bytes());
+            each(bucket(&pair));
+        }
+        previous = word;
+        rest = rest[end..].trim_start();
+    }
+}
+
+/// The log ratio of every bucket.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Importance {
+    ratios: Vec<f32>,
+}
+
+impl Importance {
+    /// The model of two bags.
+    pub fn new(target: &Bag, source: &Bag) -> Importance {
+        let ratios =
+            target.log_probabilities().zip(source.log_probabilities()).map(|(t, s)| (t - s) as f32).collect();
+        Importance { ratios }
+    }
+
+    /// log p_target(text) - log p_source(text): above 0 for text like the target. It grows with the length of the text.
+    pub fn weight(&self, text: &str) -> f64 {
+        let mut sum = 0.0;
+        for_each_feature(text, |bucket| sum += self.ratios[bucket] as f64);
+        sum
+    }
+
+    /// The weight divided by the number of features, which makes texts of different lengths comparable; 0 for none.
+    pub fn mean_weight(&self, text: &str) -> f64 {
+        let (mut sum, mut count) = (0.0, 0u64);
+        for_each_feature(text, |bucket| {
+            sum += self.ratios[bucket] as f64;
+            count += 1;
+        });
+        if count == 0 { 0.0 } else { sum / count as f64 }
+    }
+
+    /// The weight with the noise of the document `key`: the documents with the highest are the sample.
+    pub fn noisy_weight(&self, text: &str, seed: u64, key: u64) -> f64 {
+        self.weight(text) - (-Uniform::new(seed, key).unit().ln()).ln()
+    }
+
+    /// Writes the model: 16 bytes of magic with the version, then [`BUCKETS`] little-endian f32.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
+        to.write_all(MAGIC)?;
+        to.write_all(&self.ratios.iter().flat_map(|r| r.to_le_bytes()).collect::<Vec<u8>>())
+    }
+
+    /// Reads what [`Importance::write`] wrote, `len` bytes long.
+    ///
+    /// # Errors
+    /// Where it is something else.
+    pub fn read(reader: impl Read, len: u64, name: &str) -> Result<Importance> {
+        Importance::from_source(Source::new(reader, len, name))
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// As [`Importance::read`].
+    pub fn open(path: &std::path::Path) -> Result<Importance> {
+        Importance::from_source(Source::open(path)?)
+    }
+
+    fn from_source<R: Read>(mut source: Source<R>) -> Result<Importance> {
+        let magic = source.bytes(16, "the magic of an importance model")?;
+        if magic != MAGIC {
+            return Err(
+                source.error("this is no importance model of version 1; make one with `corpus train-dsir`")
+            );
+        }
+        let ratios = source.f32s(BUCKETS as u64, LARGEST_RATIO, "the log ratios")?;
+        source.end()?;
+        Ok(Importance { ratios })
+    }
+}
+
+/// The `k` documents with the highest noisy weights, kept while they stream by; samples of parts may be merged in any
+/// order.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    k: usize,
+    /// Order-preserving bits of the weight, then the key: equal weights are told apart by key.
+    kept: BTreeSet<(u64, u64)>,
+}
+
+impl Sample {
+    /// An empty sample of up to `k` documents.
+    pub fn new(k: usize) -> Sample {
+        Sample { k, kept: BTreeSet::new() }
+    }
+
+    /// Offers a document.
+    ///
+    /// # Errors
+    /// Where the weight is not a number.
+    pub fn offer(&mut self, noisy_weight: f64, key: u64) -> Result<()> {
+        if noisy_weight.is_nan() {
+            return Err(ScoreError::Training(format!("document {key} has a weight that is not a number")));
+        }
+        let bits = noisy_weight.to_bits();
+        let ordered = if bits >> 63 == 1 { !bits } else { bits | 1 << 63 };
+        self.kept.insert((ordered, key));
+        if self.kept.len() > self.k {
+            self.kept.pop_first();
+        }
+        Ok(())
+    }
+
+    /// Takes in the sample of another part.
+    pub fn merge(&mut self, other: Sample) {
+        self.kept.extend(other.kept);
+        while self.kept.len() > self.k {
+            self.kept.pop_first();
+        }
+    }
+
+    /// Keys of the documents, in rising order.
+    pub fn keys(&self) -> Vec<u64> {
+        let mut keys: Vec<u64> = self.kept.iter().map(|&(_, key)| key).collect();
+        keys.sort_unstable();
+        keys
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model() -> Importance {
+        let (mut target, mut source) = (Bag::default(), Bag::default());
+        for i in 0..50 {
+            target.add(&format!("the theorem of number {i} has a proof"));
+            source.add(&format!("buy number {i} now, the best!"));
+        }
+        Importance::new(&target, &source)
+    }
+
+    #[test]
+    fn text_like_the_target_weighs_more() {
+        let model = model();
+        assert!(model.weight("a proof of the theorem") > 0.0);
+        assert!(model.weight("Buy now, buy!") < 0.0);
+        assert_eq!(model.weight(""), 0.0);
+        let mut bytes = Vec::new();
+        model.write(&mut bytes).expect("a vector takes all");
+        assert_eq!(Importance::read(&bytes[..], bytes.len() as u64, "m").expect("reads"), model);
+        assert!(Importance::read(&bytes[..99], 99, "m").is_err());
+        bytes[20..24].copy_from_slice(&f32::NAN.to_le_bytes());
+        assert!(Importance::read(&bytes[..], bytes.len() as u64, "m").is_err());
+    }
+
+    #[test]
+    fn the_sample_does_not_depend_on_order_and_follows_the_weights() {
+        let weights: Vec<f64> = (0..1000).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
+        let noisy = |i: u64| weights[i as usize] - (-Uniform::new(7, i).unit().ln()).ln();
+        let mut forward = Sample::new(200);
+        let mut parts = [Sample::new(200), Sample::new(200)];
+        for i in 0..1000 {
+            forward.offer(noisy(i), i).expect("a number");
+        }
+        for i in (0..1000).rev() {
+            parts[i as usize % 2].offer(noisy(i), i).expect("a number");
+        }
+        let [mut a, b] = parts;
+        a.merge(b);
+        assert_eq!(a.keys(), forward.keys());
+        // Odds of e^2 to 1, falling slightly as the sample draws down the even ones.
+        let even = forward.keys().iter().filter(|key| *key % 2 == 0).count();
+        assert!((160..190).contains(&even), "{even} of 200");
+    }
+}
