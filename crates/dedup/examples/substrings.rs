@@ -62,7 +62,8 @@ fn documents(bytes: usize, share: f64) -> Vec<Vec<u8>> {
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |index: usize, default: usize| arguments.get(index).map_or(Ok(default), |text| text.parse());
-    let (mebibytes, length, threads, memory) = (number(0, 64)?, number(1, 100)?, number(2, 1)?, number(3, 1024)?);
+    let (mebibytes, length, threads, memory) =
+        (number(0, 64)?, number(1, 100)?, number(2, 1)?, number(3, 1024)?);
     let share: f64 = arguments.get(4).map_or(Ok(0.1), |text| text.parse())?;
     let documents = documents(mebibytes << 20, share);
     let bytes: usize = documents.iter().map(Vec::len).sum();

@@ -137,39 +137,85 @@ fn load(bytes: &[u8], at: usize) -> u64 {
     }
 }
 
+/// For each of the 64 bytes at `at` one bit: whether it is an ASCII letter or digit, and whether it is no ASCII.
+#[inline]
+fn classify(bytes: &[u8], at: usize) -> (u64, u64) {
+    /// The highest bits of eight bytes, side by side: bit 8i + 7 moves to 56 + i, all others out of the word or below.
+    fn gather(high: u64) -> u64 {
+        (high & all(0x80)).wrapping_mul(0x0002_0408_1020_4081) >> 56
+    }
+    let mut padded = [0; 64];
+    let block = match bytes.get(at..at + 64).and_then(|block| block.first_chunk::<64>()) {
+        Some(block) => block,
+        None => {
+            let rest = bytes.get(at..).unwrap_or_default();
+            padded[..rest.len()].copy_from_slice(rest);
+            &padded
+        }
+    };
+    let (mut within, mut foreign) = (0, 0);
+    for (index, eight) in block.as_chunks::<8>().0.iter().enumerate() {
+        let eight = u64::from_le_bytes(*eight);
+        let plain = eight & all(0x7f);
+        let letters = between(plain | all(0x20), b'a', b'z');
+        let digits = between(plain, b'0', b'9');
+        within |= gather((letters | digits) & !eight) << (8 * index);
+        foreign |= gather(eight) << (8 * index);
+    }
+    (within, foreign)
+}
+
 /// Hashes of the words of a text: maximal runs of alphanumeric characters, lowercased.
 ///
-/// Eight bytes are looked at together: which are ASCII letters or digits, and so where the word ends. A letter or
-/// digit is lowercased by setting the bit 0x20. A word that touches another script goes by characters.
+/// Bytes are classified 64 at a time, so that where one word ends does not wait for the one before. An ASCII letter
+/// or digit is lowercased by setting the bit 0x20. A word that touches another script, or is longer than a block,
+/// goes by characters.
 fn word_hashes(text: &str, out: &mut Vec<u64>) {
     let bytes = text.as_bytes();
-    let mut start = 0;
-    while start < bytes.len() {
-        let mut word = Word::default();
-        let mut at = start;
-        let end = loop {
-            let eight = load(bytes, at);
-            let lower = (eight & all(0x7f)) | all(0x20);
-            let digits = between(eight & all(0x7f), b'0', b'9');
-            let within = (between(lower, b'a', b'z') | digits) & !eight;
-            let length = ((!within & all(0x80)).trailing_zeros() / 8) as usize;
-            if length == 8 {
-                word.fold(lower);
-                at += 8;
-                continue;
+    // Where no word has begun yet.
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        let (within, foreign) = if byte < 128 { classify(bytes, at) } else { (0, 1) };
+        // Bits from here on say nothing about ASCII words.
+        let limit = foreign.trailing_zeros() as usize;
+        let mut from = 0;
+        while from < limit {
+            let begin = from + (within >> from).trailing_zeros() as usize;
+            if begin >= limit {
+                from = limit;
+                break;
             }
-            if bytes.get(at + length).is_some_and(|byte| *byte >= 128) {
-                break word_by_characters(&text[start..], &mut word) + start;
+            let end = begin + (!(within >> begin)).trailing_zeros() as usize;
+            from = begin;
+            if end >= limit {
+                break;
             }
-            word.end(lower & ((1 << (8 * length)) - 1), length as u64);
-            // What ends the word is one byte and no part of the next.
-            break at + length + 1;
-        };
-        if word.count > 0 {
-            out.push(word.finish());
+            out.push(ascii_word(bytes, at + begin, end - begin));
+            // What ends a word is one byte and no part of the next.
+            from = end + 1;
         }
-        start = end;
+        at += from;
+        if from == 0 {
+            let mut word = Word::default();
+            at += word_by_characters(&text[at..], &mut word);
+            if word.count > 0 {
+                out.push(word.finish());
+            }
+        }
     }
+}
+
+/// The hash of a word of ASCII letters and digits.
+#[inline]
+fn ascii_word(bytes: &[u8], mut at: usize, mut length: usize) -> u64 {
+    let mut word = Word::default();
+    while length >= 8 {
+        word.fold(load(bytes, at) | all(0x20));
+        at += 8;
+        length -= 8;
+    }
+    word.end((load(bytes, at) | all(0x20)) & ((1 << (8 * length)) - 1), length as u64);
+    word.finish()
 }
 
 /// The word that begins a text, if one does, and where to go on after it.
@@ -304,6 +350,9 @@ mod tests {
                 texts.push(format!("{}—{}-", "A".repeat(offset), "b".repeat(length)));
             }
         }
+        // Longer than a block, and words across its end.
+        texts.push(format!("{} {}é {}", "x".repeat(200), "y".repeat(70), "z".repeat(64)));
+        texts.extend((50..80).map(|gap| format!("{}word—other {}", " ".repeat(gap), "q".repeat(gap))));
         texts.push("naïve ÄRGER straße 漢字 x²y İstanbul".into());
         for text in texts {
             let mut found = Vec::new();
