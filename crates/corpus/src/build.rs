@@ -1,18 +1,18 @@
 //! From a configuration to a finished corpus on disk.
 
+use crate::compose::{self, Meters};
 use crate::config::{CorpusConfig, SplitBy};
-use crate::dedup::exact;
 use crate::error::{Error, Result};
 use crate::output::attribution;
 use crate::output::documents::Documents;
 use crate::output::durable::{HashingFile, PartialDir, existing};
 use crate::output::summary::{ATTRIBUTION_FILE, CorpusSummary, FORMAT_VERSION, SUMMARY_FILE};
 use crate::parts::{self, Parts};
-use crate::rule::{self, Decode, Rules};
 use crate::source::{self, Listing, Source};
 use crate::split::Assign;
 use arrow_array::{RecordBatch, UInt64Array};
 use bessemer_dataflow::{BatchMap, Executor, Plan, Stage, column};
+use bessemer_rules::RulesConfig;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -78,23 +78,8 @@ impl BatchMap for Meter {
     }
 }
 
-/// The plan of a configuration over an opened source.
-fn plan(config: &CorpusConfig, source: Arc<dyn Source>, assign: Assign, meters: [Arc<Meter>; 2]) -> Plan {
-    let verbatim = source.verbatim();
-    let [read, written] = meters;
-    let mut stages = vec![
-        Stage::Map(Arc::new(Decode { invalid: config.clean.invalid_utf8, verbatim })),
-        Stage::Map(Arc::new(assign)),
-    ];
-    if !verbatim {
-        stages.push(Stage::Map(Arc::new(Rules(rule::chain(config)))));
-    }
-    stages.push(Stage::Map(read));
-    if !verbatim && config.clean.enabled && config.clean.exact_dedup {
-        stages.extend(exact::stages());
-    }
-    stages.push(Stage::Map(written));
-    Plan { source, stages }
+fn as_maps(meters: &[Arc<Meter>; 2]) -> Meters {
+    meters.clone().map(|meter| meter as Arc<dyn BatchMap>)
 }
 
 /// The plan that [`build`] would run, in words.
@@ -102,28 +87,36 @@ pub fn explain(config: &CorpusConfig) -> Result<String> {
     config.check().map_err(Error::Config)?;
     let source = source::open(config)?;
     let assign = Assign::resolve(&config.split, source.listing())?;
-    Ok(plan(config, source, assign, Default::default()).explain())
+    Ok(compose::plan(config, source, assign, as_maps(&Default::default()))?.explain())
 }
 
 /// Hash of everything that decides the result: configuration, input listing, versions.
 fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
     // Not where the input lies or how it was found, only what it is.
     let config = CorpusConfig { path: String::new(), source: Default::default(), ..config.clone() };
-    let json = serde_json::to_value(&config).map(|mut json| {
-        // How much memory is used does not change the corpus.
-        if let Some(keys) = json.as_object_mut() {
-            keys.shift_remove("memory");
+    let unwritten = |cause| Error::Config(format!("the configuration cannot be written as JSON: {cause}"));
+    let mut json = serde_json::to_value(&config).map_err(unwritten)?;
+    if let Some(keys) = json.as_object_mut() {
+        // How much memory is used does not change the corpus; and corpora without profiles keep their keys.
+        keys.shift_remove("memory");
+        if config.rules == RulesConfig::default() {
+            keys.shift_remove("rules");
         }
-        json.to_string()
-    });
-    let json =
-        json.map_err(|cause| Error::Config(format!("the configuration cannot be written as JSON: {cause}")))?;
+    }
     let mut hash = Xxh3Default::new();
     let head = format!("corpus {FORMAT_VERSION} rules {RULES_VERSION} {}\n{json}\n", listing.kind);
     hash.update(head.as_bytes());
     for entry in &listing.entries {
         hash.update(entry.as_bytes());
         hash.update(b"\n");
+    }
+    // Profiles by what they say, not by their names or paths.
+    for profile in config.rules.build().map_err(|error| Error::Config(format!("corpus.{error}")))? {
+        hash.update(serde_json::to_string(profile.file()).map_err(unwritten)?.as_bytes());
+    }
+    if !config.rules.bad_words.is_empty() {
+        let path = Path::new(&config.rules.bad_words);
+        hash.update(&std::fs::read(path).map_err(Error::io("read", path))?);
     }
     Ok(format!("{:032x}", hash.digest128()))
 }
@@ -185,7 +178,7 @@ pub fn build(config: &CorpusConfig, out_dir: &Path, context: &BuildContext<'_>) 
     };
     let executor = Executor::new(context.threads, context.memory_budget, &spill, context.stop, &tick);
     let mut sink = Documents::create(folder.path(), &source.listing().sources)?;
-    let mut plan = plan(config, source.clone(), assign, meters.clone());
+    let mut plan = compose::plan(config, source.clone(), assign, as_maps(&meters))?;
     if parts::worth(source.as_ref()) {
         plan = from_parts(&source, plan, out_dir, &key, context, &meters[0], &tick)?;
     }

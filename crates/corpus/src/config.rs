@@ -1,5 +1,6 @@
 //! The keys of `[corpus]`. Every doc comment below is printed to users as the key's documentation.
 
+use bessemer_rules::RulesConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,9 @@ pub enum SourceKind {
     Jsonl,
     /// Parquet: the file `path`, or every .parquet below the folder `path`.
     Parquet,
+    /// Archives of the web: the file `path`, or every .warc and .wet, plain, .gz or .zst, below the folder `path`; a
+    /// document is the main text of a page.
+    Warc,
     /// One text file, kept byte for byte and cut into train and validation by position.
     File,
     /// The small corpus that the program carries: its own sources and synthetic tasks.
@@ -67,7 +71,7 @@ pub enum SplitBy {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CorpusConfig {
-    /// Where the text comes from: auto, cargo, folder, jsonl, parquet, file or embedded.
+    /// Where the text comes from: auto, cargo, folder, jsonl, parquet, warc, file or embedded.
     pub source: SourceKind,
     /// The file or folder to read; empty means the current directory for `cargo` and nothing for the others.
     pub path: String,
@@ -87,6 +91,8 @@ pub struct CorpusConfig {
     pub memory: String,
     /// Rules that drop or edit documents.
     pub clean: CleanConfig,
+    /// Profiles of rules and predicates, before those of `clean`.
+    pub rules: RulesConfig,
     /// Removal of personal data.
     pub privacy: PrivacyConfig,
     /// Train and validation.
@@ -105,6 +111,7 @@ impl Default for CorpusConfig {
             target: String::new(),
             memory: "512MiB".into(),
             clean: CleanConfig::default(),
+            rules: RulesConfig::default(),
             privacy: PrivacyConfig::default(),
             split: SplitConfig::default(),
         }
@@ -279,7 +286,11 @@ impl CorpusConfig {
         }
         let needs_path = matches!(
             self.source,
-            SourceKind::Folder | SourceKind::Jsonl | SourceKind::Parquet | SourceKind::File
+            SourceKind::Folder
+                | SourceKind::Jsonl
+                | SourceKind::Parquet
+                | SourceKind::Warc
+                | SourceKind::File
         );
         if needs_path && self.path.is_empty() {
             return Err(format!(
@@ -308,6 +319,10 @@ impl CorpusConfig {
             }
         }
         self.clean.check()?;
+        self.rules.check().map_err(|message| format!("corpus.{message}"))?;
+        let columns = crate::compose::columns();
+        let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+        self.rules.check_columns(&columns).map_err(|error| format!("corpus.{error}"))?;
         self.privacy.check()?;
         self.split.check()
     }
@@ -392,6 +407,8 @@ mod tests {
         bad(&|c| c.clean.max_bytes = 0, "corpus.clean.max_bytes");
         bad(&|c| c.clean.min_bytes = 300_000, "corpus.clean.min_bytes");
         bad(&|c| c.clean.min_alphanumeric_share = f64::NAN, "min_alphanumeric_share");
+        bad(&|c| c.rules.profiles = vec!["gopher-qualty".into()], "corpus.rules.profiles");
+        bad(&|c| c.rules.keep = vec!["byts > 3".into()], "corpus.rules.keep");
         bad(&|c| c.privacy.email_replacements.clear(), "email_replacements");
         bad(&|c| c.split.validation_fraction = 1.5, "validation_fraction");
         bad(

@@ -16,6 +16,7 @@
 //! configuration and input: not of threads, memory or interruptions.
 
 mod build;
+mod compose;
 mod config;
 mod dedup;
 mod error;
@@ -33,6 +34,7 @@ pub use config::{
     CleanConfig, CorpusConfig, InvalidUtf8, PrivacyConfig, Scope, SourceKind, SplitBy, SplitConfig,
 };
 pub use error::{Error, Result};
+pub use output::card::data_card;
 pub use output::summary::{
     ATTRIBUTION_FILE, CorpusSummary, Count, DROPPED_FILE, FORMAT_VERSION, FileSummary, SUMMARY_FILE,
     SourceSummary, SplitSummary,

@@ -34,6 +34,9 @@ pub enum LoadError {
         /// The sequence length given.
         found: usize,
     },
+    /// Weights, sizes or epochs that make no mixture.
+    #[error("{0}")]
+    Mixture(String),
     /// The context token of an evaluation is not in the vocabulary.
     #[error("context token: wanted a token below the vocabulary of {vocab_size}, found {found}")]
     ContextToken {

@@ -21,6 +21,7 @@ mod batch;
 mod config;
 mod error;
 mod evaluation;
+mod mixture;
 mod order;
 mod state;
 mod training;
@@ -29,6 +30,9 @@ pub use batch::{Batch, IGNORED, Sample};
 pub use config::LoaderConfig;
 pub use error::LoadError;
 pub use evaluation::EvaluationWindows;
+pub use mixture::{
+    Blend, blend, capped_weights, exhaustive_blend, normalised, temperature_weights, wanted_samples,
+};
 pub use order::{ORDER_VERSION, Permutation};
 pub use state::LoaderState;
 pub use training::Loader;

@@ -32,6 +32,14 @@ pub(crate) enum CorpusCommand {
         /// Run directory or corpus directory.
         path: PathBuf,
     },
+    /// Write the data card of a corpus: one HTML page with what was removed by which rule from which source, and samples.
+    Card {
+        /// Run directory or corpus directory.
+        path: PathBuf,
+        /// The page.
+        #[arg(long, default_value = "card.html")]
+        out: PathBuf,
+    },
     /// Show what every rule of a profile says about each document of a file: value, limits, verdict.
     Explain(ExplainArgs),
     /// List the profiles of rules that the program carries, or the rules of one.

@@ -55,6 +55,12 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
             }
             Ok(())
         }
+        CorpusCommand::Card { path, out } => {
+            let reader = CorpusReader::open(&corpus_of(path)?)?;
+            bessemer_durable::write(out, bessemer_corpus::data_card(&reader)?.as_bytes())?;
+            console.say(&format!("wrote {}", out.display()));
+            Ok(())
+        }
         CorpusCommand::Explain(args) => explain::explain(args, as_json, console),
         CorpusCommand::Profiles { name } => explain::profiles(name.as_deref(), as_json),
         CorpusCommand::Stats { path } => {

@@ -83,7 +83,7 @@ pub struct CorpusSummary {
     pub key: String,
     /// Hash of the kept documents in order, with their names and sides: the identity of the text itself.
     pub fingerprint: String,
-    /// Where the text came from: cargo, folder, jsonl, parquet, file or embedded.
+    /// Where the text came from: cargo, folder, jsonl, parquet, warc, file or embedded.
     pub source: String,
     /// What the split followed: source, document, or position in a single file.
     pub split_by: String,

@@ -13,9 +13,11 @@ mod ip;
 mod licence_header;
 mod lines;
 mod numeric;
+mod profiles;
 mod size;
 
 pub(crate) use decode::Decode;
+pub(crate) use profiles::Profiles;
 
 use crate::config::{CorpusConfig, Scope};
 use crate::row::{Rows, head};

@@ -10,6 +10,7 @@ pub(crate) mod folder;
 pub(crate) mod jsonl;
 pub(crate) mod parquet;
 mod resolve;
+pub(crate) mod warc;
 
 pub(crate) use resolve::open;
 

@@ -1,7 +1,7 @@
 //! From the configuration to a source.
 
 use super::folder::{Filter, PROSE};
-use super::{Source, cargo, embedded, file, folder, jsonl, parquet};
+use super::{Source, cargo, embedded, file, folder, jsonl, parquet, warc};
 use crate::config::{CorpusConfig, SourceKind};
 use crate::error::{Error, Result};
 use crate::rule::Kind;
@@ -36,6 +36,12 @@ pub(crate) fn open(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
             exists(path)?;
             let source = parquet::open(path, &config.text, &config.exclude)?;
             some_files(path, source.listing().files, ".parquet")?;
+            Arc::new(source)
+        }
+        SourceKind::Warc => {
+            exists(path)?;
+            let source = warc::open(path, &config.exclude, max_bytes(config))?;
+            some_files(path, source.listing().files, ".warc or .wet, plain, .gz or .zst")?;
             Arc::new(source)
         }
         SourceKind::File => {
@@ -86,6 +92,8 @@ fn kind_of(path: &Path) -> Result<SourceKind> {
             Some(SourceKind::Jsonl)
         } else if parquet::is_parquet(name) {
             Some(SourceKind::Parquet)
+        } else if warc::is_warc(name) {
+            Some(SourceKind::Warc)
         } else {
             None
         }

@@ -1,0 +1,70 @@
+//! From a configuration to the plan: one function a stage, in the order in which documents pass them.
+//!
+//! ```text
+//! source ─► decode ─► side of the split ─► profiles of rules ─► rules of this room, privacy ─┬─► exact duplicates ─► sink
+//!           [corpus.clean]  [corpus.split]   [corpus.rules]       [corpus.clean, .privacy]   └ the cut of `parts.rs`
+//! ```
+//!
+//! Profiles see a document before anything in it is replaced, as in the pipelines that they come from. A single `file` is
+//! only decoded and split.
+
+use crate::config::CorpusConfig;
+use crate::dedup::exact;
+use crate::error::{Error, Result};
+use crate::row::text_schema;
+use crate::rule::{self, Decode, Profiles, Rules};
+use crate::source::Source;
+use crate::split::Assign;
+use bessemer_dataflow::{BatchMap, Plan, Stage};
+use std::sync::Arc;
+
+/// Functions that the caller wants to see the rows at two points: behind the last rule, and before the sink.
+pub(crate) type Meters = [Arc<dyn BatchMap>; 2];
+
+/// The plan of a configuration over an opened source.
+pub(crate) fn plan(
+    config: &CorpusConfig,
+    source: Arc<dyn Source>,
+    assign: Assign,
+    meters: Meters,
+) -> Result<Plan> {
+    let verbatim = source.verbatim();
+    let [judged, written] = meters;
+    let mut stages = vec![decode(config, verbatim), Stage::Map(Arc::new(assign))];
+    if !verbatim {
+        stages.extend(profiles(config)?);
+        stages.push(own_rules(config));
+    }
+    stages.push(Stage::Map(judged));
+    if !verbatim {
+        stages.extend(duplicates(config));
+    }
+    stages.push(Stage::Map(written));
+    Ok(Plan { source, stages })
+}
+
+/// Bytes to text.
+fn decode(config: &CorpusConfig, verbatim: bool) -> Stage {
+    Stage::Map(Arc::new(Decode { invalid: config.clean.invalid_utf8, verbatim }))
+}
+
+/// The profiles of `[corpus.rules]`, where there are any.
+fn profiles(config: &CorpusConfig) -> Result<Option<Stage>> {
+    let profiles = config.rules.build().map_err(|error| Error::Config(format!("corpus.{error}")))?;
+    Ok((!profiles.is_empty()).then(|| Stage::Map(Arc::new(Profiles(profiles)))))
+}
+
+/// The rules and edits of `[corpus.clean]` and `[corpus.privacy]`.
+fn own_rules(config: &CorpusConfig) -> Stage {
+    Stage::Map(Arc::new(Rules(rule::chain(config))))
+}
+
+/// Exact duplicates, if they are to go.
+fn duplicates(config: &CorpusConfig) -> Vec<Stage> {
+    if config.clean.enabled && config.clean.exact_dedup { exact::stages() } else { Vec::new() }
+}
+
+/// Names of the columns that predicates can read.
+pub(crate) fn columns() -> Vec<String> {
+    text_schema().fields().iter().map(|field| field.name().clone()).collect()
+}
