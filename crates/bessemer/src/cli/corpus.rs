@@ -55,6 +55,9 @@ pub(crate) enum CorpusCommand {
     TrainDsir(TrainDsirArgs),
     /// Print a score of every document of a file.
     Score(ScoreArgs),
+    /// Images, audio and video beside text.
+    #[command(subcommand)]
+    Media(super::MediaCommand),
 }
 
 /// `bessemer corpus explain ...`

@@ -63,6 +63,7 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
         }
         CorpusCommand::Explain(args) => explain::explain(args, as_json, console),
         CorpusCommand::Profiles { name } => explain::profiles(name.as_deref(), as_json),
+        CorpusCommand::Media(command) => crate::commands::media::run(command, as_json, console),
         CorpusCommand::Stats { path } => {
             let reader = CorpusReader::open(&corpus_of(path)?)?;
             let s = reader.summary();

@@ -9,6 +9,7 @@ pub(crate) mod eval;
 mod explain;
 pub(crate) mod generate;
 pub(crate) mod import;
+pub(crate) mod media;
 pub(crate) mod parity;
 mod ranks;
 pub(crate) mod report;
