@@ -7,10 +7,10 @@ Needs `pip install rensa==0.5.0 text-dedup==0.4.0` in the Python that runs this.
     python compare.py corpus.jsonl path/to/dedup_jsonl [CORES] [ROUNDS] [BANDS] [ROWS] [SIMILARITY]
 
 Each contestant is a process of its own from the file to the list of dropped rows, start of the program included,
-pinned to CORES (for example 0 or 0,1); medians of ROUNDS. Recall: of the copies whose similarity to the row they were
-made from is SIMILARITY or more, those dropped. Precision: of the dropped rows, those that are copies of similarity
-0.9 SIMILARITY or more (a copy of a dropped copy may be closer to another row of its family). text-dedup and rensa's
-rho do not verify.
+pinned to CORES (for example 0 or 0,1); medians of ROUNDS. A pair is a copy and the row it was made from. Recall: of the
+pairs of similarity SIMILARITY or more, those of which a row is dropped (which of the two is kept differs). Precision: of
+the dropped rows, those that are in a pair of similarity 0.9 SIMILARITY or more (a copy of a copy may be closer to another
+row of its family than to the one it was made from). text-dedup and rensa's rho do not verify.
 """
 import json
 import os
@@ -98,15 +98,15 @@ for turn in range(rounds):
         if found.setdefault(name, rows_dropped) != rows_dropped:
             print(f"{name}: another result than in the round before", file=sys.stderr)
 
-wanted = {row for row, d in enumerate(truth) if d["jaccard"] >= similarity}
-copies = {row for row, d in enumerate(truth) if d["jaccard"] >= 0.9 * similarity}
+wanted = [(row, d["of"]) for row, d in enumerate(truth) if d["of"] >= 0 and d["jaccard"] >= similarity]
+related = {r for row, d in enumerate(truth) if d["of"] >= 0 and d["jaccard"] >= 0.9 * similarity for r in (row, d["of"])}
 print(f"{len(truth)} documents, {megabytes:.1f} MB, cores {cores}, {bands} bands x {rows}, similarity {similarity}")
 print(f"{'':22} {'seconds':>9} {'MB/s':>8} {'dropped':>8} {'recall':>7} {'precision':>9}")
 for name in contestants:
     if name not in found:
         continue
     median, rows_dropped = statistics.median(seconds[name]), set(found[name])
-    recall = len(rows_dropped & wanted) / max(1, len(wanted))
-    precision = len(rows_dropped & copies) / max(1, len(rows_dropped))
+    recall = sum(a in rows_dropped or b in rows_dropped for a, b in wanted) / max(1, len(wanted))
+    precision = len(rows_dropped & related) / max(1, len(rows_dropped))
     print(f"{name:22} {median:9.3f} {megabytes / median:8.1f} {len(rows_dropped):8} {recall:7.4f} {precision:9.4f}")
 shutil.rmtree(work, ignore_errors=True)
