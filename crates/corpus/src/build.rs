@@ -2,6 +2,7 @@
 
 use crate::compose::{self, Meters};
 use crate::config::{CorpusConfig, SplitBy};
+use crate::delete::Bury;
 use crate::error::{Error, Result};
 use crate::output::attribution;
 use crate::output::documents::Documents;
@@ -10,6 +11,7 @@ use crate::output::summary::{ATTRIBUTION_FILE, CorpusSummary, FORMAT_VERSION, SU
 use crate::parts::{self, Parts};
 use crate::source::{self, Listing, Source};
 use crate::split::Assign;
+use crate::tombstone::{Tombstones, tombstones_path};
 use arrow_array::{RecordBatch, UInt64Array};
 use bessemer_dataflow::{BatchMap, Executor, Plan, Stage, column};
 use bessemer_rules::RulesConfig;
@@ -132,6 +134,47 @@ fn finished(out_dir: &Path, key: &str) -> Result<Option<CorpusSummary>> {
     Ok((summary.key == key && summary.format_version == FORMAT_VERSION && whole).then_some(summary))
 }
 
+/// Drops documents that have a tombstone: behind every other stage, so that no part that outlives the process depends on
+/// the list, and before the meter of what is written.
+fn bury(plan: &mut Plan, tombstones: &Tombstones) {
+    if !tombstones.is_empty() {
+        let last = plan.stages.len().saturating_sub(1);
+        plan.stages.insert(last, Stage::Map(Arc::new(Bury(tombstones.clone()))));
+    }
+}
+
+/// Errors if the corpus at `out_dir` answers to a list of tombstones that is gone: what was deleted would come back.
+fn require_list(out_dir: &Path, tombstones: &Tombstones) -> Result<()> {
+    let text = existing(out_dir)?.unwrap_or_default();
+    let deleted = serde_json::from_str::<CorpusSummary>(&text).is_ok_and(|found| found.tombstones.is_some());
+    if !deleted || !tombstones.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Config(format!(
+        "{} is missing, and documents were deleted from the corpus in {}: put the list back, or remove the corpus to build it \
+         with these documents",
+        tombstones_path(out_dir).display(),
+        out_dir.display()
+    )))
+}
+
+/// Writes what says what the directory holds, and puts the directory in its place.
+pub(crate) fn seal(folder: PartialDir, mut summary: CorpusSummary) -> Result<CorpusSummary> {
+    let mut file = HashingFile::create(folder.path(), ATTRIBUTION_FILE)?;
+    let write =
+        |file: &mut HashingFile, text: &[u8]| file.write_all(text).map_err(Error::io("write", folder.path()));
+    write(&mut file, attribution::text(&summary).as_bytes())?;
+    summary.files.push(file.finish()?);
+    let json = serde_json::to_string_pretty(&summary)
+        .map_err(|cause| Error::Json { path: folder.path().join(SUMMARY_FILE), cause })?;
+    let mut file = HashingFile::create(folder.path(), SUMMARY_FILE)?;
+    write(&mut file, json.as_bytes())?;
+    write(&mut file, b"\n")?;
+    file.finish()?;
+    folder.finish()?;
+    Ok(summary)
+}
+
 /// Builds the corpus that `config` describes into the directory `out_dir`.
 ///
 /// The directory appears whole or not at all. If it holds the corpus of this configuration and input already,
@@ -145,7 +188,10 @@ pub fn build(config: &CorpusConfig, out_dir: &Path, context: &BuildContext<'_>) 
     config.check().map_err(Error::Config)?;
     let source = source::open(config)?;
     let key = key(config, source.listing())?;
-    if let Some(summary) = finished(out_dir, &key)? {
+    let tombstones = Tombstones::read(out_dir)?;
+    require_list(out_dir, &tombstones)?;
+    let found = finished(out_dir, &key)?;
+    if let Some(summary) = found.filter(|summary| summary.tombstones == tombstones.digest()) {
         // A build that was killed between its last two steps leaves its parts; one at work keeps its own.
         if Parts::left(out_dir)
             && let Ok(_lock) = PartialDir::begin(out_dir)
@@ -182,6 +228,7 @@ pub fn build(config: &CorpusConfig, out_dir: &Path, context: &BuildContext<'_>) 
     if parts::worth(source.as_ref()) {
         plan = from_parts(&source, plan, out_dir, &key, context, &meters[0], &tick)?;
     }
+    bury(&mut plan, &tombstones);
     executor.run(&plan, &mut sink)?;
     let mut summary = sink.finish()?;
     std::fs::remove_dir_all(&spill).map_err(Error::io("remove", &spill))?;
@@ -195,6 +242,7 @@ pub fn build(config: &CorpusConfig, out_dir: &Path, context: &BuildContext<'_>) 
     summary.listed_bytes = listing.bytes;
     summary.skipped_files = listing.skipped_files;
     summary.remarks = remarks(config, listing, &summary);
+    summary.tombstones = tombstones.digest();
     if summary.kept.documents == 0 {
         // A build that was killed between its last two steps leaves its parts; one at work keeps its own.
         if Parts::left(out_dir)
@@ -204,18 +252,7 @@ pub fn build(config: &CorpusConfig, out_dir: &Path, context: &BuildContext<'_>) 
         }
         return Err(empty(source.as_ref(), &summary));
     }
-    let mut file = HashingFile::create(folder.path(), ATTRIBUTION_FILE)?;
-    let write =
-        |file: &mut HashingFile, text: &[u8]| file.write_all(text).map_err(Error::io("write", folder.path()));
-    write(&mut file, attribution::text(&summary).as_bytes())?;
-    summary.files.push(file.finish()?);
-    let json = serde_json::to_string_pretty(&summary)
-        .map_err(|cause| Error::Json { path: folder.path().join(SUMMARY_FILE), cause })?;
-    let mut file = HashingFile::create(folder.path(), SUMMARY_FILE)?;
-    write(&mut file, json.as_bytes())?;
-    write(&mut file, b"\n")?;
-    file.finish()?;
-    folder.finish()?;
+    let summary = seal(folder, summary)?;
     Parts::clear(out_dir)?;
     Ok(Built { summary, reused: false, spilled_bytes: executor.spilled_bytes() })
 }

@@ -11,6 +11,8 @@
 //! | `ATTRIBUTION.md` | sources with version, licence, files, bytes |
 //! | `corpus.json` | statistics, and the hashes of the other files; written last |
 //!
+//! and beside it `NAME.tombstones.json`, if documents were [deleted](delete()): the list of those that no build takes up again.
+//!
 //! [`CorpusReader`] reads it back. The work in between is a [`bessemer_dataflow::Plan`]: a value that
 //! says what happens to rows, run on local threads within a memory budget. The result is a pure function of
 //! configuration and input: not of threads, memory or interruptions.
@@ -19,6 +21,7 @@ mod build;
 mod compose;
 mod config;
 mod dedup;
+mod delete;
 mod error;
 mod output;
 mod parts;
@@ -28,11 +31,13 @@ mod rule;
 mod source;
 mod split;
 mod tokenize;
+mod tombstone;
 
 pub use build::{BuildContext, Built, Progress, build, explain};
 pub use config::{
     CleanConfig, CorpusConfig, InvalidUtf8, PrivacyConfig, Scope, SourceKind, SplitBy, SplitConfig,
 };
+pub use delete::{Deletion, delete};
 pub use error::{Error, Result};
 pub use output::card::data_card;
 pub use output::summary::{
@@ -45,3 +50,4 @@ pub use rule::{Document, Edits, Judged, Kind, Rule, Verdict, chain, judge};
 pub use source::{Listing, Source, SourceInfo};
 pub use split::side_of;
 pub use tokenize::{TOKENS_FILE, TokenSummary, Tokenized, document_id, tokenize_to_shards};
+pub use tombstone::{TOMBSTONES_VERSION, Tombstones, tombstones_path};

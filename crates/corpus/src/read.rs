@@ -151,7 +151,7 @@ impl CorpusReader {
     }
 
     /// Batches of the files whose names begin with `prefix`, in order, a few rows at a time.
-    fn batches(&self, prefix: &str) -> Batches {
+    pub(crate) fn batches(&self, prefix: &str) -> Batches {
         let names = self.summary.files.iter().map(|file| &file.name);
         let files =
             names.filter(|name| name.starts_with(prefix)).map(|name| self.folder.join(name)).collect();

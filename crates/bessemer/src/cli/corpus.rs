@@ -27,6 +27,20 @@ pub(crate) enum CorpusCommand {
         #[arg(long, default_value_t = 20)]
         limit: usize,
     },
+    /// Delete documents by id: from the corpus, its token shards, and every later build.
+    Delete {
+        /// Run directory or corpus directory.
+        path: PathBuf,
+        /// Id of a document, as `corpus inspect --kept` prints it; may be given several times.
+        #[arg(long = "id", value_name = "ID")]
+        ids: Vec<String>,
+        /// File with an id on each line.
+        #[arg(long = "ids", value_name = "FILE")]
+        file: Option<PathBuf>,
+        /// Why, for the list of deletions.
+        #[arg(long, default_value = "")]
+        reason: String,
+    },
     /// Counts by split, reason and source.
     Stats {
         /// Run directory or corpus directory.

@@ -1,5 +1,7 @@
 //! `bessemer corpus`: build a corpus, look into one.
 
+mod delete;
+
 use crate::cli::CorpusCommand;
 use crate::commands::explain;
 use crate::commands::run::Session;
@@ -64,6 +66,10 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
         CorpusCommand::Explain(args) => explain::explain(args, as_json, console),
         CorpusCommand::Profiles { name } => explain::profiles(name.as_deref(), as_json),
         CorpusCommand::Media(command) => crate::commands::media::run(command, as_json, console),
+        CorpusCommand::Delete { path, ids, file, reason } => {
+            let wanted = delete::wanted(ids, file.as_deref())?;
+            delete::run(path, &corpus_of(path)?, &wanted, reason, as_json, console)
+        }
         CorpusCommand::Stats { path } => {
             let reader = CorpusReader::open(&corpus_of(path)?)?;
             let s = reader.summary();

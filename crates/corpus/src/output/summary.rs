@@ -109,6 +109,9 @@ pub struct CorpusSummary {
     pub ips_replaced: u64,
     /// Lines removed from kept documents.
     pub lines_removed: u64,
+    /// Digest of the list of tombstones that the corpus answers to, if documents were deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tombstones: Option<String>,
     /// By source, in row order.
     pub sources: Vec<SourceSummary>,
     /// What the user should know: fallbacks taken, sources that lost nearly everything.

@@ -1,0 +1,98 @@
+//! `bessemer corpus delete`: documents leave the corpus, the shards and every later build.
+
+use crate::commands::saved_model::load_tokenizer;
+use crate::console::{Console, print};
+use crate::failure::Failure;
+use crate::machine;
+use crate::run_dir::RunDir;
+use bessemer_corpus::{BuildContext, CorpusReader, Deletion, TOKENS_FILE, Tokenized};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Rows that the rewriting of shards may hold in memory.
+const MEMORY: usize = 512 << 20;
+
+/// The ids of the command line and of the file.
+pub(super) fn wanted(ids: &[String], file: Option<&Path>) -> Result<Vec<String>, Failure> {
+    let mut wanted = ids.to_vec();
+    if let Some(file) = file {
+        let text = fs::read_to_string(file)
+            .map_err(|cause| Failure::usage(format!("cannot read {}: {cause}", file.display())))?;
+        wanted.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned));
+    }
+    if wanted.is_empty() {
+        return Err(Failure::usage("nothing to delete: give --id ID or --ids FILE".to_string()));
+    }
+    Ok(wanted)
+}
+
+/// Deletes from the corpus, then makes the shards of a run directory anew.
+pub(super) fn run(
+    path: &Path,
+    corpus: &Path,
+    ids: &[String],
+    reason: &str,
+    as_json: bool,
+    console: &mut Console,
+) -> Result<(), Failure> {
+    let stop = crate::signals::stop_flag()?;
+    let deletion = bessemer_corpus::delete(corpus, ids, reason, &stop)?;
+    let dir = RunDir::new(path);
+    let shards = if dir.shards().join(TOKENS_FILE).is_file() || dir.shards().is_dir() {
+        keep_tokenizer(&dir, &deletion)?;
+        Some(shards(&dir, corpus, &stop)?)
+    } else {
+        None
+    };
+    for id in &deletion.unknown {
+        console.say(&format!("{id}: no document of this corpus; later builds leave it out too"));
+    }
+    if as_json {
+        let tokens = shards.map(|made| made.splits.values().map(|split| split.tokens).sum::<u64>());
+        let value = json!({
+            "listed": deletion.listed, "deleted": deletion.deleted, "unknown": deletion.unknown,
+            "rewritten": deletion.rewritten, "tokens": tokens,
+        });
+        return Ok(print(&serde_json::to_string_pretty(&value)?)?);
+    }
+    let list = bessemer_corpus::tombstones_path(corpus);
+    print(&format!(
+        "deleted documents {} (new on the list {}): {}",
+        deletion.deleted,
+        deletion.listed,
+        list.display()
+    ))?;
+    match shards {
+        Some(made) => {
+            let tokens: u64 = made.splits.values().map(|split| split.tokens).sum();
+            let how = if made.reused { "hold none of them already" } else { "were made anew" };
+            Ok(print(&format!("shards {how}: {tokens} tokens"))?)
+        }
+        None => Ok(()),
+    }
+}
+
+/// The tokenizer stays what it is although the corpus changed: checkpoints and shards speak its language.
+fn keep_tokenizer(dir: &RunDir, deletion: &Deletion) -> Result<(), Failure> {
+    let marker = dir.stages().join("tokenizer.json");
+    let Ok(text) = fs::read_to_string(&marker) else { return Ok(()) };
+    let mut value: Value = serde_json::from_str(&text)?;
+    value["made_from"]["corpus"] = json!(deletion.summary.fingerprint);
+    bessemer_durable::write(&marker, serde_json::to_string_pretty(&value)?.as_bytes())?;
+    Ok(())
+}
+
+/// Encodes the corpus again, into files of the size that they had.
+fn shards(dir: &RunDir, corpus: &Path, stop: &AtomicBool) -> Result<Tokenized, Failure> {
+    let text = fs::read_to_string(dir.shards().join(TOKENS_FILE)).unwrap_or_default();
+    let before: Option<Tokenized> = serde_json::from_str(&text).ok();
+    let shard_bytes = before.map_or(bessemer_shards::DEFAULT_FILE_BYTES, |before| before.shard_bytes);
+    let tokenizer = Arc::new(load_tokenizer(&dir.tokenizer())?);
+    let context =
+        BuildContext { threads: machine::threads(0), memory_budget: MEMORY, progress: &|_| {}, stop };
+    let reader = CorpusReader::open(corpus)?;
+    Ok(bessemer_corpus::tokenize_to_shards(&reader, &tokenizer, &dir.shards(), shard_bytes, &context)?)
+}

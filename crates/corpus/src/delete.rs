@@ -1,0 +1,266 @@
+//! Deletes documents of a finished corpus by id.
+//!
+//! First the list of tombstones is written, then the corpus is written anew without these documents' texts, and put in
+//! place whole. Whatever happens between the two, the next build sees that the corpus does not answer to the list and
+//! makes it again. The result is the corpus that a build with the same list makes, apart from its counts of edits.
+
+use crate::build::seal;
+use crate::error::{Error, Result};
+use crate::output::documents::Documents;
+use crate::output::durable::PartialDir;
+use crate::output::summary::{CorpusSummary, DROPPED_FILE};
+use crate::parts::Parts;
+use bessemer_dataflow::{BatchMap, Sink, column, with_columns};
+use crate::read::{Batches, CorpusReader};
+use crate::row::{Split, text_schema};
+use crate::source::SourceInfo;
+use crate::tombstone::{DELETED, Tombstones};
+use arrow_array::builder::StringBuilder;
+use arrow_array::{
+    Array, ArrayRef, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array, new_null_array,
+};
+use arrow_schema::{DataType, Field};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a deletion did.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Deletion {
+    /// Ids that were not on the list before.
+    pub listed: usize,
+    /// Documents of the corpus that have a tombstone now, kept or dropped before.
+    pub deleted: u64,
+    /// Ids of the list that name no document of the corpus; later builds leave them out too.
+    pub unknown: Vec<String>,
+    /// The corpus was written anew.
+    pub rewritten: bool,
+    /// What the corpus holds now.
+    #[serde(skip)]
+    pub summary: CorpusSummary,
+}
+
+/// Puts `ids` on the list of the corpus in `folder` and removes these documents from it.
+///
+/// # Errors
+/// No corpus there, no id, a list that would leave no document, another process at work, the stop flag, or the disk's
+/// refusal. The list is kept when the rewriting fails: give the same command again.
+pub fn delete(folder: &Path, ids: &[String], reason: &str, stop: &AtomicBool) -> Result<Deletion> {
+    let reader = CorpusReader::open(folder)?;
+    let mut tombstones = Tombstones::read(folder)?;
+    let listed = ids.iter().filter(|id| tombstones.add(id, reason)).count();
+    if tombstones.is_empty() {
+        return Err(Error::Config("no document to delete: expected at least one id".into()));
+    }
+    tombstones.write(folder)?;
+    let mut seen = BTreeSet::new();
+    let rewritten = reader.summary().tombstones != tombstones.digest();
+    let summary = if rewritten {
+        rewrite(&reader, &tombstones, &mut seen, stop)?
+    } else {
+        each_batch(&reader, stop, &mut |batch| note(&batch, &tombstones, &mut seen))?;
+        reader.summary().clone()
+    };
+    let all = ids.iter().filter(|id| !seen.contains(id.as_str()));
+    let unknown = all.cloned().collect::<BTreeSet<String>>().into_iter().collect();
+    let deleted = summary.dropped_by_reason.get(DELETED).map_or(0, |count| count.documents);
+    Ok(Deletion { listed, deleted, unknown, rewritten, summary })
+}
+
+/// Notes the ids of the list that a batch holds.
+fn note(batch: &RecordBatch, tombstones: &Tombstones, seen: &mut BTreeSet<String>) -> Result<()> {
+    let ids: &StringArray = column(DELETED, batch, "id")?;
+    seen.extend(ids.iter().flatten().filter(|id| tombstones.reason(id).is_some()).map(str::to_string));
+    Ok(())
+}
+
+/// Writes the corpus anew.
+fn rewrite(
+    reader: &CorpusReader,
+    tombstones: &Tombstones,
+    seen: &mut BTreeSet<String>,
+    stop: &AtomicBool,
+) -> Result<CorpusSummary> {
+    let old = reader.summary();
+    let source = |source: &crate::SourceSummary| SourceInfo {
+        name: source.name.clone(),
+        version: source.version.clone(),
+        licence: source.licence.clone(),
+    };
+    let sources: Vec<SourceInfo> = old.sources.iter().map(source).collect();
+    let folder = PartialDir::begin(reader.folder())?;
+    let mut sink = Documents::create(folder.path(), &sources)?;
+    let map = Bury(tombstones.clone());
+    each_batch(reader, stop, &mut |batch| {
+        note(&batch, tombstones, seen)?;
+        Ok(sink.write(&map.apply(batch)?)?)
+    })?;
+    let made = sink.finish()?;
+    let summary = CorpusSummary {
+        read: made.read,
+        kept: made.kept,
+        dropped: made.dropped,
+        dropped_by_reason: made.dropped_by_reason,
+        splits: made.splits,
+        sources: made.sources,
+        files: made.files,
+        fingerprint: made.fingerprint,
+        tombstones: tombstones.digest(),
+        ..old.clone()
+    };
+    if summary.kept.documents == 0 {
+        return Err(Error::Config(format!(
+            "{}: no document would be left; take an id off the list, or remove the corpus",
+            reader.folder().display()
+        )));
+    }
+    // Parts that a killed build left hold the texts as well.
+    Parts::clear(reader.folder())?;
+    seal(folder, summary)
+}
+
+/// Marks rows that have a tombstone as dropped and takes their text away. Comes behind every other stage, so that a
+/// deleted document still stands before its duplicates: they stay out as well.
+pub(crate) struct Bury(pub(crate) Tombstones);
+
+impl BatchMap for Bury {
+    fn name(&self) -> &str {
+        "tombstones"
+    }
+
+    fn apply(&self, batch: RecordBatch) -> bessemer_dataflow::Result<RecordBatch> {
+        let ids: &StringArray = column(self.name(), &batch, "id")?;
+        if !ids.iter().flatten().any(|id| self.0.reason(id).is_some()) {
+            return Ok(batch);
+        }
+        let of = |name| column::<StringArray>(self.name(), &batch, name);
+        let (texts, reasons, details) = (of("text")?, of("reason")?, of("detail")?);
+        let (mut text, mut reason, mut detail) =
+            (StringBuilder::new(), StringBuilder::new(), StringBuilder::new());
+        for index in 0..batch.num_rows() {
+            let value = |array: &StringArray| array.is_valid(index).then(|| array.value(index).to_string());
+            match self.0.reason(ids.value(index)) {
+                Some(why) => {
+                    text.append_value("");
+                    reason.append_value(DELETED);
+                    detail.append_option(Some(why).filter(|why| !why.is_empty()));
+                }
+                None => {
+                    text.append_value(texts.value(index));
+                    reason.append_option(value(reasons));
+                    detail.append_option(value(details));
+                }
+            }
+        }
+        let nullable = |name: &str| Field::new(name, DataType::Utf8, true);
+        with_columns(
+            &batch,
+            vec![
+                (Field::new("text", DataType::Utf8, false), Arc::new(text.finish()) as ArrayRef),
+                (nullable("reason"), Arc::new(reason.finish())),
+                (nullable("detail"), Arc::new(detail.finish())),
+            ],
+        )
+    }
+}
+
+/// Kept and dropped rows as one stream in the order of the sources.
+fn each_batch(
+    reader: &CorpusReader,
+    stop: &AtomicBool,
+    take: &mut dyn FnMut(RecordBatch) -> Result<()>,
+) -> Result<()> {
+    let mut streams: Vec<Stream> = Split::ALL
+        .map(|split| Stream::new(reader.split_batches(split), Some(split)))
+        .into_iter()
+        .chain([Stream::new(reader.batches(DROPPED_FILE), None)])
+        .collect();
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Error::Stopped);
+        }
+        let mut heads = Vec::with_capacity(streams.len());
+        for (index, stream) in streams.iter_mut().enumerate() {
+            heads.extend(stream.head()?.map(|place| (place, index)));
+        }
+        heads.sort_unstable();
+        let Some(&(_, first)) = heads.first() else { return Ok(()) };
+        let border = heads.get(1).map(|&(place, _)| place);
+        take(streams[first].run(border)?)?;
+    }
+}
+
+/// Batches of one series of files as rows of a plan.
+struct Stream {
+    batches: Batches,
+    split: Option<Split>,
+    current: Option<(RecordBatch, usize)>,
+}
+
+impl Stream {
+    fn new(batches: Batches, split: Option<Split>) -> Stream {
+        Stream { batches, split, current: None }
+    }
+
+    /// (file, row) of the next row.
+    fn head(&mut self) -> Result<Option<(u32, u64)>> {
+        loop {
+            if let Some((batch, at)) = &self.current
+                && *at < batch.num_rows()
+            {
+                return Ok(Some(place(batch, *at)?));
+            }
+            match self.batches.next().transpose()? {
+                Some(batch) => self.current = Some((rows(&batch, self.split)?, 0)),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The rows of the current batch that stand before `border`, at least one.
+    fn run(&mut self, border: Option<(u32, u64)>) -> Result<RecordBatch> {
+        let missing = || Error::Plan { stage: DELETED.into(), problem: "no batch at hand".into() };
+        let (batch, at) = self.current.as_mut().ok_or_else(missing)?;
+        let from = *at;
+        *at += 1;
+        while *at < batch.num_rows() {
+            let here = place(batch, *at)?;
+            if border.is_some_and(|border| here >= border) {
+                break;
+            }
+            *at += 1;
+        }
+        Ok(batch.slice(from, *at - from))
+    }
+}
+
+fn place(batch: &RecordBatch, index: usize) -> Result<(u32, u64)> {
+    let file: &UInt32Array = column(DELETED, batch, "file")?;
+    let row: &UInt64Array = column(DELETED, batch, "row")?;
+    Ok((file.value(index), row.value(index)))
+}
+
+/// A batch of documents (`split` given) or of dropped rows with the columns that rows have in a plan.
+fn rows(batch: &RecordBatch, split: Option<Split>) -> Result<RecordBatch> {
+    let count = batch.num_rows();
+    let stored = |name: &str| -> Result<ArrayRef> {
+        let found = batch.column_by_name(name).cloned();
+        found.ok_or_else(|| Error::Plan {
+            stage: DELETED.into(),
+            problem: format!("column {name:?} is missing"),
+        })
+    };
+    let nulls = |data_type: &DataType| new_null_array(data_type, count);
+    let zeros = || Arc::new(UInt32Array::from(vec![0; count])) as ArrayRef;
+    let schema = text_schema();
+    let columns = schema.fields().iter().map(|field| match (field.name().as_str(), split) {
+        ("bytes", Some(_)) => stored("source_bytes"),
+        ("text", None) => stored("head"),
+        ("split", Some(split)) => Ok(Arc::new(UInt8Array::from(vec![split.code(); count])) as ArrayRef),
+        ("reason" | "detail", Some(_)) | ("licence" | "split", None) => Ok(nulls(field.data_type())),
+        ("emails" | "ips" | "lines", _) => Ok(zeros()),
+        (name, _) => stored(name),
+    });
+    Ok(RecordBatch::try_new(schema.clone(), columns.collect::<Result<Vec<ArrayRef>>>()?)?)
+}
