@@ -18,11 +18,13 @@ mod error;
 mod finder;
 mod ranges;
 mod sorter;
+mod stages;
 mod store;
 pub mod suffix;
 
 pub use error::{Error, Result};
 pub use finder::{Finder, Limits, MAX_LENGTH, MIN_LENGTH, Repeats, repeats};
+pub use stages::{SubstringConfig, stages};
 
 #[cfg(test)]
 mod tests;

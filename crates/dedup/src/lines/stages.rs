@@ -1,0 +1,337 @@
+//! Deduplication of lines and sentences as stages of a plan.
+
+use super::cut::{Cut, line_keys, sentence_keys, size, without_lines, without_sentences};
+use arrow_array::builder::{BinaryBuilder, StringBuilder};
+use arrow_array::{
+    Array, ArrayRef, BinaryArray, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array,
+};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use bessemer_dataflow::{BatchMap, FlatMap, Fold, Reducer, Result, Stage, column, with_columns};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum LineUnit {
+    /// Lines in the normal form of cc_net.
+    #[default]
+    Lines,
+    /// Spans of consecutive sentences, as C4 and datatrove do.
+    Sentences,
+}
+
+/// Deduplication of lines or sentences across documents: the first occurrence stays.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LinesConfig {
+    /// What is compared: lines or sentences.
+    pub unit: LineUnit,
+    /// Sentences of a span, with `sentences`.
+    pub span: u32,
+    /// Documents with fewer words than this after a cut are dropped (`repeated-lines`); 0 keeps all.
+    pub min_words: u32,
+    /// Documents with fewer sentences than this after a cut are dropped; 0 keeps all.
+    pub min_sentences: u32,
+}
+
+impl Default for LinesConfig {
+    fn default() -> Self {
+        LinesConfig { unit: LineUnit::Lines, span: 3, min_words: 50, min_sentences: 3 }
+    }
+}
+
+impl LinesConfig {
+    /// Checks the values. The message begins with `key`, the name of this table.
+    pub fn check(&self, key: &str) -> std::result::Result<(), String> {
+        if (1..=100).contains(&self.span) {
+            return Ok(());
+        }
+        Err(format!("{key}.span = {}: expected 1 to 100 sentences", self.span))
+    }
+}
+
+/// Partitions of the shuffles.
+const PARTITIONS: usize = 16;
+/// Column of (place, key) of each line: u32 and u64, little-endian.
+const KEYS: &str = "line_keys";
+/// Column of the places that go: u32, little-endian.
+const PLACES: &str = "repeated_lines";
+/// Rows of a result batch.
+const RESULT_ROWS: usize = 4096;
+
+/// The stages. Rows carry `file`, `row`, `split`, `text`, `reason`, `detail`.
+pub fn stages(config: &LinesConfig) -> Vec<Stage> {
+    let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<String>>();
+    vec![
+        Stage::Map(Arc::new(Keys(config.clone()))),
+        Stage::Annotate {
+            name: "repeated-lines".into(),
+            project: names(&["file", "row", "split", KEYS]),
+            side: vec![
+                Stage::FlatMap(Arc::new(OneByOne)),
+                Stage::Shuffle { key: names(&["key"]), partitions: PARTITIONS },
+                Stage::Sort { by: names(&["key", "split", "file", "row", "place"]) },
+                Stage::Reduce { key: names(&["key"]), reducer: Arc::new(AllButFirst) },
+                Stage::Shuffle { key: names(&["file", "row"]), partitions: PARTITIONS },
+                Stage::Sort { by: names(&["file", "row", "place"]) },
+                Stage::Reduce { key: names(&["file", "row"]), reducer: Arc::new(Collect) },
+            ],
+            adds: Arc::new(Schema::new(vec![Field::new(PLACES, DataType::Binary, true)])),
+        },
+        Stage::Map(Arc::new(CutLines(config.clone()))),
+    ]
+}
+
+/// Adds the keys of each kept document.
+struct Keys(LinesConfig);
+
+impl BatchMap for Keys {
+    fn name(&self) -> &str {
+        "line-keys"
+    }
+
+    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        let texts: &StringArray = column(self.name(), &batch, "text")?;
+        let reasons: &StringArray = column(self.name(), &batch, "reason")?;
+        let mut keys = BinaryBuilder::new();
+        for index in 0..batch.num_rows() {
+            if !reasons.is_null(index) {
+                keys.append_null();
+                continue;
+            }
+            let found = match self.0.unit {
+                LineUnit::Lines => line_keys(texts.value(index)),
+                LineUnit::Sentences => sentence_keys(texts.value(index), self.0.span as usize),
+            };
+            let mut bytes = Vec::with_capacity(found.len() * 12);
+            for (place, key) in found {
+                bytes.extend_from_slice(&place.to_le_bytes());
+                bytes.extend_from_slice(&key.to_le_bytes());
+            }
+            keys.append_value(bytes);
+        }
+        with_columns(
+            &batch,
+            vec![(Field::new(KEYS, DataType::Binary, true), Arc::new(keys.finish()) as ArrayRef)],
+        )
+    }
+}
+
+/// A row for each key.
+struct OneByOne;
+
+impl FlatMap for OneByOne {
+    fn name(&self) -> &str {
+        "line-by-line"
+    }
+
+    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        let files: &UInt32Array = column(self.name(), &batch, "file")?;
+        let rows: &UInt64Array = column(self.name(), &batch, "row")?;
+        let splits: &UInt8Array = column(self.name(), &batch, "split")?;
+        let found: &BinaryArray = column(self.name(), &batch, KEYS)?;
+        let (mut file, mut row, mut split) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut place, mut key) = (Vec::new(), Vec::new());
+        for index in (0..batch.num_rows()).filter(|&index| !found.is_null(index)) {
+            for record in found.value(index).as_chunks::<12>().0 {
+                let [a, b, c, d, rest @ ..] = *record;
+                place.push(u32::from_le_bytes([a, b, c, d]));
+                key.push(u64::from_le_bytes(rest));
+                file.push(files.value(index));
+                row.push(rows.value(index));
+                split.push(if splits.is_null(index) { 0 } else { splits.value(index) });
+            }
+        }
+        let schema = Schema::new(vec![
+            Field::new("file", DataType::UInt32, false),
+            Field::new("row", DataType::UInt64, false),
+            Field::new("split", DataType::UInt8, false),
+            Field::new("place", DataType::UInt32, false),
+            Field::new("key", DataType::UInt64, false),
+        ]);
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(UInt32Array::from(file)),
+            Arc::new(UInt64Array::from(row)),
+            Arc::new(UInt8Array::from(split)),
+            Arc::new(UInt32Array::from(place)),
+            Arc::new(UInt64Array::from(key)),
+        ];
+        Ok(RecordBatch::try_new(Arc::new(schema), columns)?)
+    }
+}
+
+/// Every row of a key but the first.
+struct AllButFirst;
+
+impl Reducer for AllButFirst {
+    fn name(&self) -> &str {
+        "all-but-first"
+    }
+
+    fn fold(&self) -> Box<dyn Fold> {
+        Box::new(AllButFirstFold)
+    }
+}
+
+struct AllButFirstFold;
+
+impl Fold for AllButFirstFold {
+    fn take(&mut self, batch: &RecordBatch, rows: Range<usize>, first: bool) -> Result<Option<RecordBatch>> {
+        let from = rows.start + usize::from(first);
+        if from >= rows.end {
+            return Ok(None);
+        }
+        let schema = batch.schema();
+        let indices: Vec<usize> = ["file", "row", "place"]
+            .iter()
+            .map(|name| schema.index_of(name))
+            .collect::<std::result::Result<_, _>>()?;
+        Ok(Some(batch.slice(from, rows.end - from).project(&indices)?))
+    }
+
+    fn finish(&mut self) -> Result<Option<RecordBatch>> {
+        Ok(None)
+    }
+}
+
+/// The places of one document as one value.
+struct Collect;
+
+impl Reducer for Collect {
+    fn name(&self) -> &str {
+        "collect-places"
+    }
+
+    fn fold(&self) -> Box<dyn Fold> {
+        Box::new(CollectFold::default())
+    }
+}
+
+#[derive(Default)]
+struct CollectFold {
+    file: Vec<u32>,
+    row: Vec<u64>,
+    places: Vec<Vec<u8>>,
+}
+
+fn collected_schema() -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Field::new("file", DataType::UInt32, false),
+        Field::new("row", DataType::UInt64, false),
+        Field::new(PLACES, DataType::Binary, true),
+    ]))
+}
+
+impl CollectFold {
+    fn flush(&mut self) -> Result<Option<RecordBatch>> {
+        if self.file.is_empty() {
+            return Ok(None);
+        }
+        let places = std::mem::take(&mut self.places);
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(UInt32Array::from(std::mem::take(&mut self.file))),
+            Arc::new(UInt64Array::from(std::mem::take(&mut self.row))),
+            Arc::new(BinaryArray::from_iter_values(places)),
+        ];
+        Ok(Some(RecordBatch::try_new(collected_schema(), columns)?))
+    }
+}
+
+impl Fold for CollectFold {
+    fn take(&mut self, batch: &RecordBatch, rows: Range<usize>, first: bool) -> Result<Option<RecordBatch>> {
+        let files: &UInt32Array = column("collect-places", batch, "file")?;
+        let ids: &UInt64Array = column("collect-places", batch, "row")?;
+        let places: &UInt32Array = column("collect-places", batch, "place")?;
+        let full = if first && self.file.len() >= RESULT_ROWS { self.flush()? } else { None };
+        if first {
+            self.file.push(files.value(rows.start));
+            self.row.push(ids.value(rows.start));
+            self.places.push(Vec::new());
+        }
+        if let Some(list) = self.places.last_mut() {
+            rows.for_each(|index| list.extend_from_slice(&places.value(index).to_le_bytes()));
+        }
+        Ok(full)
+    }
+
+    fn finish(&mut self) -> Result<Option<RecordBatch>> {
+        self.flush()
+    }
+}
+
+/// Cuts repeated lines out of the texts; drops what becomes too short.
+struct CutLines(LinesConfig);
+
+impl CutLines {
+    fn cut(&self, text: &str, places: &[u8]) -> Cut {
+        let places: Vec<u32> =
+            places.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+        match self.0.unit {
+            LineUnit::Lines => without_lines(text, &places),
+            LineUnit::Sentences => without_sentences(text, &places, self.0.span as usize),
+        }
+    }
+
+    /// Why what is left is too little.
+    fn too_short(&self, text: &str) -> Option<String> {
+        let (words, sentences) = size(text);
+        let (least_words, least) = (self.0.min_words as usize, self.0.min_sentences as usize);
+        if words < least_words {
+            return Some(format!("{words} words are left, wanted {least_words}"));
+        }
+        let few = sentences < least || text.trim().is_empty();
+        few.then(|| format!("{sentences} sentences are left, wanted {least}"))
+    }
+}
+
+impl BatchMap for CutLines {
+    fn name(&self) -> &str {
+        "cut-repeated-lines"
+    }
+
+    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        let texts: &StringArray = column(self.name(), &batch, "text")?;
+        let reasons: &StringArray = column(self.name(), &batch, "reason")?;
+        let details: &StringArray = column(self.name(), &batch, "detail")?;
+        let found: &BinaryArray = column(self.name(), &batch, PLACES)?;
+        if found.null_count() == found.len() {
+            return Ok(batch);
+        }
+        let mut text = StringBuilder::with_capacity(batch.num_rows(), texts.value_data().len());
+        let (mut reason, mut detail) = (StringBuilder::new(), StringBuilder::new());
+        let same = |array: &StringArray, index| array.is_valid(index).then(|| array.value(index).to_string());
+        for index in 0..batch.num_rows() {
+            let whole = texts.value(index);
+            let cut = (!found.is_null(index)).then(|| self.cut(whole, found.value(index)));
+            match cut.map(|cut| (self.too_short(&cut.text), cut)) {
+                None => {
+                    text.append_value(whole);
+                    reason.append_option(same(reasons, index));
+                    detail.append_option(same(details, index));
+                }
+                Some((Some(why), cut)) => {
+                    text.append_value(whole);
+                    reason.append_value("repeated-lines");
+                    detail.append_value(format!("{} cut; {why}", cut.removed));
+                }
+                Some((None, cut)) => {
+                    text.append_value(cut.text);
+                    reason.append_null();
+                    detail.append_null();
+                }
+            }
+        }
+        let nullable = |name: &str| Field::new(name, DataType::Utf8, true);
+        with_columns(
+            &batch,
+            vec![
+                (Field::new("text", DataType::Utf8, false), Arc::new(text.finish()) as ArrayRef),
+                (nullable("reason"), Arc::new(reason.finish())),
+                (nullable("detail"), Arc::new(detail.finish())),
+            ],
+        )
+    }
+}

@@ -1,0 +1,204 @@
+//! Substring deduplication as stages of a plan.
+
+use super::finder::{Finder, Limits, MAX_LENGTH, MIN_LENGTH};
+use arrow_array::builder::{BinaryBuilder, StringBuilder};
+use arrow_array::{Array, BinaryArray, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use bessemer_dataflow::{
+    BatchMap, Error, Input, Operator, OperatorContext, Output, Result, Stage, column, with_columns,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Exact substring deduplication: of every string of `length` bytes that occurs several times one copy stays, the one lowest in
+/// document order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SubstringConfig {
+    /// Bytes of the shortest repeat that is removed. The authors of the method remove 50 tokens, about 200 bytes of English.
+    pub length: u32,
+    /// Documents with fewer bytes than this left after a cut are dropped (`repeated-substrings`).
+    pub min_bytes_left: u64,
+}
+
+impl Default for SubstringConfig {
+    fn default() -> Self {
+        SubstringConfig { length: 200, min_bytes_left: 100 }
+    }
+}
+
+impl SubstringConfig {
+    /// Checks the values. The message begins with `key`, the name of this table.
+    pub fn check(&self, key: &str) -> std::result::Result<(), String> {
+        if (MIN_LENGTH..=MAX_LENGTH).contains(&(self.length as usize)) {
+            return Ok(());
+        }
+        Err(format!("{key}.length = {}: expected {MIN_LENGTH} to {MAX_LENGTH} bytes", self.length))
+    }
+}
+
+const NAME: &str = "substrings";
+/// Column of the ranges that go: pairs of little-endian u64, first byte and one past the last.
+const COLUMN: &str = "repeated_substrings";
+/// Rows of a result batch.
+const RESULT_ROWS: usize = 1024;
+
+/// The stages: texts of documents that are kept go through [`Finder`] in the order (split, file, row), so that nothing of
+/// validation stays in it that is trained on; then ranges are cut out. Rows carry `file`, `row`, `split`, `text`,
+/// `reason`, `detail`.
+pub fn stages(config: &SubstringConfig) -> Vec<Stage> {
+    let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<String>>();
+    vec![
+        Stage::Annotate {
+            name: NAME.into(),
+            project: names(&["file", "row", "split", "reason", "text"]),
+            side: vec![
+                Stage::Shuffle { key: Vec::new(), partitions: 1 },
+                Stage::Sort { by: names(&["split", "file", "row"]) },
+                Stage::Whole(Arc::new(FindRepeats { length: config.length as usize })),
+            ],
+            adds: Arc::new(Schema::new(vec![Field::new(COLUMN, DataType::Binary, true)])),
+        },
+        Stage::Map(Arc::new(CutRepeats { min_bytes_left: config.min_bytes_left })),
+    ]
+}
+
+/// Names the ranges of each document that repeat earlier text.
+struct FindRepeats {
+    length: usize,
+}
+
+fn result_schema() -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Field::new("file", DataType::UInt32, false),
+        Field::new("row", DataType::UInt64, false),
+        Field::new(COLUMN, DataType::Binary, true),
+    ]))
+}
+
+impl Operator for FindRepeats {
+    fn name(&self) -> &str {
+        "find-repeated-substrings"
+    }
+
+    fn run(
+        &self,
+        input: &mut Input<'_>,
+        context: &OperatorContext<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<()> {
+        let stopped = || if context.stop.load(Ordering::Relaxed) { Err(Error::Stopped) } else { Ok(()) };
+        let limits =
+            Limits { threads: context.threads, memory: context.memory, spill: context.spill.to_path_buf() };
+        let mut finder = Finder::new(self.length, limits).map_err(Error::other)?;
+        let mut places = Vec::new();
+        while let Some(batch) = input()? {
+            stopped()?;
+            let texts: &StringArray = column(NAME, &batch, "text")?;
+            let reasons: &StringArray = column(NAME, &batch, "reason")?;
+            let files: &UInt32Array = column(NAME, &batch, "file")?;
+            let rows: &UInt64Array = column(NAME, &batch, "row")?;
+            for index in (0..batch.num_rows()).filter(|&index| reasons.is_null(index)) {
+                finder.push(texts.value(index).as_bytes()).map_err(Error::other)?;
+                places.push((files.value(index), rows.value(index)));
+            }
+        }
+        stopped()?;
+        let found = finder.finish().map_err(Error::other)?;
+        for chunk in found.documents().chunks(RESULT_ROWS) {
+            stopped()?;
+            let mut ranges = BinaryBuilder::new();
+            for (_, removed) in chunk {
+                let bytes = removed.iter().flat_map(|range| [range.start, range.end]);
+                ranges.append_value(bytes.flat_map(u64::to_le_bytes).collect::<Vec<u8>>());
+            }
+            let place = |(ordinal, _): &(u64, Vec<Range<u64>>)| places[*ordinal as usize];
+            output(RecordBatch::try_new(
+                result_schema(),
+                vec![
+                    Arc::new(chunk.iter().map(|found| place(found).0).collect::<UInt32Array>()),
+                    Arc::new(chunk.iter().map(|found| place(found).1).collect::<UInt64Array>()),
+                    Arc::new(ranges.finish()),
+                ],
+            )?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Cuts the ranges out; drops what becomes too short.
+struct CutRepeats {
+    min_bytes_left: u64,
+}
+
+/// The ranges of a value of the column.
+fn decode(bytes: &[u8]) -> Vec<Range<usize>> {
+    let numbers = bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes) as usize);
+    let numbers: Vec<usize> = numbers.collect();
+    numbers.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect()
+}
+
+/// The text without ranges, or none if a range is not within the text.
+fn without(text: &str, ranges: &[Range<usize>]) -> Option<String> {
+    let mut left = String::with_capacity(text.len());
+    let mut done = 0;
+    for range in ranges {
+        left.push_str(text.get(done..range.start)?);
+        done = range.end;
+    }
+    left.push_str(text.get(done..)?);
+    Some(left)
+}
+
+impl BatchMap for CutRepeats {
+    fn name(&self) -> &str {
+        "cut-repeated-substrings"
+    }
+
+    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        let texts: &StringArray = column(self.name(), &batch, "text")?;
+        let reasons: &StringArray = column(self.name(), &batch, "reason")?;
+        let details: &StringArray = column(self.name(), &batch, "detail")?;
+        let found: &BinaryArray = column(self.name(), &batch, COLUMN)?;
+        if found.null_count() == found.len() {
+            return Ok(batch);
+        }
+        let mut text = StringBuilder::with_capacity(batch.num_rows(), texts.value_data().len());
+        let (mut reason, mut detail) = (StringBuilder::new(), StringBuilder::new());
+        let same = |array: &StringArray, index| array.is_valid(index).then(|| array.value(index).to_string());
+        for index in 0..batch.num_rows() {
+            let whole = texts.value(index);
+            if found.is_null(index) {
+                text.append_value(whole);
+                reason.append_option(same(reasons, index));
+                detail.append_option(same(details, index));
+                continue;
+            }
+            let left = without(whole, &decode(found.value(index))).ok_or_else(|| {
+                Error::plan(self.name(), format!("row {index}: ranges that are not within the text"))
+            })?;
+            let bytes = left.len() as u64;
+            if bytes < self.min_bytes_left || left.trim().is_empty() {
+                reason.append_value("repeated-substrings");
+                detail.append_value(format!("{bytes} of {} bytes are left", whole.len()));
+                text.append_value(whole);
+            } else {
+                reason.append_null();
+                detail.append_null();
+                text.append_value(left);
+            }
+        }
+        let nullable = |name: &str| Field::new(name, DataType::Utf8, true);
+        with_columns(
+            &batch,
+            vec![
+                (Field::new("text", DataType::Utf8, false), Arc::new(text.finish())),
+                (nullable("reason"), Arc::new(reason.finish())),
+                (nullable("detail"), Arc::new(detail.finish())),
+            ],
+        )
+    }
+}
