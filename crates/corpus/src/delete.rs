@@ -10,7 +10,6 @@ use crate::output::documents::Documents;
 use crate::output::durable::PartialDir;
 use crate::output::summary::{CorpusSummary, DROPPED_FILE};
 use crate::parts::Parts;
-use bessemer_dataflow::{BatchMap, Sink, column, with_columns};
 use crate::read::{Batches, CorpusReader};
 use crate::row::{Split, text_schema};
 use crate::source::SourceInfo;
@@ -20,6 +19,7 @@ use arrow_array::{
     Array, ArrayRef, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array, new_null_array,
 };
 use arrow_schema::{DataType, Field};
+use bessemer_dataflow::{BatchMap, Sink, column, with_columns};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;

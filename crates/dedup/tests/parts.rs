@@ -1,7 +1,7 @@
 //! Substrings, lines and sentences as stages of a plan.
 #![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
-use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array};
+use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
 use bessemer_dataflow::{Batches, Executor, Plan, Result, Sink, Stage, column, optional};
 use bessemer_dedup::lines::{self, LineUnit, LinesConfig};
@@ -47,7 +47,8 @@ impl Sink for Rows {
     fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let reasons: &StringArray = column("test", batch, "reason")?;
         let texts: &StringArray = column("test", batch, "text")?;
-        let rows = (0..batch.num_rows()).map(|i| (optional(reasons, i).map(str::to_string), texts.value(i).to_string()));
+        let rows = (0..batch.num_rows())
+            .map(|i| (optional(reasons, i).map(str::to_string), texts.value(i).to_string()));
         self.0.extend(rows);
         Ok(())
     }
@@ -92,7 +93,9 @@ fn a_repeated_passage_stays_once_in_training_first() {
     assert_eq!(found[2], (Some("too-short".into()), passage.into()), "dropped rows take no part");
     assert_eq!(found[3], kept("Another one:"));
     assert_eq!(found[4].0.as_deref(), Some("repeated-substrings"));
-    assert!(SubstringConfig { length: 3, ..config }.check("substring").unwrap_err().contains("substring.length"));
+    assert!(
+        SubstringConfig { length: 3, ..config }.check("substring").unwrap_err().contains("substring.length")
+    );
 }
 
 #[test]
@@ -104,7 +107,8 @@ fn lines_stay_where_they_stood_first() {
         (0, Some("generated".into()), "Third text.".into()),
         row(1, "Third text.\nA first text of its own."),
     ];
-    let config = LinesConfig { unit: LineUnit::Lines, min_words: 0, min_sentences: 1, ..LinesConfig::default() };
+    let config =
+        LinesConfig { unit: LineUnit::Lines, min_words: 0, min_sentences: 1, ..LinesConfig::default() };
     let found = run(&rows, &lines::stages(&config));
     assert_eq!(found[0], kept(&rows[0].2));
     assert_eq!(found[1], kept("Second text 17.\n"), "digits do not tell lines apart, blank lines stay");
@@ -125,7 +129,8 @@ fn spans_of_three_sentences_stay_where_they_stood_first() {
         row(0, &format!("KQ71! {base} ZP02!")),
         row(0, "Is it strong? It is, and it lasts. But two sentences make no span."),
     ];
-    let config = LinesConfig { unit: LineUnit::Sentences, min_words: 0, min_sentences: 0, ..LinesConfig::default() };
+    let config =
+        LinesConfig { unit: LineUnit::Sentences, min_words: 0, min_sentences: 0, ..LinesConfig::default() };
     let found = run(&rows, &lines::stages(&config));
     assert_eq!(found[0], kept(base));
     assert_eq!(found[1], kept("This is new?If you ask."));

@@ -38,7 +38,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         times.sort_by(f64::total_cmp);
         let median = times[times.len() / 2];
         let speed = text.len() as f64 / 1e6 / median;
-        println!("{{\"rules\": \"{name}\", \"bytes\": {}, \"spans\": {spans}, \"mb_per_s\": {speed:.1}}}", text.len());
+        println!(
+            "{{\"rules\": \"{name}\", \"bytes\": {}, \"spans\": {spans}, \"mb_per_s\": {speed:.1}}}",
+            text.len()
+        );
     }
     Ok(())
 }
