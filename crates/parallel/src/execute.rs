@@ -93,6 +93,7 @@ impl Worker {
                     lift(chunk.reduce(backend))?;
                 }
             }
+            Order::Evaluate { unit, at, from, to } => self.evaluate(backend, feed, (unit, at), (from, to))?,
             Order::Fill(fill) if self.chunks[fill.chunk].has_kfac(fill.filler) => {
                 self.chunks[fill.chunk].fill_kfac(backend, fill)?;
             }
@@ -242,6 +243,39 @@ impl Worker {
             copy(backend, gradient, self.chunks[to.chunk].decoder.stage_output_gradient(to.slot)?)?;
         }
         Ok(sum)
+    }
+
+    /// One stage's pass of a batch that is evaluated; on the rank with the head the feed is told the losses.
+    fn evaluate(
+        &mut self,
+        backend: &mut dyn Backend,
+        feed: &mut dyn Feed,
+        (unit, at): (usize, Slot),
+        (from, to): (Option<Letter>, Option<Letter>),
+    ) -> Result<(), ParallelError> {
+        if let Some(letter) = from {
+            self.receive(backend, &letter)?;
+        }
+        let chunk = &mut self.chunks[at.chunk];
+        chunk.stash.read(&mut chunk.decoder, None)?;
+        let (has_head, losses) = (chunk.place.span.head, &mut self.evaluated);
+        losses.resize(chunk.decoder.shape().tokens(), 0.0);
+        let batch = feed.evaluation(unit)?;
+        chunk.pass(None, Captures::Nothing, |decoder, seams| {
+            decoder.stage_forward(backend, seams, at.slot, &batch, None)?;
+            if has_head {
+                decoder.stage_loss(backend, seams, at.slot, Some(losses))?;
+            }
+            Ok(())
+        })?;
+        if let Some(letter) = to {
+            self.send(backend, &letter)?;
+        }
+        self.chunks[at.chunk].decoder.stage_release(at.slot)?;
+        if has_head {
+            feed.evaluated(unit, &self.evaluated);
+        }
+        Ok(())
     }
 
     fn send(&mut self, backend: &mut dyn Backend, letter: &Letter) -> Result<(), ParallelError> {
@@ -406,6 +440,7 @@ impl Order {
             Order::Reduce { chunk, .. } => format!("reduce {chunk}"),
             Order::Step { chunk, .. } => format!("step {chunk}"),
             Order::Gather { chunk, .. } => format!("gather {chunk}"),
+            Order::Evaluate { unit, at, .. } => format!("Evaluate {unit}.{}", at.chunk),
             Order::Fill(fill) => format!("{:?} {}.{}", fill.filler, fill.unit, fill.chunk),
         }
     }

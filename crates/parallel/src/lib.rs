@@ -51,7 +51,7 @@ mod worker;
 pub use check::check_layouts;
 pub use config::{FillChoice, ParallelConfig, Stage};
 pub use error::ParallelError;
-pub use fill::plan_fill;
+pub use fill::{plan_evaluations, plan_fill};
 pub use notes::Notes;
 pub use pipeline::{Pipeline, Schedule};
 pub use plan::{Coord, Plan};

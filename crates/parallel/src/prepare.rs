@@ -6,7 +6,8 @@
 
 use crate::error::ParallelError;
 use bessemer_model::Accumulate;
-use bessemer_schedule::{Fill, Flow, Instruction, Pass, Place, Program};
+use bessemer_schedule::{Fill, Filler, Flow, Instruction, Pass, Place, Program};
+use bessemer_sim::{Costs, PassTimes, simulate};
 use std::collections::{HashMap, HashSet};
 
 /// Memory of a chunk that takes turns.
@@ -106,6 +107,13 @@ pub(crate) enum Order {
         update: usize,
     },
     Fill(Fill),
+    /// A batch that is evaluated passes a stage: it is waited for, and passed on. It has its slot for so long only.
+    Evaluate {
+        unit: usize,
+        at: Slot,
+        from: Option<Letter>,
+        to: Option<Letter>,
+    },
 }
 
 /// One rank's list.
@@ -162,6 +170,7 @@ struct Preparing<'a> {
 /// # Errors
 /// A list that no verified program has.
 pub(crate) fn prepare(program: &Program, rank: usize) -> Result<Prepared, ParallelError> {
+    check_evaluations(program)?;
     let chunks = program.chunks(rank);
     let most_chunks = (0..program.ranks()).map(|r| program.chunks(r)).max().unwrap_or(1);
     let slots = (0..chunks).map(|_| Slots::default()).collect();
@@ -199,6 +208,41 @@ pub(crate) fn prepare(program: &Program, rank: usize) -> Result<Prepared, Parall
     prepared.settle_gradients();
     prepared.settle_versions();
     Ok(prepared)
+}
+
+/// Whether every batch that is evaluated passes each stage once, before the only update, in an order in which nobody waits
+/// for ever.
+fn check_evaluations(program: &Program) -> Result<(), ParallelError> {
+    let wrong = |what: String| Err(ParallelError::Layout(format!("schedule {:?}: {what}", program.name)));
+    let mut passed: HashMap<usize, Vec<Place>> = HashMap::new();
+    for (rank, list) in program.lists.iter().enumerate() {
+        let mut updated = false;
+        for instruction in list {
+            updated |= matches!(instruction, Instruction::Step { .. });
+            if let Instruction::Fill(Fill { filler: Filler::Evaluate, chunk, unit }) = *instruction {
+                if updated || program.updates > 1 {
+                    return wrong(format!(
+                        "pipeline rank {rank} evaluates batch {unit} after an update, which others have not had: wanted \
+                         evaluations before the step's only update"
+                    ));
+                }
+                passed.entry(unit).or_default().push(Place { rank, chunk });
+            }
+        }
+    }
+    for (unit, places) in &mut passed {
+        let mut route = program.routes[0].clone();
+        places.sort_unstable();
+        route.sort_unstable();
+        if *places != route {
+            return wrong(format!("evaluated batch {unit} does not pass each stage of the first route once"));
+        }
+    }
+    if passed.is_empty() {
+        return Ok(());
+    }
+    let costs = Costs::per_rank(program, &PassTimes::new(1.0, 1.0, 1.0));
+    simulate(program, &costs).map(drop).or_else(|e| wrong(e.to_string()))
 }
 
 impl Preparing<'_> {
@@ -274,6 +318,31 @@ impl Preparing<'_> {
         Ok(())
     }
 
+    /// Evaluated batches go the way of the first route, numbered behind the program's micro-batches.
+    fn evaluate(&mut self, chunk: usize, unit: usize) -> Result<(), ParallelError> {
+        let (route, here) = (&self.program.routes[0], Place { rank: self.rank, chunk });
+        let Some(stage) = route.iter().position(|place| *place == here) else {
+            return Err(
+                self.wrong(format!("chunk {chunk} is not on the first route, which evaluated batches take"))
+            );
+        };
+        let (before, next) = (stage.checked_sub(1).map(|s| route[s]), route.get(stage + 1).copied());
+        if before.into_iter().chain(next).any(|place| place.rank == self.rank) {
+            return Err(self.wrong("it evaluates between stages of one rank: wanted one stage a rank"));
+        }
+        let micro = self.program.micro_batches() + unit;
+        let at = Slot { chunk, slot: self.slots[chunk].take(micro) };
+        self.slots[chunk].give_back(micro);
+        let letter = |chunk: usize, peer: usize| {
+            let (flow, tag) = (Flow::Activation, self.tag(micro, chunk, Flow::Activation));
+            Letter { flow, micro, tag, peer, at }
+        };
+        let from = before.map(|place| letter(chunk, place.rank));
+        let to = next.map(|place| letter(place.chunk, place.rank));
+        self.orders.push(Order::Evaluate { unit, at, from, to });
+        Ok(())
+    }
+
     fn tag(&self, micro: usize, receiving_chunk: usize, flow: Flow) -> u64 {
         let way = u64::from(flow == Flow::Gradient);
         ((micro * self.most_chunks + receiving_chunk) as u64) << 1 | way
@@ -314,6 +383,9 @@ impl Preparing<'_> {
                 self.orders.push(Order::Step { chunk, update, stash: None })
             }
             Instruction::Gather { chunk, update } => self.orders.push(Order::Gather { chunk, update }),
+            Instruction::Fill(Fill { filler: Filler::Evaluate, chunk, unit }) => {
+                self.evaluate(chunk, unit)?
+            }
             Instruction::Fill(fill) => self.orders.push(Order::Fill(fill)),
             Instruction::Together { .. } => return Err(self.wrong("two passes in one")),
         }

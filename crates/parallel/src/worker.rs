@@ -51,7 +51,21 @@ pub trait Feed {
     /// [`ParallelError::Feed`].
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError>;
 
-    /// Who does filler work, if the program has any.
+    /// Batch `unit` of this rank that is evaluated in a bubble of the program, if the program evaluates. Every rank of a pipeline
+    /// is asked for every one.
+    ///
+    /// # Errors
+    /// [`ParallelError::Feed`].
+    fn evaluation(&mut self, unit: usize) -> Result<TokenBatch<'_>, ParallelError> {
+        let problem = "the schedule evaluates batches, and there are none".into();
+        Err(ParallelError::Feed { micro: unit, problem })
+    }
+
+    /// Is told the loss of each token of a batch that was evaluated, on the rank that has the head
+    /// ([`Worker::has_losses`]): without dropout, with the weights that the step's passes read.
+    fn evaluated(&mut self, _unit: usize, _losses: &[f32]) {}
+
+    /// Who does filler work, if the program has any that is neither K-FAC's nor evaluation.
     fn fillers(&mut self) -> Option<&mut dyn Fillers> {
         None
     }
@@ -103,6 +117,8 @@ pub struct Worker {
     pub(crate) step: u64,
     /// Factor on the loss, and with it on the gradients in memory.
     pub(crate) loss_scale: f64,
+    /// Losses of an evaluated batch.
+    pub(crate) evaluated: Vec<f32>,
     pub(crate) words: Words,
     /// When collectives and messages ran, while it is switched on.
     pub(crate) watch: Stopwatch,
@@ -186,6 +202,7 @@ impl Worker {
             next: 0,
             step: 0,
             loss_scale: 1.0,
+            evaluated: Vec::new(),
             words: Words::default(),
             watch,
             intervals: None,

@@ -276,16 +276,18 @@ impl MessageCommunicator {
     }
 
     fn wait(&self, call: &Call<'_>, from: usize, channel: u32) -> Result<Vec<u8>, CollectiveError> {
-        let since = Instant::now();
+        let mut waited = Duration::ZERO;
         loop {
-            let left = self.settings.patience.saturating_sub(since.elapsed()).min(LOOK);
+            let left = self.settings.patience.saturating_sub(waited).min(LOOK);
+            let look = Instant::now();
             match self.transport.receive(self.members[from], channel, left) {
                 Ok(bytes) => return Ok(bytes),
                 Err(TransportError::Timeout { .. }) => {}
                 Err(error) => return Err(self.transport_error(call, error)),
             }
             self.unbroken(call)?;
-            let waited = since.elapsed();
+            // Who was stopped in between (SIGSTOP, a machine that slept) has waited for nobody in that time.
+            waited += look.elapsed().min(left + LOOK);
             if waited >= self.settings.patience {
                 let (place, missing) = (call.place(&self.label, self.rank), vec![from]);
                 let report = [Some(self.report()), self.unread(from)].into_iter().flatten();

@@ -1,7 +1,12 @@
 //! Whatever goes wrong is an error on every rank, in time, that names who and where.
 
 use crate::world::{ENGINES, Engine, LONG, each, on_each, world};
-use bessemer_collectives::{CollectiveError, Communicator, Message, Parts, Reduce, Source, Values};
+use bessemer_collectives::{
+    CollectiveError, Communicator, Message, MessageCommunicator, MessageSettings, Parts, Reduce, Source,
+    Transport, TransportError, Values,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_millis(300);
@@ -164,6 +169,43 @@ fn a_rank_that_does_not_come_is_named_by_all_who_wait() {
             }
         }
     }
+}
+
+/// A wire on which nothing comes, and whose rank is stopped in its first look.
+#[derive(Debug)]
+struct Stopped {
+    looks: Arc<AtomicUsize>,
+    pause: Duration,
+}
+
+impl Transport for Stopped {
+    fn rank(&self) -> usize {
+        0
+    }
+    fn size(&self) -> usize {
+        2
+    }
+    fn send(&self, _: usize, _: u32, _: Vec<u8>) -> Result<(), TransportError> {
+        Ok(())
+    }
+    fn receive(&self, from: usize, _: u32, patience: Duration) -> Result<Vec<u8>, TransportError> {
+        let first = self.looks.fetch_add(1, Ordering::Relaxed) == 0;
+        std::thread::sleep(if first { self.pause } else { patience });
+        Err(TransportError::Timeout { from, waited: patience })
+    }
+}
+
+#[test]
+fn a_rank_that_was_stopped_itself_goes_on_waiting() {
+    let (looks, patience) = (Arc::new(AtomicUsize::new(0)), Duration::from_millis(400));
+    let wire = Stopped { looks: Arc::clone(&looks), pause: 3 * patience };
+    let settings = MessageSettings { patience, ..MessageSettings::default() };
+    let mut rank = MessageCommunicator::world("world", Arc::new(wire), &settings);
+    let error = rank.receive(Message::new("x", 0, 1), Values::F32(&mut [0.0])).unwrap_err();
+    assert!(matches!(error, CollectiveError::Timeout { .. }), "{error}");
+    // A look is 50 ms at most; the stop counts as two of them.
+    let looks = looks.load(Ordering::Relaxed);
+    assert!(looks >= 4, "{looks} looks");
 }
 
 #[test]

@@ -16,7 +16,7 @@
 
 mod plan;
 
-pub use plan::plan_fill;
+pub use plan::{plan_evaluations, plan_fill};
 
 use crate::chunk::Chunk;
 use crate::error::ParallelError;

@@ -4,7 +4,10 @@ use crate::error::ParallelError;
 use crate::worker::Job;
 use bessemer_arch::{Role, Span};
 use bessemer_optim::OptimParam;
-use bessemer_sim::fill::{FillOptions, Filled, KfacFactor, KfacStage, Operands, fill, kfac_units};
+use bessemer_schedule::{Filler, Instruction, Program};
+use bessemer_sim::fill::{
+    FillOptions, Filled, KfacFactor, KfacStage, Need, Operands, Unit, When, fill, kfac_units,
+};
 use bessemer_sim::{Costs, PassTimes};
 use bessemer_tensor::Buffer;
 use bessemer_units::DType;
@@ -15,18 +18,84 @@ use bessemer_units::DType;
 /// A program whose bubbles cannot be planned.
 pub fn plan_fill(job: &Job<'_>) -> Result<Filled, ParallelError> {
     let program = job.program;
-    let wrong = |e: bessemer_sim::SimError| ParallelError::Layout(format!("parallel.fill: {e}"));
     let spans = job.plan.spans(job.model, program.stages)?;
-    let tokens = job.shape.tokens() as f64;
-    let times = |span: &Span| {
-        let flops = span.flops_per_token(job.model, job.shape.seq);
-        let of = |flops: bessemer_units::Flops| flops.0 * tokens;
-        PassTimes::new(of(flops.forward), of(flops.backward_input), of(flops.backward_weight))
-    };
-    let costs = Costs::per_stage(program, &spans.iter().map(times).collect::<Vec<_>>());
+    let costs = Costs::per_stage(program, &times(job, &spans));
     let stages: Vec<KfacStage> = spans.iter().map(|span| stage(job, span)).collect();
     let units = kfac_units(program, &stages, Operands::AfterBackward).map_err(wrong)?;
     fill(program, &costs, &units, &FillOptions::default()).map_err(wrong)
+}
+
+fn wrong(e: bessemer_sim::SimError) -> ParallelError {
+    ParallelError::Layout(format!("parallel.fill: {e}"))
+}
+
+/// Floating-point operations of each stage's passes of a micro-batch.
+fn times(job: &Job<'_>, spans: &[Span]) -> Vec<PassTimes> {
+    let tokens = job.shape.tokens() as f64;
+    let of = |flops: bessemer_units::Flops| flops.0 * tokens;
+    let times = |span: &Span| {
+        let flops = span.flops_per_token(job.model, job.shape.seq);
+        PassTimes::new(of(flops.forward), of(flops.backward_input), of(flops.backward_weight))
+    };
+    spans.iter().map(times).collect()
+}
+
+/// The job's program with batches that are evaluated in its bubbles, at most `wanted` of them: as many as fit into one step
+/// without making it longer, by floating-point operations. They read the weights that the step begins with, and take a slot
+/// of activations where one is free, else one more. How many there are.
+///
+/// # Errors
+/// A program that cannot evaluate: none of a pipeline, one without a flush, several stages a rank, one filled already.
+pub fn plan_evaluations(job: &Job<'_>, wanted: usize) -> Result<(Program, usize), ParallelError> {
+    let program = job.program;
+    let chunks = (0..program.ranks()).map(|r| program.chunks(r)).max().unwrap_or(1);
+    let fills = |i: &Instruction| matches!(i, Instruction::Fill(_));
+    let problem = if program.ranks() == 1 {
+        "it is no pipeline and has no bubbles"
+    } else if program.updates > 1 {
+        "its stages read weights of different steps: take a schedule with a flush, such as \"1f1b\""
+    } else if chunks > 1 {
+        "a rank holds several stages: take \"gpipe\", \"1f1b\", \"zb-h1\", \"zb-h2\" or \"zb-auto\""
+    } else if program.lists.iter().flatten().any(fills) {
+        "its bubbles are filled already"
+    } else {
+        ""
+    };
+    if !problem.is_empty() {
+        let text = format!("schedule {:?} has no room for evaluations: {problem}", program.name);
+        return Err(ParallelError::Layout(text));
+    }
+    let spans = job.plan.spans(job.model, program.stages)?;
+    let times = times(job, &spans);
+    let costs = Costs::per_stage(program, &times);
+    let filled = |count: usize| {
+        let mut units: Vec<Unit> = Vec::new();
+        for number in 0..count {
+            for (stage, place) in program.routes[0].iter().enumerate() {
+                let after = if stage > 0 { vec![Need::Unit(units.len() - 1)] } else { Vec::new() };
+                let (places, filler, when) = (vec![*place], Filler::Evaluate, When::Spread);
+                units.push(Unit { places, filler, number, time: times[stage].forward, when, after });
+            }
+        }
+        fill(program, &costs, &units, &FillOptions::default()).map_err(wrong)
+    };
+    let fits = |count: usize| filled(count).map(|f| f.interval() == 1 && f.forced == 0);
+    let (mut most, mut too_many) = (0, wanted + 1);
+    while most + 1 < too_many {
+        let middle = most.midpoint(too_many);
+        if fits(middle)? { most = middle } else { too_many = middle }
+    }
+    if most == 0 {
+        return Ok((program.clone(), 0));
+    }
+    let mut program = filled(most)?.programs.swap_remove(0);
+    for list in &mut program.lists {
+        // What stands behind the update waits with everybody for the norm of the gradient: before it is the same bubble.
+        let first = list.iter().position(|i| matches!(i, Instruction::Step { .. })).unwrap_or(list.len());
+        let (late, rest): (Vec<_>, Vec<_>) = list.drain(first..).partition(fills);
+        list.extend(late.into_iter().chain(rest));
+    }
+    Ok((program, most))
 }
 
 /// K-FAC's work of a stage, its factors in the order of the optimizer's. Costs as [`bessemer_optim::KfacUnit`] has them.

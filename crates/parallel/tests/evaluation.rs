@@ -1,0 +1,253 @@
+//! Evaluated batches in the bubbles of training steps: the bits of an evaluation before the step, and of the training without.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
+
+use bessemer_arch::{Model, ModelConfig};
+use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_optim::OptimConfig;
+use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker, plan_evaluations};
+use bessemer_schedule::{Filler, Instruction, Program};
+use bessemer_tensor::null::NullBackend;
+use bessemer_tensor::rng::RngKey;
+use bessemer_units::ParamStorage;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const SEQ: usize = 8;
+const VOCAB: usize = 37;
+const STEPS: u64 = 3;
+const SHAPE: Shape = Shape { sequences: 1, seq: SEQ, purpose: Purpose::Train };
+
+fn model(tied: bool) -> Model {
+    ModelConfig {
+        architecture: if tied { "gpt2" } else { "llama" }.into(),
+        vocab_size: VOCAB as u64,
+        layers: Some(8),
+        width: Some(16),
+        heads: Some(4),
+        context: Some(SEQ as u64),
+        tied_embeddings: Some(tied),
+        dropout: if tied { 0.1 } else { 0.0 },
+        ..ModelConfig::default()
+    }
+    .resolve(None)
+    .unwrap()
+}
+
+/// Made-up text: training sequences of a step, and evaluated ones that are the same in every step.
+struct Text {
+    step: u64,
+    share: u64,
+    all: u64,
+    ids: Vec<u32>,
+    targets: Vec<u32>,
+    /// Losses by evaluated batch.
+    evaluated: BTreeMap<usize, Vec<f32>>,
+}
+
+impl Text {
+    fn sequence(&mut self, name: &str, step: u64, number: u64) -> TokenBatch<'_> {
+        let key = RngKey::new(11, step, name);
+        let token = |t: usize| key.block(number * (SEQ as u64 + 1) + t as u64)[0] % VOCAB as u32;
+        self.ids = (0..SEQ).map(token).collect();
+        self.targets = (1..=SEQ).map(token).collect();
+        TokenBatch { ids: &self.ids, targets: &self.targets, positions: None }
+    }
+}
+
+impl Feed for Text {
+    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let (step, first_sequence) = (self.step, self.share + micro as u64);
+        let loss_scale = 1.0 / (self.all as usize * SEQ) as f32;
+        let ctx = StepContext { seed: 5, step, first_sequence, loss_scale, accumulate: false };
+        Ok((self.sequence("text", step, first_sequence), ctx))
+    }
+
+    fn evaluation(&mut self, unit: usize) -> Result<TokenBatch<'_>, ParallelError> {
+        let number = 1000 * self.share + unit as u64;
+        Ok(self.sequence("evaluated", 0, number))
+    }
+
+    fn evaluated(&mut self, unit: usize, losses: &[f32]) {
+        assert!(self.evaluated.insert(unit, losses.to_vec()).is_none(), "{unit} was evaluated twice");
+    }
+}
+
+#[derive(Debug, PartialEq, Default)]
+struct Done {
+    losses: Vec<f64>,
+    params: BTreeMap<String, Vec<f32>>,
+    /// By step and batch.
+    evaluated: Vec<BTreeMap<usize, Vec<f32>>>,
+}
+
+#[derive(Debug, Clone)]
+struct Layout {
+    config: ParallelConfig,
+    ranks: usize,
+    micro_batches: usize,
+}
+
+fn layout(schedule: &str, pipeline: usize, micro_batches: usize) -> Layout {
+    let config =
+        ParallelConfig { pipeline: pipeline as u64, schedule: schedule.into(), ..ParallelConfig::default() };
+    Layout { config, ranks: pipeline, micro_batches }
+}
+
+fn optim() -> OptimConfig {
+    OptimConfig { lr: 1e-2, ..OptimConfig::default() }
+}
+
+fn job<'a>(model: &'a Model, optim: &'a OptimConfig, plan: &'a Plan, program: &'a Program) -> Job<'a> {
+    let (activations, types) = (ActivationConfig::default(), ParamStorage::default());
+    Job { model, shape: SHAPE, activations, types, optim, z_loss: 1e-3, plan, program }
+}
+
+/// `filled`: in the second step's bubbles and those after it, else before each of these steps.
+fn rank(
+    model: &Model,
+    layout: &Layout,
+    filled: bool,
+    world: Box<dyn Communicator>,
+) -> Result<(Done, usize), ParallelError> {
+    let optim = optim();
+    let plan = Plan::new(&layout.config, layout.ranks, model, optim.optimizer)?;
+    let plain = plan.program(layout.micro_batches, 1, None)?;
+    let (program, batches) = plan_evaluations(&job(model, &optim, &plan, &plain), 64)?;
+    let mut cpu = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+    let made_for = if filled { &program } else { &plain };
+    let mut worker = Worker::new(&mut cpu, &job(model, &optim, &plan, made_for), world)?;
+    worker.init(&mut cpu, 3)?;
+    let share = (plan.data_index(worker.coord()) * layout.micro_batches) as u64;
+    let all = (plan.data_ranks() * layout.micro_batches) as u64;
+    let (ids, targets) = (Vec::new(), Vec::new());
+    let mut text = Text { step: 0, share, all, ids, targets, evaluated: BTreeMap::new() };
+    let mut done = Done::default();
+    for step in 0..STEPS {
+        text.step = step;
+        if !filled && step > 0 {
+            for unit in 0..batches {
+                let mut losses = vec![0.0; SEQ];
+                let batch = text.evaluation(unit)?;
+                worker.loss(&mut cpu, &batch, Some(&mut losses))?;
+                if worker.has_losses(worker.coord().pipeline) {
+                    text.evaluated(unit, &losses);
+                }
+            }
+        }
+        if filled {
+            worker.set_program(if step > 0 { &program } else { &plain })?;
+        }
+        let sum = worker.gradients(&mut cpu, &mut text)?;
+        done.losses.push(worker.sum_over_data(sum)?.mean());
+        let norm = worker.grad_norm(&mut cpu)?;
+        worker.apply(&mut cpu, step + 1, optim.lr, norm)?;
+        done.evaluated.push(std::mem::take(&mut text.evaluated));
+    }
+    for tensor in worker.params() {
+        let mut values = vec![0.0; tensor.len()];
+        worker.read(&mut cpu, &tensor, &mut values)?;
+        done.params.insert(tensor.name, values);
+    }
+    Ok((done, batches))
+}
+
+fn train(model: &Model, layout: &Layout, filled: bool) -> Vec<(Done, usize)> {
+    let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
+    let worlds = ThreadCommunicator::world("world", layout.ranks, &settings);
+    std::thread::scope(|scope| {
+        let run = |world| scope.spawn(move || rank(model, layout, filled, Box::new(world)));
+        let ranks: Vec<_> = worlds.into_iter().map(run).collect();
+        ranks.into_iter().map(|r| r.join().unwrap().unwrap_or_else(|e| panic!("{layout:?}: {e}"))).collect()
+    })
+}
+
+#[test]
+fn evaluation_in_bubbles_has_the_bits_of_evaluation_before_the_step() {
+    let mut layouts = Vec::new();
+    for schedule in ["gpipe", "1f1b", "zb-h1", "zb-h2"] {
+        layouts.extend([layout(schedule, 2, 4), layout(schedule, 4, 8)]);
+        let mut both = layout(schedule, 2, 4);
+        (both.ranks, both.config.stage) = (4, Stage::Zero1);
+        layouts.push(both);
+    }
+    let mut cut = layout("1f1b", 2, 4);
+    (cut.ranks, cut.config.tensor, cut.config.sequence) = (4, 2, true);
+    layouts.push(cut);
+    let mut room = 0;
+    for tied in [true, false] {
+        let model = model(tied);
+        for layout in &layouts {
+            let (plain, filled) = (train(&model, layout, false), train(&model, layout, true));
+            for (rank, (a, b)) in plain.iter().zip(&filled).enumerate() {
+                assert_eq!(a.1, b.1);
+                room += a.1;
+                assert_eq!(a.0.losses, b.0.losses, "{layout:?}, rank {rank}");
+                assert!(a.0.params == b.0.params, "{layout:?}, rank {rank}: other parameters");
+                assert_eq!(a.0.evaluated, b.0.evaluated, "{layout:?}, rank {rank}");
+            }
+            let told: usize = filled.iter().flat_map(|f| &f.0.evaluated).map(BTreeMap::len).sum();
+            let lines = layout.ranks / layout.config.pipeline as usize;
+            assert_eq!(told, lines * filled[0].1 * (STEPS as usize - 1), "{layout:?}");
+        }
+    }
+    assert!(room > 0, "no bubble had room");
+}
+
+fn planned(layout: &Layout, wanted: usize) -> Result<(Program, usize), String> {
+    let (model, optim) = (model(false), optim());
+    let plan = Plan::new(&layout.config, layout.ranks, &model, optim.optimizer).map_err(|e| e.to_string())?;
+    let updates = if plan.pipe.asynchronous() { 2 } else { 1 };
+    let program = plan.program(layout.micro_batches, updates, None).map_err(|e| e.to_string())?;
+    plan_evaluations(&job(&model, &optim, &plan, &program), wanted).map_err(|e| e.to_string())
+}
+
+#[test]
+fn as_many_are_planned_as_fit_before_the_update() {
+    for schedule in ["gpipe", "1f1b"] {
+        let (program, most) = planned(&layout(schedule, 4, 8), 64).unwrap();
+        assert!(most > 0 && most < 64, "{schedule}: {most}");
+        assert_eq!(planned(&layout(schedule, 4, 8), 1).unwrap().1, 1);
+        for list in &program.lists {
+            let evaluates =
+                |i: &Instruction| matches!(i, Instruction::Fill(f) if f.filler == Filler::Evaluate);
+            assert_eq!(list.iter().filter(|i| evaluates(i)).count(), most);
+            let step = list.iter().position(|i| matches!(i, Instruction::Step { .. })).unwrap();
+            assert!(!list[step..].iter().any(evaluates));
+        }
+    }
+}
+
+#[test]
+fn what_cannot_evaluate_is_refused_with_its_reason() {
+    let refused = |schedule: &str, ranks, words: &str| {
+        let e = planned(&layout(schedule, ranks, 4), 4).unwrap_err();
+        assert!(e.contains(words), "{e}");
+    };
+    refused("1f1b", 1, "no pipeline");
+    refused("zb-v", 2, "several stages");
+    refused("pipedream", 2, "different steps");
+
+    // Programs that somebody else made.
+    let (model, optim, layout) = (model(false), optim(), layout("1f1b", 2, 4));
+    let plan = Plan::new(&layout.config, 2, &model, optim.optimizer).unwrap();
+    let (good, _) = planned(&layout, 1).unwrap();
+    let made = |program: &Program| {
+        let world = Box::new(NullCommunicator::new("world", 0, 2));
+        let worker = Worker::new(&mut NullBackend::new(), &job(&model, &optim, &plan, program), world);
+        worker.map(drop).map_err(|e| e.to_string())
+    };
+    made(&good).unwrap();
+    let at = |list: &[Instruction]| list.iter().position(|i| matches!(i, Instruction::Fill(_))).unwrap();
+    let mut once = good.clone();
+    let place = at(&once.lists[1]);
+    once.lists[1].remove(place);
+    assert!(made(&once).unwrap_err().contains("does not pass each stage"));
+    let mut late = good.clone();
+    let place = at(&late.lists[0]);
+    let unit = late.lists[0].remove(place);
+    late.lists[0].push(unit);
+    assert!(made(&late).unwrap_err().contains("after an update"));
+}
