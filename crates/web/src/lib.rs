@@ -9,5 +9,8 @@ pub mod extract;
 pub mod fields;
 pub mod html;
 pub mod http;
+pub mod page;
+#[cfg(feature = "remote")]
+pub mod remote;
 pub mod url;
 pub mod warc;

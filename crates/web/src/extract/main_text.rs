@@ -14,7 +14,9 @@ const PROSE: u32 = 80;
 const MAX_LINKED: f64 = 0.4;
 /// Share of the prose that an element must hold for its siblings to be left out.
 const MOST: f64 = 0.8;
-/// The same for an element whose name says that it is the text.
+/// Share of the prose of an element that says it is the text which a part of it must hold to be taken alone.
+const MOST_OF_TEXT: f64 = 0.95;
+/// Share of the page's prose that an element which says it is the text must hold to be believed.
 const MOST_OF_NAMED: f64 = 0.4;
 
 /// Letters of a block, CJK characters counted three times.
@@ -70,7 +72,8 @@ pub(super) fn choose(measures: &Measures<'_, '_>, blocks: &mut Vec<Block>) {
             // Between prose short blocks belong to it; before and behind it is where dates, authors, buttons and
             // further links stand.
             _ if i > first && i < last => links <= 0.5 || weights[i] < 40 && links < 0.8,
-            _ => links <= 0.2 && weights[i] >= 30 && i > first,
+            BlockKind::Item => links <= 0.2 && i > first,
+            _ => links <= 0.2 && weights[i] >= 30,
         }
     });
 }
@@ -107,13 +110,14 @@ fn container(
         }
     }
     let whole = held[start];
+    let most = if start == 0 { MOST } else { MOST_OF_TEXT };
     let mut at = start;
     // Down along the path; each step skips over siblings, so the walk sees every node at most once.
     loop {
         let mut child = at + 1;
         let mut next = None;
         while child < nodes[at].end as usize {
-            if share(child, whole) >= MOST {
+            if share(child, whole) >= most {
                 next = Some(child);
                 break;
             }

@@ -430,16 +430,20 @@ impl<R: Read + Seek> WarcReader<R> {
     fn header(&mut self) -> Result<(String, Fields), Fault> {
         let max = self.limits.max_header;
         let cut = || Fault { search: false, ..fault(FaultKind::Truncated, "the header is cut off") };
+        // What is no record is told from its first bytes, before a line's end is looked for.
+        while self.buffer.len() - self.at < 5 && self.fill()? {}
+        let head = &self.buffer[self.at..];
+        let begins = head.starts_with(b"WARC/") || head.len() < 5 && b"WARC/".starts_with(head);
+        if !begins {
+            let shown = String::from_utf8_lossy(&head[..head.len().min(40)]).into_owned();
+            return Err(fault(FaultKind::Header, format!("wanted a line WARC/1.x, found {shown:?}")));
+        }
         let first = self.line(max)?;
         if first.is_none() {
             self.open = false;
         }
         let first = first.ok_or_else(cut)?;
-        let Some(version) = first.strip_prefix(b"WARC/") else {
-            let shown = String::from_utf8_lossy(&first[..first.len().min(40)]).into_owned();
-            return Err(fault(FaultKind::Header, format!("wanted a line WARC/1.x, found {shown:?}")));
-        };
-        let version = String::from_utf8_lossy(version).into_owned();
+        let version = String::from_utf8_lossy(first.strip_prefix(b"WARC/").unwrap_or_default()).into_owned();
         let mut fields = Fields::new();
         let mut total = 0;
         loop {
