@@ -40,6 +40,23 @@ pub(crate) enum CorpusCommand {
         /// Why, for the list of deletions.
         #[arg(long, default_value = "")]
         reason: String,
+    /// Show the main text of web pages: of each page of a WARC or WET file (.gz, .zst), or of HTML files.
+    Extract {
+        /// .warc, .warc.gz, .warc.zst, .wet.gz or .html files.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// All visible text outside of navigation instead of the main text.
+        #[arg(long)]
+        plain: bool,
+        /// Repair text that was UTF-8 and was read as windows-1252 (`cafÃ©`).
+        #[arg(long)]
+        repair_mojibake: bool,
+        /// Only pages with text.
+        #[arg(long)]
+        ok: bool,
+        /// At most this many pages.
+        #[arg(long)]
+        limit: Option<u64>,
     },
     /// Counts by split, reason and source.
     Stats {

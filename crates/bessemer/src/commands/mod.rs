@@ -7,6 +7,7 @@ pub(crate) mod corpus;
 pub(crate) mod doctor;
 pub(crate) mod eval;
 mod explain;
+pub(crate) mod extract;
 pub(crate) mod generate;
 pub(crate) mod import;
 pub(crate) mod media;

@@ -10,6 +10,7 @@
 
 mod bad_input;
 mod bench;
+mod extract;
 mod hf_oracle;
 mod kill_resume;
 mod ranks;
