@@ -147,6 +147,21 @@ fn several_records_in_one_member_have_their_index_and_resume() {
     r.seek(records[3].position).unwrap();
     let (rest, _) = drain(&mut r);
     assert_eq!(rest, records[3..]);
+    // A record that is passed over as too large keeps its place among the others.
+    let limits = WarcLimits { max_block: 2050, ..WarcLimits::default() };
+    let mut r = WarcReader::new(Cursor::new(&bytes), limits).unwrap();
+    let (small, faults) = drain(&mut r);
+    assert_eq!((small.len(), faults.len()), (2, 3));
+    let several = [blocks(5), blocks(1)].concat();
+    let (plain, _) = file(Compression::Plain, &several);
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(&plain).unwrap();
+    let bytes = encoder.finish().unwrap();
+    let mut r = WarcReader::new(Cursor::new(&bytes), limits).unwrap();
+    let (small, _) = drain(&mut r);
+    assert_eq!(small[2].position.index, 5);
+    r.seek(small[2].position).unwrap();
+    assert_eq!(drain(&mut r).0, small[2..]);
 }
 
 #[test]

@@ -185,6 +185,8 @@ impl<R: Read + Seek> WarcReader<R> {
         for _ in 0..position.index {
             match self.advance() {
                 Ok(Some(_)) => {}
+                // A record that is passed over is counted in its member too.
+                Err(e) if e.kind == FaultKind::TooLarge => {}
                 Ok(None) => {
                     return Err(WarcError::new(
                         position.offset,
