@@ -40,6 +40,7 @@ pub(crate) enum CorpusCommand {
         /// Why, for the list of deletions.
         #[arg(long, default_value = "")]
         reason: String,
+    },
     /// Show the main text of web pages: of each page of a WARC or WET file (.gz, .zst), or of HTML files.
     Extract {
         /// .warc, .warc.gz, .warc.zst, .wet.gz or .html files.

@@ -69,6 +69,7 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
         CorpusCommand::Delete { path, ids, file, reason } => {
             let wanted = delete::wanted(ids, file.as_deref())?;
             delete::run(path, &corpus_of(path)?, &wanted, reason, as_json, console)
+        }
         CorpusCommand::Extract { files, plain, repair_mojibake, ok, limit } => {
             super::extract::run(files, *plain, *repair_mojibake, *ok, *limit, as_json, console)
         }
