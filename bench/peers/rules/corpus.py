@@ -88,8 +88,10 @@ def spoil(text):
 documents = []
 for path in sys.argv[3:]:
     text = read(path) or ""
-    for start in range(0, len(text), 3000):
-        documents.append(text[start:start + 3000])
+    for start in range(0, len(text), 1500):
+        piece = text[start:start + 1500]
+        documents.append(piece)
+        documents.append(spoil(re.sub(r"[|`{}#*]|\n(?=\S)", " ", piece) if rng.random() < 0.7 else piece))
 for path in registry():
     if len(documents) >= wanted:
         break

@@ -68,6 +68,28 @@ static FILTER: [u64; SLOTS / 64] = {
     filter
 };
 
+/// Where the rows of a sorted table begin that start with each byte; the last entry is the table's length.
+const fn first_bytes(table: &[(&str, &[u8])]) -> [u16; 257] {
+    let mut starts = [0u16; 257];
+    let (mut byte, mut index) = (0, 0);
+    while byte <= 256 {
+        while index < table.len() && (table[index].0.as_bytes()[0] as usize) < byte {
+            index += 1;
+        }
+        starts[byte] = index as u16;
+        byte += 1;
+    }
+    starts
+}
+
+static EXCEPTIONS_BY_BYTE: [u16; 257] = first_bytes(tables::EXCEPTIONS);
+static REJOINED_BY_BYTE: [u16; 257] = first_bytes(tables::REJOINED);
+
+/// The rows that start with a byte.
+fn rows_of(starts: &[u16; 257], byte: u8) -> std::ops::Range<usize> {
+    usize::from(starts[usize::from(byte)])..usize::from(starts[usize::from(byte) + 1])
+}
+
 /// The byte lengths of the parts of an exception.
 #[inline]
 fn exception(text: &str) -> Option<&'static [u8]> {
@@ -77,8 +99,9 @@ fn exception(text: &str) -> Option<&'static [u8]> {
     if bytes.len() > LONGEST || FILTER[at / 64] >> (at % 64) & 1 == 0 {
         return None;
     }
-    let found = tables::EXCEPTIONS.binary_search_by(|(known, _)| (*known).cmp(text)).ok()?;
-    Some(tables::EXCEPTIONS[found].1)
+    let rows = &tables::EXCEPTIONS[rows_of(&EXCEPTIONS_BY_BYTE, first)];
+    let found = rows.binary_search_by(|(known, _)| (*known).cmp(text)).ok()?;
+    Some(rows[found].1)
 }
 
 /// First bytes of what the exceptions of [`tables::REJOINED`] begin with and go on with.
@@ -238,8 +261,9 @@ impl Tokenizer {
     fn candidates(&mut self, text: &str, tokens: &[Token], index: usize) {
         let first = tokens[index].of(text);
         let head = |(whole, parts): &(&'static str, &[u8])| &whole[..usize::from(parts[0])];
-        let from = tables::REJOINED.partition_point(|row| head(row) < first);
-        for (rule, row) in tables::REJOINED.iter().enumerate().skip(from) {
+        let rows = rows_of(&REJOINED_BY_BYTE, first.as_bytes()[0]);
+        let from = rows.start + tables::REJOINED[rows.clone()].partition_point(|row| head(row) < first);
+        for (rule, row) in tables::REJOINED.iter().enumerate().take(rows.end).skip(from) {
             if head(row) != first {
                 break;
             }
