@@ -232,7 +232,7 @@ fn table(name: &str, judged: &[(&str, Judgement)]) -> String {
                 "    {:<36} {value:>12}  {:<22} {verdict:<8} {}",
                 rule.rule,
                 limits(rule),
-                if rule.failed() { rule.label.as_str() } else { "" }
+                rule.label
             );
         }
     }
@@ -431,6 +431,8 @@ fn json_of(field: &Field) -> Json {
         Field::Float(value) => json!(value),
         Field::Double(value) => json!(value),
         Field::Str(value) => json!(value),
+        // Strings of writers that do not say that they are.
+        Field::Bytes(value) => std::str::from_utf8(value.data()).map_or(Json::Null, |text| json!(text)),
         _ => Json::Null,
     }
 }
