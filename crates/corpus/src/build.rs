@@ -6,14 +6,15 @@ use crate::delete::Bury;
 use crate::error::{Error, Result};
 use crate::output::attribution;
 use crate::output::documents::Documents;
-use crate::output::durable::{HashingFile, PartialDir, existing};
+use crate::output::durable::{HashingFile, PartialDir, beside, existing, remove_folder};
 use crate::output::summary::{ATTRIBUTION_FILE, CorpusSummary, FORMAT_VERSION, SUMMARY_FILE};
 use crate::parts::{self, Parts};
+use crate::remote::{self, Engine};
 use crate::source::{self, Listing, Source};
 use crate::split::Assign;
 use crate::tombstone::{Tombstones, tombstones_path};
 use arrow_array::{RecordBatch, UInt64Array};
-use bessemer_dataflow::{BatchMap, Executor, Plan, Stage, column};
+use bessemer_dataflow::{BatchMap, Executor, Plan, Sink, Stage, column};
 use bessemer_rules::RulesConfig;
 use std::io::Write;
 use std::path::Path;
@@ -62,7 +63,7 @@ pub struct Built {
 
 /// Documents and bytes that passed a point of the plan.
 #[derive(Default)]
-struct Meter {
+pub(crate) struct Meter {
     documents: AtomicU64,
     bytes: AtomicU64,
 }
@@ -80,7 +81,7 @@ impl BatchMap for Meter {
     }
 }
 
-fn as_maps(meters: &[Arc<Meter>; 2]) -> Meters {
+pub(crate) fn as_maps(meters: &[Arc<Meter>; 2]) -> Meters {
     meters.clone().map(|meter| meter as Arc<dyn BatchMap>)
 }
 
@@ -93,7 +94,7 @@ pub fn explain(config: &CorpusConfig) -> Result<String> {
 }
 
 /// Hash of everything that decides the result: configuration, input listing, versions.
-fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
+pub(crate) fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
     // Not where the input lies or how it was found, only what it is.
     let config = CorpusConfig { path: String::new(), source: Default::default(), ..config.clone() };
     let unwritten = |cause| Error::Config(format!("the configuration cannot be written as JSON: {cause}"));
@@ -143,6 +144,18 @@ fn bury(plan: &mut Plan, tombstones: &Tombstones) {
     }
 }
 
+/// Buries documents on their way into a sink: the list of the deleted stays on this machine.
+struct Buried<'a> {
+    bury: Bury,
+    sink: &'a mut dyn Sink,
+}
+
+impl Sink for Buried<'_> {
+    fn write(&mut self, batch: &RecordBatch) -> bessemer_dataflow::Result<()> {
+        self.sink.write(&self.bury.apply(batch.clone())?)
+    }
+}
+
 /// Errors if the corpus at `out_dir` answers to a list of tombstones that is gone: what was deleted would come back.
 fn require_list(out_dir: &Path, tombstones: &Tombstones) -> Result<()> {
     let text = existing(out_dir)?.unwrap_or_default();
@@ -185,6 +198,19 @@ pub(crate) fn seal(folder: PartialDir, mut summary: CorpusSummary) -> Result<Cor
 /// that holds something else, another process at work there, the stop flag, or the disk's refusal. Faults of
 /// single documents are no errors: they are listed with their reasons.
 pub fn build(config: &CorpusConfig, out_dir: &Path, context: &BuildContext<'_>) -> Result<Built> {
+    build_on(config, out_dir, context, None)
+}
+
+/// [`build`] on another engine: the result has the same bytes.
+///
+/// # Errors
+/// Those of [`build`], of a configuration that other machines could not follow, and of the engine.
+pub fn build_on(
+    config: &CorpusConfig,
+    out_dir: &Path,
+    context: &BuildContext<'_>,
+    engine: Option<&dyn Engine>,
+) -> Result<Built> {
     config.check().map_err(Error::Config)?;
     let source = source::open(config)?;
     let key = key(config, source.listing())?;
@@ -224,12 +250,22 @@ pub fn build(config: &CorpusConfig, out_dir: &Path, context: &BuildContext<'_>) 
     };
     let executor = Executor::new(context.threads, context.memory_budget, &spill, context.stop, &tick);
     let mut sink = Documents::create(folder.path(), &source.listing().sources)?;
-    let mut plan = compose::plan(config, source.clone(), assign, as_maps(&meters))?;
-    if parts::worth(source.as_ref()) {
-        plan = from_parts(&source, plan, out_dir, &key, context, &meters[0], &tick)?;
+    let elsewhere = beside(out_dir, ".cluster.partial");
+    match engine {
+        Some(engine) => {
+            let text = remote::text(config, &key)?;
+            let mut sink = Buried { bury: Bury(tombstones.clone()), sink: &mut sink };
+            engine.run(&text, &elsewhere.join(&key), &mut sink)?;
+        }
+        None => {
+            let mut plan = compose::plan(config, source.clone(), assign, as_maps(&meters))?;
+            if parts::worth(source.as_ref()) {
+                plan = from_parts(&source, plan, out_dir, &key, context, &meters[0], &tick)?;
+            }
+            bury(&mut plan, &tombstones);
+            executor.run(&plan, &mut sink)?;
+        }
     }
-    bury(&mut plan, &tombstones);
-    executor.run(&plan, &mut sink)?;
     let mut summary = sink.finish()?;
     std::fs::remove_dir_all(&spill).map_err(Error::io("remove", &spill))?;
 
@@ -254,6 +290,7 @@ pub fn build(config: &CorpusConfig, out_dir: &Path, context: &BuildContext<'_>) 
     }
     let summary = seal(folder, summary)?;
     Parts::clear(out_dir)?;
+    remove_folder(&elsewhere)?;
     Ok(Built { summary, reused: false, spilled_bytes: executor.spilled_bytes() })
 }
 

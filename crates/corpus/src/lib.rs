@@ -26,6 +26,7 @@ mod error;
 mod output;
 mod parts;
 mod read;
+mod remote;
 mod row;
 mod rule;
 mod source;
@@ -33,7 +34,7 @@ mod split;
 mod tokenize;
 mod tombstone;
 
-pub use build::{BuildContext, Built, Progress, build, explain};
+pub use build::{BuildContext, Built, Progress, build, build_on, explain};
 pub use config::{
     CleanConfig, CorpusConfig, InvalidUtf8, PrivacyConfig, Scope, SourceKind, SplitBy, SplitConfig,
 };
@@ -45,6 +46,7 @@ pub use output::summary::{
     SourceSummary, SplitSummary,
 };
 pub use read::{CorpusDocument, CorpusReader, InspectFilter, Inspected};
+pub use remote::{Engine, RemotePlan};
 pub use row::{HEAD_BYTES, Origin, RowBuilder, Split, source_schema, text_schema};
 pub use rule::{Document, Edits, Judged, Kind, Rule, Verdict, chain, judge};
 pub use source::{Listing, Source, SourceInfo};

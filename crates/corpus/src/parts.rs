@@ -58,7 +58,7 @@ fn piece_bytes(source: &dyn Source) -> u64 {
 }
 
 /// Runs of files whose stored bytes reach a piece's.
-fn units(source: &dyn Source) -> Vec<Range<usize>> {
+pub(crate) fn units(source: &dyn Source) -> Vec<Range<usize>> {
     let (sizes, enough) = (source.file_bytes(), piece_bytes(source));
     let (mut units, mut start, mut bytes) = (Vec::new(), 0, 0);
     for (index, size) in sizes.iter().enumerate() {

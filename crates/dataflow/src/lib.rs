@@ -15,7 +15,7 @@ mod source;
 
 pub use batch::{column, optional, with_columns};
 pub use error::{Error, Result};
-pub use execute::Executor;
+pub use execute::{Executor, held_bytes, join, partitions_of};
 pub use plan::{
     BatchMap, FlatMap, Fold, Input, Operator, OperatorContext, Output, Plan, Reducer, Sink, Stage,
 };

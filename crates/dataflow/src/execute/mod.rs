@@ -9,6 +9,7 @@
 mod annotate;
 mod budget;
 mod drive;
+mod join;
 mod key;
 mod reduce;
 mod shuffle;
@@ -17,6 +18,9 @@ mod spool;
 mod whole;
 
 use budget::Budget;
+pub use join::join;
+pub use shuffle::partitions_of;
+pub use spool::held_bytes;
 
 use crate::error::{Error, Result};
 use crate::plan::{BatchMap, FlatMap, Plan, Sink, Stage};

@@ -9,12 +9,23 @@ use arrow_array::{RecordBatch, UInt32Array};
 use arrow_select::take::take_record_batch;
 use xxhash_rust::xxh3::xxh3_64;
 
+/// The partition of each row of `batch`: `xxh3(key) mod partitions`, 0 for an empty key.
+///
+/// # Errors
+/// A key column that is missing or of a type that cannot be a key.
+pub fn partitions_of(batch: &RecordBatch, key: &[String], partitions: usize) -> Result<Vec<u32>> {
+    if key.is_empty() {
+        return Ok(vec![0; batch.num_rows()]);
+    }
+    let keys = Keys::of("shuffle", batch, key)?;
+    // At most `partitions`, which fits.
+    Ok((0..batch.num_rows()).map(|row| (xxh3_64(keys.get(row)) % partitions.max(1) as u64) as u32).collect())
+}
+
 /// Splits a batch by the hash of the key columns.
 fn scatter(batch: &RecordBatch, key: &[String], partitions: usize) -> Result<Vec<Vec<u32>>> {
-    let keys = Keys::of("shuffle", batch, key)?;
     let mut rows = vec![Vec::new(); partitions];
-    for row in 0..batch.num_rows() {
-        let partition = xxh3_64(keys.get(row)) % partitions as u64;
+    for (row, partition) in partitions_of(batch, key, partitions)?.into_iter().enumerate() {
         // A batch holds fewer than 2^31 rows, because Arrow's offsets are 32 bits wide.
         rows[partition as usize].push(row as u32);
     }

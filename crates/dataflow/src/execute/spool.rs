@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// Bytes that a batch keeps from being freed. Columns that were read from a file together share one buffer, which
 /// counts once.
-pub(super) fn held_bytes(batch: &RecordBatch) -> usize {
+pub fn held_bytes(batch: &RecordBatch) -> usize {
     fn visit(data: &ArrayData, seen: &mut Vec<*const u8>, bytes: &mut usize) {
         let buffers = data.buffers().iter().chain(data.nulls().map(|nulls| nulls.buffer()));
         for buffer in buffers {

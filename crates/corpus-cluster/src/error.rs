@@ -1,0 +1,40 @@
+//! What can go wrong between processes.
+
+/// An error of the cluster room.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An address that is none.
+    #[error("{found:?} is no address: {problem}")]
+    Address {
+        /// What was given.
+        found: String,
+        /// What was wanted.
+        problem: String,
+    },
+    /// Nobody listens at the scheduler's address.
+    #[error(
+        "no scheduler answers at {scheduler} ({cause}); start one: bessemer corpus cluster scheduler --listen {scheduler}"
+    )]
+    Unreachable {
+        /// The address.
+        scheduler: String,
+        /// The operating system's answer.
+        cause: String,
+    },
+    /// The cluster could not do something.
+    #[error("the cluster could not {action}: {cause}")]
+    Cluster {
+        /// What was being done.
+        action: &'static str,
+        /// Its own words.
+        cause: String,
+    },
+    /// The plan failed on an executor or here.
+    #[error(transparent)]
+    Plan(#[from] bessemer_dataflow::Error),
+    /// The program was built without the feature.
+    #[error(
+        "this program was built without the cluster: cargo build --release --features cluster (it adds about 20 minutes on two cores; docs/cluster.md)"
+    )]
+    NotBuilt,
+}

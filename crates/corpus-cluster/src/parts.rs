@@ -1,0 +1,273 @@
+//! Parts: the units in which a source is read, and the files in which their rows wait between jobs.
+//!
+//! `rows-G/part-P.arrow` holds the rows of part P after G annotations, `notes-G/part-P.arrow` what the G-th side plan said
+//! of them, both as Arrow IPC files in a folder that every executor sees. A file appears whole: it is written under another
+//! name, synced and renamed, so a step that is done twice (its executor died, or seemed dead) writes the same bytes to the
+//! same place. `part-P.json` beside it is written after it and says what it holds.
+
+use crate::node::foreign;
+use arrow_array::{RecordBatch, UInt32Array, UInt64Array};
+use arrow_ipc::reader::FileReader;
+use arrow_ipc::writer::FileWriter;
+use bessemer_dataflow::{Error, Morsel, Result, Scan, column, morsel};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::path::{Path, PathBuf};
+
+/// Identity of a row: (file, row).
+pub(crate) type RowId = (u32, u64);
+
+/// What a finished part holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PartSummary {
+    /// Ordinal of the part.
+    pub(crate) part: usize,
+    /// Rows in it.
+    pub(crate) rows: u64,
+    /// First and last row, where there is one.
+    pub(crate) span: Option<(RowId, RowId)>,
+}
+
+/// Identity of row `row` of `batch`.
+pub(crate) fn id_of(batch: &RecordBatch, row: usize) -> Result<RowId> {
+    let file: &UInt32Array = column("parts", batch, "file")?;
+    let id: &UInt64Array = column("parts", batch, "row")?;
+    Ok((file.value(row), id.value(row)))
+}
+
+/// Where the files of a part lie.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    folder: PathBuf,
+    part: usize,
+}
+
+impl Place {
+    pub(crate) fn rows(folder: &Path, generation: usize, part: usize) -> Place {
+        Place { folder: folder.join(format!("rows-{generation}")), part }
+    }
+
+    pub(crate) fn notes(folder: &Path, generation: usize, part: usize) -> Place {
+        Place { folder: folder.join(format!("notes-{generation}")), part }
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.folder.join(format!("part-{:06}.arrow", self.part))
+    }
+
+    fn marker(&self) -> PathBuf {
+        self.folder.join(format!("part-{:06}.json", self.part))
+    }
+
+    /// What a finished part holds; none where it is not finished.
+    pub(crate) fn finished(&self) -> Result<Option<PartSummary>> {
+        let path = self.marker();
+        match std::fs::read_to_string(&path) {
+            Ok(text) => {
+                serde_json::from_str(&text).map(Some).map_err(|cause| foreign("read a part's marker", &cause))
+            }
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(cause) => Err(Error::io("read", &path)(cause)),
+        }
+    }
+
+    /// A writer of the part's file. Nothing is visible until [`PartWriter::finish`].
+    pub(crate) fn writer(&self) -> Result<PartWriter> {
+        std::fs::create_dir_all(&self.folder).map_err(Error::io("create folder", &self.folder))?;
+        // Two executors may write the same part at once; each has a file of its own until the rename.
+        let name =
+            format!("part-{:06}.{}.{:?}.partial", self.part, std::process::id(), std::thread::current().id());
+        let path = self.folder.join(name);
+        Ok(PartWriter {
+            place: self.clone(),
+            path,
+            writer: None,
+            summary: PartSummary { part: self.part, rows: 0, span: None },
+        })
+    }
+
+    /// The batches of a finished part; none of a part without rows. `project` names the columns wanted; all if empty.
+    pub(crate) fn read(&self, project: &[String]) -> Result<PartReader> {
+        let path = self.data();
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(PartReader { reader: None });
+            }
+            Err(cause) => return Err(Error::io("open", &path)(cause)),
+        };
+        let mut reader = FileReader::try_new(BufReader::new(file), None)?;
+        if !project.is_empty() {
+            let schema = reader.schema();
+            let indices = project
+                .iter()
+                .map(|name| schema.index_of(name))
+                .collect::<std::result::Result<Vec<usize>, _>>()?;
+            let file = File::open(&path).map_err(Error::io("open", &path))?;
+            reader = FileReader::try_new(BufReader::new(file), Some(indices))?;
+        }
+        Ok(PartReader { reader: Some(reader) })
+    }
+}
+
+/// Writes a part.
+pub(crate) struct PartWriter {
+    place: Place,
+    path: PathBuf,
+    writer: Option<FileWriter<BufWriter<File>>>,
+    summary: PartSummary,
+}
+
+impl PartWriter {
+    pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        if batch.num_rows() == 0 {
+            return Ok(());
+        }
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            None => {
+                let file = File::create(&self.path).map_err(Error::io("create", &self.path))?;
+                self.writer.insert(FileWriter::try_new(BufWriter::new(file), &batch.schema())?)
+            }
+        };
+        writer.write(batch)?;
+        let (first, last) = (id_of(batch, 0)?, id_of(batch, batch.num_rows() - 1)?);
+        self.summary.rows += batch.num_rows() as u64;
+        self.summary.span = Some((self.summary.span.map_or(first, |span| span.0), last));
+        Ok(())
+    }
+
+    /// Makes the part visible, and says what it holds.
+    pub(crate) fn finish(mut self) -> Result<PartSummary> {
+        let io = |action: &'static str, path: &Path| Error::io(action, path);
+        if let Some(mut writer) = self.writer.take() {
+            writer.finish()?;
+            let buffered = writer.into_inner()?;
+            let file = buffered.into_inner().map_err(|error| io("write", &self.path)(error.into_error()))?;
+            file.sync_all().map_err(io("sync", &self.path))?;
+            std::fs::rename(&self.path, self.place.data()).map_err(io("rename", &self.path))?;
+        }
+        let marker = self.path.with_extension("marker");
+        let text =
+            serde_json::to_string(&self.summary).map_err(|cause| foreign("write a part's marker", &cause))?;
+        std::fs::write(&marker, text).map_err(io("write", &marker))?;
+        std::fs::rename(&marker, self.place.marker()).map_err(io("rename", &marker))?;
+        Ok(self.summary.clone())
+    }
+}
+
+impl Drop for PartWriter {
+    fn drop(&mut self) {
+        // Only a part that was given up has a file under this name; it may never have been created.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Reads a part.
+pub(crate) struct PartReader {
+    reader: Option<FileReader<BufReader<File>>>,
+}
+
+impl PartReader {
+    pub(crate) fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        match &mut self.reader {
+            Some(reader) => Ok(reader.next().transpose()?),
+            None => Ok(None),
+        }
+    }
+}
+
+impl Scan for PartReader {
+    fn next(&mut self) -> Result<Option<Morsel>> {
+        Ok(self.next_batch()?.map(morsel))
+    }
+}
+
+/// Which part a row belongs to, from the spans of all parts.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Spans {
+    /// (first row, last row, part), in order.
+    spans: Vec<(RowId, RowId, usize)>,
+}
+
+impl Spans {
+    pub(crate) fn of(summaries: &[PartSummary]) -> Result<Spans> {
+        let mut spans: Vec<(RowId, RowId, usize)> =
+            summaries.iter().filter_map(|s| s.span.map(|(first, last)| (first, last, s.part))).collect();
+        spans.sort_unstable();
+        match spans.windows(2).find(|pair| pair[0].1 >= pair[1].0 || pair[0].2 >= pair[1].2) {
+            Some(pair) => Err(Error::Plan {
+                stage: "parts".into(),
+                problem: format!(
+                    "parts {} and {} overlap or are out of order: {pair:?}",
+                    pair[0].2, pair[1].2
+                ),
+            }),
+            None => Ok(Spans { spans }),
+        }
+    }
+
+    pub(crate) fn part_of(&self, id: RowId) -> Result<usize> {
+        let after = self.spans.partition_point(|span| span.0 <= id);
+        match after.checked_sub(1).and_then(|index| self.spans.get(index)) {
+            Some(span) if id <= span.1 => Ok(span.2),
+            _ => Err(Error::Plan {
+                stage: "parts".into(),
+                problem: format!("a side plan speaks of row {id:?}, which no part holds"),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_array::ArrayRef;
+    use std::sync::Arc;
+
+    fn rows(file: u32, ids: &[u64]) -> RecordBatch {
+        RecordBatch::try_from_iter([
+            ("file", Arc::new(UInt32Array::from(vec![file; ids.len()])) as ArrayRef),
+            ("row", Arc::new(UInt64Array::from(ids.to_vec())) as ArrayRef),
+            ("extra", Arc::new(UInt64Array::from(ids.to_vec())) as ArrayRef),
+        ])
+        .unwrap()
+    }
+
+    #[test]
+    fn a_part_is_visible_only_when_whole_and_reads_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::rows(folder.path(), 0, 4);
+        {
+            let mut writer = place.writer().unwrap();
+            writer.write(&rows(1, &[5, 6])).unwrap();
+        }
+        assert_eq!(place.finished().unwrap(), None);
+        assert_eq!(std::fs::read_dir(folder.path().join("rows-0")).unwrap().count(), 0);
+        let mut writer = place.writer().unwrap();
+        writer.write(&rows(1, &[5, 6])).unwrap();
+        writer.write(&rows(2, &[0])).unwrap();
+        let summary = writer.finish().unwrap();
+        assert_eq!(summary, PartSummary { part: 4, rows: 3, span: Some(((1, 5), (2, 0))) });
+        assert_eq!(place.finished().unwrap(), Some(summary));
+        let mut reader = place.read(&["row".into(), "file".into()]).unwrap();
+        assert_eq!(reader.next_batch().unwrap().unwrap().num_columns(), 2);
+        assert_eq!(reader.next_batch().unwrap().unwrap().num_rows(), 1);
+        assert!(reader.next_batch().unwrap().is_none());
+        assert!(place.read(&["absent".into()]).is_err());
+    }
+
+    #[test]
+    fn rows_find_their_part_and_strangers_are_refused() {
+        let part = |part, span| PartSummary { part, rows: 1, span };
+        let spans =
+            Spans::of(&[part(2, Some(((0, 9), (3, 4)))), part(0, Some(((0, 0), (0, 7)))), part(1, None)])
+                .unwrap();
+        assert_eq!(spans.part_of((0, 7)).unwrap(), 0);
+        assert_eq!(spans.part_of((2, 100)).unwrap(), 2);
+        assert!(spans.part_of((0, 8)).is_err());
+        assert!(spans.part_of((3, 5)).is_err());
+        assert!(Spans::of(&[part(0, Some(((0, 0), (0, 5)))), part(1, Some(((0, 5), (0, 6))))]).is_err());
+    }
+}

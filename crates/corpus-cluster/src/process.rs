@@ -1,0 +1,231 @@
+//! The processes of a cluster: a scheduler, executors, and the client's side of a job.
+
+use crate::Error;
+use crate::contract::ExecutorOptions;
+use crate::envelope;
+use crate::node::{StepCodec, StepExec, Workshop};
+use arrow_array::RecordBatch;
+use ballista_core::config::BallistaConfig;
+use ballista_core::execution_plans::execute_physical_plan;
+use ballista_core::extension::SessionConfigExt;
+use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_process};
+use ballista_scheduler::cluster::BallistaCluster;
+use ballista_scheduler::config::SchedulerConfig;
+use ballista_scheduler::scheduler_process::start_server;
+use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::{ExecutionPlan, Partitioning};
+use datafusion::prelude::SessionConfig;
+use datafusion_proto::protobuf::PhysicalPlanNode;
+use futures::StreamExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Seconds between an executor's signs of life.
+const HEARTBEAT_S: u64 = 2;
+/// Seconds without a sign of life after which an executor counts as dead and its work is given to others.
+const DEAD_AFTER_S: u64 = 10;
+
+fn failed(action: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Error {
+    move |cause| Error::Cluster { action, cause: cause.to_string() }
+}
+
+fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, Error> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .enable_all()
+        .build()
+        .map_err(|cause| failed("start the threads of the network")(&cause))
+}
+
+fn codec(workshop: &Arc<dyn Workshop>) -> Arc<StepCodec> {
+    Arc::new(StepCodec { workshop: workshop.clone(), ballista: Default::default() })
+}
+
+/// Serves as the cluster's scheduler until the process ends.
+pub(crate) fn scheduler(address: &str, workshop: &Arc<dyn Workshop>) -> Result<(), Error> {
+    let socket: std::net::SocketAddr = address.parse().map_err(|cause| Error::Address {
+        found: address.to_string(),
+        problem: format!("{cause}; wanted IP:PORT, for example 127.0.0.1:50050"),
+    })?;
+    let config = SchedulerConfig {
+        bind_host: socket.ip().to_string(),
+        bind_port: socket.port(),
+        external_host: socket.ip().to_string(),
+        executor_timeout_seconds: DEAD_AFTER_S,
+        expire_dead_executor_interval_seconds: HEARTBEAT_S,
+        no_executors_grace_period_seconds: 60,
+        override_physical_codec: Some(codec(workshop)),
+        ..SchedulerConfig::default()
+    };
+    runtime(2)?.block_on(async {
+        let cluster = BallistaCluster::new_from_config(&config)
+            .await
+            .map_err(|cause| failed("start the scheduler")(&cause))?;
+        start_server(cluster, socket, Arc::new(config))
+            .await
+            .map_err(|cause| failed("serve as scheduler")(&cause))
+    })
+}
+
+/// Works for a scheduler until the process is told to end.
+pub(crate) fn executor(options: &ExecutorOptions, workshop: &Arc<dyn Workshop>) -> Result<(), Error> {
+    let (scheduler_host, scheduler_port) = host_port(&options.scheduler)?;
+    let (host, port) = host_port(&options.listen)?;
+    let work_dir = options.work_dir.to_str().ok_or_else(|| Error::Address {
+        found: options.work_dir.display().to_string(),
+        problem: "the path of the working folder must be UTF-8".into(),
+    })?;
+    std::fs::create_dir_all(&options.work_dir)
+        .map_err(|cause| failed("create the working folder")(&cause))?;
+    let config = ExecutorProcessConfig {
+        bind_host: host.clone(),
+        external_host: Some(host),
+        port,
+        grpc_port: port.checked_add(1).ok_or_else(|| Error::Address {
+            found: options.listen.clone(),
+            problem: "the port after it is needed too; wanted at most 65534".into(),
+        })?,
+        scheduler_host,
+        scheduler_port,
+        scheduler_connect_timeout_seconds: 30,
+        vcores: options.slots.max(1),
+        work_dir: Some(work_dir.to_string()),
+        executor_heartbeat_interval_seconds: HEARTBEAT_S,
+        override_physical_codec: Some(codec(workshop)),
+        ..ExecutorProcessConfig::default()
+    };
+    runtime(options.slots.max(1) + 1)?
+        .block_on(start_executor_process(Arc::new(config)))
+        .map_err(|cause| failed("work for the scheduler")(&cause))
+}
+
+pub(crate) fn host_port(text: &str) -> Result<(String, u16), Error> {
+    let wrong = |problem: &str| Error::Address { found: text.to_string(), problem: problem.to_string() };
+    let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong("wanted HOST:PORT"))?;
+    let port = port.parse().map_err(|_| wrong("the part after the colon is no port from 1 to 65535"))?;
+    if host.is_empty() || port == 0 {
+        return Err(wrong("wanted HOST:PORT, for example 127.0.0.1:50050"));
+    }
+    Ok((host.to_string(), port))
+}
+
+/// One step of a job and the shuffle before it.
+pub(crate) struct JobStep {
+    /// Partitions of the shuffle into which this step's inputs come; none for the first step.
+    pub(crate) shuffle: Option<usize>,
+    /// What is done, for [`Workshop::work`].
+    pub(crate) description: Vec<u8>,
+}
+
+/// The client of a cluster.
+pub(crate) struct Client {
+    runtime: tokio::runtime::Runtime,
+    scheduler: String,
+    workshop: Arc<dyn Workshop>,
+}
+
+impl Client {
+    pub(crate) fn connect(scheduler: &str, workshop: &Arc<dyn Workshop>) -> Result<Client, Error> {
+        let (host, port) = host_port(scheduler)?;
+        Ok(Client {
+            runtime: runtime(2)?,
+            scheduler: format!("http://{host}:{port}"),
+            workshop: workshop.clone(),
+        })
+    }
+
+    /// Runs a job: `seeds` are dealt to `slices` partitions of the first step, the envelopes of the last go to `take`.
+    pub(crate) fn run(
+        &self,
+        seeds: &[RecordBatch],
+        slices: usize,
+        steps: &[JobStep],
+        stop: &AtomicBool,
+        take: &mut dyn FnMut(&RecordBatch) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let plan =
+            self.plan(seeds, slices, steps).map_err(|cause| failed("make a plan for the cluster")(&cause))?;
+        let codec = codec(&self.workshop);
+        let session =
+            SessionConfig::new_with_ballista().with_ballista_physical_extension_codec(codec.clone());
+        self.runtime.block_on(async {
+            let mut stream = execute_physical_plan::<PhysicalPlanNode>(
+                self.scheduler.clone(),
+                &BallistaConfig::default(),
+                plan,
+                codec.as_ref(),
+                format!("{:032x}", u128::from(std::process::id())),
+                session,
+            )
+            .await
+            .map_err(|cause| failed("hand the job to the scheduler")(&cause))?;
+            loop {
+                tokio::select! {
+                    batch = stream.next() => match batch {
+                        None => return Ok(()),
+                        Some(Err(cause)) => return Err(failed("finish the job")(&cause)),
+                        Some(Ok(batch)) => take(&batch)?,
+                    },
+                    () = tokio::time::sleep(Duration::from_millis(200)) => {
+                        if stop.load(Ordering::Relaxed) {
+                            return Err(Error::Plan(bessemer_dataflow::Error::Stopped));
+                        }
+                    }
+                }
+            }
+        })
+    }
+
+    fn plan(
+        &self,
+        seeds: &[RecordBatch],
+        slices: usize,
+        steps: &[JobStep],
+    ) -> datafusion::error::Result<Arc<dyn ExecutionPlan>> {
+        let mut dealt: Vec<Vec<RecordBatch>> = vec![Vec::new(); slices.clamp(1, seeds.len().max(1))];
+        let count = dealt.len();
+        for (index, seed) in seeds.iter().enumerate() {
+            dealt[index % count].push(seed.clone());
+        }
+        let source = MemorySourceConfig::try_new(&dealt, envelope::schema(), None)?;
+        let mut plan: Arc<dyn ExecutionPlan> = DataSourceExec::from_data_source(source);
+        for step in steps {
+            if let Some(partitions) = step.shuffle {
+                let key = Arc::new(Column::new("partition", 0));
+                plan = Arc::new(RepartitionExec::try_new(
+                    plan,
+                    Partitioning::Hash(vec![key], partitions.max(1)),
+                )?);
+            }
+            plan = Arc::new(StepExec::new(step.description.clone().into(), plan, self.workshop.clone()));
+        }
+        Ok(plan)
+    }
+}
+
+/// Whether something listens at a scheduler's address.
+pub(crate) fn reachable(scheduler: &str, patience: Duration) -> Result<(), Error> {
+    use std::net::{TcpStream, ToSocketAddrs};
+    let (host, port) = host_port(scheduler)?;
+    let unreachable = |cause: String| Error::Unreachable { scheduler: scheduler.to_string(), cause };
+    let addresses =
+        (host.as_str(), port).to_socket_addrs().map_err(|cause| unreachable(cause.to_string()))?;
+    let mut last = String::from("the name has no address");
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, patience) {
+            Ok(_) => return Ok(()),
+            Err(cause) => last = cause.to_string(),
+        }
+    }
+    Err(unreachable(last))
+}
+
+/// Used by tests and by `run` to name files.
+pub(crate) fn absolute(path: &Path) -> Result<std::path::PathBuf, Error> {
+    std::path::absolute(path).map_err(|cause| failed("make the path absolute")(&cause))
+}

@@ -1,0 +1,107 @@
+//! The plan of a corpus for other machines.
+//!
+//! Functions do not travel; their configuration does. A plan's text is the configuration and the key of its input, and every
+//! process makes the same plan from it. A machine on which the input is not the same (another listing: names, sizes, times of change)
+//! refuses, rather than mixing two corpora.
+
+use crate::build::{Meter, as_maps, key};
+use crate::compose;
+use crate::config::{CorpusConfig, SourceKind};
+use crate::error::{Error, Result};
+use crate::parts::units;
+use crate::source::{self, Source};
+use crate::split::Assign;
+use bessemer_dataflow::{Scan, Sink, Stage};
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Runs a plan elsewhere than on the threads of this process.
+pub trait Engine {
+    /// Runs the plan of `text`; the sink gets every row, in the plan's order, on the calling thread. `folder` is for files of this
+    /// plan alone; what lies there from an earlier, interrupted run of the same plan may be used.
+    fn run(&self, text: &str, folder: &Path, sink: &mut dyn Sink) -> bessemer_dataflow::Result<()>;
+}
+
+/// A plan as it travels.
+#[derive(Serialize, Deserialize)]
+struct Text {
+    config: CorpusConfig,
+    key: String,
+}
+
+/// The text of a configuration's plan over the input that has `key`.
+pub(crate) fn text(config: &CorpusConfig, key: &str) -> Result<String> {
+    let mut config = config.clone();
+    if config.path.is_empty() && config.source != SourceKind::Embedded {
+        return Err(Error::Config(
+            "corpus.path is missing: other machines cannot tell where the text lies; set it to a path that all of them see".into(),
+        ));
+    }
+    if !config.path.is_empty() {
+        let path = Path::new(&config.path);
+        let absolute = std::path::absolute(path).map_err(Error::io("make absolute", path))?;
+        config.path = absolute.to_str().map(str::to_string).ok_or_else(|| {
+            Error::Config(format!(
+                "corpus.path = {:?}: expected UTF-8, to be sent to other machines",
+                config.path
+            ))
+        })?;
+    }
+    serde_json::to_string(&Text { config, key: key.to_string() })
+        .map_err(|cause| Error::Config(format!("the configuration cannot be written as JSON: {cause}")))
+}
+
+/// A plan whose source is read in parts.
+pub struct RemotePlan {
+    source: Arc<dyn Source>,
+    stages: Vec<Stage>,
+    /// Runs of files, or nothing where the source can only be read as a whole.
+    units: Vec<Range<usize>>,
+}
+
+impl RemotePlan {
+    /// The plan of a text.
+    ///
+    /// # Errors
+    /// A text that is none, a source that is missing here, or one that differs from the one the text was made of.
+    pub fn of(text: &str) -> Result<RemotePlan> {
+        let Text { config, key: wanted } = serde_json::from_str(text)
+            .map_err(|cause| Error::Config(format!("the text of a plan is not understood: {cause}")))?;
+        config.check().map_err(Error::Config)?;
+        let source = source::open(&config)?;
+        let found = key(&config, source.listing())?;
+        if found != wanted {
+            return Err(Error::Source {
+                path: config.path.clone().into(),
+                problem: format!("its files differ from those that the corpus is built of (key {found}, wanted {wanted})"),
+                hint: "let every machine see the same files with the same times, and run the same program on all".into(),
+            });
+        }
+        let assign = Assign::resolve(&config.split, source.listing())?;
+        let stages =
+            compose::plan(&config, source.clone(), assign, as_maps(&<[Arc<Meter>; 2]>::default()))?.stages;
+        let apart = source.file_bytes().len() as u64 == source.listing().files;
+        let units = if apart { units(source.as_ref()) } else { Vec::new() };
+        Ok(RemotePlan { source, stages, units })
+    }
+
+    /// Number of parts.
+    pub fn count(&self) -> usize {
+        self.units.len().max(1)
+    }
+
+    /// The rows of a part. Parts after each other are the source.
+    pub fn scan(&self, part: usize) -> bessemer_dataflow::Result<Box<dyn Scan>> {
+        match self.units.get(part) {
+            Some(files) => self.source.scan_files(files.clone()),
+            None => self.source.scan(),
+        }
+    }
+
+    /// What happens to the rows.
+    pub fn stages(&self) -> &[Stage] {
+        &self.stages
+    }
+}
