@@ -8,7 +8,8 @@ use crate::commands::saved_model::load_tokenizer;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
-use bessemer_corpus::{BuildContext, CorpusReader, CorpusSummary, Split};
+use bessemer_corpus::{BuildContext, CorpusReader, CorpusSummary, Engine, Split};
+use bessemer_corpus_cluster::ClusterEngine;
 use bessemer_recipe::Recipe;
 use bessemer_runlog as runlog;
 use bessemer_runlog::RunLog;
@@ -48,16 +49,27 @@ fn how_long(reused: bool, seconds: f64) -> String {
 impl Stages<'_> {
     /// All of them.
     pub(crate) fn run(&self, console: &mut Console, log: &mut RunLog) -> Result<(), Failure> {
-        let corpus = self.corpus(console, log)?;
+        let corpus = self.corpus(console, log, None)?;
         let tokenizer = self.tokenizer(&corpus, console, log)?;
         self.shards(&corpus, &tokenizer, console, log)
     }
 
-    /// Collects, cleans and splits the documents.
-    pub(crate) fn corpus(&self, console: &mut Console, log: &mut RunLog) -> Result<CorpusReader, Failure> {
+    /// Collects, cleans and splits the documents, on the cluster of a scheduler if one is named.
+    pub(crate) fn corpus(
+        &self,
+        console: &mut Console,
+        log: &mut RunLog,
+        cluster: Option<&str>,
+    ) -> Result<CorpusReader, Failure> {
         let begun = Instant::now();
         let built = self.with_context(console, "corpus", |context| {
-            bessemer_corpus::build(&self.recipe.corpus, &self.dir.corpus(), context)
+            let engine = cluster.map(|scheduler| ClusterEngine {
+                scheduler,
+                memory: context.memory_budget / context.threads.max(1),
+                stop: context.stop,
+            });
+            let engine = engine.as_ref().map(|engine| engine as &dyn Engine);
+            bessemer_corpus::build_on(&self.recipe.corpus, &self.dir.corpus(), context, engine)
         })?;
         let seconds = begun.elapsed().as_secs_f64();
         let s = &built.summary;

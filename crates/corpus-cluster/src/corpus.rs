@@ -43,8 +43,6 @@ pub struct ClusterEngine<'a> {
     pub memory: usize,
     /// Raised to end early.
     pub stop: &'a AtomicBool,
-    /// Told at the beginning of each job: its name, and how many there are.
-    pub progress: &'a dyn Fn(&str, usize),
 }
 
 impl Engine for ClusterEngine<'_> {
@@ -56,7 +54,7 @@ impl Engine for ClusterEngine<'_> {
             folder,
             memory: self.memory,
             stop: self.stop,
-            progress: self.progress,
+            progress: &|_, _| (),
         };
         crate::run(&options, sink).map_err(|error| match error {
             crate::Error::Plan(error) => error,

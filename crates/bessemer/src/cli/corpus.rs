@@ -9,7 +9,16 @@ use std::path::PathBuf;
 #[derive(Debug, Subcommand)]
 pub(crate) enum CorpusCommand {
     /// Collect, clean and split the corpus of a recipe.
-    Build(RecipeArgs),
+    Build {
+        #[command(flatten)]
+        recipe: RecipeArgs,
+        /// Build it on the cluster of this scheduler (docs/cluster.md).
+        #[arg(long, value_name = "HOST:PORT")]
+        cluster: Option<String>,
+    },
+    /// Scheduler and executors of a cluster for corpora (docs/cluster.md).
+    #[command(subcommand)]
+    Cluster(super::ClusterCommand),
     /// Show documents that were dropped (with the reason) or kept.
     Inspect {
         /// Run directory or corpus directory.

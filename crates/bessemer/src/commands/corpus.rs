@@ -15,10 +15,14 @@ use std::path::{Path, PathBuf};
 
 pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     match command {
-        CorpusCommand::Build(args) => {
-            let mut session = Session::open(args)?;
-            session.with_stages(|stages, log| stages.corpus(console, log).map(|_| ()))
+        CorpusCommand::Build { recipe, cluster } => {
+            if cluster.is_some() {
+                super::cluster::require()?;
+            }
+            let mut session = Session::open(recipe)?;
+            session.with_stages(|stages, log| stages.corpus(console, log, cluster.as_deref()).map(|_| ()))
         }
+        CorpusCommand::Cluster(command) => super::cluster::run(command, console),
         CorpusCommand::Inspect { path, reason, source, kept, limit } => {
             let reader = CorpusReader::open(&corpus_of(path)?)?;
             let wanted = match kept.as_deref() {

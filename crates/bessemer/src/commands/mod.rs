@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod checkpoint;
+pub(crate) mod cluster;
 pub(crate) mod config;
 pub(crate) mod corpus;
 pub(crate) mod doctor;

@@ -15,7 +15,7 @@ pub(crate) fn run(command: &TokenizerCommand, as_json: bool, console: &mut Conso
         TokenizerCommand::Train(args) => {
             let mut session = Session::open(args)?;
             session.with_stages(|stages, log| {
-                let corpus = stages.corpus(console, log)?;
+                let corpus = stages.corpus(console, log, None)?;
                 stages.tokenizer(&corpus, console, log).map(|_| ())
             })
         }
