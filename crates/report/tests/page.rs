@@ -159,7 +159,12 @@ fn hostile_records() -> Vec<Record> {
 fn hostile_text_and_numbers_give_a_well_formed_page_without_scripts() {
     let corpus = serde_json::json!({ "sources": [{ "name": HOSTILE, "licence": HOSTILE, "kept": { "bytes": u64::MAX } }, { "kept": { "bytes": u64::MAX } }, { "kept": { "bytes": -1 } }, 7],
         "remarks": [HOSTILE, 5], "emails_replaced": 3 });
-    let page = render(&ReportInput { records: hostile_records(), corpus: Some(corpus), recipe: hostile() });
+    let page = render(&ReportInput {
+        records: hostile_records(),
+        corpus: Some(corpus),
+        recipe: hostile(),
+        ..ReportInput::default()
+    });
     let names = well_formed(&page);
     for bad in ["script", "img", "a", "link", "iframe", "object", "foreignObject"] {
         assert!(!names.iter().any(|n| n == bad), "{bad}");
