@@ -100,8 +100,11 @@ pub(crate) fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
     let unwritten = |cause| Error::Config(format!("the configuration cannot be written as JSON: {cause}"));
     let mut json = serde_json::to_value(&config).map_err(unwritten)?;
     if let Some(keys) = json.as_object_mut() {
-        // How much memory is used does not change the corpus; and corpora without profiles keep their keys.
+        // How much memory is used does not change the corpus; and corpora without profiles and methods keep their keys.
         keys.shift_remove("memory");
+        if config.dedup.methods.is_empty() {
+            keys.shift_remove("dedup");
+        }
         if config.rules == RulesConfig::default() {
             keys.shift_remove("rules");
         }
@@ -249,7 +252,8 @@ pub fn build_on(
         });
     };
     let executor = Executor::new(context.threads, context.memory_budget, &spill, context.stop, &tick);
-    let mut sink = Documents::create(folder.path(), &source.listing().sources)?;
+    let copies = !config.dedup.methods.is_empty();
+    let mut sink = Documents::create(folder.path(), &source.listing().sources, copies)?;
     let elsewhere = beside(out_dir, ".cluster.partial");
     match engine {
         Some(engine) => {
@@ -280,12 +284,9 @@ pub fn build_on(
     summary.remarks = remarks(config, listing, &summary);
     summary.tombstones = tombstones.digest();
     if summary.kept.documents == 0 {
-        // A build that was killed between its last two steps leaves its parts; one at work keeps its own.
-        if Parts::left(out_dir)
-            && let Ok(_lock) = PartialDir::begin(out_dir)
-        {
-            Parts::clear(out_dir)?;
-        }
+        // Parts of a result that is known to be empty are of no use; this build holds the lock.
+        Parts::clear(out_dir)?;
+        remove_folder(&elsewhere)?;
         return Err(empty(source.as_ref(), &summary));
     }
     let summary = seal(folder, summary)?;

@@ -1,8 +1,9 @@
 //! From a configuration to the plan: one function a stage, in the order in which documents pass them.
 //!
 //! ```text
-//! source ─► decode ─► side of the split ─► profiles of rules ─► rules of this room, privacy ─┬─► exact duplicates ─► sink
-//!           [corpus.clean]  [corpus.split]   [corpus.rules]       [corpus.clean, .privacy]   └ the cut of `parts.rs`
+//! source ─► decode ─► side of the split ─► profiles of rules ─► rules of this room, privacy ─┬─► duplicates ─► sink
+//!           [corpus.clean]  [corpus.split]   [corpus.rules]       [corpus.clean, .privacy]   │   [corpus.dedup]
+//!                                                                                             └ the cut of `parts.rs`
 //! ```
 //!
 //! Profiles see a document before anything in it is replaced, as in the pipelines that they come from. A single `file` is
@@ -16,6 +17,7 @@ use crate::rule::{self, Decode, Profiles, Rules};
 use crate::source::Source;
 use crate::split::Assign;
 use bessemer_dataflow::{BatchMap, Plan, Stage};
+use bessemer_dedup::Method;
 use std::sync::Arc;
 
 /// Functions that the caller wants to see the rows at two points: behind the last rule, and before the sink.
@@ -59,9 +61,13 @@ fn own_rules(config: &CorpusConfig) -> Stage {
     Stage::Map(Arc::new(Rules(rule::chain(config))))
 }
 
-/// Exact duplicates, if they are to go.
+/// Equal documents, if they are to go and no method of `[corpus.dedup]` looks for them; then those methods.
 fn duplicates(config: &CorpusConfig) -> Vec<Stage> {
-    if config.clean.enabled && config.clean.exact_dedup { exact::stages() } else { Vec::new() }
+    let own = config.clean.enabled && config.clean.exact_dedup;
+    let named = config.dedup.methods.contains(&Method::Exact);
+    let mut stages = if own && !named { exact::stages() } else { Vec::new() };
+    stages.extend(config.dedup.stages());
+    stages
 }
 
 /// Names of the columns that predicates can read.

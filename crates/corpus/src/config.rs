@@ -1,5 +1,6 @@
 //! The keys of `[corpus]`. Every doc comment below is printed to users as the key's documentation.
 
+use bessemer_dedup::DedupConfig;
 use bessemer_rules::RulesConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -93,6 +94,8 @@ pub struct CorpusConfig {
     pub clean: CleanConfig,
     /// Profiles of rules and predicates, before those of `clean`.
     pub rules: RulesConfig,
+    /// Similar and repeated documents, beyond the equal ones of `clean.exact_dedup`. Named methods write a column `copies`.
+    pub dedup: DedupConfig,
     /// Removal of personal data.
     pub privacy: PrivacyConfig,
     /// Train and validation.
@@ -112,6 +115,7 @@ impl Default for CorpusConfig {
             memory: "512MiB".into(),
             clean: CleanConfig::default(),
             rules: RulesConfig::default(),
+            dedup: DedupConfig::default(),
             privacy: PrivacyConfig::default(),
             split: SplitConfig::default(),
         }
@@ -319,6 +323,7 @@ impl CorpusConfig {
             }
         }
         self.clean.check()?;
+        self.dedup.check().map_err(|message| format!("corpus.{message}"))?;
         self.rules.check().map_err(|message| format!("corpus.{message}"))?;
         let columns = crate::compose::columns();
         let columns: Vec<&str> = columns.iter().map(String::as_str).collect();

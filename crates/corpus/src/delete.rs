@@ -90,7 +90,8 @@ fn rewrite(
     };
     let sources: Vec<SourceInfo> = old.sources.iter().map(source).collect();
     let folder = PartialDir::begin(reader.folder())?;
-    let mut sink = Documents::create(folder.path(), &sources)?;
+    let copies = counts_copies(reader)?;
+    let mut sink = Documents::create(folder.path(), &sources, copies)?;
     let map = Bury(tombstones.clone());
     each_batch(reader, stop, &mut |batch| {
         note(&batch, tombstones, seen)?;
@@ -118,6 +119,16 @@ fn rewrite(
     // Parts that a killed build left hold the texts as well.
     Parts::clear(reader.folder())?;
     seal(folder, summary)
+}
+
+/// Whether the corpus' documents carry their number of copies.
+fn counts_copies(reader: &CorpusReader) -> Result<bool> {
+    for split in Split::ALL {
+        if let Some(batch) = reader.split_batches(split).next().transpose()? {
+            return Ok(batch.column_by_name("copies").is_some());
+        }
+    }
+    Ok(false)
 }
 
 /// Marks rows that have a tombstone as dropped and takes their text away. Comes behind every other stage, so that a
@@ -262,5 +273,12 @@ fn rows(batch: &RecordBatch, split: Option<Split>) -> Result<RecordBatch> {
         ("emails" | "ips" | "lines", _) => Ok(zeros()),
         (name, _) => stored(name),
     });
-    Ok(RecordBatch::try_new(schema.clone(), columns.collect::<Result<Vec<ArrayRef>>>()?)?)
+    let rows = RecordBatch::try_new(schema.clone(), columns.collect::<Result<Vec<ArrayRef>>>()?)?;
+    match batch.column_by_name("copies") {
+        Some(copies) => {
+            let field = Field::new("copies", DataType::UInt64, false);
+            Ok(with_columns(&rows, vec![(field, copies.clone())])?)
+        }
+        None => Ok(rows),
+    }
 }

@@ -208,6 +208,8 @@ pub(crate) struct Rows<'a> {
     pub(crate) ips: &'a UInt32Array,
     pub(crate) lines: &'a UInt32Array,
     pub(crate) text: &'a StringArray,
+    /// Documents that a row stands for, where methods of deduplication count them.
+    pub(crate) copies: Option<&'a UInt64Array>,
 }
 
 impl<'a> Rows<'a> {
@@ -228,6 +230,10 @@ impl<'a> Rows<'a> {
             ips: column(stage, batch, "ips")?,
             lines: column(stage, batch, "lines")?,
             text: column(stage, batch, "text")?,
+            copies: match batch.column_by_name("copies") {
+                Some(_) => Some(column(stage, batch, "copies")?),
+                None => None,
+            },
         })
     }
 }

@@ -163,3 +163,69 @@ fn profiles_and_predicates_drop_under_their_own_reasons() {
     config.rules.keep.clear();
     assert_eq!(build(&config, &out, &context).unwrap().summary.kept.documents, 2);
 }
+
+#[test]
+fn named_methods_of_deduplication_count_copies() {
+    let folder = TempDir::new().unwrap();
+    let input = folder.path().join("texts");
+    fs::create_dir(&input).unwrap();
+    let text = |number: usize| {
+        (0..200).map(|word| format!("w{} ", (word * word + number * 977) % 5003)).collect::<String>()
+    };
+    fs::write(input.join("a.txt"), text(1)).unwrap();
+    fs::write(input.join("b.txt"), text(2)).unwrap();
+    fs::write(input.join("c.txt"), text(1)).unwrap();
+    fs::write(input.join("d.txt"), text(1) + "and one more line at the end").unwrap();
+    let mut config = CorpusConfig { path: input.display().to_string(), ..CorpusConfig::default() };
+    config.split.validation_fraction = 0.0;
+    config.dedup.methods = vec![bessemer_dedup::Method::Exact, bessemer_dedup::Method::Minhash];
+    let (out, stop) = (folder.path().join("out"), AtomicBool::new(false));
+    let context = BuildContext { threads: 2, memory_budget: 1 << 20, progress: &|_| {}, stop: &stop };
+    let summary = build(&config, &out, &context).unwrap().summary;
+    assert_eq!(summary.kept.documents, 2);
+    assert_eq!(summary.dropped_by_reason["duplicate"].documents, 1);
+    assert_eq!(summary.dropped_by_reason["near-duplicate"].documents, 1);
+    let file = fs::File::open(out.join("documents-train-00000.parquet")).unwrap();
+    let reader = parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+    let batch = reader.build().unwrap().next().unwrap().unwrap();
+    let copies: &arrow_array::UInt64Array =
+        batch.column_by_name("copies").unwrap().as_any().downcast_ref().unwrap();
+    assert_eq!(copies.values(), &[3, 1]);
+
+    // Deletion keeps the counts, and leaves what a build with the list makes.
+    let second = CorpusReader::open(&out).unwrap().documents(Split::Train).nth(1).unwrap().unwrap().id;
+    delete(&out, &[second], "asked for", &stop).unwrap();
+    let documents = || fs::read(out.join("documents-train-00000.parquet")).unwrap();
+    let deleted = documents();
+    let tombstones = fs::read(folder.path().join("out.tombstones.json")).unwrap();
+    assert!(!tombstones.is_empty());
+    fs::remove_dir_all(&out).unwrap();
+    build(&config, &out, &context).unwrap();
+    assert!(documents() == deleted);
+}
+
+#[test]
+fn repeated_parts_are_cut_out_of_documents() {
+    let folder = TempDir::new().unwrap();
+    let input = folder.path().join("texts");
+    fs::create_dir(&input).unwrap();
+    let line = |from: usize| {
+        (from..from + 80).map(|word| format!("w{} ", (word * word + from) % 5003)).collect::<String>() + "\n"
+    };
+    let repeated = line(7000);
+    fs::write(input.join("a.txt"), line(1) + &repeated + &line(100)).unwrap();
+    fs::write(input.join("b.txt"), line(200) + &repeated + &line(300)).unwrap();
+    let (out, stop) = (folder.path().join("out"), AtomicBool::new(false));
+    let context = BuildContext { threads: 2, memory_budget: 1 << 20, progress: &|_| {}, stop: &stop };
+    for method in [bessemer_dedup::Method::Substring, bessemer_dedup::Method::Lines] {
+        let mut config = CorpusConfig { path: input.display().to_string(), ..CorpusConfig::default() };
+        config.split.validation_fraction = 0.0;
+        config.dedup.methods = vec![method];
+        config.dedup.lines.min_sentences = 0;
+        build(&config, &out, &context).unwrap();
+        let reader = CorpusReader::open(&out).unwrap();
+        let texts: Vec<String> = reader.documents(Split::Train).map(|d| d.unwrap().text).collect();
+        let holding = texts.iter().filter(|text| text.contains(repeated.trim())).count();
+        assert_eq!((texts.len(), holding), (2, 1), "{method:?}");
+    }
+}

@@ -2,9 +2,11 @@
 
 use crate::bloom::BloomConfig;
 use crate::leaders::Verify;
+use crate::lines::LinesConfig;
 use crate::minhash::{ShingleBy, lsh};
 use crate::semantic::SemanticConfig;
 use crate::simhash::SimHashConfig;
+use crate::substring::SubstringConfig;
 use bessemer_dataflow::Stage;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,14 +25,19 @@ pub enum Method {
     Bloom,
     /// Texts whose embeddings are close (`semantic-duplicate`).
     Semantic,
+    /// Strings of bytes that repeat are cut out (`repeated-substrings` where too little is left).
+    Substring,
+    /// Lines or sentences that repeat are cut out (`repeated-lines` where too little is left).
+    Lines,
 }
 
 /// Deduplication across documents: which methods, in which order, and their parameters. Of each group of duplicates
-/// the document with the lowest (split, file, row) is kept, with the size of its group.
+/// the document with the lowest (split, file, row) is kept, with the size of its group. `substring` and `lines` cut repeated
+/// parts out of documents.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DedupConfig {
-    /// Methods, one after the other: exact, minhash, simhash, bloom, semantic.
+    /// Methods, one after the other; empty: none. There are: exact, minhash, simhash, bloom, semantic, substring, lines.
     pub methods: Vec<Method>,
     /// Parameters of `minhash`.
     pub minhash: MinHashConfig,
@@ -40,16 +47,22 @@ pub struct DedupConfig {
     pub bloom: BloomConfig,
     /// Parameters of `semantic`.
     pub semantic: SemanticConfig,
+    /// Parameters of `substring`.
+    pub substring: SubstringConfig,
+    /// Parameters of `lines`.
+    pub lines: LinesConfig,
 }
 
 impl Default for DedupConfig {
     fn default() -> Self {
         DedupConfig {
-            methods: vec![Method::Exact],
+            methods: Vec::new(),
             minhash: MinHashConfig::default(),
             simhash: SimHashConfig::default(),
             bloom: BloomConfig::default(),
             semantic: SemanticConfig::default(),
+            substring: SubstringConfig::default(),
+            lines: LinesConfig::default(),
         }
     }
 }
@@ -68,7 +81,9 @@ impl DedupConfig {
         self.minhash.check()?;
         self.simhash.check()?;
         self.bloom.check()?;
-        self.semantic.check()
+        self.semantic.check()?;
+        self.substring.check("dedup.substring")?;
+        self.lines.check("dedup.lines")
     }
 
     /// The stages of all methods, in order. Rows carry `file`, `row`, `text`, `reason`, `detail`, perhaps `split`
@@ -82,6 +97,8 @@ impl DedupConfig {
                 Method::Simhash => crate::simhash::stages(&self.simhash),
                 Method::Bloom => crate::bloom::stages(&self.bloom),
                 Method::Semantic => crate::semantic::stages(&self.semantic),
+                Method::Substring => crate::substring::stages(&self.substring),
+                Method::Lines => crate::lines::stages(&self.lines),
             })
             .collect()
     }
@@ -232,6 +249,8 @@ mod tests {
         assert!(wrong(|c| c.minhash.length = 0).contains("minhash.length"));
         assert!(wrong(|c| c.minhash.rows = 0).contains("minhash.rows"));
         assert!(wrong(|c| c.minhash.bands = usize::MAX).contains("minhash.bands"));
+        assert!(wrong(|c| c.substring.length = 1).contains("dedup.substring.length"));
+        assert!(wrong(|c| c.lines.span = 0).contains("dedup.lines.span"));
         assert!(wrong(|c| c.methods = vec![Method::Exact, Method::Exact]).contains("twice"));
         let json =
             r#"{"methods": ["exact", "minhash"], "minhash": {"profile": "fineweb", "verify": "none"}}"#;

@@ -32,9 +32,9 @@ pub(crate) fn file_name(split: Split, number: u32) -> String {
     format!("documents-{}-{number:05}.parquet", split.name())
 }
 
-/// Columns of the files.
-fn schema() -> SchemaRef {
-    Arc::new(Schema::new(vec![
+/// Columns of the files; `copies` where methods of deduplication count them.
+fn schema(copies: bool) -> SchemaRef {
+    let mut fields = vec![
         Field::new("id", DataType::Utf8, false),
         Field::new("source", DataType::Utf8, false),
         Field::new("version", DataType::Utf8, true),
@@ -45,7 +45,11 @@ fn schema() -> SchemaRef {
         Field::new("source_bytes", DataType::UInt64, false),
         Field::new("file", DataType::UInt32, false),
         Field::new("row", DataType::UInt64, false),
-    ]))
+    ];
+    if copies {
+        fields.push(Field::new("copies", DataType::UInt64, false));
+    }
+    Arc::new(Schema::new(fields))
 }
 
 fn dropped_schema() -> SchemaRef {
@@ -99,6 +103,7 @@ struct Pending {
     source_bytes: UInt64Builder,
     file: UInt32Builder,
     row: UInt64Builder,
+    copies: UInt64Builder,
     rows: usize,
     text_bytes: usize,
 }
@@ -107,6 +112,8 @@ struct Pending {
 struct Series {
     folder: PathBuf,
     split: Split,
+    /// Whether rows carry their number of copies.
+    copies: bool,
     pending: Pending,
     output: Option<Output>,
     /// Text bytes in the open file.
@@ -116,10 +123,11 @@ struct Series {
 }
 
 impl Series {
-    fn new(folder: &Path, split: Split) -> Series {
+    fn new(folder: &Path, split: Split, copies: bool) -> Series {
         Series {
             folder: folder.to_path_buf(),
             split,
+            copies,
             pending: Pending::default(),
             output: None,
             written: 0,
@@ -141,6 +149,7 @@ impl Series {
         pending.source_bytes.append_value(rows.bytes.value(index));
         pending.file.append_value(rows.file.value(index));
         pending.row.append_value(rows.row.value(index));
+        pending.copies.append_value(rows.copies.map_or(1, |copies| copies.value(index)));
         pending.rows += 1;
         pending.text_bytes += text.len();
         if pending.text_bytes >= GROUP_BYTES || pending.rows >= GROUP_ROWS { self.flush() } else { Ok(()) }
@@ -155,12 +164,15 @@ impl Series {
         columns.push(Arc::new(pending.source_bytes.finish()));
         columns.push(Arc::new(pending.file.finish()));
         columns.push(Arc::new(pending.row.finish()));
-        let batch = RecordBatch::try_new(schema(), columns)?;
+        if self.copies {
+            columns.push(Arc::new(pending.copies.finish()));
+        }
+        let batch = RecordBatch::try_new(schema(self.copies), columns)?;
         let output = match &mut self.output {
             Some(output) => output,
             None => {
                 let name = file_name(self.split, self.number);
-                self.output.insert(Output::create(&self.folder, &name, schema())?)
+                self.output.insert(Output::create(&self.folder, &name, schema(self.copies))?)
             }
         };
         output.write(&batch)?;
@@ -240,7 +252,7 @@ pub(crate) struct Documents {
 
 impl Documents {
     /// A sink into `folder`, for these sources.
-    pub(crate) fn create(folder: &Path, sources: &[SourceInfo]) -> Result<Documents> {
+    pub(crate) fn create(folder: &Path, sources: &[SourceInfo], copies: bool) -> Result<Documents> {
         let mut summary = CorpusSummary::default();
         let mut places = HashMap::new();
         for source in sources {
@@ -255,7 +267,7 @@ impl Documents {
             });
         }
         Ok(Documents {
-            series: Split::ALL.map(|split| Series::new(folder, split)),
+            series: Split::ALL.map(|split| Series::new(folder, split, copies)),
             dropped: Dropped {
                 output: Output::create(folder, DROPPED_FILE, dropped_schema())?,
                 strings: Default::default(),
