@@ -1,7 +1,7 @@
 //! From a configuration to a finished corpus on disk.
 
 use crate::compose::{self, Meters};
-use crate::config::{CorpusConfig, SplitBy};
+use crate::config::{CorpusConfig, PrivacyConfig, SplitBy};
 use crate::delete::Bury;
 use crate::error::{Error, Result};
 use crate::output::attribution;
@@ -105,6 +105,14 @@ pub(crate) fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
         if config.dedup.methods.is_empty() {
             keys.shift_remove("dedup");
         }
+        if config.decontaminate.sets.is_empty() {
+            keys.shift_remove("decontaminate");
+        }
+        if let Some(privacy) = keys.get_mut("privacy").and_then(|keys| keys.as_object_mut())
+            && !config.privacy.finds()
+        {
+            PrivacyConfig::FINDS.iter().for_each(|name| drop(privacy.shift_remove(*name)));
+        }
         if config.rules == RulesConfig::default() {
             keys.shift_remove("rules");
         }
@@ -120,8 +128,9 @@ pub(crate) fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
     for profile in config.rules.build().map_err(|error| Error::Config(format!("corpus.{error}")))? {
         hash.update(serde_json::to_string(profile.file()).map_err(unwritten)?.as_bytes());
     }
-    if !config.rules.bad_words.is_empty() {
-        let path = Path::new(&config.rules.bad_words);
+    let words = Some(&config.rules.bad_words).filter(|path| !path.is_empty());
+    for path in words.into_iter().chain(config.decontaminate.sets.iter().map(|set| &set.path)) {
+        let path = Path::new(path);
         hash.update(&std::fs::read(path).map_err(Error::io("read", path))?);
     }
     Ok(format!("{:032x}", hash.digest128()))

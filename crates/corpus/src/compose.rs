@@ -1,9 +1,9 @@
 //! From a configuration to the plan: one function a stage, in the order in which documents pass them.
 //!
 //! ```text
-//! source ─► decode ─► side of the split ─► profiles of rules ─► rules of this room, privacy ─┬─► duplicates ─► sink
-//!           [corpus.clean]  [corpus.split]   [corpus.rules]       [corpus.clean, .privacy]   │   [corpus.dedup]
-//!                                                                                             └ the cut of `parts.rs`
+//! source ─► decode ─► side of the split ─► profiles of rules ─► rules of this room, privacy ─► evaluation sets ─┬─► duplicates ─► sink
+//!           [corpus.clean]  [corpus.split]   [corpus.rules]       [corpus.clean, .privacy]      .decontaminate   │   [corpus.dedup]
+//!                                                                                                                └ the cut of `parts.rs`
 //! ```
 //!
 //! Profiles see a document before anything in it is replaced, as in the pipelines that they come from. A single `file` is
@@ -13,11 +13,13 @@ use crate::config::CorpusConfig;
 use crate::dedup::exact;
 use crate::error::{Error, Result};
 use crate::row::text_schema;
-use crate::rule::{self, Decode, Profiles, Rules};
+use crate::rule::{Decode, Decontaminate, Profiles, Rules};
 use crate::source::Source;
 use crate::split::Assign;
 use bessemer_dataflow::{BatchMap, Plan, Stage};
 use bessemer_dedup::Method;
+use bessemer_privacy::decontaminate::{self, EvaluationSet, Index};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Functions that the caller wants to see the rows at two points: behind the last rule, and before the sink.
@@ -36,6 +38,7 @@ pub(crate) fn plan(
     if !verbatim {
         stages.extend(profiles(config)?);
         stages.push(own_rules(config));
+        stages.extend(evaluation_sets(config)?);
     }
     stages.push(Stage::Map(judged));
     if !verbatim {
@@ -58,7 +61,18 @@ fn profiles(config: &CorpusConfig) -> Result<Option<Stage>> {
 
 /// The rules and edits of `[corpus.clean]` and `[corpus.privacy]`.
 fn own_rules(config: &CorpusConfig) -> Stage {
-    Stage::Map(Arc::new(Rules(rule::chain(config))))
+    Stage::Map(Arc::new(Rules::new(config)))
+}
+
+/// Documents that hold parts of evaluation sets, where such sets are named.
+fn evaluation_sets(config: &CorpusConfig) -> Result<Option<Stage>> {
+    let config = &config.decontaminate;
+    let read = |source| {
+        let fault = |cause| Error::Config(format!("corpus.decontaminate.sets: {cause}"));
+        decontaminate::read(source, Path::new("")).map_err(fault)
+    };
+    let sets: Vec<EvaluationSet> = config.sets.iter().map(read).collect::<Result<_>>()?;
+    Ok((!sets.is_empty()).then(|| Stage::Map(Arc::new(Decontaminate(Index::new(config, &sets))))))
 }
 
 /// Equal documents, if they are to go and no method of `[corpus.dedup]` looks for them; then those methods.

@@ -1,6 +1,8 @@
 //! The keys of `[corpus]`. Every doc comment below is printed to users as the key's documentation.
 
 use bessemer_dedup::DedupConfig;
+use bessemer_privacy::decontaminate::DecontaminateConfig;
+use bessemer_privacy::{PhoneRule, PrivacyRules};
 use bessemer_rules::RulesConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -98,6 +100,9 @@ pub struct CorpusConfig {
     pub dedup: DedupConfig,
     /// Removal of personal data.
     pub privacy: PrivacyConfig,
+    /// Removal of what evaluation sets hold (`contaminated`), after all edits and before deduplication. Does not touch a single
+    /// `file` source.
+    pub decontaminate: DecontaminateConfig,
     /// Train and validation.
     pub split: SplitConfig,
 }
@@ -117,6 +122,7 @@ impl Default for CorpusConfig {
             rules: RulesConfig::default(),
             dedup: DedupConfig::default(),
             privacy: PrivacyConfig::default(),
+            decontaminate: DecontaminateConfig::default(),
             split: SplitConfig::default(),
         }
     }
@@ -186,18 +192,54 @@ pub struct PrivacyConfig {
     /// Remove lines that name authors and copyright holders, and licence headers of code files. The attribution
     /// file keeps each source's licence.
     pub attribution_lines: bool,
+    /// Replace IPv6 addresses that are reachable from the public internet.
+    pub ipv6: bool,
+    /// Phone numbers to replace: off, dolma or international.
+    pub phones: PhoneRule,
+    /// Replace payment card numbers: an issuer's range, its length, and Luhn's check.
+    pub cards: bool,
+    /// Replace international bank account numbers: a country's length, and the check modulo 97.
+    pub ibans: bool,
+    /// Replace keys and tokens: those of known form, private keys, JSON web tokens, and random-looking values assigned to names such
+    /// as api_key.
+    pub secrets: bool,
+    /// Documents with more finds of `ipv6`, `phones`, `cards`, `ibans` and `secrets` together than this are dropped
+    /// (`personal-data`); 0 keeps all.
+    pub drop_above: u32,
+    /// Replacements for IPv6 addresses, used in turn within a document.
+    pub ipv6_replacements: Vec<String>,
+    /// Replacements for phone numbers.
+    pub phone_replacements: Vec<String>,
+    /// Replacements for card numbers.
+    pub card_replacements: Vec<String>,
+    /// Replacements for bank account numbers.
+    pub iban_replacements: Vec<String>,
+    /// Replacements for keys and tokens.
+    pub secret_replacements: Vec<String>,
 }
 
 impl Default for PrivacyConfig {
     fn default() -> Self {
         // Addresses that RFC 2606 and RFC 5737 reserve for documentation: they read like the real thing, reach
         // nobody, and are not themselves replaced when a text is cleaned twice.
+        let rules = PrivacyRules::default();
         PrivacyConfig {
             emails: true,
             email_replacements: vec!["email@example.com".into(), "firstname.lastname@example.org".into()],
             ips: true,
             ip_replacements: vec!["192.0.2.1".into(), "198.51.100.1".into(), "203.0.113.1".into()],
             attribution_lines: true,
+            ipv6: false,
+            phones: PhoneRule::Off,
+            cards: false,
+            ibans: false,
+            secrets: false,
+            drop_above: 0,
+            ipv6_replacements: rules.ipv6_replacements,
+            phone_replacements: rules.phone_replacements,
+            card_replacements: rules.card_replacements,
+            iban_replacements: rules.iban_replacements,
+            secret_replacements: rules.secret_replacements,
         }
     }
 }
@@ -329,6 +371,7 @@ impl CorpusConfig {
         let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
         self.rules.check_columns(&columns).map_err(|error| format!("corpus.{error}"))?;
         self.privacy.check()?;
+        self.decontaminate.check("corpus.decontaminate")?;
         self.split.check()
     }
 }
@@ -362,6 +405,44 @@ impl CleanConfig {
 }
 
 impl PrivacyConfig {
+    /// Keys that say nothing while [`PrivacyConfig::finds`] is false.
+    pub(crate) const FINDS: [&str; 11] = [
+        "ipv6",
+        "phones",
+        "cards",
+        "ibans",
+        "secrets",
+        "drop_above",
+        "ipv6_replacements",
+        "phone_replacements",
+        "card_replacements",
+        "iban_replacements",
+        "secret_replacements",
+    ];
+
+    /// Whether more is looked for than e-mail and IPv4 addresses.
+    pub(crate) fn finds(&self) -> bool {
+        self.ipv6 || self.phones != PhoneRule::Off || self.cards || self.ibans || self.secrets
+    }
+
+    /// What is looked for beside e-mail and IPv4 addresses.
+    pub(crate) fn rules(&self) -> PrivacyRules {
+        PrivacyRules {
+            ipv6: self.ipv6,
+            phone: self.phones,
+            cards: self.cards,
+            ibans: self.ibans,
+            secrets: self.secrets,
+            drop_above: self.drop_above,
+            ipv6_replacements: self.ipv6_replacements.clone(),
+            phone_replacements: self.phone_replacements.clone(),
+            card_replacements: self.card_replacements.clone(),
+            iban_replacements: self.iban_replacements.clone(),
+            secret_replacements: self.secret_replacements.clone(),
+            ..PrivacyRules::none()
+        }
+    }
+
     /// Checks that there is something to replace with.
     pub fn check(&self) -> Result<(), String> {
         for (on, list, key) in [
@@ -372,7 +453,7 @@ impl PrivacyConfig {
                 return Err(format!("{key} = []: expected at least one replacement"));
             }
         }
-        Ok(())
+        self.rules().check("corpus.privacy")
     }
 }
 
@@ -415,6 +496,14 @@ mod tests {
         bad(&|c| c.rules.profiles = vec!["gopher-qualty".into()], "corpus.rules.profiles");
         bad(&|c| c.rules.keep = vec!["byts > 3".into()], "corpus.rules.keep");
         bad(&|c| c.privacy.email_replacements.clear(), "email_replacements");
+        bad(
+            &|c| {
+                c.privacy.ipv6 = true;
+                c.privacy.ipv6_replacements.clear();
+            },
+            "corpus.privacy.ipv6_replacements",
+        );
+        bad(&|c| c.decontaminate.ngram = 7, "corpus.decontaminate.ngram");
         bad(&|c| c.split.validation_fraction = 1.5, "validation_fraction");
         bad(
             &|c| {

@@ -12,17 +12,27 @@
 //! | `emails`, `ips`, `lines` | u32 | edits: replaced addresses, removed lines |
 //! | `text` | binary, utf8 once decoded | the text; of a dropped document only the head |
 //!
+//! Stages that are asked for add columns behind these: `numbers`, `secrets` (u32, edits), `evaluation_sets` (utf8, nullable: places
+//! by evaluation set, as JSON), `copies` (u64).
+//!
 //! A source may refuse a document itself (unreadable, too large) by setting `reason`. No stage removes a row:
 //! a dropped document stays, with its reason, until the sink writes it to the list of dropped documents.
 
 use arrow_array::builder::{BinaryBuilder, StringBuilder, UInt8Builder, UInt32Builder, UInt64Builder};
-use arrow_array::{ArrayRef, BinaryArray, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array};
+use arrow_array::{
+    Array, ArrayRef, BinaryArray, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array,
+};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::column;
 use std::sync::Arc;
 
 /// Bytes of a dropped document that are kept for inspection.
 pub const HEAD_BYTES: usize = 400;
+
+/// Reason of documents that hold a part of an evaluation set.
+pub(crate) const CONTAMINATED: &str = "contaminated";
+/// Column of the evaluation sets that a document held parts of.
+pub(crate) const EVALUATION_SETS: &str = "evaluation_sets";
 
 /// Train, in the column `split`.
 pub(crate) const TRAIN: u8 = 0;
@@ -210,6 +220,21 @@ pub(crate) struct Rows<'a> {
     pub(crate) text: &'a StringArray,
     /// Documents that a row stands for, where methods of deduplication count them.
     pub(crate) copies: Option<&'a UInt64Array>,
+    /// Numbers replaced, where they are looked for.
+    pub(crate) numbers: Option<&'a UInt32Array>,
+    /// Keys and tokens replaced, where they are looked for.
+    pub(crate) secrets: Option<&'a UInt32Array>,
+    /// Places by evaluation set, where there are such sets.
+    pub(crate) evaluation_sets: Option<&'a StringArray>,
+}
+
+/// A column that only some plans have.
+fn perhaps<'a, T: Array + 'static>(
+    stage: &str,
+    batch: &'a RecordBatch,
+    name: &str,
+) -> bessemer_dataflow::Result<Option<&'a T>> {
+    batch.column_by_name(name).map(|_| column(stage, batch, name)).transpose()
 }
 
 impl<'a> Rows<'a> {
@@ -230,10 +255,10 @@ impl<'a> Rows<'a> {
             ips: column(stage, batch, "ips")?,
             lines: column(stage, batch, "lines")?,
             text: column(stage, batch, "text")?,
-            copies: match batch.column_by_name("copies") {
-                Some(_) => Some(column(stage, batch, "copies")?),
-                None => None,
-            },
+            copies: perhaps(stage, batch, "copies")?,
+            numbers: perhaps(stage, batch, "numbers")?,
+            secrets: perhaps(stage, batch, "secrets")?,
+            evaluation_sets: perhaps(stage, batch, EVALUATION_SETS)?,
         })
     }
 }

@@ -557,3 +557,71 @@ fn tokens_of_a_corpus_decode_to_its_documents_and_finished_shards_are_reused() {
         !tokenize_to_shards(&reader, &tokenizer, &out.path().join("one"), 100_000, &context).unwrap().reused
     );
 }
+
+#[test]
+fn evaluation_sets_are_kept_out_and_counted() {
+    let (input, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    // Words of letters: decontamination does not tell numbers apart.
+    let word = |number: usize| -> String {
+        (number * 7919 % 10_007).to_string().bytes().map(|digit| char::from(digit - b'0' + b'a')).collect()
+    };
+    let words =
+        |from: usize, count: usize| (from..from + count).map(|number| word(number) + " ").collect::<String>();
+    let question = words(500, 20);
+    fs::write(input.path().join("a.txt"), words(1, 300)).unwrap();
+    fs::write(input.path().join("b.txt"), words(1000, 300) + &question + &words(2000, 300)).unwrap();
+    let set = out.path().join("quiz.jsonl");
+    let item = serde_json::json!({ "question": question, "answer": "nothing" });
+    fs::write(&set, format!("{item}\n")).unwrap();
+    let mut config = config(SourceKind::Folder, input.path());
+    config.clean.line_rules = Scope::None;
+    config.split.validation_fraction = 0.0;
+    let plain = build_with(&config, &out.path().join("plain"), 1, 1 << 20).unwrap().summary;
+    config.decontaminate.sets = vec![bessemer_privacy::decontaminate::EvaluationSource {
+        path: set.display().to_string(),
+        query: vec!["question".into()],
+        answer: "answer".into(),
+        ..Default::default()
+    }];
+    let dropped = build_with(&config, &out.path().join("x"), 1, 1 << 20).unwrap().summary;
+    assert_eq!((plain.kept.documents, dropped.kept.documents), (2, 1));
+    assert_eq!(dropped.dropped_by_reason["contaminated"].documents, 1);
+    assert_eq!(dropped.decontaminated.values().map(|c| (c.dropped, c.cut)).collect::<Vec<_>>(), [(1, 0)]);
+    assert_ne!(plain.key, dropped.key);
+
+    config.decontaminate.action = bessemer_privacy::decontaminate::DecontaminateAction::Window;
+    let cut = build_with(&config, &out.path().join("x"), 1, 1 << 20).unwrap().summary;
+    assert_eq!(cut.kept.documents, 2);
+    assert!(cut.kept.bytes + 400 < plain.kept.bytes, "the margins go too");
+    assert_eq!(cut.decontaminated.values().map(|c| (c.dropped, c.cut)).collect::<Vec<_>>(), [(0, 1)]);
+
+    // Another content of the set is another corpus.
+    fs::write(&set, "{\"question\": \"What else might be asked here?\", \"answer\": \"This\"}\n").unwrap();
+    let other = build_with(&config, &out.path().join("x"), 1, 1 << 20).unwrap().summary;
+    assert!(other.key != cut.key && other.decontaminated.is_empty());
+}
+
+#[test]
+fn numbers_and_keys_are_replaced_where_that_is_asked_for() {
+    let (input, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let text = "Pay with 4111 1111 1111 1111, at 2600:1f18::1 the key is AKIAIOSFODNN7EXAMPLQ. ".to_string()
+        + &"More words about nothing at all. ".repeat(5);
+    fs::write(input.path().join("a.txt"), &text).unwrap();
+    let mut config = config(SourceKind::Folder, input.path());
+    config.split.validation_fraction = 0.0;
+    let plain = build_with(&config, &out.path().join("plain"), 1, 1 << 20).unwrap().summary;
+    let card = config.privacy.card_replacements.clone();
+    config.privacy.card_replacements = vec!["nothing looks for cards".into()];
+    assert_eq!(build_with(&config, &out.path().join("x"), 1, 1 << 20).unwrap().summary.key, plain.key);
+    config.privacy.card_replacements = card;
+    (config.privacy.cards, config.privacy.ipv6, config.privacy.secrets) = (true, true, true);
+    let summary = build_with(&config, &out.path().join("x"), 1, 1 << 20).unwrap().summary;
+    assert_eq!((summary.numbers_replaced, summary.ips_replaced, summary.secrets_replaced), (1, 1, 1));
+    config.privacy.drop_above = 2;
+    assert!(
+        build_with(&config, &out.path().join("x"), 1, 1 << 20)
+            .unwrap_err()
+            .to_string()
+            .contains("personal-data 1")
+    );
+}

@@ -34,7 +34,7 @@ pub enum Method {
 /// Deduplication across documents: which methods, in which order, and their parameters. Of each group of duplicates
 /// the document with the lowest (split, file, row) is kept, with the size of its group. `substring` and `lines` cut repeated
 /// parts out of documents.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DedupConfig {
     /// Methods, one after the other; empty: none. There are: exact, minhash, simhash, bloom, semantic, substring, lines.
@@ -51,20 +51,6 @@ pub struct DedupConfig {
     pub substring: SubstringConfig,
     /// Parameters of `lines`.
     pub lines: LinesConfig,
-}
-
-impl Default for DedupConfig {
-    fn default() -> Self {
-        DedupConfig {
-            methods: Vec::new(),
-            minhash: MinHashConfig::default(),
-            simhash: SimHashConfig::default(),
-            bloom: BloomConfig::default(),
-            semantic: SemanticConfig::default(),
-            substring: SubstringConfig::default(),
-            lines: LinesConfig::default(),
-        }
-    }
 }
 
 impl DedupConfig {

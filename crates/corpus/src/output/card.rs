@@ -81,14 +81,38 @@ fn totals(html: &mut String, summary: &CorpusSummary) {
     row(html, "dropped", summary.dropped, summary.read.bytes, "");
     let _ = writeln!(
         html,
-        "</table>\n<p>Replaced in kept documents: {} e-mail addresses, {} IP addresses; removed: {} lines.</p>\n\
-         <h2>Dropped by reason</h2>\n<table><tr><th>reason</th><th>documents</th><th>bytes</th><th>of what was read</th><th></th></tr>",
+        "</table>\n<p>Replaced in kept documents: {} e-mail addresses, {} IP addresses; removed: {} lines.</p>",
         summary.emails_replaced, summary.ips_replaced, summary.lines_removed
+    );
+    edits(html, summary);
+    html.push_str(
+        "<h2>Dropped by reason</h2>\n<table><tr><th>reason</th><th>documents</th><th>bytes</th><th>of what was read</th><th></th></tr>\n",
     );
     for (reason, count) in &summary.dropped_by_reason {
         row(html, reason, *count, summary.read.bytes, "");
     }
     html.push_str("</table>\n");
+}
+
+/// What only some corpora replace or cut.
+fn edits(html: &mut String, summary: &CorpusSummary) {
+    if summary.numbers_replaced + summary.secrets_replaced > 0 {
+        let _ = writeln!(
+            html,
+            "<p>Also replaced: {} phone, card and account numbers, {} keys and tokens.</p>",
+            summary.numbers_replaced, summary.secrets_replaced
+        );
+    }
+    for (set, count) in &summary.decontaminated {
+        let _ = writeln!(
+            html,
+            "<p>Evaluation set {}: {} documents dropped, {} places cut out of {} documents.</p>",
+            escaped(set),
+            count.dropped,
+            count.places,
+            count.cut
+        );
+    }
 }
 
 /// What each source lost, by reason. (Those that lost nearly everything are among the remarks.)

@@ -6,10 +6,10 @@
 use super::durable::HashingFile;
 use super::summary::{CorpusSummary, Count, DROPPED_FILE, FileSummary, SourceSummary};
 use crate::error::{Error, Result};
-use crate::row::{Rows, Split, VALIDATION, head};
+use crate::row::{CONTAMINATED, EVALUATION_SETS, Rows, Split, VALIDATION, head};
 use crate::source::SourceInfo;
 use arrow_array::builder::{StringBuilder, UInt32Builder, UInt64Builder};
-use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::{Sink, optional};
 use parquet::arrow::ArrowWriter;
@@ -240,6 +240,17 @@ impl Dropped {
     }
 }
 
+/// Places of a document that evaluation sets hold, by set.
+fn places_by_set(rows: &Rows<'_>, index: usize) -> Result<BTreeMap<String, u64>> {
+    let Some(json) = rows.evaluation_sets.and_then(|sets| optional(sets, index)) else {
+        return Ok(BTreeMap::new());
+    };
+    serde_json::from_str(json).map_err(|cause| Error::Plan {
+        stage: "documents".into(),
+        problem: format!("column {EVALUATION_SETS:?}: {cause}"),
+    })
+}
+
 /// The sink.
 pub(crate) struct Documents {
     series: [Series; 2],
@@ -302,6 +313,14 @@ impl Documents {
         self.summary.emails_replaced += u64::from(rows.emails.value(index));
         self.summary.ips_replaced += u64::from(rows.ips.value(index));
         self.summary.lines_removed += u64::from(rows.lines.value(index));
+        let count = |counts: Option<&UInt32Array>| counts.map_or(0, |counts| u64::from(counts.value(index)));
+        self.summary.numbers_replaced += count(rows.numbers);
+        self.summary.secrets_replaced += count(rows.secrets);
+        for (set, places) in places_by_set(rows, index)? {
+            let count = self.summary.decontaminated.entry(set).or_default();
+            count.cut += 1;
+            count.places += places;
+        }
         let source = &mut self.summary.sources[place];
         source.kept.add(bytes);
         match split {
@@ -322,6 +341,11 @@ impl Documents {
         };
         count(&mut self.summary.dropped_by_reason);
         count(&mut self.summary.sources[place].dropped);
+        if reason == CONTAMINATED {
+            for set in places_by_set(rows, index)?.into_keys() {
+                self.summary.decontaminated.entry(set).or_default().dropped += 1;
+            }
+        }
         self.dropped.push(rows, index)
     }
 

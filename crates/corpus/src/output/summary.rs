@@ -3,6 +3,7 @@
 //! machine's name: the same input and configuration give the same bytes.
 
 use crate::row::Split;
+use bessemer_privacy::decontaminate::SetCount;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -109,6 +110,15 @@ pub struct CorpusSummary {
     pub ips_replaced: u64,
     /// Lines removed from kept documents.
     pub lines_removed: u64,
+    /// Phone, card and account numbers replaced in kept documents.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub numbers_replaced: u64,
+    /// Keys and tokens replaced in kept documents.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub secrets_replaced: u64,
+    /// By evaluation set: documents dropped for it, kept documents that it was cut out of, places in these.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub decontaminated: BTreeMap<String, SetCount>,
     /// Digest of the list of tombstones that the corpus answers to, if documents were deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tombstones: Option<String>,
@@ -118,6 +128,12 @@ pub struct CorpusSummary {
     pub remarks: Vec<String>,
     /// The other files of the directory.
     pub files: Vec<FileSummary>,
+}
+
+// serde gives a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl CorpusSummary {

@@ -7,6 +7,7 @@
 mod attribution;
 mod characters;
 mod decode;
+mod decontaminate;
 mod email;
 mod generated;
 mod ip;
@@ -14,9 +15,11 @@ mod licence_header;
 mod lines;
 mod numeric;
 mod profiles;
+mod scrub;
 mod size;
 
 pub(crate) use decode::Decode;
+pub(crate) use decontaminate::Decontaminate;
 pub(crate) use profiles::Profiles;
 
 use crate::config::{CorpusConfig, Scope};
@@ -80,6 +83,10 @@ pub struct Edits {
     pub ips: u32,
     /// Lines removed.
     pub lines: u32,
+    /// Phone, card and account numbers replaced.
+    pub numbers: u32,
+    /// Keys and tokens replaced.
+    pub secrets: u32,
 }
 
 impl AddAssign for Edits {
@@ -87,6 +94,8 @@ impl AddAssign for Edits {
         self.emails += other.emails;
         self.ips += other.ips;
         self.lines += other.lines;
+        self.numbers += other.numbers;
+        self.secrets += other.secrets;
     }
 }
 
@@ -147,6 +156,9 @@ pub fn chain(config: &CorpusConfig) -> Vec<Box<dyn Rule>> {
     if privacy.ips {
         rules.push(Box::new(ip::PublicIps::new(&privacy.ip_replacements)));
     }
+    if let Some(rule) = scrub::Scrub::new(privacy) {
+        rules.push(Box::new(rule));
+    }
     if clean.enabled {
         rules.push(Box::new(size::MinBytes(clean.min_bytes)));
     }
@@ -184,7 +196,18 @@ pub fn judge<'a>(rules: &[Box<dyn Rule>], path: &'a str, bytes: u64, text: &'a s
 }
 
 /// The chain as a map over batches.
-pub(crate) struct Rules(pub(crate) Vec<Box<dyn Rule>>);
+pub(crate) struct Rules {
+    chain: Vec<Box<dyn Rule>>,
+    /// Whether rows get the columns `numbers` and `secrets`.
+    finds: bool,
+}
+
+impl Rules {
+    /// The rules that a configuration asks for.
+    pub(crate) fn new(config: &CorpusConfig) -> Rules {
+        Rules { chain: chain(config), finds: config.privacy.finds() }
+    }
+}
 
 impl BatchMap for Rules {
     fn name(&self) -> &str {
@@ -196,20 +219,21 @@ impl BatchMap for Rules {
         let count = batch.num_rows();
         let mut texts = StringBuilder::with_capacity(count, rows.text.value_data().len());
         let (mut reasons, mut details) = (StringBuilder::new(), StringBuilder::new());
-        let mut edits: [Vec<u32>; 3] = Default::default();
+        let mut edits: [Vec<u32>; 5] = Default::default();
         for index in 0..count {
             let text = rows.text.value(index);
             let mut made = Edits {
                 emails: rows.emails.value(index),
                 ips: rows.ips.value(index),
                 lines: rows.lines.value(index),
+                ..Edits::default()
             };
             if let Some(reason) = optional(rows.reason, index) {
                 reasons.append_value(reason);
                 details.append_option(optional(rows.detail, index));
                 texts.append_value(text);
             } else {
-                let judged = judge(&self.0, rows.path.value(index), rows.bytes.value(index), text);
+                let judged = judge(&self.chain, rows.path.value(index), rows.bytes.value(index), text);
                 match judged.dropped {
                     None => {
                         reasons.append_null();
@@ -227,19 +251,24 @@ impl BatchMap for Rules {
             edits[0].push(made.emails);
             edits[1].push(made.ips);
             edits[2].push(made.lines);
+            edits[3].push(made.numbers);
+            edits[4].push(made.secrets);
         }
-        let [emails, ips, lines] = edits.map(|counts| Arc::new(UInt32Array::from(counts)) as ArrayRef);
-        with_columns(
-            &batch,
-            vec![
-                (Field::new("reason", DataType::Utf8, true), Arc::new(reasons.finish())),
-                (Field::new("detail", DataType::Utf8, true), Arc::new(details.finish())),
-                (Field::new("emails", DataType::UInt32, false), emails),
-                (Field::new("ips", DataType::UInt32, false), ips),
-                (Field::new("lines", DataType::UInt32, false), lines),
-                (Field::new("text", DataType::Utf8, false), Arc::new(texts.finish())),
-            ],
-        )
+        let edits = edits.map(|counts| Arc::new(UInt32Array::from(counts)) as ArrayRef);
+        let [emails, ips, lines, numbers, secrets] = edits;
+        let count = |name: &str, counts: ArrayRef| (Field::new(name, DataType::UInt32, false), counts);
+        let mut columns: Vec<(Field, ArrayRef)> = vec![
+            (Field::new("reason", DataType::Utf8, true), Arc::new(reasons.finish())),
+            (Field::new("detail", DataType::Utf8, true), Arc::new(details.finish())),
+            count("emails", emails),
+            count("ips", ips),
+            count("lines", lines),
+            (Field::new("text", DataType::Utf8, false), Arc::new(texts.finish())),
+        ];
+        if self.finds {
+            columns.extend([count("numbers", numbers), count("secrets", secrets)]);
+        }
+        with_columns(&batch, columns)
     }
 }
 

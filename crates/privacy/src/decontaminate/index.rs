@@ -5,7 +5,7 @@ use super::read::{EvaluationSet, Item};
 use bessemer_text::hash::{xxh3, xxh64};
 use bessemer_text::ngram::Joined;
 use bessemer_text::{Simplify, Words};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
@@ -69,7 +69,7 @@ pub struct Report {
 }
 
 /// Counts of one evaluation set.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetCount {
     /// Documents dropped for it.
     pub dropped: u64,
