@@ -361,7 +361,7 @@ fn cell(text: &str) -> String {
     text.lines().map(str::trim).collect::<Vec<_>>().join(" ").replace('|', "\\|").trim().to_owned()
 }
 
-fn kind(schema: &Json) -> &'static str {
+fn kind(root: &Json, schema: &Json) -> &'static str {
     if values(schema).is_some() {
         return "name";
     }
@@ -374,7 +374,10 @@ fn kind(schema: &Json) -> &'static str {
         Some("number") => "number",
         Some("boolean") => "true or false",
         Some("string") => "text",
-        Some("array") => "list of texts",
+        Some("array") => match schema.get("items").map(|items| settled(root, items)).and_then(properties) {
+            Some(_) => "list of tables",
+            None => "list of texts",
+        },
         other => panic!("a type that this page cannot name: {other:?} in {schema}"),
     }
 }
@@ -405,7 +408,7 @@ fn write_section(root: &Json, schema: &Json, path: &str, keys: &mut Vec<(String,
         }
         let key = format!("{path}.{name}");
         let names = values(target);
-        keys.push((key.clone(), matches!(kind(target), "integer" | "number")));
+        keys.push((key.clone(), matches!(kind(root, target), "integer" | "number")));
         let allowed = match &names {
             Some(names) => names.iter().map(|v| format!("`{}`", v.0)).collect::<Vec<_>>().join(", "),
             None => range(&key).unwrap_or_default().into(),
@@ -414,7 +417,7 @@ fn write_section(root: &Json, schema: &Json, path: &str, keys: &mut Vec<(String,
         let _ = writeln!(
             page,
             "| `{name}` | {} | {} | {allowed} | {} |",
-            kind(target),
+            kind(root, target),
             default_of(property),
             cell(meaning)
         );

@@ -45,7 +45,8 @@ pub struct EvaluationSource {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DecontaminateConfig {
-    /// The evaluation sets; none: nothing is done.
+    /// The evaluation sets, each a table `[[corpus.decontaminate.sets]]` with `name`, `path`, `query`, `answer` and `choices`; none:
+    /// nothing is done.
     pub sets: Vec<EvaluationSource>,
     /// Semantics: native or datatrove.
     pub profile: DecontaminateProfile,
