@@ -9,7 +9,7 @@ fn events(place: &Workplace) -> Vec<Value> {
     serde_json::from_slice(&fs::read(place.path("runs/t/trace.json")).unwrap()).unwrap()
 }
 
-fn spans<'a>(events: &'a [Value], step: u64) -> impl Iterator<Item = &'a Value> + Clone {
+fn spans(events: &[Value], step: u64) -> impl Iterator<Item = &Value> + Clone {
     events.iter().filter(move |e| e["ph"] == "X" && e["args"]["step"] == step)
 }
 
