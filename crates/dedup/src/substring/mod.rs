@@ -8,7 +8,7 @@
 //!
 //! So every string of T bytes that occurred is still there, in the place where it occurred first.
 //!
-//! [`Finder`] finds these ranges without a suffix array: [winnowing](anchors) picks one position for about T / 4 bytes, only
+//! [`Finder`] finds these ranges without a suffix array: winnowing (`anchors.rs`) picks one position for about T / 4 bytes, only
 //! windows whose pick occurs elsewhere are fingerprinted and sorted, and what the sort calls equal is compared byte by
 //! byte. Memory is bounded; the rest goes to disk. [`suffix`] holds the suffix-array form, the judge in tests.
 //! The result is a pure function of documents and T: not of threads, memory or seeds.

@@ -164,7 +164,7 @@ impl<R: Read> TarReader<R> {
             Err(e) => return self.wrong(e.to_string()),
         }
         self.offset += size;
-        self.skip(size.next_multiple_of(BLOCK as u64) - size)?;
+        self.skip(padded(size) - size)?;
         Ok(bytes)
     }
 
@@ -221,7 +221,7 @@ impl<R: Read> TarReader<R> {
             over.size = None;
             headers = 0;
             if kind == b'5' {
-                self.skip(size.next_multiple_of(BLOCK as u64))?;
+                self.skip(padded(size))?;
                 continue;
             }
             let path = checked_path(&raw);
@@ -240,7 +240,7 @@ impl<R: Read> TarReader<R> {
                 (why, path) => {
                     // Links state the length of their target and carry none.
                     let carried = if kind == b'1' || kind == b'2' { 0 } else { size };
-                    self.skip(carried.next_multiple_of(BLOCK as u64))?;
+                    self.skip(padded(carried))?;
                     let why = why.unwrap_or(Refusal::BadName);
                     return Ok(Some(Entry::Refused { path: path.unwrap_or(shown), why }));
                 }
@@ -249,6 +249,11 @@ impl<R: Read> TarReader<R> {
         self.done = true;
         Ok(None)
     }
+}
+
+/// Bytes of whole blocks. A size that no archive can hold stays as it is: skipping it finds the end of the file.
+fn padded(size: u64) -> u64 {
+    size.checked_next_multiple_of(BLOCK as u64).unwrap_or(size)
 }
 
 /// The sum of all bytes with the checksum field as spaces; some old programs summed signed bytes.
@@ -263,10 +268,8 @@ fn checksum_holds(b: &[u8; BLOCK]) -> bool {
 
 /// An octal number, or GNU's binary one with the highest bit set. `None` for anything else and for negative numbers.
 fn number(field: &[u8]) -> Option<u64> {
-    if field[0] == 0x80 {
-        let (high, low) = field[1..].split_at(field.len() - 9);
-        let low: [u8; 8] = low.try_into().ok()?;
-        return high.iter().all(|&b| b == 0).then(|| u64::from_be_bytes(low));
+    if let Some((0x80, digits)) = field.split_first() {
+        return digits.iter().try_fold(0u64, |n, &b| n.checked_mul(256)?.checked_add(u64::from(b)));
     }
     let text = field.split(|&b| b == 0).next()?.trim_ascii();
     if text.is_empty() {
@@ -325,4 +328,27 @@ fn checked_path(raw: &[u8]) -> std::result::Result<String, Refusal> {
     }
     let parts: Vec<&str> = text.split('/').filter(|p| !p.is_empty() && *p != ".").collect();
     if parts.is_empty() { Err(Refusal::BadName) } else { Ok(parts.join("/")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_octal_or_binary_in_fields_of_any_width() {
+        assert_eq!(number(b"0000644\0"), Some(0o644));
+        assert_eq!(number(b"      7 "), Some(7));
+        // The checksum has eight bytes, a size twelve.
+        assert_eq!(number(&[0x80, 0, 0, 0, 0, 0, 1, 2]), Some(258));
+        assert_eq!(number(&[0x80, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]), Some(65536));
+        assert_eq!(number(&[0x80, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]), None);
+        assert_eq!(number(&[0xff; 12]), None);
+        assert_eq!(number(b"89\0"), None);
+    }
+
+    #[test]
+    fn sizes_that_no_archive_can_hold_do_not_overflow() {
+        assert_eq!(padded(513), 1024);
+        assert_eq!(padded(u64::MAX - 3), u64::MAX - 3);
+    }
 }
