@@ -21,8 +21,11 @@ fn the_page_names_everything() {
 #[test]
 fn the_profile_of_the_page_compiles() {
     let page = include_str!("../../../docs/rules.md");
-    let block =
-        page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block of TOML");
+    let block = page
+        .split("```text\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .expect("the block of a profile");
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("bad.txt"), "darn\n").expect("writable");
     Profile::parse(block, Some(folder.path())).unwrap_or_else(|error| panic!("{error}"));
