@@ -29,6 +29,14 @@ pub enum Error {
         /// Its own words.
         cause: String,
     },
+    /// An executor went away together with results that were still to be fetched from it.
+    #[error(
+        "an executor went away with its results ({cause}); look at its log, and start the build again: it goes on from what is finished"
+    )]
+    Lost {
+        /// What the connection to it said.
+        cause: String,
+    },
     /// The plan failed on an executor or here.
     #[error(transparent)]
     Plan(#[from] bessemer_dataflow::Error),

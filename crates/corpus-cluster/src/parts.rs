@@ -12,7 +12,8 @@ use arrow_ipc::writer::FileWriter;
 use bessemer_dataflow::{Error, Morsel, Result, Scan, column, morsel};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{BufReader, BufWriter};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Identity of a row: (file, row).
@@ -75,9 +76,10 @@ impl Place {
     /// A writer of the part's file. Nothing is visible until [`PartWriter::finish`].
     pub(crate) fn writer(&self) -> Result<PartWriter> {
         std::fs::create_dir_all(&self.folder).map_err(Error::io("create folder", &self.folder))?;
-        // Two executors may write the same part at once; each has a file of its own until the rename.
-        let name =
-            format!("part-{:06}.{}.{:?}.partial", self.part, std::process::id(), std::thread::current().id());
+        // Two executors may write the same part at once, with the same bytes. Each has a file of its own until the rename; process
+        // numbers would not do, because containers on different machines have the same.
+        let own = RandomState::new().build_hasher().finish();
+        let name = format!("part-{:06}.{own:016x}.partial", self.part);
         let path = self.folder.join(name);
         Ok(PartWriter {
             place: self.clone(),
@@ -140,19 +142,23 @@ impl PartWriter {
 
     /// Makes the part visible, and says what it holds.
     pub(crate) fn finish(mut self) -> Result<PartSummary> {
-        let io = |action: &'static str, path: &Path| Error::io(action, path);
         if let Some(mut writer) = self.writer.take() {
             writer.finish()?;
             let buffered = writer.into_inner()?;
-            let file = buffered.into_inner().map_err(|error| io("write", &self.path)(error.into_error()))?;
-            file.sync_all().map_err(io("sync", &self.path))?;
-            std::fs::rename(&self.path, self.place.data()).map_err(io("rename", &self.path))?;
+            let file =
+                buffered.into_inner().map_err(|error| Error::io("write", &self.path)(error.into_error()))?;
+            file.sync_all().map_err(Error::io("sync", &self.path))?;
+            std::fs::rename(&self.path, self.place.data()).map_err(Error::io("rename", &self.path))?;
+            let folder = &self.place.folder;
+            bessemer_durable::sync_directory(folder).map_err(Error::io("sync", folder))?;
         }
         let marker = self.path.with_extension("marker");
         let text =
             serde_json::to_string(&self.summary).map_err(|cause| foreign("write a part's marker", &cause))?;
-        std::fs::write(&marker, text).map_err(io("write", &marker))?;
-        std::fs::rename(&marker, self.place.marker()).map_err(io("rename", &marker))?;
+        File::create(&marker)
+            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+            .map_err(Error::io("write", &marker))?;
+        std::fs::rename(&marker, self.place.marker()).map_err(Error::io("rename", &marker))?;
         Ok(self.summary.clone())
     }
 }

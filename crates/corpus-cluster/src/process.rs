@@ -34,6 +34,16 @@ fn failed(action: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Error {
     move |cause| Error::Cluster { action, cause: cause.to_string() }
 }
 
+/// An error of a running job. Ballista does the work of a lost executor again while the job runs, but the last step's results are
+/// fetched from the executors that made them, and it hands out only the text of what went wrong there.
+fn unfinished(cause: &str) -> Error {
+    let connection = ["GrpcConnectionError", "FetchFailed", "tonic::transport::Error"];
+    if connection.iter().any(|word| cause.contains(word)) {
+        return Error::Lost { cause: cause.to_string() };
+    }
+    failed("finish the job")(&cause)
+}
+
 fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, Error> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)
@@ -168,7 +178,7 @@ impl Client {
                 tokio::select! {
                     batch = stream.next() => match batch {
                         None => return Ok(()),
-                        Some(Err(cause)) => return Err(failed("finish the job")(&cause)),
+                        Some(Err(cause)) => return Err(unfinished(&cause.to_string())),
                         Some(Ok(batch)) => take(&batch)?,
                     },
                     () = tokio::time::sleep(Duration::from_millis(200)) => {
@@ -228,4 +238,24 @@ pub(crate) fn reachable(scheduler: &str, patience: Duration) -> Result<(), Error
 /// Used by tests and by `run` to name files.
 pub(crate) fn absolute(path: &Path) -> Result<std::path::PathBuf, Error> {
     std::path::absolute(path).map_err(|cause| failed("make the path absolute")(&cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_connection_is_told_from_a_failed_step() {
+        let refused = r#"Execution error: GrpcConnectionError("Error connecting to Ballista scheduler or executor at http://127.0.0.1:1")"#;
+        assert!(matches!(unfinished(refused), Error::Lost { .. }));
+        assert!(matches!(unfinished("Execution error: no such file"), Error::Cluster { .. }));
+    }
+
+    #[test]
+    fn addresses_are_a_host_and_a_port() {
+        assert_eq!(host_port("a.b:50").unwrap(), ("a.b".to_string(), 50));
+        for wrong in ["a.b", ":50", "a.b:0", "a.b:70000", "a.b:x"] {
+            assert!(host_port(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -22,6 +22,8 @@ use bessemer_dataflow::{Sink, Stage};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Times that a job is begun whose executors go away with their results. Parts that are finished are not done again.
+const TRIES: usize = 4;
 /// Most tasks of a job's first step.
 const MOST_SLICES: usize = 256;
 
@@ -29,7 +31,7 @@ const MOST_SLICES: usize = 256;
 ///
 /// # Errors
 /// An unreachable scheduler, a plan that moves rows outside of annotations, an error of a step on an executor.
-pub fn run(options: &ClusterRun<'_>, sink: &mut dyn Sink) -> Result<(), Error> {
+pub(crate) fn run(options: &ClusterRun<'_>, sink: &mut dyn Sink) -> Result<(), Error> {
     reachable(options.scheduler, Duration::from_secs(5))?;
     let folder = absolute(options.folder)?;
     let parts = options.planner.plan(options.plan)?;
@@ -51,13 +53,21 @@ pub fn run(options: &ClusterRun<'_>, sink: &mut dyn Sink) -> Result<(), Error> {
     };
     let job = |name: &str, steps: &[JobStep]| -> Result<Vec<PartSummary>, Error> {
         (options.progress)(name, 2 * cut.annotations.len() + 1);
-        let mut summaries = Vec::new();
-        client.run(&seeds, count.min(MOST_SLICES), steps, options.stop, &mut |batch| {
-            summaries.extend(summaries_in(batch)?);
-            Ok(())
-        })?;
-        summaries.sort_by_key(|summary: &PartSummary| summary.part);
-        Ok(summaries)
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let mut summaries = Vec::new();
+            let ended = client.run(&seeds, count.min(MOST_SLICES), steps, options.stop, &mut |batch| {
+                summaries.extend(summaries_in(batch)?);
+                Ok(())
+            });
+            match ended {
+                Err(Error::Lost { .. }) if tries < TRIES => continue,
+                ended => ended?,
+            }
+            summaries.sort_by_key(|summary: &PartSummary| summary.part);
+            return Ok(summaries);
+        }
     };
     for generation in 0..=cut.annotations.len() {
         if generation > 0 {
