@@ -13,7 +13,9 @@ pub const IGNORED: u32 = u32::MAX;
 pub struct Sample {
     /// Sample counter of the run, or number of the window in an evaluation.
     pub counter: u64,
-    /// Epoch, from 0.
+    /// Component of the mixture that gives it; 0 without a mixture.
+    pub component: usize,
+    /// Epoch, from 0; of a mixture, that of the component.
     pub epoch: u64,
     /// Offset in the split of the first input token. (The context token of an evaluation has none: 0.)
     pub token: u64,

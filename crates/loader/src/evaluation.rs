@@ -99,7 +99,7 @@ impl EvaluationWindows {
                     }
                 }
                 let token = target.saturating_sub(1);
-                out.samples.push(Sample { counter: window, epoch: 0, token });
+                out.samples.push(Sample { counter: window, component: 0, epoch: 0, token });
                 row = out.row(i);
             }
             row.inputs[scored..].fill(0);

@@ -11,7 +11,8 @@
 //! Packing is *concatenate and cut*, as GPT data sets do: windows of S + 1 tokens that share one token with their
 //! neighbour, so that every token is a target at most once in an epoch. [`Loader`] serves them for training in
 //! an order that is a pure function of (seed, sample counter): nothing is stored, resuming costs nothing, and
-//! neither batch size nor number of ranks changes what sample c is. [`EvaluationWindows`] covers a split in
+//! neither batch size nor number of ranks changes what sample c is. With a [`Mixture`], a sample comes from one of the
+//! split's components, chosen by their weights, and is the next of that component's own order. [`EvaluationWindows`] covers a split in
 //! reading order, every token exactly once.
 //!
 //! A [`Batch`] also says where documents begin inside a window (segments and positions), which is what masking
@@ -21,6 +22,7 @@ mod batch;
 mod config;
 mod error;
 mod evaluation;
+mod mixing;
 mod mixture;
 mod order;
 mod state;
@@ -30,9 +32,10 @@ pub use batch::{Batch, IGNORED, Sample};
 pub use config::LoaderConfig;
 pub use error::LoadError;
 pub use evaluation::EvaluationWindows;
+pub use mixing::{MOST_COMPONENTS, Mixture, Share, Taken};
 pub use mixture::{
     Blend, blend, capped_weights, exhaustive_blend, normalised, temperature_weights, wanted_samples,
 };
 pub use order::{ORDER_VERSION, Permutation};
-pub use state::LoaderState;
+pub use state::{LoaderState, MixtureShare};
 pub use training::Loader;

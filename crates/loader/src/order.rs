@@ -33,6 +33,13 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// A seed for what has a name.
+pub(crate) fn fold(seed: u64, name: &str) -> u64 {
+    let step = |seed: u64, byte: u8| mix(seed.wrapping_add(GOLDEN) ^ u64::from(byte));
+    // The length keeps the seed of a name without bytes apart from the seed itself.
+    name.bytes().fold(mix(seed ^ (name.len() as u64 + 1).wrapping_mul(GOLDEN)), step)
+}
+
 /// A 64-bit value scaled to [0, modulus).
 fn scale(value: u64, modulus: u64) -> u64 {
     ((u128::from(value) * u128::from(modulus)) >> 64) as u64

@@ -23,4 +23,32 @@ pub struct LoaderState {
     pub tokens: u64,
     /// Checksum of the training split's shards, 16 hexadecimal digits.
     pub data_checksum: String,
+    /// The mixture that samples follow; empty without one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mixture: Vec<MixtureShare>,
+}
+
+/// A component of a mixture in a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MixtureShare {
+    /// Its name.
+    pub name: String,
+    /// Its tokens.
+    pub tokens: u64,
+    /// Its places in a period of the mixture.
+    pub slots: u64,
+    /// Places of a period.
+    pub period: u64,
+}
+
+/// A mixture as an error shows it.
+pub(crate) fn in_words(mixture: &[MixtureShare]) -> String {
+    let words = |share: &MixtureShare| {
+        format!("{} {}/{} of {} tokens", share.name, share.slots, share.period, share.tokens)
+    };
+    match mixture {
+        [] => "none".into(),
+        shares => shares.iter().map(words).collect::<Vec<String>>().join(", "),
+    }
 }

@@ -1,28 +1,67 @@
 //! Training samples: shuffled windows, addressed by a counter.
 
+use crate::mixing::Mixture;
 use crate::order::ORDER_VERSION;
+use crate::state::in_words;
 use crate::{Batch, LoadError, LoaderState, Permutation, Sample};
 use bessemer_shards::ShardSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Largest sequence length: positions are 32-bit and a window has one token more.
 pub(crate) const LONGEST_SEQUENCE: usize = (u32::MAX >> 1) as usize;
 
-/// Serves the windows of a split in the order of (seed, sample counter). Holds no position: any thread or rank
-/// may ask for any samples.
+/// The samples of a run of tokens: windows in an order of their own.
 ///
 /// An epoch has N = (T − 1) div S samples for T tokens and sequence length S. The windows of an epoch begin at a
 /// shift drawn from [0, (T − 1) mod S], the tokens that do not fill a window, so that these are not the same
 /// ones in every epoch. Without shuffling, the shift is 0 and windows come from front to back.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Stream {
+    /// Offset of the first token.
+    pub(crate) first: u64,
+    /// Samples in an epoch, N; 0 if there are fewer tokens than a window has.
+    pub(crate) samples: u64,
+    /// Tokens that do not fill a window, (T − 1) mod S.
+    pub(crate) remainder: u64,
+    /// Seed of the order.
+    pub(crate) seed: u64,
+}
+
+impl Stream {
+    pub(crate) fn over(tokens: Range<u64>, seq_len: usize, seed: u64) -> Stream {
+        let (targets, s) = ((tokens.end - tokens.start).saturating_sub(1), seq_len as u64);
+        Stream { first: tokens.start, samples: targets / s, remainder: targets % s, seed }
+    }
+
+    fn permutation(&self, epoch: u64) -> Permutation {
+        Permutation::new(self.samples, self.seed, epoch)
+    }
+
+    /// Offset of the first token of the sample at `place` of the epoch that `permutation` belongs to.
+    fn token(&self, place: u64, seq_len: usize, order: Option<&Permutation>) -> u64 {
+        let (window, shift) = match order {
+            Some(permutation) => (permutation.apply(place), permutation.epoch_value(self.remainder + 1)),
+            None => (place, 0),
+        };
+        self.first + window * seq_len as u64 + shift
+    }
+}
+
+/// Serves the windows of a split in the order of (seed, sample counter), or those of its components by the weights of a
+/// [`Mixture`]. Holds no position: any thread or rank may ask for any samples.
+///
+/// Without a mixture the split is one stream: N = (T − 1) div S samples an epoch for T tokens and sequence length S. With
+/// one, each component is a stream with epochs of its own, and no window reaches across components.
 #[derive(Debug, Clone)]
 pub struct Loader {
     set: Arc<ShardSet>,
     seq_len: usize,
     seed: u64,
     shuffle: bool,
-    samples_per_epoch: u64,
-    /// Tokens that do not fill a window, (T − 1) mod S.
-    remainder: u64,
+    /// One, or one a component.
+    streams: Vec<Stream>,
+    mixture: Option<Arc<Mixture>>,
 }
 
 impl Loader {
@@ -32,18 +71,24 @@ impl Loader {
     /// [`LoadError::TooFewTokens`] if the split is smaller than one window, [`LoadError::SequenceLength`].
     pub fn new(set: Arc<ShardSet>, seq_len: usize, seed: u64, shuffle: bool) -> Result<Loader, LoadError> {
         check_sequence_length(seq_len)?;
-        let (tokens, s) = (set.token_count(), seq_len as u64);
-        if tokens < s + 1 {
+        let tokens = set.token_count();
+        let stream = Stream::over(0..tokens, seq_len, seed);
+        if stream.samples == 0 {
             return Err(LoadError::TooFewTokens {
                 path: set.path().to_owned(),
                 split: set.split().into(),
                 tokens,
-                wanted: s + 1,
+                wanted: seq_len as u64 + 1,
                 seq_len,
             });
         }
-        let (samples_per_epoch, remainder) = ((tokens - 1) / s, (tokens - 1) % s);
-        Ok(Loader { set, seq_len, seed, shuffle, samples_per_epoch, remainder })
+        Ok(Loader { set, seq_len, seed, shuffle, streams: vec![stream], mixture: None })
+    }
+
+    /// A loader of the samples of a mixture of the split's components.
+    pub fn mixed(set: Arc<ShardSet>, seed: u64, shuffle: bool, mixture: Mixture) -> Loader {
+        let (seq_len, streams) = (mixture.seq_len(), mixture.streams(seed));
+        Loader { set, seq_len, seed, shuffle, streams, mixture: Some(Arc::new(mixture)) }
     }
 
     /// The split that samples come from.
@@ -51,48 +96,82 @@ impl Loader {
         &self.set
     }
 
+    /// The mixture, where components are weighed.
+    pub fn mixture(&self) -> Option<&Mixture> {
+        self.mixture.as_deref()
+    }
+
     /// Inputs in a sample.
     pub fn seq_len(&self) -> usize {
         self.seq_len
     }
 
-    /// Samples in an epoch, N.
+    /// Samples in an epoch, N; of a mixture, of one pass over each component.
     pub fn samples_per_epoch(&self) -> u64 {
-        self.samples_per_epoch
+        self.streams.iter().map(|stream| stream.samples).sum()
     }
 
     /// Target tokens in an epoch, N · S.
     pub fn tokens_per_epoch(&self) -> u64 {
-        self.samples_per_epoch * self.seq_len as u64
+        self.samples_per_epoch() * self.seq_len as u64
     }
 
     /// Epochs that `samples` samples are, as a fraction.
     pub fn epochs(&self, samples: u64) -> f64 {
-        samples as f64 / self.samples_per_epoch as f64
+        samples as f64 / self.samples_per_epoch() as f64
+    }
+
+    /// The stream that gives sample `counter`, and the number of that sample in it.
+    fn turn(&self, counter: u64) -> (usize, u64) {
+        self.mixture.as_ref().map_or((0, counter), |mixture| mixture.at(counter))
     }
 
     /// Where sample `counter` lies.
     pub fn sample(&self, counter: u64) -> Sample {
-        self.locate(counter, &self.permutation(counter / self.samples_per_epoch))
+        let (component, number) = self.turn(counter);
+        self.locate(counter, component, number, &mut None)
     }
 
-    fn permutation(&self, epoch: u64) -> Permutation {
-        Permutation::new(self.samples_per_epoch, self.seed, epoch)
-    }
-
-    /// As [`Loader::sample`], given the permutation of the sample's epoch.
-    fn locate(&self, counter: u64, permutation: &Permutation) -> Sample {
-        let (epoch, place) = (counter / self.samples_per_epoch, counter % self.samples_per_epoch);
-        let (window, shift) = if self.shuffle {
-            (permutation.apply(place), permutation.epoch_value(self.remainder + 1))
-        } else {
-            (place, 0)
+    /// As [`Loader::sample`], for a sample whose stream and number there are known. `last` is the permutation that was used
+    /// last, with its stream and epoch.
+    fn locate(
+        &self,
+        counter: u64,
+        component: usize,
+        number: u64,
+        last: &mut Option<(usize, u64, Permutation)>,
+    ) -> Sample {
+        let stream = &self.streams[component];
+        let (epoch, place) = (number / stream.samples, number % stream.samples);
+        if !self.shuffle {
+            return Sample { counter, component, epoch, token: stream.token(place, self.seq_len, None) };
+        }
+        let (.., order) = match last.take() {
+            Some(known) if (known.0, known.1) == (component, epoch) => last.insert(known),
+            _ => last.insert((component, epoch, stream.permutation(epoch))),
         };
-        Sample { counter, epoch, token: window * self.seq_len as u64 + shift }
+        Sample { counter, component, epoch, token: stream.token(place, self.seq_len, Some(order)) }
     }
 
-    /// Fills `out` with samples `first_sample .. first_sample + n`: a pure function of the shards, the sequence
-    /// length, the seed and the counter. Allocates nothing once `out` has had this shape.
+    /// The windows that `samples` samples read, as ranges of tokens in any order: of each stream those of the first two
+    /// epochs. Later epochs bring no token that these have not.
+    pub fn seen(&self, samples: u64) -> impl Iterator<Item = Range<u64>> + '_ {
+        let given = match &self.mixture {
+            Some(mixture) => mixture.taken(samples).iter().map(|taken| taken.samples).collect(),
+            None => vec![samples],
+        };
+        let length = self.seq_len as u64 + 1;
+        given.into_iter().enumerate().flat_map(move |(component, given)| {
+            let mut last = None;
+            (0..given.min(2 * self.streams[component].samples)).map(move |number| {
+                let start = self.locate(number, component, number, &mut last).token;
+                start..start + length
+            })
+        })
+    }
+
+    /// Fills `out` with samples `first_sample .. first_sample + n`: a pure function of the shards, the mixture, the
+    /// sequence length, the seed and the counter. Allocates nothing once `out` has had this shape.
     ///
     /// # Errors
     /// [`LoadError::Shard`] naming the damaged file and block; the content of `out` is unspecified then.
@@ -101,15 +180,11 @@ impl Loader {
             return Err(LoadError::CounterOverflow { first: first_sample, count: n });
         }
         out.shape(n, self.seq_len)?;
-        let mut epoch = first_sample / self.samples_per_epoch;
-        let mut permutation = self.permutation(epoch);
+        let mut order = None;
         for i in 0..n {
             let counter = first_sample + i as u64;
-            if counter / self.samples_per_epoch != epoch {
-                epoch = counter / self.samples_per_epoch;
-                permutation = self.permutation(epoch);
-            }
-            let sample = self.locate(counter, &permutation);
+            let (component, number) = self.turn(counter);
+            let sample = self.locate(counter, component, number, &mut order);
             let mut row = out.row(i);
             let last = self.seq_len - 1;
             self.set.read(sample.token, row.inputs)?;
@@ -127,12 +202,13 @@ impl Loader {
         LoaderState {
             order_version: ORDER_VERSION,
             samples,
-            epoch: samples / self.samples_per_epoch,
+            epoch: self.sample(samples).epoch,
             seed: self.seed,
             shuffle: self.shuffle,
             seq_len: self.seq_len as u64,
             tokens: self.set.token_count(),
             data_checksum: format!("{:016x}", self.set.checksum()),
+            mixture: self.mixture.as_ref().map_or_else(Vec::new, |mixture| mixture.identity()),
         }
     }
 
@@ -156,6 +232,11 @@ impl Loader {
         same("the sequence length", state.seq_len.to_string(), now.seq_len.to_string())?;
         same("the seed", state.seed.to_string(), now.seed.to_string())?;
         same("shuffle", state.shuffle.to_string(), now.shuffle.to_string())?;
+        same(
+            "the mixture (weights, temperature and, where epochs are capped, the length of the run)",
+            in_words(&state.mixture),
+            in_words(&now.mixture),
+        )?;
         same("the epoch", state.epoch.to_string(), now.epoch.to_string())?;
         Ok(state.samples)
     }

@@ -6,10 +6,10 @@
 
 mod support;
 
-use bessemer_loader::{Batch, EvaluationWindows, Loader};
+use bessemer_loader::{Batch, EvaluationWindows, Loader, Mixture, Share};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use support::{counting_split, document_lengths};
+use support::{counting_split, document_lengths, mixed_split};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -40,6 +40,11 @@ fn a_warm_batch_allocates_nothing() {
     let set = counting_split(dir.path(), &document_lengths(5000), 500);
     let loader = Loader::new(set.clone(), 64, 1, true).unwrap();
     let windows = EvaluationWindows::new(set, 64, Some(0)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mixed = mixed_split(folder.path(), &[("a", 3000), ("b", 1000)]);
+    let share = |name: &str, weight| Share { name: name.into(), weight: Some(weight), epochs: None };
+    let mixture = Mixture::new(&mixed, 64, &[share("a", 0.4), share("b", 0.6)], 1.0, 10_000).unwrap();
+    let mixed = Loader::mixed(mixed, 1, true, mixture);
     let count = || ALLOCATIONS.with(Cell::get);
     let mut batch = Batch::new();
     let cold = count();
@@ -48,6 +53,7 @@ fn a_warm_batch_allocates_nothing() {
     let warm = count();
     for step in 1..100 {
         loader.batch(step * 16, 16, &mut batch).unwrap();
+        mixed.batch(step * 16, 16, &mut batch).unwrap();
     }
     for window in 0..windows.windows() {
         windows.batch(window, 16, &mut batch).unwrap();

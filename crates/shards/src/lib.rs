@@ -12,6 +12,7 @@
 //!
 //! A token costs 2 bytes up to a vocabulary of 65,536 and 4 bytes above; a document costs 32 bytes of index.
 
+mod component;
 mod error;
 mod format;
 mod map;
@@ -26,6 +27,7 @@ mod writer;
 #[allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 mod damage_tests;
 
+pub use component::Component;
 pub use error::{Part, ShardError};
 pub use format::{BLOCK_BYTES, VERSION};
 pub use meta::{DocumentId, Fingerprint, ShardMeta, token_bytes_for};

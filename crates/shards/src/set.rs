@@ -1,7 +1,8 @@
 //! Reading one split: its shard files as one token stream.
 
+use crate::component::placed;
 use crate::set_index::SetIndex;
-use crate::{Document, Fingerprint, ShardError, ShardReader};
+use crate::{Component, Document, Fingerprint, ShardError, ShardReader};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -11,6 +12,7 @@ use xxhash_rust::xxh3::Xxh3;
 pub struct ShardSet {
     path: PathBuf,
     index: SetIndex,
+    components: Vec<Component>,
     files: Vec<ShardReader>,
     /// Offset of each file's first token, then the total.
     token_starts: Vec<u64>,
@@ -65,7 +67,8 @@ impl ShardSet {
             checksum.update(&reader.checksum().to_le_bytes());
             files.push(reader);
         }
-        Ok(ShardSet { path, index, files, token_starts, document_starts, checksum: checksum.digest() })
+        let (components, checksum) = (placed(&index.components), checksum.digest());
+        Ok(ShardSet { path, index, components, files, token_starts, document_starts, checksum })
     }
 
     /// The folder of the split.
@@ -111,6 +114,12 @@ impl ShardSet {
     /// The shard files in order.
     pub fn files(&self) -> &[ShardReader] {
         &self.files
+    }
+
+    /// The parts of a training mixture, in the order of their tokens; together they are the split. Empty where its
+    /// documents were not told apart.
+    pub fn components(&self) -> &[Component] {
+        &self.components
     }
 
     /// A checksum over the checksums of all files: the same for the same documents, tokenizer, vocabulary and

@@ -1,5 +1,6 @@
 //! `shards.json`: the list of the files of one split, written last.
 
+use crate::component::{ListedComponent, check_name};
 use crate::meta::check_split;
 use crate::{Fingerprint, ShardError, token_bytes_for};
 use serde::{Deserialize, Serialize};
@@ -9,8 +10,9 @@ use std::path::{Path, PathBuf};
 
 /// Name of the index file of a split.
 pub const INDEX_FILE: &str = "shards.json";
-/// Version of `shards.json` that this crate writes and reads.
-pub const INDEX_VERSION: u32 = 1;
+/// Newest version of `shards.json` that this crate reads. It writes 1 for a split without components, as the version
+/// before this one did, and 2 for one with them.
+pub const INDEX_VERSION: u32 = 2;
 
 /// Value of the `format` key.
 const FORMAT: &str = "bessemer-shards";
@@ -43,6 +45,9 @@ pub(crate) struct SetIndex {
     pub(crate) tokens: u64,
     pub(crate) documents: u64,
     pub(crate) text_bytes: u64,
+    /// From version 2 on: in the order of their tokens.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) components: Vec<ListedComponent>,
     pub(crate) shards: Vec<ListedFile>,
 }
 
@@ -68,11 +73,12 @@ impl SetIndex {
         split: &str,
         vocab_size: u32,
         tokenizer: Fingerprint,
+        components: Vec<ListedComponent>,
         shards: Vec<ListedFile>,
     ) -> SetIndex {
         SetIndex {
             format: FORMAT.into(),
-            version: INDEX_VERSION,
+            version: if components.is_empty() { 1 } else { INDEX_VERSION },
             split: split.into(),
             vocab_size,
             token_bytes: token_bytes_for(vocab_size),
@@ -80,6 +86,7 @@ impl SetIndex {
             tokens: shards.iter().map(|s| s.tokens).sum(),
             documents: shards.iter().map(|s| s.documents).sum(),
             text_bytes: shards.iter().map(|s| s.text_bytes).sum(),
+            components,
             shards,
         }
     }
@@ -102,9 +109,9 @@ impl SetIndex {
         if preamble.format.as_deref() != Some(FORMAT) {
             return Err(wrong(format!("wanted format {FORMAT:?}, found {:?}", preamble.format)));
         }
-        if preamble.version != Some(INDEX_VERSION) {
+        if !preamble.version.is_some_and(|version| (1..=INDEX_VERSION).contains(&version)) {
             let found = preamble.version;
-            return Err(wrong(format!("wanted version {INDEX_VERSION} of the index, found {found:?}")));
+            return Err(wrong(format!("wanted version 1 to {INDEX_VERSION} of the index, found {found:?}")));
         }
         let index: SetIndex = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
         index.check(split).map_err(wrong)?;
@@ -144,6 +151,36 @@ impl SetIndex {
                 Some(sum) if sum == stated => {}
                 Some(sum) => return Err(format!("{what} is {stated}, the listed files hold {sum}")),
                 None => return Err(format!("the sum of {what} over the listed files overflows")),
+            }
+        }
+        self.check_components()
+    }
+
+    /// Components, where there are any, have names of their own and hold all documents together.
+    fn check_components(&self) -> Result<(), String> {
+        if self.components.is_empty() != (self.version == 1) {
+            return Err(format!("version {} with {} components", self.version, self.components.len()));
+        }
+        if self.components.is_empty() {
+            return Ok(());
+        }
+        let mut names = std::collections::BTreeSet::new();
+        for component in &self.components {
+            check_name(&component.name)?;
+            if !names.insert(component.name.as_str()) {
+                return Err(format!("component {:?} is listed twice", component.name));
+            }
+        }
+        let sum = |of: fn(&ListedComponent) -> u64| {
+            self.components.iter().try_fold(0u64, |sum, listed| sum.checked_add(of(listed)))
+        };
+        for (what, stated, sum) in [
+            ("tokens", self.tokens, sum(|c| c.tokens)),
+            ("documents", self.documents, sum(|c| c.documents)),
+            ("text_bytes", self.text_bytes, sum(|c| c.text_bytes)),
+        ] {
+            if sum != Some(stated) {
+                return Err(format!("{what} is {stated}, the components hold {sum:?}"));
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Writing one split as several shard files and their index.
 
+use crate::component::{ListedComponent, check_name};
 use crate::set_index::{INDEX_FILE, ListedFile, SetIndex, is_shard_name, shard_name};
 use crate::{DocumentId, Fingerprint, ShardError, ShardMeta, ShardWriter};
 use bessemer_durable as durable;
@@ -50,6 +51,7 @@ pub struct ShardSetWriter {
     file_bytes: u64,
     current: Option<ShardWriter>,
     done: Vec<ListedFile>,
+    components: Vec<ListedComponent>,
 }
 
 impl ShardSetWriter {
@@ -73,7 +75,25 @@ impl ShardSetWriter {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(ShardError::io(&index, "remove the index of an earlier set", e)),
         }
-        Ok(ShardSetWriter { dir, meta, file_bytes, current: None, done: Vec::new() })
+        Ok(ShardSetWriter { dir, meta, file_bytes, current: None, done: Vec::new(), components: Vec::new() })
+    }
+
+    /// Begins a component of a training mixture: the documents pushed from here on belong to it, until the next one
+    /// begins. A split has either no component or every document in one; a component may have no document.
+    ///
+    /// # Errors
+    /// [`ShardError::Meta`] for a name that is none or was used before, and where documents were pushed before the first.
+    pub fn begin_component(&mut self, name: &str) -> Result<(), ShardError> {
+        let wrong = |what: String| ShardError::Meta { path: self.dir.clone(), what };
+        check_name(name).map_err(wrong)?;
+        if self.components.iter().any(|component| component.name == name) {
+            return Err(wrong(format!("component {name:?} was begun before")));
+        }
+        if self.components.is_empty() && (self.current.is_some() || !self.done.is_empty()) {
+            return Err(wrong(format!("component {name:?} begins behind documents of no component")));
+        }
+        self.components.push(ListedComponent { name: name.into(), ..ListedComponent::default() });
+        Ok(())
     }
 
     /// Appends one document; see [`ShardWriter::push_document`].
@@ -97,7 +117,13 @@ impl ShardSetWriter {
             self.current = Some(self.next_file()?);
         }
         let writer = self.current.as_mut().expect("a file was just started");
-        writer.push_document(id, text_bytes, tokens)
+        writer.push_document(id, text_bytes, tokens)?;
+        if let Some(component) = self.components.last_mut() {
+            component.tokens += tokens.len() as u64;
+            component.documents += 1;
+            component.text_bytes += text_bytes;
+        }
+        Ok(())
     }
 
     /// Finishes the last file, removes shard files of an earlier, longer set and writes `shards.json`. A split
@@ -113,7 +139,9 @@ impl ShardSetWriter {
         self.remove_stale()?;
         let files = std::mem::take(&mut self.done);
         let file_bytes = files.iter().map(|f| f.file_bytes).sum();
-        let index = SetIndex::new(&self.meta.split, self.meta.vocab_size, self.meta.tokenizer, files);
+        let components = std::mem::take(&mut self.components);
+        let meta = &self.meta;
+        let index = SetIndex::new(&meta.split, meta.vocab_size, meta.tokenizer, components, files);
         index.write(&self.dir)?;
         Ok(SetSummary {
             path: self.dir,

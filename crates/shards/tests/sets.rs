@@ -211,3 +211,61 @@ fn a_split_without_documents_is_a_set_without_tokens() {
     set.read(0, &mut []).unwrap();
     assert!(matches!(set.read(0, &mut [0]), Err(ShardError::OutOfRange { .. })));
 }
+
+#[test]
+fn components_are_runs_of_documents_and_a_split_without_them_keeps_its_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = ShardSetWriter::create(dir.path(), split("train"), 1000).unwrap();
+    for (name, range) in [("web", 0..50), ("web.recent", 50..50), ("books", 50..DOCUMENTS)] {
+        writer.begin_component(name).unwrap();
+        for i in range {
+            let (id, text_bytes, tokens) = document(i);
+            writer.push_document(id, text_bytes, &tokens).unwrap();
+        }
+    }
+    assert!(writer.begin_component("web").unwrap_err().to_string().contains("before"));
+    assert!(writer.begin_component("We b").is_err());
+    writer.finish().unwrap();
+    let set = ShardSet::open(dir.path(), "train").unwrap();
+    let tokens = |range: std::ops::Range<u64>| range.map(|i| document(i).2.len() as u64).sum::<u64>();
+    let (first, all) = (tokens(0..50), tokens(0..DOCUMENTS));
+    let found: Vec<_> = set
+        .components()
+        .iter()
+        .map(|c| (c.name.as_str(), c.tokens.clone(), c.documents, c.text_bytes))
+        .collect();
+    let bytes = |range: std::ops::Range<u64>| range.sum::<u64>();
+    assert_eq!(
+        found,
+        [
+            ("web", 0..first, 50, bytes(0..50)),
+            ("web.recent", first..first, 0, 0),
+            ("books", first..all, DOCUMENTS - 50, bytes(50..DOCUMENTS)),
+        ]
+    );
+
+    // What the list says is held against itself.
+    let index = dir.path().join("train").join(INDEX_FILE);
+    let text = fs::read_to_string(&index).unwrap();
+    for (from, to, complaint) in [
+        ("\"web.recent\"", "\"web\"", "twice"),
+        ("\"web.recent\"", "\"../x\"", "component"),
+        ("\"version\": 2", "\"version\": 1", "version 1"),
+        ("\"version\": 2", "\"version\": 3", "version"),
+        ("\"documents\": 50,", "\"documents\": 49,", "documents"),
+    ] {
+        assert!(text.contains(from), "{from}");
+        fs::write(&index, text.replacen(from, to, 1)).unwrap();
+        let error = ShardSet::open(dir.path(), "train").unwrap_err().to_string();
+        assert!(error.contains(complaint), "{error} should speak of {complaint}");
+    }
+
+    let plain = tempfile::tempdir().unwrap();
+    write(plain.path(), DOCUMENTS, 1000);
+    let text = fs::read_to_string(plain.path().join("train").join(INDEX_FILE)).unwrap();
+    assert!(text.contains("\"version\": 1") && !text.contains("components"), "{text}");
+    assert!(ShardSet::open(plain.path(), "train").unwrap().components().is_empty());
+    let mut writer = ShardSetWriter::create(plain.path(), split("late"), 1000).unwrap();
+    writer.push_document(document(1).0, 1, &document(1).2).unwrap();
+    assert!(writer.begin_component("web").unwrap_err().to_string().contains("behind"));
+}

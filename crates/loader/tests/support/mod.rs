@@ -24,6 +24,25 @@ pub(crate) fn counting_split(dir: &Path, lengths: &[u64], file_bytes: u64) -> Ar
     Arc::new(ShardSet::open(dir, "train").unwrap())
 }
 
+/// A split of components with these names and tokens; the token at offset i is i.
+pub(crate) fn mixed_split(dir: &Path, components: &[(&str, u32)]) -> Arc<ShardSet> {
+    let total: u32 = components.iter().map(|(_, tokens)| tokens).sum();
+    let meta = SplitMeta { split: "train".into(), vocab_size: total, tokenizer: Fingerprint([1; 32]) };
+    let mut writer = ShardSetWriter::create(dir, meta, 700).unwrap();
+    let mut at = 0;
+    for (name, tokens) in components {
+        writer.begin_component(name).unwrap();
+        let end = at + tokens;
+        while at < end {
+            let document: Vec<u32> = (at..end.min(at + 30)).collect();
+            writer.push_document(u128::from(at).to_le_bytes(), 1, &document).unwrap();
+            at += document.len() as u32;
+        }
+    }
+    writer.finish().unwrap();
+    Arc::new(ShardSet::open(dir, "train").unwrap())
+}
+
 /// Document lengths that sum to `total`, some of them 0.
 pub(crate) fn document_lengths(total: u64) -> Vec<u64> {
     let (mut lengths, mut rest, mut i) = (Vec::new(), total, 0u64);
