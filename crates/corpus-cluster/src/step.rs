@@ -65,7 +65,7 @@ pub(crate) fn cut(stages: &[Stage]) -> Result<Cut<'_>> {
     let mut begin = 0;
     for (index, stage) in stages.iter().enumerate() {
         match stage {
-            Stage::Map(_) => {}
+            Stage::Map(_) | Stage::FlatMap(_) => {}
             Stage::Annotate { .. } => {
                 cut.maps.push(&stages[begin..index]);
                 cut.annotations.push(stage);

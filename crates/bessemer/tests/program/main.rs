@@ -10,6 +10,7 @@
 
 mod bad_input;
 mod bench;
+mod cluster;
 mod explain;
 mod extract;
 mod hf_oracle;
