@@ -22,6 +22,8 @@ pub struct RulesConfig {
     /// Language of the bad words: for ja, th and zh they count inside of other words too, and a few harmless ones are
     /// let through.
     pub bad_words_language: String,
+    /// Share of the documents with bad words that are kept nonetheless, chosen by a hash of their text.
+    pub bad_words_keep: f64,
 }
 
 /// Entries of the lists of bad words that C4 lets through, for languages without spaces.
@@ -38,6 +40,10 @@ impl RulesConfig {
     /// # Errors
     /// If a profile, predicate or list cannot be used.
     pub fn build(&self) -> Result<Vec<Profile>> {
+        if !(0.0..=1.0).contains(&self.bad_words_keep) {
+            let keep = self.bad_words_keep;
+            return Err(Error::new(format!("rules.bad_words_keep = {keep}: wanted a share from 0 to 1")));
+        }
         let mut profiles = Vec::new();
         for name in &self.profiles {
             profiles.push(Profile::find(name).map_err(|error| error.at("rules.profiles"))?);
@@ -53,7 +59,8 @@ impl RulesConfig {
             let list = read_list(Path::new(&self.bad_words)).map_err(|error| error.at("rules.bad_words"))?;
             let list = list.into_iter().filter(|word| !ALLOWED.contains(&word.as_str())).collect();
             let anywhere = matches!(self.bad_words_language.as_str(), "ja" | "th" | "zh");
-            own.push_bad_words(list, anywhere).map_err(|error| error.at("rules.bad_words"))?;
+            own.push_bad_words(list, anywhere, self.bad_words_keep)
+                .map_err(|error| error.at("rules.bad_words"))?;
         }
         profiles.push(own);
         Ok(profiles)
@@ -88,6 +95,7 @@ mod tests {
             keep: vec!["1 < 2".into()],
             bad_words: path.display().to_string(),
             bad_words_language: String::new(),
+            bad_words_keep: 0.0,
         };
         let profiles = config.build().unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(profiles.len(), 2);
@@ -98,6 +106,20 @@ mod tests {
         let profiles = anywhere.build().unwrap_or_else(|error| panic!("{error}"));
         assert!(matches!(profiles[1].judge(&DocumentView::of("darning")).verdict, Verdict::Drop(_)));
         assert_eq!(config.check(), Ok(()));
+        // A tenth of bad texts is kept, always the same ones, and good ones all stay.
+        let some = RulesConfig { bad_words_keep: 0.1, ..config.clone() };
+        let kept = |text: &dyn Fn(usize) -> String| {
+            let profiles = some.build().unwrap_or_else(|error| panic!("{error}"));
+            let judge = |n: &usize| profiles[1].judge(&DocumentView::of(&text(*n))).verdict == Verdict::Keep;
+            (0..2000).filter(judge).collect::<Vec<usize>>()
+        };
+        let bad = kept(&|n| format!("darn {n}"));
+        // 200 expected; a binomial's deviation is 13.4.
+        assert!(bad.len().abs_diff(200) < 54, "{}", bad.len());
+        assert_eq!(bad, kept(&|n| format!("darn {n}")));
+        assert_eq!(kept(&|n| format!("fine {n}")).len(), 2000);
+        let wrong = RulesConfig { bad_words_keep: -0.1, ..config.clone() };
+        assert!(wrong.check().is_err_and(|message| message.contains("bad_words_keep = -0.1")));
         let wrong = RulesConfig { profiles: vec!["gopher-qualty".into()], ..RulesConfig::default() };
         assert!(wrong.check().is_err_and(|message| message.contains("gopher-quality")));
         let wrong = RulesConfig { keep: vec!["a <".into()], ..RulesConfig::default() };

@@ -187,7 +187,8 @@ impl Profile {
                     self.take(edited, &mut text, &mut rules, scratch);
                 }
                 Step::Correct(correction) => {
-                    if scratch.words_before.is_none()
+                    if correction.is_of_lines()
+                        && scratch.words_before.is_none()
                         && let Some(cut) = self.removed_words
                     {
                         scratch.words_before = Some(scratch.word_count(cut, &text));

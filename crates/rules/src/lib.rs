@@ -12,10 +12,12 @@
 //! assert_eq!(judgement.verdict, Verdict::Drop("gopher_short_doc".into()));
 //! ```
 
+mod comments;
 mod config;
 mod edit;
 mod error;
 mod features;
+mod fineweb2;
 mod hashing;
 mod judge;
 mod lines;

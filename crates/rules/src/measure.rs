@@ -1,14 +1,19 @@
 //! What a rule can measure of a document: one number, or nothing where it is not defined.
 
+use crate::comments::{Syntax, comment_chars};
 use crate::error::{Error, Result, nearest};
 use crate::features::Scratch;
 use crate::lines::Lines;
 use crate::repetition::{Variant, ratio};
 use crate::words::Cut;
+use bessemer_text::hash::xxh3_seeded;
 use bessemer_text::unicode::{Class, char_count, class, is_letter, strip, strip_end, strip_start};
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+
+/// Seed of the hash that chooses the texts that are kept in spite of a bad word: not that of other choices by hash.
+const KEEP_SEED: u64 = 0x6b65_6570;
 
 /// The keys of a rule in a profile that say what is measured, beside its name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -34,6 +39,10 @@ pub struct Parameters {
     pub ignore_case: Option<bool>,
     /// A word of the list counts inside of longer words too.
     pub anywhere: Option<bool>,
+    /// Share of the texts with a word of the list that count as if they had none.
+    pub keep: Option<f64>,
+    /// A family of programming languages: c, hash, python, sql.
+    pub syntax: Option<String>,
 }
 
 /// Names, parameters and meaning of every measure.
@@ -96,8 +105,17 @@ pub const MEASURES: &[(&str, &str, &str)] = &[
         "marks, lines",
         "share of paragraphs that hold a mark, in lower case; 1 if one holds `lorem ipsum`",
     ),
-    ("bad-words", "list, anywhere", "1 if a word of the list occurs in lower case, else 0"),
+    (
+        "bad-words",
+        "list, anywhere, keep",
+        "1 if a word of the list occurs in lower case, else 0; 0 also for a share `keep` of these texts, by their hash",
+    ),
     ("comment-lines", "", "share of lines with content that begin as a comment does in some language"),
+    (
+        "comment-chars",
+        "syntax",
+        "share of characters in comments of a family of languages: c, hash, python (with docstrings), sql",
+    ),
     ("visible-share", "", "share of characters outside of tags, scripts and styles"),
     ("visible-chars", "", "characters outside of tags, scripts and styles"),
     ("head-contains", "marks, length", "1 if the first so many characters hold a mark, else 0"),
@@ -119,6 +137,8 @@ pub(crate) struct Measure {
     ignore_case: bool,
     /// Of URLs, sentences and bad words.
     pattern: Option<Regex>,
+    keep: f64,
+    syntax: Option<Syntax>,
 }
 
 impl Measure {
@@ -155,6 +175,10 @@ impl Measure {
             "bad-words" => Some(bad_words(&list, p.anywhere.unwrap_or(false))?),
             _ => None,
         };
+        let syntax = match &p.syntax {
+            None => None,
+            Some(syntax) => Some(named(syntax, "syntax", Syntax::named, &Syntax::ALL.map(Syntax::name))?),
+        };
         Ok(Measure {
             name,
             cut,
@@ -167,6 +191,8 @@ impl Measure {
             list: list.into_iter().zip(0..).collect(),
             ignore_case: p.ignore_case.unwrap_or(false),
             pattern,
+            keep: p.keep.unwrap_or(0.0),
+            syntax,
         })
     }
 
@@ -343,6 +369,13 @@ impl Measure {
         }
     }
 
+    /// Whether the hash of the text is among the share `keep`: the same for every order of documents and any run.
+    fn is_let_through(&self, text: &str) -> bool {
+        // 53 bits: every value is an f64 of its own, all below 1.
+        self.keep > 0.0
+            && ((xxh3_seeded(text.as_bytes(), KEEP_SEED) >> 11) as f64) / ((1_u64 << 53) as f64) < self.keep
+    }
+
     fn of_chars(&self, text: &str, scratch: &mut Scratch) -> Option<f64> {
         let chars = scratch.chars(text);
         let share =
@@ -365,7 +398,12 @@ impl Measure {
                 quotient(pattern.find_iter(text).map(|found| char_count(found.as_str()) as u64).sum(), chars)
             }
             "sentences" => Some(self.pattern.as_ref()?.find_iter(text).count() as f64),
-            "bad-words" => Some(f64::from(u8::from(self.pattern.as_ref()?.is_match(&text.to_lowercase())))),
+            "bad-words" => {
+                let found =
+                    self.pattern.as_ref()?.is_match(&text.to_lowercase()) && !self.is_let_through(text);
+                Some(f64::from(u8::from(found)))
+            }
+            "comment-chars" => quotient(comment_chars(text, self.syntax?), chars),
             "paragraphs-with" => {
                 let (mut found, mut paragraphs, mut lorem) = (0, 0, false);
                 self.lines.for_each(text, |paragraph| {
@@ -411,6 +449,8 @@ impl Parameters {
             ("list", self.list.is_some()),
             ("ignore_case", self.ignore_case.is_some()),
             ("anywhere", self.anywhere.is_some()),
+            ("keep", self.keep.is_some()),
+            ("syntax", self.syntax.is_some()),
         ];
         for (key, is_given) in given {
             let taken = takes.split(", ").any(|taken| taken == key);
@@ -418,12 +458,15 @@ impl Parameters {
                 let list = if takes.is_empty() { "nothing" } else { takes };
                 return Err(Error::new(format!("{name:?} takes no {key}; it takes {list}")));
             }
-            if taken && !is_given && matches!(key, "n" | "length" | "marks" | "list") {
+            if taken && !is_given && matches!(key, "n" | "length" | "marks" | "list" | "syntax") {
                 return Err(Error::new(format!("{name:?} needs {key}")));
             }
         }
         if self.n.is_some_and(|n| !(1..=64).contains(&n)) {
             return Err(Error::new(format!("{name:?}: n = {}: wanted 1 to 64", self.n.unwrap_or(0))));
+        }
+        if let Some(keep) = self.keep.filter(|keep| !(0.0..=1.0).contains(keep)) {
+            return Err(Error::new(format!("{name:?}: keep = {keep}: wanted a share from 0 to 1")));
         }
         if self.marks.iter().flatten().any(String::is_empty) {
             return Err(Error::new(format!("{name:?}: an empty mark is everywhere; leave it out")));

@@ -2,6 +2,7 @@
 
 use crate::edit::{C4Lines, C4Options, Correction, CorrectionOptions};
 use crate::error::{Error, Result, nearest};
+use crate::fineweb2;
 use crate::judge::Step;
 use crate::measure::{Measure, Parameters};
 use crate::predicate::Predicate;
@@ -77,6 +78,10 @@ pub struct StepFile {
     pub ignore_case: Option<bool>,
     /// As above.
     pub anywhere: Option<bool>,
+    /// As above.
+    pub keep: Option<f64>,
+    /// As above.
+    pub syntax: Option<String>,
     /// A predicate over columns; a document for which it is not true is dropped.
     #[serde(rename = "where")]
     pub condition: Option<String>,
@@ -98,13 +103,13 @@ const EMBEDDED: &[(&str, &str)] = &[
     ("fineweb", include_str!("../profiles/fineweb.toml")),
     ("fineweb-quality", include_str!("../profiles/fineweb-quality.toml")),
     ("fineweb2", include_str!("../profiles/fineweb2.toml")),
-    ("fineweb2-cmn_Hani", include_str!("../profiles/fineweb2-cmn_Hani.toml")),
-    ("fineweb2-deu_Latn", include_str!("../profiles/fineweb2-deu_Latn.toml")),
     ("gopher-quality", include_str!("../profiles/gopher-quality.toml")),
     ("gopher-repetition", include_str!("../profiles/gopher-repetition.toml")),
     ("nemo", include_str!("../profiles/nemo.toml")),
     ("refinedweb", include_str!("../profiles/refinedweb.toml")),
     ("rpv2", include_str!("../profiles/rpv2.toml")),
+    ("santacoder", include_str!("../profiles/santacoder.toml")),
+    ("santacoder-python", include_str!("../profiles/santacoder-python.toml")),
     ("ziya2", include_str!("../profiles/ziya2.toml")),
 ];
 
@@ -119,9 +124,15 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Names of the profiles that the program carries, in order.
+    /// Names of the profiles that the program carries, in order. `fineweb2` exists besides as `fineweb2-LANGUAGE` for each of
+    /// [`Self::fineweb2_languages`].
     pub fn names() -> Vec<&'static str> {
         EMBEDDED.iter().map(|&(name, _)| name).collect()
+    }
+
+    /// Languages for which the program carries the values of FineWeb-2, as in `fra_Latn`, in order.
+    pub fn fineweb2_languages() -> Vec<&'static str> {
+        fineweb2::languages()
     }
 
     /// The carried profile of this name.
@@ -256,13 +267,14 @@ impl Profile {
     }
 
     /// Adds C4's rule about bad words as the last step.
-    pub(crate) fn push_bad_words(&mut self, list: Vec<String>, anywhere: bool) -> Result<()> {
+    pub(crate) fn push_bad_words(&mut self, list: Vec<String>, anywhere: bool, keep: f64) -> Result<()> {
         let step = StepFile {
             rule: Some("bad-words".into()),
             max: Some(0.0),
             label: Some("document_removed_with_badwords".into()),
             list: Some(list),
             anywhere: Some(anywhere),
+            keep: Some(keep),
             ..StepFile::default()
         };
         self.steps.push(step.compile(self.cut, None)?);
@@ -340,6 +352,8 @@ impl StepFile {
             ("list-file", self.list_file.is_some()),
             ("ignore-case", self.ignore_case.is_some()),
             ("anywhere", self.anywhere.is_some()),
+            ("keep", self.keep.is_some()),
+            ("syntax", self.syntax.is_some()),
         ];
         match of_rule.iter().find(|(_, given)| *given && kind != "rule") {
             Some((key, _)) => Err(Error::new(format!("{key} belongs to a rule, not to {kind}"))),
@@ -367,6 +381,8 @@ impl StepFile {
             list,
             ignore_case: self.ignore_case,
             anywhere: self.anywhere,
+            keep: self.keep,
+            syntax: self.syntax.clone(),
         })
     }
 }
@@ -390,10 +406,20 @@ fn read_limited(path: &Path, most: u64) -> Result<String> {
 }
 
 fn embedded(name: &str) -> Result<ProfileFile> {
+    if let Some(language) = name.strip_prefix(fineweb2::PREFIX) {
+        return fineweb2::profile(language, embedded("fineweb2")?)?.ok_or_else(|| {
+            let near = nearest(language, fineweb2::languages());
+            let all = fineweb2::languages().join(", ");
+            Error::new(format!(
+                "no values of FineWeb-2 for {language:?}{near}; there are {all}; others: the profile fineweb2"
+            ))
+        });
+    }
     let Some((_, text)) = EMBEDDED.iter().find(|(known, _)| *known == name) else {
         let near = nearest(name, Profile::names());
         let all = Profile::names().join(", ");
-        return Err(Error::new(format!("no profile has the name {name:?}{near}; there are {all}")));
+        let each = format!("{}LANGUAGE", fineweb2::PREFIX);
+        return Err(Error::new(format!("no profile has the name {name:?}{near}; there are {all}, {each}")));
     };
     toml::from_str(text).map_err(|error| Error::new(format!("profile {name:?}: {error}")))
 }
@@ -451,6 +477,10 @@ mod tests {
             ("words = \"rpv2-normalized\"\n[[step]]\nc4-lines = {}", "c4-lines counts"),
             ("[[step]]\nrule = \"bad-words\"\nlist-file = \"/nowhere/x\"", "/nowhere/x"),
             ("[[step]]\nrule = \"lines-ending\"\nmarks = [\"\"]", "an empty mark"),
+            ("[[step]]\nrule = \"comment-chars\"", "needs syntax"),
+            ("[[step]]\nrule = \"comment-chars\"\nsyntax = \"pyton\"", "did you mean \"python\""),
+            ("[[step]]\nrule = \"bad-words\"\nlist = [\"x\"]\nkeep = 1.5", "keep = 1.5"),
+            ("[[step]]\nprofile = \"fineweb2-fra_latn\"", "did you mean \"fra_Latn\""),
         ] {
             let message = of(toml);
             assert!(message.contains(says), "{toml}: {message}");

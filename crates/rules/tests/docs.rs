@@ -13,6 +13,9 @@ fn the_page_names_everything() {
     for name in names {
         assert!(page.contains(&format!("`{name}`")), "docs/rules.md lacks `{name}`");
     }
+    for language in Profile::fineweb2_languages() {
+        assert!(page.contains(language), "docs/rules.md lacks {language}");
+    }
     for cut in Cut::ALL {
         assert!(page.contains(cut.name()), "docs/rules.md lacks {}", cut.name());
     }

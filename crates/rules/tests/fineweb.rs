@@ -39,7 +39,8 @@ const PIECES: &str = "([a-z]{1,4}[ .]|[A-Z]{2} |\\PC|[\n\r\u{b}\u{1c}\u{85}\u{20
                       \\.\\.\\. |• |- |#|<a>|http://a.b/c |İ|ß|\u{301}|漢字|\u{0}|1,000 |don't |:\\)|the the ){0,80}";
 
 static PROFILES: LazyLock<Vec<Profile>> = LazyLock::new(|| {
-    Profile::names().into_iter().map(|name| Profile::named(name).expect("it is carried")).collect()
+    let names = Profile::names().into_iter().chain(["fineweb2-deu_Latn", "fineweb2-tha_Thai"]);
+    names.map(|name| Profile::named(name).expect("it is carried")).collect()
 });
 
 proptest! {

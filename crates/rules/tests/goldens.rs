@@ -27,6 +27,203 @@ fn dropped(profile: &Profile, text: &str) -> Option<String> {
     }
 }
 
+/// Label, least and most, of every rule with a limit.
+type Limits = &'static [(&'static str, Option<f64>, Option<f64>)];
+
+const fn most(label: &'static str, max: f64) -> (&'static str, Option<f64>, Option<f64>) {
+    (label, None, Some(max))
+}
+
+const fn least(label: &'static str, min: f64) -> (&'static str, Option<f64>, Option<f64>) {
+    (label, Some(min), None)
+}
+
+const fn within(label: &'static str, min: f64, max: f64) -> (&'static str, Option<f64>, Option<f64>) {
+    (label, Some(min), Some(max))
+}
+
+/// The published limits of each profile, in the order of its checks. A rule with two labels has that of its least here.
+const PUBLISHED: &[(&str, Limits)] = &[
+    (
+        "gopher-repetition",
+        &[
+            least("empty", 1.0),
+            most("dup_para_frac", 0.3),
+            most("dup_para_char_frac", 0.2),
+            most("dup_line_frac", 0.3),
+            most("dup_line_char_frac", 0.2),
+            most("top_2_gram", 0.2),
+            most("top_3_gram", 0.18),
+            most("top_4_gram", 0.16),
+            most("duplicated_5_n_grams", 0.15),
+            most("duplicated_6_n_grams", 0.14),
+            most("duplicated_7_n_grams", 0.13),
+            most("duplicated_8_n_grams", 0.12),
+            most("duplicated_9_n_grams", 0.11),
+            most("duplicated_10_n_grams", 0.1),
+        ],
+    ),
+    (
+        "gopher-quality",
+        &[
+            within("gopher_short_doc", 50.0, 100_000.0),
+            within("gopher_below_avg_threshold", 3.0, 10.0),
+            most("gopher_too_many_hashes", 0.1),
+            most("gopher_too_many_ellipsis", 0.1),
+            most("gopher_too_many_bullets", 0.9),
+            most("gopher_too_many_end_ellipsis", 0.3),
+            least("gopher_below_alpha_threshold", 0.8),
+            least("gopher_enough_stop_words", 2.0),
+        ],
+    ),
+    (
+        "fineweb-quality",
+        &[
+            least("empty", 1.0),
+            least("line_punct_ratio", 0.12),
+            most("short_line_ratio", 0.67),
+            most("char_dup_ratio", 0.01),
+            most("list_ratio", 0.3),
+        ],
+    ),
+    (
+        "refinedweb",
+        &[
+            within("page_length_filter", 50.0, 100_000.0),
+            within("word_length_filter", 3.0, 10.0),
+            most("symbol_ratio_filter", 0.1),
+            most("bullet_count_filter", 0.9),
+            most("ellipsis_count_filter", 0.3),
+            most("alphabetic_word_ratio_filter", 0.2),
+            least("stop_word_filter", 2.0),
+            most("repeated_lines", 0.3),
+            most("repeated_paragraphs", 0.3),
+            most("repeated_line_chars", 0.2),
+            most("repeated_paragraph_chars", 0.2),
+            most("top_2_gram", 0.2),
+            most("top_3_gram", 0.18),
+            most("top_4_gram", 0.16),
+            most("repeated_5_grams", 0.15),
+            most("repeated_6_grams", 0.14),
+            most("repeated_7_grams", 0.13),
+            most("repeated_8_grams", 0.12),
+            most("repeated_9_grams", 0.11),
+            most("repeated_10_grams", 0.1),
+            most("word_removal_ratio_filter", 0.05),
+        ],
+    ),
+    (
+        "nemo",
+        &[
+            within("word_count", 50.0, 100_000.0),
+            most("alpha_numeric", 0.25),
+            most("symbol_to_word", 0.1),
+            most("numbers_ratio", 0.15),
+            most("urls_ratio", 0.2),
+            most("white_space", 0.25),
+            most("parentheses_ratio", 0.1),
+            most("boilerplate_string_ratio", 0.4),
+            within("mean_word_length", 3.0, 10.0),
+            most("max_word_length", 1000.0),
+            most("punctuation", 0.85),
+            most("ellipsis", 0.3),
+            most("bullet_ratio", 0.9),
+            least("common_english_words", 2.0),
+            least("words_without_alphabets", 0.8),
+            least("repeated_lines", 0.7),
+            least("repeated_paragraphs", 0.7),
+            least("repeated_lines_char", 0.8),
+            least("repeated_paragraphs_char", 0.8),
+            most("repeating_top_2grams", 0.2),
+            most("repeating_top_3grams", 0.18),
+            most("repeating_top_4grams", 0.16),
+            most("repeating_dup_5gram", 0.15),
+            most("repeating_dup_6gram", 0.14),
+            most("repeating_dup_7gram", 0.13),
+            most("repeating_dup_8gram", 0.12),
+            most("repeating_dup_9gram", 0.11),
+            most("repeating_dup_10gram", 0.1),
+        ],
+    ),
+    (
+        "code",
+        &[
+            most("max_line_length", 1000.0),
+            most("avg_line_length", 100.0),
+            least("alphanumeric_ratio", 0.25),
+            most("xml_header", 0.0),
+        ],
+    ),
+    (
+        "santacoder",
+        &[
+            most("line_max", 1000.0),
+            most("line_mean", 100.0),
+            least("alpha_frac", 0.25),
+            within("min_threshold_comments", 0.01, 0.8),
+        ],
+    ),
+];
+
+#[test]
+fn limits_are_the_published_ones_in_the_published_order() {
+    for (name, published) in PUBLISHED {
+        let profile = profile(name);
+        let steps = profile.file().step.iter().filter(|step| step.min.is_some() || step.max.is_some());
+        let found: Vec<_> = steps
+            .map(|step| (step.below.as_deref().or(step.label.as_deref()).unwrap_or(""), step.min, step.max))
+            .collect();
+        assert_eq!(found, *published, "{name}");
+    }
+}
+
+/// C4's line rules beyond the orders that c4.rs tests: the limits, by what just passes and what just does not.
+#[test]
+fn c4_limits() {
+    let sentence = "One more sentence stands here, and it says little.";
+    let text = |lines: &[&str]| [lines, &[sentence; 5]].concat().join("\n");
+    let kept = |lines: &[&str]| match profile("c4").judge(&DocumentView::of(&text(lines))).verdict {
+        Verdict::Keep => text(lines),
+        Verdict::Edit(text) => text,
+        Verdict::Drop(label) => label,
+    };
+    let rest = text(&[]);
+    let word = |length: usize| format!("A line with {}.", "x".repeat(length - 1));
+    assert_eq!(kept(&[&word(1000)]), text(&[&word(1000)]));
+    assert_eq!(kept(&[&word(1001)]), rest);
+    // Three words, and words of citations count.
+    assert_eq!(kept(&["Two words."]), rest);
+    assert_eq!(kept(&["Three words here."]), text(&["Three words here."]));
+    assert_eq!(kept(&["Two [1] words."]), text(&["Two  words."]));
+    for line in [
+        "No mark at the end",
+        "It goes on and on...",
+        "We use cookies on this page.",
+        "Enable JavaScript to go on.",
+    ] {
+        assert_eq!(kept(&[line]), rest, "{line}");
+    }
+    for line in ["Is it so?", "It is so!", "He said \"yes it is\"", "He said 'yes it is'"] {
+        assert_eq!(kept(&[line]), text(&[line]), "{line}");
+    }
+    assert_eq!(kept(&["A line with Lorem ipsum in it."]), "lorem_ipsum");
+    assert_eq!(kept(&["A line with { in it."]), "curly_bracket");
+    // Document rules see only lines that came so far.
+    assert_eq!(kept(&["No mark, but lorem ipsum and {"]), rest);
+    let four = [sentence; 4].join("\n");
+    assert_eq!(dropped(&profile("c4"), &four).as_deref(), Some("too_few_sentences"));
+}
+
+/// mC4's rule: three lines of at least 200 characters.
+#[test]
+fn c4_paragraphs() {
+    let text = |length: usize| ["x".repeat(length), "short".into(), "y".repeat(300), "z".repeat(200)].join("\n");
+    let paragraphs = profile("c4-paragraphs");
+    assert_eq!(dropped(&paragraphs, &text(200)), None);
+    assert!(dropped(&paragraphs, &text(199)).is_some());
+    assert!(dropped(&paragraphs, &["x".repeat(900), "y".repeat(900)].join("\n")).is_some());
+}
+
 #[test]
 fn datatrove_repetition() {
     let repetition = profile("gopher-repetition");
@@ -77,6 +274,8 @@ fn dolma_attributes() {
     assert_eq!(of("fraction_of_words_with_alpha_character"), Some(1.0));
     assert_eq!(of("required_word_count"), Some(0.0));
     assert_eq!(of("fraction_of_characters_in_most_common_2grams"), Some(0.5));
+    let third = of("fraction_of_characters_in_most_common_3grams").unwrap_or_default();
+    assert!((third - 0.583_333).abs() < 1e-6, "{third}");
     assert_eq!(of("fraction_of_characters_in_most_common_4grams"), Some(1.0));
     assert_eq!(of("fraction_of_characters_in_duplicate_5grams"), None);
     assert_eq!(value("rule = \"chars\"", "This is a test."), Some(15.0));
@@ -160,7 +359,9 @@ fn refinedweb_cuts_lines_and_counts_what_it_cut() {
     // More than 5 % of the words go with the loud lines.
     lines.insert(5, "THIS IS SHOUTED AND SHOUTED AND SHOUTED OVER AND OVER AND OVER AGAIN".into());
     assert_eq!(dropped(&relaxed, &lines.join("\n")).as_deref(), Some("word_removal_ratio_filter"));
-    assert_eq!(dropped(&relaxed, "").as_deref(), Some("page_length_filter"));
+    // Nothing is left without its URLs.
+    assert_eq!(dropped(&relaxed, "http://example.com/").as_deref(), Some("empty"));
+    assert_eq!(dropped(&relaxed, "A few words.").as_deref(), Some("page_length_filter"));
 }
 
 #[test]
@@ -177,6 +378,47 @@ fn code_rules() {
     assert_eq!(dropped(&code, &format!("{}\n<?xml version=", "word ".repeat(20))), None);
 }
 
+/// The limits of SantaCoder: 1 % to 80 % of the characters are comment.
+#[test]
+fn santacoder_comment_shares() {
+    let (c, python) = (profile("santacoder"), profile("santacoder-python"));
+    let code = "int sum(int a, int b) { return a + b; }\n";
+    assert_eq!(dropped(&c, code).as_deref(), Some("min_threshold_comments"));
+    assert_eq!(dropped(&c, &format!("// Adds.\n{code}")), None);
+    let prose = "// Adds two numbers that are small enough, and says nothing of others.\n".repeat(8);
+    assert_eq!(dropped(&c, &format!("{prose}{code}")).as_deref(), Some("max_threshold_comments"));
+    assert_eq!(dropped(&c, &format!("{}\n// x", "a".repeat(1001))).as_deref(), Some("line_max"));
+    assert_eq!(dropped(&c, &format!("{}\n// x", "a b ".repeat(60))).as_deref(), Some("line_mean"));
+    let code = "def add(a, b):\n    return a + b\n";
+    assert_eq!(dropped(&python, code).as_deref(), Some("min_threshold_comments"));
+    assert_eq!(dropped(&python, "def add(a, b):\n    \"\"\"Adds.\"\"\"\n    return a + b\n"), None);
+    assert_eq!(dropped(&python, &format!("{code}# added\n")), None);
+    assert_eq!(value("rule = \"comment-chars\"\nsyntax = \"hash\"", "ab # cd\n"), Some(0.5));
+}
+
+/// URLs go before words are counted: neither are they words of the document, nor do they count as cut by the line rules.
+#[test]
+fn refinedweb_cuts_urls_first() {
+    let sentence =
+        "The people of the town have to be with the others and that is good for them all every day";
+    let refinedweb = profile("refinedweb");
+    let relaxed = {
+        let mut file = refinedweb.file().clone();
+        file.step.retain(|step| step.rule.as_deref().is_none_or(|rule| !rule.ends_with("ngram-chars")));
+        Profile::compile(file, None).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let plain: Vec<String> = (0..12).map(|n| format!("{n} {}{sentence}.", "x".repeat(n))).collect();
+    let linked: Vec<String> =
+        plain.iter().map(|line| format!("{line} https://example.com/{}", line.len())).collect();
+    let judged = relaxed.judge(&DocumentView::of(&linked.join("\n"))).verdict;
+    assert_eq!(judged, Verdict::Edit(plain.join("\n")));
+    let explained = explain(&relaxed, &linked.join("\n"));
+    let of = |rule: &str| {
+        explained.rules.iter().find(|result| result.rule == rule).and_then(|result| result.value)
+    };
+    assert_eq!((of("correct.urls"), of("removed-words")), (Some(12.0), Some(0.0)));
+}
+
 #[test]
 fn explaining_and_judging_agree() {
     let texts = [
@@ -188,7 +430,7 @@ fn explaining_and_judging_agree() {
         include_str!("../../../README.md").replace("```", ""),
     ];
     let mut scratch = Scratch::new();
-    for name in Profile::names() {
+    for name in Profile::names().into_iter().chain(["fineweb2-deu_Latn", "fineweb2-cmn_Hani"]) {
         let profile = profile(name);
         for text in &texts {
             let document = DocumentView::of(text);

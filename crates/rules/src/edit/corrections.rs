@@ -1,9 +1,11 @@
 //! The line-wise corrections of RefinedWeb (Penedo et al. 2023, arXiv:2306.01116), as DCLM publishes them.
 //!
-//! Lines are cut at `\n`. A correction that leaves nothing drops the document (`empty`). The share of the words that all
-//! corrections together have cut is the measure `removed-words`.
+//! Lines are cut at `\n`. A correction that leaves nothing drops the document (`empty`). The share of the words that the
+//! corrections of lines together have cut is the measure `removed-words`; it is counted behind the corrections of the whole
+//! text (URLs, newlines).
 
 use super::Edited;
+use super::urls::Urls;
 use crate::error::{Error, Result};
 use crate::judge::RuleResult;
 use bessemer_text::unicode::{Class, char_count, class, is_space, strip};
@@ -27,6 +29,8 @@ pub enum Place {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum CorrectionOptions {
+    /// URLs and IPv4 addresses are cut out, with up to ten characters of white space before them.
+    Urls,
     /// More consecutive newlines become this many.
     MaxNewlines(usize),
     /// Lines with more than this share of upper-case characters are dropped.
@@ -53,6 +57,7 @@ pub enum CorrectionOptions {
 pub(crate) struct Correction {
     options: CorrectionOptions,
     pattern: Option<Regex>,
+    urls: Option<Urls>,
 }
 
 const COUNTER: &str = r"^\W*\d(?:,|\.|\d)*(?:K|k|M|m|B|b)?\s+(?:likes|shares|comments|retweets|reposts|quotes|bookmarks|upvotes|downvotes|downloads|views|followers)\W*$";
@@ -89,11 +94,13 @@ impl Correction {
             }
             _ => None,
         };
-        Ok(Correction { options, pattern })
+        let urls = if options == CorrectionOptions::Urls { Some(Urls::new()?) } else { None };
+        Ok(Correction { options, pattern, urls })
     }
 
     pub(crate) fn name(&self) -> &'static str {
         match self.options {
+            CorrectionOptions::Urls => "correct.urls",
             CorrectionOptions::MaxNewlines(_) => "correct.max-newlines",
             CorrectionOptions::MaxUppercase(_) => "correct.max-uppercase",
             CorrectionOptions::MaxDigits(_) => "correct.max-digits",
@@ -103,10 +110,19 @@ impl Correction {
         }
     }
 
-    /// Corrects the lines. The value is the number of lines that were dropped or changed.
+    /// Whether lines are corrected, and not the text as a whole.
+    pub(crate) fn is_of_lines(&self) -> bool {
+        !matches!(self.options, CorrectionOptions::Urls | CorrectionOptions::MaxNewlines(_))
+    }
+
+    /// Corrects the lines. The value is the number of lines that were dropped or changed; of URLs or newlines that were cut.
     pub(crate) fn apply(&self, text: &str) -> Edited {
         let mut changed: u64 = 0;
-        let new = if let CorrectionOptions::MaxNewlines(most) = self.options {
+        let new = if let Some(urls) = &self.urls {
+            let (without, found) = urls.remove(text);
+            changed = found;
+            without.into_owned()
+        } else if let CorrectionOptions::MaxNewlines(most) = self.options {
             let new = fewer_newlines(text, most);
             changed = (text.len() - new.len()) as u64;
             new
@@ -140,7 +156,7 @@ impl Correction {
     fn line<'l>(&self, line: &'l str) -> Option<Cow<'l, str>> {
         let keep = |holds: bool| holds.then_some(Cow::Borrowed(line));
         match &self.options {
-            CorrectionOptions::MaxNewlines(_) => keep(true),
+            CorrectionOptions::Urls | CorrectionOptions::MaxNewlines(_) => keep(true),
             CorrectionOptions::MaxUppercase(most) => keep(share(line, char::is_uppercase) <= *most),
             CorrectionOptions::MaxDigits(most) => {
                 keep(share(line, |c| class(c).meets(Class::DIGIT)) <= *most)

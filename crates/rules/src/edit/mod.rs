@@ -2,6 +2,7 @@
 
 mod c4;
 mod corrections;
+mod urls;
 
 pub(crate) use c4::C4Lines;
 pub use c4::C4Options;
