@@ -23,7 +23,8 @@ pub enum ScoreKind {
     Language,
     /// The probability of `label` under the fastText model `model`.
     Fasttext,
-    /// Perplexity under the KenLM model `model`, as cc_net computes it, over words between white space.
+    /// Perplexity under the KenLM model `model`, as cc_net computes it: over words between white space, or over the pieces of
+    /// the SentencePiece model `pieces`.
     Perplexity,
     /// log10 probability per word under the KenLM model `model`, line by line.
     LogProbability,
@@ -49,6 +50,9 @@ pub struct ScoreConfig {
     pub model: String,
     /// For `fasttext`: the label whose probability is the score, with its prefix.
     pub label: String,
+    /// For `perplexity`: path of the SentencePiece model (unigram) over whose pieces `model` was made, as those of cc_net are.
+    /// Empty: words between white space.
+    pub pieces: String,
     /// For `perplexity`: a second column `name_part` with head, middle or tail of the whole corpus, by language where
     /// a score of kind `language` stands before.
     pub parts: bool,
@@ -65,6 +69,7 @@ impl Default for ScoreConfig {
             kind: ScoreKind::Language,
             model: String::new(),
             label: "__label__positive".into(),
+            pieces: String::new(),
             parts: false,
             head: 0.3,
             tail: 0.6,
@@ -121,6 +126,9 @@ impl ScoreConfig {
         }
         if self.kind == ScoreKind::Fasttext && self.label.is_empty() {
             return told("label: wanted the label whose probability is the score".into());
+        }
+        if !self.pieces.is_empty() && self.kind != ScoreKind::Perplexity {
+            return told(format!("pieces = {:?}: only a perplexity is over pieces", self.pieces));
         }
         if self.parts && self.kind != ScoreKind::Perplexity {
             return told("parts: only a perplexity cuts the corpus into head, middle and tail".into());

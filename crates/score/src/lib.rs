@@ -12,6 +12,7 @@ pub mod fasttext;
 pub mod kenlm;
 pub mod language;
 pub mod quantile;
+pub mod sentencepiece;
 pub mod unigram;
 
 mod config;

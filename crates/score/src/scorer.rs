@@ -6,8 +6,9 @@ use crate::domain::DomainTags;
 use crate::dsir::Importance;
 use crate::error::{Result, ScoreError};
 use crate::fasttext::FastText;
-use crate::kenlm::{LanguageModel, WhiteSpace, perplexity_of_document};
+use crate::kenlm::{LanguageModel, Pieces, WhiteSpace, perplexity_of_document};
 use crate::language::{BuiltInLanguages, FastTextLanguages, LanguageId};
+use crate::sentencepiece::SentencePiece;
 use crate::unigram::Unigrams;
 use bessemer_text::Words;
 use std::path::Path;
@@ -43,7 +44,7 @@ pub struct Scorer {
 enum Model {
     Language(Box<dyn LanguageId>),
     FastText(Box<FastText>),
-    Perplexity(Box<LanguageModel>),
+    Perplexity(Box<LanguageModel>, Box<dyn Pieces>),
     LogProbability(Box<LanguageModel>),
     Importance(Importance),
     Unigram(Unigrams),
@@ -83,7 +84,14 @@ impl Scorer {
                 }
                 Model::FastText(Box::new(model))
             }
-            ScoreKind::Perplexity => Model::Perplexity(Box::new(LanguageModel::open(&path)?)),
+            ScoreKind::Perplexity => {
+                let pieces: Box<dyn Pieces> = if config.pieces.is_empty() {
+                    Box::new(WhiteSpace)
+                } else {
+                    Box::new(SentencePiece::open(&folder.join(&config.pieces))?)
+                };
+                Model::Perplexity(Box::new(LanguageModel::open(&path)?), pieces)
+            }
             ScoreKind::LogProbability => Model::LogProbability(Box::new(LanguageModel::open(&path)?)),
             ScoreKind::Importance => Model::Importance(Importance::open(&path)?),
             ScoreKind::Unigram => Model::Unigram(Unigrams::open(&path, Words::English)?),
@@ -114,7 +122,9 @@ impl Scorer {
             Model::FastText(model) => {
                 vec![number(model.probability(text, &self.config.label).unwrap_or(0.0) as f64)]
             }
-            Model::Perplexity(model) => vec![number(perplexity_of_document(model, &WhiteSpace, text))],
+            Model::Perplexity(model, pieces) => {
+                vec![number(perplexity_of_document(model, &**pieces, text))]
+            }
             Model::LogProbability(model) => {
                 let (mut log10, mut count) = (0.0, 0);
                 for (line, words) in text.lines().map(|line| model.score_sentence(line)) {
@@ -196,6 +206,14 @@ mod tests {
         assert!(told(ScoreConfig { kind: ScoreKind::Perplexity, ..base() }).contains("model"));
         assert!(told(ScoreConfig { head: 0.7, ..base() }).contains("head = 0.7"));
         assert!(told(ScoreConfig { parts: true, ..base() }).contains("parts"));
+        assert!(told(ScoreConfig { pieces: "x.model".into(), ..base() }).contains("pieces"));
+        let missing = ScoreConfig {
+            kind: ScoreKind::Perplexity,
+            model: data("kenlm/trie.bin"),
+            pieces: "none.model".into(),
+            ..base()
+        };
+        assert!(told(missing).contains("none.model"));
         let model = data("fasttext/hs.bin");
         let lost = ScoreConfig { kind: ScoreKind::Fasttext, model, label: "__label__xx".into(), ..base() };
         assert!(told(lost).contains("__label__fr"));

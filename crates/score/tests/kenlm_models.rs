@@ -2,7 +2,9 @@
 //!
 //! small.txt is the text; small.arpa is estimated from it here (`BESSEMER_GOLDEN=write cargo test -p bessemer-score`
 //! makes it anew); the binaries and scores.json come from golden/score/kenlm_models.py, which runs KenLM's programs.
-//! The last test runs where `BESSEMER_PYTHON` names a Python with the package kenlm.
+//! lmplz.arpa is what KenLM's trainer makes of the text (golden/score/lmplz.py). Two tests run only where something is that stays
+//! out of this tree: `BESSEMER_PYTHON` names a Python with the package kenlm, `BESSEMER_KENLM` a folder with KenLM's sources (LGPL),
+//! whose own model and test they take.
 
 use bessemer_score::kenlm::{EstimateConfig, LanguageModel, estimate};
 use std::path::{Path, PathBuf};
@@ -62,6 +64,108 @@ fn the_small_model_is_the_one_in_the_file() {
         std::fs::write(data("small.arpa"), &bytes).expect("written");
     }
     assert!(bytes == std::fs::read(data("small.arpa")).expect("golden file"));
+}
+
+/// N-grams with log10 probability and back-off weight.
+fn ngrams(arpa: &str) -> std::collections::BTreeMap<&str, (f64, f64)> {
+    let mut found = std::collections::BTreeMap::new();
+    for line in arpa.lines().filter(|line| line.contains('\t')) {
+        let mut parts = line.split('\t');
+        let number = |text: Option<&str>| text.map_or(0.0, |text| text.parse().expect("a number"));
+        let log10 = number(parts.next());
+        let ngram = parts.next().expect("an n-gram");
+        assert!(found.insert(ngram, (log10, number(parts.next()))).is_none(), "{ngram} twice");
+    }
+    found
+}
+
+#[test]
+fn estimates_are_those_of_lmplz() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let text = std::fs::read_to_string(data("small.txt")).expect("text") + "aardvark\n";
+    let config =
+        EstimateConfig { order: 4, memory: 1 << 20, folder: folder.path().to_path_buf(), fallback: true };
+    let mut model = estimate(&config, text.lines().map(|l| Ok(l.to_owned()))).expect("estimates");
+    // Unigrams of so small a text give no discounts of their own; the longer n-grams do.
+    let fallbacks: Vec<bool> = model.discounts().map(|(_, fallback)| fallback).collect();
+    assert_eq!(fallbacks, [true, false, false, false]);
+    let mut bytes = Vec::new();
+    model.write_arpa(&mut bytes).expect("a vector takes all");
+    let ours = String::from_utf8(bytes).expect("text");
+    let theirs = std::fs::read_to_string(data("lmplz.arpa")).expect("golden file");
+    let (ours, theirs) = (ngrams(&ours), ngrams(&theirs));
+    assert_eq!(ours.len(), 834);
+    assert!(ours.keys().eq(theirs.keys()), "the same n-grams");
+    for (ngram, (log10, backoff)) in &ours {
+        let (wanted, wanted_backoff) = theirs[ngram];
+        // lmplz computes in f32 and writes eight digits.
+        assert!((log10 - wanted).abs() < 1e-6, "{ngram}: {log10}, {wanted}");
+        assert!((backoff - wanted_backoff).abs() < 1e-6, "{ngram}: {backoff}, {wanted_backoff}");
+    }
+}
+
+/// What KenLM's own tests (lm/model_test.cc) say about its lm/test.arpa: word, matched length, log10.
+const CONTINUATION: &[(&str, usize, f64)] = &[
+    ("looking", 2, -0.484652),
+    ("on", 3, -0.348837),
+    ("a", 4, -0.0155266),
+    ("little", 5, -0.00306122),
+    ("the", 1, -4.04005),
+    ("biarritz", 1, -1.9889),
+    ("not_found", 1, -2.29666),
+    ("more", 1, -1.20632 - 20.0),
+    (".", 2, -0.51363),
+    ("</s>", 3, -0.0191651),
+];
+const FROM_NOTHING: &[&[(&str, usize, f64)]] = &[
+    &[
+        ("also", 1, -1.687872),
+        ("would", 2, -2.0),
+        ("consider", 3, -3.0),
+        ("higher", 4, -4.0),
+        ("looking", 5, -5.0),
+    ],
+    &[
+        ("also", 1, -1.687872),
+        ("would", 2, -2.0),
+        ("consider", 3, -3.0),
+        ("not_found", 1, -1.995635 - 7.0 - 0.30103),
+    ],
+    &[("higher", 1, -1.509559), ("looking", 2, -1.285941 - 0.30103), ("not_found", 1, -1.995635 - 0.4771212)],
+    &[("higher", 1, -1.509559), ("looking", 2, -1.285941 - 0.30103), ("consider", 1, -1.687872 - 0.4771212)],
+    &[
+        ("would", 1, -1.687872),
+        ("consider", 2, -1.687872 - 0.30103),
+        ("higher", 3, -1.509559 - 0.30103),
+        ("looking", 4, -1.285941 - 0.30103),
+    ],
+    &[("not_found", 1, -1.995635), ("not_found2", 2, -15.0), ("not_found3", 2, -15.0 - 2.0)],
+    &[("not_found", 1, -1.995635), ("however", 2, -4.0), ("not_found3", 3, -6.0)],
+    &[("baz", 1, -6.535897)],
+    &[("foo", 1, -3.141592), ("bar", 2, -6.0), ("bar", 1, -2.718281 + 3.0)],
+    &[("to", 1, -1.687872), ("look", 2, -0.2922095), ("a", 3, -7.0)],
+];
+
+#[test]
+fn the_test_model_of_kenlm_scores_as_its_tests_say() {
+    let Some(sources) = std::env::var_os("BESSEMER_KENLM") else {
+        println!("skipped: set BESSEMER_KENLM to a folder with the sources of KenLM");
+        return;
+    };
+    let model = LanguageModel::open(&Path::new(&sources).join("lm/test.arpa")).expect("reads");
+    assert_eq!(model.order(), 5);
+    let begin = [(model.begin(), CONTINUATION)];
+    for (mut state, words) in begin.into_iter().chain(FROM_NOTHING.iter().map(|words| (model.null(), *words)))
+    {
+        for &(word, matched, log10) in words {
+            let found = model.score_word(&mut state, word);
+            assert_eq!(found.matched, matched, "{word} of {words:?}");
+            assert!(
+                (f64::from(found.log10) - log10).abs() < 1e-5 * log10.abs().max(1.0),
+                "{word} of {words:?}: {found:?}"
+            );
+        }
+    }
 }
 
 #[test]
