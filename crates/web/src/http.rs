@@ -27,7 +27,9 @@ pub enum HttpError {
     #[error("the header of the HTTP response has no end in {0} bytes")]
     NoEnd(usize),
     /// The body is in a content coding that is not known.
-    #[error("the body is in the content coding {0:?}; known are gzip, x-gzip, deflate and identity")]
+    #[error(
+        "the body is in the content coding {0:?}; known are gzip, x-gzip, deflate, br, zstd and identity"
+    )]
     Coding(String),
     /// The compressed body is damaged from its start on.
     #[error("the {coding} body is damaged: {message}")]
@@ -49,6 +51,10 @@ pub enum HttpError {
     },
 }
 
+/// Bytes that brotli streams are read in.
+const BROTLI_BUFFER: usize = 16 << 10;
+/// Largest window of a zstd body: 2^23 = 8 MiB (RFC 9659).
+const ZSTD_WINDOW_LOG: u32 = 23;
 /// Longest header that is read.
 const MAX_HEADER: usize = 1 << 20;
 
@@ -189,6 +195,17 @@ fn undo(coding: &str, body: &[u8], limit: usize) -> Result<(Vec<u8>, bool), Http
                     .or_else(|e| if looks_like_text(body) { Ok((body.to_vec(), true)) } else { Err(e) })
             }
         }
+        "zstd" if body.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) => {
+            let damaged =
+                |e: std::io::Error| HttpError::Damaged { coding: coding.to_string(), message: e.to_string() };
+            let mut decoder = zstd::stream::read::Decoder::new(body).map_err(damaged)?;
+            decoder.window_log_max(ZSTD_WINDOW_LOG).map_err(damaged)?;
+            inflate(coding, decoder, body.len(), limit)
+        }
+        // Brotli streams have no mark at their beginning, but are hardly ever text.
+        "br" if !body.is_empty() && !looks_like_text(body) => {
+            inflate(coding, brotli_decompressor::Decompressor::new(body, BROTLI_BUFFER), body.len(), limit)
+        }
         // The crawler decoded the body and kept the header.
         _ if body.is_empty() || looks_like_text(body) => Ok((body.to_vec(), true)),
         _ => Err(HttpError::Coding(coding.to_string())),
@@ -227,6 +244,12 @@ mod tests {
     use proptest::prelude::*;
     use std::io::Write;
 
+    /// `brotli.compress(b"<html>hello hello hello</html>")` of Python's Brotli 1.2.
+    const BROTLI: [u8; 34] = [
+        0x8b, 0x0e, 0x80, 0x3c, 0x68, 0x74, 0x6d, 0x6c, 0x3e, 0x68, 0x65, 0x6c, 0x6c, 0x6f, 0x20, 0x68, 0x65,
+        0x6c, 0x6c, 0x6f, 0x20, 0x68, 0x65, 0x6c, 0x6c, 0x6f, 0x3c, 0x2f, 0x68, 0x74, 0x6d, 0x6c, 0x3e, 0x03,
+    ];
+
     fn gzip(bytes: &[u8]) -> Vec<u8> {
         let mut e = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         e.write_all(bytes).unwrap();
@@ -259,6 +282,7 @@ mod tests {
         let mut raw = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
         raw.write_all(text).unwrap();
         let (zlib, raw) = (zlib.finish().unwrap(), raw.finish().unwrap());
+        let zstd = zstd::encode_all(&text[..], 3).unwrap();
         let chunked =
             [b"5;x=y\r\n<html\r\n".as_slice(), b"19\r\n>hello hello hello</html>\r\n0\r\n\r\n"].concat();
         for (header, body) in [
@@ -266,6 +290,9 @@ mod tests {
             ("Content-Encoding: gzip\r\n", &zipped),
             ("Content-Encoding: gzip\r\n", text),
             ("Content-Encoding: br\r\n", text),
+            ("Content-Encoding: br\r\n", &BROTLI),
+            ("Content-Encoding: zstd\r\n", &zstd),
+            ("Content-Encoding: zstd\r\n", text),
             ("Content-Encoding: deflate\r\n", &zlib),
             ("Content-Encoding: deflate\r\n", &raw),
             ("Content-Encoding: deflate\r\n", text),
@@ -279,8 +306,15 @@ mod tests {
         let block = response("Transfer-Encoding: chunked\r\n", &chunked[..chunked.len() - 15]);
         let decoded = parse(&block).unwrap().decoded(1000).unwrap();
         assert!(decoded.truncated && decoded.bytes.starts_with(b"<html>hello"));
-        let block = response("Content-Encoding: br\r\n", &[0, 1, 2, 3, 0xff]);
-        assert_eq!(parse(&block).unwrap().decoded(9), Err(HttpError::Coding("br".into())));
+        let block = response("Content-Encoding: compress\r\n", &[0, 1, 2, 3, 0xff]);
+        assert_eq!(parse(&block).unwrap().decoded(9), Err(HttpError::Coding("compress".into())));
+        let block = response("Content-Encoding: br\r\n", &[0xff, 1, 2, 3, 0xff]);
+        assert!(matches!(parse(&block).unwrap().decoded(9), Err(HttpError::Damaged { .. })));
+        let block = response("Content-Encoding: br\r\n", &BROTLI[..30]);
+        let decoded = parse(&block).unwrap().decoded(1000).unwrap();
+        assert!(decoded.truncated && text.starts_with(&decoded.bytes[..]), "{decoded:?}");
+        let block = response("Content-Encoding: br\r\n", &BROTLI);
+        assert!(matches!(parse(&block).unwrap().decoded(9), Err(HttpError::TooLarge { .. })));
     }
 
     #[test]
@@ -298,7 +332,7 @@ mod tests {
         #[test]
         fn fuzz_http_arbitrary_bytes(
             bytes in prop::collection::vec(any::<u8>(), 0..600),
-            coding in prop::sample::select(vec!["gzip", "deflate", "br", "gzip, deflate, gzip", "identity"]),
+            coding in prop::sample::select(vec!["gzip", "deflate", "br", "zstd", "gzip, deflate, br", "identity"]),
         ) {
             let _ = parse(&bytes);
             let header = format!("Transfer-Encoding: chunked\r\nContent-Encoding: {coding}\r\n");
