@@ -292,6 +292,7 @@ pub fn build_on(
     summary.skipped_files = listing.skipped_files;
     summary.remarks = remarks(config, listing, &summary);
     summary.tombstones = tombstones.digest();
+    summary.rehydrate.clone_from(&config.dedup.rehydrate);
     if summary.kept.documents == 0 {
         // Parts of a result that is known to be empty are of no use; this build holds the lock.
         Parts::clear(out_dir)?;

@@ -1,18 +1,20 @@
 //! From a finished corpus to token shards: one more plan.
 //!
 //! The source is a split of the corpus, one map encodes, the sink writes shards. Each document is followed by the
-//! end-of-text token where the tokenizer has one. The result is a pure function of corpus, tokenizer and file
-//! size. `tokens.json`, written last beside the splits' folders, says what is there; with the same inputs the
+//! end-of-text token where the tokenizer has one. Documents of the training split that are to come several times
+//! (`dedup.rehydrate`) do so in rounds: every document once, then those that come twice once more, and so on, so that
+//! repetitions stand far apart. The result is a pure function of corpus, tokenizer and file size. `tokens.json`, written last beside the splits' folders, says what is there; with the same inputs the
 //! work is skipped.
 
 use crate::build::{BuildContext, Progress};
 use crate::error::{Error, Result};
 use crate::read::{Batches, CorpusReader};
 use crate::row::Split;
-use arrow_array::builder::BinaryBuilder;
+use arrow_array::builder::{BinaryBuilder, StringBuilder};
 use arrow_array::{BinaryArray, RecordBatch, StringArray, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
 use bessemer_dataflow::{BatchMap, Executor, Morsel, Plan, Scan, Sink, Source, Stage, column, morsel};
+use bessemer_dedup::rehydrate::repeats;
 use bessemer_shards::{Fingerprint, ShardError, ShardSet, ShardSetWriter, SplitMeta};
 use bessemer_tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
@@ -51,6 +53,9 @@ pub struct Tokenized {
     pub end_of_text: Option<u32>,
     /// File length at which the next file begins.
     pub shard_bytes: u64,
+    /// How often documents of the training split come, by their copies; empty: once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rehydrate: Vec<[u64; 2]>,
     /// Train and validation.
     pub splits: BTreeMap<Split, TokenSummary>,
     /// The directory held these shards already and nothing was done.
@@ -80,6 +85,7 @@ pub fn tokenize_to_shards(
         tokenizer: tokenizer.fingerprint(),
         end_of_text: tokenizer.end_of_text(),
         shard_bytes,
+        rehydrate: reader.summary().rehydrate.clone(),
         ..Tokenized::default()
     };
     let marker = out_dir.join(TOKENS_FILE);
@@ -108,20 +114,28 @@ pub fn tokenize_to_shards(
     };
     for split in Split::ALL {
         let meta = SplitMeta { split: split.name().into(), vocab_size, tokenizer: fingerprint };
-        let plan = Plan {
-            source: Arc::new(SplitSource { reader: reader.clone(), split }),
-            stages: vec![Stage::Map(Arc::new(Encode {
-                tokenizer: tokenizer.clone(),
-                end_of_text: wanted.end_of_text,
-            }))],
-        };
+        // Validation shows a document once: a loss is of the text, not of how often it was found.
+        let table = if split == Split::Train { wanted.rehydrate.clone() } else { Vec::new() };
+        let rounds = table.iter().map(|&[_, weight]| weight).max().unwrap_or(1);
         let mut sink = Shards {
             writer: ShardSetWriter::create(out_dir, meta, shard_bytes)?,
             documents: &documents,
             bytes: &bytes,
         };
-        Executor::new(context.threads, context.memory_budget, out_dir, context.stop, &tick)
-            .run(&plan, &mut sink)?;
+        let executor = Executor::new(context.threads, context.memory_budget, out_dir, context.stop, &tick);
+        for round in 0..rounds {
+            let encode = Encode {
+                tokenizer: tokenizer.clone(),
+                end_of_text: wanted.end_of_text,
+                table: table.clone(),
+                round,
+            };
+            let plan = Plan {
+                source: Arc::new(SplitSource { reader: reader.clone(), split }),
+                stages: vec![Stage::Map(Arc::new(encode))],
+            };
+            executor.run(&plan, &mut sink)?;
+        }
         let summary = sink.writer.finish()?;
         let part = TokenSummary {
             documents: summary.documents,
@@ -174,10 +188,15 @@ impl Scan for SplitScan {
     }
 }
 
-/// Encodes the texts of a batch: columns id, bytes (of the text) and tokens (u32, little-endian).
+/// Encodes the texts of a batch: columns id, bytes (of the text) and tokens (u32, little-endian). Leaves out the documents
+/// that do not come in this round.
 struct Encode {
     tokenizer: Arc<Tokenizer>,
     end_of_text: Option<u32>,
+    /// How often documents come, by their copies.
+    table: Vec<[u64; 2]>,
+    /// Counted from 0.
+    round: u64,
 }
 
 impl BatchMap for Encode {
@@ -188,10 +207,18 @@ impl BatchMap for Encode {
     fn apply(&self, batch: RecordBatch) -> bessemer_dataflow::Result<RecordBatch> {
         let ids: &StringArray = column(self.name(), &batch, "id")?;
         let texts: &StringArray = column(self.name(), &batch, "text")?;
+        let copies: Option<&UInt64Array> = match batch.column_by_name("copies") {
+            Some(_) => Some(column(self.name(), &batch, "copies")?),
+            None => None,
+        };
+        let mut kept = StringBuilder::new();
         let mut tokens = BinaryBuilder::with_capacity(batch.num_rows(), texts.value_data().len());
         let mut bytes = Vec::with_capacity(batch.num_rows());
         let mut encoded = Vec::new();
         for index in 0..batch.num_rows() {
+            if repeats(&self.table, copies.map_or(1, |copies| copies.value(index))) <= self.round {
+                continue;
+            }
             let text = texts.value(index);
             let document = self
                 .tokenizer
@@ -200,6 +227,7 @@ impl BatchMap for Encode {
             encoded.clear();
             encoded.extend(document.iter().chain(&self.end_of_text).flat_map(|token| token.to_le_bytes()));
             tokens.append_value(&encoded);
+            kept.append_value(ids.value(index));
             bytes.push(text.len() as u64);
         }
         let schema = Schema::new(vec![
@@ -208,7 +236,7 @@ impl BatchMap for Encode {
             Field::new("tokens", DataType::Binary, false),
         ]);
         let columns: Vec<arrow_array::ArrayRef> =
-            vec![Arc::new(ids.clone()), Arc::new(UInt64Array::from(bytes)), Arc::new(tokens.finish())];
+            vec![Arc::new(kept.finish()), Arc::new(UInt64Array::from(bytes)), Arc::new(tokens.finish())];
         Ok(RecordBatch::try_new(Arc::new(schema), columns)?)
     }
 }

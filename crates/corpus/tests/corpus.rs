@@ -512,6 +512,48 @@ fn without_a_lock_file_the_cargo_source_refuses_and_says_what_to_do() {
 }
 
 #[test]
+fn documents_that_were_found_often_come_back_by_the_size_of_their_group() {
+    use bessemer_tokenizer::{Tokenizer, TokenizerConfig, Trainer};
+    let (input, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    // Document k is there k + 1 times.
+    for (name, times) in [("once", 1), ("twice", 2), ("four", 4), ("six", 6), ("nine", 9)] {
+        for copy in 0..times {
+            let text = format!(
+                "The {name} document stands in so many files, and says this much about itself, no more."
+            );
+            fs::write(input.path().join(format!("{name}-{copy}.txt")), text.repeat(4)).unwrap();
+        }
+    }
+    let mut config = config(SourceKind::Folder, input.path());
+    config.split.validation_fraction = 0.0;
+    config.dedup.methods = vec![bessemer_dedup::Method::Exact];
+    config.dedup.rehydrate = vec![[1, 1], [2, 2], [3, 3], [5, 5], [9, 1]];
+    let folder = out.path().join("corpus");
+    built(&config, &folder);
+    let reader = CorpusReader::open(&folder).unwrap();
+    assert_eq!(reader.summary().kept.documents, 5);
+    let mut trainer =
+        Trainer::new(TokenizerConfig { vocab_size: 300, ..TokenizerConfig::default() }).unwrap();
+    trainer.feed("The document stands in so many files.");
+    let tokenizer: std::sync::Arc<Tokenizer> = std::sync::Arc::new(trainer.finish(|_| {}).unwrap());
+    let stop = AtomicBool::new(false);
+    let shards = out.path().join("shards");
+    let context = BuildContext { threads: 2, memory_budget: 1 << 20, progress: &|_| {}, stop: &stop };
+    let made = tokenize_to_shards(&reader, &tokenizer, &shards, 100_000, &context).unwrap();
+    let set = bessemer_shards::ShardSet::open(&shards, "train").unwrap();
+    let documents: Vec<_> = set.documents().map(|document| document.id).collect();
+    let times = |name: &str| {
+        let id = texts(&folder, Split::Train).into_iter().find(|(_, text)| text.contains(name)).unwrap().0;
+        documents.iter().filter(|found| **found == document_id(&id)).count()
+    };
+    assert_eq!(["once", "twice", "four", "six", "nine"].map(times), [1, 2, 3, 5, 1]);
+    assert_eq!(made.splits[&Split::Train].documents, 12);
+    // In rounds: no document follows itself.
+    assert!(documents[..5].iter().collect::<std::collections::HashSet<_>>().len() == 5);
+    assert!(tokenize_to_shards(&reader, &tokenizer, &shards, 100_000, &context).unwrap().reused);
+}
+
+#[test]
 fn tokens_of_a_corpus_decode_to_its_documents_and_finished_shards_are_reused() {
     use bessemer_tokenizer::{Tokenizer, TokenizerConfig, Trainer};
     let (input, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());

@@ -39,6 +39,10 @@ pub enum Method {
 pub struct DedupConfig {
     /// Methods, one after the other; empty: none. There are: exact, minhash, simhash, bloom, semantic, substring, lines.
     pub methods: Vec<Method>,
+    /// How often a kept document goes into the shards of the training split, by the size of its group: a table of `[size, weight]`
+    /// with rising sizes, of which the largest that the group reaches counts. Empty: once. FineWeb-2 takes
+    /// `[[1, 1], [2, 2], [3, 3], [5, 5], [100, 8], [1000, 1]]`.
+    pub rehydrate: Vec<[u64; 2]>,
     /// Parameters of `minhash`.
     pub minhash: MinHashConfig,
     /// Parameters of `simhash`.
@@ -63,6 +67,10 @@ impl DedupConfig {
             if self.methods[..index].contains(method) {
                 return Err(format!("dedup.methods names {method:?} twice; name each method once"));
             }
+        }
+        crate::rehydrate::check(&self.rehydrate)?;
+        if !self.rehydrate.is_empty() && self.methods.is_empty() {
+            return Err("dedup.rehydrate needs groups of duplicates: name a method in dedup.methods".into());
         }
         self.minhash.check()?;
         self.simhash.check()?;

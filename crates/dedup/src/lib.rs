@@ -15,6 +15,7 @@ pub mod lines;
 pub mod minhash;
 mod mix;
 mod place;
+pub mod rehydrate;
 pub mod semantic;
 pub mod simhash;
 mod sorter;

@@ -122,6 +122,9 @@ pub struct CorpusSummary {
     /// Digest of the list of tombstones that the corpus answers to, if documents were deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tombstones: Option<String>,
+    /// How often documents go into the shards of the training split, by their `copies` (`dedup.rehydrate`); empty: once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rehydrate: Vec<[u64; 2]>,
     /// By source, in row order.
     pub sources: Vec<SourceSummary>,
     /// What the user should know: fallbacks taken, sources that lost nearly everything.

@@ -12,6 +12,7 @@ pub(crate) mod parquet;
 mod resolve;
 pub(crate) mod warc;
 
+pub use compressed::open_compressed;
 pub(crate) use resolve::open;
 
 use bessemer_dataflow::Scan;

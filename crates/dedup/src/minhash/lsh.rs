@@ -56,11 +56,15 @@ mod tests {
     #[test]
     fn the_curve_of_the_literature() {
         type Points = &'static [(f64, f64)];
-        let rows: [(usize, usize, f64, Points); 4] = [
+        let rows: [(usize, usize, f64, Points); 7] = [
             (14, 8, 0.719, &[(0.5, 0.0533), (0.7, 0.5645), (0.75, 0.7716), (0.8, 0.9235), (0.85, 0.9884)]),
             (20, 13, 0.794, &[(0.5, 0.0024), (0.7, 0.1769), (0.75, 0.3818)]),
             (26, 11, 0.744, &[(0.5, 0.0126), (0.7, 0.4050), (0.8, 0.9032)]),
+            (14, 9, 0.746, &[(0.7, 0.4382)]),
+            (9, 13, 0.845, &[]),
             (450, 20, 0.737, &[(0.5, 0.0004), (0.7, 0.3018), (0.75, 0.7605)]),
+            // What RefinedWeb's "20 buckets of 450" would be, taken by the word: it finds almost nothing.
+            (20, 450, 0.9934, &[(0.85, 0.0)]),
         ];
         for (bands, per_band, steepest, points) in rows {
             assert!((threshold(bands, per_band) - steepest).abs() < 6e-4, "{bands} x {per_band}");
