@@ -20,7 +20,8 @@ fn dropped(index: &Index, text: &str) -> bool {
     matches!(index.check(text), Decontaminated::Dropped(_))
 }
 
-/// datatrove's test_ngrams_decont (its texts; of HellaSwag the parts that they quote): which of the seven documents stay.
+/// datatrove's test_ngrams_decont: which of the seven documents stay. Its texts, and the four rows of HellaSwag's validation set that they
+/// quote: 92 as it stands there, of the others what is quoted in public (the label, and of the context the part that matters).
 #[test]
 fn goldens_of_datatrove() {
     let sentences = [
@@ -37,17 +38,20 @@ fn goldens_of_datatrove() {
         &[
             item(
                 "A lady walks to a barbell. She bends down and grabs the pole. the lady",
-                "lifts it over her head.",
+                "stands and lifts the weight over her head.",
             ),
             item(
-                "Cheerleaders stand on a mat. they",
+                "A group of cheerleaders run onto a stage before a cheering audience. they",
                 "get into formation, then begin dancing and flipping as male cheerleaders join them.",
             ),
             item(
-                "A man is outside. He is using commercial lawn mowing equipment. he",
+                "He is using commercial lawn mowing equipment. he",
                 "walks back and forth as he mows the grass.",
             ),
-            item("A man walks outside plugs his lawn mower in and gets ready to mow the lawn. he", "falls."),
+            item(
+                "A man walks outside plugs his lawn mower in and gets ready to mow. he",
+                "starts mowing his lawn casually going over all the grass.",
+            ),
         ],
     )];
     let kept = |query_ngrams, overlap_ngrams| {

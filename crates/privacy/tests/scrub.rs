@@ -62,6 +62,21 @@ fn goldens_of_datatrove() {
     }
 }
 
+/// datatrove's replacements, in its order; the turn passes only where something is replaced.
+#[test]
+fn replacements_of_datatrove_take_turns() {
+    let rules = PrivacyRules::datatrove();
+    assert_eq!(
+        scrub(&rules, "a@b.cc d@e.ff g@h.ii"),
+        "email@example.com firstname.lastname@example.org email@example.com"
+    );
+    assert_eq!(
+        scrub(&rules, "1.1.1.1 10.0.0.1 1.1.1.2 1.1.1.3 1.1.1.4 192.168.0.1 1.1.1.5 1.1.1.6 1.1.1.7"),
+        "22.214.171.124 10.0.0.1 126.96.36.199 188.8.131.52 184.108.40.206 192.168.0.1 220.127.116.11 \
+         18.104.22.168 22.214.171.124"
+    );
+}
+
 /// Goldens of Presidio's recognizer tests.
 #[test]
 fn goldens_of_presidio() {
