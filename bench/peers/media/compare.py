@@ -1,7 +1,6 @@
 """Pictures and sounds a second on one core, beside Pillow and transformers' WhisperFeatureExtractor, on the same files in one run.
 
-    cargo build --release -p bessemer-media --example media_bench
-    python bench/peers/media/compare.py path/to/media_bench [ROUNDS]     (pillow, numpy, transformers; torch if there is one)
+    bench/peers/media/compare.sh PYTHON [ROUNDS]     (pillow, numpy; transformers and torch where there are)
 
 Makes 60 pictures (JPEG of 500 x 375 and 1600 x 1200, PNG) and 6 sounds (WAV, 30 s at 16 kHz),
 then takes turns: each contestant runs in its own process on one thread, ROUNDS times (default 5); medians are printed with their ratio.
@@ -73,9 +72,14 @@ def main():
         folder = Path(name)
         make(folder)
         env = {**os.environ, **ONE}
-        peers = ["pillow", "transformers-numpy"]
-        if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True).returncode == 0:
-            peers.append("transformers-torch")
+        has = lambda module: subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True).returncode == 0
+        peers = ["pillow"]
+        if has("transformers"):
+            peers.append("transformers-numpy")
+            if has("torch"):
+                peers.append("transformers-torch")
+        size = lambda *endings: sum(p.stat().st_size for p in folder.iterdir() if p.suffix in endings) / 1e6
+        megabytes = {"images": size(".jpg", ".png") / 60, "sounds": size(".wav") / 6}
         ours, theirs, sizes = {"images": [], "sounds": []}, {p: [] for p in peers}, {}
         for _ in range(rounds):
             r = json.loads(subprocess.run([program, name, "3"], env=env, check=True, capture_output=True).stdout)
@@ -88,7 +92,8 @@ def main():
         for p in peers:
             what = "images" if p == "pillow" else "sounds"
             a, b = statistics.median(ours[what]), statistics.median(theirs[p])
-            print(f"{what:<8} bessemer {a:8.1f}/s   {p:<20} {b:8.1f}/s   ratio {a / b:.2f}")
+            mb = megabytes[what]
+            print(f"{what:<8} bessemer {a:8.1f}/s {a * mb:8.2f} MB/s   {p:<20} {b:8.1f}/s {b * mb:8.2f} MB/s   ratio {a / b:.2f}")
 
 
 if len(sys.argv) > 1 and sys.argv[1] == "--peer":
