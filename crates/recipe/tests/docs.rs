@@ -54,6 +54,18 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("corpus.clean.max_line_chars", "at least 1", &["1"], &["0"]),
     ("corpus.clean.max_mean_line_chars", "1 to 1e9", &["1", "1e9"], &["0.9", "1.1e9"]),
     ("corpus.clean.min_alphanumeric_share", "0 to 1", &["0", "1"], &["-0.1", "1.1"]),
+    ("corpus.rules.bad_words_keep", "0 to 1", &["0", "1"], &["-0.1", "1.1"]),
+    (
+        "corpus.dedup.rehydrate",
+        "rising sizes with weights from 1 to 64; needs `methods`",
+        &["[[1,1],[2,2]] corpus.dedup.methods=[\"exact\"]", "[]"],
+        &[
+            "[[2,2],[1,1]] corpus.dedup.methods=[\"exact\"]",
+            "[[1,0]] corpus.dedup.methods=[\"exact\"]",
+            "[[1,65]] corpus.dedup.methods=[\"exact\"]",
+            "[[1,1]]",
+        ],
+    ),
     ("corpus.dedup.minhash.length", "1 to 100", &["1", "100"], &["0", "101"]),
     (
         "corpus.dedup.minhash.bands",
@@ -376,6 +388,7 @@ fn kind(root: &Json, schema: &Json) -> &'static str {
         Some("string") => "text",
         Some("array") => match schema.get("items").map(|items| settled(root, items)).and_then(properties) {
             Some(_) => "list of tables",
+            None if schema["items"]["type"] == "array" => "list of pairs",
             None => "list of texts",
         },
         other => panic!("a type that this page cannot name: {other:?} in {schema}"),

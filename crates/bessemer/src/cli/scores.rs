@@ -16,7 +16,7 @@ pub(crate) struct TextArgs {
 /// `bessemer corpus train-classifier`
 #[derive(Debug, Args)]
 pub(crate) struct TrainClassifierArgs {
-    /// Documents of what is wanted: .jsonl, or text with a document a line.
+    /// Documents of what is wanted: .jsonl, or text with a document a line; also .gz and .zst.
     #[arg(long)]
     pub(crate) positive: PathBuf,
     /// Documents of what is not.
@@ -92,7 +92,7 @@ impl From<LossName> for Loss {
 /// `bessemer corpus train-lm`
 #[derive(Debug, Args)]
 pub(crate) struct TrainLmArgs {
-    /// Sentences: the lines of a text, or of the text of .jsonl documents.
+    /// Sentences: the lines of a text, or of the text of .jsonl documents; also .gz and .zst.
     pub(crate) input: PathBuf,
     /// Length of the longest n-grams, 2 to 8.
     #[arg(long, default_value_t = 5)]
@@ -109,6 +109,9 @@ pub(crate) struct TrainLmArgs {
     /// Normalise every line as cc_net does; scores of kind `perplexity` normalise likewise.
     #[arg(long)]
     pub(crate) normalize: bool,
+    /// SentencePiece model (unigram): every line is cut into its pieces, which are then the words of the model.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) pieces: Option<PathBuf>,
     /// Fail where the counts are too few for discounts, instead of taking 0.5, 1 and 1.5.
     #[arg(long)]
     pub(crate) no_fallback: bool,
@@ -119,7 +122,7 @@ pub(crate) struct TrainLmArgs {
 /// `bessemer corpus train-dsir`
 #[derive(Debug, Args)]
 pub(crate) struct TrainDsirArgs {
-    /// Documents like those that are wanted.
+    /// Documents like those that are wanted: .jsonl, or text with a document a line; also .gz and .zst.
     #[arg(long)]
     pub(crate) target: PathBuf,
     /// Documents of the corpus to choose from, or a sample of them.
@@ -135,7 +138,7 @@ pub(crate) struct TrainDsirArgs {
 /// `bessemer corpus score`
 #[derive(Debug, Args)]
 pub(crate) struct ScoreArgs {
-    /// Documents: .jsonl (with fields `url` and `date` where there are), or text with a document a line.
+    /// Documents: .jsonl (with fields `url` and `date` where there are), or text with a document a line; also .gz and .zst.
     pub(crate) input: PathBuf,
     /// What to compute: language, fasttext, perplexity, log-probability, importance, unigram, domain or date.
     #[arg(long, value_parser = kind_named)]
@@ -146,6 +149,9 @@ pub(crate) struct ScoreArgs {
     /// For `fasttext`: the label whose probability is the score.
     #[arg(long, default_value = "__label__positive")]
     pub(crate) label: String,
+    /// For `perplexity`: the SentencePiece model (unigram) over whose pieces the model was made, as those of cc_net are.
+    #[arg(long, value_name = "MODEL", default_value = "")]
+    pub(crate) pieces: String,
     /// At most this many documents.
     #[arg(long)]
     pub(crate) limit: Option<usize>,

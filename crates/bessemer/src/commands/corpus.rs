@@ -63,8 +63,13 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
         }
         CorpusCommand::Card { path, out } => {
             let reader = CorpusReader::open(&corpus_of(path)?)?;
-            bessemer_durable::write(out, bessemer_corpus::data_card(&reader)?.as_bytes())?;
+            let page = bessemer_corpus::data_card(&reader)?;
+            bessemer_durable::write(out, page.as_bytes())?;
             console.say(&format!("wrote {}", out.display()));
+            if as_json {
+                let object = serde_json::json!({ "card": out.display().to_string(), "bytes": page.len() });
+                print(&object.to_string())?;
+            }
             Ok(())
         }
         CorpusCommand::Explain(args) => explain::explain(args, as_json, console),

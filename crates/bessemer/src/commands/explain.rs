@@ -12,7 +12,7 @@ use serde_json::{Map, Value as Json, json};
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, Read};
 use std::path::Path;
 
 /// Largest text of one document, in bytes: longer lines and files are passed over and told.
@@ -70,8 +70,12 @@ pub(crate) fn profiles(name: Option<&str>, as_json: bool) -> Result<(), Failure>
     let all = Profile::names().into_iter().map(Profile::named).collect::<Result<Vec<_>, _>>();
     let all = all.map_err(Failure::new)?;
     if as_json {
+        let languages = Profile::fineweb2_languages();
+        let named = languages.iter().map(|language| Profile::named(&format!("fineweb2-{language}")));
+        let languages = named.collect::<Result<Vec<_>, _>>().map_err(Failure::new)?;
         let rows: Vec<Json> = all
             .iter()
+            .chain(&languages)
             .map(|p| json!({"name": p.name(), "about": p.about(), "source": p.source(), "words": p.words().name()}))
             .collect();
         return Ok(print(&serde_json::to_string_pretty(&rows)?)?);
@@ -80,6 +84,9 @@ pub(crate) fn profiles(name: Option<&str>, as_json: bool) -> Result<(), Failure>
     for profile in all {
         let _ = writeln!(text, "{:<20} {}", profile.name(), profile.about());
     }
+    let languages = Profile::fineweb2_languages().join(", ");
+    let _ =
+        writeln!(text, "{:<20} FineWeb-2 with the values of a language: {languages}", "fineweb2-LANGUAGE");
     Ok(print(&text)?)
 }
 
@@ -275,21 +282,12 @@ fn documents(path: &Path, text: &str) -> Result<Documents, Failure> {
     let is_lines = |ending: &str| {
         name.ends_with(&format!(".jsonl{ending}")) || name.ends_with(&format!(".ndjson{ending}"))
     };
-    let buffered = |file: File| BufReader::with_capacity(256 << 10, file);
     if name.ends_with(".parquet") {
         return rows(open()?, place);
     }
-    if is_lines("") {
-        return Ok(json_lines(Box::new(buffered(open()?)), place));
-    }
-    if is_lines(".gz") {
-        let decoder = flate2::bufread::MultiGzDecoder::new(buffered(open()?));
-        return Ok(json_lines(Box::new(BufReader::new(decoder)), place));
-    }
-    if is_lines(".zst") {
-        let decoder = zstd::stream::read::Decoder::with_buffer(buffered(open()?));
-        let decoder = decoder.map_err(|error| Failure::new(format!("{place}: {error}")))?;
-        return Ok(json_lines(Box::new(BufReader::new(decoder)), place));
+    if ["", ".gz", ".zst"].iter().any(|ending| is_lines(ending)) {
+        let reader = bessemer_corpus::open_compressed(path);
+        return Ok(json_lines(reader.map_err(|error| Failure::new(format!("{place}: {error}")))?, place));
     }
     let mut bytes = Vec::new();
     let read = open()?.take(MAX_DOCUMENT + 1).read_to_end(&mut bytes);
@@ -310,7 +308,7 @@ fn documents(path: &Path, text: &str) -> Result<Documents, Failure> {
 }
 
 /// One object a line.
-fn json_lines(mut reader: Box<dyn BufRead>, place: String) -> Documents {
+fn json_lines(mut reader: Box<dyn BufRead + Send>, place: String) -> Documents {
     let mut number = 0_u64;
     let mut bytes = Vec::new();
     let mut ended = false;
@@ -352,7 +350,7 @@ fn json_lines(mut reader: Box<dyn BufRead>, place: String) -> Documents {
 }
 
 /// Passes over the rest of a line without holding it.
-fn skip_line(reader: &mut Box<dyn BufRead>) -> std::io::Result<()> {
+fn skip_line(reader: &mut Box<dyn BufRead + Send>) -> std::io::Result<()> {
     loop {
         let buffer = reader.fill_buf()?;
         if buffer.is_empty() {

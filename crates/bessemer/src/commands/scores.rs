@@ -8,10 +8,10 @@ use bessemer_score::classifier::{ClassifierConfig, train_classifier};
 use bessemer_score::dsir::{Bag, Importance};
 use bessemer_score::fasttext::TrainConfig;
 use bessemer_score::kenlm::{EstimateConfig, estimate};
+use bessemer_score::sentencepiece::SentencePiece;
 use bessemer_score::{Document, Result as ScoreResult, ScoreConfig, ScoreError, Scorer, Value};
 use bessemer_units::Bytes;
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 /// A document as it stands in a file.
@@ -22,9 +22,10 @@ struct Read {
     date: Option<String>,
 }
 
-/// The documents of a file: objects of JSON lines by the ending `.jsonl`, else lines of text.
+/// The documents of a file: objects of JSON lines by the ending `.jsonl`, else lines of text; compressed ones by the further
+/// ending `.gz` or `.zst`.
 struct Documents {
-    reader: BufReader<File>,
+    reader: Box<dyn BufRead + Send>,
     path: PathBuf,
     /// The field with the text, for JSON lines.
     field: Option<String>,
@@ -33,15 +34,12 @@ struct Documents {
 
 impl Documents {
     fn open(path: &Path, field: &str) -> ScoreResult<Documents> {
-        let file = File::open(path).map_err(|e| ScoreError::io("open", path, e))?;
-        let json = path.extension().is_some_and(|e| e == "jsonl" || e == "ndjson");
+        let reader = bessemer_corpus::open_compressed(path).map_err(|e| ScoreError::io("open", path, e))?;
+        let name = path.to_string_lossy().to_ascii_lowercase();
+        let name = [".gz", ".zst"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(&name);
+        let json = name.ends_with(".jsonl") || name.ends_with(".ndjson");
         let field = json.then(|| field.to_owned());
-        Ok(Documents {
-            reader: BufReader::with_capacity(1 << 18, file),
-            path: path.to_path_buf(),
-            field,
-            line: 0,
-        })
+        Ok(Documents { reader, path: path.to_path_buf(), field, line: 0 })
     }
 
     fn error(&self, what: String) -> ScoreError {
@@ -136,8 +134,16 @@ pub(crate) fn train_lm(args: &TrainLmArgs, as_json: bool, console: &mut Console)
     };
     let config =
         EstimateConfig { order: args.order, memory: args.memory, folder, fallback: !args.no_fallback };
+    let pieces = args.pieces.as_deref().map(SentencePiece::open).transpose()?;
+    let sentence = |line: &str| {
+        let line = if args.normalize { bessemer_text::cc_net_normalize(line) } else { line.to_owned() };
+        match &pieces {
+            Some(pieces) => pieces.pieces(&line).join(" "),
+            None => line,
+        }
+    };
     let lines = texts(&args.input, &args.text.field).flat_map(|text| match text {
-        Ok(text) => text.lines().map(|line| Ok(normalized(line, args.normalize))).collect::<Vec<_>>(),
+        Ok(text) => text.lines().map(|line| Ok(sentence(line))).collect::<Vec<_>>(),
         Err(e) => vec![Err(e)],
     });
     let mut model = estimate(&config, lines)?;
@@ -164,10 +170,6 @@ pub(crate) fn train_lm(args: &TrainLmArgs, as_json: bool, console: &mut Console)
         print(&format!("{}-grams {count:>12}  discounts {one:.4} {two:.4} {more:.4}{note}", n + 1))?;
     }
     Ok(())
-}
-
-fn normalized(line: &str, normalize: bool) -> String {
-    if normalize { bessemer_text::cc_net_normalize(line) } else { line.to_owned() }
 }
 
 pub(crate) fn train_dsir(args: &TrainDsirArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
@@ -199,6 +201,7 @@ pub(crate) fn score(args: &ScoreArgs, as_json: bool) -> Result<(), Failure> {
         kind: args.kind,
         model: args.model.clone(),
         label: args.label.clone(),
+        pieces: args.pieces.clone(),
         ..ScoreConfig::default()
     };
     let scorer = Scorer::open(&config, Path::new(""))?;

@@ -14,6 +14,7 @@ mod cluster;
 mod explain;
 mod extract;
 mod hf_oracle;
+mod json;
 mod kill_resume;
 mod ranks;
 mod round_trip;
