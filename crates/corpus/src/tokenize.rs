@@ -13,7 +13,7 @@ use crate::row::Split;
 use arrow_array::builder::{BinaryBuilder, StringBuilder};
 use arrow_array::{BinaryArray, RecordBatch, StringArray, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
-use bessemer_dataflow::{BatchMap, Executor, Morsel, Plan, Scan, Sink, Source, Stage, column, morsel};
+use bessemer_dataflow::{Executor, FlatMap, Morsel, Plan, Scan, Sink, Source, Stage, column, morsel};
 use bessemer_dedup::rehydrate::repeats;
 use bessemer_shards::{Fingerprint, ShardError, ShardSet, ShardSetWriter, SplitMeta};
 use bessemer_tokenizer::Tokenizer;
@@ -132,7 +132,7 @@ pub fn tokenize_to_shards(
             };
             let plan = Plan {
                 source: Arc::new(SplitSource { reader: reader.clone(), split }),
-                stages: vec![Stage::Map(Arc::new(encode))],
+                stages: vec![Stage::FlatMap(Arc::new(encode))],
             };
             executor.run(&plan, &mut sink)?;
         }
@@ -199,7 +199,7 @@ struct Encode {
     round: u64,
 }
 
-impl BatchMap for Encode {
+impl FlatMap for Encode {
     fn name(&self) -> &str {
         "encode"
     }

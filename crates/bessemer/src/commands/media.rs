@@ -1,7 +1,7 @@
 //! `bessemer corpus media`: look at media files, make shards of them.
 
 use crate::cli::{MediaBuildArgs, MediaCommand, MediaDType, MediaNormalisation};
-use crate::commands::saved_model::load_tokenizer;
+use crate::commands::tokenizer;
 use crate::console::{Console, print};
 use crate::failure::{Failure, code};
 use crate::{machine, signals};
@@ -48,7 +48,7 @@ fn look(file: &Path, as_json: bool) -> Result<(), Failure> {
 }
 
 fn make(args: &MediaBuildArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let tokenizer = load_tokenizer(&args.tokenizer)?;
+    let tokenizer = tokenizer::load(&args.tokenizer)?;
     let dtype = match args.dtype {
         MediaDType::F32 => DType::F32,
         MediaDType::Bf16 => DType::Bf16,

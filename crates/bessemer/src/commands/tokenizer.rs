@@ -86,7 +86,7 @@ pub(crate) fn run(command: &TokenizerCommand, as_json: bool, console: &mut Conso
 }
 
 /// A tokenizer.json, or that of a run directory.
-fn load(path: &Path) -> Result<Tokenizer, Failure> {
+pub(crate) fn load(path: &Path) -> Result<Tokenizer, Failure> {
     let path = if path.is_dir() { path.join("tokenizer.json") } else { path.to_path_buf() };
     load_tokenizer(&path)
 }

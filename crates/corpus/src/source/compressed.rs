@@ -10,7 +10,6 @@ use flate2::bufread::MultiGzDecoder;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use zstd::dict::DecoderDictionary;
 use zstd::stream::read::Decoder;
 
 /// Bytes read at once.
@@ -47,10 +46,9 @@ fn zst(mut plain: BufReader<File>, path: &Path) -> io::Result<Box<dyn BufRead + 
         None => beside(path)?,
     };
     Ok(match dictionary {
+        // The decoder takes a copy of it; a prepared dictionary would have to outlive the decoder.
         Some(bytes) => {
-            let prepared = DecoderDictionary::copy(&bytes);
-            let decoder = Decoder::with_prepared_dictionary(plain, &prepared)?;
-            Box::new(BufReader::with_capacity(BUFFER, decoder))
+            Box::new(BufReader::with_capacity(BUFFER, Decoder::with_dictionary(plain, &bytes)?))
         }
         None => Box::new(BufReader::with_capacity(BUFFER, Decoder::with_buffer(plain)?)),
     })
