@@ -217,7 +217,8 @@ fn c4_limits() {
 /// mC4's rule: three lines of at least 200 characters.
 #[test]
 fn c4_paragraphs() {
-    let text = |length: usize| ["x".repeat(length), "short".into(), "y".repeat(300), "z".repeat(200)].join("\n");
+    let text =
+        |length: usize| ["x".repeat(length), "short".into(), "y".repeat(300), "z".repeat(200)].join("\n");
     let paragraphs = profile("c4-paragraphs");
     assert_eq!(dropped(&paragraphs, &text(200)), None);
     assert!(dropped(&paragraphs, &text(199)).is_some());

@@ -47,9 +47,7 @@ fn zst(mut plain: BufReader<File>, path: &Path) -> io::Result<Box<dyn BufRead + 
     };
     Ok(match dictionary {
         // The decoder takes a copy of it; a prepared dictionary would have to outlive the decoder.
-        Some(bytes) => {
-            Box::new(BufReader::with_capacity(BUFFER, Decoder::with_dictionary(plain, &bytes)?))
-        }
+        Some(bytes) => Box::new(BufReader::with_capacity(BUFFER, Decoder::with_dictionary(plain, &bytes)?)),
         None => Box::new(BufReader::with_capacity(BUFFER, Decoder::with_buffer(plain)?)),
     })
 }
