@@ -6,6 +6,8 @@
 //! out of this tree: `BESSEMER_PYTHON` names a Python with the package kenlm, `BESSEMER_KENLM` a folder with KenLM's sources (LGPL),
 //! whose own model and test they take.
 
+#![allow(clippy::approx_constant, reason = "numbers of KenLM's test model, no constants of mathematics")]
+
 use bessemer_score::kenlm::{EstimateConfig, LanguageModel, estimate};
 use std::path::{Path, PathBuf};
 use std::process::Command;
