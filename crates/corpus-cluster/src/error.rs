@@ -21,6 +21,26 @@ pub enum Error {
         /// The operating system's answer.
         cause: String,
     },
+    /// What listens at the scheduler's address is none.
+    #[error(
+        "what answers at {scheduler} is no scheduler of Bessemer ({found}); wanted the address after --listen of bessemer corpus cluster scheduler"
+    )]
+    NoScheduler {
+        /// The address.
+        scheduler: String,
+        /// Its answer.
+        found: String,
+    },
+    /// The scheduler has nobody to give work to.
+    #[error(
+        "the scheduler at {scheduler} has had no executor for {seconds} s; start one: bessemer corpus cluster executor --scheduler {scheduler} --work-dir DIR"
+    )]
+    NoExecutor {
+        /// The address.
+        scheduler: String,
+        /// For how long an executor was waited for.
+        seconds: u64,
+    },
     /// The cluster could not do something.
     #[error("the cluster could not {action}: {cause}")]
     Cluster {

@@ -20,10 +20,12 @@ use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use datafusion::prelude::SessionConfig;
 use datafusion_proto::protobuf::PhysicalPlanNode;
 use futures::StreamExt;
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Seconds between an executor's signs of life.
 const HEARTBEAT_S: u64 = 2;
@@ -69,6 +71,7 @@ pub(crate) fn scheduler(address: &str, workshop: &Arc<dyn Workshop>) -> Result<(
         executor_timeout_seconds: DEAD_AFTER_S,
         expire_dead_executor_interval_seconds: HEARTBEAT_S,
         no_executors_grace_period_seconds: 60,
+        min_ready_executors: 1,
         override_physical_codec: Some(codec(workshop)),
         ..SchedulerConfig::default()
     };
@@ -220,7 +223,6 @@ impl Client {
 
 /// Whether something listens at a scheduler's address.
 pub(crate) fn reachable(scheduler: &str, patience: Duration) -> Result<(), Error> {
-    use std::net::{TcpStream, ToSocketAddrs};
     let (host, port) = host_port(scheduler)?;
     let unreachable = |cause: String| Error::Unreachable { scheduler: scheduler.to_string(), cause };
     let addresses =
@@ -233,6 +235,46 @@ pub(crate) fn reachable(scheduler: &str, patience: Duration) -> Result<(), Error
         }
     }
     Err(unreachable(last))
+}
+
+/// Waits until a scheduler has an executor. A job without one would wait for ever.
+pub(crate) fn await_executor(scheduler: &str, patience: Duration, stop: &AtomicBool) -> Result<(), Error> {
+    let begun = Instant::now();
+    while !ready(scheduler)? {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Error::Plan(bessemer_dataflow::Error::Stopped));
+        }
+        if begun.elapsed() >= patience {
+            return Err(Error::NoExecutor { scheduler: scheduler.to_string(), seconds: patience.as_secs() });
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    Ok(())
+}
+
+/// Asks a scheduler for `/readyz`, which it answers with 200 or, without executors, 503.
+fn ready(scheduler: &str) -> Result<bool, Error> {
+    let (host, port) = host_port(scheduler)?;
+    let unreachable = |cause: std::io::Error| Error::Unreachable {
+        scheduler: scheduler.to_string(),
+        cause: cause.to_string(),
+    };
+    let mut stream = TcpStream::connect((host.as_str(), port)).map_err(unreachable)?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).map_err(unreachable)?;
+    let question = format!("GET /readyz HTTP/1.1\r\nHost: {scheduler}\r\nConnection: close\r\n\r\n");
+    stream.write_all(question.as_bytes()).map_err(unreachable)?;
+    // The status line is enough; what else comes is not waited for.
+    let mut answer = Vec::new();
+    stream.take(32).read_to_end(&mut answer).map_err(unreachable)?;
+    let answer = String::from_utf8_lossy(&answer);
+    match answer.split_whitespace().nth(1) {
+        Some("200") if answer.starts_with("HTTP/") => Ok(true),
+        Some("503") if answer.starts_with("HTTP/") => Ok(false),
+        _ => Err(Error::NoScheduler {
+            scheduler: scheduler.to_string(),
+            found: format!("{:?}", answer.lines().next().unwrap_or_default()),
+        }),
+    }
 }
 
 /// Used by tests and by `run` to name files.

@@ -15,7 +15,7 @@ use crate::contract::ClusterRun;
 use crate::envelope;
 use crate::node::Workshop;
 use crate::parts::{PartSummary, Place, Spans};
-use crate::process::{Client, JobStep, absolute, reachable};
+use crate::process::{Client, JobStep, absolute, await_executor, reachable};
 use crate::step::{Description, PlanWorkshop, Work, cut, side, spans_path};
 use arrow_array::RecordBatch;
 use bessemer_dataflow::{Sink, Stage};
@@ -24,6 +24,8 @@ use std::time::Duration;
 
 /// Times that a job is begun whose executors go away with their results. Parts that are finished are not done again.
 const TRIES: usize = 4;
+/// For how long an executor may be missing when a build begins.
+const EXECUTOR_PATIENCE: Duration = Duration::from_secs(60);
 /// Most tasks of a job's first step.
 const MOST_SLICES: usize = 256;
 
@@ -33,6 +35,7 @@ const MOST_SLICES: usize = 256;
 /// An unreachable scheduler, a plan that moves rows outside of annotations, an error of a step on an executor.
 pub(crate) fn run(options: &ClusterRun<'_>, sink: &mut dyn Sink) -> Result<(), Error> {
     reachable(options.scheduler, Duration::from_secs(5))?;
+    await_executor(options.scheduler, EXECUTOR_PATIENCE, options.stop)?;
     let folder = absolute(options.folder)?;
     let parts = options.planner.plan(options.plan)?;
     let cut = cut(parts.stages())?;
@@ -62,8 +65,16 @@ pub(crate) fn run(options: &ClusterRun<'_>, sink: &mut dyn Sink) -> Result<(), E
                 Ok(())
             });
             match ended {
-                Err(Error::Lost { .. }) if tries < TRIES => continue,
-                ended => ended?,
+                Err(Error::Plan(error)) => return Err(Error::Plan(error)),
+                Err(error) => {
+                    // Without a scheduler nothing else is worth saying.
+                    reachable(options.scheduler, Duration::from_secs(5))?;
+                    if tries == TRIES || !matches!(error, Error::Lost { .. }) {
+                        return Err(error);
+                    }
+                    continue;
+                }
+                Ok(()) => {}
             }
             summaries.sort_by_key(|summary: &PartSummary| summary.part);
             return Ok(summaries);

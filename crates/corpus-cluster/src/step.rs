@@ -206,9 +206,12 @@ impl Source for Unit {
     }
 }
 
+/// Says of each row of a batch which partition it goes to.
+type Target = dyn Fn(&RecordBatch) -> Result<Vec<u32>>;
+
 /// Takes rows for the partitions of a shuffle and seals them in envelopes.
 struct Scatter<'a, 'b> {
-    to: &'a dyn Fn(&RecordBatch) -> Result<Vec<u32>>,
+    to: &'a Target,
     from: u64,
     seq: u64,
     /// Rows that wait, by partition, with their bytes.
@@ -420,7 +423,7 @@ impl PlanWorkshop {
         unit: Box<dyn Scan>,
         stages: &[Stage],
         from: u64,
-        to: &dyn Fn(&RecordBatch) -> Result<Vec<u32>>,
+        to: &Target,
         output: &mut Push<'_>,
     ) -> Result<()> {
         let mut sink = Scatter { to, from, seq: 0, waiting: BTreeMap::new(), bytes: 0, output };
@@ -435,7 +438,7 @@ impl PlanWorkshop {
         side: &Side<'_>,
         index: usize,
         generation: usize,
-    ) -> Result<Box<dyn Fn(&RecordBatch) -> Result<Vec<u32>>>> {
+    ) -> Result<Box<Target>> {
         if let Some(shuffle) = side.shuffles.get(index) {
             let (key, partitions) = (shuffle.key.to_vec(), shuffle.partitions);
             return Ok(Box::new(move |batch| partitions_of(batch, &key, partitions)));

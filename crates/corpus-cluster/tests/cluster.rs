@@ -1,6 +1,13 @@
 //! A scheduler and two executors as processes of their own, on this machine: the plan's rows must be those of the embedded executor,
 //! also when an executor is killed in the middle. This executable is the test and, started with a role, the processes.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::type_complexity,
+    reason = "a test with a harness of its own, whose result is what it prints"
+)]
+
 use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
 use bessemer_corpus_cluster::{

@@ -160,6 +160,11 @@ mod processes {
         let place = Workplace::new(GPT2);
         write_documents(&place);
         let alone = built(&place, "alone", None, None);
+        let dropped =
+            place.bessemer(&["corpus", "stats", "runs/alone", "--json"]).json()["dropped_by_reason"].clone();
+        for reason in ["duplicate", "near-duplicate"] {
+            assert!(dropped[reason]["documents"].as_u64() > Some(10), "{dropped}");
+        }
         let (scheduler, mut processes) = cluster(&place);
         assert_same(&built(&place, "both", Some(&scheduler), None), &alone);
         let victim = processes.pop();
