@@ -282,6 +282,45 @@ fn dolma_attributes() {
     assert_eq!(value("rule = \"chars\"", "This is a test."), Some(15.0));
 }
 
+/// The other texts of dolma's test_gopher.py.
+#[test]
+fn dolma_attributes_of_several_lines() {
+    let text = "This is a sentence. \n  \n This is another sentence.\n\n  This is a third sentence.";
+    let result = explain(&profile("dolma"), text);
+    for (label, wanted) in [
+        ("fraction_of_characters_in_most_common_2grams", 0.305_084_745_762_711_9),
+        ("fraction_of_characters_in_most_common_3grams", 0.237_288_135_593_220_35),
+        ("fraction_of_characters_in_most_common_4grams", 0.271_186_440_677_966_1),
+        ("fraction_of_characters_in_duplicate_5grams", 0.0),
+        ("fraction_of_characters_in_duplicate_6grams", 0.0),
+        ("fraction_of_characters_in_duplicate_7grams", 0.0),
+        ("fraction_of_characters_in_duplicate_8grams", 0.0),
+        ("fraction_of_characters_in_duplicate_9grams", 0.0),
+        ("fraction_of_characters_in_duplicate_10grams", 0.0),
+        ("word_count", 13.0),
+        ("median_word_length", 4.0),
+        ("symbol_to_word_ratio", 0.0),
+        ("fraction_of_words_with_alpha_character", 1.0),
+        ("required_word_count", 0.0),
+        ("fraction_of_lines_starting_with_bullet_point", 0.0),
+        ("fraction_of_lines_ending_with_ellipsis", 0.0),
+        ("fraction_of_duplicate_lines", 0.0),
+        ("fraction_of_characters_in_duplicate_lines", 0.0),
+    ] {
+        let found = result.rules.iter().find(|rule| rule.label == label).and_then(|rule| rule.value);
+        let found = found.unwrap_or_else(|| panic!("{label} has no value"));
+        assert!((found - wanted).abs() < 1e-15, "{label}: {found}");
+    }
+    assert_eq!(value("rule = \"chars\"", text), Some(79.0));
+    let of = |text: &str, label: &str| {
+        let rules = explain(&profile("dolma"), text).rules;
+        rules.into_iter().find(|rule| rule.label == label).and_then(|rule| rule.value)
+    };
+    assert_eq!(of("T h i s \n    \n\n\n    isoneword !!!", "word_count"), Some(6.0));
+    assert_eq!(of("The.and.that", "required_word_count"), Some(0.0));
+    assert_eq!(of("The and that", "required_word_count"), Some(2.0));
+}
+
 #[test]
 fn dclm_repetition() {
     let line = "rule = \"repeated-lines\"\nlines = \"stripped\"";
