@@ -5,18 +5,20 @@ use crate::config::{CorpusConfig, PrivacyConfig, SplitBy};
 use crate::delete::Bury;
 use crate::error::{Error, Result};
 use crate::output::attribution;
+use crate::output::card::{self, samples::Samples};
 use crate::output::documents::Documents;
 use crate::output::durable::{HashingFile, PartialDir, beside, existing, remove_folder};
-use crate::output::summary::{ATTRIBUTION_FILE, CorpusSummary, FORMAT_VERSION, SUMMARY_FILE};
+use crate::output::summary::{ATTRIBUTION_FILE, CARD_FILE, CorpusSummary, FORMAT_VERSION, SUMMARY_FILE};
 use crate::parts::{self, Parts};
 use crate::remote::{self, Engine};
+use crate::rule::urls;
 use crate::source::{self, Listing, Source};
 use crate::split::Assign;
 use crate::tombstone::{Tombstones, tombstones_path};
 use arrow_array::{RecordBatch, UInt64Array};
 use bessemer_dataflow::{BatchMap, Executor, Plan, Sink, Stage, column};
 use bessemer_rules::RulesConfig;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -93,10 +95,44 @@ pub fn explain(config: &CorpusConfig) -> Result<String> {
     Ok(compose::plan(config, source, assign, as_maps(&Default::default()))?.explain())
 }
 
+/// Models of scores and lists of URLs, with the key that names each.
+fn list_files(config: &CorpusConfig) -> Vec<(String, String)> {
+    let scores = config.scores.list.iter().filter(|score| !score.model.is_empty());
+    let models =
+        scores.map(|score| (format!("corpus.scores, score {:?}: model", score.name), score.model.clone()));
+    let lists = urls::files(&config.urls).map(|path| ("corpus.urls".to_string(), path.clone()));
+    models.chain(lists).collect()
+}
+
+/// Takes the content of a file into a hash; models may be large.
+fn hash_file(key: &str, path: &str, hash: &mut Xxh3Default) -> Result<()> {
+    let fault = |cause: std::io::Error| Error::Config(format!("{key}: cannot read {path}: {cause}"));
+    let mut file = std::fs::File::open(path).map_err(fault)?;
+    let (mut buffer, mut total) = (vec![0; 1 << 20], 0u64);
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => {
+                hash.update(&buffer[..read]);
+                total += read as u64;
+            }
+            Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(fault(cause)),
+        }
+    }
+    hash.update(&total.to_le_bytes());
+    Ok(())
+}
+
 /// Hash of everything that decides the result: configuration, input listing, versions.
 pub(crate) fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
     // Not where the input lies or how it was found, only what it is.
-    let config = CorpusConfig { path: String::new(), source: Default::default(), ..config.clone() };
+    let defaults = CorpusConfig::default();
+    let files = list_files(config);
+    let config = &mut CorpusConfig { path: String::new(), source: Default::default(), ..config.clone() };
+    // Models and lists by what they hold.
+    config.scores.list.iter_mut().for_each(|score| score.model.clear());
+    urls::files_mut(&mut config.urls).for_each(String::clear);
     let unwritten = |cause| Error::Config(format!("the configuration cannot be written as JSON: {cause}"));
     let mut json = serde_json::to_value(&config).map_err(unwritten)?;
     if let Some(keys) = json.as_object_mut() {
@@ -116,6 +152,17 @@ pub(crate) fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
         if config.rules == RulesConfig::default() {
             keys.shift_remove("rules");
         }
+        for (name, default) in [("url", &defaults.url), ("date", &defaults.date)] {
+            if keys.get(name).and_then(|value| value.as_str()) == Some(default) {
+                keys.shift_remove(name);
+            }
+        }
+        if config.scores == defaults.scores {
+            keys.shift_remove("scores");
+        }
+        if config.urls == defaults.urls {
+            keys.shift_remove("urls");
+        }
     }
     let mut hash = Xxh3Default::new();
     let head = format!("corpus {FORMAT_VERSION} rules {RULES_VERSION} {}\n{json}\n", listing.kind);
@@ -127,6 +174,10 @@ pub(crate) fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
     // Profiles by what they say, not by their names or paths.
     for profile in config.rules.build().map_err(|error| Error::Config(format!("corpus.{error}")))? {
         hash.update(serde_json::to_string(profile.file()).map_err(unwritten)?.as_bytes());
+    }
+    for (key, path) in files {
+        hash.update(format!("{key} ").as_bytes());
+        hash_file(&key, &path, &mut hash)?;
     }
     let words = Some(&config.rules.bad_words).filter(|path| !path.is_empty());
     for path in words.into_iter().chain(config.decontaminate.sets.iter().map(|set| &set.path)) {
@@ -184,11 +235,18 @@ fn require_list(out_dir: &Path, tombstones: &Tombstones) -> Result<()> {
 }
 
 /// Writes what says what the directory holds, and puts the directory in its place.
-pub(crate) fn seal(folder: PartialDir, mut summary: CorpusSummary) -> Result<CorpusSummary> {
+pub(crate) fn seal(
+    folder: PartialDir,
+    mut summary: CorpusSummary,
+    samples: &Samples,
+) -> Result<CorpusSummary> {
     let mut file = HashingFile::create(folder.path(), ATTRIBUTION_FILE)?;
     let write =
         |file: &mut HashingFile, text: &[u8]| file.write_all(text).map_err(Error::io("write", folder.path()));
     write(&mut file, attribution::text(&summary).as_bytes())?;
+    summary.files.push(file.finish()?);
+    let mut file = HashingFile::create(folder.path(), CARD_FILE)?;
+    write(&mut file, card::render(&summary, samples).as_bytes())?;
     summary.files.push(file.finish()?);
     let json = serde_json::to_string_pretty(&summary)
         .map_err(|cause| Error::Json { path: folder.path().join(SUMMARY_FILE), cause })?;
@@ -198,6 +256,14 @@ pub(crate) fn seal(folder: PartialDir, mut summary: CorpusSummary) -> Result<Cor
     file.finish()?;
     folder.finish()?;
     Ok(summary)
+}
+
+/// Who runs the plan.
+enum Way<'a> {
+    /// The threads of this process.
+    Here(Plan),
+    /// An engine, which makes the plan itself.
+    Elsewhere(&'a dyn Engine),
 }
 
 /// Builds the corpus that `config` describes into the directory `out_dir`.
@@ -245,10 +311,15 @@ pub fn build_on(
         (false, _) => "source",
     };
 
+    let meters: [Arc<Meter>; 2] = Default::default();
+    // Lists and models are read before anything is done; with an engine they are other machines' to read.
+    let way = match engine {
+        None => Way::Here(compose::plan(config, source.clone(), assign, as_maps(&meters))?),
+        Some(engine) => Way::Elsewhere(engine),
+    };
     let folder = PartialDir::begin(out_dir)?;
     let spill = folder.path().join("spill");
     std::fs::create_dir(&spill).map_err(Error::io("create folder", &spill))?;
-    let meters: [Arc<Meter>; 2] = Default::default();
     let total_bytes = source.listing().bytes;
     let tick = || {
         let writing = meters[1].documents.load(Ordering::Relaxed) > 0;
@@ -261,17 +332,16 @@ pub fn build_on(
         });
     };
     let executor = Executor::new(context.threads, context.memory_budget, &spill, context.stop, &tick);
-    let copies = !config.dedup.methods.is_empty();
-    let mut sink = Documents::create(folder.path(), &source.listing().sources, copies)?;
+    let extras = compose::extras(config, source.verbatim());
+    let mut sink = Documents::create(folder.path(), &source.listing().sources, &extras)?;
     let elsewhere = beside(out_dir, ".cluster.partial");
-    match engine {
-        Some(engine) => {
-            let text = remote::text(config, &key)?;
+    match way {
+        Way::Elsewhere(engine) => {
+            let text = remote::text(config, source.listing())?;
             let mut sink = Buried { bury: Bury(tombstones.clone()), sink: &mut sink };
             engine.run(&text, &elsewhere.join(&key), &mut sink)?;
         }
-        None => {
-            let mut plan = compose::plan(config, source.clone(), assign, as_maps(&meters))?;
+        Way::Here(mut plan) => {
             if parts::worth(source.as_ref()) {
                 plan = from_parts(&source, plan, out_dir, &key, context, &meters[0], &tick)?;
             }
@@ -279,7 +349,7 @@ pub fn build_on(
             executor.run(&plan, &mut sink)?;
         }
     }
-    let mut summary = sink.finish()?;
+    let (mut summary, samples) = sink.finish()?;
     std::fs::remove_dir_all(&spill).map_err(Error::io("remove", &spill))?;
 
     let listing = source.listing();
@@ -290,7 +360,7 @@ pub fn build_on(
     summary.listed_files = listing.files;
     summary.listed_bytes = listing.bytes;
     summary.skipped_files = listing.skipped_files;
-    summary.remarks = remarks(config, listing, &summary);
+    summary.remarks.splice(0..0, remarks(config, listing, &summary));
     summary.tombstones = tombstones.digest();
     summary.rehydrate.clone_from(&config.dedup.rehydrate);
     if summary.kept.documents == 0 {
@@ -299,7 +369,7 @@ pub fn build_on(
         remove_folder(&elsewhere)?;
         return Err(empty(source.as_ref(), &summary));
     }
-    let summary = seal(folder, summary)?;
+    let summary = seal(folder, summary, &samples)?;
     Parts::clear(out_dir)?;
     remove_folder(&elsewhere)?;
     Ok(Built { summary, reused: false, spilled_bytes: executor.spilled_bytes() })

@@ -1,9 +1,12 @@
 //! From a configuration to the plan: one function a stage, in the order in which documents pass them.
 //!
 //! ```text
-//! source ─► decode ─► side of the split ─► profiles of rules ─► rules of this room, privacy ─► evaluation sets ─┬─► duplicates ─► sink
-//!           [corpus.clean]  [corpus.split]   [corpus.rules]       [corpus.clean, .privacy]      .decontaminate   │   [corpus.dedup]
-//!                                                                                                                └ the cut of `parts.rs`
+//! source ─► URLs ─► decode ─► side of the split ─► scores that predicates name ─► profiles of rules ─┐
+//!          .urls   [corpus.clean]  [corpus.split]    [corpus.scores]                [corpus.rules]     │
+//!                    ┌──────────────────────────────────────────────────────────────────────────────┘
+//!                    └─► rules of this room, privacy ─► evaluation sets ─► other scores ─┬─► duplicates ─► head, middle, tail ─► sink
+//!                          [corpus.clean, .privacy]      .decontaminate    [corpus.scores]  │   [corpus.dedup]   [corpus.scores]
+//!                                                                                         └ the cut of `parts.rs`
 //! ```
 //!
 //! Profiles see a document before anything in it is replaced, as in the pipelines that they come from. A single `file` is
@@ -12,13 +15,19 @@
 use crate::config::CorpusConfig;
 use crate::dedup::exact;
 use crate::error::{Error, Result};
+use crate::output::extra;
 use crate::row::text_schema;
-use crate::rule::{Decode, Decontaminate, Profiles, Rules};
+use crate::rule::{Decode, Decontaminate, Profiles, Rules, urls};
+use crate::score;
 use crate::source::Source;
 use crate::split::Assign;
+use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{BatchMap, Plan, Stage};
 use bessemer_dedup::Method;
 use bessemer_privacy::decontaminate::{self, EvaluationSet, Index};
+use bessemer_rules::Profile;
+use bessemer_score::ScoreConfig;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -34,15 +43,24 @@ pub(crate) fn plan(
 ) -> Result<Plan> {
     let verbatim = source.verbatim();
     let [judged, written] = meters;
-    let mut stages = vec![decode(config, verbatim), Stage::Map(Arc::new(assign))];
+    let mut stages = Vec::new();
     if !verbatim {
-        stages.extend(profiles(config)?);
+        stages.extend(urls::filter(&config.urls)?.map(|filter| Stage::Map(Arc::new(urls::Urls(filter)))));
+    }
+    stages.extend([decode(config, verbatim), Stage::Map(Arc::new(assign))]);
+    if !verbatim {
+        let profiles = config.rules.build().map_err(|error| Error::Config(format!("corpus.{error}")))?;
+        let (named, others) = scores(config, &profiles)?;
+        stages.extend(named);
+        stages.extend((!profiles.is_empty()).then(|| Stage::Map(Arc::new(Profiles(profiles)))));
         stages.push(own_rules(config));
         stages.extend(evaluation_sets(config)?);
+        stages.extend(others);
     }
     stages.push(Stage::Map(judged));
     if !verbatim {
         stages.extend(duplicates(config));
+        stages.extend(score::parts(&config.scores));
     }
     stages.push(Stage::Map(written));
     Ok(Plan { source, stages })
@@ -53,10 +71,14 @@ fn decode(config: &CorpusConfig, verbatim: bool) -> Stage {
     Stage::Map(Arc::new(Decode { invalid: config.clean.invalid_utf8, verbatim }))
 }
 
-/// The profiles of `[corpus.rules]`, where there are any.
-fn profiles(config: &CorpusConfig) -> Result<Option<Stage>> {
-    let profiles = config.rules.build().map_err(|error| Error::Config(format!("corpus.{error}")))?;
-    Ok((!profiles.is_empty()).then(|| Stage::Map(Arc::new(Profiles(profiles)))))
+/// The scores that predicates of the profiles name, and the others: documents that the rules drop need not be scored.
+fn scores(config: &CorpusConfig, profiles: &[Profile]) -> Result<(Option<Stage>, Option<Stage>)> {
+    let named: BTreeSet<&str> = profiles.iter().flat_map(Profile::columns).collect();
+    let is_named =
+        |score: &&ScoreConfig| score.columns().iter().any(|(column, _)| named.contains(column.as_str()));
+    let list = &config.scores.list;
+    let others = list.iter().filter(|score| !is_named(score));
+    Ok((score::stage(list.iter().filter(is_named))?, score::stage(others)?))
 }
 
 /// The rules and edits of `[corpus.clean]` and `[corpus.privacy]`.
@@ -85,6 +107,24 @@ fn duplicates(config: &CorpusConfig) -> Vec<Stage> {
 }
 
 /// Names of the columns that predicates can read.
-pub(crate) fn columns() -> Vec<String> {
-    text_schema().fields().iter().map(|field| field.name().clone()).collect()
+pub(crate) fn columns(config: &CorpusConfig) -> Vec<String> {
+    let schema = text_schema();
+    let own = schema.fields().iter().map(|field| field.name().clone());
+    own.chain(score::predicate_columns(&config.scores)).collect()
+}
+
+/// Columns that the documents carry behind those that all corpora have.
+pub(crate) fn extras(config: &CorpusConfig, verbatim: bool) -> Vec<Field> {
+    let mut fields = Vec::new();
+    if !config.dedup.methods.is_empty() {
+        fields.push(extra::copies());
+    }
+    if verbatim {
+        return fields;
+    }
+    if urls::asked(&config.urls) || score::reads_urls(&config.scores) {
+        fields.push(Field::new("url", DataType::Utf8, true));
+    }
+    fields.extend(score::columns(&config.scores));
+    fields
 }

@@ -4,6 +4,8 @@ use bessemer_dedup::DedupConfig;
 use bessemer_privacy::decontaminate::DecontaminateConfig;
 use bessemer_privacy::{PhoneRule, PrivacyRules};
 use bessemer_rules::RulesConfig;
+use bessemer_score::ScoresConfig;
+use bessemer_web::url::UrlFilterConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +29,9 @@ pub enum SourceKind {
     /// Archives of the web: the file `path`, or every .warc and .wet, plain, .gz or .zst, below the folder `path`; a
     /// document is the main text of a page.
     Warc,
+    /// Saved pages: the file `path`, or every .html, .htm and .xhtml below the folder `path`; a document is the main text of
+    /// a page.
+    Html,
     /// One text file, kept byte for byte and cut into train and validation by position.
     File,
     /// The small corpus that the program carries: its own sources and synthetic tasks.
@@ -74,12 +79,16 @@ pub enum SplitBy {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CorpusConfig {
-    /// Where the text comes from: auto, cargo, folder, jsonl, parquet, warc, file or embedded.
+    /// Where the text comes from: auto, cargo, folder, jsonl, parquet, warc, html, file or embedded.
     pub source: SourceKind,
     /// The file or folder to read; empty means the current directory for `cargo` and nothing for the others.
     pub path: String,
     /// Name of the JSON field or Parquet column that holds the text.
     pub text: String,
+    /// Name of the JSON field or Parquet column that holds a document's URL, where there is one.
+    pub url: String,
+    /// Name of the JSON field or Parquet column that says when a document was fetched, in ISO 8601, where there is one.
+    pub date: String,
     /// Extensions to keep, without the dot; empty means rs, md, c, h for `cargo` and the built-in list of text
     /// and code extensions for `folder`. `["*"]` keeps every file.
     pub extensions: Vec<String>,
@@ -92,10 +101,16 @@ pub struct CorpusConfig {
     /// Memory of the stage, such as "512MiB" or "2GiB": what rows may take beyond it goes to disk. It does not change
     /// the corpus. The program itself needs about 100 MiB and 25 MiB a thread of it.
     pub memory: String,
+    /// Documents whose URL is listed are dropped, before their text is looked at; the others keep a column `url`. Documents
+    /// without a URL pass.
+    pub urls: UrlFilterConfig,
     /// Rules that drop or edit documents.
     pub clean: CleanConfig,
     /// Profiles of rules and predicates, before those of `clean`.
     pub rules: RulesConfig,
+    /// Columns that are computed for every document: language, quality and others. Those that predicates of `rules` name
+    /// come before these, of the text as it was read; the others of the text that is kept.
+    pub scores: ScoresConfig,
     /// Similar and repeated documents, beyond the equal ones of `clean.exact_dedup`. Named methods write a column `copies`.
     pub dedup: DedupConfig,
     /// Removal of personal data.
@@ -113,13 +128,17 @@ impl Default for CorpusConfig {
             source: SourceKind::Auto,
             path: String::new(),
             text: "text".into(),
+            url: "url".into(),
+            date: "date".into(),
             extensions: Vec::new(),
             exclude: Vec::new(),
             workspace_members: false,
             target: String::new(),
             memory: "512MiB".into(),
+            urls: UrlFilterConfig::default(),
             clean: CleanConfig::default(),
             rules: RulesConfig::default(),
+            scores: ScoresConfig::default(),
             dedup: DedupConfig::default(),
             privacy: PrivacyConfig::default(),
             decontaminate: DecontaminateConfig::default(),
@@ -336,6 +355,7 @@ impl CorpusConfig {
                 | SourceKind::Jsonl
                 | SourceKind::Parquet
                 | SourceKind::Warc
+                | SourceKind::Html
                 | SourceKind::File
         );
         if needs_path && self.path.is_empty() {
@@ -367,7 +387,9 @@ impl CorpusConfig {
         self.clean.check()?;
         self.dedup.check().map_err(|message| format!("corpus.{message}"))?;
         self.rules.check().map_err(|message| format!("corpus.{message}"))?;
-        let columns = crate::compose::columns();
+        self.urls.check().map_err(|message| format!("corpus.urls.{message}"))?;
+        crate::score::check(&self.scores)?;
+        let columns = crate::compose::columns(self);
         let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
         self.rules.check_columns(&columns).map_err(|error| format!("corpus.{error}"))?;
         self.privacy.check()?;

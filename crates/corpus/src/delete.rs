@@ -6,7 +6,7 @@
 
 use crate::build::seal;
 use crate::error::{Error, Result};
-use crate::output::documents::Documents;
+use crate::output::documents::{Documents, own_fields};
 use crate::output::durable::PartialDir;
 use crate::output::summary::{CorpusSummary, DROPPED_FILE};
 use crate::parts::Parts;
@@ -90,14 +90,13 @@ fn rewrite(
     };
     let sources: Vec<SourceInfo> = old.sources.iter().map(source).collect();
     let folder = PartialDir::begin(reader.folder())?;
-    let copies = counts_copies(reader)?;
-    let mut sink = Documents::create(folder.path(), &sources, copies)?;
+    let mut sink = Documents::create(folder.path(), &sources, &extras(reader)?)?;
     let map = Bury(tombstones.clone());
     each_batch(reader, stop, &mut |batch| {
         note(&batch, tombstones, seen)?;
         Ok(sink.write(&map.apply(batch)?)?)
     })?;
-    let made = sink.finish()?;
+    let (made, samples) = sink.finish()?;
     let summary = CorpusSummary {
         read: made.read,
         kept: made.kept,
@@ -107,6 +106,7 @@ fn rewrite(
         sources: made.sources,
         files: made.files,
         fingerprint: made.fingerprint,
+        scores: made.scores,
         tombstones: tombstones.digest(),
         ..old.clone()
     };
@@ -118,17 +118,15 @@ fn rewrite(
     }
     // Parts that a killed build left hold the texts as well.
     Parts::clear(reader.folder())?;
-    seal(folder, summary)
+    seal(folder, summary, &samples)
 }
 
-/// Whether the corpus' documents carry their number of copies.
-fn counts_copies(reader: &CorpusReader) -> Result<bool> {
-    for split in Split::ALL {
-        if let Some(batch) = reader.split_batches(split).next().transpose()? {
-            return Ok(batch.column_by_name("copies").is_some());
-        }
-    }
-    Ok(false)
+/// Columns of the corpus' documents that not all corpora have.
+fn extras(reader: &CorpusReader) -> Result<Vec<Field>> {
+    let own = own_fields();
+    let Some(schema) = reader.document_schema()? else { return Ok(Vec::new()) };
+    let extra = |field: &&Arc<Field>| own.iter().all(|own| own.name() != field.name());
+    Ok(schema.fields().iter().filter(extra).map(|field| field.as_ref().clone()).collect())
 }
 
 /// Marks rows that have a tombstone as dropped and takes their text away. Comes behind every other stage, so that a
@@ -269,16 +267,21 @@ fn rows(batch: &RecordBatch, split: Option<Split>) -> Result<RecordBatch> {
         ("bytes", Some(_)) => stored("source_bytes"),
         ("text", None) => stored("head"),
         ("split", Some(split)) => Ok(Arc::new(UInt8Array::from(vec![split.code(); count])) as ArrayRef),
-        ("reason" | "detail", Some(_)) | ("licence" | "split", None) => Ok(nulls(field.data_type())),
+        ("reason" | "detail", Some(_)) | ("licence" | "split", None) | ("url" | "fetched", _) => {
+            Ok(nulls(field.data_type()))
+        }
         ("emails" | "ips" | "lines", _) => Ok(zeros()),
         (name, _) => stored(name),
     });
     let rows = RecordBatch::try_new(schema.clone(), columns.collect::<Result<Vec<ArrayRef>>>()?)?;
-    match batch.column_by_name("copies") {
-        Some(copies) => {
-            let field = Field::new("copies", DataType::UInt64, false);
-            Ok(with_columns(&rows, vec![(field, copies.clone())])?)
-        }
-        None => Ok(rows),
-    }
+    // What only some corpora have; dropped rows never had it.
+    let own = own_fields();
+    let batch_schema = batch.schema();
+    let more = batch_schema
+        .fields()
+        .iter()
+        .zip(batch.columns())
+        .filter(|(field, _)| split.is_some() && own.iter().all(|own| own.name() != field.name()));
+    let more = more.map(|(field, column)| (field.as_ref().clone(), column.clone())).collect();
+    Ok(with_columns(&rows, more)?)
 }

@@ -9,6 +9,7 @@
 //! | `documents-validation-00000.parquet`, … | the same, held out by source name |
 //! | `dropped.parquet` | every dropped document: reason, measured value, beginning of its text |
 //! | `ATTRIBUTION.md` | sources with version, licence, files, bytes |
+//! | `card.html` | the data card: removal by rule and source, distributions, samples |
 //! | `corpus.json` | statistics, and the hashes of the other files; written last |
 //!
 //! and beside it `NAME.tombstones.json`, if documents were [deleted](delete()): the list of those that no build takes up again.
@@ -29,6 +30,7 @@ mod read;
 mod remote;
 mod row;
 mod rule;
+mod score;
 mod source;
 mod split;
 mod tokenize;
@@ -42,8 +44,8 @@ pub use delete::{Deletion, delete};
 pub use error::{Error, Result};
 pub use output::card::data_card;
 pub use output::summary::{
-    ATTRIBUTION_FILE, CorpusSummary, Count, DROPPED_FILE, FORMAT_VERSION, FileSummary, SUMMARY_FILE,
-    SourceSummary, SplitSummary,
+    ATTRIBUTION_FILE, CARD_FILE, CorpusSummary, Count, DROPPED_FILE, FORMAT_VERSION, FileSummary,
+    SUMMARY_FILE, ScoreSummary, SourceSummary, SplitSummary,
 };
 pub use read::{CorpusDocument, CorpusReader, InspectFilter, Inspected};
 pub use remote::{Engine, RemotePlan};

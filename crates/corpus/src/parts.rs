@@ -38,8 +38,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// Version of the files here.
-const VERSION: u32 = 1;
+/// Version of the files here: of their columns too.
+const VERSION: u32 = 2;
 /// Stored bytes of a source below which a build is begun again rather than continued: it takes a second.
 const WORTH_BYTES: u64 = 8 << 20;
 /// Parts and units that a source is cut into, within the limits below.

@@ -5,6 +5,7 @@ use crate::output::durable::existing;
 use crate::output::summary::{CorpusSummary, DROPPED_FILE, FORMAT_VERSION};
 use crate::row::{Split, head};
 use arrow_array::{RecordBatch, StringArray, UInt64Array};
+use arrow_schema::SchemaRef;
 use bessemer_dataflow::{column, optional};
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
@@ -143,6 +144,16 @@ impl CorpusReader {
             }
         }
         Ok(())
+    }
+
+    /// Columns of the files of documents.
+    pub(crate) fn document_schema(&self) -> Result<Option<SchemaRef>> {
+        let file = self.summary.files.iter().find(|file| file.name.starts_with("documents-"));
+        let schema = |file: &crate::FileSummary| {
+            let opened = OpenFile::open(self.folder.join(&file.name))?;
+            Ok(opened.metadata.schema().clone())
+        };
+        file.map(schema).transpose()
     }
 
     /// Batches of a split's documents, in order, a few rows at a time.

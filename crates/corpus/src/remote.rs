@@ -9,7 +9,8 @@ use crate::compose;
 use crate::config::{CorpusConfig, SourceKind};
 use crate::error::{Error, Result};
 use crate::parts::units;
-use crate::source::{self, Source};
+use crate::rule::urls;
+use crate::source::{self, Listing, Source};
 use crate::split::Assign;
 use bessemer_dataflow::{Scan, Sink, Stage};
 use serde::{Deserialize, Serialize};
@@ -31,25 +32,49 @@ struct Text {
     key: String,
 }
 
-/// The text of a configuration's plan over the input that has `key`.
-pub(crate) fn text(config: &CorpusConfig, key: &str) -> Result<String> {
+/// A path that means the same in any folder.
+fn absolute(key: &str, path: &mut String) -> Result<()> {
+    if path.is_empty() {
+        return Ok(());
+    }
+    let found = std::path::absolute(&*path).map_err(Error::io("make absolute", Path::new(&*path)))?;
+    let Some(found) = found.to_str() else {
+        return Err(Error::Config(format!("{key} = {path:?}: expected UTF-8, to be sent to other machines")));
+    };
+    *path = found.into();
+    Ok(())
+}
+
+/// Makes every path of a configuration absolute: processes on other machines run in other folders.
+fn absolute_paths(config: &mut CorpusConfig) -> Result<()> {
+    absolute("corpus.path", &mut config.path)?;
+    absolute("corpus.rules.bad_words", &mut config.rules.bad_words)?;
+    // What is no path is the name of a profile that the program carries.
+    let is_path = |profile: &&mut String| profile.contains('/') || profile.ends_with(".toml");
+    for profile in config.rules.profiles.iter_mut().filter(is_path) {
+        absolute("corpus.rules.profiles", profile)?;
+    }
+    for set in &mut config.decontaminate.sets {
+        absolute("corpus.decontaminate.sets.path", &mut set.path)?;
+    }
+    for score in &mut config.scores.list {
+        absolute("corpus.scores.list.model", &mut score.model)?;
+    }
+    urls::files_mut(&mut config.urls).try_for_each(|file| absolute("corpus.urls", file))
+}
+
+/// The text of a configuration's plan over an input.
+pub(crate) fn text(config: &CorpusConfig, listing: &Listing) -> Result<String> {
     let mut config = config.clone();
     if config.path.is_empty() && config.source != SourceKind::Embedded {
         return Err(Error::Config(
             "corpus.path is missing: other machines cannot tell where the text lies; set it to a path that all of them see".into(),
         ));
     }
-    if !config.path.is_empty() {
-        let path = Path::new(&config.path);
-        let absolute = std::path::absolute(path).map_err(Error::io("make absolute", path))?;
-        config.path = absolute.to_str().map(str::to_string).ok_or_else(|| {
-            Error::Config(format!(
-                "corpus.path = {:?}: expected UTF-8, to be sent to other machines",
-                config.path
-            ))
-        })?;
-    }
-    serde_json::to_string(&Text { config, key: key.to_string() })
+    absolute_paths(&mut config)?;
+    // Of the configuration as it travels: profiles and lists are part of it under their paths.
+    let key = key(&config, listing)?;
+    serde_json::to_string(&Text { config, key })
         .map_err(|cause| Error::Config(format!("the configuration cannot be written as JSON: {cause}")))
 }
 

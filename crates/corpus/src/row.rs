@@ -6,6 +6,7 @@
 //! | `id` | utf8 | name of the document, unique in the corpus |
 //! | `source`, `version`, `licence` | utf8 | the crate, top folder or file that it comes from |
 //! | `path` | utf8 | path below the source |
+//! | `url`, `fetched` | utf8, nullable | where it was published and when it was fetched, where the source says so |
 //! | `bytes` | u64 | size in the source, known even where the text was not read |
 //! | `split` | u8, nullable | 0 train, 1 validation, null not yet decided |
 //! | `reason`, `detail` | utf8, nullable | why the document is dropped; null while it is kept |
@@ -13,7 +14,7 @@
 //! | `text` | binary, utf8 once decoded | the text; of a dropped document only the head |
 //!
 //! Stages that are asked for add columns behind these: `numbers`, `secrets` (u32, edits), `evaluation_sets` (utf8, nullable: places
-//! by evaluation set, as JSON), `copies` (u64).
+//! by evaluation set, as JSON), `copies` (u64), the columns of `[corpus.scores]` (f64 or utf8, nullable).
 //!
 //! A source may refuse a document itself (unreadable, too large) by setting `reason`. No stage removes a row:
 //! a dropped document stays, with its reason, until the sink writes it to the list of dropped documents.
@@ -80,6 +81,8 @@ fn schema(text: DataType) -> SchemaRef {
         Field::new("version", DataType::Utf8, true),
         Field::new("licence", DataType::Utf8, true),
         Field::new("path", DataType::Utf8, false),
+        Field::new("url", DataType::Utf8, true),
+        Field::new("fetched", DataType::Utf8, true),
         Field::new("bytes", DataType::UInt64, false),
         Field::new("split", DataType::UInt8, true),
         Field::new("reason", DataType::Utf8, true),
@@ -118,6 +121,10 @@ pub struct Origin<'a> {
     pub licence: Option<&'a str>,
     /// Path below the source.
     pub path: &'a str,
+    /// Where it was published, where the source knows.
+    pub url: Option<&'a str>,
+    /// When it was fetched, as WARC writes it (ISO 8601), where the source knows.
+    pub fetched: Option<&'a str>,
     /// Bytes in the source.
     pub bytes: u64,
     /// The split, where the source decides it.
@@ -134,6 +141,8 @@ pub struct RowBuilder {
     version: StringBuilder,
     licence: StringBuilder,
     path: StringBuilder,
+    url: StringBuilder,
+    fetched: StringBuilder,
     bytes: UInt64Builder,
     split: UInt8Builder,
     reason: StringBuilder,
@@ -156,6 +165,8 @@ impl RowBuilder {
         self.version.append_option(origin.version);
         self.licence.append_option(origin.licence);
         self.path.append_value(origin.path);
+        self.url.append_option(origin.url);
+        self.fetched.append_option(origin.fetched);
         self.bytes.append_value(origin.bytes);
         self.split.append_option(origin.split.map(Split::code));
         self.edits.append_value(0);
@@ -188,6 +199,8 @@ impl RowBuilder {
             Arc::new(self.version.finish()),
             Arc::new(self.licence.finish()),
             Arc::new(self.path.finish()),
+            Arc::new(self.url.finish()),
+            Arc::new(self.fetched.finish()),
             Arc::new(self.bytes.finish()),
             Arc::new(self.split.finish()),
             Arc::new(self.reason.finish()),
@@ -210,6 +223,8 @@ pub(crate) struct Rows<'a> {
     pub(crate) version: &'a StringArray,
     pub(crate) licence: &'a StringArray,
     pub(crate) path: &'a StringArray,
+    pub(crate) url: &'a StringArray,
+    pub(crate) fetched: &'a StringArray,
     pub(crate) bytes: &'a UInt64Array,
     pub(crate) split: &'a UInt8Array,
     pub(crate) reason: &'a StringArray,
@@ -218,8 +233,6 @@ pub(crate) struct Rows<'a> {
     pub(crate) ips: &'a UInt32Array,
     pub(crate) lines: &'a UInt32Array,
     pub(crate) text: &'a StringArray,
-    /// Documents that a row stands for, where methods of deduplication count them.
-    pub(crate) copies: Option<&'a UInt64Array>,
     /// Numbers replaced, where they are looked for.
     pub(crate) numbers: Option<&'a UInt32Array>,
     /// Keys and tokens replaced, where they are looked for.
@@ -247,6 +260,8 @@ impl<'a> Rows<'a> {
             version: column(stage, batch, "version")?,
             licence: column(stage, batch, "licence")?,
             path: column(stage, batch, "path")?,
+            url: column(stage, batch, "url")?,
+            fetched: column(stage, batch, "fetched")?,
             bytes: column(stage, batch, "bytes")?,
             split: column(stage, batch, "split")?,
             reason: column(stage, batch, "reason")?,
@@ -255,7 +270,6 @@ impl<'a> Rows<'a> {
             ips: column(stage, batch, "ips")?,
             lines: column(stage, batch, "lines")?,
             text: column(stage, batch, "text")?,
-            copies: perhaps(stage, batch, "copies")?,
             numbers: perhaps(stage, batch, "numbers")?,
             secrets: perhaps(stage, batch, "secrets")?,
             evaluation_sets: perhaps(stage, batch, EVALUATION_SETS)?,

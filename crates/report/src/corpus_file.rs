@@ -11,7 +11,7 @@ pub(crate) struct CorpusFile {
     /// Bytes kept by licence.
     pub(crate) licences: BTreeMap<String, u64>,
     /// Edits of kept documents: what, how often.
-    pub(crate) edits: Vec<(&'static str, u64)>,
+    pub(crate) edits: Vec<(String, u64)>,
     /// What the user should know.
     pub(crate) remarks: Vec<String>,
 }
@@ -33,11 +33,20 @@ impl CorpusFile {
         if licences.len() == 1 && licences.contains_key("not stated") {
             licences.clear();
         }
-        let edits = [
+        let named = [
             ("e-mail addresses replaced", count("emails_replaced")),
             ("IP addresses replaced", count("ips_replaced")),
+            ("phone, card and account numbers replaced", count("numbers_replaced")),
+            ("keys and tokens replaced", count("secrets_replaced")),
             ("lines removed", count("lines_removed")),
         ];
+        let mut edits: Vec<(String, u64)> =
+            named.into_iter().map(|(what, n)| (what.to_string(), n)).collect();
+        for (set, found) in file.get("decontaminated").and_then(Value::as_object).into_iter().flatten() {
+            let count = |key: &str| found.get(key).and_then(Value::as_u64).unwrap_or(0);
+            edits.push((format!("documents dropped for the evaluation set {set}"), count("dropped")));
+            edits.push((format!("places of the evaluation set {set} cut out"), count("places")));
+        }
         CorpusFile {
             licences,
             edits: edits.into_iter().filter(|(_, n)| *n > 0).collect(),

@@ -113,6 +113,26 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
                 "edits       {} e-mail addresses, {} IP addresses, {} lines",
                 s.emails_replaced, s.ips_replaced, s.lines_removed
             );
+            if s.numbers_replaced + s.secrets_replaced > 0 {
+                let _ = writeln!(
+                    text,
+                    "            {} phone, card and account numbers, {} keys and tokens",
+                    s.numbers_replaced, s.secrets_replaced
+                );
+            }
+            for (set, c) in &s.decontaminated {
+                let _ = writeln!(
+                    text,
+                    "evaluation  {set}: {} documents dropped, {} places cut out of {} documents",
+                    c.dropped, c.places, c.cut
+                );
+            }
+            for (name, score) in &s.scores {
+                let _ = writeln!(text, "score       {name}: {}", score.in_words());
+            }
+            for remark in &s.remarks {
+                let _ = writeln!(text, "remark      {remark}");
+            }
             Ok(print(&text)?)
         }
         CorpusCommand::TrainClassifier(args) => scores::train_classifier_of(args, as_json, console),

@@ -3,7 +3,10 @@
 //! Row groups are cut by the sum of text bytes and by rows, never by how batches arrive, so the files do not
 //! depend on threads or memory.
 
+use super::card::samples::Samples;
 use super::durable::HashingFile;
+use super::extra::Extra;
+use super::scores::Distribution;
 use super::summary::{CorpusSummary, Count, DROPPED_FILE, FileSummary, SourceSummary};
 use crate::error::{Error, Result};
 use crate::row::{CONTAMINATED, EVALUATION_SETS, Rows, Split, VALIDATION, head};
@@ -35,9 +38,9 @@ pub(crate) fn file_name(split: Split, number: u32) -> String {
     format!("documents-{}-{number:05}.parquet", split.name())
 }
 
-/// Columns of the files; `copies` where methods of deduplication count them.
-fn schema(copies: bool) -> SchemaRef {
-    let mut fields = vec![
+/// Columns that every file of documents has.
+pub(crate) fn own_fields() -> Vec<Field> {
+    vec![
         Field::new("id", DataType::Utf8, false),
         Field::new("source", DataType::Utf8, false),
         Field::new("version", DataType::Utf8, true),
@@ -48,11 +51,7 @@ fn schema(copies: bool) -> SchemaRef {
         Field::new("source_bytes", DataType::UInt64, false),
         Field::new("file", DataType::UInt32, false),
         Field::new("row", DataType::UInt64, false),
-    ];
-    if copies {
-        fields.push(Field::new("copies", DataType::UInt64, false));
-    }
-    Arc::new(Schema::new(fields))
+    ]
 }
 
 fn dropped_schema() -> SchemaRef {
@@ -106,7 +105,6 @@ struct Pending {
     source_bytes: UInt64Builder,
     file: UInt32Builder,
     row: UInt64Builder,
-    copies: UInt64Builder,
     rows: usize,
     text_bytes: usize,
 }
@@ -115,9 +113,10 @@ struct Pending {
 struct Series {
     folder: PathBuf,
     split: Split,
-    /// Whether rows carry their number of copies.
-    copies: bool,
+    schema: SchemaRef,
     pending: Pending,
+    /// Columns behind those that every file has.
+    extras: Vec<Extra>,
     output: Option<Output>,
     /// Text bytes in the open file.
     written: u64,
@@ -126,20 +125,22 @@ struct Series {
 }
 
 impl Series {
-    fn new(folder: &Path, split: Split, copies: bool) -> Series {
-        Series {
+    fn new(folder: &Path, split: Split, extras: &[Field]) -> Result<Series> {
+        let fields: Vec<Field> = own_fields().into_iter().chain(extras.iter().cloned()).collect();
+        Ok(Series {
             folder: folder.to_path_buf(),
             split,
-            copies,
+            schema: Arc::new(Schema::new(fields)),
             pending: Pending::default(),
+            extras: extras.iter().map(Extra::new).collect::<Result<_>>()?,
             output: None,
             written: 0,
             number: 0,
             done: Vec::new(),
-        }
+        })
     }
 
-    fn push(&mut self, rows: &Rows<'_>, index: usize) -> Result<()> {
+    fn push(&mut self, batch: &RecordBatch, rows: &Rows<'_>, index: usize) -> Result<()> {
         let text = rows.text.value(index);
         let pending = &mut self.pending;
         if pending.rows == 0 {
@@ -155,7 +156,9 @@ impl Series {
         pending.source_bytes.append_value(rows.bytes.value(index));
         pending.file.append_value(rows.file.value(index));
         pending.row.append_value(rows.row.value(index));
-        pending.copies.append_value(rows.copies.map_or(1, |copies| copies.value(index)));
+        for extra in &mut self.extras {
+            extra.push(batch, index)?;
+        }
         pending.rows += 1;
         pending.text_bytes += text.len();
         if pending.text_bytes >= GROUP_BYTES || pending.rows >= GROUP_ROWS { self.flush() } else { Ok(()) }
@@ -170,15 +173,13 @@ impl Series {
         columns.push(Arc::new(pending.source_bytes.finish()));
         columns.push(Arc::new(pending.file.finish()));
         columns.push(Arc::new(pending.row.finish()));
-        if self.copies {
-            columns.push(Arc::new(pending.copies.finish()));
-        }
-        let batch = RecordBatch::try_new(schema(self.copies), columns)?;
+        columns.extend(self.extras.iter_mut().map(Extra::finish));
+        let batch = RecordBatch::try_new(self.schema.clone(), columns)?;
         let output = match &mut self.output {
             Some(output) => output,
             None => {
                 let name = file_name(self.split, self.number);
-                self.output.insert(Output::create(&self.folder, &name, schema(self.copies))?)
+                self.output.insert(Output::create(&self.folder, &name, self.schema.clone())?)
             }
         };
         output.write(&batch)?;
@@ -265,11 +266,17 @@ pub(crate) struct Documents {
     /// Index into `summary.sources` by (name, version).
     places: HashMap<(String, Option<String>), usize>,
     fingerprint: Xxh3Default,
+    /// Rows with a URL, where URLs are looked at.
+    urls: Option<u64>,
+    /// Of the scores of kept documents.
+    distributions: Vec<Distribution>,
+    /// For the data card.
+    samples: Samples,
 }
 
 impl Documents {
-    /// A sink into `folder`, for these sources.
-    pub(crate) fn create(folder: &Path, sources: &[SourceInfo], copies: bool) -> Result<Documents> {
+    /// A sink into `folder`, for these sources; documents carry the columns `extras` behind those that all have.
+    pub(crate) fn create(folder: &Path, sources: &[SourceInfo], extras: &[Field]) -> Result<Documents> {
         let mut summary = CorpusSummary::default();
         let mut places = HashMap::new();
         for source in sources {
@@ -283,8 +290,9 @@ impl Documents {
                 summary.sources.len() - 1
             });
         }
+        let [train, validation] = Split::ALL;
         Ok(Documents {
-            series: Split::ALL.map(|split| Series::new(folder, split, copies)),
+            series: [Series::new(folder, train, extras)?, Series::new(folder, validation, extras)?],
             dropped: Dropped {
                 output: Output::create(folder, DROPPED_FILE, dropped_schema())?,
                 strings: Default::default(),
@@ -296,6 +304,9 @@ impl Documents {
             summary,
             places,
             fingerprint: Xxh3Default::new(),
+            urls: extras.iter().any(|field| field.name() == "url").then_some(0),
+            distributions: extras.iter().filter_map(Distribution::new).collect(),
+            samples: Samples::default(),
         })
     }
 
@@ -307,7 +318,7 @@ impl Documents {
         })
     }
 
-    fn keep(&mut self, rows: &Rows<'_>, index: usize, place: usize) -> Result<()> {
+    fn keep(&mut self, batch: &RecordBatch, rows: &Rows<'_>, index: usize, place: usize) -> Result<()> {
         let text = rows.text.value(index);
         let split = if rows.split.value(index) == VALIDATION { Split::Validation } else { Split::Train };
         for part in [split.name(), rows.id.value(index), text] {
@@ -327,13 +338,17 @@ impl Documents {
             count.cut += 1;
             count.places += places;
         }
+        for distribution in &mut self.distributions {
+            distribution.add(batch, index, bytes);
+        }
+        self.samples.keep(split, rows.id.value(index), text);
         let source = &mut self.summary.sources[place];
         source.kept.add(bytes);
         match split {
             Split::Train => source.train.add(bytes),
             Split::Validation => source.validation.add(bytes),
         }
-        self.series[usize::from(split.code())].push(rows, index)
+        self.series[usize::from(split.code())].push(batch, rows, index)
     }
 
     fn drop_row(&mut self, rows: &Rows<'_>, index: usize, place: usize) -> Result<()> {
@@ -352,11 +367,12 @@ impl Documents {
                 self.summary.decontaminated.entry(set).or_default().dropped += 1;
             }
         }
+        self.samples.drop(reason, rows.id.value(index), optional(rows.detail, index), rows.text.value(index));
         self.dropped.push(rows, index)
     }
 
-    /// Closes the files and returns the statistics.
-    pub(crate) fn finish(mut self) -> Result<CorpusSummary> {
+    /// Closes the files and returns the statistics and the samples.
+    pub(crate) fn finish(mut self) -> Result<(CorpusSummary, Samples)> {
         let mut summary = self.summary;
         for (split, series) in Split::ALL.into_iter().zip(self.series) {
             summary.files.extend(series.finish()?);
@@ -375,8 +391,14 @@ impl Documents {
             self.dropped.flush()?;
         }
         summary.files.push(self.dropped.output.finish()?);
+        if self.urls == Some(0) {
+            summary.remarks.push(
+                "corpus.urls or a score looks at URLs, and no document has one; set corpus.url to the field that holds it".into(),
+            );
+        }
+        summary.scores = self.distributions.into_iter().map(Distribution::finish).collect();
         summary.fingerprint = format!("{:032x}", self.fingerprint.digest128());
-        Ok(summary)
+        Ok((summary, self.samples))
     }
 }
 
@@ -386,9 +408,12 @@ impl Sink for Documents {
         for index in 0..batch.num_rows() {
             let place = self.place(&rows, index)?;
             self.summary.read.add(rows.bytes.value(index));
+            if let Some(urls) = &mut self.urls {
+                *urls += u64::from(rows.url.is_valid(index));
+            }
             self.summary.sources[place].read.add(rows.bytes.value(index));
             if rows.reason.is_null(index) {
-                self.keep(&rows, index, place)?;
+                self.keep(batch, &rows, index, place)?;
             } else {
                 self.drop_row(&rows, index, place)?;
             }

@@ -4,4 +4,6 @@ pub(crate) mod attribution;
 pub(crate) mod card;
 pub(crate) mod documents;
 pub(crate) mod durable;
+pub(crate) mod extra;
+pub(crate) mod scores;
 pub(crate) mod summary;

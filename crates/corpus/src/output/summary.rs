@@ -13,6 +13,8 @@ pub const FORMAT_VERSION: u32 = 1;
 pub const SUMMARY_FILE: &str = "corpus.json";
 /// Name of the list of dropped documents.
 pub const DROPPED_FILE: &str = "dropped.parquet";
+/// Name of the data card.
+pub const CARD_FILE: &str = "card.html";
 /// Name of the list of sources with their licences.
 pub const ATTRIBUTION_FILE: &str = "ATTRIBUTION.md";
 
@@ -75,8 +77,26 @@ pub struct FileSummary {
     pub xxh3_128: String,
 }
 
+/// How a score is distributed over the kept documents.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ScoreSummary {
+    /// Kept documents that have it.
+    pub documents: u64,
+    /// Kept documents that do not.
+    pub missing: u64,
+    /// For numbers: the quantiles 0, 5, ..., 100 per cent, each right to half a per cent of its value.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quantiles: Vec<f64>,
+    /// For names: documents and bytes of the hundred most frequent.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub values: BTreeMap<String, Count>,
+    /// Documents and bytes of the other names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_values: Option<Count>,
+}
+
 /// What a corpus holds.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CorpusSummary {
     /// [`FORMAT_VERSION`].
     pub format_version: u32,
@@ -119,6 +139,9 @@ pub struct CorpusSummary {
     /// By evaluation set: documents dropped for it, kept documents that it was cut out of, places in these.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub decontaminated: BTreeMap<String, SetCount>,
+    /// Distributions of the scores, by column.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub scores: BTreeMap<String, ScoreSummary>,
     /// Digest of the list of tombstones that the corpus answers to, if documents were deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tombstones: Option<String>,
@@ -131,6 +154,34 @@ pub struct CorpusSummary {
     pub remarks: Vec<String>,
     /// The other files of the directory.
     pub files: Vec<FileSummary>,
+}
+
+impl ScoreSummary {
+    /// Quartiles of a number, the most frequent values of a name.
+    pub fn in_words(&self) -> String {
+        let mut words = match self.quantiles.as_slice() {
+            [] => {
+                let mut values: Vec<(&String, &Count)> = self.values.iter().collect();
+                values.sort_by_key(|(name, count)| (std::cmp::Reverse(count.documents), name.as_str()));
+                let named: Vec<String> = values
+                    .iter()
+                    .take(8)
+                    .map(|(name, count)| format!("{name} {}", count.documents))
+                    .collect();
+                let more = if values.len() > 8 { ", ..." } else { "" };
+                format!("{}{more}", named.join(", "))
+            }
+            all => {
+                let at = |share: f64| all[((all.len() - 1) as f64 * share).round() as usize];
+                let (low, middle, high) = (at(0.25), at(0.5), at(0.75));
+                format!("quartiles {low:.4}, {middle:.4}, {high:.4}, from {:.4} to {:.4}", at(0.0), at(1.0))
+            }
+        };
+        if self.missing > 0 {
+            words += &format!("; {} documents without", self.missing);
+        }
+        words
+    }
 }
 
 // serde gives a reference.

@@ -17,6 +17,7 @@ mod numeric;
 mod profiles;
 mod scrub;
 mod size;
+pub(crate) mod urls;
 
 pub(crate) use decode::Decode;
 pub(crate) use decontaminate::Decontaminate;

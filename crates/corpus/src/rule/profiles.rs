@@ -50,6 +50,24 @@ impl Row for BatchRow<'_> {
     }
 }
 
+impl BatchRow<'_> {
+    /// The values of these columns in words, but that of the text.
+    fn told(&self, columns: &[&str]) -> String {
+        let one = |name: &&str| {
+            let value = match self.value(name)? {
+                Value::Null => "missing".to_string(),
+                Value::Bool(value) => value.to_string(),
+                Value::Number(value) => value.to_string(),
+                Value::Text(value) => format!("{:?}", head(&value)),
+            };
+            Some(format!("{name} = {value}"))
+        };
+        let told: Vec<String> =
+            columns.iter().filter(|name| **name != "text").filter_map(|name| one(&name)).collect();
+        if told.is_empty() { "not true".into() } else { told.join(", ") }
+    }
+}
+
 /// What became of a document.
 enum Outcome<'t> {
     Kept(Cow<'t, str>),
@@ -71,6 +89,9 @@ impl Profiles {
                     let detail = failed.map_or_else(String::new, |rule| {
                         let number =
                             |value: Option<f64>| value.map_or("-".into(), |value| format!("{value}"));
+                        if rule.rule.starts_with("where ") {
+                            return format!("{}: {}", profile.name(), row.told(&profile.columns()));
+                        }
                         let (value, min, max) = (number(rule.value), number(rule.min), number(rule.max));
                         format!("{}: {} is {value}, allowed {min} to {max}", profile.name(), rule.rule)
                     });

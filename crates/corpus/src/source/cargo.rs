@@ -140,7 +140,7 @@ pub(crate) fn open(options: &Options<'_>) -> Result<Files> {
     }
     let description =
         format!("{} locked dependencies of the workspace in {}", packages.len(), workspace.display());
-    Ok(Files { description, listing, members: Arc::new(members), max_bytes: options.max_bytes })
+    Ok(Files { description, listing, members: Arc::new(members), max_bytes: options.max_bytes, pages: false })
 }
 
 fn root_of(package: &Package) -> Result<PathBuf> {

@@ -4,6 +4,7 @@
 //! Hidden entries (a leading dot) are skipped. Links are followed; each real folder is entered once, so a loop
 //! ends. Only regular files are read: a pipe or device is never opened.
 
+use super::warc::text_of;
 use super::{Listing, MORSEL_BYTES, Source, SourceInfo};
 use crate::error::{Error, Result};
 use crate::row::{HEAD_BYTES, Origin, RowBuilder};
@@ -157,6 +158,8 @@ pub(crate) struct Files {
     pub(crate) members: Arc<Vec<Member>>,
     /// Files of more bytes are not read beyond their head.
     pub(crate) max_bytes: u64,
+    /// Whether the files are pages, whose main text is the document.
+    pub(crate) pages: bool,
 }
 
 impl bessemer_dataflow::Source for Files {
@@ -183,6 +186,7 @@ impl Source for Files {
             members: self.members.clone(),
             sources: Arc::new(self.listing.sources.clone()),
             max_bytes: self.max_bytes,
+            pages: self.pages,
             next: files.start,
             end: files.end,
         }))
@@ -206,13 +210,37 @@ pub(crate) fn open(root: &Path, filter: &Filter, max_bytes: u64) -> Result<Files
         members.push(Member { id: file.relative.clone(), file, source: listing.sources.len() - 1 });
     }
     let description = format!("folder {}", root.display());
-    Ok(Files { description, listing, members: Arc::new(members), max_bytes })
+    Ok(Files { description, listing, members: Arc::new(members), max_bytes, pages: false })
+}
+
+/// Endings of saved pages.
+const PAGES: &[&str] = &["html", "htm", "xhtml"];
+
+/// The saved pages below a folder, or one. A page may have 16 times the bytes of a document, because most of it is not text.
+pub(crate) fn open_pages(root: &Path, exclude: &[String], max_bytes: u64) -> Result<Files> {
+    let max_bytes = max_bytes.saturating_mul(16).clamp(1 << 20, 64 << 20);
+    let is_page = |name: &str| {
+        let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
+        PAGES.iter().any(|page| extension.eq_ignore_ascii_case(page))
+    };
+    let mut files = if root.is_dir() {
+        open(root, &Filter::new(&[], &[PAGES], exclude), max_bytes)?
+    } else {
+        let (found, listing) = super::jsonl::find(root, exclude, "html", is_page)?;
+        let member = |file: FileEntry| Member { id: file.relative.clone(), file, source: 0 };
+        let members = Arc::new(found.into_iter().map(member).collect());
+        Files { description: root.display().to_string(), listing, members, max_bytes, pages: true }
+    };
+    files.listing.kind = "html";
+    files.pages = true;
+    Ok(files)
 }
 
 struct FilesScan {
     members: Arc<Vec<Member>>,
     sources: Arc<Vec<SourceInfo>>,
     max_bytes: u64,
+    pages: bool,
     next: usize,
     end: usize,
 }
@@ -236,7 +264,7 @@ impl Scan for FilesScan {
             return Ok(None);
         }
         let (members, sources) = (self.members.clone(), self.sources.clone());
-        let (range, max_bytes) = (start..self.next, self.max_bytes);
+        let (range, max_bytes, pages) = (start..self.next, self.max_bytes, self.pages);
         Ok(Some(Box::new(move || {
             let mut rows = RowBuilder::with_capacity(range.len(), bytes as usize);
             let mut buffer = Vec::new();
@@ -252,7 +280,7 @@ impl Scan for FilesScan {
                     licence: source.licence.as_deref(),
                     path: &member.file.relative,
                     bytes: member.file.bytes,
-                    split: None,
+                    ..Origin::default()
                 };
                 if let Some(fault) = &member.file.fault {
                     rows.refuse(&origin, "unreadable", fault, &[]);
@@ -263,7 +291,14 @@ impl Scan for FilesScan {
                         origin.bytes = origin.bytes.max(buffer.len() as u64);
                         if whole {
                             origin.bytes = buffer.len() as u64;
-                            rows.push(&origin, &buffer);
+                            if pages {
+                                match text_of(&buffer, Some("text/html"), None) {
+                                    Ok(text) => rows.push(&origin, text.as_bytes()),
+                                    Err((reason, detail)) => rows.refuse(&origin, reason, &detail, &buffer),
+                                }
+                            } else {
+                                rows.push(&origin, &buffer);
+                            }
                         } else {
                             let detail = format!("{} bytes, at most {max_bytes}", origin.bytes);
                             rows.refuse(&origin, "too-large", &detail, &buffer);

@@ -6,7 +6,7 @@
 //! damage and one dropped row that says where it broke; the run goes on with the next file.
 
 use super::folder::{FileEntry, Filter, list};
-use super::{Listing, MORSEL_BYTES, Source, SourceInfo, compressed};
+use super::{FieldNames, Listing, MORSEL_BYTES, Source, SourceInfo, compressed};
 use crate::error::{Error, Result};
 use crate::row::{HEAD_BYTES, Origin, RowBuilder};
 use bessemer_dataflow::{Morsel, Scan};
@@ -29,7 +29,7 @@ pub(crate) fn is_jsonl(name: &str) -> bool {
 
 pub(crate) struct Jsonl {
     root: String,
-    field: String,
+    fields: Arc<FieldNames>,
     files: Arc<Vec<FileEntry>>,
     listing: Listing,
     max_line: usize,
@@ -67,20 +67,20 @@ pub(super) fn find(
 }
 
 /// Opens the files and checks that the first object of each has the field.
-pub(crate) fn open(path: &Path, field: &str, exclude: &[String], max_bytes: u64) -> Result<Jsonl> {
+pub(crate) fn open(path: &Path, fields: FieldNames, exclude: &[String], max_bytes: u64) -> Result<Jsonl> {
     let (files, mut listing) = find(path, exclude, "jsonl", is_jsonl)?;
-    listing.entries.push(format!("field {field}"));
+    listing.entries.push(format!("field {}", fields.text));
     // JSON escapes take up to six bytes for one, and other fields take their share.
     let max_line = (max_bytes as usize).saturating_mul(8).clamp(16 << 20, 512 << 20);
     for file in &files {
-        check_field(file, field, max_line)?;
+        check_field(file, &fields, max_line)?;
     }
     let root = path.display().to_string();
-    Ok(Jsonl { root, field: field.to_string(), files: Arc::new(files), listing, max_line })
+    Ok(Jsonl { root, fields: Arc::new(fields), files: Arc::new(files), listing, max_line })
 }
 
 /// Refuses a file whose first object lacks the field, naming those it has.
-fn check_field(file: &FileEntry, field: &str, max_line: usize) -> Result<()> {
+fn check_field(file: &FileEntry, fields: &FieldNames, max_line: usize) -> Result<()> {
     let Ok(mut reader) = compressed::open(&file.path) else { return Ok(()) };
     let mut line = Vec::new();
     for number in 1..=100 {
@@ -89,11 +89,11 @@ fn check_field(file: &FileEntry, field: &str, max_line: usize) -> Result<()> {
             Ok(0) | Err(_) => return Ok(()),
             Ok(_) => {}
         }
-        if let Ok(Parsed { text: None, names }) = parse(&line, field) {
+        if let Ok(Parsed { text: None, names, .. }) = parse(&line, fields) {
             return Err(Error::NoTextColumn {
                 place: format!("{}:{number}", file.path.display()),
                 what: "field",
-                wanted: field.to_string(),
+                wanted: fields.text.clone(),
                 found: names.join(", "),
             });
         }
@@ -107,19 +107,21 @@ fn check_field(file: &FileEntry, field: &str, max_line: usize) -> Result<()> {
 /// What a line holds.
 struct Parsed<'a> {
     text: Option<Cow<'a, str>>,
+    url: Option<Cow<'a, str>>,
+    date: Option<Cow<'a, str>>,
     /// Names of the fields, kept only until the text is found.
     names: Vec<String>,
 }
 
-fn parse<'a>(line: &'a [u8], field: &str) -> serde_json::Result<Parsed<'a>> {
+fn parse<'a>(line: &'a [u8], fields: &FieldNames) -> serde_json::Result<Parsed<'a>> {
     let mut reader = serde_json::Deserializer::from_slice(line);
-    let parsed = Object { field }.deserialize(&mut reader)?;
+    let parsed = Object { fields }.deserialize(&mut reader)?;
     reader.end()?;
     Ok(parsed)
 }
 
 struct Object<'f> {
-    field: &'f str,
+    fields: &'f FieldNames,
 }
 
 impl<'de> DeserializeSeed<'de> for Object<'_> {
@@ -136,19 +138,23 @@ impl<'de> Visitor<'de> for Object<'_> {
     type Value = Parsed<'de>;
 
     fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "a JSON object with a text field {:?}", self.field)
+        write!(out, "a JSON object with a text field {:?}", self.fields.text)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
-        let mut parsed = Parsed { text: None, names: Vec::new() };
+        let mut parsed = Parsed { text: None, url: None, date: None, names: Vec::new() };
         while let Some(name) = map.next_key::<Text<'de>>()? {
-            if name.0 == self.field {
+            if name.0 == self.fields.text {
                 parsed.text = map.next_value::<Option<Text<'de>>>()?.map(|text| text.0);
-            } else {
-                if parsed.names.len() < 32 {
-                    parsed.names.push(name.0.into_owned());
-                }
-                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let held = [(&self.fields.url, &mut parsed.url), (&self.fields.date, &mut parsed.date)];
+            match held.into_iter().find(|(field, _)| !field.is_empty() && name.0 == **field) {
+                Some((_, value)) => *value = map.next_value::<Perhaps<'de>>()?.0,
+                None => drop(map.next_value::<IgnoredAny>()?),
+            }
+            if parsed.names.len() < 32 {
+                parsed.names.push(name.0.into_owned());
             }
         }
         Ok(parsed)
@@ -158,6 +164,66 @@ impl<'de> Visitor<'de> for Object<'_> {
 /// A string that borrows where it has no escapes.
 #[derive(serde::Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// A string, or nothing where the value is of another kind.
+struct Perhaps<'a>(Option<Cow<'a, str>>);
+
+impl<'de> serde::Deserialize<'de> for Perhaps<'de> {
+    fn deserialize<D: serde::Deserializer<'de>>(reader: D) -> std::result::Result<Self, D::Error> {
+        reader.deserialize_any(PerhapsVisitor)
+    }
+}
+
+struct PerhapsVisitor;
+
+impl<'de> Visitor<'de> for PerhapsVisitor {
+    type Value = Perhaps<'de>;
+
+    fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "any value")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> std::result::Result<Self::Value, E> {
+        Ok(Perhaps(Some(Cow::Borrowed(text))))
+    }
+
+    fn visit_str<E>(self, text: &str) -> std::result::Result<Self::Value, E> {
+        Ok(Perhaps(Some(Cow::Owned(text.to_string()))))
+    }
+
+    fn visit_bool<E>(self, _: bool) -> std::result::Result<Self::Value, E> {
+        Ok(Perhaps(None))
+    }
+
+    fn visit_i64<E>(self, _: i64) -> std::result::Result<Self::Value, E> {
+        Ok(Perhaps(None))
+    }
+
+    fn visit_u64<E>(self, _: u64) -> std::result::Result<Self::Value, E> {
+        Ok(Perhaps(None))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> std::result::Result<Self::Value, E> {
+        Ok(Perhaps(None))
+    }
+
+    fn visit_unit<E>(self) -> std::result::Result<Self::Value, E> {
+        Ok(Perhaps(None))
+    }
+
+    fn visit_seq<A: serde::de::SeqAccess<'de>>(
+        self,
+        mut list: A,
+    ) -> std::result::Result<Self::Value, A::Error> {
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Perhaps(None))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Perhaps(None))
+    }
+}
 
 impl bessemer_dataflow::Source for Jsonl {
     fn describe(&self) -> String {
@@ -181,7 +247,7 @@ impl Source for Jsonl {
     fn scan_files(&self, files: Range<usize>) -> bessemer_dataflow::Result<Box<dyn Scan>> {
         Ok(Box::new(JsonlScan {
             files: self.files.clone(),
-            field: self.field.as_str().into(),
+            fields: self.fields.clone(),
             max_line: self.max_line,
             file: files.start,
             end: files.end,
@@ -193,7 +259,7 @@ impl Source for Jsonl {
 
 struct JsonlScan {
     files: Arc<Vec<FileEntry>>,
-    field: Arc<str>,
+    fields: Arc<FieldNames>,
     max_line: usize,
     /// Ordinal of the file being read.
     file: usize,
@@ -292,8 +358,8 @@ impl Scan for JsonlScan {
             if chunk.fault.is_some() {
                 (self.file, self.reader, self.line) = (self.file + 1, None, 0);
             }
-            let (files, field, limit) = (self.files.clone(), self.field.clone(), self.max_line);
-            return Ok(Some(Box::new(move || rows(&files[ordinal], ordinal as u32, &chunk, &field, limit))));
+            let (files, fields, limit) = (self.files.clone(), self.fields.clone(), self.max_line);
+            return Ok(Some(Box::new(move || rows(&files[ordinal], ordinal as u32, &chunk, &fields, limit))));
         }
         Ok(None)
     }
@@ -304,7 +370,7 @@ fn rows(
     file: &FileEntry,
     ordinal: u32,
     chunk: &Chunk,
-    field: &str,
+    fields: &FieldNames,
     limit: usize,
 ) -> bessemer_dataflow::Result<arrow_array::RecordBatch> {
     let name = &file.relative;
@@ -335,12 +401,14 @@ fn rows(
             );
             continue;
         }
-        match parse(line, field) {
-            Ok(Parsed { text: Some(text), .. }) => {
+        match parse(line, fields) {
+            Ok(Parsed { text: Some(text), url, date, .. }) => {
                 origin.bytes = text.len() as u64;
+                (origin.url, origin.fetched) = (url.as_deref(), date.as_deref());
                 rows.push(&origin, text.as_bytes());
             }
-            Ok(Parsed { text: None, names }) => {
+            Ok(Parsed { text: None, names, .. }) => {
+                let field = &fields.text;
                 let detail = format!("{name}:{number}: no text in {field:?}; fields: {}", names.join(", "));
                 rows.refuse(&origin, "no-text-field", &detail, line);
             }
@@ -370,7 +438,14 @@ mod tests {
 
     #[test]
     fn the_text_is_found_and_unescaped_and_other_fields_are_passed_over() {
-        let text = |line: &str| parse(line.as_bytes(), "text").map(|parsed| parsed.text.map(Cow::into_owned));
+        let fields = FieldNames { text: "text".into(), url: "url".into(), date: String::new() };
+        let text =
+            |line: &str| parse(line.as_bytes(), &fields).map(|parsed| parsed.text.map(Cow::into_owned));
+        let url = |line: &str| parse(line.as_bytes(), &fields).map(|parsed| parsed.url.map(Cow::into_owned));
+        assert_eq!(url(r#"{"text": "a", "url": "http:\/\/b"}"#).unwrap(), Some("http://b".into()));
+        for other in ["null", "3", "-3", "0.5", "true", "[1, {}]", "{\"a\": []}"] {
+            assert_eq!(url(&format!(r#"{{"url": {other}, "text": "a"}}"#)).unwrap(), None, "{other}");
+        }
         assert_eq!(text(r#"{"id": [1, {"text": 2}], "text": "a\né"}"#).unwrap(), Some("a\né".into()));
         assert_eq!(text(r#"{"text": null}"#).unwrap(), None);
         assert_eq!(text(r#"{"\u0074ext": "x"}"#).unwrap(), Some("x".into()));

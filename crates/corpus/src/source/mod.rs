@@ -23,6 +23,17 @@ use std::ops::Range;
 /// thread fit any budget.
 pub(crate) const MORSEL_BYTES: usize = 1 << 20;
 
+/// Names of the fields of a document in JSON lines, and of the columns in Parquet.
+#[derive(Debug, Clone)]
+pub(crate) struct FieldNames {
+    /// The text.
+    pub(crate) text: String,
+    /// Where it was published; empty for none.
+    pub(crate) url: String,
+    /// When it was fetched; empty for none.
+    pub(crate) date: String,
+}
+
 /// Where documents come from: a source of rows that says what it consists of.
 pub trait Source: bessemer_dataflow::Source {
     /// What it consists of, known before any text is read.

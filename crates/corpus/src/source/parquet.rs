@@ -1,15 +1,15 @@
 //! Parquet files: one column is the text.
 //!
-//! Only that column is read. Strings, large strings and binary are understood, plain or dictionary-encoded;
+//! Only that column is read, and those of URL and date where there are such. Strings, large strings and binary are understood, plain or dictionary-encoded;
 //! nulls become dropped rows. A file that is no Parquet, or breaks in the middle, gives one dropped row that
 //! names it, and the run goes on.
 
 use super::folder::FileEntry;
-use super::{Listing, Source};
+use super::{FieldNames, Listing, Source};
 use crate::error::{Error, Result};
 use crate::row::{Origin, RowBuilder};
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, RecordBatch};
+use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::DataType;
 use bessemer_dataflow::{Morsel, Scan};
 use parquet::arrow::ProjectionMask;
@@ -29,7 +29,7 @@ const BATCH_ROWS: u64 = 1024;
 
 pub(crate) struct Parquet {
     root: String,
-    column: String,
+    columns: Arc<FieldNames>,
     files: Arc<Vec<FileEntry>>,
     listing: Listing,
 }
@@ -53,7 +53,7 @@ enum Opened {
     Without(String),
 }
 
-fn start(path: &Path, column: &str) -> std::result::Result<Opened, String> {
+fn start(path: &Path, columns: &FieldNames) -> std::result::Result<Opened, String> {
     let file = File::open(path).map_err(|cause| cause.to_string())?;
     shielded(|| {
         // The file's own types, not those that the writer noted: they are few.
@@ -61,24 +61,29 @@ fn start(path: &Path, column: &str) -> std::result::Result<Opened, String> {
         let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)
             .map_err(|cause| cause.to_string())?;
         let schema = builder.schema().clone();
-        let usable = schema.index_of(column).ok().filter(|&index| {
-            matches!(
-                schema.field(index).data_type(),
-                DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary
-            )
-        });
-        let Some(index) = usable else {
+        let usable = |column: &str| {
+            schema.index_of(column).ok().filter(|&index| {
+                matches!(
+                    schema.field(index).data_type(),
+                    DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary
+                )
+            })
+        };
+        let Some(index) = usable(&columns.text) else {
             let fields =
                 schema.fields().iter().map(|field| format!("{} ({})", field.name(), field.data_type()));
             return Ok(Opened::Without(fields.collect::<Vec<String>>().join(", ")));
         };
-        let mask = ProjectionMask::roots(builder.parquet_schema(), [index]);
+        let mask = ProjectionMask::roots(
+            builder.parquet_schema(),
+            [index].into_iter().chain(usable(&columns.url)).chain(usable(&columns.date)),
+        );
         let (mut bytes, mut rows) = (0u64, 0u64);
         for group in builder.metadata().row_groups() {
             let column = group
                 .columns()
                 .iter()
-                .find(|chunk| chunk.column_path().parts().first().is_some_and(|name| name == column));
+                .find(|chunk| chunk.column_path().parts().first().is_some_and(|name| *name == columns.text));
             bytes += column.map_or(0, |chunk| chunk.uncompressed_size().max(0) as u64);
             rows += group.num_rows().max(0) as u64;
         }
@@ -89,21 +94,21 @@ fn start(path: &Path, column: &str) -> std::result::Result<Opened, String> {
 }
 
 /// Opens the files and checks that each has the column.
-pub(crate) fn open(path: &Path, column: &str, exclude: &[String]) -> Result<Parquet> {
+pub(crate) fn open(path: &Path, columns: FieldNames, exclude: &[String]) -> Result<Parquet> {
     let (files, mut listing) = super::jsonl::find(path, exclude, "parquet", is_parquet)?;
-    listing.entries.push(format!("column {column}"));
+    listing.entries.push(format!("column {}", columns.text));
     for file in &files {
-        if let Ok(Opened::Without(found)) = start(&file.path, column) {
+        if let Ok(Opened::Without(found)) = start(&file.path, &columns) {
             return Err(Error::NoTextColumn {
                 place: file.path.display().to_string(),
                 what: "column",
-                wanted: column.to_string(),
+                wanted: columns.text.clone(),
                 found,
             });
         }
     }
     let root = path.display().to_string();
-    Ok(Parquet { root, column: column.to_string(), files: Arc::new(files), listing })
+    Ok(Parquet { root, columns: Arc::new(columns), files: Arc::new(files), listing })
 }
 
 impl bessemer_dataflow::Source for Parquet {
@@ -128,7 +133,7 @@ impl Source for Parquet {
     fn scan_files(&self, files: Range<usize>) -> bessemer_dataflow::Result<Box<dyn Scan>> {
         Ok(Box::new(ParquetScan {
             files: self.files.clone(),
-            column: self.column.clone(),
+            columns: self.columns.clone(),
             file: files.start,
             end: files.end,
             reader: None,
@@ -139,7 +144,7 @@ impl Source for Parquet {
 
 struct ParquetScan {
     files: Arc<Vec<FileEntry>>,
-    column: String,
+    columns: Arc<FieldNames>,
     file: usize,
     /// Where the run of files ends.
     end: usize,
@@ -152,7 +157,7 @@ impl ParquetScan {
     /// The next batch of the current file; none at its end.
     fn batch(&mut self) -> std::result::Result<Option<RecordBatch>, String> {
         if self.reader.is_none() {
-            match start(&self.files[self.file].path, &self.column)? {
+            match start(&self.files[self.file].path, &self.columns)? {
                 Opened::Reader(reader) => self.reader = Some(reader),
                 Opened::Without(found) => return Err(format!("the column vanished; there are: {found}")),
             }
@@ -170,7 +175,9 @@ impl Scan for ParquetScan {
             match self.batch() {
                 Ok(Some(batch)) => {
                     self.row += batch.num_rows() as u64;
-                    return Ok(Some(Box::new(move || rows(&files[ordinal], ordinal as u32, row, &batch))));
+                    let columns = self.columns.clone();
+                    let rows = move || rows(&files[ordinal], ordinal as u32, row, &batch, &columns);
+                    return Ok(Some(Box::new(rows)));
                 }
                 Ok(None) => (self.file, self.reader, self.row) = (self.file + 1, None, 0),
                 Err(problem) => {
@@ -203,13 +210,30 @@ impl Scan for ParquetScan {
     }
 }
 
+/// The value of a column of strings, where it is one.
+fn string(column: Option<&ArrayRef>, index: usize) -> Option<&str> {
+    let column = column.filter(|column| column.is_valid(index))?;
+    let bytes = match column.data_type() {
+        DataType::Utf8 => return Some(column.as_string::<i32>().value(index)),
+        DataType::LargeUtf8 => return Some(column.as_string::<i64>().value(index)),
+        DataType::Binary => column.as_binary::<i32>().value(index),
+        DataType::LargeBinary => column.as_binary::<i64>().value(index),
+        _ => return None,
+    };
+    std::str::from_utf8(bytes).ok()
+}
+
 fn rows(
     file: &FileEntry,
     ordinal: u32,
     first: u64,
     batch: &RecordBatch,
+    columns: &FieldNames,
 ) -> bessemer_dataflow::Result<RecordBatch> {
-    let column = batch.column(0);
+    let missing =
+        || bessemer_dataflow::Error::plan("parquet", "the text column is not in the batch".to_string());
+    let column = batch.column_by_name(&columns.text).ok_or_else(missing)?;
+    let (urls, dates) = (batch.column_by_name(&columns.url), batch.column_by_name(&columns.date));
     let name = &file.relative;
     let mut rows = RowBuilder::with_capacity(batch.num_rows(), column.get_array_memory_size());
     for index in 0..batch.num_rows() {
@@ -221,6 +245,7 @@ fn rows(
             rows.refuse(&origin, "no-text-field", &format!("{name} row {row}: null"), &[]);
             continue;
         }
+        (origin.url, origin.fetched) = (string(urls, index), string(dates, index));
         let text: &[u8] = match column.data_type() {
             DataType::Utf8 => column.as_string::<i32>().value(index).as_bytes(),
             DataType::LargeUtf8 => column.as_string::<i64>().value(index).as_bytes(),

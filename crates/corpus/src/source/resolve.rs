@@ -1,10 +1,10 @@
 //! From the configuration to a source.
 
 use super::folder::{Filter, PROSE};
-use super::{Source, cargo, embedded, file, folder, jsonl, parquet, warc};
+use super::{FieldNames, Source, cargo, embedded, file, folder, jsonl, parquet, warc};
 use crate::config::{CorpusConfig, SourceKind};
 use crate::error::{Error, Result};
-use crate::rule::Kind;
+use crate::rule::{Kind, urls};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -28,20 +28,26 @@ pub(crate) fn open(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
         }
         SourceKind::Jsonl => {
             exists(path)?;
-            let source = jsonl::open(path, &config.text, &config.exclude, max_bytes(config))?;
+            let source = jsonl::open(path, fields(config), &config.exclude, max_bytes(config))?;
             some_files(path, source.listing().files, ".jsonl, .jsonl.gz or .jsonl.zst")?;
             Arc::new(source)
         }
         SourceKind::Parquet => {
             exists(path)?;
-            let source = parquet::open(path, &config.text, &config.exclude)?;
+            let source = parquet::open(path, fields(config), &config.exclude)?;
             some_files(path, source.listing().files, ".parquet")?;
             Arc::new(source)
         }
         SourceKind::Warc => {
             exists(path)?;
-            let source = warc::open(path, &config.exclude, max_bytes(config))?;
+            let source = warc::open(path, &config.exclude, max_bytes(config), urls::filter(&config.urls)?)?;
             some_files(path, source.listing().files, ".warc or .wet, plain, .gz or .zst")?;
+            Arc::new(source)
+        }
+        SourceKind::Html => {
+            exists(path)?;
+            let source = folder::open_pages(path, &config.exclude, max_bytes(config))?;
+            some_files(path, source.listing().files, ".html, .htm or .xhtml")?;
             Arc::new(source)
         }
         SourceKind::File => {
@@ -51,6 +57,11 @@ pub(crate) fn open(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
         SourceKind::Embedded => Arc::new(embedded::open()),
         SourceKind::Auto => without_path(config, Path::new(".")),
     })
+}
+
+/// Names of the fields of a document.
+fn fields(config: &CorpusConfig) -> FieldNames {
+    FieldNames { text: config.text.clone(), url: config.url.clone(), date: config.date.clone() }
 }
 
 /// Cargo's dependencies, else the embedded corpus with a remark that says why.

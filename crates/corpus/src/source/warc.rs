@@ -18,6 +18,7 @@ use bessemer_web::encoding;
 use bessemer_web::extract::{Extractor, Main};
 use bessemer_web::html::HtmlLimits;
 use bessemer_web::http;
+use bessemer_web::url::UrlFilter;
 use bessemer_web::warc::{FaultKind, Record, RecordType, WarcError, WarcLimits, WarcReader};
 use std::fs::File;
 use std::ops::Range;
@@ -44,14 +45,22 @@ pub(crate) struct Warc {
     files: Arc<Vec<FileEntry>>,
     listing: Listing,
     limits: WarcLimits,
+    /// Pages that are not to be read.
+    unwanted: Option<Arc<UrlFilter>>,
 }
 
 /// Opens the files. A page may have 16 times the bytes of a document, because most of it is not text.
-pub(crate) fn open(path: &Path, exclude: &[String], max_bytes: u64) -> Result<Warc> {
+/// Pages that `unwanted` names are dropped under its verdict without being read.
+pub(crate) fn open(
+    path: &Path,
+    exclude: &[String],
+    max_bytes: u64,
+    unwanted: Option<Arc<UrlFilter>>,
+) -> Result<Warc> {
     let (files, listing) = super::jsonl::find(path, exclude, "warc", is_warc)?;
     let max_block = max_bytes.saturating_mul(16).clamp(1 << 20, 64 << 20);
     let limits = WarcLimits { max_block, ..WarcLimits::default() };
-    Ok(Warc { root: path.display().to_string(), files: Arc::new(files), listing, limits })
+    Ok(Warc { root: path.display().to_string(), files: Arc::new(files), listing, limits, unwanted })
 }
 
 impl bessemer_dataflow::Source for Warc {
@@ -77,6 +86,7 @@ impl Source for Warc {
         Ok(Box::new(WarcScan {
             files: self.files.clone(),
             limits: self.limits,
+            unwanted: self.unwanted.clone(),
             file: files.start,
             end: files.end,
             reader: None,
@@ -88,6 +98,7 @@ impl Source for Warc {
 struct WarcScan {
     files: Arc<Vec<FileEntry>>,
     limits: WarcLimits,
+    unwanted: Option<Arc<UrlFilter>>,
     /// Ordinal of the file being read.
     file: usize,
     /// Where the run of files ends.
@@ -182,8 +193,9 @@ impl Scan for WarcScan {
                 items.push((row, item));
             }
             if !items.is_empty() {
-                let files = self.files.clone();
-                return Ok(Some(Box::new(move || rows(&files[ordinal], ordinal as u32, &items))));
+                let (files, unwanted) = (self.files.clone(), self.unwanted.clone());
+                let rows = move || rows(&files[ordinal], ordinal as u32, &items, unwanted.as_deref());
+                return Ok(Some(Box::new(rows)));
             }
         }
         Ok(None)
@@ -209,9 +221,17 @@ fn page(record: &Record) -> std::result::Result<String, (&'static str, String)> 
         }
         _ => (record.block.as_slice(), record.content_type().map(str::to_string)),
     };
-    let plain =
-        kind.as_deref().is_some_and(|kind| kind.trim().to_ascii_lowercase().starts_with("text/plain"));
-    let decoded = encoding::decode(bytes, kind.as_deref(), host.as_deref());
+    text_of(bytes, kind.as_deref(), host.as_deref())
+}
+
+/// The text of a page of this type, from a host under this top-level domain; or the reason why there is none.
+pub(super) fn text_of(
+    bytes: &[u8],
+    kind: Option<&str>,
+    top_level: Option<&str>,
+) -> std::result::Result<String, (&'static str, String)> {
+    let plain = kind.is_some_and(|kind| kind.trim().to_ascii_lowercase().starts_with("text/plain"));
+    let decoded = encoding::decode(bytes, kind, top_level);
     let text = if plain {
         decoded.text
     } else {
@@ -224,7 +244,12 @@ fn page(record: &Record) -> std::result::Result<String, (&'static str, String)> 
     Ok(text)
 }
 
-fn rows(file: &FileEntry, ordinal: u32, items: &[(u64, Item)]) -> bessemer_dataflow::Result<RecordBatch> {
+fn rows(
+    file: &FileEntry,
+    ordinal: u32,
+    items: &[(u64, Item)],
+    unwanted: Option<&UrlFilter>,
+) -> bessemer_dataflow::Result<RecordBatch> {
     let name = &file.relative;
     let mut rows = RowBuilder::with_capacity(items.len(), MORSEL_BYTES / 4);
     for (row, item) in items {
@@ -242,14 +267,19 @@ fn rows(file: &FileEntry, ordinal: u32, items: &[(u64, Item)]) -> bessemer_dataf
                 rows.refuse(&origin, reason, &format!("{name}: {error}"), &[]);
             }
             Item::Page(record) => {
+                (origin.url, origin.fetched) = (record.target_uri(), record.date());
                 origin.path = record.target_uri().unwrap_or(name);
                 origin.bytes = record.block.len() as u64;
+                let head = &record.block[..record.block.len().min(HEAD_BYTES)];
+                if let Some((url, verdict)) =
+                    unwanted.and_then(|lists| Some((origin.url?, lists.judge(origin.url?)?)))
+                {
+                    rows.refuse(&origin, verdict.name(), url, head);
+                    continue;
+                }
                 match page(record) {
                     Ok(text) => rows.push(&origin, text.as_bytes()),
-                    Err((reason, detail)) => {
-                        let head = &record.block[..record.block.len().min(HEAD_BYTES)];
-                        rows.refuse(&origin, reason, &detail, head);
-                    }
+                    Err((reason, detail)) => rows.refuse(&origin, reason, &detail, head),
                 }
             }
         }

@@ -1,0 +1,412 @@
+//! The data card: what a corpus is made of and what was taken out of it, as one HTML page that needs no network. Every build
+//! writes it beside `corpus.json`; it holds no time and no machine's name, so it is the same for the same corpus. What a card
+//! should say follows Gebru et al. 2021, "Datasheets for datasets" (composition, collection, cleaning).
+
+pub(crate) mod samples;
+mod svg;
+
+use super::summary::{CARD_FILE, CorpusSummary, Count, ScoreSummary, SourceSummary};
+use crate::error::{Error, Result};
+use crate::read::{CorpusReader, InspectFilter};
+use crate::row::Split;
+use samples::Samples;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use svg::Bar;
+
+/// Sources whose own row is shown; the rest is one row.
+const SOURCES: usize = 200;
+/// Sources that are drawn.
+const DRAWN: usize = 40;
+/// Reasons that have a colour and a column of their own in what is told by source.
+const REASONS: usize = 8;
+/// Share of a source's bytes whose loss is an alert.
+const ALERT_SHARE: f64 = 0.9;
+/// Sources that are named in alerts.
+const ALERTS: usize = 30;
+/// Names of a score that are drawn.
+const NAMES: usize = 20;
+
+const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#222}\
+table{border-collapse:collapse;margin:.5rem 0 1.5rem}td,th{padding:.15rem .7rem;text-align:right;border-bottom:1px solid #ddd}\
+td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}.wide{overflow-x:auto}\
+pre{background:#f5f3f0;padding:.6rem;white-space:pre-wrap;overflow-wrap:anywhere}\
+.alert{border-left:4px solid #b4532a;padding:.2rem .8rem;background:#fbeee8}.small{color:#666}\
+.key{display:inline-block;width:.8rem;height:.8rem;margin:0 .3rem 0 .8rem}";
+
+/// `text` with what HTML would read as its own escaped.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            // Control characters but line ends and tabs are no HTML.
+            c if c.is_control() && c != '\n' && c != '\t' => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { "–".into() } else { format!("{:.2} %", 100.0 * share(part, whole)) }
+}
+
+fn sum<'a>(counts: impl IntoIterator<Item = &'a Count>) -> Count {
+    counts.into_iter().fold(Count::default(), |all, count| Count {
+        documents: all.documents + count.documents,
+        bytes: all.bytes + count.bytes,
+    })
+}
+
+/// Name and version.
+fn name(source: &SourceSummary) -> String {
+    match &source.version {
+        Some(version) => format!("{} {version}", source.name),
+        None => source.name.clone(),
+    }
+}
+
+/// Reasons in the order of the documents that they dropped.
+fn reasons(summary: &CorpusSummary) -> Vec<(&str, Count)> {
+    let mut all: Vec<(&str, Count)> =
+        summary.dropped_by_reason.iter().map(|(reason, count)| (reason.as_str(), *count)).collect();
+    all.sort_by(|a, b| b.1.documents.cmp(&a.1.documents).then_with(|| a.0.cmp(b.0)));
+    all
+}
+
+/// Sources that were read, largest first.
+fn sources(summary: &CorpusSummary) -> Vec<&SourceSummary> {
+    let mut all: Vec<&SourceSummary> = summary.sources.iter().filter(|s| s.read.documents > 0).collect();
+    all.sort_by(|a, b| b.read.bytes.cmp(&a.read.bytes).then_with(|| name(a).cmp(&name(b))));
+    all
+}
+
+fn alerts(html: &mut String, summary: &CorpusSummary) {
+    let mut lines = summary.remarks.clone();
+    let mut more = 0;
+    for source in sources(summary) {
+        let gone = sum(source.dropped.values());
+        // A remark of the corpus itself names the larger ones already.
+        if share(gone.bytes, source.read.bytes) <= ALERT_SHARE
+            || lines.iter().any(|line| line.starts_with(&format!("{} ", name(source))))
+        {
+            continue;
+        }
+        if lines.len() >= ALERTS {
+            more += 1;
+            continue;
+        }
+        let worst = source.dropped.iter().max_by_key(|(_, count)| count.bytes);
+        lines.push(format!(
+            "{} lost {} of its {} bytes, most of them as {}",
+            name(source),
+            percent(gone.bytes, source.read.bytes),
+            source.read.bytes,
+            worst.map_or("-", |(reason, _)| reason)
+        ));
+    }
+    if more > 0 {
+        lines.push(format!("{more} more sources lost over {:.0} % of their bytes", 100.0 * ALERT_SHARE));
+    }
+    for line in lines {
+        let _ = writeln!(html, "<p class=alert>{}</p>", escaped(&line));
+    }
+}
+
+fn row(html: &mut String, cells: &[String]) {
+    let cells: String = cells.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();
+    let _ = writeln!(html, "<tr>{cells}</tr>");
+}
+
+fn totals(html: &mut String, summary: &CorpusSummary) {
+    html.push_str(
+        "<h2>Documents</h2>\n<table><tr><th></th><th>documents</th><th>bytes</th><th>of the bytes read</th></tr>\n",
+    );
+    let mut line = |what: &str, count: Count| {
+        let part = percent(count.bytes, summary.read.bytes);
+        row(html, &[what.into(), count.documents.to_string(), count.bytes.to_string(), part]);
+    };
+    line("read", summary.read);
+    line("kept", summary.kept);
+    for split in Split::ALL {
+        let side = summary.split(split);
+        line(&format!("kept for {}", split.name()), Count { documents: side.documents, bytes: side.bytes });
+    }
+    line("dropped", summary.dropped);
+    let _ = writeln!(
+        html,
+        "</table>\n<p>Replaced in kept documents: {} e-mail addresses, {} IP addresses; removed: {} lines.</p>",
+        summary.emails_replaced, summary.ips_replaced, summary.lines_removed
+    );
+    edits(html, summary);
+}
+
+/// What only some corpora replace or cut.
+fn edits(html: &mut String, summary: &CorpusSummary) {
+    if summary.numbers_replaced + summary.secrets_replaced > 0 {
+        let _ = writeln!(
+            html,
+            "<p>Also replaced: {} phone, card and account numbers, {} keys and tokens.</p>",
+            summary.numbers_replaced, summary.secrets_replaced
+        );
+    }
+    for (set, count) in &summary.decontaminated {
+        let _ = writeln!(
+            html,
+            "<p>Evaluation set {}: {} documents dropped, {} places cut out of {} documents.</p>",
+            escaped(set),
+            count.dropped,
+            count.places,
+            count.cut
+        );
+    }
+}
+
+fn removal(html: &mut String, summary: &CorpusSummary) {
+    html.push_str("<h2>Removal by rule</h2>\n");
+    let all = reasons(summary);
+    if all.is_empty() {
+        html.push_str("<p>Nothing was dropped.</p>\n");
+        return;
+    }
+    for (what, documents) in [("Documents", true), ("Bytes", false)] {
+        let of = |count: &Count| if documents { count.documents } else { count.bytes };
+        let bars: Vec<Bar> = all
+            .iter()
+            .map(|(reason, count)| Bar {
+                label: (*reason).to_string(),
+                parts: vec![(share(of(count), of(&summary.read)), 1)],
+                note: percent(of(count), of(&summary.read)),
+            })
+            .collect();
+        let _ = writeln!(html, "<p>{what} dropped, of all that were read</p>\n{}", svg::bars(&bars));
+    }
+    html.push_str(
+        "<table><tr><th>reason</th><th>documents</th><th>of all</th><th>bytes</th><th>of all</th></tr>\n",
+    );
+    for (reason, count) in &all {
+        let cells = [
+            (*reason).to_string(),
+            count.documents.to_string(),
+            percent(count.documents, summary.read.documents),
+            count.bytes.to_string(),
+            percent(count.bytes, summary.read.bytes),
+        ];
+        row(html, &cells);
+    }
+    html.push_str("</table>\n");
+}
+
+/// What each source lost, by reason.
+fn by_source(html: &mut String, summary: &CorpusSummary) {
+    let all = sources(summary);
+    let named: Vec<&str> = reasons(summary).into_iter().take(REASONS).map(|(reason, _)| reason).collect();
+    let other = named.len() + 1;
+    html.push_str("<h2>Removal by source</h2>\n");
+    let mut names = vec![("kept", 0)];
+    names.extend(named.iter().enumerate().map(|(index, reason)| (*reason, index + 1)));
+    if summary.dropped_by_reason.len() > named.len() {
+        names.push(("other reasons", other));
+    }
+    html.push_str(&svg::legend(&names));
+    let bars: Vec<Bar> = all.iter().take(DRAWN).map(|source| stacked(source, &named)).collect();
+    let _ = writeln!(
+        html,
+        "<p>The {} largest sources: what was read, and what became of its bytes</p>\n{}",
+        bars.len(),
+        svg::bars(&bars)
+    );
+    let heads: String = named.iter().map(|reason| format!("<th>{}</th>", escaped(reason))).collect();
+    let _ = writeln!(
+        html,
+        "<div class=wide><table><tr><th>source</th><th>licence</th><th>documents</th><th>bytes</th><th>dropped</th>{heads}</tr>"
+    );
+    let shown = &all[..all.len().min(SOURCES)];
+    for source in shown {
+        let licence = source.licence.as_deref().unwrap_or("not stated");
+        source_row(html, name(source), licence, source.read, &source.dropped, &named);
+    }
+    let rest = &all[shown.len()..];
+    if !rest.is_empty() {
+        let mut dropped: BTreeMap<String, Count> = BTreeMap::new();
+        for (reason, count) in rest.iter().flat_map(|source| &source.dropped) {
+            let all = dropped.entry(reason.clone()).or_default();
+            *all = sum([&*all, count]);
+        }
+        let read = sum(rest.iter().map(|source| &source.read));
+        source_row(html, format!("{} more sources", rest.len()), "", read, &dropped, &named);
+    }
+    html.push_str(
+        "</table></div>\n<p class=small>Dropped and the columns of reasons: share of the source's bytes.</p>\n",
+    );
+}
+
+fn stacked(source: &SourceSummary, named: &[&str]) -> Bar {
+    let gone = sum(source.dropped.values());
+    let of = |reason: &str| source.dropped.get(reason).map_or(0, |count| count.bytes);
+    let by_name: u64 = named.iter().map(|reason| of(reason)).sum();
+    let whole = source.read.bytes;
+    let mut parts = vec![(share(whole.saturating_sub(gone.bytes), whole), 0)];
+    parts.extend(named.iter().enumerate().map(|(index, reason)| (share(of(reason), whole), index + 1)));
+    parts.push((share(gone.bytes.saturating_sub(by_name), whole), named.len() + 1));
+    parts.retain(|(share, _)| *share > 0.0);
+    Bar { label: name(source), parts, note: format!("−{}", percent(gone.bytes, whole)) }
+}
+
+fn source_row(
+    html: &mut String,
+    name: String,
+    licence: &str,
+    read: Count,
+    dropped: &BTreeMap<String, Count>,
+    named: &[&str],
+) {
+    let gone = sum(dropped.values());
+    let mut cells = vec![
+        name,
+        licence.to_string(),
+        read.documents.to_string(),
+        read.bytes.to_string(),
+        percent(gone.bytes, read.bytes),
+    ];
+    let of =
+        |reason: &&str| dropped.get(*reason).map_or(String::new(), |count| percent(count.bytes, read.bytes));
+    cells.extend(named.iter().map(of));
+    row(html, &cells);
+}
+
+/// Bytes kept by licence, where sources state any.
+fn licences(html: &mut String, summary: &CorpusSummary) {
+    let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
+    for source in &summary.sources {
+        *bytes.entry(source.licence.as_deref().unwrap_or("not stated")).or_default() += source.kept.bytes;
+    }
+    bytes.retain(|_, bytes| *bytes > 0);
+    if bytes.keys().all(|licence| *licence == "not stated") {
+        return;
+    }
+    let mut sorted: Vec<(&str, u64)> = bytes.into_iter().collect();
+    sorted.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
+    let bars: Vec<Bar> = sorted
+        .into_iter()
+        .take(NAMES)
+        .map(|(licence, bytes)| Bar {
+            label: licence.to_string(),
+            parts: vec![(share(bytes, summary.kept.bytes), 0)],
+            note: percent(bytes, summary.kept.bytes),
+        })
+        .collect();
+    let _ = writeln!(
+        html,
+        "<h2>Licences</h2>\n<p>Bytes kept, by licence of the source</p>\n{}",
+        svg::bars(&bars)
+    );
+}
+
+/// Distributions of the scores over the kept documents.
+fn scores(html: &mut String, summary: &CorpusSummary) {
+    if summary.scores.is_empty() {
+        return;
+    }
+    html.push_str("<h2>Scores of the kept documents</h2>\n");
+    for (name, score) in &summary.scores {
+        let _ =
+            writeln!(html, "<h3>{}</h3>\n<p class=small>{}</p>", escaped(name), escaped(&score.in_words()));
+        if score.quantiles.is_empty() {
+            html.push_str(&names_of(score));
+        } else {
+            html.push_str(&svg::quantile_curve(&score.quantiles));
+        }
+    }
+}
+
+/// Documents by name.
+fn names_of(score: &ScoreSummary) -> String {
+    let mut values: Vec<(&String, &Count)> = score.values.iter().collect();
+    values.sort_by(|a, b| b.1.documents.cmp(&a.1.documents).then_with(|| a.0.cmp(b.0)));
+    let bar = |label: &str, count: &Count| Bar {
+        label: label.to_string(),
+        parts: vec![(share(count.documents, score.documents), 0)],
+        note: format!("{} documents", count.documents),
+    };
+    let mut bars: Vec<Bar> = values.iter().take(NAMES).map(|(name, count)| bar(name, count)).collect();
+    let hidden = values.iter().skip(NAMES).map(|(_, count)| *count).chain(&score.other_values);
+    let rest = sum(hidden);
+    if rest.documents > 0 {
+        bars.push(bar("others", &rest));
+    }
+    svg::bars(&bars)
+}
+
+fn shown(html: &mut String, samples: &Samples) {
+    html.push_str("<h2>Samples</h2>\n");
+    for (title, documents) in samples.groups() {
+        let _ = writeln!(html, "<h3>{}</h3>", escaped(&title));
+        for document in documents {
+            let _ = writeln!(
+                html,
+                "<details><summary><b>{}</b> <span class=small>{}</span></summary>\n<pre>{}</pre></details>",
+                escaped(&document.id),
+                escaped(document.detail.as_deref().unwrap_or("")),
+                escaped(&document.head)
+            );
+        }
+    }
+}
+
+/// The page of a corpus with these samples.
+pub(crate) fn render(summary: &CorpusSummary, samples: &Samples) -> String {
+    let mut html = format!(
+        "<!doctype html>\n<html lang=en><meta charset=utf-8><title>Data card</title><style>{STYLE}</style>\n<h1>Data card</h1>\n\
+         <p>Source: {} ({} files, {} bytes as stored); split by {}. Fingerprint of the text: <code>{}</code></p>\n",
+        escaped(&summary.source),
+        summary.listed_files,
+        summary.listed_bytes,
+        escaped(&summary.split_by),
+        escaped(&summary.fingerprint)
+    );
+    alerts(&mut html, summary);
+    totals(&mut html, summary);
+    removal(&mut html, summary);
+    by_source(&mut html, summary);
+    licences(&mut html, summary);
+    scores(&mut html, summary);
+    shown(&mut html, samples);
+    html.push_str("</html>\n");
+    html
+}
+
+/// The data card of a finished corpus: the one that its build wrote, or for a corpus of an earlier version one made from all its
+/// documents.
+///
+/// # Errors
+/// A damaged corpus, or the disk's refusal.
+pub fn data_card(reader: &CorpusReader) -> Result<String> {
+    let summary = reader.summary();
+    if summary.files.iter().any(|file| file.name == CARD_FILE) {
+        let path = reader.folder().join(CARD_FILE);
+        return std::fs::read_to_string(&path).map_err(Error::io("read", &path));
+    }
+    let mut samples = Samples::default();
+    for kept in [true, false] {
+        for document in reader.inspect(InspectFilter { kept, ..InspectFilter::default() }) {
+            let document = document?;
+            match (document.split, &document.reason) {
+                (Some(split), _) => samples.keep(split, &document.id, &document.head),
+                (None, Some(reason)) => {
+                    samples.drop(reason, &document.id, document.detail.as_deref(), &document.head);
+                }
+                (None, None) => {}
+            }
+        }
+    }
+    Ok(render(summary, &samples))
+}

@@ -1,0 +1,266 @@
+//! Scores of documents: as columns, in predicates, across interruptions, with models that are missing or change.
+
+#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
+
+use arrow_array::{Array, ArrayRef, Float64Array, StringArray};
+use bessemer_corpus::*;
+use bessemer_score::{ScoreConfig, ScoreKind};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use tempfile::TempDir;
+
+const ENGLISH: &str = "The furnace stood by the river, and people said that the steel which came out of it was cheap enough \
+                       for everybody. It was the end of winter, and there was still snow on the roofs of the houses.";
+const GERMAN: &str = "Der Ofen stand am Fluss, und die Leute sagten, dass der Stahl, der daraus kam, billig genug für alle \
+                      sei. Es war das Ende des Winters, und auf den Dächern der Häuser lag immer noch Schnee.";
+
+fn score(name: &str, kind: ScoreKind, model: &str) -> ScoreConfig {
+    let label = "__label__en".into();
+    ScoreConfig { name: name.into(), kind, model: model.into(), label, ..ScoreConfig::default() }
+}
+
+/// A model of the room of scores.
+fn model(name: &str) -> String {
+    format!("{}/../score/tests/data/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn config(path: &Path, scores: Vec<ScoreConfig>) -> CorpusConfig {
+    let mut config = CorpusConfig { path: path.display().to_string(), ..CorpusConfig::default() };
+    config.split.validation_fraction = 0.0;
+    config.scores.list = scores;
+    config
+}
+
+fn built(config: &CorpusConfig, out: &Path, threads: usize) -> Result<CorpusSummary> {
+    let stop = AtomicBool::new(false);
+    let context = BuildContext { threads, memory_budget: 1 << 20, progress: &|_| {}, stop: &stop };
+    Ok(build(config, out, &context)?.summary)
+}
+
+fn contents(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_string();
+    files.iter().map(|path| (name(path), fs::read(path).unwrap())).collect()
+}
+
+/// A column of the training documents.
+fn column(corpus: &Path, name: &str) -> ArrayRef {
+    let file = fs::File::open(corpus.join("documents-train-00000.parquet")).unwrap();
+    let reader = parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+    let batch = reader.build().unwrap().next().unwrap().unwrap();
+    batch.column_by_name(name).unwrap_or_else(|| panic!("no column {name}")).clone()
+}
+
+fn texts(corpus: &Path, name: &str) -> Vec<Option<String>> {
+    let column = column(corpus, name);
+    let column: &StringArray = column.as_any().downcast_ref().unwrap();
+    column.iter().map(|value| value.map(str::to_string)).collect()
+}
+
+fn numbers(corpus: &Path, name: &str) -> Vec<f64> {
+    let column = column(corpus, name);
+    let column: &Float64Array = column.as_any().downcast_ref().unwrap();
+    assert_eq!(column.null_count(), 0, "{name}");
+    column.values().to_vec()
+}
+
+/// JSON lines: English and German in turn, each with an address and a date.
+fn pages(folder: &Path, count: usize) -> PathBuf {
+    let path = folder.join("pages.jsonl");
+    let line = |number: usize| {
+        let (text, site) = [(ENGLISH, "en.wikipedia.org"), (GERMAN, "blog.example.de")][number % 2];
+        let text = format!("{text} {number}");
+        let url = format!("https://{site}/2021/05/{:02}/{number}", 1 + number % 28);
+        serde_json::json!({"text": text, "url": url, "date": "2022-01-01T00:00:00Z"}).to_string() + "\n"
+    };
+    fs::write(&path, (0..count).map(line).collect::<String>()).unwrap();
+    path
+}
+
+#[test]
+fn a_predicate_on_a_score_drops_what_it_should_and_the_columns_reach_the_files() {
+    let folder = TempDir::new().unwrap();
+    let input = pages(folder.path(), 20);
+    let mut config = config(
+        &input,
+        vec![
+            score("lang", ScoreKind::Language, ""),
+            score("fluency", ScoreKind::LogProbability, &model("kenlm/trie.bin")),
+            score("quality", ScoreKind::Fasttext, &model("fasttext/hs.bin")),
+            score("site", ScoreKind::Domain, ""),
+            score("written", ScoreKind::Date, ""),
+        ],
+    );
+    config.rules.keep = vec!["lang == \"en\" && lang_score > 0.1".into()];
+    let out = folder.path().join("out");
+    let summary = built(&config, &out, 2).unwrap();
+    assert_eq!((summary.read.documents, summary.kept.documents), (20, 10));
+    assert_eq!(summary.dropped_by_reason[&config.rules.keep[0]].documents, 10);
+    let dropped =
+        CorpusReader::open(&out).unwrap().inspect(InspectFilter::default()).next().unwrap().unwrap();
+    assert!(dropped.detail.unwrap().starts_with("own: lang = \"de\", lang_score = "), "the values are told");
+
+    assert_eq!(texts(&out, "lang"), vec![Some("en".to_string()); 10]);
+    assert_eq!(texts(&out, "site"), vec![Some("encyclopedia".to_string()); 10]);
+    assert_eq!(texts(&out, "written")[1].as_deref(), Some("2021-05-03"));
+    assert_eq!(texts(&out, "written_source")[1].as_deref(), Some("url"));
+    assert!(texts(&out, "url")[1].as_deref().unwrap().starts_with("https://en.wikipedia.org/"));
+    // The same numbers as the scorer gives by itself.
+    let scorer = bessemer_score::Scorer::open(&config.scores.list[1], Path::new("")).unwrap();
+    let of = |text: &str| scorer.score(&bessemer_score::Document { text, ..Default::default() });
+    let kept: Vec<String> = CorpusReader::open(&out)
+        .unwrap()
+        .documents(Split::Train)
+        .map(|document| document.unwrap().text)
+        .collect();
+    for (text, number) in kept.iter().zip(numbers(&out, "fluency")) {
+        assert_eq!(of(text), [bessemer_score::Value::Number(number)]);
+    }
+    assert!(numbers(&out, "quality").iter().all(|p| (0.0..=1.001).contains(p)));
+
+    let lang = &summary.scores["lang"];
+    assert_eq!((lang.documents, lang.missing, lang.values["en"].documents), (10, 0, 10));
+    assert_eq!(summary.scores["fluency"].quantiles.len(), 21);
+    assert!(summary.scores["fluency"].quantiles.is_sorted());
+
+    // Scores that no predicate names come behind the rules, the others before them.
+    let plan = explain(&config).unwrap();
+    let place =
+        |what: &str, from: usize| from + plan[from..].find(what).unwrap_or_else(|| panic!("{what}: {plan}"));
+    let first = place("map scores", 0);
+    let profiles = place("map profiles", first);
+    let rules = place("map rules", profiles);
+    place("map scores", rules);
+
+    // Deletion keeps the columns, and leaves what a build with the list makes.
+    let id = CorpusReader::open(&out).unwrap().documents(Split::Train).nth(3).unwrap().unwrap().id;
+    delete(&out, &[id], "asked for", &AtomicBool::new(false)).unwrap();
+    assert_eq!(numbers(&out, "fluency").len(), 9);
+    let deleted = contents(&out);
+    fs::remove_dir_all(&out).unwrap();
+    assert_eq!(built(&config, &out, 1).unwrap().scores["lang"].documents, 9);
+    assert!(contents(&out) == deleted);
+}
+
+#[test]
+fn models_are_part_of_the_corpus_and_bad_ones_are_told_before_anything_is_done() {
+    let folder = TempDir::new().unwrap();
+    let input = pages(folder.path(), 8);
+    let own = folder.path().join("model.bin");
+    fs::copy(model("fasttext/hs.bin"), &own).unwrap();
+    let out = folder.path().join("out");
+    let with = |scores: Vec<ScoreConfig>| config(&input, scores);
+    let quality = |path: &Path| with(vec![score("quality", ScoreKind::Fasttext, path.to_str().unwrap())]);
+    let plain = built(&with(vec![]), &out, 1).unwrap();
+    assert!(plain.scores.is_empty());
+    let first = built(&quality(&own), &out, 1).unwrap();
+    assert_ne!(first.key, plain.key);
+    // Another place is no other model; another model is.
+    let moved = folder.path().join("moved.bin");
+    fs::rename(&own, &moved).unwrap();
+    assert_eq!(built(&quality(&moved), &out, 1).unwrap().key, first.key);
+    fs::copy(model("fasttext/softmax.bin"), &moved).unwrap();
+    assert_ne!(built(&quality(&moved), &out, 1).unwrap().key, first.key);
+
+    let told = |config: CorpusConfig| {
+        let out = folder.path().join("never");
+        let message = built(&config, &out, 1).unwrap_err().to_string();
+        assert!(!out.exists() && !folder.path().join("never.partial").exists(), "{message}");
+        message
+    };
+    let message = told(quality(Path::new("missing.bin")));
+    assert!(message.contains("\"quality\"") && message.contains("missing.bin"), "{message}");
+    let bytes = fs::read(&moved).unwrap();
+    fs::write(&moved, &bytes[..bytes.len() / 2]).unwrap();
+    let message = told(quality(&moved));
+    assert!(message.contains("\"quality\"") && message.contains("moved.bin, byte"), "{message}");
+    let mut wrong = quality(Path::new(&model("fasttext/hs.bin")));
+    wrong.scores.list[0].label = "__label__none".into();
+    assert!(told(wrong).contains("__label__en"));
+    let twice = vec![score("a", ScoreKind::Language, ""), score("a", ScoreKind::Domain, "")];
+    assert!(told(with(twice)).contains("corpus.scores"));
+    assert!(told(with(vec![score("text", ScoreKind::Language, "")])).contains("\"text\""));
+    assert!(told(with(vec![score("copies", ScoreKind::Domain, "")])).contains("\"copies\""));
+    let mut unknown = with(vec![score("lang", ScoreKind::Language, "")]);
+    unknown.rules.keep = vec!["lnag == \"en\"".into()];
+    assert!(told(unknown).contains("lang"));
+}
+
+#[test]
+fn head_middle_and_tail_are_cut_by_language() {
+    let folder = TempDir::new().unwrap();
+    let input = pages(folder.path(), 200);
+    let mut perplexity = score("perplexity", ScoreKind::Perplexity, &model("kenlm/trie.bin"));
+    perplexity.parts = true;
+    let scores = vec![score("lang", ScoreKind::Language, ""), perplexity];
+    let mut all = Vec::new();
+    for threads in [1, 2] {
+        let out = folder.path().join(format!("out-{threads}"));
+        let summary = built(&config(&input, scores.clone()), &out, threads).unwrap();
+        assert_eq!(summary.kept.documents, 200);
+        all.push(contents(&out));
+    }
+    assert!(all[0] == all[1]);
+    let out = folder.path().join("out-1");
+    let (languages, parts) = (texts(&out, "lang"), texts(&out, "perplexity_part"));
+    let values = numbers(&out, "perplexity");
+    for language in ["en", "de"] {
+        let of = |part: &str| -> Vec<f64> {
+            let rows = values.iter().zip(&languages).zip(&parts);
+            rows.filter(|((_, l), p)| l.as_deref() == Some(language) && p.as_deref() == Some(part))
+                .map(|((value, _), _)| *value)
+                .collect()
+        };
+        let (head, middle, tail) = (of("head"), of("middle"), of("tail"));
+        assert_eq!(head.len() + middle.len() + tail.len(), 100, "{language}");
+        let max = |values: &[f64]| values.iter().copied().fold(f64::MIN, f64::max);
+        let min = |values: &[f64]| values.iter().copied().fold(f64::MAX, f64::min);
+        assert!(max(&head) <= min(&middle) && max(&middle) <= min(&tail), "{language}");
+        assert!(!tail.is_empty(), "{language}");
+    }
+}
+
+#[test]
+fn interrupted_or_not_and_with_any_number_of_threads_the_bytes_are_the_same() {
+    let folder = TempDir::new().unwrap();
+    let input = folder.path().join("input");
+    fs::create_dir(&input).unwrap();
+    // Large enough to be worked on in parts.
+    for file in 0..3 {
+        let line = |number: usize| {
+            let text = [ENGLISH, GERMAN][number % 2].repeat(12);
+            serde_json::json!({"text": format!("{text} {file} {number}")}).to_string() + "\n"
+        };
+        fs::write(input.join(format!("{file}.jsonl")), (0..1400).map(line).collect::<String>()).unwrap();
+    }
+    let mut perplexity = score("perplexity", ScoreKind::Perplexity, &model("kenlm/trie.bin"));
+    perplexity.parts = true;
+    let mut config = config(&input, vec![score("lang", ScoreKind::Language, ""), perplexity]);
+    config.rules.keep = vec!["lang == \"en\"".into()];
+    let straight = folder.path().join("straight");
+    assert!(built(&config, &straight, 2).unwrap().listed_bytes > 8 << 20);
+    let one = folder.path().join("one");
+    built(&config, &one, 1).unwrap();
+    assert!(contents(&one) == contents(&straight));
+
+    let out = folder.path().join("stopped");
+    let parts = folder.path().join("stopped.parts.partial");
+    let made = || -> usize {
+        let units = fs::read_dir(&parts).into_iter().flatten().map(|unit| unit.unwrap().path());
+        let files = units.filter(|path| path.is_dir()).flat_map(|path| fs::read_dir(path).unwrap());
+        files.filter(|file| file.as_ref().unwrap().path().extension().is_some_and(|e| e == "arrow")).count()
+    };
+    let stop = AtomicBool::new(false);
+    let progress = |_: Progress| {
+        if made() > 0 {
+            stop.store(true, Ordering::Relaxed);
+        }
+    };
+    let context = BuildContext { threads: 2, memory_budget: 1 << 20, progress: &progress, stop: &stop };
+    assert!(matches!(build(&config, &out, &context), Err(Error::Stopped)));
+    assert!(made() > 0);
+    built(&config, &out, 1).unwrap();
+    assert!(contents(&out) == contents(&straight));
+}
