@@ -4,6 +4,7 @@ use crate::compose::{self, Meters};
 use crate::config::{CorpusConfig, PrivacyConfig, SplitBy};
 use crate::delete::Bury;
 use crate::error::{Error, Result};
+use crate::evaluate::Evaluator;
 use crate::output::attribution;
 use crate::output::card::{self, samples::Samples};
 use crate::output::documents::Documents;
@@ -157,6 +158,9 @@ pub(crate) fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
                 keys.shift_remove(name);
             }
         }
+        if config.evaluate == defaults.evaluate {
+            keys.shift_remove("evaluate");
+        }
         if config.scores == defaults.scores {
             keys.shift_remove("scores");
         }
@@ -172,7 +176,8 @@ pub(crate) fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
         hash.update(b"\n");
     }
     // Profiles by what they say, not by their names or paths.
-    for profile in config.rules.build().map_err(|error| Error::Config(format!("corpus.{error}")))? {
+    let own = config.rules.build().map_err(|error| Error::Config(format!("corpus.{error}")))?;
+    for profile in own.into_iter().chain(config.evaluate.build()?) {
         hash.update(serde_json::to_string(profile.file()).map_err(unwritten)?.as_bytes());
     }
     for (key, path) in files {
@@ -317,6 +322,7 @@ pub fn build_on(
         None => Way::Here(compose::plan(config, source.clone(), assign, as_maps(&meters))?),
         Some(engine) => Way::Elsewhere(engine),
     };
+    let evaluator = Evaluator::new(&config.evaluate)?;
     let folder = PartialDir::begin(out_dir)?;
     let spill = folder.path().join("spill");
     std::fs::create_dir(&spill).map_err(Error::io("create folder", &spill))?;
@@ -334,6 +340,7 @@ pub fn build_on(
     let executor = Executor::new(context.threads, context.memory_budget, &spill, context.stop, &tick);
     let extras = compose::extras(config, source.verbatim());
     let mut sink = Documents::create(folder.path(), &source.listing().sources, &extras)?;
+    sink.evaluate(evaluator);
     let elsewhere = beside(out_dir, ".cluster.partial");
     match way {
         Way::Elsewhere(engine) => {

@@ -1,5 +1,6 @@
 //! The keys of `[corpus]`. Every doc comment below is printed to users as the key's documentation.
 
+use crate::evaluate::EvaluateConfig;
 use bessemer_dedup::DedupConfig;
 use bessemer_privacy::decontaminate::DecontaminateConfig;
 use bessemer_privacy::{PhoneRule, PrivacyRules};
@@ -118,6 +119,8 @@ pub struct CorpusConfig {
     /// Removal of what evaluation sets hold (`contaminated`), after all edits and before deduplication. Does not touch a single
     /// `file` source.
     pub decontaminate: DecontaminateConfig,
+    /// A sample of what is kept, judged once more. It changes no document.
+    pub evaluate: EvaluateConfig,
     /// Train and validation.
     pub split: SplitConfig,
 }
@@ -142,6 +145,7 @@ impl Default for CorpusConfig {
             dedup: DedupConfig::default(),
             privacy: PrivacyConfig::default(),
             decontaminate: DecontaminateConfig::default(),
+            evaluate: EvaluateConfig::default(),
             split: SplitConfig::default(),
         }
     }
@@ -394,6 +398,7 @@ impl CorpusConfig {
         self.rules.check_columns(&columns).map_err(|error| format!("corpus.{error}"))?;
         self.privacy.check()?;
         self.decontaminate.check("corpus.decontaminate")?;
+        self.evaluate.check()?;
         self.split.check()
     }
 }

@@ -24,6 +24,7 @@ mod config;
 mod dedup;
 mod delete;
 mod error;
+mod evaluate;
 mod output;
 mod parts;
 mod read;
@@ -42,6 +43,7 @@ pub use config::{
 };
 pub use delete::{Deletion, delete};
 pub use error::{Error, Result};
+pub use evaluate::{EvaluateConfig, Evaluation, Measure, ProfileEvaluation, REVIEW_FILE};
 pub use output::card::data_card;
 pub use output::summary::{
     ATTRIBUTION_FILE, CARD_FILE, CorpusSummary, Count, DROPPED_FILE, FORMAT_VERSION, FileSummary,

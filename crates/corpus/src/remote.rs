@@ -51,8 +51,9 @@ fn absolute_paths(config: &mut CorpusConfig) -> Result<()> {
     absolute("corpus.rules.bad_words", &mut config.rules.bad_words)?;
     // What is no path is the name of a profile that the program carries.
     let is_path = |profile: &&mut String| profile.contains('/') || profile.ends_with(".toml");
-    for profile in config.rules.profiles.iter_mut().filter(is_path) {
-        absolute("corpus.rules.profiles", profile)?;
+    let profiles = config.rules.profiles.iter_mut().chain(&mut config.evaluate.profiles);
+    for profile in profiles.filter(is_path) {
+        absolute("the path of a profile", profile)?;
     }
     for set in &mut config.decontaminate.sets {
         absolute("corpus.decontaminate.sets.path", &mut set.path)?;
@@ -128,5 +129,49 @@ impl RemotePlan {
     /// What happens to the rows.
     pub fn stages(&self) -> &[Stage] {
         &self.stages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_score::{ScoreConfig, ScoreKind};
+
+    #[test]
+    fn a_text_names_every_file_by_a_path_that_holds_anywhere_and_its_key_is_found_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let input = folder.path().join("in.jsonl");
+        std::fs::write(&input, "{\"text\": \"a text\"}\n").unwrap();
+        let list = folder.path().join("domains.txt");
+        std::fs::write(&list, "blocked.com\n").unwrap();
+        let mut config = CorpusConfig { path: input.display().to_string(), ..CorpusConfig::default() };
+        // Relative to the room's folder, in which tests run.
+        let model = "../score/tests/data/fasttext/hs.bin";
+        config.scores.list = vec![ScoreConfig {
+            name: "quality".into(),
+            kind: ScoreKind::Fasttext,
+            model: model.into(),
+            label: "__label__en".into(),
+            ..ScoreConfig::default()
+        }];
+        config.rules.profiles = vec!["gopher-quality".into(), "../rules/profiles/c4.toml".into()];
+        config.rules.bad_words = "../corpus/README.md".into();
+        config.evaluate.profiles = vec!["../rules/profiles/ziya2.toml".into()];
+        config.urls.domain_files = vec![list.display().to_string()];
+        let source = source::open(&config).unwrap();
+        let text = text(&config, source.listing()).unwrap();
+        let told: Text = serde_json::from_str(&text).unwrap();
+        let here = std::path::absolute(".").unwrap().display().to_string();
+        assert_eq!(told.config.scores.list[0].model, format!("{here}/{model}"));
+        assert_eq!(told.config.rules.profiles[0], "gopher-quality");
+        for path in [
+            &told.config.rules.profiles[1],
+            &told.config.rules.bad_words,
+            &told.config.evaluate.profiles[0],
+            &told.config.urls.domain_files[0],
+        ] {
+            assert!(Path::new(path).is_absolute(), "{path}");
+        }
+        RemotePlan::of(&text).unwrap();
     }
 }

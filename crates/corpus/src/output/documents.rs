@@ -9,6 +9,7 @@ use super::extra::Extra;
 use super::scores::Distribution;
 use super::summary::{CorpusSummary, Count, DROPPED_FILE, FileSummary, SourceSummary};
 use crate::error::{Error, Result};
+use crate::evaluate::{Evaluator, REVIEW_FILE};
 use crate::row::{CONTAMINATED, EVALUATION_SETS, Rows, Split, VALIDATION, head};
 use crate::source::SourceInfo;
 use arrow_array::builder::{StringBuilder, UInt32Builder, UInt64Builder};
@@ -19,6 +20,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3Default;
@@ -272,6 +274,8 @@ pub(crate) struct Documents {
     distributions: Vec<Distribution>,
     /// For the data card.
     samples: Samples,
+    evaluator: Option<Evaluator>,
+    folder: PathBuf,
 }
 
 impl Documents {
@@ -307,7 +311,14 @@ impl Documents {
             urls: extras.iter().any(|field| field.name() == "url").then_some(0),
             distributions: extras.iter().filter_map(Distribution::new).collect(),
             samples: Samples::default(),
+            evaluator: None,
+            folder: folder.to_path_buf(),
         })
+    }
+
+    /// Evaluates a sample of what is kept.
+    pub(crate) fn evaluate(&mut self, evaluator: Option<Evaluator>) {
+        self.evaluator = evaluator;
     }
 
     fn place(&mut self, rows: &Rows<'_>, index: usize) -> Result<usize> {
@@ -340,6 +351,9 @@ impl Documents {
         }
         for distribution in &mut self.distributions {
             distribution.add(batch, index, bytes);
+        }
+        if let Some(evaluator) = &mut self.evaluator {
+            evaluator.take(batch, rows, index);
         }
         self.samples.keep(split, rows.id.value(index), text);
         let source = &mut self.summary.sources[place];
@@ -397,6 +411,15 @@ impl Documents {
             );
         }
         summary.scores = self.distributions.into_iter().map(Distribution::finish).collect();
+        if let Some(evaluator) = self.evaluator {
+            let (evaluation, review) = evaluator.finish()?;
+            summary.evaluation = Some(evaluation);
+            if let Some(lines) = review {
+                let mut file = HashingFile::create(&self.folder, REVIEW_FILE)?;
+                file.write_all(lines.as_bytes()).map_err(Error::io("write", &self.folder))?;
+                summary.files.push(file.finish()?);
+            }
+        }
         summary.fingerprint = format!("{:032x}", self.fingerprint.digest128());
         Ok((summary, self.samples))
     }

@@ -2,6 +2,7 @@
 //! other files with their hashes, so its presence means that the corpus is complete. It holds no time and no
 //! machine's name: the same input and configuration give the same bytes.
 
+use crate::evaluate::Evaluation;
 use crate::row::Split;
 use bessemer_privacy::decontaminate::SetCount;
 use serde::{Deserialize, Serialize};
@@ -142,6 +143,9 @@ pub struct CorpusSummary {
     /// Distributions of the scores, by column.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub scores: BTreeMap<String, ScoreSummary>,
+    /// What a sample of the kept documents showed when the corpus was built, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluation: Option<Evaluation>,
     /// Digest of the list of tombstones that the corpus answers to, if documents were deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tombstones: Option<String>,

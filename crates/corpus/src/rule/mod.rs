@@ -21,7 +21,7 @@ pub(crate) mod urls;
 
 pub(crate) use decode::Decode;
 pub(crate) use decontaminate::Decontaminate;
-pub(crate) use profiles::Profiles;
+pub(crate) use profiles::{BatchRow, Profiles};
 
 use crate::config::{CorpusConfig, Scope};
 use crate::row::{Rows, head};

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(crate) struct Profiles(pub(crate) Vec<Profile>);
 
 /// One row of a batch, for predicates. `split` reads as its name, as in the names of the output's files.
-struct BatchRow<'a> {
+pub(crate) struct BatchRow<'a> {
     batch: &'a RecordBatch,
     index: usize,
 }
@@ -50,7 +50,11 @@ impl Row for BatchRow<'_> {
     }
 }
 
-impl BatchRow<'_> {
+impl<'a> BatchRow<'a> {
+    pub(crate) fn new(batch: &'a RecordBatch, index: usize) -> BatchRow<'a> {
+        BatchRow { batch, index }
+    }
+
     /// The values of these columns in words, but that of the text.
     fn told(&self, columns: &[&str]) -> String {
         let one = |name: &&str| {
@@ -123,7 +127,7 @@ impl BatchMap for Profiles {
                 texts.append_value(text);
                 continue;
             }
-            match self.judge(text, &BatchRow { batch: &batch, index }, &mut scratch) {
+            match self.judge(text, &BatchRow::new(&batch, index), &mut scratch) {
                 Outcome::Kept(kept) => {
                     if let Cow::Owned(edited) = &kept {
                         let gone = text.lines().count().saturating_sub(edited.lines().count());

@@ -7,6 +7,7 @@ mod svg;
 
 use super::summary::{CARD_FILE, CorpusSummary, Count, ScoreSummary, SourceSummary};
 use crate::error::{Error, Result};
+use crate::evaluate::{Evaluation, SHARES};
 use crate::read::{CorpusReader, InspectFilter};
 use crate::row::Split;
 use samples::Samples;
@@ -346,6 +347,62 @@ fn names_of(score: &ScoreSummary) -> String {
     svg::bars(&bars)
 }
 
+/// What the sample of `[corpus.evaluate]` showed.
+fn evaluated(html: &mut String, summary: &CorpusSummary) {
+    let Some(Evaluation { sampled, profiles }) = &summary.evaluation else { return };
+    let _ = writeln!(
+        html,
+        "<h2>Evaluation</h2>\n<p>A sample of {} kept documents ({} bytes, {} of what is kept), chosen by a hash of their names, judged once \
+         more. Nothing was changed by it.</p>",
+        sampled.documents,
+        sampled.bytes,
+        percent(sampled.documents, summary.kept.documents)
+    );
+    for (name, found) in profiles {
+        let _ = writeln!(
+            html,
+            "<h3>Profile {}</h3>\n<p>{} of {} documents would pass ({}).</p>",
+            escaped(name),
+            found.passed,
+            sampled.documents,
+            percent(found.passed, sampled.documents)
+        );
+        let bars: Vec<Bar> = found
+            .dropped
+            .iter()
+            .map(|(reason, count)| Bar {
+                label: reason.clone(),
+                parts: vec![(share(*count, sampled.documents), 1)],
+                note: percent(*count, sampled.documents),
+            })
+            .collect();
+        if !bars.is_empty() {
+            html.push_str(&svg::bars(&bars));
+        }
+        let heads: String = SHARES.iter().map(|share| format!("<th>{:.0} %</th>", share * 100.0)).collect();
+        let _ = writeln!(
+            html,
+            "<div class=wide><table><tr><th>measure</th><th>allowed</th><th>outside</th><th>documents</th>{heads}</tr>"
+        );
+        for measure in &found.measures {
+            let limit = |limit: Option<f64>| limit.map_or("–".to_string(), |limit| limit.to_string());
+            let allowed = match (measure.min, measure.max) {
+                (None, None) => "told only".to_string(),
+                (min, max) => format!("{} to {}", limit(min), limit(max)),
+            };
+            let mut cells = vec![
+                measure.name.clone(),
+                allowed,
+                percent(measure.outside, sampled.documents),
+                measure.documents.to_string(),
+            ];
+            cells.extend(measure.quantiles.iter().map(|value| format!("{value:.4}")));
+            row(html, &cells);
+        }
+        html.push_str("</table></div>\n");
+    }
+}
+
 fn shown(html: &mut String, samples: &Samples) {
     html.push_str("<h2>Samples</h2>\n");
     for (title, documents) in samples.groups() {
@@ -379,6 +436,7 @@ pub(crate) fn render(summary: &CorpusSummary, samples: &Samples) -> String {
     by_source(&mut html, summary);
     licences(&mut html, summary);
     scores(&mut html, summary);
+    evaluated(&mut html, summary);
     shown(&mut html, samples);
     html.push_str("</html>\n");
     html

@@ -1,0 +1,232 @@
+//! Evaluation of what is kept: the last step of Ziya2's data factory (Gan et al. 2023, section 2.1). A sample of the kept documents is
+//! judged by profiles of rules once more, each measure is told as a distribution, and some documents are laid out for people. It
+//! changes nothing in the corpus.
+//!
+//! A document is in the sample if a hash of its name lies below the share, so the sample depends on neither order nor threads.
+
+use crate::error::{Error, Result};
+use crate::output::summary::Count;
+use crate::row::{Rows, head};
+use crate::rule::BatchRow;
+use arrow_array::RecordBatch;
+use bessemer_rules::{DocumentView, Profile, Scratch, Verdict};
+use bessemer_score::quantile::Sketch;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Name of the file of documents for people.
+pub const REVIEW_FILE: &str = "review.jsonl";
+/// Seed of the sample's hash: another than that of the data card's samples.
+const SEED: u64 = 0x7a69_7961;
+/// Quantiles of a measure: 0, 5, 25, 50, 75, 95, 100 per cent.
+pub(crate) const SHARES: [f64; 7] = [0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0];
+/// Times [`crate::HEAD_BYTES`] of text that a document for people shows.
+const PAGES: usize = 10;
+
+/// `[corpus.evaluate]`: a sample of the kept documents, judged once more and told on the data card.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct EvaluateConfig {
+    /// Share of the kept documents that is evaluated; 0: none.
+    pub sample: f64,
+    /// Profiles whose measures are told of the sample, and what they would drop of it: names or paths as in `corpus.rules.profiles`.
+    pub profiles: Vec<String>,
+    /// Documents of the sample that are written to `review.jsonl` beside the corpus, for people to judge.
+    pub review: u64,
+}
+
+impl EvaluateConfig {
+    /// Checks every value; the message names the key.
+    pub(crate) fn check(&self) -> std::result::Result<(), String> {
+        if !(0.0..=1.0).contains(&self.sample) {
+            return Err(format!("corpus.evaluate.sample = {}: expected 0 to 1", self.sample));
+        }
+        if self.review > 100_000 {
+            return Err(format!("corpus.evaluate.review = {}: expected at most 100000", self.review));
+        }
+        self.build().map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// The profiles.
+    pub(crate) fn build(&self) -> Result<Vec<Profile>> {
+        let find = |name: &String| {
+            Profile::find(name)
+                .map_err(|error| Error::Config(format!("corpus.{}", error.at("evaluate.profiles"))))
+        };
+        self.profiles.iter().map(find).collect()
+    }
+}
+
+/// What the sample showed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Documents of the sample and their bytes.
+    pub sampled: Count,
+    /// By profile.
+    pub profiles: BTreeMap<String, ProfileEvaluation>,
+}
+
+/// What a profile says of the sample.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProfileEvaluation {
+    /// Documents that it would keep.
+    pub passed: u64,
+    /// Documents that it would drop, by the first reason.
+    pub dropped: BTreeMap<String, u64>,
+    /// Its measures, in its order.
+    pub measures: Vec<Measure>,
+}
+
+/// A measure over the sample.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measure {
+    /// Its name.
+    pub name: String,
+    /// Documents that have a value.
+    pub documents: u64,
+    /// Documents whose value is outside its limits.
+    pub outside: u64,
+    /// The limits.
+    pub min: Option<f64>,
+    /// The limits.
+    pub max: Option<f64>,
+    /// Quantiles 0, 5, 25, 50, 75, 95 and 100 per cent, each right to half a per cent of its value.
+    pub quantiles: Vec<f64>,
+}
+
+/// A document for people.
+#[derive(Serialize)]
+struct Review {
+    id: String,
+    source: String,
+    /// What the profiles would drop it for.
+    reasons: Vec<String>,
+    text: String,
+}
+
+/// A measure while it is counted.
+struct Counted {
+    told: Measure,
+    sketch: Sketch,
+}
+
+/// Evaluates documents as they are written.
+pub(crate) struct Evaluator {
+    /// Hashes below this are in the sample.
+    below: u128,
+    review: usize,
+    profiles: Vec<(Profile, ProfileEvaluation, Vec<Counted>)>,
+    sampled: Count,
+    /// The lowest hashes of the sample.
+    shown: BTreeMap<(u64, String), Review>,
+    scratch: Scratch,
+}
+
+impl Evaluator {
+    /// None where nothing is asked for.
+    pub(crate) fn new(config: &EvaluateConfig) -> Result<Option<Evaluator>> {
+        if config.sample <= 0.0 {
+            return Ok(None);
+        }
+        let profiles =
+            config.build()?.into_iter().map(|profile| (profile, ProfileEvaluation::default(), Vec::new()));
+        Ok(Some(Evaluator {
+            // 2^64 times the share; the product is exact enough, and 1 takes all.
+            below: (config.sample * (1u128 << 64) as f64) as u128,
+            review: config.review as usize,
+            profiles: profiles.collect(),
+            sampled: Count::default(),
+            shown: BTreeMap::new(),
+            scratch: Scratch::new(),
+        }))
+    }
+
+    /// Looks at a kept document.
+    pub(crate) fn take(&mut self, batch: &RecordBatch, rows: &Rows<'_>, index: usize) {
+        let (id, text) = (rows.id.value(index), rows.text.value(index));
+        let hash = xxh3_64_with_seed(id.as_bytes(), SEED);
+        if u128::from(hash) >= self.below {
+            return;
+        }
+        self.sampled.add(text.len() as u64);
+        let row = BatchRow::new(batch, index);
+        let mut reasons = Vec::new();
+        for (profile, found, counted) in &mut self.profiles {
+            let view = DocumentView { text, columns: &row };
+            let judged = profile.explain(&view, &mut self.scratch);
+            match &judged.verdict {
+                Verdict::Drop(reason) => {
+                    reasons.push(reason.clone());
+                    *found.dropped.entry(reason.clone()).or_default() += 1;
+                }
+                _ => found.passed += 1,
+            }
+            for rule in &judged.rules {
+                let place = counted.iter().position(|measure| measure.told.name == rule.rule);
+                let place = place.unwrap_or_else(|| {
+                    let told = Measure {
+                        name: rule.rule.clone(),
+                        min: rule.min,
+                        max: rule.max,
+                        ..Measure::default()
+                    };
+                    counted.push(Counted { told, sketch: Sketch::default() });
+                    counted.len() - 1
+                });
+                let measure = &mut counted[place];
+                measure.told.outside += u64::from(rule.failed());
+                if let Some(value) = rule.value.filter(|value| value.is_finite()) {
+                    measure.told.documents += 1;
+                    measure.sketch.add(value);
+                }
+            }
+        }
+        self.show(hash, rows, index, reasons);
+    }
+
+    fn show(&mut self, hash: u64, rows: &Rows<'_>, index: usize, reasons: Vec<String>) {
+        let full = self.shown.len() >= self.review;
+        if full && self.shown.last_key_value().is_none_or(|((last, _), _)| *last < hash) {
+            return;
+        }
+        let text = rows.text.value(index);
+        let end = text.floor_char_boundary(crate::HEAD_BYTES * PAGES);
+        let review = Review {
+            id: rows.id.value(index).into(),
+            source: rows.source.value(index).into(),
+            reasons,
+            text: text[..end].into(),
+        };
+        self.shown.insert((hash, review.id.clone()), review);
+        if self.shown.len() > self.review {
+            self.shown.pop_last();
+        }
+    }
+
+    /// What it showed, and the lines of the file for people, if there is to be one.
+    pub(crate) fn finish(self) -> Result<(Evaluation, Option<String>)> {
+        let mut evaluation = Evaluation { sampled: self.sampled, ..Evaluation::default() };
+        for (profile, mut found, counted) in self.profiles {
+            for Counted { mut told, sketch } in counted {
+                told.quantiles = SHARES.into_iter().filter_map(|share| sketch.quantile(share)).collect();
+                found.measures.push(told);
+            }
+            evaluation.profiles.insert(profile.name().to_string(), found);
+        }
+        if self.review == 0 {
+            return Ok((evaluation, None));
+        }
+        let mut lines = String::new();
+        for review in self.shown.values() {
+            let line = serde_json::to_string(review).map_err(|cause| Error::Plan {
+                stage: "evaluate".into(),
+                problem: format!("document {}: {cause}", head(&review.id)),
+            })?;
+            lines += &line;
+            lines.push('\n');
+        }
+        Ok((evaluation, Some(lines)))
+    }
+}
