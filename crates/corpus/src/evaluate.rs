@@ -52,8 +52,7 @@ impl EvaluateConfig {
     /// The profiles.
     pub(crate) fn build(&self) -> Result<Vec<Profile>> {
         let find = |name: &String| {
-            Profile::find(name)
-                .map_err(|error| Error::Config(format!("corpus.{}", error.at("evaluate.profiles"))))
+            Profile::find(name).map_err(|error| Error::Config(format!("corpus.evaluate.profiles: {error}")))
         };
         self.profiles.iter().map(find).collect()
     }
