@@ -98,11 +98,13 @@ pub fn explain(config: &CorpusConfig) -> Result<String> {
 
 /// Models of scores and lists of URLs, with the key that names each.
 fn list_files(config: &CorpusConfig) -> Vec<(String, String)> {
-    let scores = config.scores.list.iter().filter(|score| !score.model.is_empty());
-    let models =
-        scores.map(|score| (format!("corpus.scores, score {:?}: model", score.name), score.model.clone()));
+    let of_score = |score: &bessemer_score::ScoreConfig| {
+        let key = |what: &str| format!("corpus.scores, score {:?}: {what}", score.name);
+        [(key("model"), score.model.clone()), (key("pieces"), score.pieces.clone())]
+    };
+    let models = config.scores.list.iter().flat_map(of_score);
     let lists = urls::files(&config.urls).map(|path| ("corpus.urls".to_string(), path.clone()));
-    models.chain(lists).collect()
+    models.chain(lists).filter(|(_, path)| !path.is_empty()).collect()
 }
 
 /// Takes the content of a file into a hash; models may be large.
@@ -132,7 +134,10 @@ pub(crate) fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
     let files = list_files(config);
     let config = &mut CorpusConfig { path: String::new(), source: Default::default(), ..config.clone() };
     // Models and lists by what they hold.
-    config.scores.list.iter_mut().for_each(|score| score.model.clear());
+    for score in &mut config.scores.list {
+        score.model.clear();
+        score.pieces.clear();
+    }
     urls::files_mut(&mut config.urls).for_each(String::clear);
     let unwritten = |cause| Error::Config(format!("the configuration cannot be written as JSON: {cause}"));
     let mut json = serde_json::to_value(&config).map_err(unwritten)?;

@@ -60,6 +60,7 @@ fn absolute_paths(config: &mut CorpusConfig) -> Result<()> {
     }
     for score in &mut config.scores.list {
         absolute("corpus.scores.list.model", &mut score.model)?;
+        absolute("corpus.scores.list.pieces", &mut score.pieces)?;
     }
     urls::files_mut(&mut config.urls).try_for_each(|file| absolute("corpus.urls", file))
 }

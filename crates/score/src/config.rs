@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScoresConfig {
-    /// The scores, each a table `[[corpus.scores.list]]` with `name`, `kind`, `model`, `label`, `parts`, `head` and `tail`
+    /// The scores, each a table `[[corpus.scores.list]]` with `name`, `kind`, `model`, `label`, `pieces`, `parts`, `head` and
+    /// `tail`
     /// (docs/scores.md).
     pub list: Vec<ScoreConfig>,
 }
