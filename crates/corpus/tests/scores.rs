@@ -71,9 +71,8 @@ fn pages(folder: &Path, count: usize) -> PathBuf {
     let path = folder.join("pages.jsonl");
     let line = |number: usize| {
         let (text, site) = [(ENGLISH, "en.wikipedia.org"), (GERMAN, "blog.example.de")][number % 2];
-        // Digits are all the same to a perplexity; words are not.
-        let words: Vec<&str> = text.split(' ').take(24 + number * 7 % 14).collect();
-        let text = format!("{} {number}", words.join(" "));
+        // A word that the language model knows, and that both languages have: it makes perplexities differ.
+        let text = format!("{text}{} {number}", " man".repeat(number * 7 % 29));
         let url = format!("https://{site}/2021/05/{:02}/{number}", 1 + number % 28);
         serde_json::json!({"text": text, "url": url, "date": "2022-01-01T00:00:00Z"}).to_string() + "\n"
     };
