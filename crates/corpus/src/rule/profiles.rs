@@ -66,8 +66,7 @@ impl<'a> BatchRow<'a> {
             };
             Some(format!("{name} = {value}"))
         };
-        let told: Vec<String> =
-            columns.iter().filter(|name| **name != "text").filter_map(|name| one(&name)).collect();
+        let told: Vec<String> = columns.iter().filter(|name| **name != "text").filter_map(one).collect();
         if told.is_empty() { "not true".into() } else { told.join(", ") }
     }
 }
