@@ -10,8 +10,7 @@ use std::collections::BTreeSet;
 #[serde(deny_unknown_fields, default)]
 pub struct ScoresConfig {
     /// The scores, each a table `[[corpus.scores.list]]` with `name`, `kind`, `model`, `label`, `pieces`, `parts`, `head` and
-    /// `tail`
-    /// (docs/scores.md).
+    /// `tail` (docs/scores.md).
     pub list: Vec<ScoreConfig>,
 }
 
