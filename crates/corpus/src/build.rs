@@ -1,7 +1,7 @@
 //! From a configuration to a finished corpus on disk.
 
 use crate::compose::{self, Meters};
-use crate::config::{CorpusConfig, PrivacyConfig, SplitBy};
+use crate::config::{CorpusConfig, PrivacyConfig};
 use crate::delete::Bury;
 use crate::error::{Error, Result};
 use crate::evaluate::Evaluator;
@@ -172,6 +172,12 @@ pub(crate) fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
         if config.urls == defaults.urls {
             keys.shift_remove("urls");
         }
+        // Training weighs components without a change of the documents.
+        keys.shift_remove("mix");
+        match config.sources.is_empty() {
+            true => drop(keys.shift_remove("sources")),
+            false => drop(keys.insert("sources".into(), config.sources_identity())),
+        }
     }
     let mut hash = Xxh3Default::new();
     let head = format!("corpus {FORMAT_VERSION} rules {RULES_VERSION} {}\n{json}\n", listing.kind);
@@ -315,11 +321,7 @@ pub fn build_on(
         return Ok(Built { summary, reused: true, spilled_bytes: 0 });
     }
     let assign = Assign::resolve(&config.split, source.listing())?;
-    let split_by = match (source.verbatim(), assign.by) {
-        (true, _) => "position",
-        (false, SplitBy::Document) => "document",
-        (false, _) => "source",
-    };
+    let split_by = if source.verbatim() { "position" } else { assign.in_words() };
 
     let meters: [Arc<Meter>; 2] = Default::default();
     // Lists and models are read before anything is done; with an engine they are other machines' to read.
@@ -344,7 +346,8 @@ pub fn build_on(
     };
     let executor = Executor::new(context.threads, context.memory_budget, &spill, context.stop, &tick);
     let extras = compose::extras(config, source.verbatim());
-    let mut sink = Documents::create(folder.path(), &source.listing().sources, &extras)?;
+    let components: Vec<String> = config.components().into_iter().map(|component| component.name).collect();
+    let mut sink = Documents::create(folder.path(), &source.listing().sources, &components, &extras)?;
     sink.evaluate(evaluator);
     let elsewhere = beside(out_dir, ".cluster.partial");
     match way {

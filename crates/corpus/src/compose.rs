@@ -12,11 +12,12 @@
 //! Profiles see a document before anything in it is replaced, as in the pipelines that they come from. A single `file` is
 //! only decoded and split.
 
+use crate::components::{BySource, Slices, Spare};
 use crate::config::CorpusConfig;
 use crate::dedup::exact;
 use crate::error::{Error, Result};
 use crate::output::extra;
-use crate::row::text_schema;
+use crate::row::{COMPONENT, text_schema};
 use crate::rule::{Decode, Decontaminate, Profiles, Rules, urls};
 use crate::score;
 use crate::source::Source;
@@ -42,12 +43,16 @@ pub(crate) fn plan(
     meters: Meters,
 ) -> Result<Plan> {
     let verbatim = source.verbatim();
+    // Sources of a chain that no rule touches; their rows hide while the rules look.
+    let spared: Arc<BTreeSet<String>> = Arc::new(source.listing().verbatim.iter().cloned().collect());
+    let spare = |map: Spare| (!spared.is_empty()).then(|| Stage::Map(Arc::new(map)));
     let [judged, written] = meters;
     let mut stages = Vec::new();
     if !verbatim {
         stages.extend(urls::filter(&config.urls)?.map(|filter| Stage::Map(Arc::new(urls::Urls(filter)))));
     }
-    stages.extend([decode(config, verbatim), Stage::Map(Arc::new(assign))]);
+    stages.extend([decode(config, verbatim, &spared), Stage::Map(Arc::new(assign))]);
+    stages.extend(spare(Spare::hide(spared.clone())));
     if !verbatim {
         let profiles = config.rules.build().map_err(|error| Error::Config(format!("corpus.{error}")))?;
         let (named, others) = scores(config, &profiles)?;
@@ -57,18 +62,33 @@ pub(crate) fn plan(
         stages.extend(evaluation_sets(config)?);
         stages.extend(others);
     }
+    stages.extend(slices(config)?);
     stages.push(Stage::Map(judged));
     if !verbatim {
         stages.extend(duplicates(config));
         stages.extend(score::parts(&config.scores));
     }
+    stages.extend(spare(Spare::show(spared.clone())));
     stages.push(Stage::Map(written));
     Ok(Plan { source, stages })
 }
 
 /// Bytes to text.
-fn decode(config: &CorpusConfig, verbatim: bool) -> Stage {
-    Stage::Map(Arc::new(Decode { invalid: config.clean.invalid_utf8, verbatim }))
+fn decode(config: &CorpusConfig, verbatim: bool, spared: &Arc<BTreeSet<String>>) -> Stage {
+    let decode = |verbatim| Arc::new(Decode { invalid: config.clean.invalid_utf8, verbatim });
+    if spared.is_empty() {
+        return Stage::Map(decode(verbatim));
+    }
+    Stage::Map(Arc::new(BySource { verbatim: spared.clone(), kept: decode(true), judged: decode(false) }))
+}
+
+/// The slices of several sources.
+fn slices(config: &CorpusConfig) -> Result<Option<Stage>> {
+    if config.sources.is_empty() {
+        return Ok(None);
+    }
+    let slices = Slices::of(&config.sources).map_err(|error| Error::Config(format!("corpus.{error}")))?;
+    Ok(Some(Stage::Map(Arc::new(slices))))
 }
 
 /// The scores that predicates of the profiles name, and the others: documents that the rules drop need not be scored.
@@ -118,6 +138,9 @@ pub(crate) fn extras(config: &CorpusConfig, verbatim: bool) -> Vec<Field> {
     let mut fields = Vec::new();
     if !config.dedup.methods.is_empty() {
         fields.push(extra::copies());
+    }
+    if !config.sources.is_empty() {
+        fields.push(Field::new(COMPONENT, DataType::Utf8, false));
     }
     if verbatim {
         return fields;

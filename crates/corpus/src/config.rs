@@ -1,6 +1,7 @@
 //! The keys of `[corpus]`. Every doc comment below is printed to users as the key's documentation.
 
 use crate::evaluate::EvaluateConfig;
+use crate::mix::{MixConfig, SourceConfig};
 use bessemer_dedup::DedupConfig;
 use bessemer_privacy::decontaminate::DecontaminateConfig;
 use bessemer_privacy::{PhoneRule, PrivacyRules};
@@ -84,6 +85,11 @@ pub struct CorpusConfig {
     pub source: SourceKind,
     /// The file or folder to read; empty means the current directory for `cargo` and nothing for the others.
     pub path: String,
+    /// Several sources instead of `source` and `path`, each a table `[[corpus.sources]]` with `name`, `source`, `path`, and what
+    /// training takes of it: `weight`, `epochs`, `slices` (docs/data.md). All other keys here hold for every one.
+    pub sources: Vec<SourceConfig>,
+    /// How training mixes them.
+    pub mix: MixConfig,
     /// Name of the JSON field or Parquet column that holds the text.
     pub text: String,
     /// Name of the JSON field or Parquet column that holds a document's URL, where there is one.
@@ -130,6 +136,8 @@ impl Default for CorpusConfig {
         CorpusConfig {
             source: SourceKind::Auto,
             path: String::new(),
+            sources: Vec::new(),
+            mix: MixConfig::default(),
             text: "text".into(),
             url: "url".into(),
             date: "date".into(),
@@ -348,6 +356,24 @@ impl CorpusConfig {
     /// Checks every value against its range. The message names the key, the value and what is allowed.
     pub fn check(&self) -> Result<(), String> {
         self.memory_bytes()?;
+        self.check_sources()?;
+        self.check_place()?;
+        self.clean.check()?;
+        self.dedup.check().map_err(|message| format!("corpus.{message}"))?;
+        self.rules.check().map_err(|message| format!("corpus.{message}"))?;
+        self.urls.check().map_err(|message| format!("corpus.urls.{message}"))?;
+        crate::score::check(&self.scores)?;
+        let columns = self.columns();
+        let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+        self.rules.check_columns(&columns).map_err(|error| format!("corpus.{error}"))?;
+        self.privacy.check()?;
+        self.decontaminate.check("corpus.decontaminate")?;
+        self.evaluate.check()?;
+        self.split.check()
+    }
+
+    /// Checks what says where the text of a source lies.
+    pub(crate) fn check_place(&self) -> Result<(), String> {
         if self.text.is_empty() {
             return Err(
                 "corpus.text = \"\": expected the name of the column or field that holds the text".into()
@@ -388,18 +414,7 @@ impl CorpusConfig {
                 ));
             }
         }
-        self.clean.check()?;
-        self.dedup.check().map_err(|message| format!("corpus.{message}"))?;
-        self.rules.check().map_err(|message| format!("corpus.{message}"))?;
-        self.urls.check().map_err(|message| format!("corpus.urls.{message}"))?;
-        crate::score::check(&self.scores)?;
-        let columns = crate::compose::columns(self);
-        let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-        self.rules.check_columns(&columns).map_err(|error| format!("corpus.{error}"))?;
-        self.privacy.check()?;
-        self.decontaminate.check("corpus.decontaminate")?;
-        self.evaluate.check()?;
-        self.split.check()
+        Ok(())
     }
 }
 

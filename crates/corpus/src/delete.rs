@@ -11,7 +11,7 @@ use crate::output::durable::PartialDir;
 use crate::output::summary::{CorpusSummary, DROPPED_FILE};
 use crate::parts::Parts;
 use crate::read::{Batches, CorpusReader};
-use crate::row::{Split, text_schema};
+use crate::row::{COMPONENT, Split, text_schema};
 use crate::source::SourceInfo;
 use crate::tombstone::{DELETED, Tombstones};
 use arrow_array::builder::StringBuilder;
@@ -90,7 +90,8 @@ fn rewrite(
     };
     let sources: Vec<SourceInfo> = old.sources.iter().map(source).collect();
     let folder = PartialDir::begin(reader.folder())?;
-    let mut sink = Documents::create(folder.path(), &sources, &extras(reader)?)?;
+    let components: Vec<String> = old.components.iter().map(|component| component.name.clone()).collect();
+    let mut sink = Documents::create(folder.path(), &sources, &components, &extras(reader)?)?;
     let map = Bury(tombstones.clone());
     each_batch(reader, stop, &mut |batch| {
         note(&batch, tombstones, seen)?;
@@ -103,6 +104,7 @@ fn rewrite(
         dropped: made.dropped,
         dropped_by_reason: made.dropped_by_reason,
         splits: made.splits,
+        components: made.components,
         sources: made.sources,
         files: made.files,
         fingerprint: made.fingerprint,
@@ -180,11 +182,14 @@ fn each_batch(
     stop: &AtomicBool,
     take: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<()> {
-    let mut streams: Vec<Stream> = Split::ALL
-        .map(|split| Stream::new(reader.split_batches(split), Some(split)))
-        .into_iter()
-        .chain([Stream::new(reader.batches(DROPPED_FILE), None)])
-        .collect();
+    let components = &reader.summary().components;
+    let mut streams = vec![Stream::new(reader.batches(DROPPED_FILE), None)];
+    for split in Split::ALL {
+        let each = components.iter().map(|component| Some(component.name.as_str()));
+        for component in each.chain(components.is_empty().then_some(None)) {
+            streams.push(Stream::new(reader.series_batches(split, component), Some(split)));
+        }
+    }
     loop {
         if stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
@@ -274,14 +279,12 @@ fn rows(batch: &RecordBatch, split: Option<Split>) -> Result<RecordBatch> {
         (name, _) => stored(name),
     });
     let rows = RecordBatch::try_new(schema.clone(), columns.collect::<Result<Vec<ArrayRef>>>()?)?;
-    // What only some corpora have; dropped rows never had it.
+    // What only some corpora have; of that, dropped rows have only their component.
     let own = own_fields();
     let batch_schema = batch.schema();
-    let more = batch_schema
-        .fields()
-        .iter()
-        .zip(batch.columns())
-        .filter(|(field, _)| split.is_some() && own.iter().all(|own| own.name() != field.name()));
+    let is_more =
+        |name: &str| name == COMPONENT || split.is_some() && own.iter().all(|own| own.name() != name);
+    let more = batch_schema.fields().iter().zip(batch.columns()).filter(|(field, _)| is_more(field.name()));
     let more = more.map(|(field, column)| (field.as_ref().clone(), column.clone())).collect();
     Ok(with_columns(&rows, more)?)
 }

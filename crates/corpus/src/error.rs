@@ -33,6 +33,15 @@ pub enum Error {
         /// What to try.
         hint: String,
     },
+    /// A source of several.
+    #[error("source {name:?}: {error}")]
+    OfSource {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        #[source]
+        error: Box<Error>,
+    },
     /// The named text column or field is absent.
     #[error("{place} has no text {what} {wanted:?}; it has: {found} (set corpus.text to one of them)")]
     NoTextColumn {

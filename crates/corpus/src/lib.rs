@@ -19,12 +19,14 @@
 //! configuration and input: not of threads, memory or interruptions.
 
 mod build;
+mod components;
 mod compose;
 mod config;
 mod dedup;
 mod delete;
 mod error;
 mod evaluate;
+mod mix;
 mod output;
 mod parts;
 mod read;
@@ -44,10 +46,11 @@ pub use config::{
 pub use delete::{Deletion, delete};
 pub use error::{Error, Result};
 pub use evaluate::{EvaluateConfig, Evaluation, Measure, ProfileEvaluation, REVIEW_FILE};
+pub use mix::{ComponentConfig, MOST_COMPONENTS, MixConfig, SliceConfig, SourceConfig};
 pub use output::card::data_card;
 pub use output::summary::{
-    ATTRIBUTION_FILE, CARD_FILE, CorpusSummary, Count, DROPPED_FILE, FORMAT_VERSION, FileSummary,
-    SUMMARY_FILE, ScoreSummary, SourceSummary, SplitSummary,
+    ATTRIBUTION_FILE, CARD_FILE, ComponentSummary, CorpusSummary, Count, DROPPED_FILE, FORMAT_VERSION,
+    FileSummary, SUMMARY_FILE, ScoreSummary, SourceSummary, SplitSummary,
 };
 pub use read::{CorpusDocument, CorpusReader, InspectFilter, Inspected};
 pub use remote::{Engine, RemotePlan};

@@ -1,6 +1,7 @@
 //! Reads a finished corpus.
 
 use crate::error::{Error, Result};
+use crate::output::documents::is_of_series;
 use crate::output::durable::existing;
 use crate::output::summary::{CorpusSummary, DROPPED_FILE, FORMAT_VERSION};
 use crate::row::{Split, head};
@@ -156,9 +157,19 @@ impl CorpusReader {
         file.map(schema).transpose()
     }
 
-    /// Batches of a split's documents, in order, a few rows at a time.
+    /// Batches of a split's documents, in order, a few rows at a time; component after component, where there are some.
     pub(crate) fn split_batches(&self, split: Split) -> Batches {
         self.batches(&format!("documents-{}-", split.name()))
+    }
+
+    /// Batches of a component's documents in a split, or of the whole split of a corpus without components.
+    pub(crate) fn series_batches(&self, split: Split, component: Option<&str>) -> Batches {
+        let names = self.summary.files.iter().map(|file| &file.name);
+        let files = names
+            .filter(|name| is_of_series(name, split, component))
+            .map(|name| self.folder.join(name))
+            .collect();
+        Batches { files, file: None, group: None }
     }
 
     /// Batches of the files whose names begin with `prefix`, in order, a few rows at a time.
@@ -169,7 +180,7 @@ impl CorpusReader {
         Batches { files, file: None, group: None }
     }
 
-    /// The documents of a split, in order. Holds one row group's worth of compressed pages and 64 documents.
+    /// The documents of a split, in order, component after component. Holds one row group's worth of compressed pages and 64 documents.
     pub fn documents(&self, split: Split) -> impl Iterator<Item = Result<CorpusDocument>> + use<> {
         let batches = self.split_batches(split);
         flatten(batches.map(|batch| batch.and_then(|batch| documents(&batch))))

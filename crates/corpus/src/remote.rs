@@ -32,6 +32,16 @@ struct Text {
     key: String,
 }
 
+/// Makes the path of a source one that means the same on other machines.
+fn place(kind: SourceKind, path: &mut String) -> Result<()> {
+    if path.is_empty() && kind != SourceKind::Embedded {
+        return Err(Error::Config(
+            "corpus.path is missing: other machines cannot tell where the text lies; set it to a path that all of them see".into(),
+        ));
+    }
+    absolute("corpus.path", path)
+}
+
 /// A path that means the same in any folder.
 fn absolute(key: &str, path: &mut String) -> Result<()> {
     if path.is_empty() {
@@ -47,7 +57,13 @@ fn absolute(key: &str, path: &mut String) -> Result<()> {
 
 /// Makes every path of a configuration absolute: processes on other machines run in other folders.
 fn absolute_paths(config: &mut CorpusConfig) -> Result<()> {
-    absolute("corpus.path", &mut config.path)?;
+    if config.sources.is_empty() {
+        place(config.source, &mut config.path)?;
+    }
+    for source in &mut config.sources {
+        place(source.source, &mut source.path)
+            .map_err(|error| Error::OfSource { name: source.name.clone(), error: Box::new(error) })?;
+    }
     absolute("corpus.rules.bad_words", &mut config.rules.bad_words)?;
     // What is no path is the name of a profile that the program carries.
     let is_path = |profile: &&mut String| profile.contains('/') || profile.ends_with(".toml");
@@ -68,11 +84,6 @@ fn absolute_paths(config: &mut CorpusConfig) -> Result<()> {
 /// The text of a configuration's plan over an input.
 pub(crate) fn text(config: &CorpusConfig, listing: &Listing) -> Result<String> {
     let mut config = config.clone();
-    if config.path.is_empty() && config.source != SourceKind::Embedded {
-        return Err(Error::Config(
-            "corpus.path is missing: other machines cannot tell where the text lies; set it to a path that all of them see".into(),
-        ));
-    }
     absolute_paths(&mut config)?;
     // Of the configuration as it travels: profiles and lists are part of it under their paths.
     let key = key(&config, listing)?;

@@ -13,6 +13,9 @@
 //! | `emails`, `ips`, `lines` | u32 | edits: replaced addresses, removed lines |
 //! | `text` | binary, utf8 once decoded | the text; of a dropped document only the head |
 //!
+//! Behind these, rows of several sources have `component` (utf8: what training weighs, a source or a slice of one) and, up to the
+//! stage that cuts slices, `tags` (utf8: the tags of the source, as JSON).
+//!
 //! Stages that are asked for add columns behind these: `numbers`, `secrets` (u32, edits), `evaluation_sets` (utf8, nullable: places
 //! by evaluation set, as JSON), `copies` (u64), the columns of `[corpus.scores]` (f64 or utf8, nullable).
 //!
@@ -34,6 +37,11 @@ pub const HEAD_BYTES: usize = 400;
 pub(crate) const CONTAMINATED: &str = "contaminated";
 /// Column of the evaluation sets that a document held parts of.
 pub(crate) const EVALUATION_SETS: &str = "evaluation_sets";
+
+/// Column of the part of a mixture that a document belongs to.
+pub(crate) const COMPONENT: &str = "component";
+/// Column of the tags of a document's source.
+pub(crate) const TAGS: &str = "tags";
 
 /// Train, in the column `split`.
 pub(crate) const TRAIN: u8 = 0;
@@ -239,6 +247,8 @@ pub(crate) struct Rows<'a> {
     pub(crate) secrets: Option<&'a UInt32Array>,
     /// Places by evaluation set, where there are such sets.
     pub(crate) evaluation_sets: Option<&'a StringArray>,
+    /// Part of a mixture, where there are several sources.
+    pub(crate) component: Option<&'a StringArray>,
 }
 
 /// A column that only some plans have.
@@ -273,6 +283,7 @@ impl<'a> Rows<'a> {
             numbers: perhaps(stage, batch, "numbers")?,
             secrets: perhaps(stage, batch, "secrets")?,
             evaluation_sets: perhaps(stage, batch, EVALUATION_SETS)?,
+            component: perhaps(stage, batch, COMPONENT)?,
         })
     }
 }

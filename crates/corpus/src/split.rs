@@ -26,15 +26,23 @@ pub fn side_of(name: &str, seed: u64, validation_fraction: f64) -> Split {
 pub(crate) struct Assign {
     seed: u64,
     fraction: f64,
-    /// By source or by document; never `Auto`.
-    pub(crate) by: SplitBy,
+    /// By source or by document, never `Auto`; of chained sources for each by its name, else under the empty name.
+    by: BTreeMap<String, SplitBy>,
     fixed: BTreeMap<String, u8>,
+}
+
+/// The chained source that a name belongs to.
+fn chained(name: &str) -> &str {
+    name.split_once('/').map_or(name, |(first, _)| first)
 }
 
 impl Assign {
     /// Decides what `auto` means and checks the lists against the names that exist.
     pub(crate) fn resolve(config: &SplitConfig, listing: &Listing) -> Result<Assign> {
-        let names: BTreeSet<&str> = listing.sources.iter().map(|source| source.name.as_str()).collect();
+        let mut names: BTreeSet<&str> = listing.sources.iter().map(|source| source.name.as_str()).collect();
+        let parts = names.clone();
+        // A chained source stands for all that it consists of.
+        names.extend(listing.chained.iter().map(String::as_str));
         let mut fixed = BTreeMap::new();
         for (list, key, side) in
             [(&config.train, "train", TRAIN), (&config.validation, "validation", VALIDATION)]
@@ -53,29 +61,50 @@ impl Assign {
             }
         }
         let mut assign =
-            Assign { seed: config.seed, fraction: config.validation_fraction, by: SplitBy::Source, fixed };
-        assign.by = match config.by {
-            SplitBy::Auto => {
-                let held_out = names.iter().filter(|name| assign.source(name) == VALIDATION).count();
-                let useful = (held_out > 0 && held_out < names.len()) || config.validation_fraction == 0.0;
-                if useful { SplitBy::Source } else { SplitBy::Document }
-            }
-            by => by,
-        };
+            Assign { seed: config.seed, fraction: config.validation_fraction, by: BTreeMap::new(), fixed };
+        let alone = [String::new()];
+        for chain in if listing.chained.is_empty() { &alone[..] } else { &listing.chained } {
+            let own: Vec<&str> =
+                parts.iter().copied().filter(|name| chain.is_empty() || chained(name) == chain).collect();
+            let by = match config.by {
+                SplitBy::Auto => {
+                    let held_out = own.iter().filter(|name| assign.source(name) == VALIDATION).count();
+                    let useful = (held_out > 0 && held_out < own.len()) || config.validation_fraction == 0.0;
+                    if useful { SplitBy::Source } else { SplitBy::Document }
+                }
+                by => by,
+            };
+            assign.by.insert(chain.clone(), by);
+        }
         Ok(assign)
     }
 
-    fn source(&self, name: &str) -> u8 {
-        match self.fixed.get(name) {
-            Some(&side) => side,
-            None => side_of(name, self.seed, self.fraction).code(),
+    /// What the split follows, in words.
+    pub(crate) fn in_words(&self) -> &'static str {
+        let by = |wanted| self.by.values().all(|by| *by == wanted);
+        if by(SplitBy::Document) {
+            "document"
+        } else if by(SplitBy::Source) {
+            "source"
+        } else {
+            "source or document"
         }
     }
 
+    fn fixed(&self, name: &str) -> Option<u8> {
+        let whole = || self.fixed.get(chained(name)).filter(|_| !self.by.contains_key(""));
+        self.fixed.get(name).or_else(whole).copied()
+    }
+
+    fn source(&self, name: &str) -> u8 {
+        self.fixed(name).unwrap_or_else(|| side_of(name, self.seed, self.fraction).code())
+    }
+
     fn assign(&self, source: &str, id: &str) -> u8 {
-        match (self.by, self.fixed.get(source)) {
-            (_, Some(&side)) => side,
-            (SplitBy::Document, None) => side_of(id, self.seed, self.fraction).code(),
+        let by = self.by.get("").or_else(|| self.by.get(chained(source)));
+        match (by, self.fixed(source)) {
+            (_, Some(side)) => side,
+            (Some(SplitBy::Document), None) => side_of(id, self.seed, self.fraction).code(),
             _ => self.source(source),
         }
     }
@@ -137,7 +166,7 @@ mod tests {
         let mut config =
             SplitConfig { train: vec!["a".into()], validation: vec!["b".into()], ..Default::default() };
         let assign = Assign::resolve(&config, &listing(&["a", "b", "c"])).unwrap();
-        assert_eq!(assign.by, SplitBy::Source);
+        assert_eq!(assign.in_words(), "source");
         assert_eq!((assign.assign("a", "x"), assign.assign("b", "y")), (TRAIN, VALIDATION));
         config.train = vec!["zz".into()];
         let message = Assign::resolve(&config, &listing(&["a", "b"])).unwrap_err().to_string();
@@ -147,8 +176,8 @@ mod tests {
     #[test]
     fn one_source_is_split_by_document() {
         let assign = Assign::resolve(&SplitConfig::default(), &listing(&["only"])).unwrap();
-        assert_eq!(assign.by, SplitBy::Document);
+        assert_eq!(assign.in_words(), "document");
         let none = SplitConfig { validation_fraction: 0.0, ..Default::default() };
-        assert_eq!(Assign::resolve(&none, &listing(&["only"])).unwrap().by, SplitBy::Source);
+        assert_eq!(Assign::resolve(&none, &listing(&["only"])).unwrap().in_words(), "source");
     }
 }

@@ -3,7 +3,8 @@
 //! The source is a split of the corpus, one map encodes, the sink writes shards. Each document is followed by the
 //! end-of-text token where the tokenizer has one. Documents of the training split that are to come several times
 //! (`dedup.rehydrate`) do so in rounds: every document once, then those that come twice once more, and so on, so that
-//! repetitions stand far apart. The result is a pure function of corpus, tokenizer and file size. `tokens.json`, written last beside the splits' folders, says what is there; with the same inputs the
+//! repetitions stand far apart. Of several sources, component comes after component, each in its own rounds, and the
+//! shards say where each begins. The result is a pure function of corpus, tokenizer and file size. `tokens.json`, written last beside the splits' folders, says what is there; with the same inputs the
 //! work is skipped.
 
 use crate::build::{BuildContext, Progress};
@@ -123,18 +124,26 @@ pub fn tokenize_to_shards(
             bytes: &bytes,
         };
         let executor = Executor::new(context.threads, context.memory_budget, out_dir, context.stop, &tick);
-        for round in 0..rounds {
-            let encode = Encode {
-                tokenizer: tokenizer.clone(),
-                end_of_text: wanted.end_of_text,
-                table: table.clone(),
-                round,
-            };
-            let plan = Plan {
-                source: Arc::new(SplitSource { reader: reader.clone(), split }),
-                stages: vec![Stage::FlatMap(Arc::new(encode))],
-            };
-            executor.run(&plan, &mut sink)?;
+        let components = reader.summary().components.iter().map(|component| Some(component.name.clone()));
+        let alone = reader.summary().components.is_empty().then_some(None);
+        for component in components.chain(alone) {
+            if let Some(name) = &component {
+                sink.writer.begin_component(name)?;
+            }
+            for round in 0..rounds {
+                let encode = Encode {
+                    tokenizer: tokenizer.clone(),
+                    end_of_text: wanted.end_of_text,
+                    table: table.clone(),
+                    round,
+                };
+                let component = component.clone();
+                let plan = Plan {
+                    source: Arc::new(SplitSource { reader: reader.clone(), split, component }),
+                    stages: vec![Stage::FlatMap(Arc::new(encode))],
+                };
+                executor.run(&plan, &mut sink)?;
+            }
         }
         let summary = sink.writer.finish()?;
         let part = TokenSummary {
@@ -164,19 +173,21 @@ fn finished(marker: &Path, wanted: &Tokenized, out_dir: &Path) -> Option<Tokeniz
     (same && Split::ALL.into_iter().all(|split| opens(split).unwrap_or(false))).then_some(found)
 }
 
-/// A split of a corpus as the source of a plan.
+/// A split of a corpus, or one component in it, as the source of a plan.
 struct SplitSource {
     reader: CorpusReader,
     split: Split,
+    component: Option<String>,
 }
 
 impl Source for SplitSource {
     fn describe(&self) -> String {
-        format!("{} documents of {}", self.split.name(), self.reader.folder().display())
+        let of = self.component.as_ref().map(|name| format!(" of {name}")).unwrap_or_default();
+        format!("{} documents{of} of {}", self.split.name(), self.reader.folder().display())
     }
 
     fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
-        Ok(Box::new(SplitScan(self.reader.split_batches(self.split))))
+        Ok(Box::new(SplitScan(self.reader.series_batches(self.split, self.component.as_deref()))))
     }
 }
 

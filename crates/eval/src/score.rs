@@ -16,6 +16,7 @@ use crate::error::EvalError;
 use crate::windows::{RollingWindow, Spread, rolling};
 use bessemer_loader::{Batch, EvaluationWindows, IGNORED};
 use bessemer_model::{Decoder, LossSum, TokenBatch};
+use bessemer_shards::Component;
 use bessemer_tensor::Backend;
 use serde::{Deserialize, Serialize};
 
@@ -111,24 +112,63 @@ pub fn score(
     max_tokens: Option<u64>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<EvalReport, EvalError> {
+    Ok(score_components(model, windows, byte_lengths, max_tokens, progress)?.0)
+}
+
+/// As [`score`], and beside it the same for each component of the split that had a target among those scored, in the order
+/// of the split. A component's windows are those of the whole split that hold
+/// its targets.
+///
+/// # Errors
+/// As there.
+pub fn score_components(
+    model: &mut dyn TokenLosses,
+    windows: &EvaluationWindows,
+    byte_lengths: &[u32],
+    max_tokens: Option<u64>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(EvalReport, Vec<(String, EvalReport)>), EvalError> {
     let spread = Spread::new(windows.windows(), windows.seq_len() as u64, max_tokens);
     let mut report =
         EvalReport { windows: spread.taken(), windows_in_split: spread.all(), ..EvalReport::default() };
+    let components = windows.shards().components();
+    let mut parts = vec![EvalReport::default(); components.len()];
     let mut done = 0;
     score_windows(model, windows, spread, &mut |window| {
-        for (&target, &loss) in window.targets.iter().zip(window.losses) {
+        let first = windows.target_of(window.window);
+        let mut at = components.partition_point(|component| component.tokens.end <= first);
+        let mut counted = usize::MAX;
+        for (i, (&target, &loss)) in window.targets.iter().zip(window.losses).enumerate() {
             let Some(&bytes) = byte_lengths.get(target as usize) else {
                 return Err(EvalError::ByteLength { token: target, known: byte_lengths.len() });
             };
             report.bytes += u64::from(bytes);
             report.nats += f64::from(loss);
+            while components.get(at).is_some_and(|component| component.tokens.end <= first + i as u64) {
+                at += 1;
+            }
+            if let Some(part) = parts.get_mut(at) {
+                part.bytes += u64::from(bytes);
+                part.nats += f64::from(loss);
+                part.tokens += 1;
+                part.windows += u64::from(counted != at);
+                counted = at;
+            }
         }
         report.tokens += window.targets.len() as u64;
         done += 1;
         progress(done, spread.taken());
         Ok(())
     })?;
-    Ok(report.close())
+    let seq_len = windows.seq_len() as u64;
+    let part = |(component, part): (&Component, EvalReport)| {
+        let tokens = component.tokens.start.saturating_sub(windows.target_of(0))
+            ..component.tokens.end.saturating_sub(windows.target_of(0));
+        let all = tokens.end.div_ceil(seq_len) - tokens.start / seq_len;
+        (component.name.clone(), EvalReport { windows_in_split: all, ..part }.close())
+    };
+    let parts = components.iter().zip(parts).filter(|(_, part)| part.tokens > 0).map(part).collect();
+    Ok((report.close(), parts))
 }
 
 /// Scores the windows of `spread` and shows each to `visit`, in order.

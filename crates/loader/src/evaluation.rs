@@ -62,6 +62,11 @@ impl EvaluationWindows {
         self.scored_tokens().div_ceil(self.seq_len as u64)
     }
 
+    /// Offset in the split of the first target of a window.
+    pub fn target_of(&self, window: u64) -> u64 {
+        self.first_target() + window * self.seq_len as u64
+    }
+
     /// Offset of the first token that is scored.
     fn first_target(&self) -> u64 {
         u64::from(self.context.is_none())

@@ -34,7 +34,8 @@ pub use error::LoadError;
 pub use evaluation::EvaluationWindows;
 pub use mixing::{MOST_COMPONENTS, Mixture, Share, Taken};
 pub use mixture::{
-    Blend, blend, capped_weights, exhaustive_blend, normalised, temperature_weights, wanted_samples,
+    Blend, blend, capped_weights, effective_epochs, exhaustive_blend, normalised, temperature_weights,
+    wanted_samples,
 };
 pub use order::{ORDER_VERSION, Permutation};
 pub use state::{LoaderState, MixtureShare};

@@ -154,6 +154,16 @@ pub fn wanted_samples(total: u64, weight: f64) -> u64 {
     ((total as f64 * weight).ceil() * (1.0 + 0.005)).ceil() as u64
 }
 
+/// R* of data: how soon repeated text loses its worth (Muennighoff et al. 2023, table of fitted constants).
+const REPETITION: f64 = 15.4;
+
+/// Passes of new text that `epochs` passes over the same text are worth: 1 + R* (1 − exp(−(epochs − 1) / R*)), the
+/// effective data of Muennighoff et al. 2023, "Scaling data-constrained language models", over the unique data. Less than one pass
+/// is worth what it is.
+pub fn effective_epochs(epochs: f64) -> f64 {
+    if epochs <= 1.0 { epochs } else { 1.0 + REPETITION * (1.0 - (-(epochs - 1.0) / REPETITION).exp()) }
+}
+
 /// The data set that is furthest behind its weight, the first of equals.
 fn most_behind(weights: &[f64], taken: &[u64], place: usize, open: impl Fn(usize) -> bool) -> usize {
     let at = place.max(1) as f64;
@@ -191,6 +201,21 @@ mod tests {
         let found = exhaustive_blend(&[4, 1, 3]).unwrap();
         assert_eq!(found.datasets, [0, 2, 1, 0, 2, 0, 2, 0]);
         assert_eq!(found.samples, [0, 0, 0, 1, 1, 2, 2, 3]);
+    }
+
+    /// D'/U_D of the paper's formula for R* = 15.4.
+    #[test]
+    fn repeated_text_is_worth_less_and_less() {
+        for (epochs, worth) in [
+            (0.5, 0.5),
+            (1.0, 1.0),
+            (2.0, 1.968_224),
+            (4.0, 3.725_878),
+            (16.0, 10.585_577),
+            (40.0, 15.176_274),
+        ] {
+            assert!((effective_epochs(epochs) - worth).abs() < 1e-6, "{epochs}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ pub use lanes::lanes;
 use crate::facts::Facts;
 use crate::section::headline::fixed;
 use crate::text::number;
-use bessemer_runlog::{Eval, Record, Run, Sample, Save, Stage, Step};
+use bessemer_runlog::{Eval, EvalComponent, Record, Run, Sample, Save, Stage, Step};
 use bessemer_units::{Bytes, Seconds, Tokens};
 
 /// One line for a training step. Columns keep their places as numbers grow; what the step does not know is a dash. A run
@@ -38,14 +38,24 @@ pub fn step_line(step: &Step, total_steps: u64) -> String {
 pub fn eval_line(eval: &Eval) -> String {
     let took = eval.seconds.map_or(String::new(), |s| format!(" in {}", Seconds(s)));
     format!(
-        "eval at step {}: {} loss {} | perplexity {} | {} bits per byte | {} tokens{took}",
+        "eval at step {}: {} loss {} | perplexity {} | {} bits per byte | {} tokens{took}{}",
         eval.step,
         plain(&eval.split),
         fixed(eval.loss),
         number(eval.perplexity),
         fixed(eval.bits_per_byte),
-        Tokens(eval.tokens_scored)
+        Tokens(eval.tokens_scored),
+        components(eval)
     )
+}
+
+/// The losses of the components of a mixture.
+fn components(eval: &Eval) -> String {
+    let one = |c: &EvalComponent| format!("{} {}", plain(&c.name), fixed(c.loss));
+    match eval.components.as_slice() {
+        [] => String::new(),
+        several => format!(" | {}", several.iter().map(one).collect::<Vec<String>>().join(", ")),
+    }
 }
 
 /// One line for a save.

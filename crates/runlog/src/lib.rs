@@ -29,8 +29,8 @@ pub use log::{FILE, RunLog};
 pub use reading::{Log, TornLine, read};
 pub use record::{Other, Record, VERSION};
 pub use records::{
-    Baseline, Corpus, CorpusSource, Dropped, End, EndReason, Eval, Model, Resume, Run, Sample, Save, Shards,
-    Stage, Step, Tokenizer, Training, Warning,
+    Baseline, Corpus, CorpusSource, Dropped, End, EndReason, Eval, EvalComponent, MixtureShare, Model,
+    Resume, Run, Sample, Save, Shards, Stage, Step, Tokenizer, Training, Warning,
 };
 pub use tensorboard::{TensorBoard, masked_crc32c};
 pub use trace::{PROGRAM_NOTE, Span, TRACE_FILE, Trace, TraceContents, TraceNote, TraceSpan, read_trace};

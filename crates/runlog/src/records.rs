@@ -82,6 +82,25 @@ pub struct Training {
     pub ranks: u64,
     /// How they share the work, in words.
     pub layout: String,
+    /// What the run takes of each component, where it trains on a mixture.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mixture: Vec<MixtureShare>,
+}
+
+/// What a run takes of one component of its mixture.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MixtureShare {
+    /// Name of the component.
+    pub name: String,
+    /// Tokens that it holds.
+    pub tokens: u64,
+    /// Its share of the samples of the run.
+    #[serde(with = "crate::number")]
+    pub weight: f64,
+    /// Passes over it in the whole run.
+    #[serde(with = "crate::number")]
+    pub epochs: f64,
 }
 
 /// A stage of the run (corpus, tokenizer, shards, train, …) ended.
@@ -260,6 +279,25 @@ pub struct Eval {
     /// How long it took.
     #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
+    /// The same for each component of the mixture, where there is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub components: Vec<EvalComponent>,
+}
+
+/// The part of an evaluation that one component of a mixture is.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EvalComponent {
+    /// Name of the component.
+    pub name: String,
+    /// Mean loss, nats a token.
+    #[serde(with = "crate::number")]
+    pub loss: f64,
+    /// Summed loss in bits over bytes of text scored.
+    #[serde(with = "crate::number")]
+    pub bits_per_byte: f64,
+    /// Tokens scored.
+    pub tokens_scored: u64,
 }
 
 /// A checkpoint became durable.

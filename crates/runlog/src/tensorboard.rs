@@ -123,7 +123,14 @@ impl TensorBoard {
                 let tag = |what: &str| format!("eval/{}/{what}", r.split);
                 let (loss, perplexity, bits) = (tag("loss"), tag("perplexity"), tag("bits_per_byte"));
                 let values = [(&*loss, r.loss), (&*perplexity, r.perplexity), (&*bits, r.bits_per_byte)];
-                self.scalars(wall_time_s, r.step, &values)
+                self.scalars(wall_time_s, r.step, &values)?;
+                for component in &r.components {
+                    let tag = |what: &str| format!("eval/{}/{}/{what}", r.split, component.name);
+                    let (loss, bits) = (tag("loss"), tag("bits_per_byte"));
+                    let values = [(&*loss, component.loss), (&*bits, component.bits_per_byte)];
+                    self.scalars(wall_time_s, r.step, &values)?;
+                }
+                Ok(())
             }
             _ => Ok(()),
         }

@@ -5,13 +5,14 @@ use crate::input::TrainerInput;
 use crate::observer::Observer;
 use bessemer_eval::baseline::ngram_baseline;
 use bessemer_eval::generate::{CachedDecoder, generate_text};
-use bessemer_eval::score::score;
+use bessemer_eval::score::EvalReport;
+use bessemer_eval::score::score_components;
 use bessemer_eval::{EvalConfig, EvalError};
 use bessemer_loader::{EvaluationWindows, Loader};
 use bessemer_model::{ActivationConfig, Cache, Decoder, Purpose, Shape};
 use bessemer_parallel::Worker;
 use bessemer_recipe::TrainConfig;
-use bessemer_runlog::{Baseline, Eval, Record, Sample, Warning};
+use bessemer_runlog::{Baseline, Eval, EvalComponent, Record, Sample, Warning};
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::Tokenizer;
 use std::ops::ControlFlow;
@@ -104,10 +105,16 @@ impl Evaluator {
         let begun = Instant::now();
         let most = if whole { None } else { self.config.max_tokens() };
         let mut model = RankLosses::new(worker, backend);
-        let scored = score(&mut model, windows, &self.byte_lengths, most, &mut |done, total| {
+        let scored = score_components(&mut model, windows, &self.byte_lengths, most, &mut |done, total| {
             observer.progress("validation", done, total);
         });
-        let report = model.told(scored)?;
+        let (report, components) = model.told(scored)?;
+        let component = |(name, report): (String, EvalReport)| EvalComponent {
+            name,
+            loss: report.loss,
+            bits_per_byte: report.bits_per_byte,
+            tokens_scored: report.tokens,
+        };
         let record = Eval {
             step,
             tokens,
@@ -118,6 +125,7 @@ impl Evaluator {
             tokens_scored: report.tokens,
             bytes_scored: report.bytes,
             seconds: Some(begun.elapsed().as_secs_f64()),
+            components: components.into_iter().map(component).collect(),
         };
         Ok(Some(record.into()))
     }
@@ -182,17 +190,11 @@ impl Evaluator {
         let Some(windows) = self.windows.as_ref().filter(|_| self.config.ngram.enabled && samples > 0) else {
             return Ok(None);
         };
-        // Later epochs bring no text that the first has not, but for its cut-off ends: two epochs cover those as well.
-        let length = loader.seq_len() as u64 + 1;
-        let seen = (0..samples.min(2 * loader.samples_per_epoch())).map(|k| {
-            let start = loader.sample(k).token;
-            start..start + length
-        });
         let begun = Instant::now();
         let validation = windows.shards();
         let report = ngram_baseline(
             loader.shards(),
-            seen,
+            loader.seen(samples),
             validation,
             &self.tokenizer,
             &self.config.ngram,

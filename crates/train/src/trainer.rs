@@ -5,7 +5,7 @@ use crate::input::TrainerInput;
 use crate::observer::Observer;
 use crate::spikes::{SpikeGuard, SpikeState};
 use crate::state::{RunIdentity, TrainState};
-use crate::{MemoryPlan, TrainError};
+use crate::{MemoryPlan, TrainError, mixture};
 use bessemer_arch::{Model, Role};
 use bessemer_checkpoint::Store;
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
@@ -19,7 +19,6 @@ use bessemer_tensor::Backend;
 use bessemer_tokenizer::Tokenizer;
 use bessemer_units::Bytes;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -123,12 +122,8 @@ impl Trainer {
         memory.fits(input.memory_available)?;
 
         let seed = recipe.run.seed;
-        let loader = Loader::new(
-            Arc::clone(&input.train),
-            plan.seq_len as usize,
-            recipe.loader.seed_or(seed),
-            recipe.loader.shuffle,
-        )?;
+        let loader = mixture::loader(recipe, &input.train)?;
+        let taken = mixture::run_mixture(recipe, &input.train)?;
         let mut worker = Worker::new(&mut *backend, &job, world)?;
         let digest = digest(&input.recipe_text);
         if worker.agree("recipe", digest)? != digest {
@@ -178,7 +173,7 @@ impl Trainer {
             skipped_in_a_row: 0,
             pace: 0.0,
             resumed: None,
-            warnings: Vec::new(),
+            warnings: mixture::repeated_too_often(&taken),
         };
         trainer.restore()?;
         Ok(trainer)
@@ -388,6 +383,7 @@ impl Trainer {
             micro_batch: self.plan.micro_batch,
             seq_len: self.plan.seq_len,
             samples_per_epoch: self.loader.samples_per_epoch(),
+            mixture: self.shares(),
             optimizer: optim.describe(),
             schedule: format!("{}, {} warm-up steps", optim.schedule.name(), optim.warmup(self.plan.steps)),
             ranks: self.layout().ranks() as u64,
@@ -403,6 +399,21 @@ impl Trainer {
             self.warn(text, observer)?;
         }
         Ok(())
+    }
+
+    /// What the run takes of each component, for its log.
+    fn shares(&self) -> Vec<runlog::MixtureShare> {
+        let taken = self
+            .loader
+            .mixture()
+            .map(|mixture| mixture.taken(self.plan.steps * self.plan.sequences_per_step));
+        let share = |taken: bessemer_loader::Taken| runlog::MixtureShare {
+            name: taken.name,
+            tokens: taken.tokens,
+            weight: taken.weight,
+            epochs: taken.epochs,
+        };
+        taken.into_iter().flatten().map(share).collect()
     }
 
     fn warn(&mut self, message: String, observer: &mut dyn Observer) -> Result<(), TrainError> {

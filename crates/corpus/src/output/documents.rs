@@ -7,13 +7,13 @@ use super::card::samples::Samples;
 use super::durable::HashingFile;
 use super::extra::Extra;
 use super::scores::Distribution;
-use super::summary::{CorpusSummary, Count, DROPPED_FILE, FileSummary, SourceSummary};
+use super::summary::{ComponentSummary, CorpusSummary, Count, DROPPED_FILE, FileSummary, SourceSummary};
 use crate::error::{Error, Result};
 use crate::evaluate::{Evaluator, REVIEW_FILE};
-use crate::row::{CONTAMINATED, EVALUATION_SETS, Rows, Split, VALIDATION, head};
+use crate::row::{COMPONENT, CONTAMINATED, EVALUATION_SETS, Rows, Split, VALIDATION, head};
 use crate::source::SourceInfo;
 use arrow_array::builder::{StringBuilder, UInt32Builder, UInt64Builder};
-use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array};
+use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, UInt32Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::{Sink, optional};
 use parquet::arrow::ArrowWriter;
@@ -35,9 +35,21 @@ const GROUP_ROWS: usize = 8192;
 /// Text bytes of a file.
 const FILE_BYTES: u64 = 256 << 20;
 
-/// Name of a file of documents.
-pub(crate) fn file_name(split: Split, number: u32) -> String {
-    format!("documents-{}-{number:05}.parquet", split.name())
+/// Components up to which row groups have their full size: every component has rows that wait.
+const FULL_GROUPS: usize = 4;
+
+/// The series that holds the documents of a split, or of one of its components.
+fn series_name(split: Split, component: Option<&str>) -> String {
+    match component {
+        Some(component) => format!("documents-{}-{component}", split.name()),
+        None => format!("documents-{}", split.name()),
+    }
+}
+
+/// Whether a file belongs to that series.
+pub(crate) fn is_of_series(file: &str, split: Split, component: Option<&str>) -> bool {
+    let series = file.strip_suffix(".parquet").and_then(|name| name.rsplit_once('-'));
+    series.is_some_and(|(series, _)| series == series_name(split, component))
 }
 
 /// Columns that every file of documents has.
@@ -56,8 +68,8 @@ pub(crate) fn own_fields() -> Vec<Field> {
     ]
 }
 
-fn dropped_schema() -> SchemaRef {
-    Arc::new(Schema::new(vec![
+fn dropped_schema(components: bool) -> SchemaRef {
+    let mut fields = vec![
         Field::new("id", DataType::Utf8, false),
         Field::new("source", DataType::Utf8, false),
         Field::new("version", DataType::Utf8, true),
@@ -68,7 +80,11 @@ fn dropped_schema() -> SchemaRef {
         Field::new("head", DataType::Utf8, false),
         Field::new("file", DataType::UInt32, false),
         Field::new("row", DataType::UInt64, false),
-    ]))
+    ];
+    if components {
+        fields.push(Field::new(COMPONENT, DataType::Utf8, false));
+    }
+    Arc::new(Schema::new(fields))
 }
 
 /// One open Parquet file.
@@ -124,12 +140,23 @@ struct Series {
     written: u64,
     number: u32,
     done: Vec<FileSummary>,
+    /// The component that all documents belong to.
+    component: Option<String>,
+    group_bytes: usize,
 }
 
 impl Series {
-    fn new(folder: &Path, split: Split, extras: &[Field]) -> Result<Series> {
+    fn new(
+        folder: &Path,
+        split: Split,
+        component: Option<&str>,
+        components: usize,
+        extras: &[Field],
+    ) -> Result<Series> {
         let fields: Vec<Field> = own_fields().into_iter().chain(extras.iter().cloned()).collect();
         Ok(Series {
+            component: component.map(str::to_string),
+            group_bytes: GROUP_BYTES * FULL_GROUPS / components.max(FULL_GROUPS),
             folder: folder.to_path_buf(),
             split,
             schema: Arc::new(Schema::new(fields)),
@@ -163,10 +190,14 @@ impl Series {
         }
         pending.rows += 1;
         pending.text_bytes += text.len();
-        if pending.text_bytes >= GROUP_BYTES || pending.rows >= GROUP_ROWS { self.flush() } else { Ok(()) }
+        if pending.text_bytes >= self.group_bytes || pending.rows >= GROUP_ROWS {
+            self.flush()
+        } else {
+            Ok(())
+        }
     }
 
-    /// Writes what is pending as a row group; a split without documents gets an empty file.
+    /// Writes what is pending as a row group.
     fn flush(&mut self) -> Result<()> {
         let mut pending = std::mem::take(&mut self.pending);
         let mut columns: Vec<ArrayRef> =
@@ -180,7 +211,8 @@ impl Series {
         let output = match &mut self.output {
             Some(output) => output,
             None => {
-                let name = file_name(self.split, self.number);
+                let name = series_name(self.split, self.component.as_deref());
+                let name = format!("{name}-{:05}.parquet", self.number);
                 self.output.insert(Output::create(&self.folder, &name, self.schema.clone())?)
             }
         };
@@ -201,8 +233,10 @@ impl Series {
         Ok(())
     }
 
+    /// The files. One without documents gets an empty file, unless it is that of a component.
     fn finish(mut self) -> Result<Vec<FileSummary>> {
-        if self.pending.rows > 0 || self.done.is_empty() && self.output.is_none() {
+        let empty = self.done.is_empty() && self.output.is_none() && self.component.is_none();
+        if self.pending.rows > 0 || empty {
             self.flush()?;
         }
         self.close()?;
@@ -217,6 +251,8 @@ struct Dropped {
     bytes: UInt64Builder,
     file: UInt32Builder,
     row: UInt64Builder,
+    /// Where there are several sources.
+    component: Option<StringBuilder>,
     rows: usize,
 }
 
@@ -232,6 +268,9 @@ impl Dropped {
         self.bytes.append_value(rows.bytes.value(index));
         self.file.append_value(rows.file.value(index));
         self.row.append_value(rows.row.value(index));
+        if let (Some(column), Some(names)) = (&mut self.component, rows.component) {
+            column.append_value(names.value(index));
+        }
         self.rows += 1;
         if self.rows >= GROUP_ROWS { self.flush() } else { Ok(()) }
     }
@@ -244,8 +283,9 @@ impl Dropped {
         columns.extend(heads);
         columns.push(Arc::new(self.file.finish()));
         columns.push(Arc::new(self.row.finish()));
+        columns.extend(self.component.as_mut().map(|column| Arc::new(column.finish()) as ArrayRef));
         self.rows = 0;
-        self.output.write(&RecordBatch::try_new(dropped_schema(), columns)?)
+        self.output.write(&RecordBatch::try_new(dropped_schema(self.component.is_some()), columns)?)
     }
 }
 
@@ -262,7 +302,10 @@ fn places_by_set(rows: &Rows<'_>, index: usize) -> Result<BTreeMap<String, u64>>
 
 /// The sink.
 pub(crate) struct Documents {
-    series: [Series; 2],
+    /// Of train, then of validation; each for every component, or one.
+    series: Vec<Series>,
+    /// Index of a component by name.
+    components: HashMap<String, usize>,
     dropped: Dropped,
     summary: CorpusSummary,
     /// Index into `summary.sources` by (name, version).
@@ -279,9 +322,30 @@ pub(crate) struct Documents {
 }
 
 impl Documents {
-    /// A sink into `folder`, for these sources; documents carry the columns `extras` behind those that all have.
-    pub(crate) fn create(folder: &Path, sources: &[SourceInfo], extras: &[Field]) -> Result<Documents> {
+    /// A sink into `folder`, for these sources; documents carry the columns `extras` behind those that all have. `components`
+    /// name what training weighs, where there are several sources.
+    pub(crate) fn create(
+        folder: &Path,
+        sources: &[SourceInfo],
+        components: &[String],
+        extras: &[Field],
+    ) -> Result<Documents> {
         let mut summary = CorpusSummary::default();
+        let mut fingerprint = Xxh3Default::new();
+        for name in components {
+            // Which components there are is part of what shards are made of, documents or none.
+            fingerprint.update(format!("component {name}\n").as_bytes());
+            summary.components.push(ComponentSummary { name: name.clone(), ..ComponentSummary::default() });
+        }
+        let (several, count) = (!components.is_empty(), components.len());
+        let mut series = Vec::new();
+        for split in Split::ALL {
+            let each = components.iter().map(|name| Some(name.as_str()));
+            let each = each.chain((!several).then_some(None));
+            for component in each {
+                series.push(Series::new(folder, split, component, count, extras)?);
+            }
+        }
         let mut places = HashMap::new();
         for source in sources {
             places.entry((source.name.clone(), source.version.clone())).or_insert_with(|| {
@@ -294,11 +358,12 @@ impl Documents {
                 summary.sources.len() - 1
             });
         }
-        let [train, validation] = Split::ALL;
         Ok(Documents {
-            series: [Series::new(folder, train, extras)?, Series::new(folder, validation, extras)?],
+            series,
+            components: components.iter().cloned().enumerate().map(|(index, name)| (name, index)).collect(),
             dropped: Dropped {
-                output: Output::create(folder, DROPPED_FILE, dropped_schema())?,
+                component: several.then(StringBuilder::new),
+                output: Output::create(folder, DROPPED_FILE, dropped_schema(several))?,
                 strings: Default::default(),
                 bytes: UInt64Builder::new(),
                 file: UInt32Builder::new(),
@@ -307,7 +372,7 @@ impl Documents {
             },
             summary,
             places,
-            fingerprint: Xxh3Default::new(),
+            fingerprint,
             urls: extras.iter().any(|field| field.name() == "url").then_some(0),
             distributions: extras.iter().filter_map(Distribution::new).collect(),
             samples: Samples::default(),
@@ -329,12 +394,29 @@ impl Documents {
         })
     }
 
+    /// The component of a row, where there are several sources.
+    fn component(&self, rows: &Rows<'_>, index: usize) -> Result<Option<usize>> {
+        if self.components.is_empty() {
+            return Ok(None);
+        }
+        let name = rows.component.map(|names| names.value(index)).unwrap_or_default();
+        let known = self.components.get(name).copied();
+        known.map(Some).ok_or_else(|| Error::Plan {
+            stage: "documents".into(),
+            problem: format!("component {name:?} is not in the configuration"),
+        })
+    }
+
     fn keep(&mut self, batch: &RecordBatch, rows: &Rows<'_>, index: usize, place: usize) -> Result<()> {
         let text = rows.text.value(index);
         let split = if rows.split.value(index) == VALIDATION { Split::Validation } else { Split::Train };
         for part in [split.name(), rows.id.value(index), text] {
             self.fingerprint.update(&(part.len() as u64).to_le_bytes());
             self.fingerprint.update(part.as_bytes());
+        }
+        let component = self.component(rows, index)?;
+        if let Some(component) = component {
+            self.fingerprint.update(&(component as u64).to_le_bytes());
         }
         let bytes = text.len() as u64;
         self.summary.kept.add(bytes);
@@ -362,7 +444,14 @@ impl Documents {
             Split::Train => source.train.add(bytes),
             Split::Validation => source.validation.add(bytes),
         }
-        self.series[usize::from(split.code())].push(batch, rows, index)
+        if let Some(component) = component.and_then(|at| self.summary.components.get_mut(at)) {
+            match split {
+                Split::Train => component.train.add(bytes),
+                Split::Validation => component.validation.add(bytes),
+            }
+        }
+        let of_split = self.series.len() / Split::ALL.len();
+        self.series[usize::from(split.code()) * of_split + component.unwrap_or(0)].push(batch, rows, index)
     }
 
     fn drop_row(&mut self, rows: &Rows<'_>, index: usize, place: usize) -> Result<()> {
@@ -376,6 +465,10 @@ impl Documents {
         };
         count(&mut self.summary.dropped_by_reason);
         count(&mut self.summary.sources[place].dropped);
+        let component = self.component(rows, index)?;
+        if let Some(component) = component.and_then(|at| self.summary.components.get_mut(at)) {
+            count(&mut component.dropped);
+        }
         if reason == CONTAMINATED {
             for set in places_by_set(rows, index)?.into_keys() {
                 self.summary.decontaminated.entry(set).or_default().dropped += 1;
@@ -388,8 +481,10 @@ impl Documents {
     /// Closes the files and returns the statistics and the samples.
     pub(crate) fn finish(mut self) -> Result<(CorpusSummary, Samples)> {
         let mut summary = self.summary;
-        for (split, series) in Split::ALL.into_iter().zip(self.series) {
+        for series in self.series {
             summary.files.extend(series.finish()?);
+        }
+        for split in Split::ALL {
             let of = |source: &SourceSummary| match split {
                 Split::Train => source.train,
                 Split::Validation => source.validation,

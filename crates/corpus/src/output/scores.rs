@@ -1,6 +1,7 @@
 //! How the scores of the kept documents are distributed, for `corpus.json` and the data card.
 
 use super::summary::{Count, ScoreSummary};
+use crate::row::COMPONENT;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Float64Type;
 use arrow_array::{Array, RecordBatch};
@@ -27,7 +28,7 @@ impl Distribution {
     pub(crate) fn new(field: &Field) -> Option<Distribution> {
         let numbers = match field.data_type() {
             DataType::Float64 => Some(Sketch::default()),
-            DataType::Utf8 if field.name() != "url" => None,
+            DataType::Utf8 if !["url", COMPONENT].contains(&field.name().as_str()) => None,
             _ => return None,
         };
         let name = field.name().clone();

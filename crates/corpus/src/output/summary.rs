@@ -67,6 +67,19 @@ pub struct SourceSummary {
     pub dropped: BTreeMap<String, Count>,
 }
 
+/// What training weighs by itself: a source of several, or a slice of one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComponentSummary {
+    /// Its name: `SOURCE`, or `SOURCE.SLICE`.
+    pub name: String,
+    /// Kept for training.
+    pub train: Count,
+    /// Kept for validation.
+    pub validation: Count,
+    /// Dropped documents by reason. Those that were dropped before slices are cut count for their source.
+    pub dropped: BTreeMap<String, Count>,
+}
+
 /// A file of the corpus.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileSummary {
@@ -152,6 +165,9 @@ pub struct CorpusSummary {
     /// How often documents go into the shards of the training split, by their `copies` (`dedup.rehydrate`); empty: once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rehydrate: Vec<[u64; 2]>,
+    /// By component, where there are several sources.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub components: Vec<ComponentSummary>,
     /// By source, in row order.
     pub sources: Vec<SourceSummary>,
     /// What the user should know: fallbacks taken, sources that lost nearly everything.

@@ -1,6 +1,7 @@
 //! The profiles of the `rules` room as a map over batches.
 
-use crate::row::{Rows, head};
+use crate::mix::TAG;
+use crate::row::{Rows, TAGS, head};
 use arrow_array::builder::StringBuilder;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type, Int64Type, UInt8Type, UInt32Type, UInt64Type};
@@ -9,6 +10,7 @@ use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{BatchMap, optional, with_columns};
 use bessemer_rules::{DocumentView, Profile, Row, Scratch, Value, Verdict};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Profiles that documents go through one after the other; each sees the text as the one before left it. The first rule that
@@ -16,13 +18,29 @@ use std::sync::Arc;
 pub(crate) struct Profiles(pub(crate) Vec<Profile>);
 
 /// One row of a batch, for predicates. `split` reads as its name, as in the names of the output's files.
+/// A name that begins with `tag.` is a tag of the document's source.
 pub(crate) struct BatchRow<'a> {
     batch: &'a RecordBatch,
     index: usize,
 }
 
+impl<'a> BatchRow<'a> {
+    pub(crate) fn new(batch: &'a RecordBatch, index: usize) -> BatchRow<'a> {
+        BatchRow { batch, index }
+    }
+
+    fn tag(&self, name: &str) -> Option<Value<'static>> {
+        let tags = self.batch.column_by_name(TAGS)?.as_string_opt::<i32>()?.value(self.index);
+        let mut tags: BTreeMap<String, String> = serde_json::from_str(tags).ok()?;
+        Some(tags.remove(name).map_or(Value::Null, |value| Value::Text(Cow::Owned(value))))
+    }
+}
+
 impl Row for BatchRow<'_> {
     fn value(&self, column: &str) -> Option<Value<'_>> {
+        if let Some(name) = column.strip_prefix(TAG) {
+            return self.tag(name);
+        }
         let array = self.batch.column_by_name(column)?;
         if array.is_null(self.index) {
             return Some(Value::Null);

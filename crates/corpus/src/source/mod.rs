@@ -3,6 +3,7 @@
 //! What a scan does under a lock and what on any thread: `bessemer_dataflow::Scan`.
 
 pub(crate) mod cargo;
+pub(crate) mod chain;
 pub(crate) mod compressed;
 pub(crate) mod embedded;
 pub(crate) mod file;
@@ -81,4 +82,9 @@ pub struct Listing {
     pub skipped_files: u64,
     /// Remarks for the user, such as why a fallback was taken.
     pub remarks: Vec<String>,
+    /// Names of the sources that are chained, in row order; empty for a source by itself. The names in `sources` begin with
+    /// one of these and a slash.
+    pub chained: Vec<String>,
+    /// Those of them whose text must reach the output byte for byte.
+    pub verbatim: Vec<String>,
 }

@@ -1,7 +1,7 @@
 //! From the configuration to a source.
 
 use super::folder::{Filter, PROSE};
-use super::{FieldNames, Source, cargo, embedded, file, folder, jsonl, parquet, warc};
+use super::{FieldNames, Source, cargo, chain, embedded, file, folder, jsonl, parquet, warc};
 use crate::config::{CorpusConfig, SourceKind};
 use crate::error::{Error, Result};
 use crate::rule::{Kind, urls};
@@ -11,6 +11,20 @@ use std::sync::Arc;
 /// Opens the source that the configuration asks for. `auto` takes the first of: `path`, cargo's dependencies,
 /// the embedded corpus; and says why it passed over cargo.
 pub(crate) fn open(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
+    if config.sources.is_empty() {
+        return open_one(config);
+    }
+    let mut sources = Vec::with_capacity(config.sources.len());
+    for source in &config.sources {
+        let opened = open_one(&source.alone(config))
+            .map_err(|error| Error::OfSource { name: source.name.clone(), error: Box::new(error) })?;
+        sources.push((source, opened));
+    }
+    Ok(Arc::new(chain::open(sources)))
+}
+
+/// Opens one source.
+fn open_one(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
     let path = Path::new(&config.path);
     let kind = match config.source {
         SourceKind::Auto if !config.path.is_empty() => kind_of(path)?,

@@ -187,3 +187,43 @@ fn rolling_scores_every_target_once_after_its_predecessor_with_enough_context() 
     }
     assert!(matches!(score_rolling(&mut hashed(1, 8), 0, &[1], 9), Err(EvalError::Windows(_))));
 }
+
+#[test]
+fn components_share_the_losses_of_the_split() {
+    let dir = tempfile::tempdir().unwrap();
+    let meta = SplitMeta { split: "valid".into(), vocab_size: VOCABULARY, tokenizer: Fingerprint([1; 32]) };
+    let mut writer = ShardSetWriter::create(dir.path(), meta, DEFAULT_FILE_BYTES).unwrap();
+    for (name, lengths) in [("a", vec![20, 3]), ("b", vec![]), ("c", vec![1, 30])] {
+        writer.begin_component(name).unwrap();
+        for len in lengths {
+            let tokens: Vec<u32> = (0..len).map(|t| 1 + (t * 7) % (VOCABULARY - 1)).chain([END]).collect();
+            writer.push_document([len as u8; 16], 0, &tokens).unwrap();
+        }
+    }
+    writer.finish().unwrap();
+    let set = Arc::new(ShardSet::open(dir.path(), "valid").unwrap());
+    for context in [Some(END), None] {
+        let windows = EvaluationWindows::new(set.clone(), 8, context).unwrap();
+        // Every target by itself.
+        let mut by_offset = Vec::new();
+        let spread = Spread::new(windows.windows(), 8, None);
+        score_windows(&mut hashed(3, 8), &windows, spread, &mut |window| {
+            by_offset.extend(window.losses.iter().map(|&loss| f64::from(loss)));
+            Ok(())
+        })
+        .unwrap();
+        let first = windows.target_of(0) as usize;
+        let mut model = hashed(2, 8);
+        let (whole, parts) =
+            score_components(&mut model, &windows, &byte_lengths(), None, &mut |_, _| ()).unwrap();
+        assert_eq!(parts.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a", "c"]);
+        let (a, c) = (parts[0].1, parts[1].1);
+        // 20 + 1 + 3 + 1 tokens, then 1 + 1 + 30 + 1.
+        assert_eq!((a.tokens, c.tokens), (25 - first as u64, 33));
+        assert_eq!(a.nats, by_offset[..25 - first].iter().sum::<f64>());
+        assert_eq!(c.nats, by_offset[25 - first..].iter().sum::<f64>());
+        assert_eq!((a.bytes + c.bytes, a.tokens + c.tokens), (whole.bytes, whole.tokens));
+        assert!(a.is_complete() && c.is_complete() && whole.is_complete());
+        assert_eq!(a.loss, a.nats / a.tokens as f64);
+    }
+}
