@@ -1,7 +1,7 @@
 //! What a person sees while a command works: results on standard output, everything else on standard error.
 
 use bessemer_report::terminal;
-use bessemer_runlog::{Record, Training};
+use bessemer_runlog::{MixtureShare, Record, Training};
 use bessemer_train::Observer;
 use bessemer_units::{Bytes, Tokens};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -72,14 +72,21 @@ impl Console {
     }
 }
 
+/// What a run takes of a component, on a line of its own.
+fn mixture_line(share: &MixtureShare) -> String {
+    let (percent, tokens) = (100.0 * share.weight, Tokens(share.tokens));
+    format!("\n  {} {percent:.1} % of the samples, {:.2} passes over {tokens} tokens", share.name, share.epochs)
+}
+
 impl Observer for Console {
     fn record(&mut self, record: &Record) {
         let text = match record {
             Record::Training(t) => {
                 self.training = t.clone();
                 let layout = if t.ranks > 1 { format!("; {}", t.layout) } else { String::new() };
+                let mixture: String = t.mixture.iter().map(mixture_line).collect();
                 format!(
-                    "training {} steps of {} tokens ({} in all; {} tokens an epoch); {}; {}{layout}",
+                    "training {} steps of {} tokens ({} in all; {} tokens an epoch); {}; {}{layout}{mixture}",
                     t.steps,
                     Tokens(t.batch_tokens),
                     Tokens(t.tokens),

@@ -81,6 +81,15 @@ impl Stages<'_> {
             Bytes(s.read.bytes),
             how_long(built.reused, seconds)
         ));
+        for component in &s.components {
+            console.say(&format!(
+                "  {}: {} documents, {} for training, {} for validation",
+                component.name,
+                component.train.documents + component.validation.documents,
+                Bytes(component.train.bytes),
+                Bytes(component.validation.bytes)
+            ));
+        }
         for remark in &s.remarks {
             console.say(&format!("  {remark}"));
         }

@@ -43,7 +43,7 @@ pub struct Share {
 }
 
 /// What a run takes of one component.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Taken {
     /// Its name.
     pub name: String,

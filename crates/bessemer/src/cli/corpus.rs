@@ -72,6 +72,10 @@ pub(crate) enum CorpusCommand {
     Stats {
         /// Run directory or corpus directory.
         path: PathBuf,
+        /// Recipe whose training is shown for a corpus of several sources: weights, and passes over each; by default
+        /// that of the run directory.
+        #[arg(long, value_name = "FILE")]
+        recipe: Option<PathBuf>,
     },
     /// Write the data card of a corpus: one HTML page with what was removed by which rule from which source, and samples.
     Card {

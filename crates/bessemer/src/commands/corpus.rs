@@ -1,6 +1,7 @@
 //! `bessemer corpus`: build a corpus, look into one.
 
 mod delete;
+mod mixture;
 
 use crate::cli::CorpusCommand;
 use crate::commands::explain;
@@ -82,11 +83,16 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
         CorpusCommand::Extract { files, plain, repair_mojibake, ok, limit } => {
             super::extract::run(files, *plain, *repair_mojibake, *ok, *limit, as_json, console)
         }
-        CorpusCommand::Stats { path } => {
+        CorpusCommand::Stats { path, recipe } => {
             let reader = CorpusReader::open(&corpus_of(path)?)?;
             let s = reader.summary();
+            let taken = mixture::taken(path, recipe.as_deref())?;
             if as_json {
-                return Ok(print(&serde_json::to_string_pretty(s)?)?);
+                let mut value = serde_json::to_value(s)?;
+                if !taken.is_empty() {
+                    value["mixture"] = serde_json::to_value(&taken)?;
+                }
+                return Ok(print(&serde_json::to_string_pretty(&value)?)?);
             }
             let mut text = String::new();
             let count =
@@ -133,7 +139,8 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
             for remark in &s.remarks {
                 let _ = writeln!(text, "remark      {remark}");
             }
-            Ok(print(&text)?)
+            text.push_str(&mixture::text(&s.components, &taken));
+            Ok(print(text.trim_end())?)
         }
         CorpusCommand::TrainClassifier(args) => scores::train_classifier_of(args, as_json, console),
         CorpusCommand::TrainLm(args) => scores::train_lm(args, as_json, console),

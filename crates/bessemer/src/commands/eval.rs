@@ -5,11 +5,12 @@ use crate::commands::saved_model::SavedModel;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
-use bessemer_eval::score::{DecoderLosses, score};
+use bessemer_eval::score::{DecoderLosses, score_components};
 use bessemer_loader::EvaluationWindows;
 use bessemer_shards::ShardSet;
 use bessemer_train::Observer;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Tokens that go through the model at once.
@@ -26,15 +27,17 @@ pub(crate) fn run(args: &EvalArgs, as_json: bool, console: &mut Console) -> Resu
     let (mut backend, mut decoder) = saved.decoder(((BATCH_TOKENS / seq).max(1), seq), args.threads)?;
     let most = (args.max_tokens > 0).then_some(args.max_tokens);
     let mut model = DecoderLosses { decoder: &mut decoder, backend: &mut backend };
-    let report = score(&mut model, &windows, &saved.tokenizer.byte_lengths(), most, &mut |done, total| {
+    let lengths = saved.tokenizer.byte_lengths();
+    let (report, components) = score_components(&mut model, &windows, &lengths, most, &mut |done, total| {
         console.progress("scoring", done, total);
     })?;
     if as_json {
         return Ok(print(&serde_json::to_string_pretty(&json!({
             "step": saved.state.step, "split": args.split, "report": report,
+            "components": components.iter().cloned().collect::<BTreeMap<_, _>>(),
         }))?)?);
     }
-    Ok(print(&format!(
+    print(&format!(
         "step {}, {}: loss {:.5} nats/token, perplexity {:.4}, {:.5} bits/byte ({} tokens, {} bytes)",
         saved.state.step,
         args.split,
@@ -43,5 +46,12 @@ pub(crate) fn run(args: &EvalArgs, as_json: bool, console: &mut Console) -> Resu
         report.bits_per_byte,
         report.tokens,
         report.bytes
-    ))?)
+    ))?;
+    for (name, report) in &components {
+        print(&format!(
+            "  {name}: loss {:.5} nats/token, {:.5} bits/byte ({} tokens)",
+            report.loss, report.bits_per_byte, report.tokens
+        ))?;
+    }
+    Ok(())
 }

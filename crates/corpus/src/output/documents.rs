@@ -27,9 +27,9 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 /// Text bytes of a row group: what a reader holds at once.
 const GROUP_BYTES: usize = 8 << 20;
-/// Bytes made ready for the texts of a row group, with room for its last document. Grown by doubling instead, the buffer would
+/// Bytes made ready beyond a row group's, as room for its last document. Grown by doubling instead, the buffer would
 /// pass through 8 and 16 MiB at once, and leave holes of these sizes in the allocator.
-const GROUP_CAPACITY: usize = GROUP_BYTES + (1 << 20);
+const GROUP_ROOM: usize = 1 << 20;
 /// Rows of a row group.
 const GROUP_ROWS: usize = 8192;
 /// Text bytes of a file.
@@ -173,7 +173,7 @@ impl Series {
         let text = rows.text.value(index);
         let pending = &mut self.pending;
         if pending.rows == 0 {
-            pending.strings[5] = StringBuilder::with_capacity(0, GROUP_CAPACITY);
+            pending.strings[5] = StringBuilder::with_capacity(0, self.group_bytes + GROUP_ROOM);
         }
         pending.strings[0].append_value(rows.id.value(index));
         pending.strings[1].append_value(rows.source.value(index));
