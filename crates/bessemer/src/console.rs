@@ -75,7 +75,10 @@ impl Console {
 /// What a run takes of a component, on a line of its own.
 fn mixture_line(share: &MixtureShare) -> String {
     let (percent, tokens) = (100.0 * share.weight, Tokens(share.tokens));
-    format!("\n  {} {percent:.1} % of the samples, {:.2} passes over {tokens} tokens", share.name, share.epochs)
+    format!(
+        "\n  {} {percent:.1} % of the samples, {:.2} passes over {tokens} tokens",
+        share.name, share.epochs
+    )
 }
 
 impl Observer for Console {

@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
 use bessemer_corpus::*;
+use bessemer_dataflow::{Executor, Morsel, Plan, Scan, Sink};
 use bessemer_shards::ShardSet;
 use bessemer_tokenizer::{Tokenizer, TokenizerConfig, TokenizerKind, Trainer};
+use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,12 +53,12 @@ fn slice(name: &str, predicate: &str, weight: Option<f64>) -> SliceConfig {
 /// Web pages as JSON lines in two files (one text is also a note), notes as a folder, a play as one file.
 fn sources(input: &Path) -> CorpusConfig {
     fs::create_dir_all(input.join("web")).unwrap();
-    fs::create_dir_all(input.join("notes/deep")).unwrap();
+    fs::create_dir_all(input.join("notes")).unwrap();
     let line = |number: usize| serde_json::json!({ "text": prose(number) }).to_string() + "\n";
     fs::write(input.join("web/2021.jsonl"), (0..40).map(line).collect::<String>()).unwrap();
     fs::write(input.join("web/2024.jsonl"), (40..100).map(line).collect::<String>() + "not json\n").unwrap();
     for number in 200..230 {
-        fs::write(input.join(format!("notes/deep/{number}.txt")), prose(number)).unwrap();
+        fs::write(input.join(format!("notes/{number}.txt")), prose(number)).unwrap();
     }
     fs::write(input.join("notes/copy.txt"), prose(7)).unwrap();
     fs::write(input.join("notes/short.txt"), "short").unwrap();
@@ -100,6 +102,90 @@ fn threads_memory_and_engines_do_not_change_a_byte() {
         }
     }
     assert!(explain(&config).unwrap().contains("slices"));
+    // As other machines would make it, from the plan's text.
+    let out = out.path().join("elsewhere");
+    let stop = AtomicBool::new(false);
+    build_on(&config, &out, &context(1, 64 << 20, &stop), Some(&Elsewhere { input: input.path() })).unwrap();
+    assert!(expected.unwrap() == contents(&out), "another engine differs");
+}
+
+/// Makes the plan from its text and runs it part after part.
+struct Elsewhere<'a> {
+    input: &'a Path,
+}
+
+struct AllParts(RemotePlan);
+
+impl bessemer_dataflow::Source for AllParts {
+    fn describe(&self) -> String {
+        "all parts".into()
+    }
+
+    fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
+        let parts: bessemer_dataflow::Result<VecDeque<Box<dyn Scan>>> =
+            (0..self.0.count()).map(|part| self.0.scan(part)).collect();
+        Ok(Box::new(OneByOne(parts?)))
+    }
+}
+
+struct OneByOne(VecDeque<Box<dyn Scan>>);
+
+impl Scan for OneByOne {
+    fn next(&mut self) -> bessemer_dataflow::Result<Option<Morsel>> {
+        while let Some(scan) = self.0.front_mut() {
+            if let Some(morsel) = scan.next()? {
+                return Ok(Some(morsel));
+            }
+            self.0.pop_front();
+        }
+        Ok(None)
+    }
+}
+
+impl Engine for Elsewhere<'_> {
+    fn run(&self, text: &str, _: &Path, sink: &mut dyn Sink) -> bessemer_dataflow::Result<()> {
+        for name in ["web", "notes", "play.txt"] {
+            let path = self.input.join(name);
+            assert!(
+                path.is_absolute() && text.contains(&format!("{:?}", path.display().to_string())),
+                "{text}"
+            );
+        }
+        let plan = RemotePlan::of(text)?;
+        let stages = plan.stages().to_vec();
+        let (stop, spill) = (AtomicBool::new(false), TempDir::new().unwrap());
+        let executor = Executor::new(2, 64 << 20, spill.path(), &stop, &|| {});
+        executor.run(&Plan { source: Arc::new(AllParts(plan)), stages }, sink)
+    }
+}
+
+#[test]
+fn other_machines_get_absolute_paths() {
+    let out = TempDir::new().unwrap();
+    let source = |name: &str, path: &str| SourceConfig {
+        name: name.into(),
+        source: SourceKind::Folder,
+        path: path.into(),
+        ..SourceConfig::default()
+    };
+    // Relative to the folder in which tests run, that of this crate.
+    let config = CorpusConfig {
+        sources: vec![source("one", "tests"), source("two", "src/rule")],
+        ..Default::default()
+    };
+    struct Look;
+    impl Engine for Look {
+        fn run(&self, text: &str, _: &Path, _: &mut dyn Sink) -> bessemer_dataflow::Result<()> {
+            Err(bessemer_dataflow::Error::plan("look", text.to_string()))
+        }
+    }
+    let stop = AtomicBool::new(false);
+    let error = build_on(&config, &out.path().join("x"), &context(1, 1 << 20, &stop), Some(&Look));
+    let text = error.unwrap_err().to_string();
+    for path in ["tests", "src/rule"] {
+        let path = std::env::current_dir().unwrap().join(path);
+        assert!(text.contains(&format!("{:?}", path.display().to_string())), "{text}");
+    }
 }
 
 #[test]
@@ -222,7 +308,7 @@ fn shards_say_where_each_component_begins_and_deletion_keeps_them() {
     }
 
     // Deleted: a page of a slice and a note. The rest is what a build with the list makes.
-    let ids = ["web/2024.jsonl#3".to_string(), "notes/deep/205.txt".to_string()];
+    let ids = ["web/2024.jsonl#3".to_string(), "notes/205.txt".to_string()];
     let deletion = delete(&corpus, &ids, "asked for", &stop).unwrap();
     assert_eq!((deletion.deleted, deletion.unknown.len()), (2, 0));
     let after = contents(&corpus);

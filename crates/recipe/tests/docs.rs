@@ -33,6 +33,7 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("run.trace.steps", "0 to 2^48", &["0", "281474976710656"], &["281474976710657"]),
     ("run.trace.every_steps", "0 to 2^48", &["0", "281474976710656"], &["281474976710657"]),
     ("run.trace.max_intervals", "0 to 10000000", &["0", "10000000"], &["10000001"]),
+    ("corpus.mix.temperature", "0.01 to 1000", &["0.01", "1000"], &["0", "1001"]),
     (
         "corpus.path",
         "needed by folder, jsonl, parquet and file",
@@ -389,6 +390,7 @@ fn kind(root: &Json, schema: &Json) -> &'static str {
         Some("number") => "number",
         Some("boolean") => "true or false",
         Some("string") => "text",
+        Some("object") => "table of texts",
         Some("array") => match schema.get("items").map(|items| settled(root, items)).and_then(properties) {
             Some(_) => "list of tables",
             None if schema["items"]["type"] == "array" => "list of pairs",
@@ -405,17 +407,23 @@ fn default_of(schema: &Json) -> String {
     }
 }
 
+/// The path of a table, or of the tables of a list.
+fn heading(path: &str) -> String {
+    let plain = path.replace("[]", "");
+    if path.ends_with("[]") { format!("[[{plain}]]") } else { format!("[{plain}]") }
+}
+
 fn write_section(root: &Json, schema: &Json, path: &str, keys: &mut Vec<(String, bool)>, page: &mut String) {
-    let _ = writeln!(page, "\n### `[{path}]`\n");
+    let _ = writeln!(page, "\n### `{}`\n", heading(path));
     if let Some(text) = schema.get("description").and_then(Json::as_str) {
         // "`[run]`: name, place" repeats the heading.
         let text = cell(text);
-        let text = text.strip_prefix(&format!("`[{path}]`: ")).unwrap_or(&text);
+        let text = text.strip_prefix(&format!("`{}`: ", heading(path))).unwrap_or(&text);
         let (first, rest) = text.split_at(text.chars().next().map_or(0, char::len_utf8));
         let _ = writeln!(page, "{}{rest}\n", first.to_uppercase());
     }
     let _ = writeln!(page, "| key | type | default | allowed | meaning |\n|---|---|---|---|---|");
-    let (mut inner, mut enums) = (Vec::new(), Vec::new());
+    let (mut inner, mut enums, mut lists) = (Vec::new(), Vec::new(), Vec::new());
     for (name, property) in properties(schema).unwrap() {
         let target = settled(root, property);
         if properties(target).is_some() {
@@ -424,7 +432,16 @@ fn write_section(root: &Json, schema: &Json, path: &str, keys: &mut Vec<(String,
         }
         let key = format!("{path}.{name}");
         let names = values(target);
-        keys.push((key.clone(), matches!(kind(root, target), "integer" | "number")));
+        if let Some(item) = target.get("items").map(|items| settled(root, items))
+            && properties(item).is_some()
+        {
+            lists.push((format!("{path}.{name}[]"), item));
+        }
+        // What lists hold cannot be set from outside, so its range is not tried here.
+        let tried = !path.ends_with("[]");
+        if tried {
+            keys.push((key.clone(), matches!(kind(root, target), "integer" | "number")));
+        }
         let allowed = match &names {
             Some(names) => names.iter().map(|v| format!("`{}`", v.0)).collect::<Vec<_>>().join(", "),
             None => range(&key).unwrap_or_default().into(),
@@ -444,6 +461,9 @@ fn write_section(root: &Json, schema: &Json, path: &str, keys: &mut Vec<(String,
         for (value, meaning) in values {
             let _ = writeln!(page, "| `{value}` | {} |", cell(meaning));
         }
+    }
+    for (path, item) in lists {
+        write_section(root, item, &path, keys, page);
     }
     for (name, target) in inner {
         write_section(root, target, &format!("{path}.{name}"), keys, page);

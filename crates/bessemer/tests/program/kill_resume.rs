@@ -142,6 +142,65 @@ fn a_run_killed_at_random_moments_ends_with_the_bits_of_one_that_never_stopped()
     assert!(left.is_empty(), "left over: {left:?}");
 }
 
+/// A mixture instead of one source: the texts of alpha, and the others with a slice of their own for those of delta.
+fn mixed() -> Workplace {
+    let place = Workplace::new(LLAMA);
+    let text = fs::read_to_string(place.path("recipe.toml")).unwrap();
+    let one = "source = \"folder\"\npath = \"text\"\n";
+    assert!(text.contains(one), "{text}");
+    let several = "[[corpus.sources]]\nname = \"greek\"\nsource = \"folder\"\npath = \"text\"\nexclude = [\"alpha\"]\n\
+                   weight = 0.1\ntag.kind = \"others\"\n\
+                   [[corpus.sources.slices]]\nname = \"delta\"\nwhere = 'starts_with(path, \"delta\") && tag.kind == \"others\"'\n\
+                   weight = 0.1\nepochs = 0.5\n\
+                   [[corpus.sources]]\nname = \"alpha\"\nsource = \"folder\"\npath = \"text/alpha\"\nweight = 0.8\n";
+    fs::write(place.path("recipe.toml"), text.replace(one, "") + several).unwrap();
+    place
+}
+
+#[test]
+fn a_run_on_a_mixture_goes_on_with_the_same_bits_and_shows_what_it_takes() {
+    const RECIPE: [&str; 4] =
+        ["train.steps=100", "save.every_steps=7", "eval.every_steps=20", "eval.ngram.enabled=false"];
+    let (straight, place) = (mixed(), mixed());
+    straight.train(&RECIPE);
+    let mut child = place.start(&RECIPE);
+    wait(&place, &mut child, || logged_step(&place) >= 25);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    place.train(&RECIPE);
+    let losses = |place: &Workplace| -> Vec<(u64, String)> {
+        let mut last = std::collections::BTreeMap::new();
+        for record in place.records("step") {
+            last.insert(record["step"].as_u64().unwrap(), record["loss"].to_string());
+        }
+        last.into_iter().collect()
+    };
+    assert_eq!(losses(&place), losses(&straight));
+    assert_eq!(losses(&place).len(), 100);
+    assert!(place.tensors(100) == straight.tensors(100));
+
+    // Losses by component in the log and of a checkpoint, shares and passes in the statistics.
+    let names = ["greek", "greek.delta", "alpha"];
+    let eval = place.records("eval").pop().unwrap();
+    let found: Vec<&str> =
+        eval["components"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
+    assert!(!found.is_empty() && found.iter().all(|name| names.contains(name)), "{found:?}");
+    let eval = place.bessemer(&["eval", "runs/t", "--json"]).json();
+    assert_eq!(eval["components"].as_object().unwrap().len(), found.len());
+    let stats = place.bessemer(&["corpus", "stats", "runs/t", "--json"]).json();
+    let mixture = stats["mixture"].as_array().unwrap();
+    assert_eq!(mixture.iter().map(|c| c["name"].as_str().unwrap()).collect::<Vec<_>>(), names);
+    // 800 samples: half of the slice is read and no more, the others share the rest as 1 to 8.
+    let samples = |i: usize| mixture[i]["samples"].as_u64().unwrap();
+    assert_eq!(samples(0) + samples(1) + samples(2), 800);
+    let half = mixture[1]["samples_per_epoch"].as_u64().unwrap() / 2;
+    assert!(samples(1) == half || samples(1) == half + 1, "{mixture:?}");
+    assert!((8 * samples(0)).abs_diff(samples(2)) <= 8, "{mixture:?}");
+    let text = place.bessemer(&["corpus", "stats", "runs/t"]).text();
+    assert!(text.contains("weight") && text.contains("greek.delta"), "{text}");
+    assert!(text.contains("Muennighoff"), "alpha is read more than four times: {text}");
+}
+
 #[test]
 fn an_interrupted_run_saves_says_how_to_go_on_and_ends_with_the_same_bits() {
     let wanted = straight();

@@ -13,7 +13,7 @@ use crate::evaluate::{Evaluator, REVIEW_FILE};
 use crate::row::{COMPONENT, CONTAMINATED, EVALUATION_SETS, Rows, Split, VALIDATION, head};
 use crate::source::SourceInfo;
 use arrow_array::builder::{StringBuilder, UInt32Builder, UInt64Builder};
-use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, UInt32Array};
+use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::{Sink, optional};
 use parquet::arrow::ArrowWriter;
@@ -29,7 +29,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 const GROUP_BYTES: usize = 8 << 20;
 /// Bytes made ready beyond a row group's, as room for its last document. Grown by doubling instead, the buffer would
 /// pass through 8 and 16 MiB at once, and leave holes of these sizes in the allocator.
-const GROUP_ROOM: usize = 1 << 20;
+const GROUP_ROOM: usize = 8;
 /// Rows of a row group.
 const GROUP_ROWS: usize = 8192;
 /// Text bytes of a file.
@@ -173,7 +173,8 @@ impl Series {
         let text = rows.text.value(index);
         let pending = &mut self.pending;
         if pending.rows == 0 {
-            pending.strings[5] = StringBuilder::with_capacity(0, self.group_bytes + GROUP_ROOM);
+            pending.strings[5] =
+                StringBuilder::with_capacity(0, self.group_bytes + self.group_bytes / GROUP_ROOM);
         }
         pending.strings[0].append_value(rows.id.value(index));
         pending.strings[1].append_value(rows.source.value(index));
