@@ -86,7 +86,14 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
         CorpusCommand::Stats { path, recipe } => {
             let reader = CorpusReader::open(&corpus_of(path)?)?;
             let s = reader.summary();
-            let taken = mixture::taken(path, recipe.as_deref())?;
+            // A run directory whose recipe does not fit its shards has statistics all the same.
+            let taken = mixture::taken(path, recipe.as_deref()).or_else(|failure| match recipe {
+                Some(_) => Err(failure),
+                None => {
+                    console.say(&format!("no mixture: {}", failure.message));
+                    Ok(Vec::new())
+                }
+            })?;
             if as_json {
                 let mut value = serde_json::to_value(s)?;
                 if !taken.is_empty() {

@@ -25,10 +25,6 @@ pub(crate) struct BatchRow<'a> {
 }
 
 impl<'a> BatchRow<'a> {
-    pub(crate) fn new(batch: &'a RecordBatch, index: usize) -> BatchRow<'a> {
-        BatchRow { batch, index }
-    }
-
     fn tag(&self, name: &str) -> Option<Value<'static>> {
         let tags = self.batch.column_by_name(TAGS)?.as_string_opt::<i32>()?.value(self.index);
         let mut tags: BTreeMap<String, String> = serde_json::from_str(tags).ok()?;
