@@ -266,3 +266,33 @@ fn interrupted_or_not_and_with_any_number_of_threads_the_bytes_are_the_same() {
     built(&config, &out, 1).unwrap();
     assert!(contents(&out) == contents(&straight));
 }
+
+#[test]
+fn several_sources_with_slices_by_score_keep_their_components_through_every_deduplication() {
+    let folder = TempDir::new().unwrap();
+    for name in ["a", "b"] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+        pages(&folder.path().join(name), 20);
+    }
+    let source = |name: &str| SourceConfig {
+        name: name.into(),
+        source: SourceKind::Jsonl,
+        path: folder.path().join(name).display().to_string(),
+        ..SourceConfig::default()
+    };
+    let mut config = config(Path::new(""), vec![score("lang", ScoreKind::Language, "")]);
+    config.sources = vec![source("a"), source("b")];
+    let english =
+        SliceConfig { name: "english".into(), predicate: "lang == \"en\"".into(), ..Default::default() };
+    config.sources[0].slices = vec![english];
+    for methods in [vec![], vec![bessemer_dedup::Method::Minhash], vec![bessemer_dedup::Method::Simhash]] {
+        config.dedup.methods = methods;
+        let out = folder.path().join(format!("out-{}", config.dedup.methods.len()));
+        let summary = built(&config, &out, 2).unwrap();
+        assert_eq!(summary.read.documents, 40, "{:?}", config.dedup.methods);
+        assert!(summary.dropped_by_reason.values().map(|count| count.documents).sum::<u64>() >= 20);
+        let names: Vec<&str> = summary.files.iter().map(|file| file.name.as_str()).collect();
+        assert!(names.iter().any(|name| name.contains("english")), "{names:?}");
+        assert_eq!(summary.scores["lang"].documents, summary.kept.documents);
+    }
+}

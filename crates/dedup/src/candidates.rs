@@ -24,7 +24,7 @@ pub(crate) const STOP_EVERY: u64 = 1 << 16;
 
 /// Columns that [`Candidates`] adds.
 pub(crate) fn adds() -> SchemaRef {
-    Arc::new(Schema::new(vec![Field::new("component", DataType::FixedSizeBinary(16), true)]))
+    Arc::new(Schema::new(vec![Field::new("group", DataType::FixedSizeBinary(16), true)]))
 }
 
 /// The operator. Rows carry `order` and `bands` (band keys as little-endian words, null for no document).
@@ -104,7 +104,7 @@ fn component_batch(found: &mut Vec<([u64; 2], [u64; 2])>) -> Result<RecordBatch>
     let schema = Arc::new(Schema::new(vec![
         Field::new("file", DataType::UInt32, false),
         Field::new("row", DataType::UInt64, false),
-        Field::new("component", DataType::FixedSizeBinary(16), true),
+        Field::new("group", DataType::FixedSizeBinary(16), true),
     ]));
     let mut components = FixedSizeBinaryBuilder::with_capacity(found.len(), 16);
     for (_, lowest) in found.iter() {

@@ -124,7 +124,7 @@ struct Leader {
     set: Stored,
 }
 
-/// The operator. Rows come sorted by (`component`, `order`) and carry `bands`, `shingles` (sorted set, little-endian
+/// The operator. Rows come sorted by (`group`, `order`) and carry `bands`, `shingles` (sorted set, little-endian
 /// words) and perhaps `copies`.
 pub(crate) struct Leaders {
     pub(crate) verify: Verify,
@@ -233,7 +233,7 @@ impl Operator for Leaders {
         while let Some(batch) = input()? {
             check(context.stop)?;
             let orders = place_column(self.name(), &batch, "order")?;
-            let components = place_column(self.name(), &batch, "component")?;
+            let components = place_column(self.name(), &batch, "group")?;
             let bands: &FixedSizeBinaryArray = column(self.name(), &batch, "bands")?;
             let shingles: &BinaryArray = column(self.name(), &batch, "shingles")?;
             for row in (0..batch.num_rows()).filter(|&row| !components.is_null(row)) {

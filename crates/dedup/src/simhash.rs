@@ -110,11 +110,11 @@ pub fn stages(config: &SimHashConfig) -> Vec<Stage> {
         },
         Stage::Annotate {
             name: "simhash-verified".into(),
-            project: names(&["file", "row", "order", "copies", "component", "simhash"]),
+            project: names(&["file", "row", "order", "copies", "group", "simhash"]),
             side: vec![
                 Stage::FlatMap(Arc::new(Clustered)),
-                Stage::Shuffle { key: names(&["component"]), partitions: PARTITIONS },
-                Stage::Sort { by: names(&["component", "order"]) },
+                Stage::Shuffle { key: names(&["group"]), partitions: PARTITIONS },
+                Stage::Sort { by: names(&["group", "order"]) },
                 Stage::Whole(Arc::new(Nearest { distance: config.distance })),
             ],
             adds: verdict::adds(),
@@ -251,7 +251,7 @@ impl Operator for Nearest {
         while let Some(batch) = input()? {
             check(context.stop)?;
             let orders = place_column(self.name(), &batch, "order")?;
-            let components = place_column(self.name(), &batch, "component")?;
+            let components = place_column(self.name(), &batch, "group")?;
             let prints: &UInt64Array = column(self.name(), &batch, "simhash")?;
             for row in (0..batch.num_rows()).filter(|&row| !components.is_null(row)) {
                 if near.component.as_deref() != Some(components.value(row)) {

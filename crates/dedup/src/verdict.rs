@@ -23,7 +23,7 @@ const SCRATCH: &[&str] = &[
     "order",
     "fingerprint",
     "bands",
-    "component",
+    "group",
     "shingles",
     "simhash",
     "embedding",

@@ -23,6 +23,8 @@ const TAKEN: &[&str] = &[
     "fingerprint",
     "bands",
     "component",
+    "tags",
+    "group",
     "shingles",
     "simhash",
     "embedding",

@@ -100,11 +100,11 @@ pub fn stages(config: &MinHashConfig) -> Vec<Stage> {
             adds: candidates::adds(),
         },
     ];
-    let mut project = names(&["file", "row", "order", "copies", "component"]);
+    let mut project = names(&["file", "row", "order", "copies", "group"]);
     let mut side = vec![
         Stage::FlatMap(Arc::new(Clustered)),
-        Stage::Shuffle { key: names(&["component"]), partitions: PARTITIONS },
-        Stage::Sort { by: names(&["component", "order"]) },
+        Stage::Shuffle { key: names(&["group"]), partitions: PARTITIONS },
+        Stage::Sort { by: names(&["group", "order"]) },
     ];
     if verified {
         project.extend(names(&["bands", "shingles"]));
@@ -112,8 +112,8 @@ pub fn stages(config: &MinHashConfig) -> Vec<Stage> {
         side.push(Stage::Whole(Arc::new(Leaders { verify: config.verify, similarity: config.similarity })));
     } else {
         side.push(Stage::Reduce {
-            key: names(&["component"]),
-            reducer: Arc::new(KeepFirst { key: "component".into() }),
+            key: names(&["group"]),
+            reducer: Arc::new(KeepFirst { key: "group".into() }),
         });
     }
     let name = if verified { "minhash-verified" } else { "minhash-components" };
@@ -167,7 +167,7 @@ impl FlatMap for Clustered {
     }
 
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
-        let component = crate::place::place_column(self.name(), &batch, "component")?;
+        let component = crate::place::place_column(self.name(), &batch, "group")?;
         let keep: BooleanArray = (0..batch.num_rows()).map(|row| Some(!component.is_null(row))).collect();
         Ok(filter_record_batch(&batch, &keep)?)
     }
@@ -185,7 +185,7 @@ impl BatchMap for CandidateShingles {
 
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
         let texts: &StringArray = column(self.name(), &batch, "text")?;
-        let component = crate::place::place_column(self.name(), &batch, "component")?;
+        let component = crate::place::place_column(self.name(), &batch, "group")?;
         let mut shingler = Shingler::new(self.config.shingle, self.config.length);
         let mut shingles = BinaryBuilder::new();
         let (mut set, mut bytes) = (Vec::new(), Vec::new());
