@@ -30,6 +30,8 @@ pub enum FillChoice {
     None,
     /// K-FAC's curvature and inversions (Osawa et al. 2023, PipeFisher).
     Kfac,
+    /// Batches of evaluations while training: they pass the bubbles of the step after.
+    Evaluation,
 }
 
 /// `[parallel]`: how ranks share the work. Ranks come from `--ranks N` or the launcher; those that no other axis takes
@@ -66,7 +68,8 @@ pub struct ParallelConfig {
     /// For asynchronous schedules ("pipedream", "pipedream-2bw"): steps after which the pipeline is drained, so that stopping
     /// and saving have a moment. It also ends at evaluations, samples and saves by steps.
     pub window: u64,
-    /// What ranks do while a pipeline waits: "none", or "kfac": the curvature and inversions of `optim.optimizer = "kfac"`,
+    /// What ranks do while a pipeline waits: "none"; "evaluation": batches of `eval.every_steps`, as many as fit into the bubbles of
+    /// one step; or "kfac": the curvature and inversions of `optim.optimizer = "kfac"`,
     /// planned by floating-point operations over as many steps as the bubbles need for them, which takes the place of
     /// `optim.kfac.curvature_every` and `inverse_every`.
     pub fill: FillChoice,

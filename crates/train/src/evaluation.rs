@@ -5,12 +5,11 @@ use crate::input::TrainerInput;
 use crate::observer::Observer;
 use bessemer_eval::baseline::ngram_baseline;
 use bessemer_eval::generate::{CachedDecoder, generate_text};
-use bessemer_eval::score::EvalReport;
-use bessemer_eval::score::score_components;
+use bessemer_eval::score::{EvalReport, score_components};
 use bessemer_eval::{EvalConfig, EvalError};
 use bessemer_loader::{EvaluationWindows, Loader};
 use bessemer_model::{ActivationConfig, Cache, Decoder, Purpose, Shape};
-use bessemer_parallel::Worker;
+use bessemer_parallel::{FillChoice, Worker};
 use bessemer_recipe::TrainConfig;
 use bessemer_runlog::{Baseline, Eval, EvalComponent, Record, Sample, Warning};
 use bessemer_tensor::Backend;
@@ -19,8 +18,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
+mod bubbles;
 mod losses;
 
+use bubbles::Ended;
+pub(crate) use bubbles::{Bubbles, InBubbles};
 use losses::RankLosses;
 
 /// What evaluation needs, made while planning.
@@ -34,6 +36,8 @@ pub(crate) struct Evaluator {
     tokenizer: Arc<Tokenizer>,
     config: EvalConfig,
     seed: u64,
+    /// Batches that pass bubbles.
+    bubbles: Option<Bubbles>,
 }
 
 /// What the first rank needs to generate text.
@@ -60,11 +64,59 @@ impl Writer {
     }
 }
 
+fn record(
+    (step, tokens): (u64, u64),
+    windows: &EvaluationWindows,
+    (report, components): (EvalReport, Vec<(String, EvalReport)>),
+    seconds: f64,
+) -> Record {
+    let component = |(name, report): (String, EvalReport)| EvalComponent {
+        name,
+        loss: report.loss,
+        bits_per_byte: report.bits_per_byte,
+        tokens_scored: report.tokens,
+    };
+    let record = Eval {
+        step,
+        tokens,
+        split: windows.shards().split().into(),
+        loss: report.loss,
+        perplexity: report.perplexity,
+        bits_per_byte: report.bits_per_byte,
+        tokens_scored: report.tokens,
+        bytes_scored: report.bytes,
+        seconds: Some(seconds),
+        components: components.into_iter().map(component).collect(),
+    };
+    record.into()
+}
+
+/// The batches of the evaluations while training, where they pass bubbles: with `parallel.fill = "evaluation"`, a validation
+/// split and evaluations at all.
+pub(crate) fn bubbles(
+    input: &TrainerInput,
+    shape: Shape,
+    data_ranks: usize,
+) -> Result<Option<Bubbles>, TrainError> {
+    let (recipe, tokenizer) = (&input.recipe, &input.tokenizer);
+    let Some(set) = input.validation.as_ref().filter(|_| recipe.parallel.fill == FillChoice::Evaluation)
+    else {
+        return Ok(None);
+    };
+    if recipe.eval.every_steps == 0 {
+        return Ok(None);
+    }
+    let windows = EvaluationWindows::new(Arc::clone(set), shape.seq, tokenizer.end_of_text())?;
+    let ranks = (shape.sequences * data_ranks, shape.seq);
+    Bubbles::new(&windows, &tokenizer.byte_lengths(), recipe.eval.max_tokens(), ranks).map(Some)
+}
+
 impl Evaluator {
     pub(crate) fn new(
         backend: &mut dyn Backend,
         worker: &Worker,
         input: &TrainerInput,
+        bubbles: Option<Bubbles>,
     ) -> Result<Evaluator, TrainError> {
         let config = input.recipe.eval.clone();
         let windows = match &input.validation {
@@ -88,6 +140,7 @@ impl Evaluator {
             tokenizer: Arc::clone(&input.tokenizer),
             config,
             seed: input.recipe.run.seed,
+            bubbles,
         })
     }
 
@@ -108,26 +161,28 @@ impl Evaluator {
         let scored = score_components(&mut model, windows, &self.byte_lengths, most, &mut |done, total| {
             observer.progress("validation", done, total);
         });
-        let (report, components) = model.told(scored)?;
-        let component = |(name, report): (String, EvalReport)| EvalComponent {
-            name,
-            loss: report.loss,
-            bits_per_byte: report.bits_per_byte,
-            tokens_scored: report.tokens,
-        };
-        let record = Eval {
-            step,
-            tokens,
-            split: windows.shards().split().into(),
-            loss: report.loss,
-            perplexity: report.perplexity,
-            bits_per_byte: report.bits_per_byte,
-            tokens_scored: report.tokens,
-            bytes_scored: report.bytes,
-            seconds: Some(begun.elapsed().as_secs_f64()),
-            components: components.into_iter().map(component).collect(),
-        };
-        Ok(Some(record.into()))
+        let scored = model.told(scored)?;
+        Ok(Some(record((step, tokens), windows, scored, begun.elapsed().as_secs_f64())))
+    }
+
+    /// The batches that pass bubbles, if any do.
+    pub(crate) fn bubbles(&mut self) -> Option<&mut Bubbles> {
+        self.bubbles.as_mut()
+    }
+
+    /// Ends an evaluation that is under way ([`Bubbles::end`]).
+    pub(crate) fn end_in_bubbles(
+        &mut self,
+        backend: &mut dyn Backend,
+        worker: &mut Worker,
+        passed: bool,
+    ) -> Result<Option<Record>, TrainError> {
+        let (Some(windows), Some(bubbles)) = (&self.windows, &mut self.bubbles) else { return Ok(None) };
+        let Some(ended) = bubbles.end(backend, worker, passed)? else { return Ok(None) };
+        let Ended { at, mut known, seconds } = ended;
+        let most = self.config.max_tokens();
+        let scored = score_components(&mut known, windows, &self.byte_lengths, most, &mut |_, _| ())?;
+        Ok(Some(record(at, windows, scored, seconds)))
     }
 
     /// Continues every prompt of the recipe, on the first rank. All ranks call this: where each has only a part of the

@@ -1,6 +1,6 @@
 //! The loop: batches in, parameters and records out.
 
-use crate::evaluation::Evaluator;
+use crate::evaluation::{self, Evaluator};
 use crate::input::TrainerInput;
 use crate::observer::Observer;
 use crate::spikes::{SpikeGuard, SpikeState};
@@ -32,6 +32,7 @@ mod windows;
 
 use records::{Missing, Records};
 use tracing::Tracing;
+use windows::Evaluating;
 
 /// How a call of [`Trainer::run`] ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub struct Trainer {
     scaling: Option<(LossScaleConfig, bool)>,
     loader: Loader,
     evaluator: Evaluator,
+    /// Programs with and without evaluated batches, if they pass bubbles.
+    evaluating: Option<Evaluating>,
     store: Store,
     /// On the first rank, which alone writes files.
     records: Option<Records>,
@@ -115,6 +118,9 @@ impl Trainer {
         let program = &windows::program(recipe, &layout, &plan)?;
         let (optim, types) = (&recipe.optim, recipe.train.types());
         let job = Job { model: &model, shape, activations, types, optim, z_loss, plan: &layout, program };
+        let mut bubbles = evaluation::bubbles(&input, shape, layout.data_ranks())?;
+        let evaluating = bubbles.as_mut().map(|b| Evaluating::plan(&job, b)).transpose()?;
+        let job = Job { program: evaluating.as_ref().map_or(program, |e| &e.filled), ..job };
         let mut memory = MemoryPlan::of_rank(&job)?;
         if first && !layout.keeps_model() && recipe.eval.samples.are_written() {
             memory.add("model for samples", Bytes(4 * model.parameters() as u64));
@@ -129,7 +135,10 @@ impl Trainer {
         if worker.agree("recipe", digest)? != digest {
             return Err(TrainError::Recipe("this rank has another recipe than rank 0".into()));
         }
-        let evaluator = Evaluator::new(&mut *backend, &worker, &input)?;
+        if let Some(programs) = &evaluating {
+            worker.set_program(&programs.plain)?;
+        }
+        let evaluator = Evaluator::new(&mut *backend, &worker, &input, bubbles)?;
         let schedule = Schedule::new(&recipe.optim, plan.steps);
         let spikes = SpikeGuard::new(&recipe.train);
         let (scaling, f16) = (&recipe.train.loss_scale, recipe.train.f16_gradients());
@@ -166,6 +175,7 @@ impl Trainer {
             scaling,
             loader,
             evaluator,
+            evaluating,
             store,
             records,
             state,
@@ -229,19 +239,21 @@ impl Trainer {
             records.into_iter().try_for_each(|r| self.append(r.into(), observer))?;
             self.state.seconds = seconds_before + begun.elapsed().as_secs_f64();
             let (step, last) = (self.state.step, self.state.step == self.plan.steps);
+            save_is_due |= !last && self.agrees_to_save(last_save.elapsed().as_secs_f64())?;
             if eval.is_due(step) && !last {
-                self.evaluate(false, observer)?;
+                self.evaluate_when_due(save_is_due, observer)?;
             }
             if eval.samples.is_due(step) && !last {
                 self.samples(observer)?;
             }
-            save_is_due |= !last && self.agrees_to_save(last_save.elapsed().as_secs_f64())?;
             if save_is_due && !last && self.worker.at_rest() {
                 save_is_due = false;
                 self.save(observer)?;
                 (last_save, saved_step) = (Instant::now(), Some(step));
             }
         }
+        // Asked to stop before the step whose bubbles it was to pass.
+        self.end_evaluation((false, true), observer)?;
         if save.at_end && saved_step != Some(self.state.step) {
             self.save(observer)?;
         }
@@ -265,6 +277,7 @@ impl Trainer {
         if self.tracing.end_turn(&mut self.worker, self.state.step, !records.is_empty()) {
             self.gather_trace(true, observer)?;
         }
+        self.end_evaluation((true, !records.is_empty()), observer)?;
         Ok(records)
     }
 
@@ -387,11 +400,14 @@ impl Trainer {
             optimizer: optim.describe(),
             schedule: format!("{}, {} warm-up steps", optim.schedule.name(), optim.warmup(self.plan.steps)),
             ranks: self.layout().ranks() as u64,
-            layout: match self.worker.refresh_interval() {
-                Some(steps) => {
+            layout: match (self.worker.refresh_interval(), self.evaluator.bubbles().map(|b| b.count())) {
+                (Some(steps), _) => {
                     format!("{}, bubbles refresh K-FAC every {steps} steps", self.layout().summary())
                 }
-                None => self.layout().summary(),
+                (None, Some((all, room))) => {
+                    format!("{}, bubbles evaluate {room} of {all} batches", self.layout().summary())
+                }
+                _ => self.layout().summary(),
             },
         };
         self.append(record.into(), observer)?;

@@ -417,3 +417,52 @@ fn what_ranks_cannot_share_is_refused_on_all_of_them() {
     refused(&[], 3, "3 data-parallel ranks cannot share equally");
     refused(&["parallel.stage=zero1", "parallel.shard=3"], 4, "does not divide the 4 data-parallel ranks");
 }
+
+/// Evaluations that pass the bubbles of the next step tell what evaluations between the steps tell, and change nothing,
+/// also where a run is stopped in between.
+#[test]
+fn evaluation_in_bubbles_changes_no_number() {
+    for (ranks, more) in [(2, "parallel.stage=ddp"), (4, "parallel.stage=zero1")] {
+        let sets = [
+            more,
+            "parallel.pipeline=2",
+            "parallel.schedule=1f1b",
+            "train.micro_batch=1",
+            "eval.every_steps=3",
+            "eval.max_tokens=400",
+        ];
+        let plain = Run::new(false);
+        let wanted = plain.train(&recipe(&sets), ranks, None);
+        let filled = recipe(&[&sets[..], &["parallel.fill=evaluation"]].concat());
+        let (whole, parts) = (Run::new(false), Run::new(false));
+        let told = whole.train(&filled, ranks, None);
+        let layout = told.iter().find_map(|r| match r {
+            Record::Training(t) => Some(t.layout.clone()),
+            _ => None,
+        });
+        let layout = layout.unwrap();
+        assert!(layout.contains("bubbles evaluate ") && !layout.contains("evaluate 0 of"), "{layout}");
+        assert_eq!(numbers(&told), numbers(&wanted));
+        assert!(numbers(&told).len() > 2 * STEPS as usize + 7);
+        assert!(whole.tensors() == plain.tensors(), "other bits with evaluation in bubbles");
+        // Step 6 is evaluated and not saved but for the stop.
+        let mut told = parts.train(&filled, ranks, Some(6));
+        told.extend(parts.train(&filled, ranks, None));
+        assert_eq!(numbers(&told), numbers(&wanted));
+        assert!(parts.tensors() == plain.tensors(), "other bits after a stop");
+    }
+    let refused = |sets: &[&str], ranks: usize, words: &str| {
+        let run = Run::new(false);
+        let sets =
+            [&["parallel.fill=evaluation", "eval.every_steps=3", "train.micro_batch=1"], sets].concat();
+        for result in run.session(&recipe(&sets), ranks, None, &|_| cpu()) {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains("parallel.fill") && error.contains(words), "{error}");
+        }
+    };
+    refused(&[], 1, "no pipeline");
+    refused(&["parallel.pipeline=2", "parallel.schedule=dualpipev"], 2, "several stages");
+    let alone =
+        ["parallel.pipeline=2", "parallel.schedule=pipedream", "parallel.window=1", "train.spike_action=off"];
+    refused(&alone, 2, "different steps");
+}

@@ -52,7 +52,7 @@ pub fn plan_evaluations(job: &Job<'_>, wanted: usize) -> Result<(Program, usize)
     let fills = |i: &Instruction| matches!(i, Instruction::Fill(_));
     let problem = if program.ranks() == 1 {
         "it is no pipeline and has no bubbles"
-    } else if program.updates > 1 {
+    } else if program.updates > 1 || job.plan.pipe.asynchronous() {
         "its stages read weights of different steps: take a schedule with a flush, such as \"1f1b\""
     } else if chunks > 1 {
         "a rank holds several stages: take \"gpipe\", \"1f1b\", \"zb-h1\", \"zb-h2\" or \"zb-auto\""

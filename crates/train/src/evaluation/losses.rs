@@ -42,7 +42,12 @@ impl<'a> RankLosses<'a> {
         }
     }
 
-    fn losses(&mut self, inputs: &[u32], targets: &[u32], losses: &mut [f32]) -> Result<(), ParallelError> {
+    pub(super) fn losses(
+        &mut self,
+        inputs: &[u32],
+        targets: &[u32],
+        losses: &mut [f32],
+    ) -> Result<(), ParallelError> {
         let (plan, at) = (self.worker.plan(), self.worker.coord());
         let tokens = inputs.len() / plan.data_ranks();
         let first = plan.data_index(at) * tokens;
@@ -50,6 +55,11 @@ impl<'a> RankLosses<'a> {
         let batch =
             TokenBatch { ids: &inputs[mine.clone()], targets: &targets[mine.clone()], positions: None };
         self.worker.loss(&mut *self.backend, &batch, Some(&mut losses[mine]))?;
+        self.gather(losses)
+    }
+
+    /// Every rank has the losses of those that have them.
+    pub(super) fn gather(&mut self, losses: &mut [f32]) -> Result<(), ParallelError> {
         let gathered: Result<(), CollectiveError> =
             self.worker.world().all_gather("losses of tokens", Values::F32(losses), &self.parts);
         Ok(gathered?)

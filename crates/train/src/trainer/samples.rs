@@ -1,6 +1,7 @@
 //! The samples of a step, or of several steps of one program, for one rank.
 
 use crate::TrainError;
+use crate::evaluation::InBubbles;
 use crate::state::TrainState;
 use bessemer_loader::{Batch, LoadError, Loader};
 use bessemer_model::{StepContext, TokenBatch};
@@ -49,11 +50,18 @@ pub(super) struct Samples<'a> {
     /// Spent on data.
     seconds: f64,
     failed: Option<LoadError>,
+    /// What is evaluated in the step's bubbles.
+    evaluation: Option<InBubbles<'a>>,
 }
 
 impl<'a> Samples<'a> {
     pub(super) fn new(loader: &'a mut Loader, batch: &'a mut Batch, place: StepPlace) -> Samples<'a> {
-        Samples { loader, batch, place, seconds: 0.0, failed: None }
+        Samples { loader, batch, place, seconds: 0.0, failed: None, evaluation: None }
+    }
+
+    /// With what the step evaluates in its bubbles.
+    pub(super) fn evaluating(self, evaluation: Option<InBubbles<'a>>) -> Samples<'a> {
+        Samples { evaluation, ..self }
     }
 
     /// Seconds spent on data, or what went wrong with it.
@@ -88,5 +96,18 @@ impl Feed for Samples<'_> {
             accumulate: false,
         };
         Ok((batch, context))
+    }
+
+    fn evaluation(&mut self, unit: usize) -> Result<TokenBatch<'_>, ParallelError> {
+        match &self.evaluation {
+            Some(evaluation) => evaluation.batch(unit),
+            None => Err(ParallelError::Feed { micro: unit, problem: "nothing is evaluated now".into() }),
+        }
+    }
+
+    fn evaluated(&mut self, unit: usize, losses: &[f32]) {
+        if let Some(evaluation) = &mut self.evaluation {
+            evaluation.told(unit, losses);
+        }
     }
 }

@@ -16,7 +16,8 @@ impl Trainer {
     /// Every micro-batch of a step forward and backward: the loss over all ranks, and the seconds spent on data.
     fn gradients(&mut self) -> Result<(LossSum, f64), TrainError> {
         let place = StepPlace::new(&self.plan, &self.state, &self.worker, self.input.recipe.run.seed);
-        let mut samples = Samples::new(&mut self.loader, &mut self.batch, place);
+        let evaluation = self.evaluator.bubbles().and_then(|b| b.in_bubbles(&self.worker));
+        let mut samples = Samples::new(&mut self.loader, &mut self.batch, place).evaluating(evaluation);
         let sum = self.worker.gradients(&mut *self.backend, &mut samples);
         let seconds = samples.seconds()?;
         Ok((self.worker.sum_over_data(sum?)?, seconds))

@@ -8,8 +8,9 @@ use super::Trainer;
 use super::samples::{Samples, StepPlace};
 use super::step::PATIENCE;
 use crate::TrainError;
+use crate::evaluation::Bubbles;
 use crate::observer::Observer;
-use bessemer_parallel::{Plan, Schedule as PipelineSchedule};
+use bessemer_parallel::{Job, Plan, Schedule as PipelineSchedule, plan_evaluations};
 use bessemer_recipe::{BatchPlan, Recipe, SpikeAction};
 use bessemer_runlog::Step;
 use bessemer_schedule::Program;
@@ -49,7 +50,62 @@ pub(super) fn program(recipe: &Recipe, layout: &Plan, plan: &BatchPlan) -> Resul
     program.map_err(|e| wrong(e.to_string()))
 }
 
+/// The programs of a run whose evaluations pass bubbles: that of a step that evaluates, and that of the others.
+#[derive(Debug)]
+pub(super) struct Evaluating {
+    pub(super) filled: Program,
+    pub(super) plain: Program,
+}
+
+impl Evaluating {
+    /// Plans the bubbles of a job's steps for as many batches of `bubbles` as fit.
+    pub(super) fn plan(job: &Job<'_>, bubbles: &mut Bubbles) -> Result<Evaluating, TrainError> {
+        let planned = plan_evaluations(job, bubbles.count().0);
+        let (filled, room) =
+            planned.map_err(|e| TrainError::Recipe(format!("parallel.fill = \"evaluation\": {e}")))?;
+        bubbles.set_room(room);
+        Ok(Evaluating { filled, plain: job.program.clone() })
+    }
+}
+
 impl Trainer {
+    /// An evaluation is due: at once, or in the bubbles of the next step, before which nothing is `saved` and nobody stops.
+    pub(super) fn evaluate_when_due(
+        &mut self,
+        saved: bool,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        let at = (self.state.step, self.state.tokens);
+        match (&self.evaluating, self.evaluator.bubbles()) {
+            (Some(programs), Some(bubbles)) if !saved => {
+                bubbles.begin(&mut *self.backend, &mut self.worker, at)?;
+                Ok(self.worker.set_program(&programs.filled)?)
+            }
+            _ => self.evaluate(false, observer),
+        }
+    }
+
+    /// Ends an evaluation that is under way. `passed`: a step has taken it through its bubbles; `kept`: and was not gone back from.
+    pub(super) fn end_evaluation(
+        &mut self,
+        (passed, kept): (bool, bool),
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        let (Some(programs), Some(bubbles)) = (&self.evaluating, self.evaluator.bubbles()) else {
+            return Ok(());
+        };
+        if !bubbles.is_under_way() {
+            return Ok(());
+        }
+        self.worker.set_program(&programs.plain)?;
+        if !kept {
+            bubbles.forget();
+            return Ok(());
+        }
+        let record = self.evaluator.end_in_bubbles(&mut *self.backend, &mut self.worker, passed)?;
+        record.map_or(Ok(()), |r| self.append(r, observer))
+    }
+
     /// Steps of the next window.
     pub(super) fn window_steps(&self) -> u64 {
         let (recipe, step) = (&self.input.recipe, self.state.step);

@@ -1,0 +1,195 @@
+//! An evaluation of which some batches pass the bubbles of the next training step.
+//!
+//! ```text
+//! step s ─► evaluation is due: the batches for which bubbles have no room are scored at once
+//! step s+1: its passes read the weights of step s, and so do the others in its bubbles (parallel.fill = "evaluation")
+//!           ─► losses are brought together and added up in the order of the text: the record of step s
+//! ```
+//! The numbers are those of an evaluation between the two steps, bit by bit.
+
+use super::losses::RankLosses;
+use crate::TrainError;
+use bessemer_eval::EvalError;
+use bessemer_eval::score::{TokenLosses, score};
+use bessemer_loader::EvaluationWindows;
+use bessemer_model::TokenBatch;
+use bessemer_parallel::{ParallelError, Worker};
+use bessemer_tensor::Backend;
+use std::time::Instant;
+
+/// Inputs and targets of a batch, of all ranks.
+type Batch = (Vec<u32>, Vec<u32>);
+
+/// The batches of every evaluation of a run, and the one that is under way.
+pub(crate) struct Bubbles {
+    batches: Vec<Batch>,
+    /// So many pass the bubbles of a step, the first ones.
+    room: usize,
+    under_way: Option<UnderWay>,
+}
+
+/// An evaluation that is not over.
+struct UnderWay {
+    /// Steps and tokens.
+    at: (u64, u64),
+    /// Of every token, by batch.
+    losses: Vec<Vec<f32>>,
+    /// Spent on it besides bubbles.
+    seconds: f64,
+}
+
+/// An evaluation that is over.
+pub(super) struct Ended {
+    /// Steps and tokens.
+    pub(super) at: (u64, u64),
+    pub(super) known: Known,
+    /// Spent on it besides bubbles.
+    pub(super) seconds: f64,
+}
+
+/// What a step that evaluates in its bubbles is given: this rank's share of each batch.
+pub(crate) struct InBubbles<'a> {
+    batches: &'a [Batch],
+    losses: &'a mut [Vec<f32>],
+    first: usize,
+    tokens: usize,
+}
+
+impl InBubbles<'_> {
+    pub(crate) fn batch(&self, unit: usize) -> Result<TokenBatch<'_>, ParallelError> {
+        let Some((inputs, targets)) = self.batches.get(unit) else {
+            let problem = format!("there are {} batches to evaluate", self.batches.len());
+            return Err(ParallelError::Feed { micro: unit, problem });
+        };
+        let mine = self.first..self.first + self.tokens;
+        Ok(TokenBatch { ids: &inputs[mine.clone()], targets: &targets[mine], positions: None })
+    }
+
+    pub(crate) fn told(&mut self, unit: usize, losses: &[f32]) {
+        if let Some(all) = self.losses.get_mut(unit) {
+            all[self.first..self.first + self.tokens].copy_from_slice(losses);
+        }
+    }
+}
+
+/// Takes the batches of an evaluation down.
+struct Collector {
+    shape: (usize, usize),
+    batches: Vec<Batch>,
+}
+
+impl TokenLosses for Collector {
+    fn shape(&self) -> (usize, usize) {
+        self.shape
+    }
+
+    fn token_losses(&mut self, inputs: &[u32], targets: &[u32], losses: &mut [f32]) -> Result<(), EvalError> {
+        self.batches.push((inputs.to_vec(), targets.to_vec()));
+        losses.fill(0.0);
+        Ok(())
+    }
+}
+
+/// Tells losses that are known.
+pub(super) struct Known {
+    shape: (usize, usize),
+    losses: std::vec::IntoIter<Vec<f32>>,
+}
+
+impl TokenLosses for Known {
+    fn shape(&self) -> (usize, usize) {
+        self.shape
+    }
+
+    fn token_losses(&mut self, _: &[u32], _: &[u32], losses: &mut [f32]) -> Result<(), EvalError> {
+        match self.losses.next() {
+            Some(known) => losses.copy_from_slice(&known),
+            None => losses.fill(f32::NAN),
+        }
+        Ok(())
+    }
+}
+
+impl Bubbles {
+    /// The batches of an evaluation of at most `most` tokens by ranks that take `shape` (sequences, tokens) at a time. All
+    /// of them fit until [`Bubbles::set_room`] says how many do.
+    pub(crate) fn new(
+        windows: &EvaluationWindows,
+        byte_lengths: &[u32],
+        most: Option<u64>,
+        shape: (usize, usize),
+    ) -> Result<Bubbles, TrainError> {
+        let mut collector = Collector { shape, batches: Vec::new() };
+        score(&mut collector, windows, byte_lengths, most, &mut |_, _| ())?;
+        Ok(Bubbles { room: collector.batches.len(), batches: collector.batches, under_way: None })
+    }
+
+    /// Batches of an evaluation, and how many of them pass bubbles.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        (self.batches.len(), self.room)
+    }
+
+    /// How many batches the bubbles of a step take.
+    pub(crate) fn set_room(&mut self, room: usize) {
+        self.room = room.min(self.batches.len());
+    }
+
+    /// Begins an evaluation: what bubbles have no room for is scored now.
+    pub(crate) fn begin(
+        &mut self,
+        backend: &mut dyn Backend,
+        worker: &mut Worker,
+        at: (u64, u64),
+    ) -> Result<(), TrainError> {
+        let begun = Instant::now();
+        let losses = self.batches.iter().map(|(inputs, _)| vec![0.0; inputs.len()]).collect();
+        let mut under_way = UnderWay { at, losses, seconds: 0.0 };
+        let mut ranks = RankLosses::new(worker, backend);
+        for ((inputs, targets), losses) in self.batches.iter().zip(&mut under_way.losses).skip(self.room) {
+            ranks.losses(inputs, targets, losses)?;
+        }
+        under_way.seconds = begun.elapsed().as_secs_f64();
+        self.under_way = Some(under_way);
+        Ok(())
+    }
+
+    /// What the step at hand evaluates.
+    pub(crate) fn in_bubbles(&mut self, worker: &Worker) -> Option<InBubbles<'_>> {
+        let losses = &mut self.under_way.as_mut()?.losses;
+        let tokens = worker.decoder().shape().tokens();
+        let first = worker.plan().data_index(worker.coord()) * tokens;
+        Some(InBubbles { batches: &self.batches, losses, first, tokens })
+    }
+
+    /// Whether an evaluation is under way.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// Forgets it.
+    pub(crate) fn forget(&mut self) {
+        self.under_way = None;
+    }
+
+    /// Ends the evaluation: `passed`: the batches with room have gone through a step's bubbles, else they are scored now.
+    pub(super) fn end(
+        &mut self,
+        backend: &mut dyn Backend,
+        worker: &mut Worker,
+        passed: bool,
+    ) -> Result<Option<Ended>, TrainError> {
+        let Some(mut under_way) = self.under_way.take() else { return Ok(None) };
+        let begun = Instant::now();
+        let mut ranks = RankLosses::new(worker, backend);
+        let shape = ranks.shape();
+        for ((inputs, targets), losses) in self.batches.iter().zip(&mut under_way.losses).take(self.room) {
+            match passed {
+                true => ranks.gather(losses)?,
+                false => ranks.losses(inputs, targets, losses)?,
+            }
+        }
+        let known = Known { shape, losses: under_way.losses.into_iter() };
+        let seconds = under_way.seconds + begun.elapsed().as_secs_f64();
+        Ok(Some(Ended { at: under_way.at, known, seconds }))
+    }
+}
