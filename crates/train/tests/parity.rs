@@ -8,9 +8,12 @@ use bessemer_parallel::Stage;
 use bessemer_tensor::Backend;
 use bessemer_train::TrainError;
 use bessemer_train::parity::{
-    Bounds, Comparison, Layout, ParityJob, SYNCHRONOUS, Style, in_process, matrix, pipelines,
+    Bounds, Comparison, Layout, ParityJob, Reference, References, SYNCHRONOUS, Style, asynchronous,
+    in_process, matrix, pipelines, stale_reference,
 };
-use bessemer_units::{ParamDType, Storage};
+use bessemer_units::{ParamDType, ParamStorage, Storage};
+
+const SEQ: usize = 16;
 
 fn backend() -> Result<Box<dyn Backend>, TrainError> {
     let config = CpuConfig { threads: 1, ..CpuConfig::default() };
@@ -19,11 +22,11 @@ fn backend() -> Result<Box<dyn Backend>, TrainError> {
 
 fn job(style: Style, steps: u64) -> ParityJob {
     ParityJob {
-        model: style.model(16).expect("a model that fits together"),
+        model: style.model(SEQ).expect("a model that fits together"),
         optim: OptimConfig { lr: 1e-3, ..OptimConfig::default() },
         activations: ActivationConfig::default(),
         sequences: 16,
-        seq: 16,
+        seq: SEQ,
         steps,
         seed: 3,
     }
@@ -35,20 +38,13 @@ fn check(style: Style, layouts: &[Layout], steps: u64) {
 
 fn check_job(style: Style, job: &ParityJob, layouts: &[Layout]) {
     let settings = ThreadSettings::default();
-    let mut references: Vec<Layout> = Vec::new();
-    let mut reference = None;
+    let mut references = References::new(&settings, &backend);
     for layout in layouts {
-        // Layouts of one choice of types stand together.
-        let single = Layout { types: layout.types, ..Layout::single() };
-        if references.last() != Some(&single) {
-            let one = in_process(job, &single, &settings, &backend).expect("one rank runs");
-            assert!(one.losses.iter().all(|l| l.is_finite()));
-            reference = Some(one);
-            references.push(single);
-        }
-        let reference = reference.as_ref().expect("made above");
+        let Reference { trajectory: reference, bounds, .. } =
+            references.of(job, layout).expect("the reference runs");
+        assert!(reference.losses.iter().all(|l| l.is_finite()));
         let found = in_process(job, layout, &settings, &backend).expect("the layout runs");
-        let c = Comparison::new(&found, reference, &Bounds::of(layout.types));
+        let c = Comparison::new(&found, reference, bounds);
         let name = format!("{:?} {} {}", job.optim.optimizer, style.name(), layout.name);
         assert_eq!(c.problem, None, "{name}");
         if layout.types.has_masters() {
@@ -136,7 +132,7 @@ fn layouts_with_bf16_parameters_give_the_losses_of_one_rank_with_them() {
 fn pipelines_give_the_losses_of_one_rank() {
     for style in Style::ALL {
         let job =
-            ParityJob { model: style.deep_model(16).expect("a model that fits together"), ..job(style, 4) };
+            ParityJob { model: style.deep_model(SEQ).expect("a model that fits together"), ..job(style, 4) };
         let all = pipelines(8);
         let layouts: Vec<_> = SYNCHRONOUS
             .iter()
@@ -148,6 +144,77 @@ fn pipelines_give_the_losses_of_one_rank() {
         assert!(layouts.len() > SYNCHRONOUS.len() + 3, "{}", layouts.len());
         check_job(style, &job, &layouts);
     }
+}
+
+/// Losses and last parameters of asynchronous schedules are those of one process that reads weights as old, bit by bit; with
+/// layers that are cut over ranks, within the bounds of any layout.
+fn stale(layouts: &[Layout], mut job: ParityJob) {
+    let settings = ThreadSettings::default();
+    for style in Style::ALL {
+        let mut references = References::new(&settings, &backend);
+        for layout in layouts {
+            job.model = layout.model(style, SEQ).expect("a model that fits together");
+            job.optim = layout.optim(&job.optim);
+            let reference = references.of(&job, layout).expect("the reference runs");
+            let exact = layout.parallel.tensor == 1;
+            assert_eq!(reference.bounds == Bounds::EXACT, exact, "{}", layout.name);
+            let found = in_process(&job, layout, &settings, &backend).expect("the layout runs");
+            let c = Comparison::new(&found, &reference.trajectory, &reference.bounds);
+            let name = format!("{:?} {} {}", job.optim.optimizer, style.name(), layout.name);
+            assert_eq!(c.problem, None, "{name}");
+            assert!(c.any_loss.0 < 1e-6 && c.gradient.is_none(), "{name}: {:?}", c.any_loss);
+            let old = reference.staleness.expect("an asynchronous schedule");
+            let twice = layout.parallel.schedule == "pipedream-2bw";
+            assert!(
+                old > 0 && (old == 1 || !twice) && old < layout.parallel.pipeline as usize,
+                "{name}: {old}"
+            );
+        }
+    }
+}
+
+#[test]
+fn asynchronous_schedules_have_the_bits_of_one_process_with_weights_as_old() {
+    // A whole window and a part of one.
+    let mut layouts = asynchronous(4);
+    assert!(layouts.iter().any(|l| l.parallel.stage == Stage::Zero1) && layouts.len() > 10);
+    for (every, layers) in [(1, &[][..]), (2, &[2, 9, 3, 0])] {
+        let mut layout = Layout::single().pipelined("pipedream", 4, every, layers);
+        layout.parallel.window = 6;
+        layouts.push(layout);
+    }
+    stale(&layouts, job(Style::Llama, 9));
+    let few: Vec<_> = layouts.into_iter().filter(|l| l.ranks == 2).collect();
+    for optimizer in [OptimizerChoice::Muon, OptimizerChoice::Adafactor] {
+        let mut job = job(Style::Llama, 3);
+        job.optim.optimizer = optimizer;
+        stale(&few, job);
+    }
+}
+
+/// The reference sees how old weights are: those of another schedule are another run, and a pipeline without a flush that
+/// waits for every update is none.
+#[test]
+fn another_staleness_is_another_run() {
+    let mut cpu = backend().expect("a processor");
+    let mut of = |kind: &str, every: usize, window: u64| {
+        let mut layout = Layout::single().pipelined(kind, 4, every, &[]);
+        layout.parallel.window = window;
+        let model = layout.model(Style::Gpt2, SEQ).expect("a model that fits together");
+        let job = job(Style::Gpt2, 8);
+        let job = ParityJob { model, optim: layout.optim(&job.optim), ..job };
+        stale_reference(&mut *cpu, &job, &layout).expect("the reference runs")
+    };
+    let (one, two, none) = (of("pipedream", 4, 8), of("pipedream-2bw", 4, 8), of("pipedream-2bw", 4, 1));
+    assert_eq!((two.1, none.1), (1, 0));
+    for (a, b) in [(&one, &two), (&two, &none)] {
+        assert_eq!(a.0.losses[0], b.0.losses[0]);
+        assert_ne!(a.0.losses, b.0.losses);
+    }
+    let bf16 = Layout::single().pipelined("pipedream", 2, 2, &[]);
+    let bf16 = bf16.with_types(ParamStorage::weights(ParamDType::Bf16));
+    let refused = stale_reference(&mut *cpu, &job(Style::Llama, 2), &bf16).map(drop);
+    assert!(refused.is_err_and(|e| e.to_string().contains("in f32")));
 }
 
 /// Rows that travel in pieces beside the products have the bits of rows that wait. 256 rows are four pieces.

@@ -13,9 +13,15 @@ pub struct Bounds {
     pub any_loss: f64,
     /// Largest difference of a gradient of the first step, relative to its largest element.
     pub gradient: f64,
+    /// Largest difference of a parameter after the last step, relative to its largest element; none where such a bound
+    /// says nothing, since rounding has been amplified.
+    pub parameter: Option<f64>,
 }
 
 impl Bounds {
+    /// Bit by bit.
+    pub const EXACT: Bounds = Bounds { first_loss: 0.0, any_loss: 0.0, gradient: 0.0, parameter: Some(0.0) };
+
     /// For jobs whose parameters and gradients are kept so.
     ///
     /// In bf16 a gradient is rounded to 8 bits on every rank and after every micro-batch, so single elements differ by some
@@ -33,7 +39,7 @@ impl Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Bounds { first_loss: 1e-5, any_loss: 1e-3, gradient: 1e-4 }
+        Bounds { first_loss: 1e-5, any_loss: 1e-3, gradient: 1e-4, parameter: None }
     }
 }
 
@@ -44,8 +50,9 @@ pub struct Comparison {
     pub first_loss: f64,
     /// Largest relative difference of a step's loss, and the step (from 1).
     pub any_loss: (f64, u64),
-    /// Largest relative difference of a gradient of the first step, and its name.
-    pub gradient: (f64, String),
+    /// Largest relative difference of a gradient of the first step, and its name; none where there are no gradients (of
+    /// asynchronous schedules, whose stages step while others still compute).
+    pub gradient: Option<(f64, String)>,
     /// The first gradient, in the order of the forward pass, that is beyond the bound.
     pub diverging: Option<String>,
     /// What is beyond the bounds, in words; nothing if all is well.
@@ -74,6 +81,25 @@ fn apart(a: &[f32], b: &[f32]) -> f64 {
     if worst == 0.0 { 0.0 } else { worst / largest.max(f64::MIN_POSITIVE) }
 }
 
+/// The largest relative difference of a tensor with its name, and the first that is beyond the bound.
+fn worst(
+    found: &[(String, Vec<f32>)],
+    reference: &[(String, Vec<f32>)],
+    bound: f64,
+) -> (Option<(f64, String)>, Option<String>) {
+    let (mut worst, mut first) = (None, None);
+    for ((name, a), (_, b)) in found.iter().zip(reference) {
+        let d = apart(a, b);
+        if worst.as_ref().is_none_or(|(most, _)| d > *most) {
+            worst = Some((d, name.clone()));
+        }
+        if d > bound && first.is_none() {
+            first = Some(name.clone());
+        }
+    }
+    (worst, first)
+}
+
 impl Comparison {
     /// Holds `found` against `reference`.
     pub fn new(found: &Trajectory, reference: &Trajectory, bounds: &Bounds) -> Comparison {
@@ -84,21 +110,13 @@ impl Comparison {
             .iter()
             .enumerate()
             .fold((0.0, 0), |worst, (i, &d)| if d > worst.0 { (d, i as u64 + 1) } else { worst });
-        let mut gradient = (0.0, String::new());
-        let mut diverging = None;
-        for ((name, a), (_, b)) in found.gradients.iter().zip(&reference.gradients) {
-            let d = apart(a, b);
-            if d > gradient.0 {
-                gradient = (d, name.clone());
-            }
-            if d > bounds.gradient && diverging.is_none() {
-                diverging = Some(name.clone());
-            }
-        }
+        let (gradient, diverging) = worst(&found.gradients, &reference.gradients, bounds.gradient);
+        let (parameter, drifted) =
+            worst(&found.params, &reference.params, bounds.parameter.unwrap_or(f64::INFINITY));
         let mut problems = Vec::new();
-        if found.losses.len() != reference.losses.len() || found.gradients.len() != reference.gradients.len()
-        {
-            problems.push("other numbers of steps or gradients".to_owned());
+        let sizes = |t: &Trajectory| (t.losses.len(), t.gradients.len(), t.params.len());
+        if sizes(found) != sizes(reference) {
+            problems.push("other numbers of steps, gradients or parameters".to_owned());
         }
         if first_loss > bounds.first_loss {
             problems.push(format!("first loss {first_loss:.1e} apart (bound {:.0e})", bounds.first_loss));
@@ -109,11 +127,11 @@ impl Comparison {
                 any_loss.1, any_loss.0, bounds.any_loss
             ));
         }
-        if let Some(name) = &diverging {
-            problems.push(format!(
-                "first diverging gradient: {name}, worst {:.1e} in {}",
-                gradient.0, gradient.1
-            ));
+        for (what, first, worst) in [("gradient", &diverging, &gradient), ("parameter", &drifted, &parameter)]
+        {
+            if let (Some(name), Some((apart, of))) = (first, worst) {
+                problems.push(format!("first diverging {what}: {name}, worst {apart:.1e} in {of}"));
+            }
         }
         let problem = (!problems.is_empty()).then(|| problems.join("; "));
         Comparison { first_loss, any_loss, gradient, diverging, problem }
@@ -126,7 +144,8 @@ mod tests {
 
     fn trajectory(losses: &[f64], gradient: f32) -> Trajectory {
         let gradients = vec![("a".into(), vec![1.0, 2.0]), ("b".into(), vec![gradient, 4.0])];
-        Trajectory { losses: losses.to_vec(), norms: losses.to_vec(), gradients, params: Vec::new() }
+        let params = vec![("a".into(), vec![gradient])];
+        Trajectory { losses: losses.to_vec(), norms: losses.to_vec(), gradients, params }
     }
 
     #[test]
@@ -142,5 +161,12 @@ mod tests {
         assert!(late.problem.is_some_and(|p| p.contains("loss of step 2")));
         let nan = Comparison::new(&trajectory(&[f64::NAN, 3.0], f32::NAN), &reference, &bounds);
         assert!(nan.problem.is_some() && nan.diverging.as_deref() == Some("b"));
+        let without = |gradient| Trajectory { gradients: Vec::new(), ..trajectory(&[4.0, 3.0], gradient) };
+        let same = Comparison::new(&without(1.0), &without(1.0), &Bounds::EXACT);
+        assert_eq!((same.problem, same.gradient), (None, None));
+        let drifted = Comparison::new(&without(1.0000001), &without(1.0), &Bounds::EXACT);
+        assert!(drifted.problem.is_some_and(|p| p.contains("first diverging parameter: a")));
+        let later = Comparison::new(&trajectory(&[4.0, 3.0], 1.0), &without(1.0), &bounds);
+        assert!(later.problem.is_some_and(|p| p.contains("other numbers")));
     }
 }

@@ -1,6 +1,7 @@
 //! The matrix of layouts.
 
 use bessemer_arch::{Model, ModelConfig};
+use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{ParallelConfig, Stage};
 use bessemer_units::{ParamDType, ParamStorage};
 
@@ -78,9 +79,28 @@ impl Layout {
         self.ranks / (self.parallel.tensor * self.parallel.pipeline) as usize
     }
 
-    /// The model of a style that the layout is tried on.
+    /// Whether stages step while micro-batches are under way.
+    pub fn asynchronous(&self) -> bool {
+        self.parallel.pipeline > 1 && ASYNCHRONOUS.contains(&self.parallel.schedule.as_str())
+    }
+
+    /// The model of a style that the layout is tried on. Stages that step on their own have no table in common.
     pub fn model(&self, style: Style, context: usize) -> Result<Model, bessemer_arch::ArchError> {
-        if self.parallel.pipeline > 1 { style.deep_model(context) } else { style.model(context) }
+        let model = if self.parallel.pipeline > 1 { style.deep_model(context) } else { style.model(context) };
+        model.map(|m| Model { tied_embeddings: m.tied_embeddings && !self.asynchronous(), ..m })
+    }
+
+    /// The optimizer that the layout is tried with: stages that step on their own have no norm to clip by.
+    pub fn optim(&self, optim: &OptimConfig) -> OptimConfig {
+        OptimConfig { clip: if self.asynchronous() { 0.0 } else { optim.clip }, ..optim.clone() }
+    }
+
+    /// Whether an optimizer goes with the layout: K-FAC wants one stage a rank, and a norm over all of them.
+    pub fn goes_with(&self, optimizer: OptimizerChoice) -> bool {
+        let one_stage = ["gpipe", "1f1b", "zb-h1", "zb-h2", "zb-auto"];
+        optimizer != OptimizerChoice::Kfac
+            || self.parallel.pipeline == 1
+            || (one_stage.contains(&self.parallel.schedule.as_str()) && !self.parallel.stages.contains(&0))
     }
 
     /// This layout with every layer's holder cut into `stages` pipeline ranks that run `schedule`, with so many
@@ -162,24 +182,52 @@ impl Style {
 pub const SYNCHRONOUS: [&str; 10] =
     ["gpipe", "1f1b", "interleaved", "chimera", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev", "zb-auto"];
 
-/// Pipelines of at most `ranks` ranks, for the deep models: every schedule with a flush on 2, 4 and 8 stages' ranks, alone
-/// and with copies, ZeRO-1, tensor and sequence parallelism, and all of them; some of uneven stages. The fewest
-/// micro-batches that every schedule can do with are two for each pipeline rank.
-pub fn pipelines(ranks: usize) -> Vec<Layout> {
+/// Schedules without one: what they are is said by the weights that each micro-batch reads.
+pub const ASYNCHRONOUS: [&str; 2] = ["pipedream", "pipedream-2bw"];
+
+/// Updates of a program of an asynchronous schedule.
+const WINDOW: u64 = 7;
+
+/// What stands beside a pipeline.
+fn beside() -> [Layout; 6] {
     let (line, cut) = ((1, false), (2, false));
-    let beside = [
+    [
         Layout::of(Stage::Ddp, (1, 1), line, 1),
         Layout::of(Stage::Ddp, (2, 1), line, 1),
         Layout::of(Stage::Zero1, (1, 2), line, 1),
         Layout::of(Stage::Ddp, (1, 1), cut, 1),
         Layout::of(Stage::Ddp, (1, 1), (2, true), 1),
         Layout::of(Stage::Zero1, (2, 2), (2, true), 1),
-    ];
+    ]
+}
+
+/// The asynchronous schedules in the layouts of [`pipelines`]: PipeDream with updates of fewer micro-batches than there are
+/// stages, so that weights are old; PipeDream-2BW with as many as there are, the fewest that it can do with.
+pub fn asynchronous(ranks: usize) -> Vec<Layout> {
+    let mut list = Vec::new();
+    for stages in [2, 4, 8] {
+        for (kind, every) in ASYNCHRONOUS.into_iter().zip([stages / 2, stages]) {
+            for layout in beside() {
+                let mut layout = layout.pipelined(kind, stages, every, &[]);
+                layout.parallel.window = WINDOW;
+                list.push(layout);
+            }
+        }
+    }
+    list.retain(|l| l.ranks <= ranks);
+    list.sort_by_key(|l| l.ranks);
+    list
+}
+
+/// Pipelines of at most `ranks` ranks, for the deep models: every schedule with a flush on 2, 4 and 8 stages' ranks, alone
+/// and with copies, ZeRO-1, tensor and sequence parallelism, and all of them; some of uneven stages. The fewest
+/// micro-batches that every schedule can do with are two for each pipeline rank.
+pub fn pipelines(ranks: usize) -> Vec<Layout> {
     let mut list = Vec::new();
     for stages in [2, 4, 8] {
         for kind in SYNCHRONOUS {
-            for layout in &beside {
-                list.push(layout.clone().pipelined(kind, stages, 2 * stages, &[]));
+            for layout in beside() {
+                list.push(layout.pipelined(kind, stages, 2 * stages, &[]));
             }
         }
     }

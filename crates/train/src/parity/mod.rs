@@ -2,13 +2,18 @@
 //!
 //! A layout must change nothing but the order of sums. [`trajectory`] trains a small model on made-up text under one
 //! layout, on in-process ranks or on whatever communicator it is given; [`Comparison`] says how far two trajectories are
-//! apart, and names the first gradient of the first step that differs.
+//! apart, and names the first gradient of the first step that differs. Asynchronous schedules are other algorithms: they are
+//! held against one process that reads weights as old ([`stale_reference`]).
 
 mod compare;
 mod layouts;
+mod reference;
 mod run;
+mod stale;
 mod text;
 
 pub use compare::{Bounds, Comparison};
-pub use layouts::{Layout, SYNCHRONOUS, Style, matrix, pipelines};
+pub use layouts::{ASYNCHRONOUS, Layout, SYNCHRONOUS, Style, asynchronous, matrix, pipelines};
+pub use reference::{MakeBackend, Reference, References};
 pub use run::{ParityJob, Trajectory, in_process, trajectory};
+pub use stale::stale_reference;

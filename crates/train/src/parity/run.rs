@@ -14,7 +14,7 @@ use bessemer_tensor::Backend;
 const REMEMBERED: usize = 32;
 
 /// What every layout trains.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ParityJob {
     /// The model.
     pub model: Model,
@@ -32,14 +32,43 @@ pub struct ParityJob {
     pub seed: u64,
 }
 
+impl ParityJob {
+    /// The learning rate of step `t`, counted from 1. It falls, so that an update under another step's number shows.
+    pub(super) fn rate(&self, t: u64) -> f64 {
+        self.optim.lr / (1.0 + t as f64 / 64.0)
+    }
+
+    /// The first steps (from 0) and the numbers of updates of a layout's programs, one after the other.
+    pub(super) fn programs(&self, layout: &Layout) -> impl Iterator<Item = (u64, usize)> + use<> {
+        let (steps, most) = (self.steps, if layout.asynchronous() { layout.parallel.window } else { 1 });
+        (0..steps).step_by(most as usize).map(move |first| (first, most.min(steps - first) as usize))
+    }
+
+    /// The plan of a layout, and its micro-batches.
+    pub(super) fn plan(&self, layout: &Layout) -> Result<(Plan, Shape), TrainError> {
+        let plan = Plan::new(&layout.parallel, layout.ranks, &self.model, self.optim.optimizer)?;
+        let pieces = plan.data_ranks() * layout.accumulation;
+        if !self.sequences.is_multiple_of(pieces) || self.sequences == 0 {
+            return Err(TrainError::Recipe(format!(
+                "{} sequences of a step are not {} data-parallel ranks times {} micro-batches",
+                self.sequences,
+                plan.data_ranks(),
+                layout.accumulation
+            )));
+        }
+        let shape = Shape { sequences: self.sequences / pieces, seq: self.seq, purpose: Purpose::Train };
+        Ok((plan, shape))
+    }
+}
+
 /// What a layout did.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Default, Clone, PartialEq)]
 pub struct Trajectory {
     /// Mean loss of every step, in nats.
     pub losses: Vec<f64>,
     /// Norm of the gradient of every step.
     pub norms: Vec<f64>,
-    /// The gradients of the first step, whole, with their names.
+    /// The gradients of the first step, whole, with their names; none with an asynchronous schedule.
     pub gradients: Vec<(String, Vec<f32>)>,
     /// The parameters after the last step, whole, with their names.
     pub params: Vec<(String, Vec<f32>)>,
@@ -55,19 +84,9 @@ pub fn trajectory(
     layout: &Layout,
     world: Box<dyn Communicator>,
 ) -> Result<Trajectory, TrainError> {
-    let plan = Plan::new(&layout.parallel, layout.ranks, &job.model, job.optim.optimizer)?;
-    let pieces = plan.data_ranks() * layout.accumulation;
-    if !job.sequences.is_multiple_of(pieces) || job.sequences == 0 {
-        return Err(TrainError::Recipe(format!(
-            "{} sequences of a step are not {} data-parallel ranks times {} micro-batches",
-            job.sequences,
-            plan.data_ranks(),
-            layout.accumulation
-        )));
-    }
-    let micro = job.sequences / pieces;
-    let shape = Shape { sequences: micro, seq: job.seq, purpose: Purpose::Train };
-    let program = &plan.program(layout.accumulation, 1, None)?;
+    let (plan, shape) = job.plan(layout)?;
+    let updates = job.programs(layout).next().map_or(1, |(_, updates)| updates);
+    let program = &plan.program(layout.accumulation, updates, None)?;
     let mut worker = Worker::new(
         backend,
         &Job {
@@ -83,30 +102,67 @@ pub fn trajectory(
         world,
     )?;
     worker.init(backend, job.seed)?;
-    let mut t =
-        Trajectory { losses: Vec::new(), norms: Vec::new(), gradients: Vec::new(), params: Vec::new() };
-    let share = plan.data_index(worker.coord()) * layout.accumulation * micro;
-    for step in 0..job.steps {
-        let mut text = Text { job, step, share, micro, ids: Vec::new(), targets: Vec::new() };
-        let sum = worker.gradients(backend, &mut text)?;
-        let sum = worker.sum_over_data(sum)?;
-        let norm = worker.grad_norm(backend)?;
-        t.losses.push(sum.mean());
-        t.norms.push(norm);
-        if step == 0 {
-            t.gradients = whole(backend, &mut worker, true)?;
+    let mut text = Text::new(job, layout, shape, plan.data_index(worker.coord()));
+    let mut t = Trajectory::default();
+    for (first, updates) in job.programs(layout) {
+        text.step = first;
+        match layout.asynchronous() {
+            true => window(backend, &mut worker, &mut text, updates, &mut t)?,
+            false => step(backend, &mut worker, &mut text, &mut t)?,
         }
-        worker.apply(backend, step + 1, job.optim.lr, norm)?;
     }
     t.params = whole(backend, &mut worker, false)?;
     Ok(t)
 }
 
-/// The made-up text of a step, for one rank.
-struct Text<'a> {
+/// One step.
+fn step(
+    backend: &mut dyn Backend,
+    worker: &mut Worker,
+    text: &mut Text<'_>,
+    t: &mut Trajectory,
+) -> Result<(), TrainError> {
+    let (job, step) = (text.job, text.step);
+    let sum = worker.gradients(backend, text)?;
+    t.losses.push(worker.sum_over_data(sum)?.mean());
+    let norm = worker.grad_norm(backend)?;
+    t.norms.push(norm);
+    if step == 0 {
+        t.gradients = whole(backend, worker, true)?;
+    }
+    worker.apply(backend, step + 1, job.rate(step + 1), norm)?;
+    Ok(())
+}
+
+/// As many steps as a program of an asynchronous schedule has. Each stage steps as soon as it can, so there is no moment at
+/// which a step's gradients are there.
+fn window(
+    backend: &mut dyn Backend,
+    worker: &mut Worker,
+    text: &mut Text<'_>,
+    updates: usize,
+    t: &mut Trajectory,
+) -> Result<(), TrainError> {
+    if worker.program().updates != updates {
+        let program = worker.plan().program(text.every, updates, None)?;
+        worker.set_program(&program)?;
+    }
+    let (job, first) = (text.job, text.step + 1);
+    for update in worker.window(backend, text, first, &|t| job.rate(t))? {
+        t.losses.push(update.loss.mean());
+        t.norms.push(update.grad_norm);
+    }
+    Ok(())
+}
+
+/// The made-up text of a program, for one rank.
+pub(super) struct Text<'a> {
     job: &'a ParityJob,
-    step: u64,
-    /// This rank's first sequence within the step.
+    /// The program's first step.
+    pub(super) step: u64,
+    /// Micro-batches of a step.
+    every: usize,
+    /// This rank's first sequence within a step.
     share: usize,
     /// Sequences of a micro-batch.
     micro: usize,
@@ -114,20 +170,30 @@ struct Text<'a> {
     targets: Vec<u32>,
 }
 
+impl<'a> Text<'a> {
+    /// That of data-parallel rank `index`.
+    pub(super) fn new(job: &'a ParityJob, layout: &Layout, shape: Shape, index: usize) -> Text<'a> {
+        let (every, micro) = (layout.accumulation, shape.sequences);
+        let share = index * every * micro;
+        Text { job, step: 0, every, share, micro, ids: Vec::new(), targets: Vec::new() }
+    }
+}
+
 impl Feed for Text<'_> {
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         let job = self.job;
-        let first = (self.share + micro * self.micro) as u64;
+        let (step, within) = (self.step + (micro / self.every) as u64, micro % self.every);
+        let first = (self.share + within * self.micro) as u64;
         self.ids.clear();
         self.targets.clear();
         for sequence in first..first + self.micro as u64 {
-            let text = tokens(self.step, sequence, job.seq, job.model.vocab_size);
+            let text = tokens(step, sequence, job.seq, job.model.vocab_size);
             self.ids.extend(&text[..job.seq]);
             self.targets.extend(&text[1..]);
         }
         let ctx = StepContext {
             seed: job.seed,
-            step: self.step,
+            step,
             first_sequence: first,
             loss_scale: 1.0 / (job.sequences * job.seq) as f32,
             accumulate: false,

@@ -1,0 +1,81 @@
+//! What layouts are held against, each made once.
+
+use super::compare::Bounds;
+use super::layouts::Layout;
+use super::run::{ParityJob, Trajectory, in_process};
+use super::stale::stale_reference;
+use crate::TrainError;
+use bessemer_collectives::ThreadSettings;
+use bessemer_parallel::Stage;
+use bessemer_tensor::Backend;
+
+/// Makes the device of a rank.
+pub type MakeBackend<'a> = &'a (dyn Fn() -> Result<Box<dyn Backend>, TrainError> + Sync);
+
+/// What a layout is held against.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reference {
+    /// What it did.
+    pub trajectory: Trajectory,
+    /// How far from it a layout may be.
+    pub bounds: Bounds,
+    /// With an asynchronous schedule: updates by which the oldest weights were old. Else everything reads the newest.
+    pub staleness: Option<usize>,
+}
+
+/// References of any number of jobs and layouts.
+pub struct References<'a> {
+    settings: &'a ThreadSettings,
+    backend: MakeBackend<'a>,
+    made: Vec<(ParityJob, Layout, Reference)>,
+}
+
+impl<'a> References<'a> {
+    /// None yet.
+    pub fn new(settings: &'a ThreadSettings, backend: MakeBackend<'a>) -> References<'a> {
+        References { settings, backend, made: Vec::new() }
+    }
+
+    /// One rank with the layout's types of parameters; for an asynchronous schedule one process that reads as old weights.
+    ///
+    /// # Errors
+    /// A layout that the job does not allow, or what a lower floor answers.
+    pub fn of(&mut self, job: &ParityJob, layout: &Layout) -> Result<&Reference, TrainError> {
+        let wanted = match layout.asynchronous() {
+            true => layout.clone(),
+            false => Layout { types: layout.types, ..Layout::single() },
+        };
+        let known = self.made.iter().position(|(j, l, _)| (j, l) == (job, &wanted));
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let reference = self.make(job, &wanted)?;
+                self.made.push((job.clone(), wanted, reference));
+                self.made.len() - 1
+            }
+        };
+        Ok(&self.made[at].2)
+    }
+
+    fn make(&self, job: &ParityJob, layout: &Layout) -> Result<Reference, TrainError> {
+        let bounds = Bounds::of(layout.types);
+        if !layout.asynchronous() {
+            let trajectory = in_process(job, layout, self.settings, self.backend)?;
+            return Ok(Reference { trajectory, bounds, staleness: None });
+        }
+        let (trajectory, staleness) = stale_reference(&mut *(self.backend)()?, job, layout)?;
+        let bounds = if layout.sums_in_order() { Bounds::EXACT } else { bounds };
+        Ok(Reference { trajectory, bounds, staleness: Some(staleness) })
+    }
+}
+
+impl Layout {
+    /// Whether sums between its ranks are in the order of the ranks, all in one go: no product is cut, and gradients do not
+    /// meet on one axis and then on another.
+    fn sums_in_order(&self) -> bool {
+        let parallel = &self.parallel;
+        let one_axis =
+            parallel.stage == Stage::Ddp || [0, self.data_ranks() as u64].contains(&parallel.shard);
+        parallel.tensor == 1 && one_axis
+    }
+}
