@@ -32,6 +32,8 @@ pub enum FillChoice {
     Kfac,
     /// Batches of evaluations while training: they pass the bubbles of the step after.
     Evaluation,
+    /// Copies of the state for checkpoints: made in the bubbles of the step after, and written beside the steps after that.
+    Checkpoint,
 }
 
 /// `[parallel]`: how ranks share the work. Ranks come from `--ranks N` or the launcher; those that no other axis takes
@@ -69,7 +71,7 @@ pub struct ParallelConfig {
     /// and saving have a moment. It also ends at evaluations, samples and saves by steps.
     pub window: u64,
     /// What ranks do while a pipeline waits: "none"; "evaluation": batches of `eval.every_steps`, as many as fit into the bubbles of
-    /// one step; or "kfac": the curvature and inversions of `optim.optimizer = "kfac"`,
+    /// one step; "checkpoint": copies of the state, from which checkpoints are then written beside training; or "kfac": the curvature and inversions of `optim.optimizer = "kfac"`,
     /// planned by floating-point operations over as many steps as the bubbles need for them, which takes the place of
     /// `optim.kfac.curvature_every` and `inverse_every`.
     pub fill: FillChoice,

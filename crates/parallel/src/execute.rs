@@ -97,6 +97,11 @@ impl Worker {
             Order::Fill(fill) if self.chunks[fill.chunk].has_kfac(fill.filler) => {
                 self.chunks[fill.chunk].fill_kfac(backend, fill)?;
             }
+            Order::Fill(Fill { filler: Filler::Copy, chunk, unit }) if self.snapshot.is_some() => {
+                if let Some(snapshot) = &mut self.snapshot {
+                    snapshot.copy(backend, (chunk, unit))?;
+                }
+            }
             Order::Fill(fill) => {
                 let Some(fillers) = feed.fillers() else {
                     return Err(ParallelError::Layout(format!(

@@ -4,6 +4,10 @@
 //! as its f32 master, so a checkpoint of one precision is one of every precision. Reading a tensor is a collective of all
 //! ranks (each of them then has it whole); writing one is each rank's own affair.
 
+mod pieces;
+
+pub(crate) use pieces::OwnPiece;
+
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
 use crate::flat::common;
@@ -78,7 +82,10 @@ enum Of<'a> {
 
 /// Names and shapes of every state of a job of one rank with f32 parameters, in its order: an optimizer for them where nothing
 /// is kept.
-fn whole_states(model: &Model, config: &OptimConfig) -> Result<Vec<(String, Vec<usize>)>, ParallelError> {
+pub(crate) fn whole_states(
+    model: &Model,
+    config: &OptimConfig,
+) -> Result<Vec<(String, Vec<usize>)>, ParallelError> {
     let mut null = NullBackend::new();
     let whole = |spec: ParamSpec| -> Result<OptimParam, TensorError> {
         let (rows, cols) = spec.matrix();

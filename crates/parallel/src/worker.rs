@@ -10,6 +10,7 @@ use crate::groups::Groups;
 use crate::letters::Letters;
 use crate::plan::{Coord, Plan};
 use crate::prepare::{Prepared, prepare};
+use crate::snapshot::Snapshot;
 use crate::tie::Tie;
 use crate::words::Words;
 use bessemer_arch::Model;
@@ -65,7 +66,7 @@ pub trait Feed {
     /// ([`Worker::has_losses`]): without dropout, with the weights that the step's passes read.
     fn evaluated(&mut self, _unit: usize, _losses: &[f32]) {}
 
-    /// Who does filler work, if the program has any that is neither K-FAC's nor evaluation.
+    /// Who does filler work, if the program has any that is neither K-FAC's nor evaluation nor copying.
     fn fillers(&mut self) -> Option<&mut dyn Fillers> {
         None
     }
@@ -99,6 +100,8 @@ pub struct Worker {
     pub(crate) prepared: Prepared,
     /// K-FAC's work in its bubbles.
     pub(crate) refresh: Option<Refresh>,
+    /// Copies of the state in its bubbles.
+    pub(crate) snapshot: Option<Snapshot>,
     pub(crate) coord: Coord,
     pub(crate) world: Box<dyn Communicator>,
     /// Ranks of all stages that see the same data.
@@ -193,6 +196,7 @@ impl Worker {
             program: program.clone(),
             prepared,
             refresh: None,
+            snapshot: None,
             coord,
             world,
             pipeline,

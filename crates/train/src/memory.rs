@@ -5,7 +5,7 @@ use bessemer_arch::Model;
 use bessemer_collectives::NullCommunicator;
 use bessemer_model::{ActivationConfig, Decoder, Purpose, Shape};
 use bessemer_optim::{OptimConfig, OptimParam, Optimizer, OptimizerChoice};
-use bessemer_parallel::{Coord, Job, Plan, Worker};
+use bessemer_parallel::{Coord, FillChoice, Job, Plan, Worker};
 use bessemer_tensor::MemoryUse;
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::Bytes;
@@ -64,6 +64,9 @@ impl MemoryPlan {
         let worker = Worker::new(&mut null, &Job { plan: &plan, ..*job }, world)?;
         let mut planned = MemoryPlan { buffers: bessemer_tensor::Backend::memory(&null) };
         planned.add("values under way", Bytes(worker.staging_bytes()));
+        if job.plan.pipe.fill == FillChoice::Checkpoint {
+            planned.add("copies for checkpoints", Bytes(worker.snapshot_bytes(job.optim)?));
+        }
         Ok(planned)
     }
 

@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 mod clocks;
+mod copying;
 mod records;
 mod samples;
 mod saving;
@@ -30,9 +31,10 @@ mod step;
 mod tracing;
 mod windows;
 
+use copying::Copying;
 use records::{Missing, Records};
 use tracing::Tracing;
-use windows::Evaluating;
+use windows::Bubbled;
 
 /// How a call of [`Trainer::run`] ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +59,9 @@ pub struct Trainer {
     loader: Loader,
     evaluator: Evaluator,
     /// Programs with and without evaluated batches, if they pass bubbles.
-    evaluating: Option<Evaluating>,
+    evaluating: Option<Bubbled>,
+    /// Saves from copies that are made in bubbles, if the recipe asks for them.
+    copying: Option<Copying>,
     store: Store,
     /// On the first rank, which alone writes files.
     records: Option<Records>,
@@ -119,7 +123,8 @@ impl Trainer {
         let (optim, types) = (&recipe.optim, recipe.train.types());
         let job = Job { model: &model, shape, activations, types, optim, z_loss, plan: &layout, program };
         let mut bubbles = evaluation::bubbles(&input, shape, layout.data_ranks())?;
-        let evaluating = bubbles.as_mut().map(|b| Evaluating::plan(&job, b)).transpose()?;
+        let evaluating = bubbles.as_mut().map(|b| Bubbled::evaluating(&job, b)).transpose()?;
+        let mut copying = Copying::plan(&job, recipe)?;
         let job = Job { program: evaluating.as_ref().map_or(program, |e| &e.filled), ..job };
         let mut memory = MemoryPlan::of_rank(&job)?;
         if first && !layout.keeps_model() && recipe.eval.samples.are_written() {
@@ -137,6 +142,9 @@ impl Trainer {
         }
         if let Some(programs) = &evaluating {
             worker.set_program(&programs.plain)?;
+        }
+        if let Some(copying) = &mut copying {
+            copying.set_up(&mut worker, recipe)?;
         }
         let evaluator = Evaluator::new(&mut *backend, &worker, &input, bubbles)?;
         let schedule = Schedule::new(&recipe.optim, plan.steps);
@@ -176,6 +184,7 @@ impl Trainer {
             loader,
             evaluator,
             evaluating,
+            copying,
             store,
             records,
             state,
@@ -219,6 +228,15 @@ impl Trainer {
     /// # Errors
     /// What a lower floor answers; everything up to the newest checkpoint stays.
     pub fn run(&mut self, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<Outcome, TrainError> {
+        let outcome = self.run_steps(observer, stop);
+        if outcome.is_err() {
+            // A checkpoint that is being written is still whole. Why the run ends is known already.
+            let _ = self.end_saving(true, observer);
+        }
+        outcome
+    }
+
+    fn run_steps(&mut self, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<Outcome, TrainError> {
         self.announce(observer)?;
         self.tracing.begin(&mut self.worker)?;
         let begun = Instant::now();
@@ -248,12 +266,13 @@ impl Trainer {
             }
             if save_is_due && !last && self.worker.at_rest() {
                 save_is_due = false;
-                self.save(observer)?;
+                self.save_when_due(observer)?;
                 (last_save, saved_step) = (Instant::now(), Some(step));
             }
         }
         // Asked to stop before the step whose bubbles it was to pass.
         self.end_evaluation((false, true), observer)?;
+        self.end_copying(observer)?;
         if save.at_end && saved_step != Some(self.state.step) {
             self.save(observer)?;
         }
@@ -278,6 +297,8 @@ impl Trainer {
             self.gather_trace(true, observer)?;
         }
         self.end_evaluation((true, !records.is_empty()), observer)?;
+        self.end_copying_step()?;
+        self.end_saving(false, observer)?;
         Ok(records)
     }
 
@@ -400,15 +421,7 @@ impl Trainer {
             optimizer: optim.describe(),
             schedule: format!("{}, {} warm-up steps", optim.schedule.name(), optim.warmup(self.plan.steps)),
             ranks: self.layout().ranks() as u64,
-            layout: match (self.worker.refresh_interval(), self.evaluator.bubbles().map(|b| b.count())) {
-                (Some(steps), _) => {
-                    format!("{}, bubbles refresh K-FAC every {steps} steps", self.layout().summary())
-                }
-                (None, Some((all, room))) => {
-                    format!("{}, bubbles evaluate {room} of {all} batches", self.layout().summary())
-                }
-                _ => self.layout().summary(),
-            },
+            layout: self.layout_text(),
         };
         self.append(record.into(), observer)?;
         for text in std::mem::take(&mut self.warnings) {

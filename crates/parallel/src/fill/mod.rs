@@ -14,8 +14,10 @@
 //!
 //! Memory besides K-FAC's own: inputs and output gradients of every layer and micro-batch of a step.
 
+mod copies;
 mod plan;
 
+pub use copies::{PlannedCopies, plan_copies};
 pub use plan::{plan_evaluations, plan_fill};
 
 use crate::chunk::Chunk;

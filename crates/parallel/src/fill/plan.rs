@@ -19,13 +19,13 @@ use bessemer_units::DType;
 pub fn plan_fill(job: &Job<'_>) -> Result<Filled, ParallelError> {
     let program = job.program;
     let spans = job.plan.spans(job.model, program.stages)?;
-    let costs = Costs::per_stage(program, &times(job, &spans));
+    let costs = costs(job)?;
     let stages: Vec<KfacStage> = spans.iter().map(|span| stage(job, span)).collect();
     let units = kfac_units(program, &stages, Operands::AfterBackward).map_err(wrong)?;
     fill(program, &costs, &units, &FillOptions::default()).map_err(wrong)
 }
 
-fn wrong(e: bessemer_sim::SimError) -> ParallelError {
+pub(super) fn wrong(e: bessemer_sim::SimError) -> ParallelError {
     ParallelError::Layout(format!("parallel.fill: {e}"))
 }
 
@@ -40,6 +40,36 @@ fn times(job: &Job<'_>, spans: &[Span]) -> Vec<PassTimes> {
     spans.iter().map(times).collect()
 }
 
+/// What a job's passes take, in floating-point operations.
+pub(super) fn costs(job: &Job<'_>) -> Result<Costs, ParallelError> {
+    let spans = job.plan.spans(job.model, job.program.stages)?;
+    Ok(Costs::per_stage(job.program, &times(job, &spans)))
+}
+
+/// Whether it is filler work.
+pub(super) fn fills(instruction: &Instruction) -> bool {
+    matches!(instruction, Instruction::Fill(_))
+}
+
+fn refused(program: &Program, what: &str, problem: &str) -> ParallelError {
+    ParallelError::Layout(format!("schedule {:?} has no room for {what}: {problem}", program.name))
+}
+
+/// Refuses programs that have no bubbles for anybody.
+pub(super) fn no_room(job: &Job<'_>, what: &str) -> Result<(), ParallelError> {
+    let program = job.program;
+    let problem = if program.ranks() == 1 {
+        "it is no pipeline and has no bubbles"
+    } else if program.updates > 1 || job.plan.pipe.asynchronous() {
+        "its stages read weights of different steps: take a schedule with a flush, such as \"1f1b\""
+    } else if program.lists.iter().flatten().any(fills) {
+        "its bubbles are filled already"
+    } else {
+        return Ok(());
+    };
+    Err(refused(program, what, problem))
+}
+
 /// The job's program with batches that are evaluated in its bubbles, at most `wanted` of them: as many as fit into one step
 /// without making it longer, by floating-point operations. They read the weights that the step begins with, and take a slot
 /// of activations where one is free, else one more. How many there are.
@@ -47,23 +77,14 @@ fn times(job: &Job<'_>, spans: &[Span]) -> Vec<PassTimes> {
 /// # Errors
 /// A program that cannot evaluate: none of a pipeline, one without a flush, several stages a rank, one filled already.
 pub fn plan_evaluations(job: &Job<'_>, wanted: usize) -> Result<(Program, usize), ParallelError> {
-    let program = job.program;
-    let chunks = (0..program.ranks()).map(|r| program.chunks(r)).max().unwrap_or(1);
-    let fills = |i: &Instruction| matches!(i, Instruction::Fill(_));
-    let problem = if program.ranks() == 1 {
-        "it is no pipeline and has no bubbles"
-    } else if program.updates > 1 || job.plan.pipe.asynchronous() {
-        "its stages read weights of different steps: take a schedule with a flush, such as \"1f1b\""
-    } else if chunks > 1 {
-        "a rank holds several stages: take \"gpipe\", \"1f1b\", \"zb-h1\", \"zb-h2\" or \"zb-auto\""
-    } else if program.lists.iter().flatten().any(fills) {
-        "its bubbles are filled already"
-    } else {
-        ""
-    };
-    if !problem.is_empty() {
-        let text = format!("schedule {:?} has no room for evaluations: {problem}", program.name);
-        return Err(ParallelError::Layout(text));
+    let (program, what) = (job.program, "evaluations");
+    no_room(job, what)?;
+    if (0..program.ranks()).any(|r| program.chunks(r) > 1) {
+        return Err(refused(
+            program,
+            what,
+            "a rank holds several stages: take \"gpipe\", \"1f1b\", \"zb-h1\", \"zb-h2\" or \"zb-auto\"",
+        ));
     }
     let spans = job.plan.spans(job.model, program.stages)?;
     let times = times(job, &spans);

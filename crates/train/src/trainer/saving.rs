@@ -50,6 +50,22 @@ fn follow(
     Ok(())
 }
 
+/// What a checkpoint holds besides tensors, and how it is cut.
+pub(super) struct Identity {
+    pub(super) step: u64,
+    pub(super) tokens: u64,
+    pub(super) state: serde_json::Value,
+    pub(super) recipe: String,
+    pub(super) tokenizer: String,
+    pub(super) max_file_bytes: u64,
+}
+
+/// Names, shapes and types in files.
+pub(super) fn specs(tensors: &[StateTensor]) -> Vec<TensorSpec> {
+    let spec = |t: &StateTensor| TensorSpec { name: t.name.clone(), shape: t.shape.clone(), dtype: t.dtype };
+    tensors.iter().map(spec).collect()
+}
+
 impl Trainer {
     /// Puts the newest intact checkpoint into the buffers, or the initialisation if there is none. The first rank chooses.
     pub(super) fn restore(&mut self) -> Result<(), TrainError> {
@@ -120,10 +136,31 @@ impl Trainer {
         Ok(())
     }
 
-    pub(super) fn save(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+    /// Where a planned save stands, a run may go back to.
+    pub(super) fn note_rewind_point(&mut self) {
         if self.input.recipe.save.due(self.state.step, 0.0) {
             self.state.spikes.rewind_point(self.state.step);
         }
+    }
+
+    /// What a checkpoint of the step that is over holds besides tensors.
+    pub(super) fn identity(&self) -> Result<Identity, TrainError> {
+        let state = serde_json::to_value(&self.state).map_err(|e| TrainError::State {
+            place: self.store.path(self.state.step).display().to_string(),
+            problem: e.to_string(),
+        })?;
+        Ok(Identity {
+            step: self.state.step,
+            tokens: self.state.tokens,
+            state,
+            recipe: self.input.recipe_text.clone(),
+            tokenizer: self.input.tokenizer.fingerprint().to_owned(),
+            max_file_bytes: self.input.recipe.save.max_file_bytes(),
+        })
+    }
+
+    pub(super) fn save(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        self.note_rewind_point();
         let begun = Instant::now();
         let tensors = self.worker.tensors(&self.input.recipe.optim)?;
         let Some(records) = &self.records else {
@@ -136,12 +173,23 @@ impl Trainer {
         if self.worker.plan().cuts_state() {
             self.worker.agree(NEXT, 0)?;
         }
+        self.saved(self.state.step, &report, observer)?;
+        self.tracing.event("save", begun, self.state.step);
+        Ok(())
+    }
+
+    /// A checkpoint is there: its record, and what is no longer kept goes.
+    pub(super) fn saved(
+        &mut self,
+        step: u64,
+        report: &SaveReport,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
         let path =
             report.path.strip_prefix(&self.input.directory).unwrap_or(&report.path).display().to_string();
-        let record = Save { step: self.state.step, bytes: report.bytes, seconds: report.seconds, path };
+        let record = Save { step, bytes: report.bytes, seconds: report.seconds, path };
         self.append(record.into(), observer)?;
         self.store.gc(&self.input.recipe.save.retention())?;
-        self.tracing.event("save", begun, self.state.step);
         Ok(())
     }
 
@@ -151,16 +199,10 @@ impl Trainer {
         tensors: &[StateTensor],
         observer: &mut dyn Observer,
     ) -> Result<SaveReport, TrainError> {
-        let spec =
-            |t: &StateTensor| TensorSpec { name: t.name.clone(), shape: t.shape.clone(), dtype: t.dtype };
-        let specs = tensors.iter().map(spec).collect();
-        let state = serde_json::to_value(&self.state).map_err(|e| TrainError::State {
-            place: self.store.path(self.state.step).display().to_string(),
-            problem: e.to_string(),
-        })?;
+        let identity = self.identity()?;
         let (worker, backend) = (&mut self.worker, &mut *self.backend);
         let mut lost = None;
-        let mut source = TensorsFrom::new(specs, |index: usize, values: &mut [f32]| {
+        let mut source = TensorsFrom::new(specs(tensors), |index: usize, values: &mut [f32]| {
             lead(worker, backend, (index, &tensors[index]), values).map_err(|e| {
                 let text = e.to_string();
                 lost = Some(e);
@@ -168,13 +210,13 @@ impl Trainer {
             })
         });
         let report = self.store.save(SaveRequest {
-            step: self.state.step,
-            tokens: self.state.tokens,
-            state,
-            recipe: self.input.recipe_text.clone(),
-            tokenizer: Some(self.input.tokenizer.fingerprint()),
+            step: identity.step,
+            tokens: identity.tokens,
+            state: identity.state,
+            recipe: identity.recipe,
+            tokenizer: Some(identity.tokenizer),
             tensors: &mut source,
-            max_file_bytes: self.input.recipe.save.max_file_bytes(),
+            max_file_bytes: identity.max_file_bytes,
             progress: &mut |done, total| observer.progress("saving", done, total),
         });
         drop(source);
@@ -187,7 +229,9 @@ impl Trainer {
     /// Goes back to the newest planned checkpoint and on with the data behind sample `samples`, so that the run passes
     /// over what it stumbled on (Chowdhery et al. 2022, section 5.1). False if there is no such checkpoint, or if it has
     /// been gone back to too often already.
-    pub(super) fn rewind(&mut self, samples: u64) -> Result<bool, TrainError> {
+    pub(super) fn rewind(&mut self, samples: u64, observer: &mut dyn Observer) -> Result<bool, TrainError> {
+        // It may be the one to go back to.
+        self.end_saving(true, observer)?;
         let Some(step) = self.state.spikes.may_rewind() else { return Ok(false) };
         let found = match self.records {
             Some(_) => self.store.load(step).ok(),

@@ -29,6 +29,7 @@ impl Trainer {
         let loss_scale = self.state.loss_scale.map(|s| s.scale);
         self.worker.set_loss_scale(loss_scale.unwrap_or(1.0));
         let (sum, data_seconds) = self.gradients()?;
+        self.begin_saving()?;
         self.tracing.runs(&self.worker);
         let step = self.state.step;
         let consumed = self.state.loader.samples + self.plan.sequences_per_step;
@@ -36,7 +37,7 @@ impl Trainer {
         let grad_norm = self.worker.grad_norm(&mut *self.backend)?;
         let spike = self.spikes.judge(&mut self.state.spikes, sum.mean(), grad_norm);
         if let Some(spike) = spike.filter(|_| self.spikes.action == SpikeAction::Rewind)
-            && self.rewind(consumed)?
+            && self.rewind(consumed, observer)?
         {
             let back = self.state.step;
             let after = "and on with the data behind this step";

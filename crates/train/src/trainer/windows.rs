@@ -50,25 +50,39 @@ pub(super) fn program(recipe: &Recipe, layout: &Plan, plan: &BatchPlan) -> Resul
     program.map_err(|e| wrong(e.to_string()))
 }
 
-/// The programs of a run whose evaluations pass bubbles: that of a step that evaluates, and that of the others.
+/// The programs of a run some of whose steps fill bubbles: that of such a step, and that of the others.
 #[derive(Debug)]
-pub(super) struct Evaluating {
+pub(super) struct Bubbled {
     pub(super) filled: Program,
     pub(super) plain: Program,
 }
 
-impl Evaluating {
+impl Bubbled {
     /// Plans the bubbles of a job's steps for as many batches of `bubbles` as fit.
-    pub(super) fn plan(job: &Job<'_>, bubbles: &mut Bubbles) -> Result<Evaluating, TrainError> {
+    pub(super) fn evaluating(job: &Job<'_>, bubbles: &mut Bubbles) -> Result<Bubbled, TrainError> {
         let planned = plan_evaluations(job, bubbles.count().0);
         let (filled, room) =
             planned.map_err(|e| TrainError::Recipe(format!("parallel.fill = \"evaluation\": {e}")))?;
         bubbles.set_room(room);
-        Ok(Evaluating { filled, plain: job.program.clone() })
+        Ok(Bubbled { filled, plain: job.program.clone() })
     }
 }
 
 impl Trainer {
+    /// How ranks share the work, and what they do in bubbles.
+    pub(super) fn layout_text(&mut self) -> String {
+        let filled = match (self.worker.refresh_interval(), self.evaluator.bubbles().map(|b| b.count())) {
+            (Some(steps), _) => format!(", bubbles refresh K-FAC every {steps} steps"),
+            (None, Some((all, room))) => format!(", bubbles evaluate {room} of {all} batches"),
+            _ => String::new(),
+        };
+        let copied = self.copying.as_ref().map_or_else(String::new, |copying| {
+            let longer = 100.0 * copying.lengthening;
+            format!(", bubbles copy checkpoints (that step {longer:.1} % longer, simulated)")
+        });
+        format!("{}{filled}{copied}", self.layout().summary())
+    }
+
     /// An evaluation is due: at once, or in the bubbles of the next step, before which nothing is `saved` and nobody stops.
     pub(super) fn evaluate_when_due(
         &mut self,

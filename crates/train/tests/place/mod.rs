@@ -8,13 +8,18 @@ use std::sync::Arc;
 
 pub(crate) const STEPS: u64 = 24;
 
-/// Characters, and a split of sentences over them. From document 60 on every third one is noise, on which a model that
-/// has learned the sentences stumbles.
-pub(crate) fn data(dir: &Path, split: &str, noisy: bool) -> (Arc<Tokenizer>, Arc<ShardSet>) {
+/// Characters.
+pub(crate) fn tokenizer() -> Tokenizer {
     let config = TokenizerConfig { kind: TokenizerKind::Char, ..TokenizerConfig::default() };
     let mut trainer = TokenizerTrainer::new(config).unwrap();
     trainer.feed("abcdefghijklmnopqrstuvwxyz .\n");
-    let tokenizer = trainer.finish(|_| {}).unwrap();
+    trainer.finish(|_| {}).unwrap()
+}
+
+/// Characters, and a split of sentences over them. From document 60 on every third one is noise, on which a model that
+/// has learned the sentences stumbles.
+pub(crate) fn data(dir: &Path, split: &str, noisy: bool) -> (Arc<Tokenizer>, Arc<ShardSet>) {
+    let tokenizer = tokenizer();
     let meta = SplitMeta {
         split: split.into(),
         vocab_size: tokenizer.vocab_size() as u32,

@@ -1,0 +1,102 @@
+//! Which piece of the state is copied where, when a save is due: a function of model, optimizer, schedule and batch.
+
+use super::plan::{costs, fills, no_room, wrong};
+use crate::error::ParallelError;
+use crate::state::whole_states;
+use crate::worker::Job;
+use bessemer_arch::{ParamSpec, Span};
+use bessemer_optim::OptimizerChoice;
+use bessemer_schedule::{Fill, Filler, Instruction, Place, Program};
+use bessemer_sim::fill::{FillOptions, Unit, When, fill};
+use bessemer_sim::simulate;
+
+/// Elements of a piece, unless there would be more than [`MOST_PIECES`].
+const PIECE: f64 = 65536.0;
+/// Pieces of a rank.
+const MOST_PIECES: f64 = 64.0;
+/// Floating-point operations that take as long as reading and writing an element: 8 bytes at some 5 GB/s of a core beside
+/// some 50 GFLOP/s. Only which bubble a piece stands in depends on it.
+const FLOPS_OF_AN_ELEMENT: f64 = 80.0;
+
+/// A program that copies the state.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlannedCopies {
+    /// The job's, with the pieces before its update.
+    pub program: Program,
+    /// By which share such a step is longer than one without, simulated by floating-point operations.
+    pub lengthening: f64,
+}
+
+/// The job's program with copies of the state in its bubbles ([`crate::Worker::plan_snapshot`]). Pieces for which bubbles have no
+/// room stand right before the update.
+///
+/// # Errors
+/// A program whose bubbles cannot be planned: none of a pipeline, one without a flush, one filled already; K-FAC, part of whose
+/// state changes during passes.
+pub fn plan_copies(job: &Job<'_>) -> Result<PlannedCopies, ParallelError> {
+    let (program, what) = (job.program, "copies of the state");
+    no_room(job, what)?;
+    if job.optim.optimizer == OptimizerChoice::Kfac {
+        return Err(ParallelError::Layout(format!(
+            "{what} with optim.optimizer = \"kfac\", whose curvature is gathered while passes run: wanted another optimizer"
+        )));
+    }
+    let units = units(job)?;
+    let filled = fill(program, &costs(job)?, &units, &FillOptions::default()).map_err(wrong)?;
+    let mut lists = filled.programs[0].lists.clone();
+    for (rank, list) in lists.iter_mut().enumerate() {
+        // What is left for later steps, or stands behind the first update, comes before it.
+        let first = list.iter().position(|i| matches!(i, Instruction::Step { .. })).unwrap_or(list.len());
+        let behind = list.split_off(first);
+        let here: Vec<Instruction> = list.iter().copied().filter(fills).collect();
+        let mine = units.iter().filter_map(|u| instruction(u, rank));
+        list.extend(mine.filter(|i| !here.contains(i)));
+        list.extend(behind.into_iter().filter(|i| !fills(i)));
+    }
+    let copying = Program { lists, ..program.clone() };
+    let length = simulate(&copying, &filled.costs).map_err(wrong)?.makespan(&copying);
+    let lengthening = (length / filled.plain_step - 1.0).max(0.0);
+    Ok(PlannedCopies { program: copying, lengthening })
+}
+
+fn instruction(unit: &Unit, rank: usize) -> Option<Instruction> {
+    let place = unit.places.iter().find(|p| p.rank == rank)?;
+    Some(Instruction::Fill(Fill { filler: unit.filler, chunk: place.chunk, unit: unit.number }))
+}
+
+/// Pieces of every stage, on the rank that stands for it.
+fn units(job: &Job<'_>) -> Result<Vec<Unit>, ParallelError> {
+    let program = job.program;
+    let spans = job.plan.spans(job.model, program.stages)?;
+    let (params, states) = (job.model.params(), whole_states(job.model, job.optim)?);
+    let mut units = Vec::new();
+    for (stage, span) in spans.iter().enumerate() {
+        let place: Place = program.routes[0][stage];
+        let elements = elements(job, span, (&params, &states));
+        let most = (MOST_PIECES / program.chunks(place.rank) as f64).max(1.0);
+        let count = (elements / PIECE).ceil().clamp(1.0, most);
+        let time = FLOPS_OF_AN_ELEMENT * elements / count;
+        for number in 0..count as usize {
+            let (places, filler, when) = (vec![place], Filler::Copy, When::Spread);
+            units.push(Unit { places, filler, number, time, when, after: Vec::new() });
+        }
+    }
+    Ok(units)
+}
+
+/// About how many elements a rank of a stage copies.
+fn elements(job: &Job<'_>, span: &Span, (params, states): (&[ParamSpec], &[(String, Vec<usize>)])) -> f64 {
+    let values: usize = params.iter().filter(|p| span.owns(&p.name)).map(|p| p.len()).sum();
+    let of_stage = |name: &str| {
+        let param = name.split_once('.').map_or(name, |(_, param)| param);
+        // A state of no parameter is the first stage's.
+        let known = params.iter().any(|p| p.name == param);
+        if known { span.owns(param) } else { span.embedding }
+    };
+    let state: usize = states
+        .iter()
+        .filter(|(name, _)| of_stage(name))
+        .map(|(_, shape)| shape.iter().product::<usize>())
+        .sum();
+    (values as f64 + state as f64 / job.plan.shard() as f64) / job.plan.tensor() as f64
+}

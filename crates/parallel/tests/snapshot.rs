@@ -1,0 +1,337 @@
+//! Copies of the state in bubbles: what a save before the step would have read, bit by bit, while training goes on.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
+
+use bessemer_arch::{Model, ModelConfig};
+use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_optim::{OptimConfig, OptimizerChoice};
+use bessemer_parallel::{
+    Feed, Job, ParallelConfig, ParallelError, Plan, PlannedCopies, Stage, StateCopy, StateTensor, Worker,
+    plan_copies,
+};
+use bessemer_schedule::{Filler, Instruction, Program};
+use bessemer_tensor::rng::RngKey;
+use bessemer_units::{ParamDType, ParamStorage};
+use std::time::Duration;
+
+const SEQ: usize = 8;
+const VOCAB: usize = 37;
+const STEPS: u64 = 4;
+const SHAPE: Shape = Shape { sequences: 1, seq: SEQ, purpose: Purpose::Train };
+
+/// Wide enough for several pieces of a stage.
+fn model(tied: bool) -> Model {
+    ModelConfig {
+        architecture: if tied { "gpt2" } else { "llama" }.into(),
+        vocab_size: VOCAB as u64,
+        layers: Some(8),
+        width: Some(48),
+        heads: Some(4),
+        context: Some(SEQ as u64),
+        tied_embeddings: Some(tied),
+        ..ModelConfig::default()
+    }
+    .resolve(None)
+    .unwrap()
+}
+
+/// Made-up text.
+struct Text {
+    step: u64,
+    share: u64,
+    all: u64,
+    ids: Vec<u32>,
+    targets: Vec<u32>,
+}
+
+impl Feed for Text {
+    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let (step, first_sequence) = (self.step, self.share + micro as u64);
+        let key = RngKey::new(11, step, "text");
+        let token = |t: usize| key.block(first_sequence * (SEQ as u64 + 1) + t as u64)[0] % VOCAB as u32;
+        self.ids = (0..SEQ).map(token).collect();
+        self.targets = (1..=SEQ).map(token).collect();
+        let loss_scale = 1.0 / (self.all as usize * SEQ) as f32;
+        let ctx = StepContext { seed: 5, step, first_sequence, loss_scale, accumulate: false };
+        Ok((TokenBatch { ids: &self.ids, targets: &self.targets, positions: None }, ctx))
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Layout {
+    config: ParallelConfig,
+    ranks: usize,
+    micro_batches: usize,
+    types: ParamStorage,
+    optimizer: OptimizerChoice,
+}
+
+fn layout(schedule: &str, pipeline: usize) -> Layout {
+    let config =
+        ParallelConfig { pipeline: pipeline as u64, schedule: schedule.into(), ..ParallelConfig::default() };
+    let types = ParamStorage::default();
+    Layout { config, ranks: pipeline, micro_batches: 2 * pipeline, types, optimizer: OptimizerChoice::AdamW }
+}
+
+impl Layout {
+    fn optim(&self) -> OptimConfig {
+        OptimConfig { lr: 1e-2, optimizer: self.optimizer, ..OptimConfig::default() }
+    }
+
+    fn job<'a>(
+        &self,
+        model: &'a Model,
+        optim: &'a OptimConfig,
+        plan: &'a Plan,
+        program: &'a Program,
+    ) -> Job<'a> {
+        let (activations, types) = (ActivationConfig::default(), self.types);
+        Job { model, shape: SHAPE, activations, types, optim, z_loss: 0.0, plan, program }
+    }
+
+    fn planned(&self, model: &Model, updates: usize) -> Result<(Program, PlannedCopies), ParallelError> {
+        let optim = self.optim();
+        let plan = Plan::new(&self.config, self.ranks, model, optim.optimizer)?;
+        let plain = plan.program(self.micro_batches, updates, None)?;
+        let copies = plan_copies(&self.job(model, &optim, &plan, &plain))?;
+        Ok((plain, copies))
+    }
+}
+
+/// Every tensor of the state by its name.
+type State = Vec<(String, Vec<f32>)>;
+
+/// What a rank saw: the state between the steps (read if `reads`), copies of it, the losses, and the state at the end.
+#[derive(Debug, Default, PartialEq)]
+struct Done {
+    read: Vec<State>,
+    copied: Vec<State>,
+    losses: Vec<f64>,
+    last: State,
+}
+
+fn state(worker: &mut Worker, cpu: &mut CpuBackend, tensors: &[StateTensor]) -> Result<State, ParallelError> {
+    let mut state = State::new();
+    for tensor in tensors {
+        let mut values = vec![0.0; tensor.len()];
+        worker.read(cpu, tensor, &mut values)?;
+        state.push((tensor.name.clone(), values));
+    }
+    Ok(state)
+}
+
+/// Every tensor of a copy, on rank 0; asked for in any order, some twice.
+fn whole(
+    copy: &StateCopy,
+    group: &mut dyn Communicator,
+    lens: &[(String, usize)],
+) -> Result<State, ParallelError> {
+    let mut state = State::new();
+    if group.rank() > 0 {
+        copy.serve(group)?;
+        return Ok(state);
+    }
+    for (index, (name, len)) in lens.iter().enumerate() {
+        let other = (index * 7) % lens.len();
+        copy.read(group, other, &mut vec![0.0; lens[other].1])?;
+        let mut values = vec![f32::NAN; *len];
+        copy.read(group, index, &mut values)?;
+        state.push((name.clone(), values));
+    }
+    copy.end(group)?;
+    Ok(state)
+}
+
+/// Trains; with `copies` each step but the first copies the state, which is brought together beside the next step's passes.
+fn rank(
+    model: &Model,
+    layout: &Layout,
+    copies: bool,
+    mut world: Box<dyn Communicator>,
+) -> Result<Done, ParallelError> {
+    let optim = layout.optim();
+    let plan = Plan::new(&layout.config, layout.ranks, model, optim.optimizer)?;
+    let (plain, planned) = layout.planned(model, 1)?;
+    let mut cpu = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+    let all: Vec<usize> = (0..layout.ranks).collect();
+    let mut group = Some(world.group("copies", &all)?);
+    let mut worker = Worker::new(&mut cpu, &layout.job(model, &optim, &plan, &plain), world)?;
+    worker.init(&mut cpu, 3)?;
+    worker.plan_snapshot(&optim, &planned.program)?;
+    let tensors = worker.tensors(&optim)?;
+    let share = (plan.data_index(worker.coord()) * layout.micro_batches) as u64;
+    let all = (plan.data_ranks() * layout.micro_batches) as u64;
+    let mut text = Text { step: 0, share, all, ids: Vec::new(), targets: Vec::new() };
+    let mut done = Done::default();
+    let mut saving = None;
+    for step in 0..STEPS {
+        text.step = step;
+        if !copies && step > 0 {
+            done.read.push(state(&mut worker, &mut cpu, &tensors)?);
+        }
+        let copying = copies && step > 0;
+        worker.set_program(if copying { &planned.program } else { &plain })?;
+        let sum = worker.gradients(&mut cpu, &mut text)?;
+        if copying {
+            let copy = worker.take_snapshot()?;
+            let lens: Vec<(String, usize)> = tensors.iter().map(|t| (t.name.clone(), t.len())).collect();
+            let mut comm = group.take().unwrap();
+            saving = Some(std::thread::spawn(move || {
+                let state = whole(&copy, &mut *comm, &lens)?;
+                Ok::<_, ParallelError>((state, copy, comm))
+            }));
+        }
+        done.losses.push(worker.sum_over_data(sum)?.mean());
+        let norm = worker.grad_norm(&mut cpu)?;
+        worker.apply(&mut cpu, step + 1, optim.lr, norm)?;
+        if let Some(saving) = saving.take() {
+            let (state, copy, comm): (State, _, _) = saving.join().unwrap()?;
+            worker.give_back_snapshot(copy);
+            done.copied.push(state);
+            group = Some(comm);
+        }
+    }
+    done.last = state(&mut worker, &mut cpu, &tensors)?;
+    Ok(done)
+}
+
+fn train(model: &Model, layout: &Layout, copies: bool) -> Vec<Done> {
+    let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
+    let worlds = ThreadCommunicator::world("world", layout.ranks, &settings);
+    std::thread::scope(|scope| {
+        let run = |world| scope.spawn(move || rank(model, layout, copies, Box::new(world)));
+        let ranks: Vec<_> = worlds.into_iter().map(run).collect();
+        ranks.into_iter().map(|r| r.join().unwrap().unwrap_or_else(|e| panic!("{layout:?}: {e}"))).collect()
+    })
+}
+
+fn layouts() -> Vec<Layout> {
+    let mut layouts: Vec<Layout> = ["gpipe", "1f1b", "zb-h1", "zb-v", "chimera", "dualpipev", "interleaved"]
+        .map(|s| layout(s, 2))
+        .into();
+    layouts.extend(["1f1b", "dualpipe"].map(|s| layout(s, 4)));
+    for (schedule, stage, ranks, tensor) in
+        [("1f1b", Stage::Zero1, 4, 1), ("chimera", Stage::Ddp, 4, 1), ("gpipe", Stage::Zero1, 8, 2)]
+    {
+        let mut both = layout(schedule, 2);
+        (both.ranks, both.config.stage, both.config.tensor) = (ranks, stage, tensor);
+        layouts.push(both);
+    }
+    for types in [ParamStorage::both(ParamDType::Bf16), ParamStorage::weights(ParamDType::Bf16)] {
+        let mut bf16 = layout("1f1b", 2);
+        (bf16.ranks, bf16.config.stage, bf16.types) = (4, Stage::Zero1, types);
+        layouts.push(bf16);
+    }
+    for optimizer in [OptimizerChoice::Muon, OptimizerChoice::Adafactor] {
+        let mut whole = layout("1f1b", 2);
+        (whole.ranks, whole.config.stage, whole.optimizer) = (4, Stage::Zero1, optimizer);
+        layouts.push(whole);
+    }
+    layouts
+}
+
+#[test]
+fn a_copy_made_in_bubbles_is_the_state_before_the_step() {
+    for tied in [true, false] {
+        let model = model(tied);
+        for layout in layouts() {
+            let (plain, copied) = (train(&model, &layout, false), train(&model, &layout, true));
+            for (rank, (a, b)) in plain.iter().zip(&copied).enumerate() {
+                assert_eq!(a.losses, b.losses, "{layout:?}, rank {rank}");
+                assert!(a.last == b.last, "{layout:?}, rank {rank}: another state at the end");
+            }
+            let (wanted, found) = (&plain[0].read, &copied[0].copied);
+            assert_eq!((wanted.len(), found.len()), (STEPS as usize - 1, STEPS as usize - 1));
+            for (step, (wanted, found)) in wanted.iter().zip(found).enumerate() {
+                for ((name, wanted), (_, found)) in wanted.iter().zip(found) {
+                    assert!(wanted == found, "{layout:?}, step {}: other bits in {name:?}", step + 1);
+                }
+            }
+            assert!(found[0] != found[1], "{layout:?}: the state does not change");
+        }
+    }
+}
+
+fn copies(list: &[Instruction]) -> Vec<usize> {
+    let at = |(i, of): (usize, &Instruction)| match of {
+        Instruction::Fill(fill) if fill.filler == Filler::Copy => Some(i),
+        _ => None,
+    };
+    list.iter().enumerate().filter_map(at).collect()
+}
+
+#[test]
+fn pieces_stand_in_bubbles_and_all_of_them_before_the_update() {
+    for schedule in ["gpipe", "1f1b", "zb-v", "dualpipev"] {
+        for ranks in [2, 4] {
+            let (plain, planned) = layout(schedule, ranks).planned(&model(false), 1).unwrap();
+            for (list, before) in planned.program.lists.iter().zip(&plain.lists) {
+                let at = copies(list);
+                let step = list.iter().position(|i| matches!(i, Instruction::Step { .. })).unwrap();
+                assert!(!at.is_empty() && at.iter().all(|i| *i < step), "{schedule} {ranks}: {at:?}");
+                let without: Vec<_> = list.iter().filter(|i| !matches!(i, Instruction::Fill(_))).collect();
+                assert!(without.into_iter().eq(before), "{schedule} {ranks}: another order");
+            }
+        }
+    }
+    // With bubbles that are long enough no step is longer: large micro-batches, which take longer than copies.
+    let (_, small) = layout("1f1b", 4).planned(&model(false), 1).unwrap();
+    let wide = Layout { micro_batches: 4, ..layout("gpipe", 4) };
+    let (model, optim) = (model(false), wide.optim());
+    let plan = Plan::new(&wide.config, 4, &model, optim.optimizer).unwrap();
+    let plain = plan.program(4, 1, None).unwrap();
+    let shape = Shape { sequences: 64, ..SHAPE };
+    let large = plan_copies(&Job { shape, ..wide.job(&model, &optim, &plan, &plain) }).unwrap();
+    assert!(
+        large.lengthening < 1e-9 && small.lengthening > 0.0,
+        "{} {}",
+        large.lengthening,
+        small.lengthening
+    );
+    let first = |list: &[Instruction]| copies(list)[0];
+    assert!(large.program.lists.iter().any(|list| first(list) + copies(list).len() < list.len() - 2));
+}
+
+#[test]
+fn what_cannot_copy_is_refused_with_its_reason() {
+    let refused = |layout: &Layout, updates: usize, words: &str| {
+        let e = layout.planned(&model(false), updates).unwrap_err().to_string();
+        assert!(e.contains(words), "{e}");
+    };
+    refused(&layout("1f1b", 1), 1, "no pipeline");
+    refused(&layout("pipedream", 2), 2, "different steps");
+    refused(&Layout { optimizer: OptimizerChoice::Kfac, ..layout("1f1b", 2) }, 1, "another optimizer");
+
+    // A copy that was not made is not taken, and a program that copies nothing is none.
+    let (model, layout) = (model(false), layout("1f1b", 2));
+    let optim = layout.optim();
+    let plan = Plan::new(&layout.config, 2, &model, optim.optimizer).unwrap();
+    let (plain, planned) = layout.planned(&model, 1).unwrap();
+    let mut null = bessemer_tensor::null::NullBackend::new();
+    let world = Box::new(NullCommunicator::new("world", 0, 2));
+    let mut worker = Worker::new(&mut null, &layout.job(&model, &optim, &plan, &plain), world).unwrap();
+    assert!(worker.snapshot_bytes(&optim).unwrap() > 4 * model.parameters() as u64);
+    let e = worker.take_snapshot().unwrap_err().to_string();
+    assert!(e.contains("copied 0 of 0"), "{e}");
+    let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
+    let worlds = ThreadCommunicator::world("world", 2, &settings);
+    let told = |world: ThreadCommunicator, program: &Program| {
+        let mut cpu = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+        let mut worker =
+            Worker::new(&mut cpu, &layout.job(&model, &optim, &plan, &plain), Box::new(world)).unwrap();
+        worker.plan_snapshot(&optim, program).and_then(|()| worker.take_snapshot().map(drop)).unwrap_err()
+    };
+    let programs = [&plain, &planned.program];
+    let told: Vec<String> = std::thread::scope(|scope| {
+        let (told, programs) = (&told, &programs);
+        let run = |(rank, world): (usize, ThreadCommunicator)| {
+            scope.spawn(move || told(world, programs[rank]).to_string())
+        };
+        let ranks: Vec<_> = worlds.into_iter().enumerate().map(run).collect();
+        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    });
+    assert!(told[0].contains("copies nothing of chunk 0"), "{}", told[0]);
+    assert!(told[1].contains("has copied 0 of"), "{}", told[1]);
+}

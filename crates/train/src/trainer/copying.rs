@@ -1,0 +1,190 @@
+//! Saves that training does not wait for (`parallel.fill = "checkpoint"`).
+//!
+//! ```text
+//! step s is over, a save is due ─► what belongs to step s besides tensors is written down; the next step has the program that copies
+//! step s + 1: passes, with pieces of the state copied in their bubbles ─► a thread on every rank begins with the copy; the update
+//! step s + 2, s + 3 ..  beside them the first rank's thread writes the checkpoint of step s, and the others' tell it their parts
+//! ```
+//! One save is under way at a time: the next one, going back, and the end of the run wait for it. What is written has the bits of
+//! a save between the steps. A run that dies meanwhile has the checkpoint before it: one becomes visible when it is whole.
+
+use super::Trainer;
+use super::saving::{Identity, specs};
+use super::windows::Bubbled;
+use crate::TrainError;
+use crate::observer::Observer;
+use bessemer_checkpoint::{SaveReport, SaveRequest, Store, TensorSpec, TensorsFrom};
+use bessemer_collectives::Communicator;
+use bessemer_parallel::{FillChoice, Job, ParallelError, StateCopy, Worker, plan_copies};
+use bessemer_recipe::Recipe;
+use std::thread::JoinHandle;
+
+/// What saves in bubbles need, and where the one that is under way stands.
+pub(super) struct Copying {
+    programs: Bubbled,
+    /// By which share a step that copies is longer, as simulated.
+    pub(super) lengthening: f64,
+    /// All ranks, for the threads; while none of them has it.
+    group: Option<Box<dyn Communicator>>,
+    /// The next step's passes copy: what is saved besides, on the first rank.
+    planned: Option<Option<Identity>>,
+    /// The step at hand has the program that copies.
+    in_step: bool,
+    saving: Option<JoinHandle<Done>>,
+}
+
+/// What a rank's thread leaves.
+struct Done {
+    /// On the first rank the step and what was written.
+    result: Result<Option<(u64, SaveReport)>, TrainError>,
+    copy: StateCopy,
+    group: Box<dyn Communicator>,
+}
+
+impl Copying {
+    /// The programs, if the recipe asks for such saves.
+    pub(super) fn plan(job: &Job<'_>, recipe: &Recipe) -> Result<Option<Copying>, TrainError> {
+        if recipe.parallel.fill != FillChoice::Checkpoint {
+            return Ok(None);
+        }
+        let copies = plan_copies(job)
+            .map_err(|e| TrainError::Recipe(format!("parallel.fill = \"checkpoint\": {e}")))?;
+        let (programs, lengthening) =
+            (Bubbled { filled: copies.program, plain: job.program.clone() }, copies.lengthening);
+        let (group, planned, in_step, saving) = (None, None, false, None);
+        Ok(Some(Copying { programs, lengthening, group, planned, in_step, saving }))
+    }
+
+    /// Makes memory and a group for them, once there is a worker.
+    pub(super) fn set_up(&mut self, worker: &mut Worker, recipe: &Recipe) -> Result<(), TrainError> {
+        worker.plan_snapshot(&recipe.optim, &self.programs.filled)?;
+        let all: Vec<usize> = (0..worker.plan().ranks()).collect();
+        let group = worker.world().group("checkpoint", &all).map_err(ParallelError::from)?;
+        self.group = Some(group);
+        Ok(())
+    }
+}
+
+/// What the first rank's thread does: it writes what the copies hold.
+fn write(
+    store: &Store,
+    specs: Vec<TensorSpec>,
+    identity: Identity,
+    (copy, group): (&StateCopy, &mut dyn Communicator),
+) -> Result<SaveReport, TrainError> {
+    let mut lost = None;
+    let mut source = TensorsFrom::new(specs, |index: usize, values: &mut [f32]| {
+        copy.read(&mut *group, index, values).map_err(|e| {
+            let text = e.to_string();
+            lost = Some(e);
+            text.into()
+        })
+    });
+    let report = store.save(SaveRequest {
+        step: identity.step,
+        tokens: identity.tokens,
+        state: identity.state,
+        recipe: identity.recipe,
+        tokenizer: Some(identity.tokenizer),
+        tensors: &mut source,
+        max_file_bytes: identity.max_file_bytes,
+        progress: &mut |_, _| (),
+    });
+    drop(source);
+    // The others leave, whatever came of it.
+    let end = copy.end(group);
+    match (report, lost) {
+        (Err(_), Some(lost)) => Err(lost.into()),
+        (report, _) => {
+            let report = report?;
+            end?;
+            Ok(report)
+        }
+    }
+}
+
+impl Trainer {
+    /// A save is due after the step that is over: at once, or from copies that the next step makes.
+    pub(super) fn save_when_due(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        if self.copying.is_none() {
+            return self.save(observer);
+        }
+        self.end_saving(true, observer)?;
+        self.note_rewind_point();
+        let identity = match &self.records {
+            Some(records) => {
+                records.sync()?;
+                Some(self.identity()?)
+            }
+            None => None,
+        };
+        if let Some(copying) = &mut self.copying {
+            copying.planned = Some(identity);
+            copying.in_step = true;
+            self.worker.set_program(&copying.programs.filled)?;
+        }
+        Ok(())
+    }
+
+    /// The passes of a step are over, nothing is updated yet: a copy that they have made goes to a thread.
+    pub(super) fn begin_saving(&mut self) -> Result<(), TrainError> {
+        let Some(copying) = &mut self.copying else { return Ok(()) };
+        let Some(identity) = copying.planned.take() else { return Ok(()) };
+        let copy = self.worker.take_snapshot()?;
+        let Some(mut group) = copying.group.take() else {
+            return Err(TrainError::Recipe("a save was begun while another was under way".into()));
+        };
+        let (store, specs) = (self.store.clone(), specs(&self.worker.tensors(&self.input.recipe.optim)?));
+        let run = move || {
+            let result = match identity {
+                Some(identity) => {
+                    let step = identity.step;
+                    write(&store, specs, identity, (&copy, &mut *group)).map(|report| Some((step, report)))
+                }
+                None => copy.serve(&mut *group).map(|()| None).map_err(TrainError::from),
+            };
+            Done { result, copy, group }
+        };
+        let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(run);
+        let thread = thread.map_err(|e| {
+            TrainError::Parallel(ParallelError::Layout(format!("no thread could be started for a save: {e}")))
+        })?;
+        copying.saving = Some(thread);
+        Ok(())
+    }
+
+    /// After a step: the next one copies nothing.
+    pub(super) fn end_copying_step(&mut self) -> Result<(), TrainError> {
+        let Some(copying) = &mut self.copying else { return Ok(()) };
+        if std::mem::take(&mut copying.in_step) {
+            self.worker.set_program(&copying.programs.plain)?;
+        }
+        Ok(())
+    }
+
+    /// Takes note of the save that is under way if it is over; `wait`: when it is.
+    pub(super) fn end_saving(&mut self, wait: bool, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let Some(copying) = &mut self.copying else { return Ok(()) };
+        let Some(saving) = copying.saving.take_if(|thread| wait || thread.is_finished()) else {
+            return Ok(());
+        };
+        let Ok(Done { result, copy, group }) = saving.join() else {
+            let text = "the thread that writes checkpoints panicked".into();
+            return Err(TrainError::Parallel(ParallelError::Layout(text)));
+        };
+        copying.group = Some(group);
+        self.worker.give_back_snapshot(copy);
+        match result? {
+            Some((step, report)) => self.saved(step, &report, observer),
+            None => Ok(()),
+        }
+    }
+
+    /// Before the run returns: what is under way is waited for, and what the next step was to copy is saved now.
+    pub(super) fn end_copying(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        self.end_saving(true, observer)?;
+        let planned = self.copying.as_mut().and_then(|c| c.planned.take());
+        self.end_copying_step()?;
+        planned.map_or(Ok(()), |_| self.save(observer))
+    }
+}

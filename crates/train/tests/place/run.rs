@@ -1,0 +1,143 @@
+//! Sessions of several ranks of a run, as threads.
+
+use crate::place::{STEPS, data};
+use bessemer_collectives::{ThreadCommunicator, ThreadSettings};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_recipe::Recipe;
+use bessemer_runlog::Record;
+use bessemer_shards::ShardSet;
+use bessemer_tensor::Backend;
+use bessemer_tokenizer::Tokenizer;
+use bessemer_train::{Observer, TrainError, Trainer, TrainerInput};
+use bessemer_units::Bytes;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A run directory with its data.
+pub(crate) struct Run {
+    pub(crate) dir: PathBuf,
+    /// Removed with it.
+    pub(crate) _temporary: Option<TempDir>,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) train: Arc<ShardSet>,
+    pub(crate) validation: Arc<ShardSet>,
+}
+
+/// Keeps what it is told; asks to stop after a step.
+struct Watch<'a> {
+    records: Vec<Record>,
+    stop_after: Option<u64>,
+    stop: &'a AtomicBool,
+    /// Is told every step that is over.
+    after: &'a (dyn Fn(u64) + Sync),
+}
+
+impl Observer for Watch<'_> {
+    fn record(&mut self, record: &Record) {
+        if let Record::Step(step) = record {
+            self.stop.fetch_or(self.stop_after == Some(step.step), Ordering::Relaxed);
+            (self.after)(step.step);
+        }
+        self.records.push(record.clone());
+    }
+    fn message(&mut self, _: &str) {}
+    fn progress(&mut self, _: &str, _: u64, _: u64) {}
+}
+
+pub(crate) fn cpu() -> Box<dyn Backend> {
+    Box::new(CpuBackend::new(CpuConfig { threads: 1, pin: false, ..CpuConfig::default() }).unwrap())
+}
+
+impl Run {
+    pub(crate) fn new(noisy: bool) -> Run {
+        let dir = tempfile::tempdir().unwrap();
+        let (tokenizer, train) = data(&dir.path().join("shards"), "train", noisy);
+        let (_, validation) = data(&dir.path().join("shards"), "validation", true);
+        Run { dir: dir.path().to_owned(), _temporary: Some(dir), tokenizer, train, validation }
+    }
+
+    fn input(&self, recipe: &Recipe) -> TrainerInput {
+        TrainerInput {
+            recipe: recipe.clone(),
+            recipe_text: String::new(),
+            tokenizer: Arc::clone(&self.tokenizer),
+            train: Arc::clone(&self.train),
+            validation: Some(Arc::clone(&self.validation)),
+            directory: self.dir.clone(),
+            memory_available: Bytes(1 << 30),
+            peak: None,
+        }
+    }
+
+    /// One session on some ranks, each with the backend that `backend` makes; what each rank was told, or its error.
+    pub(crate) fn session(
+        &self,
+        recipe: &Recipe,
+        ranks: usize,
+        stop_after: Option<u64>,
+        backend: &(dyn Fn(usize) -> Box<dyn Backend> + Sync),
+    ) -> Vec<Result<Vec<Record>, TrainError>> {
+        self.watched(recipe, ranks, (stop_after, &|_| ()), backend)
+    }
+
+    /// As [`Run::session`]; `after` is told every step.
+    pub(crate) fn watched(
+        &self,
+        recipe: &Recipe,
+        ranks: usize,
+        (stop_after, after): (Option<u64>, &(dyn Fn(u64) + Sync)),
+        backend: &(dyn Fn(usize) -> Box<dyn Backend> + Sync),
+    ) -> Vec<Result<Vec<Record>, TrainError>> {
+        let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
+        let worlds = ThreadCommunicator::world("world", ranks, &settings);
+        let stop = &AtomicBool::new(false);
+        let rank = |(rank, world): (usize, ThreadCommunicator)| {
+            let mut watch = Watch { records: Vec::new(), stop_after, stop, after };
+            let mut trainer = Trainer::on_rank(self.input(recipe), backend(rank), Box::new(world))?;
+            trainer.run(&mut watch, stop)?;
+            trainer.final_evaluation(1, &mut watch)?;
+            Ok(watch.records)
+        };
+        std::thread::scope(|scope| {
+            let start = |w| scope.spawn(move || rank(w));
+            let ranks: Vec<_> = worlds.into_iter().enumerate().map(start).collect();
+            ranks.into_iter().map(|r| r.join().unwrap()).collect()
+        })
+    }
+
+    /// As [`Run::session`] where nothing fails; what the first rank was told.
+    pub(crate) fn train(&self, recipe: &Recipe, ranks: usize, stop_after: Option<u64>) -> Vec<Record> {
+        let mut told: Vec<_> =
+            self.session(recipe, ranks, stop_after, &|_| cpu()).into_iter().map(|r| r.unwrap()).collect();
+        assert!(told[1..].iter().all(Vec::is_empty), "only the first rank tells");
+        told.swap_remove(0)
+    }
+
+    pub(crate) fn tensors(&self) -> Vec<u8> {
+        let last = self.dir.join(format!("checkpoints/step-{STEPS:08}"));
+        tensor_bytes(&last)
+    }
+}
+
+pub(crate) fn tensor_bytes(checkpoint: &Path) -> Vec<u8> {
+    let mut files: Vec<_> = std::fs::read_dir(checkpoint)
+        .unwrap()
+        .map(|f| f.unwrap().path())
+        .filter(|p| p.extension().is_some_and(|e| e == "safetensors"))
+        .collect();
+    files.sort();
+    files.iter().flat_map(|f| std::fs::read(f).unwrap()).collect()
+}
+
+/// (step, loss, norm) of every step and (step, loss) of every evaluation.
+pub(crate) fn numbers(records: &[Record]) -> Vec<(u64, f64)> {
+    let number = |r: &Record| match r {
+        Record::Step(s) => vec![(s.step, s.loss), (s.step, s.grad_norm), (s.step, s.z_loss.unwrap_or(0.0))],
+        Record::Eval(e) => vec![(e.step, e.loss), (e.step, e.bits_per_byte)],
+        _ => Vec::new(),
+    };
+    records.iter().flat_map(number).collect()
+}
