@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `documents-train-00000.parquet`, … | kept documents: id, source, version, licence, path, text, … |
 //! | `documents-validation-00000.parquet`, … | the same, held out by source name |
+//! | `documents-train-web-00000.parquet`, … | of several sources, those of each component, a source or a slice of one |
 //! | `dropped.parquet` | every dropped document: reason, measured value, beginning of its text |
 //! | `ATTRIBUTION.md` | sources with version, licence, files, bytes |
 //! | `card.html` | the data card: removal by rule and source, distributions, samples |

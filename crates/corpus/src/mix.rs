@@ -173,7 +173,14 @@ impl SourceConfig {
         let slices: Vec<(&str, &str)> =
             self.slices.iter().map(|slice| (slice.name.as_str(), slice.predicate.as_str())).collect();
         serde_json::json!({
-            "name": self.name, "text": self.text, "url": self.url, "date": self.date, "extensions": self.extensions, "exclude": self.exclude, "tag": self.tag, "slices": slices,
+            "name": self.name,
+            "text": self.text,
+            "url": self.url,
+            "date": self.date,
+            "extensions": self.extensions,
+            "exclude": self.exclude,
+            "tag": self.tag,
+            "slices": slices,
         })
     }
 }

@@ -4,8 +4,8 @@
 //! end-of-text token where the tokenizer has one. Documents of the training split that are to come several times
 //! (`dedup.rehydrate`) do so in rounds: every document once, then those that come twice once more, and so on, so that
 //! repetitions stand far apart. Of several sources, component comes after component, each in its own rounds, and the
-//! shards say where each begins. The result is a pure function of corpus, tokenizer and file size. `tokens.json`, written last beside the splits' folders, says what is there; with the same inputs the
-//! work is skipped.
+//! shards say where each begins. The result is a pure function of corpus, tokenizer and file size. `tokens.json`, written
+//! last beside the splits' folders, says what is there; with the same inputs the work is skipped.
 
 use crate::build::{BuildContext, Progress};
 use crate::error::{Error, Result};

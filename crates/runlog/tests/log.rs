@@ -34,6 +34,12 @@ fn eval(step: u64) -> Eval {
         tokens_scored: 1000,
         bytes_scored: 3000,
         seconds: Some(1.5),
+        components: vec![EvalComponent {
+            name: "web".into(),
+            loss: 2.0,
+            bits_per_byte: 1.1,
+            tokens_scored: 1000,
+        }],
     }
 }
 
