@@ -14,7 +14,6 @@
 
 use crate::components::{BySource, Slices, Spare};
 use crate::config::CorpusConfig;
-use crate::dedup::exact;
 use crate::error::{Error, Result};
 use crate::output::extra;
 use crate::row::{COMPONENT, text_schema};
@@ -24,7 +23,7 @@ use crate::source::Source;
 use crate::split::Assign;
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{BatchMap, Plan, Stage};
-use bessemer_dedup::Method;
+use bessemer_dedup::{DedupConfig, Method};
 use bessemer_privacy::decontaminate::{self, EvaluationSet, Index};
 use bessemer_rules::Profile;
 use bessemer_score::ScoreConfig;
@@ -65,7 +64,7 @@ pub(crate) fn plan(
     stages.extend(slices(config)?);
     stages.push(Stage::Map(judged));
     if !verbatim {
-        stages.extend(duplicates(config));
+        stages.extend(methods(config).stages());
         stages.extend(score::parts(&config.scores));
     }
     stages.extend(spare(Spare::show(spared.clone())));
@@ -117,13 +116,14 @@ fn evaluation_sets(config: &CorpusConfig) -> Result<Option<Stage>> {
     Ok((!sets.is_empty()).then(|| Stage::Map(Arc::new(Decontaminate(Index::new(config, &sets))))))
 }
 
-/// Equal documents, if they are to go and no method of `[corpus.dedup]` looks for them; then those methods.
-fn duplicates(config: &CorpusConfig) -> Vec<Stage> {
-    let own = config.clean.enabled && config.clean.exact_dedup;
-    let named = config.dedup.methods.contains(&Method::Exact);
-    let mut stages = if own && !named { exact::stages() } else { Vec::new() };
-    stages.extend(config.dedup.stages());
-    stages
+/// The methods that look for duplicates, in order: `exact` first where `[corpus.clean]` asks for it and `[corpus.dedup]`
+/// does not name it.
+pub(crate) fn methods(config: &CorpusConfig) -> DedupConfig {
+    let mut dedup = config.dedup.clone();
+    if config.clean.enabled && config.clean.exact_dedup && !dedup.methods.contains(&Method::Exact) {
+        dedup.methods.insert(0, Method::Exact);
+    }
+    dedup
 }
 
 /// Names of the columns that predicates can read.

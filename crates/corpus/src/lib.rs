@@ -23,7 +23,6 @@ mod build;
 mod components;
 mod compose;
 mod config;
-mod dedup;
 mod delete;
 mod error;
 mod evaluate;

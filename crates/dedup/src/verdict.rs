@@ -117,7 +117,7 @@ pub(crate) fn weight(stage: &str, batch: &RecordBatch, row: usize) -> Result<u64
 }
 
 /// The first [`HEAD_BYTES`] of a text, cut at a character boundary.
-pub(crate) fn head(text: &str) -> &str {
+fn head(text: &str) -> &str {
     &text[..text.floor_char_boundary(HEAD_BYTES)]
 }
 
@@ -136,9 +136,6 @@ impl BatchMap for DropDuplicates {
 
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
         let stage = self.name();
-        let texts: &StringArray = column(stage, &batch, "text")?;
-        let old_reasons: &StringArray = column(stage, &batch, "reason")?;
-        let old_details: &StringArray = column(stage, &batch, "detail")?;
         let first_file: &UInt32Array = column(stage, &batch, "first_file")?;
         let first_row: &UInt64Array = column(stage, &batch, "first_row")?;
         let similarity: &Float32Array = column(stage, &batch, "similarity")?;
@@ -154,35 +151,65 @@ impl BatchMap for DropDuplicates {
         if first_file.null_count() == rows {
             return without(&with_columns(&batch, vec![(copies_field, copies)])?, SCRATCH);
         }
-        let mut kept = StringBuilder::with_capacity(rows, texts.value_data().len());
-        let (mut reasons, mut details) = (StringBuilder::new(), StringBuilder::new());
-        for index in 0..rows {
+        let changed = change(stage, &batch, |index, _| {
             if first_file.is_null(index) {
-                reasons.append_option(optional(old_reasons, index));
-                details.append_option(optional(old_details, index));
-                kept.append_value(texts.value(index));
-            } else {
-                reasons.append_value(self.reason);
-                let (file, row) = (first_file.value(index), first_row.value(index));
-                details.append_value(if similarity.is_null(index) {
-                    format!("{} file {file} row {row}", self.says)
-                } else {
-                    format!("{} file {file} row {row} at {:.4}", self.says, similarity.value(index))
-                });
-                kept.append_value(head(texts.value(index)));
+                return Ok(Change::None);
             }
-        }
-        let batch = with_columns(
-            &batch,
-            vec![
-                (Field::new("reason", DataType::Utf8, true), Arc::new(reasons.finish())),
-                (Field::new("detail", DataType::Utf8, true), Arc::new(details.finish())),
-                (Field::new("text", DataType::Utf8, false), Arc::new(kept.finish())),
-                (copies_field, copies),
-            ],
-        )?;
-        without(&batch, SCRATCH)
+            let (file, row) = (first_file.value(index), first_row.value(index));
+            let mut detail = format!("{} file {file} row {row}", self.says);
+            if !similarity.is_null(index) {
+                detail += &format!(" at {:.4}", similarity.value(index));
+            }
+            Ok(Change::Drop(self.reason, detail))
+        })?;
+        without(&with_columns(&changed, vec![(copies_field, copies)])?, SCRATCH)
     }
+}
+
+/// What becomes of a document.
+pub(crate) enum Change {
+    /// It stays as it is, kept or dropped.
+    None,
+    /// It gets this text.
+    Text(String),
+    /// It is dropped for this reason, with this detail; the head of its text stays.
+    Drop(&'static str, String),
+}
+
+/// The batch with the columns `reason`, `detail` and `text` as `decide` says of each row and its text.
+pub(crate) fn change(
+    stage: &str,
+    batch: &RecordBatch,
+    mut decide: impl FnMut(usize, &str) -> Result<Change>,
+) -> Result<RecordBatch> {
+    let texts: &StringArray = column(stage, batch, "text")?;
+    let old_reasons: &StringArray = column(stage, batch, "reason")?;
+    let old_details: &StringArray = column(stage, batch, "detail")?;
+    let mut kept = StringBuilder::with_capacity(batch.num_rows(), texts.value_data().len());
+    let (mut reasons, mut details) = (StringBuilder::new(), StringBuilder::new());
+    for row in 0..batch.num_rows() {
+        let text = texts.value(row);
+        match decide(row, text)? {
+            Change::Drop(reason, detail) => {
+                reasons.append_value(reason);
+                details.append_value(detail);
+                kept.append_value(head(text));
+                continue;
+            }
+            Change::Text(edited) => kept.append_value(edited),
+            Change::None => kept.append_value(text),
+        }
+        reasons.append_option(optional(old_reasons, row));
+        details.append_option(optional(old_details, row));
+    }
+    with_columns(
+        batch,
+        vec![
+            (Field::new("reason", DataType::Utf8, true), Arc::new(reasons.finish())),
+            (Field::new("detail", DataType::Utf8, true), Arc::new(details.finish())),
+            (Field::new("text", DataType::Utf8, false), Arc::new(kept.finish())),
+        ],
+    )
 }
 
 /// The batch without these columns, where it has them.

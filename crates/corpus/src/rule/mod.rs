@@ -8,9 +8,7 @@ mod attribution;
 mod characters;
 mod decode;
 mod decontaminate;
-mod email;
 mod generated;
-mod ip;
 mod licence_header;
 mod lines;
 mod numeric;
@@ -151,15 +149,7 @@ pub fn chain(config: &CorpusConfig) -> Vec<Box<dyn Rule>> {
         rules.push(Box::new(licence_header::LicenceHeader));
         rules.push(Box::new(attribution::AttributionLines::new()));
     }
-    if privacy.emails {
-        rules.push(Box::new(email::Emails::new(&privacy.email_replacements)));
-    }
-    if privacy.ips {
-        rules.push(Box::new(ip::PublicIps::new(&privacy.ip_replacements)));
-    }
-    if let Some(rule) = scrub::Scrub::new(privacy) {
-        rules.push(Box::new(rule));
-    }
+    rules.extend(scrub::passes(privacy).map(|rule| Box::new(rule) as Box<dyn Rule>));
     if clean.enabled {
         rules.push(Box::new(size::MinBytes(clean.min_bytes)));
     }

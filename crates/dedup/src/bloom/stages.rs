@@ -5,12 +5,12 @@ use super::{BloomConfig, BloomScope, SHARDS};
 use crate::candidates::{check, words};
 use crate::exact::names;
 use crate::minhash::shingle::uax_words;
-use crate::verdict::head;
-use arrow_array::builder::{BinaryBuilder, StringBuilder};
+use crate::verdict::{Change, change, without};
+use arrow_array::builder::BinaryBuilder;
 use arrow_array::{Array, BinaryArray, Float32Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
 use bessemer_dataflow::{
-    BatchMap, Error, Input, Operator, OperatorContext, Output, Result, Stage, column, optional, with_columns,
+    BatchMap, Error, Input, Operator, OperatorContext, Output, Result, Stage, column, with_columns,
 };
 use bessemer_text::hash::xxh3_seeded;
 use bessemer_text::ngram::Joined;
@@ -249,20 +249,11 @@ impl BatchMap for RemoveRepeats {
     }
 
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
-        let texts: &StringArray = column(self.name(), &batch, "text")?;
-        let old_reasons: &StringArray = column(self.name(), &batch, "reason")?;
-        let old_details: &StringArray = column(self.name(), &batch, "detail")?;
         let repeated: &BinaryArray = column(self.name(), &batch, "repeated")?;
         let shares: &Float32Array = column(self.name(), &batch, "repeated_share")?;
-        let mut kept = StringBuilder::with_capacity(batch.num_rows(), texts.value_data().len());
-        let (mut reasons, mut details) = (StringBuilder::new(), StringBuilder::new());
-        for row in 0..batch.num_rows() {
-            let text = texts.value(row);
+        let batch = change(self.name(), &batch, |row, text| {
             if shares.is_null(row) {
-                kept.append_value(text);
-                reasons.append_option(optional(old_reasons, row));
-                details.append_option(optional(old_details, row));
-                continue;
+                return Ok(Change::None);
             }
             let whole = f64::from(shares.value(row)) >= self.config.threshold
                 && self.config.scope != BloomScope::Paragraphs;
@@ -271,25 +262,13 @@ impl BatchMap for RemoveRepeats {
                 BloomScope::Paragraphs | BloomScope::Both => without_lines(text, repeated.value(row)),
             };
             if whole || (edited.trim().is_empty() && !text.trim().is_empty()) {
-                kept.append_value(head(text));
-                reasons.append_value("repeated-text");
                 let percent = 100.0 * shares.value(row);
-                details.append_value(format!("{percent:.1} % of its n-grams were seen before"));
-            } else {
-                kept.append_value(edited);
-                reasons.append_option(optional(old_reasons, row));
-                details.append_option(optional(old_details, row));
+                let detail = format!("{percent:.1} % of its n-grams were seen before");
+                return Ok(Change::Drop("repeated-text", detail));
             }
-        }
-        let batch = with_columns(
-            &batch,
-            vec![
-                (Field::new("reason", DataType::Utf8, true), Arc::new(reasons.finish())),
-                (Field::new("detail", DataType::Utf8, true), Arc::new(details.finish())),
-                (Field::new("text", DataType::Utf8, false), Arc::new(kept.finish())),
-            ],
-        )?;
-        crate::verdict::without(&batch, &["grams", "repeated", "repeated_share"])
+            Ok(Change::Text(edited))
+        })?;
+        without(&batch, &["grams", "repeated", "repeated_share"])
     }
 }
 

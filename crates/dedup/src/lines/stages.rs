@@ -1,7 +1,9 @@
 //! Deduplication of lines and sentences as stages of a plan.
 
 use super::cut::{Cut, line_keys, sentence_keys, size, without_lines, without_sentences};
-use arrow_array::builder::{BinaryBuilder, StringBuilder};
+use crate::exact::names;
+use crate::verdict::{Change, change};
+use arrow_array::builder::BinaryBuilder;
 use arrow_array::{
     Array, ArrayRef, BinaryArray, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array,
 };
@@ -64,7 +66,6 @@ const RESULT_ROWS: usize = 4096;
 
 /// The stages. Rows carry `file`, `row`, `split`, `text`, `reason`, `detail`.
 pub fn stages(config: &LinesConfig) -> Vec<Stage> {
-    let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<String>>();
     vec![
         Stage::Map(Arc::new(Keys(config.clone()))),
         Stage::Annotate {
@@ -293,45 +294,19 @@ impl BatchMap for CutLines {
     }
 
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
-        let texts: &StringArray = column(self.name(), &batch, "text")?;
-        let reasons: &StringArray = column(self.name(), &batch, "reason")?;
-        let details: &StringArray = column(self.name(), &batch, "detail")?;
         let found: &BinaryArray = column(self.name(), &batch, PLACES)?;
         if found.null_count() == found.len() {
             return Ok(batch);
         }
-        let mut text = StringBuilder::with_capacity(batch.num_rows(), texts.value_data().len());
-        let (mut reason, mut detail) = (StringBuilder::new(), StringBuilder::new());
-        let same = |array: &StringArray, index| array.is_valid(index).then(|| array.value(index).to_string());
-        for index in 0..batch.num_rows() {
-            let whole = texts.value(index);
-            let cut = (!found.is_null(index)).then(|| self.cut(whole, found.value(index)));
-            match cut.map(|cut| (self.too_short(&cut.text), cut)) {
-                None => {
-                    text.append_value(whole);
-                    reason.append_option(same(reasons, index));
-                    detail.append_option(same(details, index));
-                }
-                Some((Some(why), cut)) => {
-                    text.append_value(whole);
-                    reason.append_value("repeated-lines");
-                    detail.append_value(format!("{} cut; {why}", cut.removed));
-                }
-                Some((None, cut)) => {
-                    text.append_value(cut.text);
-                    reason.append_null();
-                    detail.append_null();
-                }
+        change(self.name(), &batch, |row, text| {
+            if found.is_null(row) {
+                return Ok(Change::None);
             }
-        }
-        let nullable = |name: &str| Field::new(name, DataType::Utf8, true);
-        with_columns(
-            &batch,
-            vec![
-                (Field::new("text", DataType::Utf8, false), Arc::new(text.finish()) as ArrayRef),
-                (nullable("reason"), Arc::new(reason.finish())),
-                (nullable("detail"), Arc::new(detail.finish())),
-            ],
-        )
+            let cut = self.cut(text, found.value(row));
+            Ok(match self.too_short(&cut.text) {
+                Some(why) => Change::Drop("repeated-lines", format!("{} cut; {why}", cut.removed)),
+                None => Change::Text(cut.text),
+            })
+        })
     }
 }

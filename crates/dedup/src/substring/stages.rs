@@ -1,11 +1,13 @@
 //! Substring deduplication as stages of a plan.
 
 use super::finder::{Finder, Limits, MAX_LENGTH, MIN_LENGTH};
-use arrow_array::builder::{BinaryBuilder, StringBuilder};
+use crate::exact::names;
+use crate::verdict::{Change, change};
+use arrow_array::builder::BinaryBuilder;
 use arrow_array::{Array, BinaryArray, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::{
-    BatchMap, Error, Input, Operator, OperatorContext, Output, Result, Stage, column, with_columns,
+    BatchMap, Error, Input, Operator, OperatorContext, Output, Result, Stage, column,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -50,7 +52,6 @@ const RESULT_ROWS: usize = 1024;
 /// validation stays in it that is trained on; then ranges are cut out. Rows carry `file`, `row`, `split`, `text`,
 /// `reason`, `detail`.
 pub fn stages(config: &SubstringConfig) -> Vec<Stage> {
-    let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<String>>();
     vec![
         Stage::Annotate {
             name: NAME.into(),
@@ -159,46 +160,22 @@ impl BatchMap for CutRepeats {
     }
 
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
-        let texts: &StringArray = column(self.name(), &batch, "text")?;
-        let reasons: &StringArray = column(self.name(), &batch, "reason")?;
-        let details: &StringArray = column(self.name(), &batch, "detail")?;
         let found: &BinaryArray = column(self.name(), &batch, COLUMN)?;
         if found.null_count() == found.len() {
             return Ok(batch);
         }
-        let mut text = StringBuilder::with_capacity(batch.num_rows(), texts.value_data().len());
-        let (mut reason, mut detail) = (StringBuilder::new(), StringBuilder::new());
-        let same = |array: &StringArray, index| array.is_valid(index).then(|| array.value(index).to_string());
-        for index in 0..batch.num_rows() {
-            let whole = texts.value(index);
-            if found.is_null(index) {
-                text.append_value(whole);
-                reason.append_option(same(reasons, index));
-                detail.append_option(same(details, index));
-                continue;
+        change(self.name(), &batch, |row, text| {
+            if found.is_null(row) {
+                return Ok(Change::None);
             }
-            let left = without(whole, &decode(found.value(index))).ok_or_else(|| {
-                Error::plan(self.name(), format!("row {index}: ranges that are not within the text"))
+            let left = without(text, &decode(found.value(row))).ok_or_else(|| {
+                Error::plan(self.name(), format!("row {row}: ranges that are not within the text"))
             })?;
-            let bytes = left.len() as u64;
-            if bytes < self.min_bytes_left || left.trim().is_empty() {
-                reason.append_value("repeated-substrings");
-                detail.append_value(format!("{bytes} of {} bytes are left", whole.len()));
-                text.append_value(whole);
-            } else {
-                reason.append_null();
-                detail.append_null();
-                text.append_value(left);
+            if (left.len() as u64) < self.min_bytes_left || left.trim().is_empty() {
+                let detail = format!("{} of {} bytes are left", left.len(), text.len());
+                return Ok(Change::Drop("repeated-substrings", detail));
             }
-        }
-        let nullable = |name: &str| Field::new(name, DataType::Utf8, true);
-        with_columns(
-            &batch,
-            vec![
-                (Field::new("text", DataType::Utf8, false), Arc::new(text.finish())),
-                (nullable("reason"), Arc::new(reason.finish())),
-                (nullable("detail"), Arc::new(detail.finish())),
-            ],
-        )
+            Ok(Change::Text(left))
+        })
     }
 }

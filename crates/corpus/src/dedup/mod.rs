@@ -1,3 +1,0 @@
-//! Deduplication: side plans that say which rows repeat others.
-
-pub(crate) mod exact;
