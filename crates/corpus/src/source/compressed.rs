@@ -19,9 +19,14 @@ const DICTIONARY_MAGIC: [u8; 4] = [0x5d, 0x2a, 0x4d, 0x18];
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Largest dictionary, compressed or not.
 const MAX_DICTIONARY: u64 = 32 << 20;
+/// Bytes that a file may unpack to for each of its own: text seldom has more than 20, deflate reaches 1032 on zeros, zstd far more.
+const MOST_RATIO: u64 = 256;
+/// Bytes that any file may unpack to.
+const BOMB_FLOOR: u64 = 64 << 20;
 
 /// Opens a file for reading, decompressing it on the way. Memory is bounded by the buffers and, for zstd, the
-/// window that the frame asks for (at most 128 MiB, the library's limit) and the dictionary (at most 32 MiB).
+/// window that the frame asks for (at most 128 MiB, the library's limit) and the dictionary (at most 32 MiB). A file that unpacks
+/// beyond measure ends with an error ([`is_bomb`]).
 pub(crate) fn open(path: &Path) -> Result<Box<dyn BufRead + Send>> {
     open_compressed(path).map_err(Error::io("open", path))
 }
@@ -29,27 +34,60 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn BufRead + Send>> {
 /// Opens a text file for reading; `.gz` and `.zst` are decompressed on the way.
 ///
 /// # Errors
-/// Those of the file system, or a dictionary that is cut off or too large.
+/// Those of the file system, a dictionary that is cut off or too large; on reading, those of the decoder, or that the file
+/// unpacks to more than 64 MiB and 256 bytes for each of its own.
 pub fn open_compressed(path: &Path) -> io::Result<Box<dyn BufRead + Send>> {
-    let plain = BufReader::with_capacity(BUFFER, File::open(path)?);
+    let file = File::open(path)?;
+    let most = file.metadata()?.len().saturating_mul(MOST_RATIO).max(BOMB_FLOOR);
+    let plain = BufReader::with_capacity(BUFFER, file);
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
     Ok(match extension.to_ascii_lowercase().as_str() {
-        "gz" => Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(plain))),
-        "zst" => zst(plain, path)?,
+        "gz" => bounded(MultiGzDecoder::new(plain), most),
+        "zst" => zst(plain, path, most)?,
         _ => Box::new(plain),
     })
 }
 
-fn zst(mut plain: BufReader<File>, path: &Path) -> io::Result<Box<dyn BufRead + Send>> {
+fn zst(mut plain: BufReader<File>, path: &Path, most: u64) -> io::Result<Box<dyn BufRead + Send>> {
     let dictionary = match embedded(&mut plain)? {
         Some(dictionary) => Some(dictionary),
         None => beside(path)?,
     };
     Ok(match dictionary {
         // The decoder takes a copy of it; a prepared dictionary would have to outlive the decoder.
-        Some(bytes) => Box::new(BufReader::with_capacity(BUFFER, Decoder::with_dictionary(plain, &bytes)?)),
-        None => Box::new(BufReader::with_capacity(BUFFER, Decoder::with_buffer(plain)?)),
+        Some(bytes) => bounded(Decoder::with_dictionary(plain, &bytes)?, most),
+        None => bounded(Decoder::with_buffer(plain)?, most),
     })
+}
+
+/// Whether reading ended because the file unpacks beyond measure.
+pub(crate) fn is_bomb(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::FileTooLarge
+}
+
+fn bounded(inner: impl Read + Send + 'static, most: u64) -> Box<dyn BufRead + Send> {
+    Box::new(BufReader::with_capacity(BUFFER, Bounded { inner, most, left: most }))
+}
+
+/// What a decoder gives, up to `most` bytes.
+struct Bounded<R> {
+    inner: R,
+    most: u64,
+    left: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.left = self.left.checked_sub(read as u64).ok_or_else(|| {
+            let what = format!(
+                "it unpacks to more than {} bytes, {MOST_RATIO} for each of its own: a decompression bomb",
+                self.most
+            );
+            io::Error::new(io::ErrorKind::FileTooLarge, what)
+        })?;
+        Ok(read)
+    }
 }
 
 fn broken(what: String) -> io::Error {

@@ -2,8 +2,8 @@
 //!
 //! The sequential part decompresses and cuts runs of whole lines; parsing happens in the morsels. A line that is
 //! no JSON object, or has no text, becomes a dropped row that names its line. A line longer than the limit is
-//! passed over without being held. A compressed file that ends early or is damaged gives the lines before the
-//! damage and one dropped row that says where it broke; the run goes on with the next file.
+//! passed over without being held. A compressed file that ends early, is damaged or unpacks beyond measure gives the lines
+//! before that place and one dropped row that says where it broke; the run goes on with the next file.
 
 use super::folder::{FileEntry, Filter, list};
 use super::{FieldNames, Listing, MORSEL_BYTES, Source, SourceInfo, compressed};
@@ -308,7 +308,7 @@ impl JsonlScan {
                         match skip_line(reader) {
                             Ok(skipped) => length += skipped,
                             Err(cause) => {
-                                chunk.fault = Some((self.line, "truncated-input", cause.to_string()));
+                                chunk.fault = Some((self.line, broken(&cause), cause.to_string()));
                                 break;
                             }
                         }
@@ -318,13 +318,18 @@ impl JsonlScan {
                 Err(cause) => {
                     // The line in which it broke is incomplete.
                     chunk.bytes.truncate(start);
-                    chunk.fault = Some((self.line + 1, "truncated-input", cause.to_string()));
+                    chunk.fault = Some((self.line + 1, broken(&cause), cause.to_string()));
                     break;
                 }
             }
         }
         (!chunk.lines.is_empty() || chunk.fault.is_some()).then_some(chunk)
     }
+}
+
+/// The reason of the row that stands for what could not be read.
+fn broken(cause: &std::io::Error) -> &'static str {
+    if compressed::is_bomb(cause) { "decompression-bomb" } else { "truncated-input" }
 }
 
 /// Reads to the end of the line without holding it; returns its bytes.
