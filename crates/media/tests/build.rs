@@ -115,6 +115,50 @@ fn a_folder_becomes_shards_and_failures_are_counted() {
     assert!(first.array.to_f32().iter().zip(&wanted).all(|(a, b)| (a - b).abs() <= b.abs() / 256.0));
 }
 
+/// An entry of a tar archive.
+fn entry(name: &str, kind: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut b = vec![0; 512];
+    b[..name.len()].copy_from_slice(name.as_bytes());
+    b[124..136].copy_from_slice(format!("{:011o}\0", bytes.len()).as_bytes());
+    b[156] = kind;
+    b[257..265].copy_from_slice(b"ustar\x0000");
+    b[148..156].fill(b' ');
+    let sum: u32 = b.iter().map(|&v| u32::from(v)).sum();
+    b[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    b.extend_from_slice(bytes);
+    b.resize(b.len().next_multiple_of(512), 0);
+    b
+}
+
+#[test]
+fn paths_that_leave_the_archive_are_counted_and_nothing_is_written_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let (home, out) = (dir.path().join("home"), dir.path().join("home/out"));
+    std::fs::create_dir(&home).unwrap();
+    let png = std::fs::read(golden("rgb8.png")).unwrap();
+    let absolute = dir.path().join("absolute");
+    let absolute = absolute.to_str().unwrap();
+    let mut archive = Vec::new();
+    for stem in ["../climbs", "a/../../climbs", "a/b/../../../../climbs", absolute, "C:\\drive", "..\\climbs"]
+    {
+        archive.extend(entry(&format!("{stem}.png"), b'0', &png));
+        archive.extend(entry(&format!("{stem}.txt"), b'0', b"x"));
+    }
+    archive.extend(entry("link.png", b'2', b""));
+    archive.extend(entry("link.txt", b'0', b"x"));
+    archive.extend(entry("good.png", b'0', &png));
+    archive.extend(entry("good.txt", b'0', b"kept"));
+    let source = home.join("hostile.tar");
+    std::fs::write(&source, archive).unwrap();
+    let counts = run(&source, &out, &config(1)).unwrap();
+    assert_eq!(counts.kept, 1);
+    assert_eq!(samples(&out)[0].key, "good");
+    assert!(counts.failed["climbing-path"] >= 4 && counts.failed["absolute-path"] >= 2, "{counts:?}");
+    let beside: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(beside, ["home"]);
+    assert_eq!(std::fs::read_dir(&home).unwrap().count(), 2);
+}
+
 #[test]
 fn the_bytes_do_not_depend_on_the_threads_and_near_duplicates_go() {
     let dir = tempfile::tempdir().unwrap();
