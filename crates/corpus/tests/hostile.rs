@@ -3,7 +3,8 @@
 //!
 //! The child is this test program itself, asked for the ignored test `child`: it builds and tells its peak of memory.
 
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
+// A failed unwrap in a test is a failed test with a backtrace; the figures of the full sizes are printed.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use bessemer_corpus::*;
 use bessemer_web::warc::{Compression, WarcWriter};
