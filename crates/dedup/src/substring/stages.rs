@@ -6,9 +6,7 @@ use crate::verdict::{Change, change};
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::{Array, BinaryArray, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use bessemer_dataflow::{
-    BatchMap, Error, Input, Operator, OperatorContext, Output, Result, Stage, column,
-};
+use bessemer_dataflow::{BatchMap, Error, Input, Operator, OperatorContext, Output, Result, Stage, column};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
