@@ -148,7 +148,7 @@ pub(crate) fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
             keys.shift_remove("dedup");
         } else {
             // With the method for equal documents, whose finds the column `copies` counts too.
-            keys.insert("dedup".into(), serde_json::to_value(compose::methods(&config)).map_err(unwritten)?);
+            keys.insert("dedup".into(), serde_json::to_value(compose::methods(config)).map_err(unwritten)?);
         }
         if config.decontaminate.sets.is_empty() {
             keys.shift_remove("decontaminate");
