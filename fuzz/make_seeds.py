@@ -1,0 +1,106 @@
+"""Writes the small inputs in seeds/ that fuzzing begins with: `python3 fuzz/make_seeds.py`.
+
+Those of images, audio, fastText and KenLM come from the tests of their rooms; the targets of shard files make their own.
+"""
+
+import gzip
+import io
+import json
+import pathlib
+import struct
+import tarfile
+
+HERE = pathlib.Path(__file__).parent / "seeds"
+
+PAGE = (
+    "<!doctype html><html lang=en><head><meta charset=utf-8><title>A page</title></head><body><nav><a href=/>Home</a></nav>"
+    "<article><h1>Steel</h1><p>Blowing air through molten iron burns what is too much in it &amp; leaves steel.</p>"
+    "<ul><li>one<li>two</ul><table><tr><td>a<td>b</table><pre>x\n y</pre></article><footer>&copy; 2024</footer></body></html>"
+).encode()
+
+
+def put(target, name, data):
+    path = HERE / target / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+
+
+def record(kind, block, extra=""):
+    head = (
+        f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Record-ID: <urn:uuid:00000000-0000-4000-8000-000000000001>\r\n"
+        f"WARC-Date: 2024-01-02T03:04:05Z\r\nWARC-Target-URI: http://example.com/\r\n{extra}Content-Length: {len(block)}\r\n\r\n"
+    )
+    return head.encode() + block + b"\r\n\r\n"
+
+
+def http(body, fields=""):
+    return f"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n{fields}\r\n".encode() + body
+
+
+response = record("response", http(PAGE), "Content-Type: application/http; msgtype=response\r\n")
+conversion = record("conversion", b"Plain text of a page.\n", "Content-Type: text/plain\r\n")
+put("warc", "plain", response + conversion)
+put("warc", "gzip", gzip.compress(response, mtime=0) + gzip.compress(conversion, mtime=0))
+put("html", "page", PAGE)
+put("html", "latin1", "<meta charset=iso-8859-1><p>Stra\u00dfe, \u00e9t\u00e9</p>".encode("latin-1"))
+put("http", "gzip", http(gzip.compress(PAGE, mtime=0), "Content-Encoding: gzip\r\n"))
+put("http", "chunked", http(b"5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n", "Transfer-Encoding: chunked\r\n"))
+put("url", "urls", "example.co.uk casino free\nhttps://user@www.Example.co.uk:80/2024/01/02/free-casino?q=1#x\nhttp://[::1]/\n8.8.8.8/x\n")
+
+LINES = '{"text": "A first document, long enough.", "id": 1}\n{"text": null}\nno JSON\n{"text": "\\u00e9\\ud83d\\ude00"}\n'
+put("jsonl", "plain", b"\0" + LINES.encode())
+put("jsonl", "gzip", b"\1" + gzip.compress(LINES.encode(), mtime=0) + gzip.compress(LINES.encode(), mtime=0))
+put("corpus_files", "tombstones", '{"format": "bessemer-tombstones", "version": 1, "documents": [{"id": "a/b", "reason": "asked"}]}')
+put("evaluation_set", "lines", '\0{"question": "What is 2 + 2?", "answer": "4", "choices": ["3", "4"]}\n')
+
+letters = [chr(c) for c in (*range(33, 127), *range(161, 173), *range(174, 256))]
+letters += [chr(256 + i) for i in range(256 - len(letters))]
+vocab = {letter: i for i, letter in enumerate(letters)} | {"th": 256, "the": 257, "<|endoftext|>": 258}
+put("tokenizer_json", "gpt2", json.dumps({
+    "version": "1.0",
+    "added_tokens": [{"id": 258, "content": "<|endoftext|>", "single_word": False, "lstrip": False, "rstrip": False,
+                      "normalized": False, "special": True}],
+    "normalizer": None,
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+    "post_processor": None,
+    "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+    "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+              "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocab,
+              "merges": [["t", "h"], ["th", "e"]]},
+}, ensure_ascii=False))
+put("tokenizer_text", "prose", "The quick brown fox, the lazy dog; 12345 \u00e9\u4e2d\n\n  the end.\n" * 3)
+put("score_files", "unigrams", "word,count\nsome,12\nwords,7\n")
+
+tar = io.BytesIO()
+with tarfile.open(fileobj=tar, mode="w", format=tarfile.PAX_FORMAT) as archive:
+    for name, data in [("a/000.jpg", b"\xff\xd8\xff"), ("a/000.txt", b"a caption"), ("b" * 120 + "/1.json", b"{}"), ("../up.txt", b"x")]:
+        info = tarfile.TarInfo(name)
+        info.size = len(data)
+        archive.addfile(info, io.BytesIO(data))
+put("tar", "pax", tar.getvalue())
+
+put("predicate", "both", 'lang == "en" && (quality > 0.3 || !is_null(text)) && bytes <= 1e6')
+put("predicate", "text", 'text contains "steel" && source != "a" || false')
+put("rules_text", "addresses", "Mail jane@example.org, 8.8.8.8 or 2600:1f18::1, +49 30 901820; 4111 1111 1111 1111; AKIAIOSFODNN7EXAMPLQ.\n- a\n- b ...\n{ lorem ipsum }")
+header = json.dumps({"__metadata__": {"format": "pt"}, "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+                     "b": {"dtype": "BF16", "shape": [4], "data_offsets": [24, 32]}}).encode()
+safetensors = struct.pack("<Q", len(header)) + header + bytes(32)
+put("safetensors", "two", safetensors)
+llama = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8, "intermediate_size": 16,
+         "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 32,
+         "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 1e4, "hidden_act": "silu", "tie_word_embeddings": True}
+gpt2 = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 64,
+        "vocab_size": 32, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5}
+put("hugging_face", "llama", json.dumps(llama).encode() + b"\0" + safetensors)
+put("hugging_face", "gpt2", json.dumps(gpt2).encode() + b"\0" + safetensors)
+put("run_files", "metrics", '{"type":"step","version":1,"step":1,"loss":2.5}\n')
+put("run_files", "trace", '{"traceEvents":[{"name":"F0","ph":"X","ts":1,"dur":2,"pid":0,"tid":0,"args":{}}]}')
+put("recipe", "set", '#--set train.steps=3\n[corpus]\nsource = "embedded"\n[train]\nsteps = 10\n')
+put("dedup_files", "signatures", b"\x02" + struct.pack("<QQI", 1, 2, 3) * 2)
+put("schedule", "v", """bessemer-schedule 1
+name a V of two ranks
+micro-batches 2
+route 0 1 1.1 0.1
+rank 0: F0 F1 F0.1 I0.1 F1.1 I1.1 I0 I1 W0.1 W1.1 W0 W1
+rank 1: F0 F0.1 F1 F1.1 I0.1 I0 I1.1 I1 W0.1 W0 W1.1 W1
+""")

@@ -1,0 +1,19 @@
+//! Pages: encodings, the tokenizer and tree of HTML, both extractors.
+#![no_main]
+
+use bessemer_web::encoding::{decode, repair_mojibake};
+use bessemer_web::extract::{Extractor, Main, Plain};
+use bessemer_web::html::{HtmlLimits, decode_references};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let page = decode(data, None, None).text;
+    for extractor in [&Main as &dyn Extractor, &Plain] {
+        if let Ok(extraction) = extractor.extract(&page, &HtmlLimits::default()) {
+            // Text is what the page has, not what its markup grows into.
+            assert!(extraction.text.len() <= 16 * page.len() + 1024);
+        }
+    }
+    repair_mojibake(&page);
+    decode_references(&page);
+});

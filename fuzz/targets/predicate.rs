@@ -1,0 +1,31 @@
+//! Predicates over document columns.
+#![no_main]
+
+use bessemer_rules::{Predicate, Row, Value};
+use libfuzzer_sys::fuzz_target;
+
+struct Document;
+
+impl Row for Document {
+    fn value(&self, column: &str) -> Option<Value<'_>> {
+        match column.len() % 4 {
+            0 => Some(Value::Null),
+            1 => Some(Value::Bool(true)),
+            2 => Some(Value::Number(0.5)),
+            _ => Some(Value::Text("en".into())),
+        }
+    }
+
+    fn names(&self) -> Vec<&str> {
+        vec!["a", "bc", "text"]
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(predicate) = Predicate::parse(text) {
+        let _ = predicate.check_columns(["a", "bc", "text"]);
+        predicate.evaluate(&Document);
+        predicate.holds(&Document);
+    }
+});

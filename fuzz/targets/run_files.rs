@@ -1,0 +1,19 @@
+//! Files that a run leaves: metrics.jsonl, trace.json, studies.
+#![no_main]
+
+use bessemer_runlog::coord_check::CoordCheck;
+use bessemer_runlog::study::Study;
+use bessemer_runlog::{read, read_trace};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let folder = bessemer_fuzz::folder().join("run");
+    let _ = std::fs::create_dir_all(&folder);
+    for name in ["metrics.jsonl", "trace.json", "study.json", "coord-check.json"] {
+        let _ = std::fs::write(folder.join(name), data);
+    }
+    let _ = read(folder.join("metrics.jsonl"));
+    let _ = read_trace(folder.join("trace.json"));
+    let _ = Study::read(&folder.join("study.json"));
+    let _ = CoordCheck::read(&folder.join("coord-check.json"));
+});
