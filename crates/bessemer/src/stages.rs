@@ -8,7 +8,7 @@ use crate::commands::saved_model::load_tokenizer;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
-use bessemer_corpus::{BuildContext, CorpusReader, CorpusSummary, Engine, Split};
+use bessemer_corpus::{Access, BuildContext, CorpusConfig, CorpusReader, CorpusSummary, Engine, Split};
 use bessemer_corpus_cluster::ClusterEngine;
 use bessemer_recipe::Recipe;
 use bessemer_runlog as runlog;
@@ -20,6 +20,7 @@ use bessemer_units::{Bytes, Seconds, Tokens};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -69,7 +70,8 @@ impl Stages<'_> {
                 stop: context.stop,
             });
             let engine = engine.as_ref().map(|engine| engine as &dyn Engine);
-            bessemer_corpus::build_on(&self.recipe.corpus, &self.dir.corpus(), context, engine)
+            let config = CorpusConfig { access: access(), ..self.recipe.corpus.clone() };
+            bessemer_corpus::build_on(&config, &self.dir.corpus(), context, engine)
         })?;
         let seconds = begun.elapsed().as_secs_f64();
         let s = &built.summary;
@@ -263,6 +265,12 @@ impl Stages<'_> {
             marker.display()
         )))
     }
+}
+
+/// What the environment says of object stores.
+fn access() -> Access {
+    let text = |name: OsString| name.into_string().ok();
+    Access::of(std::env::vars_os().filter_map(|(name, value)| Some((text(name)?, text(value)?))))
 }
 
 /// The corpus as the log of the run records it.

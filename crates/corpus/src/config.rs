@@ -2,6 +2,7 @@
 
 use crate::evaluate::EvaluateConfig;
 use crate::mix::{MixConfig, SourceConfig};
+use crate::source::Access;
 use bessemer_dedup::DedupConfig;
 use bessemer_privacy::decontaminate::DecontaminateConfig;
 use bessemer_privacy::{PhoneRule, PrivacyRules};
@@ -83,7 +84,8 @@ pub enum SplitBy {
 pub struct CorpusConfig {
     /// Where the text comes from: auto, cargo, folder, jsonl, parquet, warc, html, file or embedded.
     pub source: SourceKind,
-    /// The file or folder to read; empty means the current directory for `cargo` and nothing for the others.
+    /// The file or folder to read, or with the feature `remote` an address: `s3://BUCKET/PREFIX`, `gs://…`, `az://…`, or the
+    /// `https://` address of a file; empty means the current directory for `cargo` and nothing for the others.
     pub path: String,
     /// Several sources instead of `source` and `path`, each a table `[[corpus.sources]]` with `name`, `source`, `path`, and what
     /// training takes of it: `weight`, `epochs`, `slices` (docs/data.md). All other keys here hold for every one.
@@ -129,6 +131,9 @@ pub struct CorpusConfig {
     pub evaluate: EvaluateConfig,
     /// Train and validation.
     pub split: SplitConfig,
+    /// How object stores are reached. The program's, not the recipe's: it is never written down.
+    #[serde(skip)]
+    pub access: Access,
 }
 
 impl Default for CorpusConfig {
@@ -155,6 +160,7 @@ impl Default for CorpusConfig {
             decontaminate: DecontaminateConfig::default(),
             evaluate: EvaluateConfig::default(),
             split: SplitConfig::default(),
+            access: Access::default(),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::config::{CorpusConfig, SourceKind};
 use crate::error::{Error, Result};
 use crate::parts::units;
 use crate::rule::urls;
-use crate::source::{self, Listing, Source};
+use crate::source::{self, Listing, Source, is_address};
 use crate::split::Assign;
 use bessemer_dataflow::{Scan, Sink, Stage};
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,12 @@ fn place(kind: SourceKind, path: &mut String) -> Result<()> {
         return Err(Error::Config(
             "corpus.path is missing: other machines cannot tell where the text lies; set it to a path that all of them see".into(),
         ));
+    }
+    if is_address(path) {
+        return Err(Error::Config(format!(
+            "corpus.path = {path:?}: other machines are not given the credentials of an object store; copy the files to a disk that \
+             all of them see, or build without a cluster"
+        )));
     }
     absolute("corpus.path", path)
 }

@@ -1,97 +1,26 @@
-//! Remote files against a server on 127.0.0.1 that serves ranges and misbehaves by plan.
+//! Remote files against a store on 127.0.0.1 that serves ranges and lists, and misbehaves by plan.
 
 #![cfg(feature = "remote")]
 #![allow(clippy::unwrap_used)] // a failed unwrap in a test is a failed test
 
-use bessemer_web::remote::{RemoteError, RemoteFile, RemoteOptions};
+#[path = "common/store.rs"]
+mod store;
+
+use bessemer_web::remote::{RemoteError, RemoteFile, RemoteOptions, Stores};
 use bessemer_web::warc::{Compression, WarcLimits, WarcReader, WarcWriter, cut};
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::net::TcpListener;
-use std::thread::JoinHandle;
+use std::io::{Read, Seek, SeekFrom};
+use std::sync::Arc;
 use std::time::Duration;
+use store::{Act, Store};
 
-/// What the server does with one request.
-#[derive(Clone, Copy, PartialEq)]
-enum Act {
-    /// The part asked for.
-    Serve,
-    /// The head of the part and only its first half.
-    HalfBody,
-    /// A status without a body.
-    Status(u16),
-    /// Closes without an answer.
-    Close,
-    /// The part, of another version.
-    NewVersion,
-    /// The whole file, ranges ignored.
-    Whole,
-}
-
-/// Serves `data` for as many requests as there are acts, one connection each, then ends.
-fn serve(data: Vec<u8>, acts: Vec<Act>) -> (String, JoinHandle<Vec<String>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/file", listener.local_addr().unwrap());
-    let server = std::thread::spawn(move || {
-        let mut asked = Vec::new();
-        for act in acts {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut head = String::new();
-            let mut reader = BufReader::new(stream.try_clone().unwrap());
-            while !head.ends_with("\r\n\r\n") {
-                if reader.read_line(&mut head).unwrap() == 0 {
-                    break;
-                }
-            }
-            let lower = head.to_ascii_lowercase();
-            let range = lower.split("range: bytes=").nth(1).unwrap().split("\r\n").next().unwrap();
-            let (a, b) = range.split_once('-').unwrap();
-            let (a, b): (usize, usize) =
-                (a.parse().unwrap(), b.parse::<usize>().unwrap().min(data.len().max(1) - 1));
-            asked.push(head);
-            let tag = if act == Act::NewVersion { "\"v2\"" } else { "\"v1\"" };
-            let answer = match act {
-                Act::Close => continue,
-                Act::Status(s) => {
-                    format!("HTTP/1.1 {s} X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").into_bytes()
-                }
-                Act::Whole => {
-                    let head = format!(
-                        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-                        data.len()
-                    );
-                    [head.as_bytes(), &data].concat()
-                }
-                _ if a >= data.len() => {
-                    let head = format!("HTTP/1.1 416 X\r\nContent-Range: bytes */{}\r\n", data.len());
-                    (head + "Content-Length: 0\r\nConnection: close\r\n\r\n").into_bytes()
-                }
-                _ => {
-                    let part = &data[a..=b];
-                    let sent = if act == Act::HalfBody { &part[..part.len() / 2] } else { part };
-                    let head = format!(
-                        "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {a}-{b}/{}\r\nETag: {tag}\r\n\
-                         Content-Length: {}\r\nConnection: close\r\n\r\n",
-                        data.len(),
-                        part.len()
-                    );
-                    [head.as_bytes(), sent].concat()
-                }
-            };
-            // The client may leave early.
-            let _ = stream.write_all(&answer);
-        }
-        asked
-    });
-    (url, server)
-}
-
-fn options(block_bytes: usize) -> RemoteOptions {
+fn options(block_bytes: usize, store: &Store) -> RemoteOptions {
     RemoteOptions {
         block_bytes,
         attempts: 3,
         first_pause: Duration::from_millis(1),
         longest_pause: Duration::from_millis(5),
         timeout: Duration::from_secs(10),
+        settings: store.settings(),
         ..RemoteOptions::default()
     }
 }
@@ -100,83 +29,139 @@ fn data(n: usize) -> Vec<u8> {
     (0..n).map(|i| (i * 7 % 251) as u8).collect()
 }
 
-#[test]
-fn reads_in_ranges_through_broken_connections_and_short_bodies() {
-    let all = data(1000);
-    let acts = vec![
-        Act::Status(503),
-        Act::Serve,
-        Act::Close,
-        Act::HalfBody,
-        Act::Serve,
-        Act::Status(429),
-        Act::Serve,
-        Act::Serve,
-    ];
-    let (url, server) = serve(all.clone(), acts);
-    let mut file = RemoteFile::open(&url, options(300)).unwrap();
-    assert_eq!(file.length(), 1000);
-    let mut read = Vec::new();
-    file.read_to_end(&mut read).unwrap();
-    assert_eq!(read, all);
-    let counts = file.counts();
-    assert_eq!((counts.requests, counts.retries, counts.bytes), (8, 4, 1000));
-    let asked = server.join().unwrap();
-    // After half a body only the rest is asked for, of the same version.
-    assert!(asked[4].to_ascii_lowercase().contains("range: bytes=450-599"), "{}", asked[4]);
-    assert!(asked[4].to_ascii_lowercase().contains("if-match: \"v1\""));
+/// A store with one file, for signed requests and for plain ones.
+fn serve(data: Vec<u8>, acts: &[Act], signed: bool) -> (Store, String) {
+    let store = Store::start([("bucket/file".to_string(), data)], acts);
+    store.state.lock().unwrap().signed = signed;
+    let url = if signed { "s3://bucket/file".to_string() } else { format!("{}/bucket/file", store.address) };
+    (store, url)
 }
 
 #[test]
-fn a_file_that_changes_is_never_mixed() {
-    for (act, status) in [(Act::NewVersion, "v2"), (Act::Status(412), "another version")] {
-        let (url, server) = serve(data(1000), vec![Act::Serve, act]);
-        let mut file = RemoteFile::open(&url, options(600)).unwrap();
+fn reads_in_ranges_through_busy_servers_broken_connections_and_short_bodies() {
+    for signed in [true, false] {
+        let acts = [
+            Act::Status(503),
+            Act::Serve,
+            Act::Close,
+            Act::HalfBody,
+            Act::Serve,
+            Act::Status(429),
+            Act::Serve,
+            Act::Serve,
+        ];
+        let (store, url) = serve(data(1000), &acts, signed);
+        let mut file = RemoteFile::open(&url, options(300, &store)).unwrap();
+        assert_eq!(file.length(), 1000);
+        let mut read = Vec::new();
+        file.read_to_end(&mut read).unwrap();
+        assert_eq!(read, data(1000));
+        let asked = store.asked();
+        // After half a body only the rest is asked for, of the same version.
+        let rest = asked.iter().find(|head| head.to_ascii_lowercase().contains("range: bytes=150-299"));
+        assert!(rest.unwrap().to_ascii_lowercase().contains("if-match: \""), "{rest:?}");
+        assert!(asked.iter().all(|head| head.contains("AWS4-HMAC-SHA256") == signed));
+    }
+}
+
+#[test]
+fn an_object_that_changes_is_never_mixed() {
+    for act in [Act::NewVersion, Act::Status(412)] {
+        let (store, url) = serve(data(1000), &[Act::Serve, Act::Serve, act], true);
+        let mut file = RemoteFile::open(&url, options(600, &store)).unwrap();
         let mut read = Vec::new();
         let message = file.read_to_end(&mut read).unwrap_err().to_string();
-        assert!(message.contains("changed while it was read") && message.contains(status), "{message}");
+        assert!(message.contains("changed while it was read"), "{message}");
         assert_eq!(read.len(), 600);
-        server.join().unwrap();
     }
 }
 
 #[test]
 fn what_cannot_be_read_says_why() {
-    let open = |acts: Vec<Act>| {
-        let (url, server) = serve(data(100), acts);
-        let result = RemoteFile::open(&url, options(50)).map(|_| ());
-        server.join().unwrap();
-        result.unwrap_err()
+    let open = |acts: &[Act], signed| {
+        let (store, url) = serve(data(100), acts, signed);
+        let opened = RemoteFile::open(&url, options(50, &store));
+        opened.and_then(|mut file| {
+            let mut read = Vec::new();
+            file.read_to_end(&mut read)
+                .map_err(|e| *e.into_inner().unwrap().downcast::<RemoteError>().unwrap())
+        })
     };
-    assert!(matches!(open(vec![Act::Status(404)]), RemoteError::Status { status: 404, .. }));
-    assert!(matches!(open(vec![Act::Whole]), RemoteError::NoRanges { .. }));
-    let gave_up = open(vec![Act::Close, Act::Status(500), Act::Status(503)]);
-    assert!(
-        matches!(&gave_up, RemoteError::GaveUp { attempts: 3, last, .. } if last.contains("503")),
-        "{gave_up}"
-    );
+    for signed in [true, false] {
+        let failed = |acts: &[Act]| open(acts, signed).unwrap_err();
+        assert!(matches!(failed(&[Act::Status(404)]), RemoteError::NotFound { .. }));
+        assert!(matches!(failed(&[Act::Status(403)]), RemoteError::Refused { .. }));
+        assert!(matches!(failed(&[Act::Serve, Act::Whole]), RemoteError::NoRanges { .. }));
+        let gave_up = failed(&[Act::Serve, Act::Close, Act::Status(500), Act::Status(503)]);
+        assert!(matches!(&gave_up, RemoteError::GaveUp { last, .. } if last.contains("503")), "{gave_up}");
+        let short = failed(&[
+            Act::Serve,
+            Act::HalfBody,
+            Act::Close,
+            Act::HalfBody,
+            Act::Close,
+            Act::Close,
+            Act::Close,
+        ]);
+        assert!(matches!(&short, RemoteError::GaveUp { .. }), "{short}");
+    }
+    let (store, url) = serve(Vec::new(), &[], true);
+    assert_eq!(RemoteFile::open(&url, options(9, &store)).unwrap().length(), 0);
+    let (store, url) = serve(Vec::new(), &[], false);
+    assert_eq!(RemoteFile::open(&url, options(9, &store)).unwrap().length(), 0);
     let zero = RemoteOptions { block_bytes: 0, ..RemoteOptions::default() };
     assert!(matches!(RemoteFile::open("http://127.0.0.1:9/", zero), Err(RemoteError::Options(_))));
-    assert!(matches!(
-        RemoteFile::open("no url", options(9)),
-        Err(RemoteError::Options(_) | RemoteError::GaveUp { .. })
-    ));
-    let (url, server) = serve(Vec::new(), vec![Act::Serve]);
-    assert_eq!(RemoteFile::open(&url, options(9)).unwrap().length(), 0);
-    server.join().unwrap();
+    let (store, url) = serve(data(9), &[Act::Sleep; 3], true);
+    let hasty = RemoteOptions { timeout: Duration::from_millis(50), ..options(9, &store) };
+    let late = RemoteFile::open(&url, hasty).unwrap_err();
+    assert!(matches!(&late, RemoteError::GaveUp { last, .. } if last.contains("timed out")), "{late}");
 }
 
 #[test]
-fn an_archive_is_read_in_ranges_from_a_server() {
+fn a_prefix_is_listed_in_the_order_of_a_folder() {
+    let keys = [
+        "p/b.jsonl",
+        "p/a/2.jsonl",
+        "p/a.jsonl",
+        "p/a/1.jsonl",
+        "p/a-b/x.jsonl",
+        "p/a/10.jsonl",
+        "other/z",
+        "pq/z",
+    ];
+    let objects = keys.map(|key| (format!("bucket/{key}"), key.as_bytes().to_vec()));
+    // The second page breaks off.
+    let store = Store::start(objects, &[Act::Status(503), Act::Serve, Act::HalfBody]);
+    let stores = Arc::new(Stores::new(options(64, &store)).unwrap());
+    let found = stores.list("s3://bucket/p/").unwrap();
+    let names: Vec<&str> = found.iter().map(|object| object.relative.as_str()).collect();
+    assert_eq!(names, ["a/1.jsonl", "a/10.jsonl", "a/2.jsonl", "a-b/x.jsonl", "a.jsonl", "b.jsonl"]);
+    for object in found {
+        assert!(object.version.as_ref().unwrap().starts_with('"'));
+        let (mut text, wanted) =
+            (String::new(), object.url.strip_prefix("s3://bucket/").unwrap().to_string());
+        RemoteFile::new(stores.clone(), object).read_to_string(&mut text).unwrap();
+        assert_eq!(text, wanted);
+    }
+    assert_eq!(stores.list("s3://bucket").unwrap().len(), 8);
+    assert!(stores.list("s3://bucket/none").unwrap().is_empty());
+    let no_list = stores.list(&format!("{}/bucket/", store.address)).unwrap_err().to_string();
+    assert!(no_list.contains("does not list"), "{no_list}");
+}
+
+#[test]
+fn an_archive_is_read_in_ranges_from_a_store() {
     let mut writer = WarcWriter::new(Vec::new(), Compression::Gzip);
     for i in 0..20 {
         writer.response(&format!("http://example.com/{i}"), &data(300 + i * 10)).unwrap();
     }
     let bytes = writer.into_inner();
-    let (url, server) = serve(bytes.clone(), vec![Act::Serve; 200]);
+    let (store, url) = serve(bytes.clone(), &[], true);
+    let stores = Arc::new(Stores::new(options(1 << 10, &store)).unwrap());
+    let object = stores.stat(&url).unwrap();
     let mut uris = Vec::new();
     for range in cut(bytes.len() as u64, 3) {
-        let file = RemoteFile::open(&url, options(1 << 10)).unwrap();
+        let file = RemoteFile::new(stores.clone(), object.clone());
         let mut reader = WarcReader::new(file, WarcLimits::default()).unwrap();
         reader.restrict(range).unwrap();
         while let Some(record) = reader.next().unwrap() {
@@ -185,16 +170,9 @@ fn an_archive_is_read_in_ranges_from_a_server() {
     }
     let wanted: Vec<String> = (0..20).map(|i| format!("http://example.com/{i}")).collect();
     assert_eq!(uris, wanted);
-    let mut file = RemoteFile::open(&url, options(100)).unwrap();
+    let mut file = RemoteFile::new(stores, object);
     file.seek(SeekFrom::End(-3)).unwrap();
     let mut tail = Vec::new();
     file.read_to_end(&mut tail).unwrap();
     assert_eq!(tail, bytes[bytes.len() - 3..]);
-    // The server waits for the rest of its requests: give it them.
-    while !server.is_finished() {
-        if RemoteFile::open(&url, RemoteOptions { attempts: 1, ..options(1) }).is_err() {
-            break;
-        }
-    }
-    server.join().unwrap();
 }

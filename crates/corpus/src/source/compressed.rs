@@ -5,6 +5,7 @@
 //! (the convention of the IIPC for WARC, plain or compressed itself), or, as `zstd -D` leaves it outside, in a file beside it
 //! with `.dict` behind its name.
 
+use super::folder::FileEntry;
 use crate::error::{Error, Result};
 use flate2::bufread::MultiGzDecoder;
 use std::fs::File;
@@ -27,8 +28,9 @@ const BOMB_FLOOR: u64 = 64 << 20;
 /// Opens a file for reading, decompressing it on the way. Memory is bounded by the buffers and, for zstd, the
 /// window that the frame asks for (at most 128 MiB, the library's limit) and the dictionary (at most 32 MiB). A file that unpacks
 /// beyond measure ends with an error ([`is_bomb`]).
-pub(crate) fn open(path: &Path) -> Result<Box<dyn BufRead + Send>> {
-    open_compressed(path).map_err(Error::io("open", path))
+pub(crate) fn open(file: &FileEntry) -> Result<Box<dyn BufRead + Send>> {
+    let opened = file.open().and_then(|opened| decompressed(opened, file.bytes, &file.relative, &file.path));
+    opened.map_err(Error::io("open", &file.path))
 }
 
 /// Opens a text file for reading; `.gz` and `.zst` are decompressed on the way.
@@ -38,9 +40,20 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn BufRead + Send>> {
 /// unpacks to more than 64 MiB and 256 bytes for each of its own.
 pub fn open_compressed(path: &Path) -> io::Result<Box<dyn BufRead + Send>> {
     let file = File::open(path)?;
-    let most = file.metadata()?.len().saturating_mul(MOST_RATIO).max(BOMB_FLOOR);
-    let plain = BufReader::with_capacity(BUFFER, file);
-    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
+    let bytes = file.metadata()?.len();
+    decompressed(file, bytes, &path.to_string_lossy(), path)
+}
+
+/// What is opened under this name and has so many bytes, decompressed; `path` tells where a dictionary may lie.
+fn decompressed(
+    opened: impl Read + Send + 'static,
+    bytes: u64,
+    name: &str,
+    path: &Path,
+) -> io::Result<Box<dyn BufRead + Send>> {
+    let most = bytes.saturating_mul(MOST_RATIO).max(BOMB_FLOOR);
+    let plain = BufReader::with_capacity(BUFFER, opened);
+    let extension = Path::new(name).extension().and_then(|extension| extension.to_str()).unwrap_or("");
     Ok(match extension.to_ascii_lowercase().as_str() {
         "gz" => bounded(MultiGzDecoder::new(plain), most),
         "zst" => zst(plain, path, most)?,
@@ -48,7 +61,11 @@ pub fn open_compressed(path: &Path) -> io::Result<Box<dyn BufRead + Send>> {
     })
 }
 
-fn zst(mut plain: BufReader<File>, path: &Path, most: u64) -> io::Result<Box<dyn BufRead + Send>> {
+fn zst(
+    mut plain: BufReader<impl Read + Send + 'static>,
+    path: &Path,
+    most: u64,
+) -> io::Result<Box<dyn BufRead + Send>> {
     let dictionary = match embedded(&mut plain)? {
         Some(dictionary) => Some(dictionary),
         None => beside(path)?,
@@ -95,7 +112,7 @@ fn broken(what: String) -> io::Error {
 }
 
 /// The dictionary in the first frame of the file, which is consumed; nothing if the file begins otherwise.
-fn embedded(plain: &mut BufReader<File>) -> io::Result<Option<Vec<u8>>> {
+fn embedded(plain: &mut BufReader<impl Read>) -> io::Result<Option<Vec<u8>>> {
     let head = plain.fill_buf()?;
     let (Some(magic), Some(size)) = (head.get(..4), head.get(4..8)) else { return Ok(None) };
     if magic != DICTIONARY_MAGIC {

@@ -36,6 +36,8 @@ pub(crate) struct FileEntry {
     pub(crate) changed: i128,
     /// Why it cannot be read, if that is known already.
     pub(crate) fault: Option<String>,
+    /// The object that it is, where it lies in an object store.
+    pub(crate) object: Option<super::place::Object>,
 }
 
 /// Which files to list.
@@ -87,7 +89,7 @@ struct Lister<'a> {
 impl Lister<'_> {
     fn fault(&mut self, path: PathBuf, relative: String, cause: &std::io::Error) {
         let fault = Some(cause.to_string());
-        self.files.push(FileEntry { path, relative, bytes: 0, changed: 0, fault });
+        self.files.push(FileEntry { path, relative, bytes: 0, changed: 0, fault, object: None });
     }
 
     fn folder(&mut self, entries: fs::ReadDir, path: &Path, prefix: &str) -> Result<()> {
@@ -131,7 +133,14 @@ impl Lister<'_> {
             } else if metadata.is_file() && self.filter.keeps(&shown) {
                 let changed =
                     i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
-                self.files.push(FileEntry { path, relative, bytes: metadata.len(), changed, fault: None });
+                self.files.push(FileEntry {
+                    path,
+                    relative,
+                    bytes: metadata.len(),
+                    changed,
+                    fault: None,
+                    object: None,
+                });
             } else {
                 self.skipped += 1;
             }
@@ -226,7 +235,7 @@ pub(crate) fn open_pages(root: &Path, exclude: &[String], max_bytes: u64) -> Res
     let mut files = if root.is_dir() {
         open(root, &Filter::new(&[], &[PAGES], exclude), max_bytes)?
     } else {
-        let (found, listing) = super::jsonl::find(root, exclude, "html", is_page)?;
+        let (found, listing) = super::place::Place::on_disk(root, exclude).find("html", is_page)?;
         let member = |file: FileEntry| Member { id: file.relative.clone(), file, source: 0 };
         let members = Arc::new(found.into_iter().map(member).collect());
         Files { description: root.display().to_string(), listing, members, max_bytes, pages: true }

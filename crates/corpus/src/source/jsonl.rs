@@ -5,8 +5,9 @@
 //! passed over without being held. A compressed file that ends early, is damaged or unpacks beyond measure gives the lines
 //! before that place and one dropped row that says where it broke; the run goes on with the next file.
 
-use super::folder::{FileEntry, Filter, list};
-use super::{FieldNames, Listing, MORSEL_BYTES, Source, SourceInfo, compressed};
+use super::folder::FileEntry;
+use super::place::Place;
+use super::{FieldNames, Listing, MORSEL_BYTES, Source, compressed};
 use crate::error::{Error, Result};
 use crate::row::{HEAD_BYTES, Origin, RowBuilder};
 use bessemer_dataflow::{Morsel, Scan};
@@ -14,7 +15,6 @@ use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use std::borrow::Cow;
 use std::io::{BufRead, Read};
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 /// Endings of the files that are read from a folder.
@@ -35,58 +35,27 @@ pub(crate) struct Jsonl {
     max_line: usize,
 }
 
-/// The files that `matches` accepts: `path` itself, or those below it. Shared with the Parquet source.
-pub(super) fn find(
-    path: &Path,
-    exclude: &[String],
-    kind: &'static str,
-    matches: impl Fn(&str) -> bool,
-) -> Result<(Vec<FileEntry>, Listing)> {
-    let mut listing = Listing { kind, ..Listing::default() };
-    let files = if path.is_dir() {
-        let (mut files, skipped) = list(path, &Filter::new(&["*".to_string()], &[], exclude))?;
-        let all = files.len();
-        files.retain(|file| matches(&file.relative));
-        listing.skipped_files = skipped + (all - files.len()) as u64;
-        files
-    } else {
-        let metadata = std::fs::metadata(path).map_err(Error::io("read", path))?;
-        let relative = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        let changed = i128::from(std::os::unix::fs::MetadataExt::mtime(&metadata)) * 1_000_000_000
-            + i128::from(std::os::unix::fs::MetadataExt::mtime_nsec(&metadata));
-        let bytes = metadata.len();
-        vec![FileEntry { path: path.to_path_buf(), relative, bytes, changed, fault: None }]
-    };
-    for file in &files {
-        listing.files += 1;
-        listing.bytes += file.bytes;
-        listing.entries.push(format!("{} {} {}", file.relative, file.bytes, file.changed));
-        listing.sources.push(SourceInfo { name: file.relative.clone(), version: None, licence: None });
-    }
-    Ok((files, listing))
-}
-
-/// Opens the files and checks that the first object of each has the field.
-pub(crate) fn open(path: &Path, fields: FieldNames, exclude: &[String], max_bytes: u64) -> Result<Jsonl> {
-    let (files, mut listing) = find(path, exclude, "jsonl", is_jsonl)?;
+/// Opens the files and checks that the first object of each has the field; in an object store that of the first file.
+pub(crate) fn open(place: &Place<'_>, fields: FieldNames, max_bytes: u64) -> Result<Jsonl> {
+    let (files, mut listing) = place.find("jsonl", is_jsonl)?;
     listing.entries.push(format!("field {}", fields.text));
     // JSON escapes take up to six bytes for one, and other fields take their share.
     let max_line = (max_bytes as usize).saturating_mul(8).clamp(16 << 20, 512 << 20);
-    for file in &files {
+    for file in files.iter().take(place.checked()) {
         check_field(file, &fields, max_line)?;
     }
-    let root = path.display().to_string();
+    let root = place.path.display().to_string();
     Ok(Jsonl { root, fields: Arc::new(fields), files: Arc::new(files), listing, max_line })
 }
 
 /// Refuses a file whose first object lacks the field, naming those it has.
 fn check_field(file: &FileEntry, fields: &FieldNames, max_line: usize) -> Result<()> {
-    let Ok(mut reader) = compressed::open(&file.path) else { return Ok(()) };
+    let Ok(mut reader) = compressed::open(file) else { return Ok(()) };
     let mut line = Vec::new();
     for number in 1..=100 {
         line.clear();
         match reader.by_ref().take(max_line as u64).read_until(b'\n', &mut line) {
-            Ok(0) | Err(_) => return Ok(()),
+            Ok(0) | Err(_) => return file.reached(),
             Ok(_) => {}
         }
         if let Ok(Parsed { text: None, names, .. }) = parse(&line, fields) {
@@ -285,7 +254,7 @@ impl JsonlScan {
     fn chunk(&mut self) -> Option<Chunk> {
         let mut chunk = Chunk::default();
         if self.reader.is_none() {
-            match compressed::open(&self.files[self.file].path) {
+            match compressed::open(&self.files[self.file]) {
                 Ok(reader) => self.reader = Some(reader),
                 Err(error) => {
                     chunk.fault = Some((self.line + 1, "unreadable", error.to_string()));
@@ -361,6 +330,7 @@ impl Scan for JsonlScan {
                 continue;
             };
             if chunk.fault.is_some() {
+                self.files[ordinal].reached()?;
                 (self.file, self.reader, self.line) = (self.file + 1, None, 0);
             }
             let (files, fields, limit) = (self.files.clone(), self.fields.clone(), self.max_line);

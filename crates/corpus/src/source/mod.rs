@@ -10,10 +10,13 @@ pub(crate) mod file;
 pub(crate) mod folder;
 pub(crate) mod jsonl;
 pub(crate) mod parquet;
+mod place;
 mod resolve;
 pub(crate) mod warc;
 
 pub use compressed::open_compressed;
+pub use place::Access;
+pub(crate) use place::is_address;
 pub(crate) use resolve::open;
 
 use bessemer_dataflow::Scan;

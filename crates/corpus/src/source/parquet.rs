@@ -5,6 +5,7 @@
 //! names it, and the run goes on.
 
 use super::folder::FileEntry;
+use super::place::Place;
 use super::{FieldNames, Listing, Source};
 use crate::error::{Error, Result};
 use crate::row::{Origin, RowBuilder};
@@ -16,10 +17,8 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
-use std::fs::File;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::Arc;
 
 /// Text bytes that a batch aims at, told from the mean of the file.
@@ -53,8 +52,8 @@ enum Opened {
     Without(String),
 }
 
-fn start(path: &Path, columns: &FieldNames) -> std::result::Result<Opened, String> {
-    let file = File::open(path).map_err(|cause| cause.to_string())?;
+fn start(file: &FileEntry, columns: &FieldNames) -> std::result::Result<Opened, String> {
+    let file = file.open().map_err(|cause| cause.to_string())?;
     shielded(|| {
         // The file's own types, not those that the writer noted: they are few.
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
@@ -93,12 +92,14 @@ fn start(path: &Path, columns: &FieldNames) -> std::result::Result<Opened, Strin
     })
 }
 
-/// Opens the files and checks that each has the column.
-pub(crate) fn open(path: &Path, columns: FieldNames, exclude: &[String]) -> Result<Parquet> {
-    let (files, mut listing) = super::jsonl::find(path, exclude, "parquet", is_parquet)?;
+/// Opens the files and checks that each has the column; in an object store that the first has it.
+pub(crate) fn open(place: &Place<'_>, columns: FieldNames) -> Result<Parquet> {
+    let (files, mut listing) = place.find("parquet", is_parquet)?;
     listing.entries.push(format!("column {}", columns.text));
-    for file in &files {
-        if let Ok(Opened::Without(found)) = start(&file.path, &columns) {
+    for file in files.iter().take(place.checked()) {
+        let started = start(file, &columns);
+        file.reached()?;
+        if let Ok(Opened::Without(found)) = started {
             return Err(Error::NoTextColumn {
                 place: file.path.display().to_string(),
                 what: "column",
@@ -107,7 +108,7 @@ pub(crate) fn open(path: &Path, columns: FieldNames, exclude: &[String]) -> Resu
             });
         }
     }
-    let root = path.display().to_string();
+    let root = place.path.display().to_string();
     Ok(Parquet { root, columns: Arc::new(columns), files: Arc::new(files), listing })
 }
 
@@ -157,7 +158,7 @@ impl ParquetScan {
     /// The next batch of the current file; none at its end.
     fn batch(&mut self) -> std::result::Result<Option<RecordBatch>, String> {
         if self.reader.is_none() {
-            match start(&self.files[self.file].path, &self.columns)? {
+            match start(&self.files[self.file], &self.columns)? {
                 Opened::Reader(reader) => self.reader = Some(reader),
                 Opened::Without(found) => return Err(format!("the column vanished; there are: {found}")),
             }
@@ -181,6 +182,7 @@ impl Scan for ParquetScan {
                 }
                 Ok(None) => (self.file, self.reader, self.row) = (self.file + 1, None, 0),
                 Err(problem) => {
+                    self.files[ordinal].reached()?;
                     (self.file, self.reader, self.row) = (self.file + 1, None, 0);
                     return Ok(Some(Box::new(move || {
                         let name = &files[ordinal].relative;

@@ -1,6 +1,7 @@
 //! From the configuration to a source.
 
 use super::folder::{Filter, PROSE};
+use super::place::{Place, is_address};
 use super::{FieldNames, Source, cargo, chain, embedded, file, folder, jsonl, parquet, warc};
 use crate::config::{CorpusConfig, SourceKind};
 use crate::error::{Error, Result};
@@ -26,56 +27,74 @@ pub(crate) fn open(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
 /// Opens one source.
 fn open_one(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
     let path = Path::new(&config.path);
-    let kind = match config.source {
-        SourceKind::Auto if !config.path.is_empty() => kind_of(path)?,
-        kind => kind,
+    let place = match config.source {
+        SourceKind::Jsonl | SourceKind::Parquet | SourceKind::Warc => Some(open_place(config)?),
+        SourceKind::Auto if !config.path.is_empty() => Some(open_place(config)?),
+        _ => None,
     };
-    Ok(match kind {
-        SourceKind::Cargo => {
+    let kind = match (&place, config.source) {
+        (Some(place), SourceKind::Auto) => kind_of(place)?,
+        (_, kind) => kind,
+    };
+    if is_address(&config.path)
+        && matches!(kind, SourceKind::Folder | SourceKind::Html | SourceKind::File | SourceKind::Cargo)
+    {
+        let hint = "name or list .jsonl, .parquet, .warc or .wet files, plain, .gz or .zst; copy other files to a disk";
+        return Err(wrong(path, "text files are not read from object stores one by one", hint));
+    }
+    Ok(match (kind, place) {
+        (SourceKind::Cargo, _) => {
             let workspace = if config.path.is_empty() { "." } else { &config.path };
             Arc::new(open_cargo(config, Path::new(workspace))?)
         }
-        SourceKind::Folder => {
+        (SourceKind::Folder, _) => {
             folder_exists(path)?;
             let filter = Filter::new(&config.extensions, &[PROSE, Kind::CODE], &config.exclude);
             Arc::new(folder::open(path, &filter, max_bytes(config))?)
         }
-        SourceKind::Jsonl => {
-            exists(path)?;
-            let source = jsonl::open(path, fields(config), &config.exclude, max_bytes(config))?;
+        (SourceKind::Jsonl, Some(place)) => {
+            let source = jsonl::open(&place, fields(config), max_bytes(config))?;
             some_files(path, source.listing().files, ".jsonl, .jsonl.gz or .jsonl.zst")?;
             Arc::new(source)
         }
-        SourceKind::Parquet => {
-            exists(path)?;
-            let source = parquet::open(path, fields(config), &config.exclude)?;
+        (SourceKind::Parquet, Some(place)) => {
+            let source = parquet::open(&place, fields(config))?;
             some_files(path, source.listing().files, ".parquet")?;
             Arc::new(source)
         }
-        SourceKind::Warc => {
-            exists(path)?;
-            let source = warc::open(path, &config.exclude, max_bytes(config), urls::filter(&config.urls)?)?;
+        (SourceKind::Warc, Some(place)) => {
+            let source = warc::open(&place, max_bytes(config), urls::filter(&config.urls)?)?;
             some_files(path, source.listing().files, ".warc or .wet, plain, .gz or .zst")?;
             Arc::new(source)
         }
-        SourceKind::Html => {
+        (SourceKind::Html, _) => {
             exists(path)?;
             let source = folder::open_pages(path, &config.exclude, max_bytes(config))?;
             some_files(path, source.listing().files, ".html, .htm or .xhtml")?;
             Arc::new(source)
         }
-        SourceKind::File => {
+        (SourceKind::File, _) => {
             file_exists(path)?;
             Arc::new(file::open(path, config.split.validation_fraction)?)
         }
-        SourceKind::Embedded => Arc::new(embedded::open()),
-        SourceKind::Auto => without_path(config, Path::new(".")),
+        (SourceKind::Embedded, _) => Arc::new(embedded::open()),
+        (SourceKind::Auto | SourceKind::Jsonl | SourceKind::Parquet | SourceKind::Warc, _) => {
+            without_path(config, Path::new("."))
+        }
     })
 }
 
 /// Names of the fields of a document.
 fn fields(config: &CorpusConfig) -> FieldNames {
     FieldNames { text: config.text.clone(), url: config.url.clone(), date: config.date.clone() }
+}
+
+/// The files at the configuration's path.
+fn open_place(config: &CorpusConfig) -> Result<Place<'_>> {
+    if !is_address(&config.path) {
+        exists(Path::new(&config.path))?;
+    }
+    Place::open(&config.path, &config.access, &config.exclude, |name| by_name(name).is_some())
 }
 
 /// Cargo's dependencies, else the embedded corpus with a remark that says why.
@@ -109,27 +128,28 @@ fn max_bytes(config: &CorpusConfig) -> u64 {
     if config.clean.enabled { config.clean.max_bytes } else { crate::config::CleanConfig::LARGEST_DOCUMENT }
 }
 
-/// What a path holds: told by the name of a file, by the files of a folder.
-fn kind_of(path: &Path) -> Result<SourceKind> {
-    exists(path)?;
-    let by_name = |name: &str| {
-        if jsonl::is_jsonl(name) {
-            Some(SourceKind::Jsonl)
-        } else if parquet::is_parquet(name) {
-            Some(SourceKind::Parquet)
-        } else if warc::is_warc(name) {
-            Some(SourceKind::Warc)
-        } else {
-            None
-        }
-    };
-    if path.is_dir() {
-        let filter = Filter::new(&["*".to_string()], &[], &[]);
-        let (files, _) = folder::list(path, &filter)?;
-        Ok(files.iter().find_map(|file| by_name(&file.relative)).unwrap_or(SourceKind::Folder))
+/// What a file of this name holds, if it is not just text.
+fn by_name(name: &str) -> Option<SourceKind> {
+    if jsonl::is_jsonl(name) {
+        Some(SourceKind::Jsonl)
+    } else if parquet::is_parquet(name) {
+        Some(SourceKind::Parquet)
+    } else if warc::is_warc(name) {
+        Some(SourceKind::Warc)
     } else {
-        Ok(by_name(&path.to_string_lossy()).unwrap_or(SourceKind::File))
+        None
     }
+}
+
+/// What a place holds: told by the name of a file, by the files of a folder.
+fn kind_of(place: &Place<'_>) -> Result<SourceKind> {
+    let names = place.names()?;
+    if names.is_empty() && place.is_remote() {
+        let hint = "check corpus.path and corpus.exclude; names are case-sensitive";
+        return Err(wrong(place.path, "nothing lies below this address", hint));
+    }
+    let otherwise = if place.path.is_dir() { SourceKind::Folder } else { SourceKind::File };
+    Ok(names.iter().find_map(|name| by_name(name)).unwrap_or(otherwise))
 }
 
 fn wrong(path: &Path, problem: &str, hint: &str) -> Error {

@@ -9,6 +9,7 @@
 //! Row numbers count records, usable or not, so they do not depend on what is chosen.
 
 use super::folder::FileEntry;
+use super::place::{Opened, Place};
 use super::{Listing, MORSEL_BYTES, Source};
 use crate::error::Result;
 use crate::row::{HEAD_BYTES, Origin, RowBuilder};
@@ -20,9 +21,7 @@ use bessemer_web::html::HtmlLimits;
 use bessemer_web::http;
 use bessemer_web::url::UrlFilter;
 use bessemer_web::warc::{FaultKind, Record, RecordType, WarcError, WarcLimits, WarcReader};
-use std::fs::File;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 /// Endings of the files that are read from a folder.
@@ -51,16 +50,11 @@ pub(crate) struct Warc {
 
 /// Opens the files. A page may have 16 times the bytes of a document, because most of it is not text.
 /// Pages that `unwanted` names are dropped under its verdict without being read.
-pub(crate) fn open(
-    path: &Path,
-    exclude: &[String],
-    max_bytes: u64,
-    unwanted: Option<Arc<UrlFilter>>,
-) -> Result<Warc> {
-    let (files, listing) = super::jsonl::find(path, exclude, "warc", is_warc)?;
+pub(crate) fn open(place: &Place<'_>, max_bytes: u64, unwanted: Option<Arc<UrlFilter>>) -> Result<Warc> {
+    let (files, listing) = place.find("warc", is_warc)?;
     let max_block = max_bytes.saturating_mul(16).clamp(1 << 20, 64 << 20);
     let limits = WarcLimits { max_block, ..WarcLimits::default() };
-    Ok(Warc { root: path.display().to_string(), files: Arc::new(files), listing, limits, unwanted })
+    Ok(Warc { root: place.path.display().to_string(), files: Arc::new(files), listing, limits, unwanted })
 }
 
 impl bessemer_dataflow::Source for Warc {
@@ -103,9 +97,14 @@ struct WarcScan {
     file: usize,
     /// Where the run of files ends.
     end: usize,
-    reader: Option<WarcReader<File>>,
+    reader: Option<WarcReader<Opened>>,
     /// Records of the file so far.
     row: u64,
+}
+
+fn open_file(file: &FileEntry, limits: WarcLimits) -> std::result::Result<WarcReader<Opened>, WarcError> {
+    let opened = file.open().map_err(|cause| WarcError::io(0, cause))?;
+    WarcReader::named(opened, &file.relative, limits)
 }
 
 /// A record, or what stands in its place.
@@ -120,7 +119,7 @@ impl WarcScan {
         loop {
             let reader = match &mut self.reader {
                 Some(reader) => reader,
-                None => match WarcReader::open(&self.files[self.file].path, self.limits) {
+                None => match open_file(&self.files[self.file], self.limits) {
                     Ok(reader) => self.reader.insert(reader),
                     Err(error) => {
                         // Nothing can be read: the file is passed over after this row.
@@ -187,8 +186,9 @@ impl Scan for WarcScan {
                     self.next_file();
                     break;
                 };
-                if let Item::Page(record) = &item {
-                    bytes += record.block.len();
+                match &item {
+                    Item::Page(record) => bytes += record.block.len(),
+                    Item::Fault(_) => self.files[ordinal].reached()?,
                 }
                 items.push((row, item));
             }

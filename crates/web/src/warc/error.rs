@@ -59,7 +59,8 @@ impl WarcError {
         WarcError { offset, kind, message: message.into(), source: None }
     }
 
-    pub(crate) fn io(offset: u64, source: std::io::Error) -> Self {
+    /// The file cannot be read at this offset.
+    pub fn io(offset: u64, source: std::io::Error) -> Self {
         let message = format!("cannot read: {source}");
         WarcError { offset, kind: FaultKind::Io, message, source: Some(source) }
     }

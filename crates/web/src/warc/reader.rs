@@ -95,7 +95,18 @@ impl WarcReader<File> {
     /// The file cannot be read, or its zstd dictionary cannot be used.
     pub fn open(path: &Path, limits: WarcLimits) -> Result<Self, WarcError> {
         let file = File::open(path).map_err(|e| WarcError::io(0, e))?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+        Self::named(file, &path.file_name().unwrap_or_default().to_string_lossy(), limits)
+    }
+}
+
+impl<R: Read + Seek> WarcReader<R> {
+    /// Reads a file of this name from anything that can be set to an offset: the name says how it is compressed where its first
+    /// bytes are damaged.
+    ///
+    /// # Errors
+    /// As [`WarcReader::open`].
+    pub fn named(inner: R, name: &str, limits: WarcLimits) -> Result<Self, WarcError> {
+        let name = name.to_ascii_lowercase();
         let named = if name.ends_with(".gz") {
             Some(Compression::Gzip)
         } else if name.ends_with(".zst") {
@@ -103,11 +114,9 @@ impl WarcReader<File> {
         } else {
             None
         };
-        Self::with_hint(file, named, limits)
+        Self::with_hint(inner, named, limits)
     }
-}
 
-impl<R: Read + Seek> WarcReader<R> {
     /// Reads from anything that can be set to an offset. The compression is told from the first bytes.
     ///
     /// # Errors
