@@ -6,24 +6,35 @@
 //!
 //! Similarity is exact: of the sets of 64-bit shingle hashes of the two texts, by merging them.
 //!
-//! Memory: sets of representatives of one component up to half of what is granted, then a file; beside them 20 bytes
-//! for each band of each representative of the largest component. Time: at most [`PER_KEY`] comparisons for each band.
+//! Components know nothing of each other, so threads take runs of whole components; one that is larger than a run stays on the
+//! calling thread, which reads it as it comes. What is decided does not depend on who decides, and the rows that say so are sorted
+//! by whoever joins them.
+//!
+//! Memory: sets of representatives up to half of what is granted, then files; beside them 20 bytes for each band of each
+//! representative of the largest component, and two runs of [`RUN_BYTES`] a thread. Time: at most [`PER_KEY`] comparisons for each band.
 
 use crate::candidates::{check, words};
 use crate::place::{Place, place_column};
 use crate::verdict::{Verdicts, weight};
-use arrow_array::{Array, BinaryArray, FixedSizeBinaryArray};
+use arrow_array::{Array, BinaryArray, FixedSizeBinaryArray, RecordBatch};
 use bessemer_dataflow::{Error, Input, Operator, OperatorContext, Output, Result, column};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Mutex, PoisonError};
 
 /// Representatives that are listed under one band key: bounds the work where thousands of different texts share a
 /// boilerplate. The lowest are listed.
 const PER_KEY: usize = 64;
+/// Bytes of keys and sets that a thread is given at once.
+const RUN_BYTES: usize = 1 << 20;
 
 /// How candidates are verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -126,13 +137,48 @@ struct Leader {
 
 /// The operator. Rows come sorted by (`group`, `order`) and carry `bands`, `shingles` (sorted set, little-endian
 /// words) and perhaps `copies`.
+#[derive(Clone, Copy)]
 pub(crate) struct Leaders {
     pub(crate) verify: Verify,
     pub(crate) similarity: f64,
 }
 
+/// A document that is to be verified.
+struct Candidate {
+    place: Place,
+    copies: u64,
+    /// It is the first of its component.
+    first: bool,
+    keys: Range<usize>,
+    set: Range<usize>,
+}
+
+/// Documents after each other, with their keys and sets.
+#[derive(Default)]
+struct Run {
+    candidates: Vec<Candidate>,
+    /// Keys and sets.
+    words: Vec<u64>,
+}
+
+impl Run {
+    fn push(&mut self, place: Place, copies: u64, first: bool, keys: &[u8], set: &[u8]) {
+        let mut add = |bytes: &[u8]| {
+            let start = self.words.len();
+            self.words.extend(words(bytes));
+            start..self.words.len()
+        };
+        let (keys, set) = (add(keys), add(set));
+        self.candidates.push(Candidate { place, copies, first, keys, set });
+    }
+
+    fn bytes(&self) -> usize {
+        8 * self.words.len()
+    }
+}
+
 struct State {
-    component: Option<Vec<u8>>,
+    how: Leaders,
     leaders: Vec<Leader>,
     by_key: HashMap<u64, Vec<u32>>,
     held: usize,
@@ -145,18 +191,46 @@ struct State {
 }
 
 impl State {
-    fn new(memory: usize, folder: &Path) -> Self {
+    fn new(how: Leaders, memory: usize, path: PathBuf) -> Self {
         State {
-            component: None,
+            how,
             leaders: Vec::new(),
             by_key: HashMap::new(),
             held: 0,
             memory,
-            overflow: Overflow { path: folder.join("sets"), file: None, end: 0 },
+            overflow: Overflow { path, file: None, end: 0 },
             found: Verdicts::default(),
             near: Vec::new(),
             loaded: Vec::new(),
         }
+    }
+
+    /// Decides on the documents of a run, which goes on where the last one ended.
+    fn decide(&mut self, run: &Run, output: &mut Output<'_>) -> Result<()> {
+        for candidate in &run.candidates {
+            if candidate.first {
+                self.end_component();
+            }
+            let (keys, set) = (&run.words[candidate.keys.clone()], &run.words[candidate.set.clone()]);
+            match self.find(set, keys)? {
+                Some((leader, similarity)) => {
+                    self.leaders[leader].gained += candidate.copies;
+                    let first = self.leaders[leader].place;
+                    self.found.dropped(candidate.place, first, Some(similarity as f32));
+                }
+                None => self.lead(candidate.place, set, keys)?,
+            }
+            if let Some(batch) = self.found.full()? {
+                output(batch)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the last component and gives out what is left.
+    fn finish(&mut self, output: &mut Output<'_>) -> Result<()> {
+        self.end_component();
+        if let Some(batch) = self.found.flush()? { output(batch) } else { Ok(()) }
     }
 
     fn end_component(&mut self) {
@@ -170,10 +244,11 @@ impl State {
     }
 
     /// The first representative that is similar enough, and how similar.
-    fn find(&mut self, how: &Leaders, set: &[u64], keys: &[u8]) -> Result<Option<(usize, f64)>> {
+    fn find(&mut self, set: &[u64], keys: &[u64]) -> Result<Option<(usize, f64)>> {
+        let how = self.how;
         self.near.clear();
-        for key in words(keys) {
-            self.near.extend(self.by_key.get(&key).into_iter().flatten());
+        for key in keys {
+            self.near.extend(self.by_key.get(key).into_iter().flatten());
         }
         self.near.sort_unstable();
         self.near.dedup();
@@ -197,7 +272,7 @@ impl State {
         Ok(None)
     }
 
-    fn lead(&mut self, place: Place, set: &[u64], keys: &[u8]) -> Result<()> {
+    fn lead(&mut self, place: Place, set: &[u64], keys: &[u64]) -> Result<()> {
         let index = u32::try_from(self.leaders.len())
             .map_err(|_| Error::plan("verify", "a component has more than 2^32 representatives"))?;
         let stored = if self.held + 8 * set.len() <= self.memory {
@@ -206,7 +281,7 @@ impl State {
         } else {
             self.overflow.store(set)?
         };
-        for key in words(keys) {
+        for &key in keys {
             let listed = self.by_key.entry(key).or_default();
             if listed.len() < PER_KEY {
                 listed.push(index);
@@ -228,37 +303,142 @@ impl Operator for Leaders {
         context: &OperatorContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
-        let mut state = State::new(context.memory / 2, context.spill);
-        let mut set = Vec::new();
-        while let Some(batch) = input()? {
-            check(context.stop)?;
-            let orders = place_column(self.name(), &batch, "order")?;
-            let components = place_column(self.name(), &batch, "group")?;
-            let bands: &FixedSizeBinaryArray = column(self.name(), &batch, "bands")?;
-            let shingles: &BinaryArray = column(self.name(), &batch, "shingles")?;
-            for row in (0..batch.num_rows()).filter(|&row| !components.is_null(row)) {
-                if state.component.as_deref() != Some(components.value(row)) {
-                    state.end_component();
-                    state.component = Some(components.value(row).to_vec());
-                }
-                let place = Place::of_bytes(orders.value(row));
-                set.clear();
-                set.extend(words(shingles.value(row)));
-                match state.find(self, &set, bands.value(row))? {
-                    Some((leader, similarity)) => {
-                        state.leaders[leader].gained += weight(self.name(), &batch, row)?;
-                        let first = state.leaders[leader].place;
-                        state.found.dropped(place, first, Some(similarity as f32));
-                    }
-                    None => state.lead(place, &set, bands.value(row))?,
-                }
-                if let Some(batch) = state.found.full()? {
-                    output(batch)?;
+        // One share for the calling thread, which takes components that are larger than a run.
+        let others = if context.threads > 1 { context.threads } else { 0 };
+        let memory = context.memory / 2 / (others + 1);
+        let state = |index: usize| State::new(*self, memory, context.spill.join(format!("sets-{index}")));
+        let (give, take) = sync_channel::<Run>(others.max(1));
+        let take = Mutex::new(take);
+        let (tell, told) = channel::<Result<RecordBatch>>();
+        std::thread::scope(|scope| {
+            for index in 1..=others {
+                let (take, tell, state) = (&take, tell.clone(), &state);
+                scope.spawn(move || work(state(index), take, &tell));
+            }
+            drop(tell);
+            let mut feed = Feed {
+                state: state(0),
+                run: Run::default(),
+                give,
+                told,
+                spread: others > 0,
+                long: others == 0,
+            };
+            let fed = feed.all(self.name(), input, context.stop, output);
+            let Feed { give, told, .. } = feed;
+            // Without further runs the workers end, and with them what they tell.
+            drop(give);
+            for batch in told {
+                if fed.is_ok() {
+                    output(batch?)?;
                 }
             }
+            fed
+        })
+    }
+}
+
+/// Decides on runs of whole components until there are none. After an error runs are only taken away, so that nobody waits.
+fn work(mut state: State, take: &Mutex<Receiver<Run>>, tell: &Sender<Result<RecordBatch>>) {
+    let mut failed = false;
+    loop {
+        // The lock is held while waiting: whoever has it takes the next run.
+        let run = take.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(run) = run else { return };
+        if failed {
+            continue;
         }
-        state.end_component();
-        if let Some(batch) = state.found.flush()? { output(batch) } else { Ok(()) }
+        // Nobody listens any more only after an error of another's.
+        let mut output = |batch: RecordBatch| {
+            let _ = tell.send(Ok(batch));
+            Ok(())
+        };
+        let work =
+            AssertUnwindSafe(|| state.decide(&run, &mut output).and_then(|()| state.finish(&mut output)));
+        let panicked = || Err(Error::Panicked { stage: "verify", message: "a worker ended".into() });
+        if let Err(error) = catch_unwind(work).unwrap_or_else(|_| panicked()) {
+            failed = true;
+            let _ = tell.send(Err(error));
+        }
+    }
+}
+
+/// Cuts the rows into runs of whole components.
+struct Feed {
+    /// Of the calling thread.
+    state: State,
+    run: Run,
+    give: SyncSender<Run>,
+    told: Receiver<Result<RecordBatch>>,
+    /// There are other threads.
+    spread: bool,
+    /// The run belongs to a component that the calling thread has begun.
+    long: bool,
+}
+
+impl Feed {
+    fn all(
+        &mut self,
+        name: &str,
+        input: &mut Input<'_>,
+        stop: &AtomicBool,
+        output: &mut Output<'_>,
+    ) -> Result<()> {
+        let mut last: Option<Vec<u8>> = None;
+        while let Some(batch) = input()? {
+            check(stop)?;
+            let orders = place_column(name, &batch, "order")?;
+            let components = place_column(name, &batch, "group")?;
+            let bands: &FixedSizeBinaryArray = column(name, &batch, "bands")?;
+            let shingles: &BinaryArray = column(name, &batch, "shingles")?;
+            for row in (0..batch.num_rows()).filter(|&row| !components.is_null(row)) {
+                let first = last.as_deref() != Some(components.value(row));
+                if first {
+                    last = Some(components.value(row).to_vec());
+                    if self.run.bytes() >= RUN_BYTES || self.long && self.spread {
+                        self.hand_over(output)?;
+                    }
+                } else if self.run.bytes() >= RUN_BYTES {
+                    // A component without end in sight: it is read as it comes.
+                    self.long = true;
+                    self.here(output)?;
+                }
+                let place = Place::of_bytes(orders.value(row));
+                self.run.push(
+                    place,
+                    weight(name, &batch, row)?,
+                    first,
+                    bands.value(row),
+                    shingles.value(row),
+                );
+                if self.long && self.run.bytes() >= RUN_BYTES {
+                    self.here(output)?;
+                }
+            }
+            for batch in self.told.try_iter() {
+                output(batch?)?;
+            }
+        }
+        self.hand_over(output)
+    }
+
+    /// Decides on the run on this thread; its component may go on.
+    fn here(&mut self, output: &mut Output<'_>) -> Result<()> {
+        self.state.decide(&std::mem::take(&mut self.run), output)
+    }
+
+    /// Ends the run with its component.
+    fn hand_over(&mut self, output: &mut Output<'_>) -> Result<()> {
+        if self.long {
+            self.here(output)?;
+            self.long = !self.spread;
+            return self.state.finish(output);
+        }
+        for batch in self.told.try_iter() {
+            output(batch?)?;
+        }
+        // The workers hold the other end until this one is gone.
+        self.give.send(std::mem::take(&mut self.run)).map_err(|_| Error::plan("verify", "no worker is left"))
     }
 }
 
@@ -280,15 +460,14 @@ mod tests {
     fn decide(memory: usize, documents: &[(&[u64], &[u64])]) -> Vec<Option<usize>> {
         let folder = tempfile::tempdir().unwrap();
         let how = Leaders { verify: Verify::Jaccard, similarity: 0.6 };
-        let mut state = State::new(memory, folder.path());
+        let mut state = State::new(how, memory, folder.path().join("sets"));
         documents
             .iter()
             .enumerate()
             .map(|(row, (set, keys))| {
-                let keys: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
-                let found = state.find(&how, set, &keys).unwrap();
+                let found = state.find(set, keys).unwrap();
                 if found.is_none() {
-                    state.lead(Place { split: 0, file: 0, row: row as u64 }, set, &keys).unwrap();
+                    state.lead(Place { split: 0, file: 0, row: row as u64 }, set, keys).unwrap();
                 }
                 found.map(|(leader, _)| state.leaders[leader].place.row as usize)
             })

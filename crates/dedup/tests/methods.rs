@@ -116,6 +116,29 @@ fn methods_follow_each_other_and_sizes_add_up() {
 }
 
 #[test]
+fn verification_on_threads_takes_runs_of_components_and_components_larger_than_a_run() {
+    let altered = |seed: u64, number: u64| {
+        let mut text = words(seed, 0, 400);
+        if number > 0 {
+            text[(random(seed, number) % 400) as usize] = format!("{number}");
+        }
+        text.join(" ")
+    };
+    // 450 versions of one text (more than a run of 1 MiB), among them 300 groups of two and four.
+    let mut texts = Vec::new();
+    for index in 0..450 {
+        texts.push(altered(1, index));
+        texts.extend((0..2).map(|version| altered(2 + index % 300, 2 * (index / 300) + version)));
+    }
+    let config = only(Method::Minhash);
+    let fates = same_however_it_runs(&texts, &|| stages(&config));
+    let left = kept(&fates);
+    // Two versions differ in two words of 400: all but the first of each text go.
+    assert!((301..=310).contains(&left.len()), "{}", left.len());
+    assert_eq!(left.iter().filter_map(|&row| fates[row].copies).sum::<u64>(), texts.len() as u64);
+}
+
+#[test]
 fn rows_keep_their_columns() {
     let (rows, _) = run_batches(
         batches(&texts(&["a", "a"]), &[], 10),
