@@ -170,7 +170,10 @@ impl Simplify {
         use unicode_normalization::UnicodeNormalization;
         let mut text = if self.lowercase { text.to_lowercase() } else { text.to_owned() };
         if self.numbers {
-            let number = regex::Regex::new(r"\p{Nd}+(?:[.,،٫⎖⎗⎘]\p{Nd}+)?").expect("a fixed pattern");
+            // The digits of Unicode 14, as in the tables: the expressions' own are of a later version.
+            let digits = r"[\p{Nd}&&\p{Age:14.0}]+";
+            let number =
+                regex::Regex::new(&format!("{digits}(?:[.,،٫⎖⎗⎘]{digits})?")).expect("a fixed pattern");
             text = number.replace_all(&text, "0").into_owned();
         }
         if self.weekdays {
@@ -258,6 +261,14 @@ mod tests {
         assert_eq!(simplify.apply("...!?"), "");
         let dated = Simplify { weekdays: true, months: true, ..simplify };
         assert_eq!(dated.apply("On Monday, 3 May 2021"), "on WEEKDAY 0 MONTH 0");
+    }
+
+    #[test]
+    fn digits_that_came_after_unicode_14_stay() {
+        // Ol Onal digit one, of Unicode 16.
+        let simplify = Simplify::default();
+        assert_eq!(simplify.apply("\u{1e5f1}"), "\u{1e5f1}");
+        assert_eq!(simplify.plain("\u{1e5f1}7"), "\u{1e5f1}0");
     }
 
     proptest! {
