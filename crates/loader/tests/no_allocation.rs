@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 #![allow(unsafe_code)] // Counting allocations needs a global allocator, whose trait is unsafe.
 
+#[path = "integration/support/mod.rs"]
 mod support;
 
 use bessemer_loader::{Batch, EvaluationWindows, Loader, Mixture, Share};

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 #![allow(unsafe_code, reason = "counting allocations means implementing GlobalAlloc")]
 
+#[path = "integration/tiny/mod.rs"]
 mod tiny;
 
 use bessemer_arch::Model;

@@ -1,0 +1,4 @@
+//! The integration tests of this crate as one program: each test program costs a link.
+
+mod portion;
+mod span;

@@ -1,0 +1,10 @@
+//! The integration tests of this crate as one program: each test program costs a link.
+
+mod crash;
+mod damage;
+mod faults;
+mod hf;
+mod hf_logits;
+mod simdisk;
+mod sliced;
+mod throughput;

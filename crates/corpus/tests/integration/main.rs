@@ -1,0 +1,15 @@
+//! The integration tests of this crate as one program: each test program costs a link.
+
+mod corpus;
+mod delete;
+mod golden;
+mod hostile;
+mod mixture;
+mod remote;
+mod resume;
+mod scores;
+#[cfg(feature = "remote")]
+#[path = "../../../web/tests/integration/store.rs"]
+mod store;
+mod urls;
+mod web;

@@ -1,0 +1,6 @@
+//! The integration tests of this crate as one program: each test program costs a link.
+
+mod build;
+mod golden;
+mod hostile;
+mod pairs;

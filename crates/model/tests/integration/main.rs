@@ -1,0 +1,19 @@
+//! The integration tests of this crate as one program: each test program costs a link.
+
+mod coordinate_check;
+mod decoding;
+mod dry_run;
+mod golden;
+mod gradients;
+mod group;
+mod ladder;
+mod portions;
+mod recompute;
+mod seams;
+mod short_parameters;
+mod stage_memory;
+mod stage_seams;
+mod stages;
+mod storage;
+mod tiny;
+mod units;

@@ -1,0 +1,233 @@
+//! A model in t tensor-parallel portions, each a decoder of its own on a thread of its own, against the whole model: the
+//! losses and every gradient, with the stream whole and cut by rows.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
+
+use crate::group;
+use crate::tiny;
+
+use bessemer_arch::{ActivationChoice, Distribution, InitChoice, Model, Portion};
+use bessemer_model::{
+    ActivationConfig, Cache, Decoder, ModelError, OneDevice, Purpose, Seams, Shape, StepContext, Stream,
+    TokenBatch,
+};
+use bessemer_tensor::Backend;
+use bessemer_tensor::null::NullBackend;
+use bessemer_units::{Recompute, Storage};
+use group::{Group, Member, part_of, sum};
+use tiny::{SEQ, all_kinds, context, cpu, gradients, models, relative, scored, tokens};
+
+/// What a run leaves: losses of a forward pass, of two micro-batches, and the gradients.
+struct Outcome {
+    losses: Vec<f64>,
+    per_token: Vec<f32>,
+    lse_squared: f64,
+    gradients: Vec<Vec<f32>>,
+}
+
+const SHAPE: Shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
+
+fn outcome(b: &mut dyn Backend, d: &mut Decoder, seams: &mut dyn Seams) -> Outcome {
+    d.set_z_loss(0.01);
+    let (ids, targets) = tokens(5, 4);
+    let n = ids.len() / 2;
+    let batch =
+        |i: usize| TokenBatch { ids: &ids[i * n..][..n], targets: &targets[i * n..][..n], positions: None };
+    let mut per_token = vec![0.0; n];
+    let mut losses = vec![d.loss_through(b, seams, &batch(0), Some(&mut per_token)).unwrap().nats];
+    let mut lse_squared = 0.0;
+    for i in 0..2 {
+        let ctx =
+            StepContext { accumulate: i > 0, first_sequence: 2 * i as u64, ..context(3, scored(&targets)) };
+        let loss = d.forward_backward_through(b, seams, &batch(i), &ctx).unwrap();
+        losses.push(loss.nats);
+        lse_squared += loss.lse_squared;
+    }
+    Outcome { losses, per_token, lse_squared, gradients: gradients(b, d) }
+}
+
+/// A gradient with the sum over portions that it still lacks.
+fn completed(portion: &Portion, i: usize, stream: Stream, all: &[Outcome]) -> Vec<f32> {
+    let param = &portion.params()[i];
+    let mut mine = all[portion.index].gradients[i].clone();
+    if let Some((group, span)) = portion.gradient_sum(param, stream == Stream::Rows) {
+        let terms: Vec<_> = all[group].iter().map(|o| o.gradients[i].clone()).collect();
+        let width = param.len() / param.shape[0];
+        let range = span.start * width..span.end() * width;
+        mine[range.clone()].copy_from_slice(&sum(&terms)[range]);
+    }
+    mine
+}
+
+fn of_portions(model: &Model, degree: usize, stream: Stream, config: ActivationConfig) -> Vec<Outcome> {
+    let group = Group::new(degree);
+    std::thread::scope(|s| {
+        let run = |index: usize| {
+            let portion = model.portion(degree, index).unwrap();
+            let group = &group;
+            s.spawn(move || {
+                let mut b = cpu(1);
+                let mut d = Decoder::of_portion(&mut b, &portion, stream, SHAPE, config, None).unwrap();
+                for (i, (param, spec)) in portion.params().iter().zip(model.params()).enumerate() {
+                    let values = part_of(param, &tiny::values(i, &spec));
+                    d.write_param(&mut b, &spec.name, &values).unwrap();
+                }
+                // One portion has all rows.
+                let stream = if degree == 1 { Stream::Whole } else { stream };
+                outcome(&mut b, &mut d, &mut Member { index, group, stream })
+            })
+        };
+        let threads: Vec<_> = (0..degree).map(run).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+fn of_whole(model: &Model, config: ActivationConfig) -> Outcome {
+    let mut b = cpu(1);
+    let mut d = Decoder::with_activations(&mut b, model, SHAPE, config).unwrap();
+    for (i, spec) in model.params().iter().enumerate() {
+        d.write_param(&mut b, &spec.name, &tiny::values(i, spec)).unwrap();
+    }
+    outcome(&mut b, &mut d, &mut OneDevice)
+}
+
+fn hold(what: &str, model: &Model, degree: usize, stream: Stream, config: ActivationConfig, tolerance: f64) {
+    let whole = of_whole(model, config);
+    let all = of_portions(model, degree, stream, config);
+    for (index, found) in all.iter().enumerate() {
+        let what = format!("{what}, portion {index} of {degree}, {stream:?}");
+        for (found, wanted) in found.losses.iter().zip(&whole.losses) {
+            assert!((found / wanted - 1.0).abs() < tolerance, "{what}: loss {found}, wanted {wanted}");
+        }
+        assert!((found.lse_squared / whole.lse_squared - 1.0).abs() < tolerance, "{what}");
+        assert!(relative(&found.per_token, &whole.per_token) < tolerance, "{what}");
+        let portion = model.portion(degree, index).unwrap();
+        for (i, param) in portion.params().iter().enumerate() {
+            let wanted = part_of(param, &whole.gradients[i]);
+            let difference = relative(&completed(&portion, i, stream, &all), &wanted);
+            assert!(difference < tolerance, "{what}: {} differs by {difference}", param.name());
+        }
+    }
+}
+
+#[test]
+fn portions_together_have_the_losses_and_gradients_of_the_whole() {
+    let mut held = 0;
+    for (label, model) in all_kinds() {
+        for dropout in [0.0, 0.2] {
+            let model = Model { dropout, ..model.clone() };
+            for degree in [1, 2, 4] {
+                if model.portion(degree, 0).is_err() {
+                    continue;
+                }
+                for stream in [Stream::Whole, Stream::Rows] {
+                    let what = format!("{label}, dropout {dropout}");
+                    // One portion has nobody to talk to: its products are terms of sums of one.
+                    hold(&what, &model, degree, stream, ActivationConfig::default(), 2e-5);
+                    held += 1;
+                }
+            }
+        }
+    }
+    assert!(held > 200, "{held}");
+}
+
+#[test]
+fn recomputed_and_rounded_activations_may_be_cut_too() {
+    for (label, model) in models() {
+        for stream in [Stream::Whole, Stream::Rows] {
+            let kept = ActivationConfig { recompute: Recompute::None, ..ActivationConfig::default() };
+            hold(label, &model, 2, stream, kept, 2e-5);
+            // Rounding takes values near zero to the other side of ReLU's kink.
+            if model.activation != ActivationChoice::Relu {
+                let config = ActivationConfig { storage: Storage::Bf16, ..ActivationConfig::default() };
+                hold(label, &model, 2, stream, config, 0.05);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_portion_starts_from_the_elements_of_the_whole() {
+    for (label, model) in all_kinds() {
+        for init in [None, Some(InitChoice::TFixup)] {
+            let model = Model {
+                init: init.unwrap_or(model.init),
+                init_distribution: init.map(|_| Distribution::Uniform),
+                ..model.clone()
+            };
+            let mut b = cpu(1);
+            let whole = Decoder::new(&mut b, &model, SHAPE).unwrap();
+            whole.init(&mut b, 7).unwrap();
+            let whole = whole.read_params(&mut b).unwrap();
+            for degree in [1, 2, 4] {
+                for index in 0..degree {
+                    let Ok(portion) = model.portion(degree, index) else { continue };
+                    let config = ActivationConfig::default();
+                    let mut b = cpu(1);
+                    let d =
+                        Decoder::of_portion(&mut b, &portion, Stream::Whole, SHAPE, config, None).unwrap();
+                    d.init(&mut b, 7).unwrap();
+                    let mine = d.read_params(&mut b).unwrap();
+                    for ((param, whole), mine) in portion.params().iter().zip(&whole).zip(&mine) {
+                        assert!(mine.values == part_of(param, &whole.values), "{label} {}", mine.name);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_portion_cannot_do_is_refused() {
+    let (_, model) = models().swap_remove(0);
+    let portion = model.portion(2, 1).unwrap();
+    let config = ActivationConfig::default();
+    let mut b = cpu(1);
+    let mut d = Decoder::of_portion(&mut b, &portion, Stream::Whole, SHAPE, config, None).unwrap();
+    let (ids, targets) = tokens(5, 2);
+    let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
+    let message = |r: Result<(), ModelError>| match r {
+        Err(e @ ModelError::Portion(_)) => e.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let alone = d.forward_backward(&mut b, &batch, &context(0, 1)).map(drop);
+    assert!(message(alone).contains("found those of one device"));
+    assert!(message(d.loss(&mut b, &batch, None).map(drop)).contains("found those of one device"));
+    assert!(
+        message(d.logits(&mut b, &batch, |_, _| {})).contains("needs the whole model, found portion 1 of 2")
+    );
+    let cache = Cache::new(&mut b, &d, 1, 4).map(drop);
+    assert!(message(cache).contains("decoding with a cache needs the whole model"));
+    let odd = Shape { sequences: 1, seq: 15, ..SHAPE };
+    let cut = Decoder::of_portion(&mut b, &portion, Stream::Rows, odd, config, None).map(drop);
+    assert!(message(cut).contains("2 divides, found 1 x 15 = 15"));
+    let whole = model.portion(1, 0).unwrap();
+    let mut d = Decoder::of_portion(&mut b, &whole, Stream::Rows, odd, config, None).unwrap();
+    d.logits(&mut b, &TokenBatch { ids: &ids[..15], targets: &targets[..15], positions: None }, |_, _| {})
+        .unwrap();
+}
+
+/// The closed form of `Decoder::of_portion`, for pre-normalised f32 models without QK-norm and documents.
+#[test]
+fn activations_of_a_stream_cut_by_rows_take_what_the_formula_says() {
+    for (label, model) in &models()[..2] {
+        for (degree, recompute) in
+            [(2, Recompute::Selective), (4, Recompute::Selective), (2, Recompute::None)]
+        {
+            let Ok(portion) = model.portion(degree, degree - 1) else { continue };
+            let config = ActivationConfig { recompute, ..ActivationConfig::default() };
+            let mut b = NullBackend::new();
+            Decoder::of_portion(&mut b, &portion, Stream::Rows, SHAPE, config, None).unwrap();
+            let m = &portion.model;
+            let (n, r, l, d) = (SHAPE.tokens(), SHAPE.tokens() / degree, m.layers, m.width);
+            let (j, a, p, f) = (m.qkv_width(), m.attention_width(), m.mlp_in_width(), m.ffn_width);
+            let (normed, hidden) = if recompute == Recompute::None { (2 * l * d, l * f) } else { (d, f) };
+            let stats = if *label == "gpt2" { 2 } else { 1 };
+            let by_rows = r * ((2 * l + 1) * d + normed + 2 * d + (2 * l + 1) * stats);
+            let whole = n * (l * (j + a + p) + hidden + d + f.max(j + a).max(d) + 7);
+            let wanted = 4 * (by_rows + whole + l * SHAPE.sequences * m.heads * SHAPE.seq) as u64;
+            let found = b.memory().classes.iter().find(|c| c.0 == "activations").unwrap().1;
+            assert_eq!(found.0, wanted, "{label} {degree} {recompute:?}");
+        }
+    }
+}
