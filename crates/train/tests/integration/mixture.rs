@@ -140,7 +140,7 @@ fn a_run_on_a_mixture_goes_on_exactly_and_tells_losses_by_component() {
     assert_eq!(whole.warnings, Vec::<String>::new());
 
     // Another mixture is another run.
-    let other = crate::recipe(&sources([0.5, 0.5, 0.0]));
+    let other = self::recipe(&sources([0.5, 0.5, 0.0]));
     let backend = CpuBackend::new(CpuConfig::default()).unwrap();
     let Err(error) = Trainer::new(input(two.path(), &other), Box::new(backend)) else {
         panic!("another mixture was resumed")
