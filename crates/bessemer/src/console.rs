@@ -1,5 +1,6 @@
 //! What a person sees while a command works: results on standard output, everything else on standard error.
 
+use crate::escape;
 use bessemer_report::terminal;
 use bessemer_runlog::{MixtureShare, Record, Training};
 use bessemer_train::Observer;
@@ -51,7 +52,7 @@ impl Console {
         self.finish_work();
         if !self.quiet {
             // A closed standard error is no reason to lose a run.
-            let _ = writeln!(std::io::stderr(), "{text}");
+            let _ = writeln!(std::io::stderr(), "{}", escape::message(text));
         }
     }
 
@@ -187,11 +188,23 @@ pub(crate) fn colours() -> bool {
     std::io::stdout().is_terminal() && !refused && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
 }
 
-/// Writes a line of results to standard output.
+/// Writes a line of results to standard output. Control characters are escaped; see [`escape::controls`].
 ///
 /// # Errors
 /// If standard output is closed, for example by `head`.
 pub(crate) fn print(text: &str) -> std::io::Result<()> {
+    write_line(&escape::controls(text))
+}
+
+/// As [`print`], with colours, which only the program writes: see [`escape::controls_but_colours`].
+///
+/// # Errors
+/// If standard output is closed.
+pub(crate) fn print_coloured(text: &str) -> std::io::Result<()> {
+    write_line(&escape::controls_but_colours(text))
+}
+
+fn write_line(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     if !text.ends_with('\n') {

@@ -6,6 +6,7 @@
 mod cli;
 mod commands;
 mod console;
+mod escape;
 mod failure;
 mod machine;
 mod run_dir;
@@ -51,12 +52,13 @@ fn misused(e: &clap::Error) -> ExitCode {
 
 #[allow(clippy::print_stderr)] // the one place where the program reports its failure
 pub(crate) fn complain(failure: &Failure) {
+    let message = escape::message(&failure.message);
     match failure.code {
         failure::code::DONE => {}
         // Another process of the job tells.
-        _ if failure.message.is_empty() => {}
-        failure::code::CONTINUE => eprintln!("{}", failure.message),
-        _ => eprintln!("error: {}", failure.message),
+        _ if message.is_empty() => {}
+        failure::code::CONTINUE => eprintln!("{message}"),
+        _ => eprintln!("error: {message}"),
     }
 }
 

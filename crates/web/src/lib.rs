@@ -10,6 +10,7 @@ pub mod fields;
 pub mod html;
 pub mod http;
 pub mod page;
+pub mod redact;
 #[cfg(feature = "remote")]
 pub mod remote;
 pub mod url;

@@ -128,12 +128,9 @@ impl Shown<'_> {
         let name = page.url.unwrap_or_else(|| file.display().to_string());
         let charset = page.charset.map_or("-", |(name, _)| name);
         let detail = page.detail.map(|d| format!(" ({d})")).unwrap_or_default();
-        let clean = |t: &str| -> String {
-            t.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
-        };
-        print(&format!("{}  {charset}  {}{}", clean(&name), page.verdict.name(), clean(&detail)))?;
+        print(&format!("{name}  {charset}  {}{detail}", page.verdict.name()))?;
         if !page.text.is_empty() {
-            print(&format!("\n{}\n", clean(&page.text)))?;
+            print(&format!("\n{}\n", page.text))?;
         }
         Ok(())
     }

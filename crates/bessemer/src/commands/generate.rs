@@ -3,6 +3,7 @@
 use crate::cli::GenerateArgs;
 use crate::commands::saved_model::SavedModel;
 use crate::console::print;
+use crate::escape;
 use crate::failure::Failure;
 use bessemer_eval::generate::{CachedDecoder, ContextLimit, GenerateConfig, generate_text};
 use bessemer_eval::sampling::SamplingConfig;
@@ -31,13 +32,14 @@ pub(crate) fn run(args: &GenerateArgs, as_json: bool) -> Result<(), Failure> {
         let begun = Instant::now();
         let mut out = std::io::stdout().lock();
         if !as_json {
-            out.write_all(args.prompt.as_bytes())?;
+            out.write_all(escape::controls(&args.prompt).as_bytes())?;
         }
         let mut closed = None;
         let mut model = CachedDecoder::new(&decoder, &mut backend, &mut cache)?;
         let written =
             generate_text(&mut model, &saved.tokenizer, &args.prompt, &config, sample, &mut |text| {
-                if !as_json && let Err(e) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+                let shown = escape::controls(text);
+                if !as_json && let Err(e) = out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
                     closed = Some(e);
                     return ControlFlow::Break(());
                 }

@@ -15,6 +15,7 @@ use bessemer_shards::ShardSet;
 use bessemer_tokenizer::Tokenizer;
 use bessemer_train::{Observer, Outcome, Peak, TrainerInput};
 use bessemer_units::Bytes;
+use bessemer_web::redact::redact;
 use serde_json::json;
 use std::fs::{self, File, TryLockError};
 use std::sync::Arc;
@@ -44,7 +45,8 @@ impl Session {
         let recipe = load_recipe(&args.recipe, &args.overrides())?.value;
         let dir = RunDir::new(recipe.run.directory());
         let lock = if first { Some(take(&dir)?) } else { None };
-        let recipe_text = to_toml(&recipe)?;
+        // Records, checkpoints and the directory hold no credentials of the sources.
+        let recipe_text = redact(&to_toml(&recipe)?).into_owned();
         let threads = machine::threads(recipe.run.threads);
         Ok(Session {
             recipe,
@@ -107,7 +109,7 @@ impl Session {
         let (reason, message) = match &outcome {
             Ok(Outcome::Finished) => (EndReason::Finished, None),
             Ok(Outcome::Stopped) => (EndReason::Interrupted, None),
-            Err(e) => (EndReason::Failed, Some(e.message.clone())),
+            Err(e) => (EndReason::Failed, Some(redact(&e.message).into_owned())),
         };
         // On a full disk this fails too; the error that ended the run is the one to tell.
         let ended = closed.end(reason, message, self.begun.elapsed().as_secs_f64());
@@ -155,7 +157,7 @@ impl Session {
         let record = Record::from(runlog::Run {
             name: self.recipe.run.name.clone(),
             program: format!("bessemer {}", env!("CARGO_PKG_VERSION")),
-            command: std::env::args().collect(),
+            command: std::env::args().map(|word| redact(&word).into_owned()).collect(),
             seed: self.recipe.run.seed,
             started_unix_s: now,
             device: machine::processor(),

@@ -7,7 +7,7 @@ use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_tokenizer::Tokenizer;
 use serde_json::json;
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 
 pub(crate) fn run(command: &TokenizerCommand, as_json: bool, console: &mut Console) -> Result<(), Failure> {
@@ -46,8 +46,12 @@ pub(crate) fn run(command: &TokenizerCommand, as_json: bool, console: &mut Conso
                     ))
                 })?);
             }
-            std::io::stdout().write_all(&load(tokenizer)?.decode(&ids)?)?;
-            Ok(())
+            let text = load(tokenizer)?.decode(&ids)?;
+            // A file or another program gets the bytes; a terminal never gets control characters.
+            if std::io::stdout().is_terminal() {
+                return Ok(print(&String::from_utf8_lossy(&text))?);
+            }
+            Ok(std::io::stdout().write_all(&text)?)
         }
         TokenizerCommand::Inspect { tokenizer } => {
             let t = load(tokenizer)?;

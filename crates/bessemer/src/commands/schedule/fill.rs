@@ -4,7 +4,7 @@ use super::picture::{keys, lanes, tidy};
 use super::program;
 use super::show::{instruction, round, write_svg};
 use crate::cli::FillArgs;
-use crate::console::{Console, print};
+use crate::console::{Console, print, print_coloured};
 use crate::failure::Failure;
 use bessemer_report::plot::{Cell, Lanes, Panel};
 use bessemer_report::terminal;
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &FillArgs, as_json: bool, console: &mut Console) -> Resu
     let width = args.columns.map_or_else(crate::console::width, usize::from);
     let mut text = terminal::lanes(&picture(), width, crate::console::colours());
     text += &numbers(&program, &filled);
-    Ok(print(&text)?)
+    Ok(print_coloured(&text)?)
 }
 
 /// The units that the command line names.

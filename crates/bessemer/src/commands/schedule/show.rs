@@ -4,7 +4,7 @@ use super::measured::{self, Measured};
 use super::picture::{keys, lanes, tidy};
 use super::program;
 use crate::cli::ShowArgs;
-use crate::console::{Console, print};
+use crate::console::{Console, print, print_coloured};
 use crate::failure::Failure;
 use bessemer_report::plot::{Cell, Lanes, Panel, standalone};
 use bessemer_report::terminal;
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &ShowArgs, as_json: bool, console: &mut Console) -> Resu
             100.0 * (summary.makespan / m.makespan - 1.0)
         );
     }
-    Ok(print(&text)?)
+    Ok(print_coloured(&text)?)
 }
 
 /// Writes a picture as a file of its own.
