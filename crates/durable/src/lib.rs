@@ -3,9 +3,18 @@
 //! Write under a hidden name in the same directory, fsync the file, rename it, fsync the directory. Only the full
 //! sequence makes both the bytes and the name survive a power cut: without the first fsync a renamed file may come back
 //! with the right length and nothing but zeros. A file that is dropped before [`NewFile::commit`] leaves nothing.
+//!
+//! Beside it the two other things that every writer of files needs: [`ConfinedDir`], which removes files without following
+//! a symbolic link, and [`open_regular`], which never waits for a FIFO.
 
-use std::fs::{self, File};
+mod confined;
+
+pub use confined::{ConfinedDir, EntryKind, IsOurs, foreign_entries};
+
+use rustix::fs::OFlags;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// A file that is being written and is not visible yet under its final name.
@@ -24,7 +33,12 @@ impl NewFile {
     /// The system's, with the path in the message.
     pub fn create(path: &Path) -> io::Result<NewFile> {
         let partial = partial_path(path);
-        let file = File::create(&partial).map_err(|e| at(&partial, "create", e))?;
+        // What a killed process left, or a link or a FIFO that somebody put there: its target is not ours to cut.
+        match fs::remove_file(&partial) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(at(&partial, "replace", e)),
+            _ => {}
+        }
+        let file = File::create_new(&partial).map_err(|e| at(&partial, "create", e))?;
         Ok(NewFile {
             writer: Some(BufWriter::with_capacity(1 << 18, file)),
             partial,
@@ -84,6 +98,54 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.commit()
 }
 
+/// Opens a regular file for reading. A symbolic link to one is followed.
+///
+/// # Errors
+/// The system's; `InvalidInput` at once for a FIFO, a device, a socket or a directory, where opening or reading could
+/// wait for ever.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    open_regular_with(&mut options, path)
+}
+
+/// Opens a regular file as `options` say, for example for appending.
+///
+/// # Errors
+/// Those of [`open_regular`].
+pub fn open_regular_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    // Without NONBLOCK, opening a FIFO that somebody put in the file's place would wait for ever.
+    let file = options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(path).map_err(|e| {
+        // A FIFO that nobody reads, opened for writing, and a socket.
+        match e.raw_os_error() {
+            Some(code) if code == rustix::io::Errno::NXIO.raw_os_error() => not_regular(),
+            _ => e,
+        }
+    })?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(not_regular()),
+    }
+}
+
+fn not_regular() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "wanted a regular file, found a directory, FIFO, socket or device",
+    )
+}
+
+/// Opens the file at `path` to be locked; makes it if it is missing. Its content is not touched.
+///
+/// # Errors
+/// The system's; a symbolic link is refused, because a lock behind it would be another one.
+pub fn open_lock(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).custom_flags(flags.bits() as i32);
+    options.open(path).map_err(|e| at(path, "open the lock file", e))
+}
+
 /// The hidden name under which `path` is written before it is complete.
 pub fn partial_path(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
@@ -136,6 +198,35 @@ mod tests {
     fn errors_name_the_path() {
         let e = write(Path::new("/nonexistent/x"), b"").unwrap_err().to_string();
         assert!(e.contains("/nonexistent/.x.partial"), "{e}");
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_hidden_name_or_a_lock_cuts_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, precious) = (dir.path().join("a.json"), dir.path().join("precious"));
+        fs::write(&precious, b"precious").unwrap();
+        std::os::unix::fs::symlink(&precious, partial_path(&path)).unwrap();
+        write(&path, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        std::os::unix::fs::symlink(&precious, dir.path().join(".lock")).unwrap();
+        open_lock(&dir.path().join(".lock")).unwrap_err();
+        drop(open_lock(&precious).unwrap());
+        assert_eq!(fs::read(&precious).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn what_is_not_a_regular_file_is_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (fifo, socket) = (dir.path().join("fifo"), dir.path().join("socket"));
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        for path in [&fifo, &socket, &PathBuf::from("/dev/null"), &dir.path().to_path_buf()] {
+            let e = open_regular(path).unwrap_err();
+            assert_eq!(e.kind(), io::ErrorKind::InvalidInput, "{}: {e}", path.display());
+        }
+        let mut append = OpenOptions::new();
+        append.append(true);
+        assert_eq!(open_regular_with(&mut append, &fifo).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]
