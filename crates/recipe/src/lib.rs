@@ -25,7 +25,7 @@ pub use error::{Diagnostic, RecipeError, SHOWN_ERRORS};
 pub use load::{Loaded, Problem, load, parse};
 pub use origin::{Difference, Origin, Setting, show_diff};
 pub use recipe::{Recipe, load_recipe, parse_recipe};
-pub use run::{RunConfig, TraceConfig};
+pub use run::{PrometheusConfig, RunConfig, TraceConfig};
 pub use schema::json_schema;
 pub use source::Location;
 pub use train::{BatchPlan, SpikeAction, TrainConfig};

@@ -22,6 +22,41 @@ pub struct RunConfig {
     pub pin_threads: bool,
     /// What of a run is traced.
     pub trace: TraceConfig,
+    /// Values for Prometheus.
+    pub prometheus: PrometheusConfig,
+}
+
+/// `[run.prometheus]`: a text file with the latest values of the training, for the textfile collector of Prometheus'
+/// node-exporter. The file is replaced whole, at evaluations and at the end too.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PrometheusConfig {
+    /// Steps between two writes of the file; 0 writes none.
+    pub every_steps: u64,
+    /// The file, relative to the run directory. The collector reads files whose names end in `.prom`.
+    pub path: String,
+}
+
+impl Default for PrometheusConfig {
+    fn default() -> Self {
+        PrometheusConfig { every_steps: 0, path: "metrics.prom".into() }
+    }
+}
+
+impl PrometheusConfig {
+    fn check(&self) -> Result<(), String> {
+        let PrometheusConfig { every_steps, path } = self;
+        if *every_steps > MOST_STEPS {
+            return Err(format!("run.prometheus.every_steps = {every_steps}: expected 0 to {MOST_STEPS}"));
+        }
+        if !path.ends_with(".prom") || path.contains('\0') {
+            return Err(format!(
+                "run.prometheus.path = {path:?}: expected a file whose name ends in .prom, which is what the textfile \
+                 collector reads"
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// `[run.trace]`: which steps write into `trace.json` when passes, messages and collectives ran. The two first steps of a
@@ -73,6 +108,7 @@ impl Default for RunConfig {
             threads: 0,
             pin_threads: true,
             trace: TraceConfig::default(),
+            prometheus: PrometheusConfig::default(),
         }
     }
 }
@@ -121,7 +157,8 @@ impl RunConfig {
         if self.threads > MOST_THREADS {
             return Err(format!("run.threads = {}: expected 0 (all) to {MOST_THREADS}", self.threads));
         }
-        self.trace.check()
+        self.trace.check()?;
+        self.prometheus.check()
     }
 }
 

@@ -33,10 +33,36 @@ pub(crate) struct Facts<'a> {
     pub(crate) end: Option<&'a End>,
     pub(crate) resumed: u64,
     pub(crate) saves: u64,
+    /// Seconds by activity, of all processes, repeated steps included.
+    pub(crate) spent: Spent,
     /// Seconds that processes worked on the run.
     pub(crate) wall_seconds: f64,
     /// Whether a process ended without telling, so that `wall_seconds` is what is known to have passed.
     pub(crate) wall_is_least: bool,
+}
+
+/// Seconds that the records of a run name, by activity.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+pub(crate) struct Spent {
+    pub(crate) steps: f64,
+    pub(crate) evaluations: f64,
+    pub(crate) saves: f64,
+    pub(crate) baselines: f64,
+}
+
+impl Spent {
+    fn add(&mut self, record: &Record) {
+        let (sum, seconds) = match record {
+            Record::Step(r) => (&mut self.steps, r.seconds),
+            Record::Eval(r) => (&mut self.evaluations, r.seconds.unwrap_or(0.0)),
+            Record::Save(r) => (&mut self.saves, r.seconds),
+            Record::Baseline(r) => (&mut self.baselines, r.seconds.unwrap_or(0.0)),
+            _ => return,
+        };
+        if seconds.is_finite() {
+            *sum += seconds;
+        }
+    }
 }
 
 impl<'a> Facts<'a> {
@@ -46,6 +72,7 @@ impl<'a> Facts<'a> {
         let mut evals = BTreeMap::new();
         let mut clock = Clock::default();
         for record in records {
+            facts.spent.add(record);
             match record {
                 Record::Run(r) => {
                     clock.begin();
@@ -97,6 +124,13 @@ impl<'a> Facts<'a> {
     pub(crate) fn final_eval(&self) -> Option<&'a Eval> {
         let held_out = self.evals.iter().rev().find(|e| e.split != TRAIN_SPLIT);
         held_out.or(self.evals.last()).copied()
+    }
+
+    /// The evaluation on held-out text with the lowest loss.
+    pub(crate) fn best_eval(&self) -> Option<&'a Eval> {
+        let split = &self.final_eval()?.split;
+        let same = self.evals.iter().filter(|e| e.split == *split && e.loss.is_finite());
+        same.min_by(|a, b| a.loss.total_cmp(&b.loss)).copied()
     }
 
     /// The strongest baseline on the split of the last evaluation.

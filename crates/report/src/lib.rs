@@ -5,12 +5,15 @@
 //!
 //! - [`render`] makes `report.html` from the records of a run: one page that needs no network and runs no script.
 //! - [`render_study`] makes the page of a study of several small runs, [`render_coord_check`] that of a coordinate check.
-//! - [`plot`] draws line charts, bar charts and timelines as inline SVG.
+//! - [`Comparison`] holds several runs side by side, as a page and as text; [`RunFigures`] are the key figures of one.
+//! - [`plot`] draws line charts, bar charts and lanes as inline SVG.
 //! - [`terminal`] formats steps, evaluations and the summary as lines.
 
+mod compare;
 mod coord_check;
 mod corpus_file;
 mod facts;
+mod figures;
 mod html;
 mod page;
 pub mod plot;
@@ -20,9 +23,11 @@ mod study;
 pub mod terminal;
 mod text;
 
+pub use compare::{ComparedRun, Comparison, RecipeDifference};
 pub use coord_check::{render_coord_check, write_coord_check};
+pub use figures::{EvalFigures, RunFigures};
 pub use html::{Align, table};
 pub use report::{ReportInput, render, write};
 pub use section::timeline::StepTimeline;
 pub use study::{render_study, write_study};
-pub use text::{escape, grouped, number};
+pub use text::{escape, grouped, number, signed_percent};

@@ -9,9 +9,6 @@ use bessemer_runlog::study::{Study, StudyMethod, StudyRun, StudyVerdict};
 use std::io;
 use std::path::Path;
 
-/// Dots of a curve that is drawn as dots.
-const DOTS: usize = 24;
-
 /// The page. Methods without a finished run are left out.
 pub fn render_study(study: &Study) -> String {
     let s = &study.settings;
@@ -204,16 +201,7 @@ fn by_depth(study: &Study, first: f64, of: fn(&StudyRun) -> &Vec<f64>) -> Vec<Se
 }
 
 fn curves(study: &Study, points: impl Fn(&StudyMethod) -> Vec<[f64; 2]>) -> Vec<Series> {
-    let series = finished(study).enumerate().map(|(color, m)| {
-        let mut points = points(m);
-        // More curves than colours: the others are dotted.
-        let mark = if color < crate::plot::COLORS { Mark::Line } else { Mark::Dots };
-        if mark == Mark::Dots {
-            let every = points.len().div_ceil(DOTS).max(1);
-            points = points.into_iter().step_by(every).collect();
-        }
-        Series { name: m.name.clone(), color, mark, points }
-    });
+    let series = finished(study).enumerate().map(|(i, m)| Series::of_many(&m.name, i, points(m)));
     series.filter(|s| !s.points.is_empty()).collect()
 }
 

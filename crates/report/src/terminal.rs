@@ -1,7 +1,9 @@
 //! Lines for the terminal: pure functions that return text. Nothing here prints.
 
+mod columns;
 mod lanes;
 
+pub use columns::{columns, listing};
 pub use lanes::lanes;
 
 use crate::facts::Facts;
@@ -142,7 +144,7 @@ fn short(x: f64) -> String {
 }
 
 /// One line of text that cannot command the terminal.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 

@@ -60,6 +60,22 @@ pub fn number(x: f64) -> String {
     trim_zeros(&format!("{x:.digits$}"))
 }
 
+/// A number with this many digits behind the point; what rounds to zero has no sign.
+pub fn decimals(x: f64, digits: usize) -> String {
+    let text = format!("{x:.digits$}");
+    match text.strip_prefix('-') {
+        Some(size) if size.bytes().all(|b| matches!(b, b'0' | b'.')) => size.into(),
+        _ => text,
+    }
+}
+
+/// A difference in percent with its sign and one digit behind the point: "+3.1 %", "-0.4 %", "0.0 %".
+pub fn signed_percent(share: f64) -> String {
+    let text = decimals(100.0 * share, 1);
+    let sign = if text.starts_with('-') || text == "0.0" || share.is_nan() { "" } else { "+" };
+    format!("{sign}{text} %")
+}
+
 /// An integer with thin spaces between groups of three digits.
 pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
@@ -98,6 +114,23 @@ mod tests {
             escape("<script>alert('x' & \"y\")</script>\u{0}\u{1b}[31m\n"),
             "&lt;script&gt;alert(&#39;x&#39; &amp; &quot;y&quot;)&lt;/script&gt;\u{fffd}\u{fffd}[31m\n"
         );
+    }
+
+    #[test]
+    fn zero_has_no_sign_however_it_came_about() {
+        for (share, text) in [
+            (0.031, "+3.1 %"),
+            (-0.004, "-0.4 %"),
+            (-0.0004, "0.0 %"),
+            (-0.0, "0.0 %"),
+            (0.0004, "0.0 %"),
+            (-0.0006, "-0.1 %"),
+            (f64::NAN, "NaN %"),
+            (f64::NEG_INFINITY, "-inf %"),
+        ] {
+            assert_eq!(signed_percent(share), text);
+        }
+        assert_eq!((decimals(-0.00001, 4), decimals(-0.5, 0)), ("0.0000".into(), "0".into()));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! - [`Record`] is everything that a run tells: what it is, its stages, steps, evaluations, saves, samples,
 //!   warnings and its end. [`RunLog`] appends them to `metrics.jsonl`, one JSON object a line; [`read`] gives them
 //!   back. `README.md` beside this crate specifies the file.
-//! - [`TensorBoard`] writes the scalars of the same records as an event file that TensorBoard opens.
+//! - [`TensorBoard`] writes the scalars and texts of the same records as an event file that TensorBoard opens.
+//! - [`Prometheus`] writes the latest values as a text file that node-exporter's textfile collector reads.
 //! - [`study::Study`] is the result of a study of several small runs, one JSON file; [`coord_check::CoordCheck`] that of
 //!   muP's coordinate check.
 //! - [`Trace`] writes where time went, as a `trace.json` that Perfetto and chrome://tracing open, [`TraceLanes`] by lanes; [`read_trace`] reads it back.
@@ -16,21 +17,26 @@ mod error;
 mod lanes;
 mod log;
 mod number;
+mod prometheus;
+mod protobuf;
 mod reading;
 mod record;
 mod records;
 pub mod study;
 mod tensorboard;
+mod time;
 mod trace;
 
 pub use error::RunLogError;
 pub use lanes::{LaneSpan, TraceLanes};
 pub use log::{FILE, RunLog};
+pub use prometheus::Prometheus;
 pub use reading::{Log, TornLine, read};
 pub use record::{Other, Record, VERSION};
 pub use records::{
     Baseline, Corpus, CorpusSource, Dropped, End, EndReason, Eval, EvalComponent, MixtureShare, Model,
     Resume, Run, Sample, Save, Shards, Stage, Step, Tokenizer, Training, Warning,
 };
-pub use tensorboard::{TensorBoard, masked_crc32c};
+pub use tensorboard::{HyperParameter, TensorBoard, masked_crc32c};
+pub use time::rfc3339;
 pub use trace::{PROGRAM_NOTE, Span, TRACE_FILE, Trace, TraceContents, TraceNote, TraceSpan, read_trace};

@@ -13,12 +13,24 @@ pub struct Run {
     pub name: String,
     /// Program and version.
     pub program: String,
-    /// The command line.
+    /// The command line; what looks like a password, key or token in it is replaced by `***`.
     pub command: Vec<String>,
     /// Seed of the run.
     pub seed: u64,
     /// Wall time of the beginning, seconds since 1970-01-01 UTC.
     pub started_unix_s: f64,
+    /// The same time in UTC as RFC 3339 writes it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub started_at: String,
+    /// Name of the machine.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub host: String,
+    /// The working directory of the process.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub cwd: String,
+    /// Commit that the Git repository around the working directory has checked out, if it lies in one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
     /// What computes, for example the CPU's name.
     pub device: String,
     /// Threads that compute.
@@ -404,4 +416,7 @@ pub struct End {
     /// How long the process worked.
     #[serde(with = "crate::number")]
     pub seconds: f64,
+    /// Time of the end in UTC as RFC 3339 writes it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub ended_at: String,
 }

@@ -1,22 +1,44 @@
-//! A TensorBoard event file: the scalars of a run.
+//! A TensorBoard event file: the scalars, texts and hyperparameters of a run.
 //!
 //! Framing (TFRecord): u64 length, masked CRC-32C of these 8 bytes, the message, masked CRC-32C of the message;
 //! little endian. The mask is ((crc >> 15) | (crc << 17)) + 0xA282EAD8. The message is a Protocol Buffers `Event`
-//! (tensorflow/core/util/event.proto, tensorflow/core/framework/summary.proto); what is written of it:
+//! (tensorflow/core/util/event.proto, tensorflow/core/framework/{summary,tensor,tensor_shape}.proto); hyperparameters are
+//! messages of the hparams plugin (tensorboard/plugins/hparams/plugin_data.proto) and google/protobuf/struct.proto. What is
+//! written of them:
 //!
 //! ```text
-//! Event       1 wall_time: double   2 step: int64   3 file_version: string   5 summary: Summary
-//!             7 session_log: SessionLog
-//! Summary     1 value: Value (repeated)
-//! Value       1 tag: string         2 simple_value: float
-//! SessionLog  1 status: enum, START = 1
+//! Event             1 wall_time: double   2 step: int64   3 file_version: string   5 summary: Summary
+//!                   7 session_log: SessionLog
+//! Summary           1 value: Value (repeated)
+//! Value             1 tag: string   2 simple_value: float   8 tensor: TensorProto   9 metadata: SummaryMetadata
+//! SessionLog        1 status: enum, START = 1
+//! SummaryMetadata   1 plugin_data: PluginData
+//! PluginData        1 plugin_name: string   2 content: bytes
+//! TensorProto       1 dtype: enum, DT_FLOAT = 1, DT_STRING = 7   2 tensor_shape   8 string_val: bytes (repeated)
+//! TensorShapeProto  2 dim: Dim (repeated), of which 1 size: int64
+//! HParamsPluginData 3 session_start_info   4 session_end_info
+//! SessionStartInfo  1 hparams: map<string, Value>   4 group_name: string   5 start_time_secs: double
+//! SessionEndInfo    1 status: enum, SUCCESS = 1, FAILURE = 2   2 end_time_secs: double
+//! Value (struct)    2 number_value: double   3 string_value: string   4 bool_value: bool
 //! ```
 
 use crate::crc32c::crc32c;
-use crate::{Record, RunLogError};
+use crate::protobuf::{bytes, double, float, integer, message, string};
+use crate::{EndReason, Record, RunLogError, Sample};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+
+/// A value of a hyperparameter.
+#[derive(Debug, Clone, PartialEq)]
+pub enum HyperParameter {
+    /// A number.
+    Number(f64),
+    /// A text.
+    Text(String),
+    /// A switch.
+    Switch(bool),
+}
 
 /// An event file, open for writing. Each event is one `write`, so that a crash can cut only the last.
 #[derive(Debug)]
@@ -61,11 +83,11 @@ impl TensorBoard {
             }
         };
         let mut board = TensorBoard { path, file, frame: Vec::new(), message: Vec::new() };
-        board.event(wall_time_s, 0, |message| string(message, 3, "brain.Event:2"))?;
+        board.event(wall_time_s, 0, |event| string(event, 3, "brain.Event:2"))?;
         if let Some(step) = resumed_after {
             // A session that starts at a step orphans everything recorded at that step or later.
-            board.event(wall_time_s, step.saturating_add(1), |message| {
-                message.extend([7 << 3 | 2, 2, 1 << 3, 1])
+            board.event(wall_time_s, step.saturating_add(1), |event| {
+                message(event, 7, |session_log| integer(session_log, 1, 1));
             })?;
         }
         Ok(board)
@@ -86,20 +108,113 @@ impl TensorBoard {
         step: u64,
         values: &[(&str, f64)],
     ) -> Result<(), RunLogError> {
-        self.event(wall_time_s, step, |message| {
-            let mut summary = Vec::new();
-            for &(tag, value) in values {
-                let mut entry = Vec::new();
-                string(&mut entry, 1, tag);
-                entry.push(2 << 3 | 5);
-                entry.extend((value as f32).to_le_bytes());
-                bytes(&mut summary, 1, &entry);
-            }
-            bytes(message, 5, &summary);
+        self.event(wall_time_s, step, |event| {
+            message(event, 5, |summary| {
+                for &(tag, value) in values {
+                    message(summary, 1, |entry| {
+                        string(entry, 1, tag);
+                        float(entry, 2, value as f32);
+                    });
+                }
+            });
         })
     }
 
-    /// Writes the scalars of a step or evaluation record; other kinds have none.
+    /// Writes a text in Markdown, which the tab "Text" shows.
+    ///
+    /// # Errors
+    /// [`RunLogError::Io`].
+    pub fn text(
+        &mut self,
+        wall_time_s: f64,
+        step: u64,
+        tag: &str,
+        markdown: &str,
+    ) -> Result<(), RunLogError> {
+        self.plugin(wall_time_s, step, tag, "text", &[], |tensor| {
+            integer(tensor, 1, 7);
+            message(tensor, 2, |shape| message(shape, 2, |dim| integer(dim, 1, 1)));
+            string(tensor, 8, markdown);
+        })
+    }
+
+    /// Writes the hyperparameters of the run, which the tab "HParams" shows. `group` names the run among others;
+    /// TensorBoard takes runs of the same group for repetitions.
+    ///
+    /// # Errors
+    /// [`RunLogError::Io`].
+    pub fn hyperparameters(
+        &mut self,
+        wall_time_s: f64,
+        group: &str,
+        values: &[(String, HyperParameter)],
+    ) -> Result<(), RunLogError> {
+        let mut content = Vec::new();
+        message(&mut content, 3, |start| {
+            for (name, value) in values {
+                message(start, 1, |entry| {
+                    string(entry, 1, name);
+                    message(entry, 2, |out| match value {
+                        HyperParameter::Number(number) => double(out, 2, *number),
+                        HyperParameter::Text(text) => string(out, 3, text),
+                        HyperParameter::Switch(on) => integer(out, 4, u64::from(*on)),
+                    });
+                });
+            }
+            string(start, 4, group);
+            double(start, 5, wall_time_s);
+        });
+        self.hparams(wall_time_s, "_hparams_/session_start_info", &content)
+    }
+
+    /// Writes how the session ended, for the tab "HParams".
+    fn session_end(&mut self, wall_time_s: f64, reason: EndReason) -> Result<(), RunLogError> {
+        let mut content = Vec::new();
+        message(&mut content, 4, |end| {
+            integer(end, 1, if reason == EndReason::Failed { 2 } else { 1 });
+            double(end, 2, wall_time_s);
+        });
+        self.hparams(wall_time_s, "_hparams_/session_end_info", &content)
+    }
+
+    /// Writes a message of the hparams plugin, beside an empty tensor of floats.
+    fn hparams(&mut self, wall_time_s: f64, tag: &str, content: &[u8]) -> Result<(), RunLogError> {
+        self.plugin(wall_time_s, 0, tag, "hparams", content, |tensor| {
+            integer(tensor, 1, 1);
+            message(tensor, 2, |shape| message(shape, 2, |_| {}));
+        })
+    }
+
+    /// Writes a tensor with the name of the plugin that shows it and the content that this plugin reads.
+    fn plugin(
+        &mut self,
+        wall_time_s: f64,
+        step: u64,
+        tag: &str,
+        plugin: &str,
+        content: &[u8],
+        tensor: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), RunLogError> {
+        self.event(wall_time_s, step, |event| {
+            message(event, 5, |summary| {
+                message(summary, 1, |value| {
+                    string(value, 1, tag);
+                    message(value, 8, tensor);
+                    message(value, 9, |metadata| {
+                        message(metadata, 1, |data| {
+                            string(data, 1, plugin);
+                            if !content.is_empty() {
+                                bytes(data, 2, content);
+                            }
+                        });
+                    });
+                });
+            });
+        })
+    }
+
+    /// Writes what TensorBoard shows of a record: the scalars of a step or an evaluation, the text of a sample, the end of
+    /// the session. Other kinds have nothing.
     ///
     /// # Errors
     /// [`RunLogError::Io`].
@@ -132,6 +247,8 @@ impl TensorBoard {
                 }
                 Ok(())
             }
+            Record::Sample(r) => self.text(wall_time_s, r.step, &sample_tag(&r.prompt), &sample_text(r)),
+            Record::End(r) => self.session_end(wall_time_s, r.reason),
             _ => Ok(()),
         }
     }
@@ -143,11 +260,9 @@ impl TensorBoard {
         content: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), RunLogError> {
         self.message.clear();
-        self.message.push(1 << 3 | 1);
-        self.message.extend(wall_time_s.to_le_bytes());
+        double(&mut self.message, 1, wall_time_s);
         if step > 0 {
-            self.message.push(2 << 3);
-            varint(&mut self.message, step);
+            integer(&mut self.message, 2, step);
         }
         content(&mut self.message);
         self.frame.clear();
@@ -165,20 +280,18 @@ pub fn masked_crc32c(bytes: &[u8]) -> u32 {
     crc32c(bytes).rotate_right(15).wrapping_add(0xA282_EAD8)
 }
 
-fn varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
+/// The tag of the samples of one prompt: a name of at most 40 characters.
+fn sample_tag(prompt: &str) -> String {
+    let words = prompt.split_whitespace().collect::<Vec<_>>().join(" ");
+    let short: String = words.chars().filter(|c| !c.is_control()).take(40).collect();
+    format!("samples/{}", if short.is_empty() { "no prompt" } else { &short })
 }
 
-fn bytes(out: &mut Vec<u8>, field: u8, value: &[u8]) {
-    out.push(field << 3 | 2);
-    varint(out, value.len() as u64);
-    out.extend(value);
-}
-
-fn string(out: &mut Vec<u8>, field: u8, value: &str) {
-    bytes(out, field, value.as_bytes());
+/// A sample in Markdown: a code block, fenced by more backticks than the text has in a row.
+fn sample_text(sample: &Sample) -> String {
+    let text = format!("{}{}", sample.prompt, sample.text);
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(longest.max(2) + 1);
+    let temperature = sample.temperature.map_or(String::new(), |t| format!(", temperature {t}"));
+    format!("Step {}, prompt {:?}{temperature}:\n\n{fence}\n{text}\n{fence}\n", sample.step, sample.prompt)
 }

@@ -167,7 +167,7 @@ impl Trainer {
         };
         let store = Store::open(input.directory.join("checkpoints"));
         let records = match first {
-            true => Some(Records::open(&input.directory, &recipe.run.name)?),
+            true => Some(Records::open(&input.directory, recipe, &input.recipe_text)?),
             false => None,
         };
         let directory = first.then_some(input.directory.as_path());
@@ -453,8 +453,11 @@ impl Trainer {
     /// Only the first rank writes and tells.
     fn append(&mut self, record: Record, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let Some(records) = &mut self.records else { return Ok(()) };
-        records.append(&record)?;
+        let warning = records.append(&record)?;
         observer.record(&record);
+        if let Some(warning) = warning {
+            observer.record(&warning);
+        }
         Ok(())
     }
 }
@@ -478,7 +481,8 @@ impl Closed {
     /// If the log cannot be written.
     pub fn end(self, reason: EndReason, message: Option<String>, seconds: f64) -> Result<(), TrainError> {
         let Some(mut records) = self.records else { return Ok(()) };
-        records.append_last(&End { step: self.step, tokens: self.tokens, reason, message, seconds }.into())
+        let (step, tokens, ended_at) = (self.step, self.tokens, runlog::rfc3339(records::now()));
+        records.append_last(&End { step, tokens, reason, message, seconds, ended_at }.into())
     }
 }
 

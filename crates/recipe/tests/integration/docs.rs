@@ -32,6 +32,8 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("run.trace.steps", "0 to 2^48", &["0", "281474976710656"], &["281474976710657"]),
     ("run.trace.every_steps", "0 to 2^48", &["0", "281474976710656"], &["281474976710657"]),
     ("run.trace.max_intervals", "0 to 10000000", &["0", "10000000"], &["10000001"]),
+    ("run.prometheus.every_steps", "0 to 2^48", &["0", "281474976710656"], &["281474976710657"]),
+    ("run.prometheus.path", "a name that ends in `.prom`", &["a.prom", "/var/x/a.prom"], &["\"\"", "a.txt"]),
     ("corpus.mix.temperature", "0.01 to 1000", &["0.01", "1000"], &["0", "1001"]),
     (
         "corpus.path",

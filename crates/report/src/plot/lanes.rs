@@ -121,15 +121,25 @@ impl Lanes {
         self.cells().map(|c| (c.start, c.end)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     }
 
-    /// A short piece's length: nine of ten are at least as long.
+    /// A short piece's length: nine tenths of the time are in pieces at least as long. Counted by time, because a few
+    /// pieces that take next to nothing must not stretch the picture.
     pub(crate) fn short_length(&self) -> Option<f64> {
         let mut all: Vec<f64> = self.cells().map(|c| c.end - c.start).filter(|l| *l > 0.0).collect();
         all.sort_by(f64::total_cmp);
-        all.get(all.len() / 10).copied()
+        let mut shorter = all.iter().sum::<f64>() / 10.0;
+        all.into_iter().find(|length| {
+            shorter -= length;
+            shorter < 0.0
+        })
     }
 
     /// The picture as inline SVG. It is as wide as its short pieces need to be labelled.
     pub fn svg(&self) -> String {
+        self.svg_within(WIDTHS.1)
+    }
+
+    /// As [`Lanes::svg`], but at most `most` units wide; pieces that become too narrow for their label have none.
+    pub fn svg_within(&self, most: f64) -> String {
         let (low, high) = self.range().unwrap_or((0.0, 1.0));
         let widest = |text: &dyn Fn(&Lane) -> f64| {
             let lanes = self.panels.iter().flat_map(|p| &p.lanes);
@@ -138,20 +148,26 @@ impl Lanes {
         let left = widest(&|l| text_width(&l.label)) + 16.0;
         let note = widest(&|l| text_width(&l.note)) + 14.0;
         let wanted = self.short_length().map_or(0.0, |l| READABLE * (high - low) / l);
-        let width = (left + wanted + note).clamp(WIDTHS.0, WIDTHS.1);
+        let width = (left + wanted + note).clamp(WIDTHS.0, most.max(WIDTHS.0));
         let right = width - note;
         let ticks = ((right - left) / TICK) as usize;
         let axis = Axis::new(Scale::Linear, [low, high].into_iter(), ticks, false);
         let lanes: usize = self.panels.iter().map(|p| p.lanes.len()).sum();
         let headings = self.panels.iter().filter(|p| !p.title.is_empty()).count();
-        let bottom = 2.0 * HEADING + lanes as f64 * LANE + headings as f64 * HEADING + 4.0;
+        let keys = self.place_keys(left, width);
+        let top = HEADING * (1 + keys.last().map_or(0, |k| k.line + 1)) as f64 + 2.0;
+        let bottom = top + lanes as f64 * LANE + headings as f64 * HEADING + 4.0;
         let notes = self.panels.iter().flat_map(|p| &p.lanes).map(|l| format!("{}: {}.", l.label, l.note));
         let description = notes.collect::<Vec<_>>().join(" ");
         let mut canvas = Canvas::sized([width, bottom + 40.0], &self.title, &description);
         canvas.words("strong", [left, 16.0], Anchor::Start, &self.title);
-        self.draw_keys(&mut canvas, left);
+        for key in &keys {
+            let y = HEADING * (1 + key.line) as f64;
+            canvas.rectangle(&key.class, [key.x, y + 4.0], [14.0, 14.0], "");
+            canvas.words("", [key.x + 20.0, y + 15.0], Anchor::Start, &key.text);
+        }
         let at = |x: f64| axis.place(x).map(|p| left + p * (right - left));
-        let mut y = 2.0 * HEADING;
+        let mut y = top;
         for panel in &self.panels {
             if !panel.title.is_empty() {
                 canvas.words("strong", [left, y + 17.0], Anchor::Start, &panel.title);
@@ -180,15 +196,29 @@ impl Lanes {
         canvas.finish()
     }
 
-    fn draw_keys(&self, canvas: &mut Canvas, left: f64) {
-        let mut x = left;
-        for key in &self.keys {
-            canvas.rectangle(&class(key.color, key.tone), [x, HEADING + 4.0], [14.0, 14.0], "");
-            let text = format!("{} {}", key.letter, key.name);
-            canvas.words("", [x + 20.0, HEADING + 15.0], Anchor::Start, text.trim());
-            x += text_width(text.trim()) + 40.0;
-        }
+    /// Places the meanings of the colours from left to right, in as many lines as they need.
+    fn place_keys(&self, left: f64, width: f64) -> Vec<PlacedKey> {
+        let (mut x, mut line) = (left, 0);
+        let place = |key: &Key| {
+            let text = format!("{} {}", key.letter, key.name).trim().to_string();
+            let takes = 20.0 + text_width(&text);
+            if x + takes > width && x > left {
+                (x, line) = (left, line + 1);
+            }
+            let placed = PlacedKey { x, line, class: class(key.color, key.tone), text };
+            x += takes + 20.0;
+            placed
+        };
+        self.keys.iter().map(place).collect()
     }
+}
+
+/// A [`Key`] at its place.
+struct PlacedKey {
+    x: f64,
+    line: usize,
+    class: String,
+    text: String,
 }
 
 fn class(color: usize, tone: usize) -> String {

@@ -30,6 +30,21 @@ pub struct Series {
     pub points: Vec<[f64; 2]>,
 }
 
+/// Dots of a curve that is drawn as dots because the colours have run out.
+const DOTS: usize = 24;
+
+impl Series {
+    /// Curve `index` of many: the first have the colours, the others come as dots of these colours.
+    pub fn of_many(name: &str, index: usize, mut points: Vec<[f64; 2]>) -> Series {
+        let mark = if index < COLORS { Mark::Line } else { Mark::Dots };
+        if mark == Mark::Dots {
+            let every = points.len().div_ceil(DOTS).max(1);
+            points = points.into_iter().step_by(every).collect();
+        }
+        Series { name: name.into(), color: index, mark, points }
+    }
+}
+
 /// A horizontal line: a baseline or a limit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {

@@ -2,7 +2,7 @@
 
 use crate::facts::{Facts, smoothed};
 use crate::html::{figure, grid, section};
-use crate::plot::{LineChart, Mark, Row, Rule, Scale, Series, Span, Timeline};
+use crate::plot::{Bar, BarChart, LineChart, Mark, Rule, Scale, Series};
 use bessemer_runlog::{Eval, Step};
 use bessemer_units::Seconds;
 
@@ -49,9 +49,7 @@ pub(crate) fn speed(facts: &Facts<'_>) -> String {
     figures.extend(curve(facts, "Memory of the process in MiB", "", Scale::Linear, true, false, |s| {
         s.memory_bytes.map(|b| b as f64 / f64::from(1 << 20))
     }));
-    if !facts.stages.is_empty() {
-        figures.push(figure("Time of the stages", &stages(facts).svg(), ""));
-    }
+    figures.extend(stages(facts));
     section("speed", "Speed", &grid(&figures))
 }
 
@@ -176,7 +174,7 @@ fn curve(
 }
 
 /// Points that smoothing averages over: two percent of the run.
-fn span(points: usize) -> f64 {
+pub(crate) fn span(points: usize) -> f64 {
     (points as f64 / 50.0).max(2.0)
 }
 
@@ -193,14 +191,32 @@ fn waited_for_data(facts: &Facts<'_>) -> Option<f64> {
     (all > 0.0).then(|| timed().map(|(d, _)| d).sum::<f64>() / all)
 }
 
-/// Stages one after the other, as the run did them.
-fn stages(facts: &Facts<'_>) -> Timeline {
-    let mut start = 0.0;
-    let rows = facts.stages.iter().map(|stage| {
-        let seconds = if stage.seconds.is_finite() { stage.seconds.max(0.0) } else { 0.0 };
-        let span = Span { start, end: start + seconds, color: 0, label: stage.name.clone() };
-        start += seconds;
-        Row { label: stage.name.clone(), spans: vec![span], note: Seconds(stage.seconds).to_string() }
-    });
-    Timeline { title: "Time of the stages".into(), x_label: "seconds".into(), rows: rows.collect() }
+/// Time of the stages before training, and of what training consists of.
+fn stages(facts: &Facts<'_>) -> Option<String> {
+    let spent = facts.spent;
+    let parts = [
+        ("training steps", spent.steps),
+        ("evaluation", spent.evaluations),
+        ("checkpoints", spent.saves),
+        ("baselines", spent.baselines),
+    ];
+    let stages = facts.stages.iter().map(|s| (s.name.as_str(), s.seconds));
+    let mut all: Vec<(&str, f64)> = stages.chain(parts).filter(|(_, s)| s.is_finite() && *s > 0.0).collect();
+    if all.is_empty() {
+        return None;
+    }
+    // Starting, measuring the machine's peak, sampling: known only where every process told its end.
+    let rest = facts.wall_seconds - all.iter().map(|(_, s)| s).sum::<f64>();
+    if rest > 0.0 && !facts.wall_is_least {
+        all.push(("everything else", rest));
+    }
+    let whole = all.iter().map(|(_, s)| s).sum::<f64>();
+    let bar = |(name, seconds): &(&str, f64)| Bar {
+        label: (*name).to_string(),
+        value: *seconds,
+        note: format!("{} ({:.1} %)", Seconds(*seconds), 100.0 * seconds / whole),
+    };
+    let chart =
+        BarChart { title: "Time of the stages".into(), color: 0, bars: all.iter().map(bar).collect() };
+    Some(figure("Time of the stages", &chart.svg(), ""))
 }

@@ -3,6 +3,7 @@
 use crate::facts::Facts;
 use crate::html::{Align, details, section, table};
 use crate::text::{escape, grouped, number};
+use bessemer_runlog::rfc3339;
 use bessemer_units::Tokens;
 
 /// Warnings shown.
@@ -50,7 +51,10 @@ fn rows(facts: &Facts<'_>) -> Vec<Vec<String>> {
         row("command", run.command.join(" "));
     }
     if let Some(run) = facts.runs.last() {
+        row("directory", run.cwd.clone());
+        row("commit", run.commit.clone().unwrap_or_default());
         row("program", run.program.clone());
+        row("host", run.host.clone());
         row("device", run.device.clone());
         row("threads", if run.threads > 0 { run.threads.to_string() } else { String::new() });
         row(
@@ -61,7 +65,10 @@ fn rows(facts: &Facts<'_>) -> Vec<Vec<String>> {
         row("seed", run.seed.to_string());
     }
     if let Some(run) = facts.runs.first().filter(|r| r.started_unix_s > 0.0) {
-        row("started", utc(run.started_unix_s));
+        row("started", rfc3339(run.started_unix_s));
+    }
+    if let Some(end) = facts.end {
+        row("ended", end.ended_at.clone());
     }
     if facts.runs.len() > 1 || facts.resumed > 0 {
         let resumed =
@@ -92,46 +99,4 @@ fn rows(facts: &Facts<'_>) -> Vec<Vec<String>> {
         row("work per token", format!("{} FLOP forward and backward", number(m.flops_per_token)));
     }
     rows
-}
-
-/// Seconds since 1970 as "2026-11-20 13:05 UTC", by the civil calendar (Howard Hinnant, "chrono-compatible low-level
-/// date algorithms").
-fn utc(unix_s: f64) -> String {
-    if !(0.0..=2.5e11).contains(&unix_s) {
-        return String::new();
-    }
-    let seconds = unix_s as i64;
-    let days = seconds.div_euclid(86_400) + 719_468;
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let of_day = seconds.rem_euclid(86_400);
-    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", of_day / 3600, of_day / 60 % 60)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::utc;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        // Values of `date -u -d @N`.
-        for (unix, text) in [
-            (0.0, "1970-01-01 00:00 UTC"),
-            (951_782_400.0, "2000-02-29 00:00 UTC"),
-            (1_709_251_199.9, "2024-02-29 23:59 UTC"),
-            (1_795_179_900.0, "2026-11-20 13:05 UTC"),
-            (4_107_542_400.0, "2100-03-01 00:00 UTC"),
-            (f64::NAN, ""),
-            (-5.0, ""),
-            (1e300, ""),
-        ] {
-            assert_eq!(utc(unix), text);
-        }
-    }
 }

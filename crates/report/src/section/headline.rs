@@ -2,7 +2,7 @@
 
 use crate::facts::Facts;
 use crate::html::section;
-use crate::text::{escape, number};
+use crate::text::{decimals, escape, number};
 use bessemer_units::{Bytes, Seconds, Tokens};
 
 /// Title line, model line, status.
@@ -135,5 +135,5 @@ fn epochs(facts: &Facts<'_>) -> String {
 
 /// A loss: four digits behind the point, whatever it is.
 pub(crate) fn fixed(x: f64) -> String {
-    if x.is_finite() && x.abs() < 1e4 { format!("{x:.4}") } else { number(x) }
+    if x.is_finite() && x.abs() < 1e4 { decimals(x, 4) } else { number(x) }
 }

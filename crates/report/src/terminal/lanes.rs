@@ -12,12 +12,14 @@ const LEAST: usize = 20;
 /// Backgrounds of the colours by tone, from the 256 that terminals have in common, and the colour of text on them (15
 /// white, 16 black): those of the pictures in their order.
 const BACKGROUNDS: [[(u8, u8); TONES]; COLORS] = [
-    [(25, 15), (67, 15), (110, 16)],
-    [(130, 15), (173, 16), (216, 16)],
-    [(29, 15), (72, 16), (115, 16)],
-    [(96, 15), (139, 16), (182, 16)],
-    [(136, 16), (179, 16), (222, 16)],
-    [(240, 15), (245, 16), (250, 16)],
+    [(27, 15), (69, 16), (111, 16)],
+    [(172, 16), (215, 16), (222, 16)],
+    [(23, 15), (66, 15), (109, 16)],
+    [(90, 15), (133, 15), (176, 16)],
+    [(58, 15), (100, 15), (143, 16)],
+    [(236, 15), (241, 15), (246, 16)],
+    [(38, 16), (80, 16), (123, 16)],
+    [(131, 15), (174, 16), (217, 16)],
 ];
 
 /// Draws lanes in `width` columns. A piece is its label and a line to its end; what waits is a dot. With `colour` pieces have

@@ -3,17 +3,16 @@
 #![allow(clippy::unwrap_used)] // the lint sees tests only inside test functions, and helpers of tests are none
 
 use bessemer_report::plot::{
-    Bar, BarChart, Cell, Key, Lane, Lanes, LineChart, Mark, Panel, Part, Row, Rule, Scale, Series, Span,
-    Timeline, standalone,
+    Bar, BarChart, Cell, Key, Lane, Lanes, LineChart, Mark, Panel, Part, Rule, Scale, Series, standalone,
 };
 use bessemer_report::terminal::lanes;
-use bessemer_report::{ReportInput, render, write};
+use bessemer_report::{ReportInput, StepTimeline, render, write};
 use bessemer_runlog::*;
 use std::path::Path;
 
 /// Checks that tags are balanced, attributes quoted and free of `<`, and text free of bare `<` and `&`. Returns the
 /// names of the elements.
-fn well_formed(text: &str) -> Vec<String> {
+pub(crate) fn well_formed(text: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut open: Vec<String> = Vec::new();
     let mut rest = text;
@@ -91,6 +90,10 @@ fn hostile_records() -> Vec<Record> {
             command: vec![hostile()],
             seed: u64::MAX,
             started_unix_s: f64::NAN,
+            started_at: hostile(),
+            host: hostile(),
+            cwd: hostile(),
+            commit: Some(hostile()),
             device: hostile(),
             threads: 1,
             peak_flops_per_s: Some(f64::INFINITY),
@@ -149,8 +152,14 @@ fn hostile_records() -> Vec<Record> {
         records.push(Eval { tokens_scored: 1, bytes_scored: u64::MAX, ..eval }.into());
     }
     records.push(
-        End { reason: EndReason::Failed, message: Some(hostile()), seconds: f64::NAN, ..Default::default() }
-            .into(),
+        End {
+            reason: EndReason::Failed,
+            message: Some(hostile()),
+            seconds: f64::NAN,
+            ended_at: hostile(),
+            ..Default::default()
+        }
+        .into(),
     );
     records
 }
@@ -346,12 +355,8 @@ fn charts_of_nothing_one_point_and_broken_numbers_are_well_formed() {
     for value in [nan, -1.0, 0.0, 1e308, f64::INFINITY] {
         let bar = Bar { label: "x".repeat(500), value, note: "字".repeat(200) };
         well_formed(&BarChart { bars: vec![bar.clone(), bar], ..Default::default() }.svg());
-        let span = Span { start: value, end: 1.0, color: 9, label: "<".into() };
-        let row = Row { label: "r".into(), spans: vec![span], note: "n".into() };
-        well_formed(&Timeline { rows: vec![row], ..Default::default() }.svg());
     }
     well_formed(&BarChart::default().svg());
-    well_formed(&Timeline::default().svg());
 }
 
 #[test]
@@ -360,7 +365,7 @@ fn a_gap_is_not_bridged_and_a_lone_value_is_a_dot() {
         LineChart { series: vec![series(points, Mark::Line)], ..Default::default() }.svg()
     };
     let gap = chart(&[[0.0, 1.0], [1.0, 2.0], [2.0, f64::NAN], [3.0, 2.0], [4.0, 1.0]]);
-    let path = gap.lines().find(|l| l.contains("class=\"line s1\"") && l.matches('M').count() == 2);
+    let path = gap.lines().find(|l| l.contains("class=\"line s7\"") && l.matches('M').count() == 2);
     assert!(path.is_some(), "{gap}");
     assert_eq!(chart(&[[0.0, 1.0]]).matches("<circle").count(), 1);
 }
@@ -408,17 +413,6 @@ fn pictures_are_those_of_the_golden_files() {
         bars: vec![bar("duplicate", 120.0), bar("too-large", 30.0), bar("binary", 0.0)],
     };
     check("bars.svg", &standalone(&bars.svg()));
-    let span = |start: f64, end: f64, color| Span { start, end, color, label: format!("{start}-{end}") };
-    let row = |label: &str, spans: Vec<Span>| Row { label: label.into(), spans, note: String::new() };
-    let timeline = Timeline {
-        title: "Pipeline".into(),
-        x_label: "ms".into(),
-        rows: vec![
-            row("rank 0", vec![span(0.0, 1.0, 0), span(3.0, 5.0, 1)]),
-            row("rank 1", vec![span(1.0, 2.0, 0), span(2.0, 3.0, 1)]),
-        ],
-    };
-    check("timeline.svg", &standalone(&timeline.svg()));
     check("lanes.svg", &standalone(&pipeline().svg()));
 }
 
@@ -458,6 +452,88 @@ fn pipeline() -> Lanes {
     }
 }
 
+/// Where the text `label` of a picture begins, and the picture's width.
+fn placed(svg: &str, label: &str) -> (f64, f64) {
+    let number = |text: &str, after: &str| -> f64 {
+        let text = text.split_once(after).unwrap_or_else(|| panic!("no {after:?} in {text}")).1;
+        text.split(['"', ' ']).next().unwrap().parse().unwrap()
+    };
+    let line =
+        svg.lines().find(|l| l.contains(&format!(">{label}<"))).unwrap_or_else(|| panic!("no {label}"));
+    (number(line, " x=\""), number(svg, "viewBox=\"0 0 "))
+}
+
+#[test]
+fn the_meanings_of_all_colours_are_inside_the_picture() {
+    let mut picture = pipeline();
+    let names =
+        ["backward, input part", "backward, weight part", "reduce", "paler: later chunks", "optimizer step"];
+    picture.keys.extend(names.map(|name| Key { color: 1, tone: 0, letter: "X".into(), name: name.into() }));
+    let svg = picture.svg();
+    for name in names {
+        let label = format!("X {name}");
+        let (x, width) = placed(&svg, &label);
+        assert!(x + 7.0 * label.len() as f64 <= width + 7.0, "{label} at {x} of {width}");
+    }
+}
+
+#[test]
+fn a_step_with_passes_that_take_no_time_is_no_wider_than_the_page() {
+    let cell = |start, end| Cell { start, end, ..Cell::default() };
+    // One rank: forward and backward of milliseconds, then a reduction and a gather of microseconds.
+    let cells =
+        vec![cell(0.0, 15.0), cell(15.0, 48.0), cell(48.0, 48.002), cell(48.1, 48.9), cell(48.9, 48.901)];
+    let panels = vec![Panel {
+        title: String::new(),
+        lanes: vec![Lane { label: "rank 0".into(), cells, note: String::new() }],
+    }];
+    let picture = Lanes { panels, ..Lanes::default() };
+    assert_eq!(placed(&picture.svg(), "rank 0").1, 640.0);
+    // Many equal passes would be wide, but not in the report.
+    let cells = (0..500).map(|i| cell(f64::from(i), f64::from(i + 1))).collect();
+    let panels = vec![Panel {
+        title: String::new(),
+        lanes: vec![Lane { label: "rank 0".into(), cells, note: String::new() }],
+    }];
+    let timeline = StepTimeline { picture: Some(Lanes { panels, ..Lanes::default() }), notes: Vec::new() };
+    assert!(placed(&timeline.picture.clone().unwrap().svg(), "rank 0").1 > 5000.0);
+    let page = render(&ReportInput { timeline: Some(timeline), ..ReportInput::default() });
+    assert_eq!(placed(&page, "rank 0").1, 1100.0);
+    assert!(!page.contains("style=\"min-width"));
+}
+
+#[test]
+fn a_picture_of_its_own_has_a_background_and_keeps_its_colours_to_itself() {
+    let svg = standalone(&pipeline().svg());
+    assert!(svg.contains("svg.plot{background:var(--page)}") && svg.contains("prefers-color-scheme:dark"));
+    assert!(!svg.contains(":root"), "its variables would become those of a page that takes it in");
+}
+
+#[test]
+fn the_time_of_the_stages_includes_training() {
+    let stage = |name: &str, seconds| Stage { name: name.into(), seconds, ..Stage::default() };
+    let step = |step| Step { step, seconds: 2.0, ..Step::default() };
+    let records = vec![
+        stage("corpus", 1.0).into(),
+        Run::default().into(),
+        step(1).into(),
+        step(2).into(),
+        Eval { seconds: Some(3.0), ..Eval::default() }.into(),
+        Save { seconds: 0.5, ..Save::default() }.into(),
+        End { seconds: 10.0, ..End::default() }.into(),
+    ];
+    let page = render(&ReportInput { records, ..ReportInput::default() });
+    for bar in [
+        "corpus: 1.0 s (10.0 %)",
+        "training steps: 4.0 s (40.0 %)",
+        "evaluation: 3.0 s (30.0 %)",
+        "checkpoints: 500.0 ms (5.0 %)",
+        "everything else: 1.5 s (15.0 %)",
+    ] {
+        assert!(page.contains(bar), "{bar}\n{page}");
+    }
+}
+
 #[test]
 fn lanes_in_a_terminal_are_as_wide_as_it_is() {
     let text = lanes(&pipeline(), 61, false);
@@ -478,7 +554,7 @@ rank 0 │F0───F1───·····B0────────·····F2
     }
     // Colours are closed before the lane ends.
     let coloured = lanes(&pipeline(), 61, true);
-    assert!(coloured.contains("\u{1b}[48;5;25;38;5;15mF0   F1   \u{1b}[0m·····"), "{coloured:?}");
+    assert!(coloured.contains("\u{1b}[48;5;27;38;5;15mF0   F1   \u{1b}[0m·····"), "{coloured:?}");
     assert!(
         coloured.lines().filter(|l| l.contains('│')).all(|l| l.contains("\u{1b}[0m│") || l.contains("·│"))
     );

@@ -93,7 +93,15 @@ fn every_kind() -> Vec<Record> {
         }
         .into(),
         Warning { step: None, topic: "loss".into(), message: "spike".into() }.into(),
-        End { step: 1, tokens: 4096, reason: EndReason::Interrupted, message: None, seconds: 3.0 }.into(),
+        End {
+            step: 1,
+            tokens: 4096,
+            reason: EndReason::Interrupted,
+            message: None,
+            seconds: 3.0,
+            ended_at: String::new(),
+        }
+        .into(),
     ]
 }
 

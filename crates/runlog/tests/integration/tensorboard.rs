@@ -1,9 +1,13 @@
 //! Event files, against bytes made by TensorBoard's own classes and against a decoder written for this test.
 #![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
-use bessemer_runlog::{Eval, Record, Step, TensorBoard, Warning, masked_crc32c};
+use bessemer_runlog::{
+    End, EndReason, Eval, HyperParameter, Record, Sample, Step, TensorBoard, Warning, masked_crc32c,
+};
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 /// Made with the Python package tensorboard 2.21.0: `event_pb2.Event(...).SerializeToString()`, framed with its
 /// `masked_crc32c`: file version; session start at step 301; train/loss 2.5 and train/lr 3e-4 at step 301.
@@ -21,6 +25,82 @@ fn the_bytes_are_those_of_tensorboards_own_classes() {
     let found: String = fs::read(board.path()).unwrap().iter().map(|b| format!("{b:02x}")).collect();
     assert_eq!(found, GOLDEN.concat());
     assert_eq!(board.path().file_name().unwrap(), "events.out.tfevents.1700000000.a-host--");
+}
+
+/// Made in the same way from messages of the hparams plugin and of TensorBoard's text summaries: the text "# é" at step 7,
+/// the start of a session with a switch, a number and a text, and its end by an error.
+const GOLDEN_PLUGINS: [&str; 7] = [
+    "31000000000000009d8383e90900005040fc54d94110072a240a220a06726563697065420e080712041202080142042320c3",
+    "a94a080a060a0474657874dc5f84558500000000000000e98acc590900005040fc54d9412a7a0a780a1c5f68706172616d73",
+    "5f2f73657373696f6e5f73746172745f696e666f42060801120212004a500a4e0a0768706172616d7312431a410a0c0a0661",
+    "2e62696173120220000a110a04622e6c72120911613255302aa9333f0a120a06632e6b696e6412081a06636f73696e652201",
+    "672900005040fc54d9416309fc9c4d000000000000003d63d4a6090000a040fc54d9412a420a400a1a5f68706172616d735f",
+    "2f73657373696f6e5f656e645f696e666f42060801120212004a1a0a180a0768706172616d73120d220b0802110000a040fc",
+    "54d94176c67ae3",
+];
+
+#[test]
+fn texts_and_hyperparameters_are_those_of_tensorboards_own_classes() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut board = TensorBoard::create(dir.path(), "run", 1.0, None).unwrap();
+    let begin = fs::read(board.path()).unwrap().len();
+    board.text(1_700_000_001.25, 7, "recipe", "# é").unwrap();
+    let values = [
+        ("a.bias".to_owned(), HyperParameter::Switch(false)),
+        ("b.lr".to_owned(), HyperParameter::Number(3e-4)),
+        ("c.kind".to_owned(), HyperParameter::Text("cosine".into())),
+    ];
+    board.hyperparameters(1_700_000_001.25, "g", &values).unwrap();
+    let end = End { reason: EndReason::Failed, ..End::default() };
+    board.record(1_700_000_002.5, &end.into()).unwrap();
+    let bytes = fs::read(board.path()).unwrap();
+    let found: String = bytes[begin..].iter().map(|b| format!("{b:02x}")).collect();
+    assert_eq!(found, GOLDEN_PLUGINS.concat());
+}
+
+/// TensorBoard itself reads scalars, texts and hyperparameters back from files of a run that was resumed. Needs
+/// BESSEMER_PYTHON: a Python with the package tensorboard.
+#[test]
+fn oracle_tensorboard_shows_texts_and_hyperparameters() {
+    let Some(python) = std::env::var_os("BESSEMER_PYTHON") else {
+        println!("skipped: set BESSEMER_PYTHON to a Python with tensorboard");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    fs::create_dir(&run).unwrap();
+    let values = [
+        ("optim.lr".to_owned(), HyperParameter::Number(1e-3)),
+        ("optim.kind".to_owned(), HyperParameter::Text("adamw".into())),
+        ("model.bias".to_owned(), HyperParameter::Switch(true)),
+    ];
+    let step = |step| Record::from(Step { step, loss: 4.0 - step as f64, ..Step::default() });
+    let sample =
+        |step| Sample { step, prompt: "fn ".into(), text: "x() {}\n```\n".into(), temperature: Some(0.8) };
+    for (session, resumed) in [(0u32, None), (1, Some(2))] {
+        let time = 100.0 + 10.0 * f64::from(session);
+        let mut board = TensorBoard::create(&run, "run", time, resumed).unwrap();
+        board.text(time, 0, "recipe", "```toml\nseed = 1\n```").unwrap();
+        board.hyperparameters(time, "run", &values).unwrap();
+        let first = 1 + 2 * u64::from(session);
+        let records = [step(first), step(first + 1), sample(first + 1).into(), End::default().into()];
+        records.iter().for_each(|r| board.record(time + 1.0, r).unwrap());
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tensorboard_oracle.py");
+    let out = Command::new(python).arg(script).arg(dir.path()).output().unwrap();
+    let (text, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{text}{errors}");
+    let wanted = "\
+scalar train/loss 1:3.0 2:2.0 3:1.0 4:0.0
+text recipe 0
+text samples/fn 2 4
+status STATUS_SUCCESS
+hparam model.bias True
+hparam optim.kind adamw
+hparam optim.lr 0.001
+metric train/loss 0.0
+";
+    assert_eq!(text, wanted, "{errors}");
 }
 
 #[derive(Debug, Default, Clone, PartialEq)]

@@ -1,0 +1,121 @@
+//! Key figures of a run, for lists and comparisons of runs.
+
+use crate::facts::{Facts, smoothed};
+use crate::section::curves::span;
+use bessemer_runlog::{Eval, Record, rfc3339};
+use serde::Serialize;
+
+/// Key figures of one run. What the records do not tell is `None` or empty.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct RunFigures {
+    /// Name of the run.
+    pub name: String,
+    /// How the run stands, in words.
+    pub status: String,
+    /// Whether a process recorded the end of its work; if not, it still works or crashed.
+    pub ended: bool,
+    /// Training steps finished.
+    pub steps: u64,
+    /// Training steps planned.
+    pub steps_planned: Option<u64>,
+    /// Tokens trained on.
+    pub tokens: u64,
+    /// Parameters of the model.
+    pub parameters: Option<u64>,
+    /// Size of the vocabulary.
+    pub vocab_size: Option<u64>,
+    /// Fingerprint of the tokenizer.
+    pub tokenizer: Option<String>,
+    /// Training loss at the last step, smoothed, nats a token.
+    pub training_loss: Option<f64>,
+    /// The last evaluation on held-out text.
+    pub last_eval: Option<EvalFigures>,
+    /// The evaluation on the same split with the lowest loss.
+    pub best_eval: Option<EvalFigures>,
+    /// Mean tokens a second over all steps.
+    pub tokens_per_s: Option<f64>,
+    /// Mean model FLOPs utilisation over all steps, 0 to 1.
+    pub mfu: Option<f64>,
+    /// Seconds that processes worked on the run.
+    pub wall_seconds: f64,
+    /// Whether a process ended without telling, so that `wall_seconds` is the least that has passed.
+    pub wall_is_least: bool,
+    /// Largest memory of the process.
+    pub memory_bytes: Option<u64>,
+    /// Start of the first process, RFC 3339 in UTC.
+    pub started_at: String,
+    /// End of the last process, RFC 3339 in UTC.
+    pub ended_at: String,
+    /// Machine of the last process.
+    pub host: String,
+    /// What computed, such as the processor's name.
+    pub device: String,
+    /// Commit that the working directory had checked out.
+    pub commit: Option<String>,
+}
+
+/// Key figures of one evaluation.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct EvalFigures {
+    /// Training steps finished.
+    pub step: u64,
+    /// Name of the split.
+    pub split: String,
+    /// Mean loss, nats a token.
+    pub loss: f64,
+    /// Bits per byte of text.
+    pub bits_per_byte: f64,
+    /// Bytes of text scored.
+    pub bytes_scored: u64,
+}
+
+impl EvalFigures {
+    fn new(e: &Eval) -> EvalFigures {
+        EvalFigures {
+            step: e.step,
+            split: e.split.clone(),
+            loss: e.loss,
+            bits_per_byte: e.bits_per_byte,
+            bytes_scored: e.bytes_scored,
+        }
+    }
+}
+
+impl RunFigures {
+    /// The key figures of a run's records.
+    pub fn new(records: &[Record]) -> RunFigures {
+        RunFigures::of(&Facts::new(records))
+    }
+
+    pub(crate) fn of(facts: &Facts<'_>) -> RunFigures {
+        let losses: Vec<f64> = facts.steps.iter().map(|s| s.loss).collect();
+        let (steps, steps_planned) = facts.progress();
+        let (first, last) = (facts.runs.first(), facts.runs.last());
+        let of_last =
+            |text: fn(&bessemer_runlog::Run) -> &String| last.map(|r| text(r).clone()).unwrap_or_default();
+        RunFigures {
+            name: of_last(|r| &r.name),
+            status: facts.status().into(),
+            ended: facts.end.is_some(),
+            steps,
+            steps_planned,
+            tokens: facts.tokens(),
+            parameters: facts.model.map(|m| m.parameters),
+            vocab_size: facts.model.map(|m| m.vocab_size),
+            tokenizer: facts.tokenizer.map(|t| t.fingerprint.clone()),
+            training_loss: smoothed(&losses, span(losses.len())).last().copied(),
+            last_eval: facts.final_eval().map(EvalFigures::new),
+            best_eval: facts.best_eval().map(EvalFigures::new),
+            tokens_per_s: facts.mean_tokens_per_s(),
+            mfu: facts.mean_mfu(),
+            wall_seconds: facts.wall_seconds,
+            wall_is_least: facts.wall_is_least,
+            memory_bytes: facts.peak_memory(),
+            started_at: first.map(|r| rfc3339(r.started_unix_s)).unwrap_or_default(),
+            ended_at: facts.end.map(|e| e.ended_at.clone()).unwrap_or_default(),
+            host: of_last(|r| &r.host),
+            device: of_last(|r| &r.device),
+            commit: last.and_then(|r| r.commit.clone()),
+        }
+    }
+}
