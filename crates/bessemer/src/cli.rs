@@ -76,6 +76,17 @@ pub(crate) struct TrainArgs {
     pub(crate) waiting: WaitingArgs,
 }
 
+/// Runs to compare.
+#[derive(Debug, Args)]
+pub(crate) struct CompareArgs {
+    /// Run directories, two or more.
+    #[arg(required = true, num_args = 2..)]
+    pub(crate) runs: Vec<PathBuf>,
+    /// Write the comparison with its curves as one HTML page that needs no network.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+}
+
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -103,6 +114,14 @@ pub(crate) enum Command {
     Report {
         /// Run directory.
         run: PathBuf,
+    },
+    /// Compare runs: key figures, curves, recipe differences.
+    Compare(CompareArgs),
+    /// List the runs of a directory: status, steps, best loss, when and where.
+    Runs {
+        /// Directory that holds run directories.
+        #[arg(default_value = "runs")]
+        directory: PathBuf,
     },
     /// Measure this machine: cores, memory, arithmetic peak, bandwidth.
     Doctor,

@@ -24,6 +24,11 @@ pub(crate) fn available_memory() -> Bytes {
     Bytes(free.min(group))
 }
 
+/// Name of this machine in its network; empty if the system does not tell.
+pub(crate) fn hostname() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}
+
 /// "AMD EPYC" or whatever the system calls its processor.
 pub(crate) fn processor() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -12,6 +12,7 @@ mod machine;
 mod run_dir;
 mod signals;
 mod stages;
+mod working_tree;
 
 use bessemer_collectives::launch::{self, LaunchFlags};
 use clap::Parser;
@@ -73,6 +74,8 @@ fn dispatch(cli: &Cli, console: &mut Console) -> Result<(), Failure> {
         Command::Checkpoint(command) => commands::checkpoint::run(command, cli.json, console),
         Command::Config(command) => commands::config::run(command, cli.json),
         Command::Report { run } => commands::report::run(run, console),
+        Command::Compare(args) => commands::compare::compare(args, cli.json, console),
+        Command::Runs { directory } => commands::compare::list(directory, cli.json, console),
         Command::Doctor => commands::doctor::run(cli.json),
         Command::Bench(command) => commands::bench::run(command, cli.json, console),
         Command::Parity(args) => commands::parity::run(args, cli.json, console),

@@ -19,6 +19,11 @@ impl RunDir {
         &self.root
     }
 
+    /// The file that the process at work on the run holds locked.
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.root.join(".lock")
+    }
+
     /// The resolved recipe.
     pub(crate) fn recipe(&self) -> PathBuf {
         self.root.join("recipe.toml")

@@ -28,6 +28,7 @@ pub use coord_check::{render_coord_check, write_coord_check};
 pub use figures::{EvalFigures, RunFigures};
 pub use html::{Align, table};
 pub use report::{ReportInput, render, write};
+pub use section::headline::fixed;
 pub use section::timeline::StepTimeline;
 pub use study::{render_study, write_study};
 pub use text::{escape, grouped, number, signed_percent};

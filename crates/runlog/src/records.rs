@@ -13,7 +13,7 @@ pub struct Run {
     pub name: String,
     /// Program and version.
     pub program: String,
-    /// The command line; what looks like a password, key or token in it is replaced by `***`.
+    /// The command line; passwords, keys and tokens in addresses are replaced by `REDACTED`.
     pub command: Vec<String>,
     /// Seed of the run.
     pub seed: u64,

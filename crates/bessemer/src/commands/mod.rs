@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod checkpoint;
 pub(crate) mod cluster;
+pub(crate) mod compare;
 pub(crate) mod config;
 pub(crate) mod corpus;
 pub(crate) mod doctor;

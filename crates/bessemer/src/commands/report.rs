@@ -6,7 +6,7 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
 use bessemer_report::plot::{Key, Lane};
-use bessemer_report::{ReportInput, StepTimeline};
+use bessemer_report::{ReportInput, StepTimeline, signed_percent};
 use bessemer_sim::{Summary, simulate};
 use std::fs;
 use std::path::Path;
@@ -70,11 +70,11 @@ fn drawn(path: &Path) -> Result<StepTimeline, Failure> {
         lanes.keys.push(Key { color, tone, letter: String::new(), name: "collective".into() });
     }
     let mut notes = vec![format!(
-        "Measured {} ms, simulated with the median time of each pass {} ms: {:+.1} %. What is longer in the measured one is \
+        "Measured {} ms, simulated with the median time of each pass {} ms: {}. What is longer in the measured one is \
          messages, waiting for the norm of the gradient, the machine, or the engine. Everything is in {}, for Perfetto.",
         picture::tidy(measured.makespan),
         picture::tidy(summary.makespan),
-        100.0 * (summary.makespan / measured.makespan - 1.0),
+        signed_percent(summary.makespan / measured.makespan - 1.0),
         bessemer_runlog::TRACE_FILE
     )];
     if measured.left_out > 0 {

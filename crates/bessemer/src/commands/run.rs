@@ -9,6 +9,7 @@ use crate::failure::{Failure, code};
 use crate::machine;
 use crate::run_dir::RunDir;
 use crate::stages::Stages;
+use crate::working_tree;
 use bessemer_recipe::{Recipe, load_recipe, to_toml};
 use bessemer_runlog::{self as runlog, EndReason, Record, RunLog};
 use bessemer_shards::ShardSet;
@@ -154,12 +155,17 @@ impl Session {
         // Other processes are taken to be like this one.
         let flops_per_second = measured.flops_per_s * (job.ranks / job.here) as f64;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
+        let cwd = std::env::current_dir().unwrap_or_default();
         let record = Record::from(runlog::Run {
             name: self.recipe.run.name.clone(),
             program: format!("bessemer {}", env!("CARGO_PKG_VERSION")),
             command: std::env::args().map(|word| redact(&word).into_owned()).collect(),
             seed: self.recipe.run.seed,
             started_unix_s: now,
+            started_at: runlog::rfc3339(now),
+            host: machine::hostname(),
+            commit: working_tree::commit(&cwd),
+            cwd: redact(&cwd.display().to_string()).into_owned(),
             device: machine::processor(),
             threads: (threads * job.ranks) as u64,
             peak_flops_per_s: Some(flops_per_second),
@@ -181,7 +187,7 @@ impl Session {
 fn take(dir: &RunDir) -> Result<File, Failure> {
     fs::create_dir_all(dir.root())
         .map_err(|e| Failure::new(format!("cannot create run directory {}: {e}", dir.root().display())))?;
-    let lock = File::create(dir.root().join(".lock"))?;
+    let lock = File::create(dir.lock())?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(Failure::new(format!(

@@ -11,6 +11,7 @@
 mod bad_input;
 mod bench;
 mod cluster;
+mod compare;
 mod explain;
 mod extract;
 mod hf_oracle;

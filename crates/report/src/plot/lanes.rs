@@ -26,7 +26,7 @@ pub struct Cell {
     pub end: f64,
     /// Index of its colour.
     pub color: usize,
-    /// 0 for the full colour, higher for lighter ones.
+    /// 0 for the full colour, higher for paler ones.
     pub tone: usize,
     /// Which part of the lane's height.
     pub part: Part,
@@ -84,7 +84,7 @@ pub struct Lanes {
     pub keys: Vec<Key>,
 }
 
-/// Tones that differ; lighter ones look the same.
+/// Tones that differ; paler ones look the same.
 pub(crate) const TONES: usize = 3;
 const LANE: f64 = 24.0;
 const CELL: f64 = 20.0;

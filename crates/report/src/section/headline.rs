@@ -134,6 +134,6 @@ fn epochs(facts: &Facts<'_>) -> String {
 }
 
 /// A loss: four digits behind the point, whatever it is.
-pub(crate) fn fixed(x: f64) -> String {
+pub fn fixed(x: f64) -> String {
     if x.is_finite() && x.abs() < 1e4 { decimals(x, 4) } else { number(x) }
 }

@@ -3,7 +3,7 @@
 use super::plain;
 
 /// Widest cell of a table, in characters; longer ones are cropped.
-const WIDEST: usize = 36;
+const WIDEST: usize = 44;
 
 /// Formats rows below a head, each column as wide as its widest cell. Cells lose their control characters.
 pub fn listing(head: &[String], rows: &[Vec<String>]) -> String {

@@ -448,7 +448,7 @@ fn pipeline() -> Lanes {
             Panel { title: "simulated".into(), lanes: simulated },
             Panel { title: "measured".into(), lanes: vec![lane("rank 0", "", first)] },
         ],
-        keys: vec![key(0, "F", "forward"), key(2, "B", "backward"), key(0, "", "lighter: later chunks")],
+        keys: vec![key(0, "F", "forward"), key(2, "B", "backward"), key(0, "", "paler: later chunks")],
     }
 }
 

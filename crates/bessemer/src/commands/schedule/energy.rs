@@ -6,6 +6,7 @@ use crate::cli::EnergyArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_report::plot::{Lane, Lanes, Panel};
+use bessemer_report::signed_percent;
 use bessemer_schedule::Program;
 use bessemer_sim::energy::{Clock, Effect, Options, Plan, Prediction, Profile, plan};
 use bessemer_sim::simulate;
@@ -88,9 +89,9 @@ fn text(plan: &Plan, profile: &Profile, args: &EnergyArgs) -> String {
     }
     let _ = writeln!(
         text,
-        "attainable saving {:.1} % of the energy, step {:+.2} %, {} instructions moved",
+        "attainable saving {:.1} % of the energy, step {}, {} instructions moved",
         100.0 * plan.saving(),
-        100.0 * (plan.after.makespan / plan.before.makespan - 1.0),
+        signed_percent(plan.after.makespan / plan.before.makespan - 1.0),
         plan.moves
     );
     for (clock, units) in at_clocks(plan) {

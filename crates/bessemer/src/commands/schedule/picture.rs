@@ -11,17 +11,17 @@ const KINDS: [(&str, &str, usize); 7] = [
     ("I", "backward, input part", 3),
     ("W", "backward, weight part", 4),
     ("R", "reduce", 1),
-    ("S", "step", 1),
-    ("G", "gather", 1),
+    ("S", "step", 6),
+    ("G", "gather", 7),
 ];
 /// The same for work that is no pass and no update.
 const FILLERS: [(Filler, (&str, &str, usize)); 6] = [
     (Filler::Curvature, ("C", "curvature", 4)),
     (Filler::SyncCurvature, ("Y", "curvature added up", 5)),
     (Filler::Invert, ("V", "inversion", 3)),
-    (Filler::Precondition, ("P", "preconditioning", 1)),
-    (Filler::Evaluate, ("E", "evaluation", 5)),
-    (Filler::Copy, ("K", "copy", 5)),
+    (Filler::Precondition, ("P", "preconditioning", 7)),
+    (Filler::Evaluate, ("E", "evaluation", 6)),
+    (Filler::Copy, ("K", "copy", 1)),
 ];
 
 fn color(letter: &str) -> usize {
@@ -122,7 +122,7 @@ pub(crate) fn keys<'a>(cells: impl Iterator<Item = &'a Cell> + Clone) -> Vec<Key
         })
         .collect();
     if cells.clone().any(|c| c.tone > 0) {
-        let name = "lighter: later chunks".into();
+        let name = "paler: later chunks".into();
         keys.push(Key { color: color("F"), tone: 1, letter: String::new(), name });
     }
     keys

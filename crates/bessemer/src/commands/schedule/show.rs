@@ -7,7 +7,7 @@ use crate::cli::ShowArgs;
 use crate::console::{Console, print, print_coloured};
 use crate::failure::Failure;
 use bessemer_report::plot::{Cell, Lanes, Panel, standalone};
-use bessemer_report::terminal;
+use bessemer_report::{signed_percent, terminal};
 use bessemer_schedule::{Flow, Instruction, Pass, Program};
 use bessemer_sim::{Costs, Interval, Summary, Timeline, simulate};
 use serde_json::{Value, json};
@@ -50,10 +50,10 @@ pub(crate) fn run(args: &ShowArgs, as_json: bool, console: &mut Console) -> Resu
     if let Some(m) = &measured {
         let _ = writeln!(
             text,
-            "measured {} ms, simulated with the measured times {} ms: {:+.1} %",
+            "measured {} ms, simulated with the measured times {} ms: {}",
             tidy(m.makespan),
             tidy(summary.makespan),
-            100.0 * (summary.makespan / m.makespan - 1.0)
+            signed_percent(summary.makespan / m.makespan - 1.0)
         );
     }
     Ok(print_coloured(&text)?)
