@@ -115,10 +115,12 @@ def replace_block(path, name, text):
 
 
 STYLE = """
-.t{font:13px system-ui,sans-serif;fill:#444}.h{font:600 14px system-ui,sans-serif;fill:#222}.g{stroke:#ddd}
-.bound{stroke:#999;fill:none;stroke-width:1.5;stroke-dasharray:5 4}.m0{stroke:#0b63b0;fill:none;stroke-width:2}
-.m1{stroke:#c2410c;fill:none;stroke-width:2}.m2{stroke:#15803d;fill:none;stroke-width:2}.d0{fill:#0b63b0}.d1{fill:#c2410c}.d2{fill:#15803d}
-.c0{fill:#0b63b0}.c1{fill:#c2410c}.c2{fill:#15803d}
+svg{--a:#1552e5;--b:#e67503;--c:#15523f;--ink:#222;--soft:#444;--grid:#ddd;--bound:#999;--page:#fff}
+@media (prefers-color-scheme:dark){svg{--a:#a0bcf6;--b:#e78329;--c:#6affe2;--ink:#e6e9ed;--soft:#9aa4af;--grid:#282e36;--bound:#777;--page:#14171b}}
+.t{font:13px system-ui,sans-serif;fill:var(--soft)}.h{font:600 14px system-ui,sans-serif;fill:var(--ink)}.g{stroke:var(--grid)}
+.bound{stroke:var(--bound);fill:none;stroke-width:1.5;stroke-dasharray:5 4}.page{fill:var(--page)}
+.m0{stroke:var(--a);fill:none;stroke-width:2}.m1{stroke:var(--b);fill:none;stroke-width:2}.m2{stroke:var(--c);fill:none;stroke-width:2}
+.d0,.c0{fill:var(--a)}.d1,.c1{fill:var(--b)}.d2,.c2{fill:var(--c)}
 """
 
 
@@ -182,7 +184,7 @@ def draw(rows, path):
     path.write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 940 416" width="940" height="416" role="img" '
         f'aria-label="Tokens a second over sequence length and model size">\n<style>{STYLE}</style>\n'
-        f'<rect width="940" height="416" fill="#fff"/>\n{body}\n</svg>\n'
+        f'<rect class="page" width="940" height="416"/>\n{body}\n</svg>\n'
     )
 
 

@@ -14,4 +14,5 @@ style = re.search(r"<style>.*?</style>", page, re.S).group(0)
 rules = re.findall(r"(?::root\{[^}]*\}|@media [^{]*\{:root\{[^}]*\}\}|svg\.plot[^{]*\{[^}]*\})", style)
 svg = next(s for s in re.findall(r"<svg.*?</svg>", page, re.S) if f'aria-label="{sys.argv[2]}"' in s)
 start, rest = svg.split(">", 1)
-print(f'<?xml version="1.0" encoding="UTF-8"?>\n{start}><style>{"".join(dict.fromkeys(rules))}</style>{rest}')
+rules = "".join(dict.fromkeys(rules)).replace(":root", "svg.plot") + "svg.plot{background:var(--page)}"
+print(f'<?xml version="1.0" encoding="UTF-8"?>\n{start}><style>{rules}</style>{rest}')

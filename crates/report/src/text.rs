@@ -61,7 +61,7 @@ pub fn number(x: f64) -> String {
 }
 
 /// A number with this many digits behind the point; what rounds to zero has no sign.
-pub fn decimals(x: f64, digits: usize) -> String {
+pub(crate) fn decimals(x: f64, digits: usize) -> String {
     let text = format!("{x:.digits$}");
     match text.strip_prefix('-') {
         Some(size) if size.bytes().all(|b| matches!(b, b'0' | b'.')) => size.into(),
