@@ -70,11 +70,16 @@ impl Stages<'_> {
                 stop: context.stop,
             });
             let engine = engine.as_ref().map(|engine| engine as &dyn Engine);
-            let config = CorpusConfig { access: access(), ..self.recipe.corpus.clone() };
+            let config =
+                CorpusConfig { access: access(), cargo_home: cargo_home(), ..self.recipe.corpus.clone() };
             bessemer_corpus::build_on(&config, &self.dir.corpus(), context, engine)
         })?;
         let seconds = begun.elapsed().as_secs_f64();
         let s = &built.summary;
+        let fallback = s.fallback.as_deref().map(fallback_warning);
+        if let Some(warning) = &fallback {
+            console.say(&format!("WARNING: {warning}"));
+        }
         console.say(&format!(
             "corpus ({}): kept {} documents, {} of {} read; {}",
             s.source,
@@ -92,11 +97,16 @@ impl Stages<'_> {
                 Bytes(component.validation.bytes)
             ));
         }
-        for remark in &s.remarks {
+        // The fallback was said before all else.
+        let said = |remark: &&String| s.fallback.as_ref().is_some_and(|why| remark.ends_with(why.as_str()));
+        for remark in s.remarks.iter().filter(|remark| !said(remark)) {
             console.say(&format!("  {remark}"));
         }
         if !built.reused {
             log.append(&corpus_record(s).into())?;
+            if let Some(message) = fallback {
+                log.append(&runlog::Warning { step: None, topic: "corpus".into(), message }.into())?;
+            }
             log_stage(log, "corpus", seconds)?;
         }
         Ok(CorpusReader::open(&self.dir.corpus())?)
@@ -273,6 +283,21 @@ fn access() -> Access {
     Access::of(std::env::vars_os().filter_map(|(name, value)| Some((text(name)?, text(value)?))))
 }
 
+/// Cargo's home folder, as cargo itself finds it.
+fn cargo_home() -> PathBuf {
+    let home = || Some(std::env::home_dir()?.join(".cargo"));
+    let set = std::env::var_os("CARGO_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
+    set.or_else(home).unwrap_or_default()
+}
+
+/// The warning for a corpus that is another than the recipe asks for.
+fn fallback_warning(why: &str) -> String {
+    format!(
+        "the embedded corpus is used because the dependencies of this workspace could not be read: {why}. To train on your \
+         own text, set corpus.source and corpus.path"
+    )
+}
+
 /// The corpus as the log of the run records it.
 fn corpus_record(s: &CorpusSummary) -> runlog::Corpus {
     let dropped = |list: &BTreeMap<String, bessemer_corpus::Count>| {
@@ -288,6 +313,8 @@ fn corpus_record(s: &CorpusSummary) -> runlog::Corpus {
         s.splits.iter().map(|(split, v)| (split.name().to_owned(), value(v))).collect()
     };
     runlog::Corpus {
+        source: s.source.clone(),
+        fallback: s.fallback.clone(),
         documents_in: s.read.documents,
         bytes_in: s.read.bytes,
         documents_kept: s.kept.documents,

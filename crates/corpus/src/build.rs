@@ -5,6 +5,7 @@ use crate::config::{CorpusConfig, PrivacyConfig};
 use crate::delete::Bury;
 use crate::error::{Error, Result};
 use crate::evaluate::Evaluator;
+use crate::held_out::{self, HoldOut, Seen};
 use crate::output::attribution;
 use crate::output::card::{self, samples::Samples};
 use crate::output::documents::Documents;
@@ -12,12 +13,14 @@ use crate::output::durable::{HashingFile, PartialDir, beside, existing, remove_f
 use crate::output::summary::{ATTRIBUTION_FILE, CARD_FILE, CorpusSummary, FORMAT_VERSION, SUMMARY_FILE};
 use crate::parts::{self, Parts};
 use crate::remote::{self, Engine};
+use crate::row::Split;
 use crate::rule::urls;
 use crate::source::{self, Listing, Source};
 use crate::split::Assign;
 use crate::tombstone::{Tombstones, tombstones_path};
 use arrow_array::{RecordBatch, UInt64Array};
 use bessemer_dataflow::{BatchMap, Executor, Plan, Sink, Stage, column};
+use bessemer_durable::open_regular;
 use bessemer_rules::RulesConfig;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -26,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// Raised when a rule changes what it keeps, so that finished corpora are built anew.
-const RULES_VERSION: u32 = 1;
+const RULES_VERSION: u32 = 2;
 
 /// How far a build has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +87,14 @@ impl BatchMap for Meter {
     }
 }
 
+impl Meter {
+    /// Begins to count anew.
+    fn reset(&self) {
+        self.documents.store(0, Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
+    }
+}
+
 pub(crate) fn as_maps(meters: &[Arc<Meter>; 2]) -> Meters {
     meters.clone().map(|meter| meter as Arc<dyn BatchMap>)
 }
@@ -110,7 +121,7 @@ fn list_files(config: &CorpusConfig) -> Vec<(String, String)> {
 /// Takes the content of a file into a hash; models may be large.
 fn hash_file(key: &str, path: &str, hash: &mut Xxh3Default) -> Result<()> {
     let fault = |cause: std::io::Error| Error::Config(format!("{key}: cannot read {path}: {cause}"));
-    let mut file = std::fs::File::open(path).map_err(fault)?;
+    let mut file = open_regular(Path::new(path)).map_err(fault)?;
     let (mut buffer, mut total) = (vec![0; 1 << 20], 0u64);
     loop {
         match file.read(&mut buffer) {
@@ -201,7 +212,10 @@ pub(crate) fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
     let words = Some(&config.rules.bad_words).filter(|path| !path.is_empty());
     for path in words.into_iter().chain(config.decontaminate.sets.iter().map(|set| &set.path)) {
         let path = Path::new(path);
-        hash.update(&std::fs::read(path).map_err(Error::io("read", path))?);
+        let mut bytes = Vec::new();
+        let read = open_regular(path).and_then(|mut file| file.read_to_end(&mut bytes));
+        read.map_err(Error::io("read", path))?;
+        hash.update(&bytes);
     }
     Ok(format!("{:032x}", hash.digest128()))
 }
@@ -217,16 +231,8 @@ fn finished(out_dir: &Path, key: &str) -> Result<Option<CorpusSummary>> {
     Ok((summary.key == key && summary.format_version == FORMAT_VERSION && whole).then_some(summary))
 }
 
-/// Drops documents that have a tombstone: behind every other stage, so that no part that outlives the process depends on
-/// the list, and before the meter of what is written.
-fn bury(plan: &mut Plan, tombstones: &Tombstones) {
-    if !tombstones.is_empty() {
-        let last = plan.stages.len().saturating_sub(1);
-        plan.stages.insert(last, Stage::Map(Arc::new(Bury(tombstones.clone()))));
-    }
-}
-
-/// Buries documents on their way into a sink: the list of the deleted stays on this machine.
+/// Drops documents that have a tombstone on their way into a sink: behind every stage, so that no part that outlives the
+/// process depends on the list, and on this machine, where the list stays.
 struct Buried<'a> {
     bury: Bury,
     sink: &'a mut dyn Sink,
@@ -328,14 +334,13 @@ pub fn build_on(
 
     let meters: [Arc<Meter>; 2] = Default::default();
     // Lists and models are read before anything is done; with an engine they are other machines' to read.
-    let way = match engine {
-        None => Way::Here(compose::plan(config, source.clone(), assign, as_maps(&meters))?),
+    let mut way = match engine {
+        None => Way::Here(compose::plan(config, source.clone(), assign.clone(), as_maps(&meters))?),
         Some(engine) => Way::Elsewhere(engine),
     };
-    let evaluator = Evaluator::new(&config.evaluate)?;
+    Evaluator::new(&config.evaluate)?;
     let folder = PartialDir::begin(out_dir)?;
     let spill = folder.path().join("spill");
-    std::fs::create_dir(&spill).map_err(Error::io("create folder", &spill))?;
     let total_bytes = source.listing().bytes;
     let tick = || {
         let writing = meters[1].documents.load(Ordering::Relaxed) > 0;
@@ -349,25 +354,43 @@ pub fn build_on(
     };
     let executor = Executor::new(context.threads, context.memory_budget, &spill, context.stop, &tick);
     let extras = compose::extras(config, source.verbatim());
-    let components: Vec<String> = config.components().into_iter().map(|component| component.name).collect();
-    let mut sink = Documents::create(folder.path(), &source.listing().sources, &components, &extras)?;
-    sink.evaluate(evaluator);
     let elsewhere = beside(out_dir, ".cluster.partial");
-    match way {
-        Way::Elsewhere(engine) => {
-            let text = remote::text(config, source.listing())?;
-            let mut sink = Buried { bury: Bury(tombstones.clone()), sink: &mut sink };
-            engine.run(&text, &elsewhere.join(&key), &mut sink)?;
-        }
-        Way::Here(mut plan) => {
-            if parts::worth(source.as_ref()) {
-                plan = from_parts(&source, plan, out_dir, &key, context, &meters[0], &tick)?;
-            }
-            bury(&mut plan, &tombstones);
-            executor.run(&plan, &mut sink)?;
-        }
+    let components: Vec<String> = config.components().into_iter().map(|component| component.name).collect();
+    if let Way::Here(plan) = way {
+        let plan = match parts::worth(source.as_ref()) {
+            true => from_parts(&source, plan, out_dir, &key, context, &meters[0], &tick)?,
+            false => plan,
+        };
+        way = Way::Here(plan);
     }
-    let (mut summary, samples) = sink.finish()?;
+    // At most two passes: the second holds out what the first found that validation lacks.
+    let mut choice = None;
+    let (mut summary, samples, seen) = loop {
+        std::fs::create_dir(&spill).map_err(Error::io("create folder", &spill))?;
+        let mut sink = Documents::create(folder.path(), &source.listing().sources, &components, &extras)?;
+        sink.evaluate(Evaluator::new(&config.evaluate)?);
+        let mut buried = Buried { bury: Bury(tombstones.clone()), sink: &mut sink };
+        let mut held_out = HoldOut::new(&mut buried, &assign, choice);
+        match &way {
+            Way::Elsewhere(engine) => {
+                let text = remote::text(config, source.listing())?;
+                engine.run(&text, &elsewhere.join(&key), &mut held_out)?;
+            }
+            Way::Here(plan) => executor.run(plan, &mut held_out)?,
+        }
+        let seen = held_out.seen;
+        if choice.is_none() && !source.verbatim() {
+            choice = seen.choose(&config.split);
+            if choice.is_some() {
+                drop(sink);
+                folder.empty()?;
+                meters.iter().for_each(|meter| meter.reset());
+                continue;
+            }
+        }
+        let (summary, samples) = sink.finish()?;
+        break (summary, samples, seen);
+    };
     std::fs::remove_dir_all(&spill).map_err(Error::io("remove", &spill))?;
 
     let listing = source.listing();
@@ -377,15 +400,20 @@ pub fn build_on(
     summary.split_by = split_by.into();
     summary.listed_files = listing.files;
     summary.listed_bytes = listing.bytes;
-    summary.skipped_files = listing.skipped_files;
-    summary.remarks.splice(0..0, remarks(config, listing, &summary));
+    summary.fallback.clone_from(&listing.fallback);
+    summary.skipped_files = listing.skipped.files();
+    summary.skipped.clone_from(&listing.skipped.0);
+    let mut found = remarks(config, listing, &summary, &seen);
+    found.extend(assign.remarks().iter().cloned());
+    found.extend(choice.map(|choice| choice.in_words().to_string()));
+    summary.remarks.splice(0..0, found);
     summary.tombstones = tombstones.digest();
     summary.rehydrate.clone_from(&config.dedup.rehydrate);
     if summary.kept.documents == 0 {
         // Parts of a result that is known to be empty are of no use; this build holds the lock.
         Parts::clear(out_dir)?;
         remove_folder(&elsewhere)?;
-        return Err(empty(source.as_ref(), &summary));
+        return Err(empty(source.as_ref(), &summary, &seen));
     }
     let summary = seal(folder, summary, &samples)?;
     Parts::clear(out_dir)?;
@@ -421,8 +449,27 @@ const ALERT_SHARE: f64 = 0.9;
 /// Bytes below which a source's loss is not worth a remark.
 const ALERT_BYTES: u64 = 100_000;
 
-fn remarks(config: &CorpusConfig, listing: &Listing, summary: &CorpusSummary) -> Vec<String> {
+fn remarks(config: &CorpusConfig, listing: &Listing, summary: &CorpusSummary, seen: &Seen) -> Vec<String> {
     let mut remarks = listing.remarks.clone();
+    let stands_in =
+        |why: &String| format!("the embedded corpus stands in for the source that was asked for: {why}");
+    remarks.extend(listing.fallback.as_ref().map(stands_in));
+    // Which files a workspace's packages give is no surprise; which ones a folder gives may be.
+    if listing.kind != "cargo" {
+        remarks.extend(listing.skipped.in_words());
+    }
+    if seen.faults > 0 {
+        let more = seen.faults.saturating_sub(seen.fault_examples.len() as u64);
+        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+        let plural = if seen.faults == 1 { "input" } else { "inputs" };
+        remarks.push(format!(
+            "{} {plural} could not be read to the end: {}{more}",
+            seen.faults,
+            seen.fault_examples.join("; ")
+        ));
+    }
+    let kept = summary.kept.bytes;
+    remarks.extend(held_out::far_too_much(&config.split, summary.split(Split::Validation).bytes, kept));
     for source in &summary.sources {
         let dropped: u64 = source.dropped.values().map(|count| count.bytes).sum();
         if source.read.bytes >= ALERT_BYTES && dropped as f64 > ALERT_SHARE * source.read.bytes as f64 {
@@ -447,11 +494,14 @@ fn remarks(config: &CorpusConfig, listing: &Listing, summary: &CorpusSummary) ->
     remarks
 }
 
-fn empty(source: &dyn Source, summary: &CorpusSummary) -> Error {
+fn empty(source: &dyn Source, summary: &CorpusSummary, seen: &Seen) -> Error {
+    let left_out = source.listing().skipped.in_words();
     let reasons = if summary.read.documents == 0 {
-        format!("{} files were left out by extension or by being hidden", summary.skipped_files)
+        left_out
+            .unwrap_or_else(|| format!("{} hidden or excluded files were left out", summary.skipped_files))
     } else {
-        format!("dropped as: {}", summary.reasons_in_words())
+        let faults: String = seen.fault_examples.iter().map(|fault| format!("; {fault}")).collect();
+        format!("dropped as: {}{faults}", summary.reasons_in_words())
     };
     Error::Empty {
         place: source.describe(),

@@ -11,21 +11,22 @@ use bessemer_score::ScoresConfig;
 use bessemer_web::url::UrlFilterConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// Where the text comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SourceKind {
     /// `path` if it is set (its kind is told from what is there), else the dependency sources that cargo
-    /// lists in the current directory, else the embedded corpus.
+    /// lists in the current directory, else, with a warning, the embedded corpus. Every other kind is read or is an error.
     #[default]
     Auto,
-    /// Sources and documentation of the locked dependencies of the Cargo workspace in `path` (default: the
-    /// current directory).
+    /// Sources and documentation of the normal and build dependencies of the Cargo workspace in `path` (default: the
+    /// current directory), as its default members use them on this machine's target.
     Cargo,
-    /// Every text and code file under the folder `path`.
+    /// Every text and code file under the folder `path`, plain or compressed (.gz, .zst, .bz2, .xz); of web pages the main text.
     Folder,
-    /// JSON lines: the file `path`, or every .jsonl, .jsonl.gz and .jsonl.zst below the folder `path`.
+    /// JSON lines: the file `path`, or every .jsonl, plain, .gz, .zst, .bz2 or .xz, below the folder `path`.
     Jsonl,
     /// Parquet: the file `path`, or every .parquet below the folder `path`.
     Parquet,
@@ -45,8 +46,11 @@ pub enum SourceKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum InvalidUtf8 {
-    /// Drop the document.
+    /// Files of a `folder` are decoded if they are in a legacy encoding or UTF-16, which is told as browsers tell it; other
+    /// documents are dropped.
     #[default]
+    Detect,
+    /// Drop the document.
     Drop,
     /// Replace each invalid sequence by U+FFFD.
     Repair,
@@ -69,7 +73,8 @@ pub enum Scope {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SplitBy {
-    /// By source where that puts at least one source on each side, else by document.
+    /// By source where that puts at least one source on each side and holds out no more than twice the bytes that were asked
+    /// for, else by document.
     #[default]
     Auto,
     /// All documents of one source (one crate in all its versions, one top folder, one file) on one side.
@@ -103,6 +108,8 @@ pub struct CorpusConfig {
     pub extensions: Vec<String>,
     /// Sub-folders and files to leave out, as paths relative to the source's root.
     pub exclude: Vec<String>,
+    /// Follow symbolic links that lead out of the folder `path`. Links that stay below it are always followed.
+    pub follow_links: bool,
     /// For `cargo`: include the packages of the workspace itself too.
     pub workspace_members: bool,
     /// For `cargo`: target triple whose dependencies are listed; empty means the host's.
@@ -134,6 +141,10 @@ pub struct CorpusConfig {
     /// How object stores are reached. The program's, not the recipe's: it is never written down.
     #[serde(skip)]
     pub access: Access,
+    /// Cargo's home folder, where downloaded crates are unpacked; empty if it is not known. The program's, not the recipe's:
+    /// where crates lie does not change the corpus.
+    #[serde(skip)]
+    pub cargo_home: PathBuf,
 }
 
 impl Default for CorpusConfig {
@@ -148,6 +159,7 @@ impl Default for CorpusConfig {
             date: "date".into(),
             extensions: Vec::new(),
             exclude: Vec::new(),
+            follow_links: false,
             workspace_members: false,
             target: String::new(),
             memory: "512MiB".into(),
@@ -161,6 +173,7 @@ impl Default for CorpusConfig {
             evaluate: EvaluateConfig::default(),
             split: SplitConfig::default(),
             access: Access::default(),
+            cargo_home: PathBuf::new(),
         }
     }
 }
@@ -176,7 +189,7 @@ pub struct CleanConfig {
     pub min_bytes: u64,
     /// Documents with more bytes are dropped (`too-large`) without being read whole.
     pub max_bytes: u64,
-    /// Bytes that are not UTF-8: `drop` the document or `repair` it.
+    /// Bytes that are not UTF-8: `detect` the encoding of a folder's files, `drop` the document or `repair` it.
     pub invalid_utf8: InvalidUtf8,
     /// Drop files whose first comment lines say that a program wrote them (`generated`).
     pub drop_generated: bool,
@@ -202,7 +215,7 @@ impl Default for CleanConfig {
             enabled: true,
             min_bytes: 100,
             max_bytes: 200_000,
-            invalid_utf8: InvalidUtf8::Drop,
+            invalid_utf8: InvalidUtf8::Detect,
             drop_generated: true,
             max_numeric_share: 0.4,
             line_rules: Scope::Code,
@@ -286,7 +299,7 @@ impl Default for PrivacyConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct SplitConfig {
     /// Share held out for validation: of the sources or documents by a keyed hash of their names, or the last
-    /// share of the characters of a single `file`.
+    /// share of the characters of a single `file`. Above 0 at least one document, or the end of one, is held out.
     pub validation_fraction: f64,
     /// What the split follows: auto, source or document.
     pub by: SplitBy,

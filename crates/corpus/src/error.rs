@@ -54,7 +54,7 @@ pub enum Error {
         /// The names present, with their types where known.
         found: String,
     },
-    /// `cargo metadata` could not list the dependencies.
+    /// Cargo could not list the dependencies of a workspace.
     #[error("cannot list the dependencies of the workspace in {}: {problem}; {hint}", workspace.display())]
     Cargo {
         /// The folder in which cargo was run.

@@ -15,10 +15,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+/// The keyed hash of a name.
+pub(crate) fn position(name: &str, seed: u64) -> u64 {
+    xxh3_64_with_seed(name.as_bytes(), seed)
+}
+
 /// The side on which the hash puts a name.
 pub fn side_of(name: &str, seed: u64, validation_fraction: f64) -> Split {
-    let position = xxh3_64_with_seed(name.as_bytes(), seed) as f64 / 2f64.powi(64);
+    let position = position(name, seed) as f64 / 2f64.powi(64);
     if position < validation_fraction { Split::Validation } else { Split::Train }
+}
+
+/// Share of the text beyond which validation holds far more than the fraction that was asked for: twice as much or five
+/// per cent of the text more, but no more than half of it.
+pub(crate) fn most_share(fraction: f64) -> f64 {
+    (2.0 * fraction).max(fraction + 0.05).min(0.5).max(1.25 * fraction)
 }
 
 /// The split, resolved against the names that the source has.
@@ -29,6 +40,8 @@ pub(crate) struct Assign {
     /// By source or by document, never `Auto`; of chained sources for each by its name, else under the empty name.
     by: BTreeMap<String, SplitBy>,
     fixed: BTreeMap<String, u8>,
+    /// Why a split by source was not taken where it could have been.
+    remarks: Vec<String>,
 }
 
 /// The chained source that a name belongs to.
@@ -60,8 +73,14 @@ impl Assign {
                 fixed.insert(name.clone(), side);
             }
         }
-        let mut assign =
-            Assign { seed: config.seed, fraction: config.validation_fraction, by: BTreeMap::new(), fixed };
+        let mut assign = Assign {
+            seed: config.seed,
+            fraction: config.validation_fraction,
+            by: BTreeMap::new(),
+            fixed,
+            remarks: Vec::new(),
+        };
+        let bytes = bytes_by_name(listing);
         let alone = [String::new()];
         for chain in if listing.chained.is_empty() { &alone[..] } else { &listing.chained } {
             let own: Vec<&str> =
@@ -70,13 +89,56 @@ impl Assign {
                 SplitBy::Auto => {
                     let held_out = own.iter().filter(|name| assign.source(name) == VALIDATION).count();
                     let useful = (held_out > 0 && held_out < own.len()) || config.validation_fraction == 0.0;
-                    if useful { SplitBy::Source } else { SplitBy::Document }
+                    match assign.too_much(&own, &bytes) {
+                        Some(remark) if useful => {
+                            assign.remarks.push(remark);
+                            SplitBy::Document
+                        }
+                        _ if useful => SplitBy::Source,
+                        _ => SplitBy::Document,
+                    }
                 }
                 by => by,
             };
             assign.by.insert(chain.clone(), by);
         }
         Ok(assign)
+    }
+
+    /// Why sources of these names cannot be held out whole, if that would hold out far more than was asked for. Sources that
+    /// the configuration names do not count.
+    fn too_much(&self, names: &[&str], bytes: &BTreeMap<&str, u64>) -> Option<String> {
+        let size = |name: &&str| bytes.get(name).copied().unwrap_or(0);
+        let free: Vec<&str> = names.iter().copied().filter(|name| !self.is_fixed(name)).collect();
+        let held_out: Vec<&str> =
+            free.iter().copied().filter(|name| self.source(name) == VALIDATION).collect();
+        let (all, held): (u64, u64) = (free.iter().map(size).sum(), held_out.iter().map(size).sum());
+        let share = held as f64 / all.max(1) as f64;
+        let largest = held_out.iter().max_by_key(|name| size(name))?;
+        (share > most_share(self.fraction)).then(|| {
+            format!(
+                "the split goes by document: by source it would hold out {:.0} % of the bytes ({largest} and {} more), \
+                 {:.0} % were asked for; corpus.split.by = \"source\" insists",
+                100.0 * share,
+                held_out.len() - 1,
+                100.0 * self.fraction
+            )
+        })
+    }
+
+    /// Remarks for the user on how the split was decided.
+    pub(crate) fn remarks(&self) -> &[String] {
+        &self.remarks
+    }
+
+    /// The key of the hash.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Whether the configuration names the side of a source.
+    pub(crate) fn is_fixed(&self, name: &str) -> bool {
+        self.fixed(name).is_some()
     }
 
     /// What the split follows, in words.
@@ -108,6 +170,15 @@ impl Assign {
             _ => self.source(source),
         }
     }
+}
+
+/// Stored bytes of all sources of a name; empty where they are not known.
+fn bytes_by_name(listing: &Listing) -> BTreeMap<&str, u64> {
+    let mut bytes = BTreeMap::new();
+    for (source, size) in listing.sources.iter().zip(&listing.source_bytes) {
+        *bytes.entry(source.name.as_str()).or_insert(0) += size;
+    }
+    bytes
 }
 
 impl BatchMap for Assign {
@@ -171,6 +242,27 @@ mod tests {
         config.train = vec!["zz".into()];
         let message = Assign::resolve(&config, &listing(&["a", "b"])).unwrap_err().to_string();
         assert!(message.contains("zz") && message.contains("a, b"), "{message}");
+    }
+
+    #[test]
+    fn a_source_with_most_of_the_bytes_is_not_held_out_whole() {
+        let names: Vec<String> = (0..40).map(|number| format!("folder-{number}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let held = names.iter().position(|name| side_of(name, 0, 0.1) == Split::Validation).unwrap();
+        let config = SplitConfig::default();
+        let mut listing = listing(&names);
+        listing.source_bytes = vec![100; names.len()];
+        let assign = Assign::resolve(&config, &listing).unwrap();
+        assert_eq!((assign.in_words(), assign.remarks()), ("source", &[][..]));
+        listing.source_bytes[held] = 10_000;
+        let assign = Assign::resolve(&config, &listing).unwrap();
+        assert_eq!(assign.in_words(), "document");
+        assert!(assign.remarks()[0].contains(names[held]), "{:?}", assign.remarks());
+        // Who names the source, or insists, has it held out.
+        let named = SplitConfig { validation: vec![names[held].into()], ..SplitConfig::default() };
+        assert_eq!(Assign::resolve(&named, &listing).unwrap().in_words(), "source");
+        let insists = SplitConfig { by: SplitBy::Source, ..SplitConfig::default() };
+        assert_eq!(Assign::resolve(&insists, &listing).unwrap().in_words(), "source");
     }
 
     #[test]

@@ -100,6 +100,12 @@ pub fn summary(records: &[Record]) -> String {
     if let Some(m) = facts.model {
         row("model", format!("{}, {} parameters", plain(&m.name), Tokens(m.parameters)));
     }
+    if let Some(why) = facts.corpus.and_then(|corpus| corpus.fallback.as_deref()) {
+        row(
+            "WARNING",
+            format!("trained on the embedded corpus, which stands in for the source: {}", plain(why)),
+        );
+    }
     let (done, planned) = facts.progress();
     let of = planned.map_or(String::new(), |p| format!(" of {p}"));
     row("steps", format!("{done}{of}, {} tokens ({})", Tokens(facts.tokens()), facts.status()));

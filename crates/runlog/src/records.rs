@@ -135,6 +135,12 @@ pub struct Stage {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Corpus {
+    /// Kind of the source: cargo, folder, jsonl, ...; empty in logs that do not say.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub source: String,
+    /// Why the embedded corpus stands in for the source that was asked for, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<String>,
     /// Documents read.
     pub documents_in: u64,
     /// Bytes of text read.

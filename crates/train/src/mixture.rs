@@ -49,6 +49,32 @@ pub fn run_mixture(recipe: &Recipe, train: &ShardSet) -> Result<Vec<Taken>, Trai
     })
 }
 
+/// Warnings for a run that repeats its text too often, a sentence for each component, or for the whole of one source.
+pub(crate) fn repetitions(
+    recipe: &Recipe,
+    train: &ShardSet,
+    taken: &[Taken],
+) -> Result<Vec<String>, TrainError> {
+    let samples_per_epoch = train.token_count() / recipe.train.seq_len.max(1);
+    if !taken.is_empty() || samples_per_epoch == 0 {
+        return Ok(repeated_too_often(taken));
+    }
+    let epochs = samples(recipe, train)? as f64 / samples_per_epoch as f64;
+    Ok(one_source_too_often(epochs, train.token_count()).into_iter().collect())
+}
+
+/// The warning for a run that passes more than four times over the tokens of its one source.
+fn one_source_too_often(epochs: f64, tokens: u64) -> Option<String> {
+    (epochs > FREE_EPOCHS).then(|| {
+        format!(
+            "the run takes {epochs:.1} passes over {tokens} tokens, which are worth about {:.1} of new text (Muennighoff et al. \
+             2023): beyond {FREE_EPOCHS} passes repeated text soon stops helping; take more text, or fewer steps (train.steps, \
+             or train.epochs = {FREE_EPOCHS})",
+            effective_epochs(epochs)
+        )
+    })
+}
+
 /// What a user should know about components that are repeated too often, a sentence each.
 pub fn repeated_too_often(taken: &[Taken]) -> Vec<String> {
     let often = taken.iter().filter(|taken| taken.epochs > FREE_EPOCHS);

@@ -135,6 +135,7 @@ impl Trainer {
         let seed = recipe.run.seed;
         let loader = mixture::loader(recipe, &input.train)?;
         let taken = mixture::run_mixture(recipe, &input.train)?;
+        let warnings = mixture::repetitions(recipe, &input.train, &taken)?;
         let mut worker = Worker::new(&mut *backend, &job, world)?;
         let digest = digest(&input.recipe_text);
         if worker.agree("recipe", digest)? != digest {
@@ -192,7 +193,7 @@ impl Trainer {
             skipped_in_a_row: 0,
             pace: 0.0,
             resumed: None,
-            warnings: mixture::repeated_too_often(&taken),
+            warnings,
         };
         trainer.restore()?;
         Ok(trainer)

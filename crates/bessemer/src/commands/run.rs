@@ -258,6 +258,13 @@ fn summary_json(dir: &RunDir, records: &[Record]) -> Result<String, Failure> {
     let mut summary = json!({ "run": dir.root(), "report": dir.report() });
     for record in records {
         let (kind, value) = match record {
+            // Not the whole record: it lists every source.
+            Record::Corpus(r) => {
+                let splits = (&r.split_documents, &r.split_bytes);
+                let value = json!({ "source": r.source, "fallback": r.fallback, "documents_kept": r.documents_kept,
+                    "bytes_kept": r.bytes_kept, "split_documents": splits.0, "split_bytes": splits.1 });
+                ("corpus", value)
+            }
             Record::Model(r) => ("model", serde_json::to_value(r)?),
             Record::Step(r) => ("step", serde_json::to_value(r)?),
             Record::Eval(r) => ("eval", serde_json::to_value(r)?),

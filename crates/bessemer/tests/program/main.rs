@@ -10,6 +10,7 @@
 
 mod bad_input;
 mod bench;
+mod cargo_source;
 mod cluster;
 mod compare;
 mod explain;

@@ -69,6 +69,12 @@ impl PartialDir {
         Ok(())
     }
 
+    /// Removes what was written so far.
+    pub(crate) fn empty(&self) -> Result<()> {
+        remove_folder(&self.partial)?;
+        fs::create_dir(&self.partial).map_err(Error::io("create folder", &self.partial))
+    }
+
     /// Where files are written.
     pub(crate) fn path(&self) -> &Path {
         &self.partial

@@ -4,6 +4,7 @@
 
 use crate::evaluate::Evaluation;
 use crate::row::Split;
+use crate::source::SkippedFiles;
 use bessemer_privacy::decontaminate::SetCount;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -126,8 +127,14 @@ pub struct CorpusSummary {
     pub listed_files: u64,
     /// Their bytes as stored.
     pub listed_bytes: u64,
+    /// Why the embedded corpus stands in for the source that was asked for, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<String>,
     /// Files left out by extension, by being hidden, or by the exclude list.
     pub skipped_files: u64,
+    /// The same by kind: an extension with its dot, "no extension", "hidden", "excluded", "link out of the root", ...
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub skipped: BTreeMap<String, SkippedFiles>,
     /// Documents read.
     pub read: Count,
     /// Documents kept.

@@ -13,6 +13,11 @@ use std::sync::Arc;
 /// Bytes that are searched for a zero.
 const BINARY_PROBE: usize = 8192;
 
+/// Offset of the zero byte by which a file counts as binary, if there is one.
+pub(crate) fn is_binary(bytes: &[u8]) -> Option<usize> {
+    bytes[..bytes.len().min(BINARY_PROBE)].iter().position(|&byte| byte == 0)
+}
+
 /// The decoder.
 pub(crate) struct Decode {
     pub(crate) invalid: InvalidUtf8,
@@ -28,14 +33,14 @@ enum Decoded<'a> {
 impl Decode {
     fn decode<'a>(&self, bytes: &'a [u8]) -> Decoded<'a> {
         if !self.verbatim
-            && let Some(offset) = bytes[..bytes.len().min(BINARY_PROBE)].iter().position(|&byte| byte == 0)
+            && let Some(offset) = is_binary(bytes)
         {
             return Decoded::Dropped("binary", format!("zero byte at offset {offset}"));
         }
         let text = match (std::str::from_utf8(bytes), self.invalid) {
             (Ok(text), _) => Cow::Borrowed(text),
             (Err(_), InvalidUtf8::Repair) => String::from_utf8_lossy(bytes),
-            (Err(error), InvalidUtf8::Drop) => {
+            (Err(error), InvalidUtf8::Detect | InvalidUtf8::Drop) => {
                 let offset = error.valid_up_to();
                 return Decoded::Dropped(
                     "invalid-utf8",

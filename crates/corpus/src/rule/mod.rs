@@ -17,7 +17,7 @@ mod scrub;
 mod size;
 pub(crate) mod urls;
 
-pub(crate) use decode::Decode;
+pub(crate) use decode::{Decode, is_binary};
 pub(crate) use decontaminate::Decontaminate;
 pub(crate) use profiles::{BatchRow, Profiles};
 

@@ -56,7 +56,11 @@ pub(crate) fn open(sources: Vec<(&SourceConfig, Arc<dyn Source>)>) -> Chain {
         listing.remarks.extend(inner.remarks.iter().map(|remark| format!("{name}: {remark}")));
         listing.files += inner.files;
         listing.bytes += inner.bytes;
-        listing.skipped_files += inner.skipped_files;
+        listing.skipped.merge(&inner.skipped);
+        // Of a source whose bytes are not known before reading, none are.
+        let unknown = vec![0; inner.sources.len()];
+        let known = inner.source_bytes.len() == inner.sources.len();
+        listing.source_bytes.extend(if known { &inner.source_bytes } else { &unknown });
         listing.chained.push(name.clone());
         if source.verbatim() {
             listing.verbatim.push(name.clone());

@@ -1,5 +1,5 @@
 //! Files that may be compressed, told by their name: `.gz` with any number of members, `.zst` with any number of
-//! frames, with or without a dictionary.
+//! frames, with or without a dictionary, `.bz2` and `.xz` with any number of streams.
 //!
 //! A dictionary lies where files with one carry it: in a skippable frame of the number 0x184D2A5D at the beginning of the file
 //! (the convention of the IIPC for WARC, plain or compressed itself), or, as `zstd -D` leaves it outside, in a file beside it
@@ -7,8 +7,10 @@
 
 use super::folder::FileEntry;
 use crate::error::{Error, Result};
+use bessemer_durable::open_regular;
+use bzip2::bufread::MultiBzDecoder;
 use flate2::bufread::MultiGzDecoder;
-use std::fs::File;
+use lzma_rust2::XzReader;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use zstd::stream::read::Decoder;
@@ -20,26 +22,43 @@ const DICTIONARY_MAGIC: [u8; 4] = [0x5d, 0x2a, 0x4d, 0x18];
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Largest dictionary, compressed or not.
 const MAX_DICTIONARY: u64 = 32 << 20;
+/// KiB that the decoder of an `.xz` file may take: a dictionary of 128 MiB, which no preset of `xz` exceeds, and its tables.
+const XZ_MEMORY_KIB: u32 = 130 << 10;
 /// Bytes that a file may unpack to for each of its own: text seldom has more than 20, deflate reaches 1032 on zeros, zstd far more.
 const MOST_RATIO: u64 = 256;
 /// Bytes that any file may unpack to.
 const BOMB_FLOOR: u64 = 64 << 20;
 
 /// Opens a file for reading, decompressing it on the way. Memory is bounded by the buffers and, for zstd, the
-/// window that the frame asks for (at most 128 MiB, the library's limit) and the dictionary (at most 32 MiB). A file that unpacks
-/// beyond measure ends with an error ([`is_bomb`]).
+/// window that the frame asks for (at most 128 MiB, the library's limit) and the dictionary (at most 32 MiB), for xz its
+/// dictionary (at most 128 MiB). A file that unpacks beyond measure ends with an error ([`is_bomb`]).
 pub(crate) fn open(file: &FileEntry) -> Result<Box<dyn BufRead + Send>> {
-    let opened = file.open().and_then(|opened| decompressed(opened, file.bytes, &file.relative, &file.path));
-    opened.map_err(Error::io("open", &file.path))
+    open_io(file).map_err(Error::io("open", &file.path))
 }
 
-/// Opens a text file for reading; `.gz` and `.zst` are decompressed on the way.
+/// [`open`] with the operating system's error.
+pub(crate) fn open_io(file: &FileEntry) -> io::Result<Box<dyn BufRead + Send>> {
+    decompressed(file.open()?, file.bytes, &file.relative, &file.path)
+}
+
+/// Endings of compressed files that are read.
+const ENDINGS: &[&str] = &["gz", "zst", "bz2", "xz"];
+
+/// A name without the ending that says how the file is compressed.
+pub(crate) fn inner_name(name: &str) -> &str {
+    match name.rsplit_once('.') {
+        Some((inner, ending)) if ENDINGS.iter().any(|known| ending.eq_ignore_ascii_case(known)) => inner,
+        _ => name,
+    }
+}
+
+/// Opens a text file for reading; `.gz`, `.zst`, `.bz2` and `.xz` are decompressed on the way.
 ///
 /// # Errors
 /// Those of the file system, a dictionary that is cut off or too large; on reading, those of the decoder, or that the file
 /// unpacks to more than 64 MiB and 256 bytes for each of its own.
 pub fn open_compressed(path: &Path) -> io::Result<Box<dyn BufRead + Send>> {
-    let file = File::open(path)?;
+    let file = open_regular(path)?;
     let bytes = file.metadata()?.len();
     decompressed(file, bytes, &path.to_string_lossy(), path)
 }
@@ -57,6 +76,8 @@ fn decompressed(
     Ok(match extension.to_ascii_lowercase().as_str() {
         "gz" => bounded(MultiGzDecoder::new(plain), most),
         "zst" => zst(plain, path, most)?,
+        "bz2" => bounded(MultiBzDecoder::new(plain), most),
+        "xz" => bounded(XzReader::new_mem_limit(plain, true, XZ_MEMORY_KIB), most),
         _ => Box::new(plain),
     })
 }
@@ -143,7 +164,7 @@ fn embedded(plain: &mut BufReader<impl Read>) -> io::Result<Option<Vec<u8>>> {
 fn beside(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut name = path.as_os_str().to_owned();
     name.push(".dict");
-    let file = match File::open(PathBuf::from(name)) {
+    let file = match open_regular(&PathBuf::from(name)) {
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };

@@ -7,7 +7,7 @@ use super::{Listing, Source, SourceInfo};
 use crate::error::{Error, Result};
 use crate::row::{Origin, RowBuilder, Split};
 use bessemer_dataflow::{Morsel, Scan};
-use std::fs::File;
+use bessemer_durable::open_regular;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,7 @@ const BUFFER: usize = 1 << 20;
 
 /// Calls `each` with every block of the file and its offset.
 fn blocks(path: &Path, mut each: impl FnMut(u64, &[u8])) -> Result<()> {
-    let mut file = File::open(path).map_err(Error::io("open", path))?;
+    let mut file = open_regular(path).map_err(Error::io("open", path))?;
     let mut buffer = vec![0; BUFFER];
     let mut offset = 0;
     loop {
@@ -151,13 +151,14 @@ struct FileScan {
 impl Scan for FileScan {
     fn next(&mut self) -> bessemer_dataflow::Result<Option<Morsel>> {
         let Some(&piece) = self.pieces.get(self.next) else { return Ok(None) };
-        let row = self.next as u64;
         self.next += 1;
+        // Pieces count from 1, as lines, rows and records do.
+        let row = self.next as u64;
         let (path, name) = (self.path.clone(), self.name.clone());
         Ok(Some(Box::new(move || {
             let length = (piece.end - piece.start) as usize;
             let mut text = Vec::with_capacity(length);
-            let mut file = File::open(&path).map_err(Error::io("open", &path))?;
+            let mut file = open_regular(&path).map_err(Error::io("open", &path))?;
             file.seek(SeekFrom::Start(piece.start)).map_err(Error::io("read", &path))?;
             file.take(length as u64).read_to_end(&mut text).map_err(Error::io("read", &path))?;
             if text.len() != length {

@@ -1,16 +1,27 @@
 //! Files of a folder, each a document; also the lister that other sources use.
 //!
 //! Order: depth first, entries of a folder by name as bytes, so the listing does not depend on the file system.
-//! Hidden entries (a leading dot) are skipped. Links are followed; each real folder is entered once, so a loop
-//! ends. Only regular files are read: a pipe or device is never opened.
+//! Hidden entries (a leading dot) are skipped. Links are followed where they stay below the root, and elsewhere only if
+//! that is asked for; each real folder is entered once, so a loop ends. Only regular files are read: a pipe or device is
+//! never opened. What is left out is counted by kind.
+//!
+//! A document is the text of its file: unpacked where its name says that it is compressed, the main text where it is a
+//! web page, decoded where it is in a legacy encoding.
 
+use super::compressed::{self, inner_name};
 use super::warc::text_of;
-use super::{Listing, MORSEL_BYTES, Source, SourceInfo};
+use super::{
+    EXCLUDED, HIDDEN, LINK_AGAIN, LINK_BROKEN, LINK_OUT, Listing, MORSEL_BYTES, SPECIAL, Skipped, Source,
+    SourceInfo,
+};
 use crate::error::{Error, Result};
 use crate::row::{HEAD_BYTES, Origin, RowBuilder};
+use crate::rule::is_binary;
 use bessemer_dataflow::{Morsel, Scan};
+use bessemer_web::encoding;
+use std::borrow::Cow;
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
@@ -48,6 +59,10 @@ pub(crate) struct Filter {
     pub(crate) exclude: Vec<String>,
     /// Folders, by canonical path, to leave out.
     pub(crate) exclude_folders: HashSet<PathBuf>,
+    /// Follow links that lead out of the root.
+    pub(crate) follow_links: bool,
+    /// Look for the extension before the ending of a compressed file too.
+    pub(crate) compressed: bool,
 }
 
 impl Filter {
@@ -59,18 +74,32 @@ impl Filter {
             extensions.iter().map(|extension| extension.to_ascii_lowercase()).collect()
         };
         let exclude = exclude.iter().map(|path| path.trim_end_matches('/').to_string()).collect();
-        Filter { extensions, exclude, exclude_folders: HashSet::new() }
+        Filter {
+            extensions,
+            exclude,
+            exclude_folders: HashSet::new(),
+            follow_links: false,
+            compressed: false,
+        }
+    }
+
+    /// A filter that keeps every file.
+    pub(crate) fn all(exclude: &[String], follow_links: bool) -> Self {
+        Filter { follow_links, ..Filter::new(&["*".to_string()], &[], exclude) }
     }
 
     fn keeps(&self, name: &str) -> bool {
+        let name = if self.compressed { inner_name(name) } else { name };
         let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension).to_ascii_lowercase();
         self.extensions.contains("*") || self.extensions.contains(&extension)
     }
 }
 
-/// Lists the files below `root`. Returns them in order, with the number of files left out.
-pub(crate) fn list(root: &Path, filter: &Filter) -> Result<(Vec<FileEntry>, u64)> {
-    let mut lister = Lister { filter, files: Vec::new(), skipped: 0, visited: HashSet::new() };
+/// Lists the files below `root`, in order, and what was left out.
+pub(crate) fn list(root: &Path, filter: &Filter) -> Result<(Vec<FileEntry>, Skipped)> {
+    let real_root = fs::canonicalize(root).map_err(Error::io("read folder", root))?;
+    let mut lister =
+        Lister { filter, real_root, files: Vec::new(), skipped: Skipped::default(), visited: HashSet::new() };
     let metadata = fs::metadata(root).map_err(Error::io("read folder", root))?;
     lister.visited.insert((metadata.dev(), metadata.ino()));
     let entries = fs::read_dir(root).map_err(Error::io("read folder", root))?;
@@ -80,8 +109,10 @@ pub(crate) fn list(root: &Path, filter: &Filter) -> Result<(Vec<FileEntry>, u64)
 
 struct Lister<'a> {
     filter: &'a Filter,
+    /// The root without links.
+    real_root: PathBuf,
     files: Vec<FileEntry>,
-    skipped: u64,
+    skipped: Skipped,
     /// (device, inode) of the folders entered.
     visited: HashSet<(u64, u64)>,
 }
@@ -90,6 +121,12 @@ impl Lister<'_> {
     fn fault(&mut self, path: PathBuf, relative: String, cause: &std::io::Error) {
         let fault = Some(cause.to_string());
         self.files.push(FileEntry { path, relative, bytes: 0, changed: 0, fault, object: None });
+    }
+
+    /// Whether a link leads out of the root. Folders on the way to it do not: they were entered only if they lie below.
+    fn leads_out(&self, path: &Path) -> bool {
+        let is_link = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
+        is_link && fs::canonicalize(path).is_ok_and(|real| !real.starts_with(&self.real_root))
     }
 
     fn folder(&mut self, entries: fs::ReadDir, path: &Path, prefix: &str) -> Result<()> {
@@ -101,49 +138,57 @@ impl Lister<'_> {
         for name in names {
             let shown = name.to_string_lossy();
             let relative = if prefix.is_empty() { shown.to_string() } else { format!("{prefix}/{shown}") };
-            let path = path.join(&name);
-            if shown.starts_with('.') || self.filter.exclude.contains(&relative) {
-                self.skipped += 1;
-                continue;
-            }
-            let metadata = match fs::metadata(&path) {
-                Ok(metadata) => metadata,
-                // A link to nowhere, or a loop of links: worth a row only if its name would be read.
-                Err(cause) if self.filter.keeps(&shown) => {
-                    self.fault(path, relative, &cause);
-                    continue;
-                }
-                Err(_) => {
-                    self.skipped += 1;
-                    continue;
-                }
-            };
-            if metadata.is_dir() {
-                let fresh = self.visited.insert((metadata.dev(), metadata.ino()));
-                let excluded = !self.filter.exclude_folders.is_empty()
-                    && fs::canonicalize(&path).is_ok_and(|real| self.filter.exclude_folders.contains(&real));
-                if !fresh || excluded {
-                    self.skipped += 1;
-                    continue;
-                }
-                match fs::read_dir(&path) {
-                    Ok(entries) => self.folder(entries, &path, &relative)?,
-                    Err(cause) => self.fault(path, relative, &cause),
-                }
-            } else if metadata.is_file() && self.filter.keeps(&shown) {
-                let changed =
-                    i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
-                self.files.push(FileEntry {
-                    path,
-                    relative,
-                    bytes: metadata.len(),
-                    changed,
-                    fault: None,
-                    object: None,
-                });
+            if shown.starts_with('.') {
+                self.skipped.add(HIDDEN, &relative, 0);
+            } else if self.filter.exclude.contains(&relative) {
+                self.skipped.add(EXCLUDED, &relative, 0);
             } else {
-                self.skipped += 1;
+                self.entry(path.join(&name), &shown, relative)?;
             }
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, path: PathBuf, name: &str, relative: String) -> Result<()> {
+        if !self.filter.follow_links && self.leads_out(&path) {
+            self.skipped.add(LINK_OUT, &relative, 0);
+            return Ok(());
+        }
+        let metadata = match fs::metadata(&path) {
+            Ok(metadata) => metadata,
+            // A link to nowhere, or a loop of links: worth a row only if its name would be read.
+            Err(cause) if self.filter.keeps(name) => {
+                self.fault(path, relative, &cause);
+                return Ok(());
+            }
+            Err(_) => {
+                self.skipped.add(LINK_BROKEN, &relative, 0);
+                return Ok(());
+            }
+        };
+        if metadata.is_dir() {
+            if !self.visited.insert((metadata.dev(), metadata.ino())) {
+                self.skipped.add(LINK_AGAIN, &relative, 0);
+                return Ok(());
+            }
+            if !self.filter.exclude_folders.is_empty()
+                && fs::canonicalize(&path).is_ok_and(|real| self.filter.exclude_folders.contains(&real))
+            {
+                self.skipped.add(EXCLUDED, &relative, 0);
+                return Ok(());
+            }
+            match fs::read_dir(&path) {
+                Ok(entries) => self.folder(entries, &path, &relative)?,
+                Err(cause) => self.fault(path, relative, &cause),
+            }
+        } else if !metadata.is_file() {
+            self.skipped.add(SPECIAL, &relative, 0);
+        } else if self.filter.keeps(name) {
+            let changed = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
+            let bytes = metadata.len();
+            self.files.push(FileEntry { path, relative, bytes, changed, fault: None, object: None });
+        } else {
+            self.skipped.add_file(&relative, metadata.len());
         }
         Ok(())
     }
@@ -160,15 +205,54 @@ pub(crate) struct Member {
     pub(crate) source: usize,
 }
 
+/// Which files are pages of the web, whose main text is the document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pages {
+    None,
+    /// Those whose names end like a page's.
+    Named,
+    All,
+}
+
+/// How files become documents.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reading {
+    /// Files of more bytes are not read beyond their head; a page may have more.
+    pub(crate) max_bytes: u64,
+    pub(crate) pages: Pages,
+    /// Whether text in a legacy encoding is decoded.
+    pub(crate) detect_encoding: bool,
+}
+
+impl Reading {
+    /// The reading of files of text and code as they are.
+    pub(crate) fn plain(max_bytes: u64) -> Reading {
+        Reading { max_bytes, pages: Pages::None, detect_encoding: false }
+    }
+
+    fn is_page(&self, name: &str) -> bool {
+        match self.pages {
+            Pages::None => false,
+            Pages::Named => is_page(inner_name(name)),
+            Pages::All => true,
+        }
+    }
+
+    /// Bytes up to which a file is read. A page may have 16 times the bytes of a document, because most of it is not text.
+    fn limit(&self, name: &str) -> u64 {
+        match self.is_page(name) {
+            true => self.max_bytes.saturating_mul(16).clamp(1 << 20, 64 << 20),
+            false => self.max_bytes,
+        }
+    }
+}
+
 /// Files, each a document, of any number of sources.
 pub(crate) struct Files {
     pub(crate) description: String,
     pub(crate) listing: Listing,
     pub(crate) members: Arc<Vec<Member>>,
-    /// Files of more bytes are not read beyond their head.
-    pub(crate) max_bytes: u64,
-    /// Whether the files are pages, whose main text is the document.
-    pub(crate) pages: bool,
+    pub(crate) reading: Reading,
 }
 
 impl bessemer_dataflow::Source for Files {
@@ -194,8 +278,7 @@ impl Source for Files {
         Ok(Box::new(FilesScan {
             members: self.members.clone(),
             sources: Arc::new(self.listing.sources.clone()),
-            max_bytes: self.max_bytes,
-            pages: self.pages,
+            reading: self.reading,
             next: files.start,
             end: files.end,
         }))
@@ -203,9 +286,9 @@ impl Source for Files {
 }
 
 /// Every file of a folder; the first component of its path is its source.
-pub(crate) fn open(root: &Path, filter: &Filter, max_bytes: u64) -> Result<Files> {
-    let (files, skipped_files) = list(root, filter)?;
-    let mut listing = Listing { kind: "folder", skipped_files, ..Listing::default() };
+pub(crate) fn open(root: &Path, filter: &Filter, reading: Reading) -> Result<Files> {
+    let (files, skipped) = list(root, filter)?;
+    let mut listing = Listing { kind: "folder", skipped, ..Listing::default() };
     let mut members = Vec::with_capacity(files.len());
     for file in files {
         // Depth-first order visits all files of a top folder together.
@@ -213,43 +296,46 @@ pub(crate) fn open(root: &Path, filter: &Filter, max_bytes: u64) -> Result<Files
         if listing.sources.last().is_none_or(|source| source.name != name) {
             listing.sources.push(SourceInfo { name, version: None, licence: None });
         }
-        listing.files += 1;
-        listing.bytes += file.bytes;
+        listing.add(file.bytes);
         listing.entries.push(format!("{} {} {}", file.relative, file.bytes, file.changed));
         members.push(Member { id: file.relative.clone(), file, source: listing.sources.len() - 1 });
     }
     let description = format!("folder {}", root.display());
-    Ok(Files { description, listing, members: Arc::new(members), max_bytes, pages: false })
+    Ok(Files { description, listing, members: Arc::new(members), reading })
 }
 
 /// Endings of saved pages.
 const PAGES: &[&str] = &["html", "htm", "xhtml"];
 
-/// The saved pages below a folder, or one. A page may have 16 times the bytes of a document, because most of it is not text.
-pub(crate) fn open_pages(root: &Path, exclude: &[String], max_bytes: u64) -> Result<Files> {
-    let max_bytes = max_bytes.saturating_mul(16).clamp(1 << 20, 64 << 20);
-    let is_page = |name: &str| {
-        let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
-        PAGES.iter().any(|page| extension.eq_ignore_ascii_case(page))
-    };
+fn is_page(name: &str) -> bool {
+    let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
+    PAGES.iter().any(|page| extension.eq_ignore_ascii_case(page))
+}
+
+/// The saved pages below a folder, or one.
+pub(crate) fn open_pages(
+    root: &Path,
+    exclude: &[String],
+    follow_links: bool,
+    reading: Reading,
+) -> Result<Files> {
     let mut files = if root.is_dir() {
-        open(root, &Filter::new(&[], &[PAGES], exclude), max_bytes)?
+        let filter = Filter { follow_links, compressed: true, ..Filter::new(&[], &[PAGES], exclude) };
+        open(root, &filter, reading)?
     } else {
         let (found, listing) = super::place::Place::on_disk(root, exclude).find("html", is_page)?;
         let member = |file: FileEntry| Member { id: file.relative.clone(), file, source: 0 };
         let members = Arc::new(found.into_iter().map(member).collect());
-        Files { description: root.display().to_string(), listing, members, max_bytes, pages: true }
+        Files { description: root.display().to_string(), listing, members, reading }
     };
     files.listing.kind = "html";
-    files.pages = true;
     Ok(files)
 }
 
 struct FilesScan {
     members: Arc<Vec<Member>>,
     sources: Arc<Vec<SourceInfo>>,
-    max_bytes: u64,
-    pages: bool,
+    reading: Reading,
     next: usize,
     end: usize,
 }
@@ -265,22 +351,23 @@ impl Scan for FilesScan {
             && self.next - start < MORSEL_FILES
             && (bytes < MORSEL_BYTES as u64 || self.next == start)
         {
-            let size = self.members[self.next].file.bytes;
-            bytes += if size > self.max_bytes { HEAD_BYTES as u64 } else { size };
+            let file = &self.members[self.next].file;
+            bytes +=
+                if file.bytes > self.reading.limit(&file.relative) { HEAD_BYTES as u64 } else { file.bytes };
             self.next += 1;
         }
         if self.next == start {
             return Ok(None);
         }
         let (members, sources) = (self.members.clone(), self.sources.clone());
-        let (range, max_bytes, pages) = (start..self.next, self.max_bytes, self.pages);
+        let (range, reading) = (start..self.next, self.reading);
         Ok(Some(Box::new(move || {
             let mut rows = RowBuilder::with_capacity(range.len(), bytes as usize);
             let mut buffer = Vec::new();
             for ordinal in range {
                 let member = &members[ordinal];
                 let source = &sources[member.source];
-                let mut origin = Origin {
+                let origin = Origin {
                     file: ordinal as u32,
                     row: 0,
                     id: &member.id,
@@ -291,47 +378,84 @@ impl Scan for FilesScan {
                     bytes: member.file.bytes,
                     ..Origin::default()
                 };
-                if let Some(fault) = &member.file.fault {
-                    rows.refuse(&origin, "unreadable", fault, &[]);
-                    continue;
-                }
-                match read(&member.file.path, max_bytes, &mut buffer) {
-                    Ok(whole) => {
-                        origin.bytes = origin.bytes.max(buffer.len() as u64);
-                        if whole {
-                            origin.bytes = buffer.len() as u64;
-                            if pages {
-                                match text_of(&buffer, Some("text/html"), None) {
-                                    Ok(text) => rows.push(&origin, text.as_bytes()),
-                                    Err((reason, detail)) => rows.refuse(&origin, reason, &detail, &buffer),
-                                }
-                            } else {
-                                rows.push(&origin, &buffer);
-                            }
-                        } else {
-                            let detail = format!("{} bytes, at most {max_bytes}", origin.bytes);
-                            rows.refuse(&origin, "too-large", &detail, &buffer);
-                        }
-                    }
-                    Err(cause) => rows.refuse(&origin, "unreadable", &cause.to_string(), &[]),
-                }
+                document(&member.file, origin, reading, &mut buffer, &mut rows);
             }
             rows.finish()
         })))
     }
 }
 
-/// Reads a file, or the head of one that is larger than allowed; says whether it was read whole. The limit holds
-/// for files that grew since they were listed, too.
-fn read(path: &Path, max_bytes: u64, buffer: &mut Vec<u8>) -> std::io::Result<bool> {
+/// Adds the row of a file.
+fn document(
+    file: &FileEntry,
+    mut origin: Origin<'_>,
+    reading: Reading,
+    buffer: &mut Vec<u8>,
+    rows: &mut RowBuilder,
+) {
+    if let Some(fault) = &file.fault {
+        return rows.refuse(&origin, "unreadable", fault, &[]);
+    }
+    let limit = reading.limit(&file.relative);
+    match read(file, limit, buffer) {
+        Ok(true) => {}
+        Ok(false) => {
+            origin.bytes = origin.bytes.max(buffer.len() as u64);
+            let detail = format!("{} bytes, at most {limit}", origin.bytes);
+            return rows.refuse(&origin, "too-large", &detail, buffer);
+        }
+        Err(cause) if compressed::is_bomb(&cause) => {
+            return rows.refuse(&origin, "decompression-bomb", &cause.to_string(), &[]);
+        }
+        Err(cause) => return rows.refuse(&origin, "unreadable", &cause.to_string(), &[]),
+    }
+    origin.bytes = buffer.len() as u64;
+    if reading.is_page(&file.relative) {
+        match text_of(buffer, Some("text/html"), None) {
+            Ok(text) => rows.push(&origin, text.as_bytes()),
+            Err((reason, detail)) => rows.refuse(&origin, reason, &detail, buffer),
+        }
+    } else if reading.detect_encoding {
+        rows.push(&origin, &decoded(buffer));
+    } else {
+        rows.push(&origin, buffer);
+    }
+}
+
+/// Bytes of text in a legacy encoding as UTF-8; other bytes as they are. Text that is nearly UTF-8, and text that the
+/// encoding does not explain to the last byte, is left to the rules for broken text.
+fn decoded(bytes: &[u8]) -> Cow<'_, [u8]> {
+    let marked = bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]);
+    // ISO-2022-JP writes Japanese in ASCII bytes behind an escape.
+    let escaped = bytes.windows(2).any(|pair| pair == b"\x1b$");
+    if (std::str::from_utf8(bytes).is_ok() && !escaped) || (is_binary(bytes).is_some() && !marked) {
+        return Cow::Borrowed(bytes);
+    }
+    let found = encoding::decode(bytes, None, None);
+    let clean = found.replaced == 0 && !found.text.contains(|c: char| ('\u{80}'..='\u{9f}').contains(&c));
+    if clean && found.encoding != "UTF-8" {
+        Cow::Owned(found.text.into_bytes())
+    } else {
+        Cow::Borrowed(bytes)
+    }
+}
+
+/// Reads a file, unpacked, or the head of one that is larger than allowed; says whether it was read whole. The limit
+/// holds for files that grew since they were listed, too.
+fn read(file: &FileEntry, max_bytes: u64, buffer: &mut Vec<u8>) -> std::io::Result<bool> {
     buffer.clear();
-    let mut file = File::open(path)?;
-    let size = file.metadata()?.len();
+    if inner_name(&file.relative) != file.relative {
+        let mut unpacked = compressed::open_io(file)?;
+        unpacked.by_ref().take(max_bytes + 1).read_to_end(buffer)?;
+        return Ok(buffer.len() as u64 <= max_bytes);
+    }
+    let mut opened = bessemer_durable::open_regular(&file.path)?;
+    let size = opened.metadata()?.len();
     if size > max_bytes {
-        file.take(HEAD_BYTES as u64).read_to_end(buffer)?;
+        opened.take(HEAD_BYTES as u64).read_to_end(buffer)?;
         return Ok(false);
     }
     // Some files under /proc report no size; they too are read up to the limit.
-    file.by_ref().take(max_bytes + 1).read_to_end(buffer)?;
+    opened.by_ref().take(max_bytes + 1).read_to_end(buffer)?;
     Ok(buffer.len() as u64 <= max_bytes)
 }

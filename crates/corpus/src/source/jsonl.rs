@@ -17,13 +17,12 @@ use std::io::{BufRead, Read};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Endings of the files that are read from a folder.
-pub(crate) const ENDINGS: &[&str] =
-    &[".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst"];
+/// Endings of the files that are read from a folder, before that of a compressed file.
+const ENDINGS: &[&str] = &[".jsonl", ".ndjson"];
 
 /// Whether a file name is that of JSON lines.
 pub(crate) fn is_jsonl(name: &str) -> bool {
-    let lower = name.to_ascii_lowercase();
+    let lower = compressed::inner_name(name).to_ascii_lowercase();
     ENDINGS.iter().any(|ending| lower.ends_with(ending))
 }
 

@@ -21,6 +21,7 @@ pub(crate) use resolve::open;
 
 use bessemer_dataflow::Scan;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Bytes that a morsel aims at: large enough to hide the cost of handing over, small enough that a few per
@@ -81,13 +82,126 @@ pub struct Listing {
     pub files: u64,
     /// Their bytes as stored.
     pub bytes: u64,
-    /// Files left out by extension, by being hidden, or by the exclude list.
-    pub skipped_files: u64,
-    /// Remarks for the user, such as why a fallback was taken.
+    /// Bytes as stored of each source of `sources`; empty where they are not known before reading.
+    pub source_bytes: Vec<u64>,
+    /// Files left out, by kind.
+    pub skipped: Skipped,
+    /// Why the embedded corpus stands in for the source that was asked for, if it does.
+    pub fallback: Option<String>,
+    /// Remarks for the user.
     pub remarks: Vec<String>,
     /// Names of the sources that are chained, in row order; empty for a source by itself. The names in `sources` begin with
     /// one of these and a slash.
     pub chained: Vec<String>,
     /// Those of them whose text must reach the output byte for byte.
     pub verbatim: Vec<String>,
+}
+
+impl Listing {
+    /// Adds a file to the last source.
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.files += 1;
+        self.bytes += bytes;
+        self.source_bytes.resize(self.sources.len(), 0);
+        if let Some(of_source) = self.source_bytes.last_mut() {
+            *of_source += bytes;
+        }
+    }
+}
+
+/// Files that were left out for the same reason.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkippedFiles {
+    /// How many.
+    pub files: u64,
+    /// Bytes as stored; 0 for what was not looked at.
+    pub bytes: u64,
+    /// Paths of the first of them, relative to the root.
+    pub examples: Vec<String>,
+}
+
+/// Files that a source left out, by kind: an extension with its dot, or a phrase such as "no extension".
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Skipped(pub BTreeMap<String, SkippedFiles>);
+
+/// Kind of the entries whose names begin with a dot.
+pub(crate) const HIDDEN: &str = "hidden";
+/// Kind of what the key `exclude` names.
+pub(crate) const EXCLUDED: &str = "excluded";
+/// Kind of links that lead out of the root.
+pub(crate) const LINK_OUT: &str = "link out of the root";
+/// Kind of links to a folder that is read already.
+pub(crate) const LINK_AGAIN: &str = "folder read already";
+/// Kind of links to nothing.
+pub(crate) const LINK_BROKEN: &str = "broken link";
+/// Kind of what is neither a file nor a folder.
+pub(crate) const SPECIAL: &str = "pipe, device or socket";
+/// Kind of files whose names have no extension.
+pub(crate) const NO_EXTENSION: &str = "no extension";
+/// Paths that are kept of each kind.
+const EXAMPLES: usize = 3;
+/// Characters of an extension beyond which it is taken to be part of the name.
+const EXTENSION_CHARS: usize = 12;
+
+impl Skipped {
+    /// Counts an entry.
+    pub(crate) fn add(&mut self, kind: &str, path: &str, bytes: u64) {
+        let found = self.0.entry(kind.to_string()).or_default();
+        found.files += 1;
+        found.bytes += bytes;
+        if found.examples.len() < EXAMPLES {
+            found.examples.push(path.to_string());
+        }
+    }
+
+    /// Counts a file whose extension is not read.
+    pub(crate) fn add_file(&mut self, path: &str, bytes: u64) {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        match name.rsplit_once('.') {
+            Some((stem, extension))
+                if !stem.is_empty() && (1..=EXTENSION_CHARS).contains(&extension.chars().count()) =>
+            {
+                self.add(&format!(".{}", extension.to_lowercase()), path, bytes);
+            }
+            _ => self.add(NO_EXTENSION, path, bytes),
+        }
+    }
+
+    /// Adds what another listing left out.
+    pub(crate) fn merge(&mut self, other: &Skipped) {
+        for (kind, more) in &other.0 {
+            let found = self.0.entry(kind.clone()).or_default();
+            found.files += more.files;
+            found.bytes += more.bytes;
+            let room = EXAMPLES.saturating_sub(found.examples.len());
+            found.examples.extend(more.examples.iter().take(room).cloned());
+        }
+    }
+
+    /// All entries left out.
+    pub fn files(&self) -> u64 {
+        self.0.values().map(|kind| kind.files).sum()
+    }
+
+    /// The kinds that a user may have expected to be read, most files first, each with its number and an example; nothing
+    /// where only hidden and excluded entries were left out.
+    pub fn in_words(&self) -> Option<String> {
+        const KINDS: usize = 8;
+        let unasked = |(kind, _): &(&String, &SkippedFiles)| *kind != HIDDEN && *kind != EXCLUDED;
+        let mut kinds: Vec<(&String, &SkippedFiles)> = self.0.iter().filter(unasked).collect();
+        kinds.sort_by_key(|(kind, found)| (std::cmp::Reverse(found.files), kind.as_str()));
+        let words: Vec<String> = kinds
+            .iter()
+            .take(KINDS)
+            .map(|(kind, found)| {
+                let example = found.examples.first().map_or(String::new(), |path| format!(" ({path})"));
+                format!("{kind} {}{example}", found.files)
+            })
+            .collect();
+        let others: u64 = kinds.iter().skip(KINDS).map(|(_, found)| found.files).sum();
+        let more = if others > 0 { format!(", other kinds {others}") } else { String::new() };
+        let files: u64 = kinds.iter().map(|(_, found)| found.files).sum();
+        let plural = if files == 1 { "file was" } else { "files were" };
+        (!words.is_empty()).then(|| format!("{files} {plural} not read: {}{more}", words.join(", ")))
+    }
 }

@@ -187,16 +187,17 @@ impl Scan for ParquetScan {
                     return Ok(Some(Box::new(move || {
                         let name = &files[ordinal].relative;
                         let mut rows = RowBuilder::default();
-                        let id = format!("{name}#{row}");
+                        let id = format!("{name}#{}", row + 1);
                         let origin = Origin {
                             file: ordinal as u32,
-                            row,
+                            row: row + 1,
                             id: &id,
                             source: name,
                             path: name,
                             ..Origin::default()
                         };
-                        let detail = format!("{name} row {row}: {problem}; the rows before it are kept");
+                        let detail =
+                            format!("{name} row {}: {problem}; the rows before it are kept", row + 1);
                         rows.refuse(
                             &origin,
                             if row == 0 { "unreadable" } else { "truncated-input" },
@@ -239,7 +240,8 @@ fn rows(
     let name = &file.relative;
     let mut rows = RowBuilder::with_capacity(batch.num_rows(), column.get_array_memory_size());
     for index in 0..batch.num_rows() {
-        let row = first + index as u64;
+        // Rows count from 1, as the lines of a text file do.
+        let row = first + index as u64 + 1;
         let id = format!("{name}#{row}");
         let mut origin =
             Origin { file: ordinal, row, id: &id, source: name, path: name, ..Origin::default() };

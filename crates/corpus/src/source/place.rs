@@ -5,8 +5,9 @@
 //! length and its `ETag`.
 
 use super::folder::{self, FileEntry, Filter};
-use super::{Listing, SourceInfo};
+use super::{Listing, Skipped, SourceInfo};
 use crate::error::{Error, Result};
+use bessemer_durable::open_regular;
 use parquet::file::reader::{ChunkReader, Length};
 use std::fmt;
 use std::fs::File;
@@ -45,7 +46,7 @@ pub(crate) fn is_address(path: &str) -> bool {
 struct Listed {
     files: Vec<FileEntry>,
     /// Hidden and excluded ones.
-    skipped: u64,
+    skipped: Skipped,
     /// The address is that of a file.
     single: bool,
 }
@@ -54,6 +55,8 @@ struct Listed {
 pub(crate) struct Place<'a> {
     pub(crate) path: &'a Path,
     pub(crate) exclude: &'a [String],
+    /// Follow links that lead out of the folder.
+    follow_links: bool,
     /// What lies there, if it is elsewhere.
     objects: Option<Listed>,
 }
@@ -64,11 +67,12 @@ impl<'a> Place<'a> {
         path: &'a str,
         access: &Access,
         exclude: &'a [String],
+        follow_links: bool,
         is_file: impl Fn(&str) -> bool,
     ) -> Result<Place<'a>> {
         let objects =
             if is_address(path) { Some(remote::objects(path, access, exclude, is_file)?) } else { None };
-        Ok(Place { path: Path::new(path), exclude, objects })
+        Ok(Place { path: Path::new(path), exclude, follow_links, objects })
     }
 
     /// Whether it is in an object store.
@@ -83,7 +87,7 @@ impl<'a> Place<'a> {
 
     /// A place on a disk.
     pub(crate) fn on_disk(path: &'a Path, exclude: &'a [String]) -> Place<'a> {
-        Place { path, exclude, objects: None }
+        Place { path, exclude, follow_links: false, objects: None }
     }
 
     /// Names of the files, without regard to what is excluded where it is a folder on a disk.
@@ -93,7 +97,7 @@ impl<'a> Place<'a> {
             return Ok(listed.files.iter().map(name).collect());
         }
         if self.path.is_dir() {
-            let (files, _) = folder::list(self.path, &Filter::new(&["*".to_string()], &[], &[]))?;
+            let (files, _) = folder::list(self.path, &Filter::all(&[], self.follow_links))?;
             return Ok(files.iter().map(name).collect());
         }
         Ok(vec![self.path.to_string_lossy().into_owned()])
@@ -108,30 +112,33 @@ impl<'a> Place<'a> {
         let mut listing = Listing { kind, ..Listing::default() };
         let mut files = match &self.objects {
             Some(listed) => {
-                listing.skipped_files = listed.skipped;
+                listing.skipped = listed.skipped.clone();
                 listed.files.clone()
             }
             None if self.path.is_dir() => {
                 let (files, skipped) =
-                    folder::list(self.path, &Filter::new(&["*".to_string()], &[], self.exclude))?;
-                listing.skipped_files = skipped;
+                    folder::list(self.path, &Filter::all(self.exclude, self.follow_links))?;
+                listing.skipped = skipped;
                 files
             }
             None => vec![FileEntry::of(self.path)?],
         };
         if self.objects.as_ref().map_or_else(|| self.path.is_dir(), |listed| !listed.single) {
-            let all = files.len();
-            files.retain(|file| matches(&file.relative));
-            listing.skipped_files += (all - files.len()) as u64;
+            files.retain(|file| {
+                let matches = matches(&file.relative);
+                if !matches {
+                    listing.skipped.add_file(&file.relative, file.bytes);
+                }
+                matches
+            });
         }
         for file in &files {
-            listing.files += 1;
-            listing.bytes += file.bytes;
+            listing.sources.push(SourceInfo { name: file.relative.clone(), version: None, licence: None });
+            listing.add(file.bytes);
             listing.entries.push(match file.object.as_ref().map(remote::Object::version) {
                 Some(version) => format!("{} {} {version}", file.relative, file.bytes),
                 None => format!("{} {} {}", file.relative, file.bytes, file.changed),
             });
-            listing.sources.push(SourceInfo { name: file.relative.clone(), version: None, licence: None });
         }
         Ok((files, listing))
     }
@@ -161,7 +168,7 @@ impl FileEntry {
     pub(crate) fn open(&self) -> io::Result<Opened> {
         Ok(match &self.object {
             Some(object) => Opened::Remote(object.open()),
-            None => Opened::Disk(File::open(&self.path)?),
+            None => Opened::Disk(open_regular(&self.path)?),
         })
     }
 }
@@ -223,6 +230,7 @@ impl ChunkReader for Opened {
 
 #[cfg(feature = "remote")]
 mod remote {
+    use super::super::{EXCLUDED, HIDDEN, Skipped};
     use super::{Access, FileEntry, Listed};
     use crate::error::{Error, Result};
     use bessemer_web::remote::{self, RemoteError, RemoteFile, RemoteOptions, Stores};
@@ -338,17 +346,20 @@ mod remote {
             Some(object) => (true, vec![object]),
             None => (false, stores.list(url).map_err(failed)?),
         };
-        let all = found.len();
         let excluded = |relative: &str| {
             exclude.iter().map(|path| path.trim_end_matches('/')).any(|path| {
                 relative.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
             })
         };
-        let shown =
-            |relative: &str| !relative.split('/').any(|name| name.starts_with('.')) && !excluded(relative);
+        let mut skipped = Skipped::default();
+        let mut shown = |object: &remote::Object| {
+            let hidden = object.relative.split('/').any(|name| name.starts_with('.'));
+            let left_out = if hidden { Some(HIDDEN) } else { excluded(&object.relative).then_some(EXCLUDED) };
+            left_out.inspect(|kind| skipped.add(kind, &object.relative, object.bytes)).is_none()
+        };
         let files: Vec<FileEntry> = found
             .into_iter()
-            .filter(|object| single || shown(&object.relative))
+            .filter(|object| single || shown(object))
             .map(|object| FileEntry {
                 path: PathBuf::from(&object.url),
                 relative: object.relative.clone(),
@@ -358,7 +369,6 @@ mod remote {
                 object: Some(Object { stores: stores.clone(), object, failure: Arc::default() }),
             })
             .collect();
-        let skipped = (all - files.len()) as u64;
         Ok(Listed { files, skipped, single })
     }
 }
@@ -440,7 +450,8 @@ mod tests {
     #[cfg(not(feature = "remote"))]
     #[test]
     fn without_the_feature_an_address_says_what_to_build() {
-        let error = Place::open("s3://bucket/x.jsonl", &Access::default(), &[], |_| true).err().unwrap();
+        let error =
+            Place::open("s3://bucket/x.jsonl", &Access::default(), &[], false, |_| true).err().unwrap();
         assert!(error.to_string().contains("--features remote"), "{error}");
     }
 }

@@ -1,19 +1,24 @@
 //! From the configuration to a source.
 
-use super::folder::{Filter, PROSE};
+use super::compressed::inner_name;
+use super::folder::{Filter, PROSE, Pages, Reading};
 use super::place::{Place, is_address};
 use super::{FieldNames, Source, cargo, chain, embedded, file, folder, jsonl, parquet, warc};
-use crate::config::{CorpusConfig, SourceKind};
+use crate::config::{CorpusConfig, InvalidUtf8, SourceKind};
 use crate::error::{Error, Result};
 use crate::rule::{Kind, urls};
 use std::path::Path;
 use std::sync::Arc;
 
 /// Opens the source that the configuration asks for. `auto` takes the first of: `path`, cargo's dependencies,
-/// the embedded corpus; and says why it passed over cargo.
+/// the embedded corpus; the listing says why it passed over cargo. Nothing else falls back: a source that was asked for by
+/// kind or path, or by name among several, is read or is an error.
 pub(crate) fn open(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
     if config.sources.is_empty() {
-        return open_one(config);
+        return match config.source {
+            SourceKind::Auto if config.path.is_empty() => Ok(without_path(config, Path::new("."))),
+            _ => open_one(config),
+        };
     }
     let mut sources = Vec::with_capacity(config.sources.len());
     for source in &config.sources {
@@ -34,6 +39,7 @@ fn open_one(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
     };
     let kind = match (&place, config.source) {
         (Some(place), SourceKind::Auto) => kind_of(place)?,
+        (None, SourceKind::Auto) => SourceKind::Cargo,
         (_, kind) => kind,
     };
     if is_address(&config.path)
@@ -50,11 +56,12 @@ fn open_one(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
         (SourceKind::Folder, _) => {
             folder_exists(path)?;
             let filter = Filter::new(&config.extensions, &[PROSE, Kind::CODE], &config.exclude);
-            Arc::new(folder::open(path, &filter, max_bytes(config))?)
+            let filter = Filter { follow_links: config.follow_links, compressed: true, ..filter };
+            Arc::new(folder::open(path, &filter, reading(config, Pages::Named))?)
         }
         (SourceKind::Jsonl, Some(place)) => {
             let source = jsonl::open(&place, fields(config), max_bytes(config))?;
-            some_files(path, source.listing().files, ".jsonl, .jsonl.gz or .jsonl.zst")?;
+            some_files(path, source.listing().files, ".jsonl or .ndjson, plain, .gz, .zst, .bz2 or .xz")?;
             Arc::new(source)
         }
         (SourceKind::Parquet, Some(place)) => {
@@ -69,19 +76,27 @@ fn open_one(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
         }
         (SourceKind::Html, _) => {
             exists(path)?;
-            let source = folder::open_pages(path, &config.exclude, max_bytes(config))?;
+            let reading = reading(config, Pages::All);
+            let source = folder::open_pages(path, &config.exclude, config.follow_links, reading)?;
             some_files(path, source.listing().files, ".html, .htm or .xhtml")?;
             Arc::new(source)
         }
         (SourceKind::File, _) => {
             file_exists(path)?;
+            not_compressed(path)?;
             Arc::new(file::open(path, config.split.validation_fraction)?)
         }
         (SourceKind::Embedded, _) => Arc::new(embedded::open()),
         (SourceKind::Auto | SourceKind::Jsonl | SourceKind::Parquet | SourceKind::Warc, _) => {
-            without_path(config, Path::new("."))
+            return Err(wrong(path, "is no place to read from", "set corpus.path"));
         }
     })
+}
+
+/// How the files of a folder become documents.
+fn reading(config: &CorpusConfig, pages: Pages) -> Reading {
+    let detect_encoding = config.clean.invalid_utf8 == InvalidUtf8::Detect;
+    Reading { max_bytes: max_bytes(config), pages, detect_encoding }
 }
 
 /// Names of the fields of a document.
@@ -94,10 +109,11 @@ fn open_place(config: &CorpusConfig) -> Result<Place<'_>> {
     if !is_address(&config.path) {
         exists(Path::new(&config.path))?;
     }
-    Place::open(&config.path, &config.access, &config.exclude, |name| by_name(name).is_some())
+    let is_file = |name: &str| by_name(name).is_some();
+    Place::open(&config.path, &config.access, &config.exclude, config.follow_links, is_file)
 }
 
-/// Cargo's dependencies, else the embedded corpus with a remark that says why.
+/// Cargo's dependencies, else the embedded corpus with the reason.
 fn without_path(config: &CorpusConfig, workspace: &Path) -> Arc<dyn Source> {
     match open_cargo(config, workspace) {
         Ok(source) if source.listing().files > 0 => Arc::new(source),
@@ -108,18 +124,20 @@ fn without_path(config: &CorpusConfig, workspace: &Path) -> Arc<dyn Source> {
 
 fn fallback(why: String) -> Arc<dyn Source> {
     let mut source = embedded::open();
-    source.remark(format!("the embedded corpus is used because {why}"));
+    source.stands_in(why);
     Arc::new(source)
 }
 
 fn open_cargo(config: &CorpusConfig, workspace: &Path) -> Result<folder::Files> {
     cargo::open(&cargo::Options {
         workspace,
+        home: &config.cargo_home,
         members: config.workspace_members,
         target: &config.target,
         extensions: &config.extensions,
         exclude: &config.exclude,
         max_bytes: max_bytes(config),
+        follow_links: config.follow_links,
     })
 }
 
@@ -159,7 +177,7 @@ fn wrong(path: &Path, problem: &str, hint: &str) -> Error {
 fn exists(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() || metadata.is_file() => Ok(()),
-        Ok(_) => Err(wrong(path, "is neither a file nor a folder", "set corpus.path to one")),
+        Ok(_) => Err(wrong(path, "is a pipe, device or socket", "set corpus.path to a file or a folder")),
         Err(cause) => Err(wrong(
             path,
             &format!("cannot be read: {cause}"),
@@ -186,6 +204,16 @@ fn file_exists(path: &Path) -> Result<()> {
     }
 }
 
+/// Refuses a single text that would have to be unpacked: it is cut by position, byte for byte.
+fn not_compressed(path: &Path) -> Result<()> {
+    let name = path.to_string_lossy();
+    if inner_name(&name) == name {
+        return Ok(());
+    }
+    let hint = "unpack it, or put it into a folder of its own and set corpus.path to that";
+    Err(wrong(path, "is compressed, and a single text is read byte for byte", hint))
+}
+
 fn some_files(path: &Path, files: u64, endings: &str) -> Result<()> {
     if files > 0 {
         Ok(())
@@ -207,6 +235,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let source = without_path(&CorpusConfig::default(), folder.path());
         assert_eq!(source.listing().kind, "embedded");
-        assert!(source.listing().remarks[0].contains("no Cargo.toml"), "{:?}", source.listing().remarks);
+        let why = source.listing().fallback.as_deref().unwrap();
+        assert!(why.contains("no Cargo.toml"), "{why}");
     }
 }

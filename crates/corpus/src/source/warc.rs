@@ -124,21 +124,22 @@ impl WarcScan {
                     Err(error) => {
                         // Nothing can be read: the file is passed over after this row.
                         self.next_file();
-                        return Some((0, Item::Fault(error)));
+                        return Some((1, Item::Fault(error)));
                     }
                 },
             };
+            let item = reader.next();
+            // Records count from 1, as the lines of a text file do.
+            self.row += 1;
             let row = self.row;
-            match reader.next() {
+            match item {
                 Ok(None) => return None,
                 Ok(Some(record)) => {
-                    self.row += 1;
                     if is_page(&record) {
                         return Some((row, Item::Page(record)));
                     }
                 }
                 Err(error) => {
-                    self.row += 1;
                     if !error.is_skippable() {
                         self.next_file();
                     }

@@ -185,7 +185,7 @@ fn archives_are_survived(mebibytes: u64) {
         }
         member("http://example.com/3", &response("text/html", page(3).as_bytes()), none);
         fs::write(folder.path().join(name), archive).unwrap();
-        good.extend([format!("{name}#0")]);
+        good.extend([format!("{name}#1")]);
         *expected.entry("html-limit".to_string()).or_insert(0) += 4;
     }
     let mut config = config(folder.path());

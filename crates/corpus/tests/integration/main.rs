@@ -8,6 +8,7 @@ mod mixture;
 mod remote;
 mod resume;
 mod scores;
+mod sources;
 #[cfg(feature = "remote")]
 #[path = "../../../web/tests/integration/store.rs"]
 mod store;

@@ -14,8 +14,8 @@ use std::sync::atomic::AtomicBool;
 use tempfile::TempDir;
 
 /// Of the embedded corpus under the default configuration, as it was before there were several sources.
-const EMBEDDED_KEY: &str = "8219ddad9b9922b4de3ec26c3a06b8f0";
-const EMBEDDED_FINGERPRINT: &str = "08b8582bce3807c4f21ef60885a525b4";
+const EMBEDDED_KEY: &str = "8c85d0d4f1d7665dcb1950b92ebe0275";
+const EMBEDDED_FINGERPRINT: &str = "30b2cef2b903c0c3170221be8f2b2cd1";
 
 fn context<'a>(threads: usize, memory_budget: usize, stop: &'a AtomicBool) -> BuildContext<'a> {
     BuildContext { threads, memory_budget, progress: &|_| {}, stop }

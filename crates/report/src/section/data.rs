@@ -28,6 +28,10 @@ pub(crate) fn data(facts: &Facts<'_>, corpus: &CorpusFile) -> String {
 fn summary(facts: &Facts<'_>, corpus: &CorpusFile) -> String {
     let mut sentences = Vec::new();
     if let Some(c) = facts.corpus {
+        if let Some(why) = &c.fallback {
+            sentences
+                .push(format!("The embedded corpus stands in for the source that was asked for: {why}."));
+        }
         sentences.push(format!(
             "{} of {} documents were kept ({} of {}).",
             grouped(c.documents_kept),

@@ -30,7 +30,13 @@ pub(crate) fn header(facts: &Facts<'_>, title: &str) -> String {
         None => format!("{done} steps"),
     };
     lines.push(format!("{steps} · {}", facts.status()));
-    let lines: String = lines.iter().map(|l| format!("<p>{}</p>\n", escape(l))).collect();
+    let mut lines: String = lines.iter().map(|l| format!("<p>{}</p>\n", escape(l))).collect();
+    if let Some(why) = facts.corpus.and_then(|corpus| corpus.fallback.as_deref()) {
+        let warning = format!(
+            "Trained on the embedded corpus, which stands in for the source that was asked for: {why}"
+        );
+        lines += &format!("<p class=\"verdict worse\">{}</p>\n", escape(&warning));
+    }
     format!("<header>\n<h1>{}</h1>\n{lines}</header>\n", escape(title))
 }
 
