@@ -29,7 +29,7 @@ pub struct Schedule {
     decay_from: u64,
     total: u64,
     power: f64,
-    cycles: f64,
+    cycles: u64,
 }
 
 /// Steps of the time scale of an inverse square root without warm-up.
@@ -54,7 +54,7 @@ impl Schedule {
             decay_from,
             total: total_steps,
             power: config.decay_power,
-            cycles: config.cycles as f64,
+            cycles: config.cycles,
         }
     }
 
@@ -79,11 +79,15 @@ impl Schedule {
         if step >= self.total {
             return self.least;
         }
-        let x = (step - self.decay_from) as f64 / (self.total - self.decay_from) as f64;
+        let (done, steps) = (step - self.decay_from, self.total - self.decay_from);
+        let x = done as f64 / steps as f64;
         let height = match (self.kind, self.shape) {
             (ScheduleChoice::Cosine, _) => 0.5 * (1.0 + (std::f64::consts::PI * x).cos()),
             (ScheduleChoice::CosineRestarts, _) => {
-                0.5 * (1.0 + (std::f64::consts::PI * (self.cycles * x).fract()).cos())
+                // The fractional part of cycles * done / steps in integers: as a quotient of floats, a product that is a
+                // whole number may be rounded to just below it, and a restart would have the final rate.
+                let within = u128::from(self.cycles) * u128::from(done) % u128::from(steps);
+                0.5 * (1.0 + (std::f64::consts::PI * (within as f64 / steps as f64)).cos())
             }
             (ScheduleChoice::Polynomial, _) => (1.0 - x).powf(self.power),
             (ScheduleChoice::Wsd, DecayShape::Sqrt) => 1.0 - x.sqrt(),
@@ -197,6 +201,28 @@ mod tests {
         assert_eq!((s.at(100), s.at(1_000)), (0.2, 0.1));
         let unwarmed = OptimConfig { warmup_steps: 0, warmup_fraction: 0.0, ..root };
         check(unwarmed, 10, &[(0, 1.0), (30_000, 0.5)], 1e-12);
+    }
+
+    /// With c cycles over n steps, step i begins a cycle exactly where n divides c i. In floats 22 * (30 / 44) is just below
+    /// 15, which gave step 30 the final rate in place of the peak.
+    #[test]
+    fn every_restart_has_the_peak_rate() {
+        for total in [1, 3, 7, 44, 100, 1_000, 12_345] {
+            for cycles in (1..=64).chain([1 << 20]) {
+                let schedule = ScheduleChoice::CosineRestarts;
+                let c = OptimConfig { lr: 1.0, schedule, cycles, warmup_fraction: 0.0, ..Default::default() };
+                let s = Schedule::new(&c, total);
+                for step in 0..total {
+                    let begins = (cycles * step) % total == 0;
+                    assert_eq!(
+                        s.at(step) == 1.0,
+                        begins,
+                        "{cycles} cycles, {total} steps, step {step}: {}",
+                        s.at(step)
+                    );
+                }
+            }
+        }
     }
 
     #[test]
