@@ -18,7 +18,7 @@ import transformers
 from safetensors.numpy import save_file
 from transformers import (
     BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
-    MistralForCausalLM, OPTConfig, OPTForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+    MistralForCausalLM, OPTConfig, OPTForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
 )
 
 VOCAB, CONTEXT, BATCH, WIDTH, LAYERS, HEADS, KV_HEADS, FFN = 97, 16, 2, 32, 2, 4, 2, 64
@@ -88,7 +88,7 @@ LLAMA3 = {
 }
 
 
-def llama(tied, classes=(LlamaConfig, LlamaForCausalLM), qk_norm=False, rope=None, **more):
+def llama(tied, classes=(LlamaConfig, LlamaForCausalLM), qk_norm=False, qkv_bias=False, rope=None, **more):
     config = classes[0](
         vocab_size=VOCAB, hidden_size=WIDTH, intermediate_size=FFN, num_hidden_layers=LAYERS,
         num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, max_position_embeddings=CONTEXT,
@@ -96,7 +96,7 @@ def llama(tied, classes=(LlamaConfig, LlamaForCausalLM), qk_norm=False, rope=Non
         tie_word_embeddings=tied, attn_implementation="eager", dtype="float32",
         bos_token_id=None, eos_token_id=None, pad_token_id=None, **more,
     )
-    names = [("embed.tokens", ["embed_tokens"])]
+    names = [("embed.tokens", ["embed_tokens.weight"])]
     norms = [("attention.q_norm", ["self_attn.q_norm"]), ("attention.k_norm", ["self_attn.k_norm"])]
     for i in range(LAYERS):
         for ours, theirs in (
@@ -106,9 +106,11 @@ def llama(tied, classes=(LlamaConfig, LlamaForCausalLM), qk_norm=False, rope=Non
             ("attention.out", ["self_attn.o_proj"]), ("mlp_norm", ["post_attention_layernorm"]),
             ("mlp.gate_up", ["mlp.gate_proj", "mlp.up_proj"]), ("mlp.down", ["mlp.down_proj"]),
         ):
-            names.append((f"layers.{i}.{ours}.weight", [f"layers.{i}.{t}" for t in theirs]))
-    names.append(("final_norm.weight", ["norm"]))
-    names = [(ours, [f"model.{t}.weight" for t in theirs], AS_IS) for ours, theirs in names]
+            names.append((f"layers.{i}.{ours}.weight", [f"layers.{i}.{t}.weight" for t in theirs]))
+            if qkv_bias and ours == "attention.qkv":
+                names.append((f"layers.{i}.{ours}.bias", [f"layers.{i}.{t}.bias" for t in theirs]))
+    names.append(("final_norm.weight", ["norm.weight"]))
+    names = [(ours, [f"model.{t}" for t in theirs], AS_IS) for ours, theirs in names]
     if not tied:
         names.append(("head.weight", ["lm_head.weight"], AS_IS))
     return classes[1](config), names
@@ -222,6 +224,7 @@ def main():
         "mistral-window": make(
             "mistral-window", *llama(True, (MistralConfig, MistralForCausalLM), sliding_window=5, head_dim=8)
         ),
+        "qwen2": make("qwen2", *llama(True, (Qwen2Config, Qwen2ForCausalLM), qkv_bias=True)),
         "qwen3": make("qwen3", *llama(True, (Qwen3Config, Qwen3ForCausalLM), qk_norm=True, head_dim=8)),
     }
     (Path(__file__).parent / "losses.json").write_text(json.dumps(record, indent=1) + "\n")

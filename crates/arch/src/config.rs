@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields, default)]
 pub struct ModelConfig {
     /// Named architecture that fills the keys left out: gpt2, gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1.5b, llama,
-    /// llama-1b, llama-3b, llama-8b, llama2-7b, llama2-70b, mistral-7b, qwen3-0.6b. "gpt2" and "llama" are small models of that style.
+    /// llama-1b, llama-3b, llama-8b, llama2-7b, llama2-70b, mistral-7b, qwen2.5-0.5b, qwen3-0.6b. "gpt2" and "llama" are small models of that style.
     pub architecture: String,
     /// Vocabulary size; 0 takes it from the tokenizer.
     pub vocab_size: u64,
@@ -60,6 +60,8 @@ pub struct ModelConfig {
     pub embedding_scale: Option<f64>,
     /// Biases in linear layers and LayerNorm.
     pub bias: Option<bool>,
+    /// Biases of the query, key and value projections although `bias` is false (Qwen2, Qwen2.5).
+    pub qkv_bias: Option<bool>,
     /// Output projection shares the token embedding's weights.
     pub tied_embeddings: Option<bool>,
     /// Dropout on embeddings, attention weights and residual branches while training.
@@ -105,6 +107,7 @@ impl Default for ModelConfig {
             qk_norm: None,
             embedding_scale: None,
             bias: None,
+            qkv_bias: None,
             tied_embeddings: None,
             dropout: 0.0,
             init: None,
@@ -171,6 +174,7 @@ impl ModelConfig {
             });
         }
         let init = self.chosen_init()?;
+        let bias = self.bias.unwrap_or(base.bias);
         let norm_eps = ranged("norm_eps", self.norm_eps.unwrap_or(base.norm_eps), 0.0, 1.0)?;
         let rope_theta = ranged("rope_theta", self.rope_theta.unwrap_or(base.rope_theta), 1.0, 1e12)?;
         let dropout = ranged("dropout", self.dropout, 0.0, 0.99)?;
@@ -195,7 +199,8 @@ impl ModelConfig {
             document_end: None,
             qk_norm: self.qk_norm.unwrap_or(base.qk_norm),
             embedding_scale: self.resolved_embedding_scale(init, positions, sizes.width)?,
-            bias: self.bias.unwrap_or(base.bias),
+            bias,
+            qkv_bias: self.resolved_qkv_bias(bias, base.qkv_bias)?,
             tied_embeddings: self.tied_embeddings.unwrap_or(base.tied_embeddings),
             dropout,
             init_std,
@@ -226,13 +231,15 @@ impl ModelConfig {
         }
     }
 
-    /// Layers, widths, heads and context: what is written, else the base's, else what follows from what is written.
+    /// Layers, widths, heads and context: the written value; else, where a size that it follows from was changed, the value
+    /// that follows; else the base's.
     fn sizes(&self, base: &Model) -> Result<Sizes, ArchError> {
         let layers = positive("layers", self.layers, base.layers, 10_000)?;
         let width = positive("width", self.width, base.width, 1 << 20)?;
         let heads = positive("heads", self.heads, base.heads, 1 << 16)?;
-        // A changed number of heads leaves the base's grouping only if it was written too.
-        let kv_default = if self.heads.is_some() && self.kv_heads.is_none() { heads } else { base.kv_heads };
+        // What follows from other sizes follows from changed ones: a size that repeats the base's is as if left out.
+        let (new_width, new_heads) = (width != base.width, heads != base.heads);
+        let kv_default = if new_heads { heads } else { base.kv_heads };
         let kv_heads = positive("kv_heads", self.kv_heads, kv_default, 1 << 16)?;
         if !heads.is_multiple_of(kv_heads) {
             return Err(ArchError {
@@ -242,7 +249,7 @@ impl ModelConfig {
         }
         let head_dim = match self.head_dim {
             Some(_) => positive("head_dim", self.head_dim, 1, 4096)?,
-            None if self.width.is_none() && self.heads.is_none() => base.head_dim,
+            None if !new_width && !new_heads => base.head_dim,
             None if width.is_multiple_of(heads) => width / heads,
             None => {
                 return Err(ArchError {
@@ -256,10 +263,10 @@ impl ModelConfig {
         let activation = self.activation.unwrap_or(base.activation);
         let gated = matches!(activation, ActivationChoice::Swiglu | ActivationChoice::Geglu);
         // The field's defaults: 4 widths, or 8/3 widths rounded up to a multiple of 64 for a gated block (same FLOPs).
-        let ffn_default = match self.width {
-            None => base.ffn_width,
-            Some(_) if gated => (8 * width).div_ceil(3).next_multiple_of(64),
-            Some(_) => 4 * width,
+        let ffn_default = match new_width {
+            false => base.ffn_width,
+            true if gated => (8 * width).div_ceil(3).next_multiple_of(64),
+            true => 4 * width,
         };
         let ffn_width = positive("ffn_width", self.ffn_width, ffn_default, 1 << 22)?;
         let context = positive("context", self.context, base.context, 1 << 24)?;
@@ -274,6 +281,19 @@ impl ModelConfig {
         });
         self.check_init(init)?;
         Ok(init)
+    }
+
+    /// Whether queries, keys and values alone have biases. `bias = true` includes theirs.
+    fn resolved_qkv_bias(&self, bias: bool, base: bool) -> Result<bool, ArchError> {
+        match (bias, self.qkv_bias) {
+            (true, Some(false)) => Err(ArchError {
+                key: "qkv_bias",
+                problem: "false, but bias = true gives every linear layer a bias; set bias = false or take this out"
+                    .into(),
+            }),
+            (true, _) => Ok(false),
+            (false, written) => Ok(written.unwrap_or(base)),
+        }
     }
 
     /// The factor on the token embedding: what is written, else the one of the initialisation's paper.
@@ -425,6 +445,7 @@ mod tests {
                 "model.init_distribution",
             ),
             (ModelConfig { embedding_scale: Some(0.0), ..Default::default() }, "model.embedding_scale"),
+            (ModelConfig { qkv_bias: Some(false), ..Default::default() }, "model.qkv_bias"),
             (ModelConfig { dropout: 1.5, ..Default::default() }, "model.dropout"),
             (ModelConfig { dropout: f64::NAN, ..Default::default() }, "model.dropout"),
         ];
@@ -440,6 +461,80 @@ mod tests {
         assert!(c.resolve(Some(101)).unwrap_err().to_string().contains("101 tokens"));
         assert_eq!(c.resolve(Some(99)).unwrap().vocab_size, 100);
         assert_eq!(ModelConfig::default().resolve(Some(99)).unwrap().vocab_size, 99);
+    }
+
+    /// Every size and choice of a named model, written with the model's own value: alone or all together, nothing changes.
+    #[test]
+    fn a_named_model_with_its_own_values_repeated_is_that_model() {
+        type Repeat = fn(&mut ModelConfig, &Model);
+        let repeats: [(&str, Repeat); 16] = [
+            ("layers", |c, m| c.layers = Some(m.layers as u64)),
+            ("width", |c, m| c.width = Some(m.width as u64)),
+            ("heads", |c, m| c.heads = Some(m.heads as u64)),
+            ("kv_heads", |c, m| c.kv_heads = Some(m.kv_heads as u64)),
+            ("head_dim", |c, m| c.head_dim = Some(m.head_dim as u64)),
+            ("ffn_width", |c, m| c.ffn_width = Some(m.ffn_width as u64)),
+            ("context", |c, m| c.context = Some(m.context as u64)),
+            ("norm", |c, m| c.norm = Some(m.norm)),
+            ("norm_eps", |c, m| c.norm_eps = Some(m.norm_eps)),
+            ("activation", |c, m| c.activation = Some(m.activation)),
+            ("positions", |c, m| c.positions = Some(m.positions)),
+            ("rope_theta", |c, m| c.rope_theta = Some(m.rope_theta)),
+            ("window", |c, m| c.window = m.window.map(|w| w as u64)),
+            ("qk_norm", |c, m| c.qk_norm = Some(m.qk_norm)),
+            ("bias", |c, m| c.bias = Some(m.bias)),
+            ("tied_embeddings", |c, m| c.tied_embeddings = Some(m.tied_embeddings)),
+        ];
+        for name in NAMED {
+            let plain = ModelConfig { architecture: (*name).into(), ..Default::default() };
+            let wanted = plain.resolve(Some(9)).unwrap();
+            let mut all = plain.clone();
+            for (key, repeat) in repeats {
+                let mut one = plain.clone();
+                repeat(&mut one, &wanted);
+                assert_eq!(one.resolve(Some(9)).unwrap(), wanted, "{name} with its own {key}");
+                repeat(&mut all, &wanted);
+                assert_eq!(all.resolve(Some(9)).unwrap(), wanted, "{name} with its own values up to {key}");
+            }
+        }
+    }
+
+    /// The same beside a change: of two sizes written, the one that repeats the base's has no say.
+    #[test]
+    fn a_repeated_size_beside_a_changed_one_has_no_effect() {
+        let sized = |width, heads| ModelConfig {
+            architecture: "llama-8b".into(),
+            width,
+            heads,
+            ..ModelConfig::default()
+        };
+        let of = |c: ModelConfig| c.resolve(Some(9)).unwrap();
+        assert_eq!(of(sized(Some(4096), Some(16))), of(sized(None, Some(16))));
+        assert_eq!(of(sized(Some(2048), Some(32))), of(sized(Some(2048), None)));
+        assert_eq!(of(sized(Some(2048), None)).kv_heads, 8);
+    }
+
+    #[test]
+    fn biases_of_queries_keys_and_values_alone_are_a_choice_of_their_own() {
+        let llama = ModelConfig { architecture: "llama".into(), ..Default::default() };
+        let biases = |c: &ModelConfig| {
+            let names = c.resolve(Some(9)).unwrap().params().into_iter().map(|p| p.name);
+            names
+                .filter(|n| n.ends_with(".bias"))
+                .map(|n| n["layers.0.".len()..].to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(biases(&llama), Vec::<String>::new());
+        let qkv = ModelConfig { qkv_bias: Some(true), ..llama.clone() };
+        assert_eq!(biases(&qkv), vec!["attention.qkv.bias"; 4]);
+        // `bias = true` has them already: one model, one description.
+        let all = ModelConfig { bias: Some(true), ..llama.clone() };
+        let both = ModelConfig { bias: Some(true), ..qkv };
+        assert_eq!(both.resolve(Some(9)).unwrap(), all.resolve(Some(9)).unwrap());
+        // A named model that has them can be had without.
+        let qwen = ModelConfig { architecture: "qwen2.5-0.5b".into(), ..Default::default() };
+        assert_eq!(biases(&qwen).len(), 24);
+        assert_eq!(biases(&ModelConfig { qkv_bias: Some(false), ..qwen }).len(), 0);
     }
 
     #[test]

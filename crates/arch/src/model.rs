@@ -68,6 +68,9 @@ pub struct Model {
     pub embedding_scale: f64,
     /// Biases in linear layers and LayerNorm.
     pub bias: bool,
+    /// Biases of the query, key and value projections although `bias` is false; false where `bias` is true.
+    #[serde(default)]
+    pub qkv_bias: bool,
     /// Output projection shares the token embedding.
     pub tied_embeddings: bool,
     /// Dropout while training.

@@ -17,6 +17,7 @@ pub const NAMED: &[&str] = &[
     "llama2-7b",
     "llama2-70b",
     "mistral-7b",
+    "qwen2.5-0.5b",
     "qwen3-0.6b",
 ];
 
@@ -42,6 +43,7 @@ fn gpt2(layers: usize, width: usize, heads: usize, context: usize) -> Model {
         qk_norm: false,
         embedding_scale: 1.0,
         bias: true,
+        qkv_bias: false,
         tied_embeddings: true,
         dropout: 0.0,
         init_std: 0.02,
@@ -83,6 +85,7 @@ fn llama(
         qk_norm: false,
         embedding_scale: 1.0,
         bias: false,
+        qkv_bias: false,
         tied_embeddings: false,
         dropout: 0.0,
         init_std: 0.02,
@@ -117,6 +120,14 @@ pub fn named(name: &str) -> Option<Model> {
         "mistral-7b" => {
             Model { rope_theta: 10_000.0, window: Some(4096), ..llama(32000, 4096, 32, 14336, 32, 8) }
         }
+        "qwen2.5-0.5b" => Model {
+            context: 32_768,
+            norm_eps: 1e-6,
+            rope_theta: 1_000_000.0,
+            qkv_bias: true,
+            tied_embeddings: true,
+            ..llama(151_936, 896, 24, 4864, 14, 2)
+        },
         "qwen3-0.6b" => Model {
             head_dim: 128,
             context: 40_960,
@@ -147,6 +158,7 @@ mod tests {
             ("mistral-7b", 7_241_732_096),
             ("gpt2-355m", 354_823_168),
             ("gpt2-1.5b", 1_557_611_200),
+            ("qwen2.5-0.5b", 494_032_768),
             ("qwen3-0.6b", 596_049_920),
         ];
         for (name, count) in counts {

@@ -92,7 +92,7 @@ impl List<'_> {
         let (inputs, outputs) = (slices[0].1, slices.iter().map(|s| s.2).sum());
         let init = self.model.matrix_init(layer, slices);
         self.add(format!("layers.{layer}.{name}.weight"), vec![outputs, inputs], Role::Matrix, init);
-        if self.model.bias {
+        if self.model.bias || (self.model.qkv_bias && name == "attention.qkv") {
             let zero = Init::Constant(0.0);
             self.add(format!("layers.{layer}.{name}.bias"), vec![outputs], Role::Bias, zero);
         }

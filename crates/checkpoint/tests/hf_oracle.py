@@ -16,7 +16,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
-from transformers import MistralConfig, MistralForCausalLM
+from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 GPT2 = dict(vocab_size=97, n_positions=24, n_embd=32, n_layer=3, n_head=4, bos_token_id=1, eos_token_id=2)
 LLAMA = dict(vocab_size=101, hidden_size=32, intermediate_size=56, num_hidden_layers=3, num_attention_heads=4,
@@ -36,6 +36,7 @@ CASES = {
     "llama-f16": lambda: LlamaForCausalLM(LlamaConfig(**LLAMA)).to(torch.float16),
     "llama-geglu": lambda: LlamaForCausalLM(LlamaConfig(**LLAMA, hidden_act="gelu_pytorch_tanh")),
     "mistral": lambda: MistralForCausalLM(MistralConfig(**LLAMA, sliding_window=None)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**LLAMA)),
 }
 
 

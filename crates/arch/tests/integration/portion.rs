@@ -67,9 +67,12 @@ fn by_spans(p: &PortionParam) -> Vec<usize> {
 
 #[test]
 fn parts_have_the_shapes_of_their_model_and_make_up_the_whole() {
-    for (model, degrees) in
-        [(gpt2(), vec![1, 2, 4]), (llama(), vec![1, 2, 4, 8]), (Model { bias: true, ..llama() }, vec![4])]
-    {
+    for (model, degrees) in [
+        (gpt2(), vec![1, 2, 4]),
+        (llama(), vec![1, 2, 4, 8]),
+        (Model { bias: true, ..llama() }, vec![4]),
+        (Model { qkv_bias: true, ..llama() }, vec![2, 8]),
+    ] {
         for degree in degrees {
             let portions = parts(&model, degree);
             let mut owners: Vec<Vec<usize>> = model.params().iter().map(|p| vec![0; p.len()]).collect();

@@ -89,7 +89,10 @@ pub fn export_hf_on(fs: &dyn FileSystem, dir: &Path, request: HfExport<'_>) -> R
         return Err(wrong(format!("weights as {} wanted; use f32, bf16 or f16", request.dtype)));
     }
     if style == Style::Gpt2 && !model.bias {
-        notes.push("GPT-2 has biases everywhere; this model has none, so they are written as zeros".into());
+        let found = if model.qkv_bias { "those of queries, keys and values only" } else { "none" };
+        notes.push(format!(
+            "GPT-2 has biases everywhere; this model has {found}, so the others are written as zeros"
+        ));
     }
     for (name, _) in &request.extra_files {
         check_file_name(name).map_err(wrong)?;
@@ -313,8 +316,9 @@ impl<'a> Weights<'a> {
             }
         }
         if style == Style::Gpt2 && !model.bias {
-            let with = Model { bias: true, ..model.clone() };
-            for m in style.map(&with).iter().filter(|m| m.name.ends_with(".bias")) {
+            let with = style.map(&Model { bias: true, qkv_bias: false, ..model.clone() });
+            let has = |name: &str| params.iter().any(|p| p.name == name);
+            for m in with.iter().filter(|m| m.name.ends_with(".bias") && !has(&m.name)) {
                 for p in m.parts.iter().filter(|p| p.name != LM_HEAD) {
                     specs.push(TensorSpec { name: style.full_name(&p.name), shape: m.part_shape(p), dtype });
                     origins.push(Origin::Zeros);

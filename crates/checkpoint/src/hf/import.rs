@@ -248,11 +248,12 @@ fn read_config(f: &Fields) -> Result<Read> {
         "gpt2" => &["GPT2LMHeadModel", "GPT2Model"],
         "llama" => &["LlamaForCausalLM", "LlamaModel"],
         "mistral" => &["MistralForCausalLM", "MistralModel"],
+        "qwen2" => &["Qwen2ForCausalLM", "Qwen2Model"],
         "qwen3" => &["Qwen3ForCausalLM", "Qwen3Model"],
         "opt" => &["OPTForCausalLM", "OPTModel"],
         other => {
             return Err(f.refuse(format!(
-                "model_type: {other:?} is not known here; known: gpt2, llama, mistral, opt, qwen3"
+                "model_type: {other:?} is not known here; known: gpt2, llama, mistral, opt, qwen2, qwen3"
             )));
         }
     };

@@ -1,5 +1,5 @@
-//! Llama as `LlamaForCausalLM` has it, and its relatives: `MistralForCausalLM` adds a sliding window, `Qwen3ForCausalLM`
-//! normalises queries and keys.
+//! Llama as `LlamaForCausalLM` has it, and its relatives: `MistralForCausalLM` adds a sliding window, `Qwen2ForCausalLM`
+//! biases of queries, keys and values, `Qwen3ForCausalLM` normalises queries and keys.
 //!
 //! Always RMSNorm, rotary positions in the halves layout and a gated feed-forward block. Biases of attention and of the
 //! feed-forward block are two switches there and one here: a missing half is read as zeros, which compute the same.
@@ -37,16 +37,18 @@ pub(super) fn obstacles(m: &Model) -> Vec<String> {
         "qk_norm with a window (Qwen3 has one, Mistral the other)".into(),
     );
     let relative = m.qk_norm || m.window.is_some();
-    need(!(relative && m.bias), "biases with qk_norm or a window (Qwen3 and Mistral have none)".into());
+    let biases = m.bias || m.qkv_bias;
+    need(!(relative && biases), "biases with qk_norm or a window (Qwen3 and Mistral have none)".into());
     list
 }
 
 /// (class, model_type) that expresses the model.
 pub(super) fn class(m: &Model) -> (&'static str, &'static str) {
-    match (m.qk_norm, m.window) {
-        (true, _) => ("Qwen3ForCausalLM", "qwen3"),
-        (false, Some(_)) => ("MistralForCausalLM", "mistral"),
-        (false, None) => ("LlamaForCausalLM", "llama"),
+    match (m.qk_norm, m.window, m.qkv_bias) {
+        (true, _, _) => ("Qwen3ForCausalLM", "qwen3"),
+        (false, Some(_), _) => ("MistralForCausalLM", "mistral"),
+        (false, None, true) => ("Qwen2ForCausalLM", "qwen2"),
+        (false, None, false) => ("LlamaForCausalLM", "llama"),
     }
 }
 
@@ -118,7 +120,7 @@ pub(super) struct AbsentBiases {
 /// The model that a config.json means, which biases are zero, and remarks for people.
 pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, AbsentBiases, Vec<String>)> {
     let context = f.required("max_position_embeddings")?;
-    let (mistral, qwen3) = (kind == "mistral", kind == "qwen3");
+    let (mistral, qwen2, qwen3) = (kind == "mistral", kind == "qwen2", kind == "qwen3");
     let mut window = None;
     if mistral {
         // The class's default is a window of 4096, only an explicit null turns it off.
@@ -126,8 +128,10 @@ pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, Absent
         // One as long as the context hides nothing.
         window = window.filter(|w| *w < context);
     }
-    if qwen3 {
+    if qwen2 || qwen3 {
         f.only("use_sliding_window", &json!(false))?;
+    }
+    if qwen3 {
         f.only("attention_bias", &json!(false))?;
     }
     f.only("partial_rotary_factor", &json!(1.0))?;
@@ -137,7 +141,9 @@ pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, Absent
     let activation = activation.ok_or_else(|| {
         f.refuse(format!("hidden_act: {name:?} is not known here; known: silu, gelu_pytorch_tanh"))
     })?;
-    let (attention, mlp) = (f.bool("attention_bias")?.unwrap_or(false), f.bool("mlp_bias")?.unwrap_or(false));
+    // Qwen2's biases are part of the class, whatever these keys say.
+    let switch = |key| if qwen2 { Ok(false) } else { f.bool(key).map(|b| b.unwrap_or(false)) };
+    let (attention, mlp) = (switch("attention_bias")?, switch("mlp_bias")?);
     let bias = attention || mlp;
     let absent = AbsentBiases { attention: bias && !attention, mlp: bias && !mlp };
     let mut notes = Vec::new();
@@ -151,7 +157,7 @@ pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, Absent
         layers: Some(f.required("num_hidden_layers")?),
         width: Some(width),
         heads: Some(heads),
-        kv_heads: Some(f.uint("num_key_value_heads")?.unwrap_or(match (mistral, qwen3) {
+        kv_heads: Some(f.uint("num_key_value_heads")?.unwrap_or(match (mistral, qwen2 || qwen3) {
             (true, _) => 8,
             (_, true) => 32,
             _ => heads,
@@ -168,6 +174,7 @@ pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, Absent
         window,
         qk_norm: Some(qwen3),
         bias: Some(bias),
+        qkv_bias: qwen2.then_some(true),
         tied_embeddings: Some(f.bool("tie_word_embeddings")?.unwrap_or(false)),
         dropout: f.float("attention_dropout")?.unwrap_or(0.0),
         init_std: f.float("initializer_range")?.unwrap_or(0.02),

@@ -117,12 +117,12 @@ fn every_expressible_model_comes_back_as_it_was() {
         };
         for activation in activations {
             for tied in [false, true] {
-                for bias in [false, true] {
+                for (bias, qkv_bias) in [(false, false), (false, true), (true, false)] {
                     for (dtype, limit) in
                         [(DType::F32, 1 << 30), (DType::F32, 700), (DType::Bf16, 1 << 30), (DType::F16, 700)]
                     {
-                        let model =
-                            Model { activation: *activation, tied_embeddings: tied, bias, ..base.clone() };
+                        let (activation, tied_embeddings) = (*activation, tied);
+                        let model = Model { activation, tied_embeddings, bias, qkv_bias, ..base.clone() };
                         let list = weights(&model, true);
                         n += 1;
                         let dir = tmp.path().join(n.to_string());
@@ -139,6 +139,7 @@ fn every_expressible_model_comes_back_as_it_was() {
                             *back.model(),
                             Model {
                                 bias: bias || zeros,
+                                qkv_bias: qkv_bias && !zeros,
                                 rope_theta: back.model().rope_theta,
                                 ..model.clone()
                             }
@@ -167,7 +168,7 @@ fn every_expressible_model_comes_back_as_it_was() {
 
 /// Llama's relatives: each under its own class, with its own keys.
 #[test]
-fn scaled_angles_windows_and_qk_norm_come_back_as_they_were() {
+fn scaled_angles_windows_qkv_biases_and_qk_norm_come_back_as_they_were() {
     let tmp = tempfile::tempdir().unwrap();
     let llama3 = RopeScaling {
         kind: RopeScalingKind::Llama3,
@@ -181,6 +182,7 @@ fn scaled_angles_windows_and_qk_norm_come_back_as_they_were() {
         (Model { rope_scaling: Some(llama3), ..llama() }, "LlamaForCausalLM"),
         (Model { rope_scaling: Some(linear), ..llama() }, "LlamaForCausalLM"),
         (Model { window: Some(4), ..llama() }, "MistralForCausalLM"),
+        (Model { qkv_bias: true, rope_scaling: Some(llama3), ..llama() }, "Qwen2ForCausalLM"),
         (Model { qk_norm: true, rope_scaling: Some(linear), ..llama() }, "Qwen3ForCausalLM"),
     ];
     for (n, (model, class)) in cases.into_iter().enumerate() {
@@ -213,6 +215,7 @@ fn what_no_architecture_expresses_is_refused_by_name_and_writes_nothing() {
         (Model { qk_norm: true, ..gpt2() }, "qk_norm (GPT-2 has none)"),
         (Model { qk_norm: true, window: Some(4), ..llama() }, "qk_norm with a window"),
         (Model { window: Some(4), bias: true, ..llama() }, "biases with qk_norm or a window"),
+        (Model { qk_norm: true, qkv_bias: true, ..llama() }, "biases with qk_norm or a window"),
         (Model { document_end: Some(1), ..llama() }, "document_mask"),
         (Model { positions: PositionChoice::Alibi, ..llama() }, "positions = alibi (Llama has rope)"),
         (Model { positions: PositionChoice::Sinusoidal, ..gpt2() }, "positions = sinusoidal (GPT-2"),
@@ -343,6 +346,8 @@ fn features_of_a_config_that_would_change_results_are_refused_by_name() {
         (llama(), "num_hidden_layers", "3", "layers.2"),
         (llama(), "num_hidden_layers", "1", "unexpected"),
         (llama(), "intermediate_size", "21", "another shape"),
+        (Model { qkv_bias: true, ..llama() }, "use_sliding_window", "true", "use_sliding_window"),
+        (Model { qkv_bias: true, ..llama() }, "model_type", r#""llama""#, "architectures"),
         (gpt2(), "scale_attn_weights", "false", "scale_attn_weights"),
         (gpt2(), "scale_attn_by_inverse_layer_idx", "true", "scale_attn_by_inverse_layer_idx"),
         (gpt2(), "add_cross_attention", "true", "add_cross_attention"),

@@ -51,6 +51,7 @@ fn cases() -> Vec<(&'static str, &'static str, Model)> {
         ("llama-linear", "LlamaForCausalLM", with_rope(RopeScalingKind::Linear)),
         ("llama-llama3", "LlamaForCausalLM", with_rope(RopeScalingKind::Llama3)),
         ("mistral-window", "MistralForCausalLM", Model { window: Some(5), ..llama.clone() }),
+        ("qwen2", "Qwen2ForCausalLM", Model { qkv_bias: true, ..llama.clone() }),
         ("qwen3", "Qwen3ForCausalLM", Model { qk_norm: true, head_dim: 12, ..llama.clone() }),
         (
             "qwen3-llama3",

@@ -370,8 +370,10 @@ mod tests {
             dropout: 0.1,
             ..ModelConfig::default()
         };
-        let grouped = ModelConfig { kv_heads: Some(2), qk_norm: Some(true), ..small("llama") };
-        [small("gpt2"), small("llama"), grouped].iter().map(|m| m.resolve(None).unwrap()).collect()
+        let llama = ModelConfig { kv_heads: Some(4), ..small("llama") };
+        let grouped = ModelConfig { kv_heads: Some(2), qk_norm: Some(true), ..llama.clone() };
+        let qkv_bias = ModelConfig { kv_heads: Some(2), qkv_bias: Some(true), ..llama.clone() };
+        [small("gpt2"), llama, grouped, qkv_bias].iter().map(|m| m.resolve(None).unwrap()).collect()
     }
 
     const SHAPE: Shape = Shape { sequences: 2, seq: 16, purpose: Purpose::Train };

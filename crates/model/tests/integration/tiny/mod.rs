@@ -6,7 +6,7 @@ use bessemer_arch::{
     ActivationChoice, InitChoice, Model, NormChoice, ParamSpec, Placement, PositionChoice, RopeScaling,
     RopeScalingKind, named,
 };
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_kernels_cpu::CpuBackend;
 use bessemer_model::{Decoder, Purpose, Shape, StepContext};
 use bessemer_optim::{OptimConfig, OptimParam, Optimizer};
 use bessemer_tensor::Backend;
@@ -53,6 +53,7 @@ pub(crate) fn models() -> Vec<(&'static str, Model)> {
     };
     let scaled = Model { rope_scaling: Some(llama3), ..tied.clone() };
     let mistral = Model { window: Some(5), ..tied.clone() };
+    let qwen2 = Model { qkv_bias: true, ..tied.clone() };
     let qwen3 = Model { qk_norm: true, ..tied.clone() };
     let relu2 = Model { activation: ActivationChoice::ReluSquared, ..gpt2.clone() };
     let opt = Model { activation: ActivationChoice::Relu, ..gpt2.clone() };
@@ -63,6 +64,7 @@ pub(crate) fn models() -> Vec<(&'static str, Model)> {
         ("llama-tied", tied),
         ("llama3-scaling", scaled),
         ("mistral-window", mistral),
+        ("qwen2", qwen2),
         ("qwen3", qwen3),
         ("gpt2-relu2", relu2),
         ("opt", opt),
@@ -211,7 +213,7 @@ pub(crate) fn scored(targets: &[u32]) -> usize {
 
 /// A CPU backend of so many threads.
 pub(crate) fn cpu(threads: usize) -> CpuBackend {
-    CpuBackend::new(CpuConfig { threads, ..CpuConfig::default() }).unwrap()
+    crate::instruction_set::cpu(threads)
 }
 
 /// A decoder with the formula's weights.
