@@ -139,7 +139,7 @@ fn rotations_agree_with_the_reference_and_undo_each_other() {
                 .into()
             });
         }
-        let mut s = Setup::new(bessemer_kernels_cpu::Rung::detect(), 2);
+        let mut s = Setup::new(crate::instruction_set::rung(), 2);
         let x = s.mat(n, heads * e);
         let rope = Rope {
             x,

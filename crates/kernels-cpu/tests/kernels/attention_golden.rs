@@ -1,7 +1,6 @@
 //! Attention against PyTorch's, with masks made by transformers: `golden/attention/make.py`.
 
 use crate::harness::Setup;
-use bessemer_kernels_cpu::Rung;
 use bessemer_tensor::op::{Alibi, Attention, AttentionBackward, AttentionMask, AttentionShape};
 
 const GOLDEN: &str = include_str!("../../../../golden/attention/sdpa.txt");
@@ -20,7 +19,7 @@ fn golden(case: &str, what: &str) -> Vec<f32> {
 
 #[test]
 fn every_mask_gives_what_pytorch_gives() {
-    for rung in Rung::ALL.into_iter().filter(|r| r.available()) {
+    for rung in crate::instruction_set::rungs() {
         for (case, window, alibi, documents) in [
             ("causal", None, false, false),
             ("window", Some(3), false, false),

@@ -155,7 +155,7 @@ fn close(what: &str, found: &[f32], wanted: &[f32]) {
 fn packed_documents_are_as_if_alone() {
     let (seq, heads, kv_heads, head_dim) = (230, 4, 2, 24);
     let cuts = [0, 1, 60, 61, 190, 230];
-    for rung in [Rung::Reference, Rung::detect()] {
+    for rung in [Rung::Reference, crate::instruction_set::rung()] {
         let mut s = Setup::new(rung, 2);
         let mut first = Vec::new();
         for pair in cuts.windows(2) {
@@ -197,14 +197,14 @@ fn packed_documents_are_as_if_alone() {
 #[test]
 fn a_wide_window_is_no_window_bit_for_bit() {
     let case = |window| (2, 300, 2, 1, 40, window, false, false, true);
-    let wide = run(Rung::detect(), 2, &|s| forward(s, case(Some(300))).into());
-    let none = run(Rung::detect(), 2, &|s| forward(s, case(None)).into());
+    let wide = run(crate::instruction_set::rung(), 2, &|s| forward(s, case(Some(300))).into());
+    let none = run(crate::instruction_set::rung(), 2, &|s| forward(s, case(None)).into());
     assert_eq!(wide, none);
 }
 
 #[test]
 fn wrong_documents_are_named() {
-    for rung in [Rung::Reference, Rung::detect()] {
+    for rung in [Rung::Reference, crate::instruction_set::rung()] {
         let mut s = Setup::new(rung, 1);
         let f = forward(&mut s, (1, 5, 1, 1, 4, None, false, true, false));
         let view = f.mask.documents.unwrap();

@@ -1,5 +1,4 @@
 use crate::harness::{Setup, check, run};
-use bessemer_kernels_cpu::Rung;
 use bessemer_tensor::op::*;
 use bessemer_tensor::rng::RngKey;
 use proptest::prelude::*;
@@ -93,7 +92,7 @@ fn dropout_is_the_mask_by_element_number() {
 fn dropout_keeps_the_mean_and_the_right_share() {
     let mask = DropoutMask { p: 0.25, key: RngKey::new(4, 0, "share"), first: 0 };
     let ones = vec![1.0; 40_000];
-    let out = run(Rung::detect(), 2, &|s| {
+    let out = run(crate::instruction_set::rung(), 2, &|s| {
         let x = s.values(100, 400, &ones);
         Dropout { x, out: x, mask }.into()
     });

@@ -44,7 +44,7 @@ fn hold(s: &mut Setup, what: &str, forward: &Op, input: View, out: View, w: &[f3
 
 /// The fastest rung and the reference: those between are held against the reference elsewhere.
 fn setups() -> [Setup; 2] {
-    [Setup::new(Rung::Reference, 1), Setup::new(Rung::detect(), 2)]
+    [Setup::new(Rung::Reference, 1), Setup::new(crate::instruction_set::rung(), 2)]
 }
 
 #[test]

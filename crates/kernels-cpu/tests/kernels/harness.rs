@@ -1,5 +1,6 @@
 //! Runs one operator on fresh buffers filled with the same values for every backend.
 
+use crate::instruction_set;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung};
 use bessemer_tensor::op::Op;
 use bessemer_tensor::rng::RngKey;
@@ -19,7 +20,7 @@ pub(crate) struct Setup {
 impl Setup {
     pub(crate) fn new(rung: Rung, threads: usize) -> Setup {
         let config = CpuConfig { threads, ..CpuConfig::default() };
-        let backend = CpuBackend::with_rung(config, rung).unwrap();
+        let backend = instruction_set::with_rung(config, rung);
         Setup { backend, storage: DType::F32, params: (DType::F32, DType::F32), buffers: Vec::new() }
     }
 
@@ -125,9 +126,9 @@ pub(crate) fn run_in(
     (s.all(), types)
 }
 
-/// The rungs that compute faster than the reference and that this processor has.
+/// The kernels that compute faster than the reference loops: the forced ones, else all that this processor has.
 pub(crate) fn fast_rungs() -> impl Iterator<Item = Rung> {
-    Rung::ALL.into_iter().filter(|r| *r != Rung::Reference && r.available())
+    instruction_set::rungs().filter(|r| *r != Rung::Reference)
 }
 
 /// Holds every fast rung against the reference, and three thread counts against each other bit for bit. `tolerance` is

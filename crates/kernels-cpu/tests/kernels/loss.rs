@@ -1,5 +1,4 @@
 use crate::harness::{Setup, check, run};
-use bessemer_kernels_cpu::Rung;
 use bessemer_tensor::op::{IGNORED, LinearCrossEntropy, LossBackward};
 use bessemer_tensor::{Backend, TensorError};
 
@@ -49,10 +48,10 @@ fn loss_and_gradients_agree_with_the_reference() {
 #[test]
 fn chunks_of_rows_give_what_the_rows_give_alone() {
     let (n, d, v) = SHAPES[5];
-    let all = run(Rung::detect(), 2, &|s| op(s, (n, d, v), true, false).into());
+    let all = run(crate::instruction_set::rung(), 2, &|s| op(s, (n, d, v), true, false).into());
     // The same values in two launches, the second adding to the weight gradient of the first.
     let halves = {
-        let mut s = Setup::new(Rung::detect(), 2);
+        let mut s = Setup::new(crate::instruction_set::rung(), 2);
         let whole = op(&mut s, (n, d, v), true, false);
         let b = whole.backward.unwrap();
         let half = n / 2 - 3;
@@ -76,7 +75,7 @@ fn chunks_of_rows_give_what_the_rows_give_alone() {
 
 #[test]
 fn a_target_past_the_vocabulary_is_named() {
-    for rung in Rung::ALL.into_iter().filter(|r| r.available()) {
+    for rung in crate::instruction_set::rungs() {
         let mut s = Setup::new(rung, 1);
         let good = op(&mut s, (3, 5, 7), true, false);
         let bad = LinearCrossEntropy { targets: s.indices(&[6, IGNORED, 7]), ..good };

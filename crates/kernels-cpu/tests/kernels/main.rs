@@ -11,6 +11,8 @@ mod embedding;
 mod engines;
 mod gradients;
 mod harness;
+#[path = "../instruction_set/mod.rs"]
+mod instruction_set;
 mod linear;
 mod loss;
 mod norm;

@@ -139,7 +139,7 @@ fn ids(n: usize, below: usize) -> Vec<u32> {
 #[test]
 fn portions_of_a_table_add_up_to_the_whole() {
     let (v, n, d) = (31, 57, 19);
-    for rung in Rung::ALL.into_iter().filter(|r| r.available()) {
+    for rung in crate::instruction_set::rungs() {
         let mut s = Setup::new(rung, 2);
         let (table, out, dtable) = (s.mat(v, d), s.mat(n, d), s.mat(v, d));
         let ids = s.indices(&ids(n, v));
@@ -179,7 +179,7 @@ fn portions_of_a_table_add_up_to_the_whole() {
 
 #[test]
 fn what_is_outside_the_whole_is_named() {
-    for rung in Rung::ALL.into_iter().filter(|r| r.available()) {
+    for rung in crate::instruction_set::rungs() {
         let mut s = Setup::new(rung, 1);
         let good = sums(&mut s, (3, 5, 7, 2, 3));
         s.launch(&good.into()).unwrap();
@@ -203,7 +203,7 @@ fn what_is_outside_the_whole_is_named() {
 /// Heads 2 and 3 of a layer of six, alone.
 #[test]
 fn a_part_of_the_heads_drops_and_lowers_what_the_whole_layer_does() {
-    for rung in Rung::ALL.into_iter().filter(|r| r.available()) {
+    for rung in crate::instruction_set::rungs() {
         let mut s = Setup::new(rung, 2);
         let (batch, seq, heads, e) = (2, 150, 6, 5);
         let shape = AttentionShape { batch, seq, heads, kv_heads: heads, head_dim: e, scale: 0.4 };

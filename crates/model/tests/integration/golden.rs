@@ -1,10 +1,10 @@
-//! Logits, losses, every gradient and ten AdamW steps of nine tiny models against Hugging Face transformers and
+//! Logits, losses, every gradient and ten AdamW steps of ten tiny models against Hugging Face transformers and
 //! PyTorch (`golden/model/make.py`).
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
-use crate::tiny;
+use crate::{instruction_set, tiny};
 
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung};
+use bessemer_kernels_cpu::CpuConfig;
 use bessemer_model::{Purpose, TokenBatch};
 use bessemer_optim::OptimConfig;
 use safetensors::SafeTensors;
@@ -32,13 +32,13 @@ fn tensor(file: &SafeTensors<'_>, name: &str) -> Vec<f32> {
 #[test]
 fn logits_loss_and_every_gradient_agree_with_transformers() {
     let record = record();
-    let rungs: Vec<_> = Rung::ALL.into_iter().filter(|r| r.available()).collect();
+    let rungs: Vec<_> = instruction_set::rungs().collect();
     for ((label, model), rung) in
         models().into_iter().flat_map(|m| rungs.iter().map(move |r| (m.clone(), *r)))
     {
         let bytes = stored(label);
         let file = SafeTensors::deserialize(&bytes).unwrap();
-        let mut b = CpuBackend::with_rung(CpuConfig { threads: 2, ..CpuConfig::default() }, rung).unwrap();
+        let mut b = instruction_set::with_rung(CpuConfig { threads: 2, ..CpuConfig::default() }, rung);
         let (name, label) = (label, format!("{label}, {rung} kernels"));
         let (ids, targets) = batch(0);
         let tokens = TokenBatch { ids: &ids, targets: &targets, positions: None };

@@ -6,6 +6,8 @@ mod dry_run;
 mod golden;
 mod gradients;
 mod group;
+#[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
+mod instruction_set;
 mod ladder;
 mod portions;
 mod recompute;

@@ -5,7 +5,7 @@
 use crate::tiny;
 
 use bessemer_arch::Model;
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Engine, Rung};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Engine};
 use bessemer_model::{ActivationConfig, Decoder, LossSum, Param, Purpose, Shape, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_tensor::{Backend, BufferSpec};
@@ -16,7 +16,7 @@ use tiny::{SEQ, adamw, context, gradients, models, relative, scored, tokens, val
 /// f32 multiply-adds: the tile unit splits short operands in fewer parts, and adds up in another order.
 fn cpu(threads: usize) -> CpuBackend {
     let config = CpuConfig { threads, ..CpuConfig::default() };
-    CpuBackend::with_engine(config, Rung::detect(), Engine::Fma).unwrap()
+    CpuBackend::with_engine(config, crate::instruction_set::rung(), Engine::Fma).unwrap()
 }
 
 fn rounded(dtype: DType, x: f32) -> f32 {

@@ -1,7 +1,7 @@
 //! AdamW on the CPU backend.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_kernels_cpu::CpuBackend;
 use bessemer_optim::{OptimConfig, OptimError, OptimParam, Optimizer};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::rng::RngKey;
@@ -9,7 +9,7 @@ use bessemer_tensor::{Backend, BufferSpec, View};
 use bessemer_units::DType;
 
 fn cpu() -> CpuBackend {
-    CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap()
+    crate::instruction_set::cpu(1)
 }
 
 fn tensor(b: &mut dyn Backend, name: &str, rows: usize, cols: usize, dtype: DType) -> View {

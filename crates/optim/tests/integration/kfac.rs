@@ -1,7 +1,7 @@
 //! K-FAC's work in units.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_kernels_cpu::CpuBackend;
 use bessemer_optim::{
     Alone, KfacConfig, KfacWork, OptimConfig, OptimError, OptimParam, Optimizer, OptimizerChoice,
 };
@@ -46,7 +46,7 @@ fn config(every: u64) -> OptimConfig {
 
 impl Rig {
     fn new() -> Rig {
-        let mut b = CpuBackend::new(CpuConfig { threads: 2, ..CpuConfig::default() }).unwrap();
+        let mut b = crate::instruction_set::cpu(2);
         let params = model(&mut b);
         let pair = |b: &mut CpuBackend, p: &OptimParam| {
             (tensor(b, TOKENS, p.value.cols), tensor(b, TOKENS, p.value.rows))

@@ -1,7 +1,7 @@
 //! Every optimizer: trajectories of PyTorch and transformers, memory, exact continuation, threads.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_kernels_cpu::CpuBackend;
 use bessemer_optim::{
     AdafactorConfig, KfacConfig, MuonConfig, MuonMethod, MuonScale, OptimConfig, OptimError, OptimParam,
     Optimizer, OptimizerChoice, SgdConfig, is_state_name,
@@ -21,7 +21,7 @@ const ALL: [OptimizerChoice; 6] = [
 ];
 
 fn cpu(threads: usize) -> CpuBackend {
-    CpuBackend::new(CpuConfig { threads, ..CpuConfig::default() }).unwrap()
+    crate::instruction_set::cpu(threads)
 }
 
 fn tensor(b: &mut dyn Backend, rows: usize, cols: usize) -> View {

@@ -4,7 +4,6 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker, plan_evaluations};
@@ -116,7 +115,7 @@ fn rank(
     let plan = Plan::new(&layout.config, layout.ranks, model, optim.optimizer)?;
     let plain = plan.program(layout.micro_batches, 1, None)?;
     let (program, batches) = plan_evaluations(&job(model, &optim, &plan, &plain), 64)?;
-    let mut cpu = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+    let mut cpu = crate::instruction_set::cpu(1);
     let made_for = if filled { &program } else { &plain };
     let mut worker = Worker::new(&mut cpu, &job(model, &optim, &plan, made_for), world)?;
     worker.init(&mut cpu, 3)?;

@@ -4,7 +4,7 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_kernels_cpu::CpuBackend;
 use bessemer_model::{ActivationConfig, Decoder, Purpose, Seams, Shape, StepContext, TokenBatch};
 use bessemer_optim::{Alone, KfacConfig, KfacWork, OptimConfig, OptimParam, Optimizer, OptimizerChoice};
 use bessemer_parallel::{
@@ -114,7 +114,7 @@ fn shape() -> Shape {
 }
 
 fn cpu() -> CpuBackend {
-    CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap()
+    crate::instruction_set::cpu(1)
 }
 
 fn rank(layout: &Layout, world: Box<dyn Communicator>) -> Result<Done, ParallelError> {

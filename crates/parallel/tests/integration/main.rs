@@ -3,6 +3,8 @@
 mod dry_run;
 mod evaluation;
 mod fill;
+#[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
+mod instruction_set;
 mod overflow;
 mod pipelines;
 mod snapshot;

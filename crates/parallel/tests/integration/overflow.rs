@@ -3,7 +3,6 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
@@ -53,7 +52,7 @@ fn rank(config: &ParallelConfig, broken: Broken, world: Box<dyn Communicator>) -
     let (model, optim) = (model(), OptimConfig::default());
     let plan = Plan::new(config, world.size(), &model, optim.optimizer).unwrap();
     let me = world.rank();
-    let mut cpu = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+    let mut cpu = crate::instruction_set::cpu(1);
     let b: &mut dyn Backend = &mut cpu;
     let job = Job {
         model: &model,

@@ -4,7 +4,6 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
@@ -102,7 +101,7 @@ fn rank(
         plan: &plan,
         program: &program,
     };
-    let mut cpu = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+    let mut cpu = crate::instruction_set::cpu(1);
     let mut worker = Worker::new(&mut cpu, &job, world)?;
     worker.init(&mut cpu, 3)?;
     let share = plan.data_index(worker.coord()) as u64 * per_rank;

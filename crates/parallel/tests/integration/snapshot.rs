@@ -4,7 +4,7 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_kernels_cpu::CpuBackend;
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
@@ -154,7 +154,7 @@ fn rank(
     let optim = layout.optim();
     let plan = Plan::new(&layout.config, layout.ranks, model, optim.optimizer)?;
     let (plain, planned) = layout.planned(model, 1)?;
-    let mut cpu = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+    let mut cpu = crate::instruction_set::cpu(1);
     let all: Vec<usize> = (0..layout.ranks).collect();
     let mut group = Some(world.group("copies", &all)?);
     let mut worker = Worker::new(&mut cpu, &layout.job(model, &optim, &plan, &plain), world)?;
@@ -318,7 +318,7 @@ fn what_cannot_copy_is_refused_with_its_reason() {
     let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
     let worlds = ThreadCommunicator::world("world", 2, &settings);
     let told = |world: ThreadCommunicator, program: &Program| {
-        let mut cpu = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+        let mut cpu = crate::instruction_set::cpu(1);
         let mut worker =
             Worker::new(&mut cpu, &layout.job(&model, &optim, &plan, &plain), Box::new(world)).unwrap();
         worker.plan_snapshot(&optim, program).and_then(|()| worker.take_snapshot().map(drop)).unwrap_err()

@@ -5,7 +5,7 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_kernels_cpu::CpuBackend;
 use bessemer_model::{ActivationConfig, LossSum, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
@@ -115,7 +115,7 @@ impl Case {
 const SHAPE: Shape = Shape { sequences: 1, seq: SEQ, purpose: Purpose::Train };
 
 fn cpu() -> CpuBackend {
-    CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap()
+    crate::instruction_set::cpu(1)
 }
 
 /// Losses of every update and the weights at the end, on one rank of the pipeline.

@@ -3,7 +3,7 @@
 use super::golden::Golden;
 use super::text::{Text, random_windows};
 use bessemer_arch::{ActivationChoice, Model, ModelConfig};
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_kernels_cpu::CpuBackend;
 use bessemer_model::{Decoder, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{OptimConfig, OptimParam, Optimizer, Schedule};
 use bessemer_tensor::op::IGNORED;
@@ -19,7 +19,7 @@ struct Training {
 
 impl Training {
     fn new(model: &Model, sequences: usize, seq: usize, optim: &OptimConfig, seed: u64) -> Training {
-        let mut backend = CpuBackend::new(CpuConfig { threads: 2, ..CpuConfig::default() }).unwrap();
+        let mut backend = crate::instruction_set::cpu(2);
         let shape = Shape { sequences, seq, purpose: Purpose::Train };
         let decoder = Decoder::new(&mut backend, model, shape).unwrap();
         decoder.init(&mut backend, seed).unwrap();

@@ -1,6 +1,6 @@
 //! A backend with parameters that start as PyTorch's do, and their optimizer.
 
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_kernels_cpu::CpuBackend;
 use bessemer_optim::{OptimConfig, OptimParam, Optimizer};
 use bessemer_tensor::op::Op;
 use bessemer_tensor::rng::RngKey;
@@ -33,7 +33,7 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new(seed: u64) -> Rig {
-        let backend = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+        let backend = crate::instruction_set::cpu(1);
         Rig { backend, seed, params: Vec::new() }
     }
 
