@@ -18,6 +18,8 @@ pub enum Fault {
     Hang(Duration),
     /// The communicator is dropped, as if the rank had gone.
     Drop,
+    /// The call returns at once and has done nothing, as if it had been forgotten. All ranks must leave out the same one.
+    Skip,
 }
 
 /// A fault at one collective of a rank.
@@ -55,6 +57,7 @@ impl Around for Faulty {
             let error = CollectiveError::Engine { place, problem };
             match self.fault {
                 Fault::Error => return Err(error),
+                Fault::Skip => return Ok(()),
                 Fault::Hang(time) => std::thread::sleep(time),
                 Fault::Drop => {
                     let gone =

@@ -1,26 +1,26 @@
 //! Every kind of layout gives the losses of one rank.
 
+use crate::drift::Drift;
+use crate::instruction_set;
 use bessemer_collectives::ThreadSettings;
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::ActivationConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::Stage;
 use bessemer_tensor::Backend;
 use bessemer_train::TrainError;
 use bessemer_train::parity::{
-    Bounds, Comparison, Layout, ParityJob, Reference, References, SYNCHRONOUS, Style, asynchronous,
-    in_process, matrix, pipelines, stale_reference,
+    Bounds, Comparison, Layout, ParityJob, Reference, References, SYNCHRONOUS, Style, Trajectory,
+    asynchronous, in_process, matrix, pipelines, stale_reference,
 };
 use bessemer_units::{ParamDType, ParamStorage, Storage};
 
 const SEQ: usize = 16;
 
 fn backend() -> Result<Box<dyn Backend>, TrainError> {
-    let config = CpuConfig { threads: 1, ..CpuConfig::default() };
-    Ok(Box::new(CpuBackend::new(config).map_err(|e| TrainError::Recipe(e.to_string()))?))
+    Ok(Box::new(instruction_set::cpu(1)))
 }
 
-fn job(style: Style, steps: u64) -> ParityJob {
+pub(crate) fn job(style: Style, steps: u64) -> ParityJob {
     ParityJob {
         model: style.model(SEQ).expect("a model that fits together"),
         optim: OptimConfig { lr: 1e-3, ..OptimConfig::default() },
@@ -36,28 +36,44 @@ fn check(style: Style, layouts: &[Layout], steps: u64) {
     check_job(style, &job(style, steps), layouts);
 }
 
+/// What is wrong with a layout of a few steps, in words: beyond the bounds of any layout, or of rounding in so few steps.
+pub(crate) fn problem(job: &ParityJob, found: &Trajectory, reference: &Reference) -> Option<String> {
+    let Reference { trajectory: reference, bounds, .. } = reference;
+    let c = Comparison::new(found, reference, bounds);
+    if c.problem.is_some() {
+        return c.problem;
+    }
+    // A few steps drift far less than the bound of a long run.
+    if c.any_loss.0 > 1e-6 {
+        return Some(format!("loss of step {} {:.1e} apart", c.any_loss.1, c.any_loss.0));
+    }
+    if job.optim.optimizer == OptimizerChoice::AdamW {
+        return Drift::new(&job.optim, reference, bounds).problem(found, reference);
+    }
+    // The others scale a matrix as a whole, which leaves it as exact as its gradient: 9e-7 of the largest element and at
+    // most 1.1e-6 of the norm, measured with every instruction set. Vectors take AdamW's step, and the biases of keys have
+    // no gradient but rounding.
+    found.params.iter().zip(&reference.params).find_map(|((tensor, a), (_, b))| {
+        let norm = |v: &mut dyn Iterator<Item = f32>| v.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
+        let apart = norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied());
+        let fine = tensor.ends_with("bias") || apart < 1e-5;
+        (!fine).then(|| format!("{tensor} {apart:.1e} apart"))
+    })
+}
+
 fn check_job(style: Style, job: &ParityJob, layouts: &[Layout]) {
     let settings = ThreadSettings::default();
     let mut references = References::new(&settings, &backend);
     for layout in layouts {
-        let Reference { trajectory: reference, bounds, .. } =
-            references.of(job, layout).expect("the reference runs");
-        assert!(reference.losses.iter().all(|l| l.is_finite()));
+        let reference = references.of(job, layout).expect("the reference runs");
+        assert!(reference.trajectory.losses.iter().all(|l| l.is_finite()));
         let found = in_process(job, layout, &settings, &backend).expect("the layout runs");
-        let c = Comparison::new(&found, reference, bounds);
         let name = format!("{:?} {} {}", job.optim.optimizer, style.name(), layout.name);
-        assert_eq!(c.problem, None, "{name}");
-        if layout.types.has_masters() {
-            continue;
-        }
-        // A few steps drift far less than the bound of a long run, and what they led to is the same. (Not so biases: those
-        // of keys have no gradient but rounding, which optimizers scale up to a step.)
-        assert!(c.any_loss.0 < 1e-6, "{name}: {:?}", c.any_loss);
-        for ((tensor, a), (_, b)) in found.params.iter().zip(&reference.params) {
-            let norm = |v: &mut dyn Iterator<Item = f32>| v.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
-            let apart = norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied());
-            assert!(tensor.ends_with("bias") || apart < 1e-4, "{name}: {tensor} {apart:.1e} apart");
-        }
+        let problem = match layout.types.has_masters() {
+            true => Comparison::new(&found, &reference.trajectory, &reference.bounds).problem,
+            false => problem(job, &found, reference),
+        };
+        assert_eq!(problem, None, "{name}");
     }
 }
 

@@ -1,0 +1,59 @@
+//! A device whose launches pass through the hands of a test.
+
+use bessemer_tensor::op::Op;
+use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
+use bessemer_units::Bytes;
+
+/// What becomes of a launch.
+pub(crate) type Launch = Box<dyn FnMut(&mut dyn Backend, Stream, &Op) -> Result<(), TensorError> + Send>;
+
+/// A device that computes what `launch` makes of each launch.
+pub(crate) struct Device {
+    pub(crate) inner: Box<dyn Backend>,
+    pub(crate) launch: Launch,
+}
+
+impl Backend for Device {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn alloc(&mut self, spec: BufferSpec<'_>) -> Result<Buffer, TensorError> {
+        self.inner.alloc(spec)
+    }
+    fn workspace(&self, op: &Op) -> Result<Bytes, TensorError> {
+        self.inner.workspace(op)
+    }
+    fn reserve_workspace(&mut self, bytes: Bytes) -> Result<(), TensorError> {
+        self.inner.reserve_workspace(bytes)
+    }
+    fn launch(&mut self, stream: Stream, op: &Op) -> Result<(), TensorError> {
+        (self.launch)(&mut *self.inner, stream, op)
+    }
+    fn record(&mut self, stream: Stream) -> Event {
+        self.inner.record(stream)
+    }
+    fn wait(&mut self, stream: Stream, event: Event) {
+        self.inner.wait(stream, event);
+    }
+    fn sync(&mut self) -> Result<(), TensorError> {
+        self.inner.sync()
+    }
+    fn write_f32(&mut self, dst: View, values: &[f32]) -> Result<(), TensorError> {
+        self.inner.write_f32(dst, values)
+    }
+    fn write_u32(&mut self, dst: View, values: &[u32]) -> Result<(), TensorError> {
+        self.inner.write_u32(dst, values)
+    }
+    fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {
+        self.inner.read_f32(src, values)
+    }
+    fn read_bits(&mut self, src: View, bits: &mut [u16]) -> Result<(), TensorError> {
+        self.inner.read_bits(src, bits)
+    }
+    fn write_bits(&mut self, dst: View, bits: &[u16]) -> Result<(), TensorError> {
+        self.inner.write_bits(dst, bits)
+    }
+    fn memory(&self) -> MemoryUse {
+        self.inner.memory()
+    }
+}
