@@ -42,7 +42,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { silence: Duration::from_secs(30), join: Duration::from_secs(120), launch: None }
+        Settings { silence: Duration::from_secs(10), join: Duration::from_secs(120), launch: None }
     }
 }
 

@@ -402,6 +402,17 @@ impl Worker {
         }
         Ok(self.words.gather(&mut *self.world, name, &[word])?[0])
     }
+
+    /// Whether any rank says yes; all ranks get the same answer.
+    ///
+    /// # Errors
+    /// The collective's, if another rank has failed or does not come.
+    pub fn any(&mut self, name: &str, yes: bool) -> Result<bool, ParallelError> {
+        if self.plan.ranks() == 1 {
+            return Ok(yes);
+        }
+        Ok(self.words.gather(&mut *self.world, name, &[u64::from(yes)])?.contains(&1))
+    }
 }
 
 /// What an asynchronous schedule cannot keep.

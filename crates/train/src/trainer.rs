@@ -224,7 +224,7 @@ impl Trainer {
         &self.loader
     }
 
-    /// Trains until the last step or until `stop` is set on the first rank, then saves.
+    /// Trains until the last step or until `stop` is set on any rank, then saves. All ranks end after the same step.
     ///
     /// # Errors
     /// What a lower floor answers; everything up to the newest checkpoint stays.
@@ -249,7 +249,7 @@ impl Trainer {
         // A refresh of K-FAC's curvature that is spread over steps is not saved: saving and stopping wait for its end.
         let mut save_is_due = false;
         while self.state.step < self.plan.steps
-            && !(self.agree("stop", stop.load(Ordering::Relaxed))? && self.worker.at_rest())
+            && !(self.worker.any("stop", stop.load(Ordering::Relaxed))? && self.worker.at_rest())
         {
             let records = self.turn(observer)?;
             if records.is_empty() {

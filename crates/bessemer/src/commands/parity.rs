@@ -78,7 +78,7 @@ fn optimizer(name: &str) -> Result<OptimizerChoice, Failure> {
 /// As threads of this process, or as one of the processes that a launcher started: those then run the layouts of as many
 /// ranks as there are processes, and the first one holds them against threads too.
 pub(crate) fn run(args: &ParityArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let mut processes = Job::start(None, args.waiting.timeout())?;
+    let mut processes = Job::start(None, args.waiting)?;
     let result = run_in(&mut processes, args, as_json, console);
     processes.end(result)
 }

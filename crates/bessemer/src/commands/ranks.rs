@@ -3,6 +3,7 @@
 //! Either this process is the job and its ranks are threads (`--ranks`), or it is one rank of several processes that a
 //! launcher started, which talk over MPI. The first rank holds the run directory and the terminal; the others only train.
 
+use crate::cli::WaitingArgs;
 use crate::commands::waiting::Threads;
 use crate::commands::{told, waiting};
 use crate::console::Console;
@@ -59,11 +60,11 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// `asked` ranks as threads, or what the launcher's variables say, or one rank. A rank waits `timeout` in a collective.
+    /// `asked` ranks as threads, or what the launcher's variables say, or one rank.
     ///
     /// # Errors
     /// Both at once, more ranks than make sense, variables that contradict each other, MPI that does not come up.
-    pub(crate) fn start(asked: Option<NonZeroUsize>, timeout: Duration) -> Result<Job, Failure> {
+    pub(crate) fn start(asked: Option<NonZeroUsize>, waiting: WaitingArgs) -> Result<Job, Failure> {
         let launch =
             resolve(LaunchFlags::default(), &|name| std::env::var(name).ok()).map_err(Failure::usage)?;
         match asked.map(NonZeroUsize::get) {
@@ -71,8 +72,8 @@ impl Job {
                 "--ranks {n} starts ranks as threads of one process, but this is process {launch}: leave out --ranks, or \
                  start one process"
             ))),
-            None if launch.world > 1 => Job::process(launch, timeout),
-            asked => Job::threads(asked.unwrap_or(1), timeout),
+            None if launch.world > 1 => Job::process(launch, waiting),
+            asked => Job::threads(asked.unwrap_or(1), waiting.timeout()),
         }
     }
 
@@ -97,9 +98,13 @@ impl Job {
         })
     }
 
-    fn process(launch: Launch, timeout: Duration) -> Result<Job, Failure> {
-        let settings =
-            bessemer_collectives_mpi::Settings { launch: Some(launch.clone()), ..Default::default() };
+    fn process(launch: Launch, waiting: WaitingArgs) -> Result<Job, Failure> {
+        let timeout = waiting.timeout();
+        let settings = bessemer_collectives_mpi::Settings {
+            silence: waiting.silence(),
+            launch: Some(launch.clone()),
+            ..Default::default()
+        };
         let mpi = bessemer_collectives_mpi::start(&settings)
             .map_err(|e| Failure::usage(format!("this is process {launch}; {e}")))?;
         let settings = MessageSettings { patience: PATIENCE, ..MessageSettings::default() };

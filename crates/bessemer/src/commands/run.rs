@@ -213,7 +213,7 @@ pub(crate) fn train(args: &TrainArgs, as_json: bool, console: &mut Console) -> R
 
 /// The part of this process in a job.
 fn work(args: &TrainArgs, stages: bool, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let mut job = Job::start(args.ranks, args.waiting.timeout())?;
+    let mut job = Job::start(args.ranks, args.waiting)?;
     let result = match job.is_first() {
         true => lead(args, stages, as_json, &mut job, console),
         false => Session::open_as(&args.recipe, false)

@@ -19,6 +19,24 @@ fn losses(place: &Workplace) -> Vec<(u64, f64)> {
     all.map(|r| (r["step"].as_u64().unwrap(), r["loss"].as_f64().unwrap())).collect()
 }
 
+/// Returns when the run has recorded a step.
+#[track_caller]
+fn trains(child: &mut std::process::Child, place: &Workplace) {
+    let begun = Instant::now();
+    let log = place.path("runs/t/metrics.jsonl");
+    while !std::fs::read_to_string(&log).is_ok_and(|t| t.contains("\"kind\":\"step\"")) {
+        assert!(child.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Sends a signal such as "TERM".
+#[track_caller]
+fn signal(name: &str, process: impl std::fmt::Display) {
+    let sent = std::process::Command::new("sh").args(["-c", &format!("kill -{name} {process}")]).status();
+    assert!(sent.unwrap().success());
+}
+
 #[track_caller]
 fn assert_near(found: &[(u64, f64)], wanted: &[(u64, f64)]) {
     assert_eq!(found.len(), wanted.len());
@@ -59,14 +77,8 @@ fn an_interrupted_job_saves_and_goes_on() {
     let place = Workplace::new(LLAMA);
     let all = words("run", "2", &["train.steps=5000", "save.every_steps=0"]);
     let mut child = place.command(&all).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-    let begun = Instant::now();
-    let log = place.path("runs/t/metrics.jsonl");
-    while !std::fs::read_to_string(&log).is_ok_and(|t| t.contains("\"kind\":\"step\"")) {
-        assert!(child.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let sent = std::process::Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status();
-    assert!(sent.unwrap().success());
+    trains(&mut child, &place);
+    signal("INT", child.id());
     assert_eq!(child.wait().unwrap().code(), Some(75));
     assert_eq!(place.records("end").last().unwrap()["reason"], "interrupted");
     let steps = place.records("step").len();
@@ -165,14 +177,8 @@ fn processes_of_mpirun_save_and_leave_on_a_signal_to_the_launcher() {
     let said = place.path("stderr.txt");
     command.stdout(Stdio::null()).stderr(std::fs::File::create(&said).unwrap());
     let mut child = command.spawn().unwrap();
-    let begun = Instant::now();
-    let log = place.path("runs/t/metrics.jsonl");
-    while !std::fs::read_to_string(&log).is_ok_and(|t| t.contains("\"kind\":\"step\"")) {
-        assert!(child.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let sent = std::process::Command::new("sh").args(["-c", &format!("kill -USR1 {}", child.id())]).status();
-    assert!(sent.unwrap().success());
+    trains(&mut child, &place);
+    signal("USR1", child.id());
     let code = child.wait().unwrap().code();
     let said = std::fs::read_to_string(said).unwrap();
     assert_eq!(code, Some(75), "{said}");
@@ -198,6 +204,65 @@ fn process_of(place: &Workplace, rank: usize) -> Option<String> {
     })
 }
 
+/// The exit code of a job that must end, and what it said.
+#[cfg(feature = "mpi")]
+fn ended(mut child: std::process::Child, said: &std::path::Path) -> (Option<i32>, String) {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return (status.code(), std::fs::read_to_string(said).unwrap());
+        }
+        if begun.elapsed() > Duration::from_secs(180) {
+            child.kill().unwrap();
+            panic!("the job hangs: {}", std::fs::read_to_string(said).unwrap());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A process that is terminated by itself takes the others with it, all after the same step and with a save.
+#[cfg(feature = "mpi")]
+#[test]
+fn processes_of_mpirun_save_and_leave_when_one_of_them_is_terminated() {
+    for rank in 0..3 {
+        let place = Workplace::new(LLAMA);
+        let sets = ["train.steps=100000", "save.every_steps=0", "train.batch_tokens=384"];
+        let mut command = mpirun(&place, "3", &processes("run", &sets));
+        let said = place.path("stderr.txt");
+        command.stdout(Stdio::null()).stderr(std::fs::File::create(&said).unwrap());
+        let mut child = command.spawn().unwrap();
+        trains(&mut child, &place);
+        signal("TERM", process_of(&place, rank).expect("the rank runs"));
+        let (code, said) = ended(child, &said);
+        assert_eq!(code, Some(75), "rank {rank}: {said}");
+        assert_eq!(said.matches("run the same command to go on").count(), 1, "rank {rank}: {said}");
+        assert_eq!(place.records("end").last().unwrap()["reason"], "interrupted");
+        let steps = place.records("step").len();
+        let saved = place.path(&format!("runs/t/checkpoints/step-{steps:08}/manifest.json"));
+        assert!(saved.is_file(), "rank {rank}: no checkpoint of step {steps}: {said}");
+    }
+}
+
+/// How long a silent process is borne is a choice, and by default shorter than a person's patience.
+#[cfg(feature = "mpi")]
+#[test]
+fn processes_of_mpirun_give_up_a_silent_one_after_the_time_that_was_asked_for() {
+    let place = Workplace::new(LLAMA);
+    let mut words = processes("run", &["train.steps=100000", "save.every_steps=0"]);
+    words.extend(["--rank-timeout", "2"]);
+    let mut command = mpirun(&place, "2", &words);
+    let said = place.path("stderr.txt");
+    command.stdout(Stdio::null()).stderr(std::fs::File::create(&said).unwrap());
+    let mut child = command.spawn().unwrap();
+    trains(&mut child, &place);
+    signal("STOP", process_of(&place, 1).expect("rank 1 runs"));
+    let (code, said) = ended(child, &said);
+    assert_ne!(code, Some(0), "{said}");
+    let silence = said.split_once("nothing heard from it for ").and_then(|(_, rest)| rest.split_once(' '));
+    let silence: f64 = silence.expect(&said).0.parse().unwrap();
+    assert!((2.0..9.0).contains(&silence), "{said}");
+}
+
 /// A process that hangs ends the job after the time-out, and one of the others tells what all did last.
 #[cfg(feature = "mpi")]
 #[test]
@@ -210,26 +275,10 @@ fn processes_of_mpirun_tell_who_waits_for_one_that_is_stopped() {
     let said = place.path("stderr.txt");
     command.stdout(Stdio::null()).stderr(std::fs::File::create(&said).unwrap());
     let mut child = command.spawn().unwrap();
-    let begun = Instant::now();
-    let log = place.path("runs/t/metrics.jsonl");
-    while !std::fs::read_to_string(&log).is_ok_and(|t| t.contains("\"kind\":\"step\"")) {
-        assert!(child.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    trains(&mut child, &place);
     let process = process_of(&place, 3).expect("rank 3 runs");
-    let stopped = std::process::Command::new("sh").args(["-c", &format!("kill -STOP {process}")]).status();
-    assert!(stopped.unwrap().success());
-    let code = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status.code();
-        }
-        if begun.elapsed() > Duration::from_secs(180) {
-            child.kill().unwrap();
-            panic!("the job hangs: {}", std::fs::read_to_string(&said).unwrap());
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    };
-    let said = std::fs::read_to_string(said).unwrap();
+    signal("STOP", process);
+    let (code, said) = ended(child, &said);
     assert_ne!(code, Some(0), "{said}");
     assert_eq!(said.matches("Last collectives of each rank:").count(), 1, "{said}");
     for rank in 0..3 {

@@ -3,10 +3,10 @@
 
 use bessemer_recipe::Recipe;
 use bessemer_runlog::Record;
-use bessemer_tensor::op::Op;
-use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
-use bessemer_units::Bytes;
+use bessemer_tensor::{Backend, TensorError};
+use bessemer_train::Outcome;
 
+use crate::device::{Device, Launch};
 use crate::place;
 use crate::run;
 
@@ -95,6 +95,23 @@ fn a_run_goes_on_in_another_layout() {
     told.extend(parts.train(&zero3, 2, None));
     assert_eq!(numbers(&told), numbers(&wanted));
     assert!(parts.tensors() == whole.tensors(), "other bits after a stop");
+}
+
+/// A process is asked to stop by a signal that the others do not get, whichever rank it is.
+#[test]
+fn a_stop_that_reaches_one_rank_stops_all_with_a_save() {
+    for asked in 0..3 {
+        let run = Run::new(false);
+        let ended = run.stopped_by(
+            &with(&["train.batch_tokens=192".into(), "save.every_steps=0".into()]),
+            3,
+            (5, asked),
+        );
+        assert_eq!(ended, [Outcome::Stopped; 3], "asked rank {asked}");
+        // Another thread may see the flag one step later.
+        let saved = |step: u64| run.dir.join(format!("checkpoints/step-{step:08}/manifest.json")).is_file();
+        assert!(saved(5) || saved(6), "asked rank {asked}");
+    }
 }
 
 fn pipeline(schedule: &str, ranks: usize) -> Vec<String> {
@@ -217,55 +234,12 @@ fn ranks_go_back_together() {
 }
 
 /// A device that breaks after so many launches.
-struct Breaking {
-    inner: Box<dyn Backend>,
-    left: u64,
-}
-
-impl Backend for Breaking {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn alloc(&mut self, spec: BufferSpec<'_>) -> Result<Buffer, TensorError> {
-        self.inner.alloc(spec)
-    }
-    fn workspace(&self, op: &Op) -> Result<Bytes, TensorError> {
-        self.inner.workspace(op)
-    }
-    fn reserve_workspace(&mut self, bytes: Bytes) -> Result<(), TensorError> {
-        self.inner.reserve_workspace(bytes)
-    }
-    fn launch(&mut self, stream: Stream, op: &Op) -> Result<(), TensorError> {
-        self.left = self.left.checked_sub(1).ok_or(TensorError::Outside("the device broke".into()))?;
-        self.inner.launch(stream, op)
-    }
-    fn record(&mut self, stream: Stream) -> Event {
-        self.inner.record(stream)
-    }
-    fn wait(&mut self, stream: Stream, event: Event) {
-        self.inner.wait(stream, event);
-    }
-    fn sync(&mut self) -> Result<(), TensorError> {
-        self.inner.sync()
-    }
-    fn write_f32(&mut self, dst: View, values: &[f32]) -> Result<(), TensorError> {
-        self.inner.write_f32(dst, values)
-    }
-    fn write_u32(&mut self, dst: View, values: &[u32]) -> Result<(), TensorError> {
-        self.inner.write_u32(dst, values)
-    }
-    fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {
-        self.inner.read_f32(src, values)
-    }
-    fn read_bits(&mut self, src: View, bits: &mut [u16]) -> Result<(), TensorError> {
-        self.inner.read_bits(src, bits)
-    }
-    fn write_bits(&mut self, dst: View, bits: &[u16]) -> Result<(), TensorError> {
-        self.inner.write_bits(dst, bits)
-    }
-    fn memory(&self) -> MemoryUse {
-        self.inner.memory()
-    }
+fn breaking(mut left: u64) -> Box<dyn Backend> {
+    let launch: Launch = Box::new(move |device, stream, op| {
+        left = left.checked_sub(1).ok_or(TensorError::Outside("the device broke".into()))?;
+        device.launch(stream, op)
+    });
+    Box::new(Device { inner: cpu(), launch })
 }
 
 #[test]
@@ -273,9 +247,8 @@ fn a_rank_that_breaks_ends_all_of_them() {
     for (stage, broken) in [("ddp", 0), ("zero2", 1), ("zero3", 2)] {
         for left in [50, 700, 1500] {
             let run = Run::new(false);
-            let backend = |rank: usize| -> Box<dyn Backend> {
-                Box::new(Breaking { inner: cpu(), left: if rank == broken { left } else { u64::MAX } })
-            };
+            let backend =
+                |rank: usize| -> Box<dyn Backend> { if rank == broken { breaking(left) } else { cpu() } };
             let results = run.session(&with(&layout(stage, 0)), 4, None, &backend);
             for (rank, result) in results.iter().enumerate() {
                 let error = result.as_ref().unwrap_err();

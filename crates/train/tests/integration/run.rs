@@ -8,7 +8,7 @@ use bessemer_runlog::Record;
 use bessemer_shards::ShardSet;
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::Tokenizer;
-use bessemer_train::{Observer, TrainError, Trainer, TrainerInput};
+use bessemer_train::{Observer, Outcome, TrainError, Trainer, TrainerInput};
 use bessemer_units::Bytes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,11 +26,12 @@ pub(crate) struct Run {
     pub(crate) validation: Arc<ShardSet>,
 }
 
-/// Keeps what it is told; asks to stop after a step.
+/// Keeps what it is told; asks one rank, or all, to stop after a step.
 struct Watch<'a> {
     records: Vec<Record>,
     stop_after: Option<u64>,
-    stop: &'a AtomicBool,
+    /// Flags of the ranks that are asked.
+    stop: &'a [AtomicBool],
     /// Is told every step that is over.
     after: &'a (dyn Fn(u64) + Sync),
 }
@@ -38,7 +39,10 @@ struct Watch<'a> {
 impl Observer for Watch<'_> {
     fn record(&mut self, record: &Record) {
         if let Record::Step(step) = record {
-            self.stop.fetch_or(self.stop_after == Some(step.step), Ordering::Relaxed);
+            let now = self.stop_after == Some(step.step);
+            for flag in self.stop {
+                flag.fetch_or(now, Ordering::Relaxed);
+            }
             (self.after)(step.step);
         }
         self.records.push(record.clone());
@@ -91,18 +95,44 @@ impl Run {
         (stop_after, after): (Option<u64>, &(dyn Fn(u64) + Sync)),
         backend: &(dyn Fn(usize) -> Box<dyn Backend> + Sync),
     ) -> Vec<Result<Vec<Record>, TrainError>> {
-        let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
-        let worlds = ThreadCommunicator::world("world", ranks, &settings);
-        let stop = &AtomicBool::new(false);
-        let rank = |(rank, world): (usize, ThreadCommunicator)| {
-            let mut watch = Watch { records: Vec::new(), stop_after, stop, after };
+        let flag = [AtomicBool::new(false)];
+        self.on_ranks(ranks, &|rank, world| {
+            let mut watch = Watch { records: Vec::new(), stop_after, stop: &flag, after };
             let mut trainer = Trainer::on_rank(self.input(recipe), backend(rank), Box::new(world))?;
-            trainer.run(&mut watch, stop)?;
+            trainer.run(&mut watch, &flag[0])?;
             trainer.final_evaluation(1, &mut watch)?;
             Ok(watch.records)
-        };
+        })
+    }
+
+    /// One session whose ranks have stop flags of their own, as processes do: after step `stop_after` that of rank `asked`
+    /// is set. How each rank's call ended.
+    pub(crate) fn stopped_by(
+        &self,
+        recipe: &Recipe,
+        ranks: usize,
+        (stop_after, asked): (u64, usize),
+    ) -> Vec<Outcome> {
+        let flags: Vec<AtomicBool> = (0..ranks).map(|_| AtomicBool::new(false)).collect();
+        let ended = self.on_ranks(ranks, &|rank, world| {
+            let stop = &flags[asked..=asked];
+            let mut watch = Watch { records: Vec::new(), stop_after: Some(stop_after), stop, after: &|_| () };
+            let mut trainer = Trainer::on_rank(self.input(recipe), cpu(), Box::new(world))?;
+            trainer.run(&mut watch, &flags[rank])
+        });
+        ended.into_iter().map(|rank| rank.unwrap()).collect()
+    }
+
+    /// What each rank, a thread of its own, makes of its communicator.
+    fn on_ranks<T: Send>(
+        &self,
+        ranks: usize,
+        rank: &(dyn Fn(usize, ThreadCommunicator) -> Result<T, TrainError> + Sync),
+    ) -> Vec<Result<T, TrainError>> {
+        let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
+        let worlds = ThreadCommunicator::world("world", ranks, &settings);
         std::thread::scope(|scope| {
-            let start = |w| scope.spawn(move || rank(w));
+            let start = |(index, world)| scope.spawn(move || rank(index, world));
             let ranks: Vec<_> = worlds.into_iter().enumerate().map(start).collect();
             ranks.into_iter().map(|r| r.join().unwrap()).collect()
         })
