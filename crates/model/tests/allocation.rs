@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 #![allow(unsafe_code, reason = "counting allocations means implementing GlobalAlloc")]
 
+#[path = "../../kernels-cpu/tests/instruction_set/mod.rs"]
+mod instruction_set;
 #[path = "integration/tiny/mod.rs"]
 mod tiny;
 

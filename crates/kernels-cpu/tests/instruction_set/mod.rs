@@ -87,16 +87,3 @@ pub(crate) fn with_rung(config: CpuConfig, rung: Rung) -> CpuBackend {
 pub(crate) fn cpu(threads: usize) -> CpuBackend {
     with_rung(CpuConfig { threads, ..CpuConfig::default() }, rung())
 }
-
-/// `.ci/instruction-sets` reads these lines.
-#[test]
-#[allow(clippy::print_stdout, reason = "the list is what the test is for")]
-fn list_of_instruction_sets() {
-    for set in &InstructionSet::ALL {
-        println!("instruction-set {} {}", set.name, if set.available() { "available" } else { "absent" });
-    }
-    if let Some(set) = forced() {
-        let backend = cpu(1);
-        assert_eq!((backend.rung(), backend.engine()), (set.rung, set.engines[0]));
-    }
-}

@@ -2,7 +2,7 @@
 //! and the exactness that each promises, against sums in f64.
 
 use crate::harness::Setup;
-use crate::instruction_set::{self, engines};
+use crate::instruction_set::{self, InstructionSet, engines};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Engine, Rung};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{ActivationKind, Linear, LinearBackwardInput, LinearBackwardWeight, Op};
@@ -333,4 +333,17 @@ fn each_precision_has_an_engine_and_unavailable_ones_are_refused_by_name() {
     let config = CpuConfig { threads: 1, ..CpuConfig::default() };
     let e = CpuBackend::with_engine(config, Rung::Portable, Engine::Amx6).err().unwrap().to_string();
     assert!(e.contains("amx6") && e.contains("portable"), "{e}");
+}
+
+/// `.ci/instruction-sets` reads these lines.
+#[test]
+#[allow(clippy::print_stdout, reason = "the list is what the test is for")]
+fn list_of_instruction_sets() {
+    for set in &InstructionSet::ALL {
+        println!("instruction-set {} {}", set.name, if set.available() { "available" } else { "absent" });
+    }
+    if let Some(set) = instruction_set::forced() {
+        let backend = instruction_set::cpu(1);
+        assert_eq!((backend.rung(), backend.engine()), (set.rung, set.engines[0]));
+    }
 }
