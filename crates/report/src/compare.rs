@@ -99,6 +99,13 @@ impl Comparison {
                     .into(),
             );
         }
+        if differ(self.known().map(|f| f.tokens)) {
+            notes.push(
+                "The runs have trained on different numbers of tokens, so their last evaluations stand at different points. The \
+                 curves over tokens compare them where all have been."
+                    .into(),
+            );
+        }
         if differ(self.last_evals().map(|(_, e)| (&e.split, e.bytes_scored))) {
             notes.push(
                 "The runs were evaluated on different text (another split or another number of bytes), so a difference in \

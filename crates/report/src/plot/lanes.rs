@@ -135,11 +135,15 @@ impl Lanes {
 
     /// The picture as inline SVG. It is as wide as its short pieces need to be labelled.
     pub fn svg(&self) -> String {
-        self.svg_within(WIDTHS.1)
+        self.svg_between(WIDTHS.0, WIDTHS.1)
     }
 
-    /// As [`Lanes::svg`], but at most `most` units wide; pieces that become too narrow for their label have none.
-    pub fn svg_within(&self, most: f64) -> String {
+    /// The picture as inline SVG of this width; pieces too narrow for their label have none.
+    pub fn svg_of_width(&self, width: f64) -> String {
+        self.svg_between(width, width)
+    }
+
+    fn svg_between(&self, least: f64, most: f64) -> String {
         let (low, high) = self.range().unwrap_or((0.0, 1.0));
         let widest = |text: &dyn Fn(&Lane) -> f64| {
             let lanes = self.panels.iter().flat_map(|p| &p.lanes);
@@ -148,7 +152,7 @@ impl Lanes {
         let left = widest(&|l| text_width(&l.label)) + 16.0;
         let note = widest(&|l| text_width(&l.note)) + 14.0;
         let wanted = self.short_length().map_or(0.0, |l| READABLE * (high - low) / l);
-        let width = (left + wanted + note).clamp(WIDTHS.0, most.max(WIDTHS.0));
+        let width = (left + wanted + note).clamp(least, most);
         let right = width - note;
         let ticks = ((right - left) / TICK) as usize;
         let axis = Axis::new(Scale::Linear, [low, high].into_iter(), ticks, false);

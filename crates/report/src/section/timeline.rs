@@ -13,14 +13,14 @@ pub struct StepTimeline {
     pub notes: Vec<String>,
 }
 
-/// Width of the page's column: a picture that is no wider is shown whole.
+/// Width of the page's column: a picture of this width is shown whole, with text of the page's size.
 const COLUMN: f64 = 1100.0;
 
 pub(crate) fn timeline(step: Option<&StepTimeline>) -> String {
     let Some(step) = step else { return String::new() };
     let mut body = String::new();
     if let Some(picture) = &step.picture {
-        body += &format!("<div class=\"scroll\">{}</div>\n", picture.svg_within(COLUMN));
+        body += &format!("<div class=\"scroll\">{}</div>\n", picture.svg_of_width(COLUMN));
     }
     for note in &step.notes {
         body += &format!("<p class=\"note\">{}</p>\n", escape(note));
@@ -55,7 +55,7 @@ mod tests {
         assert!(at("simulated") < at("measured &lt;step 4&gt;"));
         assert_eq!(page.matches(">rank 1<").count(), 2);
         assert!(at("simulated 3 ms &amp; no more.") < at("2 further ranks."));
-        assert!(page.contains(&picture.svg_within(COLUMN)));
+        assert!(page.contains(&picture.svg_of_width(COLUMN)));
     }
 
     #[test]

@@ -93,16 +93,26 @@ pub(crate) fn picture(
     let cells: Vec<Cell> = panels.iter().flat_map(|p| &p.lanes).flat_map(|l| l.cells.clone()).collect();
     Lanes {
         title: format!(
-            "{}: {} ranks, {} micro-batches, bubble {:.1} %",
+            "{}: {}, {}, bubble {:.1} %",
             program.name,
-            program.ranks(),
-            program.micro_batches(),
+            counted(program.ranks(), "rank"),
+            counted(program.micro_batches(), "micro-batch"),
             100.0 * s.bubble_rate
         ),
         x_label: if measured.is_some() { "ms".into() } else { "time".into() },
         panels,
         keys: keys(cells.iter()),
     }
+}
+
+/// "1 rank", "2 ranks", "3 micro-batches".
+fn counted(n: usize, noun: &str) -> String {
+    let ending = match (n, noun.ends_with("ch")) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{n} {noun}{ending}")
 }
 
 fn numbers(program: &Program, s: &Summary) -> String {
