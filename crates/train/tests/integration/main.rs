@@ -1,5 +1,7 @@
 //! The integration tests of this crate as one program: each test program costs a link.
 
+#![allow(clippy::unwrap_used)] // the lint sees tests only inside test functions, and helpers of tests are none
+
 mod bubbles;
 mod device;
 mod drift;
