@@ -6,6 +6,7 @@ mod bench_ranks;
 mod checkpoint;
 mod cluster;
 mod corpus;
+mod init;
 mod media;
 mod parity;
 mod schedule;
@@ -19,6 +20,7 @@ pub(crate) use bench_ranks::BenchRanksArgs;
 pub(crate) use checkpoint::{CheckpointCommand, EvalArgs, GenerateArgs, RunArgs};
 pub(crate) use cluster::ClusterCommand;
 pub(crate) use corpus::{CorpusCommand, ExplainArgs, TokenizerCommand};
+pub(crate) use init::InitArgs;
 pub(crate) use media::{MediaBuildArgs, MediaCommand, MediaDType, MediaNormalisation};
 pub(crate) use parity::ParityArgs;
 pub(crate) use schedule::{EnergyArgs, FillArgs, ProgramArgs, ScheduleCommand, ShowArgs};
@@ -30,7 +32,7 @@ use std::path::PathBuf;
 
 /// Bessemer: raw text in, trained and evaluated language model out.
 #[derive(Debug, Parser)]
-#[command(name = "bessemer", version, about, max_term_width = 110)]
+#[command(name = "bessemer", version, about, max_term_width = 110, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -41,6 +43,68 @@ pub(crate) struct Cli {
     /// No progress on standard error.
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
+    /// More on standard error: every step of a training, and what the program works with.
+    #[arg(long, short, global = true, conflicts_with = "quiet")]
+    pub(crate) verbose: bool,
+}
+
+/// The exit codes, as `--help` lists them.
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 the command line is wrong; 75 stopped as asked, the same \
+                          command goes on; 78 the recipe is wrong or does not fit into memory";
+
+impl Cli {
+    /// How much the user wants to read.
+    pub(crate) fn verbosity(&self) -> Verbosity {
+        match (self.quiet, self.verbose) {
+            (true, _) => Verbosity::Quiet,
+            (false, true) => Verbosity::Verbose,
+            (false, false) => Verbosity::Normal,
+        }
+    }
+}
+
+/// How much a command writes to standard error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verbosity {
+    /// Nothing but errors.
+    Quiet,
+    /// Progress, a line for each `train.log_every` steps.
+    Normal,
+    /// A line for each step, and details.
+    Verbose,
+}
+
+/// Checks a size as the key corpus.memory takes it.
+fn memory(text: &str) -> Result<String, String> {
+    let config = bessemer_corpus::CorpusConfig { memory: text.into(), ..Default::default() };
+    config.memory_bytes().map(|_| text.to_owned())
+}
+
+/// Parses the value of a `--threads` flag.
+///
+/// # Errors
+/// A sentence with the allowed range.
+pub(crate) fn threads(text: &str) -> Result<usize, String> {
+    whole(text, 0..=MOST_THREADS, "0 takes all cores")
+}
+
+/// Most threads that a command starts.
+const MOST_THREADS: usize = 1024;
+
+/// Parses a whole number of a range.
+pub(crate) fn whole(text: &str, range: std::ops::RangeInclusive<usize>, hint: &str) -> Result<usize, String> {
+    match text.trim().parse() {
+        Ok(value) if range.contains(&value) => Ok(value),
+        _ => Err(format!("wanted a whole number from {} to {}; {hint}", range.start(), range.end())),
+    }
+}
+
+/// Parses a number of a range.
+pub(crate) fn number(text: &str, range: std::ops::RangeInclusive<f64>, hint: &str) -> Result<f64, String> {
+    match text.trim().parse() {
+        Ok(value) if range.contains(&value) => Ok(value),
+        _ => Err(format!("wanted a number from {} to {}; {hint}", range.start(), range.end())),
+    }
 }
 
 /// A recipe with its overrides.
@@ -52,7 +116,7 @@ pub(crate) struct RecipeArgs {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) sets: Vec<String>,
     /// Memory of the stages before training, e.g. 2GiB: the key corpus.memory.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub(crate) memory: Option<String>,
 }
 
@@ -90,6 +154,8 @@ pub(crate) struct CompareArgs {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Write a recipe for a text of your own: commented, sized for this machine.
+    Init(InitArgs),
     /// Every stage of a recipe: corpus, tokenizer, shards, training, evaluation, report; finished stages are skipped.
     Run(TrainArgs),
     /// Build a corpus, or look into one.
@@ -136,6 +202,17 @@ pub(crate) enum Command {
     /// Run an experiment and report it: table, curves, verdict.
     #[command(subcommand)]
     Study(StudyCommand),
+    /// Print a script that completes the program's verbs and flags in a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages: bessemer.1 and one for each verb.
+    Man {
+        /// Folder for the pages, created if it is not there.
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
 }
 
 /// `bessemer config ...`

@@ -1,12 +1,17 @@
 //! What a person sees while a command works: results on standard output, everything else on standard error.
+//!
+//! Everything that the program prints passes here, so that a stream that is full or closed is an error and never a panic.
 
+use crate::cli::Verbosity;
 use crate::escape;
+use crate::failure::{Failure, code};
+use anstream::{AutoStream, ColorChoice};
 use bessemer_report::terminal;
-use bessemer_runlog::{MixtureShare, Record, Training};
+use bessemer_runlog::{MixtureShare, Record, Step, Training};
 use bessemer_train::Observer;
 use bessemer_units::{Bytes, Tokens};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, StdoutLock, Write};
 use std::time::{Duration, Instant};
 
 /// Work shorter than this shows no bar.
@@ -16,11 +21,13 @@ const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// The terminal of a command.
 pub(crate) struct Console {
-    quiet: bool,
+    verbosity: Verbosity,
     terminal: bool,
     log_every: u64,
     training: Training,
     work: Option<Work>,
+    /// The line at the bottom of a terminal that follows a training.
+    status: Option<ProgressBar>,
 }
 
 /// A piece of work with progress.
@@ -32,27 +39,64 @@ struct Work {
 }
 
 impl Console {
-    pub(crate) fn new(quiet: bool) -> Console {
+    pub(crate) fn new(verbosity: Verbosity) -> Console {
         Console {
-            quiet,
-            terminal: std::io::stderr().is_terminal(),
+            verbosity,
+            terminal: io::stderr().is_terminal(),
             log_every: 1,
             training: Training::default(),
             work: None,
+            status: None,
+        }
+    }
+
+    /// A line on standard error for those who asked for details.
+    pub(crate) fn detail(&mut self, text: &str) {
+        if self.verbosity == Verbosity::Verbose {
+            self.say(text);
         }
     }
 
     /// Prints a training line every so many steps.
     pub(crate) fn log_every(&mut self, steps: u64) {
-        self.log_every = steps.max(1);
+        self.log_every = if self.verbosity == Verbosity::Verbose { 1 } else { steps.max(1) };
     }
 
     /// A line on standard error.
     pub(crate) fn say(&mut self, text: &str) {
         self.finish_work();
-        if !self.quiet {
-            // A closed standard error is no reason to lose a run.
-            let _ = writeln!(std::io::stderr(), "{}", escape::message(text));
+        if self.verbosity == Verbosity::Quiet {
+            return;
+        }
+        // A closed or full standard error is no reason to lose a run.
+        let write = || drop(writeln!(io::stderr(), "{}", painted(&escape::message(text))));
+        match &self.status {
+            Some(status) => status.suspend(write),
+            None => write(),
+        }
+    }
+
+    /// Shows a step at the bottom of the terminal until something else is shown there.
+    fn follow(&mut self, step: &Step) {
+        if self.verbosity == Verbosity::Quiet || !self.terminal {
+            return;
+        }
+        self.finish_work();
+        let total = self.training.steps.max(step.step);
+        let status = self.status.get_or_insert_with(|| {
+            let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(5));
+            bar.with_style(bar_style("[{bar:24}] {msg}"))
+        });
+        status.set_position(step.step);
+        status.set_message(terminal::status_line(step, total));
+        if step.step == total {
+            self.unfollow();
+        }
+    }
+
+    fn unfollow(&mut self) {
+        if let Some(status) = self.status.take() {
+            status.finish_and_clear();
         }
     }
 
@@ -65,12 +109,12 @@ impl Console {
     fn bar(&self, name: &str, total: u64) -> ProgressBar {
         let style = if total > 0 { "{msg} [{bar:32}] {percent}% {eta}" } else { "{msg} {spinner} {pos}" };
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(5));
-        bar.set_style(
-            ProgressStyle::with_template(style).expect("the template is a constant").progress_chars("=> "),
-        );
-        bar.set_message(name.to_owned());
-        bar
+        bar.with_style(bar_style(style)).with_message(name.to_owned())
     }
+}
+
+fn bar_style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the template is a constant").progress_chars("=> ")
 }
 
 /// What a run takes of a component, on a line of its own.
@@ -114,6 +158,7 @@ impl Observer for Console {
                 None => return,
             },
             Record::Step(s) => {
+                self.follow(s);
                 if !s.step.is_multiple_of(self.log_every) && s.step != 1 && s.step != self.training.steps {
                     return;
                 }
@@ -140,7 +185,7 @@ impl Observer for Console {
     }
 
     fn progress(&mut self, what: &str, done: u64, total: u64) {
-        if self.quiet {
+        if self.verbosity == Verbosity::Quiet {
             return;
         }
         if self.work.as_ref().is_none_or(|w| w.name != what) {
@@ -150,6 +195,9 @@ impl Observer for Console {
         }
         let terminal = self.terminal;
         let needs_bar = self.work.as_ref().is_some_and(|w| w.bar.is_none() && w.begun.elapsed() >= PATIENCE);
+        if terminal && needs_bar {
+            self.unfollow();
+        }
         let bar = (terminal && needs_bar).then(|| self.bar(what, total));
         let Some(work) = &mut self.work else { return };
         work.bar = work.bar.take().or(bar);
@@ -158,7 +206,7 @@ impl Observer for Console {
         } else if !terminal && work.told.elapsed() >= PLAIN_EVERY {
             work.told = Instant::now();
             let share = (100 * done).checked_div(total).map_or_else(|| done.to_string(), |s| format!("{s}%"));
-            let _ = writeln!(std::io::stderr(), "{what}: {share}");
+            let _ = writeln!(io::stderr(), "{what}: {share}");
         }
     }
 
@@ -170,6 +218,7 @@ impl Observer for Console {
 impl Drop for Console {
     fn drop(&mut self) {
         self.finish_work();
+        self.unfollow();
     }
 }
 
@@ -182,33 +231,93 @@ pub(crate) fn width() -> usize {
     size.map_or(PLAIN_WIDTH, |(_, columns)| usize::from(columns).max(40))
 }
 
-/// Whether standard output shows colours: it is a terminal, and nobody asked for none (<https://no-color.org>).
+/// Whether standard output shows colours, by the rules that clap follows: it is a terminal that can, and neither `NO_COLOR`
+/// (<https://no-color.org>) nor `CLICOLOR=0` refuses them; `CLICOLOR_FORCE` asks for them.
 pub(crate) fn colours() -> bool {
-    let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-    std::io::stdout().is_terminal() && !refused && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
+    AutoStream::choice(&io::stdout()) != ColorChoice::Never
+}
+
+/// The text with its "error:" or "warning:" in colour, where standard error shows colours.
+fn painted(text: &str) -> String {
+    if AutoStream::choice(&io::stderr()) == ColorChoice::Never {
+        return text.to_owned();
+    }
+    // Red and yellow, bold: clap's own.
+    for (word, colour) in [("error:", "\u{1b}[1m\u{1b}[31m"), ("warning:", "\u{1b}[1m\u{1b}[33m")] {
+        if let Some(rest) = text.strip_prefix(word) {
+            return format!("{colour}{word}\u{1b}[0m{rest}");
+        }
+    }
+    text.to_owned()
+}
+
+/// Reports on standard error why a command failed. A closed or full standard error changes nothing about the exit code.
+pub(crate) fn complain(failure: &Failure) {
+    let text = match failure.code {
+        code::DONE => return,
+        // Another process of the job reports it.
+        _ if failure.message.is_empty() => return,
+        code::CONTINUE => escape::message(&failure.message),
+        _ => painted(&format!("error: {}", escape::message(&failure.message))),
+    };
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// An error of standard output, with its name. A reader that has left keeps its kind, which is no failure.
+pub(crate) fn unwritten(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot write to standard output: {error}"))
 }
 
 /// Writes a line of results to standard output. Control characters are escaped; see [`escape::controls`].
 ///
 /// # Errors
-/// If standard output is closed, for example by `head`.
-pub(crate) fn print(text: &str) -> std::io::Result<()> {
+/// If standard output is full or closed, for example by `head`.
+pub(crate) fn print(text: &str) -> io::Result<()> {
     write_line(&escape::controls(text))
 }
 
 /// As [`print`], with colours, which only the program writes: see [`escape::controls_but_colours`].
 ///
 /// # Errors
-/// If standard output is closed.
-pub(crate) fn print_coloured(text: &str) -> std::io::Result<()> {
+/// As [`print`].
+pub(crate) fn print_coloured(text: &str) -> io::Result<()> {
     write_line(&escape::controls_but_colours(text))
 }
 
-fn write_line(text: &str) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
+fn write_line(text: &str) -> io::Result<()> {
+    let mut output = Output::lock();
+    output.write_bytes(text.as_bytes())?;
     if !text.ends_with('\n') {
-        out.write_all(b"\n")?;
+        output.write_bytes(b"\n")?;
     }
-    out.flush()
+    Ok(())
+}
+
+/// Standard output for results that come piece by piece.
+pub(crate) struct Output(StdoutLock<'static>);
+
+impl Output {
+    pub(crate) fn lock() -> Output {
+        Output(io::stdout().lock())
+    }
+
+    /// Writes text, which is visible when this returns. On a terminal control characters are escaped, see
+    /// [`escape::controls`]; a file or another program gets the text as it is.
+    ///
+    /// # Errors
+    /// As [`print`].
+    pub(crate) fn write(&mut self, text: &str) -> io::Result<()> {
+        match self.0.is_terminal() {
+            true => self.write_bytes(escape::controls(text).as_bytes()),
+            false => self.write_bytes(text.as_bytes()),
+        }
+    }
+
+    /// Writes bytes as they are.
+    ///
+    /// # Errors
+    /// As [`print`].
+    pub(crate) fn write_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes).and_then(|()| self.0.flush()).map_err(unwritten)
+    }
 }

@@ -1,18 +1,19 @@
 //! How a command fails: a message for people and an exit code for scripts.
 
+use bessemer_kernels_cpu::memory;
 use std::fmt::Display;
 
 /// Exit codes, as `bessemer --help` and docs/commands.md list them.
 pub(crate) mod code {
     /// Nothing is wrong: the reader of the output left early.
     pub(crate) const DONE: u8 = 0;
-    /// Something went wrong that is not one of the others.
+    /// Something went wrong outside of the command line and the recipe: a file, the disk, another process, the training.
     pub(crate) const FAILED: u8 = 1;
     /// The command line is wrong. (clap uses the same.)
     pub(crate) const USAGE: u8 = 2;
     /// Stopped as asked; the state is saved and the same command goes on.
     pub(crate) const CONTINUE: u8 = 75;
-    /// The recipe is wrong: trying again will not help.
+    /// The recipe is wrong, or what it asks for does not fit into memory: trying again will not help.
     pub(crate) const RECIPE: u8 = 78;
 }
 
@@ -45,11 +46,65 @@ impl From<bessemer_recipe::RecipeError> for Failure {
 
 impl From<bessemer_train::TrainError> for Failure {
     fn from(e: bessemer_train::TrainError) -> Failure {
-        let code = match e {
-            bessemer_train::TrainError::Recipe(_) | bessemer_train::TrainError::Memory { .. } => code::RECIPE,
-            _ => code::FAILED,
+        use bessemer_train::TrainError;
+        let memory = matches!(e, TrainError::Memory { .. }) || e.is_out_of_memory();
+        let code = if memory || matches!(e, TrainError::Recipe(_)) { code::RECIPE } else { code::FAILED };
+        // Users look for memory that a limit keeps from them.
+        let bound = match memory::available().bound {
+            bound if memory && bound != memory::Bound::System => format!(" (the limit is that of {bound})"),
+            _ => String::new(),
         };
+        Failure { code, message: format!("{e}{bound}") }
+    }
+}
+
+impl From<bessemer_corpus::Error> for Failure {
+    fn from(e: bessemer_corpus::Error) -> Failure {
+        let code = if is_config(&e) { code::RECIPE } else { code::FAILED };
         Failure { code, message: e.to_string() }
+    }
+}
+
+fn is_config(e: &bessemer_corpus::Error) -> bool {
+    match e {
+        bessemer_corpus::Error::Config(_) => true,
+        bessemer_corpus::Error::OfSource { error, .. } => is_config(error),
+        _ => false,
+    }
+}
+
+/// Outside of recipes, whose own check finds them, settings of models and of sampling come from flags.
+impl From<bessemer_arch::ArchError> for Failure {
+    fn from(e: bessemer_arch::ArchError) -> Failure {
+        Failure::usage(e)
+    }
+}
+
+impl From<bessemer_eval::EvalError> for Failure {
+    fn from(e: bessemer_eval::EvalError) -> Failure {
+        match e {
+            bessemer_eval::EvalError::Setting(_) => Failure::usage(e),
+            _ => Failure::new(e),
+        }
+    }
+}
+
+/// Buffers of a model that is only read: too few bytes for it are what they are for a recipe.
+impl From<bessemer_tensor::TensorError> for Failure {
+    fn from(e: bessemer_tensor::TensorError) -> Failure {
+        bessemer_train::TrainError::from(e).into()
+    }
+}
+
+impl From<bessemer_model::ModelError> for Failure {
+    fn from(e: bessemer_model::ModelError) -> Failure {
+        bessemer_train::TrainError::from(e).into()
+    }
+}
+
+impl From<bessemer_optim::OptimError> for Failure {
+    fn from(e: bessemer_optim::OptimError) -> Failure {
+        bessemer_train::TrainError::from(e).into()
     }
 }
 
@@ -74,17 +129,63 @@ macro_rules! plain {
 }
 plain!(
     serde_json::Error,
-    bessemer_arch::ArchError,
     bessemer_checkpoint::CheckpointError,
-    bessemer_corpus::Error,
-    bessemer_eval::EvalError,
     bessemer_kernels_cpu::CpuError,
     bessemer_loader::LoadError,
-    bessemer_model::ModelError,
-    bessemer_optim::OptimError,
     bessemer_runlog::RunLogError,
     bessemer_score::ScoreError,
     bessemer_shards::ShardError,
-    bessemer_tensor::TensorError,
     bessemer_tokenizer::TokenizerError,
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_train::TrainError;
+    use bessemer_units::Bytes;
+
+    /// One error of every class that a command can end with, and its code.
+    #[test]
+    fn each_class_of_errors_has_its_code() {
+        let none = || std::io::Error::from(std::io::ErrorKind::NotFound);
+        let no_memory = || bessemer_tensor::TensorError::OutOfMemory {
+            label: "weights".into(),
+            wanted: Bytes(1),
+            reason: "too many".into(),
+            largest: String::new(),
+        };
+        let recipe = bessemer_recipe::parse_recipe("r", "[train]\nsteps = -1\n", &[]).unwrap_err();
+        let config = || bessemer_corpus::Error::Config("corpus.memory".into());
+        let of_source = bessemer_corpus::Error::OfSource { name: "a".into(), error: Box::new(config()) };
+        let model = bessemer_arch::ModelConfig { heads: Some(5), ..Default::default() };
+        let memory = TrainError::Memory { needed: Bytes(2), available: Bytes(1), largest: String::new() };
+        let cases: Vec<(Failure, u8)> = vec![
+            (Failure::usage("--x"), code::USAGE),
+            (model.check().unwrap_err().into(), code::USAGE),
+            (bessemer_eval::EvalError::Setting("top_p".into()).into(), code::USAGE),
+            (recipe.into(), code::RECIPE),
+            (config().into(), code::RECIPE),
+            (of_source.into(), code::RECIPE),
+            (TrainError::Recipe("batch".into()).into(), code::RECIPE),
+            (memory.into(), code::RECIPE),
+            (no_memory().into(), code::RECIPE),
+            (TrainError::from(bessemer_model::ModelError::from(no_memory())).into(), code::RECIPE),
+            (TrainError::Diverged { step: 1, count: 1 }.into(), code::FAILED),
+            (Failure::new("a file"), code::FAILED),
+            (none().into(), code::FAILED),
+            (bessemer_eval::EvalError::EmptyPrompt.into(), code::FAILED),
+            (std::io::Error::from(std::io::ErrorKind::BrokenPipe).into(), code::DONE),
+        ];
+        for (failure, wanted) in cases {
+            assert_eq!(failure.code, wanted, "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn the_page_of_commands_lists_every_code() {
+        let page = include_str!("../../../docs/commands.md");
+        for code in [code::DONE, code::FAILED, code::USAGE, code::CONTINUE, code::RECIPE] {
+            assert_eq!(page.matches(&format!("\n| {code} | ")).count(), 1, "{code}");
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! Facts about this machine and process, from /proc where there is one.
 
+use bessemer_kernels_cpu::memory;
 use bessemer_units::Bytes;
 use std::fs;
 
@@ -13,15 +14,9 @@ pub(crate) fn peak_resident_bytes() -> Option<u64> {
     status_kib("/proc/self/status", "VmHWM:")
 }
 
-/// Memory that a new program can take without swapping, bounded by the control group's limit if there is one.
+/// Memory that this process can take now.
 pub(crate) fn available_memory() -> Bytes {
-    let free = status_kib("/proc/meminfo", "MemAvailable:").unwrap_or(u64::MAX);
-    let number = |path| fs::read_to_string(path).ok().and_then(|t| t.trim().parse::<u64>().ok());
-    let group = match (number("/sys/fs/cgroup/memory.max"), number("/sys/fs/cgroup/memory.current")) {
-        (Some(most), Some(used)) => most.saturating_sub(used),
-        _ => u64::MAX,
-    };
-    Bytes(free.min(group))
+    Bytes(memory::available().bytes)
 }
 
 /// Name of this machine in its network; empty if the system does not tell.
@@ -64,11 +59,13 @@ pub(crate) fn features() -> Vec<&'static str> {
     KNOWN.into_iter().filter(|f| has.contains(f)).collect()
 }
 
-/// Threads to use where 0 means all.
+/// Threads to use where 0 means all cores that this process may use. Far more than the cores are of no use, and starting
+/// them can take minutes: such a number, from a recipe of a larger machine, means all cores too.
 pub(crate) fn threads(wanted: u64) -> usize {
-    match wanted {
-        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
-        n => n as usize,
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    match usize::try_from(wanted) {
+        Ok(n) if n > 0 && n <= (4 * cores).max(16) => n,
+        _ => cores,
     }
 }
 
@@ -105,6 +102,17 @@ mod tests {
         assert_eq!(super::listed("0"), Some(1));
         assert_eq!(super::listed("3-1"), None);
         assert_eq!(super::listed("x"), None);
+    }
+
+    #[test]
+    fn threads_of_a_larger_machine_are_all_cores_of_this_one() {
+        let cores = super::threads(0);
+        assert!(cores >= 1);
+        assert_eq!((super::threads(1), super::threads(3)), (1, 3));
+        assert_eq!(
+            (super::threads(4096), super::threads(u64::MAX)),
+            (cores.max(if 4 * cores >= 4096 { 4096 } else { 0 }), cores)
+        );
     }
 
     #[test]

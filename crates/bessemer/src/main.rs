@@ -27,12 +27,12 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => return misused(&e),
     };
-    let mut console = Console::new(cli.quiet);
+    let mut console = Console::new(cli.verbosity());
     match dispatch(&cli, &mut console) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             drop(console);
-            complain(&failure);
+            console::complain(&failure);
             ExitCode::from(failure.code)
         }
     }
@@ -45,22 +45,18 @@ fn misused(e: &clap::Error) -> ExitCode {
     match launch {
         // A launcher that ends all processes when one has left must not end the first before it has spoken.
         Ok(launch) if launch.rank > 0 => std::thread::sleep(Duration::from_millis(500)),
-        // Where the output cannot be written there is nobody to tell.
-        _ => drop(e.print()),
+        _ => {
+            // Help and version are results: if they cannot be written, the command has failed.
+            if let Err(error) = e.print()
+                && !e.use_stderr()
+            {
+                let failure = Failure::from(console::unwritten(error));
+                console::complain(&failure);
+                return ExitCode::from(failure.code);
+            }
+        }
     }
     ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(failure::code::USAGE))
-}
-
-#[allow(clippy::print_stderr)] // the one place where the program reports its failure
-pub(crate) fn complain(failure: &Failure) {
-    let message = escape::message(&failure.message);
-    match failure.code {
-        failure::code::DONE => {}
-        // Another process of the job tells.
-        _ if message.is_empty() => {}
-        failure::code::CONTINUE => eprintln!("{message}"),
-        _ => eprintln!("error: {message}"),
-    }
 }
 
 fn dispatch(cli: &Cli, console: &mut Console) -> Result<(), Failure> {
@@ -71,9 +67,10 @@ fn dispatch(cli: &Cli, console: &mut Console) -> Result<(), Failure> {
         Command::Train(recipe) => commands::run::train(recipe, cli.json, console),
         Command::Eval(args) => commands::eval::run(args, cli.json, console),
         Command::Generate(args) => commands::generate::run(args, cli.json),
+        Command::Init(args) => commands::init::run(args, cli.json, console),
         Command::Checkpoint(command) => commands::checkpoint::run(command, cli.json, console),
         Command::Config(command) => commands::config::run(command, cli.json),
-        Command::Report { run } => commands::report::run(run, console),
+        Command::Report { run } => commands::report::run(run, cli.json, console),
         Command::Compare(args) => commands::compare::compare(args, cli.json, console),
         Command::Runs { directory } => commands::compare::list(directory, cli.json, console),
         Command::Doctor => commands::doctor::run(cli.json),
@@ -81,5 +78,7 @@ fn dispatch(cli: &Cli, console: &mut Console) -> Result<(), Failure> {
         Command::Parity(args) => commands::parity::run(args, cli.json, console),
         Command::Schedule(command) => commands::schedule::run(command, cli.json, console),
         Command::Study(command) => commands::study::run(command, cli.json, console),
+        Command::Completions { shell } => commands::completions::run(*shell),
+        Command::Man { out } => commands::completions::man(out, console),
     }
 }

@@ -14,7 +14,7 @@ use bessemer_recipe::Recipe;
 use bessemer_runlog as runlog;
 use bessemer_runlog::RunLog;
 use bessemer_shards::DEFAULT_FILE_BYTES;
-use bessemer_tokenizer::{Tokenizer, Trainer as TokenizerTrainer};
+use bessemer_tokenizer::{Tokenizer, TokenizerKind, Trainer as TokenizerTrainer};
 use bessemer_train::Observer;
 use bessemer_units::{Bytes, Seconds, Tokens};
 use serde_json::{Value, json};
@@ -126,6 +126,9 @@ impl Stages<'_> {
             let tokenizer = load_tokenizer(&path)?;
             self.require_made_here(&tokenizer)?;
             console.say(&format!("tokenizer: {} tokens; is there already", tokenizer.vocab_size()));
+            if let Some(warning) = self.smaller_than_asked(&tokenizer) {
+                console.say(&format!("warning: {warning}"));
+            }
             return Ok(Arc::new(tokenizer));
         }
         let mut trainer = TokenizerTrainer::new(self.recipe.tokenizer.clone())?;
@@ -165,8 +168,25 @@ impl Stages<'_> {
             seconds,
         };
         log.append(&record.into())?;
+        if let Some(message) = self.smaller_than_asked(&tokenizer) {
+            console.say(&format!("warning: {message}"));
+            log.append(&runlog::Warning { step: None, topic: "tokenizer".into(), message }.into())?;
+        }
         log_stage(log, "tokenizer", seconds)?;
         Ok(Arc::new(tokenizer))
+    }
+
+    /// A sentence if the text has fewer tokens than the recipe asks for. The size of an alphabet is a limit, not a wish.
+    fn smaller_than_asked(&self, tokenizer: &Tokenizer) -> Option<String> {
+        let (config, found) = (&self.recipe.tokenizer, tokenizer.vocab_size());
+        (config.kind == TokenizerKind::ByteBpe && (found as u64) < config.vocab_size).then(|| {
+            format!(
+                "tokenizer.vocab_size = {}: the text gives {found} tokens, because no further pair of tokens occurs {} times \
+                 (tokenizer.min_frequency); the model has {found} rows unless model.vocab_size says more; write \
+                 tokenizer.vocab_size = {found}, or train on more text",
+                config.vocab_size, config.min_frequency
+            )
+        })
     }
 
     /// Encodes both splits into token shards.

@@ -57,7 +57,9 @@ pub use read::{CorpusDocument, CorpusReader, InspectFilter, Inspected};
 pub use remote::{Engine, RemotePlan};
 pub use row::{HEAD_BYTES, Origin, RowBuilder, Split, source_schema, text_schema};
 pub use rule::{Document, Edits, Judged, Kind, Rule, Verdict, chain, judge};
-pub use source::{Access, Listing, Skipped, SkippedFiles, Source, SourceInfo, open_compressed};
+pub use source::{
+    Access, Listing, Skipped, SkippedFiles, Source, SourceInfo, open_compressed, source_kind_of,
+};
 pub use split::side_of;
 pub use tokenize::{TOKENS_FILE, TokenSummary, Tokenized, document_id, tokenize_to_shards};
 pub use tombstone::{TOMBSTONES_VERSION, Tombstones, tombstones_path};

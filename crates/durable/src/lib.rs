@@ -13,8 +13,8 @@ pub use confined::{ConfinedDir, EntryKind, IsOurs, foreign_entries};
 
 use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A file that is being written and is not visible yet under its final name.
@@ -118,21 +118,44 @@ pub fn open_regular_with(options: &mut OpenOptions, path: &Path) -> io::Result<F
     let file = options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(path).map_err(|e| {
         // A FIFO that nobody reads, opened for writing, and a socket.
         match e.raw_os_error() {
-            Some(code) if code == rustix::io::Errno::NXIO.raw_os_error() => not_regular(),
+            Some(code) if code == rustix::io::Errno::NXIO.raw_os_error() => not_regular(path),
             _ => e,
         }
     })?;
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(not_regular()),
+        false => Err(not_regular(path)),
     }
 }
 
-fn not_regular() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidInput,
-        "wanted a regular file, found a directory, FIFO, socket or device",
-    )
+fn not_regular(path: &Path) -> io::Error {
+    let found = match fs::metadata(path).map(|metadata| metadata.file_type()) {
+        Ok(kind) if kind.is_dir() => "a directory",
+        Ok(kind) if kind.is_fifo() => "a FIFO (named pipe)",
+        Ok(kind) if kind.is_socket() => "a socket",
+        _ => "a device",
+    };
+    io::Error::new(io::ErrorKind::InvalidInput, format!("wanted a regular file, found {found}"))
+}
+
+/// Reads a whole regular file.
+///
+/// # Errors
+/// Those of [`open_regular`] and of reading.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads a whole regular file as UTF-8 text.
+///
+/// # Errors
+/// Those of [`read`]; [`io::ErrorKind::InvalidData`] for bytes that are not UTF-8.
+pub fn read_to_string(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    open_regular(path)?.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Opens the file at `path` to be locked; makes it if it is missing. Its content is not touched.
@@ -177,6 +200,31 @@ fn at(path: &Path, what: &str, error: io::Error) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_at_once_and_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let fifo = dir.path().join("fifo");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        for (path, found) in [
+            (dir.path(), "a directory"),
+            (&socket, "a socket"),
+            (&fifo, "a FIFO"),
+            (Path::new("/dev/zero"), "a device"),
+        ] {
+            let e = open_regular(path).unwrap_err().to_string();
+            assert!(e.contains("wanted a regular file") && e.contains(found), "{e}");
+            assert!(read(path).is_err() && read_to_string(path).is_err());
+        }
+        assert_eq!(open_regular(&dir.path().join("absent")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let file = dir.path().join("file");
+        write(&file, b"text").unwrap();
+        assert_eq!(read_to_string(&file).unwrap(), "text");
+        std::os::unix::fs::symlink(&file, dir.path().join("link")).unwrap();
+        assert_eq!(read(&dir.path().join("link")).unwrap(), b"text");
+    }
 
     #[test]
     fn the_old_content_stays_until_commit() {

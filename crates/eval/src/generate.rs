@@ -34,15 +34,23 @@ pub struct GenerateConfig {
     pub max_tokens: u64,
     /// "stop" when the model's context is full, or "slide": forget the older half and go on.
     pub context_limit: ContextLimit,
+    /// Strings that end the text: it is cut before the first that occurs.
+    pub stop: Vec<String>,
     /// How the next token is chosen.
     pub sampling: SamplingConfig,
 }
+
+/// Most stop strings.
+const MOST_STOPS: usize = 64;
+/// Longest stop string, in bytes.
+const LONGEST_STOP: usize = 4096;
 
 impl Default for GenerateConfig {
     fn default() -> Self {
         GenerateConfig {
             max_tokens: 128,
             context_limit: ContextLimit::Stop,
+            stop: Vec::new(),
             sampling: SamplingConfig::default(),
         }
     }
@@ -56,6 +64,15 @@ impl GenerateConfig {
     pub fn check(&self) -> Result<(), String> {
         if self.max_tokens > 1 << 32 {
             return Err(format!("max_tokens = {}: wanted 0 to {}", self.max_tokens, 1u64 << 32));
+        }
+        let fits = |stop: &String| (1..=LONGEST_STOP).contains(&stop.len());
+        if self.stop.len() > MOST_STOPS || !self.stop.iter().all(fits) {
+            return Err(format!(
+                "stop: wanted at most {MOST_STOPS} strings of 1 to {LONGEST_STOP} bytes, found {} of {} to {} bytes",
+                self.stop.len(),
+                self.stop.iter().map(String::len).min().unwrap_or(0),
+                self.stop.iter().map(String::len).max().unwrap_or(0)
+            ));
         }
         self.sampling.check().map_err(|e| format!("sampling.{e}"))
     }
@@ -158,6 +175,8 @@ pub enum Finish {
     MaxTokens,
     /// The model's context is full.
     Context,
+    /// One of the stop strings occurred. Its tokens are part of the result, its text is not.
+    StopString,
     /// The callback asked to stop.
     Stopped,
 }
@@ -267,29 +286,73 @@ pub fn generate_text(
 ) -> Result<GeneratedText, EvalError> {
     let prompt = prompt_tokens(tokenizer, prompt)?;
     let model = &mut KnownTokens { model, size: tokenizer.vocab_size() };
-    let (mut text, mut stream, mut unknown) = (String::new(), Utf8Stream::default(), None);
-    let generated = generate(model, &prompt, tokenizer.end_of_text(), config, sample, &mut |token| {
-        let shown = text.len();
+    let (mut stream, mut unknown, mut ended) = (Utf8Stream::default(), None, false);
+    let mut text = StopText::new(&config.stop);
+    let mut generated = generate(model, &prompt, tokenizer.end_of_text(), config, sample, &mut |token| {
         match tokenizer.token_bytes(token) {
-            Some(bytes) => stream.push(bytes, &mut text),
+            Some(bytes) => stream.push(bytes, &mut text.text),
             None => {
                 unknown = Some(token);
                 return ControlFlow::Break(());
             }
         }
-        if text.len() > shown { on_text(&text[shown..]) } else { ControlFlow::Continue(()) }
+        ended = text.cut();
+        let flow = match text.release(ended) {
+            "" => ControlFlow::Continue(()),
+            piece => on_text(piece),
+        };
+        if ended { ControlFlow::Break(()) } else { flow }
     })?;
     if let Some(id) = unknown {
         // The tokenizer's own words for it.
         tokenizer.decode(&[id])?;
     }
-    let shown = text.len();
-    stream.finish(&mut text);
-    if text.len() > shown {
-        // Nothing is left to be stopped.
-        let _ = on_text(&text[shown..]);
+    if ended {
+        generated.finish = Finish::StopString;
+    } else {
+        stream.finish(&mut text.text);
+        let rest = text.release(true);
+        if !rest.is_empty() && generated.finish != Finish::Stopped {
+            // Nothing is left to be stopped.
+            let _ = on_text(rest);
+        }
     }
-    Ok(GeneratedText { text, generated })
+    Ok(GeneratedText { text: text.text, generated })
+}
+
+/// A growing text that ends before the first of some strings. What may be the beginning of one of them is held back.
+struct StopText<'a> {
+    stops: &'a [String],
+    text: String,
+    /// Bytes that were released.
+    released: usize,
+}
+
+impl<'a> StopText<'a> {
+    fn new(stops: &'a [String]) -> StopText<'a> {
+        StopText { stops, text: String::new(), released: 0 }
+    }
+
+    /// Cuts the text before the first stop string; says whether there was one.
+    fn cut(&mut self) -> bool {
+        // No string begins in what was released: its beginning would have been held back.
+        let rest = &self.text[self.released..];
+        let first = self.stops.iter().filter_map(|stop| rest.find(stop.as_str())).min();
+        if let Some(at) = first {
+            self.text.truncate(self.released + at);
+        }
+        first.is_some()
+    }
+
+    /// Returns what was not released before: all of it at the end of the text, else without a suffix that a stop string
+    /// begins with.
+    fn release(&mut self, at_end: bool) -> &str {
+        let begins_here = |at: usize| self.stops.iter().any(|stop| stop.starts_with(&self.text[at..]));
+        let rest = self.text[self.released..].char_indices().map(|(at, _)| self.released + at);
+        let held = if at_end { None } else { rest.into_iter().find(|at| begins_here(*at)) };
+        let from = std::mem::replace(&mut self.released, held.unwrap_or(self.text.len()));
+        &self.text[from..self.released]
+    }
 }
 
 /// Tokens that a slide keeps.
@@ -338,7 +401,12 @@ mod tests {
     }
 
     fn greedy(max_tokens: u64, context_limit: ContextLimit) -> GenerateConfig {
-        GenerateConfig { max_tokens, context_limit, sampling: SamplingConfig::greedy() }
+        GenerateConfig {
+            max_tokens,
+            context_limit,
+            sampling: SamplingConfig::greedy(),
+            ..GenerateConfig::default()
+        }
     }
 
     fn run(model: &mut Successor, prompt: &[u32], end: Option<u32>, config: &GenerateConfig) -> Generated {
@@ -468,6 +536,40 @@ mod tests {
         assert_eq!(model.prompt.unwrap(), prompt);
     }
 
+    /// The pieces that are released, the text and why it ended, of a text that is made byte by byte.
+    fn recited(text: &str, stops: &[&str]) -> (Vec<String>, String, Finish) {
+        let tokenizer = tokenizer(TokenizerKind::ByteBpe, "x");
+        let tokens = tokenizer.encode(text.as_bytes()).unwrap();
+        let end = tokenizer.end_of_text().unwrap();
+        let mut model = Recite { tokens, end, logits: vec![0.0; 257], prompt: None, said: 0 };
+        let stop = stops.iter().map(|s| s.to_string()).collect();
+        let config = GenerateConfig { stop, ..greedy(500, ContextLimit::Stop) };
+        let mut pieces = Vec::new();
+        let result = generate_text(&mut model, &tokenizer, "", &config, 0, &mut |piece| {
+            pieces.push(piece.to_owned());
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert_eq!(pieces.concat(), result.text);
+        (pieces, result.text, result.generated.finish)
+    }
+
+    #[test]
+    fn a_text_ends_before_the_first_stop_string_and_shows_nothing_of_it() {
+        let (pieces, text, finish) = recited("one\n\ntwo", &["\n\n", "two"]);
+        assert_eq!((text.as_str(), finish), ("one", Finish::StopString));
+        assert_eq!(pieces, ["o", "n", "e"]);
+        // What only began like a stop string comes when that is known, and at the end.
+        let (pieces, text, finish) = recited("a\nb\n", &["\n\n"]);
+        assert_eq!((text.as_str(), finish), ("a\nb\n", Finish::EndOfText));
+        assert_eq!(pieces, ["a", "\nb", "\n"]);
+        // A beginning within a beginning, and characters of several bytes.
+        assert_eq!(recited("aaab!", &["aab"]).1, "a");
+        assert_eq!(recited("é🎉é!", &["🎉é"]).1, "é");
+        assert_eq!(recited("abc", &["abcd", "bc"]).1, "a");
+        assert_eq!(recited("stop", &["stop"]), (vec![], String::new(), Finish::StopString));
+    }
+
     #[test]
     fn an_empty_prompt_begins_a_document_with_every_tokenizer() {
         let bytes = tokenizer(TokenizerKind::ByteBpe, "x");
@@ -492,5 +594,8 @@ mod tests {
         bad.sampling.top_p = 7.0;
         let e = generate(&mut model, &[1], None, &bad, 0, &mut on).unwrap_err().to_string();
         assert!(e.contains("sampling.top_p = 7"), "{e}");
+        let empty = GenerateConfig { stop: vec![String::new()], ..stop };
+        let e = generate(&mut model, &[1], None, &empty, 0, &mut on).unwrap_err().to_string();
+        assert!(e.contains("stop: wanted") && e.contains("1 to 4096 bytes"), "{e}");
     }
 }

@@ -95,7 +95,7 @@ pub(crate) struct Arena {
 impl Arena {
     /// An empty arena that may hold what the system has available now.
     pub(crate) fn new() -> Arena {
-        Arena { slots: Vec::new(), workspace: None, used: 0, limit: available_memory() }
+        Arena { slots: Vec::new(), workspace: None, used: 0, limit: crate::memory::available().bytes }
     }
 
     #[cfg(test)]
@@ -254,22 +254,6 @@ impl Arena {
         // SAFETY: the view lies inside a mapped block; no operator writes to u32 buffers while it reads them.
         Indices(unsafe { std::slice::from_raw_parts(self.address(view).cast(), view.cols) })
     }
-}
-
-/// Bytes that this process can take without making the machine swap or the kernel kill: what the system calls
-/// available, bounded by the limit of the control group. `u64::MAX` if the system does not say.
-fn available_memory() -> u64 {
-    let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find(|l| l.starts_with("MemAvailable:"))?;
-        Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
-    });
-    let number = |path: &str| std::fs::read_to_string(path).ok().and_then(|t| t.trim().parse::<u64>().ok());
-    // Page cache counts as current use of the group although it can be dropped: the bound is the limit itself.
-    // Version 2 of control groups, then version 1, which writes a huge number for no limit.
-    let group = number("/sys/fs/cgroup/memory.max")
-        .or_else(|| number("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-        .filter(|&b| b > 0);
-    system.unwrap_or(u64::MAX).min(group.unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

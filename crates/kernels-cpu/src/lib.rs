@@ -12,6 +12,7 @@ mod element;
 mod engine;
 mod error;
 mod gemm;
+pub mod memory;
 mod op;
 mod operand;
 mod panels;

@@ -5,7 +5,6 @@ use crate::sniff::{Kind, shown, sniff};
 use crate::video::Ffmpeg;
 use crate::{Limits, MediaError, Result, audio, hash, image};
 use serde::Serialize;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
@@ -61,11 +60,8 @@ fn hex(v: u64) -> Option<String> {
 /// # Errors
 /// Those of the decoders; [`MediaError::Unknown`] for other kinds of files.
 pub fn inspect(path: &Path, limits: &Limits) -> Result<Inspection> {
-    let file = File::open(path).map_err(|e| MediaError::io(path, "open", e))?;
+    let file = bessemer_durable::open_regular(path).map_err(|e| MediaError::io(path, "open", e))?;
     let info = file.metadata().map_err(|e| MediaError::io(path, "look at", e))?;
-    if !info.is_file() {
-        return Err(MediaError::Argument(format!("{}: wanted a file", path.display())));
-    }
     let mut begin = Vec::new();
     (&file).take(512).read_to_end(&mut begin).map_err(|e| MediaError::io(path, "read", e))?;
     let wanted = "an image (JPEG, PNG, WebP), audio (WAV, FLAC, MP3, Ogg), a video, a tar archive or a media-shard file";

@@ -245,7 +245,7 @@ pub struct OptimConfig {
     /// Learning rate over the run: "cosine", "wsd", "linear", "constant", "inverse-sqrt", "polynomial" or
     /// "cosine-restarts".
     pub schedule: ScheduleChoice,
-    /// Steps over which the learning rate rises to its peak; 0 takes `warmup_fraction`.
+    /// Steps over which the learning rate rises to its peak, at most those of the run; 0 takes `warmup_fraction`.
     pub warmup_steps: u64,
     /// Warm-up as a fraction of the run's steps, if `warmup_steps` is 0.
     pub warmup_fraction: f64,
@@ -418,7 +418,7 @@ impl OptimConfig {
     pub fn warmup(&self, total_steps: u64) -> u64 {
         match self.warmup_steps {
             0 => (self.warmup_fraction * total_steps as f64).round() as u64,
-            steps => steps,
+            steps => steps.min(total_steps),
         }
     }
 }

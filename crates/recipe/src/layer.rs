@@ -1,9 +1,10 @@
 //! Layers of a recipe: defaults, a base file, the file itself, `--set` overrides; and their merging.
 
 use crate::error::{Diagnostic, RecipeError, Sink, quoted};
-use crate::node::{self, Field, Node, Value};
+use crate::node::{self, Field, Node, Table, Value};
 use crate::schema::{BASE_KEY, Choice, View};
 use crate::source::{Place, Role, Source};
+use serde_json::Value as Json;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,16 +12,18 @@ use std::sync::Arc;
 /// Largest recipe file. Recipes are a few kilobytes; anything near this is another kind of file.
 const LARGEST: u64 = 1 << 20;
 
+/// Keyword of the schema of a table: names of keys of which a layer gives one.
+const ONE_OF: &str = "x-one-of";
+
 /// Reads a recipe file as text.
 pub(crate) fn read(path: &Path, role: Role) -> Result<Arc<Source>, RecipeError> {
     let failed = |source| RecipeError::Read { path: path.to_path_buf(), source };
     let refused = |reason: String| RecipeError::NotARecipe { path: path.to_path_buf(), reason };
-    // Opening a pipe or a device could block for ever, so look before opening.
-    if !std::fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(refused("it is not a regular file".into()));
-    }
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(failed)?;
+    let file = match bessemer_durable::open_regular(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => return Err(refused(e.to_string())),
+        opened => opened.map_err(failed)?,
+    };
     file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > LARGEST {
         return Err(refused(format!("it is larger than {LARGEST} bytes")));
@@ -153,6 +156,7 @@ pub(crate) fn merge(under: Node, over: Node, view: &View<'_>) -> Node {
     let replaced = other_variant(&under, &over, view);
     match (under.value, over.value) {
         (Value::Table(mut below), Value::Table(above)) if !replaced => {
+            withdraw_rivals(&mut below, &above, view);
             for (key, field) in above {
                 let merged = match below.remove(&key) {
                     Some(old) => {
@@ -170,6 +174,25 @@ pub(crate) fn merge(under: Node, over: Node, view: &View<'_>) -> Node {
             Node { value: Value::Table(below), place: over.place }
         }
         (_, value) => Node { value, place: over.place },
+    }
+}
+
+/// Takes keys out of `below` that `above` replaces by another name: of the keys that the schema lists as `x-one-of`, one
+/// with a value other than 0 in a layer withdraws the others of the layers below.
+fn withdraw_rivals(below: &mut Table, above: &Table, view: &View<'_>) {
+    let Some(rivals) = view.keyword(ONE_OF).and_then(Json::as_array) else { return };
+    let rivals: Vec<&str> = rivals.iter().filter_map(Json::as_str).collect();
+    let given = |key: &&str| above.get(*key).is_some_and(|field| !is_zero(&field.node));
+    if rivals.iter().any(given) {
+        below.retain(|key, _| !rivals.contains(&key.as_str()) || above.contains_key(key));
+    }
+}
+
+fn is_zero(node: &Node) -> bool {
+    match node.value {
+        Value::Int(number) => number == 0,
+        Value::Float(number) => number == 0.0,
+        _ => false,
     }
 }
 

@@ -63,7 +63,6 @@ impl Recipe {
         section("parallel", self.parallel.check());
         section("loader", self.loader.check());
         section("optim", self.optim.check().map_err(|e| e.to_string()));
-        section("optim", self.warmup_fits());
         section("optim", self.precision_fits_optimizer());
         section("save", self.save.check().map_err(|e| e.to_string()));
         section("eval", self.eval.check());
@@ -102,16 +101,6 @@ impl Recipe {
                         expected more than 0 there, or \"skip\""
                     .into(),
             );
-        }
-        Ok(())
-    }
-
-    fn warmup_fits(&self) -> Result<(), String> {
-        let (warmup, steps) = (self.optim.warmup_steps, self.train.steps);
-        if steps > 0 && warmup > steps {
-            return Err(format!(
-                "optim.warmup_steps = {warmup} is longer than the run of train.steps = {steps}: expected at most that"
-            ));
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 /// `[train]`: batch, sequence length, duration, logging.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(extend("x-one-of" = ["steps", "tokens", "epochs"]))]
 pub struct TrainConfig {
     /// Global batch: tokens per optimizer step, over all ranks and micro-batches. A multiple of `seq_len`.
     pub batch_tokens: u64,
@@ -26,7 +27,8 @@ pub struct TrainConfig {
     /// Sequences that go through the model at once; a divisor of the sequences of a rank. 0 derives the largest
     /// divisor that keeps a micro-batch within 8192 tokens. It changes memory and speed, not the step.
     pub micro_batch: u64,
-    /// Optimizer steps to train for. Give exactly one of `steps`, `tokens` and `epochs`; 0 means not given.
+    /// Optimizer steps to train for. Give exactly one of `steps`, `tokens` and `epochs`; 0 means not
+    /// given. One that `--set` or a recipe gives replaces those of the layers below, such as a base recipe.
     pub steps: u64,
     /// Tokens to train on, rounded up to whole steps; 0 means not given.
     pub tokens: u64,
@@ -149,8 +151,7 @@ impl TrainConfig {
         let given = self.durations();
         if given.len() != 1 {
             let found = if given.is_empty() { "none".to_string() } else { given.join(" and ") };
-            let hint = if given.is_empty() { "" } else { "; take one back by setting it to 0" };
-            return Err(format!("train: give exactly one of steps, tokens and epochs; found {found}{hint}"));
+            return Err(format!("train: give exactly one of steps, tokens and epochs; found {found}"));
         }
         for (key, value) in [("steps", self.steps), ("tokens", self.tokens / self.batch_tokens)] {
             if value > MOST_STEPS {

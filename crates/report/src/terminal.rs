@@ -36,6 +36,18 @@ pub fn step_line(step: &Step, total_steps: u64) -> String {
     )
 }
 
+/// The short form of [`step_line`] for a line that is drawn over and over.
+pub fn status_line(step: &Step, total_steps: u64) -> String {
+    let left = step.eta_s.map_or_else(|| "-".to_string(), |s| Seconds(s).to_string());
+    format!(
+        "step {}/{} | loss {} | {} tok/s | {left} left",
+        step.step,
+        total_steps.max(step.step),
+        fixed(step.loss),
+        number(step.tokens_per_s)
+    )
+}
+
 /// One line for an evaluation.
 pub fn eval_line(eval: &Eval) -> String {
     let took = eval.seconds.map_or(String::new(), |s| format!(" in {}", Seconds(s)));
@@ -200,6 +212,7 @@ mod tests {
         let (a, b) = (step_line(&step(), 2000), step_line(&early, 2000));
         let bars = |s: &str| s.char_indices().filter(|(_, c)| *c == '|').map(|(i, _)| i).collect::<Vec<_>>();
         assert_eq!(bars(&a), bars(&b), "{a}\n{b}");
+        assert_eq!(status_line(&step(), 2000), "step 1200/2000 | loss 1.8423 | 12.3k tok/s | 4m12s left");
         let broken = Step { loss: f64::NAN, grad_norm: f64::INFINITY, ..step() };
         let line = step_line(&broken, 2000);
         assert!(line.contains("NaN") && line.contains("inf") && bars(&line) == bars(&a), "{line}");

@@ -35,7 +35,7 @@ impl CoordCheck {
     /// # Errors
     /// The system's, [`RunLogError::Study`] for anything else than a coordinate check of this version.
     pub fn read(path: &Path) -> Result<CoordCheck, RunLogError> {
-        let text = std::fs::read_to_string(path).map_err(|e| RunLogError::io(path, "read", e))?;
+        let text = bessemer_durable::read_to_string(path).map_err(|e| RunLogError::io(path, "read", e))?;
         let refused =
             |what: String| RunLogError::Study { path: path.to_owned(), wanted: COORD_CHECK_VERSION, what };
         let value: serde_json::Value = serde_json::from_str(&text).map_err(|e| refused(e.to_string()))?;

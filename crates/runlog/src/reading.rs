@@ -3,7 +3,6 @@
 use crate::record::{FORMAT, LONGEST_LINE, VERSION};
 use crate::{FILE, Record, RunLogError};
 use serde_json::{Map, Value};
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
@@ -68,10 +67,7 @@ pub(crate) fn walk(
     mut visit: impl FnMut(Line<'_>) -> Result<(), RunLogError>,
 ) -> Result<Option<TornLine>, RunLogError> {
     let io = |e| RunLogError::io(path, "read", e);
-    let file = File::open(path).map_err(|e| RunLogError::io(path, "open", e))?;
-    if !file.metadata().map_err(io)?.is_file() {
-        return Err(RunLogError::Foreign { path: path.to_owned(), found: "no regular file".into() });
-    }
+    let file = bessemer_durable::open_regular(path).map_err(|e| RunLogError::io(path, "open", e))?;
     let mut reader = BufReader::with_capacity(1 << 16, file);
     let (mut raw, mut number, mut offset) = (Vec::new(), 0, 0u64);
     loop {

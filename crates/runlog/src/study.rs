@@ -35,7 +35,7 @@ impl Study {
     /// # Errors
     /// The system's, [`RunLogError::Study`] for anything else than a study of this version.
     pub fn read(path: &Path) -> Result<Option<Study>, RunLogError> {
-        let text = match std::fs::read_to_string(path) {
+        let text = match bessemer_durable::read_to_string(path) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(RunLogError::io(path, "read", e)),

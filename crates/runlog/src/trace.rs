@@ -94,7 +94,7 @@ pub struct TraceContents {
 /// times.
 pub fn read_trace(path: impl AsRef<Path>) -> Result<TraceContents, RunLogError> {
     let path = path.as_ref();
-    let text = std::fs::read_to_string(path).map_err(|e| RunLogError::io(path, "read", e))?;
+    let text = bessemer_durable::read_to_string(path).map_err(|e| RunLogError::io(path, "read", e))?;
     let wrong = |what: String| RunLogError::Trace { path: path.to_owned(), what };
     let whole = text.trim_end().trim_end_matches(',');
     let events: Vec<Map<String, Value>> = match serde_json::from_str(whole) {

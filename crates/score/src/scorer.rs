@@ -97,7 +97,8 @@ impl Scorer {
             ScoreKind::Unigram => Model::Unigram(Unigrams::open(&path, Words::English)?),
             ScoreKind::Domain if built_in => Model::Domain(DomainTags::default()),
             ScoreKind::Domain => {
-                let text = std::fs::read_to_string(&path).map_err(|e| ScoreError::io("read", &path, e))?;
+                let text =
+                    bessemer_durable::read_to_string(&path).map_err(|e| ScoreError::io("read", &path, e))?;
                 Model::Domain(DomainTags::with_lines(&text, &path.display().to_string())?)
             }
             ScoreKind::Date => Model::Date,

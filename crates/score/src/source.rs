@@ -17,15 +17,8 @@ pub(crate) struct Source<R> {
 impl Source<BufReader<File>> {
     /// The whole of a file.
     pub(crate) fn open(path: &Path) -> Result<Source<BufReader<File>>> {
-        let file = File::open(path).map_err(|e| ScoreError::io("open", path, e))?;
+        let file = bessemer_durable::open_regular(path).map_err(|e| ScoreError::io("open", path, e))?;
         let meta = file.metadata().map_err(|e| ScoreError::io("read", path, e))?;
-        if !meta.is_file() {
-            return Err(ScoreError::Model {
-                name: path.display().to_string(),
-                at: 0,
-                what: "wanted a model file, found something else (a folder?)".into(),
-            });
-        }
         Ok(Source::new(BufReader::with_capacity(1 << 20, file), meta.len(), &path.display().to_string()))
     }
 }

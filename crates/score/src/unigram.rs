@@ -27,7 +27,7 @@ impl Unigrams {
     /// # Errors
     /// Where a line has no count or the file cannot be read.
     pub fn open(path: &Path, words: Words) -> Result<Unigrams> {
-        let text = std::fs::read_to_string(path).map_err(|e| ScoreError::io("read", path, e))?;
+        let text = bessemer_durable::read_to_string(path).map_err(|e| ScoreError::io("read", path, e))?;
         Unigrams::parse(&text, words, &path.display().to_string())
     }
 

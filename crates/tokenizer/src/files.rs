@@ -1,7 +1,6 @@
 //! Reading with a limit, writing whole files.
 
 use crate::error::{Result, TokenizerError};
-use std::fs::File;
 use std::io::{Error, Read};
 use std::path::Path;
 
@@ -15,12 +14,12 @@ fn failed(action: &'static str, path: &Path) -> impl Fn(Error) -> TokenizerError
 
 /// The text of a file.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
-    let file = File::open(path).map_err(failed("open", path))?;
+    let file = bessemer_durable::open_regular(path).map_err(failed("open", path))?;
     let bytes = file.metadata().map_err(failed("inspect", path))?.len();
     if bytes > MAX_FILE_BYTES {
         return Err(TokenizerError::TooLarge { path: path.to_owned(), bytes, limit: MAX_FILE_BYTES });
     }
-    // The limit holds for what is read, too: a device or a growing file says 0 or less than it gives.
+    // The limit holds for what is read, too: a growing file says less than it gives.
     let mut text = String::new();
     let read = file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(failed("read", path))?;
     if read as u64 > MAX_FILE_BYTES {

@@ -92,4 +92,22 @@ impl TrainError {
         use bessemer_parallel::ParallelError;
         matches!(self, TrainError::Parallel(ParallelError::Collective(CollectiveError::PeerLost { .. })))
     }
+
+    /// Whether a device had too little memory for the run's buffers.
+    pub fn is_out_of_memory(&self) -> bool {
+        use bessemer_model::ModelError;
+        use bessemer_optim::OptimError;
+        use bessemer_parallel::ParallelError;
+        use bessemer_tensor::TensorError;
+        let tensor = match self {
+            TrainError::Tensor(e)
+            | TrainError::Model(ModelError::Tensor(e))
+            | TrainError::Optim(OptimError::Tensor(e))
+            | TrainError::Parallel(ParallelError::Tensor(e)) => e,
+            TrainError::Parallel(ParallelError::Model(ModelError::Tensor(e))) => e,
+            TrainError::Parallel(ParallelError::Optim(OptimError::Tensor(e))) => e,
+            _ => return false,
+        };
+        matches!(tensor, TensorError::OutOfMemory { .. })
+    }
 }

@@ -24,7 +24,7 @@ mod trainer;
 pub use curvature::Capturing;
 pub use error::TrainError;
 pub use input::{Peak, TrainerInput};
-pub use memory::MemoryPlan;
+pub use memory::{MemoryPlan, refuse_what_cannot_fit};
 pub use mixture::{repeated_too_often, run_mixture};
 pub use observer::{Observer, Silent};
 pub use spikes::SpikeState;

@@ -5,9 +5,11 @@ use bessemer_arch::Model;
 use bessemer_collectives::NullCommunicator;
 use bessemer_model::{ActivationConfig, Decoder, Purpose, Shape};
 use bessemer_optim::{OptimConfig, OptimParam, Optimizer, OptimizerChoice};
-use bessemer_parallel::{Coord, FillChoice, Job, Plan, Worker};
+use bessemer_parallel::{Coord, FillChoice, Job, ParallelConfig, Plan, Worker};
+use bessemer_recipe::Recipe;
 use bessemer_tensor::MemoryUse;
 use bessemer_tensor::null::NullBackend;
+use bessemer_tokenizer::TokenizerKind;
 use bessemer_units::Bytes;
 
 /// What a run will hold, by class.
@@ -84,9 +86,86 @@ impl MemoryPlan {
         if needed <= available {
             return Ok(());
         }
-        let largest =
-            self.buffers.classes.iter().map(|(class, bytes)| format!("{class} {bytes}")).collect::<Vec<_>>();
-        Err(TrainError::Memory { needed, available, largest: largest.join(", ") })
+        Err(TrainError::Memory { needed, available, largest: in_words(&self.buffers.classes) })
+    }
+}
+
+/// Memory by class, the largest first.
+fn in_words(classes: &[(&str, Bytes)]) -> String {
+    let mut classes = classes.to_vec();
+    classes.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    let name = |class| match class {
+        "weights" => "parameters",
+        "optimizer" => "optimizer state",
+        other => other,
+    };
+    classes.iter().map(|(class, bytes)| format!("{} {bytes}", name(class))).collect::<Vec<_>>().join(", ")
+}
+
+/// Refuses a recipe whose `ranks` ranks cannot share the batch, or that needs more memory than `available`, before any data
+/// is read and without listing the model's layers.
+///
+/// The memory is a lower bound: that of one rank with a micro-batch of the job, because the ranks together hold at least
+/// one copy of everything. Layers are alike, so what one more layer takes is the difference between models of one and of
+/// two layers. `beside` is what the process takes besides, by class. [`MemoryPlan::of_rank`] is the exact plan, made when the data are known.
+///
+/// # Errors
+/// [`TrainError::Recipe`] with the numbers that do not fit; [`TrainError::Memory`] with the consumers by class.
+pub fn refuse_what_cannot_fit(
+    recipe: &Recipe,
+    ranks: usize,
+    beside: &[(&'static str, Bytes)],
+    available: Bytes,
+) -> Result<(), TrainError> {
+    // A vocabulary that the tokenizer has yet to find: bytes reach the size asked for, characters may be few.
+    let vocabulary = match recipe.tokenizer.kind {
+        TokenizerKind::ByteBpe => recipe.tokenizer.vocab_size as usize,
+        TokenizerKind::Char => 2,
+    };
+    // What depends on the data, such as a vocabulary that ranks cannot share, is found when they are known.
+    let Ok(model) = recipe.model.resolve(Some(vocabulary)) else { return Ok(()) };
+    let Ok(layout) = Plan::new(&recipe.parallel, ranks, &model, recipe.optim.optimizer) else {
+        return Ok(());
+    };
+    let tokens = recipe.train.batch_tokens.max(recipe.train.seq_len);
+    let batch = recipe.train.resolve(layout.data_ranks() as u64, Some(tokens)).map_err(TrainError::Recipe)?;
+    let shape =
+        Shape { sequences: batch.micro_batch as usize, seq: batch.seq_len as usize, purpose: Purpose::Train };
+    let of_layers = |layers: usize| {
+        let model = Model { layers, ..model.clone() };
+        let plan = Plan::new(&ParallelConfig::default(), 1, &model, recipe.optim.optimizer)
+            .map_err(|e| TrainError::Recipe(e.to_string()))?;
+        let program = plan.program(1, 1, None).map_err(|e| TrainError::Recipe(e.to_string()))?;
+        MemoryPlan::of_rank(&Job {
+            model: &model,
+            shape,
+            activations: ActivationConfig {
+                storage: recipe.train.storage,
+                recompute: recipe.train.recompute,
+            },
+            types: recipe.train.types(),
+            optim: &recipe.optim,
+            z_loss: recipe.train.z_loss as f32,
+            plan: &plan,
+            program: &program,
+        })
+    };
+    let (one, two) = (of_layers(1)?.buffers.classes, of_layers(2)?.buffers.classes);
+    let of_class = |class: &str, classes: &[(&'static str, Bytes)]| {
+        classes.iter().filter(|(name, _)| *name == class).map(|(_, bytes)| bytes.0).sum::<u64>()
+    };
+    let mut classes = beside.to_vec();
+    for (class, _) in &two {
+        if classes.iter().all(|(name, _)| name != class) {
+            let (first, second) = (of_class(class, &one), of_class(class, &two));
+            let more = second.saturating_sub(first).saturating_mul(model.layers as u64 - 1);
+            classes.push((class, Bytes(first.saturating_add(more))));
+        }
+    }
+    let needed = Bytes(classes.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(bytes.0)));
+    match needed <= available {
+        true => Ok(()),
+        false => Err(TrainError::Memory { needed, available, largest: in_words(&classes) }),
     }
 }
 
@@ -122,9 +201,64 @@ mod tests {
         assert!(e.contains("optimizer") && e.contains("1.00 GiB"), "{e}");
     }
 
+    /// A recipe of the small Llama with these further settings.
+    fn recipe(sets: &[&str]) -> Recipe {
+        let text =
+            "[model]\narchitecture = 'llama'\n[train]\nsteps = 5\nbatch_tokens = 2048\nseq_len = 128\n";
+        let sets: Vec<String> = sets.iter().map(|s| s.to_string()).collect();
+        bessemer_recipe::parse_recipe("r.toml", text, &sets).unwrap().value
+    }
+
+    #[test]
+    fn the_bound_before_any_data_is_the_plan_of_one_rank() {
+        for sets in [&["model.layers=1"][..], &["model.layers=6"], &["model.layers=5", "train.weights=bf16"]]
+        {
+            let recipe = recipe(sets);
+            let model = recipe.model.resolve(Some(4096)).unwrap();
+            let layout = Plan::new(&recipe.parallel, 1, &model, recipe.optim.optimizer).unwrap();
+            let plan = MemoryPlan::of_rank(&Job {
+                model: &model,
+                shape: Shape { sequences: 16, seq: 128, purpose: Purpose::Train },
+                activations: ActivationConfig {
+                    storage: recipe.train.storage,
+                    recompute: recipe.train.recompute,
+                },
+                types: recipe.train.types(),
+                optim: &recipe.optim,
+                z_loss: 0.0,
+                plan: &layout,
+                program: &layout.program(1, 1, None).unwrap(),
+            })
+            .unwrap();
+            let exact = plan.buffers.total();
+            refuse_what_cannot_fit(&recipe, 1, &[], exact).unwrap();
+            let e =
+                refuse_what_cannot_fit(&recipe, 1, &[("arenas", Bytes(1))], exact).unwrap_err().to_string();
+            for class in ["parameters", "gradients", "optimizer state", "activations", "arenas"] {
+                assert!(e.contains(class), "{class} is missing in {e}");
+            }
+        }
+    }
+
+    #[test]
+    fn huge_recipes_are_refused_without_being_listed() {
+        let begun = std::time::Instant::now();
+        for sets in [
+            &["model.layers=10000"][..],
+            &["model.context=16777216", "train.seq_len=16777216", "train.batch_tokens=16777216"],
+            &["model.layers=100000", "model.width=8192", "model.heads=64"],
+        ] {
+            let e = refuse_what_cannot_fit(&recipe(sets), 1, &[], Bytes(1 << 32)).unwrap_err().to_string();
+            assert!(e.contains("4.00 GiB are available") && e.contains("activations"), "{e}");
+        }
+        let e = refuse_what_cannot_fit(&recipe(&[]), 64, &[], Bytes(1 << 40)).unwrap_err().to_string();
+        assert!(e.contains("64 data-parallel ranks") && e.contains("8192"), "{e}");
+        assert!(begun.elapsed().as_secs() < 20, "it listed the layers");
+    }
+
     #[test]
     fn a_rank_of_a_job_is_planned_with_its_part() {
-        use bessemer_parallel::{ParallelConfig, Stage};
+        use bessemer_parallel::Stage;
         let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
         let optim = OptimConfig::default();
         let held = |stage, ranks, class: &str| {

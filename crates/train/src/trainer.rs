@@ -36,6 +36,9 @@ use records::{Missing, Records};
 use tracing::Tracing;
 use windows::Bubbled;
 
+/// Arrays of four-byte values that the loader fills for each token of a micro-batch: inputs, targets, segments, positions.
+const LOADER_ARRAYS: u64 = 4;
+
 /// How a call of [`Trainer::run`] ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -130,12 +133,22 @@ impl Trainer {
         if first && !layout.keeps_model() && recipe.eval.samples.are_written() {
             memory.add("model for samples", Bytes(4 * model.parameters() as u64));
         }
+        memory.add("loader", Bytes(LOADER_ARRAYS * 4 * plan.micro_batch * plan.seq_len));
         memory.fits(input.memory_available)?;
 
+        let warmup = optim.warmup_steps;
+        let shortened = (warmup > plan.steps).then(|| {
+            format!(
+                "optim.warmup_steps = {warmup} is longer than the run of {0} steps: the learning rate rises over all {0}; a \
+                 warm-up as a fraction of the run is optim.warmup_fraction",
+                plan.steps
+            )
+        });
         let seed = recipe.run.seed;
         let loader = mixture::loader(recipe, &input.train)?;
         let taken = mixture::run_mixture(recipe, &input.train)?;
-        let warnings = mixture::repetitions(recipe, &input.train, &taken)?;
+        let mut warnings = mixture::repetitions(recipe, &input.train, &taken)?;
+        warnings.extend(shortened);
         let mut worker = Worker::new(&mut *backend, &job, world)?;
         let digest = digest(&input.recipe_text);
         if worker.agree("recipe", digest)? != digest {

@@ -20,7 +20,7 @@ pub(crate) enum BenchCommand {
     /// The arithmetic peak alone, for scripts that want to know whether the machine was disturbed.
     Peak {
         /// Threads; 0 takes all cores.
-        #[arg(long, default_value_t = 0)]
+        #[arg(long, default_value_t = 0, value_parser = super::threads)]
         threads: usize,
         /// Seconds of multiply-adds.
         #[arg(long, default_value_t = 0.5)]
@@ -71,7 +71,7 @@ pub(crate) struct BenchStepArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "matmul")]
     pub(crate) engine: Option<String>,
     /// Threads; 0 takes all cores.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = super::threads)]
     pub(crate) threads: usize,
     /// Timed steps.
     #[arg(long, default_value_t = 5)]
@@ -100,7 +100,7 @@ pub(crate) struct BenchOpArgs {
     #[arg(long = "shape", value_name = "AxBxC")]
     pub(crate) shapes: Vec<String>,
     /// Threads; 0 takes all cores.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = super::threads)]
     pub(crate) threads: usize,
     /// Type of activations.
     #[arg(long, value_name = "TYPE", default_value = "f32")]

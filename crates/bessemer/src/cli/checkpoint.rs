@@ -25,7 +25,7 @@ pub(crate) struct EvalArgs {
     #[arg(long, default_value_t = 0)]
     pub(crate) max_tokens: u64,
     /// Threads; 0 takes all cores.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = super::threads)]
     pub(crate) threads: usize,
 }
 
@@ -34,30 +34,53 @@ pub(crate) struct EvalArgs {
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
     pub(crate) run: RunArgs,
-    /// Text to continue.
+    /// Text to continue; `-` reads it from standard input.
     #[arg(long, short, default_value = "")]
     pub(crate) prompt: String,
+    /// File with the text to continue, taken byte for byte; `-` is standard input.
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    pub(crate) prompt_file: Option<PathBuf>,
+    /// End the text before this string; may be given several times. The string is not printed.
+    #[arg(long, value_name = "STRING", value_parser = stop)]
+    pub(crate) stop: Vec<String>,
     /// New tokens at most.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = max_tokens)]
     pub(crate) max_tokens: usize,
-    /// 0 takes the most likely token each time.
-    #[arg(long, default_value_t = 0.8)]
-    pub(crate) temperature: f32,
+    /// Divides the logits; 0 takes the most likely token each time.
+    #[arg(long, value_name = "T", default_value_t = 0.8, allow_negative_numbers = true, value_parser = temperature)]
+    pub(crate) temperature: f64,
     /// Only the k most likely tokens; 0 for all.
-    #[arg(long, default_value_t = 0)]
-    pub(crate) top_k: usize,
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub(crate) top_k: u64,
     /// Only the most likely tokens that together have this probability.
-    #[arg(long, default_value_t = 0.95)]
-    pub(crate) top_p: f32,
+    #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true, value_parser = top_p)]
+    pub(crate) top_p: f64,
     /// Seed of the sampling.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub(crate) seed: u64,
-    /// Texts to generate.
-    #[arg(long, short = 'n', default_value_t = 1)]
+    /// Texts to generate. A line with the number stands before each if there are several.
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) samples: u64,
     /// Threads; 0 takes all cores.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = super::threads)]
     pub(crate) threads: usize,
+}
+
+fn stop(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("wanted at least one character".into()) } else { Ok(text.into()) }
+}
+
+fn max_tokens(text: &str) -> Result<usize, String> {
+    super::whole(text, 0..=1 << 32, "generation also ends where the model ends its text")
+}
+
+fn temperature(text: &str) -> Result<f64, String> {
+    super::number(text, 0.0..=100.0, "0 takes the most likely token each time")
+}
+
+fn top_p(text: &str) -> Result<f64, String> {
+    super::number(text, f64::MIN_POSITIVE..=1.0, "1 takes all tokens")
+        .map_err(|_| "wanted a number above 0 and at most 1; 1 takes all tokens".into())
 }
 
 /// `bessemer checkpoint ...`

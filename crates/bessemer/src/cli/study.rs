@@ -55,7 +55,7 @@ pub(crate) struct StudyCoordCheckArgs {
     #[arg(long, short, default_value = "runs/coord-check")]
     pub(crate) out: PathBuf,
     /// Threads; 0 takes all cores. The result does not depend on it.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = super::threads)]
     pub(crate) threads: usize,
 }
 
@@ -99,6 +99,6 @@ pub(crate) struct StudyInitArgs {
     #[arg(long, short, default_value = "runs/study-init")]
     pub(crate) out: PathBuf,
     /// Threads; 0 takes all cores. The result does not depend on it.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = super::threads)]
     pub(crate) threads: usize,
 }

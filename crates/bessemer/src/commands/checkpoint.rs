@@ -65,7 +65,7 @@ fn list(dir: &RunDir, as_json: bool, console: &mut Console) -> Result<(), Failur
     let scan = Store::open(dir.checkpoints()).scan()?;
     for c in &scan.complete {
         let text = match as_json {
-            true => json!({ "step": c.step, "tokens": c.tokens, "bytes": c.bytes, "pinned": c.pinned, "path": c.path })
+            true => json!({ "step": c.step, "tokens": c.tokens, "bytes": c.bytes, "pinned": c.pinned, "path": c.path.display().to_string() })
                 .to_string(),
             false => format!(
                 "step {:>8}  {:>8} tokens  {:>9}  {}{}",
@@ -132,7 +132,7 @@ fn verify(args: &RunArgs, as_json: bool, console: &mut Console) -> Result<(), Fa
         let text = match (&result, as_json) {
             (Ok(_), false) => format!("intact   {}", path.display()),
             (Err(e), false) => format!("damaged  {}: {e}", path.display()),
-            (r, true) => json!({ "path": path, "intact": r.is_ok(), "problem": r.as_ref().err().map(ToString::to_string) }).to_string(),
+            (r, true) => json!({ "path": path.display().to_string(), "intact": r.is_ok(), "problem": r.as_ref().err().map(ToString::to_string) }).to_string(),
         };
         damaged += u32::from(result.is_err());
         print(&text)?;
@@ -176,7 +176,7 @@ fn export(
         console.say(&format!("note: {note}"));
     }
     Ok(print(&match as_json {
-        true => json!({ "path": report.path, "architecture": report.architecture, "bytes": report.bytes, "files": report.files })
+        true => json!({ "path": report.path.display().to_string(), "architecture": report.architecture, "bytes": report.bytes, "files": report.files })
             .to_string(),
         false => format!("{} ({}, {})", report.path.display(), report.architecture, Bytes(report.bytes)),
     })?)

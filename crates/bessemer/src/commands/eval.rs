@@ -19,6 +19,13 @@ const BATCH_TOKENS: usize = 4096;
 pub(crate) fn run(args: &EvalArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let dir = RunDir::new(&args.run.run);
     let saved = SavedModel::open(&args.run)?;
+    if !dir.shards().join(&args.split).is_dir() {
+        return Err(Failure::new(format!(
+            "--split {}: {} holds no shards of it; wanted train or validation",
+            args.split,
+            dir.shards().display()
+        )));
+    }
     let set = Arc::new(ShardSet::open(dir.shards(), &args.split)?);
     let fingerprint = saved.tokenizer.fingerprint().parse().map_err(Failure::new)?;
     set.require(fingerprint, saved.tokenizer.vocab_size() as u32)?;

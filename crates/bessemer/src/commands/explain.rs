@@ -107,7 +107,9 @@ pub(crate) fn explain(args: &ExplainArgs, as_json: bool, console: &mut Console) 
     }
     let config =
         RulesConfig { profiles: args.profile.clone(), keep: args.keep.clone(), ..RulesConfig::default() };
-    let profiles = config.build().map_err(Failure::usage)?;
+    // The keys of a recipe stand for the flags here.
+    let flags = |e: String| e.replace("rules.profiles", "--profile").replace("rules.keep", "--keep");
+    let profiles = config.build().map_err(|e| Failure::usage(flags(e.to_string())))?;
     let mut scratch = Scratch::new();
     let (mut shown, mut kept, mut passed_over, mut unread) = (0, 0, 0, None);
     for document in documents(file, &args.text)? {
@@ -278,7 +280,8 @@ type Documents = Box<dyn Iterator<Item = Result<Document, Fault>>>;
 fn documents(path: &Path, text: &str) -> Result<Documents, Failure> {
     let place = path.display().to_string();
     let name = place.to_ascii_lowercase();
-    let open = || File::open(path).map_err(|error| Failure::new(format!("{place}: {error}")));
+    let open =
+        || bessemer_durable::open_regular(path).map_err(|error| Failure::new(format!("{place}: {error}")));
     let is_lines = |ending: &str| {
         name.ends_with(&format!(".jsonl{ending}")) || name.ends_with(&format!(".ndjson{ending}"))
     };
@@ -305,6 +308,16 @@ fn documents(path: &Path, text: &str) -> Result<Documents, Failure> {
     })?;
     let columns = [(text.to_owned(), Json::String(whole)), ("path".to_owned(), Json::String(place.clone()))];
     Ok(Box::new(std::iter::once(Ok(Document { name: place, columns: columns.into_iter().collect() }))))
+}
+
+/// Fields or columns of the first document of a file that can be read; `None` if it holds none.
+pub(crate) fn first_columns(path: &Path) -> Result<Option<Map<String, Json>>, Failure> {
+    let first = documents(path, "text")?.find_map(|document| match document {
+        Ok(document) => Some(Ok(document.columns)),
+        Err(Fault::Document(_)) => None,
+        Err(Fault::File(message)) => Some(Err(Failure::new(message))),
+    });
+    first.transpose()
 }
 
 /// One object a line.

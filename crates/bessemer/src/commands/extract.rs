@@ -69,7 +69,7 @@ fn html(file: &Path, shown: &Shown<'_>) -> Result<Page, Failure> {
         let mut bytes = Vec::new();
         // One byte above the limit is enough to see that there are too many.
         let most = shown.options.max_body as u64 + 1;
-        std::fs::File::open(file)?.take(most).read_to_end(&mut bytes)?;
+        bessemer_durable::open_regular(file)?.take(most).read_to_end(&mut bytes)?;
         Ok::<_, std::io::Error>(bytes)
     };
     let bytes = read().map_err(|e| Failure::new(format!("cannot read {}: {e}", file.display())))?;

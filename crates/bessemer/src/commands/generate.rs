@@ -2,65 +2,115 @@
 
 use crate::cli::GenerateArgs;
 use crate::commands::saved_model::SavedModel;
-use crate::console::print;
-use crate::escape;
+use crate::console::{Output, print};
 use crate::failure::Failure;
-use bessemer_eval::generate::{CachedDecoder, ContextLimit, GenerateConfig, generate_text};
+use bessemer_eval::generate::{
+    CachedDecoder, ContextLimit, GenerateConfig, GeneratedText, generate_text, prompt_tokens,
+};
 use bessemer_eval::sampling::SamplingConfig;
 use bessemer_model::Cache;
 use serde_json::json;
-use std::io::Write;
+use std::io::Read;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::Instant;
 
+/// Longest prompt, in bytes. Only the last tokens of a long one fit into the model's context anyway.
+const LONGEST_PROMPT: u64 = 64 << 20;
+
 pub(crate) fn run(args: &GenerateArgs, as_json: bool) -> Result<(), Failure> {
+    // Everything that can be wrong is found before the first byte of output.
+    let prompt = prompt(args)?;
+    let config = config(args);
+    config.check().map_err(Failure::usage)?;
     let saved = SavedModel::open(&args.run)?;
+    prompt_tokens(&saved.tokenizer, &prompt)
+        .map_err(|e| Failure::new(format!("the prompt cannot be encoded: {e}")))?;
     let (mut backend, decoder) = saved.decoder((1, 1), args.threads)?;
     let mut cache = Cache::new(&mut backend, &decoder, 1, saved.model().context)?;
-    let config = GenerateConfig {
+    for sample in 0..args.samples {
+        let begun = Instant::now();
+        let mut output = Output::lock();
+        if !as_json && args.samples > 1 {
+            output.write(&format!("--- sample {} of {} ---\n", sample + 1, args.samples))?;
+        }
+        let mut model = CachedDecoder::new(&decoder, &mut backend, &mut cache)?;
+        let (mut pending, mut unwritten) = (Some(prompt.as_str()), None);
+        let written = generate_text(&mut model, &saved.tokenizer, &prompt, &config, sample, &mut |text| {
+            if as_json {
+                return ControlFlow::Continue(());
+            }
+            let text = [pending.take().unwrap_or_default(), text].concat();
+            match output.write(&text) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(e) => {
+                    unwritten = Some(e);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        if let Some(e) = unwritten {
+            return Err(e.into());
+        }
+        match as_json {
+            true => {
+                drop(output);
+                print(&record(sample, &prompt, &written, begun.elapsed().as_secs_f64()))?;
+            }
+            false => output.write(&format!("{}\n", pending.unwrap_or_default()))?,
+        }
+    }
+    Ok(())
+}
+
+/// One sample as a line of JSON.
+fn record(sample: u64, prompt: &str, written: &GeneratedText, seconds: f64) -> String {
+    json!({
+        "sample": sample,
+        "prompt": prompt,
+        "text": written.text,
+        "tokens": written.generated.tokens,
+        "finish": written.generated.finish,
+        "tokens_per_s": written.generated.tokens.len() as f64 / seconds,
+    })
+    .to_string()
+}
+
+fn config(args: &GenerateArgs) -> GenerateConfig {
+    GenerateConfig {
         max_tokens: args.max_tokens as u64,
         context_limit: ContextLimit::Slide,
+        stop: args.stop.clone(),
         sampling: SamplingConfig {
-            temperature: f64::from(args.temperature),
-            top_k: args.top_k as u64,
-            top_p: f64::from(args.top_p),
+            temperature: args.temperature,
+            top_k: args.top_k,
+            top_p: args.top_p,
             seed: args.seed,
             ..SamplingConfig::default()
         },
-    };
-    for sample in 0..args.samples {
-        let begun = Instant::now();
-        let mut out = std::io::stdout().lock();
-        if !as_json {
-            out.write_all(escape::controls(&args.prompt).as_bytes())?;
-        }
-        let mut closed = None;
-        let mut model = CachedDecoder::new(&decoder, &mut backend, &mut cache)?;
-        let written =
-            generate_text(&mut model, &saved.tokenizer, &args.prompt, &config, sample, &mut |text| {
-                let shown = escape::controls(text);
-                if !as_json && let Err(e) = out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
-                    closed = Some(e);
-                    return ControlFlow::Break(());
-                }
-                ControlFlow::Continue(())
-            })?;
-        drop(out);
-        if let Some(e) = closed {
-            return Err(e.into());
-        }
-        let text = match as_json {
-            false => "\n".to_owned(),
-            true => json!({
-                "prompt": args.prompt,
-                "text": written.text,
-                "tokens": written.generated.tokens,
-                "finish": written.generated.finish,
-                "tokens_per_s": written.generated.tokens.len() as f64 / begun.elapsed().as_secs_f64(),
-            })
-            .to_string(),
-        };
-        print(&text)?;
     }
-    Ok(())
+}
+
+/// The text of `--prompt`, or of the file or standard input that is named instead.
+fn prompt(args: &GenerateArgs) -> Result<String, Failure> {
+    let (flag, file) = match (&args.prompt_file, args.prompt.as_str()) {
+        (Some(file), _) => ("--prompt-file", file.as_path()),
+        (None, "-") => ("--prompt", Path::new("-")),
+        (None, text) => return Ok(text.to_owned()),
+    };
+    let place = if file == Path::new("-") { "standard input".into() } else { file.display().to_string() };
+    let wrong = |what: String| Failure::new(format!("{flag}: cannot read {place}: {what}"));
+    let mut bytes = Vec::new();
+    let read = match file == Path::new("-") {
+        true => std::io::stdin().lock().take(LONGEST_PROMPT + 1).read_to_end(&mut bytes),
+        false => bessemer_durable::open_regular(file)
+            .and_then(|file| file.take(LONGEST_PROMPT + 1).read_to_end(&mut bytes)),
+    };
+    read.map_err(|e| wrong(e.to_string()))?;
+    if bytes.len() as u64 > LONGEST_PROMPT {
+        return Err(wrong(format!("wanted a prompt of at most {LONGEST_PROMPT} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|e| {
+        wrong(format!("wanted UTF-8 text, found another byte at offset {}", e.utf8_error().valid_up_to()))
+    })
 }

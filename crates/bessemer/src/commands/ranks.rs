@@ -158,7 +158,7 @@ impl Job {
         match wanted {
             0 if self.bound => machine::threads(0),
             0 => (machine::threads(0) / self.local).max(1),
-            n => n as usize,
+            n => machine::threads(n),
         }
     }
 
@@ -182,13 +182,13 @@ impl Job {
                 let reason = failure.message.clone();
                 // Whoever found the same still waits for this process to say so.
                 let failure = match &mut self.failures {
-                    Some(group) => told::once(&mut **group, failure, &crate::complain),
+                    Some(group) => told::once(&mut **group, failure, &crate::console::complain),
                     None => failure,
                 };
                 let vain = self.recorder.waited_in_vain(self.process);
                 let lines = vain.then(|| self.recorder.lines());
                 let failure = match &mut self.failures {
-                    Some(group) => waiting::once(&mut **group, failure, lines, &crate::complain),
+                    Some(group) => waiting::once(&mut **group, failure, lines, &crate::console::complain),
                     None => failure,
                 };
                 drop((self.worlds, self.meeting, self.failures));
@@ -198,7 +198,7 @@ impl Job {
             result => {
                 // A launcher may end the others as soon as one has left: what is to be told is told before.
                 let result = result.map_err(|failure| {
-                    crate::complain(&failure);
+                    crate::console::complain(&failure);
                     Failure { message: String::new(), ..failure }
                 });
                 drop((self.worlds, self.meeting, self.failures));
@@ -226,7 +226,7 @@ pub(crate) fn recorded_threads(
 /// Ends the process, of which one thread hangs.
 #[allow(clippy::exit, reason = "a thread that hangs cannot be ended or waited for")]
 fn leave(failure: &Failure) {
-    crate::complain(failure);
+    crate::console::complain(failure);
     std::process::exit(i32::from(failure.code));
 }
 

@@ -7,11 +7,13 @@ use crate::failure::Failure;
 use crate::run_dir::RunDir;
 use bessemer_report::plot::{Key, Lane};
 use bessemer_report::{ReportInput, StepTimeline, signed_percent};
+use bessemer_runlog::Record;
 use bessemer_sim::{Summary, simulate};
+use serde_json::json;
 use std::fs;
 use std::path::Path;
 
-pub(crate) fn run(path: &Path, console: &mut Console) -> Result<(), Failure> {
+pub(crate) fn run(path: &Path, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let dir = RunDir::new(path);
     exists(dir.root())?;
     if !dir.root().join(bessemer_runlog::FILE).exists() {
@@ -23,12 +25,40 @@ pub(crate) fn run(path: &Path, console: &mut Console) -> Result<(), Failure> {
     }
     let log = write(&dir)?;
     console.say(&format!("wrote {}", dir.report().display()));
-    crate::console::print(&bessemer_report::terminal::summary(&log))?;
+    crate::console::print(&match as_json {
+        true => summary_json(&dir, &log)?,
+        false => bessemer_report::terminal::summary(&log),
+    })?;
     Ok(())
 }
 
+/// How a run stands, for programs: the last record of each kind that says so.
+pub(crate) fn summary_json(dir: &RunDir, records: &[Record]) -> Result<String, Failure> {
+    let mut summary =
+        json!({ "run": dir.root().display().to_string(), "report": dir.report().display().to_string() });
+    for record in records {
+        let (kind, value) = match record {
+            // Not the whole record: it lists every source.
+            Record::Corpus(r) => {
+                let splits = (&r.split_documents, &r.split_bytes);
+                let value = json!({ "source": r.source, "fallback": r.fallback, "documents_kept": r.documents_kept,
+                    "bytes_kept": r.bytes_kept, "split_documents": splits.0, "split_bytes": splits.1 });
+                ("corpus", value)
+            }
+            Record::Model(r) => ("model", serde_json::to_value(r)?),
+            Record::Step(r) => ("step", serde_json::to_value(r)?),
+            Record::Eval(r) => ("eval", serde_json::to_value(r)?),
+            Record::Baseline(r) => ("baseline", serde_json::to_value(r)?),
+            Record::End(r) => ("end", serde_json::to_value(r)?),
+            _ => continue,
+        };
+        summary[kind] = value;
+    }
+    Ok(serde_json::to_string_pretty(&summary)?)
+}
+
 /// Writes report.html from what the run directory holds; returns the records of the run.
-pub(crate) fn write(dir: &RunDir) -> Result<Vec<bessemer_runlog::Record>, Failure> {
+pub(crate) fn write(dir: &RunDir) -> Result<Vec<Record>, Failure> {
     let log = bessemer_runlog::read(dir.root())?;
     let corpus = fs::read_to_string(dir.corpus().join(bessemer_corpus::SUMMARY_FILE))
         .ok()

@@ -1,6 +1,6 @@
 //! `bessemer run` and `bessemer train`: a recipe's stages, each only if its result is not there yet.
 
-use crate::cli::{RecipeArgs, TrainArgs};
+use crate::cli::{RecipeArgs, TrainArgs, Verbosity};
 use crate::commands::ranks::{Crew, Job};
 use crate::commands::report;
 use crate::commands::saved_model::load_tokenizer;
@@ -10,6 +10,9 @@ use crate::machine;
 use crate::run_dir::RunDir;
 use crate::stages::Stages;
 use crate::working_tree;
+use bessemer_corpus::CorpusConfig;
+use bessemer_kernels_cpu::Rung;
+use bessemer_kernels_cpu::memory::{self, Available, Bound};
 use bessemer_recipe::{Recipe, load_recipe, to_toml};
 use bessemer_runlog::{self as runlog, EndReason, Record, RunLog};
 use bessemer_shards::ShardSet;
@@ -17,11 +20,14 @@ use bessemer_tokenizer::Tokenizer;
 use bessemer_train::{Observer, Outcome, Peak, TrainerInput};
 use bessemer_units::Bytes;
 use bessemer_web::redact::redact;
-use serde_json::json;
 use std::fs::{self, File, TryLockError};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// What the stages before training and the loader take at least.
+const BESIDE: u64 = 48 << 20;
 
 /// One process at work on one run directory.
 pub(crate) struct Session {
@@ -32,32 +38,48 @@ pub(crate) struct Session {
     stop: Arc<AtomicBool>,
     begun: Instant,
     /// Held by the first process while the session lives; the system drops it with the process, however that ends.
-    _lock: Option<File>,
+    #[allow(dead_code, reason = "held, never read")]
+    lock: Option<File>,
 }
 
 impl Session {
-    /// Loads the recipe and takes the run directory for this process.
+    /// Loads the recipe and takes the run directory for this process, to build from the corpus on.
     pub(crate) fn open(args: &RecipeArgs) -> Result<Session, Failure> {
-        Session::open_as(args, true)
+        let mut session = Session::load(args)?;
+        session.hold(Begins::WithCorpus)?;
+        Ok(session)
     }
 
-    /// As [`Session::open`]; of several processes only the first one makes and holds the directory.
-    fn open_as(args: &RecipeArgs, first: bool) -> Result<Session, Failure> {
+    /// Loads the recipe; nothing is made. Of several processes only the first one makes and holds the directory.
+    fn load(args: &RecipeArgs) -> Result<Session, Failure> {
         let recipe = load_recipe(&args.recipe, &args.overrides())?.value;
-        let dir = RunDir::new(recipe.run.directory());
-        let lock = if first { Some(take(&dir)?) } else { None };
         // Records, checkpoints and the directory hold no credentials of the sources.
         let recipe_text = redact(&to_toml(&recipe)?).into_owned();
-        let threads = machine::threads(recipe.run.threads);
         Ok(Session {
+            dir: RunDir::new(recipe.run.directory()),
+            threads: machine::threads(recipe.run.threads),
             recipe,
             recipe_text,
-            dir,
-            threads,
             stop: crate::signals::stop_flag()?,
             begun: Instant::now(),
-            _lock: lock,
+            lock: None,
         })
+    }
+
+    /// Takes the run directory for this process, if what the session begins with is there.
+    fn hold(&mut self, begins: Begins) -> Result<(), Failure> {
+        match begins {
+            Begins::WithCorpus => sources_exist(&self.recipe.corpus)?,
+            Begins::WithTraining if self.dir.root().is_dir() => {}
+            Begins::WithTraining => {
+                return Err(Failure::new(format!(
+                    "there is no run directory {}; `bessemer run RECIPE` makes corpus, tokenizer and shards in it",
+                    self.dir.root().display()
+                )));
+            }
+        }
+        self.lock = Some(take(&self.dir)?);
+        Ok(())
     }
 
     /// Runs `work` with the stages before training and the log of the run.
@@ -68,6 +90,38 @@ impl Session {
         let stages = Stages { recipe: &self.recipe, dir: &self.dir, threads: self.threads, stop: &self.stop };
         let mut log = RunLog::open(self.dir.root())?;
         work(&stages, &mut log)
+    }
+
+    /// Address space that the process takes besides the buffers of the training: it counts where that is limited, although
+    /// most of it is never touched.
+    fn beside(&self, bound: &Bound) -> Vec<(&'static str, Bytes)> {
+        if !matches!(bound, Bound::AddressSpace | Bound::DataSegment) {
+            return Vec::new();
+        }
+        // glibc gives up to eight threads a core an arena of 64 MiB; Rust gives a thread a stack of 2 MiB.
+        let arenas = self.threads.min(8 * machine::threads(0)) as u64;
+        vec![
+            (
+                "arenas of the allocator and stacks of threads",
+                Bytes((64 * arenas + 2 * self.threads as u64) << 20),
+            ),
+            ("corpus and loader", Bytes(BESIDE)),
+        ]
+    }
+
+    /// Refuses, before anything is read, a recipe whose ranks cannot share the batch or whose model is beyond the memory.
+    fn refuse_what_cannot_fit(&self, job: &Job, console: &mut Console) -> Result<(), Failure> {
+        let wanted = self.recipe.run.threads;
+        if wanted > self.threads as u64 {
+            console.say(&format!(
+                "warning: run.threads = {wanted}: this process may use {0} cores; {0} threads are started",
+                self.threads
+            ));
+        }
+        let Available { bytes, bound } = memory::available();
+        console.detail(&format!("memory: {} may be taken, bounded by {bound}", Bytes(bytes)));
+        let here = Bytes(bytes / job.local() as u64 * job.here as u64);
+        Ok(bessemer_train::refuse_what_cannot_fit(&self.recipe, job.ranks, &self.beside(&bound), here)?)
     }
 
     /// The ranks of this process train to the end or to a stop, and evaluate.
@@ -151,15 +205,17 @@ impl Session {
 
     /// Records and tells what this session works with; the peak of all ranks' threads.
     fn announce(&self, job: &Job, threads: usize, console: &mut Console) -> Result<Peak, Failure> {
-        let measured = bessemer_kernels_cpu::peak::measure(threads * job.here)?;
+        // More threads than cores have the peak of the cores.
+        let busy = (threads * job.here).min(machine::threads(0));
+        let measured = bessemer_kernels_cpu::peak::flops_per_s(Rung::detect(), busy)?;
         // Other processes are taken to be like this one.
-        let flops_per_second = measured.flops_per_s * (job.ranks / job.here) as f64;
+        let flops_per_second = measured * (job.ranks / job.here) as f64;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
         let cwd = std::env::current_dir().unwrap_or_default();
         let record = Record::from(runlog::Run {
             name: self.recipe.run.name.clone(),
             program: format!("bessemer {}", env!("CARGO_PKG_VERSION")),
-            command: std::env::args().map(|word| redact(&word).into_owned()).collect(),
+            command: std::env::args_os().map(|word| redact(&word.to_string_lossy()).into_owned()).collect(),
             seed: self.recipe.run.seed,
             started_unix_s: now,
             started_at: runlog::rfc3339(now),
@@ -183,10 +239,49 @@ impl Session {
     }
 }
 
+/// What a session does first, and so what must be there before it.
+#[derive(Clone, Copy)]
+enum Begins {
+    /// It reads the sources, and makes the run directory.
+    WithCorpus,
+    /// It trains on what is in the run directory.
+    WithTraining,
+}
+
+/// Errors if a file or folder of the recipe is not there: a mistyped path must not leave a run directory behind.
+fn sources_exist(corpus: &CorpusConfig) -> Result<(), Failure> {
+    let named = [("corpus.path", &corpus.path)].into_iter();
+    let named = named.chain(corpus.sources.iter().map(|source| ("corpus.sources", &source.path)));
+    // An address is asked by the stage that reads it.
+    let local = named.filter(|(_, path)| !path.is_empty() && !path.contains("://"));
+    for (key, path) in local {
+        Path::new(path).metadata().map_err(|e| {
+            Failure::new(format!(
+                "corpus source {path}: cannot be read: {e}; check {key}; a relative path is taken from the current directory"
+            ))
+        })?;
+    }
+    Ok(())
+}
+
 /// Makes the run directory and takes it for this process.
 fn take(dir: &RunDir) -> Result<File, Failure> {
-    fs::create_dir_all(dir.root())
-        .map_err(|e| Failure::new(format!("cannot create run directory {}: {e}", dir.root().display())))?;
+    let failed = |e| Failure::new(format!("cannot create run directory {}: {e}", dir.root().display()));
+    // Only the folder of runs and the run's own are made: more than that missing is a mistyped path.
+    let folder = bessemer_durable::parent(dir.root());
+    if let Err(e) = fs::create_dir(folder)
+        && e.kind() != std::io::ErrorKind::AlreadyExists
+    {
+        return Err(match e.kind() {
+            std::io::ErrorKind::NotFound => Failure::new(format!(
+                "cannot create run directory {}: wanted an existing folder above {}, found none; check run.dir, or create it",
+                dir.root().display(),
+                folder.display()
+            )),
+            _ => failed(e),
+        });
+    }
+    fs::create_dir_all(dir.root()).map_err(failed)?;
     let lock = File::create(dir.lock())?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
@@ -216,8 +311,8 @@ fn work(args: &TrainArgs, stages: bool, as_json: bool, console: &mut Console) ->
     let mut job = Job::start(args.ranks, args.waiting)?;
     let result = match job.is_first() {
         true => lead(args, stages, as_json, &mut job, console),
-        false => Session::open_as(&args.recipe, false)
-            .and_then(|mut session| session.train(&mut job, &mut Console::new(true))),
+        false => Session::load(&args.recipe)
+            .and_then(|mut session| session.train(&mut job, &mut Console::new(Verbosity::Quiet))),
     };
     job.end(result)
 }
@@ -229,7 +324,9 @@ fn lead(
     job: &mut Job,
     console: &mut Console,
 ) -> Result<(), Failure> {
-    let mut session = Session::open(&args.recipe)?;
+    let mut session = Session::load(&args.recipe)?;
+    session.refuse_what_cannot_fit(job, console)?;
+    session.hold(if stages { Begins::WithCorpus } else { Begins::WithTraining })?;
     if stages {
         console.say(&format!("run directory {}", session.dir.root().display()));
         session.with_stages(|stages, log| stages.run(console, log))?;
@@ -246,33 +343,9 @@ fn lead(
     trained?;
     let records = report?;
     print(&match as_json {
-        true => summary_json(&session.dir, &records)?,
+        true => report::summary_json(&session.dir, &records)?,
         false => bessemer_report::terminal::summary(&records),
     })?;
     console.say(&format!("report: {}", session.dir.report().display()));
     Ok(())
-}
-
-/// How a run ended, for programs: the last record of each kind that says so.
-fn summary_json(dir: &RunDir, records: &[Record]) -> Result<String, Failure> {
-    let mut summary = json!({ "run": dir.root(), "report": dir.report() });
-    for record in records {
-        let (kind, value) = match record {
-            // Not the whole record: it lists every source.
-            Record::Corpus(r) => {
-                let splits = (&r.split_documents, &r.split_bytes);
-                let value = json!({ "source": r.source, "fallback": r.fallback, "documents_kept": r.documents_kept,
-                    "bytes_kept": r.bytes_kept, "split_documents": splits.0, "split_bytes": splits.1 });
-                ("corpus", value)
-            }
-            Record::Model(r) => ("model", serde_json::to_value(r)?),
-            Record::Step(r) => ("step", serde_json::to_value(r)?),
-            Record::Eval(r) => ("eval", serde_json::to_value(r)?),
-            Record::Baseline(r) => ("baseline", serde_json::to_value(r)?),
-            Record::End(r) => ("end", serde_json::to_value(r)?),
-            _ => continue,
-        };
-        summary[kind] = value;
-    }
-    Ok(serde_json::to_string_pretty(&summary)?)
 }

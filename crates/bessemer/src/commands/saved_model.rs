@@ -77,7 +77,7 @@ pub(crate) fn open_checkpoint(dir: &RunDir, step: Option<u64>) -> Result<Loaded,
     exists(dir.root())?;
     let store = Store::open(dir.checkpoints());
     match step {
-        Some(step) => Ok(store.load(step)?),
+        Some(step) => store.load(step).map_err(|e| Failure::new(format!("--step {step}: {e}"))),
         None => match store.latest_valid()? {
             Some(latest) => Ok(latest.loaded),
             None => Err(no_checkpoint(dir)),

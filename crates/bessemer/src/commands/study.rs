@@ -238,7 +238,7 @@ fn text(
     stop: &AtomicBool,
 ) -> Result<SymbolText, Failure> {
     if let Some(file) = file {
-        let bytes = fs::read(file)
+        let bytes = bessemer_durable::read(file)
             .map_err(|e| Failure::new(format!("cannot read --text {}: {e}", file.display())))?;
         let name = file.file_name().map_or_else(|| file.display().to_string(), |n| n.display().to_string());
         return Ok(SymbolText::new(&name, &bytes)?);

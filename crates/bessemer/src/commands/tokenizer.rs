@@ -3,11 +3,12 @@
 use crate::cli::TokenizerCommand;
 use crate::commands::run::Session;
 use crate::commands::saved_model::load_tokenizer;
-use crate::console::{Console, print};
+use crate::console::{Console, Output, print};
 use crate::failure::Failure;
 use bessemer_tokenizer::Tokenizer;
 use serde_json::json;
-use std::io::{IsTerminal, Read, Write};
+use std::borrow::Cow;
+use std::io::{IsTerminal, Read};
 use std::path::Path;
 
 pub(crate) fn run(command: &TokenizerCommand, as_json: bool, console: &mut Console) -> Result<(), Failure> {
@@ -46,12 +47,19 @@ pub(crate) fn run(command: &TokenizerCommand, as_json: bool, console: &mut Conso
                     ))
                 })?);
             }
-            let text = load(tokenizer)?.decode(&ids)?;
+            let bytes = load(tokenizer)?.decode(&ids)?;
+            let text = String::from_utf8_lossy(&bytes);
+            if as_json {
+                let is_text = matches!(text, Cow::Borrowed(_));
+                let object =
+                    json!({ "text": text, "tokens": ids.len(), "bytes": bytes.len(), "utf8": is_text });
+                return Ok(print(&object.to_string())?);
+            }
             // A file or another program gets the bytes; a terminal never gets control characters.
             if std::io::stdout().is_terminal() {
-                return Ok(print(&String::from_utf8_lossy(&text))?);
+                return Ok(print(&text)?);
             }
-            Ok(std::io::stdout().write_all(&text)?)
+            Ok(Output::lock().write_bytes(&bytes)?)
         }
         TokenizerCommand::Inspect { tokenizer } => {
             let t = load(tokenizer)?;
@@ -98,9 +106,8 @@ pub(crate) fn load(path: &Path) -> Result<Tokenizer, Failure> {
 /// A file, or standard input.
 fn input(file: Option<&Path>) -> Result<Vec<u8>, Failure> {
     match file {
-        Some(path) => {
-            std::fs::read(path).map_err(|e| Failure::new(format!("cannot read {}: {e}", path.display())))
-        }
+        Some(path) => bessemer_durable::read(path)
+            .map_err(|e| Failure::new(format!("cannot read {}: {e}", path.display()))),
         None => {
             let mut bytes = Vec::new();
             std::io::stdin().read_to_end(&mut bytes)?;

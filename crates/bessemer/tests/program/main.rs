@@ -11,6 +11,7 @@
 mod bad_input;
 mod bench;
 mod cargo_source;
+mod cli;
 mod cluster;
 mod compare;
 mod explain;

@@ -305,7 +305,7 @@ pub(crate) fn open(root: &Path, filter: &Filter, reading: Reading) -> Result<Fil
 }
 
 /// Endings of saved pages.
-const PAGES: &[&str] = &["html", "htm", "xhtml"];
+pub(crate) const PAGES: &[&str] = &["html", "htm", "xhtml"];
 
 fn is_page(name: &str) -> bool {
     let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);

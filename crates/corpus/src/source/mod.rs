@@ -18,6 +18,7 @@ pub use compressed::open_compressed;
 pub use place::Access;
 pub(crate) use place::is_address;
 pub(crate) use resolve::open;
+pub use resolve::source_kind_of;
 
 use bessemer_dataflow::Scan;
 use serde::{Deserialize, Serialize};

@@ -159,6 +159,22 @@ fn by_name(name: &str) -> Option<SourceKind> {
     }
 }
 
+/// What a file of this name is read as below a folder: JSON lines, Parquet, archives or pages by their own sources, text and
+/// code by `folder`; `None` for names that no source reads unasked.
+pub fn source_kind_of(name: &str) -> Option<SourceKind> {
+    let extension =
+        Path::new(name).extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
+    let is_one_of = |list: &[&str]| list.contains(&extension.as_str());
+    match by_name(name) {
+        Some(kind) => Some(kind),
+        None if is_one_of(super::folder::PAGES) => Some(SourceKind::Html),
+        None if is_one_of(super::folder::PROSE) || is_one_of(crate::rule::Kind::CODE) => {
+            Some(SourceKind::Folder)
+        }
+        None => None,
+    }
+}
+
 /// What a place holds: told by the name of a file, by the files of a folder.
 fn kind_of(place: &Place<'_>) -> Result<SourceKind> {
     let names = place.names()?;

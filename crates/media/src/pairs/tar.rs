@@ -5,7 +5,6 @@
 //! files, whose length says nothing of their content. What is refused is told and skipped, and reading goes on.
 
 use crate::{MediaError, Result};
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
@@ -86,7 +85,7 @@ impl Refusal {
 /// # Errors
 /// [`MediaError::Io`].
 pub fn open_archive(path: &Path) -> Result<Box<dyn Read>> {
-    let file = File::open(path).map_err(|e| MediaError::io(path, "open", e))?;
+    let file = bessemer_durable::open_regular(path).map_err(|e| MediaError::io(path, "open", e))?;
     let mut file = BufReader::with_capacity(1 << 17, file);
     let begin = file.fill_buf().map_err(|e| MediaError::io(path, "read", e))?;
     if begin.starts_with(b"\x1f\x8b") {

@@ -26,11 +26,8 @@ impl ShardReader {
     /// # Errors
     /// [`MediaError::Io`]; [`MediaError::Shard`] for a foreign, truncated or damaged file or one of another version.
     pub fn open(path: &Path) -> Result<ShardReader> {
-        let file = File::open(path).map_err(|e| MediaError::io(path, "open", e))?;
+        let file = bessemer_durable::open_regular(path).map_err(|e| MediaError::io(path, "open", e))?;
         let info = file.metadata().map_err(|e| MediaError::io(path, "look at", e))?;
-        if !info.is_file() {
-            return Err(MediaError::shard(path, "wanted a regular file"));
-        }
         let length = info.len();
         let read = |at: u64, bytes: &mut [u8]| {
             file.read_exact_at(bytes, at).map_err(|e| MediaError::io(path, "read", e))

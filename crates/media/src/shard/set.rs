@@ -87,7 +87,7 @@ impl SetIndex {
                 format!("wanted at most {MOST_INDEX_BYTES} bytes, found {length}"),
             ));
         }
-        let text = fs::read(&path).map_err(|e| MediaError::io(&path, "read", e))?;
+        let text = bessemer_durable::read(&path).map_err(|e| MediaError::io(&path, "read", e))?;
         let index: SetIndex =
             serde_json::from_slice(&text).map_err(|e| MediaError::shard(&path, e.to_string()))?;
         if index.format != FORMAT || index.version != super::VERSION {

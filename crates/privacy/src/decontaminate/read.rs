@@ -65,7 +65,7 @@ pub fn read(source: &EvaluationSource, folder: &Path) -> Result<EvaluationSet, R
         items.push(read);
         Ok(())
     };
-    let file = File::open(&path).map_err(io)?;
+    let file = bessemer_durable::open_regular(&path).map_err(io)?;
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("jsonl" | "json" | "ndjson") => json_lines(BufReader::new(file), &path, &mut row)?,
         Some("parquet") => parquet_rows(file, &path, &mut row)?,

@@ -356,7 +356,7 @@ fn a_base_that_cannot_be_used_is_explained_at_the_line_that_names_it() {
         ("self.toml", "self.toml:1:1: a base recipe cannot have a base"),
         ("gone.toml", "gone.toml:2:8: cannot read the recipe"),
         ("type.toml", "type.toml:1:8: `base` must be a string"),
-        ("folder.toml", "is not a regular file"),
+        ("folder.toml", "wanted a regular file, found a directory"),
     ] {
         let text = load_in(dir.path(), file, &[]).unwrap_err().to_string();
         assert!(text.contains(wanted), "{file}: {text}");

@@ -24,7 +24,8 @@ pub(super) fn program(recipe: &Recipe, layout: &Plan, plan: &BatchPlan) -> Resul
     let wrong = |text: String| TrainError::Recipe(text);
     let text = match &layout.pipe.schedule {
         PipelineSchedule::File(name) if layout.pipeline() > 1 => Some(
-            std::fs::read_to_string(name).map_err(|e| wrong(format!("parallel.schedule = {name:?}: {e}")))?,
+            bessemer_durable::read_to_string(name.as_ref())
+                .map_err(|e| wrong(format!("parallel.schedule = {name:?}: {e}")))?,
         ),
         _ => None,
     };

@@ -1,6 +1,5 @@
 //! Lists of domains, URLs or words from files of users: one entry a line, `#` begins a comment line, plain or `.gz`.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
@@ -41,7 +40,7 @@ pub enum ListError {
 /// The file cannot be read, a line has more than 64 KiB or is not UTF-8, or all entries together more than 2 GiB.
 pub fn read_list(path: &Path, mut entry: impl FnMut(&str)) -> Result<(), ListError> {
     let io = |source| ListError::Io { path: path.to_path_buf(), source };
-    let file = BufReader::with_capacity(256 << 10, File::open(path).map_err(io)?);
+    let file = BufReader::with_capacity(256 << 10, bessemer_durable::open_regular(path).map_err(io)?);
     let gz = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
     let mut reader: Box<dyn BufRead> = if gz {
         Box::new(BufReader::with_capacity(256 << 10, flate2::bufread::MultiGzDecoder::new(file)))

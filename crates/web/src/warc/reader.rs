@@ -94,7 +94,7 @@ impl WarcReader<File> {
     /// # Errors
     /// The file cannot be read, or its zstd dictionary cannot be used.
     pub fn open(path: &Path, limits: WarcLimits) -> Result<Self, WarcError> {
-        let file = File::open(path).map_err(|e| WarcError::io(0, e))?;
+        let file = bessemer_durable::open_regular(path).map_err(|e| WarcError::io(0, e))?;
         Self::named(file, &path.file_name().unwrap_or_default().to_string_lossy(), limits)
     }
 }

@@ -64,7 +64,7 @@ fn from_file(path: &Path, args: &ProgramArgs) -> Result<Program, Failure> {
     if size > MOST_BYTES {
         return Err(named(&format!("wanted a schedule file of at most {MOST_BYTES} bytes, found {size}")));
     }
-    let text = std::fs::read_to_string(path).map_err(|e| named(&e))?;
+    let text = bessemer_durable::read_to_string(path).map_err(|e| named(&e))?;
     bessemer_schedule::parse(&text).map_err(|e| named(&e))
 }
 
