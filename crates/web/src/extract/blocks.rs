@@ -1,6 +1,6 @@
 //! The lines of a page: each block of text with what it is and how much of it is links.
 
-use super::measure::Measures;
+use super::measure::{Measures, State};
 use crate::html::{Deadline, Document, HtmlError, NodeKind, Tag, decode_references};
 
 /// What a block of text is.
@@ -29,6 +29,8 @@ pub struct Block {
     pub chars: u32,
     /// Of these in links.
     pub linked: u32,
+    /// Of these in links to places on the same page.
+    pub(super) local: u32,
     /// Number of the element in the tree that holds it.
     pub(super) node: u32,
     /// In a part that is around the text by its name.
@@ -47,6 +49,7 @@ struct Collector {
     text: String,
     chars: u32,
     linked: u32,
+    local: u32,
     node: u32,
     outside: bool,
     kind: BlockKind,
@@ -65,12 +68,19 @@ impl Collector {
                 self.text.trim_matches(|c: char| c.is_whitespace() || c == '|').to_string()
             };
             if !text.is_empty() {
-                let (chars, linked, node) = (self.chars, self.linked, self.node);
-                self.blocks.push(Block { kind: self.kind, text, chars, linked, node, outside: self.outside });
+                self.blocks.push(Block {
+                    kind: self.kind,
+                    text,
+                    chars: self.chars,
+                    linked: self.linked,
+                    local: self.local,
+                    node: self.node,
+                    outside: self.outside,
+                });
             }
         }
         self.text.clear();
-        (self.chars, self.linked, self.space, self.breaks) = (0, 0, false, 0);
+        (self.chars, self.linked, self.local, self.space, self.breaks) = (0, 0, 0, false, 0);
     }
 
     fn line_break(&mut self) {
@@ -83,14 +93,22 @@ impl Collector {
         }
     }
 
-    fn add(&mut self, text: &str, linked: bool, preformatted: bool) {
+    /// Adds text, and counts its characters as those of a link if `state` says so.
+    fn add(&mut self, text: &str, state: State, preformatted: bool) {
+        let before = self.chars;
         if preformatted {
             self.text.push_str(text);
-            let chars = text.chars().filter(|c| !c.is_whitespace()).count() as u32;
-            self.chars += chars;
-            self.linked += if linked { chars } else { 0 };
-            return;
+            self.chars += text.chars().filter(|c| !c.is_whitespace()).count() as u32;
+        } else {
+            self.add_words(text);
         }
+        if state.linked {
+            self.linked += self.chars - before;
+            self.local += if state.local { self.chars - before } else { 0 };
+        }
+    }
+
+    fn add_words(&mut self, text: &str) {
         for c in text.chars() {
             // A no-break space is a space to whoever reads; zero-width marks are nothing.
             if c.is_whitespace() || c == '\u{200b}' || c == '\u{feff}' || c == '\u{ad}' || c == '\0' {
@@ -107,7 +125,6 @@ impl Collector {
             self.breaks = 0;
             self.text.push(c);
             self.chars += 1;
-            self.linked += u32::from(linked);
         }
     }
 }
@@ -135,6 +152,7 @@ pub(super) fn collect(
         text: String::new(),
         chars: 0,
         linked: 0,
+        local: 0,
         node: 0,
         outside: false,
         kind: BlockKind::Paragraph,
@@ -155,7 +173,7 @@ pub(super) fn collect(
             }
             (c.kind, pre, row) = (top.kind, top.pre, top.row);
             if top.tag == Tag::Q {
-                c.add("\u{201d}", false, pre);
+                c.add("\u{201d}", State::default(), pre);
             }
         }
         let node = &nodes[i];
@@ -165,7 +183,7 @@ pub(super) fn collect(
                     c.node = node.parent;
                     c.outside = measures.states[node.parent as usize].around;
                 }
-                c.add(&decode_references(text), measures.states[i].linked, pre);
+                c.add(&decode_references(text), measures.states[i], pre);
                 i += 1;
             }
             NodeKind::Element(_, _) if measures.states[i].hidden => i = node.end as usize,
@@ -197,9 +215,9 @@ fn begin(
 ) {
     let node = &measures.document.nodes[i];
     match tag {
-        Tag::Br if *pre => return c.add("\n", false, true),
+        Tag::Br if *pre => return c.add("\n", State::default(), true),
         Tag::Br => return c.line_break(),
-        Tag::Q => c.add("\u{201c}", false, *pre),
+        Tag::Q => c.add("\u{201c}", State::default(), *pre),
         _ => {}
     }
     let before = Open { end: node.end, tag, block: tag.is_block(), kind: c.kind, pre: *pre, row: *row };

@@ -6,6 +6,7 @@
 
 use super::blocks::{Block, BlockKind};
 use super::measure::Measures;
+use super::technical::{self, is_explained};
 use crate::html::Tag;
 
 /// Letters from which a block counts as prose; a CJK character says as much as three letters.
@@ -20,7 +21,7 @@ const MOST_OF_TEXT: f64 = 0.95;
 const MOST_OF_NAMED: f64 = 0.4;
 
 /// Letters of a block, CJK characters counted three times.
-fn weight(b: &Block) -> u32 {
+pub(super) fn weight(b: &Block) -> u32 {
     let wide = b
         .text
         .chars()
@@ -42,6 +43,9 @@ fn is_prose(b: &Block, weight: u32) -> bool {
 
 /// Leaves the blocks of the main text.
 pub(super) fn choose(measures: &Measures<'_, '_>, blocks: &mut Vec<Block>) {
+    if measures.technical {
+        return technical::choose(measures, blocks);
+    }
     let weights: Vec<u32> = blocks.iter().map(weight).collect();
     let prose: Vec<bool> = blocks.iter().zip(&weights).map(|(b, w)| is_prose(b, *w)).collect();
     let total: u64 = weights.iter().zip(&prose).filter(|(_, p)| **p).map(|(w, _)| u64::from(*w)).sum();
@@ -50,7 +54,11 @@ pub(super) fn choose(measures: &Measures<'_, '_>, blocks: &mut Vec<Block>) {
         blocks.retain(|b| !b.outside && b.link_density() <= 0.5);
         return;
     }
-    let container = container(measures, blocks, &weights, &prose, total);
+    let mut held = vec![0; measures.document.nodes.len()];
+    for ((b, w), p) in blocks.iter().zip(&weights).zip(&prose) {
+        held[b.node as usize] += if *p { u64::from(*w) } else { 0 };
+    }
+    let container = container(measures, held, [MOST, MOST_OF_TEXT], |_, _| true);
     let end = measures.document.nodes[container].end as usize;
     let inside = |b: &Block| (container..end).contains(&(b.node as usize));
     let first = prose.iter().zip(blocks.iter()).position(|(p, b)| *p && inside(b)).unwrap_or(0);
@@ -71,31 +79,29 @@ pub(super) fn choose(measures: &Measures<'_, '_>, blocks: &mut Vec<Block>) {
             BlockKind::Code => true,
             // Between prose short blocks belong to it; before and behind it is where dates, authors, buttons and
             // further links stand.
-            _ if i > first && i < last => links <= 0.5 || weights[i] < 40 && links < 0.8,
+            _ if i > first && i < last => {
+                links <= 0.5 || weights[i] < 40 && links < 0.8 || is_explained(measures, b, container)
+            }
             BlockKind::Item => links <= 0.2 && i > first,
             _ => links <= 0.2 && weights[i] >= 30,
         }
     });
 }
 
-/// The deepest element that holds most of the prose.
-fn container(
+/// The deepest element that holds most of the text, of which `held` has what stands directly in each element. `most` is
+/// the share that a part must hold to be taken alone, in the page and in an element that says it is the text; `allowed`
+/// judges each step from an element to a part of it.
+pub(super) fn container(
     measures: &Measures<'_, '_>,
-    blocks: &[Block],
-    weights: &[u32],
-    prose: &[bool],
-    total: u64,
+    mut held: Vec<u64>,
+    [most_of_page, most_of_text]: [f64; 2],
+    allowed: impl Fn(usize, usize) -> bool,
 ) -> usize {
     let nodes = &measures.document.nodes;
-    let mut held = vec![0u64; nodes.len()];
-    for ((b, w), p) in blocks.iter().zip(weights).zip(prose) {
-        if *p {
-            held[b.node as usize] += u64::from(*w);
-        }
-    }
     for i in (1..nodes.len()).rev() {
         held[nodes[i].parent as usize] += held[i];
     }
+    let total = held[0];
     let share = |i: usize, of: u64| held[i] as f64 / of.max(1) as f64;
     // An element that says it is the text and holds a fair part of the prose is the place to begin; of several the
     // one that holds most, and of equals the innermost.
@@ -110,14 +116,14 @@ fn container(
         }
     }
     let whole = held[start];
-    let most = if start == 0 { MOST } else { MOST_OF_TEXT };
+    let most = if start == 0 { most_of_page } else { most_of_text };
     let mut at = start;
     // Down along the path; each step skips over siblings, so the walk sees every node at most once.
     loop {
         let mut child = at + 1;
         let mut next = None;
         while child < nodes[at].end as usize {
-            if share(child, whole) >= most {
+            if share(child, whole) >= most && allowed(at, child) {
                 next = Some(child);
                 break;
             }
@@ -128,7 +134,7 @@ fn container(
             Some(n)
                 if !matches!(
                     measures.tag(n),
-                    Tag::P | Tag::Ul | Tag::Ol | Tag::Pre | Tag::Blockquote | Tag::Table
+                    Tag::P | Tag::Ul | Tag::Ol | Tag::Dl | Tag::Pre | Tag::Blockquote | Tag::Table
                 ) =>
             {
                 at = n

@@ -18,10 +18,12 @@ pub(super) struct Sum {
     pub cells: u32,
     /// Blocks inside that are no parts of a table.
     pub blocks: u32,
+    /// Links inside.
+    pub links: u32,
 }
 
 /// An element's own part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct State {
     /// Not shown.
     pub hidden: bool,
@@ -29,8 +31,15 @@ pub(super) struct State {
     pub around: bool,
     /// The element itself names the text.
     pub content: bool,
-    /// In a link.
+    /// In a link that leads away from the text. A link inside of code is part of the code, and a link of a heading to
+    /// itself part of the heading.
     pub linked: bool,
+    /// In a link to a place on the same page.
+    pub local: bool,
+    /// In code.
+    code: bool,
+    /// In a heading.
+    heading: bool,
 }
 
 /// The measures of a page, by node.
@@ -38,7 +47,14 @@ pub(super) struct Measures<'d, 'a> {
     pub document: &'d Document<'a>,
     pub sums: Vec<Sum>,
     pub states: Vec<State>,
+    /// The page is a piece of technical documentation: code and definitions are frequent in it.
+    pub technical: bool,
 }
+
+/// Fewest elements of code in a technical page.
+const TECHNICAL_CODE: u32 = 2;
+/// Most characters outside of links and headings for each element of code or definitions in a technical page.
+const TECHNICAL_SPACING: f64 = 1000.0;
 
 /// A part is not "around" the text if it holds more than this share of the page's unlinked letters: then its name is
 /// wrong, and it is the page.
@@ -48,9 +64,10 @@ impl<'d, 'a> Measures<'d, 'a> {
     pub(super) fn new(document: &'d Document<'a>, deadline: &Deadline) -> Result<Self, HtmlError> {
         let nodes = &document.nodes;
         let mut roles = Vec::with_capacity(nodes.len());
-        let plain = State { hidden: false, around: false, content: false, linked: false };
+        let plain = State::default();
         let mut states = vec![plain; nodes.len()];
         let mut sums = vec![Sum::default(); nodes.len()];
+        let mut heading_chars = 0;
         for (i, node) in nodes.iter().enumerate() {
             if i % 4096 == 0 {
                 deadline.check()?;
@@ -62,7 +79,13 @@ impl<'d, 'a> Measures<'d, 'a> {
                 NodeKind::Element(tag, a) => {
                     r = role(tag, &a);
                     state.hidden |= r == Role::Hidden;
-                    state.linked |= tag == Tag::A && a.href.is_some();
+                    state.code |= is_code(tag);
+                    state.heading |= tag.heading().is_some();
+                    if let (Tag::A, Some(href)) = (tag, a.href) {
+                        state.local = href.starts_with('#');
+                        state.linked |= !state.code && !(state.heading && state.local);
+                        sums[i].links = u32::from(!state.hidden);
+                    }
                     state.content = r == Role::Content;
                     let sum = &mut sums[i];
                     match tag {
@@ -78,6 +101,7 @@ impl<'d, 'a> Measures<'d, 'a> {
                         let chars = text.chars().filter(|c| !c.is_whitespace()).count() as u32;
                         sums[i].chars = chars;
                         sums[i].linked = if above.linked { chars } else { 0 };
+                        heading_chars += if above.heading && !above.linked { chars } else { 0 };
                     }
                 }
             }
@@ -94,20 +118,35 @@ impl<'d, 'a> Measures<'d, 'a> {
             p.rows += s.rows;
             p.cells += s.cells;
             p.blocks += s.blocks;
+            p.links += s.links;
         }
         let own = |s: &Sum| f64::from(s.chars - s.linked);
         let all = own(&sums[0]).max(1.0);
+        let (mut code, mut definitions) = (0, 0);
         for i in 1..nodes.len() {
             let parent = nodes[i].parent as usize;
             let small = own(&sums[i]) <= TOO_MUCH_TO_DROP * all;
             let mut around = roles[i] == Role::Boilerplate && small;
-            // A header belongs to the page, unless it is that of the text.
-            if let NodeKind::Element(Tag::Header, _) = nodes[i].kind {
-                around |= small && !states[parent].content && !inside_content(nodes, &states, i);
+            match nodes[i].kind {
+                // A header belongs to the page, unless it is that of the text.
+                NodeKind::Element(Tag::Header, _) => {
+                    around |= small && !states[parent].content && !inside_content(nodes, &states, i);
+                }
+                NodeKind::Element(Tag::Table, _) => around |= small && is_navigation_table(&sums[i]),
+                _ => {}
             }
             states[i].around = around || states[parent].around;
+            if !(states[i].around || states[i].hidden)
+                && let NodeKind::Element(tag, _) = nodes[i].kind
+            {
+                code += u32::from(is_code(tag));
+                definitions += u32::from(is_definition(tag));
+            }
         }
-        Ok(Measures { document, sums, states })
+        let running = (all - f64::from(heading_chars)).max(1.0);
+        let technical =
+            code >= TECHNICAL_CODE && f64::from(code + definitions) * TECHNICAL_SPACING >= running;
+        Ok(Measures { document, sums, states, technical })
     }
 
     /// `<html lang>`.
@@ -134,6 +173,26 @@ impl<'d, 'a> Measures<'d, 'a> {
             && s.blocks * 4 <= s.cells
             && s.chars <= 200 * s.cells
     }
+}
+
+/// Whether a table is the line of links to the pages before, behind and above, as DocBook writes them.
+fn is_navigation_table(s: &Sum) -> bool {
+    s.tables == 1
+        && (1..=3).contains(&s.rows)
+        && (3..=9).contains(&s.cells)
+        && s.links * 2 >= s.cells
+        && s.chars - s.linked <= 150
+}
+
+/// Whether an element holds code, or what is typed and printed.
+pub(super) fn is_code(tag: Tag) -> bool {
+    use Tag::*;
+    matches!(tag, Pre | Code | Kbd | Samp | Tt | Var | Listing | Xmp)
+}
+
+/// Whether an element is a term or its definition.
+pub(super) fn is_definition(tag: Tag) -> bool {
+    matches!(tag, Tag::Dt | Tag::Dd)
 }
 
 /// Whether one of the nearest ancestors names the text. Eight are enough for a header, and bound the work.

@@ -9,6 +9,7 @@ mod blocks;
 mod main_text;
 mod measure;
 mod names;
+mod technical;
 
 pub use blocks::{Block, BlockKind};
 

@@ -265,7 +265,7 @@ pub(super) fn role(tag: Tag, a: &Attributes<'_>) -> Role {
         return Role::Unknown;
     }
     let mut found = Role::Unknown;
-    for names in [a.id, a.class].into_iter().flatten() {
+    for names in [a.id.filter(|id| !is_slug(tag, a.class, id)), a.class].into_iter().flatten() {
         words(names, |word, whole| {
             if whole && CONTENT.contains(&word) {
                 found = Role::Content;
@@ -275,6 +275,14 @@ pub(super) fn role(tag: Tag, a: &Attributes<'_>) -> Role {
         });
     }
     found
+}
+
+/// Whether the identifier of a section is its heading in small letters, as generators of manuals write them: then
+/// `import-related-attributes` says what the section is about, and not that it is around the text.
+fn is_slug(tag: Tag, class: Option<&str>, id: &str) -> bool {
+    let section = tag == Tag::Section
+        || class.is_some_and(|names| names.split_ascii_whitespace().any(|name| name.starts_with("sect")));
+    section && id.split('-').filter(|word| !word.is_empty()).count() > 2
 }
 
 /// Elements that pages are divided into.
@@ -325,6 +333,12 @@ mod tests {
         {
             assert_eq!(named(class), Role::Unknown, "{class}");
         }
+        let section =
+            |tag, id, class| role(tag, &Attributes { id: Some(id), class, ..Attributes::default() });
+        assert_eq!(section(Tag::Section, "import-related-attributes", None), Role::Unknown);
+        assert_eq!(section(Tag::Div, "import-related-attributes", Some("sect2")), Role::Unknown);
+        assert_eq!(section(Tag::Section, "related-posts", None), Role::Boilerplate);
+        assert_eq!(section(Tag::Section, "see-related-posts", Some("related")), Role::Boilerplate);
         assert_eq!(named("row article-body"), Role::Content);
         assert_eq!(named("articleBody share"), Role::Content);
     }

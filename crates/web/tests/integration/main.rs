@@ -5,4 +5,5 @@ mod memory;
 mod remote;
 #[cfg(feature = "remote")]
 mod store;
+mod technical;
 mod warc;
