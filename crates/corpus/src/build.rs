@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// Raised when a rule changes what it keeps, so that finished corpora are built anew.
-const RULES_VERSION: u32 = 2;
+const RULES_VERSION: u32 = 3;
 
 /// How far a build has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -83,7 +83,7 @@ impl<'d, 'a> Measures<'d, 'a> {
                     state.heading |= tag.heading().is_some();
                     if let (Tag::A, Some(href)) = (tag, a.href) {
                         state.local = href.starts_with('#');
-                        state.linked |= !state.code && !(state.heading && state.local);
+                        state.linked |= !(state.code || state.heading && state.local);
                         sums[i].links = u32::from(!state.hidden);
                     }
                     state.content = r == Role::Content;
