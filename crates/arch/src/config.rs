@@ -121,6 +121,17 @@ impl Default for ModelConfig {
     }
 }
 
+/// Largest sizes of a model, each from 1.
+pub(crate) mod limits {
+    pub(crate) const VOCABULARY: u64 = 1 << 28;
+    pub(crate) const LAYERS: u64 = 10_000;
+    pub(crate) const WIDTH: u64 = 1 << 20;
+    pub(crate) const HEADS: u64 = 1 << 16;
+    pub(crate) const HEAD_DIM: u64 = 4096;
+    pub(crate) const FFN_WIDTH: u64 = 1 << 22;
+    pub(crate) const CONTEXT: u64 = 1 << 24;
+}
+
 /// What a `[model]` table says of sizes.
 struct Sizes {
     layers: usize,
@@ -195,7 +206,7 @@ impl ModelConfig {
             positions,
             rope_theta,
             rope_scaling: self.check_rope_scaling(base.rope_scaling, positions)?,
-            window: optional("window", self.window, 1 << 24)?.or(base.window),
+            window: optional("window", self.window, limits::CONTEXT)?.or(base.window),
             document_end: None,
             qk_norm: self.qk_norm.unwrap_or(base.qk_norm),
             embedding_scale: self.resolved_embedding_scale(init, positions, sizes.width)?,
@@ -208,8 +219,8 @@ impl ModelConfig {
             init_distribution: self.init_distribution,
             init_gain: ranged("init_gain", self.init_gain, 0.0, 100.0)?,
             ds_init: self.ds_init,
-            mup_base_width: optional("mup_base_width", self.mup_base_width, 1 << 20)?,
-            mup_base_head_dim: optional("mup_base_head_dim", self.mup_base_head_dim, 4096)?,
+            mup_base_width: optional("mup_base_width", self.mup_base_width, limits::WIDTH)?,
+            mup_base_head_dim: optional("mup_base_head_dim", self.mup_base_head_dim, limits::HEAD_DIM)?,
         })
     }
 
@@ -234,13 +245,13 @@ impl ModelConfig {
     /// Layers, widths, heads and context: the written value; else, where a size that it follows from was changed, the value
     /// that follows; else the base's.
     fn sizes(&self, base: &Model) -> Result<Sizes, ArchError> {
-        let layers = positive("layers", self.layers, base.layers, 10_000)?;
-        let width = positive("width", self.width, base.width, 1 << 20)?;
-        let heads = positive("heads", self.heads, base.heads, 1 << 16)?;
+        let layers = positive("layers", self.layers, base.layers, limits::LAYERS)?;
+        let width = positive("width", self.width, base.width, limits::WIDTH)?;
+        let heads = positive("heads", self.heads, base.heads, limits::HEADS)?;
         // What follows from other sizes follows from changed ones: a size that repeats the base's is as if left out.
         let (new_width, new_heads) = (width != base.width, heads != base.heads);
         let kv_default = if new_heads { heads } else { base.kv_heads };
-        let kv_heads = positive("kv_heads", self.kv_heads, kv_default, 1 << 16)?;
+        let kv_heads = positive("kv_heads", self.kv_heads, kv_default, limits::HEADS)?;
         if !heads.is_multiple_of(kv_heads) {
             return Err(ArchError {
                 key: "kv_heads",
@@ -248,7 +259,7 @@ impl ModelConfig {
             });
         }
         let head_dim = match self.head_dim {
-            Some(_) => positive("head_dim", self.head_dim, 1, 4096)?,
+            Some(_) => positive("head_dim", self.head_dim, 1, limits::HEAD_DIM)?,
             None if !new_width && !new_heads => base.head_dim,
             None if width.is_multiple_of(heads) => width / heads,
             None => {
@@ -268,8 +279,8 @@ impl ModelConfig {
             true if gated => (8 * width).div_ceil(3).next_multiple_of(64),
             true => 4 * width,
         };
-        let ffn_width = positive("ffn_width", self.ffn_width, ffn_default, 1 << 22)?;
-        let context = positive("context", self.context, base.context, 1 << 24)?;
+        let ffn_width = positive("ffn_width", self.ffn_width, ffn_default, limits::FFN_WIDTH)?;
+        let context = positive("context", self.context, base.context, limits::CONTEXT)?;
         Ok(Sizes { layers, width, heads, kv_heads, head_dim, ffn_width, context })
     }
 
@@ -394,7 +405,12 @@ fn optional(key: &'static str, value: Option<u64>, most: u64) -> Result<Option<u
     value.map(|_| positive(key, value, 1, most)).transpose()
 }
 
-fn positive(key: &'static str, value: Option<u64>, default: usize, most: u64) -> Result<usize, ArchError> {
+pub(crate) fn positive(
+    key: &'static str,
+    value: Option<u64>,
+    default: usize,
+    most: u64,
+) -> Result<usize, ArchError> {
     match value {
         None => Ok(default),
         Some(v) if (1..=most).contains(&v) => Ok(v as usize),
@@ -402,7 +418,7 @@ fn positive(key: &'static str, value: Option<u64>, default: usize, most: u64) ->
     }
 }
 
-fn ranged(key: &'static str, value: f64, least: f64, most: f64) -> Result<f64, ArchError> {
+pub(crate) fn ranged(key: &'static str, value: f64, least: f64, most: f64) -> Result<f64, ArchError> {
     if (least..=most).contains(&value) {
         return Ok(value);
     }

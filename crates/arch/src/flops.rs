@@ -10,7 +10,7 @@ impl Model {
     pub fn product_parameters(&self) -> usize {
         let positions = if self.positions == PositionChoice::Learned { self.context * self.width } else { 0 };
         let lookup = if self.tied_embeddings { 0 } else { self.vocab_size * self.width };
-        let small: usize = self.params().iter().filter(|p| p.shape.len() == 1).map(|p| p.len()).sum();
+        let small = self.sum_params(|p| if p.shape.len() == 1 { p.len() } else { 0 });
         self.parameters() - positions - lookup - small
     }
 

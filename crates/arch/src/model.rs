@@ -4,6 +4,7 @@ use crate::choices::{
     ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
     RopeScaling,
 };
+use crate::config::{ArchError, limits, positive, ranged};
 use serde::{Deserialize, Serialize};
 
 /// Feed-forward block of a resolved model.
@@ -98,6 +99,51 @@ pub struct Model {
 }
 
 impl Model {
+    /// Checks every size and factor against the ranges of the `[model]` table, for models that come from files: before
+    /// anything is listed, planned or made of one.
+    ///
+    /// # Errors
+    /// The first key that is out of its range.
+    pub fn check(&self) -> Result<(), ArchError> {
+        let sizes = [
+            ("vocab_size", self.vocab_size, limits::VOCABULARY),
+            ("layers", self.layers, limits::LAYERS),
+            ("width", self.width, limits::WIDTH),
+            ("heads", self.heads, limits::HEADS),
+            ("kv_heads", self.kv_heads, limits::HEADS),
+            // Left out of a recipe it is width / heads, whatever that is.
+            ("head_dim", self.head_dim, limits::WIDTH),
+            ("ffn_width", self.ffn_width, limits::FFN_WIDTH),
+            ("context", self.context, limits::CONTEXT),
+            ("window", self.window.unwrap_or(1), limits::CONTEXT),
+            ("mup_base_width", self.mup_base_width.unwrap_or(1), limits::WIDTH),
+            ("mup_base_head_dim", self.mup_base_head_dim.unwrap_or(1), limits::HEAD_DIM),
+        ];
+        for (key, value, most) in sizes {
+            positive(key, Some(value as u64), 1, most)?;
+        }
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            let problem = format!("{} does not divide {} heads", self.kv_heads, self.heads);
+            return Err(ArchError { key: "kv_heads", problem });
+        }
+        if self.positions == PositionChoice::Rope && !self.head_dim.is_multiple_of(2) {
+            let problem = format!("rotary positions need an even head width, found {}", self.head_dim);
+            return Err(ArchError { key: "head_dim", problem });
+        }
+        let factors = [
+            ("norm_eps", self.norm_eps, 0.0, 1.0),
+            ("rope_theta", self.rope_theta, 1.0, 1e12),
+            ("embedding_scale", self.embedding_scale, 1e-6, 1e6),
+            ("dropout", self.dropout, 0.0, 0.99),
+            ("init_std", self.init_std, 0.0, 10.0),
+            ("init_gain", self.init_gain, 0.0, 100.0),
+        ];
+        for (key, value, least, most) in factors {
+            ranged(key, value, least, most)?;
+        }
+        Ok(())
+    }
+
     /// Whether the feed-forward block is gated.
     pub fn mlp(&self) -> MlpKind {
         match self.activation {

@@ -99,6 +99,31 @@ impl List<'_> {
     }
 }
 
+impl List<'_> {
+    /// All parameters of one layer.
+    fn layer(&mut self, i: usize) {
+        let model = self.model;
+        let (d, f) = (model.width, model.ffn_width);
+        let (queries, keys) = (model.attention_width(), model.kv_heads * model.head_dim);
+        self.norm(&format!("layers.{i}.attention_norm"));
+        let qkv = [(Part::QueryOrKey, d, queries), (Part::QueryOrKey, d, keys), (Part::Value, d, keys)];
+        self.linear(i, "attention.qkv", &qkv);
+        if model.qk_norm {
+            for name in ["q_norm", "k_norm"] {
+                let name = format!("layers.{i}.attention.{name}.weight");
+                self.add(name, vec![model.head_dim], Role::Norm, Init::Constant(1.0));
+            }
+        }
+        self.linear(i, "attention.out", &[(Part::AttentionOut, queries, d)]);
+        self.norm(&format!("layers.{i}.mlp_norm"));
+        match model.mlp() {
+            MlpKind::Plain => self.linear(i, "mlp.up", &[(Part::Up, d, f)]),
+            MlpKind::Gated => self.linear(i, "mlp.gate_up", &[(Part::Gate, d, f), (Part::Up, d, f)]),
+        }
+        self.linear(i, "mlp.down", &[(Part::Down, f, d)]);
+    }
+}
+
 impl Model {
     /// Every parameter, in the order of the forward pass of a pre-normalised model. Names:
     /// `embed.tokens`, `embed.positions`, `layers.{i}.attention_norm.*`, `layers.{i}.attention.qkv.*` (rows: all
@@ -109,30 +134,13 @@ impl Model {
     ///
     /// Biases start at 0, norm weights at 1, all others as `init` says.
     pub fn params(&self) -> Vec<ParamSpec> {
-        let (d, f) = (self.width, self.ffn_width);
-        let (queries, keys) = (self.attention_width(), self.kv_heads * self.head_dim);
         let mut list = List { model: self, params: Vec::new() };
         list.table("embed.tokens", TablePart::Embedding, self.vocab_size);
         if self.positions == PositionChoice::Learned {
             list.table("embed.positions", TablePart::Embedding, self.context);
         }
         for i in 0..self.layers {
-            list.norm(&format!("layers.{i}.attention_norm"));
-            let qkv = [(Part::QueryOrKey, d, queries), (Part::QueryOrKey, d, keys), (Part::Value, d, keys)];
-            list.linear(i, "attention.qkv", &qkv);
-            if self.qk_norm {
-                for name in ["q_norm", "k_norm"] {
-                    let name = format!("layers.{i}.attention.{name}.weight");
-                    list.add(name, vec![self.head_dim], Role::Norm, Init::Constant(1.0));
-                }
-            }
-            list.linear(i, "attention.out", &[(Part::AttentionOut, queries, d)]);
-            list.norm(&format!("layers.{i}.mlp_norm"));
-            match self.mlp() {
-                MlpKind::Plain => list.linear(i, "mlp.up", &[(Part::Up, d, f)]),
-                MlpKind::Gated => list.linear(i, "mlp.gate_up", &[(Part::Gate, d, f), (Part::Up, d, f)]),
-            }
-            list.linear(i, "mlp.down", &[(Part::Down, f, d)]);
+            list.layer(i);
         }
         if self.placement == Placement::Pre {
             list.norm("final_norm");
@@ -143,8 +151,45 @@ impl Model {
         list.params
     }
 
+    /// Sum of `count` over every parameter, without listing them: layers are alike in names, shapes and roles.
+    pub(crate) fn sum_params(&self, count: impl Fn(&ParamSpec) -> usize) -> usize {
+        let sum = |params: &[ParamSpec]| params.iter().map(&count).fold(0, usize::saturating_add);
+        let mut layer = List { model: self, params: Vec::new() };
+        layer.layer(0);
+        let others = Model { layers: 0, ..self.clone() }.params();
+        sum(&layer.params).saturating_mul(self.layers).saturating_add(sum(&others))
+    }
+
     /// Number of parameters, tied ones counted once.
     pub fn parameters(&self) -> usize {
-        self.params().iter().map(ParamSpec::len).sum()
+        self.sum_params(ParamSpec::len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{NAMED, named};
+
+    #[test]
+    fn what_is_counted_without_a_list_is_what_the_list_has() {
+        for name in NAMED {
+            let named = named(name).unwrap();
+            let bare = Model { norm: NormChoice::None, bias: !named.bias, ..named.clone() };
+            let normed = Model { qk_norm: true, tied_embeddings: !named.tied_embeddings, ..named.clone() };
+            for model in [named, bare, normed] {
+                let listed: usize = model.params().iter().map(ParamSpec::len).sum();
+                assert_eq!(model.parameters(), listed, "{name}");
+            }
+        }
+    }
+
+    /// A model that nobody checked (from a hostile file) costs no more than any other.
+    #[test]
+    fn counting_does_not_take_as_long_as_the_model_is_deep() {
+        let deep = Model { layers: 1_000_000_000_000_000, ..named("llama").unwrap() };
+        assert!(deep.parameters() > 1_000_000_000_000_000);
+        assert!(deep.summary().contains("1000000000000000 layers"));
+        assert!(deep.check().unwrap_err().to_string().contains("model.layers"));
     }
 }

@@ -1,11 +1,13 @@
-//! Ctrl-C and termination: the first asks the run to save and leave, a second one ends the process at once. SIGUSR1 asks as
-//! well, however often it comes: launchers pass it on to all processes of a job and leave them the time that they need.
+//! Ctrl-C, termination and the end of the terminal: the first asks the run to save and leave, a second one ends the process
+//! at once. SIGUSR1 asks as well, however often it comes: launchers pass it on to all processes of a job and leave them the
+//! time that they need. SIGHUP, which a closing terminal or connection sends, is one more request and never more: shells
+//! send it twice.
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// A flag that turns true at the first SIGINT, SIGTERM or SIGUSR1.
+/// A flag that turns true at the first SIGINT, SIGTERM, SIGUSR1 or SIGHUP. Under `nohup`, SIGHUP stays ignored.
 ///
 /// # Errors
 /// If the system refuses to install a handler.
@@ -17,5 +19,16 @@ pub(crate) fn stop_flag() -> std::io::Result<Arc<AtomicBool>> {
         signal_hook::flag::register(signal, Arc::clone(&flag))?;
     }
     signal_hook::flag::register(SIGUSR1, Arc::clone(&flag))?;
+    if !is_ignored(SIGHUP) {
+        signal_hook::flag::register(SIGHUP, Arc::clone(&flag))?;
+    }
     Ok(flag)
+}
+
+/// Whether the process was started with a signal ignored, as `nohup` does. Where the system does not say, it was not.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }

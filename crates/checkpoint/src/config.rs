@@ -18,6 +18,9 @@ pub struct SaveConfig {
     pub keep_last: u64,
     /// Also keep for ever each checkpoint whose step is a multiple of this; 0: none.
     pub keep_every: u64,
+    /// Also keep this many checkpoints with the lowest validation loss, and save after each evaluation on the way that is
+    /// among them; 0: none.
+    pub keep_best: u64,
     /// Largest file in MiB; a larger tensor gets a file of its own.
     pub max_file_mib: u64,
 }
@@ -30,6 +33,7 @@ impl Default for SaveConfig {
             at_end: true,
             keep_last: 3,
             keep_every: 0,
+            keep_best: 0,
             max_file_mib: 4096,
         }
     }
@@ -58,6 +62,7 @@ impl SaveConfig {
         range("every_seconds", self.every_seconds, 0, 366 * 86_400)?;
         range("keep_last", self.keep_last, 1, 1_000_000)?;
         range("keep_every", self.keep_every, 0, 1 << 48)?;
+        range("keep_best", self.keep_best, 0, 1000)?;
         range("max_file_mib", self.max_file_mib, 1, 1 << 24)
     }
 
@@ -67,9 +72,15 @@ impl SaveConfig {
         by_steps || (self.every_seconds > 0 && seconds >= self.every_seconds as f64)
     }
 
-    /// What [`crate::Store::gc`] keeps.
-    pub fn retention(&self) -> Retention {
-        Retention { keep_last: self.keep_last, keep_every: (self.keep_every > 0).then_some(self.keep_every) }
+    /// What [`crate::Store::gc`] keeps: `best` are the steps with the lowest validation loss, and one checkpoint older than
+    /// `look_back` steps stays.
+    pub fn retention(&self, best: impl IntoIterator<Item = u64>, look_back: u64) -> Retention {
+        Retention {
+            keep_last: self.keep_last,
+            keep_every: (self.keep_every > 0).then_some(self.keep_every),
+            keep: best.into_iter().collect(),
+            look_back: Some(look_back),
+        }
     }
 
     /// [`SaveConfig::max_file_mib`] in bytes.

@@ -38,6 +38,16 @@ pub enum CheckpointError {
         /// Bytes free on that file system.
         free: u64,
     },
+    /// The store's directory is a symbolic link (or no directory at all).
+    #[error(
+        "{}: wanted a directory, found a symbolic link or a file: checkpoints behind a link are read, but none is written or \
+         removed through it; put a directory in its place, or link the run directory as a whole",
+        dir.display()
+    )]
+    NotOwn {
+        /// Directory of the store.
+        dir: PathBuf,
+    },
     /// Another process holds the store's lock.
     #[error("{}: another process is saving or deleting checkpoints here; run one trainer per directory", dir.display())]
     Busy {
@@ -108,6 +118,19 @@ pub enum CheckpointError {
         name: String,
         /// What was wanted and found.
         problem: String,
+    },
+    /// A tensor that is to be saved holds a value that is not finite.
+    #[error(
+        "tensor {name:?} holds {value} at element {index}: a checkpoint with values that are not finite is not written; go \
+         back to an earlier checkpoint"
+    )]
+    NotFinite {
+        /// Name of the tensor.
+        name: String,
+        /// First element that is not finite.
+        index: usize,
+        /// Its value.
+        value: f32,
     },
     /// The caller's tensor source failed.
     #[error("tensor {name:?} could not be provided for saving: {source}")]

@@ -5,22 +5,15 @@
 //! the *directory* was synced afterwards; `rename` is atomic for readers, not durable by itself (Pillai et al.,
 //! "All File Systems Are Not Created Equal", OSDI 2014).
 
+use bessemer_durable::{ConfinedDir, foreign_entries};
 use rustix::fs::{CWD, FlockOperation, RenameFlags};
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// What a directory entry is, symbolic links not followed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EntryKind {
-    /// Regular file.
-    File,
-    /// Directory.
-    Directory,
-    /// Symbolic link, FIFO, device, socket.
-    Other,
-}
+pub use bessemer_durable::EntryKind;
 
 /// Whether opening may pass through a symbolic link as the last component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,18 +53,24 @@ pub trait FileSystem: Send + Sync {
     fn create_file(&self, path: &Path) -> io::Result<Box<dyn WriteFile>>;
     /// Opens a regular file; anything else is an error, never a wait.
     fn open_file(&self, path: &Path, links: Links) -> io::Result<Box<dyn ReadFile>>;
-    /// Names in a directory with their kinds, in no order. Names that are not UTF-8 are left out.
+    /// Names in a directory with their kinds, in no order. Names that are not UTF-8 are left out. A symbolic link to the
+    /// directory is followed: this is for reading.
     fn list_dir(&self, path: &Path) -> io::Result<Vec<(String, EntryKind)>>;
+    /// All names in the directory `below` of `root` with their kinds. No link is followed, `root` included: this is for
+    /// removing.
+    fn list_beneath(&self, root: &Path, below: &Path) -> io::Result<Vec<(OsString, EntryKind)>>;
+    /// The path without links, of something that exists.
+    fn real_path(&self, path: &Path) -> io::Result<PathBuf>;
     /// Atomically gives `from` the name `to`; a directory at `to` must be empty.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Atomically swaps two names; `Unsupported` where the file system cannot.
     fn exchange(&self, a: &Path, b: &Path) -> io::Result<()>;
     /// Returns when the names in a directory are on stable storage.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
-    /// Removes a file.
-    fn remove_file(&self, path: &Path) -> io::Result<()>;
-    /// Removes an empty directory.
-    fn remove_dir(&self, path: &Path) -> io::Result<()>;
+    /// Removes the file `below` of the directory `root`, following no link.
+    fn remove_file(&self, root: &Path, below: &Path) -> io::Result<()>;
+    /// Removes the empty directory `below` of the directory `root`, following no link.
+    fn remove_dir(&self, root: &Path, below: &Path) -> io::Result<()>;
     /// Takes the advisory lock of a file, made if absent. `WouldBlock` when another process holds it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>>;
     /// Bytes that an ordinary user may still write to the file system that holds `path`.
@@ -121,6 +120,8 @@ fn entry_kind(t: fs::FileType) -> EntryKind {
         EntryKind::File
     } else if t.is_dir() {
         EntryKind::Directory
+    } else if t.is_symlink() {
+        EntryKind::Link
     } else {
         EntryKind::Other
     }
@@ -188,22 +189,24 @@ impl FileSystem for OsFileSystem {
         File::open(path)?.sync_all()
     }
 
-    fn remove_file(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(path)
+    fn list_beneath(&self, root: &Path, below: &Path) -> io::Result<Vec<(OsString, EntryKind)>> {
+        ConfinedDir::open(root)?.list(below)
     }
 
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        fs::remove_dir(path)
+    fn real_path(&self, path: &Path) -> io::Result<PathBuf> {
+        fs::canonicalize(path)
+    }
+
+    fn remove_file(&self, root: &Path, below: &Path) -> io::Result<()> {
+        ConfinedDir::open(root)?.remove_file(below)
+    }
+
+    fn remove_dir(&self, root: &Path, below: &Path) -> io::Result<()> {
+        ConfinedDir::open(root)?.remove_dir(below)
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
-            .open(path)?;
+        let file = bessemer_durable::open_lock(path)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(io::Error::from)?;
         Ok(Box::new(OsLock(file)))
     }
@@ -214,14 +217,43 @@ impl FileSystem for OsFileSystem {
     }
 }
 
-/// Removes a directory and everything in it, never through a symbolic link. For directories of this crate: at most a
-/// few levels deep.
-pub(crate) fn remove_tree(fs: &dyn FileSystem, path: &Path) -> io::Result<()> {
-    for (name, kind) in fs.list_dir(path)? {
-        let inner = path.join(name);
-        if kind == EntryKind::Directory { remove_tree(fs, &inner)? } else { fs.remove_file(&inner)? }
+/// Decides by its name whether this crate wrote a file.
+pub(crate) type IsOurs<'a> = &'a dyn Fn(&str) -> bool;
+
+/// Entries of the directory `name` of `root` that this crate did not write: files of other names, and everything that is
+/// no file.
+pub(crate) fn foreign_in(
+    fs: &dyn FileSystem,
+    root: &Path,
+    name: &str,
+    is_ours: IsOurs<'_>,
+) -> io::Result<Vec<PathBuf>> {
+    let entries = fs.list_beneath(root, Path::new(name))?;
+    let foreign = |(name, kind): &(OsString, EntryKind)| {
+        *kind != EntryKind::File || !name.to_str().is_some_and(is_ours)
+    };
+    Ok(entries.into_iter().filter(foreign).map(|e| e.0.into()).collect())
+}
+
+/// Removes the directory `name` of `root`, which holds files of this crate and nothing else: anything else in it is an
+/// error, before anything is removed. No symbolic link is followed.
+pub(crate) fn remove_files(
+    fs: &dyn FileSystem,
+    root: &Path,
+    name: &str,
+    is_ours: IsOurs<'_>,
+) -> io::Result<()> {
+    let foreign = foreign_in(fs, root, name, is_ours)?;
+    if !foreign.is_empty() {
+        return Err(foreign_entries(&root.join(name), &foreign));
     }
-    fs.remove_dir(path)
+    for (file, _) in fs.list_beneath(root, Path::new(name))? {
+        if !file.to_str().is_some_and(is_ours) {
+            return Err(foreign_entries(&root.join(name), &[file.into()]));
+        }
+        fs.remove_file(root, &Path::new(name).join(file))?;
+    }
+    fs.remove_dir(root, Path::new(name))
 }
 
 /// Makes a directory and those above it, each name made durable in its parent.

@@ -58,5 +58,5 @@ pub use retention::Retention;
 pub use save::{SaveReport, SaveRequest};
 pub use source::{HostTensors, TensorSource, TensorSpec, TensorsFrom};
 pub use store::{
-    CheckpointInfo, GcReport, Latest, PIN_NAME, Scan, Store, parse_step_name, step_name, verify,
+    Accept, CheckpointInfo, GcReport, Latest, PIN_NAME, Scan, Store, parse_step_name, step_name,
 };

@@ -173,23 +173,32 @@ impl TensorSource for LoadedTensors<'_> {
     }
 }
 
+/// BLAKE3 of the first `bytes` bytes of a file, hexadecimal; `advance` is told the bytes of each piece read.
+pub(crate) fn checksum(
+    file: &dyn ReadFile,
+    bytes: u64,
+    advance: &mut dyn FnMut(u64),
+) -> std::io::Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; CHUNK.min(bytes as usize)];
+    let mut at = 0;
+    while at < bytes {
+        let n = (bytes - at).min(CHUNK as u64) as usize;
+        file.read_exact_at(&mut buffer[..n], at)?;
+        hasher.update(&buffer[..n]);
+        at += n as u64;
+        advance(n as u64);
+    }
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
 fn verify_file(
     file: &dyn ReadFile,
     path: &Path,
     record: &FileRecord,
     advance: &mut dyn FnMut(u64),
 ) -> Result<()> {
-    let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; CHUNK.min(record.bytes as usize)];
-    let mut at = 0;
-    while at < record.bytes {
-        let n = (record.bytes - at).min(CHUNK as u64) as usize;
-        file.read_exact_at(&mut buffer[..n], at).at("read", path)?;
-        hasher.update(&buffer[..n]);
-        at += n as u64;
-        advance(n as u64);
-    }
-    let found = hasher.finalize().to_hex().to_string();
+    let found = checksum(file, record.bytes, advance).at("read", path)?;
     if found != record.blake3 {
         return Err(CheckpointError::Checksum { file: path.into(), expected: record.blake3.clone(), found });
     }

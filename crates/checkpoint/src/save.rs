@@ -15,9 +15,9 @@ use crate::error::{At, CheckpointError, Result};
 use crate::format::{Layout, split, write_file};
 use crate::fs::create_dir_durably;
 use crate::manifest::{FileRecord, MANIFEST_NAME, Manifest, SliceRecord, TensorRecord};
-use crate::publish::{Unfinished, publish};
+use crate::publish::{Hidden, Unfinished};
 use crate::source::TensorSource;
-use crate::store::Store;
+use crate::store::{Store, is_checkpoint_file, step_name};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -52,6 +52,9 @@ pub struct SaveReport {
     pub seconds: f64,
     /// Leftovers of interrupted saves that were removed.
     pub cleaned: Vec<PathBuf>,
+    /// Where something that had the checkpoint's name and is not this program's to remove now stands: a symbolic link, or
+    /// a directory with files of others.
+    pub set_aside: Option<PathBuf>,
 }
 
 /// A file of the checkpoint before it is written.
@@ -65,7 +68,7 @@ impl Store {
     ///
     /// On an error nothing that was there before has changed, with one exception that the error names as "sync" of the
     /// store's directory: then the new checkpoint is complete, but may be lost in a power cut. A checkpoint of the same
-    /// step is replaced in one atomic exchange.
+    /// step is replaced in one atomic exchange. A tensor with a value that is not finite is refused by name.
     ///
     /// Memory: one tensor as f32, plus 4 MiB.
     pub fn save(&self, mut request: SaveRequest<'_>) -> Result<SaveReport> {
@@ -73,6 +76,7 @@ impl Store {
         let files = plan(&request)?;
         let total: u64 = files.iter().map(|f| f.layout.bytes).fold(0, u64::saturating_add);
 
+        self.check_own()?;
         create_dir_durably(self.fs.as_ref(), &self.dir).at("create", &self.dir)?;
         let lock = self.lock()?;
         let cleaned = self.sweep(lock.is_some());
@@ -84,19 +88,23 @@ impl Store {
             }
         }
 
-        let partial = self.hidden(request.step, "partial");
-        let written = self.write_all(&partial, &files, total, &mut request);
-        let published = written.and_then(|bytes| {
-            let aside = self.hidden(request.step, "replaced");
-            publish(self.fs.as_ref(), &partial, &self.path(request.step), &aside)?;
-            Ok(bytes)
-        });
-        let bytes = published.map_err(|unfinished| unfinished.clean(self.fs.as_ref(), &partial))?;
+        let hidden = Hidden {
+            fs: self.fs.as_ref(),
+            root: &self.dir,
+            partial: self.hidden(request.step, "partial"),
+            target: step_name(request.step),
+            aside: self.hidden(request.step, "replaced"),
+            is_ours: &is_checkpoint_file,
+        };
+        let written = self.write_all(&hidden.path(), &files, total, &mut request);
+        let published = written.and_then(|bytes| Ok((bytes, hidden.publish()?)));
+        let (bytes, set_aside) = published.map_err(|unfinished| unfinished.clean(&hidden))?;
         Ok(SaveReport {
             path: self.path(request.step),
             bytes,
             seconds: started.elapsed().as_secs_f64(),
             cleaned,
+            set_aside,
         })
     }
 

@@ -1,9 +1,12 @@
 //! A directory of checkpoints: what is there, which one to use, which to remove.
 
 use crate::error::{At, CheckpointError, Result, Skipped};
-use crate::fs::{EntryKind, FileSystem, Links, LockGuard, OsFileSystem, read_small, remove_tree};
+use crate::fs::{
+    EntryKind, FileSystem, Links, LockGuard, OsFileSystem, foreign_in, read_small, remove_files,
+};
 use crate::load::Loaded;
 use crate::manifest::{MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest};
+use crate::publish::free_name;
 use crate::retention::Retention;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,7 +23,12 @@ const LOCK_NAME: &str = ".lock";
 pub struct Store {
     pub(crate) dir: PathBuf,
     pub(crate) fs: Arc<dyn FileSystem>,
+    accept: Accept,
 }
+
+/// Decides whether a manifest whose bytes are intact also makes sense to whoever wrote its state; the error says what
+/// contradicts what.
+pub type Accept = fn(&Manifest) -> std::result::Result<(), String>;
 
 /// A complete checkpoint, as its manifest describes it. Contents are verified on loading.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +45,8 @@ pub struct CheckpointInfo {
     pub tensors: usize,
     /// Whether it is pinned against removal by a file named [`PIN_NAME`].
     pub pinned: bool,
+    /// Whether its name is a symbolic link to a directory elsewhere, which is read and never removed.
+    pub linked: bool,
 }
 
 /// Everything in a store that bears a checkpoint's name.
@@ -64,6 +74,8 @@ pub struct GcReport {
     pub removed: Vec<u64>,
     /// Steps kept, oldest first.
     pub kept: Vec<u64>,
+    /// Those of them that were to be removed and hold files that this program did not write, with the first of those.
+    pub spared: Vec<(u64, PathBuf)>,
     /// Bytes of tensor files removed.
     pub freed: u64,
 }
@@ -71,6 +83,14 @@ pub struct GcReport {
 /// The name of a checkpoint's directory: "step-00000123".
 pub fn step_name(step: u64) -> String {
     format!("step-{step:08}")
+}
+
+/// Whether a save writes a file of this name: the only files that a removal removes.
+pub(crate) fn is_checkpoint_file(name: &str) -> bool {
+    let is_number = |s: &str| s.len() >= 5 && s.bytes().all(|b| b.is_ascii_digit());
+    let shard = name.strip_prefix("shard-").and_then(|n| n.strip_suffix(".safetensors"));
+    name == MANIFEST_NAME
+        || shard.and_then(|n| n.split_once("-of-")).is_some_and(|(i, n)| is_number(i) && is_number(n))
 }
 
 /// The step of a directory name, if it is one that [`step_name`] gives.
@@ -93,7 +113,12 @@ impl Store {
 
     /// The store in a directory of another file system.
     pub fn open_on(dir: impl Into<PathBuf>, fs: Arc<dyn FileSystem>) -> Store {
-        Store { dir: dir.into(), fs }
+        Store { dir: dir.into(), fs, accept: |_| Ok(()) }
+    }
+
+    /// The same store, which takes only checkpoints that `accept` accepts for intact, wherever it reads one.
+    pub fn accepting(self, accept: Accept) -> Store {
+        Store { accept, ..self }
     }
 
     /// Its directory.
@@ -115,8 +140,8 @@ impl Store {
     /// Complete and damaged checkpoints.
     pub fn scan(&self) -> Result<Scan> {
         let mut scan = Scan::default();
-        for (step, path) in self.steps()? {
-            match self.inspect(step, &path) {
+        for (step, path, kind) in self.steps()? {
+            match self.inspect(step, &path, kind) {
                 Ok(info) => scan.complete.push(info),
                 Err(why) => scan.damaged.push(Skipped { path, why: Box::new(why) }),
             }
@@ -124,24 +149,38 @@ impl Store {
         Ok(scan)
     }
 
-    /// (step, path) of every directory with a checkpoint's name, oldest first.
-    fn steps(&self) -> Result<Vec<(u64, PathBuf)>> {
+    /// Step, path and kind of every entry with a checkpoint's name, oldest first. A symbolic link is read like the
+    /// directory that it leads to; a file is a damaged checkpoint.
+    fn steps(&self) -> Result<Vec<(u64, PathBuf, EntryKind)>> {
         let entries = match self.fs.list_dir(&self.dir) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            // A link that leads nowhere holds no checkpoints either, but must not look like a new beginning.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return match self.fs.kind(&self.dir).at("look for", &self.dir)? {
+                    None => Ok(Vec::new()),
+                    Some(_) => Err(e).at("list", &self.dir),
+                };
+            }
             other => other.at("list", &self.dir)?,
         };
-        let mut steps: Vec<(u64, PathBuf)> = entries
+        let mut steps: Vec<(u64, PathBuf, EntryKind)> = entries
             .into_iter()
-            .filter(|e| e.1 == EntryKind::Directory)
-            .filter_map(|(name, _)| Some((parse_step_name(&name)?, self.dir.join(name))))
+            .filter_map(|(name, kind)| Some((parse_step_name(&name)?, self.dir.join(name), kind)))
             .collect();
-        steps.sort();
+        steps.sort_by_key(|s| s.0);
         Ok(steps)
     }
 
-    fn inspect(&self, step: u64, path: &Path) -> Result<CheckpointInfo> {
+    /// Errors if the store's directory is a symbolic link: checkpoints behind it are read, but none is written or removed.
+    pub fn check_own(&self) -> Result<()> {
+        match self.fs.kind(&self.dir).at("look for", &self.dir)? {
+            None | Some(EntryKind::Directory) => Ok(()),
+            Some(_) => Err(CheckpointError::NotOwn { dir: self.dir.clone() }),
+        }
+    }
+
+    fn inspect(&self, step: u64, path: &Path, kind: EntryKind) -> Result<CheckpointInfo> {
         let manifest = read_manifest(self.fs.as_ref(), path)?;
-        check_step(&manifest, step, path)?;
+        self.check(&manifest, step, path)?;
         for f in &manifest.files {
             let file = path.join(&f.name);
             let found = open_part(self.fs.as_ref(), &file)?.size().at("read the size of", &file)?;
@@ -156,6 +195,7 @@ impl Store {
             bytes: manifest.bytes(),
             tensors: manifest.tensors.len(),
             pinned: self.is_pinned(path)?,
+            linked: kind == EntryKind::Link,
         })
     }
 
@@ -164,15 +204,41 @@ impl Store {
         Ok(self.fs.kind(&pin).at("look for", &pin)?.is_some())
     }
 
+    /// Errors if an intact manifest contradicts its directory's name or itself. A directory must hold the step that its name
+    /// states: a copy under another name would be replayed as newer.
+    fn check(&self, manifest: &Manifest, step: u64, path: &Path) -> Result<()> {
+        let wrong = |problem| Err(CheckpointError::Manifest { file: path.join(MANIFEST_NAME), problem });
+        if manifest.step != step {
+            return wrong(format!(
+                "holds step {}, but stands in {}; rename the directory back",
+                manifest.step,
+                step_name(step)
+            ));
+        }
+        (self.accept)(manifest).or_else(wrong)
+    }
+
+    /// Steps of everything that bears a checkpoint's name, damaged ones included, oldest first.
+    pub fn named_steps(&self) -> Result<Vec<u64>> {
+        Ok(self.steps()?.into_iter().map(|s| s.0).collect())
+    }
+
     /// The checkpoint of a step, every byte verified.
     pub fn load(&self, step: u64) -> Result<Loaded> {
+        self.load_with(step, &mut |_, _| {})
+    }
+
+    /// [`Store::load`]; `progress` is told (done, total) bytes.
+    pub fn load_with(&self, step: u64, progress: &mut dyn FnMut(u64, u64)) -> Result<Loaded> {
         let path = self.path(step);
         if self.fs.kind(&path).at("look for", &path)?.is_none() {
             let have = self.list()?.into_iter().map(|c| c.step).collect();
             return Err(CheckpointError::NoSuchStep { dir: self.dir.clone(), step, have });
         }
-        let loaded = Loaded::open_on(self.fs.as_ref(), &path, &mut |_, _| {})?;
-        check_step(loaded.manifest(), step, &path)?;
+        // Before any tensor is looked at.
+        self.check(&read_manifest(self.fs.as_ref(), &path)?, step, &path)?;
+        let loaded = Loaded::open_on(self.fs.as_ref(), &path, progress)?;
+        self.check(loaded.manifest(), step, &path)?;
         Ok(loaded)
     }
 
@@ -182,7 +248,7 @@ impl Store {
     /// a run must not start over in silence where work has been lost.
     pub fn latest_valid(&self) -> Result<Option<Latest>> {
         let mut skipped = Vec::new();
-        for (step, path) in self.steps()?.into_iter().rev() {
+        for (step, path, _) in self.steps()?.into_iter().rev() {
             match self.load(step) {
                 Ok(loaded) => return Ok(Some(Latest { loaded, skipped })),
                 Err(why) => skipped.push(Skipped { path, why: Box::new(why) }),
@@ -194,10 +260,11 @@ impl Store {
         Err(CheckpointError::NothingValid { dir: self.dir.clone(), skipped })
     }
 
-    /// Removes complete checkpoints that the rule does not keep. Damaged ones, pinned ones and everything else in the
-    /// directory stay. A checkpoint loses its name, durably, before it loses its first file: no reader and no power cut
-    /// meets half of one.
+    /// Removes complete checkpoints that the rule does not keep. Damaged ones, pinned ones, symbolic links, those with files
+    /// that this program did not write, and everything else in the directory stay. A checkpoint loses its name, durably,
+    /// before it loses its first file: no reader and no power cut meets half of one.
     pub fn gc(&self, retention: &Retention) -> Result<GcReport> {
+        self.check_own()?;
         if self.fs.kind(&self.dir).at("look for", &self.dir)?.is_none() {
             return Ok(GcReport::default());
         }
@@ -206,36 +273,85 @@ impl Store {
         let complete = self.list()?;
         let steps: Vec<u64> = complete.iter().map(|c| c.step).collect();
         let removable = retention.removable(&steps);
-        let (going, kept): (Vec<_>, Vec<_>) =
-            complete.into_iter().partition(|c| !c.pinned && removable.contains(&c.step));
+        let mut spared = Vec::new();
+        let (mut going, mut kept) = (Vec::new(), Vec::new());
+        for c in complete {
+            if c.pinned || c.linked || !removable.contains(&c.step) {
+                kept.push(c);
+                continue;
+            }
+            let foreign = foreign_in(self.fs.as_ref(), &self.dir, &step_name(c.step), &is_checkpoint_file);
+            match foreign.at("list", &c.path)?.into_iter().next() {
+                Some(foreign) => {
+                    spared.push((c.step, c.path.join(foreign)));
+                    kept.push(c);
+                }
+                None => going.push(c),
+            }
+        }
         let mut hidden = Vec::new();
         let renamed = going.iter().try_for_each(|c| {
-            let to = self.hidden(c.step, "removing");
-            self.fs.rename(&c.path, &to).at("rename", &c.path)?;
-            hidden.push((c.path.clone(), to));
+            let name = self.hidden(c.step, "removing");
+            self.fs.rename(&c.path, &self.dir.join(&name)).at("rename", &c.path)?;
+            hidden.push((c.path.clone(), name));
             Ok(())
         });
         let synced = renamed.and_then(|()| self.fs.sync_dir(&self.dir).at("sync", &self.dir));
         if let Err(e) = synced {
-            for (from, to) in hidden {
+            for (from, name) in hidden {
                 // Best effort: the error that counts is reported, and a hidden checkpoint is still whole.
-                let _ = self.fs.rename(&to, &from);
+                let _ = self.fs.rename(&self.dir.join(name), &from);
             }
             return Err(e);
         }
-        for (_, to) in &hidden {
-            remove_tree(self.fs.as_ref(), to).at("remove", to)?;
+        for (path, name) in &hidden {
+            remove_files(self.fs.as_ref(), &self.dir, name, &is_checkpoint_file).at("remove", path)?;
         }
         Ok(GcReport {
             removed: going.iter().map(|c| c.step).collect(),
             kept: kept.iter().map(|c| c.step).collect(),
             freed: going.iter().map(|c| c.bytes).sum(),
+            spared,
         })
     }
 
+    /// Takes every checkpoint of a step after `step` out of the way, because the run has gone back there: it would be taken
+    /// for newer than what the run saves next. What only this program wrote is removed; pinned and damaged ones, links,
+    /// and those with files of others get a visible name that no reader takes for a checkpoint, and are returned.
+    pub fn abandon_after(&self, step: u64) -> Result<Vec<PathBuf>> {
+        let later: Vec<_> = self.steps()?.into_iter().filter(|s| s.0 > step).collect();
+        if later.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.check_own()?;
+        let _lock = self.lock()?;
+        let fs = self.fs.as_ref();
+        let (mut hidden, mut left) = (Vec::new(), Vec::new());
+        for (step, path, kind) in later {
+            let name = step_name(step);
+            let ours = kind == EntryKind::Directory
+                && self.inspect(step, &path, kind).is_ok_and(|c| !c.pinned)
+                && foreign_in(fs, &self.dir, &name, &is_checkpoint_file).at("list", &path)?.is_empty();
+            if ours {
+                let to = self.hidden(step, "removing");
+                fs.rename(&path, &self.dir.join(&to)).at("rename", &path)?;
+                hidden.push(to);
+            } else {
+                let to = free_name(fs, &self.dir, &name, "abandoned").unwrap_or_else(|| path.clone());
+                fs.rename(&path, &to).at("rename", &path)?;
+                left.push(to);
+            }
+        }
+        fs.sync_dir(&self.dir).at("sync", &self.dir)?;
+        for name in &hidden {
+            remove_files(fs, &self.dir, name, &is_checkpoint_file).at("remove", &self.dir.join(name))?;
+        }
+        Ok(left)
+    }
+
     /// A name that no reader takes for a checkpoint, of this process.
-    pub(crate) fn hidden(&self, step: u64, purpose: &str) -> PathBuf {
-        self.dir.join(format!(".{}.{purpose}-{}", step_name(step), std::process::id()))
+    pub(crate) fn hidden(&self, step: u64, purpose: &str) -> String {
+        format!(".{}.{purpose}-{}", step_name(step), std::process::id())
     }
 
     /// Takes the store's lock; `None` where the file system has no locks.
@@ -264,8 +380,7 @@ impl Store {
                 let (step, (purpose, pid)) = (parse_step_name(step)?, rest.split_once('-')?);
                 let pid: u32 = pid.parse().ok()?;
                 let known = matches!(purpose, "partial" | "removing" | "replaced");
-                (known && (locked || !is_alive(pid)))
-                    .then(|| (step, purpose == "replaced", self.dir.join(&name)))
+                (known && (locked || !is_alive(pid))).then(|| (step, purpose == "replaced", name.clone()))
             })
             .collect();
         // A rename that is not durable yet could bring a name back after a power cut, without its files.
@@ -273,12 +388,12 @@ impl Store {
             return Vec::new();
         }
         let mut removed = Vec::new();
-        for (step, replaced, path) in left {
-            let target = self.path(step);
+        for (step, replaced, name) in left {
+            let (path, target) = (self.dir.join(&name), self.path(step));
             if replaced && matches!(self.fs.kind(&target), Ok(None)) {
                 // Set aside for a newer one of the same step that never came.
                 let _ = self.fs.rename(&path, &target);
-            } else if remove_tree(self.fs.as_ref(), &path).is_ok() {
+            } else if remove_files(self.fs.as_ref(), &self.dir, &name, &is_checkpoint_file).is_ok() {
                 removed.push(path);
             }
         }
@@ -311,22 +426,4 @@ pub(crate) fn open_part(fs: &dyn FileSystem, path: &Path) -> Result<Box<dyn crat
         }
         other => other.at("open", path),
     }
-}
-
-/// A directory must hold the step that its name states: a copy under another name would be replayed as newer.
-fn check_step(manifest: &Manifest, step: u64, path: &Path) -> Result<()> {
-    if manifest.step == step {
-        return Ok(());
-    }
-    let problem = format!(
-        "holds step {}, but stands in {}; rename the directory back",
-        manifest.step,
-        path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
-    );
-    Err(CheckpointError::Manifest { file: path.join(MANIFEST_NAME), problem })
-}
-
-/// Verifies every byte of the checkpoint in a directory, wherever it stands; `progress` is told (done, total) bytes.
-pub fn verify(path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Manifest> {
-    Ok(Loaded::open_on(&OsFileSystem, path, progress)?.into_manifest())
 }

@@ -133,16 +133,16 @@ impl<'a> Texts<'a> {
         if self.tokenizer.end_of_text().is_none() {
             return self.piece(range, 0..total, false, visit);
         }
-        let mut number = self.set.document_at(range.start);
+        // Every token of a split belongs to a document.
+        let Some(mut number) = self.set.document_at(range.start)? else { return Ok(()) };
         let mut at = range.start;
         while at < range.end {
-            // Every token of a split belongs to a document.
-            let Some(document) = number.and_then(|i| self.set.document(i)) else { break };
-            number = number.map(|i| i + 1);
-            let here = at..range.end.min(document.tokens.end);
+            let Some(tokens) = self.set.document_tokens(number)? else { break };
+            number += 1;
+            let here = at..range.end.min(tokens.end);
             if !here.is_empty() {
                 at = here.end;
-                self.piece(here, document.tokens, true, visit)?;
+                self.piece(here, tokens, true, visit)?;
             }
         }
         Ok(())
@@ -328,9 +328,11 @@ mod tests {
         let (train_texts, valid_texts) = (texts(0, 60), texts(100, 20));
         let (_a, train) = split("train", &train_texts, &tokenizer);
         let (_b, valid) = split("valid", &valid_texts, &tokenizer);
-        let (from, until) =
-            (train.document(11).unwrap().tokens.start + 3, train.document(14).unwrap().tokens.end - 2);
-        let seen = [from..until, 0..train.document(2).unwrap().tokens.end];
+        let (from, until) = (
+            train.document(11).unwrap().unwrap().tokens.start + 3,
+            train.document(14).unwrap().unwrap().tokens.end - 2,
+        );
+        let seen = [from..until, 0..train.document(2).unwrap().unwrap().tokens.end];
         let report =
             ngram_baseline(&train, seen, &valid, &tokenizer, &NgramConfig::default(), 1, &mut |_, _| ())
                 .unwrap();
@@ -345,13 +347,13 @@ mod tests {
             tokenizer.decode(&ids).unwrap()
         };
         trainer.begin_fragment();
-        trainer.push_bytes(&text(from, train.document(11).unwrap().tokens.end - 1)).unwrap();
+        trainer.push_bytes(&text(from, train.document(11).unwrap().unwrap().tokens.end - 1)).unwrap();
         trainer.end_document().unwrap();
         for document in &train_texts[12..14] {
             trainer.push_bytes(document.as_bytes()).unwrap();
             trainer.end_document().unwrap();
         }
-        trainer.push_bytes(&text(train.document(14).unwrap().tokens.start, until)).unwrap();
+        trainer.push_bytes(&text(train.document(14).unwrap().unwrap().tokens.start, until)).unwrap();
         let model = trainer.finish().unwrap();
         assert_eq!(&report.sizes, model.sizes());
         let wanted = model.score(&valid_texts);

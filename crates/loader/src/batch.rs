@@ -3,7 +3,7 @@
 //! Legend: n sequences, s tokens a sequence. All `_ns` arrays are row-major [n, s].
 
 use crate::LoadError;
-use bessemer_shards::ShardSet;
+use bessemer_shards::{ShardError, ShardSet};
 
 /// A target that is not scored.
 pub const IGNORED: u32 = u32::MAX;
@@ -95,14 +95,14 @@ impl Row<'_> {
         until: usize,
         token: u64,
         first_segment: u32,
-    ) -> u32 {
+    ) -> Result<u32, ShardError> {
         let (mut at, mut token, mut segment) = (at, token, first_segment);
-        let mut number = set.document_at(token);
+        // Past the last document there is nothing; the callers stay inside the split.
+        let Some(mut number) = set.document_at(token)? else { return Ok(segment) };
         while at < until {
-            // Past the last document there is nothing; the callers stay inside the split.
-            let Some(document) = number.and_then(|i| set.document(i)) else { break };
-            number = number.map(|i| i + 1);
-            let here = (until - at).min(document.tokens.end.saturating_sub(token) as usize);
+            let Some(tokens) = set.document_tokens(number)? else { break };
+            number += 1;
+            let here = (until - at).min(tokens.end.saturating_sub(token) as usize);
             if here == 0 {
                 continue;
             }
@@ -112,6 +112,6 @@ impl Row<'_> {
             }
             (at, token, segment) = (at + here, token + here as u64, segment + 1);
         }
-        segment
+        Ok(segment)
     }
 }

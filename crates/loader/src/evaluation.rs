@@ -96,11 +96,11 @@ impl EvaluationWindows {
                 match self.context.filter(|_| target == 0) {
                     Some(context) => {
                         (row.inputs[0], row.segments[0], row.positions[0]) = (context, 0, 0);
-                        segment = row.mark_documents(&self.set, 1, scored, 0, 1);
+                        segment = row.mark_documents(&self.set, 1, scored, 0, 1)?;
                     }
                     None => {
                         self.set.read(target - 1, &mut row.inputs[..1])?;
-                        segment = row.mark_documents(&self.set, 0, scored, target - 1, 0);
+                        segment = row.mark_documents(&self.set, 0, scored, target - 1, 0)?;
                     }
                 }
                 let token = target.saturating_sub(1);

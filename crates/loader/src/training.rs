@@ -190,7 +190,7 @@ impl Loader {
             self.set.read(sample.token, row.inputs)?;
             row.targets[..last].copy_from_slice(&row.inputs[1..]);
             self.set.read(sample.token + self.seq_len as u64, &mut row.targets[last..])?;
-            row.mark_documents(&self.set, 0, self.seq_len, sample.token, 0);
+            row.mark_documents(&self.set, 0, self.seq_len, sample.token, 0)?;
             out.samples.push(sample);
         }
         out.scored = (n * self.seq_len) as u64;

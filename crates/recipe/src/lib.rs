@@ -30,5 +30,5 @@ pub use run::{PrometheusConfig, RunConfig, TraceConfig};
 pub use schema::json_schema;
 pub use source::Location;
 pub use starter::{Budget, Starter, TextFacts};
-pub use train::{BatchPlan, SpikeAction, TrainConfig};
+pub use train::{BatchPlan, OnDivergence, SpikeAction, TrainConfig};
 pub use write::to_toml;

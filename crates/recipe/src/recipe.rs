@@ -10,7 +10,7 @@ use bessemer_corpus::CorpusConfig;
 use bessemer_eval::EvalConfig;
 use bessemer_loader::LoaderConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
-use bessemer_parallel::ParallelConfig;
+use bessemer_parallel::{FillChoice, ParallelConfig};
 use bessemer_tokenizer::{TokenizerConfig, TokenizerKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -60,6 +60,7 @@ impl Recipe {
         section("train", self.train.check());
         section("train", self.sequence_fits_model());
         section("train", self.rewind_has_checkpoints());
+        section("save", self.best_has_evaluations());
         section("parallel", self.parallel.check());
         section("loader", self.loader.check());
         section("optim", self.optim.check().map_err(|e| e.to_string()));
@@ -101,6 +102,27 @@ impl Recipe {
                         expected more than 0 there, or \"skip\""
                     .into(),
             );
+        }
+        Ok(())
+    }
+
+    fn best_has_evaluations(&self) -> Result<(), String> {
+        if self.save.keep_best == 0 {
+            return Ok(());
+        }
+        if self.eval.every_steps == 0 {
+            return Err(format!(
+                "save.keep_best = {} keeps checkpoints by the validation loss of eval.every_steps, which is 0: expected \
+                 more than 0 there, or keep_best = 0",
+                self.save.keep_best
+            ));
+        }
+        if self.parallel.fill == FillChoice::Evaluation {
+            return Err(format!(
+                "save.keep_best = {} with parallel.fill = \"evaluation\": a validation loss is then known only after a \
+                 later step; expected keep_best = 0 or another fill",
+                self.save.keep_best
+            ));
         }
         Ok(())
     }

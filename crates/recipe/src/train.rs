@@ -61,8 +61,22 @@ pub struct TrainConfig {
     pub spike_action: SpikeAction,
     /// How far is far: sigmas above the median of the window.
     pub spike_sigma: f64,
-    /// Steps that a step is compared with.
+    /// Steps that a step is compared with. One checkpoint that is older than this many steps is always kept.
     pub spike_window: u64,
+    /// What happens when 20 steps in a row had a loss or a gradient that is not finite: "stop" or "rollback".
+    pub on_divergence: OnDivergence,
+}
+
+/// What happens to a run that has diverged.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDivergence {
+    /// The run ends with an error that names the last healthy checkpoint.
+    #[default]
+    Stop,
+    /// Back to the last healthy checkpoint, and on with the data behind what the run stumbled on. A run that diverges again
+    /// within `spike_window` steps goes back to an older one; after three times it ends as with "stop".
+    Rollback,
 }
 
 /// What happens to a loss spike.
@@ -99,6 +113,7 @@ impl Default for TrainConfig {
             spike_action: SpikeAction::Off,
             spike_sigma: 6.0,
             spike_window: 128,
+            on_divergence: OnDivergence::Stop,
         }
     }
 }

@@ -47,16 +47,6 @@ pub enum RunLogError {
         /// The version in the file.
         found: String,
     },
-    /// A line before the last one is no record.
-    #[error("{}:{line}: not a record: {what}", path.display())]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// Number of the line, from 1.
-        line: u64,
-        /// What is wrong with it.
-        what: String,
-    },
     /// A record cannot be written as one line of JSON of an allowed length.
     #[error("{}: a record of kind {kind:?} cannot be written: {what}", path.display())]
     Record {

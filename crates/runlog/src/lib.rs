@@ -29,9 +29,9 @@ mod trace;
 
 pub use error::RunLogError;
 pub use lanes::{LaneSpan, TraceLanes};
-pub use log::{FILE, RunLog};
+pub use log::{DAMAGED_FILE, FILE, RunLog};
 pub use prometheus::Prometheus;
-pub use reading::{Log, TornLine, read};
+pub use reading::{DamagedLine, Log, TornLine, read};
 pub use record::{Other, Record, VERSION};
 pub use records::{
     Baseline, Corpus, CorpusSource, Dropped, End, EndReason, Eval, EvalComponent, MixtureShare, Model,

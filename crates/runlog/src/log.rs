@@ -1,15 +1,18 @@
 //! Appending to `metrics.jsonl`, and taking steps back on resume.
 
-use crate::reading::{TornLine, first_line, walk};
+use crate::reading::{DamagedLine, Line, TornLine, first_line, walk};
 use crate::record::LONGEST_LINE;
 use crate::{Record, RunLogError};
-use bessemer_durable::{NewFile, parent, sync_directory};
+use bessemer_durable::{NewFile, open_regular_with, parent, sync_directory};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Name of the log in a run folder.
 pub const FILE: &str = "metrics.jsonl";
+
+/// Name of the file beside the log in which its damaged lines are kept.
+pub const DAMAGED_FILE: &str = "metrics.damaged";
 
 /// The log of a run, open for appending. One process writes a log at a time.
 ///
@@ -23,28 +26,35 @@ pub struct RunLog {
     /// Length up to which the file holds whole lines.
     length: u64,
     repaired: Option<TornLine>,
+    damaged: Vec<DamagedLine>,
     poisoned: bool,
 }
 
 impl RunLog {
     /// Opens `dir/metrics.jsonl` for appending; makes it if it is missing. The folder must exist.
     ///
-    /// The file is read once: a last line that a crash cut is removed and reported by [`RunLog::repaired`].
+    /// The file is read once: a last line that a crash cut is removed and reported by [`RunLog::repaired`]; damaged lines
+    /// before it are moved to [`DAMAGED_FILE`] and reported by [`RunLog::damaged`].
     ///
     /// # Errors
-    /// [`RunLogError::Foreign`], [`RunLogError::Version`], [`RunLogError::Line`], [`RunLogError::Io`]; the file is
-    /// as it was then.
+    /// [`RunLogError::Foreign`], [`RunLogError::Version`], [`RunLogError::Io`]; the file is as it was then.
     pub fn open(dir: impl AsRef<Path>) -> Result<RunLog, RunLogError> {
         let path = dir.as_ref().join(FILE);
         let (mut whole, mut ends_with_line_feed, mut repaired) = (0, true, None);
-        if path.exists() {
+        let mut damaged = Vec::new();
+        if path.symlink_metadata().is_ok() {
             repaired = walk(&path, |line| {
                 whole += line.raw.len() as u64;
                 ends_with_line_feed = line.raw.ends_with(b"\n");
+                let number = line.number;
+                if let Err(what) = record_of(line) {
+                    damaged.push(DamagedLine { line: number, what });
+                }
                 Ok(())
             })?;
         }
-        let mut log = RunLog { file: open_append(&path)?, path, length: whole, repaired, poisoned: false };
+        let (file, length, poisoned) = (open_append(&path)?, whole, false);
+        let mut log = RunLog { file, path, length, repaired, damaged, poisoned };
         if repaired.is_some() {
             log.file.set_len(whole).map_err(|e| RunLogError::io(&log.path, "remove the cut line of", e))?;
         }
@@ -55,6 +65,9 @@ impl RunLog {
         } else if !ends_with_line_feed {
             // The crash took only the line feed: the record is whole.
             log.write(b"\n")?;
+        }
+        if !log.damaged.is_empty() {
+            log.set_damaged_lines_aside()?;
         }
         Ok(log)
     }
@@ -67,6 +80,27 @@ impl RunLog {
     /// The cut line that was removed when the log was opened.
     pub fn repaired(&self) -> Option<TornLine> {
         self.repaired
+    }
+
+    /// The damaged lines that were moved aside when the log was opened.
+    pub fn damaged(&self) -> &[DamagedLine] {
+        &self.damaged
+    }
+
+    /// Moves damaged lines to the file beside the log: first they are there, then they are no longer here.
+    fn set_damaged_lines_aside(&mut self) -> Result<(), RunLogError> {
+        let aside = self.path.with_file_name(DAMAGED_FILE);
+        let error = |e| RunLogError::io(&aside, "append to", e);
+        let mut file = open_append(&aside)?;
+        walk(&self.path, |line| {
+            let raw = line.raw;
+            match record_of(line) {
+                Ok(()) => Ok(()),
+                Err(_) => file.write_all(raw).map_err(error),
+            }
+        })?;
+        file.sync_all().map_err(error)?;
+        self.replace(|line| record_of(line).is_ok())
     }
 
     /// Appends one record.
@@ -107,36 +141,40 @@ impl RunLog {
     /// [`RunLogError::Write`]: the log is as it was, or already shortened, never in between,
     /// and has to be opened again.
     pub fn truncate_after(&mut self, step: u64) -> Result<u64, RunLogError> {
-        let later = |object: &serde_json::Map<_, _>| {
-            object.get("step").and_then(serde_json::Value::as_u64).is_some_and(|s| s > step)
+        let later = |line: &Line<'_>| {
+            let at = |object: &serde_json::Map<_, _>| object.get("step").and_then(serde_json::Value::as_u64);
+            line.object.as_ref().ok().and_then(at).is_some_and(|s| s > step)
         };
         let mut dropped = 0;
         walk(&self.path, |line| {
-            dropped += u64::from(later(&line.object));
+            dropped += u64::from(later(&line));
             Ok(())
         })?;
-        if dropped == 0 {
-            return Ok(0);
+        if dropped > 0 {
+            self.replace(|line| !later(&line))?;
         }
-        // After an error the name may or may not stand for the new file already.
-        self.length = self.rewrite(later).inspect_err(|_| self.poisoned = true)?;
-        // The open file is the replaced one.
-        self.file = open_append(&self.path).inspect_err(|_| self.poisoned = true)?;
         Ok(dropped)
     }
 
-    /// Replaces the log by its lines that are not `dropped`; returns the new length.
-    fn rewrite(
-        &self,
-        dropped: impl Fn(&serde_json::Map<String, serde_json::Value>) -> bool,
-    ) -> Result<u64, RunLogError> {
+    /// Replaces the log by those of its lines that are `kept`.
+    fn replace(&mut self, kept: impl Fn(Line<'_>) -> bool) -> Result<(), RunLogError> {
+        // After an error the name may or may not stand for the new file already.
+        self.length = self.rewrite(kept).inspect_err(|_| self.poisoned = true)?;
+        // The open file is the replaced one.
+        self.file = open_append(&self.path).inspect_err(|_| self.poisoned = true)?;
+        Ok(())
+    }
+
+    /// Writes the new log and gives it its name; returns its length.
+    fn rewrite(&self, kept: impl Fn(Line<'_>) -> bool) -> Result<u64, RunLogError> {
         let error = |e| RunLogError::write(&self.path, e);
         let mut out = NewFile::create(&self.path).map_err(error)?;
         let mut length = 0;
         walk(&self.path, |line| {
-            if !dropped(&line.object) {
-                out.write_all(line.raw).map_err(error)?;
-                length += line.raw.len() as u64;
+            let raw = line.raw;
+            if kept(line) {
+                out.write_all(raw).map_err(error)?;
+                length += raw.len() as u64;
             }
             Ok(())
         })?;
@@ -158,10 +196,16 @@ impl RunLog {
     }
 }
 
+/// Errors if a line is no record (or, as the first one, not that of a log).
+fn record_of(line: Line<'_>) -> Result<(), String> {
+    let object = line.object?;
+    if line.number > 1 {
+        Record::from_object(object)?;
+    }
+    Ok(())
+}
+
 fn open_append(path: &Path) -> Result<File, RunLogError> {
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(path)
+    open_regular_with(OpenOptions::new().append(true).create(true), path)
         .map_err(|e| RunLogError::io(path, "open for appending", e))
 }

@@ -2,6 +2,7 @@
 
 use crate::record::{FORMAT, LONGEST_LINE, VERSION};
 use crate::{FILE, Record, RunLogError};
+use bessemer_durable::open_regular;
 use serde_json::{Map, Value};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -17,6 +18,15 @@ pub struct TornLine {
     pub bytes: u64,
 }
 
+/// A line before the last one that is no record: somebody edited the file, or the disk changed it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamagedLine {
+    /// Number of the line, from 1.
+    pub line: u64,
+    /// What is wrong with it.
+    pub what: String,
+}
+
 /// The content of a log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Log {
@@ -24,50 +34,51 @@ pub struct Log {
     pub records: Vec<Record>,
     /// The last line, if a crash cut it. It is not among the records.
     pub torn: Option<TornLine>,
+    /// Lines within the log that are no records. They are not among the records.
+    pub damaged: Vec<DamagedLine>,
 }
 
 /// Reads a log: `path` is the file or the run folder that holds a `metrics.jsonl`.
 ///
-/// A last line that is cut is passed over and reported; so is nothing but such a line. Kinds that are not known
-/// become [`Record::Other`], fields that are not known are passed over.
+/// A last line that is cut is passed over and reported, and so is a damaged line before it: one line is not worth the
+/// others. Kinds that are not known become [`Record::Other`], fields that are not known are passed over.
 ///
 /// # Errors
-/// [`RunLogError::Foreign`], [`RunLogError::Version`], [`RunLogError::Line`] for a damaged line before the last.
+/// [`RunLogError::Foreign`], [`RunLogError::Version`].
 pub fn read(path: impl AsRef<Path>) -> Result<Log, RunLogError> {
     let path = path.as_ref();
     let path = if path.is_dir() { path.join(FILE) } else { path.to_owned() };
-    let mut log = Log { records: Vec::new(), torn: None };
+    let mut log = Log { records: Vec::new(), torn: None, damaged: Vec::new() };
     log.torn = walk(&path, |line| {
         if line.number > 1 {
-            let record = Record::from_object(line.object).map_err(|what| RunLogError::Line {
-                path: path.clone(),
-                line: line.number,
-                what,
-            })?;
-            log.records.push(record);
+            match line.object.and_then(Record::from_object) {
+                Ok(record) => log.records.push(record),
+                Err(what) => log.damaged.push(DamagedLine { line: line.number, what }),
+            }
         }
         Ok(())
     })?;
     Ok(log)
 }
 
-/// A line that holds a JSON object.
+/// A line of a log.
 pub(crate) struct Line<'a> {
     /// From 1.
     pub(crate) number: u64,
     /// As it stands in the file, with its line feed unless it is the last and has none.
     pub(crate) raw: &'a [u8],
-    pub(crate) object: Map<String, Value>,
+    /// The JSON object that it holds, or what is wrong with it.
+    pub(crate) object: Result<Map<String, Value>, String>,
 }
 
-/// Hands every line of a log to `visit`, one at a time, and returns the torn last line. The first line has been
+/// Hands every line of a log to `visit`, one at a time, damaged ones too, and returns the torn last line. The first line has been
 /// checked to be that of a log of this version.
 pub(crate) fn walk(
     path: &Path,
     mut visit: impl FnMut(Line<'_>) -> Result<(), RunLogError>,
 ) -> Result<Option<TornLine>, RunLogError> {
     let io = |e| RunLogError::io(path, "read", e);
-    let file = bessemer_durable::open_regular(path).map_err(|e| RunLogError::io(path, "open", e))?;
+    let file = open_regular(path).map_err(|e| RunLogError::io(path, "open", e))?;
     let mut reader = BufReader::with_capacity(1 << 16, file);
     let (mut raw, mut number, mut offset) = (Vec::new(), 0, 0u64);
     loop {
@@ -80,18 +91,15 @@ pub(crate) fn walk(
         }
         let parsed = parse(&raw);
         let last = reader.fill_buf().map_err(io)?.is_empty();
-        let object = match parsed {
-            Ok(object) => object,
+        match &parsed {
             Err(_) if last && (number > 1 || begins_like_a_log(&raw)) => {
                 return Ok(Some(TornLine { line: number, offset, bytes }));
             }
             Err(_) if number == 1 => return Err(foreign(path, &raw)),
-            Err(what) => return Err(RunLogError::Line { path: path.to_owned(), line: number, what }),
-        };
-        if number == 1 {
-            check_first(path, &raw, &object)?;
+            Ok(object) if number == 1 => check_first(path, &raw, object)?,
+            _ => {}
         }
-        visit(Line { number, raw: &raw, object })?;
+        visit(Line { number, raw: &raw, object: parsed })?;
         offset += bytes;
     }
 }

@@ -217,3 +217,78 @@ fn forged_files_with_right_checksums_are_refused_without_panic() {
     forge(&path, |_| {});
     open_and_verify(&path).unwrap();
 }
+
+/// A program that cuts a file while it is open: what a map would turn into SIGBUS is an error that names the file.
+#[test]
+fn a_file_cut_while_it_is_open_is_an_error_that_names_it() {
+    for vocab_size in [1000, 100_000] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("00003.shard");
+        let tokens = write_small(&path, vocab_size);
+        let whole = fs::read(&path).unwrap();
+        for length in (0..whole.len()).step_by(16) {
+            fs::write(&path, &whole).unwrap();
+            let reader = ShardReader::open(&path).unwrap();
+            let mut out = vec![0; tokens.len()];
+            // Blocks that were verified before are read again, not remembered.
+            reader.read(0, &mut out).unwrap();
+            fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(length as u64).unwrap();
+            let e = reader.verify().unwrap_err();
+            assert!(e.to_string().contains("00003.shard"), "{e}");
+            match reader.read(0, &mut out) {
+                Ok(()) => assert_eq!(out, tokens, "cut at {length}"),
+                Err(ShardError::Truncated { found, wanted, .. }) => {
+                    assert_eq!((found, wanted), (length as u64, whole.len() as u64));
+                }
+                Err(other) => panic!("cut at {length}: {other}"),
+            }
+            // Documents behind the cut are errors as well, and none is made up.
+            for i in 0..4 {
+                if let Ok(document) = reader.document(i) {
+                    assert_eq!(document.unwrap().id, [i as u8 + 1; 16]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn documents_are_found_across_marks() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("00003.shard");
+    let mut writer = ShardWriter::create_with_blocks(&path, meta(1000), 64).unwrap();
+    let mut starts = Vec::new();
+    let mut total = 0u64;
+    // Some are empty, so that marks lie within a stretch of empty documents.
+    for i in 0..500u64 {
+        let length = if (120..200).contains(&i) { 0 } else { i % 3 };
+        starts.push((total, total + length));
+        writer.push_document([i as u8; 16], length, &vec![7; length as usize]).unwrap();
+        total += length;
+    }
+    writer.finish().unwrap();
+    let reader = ShardReader::open(&path).unwrap();
+    for offset in 0..total {
+        let wanted = starts.iter().position(|(a, b)| (*a..*b).contains(&offset)).unwrap();
+        assert_eq!(reader.document_at(offset).unwrap(), Some(wanted as u64));
+        assert_eq!(reader.document_tokens(wanted as u64).unwrap(), Some(starts[wanted].0..starts[wanted].1));
+    }
+    assert_eq!(reader.document_at(total).unwrap(), None);
+    assert_eq!(reader.document_tokens(500).unwrap(), None);
+}
+
+#[test]
+fn a_set_behind_a_link_is_read_and_never_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let split =
+        || crate::SplitMeta { split: "train".into(), vocab_size: 1000, tokenizer: Fingerprint([7; 32]) };
+    let mut writer = crate::ShardSetWriter::create(dir.path().join("real"), split(), 1 << 20).unwrap();
+    writer.push_document([1; 16], 3, &[1, 2, 3]).unwrap();
+    writer.finish().unwrap();
+    fs::create_dir(dir.path().join("run")).unwrap();
+    std::os::unix::fs::symlink(dir.path().join("real/train"), dir.path().join("run/train")).unwrap();
+    assert_eq!(crate::ShardSet::open(dir.path().join("run"), "train").unwrap().token_count(), 3);
+    let e = crate::ShardSetWriter::create(dir.path().join("run"), split(), 1 << 20).unwrap_err();
+    assert!(e.to_string().contains("symbolic link"), "{e}");
+    assert_eq!(crate::ShardSet::open(dir.path().join("real"), "train").unwrap().token_count(), 3);
+}

@@ -196,9 +196,13 @@ pub(crate) fn file_sum(trailer: &[u8]) -> u64 {
     u64_at(trailer, 24)
 }
 
-/// Verifies the trailer against the header and returns the checksum that the index must have.
-pub(crate) fn check_trailer(bytes: &[u8], layout: &Layout, path: &Path) -> Result<u64, ShardError> {
-    let trailer = &bytes[layout.trailer..layout.file_bytes];
+/// Verifies the trailer against the header's bytes and returns the checksum that the index must have.
+pub(crate) fn check_trailer(
+    header: &[u8],
+    trailer: &[u8; TRAILER_BYTES],
+    layout: &Layout,
+    path: &Path,
+) -> Result<u64, ShardError> {
     let wrong = |at: usize, what: &str| Err(ShardError::malformed(path, layout.trailer + at, what));
     if trailer[32..] != END_MAGIC {
         return wrong(32, "wanted the end marker of a shard file: the end of the file was never written");
@@ -207,7 +211,7 @@ pub(crate) fn check_trailer(bytes: &[u8], layout: &Layout, path: &Path) -> Resul
     if u64_at(trailer, 8) != layout.file_bytes as u64 {
         return wrong(8, "the trailer states another file length than the header");
     }
-    if trailer[16..24] != bytes[HEADER_SUM_AT..HEADER_BYTES] {
+    if trailer[16..24] != header[HEADER_SUM_AT..HEADER_BYTES] {
         return wrong(16, "the trailer belongs to another header");
     }
     Ok(u64_at(trailer, 0))
@@ -215,7 +219,11 @@ pub(crate) fn check_trailer(bytes: &[u8], layout: &Layout, path: &Path) -> Resul
 
 /// Compares the checksum of `bytes` with the stored one.
 pub(crate) fn check_sum(path: &Path, part: Part, wanted: u64, bytes: &[u8]) -> Result<(), ShardError> {
-    let found = xxh3_64(bytes);
+    same_sum(path, part, wanted, xxh3_64(bytes))
+}
+
+/// Compares the checksum of a part with the stored one.
+pub(crate) fn same_sum(path: &Path, part: Part, wanted: u64, found: u64) -> Result<(), ShardError> {
     if found == wanted {
         return Ok(());
     }

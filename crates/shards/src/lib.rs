@@ -1,12 +1,12 @@
 //! The token-shard file format: writer, reader, index, checksums.
 //!
 //! A tokenised corpus is stored as *shard files*: flat little-endian token arrays with a document index,
-//! written once and then memory-mapped. Every byte of a file is covered by a checksum, so that a torn, cut,
+//! written once and then read at positions. Every byte of a file is covered by a checksum, so that a torn, cut,
 //! foreign or silently changed file is refused by name instead of being trained on. `README.md` beside this
 //! crate specifies the format byte by byte.
 //!
 //! - [`ShardWriter`] writes one file: temporary name, fsync, rename, fsync of the directory.
-//! - [`ShardReader`] maps one file: header, trailer and index are verified on open, token blocks on first touch.
+//! - [`ShardReader`] reads one file: header, trailer and index are verified on open, token blocks on first touch.
 //! - [`ShardSetWriter`] and [`ShardSet`] hold one split (train, validation) in several files, listed by a
 //!   `shards.json` that is written last: its presence means that the split is complete.
 //!
@@ -14,8 +14,8 @@
 
 mod component;
 mod error;
+mod file;
 mod format;
-mod map;
 mod meta;
 mod reader;
 mod set;

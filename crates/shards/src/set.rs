@@ -3,6 +3,7 @@
 use crate::component::placed;
 use crate::set_index::SetIndex;
 use crate::{Component, Document, Fingerprint, ShardError, ShardReader};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -169,30 +170,50 @@ impl ShardSet {
     }
 
     /// Number of the document that holds token `offset`; `None` past the last token. Two binary searches.
-    pub fn document_at(&self, offset: u64) -> Option<u64> {
+    ///
+    /// # Errors
+    /// If a file can no longer be read.
+    pub fn document_at(&self, offset: u64) -> Result<Option<u64>, ShardError> {
         if offset >= self.token_count() {
-            return None;
+            return Ok(None);
         }
         let file = self.token_starts.partition_point(|&s| s <= offset) - 1;
         let number = self.files[file].document_at(offset - self.token_starts[file])?;
-        Some(self.document_starts[file] + number)
+        Ok(number.map(|number| self.document_starts[file] + number))
     }
 
-    /// Document `i` of the split, from 0, with its token range in the whole split.
-    pub fn document(&self, i: u64) -> Option<Document> {
+    /// The tokens of document `i` of the split, from 0, in the whole split; `None` past the last.
+    ///
+    /// # Errors
+    /// If a file can no longer be read.
+    pub fn document_tokens(&self, i: u64) -> Result<Option<Range<u64>>, ShardError> {
         if i >= self.document_count() {
-            return None;
+            return Ok(None);
         }
         let file = self.document_starts.partition_point(|&s| s <= i) - 1;
-        let mut document = self.files[file].document(i - self.document_starts[file])?;
-        document.tokens.start += self.token_starts[file];
-        document.tokens.end += self.token_starts[file];
-        Some(document)
+        let tokens = self.files[file].document_tokens(i - self.document_starts[file])?;
+        let start = self.token_starts[file];
+        Ok(tokens.map(|tokens| tokens.start + start..tokens.end + start))
+    }
+
+    /// Document `i` of the split, from 0, with its token range in the whole split; `None` past the last.
+    ///
+    /// # Errors
+    /// If a file can no longer be read.
+    pub fn document(&self, i: u64) -> Result<Option<Document>, ShardError> {
+        if i >= self.document_count() {
+            return Ok(None);
+        }
+        let file = self.document_starts.partition_point(|&s| s <= i) - 1;
+        let document = self.files[file].document(i - self.document_starts[file])?;
+        let start = self.token_starts[file];
+        let placed = |d: Document| Document { tokens: d.tokens.start + start..d.tokens.end + start, ..d };
+        Ok(document.map(placed))
     }
 
     /// All documents in order.
-    pub fn documents(&self) -> impl Iterator<Item = Document> + '_ {
-        (0..self.document_count()).filter_map(|i| self.document(i))
+    pub fn documents(&self) -> impl Iterator<Item = Result<Document, ShardError>> + '_ {
+        (0..self.document_count()).filter_map(|i| self.document(i).transpose())
     }
 
     /// Reads and verifies every byte of every file.

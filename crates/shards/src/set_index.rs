@@ -4,8 +4,7 @@ use crate::component::{ListedComponent, check_name};
 use crate::meta::check_split;
 use crate::{Fingerprint, ShardError, token_bytes_for};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Name of the index file of a split.
@@ -188,20 +187,13 @@ impl SetIndex {
 }
 
 fn read_file(path: &PathBuf, dir: &Path) -> Result<Vec<u8>, ShardError> {
-    let meta = match fs::metadata(path) {
-        Ok(meta) => meta,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Err(ShardError::Unfinished { path: dir.to_owned() });
-        }
-        Err(e) => return Err(ShardError::io(path, "open", e)),
-    };
-    if !meta.is_file() {
-        return Err(ShardError::NotAFile { path: path.clone(), found: "something else" });
-    }
+    let file = bessemer_durable::open_regular(path).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => ShardError::Unfinished { path: dir.to_owned() },
+        ErrorKind::InvalidInput => ShardError::NotAFile { path: path.clone(), found: "something else" },
+        _ => ShardError::io(path, "open", e),
+    })?;
     let mut text = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(LONGEST_INDEX + 1).read_to_end(&mut text))
-        .map_err(|e| ShardError::io(path, "read", e))?;
+    file.take(LONGEST_INDEX + 1).read_to_end(&mut text).map_err(|e| ShardError::io(path, "read", e))?;
     if text.len() as u64 > LONGEST_INDEX {
         let what = format!("longer than {LONGEST_INDEX} bytes");
         return Err(ShardError::SetIndex { path: path.clone(), what });

@@ -3,7 +3,7 @@
 use crate::component::{ListedComponent, check_name};
 use crate::set_index::{INDEX_FILE, ListedFile, SetIndex, is_shard_name, shard_name};
 use crate::{DocumentId, Fingerprint, ShardError, ShardMeta, ShardWriter};
-use bessemer_durable as durable;
+use bessemer_durable::{self as durable, ConfinedDir, EntryKind};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -47,6 +47,8 @@ pub struct SetSummary {
 #[derive(Debug)]
 pub struct ShardSetWriter {
     dir: PathBuf,
+    /// The same, for removing.
+    own: ConfinedDir,
     meta: SplitMeta,
     file_bytes: u64,
     current: Option<ShardWriter>,
@@ -68,14 +70,19 @@ impl ShardSetWriter {
         }
         fs::create_dir_all(&dir).map_err(|e| ShardError::io(&dir, "create", e))?;
         durable::sync_directory(durable::parent(&dir)).map_err(|e| ShardError::write(&dir, e))?;
+        // What stands behind a symbolic link is somebody else's set: nothing of it is replaced or removed.
+        let own = ConfinedDir::open(&dir).map_err(|e| ShardError::io(&dir, "write into", e))?;
         // From here until the new index is there, the folder is not a finished set.
-        let index = dir.join(INDEX_FILE);
-        match fs::remove_file(&index) {
-            Ok(()) => durable::sync_directory(&dir).map_err(|e| ShardError::write(&dir, e))?,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-            Err(e) => return Err(ShardError::io(&index, "remove the index of an earlier set", e)),
+        let index = Path::new(INDEX_FILE);
+        match own.kind(index) {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) => own.remove_file(index),
+            Err(e) => Err(e),
         }
-        Ok(ShardSetWriter { dir, meta, file_bytes, current: None, done: Vec::new(), components: Vec::new() })
+        .map_err(|e| ShardError::io(&dir, "remove the index of an earlier set in", e))?;
+        durable::sync_directory(&dir).map_err(|e| ShardError::write(&dir, e))?;
+        let (current, done, components) = (None, Vec::new(), Vec::new());
+        Ok(ShardSetWriter { dir, own, meta, file_bytes, current, done, components })
     }
 
     /// Begins a component of a training mixture: the documents pushed from here on belong to it, until the next one
@@ -177,16 +184,13 @@ impl ShardSetWriter {
 
     /// Removes shard files that an earlier set had beyond this one, and what a killed writer left.
     fn remove_stale(&self) -> Result<(), ShardError> {
-        let entries = fs::read_dir(&self.dir).map_err(|e| ShardError::io(&self.dir, "list", e))?;
-        for entry in entries {
-            let entry = entry.map_err(|e| ShardError::io(&self.dir, "list", e))?;
-            let name = entry.file_name();
-            let Some(name) = name.to_str() else { continue };
+        let error = |e| ShardError::io(&self.dir, "remove stale files of", e);
+        for (name, kind) in self.own.list(Path::new("")).map_err(error)? {
+            let Some(name) = name.to_str().filter(|_| kind == EntryKind::File) else { continue };
             let listed = self.done.iter().any(|f| f.file == name);
             let left_over = name.strip_prefix('.').and_then(|n| n.strip_suffix(".partial"));
             if (is_shard_name(name) && !listed) || left_over.is_some_and(is_shard_name) {
-                fs::remove_file(entry.path())
-                    .map_err(|e| ShardError::io(&entry.path(), "remove the stale file", e))?;
+                self.own.remove_file(Path::new(name)).map_err(error)?;
             }
         }
         Ok(())

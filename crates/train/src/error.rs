@@ -1,6 +1,7 @@
 //! Errors of a run.
 
 use bessemer_units::Bytes;
+use std::path::{Path, PathBuf};
 
 /// What ends a run.
 #[derive(Debug, thiserror::Error)]
@@ -45,16 +46,18 @@ pub enum TrainError {
         /// What is wrong.
         problem: String,
     },
-    /// The loss is not a number any more.
+    /// The loss, the gradient or the parameters are not finite any more.
     #[error(
-        "step {step}: {count} steps in a row had a loss or gradient that is not finite; lower optim.lr, lengthen the \
-         warm-up, or go back to an earlier checkpoint"
+        "step {step}: {what}; {}: lower optim.lr, lengthen the warm-up, or set train.on_divergence = \"rollback\"",
+        healthy_text(.healthy)
     )]
     Diverged {
-        /// The last of them.
+        /// The step that was over.
         step: u64,
-        /// How many.
-        count: u32,
+        /// What is not finite.
+        what: String,
+        /// The newest checkpoint from before, where this rank knows it.
+        healthy: Option<PathBuf>,
     },
     /// From the model.
     #[error(transparent)]
@@ -83,6 +86,15 @@ pub enum TrainError {
     /// From the log of the run.
     #[error(transparent)]
     RunLog(#[from] bessemer_runlog::RunLogError),
+}
+
+fn healthy_text(path: &Option<PathBuf>) -> String {
+    match path.as_deref().map(Path::display) {
+        Some(path) => format!(
+            "the last healthy checkpoint is {path} (to go on from it, move newer ones away and start again)"
+        ),
+        None => "there is no checkpoint from before".into(),
+    }
 }
 
 impl TrainError {

@@ -27,6 +27,6 @@ pub use input::{Peak, TrainerInput};
 pub use memory::{MemoryPlan, refuse_what_cannot_fit};
 pub use mixture::{repeated_too_often, run_mixture};
 pub use observer::{Observer, Silent};
-pub use spikes::SpikeState;
-pub use state::{RunIdentity, TrainState};
+pub use spikes::{Rollback, SpikeState};
+pub use state::{RunIdentity, TrainState, checkpoints};
 pub use trainer::{Closed, Outcome, Trainer};

@@ -30,6 +30,23 @@ pub struct SpikeState {
     pub rewind_to: Option<u64>,
     /// Times that the run went back to it.
     pub rewinds: u32,
+    /// Samples that the run has passed over by going back; checkpoints from before this was counted have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub passed_over: Option<u64>,
+    /// The newest rollback after a divergence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollback: Option<Rollback>,
+}
+
+/// A rollback after a divergence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rollback {
+    /// Step at which the run had diverged.
+    pub from: u64,
+    /// Step of the checkpoint that it went back to.
+    pub to: u64,
+    /// Rollbacks without getting past `from` for long, this one included.
+    pub times: u32,
 }
 
 impl SpikeState {
@@ -96,11 +113,7 @@ impl SpikeGuard {
         if found.is_some() {
             state.in_a_row += 1;
             if state.in_a_row >= PERSISTENT {
-                *state = SpikeState {
-                    rewind_to: state.rewind_to,
-                    rewinds: state.rewinds,
-                    ..SpikeState::default()
-                };
+                (state.losses, state.norms, state.in_a_row) = (Vec::new(), Vec::new(), 0);
             }
             return found;
         }

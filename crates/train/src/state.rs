@@ -3,9 +3,18 @@
 use crate::TrainError;
 use crate::spikes::SpikeState;
 use bessemer_arch::Model;
+use bessemer_checkpoint::{Manifest, Retention, Store};
 use bessemer_loader::LoaderState;
 use bessemer_optim::LossScale;
+use bessemer_recipe::Recipe;
 use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// The checkpoints of a run directory. Whoever reads them through this store agrees on which ones are intact: bytes,
+/// manifest, name of the directory and the state of the run are held against each other.
+pub fn checkpoints(run: &Path) -> Store {
+    Store::open(run.join("checkpoints")).accepting(|manifest| TrainState::of(manifest).map(|_| ()))
+}
 
 /// State of a run after `step` optimizer steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,8 +33,78 @@ pub struct TrainState {
     /// The loss scale; checkpoints of runs without one have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
+    /// (step, validation loss) of the checkpoints that `save.keep_best` keeps, the lowest loss first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub best: Vec<(u64, f64)>,
     /// What the parameters belong to.
     pub identity: RunIdentity,
+}
+
+impl TrainState {
+    /// The state in a manifest, checked against the manifest and itself. The model's sizes are checked first: nothing is
+    /// listed or planned for a model that cannot be.
+    ///
+    /// # Errors
+    /// What cannot be read, or what contradicts what.
+    pub fn of(manifest: &Manifest) -> Result<TrainState, String> {
+        let state = TrainState::deserialize(&manifest.state).map_err(|e| format!("state: {e}"))?;
+        let identity = &state.identity;
+        identity.model.check().map_err(|e| format!("state.identity: {e}"))?;
+        let agree = |what: &str, found: u64, wanted: u64, why: &str| match found == wanted {
+            true => Ok(()),
+            false => Err(format!("state.{what} is {found}, wanted {wanted}: {why}")),
+        };
+        agree("step", state.step, manifest.step, "the manifest's step")?;
+        agree("tokens", state.tokens, manifest.tokens, "the manifest's tokens")?;
+        let product = |a: u64, b: u64| {
+            a.checked_mul(b).ok_or_else(|| format!("state: {a} x {b} samples or tokens overflow"))
+        };
+        let trained = product(state.step, identity.sequences_per_step)?;
+        agree("tokens", state.tokens, product(trained, state.loader.seq_len)?, "the tokens of its steps")?;
+        let samples = state.loader.samples;
+        match state.spikes.passed_over {
+            Some(passed_over) => agree(
+                "loader.samples",
+                samples,
+                trained.saturating_add(passed_over),
+                "the samples of its steps and those passed over",
+            )?,
+            None if samples < trained => {
+                return Err(format!(
+                    "state.loader.samples is {samples}, wanted at least {trained}: the samples of its steps"
+                ));
+            }
+            None => {}
+        }
+        if let Some(tokenizer) = manifest.tokenizer.as_ref().filter(|t| **t != identity.tokenizer) {
+            return Err(format!(
+                "state.identity.tokenizer is {}, the manifest's tokenizer is {tokenizer}",
+                identity.tokenizer
+            ));
+        }
+        if !state.seconds.is_finite() || state.seconds < 0.0 {
+            return Err(format!("state.seconds is {}, wanted a time", state.seconds));
+        }
+        Ok(state)
+    }
+
+    /// The checkpoints that a recipe keeps for a run in this state.
+    pub fn retention(&self, recipe: &Recipe) -> Retention {
+        recipe.save.retention(self.best.iter().map(|b| b.0), recipe.train.spike_window)
+    }
+
+    /// Notes the validation loss of a checkpoint of the present step, and forgets those that are no longer among the
+    /// `most` best. Returns whether this one is.
+    pub(crate) fn note_validation(&mut self, loss: f64, most: u64) -> bool {
+        if !loss.is_finite() {
+            return false;
+        }
+        self.best.retain(|b| b.0 != self.step);
+        let place = self.best.partition_point(|b| b.1 <= loss);
+        self.best.insert(place, (self.step, loss));
+        self.best.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        self.best.iter().any(|b| b.0 == self.step)
+    }
 }
 
 /// What may not change between sessions of one run.
@@ -69,10 +148,86 @@ impl RunIdentity {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
 
     fn identity() -> RunIdentity {
         let model = bessemer_arch::named("gpt2").expect("a listed name");
+        let model = Model { vocab_size: 300, ..model };
         RunIdentity { model, tokenizer: "t".into(), seed: 1, sequences_per_step: 4 }
+    }
+
+    /// The manifest of a run of 4 sequences of 8 tokens a step, after 3 steps.
+    fn manifest() -> Manifest {
+        let state = TrainState {
+            step: 3,
+            tokens: 96,
+            seconds: 1.5,
+            loader: LoaderState { samples: 14, seq_len: 8, ..LoaderState::default() },
+            spikes: SpikeState { passed_over: Some(2), ..SpikeState::default() },
+            loss_scale: None,
+            best: Vec::new(),
+            identity: identity(),
+        };
+        Manifest {
+            step: 3,
+            tokens: 96,
+            writer: String::new(),
+            tokenizer: Some("t".into()),
+            recipe: String::new(),
+            state: serde_json::to_value(state).expect("a state is JSON"),
+            files: Vec::new(),
+            tensors: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_state_that_contradicts_its_manifest_or_itself_is_refused_by_what_differs() {
+        TrainState::of(&manifest()).unwrap();
+        let refused = |path: &str, value: Value, named: &str| {
+            let mut m = manifest();
+            *m.state.pointer_mut(path).unwrap() = value;
+            let begun = std::time::Instant::now();
+            let e = TrainState::of(&m).unwrap_err();
+            assert!(e.contains(named), "{path}: {e}");
+            assert!(begun.elapsed().as_secs() < 2);
+        };
+        refused("/step", json!(4), "state.step is 4, wanted 3");
+        refused("/tokens", json!(97), "state.tokens is 97, wanted 96");
+        refused("/loader/samples", json!(13), "state.loader.samples is 13, wanted 14");
+        refused("/loader/seq_len", json!(9), "state.tokens is 96, wanted 108");
+        refused("/identity/sequences_per_step", json!(u64::MAX), "overflow");
+        refused("/identity/tokenizer", json!("u"), "tokenizer");
+        refused("/identity/model/layers", json!(1_000_000_000_000_000u64), "model.layers: wanted 1 to 10000");
+        refused("/identity/model/vocab_size", json!(u64::MAX), "model.vocab_size");
+        refused("/identity/model/heads", json!(0), "model.heads");
+        refused("/seconds", json!(-1.0), "state.seconds");
+        refused("/identity", json!(3), "state: ");
+        // Both agree on a wrong number.
+        let mut m = manifest();
+        (m.tokens, m.state["tokens"]) = (95, json!(95));
+        assert!(TrainState::of(&m).unwrap_err().contains("the tokens of its steps"));
+        // A checkpoint from before samples that are passed over were counted.
+        let mut m = manifest();
+        m.state["spikes"] = json!({});
+        TrainState::of(&m).unwrap();
+        m.state["loader"]["samples"] = json!(11);
+        assert!(TrainState::of(&m).unwrap_err().contains("at least 12"));
+    }
+
+    #[test]
+    fn the_best_are_the_lowest_losses() {
+        let mut state = TrainState::of(&manifest()).unwrap();
+        let mut note = |step, loss| {
+            state.step = step;
+            (state.note_validation(loss, 2), state.best.iter().map(|b| b.0).collect::<Vec<_>>())
+        };
+        assert_eq!(note(1, 3.0), (true, vec![1]));
+        assert_eq!(note(2, 2.0), (true, vec![2, 1]));
+        assert_eq!(note(3, 4.0), (false, vec![2, 1]));
+        assert_eq!(note(4, f64::NAN), (false, vec![2, 1]));
+        assert_eq!(note(5, 2.5), (true, vec![2, 5]));
+        assert_eq!(note(5, 2.5), (true, vec![2, 5]));
+        assert_eq!(note(6, 2.0), (true, vec![2, 6]), "of equal ones the older");
     }
 
     #[test]

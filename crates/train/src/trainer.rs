@@ -4,6 +4,7 @@ use crate::evaluation::{self, Evaluator};
 use crate::input::TrainerInput;
 use crate::observer::Observer;
 use crate::spikes::{SpikeGuard, SpikeState};
+use crate::state::checkpoints;
 use crate::state::{RunIdentity, TrainState};
 use crate::{MemoryPlan, TrainError, mixture};
 use bessemer_arch::{Model, Role};
@@ -24,6 +25,7 @@ use std::time::Instant;
 
 mod clocks;
 mod copying;
+mod divergence;
 mod records;
 mod samples;
 mod saving;
@@ -72,6 +74,10 @@ pub struct Trainer {
     state: TrainState,
     batch: Batch,
     skipped_in_a_row: u32,
+    /// Whether the update of the newest step was taken.
+    taken: bool,
+    /// Step and loss of the newest evaluation on the way.
+    validation: Option<(u64, f64)>,
     /// Smoothed seconds of a step.
     pace: f64,
     resumed: Option<Resume>,
@@ -170,8 +176,9 @@ impl Trainer {
             tokens: 0,
             seconds: 0.0,
             loader: loader.state(0),
-            spikes: SpikeState::default(),
+            spikes: SpikeState { passed_over: Some(0), ..SpikeState::default() },
             loss_scale: None,
+            best: Vec::new(),
             identity: RunIdentity {
                 model,
                 tokenizer: input.tokenizer.fingerprint(),
@@ -179,7 +186,7 @@ impl Trainer {
                 sequences_per_step: plan.sequences_per_step,
             },
         };
-        let store = Store::open(input.directory.join("checkpoints"));
+        let store = checkpoints(&input.directory);
         let records = match first {
             true => Some(Records::open(&input.directory, recipe, &input.recipe_text)?),
             false => None,
@@ -204,6 +211,8 @@ impl Trainer {
             state,
             batch: Batch::new(),
             skipped_in_a_row: 0,
+            taken: true,
+            validation: None,
             pace: 0.0,
             resumed: None,
             warnings,
@@ -274,14 +283,18 @@ impl Trainer {
             save_is_due |= !last && self.agrees_to_save(last_save.elapsed().as_secs_f64())?;
             if eval.is_due(step) && !last {
                 self.evaluate_when_due(save_is_due, observer)?;
+                save_is_due |= self.is_among_the_best();
             }
             if eval.samples.is_due(step) && !last {
                 self.samples(observer)?;
             }
             if save_is_due && !last && self.worker.at_rest() {
                 save_is_due = false;
-                self.save_when_due(observer)?;
-                (last_save, saved_step) = (Instant::now(), Some(step));
+                last_save = Instant::now();
+                match self.save_when_due(observer) {
+                    Ok(()) => saved_step = Some(step),
+                    Err(e) => self.recover(e, observer)?,
+                }
             }
         }
         // Asked to stop before the step whose bubbles it was to pass.
@@ -347,6 +360,9 @@ impl Trainer {
         let (at, begun) = ((self.state.step, self.state.tokens), Instant::now());
         let record = self.evaluator.score(&mut *self.backend, &mut self.worker, at, whole, observer)?;
         self.tracing.event("evaluation", begun, at.0);
+        if let (Some(Record::Eval(eval)), false) = (&record, whole) {
+            self.validation = Some((eval.step, eval.loss));
+        }
         record.map_or(Ok(()), |r| self.append(r, observer))
     }
 

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::run_dir::RunDir;
 use bessemer_checkpoint::hf::{HfExport, export_hf};
 use bessemer_checkpoint::{Retention, Store};
-use bessemer_train::Observer;
+use bessemer_train::{Observer, TrainState, checkpoints};
 use bessemer_units::{Bytes, DType, Tokens};
 use serde_json::json;
 use std::path::Path;
@@ -23,8 +23,14 @@ pub(crate) fn run(command: &CheckpointCommand, as_json: bool, console: &mut Cons
         CheckpointCommand::Gc { run, keep_last } => {
             holds_checkpoints(&RunDir::new(run))?;
             let dir = RunDir::new(run);
-            let store = Store::open(dir.checkpoints());
-            let done = store.gc(&retention(&dir, *keep_last)?)?;
+            let store = checkpoints(dir.root());
+            let done = store.gc(&retention(&dir, &store, *keep_last)?)?;
+            for (step, file) in &done.spared {
+                console.say(&format!(
+                    "kept step {step}: {} was not written by this program; move it away to let the checkpoint go",
+                    file.display()
+                ));
+            }
             Ok(print(&match as_json {
                 true => json!({ "removed": done.removed, "kept": done.kept, "freed_bytes": done.freed })
                     .to_string(),
@@ -52,28 +58,32 @@ fn holds_checkpoints(dir: &RunDir) -> Result<(), Failure> {
     }
 }
 
-/// What to keep: what the command line says, else what the run's recipe says.
-fn retention(dir: &RunDir, keep_last: Option<u64>) -> Result<Retention, Failure> {
-    match keep_last {
-        Some(keep_last) => Ok(Retention { keep_last, keep_every: None }),
-        None => Ok(bessemer_recipe::load_recipe(&dir.recipe(), &[])?.value.save.retention()),
+/// What to keep: what the command line says, else what the run's recipe and its newest checkpoint say.
+fn retention(dir: &RunDir, store: &Store, keep_last: Option<u64>) -> Result<Retention, Failure> {
+    if let Some(keep_last) = keep_last {
+        return Ok(Retention { keep_last, ..Retention::default() });
     }
+    let recipe = bessemer_recipe::load_recipe(&dir.recipe(), &[])?.value;
+    let Some(newest) = store.latest_valid()? else { return Err(no_checkpoint(dir)) };
+    let state = TrainState::of(newest.loaded.manifest()).map_err(Failure::new)?;
+    Ok(state.retention(&recipe))
 }
 
 fn list(dir: &RunDir, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     holds_checkpoints(dir)?;
-    let scan = Store::open(dir.checkpoints()).scan()?;
+    let scan = checkpoints(dir.root()).scan()?;
     for c in &scan.complete {
         let text = match as_json {
-            true => json!({ "step": c.step, "tokens": c.tokens, "bytes": c.bytes, "pinned": c.pinned, "path": c.path.display().to_string() })
+            true => json!({ "step": c.step, "tokens": c.tokens, "bytes": c.bytes, "pinned": c.pinned, "linked": c.linked, "path": c.path.display().to_string() })
                 .to_string(),
             false => format!(
-                "step {:>8}  {:>8} tokens  {:>9}  {}{}",
+                "step {:>8}  {:>8} tokens  {:>9}  {}{}{}",
                 c.step,
                 Tokens(c.tokens),
                 Bytes(c.bytes),
                 c.path.display(),
-                if c.pinned { "  (pinned)" } else { "" }
+                if c.pinned { "  (pinned)" } else { "" },
+                if c.linked { "  (linked)" } else { "" }
             ),
         };
         print(&text)?;
@@ -114,21 +124,16 @@ fn inspect(args: &RunArgs, as_json: bool) -> Result<(), Failure> {
 fn verify(args: &RunArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let dir = RunDir::new(&args.run);
     holds_checkpoints(&dir)?;
-    let store = Store::open(dir.checkpoints());
-    let scan = store.scan()?;
-    let paths = match args.step {
-        Some(step) => vec![store.path(step)],
-        None => scan
-            .complete
-            .iter()
-            .map(|c| c.path.clone())
-            .chain(scan.damaged.iter().map(|d| d.path.clone()))
-            .collect(),
+    // What `train` takes for intact, and nothing else: the store holds bytes, names and state against each other.
+    let store = checkpoints(dir.root());
+    let steps = match args.step {
+        Some(step) => vec![step],
+        None => store.named_steps()?,
     };
     let mut damaged = 0;
-    for path in &paths {
-        let result =
-            bessemer_checkpoint::verify(path, &mut |done, total| console.progress("verifying", done, total));
+    for step in &steps {
+        let path = store.path(*step);
+        let result = store.load_with(*step, &mut |done, total| console.progress("verifying", done, total));
         let text = match (&result, as_json) {
             (Ok(_), false) => format!("intact   {}", path.display()),
             (Err(e), false) => format!("damaged  {}: {e}", path.display()),
@@ -139,7 +144,7 @@ fn verify(args: &RunArgs, as_json: bool, console: &mut Console) -> Result<(), Fa
     }
     match damaged {
         0 => Ok(()),
-        n => Err(Failure::new(format!("{n} of {} checkpoints are damaged", paths.len()))),
+        n => Err(Failure::new(format!("{n} of {} checkpoints are damaged", steps.len()))),
     }
 }
 

@@ -21,7 +21,9 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
                 super::cluster::require()?;
             }
             let mut session = Session::open(recipe)?;
-            session.with_stages(|stages, log| stages.corpus(console, log, cluster.as_deref()).map(|_| ()))
+            session.with_stages(console, |stages, log, console| {
+                stages.corpus(console, log, cluster.as_deref()).map(|_| ())
+            })
         }
         CorpusCommand::Cluster(command) => super::cluster::run(command, console),
         CorpusCommand::Inspect { path, reason, source, kept, limit } => {

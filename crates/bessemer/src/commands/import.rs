@@ -4,11 +4,11 @@ use crate::commands::saved_model::load_tokenizer;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
+use bessemer_checkpoint::SaveRequest;
 use bessemer_checkpoint::hf::import_hf;
-use bessemer_checkpoint::{SaveRequest, Store};
 use bessemer_loader::LoaderState;
 use bessemer_tokenizer::Tokenizer;
-use bessemer_train::{Observer, RunIdentity, SpikeState, TrainState};
+use bessemer_train::{Observer, RunIdentity, SpikeState, TrainState, checkpoints};
 use std::fs;
 use std::path::Path;
 
@@ -17,7 +17,7 @@ const FILE_BYTES: u64 = 4 << 30;
 
 pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), Failure> {
     let dir = RunDir::new(out);
-    if dir.checkpoints().exists() {
+    if dir.checkpoints().symlink_metadata().is_ok() {
         return Err(Failure::new(format!(
             "{} holds checkpoints already; import into a new directory",
             dir.root().display()
@@ -45,6 +45,7 @@ pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), 
         loader: LoaderState { seq_len: architecture.context as u64, ..LoaderState::default() },
         spikes: SpikeState::default(),
         loss_scale: None,
+        best: Vec::new(),
         identity: RunIdentity {
             model: architecture.clone(),
             tokenizer: fingerprint.clone(),
@@ -56,7 +57,7 @@ pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), 
     if let Some(tokenizer) = &tokenizer {
         tokenizer.save(&dir.tokenizer())?;
     }
-    let report = Store::open(dir.checkpoints()).save(SaveRequest {
+    let report = checkpoints(dir.root()).save(SaveRequest {
         step: 0,
         tokens: 0,
         state: serde_json::to_value(&state)?,

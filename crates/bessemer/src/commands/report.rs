@@ -1,5 +1,6 @@
 //! `bessemer report`: the page of a run.
 
+use crate::commands::run::warn_of_damage;
 use crate::commands::saved_model::exists;
 use crate::commands::schedule::{measured, picture, show};
 use crate::console::Console;
@@ -23,7 +24,7 @@ pub(crate) fn run(path: &Path, as_json: bool, console: &mut Console) -> Result<(
             bessemer_runlog::FILE
         )));
     }
-    let log = write(&dir)?;
+    let log = write(&dir, console)?;
     console.say(&format!("wrote {}", dir.report().display()));
     crate::console::print(&match as_json {
         true => summary_json(&dir, &log)?,
@@ -58,8 +59,9 @@ pub(crate) fn summary_json(dir: &RunDir, records: &[Record]) -> Result<String, F
 }
 
 /// Writes report.html from what the run directory holds; returns the records of the run.
-pub(crate) fn write(dir: &RunDir) -> Result<Vec<Record>, Failure> {
+pub(crate) fn write(dir: &RunDir, console: &mut Console) -> Result<Vec<Record>, Failure> {
     let log = bessemer_runlog::read(dir.root())?;
+    warn_of_damage(&dir.root().join(bessemer_runlog::FILE), &log.damaged, console);
     let corpus = fs::read_to_string(dir.corpus().join(bessemer_corpus::SUMMARY_FILE))
         .ok()
         .and_then(|text| serde_json::from_str(&text).ok());

@@ -85,11 +85,12 @@ impl Session {
     /// Runs `work` with the stages before training and the log of the run.
     pub(crate) fn with_stages(
         &mut self,
-        work: impl FnOnce(&Stages<'_>, &mut RunLog) -> Result<(), Failure>,
+        console: &mut Console,
+        work: impl FnOnce(&Stages<'_>, &mut RunLog, &mut Console) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let stages = Stages { recipe: &self.recipe, dir: &self.dir, threads: self.threads, stop: &self.stop };
-        let mut log = RunLog::open(self.dir.root())?;
-        work(&stages, &mut log)
+        let mut log = open_log(&self.dir, console)?;
+        work(&stages, &mut log, console)
     }
 
     /// Address space that the process takes besides the buffers of the training: it counts where that is limited, although
@@ -229,7 +230,7 @@ impl Session {
                 "model FLOPs, 6 P + 12 L H E T a token (PaLM, appendix B), over the FMA peak measured at the start".into(),
             ),
         });
-        RunLog::open(self.dir.root())?.append(&record)?;
+        open_log(&self.dir, console)?.append(&record)?;
         console.record(&record);
         if job.ranks > 1 {
             let plural = if threads == 1 { "" } else { "s" };
@@ -264,6 +265,27 @@ fn sources_exist(corpus: &CorpusConfig) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Opens the log of the run; damaged lines of it are set aside, and said.
+fn open_log(dir: &RunDir, console: &mut Console) -> Result<RunLog, Failure> {
+    let log = RunLog::open(dir.root())?;
+    warn_of_damage(log.path(), log.damaged(), console);
+    if !log.damaged().is_empty() {
+        console.say(&format!("they are kept in {}", dir.root().join(runlog::DAMAGED_FILE).display()));
+    }
+    Ok(log)
+}
+
+/// Says which lines of a log are no records.
+pub(crate) fn warn_of_damage(log: &Path, damaged: &[runlog::DamagedLine], console: &mut Console) {
+    const MOST: usize = 5;
+    for line in damaged.iter().take(MOST) {
+        console.say(&format!("warning: {}:{}: left out: {}", log.display(), line.line, line.what));
+    }
+    if damaged.len() > MOST {
+        console.say(&format!("warning: {} more lines of {} left out", damaged.len() - MOST, log.display()));
+    }
+}
+
 /// Makes the run directory and takes it for this process.
 fn take(dir: &RunDir) -> Result<File, Failure> {
     let failed = |e| Failure::new(format!("cannot create run directory {}: {e}", dir.root().display()));
@@ -282,7 +304,7 @@ fn take(dir: &RunDir) -> Result<File, Failure> {
         });
     }
     fs::create_dir_all(dir.root()).map_err(failed)?;
-    let lock = File::create(dir.lock())?;
+    let lock = bessemer_durable::open_lock(&dir.lock())?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(Failure::new(format!(
@@ -329,7 +351,7 @@ fn lead(
     session.hold(if stages { Begins::WithCorpus } else { Begins::WithTraining })?;
     if stages {
         console.say(&format!("run directory {}", session.dir.root().display()));
-        session.with_stages(|stages, log| stages.run(console, log))?;
+        session.with_stages(console, |stages, log, console| stages.run(console, log))?;
     }
     if session.stop.load(Ordering::Relaxed) {
         return Err(Failure {
@@ -339,7 +361,7 @@ fn lead(
     }
     let trained = session.train(job, console);
     // A stopped run has a report too; a report that cannot be written must not hide why training failed.
-    let report = report::write(&session.dir);
+    let report = report::write(&session.dir, console);
     trained?;
     let records = report?;
     print(&match as_json {

@@ -4,12 +4,12 @@ use crate::cli::RunArgs;
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
 use bessemer_arch::Model;
-use bessemer_checkpoint::{Loaded, Store};
+use bessemer_checkpoint::Loaded;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{Decoder, Purpose, Shape};
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::{Tokenizer, TokenizerError};
-use bessemer_train::{MemoryPlan, TrainState};
+use bessemer_train::{MemoryPlan, TrainState, checkpoints};
 use std::path::Path;
 
 /// A checkpoint with what belongs to it.
@@ -25,9 +25,8 @@ impl SavedModel {
         let dir = RunDir::new(&args.run);
         let checkpoint = open_checkpoint(&dir, args.step)?;
         let tokenizer = load_tokenizer(&dir.tokenizer())?;
-        let state: TrainState = serde_json::from_value(checkpoint.manifest().state.clone()).map_err(|e| {
-            Failure::new(format!("the state in {} cannot be read: {e}", checkpoint.path().display()))
-        })?;
+        let state = TrainState::of(checkpoint.manifest())
+            .map_err(|e| Failure::new(format!("{}: {e}", checkpoint.path().display())))?;
         if tokenizer.fingerprint() != state.identity.tokenizer {
             return Err(Failure::new(format!(
                 "{} is not the tokenizer that checkpoint {} was trained with: wanted fingerprint {}, found {}; put the \
@@ -75,7 +74,7 @@ pub(crate) fn is_parameter(name: &str) -> bool {
 /// The checkpoint of a step, or the newest intact one.
 pub(crate) fn open_checkpoint(dir: &RunDir, step: Option<u64>) -> Result<Loaded, Failure> {
     exists(dir.root())?;
-    let store = Store::open(dir.checkpoints());
+    let store = checkpoints(dir.root());
     match step {
         Some(step) => store.load(step).map_err(|e| Failure::new(format!("--step {step}: {e}"))),
         None => match store.latest_valid()? {

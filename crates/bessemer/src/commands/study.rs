@@ -167,7 +167,7 @@ fn model(method: &Method, settings: &StudySettings, text: &SymbolText) -> Result
 /// Makes the directory and takes it for this process; the system drops the lock with the process, however that ends.
 fn lock(out: &Path) -> Result<File, Failure> {
     create(out)?;
-    let lock = File::create(out.join(".lock"))?;
+    let lock = bessemer_durable::open_lock(&out.join(".lock"))?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(Failure::new(format!(

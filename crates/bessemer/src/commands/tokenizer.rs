@@ -15,7 +15,7 @@ pub(crate) fn run(command: &TokenizerCommand, as_json: bool, console: &mut Conso
     match command {
         TokenizerCommand::Train(args) => {
             let mut session = Session::open(args)?;
-            session.with_stages(|stages, log| {
+            session.with_stages(console, |stages, log, console| {
                 let corpus = stages.corpus(console, log, None)?;
                 stages.tokenizer(&corpus, console, log).map(|_| ())
             })

@@ -21,6 +21,7 @@ mod json;
 mod kill_resume;
 mod ranks;
 mod round_trip;
+mod safety;
 mod schedule;
 mod study;
 mod trace;

@@ -1,6 +1,6 @@
 //! The JSON header of a safetensors file, parsed without trust.
 
-use super::{MAX_NAME_BYTES, MAX_RANK};
+use super::{MAX_NAME_BYTES, MAX_RANK, MAX_TENSORS};
 use bessemer_units::DType;
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::collections::{BTreeMap, HashMap};
@@ -172,6 +172,11 @@ impl<'de> Visitor<'de> for HeaderVisitor {
                 return Err(de::Error::custom(format!(
                     "a tensor name has {} bytes, at most {MAX_NAME_BYTES} are read",
                     name.len()
+                )));
+            }
+            if header.entries.len() == MAX_TENSORS {
+                return Err(de::Error::custom(format!(
+                    "more than {MAX_TENSORS} tensors in one file, the most that are read; cut it into several"
                 )));
             }
             let entry = map.next_value_seed(EntrySeed(&name))?;

@@ -19,6 +19,10 @@ pub(crate) use writer::{Layout, split, write_file};
 /// Largest header that is read or written, the limit of the reference implementation.
 pub const MAX_HEADER_BYTES: u64 = 100_000_000;
 
+/// Most tensors of a file: bounds the time and memory that a header takes. The largest published models have fewer in all
+/// their files together.
+pub const MAX_TENSORS: usize = 1 << 18;
+
 /// Most dims of a tensor.
 pub const MAX_RANK: usize = 8;
 

@@ -2,7 +2,7 @@
 //! time, and the checksum is taken over the very bytes that are handed to the system.
 
 use super::header::checked_bytes;
-use super::{MAX_HEADER_BYTES, MAX_NAME_BYTES, MAX_RANK};
+use super::{MAX_HEADER_BYTES, MAX_NAME_BYTES, MAX_RANK, MAX_TENSORS};
 use crate::element::encode;
 use crate::error::{At, CheckpointError, Result};
 use crate::fs::WriteFile;
@@ -32,6 +32,12 @@ impl Layout {
         members: &[usize],
         metadata: &[(&str, &str)],
     ) -> std::result::Result<Layout, String> {
+        if members.len() > MAX_TENSORS {
+            return Err(format!(
+                "{} tensors in one file, at most {MAX_TENSORS}; use smaller files",
+                members.len()
+            ));
+        }
         let mut order = members.to_vec();
         order.sort_by_key(|i| std::cmp::Reverse(specs[*i].dtype.size()));
         let mut header = Map::new();
@@ -89,7 +95,7 @@ pub(crate) struct WrittenFile {
     pub(crate) blake3: String,
 }
 
-/// Writes and syncs the file that `layout` plans. `progress` is told the bytes of each piece written.
+/// Writes and syncs the file that `layout` plans. A value that is not finite is an error that names its tensor. `progress` is told the bytes of each piece written.
 pub(crate) fn write_file(
     file: &mut dyn WriteFile,
     path: &Path,
@@ -113,6 +119,9 @@ pub(crate) fn write_file(
         source
             .fill(*i, &mut values)
             .map_err(|source| CheckpointError::Source { name: name.clone(), source })?;
+        if let Some(index) = values.iter().position(|v| !v.is_finite()) {
+            return Err(CheckpointError::NotFinite { name, index, value: values[index] });
+        }
         for part in values.chunks(CHUNK / dtype.size()) {
             bytes.resize(part.len() * dtype.size(), 0);
             encode(part, dtype, &mut bytes).map_err(|problem| CheckpointError::Tensor {

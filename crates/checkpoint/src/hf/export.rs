@@ -1,18 +1,19 @@
 //! Writing a directory that `transformers` loads.
 
 use super::layout::{LM_HEAD, Mapped, Style, take_rows};
+use super::written::{EXPORT_MANIFEST, ExportManifest};
 use super::{gpt2, llama};
 use crate::compare::MatchReport;
 use crate::error::{At, CheckpointError, Result, SourceError};
 use crate::format::{Layout, split, write_file};
-use crate::fs::{EntryKind, FileSystem, OsFileSystem, create_dir_durably, parent_of, remove_tree};
-use crate::manifest::check_file_name;
-use crate::publish::{Unfinished, publish};
+use crate::fs::{EntryKind, FileSystem, IsOurs, OsFileSystem, create_dir_durably, parent_of, remove_files};
+use crate::manifest::{FileRecord, check_file_name};
+use crate::publish::{Hidden, Unfinished};
 use crate::source::{TensorSource, TensorSpec};
 use bessemer_arch::Model;
 use bessemer_units::DType;
 use serde_json::{Map, Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 /// What to export.
@@ -33,7 +34,7 @@ pub struct HfExport<'a> {
     pub extra_files: Vec<(String, Vec<u8>)>,
     /// Largest tensor file in bytes; above it the weights are cut into files with an index.
     pub max_file_bytes: u64,
-    /// Replace an earlier export at the same place.
+    /// Replace an earlier export at the same place, if its files are as they were written.
     pub overwrite: bool,
     /// Told (done, total) bytes while writing.
     pub progress: &'a mut dyn FnMut(u64, u64),
@@ -59,7 +60,8 @@ const GENERATION_CONFIG: &str = "generation_config.json";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Writes `dir` so that it is there entirely or not at all. A directory that exists must be empty, or, with
-/// `overwrite`, hold files only and a config.json among them.
+/// `overwrite`, hold an earlier export and nothing else: [`EXPORT_MANIFEST`] lists its files with their checksums, and a
+/// file that is not listed or has changed since is never replaced or removed.
 pub fn export_hf(dir: &Path, request: HfExport<'_>) -> Result<HfExportReport> {
     export_hf_on(&OsFileSystem, dir, request)
 }
@@ -96,20 +98,31 @@ pub fn export_hf_on(fs: &dyn FileSystem, dir: &Path, request: HfExport<'_>) -> R
     }
     for (name, _) in &request.extra_files {
         check_file_name(name).map_err(wrong)?;
-        if [CONFIG, GENERATION_CONFIG, INDEX].contains(&name.as_str()) || name.ends_with(".safetensors") {
+        if is_own_name(name) {
             return Err(wrong(format!("extra file {name:?} is one that the export itself writes")));
         }
     }
     let mut weights = Weights::new(dir, style, &model, request.model, request.dtype, request.tensors)?;
-    check_target(fs, dir, request.overwrite)?;
+    let replaced = check_target(fs, dir, request.overwrite)?;
 
     let parent = parent_of(dir);
     create_dir_durably(fs, parent).at("create", parent)?;
     let name =
         dir.file_name().and_then(|n| n.to_str()).ok_or_else(|| wrong("wanted a directory name".into()))?;
-    sweep(fs, parent, name);
-    let hidden = |purpose: &str| parent.join(format!(".{name}.{purpose}-{}", std::process::id()));
-    let partial = hidden("partial");
+    // The user may name a place behind a link; from here on nothing is resolved through one.
+    let root = fs.real_path(parent).at("resolve", parent)?;
+    let extra: BTreeSet<String> = request.extra_files.iter().map(|f| f.0.clone()).collect();
+    let is_ours = |file: &str| is_own_name(file) || extra.contains(file) || replaced.contains(file);
+    sweep(fs, &root, name, &is_ours);
+    let hidden_name = |purpose: &str| format!(".{name}.{purpose}-{}", std::process::id());
+    let hidden = Hidden {
+        fs,
+        root: &root,
+        partial: hidden_name("partial"),
+        target: name.into(),
+        aside: hidden_name("replaced"),
+        is_ours: &is_ours,
+    };
 
     let mut config = match style {
         // OPT is only read, and never chosen.
@@ -141,9 +154,13 @@ pub fn export_hf_on(fs: &dyn FileSystem, dir: &Path, request: HfExport<'_>) -> R
         (GENERATION_CONFIG.to_string(), pretty(&Value::Object(generation))?),
     ];
     small.extend(request.extra_files);
-    let written = write_all(fs, &partial, &mut weights, small, request.max_file_bytes, request.progress)
-        .and_then(|w| publish(fs, &partial, dir, &hidden("replaced")).map(|()| w));
-    let (bytes, files) = written.map_err(|unfinished| unfinished.clean(fs, &partial))?;
+    let written =
+        write_all(fs, &hidden.path(), &mut weights, small, request.max_file_bytes, request.progress)
+            .and_then(|w| Ok((w, hidden.publish()?)));
+    let ((bytes, files), set_aside) = written.map_err(|unfinished| unfinished.clean(&hidden))?;
+    if let Some(path) = set_aside {
+        notes.push(format!("what stood at {} is now {}", dir.display(), path.display()));
+    }
     let architecture = match style {
         Style::Gpt2 | Style::Opt => "GPT2LMHeadModel",
         Style::Llama => llama::class(&model).0,
@@ -167,36 +184,62 @@ fn choose_style(model: &Model) -> std::result::Result<Style, String> {
     ))
 }
 
-/// An existing target is replaced only if it looks like an earlier export: never a directory with directories in it.
-fn check_target(fs: &dyn FileSystem, dir: &Path, overwrite: bool) -> Result<()> {
-    let wrong =
-        |problem: &str| Err(CheckpointError::HuggingFace { path: dir.into(), problem: problem.into() });
+/// Whether every export may write a file of this name.
+fn is_own_name(name: &str) -> bool {
+    [CONFIG, GENERATION_CONFIG, INDEX, EXPORT_MANIFEST].contains(&name) || name.ends_with(".safetensors")
+}
+
+/// Errors if the target cannot be written; gives the names of the files that an earlier export left there. It is replaced
+/// only if the export's own list says of every file in it that it is as it was written.
+fn check_target(fs: &dyn FileSystem, dir: &Path, overwrite: bool) -> Result<BTreeSet<String>> {
+    let wrong = |problem: String| CheckpointError::HuggingFace { path: dir.into(), problem };
     match fs.kind(dir).at("look for", dir)? {
-        None => return Ok(()),
+        None => return Ok(BTreeSet::new()),
         Some(EntryKind::Directory) => {}
-        Some(_) => return wrong("exists and is not a directory; choose another place"),
+        Some(EntryKind::Link) => {
+            return Err(wrong("is a symbolic link, which is not replaced; choose another place".into()));
+        }
+        Some(_) => return Err(wrong("exists and is not a directory; choose another place".into())),
     }
     let entries = fs.list_dir(dir).at("list", dir)?;
     if entries.is_empty() {
-        return Ok(());
+        return Ok(BTreeSet::new());
     }
     if !overwrite {
-        return wrong("exists and is not empty; choose another place, or allow overwriting");
+        return Err(wrong("exists and is not empty; choose another place, or allow overwriting".into()));
     }
-    let export = entries.iter().all(|e| e.1 == EntryKind::File) && entries.iter().any(|e| e.0 == CONFIG);
-    if export { Ok(()) } else { wrong("exists and does not look like an export; it is not overwritten") }
+    if !entries.iter().any(|e| e.0 == EXPORT_MANIFEST && e.1 == EntryKind::File) {
+        return Err(wrong(format!(
+            "holds no {EXPORT_MANIFEST}, so this program did not write it (or an old version did); it is not \
+             overwritten: remove it, or choose another place"
+        )));
+    }
+    let listed = ExportManifest::read(fs, dir)?;
+    for (name, kind) in &entries {
+        let as_written = match name == EXPORT_MANIFEST {
+            true => true,
+            false => *kind == EntryKind::File && listed.is_as_written(fs, dir, name)?,
+        };
+        if !as_written {
+            return Err(wrong(format!(
+                "holds {name}, which the earlier export did not write or which has changed since; nothing is \
+                 overwritten: move it away, or choose another place"
+            )));
+        }
+    }
+    Ok(entries.into_iter().map(|e| e.0).collect())
 }
 
 /// Removes what interrupted exports to the same place left. Best effort.
-fn sweep(fs: &dyn FileSystem, parent: &Path, name: &str) {
-    for (entry, kind) in fs.list_dir(parent).unwrap_or_default() {
+fn sweep(fs: &dyn FileSystem, root: &Path, name: &str, is_ours: IsOurs<'_>) {
+    for (entry, kind) in fs.list_dir(root).unwrap_or_default() {
         let pid = entry
             .strip_prefix('.')
             .and_then(|e| e.strip_prefix(name))
             .and_then(|e| e.strip_prefix(".partial-"))
             .and_then(|pid| pid.parse().ok());
         if kind == EntryKind::Directory && pid.is_some_and(|pid| !crate::store::is_alive(pid)) {
-            let _ = remove_tree(fs, &parent.join(entry));
+            let _ = remove_files(fs, root, &entry, is_ours);
         }
     }
 }
@@ -242,7 +285,7 @@ fn write_all(
         map.sort_keys();
         small.push((INDEX.into(), pretty(&json!({"metadata": {"total_size": size}, "weight_map": map}))?));
     }
-    let (mut done, mut names) = (0, Vec::new());
+    let (mut done, mut manifest) = (0, ExportManifest::default());
     for (name, layout) in planned {
         let path = partial.join(&name);
         let mut file = fs.create_file(&path).at("create", &path)?;
@@ -250,15 +293,24 @@ fn write_all(
             done += n;
             progress(done, total);
         };
-        write_file(file.as_mut(), &path, &layout, weights, &mut advance)?;
-        names.push(name);
+        let w = write_file(file.as_mut(), &path, &layout, weights, &mut advance)?;
+        manifest.files.push(FileRecord { name, bytes: w.bytes, blake3: w.blake3 });
     }
+    for (name, bytes) in &small {
+        manifest.files.push(FileRecord {
+            name: name.clone(),
+            bytes: bytes.len() as u64,
+            blake3: blake3::hash(bytes).to_hex().to_string(),
+        });
+    }
+    let mut names: Vec<String> = manifest.files.iter().map(|f| f.name.clone()).collect();
+    names.push(EXPORT_MANIFEST.into());
+    small.push((EXPORT_MANIFEST.into(), pretty(&manifest.to_json())?));
     for (name, bytes) in small {
         let path = partial.join(&name);
         let mut file = fs.create_file(&path).at("create", &path)?;
         file.write_all(&bytes).at("write", &path)?;
         file.sync().at("sync", &path)?;
-        names.push(name);
     }
     fs.sync_dir(partial).at("sync", partial)?;
     Ok((total, names))

@@ -15,6 +15,8 @@ mod import;
 pub(crate) mod layout;
 mod llama;
 mod opt;
+mod written;
 
 pub use export::{HfExport, HfExportReport, export_hf, export_hf_on};
 pub use import::{HfImport, import_hf};
+pub use written::EXPORT_MANIFEST;

@@ -54,7 +54,7 @@ fn child_that_saves() {
             })
             .unwrap();
         writeln!(ack, "{step}").unwrap();
-        store.gc(&Retention { keep_last: 2, keep_every: None }).unwrap();
+        store.gc(&Retention { keep_last: 2, ..Retention::default() }).unwrap();
     }
 }
 

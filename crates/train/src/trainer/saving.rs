@@ -7,12 +7,15 @@ use super::Trainer;
 use crate::TrainError;
 use crate::observer::Observer;
 use crate::state::TrainState;
-use bessemer_checkpoint::{Loaded, SaveReport, SaveRequest, TensorSpec, TensorsFrom};
+use bessemer_checkpoint::{CheckpointError, Loaded, SaveReport, SaveRequest, TensorSpec, TensorsFrom};
 use bessemer_optim::LossScale;
 use bessemer_parallel::{ParallelError, StateTensor, Worker};
 use bessemer_runlog::{Resume, Save};
 use bessemer_tensor::Backend;
 use std::time::Instant;
+
+/// Says whether the first rank found values that are not finite.
+const REFUSED: &str = "values of a checkpoint that are not finite";
 
 /// Says which tensor is read next; 0 is none.
 const NEXT: &str = "next tensor of the checkpoint";
@@ -70,7 +73,12 @@ impl Trainer {
     /// Puts the newest intact checkpoint into the buffers, or the initialisation if there is none. The first rank chooses.
     pub(super) fn restore(&mut self) -> Result<(), TrainError> {
         let latest = match self.records {
-            Some(_) => self.store.latest_valid()?,
+            Some(_) => {
+                let latest = self.store.latest_valid()?;
+                // Not after hours of training.
+                self.store.check_own()?;
+                latest
+            }
             None => None,
         };
         let chosen = latest.as_ref().map_or(0, |l| l.loaded.manifest().step + 1);
@@ -99,8 +107,8 @@ impl Trainer {
 
     fn load(&mut self, loaded: &Loaded) -> Result<(), TrainError> {
         let place = loaded.path().display().to_string();
-        let saved: TrainState = serde_json::from_value(loaded.manifest().state.clone())
-            .map_err(|e| TrainError::State { place: place.clone(), problem: e.to_string() })?;
+        let saved = TrainState::of(loaded.manifest())
+            .map_err(|problem| TrainError::State { place: place.clone(), problem })?;
         self.state.identity.check(&saved.identity, &place)?;
         self.loader.resume(&saved.loader)?;
         let wanted = self.worker.tensors(&self.input.recipe.optim)?;
@@ -136,10 +144,14 @@ impl Trainer {
         Ok(())
     }
 
-    /// Where a planned save stands, a run may go back to.
-    pub(super) fn note_rewind_point(&mut self) {
-        if self.input.recipe.save.due(self.state.step, 0.0) {
+    /// What a checkpoint of the step that is over will be good for: where a planned save of a healthy run stands, a run may
+    /// go back to, and one with a low validation loss is kept.
+    pub(super) fn note_checkpoint(&mut self) {
+        if self.input.recipe.save.due(self.state.step, 0.0) && self.is_healthy() {
             self.state.spikes.rewind_point(self.state.step);
+        }
+        if let Some(loss) = self.validation_now() {
+            self.state.note_validation(loss, self.input.recipe.save.keep_best);
         }
     }
 
@@ -160,19 +172,27 @@ impl Trainer {
     }
 
     pub(super) fn save(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        self.note_rewind_point();
+        self.note_checkpoint();
         let begun = Instant::now();
         let tensors = self.worker.tensors(&self.input.recipe.optim)?;
         let Some(records) = &self.records else {
             follow(&mut self.worker, &mut *self.backend, &tensors)?;
             self.tracing.event("save", begun, self.state.step);
-            return Ok(());
+            return match self.worker.agree(REFUSED, 0)? {
+                0 => Ok(()),
+                _ => Err(self.divergence("rank 0 refused to save values that are not finite".into())),
+            };
         };
         records.sync()?;
-        let report = self.write(&tensors, observer)?;
+        let report = match self.write(&tensors, observer) {
+            Err(TrainError::Checkpoint(e @ CheckpointError::NotFinite { .. })) => Err(e),
+            other => Ok(other?),
+        };
         if self.worker.plan().cuts_state() {
             self.worker.agree(NEXT, 0)?;
         }
+        self.worker.agree(REFUSED, u64::from(report.is_err()))?;
+        let report = report.map_err(|e| self.divergence(e.to_string()))?;
         self.saved(self.state.step, &report, observer)?;
         self.tracing.event("save", begun, self.state.step);
         Ok(())
@@ -189,8 +209,14 @@ impl Trainer {
             report.path.strip_prefix(&self.input.directory).unwrap_or(&report.path).display().to_string();
         let record = Save { step, bytes: report.bytes, seconds: report.seconds, path };
         self.append(record.into(), observer)?;
-        self.store.gc(&self.input.recipe.save.retention())?;
-        Ok(())
+        if let Some(path) = &report.set_aside {
+            let text = format!(
+                "what stood in the place of the checkpoint is not this program's to remove; it is now {}",
+                path.display()
+            );
+            self.warn(text, observer)?;
+        }
+        self.rotate()
     }
 
     /// The first rank's part of a save.
@@ -245,11 +271,32 @@ impl Trainer {
             None => self.store.load(step)?,
         };
         let rewinds = self.state.spikes.rewinds + 1;
-        self.worker.discard();
-        self.load(&loaded)?;
-        self.state.loader = self.loader.state(samples);
+        self.go_back(&loaded, samples, observer)?;
         self.state.spikes.rewinds = rewinds;
-        self.goes_on_from(&loaded)?;
         Ok(true)
+    }
+
+    /// Goes on from a checkpoint, with the data behind sample `samples`; later checkpoints are no longer the run's.
+    pub(super) fn go_back(
+        &mut self,
+        loaded: &Loaded,
+        samples: u64,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        self.worker.discard();
+        self.load(loaded)?;
+        self.state.loader = self.loader.state(samples);
+        let trained = self.state.step * self.plan.sequences_per_step;
+        self.state.spikes.passed_over = Some(samples.saturating_sub(trained));
+        let left = match self.records {
+            Some(_) => self.store.abandon_after(self.state.step)?,
+            None => Vec::new(),
+        };
+        self.goes_on_from(loaded)?;
+        for path in left {
+            let path = path.display();
+            self.warn(format!("a checkpoint that the run went back from was kept as {path}"), observer)?;
+        }
+        Ok(())
     }
 }

@@ -12,6 +12,11 @@ use std::time::Instant;
 /// Steps in a row whose loss or gradient may be non-finite (their updates are skipped) before the run gives up.
 pub(super) const PATIENCE: u32 = 20;
 
+/// What is said of a run whose patience is over.
+pub(super) fn not_finite() -> String {
+    format!("{PATIENCE} steps in a row had a loss or gradient that is not finite")
+}
+
 impl Trainer {
     /// Every micro-batch of a step forward and backward: the loss over all ranks, and the seconds spent on data.
     fn gradients(&mut self) -> Result<(LossSum, f64), TrainError> {
@@ -60,6 +65,7 @@ impl Trainer {
             _ => false,
         };
         let broken = update.skipped && spike.is_none() && !gave_way;
+        self.taken = !update.skipped;
         self.skipped_in_a_row = if broken { self.skipped_in_a_row + 1 } else { 0 };
         self.state.step += 1;
         self.state.tokens += self.plan.tokens_per_step.0;
@@ -84,7 +90,8 @@ impl Trainer {
             self.warn(text, observer)?;
         }
         if self.skipped_in_a_row >= PATIENCE {
-            return Err(TrainError::Diverged { step: self.state.step, count: PATIENCE });
+            self.diverged(not_finite(), observer)?;
+            return Ok(None);
         }
         let (seconds, numbers) = (begun.elapsed().as_secs_f64(), (lr, update.grad_norm));
         let record = self.record(sum, numbers, (seconds, data_seconds), observer);

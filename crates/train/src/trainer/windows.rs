@@ -6,7 +6,7 @@
 
 use super::Trainer;
 use super::samples::{Samples, StepPlace};
-use super::step::PATIENCE;
+use super::step::{PATIENCE, not_finite};
 use crate::TrainError;
 use crate::evaluation::Bubbles;
 use crate::observer::Observer;
@@ -161,6 +161,7 @@ impl Trainer {
             self.state.loader = self.loader.state(consumed);
             let broken = !(update.grad_norm.is_finite() && update.loss.nats.is_finite());
             self.skipped_in_a_row = if broken { self.skipped_in_a_row + 1 } else { 0 };
+            self.taken = !broken;
             if broken {
                 let text = format!(
                     "step {}: gradient norm is {}; stages whose own gradient is not finite have skipped the update",
@@ -169,7 +170,9 @@ impl Trainer {
                 self.warn(text, observer)?;
             }
             if self.skipped_in_a_row >= PATIENCE {
-                return Err(TrainError::Diverged { step: self.state.step, count: PATIENCE });
+                // The rest of the window is behind the rollback as well.
+                self.diverged(not_finite(), observer)?;
+                return Ok(Vec::new());
             }
             let numbers = (lr, update.grad_norm);
             records.push(self.record(update.loss, numbers, (seconds, data_seconds), observer));

@@ -4,6 +4,7 @@
 
 mod bubbles;
 mod device;
+mod divergence;
 mod drift;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;

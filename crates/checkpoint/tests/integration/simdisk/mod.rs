@@ -7,8 +7,9 @@
 
 use bessemer_checkpoint::fs::{EntryKind, FileSystem, Links, LockGuard, ReadFile, WriteFile};
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
 use std::io;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 /// What happens at the operation of a given number.
@@ -413,7 +414,17 @@ impl FileSystem for SimDisk {
         Ok(())
     }
 
-    fn remove_file(&self, path: &Path) -> io::Result<()> {
+    fn list_beneath(&self, root: &Path, below: &Path) -> io::Result<Vec<(OsString, EntryKind)>> {
+        // There are no links on this disk.
+        Ok(self.list_dir(&root.join(below))?.into_iter().map(|(name, kind)| (name.into(), kind)).collect())
+    }
+
+    fn real_path(&self, path: &Path) -> io::Result<PathBuf> {
+        Ok(path.to_owned())
+    }
+
+    fn remove_file(&self, root: &Path, below: &Path) -> io::Result<()> {
+        let path = &root.join(below);
         let mut s = self.0.lock().unwrap();
         s.step(format!("unlink {}", path.display()), false)?;
         s.lookup(path)?;
@@ -422,7 +433,8 @@ impl FileSystem for SimDisk {
         Ok(())
     }
 
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+    fn remove_dir(&self, root: &Path, below: &Path) -> io::Result<()> {
+        let path = &root.join(below);
         let mut s = self.0.lock().unwrap();
         s.step(format!("rmdir {}", path.display()), false)?;
         let id = s.lookup(path)?;

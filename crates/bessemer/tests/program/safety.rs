@@ -1,0 +1,234 @@
+//! Nothing outside the run directory is touched, nothing in it is lost, and what is damaged is said: links, copied
+//! checkpoints, damaged logs, files of other kinds, typing errors, the end of the terminal.
+
+use crate::workplace::{GPT2, Workplace, assert_untouched, finished};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const FAILED: i32 = 1;
+const CONTINUE: i32 = 75;
+const SAVES: [&str; 4] =
+    ["save.every_steps=2", "save.keep_last=1", "optim.schedule=constant", "eval.ngram.enabled=false"];
+
+/// A run of four steps whose newest checkpoint was moved to `elsewhere/` and linked.
+fn linked() -> Workplace {
+    let place = Workplace::new(GPT2);
+    place.train(&[&SAVES[..], &["train.steps=4"]].concat());
+    fs::create_dir(place.path("elsewhere")).unwrap();
+    let (there, here) =
+        (place.path("elsewhere/step-00000004"), place.path("runs/t/checkpoints/step-00000004"));
+    fs::rename(&here, &there).unwrap();
+    symlink(&there, &here).unwrap();
+    place
+}
+
+#[test]
+fn a_linked_checkpoint_is_gone_on_from_and_never_emptied() {
+    let place = linked();
+    let before = place.files("elsewhere");
+    let list = place.bessemer(&["checkpoint", "ls", "runs/t"]).text();
+    assert!(list.contains("step        4") && list.contains("(linked)"), "{list}");
+    let verified = place.bessemer(&["checkpoint", "verify", "runs/t"]).text();
+    assert!(verified.contains("intact") && verified.contains("step-00000004"), "{verified}");
+
+    place.train(&[&SAVES[..], &["train.steps=8"]].concat());
+    assert_eq!(place.records("resume").pop().unwrap()["step"], 4);
+    assert_untouched(&place.files("elsewhere"), &before);
+    assert!(place.path("runs/t/checkpoints/step-00000008/manifest.json").exists());
+    assert_eq!(place.bessemer(&["checkpoint", "gc", "runs/t", "--keep-last", "1"]).code, Some(0));
+    assert_untouched(&place.files("elsewhere"), &before);
+
+    // The step is saved again where the link stands: from the beginning, because what it leads to is damaged.
+    let place = linked();
+    fs::remove_dir_all(place.path("runs/t/checkpoints/step-00000002")).unwrap();
+    fs::rename(place.path("elsewhere/step-00000004/manifest.json"), place.path("elsewhere/step-00000004/m"))
+        .unwrap();
+    let before = place.files("elsewhere");
+    let run = ["run", "recipe.toml", "--set", "train.steps=4", "--set", "save.every_steps=4"];
+    place.bessemer(&run).failed(FAILED, &["no usable checkpoint", "step-00000004"]);
+    assert_untouched(&place.files("elsewhere"), &before);
+}
+
+#[test]
+fn linked_directories_are_read_and_written_only_where_the_whole_run_is_linked() {
+    let place = Workplace::new(GPT2);
+    place.train(&[&SAVES[..], &["train.steps=4"]].concat());
+    let more = ["train", "recipe.toml", "--set", "train.steps=8", "--set", "save.every_steps=2"];
+    for name in ["checkpoints", "shards/train"] {
+        let moved = place.path("moved");
+        fs::rename(place.path("runs/t").join(name), &moved).unwrap();
+        symlink(&moved, place.path("runs/t").join(name)).unwrap();
+        let before = place.files("moved");
+        assert!(place.bessemer(&["checkpoint", "ls", "runs/t"]).text().contains("step        4"));
+        assert_eq!(place.bessemer(&["checkpoint", "verify", "runs/t"]).code, Some(0));
+        if name == "checkpoints" {
+            place.bessemer(&more).failed(FAILED, &["runs/t/checkpoints", "symbolic link"]);
+            let gc = place.bessemer(&["checkpoint", "gc", "runs/t", "--keep-last", "1"]);
+            gc.failed(FAILED, &["runs/t/checkpoints", "symbolic link"]);
+        } else {
+            // Another tokenizer means other shards: those behind the link are not replaced.
+            let other = ["run", "recipe.toml", "--set", "tokenizer.vocab_size=280"];
+            place.bessemer(&other).failed(FAILED, &["shards/train", "symbolic link"]);
+        }
+        assert_untouched(&place.files("moved"), &before);
+        fs::remove_file(place.path("runs/t").join(name)).unwrap();
+        fs::rename(&moved, place.path("runs/t").join(name)).unwrap();
+    }
+
+    let place = Workplace::new(GPT2);
+    place.train(&[&SAVES[..], &["train.steps=4"]].concat());
+    fs::rename(place.path("runs/t"), place.path("big")).unwrap();
+    symlink(place.path("big"), place.path("runs/t")).unwrap();
+    place.train(&[&SAVES[..], &["train.steps=8"]].concat());
+    assert_eq!(place.records("resume").pop().unwrap()["step"], 4);
+    assert!(place.path("big/checkpoints/step-00000008/manifest.json").exists());
+}
+
+#[test]
+fn verify_and_train_agree_on_what_is_intact() {
+    let place = Workplace::new(GPT2);
+    place.train(&["train.steps=4", "optim.schedule=constant"]);
+    let checkpoints = place.path("runs/t/checkpoints");
+    let copy = |to: &str| {
+        let words = [checkpoints.join("step-00000004"), checkpoints.join(to)];
+        assert!(Command::new("cp").arg("-r").args(words).status().unwrap().success());
+    };
+    copy("step-00000009");
+    let verified = place.bessemer(&["checkpoint", "verify", "runs/t"]);
+    verified.failed(FAILED, &["1 of 2 checkpoints are damaged"]);
+    let text = String::from_utf8(verified.out).unwrap();
+    assert!(text.contains("holds step 4, but stands in step-00000009"), "{text}");
+    let done =
+        place.bessemer(&["run", "recipe.toml", "--set", "train.steps=6", "--set", "optim.schedule=constant"]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert!(done.err.contains("holds step 4") && done.err.contains("going on after step 4"), "{}", done.err);
+}
+
+#[test]
+fn a_damaged_line_of_the_log_costs_that_line() {
+    let place = Workplace::new(GPT2);
+    place.train(&["train.steps=4", "optim.schedule=constant"]);
+    let path = place.path("runs/t/metrics.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    let number = 1 + text.lines().position(|l| l.contains("\"kind\":\"step\"")).unwrap();
+    let lines: Vec<String> = text
+        .lines()
+        .enumerate()
+        .map(|(i, l)| if i + 1 == number { l.replace("\"step\":", "\"st\u{1}p\":") } else { l.into() })
+        .collect();
+    fs::write(&path, lines.join("\n") + "\n").unwrap();
+    assert_eq!(place.bessemer(&["report", "runs/t"]).code, Some(0));
+    let more = ["train", "recipe.toml", "--set", "train.steps=6", "--set", "optim.schedule=constant"];
+    let done = place.bessemer(&more);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert!(done.err.contains(&format!("metrics.jsonl:{number}: left out")), "{}", done.err);
+    let aside = fs::read_to_string(place.path("runs/t/metrics.damaged")).unwrap();
+    assert_eq!(aside.trim_end(), lines[number - 1]);
+    assert_eq!(place.records("step").len(), 5);
+
+    // A FIFO in its place is refused at once.
+    fs::remove_file(&path).unwrap();
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let begun = Instant::now();
+    for words in [&more[..], &["report", "runs/t"]] {
+        place.bessemer(words).failed(FAILED, &["metrics.jsonl", "regular file"]);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn commands_that_only_read_create_nothing() {
+    let place = Workplace::new(GPT2);
+    let before = place.files("");
+    for words in [
+        &["eval", "nothere"][..],
+        &["generate", "nothere"],
+        &["report", "nothere"],
+        &["checkpoint", "ls", "nothere"],
+        &["checkpoint", "inspect", "nothere"],
+        &["checkpoint", "verify", "nothere"],
+        &["checkpoint", "gc", "nothere"],
+        &["checkpoint", "export", "nothere", "--out", "exported"],
+        &["checkpoint", "import", "nothere", "--out", "imported"],
+        &["corpus", "stats", "nothere"],
+        &["corpus", "inspect", "nothere"],
+        &["tokenizer", "inspect", "nothere"],
+        &["train", "recipe.toml", "--set", "run.name=nothere"],
+    ] {
+        let done = place.bessemer(words);
+        assert_eq!(done.code, Some(FAILED), "{words:?}: {done:?}");
+        assert!(done.err.contains("nothere"), "{words:?}: {}", done.err);
+        assert_untouched(&place.files(""), &before);
+        for name in ["nothere", "runs", "exported", "imported"] {
+            assert!(!place.path(name).exists(), "{words:?} made {name}");
+        }
+    }
+}
+
+/// Starts a long run under a shell that may ignore SIGHUP, sends SIGHUP after some steps, and returns the exit code, or
+/// none if the run was still at work a while later.
+fn hang_up(place: &Workplace, shell: &str) -> Option<i32> {
+    let mut command = Command::new("bash");
+    let script =
+        format!("{shell} exec \"$0\" run recipe.toml --set train.steps=100000 --set save.every_seconds=0");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_bessemer")]).current_dir(place.path(""));
+    let mut child = command.stderr(fs::File::create(place.path("stderr.txt")).unwrap()).spawn().unwrap();
+    let log = || fs::read_to_string(place.path("runs/t/metrics.jsonl")).unwrap_or_default();
+    let begun = Instant::now();
+    while !log().contains("\"kind\":\"step\"") {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no step");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // A closing terminal sends it more than once.
+    for _ in 0..2 {
+        assert!(Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap().success());
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(if shell.is_empty() { 60 } else { 2 }) {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status.code().unwrap_or(-1));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    None
+}
+
+#[test]
+fn the_end_of_the_terminal_saves_and_leaves_unless_it_is_ignored() {
+    let place = Workplace::new(GPT2);
+    assert_eq!(hang_up(&place, ""), Some(CONTINUE), "{:?}", fs::read_to_string(place.path("stderr.txt")));
+    let list = place.bessemer(&["checkpoint", "ls", "runs/t"]).text();
+    assert!(list.contains("step"), "{list}");
+    assert_eq!(place.records("end").pop().unwrap()["reason"], "interrupted");
+    // Under nohup the run goes on.
+    let place = Workplace::new(GPT2);
+    assert_eq!(hang_up(&place, "trap '' HUP;"), None);
+}
+
+#[test]
+fn a_manifest_of_an_impossible_model_is_refused_at_once() {
+    let place = Workplace::new(GPT2);
+    place.train(&["train.steps=2"]);
+    let path = place.path("runs/t/checkpoints/step-00000002/manifest.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let body = &text[..text.len() - 92];
+    let huge = body.replacen("\"layers\":2", "\"layers\":1000000000000000", 1);
+    assert_ne!(huge, body);
+    let sum = blake3::hash(huge.as_bytes()).to_hex();
+    fs::write(&path, format!("{huge},\n  \"checksum\": \"blake3:{sum}\"\n}}\n")).unwrap();
+    let begun = Instant::now();
+    for words in [&["generate", "runs/t"][..], &["eval", "runs/t"], &["checkpoint", "verify", "runs/t"]] {
+        let mut command = Command::new("bash");
+        let script = "ulimit -v 4000000; exec \"$0\" \"$@\"";
+        command.args(["-c", script, env!("CARGO_BIN_EXE_bessemer")]).args(words).current_dir(place.path(""));
+        let done = finished(command);
+        let text = done.err.clone() + &String::from_utf8_lossy(&done.out);
+        assert_eq!(done.code, Some(FAILED), "{text}");
+        assert!(text.contains("model.layers: wanted 1 to 10000"), "{text}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(30));
+}

@@ -1,0 +1,106 @@
+//! A run whose numbers are not finite any more: which checkpoints stay meanwhile, and the way back to a healthy one.
+
+use super::Trainer;
+use crate::TrainError;
+use crate::observer::Observer;
+use crate::spikes::Rollback;
+use bessemer_checkpoint::Loaded;
+use bessemer_recipe::OnDivergence;
+
+/// Rollbacks that do not get the run past where it diverged, before it gives up.
+const ROLLBACKS: u32 = 3;
+
+impl Trainer {
+    /// Whether the newest step was taken: no spike, and nothing that is not finite.
+    pub(super) fn is_healthy(&self) -> bool {
+        self.taken && self.skipped_in_a_row == 0 && self.state.spikes.in_a_row == 0
+    }
+
+    /// Removes the checkpoints that the recipe does not keep; none while steps are skipped, because the ones from before
+    /// may be the last that are any good.
+    pub(super) fn rotate(&mut self) -> Result<(), TrainError> {
+        if self.is_healthy() {
+            self.store.gc(&self.state.retention(&self.input.recipe))?;
+        }
+        Ok(())
+    }
+
+    /// The validation loss of the step that is over, if checkpoints are kept by it and the run is healthy.
+    pub(super) fn validation_now(&self) -> Option<f64> {
+        let kept = self.input.recipe.save.keep_best > 0 && self.is_healthy();
+        self.validation.filter(|v| kept && v.0 == self.state.step).map(|v| v.1)
+    }
+
+    /// Whether the step that is over has one of the lowest validation losses so far.
+    pub(super) fn is_among_the_best(&self) -> bool {
+        let most = self.input.recipe.save.keep_best;
+        self.validation_now().is_some_and(|loss| self.state.clone().note_validation(loss, most))
+    }
+
+    /// The error for a run that diverged. The last healthy checkpoint was saved before the steps that were skipped.
+    pub(super) fn divergence(&self, what: String) -> TrainError {
+        let healthy = match &self.records {
+            Some(_) => self.newest_until(self.last_taken()).map(|loaded| loaded.path().to_owned()),
+            None => None,
+        };
+        TrainError::Diverged { step: self.state.step, what, healthy }
+    }
+
+    /// The last step before those that were skipped.
+    fn last_taken(&self) -> u64 {
+        self.state.step - u64::from(self.skipped_in_a_row)
+    }
+
+    /// The newest intact checkpoint of a step up to `step`.
+    fn newest_until(&self, step: u64) -> Option<Loaded> {
+        let steps = self.store.named_steps().ok()?;
+        steps.into_iter().rev().filter(|s| *s <= step).find_map(|s| self.store.load(s).ok())
+    }
+
+    /// After a save that was refused because of values that are not finite: goes back if the recipe says so. Any other error
+    /// stays one.
+    pub(super) fn recover(&mut self, e: TrainError, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        match e {
+            TrainError::Diverged { what, .. } => self.diverged(what, observer),
+            other => Err(other),
+        }
+    }
+
+    /// The run has diverged, on all ranks: goes back to the last healthy checkpoint and on with the data behind what the
+    /// run has seen, or ends with an error that names that checkpoint.
+    pub(super) fn diverged(&mut self, what: String, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let rolls_back = self.input.recipe.train.on_divergence == OnDivergence::Rollback;
+        // A checkpoint that is being written may be the one to go back to.
+        self.end_saving(true, observer)?;
+        let (from, samples) = (self.state.step, self.state.loader.samples);
+        let window = self.input.recipe.train.spike_window;
+        // Without getting far past the last time: the checkpoint of that time was not healthy after all.
+        let again = self.state.spikes.rollback.filter(|r| from <= r.from.saturating_add(window));
+        let times = again.map_or(0, |r| r.times) + 1;
+        if !rolls_back || times > ROLLBACKS {
+            return Err(self.divergence(what));
+        }
+        let found = match &self.records {
+            Some(_) => again
+                .and_then(|r| self.newest_until(r.to.checked_sub(1)?))
+                .or_else(|| self.newest_until(self.last_taken())),
+            None => None,
+        };
+        let chosen = found.as_ref().map_or(0, |l| l.manifest().step + 1);
+        let Some(to) = self.worker.agree("checkpoint to roll back to", chosen)?.checked_sub(1) else {
+            return Err(self.divergence(what));
+        };
+        let loaded = match found {
+            Some(loaded) => loaded,
+            None => self.store.load(to)?,
+        };
+        self.go_back(&loaded, samples, observer)?;
+        self.state.spikes.rollback = Some(Rollback { from, to, times });
+        (self.skipped_in_a_row, self.taken, self.validation) = (0, true, None);
+        let text = format!(
+            "step {from}: {what}; the run went back to step {to} and on with the data behind this step (rollback {times} \
+             of {ROLLBACKS})"
+        );
+        self.warn(text, observer)
+    }
+}

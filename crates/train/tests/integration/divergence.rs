@@ -1,0 +1,221 @@
+//! A device that computes what is not finite: which checkpoints stay, what the error says, and the way back.
+
+use crate::device::{Device, Launch};
+use crate::place::recipe;
+use crate::run::{Run, cpu};
+use bessemer_recipe::Recipe;
+use bessemer_runlog::Record;
+use bessemer_tensor::Backend;
+use bessemer_tensor::op::Op;
+use bessemer_train::{TrainState, checkpoints};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the device gets wrong, shared with whoever watches the run.
+#[derive(Debug, Default)]
+struct Fault {
+    /// So many norms of gradients to come are not a number.
+    norms: AtomicU64,
+    /// So many updates of parameters to come are not a number.
+    updates: AtomicU64,
+}
+
+/// Takes one from a counter; false at 0.
+fn take(counter: &AtomicU64) -> bool {
+    counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
+}
+
+/// A device with a fault.
+fn faulty(fault: Arc<Fault>) -> Box<dyn Backend> {
+    let launch: Launch = Box::new(move |inner, stream, op| {
+        inner.launch(stream, op)?;
+        match op {
+            Op::SumSquares(op) if take(&fault.norms) => inner.write_f32(op.out, &[f32::NAN]),
+            Op::AdamW(op) if take(&fault.updates) => {
+                inner.write_f32(op.param, &vec![f32::INFINITY; op.param.len()])
+            }
+            _ => Ok(()),
+        }
+    });
+    Box::new(Device { inner: cpu(), launch })
+}
+
+/// Trains on so many ranks. After each step `begin` decides what goes wrong on each device from there on.
+fn train(run: &Run, recipe: &Recipe, ranks: usize, begin: &(dyn Fn(u64, &Fault) + Sync)) -> Ended {
+    let faults: Vec<Arc<Fault>> = (0..ranks).map(|_| Arc::default()).collect();
+    let after = |step: u64| faults.iter().for_each(|fault| begin(step, fault));
+    let backend = |rank: usize| faulty(Arc::clone(&faults[rank]));
+    let mut ended = Ended { warnings: Vec::new(), steps: Vec::new(), error: None };
+    for result in run.watched(recipe, ranks, (None, &after), &backend) {
+        match result {
+            Ok(records) => {
+                for record in records {
+                    match record {
+                        Record::Warning(w) => ended.warnings.push(w.message),
+                        Record::Step(s) => ended.steps.push(s.step),
+                        _ => {}
+                    }
+                }
+            }
+            // The first rank's, which knows the files.
+            Err(e) => drop(ended.error.get_or_insert(e.to_string())),
+        }
+    }
+    ended
+}
+
+#[derive(Debug)]
+struct Ended {
+    warnings: Vec<String>,
+    steps: Vec<u64>,
+    error: Option<String>,
+}
+
+fn steps(run: &Run) -> Vec<u64> {
+    checkpoints(&run.dir).list().unwrap().iter().map(|c| c.step).collect()
+}
+
+const SETS: [&str; 4] = ["train.steps=48", "save.every_steps=4", "save.keep_last=1", "train.spike_window=8"];
+
+fn with(more: &[&str]) -> Recipe {
+    recipe(&[&SETS[..], more].concat())
+}
+
+#[test]
+fn healthy_checkpoints_stay_while_steps_are_broken_and_the_error_names_the_last_of_them() {
+    let run = Run::new(false);
+    let ended = train(&run, &with(&[]), 1, &|step, fault| {
+        if step == 14 {
+            fault.norms.store(u64::MAX, Ordering::Relaxed);
+        }
+    });
+    let error = ended.error.unwrap();
+    for part in ["step 34", "20 steps in a row", "last healthy checkpoint", "step-00000012", "rollback"] {
+        assert!(error.contains(part), "wanted {part:?} in {error}");
+    }
+    // Nothing was rotated away since step 12, and one from before the look-back is there as well.
+    let left = steps(&run);
+    assert!([4, 8, 12].iter().any(|old| left.contains(old) && old + 8 <= 14), "{left:?}");
+    assert!([12, 16, 20, 24, 28, 32].iter().all(|s| left.contains(s)), "{left:?}");
+    checkpoints(&run.dir).load(12).unwrap();
+}
+
+#[test]
+fn a_rollback_goes_on_behind_what_broke_the_run_and_ends_it_whole() {
+    for ranks in [1, 2] {
+        let run = Run::new(false);
+        let recipe = with(&["train.on_divergence=rollback", "parallel.stage=zero1"]);
+        let begun = AtomicU64::new(0);
+        let ended = train(&run, &recipe, ranks, &|step, fault| {
+            // Once only: the second time the run comes by, the device is well.
+            if step == 14 && begun.fetch_add(1, Ordering::Relaxed) < ranks as u64 {
+                fault.norms.store(u64::MAX, Ordering::Relaxed);
+            }
+            if step == 33 {
+                fault.norms.store(0, Ordering::Relaxed);
+            }
+        });
+        // The last of the 20 steps is well again on this device, so the streak ends by itself.
+        assert_eq!(ended.error, None, "{ended:?}");
+        assert!(!ended.warnings.iter().any(|w| w.contains("went back")), "{:?}", ended.warnings);
+
+        let run = Run::new(false);
+        let begun = AtomicU64::new(0);
+        let ended = train(&run, &recipe, ranks, &|step, fault| {
+            if step == 14 && begun.fetch_add(1, Ordering::Relaxed) < ranks as u64 {
+                fault.norms.store(u64::MAX, Ordering::Relaxed);
+            }
+            // After the rollback to step 12.
+            if step == 13 {
+                fault.norms.store(0, Ordering::Relaxed);
+            }
+        });
+        let back: Vec<_> = ended.warnings.iter().filter(|w| w.contains("went back to step 12")).collect();
+        assert_eq!(back.len(), 1, "{ended:?}");
+        assert!(back[0].contains("step 34") && back[0].contains("rollback 1 of 3"), "{back:?}");
+        // The step after the rollback was still broken; the run ends all the same, with every step in its log.
+        assert_eq!(ended.error, None);
+        assert_eq!(ended.steps.last(), Some(&48));
+        let last = checkpoints(&run.dir).load(48).unwrap();
+        let state = TrainState::of(last.manifest()).unwrap();
+        assert_eq!(state.spikes.passed_over, Some(22 * 8), "22 steps of 8 sequences");
+        assert_eq!(state.spikes.rollback.unwrap().to, 12);
+    }
+}
+
+#[test]
+fn a_run_that_diverges_again_and_again_goes_back_further_and_gives_up_in_the_end() {
+    let run = Run::new(false);
+    let ended = train(&run, &with(&["train.on_divergence=rollback"]), 1, &|step, fault| {
+        if step == 14 {
+            fault.norms.store(u64::MAX, Ordering::Relaxed);
+        }
+        if step < 14 {
+            fault.norms.store(0, Ordering::Relaxed);
+        }
+    });
+    let error = ended.error.unwrap();
+    assert!(error.contains("last healthy checkpoint"), "{error}");
+    // What the log kept of the warnings is behind the last rollback.
+    let log = bessemer_runlog::read(&run.dir).unwrap();
+    let text = format!("{:?}", log.records);
+    assert!(text.contains("rollback 3 of 3"), "{text}");
+    checkpoints(&run.dir).latest_valid().unwrap().unwrap();
+}
+
+#[test]
+fn a_save_of_broken_parameters_is_refused_by_name_and_may_roll_back() {
+    for ranks in [1, 2] {
+        let layout = "parallel.stage=zero2";
+        let broken = |begun: &AtomicU64, step: u64, fault: &Fault| {
+            if step == 15 && begun.fetch_add(1, Ordering::Relaxed) < ranks as u64 {
+                fault.updates.store(1, Ordering::Relaxed);
+            }
+        };
+        let (run, begun) = (Run::new(false), AtomicU64::new(0));
+        let ended = train(&run, &with(&[layout]), ranks, &|step, fault| broken(&begun, step, fault));
+        let error = ended.error.unwrap();
+        for part in ["step 16", "holds inf at element", "last healthy checkpoint", "step-00000012"] {
+            assert!(error.contains(part), "{ranks} ranks: wanted {part:?} in {error}");
+        }
+        assert_eq!(steps(&run).last(), Some(&12), "no checkpoint of step 16");
+
+        let (run, begun) = (Run::new(false), AtomicU64::new(0));
+        let recipe = with(&[layout, "train.on_divergence=rollback"]);
+        let ended = train(&run, &recipe, ranks, &|step, fault| broken(&begun, step, fault));
+        assert_eq!(ended.error, None);
+        let back: Vec<_> = ended.warnings.iter().filter(|w| w.contains("went back to step 12")).collect();
+        assert_eq!(back.len(), 1, "{ended:?}");
+        assert_eq!(steps(&run).last(), Some(&48));
+    }
+}
+
+#[test]
+fn the_best_by_validation_loss_are_saved_and_kept() {
+    let run = Run::new(true);
+    let recipe = recipe(&[
+        "train.steps=48",
+        "save.every_steps=0",
+        "save.every_seconds=0",
+        "save.keep_last=1",
+        "save.keep_best=2",
+        "train.spike_window=8",
+        "eval.every_steps=5",
+    ]);
+    let records = run.session(&recipe, 1, None, &|_| cpu()).remove(0).unwrap();
+    let mut losses: Vec<(f64, u64)> = records
+        .iter()
+        .filter_map(|r| match r {
+            Record::Eval(e) if e.step < 48 => Some((e.loss, e.step)),
+            _ => None,
+        })
+        .collect();
+    losses.sort_by(|a, b| a.0.total_cmp(&b.0));
+    assert_eq!(losses.len(), 9);
+    let left = steps(&run);
+    for (loss, step) in &losses[..2] {
+        assert!(left.contains(step), "step {step} with loss {loss} is gone: {left:?}");
+    }
+    let state = TrainState::of(checkpoints(&run.dir).load(48).unwrap().manifest()).unwrap();
+    assert_eq!(state.best.iter().map(|b| b.1).collect::<Vec<_>>(), [losses[0].0, losses[1].0]);
+}
