@@ -170,7 +170,7 @@ mod tests {
             (memory.into(), code::RECIPE),
             (no_memory().into(), code::RECIPE),
             (TrainError::from(bessemer_model::ModelError::from(no_memory())).into(), code::RECIPE),
-            (TrainError::Diverged { step: 1, count: 1 }.into(), code::FAILED),
+            (TrainError::Diverged { step: 1, what: String::new(), healthy: None }.into(), code::FAILED),
             (Failure::new("a file"), code::FAILED),
             (none().into(), code::FAILED),
             (bessemer_eval::EvalError::EmptyPrompt.into(), code::FAILED),
