@@ -46,7 +46,7 @@ pub fn build_corpus(source: SourceKind, name: &str, data: &[u8]) {
     let mut config =
         CorpusConfig { source, path: file(name, data).display().to_string(), ..CorpusConfig::default() };
     config.clean.min_bytes = 0;
-    config.memory = "64MiB".into();
+    config.memory = "144MiB".into();
     let out = FOLDER.join("out");
     let _ = std::fs::remove_dir_all(&out);
     let stop = AtomicBool::new(false);

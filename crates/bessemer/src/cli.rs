@@ -19,7 +19,7 @@ pub(crate) use bench_pipeline::BenchPipelineArgs;
 pub(crate) use bench_ranks::BenchRanksArgs;
 pub(crate) use checkpoint::{CheckpointCommand, EvalArgs, GenerateArgs, RunArgs};
 pub(crate) use cluster::ClusterCommand;
-pub(crate) use corpus::{CorpusCommand, ExplainArgs, TokenizerCommand};
+pub(crate) use corpus::{CorpusCommand, ExplainArgs, ExportArgs, InspectArgs, TokenizerCommand};
 pub(crate) use init::InitArgs;
 pub(crate) use media::{MediaBuildArgs, MediaCommand, MediaDType, MediaNormalisation};
 pub(crate) use parity::ParityArgs;

@@ -239,10 +239,17 @@ impl Stages<'_> {
         what: &str,
         stage: impl FnOnce(&BuildContext<'_>) -> bessemer_corpus::Result<T>,
     ) -> Result<T, Failure> {
+        let budget = self.recipe.corpus.budget(self.threads).map_err(Failure::usage)?;
+        if budget.threads < self.threads {
+            console.say(&format!(
+                "{what}: {} of {} threads work, because corpus.memory = {:?} has room for no more",
+                budget.threads, self.threads, self.recipe.corpus.memory
+            ));
+        }
         let shared = RefCell::new(console);
         let result = stage(&BuildContext {
-            threads: self.threads,
-            memory_budget: self.recipe.corpus.row_bytes(self.threads).map_err(Failure::usage)?,
+            threads: budget.threads,
+            memory_budget: budget.row_bytes,
             progress: &|p| {
                 shared.borrow_mut().progress(&format!("{what}: {}", p.stage), p.bytes, p.total_bytes)
             },

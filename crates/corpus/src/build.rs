@@ -7,21 +7,27 @@ use crate::error::{Error, Result};
 use crate::evaluate::Evaluator;
 use crate::held_out::{self, HoldOut, Seen};
 use crate::output::attribution;
+use crate::output::built_with::built_with;
 use crate::output::card::{self, samples::Samples};
 use crate::output::documents::Documents;
 use crate::output::durable::{HashingFile, PartialDir, beside, existing, remove_folder};
-use crate::output::summary::{ATTRIBUTION_FILE, CARD_FILE, CorpusSummary, FORMAT_VERSION, SUMMARY_FILE};
+use crate::output::summary::{
+    ATTRIBUTION_FILE, CARD_FILE, CorpusSummary, FORMAT_VERSION, Loss, SUMMARY_FILE,
+};
 use crate::parts::{self, Parts};
+use crate::read::CorpusReader;
 use crate::remote::{self, Engine};
 use crate::row::Split;
 use crate::rule::urls;
 use crate::source::{self, Listing, Source};
 use crate::split::Assign;
 use crate::tombstone::{Tombstones, tombstones_path};
+use crate::verify::{summary_of, with_checksum};
 use arrow_array::{RecordBatch, UInt64Array};
 use bessemer_dataflow::{BatchMap, Executor, Plan, Sink, Stage, column};
 use bessemer_durable::open_regular;
 use bessemer_rules::RulesConfig;
+use bessemer_web::redact::redact;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -224,11 +230,11 @@ pub(crate) fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
 fn finished(out_dir: &Path, key: &str) -> Result<Option<CorpusSummary>> {
     let Some(text) = existing(out_dir)? else { return Ok(None) };
     // A summary of another version, or a damaged one, is replaced: it is ours.
-    let Ok(summary) = serde_json::from_str::<CorpusSummary>(&text) else { return Ok(None) };
+    let Ok(summary) = summary_of(&text) else { return Ok(None) };
     let whole = summary.files.iter().all(|file| {
         std::fs::metadata(out_dir.join(&file.name)).is_ok_and(|metadata| metadata.len() == file.bytes)
     });
-    Ok((summary.key == key && summary.format_version == FORMAT_VERSION && whole).then_some(summary))
+    Ok((summary.key == key && whole).then_some(summary))
 }
 
 /// Drops documents that have a tombstone on their way into a sink: behind every stage, so that no part that outlives the
@@ -263,21 +269,24 @@ fn require_list(out_dir: &Path, tombstones: &Tombstones) -> Result<()> {
 pub(crate) fn seal(
     folder: PartialDir,
     mut summary: CorpusSummary,
-    samples: &Samples,
+    mut samples: Samples,
 ) -> Result<CorpusSummary> {
+    for remark in &mut summary.remarks {
+        *remark = redact(remark).into_owned();
+    }
+    samples.name_duplicates(&CorpusReader::just_written(folder.path(), &summary))?;
     let mut file = HashingFile::create(folder.path(), ATTRIBUTION_FILE)?;
     let write =
         |file: &mut HashingFile, text: &[u8]| file.write_all(text).map_err(Error::io("write", folder.path()));
     write(&mut file, attribution::text(&summary).as_bytes())?;
     summary.files.push(file.finish()?);
     let mut file = HashingFile::create(folder.path(), CARD_FILE)?;
-    write(&mut file, card::render(&summary, samples).as_bytes())?;
+    write(&mut file, card::render(&summary, &samples).as_bytes())?;
     summary.files.push(file.finish()?);
     let json = serde_json::to_string_pretty(&summary)
         .map_err(|cause| Error::Json { path: folder.path().join(SUMMARY_FILE), cause })?;
     let mut file = HashingFile::create(folder.path(), SUMMARY_FILE)?;
-    write(&mut file, json.as_bytes())?;
-    write(&mut file, b"\n")?;
+    write(&mut file, with_checksum(&json).as_bytes())?;
     file.finish()?;
     folder.finish()?;
     Ok(summary)
@@ -408,6 +417,7 @@ pub fn build_on(
     found.extend(choice.map(|choice| choice.in_words().to_string()));
     summary.remarks.splice(0..0, found);
     summary.tombstones = tombstones.digest();
+    summary.built_with = Some(built_with(config)?);
     summary.rehydrate.clone_from(&config.dedup.rehydrate);
     if summary.kept.documents == 0 {
         // Parts of a result that is known to be empty are of no use; this build holds the lock.
@@ -415,7 +425,7 @@ pub fn build_on(
         remove_folder(&elsewhere)?;
         return Err(empty(source.as_ref(), &summary, &seen));
     }
-    let summary = seal(folder, summary, &samples)?;
+    let summary = seal(folder, summary, samples)?;
     Parts::clear(out_dir)?;
     remove_folder(&elsewhere)?;
     Ok(Built { summary, reused: false, spilled_bytes: executor.spilled_bytes() })
@@ -444,11 +454,6 @@ fn from_parts(
     Ok(Plan { source: Arc::new(parts.rows(source.as_ref())?), stages: rest })
 }
 
-/// Share of a source's bytes whose loss deserves a remark.
-const ALERT_SHARE: f64 = 0.9;
-/// Bytes below which a source's loss is not worth a remark.
-const ALERT_BYTES: u64 = 100_000;
-
 fn remarks(config: &CorpusConfig, listing: &Listing, summary: &CorpusSummary, seen: &Seen) -> Vec<String> {
     let mut remarks = listing.remarks.clone();
     let stands_in =
@@ -470,19 +475,7 @@ fn remarks(config: &CorpusConfig, listing: &Listing, summary: &CorpusSummary, se
     }
     let kept = summary.kept.bytes;
     remarks.extend(held_out::far_too_much(&config.split, summary.split(Split::Validation).bytes, kept));
-    for source in &summary.sources {
-        let dropped: u64 = source.dropped.values().map(|count| count.bytes).sum();
-        if source.read.bytes >= ALERT_BYTES && dropped as f64 > ALERT_SHARE * source.read.bytes as f64 {
-            let worst = source.dropped.iter().max_by_key(|(_, count)| count.bytes);
-            remarks.push(format!(
-                "{} {} lost {:.0} % of its bytes, most of them as {}",
-                source.name,
-                source.version.as_deref().unwrap_or(""),
-                100.0 * dropped as f64 / source.read.bytes as f64,
-                worst.map_or("-", |(reason, _)| reason)
-            ));
-        }
-    }
+    remarks.extend(summary.losses().iter().map(Loss::in_words));
     for (split, part) in &summary.splits {
         if part.documents == 0 && config.split.validation_fraction > 0.0 && summary.kept.documents > 0 {
             remarks.push(format!(

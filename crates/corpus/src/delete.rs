@@ -108,6 +108,7 @@ fn rewrite(
         sources: made.sources,
         files: made.files,
         fingerprint: made.fingerprint,
+        lengths: made.lengths,
         scores: made.scores,
         tombstones: tombstones.digest(),
         ..old.clone()
@@ -120,7 +121,7 @@ fn rewrite(
     }
     // Parts that a killed build left hold the texts as well.
     Parts::clear(reader.folder())?;
-    seal(folder, summary, &samples)
+    seal(folder, summary, samples)
 }
 
 /// Columns of the corpus' documents that not all corpora have.

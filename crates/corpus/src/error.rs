@@ -86,8 +86,19 @@ pub enum Error {
         /// What is missing or wrong.
         problem: String,
     },
+    /// A directory of the program holds something that the program did not write, and would be replaced.
+    #[error("{} {problem}; nothing was changed", path.display())]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// What was found, and what to do with it.
+        problem: String,
+    },
     /// A file of a finished corpus does not match its marker.
-    #[error("{} is damaged: {problem}; build the corpus again", path.display())]
+    #[error(
+        "{} is damaged: {problem}; put back a copy of the file, or remove the corpus directory and build it again",
+        path.display()
+    )]
     Damaged {
         /// The file.
         path: PathBuf,

@@ -27,6 +27,7 @@ mod delete;
 mod error;
 mod evaluate;
 mod held_out;
+mod inspect;
 mod mix;
 mod output;
 mod parts;
@@ -39,27 +40,31 @@ mod source;
 mod split;
 mod tokenize;
 mod tombstone;
+mod verify;
 
 pub use build::{BuildContext, Built, Progress, build, build_on, explain};
 pub use config::{
     CleanConfig, CorpusConfig, InvalidUtf8, PrivacyConfig, Scope, SourceKind, SplitBy, SplitConfig,
+    StageBudget,
 };
 pub use delete::{Deletion, delete};
 pub use error::{Error, Result};
 pub use evaluate::{EvaluateConfig, Evaluation, Measure, ProfileEvaluation, REVIEW_FILE};
+pub use inspect::{InspectFilter, Inspected, NamedDocument};
 pub use mix::{ComponentConfig, MOST_COMPONENTS, MixConfig, SliceConfig, SourceConfig};
-pub use output::card::data_card;
+pub use output::card::{RunCard, data_card, run_card};
 pub use output::summary::{
-    ATTRIBUTION_FILE, CARD_FILE, ComponentSummary, CorpusSummary, Count, DROPPED_FILE, FORMAT_VERSION,
-    FileSummary, SUMMARY_FILE, ScoreSummary, SourceSummary, SplitSummary,
+    ATTRIBUTION_FILE, BuiltWith, CARD_FILE, ComponentSummary, CorpusSummary, Count, DROPPED_FILE,
+    FORMAT_VERSION, FileSummary, SUMMARY_FILE, ScoreSummary, SourceSummary, SplitSummary,
 };
-pub use read::{CorpusDocument, CorpusReader, InspectFilter, Inspected};
+pub use read::{CorpusDocument, CorpusReader};
 pub use remote::{Engine, RemotePlan};
 pub use row::{HEAD_BYTES, Origin, RowBuilder, Split, source_schema, text_schema};
 pub use rule::{Document, Edits, Judged, Kind, Rule, Verdict, chain, judge};
 pub use source::{
-    Access, Listing, Skipped, SkippedFiles, Source, SourceInfo, open_compressed, source_kind_of,
+    Access, Listing, Skipped, SkippedFiles, Source, SourceInfo, open_compressed, repair_json, source_kind_of,
 };
 pub use split::side_of;
 pub use tokenize::{TOKENS_FILE, TokenSummary, Tokenized, document_id, tokenize_to_shards};
 pub use tombstone::{TOMBSTONES_VERSION, Tombstones, tombstones_path};
+pub use verify::{Verification, VerifiedFile, verify};

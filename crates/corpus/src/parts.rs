@@ -21,12 +21,13 @@
 
 use crate::build::BuildContext;
 use crate::error::{Error, Result};
-use crate::output::durable::{HashingFile, beside, remove_folder};
+use crate::output::durable::{HashingFile, beside, is_own_part, remove_folder, require_no_link};
 use crate::source::Source;
 use arrow_array::{Array, RecordBatch, UInt64Array};
 use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
 use bessemer_dataflow::{Executor, Morsel, Plan, Scan, Sink, Stage, column, morsel};
+use bessemer_durable::ConfinedDir;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
@@ -118,6 +119,7 @@ impl Parts {
     pub(crate) fn open(target: &Path, key: &str) -> Result<Parts> {
         let folder = Self::path(target);
         let wanted = Key { version: VERSION, program: env!("CARGO_PKG_VERSION").into(), key: key.into() };
+        require_no_link(&folder)?;
         let marker = folder.join("key.json");
         let found = fs::read(&marker).ok().and_then(|text| serde_json::from_slice::<Key>(&text).ok());
         if found.as_ref() != Some(&wanted) {
@@ -249,6 +251,7 @@ impl Work<'_> {
     /// Makes what is missing of a unit.
     fn unit(&self, unit: usize, files: Range<usize>, told: &SyncSender<()>) -> Result<()> {
         let folder = self.parts.unit(unit);
+        require_no_link(&folder)?;
         fs::create_dir_all(&folder).map_err(Error::io("create folder", &folder))?;
         let end = folder.join("end.json");
         let (mut number, mut skip) = (0, 0);
@@ -294,10 +297,11 @@ impl Work<'_> {
             let index = digits.and_then(|digits| digits.parse::<u32>().ok());
             index.is_some_and(|index| index < number) && !name.ends_with(".tmp")
         };
-        for entry in fs::read_dir(folder).map_err(Error::io("read folder", folder))? {
-            let path = entry.map_err(Error::io("read folder", folder))?.path();
-            if !path.file_name().and_then(|name| name.to_str()).is_some_and(keep) {
-                fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+        let failed = || Error::io("clear folder", folder);
+        let unit = ConfinedDir::open(folder).map_err(failed())?;
+        for (name, _) in unit.list(Path::new("")).map_err(failed())? {
+            if name.to_str().is_some_and(|name| is_own_part(name) && !keep(name)) {
+                unit.remove_file(Path::new(&name)).map_err(failed())?;
             }
         }
         Ok(())

@@ -20,21 +20,13 @@ pub(crate) enum CorpusCommand {
     #[command(subcommand)]
     Cluster(super::ClusterCommand),
     /// Show documents that were dropped (with the reason) or kept.
-    Inspect {
+    Inspect(InspectArgs),
+    /// Write kept documents as JSON lines: id, source, version, licence, path, split, text.
+    Export(ExportArgs),
+    /// Read every file of a corpus and compare it with what its build wrote; exit code 1 if one is damaged.
+    Verify {
         /// Run directory or corpus directory.
         path: PathBuf,
-        /// Only documents dropped for this reason.
-        #[arg(long)]
-        reason: Option<String>,
-        /// Only documents of this source.
-        #[arg(long)]
-        source: Option<String>,
-        /// Show kept documents of a split (train or validation) instead of dropped ones.
-        #[arg(long, value_name = "SPLIT")]
-        kept: Option<String>,
-        /// At most this many.
-        #[arg(long, default_value_t = 20)]
-        limit: usize,
     },
     /// Delete documents by id: from the corpus, its token shards, and every later build.
     Delete {
@@ -103,6 +95,47 @@ pub(crate) enum CorpusCommand {
     /// Images, audio and video beside text.
     #[command(subcommand)]
     Media(super::MediaCommand),
+}
+
+/// `bessemer corpus inspect ...`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct InspectArgs {
+    /// Run directory or corpus directory.
+    pub(crate) path: PathBuf,
+    /// Only the document with this id, kept or dropped.
+    #[arg(long)]
+    pub(crate) id: Option<String>,
+    /// Only documents dropped for this reason.
+    #[arg(long)]
+    pub(crate) reason: Option<String>,
+    /// Only documents of this source.
+    #[arg(long)]
+    pub(crate) source: Option<String>,
+    /// Show kept documents of a split (train or validation) instead of dropped ones.
+    #[arg(long, value_name = "SPLIT")]
+    pub(crate) kept: Option<String>,
+    /// Whole texts of kept documents instead of their first characters.
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// At most this many.
+    #[arg(long, default_value_t = 20)]
+    pub(crate) limit: usize,
+}
+
+/// `bessemer corpus export ...`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ExportArgs {
+    /// Run directory or corpus directory.
+    pub(crate) path: PathBuf,
+    /// Only documents of this split (train or validation).
+    #[arg(long, value_name = "SPLIT")]
+    pub(crate) split: Option<String>,
+    /// Only documents of this source.
+    #[arg(long)]
+    pub(crate) source: Option<String>,
+    /// The file; standard output if left out.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 /// `bessemer corpus explain ...`

@@ -1,16 +1,22 @@
 //! `bessemer corpus`: build a corpus, look into one.
 
 mod delete;
+mod inspect;
 mod mixture;
+mod verify;
 
 use crate::cli::CorpusCommand;
 use crate::commands::explain;
 use crate::commands::run::Session;
+use crate::commands::saved_model::load_tokenizer;
 use crate::commands::scores;
 use crate::console::{Console, print};
 use crate::failure::Failure;
-use bessemer_corpus::{CorpusReader, InspectFilter, Split};
+use crate::run_dir::RunDir;
+use bessemer_corpus::{CorpusReader, RunCard};
+use bessemer_runlog::Record;
 use bessemer_units::Bytes;
+use bessemer_web::redact::redact;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -26,47 +32,12 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
             })
         }
         CorpusCommand::Cluster(command) => super::cluster::run(command, console),
-        CorpusCommand::Inspect { path, reason, source, kept, limit } => {
-            let reader = CorpusReader::open(&corpus_of(path)?)?;
-            let wanted = match kept.as_deref() {
-                None => None,
-                Some(name) => Some(split_named(name)?),
-            };
-            let filter = InspectFilter {
-                reason: reason.clone(),
-                source: source.clone(),
-                kept: wanted.is_some(),
-                ..InspectFilter::default()
-            };
-            let mut rows = reader.inspect(filter).filter(|row| match (row, wanted) {
-                (Ok(row), Some(split)) => row.split == Some(split),
-                _ => true,
-            });
-            let mut shown = 0;
-            for row in rows.by_ref().take(*limit) {
-                let row = row?;
-                shown += 1;
-                if as_json {
-                    print(&serde_json::to_string(&row)?)?;
-                    continue;
-                }
-                let why = match (&row.reason, &row.detail) {
-                    (Some(reason), Some(detail)) => format!("{reason} ({detail})"),
-                    (Some(reason), None) => reason.clone(),
-                    _ => "kept".into(),
-                };
-                let head: String =
-                    row.head.chars().map(|c| if c.is_control() { ' ' } else { c }).take(160).collect();
-                print(&format!("{}  {}  {why}\n    {}", row.id, Bytes(row.bytes), head.trim()))?;
-            }
-            if !as_json && rows.next().is_some() {
-                console.say(&format!("{shown} shown; more with --limit"));
-            }
-            Ok(())
-        }
+        CorpusCommand::Inspect(args) => inspect::inspect(&corpus_of(&args.path)?, args, as_json, console),
+        CorpusCommand::Export(args) => inspect::export(&corpus_of(&args.path)?, args, as_json, console),
+        CorpusCommand::Verify { path } => verify::run(&corpus_of(path)?, as_json),
         CorpusCommand::Card { path, out } => {
             let reader = CorpusReader::open(&corpus_of(path)?)?;
-            let page = bessemer_corpus::data_card(&reader)?;
+            let page = bessemer_corpus::run_card(&reader, &run_of_card(path)?)?;
             bessemer_durable::write(out, page.as_bytes())?;
             console.say(&format!("wrote {}", out.display()));
             if as_json {
@@ -158,11 +129,23 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
     }
 }
 
-fn split_named(name: &str) -> Result<Split, Failure> {
-    Split::ALL
-        .into_iter()
-        .find(|s| s.name() == name)
-        .ok_or_else(|| Failure::usage(format!("--kept {name}: wanted train or validation")))
+/// What the run in `path` made of its corpus; nothing for the directory of a corpus alone.
+fn run_of_card(path: &Path) -> Result<RunCard, Failure> {
+    let dir = RunDir::new(path);
+    let shards = std::fs::read_to_string(dir.shards().join(bessemer_corpus::TOKENS_FILE)).ok();
+    let command = match dir.root().join(bessemer_runlog::FILE).exists() {
+        false => None,
+        true => bessemer_runlog::read(dir.root())?.records.into_iter().find_map(|record| match record {
+            Record::Run(run) => Some(run.command.join(" ")),
+            _ => None,
+        }),
+    };
+    Ok(RunCard {
+        tokens: shards.and_then(|text| serde_json::from_str(&text).ok()),
+        vocab_size: load_tokenizer(&dir.tokenizer()).ok().map(|tokenizer| tokenizer.vocab_size() as u64),
+        command,
+        recipe: std::fs::read_to_string(dir.recipe()).ok().map(|text| redact(&text).into_owned()),
+    })
 }
 
 /// A run directory holds its corpus in a folder; a corpus directory is one.

@@ -3,6 +3,7 @@
 use crate::cli::ExplainArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
+use bessemer_corpus::repair_json;
 use bessemer_rules::{
     DocumentView, Judgement, Profile, Row, RuleResult, RuleVerdict, RulesConfig, Scratch, Value, Verdict,
 };
@@ -118,7 +119,7 @@ pub(crate) fn explain(args: &ExplainArgs, as_json: bool, console: &mut Console) 
             // A damaged line is told and the run goes on; a damaged file ends here.
             Err(Fault::Document(message)) => {
                 passed_over += 1;
-                console.say(&message);
+                say_some(console, passed_over, &message);
                 continue;
             }
             Err(Fault::File(message)) => {
@@ -126,15 +127,20 @@ pub(crate) fn explain(args: &ExplainArgs, as_json: bool, console: &mut Console) 
                 break;
             }
         };
+        let Some(Json::String(text)) = document.columns.get(&args.text) else {
+            let message =
+                format!("{}: no text in {:?}; it has {}", document.name, args.text, fields(&document));
+            // Where the first document lacks the field, so do most of the others.
+            if shown + passed_over == 0 {
+                return Err(Failure::usage(format!("{message}; name the field of the text with --text")));
+            }
+            passed_over += 1;
+            say_some(console, passed_over, &message);
+            continue;
+        };
         if shown == 0 {
             check_columns(&config, &profiles, &document)?;
         }
-        let Some(Json::String(text)) = document.columns.get(&args.text) else {
-            passed_over += 1;
-            let near = document.names().join(", ");
-            console.say(&format!("{}: no text in {:?}; it has {near}", document.name, args.text));
-            continue;
-        };
         let judged = judge(&profiles, &document, text, &mut scratch);
         kept += u64::from(judged.iter().all(|(_, j)| !matches!(j.verdict, Verdict::Drop(_))));
         shown += 1;
@@ -150,6 +156,39 @@ pub(crate) fn explain(args: &ExplainArgs, as_json: bool, console: &mut Console) 
         ));
     }
     unread.map_or(Ok(()), |message| Err(Failure::new(message)))
+}
+
+/// Names that an error lists.
+const MOST_NAMES: usize = 20;
+/// Documents passed over that are told one by one.
+const MOST_TOLD: u64 = 5;
+
+/// The names of a document's fields, as far as a line holds them.
+fn fields(document: &Document) -> String {
+    let names = document.names();
+    if names.is_empty() {
+        return "no fields".into();
+    }
+    let short = |name: &&str| match name.char_indices().nth(60) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => (*name).to_owned(),
+    };
+    let more = names.len().saturating_sub(MOST_NAMES);
+    let mut text = names.iter().take(MOST_NAMES).map(short).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        let _ = write!(text, " and {more} more");
+    }
+    text
+}
+
+/// Tells why a document is passed over, unless enough were told; the last line of the command has their number.
+fn say_some(console: &mut Console, number: u64, message: &str) {
+    if number <= MOST_TOLD {
+        console.say(message);
+    }
+    if number == MOST_TOLD {
+        console.say("documents that are passed over from here on are only counted");
+    }
 }
 
 /// Every profile, each on the text that the one before it left. Profiles behind a drop see the text that was dropped.
@@ -185,7 +224,7 @@ fn check_columns(config: &RulesConfig, profiles: &[Profile], row: &Document) -> 
                 return Err(Failure::usage(format!(
                     "profile {:?} reads the column {column:?}, which the documents lack; they have {}",
                     profile.name(),
-                    simple.join(", ")
+                    fields(row)
                 )));
             }
         }
@@ -346,7 +385,7 @@ fn json_lines(mut reader: Box<dyn BufRead + Send>, place: String) -> Documents {
             if bytes.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            return Some(match serde_json::from_slice::<Map<String, Json>>(&bytes) {
+            return Some(match serde_json::from_slice::<Map<String, Json>>(&repair_json(&bytes)) {
                 Ok(columns) => {
                     let name = match columns.get("id") {
                         Some(Json::String(id)) => format!("{at} ({id})"),

@@ -287,7 +287,7 @@ pub(crate) fn warn_of_damage(log: &Path, damaged: &[runlog::DamagedLine], consol
 }
 
 /// Makes the run directory and takes it for this process.
-fn take(dir: &RunDir) -> Result<File, Failure> {
+pub(crate) fn take(dir: &RunDir) -> Result<File, Failure> {
     let failed = |e| Failure::new(format!("cannot create run directory {}: {e}", dir.root().display()));
     // Only the folder of runs and the run's own are made: more than that missing is a mistyped path.
     let folder = bessemer_durable::parent(dir.root());

@@ -3,6 +3,7 @@
 use crate::cli::scores::{ScoreArgs, TrainClassifierArgs, TrainDsirArgs, TrainLmArgs};
 use crate::console::{Console, print};
 use crate::failure::Failure;
+use bessemer_corpus::repair_json;
 use bessemer_durable::NewFile;
 use bessemer_score::classifier::{ClassifierConfig, train_classifier};
 use bessemer_score::dsir::{Bag, Importance};
@@ -47,7 +48,8 @@ impl Documents {
     }
 
     fn parse(&self, line: &str, field: &str) -> ScoreResult<Read> {
-        let object: serde_json::Value = serde_json::from_str(line).map_err(|e| self.error(e.to_string()))?;
+        let object: serde_json::Value =
+            serde_json::from_slice(&repair_json(line.as_bytes())).map_err(|e| self.error(e.to_string()))?;
         let string = |key: &str| object.get(key).and_then(|v| v.as_str()).map(str::to_owned);
         let text =
             string(field).ok_or_else(|| self.error(format!("wanted an object with a text {field:?}")))?;

@@ -32,6 +32,8 @@ const CASES: &[Case] = &[
         &["read", "kept", "dropped_by_reason", "splits", "sources"],
     ),
     ("corpus inspect", &["inspect", "runs/t", "--kept", "train"], Lines, &["id", "source", "split", "head"]),
+    ("corpus export", &["export", "runs/t", "--out", "all.jsonl"], Object, &["out", "documents"]),
+    ("corpus verify", &["verify", "runs/t"], Object, &["intact", "files", "foreign"]),
     ("corpus card", &["card", "runs/t", "--out", "card.html"], Object, &["card", "bytes"]),
     ("corpus profiles", &["profiles"], Array, &["name", "about", "source", "words"]),
     (

@@ -14,6 +14,7 @@ mod cargo_source;
 mod cli;
 mod cluster;
 mod compare;
+mod corpus_output;
 mod explain;
 mod extract;
 mod hf_oracle;

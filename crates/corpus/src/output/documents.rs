@@ -16,6 +16,7 @@ use arrow_array::builder::{StringBuilder, UInt32Builder, UInt64Builder};
 use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::{Sink, optional};
+use bessemer_web::redact::redact;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
@@ -264,7 +265,7 @@ impl Dropped {
         self.strings[2].append_option(optional(rows.version, index));
         self.strings[3].append_value(rows.path.value(index));
         self.strings[4].append_value(rows.reason.value(index));
-        self.strings[5].append_option(optional(rows.detail, index));
+        self.strings[5].append_option(optional(rows.detail, index).map(redact));
         self.strings[6].append_value(head(rows.text.value(index)));
         self.bytes.append_value(rows.bytes.value(index));
         self.file.append_value(rows.file.value(index));
@@ -421,6 +422,7 @@ impl Documents {
         }
         let bytes = text.len() as u64;
         self.summary.kept.add(bytes);
+        self.summary.lengths.entry(bytes.max(1).ilog2()).or_default().add(bytes);
         self.summary.emails_replaced += u64::from(rows.emails.value(index));
         self.summary.ips_replaced += u64::from(rows.ips.value(index));
         self.summary.lines_removed += u64::from(rows.lines.value(index));
@@ -475,7 +477,9 @@ impl Documents {
                 self.summary.decontaminated.entry(set).or_default().dropped += 1;
             }
         }
-        self.samples.drop(reason, rows.id.value(index), optional(rows.detail, index), rows.text.value(index));
+        // What went wrong with a file in an object store names its address.
+        let detail = optional(rows.detail, index).map(redact);
+        self.samples.drop(reason, rows.id.value(index), detail.as_deref(), rows.text.value(index));
         self.dropped.push(rows, index)
     }
 

@@ -4,10 +4,15 @@
 //! to `NAME`. A lock on a file within keeps a second process out. A crash leaves the partial directory, which the
 //! next build clears. When `NAME` exists it is renamed aside first and removed after the swap; a crash between the two
 //! renames leaves no `NAME`, and the next build makes it again.
+//!
+//! Only files that the program writes are ever removed, and only beneath these directories: a directory that holds something
+//! else, or is a symbolic link, is refused by name.
 
 use crate::error::{Error, Result};
-use crate::output::summary::{FileSummary, SUMMARY_FILE};
-use bessemer_durable::{parent, sync_directory};
+use crate::evaluate::REVIEW_FILE;
+use crate::output::summary::{ATTRIBUTION_FILE, CARD_FILE, DROPPED_FILE, FileSummary, SUMMARY_FILE};
+use crate::row::Split;
+use bessemer_durable::{ConfinedDir, EntryKind, parent, sync_directory};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -21,15 +26,101 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Removes a folder that may not be there.
+/// Removes a folder of a build, which may not be there.
+///
+/// # Errors
+/// A symbolic link in its place, an entry in it that no build writes; nothing is removed then.
 pub(crate) fn remove_folder(path: &Path) -> Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::io("clear folder", path)(cause))
-        }
-        _ => Ok(()),
+    let failed = Error::io("clear folder", path);
+    let Some(name) = path.file_name() else { return Ok(()) };
+    match fs::symlink_metadata(path) {
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(cause) => return Err(failed(cause)),
+        Ok(_) => {}
+    }
+    // The run directory above may be a link that its user made.
+    fs::canonicalize(parent(path))
+        .and_then(|above| ConfinedDir::open(&above)?.remove_tree(Path::new(name), &is_own_entry))
+        .map_err(failed)
+}
+
+/// Whether a build writes an entry, given below a folder that it clears: a corpus, its spill files, parts that outlive the
+/// process, parts of a cluster.
+fn is_own_entry(below: &Path, kind: EntryKind) -> bool {
+    let names: Vec<&str> = below.iter().map(|name| name.to_str().unwrap_or_default()).collect();
+    let is_digits = |name: &str, length| {
+        name.len() == length
+            && name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    };
+    match (names.as_slice(), kind) {
+        (_, EntryKind::Link | EntryKind::Other) => false,
+        ([name], EntryKind::File) => is_own_name(name) || matches!(*name, "key.json" | ".key.json.partial"),
+        // Units of parts, and the folder of a plan on a cluster, named by its key.
+        ([name], EntryKind::Directory) => *name == "spill" || is_digits(name, 6) || is_digits(name, 32),
+        ([unit, name], EntryKind::File) if is_digits(unit, 6) => is_own_part(name),
+        ([unit, ..], _) => *unit == "spill" || is_digits(unit, 32),
+        ([], _) => false,
     }
 }
+
+/// Whether a build writes a file of this name into a unit of its parts.
+pub(crate) fn is_own_part(name: &str) -> bool {
+    let name = name.strip_prefix('.').and_then(|name| name.strip_suffix(".partial")).unwrap_or(name);
+    let part = name.strip_prefix("part-").and_then(|rest| rest.split_once('.'));
+    name == "end.json"
+        || part.is_some_and(|(number, ending)| {
+            number.bytes().all(|byte| byte.is_ascii_digit())
+                && matches!(ending, "arrow" | "arrow.tmp" | "json")
+        })
+}
+
+/// Errors if `path` is a symbolic link: what a build replaces must be its own.
+pub(crate) fn require_no_link(path: &Path) -> Result<()> {
+    let Ok(target) = fs::read_link(path) else { return Ok(()) };
+    Err(Error::Foreign {
+        path: path.to_path_buf(),
+        problem: format!(
+            "is a symbolic link to {}, and a build would replace it: remove the link, or link the run directory as a whole",
+            target.display()
+        ),
+    })
+}
+
+/// Errors if a directory that is to be replaced is a link or holds something that no build writes.
+fn require_own(target: &Path) -> Result<()> {
+    require_no_link(target)?;
+    let entries = match fs::read_dir(target) {
+        Ok(entries) => entries,
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(cause) => return Err(Error::io("read folder", target)(cause)),
+    };
+    let mut foreign = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(Error::io("read folder", target))?;
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        let name = entry.file_name();
+        if !is_file || !name.to_str().is_some_and(is_own_name) {
+            foreign.push(name.to_string_lossy().into_owned());
+        }
+    }
+    if foreign.is_empty() {
+        return Ok(());
+    }
+    foreign.sort();
+    let more = foreign.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    foreign.truncate(NAMED);
+    Err(Error::Foreign {
+        path: target.to_path_buf(),
+        problem: format!(
+            "holds {}{more}, which no build wrote and a new build would remove: move this elsewhere and try again",
+            foreign.join(", ")
+        ),
+    })
+}
+
+/// Foreign entries that an error names.
+const NAMED: usize = 5;
 
 fn sync_folder(path: &Path) -> Result<()> {
     sync_directory(path).map_err(Error::io("sync folder", path))
@@ -48,10 +139,12 @@ impl PartialDir {
     /// Locks and clears the partial directory of `target`.
     pub(crate) fn begin(target: &Path) -> Result<PartialDir> {
         let target: PathBuf = target.components().collect();
+        require_own(&target)?;
         let folder = parent(&target).to_path_buf();
         fs::create_dir_all(&folder).map_err(Error::io("create folder", &folder))?;
         let lock_path = beside(&target, ".lock.partial");
-        let lock = File::create(&lock_path).map_err(Error::io("create lock file", &lock_path))?;
+        let lock =
+            bessemer_durable::open_lock(&lock_path).map_err(Error::io("create lock file", &lock_path))?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(Error::Busy { path: target });
         }
@@ -90,10 +183,11 @@ impl PartialDir {
         fs::rename(&self.partial, &self.target).map_err(Error::io("rename", &self.partial))?;
         self.finished = true;
         sync_folder(parent(&self.target))?;
-        if old.exists() {
-            fs::remove_dir_all(&old).map_err(Error::io("remove", &old))?;
+        match remove_folder(&old) {
+            // What somebody put there during the build stays, and the next build asks for it to be moved away.
+            Err(Error::Io { cause, .. }) if cause.kind() == std::io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            other => other,
         }
-        Ok(())
     }
 }
 
@@ -101,7 +195,7 @@ impl Drop for PartialDir {
     fn drop(&mut self) {
         // What cannot be removed is cleared by the next build.
         if !self.finished {
-            let _ = fs::remove_dir_all(&self.partial);
+            let _ = remove_folder(&self.partial);
         }
         let _ = fs::remove_file(&self.lock_path);
         drop(self.lock.take());
@@ -152,6 +246,23 @@ impl Write for HashingFile {
     fn flush(&mut self) -> std::io::Result<()> {
         self.file.flush()
     }
+}
+
+/// Whether a build writes a file of this name into the directory of a corpus.
+pub(crate) fn is_own_name(name: &str) -> bool {
+    if [SUMMARY_FILE, DROPPED_FILE, CARD_FILE, ATTRIBUTION_FILE, REVIEW_FILE].contains(&name) {
+        return true;
+    }
+    let series = name.strip_suffix(".parquet").and_then(|name| name.rsplit_once('-'));
+    series.is_some_and(|(series, number)| {
+        let is_split = |split: &Split| {
+            let rest = series.strip_prefix("documents-").and_then(|rest| rest.strip_prefix(split.name()));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        };
+        number.len() >= 5
+            && number.bytes().all(|byte| byte.is_ascii_digit())
+            && Split::ALL.iter().any(is_split)
+    })
 }
 
 /// What is at `path`: nothing or an empty folder (`None`), or the text of a summary.

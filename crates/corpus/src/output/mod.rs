@@ -1,6 +1,7 @@
 //! What a finished corpus consists of, and how it is written.
 
 pub(crate) mod attribution;
+pub(crate) mod built_with;
 pub(crate) mod card;
 pub(crate) mod documents;
 pub(crate) mod durable;

@@ -6,6 +6,7 @@ use crate::evaluate::Evaluation;
 use crate::row::Split;
 use crate::source::SkippedFiles;
 use bessemer_privacy::decontaminate::SetCount;
+use bessemer_units::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -110,6 +111,50 @@ pub struct ScoreSummary {
     pub other_values: Option<Count>,
 }
 
+/// How a corpus was made.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct BuiltWith {
+    /// Name and version of the program.
+    pub program: String,
+    /// Keys of `[corpus]` that differ from their defaults, without paths, memory and weights.
+    pub config: serde_json::Value,
+}
+
+/// Sources that lost nearly all of their bytes, most of them for the same reason.
+pub(crate) struct Loss<'a> {
+    pub(crate) reason: &'a str,
+    pub(crate) sources: Vec<&'a SourceSummary>,
+    /// What they lost.
+    pub(crate) lost: Count,
+}
+
+/// Share of a source's bytes whose loss deserves a remark.
+const LOSS_SHARE: f64 = 0.9;
+/// Bytes below which a source's loss is not worth a remark, and the share of all that was read.
+const LOSS_BYTES: (u64, u64) = (100_000, 1000);
+/// Sources that a remark names.
+const LOSS_NAMES: usize = 3;
+
+impl Loss<'_> {
+    pub(crate) fn in_words(&self) -> String {
+        let name = |source: &SourceSummary| match &source.version {
+            Some(version) => format!("{} {version}", source.name),
+            None => source.name.clone(),
+        };
+        let named: Vec<String> = self.sources.iter().take(LOSS_NAMES).map(|source| name(source)).collect();
+        let more = self.sources.len().saturating_sub(LOSS_NAMES);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!(
+            "{}{more} lost over {:.0} % of {} bytes, most of them as {} ({} in all)",
+            named.join(", "),
+            100.0 * LOSS_SHARE,
+            if self.sources.len() == 1 { "its" } else { "their" },
+            self.reason,
+            Bytes(self.lost.bytes)
+        )
+    }
+}
+
 /// What a corpus holds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CorpusSummary {
@@ -175,6 +220,12 @@ pub struct CorpusSummary {
     /// By component, where there are several sources.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub components: Vec<ComponentSummary>,
+    /// Kept documents by the length of their texts: the key is the power of two at or below the bytes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub lengths: BTreeMap<u32, Count>,
+    /// Which program made it of which configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub built_with: Option<BuiltWith>,
     /// By source, in row order.
     pub sources: Vec<SourceSummary>,
     /// What the user should know: fallbacks taken, sources that lost nearly everything.
@@ -221,6 +272,32 @@ impl CorpusSummary {
     /// Kept bytes and documents of a side.
     pub fn split(&self, split: Split) -> SplitSummary {
         self.splits.get(&split).copied().unwrap_or_default()
+    }
+
+    /// Larger sources that lost nearly all of their bytes, by the worst reason; the largest loss first.
+    pub(crate) fn losses(&self) -> Vec<Loss<'_>> {
+        let least = LOSS_BYTES.0.max(self.read.bytes / LOSS_BYTES.1);
+        let mut losses: BTreeMap<&str, Loss<'_>> = BTreeMap::new();
+        for source in &self.sources {
+            let lost: u64 = source.dropped.values().map(|count| count.bytes).sum();
+            let worst = source.dropped.iter().max_by_key(|(_, count)| count.bytes);
+            let Some((reason, _)) = worst.filter(|_| lost as f64 > LOSS_SHARE * source.read.bytes as f64)
+            else {
+                continue;
+            };
+            let loss = Loss { reason, sources: Vec::new(), lost: Count::default() };
+            let loss = losses.entry(reason).or_insert(loss);
+            loss.sources.push(source);
+            loss.lost.documents += source.dropped.values().map(|count| count.documents).sum::<u64>();
+            loss.lost.bytes += lost;
+        }
+        let mut losses: Vec<Loss<'_>> =
+            losses.into_values().filter(|loss| loss.lost.bytes >= least).collect();
+        for loss in &mut losses {
+            loss.sources.sort_by_key(|source| std::cmp::Reverse(source.read.bytes));
+        }
+        losses.sort_by_key(|loss| (std::cmp::Reverse(loss.lost.bytes), loss.reason));
+        losses
     }
 
     /// Dropped documents by reason in words, most documents first.

@@ -1,13 +1,14 @@
 //! JSON lines, plain or compressed: one object a line, one of its fields is the text.
 //!
 //! The sequential part decompresses and cuts runs of whole lines; parsing happens in the morsels. A line that is
-//! no JSON object, or has no text, becomes a dropped row that names its line. A line longer than the limit is
+//! no JSON object, or has no text, becomes a dropped row that names its line; `NaN` and lone surrogates are
+//! repaired first ([`repair_json`]). A line longer than the limit is
 //! passed over without being held. A compressed file that ends early, is damaged or unpacks beyond measure gives the lines
 //! before that place and one dropped row that says where it broke; the run goes on with the next file.
 
 use super::folder::FileEntry;
 use super::place::Place;
-use super::{FieldNames, Listing, MORSEL_BYTES, Source, compressed};
+use super::{FieldNames, Listing, MORSEL_BYTES, Source, compressed, repair_json};
 use crate::error::{Error, Result};
 use crate::row::{HEAD_BYTES, Origin, RowBuilder};
 use bessemer_dataflow::{Morsel, Scan};
@@ -57,7 +58,7 @@ fn check_field(file: &FileEntry, fields: &FieldNames, max_line: usize) -> Result
             Ok(0) | Err(_) => return file.reached(),
             Ok(_) => {}
         }
-        if let Ok(Parsed { text: None, names, .. }) = parse(&line, fields) {
+        if let Ok(Parsed { text: None, names, .. }) = parse(&repair_json(&line), fields) {
             return Err(Error::NoTextColumn {
                 place: format!("{}:{number}", file.path.display()),
                 what: "field",
@@ -375,7 +376,15 @@ fn rows(
             );
             continue;
         }
-        match parse(line, fields) {
+        let repaired;
+        let mut parsed = parse(line, fields);
+        if parsed.is_err() {
+            repaired = repair_json(line);
+            if matches!(repaired, Cow::Owned(_)) {
+                parsed = parse(&repaired, fields);
+            }
+        }
+        match parsed {
             Ok(Parsed { text: Some(text), url, date, .. }) => {
                 origin.bytes = text.len() as u64;
                 (origin.url, origin.fetched) = (url.as_deref(), date.as_deref());

@@ -11,12 +11,14 @@ pub(crate) mod folder;
 pub(crate) mod jsonl;
 pub(crate) mod parquet;
 mod place;
+mod repair;
 mod resolve;
 pub(crate) mod warc;
 
 pub use compressed::open_compressed;
 pub use place::Access;
 pub(crate) use place::is_address;
+pub use repair::repair_json;
 pub(crate) use resolve::open;
 pub use resolve::source_kind_of;
 

@@ -19,7 +19,13 @@ fn rows(folder: &Path) -> String {
         }
     }
     for row in reader.inspect(InspectFilter::default()) {
-        hash.update(format!("{:?}\n", row.unwrap()).as_bytes());
+        let row = row.unwrap();
+        // As the structure looked when the hashes were written down.
+        let line = format!(
+            "Inspected {{ id: {:?}, source: {:?}, path: {:?}, split: {:?}, reason: {:?}, detail: {:?}, bytes: {:?}, head: {:?} }}\n",
+            row.id, row.source, row.path, row.split, row.reason, row.detail, row.bytes, row.head
+        );
+        hash.update(line.as_bytes());
     }
     format!("{:032x}", hash.digest128())
 }

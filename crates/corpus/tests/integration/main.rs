@@ -4,6 +4,7 @@ mod corpus;
 mod delete;
 mod golden;
 mod hostile;
+mod integrity;
 mod mixture;
 mod remote;
 mod resume;

@@ -358,7 +358,7 @@ fn memory_of_the_process_stays_under_a_20th_of_the_input() {
     }
     let memory = CorpusConfig { memory: format!("{mib}MiB"), ..CorpusConfig::default() };
     let begun = Instant::now();
-    let peak = peak(&input, memory.row_bytes(2).unwrap(), &[(STAGES, "all")]);
+    let peak = peak(&input, memory.budget(2).unwrap().row_bytes, &[(STAGES, "all")]);
     let (peak, bytes, seconds) = (peak >> 20, bytes >> 20, begun.elapsed().as_secs());
     let said = format!("{bytes} MiB of input, --memory {mib}MiB: peak {peak} MiB, {seconds} s");
     writeln!(std::io::stderr(), "{said}").unwrap();

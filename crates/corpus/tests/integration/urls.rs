@@ -213,12 +213,28 @@ fn every_build_writes_a_card_that_names_what_was_lost_and_where() {
         }
     }
     fs::write(input.join("good/short.txt"), "<script>alert(1)</script>").unwrap();
+    for source in 0..5 {
+        fs::create_dir_all(input.join(format!("junk-{source}"))).unwrap();
+        for number in 0..2 {
+            fs::write(input.join(format!("junk-{source}/{number}.txt")), "x".repeat(300_000)).unwrap();
+        }
+    }
+    // Files in the root, a source each, are one row.
+    for number in 10..30 {
+        fs::write(input.join(format!("root-{number}.txt")), text(number)).unwrap();
+    }
     let out = folder.path().join("out");
     let summary = built(&config(&input), &out).unwrap();
     assert!(summary.files.iter().any(|file| file.name == CARD_FILE));
     let card = fs::read_to_string(out.join(CARD_FILE)).unwrap();
     for wanted in [
-        "poor lost 100.00 % of its 48 bytes, most of them as too-short",
+        "junk-0, junk-1, junk-2 and 2 more lost over 90 % of their bytes, most of them as too-large (2.86 MiB in all)",
+        "20 files of one document each",
+        "name=viewport",
+        "prefers-color-scheme:dark",
+        "Lengths of the kept documents",
+        "How it was built",
+        "bessemer 0.1.0",
         "Kept for train",
         "Dropped: too-short",
         "<svg",
@@ -226,7 +242,13 @@ fn every_build_writes_a_card_that_names_what_was_lost_and_where() {
     ] {
         assert!(card.contains(wanted), "{wanted} is missing from\n{card}");
     }
-    assert!(!card.contains("good lost") && !card.contains("<script") && !card.contains("http"));
+    assert!(!card.contains("<script") && !card.contains("http"));
+    assert_eq!(
+        card.matches("<p class=alert>").count(),
+        1,
+        "one for a kind of loss, none for 48 bytes of poor"
+    );
+    assert_eq!(summary.lengths.values().map(|count| count.documents).sum::<u64>(), summary.kept.documents);
     assert_eq!(data_card(&CorpusReader::open(&out).unwrap()).unwrap(), card);
     assert_eq!(card.matches("<svg").count(), card.matches("</svg>").count());
 }

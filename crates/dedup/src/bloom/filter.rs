@@ -6,8 +6,8 @@
 //! h1 is the key itself, a well-mixed 64-bit hash; h2 is the finaliser of SplitMix64 of it, made odd (Kirsch,
 //! Mitzenmacher, "Less Hashing, Same Performance", 2006). The highest six bits of the key choose the shard.
 //!
-//! File, little-endian: magic `BESSBLOM`, version u32, k u32, seed u64, bits u64, inserted u64, XXH3 of the words u64,
-//! then bits / 64 words.
+//! File, little-endian: magic `BESSBLOM`, version u32, k u32, seed u64, bits u64, inserted u64, checksum u64, then
+//! bits / 64 words. The checksum is the XXH3 of everything else in the file, in its order. (Version 1 left the header out.)
 
 use super::SHARDS;
 use crate::mix::mix;
@@ -17,7 +17,9 @@ use xxhash_rust::xxh3::Xxh3Default;
 /// The first bytes of a file.
 pub const MAGIC: &[u8; 8] = b"BESSBLOM";
 /// Version of the file format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// Bytes in front of the checksum.
+const HEADER: usize = 40;
 /// Bits of the smallest filter: 1 MiB.
 const SMALLEST: u64 = 8 << 20;
 
@@ -136,8 +138,21 @@ impl Filter {
         self.inserted += 1;
     }
 
+    /// Everything in front of the checksum.
+    fn header(&self) -> [u8; HEADER] {
+        let mut header = [0; HEADER];
+        header[..8].copy_from_slice(MAGIC);
+        header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        header[12..16].copy_from_slice(&self.hashes.to_le_bytes());
+        for (index, word) in [self.seed, self.words.len() as u64 * 64, self.inserted].iter().enumerate() {
+            header[16 + 8 * index..][..8].copy_from_slice(&word.to_le_bytes());
+        }
+        header
+    }
+
     fn checksum(&self) -> u64 {
         let mut hash = Xxh3Default::new();
+        hash.update(&self.header());
         for word in &self.words {
             hash.update(&word.to_le_bytes());
         }
@@ -149,12 +164,8 @@ impl Filter {
     /// # Errors
     /// The writer's.
     pub fn write_to(&self, out: &mut impl Write) -> Result<()> {
-        out.write_all(MAGIC)?;
-        out.write_all(&VERSION.to_le_bytes())?;
-        out.write_all(&self.hashes.to_le_bytes())?;
-        for word in [self.seed, self.words.len() as u64 * 64, self.inserted, self.checksum()] {
-            out.write_all(&word.to_le_bytes())?;
-        }
+        out.write_all(&self.header())?;
+        out.write_all(&self.checksum().to_le_bytes())?;
         self.words.iter().try_for_each(|word| out.write_all(&word.to_le_bytes()))
     }
 
@@ -241,11 +252,16 @@ mod tests {
             Filter::read_from(&mut &bytes[..], limit).unwrap_err().to_string()
         };
         assert!(told(&|bytes| bytes[0] = b'X', 1 << 20).contains("BESSBLOM"));
-        assert!(told(&|bytes| bytes[8] = 2, 1 << 20).contains("version 2"));
+        assert!(told(&|bytes| bytes[8] = 1, 1 << 20).contains("version 1"));
         assert!(told(&|bytes| bytes[100] ^= 1, 1 << 20).contains("checksum"));
         assert!(told(&|bytes| bytes[24] = 77, 1 << 20).contains("cannot be"));
         assert!(told(&|bytes| bytes[30] = 1, 1 << 20).contains("cannot be"));
         assert!(told(&|_| (), 10).contains("at most 10"));
         assert!(Filter::read_from(&mut &bytes[..100], 1 << 20).is_err());
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                told(&|bytes| bytes[at] ^= 1 << bit, 1 << 20);
+            }
+        }
     }
 }

@@ -47,7 +47,7 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("corpus.urls.soft_threshold", "1 to 1000", &["1", "1000"], &["0", "1001"]),
     ("corpus.evaluate.sample", "0 to 1", &["0", "0.01", "1"], &["-0.1", "1.1"]),
     ("corpus.evaluate.review", "0 to 100000", &["0", "100000"], &["100001"]),
-    ("corpus.memory", "a size of at least 64MiB", &["64MiB", "2GiB"], &["63MiB", "much"]),
+    ("corpus.memory", "auto, or a size of at least 144MiB", &["auto", "144MiB", "2GiB"], &["143MiB", "much"]),
     ("corpus.clean.min_bytes", "0 to `max_bytes`", &["0", "200000"], &["200001"]),
     (
         "corpus.clean.max_bytes",

@@ -1,5 +1,6 @@
 //! `bessemer corpus delete`: documents leave the corpus, the shards and every later build.
 
+use crate::commands::run::take;
 use crate::commands::saved_model::load_tokenizer;
 use crate::console::{Console, print};
 use crate::failure::Failure;
@@ -29,6 +30,14 @@ pub(super) fn wanted(ids: &[String], file: Option<&Path>) -> Result<Vec<String>,
     Ok(wanted)
 }
 
+/// The run directory that holds the corpus, if one does.
+fn run_of(corpus: &Path) -> Option<RunDir> {
+    let run = RunDir::new(bessemer_durable::parent(corpus));
+    let is_named_so = run.corpus().file_name() == corpus.file_name();
+    let parts = [run.recipe(), run.shards(), run.root().join(bessemer_runlog::FILE)];
+    (is_named_so && parts.iter().any(|part| part.exists())).then_some(run)
+}
+
 /// Deletes from the corpus, then makes the shards of a run directory anew.
 pub(super) fn run(
     path: &Path,
@@ -39,8 +48,11 @@ pub(super) fn run(
     console: &mut Console,
 ) -> Result<(), Failure> {
     let stop = crate::signals::stop_flag()?;
+    // A run that reads the corpus or its shards meanwhile would train on a mixture of both states.
+    let run = run_of(corpus);
+    let _lock = run.as_ref().map(take).transpose()?;
+    let dir = run.unwrap_or_else(|| RunDir::new(path));
     let deletion = bessemer_corpus::delete(corpus, ids, reason, &stop)?;
-    let dir = RunDir::new(path);
     let shards = if dir.shards().join(TOKENS_FILE).is_file() || dir.shards().is_dir() {
         keep_tokenizer(&dir, &deletion)?;
         Some(shards(&dir, corpus, &stop)?)

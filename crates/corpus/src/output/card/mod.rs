@@ -6,10 +6,13 @@ pub(crate) mod samples;
 mod svg;
 
 use super::summary::{CARD_FILE, CorpusSummary, Count, ScoreSummary, SourceSummary};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::evaluate::{Evaluation, SHARES};
-use crate::read::{CorpusReader, InspectFilter};
+use crate::inspect::InspectFilter;
+use crate::read::CorpusReader;
 use crate::row::Split;
+use crate::tokenize::Tokenized;
+use bessemer_units::Bytes;
 use samples::Samples;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -21,19 +24,25 @@ const SOURCES: usize = 200;
 const DRAWN: usize = 40;
 /// Reasons that have a colour and a column of their own in what is told by source.
 const REASONS: usize = 8;
-/// Share of a source's bytes whose loss is an alert.
-const ALERT_SHARE: f64 = 0.9;
-/// Sources that are named in alerts.
-const ALERTS: usize = 30;
+/// Sources up to which those of one document have rows of their own.
+const FEW_SOURCES: usize = 8;
+/// Remarks that are open at the head of the page.
+const ALERTS: usize = 6;
 /// Names of a score that are drawn.
 const NAMES: usize = 20;
 
-const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#222}\
-table{border-collapse:collapse;margin:.5rem 0 1.5rem}td,th{padding:.15rem .7rem;text-align:right;border-bottom:1px solid #ddd}\
-td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}.wide{overflow-x:auto}\
-pre{background:#f5f3f0;padding:.6rem;white-space:pre-wrap;overflow-wrap:anywhere}\
-.alert{border-left:4px solid #b4532a;padding:.2rem .8rem;background:#fbeee8}.small{color:#666}\
+const STYLE: &str = ":root{color-scheme:light dark;--fg:#222;--bg:#fff;--dim:#666;--line:#ddd;--box:#f5f3f0;--alert:#fbeee8;--mark:#b4532a}\
+@media(prefers-color-scheme:dark){:root{--fg:#dcdcdc;--bg:#16181b;--dim:#9aa0a6;--line:#3a3f45;--box:#22262a;--alert:#3a2620;--mark:#e08a5f}}\
+body{font:15px/1.45 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:var(--fg);background:var(--bg)}\
+table{border-collapse:collapse;margin:.5rem 0 1.5rem;display:block;overflow-x:auto}td,th{white-space:nowrap;padding:.15rem .7rem;text-align:right;border-bottom:1px solid var(--line)}\
+td:first-child,th:first-child{text-align:left}code{overflow-wrap:anywhere}\
+svg{max-width:100%;height:auto}svg text{fill:var(--fg)}svg .note{fill:var(--dim)}svg .axis{stroke:var(--dim)}\
+pre{background:var(--box);padding:.6rem;white-space:pre-wrap;overflow-wrap:anywhere}\
+.alert{border-left:4px solid var(--mark);padding:.2rem .8rem;background:var(--alert);overflow-wrap:anywhere}.small{color:var(--dim)}\
 .key{display:inline-block;width:.8rem;height:.8rem;margin:0 .3rem 0 .8rem}";
+
+/// Where [`run_card`] puts what is known only after the corpus was built.
+const RUN_MARK: &str = "<!-- run -->\n";
 
 /// `text` with what HTML would read as its own escaped.
 fn escaped(text: &str) -> String {
@@ -91,35 +100,39 @@ fn sources(summary: &CorpusSummary) -> Vec<&SourceSummary> {
 }
 
 fn alerts(html: &mut String, summary: &CorpusSummary) {
-    let mut lines = summary.remarks.clone();
-    let mut more = 0;
-    for source in sources(summary) {
-        let gone = sum(source.dropped.values());
-        // A remark of the corpus itself names the larger ones already.
-        if share(gone.bytes, source.read.bytes) <= ALERT_SHARE
-            || lines.iter().any(|line| line.starts_with(&format!("{} ", name(source))))
-        {
-            continue;
+    let shown = &summary.remarks[..summary.remarks.len().min(ALERTS)];
+    for line in shown {
+        let _ = writeln!(html, "<p class=alert>{}</p>", escaped(line));
+    }
+    if summary.remarks.len() > shown.len() {
+        let _ = writeln!(
+            html,
+            "<details><summary>{} more remarks</summary>",
+            summary.remarks.len() - shown.len()
+        );
+        for line in &summary.remarks[shown.len()..] {
+            let _ = writeln!(html, "<p class=alert>{}</p>", escaped(line));
         }
-        if lines.len() >= ALERTS {
-            more += 1;
-            continue;
+        html.push_str("</details>\n");
+    }
+}
+
+/// A number of documents with its thousands apart.
+fn number(value: u64) -> String {
+    let digits = value.to_string();
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
         }
-        let worst = source.dropped.iter().max_by_key(|(_, count)| count.bytes);
-        lines.push(format!(
-            "{} lost {} of its {} bytes, most of them as {}",
-            name(source),
-            percent(gone.bytes, source.read.bytes),
-            source.read.bytes,
-            worst.map_or("-", |(reason, _)| reason)
-        ));
+        out.push(digit);
     }
-    if more > 0 {
-        lines.push(format!("{more} more sources lost over {:.0} % of their bytes", 100.0 * ALERT_SHARE));
-    }
-    for line in lines {
-        let _ = writeln!(html, "<p class=alert>{}</p>", escaped(&line));
-    }
+    out
+}
+
+/// Bytes in a unit that people read.
+fn bytes(value: u64) -> String {
+    Bytes(value).to_string()
 }
 
 fn row(html: &mut String, cells: &[String]) {
@@ -133,7 +146,7 @@ fn totals(html: &mut String, summary: &CorpusSummary) {
     );
     let mut line = |what: &str, count: Count| {
         let part = percent(count.bytes, summary.read.bytes);
-        row(html, &[what.into(), count.documents.to_string(), count.bytes.to_string(), part]);
+        row(html, &[what.into(), number(count.documents), bytes(count.bytes), part]);
     };
     line("read", summary.read);
     line("kept", summary.kept);
@@ -196,9 +209,9 @@ fn removal(html: &mut String, summary: &CorpusSummary) {
     for (reason, count) in &all {
         let cells = [
             (*reason).to_string(),
-            count.documents.to_string(),
+            number(count.documents),
             percent(count.documents, summary.read.documents),
-            count.bytes.to_string(),
+            bytes(count.bytes),
             percent(count.bytes, summary.read.bytes),
         ];
         row(html, &cells);
@@ -208,7 +221,7 @@ fn removal(html: &mut String, summary: &CorpusSummary) {
 
 /// What each source lost, by reason.
 fn by_source(html: &mut String, summary: &CorpusSummary) {
-    let all = sources(summary);
+    let (all, single) = shown_sources(summary);
     let named: Vec<&str> = reasons(summary).into_iter().take(REASONS).map(|(reason, _)| reason).collect();
     let other = named.len() + 1;
     html.push_str("<h2>Removal by source</h2>\n");
@@ -218,7 +231,8 @@ fn by_source(html: &mut String, summary: &CorpusSummary) {
         names.push(("other reasons", other));
     }
     html.push_str(&svg::legend(&names));
-    let bars: Vec<Bar> = all.iter().take(DRAWN).map(|source| stacked(source, &named)).collect();
+    let mut bars: Vec<Bar> = all.iter().take(DRAWN).map(|source| stacked(source, &named)).collect();
+    bars.extend(together(&single, "files of one document each").map(|all| stacked(&all, &named)));
     let _ = writeln!(
         html,
         "<p>The {} largest sources: what was read, and what became of its bytes</p>\n{}",
@@ -235,19 +249,40 @@ fn by_source(html: &mut String, summary: &CorpusSummary) {
         let licence = source.licence.as_deref().unwrap_or("not stated");
         source_row(html, name(source), licence, source.read, &source.dropped, &named);
     }
-    let rest = &all[shown.len()..];
-    if !rest.is_empty() {
-        let mut dropped: BTreeMap<String, Count> = BTreeMap::new();
-        for (reason, count) in rest.iter().flat_map(|source| &source.dropped) {
-            let all = dropped.entry(reason.clone()).or_default();
-            *all = sum([&*all, count]);
+    for (words, rest) in [("more sources", &all[shown.len()..]), ("files of one document each", &single)] {
+        if let Some(rest) = together(rest, words) {
+            source_row(html, rest.name, "", rest.read, &rest.dropped, &named);
         }
-        let read = sum(rest.iter().map(|source| &source.read));
-        source_row(html, format!("{} more sources", rest.len()), "", read, &dropped, &named);
     }
     html.push_str(
         "</table></div>\n<p class=small>Dropped and the columns of reasons: share of the source's bytes.</p>\n",
     );
+}
+
+/// Sources with a row of their own, and those of one document, which are told together where there are several.
+fn shown_sources(summary: &CorpusSummary) -> (Vec<&SourceSummary>, Vec<&SourceSummary>) {
+    let (single, all): (Vec<_>, Vec<_>) =
+        sources(summary).into_iter().partition(|source| source.read.documents == 1);
+    if single.len() > 1 && single.len() + all.len() > FEW_SOURCES {
+        return (all, single);
+    }
+    (sources(summary), Vec::new())
+}
+
+/// Sources as one; none of none.
+fn together(sources: &[&SourceSummary], words: &str) -> Option<SourceSummary> {
+    let mut all = SourceSummary {
+        name: format!("{} {words}", number(sources.len() as u64)),
+        ..SourceSummary::default()
+    };
+    for source in sources {
+        all.read = sum([&all.read, &source.read]);
+        for (reason, count) in &source.dropped {
+            let dropped = all.dropped.entry(reason.clone()).or_default();
+            *dropped = sum([&*dropped, count]);
+        }
+    }
+    (!sources.is_empty()).then_some(all)
 }
 
 fn stacked(source: &SourceSummary, named: &[&str]) -> Bar {
@@ -274,14 +309,69 @@ fn source_row(
     let mut cells = vec![
         name,
         licence.to_string(),
-        read.documents.to_string(),
-        read.bytes.to_string(),
+        number(read.documents),
+        bytes(read.bytes),
         percent(gone.bytes, read.bytes),
     ];
     let of =
         |reason: &&str| dropped.get(*reason).map_or(String::new(), |count| percent(count.bytes, read.bytes));
     cells.extend(named.iter().map(of));
     row(html, &cells);
+}
+
+/// How long the kept documents are.
+fn lengths(html: &mut String, summary: &CorpusSummary) {
+    let all = sum(summary.lengths.values());
+    let (Some(first), Some(last)) = (summary.lengths.keys().next(), summary.lengths.keys().next_back())
+    else {
+        return;
+    };
+    let most = summary.lengths.values().map(|count| count.documents).max().unwrap_or(0);
+    let bars: Vec<Bar> = (*first..=*last)
+        .map(|power| {
+            let count = summary.lengths.get(&power).copied().unwrap_or_default();
+            Bar {
+                label: format!("{} to {}", bytes(1 << power), bytes(2 << power)),
+                parts: vec![(share(count.documents, most), 0)],
+                note: format!("{} ({})", number(count.documents), percent(count.documents, all.documents)),
+            }
+        })
+        .collect();
+    let _ = writeln!(
+        html,
+        "<h2>Lengths of the kept documents</h2>\n<p>Documents by bytes of text; {} on average.</p>\n{}",
+        bytes(all.bytes.checked_div(all.documents).unwrap_or(0)),
+        svg::bars(&bars)
+    );
+}
+
+/// Files that were left out, by kind.
+fn skipped(html: &mut String, summary: &CorpusSummary) {
+    if summary.skipped.is_empty() {
+        return;
+    }
+    html.push_str("<h2>Files left out</h2>\n<table><tr><th>kind</th><th>files</th><th>bytes</th><th>such as</th></tr>\n");
+    let mut kinds: Vec<_> = summary.skipped.iter().collect();
+    kinds.sort_by(|a, b| b.1.files.cmp(&a.1.files).then_with(|| a.0.cmp(b.0)));
+    for (kind, files) in kinds {
+        // Of entries that were not looked at the size is not known.
+        let size = if files.bytes > 0 { bytes(files.bytes) } else { "–".into() };
+        row(html, &[kind.clone(), number(files.files), size, files.examples.join(", ")]);
+    }
+    html.push_str("</table>\n");
+}
+
+/// Which program made it of which configuration.
+fn how_built(html: &mut String, summary: &CorpusSummary) {
+    let Some(built) = &summary.built_with else { return };
+    let _ = writeln!(
+        html,
+        "<h2>How it was built</h2>\n<p>{}; key of configuration and input <code>{}</code>. Of <code>[corpus]</code>, what differs from \
+         the defaults, without paths and memory:</p>\n<pre>{}</pre>",
+        escaped(&built.program),
+        escaped(&summary.key),
+        escaped(&serde_json::to_string_pretty(&built.config).unwrap_or_default())
+    );
 }
 
 /// Bytes kept by licence, where sources state any.
@@ -422,24 +512,87 @@ fn shown(html: &mut String, samples: &Samples) {
 /// The page of a corpus with these samples.
 pub(crate) fn render(summary: &CorpusSummary, samples: &Samples) -> String {
     let mut html = format!(
-        "<!doctype html>\n<html lang=en><meta charset=utf-8><title>Data card</title><style>{STYLE}</style>\n<h1>Data card</h1>\n\
-         <p>Source: {} ({} files, {} bytes as stored); split by {}. Fingerprint of the text: <code>{}</code></p>\n",
+        "<!doctype html>\n<html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width,initial-scale=1\">\
+         <title>Data card</title><style>{STYLE}</style>\n<h1>Data card</h1>\n\
+         <p>{} documents, {} of text, from {} ({} files, {} as stored); split by {}. Fingerprint of the text: <code>{}</code></p>\n",
+        number(summary.kept.documents),
+        bytes(summary.kept.bytes),
         escaped(&summary.source),
-        summary.listed_files,
-        summary.listed_bytes,
+        number(summary.listed_files),
+        bytes(summary.listed_bytes),
         escaped(&summary.split_by),
         escaped(&summary.fingerprint)
     );
     alerts(&mut html, summary);
+    html.push_str(RUN_MARK);
     totals(&mut html, summary);
+    lengths(&mut html, summary);
     removal(&mut html, summary);
     by_source(&mut html, summary);
+    skipped(&mut html, summary);
     licences(&mut html, summary);
     scores(&mut html, summary);
     evaluated(&mut html, summary);
     shown(&mut html, samples);
+    how_built(&mut html, summary);
     html.push_str("</html>\n");
     html
+}
+
+/// What a run made of a corpus: known only after the corpus was built.
+#[derive(Debug, Clone, Default)]
+pub struct RunCard {
+    /// Shards of the corpus.
+    pub tokens: Option<Tokenized>,
+    /// Entries of the tokenizer's vocabulary.
+    pub vocab_size: Option<u64>,
+    /// The command that began the run.
+    pub command: Option<String>,
+    /// The resolved recipe.
+    pub recipe: Option<String>,
+}
+
+/// The data card of a finished corpus with what a run made of it.
+///
+/// # Errors
+/// Those of [`data_card`].
+pub fn run_card(reader: &CorpusReader, run: &RunCard) -> Result<String> {
+    let page = data_card(reader)?;
+    let mut html = String::new();
+    if let Some(tokens) = &run.tokens {
+        html.push_str(
+            "<h2>Tokens</h2>\n<table><tr><th></th><th>documents</th><th>tokens</th><th>bytes a token</th><th>tokens a document</th></tr>\n",
+        );
+        for (split, part) in &tokens.splits {
+            let each =
+                |whole: u64, of: u64| if of == 0 { "–".into() } else { format!("{:.2}", share(whole, of)) };
+            let cells = [
+                split.name().to_string(),
+                number(part.documents),
+                number(part.tokens),
+                each(part.text_bytes, part.tokens),
+                number(part.tokens.checked_div(part.documents).unwrap_or(0)),
+            ];
+            row(&mut html, &cells);
+        }
+        let vocabulary = run.vocab_size.map(|size| format!("{} entries, ", number(size))).unwrap_or_default();
+        let _ = writeln!(
+            html,
+            "</table>\n<p class=small>Tokenizer: {vocabulary}fingerprint <code>{}</code>.</p>",
+            escaped(&tokens.tokenizer)
+        );
+    }
+    if let Some(command) = &run.command {
+        let _ = writeln!(html, "<p>Run with <code>{}</code></p>", escaped(command));
+    }
+    if let Some(recipe) = &run.recipe {
+        let _ = writeln!(
+            html,
+            "<details><summary>The whole recipe</summary>\n<pre>{}</pre></details>",
+            escaped(recipe)
+        );
+    }
+    Ok(page.replacen(RUN_MARK, &html, 1))
 }
 
 /// The data card of a finished corpus: the one that its build wrote, or for a corpus of an earlier version one made from all its
@@ -449,9 +602,8 @@ pub(crate) fn render(summary: &CorpusSummary, samples: &Samples) -> String {
 /// A damaged corpus, or the disk's refusal.
 pub fn data_card(reader: &CorpusReader) -> Result<String> {
     let summary = reader.summary();
-    if summary.files.iter().any(|file| file.name == CARD_FILE) {
-        let path = reader.folder().join(CARD_FILE);
-        return std::fs::read_to_string(&path).map_err(Error::io("read", &path));
+    if let Some(page) = reader.text_file(CARD_FILE)? {
+        return Ok(page);
     }
     let mut samples = Samples::default();
     for kept in [true, false] {

@@ -1,6 +1,9 @@
 //! Documents that the card shows: of every reason, and of every side that is kept, the few whose names hash lowest. A sample that
 //! depends on nothing but the corpus, and that needs no second reading.
 
+use crate::error::Result;
+use crate::inspect::named;
+use crate::read::CorpusReader;
 use crate::row::{Split, head};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
@@ -54,6 +57,27 @@ impl Samples {
             Some(lowest) => lowest.offer(id, detail, text),
             None => self.dropped.entry(reason.to_string()).or_default().offer(id, detail, text),
         }
+    }
+
+    /// Writes the ids of the documents that duplicates repeat into their details.
+    ///
+    /// # Errors
+    /// Those of reading the corpus.
+    pub(crate) fn name_duplicates(&mut self, reader: &CorpusReader) -> Result<()> {
+        let all =
+            || self.dropped.iter().flat_map(|(reason, lowest)| lowest.0.values().map(move |s| (reason, s)));
+        let keys =
+            all().filter_map(|(reason, s)| named(Some(reason), s.detail.as_deref())).map(|(key, _)| key);
+        let found = reader.names_of(keys)?;
+        for (reason, lowest) in &mut self.dropped {
+            for sample in lowest.0.values_mut() {
+                let Some((key, words)) = named(Some(reason), sample.detail.as_deref()) else { continue };
+                if let (Some(document), Some(detail)) = (found.get(&key), &mut sample.detail) {
+                    *detail = detail.replace(&words, &document.in_words());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// All of them under their titles: what is kept, then each reason.

@@ -12,7 +12,7 @@ pub(super) const COLOURS: [&str; 10] = [
 const ROW: f64 = 20.0;
 const LABEL: f64 = 220.0;
 const BAR: f64 = 520.0;
-const NOTE: f64 = 90.0;
+const NOTE: f64 = 130.0;
 
 /// One bar: its label, the lengths of its parts as shares of the full width with the index of the colour of each, and what
 /// stands behind it.
@@ -58,7 +58,7 @@ pub(super) fn bars(bars: &[Bar]) -> String {
         }
         let _ = writeln!(
             svg,
-            "<text x=\"{:.2}\" y=\"{middle}\" fill=\"#666\">{}</text>",
+            "<text x=\"{:.2}\" y=\"{middle}\" class=\"note\">{}</text>",
             left.min(LABEL + BAR) + 6.0,
             escaped(&bar.note)
         );
@@ -98,7 +98,7 @@ pub(super) fn quantile_curve(values: &[f64]) -> String {
     let (bottom, right) = (10.0 + HEIGHT, LEFT + WIDTH);
     format!(
         "<svg viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" role=\"img\" font-size=\"12\">\n\
-         <path d=\"M{LEFT},10 V{bottom} H{right}\" fill=\"none\" stroke=\"#999\"/>\n\
+         <path d=\"M{LEFT},10 V{bottom} H{right}\" fill=\"none\" class=\"axis\"/>\n\
          <polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"/>\n\
          <text x=\"{label}\" y=\"16\" text-anchor=\"end\">{high:.4}</text>\n\
          <text x=\"{label}\" y=\"{bottom}\" text-anchor=\"end\">{low:.4}</text>\n\

@@ -1,0 +1,188 @@
+//! Whether the files of a corpus are the ones that its build wrote.
+//!
+//! `corpus.json` lists every other file with its size and XXH3-128, and begins with a checksum of its own text. A reader
+//! hashes a file when it first opens it, through the handle that it then reads: one sequential reading, most of which the
+//! following one finds in the page cache.
+
+use crate::error::{Error, Result};
+use crate::output::durable::{existing, is_own_name};
+use crate::output::summary::{CorpusSummary, FORMAT_VERSION, FileSummary, SUMMARY_FILE};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
+
+/// Beginning of a `corpus.json` that has a checksum.
+const CHECKSUM: &str = "{\n  \"checksum\": \"";
+/// What stands between the checksum and the text that it covers.
+const BEHIND: &str = "\",\n";
+/// Hexadecimal digits of a checksum.
+const DIGITS: usize = 32;
+
+/// A summary's JSON with its checksum in front.
+pub(crate) fn with_checksum(json: &str) -> String {
+    let rest = json.strip_prefix("{\n").unwrap_or(json);
+    let rest = format!("{rest}\n");
+    format!("{CHECKSUM}{:032x}{BEHIND}{rest}", xxh3_128(rest.as_bytes()))
+}
+
+/// Reads the text of a `corpus.json`.
+///
+/// # Errors
+/// What is wrong with it, in words: a checksum that differs, no JSON of a summary, another format version.
+pub(crate) fn summary_of(text: &str) -> std::result::Result<CorpusSummary, String> {
+    // Corpora of earlier versions have no checksum.
+    if let Some(text) = text.strip_prefix(CHECKSUM) {
+        let wanted = text.get(..DIGITS).unwrap_or_default();
+        let rest = text.get(DIGITS..).unwrap_or_default();
+        let rest = rest.strip_prefix(BEHIND).ok_or("its checksum is not understood")?;
+        let found = format!("{:032x}", xxh3_128(rest.as_bytes()));
+        if found != wanted {
+            return Err(format!("its checksum is {wanted}, and its text has {found}"));
+        }
+    }
+    let summary: CorpusSummary =
+        serde_json::from_str(text).map_err(|cause| format!("its summary is not understood: {cause}"))?;
+    if summary.format_version != FORMAT_VERSION {
+        return Err(format!("it has format {}, this program reads {FORMAT_VERSION}", summary.format_version));
+    }
+    Ok(summary)
+}
+
+/// The summary of the corpus in `folder`.
+pub(crate) fn read_summary(folder: &Path) -> Result<CorpusSummary> {
+    let not_a_corpus = |problem: String| Error::NotACorpus { path: folder.to_path_buf(), problem };
+    let text = existing(folder)?
+        .ok_or_else(|| not_a_corpus("it is missing or empty; build the corpus first".into()))?;
+    summary_of(&text).map_err(|problem| not_a_corpus(format!("{SUMMARY_FILE}: {problem}")))
+}
+
+/// What is wrong with an open file of the corpus, if anything; the file is at its beginning afterwards.
+fn difference(file: &mut File, wanted: &FileSummary) -> std::io::Result<Option<String>> {
+    let found = file.metadata()?.len();
+    if found != wanted.bytes {
+        return Ok(Some(format!("{} bytes expected, {found} found", wanted.bytes)));
+    }
+    let (mut hash, mut buffer) = (Xxh3Default::new(), vec![0; 1 << 20]);
+    file.rewind()?;
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => hash.update(&buffer[..read]),
+            Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(cause),
+        }
+    }
+    file.rewind()?;
+    let found = format!("{:032x}", hash.digest128());
+    let same = found == wanted.xxh3_128;
+    Ok((!same).then(|| format!("its hash is {found}, {SUMMARY_FILE} says {}", wanted.xxh3_128)))
+}
+
+/// Files that a reader and its clones have found intact.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Verified(Arc<Mutex<BTreeSet<String>>>);
+
+impl Verified {
+    /// All files of a summary, for the process that has just written them.
+    pub(crate) fn just_written(summary: &CorpusSummary) -> Verified {
+        let names = summary.files.iter().map(|file| file.name.clone()).collect();
+        Verified(Arc::new(Mutex::new(names)))
+    }
+
+    /// Opens a file of the corpus in `folder`; its content is hashed unless that was done before.
+    pub(crate) fn open(&self, folder: &Path, wanted: &FileSummary) -> Result<File> {
+        let path = folder.join(&wanted.name);
+        let mut file = File::open(&path).map_err(Error::io("open", &path))?;
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&wanted.name);
+        if !known {
+            if let Some(problem) = difference(&mut file, wanted).map_err(Error::io("read", &path))? {
+                return Err(Error::Damaged { path, problem });
+            }
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(wanted.name.clone());
+        }
+        Ok(file)
+    }
+}
+
+/// A file of a corpus, as [`verify`] found it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VerifiedFile {
+    /// Its name in the directory.
+    pub name: String,
+    /// Its bytes as the build wrote them.
+    pub bytes: u64,
+    /// What is wrong with it; none if it is intact.
+    pub problem: Option<String>,
+}
+
+/// What [`verify`] found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Verification {
+    /// All files of the corpus are intact.
+    pub intact: bool,
+    /// Files of the corpus, `corpus.json` first.
+    pub files: Vec<VerifiedFile>,
+    /// Names in the directory that no build writes.
+    pub foreign: Vec<String>,
+}
+
+/// Reads every file of the corpus in `folder` and compares it with what its build wrote.
+///
+/// # Errors
+/// No corpus there, or one whose summary is damaged or cannot be read. A damaged file is part of the answer.
+pub fn verify(folder: &Path) -> Result<Verification> {
+    let summary = read_summary(folder)?;
+    let path = folder.join(SUMMARY_FILE);
+    let bytes = std::fs::metadata(&path).map_err(Error::io("read", &path))?.len();
+    let mut files = vec![VerifiedFile { name: SUMMARY_FILE.into(), bytes, problem: None }];
+    for file in &summary.files {
+        let opened = File::open(folder.join(&file.name));
+        let problem = opened.and_then(|mut opened| difference(&mut opened, file));
+        let problem = problem.unwrap_or_else(|cause| Some(format!("cannot be read: {cause}")));
+        files.push(VerifiedFile { name: file.name.clone(), bytes: file.bytes, problem });
+    }
+    let mut foreign = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(Error::io("read folder", folder))? {
+        let name =
+            entry.map_err(Error::io("read folder", folder))?.file_name().to_string_lossy().into_owned();
+        let listed = files.iter().any(|file| file.name == name);
+        if !listed && !is_own_name(&name) {
+            foreign.push(name);
+        }
+    }
+    foreign.sort();
+    Ok(Verification { intact: files.iter().all(|file| file.problem.is_none()), files, foreign })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_with_any_bit_flipped_is_refused_or_the_same() {
+        let summary = CorpusSummary {
+            format_version: FORMAT_VERSION,
+            key: "k".into(),
+            remarks: vec!["a remark".into()],
+            ..CorpusSummary::default()
+        };
+        let json = serde_json::to_string_pretty(&summary).unwrap();
+        let text = with_checksum(&json);
+        assert_eq!(summary_of(&text).unwrap(), summary);
+        assert_eq!(summary_of(&json).unwrap(), summary, "earlier versions wrote no checksum");
+        for at in 0..text.len() {
+            for bit in 0..8 {
+                let mut bytes = text.clone().into_bytes();
+                bytes[at] ^= 1 << bit;
+                let Ok(flipped) = String::from_utf8(bytes) else { continue };
+                if let Ok(found) = summary_of(&flipped) {
+                    assert_eq!(found, summary, "byte {at}, bit {bit}");
+                }
+            }
+        }
+    }
+}
