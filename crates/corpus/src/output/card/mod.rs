@@ -242,7 +242,7 @@ fn by_source(html: &mut String, summary: &CorpusSummary) {
     let heads: String = named.iter().map(|reason| format!("<th>{}</th>", escaped(reason))).collect();
     let _ = writeln!(
         html,
-        "<div class=wide><table><tr><th>source</th><th>licence</th><th>documents</th><th>bytes</th><th>dropped</th>{heads}</tr>"
+        "<table><tr><th>source</th><th>licence</th><th>documents</th><th>bytes</th><th>dropped</th>{heads}</tr>"
     );
     let shown = &all[..all.len().min(SOURCES)];
     for source in shown {
@@ -255,7 +255,7 @@ fn by_source(html: &mut String, summary: &CorpusSummary) {
         }
     }
     html.push_str(
-        "</table></div>\n<p class=small>Dropped and the columns of reasons: share of the source's bytes.</p>\n",
+        "</table>\n<p class=small>Dropped and the columns of reasons: share of the source's bytes.</p>\n",
     );
 }
 
@@ -472,7 +472,7 @@ fn evaluated(html: &mut String, summary: &CorpusSummary) {
         let heads: String = SHARES.iter().map(|share| format!("<th>{:.0} %</th>", share * 100.0)).collect();
         let _ = writeln!(
             html,
-            "<div class=wide><table><tr><th>measure</th><th>allowed</th><th>outside</th><th>documents</th>{heads}</tr>"
+            "<table><tr><th>measure</th><th>allowed</th><th>outside</th><th>documents</th>{heads}</tr>"
         );
         for measure in &found.measures {
             let limit = |limit: Option<f64>| limit.map_or("–".to_string(), |limit| limit.to_string());
@@ -489,7 +489,7 @@ fn evaluated(html: &mut String, summary: &CorpusSummary) {
             cells.extend(measure.quantiles.iter().map(|value| format!("{value:.4}")));
             row(html, &cells);
         }
-        html.push_str("</table></div>\n");
+        html.push_str("</table>\n");
     }
 }
 
