@@ -106,3 +106,15 @@ fn runs_are_recorded_listed_and_compared() {
     place.bessemer(&out).failed(1, &["--out none/x.html"]);
     place.bessemer(&["runs", "nothere"]).failed(1, &["nothere", "run.dir"]);
 }
+
+#[test]
+fn a_file_for_prometheus_that_cannot_be_written_is_a_warning_and_no_end() {
+    let place = Workplace::new(GPT2);
+    place.train(&["run.prometheus.every_steps=1", "run.prometheus.path=none/t.prom"]);
+    assert_eq!(place.records("step").len(), 6);
+    let warnings = place.records("warning");
+    let of_file: Vec<_> = warnings.iter().filter(|w| w["topic"] == "prometheus").collect();
+    assert_eq!(of_file.len(), 1, "{warnings:?}");
+    assert!(of_file[0]["message"].as_str().unwrap().contains("none/t.prom"), "{warnings:?}");
+    assert_eq!(place.records("end")[0]["reason"], "finished");
+}
