@@ -138,7 +138,7 @@ fn a_measured_run_stands_below_its_simulation() {
     let with = |more: &[&str]| command(dir.path(), &[&words[..], more].concat());
     let text = with(&["--svg", "both.svg"]).text();
     let makespan = 2.0 * one["makespan"].as_f64().unwrap();
-    let line = format!("measured {makespan} ms, simulated with the measured times {makespan} ms: +0.0 %");
+    let line = format!("measured {makespan} ms, simulated with the measured times {makespan} ms: 0.0 %");
     assert!(text.contains(&line) && text.contains("measured, step 3"), "{text}");
     let svg = fs::read_to_string(dir.path().join("both.svg")).unwrap();
     assert_eq!(svg.matches(">rank 2</text>").count(), 2);
