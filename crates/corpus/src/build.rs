@@ -402,23 +402,13 @@ pub fn build_on(
     };
     std::fs::remove_dir_all(&spill).map_err(Error::io("remove", &spill))?;
 
-    let listing = source.listing();
-    summary.format_version = FORMAT_VERSION;
+    complete(&mut summary, config, source.as_ref(), &seen);
     summary.key = key;
-    summary.source = listing.kind.into();
     summary.split_by = split_by.into();
-    summary.listed_files = listing.files;
-    summary.listed_bytes = listing.bytes;
-    summary.fallback.clone_from(&listing.fallback);
-    summary.skipped_files = listing.skipped.files();
-    summary.skipped.clone_from(&listing.skipped.0);
-    let mut found = remarks(config, listing, &summary, &seen);
-    found.extend(assign.remarks().iter().cloned());
-    found.extend(choice.map(|choice| choice.in_words().to_string()));
-    summary.remarks.splice(0..0, found);
     summary.tombstones = tombstones.digest();
     summary.built_with = Some(built_with(config)?);
-    summary.rehydrate.clone_from(&config.dedup.rehydrate);
+    summary.remarks.extend(assign.remarks().iter().cloned());
+    summary.remarks.extend(choice.map(|choice| choice.in_words().to_string()));
     if summary.kept.documents == 0 {
         // Parts of a result that is known to be empty are of no use; this build holds the lock.
         Parts::clear(out_dir)?;
@@ -429,6 +419,21 @@ pub fn build_on(
     Parts::clear(out_dir)?;
     remove_folder(&elsewhere)?;
     Ok(Built { summary, reused: false, spilled_bytes: executor.spilled_bytes() })
+}
+
+/// Adds to what the sink counted what the source and the configuration say.
+fn complete(summary: &mut CorpusSummary, config: &CorpusConfig, source: &dyn Source, seen: &Seen) {
+    let listing = source.listing();
+    summary.format_version = FORMAT_VERSION;
+    summary.source = listing.kind.into();
+    summary.listed_files = listing.files;
+    summary.listed_bytes = listing.bytes;
+    summary.fallback.clone_from(&listing.fallback);
+    summary.skipped_files = listing.skipped.files();
+    summary.skipped.clone_from(&listing.skipped.0);
+    summary.rehydrate.clone_from(&config.dedup.rehydrate);
+    let found = remarks(config, listing, summary, seen);
+    summary.remarks.splice(0..0, found);
 }
 
 /// Runs the plan up to its first stage that looks across batches, as parts that outlive the process; returns the
