@@ -93,7 +93,9 @@ fn a_corpus_that_is_missing_empty_or_no_text_is_named_with_the_reasons() {
     fs::create_dir(place.path("binary")).unwrap();
     let binary: Vec<u8> = (0..4000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     fs::write(place.path("binary/a.txt"), binary).unwrap();
-    fs::write(place.path("binary/latin1.txt"), b"caf\xe9 au lait, ".repeat(20)).unwrap();
+    // UTF-8 but for one byte: damaged, not in another encoding.
+    let broken = [" café au lait,".repeat(20).as_bytes(), b"\xff"].concat();
+    fs::write(place.path("binary/broken.txt"), broken).unwrap();
     run(&["corpus.path=binary"]).failed(FAILED, &["the corpus is empty", "binary 1", "invalid-utf8 1"]);
 
     fs::write(place.path("rows.jsonl"), "{\"body\": \"no such field\"}\n").unwrap();
@@ -101,14 +103,14 @@ fn a_corpus_that_is_missing_empty_or_no_text_is_named_with_the_reasons() {
     assert!(!place.path("runs/t/tokenizer.json").exists());
 
     // The same files among good ones are dropped by reason, and the run goes on.
-    for file in ["a.txt", "latin1.txt"] {
+    for file in ["a.txt", "broken.txt"] {
         fs::copy(place.path("binary").join(file), place.path("text/alpha").join(file)).unwrap();
     }
     place.train(&[]);
     let stats = place.bessemer(&["corpus", "stats", "runs/t", "--json"]).json();
     assert_eq!(stats["dropped"]["documents"], 2, "{stats}");
     let dropped = place.bessemer(&["corpus", "inspect", "runs/t", "--reason", "invalid-utf8"]).text();
-    assert!(dropped.contains("latin1.txt"), "{dropped}");
+    assert!(dropped.contains("broken.txt"), "{dropped}");
 }
 
 #[test]

@@ -145,7 +145,7 @@ fn the_source_is_what_a_build_has_downloaded_and_nothing_else() {
 fn a_fallback_is_said_at_the_start_at_the_end_in_the_report_and_in_json() {
     let place = Workplace::new(GPT2);
     // There is no workspace here, so the documented default has no dependencies to read.
-    let words = ["run", "recipe.toml", "--set", "corpus.source=auto", "--set", "corpus.path=", "--json"];
+    let words = ["run", "recipe.toml", "--set", "corpus.source=auto", "--set", "corpus.path=''", "--json"];
     let done = place.bessemer(&words);
     let json = done.json();
     let warning =
@@ -161,7 +161,7 @@ fn a_fallback_is_said_at_the_start_at_the_end_in_the_report_and_in_json() {
     assert!(stats["fallback"].as_str().unwrap().contains("no Cargo.toml"));
     // The table at the end, of a second session on the same run.
     let done =
-        place.bessemer(&["run", "recipe.toml", "--set", "corpus.source=auto", "--set", "corpus.path="]);
+        place.bessemer(&["run", "recipe.toml", "--set", "corpus.source=auto", "--set", "corpus.path=''"]);
     assert!(done.text().contains("WARNING") && done.text().contains("embedded corpus"), "{}", done.text());
     // A source that was asked for is read or is an error.
     place
@@ -174,7 +174,7 @@ fn a_fallback_is_said_at_the_start_at_the_end_in_the_report_and_in_json() {
             "--set",
             "run.name=u",
             "--set",
-            "corpus.path=",
+            "corpus.path=''",
         ])
         .failed(1, &["no Cargo.toml"]);
 }

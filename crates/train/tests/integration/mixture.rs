@@ -167,3 +167,23 @@ fn repetition_beyond_four_passes_is_told_and_caps_hold() {
     // A recipe of one source has no mixture, whatever the shards say.
     assert!(run_mixture(&recipe("[corpus]\nsource = 'embedded'\n"), &set).unwrap().is_empty());
 }
+
+#[test]
+fn one_source_that_is_passed_over_more_than_four_times_is_told() {
+    let mut recipe = recipe("[corpus]\nsource = 'embedded'\n");
+    recipe.eval.every_steps = 0;
+    recipe.save.every_steps = 0;
+    let dir = tempfile::tempdir().unwrap();
+    let (_, set) = data(dir.path(), "train");
+    let samples_per_epoch = set.token_count() / recipe.train.seq_len;
+    let samples_per_step = recipe.train.batch_tokens / recipe.train.seq_len;
+    let warnings = |steps: u64| {
+        let mut recipe = recipe.clone();
+        recipe.train.steps = steps;
+        train(tempfile::tempdir().unwrap().path(), &recipe, &[], 1).warnings
+    };
+    let four = 4 * samples_per_epoch / samples_per_step;
+    assert_eq!(warnings(four), Vec::<String>::new());
+    let told = warnings(four + four / 10);
+    assert!(told.len() == 1 && told[0].contains("4.4 passes") && told[0].contains("train.steps"), "{told:?}");
+}
