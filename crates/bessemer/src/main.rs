@@ -14,7 +14,7 @@ mod signals;
 mod stages;
 mod working_tree;
 
-use bessemer_collectives::launch::{self, LaunchFlags};
+use bessemer_collectives::launch;
 use clap::Parser;
 use cli::{Cli, Command};
 use console::Console;
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 /// Tells what clap says of the command line, which is wrong or asks for help. Of several processes that were started alike
 /// the first one tells.
 fn misused(e: &clap::Error) -> ExitCode {
-    let launch = launch::resolve(LaunchFlags::default(), &|name| std::env::var(name).ok());
+    let launch = launch::resolve(&|name| std::env::var(name).ok());
     match launch {
         // A launcher that ends all processes when one has left must not end the first before it has spoken.
         Ok(launch) if launch.rank > 0 => std::thread::sleep(Duration::from_millis(500)),

@@ -1,28 +1,15 @@
 //! Which rank of how many this process is, from what launchers leave in the environment.
 //!
-//! Every launcher has its own variables; [`resolve`] takes the first of these that is there: explicit flags, torchrun
+//! Every launcher has its own variables; [`resolve`] takes the first of these that is there: torchrun
 //! (`RANK`, `WORLD_SIZE`), Open MPI (`OMPI_COMM_WORLD_*`), PMI (`PMIX_RANK` or `PMI_RANK`, `PMI_SIZE`), a Slurm step
 //! (`SLURM_PROCID`), an indexed Kubernetes Job (`JOB_COMPLETION_INDEX`), and otherwise one process on its own. Values that
 //! contradict each other within one source are errors. Two sources may differ: torchrun under `srun` starts several
 //! ranks in one Slurm task.
 
-/// What was said on the command line.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LaunchFlags {
-    /// Number of this process.
-    pub rank: Option<usize>,
-    /// Number of processes.
-    pub world: Option<usize>,
-    /// Number of this process on its host.
-    pub local_rank: Option<usize>,
-}
-
 /// Where the numbers come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LaunchSource {
-    /// The command line.
-    Flags,
     /// torchrun, Kubeflow and others that follow PyTorch.
     Torchrun,
     /// Open MPI's mpirun.
@@ -40,7 +27,6 @@ pub enum LaunchSource {
 impl std::fmt::Display for LaunchSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            LaunchSource::Flags => "command line (--rank, --world)",
             LaunchSource::Torchrun => "torchrun (RANK, WORLD_SIZE)",
             LaunchSource::OpenMpi => "Open MPI (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE)",
             LaunchSource::Pmi => "PMI (PMI_RANK or PMIX_RANK, PMI_SIZE)",
@@ -81,9 +67,7 @@ impl std::fmt::Display for Launch {
 #[non_exhaustive]
 pub enum LaunchError {
     /// Not a number where one belongs.
-    #[error(
-        "{variable} is {found:?}; wanted a whole number from 0. Correct or unset it, or pass --rank and --world"
-    )]
+    #[error("{variable} is {found:?}; wanted a whole number from 0. Correct or unset it")]
     Garbage {
         /// The variable.
         variable: String,
@@ -200,7 +184,7 @@ const SOURCES: [Names; 5] = [
         world: &["WORLD_SIZE"],
         local_rank: &["LOCAL_RANK"],
         local_world: &["LOCAL_WORLD_SIZE"],
-        advice: "torchrun sets both; set or unset both, or pass --rank and --world",
+        advice: "torchrun sets both; set or unset both",
     },
     Names {
         source: LaunchSource::OpenMpi,
@@ -208,7 +192,7 @@ const SOURCES: [Names; 5] = [
         world: &["OMPI_COMM_WORLD_SIZE"],
         local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
         local_world: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
-        advice: "mpirun sets both; start with mpirun, or pass --rank and --world",
+        advice: "mpirun sets both; start with mpirun",
     },
     Names {
         source: LaunchSource::Pmi,
@@ -217,7 +201,7 @@ const SOURCES: [Names; 5] = [
         world: &["PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
         local_rank: &["MPI_LOCALRANKID", "SLURM_LOCALID"],
         local_world: &["MPI_LOCALNRANKS"],
-        advice: "the process manager says which rank this is but not of how many; pass --world",
+        advice: "the process manager says which rank this is but not of how many; set WORLD_SIZE and RANK",
     },
     Names {
         source: LaunchSource::Slurm,
@@ -225,7 +209,7 @@ const SOURCES: [Names; 5] = [
         world: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
         local_rank: &["SLURM_LOCALID"],
         local_world: &[],
-        advice: "start with srun, which sets both, or pass --rank and --world",
+        advice: "start with srun, which sets both",
     },
     Names {
         source: LaunchSource::Kubernetes,
@@ -233,7 +217,7 @@ const SOURCES: [Names; 5] = [
         world: &["WORLD_SIZE"],
         local_rank: &[],
         local_world: &[],
-        advice: "an indexed Job does not say how many pods it has; set WORLD_SIZE in its template to spec.completions, or pass --world",
+        advice: "an indexed Job does not say how many pods it has; set WORLD_SIZE in its template to spec.completions",
     },
 ];
 
@@ -255,7 +239,7 @@ fn applies(names: &Names, variables: &Variables<'_>) -> Result<bool, LaunchError
     }
 }
 
-fn from(names: &Names, flags: LaunchFlags, variables: &Variables<'_>) -> Result<Option<Launch>, LaunchError> {
+fn from(names: &Names, variables: &Variables<'_>) -> Result<Option<Launch>, LaunchError> {
     if !applies(names, variables)? {
         return Ok(None);
     }
@@ -266,26 +250,15 @@ fn from(names: &Names, flags: LaunchFlags, variables: &Variables<'_>) -> Result<
         missing: missing.join(" or "),
         advice: names.advice.to_owned(),
     };
-    let (rank, world) = match (rank, world, flags.world) {
-        (None, None, _) => return Ok(None),
+    let (rank, world) = match (rank, world) {
+        (None, None) => return Ok(None),
         // Sizes of Slurm and Kubernetes stand in the lists of others too, and say nothing without the rank.
-        (None, Some((name, _)), _) if names.world[0] == name && names.source != LaunchSource::Kubernetes => {
+        (None, Some((name, _))) if names.world[0] == name && names.source != LaunchSource::Kubernetes => {
             return Err(half(name, names.rank));
         }
-        (None, ..) => return Ok(None),
-        (Some((_, rank)), None, Some(world)) => (rank, world),
-        (Some((name, _)), None, None) => return Err(half(name, names.world)),
-        (Some((_, rank)), Some((name, found)), flag) => match flag {
-            Some(wanted) if wanted != found => {
-                return Err(LaunchError::Range {
-                    what: "--world".to_owned(),
-                    number: wanted,
-                    limit: format!("{name} is {found}"),
-                    from: names.source.to_string(),
-                });
-            }
-            _ => (rank, found),
-        },
+        (None, Some(_)) => return Ok(None),
+        (Some((name, _)), None) => return Err(half(name, names.world)),
+        (Some((_, rank)), Some((_, world))) => (rank, world),
     };
     Ok(Some(Launch {
         rank,
@@ -300,45 +273,15 @@ fn from(names: &Names, flags: LaunchFlags, variables: &Variables<'_>) -> Result<
 ///
 /// # Errors
 /// Variables that hold no numbers, half of a pair, or numbers that contradict each other.
-pub fn resolve(flags: LaunchFlags, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Launch, LaunchError> {
+pub fn resolve(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Launch, LaunchError> {
     let variables = Variables { lookup };
-    let launch = match (flags.rank, flags.world) {
-        (Some(rank), Some(world)) => Launch {
-            rank,
-            world,
-            local_rank: flags.local_rank,
-            local_world: None,
-            source: LaunchSource::Flags,
-        },
-        (Some(_), None) => {
-            return Err(LaunchError::Half {
-                present: "--rank".to_owned(),
-                missing: "--world".to_owned(),
-                advice: "Pass both".to_owned(),
-            });
+    let mut launch = Launch::single();
+    for names in &SOURCES {
+        if let Some(found) = from(names, &variables)? {
+            launch = found;
+            break;
         }
-        (None, world) => {
-            let mut found = None;
-            for names in &SOURCES {
-                found = from(names, flags, &variables)?;
-                if found.is_some() {
-                    break;
-                }
-            }
-            match (found, world) {
-                (Some(launch), _) => Launch { local_rank: flags.local_rank.or(launch.local_rank), ..launch },
-                (None, None | Some(1)) => Launch::single(),
-                (None, Some(_)) => {
-                    return Err(LaunchError::Half {
-                        present: "--world".to_owned(),
-                        missing: "--rank".to_owned(),
-                        advice: "No launcher says which rank this process is: pass both, or start with mpirun, torchrun or srun"
-                            .to_owned(),
-                    });
-                }
-            }
-        }
-    };
+    }
     within(&launch)?;
     Ok(launch)
 }
@@ -377,14 +320,9 @@ fn within(launch: &Launch) -> Result<(), LaunchError> {
 mod tests {
     use super::*;
 
-    /// Resolves with no flags but these, and these variables.
-    fn with(flags: LaunchFlags, variables: &[(&str, &str)]) -> Result<Launch, LaunchError> {
-        let lookup = |name: &str| variables.iter().find(|v| v.0 == name).map(|v| v.1.to_owned());
-        resolve(flags, &lookup)
-    }
-
+    /// Resolves with these variables.
     fn env(variables: &[(&str, &str)]) -> Result<Launch, LaunchError> {
-        with(LaunchFlags::default(), variables)
+        resolve(&|name| variables.iter().find(|v| v.0 == name).map(|v| v.1.to_owned()))
     }
 
     /// (rank, world, local rank, source) of a launch.
@@ -427,19 +365,12 @@ mod tests {
         assert_eq!(parts(&step.unwrap()), (1, 2, Some(0), LaunchSource::Slurm));
         let job = env(&[("JOB_COMPLETION_INDEX", "2"), ("WORLD_SIZE", "4")]);
         assert_eq!(parts(&job.unwrap()), (2, 4, None, LaunchSource::Kubernetes));
-        let job =
-            with(LaunchFlags { world: Some(3), ..Default::default() }, &[("JOB_COMPLETION_INDEX", "2")]);
-        assert_eq!(parts(&job.unwrap()), (2, 3, None, LaunchSource::Kubernetes));
     }
 
     #[test]
     fn the_first_source_wins() {
-        let flags = LaunchFlags { rank: Some(1), world: Some(2), local_rank: None };
-        assert_eq!(parts(&with(flags, &OPEN_MPI).unwrap()), (1, 2, None, LaunchSource::Flags));
         let torch = [&OPEN_MPI[..], &[("RANK", "9"), ("WORLD_SIZE", "16")]].concat();
         assert_eq!(parts(&env(&torch).unwrap()), (9, 16, None, LaunchSource::Torchrun));
-        let local = LaunchFlags { local_rank: Some(0), ..Default::default() };
-        assert_eq!(parts(&with(local, &OPEN_MPI).unwrap()), (5, 8, Some(0), LaunchSource::OpenMpi));
     }
 
     #[test]
@@ -455,18 +386,22 @@ mod tests {
     fn contradictions_are_errors() {
         let says = |variables: &[(&str, &str)], words: &[&str]| {
             let error = env(variables).unwrap_err().to_string();
+            assert!(
+                !error.contains("--"),
+                "advice names a flag of the program, which has none for this: {error}"
+            );
             for word in words {
                 assert!(error.contains(word), "{error:?} does not say {word:?}");
             }
         };
-        says(&[("RANK", "x"), ("WORLD_SIZE", "2")], &["RANK is \"x\"", "--rank"]);
+        says(&[("RANK", "x"), ("WORLD_SIZE", "2")], &["RANK is \"x\""]);
         says(&[("RANK", "-1"), ("WORLD_SIZE", "2")], &["\"-1\""]);
         says(&[("RANK", "0")], &["RANK is set", "WORLD_SIZE is not"]);
         says(&[("WORLD_SIZE", "2")], &["WORLD_SIZE is set", "RANK is not"]);
         says(&[("RANK", "2"), ("WORLD_SIZE", "2")], &["the rank is 2", "there are 2 ranks", "torchrun"]);
         says(&[("RANK", "0"), ("WORLD_SIZE", "0")], &["there are 0 ranks"]);
         says(&[("OMPI_COMM_WORLD_SIZE", "2")], &["OMPI_COMM_WORLD_RANK is not"]);
-        says(&[("PMIX_RANK", "1")], &["PMIX_RANK is set", "--world"]);
+        says(&[("PMIX_RANK", "1")], &["PMIX_RANK is set", "WORLD_SIZE"]);
         says(&[("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "1")], &["SLURM_NTASKS is not"]);
         says(&[("JOB_COMPLETION_INDEX", "1")], &["spec.completions"]);
         says(
@@ -477,11 +412,6 @@ mod tests {
             &[("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "2"), ("LOCAL_WORLD_SIZE", "2")],
             &["2 ranks on this host"],
         );
-        let flag =
-            with(LaunchFlags { world: Some(4), ..Default::default() }, &OPEN_MPI).unwrap_err().to_string();
-        assert!(flag.contains("--world is 4") && flag.contains("OMPI_COMM_WORLD_SIZE is 8"), "{flag}");
-        assert!(with(LaunchFlags { rank: Some(0), ..Default::default() }, &[]).is_err());
-        assert!(with(LaunchFlags { world: Some(2), ..Default::default() }, &[]).is_err());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::commands::{told, waiting};
 use crate::console::Console;
 use crate::failure::{Failure, code};
 use crate::machine;
-use bessemer_collectives::launch::{Launch, LaunchFlags, resolve};
+use bessemer_collectives::launch::{Launch, resolve};
 use bessemer_collectives::{
     CollectiveError, Communicator, FlightRecorder, MessageCommunicator, MessageSettings, ThreadCommunicator,
     ThreadSettings,
@@ -65,8 +65,7 @@ impl Job {
     /// # Errors
     /// Both at once, more ranks than make sense, variables that contradict each other, MPI that does not come up.
     pub(crate) fn start(asked: Option<NonZeroUsize>, waiting: WaitingArgs) -> Result<Job, Failure> {
-        let launch =
-            resolve(LaunchFlags::default(), &|name| std::env::var(name).ok()).map_err(Failure::usage)?;
+        let launch = resolve(&|name| std::env::var(name).ok()).map_err(Failure::usage)?;
         match asked.map(NonZeroUsize::get) {
             Some(n) if launch.world > 1 => Err(Failure::usage(format!(
                 "--ranks {n} starts ranks as threads of one process, but this is process {launch}: leave out --ranks, or \

@@ -282,7 +282,7 @@ fn a_world_that_differs_from_the_launchers_is_refused() {
         "WORLD_SIZE" => Some("4".to_owned()),
         _ => None,
     };
-    let launch = bessemer_collectives::launch::resolve(Default::default(), &variables).unwrap();
+    let launch = bessemer_collectives::launch::resolve(&variables).unwrap();
     let settings = Settings { launch: Some(launch), ..Settings::default() };
     let error = world::open(&settings, move || Ok(Queues { net, rank: 0, size: 1 })).unwrap_err().to_string();
     assert!(

@@ -1,7 +1,7 @@
 //! One rank of a test.
 
 use crate::{counting, work};
-use bessemer_collectives::launch::{LaunchFlags, resolve};
+use bessemer_collectives::launch::resolve;
 use bessemer_collectives::{
     CollectiveError, Communicator, Message, MessageCommunicator, MessageSettings, Parts, Reduce, Source,
     Values,
@@ -51,8 +51,7 @@ fn tell(witness: Option<&str>, what: &str) {
 }
 
 fn work(arguments: &[&str]) -> Result<(), String> {
-    let launch =
-        resolve(LaunchFlags::default(), &|name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
+    let launch = resolve(&|name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
     let settings = Settings { silence: SILENCE, join: PATIENCE, launch: Some(launch.clone()) };
     let world = start(&settings).map_err(|e| e.to_string())?;
     println!("rank {} is pid {}; {launch}", world.rank(), std::process::id());
