@@ -134,8 +134,7 @@ impl Starter {
             *at == 0 || (model.product_parameters() as f64 <= most_parameters && fits(model))
         });
         let (_, (rung, model)) = chosen.last().expect("the smallest model is always taken");
-        let flops_per_step =
-            model.train_flops_per_token(rung.context as usize).0 as f64 * rung.batch_tokens as f64;
+        let flops_per_step = model.train_flops_per_token(rung.context as usize).0 * rung.batch_tokens as f64;
         let in_time = operations / flops_per_step;
         let in_text = PASSES * text_tokens as f64 / rung.batch_tokens as f64;
         let steps = (in_time.min(in_text) as u64).max(20);
