@@ -264,7 +264,7 @@ fn docs() -> PathBuf {
 }
 
 /// The schedules of docs/pipelines.md: kind, and what is added to four stages and eight micro-batches.
-const PAGE: [(&str, &[&str]); 12] = [
+const PAGE: [(&str, &[&str]); 14] = [
     ("gpipe", &[]),
     ("1f1b", &[]),
     ("interleaved", &["--chunks", "2"]),
@@ -274,6 +274,8 @@ const PAGE: [(&str, &[&str]); 12] = [
     ("zb-h1", &[]),
     ("zb-h2", &[]),
     ("zb-v", &[]),
+    ("v-half", &[]),
+    ("v-min", &[]),
     ("dualpipe", &[]),
     ("dualpipev", &[]),
     ("zb-auto", &[]),
