@@ -1,4 +1,4 @@
-//! The floor table of ARCHITECTURE.md against the manifests.
+//! The layer table of ARCHITECTURE.md against the manifests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,18 +6,18 @@ use std::path::Path;
 
 /// One row of the table.
 #[derive(Debug, PartialEq)]
-struct Room {
-    floor: u32,
+struct Row {
+    layer: u32,
     may_use: BTreeSet<String>,
 }
 
-/// Rows `| floor | room | holds | uses |`; a floor cell left empty repeats the one above.
-fn table(text: &str) -> BTreeMap<String, Room> {
-    let mut rooms = BTreeMap::new();
-    let mut floor = 0;
+/// Rows `| layer | crate | holds | uses |`; a layer cell left empty repeats the one above.
+fn table(text: &str) -> BTreeMap<String, Row> {
+    let mut crates = BTreeMap::new();
+    let mut layer = 0;
     let mut inside = false;
     for line in text.lines() {
-        if line.starts_with("| floor |") {
+        if line.starts_with("| layer |") {
             inside = true;
             continue;
         }
@@ -30,12 +30,12 @@ fn table(text: &str) -> BTreeMap<String, Room> {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         let [f, name, _, uses] = cells[..] else { continue };
         if let Some(n) = f.split_whitespace().next().and_then(|n| n.parse().ok()) {
-            floor = n;
+            layer = n;
         }
         let may_use = names(uses);
-        rooms.insert(name.trim_matches('`').to_string(), Room { floor, may_use });
+        crates.insert(name.trim_matches('`').to_string(), Row { layer, may_use });
     }
-    rooms
+    crates
 }
 
 fn names(cell: &str) -> BTreeSet<String> {
@@ -45,20 +45,20 @@ fn names(cell: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Rooms that a manifest depends on, and its outside crates (normal and build dependencies).
+/// Crates that a manifest depends on, and its outside crates (normal and build dependencies).
 fn manifest(path: &Path) -> Result<(BTreeSet<String>, BTreeSet<String>), String> {
     let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let doc: toml::Table = text.parse().map_err(|e| format!("{}: {e}", path.display()))?;
-    let (mut rooms, mut outside) = (BTreeSet::new(), BTreeSet::new());
+    let (mut crates, mut outside) = (BTreeSet::new(), BTreeSet::new());
     for section in ["dependencies", "build-dependencies"] {
         for name in doc.get(section).and_then(|d| d.as_table()).into_iter().flat_map(|t| t.keys()) {
             match name.strip_prefix("bessemer-") {
-                Some(room) => rooms.insert(room.to_string()),
+                Some(krate) => crates.insert(krate.to_string()),
                 None => outside.insert(name.clone()),
             };
         }
     }
-    Ok((rooms, outside))
+    Ok((crates, outside))
 }
 
 /// Everything that differs, one line each.
@@ -67,16 +67,16 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
     let Ok(text) = fs::read_to_string(root.join("ARCHITECTURE.md")) else {
         return vec!["ARCHITECTURE.md is missing".into()];
     };
-    let rooms = table(&text);
+    let crates = table(&text);
     let listed = fs::read_to_string(root.join("docs/dependencies.md")).unwrap_or_default();
     let mut folders = BTreeSet::new();
     for entry in fs::read_dir(root.join("crates")).into_iter().flatten().flatten() {
         folders.insert(entry.file_name().to_string_lossy().into_owned());
     }
-    for name in folders.iter().filter(|f| !rooms.contains_key(*f)) {
+    for name in folders.iter().filter(|f| !crates.contains_key(*f)) {
         problems.push(format!("crates/{name} has no row in ARCHITECTURE.md"));
     }
-    for (name, room) in &rooms {
+    for (name, krate) in &crates {
         if !folders.contains(name) {
             problems.push(format!("ARCHITECTURE.md lists {name}, but crates/{name} does not exist"));
             continue;
@@ -88,22 +88,22 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
                 continue;
             }
         };
-        // The door may use everything.
-        let all = room.may_use.contains("all");
+        // The program may use everything.
+        let all = krate.may_use.contains("all");
         for u in &used {
-            if !all && !room.may_use.contains(u) {
+            if !all && !krate.may_use.contains(u) {
                 problems.push(format!("{name} depends on {u}; its row in ARCHITECTURE.md does not say so"));
             }
-            match rooms.get(u) {
-                Some(below) if below.floor < room.floor => {}
+            match crates.get(u) {
+                Some(below) if below.layer < krate.layer => {}
                 Some(below) => problems.push(format!(
-                    "{name} (floor {}) depends on {u} (floor {}): arrows point down",
-                    room.floor, below.floor
+                    "{name} (layer {}) depends on {u} (layer {}): arrows point down",
+                    krate.layer, below.layer
                 )),
                 None => problems.push(format!("{name} depends on {u}, which has no row in ARCHITECTURE.md")),
             }
         }
-        for extra in room.may_use.difference(&used).filter(|e| *e != "all") {
+        for extra in krate.may_use.difference(&used).filter(|e| *e != "all") {
             problems.push(format!("ARCHITECTURE.md says that {name} uses {extra}; its manifest does not"));
         }
         for o in outside.iter().filter(|o| !listed.contains(&format!("`{o}`"))) {
@@ -119,12 +119,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_reads_floors_rooms_and_uses() {
+    fn the_table_reads_layers_crates_and_uses() {
         let t = table(
-            "x\n| floor | room | holds | uses |\n|---|---|---|---|\n| 0 words | `units` | q | – |\n| | `b` | r | units |\n| 1 facts | `c` | s | units, b |\n",
+            "x\n| layer | crate | holds | uses |\n|---|---|---|---|\n| 0 words | `units` | q | – |\n| | `b` | r | units |\n| 1 facts | `c` | s | units, b |\n",
         );
-        assert_eq!(t["units"], Room { floor: 0, may_use: BTreeSet::new() });
-        assert_eq!(t["b"].floor, 0);
-        assert_eq!(t["c"], Room { floor: 1, may_use: BTreeSet::from(["units".into(), "b".into()]) });
+        assert_eq!(t["units"], Row { layer: 0, may_use: BTreeSet::new() });
+        assert_eq!(t["b"].layer, 0);
+        assert_eq!(t["c"], Row { layer: 1, may_use: BTreeSet::from(["units".into(), "b".into()]) });
     }
 }

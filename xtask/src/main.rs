@@ -1,9 +1,9 @@
-//! Checks of the house that no compiler makes. `cargo run -p xtask` prints what is wrong; `cargo test` runs the same.
+//! Checks of the workspace that no compiler makes. `cargo run -p xtask` prints what is wrong; `cargo test` runs the same.
 //!
-//! - **arrows**: the floor table in ARCHITECTURE.md and the manifests name the same rooms and the same dependencies,
+//! - **arrows**: the layer table in ARCHITECTURE.md and the manifests name the same crates and the same dependencies,
 //!   and every arrow points down;
-//! - **words**: what a room may not say (files, clocks and threads on the lower floors, the environment in libraries,
-//!   `unsafe` outside the rooms that own it);
+//! - **words**: what a crate may not say (files, clocks and threads on the lower layers, the environment in libraries,
+//!   `unsafe` outside the crates that own it);
 //! - **dependencies**: every outside crate has its line in docs/dependencies.md.
 
 mod arrows;
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn rooms_say_only_what_they_may() {
+    fn crates_say_only_what_they_may() {
         assert_eq!(words::check(&root()), Vec::<String>::new());
     }
 }

@@ -1,11 +1,11 @@
-//! What a room may not say, by plain search in its sources (tests and comments excepted).
+//! What a crate may not say, by plain search in its sources (tests and comments excepted).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Rooms that touch no file, clock, thread or random source (invariant 1).
+/// Crates that touch no file, clock, thread or random source (invariant 1).
 const PURE: &[&str] = &["units", "mesh", "schedule", "arch", "cluster", "plan", "sim"];
-/// Rooms that may contain `unsafe` (invariant 11), by file.
+/// Crates that may contain `unsafe` (invariant 11), by file.
 const UNSAFE: &[&str] = &[
     "crates/kernels-cpu/",
     "crates/shards/src/map.rs",
@@ -13,11 +13,11 @@ const UNSAFE: &[&str] = &[
     "crates/clocks-nvml/src/library.rs",
 ];
 
-/// (words, why, rooms it applies to or empty for all libraries)
+/// (words, why, crates it applies to or empty for all libraries)
 const FORBIDDEN: &[(&[&str], &str, &[&str])] = &[
     (
         &["std::fs", "std::time", "std::thread", "std::net", "std::process"],
-        "invariant 1: this room touches no file, clock or thread",
+        "invariant 1: this crate touches no file, clock or thread",
         PURE,
     ),
     (&["std::env::var", "env::var("], "invariant 10: only `bessemer` reads the environment", &[]),
@@ -61,7 +61,7 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
     files.sort();
     for file in files {
         let shown = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
-        let room = shown.split('/').nth(1).unwrap_or_default().to_string();
+        let krate = shown.split('/').nth(1).unwrap_or_default().to_string();
         if shown.ends_with("tests.rs") || shown.contains("/tests/") {
             continue;
         }
@@ -74,9 +74,9 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
             if keyword.iter().any(|k| line.contains(k)) && !UNSAFE.iter().any(|u| shown.starts_with(u)) {
                 problems.push(format!("{}: unsafe is kept to {}", place(), UNSAFE.join(" and ")));
             }
-            for (words, why, rooms) in FORBIDDEN {
+            for (words, why, crates) in FORBIDDEN {
                 let applies =
-                    if rooms.is_empty() { room != "bessemer" } else { rooms.contains(&room.as_str()) };
+                    if crates.is_empty() { krate != "bessemer" } else { crates.contains(&krate.as_str()) };
                 if applies && let Some(word) = words.iter().find(|w| says(line, w)) {
                     problems.push(format!("{}: says `{word}`. {why}", place()));
                 }
