@@ -186,17 +186,17 @@ impl SetIndex {
     }
 }
 
-fn read_file(path: &PathBuf, dir: &Path) -> Result<Vec<u8>, ShardError> {
+fn read_file(path: &Path, dir: &Path) -> Result<Vec<u8>, ShardError> {
     let file = bessemer_durable::open_regular(path).map_err(|e| match e.kind() {
         ErrorKind::NotFound => ShardError::Unfinished { path: dir.to_owned() },
-        ErrorKind::InvalidInput => ShardError::NotAFile { path: path.clone(), found: "something else" },
+        ErrorKind::InvalidInput => ShardError::NotAFile { path: path.to_owned(), found: "something else" },
         _ => ShardError::io(path, "open", e),
     })?;
     let mut text = Vec::new();
     file.take(LONGEST_INDEX + 1).read_to_end(&mut text).map_err(|e| ShardError::io(path, "read", e))?;
     if text.len() as u64 > LONGEST_INDEX {
         let what = format!("longer than {LONGEST_INDEX} bytes");
-        return Err(ShardError::SetIndex { path: path.clone(), what });
+        return Err(ShardError::SetIndex { path: path.to_owned(), what });
     }
     Ok(text)
 }

@@ -40,7 +40,7 @@ fn a_linked_checkpoint_is_gone_on_from_and_never_emptied() {
     assert_eq!(place.bessemer(&["checkpoint", "gc", "runs/t", "--keep-last", "1"]).code, Some(0));
     assert_untouched(&place.files("elsewhere"), &before);
 
-    // The step is saved again where the link stands: from the beginning, because what it leads to is damaged.
+    // A link to a damaged checkpoint is no silent new beginning.
     let place = linked();
     fs::remove_dir_all(place.path("runs/t/checkpoints/step-00000002")).unwrap();
     fs::rename(place.path("elsewhere/step-00000004/manifest.json"), place.path("elsewhere/step-00000004/m"))

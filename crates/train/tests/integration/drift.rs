@@ -73,7 +73,7 @@ impl Drift {
                 let rounding = 4.0 * self.steps * f64::from(f32::EPSILON / 2.0) * f64::from(b.abs());
                 let apart = f64::from((a - b).abs()) / (self.lr * update + rounding);
                 // NaN is as far as can be.
-                if !(apart <= worst.0) {
+                if apart.is_nan() || apart > worst.0 {
                     worst = (
                         apart,
                         Some(format!("element {at} of {name}: {a:e} and {b:e}, {apart:.1} times the bound")),
