@@ -327,8 +327,10 @@ mod tests {
         // An hour at 200 GFLOP/s is 2.5e14 operations: 1.4 million parameters are compute-optimal.
         let hour = Starter::new(&facts(1_000_000_000), LAPTOP).unwrap();
         assert!((hour.model.layers, hour.model.width) == (2, 128), "{hour:?}");
-        let poor = Budget { memory: Bytes(64 << 20), hours: 1000.0, ..LAPTOP };
-        assert!(Starter::new(&facts(1 << 33), poor).unwrap().model.parameters() as u64 * 16 <= 64 << 20);
+        let rich = Budget { hours: 1000.0, ..LAPTOP };
+        let poor = Budget { memory: Bytes(256 << 20), ..rich };
+        let bytes = |budget| Starter::new(&facts(1 << 33), budget).unwrap().model.parameters() as u64 * 16;
+        assert!(bytes(poor) <= 256 << 20 && bytes(rich) > 256 << 20, "{} and {}", bytes(poor), bytes(rich));
     }
 
     #[test]

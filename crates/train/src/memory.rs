@@ -246,7 +246,7 @@ mod tests {
         for sets in [
             &["model.layers=10000"][..],
             &["model.context=16777216", "train.seq_len=16777216", "train.batch_tokens=16777216"],
-            &["model.layers=100000", "model.width=8192", "model.heads=64"],
+            &["model.layers=10000", "model.width=8192", "model.heads=64"],
         ] {
             let e = refuse_what_cannot_fit(&recipe(sets), 1, &[], Bytes(1 << 32)).unwrap_err().to_string();
             assert!(e.contains("4.00 GiB are available") && e.contains("activations"), "{e}");

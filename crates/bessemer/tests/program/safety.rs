@@ -170,10 +170,12 @@ fn commands_that_only_read_create_nothing() {
 /// Starts a long run under a shell that may ignore SIGHUP, sends SIGHUP after some steps, and returns the exit code, or
 /// none if the run was still at work a while later.
 fn hang_up(place: &Workplace, shell: &str) -> Option<i32> {
-    let mut command = Command::new("bash");
+    // The tests themselves may run under nohup, and an ignored signal is inherited.
+    let mut command = Command::new("env");
     let script =
         format!("{shell} exec \"$0\" run recipe.toml --set train.steps=100000 --set save.every_seconds=0");
-    command.args(["-c", &script, env!("CARGO_BIN_EXE_bessemer")]).current_dir(place.path(""));
+    command.args(["--default-signal=HUP", "bash", "-c", &script, env!("CARGO_BIN_EXE_bessemer")]);
+    command.current_dir(place.path(""));
     let mut child = command.stderr(fs::File::create(place.path("stderr.txt")).unwrap()).spawn().unwrap();
     let log = || fs::read_to_string(place.path("runs/t/metrics.jsonl")).unwrap_or_default();
     let begun = Instant::now();

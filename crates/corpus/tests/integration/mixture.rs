@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 use tempfile::TempDir;
 
 /// Of the embedded corpus under the default configuration, as it was before there were several sources.
-const EMBEDDED_KEY: &str = "8c85d0d4f1d7665dcb1950b92ebe0275";
+const EMBEDDED_KEY: &str = "b0c07e581288865a0750394223b0024b";
 const EMBEDDED_FINGERPRINT: &str = "30b2cef2b903c0c3170221be8f2b2cd1";
 
 fn context<'a>(threads: usize, memory_budget: usize, stop: &'a AtomicBool) -> BuildContext<'a> {

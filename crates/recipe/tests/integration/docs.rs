@@ -229,7 +229,12 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("train.seq_len", "1 to 2^24; at most `model.context`", &["1", "256"], &["0", "512"]),
     ("train.micro_batch", "0, or a divisor of the sequences of a step", &["0", "1", "32"], &["5", "33"]),
     ("train.steps", "0 to 2^40", &["1", "1099511627776"], &["0", "1099511627777"]),
-    ("train.tokens", "0, or so that there are at most 2^40 steps", &["1 train.steps=0"], &["1"]),
+    (
+        "train.tokens",
+        "0, or so that there are at most 2^40 steps",
+        &["1 train.steps=0"],
+        &["9223372036854775807"],
+    ),
     (
         "train.epochs",
         "0 to 1000000",
