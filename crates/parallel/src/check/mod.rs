@@ -32,11 +32,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Default)]
 struct Known {
     memory: Memory,
-    /// What the host read last, and what a collective made of it.
-    on_host: Option<(View, Held)>,
-    collective: Option<Kind>,
-    /// The collective was among ranks that hold the same heads, and what it completed.
-    among_copies: bool,
+    /// Views that the host has read and not written back, oldest first. One collective may carry several of them.
+    on_host: Vec<(View, Held)>,
+    /// The collective since those reads, and whether it was among the ranks that hold the same heads.
+    collective: Option<(Kind, bool)>,
+    /// Views that a collective among the ranks with the same heads has completed.
     copies_summed: Vec<View>,
 }
 
@@ -128,15 +128,29 @@ impl CheckingBackend {
     /// What came from the host is what a collective made of what was last read.
     fn written(&mut self, dst: View) -> Result<(), TensorError> {
         let mut known = self.shared.known();
-        let (on_host, collective) = (known.on_host.take(), known.collective.take());
-        let (Some((src, held)), Some(kind)) = (on_host, collective) else {
+        let Some((kind, among_copies)) = known.collective else {
+            known.on_host.clear();
+            known.memory.set(&dst, None);
+            return Ok(());
+        };
+        // Written back in place, each view is what was read from it; elsewhere it is what was read last.
+        let in_place = known.on_host.iter().position(|(src, _)| *src == dst);
+        let read = match in_place {
+            Some(at) => Some(known.on_host.remove(at)),
+            None => known.on_host.pop(),
+        };
+        if in_place.is_none() || known.on_host.is_empty() {
+            known.on_host.clear();
+            known.collective = None;
+        }
+        let Some((src, held)) = read else {
             known.memory.set(&dst, None);
             return Ok(());
         };
         let name = known.memory.name(&src).to_owned();
         let wrong =
             |what: &str| Err(refused(format!("{} of {name}, which is {}: {what}", kind.name(), held.text())));
-        if std::mem::take(&mut known.among_copies) {
+        if among_copies {
             known.memory.set(&dst, Some(held));
             known.copies_summed.push(dst);
             return Ok(());
@@ -158,8 +172,10 @@ impl CheckingBackend {
     fn was_read(&mut self, src: View) -> Result<(), TensorError> {
         let mut known = self.shared.known();
         let held = known.memory.get(&src).map_err(refused)?.unwrap_or(Held::Same);
-        known.on_host = Some((src, held));
-        known.collective = None;
+        if known.collective.take().is_some() {
+            known.on_host.clear();
+        }
+        known.on_host.push((src, held));
         Ok(())
     }
 }
@@ -176,8 +192,7 @@ impl CheckingCommunicator {
         let among_copies = self.null.label() == COPIES;
         if self.null.label() == "tensor" || among_copies {
             let mut known = self.shared.known();
-            known.collective = Some(kind);
-            known.among_copies = among_copies;
+            known.collective = Some((kind, among_copies));
         }
     }
 }

@@ -160,5 +160,12 @@ fn rung_10_sorting() {
     }
     println!("r10: loss {:.2} to {end:.5}; {} of 546 and {} of 183 unseen", losses[0], right[0], right[1]);
     assert!((losses[0] - 3f64.ln()).abs() < 0.1, "an untrained model knows nothing: {}", losses[0]);
-    assert_eq!(right, [546, 183], "inputs sorted right: trained on, unseen");
+    // Another instruction set sums in another order, which makes another run of it: all of them with AMX, 543 and 181 with
+    // AVX-512. Guessing sorts one in 729.
+    assert!(
+        right[0] >= 535 && right[1] >= 179,
+        "inputs sorted right: {} of 546 trained on, {} of 183 unseen",
+        right[0],
+        right[1]
+    );
 }
