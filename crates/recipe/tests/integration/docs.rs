@@ -239,7 +239,7 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         "train.epochs",
         "0 to 1000000",
         &["0.1 train.steps=0", "1000000 train.steps=0"],
-        &["-1 train.steps=0", "1000001 train.steps=0", "1"],
+        &["-1 train.steps=0", "1000001 train.steps=0"],
     ),
     ("train.log_every", "at least 1", &["1"], &["0"]),
     ("train.z_loss", "0 to 1", &["0", "1"], &["-0.1", "1.1"]),
