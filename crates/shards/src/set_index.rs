@@ -5,7 +5,7 @@ use crate::meta::check_split;
 use crate::{Fingerprint, ShardError, token_bytes_for};
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Name of the index file of a split.
 pub const INDEX_FILE: &str = "shards.json";

@@ -1,7 +1,5 @@
 //! The parts of a model under tensor parallelism: together they are the whole, and each is what its model says.
 
-#![allow(clippy::unwrap_used)] // tests: a panic is the report
-
 use bessemer_arch::{ActivationChoice, GradientSum, Init, InitChoice, Model, Portion, PortionParam, named};
 use bessemer_mesh::{Axis, Mesh, MeshConfig};
 

@@ -1,5 +1,4 @@
 //! Spans of a model: splits against all there are, what belongs where, refusals.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use bessemer_arch::{Model, Span, named, owner};
 

@@ -1,7 +1,5 @@
 //! Symbolic links in a store: read through, never written or removed through; and files of others, never removed.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap in a test's own plumbing is a failed test")]
-
 use bessemer_checkpoint::hf::{EXPORT_MANIFEST, HfExport, export_hf};
 use bessemer_checkpoint::{CheckpointError, HostTensors, Retention, SaveReport, SaveRequest, Store};
 use bessemer_tensor::host::HostTensor;

@@ -1,7 +1,5 @@
 //! What a save refuses, what a store does not take for intact, and files with a million tensors.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap in a test's own plumbing is a failed test")]
-
 use bessemer_checkpoint::format::{Header, MAX_TENSORS};
 use bessemer_checkpoint::{CheckpointError, HostTensors, SaveReport, SaveRequest, Store};
 use bessemer_tensor::host::HostTensor;

@@ -1,7 +1,5 @@
 //! A tensor cut over several files, as several writers leave it: what later resharding reads.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap in a test's own plumbing is a failed test")]
-
 use bessemer_checkpoint::{HostTensors, Loaded, MANIFEST_NAME, Manifest, SaveRequest, Store};
 use bessemer_tensor::host::HostTensor;
 use bessemer_units::DType;

@@ -1,7 +1,5 @@
 //! The corpus room from outside: sources, determinism, resumption, hostile input.
 
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
-
 use bessemer_corpus::*;
 use std::fs;
 use std::io::Write;

@@ -1,5 +1,4 @@
 //! Deletion by id: from the corpus, from the shards, and from every later build.
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
 use bessemer_corpus::*;
 use bessemer_tokenizer::{Tokenizer, TokenizerConfig, Trainer};

@@ -1,7 +1,5 @@
 //! Corpora whose rows and keys are written down: what changes them must say so, and raise the version of the rules.
 
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
-
 use bessemer_corpus::*;
 use std::fs;
 use std::path::Path;

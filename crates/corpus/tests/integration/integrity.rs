@@ -175,7 +175,8 @@ fn a_build_removes_nothing_that_no_build_wrote() {
 
     // A file, a folder and a link of the user's in the directory: refused by name, nothing changed.
     config.split.seed = 7;
-    let puts: [(&str, fn(&Path, &Path)); 3] = [
+    type Put = fn(&Path, &Path);
+    let puts: [(&str, Put); 3] = [
         ("notes.txt", |path, _| fs::write(path, "mine").unwrap()),
         ("mine", |path, _| fs::create_dir(path).unwrap()),
         ("documents-train-link.parquet", |path, outside| std::os::unix::fs::symlink(outside, path).unwrap()),

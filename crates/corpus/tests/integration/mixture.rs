@@ -1,7 +1,5 @@
 //! Several sources as one corpus: bytes, counts, slices, sources that no rule touches, shards.
 
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
-
 use bessemer_corpus::*;
 use bessemer_dataflow::{Executor, Morsel, Plan, Scan, Sink};
 use bessemer_shards::ShardSet;

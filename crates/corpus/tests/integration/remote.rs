@@ -1,7 +1,6 @@
 //! Corpora from an object store on 127.0.0.1: the same bytes as from a disk, through a store that misbehaves.
 
 #![cfg(feature = "remote")]
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
 use crate::store;
 

@@ -2,8 +2,6 @@
 //!
 //! The child is this test program itself, asked for the ignored test `child`.
 
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
-
 use bessemer_corpus::*;
 use std::fs;
 use std::io::Write;

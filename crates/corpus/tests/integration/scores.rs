@@ -1,7 +1,5 @@
 //! Scores of documents: as columns, in predicates, across interruptions, with models that are missing or change.
 
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
-
 use arrow_array::{Array, ArrayRef, Float64Array, StringArray};
 use bessemer_corpus::*;
 use bessemer_score::{ScoreConfig, ScoreKind};

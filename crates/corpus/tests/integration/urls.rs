@@ -1,7 +1,5 @@
 //! URL filters, saved pages, evaluation, and the data card that every build writes.
 
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
-
 use bessemer_corpus::*;
 use bessemer_web::warc::{Compression, WarcWriter};
 use std::fs;

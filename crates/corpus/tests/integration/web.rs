@@ -1,7 +1,5 @@
 //! Archives of the web as a source: pages, what is none, and what is broken.
 
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
-
 use bessemer_corpus::*;
 use bessemer_web::warc::{Compression, WarcWriter};
 use std::fs;

@@ -1,5 +1,4 @@
 //! Evaluation windows: every token of a split, exactly once, in order.
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
 use crate::support;
 

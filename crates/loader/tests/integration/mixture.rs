@@ -1,5 +1,4 @@
 //! Mixtures: shares at every prefix, caps, samples within their component, resuming.
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
 use crate::support;
 

@@ -1,5 +1,4 @@
 //! The order of samples: a bijection that looks random.
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
 use bessemer_loader::Permutation;
 use proptest::prelude::*;

@@ -1,5 +1,4 @@
 //! Training samples: exactly once, the same for every batch size, resumable anywhere.
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
 use crate::support;
 

@@ -1,5 +1,4 @@
 //! From archives and folders to shards.
-#![allow(clippy::unwrap_used)] // a test that cannot read its files shall fail
 
 use bessemer_media::build::{BuildConfig, Counts, Encode, FAILURES_FILE, build};
 use bessemer_media::image::{self, CLIP, Filter, patchify, resize_shorter_side};

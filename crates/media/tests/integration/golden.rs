@@ -1,5 +1,4 @@
 //! What Pillow, imagehash and transformers make of the same files (`golden/media/make.py`).
-#![allow(clippy::unwrap_used)] // a test that cannot read its files shall fail
 
 use bessemer_media::audio::{self, LogMel, N_FFT, Padding, RATE, Resampler, mel_filters};
 use bessemer_media::image::{self, Filter, Image, resize};

@@ -1,5 +1,4 @@
 //! Archives and folders to samples: every form of tar, and everything that a hostile one may try.
-#![allow(clippy::unwrap_used)] // a test that cannot read its files shall fail
 
 use bessemer_media::Limits;
 use bessemer_media::pairs::{Entry, Event, TarReader, read};

@@ -1,7 +1,5 @@
 //! Ranks, coordinates and groups.
 
-#![allow(clippy::unwrap_used)] // tests: a panic is the report
-
 use bessemer_mesh::{Axis, Mesh, MeshConfig, label};
 use proptest::prelude::*;
 

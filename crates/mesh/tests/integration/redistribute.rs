@@ -1,8 +1,6 @@
 //! The steps between two layouts, applied to small tensors on the host: whatever the mesh and the layouts, every rank
 //! ends up with its part of the same tensor.
 
-#![allow(clippy::unwrap_used)] // tests: a panic is the report
-
 use bessemer_mesh::{
     Action, Axis, Block, Dim, Form, Layout, LayoutError, Mesh, MeshConfig, Placement, Reduction, Step,
     redistribute, require,

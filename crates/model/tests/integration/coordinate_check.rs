@@ -1,6 +1,5 @@
 //! muP's coordinate check (Yang et al. 2022, appendix D.1): after a few steps of AdamW the logits have the same size at
 //! every width under muP, and grow with the width under the standard parametrisation at the same learning rate.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use crate::tiny;
 

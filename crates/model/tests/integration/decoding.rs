@@ -1,5 +1,4 @@
 //! Decoding with a cache against the full forward pass.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use crate::tiny;
 

@@ -1,6 +1,5 @@
 //! Logits, losses, every gradient and ten AdamW steps of ten tiny models against Hugging Face transformers and
 //! PyTorch (`golden/model/make.py`).
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use crate::{instruction_set, tiny};
 

@@ -1,6 +1,5 @@
 //! The backward pass against the forward pass, and what a step must not depend on: the cut into micro-batches and the
 //! number of threads.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use crate::tiny;
 

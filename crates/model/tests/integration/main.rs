@@ -1,5 +1,7 @@
 //! The integration tests of this crate as one program: each test program costs a link.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap in a test is a failed test")]
+
 mod coordinate_check;
 mod decoding;
 mod dry_run;

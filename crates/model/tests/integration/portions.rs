@@ -1,6 +1,5 @@
 //! A model in t tensor-parallel portions, each a decoder of its own on a thread of its own, against the whole model: the
 //! losses and every gradient, with the stream whole and cut by rows.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use crate::group;
 use crate::tiny;

@@ -1,5 +1,4 @@
 //! What the backward pass computes again has the bits of what would have been stored.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use crate::tiny;
 

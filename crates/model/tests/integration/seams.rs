@@ -1,5 +1,4 @@
 //! The seams: called where and when they say, and enough to cut a model over two devices as Megatron-LM does.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use crate::tiny;
 

@@ -1,6 +1,5 @@
 //! Parameters in bf16 or f16: the loss and the gradients are those of an f32 decoder whose weights were rounded, bit for bit
 //! with gradients in f32, and rounded where they are short too.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use crate::tiny;
 

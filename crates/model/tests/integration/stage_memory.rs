@@ -1,5 +1,4 @@
 //! What a stage holds and computes: the closed forms against the ledger and the counts of the null backend.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use crate::tiny;
 

@@ -1,5 +1,4 @@
 //! The seams of a backward pass that is split: which calls come in which part, and with what.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use crate::tiny;
 

@@ -1,5 +1,4 @@
 //! Stages of a pipeline, handed their values by hand, against the whole model: the same bits.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use crate::group;
 use crate::tiny;

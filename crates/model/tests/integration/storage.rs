@@ -1,6 +1,5 @@
 //! Activations stored in bf16: loss and gradients near those of f32, the same bits for any number of threads, and half of
 //! the memory.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use crate::tiny;
 

@@ -1,5 +1,4 @@
 //! Units: parameters that are on the device only while their unit runs, in pools that layers share.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use crate::tiny;
 

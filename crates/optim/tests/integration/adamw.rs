@@ -1,5 +1,4 @@
 //! AdamW on the CPU backend.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_optim::{OptimConfig, OptimError, OptimParam, Optimizer};

@@ -1,5 +1,4 @@
 //! K-FAC's work in units.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_optim::{

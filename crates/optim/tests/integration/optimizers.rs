@@ -1,5 +1,4 @@
 //! Every optimizer: trajectories of PyTorch and transformers, memory, exact continuation, threads.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_optim::{

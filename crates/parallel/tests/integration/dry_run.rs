@@ -1,8 +1,6 @@
 //! What a step sends and what a rank holds, against the closed forms: one rank of a job whose other ranks do not exist, on
 //! a backend that only counts.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
-
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Ledger, NullCommunicator};
 use bessemer_mesh::formulas::{DataParallel, Exchange, ParameterBytes, ring, tensor_parallel_layer};

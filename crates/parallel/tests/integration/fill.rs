@@ -1,7 +1,5 @@
 //! K-FAC in the bubbles of a pipeline: as one rank does it that refreshes its inverses as late.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
-
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
 use bessemer_kernels_cpu::CpuBackend;

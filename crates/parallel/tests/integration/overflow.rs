@@ -1,5 +1,4 @@
 //! A gradient that is not finite on one rank alone is seen by all ranks, on every axis: all of them leave the update out.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};

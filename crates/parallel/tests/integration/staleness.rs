@@ -1,8 +1,6 @@
 //! Asynchronous schedules: copies agree with each other, and what such a schedule cannot keep is refused. That they have the
 //! bits of one process which reads weights as old is held by `bessemer-train`'s parity (`parity::`, `bessemer parity`).
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
-
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
 use bessemer_kernels_cpu::CpuBackend;

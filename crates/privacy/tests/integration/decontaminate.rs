@@ -1,5 +1,4 @@
 //! Decontamination: datatrove's semantics and ours.
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
 use bessemer_privacy::decontaminate::{
     DecontaminateAction, DecontaminateConfig, Decontaminated, EvaluationSet, EvaluationSource, Index, Item,

@@ -1,5 +1,4 @@
 //! What is found, what is not, and that neither takes long.
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
 use bessemer_privacy::{
     EmailRule, Finder, Ipv4Rule, Kind, PhoneRule, PrivacyRules, Scrubbed, Scrubber, luhn,

@@ -3,8 +3,6 @@
 //!
 //! `BESSEMER_GOLDEN=write cargo test -p bessemer-recipe --test integration docs::` writes the page anew; the diff is reviewed like code.
 
-#![allow(clippy::unwrap_used)] // the lint sees tests only inside test functions, and helpers of tests are none
-
 use bessemer_recipe::{Recipe, json_schema, load_recipe, parse_recipe};
 use serde_json::{Map, Value as Json};
 use std::fmt::Write;

@@ -1,7 +1,5 @@
 //! The machinery on a config type made for it: every kind of mistake is found, placed and explained.
 
-#![allow(clippy::unwrap_used)] // the lint sees tests only inside test functions, and helpers of tests are none
-
 use bessemer_recipe::{Loaded, Origin, RecipeError, json_schema, load, parse, show_diff, to_toml};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,5 @@
 //! The report as a whole: well-formed, harmless, and complete whatever the records hold.
 
-#![allow(clippy::unwrap_used)] // the lint sees tests only inside test functions, and helpers of tests are none
-
 use bessemer_report::plot::{
     Bar, BarChart, Cell, Key, Lane, Lanes, LineChart, Mark, Panel, Part, Rule, Scale, Series, standalone,
 };

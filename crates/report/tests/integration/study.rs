@@ -1,5 +1,4 @@
 //! The page of a study.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use bessemer_report::{render_coord_check, render_study, write_coord_check, write_study};
 use bessemer_runlog::coord_check::{

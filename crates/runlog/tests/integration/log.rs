@@ -1,5 +1,4 @@
 //! metrics.jsonl: what is appended is read, crashes and resumes included.
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
 use bessemer_runlog::*;
 use std::fs;

@@ -1,5 +1,4 @@
 //! Event files, against bytes made by TensorBoard's own classes and against a decoder written for this test.
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
 use bessemer_runlog::{
     End, EndReason, Eval, HyperParameter, Record, Sample, Step, TensorBoard, Warning, masked_crc32c,

@@ -1,5 +1,4 @@
 //! trace.json: valid when finished, and readable by viewers when cut.
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
 use bessemer_runlog::{
     LaneSpan, RunLogError, Span, TRACE_FILE, Trace, TraceContents, TraceLanes, TraceNote, read_trace,

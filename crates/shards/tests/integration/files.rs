@@ -1,5 +1,4 @@
 //! One shard file through its public interface.
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
 use bessemer_shards::{Document, Fingerprint, ShardError, ShardMeta, ShardReader, ShardWriter};
 use proptest::prelude::*;

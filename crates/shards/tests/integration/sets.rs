@@ -1,5 +1,4 @@
 //! A split of several shard files and its `shards.json`.
-#![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
 use bessemer_shards::{Fingerprint, INDEX_FILE, SetSummary, ShardError, ShardSet, ShardSetWriter, SplitMeta};
 use std::fs;

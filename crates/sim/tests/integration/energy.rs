@@ -1,7 +1,5 @@
 //! Plans of clocks: what waits fills its slack, what is waited for keeps its clock, and dependencies hold.
 
-#![allow(clippy::unwrap_used)]
-
 use bessemer_schedule::{Instruction, Kind, Limits, Program, Shape, generate, verify};
 use bessemer_sim::energy::{Clock, ClockControl, Options, Plan, Profile, Recorder, plan};
 use bessemer_sim::{Costs, PassTimes, peak_live, simulate};

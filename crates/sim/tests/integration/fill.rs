@@ -1,7 +1,5 @@
 //! Bubbles filled: by hand, for any program and units, and in the setting of the PipeFisher paper.
 
-#![allow(clippy::unwrap_used)]
-
 use bessemer_schedule::{Fill, Filler, Instruction, Kind, Limits, Place, Program, Shape, generate, verify};
 use bessemer_sim::fill::{
     FillOptions, Filled, KfacFactor, KfacStage, Need, Operands, Unit, When, curvature_number, fill,

@@ -1,8 +1,6 @@
 //! The golden values of the schedules, exactly: event simulation without communication, T_F = T_B = T_W = 1 unless said.
 //! Every value comes from published schedules that were reproduced by an independent simulation, not from this program.
 
-#![allow(clippy::unwrap_used)]
-
 use bessemer_schedule::{Kind, Program, Shape, generate};
 use bessemer_sim::{Costs, PassTimes, Summary, simulate};
 

@@ -1,7 +1,5 @@
 //! Programs of two ranks, worked out on paper.
 
-#![allow(clippy::unwrap_used)]
-
 use bessemer_schedule::{Fill, Filler, Flow, Instruction, Pass, Place, Program, Shape, generate};
 use bessemer_sim::{
     Costs, Interval, Jitter, Kind, Link, PassTimes, Sample, Samples, SimError, Step, Summary, lower_bound,

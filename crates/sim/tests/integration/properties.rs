@@ -1,7 +1,5 @@
 //! What holds for any sizes and times.
 
-#![allow(clippy::unwrap_used)]
-
 use bessemer_schedule::{Kind, Limits, Program, Shape, generate, verify};
 use bessemer_sim::formulas::{
     chimera_bubble, dualpipe_bubble, flush_bubble, flush_bubble_rate, interleaved_bubble, zb_h1_bubble,

@@ -1,7 +1,5 @@
 //! Encoding: round trips, agreement with Hugging Face, special tokens, worst cases.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap in a test is a failed test")]
-
 use bessemer_tokenizer::{
     Pretokenizer, Scratch, Tokenizer, TokenizerConfig, TokenizerError, TokenizerKind, Trainer,
 };

@@ -1,7 +1,5 @@
 //! tokenizer.json in and out, and what hostile files get.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap in a test is a failed test")]
-
 use bessemer_tokenizer::{Pretokenizer, Tokenizer, TokenizerConfig, TokenizerError, TokenizerKind, Trainer};
 use proptest::prelude::*;
 use serde_json::{Value, json};

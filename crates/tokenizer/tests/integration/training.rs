@@ -1,7 +1,5 @@
 //! Training: independence of threads and batches, agreement with Hugging Face, bounds.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap in a test is a failed test")]
-
 use bessemer_tokenizer::{Pretokenizer, Tokenizer, TokenizerConfig, TokenizerError, TokenizerKind, Trainer};
 
 /// Prose and code from this crate itself.

@@ -1,5 +1,4 @@
 //! Checkpoints from copies that are made in bubbles: the bytes of those that are saved between steps, whatever happens meanwhile.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use bessemer_checkpoint::Store;
 use bessemer_recipe::Recipe;

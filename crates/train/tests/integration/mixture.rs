@@ -1,5 +1,4 @@
 //! A run on a mixture: it goes on exactly after a stop, tells losses by component and refuses another mixture.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_recipe::{Recipe, parse_recipe};

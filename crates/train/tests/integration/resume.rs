@@ -1,5 +1,4 @@
 //! Small runs: every optimizer learns, and a run that was stopped ends with the bits of one that was not, spikes included.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_optim::OptimizerChoice;

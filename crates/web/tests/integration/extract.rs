@@ -1,7 +1,5 @@
 //! Main text and plain text of pages, and pages made to break an extractor.
 
-#![allow(clippy::unwrap_used)] // a failed unwrap in a test is a failed test
-
 use bessemer_web::extract::{Extractor, Main, Plain};
 use bessemer_web::html::{HtmlError, HtmlLimits};
 use proptest::prelude::*;

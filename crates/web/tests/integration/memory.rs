@@ -1,7 +1,5 @@
 //! Memory stays bounded on giants: a child process reads them and tells its peak.
 
-#![allow(clippy::unwrap_used)] // a failed unwrap in a test is a failed test
-
 use bessemer_web::warc::{FaultKind, WarcLimits, WarcReader};
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 use std::process::Command;

@@ -1,7 +1,6 @@
 //! Remote files against a store on 127.0.0.1 that serves ranges and lists, and misbehaves by plan.
 
 #![cfg(feature = "remote")]
-#![allow(clippy::unwrap_used)] // a failed unwrap in a test is a failed test
 
 use crate::store;
 

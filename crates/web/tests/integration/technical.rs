@@ -1,7 +1,5 @@
 //! Main text of manuals and references: short lines, definitions and links that belong to the text.
 
-#![allow(clippy::unwrap_used)] // a failed unwrap in a test is a failed test
-
 use bessemer_web::extract::{Extractor, Main};
 use bessemer_web::html::HtmlLimits;
 

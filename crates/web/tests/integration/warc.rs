@@ -1,7 +1,5 @@
 //! Reader and writer of WARC files: round trips, ranges, resuming, and whatever can be broken.
 
-#![allow(clippy::unwrap_used)] // a failed unwrap in a test is a failed test
-
 use bessemer_web::fields::Fields;
 use bessemer_web::warc::*;
 use proptest::prelude::*;

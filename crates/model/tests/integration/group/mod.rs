@@ -1,5 +1,4 @@
 //! Tensor-parallel portions as threads of one process.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 #![allow(dead_code, reason = "every test file uses another part")]
 
 use bessemer_arch::PortionParam;

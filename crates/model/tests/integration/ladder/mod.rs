@@ -6,7 +6,6 @@
 //! initial values and the AdamW of `optim`. Rung 6 is nanoGPT's configuration for a CPU, rung 10 minGPT's sorting task:
 //! both are a [`bessemer_model::Decoder`]. All but the last are held against the same models in PyTorch
 //! (`golden/ladder/make.py`), which give the published losses.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 #![allow(clippy::print_stdout)] // what was reached, with --nocapture
 
 mod decoders;

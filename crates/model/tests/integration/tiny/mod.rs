@@ -1,5 +1,4 @@
 //! The tiny models of `golden/model/make.py`: the same shapes, weights and tokens by the same integer formula.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 #![allow(dead_code, reason = "every test file uses another part")]
 
 use bessemer_arch::{
