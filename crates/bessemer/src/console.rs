@@ -276,10 +276,10 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     write_line(&escape::controls(text))
 }
 
-/// As [`print`], with colours, which only the program writes: see [`escape::controls_but_colours`].
+/// As [`print()`], with colours, which only the program writes: see [`escape::controls_but_colours`].
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub(crate) fn print_coloured(text: &str) -> io::Result<()> {
     write_line(&escape::controls_but_colours(text))
 }
@@ -305,7 +305,7 @@ impl Output {
     /// [`escape::controls`]; a file or another program gets the text as it is.
     ///
     /// # Errors
-    /// As [`print`].
+    /// As [`print()`].
     pub(crate) fn write(&mut self, text: &str) -> io::Result<()> {
         match self.0.is_terminal() {
             true => self.write_bytes(escape::controls(text).as_bytes()),
@@ -316,7 +316,7 @@ impl Output {
     /// Writes bytes as they are.
     ///
     /// # Errors
-    /// As [`print`].
+    /// As [`print()`].
     pub(crate) fn write_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes).and_then(|()| self.0.flush()).map_err(unwritten)
     }
