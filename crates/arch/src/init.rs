@@ -232,7 +232,7 @@ mod tests {
         let wide = Model { width: 256, heads: 16, kv_heads: 16, ffn_width: 1024, ..base.clone() };
         assert_eq!((base.logit_scale(), wide.logit_scale()), (1.0, 0.25));
         for (a, b) in base.params().iter().zip(wide.params()) {
-            let hidden = a.role == crate::Role::Matrix;
+            let hidden = a.class() == crate::ParamClass::Matrix;
             assert_eq!((a.lr_scale, b.lr_scale), (1.0, if hidden { 0.25 } else { 1.0 }), "{}", a.name);
             if let (Init::Normal(a), Init::Normal(b)) = (&a.init, &b.init) {
                 close(b / a, if hidden { 0.5 } else { 1.0 });

@@ -4,29 +4,17 @@
 use crate::choices::{NormChoice, Placement, PositionChoice};
 use crate::init::{Init, Part, Slice, TablePart};
 use crate::model::{MlpKind, Model};
-
-/// What a parameter is, for optimizers and layouts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// Token or position table, or an untied output projection.
-    Embedding,
-    /// Matrix of a linear layer, `[outputs, inputs]`.
-    Matrix,
-    /// Bias of a linear layer.
-    Bias,
-    /// Weight or bias of a normalisation.
-    Norm,
-}
+use crate::param_id::{ParamClass, ParamId, ParamRole};
 
 /// One parameter tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParamSpec {
-    /// Canonical name, e.g. "layers.3.attention.qkv.weight".
+    /// Unit and role.
+    pub id: ParamId,
+    /// Canonical name, the text of `id`: "layers.3.attention.qkv.weight". For files, messages and random numbers.
     pub name: String,
     /// One or two dims; matrices are `[outputs, inputs]`, tables `[rows, width]`.
     pub shape: Vec<usize>,
-    /// What it is.
-    pub role: Role,
     /// How it starts.
     pub init: Init,
     /// Factor on the learning rate; 1 except for hidden matrices under muP.
@@ -42,6 +30,11 @@ impl ParamSpec {
     /// True if there is no value (never for a resolved model).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Kind of the parameter.
+    pub fn class(&self) -> ParamClass {
+        self.id.role().class()
     }
 
     /// (rows, cols) of the tensor as a matrix; a vector is one row.
@@ -65,62 +58,62 @@ struct List<'a> {
 }
 
 impl List<'_> {
-    fn add(&mut self, name: String, shape: Vec<usize>, role: Role, init: Init) {
+    fn add(&mut self, id: ParamId, shape: Vec<usize>, init: Init) {
         // Hidden matrices: Adam's steps must shrink as their inputs grow (Yang et al. 2022, table 8).
-        let lr_scale = if role == Role::Matrix { 1.0 / self.model.mup_ratio() } else { 1.0 };
-        self.params.push(ParamSpec { name, shape, role, init, lr_scale });
+        let hidden = id.role().class() == ParamClass::Matrix;
+        let lr_scale = if hidden { 1.0 / self.model.mup_ratio() } else { 1.0 };
+        self.params.push(ParamSpec { id, name: id.to_string(), shape, init, lr_scale });
     }
 
-    fn table(&mut self, name: &str, part: TablePart, rows: usize) {
+    fn table(&mut self, role: ParamRole, part: TablePart, rows: usize) {
         let init = self.model.table_init(part, rows);
-        self.add(name.into(), vec![rows, self.model.width], Role::Embedding, init);
+        self.add(role.in_layer(0), vec![rows, self.model.width], init);
     }
 
-    fn norm(&mut self, name: &str) {
+    fn norm(&mut self, layer: usize, weight: ParamRole, bias: ParamRole) {
         let width = self.model.width;
         if self.model.norm == NormChoice::None {
             return;
         }
-        self.add(format!("{name}.weight"), vec![width], Role::Norm, Init::Constant(1.0));
+        self.add(weight.in_layer(layer), vec![width], Init::Constant(1.0));
         if self.model.bias && self.model.norm == NormChoice::LayerNorm {
-            self.add(format!("{name}.bias"), vec![width], Role::Norm, Init::Constant(0.0));
+            self.add(bias.in_layer(layer), vec![width], Init::Constant(0.0));
         }
     }
 
     /// A linear map that consists of these slices, one below the other.
-    fn linear(&mut self, layer: usize, name: &str, slices: &[Slice]) {
+    fn linear(&mut self, layer: usize, weight: ParamRole, bias: ParamRole, slices: &[Slice]) {
         let (inputs, outputs) = (slices[0].1, slices.iter().map(|s| s.2).sum());
         let init = self.model.matrix_init(layer, slices);
-        self.add(format!("layers.{layer}.{name}.weight"), vec![outputs, inputs], Role::Matrix, init);
-        if self.model.bias || (self.model.qkv_bias && name == "attention.qkv") {
-            let zero = Init::Constant(0.0);
-            self.add(format!("layers.{layer}.{name}.bias"), vec![outputs], Role::Bias, zero);
+        self.add(weight.in_layer(layer), vec![outputs, inputs], init);
+        if self.model.bias || (self.model.qkv_bias && bias == ParamRole::QkvBias) {
+            self.add(bias.in_layer(layer), vec![outputs], Init::Constant(0.0));
         }
     }
-}
 
-impl List<'_> {
     /// All parameters of one layer.
     fn layer(&mut self, i: usize) {
+        use ParamRole as R;
         let model = self.model;
         let (d, f) = (model.width, model.ffn_width);
         let (queries, keys) = (model.attention_width(), model.kv_heads * model.head_dim);
-        self.norm(&format!("layers.{i}.attention_norm"));
+        self.norm(i, R::AttentionNormWeight, R::AttentionNormBias);
         let qkv = [(Part::QueryOrKey, d, queries), (Part::QueryOrKey, d, keys), (Part::Value, d, keys)];
-        self.linear(i, "attention.qkv", &qkv);
+        self.linear(i, R::QkvWeight, R::QkvBias, &qkv);
         if model.qk_norm {
-            for name in ["q_norm", "k_norm"] {
-                let name = format!("layers.{i}.attention.{name}.weight");
-                self.add(name, vec![model.head_dim], Role::Norm, Init::Constant(1.0));
+            for role in [R::QueryNormWeight, R::KeyNormWeight] {
+                self.add(role.in_layer(i), vec![model.head_dim], Init::Constant(1.0));
             }
         }
-        self.linear(i, "attention.out", &[(Part::AttentionOut, queries, d)]);
-        self.norm(&format!("layers.{i}.mlp_norm"));
+        self.linear(i, R::AttentionOutWeight, R::AttentionOutBias, &[(Part::AttentionOut, queries, d)]);
+        self.norm(i, R::MlpNormWeight, R::MlpNormBias);
         match model.mlp() {
-            MlpKind::Plain => self.linear(i, "mlp.up", &[(Part::Up, d, f)]),
-            MlpKind::Gated => self.linear(i, "mlp.gate_up", &[(Part::Gate, d, f), (Part::Up, d, f)]),
+            MlpKind::Plain => self.linear(i, R::UpWeight, R::UpBias, &[(Part::Up, d, f)]),
+            MlpKind::Gated => {
+                self.linear(i, R::GateUpWeight, R::GateUpBias, &[(Part::Gate, d, f), (Part::Up, d, f)])
+            }
         }
-        self.linear(i, "mlp.down", &[(Part::Down, f, d)]);
+        self.linear(i, R::DownWeight, R::DownBias, &[(Part::Down, f, d)]);
     }
 }
 
@@ -135,18 +128,18 @@ impl Model {
     /// Biases start at 0, norm weights at 1, all others as `init` says.
     pub fn params(&self) -> Vec<ParamSpec> {
         let mut list = List { model: self, params: Vec::new() };
-        list.table("embed.tokens", TablePart::Embedding, self.vocab_size);
+        list.table(ParamRole::TokenTable, TablePart::Embedding, self.vocab_size);
         if self.positions == PositionChoice::Learned {
-            list.table("embed.positions", TablePart::Embedding, self.context);
+            list.table(ParamRole::PositionTable, TablePart::Embedding, self.context);
         }
         for i in 0..self.layers {
             list.layer(i);
         }
         if self.placement == Placement::Pre {
-            list.norm("final_norm");
+            list.norm(0, ParamRole::FinalNormWeight, ParamRole::FinalNormBias);
         }
         if !self.tied_embeddings {
-            list.table("head.weight", TablePart::Head, self.vocab_size);
+            list.table(ParamRole::HeadWeight, TablePart::Head, self.vocab_size);
         }
         list.params
     }

@@ -2,6 +2,7 @@
 
 use crate::init::Init;
 use crate::model::Model;
+use crate::param_id::ParamId;
 use crate::sharding::{GradientSum, Sharding};
 use bessemer_mesh::{Block, Span, even, total};
 
@@ -194,6 +195,11 @@ impl Portion {
 }
 
 impl PortionParam {
+    /// Unit and role.
+    pub fn id(&self) -> ParamId {
+        self.sharding.spec.id
+    }
+
     /// Canonical name.
     pub fn name(&self) -> &str {
         &self.sharding.spec.name

@@ -9,8 +9,9 @@
 //! | `mlp.down.weight` | columns | hidden units |
 //! | biases of `attention.out` and `mlp.down`, norms, `q_norm`, `k_norm`, `embed.positions` | no | |
 
-use crate::model::{MlpKind, Model};
-use crate::params::{ParamSpec, Role};
+use crate::model::Model;
+use crate::param_id::ParamRole;
+use crate::params::ParamSpec;
 use bessemer_mesh::{Axis, Block, Dim, Form, Layout, Placement};
 
 /// Over which ranks of the tensor axis a parameter's gradient must still be summed after the backward pass. A sum that
@@ -62,31 +63,36 @@ impl Model {
         let heads = Block::heads(self.heads, self.head_dim);
         let kv_heads = Block::heads(self.kv_heads, self.head_dim);
         let hidden = Block::plain(self.ffn_width);
-        // "layers.3.mlp.up.bias" and "layers.3.mlp.up.weight" are cut alike, except behind a sum over ranks.
-        let inner = spec.name.strip_prefix("layers.").and_then(|n| n.split_once('.')).map_or("", |n| n.1);
-        let (map, kind) = inner.rsplit_once('.').unwrap_or((inner, ""));
-        let (cut, gradient) = match (map, kind) {
-            ("attention.qkv", _) => {
+        use ParamRole as R;
+        let (cut, gradient) = match spec.id.role() {
+            R::QkvWeight | R::QkvBias => {
                 form.dims[0] = Dim::of([heads, kv_heads, kv_heads]);
                 (Some(0), GradientSum::Copies)
             }
-            ("attention.out", "weight") => {
+            R::AttentionOutWeight => {
                 form.dims[1] = Dim::of([heads]);
                 (Some(1), GradientSum::Nothing)
             }
-            ("mlp.up" | "mlp.gate_up", _) => {
-                let blocks = if self.mlp() == MlpKind::Gated { 2 } else { 1 };
-                form.dims[0] = Dim::of(vec![hidden; blocks]);
+            R::UpWeight | R::UpBias => {
+                form.dims[0] = Dim::of([hidden]);
                 (Some(0), GradientSum::Nothing)
             }
-            ("mlp.down", "weight") => (Some(1), GradientSum::Nothing),
+            R::GateUpWeight | R::GateUpBias => {
+                form.dims[0] = Dim::of([hidden, hidden]);
+                (Some(0), GradientSum::Nothing)
+            }
+            R::DownWeight => (Some(1), GradientSum::Nothing),
             // Every rank makes their gradients from all rows: those of the product are gathered for the weight anyway.
-            ("attention.out" | "mlp.down", "bias") => (None, GradientSum::Nothing),
-            ("attention.q_norm" | "attention.k_norm", _) => (None, GradientSum::All),
-            _ if spec.role == Role::Embedding && spec.name != "embed.positions" => {
-                (Some(0), GradientSum::Nothing)
-            }
-            _ => (None, GradientSum::IfSequenceParallel),
+            R::AttentionOutBias | R::DownBias => (None, GradientSum::Nothing),
+            R::QueryNormWeight | R::KeyNormWeight => (None, GradientSum::All),
+            R::TokenTable | R::HeadWeight => (Some(0), GradientSum::Nothing),
+            R::PositionTable
+            | R::AttentionNormWeight
+            | R::AttentionNormBias
+            | R::MlpNormWeight
+            | R::MlpNormBias
+            | R::FinalNormWeight
+            | R::FinalNormBias => (None, GradientSum::IfSequenceParallel),
         };
         Sharding { spec, form, cut, gradient }
     }

@@ -5,6 +5,7 @@
 //! ([`crate::Portion`]) like a whole one: layers are never shared out over the tensor axis.
 
 use crate::model::Model;
+use crate::param_id::{ParamId, Unit};
 use crate::params::ParamSpec;
 use bessemer_units::Flops;
 use std::ops::Range;
@@ -64,26 +65,26 @@ impl Span {
         Ok(())
     }
 
-    /// True if the pass through the span uses the parameter of this name. A tied token table is used by the span with the
-    /// embedding and the one with the head.
-    pub fn uses(&self, model: &Model, name: &str) -> bool {
-        self.owns(name) || (self.head && model.tied_embeddings && name == "embed.tokens")
+    /// True if the pass through the span uses the parameter. A tied token table is used by the span with the embedding and
+    /// the one with the head.
+    pub fn uses(&self, model: &Model, id: ParamId) -> bool {
+        self.owns(id) || (self.head && model.tied_embeddings && id == ParamId::TOKEN_TABLE)
     }
 
-    /// True if the parameter of this name belongs here and to no other span of a split: a tied token table to the span
-    /// with the embedding.
-    pub fn owns(&self, name: &str) -> bool {
-        match name.strip_prefix("layers.").and_then(|rest| rest.split('.').next()) {
-            Some(layer) => layer.parse().is_ok_and(|i| self.layers.contains(&i)),
-            None if name.starts_with("embed.") => self.embedding,
-            None => self.head,
+    /// True if the parameter belongs here and to no other span of a split: a tied token table to the span with the
+    /// embedding.
+    pub fn owns(&self, id: ParamId) -> bool {
+        match id.unit() {
+            Unit::Embedding => self.embedding,
+            Unit::Layer(layer) => self.layers.contains(&layer),
+            Unit::Head => self.head,
         }
     }
 
     /// The parameters that the span uses, in the order of [`Model::params`].
     pub fn params(&self, model: &Model) -> Vec<ParamSpec> {
         let mut params = model.params();
-        params.retain(|p| self.uses(model, &p.name));
+        params.retain(|p| self.uses(model, p.id));
         params
     }
 
@@ -218,6 +219,6 @@ fn part(layers: usize, parts: usize, i: usize) -> usize {
 }
 
 /// The span that a parameter belongs to ([`Span::owns`]), by its position in a split.
-pub fn owner(spans: &[Span], name: &str) -> Option<usize> {
-    spans.iter().position(|s| s.owns(name))
+pub fn owner(spans: &[Span], id: ParamId) -> Option<usize> {
+    spans.iter().position(|s| s.owns(id))
 }

@@ -11,9 +11,9 @@ use crate::pass::Pass;
 use crate::portion::Cut;
 use crate::qk_norm::{QkNorm, QkRows};
 use crate::residual::{Residual, StreamActivations, weight_gradients};
-use crate::seams::{SeamAt, SeamPlace, Unit};
+use crate::seams::{SeamAt, SeamPlace};
 use crate::step::Accumulate;
-use bessemer_arch::{Model, PositionChoice, RopeScalingKind};
+use bessemer_arch::{Model, PositionChoice, RopeScalingKind, Unit};
 use bessemer_tensor::op::{
     Alibi, Attention, AttentionBackward, AttentionDropout, AttentionMask, AttentionShape, DropoutMask,
     Linear, Rope, RopeScaling,

@@ -9,11 +9,11 @@ use crate::mlp::MlpBlock;
 use crate::params::{self, Param, ParamTable, Weight};
 use crate::pass::Pass;
 use crate::portion::Cut;
-use crate::seams::{OneDevice, Phase, Seams, Unit};
+use crate::seams::{OneDevice, Phase, Seams};
 use crate::slots::Held;
 use crate::stage::StageConfig;
 use crate::step::{LossSum, StepContext, TokenBatch};
-use bessemer_arch::{Model, Portion, Role, Span};
+use bessemer_arch::{Model, ParamClass, Portion, Span, Unit};
 use bessemer_tensor::Backend;
 
 /// What a decoder is made for.
@@ -339,12 +339,12 @@ impl Decoder {
 /// Parameters besides the layers' matrices and their biases. A tied token table whose embedding is elsewhere is completed
 /// by the head.
 fn others(table: &ParamTable, span: &Span) -> Vec<(Unit, Weight)> {
-    let unit = |name: &str| match Unit::of(name) {
+    let unit = |p: &Param| match p.spec.id.unit() {
         Unit::Embedding if !span.embedding => Unit::Head,
         unit => unit,
     };
-    let other = |p: &&Param| !matches!(p.spec.role, Role::Matrix | Role::Bias);
-    table.params.iter().filter(other).map(|p| (unit(&p.spec.name), table.get(&p.spec.name))).collect()
+    let other = |p: &&Param| !matches!(p.spec.class(), ParamClass::Matrix | ParamClass::Bias);
+    table.params.iter().filter(other).map(|p| (unit(p), table.get(&p.spec.name))).collect()
 }
 
 /// Errors unless a host slice, if given, has room for exactly `wanted` values.

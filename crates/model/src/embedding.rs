@@ -8,8 +8,8 @@ use crate::error::ModelError;
 use crate::params::{ParamTable, Weight};
 use crate::pass::Pass;
 use crate::portion::Cut;
-use crate::seams::{SeamAt, SeamPlace, Unit};
-use bessemer_arch::{Model, PositionChoice};
+use crate::seams::{SeamAt, SeamPlace};
+use bessemer_arch::{Model, PositionChoice, Unit};
 use bessemer_tensor::op::{
     Add, Dropout, DropoutMask, Embedding, EmbeddingBackward, Fill, PositionTable, Scale, TablePortion,
 };

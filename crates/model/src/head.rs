@@ -4,8 +4,8 @@ use crate::norm::{NormStats, NormWeights};
 use crate::params::{ParamTable, Weight};
 use crate::pass::Pass;
 use crate::portion::Cut;
-use crate::seams::{SeamAt, SeamPlace, Unit};
-use bessemer_arch::Model;
+use crate::seams::{SeamAt, SeamPlace};
+use bessemer_arch::{Model, Unit};
 use bessemer_tensor::op::{
     Linear, LinearCrossEntropy, LinearCrossEntropyPortion, LogitSums, LossBackward, Scale, TablePortion,
 };

@@ -13,7 +13,7 @@ impl Decoder {
     pub fn init(&self, backend: &mut dyn Backend, seed: u64) -> Result<(), ModelError> {
         if let Some(portion) = self.portion() {
             let mut parts = portion.params();
-            parts.retain(|part| self.stage.span.uses(&self.model, part.name()));
+            parts.retain(|part| self.stage.span.uses(&self.model, part.id()));
             for (p, part) in self.params.iter().zip(parts) {
                 let mut values = vec![0.0; part.len()];
                 for run in part.runs() {

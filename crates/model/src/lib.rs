@@ -52,13 +52,14 @@ mod step;
 mod trace;
 
 pub use activations::ActivationConfig;
+pub use bessemer_arch::Unit;
 pub use cache::Cache;
 pub use decoder::{Decoder, Purpose, Shape};
 pub use error::ModelError;
 pub use init::initial_values;
 pub use params::Param;
 pub use portion::Stream;
-pub use seams::{OneDevice, Phase, Product, SeamAt, SeamPlace, Seams, Unit};
+pub use seams::{OneDevice, Phase, Product, SeamAt, SeamPlace, Seams};
 pub use slots::Pending;
 pub use stage::StageConfig;
 pub use stage_memory::{StageMemory, stage_memory};

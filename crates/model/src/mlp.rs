@@ -7,9 +7,9 @@
 use crate::params::{LinearWeights, ParamTable, Weight};
 use crate::pass::Pass;
 use crate::residual::{Residual, StreamActivations, weight_gradients};
-use crate::seams::{SeamAt, SeamPlace, Unit};
+use crate::seams::{SeamAt, SeamPlace};
 use crate::step::Accumulate;
-use bessemer_arch::{ActivationChoice, MlpKind, Model};
+use bessemer_arch::{ActivationChoice, MlpKind, Model, Unit};
 use bessemer_tensor::op::{Activation, ActivationKind, DropoutMask, Gated, GatedBackward, Linear};
 use bessemer_tensor::{TensorError, View};
 

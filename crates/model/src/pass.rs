@@ -1,7 +1,8 @@
 //! One walk through the model's operators: to run them, or to ask what workspace they need.
 
 use crate::params::Weight;
-use crate::seams::{OneDevice, Phase, Product, SeamAt, Seams, Unit};
+use crate::seams::{OneDevice, Phase, Product, SeamAt, Seams};
+use bessemer_arch::Unit;
 use bessemer_tensor::op::Op;
 use bessemer_tensor::{Backend, Stream, TensorError, View};
 use bessemer_units::Bytes;

@@ -8,8 +8,9 @@ use crate::embedding::EmbeddingTables;
 use crate::head::{Head, HeadActivations};
 use crate::pass::Pass;
 use crate::pending::PendingActivations;
-use crate::seams::{Phase, Unit};
+use crate::seams::Phase;
 use crate::step::{Accumulate, StepContext};
+use bessemer_arch::Unit;
 use bessemer_tensor::op::DropoutMask;
 use bessemer_tensor::{Backend, TensorError};
 

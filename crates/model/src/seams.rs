@@ -17,43 +17,9 @@
 //! | *g*, gradients | [`Seams::backward`]: nothing | [`Seams::gather`] |
 //! | loss | [`Seams::loss_sums`] | [`Seams::loss_sums`] |
 
-use bessemer_arch::Model;
+use bessemer_arch::Unit;
 use bessemer_tensor::{Backend, TensorError, View};
 use std::ops::Range;
-
-/// A part of the model whose parameters are needed together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Unit {
-    /// Token and position tables.
-    Embedding,
-    /// A layer, from 0.
-    Layer(usize),
-    /// Last normalisation and output projection.
-    Head,
-}
-
-impl Unit {
-    /// All units of a model in the order of the forward pass.
-    pub fn all(model: &Model) -> impl DoubleEndedIterator<Item = Unit> {
-        std::iter::once(Unit::Embedding).chain((0..model.layers).map(Unit::Layer)).chain([Unit::Head])
-    }
-
-    /// The unit that the parameter of this name belongs to.
-    pub fn of(name: &str) -> Unit {
-        let layer = name.strip_prefix("layers.").and_then(|rest| rest.split('.').next()?.parse().ok());
-        match layer {
-            Some(layer) => Unit::Layer(layer),
-            None if name.starts_with("embed.") => Unit::Embedding,
-            None => Unit::Head,
-        }
-    }
-
-    /// True if launches of the unit use the parameter of this name: it is the unit's own, or the token table that the
-    /// head shares with the embedding (`tied`).
-    pub fn uses(self, name: &str, tied: bool) -> bool {
-        Unit::of(name) == self || (tied && self == Unit::Head && name == "embed.tokens")
-    }
-}
 
 /// Which way a unit is gone through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -126,7 +92,7 @@ pub enum Product {
 ///   [`Seams::linear_backward`] and [`Seams::gradient_ready`] come; everything else happens in the first part.
 ///
 /// [`Seams::gradient_ready`] of a parameter comes within the backward phase of the unit that it belongs to
-/// ([`Unit::of`]; a tied token table without the embedding: the head). A tied token table is read and its gradient begun by the head, completed by the embedding: its values
+/// ([`bessemer_arch::ParamId::unit`]; a tied token table without the embedding: the head). A tied token table is read and its gradient begun by the head, completed by the embedding: its values
 /// may be released in between, its gradient must stay. All other gradients are written only within their unit.
 /// A pass that fails stops where it is; the unit that had begun does not end.
 pub trait Seams {
@@ -294,25 +260,3 @@ pub trait Seams {
 pub struct OneDevice;
 
 impl Seams for OneDevice {}
-
-#[cfg(test)]
-mod tests {
-    use super::Unit;
-    use bessemer_arch::named;
-
-    #[test]
-    fn every_parameter_belongs_to_one_unit_and_a_tied_table_is_used_by_two() {
-        let model = named("gpt2").unwrap();
-        assert!(model.tied_embeddings);
-        for p in model.params() {
-            let mut users: Vec<_> = Unit::all(&model).filter(|u| u.uses(&p.name, true)).collect();
-            if p.name == "embed.tokens" {
-                assert_eq!(users.pop(), Some(Unit::Head));
-            }
-            assert_eq!(users, [Unit::of(&p.name)], "{}", p.name);
-        }
-        assert_eq!(Unit::of("layers.11.mlp.down.bias"), Unit::Layer(11));
-        assert_eq!(Unit::of("final_norm.weight"), Unit::Head);
-        assert!(!Unit::Head.uses("embed.tokens", false) && !Unit::Head.uses("embed.positions", true));
-    }
-}

@@ -70,10 +70,10 @@ use crate::params::{self, Param};
 use crate::pass::Pass;
 use crate::passes::BackwardHow;
 use crate::portion::{Cut, Stream};
-use crate::seams::{Phase, Seams, Unit};
+use crate::seams::{Phase, Seams};
 use crate::slots::{Pending, SlotUse, nothing_in};
 use crate::step::{Accumulate, LossSum, StepContext, TokenBatch};
-use bessemer_arch::{Model, Portion, Span};
+use bessemer_arch::{Model, Portion, Span, Unit};
 use bessemer_tensor::op::IGNORED;
 use bessemer_tensor::{Backend, View};
 

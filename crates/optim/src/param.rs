@@ -1,6 +1,6 @@
 //! A parameter as optimizers see it.
 
-use bessemer_arch::{Model, ParamSpec, Role};
+use bessemer_arch::{Model, ParamClass, ParamRole, ParamSpec};
 use bessemer_tensor::View;
 
 /// A parameter as the optimizer sees it.
@@ -104,13 +104,13 @@ fn stacked(blocks: &[usize]) -> impl Iterator<Item = (usize, usize)> {
 
 /// The matrices that parameter `spec` of `model`, with so many rows, consists of.
 fn blocks(model: &Model, spec: &ParamSpec, rows: usize) -> Vec<usize> {
-    match spec.role {
-        Role::Matrix if spec.name.ends_with("attention.qkv.weight") => {
+    match spec.id.role() {
+        ParamRole::QkvWeight => {
             let keys = model.kv_heads * model.head_dim;
             vec![model.attention_width(), keys, keys]
         }
-        Role::Matrix if spec.name.ends_with("mlp.gate_up.weight") => vec![model.ffn_width; 2],
-        Role::Matrix => vec![rows],
+        ParamRole::GateUpWeight => vec![model.ffn_width; 2],
+        _ if spec.class() == ParamClass::Matrix => vec![rows],
         _ => Vec::new(),
     }
 }
@@ -129,13 +129,13 @@ mod tests {
                 let (rows, cols) = spec.matrix();
                 let view = Buffer { id: 0, len: rows * cols, dtype: DType::F32 }.matrix(rows, cols);
                 let param = OptimParam::of(&model, &spec, view, view);
-                assert_eq!(param.blocks.is_empty(), spec.role != Role::Matrix, "{}", spec.name);
+                assert_eq!(param.blocks.is_empty(), spec.class() != ParamClass::Matrix, "{}", spec.name);
                 assert!(
                     param.blocks.is_empty() || param.blocks.iter().sum::<usize>() == rows,
                     "{}",
                     spec.name
                 );
-                let fused = if spec.name.ends_with("qkv.weight") { 3 } else { 1 };
+                let fused = if spec.id.role() == ParamRole::QkvWeight { 3 } else { 1 };
                 assert!(param.blocks.len() >= fused || param.blocks.is_empty(), "{}", spec.name);
             }
         }

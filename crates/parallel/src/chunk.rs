@@ -15,7 +15,7 @@ use crate::seams::Curvature;
 use crate::stash::Stash;
 use crate::tensor::TensorGroup;
 use crate::worker::Job;
-use bessemer_arch::{Portion, PortionParam, Span};
+use bessemer_arch::{ParamId, Portion, PortionParam, Span};
 use bessemer_collectives::Communicator;
 use bessemer_model::{Decoder, Pending, StageConfig, Stream, Unit};
 use bessemer_optim::{Optimizer, Ranks, StepStats};
@@ -94,7 +94,7 @@ impl Chunk {
             .params()
             .into_iter()
             .enumerate()
-            .filter(|(_, p)| place.span.uses(&part.model, p.name()))
+            .filter(|(_, p)| place.span.uses(&part.model, p.id()))
             .unzip();
         let owners = Owners::new(job.model, job.optim, plan.shard()).of_params(&numbers);
         let mut units = Units::new(&specs, place.table_apart);
@@ -146,9 +146,9 @@ impl Chunk {
         })
     }
 
-    /// Number in this chunk of the parameter of that name.
-    pub(crate) fn param(&self, name: &str) -> Option<usize> {
-        self.portion.iter().position(|p| p.name() == name)
+    /// Number of a parameter in this chunk.
+    pub(crate) fn param(&self, id: ParamId) -> Option<usize> {
+        self.portion.iter().position(|p| p.id() == id)
     }
 
     /// Bytes of host memory in which values wait for collectives.
@@ -260,7 +260,7 @@ fn unique_gradients(
         },
     };
     list.iter()
-        .filter(|(index, ..)| span.owns(portion[*index].name()))
+        .filter(|(index, ..)| span.owns(portion[*index].id()))
         .flat_map(|(index, range, param)| {
             let counted = counted(&portion[*index], range);
             counted.into_iter().map(move |r| cut(param.grad, range, r))

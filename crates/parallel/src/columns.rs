@@ -7,7 +7,7 @@
 
 use crate::exchange::ExchangeError;
 use crate::tensor::TensorGroup;
-use bessemer_arch::{PortionParam, Role};
+use bessemer_arch::{ParamClass, PortionParam};
 use bessemer_collectives::{Parts, Values};
 use bessemer_mesh::{Span, total};
 use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
@@ -45,7 +45,7 @@ impl Columns {
     ) -> Result<Columns, TensorError> {
         let cut = |portions: &Vec<PortionParam>| {
             let sharding = &portions.first()?.sharding;
-            let dim = sharding.cut.filter(|_| sharding.spec.role == Role::Matrix)?;
+            let dim = sharding.cut.filter(|_| sharding.spec.class() == ParamClass::Matrix)?;
             let spans = portions.iter().map(|p| p.spans[dim].clone()).collect();
             Some(Cut { inputs: dim == 1, width: sharding.spec.shape[dim], spans })
         };

@@ -4,7 +4,7 @@
 //! embedding, last normalisation and head. A rank's part of a unit is a contiguous stretch of it, so it may begin and end
 //! within a parameter.
 
-use bessemer_arch::ParamSpec;
+use bessemer_arch::{ParamId, ParamSpec};
 use std::ops::Range;
 
 /// One unit's parameters.
@@ -18,11 +18,6 @@ pub(crate) struct FlatUnit {
     pub(crate) params: Vec<(usize, Range<usize>)>,
     /// Elements.
     pub(crate) len: usize,
-}
-
-/// The layer that a parameter belongs to.
-fn layer_of(name: &str) -> Option<usize> {
-    name.strip_prefix("layers.")?.split('.').next()?.parse().ok()
 }
 
 /// A stage's units, and which is which.
@@ -43,9 +38,9 @@ impl Units {
     /// lies `apart`.
     pub(crate) fn new(specs: &[ParamSpec], apart: bool) -> Units {
         let empty = |name: String, layer| FlatUnit { name, layer, params: Vec::new(), len: 0 };
-        let of_table = |spec: &ParamSpec| apart && spec.name == TABLE;
-        let of_root = |spec: &ParamSpec| layer_of(&spec.name).is_none() && !of_table(spec);
-        let layers: Vec<usize> = specs.iter().filter_map(|s| layer_of(&s.name)).collect();
+        let of_table = |spec: &ParamSpec| apart && spec.id == ParamId::TOKEN_TABLE;
+        let of_root = |spec: &ParamSpec| spec.id.unit().layer().is_none() && !of_table(spec);
+        let layers: Vec<usize> = specs.iter().filter_map(|s| s.id.unit().layer()).collect();
         let first = layers.iter().min().copied().unwrap_or(0);
         let end = layers.iter().max().map_or(first, |last| last + 1);
         let mut list = Vec::new();
@@ -61,7 +56,7 @@ impl Units {
         });
         let mut units = Units { list, root, table, layers: (first, start) };
         for (index, spec) in specs.iter().enumerate() {
-            let at = match layer_of(&spec.name) {
+            let at = match spec.id.unit().layer() {
                 Some(layer) => units.layer(layer),
                 None if of_table(spec) => table.expect("made for it"),
                 None => root.expect("made for it"),
@@ -80,7 +75,7 @@ impl Units {
     }
 }
 
-/// The token table's name.
+/// The token table's name in messages.
 pub(crate) const TABLE: &str = "embed.tokens";
 
 /// What two stretches have in common; empty if nothing.

@@ -14,7 +14,7 @@ use crate::flat::common;
 use crate::owner::Owners;
 use crate::plan::{Coord, Plan};
 use crate::worker::Worker;
-use bessemer_arch::{Model, ParamSpec, PortionParam};
+use bessemer_arch::{Model, ParamId, ParamSpec, PortionParam, owner};
 use bessemer_collectives::{Parts, Values};
 use bessemer_model::initial_values;
 use bessemer_optim::{OptimConfig, OptimParam, Optimizer, is_moment_name};
@@ -22,6 +22,7 @@ use bessemer_schedule::Place as PipelinePlace;
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
 use bessemer_units::DType;
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// A whole tensor of the job's state.
@@ -46,23 +47,31 @@ impl StateTensor {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// The parameter that the tensor is, or is a gradient or a state of.
+    fn param(&self) -> Option<ParamId> {
+        match &self.place {
+            Place::Param(id) | Place::Gradient(id) | Place::Moment(id, _) => Some(*id),
+            Place::Whole { param, .. } => *param,
+        }
+    }
 }
 
 /// Where this rank has its stretch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
-    /// Parameter number.
-    Param(usize),
+    /// The parameter itself.
+    Param(ParamId),
     /// The gradient of this parameter.
-    Gradient(usize),
+    Gradient(ParamId),
     /// State of this parameter that has its shape, named so.
-    Moment(usize, String),
+    Moment(ParamId, String),
     /// State of another shape, whole on the shard rank that owns its parameter, or on all.
     Whole {
         /// The state's name.
         name: String,
-        /// Number of its parameter, if it is one's.
-        param: Option<usize>,
+        /// Its parameter, if it is one's.
+        param: Option<ParamId>,
         /// Position on the shard axis.
         owner: Option<usize>,
     },
@@ -80,26 +89,46 @@ enum Of<'a> {
     State(&'a str),
 }
 
-/// Names and shapes of every state of a job of one rank with f32 parameters, in its order: an optimizer for them where nothing
-/// is kept.
-pub(crate) fn whole_states(
-    model: &Model,
-    config: &OptimConfig,
-) -> Result<Vec<(String, Vec<usize>)>, ParallelError> {
+/// A state of the optimizer of a job of one rank with f32 parameters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WholeState {
+    pub(crate) name: String,
+    /// Number of its parameter in the model, if it is one's.
+    pub(crate) param: Option<usize>,
+    /// Its parameter's shape if it has one value for each of its parameter's.
+    pub(crate) shape: Vec<usize>,
+    /// It has one value for each of its parameter's, and lies where they lie.
+    pub(crate) moment: bool,
+}
+
+/// Every state of a job of one rank with f32 parameters, in its order: those of an optimizer on memory that is only counted.
+pub(crate) fn whole_states(model: &Model, config: &OptimConfig) -> Result<Vec<WholeState>, ParallelError> {
     let mut null = NullBackend::new();
-    let whole = |spec: ParamSpec| -> Result<OptimParam, TensorError> {
+    let whole = |spec: &ParamSpec| -> Result<OptimParam, TensorError> {
         let (rows, cols) = spec.matrix();
         let mut matrix = || {
             let spec = BufferSpec { class: "", name: &spec.name, dtype: DType::F32, len: rows * cols };
             null.alloc(spec).map(|b| b.matrix(rows, cols))
         };
         let (value, grad) = (matrix()?, matrix()?);
-        Ok(OptimParam::of(model, &spec, value, grad))
+        Ok(OptimParam::of(model, spec, value, grad))
     };
-    let params = model.params().into_iter().map(whole).collect::<Result<Vec<_>, _>>()?;
+    let specs = model.params();
+    let params = specs.iter().map(whole).collect::<Result<Vec<_>, _>>()?;
     let optimizer = Optimizer::new(&mut null, &params, config)?;
-    let shape = |view: View| if view.rows == 1 { vec![view.cols] } else { vec![view.rows, view.cols] };
-    Ok(optimizer.states().into_iter().map(|(name, view)| (name, shape(view))).collect())
+    let numbers: HashMap<&str, usize> = specs.iter().enumerate().map(|(i, p)| (p.name.as_str(), i)).collect();
+    let state = |(name, view): (String, View)| {
+        // The kind of the state, a dot, and the parameter.
+        let param = name.split_once('.').and_then(|(_, param)| numbers.get(param).copied());
+        let moment = is_moment_name(&name);
+        let shape = match param.filter(|_| moment) {
+            Some(number) => specs[number].shape.clone(),
+            None if view.rows == 1 => vec![view.cols],
+            None => vec![view.rows, view.cols],
+        };
+        WholeState { name, param, shape, moment: param.is_some() && moment }
+    };
+    Ok(optimizer.states().into_iter().map(state).collect())
 }
 
 fn not_here(name: &str) -> ParallelError {
@@ -117,18 +146,16 @@ impl Worker {
     /// A configuration that the optimizer refuses.
     pub fn tensors(&self, config: &OptimConfig) -> Result<Vec<StateTensor>, ParallelError> {
         let mut list = self.params();
-        let params = self.whole.params();
+        let specs = self.whole.params();
         // An owner is the same whether a stage or the whole model is looked at.
         let owners = Owners::new(&self.whole, config, self.plan.shard());
-        for (name, own) in whole_states(&self.whole, config)? {
-            let param = name.split_once('.').map_or(name.as_str(), |(_, param)| param);
-            let number = params.iter().position(|p| p.name == param);
-            let (shape, place) = match number.filter(|_| is_moment_name(&name)) {
-                // A moment has its parameter's shape; a factor or a counter its own.
-                Some(i) => (params[i].shape.clone(), Place::Moment(i, name.clone())),
+        for WholeState { name, param, shape, moment } in whole_states(&self.whole, config)? {
+            let (id, own_name) = (param.map(|number| specs[number].id), name.clone());
+            let place = match id.filter(|_| moment) {
+                Some(id) => Place::Moment(id, own_name),
                 None => {
-                    let owner = number.and_then(|i| owners.of(i));
-                    (own, Place::Whole { name: name.clone(), param: number, owner })
+                    let owner = param.and_then(|number| owners.of(number));
+                    Place::Whole { name: own_name, param: id, owner }
                 }
             };
             list.push(StateTensor { name, shape, dtype: DType::F32, place });
@@ -146,14 +173,14 @@ impl Worker {
         self.each(Place::Gradient)
     }
 
-    fn each(&self, place: fn(usize) -> Place) -> Vec<StateTensor> {
-        let tensor = |(i, spec): (usize, ParamSpec)| StateTensor {
+    fn each(&self, place: fn(ParamId) -> Place) -> Vec<StateTensor> {
+        let tensor = |spec: ParamSpec| StateTensor {
             name: spec.name,
             shape: spec.shape,
             dtype: DType::F32,
-            place: place(i),
+            place: place(spec.id),
         };
-        self.whole.params().into_iter().enumerate().map(tensor).collect()
+        self.whole.params().into_iter().map(tensor).collect()
     }
 
     /// Puts a whole tensor into `values`, on every rank. All ranks call this for the same tensors in the same order.
@@ -166,7 +193,7 @@ impl Worker {
         tensor: &StateTensor,
         values: &mut [f32],
     ) -> Result<(), ParallelError> {
-        let (holder, name) = self.holder(tensor);
+        let holder = self.holder(tensor);
         let (plan, coord) = (&self.plan, self.coord);
         if holder.rank == coord.pipeline {
             let chunk = &mut self.chunks[holder.chunk];
@@ -184,7 +211,7 @@ impl Worker {
                 Place::Gradient(_) => Of::Gradient,
                 Place::Moment(_, name) => Of::State(name),
             };
-            let param = chunk.param(&name).ok_or_else(|| not_here(&name))?;
+            let param = chunk.param_of(tensor).ok_or_else(|| not_here(&tensor.name))?;
             let part = chunk.read_portion(backend, (plan, coord), param, &of)?;
             chunk.assemble((&self.whole, plan, coord), (param, &tensor.name), part, values)?;
         }
@@ -199,15 +226,11 @@ impl Worker {
         Ok(())
     }
 
-    /// Who stands for a tensor, and its parameter's name.
-    fn holder(&self, tensor: &StateTensor) -> (PipelinePlace, String) {
-        let number = match &tensor.place {
-            Place::Param(i) | Place::Gradient(i) | Place::Moment(i, _) => Some(*i),
-            Place::Whole { param, .. } => *param,
-        };
-        let name = number.map_or_else(String::new, |i| self.whole.params().swap_remove(i).name);
-        let stage = self.spans.iter().position(|span| span.owns(&name)).unwrap_or(0);
-        (self.program.routes[0][stage], name)
+    /// The chunk that stands for a tensor: the first holder of its parameter's stage. A state of no parameter is the first
+    /// stage's.
+    fn holder(&self, tensor: &StateTensor) -> PipelinePlace {
+        let stage = tensor.param().and_then(|id| owner(&self.spans, id)).unwrap_or(0);
+        self.program.routes[0][stage]
     }
 
     /// Takes this rank's stretches of a whole tensor.
@@ -220,7 +243,6 @@ impl Worker {
         tensor: &StateTensor,
         values: &[f32],
     ) -> Result<(), ParallelError> {
-        let name = self.holder(tensor).1;
         let place = (&self.plan, self.coord);
         for chunk in &self.chunks {
             let of = match &tensor.place {
@@ -235,7 +257,7 @@ impl Worker {
                 Place::Gradient(_) => Of::Gradient,
                 Place::Moment(_, name) => Of::State(name),
             };
-            let Some(param) = chunk.param(&name) else { continue };
+            let Some(param) = chunk.param_of(tensor) else { continue };
             let mut part = vec![0.0; chunk.portion[param].len()];
             for run in chunk.portion[param].runs() {
                 part[run.part..run.part + run.len].copy_from_slice(&values[run.whole..run.whole + run.len]);
@@ -274,6 +296,11 @@ impl Worker {
 }
 
 impl Chunk {
+    /// Number in this chunk of the parameter that a tensor belongs to.
+    fn param_of(&self, tensor: &StateTensor) -> Option<usize> {
+        self.param(tensor.param()?)
+    }
+
     /// This rank's portion of a parameter, or of its state of that name, from the ranks of the shard axis.
     fn read_portion(
         &mut self,

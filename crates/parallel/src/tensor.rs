@@ -82,7 +82,7 @@ impl TensorGroup {
                 1 => gradient.columns(span.start, span.len),
                 _ => gradient.rows(span.start, span.len),
             };
-            let unit = Unit::of(param.name());
+            let unit = param.id().unit();
             // The ranks that hold the same heads may be all of them.
             let copies = matches!(param.sharding.gradient, GradientSum::Copies);
             partial.push(PartialGradient { unit, copies, gradient });

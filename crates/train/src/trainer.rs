@@ -7,7 +7,7 @@ use crate::spikes::{SpikeGuard, SpikeState};
 use crate::state::checkpoints;
 use crate::state::{RunIdentity, TrainState};
 use crate::{MemoryPlan, TrainError, mixture};
-use bessemer_arch::{Model, Role};
+use bessemer_arch::{Model, ParamClass};
 use bessemer_checkpoint::Store;
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
 use bessemer_loader::{Batch, Loader};
@@ -422,7 +422,7 @@ impl Trainer {
             self.append(resume.into(), observer)?;
         } else {
             let model = self.model().clone();
-            let tables = model.params().into_iter().filter(|p| p.role == Role::Embedding);
+            let tables = model.params().into_iter().filter(|p| p.class() == ParamClass::Embedding);
             let tables: usize = tables.map(|p| p.len()).sum();
             let record = runlog::Model {
                 name: self.input.recipe.model.architecture.clone(),

@@ -1,6 +1,6 @@
 //! Spans of a model: splits against all there are, what belongs where, refusals.
 
-use bessemer_arch::{Model, Span, named, owner};
+use bessemer_arch::{Model, ParamRole, Span, named, owner};
 
 fn counts(spans: &[Span]) -> Vec<usize> {
     spans.iter().map(|s| s.layers.len()).collect()
@@ -102,9 +102,9 @@ fn every_parameter_has_one_owner_and_a_tied_table_two_users() {
         for model in [&model, &part] {
             let spans = model.split_layers(&[0, 5, 1]).unwrap();
             for p in model.params() {
-                let owners: Vec<_> = (0..3).filter(|i| spans[*i].owns(&p.name)).collect();
-                assert_eq!(owners, [owner(&spans, &p.name).unwrap()], "{}", p.name);
-                let users: Vec<_> = (0..3).filter(|i| spans[*i].uses(model, &p.name)).collect();
+                let owners: Vec<_> = (0..3).filter(|i| spans[*i].owns(p.id)).collect();
+                assert_eq!(owners, [owner(&spans, p.id).unwrap()], "{}", p.name);
+                let users: Vec<_> = (0..3).filter(|i| spans[*i].uses(model, p.id)).collect();
                 let table = model.tied_embeddings && p.name == "embed.tokens";
                 assert_eq!(users, if table { vec![0, 2] } else { owners }, "{}", p.name);
             }
@@ -118,7 +118,7 @@ fn every_parameter_has_one_owner_and_a_tied_table_two_users() {
         }
     }
     let spans = named("gpt2").unwrap().split(2).unwrap();
-    assert_eq!(owner(&spans, "layers.9.mlp.down.weight"), None);
+    assert_eq!(owner(&spans, ParamRole::DownWeight.in_layer(9)), None);
 }
 
 #[test]

@@ -4,9 +4,12 @@
 //! without biases is written with biases of zero, which compute the same.
 
 use super::fields::Fields;
-use super::layout::{LM_HEAD, Part, foreign_choices, layer_of, written};
+use super::layout::{Part, foreign_choices, kind, written};
 use crate::error::Result;
-use bessemer_arch::{ActivationChoice, MlpKind, Model, ModelConfig, NormChoice, PositionChoice};
+use bessemer_arch::{
+    ActivationChoice, MlpKind, Model, ModelConfig, NormChoice, ParamClass, ParamId, ParamRole,
+    PositionChoice, Unit,
+};
 use serde_json::{Map, Value, json};
 
 /// (Bessemer, names in config.json; the first is written).
@@ -121,28 +124,26 @@ pub(super) fn read_config(f: &Fields) -> Result<(ModelConfig, Vec<String>)> {
 }
 
 /// The tensors that hold a parameter.
-pub(super) fn parts(m: &Model, name: &str) -> Vec<Part> {
-    let one = |name: String, rows: usize, transposed: bool| vec![Part { name, rows, skip: 0, transposed }];
-    match name {
-        "embed.tokens" => return one("wte.weight".into(), m.vocab_size, false),
-        "embed.positions" => return one("wpe.weight".into(), m.context, false),
-        "head.weight" => return one(LM_HEAD.into(), m.vocab_size, false),
-        "final_norm.weight" | "final_norm.bias" => {
-            return one(name.replace("final_norm", "ln_f"), m.width, false);
-        }
-        _ => {}
-    }
-    let Some((layer, rest)) = layer_of(name) else { return Vec::new() };
-    let Some((module, kind)) = rest.rsplit_once('.') else { return Vec::new() };
-    let (theirs, rows) = match module {
-        "attention_norm" => ("ln_1", m.width),
-        "mlp_norm" => ("ln_2", m.width),
-        "attention.qkv" => ("attn.c_attn", m.qkv_width()),
-        "attention.out" => ("attn.c_proj", m.width),
-        "mlp.up" => ("mlp.c_fc", m.ffn_width),
-        "mlp.down" => ("mlp.c_proj", m.width),
-        _ => return Vec::new(),
+pub(super) fn parts(m: &Model, id: ParamId) -> Vec<Part> {
+    use ParamRole as R;
+    let (theirs, rows) = match id.role() {
+        R::TokenTable => ("wte", m.vocab_size),
+        R::PositionTable => ("wpe", m.context),
+        R::HeadWeight => ("lm_head", m.vocab_size),
+        R::FinalNormWeight | R::FinalNormBias => ("ln_f", m.width),
+        R::AttentionNormWeight | R::AttentionNormBias => ("ln_1", m.width),
+        R::MlpNormWeight | R::MlpNormBias => ("ln_2", m.width),
+        R::QkvWeight | R::QkvBias => ("attn.c_attn", m.qkv_width()),
+        R::AttentionOutWeight | R::AttentionOutBias => ("attn.c_proj", m.width),
+        R::UpWeight | R::UpBias => ("mlp.c_fc", m.ffn_width),
+        R::DownWeight | R::DownBias => ("mlp.c_proj", m.width),
+        R::QueryNormWeight | R::KeyNormWeight | R::GateUpWeight | R::GateUpBias => return Vec::new(),
     };
-    let transposed = kind == "weight" && !module.ends_with("norm");
-    one(format!("h.{layer}.{theirs}.{kind}"), rows, transposed)
+    let transposed = id.role().class() == ParamClass::Matrix;
+    let kind = kind(id);
+    let name = match id.unit() {
+        Unit::Layer(layer) => format!("h.{layer}.{theirs}.{kind}"),
+        Unit::Embedding | Unit::Head => format!("{theirs}.{kind}"),
+    };
+    vec![Part { name, rows, skip: 0, transposed }]
 }

@@ -1,6 +1,6 @@
 //! Where each parameter of a model stands in Hugging Face files: one table for writing and reading.
 
-use bessemer_arch::{Model, Placement};
+use bessemer_arch::{Model, ParamId, Placement, Unit};
 
 /// A stretch of rows of a parameter that is a tensor of its own in the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,16 +102,12 @@ impl Style {
 
     /// The table for a model.
     pub(crate) fn map(self, model: &Model) -> Vec<Mapped> {
-        let of = |name: &str| match self {
-            Style::Gpt2 => super::gpt2::parts(model, name),
-            Style::Llama => super::llama::parts(model, name),
-            Style::Opt => super::opt::parts(model, name),
+        let of = |id: ParamId| match self {
+            Style::Gpt2 => super::gpt2::parts(model, id),
+            Style::Llama => super::llama::parts(model, id),
+            Style::Opt => super::opt::parts(model, id),
         };
-        model
-            .params()
-            .into_iter()
-            .map(|p| Mapped { parts: of(&p.name), name: p.name, shape: p.shape })
-            .collect()
+        model.params().into_iter().map(|p| Mapped { parts: of(p.id), name: p.name, shape: p.shape }).collect()
     }
 }
 
@@ -149,9 +145,19 @@ pub(crate) fn foreign_choices(m: &Model) -> Vec<String> {
     list
 }
 
-/// Splits "layers.{i}.rest" into (i, rest).
-pub(crate) fn layer_of(name: &str) -> Option<(&str, &str)> {
-    name.strip_prefix("layers.")?.split_once('.')
+/// Last word of the name of a vector or matrix in the files.
+pub(crate) fn kind(id: ParamId) -> &'static str {
+    if id.role().is_bias() { "bias" } else { "weight" }
+}
+
+/// A part whose layers are called "layers.{i}" in the files too.
+pub(crate) fn in_layers(id: ParamId, theirs: &str, rows: usize) -> Part {
+    let kind = kind(id);
+    let name = match id.unit() {
+        Unit::Layer(layer) => format!("layers.{layer}.{theirs}.{kind}"),
+        Unit::Embedding | Unit::Head => format!("{theirs}.{kind}"),
+    };
+    Part { name, rows, skip: 0, transposed: false }
 }
 
 /// Copies rows `first .. first + rows` of a row-major matrix with `columns` columns into `out`, as they are or

@@ -5,10 +5,11 @@
 //! feed-forward block are two switches there and one here: a missing half is read as zeros, which compute the same.
 
 use super::fields::Fields;
-use super::layout::{LM_HEAD, Part, foreign_choices, layer_of, written};
+use super::layout::{Part, foreign_choices, in_layers, written};
 use crate::error::Result;
 use bessemer_arch::{
-    ActivationChoice, MlpKind, Model, ModelConfig, NormChoice, PositionChoice, RopeScaling, RopeScalingKind,
+    ActivationChoice, MlpKind, Model, ModelConfig, NormChoice, ParamId, ParamRole, PositionChoice,
+    RopeScaling, RopeScalingKind,
 };
 use serde_json::{Map, Value, json};
 
@@ -242,29 +243,24 @@ fn rope(f: &Fields, context: u64) -> Result<(f64, Option<RopeScaling>)> {
 }
 
 /// The tensors that hold a parameter.
-pub(super) fn parts(m: &Model, name: &str) -> Vec<Part> {
-    let part = |name: String, rows: usize| Part { name, rows, skip: 0, transposed: false };
-    match name {
-        "embed.tokens" => return vec![part("embed_tokens.weight".into(), m.vocab_size)],
-        "head.weight" => return vec![part(LM_HEAD.into(), m.vocab_size)],
-        "final_norm.weight" => return vec![part("norm.weight".into(), m.width)],
-        _ => {}
-    }
-    let Some((layer, rest)) = layer_of(name) else { return Vec::new() };
-    let Some((module, kind)) = rest.rsplit_once('.') else { return Vec::new() };
+pub(super) fn parts(m: &Model, id: ParamId) -> Vec<Part> {
+    use ParamRole as R;
     let (queries, keys) = (m.heads * m.head_dim, m.kv_heads * m.head_dim);
-    let list: &[(&str, usize)] = match module {
-        "attention_norm" => &[("input_layernorm", m.width)],
-        "mlp_norm" => &[("post_attention_layernorm", m.width)],
-        "attention.qkv" => {
+    let list: &[(&str, usize)] = match id.role() {
+        R::TokenTable => &[("embed_tokens", m.vocab_size)],
+        R::HeadWeight => &[("lm_head", m.vocab_size)],
+        R::FinalNormWeight => &[("norm", m.width)],
+        R::AttentionNormWeight | R::AttentionNormBias => &[("input_layernorm", m.width)],
+        R::MlpNormWeight | R::MlpNormBias => &[("post_attention_layernorm", m.width)],
+        R::QkvWeight | R::QkvBias => {
             &[("self_attn.q_proj", queries), ("self_attn.k_proj", keys), ("self_attn.v_proj", keys)]
         }
-        "attention.q_norm" => &[("self_attn.q_norm", m.head_dim)],
-        "attention.k_norm" => &[("self_attn.k_norm", m.head_dim)],
-        "attention.out" => &[("self_attn.o_proj", m.width)],
-        "mlp.gate_up" => &[("mlp.gate_proj", m.ffn_width), ("mlp.up_proj", m.ffn_width)],
-        "mlp.down" => &[("mlp.down_proj", m.width)],
-        _ => return Vec::new(),
+        R::QueryNormWeight => &[("self_attn.q_norm", m.head_dim)],
+        R::KeyNormWeight => &[("self_attn.k_norm", m.head_dim)],
+        R::AttentionOutWeight | R::AttentionOutBias => &[("self_attn.o_proj", m.width)],
+        R::GateUpWeight | R::GateUpBias => &[("mlp.gate_proj", m.ffn_width), ("mlp.up_proj", m.ffn_width)],
+        R::DownWeight | R::DownBias => &[("mlp.down_proj", m.width)],
+        R::PositionTable | R::FinalNormBias | R::UpWeight | R::UpBias => &[],
     };
-    list.iter().map(|(theirs, rows)| part(format!("layers.{layer}.{theirs}.{kind}"), *rows)).collect()
+    list.iter().map(|(theirs, rows)| in_layers(id, theirs, *rows)).collect()
 }

@@ -5,9 +5,9 @@
 //! their table: position p is row p + 2. The first two rows are never read with whole sequences, and are left out.
 
 use super::fields::Fields;
-use super::layout::{LM_HEAD, Part, layer_of};
+use super::layout::{Part, in_layers};
 use crate::error::Result;
-use bessemer_arch::{ActivationChoice, Model, ModelConfig, NormChoice, PositionChoice};
+use bessemer_arch::{ActivationChoice, Model, ModelConfig, NormChoice, ParamId, ParamRole, PositionChoice};
 use serde_json::json;
 
 /// Rows of the position table before that of position 0.
@@ -72,31 +72,23 @@ pub(super) fn read_config(f: &Fields) -> Result<(ModelConfig, Vec<String>)> {
 }
 
 /// The tensors that hold a parameter.
-pub(super) fn parts(m: &Model, name: &str) -> Vec<Part> {
-    let part = |name: String, rows: usize| Part { name, rows, skip: 0, transposed: false };
-    match name {
-        "embed.tokens" => return vec![part("embed_tokens.weight".into(), m.vocab_size)],
-        "embed.positions" => {
-            return vec![Part { skip: OFFSET, ..part("embed_positions.weight".into(), m.context) }];
-        }
-        "head.weight" => return vec![part(LM_HEAD.into(), m.vocab_size)],
-        "final_norm.weight" | "final_norm.bias" => {
-            return vec![part(name.replace("final_norm", "final_layer_norm"), m.width)];
-        }
-        _ => {}
-    }
-    let Some((layer, rest)) = layer_of(name) else { return Vec::new() };
-    let Some((module, kind)) = rest.rsplit_once('.') else { return Vec::new() };
-    let list: &[(&str, usize)] = match module {
-        "attention_norm" => &[("self_attn_layer_norm", m.width)],
-        "mlp_norm" => &[("final_layer_norm", m.width)],
-        "attention.qkv" => {
+pub(super) fn parts(m: &Model, id: ParamId) -> Vec<Part> {
+    use ParamRole as R;
+    let list: &[(&str, usize)] = match id.role() {
+        R::TokenTable => &[("embed_tokens", m.vocab_size)],
+        R::PositionTable => &[("embed_positions", m.context)],
+        R::HeadWeight => &[("lm_head", m.vocab_size)],
+        R::FinalNormWeight | R::FinalNormBias => &[("final_layer_norm", m.width)],
+        R::AttentionNormWeight | R::AttentionNormBias => &[("self_attn_layer_norm", m.width)],
+        R::MlpNormWeight | R::MlpNormBias => &[("final_layer_norm", m.width)],
+        R::QkvWeight | R::QkvBias => {
             &[("self_attn.q_proj", m.width), ("self_attn.k_proj", m.width), ("self_attn.v_proj", m.width)]
         }
-        "attention.out" => &[("self_attn.out_proj", m.width)],
-        "mlp.up" => &[("fc1", m.ffn_width)],
-        "mlp.down" => &[("fc2", m.width)],
-        _ => return Vec::new(),
+        R::AttentionOutWeight | R::AttentionOutBias => &[("self_attn.out_proj", m.width)],
+        R::UpWeight | R::UpBias => &[("fc1", m.ffn_width)],
+        R::DownWeight | R::DownBias => &[("fc2", m.width)],
+        R::QueryNormWeight | R::KeyNormWeight | R::GateUpWeight | R::GateUpBias => &[],
     };
-    list.iter().map(|(theirs, rows)| part(format!("layers.{layer}.{theirs}.{kind}"), *rows)).collect()
+    let skip = if id.role() == R::PositionTable { OFFSET } else { 0 };
+    list.iter().map(|(theirs, rows)| Part { skip, ..in_layers(id, theirs, *rows) }).collect()
 }

@@ -2,7 +2,7 @@
 
 use crate::tiny;
 
-use bessemer_arch::{Model, Role, Span};
+use bessemer_arch::{Model, ParamClass, Span};
 use bessemer_model::{
     ActivationConfig, Decoder, OneDevice, Phase, Purpose, SeamAt, Seams, Shape, StageConfig, Stream,
     TokenBatch, Unit,
@@ -82,7 +82,7 @@ fn hold(label: &str, model: &Model, recompute: Recompute) {
     for span in spans(model) {
         let stage = StageConfig { span: span.clone(), slots: 1, pending: 1 };
         let mut d = Decoder::of_stage(&mut b, &portion, Stream::Whole, SHAPE, config, &stage, None).unwrap();
-        for (i, p) in model.params().iter().enumerate().filter(|(_, p)| span.uses(model, &p.name)) {
+        for (i, p) in model.params().iter().enumerate().filter(|(_, p)| span.uses(model, p.id)) {
             d.write_param(&mut b, &p.name, &values(i, p)).unwrap();
         }
         let stream: Vec<f32> = (0..SHAPE.tokens() * model.width).map(|e| (e as f32 * 0.37).sin()).collect();
@@ -122,15 +122,16 @@ fn hold(label: &str, model: &Model, recompute: Recompute) {
         assert_eq!(places(&split).len(), 4 * span.layers.len());
         // Inputs and gradients of the matrices, in the same order, with the same bits.
         assert!(split.linear == together.linear, "{label} {span:?}");
-        let matrices = d.params().iter().filter(|p| p.spec.role == Role::Matrix).count();
+        let matrices = d.params().iter().filter(|p| p.spec.class() == ParamClass::Matrix).count();
         assert_eq!(split.linear.len(), matrices, "{label}");
         // Each gradient once, in the unit that it belongs to, with the same bits.
         let sorted = |n: &Notes, phase| {
             let mut ready = n.ready.clone();
             ready.sort_by_key(|r| r.0);
             for (param, inside, _) in &ready {
-                let name = &d.params()[*param].spec.name;
-                let unit = if span.owns(name) { Unit::of(name) } else { Unit::Head };
+                let spec = &d.params()[*param].spec;
+                let (id, name) = (spec.id, &spec.name);
+                let unit = if span.owns(id) { id.unit() } else { Unit::Head };
                 assert_eq!(*inside, (unit, phase), "{label}: {name}");
             }
             ready.into_iter().map(|r| (r.0, r.2)).collect::<Vec<_>>()

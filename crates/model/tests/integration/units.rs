@@ -25,7 +25,7 @@ struct Gathered {
 
 impl Gathered {
     fn used(&self, unit: Unit) -> Vec<usize> {
-        (0..self.specs.len()).filter(|&i| unit.uses(&self.specs[i].name, self.tied)).collect()
+        (0..self.specs.len()).filter(|&i| unit.uses(self.specs[i].id, self.tied)).collect()
     }
 }
 
@@ -46,7 +46,7 @@ impl Seams for Gathered {
         Ok(())
     }
     fn gradient_ready(&mut self, b: &mut dyn Backend, param: usize, grad: View) -> Result<(), TensorError> {
-        assert_eq!(self.inside, Some((Unit::of(&self.specs[param].name), Phase::Backward)));
+        assert_eq!(self.inside, Some((self.specs[param].id.unit(), Phase::Backward)));
         let mut values = vec![0.0; grad.len()];
         b.read_f32(grad, &mut values)?;
         assert!(self.gradients[param].replace(values).is_none(), "twice: {}", self.specs[param].name);
@@ -60,13 +60,13 @@ fn buffer(b: &mut dyn Backend, len: usize) -> View {
 
 /// Parameters of a unit one after the other; all layers in the same place. Values, then gradients.
 fn pooled(b: &mut dyn Backend, specs: Vec<ParamSpec>) -> Vec<Param> {
-    let kind = |name: &str| match Unit::of(name) {
+    let kind = |unit: Unit| match unit {
         Unit::Layer(_) => Unit::Layer(0),
         other => other,
     };
     let mut lengths: BTreeMap<Unit, usize> = BTreeMap::new();
     for s in &specs {
-        *lengths.entry(Unit::of(&s.name)).or_default() += s.len();
+        *lengths.entry(s.id.unit()).or_default() += s.len();
     }
     let pools: BTreeMap<Unit, [View; 2]> = lengths
         .iter()
@@ -75,10 +75,10 @@ fn pooled(b: &mut dyn Backend, specs: Vec<ParamSpec>) -> Vec<Param> {
         .collect();
     let mut used: BTreeMap<Unit, usize> = BTreeMap::new();
     let place = |spec: ParamSpec| {
-        let at = used.entry(Unit::of(&spec.name)).or_default();
+        let at = used.entry(spec.id.unit()).or_default();
         let (rows, cols) = spec.matrix();
         let view = |pool: View| View { rows, cols, stride: cols, ..pool.columns(*at, rows * cols) };
-        let [value, grad] = pools[&kind(&spec.name)].map(view);
+        let [value, grad] = pools[&kind(spec.id.unit())].map(view);
         *at += rows * cols;
         Param { spec, value, grad: Some(grad) }
     };

@@ -2,7 +2,7 @@
 
 use super::plan::{costs, fills, no_room, wrong};
 use crate::error::ParallelError;
-use crate::state::whole_states;
+use crate::state::{WholeState, whole_states};
 use crate::worker::Job;
 use bessemer_arch::{ParamSpec, Span};
 use bessemer_optim::OptimizerChoice;
@@ -85,18 +85,14 @@ fn units(job: &Job<'_>) -> Result<Vec<Unit>, ParallelError> {
 }
 
 /// About how many elements a rank of a stage copies.
-fn elements(job: &Job<'_>, span: &Span, (params, states): (&[ParamSpec], &[(String, Vec<usize>)])) -> f64 {
-    let values: usize = params.iter().filter(|p| span.owns(&p.name)).map(|p| p.len()).sum();
-    let of_stage = |name: &str| {
-        let param = name.split_once('.').map_or(name, |(_, param)| param);
-        // A state of no parameter is the first stage's.
-        let known = params.iter().any(|p| p.name == param);
-        if known { span.owns(param) } else { span.embedding }
+fn elements(job: &Job<'_>, span: &Span, (params, states): (&[ParamSpec], &[WholeState])) -> f64 {
+    let values: usize = params.iter().filter(|p| span.owns(p.id)).map(|p| p.len()).sum();
+    // A state of no parameter is the first stage's.
+    let of_stage = |state: &&WholeState| match state.param {
+        Some(number) => span.owns(params[number].id),
+        None => span.embedding,
     };
-    let state: usize = states
-        .iter()
-        .filter(|(name, _)| of_stage(name))
-        .map(|(_, shape)| shape.iter().product::<usize>())
-        .sum();
+    let state: usize =
+        states.iter().filter(of_stage).map(|state| state.shape.iter().product::<usize>()).sum();
     (values as f64 + state as f64 / job.plan.shard() as f64) / job.plan.tensor() as f64
 }

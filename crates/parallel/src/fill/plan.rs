@@ -2,7 +2,7 @@
 
 use crate::error::ParallelError;
 use crate::worker::Job;
-use bessemer_arch::{Role, Span};
+use bessemer_arch::{ParamClass, Span};
 use bessemer_optim::OptimParam;
 use bessemer_schedule::{Filler, Instruction, Program};
 use bessemer_sim::fill::{
@@ -123,7 +123,7 @@ pub fn plan_evaluations(job: &Job<'_>, wanted: usize) -> Result<(Program, usize)
 fn stage(job: &Job<'_>, span: &Span) -> KfacStage {
     let tokens = job.shape.tokens() as f64;
     let mut stage = KfacStage::default();
-    for spec in span.params(job.model).iter().filter(|p| p.role == Role::Matrix) {
+    for spec in span.params(job.model).iter().filter(|p| p.class() == ParamClass::Matrix) {
         let (rows, cols) = spec.matrix();
         let view = Buffer { id: u32::MAX, len: rows * cols, dtype: DType::F32 }.matrix(rows, cols);
         let blocks = OptimParam::of(job.model, spec, view, view).blocks;

@@ -28,11 +28,11 @@ impl Worker {
     pub(crate) fn own_pieces(&self, tensors: &[StateTensor]) -> Result<Vec<OwnPiece>, ParallelError> {
         let mut pieces = Vec::new();
         for (index, tensor) in tensors.iter().enumerate() {
-            let (holder, name) = self.holder(tensor);
+            let holder = self.holder(tensor);
             if holder.rank != self.coord.pipeline || self.coord.replicate > 0 {
                 continue;
             }
-            if let Some((view, runs)) = self.own_piece(tensor, (holder.chunk, &name))? {
+            if let Some((view, runs)) = self.own_piece(tensor, holder.chunk)? {
                 if !view.is_contiguous() || view.len() != runs.iter().map(|run| run.1).sum::<usize>() {
                     let text = format!("{:?} does not lie in one stretch on a rank", tensor.name);
                     return Err(ParallelError::Layout(text));
@@ -43,13 +43,9 @@ impl Worker {
         Ok(pieces)
     }
 
-    fn own_piece(
-        &self,
-        tensor: &StateTensor,
-        (chunk, name): (usize, &str),
-    ) -> Result<Option<(View, Runs)>, ParallelError> {
+    fn own_piece(&self, tensor: &StateTensor, chunk: usize) -> Result<Option<(View, Runs)>, ParallelError> {
         let (plan, coord, chunk) = (&self.plan, self.coord, &self.chunks[chunk]);
-        let master = format!("{MASTER}{name}");
+        let master = format!("{MASTER}{}", tensor.name);
         let of = match &tensor.place {
             Place::Whole { name, owner, .. } => {
                 let mine = coord.tensor == 0 && coord.shard == owner.unwrap_or(0);
@@ -61,7 +57,7 @@ impl Worker {
             Place::Gradient(_) => Of::Gradient,
             Place::Moment(_, name) => Of::State(name),
         };
-        let param = chunk.param(name).ok_or_else(|| super::not_here(name))?;
+        let param = chunk.param_of(tensor).ok_or_else(|| super::not_here(&tensor.name))?;
         let portion = &chunk.portion[param];
         if coord.tensor > 0 && portion.len() == tensor.len() {
             return Ok(None);

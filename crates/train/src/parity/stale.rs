@@ -12,6 +12,7 @@
 use super::layouts::Layout;
 use super::run::{ParityJob, Text, Trajectory};
 use crate::TrainError;
+use bessemer_arch::ParamId;
 use bessemer_model::{Decoder, LossSum, StepContext};
 use bessemer_optim::{OptimParam, Optimizer};
 use bessemer_parallel::Feed;
@@ -19,8 +20,8 @@ use bessemer_schedule::{Instruction, Place, Program};
 use bessemer_tensor::{Backend, View};
 use bessemer_units::ParamStorage;
 
-/// Every parameter with its name.
-type Values = Vec<(String, Vec<f32>)>;
+/// Every parameter with its identity.
+type Values = Vec<(ParamId, Vec<f32>)>;
 
 /// The version that each stage's forward pass reads, by micro-batch and stage.
 fn versions(program: &Program) -> Vec<Vec<usize>> {
@@ -47,12 +48,13 @@ struct Whole<'a> {
 impl Whole<'_> {
     fn values(&mut self) -> Result<Values, TrainError> {
         let tensors = self.decoder.read_params(self.backend)?;
-        Ok(tensors.into_iter().map(|t| (t.name, t.values)).collect())
+        let ids = self.decoder.params().iter().map(|p| p.spec.id);
+        Ok(ids.zip(tensors).map(|(id, t)| (id, t.values)).collect())
     }
 
-    fn take<'v>(&mut self, values: impl Iterator<Item = &'v (String, Vec<f32>)>) -> Result<(), TrainError> {
-        for (name, values) in values {
-            self.decoder.write_param(self.backend, name, values)?;
+    fn take<'v>(&mut self, values: impl Iterator<Item = &'v (ParamId, Vec<f32>)>) -> Result<(), TrainError> {
+        for (id, values) in values {
+            self.decoder.write_param(self.backend, &id.to_string(), values)?;
         }
         Ok(())
     }
@@ -112,7 +114,7 @@ pub fn stale_reference(
                     let micro = update * every + within;
                     for (version, span) in versions[micro].iter().zip(&spans) {
                         oldest = oldest.max(update - version);
-                        whole.take(history[*version].iter().filter(|(name, _)| span.owns(name)))?;
+                        whole.take(history[*version].iter().filter(|(id, _)| span.owns(*id)))?;
                     }
                     let (batch, ctx) = text.micro_batch(micro)?;
                     let ctx = StepContext { accumulate: within > 0, ..ctx };
@@ -134,6 +136,6 @@ pub fn stale_reference(
         }
         newest = history.swap_remove(updates);
     }
-    t.params = newest;
+    t.params = newest.into_iter().map(|(id, values)| (id.to_string(), values)).collect();
     Ok((t, oldest))
 }

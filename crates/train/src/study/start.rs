@@ -35,9 +35,8 @@ pub(crate) fn look(
     gradients.found.sort_unstable_by_key(|g| g.0);
     start.stream_gradient = gradients.found.into_iter().map(|g| g.1).collect();
     for (layer, trace) in traces.iter().enumerate() {
-        let prefix = format!("layers.{layer}.");
         let mut squares = 0.0;
-        for param in decoder.params().iter().filter(|p| p.spec.name.starts_with(&prefix)) {
+        for param in decoder.params().iter().filter(|p| p.spec.id.unit() == Unit::Layer(layer)) {
             if let Some(grad) = param.grad {
                 squares += norm(&values(backend, grad)?).powi(2);
             }

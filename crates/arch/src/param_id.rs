@@ -1,0 +1,221 @@
+//! Identity of a parameter: its unit and its role there. Text names are written and read here only; they stand in files,
+//! in messages and in the keys of random numbers.
+
+use crate::model::Model;
+
+/// A part of the model whose parameters are needed together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Unit {
+    /// Token and position tables.
+    Embedding,
+    /// A layer, from 0.
+    Layer(usize),
+    /// Last normalisation and output projection.
+    Head,
+}
+
+impl Unit {
+    /// All units of a model in the order of the forward pass.
+    pub fn all(model: &Model) -> impl DoubleEndedIterator<Item = Unit> {
+        std::iter::once(Unit::Embedding).chain((0..model.layers).map(Unit::Layer)).chain([Unit::Head])
+    }
+
+    /// True if launches of the unit use the parameter: it is the unit's own, or the token table that the head shares with
+    /// the embedding (`tied`).
+    pub fn uses(self, id: ParamId, tied: bool) -> bool {
+        id.unit == self || (tied && self == Unit::Head && id == ParamId::TOKEN_TABLE)
+    }
+
+    /// Number of the layer, if the unit is one.
+    pub fn layer(self) -> Option<usize> {
+        match self {
+            Unit::Layer(layer) => Some(layer),
+            Unit::Embedding | Unit::Head => None,
+        }
+    }
+}
+
+/// Kind of a parameter, for optimizers and layouts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ParamClass {
+    /// Token or position table, or an untied output projection.
+    Embedding,
+    /// Matrix of a linear layer, `[outputs, inputs]`.
+    Matrix,
+    /// Bias of a linear layer.
+    Bias,
+    /// Weight or bias of a normalisation.
+    Norm,
+}
+
+/// What a parameter does in its unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "the names say it; shapes stand at `Model::params`")]
+pub enum ParamRole {
+    TokenTable,
+    PositionTable,
+    AttentionNormWeight,
+    AttentionNormBias,
+    QkvWeight,
+    QkvBias,
+    QueryNormWeight,
+    KeyNormWeight,
+    AttentionOutWeight,
+    AttentionOutBias,
+    MlpNormWeight,
+    MlpNormBias,
+    UpWeight,
+    UpBias,
+    GateUpWeight,
+    GateUpBias,
+    DownWeight,
+    DownBias,
+    FinalNormWeight,
+    FinalNormBias,
+    HeadWeight,
+}
+
+/// (role, class, text name within the unit), in the order of the forward pass.
+const ROLES: [(ParamRole, ParamClass, &str); 21] = {
+    use ParamClass::{Bias, Embedding, Matrix, Norm};
+    use ParamRole as R;
+    [
+        (R::TokenTable, Embedding, "embed.tokens"),
+        (R::PositionTable, Embedding, "embed.positions"),
+        (R::AttentionNormWeight, Norm, "attention_norm.weight"),
+        (R::AttentionNormBias, Norm, "attention_norm.bias"),
+        (R::QkvWeight, Matrix, "attention.qkv.weight"),
+        (R::QkvBias, Bias, "attention.qkv.bias"),
+        (R::QueryNormWeight, Norm, "attention.q_norm.weight"),
+        (R::KeyNormWeight, Norm, "attention.k_norm.weight"),
+        (R::AttentionOutWeight, Matrix, "attention.out.weight"),
+        (R::AttentionOutBias, Bias, "attention.out.bias"),
+        (R::MlpNormWeight, Norm, "mlp_norm.weight"),
+        (R::MlpNormBias, Norm, "mlp_norm.bias"),
+        (R::UpWeight, Matrix, "mlp.up.weight"),
+        (R::UpBias, Bias, "mlp.up.bias"),
+        (R::GateUpWeight, Matrix, "mlp.gate_up.weight"),
+        (R::GateUpBias, Bias, "mlp.gate_up.bias"),
+        (R::DownWeight, Matrix, "mlp.down.weight"),
+        (R::DownBias, Bias, "mlp.down.bias"),
+        (R::FinalNormWeight, Norm, "final_norm.weight"),
+        (R::FinalNormBias, Norm, "final_norm.bias"),
+        (R::HeadWeight, Embedding, "head.weight"),
+    ]
+};
+
+impl ParamRole {
+    /// Every role, in the order of the forward pass.
+    pub fn all() -> impl Iterator<Item = ParamRole> {
+        ROLES.iter().map(|row| row.0)
+    }
+
+    /// Kind of the parameter.
+    pub fn class(self) -> ParamClass {
+        ROLES[self as usize].1
+    }
+
+    /// Text name within the unit.
+    fn text(self) -> &'static str {
+        ROLES[self as usize].2
+    }
+
+    /// True for a vector that is added, of a linear layer or of a normalisation.
+    pub fn is_bias(self) -> bool {
+        self.text().ends_with(".bias")
+    }
+
+    /// The identity of the parameter in layer `layer`, or outside the layers for a role of the embedding or the head.
+    pub fn in_layer(self, layer: usize) -> ParamId {
+        use ParamRole::{FinalNormBias, FinalNormWeight, HeadWeight, PositionTable, TokenTable};
+        let unit = match self {
+            TokenTable | PositionTable => Unit::Embedding,
+            FinalNormWeight | FinalNormBias | HeadWeight => Unit::Head,
+            _ => Unit::Layer(layer),
+        };
+        ParamId { unit, role: self }
+    }
+}
+
+/// Identity of a parameter of a model. Its text ([`std::fmt::Display`], [`ParamId::parse`]) is the canonical name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ParamId {
+    unit: Unit,
+    role: ParamRole,
+}
+
+impl ParamId {
+    /// The token table, which a tied output projection reads too.
+    pub const TOKEN_TABLE: ParamId = ParamId { unit: Unit::Embedding, role: ParamRole::TokenTable };
+
+    /// The unit that the parameter belongs to.
+    pub fn unit(self) -> Unit {
+        self.unit
+    }
+
+    /// The parameter's role in its unit.
+    pub fn role(self) -> ParamRole {
+        self.role
+    }
+
+    /// The parameter of this canonical name ("layers.3.attention.qkv.weight"), if it is one.
+    pub fn parse(name: &str) -> Option<ParamId> {
+        let (layer, text) = match name.strip_prefix("layers.").and_then(|rest| rest.split_once('.')) {
+            Some((layer, text)) => (layer.parse().ok()?, text),
+            None => (0, name),
+        };
+        let role = ParamRole::all().find(|role| role.text() == text)?;
+        Some(role.in_layer(layer)).filter(|id| id.to_string() == name)
+    }
+}
+
+impl std::fmt::Display for ParamId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.unit {
+            Unit::Layer(layer) => write!(f, "layers.{layer}.{}", self.role.text()),
+            Unit::Embedding | Unit::Head => f.write_str(self.role.text()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::named;
+
+    #[test]
+    fn names_are_read_as_they_are_written_and_nothing_else_is() {
+        for (number, role) in ParamRole::all().enumerate() {
+            assert_eq!(role as usize, number);
+            let id = role.in_layer(11);
+            assert_eq!(ParamId::parse(&id.to_string()), Some(id));
+        }
+        let id = ParamId::parse("layers.11.mlp.down.bias").unwrap();
+        assert_eq!((id.unit(), id.role()), (Unit::Layer(11), ParamRole::DownBias));
+        let wrong = [
+            "",
+            "layers.1",
+            "layers.+1.mlp.up.bias",
+            "layers.01.mlp.up.bias",
+            "mlp.up.bias",
+            "layers.1.head.weight",
+        ];
+        assert!(wrong.iter().all(|name| ParamId::parse(name).is_none()));
+    }
+
+    #[test]
+    fn every_parameter_belongs_to_one_unit_and_a_tied_table_is_used_by_two() {
+        let model = named("gpt2").unwrap();
+        assert!(model.tied_embeddings);
+        for p in model.params() {
+            assert_eq!(ParamId::parse(&p.name), Some(p.id));
+            let mut users: Vec<_> = Unit::all(&model).filter(|u| u.uses(p.id, true)).collect();
+            if p.id == ParamId::TOKEN_TABLE {
+                assert_eq!(users.pop(), Some(Unit::Head));
+            }
+            assert_eq!(users, [p.id.unit()], "{}", p.name);
+        }
+        let positions = ParamRole::PositionTable.in_layer(0);
+        assert!(!Unit::Head.uses(ParamId::TOKEN_TABLE, false) && !Unit::Head.uses(positions, true));
+    }
+}
