@@ -256,8 +256,8 @@ impl Describe for GatedBackward {
             read("gate", self.gate),
             read("up", self.up),
             read("dout", self.dout),
-            update("dgate", self.dgate),
-            update("dup", self.dup),
+            write("dgate", self.dgate),
+            write("dup", self.dup),
         ])
     }
     fn flops(&self) -> f64 {

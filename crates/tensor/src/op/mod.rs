@@ -16,6 +16,7 @@ mod matrix;
 mod norm;
 mod optimizer;
 mod rope;
+mod views;
 
 pub use adafactor::{AdafactorUpdate, FactoredDirection, FactoredMoments, MomentDirection};
 pub use attention::{
@@ -124,6 +125,10 @@ macro_rules! ops {
             /// Floating-point operations (a multiply-add counts two).
             pub fn flops(&self) -> Flops {
                 Flops(match self { $(Op::$name(o) => o.flops()),* })
+            }
+            /// True if an output may be exactly the same view as an input.
+            pub fn may_be_in_place(&self) -> bool {
+                match self { $(Op::$name(_) => <$name as Describe>::IN_PLACE),* }
             }
             /// Errors if shapes or element types disagree, a view reaches past its buffer, or a written operand overlaps
             /// another.

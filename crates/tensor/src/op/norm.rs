@@ -12,25 +12,45 @@ pub enum NormKind {
     Rms,
 }
 
-/// Normalises every row of `x`.
+/// Normalises every row of `x`; a row of several heads, each as wide as the weight, head by head with the same weight
+/// (QK-norm: Henry et al. 2020; Qwen3).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Norm {
     /// Which.
     pub kind: NormKind,
-    /// `[N, D]`.
+    /// `[N, heads D]`.
     pub x: View,
     /// `[1, D]`.
     pub weight: View,
     /// `[1, D]`; LayerNorm only, may be absent there too.
     pub bias: Option<View>,
-    /// `[N, D]`.
+    /// `[N, heads D]`.
     pub out: View,
-    /// `[1, N]`, written by LayerNorm, ignored by RMSNorm.
+    /// `[heads, N]`, written by LayerNorm, ignored by RMSNorm.
     pub mean: Option<View>,
-    /// `[1, N]`: 1/sqrt(var + eps).
+    /// `[heads, N]`: 1/sqrt(var + eps).
     pub rstd: View,
     /// Added to the variance.
     pub eps: f32,
+}
+
+impl Norm {
+    /// Heads of a row that are normalised by themselves; 1 if the weight is as wide as the row.
+    pub fn heads(&self) -> usize {
+        self.x.cols / self.weight.cols.max(1)
+    }
+
+    /// The normalisation of head `head` alone.
+    pub fn head(&self, head: usize) -> Norm {
+        let d = self.weight.cols;
+        Norm {
+            x: self.x.columns(head * d, d),
+            out: self.out.columns(head * d, d),
+            mean: self.mean.map(|m| m.rows(head, 1)),
+            rstd: self.rstd.rows(head, 1),
+            ..*self
+        }
+    }
 }
 
 impl Describe for Norm {
@@ -50,14 +70,14 @@ impl Describe for Norm {
         8.0 * self.x.len() as f64
     }
     fn shapes(&self) -> Result<(), TensorError> {
-        let (n, d) = (self.x.rows, self.x.cols);
-        expect_shape(Self::NAME, "weight", &self.weight, 1, d)?;
-        expect_shape(Self::NAME, "out", &self.out, n, d)?;
-        expect_shape(Self::NAME, "rstd", &self.rstd, 1, n)?;
+        let (n, heads) = (self.x.rows, self.heads());
+        let d = check_heads(Self::NAME, &self.x, &self.weight)?;
+        expect_shape(Self::NAME, "out", &self.out, n, self.x.cols)?;
+        expect_shape(Self::NAME, "rstd", &self.rstd, heads, n)?;
         if let Some(b) = &self.bias {
             expect_shape(Self::NAME, "bias", b, 1, d)?;
         }
-        check_mean(Self::NAME, self.kind, self.mean.as_ref(), n)
+        check_mean(Self::NAME, self.kind, self.mean.as_ref(), heads, n)
     }
 }
 
@@ -69,17 +89,17 @@ impl Describe for Norm {
 pub struct NormBackward {
     /// Which.
     pub kind: NormKind,
-    /// `[N, D]`, the input of the forward pass.
+    /// `[N, heads D]`, the input of the forward pass.
     pub x: View,
     /// `[1, D]`.
     pub weight: View,
-    /// `[1, N]` as the forward pass left it; LayerNorm only.
+    /// `[heads, N]` as the forward pass left it; LayerNorm only.
     pub mean: Option<View>,
-    /// `[1, N]` as the forward pass left it.
+    /// `[heads, N]` as the forward pass left it.
     pub rstd: View,
-    /// `[N, D]`.
+    /// `[N, heads D]`.
     pub dout: View,
-    /// `[N, D]`.
+    /// `[N, heads D]`.
     pub dx: View,
     /// Add to `dx` (the residual stream's gradient) instead of replacing it.
     pub accumulate_dx: bool,
@@ -89,6 +109,27 @@ pub struct NormBackward {
     pub dbias: Option<View>,
     /// Add to the parameter gradients instead of replacing them.
     pub accumulate: bool,
+}
+
+impl NormBackward {
+    /// Heads of a row, as in [`Norm::heads`].
+    pub fn heads(&self) -> usize {
+        self.x.cols / self.weight.cols.max(1)
+    }
+
+    /// The gradients of head `head` alone, which the heads before it have begun.
+    pub fn head(&self, head: usize) -> NormBackward {
+        let d = self.weight.cols;
+        NormBackward {
+            x: self.x.columns(head * d, d),
+            mean: self.mean.map(|m| m.rows(head, 1)),
+            rstd: self.rstd.rows(head, 1),
+            dout: self.dout.columns(head * d, d),
+            dx: self.dx.columns(head * d, d),
+            accumulate: self.accumulate || head > 0,
+            ..*self
+        }
+    }
 }
 
 impl Describe for NormBackward {
@@ -110,28 +151,42 @@ impl Describe for NormBackward {
         14.0 * self.x.len() as f64
     }
     fn shapes(&self) -> Result<(), TensorError> {
-        let (n, d) = (self.x.rows, self.x.cols);
-        expect_shape(Self::NAME, "weight", &self.weight, 1, d)?;
-        expect_shape(Self::NAME, "rstd", &self.rstd, 1, n)?;
-        expect_shape(Self::NAME, "dout", &self.dout, n, d)?;
-        expect_shape(Self::NAME, "dx", &self.dx, n, d)?;
+        let (n, cols, heads) = (self.x.rows, self.x.cols, self.heads());
+        let d = check_heads(Self::NAME, &self.x, &self.weight)?;
+        expect_shape(Self::NAME, "rstd", &self.rstd, heads, n)?;
+        expect_shape(Self::NAME, "dout", &self.dout, n, cols)?;
+        expect_shape(Self::NAME, "dx", &self.dx, n, cols)?;
         expect_shape(Self::NAME, "dweight", &self.dweight, 1, d)?;
         if let Some(b) = &self.dbias {
             expect_shape(Self::NAME, "dbias", b, 1, d)?;
         }
-        check_mean(Self::NAME, self.kind, self.mean.as_ref(), n)
+        check_mean(Self::NAME, self.kind, self.mean.as_ref(), heads, n)
     }
 }
 
+/// The width of a head: the weight's; errors unless rows of `x` are a number of such heads.
+fn check_heads(op: &'static str, x: &View, weight: &View) -> Result<usize, TensorError> {
+    let d = weight.cols;
+    let heads = if d > 0 && x.cols.is_multiple_of(d) { d } else { x.cols };
+    expect_shape(op, "weight", weight, 1, heads)?;
+    Ok(d)
+}
+
 /// LayerNorm keeps the means of its rows, RMSNorm has none.
-fn check_mean(op: &'static str, kind: NormKind, mean: Option<&View>, rows: usize) -> Result<(), TensorError> {
+fn check_mean(
+    op: &'static str,
+    kind: NormKind,
+    mean: Option<&View>,
+    heads: usize,
+    rows: usize,
+) -> Result<(), TensorError> {
     match (mean, kind) {
-        (Some(m), _) => expect_shape(op, "mean", m, 1, rows),
+        (Some(m), _) => expect_shape(op, "mean", m, heads, rows),
         (None, NormKind::Rms) => Ok(()),
         (None, NormKind::Layer) => Err(TensorError::Shape {
             op,
             operand: "mean",
-            wanted: format!("[1, {rows}] for LayerNorm"),
+            wanted: format!("[{heads}, {rows}] for LayerNorm"),
             found: "nothing".into(),
         }),
     }

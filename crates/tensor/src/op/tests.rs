@@ -45,3 +45,45 @@ fn in_place_is_allowed_only_where_the_operator_says_so() {
     assert!(Op::from(Add { a: at_zero, b, out: shifted }).check().is_err(), "partial overlap");
     assert!(Op::from(Activation { kind: ActivationKind::Relu, x: a, out: a }).check().is_err());
 }
+
+/// What is bound to memory are exactly the operands: an operand that [`Op::for_each_view`] passes over would go on naming
+/// the buffer of a recording.
+#[test]
+fn every_operand_is_among_the_views() {
+    let (x, dy, dw, db) = (f32s(0, 5, 3), f32s(1, 5, 4), f32s(2, 4, 3), f32s(3, 1, 4));
+    let norm = NormBackward {
+        kind: NormKind::Layer,
+        x: f32s(0, 5, 6),
+        weight: f32s(1, 1, 3),
+        mean: Some(f32s(2, 2, 5)),
+        rstd: f32s(3, 2, 5),
+        dout: f32s(4, 5, 6),
+        dx: f32s(5, 5, 6),
+        accumulate_dx: true,
+        dweight: f32s(6, 1, 3),
+        dbias: Some(f32s(7, 1, 3)),
+        accumulate: false,
+    };
+    let ops = [
+        Op::from(linear()),
+        LinearBackwardWeight { x, dy, dweight: dw, dbias: Some(db), accumulate: true }.into(),
+        norm.into(),
+        Fill { dst: x, value: 0.0 }.into(),
+    ];
+    for mut op in ops {
+        op.check().unwrap();
+        let wanted = op.operands().iter().count();
+        let mut seen = Vec::new();
+        op.for_each_view(&mut |view| {
+            seen.push(view.buffer.id);
+            view.buffer.id += 100;
+        });
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), wanted, "{}", op.name());
+        assert!(op.operands().iter().all(|o| o.view.buffer.id >= 100), "{}", op.name());
+    }
+    let head = norm.head(1);
+    assert_eq!((head.x.offset, head.rstd.offset, head.accumulate), (3, 5, true));
+    Op::from(head).check().unwrap();
+}
