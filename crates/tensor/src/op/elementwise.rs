@@ -1,6 +1,6 @@
 //! Operators that treat every element alike: fill, copy, add, scale, dropout, activations.
 
-use super::{Describe, Operands, expect_shape, read, update, write};
+use super::{Describe, Operands, expect_shape, read, write};
 use crate::rng::RngKey;
 use crate::{TensorError, View};
 

@@ -1,0 +1,35 @@
+//! What one pass of one unit of a model does, as a value: a list of operators and collectives on virtual buffers.
+//!
+//! A model records each of its distinct units once, for one device ([`Recorder`]): embedding, layer, head, each with a list for
+//! each [`Phase`]. Passes rewrite the program, each from program to program:
+//!
+//! | pass | what it does |
+//! |---|---|
+//! | [`recompute()`] | values that are cheap to make again are made in the backward pass instead of being saved |
+//! | [`fuse()`] | products with their residual sums, token rows with position rows, where nothing travels in between |
+//! | [`split()`] | a backward pass becomes its input part and its weight part |
+//! | [`plan_memory()`] | which values outlive their list, and where the others lie |
+//!
+//! [`run()`] interprets a list on a [`bessemer_tensor::Backend`].
+//! The list order alone is correct on one device stream.
+//!
+//! What must never happen: a list that depends on numbers computed in a step; a value that is read in another layout than it
+//! has; a pass that changes bits without saying so.
+
+mod fuse;
+mod memory;
+mod node;
+mod recompute;
+mod run;
+mod split;
+mod unit;
+mod value;
+
+pub use fuse::fuse;
+pub use memory::{ALIGNMENT, Home, Placed, Request, Scratch, UnitMemory, place, plan_memory};
+pub use node::{Collective, CollectiveKind, Launch, Node, Random, Touch};
+pub use recompute::recompute;
+pub use run::{OneDevice, Ranks, StepValues, each_op, run};
+pub use split::split;
+pub use unit::{Again, Phase, Recorder, UnitProgram};
+pub use value::{Class, Input, Value};

@@ -1,0 +1,200 @@
+//! Nodes: the entries of a list.
+
+use bessemer_mesh::Axis;
+use bessemer_tensor::View;
+use bessemer_tensor::op::{Access, Op};
+use std::ops::Range;
+
+/// Where an operator's random numbers come from: [`bessemer_tensor::rng::RngKey::new`] of the run's seed, the step and
+/// `place`, counted from the step's first sequence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Random {
+    /// Name of the place: "layers.3.mlp.down.dropout".
+    pub place: String,
+    /// Elements of the masked tensor for each sequence.
+    pub per_sequence: u64,
+}
+
+/// An operator.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Launch {
+    /// The operator, on views of virtual buffers. A mask's `first` is what this rank's part begins at within a sequence batch.
+    pub op: Op,
+    /// Runs only in the pass that begins the gradients of an update.
+    pub first_only: bool,
+    /// Random numbers that it draws.
+    pub random: Option<Random>,
+}
+
+/// What the ranks of a group do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CollectiveKind {
+    /// Every rank has the sum of all ranks' values: `src` and `dst` are one view.
+    AllReduce,
+    /// Every rank has its rows of the sum of all ranks' values: `src` all rows, `dst` this rank's.
+    ReduceScatter,
+    /// Every rank has all ranks' rows: `src` this rank's, `dst` all.
+    AllGather,
+    /// Log-sum-exps (row 0) and target logits (row 1) of parts of the vocabulary become those of all of it, in place:
+    /// `lse = log sum_r exp(lse_r)`, `logit = sum_r logit_r`.
+    CombineLogSums,
+}
+
+impl CollectiveKind {
+    /// As it is printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            CollectiveKind::AllReduce => "all_reduce",
+            CollectiveKind::ReduceScatter => "reduce_scatter",
+            CollectiveKind::AllGather => "all_gather",
+            CollectiveKind::CombineLogSums => "combine_log_sums",
+        }
+    }
+}
+
+/// A collective over views of virtual buffers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Collective {
+    /// Number within the list; a [`Node::Wait`] names it.
+    pub id: usize,
+    /// What is done.
+    pub kind: CollectiveKind,
+    /// The axis whose ranks do it.
+    pub axis: Axis,
+    /// Whose values, for messages and the flight recorder.
+    pub name: String,
+    /// What is read.
+    pub src: View,
+    /// What is written.
+    pub dst: View,
+    /// The rows of the whole matrix that it is about: all of them, or one piece.
+    pub rows: Range<usize>,
+}
+
+impl Collective {
+    /// Rows of the whole matrix.
+    pub fn total_rows(&self) -> usize {
+        match self.kind {
+            CollectiveKind::AllGather => self.dst.rows,
+            _ => self.src.rows,
+        }
+    }
+
+    /// Bytes that rank `index` of `ranks` sends under ring algorithms.
+    pub fn bytes_sent(&self, ranks: usize, index: usize) -> u64 {
+        let (total, cols) = (self.total_rows(), self.src.cols);
+        let element = self.src.dtype().size();
+        let rows_of = |rank: usize| {
+            let part = bessemer_mesh::even(total, ranks, rank);
+            let (from, to) = (part.start.max(self.rows.start), part.end().min(self.rows.end));
+            to.saturating_sub(from)
+        };
+        let all = self.rows.len() * cols;
+        let elements = match self.kind {
+            CollectiveKind::AllReduce => {
+                let even = |rank| bessemer_mesh::even(all, ranks, rank).len;
+                2 * all - even(index) - even((index + 1) % ranks)
+            }
+            CollectiveKind::ReduceScatter => all - rows_of(index) * cols,
+            CollectiveKind::AllGather => all - rows_of((index + 1) % ranks) * cols,
+            CollectiveKind::CombineLogSums => 2 * cols * (ranks - 1),
+        };
+        (elements * element) as u64
+    }
+}
+
+/// One entry of a list. The list order alone is correct on one device stream.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Node {
+    /// An operator.
+    Launch(Launch),
+    /// A collective that is complete before the next node begins.
+    Collective(Collective),
+    /// A collective that may run beside the nodes that follow, until its [`Node::Wait`].
+    Start(Collective),
+    /// `dst` of the collective with this number has its values after this.
+    Wait {
+        /// Which.
+        id: usize,
+        /// What it has read.
+        src: View,
+        /// What it has written.
+        dst: View,
+    },
+}
+
+/// A view that a node touches.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Touch {
+    /// Name of the operand.
+    pub operand: &'static str,
+    /// Where.
+    pub view: View,
+    /// How.
+    pub access: Access,
+}
+
+impl Touch {
+    /// Number of the value.
+    pub fn value(&self) -> usize {
+        self.view.buffer.id as usize
+    }
+}
+
+impl Node {
+    /// An operator without random numbers that runs every time.
+    pub fn launch(op: impl Into<Op>) -> Node {
+        Node::Launch(Launch { op: op.into(), first_only: false, random: None })
+    }
+
+    /// The operator, if it is one.
+    pub fn op(&self) -> Option<&Op> {
+        match self {
+            Node::Launch(launch) => Some(&launch.op),
+            _ => None,
+        }
+    }
+
+    /// Every view that the node touches, reads first. A collective under way touches its views when it starts and when it
+    /// is waited for.
+    pub fn touches(&self) -> Vec<Touch> {
+        let touch = |operand, view, access| Touch { operand, view, access };
+        match self {
+            Node::Launch(launch) => {
+                let operands = launch.op.operands();
+                let of = |reads: bool| {
+                    let mine = move |o: &&bessemer_tensor::op::Operand| (o.access == Access::Read) == reads;
+                    operands.iter().filter(mine).map(|o| touch(o.name, o.view, o.access)).collect::<Vec<_>>()
+                };
+                let mut all = of(true);
+                all.extend(of(false));
+                all
+            }
+            Node::Collective(c) | Node::Start(c) if c.src == c.dst => {
+                vec![touch("values", c.src, Access::Update)]
+            }
+            Node::Collective(c) | Node::Start(c) => {
+                vec![touch("src", c.src, Access::Read), touch("dst", c.dst, Access::Write)]
+            }
+            Node::Wait { src, dst, .. } if src == dst => vec![touch("values", *src, Access::Update)],
+            Node::Wait { src, dst, .. } => {
+                vec![touch("src", *src, Access::Read), touch("dst", *dst, Access::Update)]
+            }
+        }
+    }
+
+    /// Calls `f` with every view, to change it.
+    pub fn for_each_view(&mut self, f: &mut dyn FnMut(&mut View)) {
+        match self {
+            Node::Launch(launch) => launch.op.for_each_view(f),
+            Node::Collective(c) | Node::Start(c) => {
+                f(&mut c.src);
+                f(&mut c.dst);
+            }
+            Node::Wait { src, dst, .. } => {
+                f(src);
+                f(dst);
+            }
+        }
+    }
+}

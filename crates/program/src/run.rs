@@ -1,0 +1,210 @@
+//! The interpreter: a list, bound to memory, on a backend.
+//!
+//! Between two passes of the same list only three things differ: the memory that values are bound to (the slot of a
+//! micro-batch), whether gradients are begun or added to, and the numbers of [`StepValues`]. Everything else stands in the
+//! list.
+
+use crate::node::{Collective, Launch, Node};
+use crate::unit::{Phase, UnitProgram};
+use crate::value::Class;
+use bessemer_tensor::op::{DropoutMask, LossBackward, Op};
+use bessemer_tensor::rng::RngKey;
+use bessemer_tensor::{Backend, Stream, TensorError, View};
+
+/// What varies from pass to pass.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepValues {
+    /// Seed of the run.
+    pub seed: u64,
+    /// Optimizer step, from 0.
+    pub step: u64,
+    /// Number of the micro-batch's first sequence within the step's global batch.
+    pub first_sequence: u64,
+    /// Factor on every token's gradient.
+    pub loss_scale: f32,
+    /// Add to the gradients of the layers' matrices and their biases, instead of replacing them.
+    pub add_matrices: bool,
+    /// Add to all other gradients.
+    pub add_others: bool,
+}
+
+/// What a pass asks of other ranks, and of whoever watches.
+pub trait Ranks {
+    /// Runs a collective; `src` and `dst` are its views in memory.
+    ///
+    /// # Errors
+    /// What other ranks or the backend answer.
+    fn collective(
+        &mut self,
+        backend: &mut dyn Backend,
+        collective: &Collective,
+        src: View,
+        dst: View,
+    ) -> Result<(), TensorError>;
+
+    /// Begins a collective that may go on while later nodes run.
+    ///
+    /// # Errors
+    /// As [`Ranks::collective`].
+    fn start(
+        &mut self,
+        backend: &mut dyn Backend,
+        collective: &Collective,
+        src: View,
+        dst: View,
+    ) -> Result<(), TensorError> {
+        self.collective(backend, collective, src, dst)
+    }
+
+    /// Completes the collective with this number.
+    ///
+    /// # Errors
+    /// As [`Ranks::collective`].
+    fn wait(&mut self, _backend: &mut dyn Backend, _id: usize, _dst: View) -> Result<(), TensorError> {
+        Ok(())
+    }
+
+    /// The gradient of matrix number `parameter` of the unit is about to be made from its inputs `x` and the gradients `dy` of its
+    /// outputs.
+    ///
+    /// # Errors
+    /// What the watcher answers.
+    fn weight_gradient(
+        &mut self,
+        _backend: &mut dyn Backend,
+        _parameter: usize,
+        _x: View,
+        _dy: View,
+    ) -> Result<(), TensorError> {
+        Ok(())
+    }
+
+    /// A value of that name has been written by the node that ran last.
+    ///
+    /// # Errors
+    /// What the watcher answers.
+    fn written(&mut self, _backend: &mut dyn Backend, _name: &str, _view: View) -> Result<(), TensorError> {
+        Ok(())
+    }
+
+    /// Whether [`Ranks::written`] is to be called.
+    fn watches(&self) -> bool {
+        false
+    }
+}
+
+/// One device: there is nobody to talk to.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct OneDevice;
+
+impl Ranks for OneDevice {
+    fn collective(
+        &mut self,
+        _: &mut dyn Backend,
+        collective: &Collective,
+        _: View,
+        _: View,
+    ) -> Result<(), TensorError> {
+        let (kind, name) = (collective.kind.name(), &collective.name);
+        Err(TensorError::Outside(format!("{kind} of {name}: there are no other ranks").into()))
+    }
+}
+
+/// The view of memory that a view of a value is, with `bound` the memory of the whole value.
+fn bind(view: &View, bound: &View) -> View {
+    let cols = bound.cols.max(1);
+    let (row, col) = (view.offset / cols, view.offset % cols);
+    let stride = if view.rows > 1 { view.stride / cols * bound.stride } else { view.cols };
+    View { buffer: bound.buffer, offset: bound.offset + row * bound.stride + col, stride, ..*view }
+}
+
+/// Calls `visit` with every operator that the phase may launch, bound to memory: to ask what workspace they need.
+///
+/// # Errors
+/// What `visit` answers.
+pub fn each_op(
+    unit: &UnitProgram,
+    phase: Phase,
+    memory: &[View],
+    visit: &mut dyn FnMut(&Op) -> Result<(), TensorError>,
+) -> Result<(), TensorError> {
+    for node in unit.list(phase) {
+        if let Node::Launch(launch) = node {
+            let mut op = launch.op.clone();
+            op.for_each_view(&mut |view| *view = bind(view, &memory[view.buffer.id as usize]));
+            visit(&op)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs the nodes of a phase in order. `memory` has each value's place, by its number.
+///
+/// # Errors
+/// What the backend or `ranks` answer; nodes after the one that failed do not run.
+pub fn run(
+    unit: &UnitProgram,
+    phase: Phase,
+    memory: &[View],
+    values: &StepValues,
+    backend: &mut dyn Backend,
+    ranks: &mut dyn Ranks,
+) -> Result<(), TensorError> {
+    let at = |view: &View| bind(view, &memory[view.buffer.id as usize]);
+    let watches = ranks.watches();
+    for node in unit.list(phase) {
+        match node {
+            Node::Launch(launch) => {
+                if launch.first_only && values.add_others {
+                    continue;
+                }
+                if let Op::LinearBackwardWeight(op) = &launch.op
+                    && let Class::Gradient(parameter) = unit.values[op.dweight.buffer.id as usize].class
+                {
+                    ranks.weight_gradient(backend, parameter, at(&op.x), at(&op.dy))?;
+                }
+                let mut op = launch.op.clone();
+                op.for_each_view(&mut |view| *view = at(view));
+                fill_in(&mut op, launch, values);
+                backend.launch(Stream(0), &op)?;
+            }
+            Node::Collective(c) => ranks.collective(backend, c, at(&c.src), at(&c.dst))?,
+            Node::Start(c) => ranks.start(backend, c, at(&c.src), at(&c.dst))?,
+            Node::Wait { id, dst, .. } => ranks.wait(backend, *id, at(dst))?,
+        }
+        if watches {
+            for touch in node.touches() {
+                if touch.access != bessemer_tensor::op::Access::Read {
+                    ranks.written(backend, &unit.values[touch.value()].name, at(&touch.view))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Puts the values of this step into an operator.
+fn fill_in(op: &mut Op, launch: &Launch, values: &StepValues) {
+    let draw = |mask: &mut DropoutMask| {
+        if let Some(random) = &launch.random {
+            mask.key = RngKey::new(values.seed, values.step, &random.place);
+            let before = values.first_sequence.wrapping_mul(random.per_sequence);
+            mask.first = mask.first.wrapping_add(before);
+        }
+    };
+    let scale = |backward: &mut Option<LossBackward>| {
+        if let Some(b) = backward {
+            (b.scale, b.accumulate) = (values.loss_scale, values.add_others);
+        }
+    };
+    match op {
+        Op::Dropout(o) => draw(&mut o.mask),
+        Op::Attention(o) => o.dropout.iter_mut().for_each(|d| draw(&mut d.mask)),
+        Op::AttentionBackward(o) => o.dropout.iter_mut().for_each(|d| draw(&mut d.mask)),
+        Op::LinearCrossEntropy(o) => scale(&mut o.backward),
+        Op::LinearCrossEntropyPortion(o) => scale(&mut o.backward),
+        Op::LinearBackwardWeight(o) => o.accumulate = values.add_matrices,
+        Op::NormBackward(o) => o.accumulate = values.add_others,
+        _ => {}
+    }
+}

@@ -1,0 +1,54 @@
+//! The pass `split`: a backward pass into its input part and its weight part (Qi et al. 2024, Zero Bubble Pipeline
+//! Parallelism).
+//!
+//! The weight part has the gradients of the layers' matrices and their biases; everything else, collectives too, is in the
+//! input part. What the weight part reads stays in memory between the two: a value that the input part would overwrite, or
+//! that belongs to the residual stream, is copied where the weight part would have read it.
+
+use crate::node::Node;
+use crate::unit::{Phase, UnitProgram};
+use crate::value::{Class, Value};
+use bessemer_tensor::View;
+use bessemer_tensor::op::{Access, Copy, Op};
+
+/// Fills [`Phase::BackwardInput`] and [`Phase::BackwardWeight`] from [`Phase::Backward`].
+pub fn split(unit: &mut UnitProgram) {
+    let backward = unit.list(Phase::Backward).to_vec();
+    let (mut input, mut weight) = (Vec::with_capacity(backward.len()), Vec::new());
+    for (at, node) in backward.iter().enumerate() {
+        let Some(Op::LinearBackwardWeight(op)) = node.op() else {
+            input.push(node.clone());
+            continue;
+        };
+        let mut op = *op;
+        for operand in [&mut op.x, &mut op.dy] {
+            if must_copy(unit, &backward[at..], *operand) {
+                let copy = copy_of(unit, *operand);
+                input.push(Node::launch(Copy { src: *operand, dst: copy }));
+                *operand = copy;
+            }
+        }
+        weight.push(Node::launch(op));
+    }
+    unit.lists[Phase::BackwardInput.index()] = input;
+    unit.lists[Phase::BackwardWeight.index()] = weight;
+}
+
+/// Whether what the view has now is gone when the weight part reads it.
+fn must_copy(unit: &UnitProgram, rest: &[Node], view: View) -> bool {
+    let id = view.buffer.id as usize;
+    let overwritten = || {
+        let mut touches = rest.iter().flat_map(Node::touches);
+        touches.any(|t| t.value() == id && t.access != Access::Read)
+    };
+    unit.values[id].class != Class::Local || overwritten()
+}
+
+fn copy_of(unit: &mut UnitProgram, view: View) -> View {
+    let source = &unit.values[view.buffer.id as usize];
+    let name = format!("{}.kept", source.name);
+    let number = (0..).map(|i| if i == 0 { name.clone() } else { format!("{name}.{i}") });
+    let name = number.into_iter().find(|n| unit.find(n).is_none()).unwrap_or(name);
+    let value = Value { name, class: Class::Local, ..source.clone() };
+    unit.add(value)
+}

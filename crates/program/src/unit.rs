@@ -1,0 +1,219 @@
+//! Unit programs, and how the model records them.
+
+use crate::node::{Launch, Node, Random};
+use crate::value::{Class, Value};
+use bessemer_mesh::{Axis, Dim, Form, Layout, Placement};
+use bessemer_tensor::View;
+use bessemer_tensor::op::{Access, Op};
+use bessemer_units::DType;
+
+/// Which list of a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    /// Values, for a backward pass that follows.
+    Forward,
+    /// Values only: no random numbers, nothing is saved.
+    Score,
+    /// Gradients, and values that are computed again for them.
+    Backward,
+    /// The first part of a backward pass that is split: all but the gradients of the layers' matrices and their biases.
+    BackwardInput,
+    /// The second part: those gradients. It reads no parameter.
+    BackwardWeight,
+}
+
+impl Phase {
+    /// All, in the order of [`UnitProgram::lists`].
+    pub const ALL: [Phase; 5] =
+        [Phase::Forward, Phase::Score, Phase::Backward, Phase::BackwardInput, Phase::BackwardWeight];
+
+    /// Place in [`Phase::ALL`].
+    pub(crate) fn index(self) -> usize {
+        self as usize
+    }
+
+    /// As it is printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Forward => "forward",
+            Phase::Score => "score",
+            Phase::Backward => "backward",
+            Phase::BackwardInput => "backward-input",
+            Phase::BackwardWeight => "backward-weight",
+        }
+    }
+}
+
+/// How a value is made again from values that are kept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Again {
+    /// Number of the value.
+    pub value: usize,
+    /// The operator that makes it.
+    pub op: Op,
+}
+
+/// What the passes of one unit do: its values, and a list of nodes for each phase.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UnitProgram {
+    /// "embedding", "layer", "head": layers of one shape share one program.
+    pub name: String,
+    /// Names of the unit's parameters, within the unit: [`Class::Parameter`] numbers them.
+    pub parameters: Vec<String>,
+    /// The virtual buffers, by number.
+    pub values: Vec<Value>,
+    /// By [`Phase`].
+    pub lists: [Vec<Node>; 5],
+    /// Values that a backward pass may compute again.
+    pub again: Vec<Again>,
+}
+
+impl UnitProgram {
+    /// The nodes of a phase, in order.
+    pub fn list(&self, phase: Phase) -> &[Node] {
+        &self.lists[phase.index()]
+    }
+
+    /// The number of the value of that name.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.values.iter().position(|v| v.name == name)
+    }
+
+    /// A new value, made by the unit's own nodes.
+    pub(crate) fn add(&mut self, value: Value) -> View {
+        self.values.push(value);
+        let id = self.values.len() - 1;
+        self.values[id].view(id)
+    }
+
+    /// Whether the first node of the phase that touches the value reads what another phase has left there.
+    pub(crate) fn reads_first(&self, phase: Phase, value: usize) -> bool {
+        let mut touches = self.list(phase).iter().flat_map(Node::touches);
+        touches.find(|t| t.value() == value).is_some_and(|t| t.access != Access::Write)
+    }
+
+    /// Whether a node of the phase writes the value.
+    pub(crate) fn writes(&self, phase: Phase, value: usize) -> bool {
+        let mut touches = self.list(phase).iter().flat_map(Node::touches);
+        touches.any(|t| t.value() == value && t.access != Access::Read)
+    }
+}
+
+/// Records the lists of one unit from the model's code for one device.
+#[derive(Debug)]
+pub struct Recorder {
+    unit: UnitProgram,
+    phase: Phase,
+}
+
+impl Recorder {
+    /// An empty program.
+    pub fn new(name: &str) -> Recorder {
+        let unit = UnitProgram {
+            name: name.into(),
+            parameters: Vec::new(),
+            values: Vec::new(),
+            lists: std::array::from_fn(|_| Vec::new()),
+            again: Vec::new(),
+        };
+        Recorder { unit, phase: Phase::Forward }
+    }
+
+    /// What follows belongs to this phase.
+    pub fn begin(&mut self, phase: Phase) {
+        self.phase = phase;
+    }
+
+    /// The phase that is recorded.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The value of that name as a matrix; made if it is not there yet.
+    ///
+    /// # Panics
+    /// If it is there with another shape.
+    pub fn value(&mut self, name: &str, class: Class, dtype: DType, dims: [Dim; 2]) -> View {
+        let (rows, cols) = (dims[0].len(), dims[1].len());
+        if let Some(id) = self.unit.find(name) {
+            let value = &self.unit.values[id];
+            assert_eq!((value.rows, value.cols, value.class), (rows, cols, class), "{name} has two shapes");
+            return value.view(id);
+        }
+        let residual = matches!(class, Class::StreamIn | Class::StreamOut | Class::StreamGradient);
+        self.unit.add(Value {
+            name: name.into(),
+            class,
+            dtype,
+            form: Form { dims: dims.to_vec() },
+            layout: Layout::replicated(),
+            rows,
+            cols,
+            residual,
+        })
+    }
+
+    /// The value of a parameter of the unit; `[rows, cols]`, a vector one row.
+    pub fn parameter(&mut self, name: &str, dtype: DType, dims: [Dim; 2]) -> View {
+        let number = self.number(name);
+        self.value(name, Class::Parameter(number), dtype, dims)
+    }
+
+    /// The gradient of a parameter of the unit.
+    pub fn gradient(&mut self, name: &str, dtype: DType, dims: [Dim; 2]) -> View {
+        let number = self.number(name);
+        self.value(&format!("{name}.gradient"), Class::Gradient(number), dtype, dims)
+    }
+
+    fn number(&mut self, name: &str) -> usize {
+        let names = &mut self.unit.parameters;
+        names.iter().position(|n| n == name).unwrap_or_else(|| {
+            names.push(name.into());
+            names.len() - 1
+        })
+    }
+
+    /// How the value of a view is placed over an axis, whatever its makers give.
+    pub fn declare(&mut self, view: View, axis: Axis, placement: Placement) {
+        let layout = &mut self.unit.values[view.buffer.id as usize].layout;
+        *layout = layout.with(axis, placement);
+    }
+
+    /// Rows of `view` are rows of the residual stream.
+    pub fn residual(&mut self, view: View) -> View {
+        self.unit.values[view.buffer.id as usize].residual = true;
+        view
+    }
+
+    /// Appends an operator.
+    pub fn launch(&mut self, op: impl Into<Op>) {
+        self.push(Launch { op: op.into(), first_only: false, random: None });
+    }
+
+    /// Appends an operator that draws random numbers.
+    pub fn launch_random(&mut self, op: impl Into<Op>, random: Random) {
+        self.push(Launch { op: op.into(), first_only: false, random: Some(random) });
+    }
+
+    /// Appends an operator that runs only in the pass that begins the gradients of an update.
+    pub fn launch_first(&mut self, op: impl Into<Op>) {
+        self.push(Launch { op: op.into(), first_only: true, random: None });
+    }
+
+    fn push(&mut self, launch: Launch) {
+        self.unit.lists[self.phase.index()].push(Node::Launch(launch));
+    }
+
+    /// A backward pass may make the value again by this operator, from values that are kept.
+    pub fn again(&mut self, value: View, op: impl Into<Op>) {
+        let (value, op) = (value.buffer.id as usize, op.into());
+        if !self.unit.again.iter().any(|a| a.value == value) {
+            self.unit.again.push(Again { value, op });
+        }
+    }
+
+    /// The program.
+    pub fn finish(self) -> UnitProgram {
+        self.unit
+    }
+}
