@@ -24,6 +24,6 @@ pub use model::{MlpKind, Model};
 pub use named::{NAMED, named};
 pub use param_id::{ParamClass, ParamId, ParamRole, Unit};
 pub use params::ParamSpec;
-pub use portion::{Portion, PortionError, PortionParam, Run};
+pub use portion::{Portion, PortionError, PortionParam};
 pub use sharding::{GradientSum, Sharding};
 pub use span::{Span, SpanError, SpanFlops, owner};

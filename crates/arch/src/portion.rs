@@ -4,7 +4,10 @@ use crate::init::Init;
 use crate::model::Model;
 use crate::param_id::ParamId;
 use crate::sharding::{GradientSum, Sharding};
-use bessemer_mesh::{Block, Span, even, total};
+use bessemer_mesh::{
+    Axis, Block, Coord, DimRange, ElementRun, Mesh, ReplicatedBlocks, even, local_ranges, runs_of, total,
+};
+use std::ops::Range;
 
 /// Why a model cannot be cut.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,7 +37,7 @@ pub struct Portion {
     /// Number in the whole model of the part's first key/value head.
     pub first_kv_head: usize,
     /// Consecutive ranks, from a multiple of this number on, that hold the same key/value head; 1 if no two do.
-    pub kv_copies: usize,
+    pub kv_replicas: usize,
     /// Token id of the part's first row of the token table and of the output projection.
     pub first_vocab_row: usize,
 }
@@ -42,33 +45,17 @@ pub struct Portion {
 /// One parameter of a portion.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PortionParam {
-    /// The whole parameter (name, whole shape, initial distribution) and how it is cut.
+    /// The whole parameter (name, whole shape, initial distribution) and how it is sharded.
     pub sharding: Sharding,
     /// Shape of the part.
     pub shape: Vec<usize>,
     /// Of each dim, which elements of the whole the part consists of, in this order. A vector has one dim.
-    pub spans: Vec<Vec<Span>>,
-    /// Elements of the part's dim 0 that this rank, and no other, stands for in a sum over the whole parameter (the
-    /// global gradient norm) and in a file: all of a parameter that is cut, except copies, and for what every rank
-    /// holds the first rank.
-    pub owned: Vec<Span>,
-    /// Elements of the part's dim 0 whose gradient is partial over the `kv_copies` ranks that hold the same copy; empty
-    /// if there are no copies.
-    pub copied: Vec<Span>,
-}
-
-/// Elements that lie one behind the other in the whole parameter as well as in the part (row-major), and start out
-/// from one distribution.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Run<'a> {
-    /// First element in the whole.
-    pub whole: usize,
-    /// First element in the part.
-    pub part: usize,
-    /// Elements.
-    pub len: usize,
-    /// Their initial distribution, never [`Init::Rows`].
-    pub init: &'a Init,
+    pub ranges: Vec<Vec<DimRange>>,
+    /// Elements of the part whose gradient is partial over the ranks that hold the same key and value heads; `None` if no
+    /// other rank does.
+    pub replicated: Option<ReplicatedBlocks>,
+    /// The tensor axis alone, and this rank's place on it.
+    place: (Mesh, Coord),
 }
 
 impl Model {
@@ -104,7 +91,7 @@ impl Model {
         if self.vocab_size < degree {
             return wrong(format!("wanted a row of the vocabulary for each, found {}", self.vocab_size));
         }
-        let kv = Block::heads(kv_heads, 1).cut(degree, index);
+        let kv = Block::heads(kv_heads, 1).part(degree, index);
         let vocabulary = even(self.vocab_size, degree, index);
         Ok(Portion {
             model: Model {
@@ -119,7 +106,7 @@ impl Model {
             index,
             first_head: index * (heads / degree),
             first_kv_head: kv.start,
-            kv_copies: Block::heads(kv_heads, 1).copies(degree),
+            kv_replicas: Block::heads(kv_heads, 1).replicas(degree),
             first_vocab_row: vocabulary.start,
         })
     }
@@ -144,52 +131,32 @@ impl Portion {
     }
 
     fn param(&self, sharding: Sharding) -> PortionParam {
-        let spans: Vec<Vec<Span>> = (sharding.form.dims.iter().enumerate())
-            .map(|(d, dim)| match sharding.cut {
-                Some(cut) if cut == d => dim.cut(self.degree, self.index),
-                _ => dim.whole(),
-            })
-            .collect();
-        let shape: Vec<usize> = spans.iter().map(|s| total(s)).collect();
-        let rows = Span { start: 0, len: shape[0] };
-        let mut copied = Vec::new();
-        let owned = match (sharding.cut, sharding.gradient) {
-            (None, _) if self.index == 0 => vec![rows],
-            (None, _) => Vec::new(),
-            (_, GradientSum::Copies) if self.kv_copies > 1 => {
-                let queries = self.model.attention_width();
-                copied.push(Span { start: queries, len: shape[0] - queries });
-                if self.index.is_multiple_of(self.kv_copies) {
-                    vec![rows]
-                } else {
-                    vec![Span { start: 0, len: queries }]
-                }
-            }
-            _ => vec![rows],
-        };
-        PortionParam { sharding, shape, spans, owned, copied }
+        let mesh = Mesh::along(Axis::Tensor, self.degree);
+        let coord = mesh.coord(self.index);
+        let ranges = sharding.layout.ranges(&sharding.form, &mesh, &coord);
+        let shape = ranges.iter().map(|r| total(r)).collect();
+        let replicated = sharding.layout.replicated_blocks(&sharding.form, &mesh, &coord);
+        PortionParam { sharding, shape, ranges, replicated, place: (mesh, coord) }
     }
 
     /// The ranks of the group that hold the same key/value heads as this one, itself included.
-    pub fn kv_group(&self) -> std::ops::Range<usize> {
-        let first = self.index - self.index % self.kv_copies;
-        first..first + self.kv_copies
+    pub fn kv_group(&self) -> Range<usize> {
+        let first = self.index - self.index % self.kv_replicas;
+        first..first + self.kv_replicas
     }
 
     /// Over which ranks of the group, and for which elements of its dim 0, the gradient of a parameter is a partial sum
     /// after the backward pass; `None` if it is complete. `sequence`: the residual stream is sharded by rows.
-    pub fn gradient_sum(
-        &self,
-        param: &PortionParam,
-        sequence: bool,
-    ) -> Option<(std::ops::Range<usize>, Span)> {
-        let all = (0..self.degree, Span { start: 0, len: param.shape[0] });
+    pub fn gradient_sum(&self, param: &PortionParam, sequence: bool) -> Option<(Range<usize>, DimRange)> {
+        let all = (0..self.degree, DimRange { start: 0, len: param.shape[0] });
         match param.sharding.gradient {
             _ if self.is_whole() => None,
             GradientSum::Nothing => None,
             GradientSum::IfSequenceParallel => sequence.then_some(all),
             GradientSum::All => Some(all),
-            GradientSum::Copies => param.copied.first().map(|span| (self.kv_group(), *span)),
+            GradientSum::Replicas => {
+                param.replicated.as_ref().map(|blocks| (blocks.positions.clone(), blocks.local[0]))
+            }
         }
     }
 }
@@ -215,55 +182,36 @@ impl PortionParam {
         self.len() == 0
     }
 
-    /// The part as stretches of the whole, ascending in both. A part that is cut by columns has one or more for each
-    /// row.
-    pub fn runs(&self) -> Vec<Run<'_>> {
-        let whole = &self.sharding.spec.shape;
-        // Rows of `width` elements: a vector's elements are rows of one.
-        let width: usize = whole[1..].iter().product();
-        let one = [Span { start: 0, len: 1 }];
-        let columns = self.spans.get(1).map_or(&one[..], |s| &s[..]);
-        let part_width = total(columns);
-        let mut runs = Vec::new();
-        let mut row_of_part = 0;
-        for (rows, init) in stretches(&self.sharding.spec.init, &self.spans[0]) {
-            let row = |r: usize, len: usize, columns: Span, at: usize| Run {
-                whole: (rows.start + r) * width + columns.start,
-                part: (row_of_part + r) * part_width + at,
-                len,
-                init,
-            };
-            if part_width == width {
-                runs.push(row(0, rows.len * width, Span { start: 0, len: width }, 0));
-            } else {
-                for r in 0..rows.len {
-                    let mut at = 0;
-                    for c in columns {
-                        runs.push(row(r, c.len, *c, at));
-                        at += c.len;
-                    }
-                }
-            }
-            row_of_part += rows.len;
-        }
-        runs
+    /// The part as runs of the whole, ascending in both.
+    pub fn runs(&self) -> Vec<ElementRun> {
+        runs_of(&self.sharding.spec.shape, &self.ranges)
     }
-}
 
-/// The spans of rows, cut where the distribution changes.
-fn stretches<'a>(init: &'a Init, spans: &[Span]) -> Vec<(Span, &'a Init)> {
-    let Init::Rows(list) = init else { return spans.iter().map(|s| (*s, init)).collect() };
-    let mut out = Vec::new();
-    for span in spans {
+    /// The part's [`PortionParam::runs`], each with the distribution that its elements are drawn from (never
+    /// [`Init::Rows`]).
+    pub fn initial_runs(&self) -> Vec<(ElementRun, &Init)> {
+        let spec = &self.sharding.spec;
+        let Init::Rows(list) = &spec.init else {
+            return self.runs().into_iter().map(|run| (run, &spec.init)).collect();
+        };
+        let columns: usize = spec.shape[1..].iter().product();
         let mut first = 0;
-        for (rows, init) in list {
-            let start = span.start.max(first);
-            let end = span.end().min(first + rows);
-            if start < end {
-                out.push((Span { start, len: end - start }, init));
-            }
-            first += rows;
-        }
+        let of_whole: Vec<(Range<usize>, &Init)> = (list.iter())
+            .map(|(rows, init)| {
+                first += rows * columns;
+                (first - rows * columns..first, init)
+            })
+            .collect();
+        let of_run = |run: ElementRun| {
+            of_whole.iter().filter_map(move |(elements, init)| Some((run.of_whole(elements)?, *init)))
+        };
+        self.runs().into_iter().flat_map(of_run).collect()
     }
-    out
+
+    /// Elements of the part that this rank, and no other of the tensor axis, stands for in a sum over the whole parameter (the
+    /// global gradient norm) and in a file: [`bessemer_mesh::Layout::counted_runs`].
+    pub fn counted(&self) -> Vec<Range<usize>> {
+        let (mesh, coord) = &self.place;
+        local_ranges(&self.sharding.layout.counted_runs(&self.sharding.form, mesh, coord))
+    }
 }

@@ -1,9 +1,9 @@
-//! How each parameter of a model is cut under tensor parallelism in one dimension (Shoeybi et al. 2019, section 3).
+//! How each parameter of a model is sharded under tensor parallelism in one dimension (Shoeybi et al. 2019, section 3).
 //!
-//! | parameter | cut | by |
+//! | parameter | dim | by |
 //! |---|---|---|
 //! | `embed.tokens`, `head.weight` | rows | vocabulary; the first parts have one more row where it does not divide |
-//! | `attention.qkv.*` | rows | heads: queries, keys and values each by themselves; key and value heads are copied where there are fewer than ranks |
+//! | `attention.qkv.*` | rows | heads: queries, keys and values each by themselves; key and value heads are replicated where there are fewer than ranks |
 //! | `attention.out.weight` | columns | heads |
 //! | `mlp.up.*`, `mlp.gate_up.*` | rows | hidden units; gate and up each by themselves |
 //! | `mlp.down.weight` | columns | hidden units |
@@ -25,35 +25,35 @@ pub enum GradientSum {
     IfSequenceParallel,
     /// All of them: the parameter works on this rank's heads only.
     All,
-    /// Key and value rows that are copied: the ranks that hold the same copy. Query rows are complete.
-    Copies,
+    /// Key and value rows that several ranks hold: those ranks. Query rows are complete.
+    Replicas,
 }
 
-/// How one parameter is cut.
+/// How one parameter is sharded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sharding {
     /// The whole parameter.
     pub spec: ParamSpec,
-    /// Its dims with the blocks in which they are cut.
+    /// Its dims with the blocks in which they are sharded.
     pub form: Form,
-    /// The dim that is cut; `None`: every rank holds all of it.
-    pub cut: Option<usize>,
+    /// Over the tensor axis; the other axes replicate it.
+    pub layout: Layout,
     /// What the gradient lacks.
     pub gradient: GradientSum,
 }
 
 impl Sharding {
-    /// The layout of the parameter over the tensor axis.
-    pub fn layout(&self) -> Layout {
-        match self.cut {
-            Some(dim) => Layout::replicated().with(Axis::Tensor, Placement::Shard { dim }),
-            None => Layout::replicated(),
+    /// The dim that the tensor axis shards; `None`: every rank holds all of it.
+    pub fn dim(&self) -> Option<usize> {
+        match self.layout.at(Axis::Tensor) {
+            Placement::Shard { dim } => Some(dim),
+            _ => None,
         }
     }
 }
 
 impl Model {
-    /// How each parameter is cut over any number of ranks, in the order of [`Model::params`].
+    /// How each parameter is sharded over any number of ranks, in the order of [`Model::params`].
     pub fn shardings(&self) -> Vec<Sharding> {
         self.params().into_iter().map(|spec| self.sharding(spec)).collect()
     }
@@ -64,10 +64,10 @@ impl Model {
         let kv_heads = Block::heads(self.kv_heads, self.head_dim);
         let hidden = Block::plain(self.ffn_width);
         use ParamRole as R;
-        let (cut, gradient) = match spec.id.role() {
+        let (dim, gradient) = match spec.id.role() {
             R::QkvWeight | R::QkvBias => {
                 form.dims[0] = Dim::of([heads, kv_heads, kv_heads]);
-                (Some(0), GradientSum::Copies)
+                (Some(0), GradientSum::Replicas)
             }
             R::AttentionOutWeight => {
                 form.dims[1] = Dim::of([heads]);
@@ -94,6 +94,7 @@ impl Model {
             | R::FinalNormWeight
             | R::FinalNormBias => (None, GradientSum::IfSequenceParallel),
         };
-        Sharding { spec, form, cut, gradient }
+        let placement = dim.map_or(Placement::Replicate, |dim| Placement::Shard { dim });
+        Sharding { spec, form, layout: Layout::replicated().with(Axis::Tensor, placement), gradient }
     }
 }

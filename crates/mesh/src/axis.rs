@@ -19,7 +19,8 @@ pub enum Axis {
     TensorColumn,
     /// Its depth.
     TensorDepth,
-    /// Experts. Folded out of other axes ([`crate::Mesh::folded`]); it never multiplies the number of ranks.
+    /// Experts. Folded out of other axes ([`crate::Mesh::folded`]): it never multiplies the number of ranks, and a layout that
+    /// places a tensor on it is refused ([`crate::Layout::check`]).
     Expert,
 }
 
@@ -51,9 +52,9 @@ impl Axis {
         }
     }
 
-    /// The order in which the axes cut a dim that several of them cut: those that must keep heads whole first, so that
-    /// what they leave can be cut anywhere.
-    pub(crate) const CUTTING: [Axis; 8] = [
+    /// The order in which axes shard a dim that several of them shard: those that must keep heads whole first, so that what
+    /// they leave can be divided anywhere.
+    pub(crate) const SHARDING: [Axis; 8] = [
         Axis::Tensor,
         Axis::TensorRow,
         Axis::TensorColumn,

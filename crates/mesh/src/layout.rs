@@ -1,8 +1,10 @@
-//! Layouts: what each axis of a mesh does to a tensor, and where a rank's part of it lies.
+//! Layouts: what each axis of a mesh does to a tensor, and where a rank's shard of it lies.
 
 use crate::axis::Axis;
-use crate::cut::{Dim, Span, even_of, total};
+use crate::dim::{Dim, DimRange, even_of, joined, total};
 use crate::mesh::{Coord, Mesh};
+use crate::runs::{ElementRun, LocalRange, element_runs, local};
+use std::ops::Range;
 
 /// How the terms of a partial value become the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -11,6 +13,8 @@ pub enum Reduction {
     Sum,
     /// The largest.
     Max,
+    /// The logarithm of the sum of their exponentials, as of the log-sum-exps of logits over a sharded vocabulary.
+    LogSumExp,
 }
 
 impl std::fmt::Display for Reduction {
@@ -18,6 +22,7 @@ impl std::fmt::Display for Reduction {
         f.write_str(match self {
             Reduction::Sum => "sum",
             Reduction::Max => "maximum",
+            Reduction::LogSumExp => "log-sum-exp",
         })
     }
 }
@@ -50,7 +55,7 @@ impl std::fmt::Display for Placement {
     }
 }
 
-/// A tensor as far as layouts care: its dims, and the blocks in which each of them is cut.
+/// A tensor as far as layouts care: its dims, and the blocks or owners by which each of them is sharded.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Form {
     /// The dims.
@@ -58,7 +63,7 @@ pub struct Form {
 }
 
 impl Form {
-    /// Dims that may be cut anywhere.
+    /// Dims that may be sharded anywhere.
     pub fn plain(shape: &[usize]) -> Form {
         Form { dims: shape.iter().map(|len| Dim::plain(*len)).collect() }
     }
@@ -71,11 +76,13 @@ impl Form {
 
 /// Where a tensor is: a placement for each axis.
 ///
-/// If several axes shard one dim, they cut it one after the other: the tensor axes first (block by block), then context,
-/// shard, replicate and pipeline, each of which cuts what the ones before have left as one stretch.
+/// If several axes shard one dim, they do so one after the other: the tensor axes first (block by block), then context,
+/// shard, replicate and pipeline, each of which divides what the ones before have left as consecutive elements.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Layout {
     placements: [Placement; 8],
+    /// Refused by [`Layout::check`] unless replicated: the ranks of the expert axis are those of other axes.
+    expert: Placement,
 }
 
 /// A layout that is impossible, or that is not the one wanted.
@@ -100,7 +107,7 @@ pub enum LayoutError {
         wanted: Placement,
         /// Its placement where the tensor was made.
         found: Placement,
-        /// The collective that leads there, or that there is none.
+        /// The collective that leads there.
         remedy: String,
     },
 }
@@ -111,17 +118,18 @@ impl Layout {
         Layout::default()
     }
 
-    /// The same but for one axis (the expert axis has no placement: its groups are made of other axes).
+    /// The same but for one axis. Of the expert axis only [`Placement::Replicate`] passes [`Layout::check`].
     pub fn with(mut self, axis: Axis, placement: Placement) -> Layout {
-        if let Some(slot) = axis.slot() {
-            self.placements[slot] = placement;
+        match axis.slot() {
+            Some(slot) => self.placements[slot] = placement,
+            None => self.expert = placement,
         }
         self
     }
 
     /// Placement along one axis.
     pub fn at(&self, axis: Axis) -> Placement {
-        axis.slot().map_or(Placement::Replicate, |s| self.placements[s])
+        axis.slot().map_or(self.expert, |s| self.placements[s])
     }
 
     /// With the placements of axes of one rank forgotten: they say nothing.
@@ -134,18 +142,37 @@ impl Layout {
         self
     }
 
-    /// Axes that cut a dim, in the order in which they do.
-    pub(crate) fn cuts(&self, dim: usize) -> Vec<Axis> {
-        Axis::CUTTING.into_iter().filter(|a| self.at(*a) == Placement::Shard { dim }).collect()
+    /// Axes that shard a dim, in the order in which they do.
+    pub(crate) fn sharding(&self, dim: usize) -> Vec<Axis> {
+        Axis::SHARDING.into_iter().filter(|a| self.at(*a) == Placement::Shard { dim }).collect()
     }
 
-    /// Refuses a dim that the tensor does not have, and partial values of two kinds (a sum of maxima is not the maximum
-    /// of sums, so the order of two such reductions would matter).
+    /// Axes of more than one rank that shard a dim, with their ranks.
+    fn sharding_on(&self, dim: usize, mesh: &Mesh) -> Vec<(Axis, usize)> {
+        let axes = self.sharding(dim).into_iter().map(|a| (a, mesh.degree(a)));
+        axes.filter(|a| a.1 > 1).collect()
+    }
+
+    /// Refuses what no tensor of this form can have on the mesh: a dim that there is not, owners that there are not, a
+    /// placement on the expert axis (whose ranks are those of other axes: name these), and partial values of two kinds (a
+    /// sum of maxima is not the maximum of sums, so the order of two such reductions would matter).
     ///
     /// # Errors
-    /// Those.
-    pub fn check(&self, tensor: &str, form: &Form) -> Result<(), LayoutError> {
+    /// [`LayoutError::Impossible`] with the first of those.
+    pub fn check(&self, tensor: &str, form: &Form, mesh: &Mesh) -> Result<(), LayoutError> {
         let wrong = |problem: String| Err(LayoutError::Impossible { tensor: tensor.into(), problem });
+        if self.expert != Placement::Replicate {
+            let found = self.expert;
+            return wrong(format!(
+                "{found} over the expert axis, which has no ranks of its own; wanted a placement on the axes that it is \
+                 folded out of"
+            ));
+        }
+        for (d, dim) in form.dims.iter().enumerate() {
+            if let Some(problem) = dim.problem(&self.sharding_on(d, mesh)) {
+                return wrong(format!("dim {d} {problem}"));
+            }
+        }
         let mut kind: Option<(Axis, Reduction)> = None;
         for axis in Axis::ALL {
             match self.at(axis) {
@@ -170,24 +197,103 @@ impl Layout {
     }
 
     /// For each dim, which elements of it the rank at `coord` holds.
-    pub fn spans(&self, form: &Form, mesh: &Mesh, coord: &Coord) -> Vec<Vec<Span>> {
-        (form.dims.iter().enumerate())
-            .map(|(d, dim)| {
-                let mut spans = dim.whole();
-                let axes = self.cuts(d).into_iter().filter(|a| mesh.degree(*a) > 1);
-                for (i, axis) in axes.enumerate() {
-                    let (parts, index) = (mesh.degree(axis), coord.at(axis));
-                    spans = if i == 0 { dim.cut(parts, index) } else { even_of(&spans, parts, index) };
-                }
-                spans
-            })
-            .collect()
+    pub fn ranges(&self, form: &Form, mesh: &Mesh, coord: &Coord) -> Vec<Vec<DimRange>> {
+        (0..form.dims.len()).map(|d| self.ranges_of(d, form, mesh, coord, Dim::part)).collect()
     }
 
-    /// Shape of the part of the rank at `coord`.
-    pub fn shape(&self, form: &Form, mesh: &Mesh, coord: &Coord) -> Vec<usize> {
-        self.spans(form, mesh, coord).iter().map(|s| total(s)).collect()
+    /// Elements of one dim; `first`: what the first axis that shards it leaves.
+    fn ranges_of(
+        &self,
+        d: usize,
+        form: &Form,
+        mesh: &Mesh,
+        coord: &Coord,
+        first: fn(&Dim, usize, usize) -> Vec<DimRange>,
+    ) -> Vec<DimRange> {
+        let dim = &form.dims[d];
+        let axes = self.sharding_on(d, mesh);
+        let Some((&(axis, parts), more)) = axes.split_first() else { return dim.whole() };
+        let left = first(dim, parts, coord.at(axis));
+        more.iter().fold(left, |left, &(axis, parts)| even_of(&left, parts, coord.at(axis)))
     }
+
+    /// Shape of the shard of the rank at `coord`.
+    pub fn shape(&self, form: &Form, mesh: &Mesh, coord: &Coord) -> Vec<usize> {
+        self.ranges(form, mesh, coord).iter().map(|s| total(s)).collect()
+    }
+
+    /// The shard of the rank at `coord` as runs of the whole tensor, ascending in both.
+    pub fn runs(&self, form: &Form, mesh: &Mesh, coord: &Coord) -> Vec<ElementRun> {
+        let local: Vec<Vec<LocalRange>> = self.ranges(form, mesh, coord).iter().map(|r| local(r)).collect();
+        element_runs(&form.shape(), &self.shape(form, mesh, coord), &local)
+    }
+
+    /// The runs of [`Layout::runs`] for which this rank stands in a sum over the whole tensor and in a file, so that every
+    /// element of a tensor without partial values is counted once: of ranks that hold the same elements, because an axis
+    /// replicates the tensor or a block of heads has fewer heads than parts, the first one counts them.
+    pub fn counted_runs(&self, form: &Form, mesh: &Mesh, coord: &Coord) -> Vec<ElementRun> {
+        let replicates = |axis: &Axis| !matches!(self.at(*axis), Placement::Shard { .. });
+        if Axis::ALL.iter().filter(|a| replicates(a)).any(|a| coord.at(*a) > 0) {
+            return Vec::new();
+        }
+        let counted = |(d, held): (usize, &Vec<DimRange>)| -> Vec<LocalRange> {
+            let axes = self.sharding_on(d, mesh);
+            let Some(&(axis, parts)) = axes.first() else { return local(held) };
+            let counted = form.dims[d].first_part(parts, coord.at(axis));
+            let common =
+                |held: LocalRange| counted.iter().map(move |c| held.within(*c)).filter(|l| l.whole.len > 0);
+            local(held).into_iter().flat_map(common).collect()
+        };
+        let held = self.ranges(form, mesh, coord);
+        let counted: Vec<Vec<LocalRange>> = held.iter().enumerate().map(counted).collect();
+        element_runs(&form.shape(), &self.shape(form, mesh, coord), &counted)
+    }
+
+    /// The elements of a shard that other ranks hold too, because a block of heads has fewer heads than there are parts;
+    /// `None` if there are none. A gradient of them is partial over these ranks.
+    pub fn replicated_blocks(&self, form: &Form, mesh: &Mesh, coord: &Coord) -> Option<ReplicatedBlocks> {
+        form.dims.iter().enumerate().find_map(|(d, dim)| {
+            let &(axis, parts) = self.sharding_on(d, mesh).first()?;
+            let (at, mut start, mut ranges) = (coord.at(axis), 0, Vec::new());
+            let mut positions = at..at + 1;
+            for block in &dim.blocks {
+                let (len, replicas) = (block.part(parts, at).len, block.replicas(parts));
+                if replicas > 1 {
+                    positions = at - at % replicas..at - at % replicas + replicas;
+                    ranges.push(DimRange { start, len });
+                }
+                start += len;
+            }
+            let local = joined(ranges);
+            (!local.is_empty()).then_some(ReplicatedBlocks { axis, positions, dim: d, local })
+        })
+    }
+
+    /// Elements that the rank at `coord` receives when the blocks or owners of the tensor become those of `to`, in this
+    /// layout: an all-to-all with parts.
+    pub fn moved(&self, from: &Form, to: &Form, mesh: &Mesh, coord: &Coord) -> u64 {
+        let (before, after) = (self.ranges(from, mesh, coord), self.ranges(to, mesh, coord));
+        let kept: usize = before.iter().zip(&after).map(|(a, b)| in_both(a, b)).product();
+        (after.iter().map(|r| total(r)).product::<usize>() - kept) as u64
+    }
+}
+
+/// What several ranks of an axis hold alike ([`Layout::replicated_blocks`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicatedBlocks {
+    /// The axis that shards the dim.
+    pub axis: Axis,
+    /// Positions on the axis of the ranks that hold the same: the minor sub-axis.
+    pub positions: Range<usize>,
+    /// The dim.
+    pub dim: usize,
+    /// Elements of the dim, counted within the shard.
+    pub local: Vec<DimRange>,
+}
+
+/// Elements that lie in ranges of both lists.
+pub(crate) fn in_both(a: &[DimRange], b: &[DimRange]) -> usize {
+    a.iter().map(|x| b.iter().map(|y| x.common(*y).len).sum::<usize>()).sum()
 }
 
 /// Refuses a tensor that is consumed in another layout than it has. A partial value that is taken for the whole one
@@ -196,7 +302,8 @@ impl Layout {
 /// # Errors
 /// Names the tensor, the axis, and the collective that leads from `found` to `wanted` there.
 pub fn require(tensor: &str, wanted: &Layout, found: &Layout, mesh: &Mesh) -> Result<(), LayoutError> {
-    for axis in Axis::ALL.into_iter().filter(|a| mesh.degree(*a) > 1) {
+    let apart = |a: &Axis| *a == Axis::Expert || mesh.degree(*a) > 1;
+    for axis in Axis::ALL.into_iter().chain([Axis::Expert]).filter(apart) {
         let (wanted, found) = (wanted.at(axis), found.at(axis));
         if wanted != found {
             let remedy = remedy(wanted, found, axis);
@@ -217,6 +324,9 @@ fn remedy(wanted: Placement, found: Placement, axis: Axis) -> String {
             format!("an all-to-all from dim {from} to dim {to} over {axis} leads there")
         }
         (Replicate, Shard { dim }) => format!("a slice of dim {dim} leads there, without communication"),
-        _ => "no collective leads there".into(),
+        (Replicate, Partial { .. }) => {
+            format!("keeping the values on the first rank of {axis} only leads there, without communication")
+        }
+        _ => format!("a collective over {axis} that replicates it, and a mask, lead there"),
     }
 }

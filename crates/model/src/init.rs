@@ -16,9 +16,8 @@ impl Decoder {
             parts.retain(|part| self.stage.span.uses(&self.model, part.id()));
             for (p, part) in self.params.iter().zip(parts) {
                 let mut values = vec![0.0; part.len()];
-                for run in part.runs() {
-                    let values = &mut values[run.part..run.part + run.len];
-                    initial_values(run.init, seed, part.name(), run.whole, values);
+                for (run, init) in part.initial_runs() {
+                    initial_values(init, seed, part.name(), run.whole, &mut values[run.locals()]);
                 }
                 backend.write_f32(p.value, &values)?;
             }

@@ -9,7 +9,7 @@ use crate::exchange::ExchangeError;
 use crate::tensor::TensorGroup;
 use bessemer_arch::{ParamClass, PortionParam};
 use bessemer_collectives::{Parts, Values};
-use bessemer_mesh::{Span, total};
+use bessemer_mesh::{DimRange, total};
 use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
 use bessemer_units::DType;
 
@@ -21,7 +21,7 @@ struct Cut {
     /// Width of the whole side.
     width: usize,
     /// By tensor rank: which columns of inputs or outputs.
-    spans: Vec<Vec<Span>>,
+    spans: Vec<Vec<DimRange>>,
 }
 
 /// The matrices of a rank that are cut, and room for what they take or give.
@@ -45,8 +45,8 @@ impl Columns {
     ) -> Result<Columns, TensorError> {
         let cut = |portions: &Vec<PortionParam>| {
             let sharding = &portions.first()?.sharding;
-            let dim = sharding.cut.filter(|_| sharding.spec.class() == ParamClass::Matrix)?;
-            let spans = portions.iter().map(|p| p.spans[dim].clone()).collect();
+            let dim = sharding.dim().filter(|_| sharding.spec.class() == ParamClass::Matrix)?;
+            let spans = portions.iter().map(|p| p.ranges[dim].clone()).collect();
             Some(Cut { inputs: dim == 1, width: sharding.spec.shape[dim], spans })
         };
         let cuts: Vec<_> = portions.iter().map(cut).collect();

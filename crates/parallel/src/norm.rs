@@ -5,7 +5,6 @@
 //! so all of them have the same bits.
 
 use bessemer_arch::PortionParam;
-use bessemer_mesh::Span;
 use bessemer_tensor::op::{Op, SumSquares};
 use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError, View};
 use bessemer_units::{Bytes, DType};
@@ -19,12 +18,10 @@ pub(crate) struct LocalSquares {
     host: Vec<f32>,
 }
 
-/// Stretches of a parameter's elements that `param` counts on this rank, within `here`.
+/// Elements of this rank's part of a parameter that it counts, within `here`.
 pub(crate) fn counted(param: &PortionParam, here: &Range<usize>) -> Vec<Range<usize>> {
-    let row = param.shape[1..].iter().product::<usize>();
-    let stretch = |span: &Span| span.start * row..(span.start + span.len) * row;
     let meet = |r: Range<usize>| crate::flat::common(&r, here);
-    param.owned.iter().map(stretch).map(meet).filter(|r| !r.is_empty()).collect()
+    param.counted().into_iter().map(meet).filter(|r| !r.is_empty()).collect()
 }
 
 impl LocalSquares {

@@ -131,7 +131,7 @@ pub(crate) fn with_others(
         list = (list.into_iter())
             .map(|(index, range, param)| {
                 let sharding = &shardings[numbers[index]];
-                let cut = sharding.cut.is_some() && job.optim.update_cost(&param).whole;
+                let cut = sharding.dim().is_some() && job.optim.update_cost(&param).whole;
                 let param = if cut { param.part_of(job.model, &sharding.spec) } else { param };
                 (index, range, param)
             })

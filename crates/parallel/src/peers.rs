@@ -23,17 +23,10 @@ use crate::words::Words;
 use crate::worker::Job;
 use bessemer_arch::PortionParam;
 use bessemer_collectives::{CollectiveError, Communicator, Parts, Reduce, Values};
+use bessemer_mesh::ElementRun;
 use bessemer_optim::{OptimParam, OptimizerChoice, Peers};
 use bessemer_tensor::{Backend, TensorError, View};
 use std::ops::Range;
-
-/// A stretch that lies in one piece in the whole as well as in the part.
-#[derive(Debug, Clone, Copy)]
-struct Stretch {
-    whole: usize,
-    part: usize,
-    len: usize,
-}
 
 /// A parameter as its optimizer's ranks see it.
 #[derive(Debug)]
@@ -41,7 +34,7 @@ struct Shared {
     name: String,
     owner: Option<usize>,
     /// By tensor rank, where the parameter is cut: where its elements are in the whole.
-    stretches: Vec<Vec<Stretch>>,
+    runs: Vec<Vec<ElementRun>>,
     /// By tensor rank: lengths of the parts.
     parts: Parts,
 }
@@ -72,10 +65,8 @@ impl Sharing {
                 all = all.max(parts.len());
                 largest = largest.max(portions[0].sharding.spec.len());
             }
-            let stretch = |r: &bessemer_arch::Run<'_>| Stretch { whole: r.whole, part: r.part, len: r.len };
-            let of = |p: &PortionParam| p.runs().iter().map(stretch).collect();
-            let stretches = if cut { portions.iter().map(of).collect() } else { Vec::new() };
-            Shared { name, owner, stretches, parts }
+            let runs = if cut { portions.iter().map(PortionParam::runs).collect() } else { Vec::new() };
+            Shared { name, owner, runs, parts }
         };
         let params = params.into_iter().map(shared).collect();
         let (values, whole) = (Vec::with_capacity(all), Vec::with_capacity(largest));
@@ -207,15 +198,15 @@ impl RankPeers<'_> {
         (part, to): (View, View),
     ) -> Result<(), ExchangeError> {
         let Sharing { params, values, whole, .. } = &mut *self.sharing;
-        let Shared { name, stretches, parts, .. } = &params[param];
+        let Shared { name, runs, parts, .. } = &params[param];
         values.resize(parts.len(), 0.0);
         backend.read_f32(part, &mut values[parts.range(self.tensor.rank())])?;
         self.tensor.idle()?.all_gather(name, Values::F32(values), parts)?;
         whole.resize(to.len(), 0.0);
-        for (rank, list) in stretches.iter().enumerate() {
+        for (rank, list) in runs.iter().enumerate() {
             let part = &values[parts.range(rank)];
-            for s in list {
-                whole[s.whole..s.whole + s.len].copy_from_slice(&part[s.part..s.part + s.len]);
+            for run in list {
+                whole[run.wholes()].copy_from_slice(&part[run.locals()]);
             }
         }
         Ok(backend.write_f32(to, whole)?)
@@ -280,12 +271,12 @@ impl Peers for RankPeers<'_> {
     ) -> Result<(), TensorError> {
         let rank = self.tensor.rank();
         let Sharing { params, values, whole: host, .. } = &mut *self.sharing;
-        let Some(list) = params[param].stretches.get(rank) else { return Ok(()) };
+        let Some(list) = params[param].runs.get(rank) else { return Ok(()) };
         host.resize(whole.len(), 0.0);
         backend.read_f32(whole, host)?;
         values.resize(part.len(), 0.0);
-        for s in list {
-            values[s.part..s.part + s.len].copy_from_slice(&host[s.whole..s.whole + s.len]);
+        for run in list {
+            values[run.locals()].copy_from_slice(&host[run.wholes()]);
         }
         backend.write_f32(part, values)
     }

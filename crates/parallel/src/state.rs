@@ -260,7 +260,7 @@ impl Worker {
             let Some(param) = chunk.param_of(tensor) else { continue };
             let mut part = vec![0.0; chunk.portion[param].len()];
             for run in chunk.portion[param].runs() {
-                part[run.part..run.part + run.len].copy_from_slice(&values[run.whole..run.whole + run.len]);
+                part[run.locals()].copy_from_slice(&values[run.wholes()]);
             }
             chunk.write_portion(backend, place, param, &of, &part)?;
         }
@@ -276,9 +276,8 @@ impl Worker {
         for chunk in &mut self.chunks {
             for (i, param) in chunk.portion.iter().enumerate() {
                 let mut part = vec![0.0; param.len()];
-                for run in param.runs() {
-                    let values = &mut part[run.part..run.part + run.len];
-                    initial_values(run.init, seed, param.name(), run.whole, values);
+                for (run, init) in param.initial_runs() {
+                    initial_values(init, seed, param.name(), run.whole, &mut part[run.locals()]);
                 }
                 chunk.write_portion(backend, (&self.plan, self.coord), i, &Of::Value, &part)?;
             }
@@ -398,7 +397,7 @@ impl Chunk {
         for (r, portion) in portions.iter().enumerate() {
             let part = &all[parts.range(r)];
             for run in portion.runs() {
-                values[run.whole..run.whole + run.len].copy_from_slice(&part[run.part..run.part + run.len]);
+                values[run.wholes()].copy_from_slice(&part[run.locals()]);
             }
         }
         Ok(())

@@ -59,7 +59,7 @@ pub(crate) struct TensorGroup {
     parts: Parts,
 }
 
-fn span(of: bessemer_mesh::Span) -> Range<usize> {
+fn span(of: bessemer_mesh::DimRange) -> Range<usize> {
     of.start..of.start + of.len
 }
 
@@ -73,7 +73,7 @@ impl TensorGroup {
         gradients: &[(PortionParam, View)],
     ) -> Result<TensorGroup, CollectiveError> {
         let ranks: Vec<usize> = portion.kv_group().collect();
-        let copies = if portion.kv_copies > 1 { Some(group.group(COPIES, &ranks)?) } else { None };
+        let copies = if portion.kv_replicas > 1 { Some(group.group(COPIES, &ranks)?) } else { None };
         let mut partial = Vec::new();
         for (param, gradient) in gradients {
             let Some((_, span)) = portion.gradient_sum(param, sequence) else { continue };
@@ -84,7 +84,7 @@ impl TensorGroup {
             };
             let unit = param.id().unit();
             // The ranks that hold the same heads may be all of them.
-            let copies = matches!(param.sharding.gradient, GradientSum::Copies);
+            let copies = matches!(param.sharding.gradient, GradientSum::Replicas);
             partial.push(PartialGradient { unit, copies, gradient });
         }
         let (values, short, name) = (Vec::new(), Vec::new(), String::new());

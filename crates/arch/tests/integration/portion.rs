@@ -36,7 +36,7 @@ fn param(portion: &Portion, name: &str) -> PortionParam {
 
 /// (start, len) of the spans of a dim.
 fn spans(p: &PortionParam, dim: usize) -> Vec<(usize, usize)> {
-    p.spans[dim].iter().map(|s| (s.start, s.len)).collect()
+    p.ranges[dim].iter().map(|s| (s.start, s.len)).collect()
 }
 
 /// The whole parameter of the part's element number i is what element number i of the part is.
@@ -44,8 +44,8 @@ fn taken(p: &PortionParam) -> Vec<usize> {
     let mut whole = vec![usize::MAX; p.len()];
     for run in p.runs() {
         for i in 0..run.len {
-            assert_eq!(whole[run.part + i], usize::MAX, "{}: twice", p.name());
-            whole[run.part + i] = run.whole + i;
+            assert_eq!(whole[run.local + i], usize::MAX, "{}: twice", p.name());
+            whole[run.local + i] = run.whole + i;
         }
     }
     assert!(!whole.contains(&usize::MAX), "{}: a hole", p.name());
@@ -55,8 +55,8 @@ fn taken(p: &PortionParam) -> Vec<usize> {
 /// Row-major elements of the part, from its spans alone.
 fn by_spans(p: &PortionParam) -> Vec<usize> {
     let columns = p.sharding.spec.shape.get(1).copied().unwrap_or(1);
-    let rows = p.spans[0].iter().flat_map(|s| s.range());
-    rows.flat_map(|r| match p.spans.get(1) {
+    let rows = p.ranges[0].iter().flat_map(|s| s.range());
+    rows.flat_map(|r| match p.ranges.get(1) {
         Some(list) => list.iter().flat_map(|s| s.range()).map(|c| r * columns + c).collect::<Vec<_>>(),
         None => vec![r],
     })
@@ -81,11 +81,9 @@ fn parts_have_the_shapes_of_their_model_and_make_up_the_whole() {
                 for (i, (own, p)) in own.iter().zip(&params).enumerate() {
                     assert_eq!((&own.name[..], &own.shape), (p.name(), &p.shape), "{degree} ranks");
                     assert_eq!(taken(p), by_spans(p), "{}", p.name());
-                    let width = p.len() / p.shape[0];
-                    for row in p.owned.iter().flat_map(|s| s.range()) {
-                        for e in &taken(p)[row * width..(row + 1) * width] {
-                            owners[i][*e] += 1;
-                        }
+                    let taken = taken(p);
+                    for e in p.counted().into_iter().flatten() {
+                        owners[i][taken[e]] += 1;
                     }
                 }
             }
@@ -106,9 +104,9 @@ fn portions_are_the_layouts_of_the_mesh() {
         for rank in 0..mesh.world() {
             let coord = mesh.coord(rank);
             for p in portions[coord.at(Axis::Tensor)].params() {
-                let layout = p.sharding.layout();
-                layout.check(p.name(), &p.sharding.form).unwrap();
-                assert_eq!(layout.spans(&p.sharding.form, &mesh, &coord), p.spans, "{}", p.name());
+                let layout = p.sharding.layout;
+                layout.check(p.name(), &p.sharding.form, &mesh).unwrap();
+                assert_eq!(layout.ranges(&p.sharding.form, &mesh, &coord), p.ranges, "{}", p.name());
                 assert_eq!(p.sharding.form.shape(), p.sharding.spec.shape);
             }
         }
@@ -128,7 +126,7 @@ fn the_whole_model_is_its_only_part() {
 #[test]
 fn where_the_second_of_two_ranks_lies() {
     let portion = llama().portion(2, 1).unwrap();
-    assert_eq!((portion.first_head, portion.first_kv_head, portion.kv_copies), (4, 1, 1));
+    assert_eq!((portion.first_head, portion.first_kv_head, portion.kv_replicas), (4, 1, 1));
     // 11 rows of vocabulary: 6 and 5.
     assert_eq!((portion.first_vocab_row, portion.model.vocab_size), (6, 5));
     let rows = |name: &str| spans(&param(&portion, name), 0);
@@ -153,7 +151,7 @@ fn where_the_second_of_two_ranks_lies() {
 }
 
 #[test]
-fn key_heads_are_copied_where_there_are_fewer_than_ranks() {
+fn key_heads_are_replicated_where_there_are_fewer_than_ranks() {
     let portions = parts(&llama(), 8);
     for (i, p) in portions.iter().enumerate() {
         assert_eq!((p.model.heads, p.model.kv_heads, p.first_head, p.first_kv_head), (1, 1, i, i / 4));
@@ -162,11 +160,13 @@ fn key_heads_are_copied_where_there_are_fewer_than_ranks() {
         assert_eq!(p.kv_group(), i / 4 * 4..i / 4 * 4 + 4);
         let qkv = param(p, "layers.0.attention.qkv.weight");
         assert_eq!(spans(&qkv, 0), [(4 * i, 4), (32 + 4 * (i / 4), 4), (40 + 4 * (i / 4), 4)]);
-        assert_eq!(qkv.copied.iter().map(|s| (s.start, s.len)).collect::<Vec<_>>(), [(4, 8)]);
-        let owned = if i % 4 == 0 { 12 } else { 4 };
-        assert_eq!((qkv.owned[0].start, qkv.owned[0].len), (0, owned));
+        let replicated = qkv.replicated.as_ref().unwrap();
+        assert_eq!((&replicated.positions, replicated.dim), (&p.kv_group(), 0));
+        assert_eq!(replicated.local.iter().map(|s| (s.start, s.len)).collect::<Vec<_>>(), [(4, 8)]);
+        let rows = if i % 4 == 0 { 12 } else { 4 };
+        assert_eq!(qkv.counted()[0], 0..rows * 20);
     }
-    assert!(param(&parts(&llama(), 2)[1], "layers.0.attention.qkv.weight").copied.is_empty());
+    assert!(param(&parts(&llama(), 2)[1], "layers.0.attention.qkv.weight").replicated.is_none());
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn initial_values_are_those_of_the_whole() {
     for portion in parts(&model, 4) {
         for (p, whole) in portion.params().iter().zip(&whole) {
             let columns: usize = whole.shape[1..].iter().product();
-            for run in p.runs() {
+            for (run, init) in p.initial_runs() {
                 let row = run.whole / columns;
                 let wanted = match &whole.init {
                     Init::Rows(list) => {
@@ -189,8 +189,8 @@ fn initial_values_are_those_of_the_whole() {
                     }
                     one => one,
                 };
-                assert_eq!(run.init, wanted, "{} from {}", p.name(), run.whole);
-                assert!(!matches!(run.init, Init::Rows(_)));
+                assert_eq!(init, wanted, "{} from {}", p.name(), run.whole);
+                assert!(!matches!(init, Init::Rows(_)));
             }
         }
     }
@@ -209,7 +209,7 @@ fn gradients_that_are_partial_are_named() {
     for name in ["layers.0.attention.q_norm.weight", "layers.0.attention.k_norm.weight"] {
         assert_eq!(of(&llama(), name), GradientSum::All, "{name}");
     }
-    assert_eq!(of(&llama(), "layers.0.attention.qkv.weight"), GradientSum::Copies);
+    assert_eq!(of(&llama(), "layers.0.attention.qkv.weight"), GradientSum::Replicas);
     for name in ["mlp.up", "mlp.down", "attention.out"] {
         assert_eq!(of(&gpt2(), &format!("layers.0.{name}.bias")), GradientSum::Nothing);
     }

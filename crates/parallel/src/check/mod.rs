@@ -313,7 +313,7 @@ fn check_changed(job: &Job<'_>, index: usize, change: impl FnOnce(&mut Worker)) 
     };
     for chunk in &worker.chunks {
         for (param, portion) in chunk.memory.params.iter().zip(&chunk.portion) {
-            let held = placed(portion.sharding.cut, &param.value);
+            let held = placed(portion.sharding.dim(), &param.value);
             shared.known().memory.set(&param.value, Some(held));
             if let Some(grad) = &param.grad {
                 // Nothing is there yet, but what will be must lie as the value does.
@@ -325,7 +325,7 @@ fn check_changed(job: &Job<'_>, index: usize, change: impl FnOnce(&mut Worker)) 
     worker.run_passes(&mut backend, &mut OneBatch { ids: vec![0; job.shape.tokens()] })?;
     for chunk in &worker.chunks {
         for (param, portion) in chunk.memory.params.iter().zip(&chunk.portion) {
-            let wanted = placed(portion.sharding.cut, &param.value);
+            let wanted = placed(portion.sharding.dim(), &param.value);
             check_gradient(&shared, param, portion, wanted)?;
         }
     }
@@ -340,7 +340,7 @@ fn check_gradient(
     wanted: Held,
 ) -> Result<(), ParallelError> {
     let Some(grad) = &param.grad else { return Ok(()) };
-    for span in &portion.copied {
+    for span in portion.replicated.iter().flat_map(|blocks| &blocks.local) {
         let rows = match portion.shape.len() {
             1 => grad.columns(span.start, span.len),
             _ => grad.rows(span.start, span.len),
@@ -485,7 +485,7 @@ mod tests {
         let mut decoder =
             Decoder::of_portion(&mut backend, &portion, Stream::Whole, SHAPE, config, None).unwrap();
         for (param, part) in decoder.params().iter().zip(portion.params()) {
-            let held = match part.sharding.cut {
+            let held = match part.sharding.dim() {
                 None => Held::Same,
                 Some(0) if param.value.rows > 1 => Held::Rows,
                 Some(_) => Held::Columns,

@@ -2,7 +2,6 @@
 
 use super::{MASTER, Of, Place, StateTensor};
 use crate::error::ParallelError;
-use crate::flat::common;
 use crate::worker::Worker;
 use bessemer_tensor::View;
 use std::ops::Range;
@@ -72,10 +71,7 @@ impl Worker {
             }
         };
         let Some(view) = view else { return Ok(None) };
-        let runs = portion.runs().into_iter().filter_map(|run| {
-            let here = common(&(run.part..run.part + run.len), &stretch);
-            (!here.is_empty()).then(|| (run.whole + here.start - run.part, here.len()))
-        });
-        Ok(Some((view, runs.collect())))
+        let runs = portion.runs().into_iter().filter_map(|run| run.within(&stretch));
+        Ok(Some((view, runs.map(|run| (run.whole, run.len)).collect())))
     }
 }

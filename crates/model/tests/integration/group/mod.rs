@@ -113,7 +113,7 @@ impl Seams for Member<'_> {
 pub(crate) fn part_of(param: &PortionParam, whole: &[f32]) -> Vec<f32> {
     let mut part = vec![0.0; param.len()];
     for run in param.runs() {
-        part[run.part..run.part + run.len].copy_from_slice(&whole[run.whole..run.whole + run.len]);
+        part[run.locals()].copy_from_slice(&whole[run.wholes()]);
     }
     part
 }
