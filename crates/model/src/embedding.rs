@@ -133,7 +133,7 @@ impl EmbeddingTables {
             }
         }
         match dropout {
-            Some(mask) => pass.launch(Dropout { x: x_nd, out: x_nd, mask }),
+            Some(mask) => pass.launch(Dropout { x: x_nd, out: x_nd, mask, global_cols: x_nd.cols }),
             None => Ok(()),
         }
     }
@@ -149,7 +149,7 @@ impl EmbeddingTables {
         accumulate: bool,
     ) -> Result<(), TensorError> {
         if let Some(mask) = dropout {
-            pass.launch(Dropout { x: dx_nd, out: dx_nd, mask })?;
+            pass.launch(Dropout { x: dx_nd, out: dx_nd, mask, global_cols: dx_nd.cols })?;
         }
         let learned = match self.positions {
             Some(Positions::Learned(weight)) => Some(weight),

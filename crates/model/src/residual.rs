@@ -265,7 +265,7 @@ impl Residual {
             None => {}
         }
         if let Some(mask) = dropout {
-            pass.launch(Dropout { x: branch_nd, out: branch_nd, mask })?;
+            pass.launch(Dropout { x: branch_nd, out: branch_nd, mask, global_cols: branch_nd.cols })?;
         }
         if !scaled {
             return pass.launch(Add { a: x_nd, b: branch_nd, out: sum_nd });
@@ -303,7 +303,7 @@ impl Residual {
                     Some(kept) if a.whole_nd.is_none() => kept.dproduct_nd,
                     _ => local_nd,
                 };
-                pass.launch(Dropout { x: kept_nd, out, mask })?;
+                pass.launch(Dropout { x: kept_nd, out, mask, global_cols: out.cols })?;
                 out
             }
         };

@@ -132,19 +132,13 @@ impl Rule for Adafactor {
             }
             pass.launch(op::SumSquares { x: values, out: param_squares, accumulate: false })?;
         }
-        if whole.is_some() {
-            // The update takes means over as many values as it sees.
-            let alpha = (param.value.len() as f64 / (rows * cols) as f64) as f32;
-            for sum in [direction_squares, param_squares] {
-                pass.launch(op::Combine { a: sum, alpha, b: sum, beta: 0.0, out: sum })?;
-            }
-        }
         let lr = if c.relative_step { RELATIVE.min(t.powf(-0.5)) } else { now.lr * param.lr_scale };
         pass.launch(op::AdafactorUpdate {
             param: param.value,
             direction: grad,
             direction_squares,
             param_squares: c.scale_parameter.then_some(param_squares),
+            values: rows * cols,
             m: self.m,
             beta: c.momentum as f32,
             lr: lr as f32,

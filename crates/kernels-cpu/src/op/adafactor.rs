@@ -191,7 +191,7 @@ pub(crate) fn moment_reference(arena: &Arena, op: &MomentDirection) {
 
 /// Factor on the parameter and on the direction.
 fn factors(op: &AdafactorUpdate, direction_squares: f32, param_squares: Option<f32>) -> (f32, f32) {
-    let rms = |squares: f32| (f64::from(squares) / op.param.len() as f64).sqrt();
+    let rms = |squares: f32| (f64::from(squares) / op.values as f64).sqrt();
     let alpha = f64::from(op.lr) * param_squares.map_or(1.0, |s| rms(s).max(f64::from(op.eps)));
     let clip = (rms(direction_squares) / f64::from(op.threshold)).max(1.0);
     ((1.0 - alpha * f64::from(op.weight_decay)) as f32, (alpha / clip) as f32)

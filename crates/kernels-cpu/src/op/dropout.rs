@@ -80,21 +80,21 @@ pub(crate) unsafe fn factors(mask: &DropoutMask, e: u64, count: usize, out: *mut
     }
 }
 
-struct Masked<'a, T>([&'a Mat<T>; 2], &'a DropoutMask, Block);
+struct Masked<'a, T>([&'a Mat<T>; 2], &'a Dropout, Block);
 
 impl<T: Element> Kernel for Masked<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         const CHUNK: usize = 256;
-        let Masked([x, out], mask, block) = self;
+        let Masked([x, out], op, block) = self;
         let mut buffer = [0.0f32; CHUNK];
         for r in block.rows.clone() {
             for c0 in block.cols.clone().step_by(CHUNK) {
                 let len = CHUNK.min(block.cols.end - c0);
                 // SAFETY: columns c0 .. c0 + len of row r of both; the buffer holds len <= CHUNK.
                 unsafe {
-                    factors(mask, (r * x.cols + c0) as u64, len, buffer.as_mut_ptr());
+                    factors(&op.mask, (r * op.global_cols + c0) as u64, len, buffer.as_mut_ptr());
                     let (from, to) = (x.row(r).add(c0), out.row(r).add(c0));
                     for c in (0..len).step_by(S::LANES) {
                         let n = S::LANES.min(len - c);
@@ -115,7 +115,7 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &Dropout) {
     let (x, out) = (ctx.mat::<T>(&op.x), ctx.mat::<T>(&op.out));
     blocks(ctx, x.rows, x.cols, &|block| {
         // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
-        unsafe { dispatch(ctx.rung, Masked([&x, &out], &op.mask, block)) }
+        unsafe { dispatch(ctx.rung, Masked([&x, &out], op, block)) }
     });
 }
 
@@ -127,7 +127,7 @@ fn typed_reference<T: Element>(arena: &Arena, op: &Dropout) {
     let (x, out) = (arena.mat::<T>(&op.x), arena.mat::<T>(&op.out));
     for r in 0..x.rows {
         for c in 0..x.cols {
-            let e = (r * x.cols + c) as u64;
+            let e = (r * op.global_cols + c) as u64;
             out.set(r, c, x.get(r, c) * factor(&op.mask, e));
         }
     }

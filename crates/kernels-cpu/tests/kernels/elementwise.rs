@@ -83,7 +83,7 @@ fn dropout_is_the_mask_by_element_number() {
         let mask = DropoutMask { p: 0.4, key: RngKey::new(1, 9, "dropout"), first };
         each("dropout", 0.0, |s, r, c, gap| {
             let x = s.act(r, c, gap);
-            Dropout { x, out: if gap == 1 { x } else { s.act(r, c, 0) }, mask }.into()
+            Dropout { x, out: if gap == 1 { x } else { s.act(r, c, 0) }, mask, global_cols: c }.into()
         });
     }
 }
@@ -94,7 +94,7 @@ fn dropout_keeps_the_mean_and_the_right_share() {
     let ones = vec![1.0; 40_000];
     let out = run(crate::instruction_set::rung(), 2, &|s| {
         let x = s.values(100, 400, &ones);
-        Dropout { x, out: x, mask }.into()
+        Dropout { x, out: x, mask, global_cols: x.cols }.into()
     });
     let kept = out[0].iter().filter(|&&x| x > 0.0).count() as f32 / 40_000.0;
     let mean = out[0].iter().sum::<f32>() / 40_000.0;
@@ -110,6 +110,6 @@ proptest! {
                 .into()
         });
         let mask = DropoutMask { p: 0.5, key: RngKey::new(1, 9, "any"), first: gap as u64 };
-        check("dropout", 0.0, &|s| Dropout { x: s.act(r, c, gap), out: s.act(r, c, 0), mask }.into());
+        check("dropout", 0.0, &|s| Dropout { x: s.act(r, c, gap), out: s.act(r, c, 0), mask, global_cols: c }.into());
     }
 }

@@ -19,3 +19,4 @@ mod norm;
 mod not_a_number;
 mod optimizer;
 mod portions;
+mod sharding;

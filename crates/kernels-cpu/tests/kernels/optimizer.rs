@@ -176,6 +176,7 @@ fn adafactor_agrees_with_the_reference() {
                 direction: s.mat(r, c),
                 direction_squares: s.values(1, 1, &[4.0 * (r * c) as f32]),
                 param_squares: (i % 2 == 0).then(|| s.values(1, 1, &[0.3])),
+                values: r * c,
                 m: (i > 1).then(|| s.mat(r, c)),
                 beta: 0.9,
                 lr: 0.01,

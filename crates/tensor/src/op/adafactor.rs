@@ -1,10 +1,13 @@
 //! Adafactor (Shazeer & Stern 2018): moments, direction, update.
 
-use super::{Describe, Operands, expect_shape, read, update, write};
+use super::rule;
+use super::{Describe, Rule, Visit, expect_shape, read, update, write};
 use crate::{TensorError, View};
 
 /// Row and column means of squared gradients (Shazeer & Stern 2018), with `h = (grad_scale grad)^2 + eps`:
 /// `row_i = decay row_i + (1 - decay) mean_j h_ij`, `col_j = decay col_j + (1 - decay) mean_i h_ij`.
+///
+/// Sharding: grad (r, c), row (r), col (c); both whole: c for row, r for col.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FactoredMoments {
     /// `[r, c]`.
@@ -23,8 +26,18 @@ pub struct FactoredMoments {
 
 impl Describe for FactoredMoments {
     const NAME: &'static str = "factored_moments";
-    fn operands(&self) -> Operands {
-        Operands::of([read("grad", self.grad), update("row", self.row), update("col", self.col)])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "grad", &mut self.grad);
+        update(see, "row", &mut self.row);
+        update(see, "col", &mut self.col);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (r, c) = (rule.whole("r", self.grad.rows), rule.whole("c", self.grad.cols));
+        rule.dims("grad", &[r], &[c]);
+        rule.dims("row", &[], &[r]);
+        rule.dims("col", &[], &[c]);
+        rule
     }
     fn flops(&self) -> f64 {
         4.0 * self.grad.len() as f64
@@ -36,6 +49,8 @@ impl Describe for FactoredMoments {
 }
 
 /// `out_ij = grad_scale grad_ij / sqrt(row_i col_j / mean(row))`; `out` may be `grad`.
+///
+/// Sharding: grad, out (r, c), row (r), col (c); c free, r whole (mean of row); linear in grad.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FactoredDirection {
     /// `[r, c]`.
@@ -53,13 +68,22 @@ pub struct FactoredDirection {
 impl Describe for FactoredDirection {
     const NAME: &'static str = "factored_direction";
     const IN_PLACE: bool = true;
-    fn operands(&self) -> Operands {
-        Operands::of([
-            read("grad", self.grad),
-            read("row", self.row),
-            read("col", self.col),
-            write("out", self.out),
-        ])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "grad", &mut self.grad);
+        read(see, "row", &mut self.row);
+        read(see, "col", &mut self.col);
+        write(see, "out", &mut self.out);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (r, c) = (rule.whole("r", self.grad.rows), rule.free("c", self.grad.cols));
+        for name in ["grad", "out"] {
+            rule.dims(name, &[r], &[c]);
+        }
+        rule.dims("row", &[], &[r]);
+        rule.dims("col", &[], &[c]);
+        rule.linear("grad", rule::Linear::Alone);
+        rule
     }
     fn flops(&self) -> f64 {
         3.0 * self.grad.len() as f64
@@ -72,6 +96,8 @@ impl Describe for FactoredDirection {
 }
 
 /// `g = grad_scale grad; v = decay v + (1 - decay)(g^2 + eps); out = g / sqrt(v)`; `out` may be `grad`.
+///
+/// Sharding: (r, c), both free.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MomentDirection {
     /// `[r, c]`.
@@ -91,8 +117,13 @@ pub struct MomentDirection {
 impl Describe for MomentDirection {
     const NAME: &'static str = "moment_direction";
     const IN_PLACE: bool = true;
-    fn operands(&self) -> Operands {
-        Operands::of([read("grad", self.grad), update("v", self.v), write("out", self.out)])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "grad", &mut self.grad);
+        update(see, "v", &mut self.v);
+        write(see, "out", &mut self.out);
+    }
+    fn rule(&self) -> Rule {
+        Rule::elementwise(&self.operands(), self.grad.rows, self.grad.cols)
     }
     fn flops(&self) -> f64 {
         7.0 * self.grad.len() as f64
@@ -103,9 +134,11 @@ impl Describe for MomentDirection {
     }
 }
 
-/// The end of an Adafactor step (Shazeer & Stern 2018), with u the direction, `rms(x)^2 = squares / number of values`:
+/// The end of an Adafactor step (Shazeer & Stern 2018), with u the direction, `rms(x)^2 = squares / values`:
 /// `alpha = lr max(eps, rms(p))` (or lr without `param_squares`), `u' = alpha u / max(1, rms(u) / threshold)`,
 /// `m = beta m + (1 - beta) u'` (or u' without m), `p = p (1 - alpha weight_decay) - m`.
+///
+/// Sharding: (r, c), both free, sums of squares complete.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdafactorUpdate {
     /// `[r, c]`.
@@ -116,6 +149,8 @@ pub struct AdafactorUpdate {
     pub direction_squares: View,
     /// `[1, 1]`: sum of the squares of the parameter before the step, to scale the rate by its size.
     pub param_squares: Option<View>,
+    /// Values that both sums of squares are over: those of the whole parameter, also if only a part of it is here.
+    pub values: usize,
     /// `[r, c]`, mean of past updates.
     pub m: Option<View>,
     /// Decay of m.
@@ -132,15 +167,24 @@ pub struct AdafactorUpdate {
 
 impl Describe for AdafactorUpdate {
     const NAME: &'static str = "adafactor_update";
-    fn operands(&self) -> Operands {
-        let mut v = Operands::of([
-            update("param", self.param),
-            read("direction", self.direction),
-            read("direction_squares", self.direction_squares),
-        ]);
-        v.extend(self.param_squares.map(|s| read("param_squares", s)));
-        v.extend(self.m.map(|m| update("m", m)));
-        v
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        update(see, "param", &mut self.param);
+        read(see, "direction", &mut self.direction);
+        read(see, "direction_squares", &mut self.direction_squares);
+        if let Some(view) = &mut self.param_squares {
+            read(see, "param_squares", view);
+        }
+        if let Some(view) = &mut self.m {
+            update(see, "m", view);
+        }
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (r, c) = (rule.free("r", self.param.rows), rule.free("c", self.param.cols));
+        for name in ["param", "direction", "m"] {
+            rule.dims(name, &[r], &[c]);
+        }
+        rule
     }
     fn flops(&self) -> f64 {
         6.0 * self.param.len() as f64

@@ -1,6 +1,7 @@
 //! Scaled dot-product attention: whole sequences, their backward pass, and decoding with a cache.
 
-use super::{Describe, DropoutMask, Operands, expect_indices, expect_shape, read, write};
+use super::rule;
+use super::{Describe, DropoutMask, FactorKind, Rule, Visit, expect_indices, expect_shape, read, write};
 use crate::{TensorError, View};
 
 /// Sizes of an attention.
@@ -136,6 +137,70 @@ impl AttentionDropout {
     }
 }
 
+/// Loops of an attention: B sequences, query positions T, key positions S, key/value heads G, query heads R of each of
+/// them, width E.
+struct AttentionFactors {
+    b: usize,
+    t: usize,
+    s: usize,
+    g: usize,
+    r: usize,
+    e: usize,
+}
+
+impl AttentionFactors {
+    /// Attention over whole sequences, where `of_group` is what sharding the query heads of a key/value head means. Masks
+    /// of dropout are numbered by sequence and head, slopes by head.
+    fn of_sequences(
+        rule: &mut Rule,
+        shape: &AttentionShape,
+        mask: &AttentionMask,
+        dropout: bool,
+        of_group: FactorKind,
+    ) -> AttentionFactors {
+        let t = rule.whole("t", shape.seq);
+        let s = rule.whole("s", shape.seq);
+        let factors =
+            AttentionFactors::of_heads(rule, shape, mask.alibi.is_some() || dropout, of_group, t, s);
+        if dropout {
+            rule.needs_offset(factors.b);
+        }
+        factors
+    }
+
+    /// Attention to a cache: the first of the positions at hand is stated by [`AttentionCached::past`].
+    fn of_cache(
+        rule: &mut Rule,
+        shape: &AttentionShape,
+        capacity: usize,
+        alibi: Option<Alibi>,
+    ) -> AttentionFactors {
+        let t = rule.free("t", shape.seq);
+        rule.needs_offset(t);
+        let s = rule.whole("s", capacity);
+        AttentionFactors::of_heads(rule, shape, alibi.is_some(), FactorKind::Free, t, s)
+    }
+
+    fn of_heads(
+        rule: &mut Rule,
+        shape: &AttentionShape,
+        numbered: bool,
+        of_group: FactorKind,
+        t: usize,
+        s: usize,
+    ) -> AttentionFactors {
+        let group = shape.heads.checked_div(shape.kv_heads).unwrap_or(0);
+        let (b, g) = (rule.free("b", shape.batch), rule.free("g", shape.kv_heads));
+        let r = if of_group == FactorKind::Sum { rule.sum("r", group) } else { rule.free("r", group) };
+        let e = rule.whole("e", shape.head_dim);
+        if numbered {
+            rule.needs_offset(g);
+            rule.needs_offset(r);
+        }
+        AttentionFactors { b, t, s, g, r, e }
+    }
+}
+
 fn check_window(op: &'static str, window: Option<usize>) -> Result<(), TensorError> {
     if window != Some(0) {
         return Ok(());
@@ -175,6 +240,10 @@ fn check_heads(
 ///
 /// `out[b,t,h] = sum_s softmax_s(scale q[b,t,h] . k[b,s,g] - slope_h (t - s)) v[b,s,g]` over the s <= t that the mask lets
 /// through. q, k, v and out are of one type.
+///
+/// Sharding: q, out (b t, g r e); k, v (b s, g e); lse (b g r, t); b, g, r free, t, s, e whole. Offsets: b for
+/// dropout, g and r for dropout and ALiBi. As heads are numbered from `first` on, r can be sharded with offsets only where one
+/// g is left.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Attention {
     /// Sizes.
@@ -197,16 +266,34 @@ pub struct Attention {
 
 impl Describe for Attention {
     const NAME: &'static str = "attention";
-    fn operands(&self) -> Operands {
-        let mut all = Operands::of([
-            read("q", self.q),
-            read("k", self.k),
-            read("v", self.v),
-            write("out", self.out),
-            write("lse", self.lse),
-        ]);
-        all.extend(self.mask.documents.map(|view| read("documents", view)));
-        all
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "q", &mut self.q);
+        read(see, "k", &mut self.k);
+        read(see, "v", &mut self.v);
+        write(see, "out", &mut self.out);
+        write(see, "lse", &mut self.lse);
+        if let Some(view) = &mut self.mask.documents {
+            read(see, "documents", view);
+        }
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let f = AttentionFactors::of_sequences(
+            &mut rule,
+            &self.shape,
+            &self.mask,
+            self.dropout.is_some(),
+            FactorKind::Free,
+        );
+        for name in ["q", "out"] {
+            rule.dims(name, &[f.b, f.t], &[f.g, f.r, f.e]);
+        }
+        for name in ["k", "v"] {
+            rule.dims(name, &[f.b, f.s], &[f.g, f.e]);
+        }
+        rule.dims("lse", &[f.b, f.g, f.r], &[f.t]);
+        rule.dims("documents", &[], &[f.b, f.t]);
+        rule
     }
     /// Where documents end is not known here: they are not taken off.
     fn flops(&self) -> f64 {
@@ -223,6 +310,8 @@ impl Describe for Attention {
 }
 
 /// Gradients of [`Attention`]; scores are computed again from q, k and `lse`.
+///
+/// Sharding: as [`Attention`], dq like q, dk and dv like k; r is summed for dk and dv; linear in dout.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionBackward {
     /// Sizes.
@@ -253,20 +342,39 @@ pub struct AttentionBackward {
 
 impl Describe for AttentionBackward {
     const NAME: &'static str = "attention_backward";
-    fn operands(&self) -> Operands {
-        let mut all = Operands::of([
-            read("q", self.q),
-            read("k", self.k),
-            read("v", self.v),
-            read("out", self.out),
-            read("lse", self.lse),
-            read("dout", self.dout),
-            write("dq", self.dq),
-            write("dk", self.dk),
-            write("dv", self.dv),
-        ]);
-        all.extend(self.mask.documents.map(|view| read("documents", view)));
-        all
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "q", &mut self.q);
+        read(see, "k", &mut self.k);
+        read(see, "v", &mut self.v);
+        read(see, "out", &mut self.out);
+        read(see, "lse", &mut self.lse);
+        read(see, "dout", &mut self.dout);
+        write(see, "dq", &mut self.dq);
+        write(see, "dk", &mut self.dk);
+        write(see, "dv", &mut self.dv);
+        if let Some(view) = &mut self.mask.documents {
+            read(see, "documents", view);
+        }
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let f = AttentionFactors::of_sequences(
+            &mut rule,
+            &self.shape,
+            &self.mask,
+            self.dropout.is_some(),
+            FactorKind::Sum,
+        );
+        for name in ["q", "out", "dout", "dq"] {
+            rule.dims(name, &[f.b, f.t], &[f.g, f.r, f.e]);
+        }
+        for name in ["k", "v", "dk", "dv"] {
+            rule.dims(name, &[f.b, f.s], &[f.g, f.e]);
+        }
+        rule.dims("lse", &[f.b, f.g, f.r], &[f.t]);
+        rule.dims("documents", &[], &[f.b, f.t]);
+        rule.linear("dout", rule::Linear::Alone);
+        rule
     }
     fn flops(&self) -> f64 {
         // Five products: scores again, dP, dQ, dK, dV.
@@ -285,6 +393,9 @@ impl Describe for AttentionBackward {
 
 /// Attention of `shape.seq` new positions to a cache that already holds them: the query at new position i of sequence b
 /// reads cache rows `b*capacity .. b*capacity + past + i + 1`, or the last `window` of them.
+///
+/// Sharding: q, out (b t, g r e), caches (b s, g e); b, g, r free, t free with an offset (`past`), s, e whole.
+/// Offsets of g and r for ALiBi.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionCached {
     /// Sizes; `seq` is the number of new positions.
@@ -309,13 +420,22 @@ pub struct AttentionCached {
 
 impl Describe for AttentionCached {
     const NAME: &'static str = "attention_cached";
-    fn operands(&self) -> Operands {
-        Operands::of([
-            read("q", self.q),
-            read("k_cache", self.k_cache),
-            read("v_cache", self.v_cache),
-            write("out", self.out),
-        ])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "q", &mut self.q);
+        read(see, "k_cache", &mut self.k_cache);
+        read(see, "v_cache", &mut self.v_cache);
+        write(see, "out", &mut self.out);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let f = AttentionFactors::of_cache(&mut rule, &self.shape, self.capacity, self.alibi);
+        for name in ["q", "out"] {
+            rule.dims(name, &[f.b, f.t], &[f.g, f.r, f.e]);
+        }
+        for name in ["k_cache", "v_cache"] {
+            rule.dims(name, &[f.b, f.s], &[f.g, f.e]);
+        }
+        rule
     }
     fn flops(&self) -> f64 {
         2.0 * self.shape.product(self.past, self.window)
@@ -339,83 +459,4 @@ impl Describe for AttentionCached {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Buffer;
-    use crate::op::Op;
-    use bessemer_units::DType;
-
-    fn view(id: u32, dtype: DType, rows: usize, cols: usize) -> View {
-        Buffer { id, len: rows * cols, dtype }.matrix(rows, cols)
-    }
-
-    fn attention(heads: usize, kv_heads: usize) -> Attention {
-        let f32s = |id, rows, cols| view(id, DType::F32, rows, cols);
-        Attention {
-            shape: AttentionShape { batch: 1, seq: 5, heads, kv_heads, head_dim: 2, scale: 1.0 },
-            q: f32s(0, 5, 2 * heads),
-            k: f32s(1, 5, 2 * kv_heads),
-            v: f32s(2, 5, 2 * kv_heads),
-            out: f32s(3, 5, 2 * heads),
-            lse: f32s(4, heads, 5),
-            mask: AttentionMask::default(),
-            dropout: None,
-        }
-    }
-
-    fn message(op: Attention) -> String {
-        Op::from(op).check().unwrap_err().to_string()
-    }
-
-    #[test]
-    fn slopes_are_those_of_the_paper() {
-        let eight: Vec<f32> = (0..8).map(|h| Alibi::of(8).slope(h)).collect();
-        assert_eq!(eight, [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625]);
-        // `transformers.models.bloom.modeling_bloom._get_alibi_slopes(6)` and `(12)`.
-        let six: Vec<f32> = (0..6).map(|h| Alibi::of(6).slope(h)).collect();
-        assert_eq!(six, [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]);
-        let last: Vec<f32> = (8..12).map(|h| Alibi::of(12).slope(h)).collect();
-        for (found, wanted) in last.iter().zip([0.707_106_77, 0.353_553_38, 0.176_776_69, 0.088_388_346]) {
-            assert!((found - wanted).abs() < 1e-7, "{last:?}");
-        }
-        assert_eq!(Alibi { heads: 8, first: 3 }.slope(2), Alibi::of(8).slope(5));
-    }
-
-    #[test]
-    fn grouped_heads_must_divide_and_slopes_must_exist() {
-        let e = message(attention(3, 2));
-        assert!(e.contains("divisor of 3 query heads"), "{e}");
-        let mask = AttentionMask { alibi: Some(Alibi { heads: 4, first: 1 }), ..AttentionMask::default() };
-        let e = message(Attention { mask, ..attention(4, 2) });
-        assert_eq!(e, "attention: alibi should be that of 4 heads from 1 on, found a layer of 4 heads");
-        let mask = DropoutMask { p: 0.5, key: crate::rng::RngKey::new(1, 2, "x"), first: 0 };
-        let dropout = Some(AttentionDropout { first: 5, ..AttentionDropout::of(8, mask) });
-        let e = message(Attention { dropout, ..attention(4, 2) });
-        assert_eq!(e, "attention: dropout should be that of 4 heads from 5 on, found a layer of 8 heads");
-    }
-
-    #[test]
-    fn windows_and_documents_are_checked() {
-        let mask = AttentionMask { window: Some(0), ..AttentionMask::default() };
-        let e = message(Attention { mask, ..attention(4, 2) });
-        assert!(e.contains("window should be at least 1"), "{e}");
-        let documents = |view| AttentionMask { documents: Some(view), ..AttentionMask::default() };
-        Op::from(Attention { mask: documents(view(5, DType::U32, 1, 5)), ..attention(4, 2) })
-            .check()
-            .unwrap();
-        let e = message(Attention { mask: documents(view(5, DType::U32, 1, 4)), ..attention(4, 2) });
-        assert_eq!(e, "attention: documents should be [1, 5], found [1, 4]");
-        let e = message(Attention { mask: documents(view(5, DType::F32, 1, 5)), ..attention(4, 2) });
-        assert!(e.contains("documents should be u32 indices"), "{e}");
-    }
-
-    #[test]
-    fn flops_count_the_visible_pairs() {
-        let pairs = |window, past| {
-            let shape = AttentionShape { batch: 1, seq: 5, heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0 };
-            shape.product(past, window) / 2.0
-        };
-        assert_eq!([pairs(None, 0), pairs(Some(2), 0), pairs(Some(9), 0)], [15.0, 9.0, 15.0]);
-        assert_eq!([pairs(None, 3), pairs(Some(2), 3), pairs(Some(5), 3)], [30.0, 10.0, 24.0]);
-    }
-}
+mod tests;

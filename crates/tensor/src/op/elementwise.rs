@@ -1,10 +1,13 @@
 //! Operators that treat every element alike: fill, copy, add, scale, dropout, activations.
 
-use super::{Describe, Operands, expect_shape, read, write};
+use super::rule;
+use super::{Describe, Rule, Visit, expect_shape, read, write};
 use crate::rng::RngKey;
 use crate::{TensorError, View};
 
 /// `dst = value`.
+///
+/// Sharding: (r, c), both free; a zero fits partial values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fill {
     /// `[r, c]`.
@@ -15,8 +18,15 @@ pub struct Fill {
 
 impl Describe for Fill {
     const NAME: &'static str = "fill";
-    fn operands(&self) -> Operands {
-        Operands::of([write("dst", self.dst)])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        write(see, "dst", &mut self.dst);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::elementwise(&self.operands(), self.dst.rows, self.dst.cols);
+        if self.value == 0.0 {
+            rule.linear("dst", rule::Linear::Alone);
+        }
+        rule
     }
     fn flops(&self) -> f64 {
         0.0
@@ -27,6 +37,8 @@ impl Describe for Fill {
 }
 
 /// `dst = src`, with conversion if the types differ.
+///
+/// Sharding: (r, c), both free; linear in src (a narrowing copy rounds each term).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Copy {
     /// `[r, c]`.
@@ -37,8 +49,14 @@ pub struct Copy {
 
 impl Describe for Copy {
     const NAME: &'static str = "copy";
-    fn operands(&self) -> Operands {
-        Operands::of([read("src", self.src), write("dst", self.dst)])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "src", &mut self.src);
+        write(see, "dst", &mut self.dst);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::elementwise(&self.operands(), self.src.rows, self.src.cols);
+        rule.linear("src", rule::Linear::Alone);
+        rule
     }
     fn flops(&self) -> f64 {
         0.0
@@ -49,6 +67,8 @@ impl Describe for Copy {
 }
 
 /// `out = a + b`; `out` may be `a` or `b`.
+///
+/// Sharding: (r, c), both free; linear in a and b jointly.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Add {
     /// `[r, c]`.
@@ -62,8 +82,16 @@ pub struct Add {
 impl Describe for Add {
     const NAME: &'static str = "add";
     const IN_PLACE: bool = true;
-    fn operands(&self) -> Operands {
-        Operands::of([read("a", self.a), read("b", self.b), write("out", self.out)])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "a", &mut self.a);
+        read(see, "b", &mut self.b);
+        write(see, "out", &mut self.out);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::elementwise(&self.operands(), self.a.rows, self.a.cols);
+        rule.linear("a", rule::Linear::Jointly);
+        rule.linear("b", rule::Linear::Jointly);
+        rule
     }
     fn flops(&self) -> f64 {
         self.a.len() as f64
@@ -75,6 +103,8 @@ impl Describe for Add {
 }
 
 /// `out = factor * x`, forward on activations and backward on gradients alike; `out` may be `x`.
+///
+/// Sharding: (r, c), both free; linear in x.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
     /// `[r, c]`.
@@ -88,8 +118,14 @@ pub struct Scale {
 impl Describe for Scale {
     const NAME: &'static str = "scale";
     const IN_PLACE: bool = true;
-    fn operands(&self) -> Operands {
-        Operands::of([read("x", self.x), write("out", self.out)])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "x", &mut self.x);
+        write(see, "out", &mut self.out);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::elementwise(&self.operands(), self.x.rows, self.x.cols);
+        rule.linear("x", rule::Linear::Alone);
+        rule
     }
     fn flops(&self) -> f64 {
         self.x.len() as f64
@@ -106,13 +142,15 @@ pub struct DropoutMask {
     pub p: f32,
     /// Stream of random numbers; the same in forward and backward.
     pub key: RngKey,
-    /// Number of the operand's first element within the global tensor (rows are `cols` apart).
+    /// Number of the operand's first element within the global tensor.
     pub first: u64,
 }
 
 /// `out[e] = mask[e] * x[e]`; forward on activations and backward on gradients alike. `out` may be `x`.
 ///
 /// Srivastava et al., "Dropout", JMLR 2014, in the inverted form.
+///
+/// Sharding: (r, c), both free and with offsets (`mask.first`); linear in x.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dropout {
     /// `[r, c]`.
@@ -121,13 +159,23 @@ pub struct Dropout {
     pub out: View,
     /// The mask.
     pub mask: DropoutMask,
+    /// Columns of the global tensor: element (i, j) of x is its element `mask.first + i * global_cols + j`.
+    pub global_cols: usize,
 }
 
 impl Describe for Dropout {
     const NAME: &'static str = "dropout";
     const IN_PLACE: bool = true;
-    fn operands(&self) -> Operands {
-        Operands::of([read("x", self.x), write("out", self.out)])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "x", &mut self.x);
+        write(see, "out", &mut self.out);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::elementwise(&self.operands(), self.x.rows, self.x.cols);
+        rule.linear("x", rule::Linear::Alone);
+        rule.needs_offset(0);
+        rule.needs_offset(1);
+        rule
     }
     fn flops(&self) -> f64 {
         self.x.len() as f64
@@ -153,6 +201,8 @@ pub enum ActivationKind {
 }
 
 /// `out = f(x)`.
+///
+/// Sharding: (r, c), both free.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Activation {
     /// f.
@@ -165,8 +215,12 @@ pub struct Activation {
 
 impl Describe for Activation {
     const NAME: &'static str = "activation";
-    fn operands(&self) -> Operands {
-        Operands::of([read("x", self.x), write("out", self.out)])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "x", &mut self.x);
+        write(see, "out", &mut self.out);
+    }
+    fn rule(&self) -> Rule {
+        Rule::elementwise(&self.operands(), self.x.rows, self.x.cols)
     }
     fn flops(&self) -> f64 {
         10.0 * self.x.len() as f64
@@ -177,6 +231,8 @@ impl Describe for Activation {
 }
 
 /// `dx = dout * f'(x)`; `dx` may be `dout`.
+///
+/// Sharding: (r, c), both free; linear in dout.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ActivationBackward {
     /// f.
@@ -192,8 +248,15 @@ pub struct ActivationBackward {
 impl Describe for ActivationBackward {
     const NAME: &'static str = "activation_backward";
     const IN_PLACE: bool = true;
-    fn operands(&self) -> Operands {
-        Operands::of([read("x", self.x), read("dout", self.dout), write("dx", self.dx)])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "x", &mut self.x);
+        read(see, "dout", &mut self.dout);
+        write(see, "dx", &mut self.dx);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::elementwise(&self.operands(), self.x.rows, self.x.cols);
+        rule.linear("dout", rule::Linear::Alone);
+        rule
     }
     fn flops(&self) -> f64 {
         14.0 * self.x.len() as f64
@@ -205,6 +268,8 @@ impl Describe for ActivationBackward {
 }
 
 /// `out = f(gate) * up` (Shazeer 2020, "GLU variants improve Transformer": SwiGLU with f = SiLU, GeGLU with GELU).
+///
+/// Sharding: (r, c), both free.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gated {
     /// f.
@@ -219,8 +284,13 @@ pub struct Gated {
 
 impl Describe for Gated {
     const NAME: &'static str = "gated";
-    fn operands(&self) -> Operands {
-        Operands::of([read("gate", self.gate), read("up", self.up), write("out", self.out)])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "gate", &mut self.gate);
+        read(see, "up", &mut self.up);
+        write(see, "out", &mut self.out);
+    }
+    fn rule(&self) -> Rule {
+        Rule::elementwise(&self.operands(), self.gate.rows, self.gate.cols)
     }
     fn flops(&self) -> f64 {
         11.0 * self.gate.len() as f64
@@ -232,6 +302,8 @@ impl Describe for Gated {
 }
 
 /// `dgate = dout * up * f'(gate)`, `dup = dout * f(gate)`. `dgate` and `dup` may be `gate` and `up` themselves.
+///
+/// Sharding: (r, c), both free; linear in dout.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GatedBackward {
     /// f.
@@ -251,14 +323,17 @@ pub struct GatedBackward {
 impl Describe for GatedBackward {
     const NAME: &'static str = "gated_backward";
     const IN_PLACE: bool = true;
-    fn operands(&self) -> Operands {
-        Operands::of([
-            read("gate", self.gate),
-            read("up", self.up),
-            read("dout", self.dout),
-            write("dgate", self.dgate),
-            write("dup", self.dup),
-        ])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "gate", &mut self.gate);
+        read(see, "up", &mut self.up);
+        read(see, "dout", &mut self.dout);
+        write(see, "dgate", &mut self.dgate);
+        write(see, "dup", &mut self.dup);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::elementwise(&self.operands(), self.gate.rows, self.gate.cols);
+        rule.linear("dout", rule::Linear::Alone);
+        rule
     }
     fn flops(&self) -> f64 {
         16.0 * self.gate.len() as f64

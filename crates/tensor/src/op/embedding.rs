@@ -1,6 +1,7 @@
 //! Token and position embeddings.
 
-use super::{Describe, Operands, expect_indices, expect_shape, read, update, write};
+use super::rule;
+use super::{Describe, Rule, Visit, expect_indices, expect_shape, read, update, write};
 use crate::{TensorError, View};
 
 /// Rows `first ..` of a table of `of` rows that is cut over several devices.
@@ -38,6 +39,9 @@ pub struct PositionTable {
 }
 
 /// `out[n] = table[ids[n]] (+ positions.table[positions[n]])`, where a row of the table that is not here counts as zeros.
+///
+/// Sharding: table (v, d), ids (n), out (n, d); n, d free, v summed, with an offset (`portion`); linear in the table,
+/// positions once.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Embedding {
     /// `[V, D]`.
@@ -54,13 +58,33 @@ pub struct Embedding {
 
 impl Describe for Embedding {
     const NAME: &'static str = "embedding";
-    fn operands(&self) -> Operands {
-        // Only the rows that are looked up are touched, but any row may be: the table counts as a whole for overlaps.
-        let mut v = Operands::of([read("table", self.table), read("ids", self.ids), write("out", self.out)]);
-        if let Some(p) = self.positions {
-            v.extend([read("positions.table", p.table), read("positions", p.positions)]);
+    // Only the rows that are looked up are touched, but any row may be: the table counts as a whole for overlaps.
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "table", &mut self.table);
+        read(see, "ids", &mut self.ids);
+        write(see, "out", &mut self.out);
+        if let Some(p) = &mut self.positions {
+            read(see, "positions.table", &mut p.table);
+            read(see, "positions", &mut p.positions);
         }
-        v
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (n, d) = (rule.free("n", self.ids.cols), rule.free("d", self.table.cols));
+        let v = rule.sum("v", self.table.rows);
+        rule.needs_offset(v);
+        rule.dims("table", &[v], &[d]);
+        rule.dims("ids", &[], &[n]);
+        rule.dims("out", &[n], &[d]);
+        rule.linear("table", rule::Linear::Alone);
+        if let Some(p) = &self.positions {
+            let p = rule.whole("p", p.table.rows);
+            rule.dims("positions.table", &[p], &[d]);
+            rule.dims("positions", &[], &[n]);
+            rule.once("positions.table");
+            rule.once("positions");
+        }
+        rule
     }
     fn flops(&self) -> f64 {
         if self.positions.is_some() { self.out.len() as f64 } else { 0.0 }
@@ -78,6 +102,9 @@ impl Describe for Embedding {
 }
 
 /// `dtable[ids[n]] += dout[n]` (and the same for positions), rows added in the order of n for every table row that is here.
+///
+/// Sharding: ids (n), dout (n, d), dtable (v, d); n summed, d free, v free with an offset (`portion`); linear in
+/// dout.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EmbeddingBackward {
     /// u32 `[1, N]`.
@@ -94,13 +121,32 @@ pub struct EmbeddingBackward {
 
 impl Describe for EmbeddingBackward {
     const NAME: &'static str = "embedding_backward";
-    fn operands(&self) -> Operands {
-        let mut v =
-            Operands::of([read("ids", self.ids), read("dout", self.dout), update("dtable", self.dtable)]);
-        if let Some(p) = self.positions {
-            v.extend([update("positions.table", p.table), read("positions", p.positions)]);
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "ids", &mut self.ids);
+        read(see, "dout", &mut self.dout);
+        update(see, "dtable", &mut self.dtable);
+        if let Some(p) = &mut self.positions {
+            update(see, "positions.table", &mut p.table);
+            read(see, "positions", &mut p.positions);
         }
-        v
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (n, d) = (rule.sum("n", self.ids.cols), rule.free("d", self.dtable.cols));
+        let v = rule.free("v", self.dtable.rows);
+        rule.needs_offset(v);
+        rule.dims("ids", &[], &[n]);
+        rule.dims("dout", &[n], &[d]);
+        rule.dims("dtable", &[v], &[d]);
+        rule.linear("dout", rule::Linear::Alone);
+        rule.accumulated("dtable");
+        if let Some(p) = &self.positions {
+            let p = rule.whole("p", p.table.rows);
+            rule.dims("positions.table", &[p], &[d]);
+            rule.dims("positions", &[], &[n]);
+            rule.accumulated("positions.table");
+        }
+        rule
     }
     fn flops(&self) -> f64 {
         self.dout.len() as f64

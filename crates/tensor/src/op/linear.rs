@@ -1,9 +1,13 @@
 //! The linear map `y = x W^T + b` with its epilogues, and its two backward halves.
 
-use super::{ActivationKind, Describe, Operands, expect_shape, read, result, write};
+use super::rule;
+use super::{ActivationKind, Describe, Rule, Visit, expect_shape, read, result, write};
 use crate::{TensorError, View};
 
 /// `out = f(x W^T + bias) + residual`, weights stored `[outputs, inputs]`.
+///
+/// Sharding: x (n, i), weight (o, i), out (n, o); n, o free, i summed, or whole with an activation; linear in x, bias
+/// and residual once.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Linear {
     /// `[N, I]`.
@@ -22,12 +26,39 @@ pub struct Linear {
 
 impl Describe for Linear {
     const NAME: &'static str = "linear";
-    fn operands(&self) -> Operands {
-        let mut v = Operands::of([read("x", self.x), read("weight", self.weight), write("out", self.out)]);
-        v.extend(self.bias.map(|b| read("bias", b)));
-        v.extend(self.activation.map(|(_, pre)| write("pre", pre)));
-        v.extend(self.residual.map(|r| read("residual", r)));
-        v
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "x", &mut self.x);
+        read(see, "weight", &mut self.weight);
+        write(see, "out", &mut self.out);
+        if let Some(view) = &mut self.bias {
+            read(see, "bias", view);
+        }
+        if let Some((_, pre)) = &mut self.activation {
+            write(see, "pre", pre);
+        }
+        if let Some(view) = &mut self.residual {
+            read(see, "residual", view);
+        }
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (n, o) = (rule.free("n", self.x.rows), rule.free("o", self.weight.rows));
+        let inputs = self.x.cols;
+        // The activation of a term is no term of the activation.
+        let through = self.activation.is_some();
+        let i = if through { rule.whole("i", inputs) } else { rule.sum("i", inputs) };
+        rule.dims("x", &[n], &[i]);
+        rule.dims("weight", &[o], &[i]);
+        rule.dims("out", &[n], &[o]);
+        rule.dims("bias", &[], &[o]);
+        rule.dims("pre", &[n], &[o]);
+        rule.dims("residual", &[n], &[o]);
+        if !through {
+            rule.linear("x", rule::Linear::Alone);
+            rule.once("bias");
+            rule.once("residual");
+        }
+        rule
     }
     fn flops(&self) -> f64 {
         2.0 * self.x.len() as f64 * self.weight.rows as f64
@@ -50,6 +81,8 @@ impl Describe for Linear {
 }
 
 /// `dx (+)= (dy W) * f'(pre)`: gradient of a linear map's input, through the activation f that made that input.
+///
+/// Sharding: dy (n, o), weight (o, i), dx (n, i); n, i free, o summed; linear in dy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinearBackwardInput {
     /// `[N, O]`.
@@ -66,14 +99,25 @@ pub struct LinearBackwardInput {
 
 impl Describe for LinearBackwardInput {
     const NAME: &'static str = "linear_backward_input";
-    fn operands(&self) -> Operands {
-        let mut v = Operands::of([
-            read("dy", self.dy),
-            read("weight", self.weight),
-            result("dx", self.dx, self.accumulate),
-        ]);
-        v.extend(self.activation.map(|(_, pre)| read("pre", pre)));
-        v
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "dy", &mut self.dy);
+        read(see, "weight", &mut self.weight);
+        result(see, "dx", &mut self.dx, self.accumulate);
+        if let Some((_, pre)) = &mut self.activation {
+            read(see, "pre", pre);
+        }
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (n, i) = (rule.free("n", self.dy.rows), rule.free("i", self.weight.cols));
+        let o = rule.sum("o", self.weight.rows);
+        rule.dims("dy", &[n], &[o]);
+        rule.dims("weight", &[o], &[i]);
+        rule.dims("dx", &[n], &[i]);
+        rule.dims("pre", &[n], &[i]);
+        rule.linear("dy", rule::Linear::Alone);
+        rule.accumulated("dx");
+        rule
     }
     fn flops(&self) -> f64 {
         2.0 * self.dy.len() as f64 * self.weight.cols as f64
@@ -90,6 +134,8 @@ impl Describe for LinearBackwardInput {
 }
 
 /// `dweight (+)= dy^T x`, `dbias (+)= sum over rows of dy`.
+///
+/// Sharding: x (n, i), dy (n, o), dweight (o, i); o, i free, n summed; linear in dy, and in x without dbias.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinearBackwardWeight {
     /// `[N, I]`.
@@ -106,14 +152,30 @@ pub struct LinearBackwardWeight {
 
 impl Describe for LinearBackwardWeight {
     const NAME: &'static str = "linear_backward_weight";
-    fn operands(&self) -> Operands {
-        let mut v = Operands::of([
-            read("x", self.x),
-            read("dy", self.dy),
-            result("dweight", self.dweight, self.accumulate),
-        ]);
-        v.extend(self.dbias.map(|b| result("dbias", b, self.accumulate)));
-        v
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "x", &mut self.x);
+        read(see, "dy", &mut self.dy);
+        result(see, "dweight", &mut self.dweight, self.accumulate);
+        if let Some(view) = &mut self.dbias {
+            result(see, "dbias", view, self.accumulate);
+        }
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (o, i) = (rule.free("o", self.dy.cols), rule.free("i", self.x.cols));
+        let n = rule.sum("n", self.x.rows);
+        rule.dims("x", &[n], &[i]);
+        rule.dims("dy", &[n], &[o]);
+        rule.dims("dweight", &[o], &[i]);
+        rule.dims("dbias", &[], &[o]);
+        // dbias does not depend on x: with a partial x every device would have all of it.
+        if self.dbias.is_none() {
+            rule.linear("x", rule::Linear::Alone);
+        }
+        rule.linear("dy", rule::Linear::Alone);
+        rule.accumulated("dweight");
+        rule.accumulated("dbias");
+        rule
     }
     fn flops(&self) -> f64 {
         2.0 * self.x.len() as f64 * self.dy.cols as f64

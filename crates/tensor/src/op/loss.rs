@@ -1,6 +1,6 @@
 //! The output projection fused with softmax cross-entropy: logits are made, used and dropped in chunks of rows.
 
-use super::{Describe, Operands, expect_indices, expect_shape, read, result, write};
+use super::{Describe, Rule, Visit, expect_indices, expect_shape, read, result, write};
 use crate::{TensorError, View};
 
 /// Target that is not scored: its row has loss 0 and gradient 0.
@@ -26,6 +26,8 @@ pub struct LossBackward {
 /// changes the gradients only: `loss` is always the cross-entropy.
 ///
 /// The whole `[N, V]` matrix of logits is never stored.
+///
+/// Sharding: x, dx (n, d), weight, dweight (v, d), loss (n); n summed for dweight, v, d whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinearCrossEntropy {
     /// `[N, D]`.
@@ -40,19 +42,43 @@ pub struct LinearCrossEntropy {
     pub backward: Option<LossBackward>,
 }
 
+/// Adds the factor of the tokens to the rule of a loss, gives its output `loss` its dims, and returns the factor. Gradients
+/// of weights are sums over tokens.
+pub(super) fn rule_of_loss(rule: &mut Rule, x: &View, loss: &View, backward: bool) -> usize {
+    let n = if backward { rule.sum("n", x.rows) } else { rule.free("n", x.rows) };
+    match loss.rows {
+        1 => rule.dims("loss", &[], &[n]),
+        rows => {
+            let kinds = rule.whole("kinds", rows);
+            rule.dims("loss", &[kinds], &[n]);
+        }
+    }
+    n
+}
+
 impl Describe for LinearCrossEntropy {
     const NAME: &'static str = "linear_cross_entropy";
-    fn operands(&self) -> Operands {
-        let mut v = Operands::of([
-            read("x", self.x),
-            read("weight", self.weight),
-            read("targets", self.targets),
-            write("loss", self.loss),
-        ]);
-        if let Some(b) = self.backward {
-            v.extend([write("dx", b.dx), result("dweight", b.dweight, b.accumulate)]);
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "x", &mut self.x);
+        read(see, "weight", &mut self.weight);
+        read(see, "targets", &mut self.targets);
+        write(see, "loss", &mut self.loss);
+        if let Some(b) = &mut self.backward {
+            write(see, "dx", &mut b.dx);
+            result(see, "dweight", &mut b.dweight, b.accumulate);
         }
-        v
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let n = rule_of_loss(&mut rule, &self.x, &self.loss, self.backward.is_some());
+        let (v, d) = (rule.whole("v", self.weight.rows), rule.whole("d", self.x.cols));
+        rule.dims("x", &[n], &[d]);
+        rule.dims("weight", &[v], &[d]);
+        rule.dims("targets", &[], &[n]);
+        rule.dims("dx", &[n], &[d]);
+        rule.dims("dweight", &[v], &[d]);
+        rule.accumulated("dweight");
+        rule
     }
     fn flops(&self) -> f64 {
         let product = 2.0 * self.x.len() as f64 * self.weight.rows as f64;

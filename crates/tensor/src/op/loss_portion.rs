@@ -5,14 +5,19 @@
 //! devices (`lse = log sum_i exp lse_i`, `target = sum_i target_i`), these are the `lse` and `target_logit` of
 //! [`LinearCrossEntropyPortion`]. No row of logits is ever brought together; the price is that they are made twice.
 
+use super::loss::rule_of_loss;
 use super::{
-    Describe, LossBackward, Operands, TablePortion, expect_indices, expect_shape, read, result, write,
+    Describe, LossBackward, Rule, TablePortion, TermReduction, Visit, expect_indices, expect_shape, read,
+    result, write,
 };
 use crate::{TensorError, View};
 
 /// `lse[n] = logsumexp_v(x[n] . weight[v])` over the rows that are here, and
 /// `target_logit[n] = x[n] . weight[targets[n] - first]`, or 0 if that row is not here. Both are 0 where the target is
 /// [`IGNORED`](super::IGNORED).
+///
+/// Sharding: x (n, d), weight (v, d), lse, target_logit (n); n free, d whole, v summed with an offset (`portion`): the
+/// terms of lse by log-sum-exp. Ignored targets have 0 in every term, which their reduced lse does not mean anything after.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LogitSums {
     /// `[N, D]`.
@@ -31,14 +36,25 @@ pub struct LogitSums {
 
 impl Describe for LogitSums {
     const NAME: &'static str = "logit_sums";
-    fn operands(&self) -> Operands {
-        Operands::of([
-            read("x", self.x),
-            read("weight", self.weight),
-            read("targets", self.targets),
-            write("lse", self.lse),
-            write("target_logit", self.target_logit),
-        ])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "x", &mut self.x);
+        read(see, "weight", &mut self.weight);
+        read(see, "targets", &mut self.targets);
+        write(see, "lse", &mut self.lse);
+        write(see, "target_logit", &mut self.target_logit);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (n, d) = (rule.free("n", self.x.rows), rule.whole("d", self.x.cols));
+        let v = rule.sum("v", self.weight.rows);
+        rule.needs_offset(v);
+        rule.dims("x", &[n], &[d]);
+        rule.dims("weight", &[v], &[d]);
+        for name in ["targets", "lse", "target_logit"] {
+            rule.dims(name, &[], &[n]);
+        }
+        rule.reduce("lse", TermReduction::LogSumExp);
+        rule
     }
     fn flops(&self) -> f64 {
         2.0 * self.x.len() as f64 * self.weight.rows as f64
@@ -57,6 +73,9 @@ impl Describe for LogitSums {
 /// `p[v] = exp(x[n] . weight[v] - lse[n])`, `dlogits = scale (p (1 + 2 z_loss lse) - onehot)`, `dweight = dlogits^T x` is
 /// complete and `dx = dlogits W` is one term of a sum over the devices. [`IGNORED`](super::IGNORED) targets have loss and
 /// gradient 0.
+///
+/// Sharding: x, dx (n, d), weight, dweight (v, d), loss, lse, target_logit (n); n summed for dweight, d whole,
+/// v summed for dx with an offset (`portion`), while loss is the same everywhere.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinearCrossEntropyPortion {
     /// `[N, D]`.
@@ -79,19 +98,40 @@ pub struct LinearCrossEntropyPortion {
 
 impl Describe for LinearCrossEntropyPortion {
     const NAME: &'static str = "linear_cross_entropy_portion";
-    fn operands(&self) -> Operands {
-        let mut v = Operands::of([
-            read("x", self.x),
-            read("weight", self.weight),
-            read("targets", self.targets),
-            read("lse", self.lse),
-            read("target_logit", self.target_logit),
-            write("loss", self.loss),
-        ]);
-        if let Some(b) = self.backward {
-            v.extend([write("dx", b.dx), result("dweight", b.dweight, b.accumulate)]);
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "x", &mut self.x);
+        read(see, "weight", &mut self.weight);
+        read(see, "targets", &mut self.targets);
+        read(see, "lse", &mut self.lse);
+        read(see, "target_logit", &mut self.target_logit);
+        write(see, "loss", &mut self.loss);
+        if let Some(b) = &mut self.backward {
+            write(see, "dx", &mut b.dx);
+            result(see, "dweight", &mut b.dweight, b.accumulate);
         }
-        v
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let n = rule_of_loss(&mut rule, &self.x, &self.loss, self.backward.is_some());
+        // Without gradients neither x nor the projection is read.
+        let (d, v) = match self.backward {
+            Some(_) => (rule.whole("d", self.x.cols), rule.sum("v", self.weight.rows)),
+            None => (rule.free("d", self.x.cols), rule.free("v", self.weight.rows)),
+        };
+        if self.backward.is_some() {
+            rule.needs_offset(v);
+        }
+        rule.dims("x", &[n], &[d]);
+        rule.dims("weight", &[v], &[d]);
+        for name in ["targets", "lse", "target_logit"] {
+            rule.dims(name, &[], &[n]);
+        }
+        rule.dims("dx", &[n], &[d]);
+        rule.dims("dweight", &[v], &[d]);
+        rule.accumulated("dweight");
+        // Made from the complete sums alone.
+        rule.reduce("loss", TermReduction::Equal);
+        rule
     }
     fn flops(&self) -> f64 {
         if self.backward.is_none() {

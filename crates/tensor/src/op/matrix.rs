@@ -1,10 +1,13 @@
 //! Matrix work of optimizers: sums of matrices, norms, Cholesky factors. Products are those of [`super::Linear`] and its
 //! backward halves, which compute `A B^T`, `A B` and `A^T B`.
 
-use super::{Describe, Operands, expect_shape, read, write};
+use super::rule;
+use super::{Describe, Rule, Visit, expect_shape, read, write};
 use crate::{TensorError, View};
 
 /// `out = alpha a + beta b`; `out` may be `a` or `b`.
+///
+/// Sharding: (r, c), both free; linear in a and b jointly.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Combine {
     /// `[r, c]`.
@@ -22,8 +25,16 @@ pub struct Combine {
 impl Describe for Combine {
     const NAME: &'static str = "combine";
     const IN_PLACE: bool = true;
-    fn operands(&self) -> Operands {
-        Operands::of([read("a", self.a), read("b", self.b), write("out", self.out)])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "a", &mut self.a);
+        read(see, "b", &mut self.b);
+        write(see, "out", &mut self.out);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::elementwise(&self.operands(), self.a.rows, self.a.cols);
+        rule.linear("a", rule::Linear::Jointly);
+        rule.linear("b", rule::Linear::Jointly);
+        rule
     }
     fn flops(&self) -> f64 {
         3.0 * self.out.len() as f64
@@ -35,6 +46,8 @@ impl Describe for Combine {
 }
 
 /// `out = sum of a b`, element by element, added in a fixed order that does not depend on threads.
+///
+/// Sharding: a, b (r, c), both summed; linear in a or b.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dot {
     /// `[r, c]`.
@@ -47,8 +60,19 @@ pub struct Dot {
 
 impl Describe for Dot {
     const NAME: &'static str = "dot";
-    fn operands(&self) -> Operands {
-        Operands::of([read("a", self.a), read("b", self.b), write("out", self.out)])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "a", &mut self.a);
+        read(see, "b", &mut self.b);
+        write(see, "out", &mut self.out);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (r, c) = (rule.sum("r", self.a.rows), rule.sum("c", self.a.cols));
+        for name in ["a", "b"] {
+            rule.dims(name, &[r], &[c]);
+            rule.linear(name, rule::Linear::Alone);
+        }
+        rule
     }
     fn flops(&self) -> f64 {
         2.0 * self.a.len() as f64
@@ -61,6 +85,8 @@ impl Describe for Dot {
 
 /// `out = x / (slack sqrt(squares) + eps)`: x over its norm, whose square a [`super::SumSquares`] left on the device.
 /// `out` may be `x`.
+///
+/// Sharding: (r, c), both free, squares complete; linear in x.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DivideByNorm {
     /// `[r, c]`.
@@ -78,8 +104,19 @@ pub struct DivideByNorm {
 impl Describe for DivideByNorm {
     const NAME: &'static str = "divide_by_norm";
     const IN_PLACE: bool = true;
-    fn operands(&self) -> Operands {
-        Operands::of([read("x", self.x), read("squares", self.squares), write("out", self.out)])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "x", &mut self.x);
+        read(see, "squares", &mut self.squares);
+        write(see, "out", &mut self.out);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (r, c) = (rule.free("r", self.x.rows), rule.free("c", self.x.cols));
+        for name in ["x", "out"] {
+            rule.dims(name, &[r], &[c]);
+        }
+        rule.linear("x", rule::Linear::Alone);
+        rule
     }
     fn flops(&self) -> f64 {
         self.x.len() as f64
@@ -92,6 +129,8 @@ impl Describe for DivideByNorm {
 
 /// `l l^T = a + shift I` with l lower triangular, zeros above. Only the lower triangle of `a` is read. A matrix that is
 /// not positive definite leaves NaN on the diagonal of l from the first bad pivot on.
+///
+/// Sharding: (n, n), whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cholesky {
     /// `[n, n]`.
@@ -104,8 +143,17 @@ pub struct Cholesky {
 
 impl Describe for Cholesky {
     const NAME: &'static str = "cholesky";
-    fn operands(&self) -> Operands {
-        Operands::of([read("a", self.a), write("l", self.l)])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "a", &mut self.a);
+        write(see, "l", &mut self.l);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let n = rule.whole("n", self.a.rows);
+        for name in ["a", "l"] {
+            rule.dims(name, &[n], &[n]);
+        }
+        rule
     }
     fn flops(&self) -> f64 {
         (self.a.rows as f64).powi(3) / 3.0
@@ -117,6 +165,8 @@ impl Describe for Cholesky {
 }
 
 /// `out = l^-1` of a lower triangular l, zeros above. Only the lower triangle of `l` is read.
+///
+/// Sharding: (n, n), whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TriangularInverse {
     /// `[n, n]`.
@@ -127,8 +177,17 @@ pub struct TriangularInverse {
 
 impl Describe for TriangularInverse {
     const NAME: &'static str = "triangular_inverse";
-    fn operands(&self) -> Operands {
-        Operands::of([read("l", self.l), write("out", self.out)])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "l", &mut self.l);
+        write(see, "out", &mut self.out);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let n = rule.whole("n", self.l.rows);
+        for name in ["l", "out"] {
+            rule.dims(name, &[n], &[n]);
+        }
+        rule
     }
     fn flops(&self) -> f64 {
         (self.l.rows as f64).powi(3) / 3.0

@@ -1,6 +1,8 @@
 //! Operators: what a training step is made of.
 //!
 //! Each descriptor is a plain value that names its operands; forward and backward of one operator stand in one file.
+//! Each says what sharding its loops means ([`Rule`]; "Sharding:" in its documentation).
+//!
 //! `[r, c]` is the shape of a [`View`]. Legend: N tokens of the micro-batch, D width, V vocabulary, I/O inputs and
 //! outputs of a linear map, H query heads, G key/value heads, E head width, B sequences, T positions.
 
@@ -16,7 +18,7 @@ mod matrix;
 mod norm;
 mod optimizer;
 mod rope;
-mod views;
+pub mod rule;
 
 pub use adafactor::{AdafactorUpdate, FactoredDirection, FactoredMoments, MomentDirection};
 pub use attention::{
@@ -34,6 +36,7 @@ pub use matrix::{Cholesky, Combine, DivideByNorm, Dot, TriangularInverse};
 pub use norm::{Norm, NormBackward, NormKind};
 pub use optimizer::{AdamW, Lion, Sgd, SumSquares};
 pub use rope::{Rope, RopeScaling};
+pub use rule::{Factor, FactorKind, OperandRule, Rule, TermReduction};
 
 use crate::{TensorError, View};
 use bessemer_units::{Bytes, Flops};
@@ -71,9 +74,12 @@ impl Operands {
     /// More than any operator has.
     const CAPACITY: usize = 12;
 
-    fn of<const N: usize>(items: [Operand; N]) -> Operands {
+    fn of(op: &mut impl Describe) -> Operands {
         let mut all = Operands { items: [None; Operands::CAPACITY], len: 0 };
-        all.extend(items);
+        op.visit(&mut |name, access, view| {
+            all.items[all.len] = Some(Operand { name, view: *view, access });
+            all.len += 1;
+        });
         all
     }
 
@@ -83,23 +89,24 @@ impl Operands {
     }
 }
 
-impl Extend<Operand> for Operands {
-    fn extend<I: IntoIterator<Item = Operand>>(&mut self, more: I) {
-        for operand in more {
-            self.items[self.len] = Some(operand);
-            self.len += 1;
-        }
-    }
-}
+/// Is shown the name, access and view of each operand in turn, and may replace the view.
+type Visit<'a> = dyn FnMut(&'static str, Access, &mut View) + 'a;
 
 /// What every descriptor answers about itself.
-trait Describe {
+trait Describe: std::marker::Copy {
     /// Name for messages, traces and counts.
     const NAME: &'static str;
     /// True if an output may be exactly the same view as an input.
     const IN_PLACE: bool = false;
+    /// Shows every operand, in the order of [`Op::operands`].
+    fn visit(&mut self, see: &mut Visit<'_>);
     /// All operands.
-    fn operands(&self) -> Operands;
+    fn operands(&self) -> Operands {
+        let mut op = *self;
+        Operands::of(&mut op)
+    }
+    /// What sharding a loop of the operator means.
+    fn rule(&self) -> Rule;
     /// Floating-point operations (a multiply-add counts two); only products are counted for the large operators.
     fn flops(&self) -> f64;
     /// Shapes that must agree.
@@ -114,6 +121,9 @@ macro_rules! ops {
         pub enum Op { $($name($name)),* }
 
         impl Op {
+            /// Names of all operators.
+            pub const NAMES: &[&str] = &[$(<$name as Describe>::NAME),*];
+
             /// Name for messages, traces and counts.
             pub fn name(&self) -> &'static str {
                 match self { $(Op::$name(_) => <$name as Describe>::NAME),* }
@@ -121,6 +131,16 @@ macro_rules! ops {
             /// All operands, with how they are touched.
             pub fn operands(&self) -> Operands {
                 match self { $(Op::$name(o) => o.operands()),* }
+            }
+            /// Calls `f` once with each operand's view, in the order of [`Op::operands`]: how a program that was recorded on
+            /// virtual buffers is bound to memory.
+            pub fn for_each_view(&mut self, f: &mut dyn FnMut(&mut View)) {
+                let see: &mut Visit<'_> = &mut |_, _, view| f(view);
+                match self { $(Op::$name(o) => o.visit(see)),* }
+            }
+            /// The sharding rule: which loops run over which dims of the operands, and what sharding each means.
+            pub fn rule(&self) -> Rule {
+                match self { $(Op::$name(o) => o.rule()),* }
             }
             /// Floating-point operations (a multiply-add counts two).
             pub fn flops(&self) -> Flops {
@@ -212,21 +232,21 @@ fn check<O: Describe>(op: &O) -> Result<(), TensorError> {
     Ok(())
 }
 
-fn read(name: &'static str, view: View) -> Operand {
-    Operand { name, view, access: Access::Read }
+fn read(see: &mut Visit<'_>, name: &'static str, view: &mut View) {
+    see(name, Access::Read, view);
 }
 
-fn write(name: &'static str, view: View) -> Operand {
-    Operand { name, view, access: Access::Write }
+fn write(see: &mut Visit<'_>, name: &'static str, view: &mut View) {
+    see(name, Access::Write, view);
 }
 
-fn update(name: &'static str, view: View) -> Operand {
-    Operand { name, view, access: Access::Update }
+fn update(see: &mut Visit<'_>, name: &'static str, view: &mut View) {
+    see(name, Access::Update, view);
 }
 
 /// Written if `accumulate` is false, updated otherwise.
-fn result(name: &'static str, view: View, accumulate: bool) -> Operand {
-    if accumulate { update(name, view) } else { write(name, view) }
+fn result(see: &mut Visit<'_>, name: &'static str, view: &mut View, accumulate: bool) {
+    see(name, if accumulate { Access::Update } else { Access::Write }, view);
 }
 
 /// Errors unless `view` is `[rows, cols]`.

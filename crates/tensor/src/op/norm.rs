@@ -1,6 +1,7 @@
 //! LayerNorm and RMSNorm over rows.
 
-use super::{Describe, Operands, expect_shape, read, result, write};
+use super::rule;
+use super::{Describe, Rule, Visit, expect_shape, read, result, write};
 use crate::{TensorError, View};
 
 /// Which normalisation.
@@ -14,6 +15,8 @@ pub enum NormKind {
 
 /// Normalises every row of `x`; a row of several heads, each as wide as the weight, head by head with the same weight
 /// (QK-norm: Henry et al. 2020; Qwen3).
+///
+/// Sharding: x, out (n, h d), weight, bias (d), mean, rstd (h, n); n, h free, d whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Norm {
     /// Which.
@@ -55,16 +58,31 @@ impl Norm {
 
 impl Describe for Norm {
     const NAME: &'static str = "norm";
-    fn operands(&self) -> Operands {
-        let mut v = Operands::of([
-            read("x", self.x),
-            read("weight", self.weight),
-            write("out", self.out),
-            write("rstd", self.rstd),
-        ]);
-        v.extend(self.bias.map(|b| read("bias", b)));
-        v.extend(self.mean.map(|m| write("mean", m)));
-        v
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "x", &mut self.x);
+        read(see, "weight", &mut self.weight);
+        write(see, "out", &mut self.out);
+        write(see, "rstd", &mut self.rstd);
+        if let Some(view) = &mut self.bias {
+            read(see, "bias", view);
+        }
+        if let Some(view) = &mut self.mean {
+            write(see, "mean", view);
+        }
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (n, h) = (rule.free("n", self.x.rows), rule.free("h", self.heads()));
+        let d = rule.whole("d", self.weight.cols);
+        rule.dims("x", &[n], &[h, d]);
+        rule.dims("out", &[n], &[h, d]);
+        for name in ["weight", "bias"] {
+            rule.dims(name, &[], &[d]);
+        }
+        for name in ["rstd", "mean"] {
+            rule.dims(name, &[h], &[n]);
+        }
+        rule
     }
     fn flops(&self) -> f64 {
         8.0 * self.x.len() as f64
@@ -85,6 +103,9 @@ impl Describe for Norm {
 ///
 /// With g = dout * weight and xhat the normalised row: LayerNorm `dx = rstd (g - mean(g) - xhat mean(g xhat))`,
 /// RMSNorm `dx = rstd (g - xhat mean(g xhat))`.
+///
+/// Sharding: x, dout, dx (n, h d), dweight, dbias (d), mean, rstd (h, n); n, h summed for dweight and dbias, d whole; linear
+/// in dout.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NormBackward {
     /// Which.
@@ -134,18 +155,38 @@ impl NormBackward {
 
 impl Describe for NormBackward {
     const NAME: &'static str = "norm_backward";
-    fn operands(&self) -> Operands {
-        let mut v = Operands::of([
-            read("x", self.x),
-            read("weight", self.weight),
-            read("rstd", self.rstd),
-            read("dout", self.dout),
-            result("dx", self.dx, self.accumulate_dx),
-            result("dweight", self.dweight, self.accumulate),
-        ]);
-        v.extend(self.mean.map(|m| read("mean", m)));
-        v.extend(self.dbias.map(|b| result("dbias", b, self.accumulate)));
-        v
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "x", &mut self.x);
+        read(see, "weight", &mut self.weight);
+        read(see, "rstd", &mut self.rstd);
+        read(see, "dout", &mut self.dout);
+        result(see, "dx", &mut self.dx, self.accumulate_dx);
+        result(see, "dweight", &mut self.dweight, self.accumulate);
+        if let Some(view) = &mut self.mean {
+            read(see, "mean", view);
+        }
+        if let Some(view) = &mut self.dbias {
+            result(see, "dbias", view, self.accumulate);
+        }
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (n, h) = (rule.sum("n", self.x.rows), rule.sum("h", self.heads()));
+        let d = rule.whole("d", self.weight.cols);
+        for name in ["x", "dout", "dx"] {
+            rule.dims(name, &[n], &[h, d]);
+        }
+        for name in ["weight", "dweight", "dbias"] {
+            rule.dims(name, &[], &[d]);
+        }
+        for name in ["rstd", "mean"] {
+            rule.dims(name, &[h], &[n]);
+        }
+        rule.linear("dout", rule::Linear::Alone);
+        for name in ["dx", "dweight", "dbias"] {
+            rule.accumulated(name);
+        }
+        rule
     }
     fn flops(&self) -> f64 {
         14.0 * self.x.len() as f64

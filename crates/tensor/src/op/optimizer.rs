@@ -1,9 +1,11 @@
 //! Operators of the optimizer step.
 
-use super::{Describe, Operands, expect_shape, read, result, update};
+use super::{Describe, Rule, Visit, expect_shape, read, result, update};
 use crate::{TensorError, View};
 
 /// `out (+)= sum of x^2`, added in a fixed order that does not depend on threads.
+///
+/// Sharding: x (r, c), both summed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SumSquares {
     /// `[r, c]`.
@@ -16,8 +18,16 @@ pub struct SumSquares {
 
 impl Describe for SumSquares {
     const NAME: &'static str = "sum_squares";
-    fn operands(&self) -> Operands {
-        Operands::of([read("x", self.x), result("out", self.out, self.accumulate)])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "x", &mut self.x);
+        result(see, "out", &mut self.out, self.accumulate);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (r, c) = (rule.sum("r", self.x.rows), rule.sum("c", self.x.cols));
+        rule.dims("x", &[r], &[c]);
+        rule.accumulated("out");
+        rule
     }
     fn flops(&self) -> f64 {
         2.0 * self.x.len() as f64
@@ -30,6 +40,8 @@ impl Describe for SumSquares {
 /// One AdamW update (Loshchilov & Hutter 2019), in the order of PyTorch:
 /// `g = grad_scale * grad; p *= 1 - lr*weight_decay; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
 /// p -= lr (m/correction1) / (sqrt(v/correction2) + eps)`, with correction_i = 1 - b_i^step.
+///
+/// Sharding: (r, c), both free.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamW {
     /// `[r, c]`, the values that the model computes with.
@@ -62,15 +74,17 @@ pub struct AdamW {
 
 impl Describe for AdamW {
     const NAME: &'static str = "adamw";
-    fn operands(&self) -> Operands {
-        let mut v = Operands::of([
-            update("param", self.param),
-            read("grad", self.grad),
-            update("m", self.m),
-            update("v", self.v),
-        ]);
-        v.extend(self.master.map(|x| update("master", x)));
-        v
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        update(see, "param", &mut self.param);
+        read(see, "grad", &mut self.grad);
+        update(see, "m", &mut self.m);
+        update(see, "v", &mut self.v);
+        if let Some(view) = &mut self.master {
+            update(see, "master", view);
+        }
+    }
+    fn rule(&self) -> Rule {
+        Rule::elementwise(&self.operands(), self.param.rows, self.param.cols)
     }
     fn flops(&self) -> f64 {
         14.0 * self.param.len() as f64
@@ -90,6 +104,8 @@ impl Describe for AdamW {
 /// Stochastic gradient descent with momentum as in PyTorch (dampening 0) and decoupled decay (Loshchilov & Hutter 2019):
 /// `g = grad_scale grad; p *= 1 - lr weight_decay; m = momentum m + g; p -= lr m`, or with `nesterov`
 /// `p -= lr (g + momentum m)` (Sutskever et al. 2013). Without m: `p -= lr g`.
+///
+/// Sharding: (r, c), both free.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sgd {
     /// `[r, c]`.
@@ -112,10 +128,15 @@ pub struct Sgd {
 
 impl Describe for Sgd {
     const NAME: &'static str = "sgd";
-    fn operands(&self) -> Operands {
-        let mut v = Operands::of([update("param", self.param), read("grad", self.grad)]);
-        v.extend(self.m.map(|m| update("m", m)));
-        v
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        update(see, "param", &mut self.param);
+        read(see, "grad", &mut self.grad);
+        if let Some(view) = &mut self.m {
+            update(see, "m", view);
+        }
+    }
+    fn rule(&self) -> Rule {
+        Rule::elementwise(&self.operands(), self.param.rows, self.param.cols)
     }
     fn flops(&self) -> f64 {
         if self.m.is_some() { 6.0 * self.param.len() as f64 } else { 4.0 * self.param.len() as f64 }
@@ -129,6 +150,8 @@ impl Describe for Sgd {
 
 /// One Lion update (Chen et al. 2023): `g = grad_scale grad; p *= 1 - lr weight_decay;
 /// p -= lr sign(b1 m + (1-b1) g); m = b2 m + (1-b2) g`, with sign(0) = 0.
+///
+/// Sharding: (r, c), both free.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lion {
     /// `[r, c]`.
@@ -151,8 +174,13 @@ pub struct Lion {
 
 impl Describe for Lion {
     const NAME: &'static str = "lion";
-    fn operands(&self) -> Operands {
-        Operands::of([update("param", self.param), read("grad", self.grad), update("m", self.m)])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        update(see, "param", &mut self.param);
+        read(see, "grad", &mut self.grad);
+        update(see, "m", &mut self.m);
+    }
+    fn rule(&self) -> Rule {
+        Rule::elementwise(&self.operands(), self.param.rows, self.param.cols)
     }
     fn flops(&self) -> f64 {
         10.0 * self.param.len() as f64

@@ -1,6 +1,7 @@
 //! Rotary positions and the ways to stretch them past the length of training.
 
-use super::{Describe, Operands, expect_indices, read, update};
+use super::rule;
+use super::{Describe, Rule, Visit, expect_indices, read, update};
 use crate::{TensorError, View};
 
 /// How the frequencies of [`Rope`] are changed so that a model reads positions beyond those it was trained on.
@@ -75,6 +76,8 @@ impl RopeScaling {
 /// Rotates every head of `x` in place by its position (Su et al. 2021), in the layout that pairs i with i + E/2:
 /// `(a, b) <- (a cos - b sin, b cos + a sin)`, angle = position times the pair's frequency. `inverse` rotates back (the
 /// backward pass).
+///
+/// Sharding: x (n, h e), positions (n); n, h free, e whole; linear in x.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rope {
     /// `[N, heads * E]`.
@@ -101,8 +104,18 @@ impl Rope {
 
 impl Describe for Rope {
     const NAME: &'static str = "rope";
-    fn operands(&self) -> Operands {
-        Operands::of([update("x", self.x), read("positions", self.positions)])
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        update(see, "x", &mut self.x);
+        read(see, "positions", &mut self.positions);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (n, h) = (rule.free("n", self.x.rows), rule.free("h", self.heads));
+        let e = rule.whole("e", self.x.cols.checked_div(self.heads).unwrap_or(0));
+        rule.dims("x", &[n], &[h, e]);
+        rule.dims("positions", &[], &[n]);
+        rule.linear("x", rule::Linear::Alone);
+        rule
     }
     fn flops(&self) -> f64 {
         3.0 * self.x.len() as f64

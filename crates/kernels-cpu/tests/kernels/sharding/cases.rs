@@ -1,0 +1,310 @@
+//! One operator of every kind, and more where options change the rule. Loops have at least two iterations, and different
+//! numbers of them.
+
+use bessemer_tensor::op::*;
+use bessemer_tensor::rng::RngKey;
+use bessemer_tensor::{Buffer, View};
+use bessemer_units::DType;
+use std::collections::BTreeMap;
+
+/// Values of an operand. Indices are kept as floats.
+#[derive(Debug, Clone)]
+pub(crate) struct Data {
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    pub(crate) values: Vec<f32>,
+}
+
+/// An operator on virtual buffers, and the values of its operands.
+pub(crate) struct Case {
+    pub(crate) what: String,
+    pub(crate) op: Op,
+    pub(crate) values: BTreeMap<&'static str, Data>,
+}
+
+#[derive(Default)]
+struct Maker {
+    buffers: Vec<Data>,
+    cases: Vec<Case>,
+}
+
+impl Maker {
+    fn view(&mut self, dtype: DType, rows: usize, cols: usize, values: Vec<f32>) -> View {
+        let id = self.buffers.len() as u32;
+        self.buffers.push(Data { rows, cols, values });
+        Buffer { id, len: rows * cols, dtype }.matrix(rows, cols)
+    }
+
+    fn with(&mut self, rows: usize, cols: usize, value: impl Fn(usize, f32) -> f32) -> View {
+        let mut values = vec![0.0; rows * cols];
+        RngKey::new(9, self.buffers.len() as u64, "case").fill_normal(0, 1.0, &mut values);
+        let values = values.into_iter().enumerate().map(|(i, x)| value(i, x)).collect();
+        self.view(DType::F32, rows, cols, values)
+    }
+
+    /// Normal values.
+    fn normal(&mut self, rows: usize, cols: usize) -> View {
+        self.with(rows, cols, |_, x| x)
+    }
+
+    /// Values from 0.5 on.
+    fn positive(&mut self, rows: usize, cols: usize) -> View {
+        self.with(rows, cols, |_, x| 0.5 + x.abs())
+    }
+
+    fn indices(&mut self, count: usize, index: impl Fn(usize) -> usize) -> View {
+        self.view(DType::U32, 1, count, (0..count).map(|i| index(i) as f32).collect())
+    }
+
+    fn case(&mut self, what: &str, op: impl Into<Op>) {
+        let op = op.into();
+        let values = (op.operands().iter())
+            .map(|o| (o.name, self.buffers[o.view.buffer.id as usize].clone()))
+            .collect();
+        self.cases.push(Case { what: format!("{} {what}", op.name()), op, values });
+    }
+}
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut m = Maker::default();
+    elementwise(&mut m);
+    attentions(&mut m);
+    tables(&mut m);
+    products(&mut m);
+    losses(&mut m);
+    norms(&mut m);
+    matrices(&mut m);
+    optimizers(&mut m);
+    m.cases
+}
+
+fn elementwise(m: &mut Maker) {
+    let (r, c) = (5, 7);
+    let kind = ActivationKind::GeluErf;
+    let [x, y, z, out, other] = std::array::from_fn(|_| m.normal(r, c));
+    m.case("0", Fill { dst: out, value: 0.0 });
+    m.case("1.5", Fill { dst: out, value: 1.5 });
+    m.case("", Copy { src: x, dst: out });
+    m.case("", Add { a: x, b: y, out });
+    m.case("in place", Add { a: x, b: y, out: x });
+    m.case("", Scale { x, out, factor: -1.25 });
+    let mask = DropoutMask { p: 0.4, key: RngKey::new(1, 9, "dropout"), first: 6 };
+    m.case("", Dropout { x, out, mask, global_cols: c });
+    m.case("of a shard of columns", Dropout { x, out: x, mask, global_cols: 31 });
+    m.case("", Activation { kind, x, out });
+    m.case("", ActivationBackward { kind, x, dout: y, dx: out });
+    m.case("", Gated { kind, gate: x, up: y, out });
+    m.case("", GatedBackward { kind, gate: x, up: y, dout: z, dgate: out, dup: other });
+    m.case("in place", GatedBackward { kind, gate: x, up: y, dout: z, dgate: x, dup: y });
+    m.case("", Combine { a: x, alpha: 0.3, b: y, beta: -1.5, out });
+}
+
+fn attentions(m: &mut Maker) {
+    // Sequences, positions, key/value heads, query heads of each, width. Heads that are numbered (slopes, masks) can be
+    // sharded within a group only where there is one group.
+    for (b, t, g, r, e, numbered) in [(3, 6, 2, 3, 4, false), (2, 5, 3, 1, 4, true), (2, 5, 1, 4, 6, true)] {
+        let heads = g * r;
+        let shape = AttentionShape { batch: b, seq: t, heads, kv_heads: g, head_dim: e, scale: 0.6 };
+        let n = b * t;
+        let [q, out, dout, dq] = std::array::from_fn(|_| m.normal(n, heads * e));
+        let [k, v, dk, dv] = std::array::from_fn(|_| m.normal(n, g * e));
+        let documents = m.indices(n, |i| if i % t >= 3 { 3 } else { 0 });
+        // Sums of exponentials that make weights around 1/t.
+        let lse = m.with(b * heads, t, |_, x| 2.5 + 0.1 * x.abs());
+        let layer = heads + 3;
+        let alibi = numbered.then_some(Alibi { heads: layer, first: 2 });
+        let key = RngKey::new(3, 5, "attention");
+        let weights = DropoutMask { p: 0.3, key, first: 7 };
+        let dropout = numbered.then_some(AttentionDropout { mask: weights, heads: layer, first: 2 });
+        let masks = [
+            AttentionMask { alibi, ..AttentionMask::default() },
+            AttentionMask { window: Some(3), documents: Some(documents), alibi },
+        ];
+        for (i, mask) in masks.into_iter().enumerate() {
+            let what = format!("{b} {t} {g} {r} {e}, mask {i}");
+            m.case(&what, Attention { shape, q, k, v, out, lse, mask, dropout });
+            m.case(&what, AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, mask, dropout });
+        }
+        let (past, capacity) = (4, 12);
+        let [k_cache, v_cache] = std::array::from_fn(|_| m.normal(b * capacity, g * e));
+        for window in [None, Some(6)] {
+            let op = AttentionCached { shape, past, capacity, window, alibi, q, k_cache, v_cache, out };
+            m.case(&format!("{b} {t} {g} {r} {e}, {window:?}"), op);
+        }
+        for inverse in [false, true] {
+            let positions = m.indices(n, |i| 2 + i % t);
+            let (theta, scaling) = (100.0, RopeScaling::None);
+            m.case("", Rope { x: q, positions, heads, theta, scaling, inverse });
+        }
+    }
+}
+
+fn tables(m: &mut Maker) {
+    let (v, n, d, p) = (11, 9, 4, 5);
+    let [table, dtable] = std::array::from_fn(|_| m.normal(v, d));
+    let [learned, dlearned] = std::array::from_fn(|_| m.normal(p, d));
+    let [out, dout] = std::array::from_fn(|_| m.normal(n, d));
+    let (ids, positions) = (m.indices(n, |i| (i * 5 + 2) % v), m.indices(n, |i| i % p));
+    let shifted = m.indices(n, |i| (i * 5 + 2) % (v + 8));
+    m.case("", Embedding { table, portion: None, ids, positions: None, out });
+    let at = |table| Some(PositionTable { table, positions });
+    m.case("with positions", Embedding { table, portion: None, ids, positions: at(learned), out });
+    let portion = Some(TablePortion { first: 4, of: v + 8 });
+    m.case("of a part", Embedding { table, portion, ids: shifted, positions: None, out });
+    m.case("", EmbeddingBackward { ids, dout, dtable, portion: None, positions: None });
+    let positions = at(dlearned);
+    m.case("of a part", EmbeddingBackward { ids: shifted, dout, dtable, portion, positions });
+}
+
+fn products(m: &mut Maker) {
+    let (n, i, o) = (9, 7, 5);
+    let [x, dx, before] = std::array::from_fn(|_| m.normal(n, i));
+    let [y, dy, pre, residual] = std::array::from_fn(|_| m.normal(n, o));
+    let [weight, dweight] = std::array::from_fn(|_| m.normal(o, i));
+    let [bias, dbias] = std::array::from_fn(|_| m.normal(1, o));
+    let kind = ActivationKind::Silu;
+    let plain = Linear { x, weight, bias: None, activation: None, residual: None, out: y };
+    m.case("", plain);
+    m.case("with bias and residual", Linear { bias: Some(bias), residual: Some(residual), ..plain });
+    m.case("with activation", Linear { bias: Some(bias), activation: Some((kind, pre)), ..plain });
+    for accumulate in [false, true] {
+        let what = format!("accumulate {accumulate}");
+        for activation in [None, Some((kind, before))] {
+            m.case(&what, LinearBackwardInput { dy, weight, activation, dx, accumulate });
+        }
+        for dbias in [None, Some(dbias)] {
+            m.case(&what, LinearBackwardWeight { x, dy, dweight, dbias, accumulate });
+        }
+    }
+}
+
+fn losses(m: &mut Maker) {
+    let (n, d, v) = (7, 4, 11);
+    let [x, dx] = std::array::from_fn(|_| m.normal(n, d));
+    let [weight, dweight] = std::array::from_fn(|_| m.normal(v, d));
+    let targets = m.indices(n, |i| (i * 7 + 3) % v);
+    let (loss, both) = (m.normal(1, n), m.normal(2, n));
+    let lse = m.with(1, n, |_, x| 3.0 + x);
+    let target_logit = m.normal(1, n);
+    let portion = TablePortion { first: 0, of: v };
+    m.case("", LogitSums { x, weight, portion, targets, lse, target_logit });
+    m.case("", LinearCrossEntropy { x, weight, targets, loss, backward: None });
+    let portioned =
+        LinearCrossEntropyPortion { x, weight, portion, targets, lse, target_logit, loss, backward: None };
+    m.case("", portioned);
+    for (accumulate, loss) in [(true, loss), (false, both)] {
+        let backward = Some(LossBackward { scale: 0.5, z_loss: 0.1, dx, dweight, accumulate });
+        let what = format!("backward, accumulate {accumulate}");
+        m.case(&what, LinearCrossEntropy { x, weight, targets, loss, backward });
+        m.case(&what, LinearCrossEntropyPortion { loss, backward, ..portioned });
+    }
+}
+
+fn norms(m: &mut Maker) {
+    let (n, d) = (7, 6);
+    let [x, out, dout, dx] = std::array::from_fn(|_| m.normal(n, d));
+    let [weight, bias, dweight, dbias] = std::array::from_fn(|_| m.normal(1, d));
+    let (mean, rstd) = (m.normal(1, n), m.positive(1, n));
+    let eps = 1e-5;
+    for (kind, layer) in [(NormKind::Layer, true), (NormKind::Rms, false)] {
+        let (bias, dbias, mean) = (layer.then_some(bias), layer.then_some(dbias), layer.then_some(mean));
+        m.case(&format!("{kind:?}"), Norm { kind, x, weight, bias, out, mean, rstd, eps });
+        for (accumulate_dx, accumulate) in [(false, true), (true, false)] {
+            let op = NormBackward {
+                kind,
+                x,
+                weight,
+                mean,
+                rstd,
+                dout,
+                dx,
+                accumulate_dx,
+                dweight,
+                dbias,
+                accumulate,
+            };
+            m.case(&format!("{kind:?} {accumulate}"), op);
+        }
+    }
+    // Heads of a row with one weight.
+    let (kind, mean, bias, dbias, heads) = (NormKind::Rms, None, None, None, 3);
+    let [x, out, dout, dx] = std::array::from_fn(|_| m.normal(n, heads * d));
+    let rstd = m.positive(heads, n);
+    m.case("of heads", Norm { kind, x, weight, bias, out, mean, rstd, eps });
+    let (accumulate_dx, accumulate) = (false, true);
+    let op =
+        NormBackward { kind, x, weight, mean, rstd, dout, dx, accumulate_dx, dweight, dbias, accumulate };
+    m.case("of heads", op);
+}
+
+fn matrices(m: &mut Maker) {
+    let n = 6;
+    let (x, y, out) = (m.normal(5, 7), m.normal(5, 7), m.normal(5, 7));
+    let (one, squares) = (m.positive(1, 1), m.positive(1, 1));
+    m.case("", Dot { a: x, b: y, out: one });
+    m.case("", SumSquares { x, out: one, accumulate: false });
+    m.case("accumulate", SumSquares { x, out: one, accumulate: true });
+    m.case("", DivideByNorm { x, squares, slack: 1.0, eps: 1e-7, out });
+    // Diagonally dominant, of which the lower triangle is read.
+    let diagonal = move |i: usize| i / n == i % n;
+    let a = m.with(n, n, move |i, x| if diagonal(i) { 9.0 } else { 0.5 * x });
+    let (l, inverse) = (m.normal(n, n), m.normal(n, n));
+    m.case("", Cholesky { a, shift: 1.0, l });
+    let triangle = m.with(n, n, move |i, x| match (i / n).cmp(&(i % n)) {
+        std::cmp::Ordering::Less => 0.0,
+        std::cmp::Ordering::Equal => 2.0,
+        std::cmp::Ordering::Greater => x,
+    });
+    m.case("", TriangularInverse { l: triangle, out: inverse });
+}
+
+fn optimizers(m: &mut Maker) {
+    let (r, c) = (5, 7);
+    let [param, grad, first, out, master] = std::array::from_fn(|_| m.normal(r, c));
+    let v = m.positive(r, c);
+    let (row, col) = (m.positive(1, r), m.positive(1, c));
+    let squares = [20.0, 50.0].map(|total| m.with(1, 1, move |_, _| total));
+    let (lr, weight_decay, grad_scale) = (0.1, 0.2, 0.5);
+    for master in [None, Some(master)] {
+        let op = AdamW {
+            param,
+            master,
+            grad,
+            m: first,
+            v,
+            lr,
+            beta1: 0.9,
+            beta2: 0.95,
+            eps: 1e-8,
+            weight_decay,
+            grad_scale,
+            correction1: 0.3,
+            correction2: 0.2,
+        };
+        m.case("", op);
+    }
+    for m1 in [None, Some(first)] {
+        let nesterov = m1.is_some();
+        m.case("", Sgd { param, grad, m: m1, momentum: 0.9, nesterov, lr, weight_decay, grad_scale });
+        let op = AdafactorUpdate {
+            param,
+            direction: grad,
+            direction_squares: squares[1],
+            param_squares: m1.map(|_| squares[0]),
+            values: r * c,
+            m: m1,
+            beta: 0.9,
+            lr,
+            eps: 1e-3,
+            threshold: 1.0,
+            weight_decay,
+        };
+        m.case("", op);
+    }
+    m.case("", Lion { param, grad, m: first, lr, beta1: 0.9, beta2: 0.99, weight_decay, grad_scale });
+    let (decay, eps) = (0.8, 1e-30);
+    m.case("", FactoredMoments { grad, grad_scale, row, col, decay, eps });
+    m.case("", FactoredDirection { grad, grad_scale, row, col, out });
+    m.case("in place", FactoredDirection { grad, grad_scale, row, col, out: grad });
+    m.case("", MomentDirection { grad, grad_scale, v, decay, eps, out });
+}
