@@ -20,7 +20,7 @@
 
 use bessemer_collectives::{
     ChannelTransport, Communicator, MessageCommunicator, MessageSettings, Parts, Reduce, ThreadCommunicator,
-    ThreadSettings, Values,
+    ThreadSettings,
 };
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -106,20 +106,14 @@ impl Setting<'_> {
 
     fn collectives(&self) {
         let parts = Parts::even(self.len, self.ranks);
-        self.tell(
-            "all-reduce",
-            self.time(|c, v| c.all_reduce("x", Values::F32(v), Reduce::Sum).expect("no rank leaves")),
-        );
+        self.tell("all-reduce", self.time(|c, v| c.all_reduce("x", v, Reduce::Sum).expect("no rank leaves")));
         self.tell(
             "reduce-scatter",
             self.time(|c, v| {
-                c.reduce_scatter("x", Values::F32(v), &parts, Reduce::Sum).expect("no rank leaves");
+                c.reduce_scatter("x", v, &parts, Reduce::Sum).expect("no rank leaves");
             }),
         );
-        self.tell(
-            "all-gather",
-            self.time(|c, v| c.all_gather("x", Values::F32(v), &parts).expect("no rank leaves")),
-        );
+        self.tell("all-gather", self.time(|c, v| c.all_gather("x", v, &parts).expect("no rank leaves")));
         self.tell("barrier", self.time(|c, _| c.barrier("x").expect("no rank leaves")));
     }
 }

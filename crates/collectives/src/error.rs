@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-/// Where a rank was when a collective failed.
+/// Call that a rank was in when a collective failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct CallSite {
     /// Label of the group.
     pub group: String,
     /// This rank's position in it.
     pub rank: usize,
-    /// "all-reduce", "reduce-scatter", ...
+    /// Kind of the collective: "all-reduce", "reduce-scatter".
     pub collective: &'static str,
-    /// Whose values.
+    /// Name of the values.
     pub name: String,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for CallSite {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "group {}, rank {}, {} of {:?}", self.group, self.rank, self.collective, self.name)
     }
@@ -25,103 +25,103 @@ impl std::fmt::Display for Place {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectiveError {
-    /// Peers that did not come in time.
-    #[error("{place}: nothing from rank {} for {:.1} s. {report}", list(missing), waited.as_secs_f64())]
+    /// Peers did not come in time.
+    #[error("{site}: nothing from rank {} for {:.1} s. {report}", list(missing), waited.as_secs_f64())]
     Timeout {
-        /// Where this rank was.
-        place: Box<Place>,
-        /// The ranks of the group that have not come.
+        /// Call of this rank.
+        site: Box<CallSite>,
+        /// Ranks of the group that have not come.
         missing: Vec<usize>,
-        /// How long they were waited for.
+        /// Time that this rank waited for them.
         waited: Duration,
-        /// What the flight recorder says of all ranks, or nothing.
+        /// The flight recorder's report of all ranks; may be empty.
         report: Box<str>,
     },
-    /// A peer that is gone.
-    #[error("{place}: rank {peer} is gone: {problem}")]
+    /// A peer is gone.
+    #[error("{site}: rank {peer} is gone: {problem}")]
     PeerLost {
-        /// Where this rank was.
-        place: Box<Place>,
-        /// The rank of the group that is gone.
+        /// Call of this rank.
+        site: Box<CallSite>,
+        /// Rank of the group that is gone.
         peer: usize,
-        /// How it was noticed.
+        /// Sign by which this was noticed.
         problem: Box<str>,
     },
-    /// Ranks that are not at the same call.
-    #[error("{place}, but rank {peer} is in {there}")]
+    /// Ranks are not at the same call.
+    #[error("{site}, but rank {peer} is in {there}")]
     Mismatch {
-        /// Where this rank was.
-        place: Box<Place>,
-        /// The other rank.
+        /// Call of this rank.
+        site: Box<CallSite>,
+        /// Rank of the group that is at another call.
         peer: usize,
-        /// Its call.
+        /// Call of that rank.
         there: Box<str>,
     },
-    /// A call that cannot be right whatever the others do.
-    #[error("{place}: {problem}")]
+    /// The call cannot be right whatever the others do.
+    #[error("{site}: {problem}")]
     Call {
-        /// Where this rank was.
-        place: Box<Place>,
-        /// What was wanted and found.
+        /// Call of this rank.
+        site: Box<CallSite>,
+        /// What was wanted, and what was found.
         problem: Box<str>,
     },
-    /// This rank itself ended the group, from another thread.
-    #[error("{place}: broken off: {problem}")]
+    /// Another thread of this rank ended the group.
+    #[error("{site}: broken off: {problem}")]
     BrokenOff {
-        /// Where this rank was.
-        place: Box<Place>,
-        /// Why.
+        /// Call of this rank.
+        site: Box<CallSite>,
+        /// Reason.
         problem: Box<str>,
     },
-    /// The engine below refused.
-    #[error("{place}: {problem}")]
+    /// The engine below refused the call.
+    #[error("{site}: {problem}")]
     Engine {
-        /// Where this rank was.
-        place: Box<Place>,
-        /// What it said.
+        /// Call of this rank.
+        site: Box<CallSite>,
+        /// The engine's message.
         problem: Box<str>,
     },
 }
 
 impl CollectiveError {
-    /// Where the rank was.
-    pub fn place(&self) -> &Place {
+    /// Call that this rank was in.
+    pub fn site(&self) -> &CallSite {
         match self {
-            CollectiveError::Timeout { place, .. }
-            | CollectiveError::PeerLost { place, .. }
-            | CollectiveError::Mismatch { place, .. }
-            | CollectiveError::Call { place, .. }
-            | CollectiveError::BrokenOff { place, .. }
-            | CollectiveError::Engine { place, .. } => place,
+            CollectiveError::Timeout { site, .. }
+            | CollectiveError::PeerLost { site, .. }
+            | CollectiveError::Mismatch { site, .. }
+            | CollectiveError::Call { site, .. }
+            | CollectiveError::BrokenOff { site, .. }
+            | CollectiveError::Engine { site, .. } => site,
         }
     }
 
-    /// The same, met by a later call of the same rank.
-    pub(crate) fn again(&self, now: Box<Place>) -> CollectiveError {
+    /// Returns the same error for a later call of the same rank.
+    pub(crate) fn at(&self, now: Box<CallSite>) -> CollectiveError {
         let mut error = self.clone();
         match &mut error {
-            CollectiveError::Timeout { place, .. }
-            | CollectiveError::PeerLost { place, .. }
-            | CollectiveError::Mismatch { place, .. }
-            | CollectiveError::Call { place, .. }
-            | CollectiveError::BrokenOff { place, .. }
-            | CollectiveError::Engine { place, .. } => *place = now,
+            CollectiveError::Timeout { site, .. }
+            | CollectiveError::PeerLost { site, .. }
+            | CollectiveError::Mismatch { site, .. }
+            | CollectiveError::Call { site, .. }
+            | CollectiveError::BrokenOff { site, .. }
+            | CollectiveError::Engine { site, .. } => *site = now,
         }
         error
     }
 
-    /// What it means for another rank of the group, which is at `here`, if rank `by` met it.
-    pub(crate) fn seen_from(&self, by: usize, here: Box<Place>) -> CollectiveError {
+    /// Returns the error of a rank of the group that is at `here`, if rank `by` met this one.
+    pub(crate) fn seen_from(&self, by: usize, here: Box<CallSite>) -> CollectiveError {
         match self {
-            _ if by == here.rank => self.again(here),
-            CollectiveError::Timeout { missing, .. } if !missing.contains(&here.rank) => self.again(here),
-            CollectiveError::PeerLost { peer, .. } if *peer != here.rank => self.again(here),
+            _ if by == here.rank => self.at(here),
+            CollectiveError::Timeout { missing, .. } if !missing.contains(&here.rank) => self.at(here),
+            CollectiveError::PeerLost { peer, .. } if *peer != here.rank => self.at(here),
             CollectiveError::BrokenOff { problem, .. } => {
-                CollectiveError::PeerLost { place: here, peer: by, problem: problem.clone() }
+                CollectiveError::PeerLost { site: here, peer: by, problem: problem.clone() }
             }
             _ => {
                 let problem = format!("it stopped in {self}").into();
-                CollectiveError::PeerLost { place: here, peer: by, problem }
+                CollectiveError::PeerLost { site: here, peer: by, problem }
             }
         }
     }

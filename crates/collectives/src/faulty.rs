@@ -1,15 +1,15 @@
 //! Failures on demand, for tests: of a rank at its k-th collective, or of messages on their way.
 
 use crate::call::Call;
-use crate::wrap::{Around, Run, Wrapped};
+use crate::wrap::{Wrapped, Wrapper};
 use crate::{
-    Breaker, CollectiveError, Communicator, Message, Parts, Reduce, Source, Transport, TransportError, Values,
+    Breaker, Collective, CollectiveError, Communicator, Memory, Message, Pattern, Transport, TransportError,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What happens.
+/// A fault of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The call errs on this rank, whose communicator stays.
@@ -38,59 +38,59 @@ impl Faulty {
         Faulty { fault, at, seen: Arc::default() }
     }
 
-    /// A communicator with this fault.
+    /// Wraps a communicator that gets this fault.
     pub fn wrap(&self, inner: Box<dyn Communicator>) -> Box<dyn Communicator> {
         Wrapped::boxed(inner, self.clone())
     }
 }
 
-impl Around for Faulty {
-    fn around(
+impl Wrapper for Faulty {
+    fn run(
         &mut self,
-        call: &Call<'_>,
         inner: &mut Box<dyn Communicator>,
-        run: &mut Run<'_>,
+        collective: &Collective<'_>,
+        memory: Memory<'_>,
     ) -> Result<(), CollectiveError> {
         if self.seen.fetch_add(1, Ordering::Relaxed) == self.at {
-            let place = call.place(inner.label(), inner.rank());
+            let site = Call::new(collective, &memory).site(inner.label(), inner.rank());
             let problem = format!("fault injected at collective {}", self.at).into();
-            let error = CollectiveError::Engine { place, problem };
+            let error = CollectiveError::Engine { site, problem };
             match self.fault {
                 Fault::Error => return Err(error),
                 Fault::Skip => return Ok(()),
                 Fault::Hang(time) => std::thread::sleep(time),
                 Fault::Drop => {
-                    let gone =
-                        Gone { label: inner.label().into(), rank: inner.rank(), size: inner.size(), error };
-                    let gone: Box<dyn Communicator> = Box::new(gone);
-                    drop(std::mem::replace(inner, gone));
+                    let lost =
+                        Lost { label: inner.label().into(), rank: inner.rank(), size: inner.size(), error };
+                    let lost: Box<dyn Communicator> = Box::new(lost);
+                    drop(std::mem::replace(inner, lost));
                 }
             }
         }
-        run(inner.as_mut())
+        inner.run(collective, memory)
     }
 
-    fn of_group(&self, _: &dyn Communicator) -> Faulty {
+    fn for_group(&self) -> Faulty {
         self.clone()
     }
 }
 
-/// What is left of a communicator that was dropped: every call errs.
+/// Stand-in for a communicator that was dropped: every call errs.
 #[derive(Debug)]
-struct Gone {
+struct Lost {
     label: String,
     rank: usize,
     size: usize,
     error: CollectiveError,
 }
 
-impl Gone {
-    fn err(&self, call: &Call<'_>) -> Result<(), CollectiveError> {
-        Err(self.error.again(call.place(&self.label, self.rank)))
+impl Lost {
+    fn error(&self, collective: &Collective<'_>) -> CollectiveError {
+        self.error.at(Call::look(collective).site(&self.label, self.rank))
     }
 }
 
-impl Communicator for Gone {
+impl Communicator for Lost {
     fn label(&self) -> &str {
         &self.label
     }
@@ -107,60 +107,20 @@ impl Communicator for Gone {
         Breaker::new(|_| ())
     }
 
-    fn all_reduce(&mut self, name: &str, v: Values<'_>, reduce: Reduce) -> Result<(), CollectiveError> {
-        self.err(&Call::all_reduce(name, &v, reduce))
-    }
-
-    fn reduce_scatter(
-        &mut self,
-        name: &str,
-        v: Values<'_>,
-        parts: &Parts,
-        reduce: Reduce,
-    ) -> Result<(), CollectiveError> {
-        self.err(&Call::reduce_scatter(name, &v, parts, reduce))
-    }
-
-    fn all_gather(&mut self, name: &str, v: Values<'_>, parts: &Parts) -> Result<(), CollectiveError> {
-        self.err(&Call::all_gather(name, &v, parts))
-    }
-
-    fn all_to_all(
-        &mut self,
-        name: &str,
-        send: (Source<'_>, &Parts),
-        receive: (Values<'_>, &Parts),
-    ) -> Result<(), CollectiveError> {
-        self.err(&Call::all_to_all(name, (&send.0, send.1), (&receive.0, receive.1)))
-    }
-
-    fn broadcast(&mut self, name: &str, root: usize, v: Values<'_>) -> Result<(), CollectiveError> {
-        self.err(&Call::broadcast(name, root, &v))
-    }
-
-    fn send(&mut self, message: Message<'_>, v: Source<'_>) -> Result<(), CollectiveError> {
-        self.err(&Call::send(message, &v))
-    }
-
-    fn receive(&mut self, message: Message<'_>, v: Values<'_>) -> Result<(), CollectiveError> {
-        self.err(&Call::receive(message, &v))
+    fn run(&mut self, collective: &Collective<'_>, _: Memory<'_>) -> Result<(), CollectiveError> {
+        Err(self.error(collective))
     }
 
     fn arrived(&mut self, message: Message<'_>) -> Result<bool, CollectiveError> {
-        self.err(&Call::arrived(message)).map(|()| false)
-    }
-
-    fn barrier(&mut self, name: &str) -> Result<(), CollectiveError> {
-        self.err(&Call::barrier(name))
+        Err(self.error(&Collective::receive(message)))
     }
 
     fn group(&mut self, label: &str, _: &[usize]) -> Result<Box<dyn Communicator>, CollectiveError> {
-        let error = self.error.again(Call::barrier(label).place(&self.label, self.rank));
-        Err(error)
+        Err(self.error(&Collective::new(label, Pattern::Barrier)))
     }
 }
 
-/// What happens to a message.
+/// A fault of a message in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageFault {
     /// One bit of it changes, counted from its end.

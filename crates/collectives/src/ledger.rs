@@ -13,17 +13,17 @@
 //! ```
 
 use crate::call::Call;
-use crate::wrap::{Around, Run, Wrapped};
-use crate::{CollectiveError, Communicator, Kind, Volume};
+use crate::wrap::{Wrapped, Wrapper};
+use crate::{Collective, CollectiveError, CollectiveKind, Communicator, Memory, Volume};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Calls and bytes of one kind of collective in groups of one label.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Collectives that succeeded.
+    /// Number of collectives that succeeded.
     pub calls: u64,
-    /// Their bytes, on this rank.
+    /// Bytes of those collectives, on this rank.
     pub volume: Volume,
 }
 
@@ -31,30 +31,30 @@ pub struct Traffic {
 /// so one is kept to read.
 #[derive(Debug, Clone, Default)]
 pub struct Ledger {
-    rows: Arc<Mutex<BTreeMap<String, BTreeMap<Kind, Traffic>>>>,
+    rows: Arc<Mutex<BTreeMap<String, BTreeMap<CollectiveKind, Traffic>>>>,
 }
 
 impl Ledger {
-    /// Nothing counted.
+    /// A ledger in which nothing is counted yet.
     pub fn new() -> Ledger {
         Ledger::default()
     }
 
-    /// A communicator whose traffic is counted here.
+    /// Wraps a communicator whose traffic is counted here.
     pub fn wrap(&self, inner: Box<dyn Communicator>) -> Box<dyn Communicator> {
         Wrapped::boxed(inner, self.clone())
     }
 
-    /// By label of the group, then by kind.
-    pub fn rows(&self) -> Vec<(String, Kind, Traffic)> {
+    /// Returns the traffic by label of the group, then by kind.
+    pub fn rows(&self) -> Vec<(String, CollectiveKind, Traffic)> {
         let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        let of = |(label, kinds): (&String, &BTreeMap<Kind, Traffic>)| {
+        let of = |(label, kinds): (&String, &BTreeMap<CollectiveKind, Traffic>)| {
             kinds.iter().map(|(kind, t)| (label.clone(), *kind, *t)).collect::<Vec<_>>()
         };
         rows.iter().flat_map(of).collect()
     }
 
-    /// All kinds in groups of one label.
+    /// Returns the traffic of all kinds in groups of one label.
     pub fn of(&self, label: &str) -> Traffic {
         let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sum = Traffic::default();
@@ -66,7 +66,7 @@ impl Ledger {
         sum
     }
 
-    /// Counts from zero.
+    /// Sets all counts to zero.
     pub fn clear(&self) {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         // The rows stay, so that counting goes on without asking for memory.
@@ -74,21 +74,22 @@ impl Ledger {
     }
 }
 
-impl Around for Ledger {
-    fn around(
+impl Wrapper for Ledger {
+    fn run(
         &mut self,
-        call: &Call<'_>,
         inner: &mut Box<dyn Communicator>,
-        run: &mut Run<'_>,
+        collective: &Collective<'_>,
+        memory: Memory<'_>,
     ) -> Result<(), CollectiveError> {
-        run(inner.as_mut())?;
+        let call = Call::new(collective, &memory);
+        inner.run(collective, memory)?;
         let volume = call.ring(inner.rank(), inner.size());
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         if !rows.contains_key(inner.label()) {
             rows.insert(inner.label().to_string(), BTreeMap::new());
         }
         if let Some(kinds) = rows.get_mut(inner.label()) {
-            let traffic = kinds.entry(call.kind).or_default();
+            let traffic = kinds.entry(call.kind()).or_default();
             traffic.calls += 1;
             traffic.volume.sent += volume.sent;
             traffic.volume.received += volume.received;
@@ -96,7 +97,7 @@ impl Around for Ledger {
         Ok(())
     }
 
-    fn of_group(&self, _: &dyn Communicator) -> Ledger {
+    fn for_group(&self) -> Ledger {
         self.clone()
     }
 }

@@ -1,24 +1,30 @@
-//! What ranks say to each other: one trait, [`Communicator`], over host memory.
+//! Collectives between ranks: a plain value ([`Collective`]), the memory it works on ([`Memory`]), and one trait that runs
+//! it ([`Communicator`]).
 //!
 //! Sums are formed in the order of the ranks, wherever and whenever the terms arrive, so that every communicator gives
 //! the same bits. Volumes per rank are those of ring algorithms: N (n-1)/n elements sent for an all-gather or a
-//! reduce-scatter of N elements over n ranks, twice that for an all-reduce. Tagged messages between any two ranks, sent
-//! without waiting for the receiver: [`Message`].
+//! reduce-scatter of N elements over n ranks, twice that for an all-reduce. [`Message`] tells how ranks send to each other
+//! without waiting for the receiver.
+//!
+//! This crate starts a thread in one case only: [`CollectiveQueue::with_progress_thread`].
 
 mod call;
 mod channels;
+mod collective;
 mod communicator;
 mod delayed;
+mod element;
 mod engine;
 mod error;
 mod faulty;
 pub mod launch;
 mod ledger;
+mod memory;
 mod message;
 mod null;
-mod order;
-mod overlap;
+mod queue;
 mod recorder;
+mod reduce;
 mod stopwatch;
 mod threads;
 mod transport;
@@ -26,14 +32,17 @@ mod wrap;
 
 pub use call::Volume;
 pub use channels::ChannelTransport;
-pub use communicator::{Breaker, Communicator, Kind, Message, Parts, Reduce, Source, Values};
+pub use collective::{Collective, CollectiveKind, Message, Parts, Pattern, Reduce};
+pub use communicator::{Breaker, Communicator};
 pub use delayed::Delayed;
-pub use error::{CollectiveError, Place};
+pub use element::{Element, ElementType};
+pub use error::{CallSite, CollectiveError};
 pub use faulty::{Fault, Faulty, FaultyTransport, MessageFault};
 pub use ledger::{Ledger, Traffic};
+pub use memory::{HostBuffer, HostSlice, HostSliceMut, Memory};
 pub use message::{MessageCommunicator, MessageSettings};
 pub use null::NullCommunicator;
-pub use overlap::{Buffer, Collective, Idle, Overlap, Span, Ticket};
+pub use queue::{CollectiveQueue, Idle, Ticket};
 pub use recorder::{Entry, FlightRecorder, Progress, RankLog};
 pub use stopwatch::{CallSpan, Stopwatch};
 pub use threads::{ThreadCommunicator, ThreadSettings};

@@ -1,9 +1,10 @@
 //! Peers that are not there: for dry runs of one rank of a job of any size.
 
-use crate::{Breaker, CollectiveError, Communicator, Message, Parts, Place, Reduce, Source, Values};
+use crate::call::{Call, position};
+use crate::{Breaker, Collective, CollectiveError, Communicator, Memory, Message};
 
-/// A group of which only this rank exists. Every collective is right at once and changes nothing: what would come from
-/// others stays as it was.
+/// A group of which only this rank exists. Every collective that is right succeeds at once and changes nothing: what
+/// would come from others stays as it was.
 #[derive(Debug, Clone)]
 pub struct NullCommunicator {
     label: String,
@@ -39,65 +40,16 @@ impl Communicator for NullCommunicator {
         Breaker::new(|_| {})
     }
 
-    fn all_reduce(&mut self, _: &str, _: Values<'_>, _: Reduce) -> Result<(), CollectiveError> {
-        Ok(())
-    }
-
-    fn reduce_scatter(
-        &mut self,
-        _: &str,
-        _: Values<'_>,
-        _: &Parts,
-        _: Reduce,
-    ) -> Result<(), CollectiveError> {
-        Ok(())
-    }
-
-    fn all_gather(&mut self, _: &str, _: Values<'_>, _: &Parts) -> Result<(), CollectiveError> {
-        Ok(())
-    }
-
-    fn all_to_all(
-        &mut self,
-        _: &str,
-        _: (Source<'_>, &Parts),
-        _: (Values<'_>, &Parts),
-    ) -> Result<(), CollectiveError> {
-        Ok(())
-    }
-
-    fn broadcast(&mut self, _: &str, _: usize, _: Values<'_>) -> Result<(), CollectiveError> {
-        Ok(())
-    }
-
-    fn send(&mut self, _: Message<'_>, _: Source<'_>) -> Result<(), CollectiveError> {
-        Ok(())
-    }
-
-    fn receive(&mut self, _: Message<'_>, _: Values<'_>) -> Result<(), CollectiveError> {
-        Ok(())
+    fn run(&mut self, collective: &Collective<'_>, memory: Memory<'_>) -> Result<(), CollectiveError> {
+        Call::new(collective, &memory).check(&self.label, self.rank, self.size)
     }
 
     fn arrived(&mut self, _: Message<'_>) -> Result<bool, CollectiveError> {
         Ok(true)
     }
 
-    fn barrier(&mut self, _: &str) -> Result<(), CollectiveError> {
-        Ok(())
-    }
-
     fn group(&mut self, label: &str, ranks: &[usize]) -> Result<Box<dyn Communicator>, CollectiveError> {
-        match ranks.iter().position(|r| *r == self.rank) {
-            Some(rank) => Ok(Box::new(NullCommunicator::new(label, rank, ranks.len()))),
-            None => Err(CollectiveError::Call {
-                place: Box::new(Place {
-                    group: self.label.clone(),
-                    rank: self.rank,
-                    collective: "group",
-                    name: label.to_owned(),
-                }),
-                problem: format!("wanted a list with rank {}, found {ranks:?}", self.rank).into(),
-            }),
-        }
+        let rank = position((&self.label, self.rank, self.size), label, ranks)?;
+        Ok(Box::new(NullCommunicator::new(label, rank, ranks.len())))
     }
 }

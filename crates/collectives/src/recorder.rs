@@ -1,8 +1,9 @@
 //! The flight recorder: the last collectives of every rank, to tell who waits where for whom.
 
 use crate::call::Call;
-use crate::wrap::{Around, Run, Wrapped};
-use crate::{CollectiveError, Communicator, Kind, Place};
+use crate::error::CallSite;
+use crate::wrap::{Wrapped, Wrapper};
+use crate::{Collective, CollectiveError, CollectiveKind, Communicator, Memory};
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::ops::Range;
@@ -31,9 +32,9 @@ pub struct Entry {
     pub group: String,
     /// This rank's position in it, and its size.
     pub position: (usize, usize),
-    /// Which collective.
-    pub kind: Kind,
-    /// Whose values.
+    /// Kind of the collective.
+    pub kind: CollectiveKind,
+    /// Name of the values.
     pub name: String,
     /// Of a message: its other end, and its tag.
     pub message: Option<(usize, u64)>,
@@ -187,21 +188,13 @@ impl Entry {
         let (group, (position, size)) = (&self.group, self.position);
         let (kind, name, bytes, sequence) = (self.kind.name(), &self.name, self.bytes, self.sequence);
         let message = self.message.map_or(String::new(), |(peer, tag)| {
-            let way = if self.kind == Kind::Send { "to" } else { "from" };
+            let way = if self.kind == CollectiveKind::Send { "to" } else { "from" };
             format!(" tag {tag} {way} rank {peer}")
         });
         format!(
             "{kind} {sequence} of {name:?}{message} in {group} ({position} of {size}), {bytes} bytes, {state}"
         )
     }
-}
-
-/// What an entry says of its call.
-struct What<'a> {
-    kind: Kind,
-    name: &'a str,
-    message: Option<(usize, u64)>,
-    bytes: u64,
 }
 
 /// The part of a [`FlightRecorder`] that one rank writes.
@@ -218,7 +211,7 @@ impl RankLog {
         sequence: u64,
         (group, position): (&str, (usize, usize)),
         progress: Progress,
-        what: &What<'_>,
+        call: &Call<'_>,
     ) {
         let now = self.recorder.0.since.elapsed();
         let mut entries = self.recorder.lock(self.rank);
@@ -228,7 +221,7 @@ impl RankLog {
         own_group.clear();
         own_group.push_str(group);
         own_name.clear();
-        own_name.push_str(what.name);
+        own_name.push_str(call.name);
         let (enqueued, started) = match progress {
             Progress::Enqueued => (Some(now), None),
             _ => (None, Some(now)),
@@ -237,10 +230,10 @@ impl RankLog {
             sequence,
             group: own_group,
             position,
-            kind: what.kind,
+            kind: call.kind(),
             name: own_name,
-            message: what.message,
-            bytes: what.bytes,
+            message: call.peer().zip(call.tag()),
+            bytes: call.bytes(),
             progress,
             enqueued,
             started,
@@ -248,13 +241,13 @@ impl RankLog {
         });
     }
 
-    /// A collective that is handed to another thread.
-    pub(crate) fn enqueue(&self, kind: Kind, group: (&str, (usize, usize)), name: &str, bytes: u64) {
-        self.push(0, group, Progress::Enqueued, &What { kind, name, message: None, bytes });
+    /// Records a collective that is handed to a progress thread.
+    pub(crate) fn enqueue(&self, call: &Call<'_>, group: (&str, (usize, usize))) {
+        self.push(0, group, Progress::Enqueued, call);
     }
 }
 
-/// What stands around a recorded communicator.
+/// A recorded communicator's own state.
 #[derive(Debug)]
 struct Recorded {
     log: RankLog,
@@ -267,7 +260,7 @@ impl Recorded {
         let mut entries = self.log.recorder.lock(self.log.rank);
         let waiting = entries.list.iter_mut().find(|e| {
             e.progress == Progress::Enqueued
-                && e.kind == call.kind
+                && e.kind == call.kind()
                 && e.name == call.name
                 && e.group == at.label()
         });
@@ -276,9 +269,7 @@ impl Recorded {
             return;
         }
         drop(entries);
-        let (kind, name, bytes) = (call.kind, call.name, call.bytes());
-        let what = What { kind, name, message: call.other.zip(call.tag), bytes };
-        self.log.push(self.sequence, (at.label(), (at.rank(), at.size())), Progress::Started, &what);
+        self.log.push(self.sequence, (at.label(), (at.rank(), at.size())), Progress::Started, call);
     }
 
     fn end(&self, at: &dyn Communicator, progress: Progress) {
@@ -296,18 +287,14 @@ impl Recorded {
 impl Recorded {
     /// Remembers for whom the rank waited in vain. A timeout that another rank has met carries a report already.
     fn gave_up(&self, error: &mut CollectiveError) {
-        let at = |p: &Place| format!("{} of {:?} in {}", p.collective, p.name, p.group);
+        let at = |p: &CallSite| format!("{} of {:?} in {}", p.collective, p.name, p.group);
         let vain = match &*error {
-            CollectiveError::Timeout { place, missing, waited, .. } => {
+            CollectiveError::Timeout { site, missing, waited, .. } => {
                 let peers = missing.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-                format!(
-                    "gave up {} after {:.1} s without rank {peers} of it",
-                    at(place),
-                    waited.as_secs_f64()
-                )
+                format!("gave up {} after {:.1} s without rank {peers} of it", at(site), waited.as_secs_f64())
             }
-            CollectiveError::PeerLost { place, peer, .. } => {
-                format!("lost rank {peer} of it in {}", at(place))
+            CollectiveError::PeerLost { site, peer, .. } => {
+                format!("lost rank {peer} of it in {}", at(site))
             }
             _ => return,
         };
@@ -323,15 +310,15 @@ impl Recorded {
     }
 }
 
-impl Around for Recorded {
-    fn around(
+impl Wrapper for Recorded {
+    fn run(
         &mut self,
-        call: &Call<'_>,
         inner: &mut Box<dyn Communicator>,
-        run: &mut Run<'_>,
+        collective: &Collective<'_>,
+        memory: Memory<'_>,
     ) -> Result<(), CollectiveError> {
-        self.start(call, inner.as_ref());
-        let mut result = run(inner.as_mut());
+        self.start(&Call::new(collective, &memory), inner.as_ref());
+        let mut result = inner.run(collective, memory);
         if let Err(error) = &mut result {
             self.gave_up(error);
         }
@@ -341,7 +328,7 @@ impl Around for Recorded {
         result
     }
 
-    fn of_group(&self, _: &dyn Communicator) -> Recorded {
+    fn for_group(&self) -> Recorded {
         Recorded { log: self.log.clone(), sequence: 0 }
     }
 }

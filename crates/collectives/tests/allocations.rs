@@ -4,8 +4,8 @@
 #![allow(unsafe_code, reason = "counting allocations means implementing GlobalAlloc")]
 
 use bessemer_collectives::{
-    Buffer, Collective, Communicator, Ledger, Message, Overlap, Parts, Reduce, Source, ThreadCommunicator,
-    ThreadSettings, Values,
+    Collective, CollectiveQueue, Communicator, HostBuffer, Ledger, Message, Parts, Pattern, Reduce,
+    ThreadCommunicator, ThreadSettings,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,29 +39,30 @@ const POOL: usize = 2 * 15 * 4;
 
 fn step(c: &mut dyn Communicator, v: &mut [f32], parts: &Parts, halves: &Parts) {
     let other = 1 - c.rank();
-    c.all_reduce("a", Values::F32(v), Reduce::Sum).unwrap();
-    c.all_reduce("norm", Values::F32(&mut v[..1]), Reduce::Max).unwrap();
-    c.reduce_scatter("b", Values::F32(v), parts, Reduce::Sum).unwrap();
-    c.all_gather("c", Values::F32(v), parts).unwrap();
-    c.broadcast("d", 1, Values::F32(v)).unwrap();
+    c.all_reduce("a", &mut *v, Reduce::Sum).unwrap();
+    c.all_reduce("norm", &mut v[..1], Reduce::Max).unwrap();
+    c.reduce_scatter("b", &mut *v, parts, Reduce::Sum).unwrap();
+    c.all_gather("c", &mut *v, parts).unwrap();
+    c.broadcast("d", 1, &mut *v).unwrap();
     let (send, receive) = v.split_at_mut(halves.len());
-    c.all_to_all("e", (Source::F32(send), halves), (Values::F32(receive), halves)).unwrap();
+    c.all_to_all("e", (&*send, halves), (&mut *receive, halves)).unwrap();
     // Taken in another order than they were sent in.
     let message = |tag: u64| Message::new("f", tag, other);
     for (tag, part) in send.chunks(10_000).enumerate() {
-        c.send(message(tag as u64), Source::F32(part)).unwrap();
+        c.send(message(tag as u64), part).unwrap();
     }
     for (tag, part) in receive.chunks_mut(10_000).enumerate().rev() {
-        c.receive(message(tag as u64), Values::F32(part)).unwrap();
+        c.receive(message(tag as u64), part).unwrap();
     }
     c.barrier("g").unwrap();
 }
 
-fn overlapped(o: &mut Overlap, v: Vec<f32>, parts: &Parts) -> Vec<f32> {
-    let ticket = o.start("bucket", Collective::ReduceScatter(parts, Reduce::Sum), Buffer::F32(v)).unwrap();
-    let v = o.finish(ticket).unwrap().into_f32().unwrap();
-    let ticket = o.start("unit", Collective::AllGather(parts), Buffer::F32(v)).unwrap();
-    o.finish(ticket).unwrap().into_f32().unwrap()
+fn overlapped(o: &mut CollectiveQueue, v: HostBuffer, parts: &Parts) -> HostBuffer {
+    let scatter = Collective::new("bucket", Pattern::ReduceScatter(parts, Reduce::Sum));
+    let ticket = o.start(&scatter, v).unwrap();
+    let v = o.finish(ticket).unwrap();
+    let ticket = o.start(&Collective::new("unit", Pattern::AllGather(parts)), v).unwrap();
+    o.finish(ticket).unwrap()
 }
 
 #[test]
@@ -74,17 +75,19 @@ fn a_warm_collective_asks_for_no_memory() {
             scope.spawn(move || {
                 let ledger = Ledger::new();
                 let mut c = ledger.wrap(Box::new(c));
-                let mut o = Overlap::new(c.group("shard", &[0, 1]).unwrap()).unwrap();
+                let mut o =
+                    CollectiveQueue::with_progress_thread(c.group("shard", &[0, 1]).unwrap()).unwrap();
                 let parts = Parts::of([len / 3, len - len / 3]);
                 let halves = Parts::even(len / 2, 2);
                 let mut v = vec![1.0f32; len];
+                let mut buffer = HostBuffer::of(&v);
                 let mut counts = [0; STEPS];
                 for count in &mut counts {
                     c.barrier("start").unwrap();
                     let before = ASKED.load(Ordering::Relaxed);
                     c.barrier("counted").unwrap();
                     step(c.as_mut(), &mut v, &parts, &halves);
-                    v = overlapped(&mut o, v, &parts);
+                    buffer = overlapped(&mut o, buffer, &parts);
                     c.barrier("end").unwrap();
                     *count = ASKED.load(Ordering::Relaxed) - before;
                 }

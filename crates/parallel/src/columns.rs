@@ -8,7 +8,7 @@
 use crate::exchange::ExchangeError;
 use crate::tensor::TensorGroup;
 use bessemer_arch::{ParamClass, PortionParam};
-use bessemer_collectives::{Parts, Values};
+use bessemer_collectives::Parts;
 use bessemer_mesh::{DimRange, total};
 use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
 use bessemer_units::DType;
@@ -84,7 +84,7 @@ impl Columns {
         parts.set(spans.iter().map(|s| rows * total(s)));
         values.resize(parts.len(), 0.0);
         backend.read_f32(cut, &mut values[parts.range(tensor.rank())])?;
-        tensor.idle()?.all_gather("columns", Values::F32(values), parts)?;
+        tensor.idle()?.all_gather("columns", &mut *values, parts)?;
         host.clear();
         host.resize(rows * width, 0.0);
         for (rank, spans) in spans.iter().enumerate() {

@@ -11,13 +11,14 @@
 //! the copies: 2 P/N. A layer's gradients leave as soon as its backward pass is done, the next layer's values are asked
 //! for before this one's are used.
 
-use crate::channel::{Channel, Pending};
 use crate::config::Stage;
 use crate::flat::FlatUnit;
 use crate::memory::{ParamMemory, Stretch};
 use crate::piece::{Piece, pieces};
 use crate::staging;
-use bessemer_collectives::{Buffer, CollectiveError};
+use bessemer_collectives::{
+    Collective, CollectiveError, CollectiveQueue, HostBuffer, Pattern, Reduce, Ticket,
+};
 use bessemer_tensor::{Backend, TensorError, View};
 use bessemer_units::DType;
 use std::collections::VecDeque;
@@ -44,7 +45,7 @@ pub(crate) enum ExchangeError {
 struct Flight {
     unit: usize,
     piece: usize,
-    pending: Pending,
+    pending: Ticket,
 }
 
 /// Values of a unit on their way.
@@ -59,8 +60,8 @@ struct Gathering {
 #[derive(Debug)]
 pub(crate) struct Exchange {
     stage: Stage,
-    shard: Channel,
-    replicate: Channel,
+    shard: CollectiveQueue,
+    replicate: CollectiveQueue,
     /// By unit.
     pieces: Vec<Vec<Piece>>,
     values: Vec<Stretch>,
@@ -68,20 +69,20 @@ pub(crate) struct Exchange {
     /// First element of this rank's part, by unit.
     own_start: Vec<usize>,
     /// Staging buffers that no collective has.
-    free_for_gradients: Vec<Buffer>,
-    free_for_values: Vec<Buffer>,
+    free_for_gradients: Vec<HostBuffer>,
+    free_for_values: Vec<HostBuffer>,
     reducing: VecDeque<Flight>,
     gathering: Option<Gathering>,
     arriving: VecDeque<Flight>,
     /// What a reduced part is added to, on the host.
-    sum: Buffer,
+    sum: HostBuffer,
 }
 
 impl Exchange {
     pub(crate) fn new(
         stage: Stage,
-        shard: Channel,
-        replicate: Channel,
+        shard: CollectiveQueue,
+        replicate: CollectiveQueue,
         units: &[FlatUnit],
         memory: &ParamMemory,
     ) -> Exchange {
@@ -91,7 +92,7 @@ impl Exchange {
         let silent = shard.size() * replicate.size() == 1;
         let dtype = |of: &[Stretch]| of.first().map_or(DType::F32, |s| s.whole.dtype());
         let (values, gradients) = (dtype(&memory.values), dtype(&memory.gradients));
-        let buffers = |count: usize, dtype: DType, idle: bool| -> Vec<Buffer> {
+        let buffers = |count: usize, dtype: DType, idle: bool| -> Vec<HostBuffer> {
             let count = if idle { 0 } else { count };
             (0..count).map(|_| staging::buffer(dtype, longest)).collect()
         };
@@ -114,19 +115,19 @@ impl Exchange {
     }
 
     /// The communicator of the shard axis, when nothing is under way.
-    pub(crate) fn shard(&mut self) -> &mut Channel {
+    pub(crate) fn shard(&mut self) -> &mut CollectiveQueue {
         &mut self.shard
     }
 
     /// The communicator of the replicate axis, when nothing is under way.
-    pub(crate) fn replicate(&mut self) -> &mut Channel {
+    pub(crate) fn replicate(&mut self) -> &mut CollectiveQueue {
         &mut self.replicate
     }
 
     /// Bytes of staging memory, on the host.
     pub(crate) fn staging_bytes(&self) -> u64 {
         let all = self.free_for_gradients.iter().chain(&self.free_for_values).chain([&self.sum]);
-        all.map(staging::bytes).sum()
+        all.map(HostBuffer::capacity_bytes).sum()
     }
 
     /// Elements of a unit within this rank's part.
@@ -155,15 +156,16 @@ impl Exchange {
                 }
             };
             let p = &self.pieces[unit][piece];
-            staging::resize(&mut values, p.parts.len());
+            values.reset(values.element(), p.parts.len());
             for (r, range) in p.ranges.iter().enumerate() {
                 let whole = self.gradients[unit].whole.columns(range.start, range.len());
                 staging::read(backend, whole, &mut values, p.parts.range(r))?;
             }
             let pending = if self.shard.size() > 1 {
-                self.shard.reduce_scatter(&p.name, values, &p.parts)?
+                self.shard
+                    .start(&Collective::new(&p.name, Pattern::ReduceScatter(&p.parts, Reduce::Sum)), values)?
             } else {
-                self.replicate.all_reduce(&p.name, values)?
+                self.replicate.start(&Collective::new(&p.name, Pattern::AllReduce(Reduce::Sum)), values)?
             };
             self.reducing.push_back(Flight { unit, piece, pending });
         }
@@ -187,7 +189,7 @@ impl Exchange {
         let mine = p.parts.range(me);
         // A kept gradient has been added up in place.
         if add && self.reduces_every_time() {
-            staging::resize(&mut self.sum, mine.len());
+            self.sum.reset(self.sum.element(), mine.len());
             staging::read(backend, own, &mut self.sum, 0..mine.len())?;
             staging::add(&mut values, mine.clone(), &self.sum);
         }
@@ -216,9 +218,11 @@ impl Exchange {
                 let own = self.own(&self.gradients, unit, &p.ranges[me]);
                 let mut values = self.gradient_buffer(unit);
                 let p = &self.pieces[unit][piece];
-                staging::resize(&mut values, own.len());
+                values.reset(values.element(), own.len());
                 staging::read(backend, own, &mut values, 0..own.len())?;
-                let pending = self.replicate.all_reduce(&p.name, values)?;
+                let pending = self
+                    .replicate
+                    .start(&Collective::new(&p.name, Pattern::AllReduce(Reduce::Sum)), values)?;
                 let values = self.replicate.finish(pending)?;
                 staging::write(backend, own, &values, 0..own.len())?;
                 self.free_for_gradients.push(values);
@@ -228,7 +232,7 @@ impl Exchange {
     }
 
     /// A free staging buffer for a unit's gradients.
-    fn gradient_buffer(&mut self, unit: usize) -> Buffer {
+    fn gradient_buffer(&mut self, unit: usize) -> HostBuffer {
         let dtype = self.gradients[unit].whole.dtype();
         self.free_for_gradients.pop().unwrap_or_else(|| staging::buffer(dtype, 0))
     }
@@ -259,10 +263,10 @@ impl Exchange {
         let Some(p) = self.pieces[unit].get(next) else { return Ok(false) };
         let Some(mut values) = self.free_for_values.pop() else { return Ok(false) };
         let me = self.shard.rank();
-        staging::resize(&mut values, p.parts.len());
+        values.reset(values.element(), p.parts.len());
         let own = self.own(&self.values, unit, &p.ranges[me]);
         staging::read(backend, own, &mut values, p.parts.range(me))?;
-        let pending = self.shard.all_gather(&p.name, values, &p.parts)?;
+        let pending = self.shard.start(&Collective::new(&p.name, Pattern::AllGather(&p.parts)), values)?;
         self.arriving.push_back(Flight { unit, piece: next, pending });
         self.gathering = Some(Gathering { unit, next: next + 1 });
         Ok(true)

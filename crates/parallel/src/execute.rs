@@ -14,11 +14,11 @@
 
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
+use crate::notes::OrderSpan;
 use crate::peers::RankPeers;
 use crate::prepare::{Letter, Order, Run, Slot, Writes};
 use crate::seams::{Gradients, RankSeams, Watching};
 use crate::worker::{Feed, Fillers, Filling, Worker, lift, told};
-use bessemer_collectives::Span;
 use bessemer_model::{Accumulate, LossSum, ModelError, StepContext, TokenBatch};
 use bessemer_optim::StepStats;
 use bessemer_schedule::{Fill, Filler, Flow};
@@ -171,7 +171,7 @@ impl Worker {
 
     pub(crate) fn note(&mut self, begun: Option<Instant>, order: &Order) {
         let (Some(start), Some(intervals)) = (begun, &mut self.intervals) else { return };
-        intervals.push(Span { name: order.name(), start, end: Instant::now() });
+        intervals.push(OrderSpan { name: order.name(), start, end: Instant::now() });
     }
 
     fn forward(

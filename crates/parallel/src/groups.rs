@@ -3,9 +3,8 @@
 //! Groups are made in one order on every rank: the pipeline, then stage by stage those of the ranks that hold it. Ranks that
 //! share several groups therefore meet in the same order in all of them.
 
-use crate::channel::Channel;
 use crate::plan::{Coord, Plan};
-use bessemer_collectives::{CollectiveError, Communicator};
+use bessemer_collectives::{CollectiveError, CollectiveQueue, Communicator};
 use bessemer_mesh::Axis;
 use bessemer_schedule::{Place, Program};
 
@@ -15,9 +14,9 @@ pub(crate) struct ChunkGroups {
     /// Ranks that share its layers.
     pub(crate) tensor: Box<dyn Communicator>,
     /// Ranks that share its state.
-    pub(crate) shard: Channel,
+    pub(crate) shard: CollectiveQueue,
     /// Ranks that have the same part of it: copies for other data, and mirrored holders.
-    pub(crate) replicate: Channel,
+    pub(crate) replicate: CollectiveQueue,
     /// Ranks that have the same part of a token table that the first and the last stage both hold, and the route of which
     /// they are the ends.
     pub(crate) ends: Option<(usize, Box<dyn Communicator>)>,
@@ -32,6 +31,14 @@ pub(crate) struct Groups {
     pub(crate) pipeline: Box<dyn Communicator>,
     /// By chunk of this rank.
     pub(crate) chunks: Vec<ChunkGroups>,
+}
+
+/// Makes a queue over `group`. With `overlap` its collectives run on a progress thread, if the group has other ranks.
+pub(crate) fn queue(group: Box<dyn Communicator>, overlap: bool) -> Result<CollectiveQueue, CollectiveError> {
+    match overlap && group.size() > 1 {
+        true => CollectiveQueue::with_progress_thread(group),
+        false => Ok(CollectiveQueue::blocking(group)),
+    }
 }
 
 impl Groups {
@@ -64,8 +71,8 @@ impl Groups {
                 let replicate = world.group(Axis::Replicate.name(), &ranks(line))?;
                 chunks[place.chunk] = Some(ChunkGroups {
                     tensor,
-                    shard: Channel::new(shard, plan.overlap)?,
-                    replicate: Channel::new(replicate, plan.overlap)?,
+                    shard: queue(shard, plan.overlap)?,
+                    replicate: queue(replicate, plan.overlap)?,
                     ends: None,
                 });
             }

@@ -5,7 +5,7 @@
 //! hold whole travels as often as there are ranks in a line, what is cut by rows (sequence parallelism) once.
 
 use crate::prepare::Letter;
-use bessemer_collectives::{Communicator, Message, Source, Values};
+use bessemer_collectives::{Communicator, Message};
 use bessemer_schedule::Flow;
 use bessemer_tensor::{Backend, View};
 use bessemer_units::DType;
@@ -40,11 +40,11 @@ impl Letters {
         self.values.resize(view.len(), 0.0);
         backend.read_f32(view, &mut self.values)?;
         if view.dtype() != DType::Bf16 {
-            return Ok(pipeline.send(message(letter), Source::F32(&self.values))?);
+            return Ok(pipeline.send(message(letter), &self.values)?);
         }
         self.short.clear();
         self.short.extend(self.values.iter().map(|v| bf16::from_f32(*v)));
-        Ok(pipeline.send(message(letter), Source::Bf16(&self.short))?)
+        Ok(pipeline.send(message(letter), &self.short)?)
     }
 
     /// Waits for a message and puts it in place.
@@ -58,10 +58,10 @@ impl Letters {
         self.values.resize(view.len(), 0.0);
         if view.dtype() == DType::Bf16 {
             self.short.resize(view.len(), bf16::ZERO);
-            pipeline.receive(message(letter), Values::Bf16(&mut self.short))?;
+            pipeline.receive(message(letter), &mut self.short)?;
             self.values.iter_mut().zip(&self.short).for_each(|(to, from)| *to = from.to_f32());
         } else {
-            pipeline.receive(message(letter), Values::F32(&mut self.values))?;
+            pipeline.receive(message(letter), &mut self.values)?;
         }
         Ok(backend.write_f32(view, &self.values)?)
     }

@@ -16,11 +16,11 @@
 //! Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (FSDP); Shoeybi et al. 2019 (Megatron-LM); Korthikanti et al. 2022;
 //! Narayanan et al. 2021 (pipelines).
 
-mod channel;
 mod check;
 mod chunk;
 mod columns;
 mod config;
+mod control;
 mod error;
 mod exchange;
 mod execute;
@@ -46,14 +46,13 @@ mod state;
 mod tensor;
 mod tie;
 mod window;
-mod words;
 mod worker;
 
 pub use check::check_layouts;
 pub use config::{FillChoice, ParallelConfig, Stage};
 pub use error::ParallelError;
 pub use fill::{PlannedCopies, plan_copies, plan_evaluations, plan_fill};
-pub use notes::Notes;
+pub use notes::{Notes, OrderSpan};
 pub use pipeline::{Pipeline, Schedule};
 pub use plan::{Coord, Plan};
 pub use snapshot::StateCopy;

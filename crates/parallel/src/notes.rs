@@ -3,8 +3,20 @@
 use crate::error::ParallelError;
 use crate::fill::Refresh;
 use crate::worker::Worker;
-use bessemer_collectives::{CallSpan, Parts, Span, Values};
+use bessemer_collectives::{CallSpan, Parts};
 use bessemer_schedule::Program;
+use std::time::Instant;
+
+/// Time in which one order of the program ran.
+#[derive(Debug, Clone)]
+pub struct OrderSpan {
+    /// Name of the order ([`Notes::orders`]).
+    pub name: String,
+    /// Start.
+    pub start: Instant,
+    /// End.
+    pub end: Instant,
+}
 
 /// What was noted since the last time.
 #[derive(Debug, Clone, Default)]
@@ -12,7 +24,7 @@ pub struct Notes {
     /// Orders of the program: "F 3.0" for the forward pass of micro-batch 3 through chunk 0, "B", "I" and "W" for backward
     /// passes and their parts, "R" and "S" for what waits for a message and hands one over, "reduce", "step" and "gather"
     /// with the chunk, "Curvature 2.0" and other fillers with unit and chunk. One after the other.
-    pub orders: Vec<Span>,
+    pub orders: Vec<OrderSpan>,
     /// Collectives and messages, by group. Those that run beside the computation lie over the orders, the others within.
     pub calls: Vec<CallSpan>,
 }
@@ -47,7 +59,7 @@ impl Worker {
     /// # Errors
     /// What another rank answers.
     pub fn gather_numbers(&mut self, name: &str, numbers: &[u64]) -> Result<Vec<u64>, ParallelError> {
-        Ok(self.words.gather(&mut *self.world, name, numbers)?.to_vec())
+        Ok(self.control.gather(&mut *self.world, name, numbers)?.to_vec())
     }
 
     /// Every rank's bytes, in the order of the ranks. For what is small and seldom.
@@ -59,22 +71,10 @@ impl Worker {
             return Ok(vec![bytes.to_vec()]);
         }
         let lengths = self.gather_numbers(name, &[bytes.len() as u64])?;
-        let parts = Parts::of(lengths.iter().map(|l| (*l as usize).div_ceil(4)));
-        // Bits travel as they are, whatever number they would be.
-        let mut words = vec![0.0f32; parts.len()];
-        let mine = &mut words[parts.range(self.world.rank())];
-        for (word, four) in mine.iter_mut().zip(bytes.chunks(4)) {
-            let mut bits = [0; 4];
-            bits[..four.len()].copy_from_slice(four);
-            *word = f32::from_bits(u32::from_le_bytes(bits));
-        }
-        self.world.all_gather(name, Values::F32(&mut words), &parts)?;
-        let of = |(rank, length): (usize, &u64)| {
-            let words = &words[parts.range(rank)];
-            let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_bits().to_le_bytes()).collect();
-            bytes.truncate(*length as usize);
-            bytes
-        };
-        Ok(lengths.iter().enumerate().map(of).collect())
+        let parts = Parts::of(lengths.iter().map(|l| *l as usize));
+        let mut all = vec![0u8; parts.len()];
+        all[parts.range(self.world.rank())].copy_from_slice(bytes);
+        self.world.all_gather(name, &mut all, &parts)?;
+        Ok((0..parts.count()).map(|rank| all[parts.range(rank)].to_vec()).collect())
     }
 }

@@ -14,15 +14,15 @@
 //! linear map takes or gives.
 
 use crate::columns::Columns;
+use crate::control::ControlMessages;
 use crate::error::ParallelError;
 use crate::exchange::{Exchange, ExchangeError};
 use crate::owner::Owners;
 use crate::seams::Curvature;
 use crate::tensor::TensorGroup;
-use crate::words::Words;
 use crate::worker::Job;
 use bessemer_arch::PortionParam;
-use bessemer_collectives::{CollectiveError, Communicator, Parts, Reduce, Values};
+use bessemer_collectives::{CollectiveError, Communicator, Parts, Reduce};
 use bessemer_mesh::ElementRun;
 use bessemer_optim::{OptimParam, OptimizerChoice, Peers};
 use bessemer_tensor::{Backend, TensorError, View};
@@ -46,7 +46,7 @@ pub(crate) struct Sharing {
     params: Vec<Shared>,
     /// Who gets what of a sum: its owner all of it.
     lengths: Parts,
-    words: Words,
+    control: ControlMessages,
     /// What travels, on the host, and a whole parameter.
     values: Vec<f32>,
     whole: Vec<f32>,
@@ -70,7 +70,7 @@ impl Sharing {
         };
         let params = params.into_iter().map(shared).collect();
         let (values, whole) = (Vec::with_capacity(all), Vec::with_capacity(largest));
-        Sharing { params, lengths: Parts::default(), words: Words::default(), values, whole }
+        Sharing { params, lengths: Parts::default(), control: ControlMessages::default(), values, whole }
     }
 
     /// Bytes on the host.
@@ -160,13 +160,13 @@ impl RankPeers<'_> {
             let len = values.len();
             lengths.set((0..ranks).map(|r| if r == owner { len } else { 0 }));
             let mut shard = self.exchange.shard().idle()?;
-            shard.reduce_scatter(name, Values::F32(values), lengths, Reduce::Sum)?;
+            shard.reduce_scatter(name, &mut *values, lengths, Reduce::Sum)?;
         }
         if owner != me {
             return Ok(());
         }
         if copies > 1 {
-            self.exchange.replicate().idle()?.all_reduce(name, Values::F32(values), Reduce::Sum)?;
+            self.exchange.replicate().idle()?.all_reduce(name, &mut *values, Reduce::Sum)?;
         }
         Ok(backend.write_f32(factor, values)?)
     }
@@ -187,7 +187,7 @@ impl RankPeers<'_> {
         if mine {
             backend.read_f32(inverse, values)?;
         }
-        replicate.idle()?.broadcast(&params[param].name, from, Values::F32(values))?;
+        replicate.idle()?.broadcast(&params[param].name, from, &mut *values)?;
         if mine { Ok(()) } else { Ok(backend.write_f32(inverse, values)?) }
     }
 
@@ -201,7 +201,7 @@ impl RankPeers<'_> {
         let Shared { name, runs, parts, .. } = &params[param];
         values.resize(parts.len(), 0.0);
         backend.read_f32(part, &mut values[parts.range(self.tensor.rank())])?;
-        self.tensor.idle()?.all_gather(name, Values::F32(values), parts)?;
+        self.tensor.idle()?.all_gather(name, &mut *values, parts)?;
         whole.resize(to.len(), 0.0);
         for (rank, list) in runs.iter().enumerate() {
             let part = &values[parts.range(rank)];
@@ -236,14 +236,14 @@ impl Peers for RankPeers<'_> {
     }
 
     fn sum_over_owners(&mut self, value: f64) -> Result<f64, TensorError> {
-        let (words, what) = (&mut self.sharing.words, "size of the step");
+        let (control, what) = (&mut self.sharing.control, "size of the step");
         let mut sum = || {
             let mut value = value;
             if self.exchange.shard().size() > 1 {
-                value = words.sum(&mut *self.exchange.shard().idle()?, what, value)?;
+                value = control.sum(&mut *self.exchange.shard().idle()?, what, value)?;
             }
             match &mut self.pipeline {
-                Some(pipeline) => words.sum(&mut **pipeline, what, value),
+                Some(pipeline) => control.sum(&mut **pipeline, what, value),
                 None => Ok(value),
             }
         };

@@ -15,7 +15,7 @@
 use crate::error::ParallelError;
 use crate::state::{OwnPiece, StateTensor};
 use crate::worker::Worker;
-use bessemer_collectives::{Communicator, Message, Source, Values};
+use bessemer_collectives::{Communicator, Message};
 use bessemer_optim::OptimConfig;
 use bessemer_schedule::{Fill, Filler, Instruction, Program};
 use bessemer_tensor::{Backend, View};
@@ -152,7 +152,7 @@ impl Worker {
         let tensors = self.tensors(config)?;
         let mut own = self.own_pieces(&tensors)?;
         own.sort_by_key(|piece| piece.chunk);
-        let lists = self.words.gather_lists(&mut *self.world, "pieces of the state", &list(&own))?;
+        let lists = self.control.gather_lists(&mut *self.world, "pieces of the state", &list(&own))?;
         let map = Arc::new(CopyMap::new(&tensors, &lists)?);
         let mut chunks = vec![(0..0, 0); self.chunks.len()];
         let (mut pieces, mut end) = (Vec::with_capacity(own.len()), 0);
@@ -242,7 +242,7 @@ impl StateCopy {
                 &self.values[share.at.clone()]
             } else {
                 given.resize(share.at.len(), 0.0);
-                group.receive(Message::new(GIVEN, 1, share.rank), Values::F32(&mut given))?;
+                group.receive(Message::new(GIVEN, 1, share.rank), &mut given)?;
                 &given
             };
             let mut from = 0;
@@ -261,13 +261,13 @@ impl StateCopy {
     pub fn serve(&self, group: &mut dyn Communicator) -> Result<(), ParallelError> {
         let me = group.rank();
         loop {
-            let mut word = [0.0f32];
-            group.receive(Message::new(WANTED, 0, 0), Values::F32(&mut word))?;
-            let Some(index) = word[0].to_bits().checked_sub(1) else { return Ok(()) };
+            let mut word = [0u32];
+            group.receive(Message::new(WANTED, 0, 0), &mut word)?;
+            let Some(index) = word[0].checked_sub(1) else { return Ok(()) };
             let shares = self.map.shares.get(index as usize).into_iter().flatten();
             for share in shares.filter(|s| s.rank == me) {
                 let part = &self.values[share.at.clone()];
-                group.send(Message::new(GIVEN, 1, 0), Source::F32(part))?;
+                group.send(Message::new(GIVEN, 1, 0), part)?;
             }
         }
     }
@@ -283,5 +283,5 @@ impl StateCopy {
 
 /// Rank 0 wants the tensor before number `word` of a rank, or nothing more.
 fn ask(group: &mut dyn Communicator, rank: usize, word: u32) -> Result<(), ParallelError> {
-    Ok(group.send(Message::new(WANTED, 0, rank), Source::F32(&[f32::from_bits(word)]))?)
+    Ok(group.send(Message::new(WANTED, 0, rank), &[word])?)
 }

@@ -15,7 +15,7 @@ use crate::owner::Owners;
 use crate::plan::{Coord, Plan};
 use crate::worker::Worker;
 use bessemer_arch::{Model, ParamId, ParamSpec, PortionParam, owner};
-use bessemer_collectives::{Parts, Values};
+use bessemer_collectives::Parts;
 use bessemer_model::initial_values;
 use bessemer_optim::{OptimConfig, OptimParam, Optimizer, is_moment_name};
 use bessemer_schedule::Place as PipelinePlace;
@@ -203,7 +203,7 @@ impl Worker {
                         backend.read_f32(chunk.state_view(name, values.len())?, values)?;
                     }
                     if let Some(owner) = owner {
-                        chunk.exchange.shard().idle()?.broadcast(name, *owner, Values::F32(values))?;
+                        chunk.exchange.shard().idle()?.broadcast(name, *owner, &mut *values)?;
                     }
                     return self.tell(holder.rank, &tensor.name, values);
                 }
@@ -221,7 +221,7 @@ impl Worker {
     /// Gives a tensor to the ranks of the other stages.
     fn tell(&mut self, holder: usize, name: &str, values: &mut [f32]) -> Result<(), ParallelError> {
         if self.pipeline.size() > 1 {
-            self.pipeline.broadcast(name, holder, Values::F32(values))?;
+            self.pipeline.broadcast(name, holder, values)?;
         }
         Ok(())
     }
@@ -325,7 +325,7 @@ impl Chunk {
         }
         if plan.shard() > 1 {
             let name = self.portion[param].name().to_owned();
-            self.exchange.shard().idle()?.all_gather(&name, Values::F32(&mut values), &parts)?;
+            self.exchange.shard().idle()?.all_gather(&name, &mut values, &parts)?;
         }
         Ok(values)
     }
@@ -393,7 +393,7 @@ impl Chunk {
         let parts = Parts::of(portions.iter().map(PortionParam::len));
         let mut all = vec![0.0; parts.len()];
         all[parts.range(coord.tensor)].copy_from_slice(&part);
-        self.tensor.idle()?.all_gather(name, Values::F32(&mut all), &parts)?;
+        self.tensor.idle()?.all_gather(name, &mut all, &parts)?;
         for (r, portion) in portions.iter().enumerate() {
             let part = &all[parts.range(r)];
             for run in portion.runs() {

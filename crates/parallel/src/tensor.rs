@@ -16,12 +16,15 @@
 //! the stream whole the gradients of the weights are made meanwhile too. Elements that travel are the same, and so are all
 //! bits: rows of a product and sums of elements do not depend on each other. Gathers of the backward pass wait as a whole.
 
-use crate::channel::Channel;
 use crate::exchange::ExchangeError;
 use crate::flat::common;
-use crate::rows::{Flights, fill, put};
+use crate::groups::queue;
+use crate::rows::Flights;
+use crate::staging;
 use bessemer_arch::{GradientSum, Portion, PortionParam};
-use bessemer_collectives::{Collective, CollectiveError, Communicator, Parts, Reduce, Values};
+use bessemer_collectives::{
+    Collective, CollectiveError, CollectiveQueue, Communicator, HostSliceMut, Parts, Pattern, Reduce,
+};
 use bessemer_mesh::even;
 use bessemer_model::{SeamAt, Unit};
 use bessemer_tensor::{Backend, View};
@@ -45,7 +48,7 @@ struct PartialGradient {
 /// The tensor-parallel group of one rank.
 #[derive(Debug)]
 pub(crate) struct TensorGroup {
-    group: Channel,
+    group: CollectiveQueue,
     /// The stream is cut by rows.
     sequence: bool,
     flights: Flights,
@@ -88,7 +91,7 @@ impl TensorGroup {
             partial.push(PartialGradient { unit, copies, gradient });
         }
         let (values, short, name) = (Vec::new(), Vec::new(), String::new());
-        let (group, flights) = (Channel::new(group, overlap)?, Flights::default());
+        let (group, flights) = (queue(group, overlap)?, Flights::default());
         let parts = Parts::default();
         Ok(TensorGroup { group, sequence, flights, copies, partial, values, short, name, parts })
     }
@@ -100,7 +103,7 @@ impl TensorGroup {
 
     /// Whether pieces of rows may travel while others are computed.
     pub(crate) fn takes_rows(&self) -> bool {
-        matches!(self.group, Channel::Ahead(_))
+        self.group.has_progress_thread()
     }
 
     pub(crate) fn rank(&self) -> usize {
@@ -130,15 +133,15 @@ impl TensorGroup {
     fn exchange(
         &mut self,
         like: View,
-        talk: impl FnOnce(&mut dyn Communicator, &str, Values<'_>, &Parts) -> Result<(), CollectiveError>,
+        talk: impl FnOnce(&mut dyn Communicator, &str, HostSliceMut<'_>, &Parts) -> Result<(), CollectiveError>,
     ) -> Result<(), CollectiveError> {
         let mut group = self.group.idle()?;
         if like.dtype() != DType::Bf16 {
-            return talk(&mut *group, &self.name, Values::F32(&mut self.values), &self.parts);
+            return talk(&mut *group, &self.name, (&mut self.values).into(), &self.parts);
         }
         self.short.clear();
         self.short.extend(self.values.iter().map(|v| bf16::from_f32(*v)));
-        talk(&mut *group, &self.name, Values::Bf16(&mut self.short), &self.parts)?;
+        talk(&mut *group, &self.name, (&mut self.short).into(), &self.parts)?;
         self.values.iter_mut().zip(&self.short).for_each(|(to, from)| *to = from.to_f32());
         Ok(())
     }
@@ -218,15 +221,14 @@ impl TensorGroup {
     ) -> Result<(), ExchangeError> {
         self.call_it(at, "sum of some rows");
         self.cut_piece((value.rows, value.cols), &rows);
-        let Channel::Ahead(group) = &mut self.group else { return Ok(()) };
         let piece = value.rows(rows.start, rows.len());
         let mut buffer = self.flights.buffer(piece.dtype(), piece.len());
-        fill(backend, piece, (&mut buffer, 0..piece.len()), &mut self.values)?;
+        staging::read(backend, piece, &mut buffer, 0..piece.len())?;
         let what = match self.sequence {
-            true => Collective::ReduceScatter(&self.parts, Reduce::Sum),
-            false => Collective::AllReduce(Reduce::Sum),
+            true => Pattern::ReduceScatter(&self.parts, Reduce::Sum),
+            false => Pattern::AllReduce(Reduce::Sum),
         };
-        let ticket = group.start(&self.name, what, buffer)?;
+        let ticket = self.group.start(&Collective::new(&self.name, what), buffer)?;
         self.flights.begin(rows, ticket);
         Ok(())
     }
@@ -239,13 +241,13 @@ impl TensorGroup {
         };
         while let Some((rows, ticket)) = self.flights.next() {
             self.cut_piece((total, to.cols), &rows);
-            let Channel::Ahead(group) = &mut self.group else { break };
-            let buffer = group.finish(ticket)?;
+            let buffer = self.group.finish(ticket)?;
             let here = common(&rows, &mine);
-            let part = if self.sequence { self.parts.range(group.rank()) } else { 0..rows.len() * to.cols };
+            let part =
+                if self.sequence { self.parts.range(self.group.rank()) } else { 0..rows.len() * to.cols };
             if !here.is_empty() {
                 let to = to.rows(here.start - mine.start, here.len());
-                put(backend, (&buffer, part), to, &mut self.values)?;
+                staging::write(backend, to, &buffer, part)?;
             }
             self.flights.done(buffer);
         }
@@ -263,15 +265,15 @@ impl TensorGroup {
         self.call_it(at, "some rows");
         self.cut_piece((whole.rows, whole.cols), &rows);
         let (ranks, me) = (self.group.size(), self.group.rank());
-        let Channel::Ahead(group) = &mut self.group else { return Ok(()) };
         let mut buffer = self.flights.buffer(whole.dtype(), self.parts.len());
         let mine = span(even(whole.rows, ranks, me));
         let here = common(&rows, &mine);
         if !here.is_empty() {
             let from = local.rows(here.start - mine.start, here.len());
-            fill(backend, from, (&mut buffer, self.parts.range(me)), &mut self.values)?;
+            staging::read(backend, from, &mut buffer, self.parts.range(me))?;
         }
-        let ticket = group.start(&self.name, Collective::AllGather(&self.parts), buffer)?;
+        let ticket =
+            self.group.start(&Collective::new(&self.name, Pattern::AllGather(&self.parts)), buffer)?;
         self.flights.begin(rows, ticket);
         Ok(())
     }
@@ -285,10 +287,9 @@ impl TensorGroup {
     ) -> Result<(), ExchangeError> {
         let Some((asked, ticket)) = self.flights.next() else { return Ok(()) };
         debug_assert_eq!(asked, *rows, "rows arrive in the order in which they were asked for");
-        let Channel::Ahead(group) = &mut self.group else { return Ok(()) };
-        let buffer = group.finish(ticket)?;
+        let buffer = self.group.finish(ticket)?;
         let to = whole.rows(asked.start, asked.len());
-        put(backend, (&buffer, 0..to.len()), to, &mut self.values)?;
+        staging::write(backend, to, &buffer, 0..to.len())?;
         self.flights.done(buffer);
         Ok(())
     }
@@ -309,7 +310,7 @@ impl TensorGroup {
         let mine = self.parts.range(me).start;
         backend.read_f32(lse, &mut self.values[mine..mine + n])?;
         backend.read_f32(target_logit, &mut self.values[mine + n..mine + 2 * n])?;
-        let values = Values::F32(&mut self.values);
+        let values = &mut self.values;
         self.group.idle()?.all_gather("sums of the loss", values, &self.parts)?;
         for i in 0..n {
             let of = |r: usize| f64::from(self.values[2 * n * r + i]);
@@ -347,7 +348,7 @@ impl TensorGroup {
                 backend.read_f32(p.gradient, &mut self.values[at..next])?;
                 at = next;
             }
-            let (name, values) = ("partial gradients", Values::F32(&mut self.values));
+            let (name, values) = ("partial gradients", &mut self.values);
             match &mut self.copies {
                 Some(group) if copies => group.all_reduce(name, values, Reduce::Sum)?,
                 _ => self.group.idle()?.all_reduce(name, values, Reduce::Sum)?,

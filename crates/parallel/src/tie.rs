@@ -6,7 +6,7 @@
 use crate::chunk::Chunk;
 use crate::exchange::{BUCKET, ExchangeError};
 use crate::flat::TABLE;
-use bessemer_collectives::{Reduce, Values};
+use bessemer_collectives::Reduce;
 use bessemer_tensor::{Backend, View};
 
 /// The ends of the pipeline on this rank.
@@ -57,7 +57,7 @@ impl Tie {
             for view in buckets(mine) {
                 values.resize(view.len(), 0.0);
                 backend.read_f32(view, values)?;
-                group.all_reduce(TABLE, Values::F32(values), Reduce::Sum)?;
+                group.all_reduce(TABLE, &mut *values, Reduce::Sum)?;
                 backend.write_f32(view, values)?;
             }
         }

@@ -85,9 +85,9 @@ impl Worker {
         lift(chunk.exchange.finish_gradients(backend, false, true))?;
         let mut sum = chunk.squares.sum(backend)?;
         if self.plan.shard() > 1 {
-            sum = self.words.sum(&mut *chunk.exchange.shard().idle()?, "norm of the gradient", sum)?;
+            sum = self.control.sum(&mut *chunk.exchange.shard().idle()?, "norm of the gradient", sum)?;
         }
-        sum = self.words.sum(&mut *chunk.tensor.idle()?, "norm of the gradient", sum)?;
+        sum = self.control.sum(&mut *chunk.tensor.idle()?, "norm of the gradient", sum)?;
         sum /= self.loss_scale.powi(2);
         if let Some(stash) = stash {
             chunk.stash.keep(backend, &chunk.memory, stash)?;

@@ -3,18 +3,19 @@
 use crate::check::check_layouts;
 use crate::chunk::{Chunk, places};
 use crate::config::FillChoice;
+use crate::control::ControlMessages;
 use crate::error::ParallelError;
 use crate::exchange::ExchangeError;
 use crate::fill::{Refresh, plan_fill};
 use crate::groups::Groups;
 use crate::letters::Letters;
+use crate::notes::OrderSpan;
 use crate::plan::{Coord, Plan};
 use crate::prepare::{Prepared, prepare};
 use crate::snapshot::Snapshot;
 use crate::tie::Tie;
-use crate::words::Words;
 use bessemer_arch::Model;
-use bessemer_collectives::{Communicator, Span, Stopwatch};
+use bessemer_collectives::{Communicator, Stopwatch};
 use bessemer_model::{ActivationConfig, Decoder, LossSum, ModelError, Shape, StepContext, TokenBatch};
 use bessemer_optim::{OptimConfig, Optimizer, Peers, StepStats};
 use bessemer_schedule::{Fill, Program};
@@ -122,11 +123,11 @@ pub struct Worker {
     pub(crate) loss_scale: f64,
     /// Losses of an evaluated batch.
     pub(crate) evaluated: Vec<f32>,
-    pub(crate) words: Words,
+    pub(crate) control: ControlMessages,
     /// When collectives and messages ran, while it is switched on.
     pub(crate) watch: Stopwatch,
     /// When orders ran, if anybody wants to know.
-    pub(crate) intervals: Option<Vec<Span>>,
+    pub(crate) intervals: Option<Vec<OrderSpan>>,
 }
 
 impl Worker {
@@ -207,7 +208,7 @@ impl Worker {
             step: 0,
             loss_scale: 1.0,
             evaluated: Vec::new(),
-            words: Words::default(),
+            control: ControlMessages::default(),
             watch,
             intervals: None,
         };
@@ -324,15 +325,15 @@ impl Worker {
         }
         let first = &mut self.chunks[0];
         if self.plan.shard() > 1 {
-            sum = self.words.sum(&mut *first.exchange.shard().idle()?, "norm of the gradient", sum)?;
+            sum = self.control.sum(&mut *first.exchange.shard().idle()?, "norm of the gradient", sum)?;
         }
-        sum = self.words.sum(&mut *first.tensor.idle()?, "norm of the gradient", sum)?;
+        sum = self.control.sum(&mut *first.tensor.idle()?, "norm of the gradient", sum)?;
         Ok(self.sum_over_stages(sum)?.sqrt() / self.loss_scale)
     }
 
     /// A sum over the stages, added in the order of the ranks.
     pub(crate) fn sum_over_stages(&mut self, value: f64) -> Result<f64, ParallelError> {
-        Ok(self.words.sum(&mut *self.pipeline, "norm of the gradient", value)?)
+        Ok(self.control.sum(&mut *self.pipeline, "norm of the gradient", value)?)
     }
 
     /// Runs the rest of the program: the update of step `t`, counted from 1, with the norm that [`Worker::grad_norm`] told.
@@ -379,7 +380,7 @@ impl Worker {
             return Ok(sum);
         }
         let numbers = [sum.nats.to_bits(), sum.scored, sum.lse_squared.to_bits()];
-        let all = self.words.gather(&mut *self.world, "losses", &numbers)?;
+        let all = self.control.gather(&mut *self.world, "losses", &numbers)?;
         let mut total = LossSum::default();
         for index in 0..self.plan.data_ranks() {
             for pipeline in 0..self.plan.pipeline() {
@@ -400,7 +401,7 @@ impl Worker {
         if self.plan.ranks() == 1 {
             return Ok(word);
         }
-        Ok(self.words.gather(&mut *self.world, name, &[word])?[0])
+        Ok(self.control.gather(&mut *self.world, name, &[word])?[0])
     }
 
     /// Whether any rank says yes; all ranks get the same answer.
@@ -411,7 +412,7 @@ impl Worker {
         if self.plan.ranks() == 1 {
             return Ok(yes);
         }
-        Ok(self.words.gather(&mut *self.world, name, &[u64::from(yes)])?.contains(&1))
+        Ok(self.control.gather(&mut *self.world, name, &[u64::from(yes)])?.contains(&1))
     }
 }
 

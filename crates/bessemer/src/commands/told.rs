@@ -1,7 +1,7 @@
 //! What several processes of a job found out each by itself, such as a mistake in the recipe, is told once.
 
 use crate::failure::{Failure, code};
-use bessemer_collectives::{Communicator, Message, Source, Values};
+use bessemer_collectives::{Communicator, Message};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ pub(crate) fn once(group: &mut dyn Communicator, failure: Failure, tell: &dyn Fn
     let mine = digest(&failure);
     for peer in (0..ranks).filter(|p| *p != me) {
         // Whoever is gone says nothing either.
-        let _ = group.send(Message::new(FOUND, 0, peer), Source::F32(&mine));
+        let _ = group.send(Message::new(FOUND, 0, peer), &mine);
     }
     let until = Instant::now() + WAIT;
     let mut same = vec![me];
@@ -29,7 +29,7 @@ pub(crate) fn once(group: &mut dyn Communicator, failure: Failure, tell: &dyn Fn
         open.retain(|peer| match take(group, FOUND, *peer) {
             None => true,
             Some(theirs) => {
-                if theirs.map(f32::to_bits) == mine.map(f32::to_bits) {
+                if theirs == mine {
                     same.push(*peer);
                 }
                 false
@@ -56,25 +56,25 @@ pub(crate) fn once(group: &mut dyn Communicator, failure: Failure, tell: &dyn Fn
     };
     tell(&Failure { message: format!("{who}{}{also}", failure.message), ..failure });
     for peer in same.into_iter().filter(|p| *p != me) {
-        let _ = group.send(Message::new(TOLD, 1, peer), Source::F32(&[0.0; 2]));
+        let _ = group.send(Message::new(TOLD, 1, peer), &[0u32; 2]);
     }
     silent
 }
 
 /// A message that has arrived.
-fn take(group: &mut dyn Communicator, name: &str, from: usize) -> Option<[f32; 2]> {
+fn take(group: &mut dyn Communicator, name: &str, from: usize) -> Option<[u32; 2]> {
     let message = Message::new(name, u64::from(name == TOLD), from);
-    let mut values = [0.0; 2];
+    let mut values = [0u32; 2];
     let there = group.arrived(message).is_ok_and(|there| there);
-    (there && group.receive(message, Values::F32(&mut values)).is_ok()).then_some(values)
+    (there && group.receive(message, &mut values).is_ok()).then_some(values)
 }
 
-/// 64 bits of code and message, as the communicator carries them.
-fn digest(failure: &Failure) -> [f32; 2] {
+/// Hash of code and message.
+fn digest(failure: &Failure) -> [u32; 2] {
     let mut hasher = DefaultHasher::new();
     (failure.code, &failure.message).hash(&mut hasher);
     let hash = hasher.finish();
-    [f32::from_bits(hash as u32), f32::from_bits((hash >> 32) as u32)]
+    [hash as u32, (hash >> 32) as u32]
 }
 
 #[cfg(test)]

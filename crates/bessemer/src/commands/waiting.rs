@@ -1,7 +1,7 @@
 //! Who waited where for whom, told once by a job whose ranks waited in vain.
 
 use crate::failure::{Failure, code};
-use bessemer_collectives::{Communicator, Message, Source, Values};
+use bessemer_collectives::{Communicator, Message};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 const WAIT: Duration = Duration::from_secs(2);
 /// Most bytes that a process says of itself.
 const BYTES: usize = 4096;
+/// Bytes of a text's length, before it.
+const LENGTH: usize = 4;
 
 fn last(peer: usize) -> Message<'static> {
     Message::new("last collectives", 2, peer)
@@ -48,7 +50,7 @@ pub(crate) fn once(
     let mut said: Vec<Said> = std::iter::repeat_with(|| Said::Nothing).take(group.size()).collect();
     let own = encode(lines.as_deref().unwrap_or(""));
     for (peer, said) in said.iter_mut().enumerate().filter(|(p, _)| *p != me) {
-        if group.send(last(peer), Source::F32(&own)).is_err() {
+        if group.send(last(peer), &own).is_err() {
             *said = Said::Unreachable;
         }
     }
@@ -57,7 +59,7 @@ pub(crate) fn once(
     let until = Instant::now() + WAIT;
     while said.contains(&Said::Nothing) && Instant::now() < until {
         for (peer, said) in said.iter_mut().enumerate().filter(|(_, s)| **s == Said::Nothing) {
-            let mut theirs = vec![0.0; BYTES + 1];
+            let mut theirs = vec![0; BYTES + LENGTH];
             match take(group, last(peer), &mut theirs) {
                 Ok(false) => {}
                 Ok(true) => *said = decode(&theirs),
@@ -75,7 +77,7 @@ pub(crate) fn once(
     if teller != me {
         let until = Instant::now() + 2 * WAIT;
         while Instant::now() < until {
-            match take(group, table_told(teller), &mut [0.0]) {
+            match take(group, table_told(teller), &mut [0]) {
                 Ok(false) => std::thread::sleep(Duration::from_millis(1)),
                 Ok(true) => return silent,
                 Err(()) => break,
@@ -85,7 +87,7 @@ pub(crate) fn once(
     tell(&Failure { message: format!("{}\n{}", failure.message, table(&said)), ..failure });
     for (peer, _) in said.iter().enumerate().filter(|(p, s)| *p != me && matches!(s, Said::Lines(_))) {
         // Whoever is gone by now needs no word.
-        let _ = group.send(table_told(peer), Source::F32(&[0.0]));
+        let _ = group.send(table_told(peer), &[0u8]);
     }
     silent
 }
@@ -114,30 +116,28 @@ fn table(said: &[Said]) -> String {
     text
 }
 
-/// One byte in each value: nothing on the way may change the bits of a number, but of a NaN it might.
-fn encode(text: &str) -> Vec<f32> {
+/// The length of a text in little-endian bytes, then the text, filled up with zeros: receivers know the size of messages.
+fn encode(text: &str) -> Vec<u8> {
     let used = text.len().min(BYTES);
-    let mut values = vec![0.0; BYTES + 1];
-    values[0] = used as f32;
-    for (value, byte) in values[1..].iter_mut().zip(text.bytes()) {
-        *value = f32::from(byte);
-    }
-    values
+    let mut bytes = vec![0; BYTES + LENGTH];
+    bytes[..LENGTH].copy_from_slice(&(used as u32).to_le_bytes());
+    bytes[LENGTH..][..used].copy_from_slice(&text.as_bytes()[..used]);
+    bytes
 }
 
-fn decode(values: &[f32]) -> Said {
-    let used = (values[0] as usize).min(BYTES);
-    let bytes: Vec<u8> = values[1..=used].iter().map(|v| *v as u8).collect();
-    match used {
+fn decode(bytes: &[u8]) -> Said {
+    let (length, text) = bytes.split_at(LENGTH);
+    let used = u32::from_le_bytes(std::array::from_fn(|i| length[i])) as usize;
+    match used.min(BYTES) {
         0 => Said::Cause,
-        _ => Said::Lines(String::from_utf8_lossy(&bytes).into_owned()),
+        used => Said::Lines(String::from_utf8_lossy(&text[..used]).into_owned()),
     }
 }
 
 /// Whether a message has arrived and is in `values` now; an error if none can arrive any more.
-fn take(group: &mut dyn Communicator, message: Message<'_>, values: &mut [f32]) -> Result<bool, ()> {
+fn take(group: &mut dyn Communicator, message: Message<'_>, values: &mut [u8]) -> Result<bool, ()> {
     match group.arrived(message) {
-        Ok(true) => group.receive(message, Values::F32(values)).map(|()| true).map_err(drop),
+        Ok(true) => group.receive(message, values).map(|()| true).map_err(drop),
         Ok(false) => Ok(false),
         Err(_) => Err(()),
     }

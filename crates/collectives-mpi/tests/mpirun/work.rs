@@ -1,6 +1,6 @@
 //! What the ranks of a test do, over whatever connects them.
 
-use bessemer_collectives::{CollectiveError, Communicator, Message, Parts, Reduce, Source, Values};
+use bessemer_collectives::{CollectiveError, Communicator, Message, Parts, Reduce};
 use half::bf16;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -42,13 +42,13 @@ pub(crate) fn every_collective(c: &mut dyn Communicator) -> Result<u64, Collecti
     for (seed, len) in [0, 1, 7, 4099, 1_300_007].into_iter().enumerate() {
         let seed = seed as u64;
         let mut x = values(seed, rank, len);
-        c.all_reduce("sum", Values::F32(&mut x), Reduce::Sum)?;
+        c.all_reduce("sum", &mut x, Reduce::Sum)?;
         take(&mut digest, &x);
         let mut x = values(seed, rank, len);
-        c.all_reduce("max", Values::F32(&mut x), Reduce::Max)?;
+        c.all_reduce("max", &mut x, Reduce::Max)?;
         take(&mut digest, &x);
         let mut x = narrow(&values(seed, rank, len));
-        c.all_reduce("sum of bf16", Values::Bf16(&mut x), Reduce::Sum)?;
+        c.all_reduce("sum of bf16", &mut x, Reduce::Sum)?;
         take_bf16(&mut digest, &x);
 
         let even = Parts::even(len, size);
@@ -61,12 +61,12 @@ pub(crate) fn every_collective(c: &mut dyn Communicator) -> Result<u64, Collecti
         let odd = Parts::of((0..size).map(share));
         for parts in [&even, &odd] {
             let mut x = values(seed, rank, len);
-            c.reduce_scatter("part", Values::F32(&mut x), parts, Reduce::Sum)?;
+            c.reduce_scatter("part", &mut x, parts, Reduce::Sum)?;
             take(&mut digest, &x[parts.range(rank)]);
-            c.all_gather("whole", Values::F32(&mut x), parts)?;
+            c.all_gather("whole", &mut x, parts)?;
             take(&mut digest, &x);
             let mut x = narrow(&values(seed, rank, len));
-            c.all_gather("whole of bf16", Values::Bf16(&mut x), parts)?;
+            c.all_gather("whole of bf16", &mut x, parts)?;
             take_bf16(&mut digest, &x);
         }
         // Rank s sends r + s + (a share of len) elements to rank r.
@@ -75,22 +75,22 @@ pub(crate) fn every_collective(c: &mut dyn Communicator) -> Result<u64, Collecti
         let receive = Parts::of((0..size).map(|s| count(s, rank)));
         let out = values(seed, rank, send.len());
         let mut into = vec![0.0; receive.len()];
-        c.all_to_all("tokens", (Source::F32(&out), &send), (Values::F32(&mut into), &receive))?;
+        c.all_to_all("tokens", (&out, &send), (&mut into, &receive))?;
         take(&mut digest, &into);
 
         let mut x = values(seed, rank, len);
-        c.broadcast("start", size - 1, Values::F32(&mut x))?;
+        c.broadcast("start", size - 1, &mut x)?;
         take(&mut digest, &x);
         if size > 1 {
             // Taken in another order than they were sent in.
             let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
             for tag in 0..4 {
                 let x = values(seed + tag, rank, len);
-                c.send(Message::new("ring", tag, next), Source::F32(&x))?;
+                c.send(Message::new("ring", tag, next), &x)?;
             }
             let mut y = vec![0.0; len];
             for tag in [2, 0, 3, 1] {
-                c.receive(Message::new("ring", tag, previous), Values::F32(&mut y))?;
+                c.receive(Message::new("ring", tag, previous), &mut y)?;
                 take(&mut digest, &y);
             }
         }
@@ -99,7 +99,7 @@ pub(crate) fn every_collective(c: &mut dyn Communicator) -> Result<u64, Collecti
     let mates: Vec<usize> = (0..size).filter(|r| r % 2 == rank % 2).collect();
     let mut group = c.group("mates", &mates)?;
     let mut x = values(99, rank, 70_001);
-    group.all_reduce("sum of mates", Values::F32(&mut x), Reduce::Sum)?;
+    group.all_reduce("sum of mates", &mut x, Reduce::Sum)?;
     take(&mut digest, &x);
     group.barrier("end of mates")?;
     c.barrier("end")?;

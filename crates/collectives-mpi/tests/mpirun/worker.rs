@@ -3,8 +3,7 @@
 use crate::{counting, work};
 use bessemer_collectives::launch::resolve;
 use bessemer_collectives::{
-    CollectiveError, Communicator, Message, MessageCommunicator, MessageSettings, Parts, Reduce, Source,
-    Values,
+    CollectiveError, Communicator, Message, MessageCommunicator, MessageSettings, Parts, Reduce,
 };
 use bessemer_collectives_mpi::{Settings, start};
 use std::fs::OpenOptions;
@@ -107,19 +106,19 @@ fn warm(c: &mut dyn Communicator) -> Result<(), String> {
         c.barrier("start").map_err(failed)?;
         let before = counting::asked();
         for tag in 0..6 {
-            c.send(Message::new("activation", tag, next), Source::F32(&y)).map_err(failed)?;
+            c.send(Message::new("activation", tag, next), &y).map_err(failed)?;
         }
         for tag in [3, 1, 5, 0, 2, 4] {
-            c.receive(Message::new("activation", tag, previous), Values::F32(&mut y)).map_err(failed)?;
+            c.receive(Message::new("activation", tag, previous), &mut y).map_err(failed)?;
         }
-        c.reduce_scatter("gradients", Values::F32(&mut x), &parts, Reduce::Max).map_err(failed)?;
-        c.all_gather("weights", Values::F32(&mut x), &parts).map_err(failed)?;
-        c.all_reduce("norm", Values::F32(&mut x[..1]), Reduce::Max).map_err(failed)?;
+        c.reduce_scatter("gradients", &mut x, &parts, Reduce::Max).map_err(failed)?;
+        c.all_gather("weights", &mut x, &parts).map_err(failed)?;
+        c.all_reduce("norm", &mut x[..1], Reduce::Max).map_err(failed)?;
         c.barrier("end").map_err(failed)?;
         counts.push(counting::asked() - before);
         let warm = counts.iter().skip(LEAST_STEPS / 2);
         most_of_least = [warm.min().map_or(f32::INFINITY, |least| *least as f32)];
-        c.all_reduce("asked", Values::F32(&mut most_of_least), Reduce::Max).map_err(failed)?;
+        c.all_reduce("asked", &mut most_of_least, Reduce::Max).map_err(failed)?;
     }
     let least = counts.iter().skip(LEAST_STEPS / 2).min().copied().unwrap_or(u64::MAX);
     println!("rank {rank} asked for {least} at least; {counts:?}");
@@ -155,7 +154,7 @@ fn faulty(c: &mut dyn Communicator, fault: &str, witness: &str) -> Result<(), St
             }
         }
         let mut x = vec![(step + rank) as f32; LEN];
-        c.all_reduce("gradients", Values::F32(&mut x), Reduce::Sum).map_err(|e| e.to_string())?;
+        c.all_reduce("gradients", &mut x, Reduce::Sum).map_err(|e| e.to_string())?;
         let wanted = (0..size).map(|r| (step + r) as f32).sum::<f32>();
         let wrong = x.iter().filter(|v| **v != wanted).count();
         if wrong > 0 {
@@ -181,7 +180,7 @@ fn bench(c: &mut dyn Communicator, bytes: usize) -> Result<(), String> {
             c.barrier("start").map_err(|e| e.to_string())?;
             let began = Instant::now();
             for _ in 0..calls {
-                c.all_reduce(name, Values::F32(&mut x), Reduce::Sum).map_err(|e| e.to_string())?;
+                c.all_reduce(name, &mut x, Reduce::Sum).map_err(|e| e.to_string())?;
             }
             took.push(began.elapsed().as_secs_f64() / calls as f64);
         }

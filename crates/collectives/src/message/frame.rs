@@ -1,8 +1,7 @@
 //! One message of a collective. The layout is in the README of this crate.
 
 use crate::call::Signature;
-use crate::{Kind, Reduce};
-use bessemer_units::DType;
+use crate::{CollectiveKind, ElementType, Reduce};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 const MAGIC: [u8; 4] = *b"BCMF";
@@ -10,43 +9,34 @@ const VERSION: u8 = 2;
 /// Bytes before the name.
 pub(super) const HEADER: usize = 96;
 
-const KINDS: [Kind; 8] = [
-    Kind::AllReduce,
-    Kind::ReduceScatter,
-    Kind::AllGather,
-    Kind::AllToAll,
-    Kind::Broadcast,
-    Kind::Send,
-    Kind::Receive,
-    Kind::Barrier,
-];
-const DTYPES: [DType; 4] = [DType::F32, DType::Bf16, DType::F16, DType::U32];
 const REDUCES: [Reduce; 2] = [Reduce::Sum, Reduce::Max];
 const NONE: u8 = 0xff;
 
-/// What a frame says about itself.
+/// Header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Not values, but why the sender makes no further call; `signature.root` is the rank that is to blame.
-    pub(super) farewell: bool,
+    /// The frame carries no values but the reason why the sender makes no further call. `signature.root` is the rank that
+    /// is to blame.
+    pub(super) shutdown: bool,
     pub(super) signature: Signature,
     pub(super) channel: u32,
-    /// Position in the group.
+    /// Sender's position in the group.
     pub(super) sender: u32,
-    /// Collectives of the group before this one; for messages, messages of this pair.
+    /// Number of collectives of the group before this one; for messages, of messages of this pair.
     pub(super) sequence: u64,
-    /// Frames of the collective before this one, to the same rank.
+    /// Number of frames of the collective before this one, to the same rank.
     pub(super) step: u32,
-    /// Of a message; and when it counts as arrived ([`crate::Message`]).
+    /// Tag of a message.
     pub(super) tag: u64,
+    /// Time before which a message counts as in flight ([`crate::Collective`]).
     pub(super) not_before: u64,
 }
 
-/// A frame, read.
+/// A frame that was read.
 #[derive(Debug)]
 pub(super) struct Frame<'a> {
     pub(super) header: Header,
-    /// Only in the first frame of a collective.
+    /// Name of the values; empty but in the first frame of a collective.
     pub(super) name: &'a str,
     pub(super) payload: &'a [u8],
 }
@@ -55,13 +45,13 @@ fn code<T: PartialEq>(all: &[T], value: Option<T>) -> u8 {
     value.and_then(|v| all.iter().position(|a| *a == v)).map_or(NONE, |at| at as u8)
 }
 
-/// Writes a frame; `payload` appends its values.
+/// Writes a frame into `bytes`. `payload` appends its values.
 pub(super) fn write(header: &Header, name: &str, bytes: &mut Vec<u8>, payload: impl FnOnce(&mut Vec<u8>)) {
     let s = &header.signature;
     bytes.clear();
     bytes.extend(MAGIC);
-    bytes.extend([VERSION, u8::from(header.farewell), code(&KINDS, Some(s.kind)), code(&DTYPES, s.dtype)]);
-    bytes.extend([code(&REDUCES, s.reduce), 0, 0, 0]);
+    bytes.extend([VERSION, u8::from(header.shutdown), code(&CollectiveKind::ALL, Some(s.kind))]);
+    bytes.extend([code(&ElementType::ALL, s.element), code(&REDUCES, s.reduce), 0, 0, 0]);
     for word in [header.channel, header.sender, s.root, header.step, name.len() as u32] {
         bytes.extend(word.to_le_bytes());
     }
@@ -89,7 +79,10 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 
-/// Reads a frame, or says what is wrong with it.
+/// Reads a frame.
+///
+/// # Errors
+/// Text that tells what is wrong with it.
 pub(super) fn read(bytes: &[u8]) -> Result<Frame<'_>, String> {
     if bytes.len() < HEADER {
         return Err(format!("a frame of {} bytes, shorter than its header of {HEADER}", bytes.len()));
@@ -114,12 +107,13 @@ pub(super) fn read(bytes: &[u8]) -> Result<Frame<'_>, String> {
     let inside = (bytes.len() - HEADER).checked_sub(name_len);
     let fits = inside.is_some_and(|rest| rest as u64 == payload);
     let name = bytes[HEADER..].get(..name_len).and_then(|name| std::str::from_utf8(name).ok());
-    let (Some(name), Some(kind), true) = (name, KINDS.get(bytes[6] as usize).copied(), fits) else {
+    let (Some(name), Some(kind), true) = (name, CollectiveKind::ALL.get(bytes[6] as usize).copied(), fits)
+    else {
         return Err("a frame whose header contradicts itself".into());
     };
     let signature = Signature {
         kind,
-        dtype: DTYPES.get(bytes[7] as usize).copied(),
+        element: ElementType::ALL.get(bytes[7] as usize).copied(),
         reduce: REDUCES.get(bytes[8] as usize).copied(),
         root: u32_at(bytes, 20),
         len: u64_at(bytes, 40),
@@ -127,7 +121,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Frame<'_>, String> {
         name: u64_at(bytes, 56),
     };
     let header = Header {
-        farewell: bytes[5] == 1,
+        shutdown: bytes[5] == 1,
         signature,
         channel: u32_at(bytes, 12),
         sender: u32_at(bytes, 16),
@@ -139,7 +133,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Frame<'_>, String> {
     Ok(Frame { header, name, payload: &bytes[HEADER + name_len..] })
 }
 
-/// Name and values of a frame that was read before.
+/// Splits a frame that was read before into name and values.
 pub(super) fn parts(bytes: &[u8]) -> (&str, &[u8]) {
     let (name, payload) = bytes[HEADER..].split_at(u32_at(bytes, 28) as usize);
     (std::str::from_utf8(name).unwrap_or_default(), payload)
@@ -151,8 +145,8 @@ mod tests {
 
     fn sample() -> (Header, Vec<u8>) {
         let signature = Signature {
-            kind: Kind::ReduceScatter,
-            dtype: Some(DType::Bf16),
+            kind: CollectiveKind::ReduceScatter,
+            element: Some(ElementType::Bf16),
             reduce: Some(Reduce::Max),
             root: 3,
             len: 1 << 40,
@@ -161,7 +155,7 @@ mod tests {
         };
         let (sequence, tag, not_before) = (1 << 33, 1 << 63, 1 << 62);
         let header =
-            Header { farewell: false, signature, channel: 5, sender: 2, sequence, step: 9, tag, not_before };
+            Header { shutdown: false, signature, channel: 5, sender: 2, sequence, step: 9, tag, not_before };
         let mut bytes = vec![1, 2, 3];
         write(&header, "wté", &mut bytes, |b| b.extend([10, 20, 30, 40]));
         (header, bytes)

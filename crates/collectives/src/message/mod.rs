@@ -1,31 +1,33 @@
 //! Collectives over messages between pairs of ranks.
 //!
 //! Every collective is a few steps; in each, every rank sends one frame to every other, perhaps an empty one, and takes
-//! one from every other. So at most four frames wait in each direction of a pair, every rank sees every other rank's call, and a lost
-//! or stale frame is noticed. Sums are formed in the order of the ranks by the rank that owns the part: the bits are those
+//! one from every other. So at most four frames wait in each direction of a pair, every rank sees every other rank's
+//! call, and a lost or stale frame is noticed. Sums are formed in the order of the ranks by the rank that owns the part: the bits are those
 //! of [`crate::ThreadCommunicator`]. Frames and states: the README of this crate.
 
 mod frame;
-mod letters;
+mod p2p;
 mod steps;
 
 use crate::call::{Call, Signature};
 use crate::engine::Engine;
-use crate::order::Element;
+use crate::error::CallSite;
 use crate::{
-    Breaker, CollectiveError, Communicator, Message, Parts, Place, Reduce, Transport, TransportError,
+    Breaker, Collective, CollectiveError, CollectiveKind, Communicator, Memory, Message, Pattern, Transport,
+    TransportError,
 };
 use frame::Header;
-use letters::Letters;
+use p2p::P2pQueue;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// How messages are cut and waited for.
+/// Settings of a message communicator.
 #[derive(Debug, Clone)]
 pub struct MessageSettings {
-    /// How long a rank waits for others before it gives up.
+    /// Time that a rank waits for others before it gives up.
     pub patience: Duration,
     /// Bytes of values in a frame.
     pub piece_bytes: usize,
@@ -37,12 +39,12 @@ impl Default for MessageSettings {
     }
 }
 
-/// How often a waiting rank looks whether another of its threads broke the group off.
+/// Interval at which a waiting rank looks whether another of its threads ended the group.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What was last heard of a peer.
+/// Last frame of a peer.
 #[derive(Debug, Clone, Default)]
-struct Heard {
+struct LastFrame {
     sequence: u64,
     step: u32,
     call: String,
@@ -62,24 +64,26 @@ pub struct MessageCommunicator {
     /// Channels in use on this rank, and by which group.
     channels: Arc<Mutex<HashMap<u32, String>>>,
     sequence: u64,
-    /// Messages sent to each peer.
+    /// Number of messages sent to each peer.
     sent: Vec<u64>,
     /// Messages from each peer.
-    letters: Vec<Letters>,
-    /// Frames of messages sent less those received, and the most that was: how many to keep the memory of.
-    under_way: i64,
-    most_under_way: i64,
-    heard: Vec<Heard>,
+    p2p: Vec<P2pQueue>,
+    /// Number of message frames sent less those received.
+    in_flight: i64,
+    /// Largest value of `in_flight` so far: the memory of so many frames is kept.
+    most_in_flight: i64,
+    last_frames: Vec<LastFrame>,
     failed: Option<CollectiveError>,
     broken: Arc<Mutex<Option<String>>>,
     groups: HashMap<(String, Vec<usize>), u64>,
     /// Received frames, whose memory is used again.
     spare: Vec<Vec<u8>>,
-    sums: Vec<f32>,
+    /// Accumulator of the part that this rank reduces ([`crate::reduce`]).
+    sums: Vec<u32>,
 }
 
 impl MessageCommunicator {
-    /// All ranks of the transport, which no other communicator uses. Collective in nothing: no message is sent.
+    /// Makes the communicator of all ranks of the transport, which no other communicator uses. Sends no message.
     pub fn world(
         label: &str,
         transport: Arc<dyn Transport>,
@@ -91,7 +95,7 @@ impl MessageCommunicator {
         MessageCommunicator::of(transport, settings.clone(), label, members, rank, 0, channels)
     }
 
-    /// How long this rank waits for others from now on, here and in groups that it makes from now on.
+    /// Sets the time that this rank waits for others from now on, here and in groups that it makes from now on.
     pub fn set_patience(&mut self, patience: Duration) {
         self.settings.patience = patience;
     }
@@ -116,10 +120,10 @@ impl MessageCommunicator {
             channels,
             sequence: 0,
             sent: vec![0; size],
-            letters: std::iter::repeat_with(Letters::default).take(size).collect(),
-            under_way: 0,
-            most_under_way: 0,
-            heard: vec![Heard::default(); size],
+            p2p: std::iter::repeat_with(P2pQueue::default).take(size).collect(),
+            in_flight: 0,
+            most_in_flight: 0,
+            last_frames: vec![LastFrame::default(); size],
             failed: None,
             broken: Arc::default(),
             groups: HashMap::new(),
@@ -128,7 +132,7 @@ impl MessageCommunicator {
         }
     }
 
-    /// Channel of the collectives of the group with this id, and of its messages.
+    /// Channels of the group with this id: that of its collectives, and that of its messages.
     fn channels_of(id: u64) -> [u32; 2] {
         // The world has the first two.
         if id == 0 { [0, 1] } else { [id as u32 & !1, id as u32 | 1] }
@@ -139,15 +143,15 @@ impl MessageCommunicator {
         match broken {
             None => Ok(()),
             Some(problem) => {
-                let place = call.place(&self.label, self.rank);
-                Err(CollectiveError::BrokenOff { place, problem: problem.into() })
+                let site = call.site(&self.label, self.rank);
+                Err(CollectiveError::BrokenOff { site, problem: problem.into() })
             }
         }
     }
 
     /// Tells every peer that no frame will follow, and why.
-    fn say_farewell(&mut self, blame: usize, why: &str) {
-        let mut signature = Call::barrier("").signature();
+    fn send_shutdown(&mut self, blame: usize, why: &str) {
+        let mut signature = Call::look(&Collective::new("", Pattern::Barrier)).signature();
         signature.root = blame as u32;
         for (messages, channel) in MessageCommunicator::channels_of(self.id).into_iter().enumerate() {
             for peer in (0..self.members.len()).filter(|p| *p != self.rank) {
@@ -155,7 +159,7 @@ impl MessageCommunicator {
                 let sender = self.rank as u32;
                 let (step, tag, not_before) = (0, 0, 0);
                 let header =
-                    Header { farewell: true, signature, channel, sender, sequence, step, tag, not_before };
+                    Header { shutdown: true, signature, channel, sender, sequence, step, tag, not_before };
                 let mut bytes = Vec::new();
                 frame::write(&header, "", &mut bytes, |b| b.extend(why.as_bytes()));
                 // Whoever cannot be told is gone, or will notice by itself.
@@ -165,13 +169,13 @@ impl MessageCommunicator {
     }
 
     fn transport_error(&self, call: &Call<'_>, error: TransportError) -> CollectiveError {
-        let place = call.place(&self.label, self.rank);
+        let site = call.site(&self.label, self.rank);
         match error {
             TransportError::PeerLost { peer, problem } => {
                 let peer = self.members.iter().position(|m| *m == peer).unwrap_or(peer);
-                CollectiveError::PeerLost { place, peer, problem: problem.into() }
+                CollectiveError::PeerLost { site, peer, problem: problem.into() }
             }
-            other => CollectiveError::Engine { place, problem: other.to_string().into() },
+            other => CollectiveError::Engine { site, problem: other.to_string().into() },
         }
     }
 
@@ -189,63 +193,63 @@ impl MessageCommunicator {
         sent.map_err(|e| self.transport_error(call, e))
     }
 
-    /// Of a frame of the collective at hand.
+    /// Header of a frame of the current collective.
     fn header(&self, signature: Signature, step: u32) -> Header {
         let [channel, _] = MessageCommunicator::channels_of(self.id);
         let (sender, sequence) = (self.rank as u32, self.sequence);
-        Header { farewell: false, signature, channel, sender, sequence, step, tag: 0, not_before: 0 }
+        Header { shutdown: false, signature, channel, sender, sequence, step, tag: 0, not_before: 0 }
     }
 
-    /// Memory for a later frame.
+    /// Keeps the memory of a frame for a later one.
     fn keep(&mut self, bytes: Vec<u8>) {
-        if self.spare.len() < (4 * self.members.len()).max(self.most_under_way as usize) {
+        if self.spare.len() < (4 * self.members.len()).max(self.most_in_flight as usize) {
             self.spare.push(bytes);
         }
     }
 
-    /// The next frame of a rank, which must be this one; `work` gets its values.
+    /// Takes the next frame of a rank, which must be this one; `work` gets its values.
     fn take(
         &mut self,
         call: &Call<'_>,
         wanted: Signature,
         (from, channel, sequence, step): (usize, u32, u64, u32),
-        work: impl FnOnce(&mut Vec<f32>, &[u8]) -> Result<(), String>,
+        work: impl FnOnce(&mut [u32], &[u8]) -> Result<(), String>,
     ) -> Result<(), CollectiveError> {
         let bytes = self.wait(call, from, channel)?;
         let header = self.admit(call, (from, channel, sequence, step), &bytes)?;
         if header.signature != wanted {
-            let mut there = header.signature.describe(&self.heard[from].call);
-            if (header.signature.kind, wanted.kind) == (call.kind, call.kind)
+            let mut there = header.signature.describe(&self.last_frames[from].call);
+            if (header.signature.kind, wanted.kind) == (call.kind(), call.kind())
                 && header.signature.name == wanted.name
-                && header.signature.dtype == wanted.dtype
-                && call.kind == crate::Kind::AllToAll
+                && header.signature.element == wanted.element
+                && call.kind() == CollectiveKind::AllToAll
             {
                 let (sent, expected, rank) = (header.signature.len, wanted.len, self.rank);
                 there += &format!(
                     ", where rank {from} sends {sent} elements to rank {rank}, which expects {expected}"
                 );
             }
-            let place = call.place(&self.label, self.rank);
-            return Err(CollectiveError::Mismatch { place, peer: from, there: there.into() });
+            let site = call.site(&self.label, self.rank);
+            return Err(CollectiveError::Mismatch { site, peer: from, there: there.into() });
         }
         work(&mut self.sums, frame::parts(&bytes).1).map_err(|problem| {
-            let (place, problem) = (call.place(&self.label, self.rank), problem.into());
-            CollectiveError::Engine { place, problem }
+            let (site, problem) = (call.site(&self.label, self.rank), problem.into());
+            CollectiveError::Engine { site, problem }
         })?;
         self.keep(bytes);
         Ok(())
     }
 
-    /// Reads a frame, which must be this one and no farewell.
+    /// Reads a frame, which must be this one and no shutdown.
     fn admit(
         &mut self,
         call: &Call<'_>,
         (from, channel, sequence, step): (usize, u32, u64, u32),
         bytes: &[u8],
     ) -> Result<Header, CollectiveError> {
-        let place = || call.place(&self.label, self.rank);
+        let site = || call.site(&self.label, self.rank);
         let engine = |problem: String| CollectiveError::Engine {
-            place: place(),
+            site: site(),
             problem: format!("from rank {from} came {problem}").into(),
         };
         let frame = frame::read(bytes).map_err(engine)?;
@@ -254,10 +258,10 @@ impl MessageCommunicator {
             let (c, s) = (header.channel, header.sender);
             return Err(engine(format!("a frame of rank {s} on channel {c:#x}, not on {channel:#x}")));
         }
-        if header.farewell {
+        if header.shutdown {
             let (blame, problem) = (header.signature.root as usize, String::from_utf8_lossy(frame.payload));
             let peer = if blame == self.rank { from } else { blame };
-            return Err(CollectiveError::PeerLost { place: place(), peer, problem: Box::from(&*problem) });
+            return Err(CollectiveError::PeerLost { site: site(), peer, problem: Box::from(&*problem) });
         }
         if (header.sequence, header.step) != (sequence, step) {
             let (s, k) = (header.sequence, header.step);
@@ -266,7 +270,7 @@ impl MessageCommunicator {
                  repeated or reordered on the way"
             )));
         }
-        let heard = &mut self.heard[from];
+        let heard = &mut self.last_frames[from];
         if step == 0 {
             heard.call.clear();
             heard.call.push_str(frame.name);
@@ -289,19 +293,19 @@ impl MessageCommunicator {
             // Who was stopped in between (SIGSTOP, a machine that slept) has waited for nobody in that time.
             waited += look.elapsed().min(left + LOOK);
             if waited >= self.settings.patience {
-                let (place, missing) = (call.place(&self.label, self.rank), vec![from]);
+                let (site, missing) = (call.site(&self.label, self.rank), vec![from]);
                 let report = [Some(self.report()), self.unread(from)].into_iter().flatten();
                 let report = report.collect::<Vec<_>>().join(" ").into();
-                return Err(CollectiveError::Timeout { place, missing, waited, report });
+                return Err(CollectiveError::Timeout { site, missing, waited, report });
             }
         }
     }
 
-    /// What was last heard of each peer.
+    /// Text that tells the last frame of each peer.
     fn report(&self) -> String {
         let peers = (0..self.members.len()).filter(|p| *p != self.rank);
         let of = |p: usize| {
-            let Heard { sequence, step, call } = &self.heard[p];
+            let LastFrame { sequence, step, call } = &self.last_frames[p];
             match call.is_empty() {
                 true => format!("rank {p}: nothing yet"),
                 false => format!("rank {p}: frame {step} of collective {sequence}, {call:?}"),
@@ -319,7 +323,7 @@ impl Drop for MessageCommunicator {
             let why = broken.unwrap_or_else(|| {
                 if std::thread::panicking() { "it panicked" } else { "it left" }.to_string()
             });
-            self.say_farewell(self.rank, &why);
+            self.send_shutdown(self.rank, &why);
         }
     }
 }
@@ -349,97 +353,56 @@ impl Engine for MessageCommunicator {
         &mut self.failed
     }
 
-    fn stands(&self, call: &Call<'_>) -> Result<(), CollectiveError> {
+    fn obstacle(&self, call: &Call<'_>) -> Result<(), CollectiveError> {
         self.unbroken(call)
     }
 
-    fn tell(&mut self, error: &CollectiveError) {
+    fn announce_failure(&mut self, error: &CollectiveError) {
         let (blame, why) = match error {
             CollectiveError::PeerLost { peer, problem, .. } => (*peer, problem.to_string()),
             CollectiveError::BrokenOff { problem, .. } => (self.rank, problem.to_string()),
             _ => (self.rank, format!("it stopped in {error}")),
         };
-        self.say_farewell(blame, &why);
+        self.send_shutdown(blame, &why);
     }
 
-    fn all_reduce<E: Element>(
-        &mut self,
-        call: &Call<'_>,
-        values: &mut [E],
-        reduce: Reduce,
-    ) -> Result<(), CollectiveError> {
-        self.reduce_all(call, values, reduce)?;
-        self.end()
-    }
-
-    fn reduce_scatter<E: Element>(
-        &mut self,
-        call: &Call<'_>,
-        values: &mut [E],
-        parts: &Parts,
-        reduce: Reduce,
-    ) -> Result<(), CollectiveError> {
-        self.scatter(call, values, |q| parts.range(q), 0, reduce)?;
-        self.end()
-    }
-
-    fn all_gather<E: Element>(
-        &mut self,
-        call: &Call<'_>,
-        values: &mut [E],
-        parts: &Parts,
-    ) -> Result<(), CollectiveError> {
-        self.gather(call, values, |q| parts.range(q), 0)?;
-        self.end()
-    }
-
-    fn all_to_all<E: Element>(
-        &mut self,
-        call: &Call<'_>,
-        send: (&[E], &Parts),
-        receive: (&mut [E], &Parts),
-    ) -> Result<(), CollectiveError> {
-        self.exchange(call, send, receive)?;
-        self.end()
-    }
-
-    /// A gather of a whole that belongs to the root.
-    fn broadcast<E: Element>(
-        &mut self,
-        call: &Call<'_>,
-        root: usize,
-        values: &mut [E],
-    ) -> Result<(), CollectiveError> {
-        let len = values.len();
-        self.gather(call, values, |q| if q == root { 0..len } else { 0..0 }, 0)?;
-        self.end()
-    }
-
-    fn send<E: Element>(
-        &mut self,
-        call: &Call<'_>,
-        message: Message<'_>,
-        values: &[E],
-    ) -> Result<(), CollectiveError> {
-        self.send_to(call, message.peer, message.not_before, values)
-    }
-
-    fn receive<E: Element>(
-        &mut self,
-        call: &Call<'_>,
-        message: Message<'_>,
-        values: &mut [E],
-    ) -> Result<(), CollectiveError> {
-        self.receive_from(call, message.peer, values)
+    fn perform(&mut self, call: &Call<'_>, memory: Memory<'_>) -> Result<(), CollectiveError> {
+        let size = call.element_bytes();
+        let bytes = |range: Range<usize>| range.start * size..range.end * size;
+        match (call.pattern, memory) {
+            (Pattern::Send { peer, .. }, Memory::Read(values)) => {
+                return self.send_to(call, peer, values.bytes);
+            }
+            (Pattern::Receive { peer, .. }, Memory::InPlace(values)) => {
+                return self.receive_from(call, peer, values.bytes);
+            }
+            (Pattern::AllReduce(reduce), Memory::InPlace(values)) => {
+                self.reduce_all(call, values.bytes, reduce)?;
+            }
+            (Pattern::ReduceScatter(parts, reduce), Memory::InPlace(values)) => {
+                self.scatter(call, values.bytes, |q| bytes(parts.range(q)), 0, reduce)?;
+            }
+            (Pattern::AllGather(parts), Memory::InPlace(values)) => {
+                self.gather(call, values.bytes, |q| bytes(parts.range(q)), 0)?;
+            }
+            (Pattern::AllToAll { send, receive }, Memory::Exchange { send: from, receive: to }) => {
+                let (sent, received) = (|q| bytes(send.range(q)), |q| bytes(receive.range(q)));
+                self.exchange(call, (from.bytes, sent), (to.bytes, received))?;
+            }
+            // A gather of a whole that belongs to the root.
+            (Pattern::Broadcast { root }, Memory::InPlace(values)) => {
+                let len = values.bytes.len();
+                self.gather(call, values.bytes, |q| if q == root { 0..len } else { 0..0 }, 0)?;
+            }
+            // A barrier; the check of the call has refused everything else.
+            _ => self.gather(call, &mut [], |_| 0..0, 0).map(drop)?,
+        }
+        self.sequence += 1;
+        Ok(())
     }
 
     fn arrived(&mut self, call: &Call<'_>, message: Message<'_>) -> Result<bool, CollectiveError> {
         self.look_for(call, message.peer)
-    }
-
-    fn barrier(&mut self, call: &Call<'_>) -> Result<(), CollectiveError> {
-        self.gather::<f32>(call, &mut [], |_| 0..0, 0)?;
-        self.end()
     }
 
     fn join(
@@ -457,14 +420,14 @@ impl Engine for MessageCommunicator {
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         for channel in MessageCommunicator::channels_of(id) {
             if let Some(other) = channels.insert(channel, label.to_string()) {
-                let place = Place {
+                let site = CallSite {
                     group: self.label.clone(),
                     rank: self.rank,
                     collective: "group",
                     name: label.into(),
                 };
                 let problem = format!("its channel is that of group {other:?}: choose another label");
-                return Err(CollectiveError::Call { place: Box::new(place), problem: problem.into() });
+                return Err(CollectiveError::Call { site: Box::new(site), problem: problem.into() });
             }
         }
         let (transport, settings) = (Arc::clone(&self.transport), self.settings.clone());

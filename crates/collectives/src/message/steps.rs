@@ -2,8 +2,7 @@
 
 use super::MessageCommunicator;
 use crate::call::{Call, Signature, even, piece};
-use crate::order::{self, Element};
-use crate::{CollectiveError, Parts, Reduce};
+use crate::{CollectiveError, Reduce, reduce};
 use std::ops::Range;
 
 /// Below this many terms, ranks times elements, an all-reduce is one step: everybody sends everything. Headers are then
@@ -11,14 +10,13 @@ use std::ops::Range;
 const AT_ONCE: usize = 4 << 10;
 
 /// Copies the payload of a frame, which must be of the length that both ends computed.
-pub(super) fn copy<E: Element>(payload: &[u8], to: &mut [E]) -> Result<(), String> {
-    fits::<E>(payload, to.len())?;
-    to.iter_mut().zip(E::each(payload)).for_each(|(to, from)| *to = from);
+pub(super) fn copy(payload: &[u8], to: &mut [u8]) -> Result<(), String> {
+    fits(payload, to.len())?;
+    to.copy_from_slice(payload);
     Ok(())
 }
 
-fn fits<E: Element>(payload: &[u8], elements: usize) -> Result<(), String> {
-    let wanted = elements * E::DTYPE.size();
+fn fits(payload: &[u8], wanted: usize) -> Result<(), String> {
     match payload.len() == wanted {
         true => Ok(()),
         false => Err(format!(
@@ -28,7 +26,7 @@ fn fits<E: Element>(payload: &[u8], elements: usize) -> Result<(), String> {
     }
 }
 
-/// That a peer is gone is left to be found when its frame is waited for: it may have said why.
+/// Passes over the loss of a peer: the wait for its frame reports it, perhaps with the reason that it sent.
 fn unless_gone(error: CollectiveError) -> Result<(), CollectiveError> {
     match error {
         CollectiveError::PeerLost { .. } => Ok(()),
@@ -37,14 +35,10 @@ fn unless_gone(error: CollectiveError) -> Result<(), CollectiveError> {
 }
 
 impl MessageCommunicator {
-    pub(super) fn elements<E: Element>(&self) -> usize {
-        (self.settings.piece_bytes / E::DTYPE.size()).max(1)
-    }
-
-    /// The collective is over.
-    pub(super) fn end(&mut self) -> Result<(), CollectiveError> {
-        self.sequence += 1;
-        Ok(())
+    /// Most bytes of values in a frame, a multiple of the size of an element.
+    pub(super) fn piece_bytes(&self, element: usize) -> usize {
+        let element = element.max(1);
+        (self.settings.piece_bytes / element).max(1) * element
     }
 
     /// Sends a frame of the collective to every other rank.
@@ -68,60 +62,61 @@ impl MessageCommunicator {
         call: &Call<'_>,
         signature: Signature,
         (peer, step): (usize, u32),
-        work: impl FnOnce(&mut Vec<f32>, &[u8]) -> Result<(), String>,
+        work: impl FnOnce(&mut [u32], &[u8]) -> Result<(), String>,
     ) -> Result<(), CollectiveError> {
         let [channel, _] = MessageCommunicator::channels_of(self.id);
         self.take(call, signature, (peer, channel, self.sequence, step), work)
     }
 
-    /// `own` becomes the reduction over the ranks, whose terms are in the frames of one step.
-    fn reduce<E: Element>(
+    /// Makes `own` the reduction over the ranks, whose terms are in the frames of one step.
+    fn reduce(
         &mut self,
         call: &Call<'_>,
         signature: Signature,
         step: u32,
-        own: &mut [E],
-        reduce: Reduce,
+        own: &mut [u8],
+        how: Reduce,
     ) -> Result<(), CollectiveError> {
+        let Some(element) = call.element else { return Ok(()) };
         let len = own.len();
-        self.sums.clear();
-        self.sums.resize(len, 0.0);
+        self.sums.resize(len / element.size(), 0);
         for peer in 0..self.members.len() {
             if peer == self.rank {
                 match peer {
-                    0 => order::begin(&mut self.sums, own.iter().copied()),
-                    _ => order::add(&mut self.sums, own.iter().copied(), reduce),
+                    0 => reduce::first(element, &mut self.sums, own),
+                    _ => reduce::add(element, &mut self.sums, own, how),
                 }
                 continue;
             }
             self.take_one(call, signature, (peer, step), |sums, payload| {
-                fits::<E>(payload, len)?;
+                fits(payload, len)?;
                 match peer {
-                    0 => order::begin(sums, E::each(payload)),
-                    _ => order::add(sums, E::each(payload), reduce),
+                    0 => reduce::first(element, sums, payload),
+                    _ => reduce::add(element, sums, payload, how),
                 }
                 Ok(())
             })?;
         }
-        order::end(&self.sums, own);
+        reduce::finish(element, &self.sums, own);
         Ok(())
     }
 
-    /// Part r of every rank goes to rank r, which reduces it. The step after the last one.
-    pub(super) fn scatter<E: Element>(
+    /// Sends part r of every rank, in bytes, to rank r, which reduces it. Returns the step after the last one.
+    pub(super) fn scatter(
         &mut self,
         call: &Call<'_>,
-        values: &mut [E],
+        values: &mut [u8],
         part: impl Fn(usize) -> Range<usize>,
         first: u32,
         reduce: Reduce,
     ) -> Result<u32, CollectiveError> {
-        let (size, signature, most) = (self.members.len(), call.signature(), self.elements::<E>());
+        let (size, signature, most) =
+            (self.members.len(), call.signature(), self.piece_bytes(call.element_bytes()));
         let steps = (0..size).map(|q| part(q).len()).max().unwrap_or(0).div_ceil(most).max(1);
         for k in 0..=steps {
             if k < steps {
                 self.post_all(call, signature, first + k as u32, |peer, bytes| {
-                    E::put(&values[piece(&part(peer), k, most)], bytes);
+                    bytes.extend_from_slice(&values[piece(&part(peer), k, most)]);
                 })?;
             }
             // One step behind, so that frames are under way while this rank sums.
@@ -133,21 +128,22 @@ impl MessageCommunicator {
         Ok(first + steps as u32)
     }
 
-    /// Part r of rank r goes to every rank. The step after the last one.
-    pub(super) fn gather<E: Element>(
+    /// Sends part r of rank r, in bytes, to every rank. Returns the step after the last one.
+    pub(super) fn gather(
         &mut self,
         call: &Call<'_>,
-        values: &mut [E],
+        values: &mut [u8],
         part: impl Fn(usize) -> Range<usize>,
         first: u32,
     ) -> Result<u32, CollectiveError> {
-        let (size, signature, most) = (self.members.len(), call.signature(), self.elements::<E>());
+        let (size, signature, most) =
+            (self.members.len(), call.signature(), self.piece_bytes(call.element_bytes()));
         let steps = (0..size).map(|q| part(q).len()).max().unwrap_or(0).div_ceil(most).max(1);
         let rank = self.rank;
         for k in 0..=steps {
             if k < steps {
                 self.post_all(call, signature, first + k as u32, |_, bytes| {
-                    E::put(&values[piece(&part(rank), k, most)], bytes);
+                    bytes.extend_from_slice(&values[piece(&part(rank), k, most)]);
                 })?;
             }
             for peer in (0..size).filter(|p| k > 0 && *p != rank) {
@@ -159,17 +155,20 @@ impl MessageCommunicator {
         Ok(first + steps as u32)
     }
 
-    pub(super) fn reduce_all<E: Element>(
+    pub(super) fn reduce_all(
         &mut self,
         call: &Call<'_>,
-        values: &mut [E],
+        values: &mut [u8],
         reduce: Reduce,
     ) -> Result<(), CollectiveError> {
-        let (len, size) = (values.len(), self.members.len());
-        let part = |q: usize| even(len, size, q);
-        if len * size <= AT_ONCE && len <= self.elements::<E>() {
+        let (len, element, size) = (call.len, call.element_bytes(), self.members.len());
+        let part = |q: usize| {
+            let elements = even(len, size, q);
+            elements.start * element..elements.end * element
+        };
+        if len * size <= AT_ONCE && values.len() <= self.piece_bytes(element) {
             let signature = call.signature();
-            self.post_all(call, signature, 0, |_, bytes| E::put(values, bytes))
+            self.post_all(call, signature, 0, |_, bytes| bytes.extend_from_slice(values))
                 .and_then(|()| self.reduce(call, signature, 0, values, reduce))
         } else {
             self.scatter(call, values, part, 0, reduce)
@@ -178,41 +177,42 @@ impl MessageCommunicator {
         }
     }
 
-    /// All-to-all. How many steps a pair takes follows from what its two ends send each other. The last frame of each
-    /// pair is empty and sent when everything has come: whoever met an error says so instead.
-    pub(super) fn exchange<E: Element>(
+    /// Runs an all-to-all, with parts in bytes. The number of steps of a pair follows from what its two ends send each
+    /// other. The last frame of each pair is empty and sent when everything has arrived: who met an error sends a shutdown
+    /// instead.
+    pub(super) fn exchange(
         &mut self,
         call: &Call<'_>,
-        (values, send): (&[E], &Parts),
-        (out, receive): (&mut [E], &Parts),
+        (values, send): (&[u8], impl Fn(usize) -> Range<usize>),
+        (out, receive): (&mut [u8], impl Fn(usize) -> Range<usize>),
     ) -> Result<(), CollectiveError> {
-        let (rank, size, most) = (self.rank, self.members.len(), self.elements::<E>());
-        let signature = call.signature();
+        let (rank, size, element) = (self.rank, self.members.len(), call.element_bytes());
+        let (signature, most) = (call.signature(), self.piece_bytes(element));
         // Both ends of a pair say how much goes between them.
-        let with = |len: usize| Signature { len: len as u64, ..signature };
-        let steps = |q: usize| send.range(q).len().max(receive.range(q).len()).div_ceil(most).max(1);
+        let with = |bytes: usize| Signature { len: (bytes / element) as u64, ..signature };
+        let steps = |q: usize| send(q).len().max(receive(q).len()).div_ceil(most).max(1);
         let peers = move || (0..size).filter(move |q| *q != rank);
-        out[receive.range(rank)].copy_from_slice(&values[send.range(rank)]);
+        out[receive(rank)].copy_from_slice(&values[send(rank)]);
         for k in 0..=peers().map(steps).max().unwrap_or(0) {
             for q in peers().filter(|q| k < steps(*q)) {
-                let from = piece(&send.range(q), k, most);
-                let header = self.header(with(send.range(q).len()), k as u32);
-                let posted = self.post(call, q, &header, |bytes| E::put(&values[from], bytes));
+                let from = piece(&send(q), k, most);
+                let header = self.header(with(send(q).len()), k as u32);
+                let posted = self.post(call, q, &header, |bytes| bytes.extend_from_slice(&values[from]));
                 posted.or_else(unless_gone)?;
             }
             for q in peers().filter(|q| k > 0 && k <= steps(*q)) {
-                let to = piece(&receive.range(q), k - 1, most);
-                let wanted = with(receive.range(q).len());
+                let to = piece(&receive(q), k - 1, most);
+                let wanted = with(receive(q).len());
                 self.take_one(call, wanted, (q, k as u32 - 1), |_, b| copy(b, &mut out[to]))?;
             }
         }
         for q in peers() {
-            let header = self.header(with(send.range(q).len()), steps(q) as u32);
+            let header = self.header(with(send(q).len()), steps(q) as u32);
             self.post(call, q, &header, |_| ()).or_else(unless_gone)?;
         }
         for q in peers() {
-            let wanted = with(receive.range(q).len());
-            self.take_one(call, wanted, (q, steps(q) as u32), |_, b| copy::<E>(b, &mut []))?;
+            let wanted = with(receive(q).len());
+            self.take_one(call, wanted, (q, steps(q) as u32), |_, b| copy(b, &mut []))?;
         }
         Ok(())
     }

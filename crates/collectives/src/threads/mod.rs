@@ -8,24 +8,23 @@
 mod rounds;
 mod shared;
 
-use crate::call::{Call, other_message, still_under_way};
+use crate::call::{Call, other_message, still_in_flight};
 use crate::engine::Engine;
-use crate::order::Element;
-use crate::{Breaker, CollectiveError, Communicator, Message, Parts, Place, Reduce};
+use crate::error::CallSite;
+use crate::{Breaker, CollectiveError, Communicator, Memory, Message, Pattern};
 use shared::{Limits, Shared, Stop};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How in-process ranks wait and copy.
+/// Settings of ranks that are threads.
 #[derive(Debug, Clone)]
 pub struct ThreadSettings {
-    /// How long a rank waits for others before it gives up.
+    /// Time that a rank waits for others before it gives up.
     pub patience: Duration,
-    /// How long a waiting rank looks again and again before it sleeps; nothing where there are more ranks than
-    /// processors.
+    /// Time that a waiting rank spins before it sleeps; zero where there are more ranks than processors.
     pub spin: Duration,
-    /// Bytes that a rank shows the others at a time.
+    /// Bytes of a rank's slot: what it shows the others in one round.
     pub piece_bytes: usize,
 }
 
@@ -46,15 +45,15 @@ pub struct ThreadCommunicator {
     rank: usize,
     round: u64,
     failed: Option<CollectiveError>,
-    /// How many groups of each label and ranks this rank has made.
+    /// Number of groups of each label and ranks that this rank has made.
     groups: HashMap<(String, Vec<usize>), u64>,
-    /// Sums of a block.
-    sums: Vec<f32>,
+    /// Accumulator of a block ([`crate::reduce`]).
+    sums: Vec<u32>,
 }
 
 impl ThreadCommunicator {
-    /// A group of `ranks` ranks, to be moved to their threads. A rank whose communicator is dropped, by a panic or
-    /// otherwise, is lost to the others: their calls that need it err.
+    /// Makes a group of `ranks` ranks, to be moved to the caller's threads. A rank whose communicator is dropped, by a panic
+    /// or otherwise, is lost to the others: their calls that need it err.
     pub fn world(label: &str, ranks: usize, settings: &ThreadSettings) -> Vec<ThreadCommunicator> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let limits = Limits {
@@ -67,19 +66,57 @@ impl ThreadCommunicator {
     }
 
     fn of(shared: Arc<Shared>, rank: usize) -> ThreadCommunicator {
-        let sums = vec![0.0; rounds::BLOCK];
+        let sums = vec![0; rounds::BLOCK];
         ThreadCommunicator { shared, rank, round: 0, failed: None, groups: HashMap::new(), sums }
     }
 
     fn error(&self, call: &Call<'_>, stop: Stop) -> CollectiveError {
-        let place = call.place(&self.shared.label, self.rank);
+        let site = call.site(&self.shared.label, self.rank);
         match stop {
             Stop::Late { missing, waited, report } => {
-                CollectiveError::Timeout { place, missing, waited, report }
+                CollectiveError::Timeout { site, missing, waited, report }
             }
-            Stop::Gone { peer, problem } => CollectiveError::PeerLost { place, peer, problem },
-            Stop::Failed { by, error } => error.seen_from(by, place),
+            Stop::Gone { peer, problem } => CollectiveError::PeerLost { site, peer, problem },
+            Stop::Failed { by, error } => error.seen_from(by, site),
         }
+    }
+}
+
+impl ThreadCommunicator {
+    fn send_to(
+        &mut self,
+        call: &Call<'_>,
+        to: usize,
+        tag: u64,
+        values: &[u8],
+    ) -> Result<(), CollectiveError> {
+        let posted = self.shared.post(self.rank, to, call.signature(), |message| {
+            message.name.clear();
+            message.name.push_str(call.name);
+            (message.tag, message.not_before) = (tag, call.not_before);
+            message.values.clear();
+            message.values.extend_from_slice(values);
+        });
+        posted.map_err(|stop| self.error(call, stop))
+    }
+
+    fn receive_from(
+        &mut self,
+        call: &Call<'_>,
+        from: usize,
+        tag: u64,
+        values: &mut [u8],
+    ) -> Result<(), CollectiveError> {
+        let taken = self.shared.take_message(from, self.rank, tag);
+        let message = taken.map_err(|stop| self.error(call, stop))?;
+        if message.signature != call.signature() {
+            let group = (self.shared.label.as_str(), self.rank);
+            return Err(other_message(call, group, from, &message.signature, &message.name));
+        }
+        still_in_flight(message.not_before).into_iter().for_each(std::thread::sleep);
+        values.copy_from_slice(&message.values);
+        self.shared.return_message(self.rank, message);
+        Ok(())
     }
 }
 
@@ -110,10 +147,10 @@ impl Engine for ThreadCommunicator {
     fn breaker(&self) -> Breaker {
         let (shared, rank) = (Arc::clone(&self.shared), self.rank);
         Breaker::new(move |problem| {
-            let place =
-                Place { group: shared.label.clone(), rank, collective: "any call", name: String::new() };
-            let (place, problem) = (Box::new(place), problem.into());
-            shared.fail(rank, &CollectiveError::BrokenOff { place, problem });
+            let site =
+                CallSite { group: shared.label.clone(), rank, collective: "any call", name: String::new() };
+            let (site, problem) = (Box::new(site), problem.into());
+            shared.fail(rank, &CollectiveError::BrokenOff { site, problem });
         })
     }
 
@@ -121,102 +158,39 @@ impl Engine for ThreadCommunicator {
         &mut self.failed
     }
 
-    fn stands(&self, call: &Call<'_>) -> Result<(), CollectiveError> {
+    fn obstacle(&self, call: &Call<'_>) -> Result<(), CollectiveError> {
         self.shared.failed().map_or(Ok(()), |stop| Err(self.error(call, stop)))
     }
 
-    fn tell(&mut self, error: &CollectiveError) {
+    fn announce_failure(&mut self, error: &CollectiveError) {
         self.shared.fail(self.rank, error);
     }
 
-    fn all_reduce<E: Element>(
-        &mut self,
-        call: &Call<'_>,
-        values: &mut [E],
-        reduce: Reduce,
-    ) -> Result<(), CollectiveError> {
-        self.reduce_all(call, values, reduce)
-    }
-
-    fn reduce_scatter<E: Element>(
-        &mut self,
-        call: &Call<'_>,
-        values: &mut [E],
-        parts: &Parts,
-        reduce: Reduce,
-    ) -> Result<(), CollectiveError> {
-        self.scatter(call, values, parts, reduce)
-    }
-
-    fn all_gather<E: Element>(
-        &mut self,
-        call: &Call<'_>,
-        values: &mut [E],
-        parts: &Parts,
-    ) -> Result<(), CollectiveError> {
-        self.gather(call, values, parts)
-    }
-
-    fn all_to_all<E: Element>(
-        &mut self,
-        call: &Call<'_>,
-        send: (&[E], &Parts),
-        receive: (&mut [E], &Parts),
-    ) -> Result<(), CollectiveError> {
-        self.exchange(call, send, receive)
-    }
-
-    fn broadcast<E: Element>(
-        &mut self,
-        call: &Call<'_>,
-        root: usize,
-        values: &mut [E],
-    ) -> Result<(), CollectiveError> {
-        self.spread(call, root, values)
-    }
-
-    fn send<E: Element>(
-        &mut self,
-        call: &Call<'_>,
-        message: Message<'_>,
-        values: &[E],
-    ) -> Result<(), CollectiveError> {
-        let posted = self.shared.post(self.rank, message.peer, call.signature(), |letter| {
-            letter.name.clear();
-            letter.name.push_str(message.name);
-            (letter.tag, letter.not_before) = (message.tag, message.not_before);
-            let lane = E::lane_mut(&mut letter.values);
-            lane.clear();
-            lane.extend_from_slice(values);
-        });
-        posted.map_err(|stop| self.error(call, stop))
-    }
-
-    fn receive<E: Element>(
-        &mut self,
-        call: &Call<'_>,
-        message: Message<'_>,
-        values: &mut [E],
-    ) -> Result<(), CollectiveError> {
-        let taken = self.shared.take_letter(message.peer, self.rank, message.tag);
-        let letter = taken.map_err(|stop| self.error(call, stop))?;
-        if letter.signature != call.signature() {
-            let ends = (self.shared.label.as_str(), self.rank, message.peer);
-            return Err(other_message(call, ends, (&letter.signature, &letter.name)));
+    fn perform(&mut self, call: &Call<'_>, memory: Memory<'_>) -> Result<(), CollectiveError> {
+        match (call.pattern, memory) {
+            (Pattern::AllReduce(reduce), Memory::InPlace(v)) => self.reduce_all(call, v.bytes, reduce),
+            (Pattern::ReduceScatter(parts, reduce), Memory::InPlace(v)) => {
+                self.scatter(call, v.bytes, parts, reduce)
+            }
+            (Pattern::AllGather(parts), Memory::InPlace(v)) => self.gather(call, v.bytes, parts),
+            (Pattern::AllToAll { send: from, receive: to }, Memory::Exchange { send, receive }) => {
+                self.exchange(call, (send.bytes, from), (receive.bytes, to))
+            }
+            (Pattern::Broadcast { root }, Memory::InPlace(v)) => self.spread(call, root, v.bytes),
+            (Pattern::Send { peer, tag }, Memory::Read(values)) => {
+                self.send_to(call, peer, tag, values.bytes)
+            }
+            (Pattern::Receive { peer, tag }, Memory::InPlace(v)) => {
+                self.receive_from(call, peer, tag, v.bytes)
+            }
+            // A barrier; the check of the call has refused everything else.
+            _ => self.round(call, true, |_| ()),
         }
-        still_under_way(letter.not_before).into_iter().for_each(std::thread::sleep);
-        values.copy_from_slice(E::lane(&letter.values));
-        self.shared.return_letter(self.rank, letter);
-        Ok(())
     }
 
     fn arrived(&mut self, call: &Call<'_>, message: Message<'_>) -> Result<bool, CollectiveError> {
-        let found = self.shared.has_letter(message.peer, self.rank, message.tag);
+        let found = self.shared.has_message(message.peer, self.rank, message.tag);
         found.map_err(|stop| self.error(call, stop))
-    }
-
-    fn barrier(&mut self, call: &Call<'_>) -> Result<(), CollectiveError> {
-        self.meet_once(call)
     }
 
     fn join(

@@ -1,13 +1,13 @@
 //! The collectives as rounds over slots.
 //!
-//! A slot holds `section` elements for each rank. While values are reduced, section q of rank r's slot is the next piece
+//! A slot holds `section` bytes for each rank. While values are reduced, section q of rank r's slot is the next piece
 //! of part q as rank r has it; section r, which nobody else needs for that, is the piece of rank r's part that was
 //! reduced in the round before. So an all-reduce of k pieces takes k + 1 rounds.
 
 use super::ThreadCommunicator;
 use crate::call::{Call, even, piece};
-use crate::order::{self, Element};
-use crate::{CollectiveError, Parts, Reduce};
+use crate::{CollectiveError, ElementType, Parts, Reduce, reduce};
+use std::ops::Range;
 
 /// Elements summed at a time: 16 KiB, so that they stay in the first-level cache.
 pub(super) const BLOCK: usize = 4096;
@@ -16,34 +16,40 @@ pub(super) const BLOCK: usize = 4096;
 const AT_ONCE: usize = 32 << 10;
 
 impl ThreadCommunicator {
-    /// Elements of a slot.
-    fn capacity<E: Element>(&self) -> usize {
-        (self.shared.limits.piece_bytes / E::DTYPE.size()).max(self.shared.size)
+    /// Bytes of a slot, a multiple of the size of an element for each rank.
+    fn capacity(&self, call: &Call<'_>) -> usize {
+        let element = call.element_bytes().max(1);
+        (self.shared.limits.piece_bytes / element).max(self.shared.size) * element
     }
 
-    /// One round: this rank's slot is filled, then all meet. In the first round of a call its signature goes along, and
-    /// those of the others are compared with it.
-    fn round<E: Element>(
+    /// Bytes of a slot that belong to one rank.
+    fn section(&self, call: &Call<'_>) -> usize {
+        let element = call.element_bytes().max(1);
+        self.capacity(call) / element / self.shared.size * element
+    }
+
+    /// Runs one round: fills this rank's slot, then meets all ranks. In the first round of a call the signature goes along,
+    /// and those of the others are compared with it.
+    pub(super) fn round(
         &mut self,
         call: &Call<'_>,
         first: bool,
-        fill: impl FnOnce(&mut [E]),
+        fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), CollectiveError> {
         self.round += 1;
         let (rank, round, size) = (self.rank, self.round, self.shared.size);
         let signature = first.then(|| call.signature());
-        let capacity = self.capacity::<E>();
+        let capacity = self.capacity(call);
         self.shared.write(rank, round, |slot| {
             if first {
                 slot.signature = signature;
                 slot.name.clear();
                 slot.name.push_str(call.name);
             }
-            let lane = E::lane_mut(&mut slot.values);
-            if lane.len() < capacity {
-                lane.resize(capacity, E::default());
+            if slot.values.len() < capacity {
+                slot.values.resize(capacity, 0);
             }
-            fill(&mut lane[..capacity]);
+            fill(&mut slot.values[..capacity]);
         });
         self.shared.meet(rank, round).map_err(|stop| self.error(call, stop))?;
         for peer in (0..size).filter(|peer| first && *peer != rank) {
@@ -52,64 +58,57 @@ impl ThreadCommunicator {
                 differs.then(|| slot.signature.map(|s| s.describe(&slot.name)).unwrap_or_default())
             });
             if let Some(there) = there {
-                let place = call.place(&self.shared.label, rank);
-                return Err(CollectiveError::Mismatch { place, peer, there: there.into() });
+                let site = call.site(&self.shared.label, rank);
+                return Err(CollectiveError::Mismatch { site, peer, there: there.into() });
             }
         }
         Ok(())
     }
 
-    /// A round without values.
-    pub(super) fn meet_once(&mut self, call: &Call<'_>) -> Result<(), CollectiveError> {
-        self.round::<f32>(call, true, |_| ())
-    }
-
-    /// Reduces `own` with what the other ranks' slots hold from element `at` on.
-    fn reduce<E: Element>(&mut self, own: &mut [E], at: usize, reduce: Reduce) {
+    /// Reduces `own` with what the other ranks' slots hold from byte `at` on.
+    fn reduce(&mut self, element: ElementType, own: &mut [u8], at: usize, how: Reduce) {
         let (rank, round, size) = (self.rank, self.round, self.shared.size);
-        for (b, block) in own.chunks_mut(BLOCK).enumerate() {
-            let sums = &mut self.sums[..block.len()];
-            let from = at + b * BLOCK;
+        for (b, block) in own.chunks_mut(BLOCK * element.size()).enumerate() {
+            let sums = &mut self.sums[..block.len() / element.size()];
+            let from = at + b * BLOCK * element.size();
             for peer in 0..size {
-                let mut term = |values: &[E]| match peer {
-                    0 => order::begin(sums, values.iter().copied()),
-                    _ => order::add(sums, values.iter().copied(), reduce),
+                let mut term = |values: &[u8]| match peer {
+                    0 => reduce::first(element, sums, values),
+                    _ => reduce::add(element, sums, values, how),
                 };
                 if peer == rank {
                     term(block);
                 } else {
-                    self.shared
-                        .read(peer, round, |slot| term(&E::lane(&slot.values)[from..from + block.len()]));
+                    self.shared.read(peer, round, |slot| term(&slot.values[from..from + block.len()]));
                 }
             }
-            order::end(sums, block);
+            reduce::finish(element, sums, block);
         }
     }
 
-    /// Copies what rank `peer`'s slot holds from element `at` on.
-    fn copy<E: Element>(&self, peer: usize, at: usize, to: &mut [E]) {
-        self.shared
-            .read(peer, self.round, |slot| to.copy_from_slice(&E::lane(&slot.values)[at..at + to.len()]));
+    /// Copies what rank `peer`'s slot holds from byte `at` on.
+    fn copy(&self, peer: usize, at: usize, to: &mut [u8]) {
+        self.shared.read(peer, self.round, |slot| to.copy_from_slice(&slot.values[at..at + to.len()]));
     }
 
-    pub(super) fn reduce_all<E: Element>(
+    pub(super) fn reduce_all(
         &mut self,
         call: &Call<'_>,
-        values: &mut [E],
-        reduce: Reduce,
+        values: &mut [u8],
+        how: Reduce,
     ) -> Result<(), CollectiveError> {
+        let Some(element) = call.element else { return Ok(()) };
         let (rank, size, len) = (self.rank, self.shared.size, values.len());
-        let capacity = self.capacity::<E>();
-        if len * size <= AT_ONCE && len <= capacity {
-            self.round::<E>(call, true, |slot| slot[..len].copy_from_slice(values))?;
-            self.reduce(values, 0, reduce);
+        if call.len * size <= AT_ONCE && len <= self.capacity(call) {
+            self.round(call, true, |slot| slot[..len].copy_from_slice(values))?;
+            self.reduce(element, values, 0, how);
             return Ok(());
         }
-        let section = capacity / size;
-        let part = |r: usize| even(len, size, r);
+        let section = self.section(call);
+        let part = |r: usize| in_bytes(call, even(call.len, size, r));
         let pieces = part(0).len().div_ceil(section);
         for k in 0..=pieces {
-            self.round::<E>(call, k == 0, |slot| {
+            self.round(call, k == 0, |slot| {
                 for q in 0..size {
                     // Of the own part, what the round before reduced; of the others', what they are to reduce now.
                     let from = match (q == rank, k) {
@@ -121,7 +120,7 @@ impl ThreadCommunicator {
                 }
             })?;
             let own = piece(&part(rank), k, section);
-            self.reduce(&mut values[own], rank * section, reduce);
+            self.reduce(element, &mut values[own], rank * section, how);
             for q in (0..size).filter(|q| k > 0 && *q != rank) {
                 let done = piece(&part(q), k - 1, section);
                 self.copy(q, q * section, &mut values[done]);
@@ -130,58 +129,60 @@ impl ThreadCommunicator {
         Ok(())
     }
 
-    pub(super) fn scatter<E: Element>(
+    pub(super) fn scatter(
         &mut self,
         call: &Call<'_>,
-        values: &mut [E],
+        values: &mut [u8],
         parts: &Parts,
-        reduce: Reduce,
+        how: Reduce,
     ) -> Result<(), CollectiveError> {
-        let (rank, size) = (self.rank, self.shared.size);
-        let section = self.capacity::<E>() / size;
-        for k in 0..rounds(parts, section) {
-            self.round::<E>(call, k == 0, |slot| {
+        let Some(element) = call.element else { return Ok(()) };
+        let (rank, section) = (self.rank, self.section(call));
+        let part = |r: usize| in_bytes(call, parts.range(r));
+        for k in 0..rounds(call, parts, section) {
+            self.round(call, k == 0, |slot| {
                 for q in (0..parts.count()).filter(|q| *q != rank) {
-                    let from = piece(&parts.range(q), k, section);
+                    let from = piece(&part(q), k, section);
                     slot[q * section..][..from.len()].copy_from_slice(&values[from]);
                 }
             })?;
-            let own = piece(&parts.range(rank), k, section);
-            self.reduce(&mut values[own], rank * section, reduce);
+            let own = piece(&part(rank), k, section);
+            self.reduce(element, &mut values[own], rank * section, how);
         }
         Ok(())
     }
 
-    pub(super) fn gather<E: Element>(
+    pub(super) fn gather(
         &mut self,
         call: &Call<'_>,
-        values: &mut [E],
+        values: &mut [u8],
         parts: &Parts,
     ) -> Result<(), CollectiveError> {
-        let (rank, size, capacity) = (self.rank, self.shared.size, self.capacity::<E>());
-        for k in 0..rounds(parts, capacity) {
-            self.round::<E>(call, k == 0, |slot| {
-                let from = piece(&parts.range(rank), k, capacity);
+        let (rank, size, capacity) = (self.rank, self.shared.size, self.capacity(call));
+        let part = |r: usize| in_bytes(call, parts.range(r));
+        for k in 0..rounds(call, parts, capacity) {
+            self.round(call, k == 0, |slot| {
+                let from = piece(&part(rank), k, capacity);
                 slot[..from.len()].copy_from_slice(&values[from]);
             })?;
             for q in (0..size).filter(|q| *q != rank) {
-                let to = piece(&parts.range(q), k, capacity);
+                let to = piece(&part(q), k, capacity);
                 self.copy(q, 0, &mut values[to]);
             }
         }
         Ok(())
     }
 
-    pub(super) fn spread<E: Element>(
+    pub(super) fn spread(
         &mut self,
         call: &Call<'_>,
         root: usize,
-        values: &mut [E],
+        values: &mut [u8],
     ) -> Result<(), CollectiveError> {
-        let (rank, len, capacity) = (self.rank, values.len(), self.capacity::<E>());
+        let (rank, len, capacity) = (self.rank, values.len(), self.capacity(call));
         for k in 0..len.div_ceil(capacity).max(1) {
             let now = piece(&(0..len), k, capacity);
-            self.round::<E>(call, k == 0, |slot| {
+            self.round(call, k == 0, |slot| {
                 if rank == root {
                     slot[..now.len()].copy_from_slice(&values[now.clone()]);
                 }
@@ -193,33 +194,33 @@ impl ThreadCommunicator {
         Ok(())
     }
 
-    pub(super) fn exchange<E: Element>(
+    pub(super) fn exchange(
         &mut self,
         call: &Call<'_>,
-        (values, send): (&[E], &Parts),
-        (out, receive): (&mut [E], &Parts),
+        (values, send): (&[u8], &Parts),
+        (out, receive): (&mut [u8], &Parts),
     ) -> Result<(), CollectiveError> {
-        let (rank, size) = (self.rank, self.shared.size);
-        let section = self.capacity::<E>() / size;
+        let (rank, size, section) = (self.rank, self.shared.size, self.section(call));
+        let (sent, received) = (|q| in_bytes(call, send.range(q)), |q| in_bytes(call, receive.range(q)));
         self.shared.write(rank, self.round + 1, |slot| {
             slot.pairs.clear();
             slot.pairs.extend((0..size).map(|q| send.range(q).len()));
             slot.pairs.extend((0..size).map(|q| receive.range(q).len()));
         });
-        out[receive.range(rank)].copy_from_slice(&values[send.range(rank)]);
+        out[received(rank)].copy_from_slice(&values[sent(rank)]);
         let (mut k, mut rounds) = (0, 1);
         while k < rounds {
-            self.round::<E>(call, k == 0, |slot| {
+            self.round(call, k == 0, |slot| {
                 for q in (0..size).filter(|q| *q != rank) {
-                    let from = piece(&send.range(q), k, section);
+                    let from = piece(&sent(q), k, section);
                     slot[q * section..][..from.len()].copy_from_slice(&values[from]);
                 }
             })?;
             if k == 0 {
-                rounds = self.pairs_agree(call)?.div_ceil(section).max(1);
+                rounds = (self.pairs_agree(call)? * call.element_bytes()).div_ceil(section).max(1);
             }
             for q in (0..size).filter(|q| *q != rank) {
-                let to = piece(&receive.range(q), k, section);
+                let to = piece(&received(q), k, section);
                 self.copy(q, rank * section, &mut out[to]);
             }
             k += 1;
@@ -227,8 +228,8 @@ impl ThreadCommunicator {
         Ok(())
     }
 
-    /// Every rank compares what all ranks send with what all ranks expect, so that all of them err where two disagree.
-    /// Elements of the longest part.
+    /// Compares what all ranks send with what all ranks expect, so that all of them err where two disagree. Returns the
+    /// number of elements of the longest part.
     fn pairs_agree(&self, call: &Call<'_>) -> Result<usize, CollectiveError> {
         let size = self.shared.size;
         let mut longest = 0;
@@ -241,14 +242,14 @@ impl ThreadCommunicator {
                         false => self.shared.read(to, self.round, |sink| sink.pairs[size + from]),
                     };
                     if sent != expected {
-                        let place = call.place(&self.shared.label, self.rank);
+                        let site = call.site(&self.shared.label, self.rank);
                         let (peer, other) = if from == self.rank { (to, from) } else { (from, to) };
                         let there = format!(
                             "{}, where rank {from} sends {sent} elements to rank {to}, which expects {expected} \
                              (rank {peer} against rank {other})",
                             call.signature().describe(call.name)
                         );
-                        return Err(CollectiveError::Mismatch { place, peer, there: there.into() });
+                        return Err(CollectiveError::Mismatch { site, peer, there: there.into() });
                     }
                     longest = longest.max(sent);
                 }
@@ -259,8 +260,13 @@ impl ThreadCommunicator {
     }
 }
 
-/// Rounds that the longest part takes; at least one, so that ranks meet.
-fn rounds(parts: &Parts, section: usize) -> usize {
+/// Bytes of a range of elements.
+fn in_bytes(call: &Call<'_>, elements: Range<usize>) -> Range<usize> {
+    elements.start * call.element_bytes()..elements.end * call.element_bytes()
+}
+
+/// Number of rounds that the longest part takes; at least one, so that ranks meet.
+fn rounds(call: &Call<'_>, parts: &Parts, section: usize) -> usize {
     let longest = (0..parts.count()).map(|q| parts.range(q).len()).max().unwrap_or(0);
-    longest.div_ceil(section).max(1)
+    (longest * call.element_bytes()).div_ceil(section).max(1)
 }

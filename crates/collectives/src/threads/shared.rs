@@ -1,56 +1,55 @@
-//! What the ranks of one group have in common: slots, a barrier, letters, and who is gone.
+//! State that the ranks of one group share: slots, a barrier, messages, and which ranks are gone.
 //!
 //! See the README of this crate for the protocol and for what must never happen.
 
 use crate::CollectiveError;
-use crate::call::{Signature, still_under_way, unread_messages};
-use crate::order::Lanes;
+use crate::call::{Signature, still_in_flight, unread_messages};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// What a rank shows the others in one round.
+/// Memory in which a rank shows the others its values of one round.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
-    /// Its call, in the first round of one.
+    /// Signature of the rank's call, in its first round.
     pub(super) signature: Option<Signature>,
     pub(super) name: String,
-    /// All-to-all: elements that it sends to each rank, then elements that it expects from each.
+    /// All-to-all: number of elements that the rank sends to each rank, then that it expects from each.
     pub(super) pairs: Vec<usize>,
-    pub(super) values: Lanes,
+    pub(super) values: Vec<u8>,
 }
 
 /// A message of one rank to another.
 #[derive(Debug)]
-pub(super) struct Letter {
+pub(super) struct P2pMessage {
     pub(super) signature: Signature,
     pub(super) name: String,
     pub(super) tag: u64,
-    /// When it counts as arrived ([`crate::Message`]).
+    /// Time before which the message counts as in flight ([`crate::Collective`]).
     pub(super) not_before: u64,
-    pub(super) values: Lanes,
+    pub(super) values: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
-struct Letters {
-    /// By sender.
-    waiting: Vec<VecDeque<Letter>>,
-    /// Read ones, whose memory is used again.
-    spare: Vec<Letter>,
+struct P2pQueues {
+    /// Messages that wait, by sender.
+    waiting: Vec<VecDeque<P2pMessage>>,
+    /// Received messages, whose memory is used again.
+    spare: Vec<P2pMessage>,
 }
 
 #[derive(Debug, Default)]
 struct Inbox {
-    letters: Mutex<Letters>,
+    queues: Mutex<P2pQueues>,
     came: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Why each rank that is gone is gone.
+    /// Reason of each rank that is gone.
     gone: Vec<Option<Box<str>>>,
-    /// The first failure of the group, and who met it.
+    /// First failure of the group, with the rank that met it.
     failure: Option<(usize, CollectiveError)>,
 }
 
@@ -59,18 +58,18 @@ struct State {
 struct Pending {
     label: String,
     ranks: Vec<usize>,
-    /// How many groups of this label and these ranks were made before it.
+    /// Number of groups of this label and these ranks made before it.
     count: u64,
     group: Arc<Shared>,
     joined: Vec<bool>,
 }
 
-/// Why waiting ended early.
+/// Reason why waiting ended early.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// Nothing for so long.
+    /// Some ranks did not come in time.
     Late { missing: Vec<usize>, waited: Duration, report: Box<str> },
-    /// A rank that can no longer come.
+    /// A needed rank can no longer come.
     Gone { peer: usize, problem: Box<str> },
     /// Another rank of the group met an error.
     Failed { by: usize, error: Box<CollectiveError> },
@@ -114,11 +113,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     pub(super) fn new(label: &str, size: usize, limits: Limits) -> Shared {
         let inbox = || {
-            let letters = Letters {
+            let queues = P2pQueues {
                 waiting: std::iter::repeat_with(VecDeque::new).take(size).collect(),
                 spare: Vec::new(),
             };
-            Inbox { letters: Mutex::new(letters), came: Condvar::new() }
+            Inbox { queues: Mutex::new(queues), came: Condvar::new() }
         };
         Shared {
             label: label.into(),
@@ -193,7 +192,7 @@ impl Shared {
         result
     }
 
-    /// What already stands against any further call of `rank`, whose peers are needed.
+    /// Returns the failure of the group, which ends every further call.
     pub(super) fn failed(&self) -> Option<Stop> {
         if !self.troubled.load(Ordering::Acquire) {
             return None;
@@ -202,13 +201,13 @@ impl Shared {
         Some(Stop::Failed { by, error: Box::new(error) })
     }
 
-    /// Puts a letter into the inbox of `to`. `fill` gets one whose memory may have been used before.
+    /// Puts a message into the inbox of `to`. `fill` gets one whose memory may have been used before.
     pub(super) fn post(
         &self,
         from: usize,
         to: usize,
         signature: Signature,
-        fill: impl FnOnce(&mut Letter),
+        fill: impl FnOnce(&mut P2pMessage),
     ) -> Result<(), Stop> {
         if self.troubled.load(Ordering::Acquire)
             && let Some(stop) = trouble(&lock(&self.state), |r| *r == to)
@@ -216,31 +215,31 @@ impl Shared {
             return Err(stop);
         }
         let inbox = &self.inboxes[to];
-        let spare = lock(&inbox.letters).spare.pop();
-        let mut letter = spare.unwrap_or_else(|| Letter {
+        let spare = lock(&inbox.queues).spare.pop();
+        let mut message = spare.unwrap_or_else(|| P2pMessage {
             signature,
             name: String::new(),
             tag: 0,
             not_before: 0,
-            values: Lanes::default(),
+            values: Vec::new(),
         });
-        letter.signature = signature;
-        fill(&mut letter);
-        lock(&inbox.letters).waiting[from].push_back(letter);
+        message.signature = signature;
+        fill(&mut message);
+        lock(&inbox.queues).waiting[from].push_back(message);
         inbox.came.notify_all();
         Ok(())
     }
 
-    /// The first letter of `from` with this tag; [`Shared::return_letter`] takes it back.
-    pub(super) fn take_letter(&self, from: usize, to: usize, tag: u64) -> Result<Letter, Stop> {
+    /// Waits for the first message of `from` with this tag; [`Shared::return_message`] takes its memory back.
+    pub(super) fn take_message(&self, from: usize, to: usize, tag: u64) -> Result<P2pMessage, Stop> {
         let since = Instant::now();
         let inbox = &self.inboxes[to];
-        let mut letters = lock(&inbox.letters);
+        let mut queues = lock(&inbox.queues);
         loop {
-            let queue = &mut letters.waiting[from];
-            let found = queue.iter().position(|l| l.tag == tag);
-            if let Some(letter) = found.and_then(|at| queue.remove(at)) {
-                return Ok(letter);
+            let queue = &mut queues.waiting[from];
+            let found = queue.iter().position(|m| m.tag == tag);
+            if let Some(message) = found.and_then(|at| queue.remove(at)) {
+                return Ok(message);
             }
             if self.troubled.load(Ordering::SeqCst)
                 && let Some(stop) = trouble(&lock(&self.state), |r| *r == from)
@@ -249,19 +248,19 @@ impl Shared {
             }
             let waited = since.elapsed();
             let Some(left) = self.limits.patience.checked_sub(waited).filter(|d| !d.is_zero()) else {
-                let unread = queue.iter().map(|l| (l.name.as_str(), l.tag));
+                let unread = queue.iter().map(|m| (m.name.as_str(), m.tag));
                 let report = unread_messages(from, unread).unwrap_or_default().into();
                 return Err(Stop::Late { missing: vec![from], waited, report });
             };
-            letters = inbox.came.wait_timeout(letters, left).unwrap_or_else(PoisonError::into_inner).0;
+            queues = inbox.came.wait_timeout(queues, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Whether a letter of `from` with this tag is there.
-    pub(super) fn has_letter(&self, from: usize, to: usize, tag: u64) -> Result<bool, Stop> {
-        let letters = lock(&self.inboxes[to].letters);
-        if let Some(letter) = letters.waiting[from].iter().find(|l| l.tag == tag) {
-            return Ok(still_under_way(letter.not_before).is_none());
+    /// Tells whether a message of `from` with this tag has arrived.
+    pub(super) fn has_message(&self, from: usize, to: usize, tag: u64) -> Result<bool, Stop> {
+        let queues = lock(&self.inboxes[to].queues);
+        if let Some(message) = queues.waiting[from].iter().find(|m| m.tag == tag) {
+            return Ok(still_in_flight(message.not_before).is_none());
         }
         match self.troubled.load(Ordering::SeqCst).then(|| trouble(&lock(&self.state), |r| *r == from)) {
             Some(Some(stop)) => Err(stop),
@@ -269,25 +268,25 @@ impl Shared {
         }
     }
 
-    pub(super) fn return_letter(&self, to: usize, letter: Letter) {
-        lock(&self.inboxes[to].letters).spare.push(letter);
+    pub(super) fn return_message(&self, to: usize, message: P2pMessage) {
+        lock(&self.inboxes[to].queues).spare.push(message);
     }
 
-    /// The group ends with this error, unless it ended before.
+    /// Ends the group with this error, unless it ended before.
     pub(super) fn fail(&self, by: usize, error: &CollectiveError) {
         let mut state = lock(&self.state);
         if state.failure.is_none() {
             state.failure = Some((by, error.clone()));
         }
-        self.tell_all(state);
+        self.wake_all(state);
     }
 
-    /// A rank will make no further call, here or in groups that it has not joined.
+    /// Marks a rank as gone, here and in groups that it has not joined.
     pub(super) fn leave(&self, rank: usize, problem: &str) {
         let pending = lock(&self.pending);
         let mut state = lock(&self.state);
         state.gone[rank] = Some(problem.into());
-        self.tell_all(state);
+        self.wake_all(state);
         for group in pending.iter() {
             let position = group.ranks.iter().position(|r| *r == rank);
             if let Some(position) = position.filter(|p| !group.joined[*p]) {
@@ -296,12 +295,12 @@ impl Shared {
         }
     }
 
-    fn tell_all(&self, state: MutexGuard<'_, State>) {
+    fn wake_all(&self, state: MutexGuard<'_, State>) {
         self.troubled.store(true, Ordering::SeqCst);
         drop(state);
         self.woken.notify_all();
         for inbox in &self.inboxes {
-            drop(lock(&inbox.letters));
+            drop(lock(&inbox.queues));
             inbox.came.notify_all();
         }
     }
@@ -329,8 +328,8 @@ impl Shared {
     }
 }
 
-/// The failure of the group, or a needed rank that is gone. The failure comes first: a rank that is gone may have left
-/// because of it.
+/// Returns the failure of the group, or a needed rank that is gone. The failure comes first: a rank that is gone may have
+/// left because of it.
 fn trouble(state: &State, needed: impl Fn(&usize) -> bool) -> Option<Stop> {
     if let Some((by, error)) = state.failure.clone() {
         return Some(Stop::Failed { by, error: Box::new(error) });

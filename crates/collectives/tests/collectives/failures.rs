@@ -2,8 +2,8 @@
 
 use crate::world::{ENGINES, Engine, LONG, each, on_each, world};
 use bessemer_collectives::{
-    CollectiveError, Communicator, Message, MessageCommunicator, MessageSettings, Parts, Reduce, Source,
-    Transport, TransportError, Values,
+    CollectiveError, Communicator, Message, MessageCommunicator, MessageSettings, Parts, Reduce, Transport,
+    TransportError,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_millis(300);
 
 fn reduce(c: &mut dyn Communicator, name: &str, len: usize) -> Result<(), CollectiveError> {
-    c.all_reduce(name, Values::F32(&mut vec![1.0; len]), Reduce::Sum)
+    c.all_reduce(name, &mut vec![1.0; len], Reduce::Sum)
 }
 
 /// Ranks of which one makes another call.
@@ -28,7 +28,7 @@ fn mismatch(
         let error = result.unwrap_err();
         // And every later call errs as well.
         let again = c.barrier("after").unwrap_err();
-        assert_eq!(again.place().name, "after");
+        assert_eq!(again.site().name, "after");
         error
     })
 }
@@ -43,35 +43,30 @@ fn other_names_kinds_lengths_types_and_parts_are_errors_on_all_ranks() {
                 assert!(matches!(error, CollectiveError::Mismatch { .. }), "{engine:?} {rank}: {error}");
             }
             let text = format!(
-                "group world, rank 2, all-reduce of \"a\", but rank 1 is in all-reduce of \"b\" (sum of {len} F32)"
+                "group world, rank 2, all-reduce of \"a\", but rank 1 is in all-reduce of \"b\" (sum of {len} f32)"
             );
             assert_eq!(errors[2].to_string(), text, "{engine:?}");
             for errors in [
                 mismatch(engine, 2, f32s("a", len + 1), f32s("a", len)),
                 mismatch(engine, 4, |c| c.barrier("a"), f32s("a", len)),
+                mismatch(engine, 2, |c| c.all_reduce("a", &mut vec![1.0; len], Reduce::Max), f32s("a", len)),
                 mismatch(
                     engine,
                     2,
-                    |c| c.all_reduce("a", Values::F32(&mut vec![1.0; len]), Reduce::Max),
+                    |c| c.all_reduce("a", &mut vec![half::bf16::ONE; len], Reduce::Sum),
                     f32s("a", len),
                 ),
                 mismatch(
                     engine,
                     2,
-                    |c| c.all_reduce("a", Values::Bf16(&mut vec![half::bf16::ONE; len]), Reduce::Sum),
-                    f32s("a", len),
-                ),
-                mismatch(
-                    engine,
-                    2,
-                    |c| c.all_gather("a", Values::F32(&mut vec![1.0; len]), &Parts::of([1, len - 1])),
-                    |c| c.all_gather("a", Values::F32(&mut vec![1.0; len]), &Parts::of([2, len - 2])),
+                    |c| c.all_gather("a", &mut vec![1.0; len], &Parts::of([1, len - 1])),
+                    |c| c.all_gather("a", &mut vec![1.0; len], &Parts::of([2, len - 2])),
                 ),
                 mismatch(
                     engine,
                     3,
-                    |c| c.broadcast("a", 1, Values::F32(&mut vec![1.0; len])),
-                    |c| c.broadcast("a", 0, Values::F32(&mut vec![1.0; len])),
+                    |c| c.broadcast("a", 1, &mut vec![1.0; len]),
+                    |c| c.broadcast("a", 0, &mut vec![1.0; len]),
                 ),
             ] {
                 for error in errors {
@@ -89,8 +84,8 @@ fn ranks_that_disagree_about_what_a_pair_exchanges_err_on_all_ranks() {
             // Rank 1 expects five elements of rank 0, which sends four.
             let receive = Parts::of([if c.rank() == 1 { 5 } else { 4 }, 4, 4]);
             let mut out = vec![0.0; receive.len()];
-            let send = (Source::F32(&[1.0; 12]), &Parts::even(12, 3));
-            c.all_to_all("pairs", send, (Values::F32(&mut out), &receive)).unwrap_err()
+            let send = (&[1.0; 12], &Parts::even(12, 3));
+            c.all_to_all("pairs", send, (&mut out, &receive)).unwrap_err()
         });
         for error in &errors {
             assert!(
@@ -108,7 +103,7 @@ fn calls_that_cannot_be_right_are_refused_and_the_others_do_not_wait() {
     for engine in ENGINES {
         let errors = each(world(engine, 2, LONG), |mut c| {
             let parts = Parts::of(if c.rank() == 0 { vec![1, 2, 3] } else { vec![3, 3] });
-            c.all_gather("w", Values::F32(&mut [0.0; 6]), &parts).unwrap_err()
+            c.all_gather("w", &mut [0.0; 6], &parts).unwrap_err()
         });
         assert_eq!(
             errors[0].to_string(),
@@ -124,20 +119,16 @@ fn calls_that_cannot_be_right_are_refused_and_the_others_do_not_wait() {
             assert!(error.ends_with(says), "{engine:?}: {error}");
         }
     };
-    refused(|c| c.broadcast("x", 2, Values::F32(&mut [0.0])), "there is no rank 2 in a group of 2");
-    refused(|c| c.send(Message::new("x", 0, 0), Source::F32(&[0.0])), "a rank does not send to itself");
+    refused(|c| c.broadcast("x", 2, &mut [0.0]), "there is no rank 2 in a group of 2");
+    refused(|c| c.send(Message::new("x", 0, 0), &[0.0]), "a rank does not send to itself");
     refused(
-        |c| c.all_gather("x", Values::F32(&mut [0.0; 3]), &Parts::even(4, 2)),
+        |c| c.all_gather("x", &mut [0.0; 3], &Parts::even(4, 2)),
         "values: the parts are of 4 elements, the values of 3",
     );
     refused(
         |c| {
             let half = Parts::even(2, 2);
-            c.all_to_all(
-                "x",
-                (Source::F32(&[0.0; 2]), &half),
-                (Values::Bf16(&mut [half::bf16::ZERO; 2]), &half),
-            )
+            c.all_to_all("x", (&[0.0; 2], &half), (&mut [half::bf16::ZERO; 2], &half))
         },
         "what is sent and what is received have different types",
     );
@@ -157,8 +148,8 @@ fn a_rank_that_does_not_come_is_named_by_all_who_wait() {
         for (rank, (error, waited)) in errors.iter().enumerate() {
             assert!(*waited < 10 * SOON, "{engine:?}: {waited:?}");
             match error {
-                CollectiveError::Timeout { place, missing, .. } if rank != 2 => {
-                    assert_eq!((missing.as_slice(), place.rank), (&[2][..], rank));
+                CollectiveError::Timeout { site, missing, .. } if rank != 2 => {
+                    assert_eq!((missing.as_slice(), site.rank), (&[2][..], rank));
                     let text = format!(
                         "group world, rank {rank}, all-reduce of \"gradients 7\": nothing from rank 2 "
                     );
@@ -200,8 +191,9 @@ fn a_rank_that_was_stopped_itself_goes_on_waiting() {
     let (looks, patience) = (Arc::new(AtomicUsize::new(0)), Duration::from_millis(400));
     let wire = Stopped { looks: Arc::clone(&looks), pause: 3 * patience };
     let settings = MessageSettings { patience, ..MessageSettings::default() };
-    let mut rank = MessageCommunicator::world("world", Arc::new(wire), &settings);
-    let error = rank.receive(Message::new("x", 0, 1), Values::F32(&mut [0.0])).unwrap_err();
+    let mut rank: Box<dyn Communicator> =
+        Box::new(MessageCommunicator::world("world", Arc::new(wire), &settings));
+    let error = rank.receive(Message::new("x", 0, 1), &mut [0.0]).unwrap_err();
     assert!(matches!(error, CollectiveError::Timeout { .. }), "{error}");
     // A look is 50 ms at most; the stop counts as two of them.
     let looks = looks.load(Ordering::Relaxed);
@@ -212,7 +204,7 @@ fn a_rank_that_was_stopped_itself_goes_on_waiting() {
 fn a_message_that_does_not_come_is_a_timeout() {
     for engine in ENGINES {
         let mut ranks = world(engine, 3, SOON);
-        let error = ranks[1].receive(Message::new("activation", 0, 2), Values::F32(&mut [0.0])).unwrap_err();
+        let error = ranks[1].receive(Message::new("activation", 0, 2), &mut [0.0]).unwrap_err();
         assert!(matches!(&error, CollectiveError::Timeout { missing, .. } if missing == &[2]), "{error}");
     }
 }
@@ -249,7 +241,7 @@ fn a_rank_that_panics_is_lost_to_those_who_wait_for_values_and_messages() {
                     std::thread::sleep(SOON / 6);
                     std::panic::resume_unwind(Box::new("a rank of a test that has to panic"))
                 }
-                _ => c.receive(Message::new("activation", 0, 1), Values::F32(&mut [0.0])).unwrap_err(),
+                _ => c.receive(Message::new("activation", 0, 1), &mut [0.0]).unwrap_err(),
             }
         });
         assert!(results[1].is_none());

@@ -1,11 +1,11 @@
 //! Groups: subsets, nested, overlapping, several of the same ranks.
 
 use crate::world::{ENGINES, LONG, each, world};
-use bessemer_collectives::{CollectiveError, Communicator, Reduce, Values};
+use bessemer_collectives::{CollectiveError, Communicator, Reduce};
 
 fn sum(c: &mut dyn Communicator, value: f32) -> f32 {
     let mut v = [value];
-    c.all_reduce("sum", Values::F32(&mut v), Reduce::Sum).unwrap();
+    c.all_reduce("sum", &mut v, Reduce::Sum).unwrap();
     v[0]
 }
 

@@ -1,7 +1,7 @@
 //! The ledger against the formulas of ring algorithms.
 
 use crate::world::{ENGINES, LONG, each, world};
-use bessemer_collectives::{Kind, Ledger, Message, Parts, Reduce, Source, Traffic, Values, Volume};
+use bessemer_collectives::{CollectiveKind, Ledger, Message, Parts, Reduce, Traffic, Volume};
 use half::bf16;
 
 fn traffic(calls: u64, sent: usize, received: usize) -> Traffic {
@@ -19,23 +19,23 @@ fn even_parts_cost_what_the_formulas_say() {
                 let parts = Parts::even(len, n);
                 let mut v = vec![1.0f32; len];
                 for _ in 0..3 {
-                    c.all_reduce("a", Values::F32(&mut v), Reduce::Sum).unwrap();
+                    c.all_reduce("a", &mut v, Reduce::Sum).unwrap();
                 }
-                c.reduce_scatter("b", Values::F32(&mut v), &parts, Reduce::Sum).unwrap();
-                c.all_gather("c", Values::Bf16(&mut vec![bf16::ONE; len]), &parts).unwrap();
+                c.reduce_scatter("b", &mut v, &parts, Reduce::Sum).unwrap();
+                c.all_gather("c", &mut vec![bf16::ONE; len], &parts).unwrap();
                 let mut out = vec![0.0; len];
-                c.all_to_all("d", (Source::F32(&v), &parts), (Values::F32(&mut out), &parts)).unwrap();
+                c.all_to_all("d", (&v, &parts), (&mut out, &parts)).unwrap();
                 c.barrier("e").unwrap();
                 ledger
             });
             for ledger in ledgers {
                 let share = len * (n - 1) / n;
                 let want = [
-                    (Kind::AllReduce, traffic(3, 3 * 2 * 4 * share, 3 * 2 * 4 * share)),
-                    (Kind::ReduceScatter, traffic(1, 4 * share, 4 * share)),
-                    (Kind::AllGather, traffic(1, 2 * share, 2 * share)),
-                    (Kind::AllToAll, traffic(1, 4 * share, 4 * share)),
-                    (Kind::Barrier, traffic(1, 0, 0)),
+                    (CollectiveKind::AllReduce, traffic(3, 3 * 2 * 4 * share, 3 * 2 * 4 * share)),
+                    (CollectiveKind::ReduceScatter, traffic(1, 4 * share, 4 * share)),
+                    (CollectiveKind::AllGather, traffic(1, 2 * share, 2 * share)),
+                    (CollectiveKind::AllToAll, traffic(1, 4 * share, 4 * share)),
+                    (CollectiveKind::Barrier, traffic(1, 0, 0)),
                 ];
                 assert_eq!(ledger.rows(), want.map(|(k, t)| ("world".to_string(), k, t)), "{engine:?} {n}");
             }
@@ -81,16 +81,16 @@ fn uneven_parts_cost_what_a_ring_walked_step_by_step_costs() {
                     assert_eq!(ledger.of("world").volume, want, "{engine:?} {lengths:?} rank {rank}");
                     ledger.clear();
                 };
-                c.reduce_scatter("a", Values::F32(&mut v), &parts, Reduce::Max).unwrap();
+                c.reduce_scatter("a", &mut v, &parts, Reduce::Max).unwrap();
                 check(reduce[rank]);
-                c.all_gather("b", Values::F32(&mut v), &parts).unwrap();
+                c.all_gather("b", &mut v, &parts).unwrap();
                 check(gather[rank]);
-                c.all_reduce("c", Values::F32(&mut v), Reduce::Sum).unwrap();
+                c.all_reduce("c", &mut v, Reduce::Sum).unwrap();
                 check(Volume {
                     sent: down[rank].sent + up[rank].sent,
                     received: down[rank].received + up[rank].received,
                 });
-                c.broadcast("d", n - 1, Values::F32(&mut v)).unwrap();
+                c.broadcast("d", n - 1, &mut v).unwrap();
                 check(spread[rank]);
             });
         }
@@ -106,19 +106,19 @@ fn groups_are_counted_under_their_own_labels_and_messages_at_both_ends() {
             let half = c.rank() / 2 * 2;
             let mut pair = c.group("tensor", &[half, half + 1]).unwrap();
             let mut v = [0.0f32; 10];
-            pair.all_reduce("x", Values::F32(&mut v), Reduce::Sum).unwrap();
+            pair.all_reduce("x", &mut v, Reduce::Sum).unwrap();
             if pair.rank() == 0 {
-                pair.send(Message::new("y", 7, 1), Source::F32(&v[..7])).unwrap();
+                pair.send(Message::new("y", 7, 1), &v[..7]).unwrap();
             } else {
-                pair.receive(Message::new("y", 7, 0), Values::F32(&mut v[..7])).unwrap();
+                pair.receive(Message::new("y", 7, 0), &mut v[..7]).unwrap();
             }
             ledger
         });
         for (rank, ledger) in ledgers.iter().enumerate() {
-            let reduce = ("tensor".to_string(), Kind::AllReduce, traffic(1, 40, 40));
+            let reduce = ("tensor".to_string(), CollectiveKind::AllReduce, traffic(1, 40, 40));
             let message = match rank % 2 {
-                0 => ("tensor".to_string(), Kind::Send, traffic(1, 28, 0)),
-                _ => ("tensor".to_string(), Kind::Receive, traffic(1, 0, 28)),
+                0 => ("tensor".to_string(), CollectiveKind::Send, traffic(1, 28, 0)),
+                _ => ("tensor".to_string(), CollectiveKind::Receive, traffic(1, 0, 28)),
             };
             assert_eq!(ledger.rows(), [reduce, message], "{engine:?}");
             assert_eq!(ledger.of("world"), Traffic::default());
@@ -132,7 +132,7 @@ fn failed_calls_are_not_counted() {
     for engine in ENGINES {
         let ledger = Ledger::new();
         let mut c = ledger.wrap(world(engine, 1, LONG).remove(0));
-        c.broadcast("x", 5, Values::F32(&mut [0.0])).unwrap_err();
+        c.broadcast("x", 5, &mut [0.0]).unwrap_err();
         assert_eq!(ledger.rows(), []);
     }
 }

@@ -5,7 +5,7 @@ mod failures;
 mod groups;
 mod ledger;
 mod messages;
-mod overlap;
+mod queue;
 mod recorder;
 mod results;
 mod stopwatch;

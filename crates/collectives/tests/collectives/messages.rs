@@ -2,8 +2,8 @@
 
 use crate::world::{ENGINES, LONG, bits, each, narrow, values, world};
 use bessemer_collectives::{
-    CollectiveError, Communicator, Delayed, Fault, Faulty, FlightRecorder, Kind, Ledger, Message, Progress,
-    Reduce, Source, Traffic, Values, Volume,
+    CollectiveError, CollectiveKind, Communicator, Delayed, Fault, Faulty, FlightRecorder, Ledger, Message,
+    Progress, Reduce, Traffic, Volume,
 };
 use half::bf16;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_millis(300);
 
 fn send(c: &mut dyn Communicator, tag: u64, to: usize, v: &[f32]) -> Result<(), CollectiveError> {
-    c.send(Message::new("activation", tag, to), Source::F32(v))
+    c.send(Message::new("activation", tag, to), v)
 }
 
 fn receive(c: &mut dyn Communicator, tag: u64, from: usize, len: usize) -> Result<Vec<f32>, CollectiveError> {
     let mut v = vec![f32::NAN; len];
-    c.receive(Message::new("activation", tag, from), Values::F32(&mut v)).map(|()| v)
+    c.receive(Message::new("activation", tag, from), &mut v).map(|()| v)
 }
 
 /// Long ones take several frames. Collectives lie between the two ends.
@@ -32,7 +32,7 @@ fn messages_are_taken_by_tag_in_any_order_and_cross_collectives() {
                         send(c.as_mut(), tag, 2, &values(tag, rank, len)).unwrap();
                     }
                 }
-                c.all_reduce("between", Values::F32(&mut [1.0; 9]), Reduce::Sum).unwrap();
+                c.all_reduce("between", &mut [1.0; 9], Reduce::Sum).unwrap();
                 for tag in order.iter().filter(|_| rank == 2) {
                     for from in [1, 0] {
                         let v = receive(c.as_mut(), *tag, from, len).unwrap();
@@ -52,17 +52,17 @@ fn messages_with_one_tag_keep_their_order_and_both_types_arrive() {
             let message = |tag| Message::new("activation", tag, other);
             let halves = |k: u64, rank: usize| narrow(&values(k, rank, 3000));
             for k in 0..5 {
-                c.send(message(3), Source::Bf16(&halves(k, c.rank()))).unwrap();
-                c.send(message(4), Source::F32(&[k as f32])).unwrap();
+                c.send(message(3), &halves(k, c.rank())).unwrap();
+                c.send(message(4), &[k as f32]).unwrap();
             }
             for k in 0..5 {
                 let mut v = vec![bf16::ZERO; 3000];
-                c.receive(message(3), Values::Bf16(&mut v)).unwrap();
+                c.receive(message(3), &mut v).unwrap();
                 assert_eq!(bits(&v), bits(&halves(k, other)), "{engine:?} {k}");
             }
             for k in 0..5 {
                 let mut v = [0.0];
-                c.receive(message(4), Values::F32(&mut v)).unwrap();
+                c.receive(message(4), &mut v).unwrap();
                 assert_eq!(v, [k as f32]);
             }
         });
@@ -100,16 +100,16 @@ fn sending_never_waits_for_the_receiver_and_a_look_tells_what_has_come() {
 fn a_message_of_another_name_length_or_type_names_both_ranks_and_the_tag() {
     for engine in ENGINES {
         for (name, len, half, there) in [
-            ("gradient", 2, false, "send of \"gradient, tag 7\" (2 F32)"),
-            ("activation", 3000, false, "send of \"activation, tag 7\" (3000 F32)"),
-            ("activation", 2, true, "send of \"activation, tag 7\" (2 BF16)"),
+            ("gradient", 2, false, "send of \"gradient, tag 7\" (2 f32)"),
+            ("activation", 3000, false, "send of \"activation, tag 7\" (3000 f32)"),
+            ("activation", 2, true, "send of \"activation, tag 7\" (2 bf16)"),
         ] {
             let errors = each(world(engine, 2, LONG), |mut c| {
                 let message = Message::new(name, 7, 1);
                 if c.rank() == 0 {
                     match half {
-                        true => c.send(message, Source::Bf16(&vec![bf16::ONE; len])).unwrap(),
-                        false => c.send(message, Source::F32(&vec![0.0; len])).unwrap(),
+                        true => c.send(message, &vec![bf16::ONE; len]).unwrap(),
+                        false => c.send(message, &vec![0.0; len]).unwrap(),
                     }
                     return c.barrier("after").unwrap_err().to_string();
                 }
@@ -117,7 +117,7 @@ fn a_message_of_another_name_length_or_type_names_both_ranks_and_the_tag() {
             });
             let want = format!(
                 "group world, rank 1, receive of \"activation, tag 7\", but rank 0 is in {there} to rank 1, which \
-                 wanted receive of \"activation\" (2 F32)"
+                 wanted receive of \"activation\" (2 f32)"
             );
             assert_eq!(errors[1], want, "{engine:?}");
         }
@@ -146,7 +146,10 @@ fn a_message_that_does_not_come_is_a_timeout_that_lists_what_did() {
         let waits = "rank 1: receive 0 of \"activation\" tag 5 from rank 0 in world (1 of 2), 4 bytes, waits";
         assert!(text.contains(waits), "{engine:?}: {text}");
         let sent = recorder.entries(0).pop().expect("an entry");
-        assert_eq!((sent.kind, sent.message, sent.progress), (Kind::Send, Some((1, 6)), Progress::Done));
+        assert_eq!(
+            (sent.kind, sent.message, sent.progress),
+            (CollectiveKind::Send, Some((1, 6)), Progress::Done)
+        );
     }
 }
 
@@ -221,7 +224,10 @@ fn a_slow_link_delays_the_receiver_and_not_the_sender() {
                 send(c.as_mut(), 1, 1, &[0.0; 1000]).unwrap();
                 assert!(start.elapsed() < Duration::from_millis(50), "{:?}", start.elapsed());
                 let volume = Volume { sent: 8000, received: 0 };
-                assert_eq!(ledger.rows()[0], ("world".into(), Kind::Send, Traffic { calls: 2, volume }));
+                assert_eq!(
+                    ledger.rows()[0],
+                    ("world".into(), CollectiveKind::Send, Traffic { calls: 2, volume })
+                );
             } else {
                 receive(c.as_mut(), 1, 0, 1000).unwrap();
                 // Both went through the link, one after the other.

@@ -2,15 +2,15 @@
 
 use crate::world::{ENGINES, LONG, each, world};
 use bessemer_collectives::{
-    Buffer, Collective, CollectiveError, Communicator, Delayed, Fault, Faulty, FlightRecorder, Kind, Overlap,
-    Progress, Reduce, Values,
+    Collective, CollectiveError, CollectiveKind, CollectiveQueue, Communicator, Delayed, Fault, Faulty,
+    FlightRecorder, HostBuffer, Pattern, Progress, Reduce,
 };
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_millis(400);
 
 fn sum(c: &mut dyn Communicator, name: &str) -> Result<(), CollectiveError> {
-    c.all_reduce(name, Values::F32(&mut [1.0; 4]), Reduce::Sum)
+    c.all_reduce(name, &mut [1.0; 4], Reduce::Sum)
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn a_timeout_says_who_waits_where_for_whom() {
         let last = recorder.entries(1).pop().expect("an entry");
         assert_eq!(
             (last.progress, last.kind, last.name.as_str()),
-            (Progress::Failed, Kind::AllReduce, "layers.3.attention.out")
+            (Progress::Failed, CollectiveKind::AllReduce, "layers.3.attention.out")
         );
     }
 }
@@ -90,13 +90,14 @@ fn what_is_overlapped_is_enqueued_first_and_then_the_same_entry_goes_on() {
         let recorder = FlightRecorder::new(2, 8);
         each(world(engine, 2, LONG), |c| {
             let rank = c.rank();
-            let mut o = Overlap::new(recorder.wrap(rank, c)).unwrap();
+            let mut o = CollectiveQueue::with_progress_thread(recorder.wrap(rank, c)).unwrap();
             o.record_in(recorder.of(rank));
             if rank == 1 {
                 std::thread::sleep(SOON / 4);
             }
             let tickets = ["a", "b"].map(|name| {
-                o.start(name, Collective::AllReduce(Reduce::Sum), Buffer::F32(vec![1.0; 4])).unwrap()
+                o.start(&Collective::new(name, Pattern::AllReduce(Reduce::Sum)), HostBuffer::of(&[1.0; 4]))
+                    .unwrap()
             });
             if rank == 0 {
                 std::thread::sleep(SOON / 8);
@@ -104,7 +105,7 @@ fn what_is_overlapped_is_enqueued_first_and_then_the_same_entry_goes_on() {
                 let seen: Vec<_> = entries.iter().map(|e| (e.name.as_str(), e.progress)).collect();
                 assert_eq!(seen, [("a", Progress::Started), ("b", Progress::Enqueued)], "{engine:?}");
             }
-            tickets.into_iter().for_each(|t| assert_eq!(o.finish(t).unwrap(), Buffer::F32(vec![2.0; 4])));
+            tickets.into_iter().for_each(|t| assert_eq!(o.finish(t).unwrap(), HostBuffer::of(&[2.0; 4])));
             let entries = recorder.entries(rank);
             assert_eq!(entries.len(), 2);
             for e in entries {
@@ -123,7 +124,7 @@ fn a_slow_link_takes_as_long_as_its_formula() {
             let mut c = link.wrap(c);
             let start = Instant::now();
             // 2 (n - 1) steps of 5 ms, 2 N (n - 1)/n = 20 kB at 1 MB/s.
-            c.all_reduce("x", Values::F32(&mut [0.0; 5000]), Reduce::Sum).unwrap();
+            c.all_reduce("x", &mut [0.0; 5000], Reduce::Sum).unwrap();
             assert!(start.elapsed() >= Duration::from_millis(30), "{:?}", start.elapsed());
         });
     }
@@ -134,9 +135,11 @@ fn computing_hides_a_slow_link() {
     for engine in ENGINES {
         each(world(engine, 2, LONG), |c| {
             let link = Delayed { latency: Duration::from_millis(100), bandwidth: 1e12 };
-            let mut o = Overlap::new(link.wrap(c)).unwrap();
+            let mut o = CollectiveQueue::with_progress_thread(link.wrap(c)).unwrap();
             let start = Instant::now();
-            let ticket = o.start("x", Collective::AllReduce(Reduce::Sum), Buffer::F32(vec![0.0; 9])).unwrap();
+            let ticket = o
+                .start(&Collective::new("x", Pattern::AllReduce(Reduce::Sum)), HostBuffer::of(&[0.0; 9]))
+                .unwrap();
             std::thread::sleep(Duration::from_millis(200));
             let computed = start.elapsed();
             o.finish(ticket).unwrap();

@@ -1,12 +1,11 @@
 //! The stopwatch: what is noted, when, and of whom.
 
-use bessemer_collectives::{Buffer, Collective};
 use bessemer_collectives::{
-    CallSpan, Communicator, Kind, Message, Overlap, Reduce, Source, Stopwatch, ThreadCommunicator,
-    ThreadSettings, Values,
+    CallSpan, Collective, CollectiveKind, CollectiveQueue, Communicator, HostBuffer, Message, Pattern,
+    Reduce, Stopwatch, ThreadCommunicator, ThreadSettings,
 };
 
-fn calls(spans: &[CallSpan]) -> Vec<(&str, Kind, &str, u64)> {
+fn calls(spans: &[CallSpan]) -> Vec<(&str, CollectiveKind, &str, u64)> {
     spans.iter().map(|s| (s.group.as_str(), s.kind, s.name.as_str(), s.bytes)).collect()
 }
 
@@ -23,21 +22,22 @@ fn calls_are_noted_while_it_is_on_in_groups_and_on_other_threads() {
         let mut alone = world.group("alone", &[rank]).unwrap();
         alone.barrier("nobody").unwrap();
         let group = world.group("pair", &[0, 1]).unwrap();
-        let mut ahead = Overlap::new(group).unwrap();
-        let ticket =
-            ahead.start("sum", Collective::AllReduce(Reduce::Sum), Buffer::F32(vec![1.0; 8])).unwrap();
+        let mut ahead = CollectiveQueue::with_progress_thread(group).unwrap();
+        let ticket = ahead
+            .start(&Collective::new("sum", Pattern::AllReduce(Reduce::Sum)), HostBuffer::of(&[1.0; 8]))
+            .unwrap();
         ahead.finish(ticket).unwrap();
-        world.send(Message::new("letter", 3, peer), Source::F32(&[1.0, 2.0])).unwrap();
-        world.receive(Message::new("letter", 3, peer), Values::F32(&mut [0.0; 2])).unwrap();
+        world.send(Message::new("message", 3, peer), &[1.0, 2.0]).unwrap();
+        world.receive(Message::new("message", 3, peer), &mut [0.0; 2]).unwrap();
         watch.switch(false);
         world.barrier("after").unwrap();
         let spans = watch.take();
         assert_eq!(
             calls(&spans),
             [
-                ("pair", Kind::AllReduce, "sum", 32),
-                ("world", Kind::Send, "letter", 8),
-                ("world", Kind::Receive, "letter", 8)
+                ("pair", CollectiveKind::AllReduce, "sum", 32),
+                ("world", CollectiveKind::Send, "message", 8),
+                ("world", CollectiveKind::Receive, "message", 8)
             ]
         );
         let here = std::thread::current().id();

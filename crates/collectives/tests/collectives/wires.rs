@@ -3,7 +3,7 @@
 use crate::world::{each, values};
 use bessemer_collectives::{
     ChannelTransport, CollectiveError, Communicator, FaultyTransport, MessageCommunicator, MessageFault,
-    MessageSettings, Parts, Reduce, Transport, Values,
+    MessageSettings, Parts, Reduce, Transport,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ fn errors(fault: MessageFault, at: u64) -> Vec<CollectiveError> {
         let len = 6000;
         for k in 0..8 {
             let mut v = values(k, c.rank(), len);
-            if let Err(error) = c.all_reduce("sum", Values::F32(&mut v), Reduce::Sum) {
+            if let Err(error) = c.all_reduce("sum", &mut v, Reduce::Sum) {
                 return error;
             }
             let terms: Vec<Vec<f32>> = (0..3).map(|r| values(k, r, len)).collect();
@@ -102,15 +102,15 @@ fn large_values_go_in_pieces_and_nobody_runs_ahead() {
     let settings = MessageSettings { patience: Duration::from_secs(60), piece_bytes: 4096 };
     let over = |inner| {
         let transport = Counting { inner, under_way: Arc::clone(&under_way), most: Arc::clone(&most) };
-        MessageCommunicator::world("world", Arc::new(transport), &settings)
+        Box::new(MessageCommunicator::world("world", Arc::new(transport), &settings)) as Box<dyn Communicator>
     };
     let len = 200_000;
     each(ChannelTransport::world(3).into_iter().map(over).collect(), |mut c| {
         // Everything belongs to rank 0, which has nothing to wait for but what the others say.
         let mut v = vec![1.0f32; len];
-        c.all_gather("weights", Values::F32(&mut v), &Parts::of([len, 0, 0])).unwrap();
-        c.broadcast("all", 2, Values::F32(&mut v)).unwrap();
-        c.all_reduce("sum", Values::F32(&mut v), Reduce::Sum).unwrap();
+        c.all_gather("weights", &mut v, &Parts::of([len, 0, 0])).unwrap();
+        c.broadcast("all", 2, &mut v).unwrap();
+        c.all_reduce("sum", &mut v, Reduce::Sum).unwrap();
         assert!(v.iter().all(|v| *v == 3.0));
     });
     // Six directed pairs, at most four frames each.
@@ -158,15 +158,15 @@ fn direct_exchange_sends_what_a_ring_sends() {
         let transport = Arc::new(Weighing { inner, values: AtomicU64::new(0) });
         let sent = || transport.values.swap(0, Ordering::SeqCst);
         let settings = MessageSettings::default();
-        let mut c =
-            MessageCommunicator::world("world", Arc::clone(&transport) as Arc<dyn Transport>, &settings);
+        let wire = Arc::clone(&transport) as Arc<dyn Transport>;
+        let mut c: Box<dyn Communicator> = Box::new(MessageCommunicator::world("world", wire, &settings));
         let mut v = vec![half::bf16::ONE; len];
         let share = (len * (n - 1) / n) as u64;
-        c.all_reduce("a", Values::Bf16(&mut v), Reduce::Sum).unwrap();
+        c.all_reduce("a", &mut v, Reduce::Sum).unwrap();
         assert_eq!(sent(), 2 * 2 * share);
-        c.reduce_scatter("b", Values::Bf16(&mut v), &Parts::even(len, n), Reduce::Sum).unwrap();
+        c.reduce_scatter("b", &mut v, &Parts::even(len, n), Reduce::Sum).unwrap();
         assert_eq!(sent(), 2 * share);
-        c.all_gather("c", Values::F32(&mut vec![0.0; len]), &Parts::even(len, n)).unwrap();
+        c.all_gather("c", &mut vec![0.0; len], &Parts::even(len, n)).unwrap();
         assert_eq!(sent(), 4 * share);
     });
 }

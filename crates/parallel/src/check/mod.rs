@@ -16,7 +16,7 @@ use crate::tensor::COPIES;
 use crate::worker::{Feed, Job, Worker};
 use bessemer_arch::PortionParam;
 use bessemer_collectives::{
-    Breaker, CollectiveError, Communicator, Kind, Message, NullCommunicator, Parts, Reduce, Source, Values,
+    Breaker, Collective, CollectiveError, CollectiveKind, Communicator, Memory, Message, NullCommunicator,
 };
 use bessemer_mesh::{Axis, Mesh};
 use bessemer_model::{Param, StepContext, TokenBatch};
@@ -25,17 +25,17 @@ use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Op;
 use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
 use bessemer_units::Bytes;
-use held::{Held, Memory};
+use held::{Held, Memory as KnownMemory};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What device and communicator know together.
 #[derive(Debug, Default)]
 struct Known {
-    memory: Memory,
+    memory: KnownMemory,
     /// Views that the host has read and not written back, oldest first. One collective may carry several of them.
     on_host: Vec<(View, Held)>,
     /// The collective since those reads, and whether it was among the ranks that hold the same heads.
-    collective: Option<(Kind, bool)>,
+    collective: Option<(CollectiveKind, bool)>,
     /// Views that a collective among the ranks with the same heads has completed.
     copies_summed: Vec<View>,
 }
@@ -156,10 +156,10 @@ impl CheckingBackend {
             return Ok(());
         }
         let now = match (kind, held) {
-            (Kind::AllReduce | Kind::AllGather, Held::Partial) => Held::Same,
-            (Kind::ReduceScatter, Held::Partial) => Held::Rows,
-            (Kind::AllGather, Held::Rows | Held::Columns) => Held::Same,
-            (Kind::AllReduce | Kind::ReduceScatter, Held::Same) => {
+            (CollectiveKind::AllReduce | CollectiveKind::AllGather, Held::Partial) => Held::Same,
+            (CollectiveKind::ReduceScatter, Held::Partial) => Held::Rows,
+            (CollectiveKind::AllGather, Held::Rows | Held::Columns) => Held::Same,
+            (CollectiveKind::AllReduce | CollectiveKind::ReduceScatter, Held::Same) => {
                 return wrong("it would be added up once for every rank");
             }
             _ => return wrong("nothing sensible comes of that"),
@@ -188,7 +188,7 @@ struct CheckingCommunicator {
 }
 
 impl CheckingCommunicator {
-    fn note(&self, kind: Kind) {
+    fn note(&self, kind: CollectiveKind) {
         let among_copies = self.null.label() == COPIES;
         if self.null.label() == "tensor" || among_copies {
             let mut known = self.shared.known();
@@ -214,54 +214,17 @@ impl Communicator for CheckingCommunicator {
         self.null.breaker()
     }
 
-    fn all_reduce(&mut self, _: &str, _: Values<'_>, _: Reduce) -> Result<(), CollectiveError> {
-        self.note(Kind::AllReduce);
-        Ok(())
-    }
-
-    fn reduce_scatter(
-        &mut self,
-        _: &str,
-        _: Values<'_>,
-        _: &Parts,
-        _: Reduce,
-    ) -> Result<(), CollectiveError> {
-        self.note(Kind::ReduceScatter);
-        Ok(())
-    }
-
-    fn all_gather(&mut self, _: &str, _: Values<'_>, _: &Parts) -> Result<(), CollectiveError> {
-        self.note(Kind::AllGather);
-        Ok(())
-    }
-
-    fn all_to_all(
-        &mut self,
-        name: &str,
-        send: (Source<'_>, &Parts),
-        receive: (Values<'_>, &Parts),
-    ) -> Result<(), CollectiveError> {
-        self.null.all_to_all(name, send, receive)
-    }
-
-    fn broadcast(&mut self, name: &str, root: usize, values: Values<'_>) -> Result<(), CollectiveError> {
-        self.null.broadcast(name, root, values)
-    }
-
-    fn send(&mut self, message: Message<'_>, values: Source<'_>) -> Result<(), CollectiveError> {
-        self.null.send(message, values)
-    }
-
-    fn receive(&mut self, message: Message<'_>, values: Values<'_>) -> Result<(), CollectiveError> {
-        self.null.receive(message, values)
+    fn run(&mut self, collective: &Collective<'_>, memory: Memory<'_>) -> Result<(), CollectiveError> {
+        let kind = collective.kind();
+        let seen = [CollectiveKind::AllReduce, CollectiveKind::ReduceScatter, CollectiveKind::AllGather];
+        if seen.contains(&kind) {
+            self.note(kind);
+        }
+        self.null.run(collective, memory)
     }
 
     fn arrived(&mut self, message: Message<'_>) -> Result<bool, CollectiveError> {
         self.null.arrived(message)
-    }
-
-    fn barrier(&mut self, name: &str) -> Result<(), CollectiveError> {
-        self.null.barrier(name)
     }
 
     fn group(&mut self, label: &str, ranks: &[usize]) -> Result<Box<dyn Communicator>, CollectiveError> {
@@ -524,13 +487,12 @@ mod tests {
         let spec = BufferSpec { class: "x", name: "norms", dtype: bessemer_units::DType::F32, len: 4 };
         let view = backend.alloc(spec).unwrap().vector();
         shared.known().memory.set(&view, Some(Held::Same));
-        let mut group = CheckingCommunicator {
-            null: Box::new(NullCommunicator::new("tensor", 0, 2)),
-            shared: shared.clone(),
-        };
+        let null = Box::new(NullCommunicator::new("tensor", 0, 2));
+        let mut group: Box<dyn Communicator> =
+            Box::new(CheckingCommunicator { null, shared: shared.clone() });
         let mut values = vec![0.0; 4];
         backend.read_f32(view, &mut values).unwrap();
-        group.all_reduce("norms", Values::F32(&mut values), Reduce::Sum).unwrap();
+        group.all_reduce("norms", &mut values, bessemer_collectives::Reduce::Sum).unwrap();
         let e = backend.write_f32(view, &values).unwrap_err().to_string();
         assert!(e.contains("norms") && e.contains("added up once for every rank"), "{e}");
     }

@@ -4,7 +4,7 @@
 //! others' losses, so whatever is added up from them has the same bits on every rank and in every layout.
 
 use crate::TrainError;
-use bessemer_collectives::{CollectiveError, Parts, Values};
+use bessemer_collectives::{CollectiveError, Parts};
 use bessemer_eval::EvalError;
 use bessemer_eval::score::TokenLosses;
 use bessemer_model::TokenBatch;
@@ -61,7 +61,7 @@ impl<'a> RankLosses<'a> {
     /// Every rank has the losses of those that have them.
     pub(super) fn gather(&mut self, losses: &mut [f32]) -> Result<(), ParallelError> {
         let gathered: Result<(), CollectiveError> =
-            self.worker.world().all_gather("losses of tokens", Values::F32(losses), &self.parts);
+            self.worker.world().all_gather("losses of tokens", losses, &self.parts);
         Ok(gathered?)
     }
 }

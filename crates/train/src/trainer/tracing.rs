@@ -10,7 +10,7 @@
 
 use super::clocks::Clocks;
 use crate::TrainError;
-use bessemer_collectives::Kind;
+use bessemer_collectives::CollectiveKind;
 use bessemer_parallel::{Notes, Worker};
 use bessemer_recipe::TraceConfig;
 use bessemer_runlog::{LaneSpan, PROGRAM_NOTE, RunLogError, TRACE_FILE, TraceLanes, TraceNote};
@@ -132,7 +132,8 @@ impl Tracing {
             event(lane, order.name, (order.start, order.end), None)
         }));
         // Messages of the pipeline are orders already.
-        let calls = calls.into_iter().filter(|c| !matches!(c.kind, Kind::Send | Kind::Receive));
+        let calls =
+            calls.into_iter().filter(|c| !matches!(c.kind, CollectiveKind::Send | CollectiveKind::Receive));
         self.events.extend(calls.map(|c| {
             let name = format!("{} {}", c.kind.name(), c.name);
             let bytes = Some((c.bytes, c.thread != here));

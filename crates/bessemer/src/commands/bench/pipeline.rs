@@ -15,9 +15,9 @@ use crate::commands::ranks::recorded_threads;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::machine;
-use bessemer_collectives::{Communicator, Span};
+use bessemer_collectives::Communicator;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_parallel::{Notes, ParallelConfig, ParallelError, Plan, Worker};
+use bessemer_parallel::{Notes, OrderSpan, ParallelConfig, ParallelError, Plan, Worker};
 use bessemer_schedule::{Instruction, Pass, Program};
 use bessemer_sim::{Kind, Sample, Samples, parse_name, simulate, simulate_each};
 use bessemer_tensor::rng::RngKey;
@@ -188,7 +188,7 @@ fn steps(case: &Case<'_>, world: Box<dyn Communicator>) -> Result<Vec<Notes>, Tr
 type PassKey = (Kind, usize, usize);
 
 /// A pass, its start and end.
-fn pass(span: &Span) -> Option<(PassKey, Instant, Instant)> {
+fn pass(span: &OrderSpan) -> Option<(PassKey, Instant, Instant)> {
     let key = parse_name(&span.name)?;
     let passes = [Kind::Forward, Kind::Backward, Kind::BackwardInput, Kind::BackwardWeight];
     passes.contains(&key.0).then_some((key, span.start, span.end))

@@ -1,7 +1,7 @@
 //! A Chrome trace of a step of a benchmark: the passes, messages and collectives of each rank.
 
 use crate::failure::Failure;
-use bessemer_collectives::Kind;
+use bessemer_collectives::CollectiveKind;
 use bessemer_parallel::Notes;
 use bessemer_runlog::{LaneSpan, TraceLanes};
 use serde_json::json;
@@ -22,10 +22,15 @@ pub(super) fn write(path: &Path, ranks: &[&Notes]) -> Result<(), Failure> {
             let (lane, category) = if talks { ("messages", "message") } else { ("passes", "compute") };
             (lane.to_owned(), category, o.name.clone(), (o.start, o.end), None)
         });
-        let calls = notes.calls.iter().filter(|c| !matches!(c.kind, Kind::Send | Kind::Receive)).map(|c| {
-            let (lane, name) = (format!("collectives, {}", c.group), format!("{} {}", c.kind.name(), c.name));
-            (lane, "collective", name, (c.start, c.end), Some(c.bytes))
-        });
+        let calls = notes
+            .calls
+            .iter()
+            .filter(|c| !matches!(c.kind, CollectiveKind::Send | CollectiveKind::Receive))
+            .map(|c| {
+                let (lane, name) =
+                    (format!("collectives, {}", c.group), format!("{} {}", c.kind.name(), c.name));
+                (lane, "collective", name, (c.start, c.end), Some(c.bytes))
+            });
         let mut all: Vec<_> = orders.chain(calls).collect();
         all.sort_by_key(|(.., (start, end), _)| (*start, std::cmp::Reverse(*end)));
         for (lane, category, name, (start, end), bytes) in all {

@@ -1,11 +1,13 @@
 //! Collectives on a thread of their own.
 
 use crate::world::{ENGINES, Engine, LONG, bits, each, narrow, on_each, values, world};
-use bessemer_collectives::{Buffer, Collective, CollectiveError, Overlap, Parts, Reduce, Values};
+use bessemer_collectives::{
+    Collective, CollectiveError, CollectiveQueue, HostBuffer, Parts, Pattern, Reduce,
+};
 use std::time::{Duration, Instant};
 
-fn overlapped(engine: Engine, ranks: usize, work: impl Fn(Overlap) + Sync) {
-    each(world(engine, ranks, LONG), |c| work(Overlap::new(c).unwrap()));
+fn overlapped(engine: Engine, ranks: usize, work: impl Fn(CollectiveQueue) + Sync) {
+    each(world(engine, ranks, LONG), |c| work(CollectiveQueue::with_progress_thread(c).unwrap()));
 }
 
 #[test]
@@ -17,29 +19,31 @@ fn what_is_started_gives_what_the_blocking_calls_give_in_whatever_order_it_is_fi
             let mut a = values(1, c.rank(), len);
             let mut b = narrow(&values(2, c.rank(), len));
             let mut d = values(3, c.rank(), len);
-            c.all_reduce("a", Values::F32(&mut a), Reduce::Sum).unwrap();
-            c.reduce_scatter("b", Values::Bf16(&mut b), &parts, Reduce::Max).unwrap();
-            c.all_gather("d", Values::F32(&mut d), &parts).unwrap();
+            c.all_reduce("a", &mut a, Reduce::Sum).unwrap();
+            c.reduce_scatter("b", &mut b, &parts, Reduce::Max).unwrap();
+            c.all_gather("d", &mut d, &parts).unwrap();
             (bits(&a), bits(&b[parts.range(c.rank())]), bits(&d))
         });
         overlapped(engine, n, |mut o| {
             let rank = o.rank();
             assert_eq!((o.size(), o.label()), (n, "world"));
-            o.keep_spans();
-            let a = Buffer::F32(values(1, rank, len));
-            let a = o.start("a", Collective::AllReduce(Reduce::Sum), a).unwrap();
-            let b = Buffer::Bf16(narrow(&values(2, rank, len)));
-            let b = o.start("b", Collective::ReduceScatter(&parts, Reduce::Max), b).unwrap();
-            let d = Buffer::F32(values(3, rank, len));
-            let d = o.start("d", Collective::AllGather(&parts), d).unwrap();
-            let d = o.finish(d).unwrap().into_f32().unwrap();
-            let a = o.finish(a).unwrap().into_f32().unwrap();
-            let b = o.finish(b).unwrap().into_bf16().unwrap();
-            assert_eq!((bits(&a), bits(&b[parts.range(rank)]), bits(&d)), blocking[rank]);
-            let mut spans = Vec::new();
-            o.take_spans(&mut spans);
-            assert_eq!(spans.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["a", "b", "d"]);
-            assert!(spans.windows(2).all(|w| w[0].end <= w[1].start && w[0].start <= w[0].end));
+            let a = HostBuffer::of(&values(1, rank, len));
+            let a = o.start(&Collective::new("a", Pattern::AllReduce(Reduce::Sum)), a).unwrap();
+            let b = HostBuffer::of(&narrow(&values(2, rank, len)));
+            let b = o.start(&Collective::new("b", Pattern::ReduceScatter(&parts, Reduce::Max)), b).unwrap();
+            let d = HostBuffer::of(&values(3, rank, len));
+            let d = o.start(&Collective::new("d", Pattern::AllGather(&parts)), d).unwrap();
+            let d = o.finish(d).unwrap();
+            let a = o.finish(a).unwrap();
+            let b = o.finish(b).unwrap();
+            assert_eq!(
+                (
+                    bits(a.as_slice::<f32>()),
+                    bits(&b.as_slice::<half::bf16>()[parts.range(rank)]),
+                    bits(d.as_slice::<f32>())
+                ),
+                blocking[rank]
+            );
         });
     }
 }
@@ -53,12 +57,14 @@ fn starting_does_not_wait_for_the_others() {
                 std::thread::sleep(late);
             }
             let start = Instant::now();
-            let ticket = o.start("x", Collective::AllReduce(Reduce::Sum), Buffer::F32(vec![1.0; 9])).unwrap();
+            let ticket = o
+                .start(&Collective::new("x", Pattern::AllReduce(Reduce::Sum)), HostBuffer::of(&[1.0; 9]))
+                .unwrap();
             if o.rank() == 0 {
                 assert!(start.elapsed() < late / 2, "{:?}", start.elapsed());
                 assert!(!o.is_done(&ticket));
             }
-            assert_eq!(o.finish(ticket).unwrap(), Buffer::F32(vec![2.0; 9]));
+            assert_eq!(o.finish(ticket).unwrap(), HostBuffer::of(&[2.0; 9]));
         });
     }
 }
@@ -67,11 +73,13 @@ fn starting_does_not_wait_for_the_others() {
 fn the_communicator_itself_is_there_when_nothing_is_under_way() {
     for engine in ENGINES {
         overlapped(engine, 2, |mut o| {
-            let ticket = o.start("x", Collective::AllReduce(Reduce::Sum), Buffer::F32(vec![1.0])).unwrap();
+            let ticket = o
+                .start(&Collective::new("x", Pattern::AllReduce(Reduce::Sum)), HostBuffer::of(&[1.0]))
+                .unwrap();
             let mut v = [3.0];
-            o.idle().unwrap().all_reduce("norm", Values::F32(&mut v), Reduce::Sum).unwrap();
+            o.idle().unwrap().all_reduce("norm", &mut v, Reduce::Sum).unwrap();
             assert_eq!((v, o.is_done(&ticket)), ([6.0], true));
-            assert_eq!(o.finish(ticket).unwrap(), Buffer::F32(vec![2.0]));
+            assert_eq!(o.finish(ticket).unwrap(), HostBuffer::of(&[2.0]));
         });
     }
 }
@@ -81,13 +89,13 @@ fn an_error_reaches_every_later_call() {
     for engine in ENGINES {
         each(world(engine, 2, LONG), |c| {
             let rank = c.rank();
-            let mut o = Overlap::new(c).unwrap();
+            let mut o = CollectiveQueue::with_progress_thread(c).unwrap();
             let name = if rank == 0 { "a" } else { "b" };
-            let one = || Buffer::F32(vec![1.0; 3]);
-            let first = o.start(name, Collective::AllReduce(Reduce::Sum), one()).unwrap();
+            let one = || HostBuffer::of(&[1.0; 3]);
+            let first = o.start(&Collective::new(name, Pattern::AllReduce(Reduce::Sum)), one()).unwrap();
             let error = o.finish(first).unwrap_err();
             assert!(matches!(error, CollectiveError::Mismatch { .. }), "{error}");
-            let again = o.start("c", Collective::AllReduce(Reduce::Sum), one()).unwrap_err();
+            let again = o.start(&Collective::new("c", Pattern::AllReduce(Reduce::Sum)), one()).unwrap_err();
             assert!(matches!(again, CollectiveError::Mismatch { .. }), "{again}");
             assert!(matches!(o.idle().unwrap_err(), CollectiveError::Mismatch { .. }));
         });
@@ -101,8 +109,10 @@ fn dropping_what_is_under_way_breaks_the_group_off() {
         let start = Instant::now();
         let errors = on_each(world(engine, 3, LONG), |mut c| {
             if c.rank() == 0 {
-                let mut o = Overlap::new(c).unwrap();
-                let _ = o.start("x", Collective::AllReduce(Reduce::Sum), Buffer::F32(vec![1.0; 5])).unwrap();
+                let mut o = CollectiveQueue::with_progress_thread(c).unwrap();
+                let _ = o
+                    .start(&Collective::new("x", Pattern::AllReduce(Reduce::Sum)), HostBuffer::of(&[1.0; 5]))
+                    .unwrap();
                 std::thread::sleep(Duration::from_millis(50));
                 return None;
             }
@@ -111,7 +121,7 @@ fn dropping_what_is_under_way_breaks_the_group_off() {
                 std::thread::sleep(Duration::from_millis(150));
             }
             // Over messages rank 0's values may be there; the call after that errs.
-            (0..2).find_map(|_| c.all_reduce("x", Values::F32(&mut [1.0; 5]), Reduce::Sum).err())
+            (0..2).find_map(|_| c.all_reduce("x", &mut [1.0; 5], Reduce::Sum).err())
         });
         assert!(start.elapsed() < LONG / 4);
         for error in errors.into_iter().map(|e| e.expect("no panic")).skip(1) {

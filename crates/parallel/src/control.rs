@@ -1,17 +1,17 @@
-//! Small agreements between ranks: a few numbers of 64 bits, carried bit by bit.
+//! Control messages between ranks: a few numbers of 64 bits, which travel as u32.
 
-use bessemer_collectives::{CollectiveError, Communicator, Parts, Values};
+use bessemer_collectives::{CollectiveError, Communicator, Parts};
 
-/// Memory of agreements, used again by the next one.
+/// Memory of control messages, which the next one uses again.
 #[derive(Debug, Default)]
-pub(crate) struct Words {
-    words: Vec<f32>,
+pub(crate) struct ControlMessages {
+    words: Vec<u32>,
     parts: Parts,
     numbers: Vec<u64>,
 }
 
-impl Words {
-    /// Every rank's numbers, in the order of the ranks; all ranks give equally many.
+impl ControlMessages {
+    /// Gathers every rank's numbers, in the order of the ranks; all ranks give equally many.
     pub(crate) fn gather(
         &mut self,
         group: &mut dyn Communicator,
@@ -25,19 +25,18 @@ impl Words {
         }
         let (each, ranks) = (2 * numbers.len(), group.size());
         self.parts.set((0..ranks).map(|_| each));
-        self.words.clear();
-        self.words.resize(self.parts.len(), 0.0);
+        self.words.resize(self.parts.len(), 0);
         let mine = &mut self.words[self.parts.range(group.rank())];
         for (pair, number) in mine.as_chunks_mut::<2>().0.iter_mut().zip(numbers) {
-            *pair = [f32::from_bits(*number as u32), f32::from_bits((*number >> 32) as u32)];
+            *pair = [*number as u32, (*number >> 32) as u32];
         }
-        group.all_gather(name, Values::F32(&mut self.words), &self.parts)?;
-        let number = |[low, high]: &[f32; 2]| u64::from(low.to_bits()) | u64::from(high.to_bits()) << 32;
+        group.all_gather(name, &mut self.words, &self.parts)?;
+        let number = |[low, high]: &[u32; 2]| u64::from(*low) | u64::from(*high) << 32;
         self.numbers.extend(self.words.as_chunks::<2>().0.iter().map(number));
         Ok(&self.numbers)
     }
 
-    /// Every rank's list, in the order of the ranks; lists may have different lengths.
+    /// Gathers every rank's list, in the order of the ranks; lists may have different lengths.
     pub(crate) fn gather_lists(
         &mut self,
         group: &mut dyn Communicator,
@@ -53,7 +52,7 @@ impl Words {
         Ok(lengths.iter().enumerate().map(of).collect())
     }
 
-    /// The sum over the ranks, added in their order.
+    /// Returns the sum over the ranks, added in their order.
     pub(crate) fn sum(
         &mut self,
         group: &mut dyn Communicator,
