@@ -51,6 +51,36 @@ fn says(line: &str, word: &str) -> bool {
     })
 }
 
+/// Lines of a file with their numbers from 0, without its test modules. Sources are formatted: a module ends with a brace at
+/// the indentation of its beginning.
+fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut attribute: Option<&str> = None;
+    let mut module: Option<&str> = None;
+    text.lines().enumerate().filter(move |(_, line)| {
+        let indent = &line[..line.len() - line.trim_start().len()];
+        if let Some(begun) = module {
+            if line.trim_end() == format!("{begun}}}") {
+                module = None;
+            }
+            return false;
+        }
+        if line.trim() == "#[cfg(test)]" {
+            attribute = Some(indent);
+            return true;
+        }
+        let Some(begun) = attribute else { return true };
+        if line.trim_start().starts_with("#[") {
+            return true;
+        }
+        attribute = None;
+        let is_module = line.split_whitespace().take(2).any(|word| word == "mod");
+        if is_module && line.trim_end().ends_with('{') {
+            module = Some(begun);
+        }
+        !is_module
+    })
+}
+
 /// Everything that is said where it may not be, one line each.
 pub(crate) fn check(root: &Path) -> Vec<String> {
     let mut problems = Vec::new();
@@ -66,8 +96,7 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
             continue;
         }
         let text = fs::read_to_string(&file).unwrap_or_default();
-        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        for (number, line) in code.lines().enumerate() {
+        for (number, line) in code_lines(&text) {
             let line = line.split("//").next().unwrap_or_default();
             let place = || format!("{shown}:{}", number + 1);
             let keyword = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe trait", "unsafe extern"];
@@ -89,6 +118,16 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_test_modules_are_left_out() {
+        let text = "a\n#[cfg(test)]\nfn b() {\n    c\n}\n#[cfg(test)]\n#[allow(x)]\nmod tests {\n    d\n    mod e {\n    }\n}\n\
+                    f\n#[cfg(test)]\npub(crate) mod g;\nh\nmod i {\n    #[cfg(test)]\n    mod j {\n        k\n    }\n    l\n}\n";
+        let code: Vec<&str> =
+            code_lines(text).map(|(_, line)| line.trim()).filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(code, ["a", "fn b() {", "c", "}", "f", "h", "mod i {", "l", "}"]);
+        assert_eq!(code_lines(text).find(|(_, line)| *line == "f"), Some((12, "f")));
+    }
 
     #[test]
     fn words_count_only_on_their_own() {

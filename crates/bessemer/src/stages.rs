@@ -264,10 +264,7 @@ impl Stages<'_> {
     fn interrupted(&self) -> Result<(), Failure> {
         match self.stop.load(Ordering::Relaxed) {
             false => Ok(()),
-            true => Err(Failure {
-                code: crate::failure::code::CONTINUE,
-                message: "stopped; run the same command to go on".into(),
-            }),
+            true => Err(crate::commands::ranks::interrupted(true)),
         }
     }
 

@@ -247,8 +247,13 @@ impl Store {
     /// `None` if there is no checkpoint at all; [`CheckpointError::NothingValid`] if there are some but none is usable:
     /// a run must not start over in silence where work has been lost.
     pub fn latest_valid(&self) -> Result<Option<Latest>> {
+        self.latest_valid_until(u64::MAX)
+    }
+
+    /// [`Store::latest_valid`] among the checkpoints of steps up to `last`.
+    pub fn latest_valid_until(&self, last: u64) -> Result<Option<Latest>> {
         let mut skipped = Vec::new();
-        for (step, path, _) in self.steps()?.into_iter().rev() {
+        for (step, path, _) in self.steps()?.into_iter().rev().filter(|s| s.0 <= last) {
             match self.load(step) {
                 Ok(loaded) => return Ok(Some(Latest { loaded, skipped })),
                 Err(why) => skipped.push(Skipped { path, why: Box::new(why) }),

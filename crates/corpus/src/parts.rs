@@ -21,13 +21,15 @@
 
 use crate::build::BuildContext;
 use crate::error::{Error, Result};
-use crate::output::durable::{HashingFile, beside, is_own_part, remove_folder, require_no_link};
+use crate::output::durable::{
+    HashingFile, beside, is_own_part, own_part_number, remove_folder, require_no_link,
+};
 use crate::source::Source;
 use arrow_array::{Array, RecordBatch, UInt64Array};
 use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
 use bessemer_dataflow::{Executor, Morsel, Plan, Scan, Sink, Stage, column, morsel};
-use bessemer_durable::ConfinedDir;
+use bessemer_durable::{ConfinedDir, EntryKind};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
@@ -272,7 +274,7 @@ impl Work<'_> {
         if parts == Some(number) {
             return Ok(());
         }
-        self.forget_from(&folder, number)?;
+        forget_parts(&folder, number).map_err(Error::io("clear folder", &folder))?;
         let mut sink =
             PartSink { work: self, folder, number, open: None, marker: Marker::default(), held: 0 };
         let plan = Plan {
@@ -289,23 +291,24 @@ impl Work<'_> {
         sink.close()?;
         write_json(&end, &sink.number)
     }
+}
 
-    /// Removes what is not trusted: parts from `number` on.
-    fn forget_from(&self, folder: &Path, number: u32) -> Result<()> {
-        let keep = |name: &str| {
-            let digits = name.strip_prefix("part-").and_then(|rest| rest.get(..5));
-            let index = digits.and_then(|digits| digits.parse::<u32>().ok());
-            index.is_some_and(|index| index < number) && !name.ends_with(".tmp")
-        };
-        let failed = || Error::io("clear folder", folder);
-        let unit = ConfinedDir::open(folder).map_err(failed())?;
-        for (name, _) in unit.list(Path::new("")).map_err(failed())? {
-            if name.to_str().is_some_and(|name| is_own_part(name) && !keep(name)) {
-                unit.remove_file(Path::new(&name)).map_err(failed())?;
-            }
+/// Removes the parts from `number` on, and what is unfinished, from the folder of a unit: files that a build writes and
+/// nothing else.
+fn forget_parts(folder: &Path, number: u32) -> std::io::Result<()> {
+    let finished = |name: &str| {
+        !name.ends_with(".tmp")
+            && !name.ends_with(".partial")
+            && own_part_number(name).is_some_and(|part| part < number)
+    };
+    let unit = ConfinedDir::open(folder)?;
+    for (name, kind) in unit.list(Path::new(""))? {
+        let is_ours = kind == EntryKind::File && name.to_str().is_some_and(is_own_part);
+        if is_ours && !name.to_str().is_some_and(finished) {
+            unit.remove_file(Path::new(&name))?;
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// Writes the rows of a unit as parts: one batch is one morsel.
@@ -425,5 +428,42 @@ impl Scan for PartScan {
             let file = File::open(&path).map_err(Error::io("open", &path))?;
             self.reader = Some(StreamReader::try_new(BufReader::with_capacity(1 << 20, file), None)?);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_with_names_of_a_build_are_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let foreign = [
+            "part-.arrow",
+            "part-3.arrow",
+            "part-0000007.json",
+            ".part-00009.arrow.partial",
+            "part-00003.parquet",
+            "notes.txt",
+            "part-+0003.arrow",
+        ];
+        let old = ["part-00000.arrow", "part-00000.json", "part-00001.arrow", "part-100000.json"];
+        let gone = ["part-00001.arrow.tmp", ".part-00001.json.partial", "part-00002.arrow", "end.json"];
+        for name in foreign.iter().chain(&old).chain(&gone) {
+            fs::write(path(name), name).unwrap();
+        }
+        fs::create_dir(path("part-00004.arrow")).unwrap();
+        std::os::unix::fs::symlink(path("notes.txt"), path("part-00005.arrow")).unwrap();
+        forget_parts(folder.path(), 2).unwrap();
+        let there = |name: &&str| fs::symlink_metadata(path(name)).is_ok();
+        assert!(
+            foreign
+                .iter()
+                .chain(&old[..3])
+                .chain(&["part-00004.arrow", "part-00005.arrow"])
+                .all(|n| there(n))
+        );
+        assert!(!gone.iter().chain(&old[3..]).any(|n| there(n)));
     }
 }

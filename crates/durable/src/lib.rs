@@ -33,12 +33,8 @@ impl NewFile {
     /// The system's, with the path in the message.
     pub fn create(path: &Path) -> io::Result<NewFile> {
         let partial = partial_path(path);
-        // What a killed process left, or a link or a FIFO that somebody put there: its target is not ours to cut.
-        match fs::remove_file(&partial) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(at(&partial, "replace", e)),
-            _ => {}
-        }
-        let file = File::create_new(&partial).map_err(|e| at(&partial, "create", e))?;
+        // What a killed process left, or a link or a FIFO that somebody put there.
+        let file = replace(&partial).map_err(|e| at(path, "create", e))?;
         Ok(NewFile {
             writer: Some(BufWriter::with_capacity(1 << 18, file)),
             partial,
@@ -54,8 +50,8 @@ impl NewFile {
         let writer = self.writer.take().expect("commit consumes the file");
         let done = writer
             .into_inner()
-            .map_err(|e| at(&self.partial, "write", e.into_error()))
-            .and_then(|file| file.sync_all().map_err(|e| at(&self.partial, "fsync", e)))
+            .map_err(|e| at(&self.path, "write", e.into_error()))
+            .and_then(|file| file.sync_all().map_err(|e| at(&self.path, "fsync", e)))
             .and_then(|()| fs::rename(&self.partial, &self.path).map_err(|e| at(&self.path, "rename to", e)));
         if let Err(e) = done {
             // The error that matters is the one above; what cannot be removed is hidden and never read.
@@ -69,12 +65,12 @@ impl NewFile {
 impl Write for NewFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let writer = self.writer.as_mut().expect("commit consumes the file");
-        writer.write(bytes).map_err(|e| at(&self.partial, "write", e))
+        writer.write(bytes).map_err(|e| at(&self.path, "write", e))
     }
 
     fn flush(&mut self) -> io::Result<()> {
         let writer = self.writer.as_mut().expect("commit consumes the file");
-        writer.flush().map_err(|e| at(&self.partial, "write", e))
+        writer.flush().map_err(|e| at(&self.path, "write", e))
     }
 }
 
@@ -156,6 +152,22 @@ pub fn read_to_string(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     open_regular(path)?.read_to_string(&mut text)?;
     Ok(text)
+}
+
+/// Creates an empty file at `path` for a stream that readers may open while it grows. Whatever stood there, a symbolic link
+/// or a FIFO too, is replaced and not written through.
+///
+/// # Errors
+/// The system's, with the path in the message; a directory at `path` stays.
+pub fn create_replacing(path: &Path) -> io::Result<File> {
+    replace(path).map_err(|e| at(path, "create", e))
+}
+
+fn replace(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => File::create_new(path),
+    }
 }
 
 /// Opens the file at `path` to be locked; makes it if it is missing. Its content is not touched.
@@ -245,7 +257,18 @@ mod tests {
     #[test]
     fn errors_name_the_path() {
         let e = write(Path::new("/nonexistent/x"), b"").unwrap_err().to_string();
-        assert!(e.contains("/nonexistent/.x.partial"), "{e}");
+        assert!(e.contains("cannot create /nonexistent/x:") && !e.contains(".partial"), "{e}");
+        // A device that is always full stands for a disk that is.
+        let full = || NewFile {
+            writer: Some(BufWriter::with_capacity(
+                1,
+                OpenOptions::new().write(true).open("/dev/full").unwrap(),
+            )),
+            partial: PathBuf::from("/nonexistent/.x.partial"),
+            path: PathBuf::from("/nonexistent/x"),
+        };
+        let e = full().write_all(b"bytes").unwrap_err().to_string();
+        assert!(e.contains("cannot write /nonexistent/x:") && !e.contains(".partial"), "{e}");
     }
 
     #[test]
@@ -260,6 +283,23 @@ mod tests {
         open_lock(&dir.path().join(".lock")).unwrap_err();
         drop(open_lock(&precious).unwrap());
         assert_eq!(fs::read(&precious).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_stream_replaces_a_link_and_does_not_write_through_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, precious) = (dir.path().join("trace.json"), dir.path().join("precious"));
+        fs::write(&precious, b"precious").unwrap();
+        std::os::unix::fs::symlink(&precious, &path).unwrap();
+        create_replacing(&path).unwrap().write_all(b"[").unwrap();
+        assert_eq!(
+            (fs::read(&path).unwrap(), fs::read(&precious).unwrap()),
+            (b"[".into(), b"precious".into())
+        );
+        create_replacing(&path).unwrap().write_all(b"{").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"{");
+        let e = create_replacing(dir.path()).unwrap_err().to_string();
+        assert!(e.contains("cannot create") && dir.path().is_dir(), "{e}");
     }
 
     #[test]

@@ -24,7 +24,8 @@ pub(crate) fn rows_of(view: View, rows: &Range<usize>) -> View {
     view.rows(rows.start, rows.len())
 }
 
-/// The same layer code plans and runs, so that what was planned is what runs.
+/// Runs the launches of a layer, or only asks for their workspace: the same layer code does both. While planning, seams stay
+/// silent, so memory that a seam needs is counted by whoever acts there.
 pub(crate) struct Pass<'a> {
     backend: &'a mut dyn Backend,
     seams: &'a mut dyn Seams,

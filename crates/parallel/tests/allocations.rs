@@ -45,7 +45,9 @@ unsafe impl GlobalAlloc for Counting {
 static COUNTING: Counting = Counting;
 
 const RANKS: usize = 4;
-const SEQ: usize = 16;
+/// Rows of a micro-batch: so many that products on the tensor axis are computed and sent in pieces.
+const SEQ: usize = 128;
+const VOCABULARY: u32 = 48;
 const MICRO_BATCHES: usize = 4;
 /// Rounds at most; see the test.
 const ROUNDS: usize = 32;
@@ -55,7 +57,7 @@ const WARM: usize = 4;
 fn model() -> Model {
     let config = ModelConfig {
         architecture: "llama".into(),
-        vocab_size: 48,
+        vocab_size: u64::from(VOCABULARY),
         layers: Some(2),
         width: Some(32),
         heads: Some(4),
@@ -119,7 +121,7 @@ fn rank(
     };
     let mut worker = Worker::new(&mut cpu, &job, world).unwrap();
     worker.init(&mut cpu, 1).unwrap();
-    let ids: Vec<u32> = (0..SEQ as u32).collect();
+    let ids: Vec<u32> = (0..SEQ as u32).map(|i| i % VOCABULARY).collect();
     let scale = 1.0 / (MICRO_BATCHES * SEQ * plan.data_ranks()) as f32;
     for round in 0..ROUNDS as u64 {
         // What was noted once costs nothing later.
@@ -135,6 +137,10 @@ fn rank(
         worker.apply(&mut cpu, round + 1, 1e-3, norm).unwrap();
         assert_eq!(worker.agree("stop", round).unwrap(), round);
         worker.world().barrier("end").unwrap();
+        if round == 1 {
+            let pieces = worker.take_notes().calls.iter().any(|call| call.name.contains("some rows"));
+            assert_eq!(pieces, config.tensor > 1 && config.overlap, "rows in pieces: {config:?}");
+        }
         let asked = ASKED.load(Ordering::SeqCst) - before;
         worker.world().barrier("all have counted").unwrap();
         let mut enough = false;

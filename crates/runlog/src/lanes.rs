@@ -44,8 +44,13 @@ impl TraceLanes {
     /// # Errors
     /// [`RunLogError::Io`].
     pub fn create(path: impl AsRef<Path>, lanes: &[&str]) -> Result<TraceLanes, RunLogError> {
+        Ok(TraceLanes::over(Trace::create(path)?, lanes))
+    }
+
+    /// As [`TraceLanes::create`], of a trace that was started.
+    pub fn over(trace: Trace, lanes: &[&str]) -> TraceLanes {
         let lanes = lanes.iter().map(|l| (*l).to_owned()).collect();
-        Ok(TraceLanes { trace: Trace::create(path)?, lanes, streams: Vec::new() })
+        TraceLanes { trace, lanes, streams: Vec::new() }
     }
 
     /// Names a rank.

@@ -6,6 +6,7 @@
 //! trace that Perfetto and chrome://tracing still open.
 
 use crate::RunLogError;
+use bessemer_durable::create_replacing;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fs::File;
@@ -142,13 +143,29 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Starts a trace at `path`, replacing one that is there.
+    /// Starts a trace at `path`, which a user named: a link or a device there is written through.
     ///
     /// # Errors
     /// [`RunLogError::Io`].
     pub fn create(path: impl AsRef<Path>) -> Result<Trace, RunLogError> {
-        let path = path.as_ref().to_owned();
-        let file = File::create(&path).map_err(|e| RunLogError::io(&path, "create", e))?;
+        let path = path.as_ref();
+        let file = File::create(path).map_err(|e| RunLogError::io(path, "create", e))?;
+        Trace::start(path, file)
+    }
+
+    /// Starts a trace at `path` within a run directory: whatever stands there, a link too, is replaced and not written
+    /// through.
+    ///
+    /// # Errors
+    /// [`RunLogError::Io`].
+    pub fn replace(path: impl AsRef<Path>) -> Result<Trace, RunLogError> {
+        let path = path.as_ref();
+        let file = create_replacing(path).map_err(|e| RunLogError::io(path, "create", e))?;
+        Trace::start(path, file)
+    }
+
+    fn start(path: &Path, file: File) -> Result<Trace, RunLogError> {
+        let path = path.to_owned();
         let mut trace = Trace { path, file: BufWriter::new(file), events: 0 };
         trace.write(b"[")?;
         Ok(trace)

@@ -4,6 +4,7 @@
 //! launcher started, which talk over MPI. The first rank holds the run directory and the terminal; the others only train.
 
 use crate::cli::WaitingArgs;
+use crate::commands::meeting::{Decision, Meeting};
 use crate::commands::waiting::Threads;
 use crate::commands::{told, waiting};
 use crate::console::Console;
@@ -53,7 +54,7 @@ pub(crate) struct Job {
     /// How long a rank waits in a collective.
     timeout: Duration,
     /// All processes, to meet before training.
-    meeting: Option<Box<dyn Communicator>>,
+    meeting: Option<Meeting>,
     /// All processes, to agree on who tells what all of them found wrong.
     failures: Option<Box<dyn Communicator>>,
     mpi: Option<MpiWorld>,
@@ -123,7 +124,7 @@ impl Job {
             worlds: vec![recorder.wrap(mpi.rank(), Box::new(world))],
             recorder: recorder.clone(),
             timeout,
-            meeting: Some(recorder.wrap(mpi.rank(), meeting)),
+            meeting: Some(Meeting::new(recorder.wrap(mpi.rank(), meeting))),
             failures: Some(failures),
             mpi: Some(mpi),
         })
@@ -161,13 +162,26 @@ impl Job {
         }
     }
 
-    /// Returns when every process has called it: what the first one has written is there then.
+    /// On the first process: prepares the data; `stop` is set if another process was asked to stop meanwhile.
+    pub(crate) fn prepare<T>(&mut self, stop: &AtomicBool, work: impl FnOnce() -> T) -> T {
+        match &mut self.meeting {
+            Some(meeting) => meeting.prepare(stop, work),
+            None => work(),
+        }
+    }
+
+    /// Returns when the first process has called it: what it has written is there then.
     ///
     /// # Errors
-    /// If another process has ended.
-    pub(crate) fn meet(&mut self, name: &str) -> Result<(), Failure> {
-        let met = self.meeting.iter_mut().try_for_each(|all| all.barrier(name));
-        met.map_err(|e| Broken::from(TrainError::from(ParallelError::from(e))).of_process(self))
+    /// [`code::CONTINUE`] if any process was asked to stop; another process has ended.
+    pub(crate) fn meet(&mut self, stop: &AtomicBool) -> Result<(), Failure> {
+        let Some(meeting) = &mut self.meeting else { return Ok(()) };
+        let met = if self.process == 0 { meeting.decide(stop) } else { meeting.wait(stop) };
+        match met {
+            Ok(Decision::Train) => Ok(()),
+            Ok(Decision::Stop) => Err(interrupted(self.process == 0)),
+            Err(e) => Err(Broken::from(TrainError::from(ParallelError::from(e))).of_process(self)),
+        }
     }
 
     /// Ends the job with the result of this process. A mistake of the user's that several processes found is told by one.
@@ -195,6 +209,9 @@ impl Job {
                 Err(failure)
             }
             result => {
+                if let (Err(_), Some(meeting)) = (&result, &mut self.meeting) {
+                    meeting.stop();
+                }
                 // A launcher may end the others as soon as one has left: what is to be told is told before.
                 let result = result.map_err(|failure| {
                     crate::console::complain(&failure);
@@ -207,6 +224,12 @@ impl Job {
             }
         }
     }
+}
+
+/// The end of a process before training that was asked to stop; one process says so.
+pub(crate) fn interrupted(tells: bool) -> Failure {
+    let message = if tells { "stopped; run the same command to go on" } else { "" };
+    Failure { code: code::CONTINUE, message: message.into() }
 }
 
 /// Communicators of ranks that are threads, whose time-outs tell the last collectives of all.

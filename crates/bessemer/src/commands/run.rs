@@ -1,7 +1,7 @@
 //! `bessemer run` and `bessemer train`: a recipe's stages, each only if its result is not there yet.
 
 use crate::cli::{RecipeArgs, TrainArgs, Verbosity};
-use crate::commands::ranks::{Crew, Job};
+use crate::commands::ranks::{Crew, Job, interrupted};
 use crate::commands::report;
 use crate::commands::saved_model::load_tokenizer;
 use crate::console::{Console, print};
@@ -127,7 +127,7 @@ impl Session {
 
     /// The ranks of this process train to the end or to a stop, and evaluate.
     fn train(&mut self, job: &mut Job, console: &mut Console) -> Result<(), Failure> {
-        job.meet("data")?;
+        job.meet(&self.stop)?;
         let (tokenizer, train, validation) = self.data(console)?;
         console.log_every(self.recipe.train.log_every);
         let threads = job.threads_of_a_rank(self.recipe.run.threads);
@@ -351,13 +351,11 @@ fn lead(
     session.hold(if stages { Begins::WithCorpus } else { Begins::WithTraining })?;
     if stages {
         console.say(&format!("run directory {}", session.dir.root().display()));
-        session.with_stages(console, |stages, log, console| stages.run(console, log))?;
+        let stop = Arc::clone(&session.stop);
+        job.prepare(&stop, || session.with_stages(console, |stages, log, console| stages.run(console, log)))?;
     }
     if session.stop.load(Ordering::Relaxed) {
-        return Err(Failure {
-            code: code::CONTINUE,
-            message: "stopped; run the same command to go on".into(),
-        });
+        return Err(interrupted(true));
     }
     let trained = session.train(job, console);
     // A stopped run has a report too; a report that cannot be written must not hide why training failed.

@@ -197,3 +197,16 @@ fn windows_and_filled_bubbles_are_drawn_with_the_program_that_they_ran() {
     ]);
     assert!(page.contains("curvature") && page.contains("1f1b: 2 ranks, 4 micro-batches"), "{page}");
 }
+
+#[test]
+fn a_linked_trace_is_replaced_and_not_written_through() {
+    let place = Workplace::new(GPT2);
+    place.train(&["train.steps=4", "optim.schedule=constant"]);
+    let (trace, precious) = (place.path("runs/t/trace.json"), place.path("precious"));
+    fs::write(&precious, "precious").unwrap();
+    let _ = fs::remove_file(&trace);
+    std::os::unix::fs::symlink(&precious, &trace).unwrap();
+    place.train(&["train.steps=12", "optim.schedule=constant"]);
+    assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+    assert!(fs::symlink_metadata(&trace).unwrap().is_file() && !steps(&events(&place)).is_empty());
+}

@@ -65,13 +65,16 @@ fn is_own_entry(below: &Path, kind: EntryKind) -> bool {
 
 /// Whether a build writes a file of this name into a unit of its parts.
 pub(crate) fn is_own_part(name: &str) -> bool {
-    let name = name.strip_prefix('.').and_then(|name| name.strip_suffix(".partial")).unwrap_or(name);
-    let part = name.strip_prefix("part-").and_then(|rest| rest.split_once('.'));
-    name == "end.json"
-        || part.is_some_and(|(number, ending)| {
-            number.bytes().all(|byte| byte.is_ascii_digit())
-                && matches!(ending, "arrow" | "arrow.tmp" | "json")
-        })
+    matches!(name, "end.json" | ".end.json.partial") || own_part_number(name).is_some()
+}
+
+/// Number of the part to which a file of this name belongs: its rows, its marker, or one of them unfinished.
+pub(crate) fn own_part_number(name: &str) -> Option<u32> {
+    let (digits, ending) = name.trim_start_matches('.').strip_prefix("part-")?.split_once('.')?;
+    let number: u32 = digits.parse().ok()?;
+    let forms = [".arrow", ".arrow.tmp", ".json"].map(|ending| format!("part-{number:05}{ending}"));
+    let partial = ending == "json.partial" && name == format!(".part-{number:05}.json.partial");
+    (partial || forms.iter().any(|form| form == name)).then_some(number)
 }
 
 /// Errors if `path` is a symbolic link: what a build replaces must be its own.

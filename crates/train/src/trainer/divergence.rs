@@ -4,7 +4,6 @@ use super::Trainer;
 use crate::TrainError;
 use crate::observer::Observer;
 use crate::spikes::Rollback;
-use bessemer_checkpoint::Loaded;
 use bessemer_recipe::OnDivergence;
 
 /// Rollbacks that do not get the run past where it diverged, before it gives up.
@@ -38,23 +37,20 @@ impl Trainer {
     }
 
     /// The error for a run that diverged. The last healthy checkpoint was saved before the steps that were skipped.
-    pub(super) fn divergence(&self, what: String) -> TrainError {
-        let healthy = match &self.records {
-            Some(_) => self.newest_until(self.last_taken()).map(|loaded| loaded.path().to_owned()),
-            None => None,
-        };
+    pub(super) fn divergence(&self, mut what: String) -> TrainError {
+        let mut healthy = None;
+        if self.records.is_some() {
+            match self.store.latest_valid_until(self.last_taken()) {
+                Ok(latest) => healthy = latest.map(|l| l.loaded.path().to_owned()),
+                Err(e) => what.push_str(&format!("; {e}")),
+            }
+        }
         TrainError::Diverged { step: self.state.step, what, healthy }
     }
 
     /// The last step before those that were skipped.
     fn last_taken(&self) -> u64 {
         self.state.step - u64::from(self.skipped_in_a_row)
-    }
-
-    /// The newest intact checkpoint of a step up to `step`.
-    fn newest_until(&self, step: u64) -> Option<Loaded> {
-        let steps = self.store.named_steps().ok()?;
-        steps.into_iter().rev().filter(|s| *s <= step).find_map(|s| self.store.load(s).ok())
     }
 
     /// After a save that was refused because of values that are not finite: goes back if the recipe says so. Any other error
@@ -80,20 +76,17 @@ impl Trainer {
         if !rolls_back || times > ROLLBACKS {
             return Err(self.divergence(what));
         }
-        let found = match &self.records {
+        let latest = match &self.records {
+            // Where none can be read, the error of the divergence says so.
             Some(_) => again
-                .and_then(|r| self.newest_until(r.to.checked_sub(1)?))
-                .or_else(|| self.newest_until(self.last_taken())),
+                .and_then(|r| self.store.latest_valid_until(r.to.checked_sub(1)?).ok()?)
+                .or_else(|| self.store.latest_valid_until(self.last_taken()).ok()?),
             None => None,
         };
-        let chosen = found.as_ref().map_or(0, |l| l.manifest().step + 1);
-        let Some(to) = self.worker.agree("checkpoint to roll back to", chosen)?.checked_sub(1) else {
+        let Some((loaded, remarks)) = self.load_chosen("checkpoint to roll back to", latest)? else {
             return Err(self.divergence(what));
         };
-        let loaded = match found {
-            Some(loaded) => loaded,
-            None => self.store.load(to)?,
-        };
+        let to = loaded.manifest().step;
         self.go_back(&loaded, samples, observer)?;
         self.state.spikes.rollback = Some(Rollback { from, to, times });
         (self.skipped_in_a_row, self.taken, self.validation) = (0, true, None);
@@ -101,6 +94,7 @@ impl Trainer {
             "step {from}: {what}; the run went back to step {to} and on with the data behind this step (rollback {times} \
              of {ROLLBACKS})"
         );
-        self.warn(text, observer)
+        self.warn(text, observer)?;
+        remarks.into_iter().try_for_each(|remark| self.warn(remark, observer))
     }
 }

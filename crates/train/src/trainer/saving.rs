@@ -7,7 +7,9 @@ use super::Trainer;
 use crate::TrainError;
 use crate::observer::Observer;
 use crate::state::TrainState;
-use bessemer_checkpoint::{CheckpointError, Loaded, SaveReport, SaveRequest, TensorSpec, TensorsFrom};
+use bessemer_checkpoint::{
+    CheckpointError, Latest, Loaded, SaveReport, SaveRequest, Skipped, TensorSpec, TensorsFrom,
+};
 use bessemer_optim::LossScale;
 use bessemer_parallel::{ParallelError, StateTensor, Worker};
 use bessemer_runlog::{Resume, Save};
@@ -70,6 +72,21 @@ pub(super) fn specs(tensors: &[StateTensor]) -> Vec<TensorSpec> {
 }
 
 impl Trainer {
+    /// The checkpoint that the first rank chose, loaded on every rank, and a remark for each newer one that is damaged and
+    /// was passed over. `latest` is `None` on the other ranks, and where there is no checkpoint.
+    pub(super) fn load_chosen(
+        &mut self,
+        name: &str,
+        latest: Option<Latest>,
+    ) -> Result<Option<(Loaded, Vec<String>)>, TrainError> {
+        let chosen = latest.as_ref().map_or(0, |l| l.loaded.manifest().step + 1);
+        let Some(step) = self.worker.agree(name, chosen)?.checked_sub(1) else { return Ok(None) };
+        let Some(latest) = latest else { return Ok(Some((self.store.load(step)?, Vec::new()))) };
+        let remark = |s: &Skipped| format!("checkpoint {} was passed over: {}", s.path.display(), s.why);
+        let remarks = latest.skipped.iter().map(remark).collect();
+        Ok(Some((latest.loaded, remarks)))
+    }
+
     /// Puts the newest intact checkpoint into the buffers, or the initialisation if there is none. The first rank chooses.
     pub(super) fn restore(&mut self) -> Result<(), TrainError> {
         let latest = match self.records {
@@ -81,9 +98,7 @@ impl Trainer {
             }
             None => None,
         };
-        let chosen = latest.as_ref().map_or(0, |l| l.loaded.manifest().step + 1);
-        let chosen = self.worker.agree("checkpoint to go on from", chosen)?;
-        let Some(step) = chosen.checked_sub(1) else {
+        let Some((loaded, remarks)) = self.load_chosen("checkpoint to go on from", latest)? else {
             self.worker.init(&mut *self.backend, self.input.recipe.run.seed)?;
             self.set_up_loss_scale();
             if let Some(records) = &mut self.records {
@@ -91,16 +106,7 @@ impl Trainer {
             }
             return Ok(());
         };
-        let loaded = match latest {
-            Some(latest) => {
-                for skipped in &latest.skipped {
-                    let (path, why) = (skipped.path.display(), &skipped.why);
-                    self.warnings.push(format!("checkpoint {path} was passed over: {why}"));
-                }
-                latest.loaded
-            }
-            None => self.store.load(step)?,
-        };
+        self.warnings.extend(remarks);
         self.load(&loaded)?;
         self.goes_on_from(&loaded)
     }
@@ -253,26 +259,27 @@ impl Trainer {
     }
 
     /// Goes back to the newest planned checkpoint and on with the data behind sample `samples`, so that the run passes
-    /// over what it stumbled on (Chowdhery et al. 2022, section 5.1). False if there is no such checkpoint, or if it has
-    /// been gone back to too often already.
+    /// over what it stumbled on (Chowdhery et al. 2022, section 5.1). A damaged one is passed over with a remark, for the
+    /// next older one. False if there is no checkpoint, or if it has been gone back to too often already.
+    ///
+    /// # Errors
+    /// If all checkpoints up to that one are damaged; what loading one answers.
     pub(super) fn rewind(&mut self, samples: u64, observer: &mut dyn Observer) -> Result<bool, TrainError> {
         // It may be the one to go back to.
         self.end_saving(true, observer)?;
         let Some(step) = self.state.spikes.may_rewind() else { return Ok(false) };
-        let found = match self.records {
-            Some(_) => self.store.load(step).ok(),
+        let latest = match self.records {
+            Some(_) => self.store.latest_valid_until(step)?,
             None => None,
         };
-        if self.worker.agree("whether to go back", u64::from(found.is_some()))? == 0 {
+        let Some((loaded, remarks)) = self.load_chosen("checkpoint to go back to", latest)? else {
             return Ok(false);
-        }
-        let loaded = match found {
-            Some(loaded) => loaded,
-            None => self.store.load(step)?,
         };
         let rewinds = self.state.spikes.rewinds + 1;
         self.go_back(&loaded, samples, observer)?;
         self.state.spikes.rewinds = rewinds;
+        // Going back has taken later records out of the log.
+        remarks.into_iter().try_for_each(|remark| self.warn(remark, observer))?;
         Ok(true)
     }
 

@@ -13,7 +13,7 @@ use crate::TrainError;
 use bessemer_collectives::CollectiveKind;
 use bessemer_parallel::{Notes, Worker};
 use bessemer_recipe::TraceConfig;
-use bessemer_runlog::{LaneSpan, PROGRAM_NOTE, RunLogError, TRACE_FILE, TraceLanes, TraceNote};
+use bessemer_runlog::{LaneSpan, PROGRAM_NOTE, RunLogError, TRACE_FILE, Trace, TraceLanes, TraceNote};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -219,7 +219,7 @@ struct File {
 
 impl File {
     fn create(path: &Path, worker: &Worker) -> Result<File, RunLogError> {
-        let mut lanes = TraceLanes::create(path, &[PASSES, MESSAGES])?;
+        let mut lanes = TraceLanes::over(Trace::replace(path)?, &[PASSES, MESSAGES]);
         let plan = worker.plan();
         for rank in 0..plan.ranks() {
             let at = plan.coord(rank);

@@ -143,6 +143,86 @@ fn a_rollback_goes_on_behind_what_broke_the_run_and_ends_it_whole() {
     }
 }
 
+/// Flips a byte of the tensors in a checkpoint.
+fn damage(run: &Run, step: u64) {
+    let files = std::fs::read_dir(checkpoints(&run.dir).path(step)).unwrap().map(|f| f.unwrap().path());
+    let path = files.into_iter().find(|f| f.extension().is_some_and(|e| e == "safetensors")).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+}
+
+#[test]
+fn a_rollback_names_a_damaged_checkpoint_and_takes_the_next_older_one() {
+    let begun = AtomicU64::new(0);
+    let run = Run::new(false);
+    let ended =
+        train(&run, &with(&["train.on_divergence=rollback", "save.keep_last=3"]), 1, &|step, fault| {
+            if step == 14 && begun.fetch_add(1, Ordering::Relaxed) == 0 {
+                fault.norms.store(u64::MAX, Ordering::Relaxed);
+                damage(&run, 12);
+            }
+            if step == 9 {
+                fault.norms.store(0, Ordering::Relaxed);
+            }
+        });
+    assert_eq!(ended.error, None, "{ended:?}");
+    let said = |part: &str| ended.warnings.iter().filter(|w| w.contains(part)).count();
+    assert_eq!(said("went back to step 8"), 1, "{ended:?}");
+    assert_eq!(said("step-00000012 was passed over"), 1, "{ended:?}");
+
+    let run = Run::new(false);
+    let ended =
+        train(&run, &with(&["train.on_divergence=rollback", "save.keep_last=3"]), 1, &|step, fault| {
+            if step == 14 {
+                fault.norms.store(u64::MAX, Ordering::Relaxed);
+                steps(&run).into_iter().for_each(|step| damage(&run, step));
+            }
+        });
+    let error = ended.error.unwrap();
+    assert!(error.contains("no usable checkpoint") && error.contains("step-00000012"), "{error}");
+}
+
+#[test]
+fn a_rewind_names_a_damaged_checkpoint_and_takes_the_next_older_one_or_ends_the_run() {
+    let recipe = recipe(&[
+        "save.every_steps=2",
+        "save.keep_last=3",
+        "train.spike_action=rewind",
+        "train.spike_sigma=1.5",
+        "train.spike_window=8",
+    ]);
+    let backs = |ended: &Ended| -> Vec<String> {
+        ended.warnings.iter().filter(|w| w.contains("went back to step")).cloned().collect()
+    };
+    let number = |text: &str, before: &str| -> u64 {
+        let rest = text.split(before).nth(1).unwrap();
+        rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+    };
+    let run = Run::new(true);
+    let whole = train(&run, &recipe, 1, &|_, _| ());
+    let first = backs(&whole).first().expect("a spike").clone();
+    let (spike, to) = (number(&first, "step "), number(&first, "went back to step "));
+    let damaging = |all: bool| {
+        let (run, begun) = (Run::new(true), AtomicU64::new(0));
+        let ended = train(&run, &recipe, 1, &|step, _| {
+            if step + 1 == spike && begun.fetch_add(1, Ordering::Relaxed) == 0 {
+                let wrong = steps(&run).into_iter().filter(|step| all || *step == to);
+                wrong.for_each(|step| damage(&run, step));
+            }
+        });
+        (run, ended)
+    };
+    let (_, ended) = damaging(false);
+    let back = backs(&ended).first().cloned().unwrap_or_default();
+    assert_eq!((number(&back, "step "), number(&back, "went back to step ")), (spike, to - 2), "{ended:?}");
+    let remark = format!("step-{to:08} was passed over");
+    assert!(ended.warnings.iter().any(|w| w.contains(&remark)), "{ended:?}");
+    let (_, ended) = damaging(true);
+    let error = ended.error.unwrap();
+    assert!(error.contains("no usable checkpoint") && error.contains(&format!("step-{to:08}")), "{error}");
+}
+
 #[test]
 fn a_run_that_diverges_again_and_again_goes_back_further_and_gives_up_in_the_end() {
     let run = Run::new(false);

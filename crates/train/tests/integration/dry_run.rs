@@ -1,0 +1,66 @@
+//! A dry run takes little memory, however large the model is. The peak is that of a process of its own: the child is this
+//! test program itself, asked for the ignored test `child`.
+
+use bessemer_model::{ActivationConfig, Purpose, Shape};
+use bessemer_optim::OptimConfig;
+use bessemer_parallel::{Job, ParallelConfig, Plan, Stage};
+use bessemer_train::MemoryPlan;
+use bessemer_units::ParamStorage;
+use std::process::Command;
+
+const CHILD: &str = "BESSEMER_TEST_DRY_RUN";
+/// Resident memory of a dry run, the test program included.
+const MOST_KIB: u64 = 300 << 10;
+
+#[test]
+#[ignore = "the process that the other test starts"]
+fn child() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let model = bessemer_arch::named("llama2-70b").unwrap();
+    let optim = OptimConfig::default();
+    let parallel = ParallelConfig {
+        stage: Stage::Zero1,
+        tensor: 8,
+        sequence: true,
+        pipeline: 2,
+        ..ParallelConfig::default()
+    };
+    let plan = Plan::new(&parallel, 32, &model, optim.optimizer).unwrap();
+    let planned = MemoryPlan::of_rank(&Job {
+        model: &model,
+        shape: Shape { sequences: 4, seq: 4096, purpose: Purpose::Train },
+        activations: ActivationConfig::default(),
+        types: ParamStorage::default(),
+        optim: &optim,
+        z_loss: 0.0,
+        plan: &plan,
+        program: &plan.program(8, 1, None).unwrap(),
+    })
+    .unwrap();
+    // A sixteenth of 69 billion parameters in f32, twice.
+    assert!(planned.buffers.total().0 > 34 << 30, "{:?}", planned.buffers);
+}
+
+#[test]
+fn a_dry_run_of_70_billion_parameters_takes_little_memory() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "dry_run::child", "--ignored", "--quiet"]).env(CHILD, "1");
+    let mut child = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak = 0;
+    let code = loop {
+        if let Ok(text) = std::fs::read_to_string(&status)
+            && let Some(line) = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))
+        {
+            peak = peak.max(line.trim().trim_end_matches(" kB").parse::<u64>().unwrap());
+        }
+        if let Some(code) = child.try_wait().unwrap() {
+            break code;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    };
+    assert!(code.success() && peak > 0, "{code}");
+    assert!(peak < MOST_KIB, "the dry run held {peak} KiB");
+}
