@@ -1,11 +1,11 @@
-//! What the courier needs of MPI. A trait, so that everything above it is tested without MPI.
+//! The part of MPI that the progress thread uses, as a trait, so that everything above it is tested without MPI.
 
-/// Two streams of messages between each pair of ranks, each in order.
+/// Lane of messages between a pair of ranks. Messages of one lane stay in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// Small ones: headers, short messages with their header, signs of life.
+    /// Lane of headers, short messages with their header, and heartbeats.
     Control,
-    /// Contents of long messages, announced by their header.
+    /// Lane of the contents of long messages, which a header announces.
     Payload,
 }
 
@@ -13,28 +13,28 @@ pub(crate) enum Lane {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{call}: {text}")]
 pub(crate) struct Fault {
-    /// Which.
+    /// Name of the call.
     pub(crate) call: &'static str,
-    /// What it said.
+    /// Message of the call.
     pub(crate) text: String,
 }
 
-/// State of a message on its way in.
+/// Progress of an incoming message.
 #[derive(Debug)]
 pub(crate) enum Arrival {
-    /// Nothing new.
+    /// Nothing more has arrived.
     Nothing,
-    /// Some of it came.
+    /// A piece of the message has arrived.
     Piece,
-    /// All of it.
+    /// The whole message has arrived.
     Whole(Vec<u8>),
 }
 
 /// Point-to-point messages. Nothing blocks except `finalize`.
 pub(crate) trait Engine {
-    /// A message on its way out; owns its memory.
+    /// An outgoing message, with its memory.
     type Outgoing;
-    /// A message on its way in; owns its memory.
+    /// An incoming message, with its memory.
     type Incoming;
 
     fn rank(&self) -> usize;
@@ -42,16 +42,16 @@ pub(crate) trait Engine {
     fn host(&self) -> String;
     fn library(&self) -> String;
 
-    /// Starts a message. On the payload lane the one before to the same rank must have been handed over.
+    /// Starts to send a message. On the payload lane the message before it to the same rank must have been handed over.
     fn send(&mut self, to: usize, lane: Lane, message: Vec<u8>) -> Result<Self::Outgoing, Fault>;
 
-    /// Gives the memory back when the engine no longer needs it.
+    /// Returns the message's memory once the engine no longer needs it.
     fn poll_send(&mut self, out: &mut Self::Outgoing) -> Result<Option<Vec<u8>>, Fault>;
 
-    /// True once the engine has all of it, so that the next one can follow without overtaking it.
+    /// True once the engine has the whole message, so that the next one cannot overtake it.
     fn handed_over(out: &Self::Outgoing) -> bool;
 
-    /// Sender and length of the next control message that is not being received yet.
+    /// Returns sender and length of the next control message that is not being received yet.
     fn probe(&mut self) -> Result<Option<(usize, usize)>, Fault>;
 
     /// Starts to receive a message of the buffer's length.
@@ -59,6 +59,6 @@ pub(crate) trait Engine {
 
     fn poll_receive(&mut self, into: &mut Self::Incoming) -> Result<Arrival, Fault>;
 
-    /// Ends the engine; every rank does. May block for ever if one does not.
+    /// Ends the engine. Every rank calls this; it may block for ever if one does not.
     fn finalize(self) -> Result<(), Fault>;
 }

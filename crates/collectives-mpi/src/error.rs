@@ -1,4 +1,4 @@
-//! What can go wrong before and after the messages.
+//! Errors of the start and the end of an MPI world.
 
 use bessemer_collectives::TransportError;
 use bessemer_collectives::launch::LaunchError;
@@ -14,32 +14,32 @@ pub enum MpiError {
          openmpi-bin) and build with --features mpi; ranks within one process need none of it"
     )]
     NotBuilt,
-    /// MPI does not come up.
+    /// MPI does not start.
     #[error("MPI does not start: {0}")]
     Init(String),
-    /// MPI came up as something else than the launcher says.
+    /// MPI has another rank or size than the launcher's variables.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// Ranks that MPI lists but that do not say hello.
+    /// Some ranks that MPI lists did not say hello in time.
     #[error("ranks {} did not answer within {:.0} s of MPI's start", list(missing), waited.as_secs_f64())]
     Join {
-        /// Who.
+        /// Ranks that did not answer.
         missing: Vec<usize>,
-        /// How long they were waited for.
+        /// Time that they were waited for.
         waited: Duration,
     },
-    /// A rank that went wrong meanwhile.
+    /// A rank failed meanwhile.
     #[error(transparent)]
     Broken(#[from] TransportError),
-    /// Ranks that do not come to the end.
+    /// Some ranks did not call `finish` in time.
     #[error("ranks {} did not come to the end within {:.0} s", list(missing), waited.as_secs_f64())]
     Finish {
-        /// Who.
+        /// Ranks that did not answer.
         missing: Vec<usize>,
-        /// How long they were waited for.
+        /// Time that they were waited for.
         waited: Duration,
     },
-    /// MPI does not go down.
+    /// MPI does not end.
     #[error("MPI does not end: {0}")]
     Finalize(String),
 }

@@ -1,4 +1,4 @@
-//! What the threads of a rank share with the one thread that owns MPI: orders one way, mail the other way.
+//! State that the threads of a rank share with the progress thread: commands one way, arrived messages the other way.
 
 use crate::MpiError;
 use bessemer_collectives::{Transport, TransportError};
@@ -8,30 +8,30 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// What the communication thread is asked to do.
+/// A command to the progress thread.
 #[derive(Debug)]
-pub(crate) enum Order {
+pub(crate) enum Command {
     Send { to: usize, channel: u32, message: Vec<u8> },
     Finish,
     GiveUp(String),
 }
 
-/// For how long the communication thread has stood still while others looked.
+/// Measures for how long the progress thread has stood still while other threads waited.
 #[derive(Debug)]
-pub(crate) struct Still {
+pub(crate) struct StallClock {
     pulse: u64,
     looked: Instant,
     time: Duration,
 }
 
-impl Default for Still {
-    fn default() -> Still {
-        Still { pulse: 0, looked: Instant::now(), time: Duration::ZERO }
+impl Default for StallClock {
+    fn default() -> StallClock {
+        StallClock { pulse: 0, looked: Instant::now(), time: Duration::ZERO }
     }
 }
 
-impl Still {
-    /// Counts at most `most` since the last look: after a stop of the whole process the clock has jumped.
+impl StallClock {
+    /// Adds the time since the last look, at most `most`: the clock jumps when the whole process is stopped.
     fn look(&mut self, pulse: u64, most: Duration) -> Duration {
         let now = Instant::now();
         let passed = now.duration_since(std::mem::replace(&mut self.looked, now)).min(most);
@@ -41,33 +41,33 @@ impl Still {
     }
 }
 
-/// Under the lock.
+/// Shared state, under the lock.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    pub(crate) orders: VecDeque<Order>,
-    /// Messages that have arrived whole, by sender and channel, in order.
-    pub(crate) mail: HashMap<(usize, u32), VecDeque<Vec<u8>>>,
-    /// Why this world is of no use any more: the first cause.
+    pub(crate) commands: VecDeque<Command>,
+    /// Whole messages that have arrived, by sender and channel, in order.
+    pub(crate) inbox: HashMap<(usize, u32), VecDeque<Vec<u8>>>,
+    /// First error that made this world unusable.
     pub(crate) broken: Option<TransportError>,
-    /// Ranks that said that they have nothing more to say.
+    /// Ranks that have announced that they send nothing more.
     pub(crate) done: Vec<bool>,
-    /// Ranks that have said hello; all of them once the world has joined.
+    /// Identities of the ranks that have said hello; all of them once the world has joined.
     pub(crate) here: Vec<Option<String>>,
-    /// Threads of this rank that wait for something.
+    /// Number of threads of this rank that wait for something.
     pub(crate) waiting: usize,
-    /// Whether the communication thread hangs.
-    still: Still,
-    /// How the communication thread ended.
+    /// Tells whether the progress thread hangs.
+    still: StallClock,
+    /// Result of the progress thread, once it has ended.
     pub(crate) end: Option<Result<(), MpiError>>,
 }
 
-/// Shared by the threads of one rank.
+/// State shared by the threads of one rank.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     state: Mutex<State>,
     changed: Condvar,
-    courier: OnceLock<Thread>,
-    /// Counts the rounds of the communication thread: one that hangs inside MPI stands still.
+    progress_thread: OnceLock<Thread>,
+    /// Number of rounds of the progress thread; it stands still while that thread hangs inside MPI.
     pulse: AtomicU64,
 }
 
@@ -81,25 +81,25 @@ impl Exchange {
         self.changed.notify_all();
     }
 
-    /// Called by the communication thread as its first act.
-    pub(crate) fn courier_is_this_thread(&self) {
-        let _ = self.courier.set(std::thread::current());
+    /// Registers the calling thread as the progress thread.
+    pub(crate) fn register_progress_thread(&self) {
+        let _ = self.progress_thread.set(std::thread::current());
     }
 
-    /// Called by the communication thread in every round.
+    /// Counts a round of the progress thread.
     pub(crate) fn beat_pulse(&self) {
         self.pulse.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn order(&self, order: Order) {
-        self.lock().orders.push_back(order);
-        if let Some(thread) = self.courier.get() {
+    pub(crate) fn command(&self, command: Command) {
+        self.lock().commands.push_back(command);
+        if let Some(thread) = self.progress_thread.get() {
             thread.unpark();
         }
     }
 
-    /// Waits until `ready` gives something, at most until the deadline. A communication thread that stands still for
-    /// `stuck` while this one runs is an error.
+    /// Waits until `ready` gives something, at most until the deadline. A progress thread that stands still for `stuck`
+    /// while this one runs is an error.
     pub(crate) fn wait<T>(
         &self,
         deadline: Instant,
@@ -118,7 +118,7 @@ impl Exchange {
             }
             let slice = SLICE.min(left);
             if state.waiting == 0
-                && let Some(thread) = self.courier.get()
+                && let Some(thread) = self.progress_thread.get()
             {
                 thread.unpark();
             }
@@ -136,7 +136,7 @@ impl Exchange {
     }
 }
 
-/// Messages of one rank: may be used by all its threads.
+/// Transport of one rank, which all its threads may use.
 #[derive(Debug)]
 pub(crate) struct MpiTransport {
     pub(crate) exchange: Arc<Exchange>,
@@ -174,7 +174,7 @@ impl Transport for MpiTransport {
                 return Err(TransportError::Engine("MPI has ended".to_owned()));
             }
             if to == self.rank {
-                state.mail.entry((to, channel)).or_default().push_back(message);
+                state.inbox.entry((to, channel)).or_default().push_back(message);
                 drop(state);
                 self.exchange.announce();
                 return Ok(());
@@ -184,7 +184,7 @@ impl Transport for MpiTransport {
                 return Err(TransportError::PeerLost { peer: to, problem });
             }
         }
-        self.exchange.order(Order::Send { to, channel, message });
+        self.exchange.command(Command::Send { to, channel, message });
         Ok(())
     }
 
@@ -192,8 +192,8 @@ impl Transport for MpiTransport {
         self.known(from)?;
         let began = Instant::now();
         let found = self.exchange.wait(began + patience, self.silence, |state| {
-            // What has arrived whole is right, whatever happened since.
-            if let Some(message) = state.mail.get_mut(&(from, channel)).and_then(VecDeque::pop_front) {
+            // A message that has arrived whole is right, whatever happened since.
+            if let Some(message) = state.inbox.get_mut(&(from, channel)).and_then(VecDeque::pop_front) {
                 return Some(Ok(message));
             }
             if let Some(broken) = &state.broken {

@@ -1,14 +1,14 @@
-//! Who a rank is, and what the kernel says about its process where that runs beside this one.
+//! Identity of a rank, and the state of its process if that runs on this host.
 
 use std::fs;
 
-/// A rank's process.
+/// Identity of a rank's process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) version: String,
     pub(crate) host: String,
     pub(crate) pid: u32,
-    /// When it began, in the kernel's ticks: numbers of processes are used again.
+    /// Start time in the kernel's ticks: process numbers are used again.
     started: u64,
     /// Kernel and process namespace: processes of the same one can look at each other.
     space: String,
@@ -17,13 +17,13 @@ pub(crate) struct Identity {
 /// State of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Process {
-    /// On another host, in another namespace, or not on Linux.
+    /// The process is on another host, in another namespace, or not on Linux.
     Unknown,
-    /// It is there.
+    /// The process runs.
     Runs,
-    /// It is there and does not run: SIGSTOP, a terminal's Ctrl-Z, a debugger.
+    /// The process is stopped: by SIGSTOP, a terminal's Ctrl-Z, a debugger.
     Stopped,
-    /// It has ended.
+    /// The process has ended.
     Gone,
 }
 
@@ -42,7 +42,7 @@ fn stat(pid: u32) -> Option<(char, u64)> {
 }
 
 impl Identity {
-    /// This process.
+    /// Identity of this process.
     pub(crate) fn own(host: String) -> Identity {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let space = fs::read_link("/proc/self/ns/pid").map(|p| p.display().to_string()).unwrap_or_default();
@@ -69,7 +69,7 @@ impl Identity {
         Some(Identity { version, host, pid, started, space: lines.next()? })
     }
 
-    /// What this process can see of that one.
+    /// State of that process, as seen by this one.
     pub(crate) fn state(&self, own: &Identity) -> Process {
         if self.started == 0 || own.started == 0 || self.space != own.space {
             return Process::Unknown;

@@ -1,4 +1,4 @@
-//! Marks in memory that is about to be received into, to see afterwards that it was written.
+//! Marks in receive buffers, which show afterwards whether MPI wrote them.
 //!
 //! MPICH over UCX (measured) calls messages of a dead rank received without writing them, in whole or in half. What is in
 //! the memory then is an earlier message, perhaps one whose own checksum is right. Hashing every long message would cost as
@@ -10,12 +10,12 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 const MARK: usize = 8;
 const EVERY: usize = 4096;
 
-/// The mark of one message between two ranks: never used before, and not guessable from contents.
+/// Mark of one message between two ranks: never used before, and not guessable from contents.
 fn mark(rank: usize, number: u64) -> [u8; MARK] {
     xxh3_64_with_seed(&number.to_le_bytes(), 0x6265_7373_656d_6572 ^ rank as u64).to_le_bytes()
 }
 
-/// Where marks begin: every 4096 bytes, and at the end.
+/// Positions of marks: every 4096 bytes, and at the end.
 fn places(length: usize) -> impl Iterator<Item = usize> {
     let last = length.checked_sub(MARK);
     (0..length.saturating_sub(MARK)).step_by(EVERY).chain(last)
@@ -29,7 +29,7 @@ pub(crate) fn set(buffer: &mut [u8], rank: usize, number: u64) {
     }
 }
 
-/// The first byte of a mark that is still there.
+/// Returns the first byte of a mark that is still there.
 pub(crate) fn left(buffer: &[u8], rank: usize, number: u64) -> Option<usize> {
     let mark = mark(rank, number);
     places(buffer.len()).find(|at| buffer[*at..*at + MARK] == mark)

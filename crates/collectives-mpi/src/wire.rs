@@ -1,4 +1,4 @@
-//! What travels on the control lane: a header of 40 bytes, and with short messages what it announces.
+//! Messages on the control lane: a header of 40 bytes, followed by short messages themselves.
 //!
 //! | bytes | little-endian |
 //! |---|---|
@@ -19,35 +19,42 @@ use xxhash_rust::xxh3::Xxh3;
 pub(crate) const HEADER: usize = 40;
 /// Longest message that travels with its header; longer ones have theirs sent ahead and go on the payload lane.
 pub(crate) const INLINE: usize = 16 << 10;
-/// Nobody sends more in one message: a header that says so is damaged.
+/// Longest message: a header with a longer one is damaged.
 const LONGEST: u64 = 1 << 42;
 const MAGIC: &[u8; 4] = b"BMP1";
 
-/// What a control message is.
+/// Kind of a control message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The first one between two ranks: who the sender is.
+pub(crate) enum ControlKind {
+    /// First message between two ranks: the sender's identity.
     Hello,
-    /// A sign of life.
+    /// Heartbeat.
     Beat,
-    /// A message that follows the header.
+    /// Header of a message that follows it.
     Short,
-    /// A message that comes on the payload lane.
+    /// Header of a message that comes on the payload lane.
     Long,
-    /// The sender has nothing more to say, and waits for the others to say so.
+    /// The sender sends nothing more, and waits for the others to announce the same.
     Done,
-    /// The sender has heard that from everyone; its last message.
+    /// Last message of the sender, which has heard `Done` from all others.
     Leave,
-    /// The sender gives up, and says why: culprit's rank, text.
+    /// The sender gives up: rank to blame, reason.
     GiveUp,
 }
 
-const KINDS: [Kind; 7] =
-    [Kind::Hello, Kind::Beat, Kind::Short, Kind::Long, Kind::Done, Kind::Leave, Kind::GiveUp];
+const KINDS: [ControlKind; 7] = [
+    ControlKind::Hello,
+    ControlKind::Beat,
+    ControlKind::Short,
+    ControlKind::Long,
+    ControlKind::Done,
+    ControlKind::Leave,
+    ControlKind::GiveUp,
+];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
-    pub(crate) kind: Kind,
+    pub(crate) kind: ControlKind,
     pub(crate) channel: u32,
     pub(crate) number: u64,
     pub(crate) length: u64,
@@ -61,8 +68,8 @@ fn hash(head: &[u8], body: &[u8]) -> u64 {
 }
 
 impl Header {
-    /// A message without number, channel or contents.
-    pub(crate) fn bare(kind: Kind) -> Header {
+    /// Header of a message without number, channel or contents.
+    pub(crate) fn bare(kind: ControlKind) -> Header {
         Header { kind, channel: 0, number: 0, length: 0 }
     }
 
@@ -98,21 +105,21 @@ impl Header {
         };
         let channel = u32::from_le_bytes(head[8..12].try_into().expect("four bytes"));
         let header = Header { kind, channel, number: word(16), length: word(24) };
-        if header.length > LONGEST || (kind != Kind::Long && header.length != body.len() as u64) {
+        if header.length > LONGEST || (kind != ControlKind::Long && header.length != body.len() as u64) {
             return Err(format!("announces {} bytes and has {}", header.length, body.len()));
         }
         Ok((header, body))
     }
 }
 
-/// What is said with [`Kind::GiveUp`].
+/// Body of a [`ControlKind::GiveUp`] message.
 pub(crate) fn notice(culprit: usize, text: &str) -> Vec<u8> {
     // Longer texts would not fit into a control message.
     let end = (0..=text.len().min(INLINE / 2)).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
     [&(culprit as u64).to_le_bytes()[..], &text.as_bytes()[..end]].concat()
 }
 
-/// Culprit and text of a notice.
+/// Reads the rank to blame and the reason from that body.
 pub(crate) fn read_notice(body: &[u8]) -> Option<(usize, String)> {
     let (culprit, text) = body.split_first_chunk::<8>()?;
     Some((usize::try_from(u64::from_le_bytes(*culprit)).ok()?, String::from_utf8_lossy(text).into_owned()))
@@ -125,7 +132,7 @@ mod tests {
     #[test]
     fn a_header_comes_back_and_every_changed_bit_is_noticed() {
         let body = b"0123456789";
-        let header = Header { kind: Kind::Short, channel: 7, number: 1 << 40, length: 10 };
+        let header = Header { kind: ControlKind::Short, channel: 7, number: 1 << 40, length: 10 };
         let mut message = Vec::new();
         header.write(body, &mut message);
         assert_eq!(message.len(), HEADER + 10);
@@ -143,9 +150,9 @@ mod tests {
     #[test]
     fn lengths_that_cannot_be_are_refused() {
         let mut message = Vec::new();
-        Header { kind: Kind::Long, channel: 0, number: 0, length: u64::MAX }.write(&[], &mut message);
+        Header { kind: ControlKind::Long, channel: 0, number: 0, length: u64::MAX }.write(&[], &mut message);
         assert!(Header::read(&message).unwrap_err().contains("announces"));
-        Header { kind: Kind::Short, channel: 0, number: 0, length: 3 }.write(b"ab", &mut message);
+        Header { kind: ControlKind::Short, channel: 0, number: 0, length: 3 }.write(b"ab", &mut message);
         assert!(Header::read(&message).unwrap_err().contains("announces 3 bytes and has 2"));
     }
 }

@@ -1,9 +1,9 @@
-//! A world from its start to its end.
+//! The ranks of a job from the start of MPI to its end.
 
-use crate::courier::Courier;
 use crate::engine::{Engine, Fault};
-use crate::exchange::{Exchange, MpiTransport, Order};
+use crate::exchange::{Command, Exchange, MpiTransport};
 use crate::life::Identity;
+use crate::progress::ProgressThread;
 use crate::{MpiError, Settings};
 use bessemer_collectives::{Transport, TransportError};
 use std::sync::{Arc, mpsc};
@@ -18,21 +18,21 @@ pub struct MpiWorld {
     over: bool,
 }
 
-/// What the communication thread says once MPI is up.
-struct Up {
+/// Facts about MPI once it is up.
+struct Started {
     rank: usize,
     size: usize,
     library: String,
 }
 
-/// If the thread ends in any way that it did not mean to, whoever waits for it hears of it.
-struct LastWord(Arc<Exchange>);
+/// Reports a panic of the progress thread to the threads that wait for it, when it is dropped.
+struct EndGuard(Arc<Exchange>);
 
-impl Drop for LastWord {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         if state.end.is_none() {
-            let error = TransportError::Engine("the communication thread panicked".to_owned());
+            let error = TransportError::Engine("the progress thread panicked".to_owned());
             state.broken.get_or_insert(error.clone());
             state.end = Some(Err(error.into()));
         }
@@ -41,7 +41,7 @@ impl Drop for LastWord {
     }
 }
 
-/// Starts the engine in a thread of its own and waits until every rank has said hello.
+/// Starts the progress thread with the engine and waits until every rank has said hello.
 pub(crate) fn open<E: Engine>(
     settings: &Settings,
     engine: impl FnOnce() -> Result<E, Fault> + Send + 'static,
@@ -51,8 +51,8 @@ pub(crate) fn open<E: Engine>(
     let (up, started) = mpsc::channel();
     let (shared, silence) = (Arc::clone(&exchange), settings.silence);
     let body = move || {
-        let _last_word = LastWord(Arc::clone(&shared));
-        shared.courier_is_this_thread();
+        let _end = EndGuard(Arc::clone(&shared));
+        shared.register_progress_thread();
         match engine() {
             Err(fault) => {
                 // Nobody listens if MPI came up too late.
@@ -62,9 +62,9 @@ pub(crate) fn open<E: Engine>(
             Ok(engine) => {
                 let (rank, size, library) = (engine.rank(), engine.size(), engine.library());
                 let own = Identity::own(engine.host());
-                let courier = Courier::new(engine, own, Arc::clone(&shared), silence);
-                let _ = up.send(Ok(Up { rank, size, library }));
-                let end = courier.run();
+                let progress_thread = ProgressThread::new(engine, own, Arc::clone(&shared), silence);
+                let _ = up.send(Ok(Started { rank, size, library }));
+                let end = progress_thread.run();
                 shared.lock().end = Some(end);
             }
         }
@@ -78,7 +78,7 @@ pub(crate) fn open<E: Engine>(
             return Err(MpiError::Init(format!("MPI_Init_thread has not returned for {waited:.0} s")));
         }
         Err(mpsc::RecvTimeoutError::Disconnected) => {
-            return Err(MpiError::Init("the communication thread panicked".to_owned()));
+            return Err(MpiError::Init("the progress thread panicked".to_owned()));
         }
     };
     let transport =
@@ -101,7 +101,7 @@ pub(crate) fn open<E: Engine>(
 }
 
 impl MpiWorld {
-    /// Who the ranks are, once all have said it.
+    /// Waits until all ranks have said hello and returns their identities.
     fn join(&self, began: Instant, patience: Duration) -> Result<Vec<String>, MpiError> {
         let exchange = &self.transport.exchange;
         let joined = exchange.wait(began + patience, patience, |state| {
@@ -120,17 +120,17 @@ impl MpiWorld {
         }
     }
 
-    /// This rank's messages; any number of holders, on any thread.
+    /// Transport of this rank, for any number of threads.
     pub fn transport(&self) -> Arc<dyn Transport> {
         Arc::clone(&self.transport) as Arc<dyn Transport>
     }
 
-    /// This rank.
+    /// Number of this rank.
     pub fn rank(&self) -> usize {
         self.transport.rank
     }
 
-    /// Ranks of the world.
+    /// Number of ranks.
     pub fn size(&self) -> usize {
         self.transport.size
     }
@@ -145,7 +145,7 @@ impl MpiWorld {
         &self.ranks
     }
 
-    /// Ends the world in good order: when every rank has called this and every message has arrived, MPI is finalised.
+    /// Shuts the world down: when every rank has called this and every message has arrived, MPI is finalised.
     /// Waits for the others at most `patience`.
     ///
     /// # Errors
@@ -153,7 +153,7 @@ impl MpiWorld {
     /// other than 0, so that the launcher ends the job; MPI is not finalised, because that would hang.
     pub fn finish(mut self, patience: Duration) -> Result<(), MpiError> {
         let exchange = Arc::clone(&self.transport.exchange);
-        exchange.order(Order::Finish);
+        exchange.command(Command::Finish);
         let all_done =
             exchange.wait(Instant::now() + patience, self.transport.silence.max(patience), |state| {
                 if let Some(end) = &state.end {
@@ -198,7 +198,7 @@ impl MpiWorld {
             return;
         }
         let exchange = &self.transport.exchange;
-        exchange.order(Order::GiveUp(why.to_owned()));
+        exchange.command(Command::GiveUp(why.to_owned()));
         // The thread needs at most a second to pass it on. One that hangs inside MPI is left behind.
         let patience = Duration::from_secs(2);
         let _ =

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 #[derive(Debug, Default)]
 struct Mailbox {
-    /// By sender and channel.
+    /// Messages by sender and channel.
     queues: Mutex<Queues>,
     came: Condvar,
 }
@@ -25,7 +25,7 @@ impl Mailbox {
     }
 }
 
-/// One rank's end of channels in memory. Whoever is dropped is lost to the others.
+/// One rank's end of channels in memory. An end that is dropped is lost to the others.
 #[derive(Debug)]
 pub struct ChannelTransport {
     rank: usize,

@@ -1,5 +1,7 @@
 //! A collective as a plain value: what is moved between which ranks, under which name.
 
+use crate::{HostSliceMut, Memory};
+
 /// Kind of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CollectiveKind {
@@ -259,6 +261,15 @@ impl<'a> Collective<'a> {
             Pattern::Send { .. } => CollectiveKind::Send,
             Pattern::Receive { .. } => CollectiveKind::Receive,
             Pattern::Barrier => CollectiveKind::Barrier,
+        }
+    }
+
+    /// Memory of this collective in one slice; not for an all-to-all, which has two.
+    pub(crate) fn memory<'m>(&self, values: HostSliceMut<'m>) -> Memory<'m> {
+        match self.pattern {
+            Pattern::Barrier => Memory::Empty,
+            Pattern::Send { .. } => Memory::Read(values.into_slice()),
+            _ => Memory::InPlace(values),
         }
     }
 

@@ -1,8 +1,9 @@
 //! Element types that travel, and how slices of them are seen as bytes.
 
 use bessemer_units::DType;
-use half::slice::HalfFloatSliceExt;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
+use std::convert::identity;
 
 const _: () =
     assert!(cfg!(target_endian = "little"), "values travel as the bytes of a little-endian processor");
@@ -76,40 +77,33 @@ pub(crate) mod sealed {
     }
 }
 
+/// Implements [`Element`] for a type whose slices become slices of `$plain` by `$to`, and back by `$of`.
 macro_rules! element {
-    ($type:ty, $value:ident, $plain:ty, $as_plain:expr, $as_plain_mut:expr, $of_plain:expr, $of_plain_mut:expr) => {
+    ($type:ty, $value:ident, $plain:ty, $to:expr, $to_mut:expr, $of:expr, $of_mut:expr) => {
         impl Element for $type {
             const TYPE: ElementType = ElementType::$value;
         }
 
         impl sealed::Bytes for $type {
             fn bytes(values: &[$type]) -> &[u8] {
-                bytemuck::cast_slice::<$plain, u8>($as_plain(values))
+                bytemuck::cast_slice::<$plain, u8>($to(values))
             }
 
             fn bytes_mut(values: &mut [$type]) -> &mut [u8] {
-                bytemuck::cast_slice_mut::<$plain, u8>($as_plain_mut(values))
+                bytemuck::cast_slice_mut::<$plain, u8>($to_mut(values))
             }
 
             fn of_words(words: &[u32], len: usize) -> &[$type] {
-                &$of_plain(bytemuck::cast_slice::<u32, $plain>(words))[..len]
+                &$of(bytemuck::cast_slice::<u32, $plain>(words))[..len]
             }
 
             fn of_words_mut(words: &mut [u32], len: usize) -> &mut [$type] {
-                &mut $of_plain_mut(bytemuck::cast_slice_mut::<u32, $plain>(words))[..len]
+                &mut $of_mut(bytemuck::cast_slice_mut::<u32, $plain>(words))[..len]
             }
         }
     };
     ($type:ty, $value:ident) => {
-        element!(
-            $type,
-            $value,
-            $type,
-            std::convert::identity,
-            std::convert::identity,
-            std::convert::identity,
-            std::convert::identity
-        );
+        element!($type, $value, $type, identity, identity, identity, identity);
     };
     (half $type:ty, $value:ident) => {
         element!(
@@ -118,8 +112,8 @@ macro_rules! element {
             u16,
             HalfFloatSliceExt::reinterpret_cast,
             HalfFloatSliceExt::reinterpret_cast_mut,
-            half::slice::HalfBitsSliceExt::reinterpret_cast::<$type>,
-            half::slice::HalfBitsSliceExt::reinterpret_cast_mut::<$type>
+            HalfBitsSliceExt::reinterpret_cast::<$type>,
+            HalfBitsSliceExt::reinterpret_cast_mut::<$type>
         );
     };
 }

@@ -2,9 +2,7 @@
 
 use crate::call::Call;
 use crate::wrap::{Wrapped, Wrapper};
-use crate::{
-    Breaker, Collective, CollectiveError, Communicator, Memory, Message, Pattern, Transport, TransportError,
-};
+use crate::{Collective, CollectiveError, Communicator, Memory, NullCommunicator, Transport, TransportError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,15 +25,17 @@ pub enum Fault {
 pub struct Faulty {
     fault: Fault,
     at: u64,
-    /// Collectives so far, of the communicator and of groups made from it.
+    /// Number of collectives so far, of the communicator and of groups made from it.
     seen: Arc<AtomicU64>,
+    /// Error of every call since the communicator was dropped.
+    lost: Option<CollectiveError>,
 }
 
 impl Faulty {
     /// `fault` at collective `at`, the first being 0, counted over the communicator that is wrapped and groups made
     /// from it.
     pub fn new(fault: Fault, at: u64) -> Faulty {
-        Faulty { fault, at, seen: Arc::default() }
+        Faulty { fault, at, seen: Arc::default(), lost: None }
     }
 
     /// Wraps a communicator that gets this fault.
@@ -51,19 +51,22 @@ impl Wrapper for Faulty {
         collective: &Collective<'_>,
         memory: Memory<'_>,
     ) -> Result<(), CollectiveError> {
+        let site = || Call::new(collective, &memory).site(inner.label(), inner.rank());
+        if let Some(error) = &self.lost {
+            return Err(error.at(site()));
+        }
         if self.seen.fetch_add(1, Ordering::Relaxed) == self.at {
-            let site = Call::new(collective, &memory).site(inner.label(), inner.rank());
             let problem = format!("fault injected at collective {}", self.at).into();
-            let error = CollectiveError::Engine { site, problem };
+            let error = CollectiveError::Engine { site: site(), problem };
             match self.fault {
                 Fault::Error => return Err(error),
                 Fault::Skip => return Ok(()),
                 Fault::Hang(time) => std::thread::sleep(time),
                 Fault::Drop => {
-                    let lost =
-                        Lost { label: inner.label().into(), rank: inner.rank(), size: inner.size(), error };
-                    let lost: Box<dyn Communicator> = Box::new(lost);
-                    drop(std::mem::replace(inner, lost));
+                    // The stand-in has no peers: to the others this rank is gone.
+                    *inner = Box::new(NullCommunicator::new(inner.label(), inner.rank(), inner.size()));
+                    self.lost = Some(error.clone());
+                    return Err(error);
                 }
             }
         }
@@ -72,51 +75,6 @@ impl Wrapper for Faulty {
 
     fn for_group(&self) -> Faulty {
         self.clone()
-    }
-}
-
-/// Stand-in for a communicator that was dropped: every call errs.
-#[derive(Debug)]
-struct Lost {
-    label: String,
-    rank: usize,
-    size: usize,
-    error: CollectiveError,
-}
-
-impl Lost {
-    fn error(&self, collective: &Collective<'_>) -> CollectiveError {
-        self.error.at(Call::look(collective).site(&self.label, self.rank))
-    }
-}
-
-impl Communicator for Lost {
-    fn label(&self) -> &str {
-        &self.label
-    }
-
-    fn rank(&self) -> usize {
-        self.rank
-    }
-
-    fn size(&self) -> usize {
-        self.size
-    }
-
-    fn breaker(&self) -> Breaker {
-        Breaker::new(|_| ())
-    }
-
-    fn run(&mut self, collective: &Collective<'_>, _: Memory<'_>) -> Result<(), CollectiveError> {
-        Err(self.error(collective))
-    }
-
-    fn arrived(&mut self, message: Message<'_>) -> Result<bool, CollectiveError> {
-        Err(self.error(&Collective::receive(message)))
-    }
-
-    fn group(&mut self, label: &str, _: &[usize]) -> Result<Box<dyn Communicator>, CollectiveError> {
-        Err(self.error(&Collective::new(label, Pattern::Barrier)))
     }
 }
 

@@ -6,7 +6,7 @@
 //! contradict each other within one source are errors. Two sources may differ: torchrun under `srun` starts several
 //! ranks in one Slurm task.
 
-/// Where the numbers come from.
+/// Source of rank and size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LaunchSource {
@@ -20,7 +20,7 @@ pub enum LaunchSource {
     Slurm,
     /// A Kubernetes Job with `completionMode: Indexed`.
     Kubernetes,
-    /// Nobody: one process.
+    /// No launcher: one process.
     Single,
 }
 
@@ -37,18 +37,18 @@ impl std::fmt::Display for LaunchSource {
     }
 }
 
-/// This process among those of its job.
+/// Position of this process among those of its job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
     /// Number of this process.
     pub rank: usize,
     /// Number of processes.
     pub world: usize,
-    /// Number of this process on its host, where the launcher says it.
+    /// Number of this process on its host, if the launcher sets it.
     pub local_rank: Option<usize>,
-    /// Processes on this host, where the launcher says it.
+    /// Number of processes on this host, if the launcher sets it.
     pub local_world: Option<usize>,
-    /// Where the numbers come from.
+    /// Source of the numbers.
     pub source: LaunchSource,
 }
 
@@ -62,66 +62,65 @@ impl std::fmt::Display for Launch {
     }
 }
 
-/// Why a launch cannot be made sense of.
+/// Errors of the launcher's variables.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// Not a number where one belongs.
+    /// A variable holds no number.
     #[error("{variable} is {found:?}; wanted a whole number from 0. Correct or unset it")]
     Garbage {
         /// The variable.
         variable: String,
-        /// What it holds.
+        /// Value of the variable.
         found: String,
     },
-    /// Half of a pair.
+    /// One variable of a pair is missing.
     #[error("{present} is set, but {missing} is not. {advice}")]
     Half {
-        /// What is there.
+        /// Variable that is set.
         present: String,
-        /// What is not.
+        /// Variables of which one is missing.
         missing: String,
-        /// What to do.
+        /// Advice.
         advice: String,
     },
-    /// A number outside its range.
+    /// A number is outside its range.
     #[error("{what} is {number}, but {limit}; the numbers come from the {from}")]
     Range {
-        /// Which number.
+        /// Name of the number.
         what: String,
-        /// It.
+        /// Value of the number.
         number: usize,
-        /// What it contradicts.
+        /// Limit that it exceeds.
         limit: String,
-        /// Who said so.
+        /// Source of the numbers.
         from: String,
     },
-    /// The engine below came up otherwise than the launcher says.
+    /// The engine has another rank or size than the launcher's variables.
     #[error(
         "{engine} came up as rank {rank} of {world}, but the launcher says {launch}. Start the ranks with {engine}'s own \
          launcher (mpirun or mpiexec of the same installation that this program was built with, or srun --mpi=...)"
     )]
     Disagreement {
-        /// Which engine.
+        /// Name of the engine.
         engine: String,
-        /// Its rank.
+        /// Rank in the engine.
         rank: usize,
-        /// Its size.
+        /// Size of the engine.
         world: usize,
-        /// What the launcher says.
+        /// Position according to the launcher.
         launch: Box<Launch>,
     },
 }
 
 impl Launch {
-    /// One process on its own.
+    /// Returns the position of a process without launcher.
     pub fn single() -> Launch {
         Launch { rank: 0, world: 1, local_rank: None, local_world: None, source: LaunchSource::Single }
     }
 
-    /// Checks that an engine (MPI) came up as what the launcher says. A program started without the engine's launcher
-    /// comes up as many worlds of one, each of which would train on its own. Where no launcher is known to us, the engine
-    /// is believed.
+    /// Checks that an engine (MPI) has the rank and size of the launcher's variables. Without the engine's launcher every
+    /// process would be a job of its own and train alone. Without a known launcher the engine's numbers are taken.
     ///
     /// # Errors
     /// [`LaunchError::Disagreement`].
@@ -138,7 +137,7 @@ impl Launch {
     }
 }
 
-/// The variables of a launcher, behind a function so that no library reads the environment.
+/// Variables of a launcher, behind a function so that no library reads the environment.
 struct Variables<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
 }
@@ -156,7 +155,7 @@ impl Variables<'_> {
         }
     }
 
-    /// The first of these variables that is set, with its name.
+    /// Returns the first of these variables that is set, with its name.
     fn first(&self, names: &[&'static str]) -> Result<Option<(&'static str, usize)>, LaunchError> {
         for name in names {
             if let Some(number) = self.number(name)? {
@@ -167,7 +166,7 @@ impl Variables<'_> {
     }
 }
 
-/// Which variables a source has.
+/// Variables of a source.
 struct Names {
     source: LaunchSource,
     rank: &'static [&'static str],
@@ -269,7 +268,7 @@ fn from(names: &Names, variables: &Variables<'_>) -> Result<Option<Launch>, Laun
     }))
 }
 
-/// Which rank of how many this process is. `lookup` gives the value of an environment variable.
+/// Finds rank and size of this process. `lookup` gives the value of an environment variable.
 ///
 /// # Errors
 /// Variables that hold no numbers, half of a pair, or numbers that contradict each other.
@@ -286,7 +285,7 @@ pub fn resolve(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Launch, Launch
     Ok(launch)
 }
 
-/// Ranks are below their sizes, and what is on this host is not more than there is.
+/// Checks that ranks are below their sizes, and that a host has no more ranks than the job.
 fn within(launch: &Launch) -> Result<(), LaunchError> {
     let refuse = |what: &str, number: usize, limit: String| {
         Err(LaunchError::Range { what: what.to_owned(), number, limit, from: launch.source.to_string() })
@@ -313,116 +312,5 @@ fn within(launch: &Launch) -> Result<(), LaunchError> {
             refuse("the number of ranks on this host", local, format!("there are {} in all", launch.world))
         }
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Resolves with these variables.
-    fn env(variables: &[(&str, &str)]) -> Result<Launch, LaunchError> {
-        resolve(&|name| variables.iter().find(|v| v.0 == name).map(|v| v.1.to_owned()))
-    }
-
-    /// (rank, world, local rank, source) of a launch.
-    fn parts(launch: &Launch) -> (usize, usize, Option<usize>, LaunchSource) {
-        (launch.rank, launch.world, launch.local_rank, launch.source)
-    }
-
-    const OPEN_MPI: [(&str, &str); 5] = [
-        ("OMPI_COMM_WORLD_RANK", "5"),
-        ("OMPI_COMM_WORLD_SIZE", "8"),
-        ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
-        ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
-        ("PMIX_RANK", "5"),
-    ];
-
-    #[test]
-    fn every_launcher_is_recognised() {
-        assert_eq!(parts(&env(&[]).unwrap()), (0, 1, None, LaunchSource::Single));
-        assert_eq!(parts(&env(&OPEN_MPI).unwrap()), (5, 8, Some(1), LaunchSource::OpenMpi));
-        let torch =
-            env(&[("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")]);
-        assert_eq!(parts(&torch.unwrap()), (3, 4, Some(1), LaunchSource::Torchrun));
-        let hydra =
-            env(&[("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "1"), ("MPI_LOCALNRANKS", "2")]);
-        assert_eq!(parts(&hydra.unwrap()), (1, 2, Some(1), LaunchSource::Pmi));
-        let pmix = env(&[
-            ("PMIX_RANK", "6"),
-            ("SLURM_STEP_ID", "0"),
-            ("SLURM_PROCID", "6"),
-            ("SLURM_NTASKS", "8"),
-            ("SLURM_LOCALID", "2"),
-        ]);
-        assert_eq!(parts(&pmix.unwrap()), (6, 8, Some(2), LaunchSource::Pmi));
-        let step = env(&[
-            ("SLURM_STEP_ID", "3"),
-            ("SLURM_PROCID", "1"),
-            ("SLURM_NTASKS", "2"),
-            ("SLURM_LOCALID", "0"),
-        ]);
-        assert_eq!(parts(&step.unwrap()), (1, 2, Some(0), LaunchSource::Slurm));
-        let job = env(&[("JOB_COMPLETION_INDEX", "2"), ("WORLD_SIZE", "4")]);
-        assert_eq!(parts(&job.unwrap()), (2, 4, None, LaunchSource::Kubernetes));
-    }
-
-    #[test]
-    fn the_first_source_wins() {
-        let torch = [&OPEN_MPI[..], &[("RANK", "9"), ("WORLD_SIZE", "16")]].concat();
-        assert_eq!(parts(&env(&torch).unwrap()), (9, 16, None, LaunchSource::Torchrun));
-    }
-
-    #[test]
-    fn slurm_counts_only_inside_a_step() {
-        // A shell in an allocation, a batch script, the interactive step: one process whatever SLURM_NTASKS says.
-        let batch = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_LOCALID", "0")];
-        assert_eq!(env(&batch).unwrap(), Launch::single());
-        let interactive = [&batch[..], &[("SLURM_STEP_ID", "4294967290")]].concat();
-        assert_eq!(env(&interactive).unwrap(), Launch::single());
-    }
-
-    #[test]
-    fn contradictions_are_errors() {
-        let says = |variables: &[(&str, &str)], words: &[&str]| {
-            let error = env(variables).unwrap_err().to_string();
-            assert!(
-                !error.contains("--"),
-                "advice names a flag of the program, which has none for this: {error}"
-            );
-            for word in words {
-                assert!(error.contains(word), "{error:?} does not say {word:?}");
-            }
-        };
-        says(&[("RANK", "x"), ("WORLD_SIZE", "2")], &["RANK is \"x\""]);
-        says(&[("RANK", "-1"), ("WORLD_SIZE", "2")], &["\"-1\""]);
-        says(&[("RANK", "0")], &["RANK is set", "WORLD_SIZE is not"]);
-        says(&[("WORLD_SIZE", "2")], &["WORLD_SIZE is set", "RANK is not"]);
-        says(&[("RANK", "2"), ("WORLD_SIZE", "2")], &["the rank is 2", "there are 2 ranks", "torchrun"]);
-        says(&[("RANK", "0"), ("WORLD_SIZE", "0")], &["there are 0 ranks"]);
-        says(&[("OMPI_COMM_WORLD_SIZE", "2")], &["OMPI_COMM_WORLD_RANK is not"]);
-        says(&[("PMIX_RANK", "1")], &["PMIX_RANK is set", "WORLD_SIZE"]);
-        says(&[("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "1")], &["SLURM_NTASKS is not"]);
-        says(&[("JOB_COMPLETION_INDEX", "1")], &["spec.completions"]);
-        says(
-            &[("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")],
-            &["the local rank is 1", "the rank is 0"],
-        );
-        says(
-            &[("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "2"), ("LOCAL_WORLD_SIZE", "2")],
-            &["2 ranks on this host"],
-        );
-    }
-
-    #[test]
-    fn an_engine_that_came_up_otherwise_is_refused() {
-        let launch = env(&OPEN_MPI).unwrap();
-        assert_eq!(launch.agrees("MPI", 5, 8), Ok(()));
-        let error = launch.agrees("MPI", 0, 1).unwrap_err().to_string();
-        assert!(
-            error.contains("rank 0 of 1") && error.contains("rank 5 of 8") && error.contains("mpirun"),
-            "{error}"
-        );
-        assert_eq!(Launch::single().agrees("MPI", 3, 4), Ok(()));
     }
 }

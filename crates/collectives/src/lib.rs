@@ -1,5 +1,5 @@
 //! Collectives between ranks: a plain value ([`Collective`]), the memory it works on ([`Memory`]), and one trait that runs
-//! it ([`Communicator`]).
+//! it ([`Communicator`]). [`ViewStaging`] runs collectives over views of a device.
 //!
 //! Sums are formed in the order of the ranks, wherever and whenever the terms arrive, so that every communicator gives
 //! the same bits. Volumes per rank are those of ring algorithms: N (n-1)/n elements sent for an all-gather or a
@@ -28,6 +28,7 @@ mod reduce;
 mod stopwatch;
 mod threads;
 mod transport;
+mod views;
 mod wrap;
 
 pub use call::Volume;
@@ -47,3 +48,4 @@ pub use recorder::{Entry, FlightRecorder, Progress, RankLog};
 pub use stopwatch::{CallSpan, Stopwatch};
 pub use threads::{ThreadCommunicator, ThreadSettings};
 pub use transport::{Transport, TransportError};
+pub use views::{StagedTicket, ViewError, ViewStaging, read_view, write_view};

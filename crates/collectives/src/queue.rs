@@ -2,10 +2,7 @@
 
 use crate::call::Call;
 use crate::error::CallSite;
-use crate::{
-    Breaker, Collective, CollectiveError, Communicator, HostBuffer, HostSliceMut, Memory, Parts, Pattern,
-    RankLog,
-};
+use crate::{Breaker, Collective, CollectiveError, Communicator, HostBuffer, Parts, Pattern, RankLog};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -38,7 +35,7 @@ pub struct CollectiveQueue {
 #[derive(Debug)]
 enum Runner {
     Caller(Box<dyn Communicator>),
-    Thread(ProgressThread),
+    Thread(QueueThread),
 }
 
 impl CollectiveQueue {
@@ -60,7 +57,7 @@ impl CollectiveQueue {
         communicator: Box<dyn Communicator>,
     ) -> Result<CollectiveQueue, CollectiveError> {
         let group = group_of(&*communicator);
-        Ok(CollectiveQueue::new(group, Runner::Thread(ProgressThread::start(communicator)?)))
+        Ok(CollectiveQueue::new(group, Runner::Thread(QueueThread::start(communicator)?)))
     }
 
     /// Tells a flight recorder from now on what is started. The communicator should be one that it wraps.
@@ -101,11 +98,11 @@ impl CollectiveQueue {
         self.started += 1;
         let done = match &mut self.runner {
             Runner::Caller(communicator) => {
-                communicator.run(collective, memory_of(collective, values.lend()))?;
+                communicator.run(collective, collective.memory(values.lend()))?;
                 Some(values)
             }
             Runner::Thread(thread) => {
-                let memory = memory_of(collective, values.lend());
+                let memory = collective.memory(values.lend());
                 let call = Call::new(collective, &memory);
                 call.check(&self.label, self.rank, self.size)?;
                 if let Some(log) = &self.log {
@@ -152,14 +149,6 @@ impl CollectiveQueue {
 
 fn group_of(communicator: &dyn Communicator) -> (String, usize, usize) {
     (communicator.label().to_owned(), communicator.rank(), communicator.size())
-}
-
-fn memory_of<'m>(collective: &Collective<'_>, values: HostSliceMut<'m>) -> Memory<'m> {
-    match collective.pattern {
-        Pattern::Barrier => Memory::Empty,
-        Pattern::Send { .. } => Memory::Read(values.into_slice()),
-        _ => Memory::InPlace(values),
-    }
 }
 
 /// The communicator of a [`CollectiveQueue`] while nothing is in flight.
@@ -238,7 +227,7 @@ impl SharedQueue {
 
 /// The thread of a queue.
 #[derive(Debug)]
-struct ProgressThread {
+struct QueueThread {
     shared: Arc<SharedQueue>,
     handle: Option<std::thread::JoinHandle<()>>,
     breaker: Breaker,
@@ -246,8 +235,8 @@ struct ProgressThread {
     rank: usize,
 }
 
-impl ProgressThread {
-    fn start(communicator: Box<dyn Communicator>) -> Result<ProgressThread, CollectiveError> {
+impl QueueThread {
+    fn start(communicator: Box<dyn Communicator>) -> Result<QueueThread, CollectiveError> {
         let (label, rank, breaker) =
             (communicator.label().to_owned(), communicator.rank(), communicator.breaker());
         let shared = Arc::new(SharedQueue {
@@ -259,7 +248,7 @@ impl ProgressThread {
         let own = Arc::clone(&shared);
         let builder = std::thread::Builder::new().name(format!("collectives {label}"));
         let spawned = builder.spawn(move || serve(&own));
-        let mut thread = ProgressThread { shared, handle: None, breaker, label, rank };
+        let mut thread = QueueThread { shared, handle: None, breaker, label, rank };
         match spawned {
             Ok(handle) => thread.handle = Some(handle),
             Err(problem) => return Err(thread.error(&format!("no thread for collectives: {problem}"))),
@@ -329,7 +318,7 @@ impl ProgressThread {
     }
 }
 
-impl Drop for ProgressThread {
+impl Drop for QueueThread {
     fn drop(&mut self) {
         let mut state = self.shared.state();
         state.closing = true;
@@ -374,7 +363,7 @@ fn serve(shared: &SharedQueue) {
         drop(state);
         let mut communicator = shared.communicator.lock().unwrap_or_else(PoisonError::into_inner);
         let collective = Collective::new(&queued.name, queued.pattern.with_parts(&queued.parts));
-        queued.result = communicator.run(&collective, memory_of(&collective, queued.values.lend()));
+        queued.result = communicator.run(&collective, collective.memory(queued.values.lend()));
         drop(communicator);
         let mut state = shared.state();
         state.running = false;

@@ -1,4 +1,4 @@
-//! The flight recorder: the last collectives of every rank, to tell who waits where for whom.
+//! The flight recorder: the last collectives of every rank, to report which rank waits in which collective for which.
 
 use crate::call::Call;
 use crate::error::CallSite;
@@ -10,16 +10,16 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How far a collective is.
+/// Progress of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// Handed to a thread that does it later.
+    /// The collective was handed to a progress thread.
     Enqueued,
-    /// The call was made and has not returned.
+    /// The call has not returned.
     Started,
-    /// It returned.
+    /// The call returned.
     Done,
-    /// It returned an error.
+    /// The call returned an error.
     Failed,
 }
 
@@ -36,17 +36,17 @@ pub struct Entry {
     pub kind: CollectiveKind,
     /// Name of the values.
     pub name: String,
-    /// Of a message: its other end, and its tag.
+    /// Other end and tag of a message.
     pub message: Option<(usize, u64)>,
     /// Bytes of this rank's values.
     pub bytes: u64,
-    /// How far it is.
+    /// Progress of the collective.
     pub progress: Progress,
-    /// When it was handed to another thread, if it was.
+    /// Time at which it was handed to a progress thread, if it was.
     pub enqueued: Option<Duration>,
-    /// When the call was made.
+    /// Time of the call.
     pub started: Option<Duration>,
-    /// When it returned.
+    /// Time of the return.
     pub ended: Option<Duration>,
 }
 
@@ -54,27 +54,27 @@ pub struct Entry {
 struct Log {
     since: Instant,
     keep: usize,
-    /// Rank of the world whose log is the first.
+    /// Rank of the job whose entries are the first.
     first: usize,
-    /// From this rank of the world on.
+    /// Entries by rank, from `first` on.
     ranks: Vec<Mutex<Entries>>,
 }
 
-/// What one rank did last.
+/// Last collectives of one rank.
 #[derive(Debug)]
 struct Entries {
     list: VecDeque<Entry>,
-    /// Memory of groups and names, asked for at once: recording asks for none until a name is longer than any before.
+    /// Memory of groups and names, allocated at once: recording allocates only for a name longer than any before.
     spare: Vec<(String, String)>,
-    /// For whom the rank waited in vain: its last call that timed out or lost a peer.
+    /// Text about the last call that timed out or lost a peer.
     vain: Option<String>,
 }
 
 /// First line of a report.
 const TITLE: &str = "Last collectives of each rank:";
-/// So many of a rank's last collectives are in a report, finished or not.
+/// Number of a rank's last collectives in a report, finished or not.
 const LAST: usize = 3;
-/// Bytes that are ready for the label of a group, and for a name.
+/// Bytes allocated for the label of a group; for a name.
 const LABEL: usize = 24;
 const NAME: usize = 72;
 
@@ -84,7 +84,7 @@ const NAME: usize = 72;
 pub struct FlightRecorder(Arc<Log>);
 
 impl FlightRecorder {
-    /// For `ranks` ranks, `keep` collectives of each.
+    /// A recorder of `ranks` ranks that keeps `keep` collectives of each.
     pub fn new(ranks: usize, keep: usize) -> FlightRecorder {
         FlightRecorder::of_ranks(0..ranks, keep)
     }
@@ -117,17 +117,17 @@ impl FlightRecorder {
         RankLog { recorder: self.clone(), rank }
     }
 
-    /// What a rank did last, oldest first.
+    /// Returns the last collectives of a rank, oldest first.
     pub fn entries(&self, rank: usize) -> Vec<Entry> {
         self.lock(rank).list.iter().cloned().collect()
     }
 
-    /// Whether a call of this rank timed out or lost a peer.
+    /// Tells whether a call of this rank timed out or lost a peer.
     pub fn waited_in_vain(&self, rank: usize) -> bool {
         self.lock(rank).vain.is_some()
     }
 
-    /// For people: the last collectives of every rank, those that are not finished, and who is waited for.
+    /// Returns a text about the last collectives of every rank, those in progress, and the ranks that are waited for.
     pub fn report(&self) -> String {
         let mut text = format!("{TITLE}{}", self.lines());
         let all = || self.0.first..self.0.first + self.0.ranks.len();
@@ -145,7 +145,7 @@ impl FlightRecorder {
         text
     }
 
-    /// The table of a report without its title: each line begins with a line break and names its rank.
+    /// Returns the report without its title. Each line begins with a line break and names its rank.
     pub fn lines(&self) -> String {
         let now = self.0.since.elapsed();
         let mut text = String::new();
@@ -285,8 +285,8 @@ impl Recorded {
 }
 
 impl Recorded {
-    /// Remembers for whom the rank waited in vain. A timeout that another rank has met carries a report already.
-    fn gave_up(&self, error: &mut CollectiveError) {
+    /// Records the failed call. A timeout that another rank has met carries a report already.
+    fn record_failure(&self, error: &mut CollectiveError) {
         let at = |p: &CallSite| format!("{} of {:?} in {}", p.collective, p.name, p.group);
         let vain = match &*error {
             CollectiveError::Timeout { site, missing, waited, .. } => {
@@ -320,7 +320,7 @@ impl Wrapper for Recorded {
         self.start(&Call::new(collective, &memory), inner.as_ref());
         let mut result = inner.run(collective, memory);
         if let Err(error) = &mut result {
-            self.gave_up(error);
+            self.record_failure(error);
         }
         let progress = if result.is_ok() { Progress::Done } else { Progress::Failed };
         self.end(inner.as_ref(), progress);

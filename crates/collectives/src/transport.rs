@@ -1,25 +1,25 @@
-//! Messages between two ranks: what a foreign engine has to provide.
+//! Messages between two ranks: the interface of a foreign engine.
 
 use std::time::Duration;
 
-/// Why a message did not get through.
+/// Errors of a message between two ranks.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// Nothing came in time.
+    /// No message came in time.
     #[error("nothing from rank {from} for {:.1} s", waited.as_secs_f64())]
     Timeout {
-        /// Who was waited for.
+        /// Rank that was waited for.
         from: usize,
-        /// How long.
+        /// Time that it was waited for.
         waited: Duration,
     },
-    /// The peer is known to be gone.
+    /// The peer is gone.
     #[error("rank {peer} is gone: {problem}")]
     PeerLost {
-        /// Which.
+        /// Rank that is gone.
         peer: usize,
-        /// How it was noticed.
+        /// Sign by which this was noticed.
         problem: String,
     },
     /// The engine refused.
@@ -27,24 +27,24 @@ pub enum TransportError {
     Engine(String),
 }
 
-/// Messages between the ranks of a world, whole and in the order in which they were sent on each channel. May be used from
-/// several threads at once.
+/// Messages between all ranks of a job, whole and in the order in which they were sent on each channel. Several threads may
+/// use it at once.
 pub trait Transport: Send + Sync + std::fmt::Debug {
-    /// This rank.
+    /// Number of this rank.
     fn rank(&self) -> usize;
 
-    /// Ranks of the world.
+    /// Number of ranks.
     fn size(&self) -> usize;
 
-    /// Hands over a message; returns before it has arrived.
+    /// Sends a message; returns before it has arrived.
     ///
     /// # Errors
-    /// A peer that is gone, or what the engine says.
+    /// A peer that is gone, or a failure of the engine.
     fn send(&self, to: usize, channel: u32, message: Vec<u8>) -> Result<(), TransportError>;
 
-    /// The next message of `from` on `channel`, waited for at most `patience`.
+    /// Receives the next message of `from` on `channel`, waiting at most `patience`.
     ///
     /// # Errors
-    /// As [`Transport::send`], or that nothing came.
+    /// Those of [`Transport::send`], and a message that does not come.
     fn receive(&self, from: usize, channel: u32, patience: Duration) -> Result<Vec<u8>, TransportError>;
 }

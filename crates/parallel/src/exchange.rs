@@ -7,7 +7,7 @@
 //! | zero2 | reduce-scatter after each of m micro-batches: m P | all-gather after the update: P |
 //! | zero3 | reduce-scatter after each micro-batch: m P | all-gather before each forward and each backward: 2 m P |
 //!
-//! elements a rank, times (N-1)/N, in the type in which they are kept ([`crate::staging`]); with copies of the cut model (hybrid sharding) gradients are then all-reduced between
+//! elements a rank, times (N-1)/N, in the type in which they are kept ; with copies of the cut model (hybrid sharding) gradients are then all-reduced between
 //! the copies: 2 P/N. A layer's gradients leave as soon as its backward pass is done, the next layer's values are asked
 //! for before this one's are used.
 
@@ -16,10 +16,11 @@ use crate::flat::FlatUnit;
 use crate::memory::{ParamMemory, Stretch};
 use crate::piece::{Piece, pieces};
 use crate::staging;
+pub(crate) use bessemer_collectives::ViewError as ExchangeError;
 use bessemer_collectives::{
-    Collective, CollectiveError, CollectiveQueue, HostBuffer, Pattern, Reduce, Ticket,
+    Collective, CollectiveQueue, HostBuffer, Pattern, Reduce, Ticket, read_view, write_view,
 };
-use bessemer_tensor::{Backend, TensorError, View};
+use bessemer_tensor::{Backend, View};
 use bessemer_units::DType;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -30,15 +31,6 @@ pub(crate) const BUCKET: usize = 8 << 20;
 const GRADIENTS_AHEAD: usize = 3;
 /// Pieces of values that travel at once.
 const VALUES_AHEAD: usize = 2;
-
-/// What stops an exchange.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ExchangeError {
-    #[error(transparent)]
-    Collective(#[from] CollectiveError),
-    #[error(transparent)]
-    Tensor(#[from] TensorError),
-}
 
 /// A collective that is under way.
 #[derive(Debug)]
@@ -94,13 +86,13 @@ impl Exchange {
         let (values, gradients) = (dtype(&memory.values), dtype(&memory.gradients));
         let buffers = |count: usize, dtype: DType, idle: bool| -> Vec<HostBuffer> {
             let count = if idle { 0 } else { count };
-            (0..count).map(|_| staging::buffer(dtype, longest)).collect()
+            (0..count).map(|_| HostBuffer::with_capacity(dtype.into(), longest)).collect()
         };
         let own_start = memory.parts.iter().map(|p| p.range(shard.rank()).start).collect();
         Exchange {
             free_for_gradients: buffers(GRADIENTS_AHEAD, gradients, silent),
             free_for_values: buffers(VALUES_AHEAD, values, shard.size() == 1),
-            sum: staging::buffer(gradients, if stage >= Stage::Zero2 { longest } else { 0 }),
+            sum: HostBuffer::with_capacity(gradients.into(), if stage >= Stage::Zero2 { longest } else { 0 }),
             stage,
             shard,
             replicate,
@@ -159,7 +151,7 @@ impl Exchange {
             values.reset(values.element(), p.parts.len());
             for (r, range) in p.ranges.iter().enumerate() {
                 let whole = self.gradients[unit].whole.columns(range.start, range.len());
-                staging::read(backend, whole, &mut values, p.parts.range(r))?;
+                read_view(backend, whole, &mut values, p.parts.range(r))?;
             }
             let pending = if self.shard.size() > 1 {
                 self.shard
@@ -179,7 +171,7 @@ impl Exchange {
         if self.shard.size() == 1 {
             let values = self.replicate.finish(pending)?;
             let whole = self.gradients[unit].whole.columns(p.ranges[0].start, p.ranges[0].len());
-            staging::write(backend, whole, &values, 0..whole.len())?;
+            write_view(backend, whole, &values, 0..whole.len())?;
             self.free_for_gradients.push(values);
             return Ok(());
         }
@@ -190,10 +182,10 @@ impl Exchange {
         // A kept gradient has been added up in place.
         if add && self.reduces_every_time() {
             self.sum.reset(self.sum.element(), mine.len());
-            staging::read(backend, own, &mut self.sum, 0..mine.len())?;
+            read_view(backend, own, &mut self.sum, 0..mine.len())?;
             staging::add(&mut values, mine.clone(), &self.sum);
         }
-        staging::write(backend, own, &values, mine)?;
+        write_view(backend, own, &values, mine)?;
         self.free_for_gradients.push(values);
         Ok(())
     }
@@ -219,12 +211,12 @@ impl Exchange {
                 let mut values = self.gradient_buffer(unit);
                 let p = &self.pieces[unit][piece];
                 values.reset(values.element(), own.len());
-                staging::read(backend, own, &mut values, 0..own.len())?;
+                read_view(backend, own, &mut values, 0..own.len())?;
                 let pending = self
                     .replicate
                     .start(&Collective::new(&p.name, Pattern::AllReduce(Reduce::Sum)), values)?;
                 let values = self.replicate.finish(pending)?;
-                staging::write(backend, own, &values, 0..own.len())?;
+                write_view(backend, own, &values, 0..own.len())?;
                 self.free_for_gradients.push(values);
             }
         }
@@ -234,7 +226,7 @@ impl Exchange {
     /// A free staging buffer for a unit's gradients.
     fn gradient_buffer(&mut self, unit: usize) -> HostBuffer {
         let dtype = self.gradients[unit].whole.dtype();
-        self.free_for_gradients.pop().unwrap_or_else(|| staging::buffer(dtype, 0))
+        self.free_for_gradients.pop().unwrap_or_else(|| HostBuffer::with_capacity(dtype.into(), 0))
     }
 
     /// Whether gradients leave after every micro-batch.
@@ -265,7 +257,7 @@ impl Exchange {
         let me = self.shard.rank();
         values.reset(values.element(), p.parts.len());
         let own = self.own(&self.values, unit, &p.ranges[me]);
-        staging::read(backend, own, &mut values, p.parts.range(me))?;
+        read_view(backend, own, &mut values, p.parts.range(me))?;
         let pending = self.shard.start(&Collective::new(&p.name, Pattern::AllGather(&p.parts)), values)?;
         self.arriving.push_back(Flight { unit, piece: next, pending });
         self.gathering = Some(Gathering { unit, next: next + 1 });
@@ -289,7 +281,7 @@ impl Exchange {
             let p = &self.pieces[unit][piece];
             for (r, range) in p.ranges.iter().enumerate() {
                 let whole = self.values[unit].whole.columns(range.start, range.len());
-                staging::write(backend, whole, &values, p.parts.range(r))?;
+                write_view(backend, whole, &values, p.parts.range(r))?;
             }
             self.free_for_values.push(values);
             self.ask_more(backend)?;

@@ -1,6 +1,5 @@
 //! Pieces of rows that travel over the tensor axis while other rows are computed.
 
-use crate::staging;
 use bessemer_collectives::{HostBuffer, Ticket};
 use bessemer_units::DType;
 use std::collections::VecDeque;
@@ -20,8 +19,8 @@ impl Flights {
 
     /// A buffer of `len` values as they are stored.
     pub(crate) fn buffer(&mut self, dtype: DType, len: usize) -> HostBuffer {
-        let mut buffer = self.free.pop().unwrap_or_else(|| staging::buffer(dtype, len));
-        buffer.reset(staging::travels_as(dtype), len);
+        let mut buffer = self.free.pop().unwrap_or_else(|| HostBuffer::with_capacity(dtype.into(), len));
+        buffer.reset(dtype.into(), len);
         buffer
     }
 

@@ -1,60 +1,19 @@
-//! Staging buffers: host memory in which values wait for a collective, in the type in which they travel.
-//!
-//! f32 travels as f32 and bf16 as bf16, whose sums collectives form in f32 and round once. f16 travels as f32.
+//! A sum of gradients on the host.
 
-use bessemer_collectives::{ElementType, HostBuffer};
-use bessemer_tensor::{Backend, TensorError, View};
-use bessemer_units::DType;
-use half::bf16;
-use half::slice::HalfFloatSliceExt;
+use bessemer_collectives::{Element, ElementType, HostBuffer};
+use half::{bf16, f16};
 use std::ops::Range;
 
-/// The type in which values of a type travel.
-pub(crate) fn travels_as(dtype: DType) -> ElementType {
-    if dtype == DType::Bf16 { ElementType::Bf16 } else { ElementType::F32 }
-}
-
-/// An empty buffer for values of type `dtype`, with room for `most`.
-pub(crate) fn buffer(dtype: DType, most: usize) -> HostBuffer {
-    HostBuffer::with_capacity(travels_as(dtype), most)
-}
-
-/// Copies a view from the device to elements `to` of a buffer.
-pub(crate) fn read(
-    backend: &mut dyn Backend,
-    from: View,
-    buffer: &mut HostBuffer,
-    to: Range<usize>,
-) -> Result<(), TensorError> {
-    match buffer.element() {
-        ElementType::Bf16 => {
-            backend.read_bits(from, buffer.as_mut_slice::<bf16>()[to].reinterpret_cast_mut())
-        }
-        _ => backend.read_f32(from, &mut buffer.as_mut_slice()[to]),
-    }
-}
-
-/// Copies elements `from` of a buffer to a view on the device.
-pub(crate) fn write(
-    backend: &mut dyn Backend,
-    to: View,
-    buffer: &HostBuffer,
-    from: Range<usize>,
-) -> Result<(), TensorError> {
-    match buffer.element() {
-        ElementType::Bf16 => backend.write_bits(to, buffer.as_slice::<bf16>()[from].reinterpret_cast()),
-        _ => backend.write_f32(to, &buffer.as_slice()[from]),
-    }
-}
-
-/// Adds all of `terms` to elements `to` of a buffer of the same type, rounded to it.
+/// Adds all of `terms` to elements `to` of a buffer of the same float type, in f32, and rounds the sums to it.
 pub(crate) fn add(buffer: &mut HostBuffer, to: Range<usize>, terms: &HostBuffer) {
-    if buffer.element() == ElementType::Bf16 {
-        let sum = |(v, t): (&mut bf16, &bf16)| *v = bf16::from_f32(v.to_f32() + t.to_f32());
-        buffer.as_mut_slice()[to].iter_mut().zip(terms.as_slice()).for_each(sum);
-    } else {
-        let terms = terms.as_slice::<f32>();
-        buffer.as_mut_slice::<f32>()[to].iter_mut().zip(terms).for_each(|(v, t)| *v += t);
+    fn add<T: Element>(buffer: &mut HostBuffer, to: Range<usize>, terms: &HostBuffer, sum: fn(T, T) -> T) {
+        let terms = terms.as_slice::<T>();
+        buffer.as_mut_slice::<T>()[to].iter_mut().zip(terms).for_each(|(v, t)| *v = sum(*v, *t));
+    }
+    match buffer.element() {
+        ElementType::Bf16 => add(buffer, to, terms, |v: bf16, t| bf16::from_f32(v.to_f32() + t.to_f32())),
+        ElementType::F16 => add(buffer, to, terms, |v: f16, t| f16::from_f32(v.to_f32() + t.to_f32())),
+        _ => add(buffer, to, terms, |v: f32, t| v + t),
     }
 }
 

@@ -20,16 +20,14 @@ use crate::exchange::ExchangeError;
 use crate::flat::common;
 use crate::groups::queue;
 use crate::rows::Flights;
-use crate::staging;
 use bessemer_arch::{GradientSum, Portion, PortionParam};
 use bessemer_collectives::{
-    Collective, CollectiveError, CollectiveQueue, Communicator, HostSliceMut, Parts, Pattern, Reduce,
+    Collective, CollectiveError, CollectiveQueue, Communicator, Parts, Pattern, Reduce, ViewStaging,
+    read_view, write_view,
 };
 use bessemer_mesh::even;
 use bessemer_model::{SeamAt, Unit};
 use bessemer_tensor::{Backend, View};
-use bessemer_units::DType;
-use half::bf16;
 use std::fmt::Write;
 use std::ops::{DerefMut, Range};
 
@@ -55,9 +53,11 @@ pub(crate) struct TensorGroup {
     /// The ranks that hold the same key/value heads, where several do.
     copies: Option<Box<dyn Communicator>>,
     partial: Vec<PartialGradient>,
+    /// Gradients of one collective.
+    gradients: Vec<View>,
+    staging: ViewStaging,
     /// Scratch on the host.
     values: Vec<f32>,
-    short: Vec<bf16>,
     name: String,
     parts: Parts,
 }
@@ -90,10 +90,11 @@ impl TensorGroup {
             let copies = matches!(param.sharding.gradient, GradientSum::Replicas);
             partial.push(PartialGradient { unit, copies, gradient });
         }
-        let (values, short, name) = (Vec::new(), Vec::new(), String::new());
+        let (values, name) = (Vec::new(), String::new());
+        let (gradients, staging) = (Vec::with_capacity(partial.len()), ViewStaging::default());
         let (group, flights) = (queue(group, overlap)?, Flights::default());
         let parts = Parts::default();
-        Ok(TensorGroup { group, sequence, flights, copies, partial, values, short, name, parts })
+        Ok(TensorGroup { group, sequence, flights, copies, partial, gradients, staging, values, name, parts })
     }
 
     /// The communicator itself, when nothing is under way.
@@ -129,23 +130,6 @@ impl TensorGroup {
         self.parts.set((0..ranks).map(|r| even(whole.rows, ranks, r).len * whole.cols));
     }
 
-    /// `values` in the type of `like`, through `talk`, and back.
-    fn exchange(
-        &mut self,
-        like: View,
-        talk: impl FnOnce(&mut dyn Communicator, &str, HostSliceMut<'_>, &Parts) -> Result<(), CollectiveError>,
-    ) -> Result<(), CollectiveError> {
-        let mut group = self.group.idle()?;
-        if like.dtype() != DType::Bf16 {
-            return talk(&mut *group, &self.name, (&mut self.values).into(), &self.parts);
-        }
-        self.short.clear();
-        self.short.extend(self.values.iter().map(|v| bf16::from_f32(*v)));
-        talk(&mut *group, &self.name, (&mut self.short).into(), &self.parts)?;
-        self.values.iter_mut().zip(&self.short).for_each(|(to, from)| *to = from.to_f32());
-        Ok(())
-    }
-
     /// `view` becomes the sum of what the ranks have there.
     pub(crate) fn all_reduce(
         &mut self,
@@ -161,10 +145,8 @@ impl TensorGroup {
             return self.sums_end(backend, view.rows, view);
         }
         self.call_it(at, pass);
-        self.values.resize(view.len(), 0.0);
-        backend.read_f32(view, &mut self.values)?;
-        self.exchange(view, |group, name, values, _| group.all_reduce(name, values, Reduce::Sum))?;
-        Ok(backend.write_f32(view, &self.values)?)
+        let collective = Collective::new(&self.name, Pattern::AllReduce(Reduce::Sum));
+        self.staging.run(backend, &mut *self.group.idle()?, &collective, &[view], &[view])
     }
 
     /// `whole` becomes all ranks' rows.
@@ -177,10 +159,8 @@ impl TensorGroup {
     ) -> Result<(), ExchangeError> {
         self.call_it(at, "rows");
         self.cut_rows(whole);
-        self.values.resize(whole.len(), 0.0);
-        backend.read_f32(local, &mut self.values[self.parts.range(self.group.rank())])?;
-        self.exchange(whole, |group, name, values, parts| group.all_gather(name, values, parts))?;
-        Ok(backend.write_f32(whole, &self.values)?)
+        let collective = Collective::new(&self.name, Pattern::AllGather(&self.parts));
+        self.staging.run(backend, &mut *self.group.idle()?, &collective, &[local], &[whole])
     }
 
     /// `local` becomes this rank's rows of the sum of all ranks' `whole`.
@@ -196,12 +176,8 @@ impl TensorGroup {
         }
         self.call_it(at, "sum of rows");
         self.cut_rows(whole);
-        self.values.resize(whole.len(), 0.0);
-        backend.read_f32(whole, &mut self.values)?;
-        self.exchange(whole, |group, name, values, parts| {
-            group.reduce_scatter(name, values, parts, Reduce::Sum)
-        })?;
-        Ok(backend.write_f32(local, &self.values[self.parts.range(self.group.rank())])?)
+        let collective = Collective::new(&self.name, Pattern::ReduceScatter(&self.parts, Reduce::Sum));
+        self.staging.run(backend, &mut *self.group.idle()?, &collective, &[whole], &[local])
     }
 
     /// The parts of some rows of a matrix of `total` rows: each rank's rows among them.
@@ -223,7 +199,7 @@ impl TensorGroup {
         self.cut_piece((value.rows, value.cols), &rows);
         let piece = value.rows(rows.start, rows.len());
         let mut buffer = self.flights.buffer(piece.dtype(), piece.len());
-        staging::read(backend, piece, &mut buffer, 0..piece.len())?;
+        read_view(backend, piece, &mut buffer, 0..piece.len())?;
         let what = match self.sequence {
             true => Pattern::ReduceScatter(&self.parts, Reduce::Sum),
             false => Pattern::AllReduce(Reduce::Sum),
@@ -247,7 +223,7 @@ impl TensorGroup {
                 if self.sequence { self.parts.range(self.group.rank()) } else { 0..rows.len() * to.cols };
             if !here.is_empty() {
                 let to = to.rows(here.start - mine.start, here.len());
-                staging::write(backend, to, &buffer, part)?;
+                write_view(backend, to, &buffer, part)?;
             }
             self.flights.done(buffer);
         }
@@ -270,7 +246,7 @@ impl TensorGroup {
         let here = common(&rows, &mine);
         if !here.is_empty() {
             let from = local.rows(here.start - mine.start, here.len());
-            staging::read(backend, from, &mut buffer, self.parts.range(me))?;
+            read_view(backend, from, &mut buffer, self.parts.range(me))?;
         }
         let ticket =
             self.group.start(&Collective::new(&self.name, Pattern::AllGather(&self.parts)), buffer)?;
@@ -289,7 +265,7 @@ impl TensorGroup {
         debug_assert_eq!(asked, *rows, "rows arrive in the order in which they were asked for");
         let buffer = self.group.finish(ticket)?;
         let to = whole.rows(asked.start, asked.len());
-        staging::write(backend, to, &buffer, 0..to.len())?;
+        write_view(backend, to, &buffer, 0..to.len())?;
         self.flights.done(buffer);
         Ok(())
     }
@@ -341,23 +317,13 @@ impl TensorGroup {
                 continue;
             }
             // All in one collective.
-            self.values.resize(len, 0.0);
-            let mut at = 0;
-            for p in self.partial.iter().filter(chosen) {
-                let next = at + p.gradient.len();
-                backend.read_f32(p.gradient, &mut self.values[at..next])?;
-                at = next;
-            }
-            let (name, values) = ("partial gradients", &mut self.values);
+            self.gradients.clear();
+            self.gradients.extend(self.partial.iter().filter(chosen).map(|p| p.gradient));
+            let collective = Collective::new("partial gradients", Pattern::AllReduce(Reduce::Sum));
+            let (views, staging) = (&self.gradients, &mut self.staging);
             match &mut self.copies {
-                Some(group) if copies => group.all_reduce(name, values, Reduce::Sum)?,
-                _ => self.group.idle()?.all_reduce(name, values, Reduce::Sum)?,
-            }
-            at = 0;
-            for p in self.partial.iter().filter(chosen) {
-                let next = at + p.gradient.len();
-                backend.write_f32(p.gradient, &self.values[at..next])?;
-                at = next;
+                Some(group) if copies => staging.run(backend, group.as_mut(), &collective, views, views)?,
+                _ => staging.run(backend, &mut *self.group.idle()?, &collective, views, views)?,
             }
         }
         Ok(())

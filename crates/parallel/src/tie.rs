@@ -6,8 +6,10 @@
 use crate::chunk::Chunk;
 use crate::exchange::{BUCKET, ExchangeError};
 use crate::flat::TABLE;
-use bessemer_collectives::Reduce;
-use bessemer_tensor::{Backend, View};
+use bessemer_collectives::{Collective, Pattern, Reduce, ViewStaging};
+use bessemer_tensor::op::{Add, Copy, Op};
+use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError, View};
+use bessemer_units::DType;
 
 /// The ends of the pipeline on this rank.
 #[derive(Debug, Default)]
@@ -17,12 +19,14 @@ pub(crate) struct Tie {
     apart: Vec<usize>,
     /// First and last stage, where both are here.
     together: Vec<(usize, usize)>,
-    values: Vec<f32>,
-    other: Vec<f32>,
+    staging: ViewStaging,
+    /// Two f32 vectors in which terms of both ends on this rank are added.
+    terms: Option<[View; 2]>,
 }
 
 impl Tie {
-    pub(crate) fn new(chunks: &[Chunk]) -> Tie {
+    /// Plans the sums, with host memory and scratch on the device.
+    pub(crate) fn new(backend: &mut dyn Backend, chunks: &[Chunk]) -> Result<Tie, TensorError> {
         let holders: Vec<usize> =
             (0..chunks.len()).filter(|c| chunks[*c].table_gradient().is_some()).collect();
         let mut apart: Vec<usize> = holders.iter().copied().filter(|c| chunks[*c].ends.is_some()).collect();
@@ -32,15 +36,23 @@ impl Tie {
             holders.iter().copied().filter(is)
         };
         let together: Vec<(usize, usize)> = alone(false).zip(alone(true)).collect();
-        let longest = holders.iter().filter_map(|c| chunks[*c].table_gradient()).map(|v| v.len()).max();
-        let room = longest.unwrap_or(0).min(BUCKET);
-        let other = Vec::with_capacity(if together.is_empty() { 0 } else { room });
-        Tie { apart, together, values: Vec::with_capacity(room), other }
+        let gradients = || holders.iter().filter_map(|c| chunks[*c].table_gradient());
+        let room = gradients().map(|v| v.len()).max().unwrap_or(0).min(BUCKET);
+        let mut staging = ViewStaging::default();
+        if let Some(gradient) = gradients().next().filter(|_| !apart.is_empty()) {
+            staging.reserve(1, gradient.dtype(), room);
+        }
+        let mut scratch = || {
+            let (class, name) = ("gradients", "terms of the tied table");
+            Ok(backend.alloc(BufferSpec { class, name, dtype: DType::F32, len: room })?.vector())
+        };
+        let terms = if together.is_empty() { None } else { Some([scratch()?, scratch()?]) };
+        Ok(Tie { apart, together, staging, terms })
     }
 
-    /// Bytes on the host.
+    /// Bytes of host memory.
     pub(crate) fn bytes(&self) -> u64 {
-        4 * (self.values.capacity() + self.other.capacity()) as u64
+        self.staging.capacity_bytes()
     }
 
     /// Adds the terms up, wherever they are. Every holder has the same bits after it.
@@ -49,31 +61,32 @@ impl Tie {
         backend: &mut dyn Backend,
         chunks: &mut [Chunk],
     ) -> Result<(), ExchangeError> {
-        let Tie { apart, together, values, other } = self;
-        for &c in apart.iter() {
+        let sum = Collective::new(TABLE, Pattern::AllReduce(Reduce::Sum));
+        for &c in &self.apart {
             let (Some(mine), Some((_, group))) = (chunks[c].table_gradient(), &mut chunks[c].ends) else {
                 continue;
             };
             for view in buckets(mine) {
-                values.resize(view.len(), 0.0);
-                backend.read_f32(view, values)?;
-                group.all_reduce(TABLE, &mut *values, Reduce::Sum)?;
-                backend.write_f32(view, values)?;
+                self.staging.run(backend, group.as_mut(), &sum, &[view], &[view])?;
             }
         }
-        for &(first, last) in together.iter() {
-            let (Some(first), Some(last)) = (chunks[first].table_gradient(), chunks[last].table_gradient())
+        for &(first, last) in &self.together {
+            let (Some(first), Some(last), Some(terms)) =
+                (chunks[first].table_gradient(), chunks[last].table_gradient(), self.terms)
             else {
                 continue;
             };
             for (first, last) in buckets(first).zip(buckets(last)) {
-                values.resize(first.len(), 0.0);
-                other.resize(last.len(), 0.0);
-                backend.read_f32(first, values)?;
-                backend.read_f32(last, other)?;
-                values.iter_mut().zip(other.iter()).for_each(|(sum, term)| *sum += term);
-                backend.write_f32(first, values)?;
-                backend.write_f32(last, values)?;
+                // In f32, and rounded once: the type of gradients may have no sum of its own.
+                let [a, b] = terms.map(|term| term.columns(0, first.len()));
+                let ops: [Op; 5] = [
+                    Copy { src: first, dst: a }.into(),
+                    Copy { src: last, dst: b }.into(),
+                    Add { a, b, out: a }.into(),
+                    Copy { src: a, dst: first }.into(),
+                    Copy { src: a, dst: last }.into(),
+                ];
+                ops.iter().try_for_each(|op| backend.launch(Stream(0), op))?;
             }
         }
         Ok(())

@@ -5,29 +5,29 @@ use super::checked::{Mpi, Slot};
 use crate::engine::{Arrival, Engine, Fault, Lane};
 use std::collections::VecDeque;
 
-/// Bytes of one MPI message. MPI counts in `int`; and a peer is known to live whenever a piece has arrived, so a piece
-/// must take much less time than the silence after which it is given up.
+/// Bytes of one MPI message. MPI counts in `int`; and each piece that arrives counts as a heartbeat, so a piece must take
+/// much less time than the silence after which a rank is given up.
 const PIECE: usize = 8 << 20;
-/// Pieces of a message that are on their way at once.
+/// Most pieces of a message in flight.
 const WINDOW: usize = 4;
 
-/// A message on its way out.
+/// An outgoing message.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     buffer: Vec<u8>,
     to: usize,
     lane: Lane,
-    /// Where the next piece begins.
+    /// Start of the next piece.
     next: usize,
-    /// Requests that are not over, with the length of each.
+    /// Requests in progress, with the length of each.
     flying: VecDeque<(Slot, usize)>,
 }
 
-/// A message on its way in.
+/// An incoming message.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     buffer: Vec<u8>,
-    /// Requests that are not over, with the length of each, in order.
+    /// Requests in progress, with the length of each, in order.
     flying: VecDeque<(Slot, usize)>,
 }
 

@@ -1,7 +1,7 @@
 //! What the ranks of a test do, over whatever connects them.
 
 use bessemer_collectives::{CollectiveError, Communicator, Message, Parts, Reduce};
-use half::bf16;
+use half::{bf16, f16};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Values whose sum depends on its order: magnitudes over six decades.
@@ -50,6 +50,16 @@ pub(crate) fn every_collective(c: &mut dyn Communicator) -> Result<u64, Collecti
         let mut x = narrow(&values(seed, rank, len));
         c.all_reduce("sum of bf16", &mut x, Reduce::Sum)?;
         take_bf16(&mut digest, &x);
+
+        let mut x: Vec<f16> = values(seed, rank, len).into_iter().map(f16::from_f32).collect();
+        c.all_reduce("sum of f16", &mut x, Reduce::Sum)?;
+        x.iter().for_each(|v| digest.update(&v.to_bits().to_le_bytes()));
+        let mut x: Vec<u32> = values(seed, rank, len).into_iter().map(f32::to_bits).collect();
+        c.all_reduce("sum of u32", &mut x, Reduce::Sum)?;
+        x.iter().for_each(|v| digest.update(&v.to_le_bytes()));
+        let mut x = vec![rank as u8 ^ 0x5a; len];
+        c.broadcast("bytes", size - 1, &mut x)?;
+        digest.update(&x);
 
         let even = Parts::even(len, size);
         // The first of several has nothing, the last most.

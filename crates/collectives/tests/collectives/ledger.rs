@@ -1,7 +1,10 @@
 //! The ledger against the formulas of ring algorithms.
 
 use crate::world::{ENGINES, LONG, each, world};
-use bessemer_collectives::{CollectiveKind, Ledger, Message, Parts, Reduce, Traffic, Volume};
+use bessemer_collectives::{
+    CollectiveKind, Communicator, ElementType, HostBuffer, Ledger, Message, NullCommunicator, Parts, Reduce,
+    Traffic, Volume,
+};
 use half::bf16;
 
 fn traffic(calls: u64, sent: usize, received: usize) -> Traffic {
@@ -38,6 +41,58 @@ fn even_parts_cost_what_the_formulas_say() {
                     (CollectiveKind::Barrier, traffic(1, 0, 0)),
                 ];
                 assert_eq!(ledger.rows(), want.map(|(k, t)| ("world".to_string(), k, t)), "{engine:?} {n}");
+            }
+        }
+    }
+}
+
+/// Elements of every type cost their own size, of which 16-bit floats and bytes save some.
+#[test]
+fn every_type_costs_its_own_size() {
+    for n in [1, 2, 4] {
+        for element in ElementType::ALL {
+            let len = 24 * n;
+            let mut worlds: Vec<Vec<Box<dyn Communicator>>> =
+                ENGINES.iter().map(|engine| world(*engine, n, LONG)).collect();
+            worlds.push(
+                (0..n)
+                    .map(|r| Box::new(NullCommunicator::new("world", r, n)) as Box<dyn Communicator>)
+                    .collect(),
+            );
+            for ranks in worlds {
+                each(ranks, |c| {
+                    let ledger = Ledger::new();
+                    let mut c = ledger.wrap(c);
+                    let (parts, rank) = (Parts::even(len, n), c.rank());
+                    let mut v = HostBuffer::with_capacity(element, len);
+                    v.reset(element, len);
+                    let mut received = v.clone();
+                    let mut want = Vec::new();
+                    let (bytes, share) = (len * element.size(), len * element.size() * (n - 1) / n);
+                    if element != ElementType::U8 {
+                        c.all_reduce("a", v.lend(), Reduce::Sum).unwrap();
+                        c.reduce_scatter("b", v.lend(), &parts, Reduce::Max).unwrap();
+                        want.push((CollectiveKind::AllReduce, traffic(1, 2 * share, 2 * share)));
+                        want.push((CollectiveKind::ReduceScatter, traffic(1, share, share)));
+                    }
+                    c.all_gather("c", v.lend(), &parts).unwrap();
+                    want.push((CollectiveKind::AllGather, traffic(1, share, share)));
+                    let send = (v.lend().into_slice(), &parts);
+                    c.all_to_all("d", send, (received.lend(), &parts)).unwrap();
+                    want.push((CollectiveKind::AllToAll, traffic(1, share, share)));
+                    c.broadcast("e", 0, v.lend()).unwrap();
+                    let (first, last) = (rank == 0, rank + 1 == n);
+                    let spread = traffic(1, if last { 0 } else { bytes }, if first { 0 } else { bytes });
+                    want.push((CollectiveKind::Broadcast, spread));
+                    if n > 1 {
+                        c.send(Message::new("f", 0, (rank + 1) % n), v.lend().into_slice()).unwrap();
+                        c.receive(Message::new("f", 0, (rank + n - 1) % n), v.lend()).unwrap();
+                        want.push((CollectiveKind::Send, traffic(1, bytes, 0)));
+                        want.push((CollectiveKind::Receive, traffic(1, 0, bytes)));
+                    }
+                    let rows: Vec<_> = ledger.rows().into_iter().map(|(_, kind, t)| (kind, t)).collect();
+                    assert_eq!(rows, want, "{n} ranks, {}", element.name());
+                });
             }
         }
     }

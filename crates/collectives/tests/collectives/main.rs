@@ -3,11 +3,13 @@
 
 mod failures;
 mod groups;
+mod launch;
 mod ledger;
 mod messages;
 mod queue;
 mod recorder;
 mod results;
 mod stopwatch;
+mod views;
 mod wires;
 mod world;

@@ -1,20 +1,20 @@
-//! Signs of life: sent, awaited, and judged.
+//! Heartbeats: sending them, and giving up ranks without one.
 
-use super::Courier;
+use super::ProgressThread;
 use crate::engine::Engine;
 use crate::life::Process;
-use crate::wire::Kind;
+use crate::wire::ControlKind;
 use std::time::{Duration, Instant};
 
-/// Between signs of life, at most.
+/// Longest time between heartbeats.
 const BEAT: Duration = Duration::from_secs(1);
-/// Between two looks at the processes on this host.
+/// Time between two looks at the processes on this host.
 const LOOK: Duration = Duration::from_millis(200);
-/// A pause of this thread that says more about this process than about the others.
+/// Pause of this thread after which the silence of the others means nothing.
 const PAUSE: Duration = Duration::from_secs(1);
 
-impl<E: Engine> Courier<E> {
-    /// Sends signs of life, and gives up ranks that show none.
+impl<E: Engine> ProgressThread<E> {
+    /// Sends heartbeats, and gives up ranks that send none.
     pub(super) fn watch(&mut self, now: Instant) {
         let pause = now.duration_since(std::mem::replace(&mut self.looked, now));
         if pause > PAUSE {
@@ -30,17 +30,17 @@ impl<E: Engine> Courier<E> {
                 self.peers[rank].beaten = now;
                 // Those before it have not left: another would only queue up behind them.
                 if self.peers[rank].small.len() < 2 && self.exit != super::Exit::Leave {
-                    self.tell(rank, Kind::Beat, &[]);
+                    self.notify(rank, ControlKind::Beat, &[]);
                 }
             }
         }
-        if !self.broken && now.duration_since(self.judged) >= LOOK.min(self.silence / 8) {
-            self.judged = now;
-            self.judge(now);
+        if !self.broken && now.duration_since(self.checked) >= LOOK.min(self.silence / 8) {
+            self.checked = now;
+            self.check_peers(now);
         }
     }
 
-    fn judge(&mut self, now: Instant) {
+    fn check_peers(&mut self, now: Instant) {
         let alive: Vec<usize> = self
             .others()
             .filter(|r| !self.peers[*r].lost && !self.peers[*r].left && self.peers[*r].who.is_some())
@@ -49,7 +49,7 @@ impl<E: Engine> Courier<E> {
         for &rank in &alive {
             let process = self.process(rank);
             if process == Process::Gone {
-                // Its last words may still be on their way: they say more.
+                // Its last message may still be in flight, and would say more.
                 if std::mem::replace(&mut self.peers[rank].gone, true) {
                     return self.lose(rank, "its process has ended");
                 }

@@ -1,4 +1,4 @@
-//! The courier over a network of queues that can be cut, and that can lie.
+//! The progress thread over a network of queues that can be cut, and that can lie.
 
 use crate::engine::{Arrival, Engine, Fault, Lane};
 use crate::world::{self, MpiWorld};

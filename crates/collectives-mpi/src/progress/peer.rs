@@ -1,4 +1,4 @@
-//! What the courier knows of another rank.
+//! State of the connection to another rank.
 
 use crate::engine::Engine;
 use crate::life::Identity;
@@ -9,39 +9,39 @@ use std::time::Instant;
 pub(super) struct Due<E: Engine> {
     pub(super) channel: u32,
     pub(super) number: u64,
-    /// Its contents, once `incoming` is empty.
+    /// Contents, once `incoming` is empty.
     pub(super) body: Vec<u8>,
-    /// A long message that is still on its way.
+    /// Long message that is still arriving.
     pub(super) incoming: Option<E::Incoming>,
 }
 
 pub(super) struct Peer<E: Engine> {
-    /// Who it is, once it has said so.
+    /// Identity of the rank, once it has said hello.
     pub(super) who: Option<Identity>,
-    /// Last sign of life.
+    /// Time of its last message.
     pub(super) heard: Instant,
-    /// When it was last sent one.
+    /// Time of the last heartbeat to it.
     pub(super) beaten: Instant,
-    /// Long messages that wait for those before them.
+    /// Long messages that wait for earlier ones.
     pub(super) payloads: VecDeque<Vec<u8>>,
-    /// Long messages on their way.
+    /// Long messages that the engine sends.
     pub(super) sending: VecDeque<E::Outgoing>,
     pub(super) small: VecDeque<E::Outgoing>,
-    /// Numbers of the next messages.
+    /// Number of the next message to it; `received`: of the next one from it.
     pub(super) sent: u64,
     pub(super) received: u64,
     pub(super) control: VecDeque<E::Incoming>,
-    /// Messages in the order in which they were sent.
+    /// Announced messages, in the order in which they were sent.
     pub(super) due: VecDeque<Due<E>>,
-    /// It has nothing more to say.
+    /// The rank sends nothing more.
     pub(super) done: bool,
-    /// That is known to who waits for its messages.
-    pub(super) told: bool,
-    /// It has said its last word; what happens to it is no news.
+    /// Threads that wait for its messages know that it sends nothing more.
+    pub(super) reported: bool,
+    /// The rank has sent its last message; its end is no error.
     pub(super) left: bool,
-    /// Its process was not there when last looked for.
+    /// The process of the rank did not exist at the last look.
     pub(super) gone: bool,
-    /// It has been given up.
+    /// The rank has been given up.
     pub(super) lost: bool,
 }
 
@@ -59,14 +59,14 @@ impl<E: Engine> Peer<E> {
             control: VecDeque::new(),
             due: VecDeque::new(),
             done: false,
-            told: false,
+            reported: false,
             left: false,
             gone: false,
             lost: false,
         }
     }
 
-    /// "rank 2 (host a, pid 17)".
+    /// Name for messages: "rank 2 (host a, pid 17)".
     pub(super) fn name(&self, rank: usize) -> String {
         match &self.who {
             Some(who) => format!("rank {rank} ({who})"),

@@ -1,4 +1,4 @@
-//! The one thread that owns MPI: passes messages on, and watches over the other ranks.
+//! The progress thread, which owns MPI: it moves messages and watches the other ranks.
 
 mod peer;
 mod spare;
@@ -8,10 +8,10 @@ mod watch;
 
 use crate::MpiError;
 use crate::engine::{Arrival, Engine, Fault, Lane};
-use crate::exchange::{Exchange, Order};
+use crate::exchange::{Command, Exchange};
 use crate::life::Identity;
 use crate::marks;
-use crate::wire::{HEADER, Header, INLINE, Kind, notice, read_notice};
+use crate::wire::{ControlKind, HEADER, Header, INLINE, notice, read_notice};
 use bessemer_collectives::TransportError;
 use peer::{Due, Peer};
 use spare::Spare;
@@ -19,53 +19,58 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Without news for this long, while something is awaited, the thread begins to sleep between its looks.
+/// Time without news after which the thread sleeps between polls while something is awaited.
 const SPIN: Duration = Duration::from_micros(100);
-/// Control messages taken in one round.
+/// Most control messages taken in one round.
 const TAKEN: usize = 64;
-/// Long messages to one rank that the engine has at once.
+/// Most long messages to one rank that the engine has at once.
 const ON_THEIR_WAY: usize = 4;
-/// Buffers that are kept for later messages, besides four for each rank.
+/// Number of buffers kept for later messages, besides four for each rank.
 const SPARE: usize = 64;
-/// What is left to say is said within this time when the world is given up.
+/// Time for the last messages when the world is given up.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// How far the way out has been gone.
+/// Progress of the shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Exit {
-    /// Not yet.
+    /// The world is in use.
     No,
-    /// Asked for; messages are still on their way out.
+    /// Shutdown was asked for; messages are still being sent.
     Asked,
-    /// Done was sent to all.
+    /// `Done` was sent to all.
     Done,
-    /// Leave was sent to all.
+    /// `Leave` was sent to all.
     Leave,
-    /// Everyone was told that this rank gives up.
+    /// All others were told that this rank gives up.
     GivenUp(Instant),
 }
 
-/// The thread's state.
-pub(crate) struct Courier<E: Engine> {
+/// State of the thread.
+pub(crate) struct ProgressThread<E: Engine> {
     engine: E,
     own: Identity,
     exchange: Arc<Exchange>,
     silence: Duration,
     peers: Vec<Peer<E>>,
     exit: Exit,
-    /// A copy of whether the exchange is broken.
+    /// Copy of whether the exchange is broken.
     broken: bool,
-    /// Memory of messages that are over.
+    /// Memory of finished messages.
     spare: Spare,
-    /// Orders that are being carried out.
-    orders: VecDeque<Order>,
+    /// Commands that are being carried out.
+    commands: VecDeque<Command>,
     looked: Instant,
-    judged: Instant,
+    checked: Instant,
     idle_since: Option<Instant>,
 }
 
-impl<E: Engine> Courier<E> {
-    pub(crate) fn new(engine: E, own: Identity, exchange: Arc<Exchange>, silence: Duration) -> Courier<E> {
+impl<E: Engine> ProgressThread<E> {
+    pub(crate) fn new(
+        engine: E,
+        own: Identity,
+        exchange: Arc<Exchange>,
+        silence: Duration,
+    ) -> ProgressThread<E> {
         let now = Instant::now();
         let (rank, size) = (engine.rank(), engine.size());
         {
@@ -74,7 +79,7 @@ impl<E: Engine> Courier<E> {
             state.here = vec![None; size];
             state.here[rank] = Some(own.to_string());
         }
-        Courier {
+        ProgressThread {
             peers: (0..size).map(|_| Peer::new(now)).collect(),
             engine,
             own,
@@ -83,9 +88,9 @@ impl<E: Engine> Courier<E> {
             exit: Exit::No,
             broken: false,
             spare: Spare::new(SPARE + 4 * size),
-            orders: VecDeque::new(),
+            commands: VecDeque::new(),
             looked: now,
-            judged: now,
+            checked: now,
             idle_since: None,
         }
     }
@@ -96,16 +101,16 @@ impl<E: Engine> Courier<E> {
         (0..self.peers.len()).filter(move |r| *r != own)
     }
 
-    /// Works until the world ends, in good order or not.
+    /// Runs until the world ends or is given up.
     pub(crate) fn run(mut self) -> Result<(), MpiError> {
         let hello = self.own.to_bytes();
         for rank in self.others() {
-            self.tell(rank, Kind::Hello, &hello);
+            self.notify(rank, ControlKind::Hello, &hello);
         }
         loop {
             self.exchange.beat_pulse();
             let now = Instant::now();
-            let mut busy = self.take_orders();
+            let mut busy = self.take_commands();
             busy |= self.take_control(now);
             for rank in self.others() {
                 busy |= self.land(rank, now);
@@ -122,7 +127,7 @@ impl<E: Engine> Courier<E> {
         }
     }
 
-    /// The first cause of the world's end; the others are told.
+    /// Makes the world unusable with its first error, and tells the others.
     fn break_world(&mut self, error: TransportError) {
         if std::mem::replace(&mut self.broken, true) {
             return;
@@ -138,12 +143,12 @@ impl<E: Engine> Courier<E> {
         self.exchange.announce();
         for rank in self.others() {
             if !self.peers[rank].left {
-                self.tell(rank, Kind::GiveUp, &body);
+                self.notify(rank, ControlKind::GiveUp, &body);
             }
         }
     }
 
-    /// Gives a rank up, and the world with it.
+    /// Gives up a rank, and the world with it.
     fn lose(&mut self, rank: usize, problem: &str) {
         let peer = &mut self.peers[rank];
         peer.lost = true;
@@ -151,22 +156,22 @@ impl<E: Engine> Courier<E> {
         self.break_world(TransportError::PeerLost { peer: rank, problem: format!("{who}: {problem}") });
     }
 
-    /// A call for this rank failed.
+    /// Handles a failed call for this rank.
     fn fault(&mut self, rank: usize, fault: &Fault) {
         if !self.peers[rank].lost && !self.peers[rank].left {
             self.lose(rank, &format!("MPI fails: {fault}"));
         }
     }
 
-    fn take_orders(&mut self) -> bool {
-        std::mem::swap(&mut self.exchange.lock().orders, &mut self.orders);
-        let some = !self.orders.is_empty();
-        while let Some(order) = self.orders.pop_front() {
-            match order {
-                Order::Send { to, channel, message } => self.dispatch(to, channel, message),
-                Order::Finish if self.exit == Exit::No => self.exit = Exit::Asked,
-                Order::Finish => {}
-                Order::GiveUp(why) => {
+    fn take_commands(&mut self) -> bool {
+        std::mem::swap(&mut self.exchange.lock().commands, &mut self.commands);
+        let some = !self.commands.is_empty();
+        while let Some(command) = self.commands.pop_front() {
+            match command {
+                Command::Send { to, channel, message } => self.dispatch(to, channel, message),
+                Command::Finish if self.exit == Exit::No => self.exit = Exit::Asked,
+                Command::Finish => {}
+                Command::GiveUp(why) => {
                     self.break_world(TransportError::Engine(why));
                     self.exit = Exit::GivenUp(Instant::now());
                 }
@@ -176,7 +181,7 @@ impl<E: Engine> Courier<E> {
     }
 
     /// Sends a control message that has no number.
-    fn tell(&mut self, rank: usize, kind: Kind, body: &[u8]) {
+    fn notify(&mut self, rank: usize, kind: ControlKind, body: &[u8]) {
         self.control(rank, &Header { length: body.len() as u64, ..Header::bare(kind) }, body);
     }
 
@@ -199,21 +204,21 @@ impl<E: Engine> Courier<E> {
         self.peers[to].sent += 1;
         let length = message.len() as u64;
         if message.len() <= INLINE {
-            self.control(to, &Header { kind: Kind::Short, channel, number, length }, &message);
+            self.control(to, &Header { kind: ControlKind::Short, channel, number, length }, &message);
             self.spare.give(message);
         } else {
-            self.control(to, &Header { kind: Kind::Long, channel, number, length }, &[]);
+            self.control(to, &Header { kind: ControlKind::Long, channel, number, length }, &[]);
             self.peers[to].payloads.push_back(message);
         }
     }
 
-    /// Moves what is on its way out to a rank.
+    /// Advances the outgoing messages to a rank.
     fn push(&mut self, rank: usize) -> bool {
         let mut busy = false;
         if self.peers[rank].lost {
             return false;
         }
-        // Each control message is asked about on its own: a long one does not hold up those behind it.
+        // Each control message is polled on its own: a long one does not hold up those behind it.
         for _ in 0..self.peers[rank].small.len() {
             let Some(mut out) = self.peers[rank].small.pop_front() else { break };
             match self.engine.poll_send(&mut out) {
@@ -239,7 +244,7 @@ impl<E: Engine> Courier<E> {
                 }
             }
         }
-        // In their order, and so few that what is on its way stays small beside what the memory holds.
+        // They start in their order, and only few at once, so that MPI's own buffers stay small.
         while self.peers[rank].sending.len() < ON_THEIR_WAY
             && self.peers[rank].sending.back().is_none_or(E::handed_over)
             && let Some(message) = self.peers[rank].payloads.pop_front()
@@ -261,7 +266,7 @@ impl<E: Engine> Courier<E> {
         for taken in 0..TAKEN {
             match self.engine.probe() {
                 Ok(Some((from, length))) => {
-                    // A length that no control message has is found out when it is read.
+                    // A length that no control message has is refused when it is read.
                     match self.spare.take(length.min(HEADER + INLINE + 1)) {
                         Ok(mut buffer) => {
                             // An engine that calls it received without writing it must not show an old message.
@@ -286,7 +291,7 @@ impl<E: Engine> Courier<E> {
         true
     }
 
-    /// Takes in what has arrived from a rank.
+    /// Advances the incoming messages of a rank.
     fn land(&mut self, rank: usize, now: Instant) -> bool {
         let mut busy = false;
         while let Some(incoming) = self.peers[rank].control.front_mut() {
@@ -348,31 +353,31 @@ impl<E: Engine> Courier<E> {
     fn deliver(&mut self, rank: usize) {
         let peer = &mut self.peers[rank];
         let whole = peer.due.iter().take_while(|d| d.incoming.is_none()).count();
-        let ends = peer.done && !peer.told && whole == peer.due.len();
+        let ends = peer.done && !peer.reported && whole == peer.due.len();
         if whole == 0 && !ends {
             return;
         }
         let mut state = self.exchange.lock();
         for due in peer.due.drain(..whole) {
-            state.mail.entry((rank, due.channel)).or_default().push_back(due.body);
+            state.inbox.entry((rank, due.channel)).or_default().push_back(due.body);
         }
         if ends {
-            peer.told = true;
+            peer.reported = true;
             state.done[rank] = true;
         }
         drop(state);
         self.exchange.announce();
     }
 
-    /// Acts on a control message.
+    /// Handles a control message.
     fn read(&mut self, rank: usize, message: &[u8]) -> Result<(), String> {
         let (header, body) = Header::read(message)?;
         if self.peers[rank].lost {
             return Ok(());
         }
         match header.kind {
-            Kind::Beat => {}
-            Kind::Hello => {
+            ControlKind::Beat => {}
+            ControlKind::Hello => {
                 let who = Identity::from_bytes(body).ok_or("it does not say who it is")?;
                 if who.version != self.own.version {
                     let (theirs, ours) = (&who.version, &self.own.version);
@@ -382,7 +387,7 @@ impl<E: Engine> Courier<E> {
                 self.peers[rank].who = Some(who);
                 self.exchange.announce();
             }
-            Kind::Short | Kind::Long => {
+            ControlKind::Short | ControlKind::Long => {
                 let expected = self.peers[rank].received;
                 if header.number != expected {
                     return Err(format!("it is number {}, due was number {expected}", header.number));
@@ -390,17 +395,17 @@ impl<E: Engine> Courier<E> {
                 self.peers[rank].received += 1;
                 self.expect(rank, &header, body)?;
             }
-            // Told to who waits once everything before it has been handed over.
-            Kind::Done => self.peers[rank].done = true,
-            Kind::Leave => self.peers[rank].left = true,
-            Kind::GiveUp => self.hear_notice(rank, body)?,
+            // Waiting threads see it once everything before it has been handed over.
+            ControlKind::Done => self.peers[rank].done = true,
+            ControlKind::Leave => self.peers[rank].left = true,
+            ControlKind::GiveUp => self.hear_notice(rank, body)?,
         }
         Ok(())
     }
 
-    /// Puts a message in its place; a long one begins to land.
+    /// Queues an announced message; starts to receive a long one.
     fn expect(&mut self, rank: usize, header: &Header, body: &[u8]) -> Result<(), String> {
-        let (body, incoming) = if header.kind == Kind::Short {
+        let (body, incoming) = if header.kind == ControlKind::Short {
             let mut own = self.spare.take(body.len())?;
             own.copy_from_slice(body);
             (own, None)
@@ -421,7 +426,7 @@ impl<E: Engine> Courier<E> {
         Ok(())
     }
 
-    /// Another rank gives up.
+    /// Handles the notice of a rank that gives up.
     fn hear_notice(&mut self, rank: usize, body: &[u8]) -> Result<(), String> {
         let Some((culprit, text)) = read_notice(body) else {
             return Err("its notice cannot be read".to_owned());
@@ -429,7 +434,7 @@ impl<E: Engine> Courier<E> {
         if culprit >= self.peers.len() {
             return Err(format!("it blames rank {culprit} of {}", self.peers.len()));
         }
-        // It ends now, which is no news.
+        // That rank ends now, which is no further error.
         self.peers[rank].left = true;
         let who = self.peers[rank].name(rank);
         self.break_world(if culprit == rank {
@@ -442,7 +447,7 @@ impl<E: Engine> Courier<E> {
         Ok(())
     }
 
-    /// The next step on the way out: `Ok` if MPI is to be finalised, `Err` if it is to be left as it is.
+    /// Advances the shutdown. Returns `Ok` if MPI is to be finalised, `Err` if it is to be left as it is.
     fn step_out(&mut self, now: Instant) -> Option<Result<(), ()>> {
         let sent = |p: &Peer<E>| p.payloads.is_empty() && p.sending.is_empty() && p.small.is_empty();
         let others = self.others();
@@ -459,7 +464,7 @@ impl<E: Engine> Courier<E> {
                     self.exchange.lock().done[self.engine.rank()] = true;
                     self.exchange.announce();
                     for rank in self.others() {
-                        self.tell(rank, Kind::Done, &[]);
+                        self.notify(rank, ControlKind::Done, &[]);
                     }
                 }
                 None
@@ -468,7 +473,7 @@ impl<E: Engine> Courier<E> {
                 if others.map(|r| &self.peers[r]).all(|p| p.done && sent(p)) {
                     self.exit = Exit::Leave;
                     for rank in self.others() {
-                        self.tell(rank, Kind::Leave, &[]);
+                        self.notify(rank, ControlKind::Leave, &[]);
                     }
                 }
                 None
@@ -480,8 +485,8 @@ impl<E: Engine> Courier<E> {
         }
     }
 
-    /// Waits for a moment if nothing happened: briefly if something is awaited, else until an order comes or a millisecond
-    /// has passed, so that a computing process keeps its cores.
+    /// Pauses if nothing happened: briefly if something is awaited, else until a command comes or a millisecond has passed,
+    /// so that the computation keeps its cores.
     fn rest(&mut self, busy: bool) {
         if busy {
             self.idle_since = None;

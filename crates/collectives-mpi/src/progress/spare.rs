@@ -1,10 +1,10 @@
-//! Memory of messages that are over, for those to come: once warm, a job that sends what it sent before asks for none.
+//! Memory of finished messages for later ones: once warm, a job that sends what it sent before allocates nothing.
 
-/// Buffers that nobody uses.
+/// Unused buffers.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     buffers: Vec<Vec<u8>>,
-    /// How many are kept.
+    /// Number of buffers that are kept.
     most: usize,
 }
 
@@ -13,11 +13,12 @@ impl Spare {
         Spare { buffers: Vec::with_capacity(most), most }
     }
 
-    /// A buffer of this length whose contents mean nothing: the smallest that holds it, else the largest, which grows.
+    /// Returns a buffer of this length with unspecified contents: the smallest that is large enough, else the largest, which
+    /// grows.
     pub(super) fn take(&mut self, length: usize) -> Result<Vec<u8>, String> {
         let capacity = |i: &usize| self.buffers[*i].capacity();
         let fits = (0..self.buffers.len()).filter(|i| capacity(i) >= length).min_by_key(capacity);
-        // While there are few, those that there are will be needed for messages of their own length.
+        // While there are few buffers, they are needed for messages of their own length.
         let largest =
             || (0..self.buffers.len()).max_by_key(capacity).filter(|_| 2 * self.buffers.len() > self.most);
         let mut buffer = match fits.or_else(largest) {
@@ -30,7 +31,7 @@ impl Spare {
         Ok(buffer)
     }
 
-    /// Keeps a buffer; in place of the smallest if there are enough.
+    /// Keeps a buffer, in place of the smallest if there are enough.
     pub(super) fn give(&mut self, buffer: Vec<u8>) {
         if buffer.capacity() == 0 {
             return;

@@ -1,0 +1,207 @@
+//! Collectives over views of a [`Backend`], through host memory.
+//!
+//! This is the one place where values of a device are copied for a collective. They travel in the type in which they are
+//! stored, bit by bit.
+
+use crate::error::CallSite;
+use crate::{
+    Collective, CollectiveError, CollectiveKind, CollectiveQueue, Communicator, HostBuffer, Memory, Pattern,
+    Ticket,
+};
+use bessemer_tensor::{Backend, TensorError, View};
+use bessemer_units::DType;
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use std::ops::Range;
+
+/// Errors of a collective over views.
+#[derive(Debug, thiserror::Error)]
+pub enum ViewError {
+    /// The collective failed.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// The device failed.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
+
+/// Host memory in which values of a device wait for a collective. It is used again by the next one: collectives no larger
+/// than earlier ones allocate nothing.
+#[derive(Debug, Default)]
+pub struct ViewStaging {
+    free: Vec<HostBuffer>,
+}
+
+/// A collective over views that was started.
+#[derive(Debug)]
+#[must_use = "the views are written by ViewStaging::finish"]
+pub struct StagedTicket {
+    ticket: Ticket,
+    /// Elements of the buffer that this rank's views receive.
+    received: Range<usize>,
+}
+
+impl ViewStaging {
+    /// Allocates buffers for `count` collectives in flight, of `elements` values of type `dtype` each.
+    pub fn reserve(&mut self, count: usize, dtype: DType, elements: usize) {
+        self.free.extend((0..count).map(|_| HostBuffer::with_capacity(dtype.into(), elements)));
+    }
+
+    /// Bytes of the buffers that no collective has.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.free.iter().map(HostBuffer::capacity_bytes).sum()
+    }
+
+    /// Runs a collective that reads the views `from` and writes the views `to`, each list taken as one after the other.
+    ///
+    /// `from` is what the pattern's values are on this rank before it, `to` what they are after it: of an all-gather
+    /// `from` is this rank's part and `to` the whole, of a reduce-scatter the other way round, of an all-reduce or a
+    /// broadcast both are the whole. A send has no `to`, a receive no `from`. All views have one type.
+    ///
+    /// # Errors
+    /// Those of the collective or of the device.
+    pub fn run(
+        &mut self,
+        backend: &mut dyn Backend,
+        group: &mut dyn Communicator,
+        collective: &Collective<'_>,
+        from: &[View],
+        to: &[View],
+    ) -> Result<(), ViewError> {
+        let (mut values, received) = self.load(backend, group.rank(), collective, from, to)?;
+        match collective.pattern {
+            Pattern::AllToAll { receive, .. } => {
+                let mut received = self.take();
+                received.reset(values.element(), receive.len());
+                let memory = Memory::Exchange { send: values.lend().into_slice(), receive: received.lend() };
+                group.run(collective, memory)?;
+                self.free.push(std::mem::replace(&mut values, received));
+            }
+            _ => group.run(collective, collective.memory(values.lend()))?,
+        }
+        self.store(backend, values, received, to)
+    }
+
+    /// Starts a collective on a queue; [`ViewStaging::run`] says what `from` is. `to` are the views that it will write.
+    ///
+    /// # Errors
+    /// Those of the collective or of the device.
+    pub fn start(
+        &mut self,
+        backend: &mut dyn Backend,
+        queue: &mut CollectiveQueue,
+        collective: &Collective<'_>,
+        from: &[View],
+        to: &[View],
+    ) -> Result<StagedTicket, ViewError> {
+        let (values, received) = self.load(backend, queue.rank(), collective, from, to)?;
+        Ok(StagedTicket { ticket: queue.start(collective, values)?, received })
+    }
+
+    /// Waits for a collective and writes its result to the views `to`.
+    ///
+    /// # Errors
+    /// Those of the collective or of the device.
+    pub fn finish(
+        &mut self,
+        backend: &mut dyn Backend,
+        queue: &mut CollectiveQueue,
+        staged: StagedTicket,
+        to: &[View],
+    ) -> Result<(), ViewError> {
+        let values = queue.finish(staged.ticket)?;
+        self.store(backend, values, staged.received, to)
+    }
+
+    fn take(&mut self) -> HostBuffer {
+        self.free.pop().unwrap_or_else(|| HostBuffer::with_capacity(DType::F32.into(), 0))
+    }
+
+    /// Reads `from` into a buffer. Returns it with the elements of it that belong to `to` afterwards.
+    fn load(
+        &mut self,
+        backend: &mut dyn Backend,
+        rank: usize,
+        collective: &Collective<'_>,
+        from: &[View],
+        to: &[View],
+    ) -> Result<(HostBuffer, Range<usize>), ViewError> {
+        let len = |views: &[View]| views.iter().map(View::len).sum::<usize>();
+        let (sent, received) = (len(from), len(to));
+        let (whole, read, written) = match collective.pattern {
+            Pattern::ReduceScatter(parts, _) => (parts.len(), 0..sent, parts.range(rank)),
+            Pattern::AllGather(parts) => (parts.len(), parts.range(rank), 0..received),
+            Pattern::AllToAll { .. } | Pattern::Send { .. } => (sent, 0..sent, 0..received),
+            Pattern::Receive { .. } => (received, 0..0, 0..received),
+            _ => (sent, 0..sent, 0..received),
+        };
+        let fits = whole >= read.end && read.len() == sent && written.len() == received;
+        let fits = fits && (collective.kind() == CollectiveKind::AllToAll || whole >= written.end);
+        let Some(dtype) = from.iter().chain(to).map(View::dtype).next().filter(|_| fits) else {
+            let problem = format!("views of {sent} elements to read and {received} to write do not fit it");
+            let (collective, name) = (collective.kind().name(), collective.name.to_owned());
+            let site = Box::new(CallSite { group: "of views".into(), rank, collective, name });
+            return Err(CollectiveError::Call { site, problem: problem.into() }.into());
+        };
+        let mut values = self.take();
+        values.reset(dtype.into(), whole);
+        let mut at = read.start;
+        for view in from {
+            read_view(backend, *view, &mut values, at..at + view.len())?;
+            at += view.len();
+        }
+        Ok((values, written))
+    }
+
+    fn store(
+        &mut self,
+        backend: &mut dyn Backend,
+        values: HostBuffer,
+        received: Range<usize>,
+        to: &[View],
+    ) -> Result<(), ViewError> {
+        let mut at = received.start;
+        for view in to {
+            write_view(backend, *view, &values, at..at + view.len())?;
+            at += view.len();
+        }
+        self.free.push(values);
+        Ok(())
+    }
+}
+
+/// Copies a view from the device to elements `to` of a buffer of its type.
+///
+/// # Errors
+/// Those of the device; a view of u32, which backends do not read back.
+pub fn read_view(
+    backend: &mut dyn Backend,
+    from: View,
+    buffer: &mut HostBuffer,
+    to: Range<usize>,
+) -> Result<(), TensorError> {
+    match from.dtype() {
+        DType::F32 => backend.read_f32(from, &mut buffer.as_mut_slice()[to]),
+        DType::Bf16 => backend.read_bits(from, buffer.as_mut_slice::<bf16>()[to].reinterpret_cast_mut()),
+        DType::F16 => backend.read_bits(from, buffer.as_mut_slice::<f16>()[to].reinterpret_cast_mut()),
+        DType::U32 => Err(TensorError::Outside("views of u32 cannot be read back from a device".into())),
+    }
+}
+
+/// Copies elements `from` of a buffer to a view of its type on the device.
+///
+/// # Errors
+/// Those of the device.
+pub fn write_view(
+    backend: &mut dyn Backend,
+    to: View,
+    buffer: &HostBuffer,
+    from: Range<usize>,
+) -> Result<(), TensorError> {
+    match to.dtype() {
+        DType::F32 => backend.write_f32(to, &buffer.as_slice()[from]),
+        DType::Bf16 => backend.write_bits(to, buffer.as_slice::<bf16>()[from].reinterpret_cast()),
+        DType::F16 => backend.write_bits(to, buffer.as_slice::<f16>()[from].reinterpret_cast()),
+        DType::U32 => backend.write_u32(to, &buffer.as_slice()[from]),
+    }
+}

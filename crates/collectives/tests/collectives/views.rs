@@ -1,0 +1,222 @@
+//! Collectives over views of a device.
+
+use crate::world::{ENGINES, LONG, each, values, world};
+use bessemer_collectives::{
+    Collective, CollectiveQueue, Ledger, Message, Parts, Pattern, Reduce, ViewStaging,
+};
+use bessemer_tensor::op::Op;
+use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
+use bessemer_units::{Bytes, DType};
+use half::{bf16, f16};
+
+/// A device that holds values of 16 or 32 bits and computes nothing.
+#[derive(Default)]
+struct Memory(Vec<Vec<u32>>);
+
+impl Memory {
+    fn each(&mut self, view: View, mut work: impl FnMut(usize, &mut u32)) -> Result<(), TensorError> {
+        for r in 0..view.rows {
+            let from = view.offset + r * view.stride;
+            let row = &mut self.0[view.buffer.id as usize][from..from + view.cols];
+            row.iter_mut().enumerate().for_each(|(c, word)| work(r * view.cols + c, word));
+        }
+        Ok(())
+    }
+
+    /// Sets a view from f32 values.
+    fn set(&mut self, view: View, values: &[f32]) {
+        let bits = |x: f32| match view.dtype() {
+            DType::Bf16 => bf16::from_f32(x).to_bits().into(),
+            DType::F16 => f16::from_f32(x).to_bits().into(),
+            _ => x.to_bits(),
+        };
+        self.each(view, |i, word| *word = bits(values[i])).unwrap();
+    }
+
+    fn get(&mut self, view: View) -> Vec<f32> {
+        let mut values = Vec::new();
+        self.each(view, |_, word| {
+            values.push(match view.dtype() {
+                DType::Bf16 => bf16::from_bits(*word as u16).to_f32(),
+                DType::F16 => f16::from_bits(*word as u16).to_f32(),
+                _ => f32::from_bits(*word),
+            });
+        })
+        .unwrap();
+        values
+    }
+}
+
+impl Backend for Memory {
+    fn name(&self) -> &str {
+        "memory"
+    }
+
+    fn alloc(&mut self, spec: BufferSpec<'_>) -> Result<Buffer, TensorError> {
+        self.0.push(vec![0; spec.len]);
+        Ok(Buffer { id: self.0.len() as u32 - 1, len: spec.len, dtype: spec.dtype })
+    }
+
+    fn workspace(&self, _: &Op) -> Result<Bytes, TensorError> {
+        Ok(Bytes(0))
+    }
+
+    fn reserve_workspace(&mut self, _: Bytes) -> Result<(), TensorError> {
+        Ok(())
+    }
+
+    fn launch(&mut self, _: Stream, _: &Op) -> Result<(), TensorError> {
+        unreachable!("collectives over views launch nothing")
+    }
+
+    fn record(&mut self, _: Stream) -> Event {
+        Event(0)
+    }
+
+    fn wait(&mut self, _: Stream, _: Event) {}
+
+    fn sync(&mut self) -> Result<(), TensorError> {
+        Ok(())
+    }
+
+    fn write_f32(&mut self, dst: View, values: &[f32]) -> Result<(), TensorError> {
+        assert_eq!(dst.dtype(), DType::F32, "values travel in their own type");
+        self.each(dst, |i, word| *word = values[i].to_bits())
+    }
+
+    fn write_u32(&mut self, dst: View, values: &[u32]) -> Result<(), TensorError> {
+        self.each(dst, |i, word| *word = values[i])
+    }
+
+    fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {
+        assert_eq!(src.dtype(), DType::F32, "values travel in their own type");
+        self.each(src, |i, word| values[i] = f32::from_bits(*word))
+    }
+
+    fn read_bits(&mut self, src: View, bits: &mut [u16]) -> Result<(), TensorError> {
+        self.each(src, |i, word| bits[i] = *word as u16)
+    }
+
+    fn write_bits(&mut self, dst: View, bits: &[u16]) -> Result<(), TensorError> {
+        self.each(dst, |i, word| *word = bits[i].into())
+    }
+
+    fn memory(&self) -> MemoryUse {
+        MemoryUse::default()
+    }
+}
+
+/// Small whole numbers, whose sums are exact in every type.
+fn whole_numbers(rank: usize, len: usize) -> Vec<f32> {
+    values(rank as u64, rank, len).iter().map(|x| (x.to_bits() % 16) as f32).collect()
+}
+
+/// Two columns of a matrix of seven, and a vector: views with gaps, of 3 * 2 + 5 elements.
+fn views(device: &mut Memory, dtype: DType) -> [View; 2] {
+    let mut alloc = |len| device.alloc(BufferSpec { class: "test", name: "x", dtype, len }).unwrap();
+    [alloc(21).matrix(3, 7).columns(4, 2), alloc(5).vector()]
+}
+
+#[test]
+fn every_pattern_over_views_gives_what_it_gives_over_slices() {
+    const LEN: usize = 11;
+    for engine in ENGINES {
+        for dtype in [DType::F32, DType::Bf16, DType::F16] {
+            each(world(engine, 3, LONG), |c| {
+                let ledger = Ledger::new();
+                let mut c = ledger.wrap(c);
+                let (rank, mut staging) = (c.rank(), ViewStaging::default());
+                let all: Vec<Vec<f32>> = (0..3).map(|r| whole_numbers(r, LEN)).collect();
+                let sum: Vec<f32> = (0..LEN).map(|i| all.iter().map(|v| v[i]).sum()).collect();
+                let mut device = Memory::default();
+                let list = views(&mut device, dtype);
+                let set = |device: &mut Memory| {
+                    device.set(list[0], &all[rank][..6]);
+                    device.set(list[1], &all[rank][6..]);
+                };
+                let get = |device: &mut Memory| [device.get(list[0]), device.get(list[1])].concat();
+
+                set(&mut device);
+                let reduce = Collective::new("sum", Pattern::AllReduce(Reduce::Sum));
+                staging.run(&mut device, c.as_mut(), &reduce, &list, &list).unwrap();
+                assert_eq!(get(&mut device), sum, "{engine:?} {dtype}");
+
+                set(&mut device);
+                let root = Collective::new("root", Pattern::Broadcast { root: 2 });
+                staging.run(&mut device, c.as_mut(), &root, &list, &list).unwrap();
+                assert_eq!(get(&mut device), all[2], "{engine:?} {dtype}");
+
+                // Parts of 11, 0 and 11 elements: those of ranks 0 and 2 are what they have in their views.
+                let parts = Parts::of([LEN, 0, LEN]);
+                let [mine, other] = [(); 2].map(|()| views(&mut device, dtype));
+                let own: &[View] = if rank == 1 { &[] } else { &list };
+                set(&mut device);
+                let gather = Collective::new("gather", Pattern::AllGather(&parts));
+                let both = [mine, other].concat();
+                staging.run(&mut device, c.as_mut(), &gather, own, &both).unwrap();
+                assert_eq!(
+                    both.iter().flat_map(|v| device.get(*v)).collect::<Vec<_>>(),
+                    [&all[0][..], &all[2]].concat()
+                );
+
+                let scatter = Collective::new("scatter", Pattern::ReduceScatter(&parts, Reduce::Sum));
+                staging.run(&mut device, c.as_mut(), &scatter, &both, own).unwrap();
+                let tripled = |r: usize| all[r].iter().map(|x| 3.0 * x).collect::<Vec<_>>();
+                if rank != 1 {
+                    assert_eq!(get(&mut device), tripled(rank), "{engine:?} {dtype}");
+                }
+
+                set(&mut device);
+                let (next, before) = ((rank + 1) % 3, (rank + 2) % 3);
+                let send = Collective::send(Message::new("ring", 5, next));
+                staging.run(&mut device, c.as_mut(), &send, &list, &[]).unwrap();
+                let receive = Collective::receive(Message::new("ring", 5, before));
+                staging.run(&mut device, c.as_mut(), &receive, &[], &mine).unwrap();
+                assert_eq!(mine.iter().flat_map(|v| device.get(*v)).collect::<Vec<_>>(), all[before]);
+
+                // Rank r sends its vector, of five elements, to the next rank.
+                let only = |to: usize| Parts::of((0..3).map(|r| if r == to { 5 } else { 0 }));
+                let (sent, received) = (only(next), only(before));
+                let exchange =
+                    Collective::new("pairs", Pattern::AllToAll { send: &sent, receive: &received });
+                set(&mut device);
+                staging.run(&mut device, c.as_mut(), &exchange, &list[1..], &mine[1..]).unwrap();
+                assert_eq!(device.get(mine[1]), all[before][6..]);
+
+                // In flight, with and without a progress thread.
+                for threaded in [false, true] {
+                    let group = c.group("queue", &[0, 1, 2]).unwrap();
+                    let mut queue = match threaded {
+                        true => CollectiveQueue::with_progress_thread(group).unwrap(),
+                        false => CollectiveQueue::blocking(group),
+                    };
+                    set(&mut device);
+                    ledger.clear();
+                    let first = staging.start(&mut device, &mut queue, &reduce, &list, &list).unwrap();
+                    let second = staging.start(&mut device, &mut queue, &root, &list, &mine).unwrap();
+                    staging.finish(&mut device, &mut queue, first, &list).unwrap();
+                    staging.finish(&mut device, &mut queue, second, &mine).unwrap();
+                    assert_eq!(get(&mut device), sum);
+                    assert_eq!(mine.iter().flat_map(|v| device.get(*v)).collect::<Vec<_>>(), all[2]);
+                    // The sum sends 2 N - two parts, the broadcast N but from the last of the ring.
+                    let part = |r: usize| Parts::even(LEN, 3).range(r % 3).len();
+                    let spread = if rank == 1 { 0 } else { LEN };
+                    let elements = 2 * LEN - part(rank) - part(rank + 1) + spread;
+                    assert_eq!(ledger.of("queue").volume.sent, (elements * dtype.size()) as u64, "{dtype}");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn views_that_do_not_fit_are_refused() {
+    let mut c = world(ENGINES[0], 1, LONG).remove(0);
+    let mut device = Memory::default();
+    let list = views(&mut device, DType::F32);
+    let mut staging = ViewStaging::default();
+    let parts = Parts::of([4]);
+    let gather = Collective::new("gather", Pattern::AllGather(&parts));
+    let error = staging.run(&mut device, c.as_mut(), &gather, &list, &list).unwrap_err().to_string();
+    assert!(error.contains("views of 11 elements to read and 11 to write"), "{error}");
+}
