@@ -47,7 +47,7 @@ impl From<bessemer_recipe::RecipeError> for Failure {
 impl From<bessemer_train::TrainError> for Failure {
     fn from(e: bessemer_train::TrainError) -> Failure {
         use bessemer_train::TrainError;
-        let memory = matches!(e, TrainError::Memory { .. }) || e.is_out_of_memory();
+        let memory = matches!(e, TrainError::Memory(_)) || e.is_out_of_memory();
         let code = if memory || matches!(e, TrainError::Recipe(_)) { code::RECIPE } else { code::FAILED };
         // Users look for memory that a limit keeps from them.
         let bound = match memory::available().bound {
@@ -108,6 +108,18 @@ impl From<bessemer_optim::OptimError> for Failure {
     }
 }
 
+impl From<bessemer_parallel::ParallelError> for Failure {
+    fn from(e: bessemer_parallel::ParallelError) -> Failure {
+        bessemer_train::TrainError::from(e).into()
+    }
+}
+
+impl From<bessemer_parallel::MemoryShortage> for Failure {
+    fn from(e: bessemer_parallel::MemoryShortage) -> Failure {
+        bessemer_train::TrainError::from(e).into()
+    }
+}
+
 impl From<std::io::Error> for Failure {
     fn from(e: std::io::Error) -> Failure {
         // `bessemer ... | head` has got all that it wanted.
@@ -158,7 +170,7 @@ mod tests {
         let config = || bessemer_corpus::Error::Config("corpus.memory".into());
         let of_source = bessemer_corpus::Error::OfSource { name: "a".into(), error: Box::new(config()) };
         let model = bessemer_arch::ModelConfig { heads: Some(5), ..Default::default() };
-        let memory = TrainError::Memory { needed: Bytes(2), available: Bytes(1), largest: String::new() };
+        let memory = TrainError::from(bessemer_parallel::MemoryShortage::new(Bytes(2), Bytes(1), &[]));
         let cases: Vec<(Failure, u8)> = vec![
             (Failure::usage("--x"), code::USAGE),
             (model.check().unwrap_err().into(), code::USAGE),

@@ -457,13 +457,7 @@ mod tests {
         std::os::unix::fs::symlink(path("notes.txt"), path("part-00005.arrow")).unwrap();
         forget_parts(folder.path(), 2).unwrap();
         let there = |name: &&str| fs::symlink_metadata(path(name)).is_ok();
-        assert!(
-            foreign
-                .iter()
-                .chain(&old[..3])
-                .chain(&["part-00004.arrow", "part-00005.arrow"])
-                .all(|n| there(n))
-        );
-        assert!(!gone.iter().chain(&old[3..]).any(|n| there(n)));
+        assert!(foreign.iter().chain(&old[..3]).chain(&["part-00004.arrow", "part-00005.arrow"]).all(there));
+        assert!(!gone.iter().chain(&old[3..]).any(there));
     }
 }

@@ -41,11 +41,12 @@ pub enum FillChoice {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ParallelConfig {
-    /// What data-parallel ranks keep a part of instead of a copy: "ddp" (nothing), "zero1" (optimizer state), "zero2"
+    /// What data-parallel ranks shard instead of replicating: "ddp" (nothing), "zero1" (optimizer state), "zero2"
     /// (gradients too) or "zero3" (parameters too).
+    #[serde(rename = "data")]
     pub stage: Stage,
-    /// Ranks over which a copy of that is cut; 0: all data-parallel ranks. Fewer make several copies, each cut over so
-    /// many ranks (hybrid sharding). Not with "ddp".
+    /// Ranks over which one replica of that is sharded; 0: all data-parallel ranks. Fewer make several replicas, each
+    /// sharded over so many ranks (hybrid sharding). Not with "ddp".
     pub shard: u64,
     /// Ranks that share every layer's matrices (tensor parallelism). Divides heads and the width of the feed-forward
     /// block.
@@ -114,7 +115,7 @@ impl ParallelConfig {
         }
         if self.stage == Stage::Ddp && self.shard > 1 {
             return Err(format!(
-                "parallel.shard = {} with parallel.stage = \"ddp\", which cuts nothing: expected 0, or stage \"zero1\", \
+                "parallel.shard = {} with parallel.data = \"ddp\", which shards nothing: expected 0, or data = \"zero1\", \
                  \"zero2\" or \"zero3\"",
                 self.shard
             ));

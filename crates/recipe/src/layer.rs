@@ -132,6 +132,44 @@ pub(crate) fn parse_set(
     }))
 }
 
+/// A key that has a new name, in the same table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RenamedKey {
+    /// Dotted path of the table.
+    pub(crate) table: &'static str,
+    /// The old name, which is understood for one version.
+    pub(crate) old: &'static str,
+    /// The new name.
+    pub(crate) new: &'static str,
+}
+
+/// Gives keys of a layer that were renamed their new names; a remark for each.
+pub(crate) fn rename(layer: &mut Node, renamed: &[RenamedKey], sink: &mut Sink) -> Vec<String> {
+    let mut remarks = Vec::new();
+    for RenamedKey { table, old, new } in renamed {
+        let node = table.split('.').try_fold(&mut *layer, |node, key| match &mut node.value {
+            Value::Table(table) => table.get_mut(key).map(|field| &mut field.node),
+            _ => None,
+        });
+        let Some(Node { value: Value::Table(fields), .. }) = node else { continue };
+        let Some(field) = fields.remove(*old) else { continue };
+        if fields.contains_key(*new) {
+            let place = field.key.as_ref();
+            sink.report(|| {
+                Diagnostic::new(format!("both `{table}.{new}` and its old name `{table}.{old}`"), place)
+                    .help(format!("leave `{old}` out"))
+            });
+            continue;
+        }
+        let at = field.key.as_ref().map_or_else(String::new, |place| format!("{}: ", place.location()));
+        remarks.push(format!(
+            "{at}`{table}.{old}` is now called `{table}.{new}`; the old name is read for one more version"
+        ));
+        fields.insert((*new).to_owned(), field);
+    }
+    remarks
+}
+
 /// The parts of a dotted key, by the rules of TOML.
 fn key_path(text: &str) -> Option<Vec<String>> {
     // `[a]#` and the like parse as something else than a key: only a chain of tables that ends in the probe is one.

@@ -2,7 +2,7 @@
 
 use crate::check::{Ask, Checker};
 use crate::error::{Diagnostic, RecipeError, Sink};
-use crate::layer;
+use crate::layer::{self, RenamedKey};
 use crate::node::{self, Node};
 use crate::schema::{self, View};
 use crate::source::{Role, Source};
@@ -26,7 +26,12 @@ pub struct Loaded<T> {
     /// `value` as JSON: complete, in the order of declaration.
     pub(crate) resolved: Json,
     pub(crate) schema: Json,
+    /// Remarks on keys that were found under their old names.
+    pub renamed: Vec<String>,
 }
+
+/// Keys that were renamed, in any config type.
+const RENAMED: &[RenamedKey] = &[RenamedKey { table: "parallel", old: "stage", new: "data" }];
 
 /// Loads a recipe file with `--set` overrides on top.
 ///
@@ -65,13 +70,15 @@ where
     let defaults = to_json(&T::default())?;
     let value;
     let merged;
+    let mut renamed = Vec::new();
     {
         let root = View::new(&schema, &schema);
         let mut sink = Sink::default();
         let mut layers = files(source, path, &mut sink);
         let mut so_far = Node::from_json(&defaults)
             .ok_or_else(|| RecipeError::Unwritable("a recipe is a table".into()))?;
-        let lay = |layer: Node, so_far: &mut Node, sink: &mut Sink| {
+        let mut lay = |mut layer: Node, so_far: &mut Node, sink: &mut Sink| {
+            renamed.extend(layer::rename(&mut layer, RENAMED, sink));
             let effective = layer::merge(so_far.clone(), layer.clone(), &root);
             Checker { ask: Ask::Layer, all_keys: &keys }.check(&layer, Some(&effective), &root, "", sink);
             *so_far = effective;
@@ -93,7 +100,7 @@ where
         merged = so_far;
     }
     let resolved = to_json(&value)?;
-    Ok(Loaded { value, path: path.map(Path::to_path_buf), merged, resolved, schema })
+    Ok(Loaded { value, path: path.map(Path::to_path_buf), merged, resolved, schema, renamed })
 }
 
 /// The base, if there is one, and the file; nothing of what does not parse.

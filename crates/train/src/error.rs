@@ -1,6 +1,5 @@
 //! Errors of a run.
 
-use bessemer_units::Bytes;
 use std::path::{Path, PathBuf};
 
 /// What ends a run.
@@ -11,18 +10,8 @@ pub enum TrainError {
     #[error("{0}")]
     Recipe(String),
     /// The run would not fit into memory.
-    #[error(
-        "training needs {needed} of memory before scratch, {available} are available ({largest}); use a smaller \
-         train.micro_batch, train.seq_len or model"
-    )]
-    Memory {
-        /// Bytes that the plan holds.
-        needed: Bytes,
-        /// Bytes that there are.
-        available: Bytes,
-        /// The plan by class.
-        largest: String,
-    },
+    #[error(transparent)]
+    Memory(#[from] bessemer_parallel::MemoryShortage),
     /// The run directory holds a checkpoint of something else.
     #[error(
         "the newest checkpoint in {place} belongs to another run: {what} is {found} there and {wanted} in this \

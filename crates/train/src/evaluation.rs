@@ -3,6 +3,7 @@
 use crate::TrainError;
 use crate::input::TrainerInput;
 use crate::observer::Observer;
+use crate::runner::{RankLosses, Runner};
 use bessemer_eval::baseline::ngram_baseline;
 use bessemer_eval::generate::{CachedDecoder, generate_text};
 use bessemer_eval::score::{EvalReport, score_components};
@@ -19,11 +20,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 mod bubbles;
-mod losses;
 
 use bubbles::Ended;
 pub(crate) use bubbles::{Bubbles, InBubbles};
-use losses::RankLosses;
 
 /// What evaluation needs, made while planning.
 pub(crate) struct Evaluator {
@@ -149,7 +148,7 @@ impl Evaluator {
     pub(crate) fn score(
         &mut self,
         backend: &mut dyn Backend,
-        worker: &mut Worker,
+        runner: &mut Runner,
         (step, tokens): (u64, u64),
         whole: bool,
         observer: &mut dyn Observer,
@@ -157,11 +156,11 @@ impl Evaluator {
         let Some(windows) = &self.windows else { return Ok(None) };
         let begun = Instant::now();
         let most = if whole { None } else { self.config.max_tokens() };
-        let mut model = RankLosses::new(worker, backend);
+        let mut model = RankLosses::new(runner, backend);
         let scored = score_components(&mut model, windows, &self.byte_lengths, most, &mut |done, total| {
             observer.progress("validation", done, total);
         });
-        let scored = model.told(scored)?;
+        let scored = model.with_cause(scored)?;
         Ok(Some(record((step, tokens), windows, scored, begun.elapsed().as_secs_f64())))
     }
 
@@ -170,15 +169,15 @@ impl Evaluator {
         self.bubbles.as_mut()
     }
 
-    /// Ends an evaluation that is under way ([`Bubbles::end`]).
+    /// Ends an evaluation that is pending ([`Bubbles::end`]).
     pub(crate) fn end_in_bubbles(
         &mut self,
         backend: &mut dyn Backend,
-        worker: &mut Worker,
+        runner: &mut Runner,
         passed: bool,
     ) -> Result<Option<Record>, TrainError> {
         let (Some(windows), Some(bubbles)) = (&self.windows, &mut self.bubbles) else { return Ok(None) };
-        let Some(ended) = bubbles.end(backend, worker, passed)? else { return Ok(None) };
+        let Some(ended) = bubbles.end(backend, runner, passed)? else { return Ok(None) };
         let Ended { at, mut known, seconds } = ended;
         let most = self.config.max_tokens();
         let scored = score_components(&mut known, windows, &self.byte_lengths, most, &mut |_, _| ())?;
@@ -190,22 +189,14 @@ impl Evaluator {
     pub(crate) fn samples(
         &mut self,
         backend: &mut dyn Backend,
-        worker: &mut Worker,
+        runner: &mut Runner,
         step: u64,
     ) -> Result<Vec<Record>, TrainError> {
-        if self.writes && !worker.plan().keeps_model() {
-            let whole = self.writer.as_ref().and_then(|w| w.whole.as_ref());
-            let mut values = Vec::new();
-            for (i, tensor) in worker.params().iter().enumerate() {
-                values.resize(tensor.len(), 0.0);
-                worker.read(backend, tensor, &mut values)?;
-                if let Some(whole) = whole {
-                    backend.write_f32(whole.params()[i].value, &values)?;
-                }
-            }
+        if self.writes && !runner.worker.plan().keeps_model() {
+            runner.copy_params(backend, self.writer.as_ref().and_then(|w| w.whole.as_ref()))?;
         }
         let Some(Writer { whole, cache }) = &mut self.writer else { return Ok(Vec::new()) };
-        let decoder = whole.as_ref().unwrap_or(worker.decoder());
+        let decoder = whole.as_ref().unwrap_or(runner.worker.decoder());
         let mut settings = self.config.samples.generate.clone();
         // Other samples for another run, the same ones when this one is repeated.
         settings.sampling.seed ^= self.seed;

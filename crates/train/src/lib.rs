@@ -1,14 +1,17 @@
-//! The run: the training step, saving and resuming, evaluation on the way.
+//! Training runs: the step, checkpoints and resuming, evaluation while training; parity runs and studies of small models.
 //!
 //! ```text
-//! shards ─► loader.batch(sample counter) ─► forward_backward x accumulation ─► optimizer ─► one Step record
-//!                                                    every so often: Eval, Sample, Save records
+//! shards ─► loader.batch(sample counter) ─► Runner: passes of every micro-batch ─► spike check ─► Runner: update ─► Step record
+//!                                           every so often: Eval, Sample, Save records
 //! ```
+//! [`Runner`] is the only code that steps: trainer, parity runs, studies and the benchmarks of `bessemer bench` use it, and
+//! evaluation scores its batches through it. The one exception is the reference of asynchronous schedules in [`parity`], which
+//! must not share code with what it is compared with.
+//!
 //! State of a run is small: parameters, optimizer moments, and one number, the samples consumed. Everything random is a
 //! function of (seed, step, name, element), so a run that was killed and goes on has the same bits as one that never
 //! stopped.
 
-mod curvature;
 mod error;
 mod evaluation;
 mod input;
@@ -16,17 +19,18 @@ mod memory;
 mod mixture;
 mod observer;
 pub mod parity;
+mod runner;
 mod spikes;
 mod state;
 pub mod study;
 mod trainer;
 
-pub use curvature::Capturing;
 pub use error::TrainError;
 pub use input::{Peak, TrainerInput};
-pub use memory::{MemoryPlan, refuse_what_cannot_fit};
+pub use memory::refuse_what_cannot_fit;
 pub use mixture::{repeated_too_often, run_mixture};
 pub use observer::{Observer, Silent};
+pub use runner::{Passes, Runner, StepResult, on_threads};
 pub use spikes::{Rollback, SpikeState};
 pub use state::{RunIdentity, TrainState, checkpoints};
 pub use trainer::{Closed, Outcome, Trainer};

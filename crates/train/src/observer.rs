@@ -1,8 +1,8 @@
-//! What a run tells whoever watches it.
+//! Events of a run, for whoever watches it.
 
 use bessemer_runlog::Record;
 
-/// Watches a run. The run never prints; the door does.
+/// Watches a run. Only the `bessemer` program prints.
 pub trait Observer {
     /// A record was made (it is in metrics.jsonl already).
     fn record(&mut self, record: &Record);

@@ -1,4 +1,4 @@
-//! Loss spikes: a step whose loss or gradient norm stands far above those of the steps before is not taken.
+//! Spike detection: a step whose loss or gradient norm is far above those of earlier steps is not taken.
 //!
 //! Far is more than `median + k sigma` of the last steps that were taken, with sigma = 1.4826 times the median distance
 //! from the median (which is the standard deviation of a normal distribution and cares little for outliers), at least
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// Spikes in a row after which the window is forgotten.
 const PERSISTENT: u32 = 20;
-/// Steps that are seen before any is judged, unless the window is shorter.
+/// Steps that are seen before any is checked, unless the window is shorter.
 const ENOUGH: usize = 32;
 /// Times that a run goes back to the same checkpoint.
 const REWINDS: u32 = 3;
@@ -82,19 +82,19 @@ impl std::fmt::Display for Spike {
     }
 }
 
-/// Judges steps.
+/// Detects spikes among the steps of a run.
 #[derive(Debug)]
-pub(crate) struct SpikeGuard {
+pub(crate) struct SpikeDetector {
     pub(crate) action: SpikeAction,
     sigma: f32,
     window: usize,
     sorted: Vec<f32>,
 }
 
-impl SpikeGuard {
-    pub(crate) fn new(config: &TrainConfig) -> SpikeGuard {
+impl SpikeDetector {
+    pub(crate) fn new(config: &TrainConfig) -> SpikeDetector {
         let window = config.spike_window as usize;
-        SpikeGuard {
+        SpikeDetector {
             action: config.spike_action,
             sigma: config.spike_sigma as f32,
             window,
@@ -102,8 +102,8 @@ impl SpikeGuard {
         }
     }
 
-    /// Judges a step by its loss and gradient norm, and remembers it if it is to be taken.
-    pub(crate) fn judge(&mut self, state: &mut SpikeState, loss: f64, norm: f64) -> Option<Spike> {
+    /// Checks the loss and gradient norm of a step: the spike if it is one, else the step enters the window.
+    pub(crate) fn check(&mut self, state: &mut SpikeState, loss: f64, norm: f64) -> Option<Spike> {
         if self.action == SpikeAction::Off || !loss.is_finite() || !norm.is_finite() {
             return None;
         }
@@ -150,9 +150,9 @@ impl SpikeGuard {
 mod tests {
     use super::*;
 
-    fn guard(sigma: f64, window: u64) -> SpikeGuard {
+    fn guard(sigma: f64, window: u64) -> SpikeDetector {
         let (spike_sigma, spike_window) = (sigma, window);
-        SpikeGuard::new(&TrainConfig {
+        SpikeDetector::new(&TrainConfig {
             spike_action: SpikeAction::Skip,
             spike_sigma,
             spike_window,
@@ -168,18 +168,18 @@ mod tests {
     #[test]
     fn a_loss_or_a_norm_far_above_the_others_is_a_spike_and_leaves_the_window_alone() {
         let (mut g, mut state) = (guard(6.0, 64), SpikeState::default());
-        assert_eq!(g.judge(&mut state, 1e6, 1.0), None, "nothing is known yet");
+        assert_eq!(g.check(&mut state, 1e6, 1.0), None, "nothing is known yet");
         for i in 0..100 {
-            assert_eq!(g.judge(&mut state, usual(i), 1.0), None, "{i}");
+            assert_eq!(g.check(&mut state, usual(i), 1.0), None, "{i}");
         }
         assert_eq!((state.losses.len(), state.norms.len()), (64, 64));
         let before = state.clone();
-        let text = g.judge(&mut state, 4.0, 1.0).unwrap().to_string();
+        let text = g.check(&mut state, 4.0, 1.0).unwrap().to_string();
         assert!(text.contains("loss 4.0000") && text.contains("last 64 steps"), "{text}");
-        assert!(g.judge(&mut state, 3.0, 1.2).unwrap().to_string().contains("gradient norm"));
+        assert!(g.check(&mut state, 3.0, 1.2).unwrap().to_string().contains("gradient norm"));
         assert_eq!((state.in_a_row, &state.losses), (2, &before.losses));
         // Below is never a spike, and the next usual step is taken.
-        assert_eq!(g.judge(&mut state, 0.1, 0.01), None);
+        assert_eq!(g.check(&mut state, 0.1, 0.01), None);
         assert_eq!(state.in_a_row, 0);
     }
 
@@ -187,9 +187,9 @@ mod tests {
     fn a_level_that_stays_is_accepted_after_a_while() {
         let (mut g, mut state) = (guard(6.0, 32), SpikeState::default());
         for i in 0..40 {
-            g.judge(&mut state, usual(i), 1.0);
+            g.check(&mut state, usual(i), 1.0);
         }
-        let spikes = (0..40).filter(|_| g.judge(&mut state, 5.0, 1.0).is_some()).count();
+        let spikes = (0..40).filter(|_| g.check(&mut state, 5.0, 1.0).is_some()).count();
         assert_eq!(spikes as u32, PERSISTENT);
     }
 
@@ -202,7 +202,7 @@ mod tests {
             copy = serde_json::from_str(&text).unwrap();
             let mut fresh = guard(1.5, 16);
             let (loss, norm) = (usual(i), 1.0 + usual(i * 7) / 7.0);
-            assert_eq!(g.judge(&mut state, loss, norm), fresh.judge(&mut copy, loss, norm));
+            assert_eq!(g.check(&mut state, loss, norm), fresh.check(&mut copy, loss, norm));
             assert_eq!(state, copy);
         }
         assert!(serde_json::from_str::<SpikeState>("{}").unwrap() == SpikeState::default());

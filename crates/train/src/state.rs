@@ -27,7 +27,7 @@ pub struct TrainState {
     pub seconds: f64,
     /// The position in the data, and which data in which order.
     pub loader: LoaderState,
-    /// What spikes are judged by; checkpoints from before there was such a thing have none.
+    /// Window of the spike detection; absent in checkpoints of older versions.
     #[serde(default)]
     pub spikes: SpikeState,
     /// The loss scale; checkpoints of runs without one have none.

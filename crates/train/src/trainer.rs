@@ -1,19 +1,20 @@
-//! The loop: batches in, parameters and records out.
+//! The training loop: steps, and around them records, evaluations, checkpoints and the handling of spikes.
 
 use crate::evaluation::{self, Evaluator};
 use crate::input::TrainerInput;
 use crate::observer::Observer;
-use crate::spikes::{SpikeGuard, SpikeState};
+use crate::runner::{Runner, world_of_one};
+use crate::spikes::{SpikeDetector, SpikeState};
 use crate::state::checkpoints;
 use crate::state::{RunIdentity, TrainState};
-use crate::{MemoryPlan, TrainError, mixture};
+use crate::{TrainError, mixture};
 use bessemer_arch::{Model, ParamClass};
 use bessemer_checkpoint::Store;
-use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
+use bessemer_collectives::Communicator;
 use bessemer_loader::{Batch, Loader};
 use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_optim::{LossScaleConfig, Schedule};
-use bessemer_parallel::{Job, Plan, Worker};
+use bessemer_parallel::{Job, MemoryPlan, Plan};
 use bessemer_recipe::BatchPlan;
 use bessemer_runlog::{self as runlog, End, EndReason, Record, Resume, Warning};
 use bessemer_tensor::Backend;
@@ -50,25 +51,25 @@ pub enum Outcome {
     Stopped,
 }
 
-/// One rank of a run: its part of the parameters on a device, its place in the data. All ranks make the same calls in the
-/// same order.
+/// One rank of a run: its part of the parameters on a device, and its position in the data. All ranks make the same calls
+/// in the same order.
 pub struct Trainer {
     input: TrainerInput,
     plan: BatchPlan,
     backend: Box<dyn Backend>,
-    worker: Worker,
+    runner: Runner,
     schedule: Schedule,
-    spikes: SpikeGuard,
-    /// Of the loss, and whether the factor moves; none without one.
+    spikes: SpikeDetector,
+    /// Loss scaling, and whether its factor is dynamic; `None` without loss scaling.
     scaling: Option<(LossScaleConfig, bool)>,
     loader: Loader,
     evaluator: Evaluator,
-    /// Programs with and without evaluated batches, if they pass bubbles.
+    /// Programs of a step with and without evaluated batches, if bubbles evaluate.
     evaluating: Option<Bubbled>,
-    /// Saves from copies that are made in bubbles, if the recipe asks for them.
+    /// Checkpoints from copies that are made in bubbles, if the recipe asks for them.
     copying: Option<Copying>,
     store: Store,
-    /// On the first rank, which alone writes files.
+    /// Log of the run; `None` on all ranks but the first, which alone writes files.
     records: Option<Records>,
     tracing: Tracing,
     state: TrainState,
@@ -88,10 +89,9 @@ impl Trainer {
     /// [`Trainer::on_rank`] for a run of one rank.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Trainer::on_rank`].
     pub fn new(input: TrainerInput, backend: Box<dyn Backend>) -> Result<Trainer, TrainError> {
-        let world = ThreadCommunicator::world("world", 1, &ThreadSettings::default()).swap_remove(0);
-        Trainer::on_rank(input, backend, Box::new(world))
+        Trainer::on_rank(input, backend, world_of_one())
     }
 
     /// Plans this rank's part of the run, makes every buffer, and puts the newest intact checkpoint of the run directory
@@ -100,7 +100,7 @@ impl Trainer {
     ///
     /// # Errors
     /// A recipe that does not fit the data or the ranks, too little memory (found before any buffer is made), a
-    /// checkpoint of another run, or what a lower floor or another rank answers.
+    /// checkpoint of another run, or an error of a lower layer or another rank.
     pub fn on_rank(
         input: TrainerInput,
         mut backend: Box<dyn Backend>,
@@ -135,12 +135,14 @@ impl Trainer {
         let evaluating = bubbles.as_mut().map(|b| Bubbled::evaluating(&job, b)).transpose()?;
         let mut copying = Copying::plan(&job, recipe)?;
         let job = Job { program: evaluating.as_ref().map_or(program, |e| &e.filled), ..job };
-        let mut memory = MemoryPlan::of_rank(&job)?;
-        if first && !layout.keeps_model() && recipe.eval.samples.are_written() {
-            memory.add("model for samples", Bytes(4 * model.parameters() as u64));
+        let mut memory = MemoryPlan::of_rank(&job, Some(&mut *backend))?;
+        if first && recipe.eval.samples.are_written() {
+            let (shape, cached) = (Shape { sequences: 1, seq: 1, ..shape }, Some(model.context));
+            let decoder = MemoryPlan::of_decoder(&model, shape, activations, cached, Some(&mut *backend))?;
+            memory.add_samples(&decoder, !layout.keeps_model());
         }
         memory.add("loader", Bytes(LOADER_ARRAYS * 4 * plan.micro_batch * plan.seq_len));
-        memory.fits(input.memory_available)?;
+        memory.fits(1, input.memory_available)?;
 
         let warmup = optim.warmup_steps;
         let shortened = (warmup > plan.steps).then(|| {
@@ -155,7 +157,8 @@ impl Trainer {
         let taken = mixture::run_mixture(recipe, &input.train)?;
         let mut warnings = mixture::repetitions(recipe, &input.train, &taken)?;
         warnings.extend(shortened);
-        let mut worker = Worker::new(&mut *backend, &job, world)?;
+        let mut runner = Runner::new(&mut *backend, &job, world)?;
+        let worker = &mut runner.worker;
         let digest = digest(&input.recipe_text);
         if worker.agree("recipe", digest)? != digest {
             return Err(TrainError::Recipe("this rank has another recipe than rank 0".into()));
@@ -164,11 +167,11 @@ impl Trainer {
             worker.set_program(&programs.plain)?;
         }
         if let Some(copying) = &mut copying {
-            copying.set_up(&mut worker, recipe)?;
+            copying.set_up(worker, recipe)?;
         }
-        let evaluator = Evaluator::new(&mut *backend, &worker, &input, bubbles)?;
+        let evaluator = Evaluator::new(&mut *backend, worker, &input, bubbles)?;
         let schedule = Schedule::new(&recipe.optim, plan.steps);
-        let spikes = SpikeGuard::new(&recipe.train);
+        let spikes = SpikeDetector::new(&recipe.train);
         let (scaling, f16) = (&recipe.train.loss_scale, recipe.train.f16_gradients());
         let scaling = scaling.is_on(f16).then(|| (scaling.clone(), scaling.is_dynamic(f16)));
         let state = TrainState {
@@ -198,7 +201,7 @@ impl Trainer {
             input,
             plan,
             backend,
-            worker,
+            runner,
             schedule,
             spikes,
             scaling,
@@ -231,9 +234,9 @@ impl Trainer {
         &self.state.identity.model
     }
 
-    /// How the ranks share the work.
+    /// The layout: how ranks share the work.
     pub fn layout(&self) -> &Plan {
-        self.worker.plan()
+        self.runner.worker.plan()
     }
 
     /// The batch geometry and duration.
@@ -241,7 +244,7 @@ impl Trainer {
         &self.plan
     }
 
-    /// The loader, for what was seen.
+    /// The loader, which knows the samples that were seen.
     pub fn loader(&self) -> &Loader {
         &self.loader
     }
@@ -249,7 +252,7 @@ impl Trainer {
     /// Trains until the last step or until `stop` is set on any rank, then saves. All ranks end after the same step.
     ///
     /// # Errors
-    /// What a lower floor answers; everything up to the newest checkpoint stays.
+    /// An error of a lower layer; everything up to the newest checkpoint stays.
     pub fn run(&mut self, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<Outcome, TrainError> {
         let outcome = self.run_steps(observer, stop);
         if outcome.is_err() {
@@ -261,7 +264,7 @@ impl Trainer {
 
     fn run_steps(&mut self, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<Outcome, TrainError> {
         self.announce(observer)?;
-        self.tracing.begin(&mut self.worker)?;
+        self.tracing.begin(&mut self.runner.worker)?;
         let begun = Instant::now();
         let seconds_before = self.state.seconds;
         let mut last_save = Instant::now();
@@ -271,7 +274,8 @@ impl Trainer {
         // A refresh of K-FAC's curvature that is spread over steps is not saved: saving and stopping wait for its end.
         let mut save_is_due = false;
         while self.state.step < self.plan.steps
-            && !(self.worker.any("stop", stop.load(Ordering::Relaxed))? && self.worker.at_rest())
+            && !(self.runner.worker.any("stop", stop.load(Ordering::Relaxed))?
+                && self.runner.worker.at_rest())
         {
             let records = self.turn(observer)?;
             if records.is_empty() {
@@ -288,7 +292,7 @@ impl Trainer {
             if eval.samples.is_due(step) && !last {
                 self.samples(observer)?;
             }
-            if save_is_due && !last && self.worker.at_rest() {
+            if save_is_due && !last && self.runner.worker.at_rest() {
                 save_is_due = false;
                 last_save = Instant::now();
                 match self.save_when_due(observer) {
@@ -297,7 +301,7 @@ impl Trainer {
                 }
             }
         }
-        // Asked to stop before the step whose bubbles it was to pass.
+        // The run was stopped before the step whose bubbles were to evaluate.
         self.end_evaluation((false, true), observer)?;
         self.end_copying(observer)?;
         if save.at_end && saved_step != Some(self.state.step) {
@@ -313,14 +317,14 @@ impl Trainer {
     /// A step, or as many as one program of an asynchronous schedule has, and their records. A step that was gone back from
     /// leaves a warning and no record.
     fn turn(&mut self, observer: &mut dyn Observer) -> Result<Vec<runlog::Step>, TrainError> {
-        let asynchronous = self.worker.plan().pipe.asynchronous();
+        let asynchronous = self.runner.worker.plan().pipe.asynchronous();
         let steps = if asynchronous { self.window_steps() } else { 1 };
-        self.tracing.turn(&mut self.worker, self.state.step, steps);
+        self.tracing.turn(&mut self.runner.worker, self.state.step, steps);
         let records: Vec<_> = match asynchronous {
             true => self.window(steps, observer)?,
             false => self.step(observer)?.into_iter().collect(),
         };
-        if self.tracing.end_turn(&mut self.worker, self.state.step, !records.is_empty()) {
+        if self.tracing.end_turn(&mut self.runner.worker, self.state.step, !records.is_empty()) {
             self.gather_trace(true, observer)?;
         }
         self.end_evaluation((true, !records.is_empty()), observer)?;
@@ -329,17 +333,17 @@ impl Trainer {
         Ok(records)
     }
 
-    /// Brings what the ranks have traced into the file; `step`: a step is among it.
+    /// Gathers the ranks' trace events into the file; `step`: events of a traced step are among them.
     fn gather_trace(&mut self, step: bool, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        match self.tracing.gather(&mut self.worker, step)? {
+        match self.tracing.gather(&mut self.runner.worker, step)? {
             Some(problem) => self.warn(problem, observer),
             None => Ok(()),
         }
     }
 
-    /// What the first rank says.
+    /// Returns the first rank's answer on every rank.
     fn agree(&mut self, name: &str, word: bool) -> Result<bool, TrainError> {
-        Ok(self.worker.agree(name, u64::from(word))? != 0)
+        Ok(self.runner.worker.agree(name, u64::from(word))? != 0)
     }
 
     /// Whether a save is due after this step, `seconds` after the last one. Clocks differ between ranks.
@@ -355,10 +359,10 @@ impl Trainer {
     /// Scores the validation split: all of it, or the share that the recipe gives to evaluation while training.
     ///
     /// # Errors
-    /// What evaluation answers.
+    /// An error of evaluation.
     pub fn evaluate(&mut self, whole: bool, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let (at, begun) = ((self.state.step, self.state.tokens), Instant::now());
-        let record = self.evaluator.score(&mut *self.backend, &mut self.worker, at, whole, observer)?;
+        let record = self.evaluator.score(&mut *self.backend, &mut self.runner, at, whole, observer)?;
         self.tracing.event("evaluation", begun, at.0);
         if let (Some(Record::Eval(eval)), false) = (&record, whole) {
             self.validation = Some((eval.step, eval.loss));
@@ -369,19 +373,19 @@ impl Trainer {
     /// Lets the model continue the prompts of the recipe.
     ///
     /// # Errors
-    /// What generation answers.
+    /// An error of generation.
     pub fn samples(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let begun = Instant::now();
-        let records = self.evaluator.samples(&mut *self.backend, &mut self.worker, self.state.step)?;
+        let records = self.evaluator.samples(&mut *self.backend, &mut self.runner, self.state.step)?;
         self.tracing.event("samples", begun, self.state.step);
         records.into_iter().try_for_each(|r| self.append(r, observer))
     }
 
-    /// What a finished run is judged by: the whole validation split, samples, and the n-gram baseline, as far as the
+    /// Evaluates a finished run: the whole validation split, samples, and the n-gram baseline, as far as the
     /// recipe asks for them and an earlier session has not got to them. Nothing before the last step.
     ///
     /// # Errors
-    /// What evaluation or another rank answers.
+    /// An error of evaluation or of another rank.
     pub fn final_evaluation(
         &mut self,
         threads: usize,
@@ -394,7 +398,7 @@ impl Trainer {
             Some(records) => records.missing_at_end(self.plan.steps)?,
             None => Missing::default(),
         };
-        let missing = Missing::of_word(self.worker.agree("what to evaluate", missing.word())?);
+        let missing = Missing::of_word(self.runner.worker.agree("what to evaluate", missing.word())?);
         let config = self.input.recipe.eval.clone();
         if config.at_end && missing.evaluation {
             self.evaluate(true, observer)?;
@@ -411,7 +415,7 @@ impl Trainer {
         record.map_or(Ok(()), |r| self.append(r, observer))
     }
 
-    /// Gives buffers, device and the place among the ranks back. What stays can record how the session ended.
+    /// Frees buffers, device and communicators. What remains can record how the session ended.
     pub fn close(self) -> Closed {
         self.tracing.close();
         Closed { records: self.records, step: self.state.step, tokens: self.state.tokens }
@@ -460,7 +464,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// What the run takes of each component, for its log.
+    /// What the run reads of each component of its mixture, for its log.
     fn shares(&self) -> Vec<runlog::MixtureShare> {
         let taken = self
             .loader
@@ -480,7 +484,7 @@ impl Trainer {
         self.append(record.into(), observer)
     }
 
-    /// Only the first rank writes and tells.
+    /// Writes a record and passes it to the observer, on the first rank.
     fn append(&mut self, record: Record, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let Some(records) = &mut self.records else { return Ok(()) };
         let warning = records.append(&record)?;
@@ -492,7 +496,7 @@ impl Trainer {
     }
 }
 
-/// A trainer that gave everything back.
+/// The log of a trainer that was closed.
 pub struct Closed {
     records: Option<Records>,
     step: u64,
@@ -516,7 +520,7 @@ impl Closed {
     }
 }
 
-/// Tells recipes of one program apart.
+/// Hash of a recipe's text, to compare the recipes of ranks.
 fn digest(text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);

@@ -13,9 +13,9 @@ pub(crate) struct BenchRanksArgs {
     /// Ranks.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
     pub(crate) ranks: u64,
-    /// What ranks keep a part of: ddp (nothing), zero1, zero2, zero3.
-    #[arg(long, default_value = "ddp")]
-    pub(crate) stage: String,
+    /// What data-parallel ranks shard: ddp (nothing), zero1, zero2, zero3.
+    #[arg(long, alias = "stage", default_value = "ddp")]
+    pub(crate) data: String,
     /// Micro-batches of a step.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub(crate) micro_batches: u64,

@@ -93,7 +93,7 @@ pub(crate) struct EnergyArgs {
     /// Leave the order of the instructions as it is.
     #[arg(long)]
     pub(crate) keep_order: bool,
-    /// Rehearse the plan on this NVIDIA device (nvidia-smi -L counts them): sets the clocks of one step of the rank with the
+    /// Dry run of the plan on this NVIDIA device (nvidia-smi -L counts them): sets the clocks of one step of the rank with the
     /// most changes, says how long a change takes, and gives the clock back. Needs a build with --features nvml, and root.
     #[arg(long, value_name = "DEVICE")]
     pub(crate) apply: Option<u32>,

@@ -31,7 +31,7 @@ pub(crate) fn run(args: &EvalArgs, as_json: bool, console: &mut Console) -> Resu
     set.require(fingerprint, saved.tokenizer.vocab_size() as u32)?;
     let seq = saved.state.loader.seq_len as usize;
     let windows = EvaluationWindows::new(set, seq, saved.tokenizer.end_of_text())?;
-    let (mut backend, mut decoder) = saved.decoder(((BATCH_TOKENS / seq).max(1), seq), args.threads)?;
+    let (mut backend, mut decoder) = saved.decoder(((BATCH_TOKENS / seq).max(1), seq), None, args.threads)?;
     let most = (args.max_tokens > 0).then_some(args.max_tokens);
     let mut model = DecoderLosses { decoder: &mut decoder, backend: &mut backend };
     let lengths = saved.tokenizer.byte_lengths();

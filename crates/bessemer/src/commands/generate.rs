@@ -26,8 +26,9 @@ pub(crate) fn run(args: &GenerateArgs, as_json: bool) -> Result<(), Failure> {
     let saved = SavedModel::open(&args.run)?;
     prompt_tokens(&saved.tokenizer, &prompt)
         .map_err(|e| Failure::new(format!("the prompt cannot be encoded: {e}")))?;
-    let (mut backend, decoder) = saved.decoder((1, 1), args.threads)?;
-    let mut cache = Cache::new(&mut backend, &decoder, 1, saved.model().context)?;
+    let capacity = saved.model().context;
+    let (mut backend, decoder) = saved.decoder((1, 1), Some(capacity), args.threads)?;
+    let mut cache = Cache::new(&mut backend, &decoder, 1, capacity)?;
     for sample in 0..args.samples {
         let begun = Instant::now();
         let mut output = Output::lock();

@@ -13,7 +13,7 @@ use crate::working_tree;
 use bessemer_corpus::CorpusConfig;
 use bessemer_kernels_cpu::Rung;
 use bessemer_kernels_cpu::memory::{self, Available, Bound};
-use bessemer_recipe::{Recipe, load_recipe, to_toml};
+use bessemer_recipe::{Loaded, Recipe, load_recipe, to_toml};
 use bessemer_runlog::{self as runlog, EndReason, Record, RunLog};
 use bessemer_shards::ShardSet;
 use bessemer_tokenizer::Tokenizer;
@@ -32,6 +32,8 @@ const BESIDE: u64 = 48 << 20;
 /// One process at work on one run directory.
 pub(crate) struct Session {
     recipe: Recipe,
+    /// Remarks on keys under old names, until they are printed.
+    renamed: Vec<String>,
     recipe_text: String,
     dir: RunDir,
     threads: usize,
@@ -52,13 +54,14 @@ impl Session {
 
     /// Loads the recipe; nothing is made. Of several processes only the first one makes and holds the directory.
     fn load(args: &RecipeArgs) -> Result<Session, Failure> {
-        let recipe = load_recipe(&args.recipe, &args.overrides())?.value;
+        let Loaded { value: recipe, renamed, .. } = load_recipe(&args.recipe, &args.overrides())?;
         // Records, checkpoints and the directory hold no credentials of the sources.
         let recipe_text = redact(&to_toml(&recipe)?).into_owned();
         Ok(Session {
             dir: RunDir::new(recipe.run.directory()),
             threads: machine::threads(recipe.run.threads),
             recipe,
+            renamed,
             recipe_text,
             stop: crate::signals::stop_flag()?,
             begun: Instant::now(),
@@ -88,9 +91,17 @@ impl Session {
         console: &mut Console,
         work: impl FnOnce(&Stages<'_>, &mut RunLog, &mut Console) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
+        self.tell_renamed(console);
         let stages = Stages { recipe: &self.recipe, dir: &self.dir, threads: self.threads, stop: &self.stop };
         let mut log = open_log(&self.dir, console)?;
         work(&stages, &mut log, console)
+    }
+
+    /// Warns of keys under old names, once.
+    fn tell_renamed(&mut self, console: &mut Console) {
+        for remark in std::mem::take(&mut self.renamed) {
+            console.say(&format!("warning: {remark}"));
+        }
     }
 
     /// Address space that the process takes besides the buffers of the training: it counts where that is limited, although
@@ -347,6 +358,7 @@ fn lead(
     console: &mut Console,
 ) -> Result<(), Failure> {
     let mut session = Session::load(&args.recipe)?;
+    session.tell_renamed(console);
     session.refuse_what_cannot_fit(job, console)?;
     session.hold(if stages { Begins::WithCorpus } else { Begins::WithTraining })?;
     if stages {

@@ -6,10 +6,11 @@ use crate::run_dir::RunDir;
 use bessemer_arch::Model;
 use bessemer_checkpoint::Loaded;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_model::{Decoder, Purpose, Shape};
+use bessemer_model::{ActivationConfig, Decoder, Purpose, Shape};
+use bessemer_parallel::MemoryPlan;
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::{Tokenizer, TokenizerError};
-use bessemer_train::{MemoryPlan, TrainState, checkpoints};
+use bessemer_train::{TrainState, checkpoints};
 use std::path::Path;
 
 /// A checkpoint with what belongs to it.
@@ -45,16 +46,18 @@ impl SavedModel {
         &self.state.identity.model
     }
 
-    /// The parameters on a CPU backend, for scoring and generating.
+    /// The parameters on a CPU backend, for scoring batches of `shape` and, with a cache of `cached` positions, generating.
     pub(crate) fn decoder(
         &self,
         shape: (usize, usize),
+        cached: Option<usize>,
         threads: usize,
     ) -> Result<(CpuBackend, Decoder), Failure> {
         let mut backend = CpuBackend::new(CpuConfig { threads, ..CpuConfig::default() })?;
         let shape = Shape { sequences: shape.0, seq: shape.1, purpose: Purpose::Score };
-        MemoryPlan::new(self.model(), shape, Default::default(), &bessemer_optim::OptimConfig::default())?
-            .fits(crate::machine::available_memory())?;
+        let activations = ActivationConfig::default();
+        MemoryPlan::of_decoder(self.model(), shape, activations, cached, Some(&mut backend))?
+            .fits(1, crate::machine::available_memory())?;
         let decoder = Decoder::new(&mut backend, self.model(), shape)?;
         let wanted = decoder.params().iter().map(|p| (p.spec.name.as_str(), p.spec.shape.as_slice()));
         self.checkpoint.require_match(wanted, is_parameter)?;

@@ -1,11 +1,11 @@
 //! `bessemer schedule`: pipeline schedules simulated and drawn.
 
+mod dry_run;
 mod energy;
 mod fill;
 pub(crate) mod measured;
 pub(crate) mod picture;
 mod program;
-mod rehearsal;
 pub(crate) mod show;
 
 use crate::cli::ScheduleCommand;

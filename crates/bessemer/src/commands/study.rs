@@ -9,13 +9,15 @@ use crate::{machine, signals};
 use bessemer_arch::Model;
 use bessemer_corpus::{BuildContext, CorpusConfig, CorpusReader, Split};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_model::ActivationConfig;
+use bessemer_model::{ActivationConfig, Shape};
 use bessemer_optim::OptimConfig;
+use bessemer_parallel::MemoryPlan;
 use bessemer_runlog::study::{
     STUDY_FILE, STUDY_FORMAT, STUDY_VERSION, Study, StudyMethod, StudySettings, StudyVerdict,
 };
+use bessemer_train::Observer;
 use bessemer_train::study::{METHODS, Method, SymbolText, method, train_one, training_shape};
-use bessemer_train::{MemoryPlan, Observer};
+use bessemer_units::Bytes;
 use std::cell::RefCell;
 use std::fmt::Write;
 use std::fs::{self, File, TryLockError};
@@ -42,9 +44,7 @@ fn init(args: &StudyInitArgs, as_json: bool, console: &mut Console) -> Result<()
     text.require(&settings)?;
     for m in &methods {
         let model = model(m, &settings, &text)?;
-        let (activations, optim) = (ActivationConfig::default(), OptimConfig::default());
-        MemoryPlan::new(&model, training_shape(&settings), activations, &optim)?
-            .fits(machine::available_memory())?;
+        require_memory(&model, training_shape(&settings))?;
     }
     let _lock = lock(&args.out)?;
     let path = args.out.join(STUDY_FILE);
@@ -66,6 +66,14 @@ fn init(args: &StudyInitArgs, as_json: bool, console: &mut Console) -> Result<()
         return Ok(print(&serde_json::to_string_pretty(&study)?)?);
     }
     Ok(print(&summary(&study))?)
+}
+
+/// Refuses a network that does not fit: the one that is trained, and the one that is looked at.
+fn require_memory(model: &Model, shape: Shape) -> Result<(), Failure> {
+    let (activations, optim) = (ActivationConfig::default(), OptimConfig::default());
+    let mut plan = MemoryPlan::alone(model, shape, activations, &optim, None)?;
+    plan.add("network that is looked at", Bytes(plan.buffers.total().0 - plan.class("optimizer").0));
+    Ok(plan.fits(1, machine::available_memory())?)
 }
 
 /// Trains what is missing; `study.json` is written after every run. False if it was stopped.

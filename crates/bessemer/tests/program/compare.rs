@@ -115,6 +115,9 @@ fn a_file_for_prometheus_that_cannot_be_written_is_a_warning_and_no_end() {
     let warnings = place.records("warning");
     let of_file: Vec<_> = warnings.iter().filter(|w| w["topic"] == "prometheus").collect();
     assert_eq!(of_file.len(), 1, "{warnings:?}");
-    assert!(of_file[0]["message"].as_str().unwrap().contains("none/.t.prom"), "{warnings:?}");
+    assert!(
+        of_file[0]["message"].as_str().unwrap().contains("cannot create runs/t/none/t.prom"),
+        "{warnings:?}"
+    );
     assert_eq!(place.records("end")[0]["reason"], "finished");
 }

@@ -52,7 +52,7 @@ fn two_ranks_train_as_one_also_when_they_are_killed_on_the_way() {
     single.train(&RECIPE);
     let wanted = losses(&single);
     let place = Workplace::new(LLAMA);
-    let killed = words("run", "2", &["parallel.stage=zero3"]);
+    let killed = words("run", "2", &["parallel.data=zero3"]);
     let mut command = place.command(&killed);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let begun = Instant::now();
@@ -62,7 +62,7 @@ fn two_ranks_train_as_one_also_when_they_are_killed_on_the_way() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    let done = place.bessemer(&words("train", "2", &["parallel.stage=zero1"]));
+    let done = place.bessemer(&words("train", "2", &["parallel.data=zero1"]));
     assert_eq!(done.code, Some(0), "{}", done.err);
     assert!(done.err.contains("2 ranks, threads of this process (--ranks); 1 thread each"), "{}", done.err);
     assert!(done.err.contains("2 ranks: 1 copies x 2 shards (zero1)"), "{}", done.err);
@@ -94,7 +94,7 @@ fn what_ranks_cannot_do_is_refused_with_the_reason() {
     let train = |ranks, sets: &[&str]| place.bessemer(&words("train", ranks, sets));
     train("3", &[]).failed(78, &["3 data-parallel ranks cannot share equally"]);
     train("2", &["parallel.tensor=3"]).failed(78, &["parallel.tensor = 3 does not divide 2 ranks"]);
-    train("2", &["parallel.shard=2"]).failed(78, &["parallel.shard = 2", "cuts nothing"]);
+    train("2", &["parallel.shard=2"]).failed(78, &["parallel.shard = 2", "shards nothing"]);
     train("0", &[]).failed(2, &["--ranks"]);
     train("9999", &[]).failed(2, &["expected 1 to 1024"]);
     let launched = |words: &[&str]| {
@@ -134,7 +134,7 @@ fn processes<'a>(verb: &'a str, sets: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn processes_of_mpirun_train_as_threads_do() {
     let threads = Workplace::new(LLAMA);
-    let sets = ["parallel.stage=zero2"];
+    let sets = ["parallel.data=zero2"];
     let done = threads.bessemer(&words("run", "2", &sets));
     assert_eq!(done.code, Some(0), "{}", done.err);
     let place = Workplace::new(LLAMA);

@@ -151,7 +151,7 @@ fn events_of(place: &Workplace, sets: &[&str]) -> Vec<Value> {
 #[test]
 fn ranks_that_share_layers_and_data_stand_below_one_program() {
     let place = Workplace::new(LLAMA);
-    let sets = ["parallel.pipeline=2", "parallel.tensor=2", "parallel.stage=zero1", "train.micro_batch=1"];
+    let sets = ["parallel.pipeline=2", "parallel.tensor=2", "parallel.data=zero1", "train.micro_batch=1"];
     let sets: Vec<&str> = sets.iter().flat_map(|s| ["--set", s]).collect();
     place.bessemer(&[&["run", "recipe.toml", "--ranks", "8"][..], &sets].concat()).text();
     let events = events(&place);

@@ -7,6 +7,8 @@ mod evaluation;
 mod fill;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;
+mod large_dry_run;
+mod memory_plan;
 mod overflow;
 mod pipelines;
 mod snapshot;

@@ -158,3 +158,28 @@ fn every_key_of_a_resolved_recipe_is_documented() {
         assert!(!is_key || documented, "no documentation above line {}: {line}", i + 1);
     }
 }
+
+#[test]
+fn a_key_under_its_old_name_is_read_with_a_remark() {
+    let text = "[train]\nsteps = 5\n[parallel]\nstage = \"zero1\"\n";
+    let loaded = parse_recipe("my.toml", text, &[]).unwrap();
+    assert!(loaded.to_toml().contains("data = \"zero1\"") && !loaded.to_toml().contains("stage = "));
+    assert_eq!(loaded.renamed.len(), 1);
+    assert!(
+        loaded.renamed[0].starts_with("my.toml:4:1: `parallel.stage` is now called `parallel.data`"),
+        "{:?}",
+        loaded.renamed
+    );
+    // Layers may differ in the name; a later one wins as ever.
+    let sets = ["parallel.data=zero2".to_owned(), "parallel.stage=zero3".to_owned()];
+    let loaded = parse_recipe("my.toml", text, &sets).unwrap();
+    assert!(loaded.to_toml().contains("data = \"zero3\""));
+    assert_eq!(loaded.renamed.len(), 2);
+    let both = "[train]\nsteps = 5\n[parallel]\nstage = \"zero1\"\ndata = \"zero2\"\n";
+    assert!(
+        refused(both).contains("both `parallel.data` and its old name `parallel.stage`"),
+        "{}",
+        refused(both)
+    );
+    assert!(refused("[train]\nsteps = 5\n[parallel]\nstage = \"zero9\"\n").contains("zero9"));
+}

@@ -1,14 +1,14 @@
 //! An evaluation of which some batches pass the bubbles of the next training step.
 //!
 //! ```text
-//! step s ─► evaluation is due: the batches for which bubbles have no room are scored at once
+//! step s ─► evaluation is due: the batches that do not fit into the bubbles are scored at once
 //! step s+1: its passes read the weights of step s, and so do the others in its bubbles (parallel.fill = "evaluation")
 //!           ─► losses are brought together and added up in the order of the text: the record of step s
 //! ```
 //! The numbers are those of an evaluation between the two steps, bit by bit.
 
-use super::losses::RankLosses;
 use crate::TrainError;
+use crate::runner::{RankLosses, Runner};
 use bessemer_eval::EvalError;
 use bessemer_eval::score::{TokenLosses, score};
 use bessemer_loader::EvaluationWindows;
@@ -20,16 +20,16 @@ use std::time::Instant;
 /// Inputs and targets of a batch, of all ranks.
 type Batch = (Vec<u32>, Vec<u32>);
 
-/// The batches of every evaluation of a run, and the one that is under way.
+/// The batches of every evaluation of a run, and the one that is pending.
 pub(crate) struct Bubbles {
     batches: Vec<Batch>,
     /// So many pass the bubbles of a step, the first ones.
-    room: usize,
-    under_way: Option<UnderWay>,
+    capacity: usize,
+    pending: Option<Pending>,
 }
 
 /// An evaluation that is not over.
-struct UnderWay {
+struct Pending {
     /// Steps and tokens.
     at: (u64, u64),
     /// Of every token, by batch.
@@ -47,7 +47,7 @@ pub(super) struct Ended {
     pub(super) seconds: f64,
 }
 
-/// What a step that evaluates in its bubbles is given: this rank's share of each batch.
+/// What a step that evaluates in its bubbles is given: this rank's part of each batch.
 pub(crate) struct InBubbles<'a> {
     batches: &'a [Batch],
     losses: &'a mut [Vec<f32>],
@@ -65,14 +65,14 @@ impl InBubbles<'_> {
         Ok(TokenBatch { ids: &inputs[mine.clone()], targets: &targets[mine], positions: None })
     }
 
-    pub(crate) fn told(&mut self, unit: usize, losses: &[f32]) {
+    pub(crate) fn record_losses(&mut self, unit: usize, losses: &[f32]) {
         if let Some(all) = self.losses.get_mut(unit) {
             all[self.first..self.first + self.tokens].copy_from_slice(losses);
         }
     }
 }
 
-/// Takes the batches of an evaluation down.
+/// Collects the batches of an evaluation instead of scoring them.
 struct Collector {
     shape: (usize, usize),
     batches: Vec<Batch>,
@@ -90,7 +90,7 @@ impl TokenLosses for Collector {
     }
 }
 
-/// Tells losses that are known.
+/// Losses that are known already, as a model that evaluation asks.
 pub(super) struct Known {
     shape: (usize, usize),
     losses: std::vec::IntoIter<Vec<f32>>,
@@ -112,7 +112,7 @@ impl TokenLosses for Known {
 
 impl Bubbles {
     /// The batches of an evaluation of at most `most` tokens by ranks that take `shape` (sequences, tokens) at a time. All
-    /// of them fit until [`Bubbles::set_room`] says how many do.
+    /// of them fit until [`Bubbles::set_capacity`] says how many do.
     pub(crate) fn new(
         windows: &EvaluationWindows,
         byte_lengths: &[u32],
@@ -121,75 +121,75 @@ impl Bubbles {
     ) -> Result<Bubbles, TrainError> {
         let mut collector = Collector { shape, batches: Vec::new() };
         score(&mut collector, windows, byte_lengths, most, &mut |_, _| ())?;
-        Ok(Bubbles { room: collector.batches.len(), batches: collector.batches, under_way: None })
+        Ok(Bubbles { capacity: collector.batches.len(), batches: collector.batches, pending: None })
     }
 
     /// Batches of an evaluation, and how many of them pass bubbles.
     pub(crate) fn count(&self) -> (usize, usize) {
-        (self.batches.len(), self.room)
+        (self.batches.len(), self.capacity)
     }
 
     /// How many batches the bubbles of a step take.
-    pub(crate) fn set_room(&mut self, room: usize) {
-        self.room = room.min(self.batches.len());
+    pub(crate) fn set_capacity(&mut self, batches: usize) {
+        self.capacity = batches.min(self.batches.len());
     }
 
-    /// Begins an evaluation: what bubbles have no room for is scored now.
+    /// Begins an evaluation: what does not fit into the bubbles is scored now.
     pub(crate) fn begin(
         &mut self,
         backend: &mut dyn Backend,
-        worker: &mut Worker,
+        runner: &mut Runner,
         at: (u64, u64),
     ) -> Result<(), TrainError> {
         let begun = Instant::now();
         let losses = self.batches.iter().map(|(inputs, _)| vec![0.0; inputs.len()]).collect();
-        let mut under_way = UnderWay { at, losses, seconds: 0.0 };
-        let mut ranks = RankLosses::new(worker, backend);
-        for ((inputs, targets), losses) in self.batches.iter().zip(&mut under_way.losses).skip(self.room) {
+        let mut pending = Pending { at, losses, seconds: 0.0 };
+        let mut ranks = RankLosses::new(runner, backend);
+        for ((inputs, targets), losses) in self.batches.iter().zip(&mut pending.losses).skip(self.capacity) {
             ranks.losses(inputs, targets, losses)?;
         }
-        under_way.seconds = begun.elapsed().as_secs_f64();
-        self.under_way = Some(under_way);
+        pending.seconds = begun.elapsed().as_secs_f64();
+        self.pending = Some(pending);
         Ok(())
     }
 
     /// What the step at hand evaluates.
     pub(crate) fn in_bubbles(&mut self, worker: &Worker) -> Option<InBubbles<'_>> {
-        let losses = &mut self.under_way.as_mut()?.losses;
+        let losses = &mut self.pending.as_mut()?.losses;
         let tokens = worker.decoder().shape().tokens();
         let first = worker.plan().data_index(worker.coord()) * tokens;
         Some(InBubbles { batches: &self.batches, losses, first, tokens })
     }
 
-    /// Whether an evaluation is under way.
-    pub(crate) fn is_under_way(&self) -> bool {
-        self.under_way.is_some()
+    /// Whether an evaluation is pending.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending.is_some()
     }
 
-    /// Forgets it.
+    /// Forgets the pending evaluation.
     pub(crate) fn forget(&mut self) {
-        self.under_way = None;
+        self.pending = None;
     }
 
-    /// Ends the evaluation: `passed`: the batches with room have gone through a step's bubbles, else they are scored now.
+    /// Ends the evaluation: `passed`: the batches that fit have gone through a step's bubbles, else they are scored now.
     pub(super) fn end(
         &mut self,
         backend: &mut dyn Backend,
-        worker: &mut Worker,
+        runner: &mut Runner,
         passed: bool,
     ) -> Result<Option<Ended>, TrainError> {
-        let Some(mut under_way) = self.under_way.take() else { return Ok(None) };
+        let Some(mut pending) = self.pending.take() else { return Ok(None) };
         let begun = Instant::now();
-        let mut ranks = RankLosses::new(worker, backend);
+        let mut ranks = RankLosses::new(runner, backend);
         let shape = ranks.shape();
-        for ((inputs, targets), losses) in self.batches.iter().zip(&mut under_way.losses).take(self.room) {
+        for ((inputs, targets), losses) in self.batches.iter().zip(&mut pending.losses).take(self.capacity) {
             match passed {
                 true => ranks.gather(losses)?,
                 false => ranks.losses(inputs, targets, losses)?,
             }
         }
-        let known = Known { shape, losses: under_way.losses.into_iter() };
-        let seconds = under_way.seconds + begun.elapsed().as_secs_f64();
-        Ok(Some(Ended { at: under_way.at, known, seconds }))
+        let known = Known { shape, losses: pending.losses.into_iter() };
+        let seconds = pending.seconds + begun.elapsed().as_secs_f64();
+        Ok(Some(Ended { at: pending.at, known, seconds }))
     }
 }

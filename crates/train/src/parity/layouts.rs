@@ -188,7 +188,7 @@ pub const ASYNCHRONOUS: [&str; 2] = ["pipedream", "pipedream-2bw"];
 /// Updates of a program of an asynchronous schedule.
 const WINDOW: u64 = 7;
 
-/// What stands beside a pipeline.
+/// Layouts that are combined with each pipeline.
 fn beside() -> [Layout; 6] {
     let (line, cut) = ((1, false), (2, false));
     [

@@ -1,4 +1,4 @@
-//! What layouts are held against, each made once.
+//! References that layouts are compared with, each computed once.
 
 use super::compare::Bounds;
 use super::layouts::Layout;
@@ -39,7 +39,7 @@ impl<'a> References<'a> {
     /// One rank with the layout's types of parameters; for an asynchronous schedule one process that reads as old weights.
     ///
     /// # Errors
-    /// A layout that the job does not allow, or what a lower floor answers.
+    /// A layout that the job does not allow, or an error of a lower layer.
     pub fn of(&mut self, job: &ParityJob, layout: &Layout) -> Result<&Reference, TrainError> {
         let wanted = match layout.asynchronous() {
             true => layout.clone(),

@@ -3,6 +3,7 @@
 use super::layouts::Layout;
 use super::text::tokens;
 use crate::TrainError;
+use crate::runner::{Passes, Runner, on_threads};
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, FlightRecorder, ThreadCommunicator, ThreadSettings};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
@@ -77,7 +78,7 @@ pub struct Trajectory {
 /// Trains one rank of a layout: all ranks of `world` call this with the same job.
 ///
 /// # Errors
-/// A layout that the job does not allow, or what a lower floor or another rank answers.
+/// A layout that the job does not allow, or an error of a lower layer or another rank.
 pub fn trajectory(
     backend: &mut dyn Backend,
     job: &ParityJob,
@@ -87,72 +88,41 @@ pub fn trajectory(
     let (plan, shape) = job.plan(layout)?;
     let updates = job.programs(layout).next().map_or(1, |(_, updates)| updates);
     let program = &plan.program(layout.accumulation, updates, None)?;
-    let mut worker = Worker::new(
-        backend,
-        &Job {
-            model: &job.model,
-            shape,
-            activations: job.activations,
-            types: layout.types,
-            optim: &job.optim,
-            z_loss: 0.0,
-            plan: &plan,
-            program,
-        },
-        world,
-    )?;
-    worker.init(backend, job.seed)?;
-    let mut text = Text::new(job, layout, shape, plan.data_index(worker.coord()));
+    let described = Job {
+        model: &job.model,
+        shape,
+        activations: job.activations,
+        types: layout.types,
+        optim: &job.optim,
+        z_loss: 0.0,
+        plan: &plan,
+        program,
+    };
+    let mut runner = Runner::new(backend, &described, world)?;
+    runner.worker.init(backend, job.seed)?;
+    let mut text = Text::new(job, layout, shape, plan.data_index(runner.worker.coord()));
     let mut t = Trajectory::default();
     for (first, updates) in job.programs(layout) {
         text.step = first;
-        match layout.asynchronous() {
-            true => window(backend, &mut worker, &mut text, updates, &mut t)?,
-            false => step(backend, &mut worker, &mut text, &mut t)?,
+        if layout.asynchronous() {
+            // Each stage steps as soon as it can, so there is no moment at which a step's gradients are there.
+            runner.set_window(layout.accumulation, updates)?;
+            for update in runner.window(backend, &mut text, first + 1, &|t| job.rate(t))? {
+                t.losses.push(update.loss.mean());
+                t.norms.push(update.grad_norm);
+            }
+            continue;
         }
+        let Passes { loss, grad_norm } = runner.passes(backend, &mut text)?;
+        t.losses.push(loss.mean());
+        t.norms.push(grad_norm);
+        if first == 0 {
+            t.gradients = whole(backend, &mut runner.worker, true)?;
+        }
+        runner.update(backend, first + 1, job.rate(first + 1), grad_norm)?;
     }
-    t.params = whole(backend, &mut worker, false)?;
+    t.params = whole(backend, &mut runner.worker, false)?;
     Ok(t)
-}
-
-/// One step.
-fn step(
-    backend: &mut dyn Backend,
-    worker: &mut Worker,
-    text: &mut Text<'_>,
-    t: &mut Trajectory,
-) -> Result<(), TrainError> {
-    let (job, step) = (text.job, text.step);
-    let sum = worker.gradients(backend, text)?;
-    t.losses.push(worker.sum_over_data(sum)?.mean());
-    let norm = worker.grad_norm(backend)?;
-    t.norms.push(norm);
-    if step == 0 {
-        t.gradients = whole(backend, worker, true)?;
-    }
-    worker.apply(backend, step + 1, job.rate(step + 1), norm)?;
-    Ok(())
-}
-
-/// As many steps as a program of an asynchronous schedule has. Each stage steps as soon as it can, so there is no moment at
-/// which a step's gradients are there.
-fn window(
-    backend: &mut dyn Backend,
-    worker: &mut Worker,
-    text: &mut Text<'_>,
-    updates: usize,
-    t: &mut Trajectory,
-) -> Result<(), TrainError> {
-    if worker.program().updates != updates {
-        let program = worker.plan().program(text.every, updates, None)?;
-        worker.set_program(&program)?;
-    }
-    let (job, first) = (text.job, text.step + 1);
-    for update in worker.window(backend, text, first, &|t| job.rate(t))? {
-        t.losses.push(update.loss.mean());
-        t.norms.push(update.grad_norm);
-    }
-    Ok(())
 }
 
 /// The made-up text of a program, for one rank.
@@ -163,7 +133,7 @@ pub(super) struct Text<'a> {
     /// Micro-batches of a step.
     every: usize,
     /// This rank's first sequence within a step.
-    share: usize,
+    first: usize,
     /// Sequences of a micro-batch.
     micro: usize,
     ids: Vec<u32>,
@@ -174,8 +144,8 @@ impl<'a> Text<'a> {
     /// That of data-parallel rank `index`.
     pub(super) fn new(job: &'a ParityJob, layout: &Layout, shape: Shape, index: usize) -> Text<'a> {
         let (every, micro) = (layout.accumulation, shape.sequences);
-        let share = index * every * micro;
-        Text { job, step: 0, every, share, micro, ids: Vec::new(), targets: Vec::new() }
+        let first = index * every * micro;
+        Text { job, step: 0, every, first, micro, ids: Vec::new(), targets: Vec::new() }
     }
 }
 
@@ -183,7 +153,7 @@ impl Feed for Text<'_> {
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         let job = self.job;
         let (step, within) = (self.step + (micro / self.every) as u64, micro % self.every);
-        let first = (self.share + within * self.micro) as u64;
+        let first = (self.first + within * self.micro) as u64;
         self.ids.clear();
         self.targets.clear();
         for sequence in first..first + self.micro as u64 {
@@ -231,24 +201,6 @@ pub fn in_process(
     let recorder = FlightRecorder::new(layout.ranks, REMEMBERED);
     let worlds = ThreadCommunicator::world("world", layout.ranks, settings).into_iter().enumerate();
     let worlds = worlds.map(|(rank, world)| recorder.wrap(rank, Box::new(world)));
-    let run = |world: Box<dyn Communicator>| trajectory(&mut *backend()?, job, layout, world);
-    let mut results: Vec<_> = std::thread::scope(|scope| {
-        let run = &run;
-        let ranks: Vec<_> = worlds.map(|world| scope.spawn(move || run(world))).collect();
-        ranks.into_iter().map(|rank| rank.join()).collect::<Vec<_>>()
-    })
-    .into_iter()
-    .map(|joined| joined.unwrap_or_else(|_| Err(TrainError::Recipe("a rank panicked".into()))))
-    .collect();
-    let own = |e: &TrainError| !matches!(e, TrainError::Parallel(ParallelError::Collective(_)));
-    let cause = |e: &TrainError| !e.is_echo();
-    for wanted in [&own as &dyn Fn(&TrainError) -> bool, &cause] {
-        if let Some(at) = results.iter().position(|r| r.as_ref().is_err_and(wanted)) {
-            return results.swap_remove(at);
-        }
-    }
-    if let Some(at) = results.iter().position(Result::is_err) {
-        return results.swap_remove(at);
-    }
-    results.swap_remove(0)
+    let mut ranks = on_threads(worlds.collect(), |world| trajectory(&mut *backend()?, job, layout, world))?;
+    Ok(ranks.swap_remove(0))
 }

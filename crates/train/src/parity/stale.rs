@@ -78,7 +78,7 @@ impl Whole<'_> {
 /// none to show. Also of how many updates ago the oldest weights were that a micro-batch of an update read.
 ///
 /// # Errors
-/// A layout that the job does not allow, another type of parameters than f32, or what a lower floor answers.
+/// A layout that the job does not allow, another type of parameters than f32, or an error of a lower layer.
 pub fn stale_reference(
     backend: &mut dyn Backend,
     job: &ParityJob,

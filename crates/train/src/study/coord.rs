@@ -105,7 +105,7 @@ fn append(backend: &mut dyn Backend, view: View, all: &mut Vec<f32>) -> Result<(
 /// run without a result.
 ///
 /// # Errors
-/// A text that is too short, sizes that do not fit together, or what lower floors answer. Divergence is a result.
+/// A text that is too short, sizes that do not fit together, or an error of a lower layer. Divergence is a result.
 pub fn coordinate_run(
     backend: &mut dyn Backend,
     parametrisation: &Parametrisation,
@@ -147,12 +147,11 @@ pub fn coordinate_run(
             c.size.push(size);
             c.change.push(rms(now.iter().zip(start).map(|(a, b)| f64::from(*a) - f64::from(*b))));
         }
-        if step < settings.steps {
-            trainee.gradients(backend, &mut bessemer_model::OneDevice, &inputs, &targets, step)?;
-            if trainee.update(backend, step + 1, settings.lr)?.skipped {
-                run.diverged_at = Some(step + 1);
-                return Ok(Some(run));
-            }
+        if step < settings.steps
+            && trainee.step(backend, &inputs, &targets, (step, settings.lr))?.stats.skipped
+        {
+            run.diverged_at = Some(step + 1);
+            return Ok(Some(run));
         }
     }
     Ok(Some(run))
@@ -168,8 +167,9 @@ impl Trainee {
     ) -> Result<(Vec<Vec<f32>>, f64), TrainError> {
         let batch = TokenBatch { ids: inputs, targets, positions: None };
         let mut branches = Branches::default();
-        let loss = self.decoder.loss_through(backend, &mut branches, &batch, None)?.mean();
-        let traces = self.decoder.traces();
+        self.copy_to_probe(backend)?;
+        let loss = self.probe.loss_through(backend, &mut branches, &batch, None)?.mean();
+        let traces = self.probe.traces();
         let (mut embedding, mut scores, mut stream) = (Vec::new(), Vec::new(), Vec::new());
         if let Some(first) = traces.first() {
             append(backend, first.stream, &mut embedding)?;
@@ -178,11 +178,11 @@ impl Trainee {
             let (mut q, mut k) = (Vec::new(), Vec::new());
             append(backend, trace.queries, &mut q)?;
             append(backend, trace.keys, &mut k)?;
-            attention_logits(self.decoder.model(), self.decoder.shape(), &q, &k, &mut scores);
+            attention_logits(self.probe.model(), self.probe.shape(), &q, &k, &mut scores);
         }
-        append(backend, self.decoder.stream_end(), &mut stream)?;
+        append(backend, self.probe.stream_end(), &mut stream)?;
         let mut logits = Vec::new();
-        self.decoder.logits(backend, &batch, |_, row| logits.extend_from_slice(row))?;
+        self.probe.logits(backend, &batch, |_, row| logits.extend_from_slice(row))?;
         Ok((vec![embedding, scores, branches.attention, branches.mlp, stream, logits], loss))
     }
 }

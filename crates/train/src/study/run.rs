@@ -4,9 +4,11 @@ use super::method::Method;
 use super::start::{StreamGradients, look};
 use super::text::SymbolText;
 use crate::error::TrainError;
+use crate::runner::{Runner, StepResult};
 use bessemer_arch::Model;
-use bessemer_model::{Decoder, LossSum, Purpose, Seams, Shape, StepContext, TokenBatch};
-use bessemer_optim::{OptimConfig, OptimParam, Optimizer, StepStats};
+use bessemer_model::{ActivationConfig, Decoder, LossSum, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_optim::OptimConfig;
+use bessemer_parallel::{Feed, ParallelError};
 use bessemer_runlog::study::{StudyRun, StudySettings, StudyVerdict};
 use bessemer_tensor::Backend;
 
@@ -31,7 +33,7 @@ fn adam(settings: &StudySettings) -> OptimConfig {
 /// ends the run without a result.
 ///
 /// # Errors
-/// A text that is too short, sizes that do not fit together, or what lower floors answer. Divergence is a result.
+/// A text that is too short, sizes that do not fit together, or an error of a lower layer. Divergence is a result.
 pub fn train_one(
     backend: &mut dyn Backend,
     method: &Method,
@@ -59,21 +61,20 @@ pub fn train_one(
             return Ok(None);
         }
         let (inputs, targets) = text.batch(settings, seed, step);
-        let mut listener = StreamGradients::default();
-        let loss = if step == 0 {
-            let loss = trainee.gradients(backend, &mut listener, &inputs, &targets, step)?;
-            run.start = look(backend, &trainee.decoder, listener)?;
-            loss
-        } else {
-            trainee.gradients(backend, &mut bessemer_model::OneDevice, &inputs, &targets, step)?
-        };
-        let update = trainee.update(backend, step + 1, settings.lr)?;
-        if !loss.is_finite() || update.skipped {
+        if step == 0 {
+            let mut listener = StreamGradients::default();
+            trainee.copy_to_probe(backend)?;
+            let StudyBatch { batch, context } = trainee.batch(&inputs, &targets, step);
+            trainee.probe.forward_backward_through(backend, &mut listener, &batch, &context)?;
+            run.start = look(backend, &trainee.probe, listener)?;
+        }
+        let StepResult { loss, stats } = trainee.step(backend, &inputs, &targets, (step, settings.lr))?;
+        if !loss.mean().is_finite() || stats.skipped {
             run.diverged_at = Some(step + 1);
             return Ok(Some(run));
         }
-        run.losses.push(loss);
-        run.gradient_norms.push(update.grad_norm);
+        run.losses.push(loss.mean());
+        run.gradient_norms.push(stats.grad_norm);
     }
     let loss = trainee.score(backend, text, settings)?;
     run.final_loss = loss.is_finite().then_some(loss);
@@ -81,11 +82,23 @@ pub fn train_one(
     Ok(Some(run))
 }
 
-/// A decoder and its optimizer.
+/// A network in training, and a decoder of the same sizes whose passes can be observed.
 pub(crate) struct Trainee {
-    pub(crate) decoder: Decoder,
-    adam: Optimizer,
+    runner: Runner,
+    pub(crate) probe: Decoder,
     seed: u64,
+}
+
+/// The batch of a step.
+pub(crate) struct StudyBatch<'a> {
+    batch: TokenBatch<'a>,
+    context: StepContext,
+}
+
+impl Feed for StudyBatch<'_> {
+    fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        Ok((self.batch, self.context))
+    }
 }
 
 impl Trainee {
@@ -95,24 +108,18 @@ impl Trainee {
         settings: &StudySettings,
         seed: u64,
     ) -> Result<Trainee, TrainError> {
-        let decoder = Decoder::new(backend, model, training_shape(settings))?;
-        decoder.init(backend, seed)?;
-        let param = |p: &bessemer_model::Param| Some(OptimParam::of(model, &p.spec, p.value, p.grad?));
-        let params: Vec<OptimParam> = decoder.params().iter().filter_map(param).collect();
-        let adam = Optimizer::new(backend, &params, &adam(settings))?;
-        Ok(Trainee { decoder, adam, seed })
+        let (shape, activations) = (training_shape(settings), ActivationConfig::default());
+        let mut runner = Runner::alone(backend, model, shape, activations, &adam(settings))?;
+        runner.worker.init(backend, seed)?;
+        Ok(Trainee { runner, probe: Decoder::new(backend, model, shape)?, seed })
     }
 
-    /// Mean loss of a batch, and its gradients on the device.
-    pub(crate) fn gradients(
-        &mut self,
-        backend: &mut dyn Backend,
-        seams: &mut dyn Seams,
-        inputs: &[u32],
-        targets: &[u32],
-        step: u64,
-    ) -> Result<f64, TrainError> {
-        let batch = TokenBatch { ids: inputs, targets, positions: None };
+    /// Gives the probe the parameters as they are now.
+    pub(crate) fn copy_to_probe(&mut self, backend: &mut dyn Backend) -> Result<(), TrainError> {
+        self.runner.copy_params(backend, Some(&self.probe))
+    }
+
+    fn batch<'a>(&self, inputs: &'a [u32], targets: &'a [u32], step: u64) -> StudyBatch<'a> {
         let context = StepContext {
             seed: self.seed,
             step,
@@ -120,17 +127,19 @@ impl Trainee {
             loss_scale: 1.0 / inputs.len() as f32,
             accumulate: false,
         };
-        Ok(self.decoder.forward_backward_through(backend, seams, &batch, &context)?.mean())
+        StudyBatch { batch: TokenBatch { ids: inputs, targets, positions: None }, context }
     }
 
-    /// One update, which is skipped if a gradient is not finite.
-    pub(crate) fn update(
+    /// One step, counted from 0, at a learning rate. The update is skipped if a gradient is not finite.
+    pub(crate) fn step(
         &mut self,
         backend: &mut dyn Backend,
-        step: u64,
-        lr: f64,
-    ) -> Result<StepStats, TrainError> {
-        Ok(self.adam.step(backend, step, lr)?)
+        inputs: &[u32],
+        targets: &[u32],
+        (step, lr): (u64, f64),
+    ) -> Result<StepResult, TrainError> {
+        let mut source = self.batch(inputs, targets, step);
+        self.runner.step(backend, &mut source, step + 1, lr)
     }
 
     /// Nats a symbol of the validation text.
@@ -143,7 +152,7 @@ impl Trainee {
         let mut sum = LossSum::default();
         for (inputs, targets) in text.validation(settings) {
             let batch = TokenBatch { ids: &inputs, targets: &targets, positions: None };
-            sum += self.decoder.loss(backend, &batch, None)?;
+            sum += self.runner.evaluate(backend, &batch, None)?;
         }
         Ok(sum.mean())
     }

@@ -5,21 +5,21 @@
 //! step s + 1: passes, with pieces of the state copied in their bubbles ─► a thread on every rank begins with the copy; the update
 //! step s + 2, s + 3 ..  beside them the first rank's thread writes the checkpoint of step s, and the others' tell it their parts
 //! ```
-//! One save is under way at a time: the next one, going back, and the end of the run wait for it. What is written has the bits of
+//! One save is in progress at a time: the next one, going back, and the end of the run wait for it. What is written has the bits of
 //! a save between the steps. A run that dies meanwhile has the checkpoint before it: one becomes visible when it is whole.
 
 use super::Trainer;
-use super::saving::{Identity, specs};
+use super::saving::{Identity, specs, write_checkpoint};
 use super::windows::Bubbled;
 use crate::TrainError;
 use crate::observer::Observer;
-use bessemer_checkpoint::{SaveReport, SaveRequest, Store, TensorSpec, TensorsFrom};
+use bessemer_checkpoint::{SaveReport, Store, TensorSpec};
 use bessemer_collectives::Communicator;
 use bessemer_parallel::{FillChoice, Job, ParallelError, StateCopy, Worker, plan_copies};
 use bessemer_recipe::Recipe;
 use std::thread::JoinHandle;
 
-/// What saves in bubbles need, and where the one that is under way stands.
+/// What saves in bubbles need, and where the one in progress stands.
 pub(super) struct Copying {
     programs: Bubbled,
     /// By which share a step that copies is longer, as simulated.
@@ -72,35 +72,13 @@ fn write(
     identity: Identity,
     (copy, group): (&StateCopy, &mut dyn Communicator),
 ) -> Result<SaveReport, TrainError> {
-    let mut lost = None;
-    let mut source = TensorsFrom::new(specs, |index: usize, values: &mut [f32]| {
-        copy.read(&mut *group, index, values).map_err(|e| {
-            let text = e.to_string();
-            lost = Some(e);
-            text.into()
-        })
-    });
-    let report = store.save(SaveRequest {
-        step: identity.step,
-        tokens: identity.tokens,
-        state: identity.state,
-        recipe: identity.recipe,
-        tokenizer: Some(identity.tokenizer),
-        tensors: &mut source,
-        max_file_bytes: identity.max_file_bytes,
-        progress: &mut |_, _| (),
-    });
-    drop(source);
+    let read = |index: usize, values: &mut [f32]| copy.read(&mut *group, index, values);
+    let report = write_checkpoint(store, specs, identity, read, &mut |_, _| ());
     // The others leave, whatever came of it.
     let end = copy.end(group);
-    match (report, lost) {
-        (Err(_), Some(lost)) => Err(lost.into()),
-        (report, _) => {
-            let report = report?;
-            end?;
-            Ok(report)
-        }
-    }
+    let report = report?;
+    end?;
+    Ok(report)
 }
 
 impl Trainer {
@@ -121,7 +99,7 @@ impl Trainer {
         if let Some(copying) = &mut self.copying {
             copying.planned = Some(identity);
             copying.in_step = true;
-            self.worker.set_program(&copying.programs.filled)?;
+            self.runner.worker.set_program(&copying.programs.filled)?;
         }
         Ok(())
     }
@@ -130,11 +108,12 @@ impl Trainer {
     pub(super) fn begin_saving(&mut self) -> Result<(), TrainError> {
         let Some(copying) = &mut self.copying else { return Ok(()) };
         let Some(identity) = copying.planned.take() else { return Ok(()) };
-        let copy = self.worker.take_snapshot()?;
+        let copy = self.runner.worker.take_snapshot()?;
         let Some(mut group) = copying.group.take() else {
-            return Err(TrainError::Recipe("a save was begun while another was under way".into()));
+            return Err(TrainError::Recipe("a save began while another was in progress".into()));
         };
-        let (store, specs) = (self.store.clone(), specs(&self.worker.tensors(&self.input.recipe.optim)?));
+        let (store, specs) =
+            (self.store.clone(), specs(&self.runner.worker.tensors(&self.input.recipe.optim)?));
         let run = move || {
             let result = match identity {
                 Some(identity) => {
@@ -157,12 +136,12 @@ impl Trainer {
     pub(super) fn end_copying_step(&mut self) -> Result<(), TrainError> {
         let Some(copying) = &mut self.copying else { return Ok(()) };
         if std::mem::take(&mut copying.in_step) {
-            self.worker.set_program(&copying.programs.plain)?;
+            self.runner.worker.set_program(&copying.programs.plain)?;
         }
         Ok(())
     }
 
-    /// Takes note of the save that is under way if it is over; `wait`: when it is.
+    /// Takes note of the save in progress if it is over; `wait`: when it is.
     pub(super) fn end_saving(&mut self, wait: bool, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let Some(copying) = &mut self.copying else { return Ok(()) };
         let Some(saving) = copying.saving.take_if(|thread| wait || thread.is_finished()) else {
@@ -173,14 +152,14 @@ impl Trainer {
             return Err(TrainError::Parallel(ParallelError::Layout(text)));
         };
         copying.group = Some(group);
-        self.worker.give_back_snapshot(copy);
+        self.runner.worker.give_back_snapshot(copy);
         match result? {
             Some((step, report)) => self.saved(step, &report, observer),
             None => Ok(()),
         }
     }
 
-    /// Before the run returns: what is under way is waited for, and what the next step was to copy is saved now.
+    /// Before the run returns: the save in progress is waited for, and what the next step was to copy is saved now.
     pub(super) fn end_copying(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         self.end_saving(true, observer)?;
         let planned = self.copying.as_mut().and_then(|c| c.planned.take());

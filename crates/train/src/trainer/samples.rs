@@ -19,7 +19,7 @@ pub(super) struct StepPlace {
     /// Micro-batches of a step.
     micro_batches: usize,
     /// This rank's first sequence within a step.
-    share: u64,
+    first: u64,
     /// Sequences of a micro-batch.
     sequences: usize,
     seed: u64,
@@ -33,7 +33,7 @@ impl StepPlace {
             consumed: state.loader.samples,
             sequences_per_step: plan.sequences_per_step,
             micro_batches: plan.accumulation as usize,
-            share: worker.plan().data_index(worker.coord()) as u64 * plan.sequences_per_rank,
+            first: worker.plan().data_index(worker.coord()) as u64 * plan.sequences_per_rank,
             sequences: plan.micro_batch as usize,
             seed,
             step: state.step,
@@ -42,15 +42,15 @@ impl StepPlace {
     }
 }
 
-/// Reads them.
+/// Batch source of the trainer: yields this rank's micro-batches of the steps of one program, in program order.
 pub(super) struct Samples<'a> {
     loader: &'a mut Loader,
     batch: &'a mut Batch,
     place: StepPlace,
-    /// Spent on data.
+    /// Seconds spent on data.
     seconds: f64,
     failed: Option<LoadError>,
-    /// What is evaluated in the step's bubbles.
+    /// Batches that are evaluated in the step's bubbles.
     evaluation: Option<InBubbles<'a>>,
 }
 
@@ -78,7 +78,7 @@ impl Feed for Samples<'_> {
         let (fetch, place) = (Instant::now(), self.place);
         let (update, within) = ((micro / place.micro_batches) as u64, micro % place.micro_batches);
         // A sample's place in the step does not depend on the layout, so neither does what it is trained with.
-        let first_sequence = place.share + (within * place.sequences) as u64;
+        let first_sequence = place.first + (within * place.sequences) as u64;
         let sample = place.consumed + update * place.sequences_per_step + first_sequence;
         if let Err(e) = self.loader.batch(sample, place.sequences, self.batch) {
             let problem = e.to_string();
@@ -92,7 +92,7 @@ impl Feed for Samples<'_> {
             step: place.step + update,
             first_sequence,
             loss_scale: place.loss_scale,
-            // The worker's affair.
+            // The worker sets it.
             accumulate: false,
         };
         Ok((batch, context))
@@ -107,7 +107,7 @@ impl Feed for Samples<'_> {
 
     fn evaluated(&mut self, unit: usize, losses: &[f32]) {
         if let Some(evaluation) = &mut self.evaluation {
-            evaluation.told(unit, losses);
+            evaluation.record_losses(unit, losses);
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::TrainError;
 use crate::observer::Observer;
 use crate::state::TrainState;
 use bessemer_checkpoint::{
-    CheckpointError, Latest, Loaded, SaveReport, SaveRequest, Skipped, TensorSpec, TensorsFrom,
+    CheckpointError, Latest, Loaded, SaveReport, SaveRequest, Skipped, Store, TensorSpec, TensorsFrom,
 };
 use bessemer_optim::LossScale;
 use bessemer_parallel::{ParallelError, StateTensor, Worker};
@@ -16,13 +16,13 @@ use bessemer_runlog::{Resume, Save};
 use bessemer_tensor::Backend;
 use std::time::Instant;
 
-/// Says whether the first rank found values that are not finite.
+/// Message: whether the first rank found values that are not finite.
 const REFUSED: &str = "values of a checkpoint that are not finite";
 
-/// Says which tensor is read next; 0 is none.
+/// Message: number of the tensor that is read next, from 1; 0: there is none.
 const NEXT: &str = "next tensor of the checkpoint";
 
-/// Reads a tensor; the other ranks are told which and follow ([`follow`]).
+/// Reads a tensor on the first rank; [`follow`] is what the other ranks do meanwhile.
 fn lead(
     worker: &mut Worker,
     backend: &mut dyn Backend,
@@ -71,6 +71,39 @@ pub(super) fn specs(tensors: &[StateTensor]) -> Vec<TensorSpec> {
     tensors.iter().map(spec).collect()
 }
 
+/// Writes a checkpoint; `read` fills in the values of a tensor.
+pub(super) fn write_checkpoint(
+    store: &Store,
+    specs: Vec<TensorSpec>,
+    identity: Identity,
+    mut read: impl FnMut(usize, &mut [f32]) -> Result<(), ParallelError>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<SaveReport, TrainError> {
+    let mut lost = None;
+    let mut source = TensorsFrom::new(specs, |index: usize, values: &mut [f32]| {
+        read(index, values).map_err(|e| {
+            let text = e.to_string();
+            lost = Some(e);
+            text.into()
+        })
+    });
+    let report = store.save(SaveRequest {
+        step: identity.step,
+        tokens: identity.tokens,
+        state: identity.state,
+        recipe: identity.recipe,
+        tokenizer: Some(identity.tokenizer),
+        tensors: &mut source,
+        max_file_bytes: identity.max_file_bytes,
+        progress,
+    });
+    drop(source);
+    match (report, lost) {
+        (Err(_), Some(lost)) => Err(lost.into()),
+        (report, _) => Ok(report?),
+    }
+}
+
 impl Trainer {
     /// The checkpoint that the first rank chose, loaded on every rank, and a remark for each newer one that is damaged and
     /// was passed over. `latest` is `None` on the other ranks, and where there is no checkpoint.
@@ -80,7 +113,7 @@ impl Trainer {
         latest: Option<Latest>,
     ) -> Result<Option<(Loaded, Vec<String>)>, TrainError> {
         let chosen = latest.as_ref().map_or(0, |l| l.loaded.manifest().step + 1);
-        let Some(step) = self.worker.agree(name, chosen)?.checked_sub(1) else { return Ok(None) };
+        let Some(step) = self.runner.worker.agree(name, chosen)?.checked_sub(1) else { return Ok(None) };
         let Some(latest) = latest else { return Ok(Some((self.store.load(step)?, Vec::new()))) };
         let remark = |s: &Skipped| format!("checkpoint {} was passed over: {}", s.path.display(), s.why);
         let remarks = latest.skipped.iter().map(remark).collect();
@@ -99,7 +132,7 @@ impl Trainer {
             None => None,
         };
         let Some((loaded, remarks)) = self.load_chosen("checkpoint to go on from", latest)? else {
-            self.worker.init(&mut *self.backend, self.input.recipe.run.seed)?;
+            self.runner.worker.init(&mut *self.backend, self.input.recipe.run.seed)?;
             self.set_up_loss_scale();
             if let Some(records) = &mut self.records {
                 records.go_on_from(0, false)?;
@@ -117,15 +150,15 @@ impl Trainer {
             .map_err(|problem| TrainError::State { place: place.clone(), problem })?;
         self.state.identity.check(&saved.identity, &place)?;
         self.loader.resume(&saved.loader)?;
-        let wanted = self.worker.tensors(&self.input.recipe.optim)?;
+        let wanted = self.runner.worker.tensors(&self.input.recipe.optim)?;
         loaded.require_match(wanted.iter().map(|t| (t.name.as_str(), t.shape.as_slice())), |_| true)?;
         let mut values = Vec::new();
         for tensor in &wanted {
             values.resize(tensor.len(), 0.0);
             loaded.read_into(&tensor.name, &mut values)?;
-            self.worker.write(&mut *self.backend, tensor, &values)?;
+            self.runner.worker.write(&mut *self.backend, tensor, &values)?;
         }
-        self.worker.adopt_state(&mut *self.backend)?;
+        self.runner.worker.adopt_state(&mut *self.backend)?;
         self.state = saved;
         self.set_up_loss_scale();
         Ok(())
@@ -138,7 +171,7 @@ impl Trainer {
         self.state.loss_scale = self.scaling.as_ref().map(|(config, _)| LossScale::go_on(saved, config, f16));
     }
 
-    /// Takes back what the log tells of steps after the checkpoint, and remembers to tell of it.
+    /// Removes the records of steps after the checkpoint from the log, and notes the resumption for it.
     fn goes_on_from(&mut self, loaded: &Loaded) -> Result<(), TrainError> {
         let step = loaded.manifest().step;
         let records_dropped = match &mut self.records {
@@ -180,11 +213,11 @@ impl Trainer {
     pub(super) fn save(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         self.note_checkpoint();
         let begun = Instant::now();
-        let tensors = self.worker.tensors(&self.input.recipe.optim)?;
+        let tensors = self.runner.worker.tensors(&self.input.recipe.optim)?;
         let Some(records) = &self.records else {
-            follow(&mut self.worker, &mut *self.backend, &tensors)?;
+            follow(&mut self.runner.worker, &mut *self.backend, &tensors)?;
             self.tracing.event("save", begun, self.state.step);
-            return match self.worker.agree(REFUSED, 0)? {
+            return match self.runner.worker.agree(REFUSED, 0)? {
                 0 => Ok(()),
                 _ => Err(self.divergence("rank 0 refused to save values that are not finite".into())),
             };
@@ -194,10 +227,10 @@ impl Trainer {
             Err(TrainError::Checkpoint(e @ CheckpointError::NotFinite { .. })) => Err(e),
             other => Ok(other?),
         };
-        if self.worker.plan().cuts_state() {
-            self.worker.agree(NEXT, 0)?;
+        if self.runner.worker.plan().cuts_state() {
+            self.runner.worker.agree(NEXT, 0)?;
         }
-        self.worker.agree(REFUSED, u64::from(report.is_err()))?;
+        self.runner.worker.agree(REFUSED, u64::from(report.is_err()))?;
         let report = report.map_err(|e| self.divergence(e.to_string()))?;
         self.saved(self.state.step, &report, observer)?;
         self.tracing.event("save", begun, self.state.step);
@@ -232,30 +265,10 @@ impl Trainer {
         observer: &mut dyn Observer,
     ) -> Result<SaveReport, TrainError> {
         let identity = self.identity()?;
-        let (worker, backend) = (&mut self.worker, &mut *self.backend);
-        let mut lost = None;
-        let mut source = TensorsFrom::new(specs(tensors), |index: usize, values: &mut [f32]| {
-            lead(worker, backend, (index, &tensors[index]), values).map_err(|e| {
-                let text = e.to_string();
-                lost = Some(e);
-                text.into()
-            })
-        });
-        let report = self.store.save(SaveRequest {
-            step: identity.step,
-            tokens: identity.tokens,
-            state: identity.state,
-            recipe: identity.recipe,
-            tokenizer: Some(identity.tokenizer),
-            tensors: &mut source,
-            max_file_bytes: identity.max_file_bytes,
-            progress: &mut |done, total| observer.progress("saving", done, total),
-        });
-        drop(source);
-        match (report, lost) {
-            (Err(_), Some(lost)) => Err(lost.into()),
-            (report, _) => Ok(report?),
-        }
+        let (worker, backend) = (&mut self.runner.worker, &mut *self.backend);
+        let read = |index: usize, values: &mut [f32]| lead(worker, backend, (index, &tensors[index]), values);
+        let progress = &mut |done, total| observer.progress("saving", done, total);
+        write_checkpoint(&self.store, specs(tensors), identity, read, progress)
     }
 
     /// Goes back to the newest planned checkpoint and on with the data behind sample `samples`, so that the run passes
@@ -290,7 +303,7 @@ impl Trainer {
         samples: u64,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
-        self.worker.discard();
+        self.runner.worker.discard();
         self.load(loaded)?;
         self.state.loader = self.loader.state(samples);
         let trained = self.state.step * self.plan.sequences_per_step;

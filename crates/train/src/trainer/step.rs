@@ -1,9 +1,10 @@
-//! One optimizer step, judged before it is taken, and its record.
+//! One optimizer step, checked for a spike before its update, and its record.
 
 use super::Trainer;
 use super::samples::{Samples, StepPlace};
 use crate::TrainError;
 use crate::observer::Observer;
+use crate::runner::Passes;
 use bessemer_model::LossSum;
 use bessemer_recipe::SpikeAction;
 use bessemer_runlog::Step;
@@ -12,35 +13,34 @@ use std::time::Instant;
 /// Steps in a row whose loss or gradient may be non-finite (their updates are skipped) before the run gives up.
 pub(super) const PATIENCE: u32 = 20;
 
-/// What is said of a run whose patience is over.
+/// Message of a run that gives up after [`PATIENCE`] steps.
 pub(super) fn not_finite() -> String {
     format!("{PATIENCE} steps in a row had a loss or gradient that is not finite")
 }
 
 impl Trainer {
-    /// Every micro-batch of a step forward and backward: the loss over all ranks, and the seconds spent on data.
-    fn gradients(&mut self) -> Result<(LossSum, f64), TrainError> {
-        let place = StepPlace::new(&self.plan, &self.state, &self.worker, self.input.recipe.run.seed);
-        let evaluation = self.evaluator.bubbles().and_then(|b| b.in_bubbles(&self.worker));
+    /// The passes of a step, and the seconds spent on data.
+    fn passes(&mut self) -> Result<(Passes, f64), TrainError> {
+        let place = StepPlace::new(&self.plan, &self.state, &self.runner.worker, self.input.recipe.run.seed);
+        let evaluation = self.evaluator.bubbles().and_then(|b| b.in_bubbles(&self.runner.worker));
         let mut samples = Samples::new(&mut self.loader, &mut self.batch, place).evaluating(evaluation);
-        let sum = self.worker.gradients(&mut *self.backend, &mut samples);
+        let passes = self.runner.passes(&mut *self.backend, &mut samples);
         let seconds = samples.seconds()?;
-        Ok((self.worker.sum_over_data(sum?)?, seconds))
+        Ok((passes?, seconds))
     }
 
     /// One optimizer step; nothing to record if it was gone back from.
     pub(super) fn step(&mut self, observer: &mut dyn Observer) -> Result<Option<Step>, TrainError> {
         let begun = Instant::now();
         let loss_scale = self.state.loss_scale.map(|s| s.scale);
-        self.worker.set_loss_scale(loss_scale.unwrap_or(1.0));
-        let (sum, data_seconds) = self.gradients()?;
+        self.runner.worker.set_loss_scale(loss_scale.unwrap_or(1.0));
+        let (Passes { loss: sum, grad_norm }, data_seconds) = self.passes()?;
         self.begin_saving()?;
-        self.tracing.runs(&self.worker);
+        self.tracing.runs(&self.runner.worker);
         let step = self.state.step;
         let consumed = self.state.loader.samples + self.plan.sequences_per_step;
         let lr = self.schedule.at(step);
-        let grad_norm = self.worker.grad_norm(&mut *self.backend)?;
-        let spike = self.spikes.judge(&mut self.state.spikes, sum.mean(), grad_norm);
+        let spike = self.spikes.check(&mut self.state.spikes, sum.mean(), grad_norm);
         if let Some(spike) = spike.filter(|_| self.spikes.action == SpikeAction::Rewind)
             && self.rewind(consumed, observer)?
         {
@@ -53,10 +53,9 @@ impl Trainer {
             return Ok(None);
         }
         let update = match spike {
-            Some(_) => self.worker.skip(grad_norm),
-            None => self.worker.apply(&mut *self.backend, step + 1, lr, grad_norm)?,
+            Some(_) => self.runner.worker.skip(grad_norm),
+            None => self.runner.update(&mut *self.backend, step + 1, lr, grad_norm)?,
         };
-        self.backend.sync()?;
         // An overflow that a smaller loss scale may cure says nothing about the run.
         let gave_way = match (&self.scaling, &mut self.state.loss_scale) {
             (Some((config, true)), Some(scale)) if sum.nats.is_finite() => {

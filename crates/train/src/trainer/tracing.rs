@@ -1,7 +1,7 @@
 //! trace.json: when passes, messages and collectives of some steps ran, on every rank.
 //!
 //! ```text
-//! every rank    orders and calls of a traced step (bessemer_parallel::Notes), evaluations, saves
+//! every rank    instructions and collectives of a traced step (bessemer_parallel::Notes), evaluations, saves
 //!                   │ gathered when the step is over
 //! first rank        └─► one process a rank, one lane for passes, one for messages, one for each axis of collectives
 //! ```
@@ -29,7 +29,7 @@ const MOST_TEXT: usize = 4 << 20;
 const PASSES: &str = "passes";
 const MESSAGES: &str = "messages";
 
-/// Something that took time on a rank.
+/// Something that took time on a rank, between two readings of its clock.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Event {
     lane: String,
@@ -44,7 +44,7 @@ struct Event {
     bytes: Option<(u64, bool)>,
 }
 
-/// What a session traces.
+/// The trace of a session.
 #[derive(Debug)]
 pub(super) struct Tracing {
     config: TraceConfig,
@@ -55,9 +55,9 @@ pub(super) struct Tracing {
     clocks: Option<Clocks>,
     /// Steps or windows of this session so far.
     turns: u64,
-    /// The one at hand is traced, since then.
+    /// Begin of the current step or window, if it is traced.
     begun: Option<Instant>,
-    /// The program that it runs, on the first rank.
+    /// Text of the program that it runs, on the first rank.
     program: String,
     events: Vec<Event>,
     /// Intervals in the file.
@@ -66,7 +66,7 @@ pub(super) struct Tracing {
 }
 
 impl Tracing {
-    /// Nothing yet; the first rank writes into `directory`.
+    /// A trace without events; the first rank writes it into `directory`.
     pub(super) fn new(config: &TraceConfig, directory: Option<&Path>) -> Tracing {
         Tracing {
             config: config.clone(),
@@ -153,8 +153,8 @@ impl Tracing {
         self.events.push(Event { lane, name, start, end, step: done, bytes });
     }
 
-    /// Brings what the ranks have noted to the first one, which writes it; `step`: a traced step is among it. Nothing is
-    /// written before the first step is. All ranks call this. A text if the file cannot be written, which ends no run.
+    /// Gathers the events of all ranks on the first one, which writes them; `step`: a traced step is among them. Nothing is
+    /// written before the first step. All ranks call this. Returns a remark if the file cannot be written, which ends no run.
     pub(super) fn gather(&mut self, worker: &mut Worker, step: bool) -> Result<Option<String>, TrainError> {
         if self.full || self.clocks.is_none() || !(step || self.intervals > 0) {
             return Ok(None);
@@ -224,7 +224,7 @@ impl File {
         for rank in 0..plan.ranks() {
             let at = plan.coord(rank);
             let axes = [
-                (plan.replicate(), "copy", at.replicate),
+                (plan.replicate(), "replica", at.replicate),
                 (plan.shard(), "shard", at.shard),
                 (plan.pipeline(), "pipeline", at.pipeline),
                 (plan.tensor(), "tensor", at.tensor),

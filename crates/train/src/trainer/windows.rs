@@ -62,9 +62,9 @@ impl Bubbled {
     /// Plans the bubbles of a job's steps for as many batches of `bubbles` as fit.
     pub(super) fn evaluating(job: &Job<'_>, bubbles: &mut Bubbles) -> Result<Bubbled, TrainError> {
         let planned = plan_evaluations(job, bubbles.count().0);
-        let (filled, room) =
+        let (filled, capacity) =
             planned.map_err(|e| TrainError::Recipe(format!("parallel.fill = \"evaluation\": {e}")))?;
-        bubbles.set_room(room);
+        bubbles.set_capacity(capacity);
         Ok(Bubbled { filled, plain: job.program.clone() })
     }
 }
@@ -72,11 +72,12 @@ impl Bubbled {
 impl Trainer {
     /// How ranks share the work, and what they do in bubbles.
     pub(super) fn layout_text(&mut self) -> String {
-        let filled = match (self.worker.refresh_interval(), self.evaluator.bubbles().map(|b| b.count())) {
-            (Some(steps), _) => format!(", bubbles refresh K-FAC every {steps} steps"),
-            (None, Some((all, room))) => format!(", bubbles evaluate {room} of {all} batches"),
-            _ => String::new(),
-        };
+        let filled =
+            match (self.runner.worker.refresh_interval(), self.evaluator.bubbles().map(|b| b.count())) {
+                (Some(steps), _) => format!(", bubbles refresh K-FAC every {steps} steps"),
+                (None, Some((all, fitting))) => format!(", bubbles evaluate {fitting} of {all} batches"),
+                _ => String::new(),
+            };
         let copied = self.copying.as_ref().map_or_else(String::new, |copying| {
             let longer = 100.0 * copying.lengthening;
             format!(", bubbles copy checkpoints (that step {longer:.1} % longer, simulated)")
@@ -93,14 +94,14 @@ impl Trainer {
         let at = (self.state.step, self.state.tokens);
         match (&self.evaluating, self.evaluator.bubbles()) {
             (Some(programs), Some(bubbles)) if !saved => {
-                bubbles.begin(&mut *self.backend, &mut self.worker, at)?;
-                Ok(self.worker.set_program(&programs.filled)?)
+                bubbles.begin(&mut *self.backend, &mut self.runner, at)?;
+                Ok(self.runner.worker.set_program(&programs.filled)?)
             }
             _ => self.evaluate(false, observer),
         }
     }
 
-    /// Ends an evaluation that is under way. `passed`: a step has taken it through its bubbles; `kept`: and was not gone back from.
+    /// Ends an evaluation that is pending. `passed`: a step has taken it through its bubbles; `kept`: and was not gone back from.
     pub(super) fn end_evaluation(
         &mut self,
         (passed, kept): (bool, bool),
@@ -109,15 +110,15 @@ impl Trainer {
         let (Some(programs), Some(bubbles)) = (&self.evaluating, self.evaluator.bubbles()) else {
             return Ok(());
         };
-        if !bubbles.is_under_way() {
+        if !bubbles.is_pending() {
             return Ok(());
         }
-        self.worker.set_program(&programs.plain)?;
+        self.runner.worker.set_program(&programs.plain)?;
         if !kept {
             bubbles.forget();
             return Ok(());
         }
-        let record = self.evaluator.end_in_bubbles(&mut *self.backend, &mut self.worker, passed)?;
+        let record = self.evaluator.end_in_bubbles(&mut *self.backend, &mut self.runner, passed)?;
         record.map_or(Ok(()), |r| self.append(r, observer))
     }
 
@@ -137,20 +138,15 @@ impl Trainer {
         observer: &mut dyn Observer,
     ) -> Result<Vec<Step>, TrainError> {
         let begun = Instant::now();
-        if self.worker.program().updates as u64 != steps {
-            let micro_batches = self.plan.accumulation as usize;
-            let program = self.worker.plan().program(micro_batches, steps as usize, None)?;
-            self.worker.set_program(&program)?;
-        }
-        self.tracing.runs(&self.worker);
-        let place = StepPlace::new(&self.plan, &self.state, &self.worker, self.input.recipe.run.seed);
+        self.runner.set_window(self.plan.accumulation as usize, steps as usize)?;
+        self.tracing.runs(&self.runner.worker);
+        let place = StepPlace::new(&self.plan, &self.state, &self.runner.worker, self.input.recipe.run.seed);
         let mut samples = Samples::new(&mut self.loader, &mut self.batch, place);
         let schedule = &self.schedule;
         let rate = |t: u64| schedule.at(t - 1);
-        let updates = self.worker.window(&mut *self.backend, &mut samples, self.state.step + 1, &rate);
+        let updates = self.runner.window(&mut *self.backend, &mut samples, self.state.step + 1, &rate);
         let data_seconds = samples.seconds()? / steps as f64;
         let updates = updates?;
-        self.backend.sync()?;
         let seconds = begun.elapsed().as_secs_f64() / steps as f64;
         let mut records = Vec::with_capacity(updates.len());
         for update in updates {

@@ -54,8 +54,8 @@ fn contents(dir: &Path, number: u64) -> (serde_json::Value, Vec<u8>) {
     (manifest, tensor_bytes(&place))
 }
 
-fn saves(told: &[Record]) -> Vec<u64> {
-    told.iter().filter_map(|r| if let Record::Save(s) = r { Some(s.step) } else { None }).collect()
+fn saves(records: &[Record]) -> Vec<u64> {
+    records.iter().filter_map(|r| if let Record::Save(s) = r { Some(s.step) } else { None }).collect()
 }
 
 #[test]
@@ -64,23 +64,26 @@ fn a_checkpoint_from_copies_has_the_bytes_of_one_between_steps() {
         (2, &[]),
         (4, &["parallel.pipeline=4", "parallel.schedule=gpipe"]),
         (4, &["parallel.pipeline=4", "parallel.stages=[0,2,2,0]", "train.weights=bf16"]),
-        (4, &["parallel.schedule=zb-v", "parallel.stage=zero1"]),
+        (4, &["parallel.schedule=zb-v", "parallel.data=zero1"]),
         (4, &["parallel.schedule=chimera", "parallel.tensor=2", "optim.optimizer=muon"]),
     ];
     for (ranks, sets) in cases {
         let (plain, copied) = (Run::new(false), Run::new(false));
         let wanted = plain.train(&saving(5, false, sets), ranks, None);
-        let told = copied.train(&saving(5, true, sets), ranks, None);
-        assert_eq!(numbers(&told), numbers(&wanted), "{sets:?}");
-        assert_eq!((saves(&told), saves(&wanted)), (vec![5, 10, 15, 20, STEPS], vec![5, 10, 15, 20, STEPS]));
-        for number in saves(&told) {
+        let records = copied.train(&saving(5, true, sets), ranks, None);
+        assert_eq!(numbers(&records), numbers(&wanted), "{sets:?}");
+        assert_eq!(
+            (saves(&records), saves(&wanted)),
+            (vec![5, 10, 15, 20, STEPS], vec![5, 10, 15, 20, STEPS])
+        );
+        for number in saves(&records) {
             let (found, wanted) = (contents(&copied.dir, number), contents(&plain.dir, number));
             assert_eq!(found.0, wanted.0, "{sets:?}, step {number}");
             assert!(found.1 == wanted.1, "{sets:?}, step {number}: other bytes");
         }
         let says =
             |r: &Record| matches!(r, Record::Training(t) if t.layout.contains("bubbles copy checkpoints"));
-        assert!(told.iter().any(says) && !wanted.iter().any(says));
+        assert!(records.iter().any(says) && !wanted.iter().any(says));
     }
 }
 
@@ -90,13 +93,13 @@ fn stops_wait_for_what_is_copied() {
     let recipe = saving(5, true, &[]);
     let (whole, parts) = (Run::new(false), Run::new(false));
     let wanted = whole.train(&recipe, 2, None);
-    let mut told = Vec::new();
+    let mut records = Vec::new();
     for stop in [Some(5), Some(11), Some(16), None] {
         let session = parts.train(&recipe, 2, stop);
         assert_eq!(saves(&session).last(), Some(&stop.unwrap_or(STEPS)));
-        told.extend(session);
+        records.extend(session);
     }
-    assert_eq!(numbers(&told), numbers(&wanted));
+    assert_eq!(numbers(&records), numbers(&wanted));
     assert!(parts.tensors() == whole.tensors(), "other bits after stops");
 }
 
@@ -106,10 +109,10 @@ fn ranks_go_back_to_a_checkpoint_that_was_being_written() {
         ["train.spike_action=rewind", "train.spike_sigma=1.5", "train.spike_window=8", "eval.every_steps=4"];
     let (plain, copied) = (Run::new(true), Run::new(true));
     let wanted = plain.train(&saving(1, false, &sets), 2, None);
-    let told = copied.train(&saving(1, true, &sets), 2, None);
+    let records = copied.train(&saving(1, true, &sets), 2, None);
     let back = |r: &&Record| matches!(r, Record::Warning(w) if w.message.contains("went back"));
-    assert!(told.iter().filter(back).count() > 0);
-    assert_eq!(numbers(&told), numbers(&wanted));
+    assert!(records.iter().filter(back).count() > 0);
+    assert_eq!(numbers(&records), numbers(&wanted));
     assert!(copied.tensors() == plain.tensors(), "other bits");
 }
 
@@ -191,12 +194,12 @@ fn a_kill_leaves_the_last_whole_checkpoint() {
             assert!(tensor_bytes(&checkpoint.path) == tensor_bytes(&wanted), "step {}", checkpoint.step);
         }
     }
-    let told = killed.train(&recipe, 4, None);
-    let Some(Record::Resume(resume)) = told.iter().find(|r| matches!(r, Record::Resume(_))) else {
+    let records = killed.train(&recipe, 4, None);
+    let Some(Record::Resume(resume)) = records.iter().find(|r| matches!(r, Record::Resume(_))) else {
         panic!("the run began anew");
     };
     assert!(resume.step >= 13);
     let late: Vec<_> = numbers(&wanted).into_iter().filter(|(step, _)| *step > resume.step).collect();
-    assert_eq!(numbers(&told), late);
+    assert_eq!(numbers(&records), late);
     assert!(killed.tensors() == whole.tensors(), "other bits after kills");
 }

@@ -104,7 +104,7 @@ fn healthy_checkpoints_stay_while_steps_are_broken_and_the_error_names_the_last_
 fn a_rollback_goes_on_behind_what_broke_the_run_and_ends_it_whole() {
     for ranks in [1, 2] {
         let run = Run::new(false);
-        let recipe = with(&["train.on_divergence=rollback", "parallel.stage=zero1"]);
+        let recipe = with(&["train.on_divergence=rollback", "parallel.data=zero1"]);
         let begun = AtomicU64::new(0);
         let ended = train(&run, &recipe, ranks, &|step, fault| {
             // Once only: the second time the run comes by, the device is well.
@@ -246,7 +246,7 @@ fn a_run_that_diverges_again_and_again_goes_back_further_and_gives_up_in_the_end
 #[test]
 fn a_save_of_broken_parameters_is_refused_by_name_and_may_roll_back() {
     for ranks in [1, 2] {
-        let layout = "parallel.stage=zero2";
+        let layout = "parallel.data=zero2";
         let broken = |begun: &AtomicU64, step: u64, fault: &Fault| {
             if step == 15 && begun.fetch_add(1, Ordering::Relaxed) < ranks as u64 {
                 fault.updates.store(1, Ordering::Relaxed);

@@ -6,7 +6,6 @@ mod bubbles;
 mod device;
 mod divergence;
 mod drift;
-mod dry_run;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;
 mod mixture;

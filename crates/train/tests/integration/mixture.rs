@@ -183,6 +183,9 @@ fn one_source_that_is_passed_over_more_than_four_times_is_told() {
     };
     let four = 4 * samples_per_epoch / samples_per_step;
     assert_eq!(warnings(four), Vec::<String>::new());
-    let told = warnings(four + four / 10);
-    assert!(told.len() == 1 && told[0].contains("4.4 passes") && told[0].contains("train.steps"), "{told:?}");
+    let warned = warnings(four + four / 10);
+    assert!(
+        warned.len() == 1 && warned[0].contains("4.4 passes") && warned[0].contains("train.steps"),
+        "{warned:?}"
+    );
 }

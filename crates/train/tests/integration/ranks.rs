@@ -27,7 +27,7 @@ fn assert_near(found: &[Record], wanted: &[Record], what: &str) {
 }
 
 fn layout(stage: &str, shard: u64) -> Vec<String> {
-    vec![format!("parallel.stage={stage}"), format!("parallel.shard={shard}")]
+    vec![format!("parallel.data={stage}"), format!("parallel.shard={shard}")]
 }
 
 /// A recipe with evaluations and samples on the way and at the end.
@@ -50,7 +50,7 @@ fn with(sets: &[String]) -> Recipe {
 #[test]
 fn every_layout_trains_as_one_rank() {
     let single = Run::new(false).train(&with(&[]), 1, None);
-    let samples = |told: &[Record]| told.iter().filter(|r| matches!(r, Record::Sample(_))).count();
+    let samples = |records: &[Record]| records.iter().filter(|r| matches!(r, Record::Sample(_))).count();
     assert_eq!((numbers(&single).len() as u64, samples(&single)), (3 * STEPS + 2 * 3, 2));
     for (stage, shard, tensor, ranks) in [
         ("ddp", 0, 1, 2),
@@ -66,10 +66,11 @@ fn every_layout_trains_as_one_rank() {
             format!("parallel.tensor={tensor}"),
             format!("parallel.sequence={}", ranks == 4 && tensor == 2),
         ]);
-        let told = Run::new(false).train(&with(&sets), ranks, None);
-        assert_near(&told, &single, &format!("{stage} {shard}, tensor {tensor} x {ranks}"));
-        assert_eq!(samples(&told), 2);
-        let Some(Record::Training(training)) = told.iter().find(|r| matches!(r, Record::Training(_))) else {
+        let records = Run::new(false).train(&with(&sets), ranks, None);
+        assert_near(&records, &single, &format!("{stage} {shard}, tensor {tensor} x {ranks}"));
+        assert_eq!(samples(&records), 2);
+        let Some(Record::Training(training)) = records.iter().find(|r| matches!(r, Record::Training(_)))
+        else {
             panic!("no training record");
         };
         assert_eq!(training.ranks, ranks as u64);
@@ -82,18 +83,18 @@ fn a_run_goes_on_in_another_layout() {
     let single = Run::new(false).train(&with(&[]), 1, None);
     let zero3 = with(&layout("zero3", 0));
     let run = Run::new(false);
-    let mut told = run.train(&with(&[]), 1, Some(5));
-    told.extend(run.train(&zero3, 2, Some(13)));
-    told.extend(run.train(&with(&layout("zero1", 2)), 4, Some(15)));
-    told.extend(run.train(&with(&["parallel.tensor=2".into()]), 4, Some(19)));
-    told.extend(run.train(&with(&[]), 1, None));
-    assert_near(&told, &single, "1, zero3 x 2, zero1 2 x 2, tensor 2 x 2, 1");
+    let mut records = run.train(&with(&[]), 1, Some(5));
+    records.extend(run.train(&zero3, 2, Some(13)));
+    records.extend(run.train(&with(&layout("zero1", 2)), 4, Some(15)));
+    records.extend(run.train(&with(&["parallel.tensor=2".into()]), 4, Some(19)));
+    records.extend(run.train(&with(&[]), 1, None));
+    assert_near(&records, &single, "1, zero3 x 2, zero1 2 x 2, tensor 2 x 2, 1");
     // In one layout, stops do not change a bit.
     let (whole, parts) = (Run::new(false), Run::new(false));
     let wanted = whole.train(&zero3, 2, None);
-    let mut told = parts.train(&zero3, 2, Some(7));
-    told.extend(parts.train(&zero3, 2, None));
-    assert_eq!(numbers(&told), numbers(&wanted));
+    let mut records = parts.train(&zero3, 2, Some(7));
+    records.extend(parts.train(&zero3, 2, None));
+    assert_eq!(numbers(&records), numbers(&wanted));
     assert!(parts.tensors() == whole.tensors(), "other bits after a stop");
 }
 
@@ -121,7 +122,7 @@ fn pipeline(schedule: &str, ranks: usize) -> Vec<String> {
 #[test]
 fn every_pipeline_trains_as_one_rank() {
     let single = Run::new(false).train(&with(&[]), 1, None);
-    let samples = |told: &[Record]| told.iter().filter(|r| matches!(r, Record::Sample(_))).count();
+    let samples = |records: &[Record]| records.iter().filter(|r| matches!(r, Record::Sample(_))).count();
     for (schedule, more, ranks) in
         [("1f1b", "ddp", 2), ("zb-v", "ddp", 4), ("chimera", "zero1", 4), ("interleaved", "tensor", 4)]
     {
@@ -130,10 +131,11 @@ fn every_pipeline_trains_as_one_rank() {
             "tensor" => sets.extend(["parallel.tensor=2".into(), "parallel.sequence=true".into()]),
             stage => sets.extend(layout(stage, 0)),
         }
-        let told = Run::new(false).train(&with(&sets), ranks, None);
-        assert_near(&told, &single, &format!("{schedule} x 2, {more}"));
-        assert_eq!(samples(&told), 2);
-        let Some(Record::Training(training)) = told.iter().find(|r| matches!(r, Record::Training(_))) else {
+        let records = Run::new(false).train(&with(&sets), ranks, None);
+        assert_near(&records, &single, &format!("{schedule} x 2, {more}"));
+        assert_eq!(samples(&records), 2);
+        let Some(Record::Training(training)) = records.iter().find(|r| matches!(r, Record::Training(_)))
+        else {
             panic!("no training record");
         };
         assert!(training.layout.contains(&format!("pipeline 2 ({schedule})")), "{}", training.layout);
@@ -144,21 +146,21 @@ fn every_pipeline_trains_as_one_rank() {
 fn a_run_goes_on_in_and_out_of_pipelines() {
     let single = Run::new(false).train(&with(&[]), 1, None);
     let run = Run::new(false);
-    let mut told = run.train(&with(&pipeline("1f1b", 2)), 2, Some(5));
-    told.extend(run.train(&with(&layout("zero3", 0)), 2, Some(9)));
+    let mut records = run.train(&with(&pipeline("1f1b", 2)), 2, Some(5));
+    records.extend(run.train(&with(&layout("zero3", 0)), 2, Some(9)));
     let mut cut = pipeline("chimera", 2);
     cut.extend(layout("zero1", 0));
-    told.extend(run.train(&with(&cut), 4, Some(14)));
+    records.extend(run.train(&with(&cut), 4, Some(14)));
     let mut uneven = pipeline("zb-h1", 4);
     uneven.push("parallel.stages=[0,1,1,0]".into());
-    told.extend(run.train(&with(&uneven), 4, Some(19)));
-    told.extend(run.train(&with(&[]), 1, None));
-    assert_near(&told, &single, "1f1b x 2, zero3 x 2, chimera x 2 zero1 x 2, zb-h1 x 4 uneven, 1");
+    records.extend(run.train(&with(&uneven), 4, Some(19)));
+    records.extend(run.train(&with(&[]), 1, None));
+    assert_near(&records, &single, "1f1b x 2, zero3 x 2, chimera x 2 zero1 x 2, zb-h1 x 4 uneven, 1");
     let (whole, parts) = (Run::new(false), Run::new(false));
     let wanted = whole.train(&with(&cut), 4, None);
-    let mut told = parts.train(&with(&cut), 4, Some(7));
-    told.extend(parts.train(&with(&cut), 4, None));
-    assert_eq!(numbers(&told), numbers(&wanted));
+    let mut records = parts.train(&with(&cut), 4, Some(7));
+    records.extend(parts.train(&with(&cut), 4, None));
+    assert_eq!(numbers(&records), numbers(&wanted));
     assert!(parts.tensors() == whole.tensors(), "other bits after a stop");
 }
 
@@ -176,9 +178,9 @@ fn asynchronous_runs_have_the_same_bits_after_a_stop() {
             wanted.iter().filter_map(|r| if let Record::Step(s) = r { Some(s) } else { None }).collect();
         assert!(steps.len() as u64 == STEPS && steps.windows(2).all(|w| w[1].step == w[0].step + 1));
         assert!(steps[STEPS as usize - 1].loss < 0.8 * steps[0].loss, "{schedule} does not learn");
-        let mut told = parts.train(&with(&sets), 2, Some(7));
-        told.extend(parts.train(&with(&sets), 2, None));
-        assert_eq!(numbers(&told), numbers(&wanted), "{schedule}");
+        let mut records = parts.train(&with(&sets), 2, Some(7));
+        records.extend(parts.train(&with(&sets), 2, None));
+        assert_eq!(numbers(&records), numbers(&wanted), "{schedule}");
         assert!(parts.tensors() == whole.tensors(), "{schedule}: other bits after a stop");
     }
 }
@@ -197,17 +199,17 @@ fn a_run_of_whole_matrices_goes_on_in_another_layout() {
         let single = Run::new(false).train(&chosen(&[]), 1, None);
         let zero3 = chosen(&layout("zero3", 0));
         let run = Run::new(false);
-        let mut told = run.train(&chosen(&[]), 1, Some(5));
-        told.extend(run.train(&zero3, 2, Some(10)));
-        told.extend(run.train(&chosen(&layout("zero1", 2)), 4, Some(13)));
-        told.extend(run.train(&chosen(&["parallel.tensor=2".into()]), 4, Some(18)));
-        told.extend(run.train(&chosen(&[]), 1, None));
-        assert_near(&told, &single, &format!("{optimizer}: 1, zero3 x 2, zero1 2 x 2, tensor 2 x 2, 1"));
+        let mut records = run.train(&chosen(&[]), 1, Some(5));
+        records.extend(run.train(&zero3, 2, Some(10)));
+        records.extend(run.train(&chosen(&layout("zero1", 2)), 4, Some(13)));
+        records.extend(run.train(&chosen(&["parallel.tensor=2".into()]), 4, Some(18)));
+        records.extend(run.train(&chosen(&[]), 1, None));
+        assert_near(&records, &single, &format!("{optimizer}: 1, zero3 x 2, zero1 2 x 2, tensor 2 x 2, 1"));
         let (whole, parts) = (Run::new(false), Run::new(false));
         let wanted = whole.train(&zero3, 2, None);
-        let mut told = parts.train(&zero3, 2, Some(7));
-        told.extend(parts.train(&zero3, 2, None));
-        assert_eq!(numbers(&told), numbers(&wanted), "{optimizer}");
+        let mut records = parts.train(&zero3, 2, Some(7));
+        records.extend(parts.train(&zero3, 2, None));
+        assert_eq!(numbers(&records), numbers(&wanted), "{optimizer}");
         assert!(parts.tensors() == whole.tensors(), "{optimizer}: other bits after a stop");
     }
 }
@@ -220,16 +222,16 @@ fn ranks_go_back_together() {
     sets.push("save.every_seconds=1".into());
     let sets: Vec<_> = sets.iter().map(String::as_str).collect();
     let recipe = recipe(&sets);
-    let went_back = |told: &[Record]| {
-        told.iter().filter(|r| matches!(r, Record::Warning(w) if w.message.contains("went back"))).count()
+    let went_back = |records: &[Record]| {
+        records.iter().filter(|r| matches!(r, Record::Warning(w) if w.message.contains("went back"))).count()
     };
     let (whole, parts) = (Run::new(true), Run::new(true));
     let wanted = whole.train(&recipe, 2, None);
     assert!(went_back(&wanted) > 0);
-    let mut told = parts.train(&recipe, 2, Some(12));
-    told.extend(parts.train(&recipe, 2, None));
-    assert_eq!(numbers(&told), numbers(&wanted));
-    assert_eq!(went_back(&told), went_back(&wanted));
+    let mut records = parts.train(&recipe, 2, Some(12));
+    records.extend(parts.train(&recipe, 2, None));
+    assert_eq!(numbers(&records), numbers(&wanted));
+    assert_eq!(went_back(&records), went_back(&wanted));
     assert!(parts.tensors() == whole.tensors(), "other bits after a stop");
 }
 
@@ -270,14 +272,14 @@ fn what_ranks_cannot_share_is_refused_on_all_of_them() {
         assert!(!run.dir.join("metrics.jsonl").exists());
     };
     refused(&[], 3, "3 data-parallel ranks cannot share equally");
-    refused(&["parallel.stage=zero1", "parallel.shard=3"], 4, "does not divide the 4 data-parallel ranks");
+    refused(&["parallel.data=zero1", "parallel.shard=3"], 4, "does not divide the 4 data-parallel ranks");
 }
 
 /// Evaluations that pass the bubbles of the next step tell what evaluations between the steps tell, and change nothing,
 /// also where a run is stopped in between.
 #[test]
 fn evaluation_in_bubbles_changes_no_number() {
-    for (ranks, more) in [(2, "parallel.stage=ddp"), (4, "parallel.stage=zero1")] {
+    for (ranks, more) in [(2, "parallel.data=ddp"), (4, "parallel.data=zero1")] {
         let sets = [
             more,
             "parallel.pipeline=2",
@@ -290,20 +292,20 @@ fn evaluation_in_bubbles_changes_no_number() {
         let wanted = plain.train(&recipe(&sets), ranks, None);
         let filled = recipe(&[&sets[..], &["parallel.fill=evaluation"]].concat());
         let (whole, parts) = (Run::new(false), Run::new(false));
-        let told = whole.train(&filled, ranks, None);
-        let layout = told.iter().find_map(|r| match r {
+        let records = whole.train(&filled, ranks, None);
+        let layout = records.iter().find_map(|r| match r {
             Record::Training(t) => Some(t.layout.clone()),
             _ => None,
         });
         let layout = layout.unwrap();
         assert!(layout.contains("bubbles evaluate ") && !layout.contains("evaluate 0 of"), "{layout}");
-        assert_eq!(numbers(&told), numbers(&wanted));
-        assert!(numbers(&told).len() > 2 * STEPS as usize + 7);
+        assert_eq!(numbers(&records), numbers(&wanted));
+        assert!(numbers(&records).len() > 2 * STEPS as usize + 7);
         assert!(whole.tensors() == plain.tensors(), "other bits with evaluation in bubbles");
         // Step 6 is evaluated and not saved but for the stop.
-        let mut told = parts.train(&filled, ranks, Some(6));
-        told.extend(parts.train(&filled, ranks, None));
-        assert_eq!(numbers(&told), numbers(&wanted));
+        let mut records = parts.train(&filled, ranks, Some(6));
+        records.extend(parts.train(&filled, ranks, None));
+        assert_eq!(numbers(&records), numbers(&wanted));
         assert!(parts.tensors() == plain.tensors(), "other bits after a stop");
     }
     let refused = |sets: &[&str], ranks: usize, words: &str| {

@@ -26,13 +26,13 @@ pub(crate) struct Run {
     pub(crate) validation: Arc<ShardSet>,
 }
 
-/// Keeps what it is told; asks one rank, or all, to stop after a step.
+/// Collects the records of a run; asks one rank, or all, to stop after a step.
 struct Watch<'a> {
     records: Vec<Record>,
     stop_after: Option<u64>,
     /// Flags of the ranks that are asked.
     stop: &'a [AtomicBool],
-    /// Is told every step that is over.
+    /// Called with every step that is over.
     after: &'a (dyn Fn(u64) + Sync),
 }
 
@@ -76,7 +76,7 @@ impl Run {
         }
     }
 
-    /// One session on some ranks, each with the backend that `backend` makes; what each rank was told, or its error.
+    /// One session on some ranks, each with the backend that `backend` makes; the records of each rank, or its error.
     pub(crate) fn session(
         &self,
         recipe: &Recipe,
@@ -87,7 +87,7 @@ impl Run {
         self.watched(recipe, ranks, (stop_after, &|_| ()), backend)
     }
 
-    /// As [`Run::session`]; `after` is told every step.
+    /// As [`Run::session`]; `after` is called with every step.
     pub(crate) fn watched(
         &self,
         recipe: &Recipe,
@@ -138,12 +138,12 @@ impl Run {
         })
     }
 
-    /// As [`Run::session`] where nothing fails; what the first rank was told.
+    /// As [`Run::session`] where nothing fails; the records of the first rank.
     pub(crate) fn train(&self, recipe: &Recipe, ranks: usize, stop_after: Option<u64>) -> Vec<Record> {
-        let mut told: Vec<_> =
+        let mut records: Vec<_> =
             self.session(recipe, ranks, stop_after, &|_| cpu()).into_iter().map(|r| r.unwrap()).collect();
-        assert!(told[1..].iter().all(Vec::is_empty), "only the first rank tells");
-        told.swap_remove(0)
+        assert!(records[1..].iter().all(Vec::is_empty), "only the first rank records");
+        records.swap_remove(0)
     }
 
     pub(crate) fn tensors(&self) -> Vec<u8> {

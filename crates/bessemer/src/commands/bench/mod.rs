@@ -8,6 +8,7 @@ mod operands;
 mod pipeline;
 mod ranks;
 mod step;
+mod text;
 mod timed;
 mod timing;
 mod trace;

@@ -8,7 +8,7 @@
 
 use super::job::Job;
 use super::median;
-use super::ranks::{SEED, Stretch};
+use super::text::{RandomText, SEED};
 use super::trace;
 use crate::cli::BenchPipelineArgs;
 use crate::commands::ranks::recorded_threads;
@@ -17,11 +17,10 @@ use crate::failure::Failure;
 use crate::machine;
 use bessemer_collectives::Communicator;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_parallel::{Notes, OrderSpan, ParallelConfig, ParallelError, Plan, Worker};
+use bessemer_parallel::{MemoryPlan, Notes, OrderSpan, ParallelConfig, ParallelError, Plan};
 use bessemer_schedule::{Instruction, Pass, Program};
 use bessemer_sim::{Kind, Sample, Samples, parse_name, simulate, simulate_each};
-use bessemer_tensor::rng::RngKey;
-use bessemer_train::TrainError;
+use bessemer_train::{Runner, TrainError, on_threads};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -136,50 +135,40 @@ fn table(rows: &[Row]) -> String {
 
 /// By rank and step: what ran when.
 fn measure(case: &Case<'_>) -> Result<Vec<Vec<Notes>>, Failure> {
+    let described = bessemer_parallel::Job {
+        model: &case.job.model,
+        shape: case.job.shape,
+        activations: case.job.activations,
+        types: bessemer_units::ParamStorage::default(),
+        optim: &case.job.optim,
+        z_loss: 0.0,
+        plan: &case.plan,
+        program: &case.program,
+    };
+    MemoryPlan::of_rank(&described, None)?.fits(case.plan.ranks(), machine::available_memory())?;
     let (_, worlds) = recorded_threads(case.plan.ranks(), case.timeout);
-    let mut results: Vec<Result<_, TrainError>> = std::thread::scope(|scope| {
-        let rank = |world| scope.spawn(move || steps(case, world));
-        let ranks: Vec<_> = worlds.into_iter().map(rank).collect();
-        let panicked = || Err(TrainError::Recipe("a rank panicked".into()));
-        ranks.into_iter().map(|r| r.join().unwrap_or_else(|_| panicked())).collect()
-    });
-    // Rather why it ended than that it did.
-    if let Some(at) = results.iter().position(|r| r.as_ref().is_err_and(|e| !e.is_echo())) {
-        results.swap(0, at);
-    }
-    Ok(results.into_iter().collect::<Result<_, _>>()?)
+    Ok(on_threads(worlds, |world| steps(case, &described, world))?)
 }
 
-fn steps(case: &Case<'_>, world: Box<dyn Communicator>) -> Result<Vec<Notes>, TrainError> {
-    let (job, plan, program) = (case.job, &case.plan, &case.program);
-    let threads = (case.threads / plan.ranks()).max(1);
+fn steps(
+    case: &Case<'_>,
+    described: &bessemer_parallel::Job<'_>,
+    world: Box<dyn Communicator>,
+) -> Result<Vec<Notes>, TrainError> {
+    let job = case.job;
+    let threads = (case.threads / case.plan.ranks()).max(1);
     let config = CpuConfig { threads, matmul: job.matmul, ..CpuConfig::default() };
     let mut backend = CpuBackend::new(config).map_err(|e| TrainError::Recipe(e.to_string()))?;
-    let described = bessemer_parallel::Job {
-        model: &job.model,
-        shape: job.shape,
-        activations: job.activations,
-        types: bessemer_units::ParamStorage::default(),
-        optim: &job.optim,
-        z_loss: 0.0,
-        plan,
-        program,
-    };
-    let mut worker = Worker::new(&mut backend, &described, world)?;
-    worker.init(&mut backend, SEED)?;
-    worker.keep_notes(true);
-    let key = RngKey::new(SEED, 0, "bench.tokens");
-    let vocab = job.model.vocab_size as u32;
-    let all = job.tokens() * program.micro_batches();
-    let stream: Vec<u32> = (0..=all as u64).map(|i| key.block(i)[0] % vocab).collect();
+    let mut runner = Runner::new(&mut backend, described, world)?;
+    runner.worker.init(&mut backend, SEED)?;
+    runner.worker.keep_notes(true);
+    let mut text = RandomText::new(job, job.tokens() * case.program.micro_batches(), job.shape, 0);
     let mut found = Vec::new();
     for step in 0..case.steps {
-        worker.world().barrier("step").map_err(ParallelError::from)?;
-        let mut feed = Stretch { stream: &stream, first: 0, shape: job.shape, step };
-        worker.gradients(&mut backend, &mut feed)?;
-        let norm = worker.grad_norm(&mut backend)?;
-        worker.apply(&mut backend, step + 1, job.optim.lr, norm)?;
-        found.push(worker.take_notes());
+        text.step = step;
+        runner.worker.world().barrier("step").map_err(ParallelError::from)?;
+        runner.step(&mut backend, &mut text, step + 1, job.optim.lr)?;
+        found.push(runner.worker.take_notes());
     }
     Ok(found)
 }

@@ -5,6 +5,7 @@
 
 use super::job::Job;
 use super::median;
+use super::text::{RandomText, SEED};
 use super::trace;
 use crate::cli::BenchRanksArgs;
 use crate::commands::ranks::recorded_threads;
@@ -13,17 +14,13 @@ use crate::failure::Failure;
 use crate::machine;
 use bessemer_collectives::{CallSpan, Communicator};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_model::{Shape, StepContext, TokenBatch};
-use bessemer_parallel::{Feed, Notes, ParallelConfig, ParallelError, Plan, Stage, Worker};
-use bessemer_tensor::rng::RngKey;
-use bessemer_train::TrainError;
+use bessemer_model::Shape;
+use bessemer_parallel::{MemoryPlan, Notes, ParallelConfig, ParallelError, Plan, Stage};
+use bessemer_train::{Passes, Runner, TrainError, on_threads};
 use bessemer_units::{ParamDType, ParamStorage};
 use serde_json::json;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
-
-/// Seed of weights and tokens.
-pub(super) const SEED: u64 = 0;
 
 /// What one rank saw of a block.
 #[derive(Debug, Default)]
@@ -54,7 +51,7 @@ struct Turn<'a> {
 pub(super) fn run(args: &BenchRanksArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let job = Job::new(&args.step)?;
     let (ranks, threads) = (args.ranks as usize, machine::threads(args.step.threads as u64));
-    let stage = stage(&args.stage)?;
+    let stage = stage(&args.data)?;
     let types = types(&args.weights, &args.gradients)?;
     let config = ParallelConfig {
         stage,
@@ -81,6 +78,7 @@ pub(super) fn run(args: &BenchRanksArgs, as_json: bool, console: &mut Console) -
         steps: args.step.warmup + args.step.steps,
         types,
     };
+    [&one, &many].into_iter().try_for_each(|plan| require_memory(&turn(plan)))?;
     let (mut alone, mut together, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let mut last = Vec::new();
     for round in 0..args.rounds {
@@ -138,7 +136,7 @@ fn stage(name: &str) -> Result<Stage, Failure> {
         "zero1" => Ok(Stage::Zero1),
         "zero2" => Ok(Stage::Zero2),
         "zero3" => Ok(Stage::Zero3),
-        _ => Err(Failure::usage(format!("--stage {name}: expected ddp, zero1, zero2 or zero3"))),
+        _ => Err(Failure::usage(format!("--data {name}: expected ddp, zero1, zero2 or zero3"))),
     }
 }
 
@@ -177,17 +175,36 @@ fn check_losses(alone: &[f64], ranks: &[Block], types: ParamStorage) -> Result<(
 /// Runs one block, every rank on a thread and a backend of its own.
 fn block(turn: &Turn<'_>) -> Result<Vec<Block>, Failure> {
     let (_, worlds) = recorded_threads(turn.plan.ranks(), turn.timeout);
-    let mut results: Vec<Result<Block, TrainError>> = std::thread::scope(|scope| {
-        let rank = |world| scope.spawn(move || steps(turn, world));
-        let ranks: Vec<_> = worlds.into_iter().map(rank).collect();
-        let panicked = || Err(TrainError::Recipe("a rank panicked".into()));
-        ranks.into_iter().map(|r| r.join().unwrap_or_else(|_| panicked())).collect()
-    });
-    // Rather why the block ended than that it did.
-    if let Some(at) = results.iter().position(|r| r.as_ref().is_err_and(|e| !e.is_echo())) {
-        results.swap(0, at);
-    }
-    Ok(results.into_iter().collect::<Result<_, _>>()?)
+    Ok(on_threads(worlds, |world| steps(turn, world))?)
+}
+
+/// A rank's part of the step that is measured.
+fn shape(turn: &Turn<'_>) -> Shape {
+    Shape { sequences: turn.job.shape.sequences / turn.plan.data_ranks(), ..turn.job.shape }
+}
+
+/// Calls `with` with what the ranks are made for.
+fn described<T>(
+    turn: &Turn<'_>,
+    with: impl FnOnce(&bessemer_parallel::Job<'_>) -> Result<T, TrainError>,
+) -> Result<T, TrainError> {
+    let (job, plan) = (turn.job, turn.plan);
+    with(&bessemer_parallel::Job {
+        model: &job.model,
+        shape: shape(turn),
+        activations: job.activations,
+        types: turn.types,
+        optim: &job.optim,
+        z_loss: 0.0,
+        plan,
+        program: &plan.program(turn.micro_batches, 1, None)?,
+    })
+}
+
+/// Refuses ranks that do not fit into the memory of this process together.
+fn require_memory(turn: &Turn<'_>) -> Result<(), Failure> {
+    let plan = described(turn, |job| Ok(MemoryPlan::of_rank(job, None)?))?;
+    Ok(plan.fits(turn.plan.ranks(), machine::available_memory())?)
 }
 
 fn steps(turn: &Turn<'_>, world: Box<dyn Communicator>) -> Result<Block, TrainError> {
@@ -195,71 +212,26 @@ fn steps(turn: &Turn<'_>, world: Box<dyn Communicator>) -> Result<Block, TrainEr
     let threads = (turn.threads / plan.ranks()).max(1);
     let config = CpuConfig { threads, matmul: job.matmul, ..CpuConfig::default() };
     let mut backend = CpuBackend::new(config).map_err(|e| TrainError::Recipe(e.to_string()))?;
-    let sequences = job.shape.sequences / plan.data_ranks();
-    let shape = Shape { sequences, ..job.shape };
-    let described = bessemer_parallel::Job {
-        model: &job.model,
-        shape,
-        activations: job.activations,
-        types: turn.types,
-        optim: &job.optim,
-        z_loss: 0.0,
-        plan,
-        program: &plan.program(turn.micro_batches, 1, None)?,
-    };
-    let mut worker = Worker::new(&mut backend, &described, world)?;
-    worker.init(&mut backend, SEED)?;
-    worker.keep_notes(true);
-    let key = RngKey::new(SEED, 0, "bench.tokens");
-    let vocab = job.model.vocab_size as u32;
-    let all = job.tokens() * turn.micro_batches;
-    let stream: Vec<u32> = (0..=all as u64).map(|i| key.block(i)[0] % vocab).collect();
+    let mut runner = described(turn, |job| Runner::new(&mut backend, job, world))?;
+    runner.worker.init(&mut backend, SEED)?;
+    runner.worker.keep_notes(true);
+    let shape = shape(turn);
+    let first = plan.data_index(runner.worker.coord()) * turn.micro_batches * shape.sequences;
+    let mut text = RandomText::new(job, job.tokens() * turn.micro_batches, shape, first);
     let mut block = Block { thread: Some(std::thread::current().id()), ..Block::default() };
     for step in 0..turn.steps {
-        worker.world().barrier("step").map_err(bessemer_parallel::ParallelError::from)?;
+        text.step = step;
+        runner.worker.world().barrier("step").map_err(ParallelError::from)?;
         let begun = Instant::now();
-        let mut feed = Stretch {
-            stream: &stream,
-            first: plan.data_index(worker.coord()) * turn.micro_batches * sequences,
-            shape,
-            step,
-        };
-        let sum = worker.gradients(&mut backend, &mut feed)?;
+        let Passes { loss, grad_norm } = runner.passes(&mut backend, &mut text)?;
         block.computing.push((begun, Instant::now()));
-        let norm = worker.grad_norm(&mut backend)?;
-        worker.apply(&mut backend, step + 1, job.optim.lr, norm)?;
-        worker.world().barrier("step").map_err(bessemer_parallel::ParallelError::from)?;
+        runner.update(&mut backend, step + 1, job.optim.lr, grad_norm)?;
+        runner.worker.world().barrier("step").map_err(ParallelError::from)?;
         block.seconds.push(begun.elapsed().as_secs_f64());
-        block.losses.push(worker.sum_over_data(sum)?.mean());
-        block.notes.push(worker.take_notes());
+        block.losses.push(loss.mean());
+        block.notes.push(runner.worker.take_notes());
     }
     Ok(block)
-}
-
-/// A rank's tokens of a step.
-pub(super) struct Stretch<'a> {
-    /// Of all ranks.
-    pub(super) stream: &'a [u32],
-    /// This rank's first sequence.
-    pub(super) first: usize,
-    pub(super) shape: Shape,
-    pub(super) step: u64,
-}
-
-impl Feed for Stretch<'_> {
-    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
-        let (tokens, first) = (self.shape.tokens(), self.first + micro * self.shape.sequences);
-        let at = first * self.shape.seq;
-        let (ids, targets) = (&self.stream[at..at + tokens], &self.stream[at + 1..=at + tokens]);
-        let ctx = StepContext {
-            seed: SEED,
-            step: self.step,
-            first_sequence: first as u64,
-            loss_scale: 1.0 / (self.stream.len() - 1) as f32,
-            accumulate: false,
-        };
-        Ok((TokenBatch { ids, targets, positions: None }, ctx))
-    }
 }
 
 /// Seconds of collectives a step of rank 0, and how many of them run beside its computation of gradients, on a thread of

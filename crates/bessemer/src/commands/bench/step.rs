@@ -1,6 +1,7 @@
 //! `bessemer bench step`: a whole training step on random tokens.
 
 use super::job::Job;
+use super::text::{RandomText, SEED};
 use super::timed::{Ledger, Spent, Timed};
 use super::{engine, median};
 use crate::cli::BenchStepArgs;
@@ -10,19 +11,15 @@ use crate::machine;
 use bessemer_checkpoint::hf::{HfExport, export_hf};
 use bessemer_checkpoint::{TensorSpec, TensorsFrom};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, peak};
-use bessemer_model::{Decoder, StepContext, TokenBatch};
-use bessemer_optim::{OptimParam, Optimizer};
+use bessemer_model::Decoder;
+use bessemer_parallel::MemoryPlan;
 use bessemer_tensor::Backend;
-use bessemer_tensor::rng::RngKey;
-use bessemer_train::{Capturing, MemoryPlan};
+use bessemer_train::Runner;
 use bessemer_units::{Bytes, DType};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
-
-/// Seed of weights and tokens.
-const SEED: u64 = 0;
 
 /// Times of the timed steps.
 #[derive(Debug, Default)]
@@ -36,8 +33,9 @@ struct Times {
 }
 
 impl Times {
-    /// Takes a step that began at `begun`, went into the optimizer at `updating` and ended at `ended`.
-    fn add(&mut self, begun: Instant, updating: Instant, ended: Instant, ledger: Ledger) {
+    /// Takes a step that began at `begun` and ended at `ended`.
+    fn add(&mut self, begun: Instant, ended: Instant, ledger: Ledger) {
+        let updating = ledger.norm.unwrap_or(ended);
         let mut note = |list: fn(&mut Times) -> &mut Vec<f64>, time: Duration| {
             list(self).push(time.as_secs_f64());
         };
@@ -63,16 +61,17 @@ pub(super) fn run(args: &BenchStepArgs, as_json: bool, console: &mut Console) ->
         return Err(Failure::usage("--steps 0: wanted at least 1"));
     }
     let job = Job::new(args)?;
-    MemoryPlan::new(&job.model, job.shape, job.activations, &job.optim)?.fits(machine::available_memory())?;
     let threads = machine::threads(args.threads as u64);
     // The bandwidth test takes memory of its own, which the peak resident size of this process would show.
     let rung = bessemer_kernels_cpu::Rung::detect();
     let before = peak::flops_per_s(rung, threads)?;
     let config = CpuConfig { threads, matmul: job.matmul, ..CpuConfig::default() };
-    let cpu = match &args.engine {
+    let mut cpu = match &args.engine {
         Some(name) => CpuBackend::with_engine(config, rung, engine(name)?)?,
         None => CpuBackend::new(config)?,
     };
+    MemoryPlan::alone(&job.model, job.shape, job.activations, &job.optim, Some(&mut cpu))?
+        .fits(1, machine::available_memory())?;
     let engine = cpu.engine();
     let mut backend = Timed::new(cpu, args.profile);
     let (losses, mut times) = measure(&job, args, &mut backend, console)?;
@@ -147,51 +146,26 @@ fn measure(
     backend: &mut Timed<CpuBackend>,
     console: &mut Console,
 ) -> Result<(Vec<f64>, Times), Failure> {
-    let mut decoder = Decoder::with_activations(backend, &job.model, job.shape, job.activations)?;
-    let params: Vec<OptimParam> = decoder
-        .params()
-        .iter()
-        .filter_map(|p| Some(OptimParam::of(&job.model, &p.spec, p.value, p.grad?)))
-        .collect();
-    let mut optimizer = Optimizer::new(backend, &params, &job.optim)?;
-    optimizer.plan_capture(backend, job.tokens(), job.activations.storage.dtype())?;
-    decoder.init(backend, SEED)?;
-
-    let tokens = job.tokens();
-    let key = RngKey::new(SEED, 0, "bench.tokens");
-    let vocab = job.model.vocab_size as u32;
-    let stream: Vec<u32> = (0..=tokens as u64).map(|i| key.block(i)[0] % vocab).collect();
+    let mut runner = Runner::alone(backend, &job.model, job.shape, job.activations, &job.optim)?;
+    runner.worker.init(backend, SEED)?;
+    let mut text = RandomText::new(job, job.tokens(), job.shape, 0);
     if let Some(dir) = &args.dump {
-        dump(job, dir, &decoder, backend, &stream)?;
+        dump(job, dir, runner.worker.decoder(), backend, text.stream())?;
         console.say(&format!("initial weights and tokens: {}", dir.display()));
     }
-    let data = TokenBatch { ids: &stream[..tokens], targets: &stream[1..], positions: None };
     let (mut losses, mut times) = (Vec::new(), Times::default());
     backend.take();
     for step in 0..args.warmup + args.steps {
+        text.step = step;
         let begun = Instant::now();
-        let context = StepContext {
-            seed: SEED,
-            step,
-            first_sequence: 0,
-            loss_scale: 1.0 / tokens as f32,
-            accumulate: false,
-        };
-        let loss = if optimizer.captures(step + 1) {
-            let mut seams = Capturing { optimizer: &mut optimizer, accumulate: false };
-            decoder.forward_backward_through(backend, &mut seams, &data, &context)?.mean()
-        } else {
-            decoder.forward_backward(backend, &data, &context)?.mean()
-        };
-        let updating = Instant::now();
-        optimizer.step(backend, step + 1, job.optim.lr)?;
+        let loss = runner.step(backend, &mut text, step + 1, job.optim.lr)?.loss.mean();
         let ended = Instant::now();
         let ledger = backend.take();
-        let rate = tokens as f64 / (ended - begun).as_secs_f64();
+        let rate = job.tokens() as f64 / (ended - begun).as_secs_f64();
         console.say(&format!("step {step}: loss {loss:.4}, {rate:.0} tokens/s"));
         losses.push(loss);
         if step >= args.warmup {
-            times.add(begun, updating, ended, ledger);
+            times.add(begun, ended, ledger);
         }
     }
     Ok((losses, times))

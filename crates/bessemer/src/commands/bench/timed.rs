@@ -35,6 +35,8 @@ pub(crate) struct Ledger {
     pub(crate) shapes: BTreeMap<(&'static str, String), Spent>,
     /// Begin and end of the last launch of the loss.
     pub(crate) loss: Option<(Instant, Instant)>,
+    /// Begin of the first launch of the gradient's norm, with which the optimizer begins.
+    pub(crate) norm: Option<Instant>,
 }
 
 /// A backend around another one. The clock is read twice a launch, which costs less than 0.1 microseconds.
@@ -86,6 +88,9 @@ impl<B: Backend> Backend for Timed<B> {
         let ended = Instant::now();
         if matches!(op, Op::LinearCrossEntropy(_)) {
             self.ledger.loss = Some((begun, ended));
+        }
+        if matches!(op, Op::SumSquares(_)) {
+            self.ledger.norm.get_or_insert(begun);
         }
         if self.by_shape {
             self.ledger.shapes.entry((op.name(), shapes(op))).or_default().add(op, ended - begun);

@@ -1,7 +1,7 @@
 //! `bessemer schedule energy`.
 
 use super::picture::{keys, lanes, tidy};
-use super::{program, rehearsal, show};
+use super::{dry_run, program, show};
 use crate::cli::EnergyArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &EnergyArgs, as_json: bool, console: &mut Console) -> Re
         pending_share: args.program.pending_share,
     };
     let plan = plan(&program, &costs, &profile, &options).map_err(Failure::usage)?;
-    let rehearsal = args.apply.map(|device| rehearsal::run(&plan, &profile, device)).transpose()?;
+    let dry_run = args.apply.map(|device| dry_run::run(&plan, &profile, device)).transpose()?;
     if let Some(path) = &args.svg {
         let before = simulate(&program, &costs).map_err(Failure::usage)?;
         let before = lanes(&program, &before, |_| String::new());
@@ -49,14 +49,14 @@ pub(crate) fn run(args: &EnergyArgs, as_json: bool, console: &mut Console) -> Re
     match as_json {
         true => {
             let mut value = as_value(&plan, &profile);
-            if let Some(rehearsal) = &rehearsal {
-                value["rehearsal"] = rehearsal.as_value();
+            if let Some(dry_run) = &dry_run {
+                value["dry_run"] = dry_run.as_value();
             }
             Ok(print(&serde_json::to_string(&value)?)?)
         }
         false => {
-            let rehearsal = rehearsal.map(|r| r.text()).unwrap_or_default();
-            Ok(print(&(text(&plan, &profile, args) + &rehearsal))?)
+            let dry_run = dry_run.map(|r| r.text()).unwrap_or_default();
+            Ok(print(&(text(&plan, &profile, args) + &dry_run))?)
         }
     }
 }

@@ -1,21 +1,19 @@
 //! `bessemer study coord-check`: whether updates have the same size at every width.
 
-use super::{create, lock, text};
+use super::{create, lock, require_memory, text};
 use crate::cli::StudyCoordCheckArgs;
 use crate::console::{Console, print};
 use crate::failure::{Failure, code};
 use crate::{machine, signals};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_model::ActivationConfig;
-use bessemer_optim::OptimConfig;
 use bessemer_runlog::coord_check::{
     COORD_CHECK_FILE, COORD_CHECK_FORMAT, COORD_CHECK_VERSION, CoordCheck, CoordParametrisation,
     CoordSettings, CoordSlope, Measure,
 };
+use bessemer_train::Observer;
 use bessemer_train::study::{
     PARAMETRISATIONS, Parametrisation, SymbolText, coordinate_run, run_settings, training_shape,
 };
-use bessemer_train::{MemoryPlan, Observer};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,8 +26,7 @@ pub(super) fn run(args: &StudyCoordCheckArgs, as_json: bool, console: &mut Conso
     for p in &PARAMETRISATIONS {
         let model = p.model(&settings, widest, text.facts().symbols as usize)?;
         let shape = training_shape(&run_settings(&settings, widest));
-        MemoryPlan::new(&model, shape, ActivationConfig::default(), &OptimConfig::default())?
-            .fits(machine::available_memory())?;
+        require_memory(&model, shape)?;
     }
     create(&args.out)?;
     let _lock = lock(&args.out)?;

@@ -3,17 +3,18 @@
 //! A batch for evaluation holds one micro-batch for each data-parallel rank. Each rank scores its own and all get the
 //! others' losses, so whatever is added up from them has the same bits on every rank and in every layout.
 
+use super::Runner;
 use crate::TrainError;
 use bessemer_collectives::{CollectiveError, Parts};
 use bessemer_eval::EvalError;
 use bessemer_eval::score::TokenLosses;
 use bessemer_model::TokenBatch;
-use bessemer_parallel::{ParallelError, Worker};
+use bessemer_parallel::ParallelError;
 use bessemer_tensor::{Backend, TensorError};
 
-/// A worker as a model that evaluation can ask.
-pub(super) struct RankLosses<'a> {
-    worker: &'a mut Worker,
+/// A rank as a model that evaluation can ask.
+pub(crate) struct RankLosses<'a> {
+    runner: &'a mut Runner,
     backend: &'a mut dyn Backend,
     /// Whose losses are where, by rank of the world; neighbours of the tensor axis have the same ones,
     /// and of a pipeline only the rank with the head has any.
@@ -23,7 +24,8 @@ pub(super) struct RankLosses<'a> {
 }
 
 impl<'a> RankLosses<'a> {
-    pub(super) fn new(worker: &'a mut Worker, backend: &'a mut dyn Backend) -> RankLosses<'a> {
+    pub(crate) fn new(runner: &'a mut Runner, backend: &'a mut dyn Backend) -> RankLosses<'a> {
+        let worker = &runner.worker;
         let tokens = worker.decoder().shape().tokens();
         let plan = worker.plan();
         let has = |r: usize| {
@@ -31,45 +33,45 @@ impl<'a> RankLosses<'a> {
             at.tensor == 0 && worker.has_losses(at.pipeline)
         };
         let parts = Parts::of((0..plan.ranks()).map(|r| if has(r) { tokens } else { 0 }));
-        RankLosses { worker, backend, parts, failed: None }
+        RankLosses { runner, backend, parts, failed: None }
     }
 
-    /// The result of an evaluation; if a rank failed in it, that.
-    pub(super) fn told<T>(self, result: Result<T, EvalError>) -> Result<T, TrainError> {
+    /// Returns the result of an evaluation, or the error of the rank that failed in it.
+    pub(crate) fn with_cause<T>(self, result: Result<T, EvalError>) -> Result<T, TrainError> {
         match (result, self.failed) {
             (Err(_), Some(failed)) => Err(failed.into()),
             (result, _) => Ok(result?),
         }
     }
 
-    pub(super) fn losses(
+    pub(crate) fn losses(
         &mut self,
         inputs: &[u32],
         targets: &[u32],
         losses: &mut [f32],
     ) -> Result<(), ParallelError> {
-        let (plan, at) = (self.worker.plan(), self.worker.coord());
+        let (plan, at) = (self.runner.worker.plan(), self.runner.worker.coord());
         let tokens = inputs.len() / plan.data_ranks();
         let first = plan.data_index(at) * tokens;
         let mine = first..first + tokens;
         let batch =
             TokenBatch { ids: &inputs[mine.clone()], targets: &targets[mine.clone()], positions: None };
-        self.worker.loss(&mut *self.backend, &batch, Some(&mut losses[mine]))?;
+        self.runner.evaluate(&mut *self.backend, &batch, Some(&mut losses[mine]))?;
         self.gather(losses)
     }
 
     /// Every rank has the losses of those that have them.
-    pub(super) fn gather(&mut self, losses: &mut [f32]) -> Result<(), ParallelError> {
+    pub(crate) fn gather(&mut self, losses: &mut [f32]) -> Result<(), ParallelError> {
         let gathered: Result<(), CollectiveError> =
-            self.worker.world().all_gather("losses of tokens", losses, &self.parts);
+            self.runner.worker.world().all_gather("losses of tokens", losses, &self.parts);
         Ok(gathered?)
     }
 }
 
 impl TokenLosses for RankLosses<'_> {
     fn shape(&self) -> (usize, usize) {
-        let shape = self.worker.decoder().shape();
-        (shape.sequences * self.worker.plan().data_ranks(), shape.seq)
+        let shape = self.runner.worker.decoder().shape();
+        (shape.sequences * self.runner.worker.plan().data_ranks(), shape.seq)
     }
 
     fn token_losses(&mut self, inputs: &[u32], targets: &[u32], losses: &mut [f32]) -> Result<(), EvalError> {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const MOST_CHANGES: u32 = 200;
 
 /// What came of it.
-pub(super) struct Rehearsal {
+pub(super) struct DryRun {
     device: Device,
     rank: usize,
     changes: u32,
@@ -41,7 +41,7 @@ impl ClockControl for Timed {
 }
 
 /// Sets the clocks of the rank that changes them most, and gives the device its own back, also where it fails or is stopped.
-pub(super) fn run(plan: &Plan, profile: &Profile, device: u32) -> Result<Rehearsal, Failure> {
+pub(super) fn run(plan: &Plan, profile: &Profile, device: u32) -> Result<DryRun, Failure> {
     let clocks = open(&[device]).map_err(|e| match e {
         NvmlError::NotBuilt | NvmlError::NoDevice { .. } => Failure::usage(format!("--apply {device}: {e}")),
         _ => Failure::new(format!("--apply {device}: {e}")),
@@ -64,7 +64,7 @@ pub(super) fn run(plan: &Plan, profile: &Profile, device: u32) -> Result<Rehears
     if stop.load(Ordering::Relaxed) {
         return Err(Failure::new("stopped as asked; the clock is given back"));
     }
-    Ok(Rehearsal { device, rank, changes, spent })
+    Ok(DryRun { device, rank, changes, spent })
 }
 
 /// The rank with most changes, the first of them.
@@ -82,7 +82,7 @@ fn busiest(plan: &Plan, profile: &Profile) -> Result<usize, Failure> {
     Ok(best.0)
 }
 
-impl Rehearsal {
+impl DryRun {
     fn milliseconds(&self) -> f64 {
         1e3 * self.spent.as_secs_f64() / f64::from(self.changes.max(1))
     }
@@ -91,7 +91,7 @@ impl Rehearsal {
         let (clocks, d) = (&self.device.clocks, &self.device);
         format!(
             "device {} ({}) has {} clocks from {} to {} MHz\n\
-             rehearsed rank {}: {} changes of the clock, {:.2} ms each; the clock is given back\n",
+             dry run of rank {}: {} changes of the clock, {:.2} ms each; the clock is given back\n",
             d.index,
             d.name,
             clocks.len(),

@@ -1,0 +1,249 @@
+//! Memory is asked for before work: a dry run on the null backend counts what a rank of a job will hold.
+
+use crate::config::FillChoice;
+use crate::error::ParallelError;
+use crate::plan::{Coord, Plan};
+use crate::worker::{Job, Worker};
+use bessemer_arch::Model;
+use bessemer_collectives::NullCommunicator;
+use bessemer_model::{ActivationConfig, Cache, Decoder, Purpose, Shape};
+use bessemer_optim::{OptimConfig, OptimizerChoice};
+use bessemer_tensor::null::NullBackend;
+use bessemer_tensor::op::Op;
+use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
+use bessemer_units::{Bytes, ParamStorage};
+
+/// Class of the memory in which values wait for collectives.
+const IN_FLIGHT: &str = "in-flight buffers";
+/// Class of keys and values that decoding keeps.
+const CACHE: &str = "cache";
+
+/// Memory that a rank will hold, by class: parameters, gradients, optimizer state, activations, in-flight buffers of
+/// collectives, copies for checkpoints, the cache of keys and values, and the workspace of operators.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// By class. Without a device to ask, the workspace is 0.
+    pub buffers: MemoryUse,
+}
+
+/// More memory is needed than there is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "training needs {needed} of memory, {available} are available ({largest}); use a smaller train.micro_batch, \
+     train.seq_len or model"
+)]
+pub struct MemoryShortage {
+    /// Bytes that the plan holds.
+    pub needed: Bytes,
+    /// Bytes that there are.
+    pub available: Bytes,
+    /// The plan by class, the largest first.
+    pub largest: String,
+}
+
+impl MemoryPlan {
+    /// Plans one rank of a job, whose peers do not exist. Ranks differ by a few elements, so this is the first rank;
+    /// optimizers that need whole matrices give ranks unequal parts, and there it is the rank that holds most. `device` is
+    /// asked for the workspace of operators.
+    ///
+    /// # Errors
+    /// A job that cannot be.
+    pub fn of_rank(job: &Job<'_>, mut device: Option<&mut dyn Backend>) -> Result<MemoryPlan, ParallelError> {
+        let even = matches!(
+            job.optim.optimizer,
+            OptimizerChoice::AdamW | OptimizerChoice::Sgd | OptimizerChoice::Lion
+        );
+        let shards = if even { 1 } else { job.plan.shard() };
+        let at = |pipeline: usize, shard: usize| {
+            let coord = Coord { shard, ..job.plan.data_coord(0, pipeline) };
+            job.plan.rank(coord)
+        };
+        let ranks = (0..job.plan.pipeline()).flat_map(|p| (0..shards).map(move |s| at(p, s)));
+        let mut most: Option<MemoryPlan> = None;
+        for rank in ranks {
+            let other = MemoryPlan::of(job, rank, device.as_mut().map(|device| &mut **device as _))?;
+            if most.as_ref().is_none_or(|most| other.buffers.total() > most.buffers.total()) {
+                most = Some(other);
+            }
+        }
+        most.ok_or_else(|| ParallelError::Layout("a plan has at least one rank".into()))
+    }
+
+    /// Plans a job of one rank that keeps parameters and gradients in f32.
+    ///
+    /// # Errors
+    /// A job that cannot be.
+    pub fn alone(
+        model: &Model,
+        shape: Shape,
+        activations: ActivationConfig,
+        optim: &OptimConfig,
+        device: Option<&mut dyn Backend>,
+    ) -> Result<MemoryPlan, ParallelError> {
+        let (plan, types) = (&Plan::single(), ParamStorage::default());
+        let program = &plan.program(1, 1, None)?;
+        MemoryPlan::of_rank(
+            &Job { model, shape, activations, types, optim, z_loss: 0.0, plan, program },
+            device,
+        )
+    }
+
+    /// Plans a decoder that scores batches of `shape`, with a cache of `cached` positions for one sequence if it generates
+    /// text.
+    ///
+    /// # Errors
+    /// Sizes that cannot be.
+    pub fn of_decoder(
+        model: &Model,
+        shape: Shape,
+        activations: ActivationConfig,
+        cached: Option<usize>,
+        device: Option<&mut dyn Backend>,
+    ) -> Result<MemoryPlan, ParallelError> {
+        let mut planning = Planning { null: NullBackend::new(), device };
+        let shape = Shape { purpose: Purpose::Score, ..shape };
+        let decoder = Decoder::with_activations(&mut planning, model, shape, activations)?;
+        if let Some(capacity) = cached {
+            Cache::new(&mut planning, &decoder, 1, capacity)?;
+        }
+        Ok(MemoryPlan { buffers: planning.memory() })
+    }
+
+    fn of(job: &Job<'_>, rank: usize, device: Option<&mut dyn Backend>) -> Result<MemoryPlan, ParallelError> {
+        let mut planning = Planning { null: NullBackend::new(), device };
+        // Collectives at once or beside the computation: the memory is the same.
+        let plan = Plan { overlap: false, ..job.plan.clone() };
+        let world = Box::new(NullCommunicator::new("world", rank, plan.ranks()));
+        let worker = Worker::new(&mut planning, &Job { plan: &plan, ..*job }, world)?;
+        let mut planned = MemoryPlan { buffers: planning.memory() };
+        planned.add(IN_FLIGHT, Bytes(worker.staging_bytes()));
+        if job.plan.pipe.fill == FillChoice::Checkpoint {
+            planned.add("copies for checkpoints", Bytes(worker.snapshot_bytes(job.optim)?));
+        }
+        Ok(planned)
+    }
+
+    /// Counts the samples of text that a rank writes: the cache of `decoder` ([`MemoryPlan::of_decoder`]), its workspace, and,
+    /// where the rank has only a part of the model (`whole`), the model itself.
+    pub fn add_samples(&mut self, decoder: &MemoryPlan, whole: bool) {
+        let cache = decoder.class(CACHE);
+        self.add(CACHE, cache);
+        if whole {
+            let classes = decoder.buffers.classes.iter().map(|c| c.1).sum::<Bytes>();
+            self.add("model for samples", Bytes(classes.0 - cache.0));
+        }
+        self.buffers.workspace = Bytes(self.buffers.workspace.0.max(decoder.buffers.workspace.0));
+    }
+
+    /// Counts memory that the null backend does not see.
+    pub fn add(&mut self, class: &'static str, bytes: Bytes) {
+        if bytes > Bytes(0) {
+            self.buffers.classes.push((class, bytes));
+            self.buffers.classes.sort_by_key(|c| std::cmp::Reverse(c.1));
+        }
+    }
+
+    /// Bytes of a class.
+    pub fn class(&self, name: &str) -> Bytes {
+        self.buffers.classes.iter().filter(|c| c.0 == name).map(|c| c.1).sum()
+    }
+
+    /// Refuses a plan of which `copies` do not fit into `available` together.
+    ///
+    /// # Errors
+    /// The shortage, with the largest consumers.
+    pub fn fits(&self, copies: usize, available: Bytes) -> Result<(), MemoryShortage> {
+        let needed = Bytes(self.buffers.total().0.saturating_mul(copies as u64));
+        if needed <= available {
+            return Ok(());
+        }
+        let mut classes = self.buffers.classes.clone();
+        classes.push(("workspace", self.buffers.workspace));
+        classes.retain(|c| c.1 > Bytes(0));
+        Err(MemoryShortage::new(needed, available, &classes))
+    }
+}
+
+impl MemoryShortage {
+    /// `classes`: the consumers, in any order.
+    pub fn new(needed: Bytes, available: Bytes, classes: &[(&str, Bytes)]) -> MemoryShortage {
+        let mut classes = classes.to_vec();
+        classes.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let name = |class| match class {
+            "weights" => "parameters",
+            "optimizer" => "optimizer state",
+            CACHE => "cache of keys and values",
+            other => other,
+        };
+        let largest: Vec<String> =
+            classes.iter().map(|(class, bytes)| format!("{} {bytes}", name(class))).collect();
+        MemoryShortage { needed, available, largest: largest.join(", ") }
+    }
+}
+
+/// The null backend, with the workspace of operators as the device says.
+struct Planning<'a> {
+    null: NullBackend,
+    device: Option<&'a mut dyn Backend>,
+}
+
+impl Backend for Planning<'_> {
+    fn name(&self) -> &str {
+        self.null.name()
+    }
+
+    fn alloc(&mut self, spec: BufferSpec<'_>) -> Result<Buffer, TensorError> {
+        self.null.alloc(spec)
+    }
+
+    fn workspace(&self, op: &Op) -> Result<Bytes, TensorError> {
+        match &self.device {
+            Some(device) => device.workspace(op),
+            None => self.null.workspace(op),
+        }
+    }
+
+    fn reserve_workspace(&mut self, bytes: Bytes) -> Result<(), TensorError> {
+        self.null.reserve_workspace(bytes)
+    }
+
+    fn launch(&mut self, stream: Stream, op: &Op) -> Result<(), TensorError> {
+        self.null.launch(stream, op)
+    }
+
+    fn record(&mut self, stream: Stream) -> Event {
+        self.null.record(stream)
+    }
+
+    fn wait(&mut self, stream: Stream, event: Event) {
+        self.null.wait(stream, event);
+    }
+
+    fn sync(&mut self) -> Result<(), TensorError> {
+        self.null.sync()
+    }
+
+    fn write_f32(&mut self, dst: View, values: &[f32]) -> Result<(), TensorError> {
+        self.null.write_f32(dst, values)
+    }
+
+    fn write_u32(&mut self, dst: View, values: &[u32]) -> Result<(), TensorError> {
+        self.null.write_u32(dst, values)
+    }
+
+    fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {
+        self.null.read_f32(src, values)
+    }
+
+    fn read_bits(&mut self, src: View, bits: &mut [u16]) -> Result<(), TensorError> {
+        self.null.read_bits(src, bits)
+    }
+
+    fn write_bits(&mut self, dst: View, bits: &[u16]) -> Result<(), TensorError> {
+        self.null.write_bits(dst, bits)
+    }
+
+    fn memory(&self) -> MemoryUse {
+        self.null.memory()
+    }
+}

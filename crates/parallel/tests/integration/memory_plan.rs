@@ -1,0 +1,102 @@
+//! The memory that is planned before a job is the memory that it takes.
+
+use bessemer_arch::Model;
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_model::{ActivationConfig, Cache, Decoder, Purpose, Shape};
+use bessemer_optim::OptimConfig;
+use bessemer_parallel::{Job, MemoryPlan, ParallelConfig, Plan, Stage};
+use bessemer_tensor::Backend;
+use bessemer_units::{Bytes, ParamStorage};
+
+/// Bytes of the parameters of [`model`] in f32.
+const PARAMETERS: u64 = 124_439_808 * 4;
+
+fn model() -> Model {
+    bessemer_arch::named("gpt2-124m").unwrap()
+}
+
+fn cpu() -> CpuBackend {
+    CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap()
+}
+
+fn train(sequences: usize, seq: usize) -> Shape {
+    Shape { sequences, seq, purpose: Purpose::Train }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_its_largest_consumers() {
+    let (activations, optim) = (ActivationConfig::default(), OptimConfig::default());
+    let plan = MemoryPlan::alone(&model(), train(4, 256), activations, &optim, None).unwrap();
+    assert_eq!((plan.class("weights"), plan.class("gradients")), (Bytes(PARAMETERS), Bytes(PARAMETERS)));
+    plan.fits(1, Bytes(1 << 40)).unwrap();
+    let e = plan.fits(1, Bytes(1 << 30)).unwrap_err().to_string();
+    assert!(e.contains("optimizer") && e.contains("1.00 GiB"), "{e}");
+    // Two ranks of a process hold it twice.
+    let one = plan.buffers.total();
+    plan.fits(1, one).unwrap();
+    plan.fits(2, one).unwrap_err();
+}
+
+#[test]
+fn a_rank_of_a_job_is_planned_with_its_part() {
+    let (model, optim) = (model(), OptimConfig::default());
+    let held = |stage, ranks, class: &str| {
+        let parallel = ParallelConfig { stage, ..ParallelConfig::default() };
+        let layout = Plan::new(&parallel, ranks, &model, optim.optimizer).unwrap();
+        let job = Job {
+            model: &model,
+            shape: train(1, 64),
+            activations: ActivationConfig::default(),
+            types: ParamStorage::default(),
+            optim: &optim,
+            z_loss: 0.0,
+            plan: &layout,
+            program: &layout.program(1, 1, None).unwrap(),
+        };
+        MemoryPlan::of_rank(&job, None).unwrap().class(class).0
+    };
+    let p = PARAMETERS;
+    assert_eq!((held(Stage::Ddp, 1, "weights"), held(Stage::Ddp, 1, "in-flight buffers")), (p, 0));
+    assert_eq!((held(Stage::Zero1, 4, "weights"), held(Stage::Zero1, 4, "gradients")), (p, p));
+    assert_eq!(held(Stage::Zero3, 4, "weights"), p / 4);
+    assert!(held(Stage::Zero3, 4, "optimizer") < p / 2 + 4096);
+    assert!(held(Stage::Zero3, 4, "in-flight buffers") > 0);
+}
+
+/// With a device to ask, the plan of a decoder is to the byte what the device then holds: workspace and cache too.
+#[test]
+fn the_plan_of_a_decoder_is_what_the_device_holds() {
+    let config = bessemer_arch::ModelConfig {
+        architecture: "llama".into(),
+        vocab_size: 300,
+        layers: Some(2),
+        width: Some(64),
+        heads: Some(4),
+        context: Some(96),
+        ..Default::default()
+    };
+    let (model, shape) =
+        (config.resolve(None).unwrap(), Shape { sequences: 2, seq: 48, purpose: Purpose::Score });
+    let activations = ActivationConfig::default();
+    for cached in [None, Some(96)] {
+        let planned =
+            MemoryPlan::of_decoder(&model, shape, activations, cached, Some(&mut cpu())).unwrap().buffers;
+        let mut device = cpu();
+        let decoder = Decoder::with_activations(&mut device, &model, shape, activations).unwrap();
+        if let Some(capacity) = cached {
+            Cache::new(&mut device, &decoder, 1, capacity).unwrap();
+        }
+        let held = device.memory();
+        assert!(planned.workspace > Bytes(0));
+        assert_eq!(planned.workspace, held.workspace);
+        for (class, bytes) in &planned.classes {
+            let found = held.classes.iter().find(|c| c.0 == *class).map(|c| c.1);
+            // The device rounds each buffer up to its alignment.
+            assert!(
+                found.is_some_and(|f| f >= *bytes && f.0 <= bytes.0 + bytes.0 / 8 + 65536),
+                "{class}: {bytes} {found:?}"
+            );
+        }
+        assert_eq!(planned.classes.iter().any(|c| c.0 == "cache"), cached.is_some());
+    }
+}

@@ -1,0 +1,210 @@
+//! One optimizer step, and the losses of one batch, on one rank.
+//!
+//! Trainer, evaluation, parity runs, studies and benchmarks all step through [`Runner`], so that a benchmark measures what
+//! trains. Records, checkpoints and spike detection are the trainer's, around it.
+
+use crate::TrainError;
+use bessemer_arch::Model;
+use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
+use bessemer_model::{ActivationConfig, Decoder, LossSum, Shape, TokenBatch};
+use bessemer_optim::{OptimConfig, StepStats};
+use bessemer_parallel::{Feed, Job, ParallelError, Plan, Update, Worker};
+use bessemer_tensor::Backend;
+use bessemer_units::ParamStorage;
+
+mod losses;
+
+pub(crate) use losses::RankLosses;
+
+/// Forward and backward passes of a step, before its update.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Passes {
+    /// Loss over all ranks; the same bits on every rank.
+    pub loss: LossSum,
+    /// Global norm of the gradient, without the loss scale.
+    pub grad_norm: f64,
+}
+
+/// A step that is over.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepResult {
+    /// Loss over all ranks, with the parameters before the update.
+    pub loss: LossSum,
+    /// What the optimizer did.
+    pub stats: StepStats,
+}
+
+/// One rank of a job, with its parameters and optimizer state on a device. All ranks make the same calls in the same order.
+#[derive(Debug)]
+pub struct Runner {
+    /// The rank.
+    pub worker: Worker,
+}
+
+impl Runner {
+    /// Makes this rank's buffers.
+    ///
+    /// # Errors
+    /// A job that the model, the ranks or the device do not allow.
+    pub fn new(
+        backend: &mut dyn Backend,
+        job: &Job<'_>,
+        world: Box<dyn Communicator>,
+    ) -> Result<Runner, TrainError> {
+        Ok(Runner { worker: Worker::new(backend, job, world)? })
+    }
+
+    /// The only rank of a job of one micro-batch a step, with parameters and gradients in f32.
+    ///
+    /// # Errors
+    /// Those of [`Runner::new`].
+    pub fn alone(
+        backend: &mut dyn Backend,
+        model: &Model,
+        shape: Shape,
+        activations: ActivationConfig,
+        optim: &OptimConfig,
+    ) -> Result<Runner, TrainError> {
+        let (plan, types) = (&Plan::single(), ParamStorage::default());
+        let program = &plan.program(1, 1, None)?;
+        let job = Job { model, shape, activations, types, optim, z_loss: 0.0, plan, program };
+        Runner::new(backend, &job, world_of_one())
+    }
+
+    /// Runs the passes of every micro-batch of a step. The gradients are then complete, over all ranks.
+    ///
+    /// # Errors
+    /// What the batch source, the device or another rank answers.
+    pub fn passes(&mut self, backend: &mut dyn Backend, source: &mut dyn Feed) -> Result<Passes, TrainError> {
+        let sum = self.worker.gradients(backend, source)?;
+        let loss = self.worker.sum_over_data(sum)?;
+        let grad_norm = self.worker.grad_norm(backend)?;
+        Ok(Passes { loss, grad_norm })
+    }
+
+    /// Takes the update of step `t`, counted from 1, at learning rate `lr`, after [`Runner::passes`] found `grad_norm`. A
+    /// gradient that is not finite changes nothing and is reported as skipped.
+    ///
+    /// # Errors
+    /// What the device or another rank answers.
+    pub fn update(
+        &mut self,
+        backend: &mut dyn Backend,
+        t: u64,
+        lr: f64,
+        grad_norm: f64,
+    ) -> Result<StepStats, TrainError> {
+        let stats = self.worker.apply(backend, t, lr, grad_norm)?;
+        backend.sync()?;
+        Ok(stats)
+    }
+
+    /// A whole step: [`Runner::passes`], then [`Runner::update`].
+    ///
+    /// # Errors
+    /// Those of both.
+    pub fn step(
+        &mut self,
+        backend: &mut dyn Backend,
+        source: &mut dyn Feed,
+        t: u64,
+        lr: f64,
+    ) -> Result<StepResult, TrainError> {
+        let Passes { loss, grad_norm } = self.passes(backend, source)?;
+        Ok(StepResult { loss, stats: self.update(backend, t, lr, grad_norm)? })
+    }
+
+    /// Makes the program of the next steps one of `updates` steps of `micro_batches` micro-batches each, for an asynchronous
+    /// schedule.
+    ///
+    /// # Errors
+    /// A number of steps that the schedule does not allow, or more memory than was planned.
+    pub fn set_window(&mut self, micro_batches: usize, updates: usize) -> Result<(), TrainError> {
+        if self.worker.program().updates != updates {
+            let program = self.worker.plan().program(micro_batches, updates, None)?;
+            self.worker.set_program(&program)?;
+        }
+        Ok(())
+    }
+
+    /// Runs the steps of one program of an asynchronous schedule ([`Runner::set_window`]), the first of which is step `t`,
+    /// counted from 1. `rate` is the learning rate of a step.
+    ///
+    /// # Errors
+    /// What the batch source, the device or another rank answers.
+    pub fn window(
+        &mut self,
+        backend: &mut dyn Backend,
+        source: &mut dyn Feed,
+        t: u64,
+        rate: &dyn Fn(u64) -> f64,
+    ) -> Result<Vec<Update>, TrainError> {
+        let updates = self.worker.window(backend, source, t, rate)?;
+        backend.sync()?;
+        Ok(updates)
+    }
+
+    /// Brings the parameters of all ranks together, into `whole` if this rank has a decoder for them. All ranks call this.
+    ///
+    /// # Errors
+    /// What the device or another rank answers.
+    pub(crate) fn copy_params(
+        &mut self,
+        backend: &mut dyn Backend,
+        whole: Option<&Decoder>,
+    ) -> Result<(), TrainError> {
+        let mut values = Vec::new();
+        for (i, tensor) in self.worker.params().iter().enumerate() {
+            values.resize(tensor.len(), 0.0);
+            self.worker.read(backend, tensor, &mut values)?;
+            if let Some(whole) = whole {
+                backend.write_f32(whole.params()[i].value, &values)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Loss of one batch of this rank, without dropout; of every token in `per_token` if given. Known on the ranks that have
+    /// the head.
+    ///
+    /// # Errors
+    /// What the device or another rank answers.
+    pub fn evaluate(
+        &mut self,
+        backend: &mut dyn Backend,
+        batch: &TokenBatch<'_>,
+        per_token: Option<&mut [f32]>,
+    ) -> Result<LossSum, ParallelError> {
+        self.worker.loss(backend, batch, per_token)
+    }
+}
+
+/// The communicator of a job of one rank.
+pub(crate) fn world_of_one() -> Box<dyn Communicator> {
+    Box::new(ThreadCommunicator::world("world", 1, &ThreadSettings::default()).swap_remove(0))
+}
+
+/// Runs every rank of a job on a thread of its own, with its communicator; results in the order of the ranks.
+///
+/// # Errors
+/// Of several ranks' errors the first that is not about another rank.
+pub fn on_threads<T: Send>(
+    worlds: Vec<Box<dyn Communicator>>,
+    rank: impl Fn(Box<dyn Communicator>) -> Result<T, TrainError> + Sync,
+) -> Result<Vec<T>, TrainError> {
+    let rank = &rank;
+    let joined: Vec<_> = std::thread::scope(|scope| {
+        let ranks: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || rank(world))).collect();
+        ranks.into_iter().map(|rank| rank.join()).collect()
+    });
+    let panicked = |_| Err(TrainError::Recipe("a rank panicked".into()));
+    let mut results: Vec<Result<T, TrainError>> =
+        joined.into_iter().map(|result| result.unwrap_or_else(panicked)).collect();
+    let own = |e: &TrainError| !matches!(e, TrainError::Parallel(ParallelError::Collective(_)));
+    let cause = |e: &TrainError| !e.is_echo();
+    let wanted = [&own as &dyn Fn(&TrainError) -> bool, &cause];
+    if let Some(at) = wanted.iter().find_map(|w| results.iter().position(|r| r.as_ref().is_err_and(w))) {
+        results.swap(0, at);
+    }
+    results.into_iter().collect()
+}
