@@ -1,0 +1,68 @@
+//! The records with which a session begins.
+
+use super::Trainer;
+use crate::TrainError;
+use crate::observer::Observer;
+use bessemer_arch::ParamClass;
+use bessemer_runlog as runlog;
+
+impl Trainer {
+    /// Records what this session trains, and how.
+    pub(super) fn announce(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        if let Some(resume) = self.resumed.clone() {
+            self.append(resume.into(), observer)?;
+        } else {
+            let model = self.model().clone();
+            let tables = model.params().into_iter().filter(|p| p.class() == ParamClass::Embedding);
+            let tables: usize = tables.map(|p| p.len()).sum();
+            let record = runlog::Model {
+                name: self.input.recipe.model.architecture.clone(),
+                parameters: model.parameters() as u64,
+                parameters_without_embedding: (model.parameters() - tables) as u64,
+                layers: model.layers as u64,
+                width: model.width as u64,
+                heads: model.heads as u64,
+                kv_heads: model.kv_heads as u64,
+                vocab_size: model.vocab_size as u64,
+                seq_len: self.plan.seq_len,
+                flops_per_token: model.train_flops_per_token(self.plan.seq_len as usize).0,
+            };
+            self.append(record.into(), observer)?;
+        }
+        // A continued run may have been given more steps.
+        let optim = &self.input.recipe.optim;
+        let record = runlog::Training {
+            steps: self.plan.steps,
+            tokens: self.plan.tokens.0,
+            batch_tokens: self.plan.tokens_per_step.0,
+            micro_batch: self.plan.micro_batch,
+            seq_len: self.plan.seq_len,
+            samples_per_epoch: self.loader.samples_per_epoch(),
+            mixture: self.shares(),
+            optimizer: optim.describe(),
+            schedule: format!("{}, {} warm-up steps", optim.schedule.name(), optim.warmup(self.plan.steps)),
+            ranks: self.layout().ranks() as u64,
+            layout: self.layout_text(),
+        };
+        self.append(record.into(), observer)?;
+        for text in std::mem::take(&mut self.warnings) {
+            self.warn(text, observer)?;
+        }
+        Ok(())
+    }
+
+    /// What the run reads of each component of its mixture, for its log.
+    fn shares(&self) -> Vec<runlog::MixtureShare> {
+        let taken = self
+            .loader
+            .mixture()
+            .map(|mixture| mixture.taken(self.plan.steps * self.plan.sequences_per_step));
+        let share = |taken: bessemer_loader::Taken| runlog::MixtureShare {
+            name: taken.name,
+            tokens: taken.tokens,
+            weight: taken.weight,
+            epochs: taken.epochs,
+        };
+        taken.into_iter().flatten().map(share).collect()
+    }
+}
