@@ -3,12 +3,9 @@
 use crate::cache::Cache;
 use crate::decoder::Decoder;
 use crate::error::ModelError;
-use crate::mlp::MlpActivations;
-use crate::pass::Pass;
-use crate::residual::StreamActivations;
-use crate::seams::OneDevice;
 use crate::step::check_indices;
-use bessemer_tensor::op::{AttentionCached, Copy};
+use crate::units::StageUnit;
+use bessemer_program::{OneDevice, Phase, StepValues, run};
 use bessemer_tensor::{Backend, TensorError, View};
 
 impl Decoder {
@@ -67,14 +64,12 @@ impl Decoder {
                     *p = (past - start + i) as u32;
                 }
             }
-            let rows = cache.rows.first(b * new);
-            backend.write_u32(rows.ids, &cache.host.ids[..b * new])?;
-            backend.write_u32(rows.positions, &cache.host.positions[..b * new])?;
-            let mut seams = OneDevice;
-            let mut pass = Pass::run(backend, &mut seams);
-            self.decode_rows(&mut pass, cache, start, past, new)?;
+            backend.write_u32(cache.ids.columns(0, b * new), &cache.host.ids[..b * new])?;
+            backend.write_u32(cache.positions.columns(0, b * new), &cache.host.positions[..b * new])?;
+            self.decode_rows(backend, cache, start, past, new)?;
             if first + new == total {
-                self.decode_logits(&mut pass, cache, new)?;
+                let external = [cache.last_rows(new), cache.logits_bv];
+                self.decode_unit(backend, cache, |c| &c.head, &external, &StepValues::default())?;
             }
             cache.len += new;
             first += new;
@@ -85,92 +80,44 @@ impl Decoder {
 
     /// Runs `new` positions of every sequence through all layers, after `past` positions of which those before `start`
     /// are not seen (0 with more than one sequence).
-    pub(crate) fn decode_rows(
+    fn decode_rows(
         &self,
-        pass: &mut Pass<'_>,
-        cache: &Cache,
+        backend: &mut dyn Backend,
+        cache: &mut Cache,
         start: usize,
         past: usize,
         new: usize,
     ) -> Result<(), TensorError> {
-        let r = cache.rows.first(cache.sequences * new);
-        self.embedding()?.forward(pass, r.ids, r.positions, r.x_nd, (r.branch_nd, None), None)?;
-        let stream = |x_nd, x_out_nd| StreamActivations {
-            x_nd,
-            stats: r.stats,
-            // Without normalisation a block reads the stream itself.
-            side_nd: if r.stats.is_some() { r.normed_nd } else { x_nd },
-            recompute: false,
-            x_out_nd,
-            whole_nd: None,
-            kept: None,
-        };
-        let (first, second) = (stream(r.x_nd, r.x_mid_nd), stream(r.x_mid_nd, r.x_nd));
-        for (layer, [k_cache, v_cache]) in self.layers.iter().zip(&cache.layers) {
-            layer.attention.project(pass, &first, r.qkv_nj, r.qk, r.positions)?;
-            let [q, k, v] = layer.attention.split(r.qkv_nj, r.qk.map(|q| q.rows_nk));
-            append(pass, cache, k, *k_cache, past, new)?;
-            append(pass, cache, v, *v_cache, past, new)?;
-            let seen = |cache_ng: View| cache_ng.rows(start, cache_ng.rows - start);
-            pass.launch(AttentionCached {
-                shape: layer.attention.shape(cache.sequences, new),
-                past: past - start,
-                capacity: cache.capacity - start,
-                window: layer.attention.window,
-                alibi: layer.attention.alibi,
-                q,
-                k_cache: seen(*k_cache),
-                v_cache: seen(*v_cache),
-                out: r.mixed_na,
-            })?;
-            layer.attention.finish(pass, r.mixed_na, &first, r.branch_nd, None)?;
-            let mlp = MlpActivations {
-                stream: second,
-                recompute: false,
-                pre_np: r.pre_np,
-                hidden_nf: r.hidden_nf,
-                dpre_np: None,
-            };
-            layer.mlp.forward(pass, &mlp, r.branch_nd, None)?;
+        let values = cache.step(start, past);
+        self.decode_unit(backend, cache, |c| &c.passes[new - 1].embedding, &[], &values)?;
+        for layer in 0..cache.layers.len() {
+            let external = cache.external(cache.layers[layer], start, past);
+            // The parameters of one layer stand behind those of the one before.
+            let unit = &mut cache.passes[new - 1].layer;
+            unit.parameters.clone_from(&self.units[1 + layer].parameters);
+            self.decode_unit(backend, cache, |c| &c.passes[new - 1].layer, &external, &values)?;
+            let [x, x_out] = cache.stream;
+            if x != x_out {
+                cache.stream = [x_out, x];
+            }
         }
         Ok(())
     }
 
-    /// Logits of the last of `new` rows of every sequence.
-    pub(crate) fn decode_logits(
+    fn decode_unit(
         &self,
-        pass: &mut Pass<'_>,
-        cache: &Cache,
-        new: usize,
+        backend: &mut dyn Backend,
+        cache: &mut Cache,
+        unit: impl Fn(&Cache) -> &StageUnit,
+        external: &[View],
+        values: &StepValues,
     ) -> Result<(), TensorError> {
-        let x_nd = cache.rows.x_nd;
-        let last_bd =
-            View { offset: (new - 1) * x_nd.cols, rows: cache.sequences, stride: new * x_nd.cols, ..x_nd };
-        let stats = cache.rows.stats.map(|s| s.rows(cache.sequences));
-        self.head()?.logits(pass, last_bd, stats, cache.last_bd, cache.logits_bv)
+        let mut table = std::mem::take(&mut cache.table);
+        let unit = unit(cache);
+        cache.binding(self, unit, external).fill(&mut table);
+        let program = &unit.program;
+        let result = run(program, Phase::Score, (&table, &unit.parameters), values, backend, &mut OneDevice);
+        cache.table = table;
+        result
     }
-}
-
-/// Copies the new rows of every sequence behind its old ones.
-fn append(
-    pass: &mut Pass<'_>,
-    cache: &Cache,
-    new_ng: View,
-    cache_ng: View,
-    past: usize,
-    new: usize,
-) -> Result<(), TensorError> {
-    if new == 1 {
-        // One row a sequence: the destination rows are `capacity` rows apart.
-        let stride = cache.capacity * cache_ng.stride;
-        let dst = View { offset: past * cache_ng.stride, rows: cache.sequences, stride, ..cache_ng };
-        return pass.launch(Copy { src: new_ng, dst });
-    }
-    for b in 0..cache.sequences {
-        pass.launch(Copy {
-            src: new_ng.rows(b * new, new),
-            dst: cache_ng.rows(b * cache.capacity + past, new),
-        })?;
-    }
-    Ok(())
 }

@@ -1,20 +1,23 @@
 //! A decoder: what it holds, how it is made, and the passes of a whole model.
 
-use crate::activations::{ActivationConfig, Activations, Scratch};
-use crate::attention::AttentionBlock;
-use crate::embedding::EmbeddingTables;
+use crate::config::ActivationConfig;
 use crate::error::ModelError;
-use crate::head::Head;
-use crate::mlp::MlpBlock;
-use crate::params::{self, Param, ParamTable, Weight};
-use crate::pass::Pass;
-use crate::portion::Cut;
-use crate::seams::{OneDevice, Phase, Seams};
+use crate::memory::{Allocating, Binding, ScratchBuffers, StageBuffers};
+use crate::params::{self, Param};
+use crate::ranks::StageRanks;
+use crate::record::Recording;
 use crate::slots::Held;
 use crate::stage::StageConfig;
 use crate::step::{LossSum, StepContext, TokenBatch};
-use bessemer_arch::{Model, ParamClass, Portion, Span, Unit};
-use bessemer_tensor::Backend;
+use crate::units::{Plan, StageUnit, phases};
+use bessemer_arch::{Model, Portion, Unit};
+use bessemer_mesh::{Axis, Placement};
+use bessemer_program::{
+    Class, OneDevice, Phase, Rank, StepValues, UnitMemory, UnitProgram, each_op, plan_memory, run, verify,
+};
+use bessemer_tensor::op::Op;
+use bessemer_tensor::{Backend, View};
+use bessemer_units::Bytes;
 
 /// What a decoder is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,45 +68,35 @@ impl Shape {
     }
 }
 
-/// One layer.
-#[derive(Debug)]
-pub(crate) struct Layer {
-    /// Number in the whole model.
-    pub(crate) index: usize,
-    pub(crate) attention: AttentionBlock,
-    pub(crate) mlp: MlpBlock,
-    pub(crate) dropout: LayerPlaces,
-}
-
-/// Names of a layer's dropout places.
-#[derive(Debug)]
-pub(crate) struct LayerPlaces {
-    pub(crate) attention: String,
-    pub(crate) attention_out: String,
-    pub(crate) mlp_out: String,
-}
-
 /// A decoder whose memory is allocated: parameters, and activations for batches of one [`Shape`]. It is a whole model, or
 /// one stage of it ([`Decoder::of_stage`]) or a tensor-parallel portion, or both.
 #[derive(Debug)]
 pub struct Decoder {
     /// What is here of the model; of a stage the model that it is a stage of.
     pub(crate) model: Model,
+    /// All of it, if that is more.
+    whole: Option<Box<Model>>,
     /// Which layers are here, and memory for how many micro-batches.
     pub(crate) stage: StageConfig,
     pub(crate) portion: Option<Box<Portion>>,
-    pub(crate) cut: Cut,
+    rank: Rank,
     pub(crate) shape: Shape,
     pub(crate) config: ActivationConfig,
     pub(crate) params: Vec<Param>,
-    pub(crate) embedding: Option<EmbeddingTables>,
-    pub(crate) layers: Vec<Layer>,
-    pub(crate) head: Option<Head>,
-    /// Parameters besides the layers' matrices and their biases, with the units whose passes complete their gradients.
-    pub(crate) others: Vec<(Unit, Weight)>,
-    pub(crate) act: Activations,
-    /// What each slot and each pending set is in use for.
+    /// Values that passes read, by parameter.
+    pub(crate) values: Vec<View>,
+    gradients: Vec<Option<View>>,
+    /// In the order of the forward pass.
+    pub(crate) units: Vec<StageUnit>,
+    /// Logits of a few rows, and of what is left of a batch after those.
+    logits: Vec<StageUnit>,
+    pub(crate) buffers: StageBuffers,
+    /// Weight of the z-loss.
+    pub(crate) z_loss: f32,
+    /// What each slot and each set is in use for.
     pub(crate) held: Held,
+    /// Memory of the values of the unit that runs.
+    table: Vec<View>,
     /// 0, 1, ... in every row, or in every document of the last batch.
     pub(crate) default_positions: Vec<u32>,
     /// First position of each token's document in the last batch, if attention stays within documents.
@@ -112,23 +105,20 @@ pub struct Decoder {
     pub(crate) losses: Vec<f32>,
 }
 
+/// The memory of one pass through the units.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PassMemory {
+    pub(crate) slot: Option<usize>,
+    pub(crate) kept: Option<usize>,
+    pub(crate) pending: Option<usize>,
+}
+
 impl Decoder {
     /// Allocates parameters (zero until [`Decoder::init`] or [`Decoder::write_param`]), gradients and activations, and
     /// reserves the workspace that the passes need. Nothing is allocated after that.
     ///
-    /// Bytes by class, n = B T, stats = 2 for LayerNorm, 1 for RMSNorm, 0 without; s = 4 bytes of an activation (2 if stored
-    /// in bf16):
-    /// - "weights" and, to train, "gradients": 4 bytes a parameter;
-    /// - "constants": 4 context D for a fixed table of positions;
-    /// - "activations" to train: `s (n ((2L + 1) D + L (J + A + P) + R + 2 D + max(F, J + A)) + min(n, 16) V) +
-    ///   4 (n ((2L + last) stats + 5) + L B H T)`, with J = (H + 2G) E, A = H E, P = F or 2F, last = 1 with a last
-    ///   normalisation (placement "pre"), and R = D + F for normalised rows and hidden values that are computed again,
-    ///   L (2 D + F) for those that are stored ([`Recompute`](bessemer_units::Recompute)). What post-normalised blocks
-    ///   keep in place of normalised rows is always stored (R = L 2 D + F), and without normalisation there is nothing
-    ///   of the kind (2 D and D in R become 0). QK-norm adds K = (H + G) E to J + A + P and to max(F, J + A), and
-    ///   (H + G) statistics to each row of each layer; documents add an index to each row;
-    /// - to score: `4 (n (2 D + J + A + P + D + F + 2 D + (1 + last) stats + 4) + B H T + min(n, 16) V)`, without
-    ///   normalisation one D less.
+    /// Bytes by class: "weights" and, to train, "gradients", 4 bytes a parameter; "constants", 4 context D for a fixed table of
+    /// positions; "activations", what the programs save and the scratch that they share.
     ///
     /// # Errors
     /// A sequence longer than the model's context, or what the backend answers (out of memory).
@@ -149,8 +139,8 @@ impl Decoder {
     }
 
     /// As [`Decoder::with_activations`], with parameters that the caller has placed: views of whatever buffers it likes,
-    /// which parameters of different [`Unit`]s may share if [`Seams::unit_begins`] brings the right values and
-    /// [`Seams::gradient_ready`] takes the gradients away ([`Decoder::init`], [`Decoder::read_params`] and
+    /// which parameters of different units may share if [`StageRanks::unit_begins`] brings the right values and
+    /// [`StageRanks::unit_ends`] takes the gradients away ([`Decoder::init`], [`Decoder::read_params`] and
     /// [`Decoder::write_param`] then say nothing about the model). A tied token table belongs to two units.
     ///
     /// # Errors
@@ -164,57 +154,219 @@ impl Decoder {
         params: Vec<Param>,
     ) -> Result<Decoder, ModelError> {
         shape.check(model)?;
-        let stage = StageConfig::whole(model);
-        Decoder::build(backend, model, Cut::whole(model), &stage, shape, config, params, None)
+        let rank = Rank { axis: Axis::Tensor, degree: 1, index: 0, sequence: false };
+        let parts = Parts { model, whole: None, rank, shape, config, stage: &StageConfig::whole(model) };
+        Decoder::build(backend, &parts, params, None)
     }
 
-    /// Puts a decoder together from checked parts.
+    /// Puts a decoder together from checked parts. `beside`: another stage of the same rank.
     pub(crate) fn build(
         backend: &mut dyn Backend,
-        model: &Model,
-        cut: Cut,
-        stage: &StageConfig,
-        shape: Shape,
-        config: ActivationConfig,
+        parts: &Parts<'_>,
         params: Vec<Param>,
-        beside: Option<Scratch>,
+        beside: Option<&Decoder>,
     ) -> Result<Decoder, ModelError> {
+        let Parts { model, whole, rank, shape, config, stage } = *parts;
         let (span, train) = (&stage.span, shape.purpose == Purpose::Train);
-        let table = ParamTable::new(params, &span.params(model), train)?;
-        let layer = |i: usize| Layer {
-            index: i,
-            attention: AttentionBlock::new(model, &cut, &table, i),
-            mlp: MlpBlock::new(model, &table, i),
-            dropout: LayerPlaces {
-                attention: format!("layers.{i}.attention.dropout"),
-                attention_out: format!("layers.{i}.attention.out.dropout"),
-                mlp_out: format!("layers.{i}.mlp.down.dropout"),
-            },
-        };
-        let embedding = match span.embedding {
-            true => Some(EmbeddingTables::new(backend, model, &cut, &table, span.head)?),
-            false => None,
-        };
-        let decoder = Decoder {
+        params::check(&params, &span.params(model), train)?;
+        let plan = Plan { model: whole.unwrap_or(model), shape, config, stage, rank, branches: false };
+        let units = plan.units(&params)?;
+        let none = ScratchBuffers::default();
+        let rows = if rank.sequence { shape.tokens() / rank.degree } else { shape.tokens() };
+        let beside = beside.map_or(&none, |d| &d.buffers.scratch);
+        let buffers = Allocating { backend, plan: &plan, units: &units }.all(rows, beside)?;
+        let mut decoder = Decoder {
             model: model.clone(),
+            whole: whole.cloned().map(Box::new),
             stage: stage.clone(),
             portion: None,
-            cut,
+            rank,
             shape,
             config,
-            embedding,
-            layers: span.layers.clone().map(layer).collect(),
-            head: span.head.then(|| Head::new(model, &cut, &table, span.embedding)),
-            others: others(&table, span),
-            params: table.params,
-            act: Activations::alloc(backend, model, &cut, shape, config, stage, beside)?,
+            values: params.iter().map(|p| p.value).collect(),
+            gradients: params.iter().map(|p| p.grad).collect(),
+            logits: logits_units(&plan, &params)?,
+            params,
+            units,
+            buffers,
+            z_loss: 0.0,
             held: Held::new(stage),
+            table: Vec::new(),
             default_positions: (0..shape.tokens()).map(|n| (n % shape.seq) as u32).collect(),
             documents: if model.document_end.is_some() { vec![0; shape.tokens()] } else { Vec::new() },
             losses: vec![0.0; if train { 2 } else { 1 } * if span.head { shape.tokens() } else { 0 }],
         };
-        decoder.plan(backend)?;
+        let most = crate::memory::scratch_of(decoder.logits.iter().map(|u| &u.memory));
+        decoder.buffers.scratch =
+            ScratchBuffers::alloc(backend, "activations", &most, &decoder.buffers.scratch)?;
+        decoder.reserve(backend)?;
         Ok(decoder)
+    }
+
+    /// Checks every operator that any pass may launch and reserves the largest workspace.
+    fn reserve(&mut self, backend: &mut dyn Backend) -> Result<(), ModelError> {
+        let mut most = Bytes(0);
+        let mut table = std::mem::take(&mut self.table);
+        let mut ask = |op: &Op| {
+            op.check()?;
+            most = most.max(backend.workspace(op)?);
+            Ok(())
+        };
+        let set = |sets: usize| (sets > 0).then_some(0);
+        let memory =
+            PassMemory { slot: Some(0), kept: set(self.held.kept.len()), pending: set(self.stage.pending) };
+        for at in 0..self.units.len() {
+            for &phase in phases(self.shape.purpose, &self.stage) {
+                self.binding(at, phase, memory).fill(&mut table);
+                each_op(&self.units[at].program, phase, &table, &mut ask)?;
+            }
+        }
+        for (unit, rows) in self.logits.iter().zip(self.logit_rows()) {
+            let logits = self.buffers.logits.map(|l| l.rows(0, rows));
+            let (Some(x), Some(logits)) = (self.buffers.slots[0].stream.last(), logits) else { continue };
+            self.logits_binding(unit, &[x.rows(0, rows), logits]).fill(&mut table);
+            each_op(&unit.program, Phase::Score, &table, &mut ask)?;
+        }
+        self.table = table;
+        Ok(backend.reserve_workspace(most)?)
+    }
+
+    /// Where unit number `at` finds what it names.
+    fn binding(&self, at: usize, phase: Phase, memory: PassMemory) -> Binding<'_> {
+        let buffers = &self.buffers;
+        let slot = memory.slot.map(|slot| &buffers.slots[slot]);
+        let layers = at - usize::from(self.stage.span.embedding && at > 0);
+        let stream = |boundary: usize| slot.and_then(|s| s.stream.get(boundary)).copied();
+        let end = slot.and_then(|s| s.stream.last()).copied();
+        let last = end.unwrap_or(crate::memory::UNTOUCHED);
+        let through = match self.units[at].unit {
+            Unit::Embedding => (last, stream(0).unwrap_or(last)),
+            Unit::Layer(_) => (stream(layers).unwrap_or(last), stream(layers + 1).unwrap_or(last)),
+            Unit::Head => (last, last),
+        };
+        Binding {
+            unit: &self.units[at],
+            at,
+            phase,
+            values: &self.values,
+            gradients: &self.gradients,
+            slot,
+            stream: through,
+            kept: memory.kept.map(|set| &buffers.kept[set]),
+            pending: memory.pending.map(|set| &buffers.pending[set]),
+            losses: buffers.losses,
+            constant: buffers.constant,
+            external: &[],
+            scratch: &buffers.scratch,
+            indices: None,
+        }
+    }
+
+    fn logits_binding<'a>(&'a self, unit: &'a StageUnit, external: &'a [View]) -> Binding<'a> {
+        Binding {
+            unit,
+            at: 0,
+            phase: Phase::Score,
+            values: &self.values,
+            gradients: &[],
+            slot: None,
+            stream: (external[0], external[0]),
+            kept: None,
+            pending: None,
+            losses: None,
+            constant: None,
+            external,
+            scratch: &self.buffers.scratch,
+            indices: None,
+        }
+    }
+
+    /// Runs one phase of some units, in this order.
+    pub(crate) fn run_units(
+        &mut self,
+        backend: &mut dyn Backend,
+        ranks: &mut dyn StageRanks,
+        (order, phase): (&mut dyn Iterator<Item = usize>, Phase),
+        memory: PassMemory,
+        values: &StepValues,
+    ) -> Result<(), ModelError> {
+        let mut table = std::mem::take(&mut self.table);
+        let mut result = Ok(());
+        for at in order {
+            self.binding(at, phase, memory).fill(&mut table);
+            let StageUnit { unit, program, parameters, .. } = &self.units[at];
+            result = ranks
+                .unit_begins(backend, *unit, phase)
+                .and_then(|()| run(program, phase, (&table, parameters), values, backend, &mut *ranks))
+                .and_then(|()| ranks.unit_ends(backend, *unit, phase));
+            if result.is_err() {
+                break;
+            }
+        }
+        self.table = table;
+        Ok(result?)
+    }
+
+    /// The program of every unit that is here with the plan of its memory, in the order of the forward pass.
+    pub fn programs(&self) -> impl Iterator<Item = (Unit, &UnitProgram, &UnitMemory)> {
+        self.units.iter().map(|u| (u.unit, &u.program, &u.memory))
+    }
+
+    /// The lists of its programs that its passes run.
+    pub fn phases(&self) -> &'static [Phase] {
+        phases(self.shape.purpose, &self.stage)
+    }
+
+    /// The rank of the tensor axis that it is.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// Of each of [`Decoder::params`], whether its gradient is a term of a sum over the ranks of the tensor axis after a backward
+    /// pass.
+    pub fn partial_gradients(&self) -> Vec<bool> {
+        let mut partial = vec![false; self.params.len()];
+        for unit in &self.units {
+            for value in &unit.program.values {
+                if let (Class::Gradient(p), Placement::Partial { .. }) =
+                    (value.class, value.placement(self.rank.axis))
+                {
+                    partial[unit.parameters[p]] = true;
+                }
+            }
+        }
+        partial
+    }
+
+    /// Refuses programs that would compute something else than those of one device.
+    ///
+    /// # Errors
+    /// The first node that is wrong, with the value's name.
+    pub fn verify(&self) -> Result<(), ModelError> {
+        let first = self.stage.span.layers.start;
+        // Layers differ in nothing but their names.
+        let one = |unit: &Unit| unit.layer().is_none_or(|layer| layer == first);
+        for (_, program, memory) in self.programs().filter(|p| one(&p.0)) {
+            verify(program, memory, self.phases(), self.rank)?;
+        }
+        Ok(())
+    }
+
+    /// What joins the residual stream is from here on a value of its own, "attention.branch" and "mlp.branch", which
+    /// [`bessemer_program::Ranks::written`] tells of. Numbers are those of the fused operators.
+    ///
+    /// # Errors
+    /// What the backend answers.
+    pub fn keep_branches(&mut self, backend: &mut dyn Backend) -> Result<(), ModelError> {
+        let whole = self.whole.as_deref().unwrap_or(&self.model);
+        let (shape, config, rank) = (self.shape, self.config, self.rank);
+        let plan = Plan { model: whole, shape, config, stage: &self.stage, rank, branches: true };
+        let units = plan.units(&self.params)?;
+        let wanted = crate::memory::scratch_of(units.iter().map(|u| &u.memory));
+        self.buffers.scratch = ScratchBuffers::alloc(backend, "activations", &wanted, &self.buffers.scratch)?;
+        self.units = units;
+        self.set_z_loss(self.z_loss);
+        self.reserve(backend)
     }
 
     /// The model; of a portion, what is here of it as a model. Of a stage all of it: [`Decoder::stage`] says what is here.
@@ -222,12 +374,32 @@ impl Decoder {
         &self.model
     }
 
+    /// Whether the rows of the residual stream are sharded.
+    pub(crate) fn is_sharded_by_rows(&self) -> bool {
+        self.rank.sequence
+    }
+
+    /// Vocabulary of the whole model.
+    pub(crate) fn vocab_size(&self) -> usize {
+        self.whole.as_ref().map_or(self.model.vocab_size, |whole| whole.vocab_size)
+    }
+
     /// Adds `weight * lse^2` of every scored token to what gradients are taken of, lse the log-sum-exp of its logits
     /// (z-loss; Chowdhery et al. 2022, PaLM: 1e-4). Reported losses stay the cross-entropy, [`LossSum::lse_squared`] tells
     /// the other part. 0, the default, is none. A stage without the head has no use for it.
     pub fn set_z_loss(&mut self, weight: f32) {
-        if let Some(head) = &mut self.head {
-            head.z_loss = weight;
+        self.z_loss = weight;
+        let rows = if weight == 0.0 { 1 } else { 2 };
+        for node in self.units.iter_mut().flat_map(|u| u.program.lists.iter_mut().flatten()) {
+            let bessemer_program::Node::Launch(launch) = node else { continue };
+            let (backward, loss) = match &mut launch.op {
+                Op::LinearCrossEntropy(op) => (&mut op.backward, &mut op.loss),
+                Op::LinearCrossEntropyPortion(op) => (&mut op.backward, &mut op.loss),
+                _ => continue,
+            };
+            if let Some(backward) = backward {
+                (backward.z_loss, loss.rows) = (weight, rows);
+            }
         }
     }
 
@@ -247,24 +419,23 @@ impl Decoder {
     }
 
     /// Loss and gradients of one micro-batch: gradients of `loss_scale * sum of token losses` replace or are added to
-    /// the parameters' gradients. `seams` is called at the named places.
+    /// the parameters' gradients.
     ///
     /// # Errors
     /// A batch of another shape or with foreign indices (nothing is launched then), a decoder made to score, or what
-    /// the backend answers.
+    /// the backend and other ranks answer.
     pub fn forward_backward_through(
         &mut self,
         backend: &mut dyn Backend,
-        seams: &mut dyn Seams,
+        ranks: &mut dyn StageRanks,
         batch: &TokenBatch<'_>,
         ctx: &StepContext,
     ) -> Result<LossSum, ModelError> {
         self.expect_training()?;
         self.expect_all_layers("a pass from tokens to the loss")?;
-        self.check_seams(seams)?;
         self.check_batch(batch)?;
-        self.fill(backend, seams, 0, batch, Some(ctx))?;
-        let loss = self.backward_of(backend, seams, 0, ctx, ctx.accumulate.into(), None)?;
+        self.fill(backend, ranks, 0, batch, Some(ctx))?;
+        let loss = self.backward_of(backend, ranks, 0, ctx, ctx.accumulate.into(), None)?;
         Ok(loss.unwrap_or_default())
     }
 
@@ -279,20 +450,24 @@ impl Decoder {
         self.loss_through(backend, &mut OneDevice, batch, per_token)
     }
 
-    /// As [`Decoder::loss`], with seams.
+    /// As [`Decoder::loss`], with other ranks.
     pub fn loss_through(
         &mut self,
         backend: &mut dyn Backend,
-        seams: &mut dyn Seams,
+        ranks: &mut dyn StageRanks,
         batch: &TokenBatch<'_>,
         per_token: Option<&mut [f32]>,
     ) -> Result<LossSum, ModelError> {
         self.expect_all_layers("a pass from tokens to the loss")?;
-        self.check_seams(seams)?;
         self.check_batch(batch)?;
         expect_room("per_token", per_token.as_deref(), self.shape.tokens())?;
-        self.fill(backend, seams, 0, batch, None)?;
-        self.loss_of(backend, seams, 0, per_token)
+        self.fill(backend, ranks, 0, batch, None)?;
+        self.loss_of(backend, ranks, 0, per_token)
+    }
+
+    /// Rows of logits that each of the programs for them makes.
+    fn logit_rows(&self) -> impl Iterator<Item = usize> + use<> {
+        logit_rows(self.shape.tokens())
     }
 
     /// Logits of every token of a batch, without dropout; `visit(n, logits)` is called for n = 0, 1, ... with row n
@@ -306,45 +481,75 @@ impl Decoder {
         self.logits_through(backend, &mut OneDevice, batch, visit)
     }
 
-    /// As [`Decoder::logits`], with seams.
+    /// As [`Decoder::logits`], with other ranks.
     pub fn logits_through(
         &mut self,
         backend: &mut dyn Backend,
-        seams: &mut dyn Seams,
+        ranks: &mut dyn StageRanks,
         batch: &TokenBatch<'_>,
         mut visit: impl FnMut(usize, &[f32]),
     ) -> Result<(), ModelError> {
         self.expect_whole("a row of logits")?;
         self.check_batch(batch)?;
-        self.fill(backend, seams, 0, batch, None)?;
-        let mut pass = Pass::run(backend, seams);
-        let (n, most) = (self.shape.tokens(), self.act.logits_nv);
+        self.fill(backend, ranks, 0, batch, None)?;
+        let (Some(most), n) = (self.buffers.logits, self.shape.tokens()) else { return Ok(()) };
+        let x = *self.buffers.slots[0].stream.last().unwrap_or(&most);
         let mut host = vec![0.0; most.len()];
-        pass.unit(Unit::Head, Phase::Forward, |pass| {
-            for first in (0..n).step_by(most.rows) {
-                let rows = most.rows.min(n - first);
-                self.logits_rows(pass, first, rows)?;
-                let host = &mut host[..rows * most.cols];
-                pass.read(most.rows(0, rows), host)?;
-                for (i, row) in host.chunks_exact(most.cols).enumerate() {
-                    visit(first + i, row);
-                }
-            }
-            Ok(())
-        })?;
-        Ok(())
+        let mut table = Vec::new();
+        ranks.unit_begins(backend, Unit::Head, Phase::Score)?;
+        for first in (0..n).step_by(most.rows) {
+            let rows = most.rows.min(n - first);
+            let unit = &self.logits[usize::from(rows < most.rows)];
+            let external = [x.rows(first, rows), most.rows(0, rows)];
+            self.logits_binding(unit, &external).fill(&mut table);
+            run(
+                &unit.program,
+                Phase::Score,
+                (&table, &unit.parameters),
+                &StepValues::default(),
+                backend,
+                &mut *ranks,
+            )?;
+            let host = &mut host[..rows * most.cols];
+            backend.read_f32(external[1], host)?;
+            host.chunks_exact(most.cols).enumerate().for_each(|(i, row)| visit(first + i, row));
+        }
+        Ok(ranks.unit_ends(backend, Unit::Head, Phase::Score)?)
     }
 }
 
-/// Parameters besides the layers' matrices and their biases. A tied token table whose embedding is elsewhere is completed
-/// by the head.
-fn others(table: &ParamTable, span: &Span) -> Vec<(Unit, Weight)> {
-    let unit = |p: &Param| match p.spec.id.unit() {
-        Unit::Embedding if !span.embedding => Unit::Head,
-        unit => unit,
+/// What a decoder is put together from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parts<'a> {
+    pub(crate) model: &'a Model,
+    pub(crate) whole: Option<&'a Model>,
+    pub(crate) rank: Rank,
+    pub(crate) shape: Shape,
+    pub(crate) config: ActivationConfig,
+    pub(crate) stage: &'a StageConfig,
+}
+
+/// Rows of the pieces in which the logits of so many rows are made: all but the last, and the last if it is shorter.
+fn logit_rows(n: usize) -> impl Iterator<Item = usize> {
+    let most = n.min(crate::config::LOGIT_ROWS);
+    std::iter::once(most).chain((!n.is_multiple_of(most)).then_some(n % most))
+}
+
+/// Programs for the logits of a whole model.
+fn logits_units(plan: &Plan<'_>, params: &[Param]) -> Result<Vec<StageUnit>, ModelError> {
+    if !plan.stage.span.is_whole(plan.model) || plan.rank.degree > 1 {
+        return Ok(Vec::new());
+    }
+    let shardings = plan.model.shardings();
+    let recording = Recording::new(plan.model, &shardings, plan.shape, plan.storage());
+    let unit = |rows: usize| {
+        let program = recording.logits(rows);
+        let memory = plan_memory(&program, &[Phase::Score]);
+        let find = |name: &String| params.iter().position(|p| p.spec.name == *name).unwrap_or(usize::MAX);
+        let parameters = program.parameters.iter().map(find).collect();
+        StageUnit { unit: Unit::Head, program, memory, parameters }
     };
-    let other = |p: &&Param| !matches!(p.spec.class(), ParamClass::Matrix | ParamClass::Bias);
-    table.params.iter().filter(other).map(|p| (unit(p), table.get(&p.spec.name))).collect()
+    Ok(logit_rows(plan.shape.tokens()).map(unit).collect())
 }
 
 /// Errors unless a host slice, if given, has room for exactly `wanted` values.

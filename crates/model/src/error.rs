@@ -9,6 +9,12 @@ pub enum ModelError {
     /// The device refused.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+    /// Layouts that do not fit together.
+    #[error(transparent)]
+    Layout(#[from] Box<bessemer_program::LayoutConflict>),
+    /// A program that would compute something else than that of one device.
+    #[error(transparent)]
+    Program(#[from] Box<bessemer_program::Violation>),
     /// A shape that the model cannot run at.
     #[error("{what}: wanted {wanted}, found {found}")]
     Shape {

@@ -18,36 +18,6 @@ pub struct Param {
     pub grad: Option<View>,
 }
 
-/// A parameter as a layer uses it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Weight {
-    /// Number in [`Decoder::params`].
-    pub(crate) index: usize,
-    pub(crate) value: View,
-    grad: Option<View>,
-}
-
-impl Weight {
-    /// The gradient. Backward code is reached only in decoders made to train.
-    pub(crate) fn grad(&self) -> View {
-        self.grad.expect("backward runs only in decoders that hold gradients")
-    }
-}
-
-/// Matrix and bias of a linear map.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LinearWeights {
-    pub(crate) weight: Weight,
-    pub(crate) bias: Option<Weight>,
-}
-
-impl LinearWeights {
-    pub(crate) fn each(&mut self, visit: &mut dyn FnMut(&mut Weight)) {
-        visit(&mut self.weight);
-        self.bias.iter_mut().for_each(visit);
-    }
-}
-
 /// Allocates values ("weights") and, if asked, gradients ("gradients") of every parameter.
 pub(crate) fn alloc(
     backend: &mut dyn Backend,
@@ -68,67 +38,37 @@ pub(crate) fn alloc(
     Ok(params)
 }
 
-/// The parameters, looked up by name while layers are put together.
-pub(crate) struct ParamTable {
-    pub(crate) params: Vec<Param>,
-}
-
-impl ParamTable {
-    /// Errors unless these are the parameters of `specs`, placed in matrices of a float type, with gradients if asked.
-    pub(crate) fn new(
-        params: Vec<Param>,
-        specs: &[ParamSpec],
-        gradients: bool,
-    ) -> Result<ParamTable, ModelError> {
-        let wrong = |name: &str, wanted: String, found: String| {
-            Err(ModelError::ParameterPlace { name: name.into(), wanted, found })
+/// Errors unless these are the parameters of `specs`, placed in matrices of a float type, with gradients if asked.
+pub(crate) fn check(params: &[Param], specs: &[ParamSpec], gradients: bool) -> Result<(), ModelError> {
+    let wrong = |name: &str, wanted: String, found: String| {
+        Err(ModelError::ParameterPlace { name: name.into(), wanted, found })
+    };
+    for (i, spec) in specs.iter().enumerate() {
+        let Some(p) = params.get(i) else {
+            return wrong(&spec.name, format!("it as number {i}"), format!("{i} parameters in all"));
         };
-        for (i, spec) in specs.iter().enumerate() {
-            let Some(p) = params.get(i) else {
-                return wrong(&spec.name, format!("it as number {i}"), format!("{i} parameters in all"));
-            };
-            if (&p.spec.name, &p.spec.shape) != (&spec.name, &spec.shape) {
-                let (wanted, found) = (&spec.shape, &p.spec);
-                let found = format!("{} of shape {:?}", found.name, found.shape);
-                return wrong(&spec.name, format!("shape {wanted:?} as number {i}"), found);
-            }
-            let (rows, cols) = spec.matrix();
-            let wanted = format!("an f32, bf16 or f16 matrix [{rows}, {cols}]");
-            for (what, view) in [("values", Some(p.value)), ("gradients", p.grad)] {
-                match view {
-                    Some(v) if (v.rows, v.cols) == (rows, cols) && v.dtype().is_float() => v.check()?,
-                    Some(v) => {
-                        let found = format!("{what} [{}, {}] of {}", v.rows, v.cols, v.dtype());
-                        return wrong(&spec.name, wanted, found);
-                    }
-                    None if gradients => return wrong(&spec.name, wanted, format!("no {what}")),
-                    None => {}
+        if (&p.spec.name, &p.spec.shape) != (&spec.name, &spec.shape) {
+            let (wanted, found) = (&spec.shape, &p.spec);
+            let found = format!("{} of shape {:?}", found.name, found.shape);
+            return wrong(&spec.name, format!("shape {wanted:?} as number {i}"), found);
+        }
+        let (rows, cols) = spec.matrix();
+        let wanted = format!("an f32, bf16 or f16 matrix [{rows}, {cols}]");
+        for (what, view) in [("values", Some(p.value)), ("gradients", p.grad)] {
+            match view {
+                Some(v) if (v.rows, v.cols) == (rows, cols) && v.dtype().is_float() => v.check()?,
+                Some(v) => {
+                    let found = format!("{what} [{}, {}] of {}", v.rows, v.cols, v.dtype());
+                    return wrong(&spec.name, wanted, found);
                 }
+                None if gradients => return wrong(&spec.name, wanted, format!("no {what}")),
+                None => {}
             }
         }
-        match params.get(specs.len()) {
-            Some(p) => wrong(&p.spec.name, format!("{} parameters in all", specs.len()), "one more".into()),
-            None => Ok(ParamTable { params }),
-        }
     }
-
-    /// The parameter of that name, if the architecture has it.
-    pub(crate) fn find(&self, name: &str) -> Option<Weight> {
-        let index = self.params.iter().position(|p| p.spec.name == name)?;
-        let p = &self.params[index];
-        Some(Weight { index, value: p.value, grad: p.grad })
-    }
-
-    /// A parameter that every architecture has.
-    pub(crate) fn get(&self, name: &str) -> Weight {
-        self.find(name).expect("layers ask only for names that Model::params lists")
-    }
-
-    pub(crate) fn linear(&self, name: &str) -> LinearWeights {
-        LinearWeights {
-            weight: self.get(&format!("{name}.weight")),
-            bias: self.find(&format!("{name}.bias")),
-        }
+    match params.get(specs.len()) {
+        Some(p) => wrong(&p.spec.name, format!("{} parameters in all", specs.len()), "one more".into()),
+        None => Ok(()),
     }
 }
 

@@ -2,14 +2,17 @@
 
 use crate::decoder::Decoder;
 use crate::error::ModelError;
-use crate::params::Weight;
 use crate::stage::StageConfig;
 use crate::step::StepContext;
 use bessemer_tensor::View;
 
 /// What the weight part of one split backward pass needs, in the decoder that gave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Pending(pub(crate) usize);
+pub struct Pending {
+    pub(crate) set: usize,
+    /// What the forward pass has kept for it.
+    pub(crate) kept: Option<usize>,
+}
 
 /// What a slot holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,16 +24,46 @@ pub(crate) enum SlotUse {
     Training(u64, StepContext),
 }
 
-/// What each slot and each pending set is in use for.
+/// What each slot and each set is in use for.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) slots: Vec<SlotUse>,
+    /// By slot: the kept set of the training pass in it.
+    pub(crate) of_slot: Vec<Option<usize>>,
+    pub(crate) kept: Vec<bool>,
     pub(crate) pending: Vec<bool>,
 }
 
 impl Held {
     pub(crate) fn new(stage: &StageConfig) -> Held {
-        Held { slots: vec![SlotUse::Free; stage.slots], pending: vec![false; stage.pending] }
+        let kept = if stage.pending > 0 { stage.slots + stage.pending } else { 0 };
+        Held {
+            slots: vec![SlotUse::Free; stage.slots],
+            of_slot: vec![None; stage.slots],
+            kept: vec![false; kept],
+            pending: vec![false; stage.pending],
+        }
+    }
+
+    /// Forgets what a slot holds.
+    pub(crate) fn free(&mut self, slot: usize) {
+        self.slots[slot] = SlotUse::Free;
+        if let Some(kept) = self.of_slot[slot].take() {
+            self.kept[kept] = false;
+        }
+    }
+
+    /// The first kept set that is free: there are as many as micro-batches can be between forward and weight part. The first
+    /// of them every time, so that equal steps use equal memory.
+    pub(crate) fn take_kept(&mut self) -> Option<usize> {
+        let set = self.kept.iter().position(|used| !used)?;
+        self.kept[set] = true;
+        Some(set)
+    }
+
+    /// A kept set that nothing is in: for a pass that leaves nothing there.
+    pub(crate) fn any_kept(&self) -> Option<usize> {
+        self.kept.iter().position(|used| !used)
     }
 }
 
@@ -41,7 +74,7 @@ impl Decoder {
     /// A slot that is not there.
     pub fn stage_release(&mut self, slot: usize) -> Result<(), ModelError> {
         self.used(slot)?;
-        self.held.slots[slot] = SlotUse::Free;
+        self.held.free(slot);
         Ok(())
     }
 
@@ -51,8 +84,16 @@ impl Decoder {
     /// A set that is not in use.
     pub fn stage_release_pending(&mut self, pending: Pending) -> Result<(), ModelError> {
         self.expect_pending(pending)?;
-        self.held.pending[pending.0] = false;
+        self.release(pending);
         Ok(())
+    }
+
+    /// The sets of a split backward pass are free.
+    pub(crate) fn release(&mut self, pending: Pending) {
+        self.held.pending[pending.set] = false;
+        if let Some(kept) = pending.kept {
+            self.held.kept[kept] = false;
+        }
     }
 
     /// From here on passes read these values, one view for each of [`Decoder::params`] and of its shape and type: another
@@ -78,17 +119,9 @@ impl Decoder {
             }
             view.check()?;
         }
-        let params = &self.params;
-        let mut visit = |w: &mut Weight| w.value = values.map_or(params[w.index].value, |v| v[w.index]);
-        if let Some(embedding) = &mut self.embedding {
-            embedding.each(&mut visit);
-        }
-        for layer in &mut self.layers {
-            layer.attention.each(&mut visit);
-            layer.mlp.each(&mut visit);
-        }
-        if let Some(head) = &mut self.head {
-            head.each(&mut visit);
+        match values {
+            Some(values) => self.values.copy_from_slice(values),
+            None => self.values.iter_mut().zip(&self.params).for_each(|(value, p)| *value = p.value),
         }
         Ok(())
     }
@@ -116,12 +149,12 @@ impl Decoder {
     }
 
     pub(crate) fn expect_pending(&self, pending: Pending) -> Result<(), ModelError> {
-        match self.held.pending.get(pending.0) {
+        match self.held.pending.get(pending.set) {
             Some(true) => Ok(()),
             _ => Err(ModelError::Stage(format!(
                 "wanted a pending set with the input part of a backward pass, found set {} free; each has one weight \
                  part",
-                pending.0
+                pending.set
             ))),
         }
     }

@@ -19,11 +19,11 @@
 //! crosses them is `[rows, D]` in the activations' stored type, rows = n, or n / t where the stream is cut by rows.
 //!
 //! ```text
-//! let mut stage = Decoder::of_stage(backend, &portion, stream, shape, config, &StageConfig { span, slots: 4, pending: 2 }, None)?;
-//! recv into stage.stage_input(slot)?;   stage.stage_forward(backend, seams, slot, &batch, Some(&ctx))?;   send stage.stage_output(slot)?;
+//! let mut stage = Decoder::of_stage(backend, &portion, stream, shape, config, &StageConfig { span, slots: 4, pending: 2, overlap: false }, None)?;
+//! recv into stage.stage_input(slot)?;   stage.stage_forward(backend, ranks, slot, &batch, Some(&ctx))?;   send stage.stage_output(slot)?;
 //! recv into stage.stage_output_gradient(slot)?;
-//! let (_, pending) = stage.stage_backward_input(backend, seams, slot, first_input)?;    send stage.stage_input_gradient(slot)?;
-//! stage.stage_backward_weight(backend, seams, pending, first_weight)?;
+//! let (_, pending) = stage.stage_backward_input(backend, ranks, slot, first_input)?;    send stage.stage_input_gradient(slot)?;
+//! stage.stage_backward_weight(backend, ranks, pending, first_weight)?;
 //! ```
 //!
 //! Several chunks on one device: the first with [`Decoder::of_stage`], the others with [`Decoder::of_stage_beside`] it.
@@ -52,28 +52,19 @@
 //! [`Decoder::stage_backward`] writes what both write, and takes an [`Accumulate`] with a word for each (or one bool for
 //! both), so that a step may mix split and whole backward passes in any order.
 //!
-//! # Order of the seams
-//! Units as in [`Seams`], those of the span only. A whole backward pass: [`Phase::Backward`]. A split one: all units in
-//! [`Phase::BackwardInput`], in which [`Seams::backward`], [`Seams::gather`] and the other exchanges of values happen; later all units
-//! in the same order in [`Phase::BackwardWeight`], in which [`Seams::linear_backward`] and [`Seams::gradient_ready`] of *every*
-//! parameter of the unit come, those that the input part made too: a unit's gradients are then complete. The weight part
-//! exchanges no values. With several micro-batches, gradients of norms and tables may then hold the input parts of later
-//! micro-batches as well.
-//!
 //! A tied token table is a parameter of the first and of the last span: each holds the values and makes its own term of
 //! the gradient; the caller adds the two.
 
-use crate::activations::{ActivationConfig, Scratch};
-use crate::decoder::{Decoder, Purpose, Shape, expect_room};
+use crate::config::ActivationConfig;
+use crate::decoder::{Decoder, Parts, PassMemory, Purpose, Shape, expect_room};
 use crate::error::ModelError;
 use crate::params::{self, Param};
-use crate::pass::Pass;
-use crate::passes::BackwardHow;
-use crate::portion::{Cut, Stream};
-use crate::seams::{Phase, Seams};
+use crate::portion::{Stream, rank_of};
+use crate::ranks::StageRanks;
 use crate::slots::{Pending, SlotUse, nothing_in};
 use crate::step::{Accumulate, LossSum, StepContext, TokenBatch};
-use bessemer_arch::{Model, Portion, Span, Unit};
+use bessemer_arch::{Model, Portion, Span};
+use bessemer_program::{Phase, StepValues};
 use bessemer_tensor::op::IGNORED;
 use bessemer_tensor::{Backend, View};
 
@@ -86,12 +77,14 @@ pub struct StageConfig {
     pub slots: usize,
     /// Micro-batches between the two parts of a split backward pass at a time; 0 if none is split.
     pub pending: usize,
+    /// Collectives of a portion run beside products, which are made in pieces of rows.
+    pub overlap: bool,
 }
 
 impl StageConfig {
     /// The whole model, for one micro-batch at a time.
     pub fn whole(model: &Model) -> StageConfig {
-        StageConfig { span: Span::whole(model), slots: 1, pending: 0 }
+        StageConfig { span: Span::whole(model), slots: 1, pending: 0, overlap: false }
     }
 
     pub(crate) fn check(&self, model: &Model, purpose: Purpose) -> Result<(), ModelError> {
@@ -112,7 +105,6 @@ impl StageConfig {
 impl Decoder {
     /// A decoder of a span of a portion of a model; the whole model is `model.portion(1, 0)`. Parameters are
     /// `stage.span.params(&portion.model)`, under their names in the whole model, placed by the caller or allocated here.
-    /// [`stage_memory`](crate::stage_memory()) says what it takes.
     ///
     /// # Errors
     /// As [`Decoder::of_portion`]; a span that is none of the model, no slot.
@@ -125,12 +117,12 @@ impl Decoder {
         stage: &StageConfig,
         placed: Option<Vec<Param>>,
     ) -> Result<Decoder, ModelError> {
-        Decoder::stage_with(backend, portion, stream, (shape, config), stage, placed, None)
+        Decoder::stage_with(backend, (portion, stream), (shape, config), stage, placed, None)
     }
 
     /// Another stage of what this decoder is a stage of, for the same batches: a further chunk of a device. Its passes take
-    /// turns with this one's, so that both use one scratch ([`StageMemory::scratch`](crate::StageMemory)); make it beside a
-    /// stage that has layers.
+    /// turns with this one's, so that both use one scratch, as far as this one's is large enough; make it beside a stage that has
+    /// layers.
     ///
     /// # Errors
     /// As [`Decoder::of_stage`].
@@ -148,30 +140,30 @@ impl Decoder {
                 &whole
             }
         };
-        let stream = if self.cut.by_rows() { Stream::Rows } else { Stream::Whole };
+        let stream = if self.is_sharded_by_rows() { Stream::Rows } else { Stream::Whole };
         let batches = (self.shape, self.config);
-        Decoder::stage_with(backend, portion, stream, batches, stage, placed, Some(self.act.scratch))
+        Decoder::stage_with(backend, (portion, stream), batches, stage, placed, Some(self))
     }
 
     fn stage_with(
         backend: &mut dyn Backend,
-        portion: &Portion,
-        stream: Stream,
+        (portion, stream): (&Portion, Stream),
         (shape, config): (Shape, ActivationConfig),
         stage: &StageConfig,
         placed: Option<Vec<Param>>,
-        beside: Option<Scratch>,
+        beside: Option<&Decoder>,
     ) -> Result<Decoder, ModelError> {
         shape.check(&portion.whole)?;
         stage.check(&portion.model, shape.purpose)?;
-        let cut = Cut::of(portion, stream, shape)?;
+        let rank = rank_of(portion, stream, shape)?;
         let params = match placed {
             Some(params) => params,
             None => {
                 params::alloc(backend, stage.span.params(&portion.model), shape.purpose == Purpose::Train)?
             }
         };
-        let mut decoder = Decoder::build(backend, &portion.model, cut, stage, shape, config, params, beside)?;
+        let parts = Parts { model: &portion.model, whole: Some(&portion.whole), rank, shape, config, stage };
+        let mut decoder = Decoder::build(backend, &parts, params, beside)?;
         decoder.portion = Some(Box::new(portion.clone()));
         Ok(decoder)
     }
@@ -187,7 +179,7 @@ impl Decoder {
     /// A span that has the embedding, a slot that is not there.
     pub fn stage_input(&self, slot: usize) -> Result<View, ModelError> {
         self.edge(slot, self.stage.span.embedding, "embedding: it reads tokens and takes no stream")?;
-        Ok(self.act.slots[slot].x_nd)
+        Ok(self.buffers.slots[slot].stream[0])
     }
 
     /// Where the stream that leaves the span is after the forward pass, `[rows, D]`.
@@ -196,7 +188,7 @@ impl Decoder {
     /// A span that has the head, a slot that is not there.
     pub fn stage_output(&self, slot: usize) -> Result<View, ModelError> {
         self.edge(slot, self.stage.span.head, "head: it makes the loss and gives no stream")?;
-        Ok(self.act.slots[slot].end_nd)
+        Ok(self.stream_of(slot))
     }
 
     /// Where the caller puts the gradient of the span's output, `[rows, D]`; the pass changes it.
@@ -206,7 +198,7 @@ impl Decoder {
     pub fn stage_output_gradient(&self, slot: usize) -> Result<View, ModelError> {
         self.expect_training()?;
         self.edge(slot, self.stage.span.head, "head: its gradient is that of the loss")?;
-        Ok(self.act.slots[slot].dx_nd)
+        Ok(self.buffers.slots[slot].gradient)
     }
 
     /// Where the gradient of the span's input is after the backward pass or its input part, `[rows, D]`.
@@ -216,7 +208,7 @@ impl Decoder {
     pub fn stage_input_gradient(&self, slot: usize) -> Result<View, ModelError> {
         self.expect_training()?;
         self.edge(slot, self.stage.span.embedding, "embedding: no gradient leaves it")?;
-        Ok(self.act.slots[slot].dx_nd)
+        Ok(self.buffers.slots[slot].gradient)
     }
 
     /// From ids or [`Decoder::stage_input`] to the end of the stream. With `ctx` a training pass: its dropout, and its loss
@@ -228,7 +220,7 @@ impl Decoder {
     pub fn stage_forward(
         &mut self,
         backend: &mut dyn Backend,
-        seams: &mut dyn Seams,
+        ranks: &mut dyn StageRanks,
         slot: usize,
         batch: &TokenBatch<'_>,
         ctx: Option<&StepContext>,
@@ -243,9 +235,8 @@ impl Decoder {
         if ctx.is_some() {
             self.expect_training()?;
         }
-        self.check_seams(seams)?;
         self.check_batch(batch)?;
-        self.fill(backend, seams, slot, batch, ctx)
+        self.fill(backend, ranks, slot, batch, ctx)
     }
 
     /// The loss of the micro-batch in a slot, without gradients, at the span with the head. `per_token` as in
@@ -256,7 +247,7 @@ impl Decoder {
     pub fn stage_loss(
         &mut self,
         backend: &mut dyn Backend,
-        seams: &mut dyn Seams,
+        ranks: &mut dyn StageRanks,
         slot: usize,
         per_token: Option<&mut [f32]>,
     ) -> Result<LossSum, ModelError> {
@@ -268,9 +259,8 @@ impl Decoder {
                 "wanted the span with the head for a loss, found one without".into(),
             ));
         }
-        self.check_seams(seams)?;
         expect_room("per_token", per_token.as_deref(), self.shape.tokens())?;
-        self.loss_of(backend, seams, slot, per_token)
+        self.loss_of(backend, ranks, slot, per_token)
     }
 
     /// The whole backward pass of the micro-batch in a slot, which is free after it. The loss, if the head is here.
@@ -280,13 +270,12 @@ impl Decoder {
     pub fn stage_backward(
         &mut self,
         backend: &mut dyn Backend,
-        seams: &mut dyn Seams,
+        ranks: &mut dyn StageRanks,
         slot: usize,
         accumulate: impl Into<Accumulate>,
     ) -> Result<Option<LossSum>, ModelError> {
         let ctx = self.training(slot)?;
-        self.check_seams(seams)?;
-        self.backward_of(backend, seams, slot, &ctx, accumulate.into(), None)
+        self.backward_of(backend, ranks, slot, &ctx, accumulate.into(), None)
     }
 
     /// The input part of the backward pass of the micro-batch in a slot, which is free after it; what is left to do is in the
@@ -297,12 +286,11 @@ impl Decoder {
     pub fn stage_backward_input(
         &mut self,
         backend: &mut dyn Backend,
-        seams: &mut dyn Seams,
+        ranks: &mut dyn StageRanks,
         slot: usize,
         accumulate: bool,
     ) -> Result<(Option<LossSum>, Pending), ModelError> {
         let ctx = self.training(slot)?;
-        self.check_seams(seams)?;
         let Some(set) = self.held.pending.iter().position(|used| !used) else {
             return Err(ModelError::Stage(format!(
                 "wanted a free pending set for the weight part of slot {slot}, found all {} in use; run a weight part \
@@ -310,9 +298,10 @@ impl Decoder {
                 self.stage.pending
             )));
         };
-        let loss = self.backward_of(backend, seams, slot, &ctx, accumulate.into(), Some(set))?;
+        let kept = self.held.of_slot[slot];
+        let loss = self.backward_of(backend, ranks, slot, &ctx, accumulate.into(), Some(set))?;
         self.held.pending[set] = true;
-        Ok((loss, Pending(set)))
+        Ok((loss, Pending { set, kept }))
     }
 
     /// The weight part of a backward pass, after which the pending set is free.
@@ -322,30 +311,42 @@ impl Decoder {
     pub fn stage_backward_weight(
         &mut self,
         backend: &mut dyn Backend,
-        seams: &mut dyn Seams,
+        ranks: &mut dyn StageRanks,
         pending: Pending,
         accumulate: bool,
     ) -> Result<(), ModelError> {
         self.expect_pending(pending)?;
-        self.check_seams(seams)?;
-        self.held.pending[pending.0] = false;
-        let mut pass = Pass::run(backend, seams);
-        Ok(self.backward_weight(&mut pass, &self.act.pending[pending.0], accumulate)?)
+        self.release(pending);
+        let memory = PassMemory { slot: None, kept: pending.kept, pending: Some(pending.set) };
+        let values = StepValues { add_matrices: accumulate, add_others: true, ..StepValues::default() };
+        let mut order = (0..self.units.len()).rev();
+        self.run_units(backend, ranks, (&mut order, Phase::BackwardWeight), memory, &values)
     }
 
     /// Uploads a checked batch to a slot and runs its forward pass.
     pub(crate) fn fill(
         &mut self,
         backend: &mut dyn Backend,
-        seams: &mut dyn Seams,
+        ranks: &mut dyn StageRanks,
         slot: usize,
         batch: &TokenBatch<'_>,
         ctx: Option<&StepContext>,
     ) -> Result<(), ModelError> {
-        self.held.slots[slot] = SlotUse::Free;
+        self.held.free(slot);
         self.upload(backend, slot, batch)?;
-        let mut pass = Pass::run(backend, seams);
-        self.forward(&mut pass, &self.act.slots[slot], ctx.and_then(|ctx| self.masks(ctx)))?;
+        let train = ctx.is_some();
+        let kept = if train && self.stage.pending > 0 { self.held.take_kept() } else { None };
+        let memory = PassMemory { slot: Some(slot), kept: kept.or(self.held.any_kept()), pending: None };
+        let values = ctx.map_or(StepValues::default(), step_values);
+        // The head's pass is that of the loss.
+        let units = self.units.len() - usize::from(self.stage.span.head);
+        let phase = if train { Phase::Forward } else { Phase::Score };
+        let ran = self.run_units(backend, ranks, (&mut (0..units), phase), memory, &values);
+        self.held.of_slot[slot] = kept;
+        if let Err(e) = ran {
+            self.held.free(slot);
+            return Err(e);
+        }
         let scored = batch.targets.iter().filter(|&&t| t != IGNORED).count() as u64;
         self.held.slots[slot] = match ctx {
             Some(ctx) => SlotUse::Training(scored, *ctx),
@@ -358,14 +359,13 @@ impl Decoder {
     pub(crate) fn loss_of(
         &mut self,
         backend: &mut dyn Backend,
-        seams: &mut dyn Seams,
+        ranks: &mut dyn StageRanks,
         slot: usize,
         per_token: Option<&mut [f32]>,
     ) -> Result<LossSum, ModelError> {
-        let a = &self.act.slots[slot];
-        let (head, head_act) = self.head_of(a)?;
-        let mut pass = Pass::run(backend, seams);
-        pass.unit(Unit::Head, Phase::Forward, |pass| head.loss(pass, head_act, a.targets, a.dx_nd))?;
+        let memory = PassMemory { slot: Some(slot), kept: self.held.any_kept(), pending: None };
+        let mut head = (0..self.units.len()).filter(|_| self.stage.span.head).last().into_iter();
+        self.run_units(backend, ranks, (&mut head, Phase::Score), memory, &StepValues::default())?;
         let sum = self.read_losses(backend, self.scored(slot), false)?;
         if let Some(out) = per_token {
             out.copy_from_slice(&self.losses[..out.len()]);
@@ -377,24 +377,38 @@ impl Decoder {
     pub(crate) fn backward_of(
         &mut self,
         backend: &mut dyn Backend,
-        seams: &mut dyn Seams,
+        ranks: &mut dyn StageRanks,
         slot: usize,
         ctx: &StepContext,
         accumulate: Accumulate,
         set: Option<usize>,
     ) -> Result<Option<LossSum>, ModelError> {
-        let scratch = self.act.backward.ok_or(ModelError::NotForTraining)?;
         let scored = self.scored(slot);
+        let memory = PassMemory { slot: Some(slot), kept: self.held.of_slot[slot], pending: set };
         self.held.slots[slot] = SlotUse::Free;
-        if let Some(set) = set {
-            self.act.pending[set].exchange(&self.model, &mut self.act.slots[slot]);
+        let kept = self.held.of_slot[slot].take();
+        let phase = if set.is_some() { Phase::BackwardInput } else { Phase::Backward };
+        let Accumulate { input, weight } = accumulate;
+        let values = StepValues { add_matrices: weight, add_others: input, ..step_values(ctx) };
+        let mut order = (0..self.units.len()).rev();
+        let ran = self.run_units(backend, ranks, (&mut order, phase), memory, &values);
+        if (set.is_none() || ran.is_err())
+            && let Some(kept) = kept
+        {
+            self.held.kept[kept] = false;
         }
-        let mut pass = Pass::run(backend, seams);
-        let how = BackwardHow { ctx, accumulate, pending: set.map(|set| &self.act.pending[set]) };
-        self.backward(&mut pass, &self.act.slots[slot], &scratch, how)?;
-        let Some(head) = &self.head else { return Ok(None) };
-        let with_lse = head.z_loss != 0.0;
+        ran?;
+        if !self.stage.span.head {
+            return Ok(None);
+        }
+        let with_lse = self.z_loss != 0.0;
         self.read_losses(backend, scored, with_lse).map(Some)
+    }
+
+    /// The residual stream behind the last layer.
+    pub(crate) fn stream_of(&self, slot: usize) -> View {
+        let stream = &self.buffers.slots[slot].stream;
+        stream[stream.len() - 1]
     }
 
     /// Errors where the stream does not cross this edge of the span.
@@ -428,5 +442,16 @@ impl Decoder {
             has(span.embedding),
             has(span.head)
         )))
+    }
+}
+
+/// What a pass draws random numbers from, and scales the loss by.
+fn step_values(ctx: &StepContext) -> StepValues {
+    StepValues {
+        seed: ctx.seed,
+        step: ctx.step,
+        first_sequence: ctx.first_sequence,
+        loss_scale: ctx.loss_scale,
+        ..StepValues::default()
     }
 }

@@ -107,7 +107,7 @@ impl Decoder {
                 return Err(ModelError::Shape { what, wanted, found: found.to_string() });
             }
         }
-        let vocab_size = self.cut.vocab_size(self.model.vocab_size);
+        let vocab_size = self.vocab_size();
         check_indices("ids", batch.ids, vocab_size, false)?;
         check_indices("targets", batch.targets, vocab_size, true)?;
         check_indices("positions", batch.positions.unwrap_or(&[]), self.model.context, false)
@@ -120,19 +120,19 @@ impl Decoder {
         slot: usize,
         batch: &TokenBatch<'_>,
     ) -> Result<(), TensorError> {
-        let a = &self.act.slots[slot];
-        let (ids, targets, places) = (a.ids, a.targets, a.places);
-        if let (Some(end), Some(view)) = (self.model.document_end, places.documents) {
+        let slot = &self.buffers.slots[slot];
+        let (ids, targets, positions, documents) = (slot.ids, slot.targets, slot.positions, slot.documents);
+        if let (Some(end), Some(view)) = (self.model.document_end, documents) {
             self.find_documents(batch.ids, end);
             backend.write_u32(view, &self.documents)?;
         }
-        if self.embedding.is_some() {
+        if self.stage.span.embedding {
             backend.write_u32(ids, batch.ids)?;
         }
-        if self.head.is_some() {
+        if self.stage.span.head {
             backend.write_u32(targets, batch.targets)?;
         }
-        backend.write_u32(places.positions, batch.positions.unwrap_or(&self.default_positions))
+        backend.write_u32(positions, batch.positions.unwrap_or(&self.default_positions))
     }
 
     /// Where documents start within their sequences, and with that the positions: a document ends with its `end` token.
@@ -155,7 +155,7 @@ impl Decoder {
         scored: u64,
         with_lse: bool,
     ) -> Result<LossSum, ModelError> {
-        let Some(loss) = self.act.loss else { return Ok(LossSum::default()) };
+        let Some(loss) = self.buffers.losses else { return Ok(LossSum::default()) };
         let n = self.shape.tokens();
         let read = &mut self.losses[..if with_lse { 2 * n } else { n }];
         backend.read_f32(loss.rows(0, read.len() / n), read)?;

@@ -1,7 +1,8 @@
 //! A look into a training pass: the residual stream by depth, how far normalisations scale it, what attention compares.
 
-use crate::activations::LayerActivations;
-use crate::decoder::{Decoder, Layer, Purpose};
+use crate::decoder::{Decoder, Purpose};
+use crate::units::StageUnit;
+use bessemer_arch::Unit;
 use bessemer_tensor::View;
 
 /// What the last forward pass of a decoder made to train has left of one layer.
@@ -23,25 +24,34 @@ impl Decoder {
     /// Views of what the last forward pass has left, layer by layer; empty for a decoder made to score, whose layers
     /// share their memory.
     pub fn traces(&self) -> Vec<LayerTrace> {
+        let slot = &self.buffers.slots[0];
         if self.shape.purpose != Purpose::Train {
             return Vec::new();
         }
-        let trace = |(layer, a): (&Layer, &LayerActivations)| {
-            let [queries, keys, _] =
-                layer.attention.split(a.attention.qkv_nj, a.attention.qk.map(|r| r.rows_nk));
-            LayerTrace {
-                stream: a.attention.stream.x_nd,
-                queries,
-                keys,
-                attention_rstd: a.attention.stream.stats.map(|s| s.rstd),
-                mlp_rstd: a.mlp.stream.stats.map(|s| s.rstd),
-            }
+        let (queries, keys) = (self.model.attention_width(), self.model.kv_heads * self.model.head_dim);
+        let layers = self.units.iter().enumerate().filter(|(_, u)| matches!(u.unit, Unit::Layer(_)));
+        let trace = |(layer, (at, unit)): (usize, (usize, &StageUnit))| {
+            let saved = |name: &str| slot.saved[at][unit.program.find(name)?];
+            let qk = saved("attention.qk.out").or_else(|| saved("attention.qkv.out"))?;
+            Some(LayerTrace {
+                stream: slot.stream[layer],
+                queries: qk.columns(0, queries),
+                keys: qk.columns(queries, keys),
+                attention_rstd: saved("attention_norm.rstd"),
+                mlp_rstd: saved("mlp_norm.rstd"),
+            })
         };
-        self.layers.iter().zip(&self.act.slots[0].layers).map(trace).collect()
+        layers.enumerate().filter_map(trace).collect()
     }
 
     /// `[n, d]`: the residual stream that leaves the last layer (of a stage's first slot), as the last forward pass has left it.
     pub fn stream_end(&self) -> View {
-        self.act.slots[0].end_nd
+        self.stream_of(0)
+    }
+
+    /// `[n, d]`: the gradient of the residual stream (of a stage's first slot). When a layer begins its backward pass it is that
+    /// of the stream behind the layer.
+    pub fn stream_gradient(&self) -> View {
+        self.buffers.slots[0].gradient
     }
 }

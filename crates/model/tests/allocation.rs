@@ -57,7 +57,7 @@ fn stages(b: &mut dyn Backend, model: &Model) -> Vec<Decoder> {
     let shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
     let config = ActivationConfig::default();
     let make = |span| {
-        let stage = StageConfig { span, slots: 2, pending: 1 };
+        let stage = StageConfig { span, slots: 2, pending: 1, overlap: false };
         Decoder::of_stage(b, &portion, Stream::Whole, shape, config, &stage, None).unwrap()
     };
     model.split(2).unwrap().into_iter().map(make).collect()

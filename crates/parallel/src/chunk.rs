@@ -11,7 +11,7 @@ use crate::owner::{Owners, with_others};
 use crate::peers::{RankPeers, Sharing, share};
 use crate::plan::Coord;
 use crate::prepare::Needs;
-use crate::seams::Curvature;
+use crate::ranks::Curvature;
 use crate::stash::Stash;
 use crate::tensor::TensorGroup;
 use crate::worker::Job;
@@ -124,6 +124,8 @@ impl Chunk {
             portion.iter().cloned().zip(memory.params.iter().filter_map(|p| p.grad)).collect();
         let ChunkGroups { tensor, shard, replicate, ends } = groups;
         let tensor = TensorGroup::new(tensor, &part, (plan.sequence, plan.overlap), &gradients)?;
+        decoder.verify()?;
+        expect_complete(&decoder, &tensor)?;
         Ok(Chunk {
             tensor,
             exchange: Exchange::new(plan.stage, shard, replicate, &units.list, &memory),
@@ -234,12 +236,29 @@ fn decoder(
 ) -> Result<Decoder, ParallelError> {
     let stream = if job.plan.sequence { Stream::Rows } else { Stream::Whole };
     let placed = Some(memory.params.clone());
+    let overlap = job.plan.overlap && part.degree > 1;
     // A chunk that no micro-batch visits holds its parameters all the same.
-    let stage = StageConfig { span: span.clone(), slots: needs.slots.max(1), pending: needs.pending };
+    let stage =
+        StageConfig { span: span.clone(), slots: needs.slots.max(1), pending: needs.pending, overlap };
     if let Some(beside) = beside {
         return Ok(beside.of_stage_beside(backend, &stage, placed)?);
     }
     Ok(Decoder::of_stage(backend, part, stream, job.shape, job.activations, &stage, placed)?)
+}
+
+/// Refuses a gradient that the programs leave partial over the tensor axis and that nobody completes, or one that is
+/// completed twice: replicas would drift apart without an error.
+fn expect_complete(decoder: &Decoder, tensor: &TensorGroup) -> Result<(), ParallelError> {
+    for (param, partial) in decoder.params().iter().zip(decoder.partial_gradients()) {
+        let Some(gradient) = param.grad else { continue };
+        if partial != tensor.completes(gradient) {
+            let (name, is) = (&param.spec.name, if partial { "a term of a sum" } else { "complete" });
+            return Err(ParallelError::Layout(format!(
+                "the gradient of {name} is {is} over the tensor axis, but it is completed as if it were not"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The gradients that this rank stands for in the global norm. A token table that the last stage holds too is the first

@@ -17,7 +17,7 @@ use crate::error::ParallelError;
 use crate::notes::OrderSpan;
 use crate::peers::RankPeers;
 use crate::prepare::{Letter, Order, Run, Slot, Writes};
-use crate::seams::{Gradients, RankSeams, Watching};
+use crate::ranks::{Gradients, PassRanks, Watching};
 use crate::worker::{Feed, Fillers, Filling, Worker, lift, told};
 use bessemer_model::{Accumulate, LossSum, ModelError, StepContext, TokenBatch};
 use bessemer_optim::StepStats;
@@ -191,8 +191,8 @@ impl Worker {
         }
         let chunk = &mut self.chunks[run.chunk];
         chunk.stash.read(&mut chunk.decoder, run.stash)?;
-        chunk.pass(None, Captures::Nothing, |decoder, seams| {
-            decoder.stage_forward(backend, seams, run.slot, batch, Some(ctx))
+        chunk.pass(None, Captures::Nothing, |decoder, ranks| {
+            decoder.stage_forward(backend, ranks, run.slot, batch, Some(ctx))
         })
     }
 
@@ -222,14 +222,14 @@ impl Worker {
             Part::Weight => chunk.pending.remove(&run.micro),
             _ => None,
         };
-        let (sum, left) = chunk.pass(Some(gradients), captures, |decoder, seams| match (part, pending) {
-            (Part::Whole, _) => Ok((decoder.stage_backward(backend, seams, run.slot, add)?, None)),
+        let (sum, left) = chunk.pass(Some(gradients), captures, |decoder, ranks| match (part, pending) {
+            (Part::Whole, _) => Ok((decoder.stage_backward(backend, ranks, run.slot, add)?, None)),
             (Part::Input, _) => {
-                let (sum, left) = decoder.stage_backward_input(backend, seams, run.slot, add.input)?;
+                let (sum, left) = decoder.stage_backward_input(backend, ranks, run.slot, add.input)?;
                 Ok((sum, Some(left)))
             }
             (Part::Weight, Some(pending)) => {
-                decoder.stage_backward_weight(backend, seams, pending, add.weight)?;
+                decoder.stage_backward_weight(backend, ranks, pending, add.weight)?;
                 Ok((None, None))
             }
             (Part::Weight, None) => Err(ModelError::Stage(format!(
@@ -266,10 +266,10 @@ impl Worker {
         let (has_head, losses) = (chunk.place.span.head, &mut self.evaluated);
         losses.resize(chunk.decoder.shape().tokens(), 0.0);
         let batch = feed.evaluation(unit)?;
-        chunk.pass(None, Captures::Nothing, |decoder, seams| {
-            decoder.stage_forward(backend, seams, at.slot, &batch, None)?;
+        chunk.pass(None, Captures::Nothing, |decoder, ranks| {
+            decoder.stage_forward(backend, ranks, at.slot, &batch, None)?;
             if has_head {
-                decoder.stage_loss(backend, seams, at.slot, Some(losses))?;
+                decoder.stage_loss(backend, ranks, at.slot, Some(losses))?;
             }
             Ok(())
         })?;
@@ -340,10 +340,10 @@ impl Worker {
             let chunk = &mut self.chunks[place.chunk];
             let has_head = chunk.place.span.head;
             let room = per_token.as_deref_mut();
-            sum = chunk.pass(None, Captures::Nothing, |decoder, seams| {
-                decoder.stage_forward(backend, seams, 0, batch, None)?;
+            sum = chunk.pass(None, Captures::Nothing, |decoder, ranks| {
+                decoder.stage_forward(backend, ranks, 0, batch, None)?;
                 match has_head {
-                    true => decoder.stage_loss(backend, seams, 0, room),
+                    true => decoder.stage_loss(backend, ranks, 0, room),
                     false => Ok(LossSum::default()),
                 }
             })?;
@@ -394,14 +394,14 @@ impl Chunk {
         }
     }
 
-    /// Runs a pass between this chunk's seams.
+    /// Runs a pass with the ranks that share this chunk.
     fn pass<T>(
         &mut self,
         gradients: Option<Gradients>,
         captures: Captures,
-        pass: impl FnOnce(&mut bessemer_model::Decoder, &mut RankSeams<'_>) -> Result<T, ModelError>,
+        pass: impl FnOnce(&mut bessemer_model::Decoder, &mut PassRanks<'_>) -> Result<T, ModelError>,
     ) -> Result<T, ParallelError> {
-        let mut seams = RankSeams {
+        let mut ranks = PassRanks {
             exchange: &mut self.exchange,
             tensor: &mut self.tensor,
             watching: (captures != Captures::Nothing).then_some(Watching {
@@ -417,8 +417,8 @@ impl Chunk {
             units: &self.units,
             span: &self.place.span,
         };
-        let result = pass(&mut self.decoder, &mut seams);
-        told(result, seams.failed)
+        let result = pass(&mut self.decoder, &mut ranks);
+        told(result, ranks.failed)
     }
 }
 

@@ -9,14 +9,13 @@
 //!
 //! A [`Worker`] holds one or more stages of the model. Each is a [`bessemer_model::Decoder`] of this rank's portion of the
 //! stage, whose parameters lie where ZeRO's stage wants them, with an optimizer over the stretches that this rank steps, and
-//! communicators that act at the model's seams. What a worker does when is not decided here: it runs a
+//! communicators that run the collectives of its programs. What a worker does when is not decided here: it runs a
 //! [`bessemer_schedule::Program`]. One rank is no special case: its groups have one member, its program has one stage, and
 //! nothing travels.
 //!
 //! Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (FSDP); Shoeybi et al. 2019 (Megatron-LM); Korthikanti et al. 2022;
 //! Narayanan et al. 2021 (pipelines).
 
-mod check;
 mod chunk;
 mod columns;
 mod config;
@@ -38,8 +37,8 @@ mod piece;
 mod pipeline;
 mod plan;
 mod prepare;
+mod ranks;
 mod rows;
-mod seams;
 mod snapshot;
 mod staging;
 mod stash;
@@ -49,7 +48,6 @@ mod tie;
 mod window;
 mod worker;
 
-pub use check::check_layouts;
 pub use config::{FillChoice, ParallelConfig, Stage};
 pub use error::ParallelError;
 pub use fill::{PlannedCopies, plan_copies, plan_evaluations, plan_fill};

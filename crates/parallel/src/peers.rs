@@ -18,7 +18,7 @@ use crate::control::ControlMessages;
 use crate::error::ParallelError;
 use crate::exchange::{Exchange, ExchangeError};
 use crate::owner::Owners;
-use crate::seams::Curvature;
+use crate::ranks::Curvature;
 use crate::tensor::TensorGroup;
 use crate::worker::Job;
 use bessemer_arch::PortionParam;

@@ -1,6 +1,5 @@
 //! One rank: its stages of the model and parts of the optimizer's state, its peers, and the program that it runs.
 
-use crate::check::check_layouts;
 use crate::chunk::{Chunk, places};
 use crate::config::FillChoice;
 use crate::control::ControlMessages;
@@ -131,24 +130,13 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Makes this rank's buffers and groups, after its program was checked ([`check_layouts`]). `world` is the communicator
-    /// of all ranks of the plan.
+    /// Makes this rank's buffers and groups, and verifies the programs of its stages. `world` is the communicator of all ranks
+    /// of the plan.
     ///
     /// # Errors
-    /// A model that the plan cannot cut, a layout that does not fit together, or what the backend or another rank answers.
+    /// A model that the plan cannot shard, programs that would compute something else than those of one device, or what the
+    /// backend or another rank answers.
     pub fn new(
-        backend: &mut dyn Backend,
-        job: &Job<'_>,
-        world: Box<dyn Communicator>,
-    ) -> Result<Worker, ParallelError> {
-        if job.plan.tensor() > 1 {
-            check_layouts(job, job.plan.coord(world.rank()).tensor)?;
-        }
-        Worker::unchecked(backend, job, world)
-    }
-
-    /// As [`Worker::new`], for the check itself.
-    pub(crate) fn unchecked(
         backend: &mut dyn Backend,
         job: &Job<'_>,
         world: Box<dyn Communicator>,

@@ -6,30 +6,39 @@
 //! | pass | what it does |
 //! |---|---|
 //! | [`recompute()`] | values that are cheap to make again are made in the backward pass instead of being saved |
+//! | [`partition()`] | global shapes become those of one rank; collectives stand where layouts differ |
 //! | [`fuse()`] | products with their residual sums, token rows with position rows, where nothing travels in between |
 //! | [`split()`] | a backward pass becomes its input part and its weight part |
+//! | [`overlap()`] | collectives beside products that are made in pieces of rows |
+//! | [`seal()`] | versions of what each node touches, for the verifier |
 //! | [`plan_memory()`] | which values outlive their list, and where the others lie |
 //!
-//! [`run()`] interprets a list on a [`bessemer_tensor::Backend`].
-//! The list order alone is correct on one device stream.
+//! [`run()`] interprets a list on a [`bessemer_tensor::Backend`]; [`verify()`] refuses one that would be wrong. The list order alone is correct on one device stream.
 //!
 //! What must never happen: a list that depends on numbers computed in a step; a value that is read in another layout than it
 //! has; a pass that changes bits without saying so.
 
 mod fuse;
+mod localize;
 mod memory;
 mod node;
+mod overlap;
+mod partition;
 mod recompute;
 mod run;
 mod split;
 mod unit;
 mod value;
+mod verify;
 
 pub use fuse::fuse;
 pub use memory::{ALIGNMENT, Home, Placed, Request, Scratch, UnitMemory, place, plan_memory};
-pub use node::{Collective, CollectiveKind, Launch, Node, Random, Touch};
+pub use node::{Collective, CollectiveKind, Launch, Node, Random, Touch, Version};
+pub use overlap::{LEAST_ROWS, overlap};
+pub use partition::{LayoutConflict, Rank, partition};
 pub use recompute::recompute;
 pub use run::{OneDevice, Ranks, StepValues, each_op, run};
 pub use split::split;
 pub use unit::{Again, Phase, Recorder, UnitProgram};
 pub use value::{Class, Input, Value};
+pub use verify::{Violation, seal, verify};

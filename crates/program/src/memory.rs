@@ -35,6 +35,15 @@ pub enum Home {
     Scratch,
 }
 
+impl Home {
+    /// Whether a value of this home is scratch in lists of the phase: what waits between the parts of a split backward pass
+    /// lives within one list in the others.
+    pub fn is_scratch(self, phase: Phase) -> bool {
+        let parts = matches!(phase, Phase::BackwardInput | Phase::BackwardWeight);
+        self == Home::Scratch || (self == Home::Pending && !parts)
+    }
+}
+
 /// Elements of scratch, by element type.
 pub type Scratch = BTreeMap<DType, usize>;
 
@@ -125,13 +134,13 @@ fn lives(unit: &UnitProgram, phase: Phase, homes: &[Home], takes: &[Option<usize
         for touch in node.touches() {
             let id = touch.value();
             let (first, last) = range[&id];
-            let new = first == at && homes[id] == Home::Scratch && takes[id].is_none();
+            let new = first == at && homes[id].is_scratch(phase) && takes[id].is_none();
             if !new || lives.iter().any(|l| l.values.contains(&id)) {
                 continue;
             }
             let value = &unit.values[id];
             let joined = replaced(unit, node, id)
-                .filter(|old| homes[*old] == Home::Scratch && range[old].1 == at)
+                .filter(|old| homes[*old].is_scratch(phase) && range[old].1 == at)
                 .and_then(|old| lives.iter_mut().find(|l| l.values.contains(&old) && l.last == at));
             match joined {
                 Some(life) => {
@@ -178,7 +187,7 @@ fn taken(unit: &UnitProgram, phase: Phase, homes: &[Home]) -> Vec<Option<usize>>
     for (at, node) in list.iter().enumerate() {
         for touch in node.touches() {
             let id = touch.value();
-            if homes[id] == Home::Scratch && touch.access == Access::Write && !touched(&list[..at], id) {
+            if homes[id].is_scratch(phase) && touch.access == Access::Write && !touched(&list[..at], id) {
                 let old = replaced(unit, node, id).filter(|old| homes[*old] == Home::Saved);
                 takes[id] = old.filter(|old| !touched(&list[at + 1..], *old));
             }

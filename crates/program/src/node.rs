@@ -15,6 +15,15 @@ pub struct Random {
     pub per_sequence: u64,
 }
 
+/// A value as one node finds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Version {
+    /// Number of the value.
+    pub value: usize,
+    /// How many nodes of the list have written it before.
+    pub writes: u32,
+}
+
 /// An operator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Launch {
@@ -24,6 +33,8 @@ pub struct Launch {
     pub first_only: bool,
     /// Random numbers that it draws.
     pub random: Option<Random>,
+    /// The version of each value that it touches, as [`Node::touches`] lists them. Empty until the program is sealed.
+    pub versions: Vec<Version>,
 }
 
 /// What the ranks of a group do.
@@ -69,6 +80,8 @@ pub struct Collective {
     pub dst: View,
     /// The rows of the whole matrix that it is about: all of them, or one piece.
     pub rows: Range<usize>,
+    /// As in [`Launch::versions`].
+    pub versions: Vec<Version>,
 }
 
 impl Collective {
@@ -105,6 +118,7 @@ impl Collective {
 
 /// One entry of a list. The list order alone is correct on one device stream.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "nearly all nodes are operators")]
 pub enum Node {
     /// An operator.
     Launch(Launch),
@@ -120,6 +134,8 @@ pub enum Node {
         src: View,
         /// What it has written.
         dst: View,
+        /// As in [`Launch::versions`].
+        versions: Vec<Version>,
     },
 }
 
@@ -144,7 +160,7 @@ impl Touch {
 impl Node {
     /// An operator without random numbers that runs every time.
     pub fn launch(op: impl Into<Op>) -> Node {
-        Node::Launch(Launch { op: op.into(), first_only: false, random: None })
+        Node::Launch(Launch { op: op.into(), first_only: false, random: None, versions: Vec::new() })
     }
 
     /// The operator, if it is one.
@@ -180,6 +196,21 @@ impl Node {
             Node::Wait { src, dst, .. } => {
                 vec![touch("src", *src, Access::Read), touch("dst", *dst, Access::Update)]
             }
+        }
+    }
+
+    /// The versions of what it touches.
+    pub fn versions(&self) -> &[Version] {
+        match self {
+            Node::Launch(Launch { versions, .. }) | Node::Wait { versions, .. } => versions,
+            Node::Collective(c) | Node::Start(c) => &c.versions,
+        }
+    }
+
+    pub(crate) fn set_versions(&mut self, of: Vec<Version>) {
+        match self {
+            Node::Launch(Launch { versions, .. }) | Node::Wait { versions, .. } => *versions = of,
+            Node::Collective(c) | Node::Start(c) => c.versions = of,
         }
     }
 

@@ -4,7 +4,7 @@
 //! micro-batch), whether gradients are begun or added to, and the numbers of [`StepValues`]. Everything else stands in the
 //! list.
 
-use crate::node::{Collective, Launch, Node};
+use crate::node::{Collective, Node, Random};
 use crate::unit::{Phase, UnitProgram};
 use crate::value::Class;
 use bessemer_tensor::op::{DropoutMask, LossBackward, Op};
@@ -12,7 +12,7 @@ use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, Stream, TensorError, View};
 
 /// What varies from pass to pass.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub struct StepValues {
     /// Seed of the run.
     pub seed: u64,
@@ -26,6 +26,19 @@ pub struct StepValues {
     pub add_matrices: bool,
     /// Add to all other gradients.
     pub add_others: bool,
+    /// Positions in a key/value cache before the new ones, of those that are seen.
+    pub past: usize,
+    /// Positions that the cache has room for, from the first that is seen on; 0 in a pass without a cache.
+    pub capacity: usize,
+}
+
+impl StepValues {
+    /// An operator that reads a key/value cache, with the positions of this pass: to ask what workspace it needs.
+    pub fn filled(&self, op: &Op) -> Op {
+        let mut op = op.clone();
+        fill_in(&mut op, None, self);
+        op
+    }
 }
 
 /// What a pass asks of other ranks, and of whoever watches.
@@ -33,14 +46,17 @@ pub trait Ranks {
     /// Runs a collective; `src` and `dst` are its views in memory.
     ///
     /// # Errors
-    /// What other ranks or the backend answer.
+    /// What other ranks or the backend answer; that there are none, where nobody says otherwise.
     fn collective(
         &mut self,
-        backend: &mut dyn Backend,
+        _backend: &mut dyn Backend,
         collective: &Collective,
-        src: View,
-        dst: View,
-    ) -> Result<(), TensorError>;
+        _src: View,
+        _dst: View,
+    ) -> Result<(), TensorError> {
+        let (kind, name) = (collective.kind.name(), &collective.name);
+        Err(TensorError::Outside(format!("{kind} of {name}: there are no other ranks").into()))
+    }
 
     /// Begins a collective that may go on while later nodes run.
     ///
@@ -64,7 +80,7 @@ pub trait Ranks {
         Ok(())
     }
 
-    /// The gradient of matrix number `parameter` of the unit is about to be made from its inputs `x` and the gradients `dy` of its
+    /// The gradient of matrix number `parameter` is about to be made from its inputs `x` and the gradients `dy` of its
     /// outputs.
     ///
     /// # Errors
@@ -97,18 +113,7 @@ pub trait Ranks {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct OneDevice;
 
-impl Ranks for OneDevice {
-    fn collective(
-        &mut self,
-        _: &mut dyn Backend,
-        collective: &Collective,
-        _: View,
-        _: View,
-    ) -> Result<(), TensorError> {
-        let (kind, name) = (collective.kind.name(), &collective.name);
-        Err(TensorError::Outside(format!("{kind} of {name}: there are no other ranks").into()))
-    }
-}
+impl Ranks for OneDevice {}
 
 /// The view of memory that a view of a value is, with `bound` the memory of the whole value.
 fn bind(view: &View, bound: &View) -> View {
@@ -138,14 +143,15 @@ pub fn each_op(
     Ok(())
 }
 
-/// Runs the nodes of a phase in order. `memory` has each value's place, by its number.
+/// Runs the nodes of a phase in order. `memory` has each value's place by its number, `parameters` the number by which
+/// `ranks` know each of the unit's parameters.
 ///
 /// # Errors
 /// What the backend or `ranks` answer; nodes after the one that failed do not run.
 pub fn run(
     unit: &UnitProgram,
     phase: Phase,
-    memory: &[View],
+    (memory, parameters): (&[View], &[usize]),
     values: &StepValues,
     backend: &mut dyn Backend,
     ranks: &mut dyn Ranks,
@@ -161,11 +167,11 @@ pub fn run(
                 if let Op::LinearBackwardWeight(op) = &launch.op
                     && let Class::Gradient(parameter) = unit.values[op.dweight.buffer.id as usize].class
                 {
-                    ranks.weight_gradient(backend, parameter, at(&op.x), at(&op.dy))?;
+                    ranks.weight_gradient(backend, parameters[parameter], at(&op.x), at(&op.dy))?;
                 }
                 let mut op = launch.op.clone();
                 op.for_each_view(&mut |view| *view = at(view));
-                fill_in(&mut op, launch, values);
+                fill_in(&mut op, launch.random.as_ref(), values);
                 backend.launch(Stream(0), &op)?;
             }
             Node::Collective(c) => ranks.collective(backend, c, at(&c.src), at(&c.dst))?,
@@ -184,9 +190,9 @@ pub fn run(
 }
 
 /// Puts the values of this step into an operator.
-fn fill_in(op: &mut Op, launch: &Launch, values: &StepValues) {
+fn fill_in(op: &mut Op, random: Option<&Random>, values: &StepValues) {
     let draw = |mask: &mut DropoutMask| {
-        if let Some(random) = &launch.random {
+        if let Some(random) = random {
             mask.key = RngKey::new(values.seed, values.step, &random.place);
             let before = values.first_sequence.wrapping_mul(random.per_sequence);
             mask.first = mask.first.wrapping_add(before);
@@ -205,6 +211,11 @@ fn fill_in(op: &mut Op, launch: &Launch, values: &StepValues) {
         Op::LinearCrossEntropyPortion(o) => scale(&mut o.backward),
         Op::LinearBackwardWeight(o) => o.accumulate = values.add_matrices,
         Op::NormBackward(o) => o.accumulate = values.add_others,
+        Op::AttentionCached(o) => {
+            (o.past, o.capacity) = (values.past, values.capacity);
+            o.k_cache.rows = o.shape.batch * values.capacity;
+            o.v_cache.rows = o.shape.batch * values.capacity;
+        }
         _ => {}
     }
 }

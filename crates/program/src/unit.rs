@@ -56,7 +56,7 @@ pub struct Again {
 /// What the passes of one unit do: its values, and a list of nodes for each phase.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnitProgram {
-    /// "embedding", "layer", "head": layers of one shape share one program.
+    /// What names within the unit begin with elsewhere: "layers.3.", or nothing.
     pub name: String,
     /// Names of the unit's parameters, within the unit: [`Class::Parameter`] numbers them.
     pub parameters: Vec<String>,
@@ -77,6 +77,25 @@ impl UnitProgram {
     /// The number of the value of that name.
     pub fn find(&self, name: &str) -> Option<usize> {
         self.values.iter().position(|v| v.name == name)
+    }
+
+    /// The same program of another unit: every name that begins with `from` begins with `to`.
+    pub fn renamed(&self, from: &str, to: &str) -> UnitProgram {
+        let rename = |name: &mut String| {
+            if let Some(rest) = name.strip_prefix(from) {
+                *name = format!("{to}{rest}");
+            }
+        };
+        let mut unit = self.clone();
+        rename(&mut unit.name);
+        for node in unit.lists.iter_mut().flatten() {
+            match node {
+                Node::Launch(launch) => launch.random.iter_mut().for_each(|r| rename(&mut r.place)),
+                Node::Collective(c) | Node::Start(c) => rename(&mut c.name),
+                Node::Wait { .. } => {}
+            }
+        }
+        unit
     }
 
     /// A new value, made by the unit's own nodes.
@@ -107,7 +126,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// An empty program.
+    /// An empty program, whose names begin with `name`.
     pub fn new(name: &str) -> Recorder {
         let unit = UnitProgram {
             name: name.into(),
@@ -187,17 +206,17 @@ impl Recorder {
 
     /// Appends an operator.
     pub fn launch(&mut self, op: impl Into<Op>) {
-        self.push(Launch { op: op.into(), first_only: false, random: None });
+        self.push(Launch { op: op.into(), first_only: false, random: None, versions: Vec::new() });
     }
 
     /// Appends an operator that draws random numbers.
     pub fn launch_random(&mut self, op: impl Into<Op>, random: Random) {
-        self.push(Launch { op: op.into(), first_only: false, random: Some(random) });
+        self.push(Launch { op: op.into(), first_only: false, random: Some(random), versions: Vec::new() });
     }
 
     /// Appends an operator that runs only in the pass that begins the gradients of an update.
     pub fn launch_first(&mut self, op: impl Into<Op>) {
-        self.push(Launch { op: op.into(), first_only: true, random: None });
+        self.push(Launch { op: op.into(), first_only: true, random: None, versions: Vec::new() });
     }
 
     fn push(&mut self, launch: Launch) {

@@ -119,9 +119,11 @@ impl View {
             return false;
         }
         if self.stride == other.stride && self.rows > 1 && other.rows > 1 {
-            let (a, b) = (self.offset % self.stride, other.offset % self.stride);
-            let fits = a + self.cols <= self.stride && b + other.cols <= self.stride;
-            if fits && (a + self.cols <= b || b + other.cols <= a) {
+            // The columns of both, on the circle of one stride: neither reaches the other.
+            let (a, b, around) = (self.offset, other.offset, self.stride);
+            let from_a = (b % around + around - a % around) % around;
+            let from_b = (around - from_a) % around;
+            if from_a >= self.cols && from_b >= other.cols {
                 return false;
             }
         }
@@ -145,6 +147,12 @@ mod tests {
         assert!(q.overlaps(&qkv));
         assert!(q.overlaps(&qkv.columns(3, 2)));
         assert!(!qkv.rows(0, 2).overlaps(&qkv.rows(2, 2)));
+        // A matrix may begin anywhere in its buffer.
+        let within = View { offset: 7, ..buffer(100).matrix(10, 10).rows(0, 4).columns(0, 9) };
+        let qkv = View { cols: 12, stride: 12, ..within };
+        let (q, k, v) = (qkv.columns(0, 4), qkv.columns(4, 4), qkv.columns(8, 4));
+        assert!(!q.overlaps(&k) && !k.overlaps(&v) && !q.overlaps(&v) && !v.overlaps(&q));
+        assert!(qkv.columns(0, 5).overlaps(&k) && v.overlaps(&qkv.columns(0, 9)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::tiny;
 
 use bessemer_arch::{ActivationChoice, Distribution, InitChoice, Model, Portion};
 use bessemer_model::{
-    ActivationConfig, Cache, Decoder, ModelError, OneDevice, Purpose, Seams, Shape, StepContext, Stream,
+    ActivationConfig, Cache, Decoder, ModelError, OneDevice, Purpose, Shape, StageRanks, StepContext, Stream,
     TokenBatch,
 };
 use bessemer_tensor::Backend;
@@ -25,19 +25,19 @@ struct Outcome {
 
 const SHAPE: Shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
 
-fn outcome(b: &mut dyn Backend, d: &mut Decoder, seams: &mut dyn Seams) -> Outcome {
+fn outcome(b: &mut dyn Backend, d: &mut Decoder, ranks: &mut dyn StageRanks) -> Outcome {
     d.set_z_loss(0.01);
     let (ids, targets) = tokens(5, 4);
     let n = ids.len() / 2;
     let batch =
         |i: usize| TokenBatch { ids: &ids[i * n..][..n], targets: &targets[i * n..][..n], positions: None };
     let mut per_token = vec![0.0; n];
-    let mut losses = vec![d.loss_through(b, seams, &batch(0), Some(&mut per_token)).unwrap().nats];
+    let mut losses = vec![d.loss_through(b, ranks, &batch(0), Some(&mut per_token)).unwrap().nats];
     let mut lse_squared = 0.0;
     for i in 0..2 {
         let ctx =
             StepContext { accumulate: i > 0, first_sequence: 2 * i as u64, ..context(3, scored(&targets)) };
-        let loss = d.forward_backward_through(b, seams, &batch(i), &ctx).unwrap();
+        let loss = d.forward_backward_through(b, ranks, &batch(i), &ctx).unwrap();
         losses.push(loss.nats);
         lse_squared += loss.lse_squared;
     }
@@ -189,9 +189,8 @@ fn what_a_portion_cannot_do_is_refused() {
         Err(e @ ModelError::Portion(_)) => e.to_string(),
         other => panic!("{other:?}"),
     };
-    let alone = d.forward_backward(&mut b, &batch, &context(0, 1)).map(drop);
-    assert!(message(alone).contains("found those of one device"));
-    assert!(message(d.loss(&mut b, &batch, None).map(drop)).contains("found those of one device"));
+    let alone = d.forward_backward(&mut b, &batch, &context(0, 1)).unwrap_err().to_string();
+    assert_eq!(alone, "all_reduce of embed.rows: there are no other ranks");
     assert!(
         message(d.logits(&mut b, &batch, |_, _| {})).contains("needs the whole model, found portion 1 of 2")
     );
@@ -206,9 +205,9 @@ fn what_a_portion_cannot_do_is_refused() {
         .unwrap();
 }
 
-/// The closed form of `Decoder::of_portion`, for pre-normalised f32 models without QK-norm and documents.
+/// What a hand-made plan needs, for pre-normalised f32 models without QK-norm and documents.
 #[test]
-fn activations_of_a_stream_cut_by_rows_take_what_the_formula_says() {
+fn activations_of_a_stream_sharded_by_rows_take_no_more_than_a_plan_by_hand() {
     for (label, model) in &models()[..2] {
         for (degree, recompute) in
             [(2, Recompute::Selective), (4, Recompute::Selective), (2, Recompute::None)]
@@ -226,7 +225,12 @@ fn activations_of_a_stream_cut_by_rows_take_what_the_formula_says() {
             let whole = n * (l * (j + a + p) + hidden + d + f.max(j + a).max(d) + 7);
             let wanted = 4 * (by_rows + whole + l * SHAPE.sequences * m.heads * SHAPE.seq) as u64;
             let found = b.memory().classes.iter().find(|c| c.0 == "activations").unwrap().1;
-            assert_eq!(found.0, wanted, "{label} {degree} {recompute:?}");
+            // Every scratch value begins at a multiple of 256 bytes.
+            assert!(
+                found.0 <= wanted + 256 * 40,
+                "{label} {degree} {recompute:?}: {} above {wanted}",
+                found.0
+            );
         }
     }
 }

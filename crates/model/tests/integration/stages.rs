@@ -5,8 +5,8 @@ use crate::tiny;
 
 use bessemer_arch::{Model, Portion, Span};
 use bessemer_model::{
-    Accumulate, ActivationConfig, Decoder, LossSum, ModelError, OneDevice, Pending, Purpose, Seams, Shape,
-    StageConfig, StepContext, Stream, TokenBatch,
+    Accumulate, ActivationConfig, Decoder, LossSum, ModelError, OneDevice, Pending, Purpose, Shape,
+    StageConfig, StageRanks, StepContext, Stream, TokenBatch,
 };
 use bessemer_tensor::{Backend, View};
 use bessemer_units::{Recompute, Storage};
@@ -74,7 +74,7 @@ fn ctx(targets: &[u32], m: usize) -> StepContext {
 /// The whole portion in one decoder, one micro-batch after the other.
 fn whole(
     b: &mut dyn Backend,
-    seams: &mut dyn Seams,
+    ranks: &mut dyn StageRanks,
     portion: &Portion,
     stream: Stream,
     config: ActivationConfig,
@@ -84,7 +84,7 @@ fn whole(
     weights(b, &d, portion);
     let data = data();
     let losses = (0..MICRO)
-        .map(|m| d.forward_backward_through(b, seams, &batch(&data, m), &ctx(&data.1, m)).unwrap())
+        .map(|m| d.forward_backward_through(b, ranks, &batch(&data, m), &ctx(&data.1, m)).unwrap())
         .collect();
     Outcome { losses, gradients: gradients(b, &d) }
 }
@@ -98,7 +98,7 @@ struct Chain {
 }
 
 impl Chain {
-    fn forward(&mut self, b: &mut dyn Backend, seams: &mut dyn Seams, m: usize) {
+    fn forward(&mut self, b: &mut dyn Backend, ranks: &mut dyn StageRanks, m: usize) {
         let data = data();
         // What the context says of accumulation is not looked at.
         let ctx = StepContext { accumulate: m.is_multiple_of(2), ..ctx(&data.1, m) };
@@ -107,11 +107,11 @@ impl Chain {
                 let from = self.stages[s - 1].stage_output(m % 2).unwrap();
                 hand_over(b, from, self.stages[s].stage_input(m % 2).unwrap());
             }
-            self.stages[s].stage_forward(b, seams, m % 2, &batch(&data, m), Some(&ctx)).unwrap();
+            self.stages[s].stage_forward(b, ranks, m % 2, &batch(&data, m), Some(&ctx)).unwrap();
         }
     }
 
-    fn backward(&mut self, b: &mut dyn Backend, seams: &mut dyn Seams, m: usize) {
+    fn backward(&mut self, b: &mut dyn Backend, ranks: &mut dyn StageRanks, m: usize) {
         for s in (0..self.stages.len()).rev() {
             if s + 1 < self.stages.len() {
                 let from = self.stages[s + 1].stage_input_gradient(m % 2).unwrap();
@@ -125,23 +125,23 @@ impl Chain {
             };
             let stage = &mut self.stages[s];
             let loss = if split {
-                let (loss, pending) = stage.stage_backward_input(b, seams, m % 2, m > 0).unwrap();
+                let (loss, pending) = stage.stage_backward_input(b, ranks, m % 2, m > 0).unwrap();
                 self.pending[s][m] = Some(pending);
                 loss
             } else {
                 let weight = m > 0 && self.split != Split::NotSecond;
-                stage.stage_backward(b, seams, m % 2, Accumulate { input: m > 0, weight }).unwrap()
+                stage.stage_backward(b, ranks, m % 2, Accumulate { input: m > 0, weight }).unwrap()
             };
             assert_eq!(loss.is_some(), stage.stage().span.head);
             self.losses.extend(loss);
         }
     }
 
-    fn weight(&mut self, b: &mut dyn Backend, seams: &mut dyn Seams, m: usize) {
+    fn weight(&mut self, b: &mut dyn Backend, ranks: &mut dyn StageRanks, m: usize) {
         for (stage, pending) in self.stages.iter_mut().zip(&mut self.pending) {
             if let Some(pending) = pending[m].take() {
                 let accumulate = m > 0 || self.split == Split::NotSecond;
-                stage.stage_backward_weight(b, seams, pending, accumulate).unwrap();
+                stage.stage_backward_weight(b, ranks, pending, accumulate).unwrap();
             }
         }
     }
@@ -149,7 +149,7 @@ impl Chain {
 
 fn chain(
     b: &mut dyn Backend,
-    seams: &mut dyn Seams,
+    ranks: &mut dyn StageRanks,
     (portion, stream): (&Portion, Stream),
     config: ActivationConfig,
     spans: &[Span],
@@ -157,7 +157,7 @@ fn chain(
 ) -> Outcome {
     let mut stages: Vec<Decoder> = Vec::new();
     for span in spans {
-        let stage = StageConfig { span: span.clone(), slots: 2, pending: 2 };
+        let stage = StageConfig { span: span.clone(), slots: 2, pending: 2, overlap: false };
         // Every second stage is on the first one's device.
         let mut d = match stages.first().filter(|_| stages.len() % 2 == 1) {
             Some(first) => first.of_stage_beside(b, &stage, None).unwrap(),
@@ -174,15 +174,15 @@ fn chain(
     let pending = vec![vec![None; MICRO]; stages.len()];
     let mut c = Chain { stages, split, losses: Vec::new(), pending };
     // Forward passes of others lie between a micro-batch's own, and input parts of others before its weight part.
-    c.forward(b, seams, 0);
-    c.forward(b, seams, 1);
-    c.backward(b, seams, 0);
-    c.forward(b, seams, 2);
-    c.backward(b, seams, 1);
-    c.weight(b, seams, 0);
-    c.backward(b, seams, 2);
-    c.weight(b, seams, 1);
-    c.weight(b, seams, 2);
+    c.forward(b, ranks, 0);
+    c.forward(b, ranks, 1);
+    c.backward(b, ranks, 0);
+    c.forward(b, ranks, 2);
+    c.backward(b, ranks, 1);
+    c.weight(b, ranks, 0);
+    c.backward(b, ranks, 2);
+    c.weight(b, ranks, 1);
+    c.weight(b, ranks, 2);
     Outcome { losses: c.losses, gradients: c.stages.iter().flat_map(|d| gradients(b, d)).collect() }
 }
 
@@ -273,7 +273,7 @@ fn stored_and_rounded_activations_go_through_stages_too() {
 fn members(
     model: &Model,
     degree: usize,
-    run: impl Fn(&mut dyn Backend, &mut dyn Seams, &Portion) -> Outcome + Sync,
+    run: impl Fn(&mut dyn Backend, &mut dyn StageRanks, &Portion) -> Outcome + Sync,
     stream: Stream,
 ) -> Vec<Outcome> {
     let group = Group::new(degree);
@@ -298,12 +298,12 @@ fn portions_may_be_cut_into_stages() {
         for stream in [Stream::Whole, Stream::Rows] {
             for recompute in [Recompute::Selective, Recompute::None] {
                 let config = ActivationConfig { recompute, ..ActivationConfig::default() };
-                let wanted = members(&model, 2, |b, seams, p| whole(b, seams, p, stream, config), stream);
+                let wanted = members(&model, 2, |b, ranks, p| whole(b, ranks, p, stream, config), stream);
                 for counts in &CHAINS[..4] {
                     let spans = model.split_layers(counts).unwrap();
                     for split in [Split::None, Split::All] {
-                        let run = |b: &mut dyn Backend, seams: &mut dyn Seams, p: &Portion| {
-                            chain(b, seams, (p, stream), config, &spans, split)
+                        let run = |b: &mut dyn Backend, ranks: &mut dyn StageRanks, p: &Portion| {
+                            chain(b, ranks, (p, stream), config, &spans, split)
                         };
                         let found = members(&model, 2, run, stream);
                         for (found, wanted) in found.iter().zip(&wanted) {
@@ -332,7 +332,7 @@ fn a_loss_alone_goes_through_stages_of_trainers_and_of_scorers() {
             let mut per_token = vec![0.0; SHAPE.tokens()];
             let mut stages = Vec::new();
             for span in model.split_layers(&[1, 2, 1]).unwrap() {
-                let stage = StageConfig { span, slots: 2, pending: 0 };
+                let stage = StageConfig { span, slots: 2, pending: 0, overlap: false };
                 let d =
                     Decoder::of_stage(&mut b, &portion, Stream::Whole, shape, config, &stage, None).unwrap();
                 weights(&mut b, &d, &portion);
@@ -407,7 +407,7 @@ fn stages_start_from_the_bits_of_the_whole() {
             let wanted = whole.read_params(&mut b).unwrap();
             let mut seen = 0;
             for span in model.split(3).unwrap() {
-                let stage = StageConfig { span, slots: 1, pending: 0 };
+                let stage = StageConfig { span, slots: 1, pending: 0, overlap: false };
                 let d =
                     Decoder::of_stage(&mut b, &portion, Stream::Whole, SHAPE, config, &stage, None).unwrap();
                 d.init(&mut b, 7).unwrap();
@@ -433,7 +433,7 @@ fn calls_that_the_state_does_not_allow_are_refused_with_a_reason() {
     let portion = model.portion(1, 0).unwrap();
     let [first, last] = model.split_layers(&[1, 1]).unwrap().try_into().unwrap();
     let mut make = |span: &Span, slots, pending, purpose| {
-        let stage = StageConfig { span: span.clone(), slots, pending };
+        let stage = StageConfig { span: span.clone(), slots, pending, overlap: false };
         let shape = Shape { purpose, ..SHAPE };
         Decoder::of_stage(&mut b, &portion, Stream::Whole, shape, config, &stage, None)
     };
@@ -453,7 +453,7 @@ fn calls_that_the_state_does_not_allow_are_refused_with_a_reason() {
     assert!(matches!(scorer.stage_input_gradient(0), Err(ModelError::NotForTraining)));
 
     let data = data();
-    let (batch, ctx, seams) = (batch(&data, 0), ctx(&data.1, 0), &mut OneDevice);
+    let (batch, ctx, ranks) = (batch(&data, 0), ctx(&data.1, 0), &mut OneDevice);
     assert!(
         message(first.forward_backward(&mut b, &batch, &ctx))
             .contains("found layers 0..1 of 2 with embedding")
@@ -463,28 +463,28 @@ fn calls_that_the_state_does_not_allow_are_refused_with_a_reason() {
         message(last.logits(&mut b, &batch, |_, _| {})).contains("a row of logits needs the whole model")
     );
     assert!(matches!(
-        scorer.stage_forward(&mut b, seams, 0, &batch, Some(&ctx)),
+        scorer.stage_forward(&mut b, ranks, 0, &batch, Some(&ctx)),
         Err(ModelError::NotForTraining)
     ));
-    assert!(message(first.stage_forward(&mut b, seams, 2, &batch, None)).contains("found slot 2"));
-    assert!(message(first.stage_backward(&mut b, seams, 0, false)).contains("in slot 0, found none"));
-    assert!(message(last.stage_loss(&mut b, seams, 0, None)).contains("wanted a forward pass in slot 0"));
-    first.stage_forward(&mut b, seams, 0, &batch, None).unwrap();
-    assert!(message(first.stage_backward(&mut b, seams, 0, false)).contains("a forward pass with a context"));
-    assert!(message(first.stage_loss(&mut b, seams, 0, None)).contains("the span with the head"));
-    first.stage_forward(&mut b, seams, 0, &batch, Some(&ctx)).unwrap();
-    assert!(message(first.stage_forward(&mut b, seams, 0, &batch, None)).contains("release the slot"));
-    first.stage_forward(&mut b, seams, 1, &batch, Some(&ctx)).unwrap();
-    let pending = first.stage_backward_input(&mut b, seams, 0, false).unwrap().1;
-    assert!(message(first.stage_backward_input(&mut b, seams, 1, true)).contains("found all 1 in use"));
-    first.stage_backward_weight(&mut b, seams, pending, false).unwrap();
-    assert!(message(first.stage_backward_weight(&mut b, seams, pending, true)).contains("found set 0 free"));
+    assert!(message(first.stage_forward(&mut b, ranks, 2, &batch, None)).contains("found slot 2"));
+    assert!(message(first.stage_backward(&mut b, ranks, 0, false)).contains("in slot 0, found none"));
+    assert!(message(last.stage_loss(&mut b, ranks, 0, None)).contains("wanted a forward pass in slot 0"));
+    first.stage_forward(&mut b, ranks, 0, &batch, None).unwrap();
+    assert!(message(first.stage_backward(&mut b, ranks, 0, false)).contains("a forward pass with a context"));
+    assert!(message(first.stage_loss(&mut b, ranks, 0, None)).contains("the span with the head"));
+    first.stage_forward(&mut b, ranks, 0, &batch, Some(&ctx)).unwrap();
+    assert!(message(first.stage_forward(&mut b, ranks, 0, &batch, None)).contains("release the slot"));
+    first.stage_forward(&mut b, ranks, 1, &batch, Some(&ctx)).unwrap();
+    let pending = first.stage_backward_input(&mut b, ranks, 0, false).unwrap().1;
+    assert!(message(first.stage_backward_input(&mut b, ranks, 1, true)).contains("found all 1 in use"));
+    first.stage_backward_weight(&mut b, ranks, pending, false).unwrap();
+    assert!(message(first.stage_backward_weight(&mut b, ranks, pending, true)).contains("found set 0 free"));
     // Slot 1 still holds its micro-batch.
-    let pending = first.stage_backward_input(&mut b, seams, 1, true).unwrap().1;
+    let pending = first.stage_backward_input(&mut b, ranks, 1, true).unwrap().1;
     first.stage_release_pending(pending).unwrap();
     assert!(first.stage_release_pending(pending).is_err());
-    first.stage_forward(&mut b, seams, 0, &batch, Some(&ctx)).unwrap();
+    first.stage_forward(&mut b, ranks, 0, &batch, Some(&ctx)).unwrap();
     first.stage_release(0).unwrap();
-    assert!(first.stage_backward(&mut b, seams, 0, true).is_err());
+    assert!(first.stage_backward(&mut b, ranks, 0, true).is_err());
     assert!(first.stage_release(2).is_err());
 }

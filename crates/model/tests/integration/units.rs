@@ -4,7 +4,8 @@ use crate::tiny;
 
 use bessemer_arch::{Model, ParamSpec};
 use bessemer_model::{
-    ActivationConfig, Decoder, ModelError, Param, Phase, Purpose, Seams, Shape, TokenBatch, Unit,
+    ActivationConfig, Collective, Decoder, ModelError, Param, Phase, Purpose, Ranks, Shape, StageRanks,
+    TokenBatch, Unit,
 };
 use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
 use bessemer_units::DType;
@@ -17,6 +18,7 @@ struct Gathered {
     tied: bool,
     values: Vec<Vec<f32>>,
     places: Vec<View>,
+    grads: Vec<View>,
     /// Units as they began and ended.
     order: Vec<(Unit, Phase)>,
     inside: Option<(Unit, Phase)>,
@@ -29,7 +31,19 @@ impl Gathered {
     }
 }
 
-impl Seams for Gathered {
+impl Ranks for Gathered {
+    fn collective(
+        &mut self,
+        _: &mut dyn Backend,
+        c: &Collective,
+        _: View,
+        _: View,
+    ) -> Result<(), TensorError> {
+        panic!("a whole model talks to nobody: {}", c.name)
+    }
+}
+
+impl StageRanks for Gathered {
     fn unit_begins(&mut self, b: &mut dyn Backend, unit: Unit, phase: Phase) -> Result<(), TensorError> {
         assert_eq!(self.inside.replace((unit, phase)), None);
         self.order.push((unit, phase));
@@ -43,13 +57,14 @@ impl Seams for Gathered {
         for i in self.used(unit) {
             b.write_f32(self.places[i], &vec![f32::NAN; self.values[i].len()])?;
         }
-        Ok(())
-    }
-    fn gradient_ready(&mut self, b: &mut dyn Backend, param: usize, grad: View) -> Result<(), TensorError> {
-        assert_eq!(self.inside, Some((self.specs[param].id.unit(), Phase::Backward)));
-        let mut values = vec![0.0; grad.len()];
-        b.read_f32(grad, &mut values)?;
-        assert!(self.gradients[param].replace(values).is_none(), "twice: {}", self.specs[param].name);
+        // A tied table is completed by the embedding.
+        let own =
+            (0..self.specs.len()).filter(|&i| self.specs[i].id.unit() == unit && phase == Phase::Backward);
+        for i in own.collect::<Vec<_>>() {
+            let mut values = vec![0.0; self.grads[i].len()];
+            b.read_f32(self.grads[i], &mut values)?;
+            assert!(self.gradients[i].replace(values).is_none(), "twice: {}", self.specs[i].name);
+        }
         Ok(())
     }
 }
@@ -88,7 +103,8 @@ fn pooled(b: &mut dyn Backend, specs: Vec<ParamSpec>) -> Vec<Param> {
 const SHAPE: Shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
 
 fn order(model: &Model, backward: bool) -> Vec<(Unit, Phase)> {
-    let there = Unit::all(model).filter(|u| !backward || *u != Unit::Head).map(|u| (u, Phase::Forward));
+    let phase = if backward { Phase::Forward } else { Phase::Score };
+    let there = Unit::all(model).filter(|u| !backward || *u != Unit::Head).map(|u| (u, phase));
     let back = Unit::all(model).rev().filter(|_| backward).map(|u| (u, Phase::Backward));
     there.chain(back).collect()
 }
@@ -108,32 +124,33 @@ fn layers_may_share_their_parameters_memory() {
 
         let mut b = cpu(1);
         let params = pooled(&mut b, model.params());
-        let mut seams = Gathered {
+        let mut ranks = Gathered {
             specs: model.params(),
             tied: model.tied_embeddings,
             values: model.params().iter().enumerate().map(|(i, s)| tiny::values(i, s)).collect(),
             places: params.iter().map(|p| p.value).collect(),
+            grads: params.iter().filter_map(|p| p.grad).collect(),
             order: Vec::new(),
             inside: None,
             gradients: vec![None; params.len()],
         };
         let config = ActivationConfig::default();
         let mut d = Decoder::with_params(&mut b, &model, SHAPE, config, params).unwrap();
-        assert!(seams.order.is_empty());
-        let found = d.forward_backward_through(&mut b, &mut seams, &batch, &ctx).unwrap();
+        assert!(ranks.order.is_empty());
+        let found = d.forward_backward_through(&mut b, &mut ranks, &batch, &ctx).unwrap();
         assert_eq!(found, wanted, "{label}");
-        assert_eq!(seams.order, order(&model, true), "{label}");
-        let found: Vec<_> = seams.gradients.iter_mut().map(|g| g.take().unwrap()).collect();
+        assert_eq!(ranks.order, order(&model, true), "{label}");
+        let found: Vec<_> = ranks.gradients.iter_mut().map(|g| g.take().unwrap()).collect();
         assert!(found == wanted_gradients, "{label}");
 
-        seams.order.clear();
-        assert_eq!(d.loss_through(&mut b, &mut seams, &batch, None).unwrap(), wanted, "{label}");
-        assert_eq!(seams.order, order(&model, false), "{label}");
-        seams.order.clear();
+        ranks.order.clear();
+        assert_eq!(d.loss_through(&mut b, &mut ranks, &batch, None).unwrap(), wanted, "{label}");
+        assert_eq!(ranks.order, order(&model, false), "{label}");
+        ranks.order.clear();
         let mut logits = Vec::new();
-        d.logits_through(&mut b, &mut seams, &batch, |_, row| logits.extend_from_slice(row)).unwrap();
+        d.logits_through(&mut b, &mut ranks, &batch, |_, row| logits.extend_from_slice(row)).unwrap();
         assert!(logits == wanted_logits, "{label}");
-        assert_eq!(seams.order, order(&model, false), "{label}");
+        assert_eq!(ranks.order, order(&model, false), "{label}");
     }
 }
 

@@ -3,7 +3,7 @@
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
 use bessemer_kernels_cpu::CpuBackend;
-use bessemer_model::{ActivationConfig, Decoder, Purpose, Seams, Shape, StepContext, TokenBatch};
+use bessemer_model::{ActivationConfig, Decoder, Purpose, Ranks, Shape, StageRanks, StepContext, TokenBatch};
 use bessemer_optim::{Alone, KfacConfig, KfacWork, OptimConfig, OptimParam, Optimizer, OptimizerChoice};
 use bessemer_parallel::{
     Feed, FillChoice, Job, ParallelConfig, ParallelError, Plan, Stage, Worker, plan_fill,
@@ -195,8 +195,10 @@ struct Seen<'a> {
     accumulate: bool,
 }
 
-impl Seams for Seen<'_> {
-    fn linear_backward(
+impl StageRanks for Seen<'_> {}
+
+impl Ranks for Seen<'_> {
+    fn weight_gradient(
         &mut self,
         backend: &mut dyn Backend,
         param: usize,
@@ -243,15 +245,15 @@ fn reference(layout: &Layout, interval: usize, late: &[[usize; 2]]) -> Done {
     for step in 0..layout.steps {
         text.step = step;
         let mut sum = bessemer_model::LossSum::default();
-        let mut seams =
+        let mut ranks =
             Seen { optimizer: &mut optimizer, factors: phase.map(|_| &factors), accumulate: false };
         for micro in 0..micro_batches as usize {
             let (batch, mut ctx) = text.micro_batch(micro).unwrap();
             ctx.accumulate = micro > 0;
-            seams.accumulate = micro > 0;
+            ranks.accumulate = micro > 0;
             let nothing = &mut bessemer_model::OneDevice;
-            let seams: &mut dyn Seams = if phase.unwrap_or(0) == 0 { &mut seams } else { nothing };
-            sum += decoder.forward_backward_through(&mut cpu, seams, &batch, &ctx).unwrap();
+            let ranks: &mut dyn StageRanks = if phase.unwrap_or(0) == 0 { &mut ranks } else { nothing };
+            sum += decoder.forward_backward_through(&mut cpu, ranks, &batch, &ctx).unwrap();
         }
         done.losses.push(sum.mean());
         if let Some(now) = phase {

@@ -9,7 +9,7 @@ use super::run::Trainee;
 use super::text::SymbolText;
 use crate::error::TrainError;
 use bessemer_arch::{InitChoice, Model, ModelConfig};
-use bessemer_model::{Product, SeamAt, SeamPlace, Seams, Shape, TokenBatch};
+use bessemer_model::{Ranks, Shape, StageRanks, TokenBatch};
 use bessemer_runlog::coord_check::{CoordKind, CoordRun, CoordSettings, Coordinates};
 use bessemer_runlog::study::StudySettings;
 use bessemer_tensor::{Backend, TensorError, View};
@@ -71,23 +71,25 @@ pub fn run_settings(settings: &CoordSettings, width: u64) -> StudySettings {
     }
 }
 
-/// Takes what both blocks of each layer add to the stream. The products are sums of one term, so that they are handed
-/// over before they are added.
+/// Takes what both blocks of each layer add to the residual stream, of a decoder that keeps them
+/// ([`bessemer_model::Decoder::keep_branches`]).
 #[derive(Debug, Default)]
 struct Branches {
     attention: Vec<f32>,
     mlp: Vec<f32>,
 }
 
-impl Seams for Branches {
-    fn product(&self) -> Product {
-        Product::Partial { adds_bias: true }
+impl StageRanks for Branches {}
+
+impl Ranks for Branches {
+    fn watches(&self) -> bool {
+        true
     }
 
-    fn forward(&mut self, backend: &mut dyn Backend, at: SeamAt, value: View) -> Result<(), TensorError> {
-        let all = match at.place {
-            SeamPlace::AttentionOut => &mut self.attention,
-            SeamPlace::MlpOut => &mut self.mlp,
+    fn written(&mut self, backend: &mut dyn Backend, name: &str, value: View) -> Result<(), TensorError> {
+        let all = match name {
+            "attention.branch" => &mut self.attention,
+            "mlp.branch" => &mut self.mlp,
             _ => return Ok(()),
         };
         append(backend, value, all)
@@ -119,6 +121,7 @@ pub fn coordinate_run(
     text.require(&of_run)?;
     let model = parametrisation.model(settings, width, text.facts().symbols as usize)?;
     let mut trainee = Trainee::new(backend, &model, &of_run, seed)?;
+    trainee.probe.keep_branches(backend)?;
     let (inputs, targets) = text.batch(&of_run, seed, 0);
     let empty = |kind| Coordinates { kind, size: Vec::new(), change: Vec::new() };
     let mut run = CoordRun {

@@ -11,6 +11,7 @@ use bessemer_optim::OptimConfig;
 use bessemer_parallel::{Feed, ParallelError};
 use bessemer_runlog::study::{StudyRun, StudySettings, StudyVerdict};
 use bessemer_tensor::Backend;
+use bessemer_units::Recompute;
 
 /// The shape of a study's batches.
 pub fn training_shape(settings: &StudySettings) -> Shape {
@@ -62,7 +63,7 @@ pub fn train_one(
         }
         let (inputs, targets) = text.batch(settings, seed, step);
         if step == 0 {
-            let mut listener = StreamGradients::default();
+            let mut listener = StreamGradients::of(&trainee.probe);
             trainee.copy_to_probe(backend)?;
             let StudyBatch { batch, context } = trainee.batch(&inputs, &targets, step);
             trainee.probe.forward_backward_through(backend, &mut listener, &batch, &context)?;
@@ -111,7 +112,10 @@ impl Trainee {
         let (shape, activations) = (training_shape(settings), ActivationConfig::default());
         let mut runner = Runner::alone(backend, model, shape, activations, &adam(settings))?;
         runner.worker.init(backend, seed)?;
-        Ok(Trainee { runner, probe: Decoder::new(backend, model, shape)?, seed })
+        // Statistics of normalisations are looked at after a pass, so they are kept; numbers are the same either way.
+        let kept = ActivationConfig { recompute: Recompute::None, ..activations };
+        let probe = Decoder::with_activations(backend, model, shape, kept)?;
+        Ok(Trainee { runner, probe, seed })
     }
 
     /// Gives the probe the parameters as they are now.

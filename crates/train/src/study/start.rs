@@ -1,21 +1,36 @@
 //! A network before its first update.
 
 use crate::error::TrainError;
-use bessemer_model::{Decoder, SeamAt, SeamPlace, Seams, Unit};
+use bessemer_model::{Decoder, Phase, Ranks, StageRanks, Unit};
 use bessemer_runlog::study::StudyStart;
 use bessemer_tensor::{Backend, TensorError, View};
 
-/// Listens to a backward pass: norms of the gradients at the ends of the feed-forward blocks.
-#[derive(Debug, Default)]
+/// Watches a backward pass: norms of the gradients at the ends of the layers.
+#[derive(Debug)]
 pub(crate) struct StreamGradients {
+    /// The gradient of the residual stream.
+    view: View,
     /// (layer, norm) in the order of the pass.
     found: Vec<(usize, f64)>,
 }
 
-impl Seams for StreamGradients {
-    fn backward(&mut self, backend: &mut dyn Backend, at: SeamAt, gradient: View) -> Result<(), TensorError> {
-        if let (Unit::Layer(layer), SeamPlace::MlpOut) = (at.unit, at.place) {
-            self.found.push((layer, norm(&values(backend, gradient)?)));
+impl StreamGradients {
+    pub(crate) fn of(decoder: &Decoder) -> StreamGradients {
+        StreamGradients { view: decoder.stream_gradient(), found: Vec::new() }
+    }
+}
+
+impl Ranks for StreamGradients {}
+
+impl StageRanks for StreamGradients {
+    fn unit_begins(
+        &mut self,
+        backend: &mut dyn Backend,
+        unit: Unit,
+        phase: Phase,
+    ) -> Result<(), TensorError> {
+        if let (Unit::Layer(layer), Phase::Backward) = (unit, phase) {
+            self.found.push((layer, norm(&values(backend, self.view)?)));
         }
         Ok(())
     }

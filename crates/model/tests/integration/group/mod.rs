@@ -2,7 +2,8 @@
 #![allow(dead_code, reason = "every test file uses another part")]
 
 use bessemer_arch::PortionParam;
-use bessemer_model::{Product, SeamAt, SeamPlace, Seams, Stream};
+use bessemer_model::{Collective, Ranks, StageRanks, Stream};
+use bessemer_program::CollectiveKind;
 use bessemer_tensor::{Backend, TensorError, View};
 use std::sync::{Barrier, Mutex};
 
@@ -41,7 +42,7 @@ fn read(b: &mut dyn Backend, view: View) -> Result<Vec<f32>, TensorError> {
     Ok(values)
 }
 
-/// One portion's seams.
+/// One portion of the group.
 pub(crate) struct Member<'a> {
     pub(crate) index: usize,
     pub(crate) group: &'a Group,
@@ -59,55 +60,41 @@ impl Member<'_> {
     }
 }
 
-/// True at a *g*.
-fn leaves(at: SeamAt) -> bool {
-    matches!(at.place, SeamPlace::EmbeddingOut | SeamPlace::AttentionOut | SeamPlace::MlpOut)
+impl Ranks for Member<'_> {
+    fn collective(
+        &mut self,
+        b: &mut dyn Backend,
+        c: &Collective,
+        src: View,
+        dst: View,
+    ) -> Result<(), TensorError> {
+        match c.kind {
+            CollectiveKind::AllReduce => self.all_reduce(b, src),
+            CollectiveKind::AllGather => {
+                assert_eq!(self.stream, Stream::Rows);
+                let all = self.all(b, src)?.concat();
+                b.write_f32(dst, &all)
+            }
+            CollectiveKind::ReduceScatter => {
+                assert_eq!(self.stream, Stream::Rows);
+                let sum = sum(&self.all(b, src)?);
+                // Nobody may count on what is left behind.
+                b.write_f32(src, &vec![f32::NAN; sum.len()])?;
+                b.write_f32(dst, &sum[self.index * dst.len()..][..dst.len()])
+            }
+            CollectiveKind::CombineLogSums => {
+                let all = self.all(b, src)?;
+                let n = src.cols;
+                let lse = |i: usize| all.iter().map(|l| f64::from(l[i]).exp()).sum::<f64>().ln() as f32;
+                let logit = |i: usize| all.iter().map(|l| l[n + i]).sum::<f32>();
+                let combined: Vec<f32> = (0..n).map(lse).chain((0..n).map(logit)).collect();
+                b.write_f32(dst, &combined)
+            }
+        }
+    }
 }
 
-impl Seams for Member<'_> {
-    fn product(&self) -> Product {
-        Product::Partial { adds_bias: self.index == 0 }
-    }
-    fn forward(&mut self, b: &mut dyn Backend, at: SeamAt, value: View) -> Result<(), TensorError> {
-        assert_eq!(self.stream, Stream::Whole);
-        if leaves(at) { self.all_reduce(b, value) } else { Ok(()) }
-    }
-    fn backward(&mut self, b: &mut dyn Backend, at: SeamAt, gradient: View) -> Result<(), TensorError> {
-        assert_eq!(self.stream, Stream::Whole);
-        if leaves(at) { Ok(()) } else { self.all_reduce(b, gradient) }
-    }
-    fn gather(
-        &mut self,
-        b: &mut dyn Backend,
-        _: SeamAt,
-        local: View,
-        whole: View,
-    ) -> Result<(), TensorError> {
-        assert_eq!(self.stream, Stream::Rows);
-        let all = self.all(b, local)?.concat();
-        b.write_f32(whole, &all)
-    }
-    fn reduce_scatter(
-        &mut self,
-        b: &mut dyn Backend,
-        _: SeamAt,
-        whole: View,
-        local: View,
-    ) -> Result<(), TensorError> {
-        assert_eq!(self.stream, Stream::Rows);
-        let sum = sum(&self.all(b, whole)?);
-        // Nobody may count on what is left behind.
-        b.write_f32(whole, &vec![f32::NAN; sum.len()])?;
-        b.write_f32(local, &sum[self.index * local.len()..][..local.len()])
-    }
-    fn loss_sums(&mut self, b: &mut dyn Backend, lse: View, target_logit: View) -> Result<(), TensorError> {
-        let all = self.all(b, lse)?;
-        let together = |n: usize| all.iter().map(|l| f64::from(l[n]).exp()).sum::<f64>().ln() as f32;
-        let combined: Vec<f32> = (0..lse.len()).map(together).collect();
-        b.write_f32(lse, &combined)?;
-        self.all_reduce(b, target_logit)
-    }
-}
+impl StageRanks for Member<'_> {}
 
 /// The elements of a part, from those of the whole.
 pub(crate) fn part_of(param: &PortionParam, whole: &[f32]) -> Vec<f32> {

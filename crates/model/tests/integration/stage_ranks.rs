@@ -1,25 +1,21 @@
-//! The seams of a backward pass that is split: which calls come in which part, and with what.
+//! What other ranks hear of a backward pass that is split: which calls come in which part, and with what.
 
 use crate::tiny;
 
 use bessemer_arch::{Model, ParamClass, Span};
 use bessemer_model::{
-    ActivationConfig, Decoder, OneDevice, Phase, Purpose, SeamAt, Seams, Shape, StageConfig, Stream,
-    TokenBatch, Unit,
+    ActivationConfig, Collective, Decoder, OneDevice, Phase, Purpose, Ranks, Shape, StageConfig, StageRanks,
+    Stream, TokenBatch, Unit,
 };
 use bessemer_tensor::{Backend, TensorError, View};
 use bessemer_units::Recompute;
-use tiny::{SEQ, all_kinds, context, cpu, scored, tokens, values};
+use tiny::{SEQ, all_kinds, context, cpu, gradients, scored, tokens, values};
 
 /// Notes every call and where it was made.
 #[derive(Default)]
 struct Notes {
     inside: Option<(Unit, Phase)>,
     units: Vec<(Unit, Phase)>,
-    /// Gradients at f and g, and the phase.
-    exchanged: Vec<(Phase, SeamAt)>,
-    /// Number, values as they were then.
-    ready: Vec<(usize, (Unit, Phase), Vec<f32>)>,
     /// Number, x and dy.
     linear: Vec<(usize, Vec<f32>, Vec<f32>)>,
 }
@@ -30,23 +26,17 @@ fn read(b: &mut dyn Backend, view: View) -> Result<Vec<f32>, TensorError> {
     Ok(values)
 }
 
-impl Seams for Notes {
-    fn unit_begins(&mut self, _: &mut dyn Backend, unit: Unit, phase: Phase) -> Result<(), TensorError> {
-        assert_eq!(self.inside.replace((unit, phase)), None);
-        self.units.push((unit, phase));
-        Ok(())
+impl Ranks for Notes {
+    fn collective(
+        &mut self,
+        _: &mut dyn Backend,
+        c: &Collective,
+        _: View,
+        _: View,
+    ) -> Result<(), TensorError> {
+        panic!("a whole model talks to nobody: {}", c.name)
     }
-    fn unit_ends(&mut self, _: &mut dyn Backend, unit: Unit, phase: Phase) -> Result<(), TensorError> {
-        assert_eq!(self.inside.take(), Some((unit, phase)));
-        Ok(())
-    }
-    fn backward(&mut self, _: &mut dyn Backend, at: SeamAt, _: View) -> Result<(), TensorError> {
-        let (unit, phase) = self.inside.unwrap();
-        assert_eq!(unit, at.unit);
-        self.exchanged.push((phase, at));
-        Ok(())
-    }
-    fn linear_backward(
+    fn weight_gradient(
         &mut self,
         b: &mut dyn Backend,
         param: usize,
@@ -56,9 +46,16 @@ impl Seams for Notes {
         self.linear.push((param, read(b, x)?, read(b, dy)?));
         Ok(())
     }
-    fn gradient_ready(&mut self, b: &mut dyn Backend, param: usize, g: View) -> Result<(), TensorError> {
-        let values = read(b, g)?;
-        self.ready.push((param, self.inside.unwrap(), values));
+}
+
+impl StageRanks for Notes {
+    fn unit_begins(&mut self, _: &mut dyn Backend, unit: Unit, phase: Phase) -> Result<(), TensorError> {
+        assert_eq!(self.inside.replace((unit, phase)), None);
+        self.units.push((unit, phase));
+        Ok(())
+    }
+    fn unit_ends(&mut self, _: &mut dyn Backend, unit: Unit, phase: Phase) -> Result<(), TensorError> {
+        assert_eq!(self.inside.take(), Some((unit, phase)));
         Ok(())
     }
 }
@@ -80,7 +77,7 @@ fn hold(label: &str, model: &Model, recompute: Recompute) {
     let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
     let ctx = context(3, scored(&targets));
     for span in spans(model) {
-        let stage = StageConfig { span: span.clone(), slots: 1, pending: 1 };
+        let stage = StageConfig { span: span.clone(), slots: 1, pending: 1, overlap: false };
         let mut d = Decoder::of_stage(&mut b, &portion, Stream::Whole, SHAPE, config, &stage, None).unwrap();
         for (i, p) in model.params().iter().enumerate().filter(|(_, p)| span.uses(model, p.id)) {
             d.write_param(&mut b, &p.name, &values(i, p)).unwrap();
@@ -101,7 +98,7 @@ fn hold(label: &str, model: &Model, recompute: Recompute) {
         filled(&mut b, &mut d);
         let mut split = Notes::default();
         let (_, pending) = d.stage_backward_input(&mut b, &mut split, 0, false).unwrap();
-        assert!(split.ready.is_empty() && split.linear.is_empty(), "{label}: gradients are announced later");
+        assert!(split.linear.is_empty(), "{label}: gradients of matrices are made later");
         d.stage_backward_weight(&mut b, &mut split, pending, false).unwrap();
 
         let units: Vec<Unit> = Unit::all(model)
@@ -115,35 +112,20 @@ fn hold(label: &str, model: &Model, recompute: Recompute) {
         let parts: Vec<_> = back(Phase::BackwardInput).chain(back(Phase::BackwardWeight)).collect();
         assert_eq!(split.units, parts, "{label}");
         assert!(together.units.iter().copied().eq(back(Phase::Backward)), "{label}");
-        // Exchanges of values belong to the input part.
-        let places = |n: &Notes| n.exchanged.iter().map(|e| e.1).collect::<Vec<_>>();
-        assert!(split.exchanged.iter().all(|e| e.0 == Phase::BackwardInput), "{label}");
-        assert_eq!(places(&split), places(&together), "{label}");
-        assert_eq!(places(&split).len(), 4 * span.layers.len());
         // Inputs and gradients of the matrices, in the same order, with the same bits.
         assert!(split.linear == together.linear, "{label} {span:?}");
         let matrices = d.params().iter().filter(|p| p.spec.class() == ParamClass::Matrix).count();
         assert_eq!(split.linear.len(), matrices, "{label}");
-        // Each gradient once, in the unit that it belongs to, with the same bits.
-        let sorted = |n: &Notes, phase| {
-            let mut ready = n.ready.clone();
-            ready.sort_by_key(|r| r.0);
-            for (param, inside, _) in &ready {
-                let spec = &d.params()[*param].spec;
-                let (id, name) = (spec.id, &spec.name);
-                let unit = if span.owns(id) { id.unit() } else { Unit::Head };
-                assert_eq!(*inside, (unit, phase), "{label}: {name}");
-            }
-            ready.into_iter().map(|r| (r.0, r.2)).collect::<Vec<_>>()
-        };
-        let found = sorted(&split, Phase::BackwardWeight);
-        assert!(found == sorted(&together, Phase::Backward), "{label}");
-        assert!(found.iter().map(|r| r.0).eq(0..d.params().len()), "{label}");
+        // Every gradient has the same bits.
+        let found = gradients(&mut b, &d);
+        filled(&mut b, &mut d);
+        d.stage_backward(&mut b, &mut OneDevice, 0, false).unwrap();
+        assert!(found == gradients(&mut b, &d), "{label}");
     }
 }
 
 #[test]
-fn the_weight_part_announces_what_the_whole_pass_does() {
+fn the_two_parts_do_what_the_whole_pass_does() {
     for (label, plain) in all_kinds() {
         for dropout in [0.0, 0.2] {
             let model = Model { layers: 4, dropout, ..plain.clone() };

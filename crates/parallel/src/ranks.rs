@@ -1,4 +1,4 @@
-//! What a rank does inside a pass: brings parameters, takes gradients away, completes tensor-parallel products.
+//! What a rank does inside a pass: brings parameters, takes gradients away, runs the collectives of its programs.
 
 use crate::chunk::reduce_unit;
 use crate::columns::Columns;
@@ -7,11 +7,12 @@ use crate::fill::ChunkFill;
 use crate::flat::Units;
 use crate::tensor::TensorGroup;
 use bessemer_arch::Span;
+use bessemer_arch::Unit;
 use bessemer_collectives::CollectiveError;
-use bessemer_model::{Phase, Product, SeamAt, SeamPlace, Seams, Unit};
+use bessemer_model::StageRanks;
 use bessemer_optim::Optimizer;
+use bessemer_program::{Collective, Phase, Ranks};
 use bessemer_tensor::{Backend, TensorError, View};
-use std::ops::Range;
 
 /// What a pass does about gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,22 +47,22 @@ pub(crate) struct Watching<'a> {
     pub(crate) later: Option<(&'a mut ChunkFill, usize)>,
 }
 
-/// The seams of one pass.
-pub(crate) struct RankSeams<'a> {
+/// The ranks of one pass.
+pub(crate) struct PassRanks<'a> {
     pub(crate) exchange: &'a mut Exchange,
     pub(crate) tensor: &'a mut TensorGroup,
     /// Sees what gradients are made of, if it wants to.
     pub(crate) watching: Option<Watching<'a>>,
     /// None: a pass without gradients of weights.
     pub(crate) gradients: Option<Gradients>,
-    /// Why a seam failed, which the model only hears as text.
+    /// Why another rank failed, which the model only hears as text.
     pub(crate) failed: Option<CollectiveError>,
     /// What of the model passes here.
     pub(crate) units: &'a Units,
     pub(crate) span: &'a Span,
 }
 
-impl RankSeams<'_> {
+impl PassRanks<'_> {
     /// Keeps the error for whoever ran the pass.
     fn note(&mut self, result: Result<(), ExchangeError>) -> Result<(), TensorError> {
         match result {
@@ -81,9 +82,9 @@ impl RankSeams<'_> {
             Unit::Embedding | Unit::Head => units.root.unwrap_or(0),
             Unit::Layer(i) => units.layer(i),
         };
+        let forward = matches!(phase, Phase::Forward | Phase::Score);
         // The embedding's backward pass and the weight part of a split one read no parameter.
-        let reads_none =
-            phase == Phase::BackwardWeight || (unit == Unit::Embedding && phase != Phase::Forward);
+        let reads_none = phase == Phase::BackwardWeight || (unit == Unit::Embedding && !forward);
         if !self.exchange.gathers() || reads_none {
             return Ok(());
         }
@@ -91,10 +92,10 @@ impl RankSeams<'_> {
         let next = match (unit, phase) {
             (Unit::Embedding, _) if layers == 0 => Some(Unit::Head),
             (Unit::Embedding, _) => Some(Unit::Layer(0)),
-            (Unit::Layer(i), Phase::Forward) if i + 1 == layers => Some(Unit::Head),
-            (Unit::Layer(i), Phase::Forward) => Some(Unit::Layer(i + 1)),
+            (Unit::Layer(i), _) if forward && i + 1 == layers => Some(Unit::Head),
+            (Unit::Layer(i), _) if forward => Some(Unit::Layer(i + 1)),
             (Unit::Layer(i), _) => i.checked_sub(1).map(Unit::Layer),
-            (Unit::Head, Phase::Forward) => None,
+            (Unit::Head, _) if forward => None,
             (Unit::Head, _) => layers.checked_sub(1).map(Unit::Layer),
         };
         next.map_or(Ok(()), |unit| self.exchange.ask(backend, flat(unit)))
@@ -107,124 +108,35 @@ impl RankSeams<'_> {
     }
 }
 
-/// Whether something partial leaves the cut part here.
-pub(crate) fn is_out(place: SeamPlace) -> bool {
-    matches!(place, SeamPlace::EmbeddingOut | SeamPlace::AttentionOut | SeamPlace::MlpOut)
-}
-
-impl Seams for RankSeams<'_> {
-    fn product(&self) -> Product {
-        match self.tensor.size() {
-            1 => Product::Whole,
-            _ => Product::Partial { adds_bias: self.tensor.rank() == 0 },
-        }
-    }
-
-    fn forward(&mut self, backend: &mut dyn Backend, at: SeamAt, value: View) -> Result<(), TensorError> {
-        if !is_out(at.place) {
-            return Ok(());
-        }
-        let summed = self.tensor.all_reduce(backend, at, "sum", value);
-        self.note(summed)
-    }
-
-    fn backward(&mut self, backend: &mut dyn Backend, at: SeamAt, gradient: View) -> Result<(), TensorError> {
-        if is_out(at.place) {
-            return Ok(());
-        }
-        let summed = self.tensor.all_reduce(backend, at, "sum of gradients", gradient);
-        self.note(summed)
-    }
-
-    fn gather(
+impl Ranks for PassRanks<'_> {
+    fn collective(
         &mut self,
         backend: &mut dyn Backend,
-        at: SeamAt,
-        local: View,
-        whole: View,
+        collective: &Collective,
+        src: View,
+        dst: View,
     ) -> Result<(), TensorError> {
-        let gathered = self.tensor.gather(backend, at, local, whole);
-        self.note(gathered)
+        let done = self.tensor.collective(backend, collective, (src, dst));
+        self.note(done)
     }
 
-    fn reduce_scatter(
+    fn start(
         &mut self,
         backend: &mut dyn Backend,
-        at: SeamAt,
-        whole: View,
-        local: View,
+        collective: &Collective,
+        src: View,
+        _: View,
     ) -> Result<(), TensorError> {
-        let summed = self.tensor.reduce_scatter(backend, at, whole, local);
-        self.note(summed)
-    }
-
-    fn takes_rows(&self) -> bool {
-        self.tensor.takes_rows()
-    }
-
-    fn rows_wanted(
-        &mut self,
-        backend: &mut dyn Backend,
-        at: SeamAt,
-        local: View,
-        whole: View,
-        rows: Range<usize>,
-    ) -> Result<(), TensorError> {
-        let asked = self.tensor.rows_wanted(backend, at, (local, whole), rows);
-        self.note(asked)
-    }
-
-    fn rows_arrive(
-        &mut self,
-        backend: &mut dyn Backend,
-        _: SeamAt,
-        whole: View,
-        rows: Range<usize>,
-    ) -> Result<(), TensorError> {
-        let arrived = self.tensor.rows_arrive(backend, whole, &rows);
-        self.note(arrived)
-    }
-
-    fn rows_ready(
-        &mut self,
-        backend: &mut dyn Backend,
-        at: SeamAt,
-        value: View,
-        rows: Range<usize>,
-    ) -> Result<(), TensorError> {
-        let started = self.tensor.rows_ready(backend, at, value, rows);
+        let started = self.tensor.start(backend, collective, src);
         self.note(started)
     }
 
-    fn loss_sums(
-        &mut self,
-        backend: &mut dyn Backend,
-        lse: View,
-        target_logit: View,
-    ) -> Result<(), TensorError> {
-        let combined = self.tensor.loss_sums(backend, lse, target_logit);
-        self.note(combined)
+    fn wait(&mut self, backend: &mut dyn Backend, id: usize, dst: View) -> Result<(), TensorError> {
+        let done = self.tensor.wait(backend, id, dst);
+        self.note(done)
     }
 
-    fn unit_begins(
-        &mut self,
-        backend: &mut dyn Backend,
-        unit: Unit,
-        phase: Phase,
-    ) -> Result<(), TensorError> {
-        let fetched = self.fetch(backend, unit, phase);
-        self.note(fetched)
-    }
-
-    fn unit_ends(&mut self, backend: &mut dyn Backend, unit: Unit, phase: Phase) -> Result<(), TensorError> {
-        if matches!(phase, Phase::Forward | Phase::BackwardInput) {
-            return Ok(());
-        }
-        let reduced = self.reduce(backend, unit);
-        self.note(reduced)
-    }
-
-    fn linear_backward(
+    fn weight_gradient(
         &mut self,
         backend: &mut dyn Backend,
         param: usize,
@@ -243,5 +155,25 @@ impl Seams for RankSeams<'_> {
             (Ok(seen), None) => optimizer.capture(backend, number, seen, accumulate),
             (Err(e), _) => self.note(Err(e)),
         }
+    }
+}
+
+impl StageRanks for PassRanks<'_> {
+    fn unit_begins(
+        &mut self,
+        backend: &mut dyn Backend,
+        unit: Unit,
+        phase: Phase,
+    ) -> Result<(), TensorError> {
+        let fetched = self.fetch(backend, unit, phase);
+        self.note(fetched)
+    }
+
+    fn unit_ends(&mut self, backend: &mut dyn Backend, unit: Unit, phase: Phase) -> Result<(), TensorError> {
+        if matches!(phase, Phase::Forward | Phase::Score | Phase::BackwardInput) {
+            return Ok(());
+        }
+        let reduced = self.reduce(backend, unit);
+        self.note(reduced)
     }
 }

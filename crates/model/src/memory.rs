@@ -1,0 +1,307 @@
+//! Memory of a stage: what each micro-batch keeps, and the scratch that all passes share.
+//!
+//! | memory | once for | holds |
+//! |---|---|---|
+//! | slot | a micro-batch between forward and backward | inputs, the residual stream and its gradient, saved values |
+//! | kept set | a micro-batch between forward and the weight part of its backward pass | saved values that the weight part reads |
+//! | pending set | a micro-batch between the parts of its backward pass | what the input part leaves for the weight part |
+//! | scratch | the rank | values that live within one list |
+//!
+//! A decoder made to score keeps the residual stream in one matrix, where every unit lets it.
+
+use crate::config::LOGIT_ROWS;
+use crate::decoder::Purpose;
+use crate::error::ModelError;
+use crate::units::{Plan, StageUnit};
+use bessemer_arch::PositionChoice;
+use bessemer_program::{Class, Home, Input, Phase, Scratch, UnitMemory, UnitProgram};
+use bessemer_tensor::op::Access;
+use bessemer_tensor::{Backend, Buffer, BufferSpec, View};
+use bessemer_units::DType;
+
+/// Views of the values of one home, by unit and value.
+pub(crate) type Values = Vec<Vec<Option<View>>>;
+
+/// One micro-batch.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) ids: View,
+    pub(crate) targets: View,
+    pub(crate) positions: View,
+    /// If attention stays within documents.
+    pub(crate) documents: Option<View>,
+    /// The residual stream before and behind each layer of the span.
+    pub(crate) stream: Vec<View>,
+    /// Its gradient.
+    pub(crate) gradient: View,
+    pub(crate) saved: Values,
+}
+
+/// All memory of a stage besides parameters.
+#[derive(Debug)]
+pub(crate) struct StageBuffers {
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) kept: Vec<Values>,
+    pub(crate) pending: Vec<Values>,
+    /// If the head is here.
+    pub(crate) losses: Option<View>,
+    /// A fixed table of positions, if the model has one and the embedding is here.
+    pub(crate) constant: Option<View>,
+    /// `[LOGIT_ROWS, v]` at most; of a whole model.
+    pub(crate) logits: Option<View>,
+    pub(crate) scratch: ScratchBuffers,
+}
+
+/// Scratch, by element type.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ScratchBuffers(Vec<(DType, View)>);
+
+impl ScratchBuffers {
+    /// Memory for `wanted`, what `beside` has of it in the same place.
+    pub(crate) fn alloc(
+        backend: &mut dyn Backend,
+        class: &'static str,
+        wanted: &Scratch,
+        beside: &ScratchBuffers,
+    ) -> Result<ScratchBuffers, ModelError> {
+        let mut buffers = beside.clone();
+        for (dtype, len) in wanted {
+            let there = buffers.0.iter().position(|(d, view)| d == dtype && view.len() >= *len);
+            if there.is_none() && *len > 0 {
+                let spec = BufferSpec { class, name: "scratch", dtype: *dtype, len: *len };
+                let view = backend.alloc(spec)?.vector();
+                buffers.0.retain(|(d, _)| d != dtype);
+                buffers.0.push((*dtype, view));
+            }
+        }
+        Ok(buffers)
+    }
+
+    /// `rows` x `cols` elements from `offset` on.
+    pub(crate) fn matrix(&self, dtype: DType, offset: usize, rows: usize, cols: usize) -> Option<View> {
+        let (_, whole) = self.0.iter().find(|(d, _)| *d == dtype)?;
+        Some(View { offset: whole.offset + offset, rows, cols, stride: cols, ..*whole })
+    }
+}
+
+/// The larger of two demands, type by type.
+pub(crate) fn larger(into: &mut Scratch, other: &Scratch) {
+    for (dtype, len) in other {
+        let most = into.entry(*dtype).or_default();
+        *most = (*most).max(*len);
+    }
+}
+
+/// Memory of a value that a phase does not touch.
+pub(crate) const UNTOUCHED: View = View {
+    buffer: Buffer { id: u32::MAX, len: 0, dtype: DType::F32 },
+    offset: 0,
+    rows: 0,
+    cols: 0,
+    stride: 0,
+};
+
+/// Whether the stream may leave a unit in the memory in which it has entered: nothing reads it after the first write.
+pub(crate) fn stream_in_place(program: &UnitProgram, phase: Phase) -> bool {
+    let mut written = false;
+    for node in program.list(phase) {
+        let touches = node.touches();
+        let of = |class: Class| touches.iter().filter(move |t| program.values[t.value()].class == class);
+        if written && of(Class::StreamIn).next().is_some() {
+            return false;
+        }
+        if of(Class::StreamOut).any(|t| t.access != Access::Read) {
+            let same = |t: &&bessemer_program::Touch| {
+                node.op().is_some_and(|op| op.may_be_in_place()) && t.view.offset == 0
+            };
+            if of(Class::StreamIn).any(|t| !same(&t)) {
+                return false;
+            }
+            written = true;
+        }
+    }
+    true
+}
+
+/// What a stage allocates.
+pub(crate) struct Allocating<'a> {
+    pub(crate) backend: &'a mut dyn Backend,
+    pub(crate) plan: &'a Plan<'a>,
+    pub(crate) units: &'a [StageUnit],
+}
+
+impl Allocating<'_> {
+    fn matrix(&mut self, name: &str, dtype: DType, rows: usize, cols: usize) -> Result<View, ModelError> {
+        let spec = BufferSpec { class: "activations", name, dtype, len: rows * cols };
+        Ok(self.backend.alloc(spec)?.matrix(rows, cols))
+    }
+
+    /// The values of one home.
+    fn values(&mut self, home: Home, suffix: &str) -> Result<Values, ModelError> {
+        let units = self.units;
+        let mut all = Vec::with_capacity(units.len());
+        for unit in units {
+            let mut views = vec![None; unit.program.values.len()];
+            for (id, value) in unit.program.values.iter().enumerate() {
+                if unit.memory.homes[id] == home {
+                    let name = format!("{}{}{suffix}", unit.program.name, value.name);
+                    views[id] = Some(self.matrix(&name, value.dtype, value.rows, value.cols)?);
+                }
+            }
+            all.push(views);
+        }
+        Ok(all)
+    }
+
+    fn slot(&mut self, rows: usize) -> Result<Slot, ModelError> {
+        let (plan, n) = (self.plan, self.plan.shape.tokens());
+        let mut indices = |name: &str| self.matrix(name, DType::U32, 1, n);
+        let (ids, targets, positions) = (indices("ids")?, indices("targets")?, indices("positions")?);
+        let documents = match plan.model.document_end {
+            Some(_) => Some(self.matrix("documents", DType::U32, 1, n)?),
+            None => None,
+        };
+        let (width, dtype) = (plan.model.width, plan.storage());
+        let layers = plan.stage.span.layers.len();
+        let mut stream = vec![self.matrix("residual stream", dtype, rows, width)?];
+        let in_place = plan.shape.purpose == Purpose::Score
+            && self.units.iter().all(|u| stream_in_place(&u.program, Phase::Score));
+        for _ in 0..layers {
+            let last = stream[stream.len() - 1];
+            let next = match in_place {
+                true => last,
+                false if plan.shape.purpose == Purpose::Score && stream.len() > 1 => stream[stream.len() - 2],
+                false => self.matrix("residual stream", dtype, rows, width)?,
+            };
+            stream.push(next);
+        }
+        // Without the head the gradient takes the place of the stream's end, which only the next stage reads.
+        let gradient = match plan.shape.purpose {
+            Purpose::Train if plan.stage.span.head => self.matrix("stream gradient", dtype, rows, width)?,
+            _ => stream[layers],
+        };
+        let saved = self.values(Home::Saved, "")?;
+        Ok(Slot { ids, targets, positions, documents, stream, gradient, saved })
+    }
+
+    /// All of it. `beside`: another stage of the rank, whose passes take turns with this one's.
+    pub(crate) fn all(&mut self, rows: usize, beside: &ScratchBuffers) -> Result<StageBuffers, ModelError> {
+        let (plan, n) = (self.plan, self.plan.shape.tokens());
+        let (stage, train) = (plan.stage, plan.shape.purpose == Purpose::Train);
+        let wanted = scratch_of(self.units.iter().map(|u| &u.memory));
+        let scratch = ScratchBuffers::alloc(self.backend, "activations", &wanted, beside)?;
+        let losses = match stage.span.head {
+            true => Some(self.matrix("losses", DType::F32, if train { 2 } else { 1 }, n)?),
+            false => None,
+        };
+        let whole = stage.span.is_whole(plan.model) && plan.rank.degree == 1;
+        let logits = match whole {
+            true => {
+                let dtype = plan.storage();
+                Some(self.matrix("logits", dtype, n.min(LOGIT_ROWS), plan.model.vocab_size)?)
+            }
+            false => None,
+        };
+        let constant = match plan.model.positions {
+            PositionChoice::Sinusoidal if stage.span.embedding => Some(self.sinusoids()?),
+            _ => None,
+        };
+        let slots = (0..stage.slots).map(|_| self.slot(rows)).collect::<Result<_, _>>()?;
+        let sets = |home, count: usize, allocating: &mut Self, suffix| -> Result<Vec<Values>, ModelError> {
+            (0..count).map(|_| allocating.values(home, suffix)).collect()
+        };
+        let split = if stage.pending > 0 { stage.slots + stage.pending } else { 0 };
+        let kept = sets(Home::Kept, split, self, "")?;
+        let pending = sets(Home::Pending, stage.pending, self, ".pending")?;
+        Ok(StageBuffers { slots, kept, pending, losses, constant, logits, scratch })
+    }
+
+    fn sinusoids(&mut self) -> Result<View, ModelError> {
+        let (context, width) = (self.plan.model.context, self.plan.model.width);
+        let values = crate::record::sinusoids(context, width);
+        let spec =
+            BufferSpec { class: "constants", name: "embed.sinusoids", dtype: DType::F32, len: values.len() };
+        let view = self.backend.alloc(spec)?.matrix(context, width);
+        self.backend.write_f32(view, &values)?;
+        Ok(view)
+    }
+}
+
+/// Scratch that passes of all these units need, one at a time.
+pub(crate) fn scratch_of<'a>(memories: impl Iterator<Item = &'a UnitMemory>) -> Scratch {
+    let mut all = Scratch::new();
+    memories.for_each(|memory| larger(&mut all, &memory.scratch));
+    all
+}
+
+/// Where a pass finds what its unit names.
+#[derive(Clone, Copy)]
+pub(crate) struct Binding<'a> {
+    pub(crate) unit: &'a StageUnit,
+    /// Place of the unit in the stage.
+    pub(crate) at: usize,
+    pub(crate) phase: Phase,
+    /// Values and gradients of the decoder's parameters.
+    pub(crate) values: &'a [View],
+    pub(crate) gradients: &'a [Option<View>],
+    pub(crate) slot: Option<&'a Slot>,
+    /// The stream that enters and leaves the unit.
+    pub(crate) stream: (View, View),
+    pub(crate) kept: Option<&'a Values>,
+    pub(crate) pending: Option<&'a Values>,
+    pub(crate) losses: Option<View>,
+    pub(crate) constant: Option<View>,
+    pub(crate) external: &'a [View],
+    pub(crate) scratch: &'a ScratchBuffers,
+    /// Ids and positions, of a pass without a slot.
+    pub(crate) indices: Option<(View, View)>,
+}
+
+impl Binding<'_> {
+    /// Fills `table` with the memory of every value.
+    pub(crate) fn fill(&self, table: &mut Vec<View>) {
+        table.clear();
+        for id in 0..self.unit.program.values.len() {
+            table.push(self.view(id).unwrap_or(UNTOUCHED));
+        }
+    }
+
+    fn view(&self, id: usize) -> Option<View> {
+        let (program, memory) = (&self.unit.program, &self.unit.memory);
+        let value = &program.values[id];
+        let of = |values: Option<&Values>| values.and_then(|v| v[self.at][id]);
+        match memory.homes[id] {
+            home if home.is_scratch(self.phase) => {
+                let at = self.phase as usize;
+                match (memory.takes[at][id], memory.offsets[at][id]) {
+                    (Some(saved), _) => {
+                        let place = self.slot.and_then(|s| s.saved[self.at][saved])?;
+                        Some(View { rows: value.rows, cols: value.cols, stride: value.cols, ..place })
+                    }
+                    (None, Some(offset)) => self.scratch.matrix(value.dtype, offset, value.rows, value.cols),
+                    (None, None) => None,
+                }
+            }
+            Home::Saved => of(self.slot.map(|s| &s.saved)),
+            Home::Kept => of(self.kept),
+            Home::Pending | Home::Scratch => of(self.pending),
+            Home::Bound => match value.class {
+                Class::Parameter(p) => self.values.get(self.unit.parameters[p]).copied(),
+                Class::Gradient(p) => self.gradients.get(self.unit.parameters[p]).copied().flatten(),
+                Class::Input(Input::Ids) => self.slot.map(|s| s.ids).or(self.indices.map(|i| i.0)),
+                Class::Input(Input::Targets) => self.slot.map(|s| s.targets),
+                Class::Input(Input::Positions) => {
+                    self.slot.map(|s| s.positions).or(self.indices.map(|i| i.1))
+                }
+                Class::Input(Input::Documents) => self.slot.and_then(|s| s.documents),
+                Class::StreamIn => Some(self.stream.0),
+                Class::StreamOut => Some(self.stream.1),
+                Class::StreamGradient => self.slot.map(|s| s.gradient),
+                Class::Losses => self.losses,
+                Class::Constant => self.constant,
+                Class::External(number) => self.external.get(number).copied(),
+                Class::Local => None,
+            },
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What a pass of a stage asks of other ranks and of whoever watches.
+
+use bessemer_arch::Unit;
+use bessemer_program::{OneDevice, Phase, Ranks};
+use bessemer_tensor::{Backend, TensorError};
+
+/// [`Ranks`] of a stage, which hears where units begin and end.
+///
+/// Order of the units of a pass, each between its `unit_begins` and `unit_ends`:
+/// - forward and backward: embedding, layers from the first on in [`Phase::Forward`]; then in [`Phase::Backward`] the head,
+///   whose loss is fused with its gradients and which therefore has no forward phase, the layers from the last on, the
+///   embedding;
+/// - loss or logits: all in [`Phase::Score`];
+/// - a backward pass that is split: all units in [`Phase::BackwardInput`], and later, in the same order, in
+///   [`Phase::BackwardWeight`].
+///
+/// A tied token table is read and its gradient begun by the head, completed by the embedding: its values may be released in
+/// between, its gradient must stay. All other gradients are written only within their unit. A pass that fails stops where it is;
+/// the unit that had begun does not end.
+pub trait StageRanks: Ranks {
+    /// The nodes of `unit` that follow read its parameters; in a backward phase they also write its gradients.
+    ///
+    /// # Errors
+    /// What other ranks or the backend answer.
+    fn unit_begins(&mut self, _: &mut dyn Backend, _: Unit, _: Phase) -> Result<(), TensorError> {
+        Ok(())
+    }
+
+    /// All nodes of this phase of `unit` have run.
+    ///
+    /// # Errors
+    /// As [`StageRanks::unit_begins`].
+    fn unit_ends(&mut self, _: &mut dyn Backend, _: Unit, _: Phase) -> Result<(), TensorError> {
+        Ok(())
+    }
+}
+
+impl StageRanks for OneDevice {}

@@ -1,0 +1,128 @@
+//! The end: last normalisation, output projection, loss.
+
+use super::{Normed, Recording, Writer};
+use bessemer_arch::Placement;
+use bessemer_mesh::Dim;
+use bessemer_program::{Class, Input, Phase, UnitProgram};
+use bessemer_tensor::View;
+use bessemer_tensor::op::{LinearCrossEntropy, LossBackward, Norm, NormKind, Scale};
+use bessemer_units::DType;
+
+const NORM: &str = "final_norm";
+
+impl Recording<'_> {
+    /// The head: the loss alone, and fused with its gradients.
+    pub(crate) fn head(&self) -> UnitProgram {
+        let mut writer = self.begin("");
+        writer.recorder.begin(Phase::Score);
+        writer.score();
+        if self.train {
+            writer.recorder.begin(Phase::Backward);
+            writer.loss_and_backward();
+        }
+        writer.finish()
+    }
+
+    /// Logits of this many rows: [`Class::External`] 0 are rows of the residual stream, 1 the logits.
+    pub(crate) fn logits(&self, rows: usize) -> UnitProgram {
+        let recording = Recording { sequences: rows, seq: 1, ..*self };
+        let mut writer = recording.begin("");
+        writer.recorder.begin(Phase::Score);
+        let (width, vocabulary) = (writer.model().width, writer.model().vocab_size);
+        let external = |writer: &mut Writer<'_>, number: usize, name: &str, dtype: DType, cols: usize| {
+            let dims = [Dim::plain(rows), Dim::plain(cols)];
+            writer.recorder.value(name, Class::External(number), dtype, dims)
+        };
+        let x = external(&mut writer, 0, "rows", self.storage, width);
+        let out = external(&mut writer, 1, "logits", self.storage, vocabulary);
+        let (x, _) = writer.projected(x);
+        let weight = writer.projection();
+        let (bias, activation, residual) = (None, None, None);
+        writer.recorder.launch(bessemer_tensor::op::Linear { x, weight, bias, activation, residual, out });
+        writer.finish()
+    }
+}
+
+impl Writer<'_> {
+    fn projection_name(&self) -> &'static str {
+        if self.model().tied_embeddings { "embed.tokens" } else { "head.weight" }
+    }
+
+    fn projection(&mut self) -> View {
+        let name = self.projection_name();
+        self.weight(name)
+    }
+
+    /// f32 `[2, n]` to train, `[1, n]` to score.
+    fn losses(&mut self) -> View {
+        let (rows, n) = (if self.recording.train { 2 } else { 1 }, self.n());
+        self.recorder.value("losses", Class::Losses, DType::F32, [Dim::plain(rows), Dim::plain(n)])
+    }
+
+    fn final_norm(&self) -> Option<NormKind> {
+        self.norm_kind().filter(|_| self.model().placement == Placement::Pre)
+    }
+
+    /// The rows that the output projection reads, Norm(x) scaled; and the normalisation.
+    fn projected(&mut self, x: View) -> (View, Option<Normed>) {
+        let mut at = x;
+        let normed = self.final_norm().map(|kind| {
+            let out = self.residual_rows("final_norm.out");
+            self.norm(NORM, kind, x, out, Dim::plain(1))
+        });
+        if let Some(normed) = &normed {
+            at = normed.out;
+        }
+        let factor = self.model().logit_scale() as f32;
+        if factor != 1.0 {
+            let out = self.residual_rows("head.in");
+            self.recorder.launch(Scale { x: at, out, factor });
+            at = out;
+        }
+        (at, normed)
+    }
+
+    fn score(&mut self) {
+        let (x, targets) = (self.stream(Class::StreamIn), self.input(Input::Targets));
+        let (x, _) = self.projected(x);
+        let (weight, loss) = (self.projection(), self.losses().rows(0, 1));
+        self.recorder.launch(LinearCrossEntropy { x, weight, targets, loss, backward: None });
+    }
+
+    fn loss_and_backward(&mut self) {
+        let (x, targets) = (self.stream(Class::StreamIn), self.input(Input::Targets));
+        let dx = self.stream(Class::StreamGradient);
+        let (read, normed) = self.projected(x);
+        let dread = if normed.is_some() { self.residual_rows("head.in.gradient") } else { dx };
+        let z_loss = self.recording.z_loss;
+        let name = self.projection_name();
+        let dweight = self.weight_gradient(name);
+        let backward = LossBackward { scale: 1.0, z_loss, dx: dread, dweight, accumulate: false };
+        let (weight, losses) = (self.projection(), self.losses());
+        let loss = losses.rows(0, if z_loss == 0.0 { 1 } else { 2 });
+        let op = LinearCrossEntropy { x: read, weight, targets, loss, backward: Some(backward) };
+        self.recorder.launch(op);
+        let factor = self.model().logit_scale() as f32;
+        if factor != 1.0 {
+            self.recorder.launch(Scale { x: dread, out: dread, factor });
+        }
+        if let Some(normed) = normed {
+            self.norm_gradients(NORM, &normed, dread, dx, false);
+        }
+    }
+
+    /// The operator of a normalisation that was recorded.
+    pub(super) fn norm_op(&mut self, name: &str, normed: &Normed) -> Norm {
+        let Normed { kind, x, weight, out, mean, rstd } = *normed;
+        let (bias, eps) = (self.parameter(&format!("{name}.bias")), self.model().norm_eps as f32);
+        Norm { kind, x, weight, bias, out, mean, rstd, eps }
+    }
+
+    /// A normalisation over whole rows of `x`, as an earlier list has recorded it.
+    pub(super) fn normed(&mut self, name: &str, kind: NormKind, x: View) -> Normed {
+        let weight = self.weight(&format!("{name}.weight"));
+        let mean = (kind == NormKind::Layer).then(|| self.numbers(&format!("{name}.mean"), Dim::plain(1)));
+        let rstd = self.numbers(&format!("{name}.rstd"), Dim::plain(1));
+        Normed { kind, x, weight, out: x, mean, rstd }
+    }
+}

@@ -1,0 +1,293 @@
+//! Recording: the model's code for one device, as unit programs.
+//!
+//! | unit | lists |
+//! |---|---|
+//! | embedding | forward, score, backward |
+//! | layer | forward, score, backward |
+//! | head | score (loss alone), backward (loss and gradients are fused) |
+//! | logits, decode | score |
+//!
+//! Shapes are those of the whole model. Nothing here knows of ranks: what a layout does to an operator stands in the
+//! operator's own file, and [`bessemer_program::partition()`] applies it.
+
+mod attention;
+mod decode;
+mod embedding;
+mod head;
+mod mlp;
+mod residual;
+
+pub(crate) use embedding::sinusoids;
+
+use crate::decoder::{Purpose, Shape};
+use bessemer_arch::{Model, NormChoice, Sharding};
+use bessemer_mesh::{Axis, Dim, Placement};
+use bessemer_program::{Class, Input, Phase, Random, Recorder, UnitProgram};
+use bessemer_tensor::View;
+use bessemer_tensor::op::{
+    Dropout, DropoutMask, Linear, LinearBackwardInput, LinearBackwardWeight, Norm, NormBackward, NormKind,
+};
+use bessemer_tensor::rng::RngKey;
+use bessemer_units::DType;
+
+/// What every unit is recorded for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Recording<'a> {
+    /// The whole model.
+    pub(crate) model: &'a Model,
+    /// How its parameters are sharded, in the order of [`Model::params`].
+    pub(crate) shardings: &'a [Sharding],
+    /// B, sequences.
+    pub(crate) sequences: usize,
+    /// T, tokens of a sequence.
+    pub(crate) seq: usize,
+    /// Element type of activations.
+    pub(crate) storage: DType,
+    /// Weight of the z-loss in the gradients.
+    pub(crate) z_loss: f32,
+    /// Head and embedding are in one stage and share the token table's gradient: the head begins it.
+    pub(crate) tied_here: bool,
+    /// Backward lists are recorded.
+    pub(crate) train: bool,
+}
+
+impl<'a> Recording<'a> {
+    /// For batches of this shape.
+    pub(crate) fn new(
+        model: &'a Model,
+        shardings: &'a [Sharding],
+        shape: Shape,
+        storage: DType,
+    ) -> Recording<'a> {
+        Recording {
+            model,
+            shardings,
+            sequences: shape.sequences,
+            seq: shape.seq,
+            storage,
+            z_loss: 0.0,
+            tied_here: false,
+            train: shape.purpose == Purpose::Train,
+        }
+    }
+
+    /// Names of the unit begin with `prefix`.
+    fn begin(&self, prefix: &str) -> Writer<'a> {
+        Writer { recording: *self, recorder: Recorder::new(prefix), prefix: prefix.into() }
+    }
+}
+
+/// One unit while it is recorded.
+pub(crate) struct Writer<'a> {
+    recording: Recording<'a>,
+    recorder: Recorder,
+    /// Of the unit's parameters in the whole model: "layers.3.", or nothing.
+    prefix: String,
+}
+
+/// A normalisation: its result and the statistics of its rows.
+#[derive(Debug, Clone, Copy)]
+struct Normed {
+    kind: NormKind,
+    x: View,
+    weight: View,
+    out: View,
+    mean: Option<View>,
+    rstd: View,
+}
+
+impl Writer<'_> {
+    fn model(&self) -> &Model {
+        self.recording.model
+    }
+
+    /// n, tokens of a micro-batch.
+    fn n(&self) -> usize {
+        self.recording.sequences * self.recording.seq
+    }
+
+    /// True while random numbers are drawn.
+    fn drops(&self) -> bool {
+        self.model().dropout > 0.0 && self.recorder.phase() != Phase::Score
+    }
+
+    /// An activation `[n, cols]` of the unit's own.
+    fn activation(&mut self, name: &str, cols: Dim) -> View {
+        let (n, dtype) = (self.n(), self.recording.storage);
+        self.recorder.value(name, Class::Local, dtype, [Dim::plain(n), cols])
+    }
+
+    /// An activation `[n, D]` whose rows are those of the residual stream.
+    fn residual_rows(&mut self, name: &str) -> View {
+        let width = self.model().width;
+        let view = self.activation(name, Dim::plain(width));
+        self.recorder.residual(view)
+    }
+
+    /// The residual stream `[n, D]`.
+    fn stream(&mut self, class: Class) -> View {
+        let name = match class {
+            Class::StreamIn => "x",
+            Class::StreamGradient => "x.gradient",
+            _ => "x.out",
+        };
+        let (n, width, dtype) = (self.n(), self.model().width, self.recording.storage);
+        self.recorder.value(name, class, dtype, [Dim::plain(n), Dim::plain(width)])
+    }
+
+    /// Indices `[1, n]` from the host.
+    fn input(&mut self, input: Input) -> View {
+        let name = match input {
+            Input::Ids => "ids",
+            Input::Targets => "targets",
+            Input::Positions => "positions",
+            Input::Documents => "documents",
+        };
+        let n = self.n();
+        self.recorder.value(name, Class::Input(input), DType::U32, [Dim::plain(1), Dim::plain(n)])
+    }
+
+    /// f32 `[rows, n]`: a number for each token, or one for each token and head.
+    fn numbers(&mut self, name: &str, rows: Dim) -> View {
+        let n = self.n();
+        self.recorder.value(name, Class::Local, DType::F32, [rows, Dim::plain(n)])
+    }
+
+    /// Dims, as a matrix, and placement over the tensor axis of a parameter of the unit, if the model has it.
+    fn spec(&self, name: &str) -> Option<([Dim; 2], Placement)> {
+        let full = format!("{}{name}", self.prefix);
+        let sharding = self.recording.shardings.iter().find(|s| s.spec.name == full)?;
+        let (dims, first) = match &sharding.form.dims[..] {
+            [rows, cols] => ([rows.clone(), cols.clone()], 0),
+            dims => ([Dim::plain(1), dims[0].clone()], 1),
+        };
+        let placement = match sharding.layout.at(Axis::Tensor) {
+            Placement::Shard { dim } => Placement::Shard { dim: dim + first },
+            placement => placement,
+        };
+        Some((dims, placement))
+    }
+
+    /// The values of a parameter, if the model has it.
+    fn parameter(&mut self, name: &str) -> Option<View> {
+        let (dims, placement) = self.spec(name)?;
+        let view = self.recorder.parameter(name, DType::F32, dims);
+        self.recorder.declare(view, Axis::Tensor, placement);
+        Some(view)
+    }
+
+    /// The gradient of a parameter, if the model has it.
+    fn gradient(&mut self, name: &str) -> Option<View> {
+        let (dims, placement) = self.spec(name)?;
+        let view = self.recorder.gradient(name, DType::F32, dims);
+        self.recorder.declare(view, Axis::Tensor, placement);
+        Some(view)
+    }
+
+    /// A parameter that every model has.
+    fn weight(&mut self, name: &str) -> View {
+        self.parameter(name).expect("the unit's code asks only for parameters that the model lists")
+    }
+
+    /// The gradient of a parameter that every model has.
+    fn weight_gradient(&mut self, name: &str) -> View {
+        self.gradient(name).expect("the unit's code asks only for parameters that the model lists")
+    }
+
+    /// `out = x W^T + b`.
+    fn linear(&mut self, map: &str, x: View, out: View) -> Linear {
+        let weight = self.weight(&format!("{map}.weight"));
+        let bias = self.parameter(&format!("{map}.bias"));
+        Linear { x, weight, bias, activation: None, residual: None, out }
+    }
+
+    /// Gradients of a linear map's own parameters.
+    fn linear_gradients(&mut self, map: &str, x: View, dy: View) {
+        let dweight = self.weight_gradient(&format!("{map}.weight"));
+        let dbias = self.gradient(&format!("{map}.bias"));
+        self.recorder.launch(LinearBackwardWeight { x, dy, dweight, dbias, accumulate: false });
+    }
+
+    /// The gradient of a linear map's input.
+    fn input_gradient(&mut self, map: &str, dy: View, dx: View) -> LinearBackwardInput {
+        let weight = self.weight(&format!("{map}.weight"));
+        LinearBackwardInput { dy, weight, activation: None, dx, accumulate: false }
+    }
+
+    /// The normalisation of that name of the rows of `x`, head by head if `heads` has several, if the model has it.
+    fn norm(&mut self, name: &str, kind: NormKind, x: View, out: View, heads: Dim) -> Normed {
+        let weight = self.weight(&format!("{name}.weight"));
+        let bias = self.parameter(&format!("{name}.bias"));
+        let mean = (kind == NormKind::Layer).then(|| self.numbers(&format!("{name}.mean"), heads.clone()));
+        let rstd = self.numbers(&format!("{name}.rstd"), heads);
+        let eps = self.model().norm_eps as f32;
+        let op = Norm { kind, x, weight, bias, out, mean, rstd, eps };
+        self.recorder.launch(op);
+        Normed { kind, x, weight, out, mean, rstd }
+    }
+
+    /// `dx (+)=` the gradient that reaches the rows through the normalisation, and the gradients of its parameters.
+    fn norm_gradients(&mut self, name: &str, normed: &Normed, dout: View, dx: View, add: bool) {
+        let dweight = self.weight_gradient(&format!("{name}.weight"));
+        let dbias = self.gradient(&format!("{name}.bias"));
+        let Normed { kind, x, weight, mean, rstd, .. } = *normed;
+        self.recorder.launch(NormBackward {
+            kind,
+            x,
+            weight,
+            mean,
+            rstd,
+            dout,
+            dx,
+            accumulate_dx: add,
+            dweight,
+            dbias,
+            accumulate: false,
+        });
+    }
+
+    /// What the blocks' normalisation is, if the model has one.
+    fn norm_kind(&self) -> Option<NormKind> {
+        match self.model().norm {
+            NormChoice::LayerNorm => Some(NormKind::Layer),
+            NormChoice::RmsNorm => Some(NormKind::Rms),
+            NormChoice::None => None,
+        }
+    }
+
+    /// `out = mask x`, with the mask of a place of the residual stream.
+    fn dropout(&mut self, place: &str, x: View, out: View) {
+        let mask = self.mask();
+        let per_sequence = (self.recording.seq * self.model().width) as u64;
+        let random = Random { place: format!("{}{place}", self.prefix), per_sequence };
+        let global_cols = self.model().width;
+        self.recorder.launch_random(Dropout { x, out, mask, global_cols }, random);
+    }
+
+    /// A mask whose key is filled in when it runs.
+    fn mask(&self) -> DropoutMask {
+        DropoutMask { p: self.model().dropout as f32, key: RngKey { key: [0, 0], step: 0 }, first: 0 }
+    }
+
+    fn finish(self) -> UnitProgram {
+        self.recorder.finish()
+    }
+}
+
+impl Recording<'_> {
+    /// Layer `index` of the model.
+    pub(crate) fn layer(&self, index: usize) -> UnitProgram {
+        let mut writer = self.begin(&format!("layers.{index}."));
+        for phase in [Phase::Forward, Phase::Score] {
+            writer.recorder.begin(phase);
+            writer.attention_forward();
+            writer.mlp_forward();
+        }
+        if self.train {
+            writer.recorder.begin(Phase::Backward);
+            writer.mlp_backward();
+            writer.attention_backward();
+        }
+        writer.finish()
+    }
+}

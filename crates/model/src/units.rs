@@ -1,0 +1,117 @@
+//! The units of a stage: each recorded once, rewritten for this rank, with a plan of its memory.
+
+use crate::config::ActivationConfig;
+use crate::decoder::{Purpose, Shape};
+use crate::error::ModelError;
+use crate::params::Param;
+use crate::record::Recording;
+use crate::stage::StageConfig;
+use bessemer_arch::{Model, Unit};
+use bessemer_program::{
+    Phase, Rank, UnitMemory, UnitProgram, fuse, overlap, partition, plan_memory, recompute, seal, split,
+};
+use bessemer_units::{DType, Recompute};
+
+/// One unit of a stage.
+#[derive(Debug, Clone)]
+pub(crate) struct StageUnit {
+    pub(crate) unit: Unit,
+    pub(crate) program: UnitProgram,
+    pub(crate) memory: UnitMemory,
+    /// By number of the unit's parameter: its number in the decoder.
+    pub(crate) parameters: Vec<usize>,
+}
+
+/// What the units of a stage are made from.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan<'a> {
+    /// The whole model.
+    pub(crate) model: &'a Model,
+    pub(crate) shape: Shape,
+    pub(crate) config: ActivationConfig,
+    pub(crate) stage: &'a StageConfig,
+    pub(crate) rank: Rank,
+    /// What joins the residual stream stays a value of its own.
+    pub(crate) branches: bool,
+}
+
+impl Plan<'_> {
+    /// Element type of activations.
+    pub(crate) fn storage(&self) -> DType {
+        match self.shape.purpose {
+            Purpose::Train => self.config.storage.dtype(),
+            Purpose::Score => DType::F32,
+        }
+    }
+
+    /// The passes, in their order.
+    fn rewrite(&self, mut unit: UnitProgram) -> Result<(UnitProgram, UnitMemory), ModelError> {
+        if self.config.recompute == Recompute::Selective {
+            recompute(&mut unit);
+        }
+        let mut unit = partition(&unit, self.rank)?;
+        if !self.branches {
+            fuse(&mut unit);
+        }
+        if self.stage.pending > 0 {
+            split(&mut unit);
+        }
+        if self.stage.overlap {
+            overlap(&mut unit);
+        }
+        seal(&mut unit);
+        let memory = plan_memory(&unit, phases(self.shape.purpose, self.stage));
+        Ok((unit, memory))
+    }
+
+    /// The units of the stage, in the order of the forward pass.
+    pub(crate) fn units(&self, params: &[Param]) -> Result<Vec<StageUnit>, ModelError> {
+        let (span, shardings) = (&self.stage.span, self.model.shardings());
+        let recording = Recording {
+            tied_here: self.model.tied_embeddings && span.head && span.embedding,
+            ..Recording::new(self.model, &shardings, self.shape, self.storage())
+        };
+        let mut units = Vec::with_capacity(span.layers.len() + 2);
+        let number = |prefix: &str, program: &UnitProgram| -> Vec<usize> {
+            let find = |name: &String| params.iter().position(|p| p.spec.name == format!("{prefix}{name}"));
+            program.parameters.iter().map(|name| find(name).unwrap_or(usize::MAX)).collect()
+        };
+        if span.embedding {
+            let (program, memory) = self.rewrite(recording.embedding())?;
+            let parameters = number("", &program);
+            units.push(StageUnit { unit: Unit::Embedding, program, memory, parameters });
+        }
+        let mut first: Option<(UnitProgram, UnitMemory)> = None;
+        for layer in span.layers.clone() {
+            // Layers differ in nothing but their number.
+            let (program, memory) = match &first {
+                Some((program, memory)) => {
+                    (program.renamed(&layer_prefix(span.layers.start), &layer_prefix(layer)), memory.clone())
+                }
+                None => first.insert(self.rewrite(recording.layer(layer))?).clone(),
+            };
+            let parameters = number(&layer_prefix(layer), &program);
+            units.push(StageUnit { unit: Unit::Layer(layer), program, memory, parameters });
+        }
+        if span.head {
+            let (program, memory) = self.rewrite(recording.head())?;
+            let parameters = number("", &program);
+            units.push(StageUnit { unit: Unit::Head, program, memory, parameters });
+        }
+        Ok(units)
+    }
+}
+
+/// The lists that passes of such a stage run.
+pub(crate) fn phases(purpose: Purpose, stage: &StageConfig) -> &'static [Phase] {
+    match (purpose, stage.pending) {
+        (Purpose::Score, _) => &[Phase::Score],
+        (Purpose::Train, 0) => &[Phase::Forward, Phase::Score, Phase::Backward],
+        (Purpose::Train, _) => &Phase::ALL,
+    }
+}
+
+/// "layers.3."
+pub(crate) fn layer_prefix(layer: usize) -> String {
+    format!("layers.{layer}.")
+}

@@ -1,0 +1,201 @@
+//! Programs of ranks: the verifier takes those that are made and refuses every mutation of them.
+
+use crate::tiny;
+
+use bessemer_arch::{Model, Unit};
+use bessemer_model::{ActivationConfig, Decoder, Phase, Purpose, Shape, StageConfig, Stream};
+use bessemer_program::{CollectiveKind, Node, UnitMemory, UnitProgram, seal, verify};
+use bessemer_tensor::null::NullBackend;
+use bessemer_tensor::op::Access;
+use bessemer_units::Recompute;
+use tiny::all_kinds;
+
+/// Rows enough for products in pieces.
+const SHAPE: Shape = Shape { sequences: 16, seq: 16, purpose: Purpose::Train };
+
+/// A rank of a layout: (degree, index, stream, overlap, split backward passes, recomputation).
+type LayoutOfRank = (usize, usize, Stream, bool, bool, Recompute);
+
+fn layouts() -> Vec<LayoutOfRank> {
+    let mut all = Vec::new();
+    for (degree, index) in [(2, 0), (2, 1), (4, 3)] {
+        for stream in [Stream::Whole, Stream::Rows] {
+            for (overlap, split, recompute) in [
+                (false, false, Recompute::Selective),
+                (true, false, Recompute::None),
+                (true, true, Recompute::Selective),
+            ] {
+                all.push((degree, index, stream, overlap, split, recompute));
+            }
+        }
+    }
+    all
+}
+
+fn decoder(
+    model: &Model,
+    (degree, index, stream, overlap, split, recompute): LayoutOfRank,
+) -> Option<Decoder> {
+    let portion = model.portion(degree, index).ok()?;
+    let stage = StageConfig { pending: usize::from(split), overlap, ..StageConfig::whole(&portion.model) };
+    let config = ActivationConfig { recompute, ..ActivationConfig::default() };
+    Some(Decoder::of_stage(&mut NullBackend::new(), &portion, stream, SHAPE, config, &stage, None).unwrap())
+}
+
+#[test]
+fn programs_of_every_layout_are_accepted() {
+    let mut held = 0;
+    for (label, model) in all_kinds() {
+        for layout in layouts() {
+            let model = Model { dropout: if layout.3 { 0.1 } else { 0.0 }, ..model.clone() };
+            if let Some(d) = decoder(&model, layout) {
+                d.verify().unwrap_or_else(|e| panic!("{label} {layout:?}: {e}"));
+                held += 1;
+            }
+        }
+    }
+    assert!(held > 200, "{held}");
+}
+
+/// Every program that differs from this one in one place, with what was done.
+fn mutants(unit: &UnitProgram, phase: Phase) -> Vec<(String, UnitProgram)> {
+    let list = unit.list(phase);
+    let mut all = Vec::new();
+    let mut with = |what: String, change: &dyn Fn(&mut Vec<Node>)| {
+        let mut mutant = unit.clone();
+        change(&mut mutant.lists[phase as usize]);
+        all.push((what, mutant));
+    };
+    for (at, node) in list.iter().enumerate() {
+        match node {
+            Node::Collective(c) | Node::Start(c) => {
+                with(format!("{at}: {} of {} removed", c.kind.name(), c.name), &|l| drop(l.remove(at)));
+                with(format!("{at}: {} of {} doubled", c.kind.name(), c.name), &|l| {
+                    l.insert(at, list[at].clone())
+                });
+                let twin = |id: usize| {
+                    let value = &unit.values[id];
+                    (0..unit.values.len()).filter(move |o| {
+                        let other = &unit.values[*o];
+                        *o != id
+                            && (other.rows, other.cols, other.dtype) == (value.rows, value.cols, value.dtype)
+                    })
+                };
+                for other in twin(c.src.buffer.id as usize) {
+                    let name = &unit.values[other].name;
+                    with(format!("{at}: {} of {} reads {name}", c.kind.name(), c.name), &|l| {
+                        if let Node::Collective(c) | Node::Start(c) = &mut l[at] {
+                            let same = c.src == c.dst;
+                            c.src.buffer.id = other as u32;
+                            if same {
+                                c.dst = c.src;
+                            }
+                        }
+                    });
+                }
+                for other in twin(c.dst.buffer.id as usize).filter(|_| c.src != c.dst) {
+                    let name = &unit.values[other].name;
+                    with(format!("{at}: {} of {} writes {name}", c.kind.name(), c.name), &|l| {
+                        if let Node::Collective(c) | Node::Start(c) = &mut l[at] {
+                            c.dst.buffer.id = other as u32;
+                        }
+                    });
+                }
+            }
+            Node::Wait { id, .. } => with(format!("{at}: wait for {id} removed"), &|l| drop(l.remove(at))),
+            Node::Launch(_) => {}
+        }
+        // Neighbours, one of which writes what the other touches.
+        if let Some(next) = list.get(at + 1) {
+            let (a, b) = (node.touches(), next.touches());
+            let depend = a.iter().any(|x| {
+                b.iter().any(|y| {
+                    let writes = x.access != Access::Read || y.access != Access::Read;
+                    writes && x.view.overlaps(&y.view)
+                })
+            });
+            if depend {
+                with(format!("{at}: exchanged with the next"), &|l| l.swap(at, at + 1));
+            }
+        }
+    }
+    all
+}
+
+fn refuse(what: &str, d: &Decoder, (unit, program, memory): (Unit, &UnitProgram, &UnitMemory)) -> usize {
+    let mut count = 0;
+    for &phase in d.phases() {
+        for (mutation, mutant) in mutants(program, phase) {
+            let verdict = verify(&mutant, memory, d.phases(), d.rank());
+            let Err(e) = verdict else { panic!("{what} {unit:?} {}: {mutation} is accepted", phase.name()) };
+            assert!(program.values.iter().any(|v| v.name == e.value), "{e}");
+            count += 1;
+        }
+    }
+    count
+}
+
+#[test]
+fn every_mutation_of_a_program_is_refused_by_name() {
+    let kinds = all_kinds();
+    let mut count = 0;
+    for layout in layouts() {
+        for (label, model) in &kinds {
+            // One layer is as good as another.
+            let Some(d) = decoder(&Model { layers: 1, ..model.clone() }, layout) else { continue };
+            for program in d.programs() {
+                count += refuse(&format!("{label} {layout:?}"), &d, program);
+            }
+        }
+    }
+    assert!(count > 10_000, "{count}");
+}
+
+/// A bias that every rank adds to its term, and a mask that begins elsewhere, are no matter of order.
+#[test]
+fn an_operand_on_every_rank_is_refused() {
+    let (_, model) = all_kinds().swap_remove(0);
+    let layout = (2, 1, Stream::Whole, false, false, Recompute::Selective);
+    let (first, second) =
+        (decoder(&model, (2, 0, layout.2, false, false, layout.5)), decoder(&model, layout));
+    let (first, second) = (first.unwrap(), second.unwrap());
+    let layer = |d: &Decoder| d.programs().nth(1).map(|(_, p, m)| (p.clone(), m.clone())).unwrap();
+    let ((with_bias, _), (mut program, memory)) = (layer(&first), layer(&second));
+    let down = |p: &UnitProgram| {
+        p.list(Phase::Forward).iter().rposition(|n| n.op().is_some_and(|o| o.name() == "linear"))
+    };
+    let at = down(&program).unwrap();
+    program.lists[Phase::Forward as usize][at] =
+        with_bias.list(Phase::Forward)[down(&with_bias).unwrap()].clone();
+    let e = verify(&program, &memory, second.phases(), second.rank()).unwrap_err().to_string();
+    assert!(e.contains("mlp.down.bias is added by more than one rank"), "{e}");
+}
+
+/// Without the versions of a sealed program, from the operators' rules alone: a reduction or a gather that is left out, a
+/// reduction that is made twice, a wait that is left out.
+#[test]
+fn collectives_that_are_missing_or_doubled_break_the_rules() {
+    let mut count = 0;
+    for layout in layouts() {
+        for (label, model) in all_kinds() {
+            let Some(d) = decoder(&Model { layers: 1, ..model }, layout) else { continue };
+            for (unit, program, memory) in d.programs() {
+                for &phase in d.phases() {
+                    for (mutation, mut mutant) in mutants(program, phase) {
+                        // Rows may be gathered twice.
+                        let gathers = mutation.contains(CollectiveKind::AllGather.name())
+                            && mutation.ends_with("doubled");
+                        if gathers || !(mutation.ends_with("removed") || mutation.ends_with("doubled")) {
+                            continue;
+                        }
+                        seal(&mut mutant);
+                        let verdict = verify(&mutant, memory, d.phases(), d.rank());
+                        assert!(verdict.is_err(), "{label} {layout:?} {unit:?} {}: {mutation}", phase.name());
+                        count += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(count > 2_000, "{count}");
+}

@@ -1,0 +1,508 @@
+//! The pass `partition`: a unit for one device becomes the unit of one rank.
+//!
+//! The layouts of parameters, gradients, inputs and of the residual stream are given; every other value gets its layout where it
+//! is made, from the sharding rule of the operator ([`bessemer_tensor::op::Op::rule`]):
+//!
+//! 1. A loop of the operator is sharded if a parameter or gradient that it touches is sharded there; else if a value that it
+//!    makes is declared so; else if a value that it reads is.
+//! 2. What it reads and has that loop must be sharded there: a replicated value is sliced. What it reads without that loop must
+//!    be replicated: rows that are sharded are gathered.
+//! 3. What it makes is sharded if it has the loop, and partial if the loop is contracted. A partial value is reduced at once to
+//!    the layout that it is declared to have, replicated if none is; a partial gradient of a parameter stays partial, and is
+//!    reduced when the unit's gradients are complete.
+//!
+//! With the Megatron-LM layouts of the parameters (Shoeybi et al. 2019) this gives their *f* and *g*; with the rows of the
+//! residual stream sharded, sequence parallelism (Korthikanti et al. 2022): every all-reduce is then a reduce-scatter and an
+//! all-gather. The loss over a vocabulary that is sharded is the one composite: its two halves are operators of their own, and
+//! log-sum-exps are combined between them.
+//!
+//! Bits: sums are formed in the order of the ranks; nothing else changes.
+
+use crate::localize::{Local, localize};
+use crate::node::{Collective, CollectiveKind, Launch, Node};
+use crate::unit::{Phase, UnitProgram};
+use crate::value::{Class, Value};
+use bessemer_mesh::{Axis, Dim, Form, Layout, Placement, Reduction, even};
+use bessemer_tensor::View;
+use bessemer_tensor::op::{
+    Access, FactorKind, LinearCrossEntropy, LinearCrossEntropyPortion, LogitSums, Op, OperandRule, Rule,
+    TablePortion, TermReduction,
+};
+use bessemer_units::DType;
+use std::collections::BTreeMap;
+
+/// A rank of one axis, and what the axis does besides sharding parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rank {
+    /// The axis.
+    pub axis: Axis,
+    /// Ranks along it.
+    pub degree: usize,
+    /// This rank's position.
+    pub index: usize,
+    /// It shards the rows of the residual stream.
+    pub sequence: bool,
+}
+
+/// Layouts that do not fit together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{unit}, {phase}: {op} reads or makes {value} {found} over the {axis} axis, but {wanted}; {remedy}")]
+pub struct LayoutConflict {
+    /// The unit.
+    pub unit: String,
+    /// The list.
+    pub phase: &'static str,
+    /// The operator.
+    pub op: &'static str,
+    /// The value.
+    pub value: String,
+    /// The axis.
+    pub axis: Axis,
+    /// Its layout.
+    pub found: String,
+    /// What the operator wants of it.
+    pub wanted: String,
+    /// What to try.
+    pub remedy: String,
+}
+
+/// Rewrites the unit for a rank. For one rank alone nothing changes.
+///
+/// # Errors
+/// A value that an operator needs in a layout that no collective of this pass leads to.
+pub fn partition(unit: &UnitProgram, rank: Rank) -> Result<UnitProgram, Box<LayoutConflict>> {
+    if rank.degree == 1 {
+        let mut unit = unit.clone();
+        for value in &mut unit.values {
+            value.layout = value.layout.with(rank.axis, Placement::Replicate);
+        }
+        return Ok(unit);
+    }
+    let mut pass = Partition {
+        global: unit,
+        rank,
+        placements: vec![None; unit.values.len()],
+        out: UnitProgram { lists: std::array::from_fn(|_| Vec::new()), again: Vec::new(), ..unit.clone() },
+        gathered: BTreeMap::new(),
+        phase: Phase::Forward,
+        next: 0,
+    };
+    for id in 0..unit.values.len() {
+        if let Some(placement) = pass.declared(id) {
+            pass.place(id, placement);
+        }
+    }
+    for phase in [Phase::Forward, Phase::Score, Phase::Backward] {
+        (pass.phase, pass.next) = (phase, 0);
+        pass.gathered.clear();
+        for node in unit.list(phase) {
+            let Node::Launch(launch) = node else { continue };
+            match &launch.op {
+                Op::LinearCrossEntropy(op) => pass.loss(*op)?,
+                _ => pass.launch(launch)?,
+            }
+        }
+    }
+    Ok(pass.out)
+}
+
+/// The loop of an operator that is sharded: factors of its rule, all of which one dim of an operand names.
+pub(crate) type Loop = Vec<usize>;
+
+struct Partition<'a> {
+    global: &'a UnitProgram,
+    rank: Rank,
+    /// By value of the global unit, once it is known.
+    placements: Vec<Option<Placement>>,
+    out: UnitProgram,
+    /// All rows of values whose rows are sharded, as long as those are what they were.
+    gathered: BTreeMap<usize, View>,
+    phase: Phase,
+    /// Number of the next collective.
+    next: usize,
+}
+
+/// The loop that a dim of an operand is sharded by, if it is: heads for columns of heads, all of its factors otherwise.
+pub(crate) fn sharded_loop(rule: &Rule, operand: &OperandRule, dim: usize) -> Loop {
+    let factors = if dim == 0 { &operand.rows } else { &operand.cols };
+    let named = |name: &str| factors.iter().copied().find(|f| rule.factors[*f].name == name);
+    // Groups of heads that share keys come before the heads of a group.
+    match named("g").or_else(|| named("h")) {
+        Some(factor) => vec![factor],
+        None => factors.clone(),
+    }
+}
+
+/// The dim of an operand that has the loop.
+pub(crate) fn dim_of(rule: &Rule, operand: &OperandRule, sharded: &Loop) -> Option<usize> {
+    (0..2).find(|dim| !sharded.is_empty() && sharded_loop(rule, operand, *dim) == *sharded)
+}
+
+impl Partition<'_> {
+    /// The layout that a value has whoever makes it.
+    fn declared(&self, id: usize) -> Option<Placement> {
+        let value = &self.global.values[id];
+        match value.class {
+            Class::Parameter(_) | Class::Gradient(_) => Some(value.placement(self.rank.axis)),
+            _ if value.residual && self.rank.sequence => Some(Placement::Shard { dim: 0 }),
+            Class::Local if !value.residual => None,
+            _ => Some(Placement::Replicate),
+        }
+    }
+
+    /// Sets the placement of a value, and with it its shape here.
+    fn place(&mut self, id: usize, placement: Placement) {
+        self.placements[id] = Some(placement);
+        let shape = |dim: usize| {
+            Local::of(&self.global.values[id].form.dims[dim], self.sharding(placement, dim)).len()
+        };
+        let (rows, cols) = (shape(0), shape(1));
+        let axis = self.rank.axis;
+        let value = &mut self.out.values[id];
+        (value.rows, value.cols) = (rows, cols);
+        value.layout = value.layout.with(axis, placement);
+    }
+
+    /// (parts, index) if the placement shards the dim.
+    fn sharding(&self, placement: Placement, dim: usize) -> Option<(usize, usize)> {
+        (placement == Placement::Shard { dim }).then_some((self.rank.degree, self.rank.index))
+    }
+
+    fn conflict(&self, op: &Op, id: usize, wanted: &str, remedy: &str) -> Box<LayoutConflict> {
+        let placement = self.placements[id];
+        Box::new(LayoutConflict {
+            unit: self.global.name.clone(),
+            phase: self.phase.name(),
+            op: op.name(),
+            value: self.global.values[id].name.clone(),
+            axis: self.rank.axis,
+            found: placement.map_or("without a layout".into(), |p| p.to_string()),
+            wanted: wanted.into(),
+            remedy: remedy.into(),
+        })
+    }
+
+    /// Which loop of the operator the axis shards.
+    fn choose(&self, op: &Op, rule: &Rule) -> Option<Loop> {
+        let operands: Vec<_> = op.operands().iter().copied().collect();
+        let of = |wanted: &dyn Fn(&Value, Access) -> bool| {
+            operands.iter().zip(&rule.operands).find_map(|(operand, by)| {
+                let id = operand.view.buffer.id as usize;
+                let Some(Placement::Shard { dim }) = self.placements[id] else { return None };
+                let found =
+                    wanted(&self.global.values[id], operand.access).then(|| sharded_loop(rule, by, dim))?;
+                let whole = found.iter().any(|f| rule.factors[*f].kind == FactorKind::Whole);
+                (!whole && !found.is_empty()).then_some(found)
+            })
+        };
+        let parameter = |v: &Value| matches!(v.class, Class::Parameter(_) | Class::Gradient(_));
+        of(&|v, _| parameter(v))
+            .or_else(|| of(&|v, access| !parameter(v) && access != Access::Read))
+            .or_else(|| of(&|v, access| !parameter(v) && access == Access::Read))
+    }
+
+    fn launch(&mut self, launch: &Launch) -> Result<(), Box<LayoutConflict>> {
+        let (op, rule) = (&launch.op, launch.op.rule());
+        let sharded = self.choose(op, &rule).unwrap_or_default();
+        let sums = sharded.iter().any(|f| rule.factors[*f].kind == FactorKind::Sum);
+        let operands: Vec<_> = op.operands().iter().copied().collect();
+        let mut views: BTreeMap<usize, View> = BTreeMap::new();
+        let mut local = op.clone();
+        // Terms that only one rank may add.
+        if sums && self.rank.index > 0 {
+            without_once(&mut local, &rule);
+        }
+        for (operand, by) in operands.iter().zip(&rule.operands).filter(|(o, _)| o.access == Access::Read) {
+            let id = operand.view.buffer.id as usize;
+            let dim = dim_of(&rule, by, &sharded);
+            let view = self.read(op, id, operand.view, dim)?;
+            views.insert(key(&operand.view), view);
+        }
+        let mut after = Vec::new();
+        for (operand, by) in operands.iter().zip(&rule.operands).filter(|(o, _)| o.access != Access::Read) {
+            let id = operand.view.buffer.id as usize;
+            let made = match dim_of(&rule, by, &sharded) {
+                Some(dim) => Placement::Shard { dim },
+                None if sums && by.reduce != TermReduction::Equal => {
+                    Placement::Partial { reduce: Reduction::Sum }
+                }
+                None => Placement::Replicate,
+            };
+            let view = self.write(op, id, operand.view, made, &mut after)?;
+            views.insert(key(&operand.view), view);
+            self.gathered.remove(&id);
+        }
+        let origin = self.origins(&operands, &rule, &sharded);
+        local.for_each_view(&mut |view| {
+            if let Some(bound) = views.get(&key(view)) {
+                *view = *bound;
+            }
+        });
+        localize(&mut local, op, &origin);
+        self.push(Node::Launch(Launch { op: local, ..launch.clone() }));
+        for collective in after {
+            self.push(Node::Collective(collective));
+        }
+        Ok(())
+    }
+
+    /// First element, in the whole, of this rank's part of each operand that is sharded.
+    fn origins(
+        &self,
+        operands: &[bessemer_tensor::op::Operand],
+        rule: &Rule,
+        sharded: &Loop,
+    ) -> Vec<(&'static str, usize, usize)> {
+        let origin = |(operand, by): (&bessemer_tensor::op::Operand, &OperandRule)| {
+            let dim = dim_of(rule, by, sharded)?;
+            let dims = &self.global.values[operand.view.buffer.id as usize].form.dims;
+            let held = Local::of(&dims[dim], Some((self.rank.degree, self.rank.index)));
+            Some((operand.name, dim, held.start()))
+        };
+        operands.iter().zip(&rule.operands).filter_map(origin).collect()
+    }
+
+    /// The view that an operand reads: sliced or gathered where its value lies otherwise than the operator wants it.
+    fn read(
+        &mut self,
+        op: &Op,
+        id: usize,
+        view: View,
+        dim: Option<usize>,
+    ) -> Result<View, Box<LayoutConflict>> {
+        let placement = self.placements[id].unwrap_or_default();
+        match (placement, dim) {
+            (Placement::Shard { dim: found }, Some(wanted)) if found == wanted => {
+                Ok(self.local_view(id, view, placement))
+            }
+            (Placement::Replicate, None) => Ok(self.local_view(id, view, placement)),
+            (Placement::Replicate, Some(dim)) => Ok(self.sliced(id, view, dim)),
+            (Placement::Shard { dim: 0 }, None) => Ok(self.gather(id, view)),
+            (Placement::Shard { .. }, _) => {
+                let remedy = "shard both alike, or replicate one of them";
+                Err(self.conflict(op, id, "it computes along another dim", remedy))
+            }
+            (Placement::Partial { .. }, _) => {
+                Err(self.conflict(op, id, "it wants the sum", "reduce it before this operator"))
+            }
+        }
+    }
+
+    /// A view of a value as it lies here.
+    fn local_view(&self, id: usize, view: View, placement: Placement) -> View {
+        let value = &self.global.values[id];
+        let dims = &value.form.dims;
+        let rows = Local::of(&dims[0], self.sharding(placement, 0));
+        let cols = Local::of(&dims[1], self.sharding(placement, 1));
+        sub_view(view, value.cols, (&rows, &cols), self.out.values[id].view(id))
+    }
+
+    /// This rank's part, along a dim, of a view of a value that is replicated.
+    fn sliced(&self, id: usize, view: View, dim: usize) -> View {
+        let whole = self.out.values[id].view(id);
+        let part = even(if dim == 0 { view.rows } else { view.cols }, self.rank.degree, self.rank.index);
+        let view = View { buffer: whole.buffer, ..view };
+        if dim == 0 { view.rows(part.start, part.len) } else { view.columns(part.start, part.len) }
+    }
+
+    /// All rows of a value of which each rank has some.
+    fn gather(&mut self, id: usize, view: View) -> View {
+        let of = |whole: View| View { buffer: whole.buffer, ..view };
+        if let Some(whole) = self.gathered.get(&id) {
+            return of(*whole);
+        }
+        let src = self.out.values[id].view(id);
+        let dst = self.whole_copy(id, "all_rows");
+        let collective = self.collective(CollectiveKind::AllGather, id, src, dst);
+        self.push(Node::Collective(collective));
+        self.gathered.insert(id, dst);
+        of(dst)
+    }
+
+    /// A new value with the whole shape of another.
+    fn whole_copy(&mut self, id: usize, what: &str) -> View {
+        let value = &self.global.values[id];
+        let base = format!("{}.{what}", value.name);
+        let used = |name: &str, out: &UnitProgram, phase: Phase| {
+            out.find(name)
+                .is_some_and(|id| out.list(phase).iter().flat_map(Node::touches).any(|t| t.value() == id))
+        };
+        let names = std::iter::once(base.clone()).chain((2..).map(|i| format!("{base}.{i}")));
+        let phase = self.phase;
+        let name = names.into_iter().find(|name| !used(name, &self.out, phase)).unwrap_or(base);
+        if let Some(id) = self.out.find(&name) {
+            return self.out.values[id].view(id);
+        }
+        let whole = Value {
+            name,
+            class: Class::Local,
+            layout: Layout::replicated(),
+            residual: false,
+            ..value.clone()
+        };
+        self.out.add(whole)
+    }
+
+    /// The view that an operand writes, and what is done about it after the operator.
+    fn write(
+        &mut self,
+        op: &Op,
+        id: usize,
+        view: View,
+        made: Placement,
+        after: &mut Vec<Collective>,
+    ) -> Result<View, Box<LayoutConflict>> {
+        let class = self.global.values[id].class;
+        let wanted = match self.placements[id] {
+            Some(placement) => placement,
+            None => {
+                let placement =
+                    if matches!(made, Placement::Partial { .. }) { Placement::Replicate } else { made };
+                self.place(id, placement);
+                placement
+            }
+        };
+        let here = self.local_view(id, view, wanted);
+        match (made, wanted) {
+            _ if made == wanted => Ok(here),
+            (Placement::Partial { .. }, Placement::Replicate) if matches!(class, Class::Gradient(_)) => {
+                let axis = self.rank.axis;
+                let layout = &mut self.out.values[id].layout;
+                *layout = layout.with(axis, made);
+                Ok(here)
+            }
+            (Placement::Partial { .. }, Placement::Replicate) => {
+                after.push(self.collective(CollectiveKind::AllReduce, id, here, here));
+                Ok(here)
+            }
+            (Placement::Partial { .. }, Placement::Shard { dim: 0 }) => {
+                let terms = self.whole_copy(id, "terms");
+                after.push(self.collective(CollectiveKind::ReduceScatter, id, terms, here));
+                Ok(View { buffer: terms.buffer, ..view })
+            }
+            _ => {
+                let wanted = format!("it makes it {made}");
+                Err(self.conflict(op, id, &wanted, "declare the value so, or shard what the operator reads"))
+            }
+        }
+    }
+
+    fn collective(&mut self, kind: CollectiveKind, id: usize, src: View, dst: View) -> Collective {
+        let name = format!("{}{}", self.global.name, self.global.values[id].name);
+        let rows = 0..if kind == CollectiveKind::AllGather { dst.rows } else { src.rows };
+        self.next += 1;
+        Collective {
+            id: self.next - 1,
+            kind,
+            axis: self.rank.axis,
+            name,
+            src,
+            dst,
+            rows,
+            versions: Vec::new(),
+        }
+    }
+
+    fn push(&mut self, node: Node) {
+        self.out.lists[self.phase as usize].push(node);
+    }
+
+    /// The loss over a vocabulary of which each rank has some rows.
+    fn loss(&mut self, op: LinearCrossEntropy) -> Result<(), Box<LayoutConflict>> {
+        let weight = op.weight.buffer.id as usize;
+        let whole = Op::from(op);
+        if self.placements[weight] != Some(Placement::Shard { dim: 0 }) {
+            return self.launch(&Launch { op: whole, first_only: false, random: None, versions: Vec::new() });
+        }
+        let portion = {
+            let held = Local::of(
+                &self.global.values[weight].form.dims[0],
+                self.sharding(Placement::Shard { dim: 0 }, 0),
+            );
+            TablePortion { first: held.start(), of: op.weight.rows }
+        };
+        let n = op.x.rows;
+        let sums = self.global_numbers("losses.sums", n);
+        let (lse, target_logit) = (sums.rows(0, 1), sums.rows(1, 1));
+        let x = self.read(&whole, op.x.buffer.id as usize, op.x, None)?;
+        let weight_here = self.local_view(weight, op.weight, Placement::Shard { dim: 0 });
+        let targets = self.read(&whole, op.targets.buffer.id as usize, op.targets, None)?;
+        self.push(Node::launch(LogitSums { x, weight: weight_here, portion, targets, lse, target_logit }));
+        self.next += 1;
+        let (kind, name) = (CollectiveKind::CombineLogSums, format!("{}losses.sums", self.global.name));
+        let (id, axis) = (self.next - 1, self.rank.axis);
+        self.push(Node::Collective(Collective {
+            id,
+            kind,
+            axis,
+            name,
+            src: sums,
+            dst: sums,
+            rows: 0..2,
+            versions: Vec::new(),
+        }));
+        let loss = self.local_view(op.loss.buffer.id as usize, op.loss, Placement::Replicate);
+        let mut after = Vec::new();
+        let backward = match op.backward {
+            Some(mut b) => {
+                let (dx, dweight) = (b.dx.buffer.id as usize, b.dweight.buffer.id as usize);
+                let terms = Placement::Partial { reduce: Reduction::Sum };
+                b.dx = self.write(&whole, dx, b.dx, terms, &mut after)?;
+                b.dweight =
+                    self.write(&whole, dweight, b.dweight, Placement::Shard { dim: 0 }, &mut after)?;
+                self.gathered.remove(&dx);
+                Some(b)
+            }
+            None => None,
+        };
+        let weight = weight_here;
+        let op = LinearCrossEntropyPortion { x, weight, portion, targets, lse, target_logit, loss, backward };
+        self.push(Node::launch(op));
+        after.into_iter().for_each(|c| self.push(Node::Collective(c)));
+        Ok(())
+    }
+
+    /// f32 `[2, n]`, made by the pass.
+    fn global_numbers(&mut self, name: &str, n: usize) -> View {
+        if let Some(id) = self.out.find(name) {
+            return self.out.values[id].view(id);
+        }
+        self.out.add(Value {
+            name: name.into(),
+            class: Class::Local,
+            dtype: DType::F32,
+            form: Form { dims: vec![Dim::plain(2), Dim::plain(n)] },
+            layout: Layout::replicated(),
+            rows: 2,
+            cols: n,
+            residual: false,
+        })
+    }
+}
+
+/// What tells operands of an operator apart: no two of them are the same view unless they are the same value.
+fn key(view: &View) -> usize {
+    // Number of the value and first element; views of one operator on one value differ in it or are one view.
+    (view.buffer.id as usize) << 40 | view.offset
+}
+
+/// Leaves out the operands of a partial product that only one rank adds.
+fn without_once(op: &mut Op, rule: &Rule) {
+    let once = |name: &str| rule.operand(name).is_some_and(|o| o.once);
+    if let Op::Linear(o) = op {
+        if once("bias") {
+            o.bias = None;
+        }
+        if once("residual") {
+            o.residual = None;
+        }
+    }
+}
+
+/// `view` of a value with `cols` columns, where only some of its rows and columns are in `here`.
+fn sub_view(view: View, cols: usize, (rows_held, cols_held): (&Local, &Local), here: View) -> View {
+    let (row, col) = (view.offset / cols.max(1), view.offset % cols.max(1));
+    let rows = rows_held.range(row, view.rows);
+    let cols = cols_held.range(col, view.cols);
+    here.rows(rows.start, rows.len()).columns(cols.start, cols.len())
+}

@@ -1,0 +1,456 @@
+//! The verifier: refuses a rank's program that would compute something else than the program for one device.
+//!
+//! A term that is taken for the sum, a sum that is formed twice, a shard that is taken for the whole: such mistakes make no error in
+//! a run, the loss is only a little wrong (Megatron-LM issue 7452). So each list is run on states instead of numbers: for
+//! every value whether it is undefined, replicated, sharded, partial or on its way, with the operators' sharding rules as
+//! transfer functions. Every node is also held against the versions of its operands that the program was sealed with: a node that
+//! is missing, doubled, or at another place in the order leaves some node with another version than it was made for.
+//!
+//! | refused | because |
+//! |---|---|
+//! | a missing reduction | its consumer reads a partial value, or a partial value is left at the end |
+//! | a doubled or re-targeted reduction | it reduces what is no partial value |
+//! | a missing or early wait | a value is read on its way |
+//! | dependent nodes exchanged | a version differs |
+//! | a replicated operand of a sharded loop read whole, a bias on every rank | the shape of the operand, or its presence |
+//! | scratch values that overlap while both live | memory |
+
+use crate::memory::{Home, UnitMemory};
+use crate::node::{Collective, CollectiveKind, Node, Version};
+use crate::partition::{Loop, Rank, dim_of, sharded_loop};
+use crate::unit::{Phase, UnitProgram};
+use crate::value::Class;
+use bessemer_mesh::{Placement, Reduction};
+use bessemer_tensor::op::{Access, FactorKind, Op, TermReduction};
+use std::collections::BTreeMap;
+
+/// Writes into every node the versions of the values that it touches: the last pass.
+pub fn seal(unit: &mut UnitProgram) {
+    for list in &mut unit.lists {
+        let mut counts = vec![0u32; unit.values.len()];
+        for node in list {
+            let versions = count(node, &mut counts);
+            node.set_versions(versions);
+        }
+    }
+}
+
+/// The versions of what a node touches, before it writes.
+fn count(node: &Node, counts: &mut [u32]) -> Vec<Version> {
+    let touches = node.touches();
+    let version = |value: usize| Version { value, writes: counts[value] };
+    let versions = touches.iter().map(|t| version(t.value())).collect();
+    for touch in touches.iter().filter(|t| t.access != Access::Read) {
+        counts[touch.value()] += 1;
+    }
+    versions
+}
+
+/// A program that must not run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("program {unit}{phase}, node {node}: {value} {problem}")]
+pub struct Violation {
+    /// The unit.
+    pub unit: String,
+    /// The list.
+    pub phase: &'static str,
+    /// Number of the node in the list.
+    pub node: usize,
+    /// The value.
+    pub value: String,
+    /// What is wrong.
+    pub problem: String,
+}
+
+/// What is known of a value.
+#[derive(Debug, Clone, PartialEq)]
+enum State {
+    Undefined,
+    Is(Placement),
+    /// Terms of a log-sum-exp.
+    LogTerms,
+    /// A collective writes it, or one that reads it is under way; rows that have arrived.
+    Moving {
+        done: Vec<std::ops::Range<usize>>,
+        then: Placement,
+    },
+}
+
+/// Checks every list that will run. `memory` is the plan that the program was sealed with.
+///
+/// # Errors
+/// The first node that is wrong, with the value's name.
+pub fn verify(
+    unit: &UnitProgram,
+    memory: &UnitMemory,
+    phases: &[Phase],
+    rank: Rank,
+) -> Result<(), Box<Violation>> {
+    let mut after_forward: Option<Vec<State>> = None;
+    let mut after_input: Option<Vec<State>> = None;
+    for &phase in phases {
+        let mut check = Checking {
+            unit,
+            rank,
+            phase,
+            states: vec![State::Undefined; unit.values.len()],
+            under_way: BTreeMap::new(),
+        };
+        check.begin(memory, (&after_forward, &after_input));
+        check.list()?;
+        check.scratch(memory)?;
+        match phase {
+            Phase::Forward => after_forward = Some(check.states),
+            Phase::BackwardInput => after_input = Some(check.states),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+struct Checking<'a> {
+    unit: &'a UnitProgram,
+    rank: Rank,
+    phase: Phase,
+    states: Vec<State>,
+    /// By number: collectives that were started.
+    under_way: BTreeMap<usize, Collective>,
+}
+
+impl Checking<'_> {
+    /// What every value is before the list begins.
+    fn begin(&mut self, memory: &UnitMemory, (forward, input): (&Option<Vec<State>>, &Option<Vec<State>>)) {
+        let left =
+            |of: &Option<Vec<State>>, id: usize| of.as_ref().map_or(State::Undefined, |s| s[id].clone());
+        for id in 0..self.unit.values.len() {
+            let value = &self.unit.values[id];
+            self.states[id] = match (value.class, memory.homes[id]) {
+                (Class::Local, home) if home.is_scratch(self.phase) => State::Undefined,
+                (Class::Local, _) if self.phase == Phase::Forward || self.phase == Phase::Score => {
+                    State::Undefined
+                }
+                (Class::Local, Home::Pending) => left(input, id),
+                (Class::Local, _) => left(forward, id),
+                _ if self.makes(id) => State::Undefined,
+                _ => State::Is(value.placement(self.rank.axis)),
+            };
+        }
+    }
+
+    /// Whether the list makes the value from nothing: the stream that leaves the unit, the losses, and in the head the stream's
+    /// gradient.
+    fn makes(&self, id: usize) -> bool {
+        let backward = matches!(self.phase, Phase::Backward | Phase::BackwardInput);
+        let last = || self.unit.values.iter().all(|v| v.class != Class::StreamOut);
+        match self.unit.values[id].class {
+            Class::StreamOut => matches!(self.phase, Phase::Forward | Phase::Score),
+            Class::Losses => backward || self.phase == Phase::Score,
+            Class::StreamGradient => backward && last(),
+            _ => false,
+        }
+    }
+
+    fn wrong(&self, node: usize, id: usize, problem: impl Into<String>) -> Box<Violation> {
+        Box::new(Violation {
+            unit: self.unit.name.clone(),
+            phase: self.phase.name(),
+            node,
+            value: self.unit.values[id].name.clone(),
+            problem: problem.into(),
+        })
+    }
+
+    fn list(&mut self) -> Result<(), Box<Violation>> {
+        let list = self.unit.list(self.phase);
+        let mut counts = vec![0; self.unit.values.len()];
+        for (at, node) in list.iter().enumerate() {
+            let found = count(node, &mut counts);
+            let touches = node.touches();
+            if let Some(i) = (0..touches.len()).find(|i| node.versions().get(*i) != found.get(*i)) {
+                let name =
+                    |v: &Version| format!("{} after {} writes", self.unit.values[v.value].name, v.writes);
+                let wanted = node.versions().get(i).map_or("nothing".into(), name);
+                let problem =
+                    format!("has been written {} times; the node was made for {wanted}", found[i].writes);
+                return Err(self.wrong(at, touches[i].value(), problem));
+            }
+            match node {
+                Node::Launch(launch) => self.launch(at, &launch.op)?,
+                Node::Collective(c) => {
+                    self.source(at, c)?;
+                    // What a reduce-scatter leaves behind is unspecified.
+                    if c.kind == CollectiveKind::ReduceScatter {
+                        self.states[c.src.buffer.id as usize] = State::Undefined;
+                    }
+                    self.states[c.dst.buffer.id as usize] = State::Is(result(c));
+                }
+                Node::Start(c) => self.start(at, c)?,
+                Node::Wait { id, .. } => self.wait(at, *id)?,
+            }
+        }
+        let end = list.len();
+        if let Some(c) = self.under_way.values().next() {
+            return Err(self.wrong(end, c.dst.buffer.id as usize, "is still on its way when the list ends"));
+        }
+        for (id, state) in self.states.iter().enumerate() {
+            let value = &self.unit.values[id];
+            let wanted = value.placement(self.rank.axis);
+            let complete = match state {
+                State::Is(found) => *found == wanted,
+                // A list that is not there makes nothing.
+                State::Undefined => list.is_empty() || !self.makes(id),
+                State::LogTerms | State::Moving { .. } => false,
+            };
+            if !complete {
+                return Err(self.wrong(end, id, format!("is left {state:?}, wanted {wanted}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The placement of an operand that is read.
+    fn readable(
+        &self,
+        at: usize,
+        id: usize,
+        rows: std::ops::Range<usize>,
+    ) -> Result<Placement, Box<Violation>> {
+        match &self.states[id] {
+            State::Undefined => Err(self.wrong(at, id, "is read before anything has written it")),
+            State::LogTerms => {
+                Err(self.wrong(at, id, "is read, but only parts of its log-sum-exps are here"))
+            }
+            State::Is(Placement::Partial { .. }) => {
+                Err(self.wrong(at, id, "is read as the sum, but is one term of it: a reduction is missing"))
+            }
+            State::Is(placement) => Ok(*placement),
+            State::Moving { done, then }
+                if done.iter().any(|d| d.start <= rows.start && rows.end <= d.end) =>
+            {
+                Ok(*then)
+            }
+            State::Moving { .. } => {
+                Err(self.wrong(at, id, "is read while it is on its way: a wait is missing"))
+            }
+        }
+    }
+
+    fn launch(&mut self, at: usize, op: &Op) -> Result<(), Box<Violation>> {
+        let rule = op.rule();
+        let operands: Vec<_> = op.operands().iter().copied().collect();
+        let axis = self.rank.axis;
+        let mut sharded: Option<(Loop, usize)> = None;
+        let mut placements = Vec::with_capacity(operands.len());
+        for (operand, by) in operands.iter().zip(&rule.operands) {
+            let id = operand.view.buffer.id as usize;
+            let value = &self.unit.values[id];
+            let parameter = matches!(value.class, Class::Gradient(_));
+            let row = operand.view.offset / value.cols.max(1);
+            let rows = row..row + operand.view.rows;
+            let placement = match operand.access {
+                _ if parameter => match value.placement(axis) {
+                    Placement::Partial { .. } => Placement::Replicate,
+                    placement => placement,
+                },
+                Access::Write => value.placement(axis),
+                Access::Read | Access::Update => self.readable(at, id, rows)?,
+            };
+            placements.push(placement);
+            let Placement::Shard { dim } = placement else { continue };
+            let found = sharded_loop(&rule, by, dim);
+            if let Some(f) = found.iter().find(|f| rule.factors[**f].kind == FactorKind::Whole) {
+                let problem =
+                    format!("is sharded along {}, which {} needs whole", rule.factors[*f].name, op.name());
+                return Err(self.wrong(at, id, problem));
+            }
+            match &sharded {
+                Some((other, _)) if *other != found => {
+                    let problem =
+                        format!("is sharded along another loop of {} than the operands before it", op.name());
+                    return Err(self.wrong(at, id, problem));
+                }
+                _ => sharded = Some((found, id)),
+            }
+        }
+        let sharded = sharded.map(|s| s.0).unwrap_or_default();
+        let sums = sharded.iter().any(|f| rule.factors[*f].kind == FactorKind::Sum);
+        for ((operand, by), placement) in operands.iter().zip(&rule.operands).zip(&placements) {
+            let id = operand.view.buffer.id as usize;
+            let has = dim_of(&rule, by, &sharded);
+            if sums && by.once && self.rank.index > 0 {
+                return Err(self.wrong(at, id, "is added by more than one rank to the terms of one sum"));
+            }
+            // A replicated operand of a sharded loop is a slice of its value.
+            if let (Some(dim), Placement::Replicate, Access::Read) = (has, placement, operand.access) {
+                let value = &self.unit.values[id];
+                let (len, all) =
+                    if dim == 0 { (operand.view.rows, value.rows) } else { (operand.view.cols, value.cols) };
+                if len >= all && all > 1 {
+                    return Err(self.wrong(at, id, "is read whole where this rank computes a part"));
+                }
+            }
+        }
+        for (operand, by) in operands.iter().zip(&rule.operands).filter(|(o, _)| o.access != Access::Read) {
+            let id = operand.view.buffer.id as usize;
+            let made = match dim_of(&rule, by, &sharded) {
+                Some(dim) => Placement::Shard { dim },
+                None if sums && by.reduce == TermReduction::Sum => {
+                    Placement::Partial { reduce: Reduction::Sum }
+                }
+                None if sums && by.reduce == TermReduction::LogSumExp => {
+                    self.states[id] = State::LogTerms;
+                    continue;
+                }
+                None => Placement::Replicate,
+            };
+            // Zeros are a term of every sum.
+            if !matches!(op, Op::Fill(_)) {
+                self.written(at, id, made, operand.access)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn written(
+        &mut self,
+        at: usize,
+        id: usize,
+        made: Placement,
+        access: Access,
+    ) -> Result<(), Box<Violation>> {
+        let value = &self.unit.values[id];
+        let wanted = value.placement(self.rank.axis);
+        let partial = matches!(made, Placement::Partial { .. });
+        if self.states[id] == State::LogTerms {
+            return Ok(());
+        }
+        if let State::Moving { .. } = self.states[id] {
+            // Rows of a value whose other rows are under way.
+            return Ok(());
+        }
+        let gradient = matches!(value.class, Class::Gradient(_));
+        if gradient && made != wanted {
+            return Err(self.wrong(
+                at,
+                id,
+                format!("is written {made}, but the optimizer is told that it is {wanted}"),
+            ));
+        }
+        if access == Access::Update && partial && !gradient {
+            return Err(self.wrong(at, id, "is the sum, and a term is added to it"));
+        }
+        if !partial && made != wanted && !gradient {
+            return Err(self.wrong(at, id, format!("is written {made}, wanted {wanted}")));
+        }
+        self.states[id] = State::Is(made);
+        Ok(())
+    }
+
+    /// A collective may read what it reads.
+    fn source(&self, at: usize, c: &Collective) -> Result<(), Box<Violation>> {
+        let id = c.src.buffer.id as usize;
+        let state = &self.states[id];
+        let dst = c.dst.buffer.id as usize;
+        let partial = matches!(state, State::Is(Placement::Partial { .. }));
+        let moving = matches!(state, State::Moving { .. });
+        let fits = match c.kind {
+            CollectiveKind::AllReduce => partial || moving,
+            CollectiveKind::ReduceScatter => {
+                (partial || moving)
+                    && self.unit.values[dst].placement(self.rank.axis) == (Placement::Shard { dim: 0 })
+            }
+            CollectiveKind::AllGather => *state == State::Is(Placement::Shard { dim: 0 }),
+            CollectiveKind::CombineLogSums => *state == State::LogTerms,
+        };
+        if !fits {
+            let problem = format!("is {state:?}, which {} over {} does not take", c.kind.name(), c.axis);
+            return Err(self.wrong(at, id, problem));
+        }
+        if c.axis != self.rank.axis {
+            return Err(self.wrong(
+                at,
+                id,
+                format!("is reduced or gathered over {}, not {}", c.axis, self.rank.axis),
+            ));
+        }
+        let parts = match c.kind {
+            CollectiveKind::AllGather => (c.src.rows * self.rank.degree, c.dst.rows),
+            CollectiveKind::ReduceScatter => (c.dst.rows * self.rank.degree, c.src.rows),
+            _ => (c.src.rows, c.dst.rows),
+        };
+        if parts.0 != parts.1 || c.src.cols != c.dst.cols {
+            return Err(self.wrong(at, id, "has another shape than what the collective leads to"));
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, at: usize, c: &Collective) -> Result<(), Box<Violation>> {
+        self.source(at, c)?;
+        for id in [c.src.buffer.id as usize, c.dst.buffer.id as usize] {
+            // What is gathered is only read.
+            let read_only = c.kind == CollectiveKind::AllGather && id == c.src.buffer.id as usize;
+            if !read_only && !matches!(self.states[id], State::Moving { .. }) {
+                self.states[id] = State::Moving { done: Vec::new(), then: result(c) };
+            }
+        }
+        if self.under_way.insert(c.id, c.clone()).is_some() {
+            return Err(self.wrong(at, c.dst.buffer.id as usize, "is started twice under one number"));
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, at: usize, id: usize) -> Result<(), Box<Violation>> {
+        let Some(c) = self.under_way.remove(&id) else {
+            return Err(self.wrong(at, 0, format!("number {id}: nothing was started under this number")));
+        };
+        let (src, dst) = (c.src.buffer.id as usize, c.dst.buffer.id as usize);
+        let State::Moving { done, .. } = &mut self.states[dst] else {
+            return Err(self.wrong(at, dst, "is not on its way"));
+        };
+        match done.last_mut() {
+            Some(last) if last.end == c.rows.start => last.end = c.rows.end,
+            _ => done.push(c.rows.clone()),
+        }
+        if *done == [0..c.total_rows()] {
+            self.states[dst] = State::Is(result(&c));
+            if src != dst && c.kind == CollectiveKind::ReduceScatter {
+                self.states[src] = State::Undefined;
+            }
+        }
+        Ok(())
+    }
+
+    /// Scratch values that live at one time do not overlap.
+    fn scratch(&self, memory: &UnitMemory) -> Result<(), Box<Violation>> {
+        let mut lives: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+        for (at, node) in self.unit.list(self.phase).iter().enumerate() {
+            for touch in node.touches() {
+                lives.entry(touch.value()).or_insert((at, at)).1 = at;
+            }
+        }
+        let offsets = &memory.offsets[self.phase as usize];
+        let placed: Vec<(usize, usize, (usize, usize))> =
+            lives.iter().filter_map(|(id, life)| Some((*id, offsets[*id]?, *life))).collect();
+        for (i, (a, from_a, life_a)) in placed.iter().enumerate() {
+            for (b, from_b, life_b) in &placed[i + 1..] {
+                let (va, vb) = (&self.unit.values[*a], &self.unit.values[*b]);
+                let together = life_a.0 < life_b.1 && life_b.0 < life_a.1;
+                let overlap =
+                    va.dtype == vb.dtype && *from_a < from_b + vb.len() && *from_b < from_a + va.len();
+                if together && overlap {
+                    let problem = format!("shares scratch with {} while both live", vb.name);
+                    return Err(self.wrong(life_a.0.max(life_b.0), *a, problem));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a collective makes of its destination.
+fn result(c: &Collective) -> Placement {
+    match c.kind {
+        CollectiveKind::ReduceScatter => Placement::Shard { dim: 0 },
+        _ => Placement::Replicate,
+    }
+}
