@@ -137,8 +137,12 @@ impl ViewStaging {
         };
         let fits = whole >= read.end && read.len() == sent && written.len() == received;
         let fits = fits && (collective.kind() == CollectiveKind::AllToAll || whole >= written.end);
-        let Some(dtype) = from.iter().chain(to).map(View::dtype).next().filter(|_| fits) else {
-            let problem = format!("views of {sent} elements to read and {received} to write do not fit it");
+        let mut types = from.iter().chain(to).map(View::dtype);
+        let one_type = types.next().filter(|dtype| types.all(|other| other == *dtype));
+        let Some(dtype) = one_type.filter(|_| fits) else {
+            let problem = format!(
+                "wanted views of one type that fit it, found {sent} elements to read and {received} to write"
+            );
             let (collective, name) = (collective.kind().name(), collective.name.to_owned());
             let site = Box::new(CallSite { group: "of views".into(), rank, collective, name });
             return Err(CollectiveError::Call { site, problem: problem.into() }.into());

@@ -8,9 +8,10 @@
 use crate::exchange::ExchangeError;
 use crate::tensor::TensorGroup;
 use bessemer_arch::{ParamClass, PortionParam};
-use bessemer_collectives::Parts;
+use bessemer_collectives::{Collective, Parts, Pattern, ViewStaging};
 use bessemer_mesh::{DimRange, total};
-use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
+use bessemer_tensor::op::{Add, Copy, Op};
+use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError, View};
 use bessemer_units::DType;
 
 /// How one matrix is cut.
@@ -24,24 +25,29 @@ struct Cut {
     spans: Vec<Vec<DimRange>>,
 }
 
-/// The matrices of a rank that are cut, and room for what they take or give.
+/// The matrices of a rank that are cut, and memory for their gathered columns.
 #[derive(Debug)]
 pub(crate) struct Columns {
     /// By parameter.
     cuts: Vec<Option<Cut>>,
+    /// Columns of all ranks, one rank after the other, in the type of activations.
+    gathered: View,
     /// `[tokens, widest side]`.
     whole: View,
-    values: Vec<f32>,
-    host: Vec<f32>,
+    /// One term of a sum: columns that several ranks hold.
+    term: View,
+    staging: ViewStaging,
     parts: Parts,
 }
 
 impl Columns {
-    /// `portions`: by parameter, the portions of all tensor ranks.
+    /// Allocates memory for `tokens` rows of activations of type `activations`. `portions`: by parameter, the portions of
+    /// all tensor ranks.
     pub(crate) fn new(
         backend: &mut dyn Backend,
         portions: &[Vec<PortionParam>],
         tokens: usize,
+        activations: DType,
     ) -> Result<Columns, TensorError> {
         let cut = |portions: &Vec<PortionParam>| {
             let sharding = &portions.first()?.sharding;
@@ -50,26 +56,29 @@ impl Columns {
             Some(Cut { inputs: dim == 1, width: sharding.spec.shape[dim], spans })
         };
         let cuts: Vec<_> = portions.iter().map(cut).collect();
-        let widest = cuts.iter().flatten().map(|c| c.width).max().unwrap_or(0);
+        let largest = |of: fn(&Cut) -> usize| tokens * cuts.iter().flatten().map(of).max().unwrap_or(0);
         let held = |c: &Cut| c.spans.iter().map(|s| total(s)).sum::<usize>();
-        let most = cuts.iter().flatten().map(held).max().unwrap_or(0);
-        let spec = BufferSpec {
-            class: "optimizer",
-            name: "columns for curvature",
-            dtype: DType::F32,
-            len: tokens * widest,
+        let repeated = |c: &Cut| {
+            let widest = c.spans.iter().flatten().map(|s| s.len).max().unwrap_or(0);
+            if c.spans.iter().map(|s| total(s)).sum::<usize>() > c.width { widest } else { 0 }
         };
-        let whole = backend.alloc(spec)?.vector();
-        let (values, host) = (Vec::with_capacity(tokens * most), Vec::with_capacity(tokens * widest));
-        Ok(Columns { cuts, whole, values, host, parts: Parts::default() })
+        let mut alloc = |name: &str, dtype: DType, len: usize| {
+            Ok::<_, TensorError>(backend.alloc(BufferSpec { class: "optimizer", name, dtype, len })?.vector())
+        };
+        let gathered = alloc("gathered columns for curvature", activations, largest(held))?;
+        let whole = alloc("columns for curvature", DType::F32, largest(|c| c.width))?;
+        let term = alloc("term of columns for curvature", DType::F32, largest(repeated))?;
+        let mut staging = ViewStaging::default();
+        staging.reserve(1, activations, gathered.len());
+        Ok(Columns { cuts, gathered, whole, term, staging, parts: Parts::default() })
     }
 
-    /// Bytes on the host.
+    /// Bytes of host memory.
     pub(crate) fn bytes(&self) -> u64 {
-        4 * (self.values.capacity() + self.host.capacity()) as u64
+        self.staging.capacity_bytes()
     }
 
-    /// Inputs x and output gradients dy of parameter number `param`, both of the whole matrix.
+    /// Returns inputs x and output gradients dy of parameter number `param`, both of the whole matrix.
     pub(crate) fn gather(
         &mut self,
         backend: &mut dyn Backend,
@@ -77,31 +86,34 @@ impl Columns {
         param: usize,
         (x, dy): (View, View),
     ) -> Result<(View, View), ExchangeError> {
-        let Columns { cuts, parts, values, host, .. } = self;
-        let Some(Cut { inputs, width, spans }) = &cuts[param] else { return Ok((x, dy)) };
+        let Some(Cut { inputs, width, spans }) = &self.cuts[param] else { return Ok((x, dy)) };
         let cut = if *inputs { x } else { dy };
         let rows = cut.rows;
-        parts.set(spans.iter().map(|s| rows * total(s)));
-        values.resize(parts.len(), 0.0);
-        backend.read_f32(cut, &mut values[parts.range(tensor.rank())])?;
-        tensor.idle()?.all_gather("columns", &mut *values, parts)?;
-        host.clear();
-        host.resize(rows * width, 0.0);
-        for (rank, spans) in spans.iter().enumerate() {
-            let part = &values[parts.range(rank)];
-            let across = total(spans);
-            let mut at = 0;
-            for span in spans {
-                for row in 0..rows {
-                    let from = &part[row * across + at..row * across + at + span.len];
-                    let to = &mut host[row * width + span.start..row * width + span.start + span.len];
-                    to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
-                }
-                at += span.len;
+        self.parts.set(spans.iter().map(|s| rows * total(s)));
+        let gather = Collective::new("columns", Pattern::AllGather(&self.parts));
+        let gathered = self.gathered.columns(0, self.parts.len());
+        self.staging.run(backend, &mut *tensor.idle()?, &gather, &[cut], &[gathered])?;
+        let whole = View { rows, cols: *width, stride: *width, ..self.whole };
+        for (rank, own) in spans.iter().enumerate() {
+            let across = total(own);
+            let part = View { rows, cols: across, stride: across, ..self.gathered };
+            let mut columns = View { offset: part.offset + self.parts.range(rank).start, ..part };
+            for span in own {
+                let to = whole.columns(span.start, span.len);
+                columns.cols = span.len;
+                // The first rank with these columns sets them, the others add their terms.
+                let first = !spans[..rank].iter().flatten().any(|s| s.start == span.start);
+                let ops: [Option<Op>; 2] = if first {
+                    [Some(Copy { src: columns, dst: to }.into()), None]
+                } else {
+                    let term = View { rows, cols: span.len, stride: span.len, ..self.term };
+                    let add = Add { a: to, b: term, out: to };
+                    [Some(Copy { src: columns, dst: term }.into()), Some(add.into())]
+                };
+                ops.iter().flatten().try_for_each(|op| backend.launch(Stream(0), op))?;
+                columns.offset += span.len;
             }
         }
-        let whole = View { rows, cols: *width, stride: *width, ..self.whole };
-        backend.write_f32(whole, host)?;
         Ok(if *inputs { (whole, dy) } else { (x, whole) })
     }
 }

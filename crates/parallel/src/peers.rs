@@ -115,7 +115,7 @@ pub(crate) fn share(
     }
     let columns = if curved && ranks > 1 {
         let all: Vec<_> = (0..numbers.len()).map(portions).collect();
-        Some(Columns::new(backend, &all, job.shape.tokens())?)
+        Some(Columns::new(backend, &all, job.shape.tokens(), job.activations.storage.dtype())?)
     } else {
         None
     };

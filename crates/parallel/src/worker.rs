@@ -381,11 +381,11 @@ impl Worker {
         Ok(total)
     }
 
-    /// What rank 0 says; every other rank's word is ignored.
+    /// Returns rank 0's `word` on every rank; the words of the others are ignored.
     ///
     /// # Errors
     /// What another rank answers.
-    pub fn agree(&mut self, name: &str, word: u64) -> Result<u64, ParallelError> {
+    pub fn broadcast_from_root(&mut self, name: &str, word: u64) -> Result<u64, ParallelError> {
         if self.plan.ranks() == 1 {
             return Ok(word);
         }

@@ -135,7 +135,7 @@ fn rank(
         worker.sum_over_data(sum).unwrap();
         let norm = worker.grad_norm(&mut cpu).unwrap();
         worker.apply(&mut cpu, round + 1, 1e-3, norm).unwrap();
-        assert_eq!(worker.agree("stop", round).unwrap(), round);
+        assert_eq!(worker.broadcast_from_root("stop", round).unwrap(), round);
         worker.world().barrier("end").unwrap();
         if round == 1 {
             let pieces = worker.take_notes().calls.iter().any(|call| call.name.contains("some rows"));
@@ -149,7 +149,7 @@ fn rank(
             counts.push(asked);
             enough = is_quiet(&counts);
         }
-        if worker.agree("quiet", u64::from(enough)).unwrap() == 1 {
+        if worker.broadcast_from_root("quiet", u64::from(enough)).unwrap() == 1 {
             break;
         }
     }

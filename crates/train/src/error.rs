@@ -88,7 +88,7 @@ fn healthy_text(path: &Option<PathBuf>) -> String {
 
 impl TrainError {
     /// Whether this only says that another rank of the job ended, which has the reason.
-    pub fn is_echo(&self) -> bool {
+    pub fn is_secondary(&self) -> bool {
         use bessemer_collectives::CollectiveError;
         use bessemer_parallel::ParallelError;
         matches!(self, TrainError::Parallel(ParallelError::Collective(CollectiveError::PeerLost { .. })))

@@ -201,7 +201,7 @@ pub fn on_threads<T: Send>(
     let mut results: Vec<Result<T, TrainError>> =
         joined.into_iter().map(|result| result.unwrap_or_else(panicked)).collect();
     let own = |e: &TrainError| !matches!(e, TrainError::Parallel(ParallelError::Collective(_)));
-    let cause = |e: &TrainError| !e.is_echo();
+    let cause = |e: &TrainError| !e.is_secondary();
     let wanted = [&own as &dyn Fn(&TrainError) -> bool, &cause];
     if let Some(at) = wanted.iter().find_map(|w| results.iter().position(|r| r.as_ref().is_err_and(w))) {
         results.swap(0, at);

@@ -161,7 +161,7 @@ impl Trainer {
         let mut runner = Runner::new(&mut *backend, &job, world)?;
         let worker = &mut runner.worker;
         let digest = digest(&input.recipe_text);
-        if worker.agree("recipe", digest)? != digest {
+        if worker.broadcast_from_root("recipe", digest)? != digest {
             return Err(TrainError::Recipe("this rank has another recipe than rank 0".into()));
         }
         if let Some(programs) = &evaluating {
@@ -344,7 +344,7 @@ impl Trainer {
 
     /// Returns the first rank's answer on every rank.
     fn agree(&mut self, name: &str, word: bool) -> Result<bool, TrainError> {
-        Ok(self.runner.worker.agree(name, u64::from(word))? != 0)
+        Ok(self.runner.worker.broadcast_from_root(name, u64::from(word))? != 0)
     }
 
     /// Whether a save is due after this step, `seconds` after the last one. Clocks differ between ranks.
@@ -399,7 +399,8 @@ impl Trainer {
             Some(records) => records.missing_at_end(self.plan.steps)?,
             None => Missing::default(),
         };
-        let missing = Missing::of_word(self.runner.worker.agree("what to evaluate", missing.word())?);
+        let missing =
+            Missing::of_word(self.runner.worker.broadcast_from_root("what to evaluate", missing.word())?);
         let config = self.input.recipe.eval.clone();
         if config.at_end && missing.evaluation {
             self.evaluate(true, observer)?;

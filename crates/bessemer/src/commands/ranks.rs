@@ -256,8 +256,8 @@ fn leave(failure: &Failure) {
 #[derive(Debug)]
 pub(crate) struct Broken {
     failure: Failure,
-    /// Another rank has the reason.
-    echo: bool,
+    /// The failure follows from that of another rank.
+    secondary: bool,
     /// Others did not come in time.
     timed_out: bool,
 }
@@ -267,7 +267,7 @@ impl Broken {
     fn of_process(mut self, job: &Job) -> Failure {
         // `Job::end` names the rank of a mistake of the user's, once it knows who else has found it.
         let user = [code::RECIPE, code::USAGE].contains(&self.failure.code);
-        if !job.is_first() && (self.echo || !user) {
+        if !job.is_first() && (self.secondary || !user) {
             self.failure.message = format!("rank {}: {}", job.process, self.failure.message);
         }
         self.failure
@@ -278,13 +278,13 @@ impl From<TrainError> for Broken {
     fn from(e: TrainError) -> Broken {
         let timed_out =
             matches!(&e, TrainError::Parallel(ParallelError::Collective(CollectiveError::Timeout { .. })));
-        Broken { echo: e.is_echo(), timed_out, failure: e.into() }
+        Broken { secondary: e.is_secondary(), timed_out, failure: e.into() }
     }
 }
 
 impl From<Failure> for Broken {
     fn from(failure: Failure) -> Broken {
-        Broken { failure, echo: false, timed_out: false }
+        Broken { failure, secondary: false, timed_out: false }
     }
 }
 
@@ -296,7 +296,7 @@ pub(crate) struct Trained {
 }
 
 /// What every rank trains.
-pub(crate) struct Crew<'a> {
+pub(crate) struct RankThreads<'a> {
     /// Threads of each rank.
     pub(crate) threads: usize,
     /// Threads of the first rank while the others wait.
@@ -308,7 +308,7 @@ pub(crate) struct Crew<'a> {
     pub(crate) stop: &'a AtomicBool,
 }
 
-impl Crew<'_> {
+impl RankThreads<'_> {
     /// Trains to the end or to a stop. The first rank works on this thread and tells `console`; `begun` is called when
     /// it is ready to train. Of several ranks' failures the one that caused the others is told.
     pub(crate) fn train(
@@ -396,26 +396,26 @@ fn told<T>(
     table: &dyn Fn() -> String,
 ) -> Result<T, Failure> {
     let mut causes: Vec<Failure> = Vec::new();
-    let mut echoes: Vec<Failure> = Vec::new();
+    let mut secondaries: Vec<Failure> = Vec::new();
     let mut outcome = None;
     for (rank, result) in [led].into_iter().chain(followed).enumerate() {
         match result {
             Ok(value) if rank == 0 => outcome = Some(value),
             Ok(_) => {}
-            Err(Broken { mut failure, echo, .. }) => {
+            Err(Broken { mut failure, secondary, .. }) => {
                 if rank > 0 {
                     failure.message = format!("rank {rank}: {}", failure.message);
                 }
-                if echo { echoes.push(failure) } else { causes.push(failure) }
+                if secondary { secondaries.push(failure) } else { causes.push(failure) }
             }
         }
     }
     if causes.is_empty()
-        && let Some(failure) = echoes.first_mut()
+        && let Some(failure) = secondaries.first_mut()
     {
         failure.message = format!("{}\n{}", failure.message, table());
     }
-    match (causes.into_iter().chain(echoes).next(), outcome) {
+    match (causes.into_iter().chain(secondaries).next(), outcome) {
         (None, Some(outcome)) => Ok(outcome),
         (Some(failure), _) => Err(failure),
         (None, None) => Err(Failure::new("the first rank ended without a word")),
@@ -426,12 +426,12 @@ fn told<T>(
 mod tests {
     use super::*;
 
-    fn broken<T>(message: &str, echo: bool) -> Result<T, Broken> {
-        Err(Broken { failure: Failure::new(message), echo, timed_out: false })
+    fn broken<T>(message: &str, secondary: bool) -> Result<T, Broken> {
+        Err(Broken { failure: Failure::new(message), secondary, timed_out: false })
     }
 
     #[test]
-    fn the_cause_is_told_and_not_its_echoes() {
+    fn the_cause_is_told_and_not_its_secondaries() {
         let table = || "table".to_string();
         assert_eq!(told(Ok(1), vec![Ok(2), Ok(3)], &table).unwrap(), 1);
         let message = |led, followed| told::<i32>(led, followed, &table).unwrap_err().message;

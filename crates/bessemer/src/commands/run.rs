@@ -1,7 +1,7 @@
 //! `bessemer run` and `bessemer train`: a recipe's stages, each only if its result is not there yet.
 
 use crate::cli::{RecipeArgs, TrainArgs, Verbosity};
-use crate::commands::ranks::{Crew, Job, interrupted};
+use crate::commands::ranks::{Job, RankThreads, interrupted};
 use crate::commands::report;
 use crate::commands::saved_model::load_tokenizer;
 use crate::console::{Console, print};
@@ -157,7 +157,7 @@ impl Session {
             memory_available: memory,
             peak,
         };
-        let crew = Crew {
+        let rank_threads = RankThreads {
             threads,
             threads_alone: threads * job.here,
             // Ranks of one machine would all take the same cores.
@@ -166,9 +166,9 @@ impl Session {
             stop: &self.stop,
         };
         if !job.is_first() {
-            return crew.assist(job);
+            return rank_threads.assist(job);
         }
-        let trained = crew.train(job, console, &|| {
+        let trained = rank_threads.train(job, console, &|| {
             Ok(bessemer_durable::write(&self.dir.recipe(), self.recipe_text.as_bytes())?)
         })?;
         let outcome = trained.outcome;

@@ -218,5 +218,5 @@ fn views_that_do_not_fit_are_refused() {
     let parts = Parts::of([4]);
     let gather = Collective::new("gather", Pattern::AllGather(&parts));
     let error = staging.run(&mut device, c.as_mut(), &gather, &list, &list).unwrap_err().to_string();
-    assert!(error.contains("views of 11 elements to read and 11 to write"), "{error}");
+    assert!(error.contains("found 11 elements to read and 11 to write"), "{error}");
 }

@@ -30,7 +30,7 @@ fn lead(
     values: &mut [f32],
 ) -> Result<(), ParallelError> {
     if worker.plan().cuts_state() {
-        worker.agree(NEXT, index as u64 + 1)?;
+        worker.broadcast_from_root(NEXT, index as u64 + 1)?;
     }
     worker.read(backend, tensor, values)
 }
@@ -45,7 +45,7 @@ fn follow(
         return Ok(());
     }
     let mut values = Vec::new();
-    while let Some(index) = worker.agree(NEXT, 0)?.checked_sub(1) {
+    while let Some(index) = worker.broadcast_from_root(NEXT, 0)?.checked_sub(1) {
         let tensor = tensors.get(index as usize).ok_or_else(|| {
             ParallelError::Layout(format!("rank 0 saves tensor {index} of {} here", tensors.len()))
         })?;
@@ -113,7 +113,9 @@ impl Trainer {
         latest: Option<Latest>,
     ) -> Result<Option<(Loaded, Vec<String>)>, TrainError> {
         let chosen = latest.as_ref().map_or(0, |l| l.loaded.manifest().step + 1);
-        let Some(step) = self.runner.worker.agree(name, chosen)?.checked_sub(1) else { return Ok(None) };
+        let Some(step) = self.runner.worker.broadcast_from_root(name, chosen)?.checked_sub(1) else {
+            return Ok(None);
+        };
         let Some(latest) = latest else { return Ok(Some((self.store.load(step)?, Vec::new()))) };
         let remark = |s: &Skipped| format!("checkpoint {} was passed over: {}", s.path.display(), s.why);
         let remarks = latest.skipped.iter().map(remark).collect();
@@ -217,7 +219,7 @@ impl Trainer {
         let Some(records) = &self.records else {
             follow(&mut self.runner.worker, &mut *self.backend, &tensors)?;
             self.tracing.event("save", begun, self.state.step);
-            return match self.runner.worker.agree(REFUSED, 0)? {
+            return match self.runner.worker.broadcast_from_root(REFUSED, 0)? {
                 0 => Ok(()),
                 _ => Err(self.divergence("rank 0 refused to save values that are not finite".into())),
             };
@@ -228,9 +230,9 @@ impl Trainer {
             other => Ok(other?),
         };
         if self.runner.worker.plan().cuts_state() {
-            self.runner.worker.agree(NEXT, 0)?;
+            self.runner.worker.broadcast_from_root(NEXT, 0)?;
         }
-        self.runner.worker.agree(REFUSED, u64::from(report.is_err()))?;
+        self.runner.worker.broadcast_from_root(REFUSED, u64::from(report.is_err()))?;
         let report = report.map_err(|e| self.divergence(e.to_string()))?;
         self.saved(self.state.step, &report, observer)?;
         self.tracing.event("save", begun, self.state.step);

@@ -254,7 +254,7 @@ fn a_rank_that_breaks_ends_all_of_them() {
             let results = run.session(&with(&layout(stage, 0)), 4, None, &backend);
             for (rank, result) in results.iter().enumerate() {
                 let error = result.as_ref().unwrap_err();
-                assert_eq!(error.is_echo(), rank != broken, "{stage} {left}, rank {rank}: {error}");
+                assert_eq!(error.is_secondary(), rank != broken, "{stage} {left}, rank {rank}: {error}");
                 assert!(rank != broken || error.to_string().contains("the device broke"), "{error}");
             }
         }
