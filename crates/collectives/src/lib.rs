@@ -44,7 +44,7 @@ pub use memory::{HostBuffer, HostSlice, HostSliceMut, Memory};
 pub use message::{MessageCommunicator, MessageSettings};
 pub use null::NullCommunicator;
 pub use queue::{CollectiveQueue, Idle, Ticket};
-pub use recorder::{Entry, FlightRecorder, Progress, RankLog};
+pub use recorder::{Entry, FlightRecorder, Progress};
 pub use stopwatch::{CallSpan, Stopwatch};
 pub use threads::{ThreadCommunicator, ThreadSettings};
 pub use transport::{Transport, TransportError};

@@ -22,31 +22,16 @@ impl<'a> HostSliceMut<'a> {
         HostSlice { element: self.element, bytes: self.bytes }
     }
 
-    /// The same memory, borrowed for a shorter time.
-    pub fn reborrow(&mut self) -> HostSliceMut<'_> {
-        HostSliceMut { element: self.element, bytes: self.bytes }
-    }
-
     /// The same memory, to be read.
-    pub fn as_slice(&self) -> HostSlice<'_> {
+    pub(crate) fn as_slice(&self) -> HostSlice<'_> {
         HostSlice { element: self.element, bytes: self.bytes }
     }
 }
 
 impl HostSlice<'_> {
-    /// Type of the elements.
-    pub fn element(&self) -> ElementType {
-        self.element
-    }
-
     /// Number of elements.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len() / self.element.size()
-    }
-
-    /// True if there is no element.
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::call::Call;
 use crate::error::CallSite;
-use crate::{Breaker, Collective, CollectiveError, Communicator, HostBuffer, Parts, Pattern, RankLog};
+use crate::{Breaker, Collective, CollectiveError, Communicator, HostBuffer, Parts, Pattern};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,6 @@ pub struct CollectiveQueue {
     rank: usize,
     size: usize,
     started: u64,
-    log: Option<RankLog>,
 }
 
 #[derive(Debug)]
@@ -41,7 +40,7 @@ enum Runner {
 impl CollectiveQueue {
     fn new(group: (String, usize, usize), runner: Runner) -> CollectiveQueue {
         let (label, rank, size) = group;
-        CollectiveQueue { runner, label, rank, size, started: 0, log: None }
+        CollectiveQueue { runner, label, rank, size, started: 0 }
     }
 
     /// Makes a queue that runs every collective when it is started, on the caller's thread.
@@ -58,11 +57,6 @@ impl CollectiveQueue {
     ) -> Result<CollectiveQueue, CollectiveError> {
         let group = group_of(&*communicator);
         Ok(CollectiveQueue::new(group, Runner::Thread(QueueThread::start(communicator)?)))
-    }
-
-    /// Tells a flight recorder from now on what is started. The communicator should be one that it wraps.
-    pub fn record_in(&mut self, log: RankLog) {
-        self.log = Some(log);
     }
 
     /// Label of the group.
@@ -103,11 +97,7 @@ impl CollectiveQueue {
             }
             Runner::Thread(thread) => {
                 let memory = collective.memory(values.lend());
-                let call = Call::new(collective, &memory);
-                call.check(&self.label, self.rank, self.size)?;
-                if let Some(log) = &self.log {
-                    log.enqueue(&call, (&self.label, (self.rank, self.size)));
-                }
+                Call::new(collective, &memory).check(&self.label, self.rank, self.size)?;
                 thread.enqueue(number, collective, values)?;
                 None
             }

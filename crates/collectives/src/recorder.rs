@@ -13,8 +13,6 @@ use std::time::{Duration, Instant};
 /// Progress of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// The collective was handed to a progress thread.
-    Enqueued,
     /// The call has not returned.
     Started,
     /// The call returned.
@@ -42,8 +40,6 @@ pub struct Entry {
     pub bytes: u64,
     /// Progress of the collective.
     pub progress: Progress,
-    /// Time at which it was handed to a progress thread, if it was.
-    pub enqueued: Option<Duration>,
     /// Time of the call.
     pub started: Option<Duration>,
     /// Time of the return.
@@ -109,12 +105,7 @@ impl FlightRecorder {
     /// A communicator of rank `rank` of the world whose collectives, and those of groups made from it, are remembered.
     /// A timeout then carries the report.
     pub fn wrap(&self, rank: usize, inner: Box<dyn Communicator>) -> Box<dyn Communicator> {
-        Wrapped::boxed(inner, Recorded { log: self.of(rank), sequence: 0 })
-    }
-
-    /// The log of one rank, for an [`crate::Overlap`].
-    pub fn of(&self, rank: usize) -> RankLog {
-        RankLog { recorder: self.clone(), rank }
+        Wrapped::boxed(inner, RankLog { recorder: self.clone(), rank, sequence: 0 })
     }
 
     /// Returns the last collectives of a rank, oldest first.
@@ -135,7 +126,7 @@ impl FlightRecorder {
             self.lock(*rank).list.iter().any(|e| wanted.contains(&e.progress))
         };
         let waiting = |rank: &usize| is_in(rank, &[Progress::Started]);
-        let idle = |rank: &usize| !is_in(rank, &[Progress::Started, Progress::Enqueued, Progress::Failed]);
+        let idle = |rank: &usize| !is_in(rank, &[Progress::Started, Progress::Failed]);
         let absent: Vec<String> = all().filter(idle).map(|rank| rank.to_string()).collect();
         let waiting: Vec<String> = all().filter(waiting).map(|rank| rank.to_string()).collect();
         if !absent.is_empty() && !waiting.is_empty() {
@@ -177,7 +168,6 @@ impl Entry {
     fn line(&self, now: Duration) -> String {
         let ago = |then: Option<Duration>| now.saturating_sub(then.unwrap_or(now)).as_secs_f64();
         let state = match self.progress {
-            Progress::Enqueued => format!("enqueued for {:.1} s", ago(self.enqueued)),
             Progress::Started => format!("waits for {:.1} s", ago(self.started)),
             Progress::Done => format!("done {:.1} s ago", ago(self.ended)),
             Progress::Failed => {
@@ -197,84 +187,44 @@ impl Entry {
     }
 }
 
-/// The part of a [`FlightRecorder`] that one rank writes.
-#[derive(Debug, Clone)]
-pub struct RankLog {
+/// The part of a [`FlightRecorder`] that one communicator writes.
+#[derive(Debug)]
+struct RankLog {
     recorder: FlightRecorder,
     rank: usize,
+    /// Number of collectives of the communicator so far.
+    sequence: u64,
 }
 
 impl RankLog {
     /// Appends an entry; the oldest one's memory is used again.
-    fn push(
-        &self,
-        sequence: u64,
-        (group, position): (&str, (usize, usize)),
-        progress: Progress,
-        call: &Call<'_>,
-    ) {
+    fn start(&self, call: &Call<'_>, at: &dyn Communicator) {
         let now = self.recorder.0.since.elapsed();
         let mut entries = self.recorder.lock(self.rank);
         let old = if entries.list.len() >= self.recorder.0.keep { entries.list.pop_front() } else { None };
         let old = old.map(|e| (e.group, e.name)).or_else(|| entries.spare.pop());
-        let (mut own_group, mut own_name) = old.unwrap_or_default();
-        own_group.clear();
-        own_group.push_str(group);
-        own_name.clear();
-        own_name.push_str(call.name);
-        let (enqueued, started) = match progress {
-            Progress::Enqueued => (Some(now), None),
-            _ => (None, Some(now)),
-        };
+        let (mut group, mut name) = old.unwrap_or_default();
+        group.clear();
+        group.push_str(at.label());
+        name.clear();
+        name.push_str(call.name);
         entries.list.push_back(Entry {
-            sequence,
-            group: own_group,
-            position,
+            sequence: self.sequence,
+            group,
+            position: (at.rank(), at.size()),
             kind: call.kind(),
-            name: own_name,
+            name,
             message: call.peer().zip(call.tag()),
             bytes: call.bytes(),
-            progress,
-            enqueued,
-            started,
+            progress: Progress::Started,
+            started: Some(now),
             ended: None,
         });
     }
 
-    /// Records a collective that is handed to a progress thread.
-    pub(crate) fn enqueue(&self, call: &Call<'_>, group: (&str, (usize, usize))) {
-        self.push(0, group, Progress::Enqueued, call);
-    }
-}
-
-/// A recorded communicator's own state.
-#[derive(Debug)]
-struct Recorded {
-    log: RankLog,
-    sequence: u64,
-}
-
-impl Recorded {
-    fn start(&self, call: &Call<'_>, at: &dyn Communicator) {
-        let now = self.log.recorder.0.since.elapsed();
-        let mut entries = self.log.recorder.lock(self.log.rank);
-        let waiting = entries.list.iter_mut().find(|e| {
-            e.progress == Progress::Enqueued
-                && e.kind == call.kind()
-                && e.name == call.name
-                && e.group == at.label()
-        });
-        if let Some(entry) = waiting {
-            (entry.progress, entry.started, entry.sequence) = (Progress::Started, Some(now), self.sequence);
-            return;
-        }
-        drop(entries);
-        self.log.push(self.sequence, (at.label(), (at.rank(), at.size())), Progress::Started, call);
-    }
-
     fn end(&self, at: &dyn Communicator, progress: Progress) {
-        let now = self.log.recorder.0.since.elapsed();
-        let mut entries = self.log.recorder.lock(self.log.rank);
+        let now = self.recorder.0.since.elapsed();
+        let mut entries = self.recorder.lock(self.rank);
         let own = entries.list.iter_mut().rev().find(|e| {
             e.progress == Progress::Started && e.sequence == self.sequence && e.group == at.label()
         });
@@ -282,9 +232,7 @@ impl Recorded {
             (entry.progress, entry.ended) = (progress, Some(now));
         }
     }
-}
 
-impl Recorded {
     /// Records the failed call. A timeout that another rank has met carries a report already.
     fn record_failure(&self, error: &mut CollectiveError) {
         let at = |p: &CallSite| format!("{} of {:?} in {}", p.collective, p.name, p.group);
@@ -298,7 +246,7 @@ impl Recorded {
             }
             _ => return,
         };
-        let recorder = &self.log.recorder;
+        let recorder = &self.recorder;
         if let CollectiveError::Timeout { report, .. } = error
             && recorder.0.ranks.len() > 1
             && !report.contains(TITLE)
@@ -306,11 +254,11 @@ impl Recorded {
             let own = recorder.report();
             *report = if report.is_empty() { own } else { format!("{report}\n{own}") }.into();
         }
-        recorder.lock(self.log.rank).vain = Some(vain);
+        recorder.lock(self.rank).vain = Some(vain);
     }
 }
 
-impl Wrapper for Recorded {
+impl Wrapper for RankLog {
     fn run(
         &mut self,
         inner: &mut Box<dyn Communicator>,
@@ -328,7 +276,7 @@ impl Wrapper for Recorded {
         result
     }
 
-    fn for_group(&self) -> Recorded {
-        Recorded { log: self.log.clone(), sequence: 0 }
+    fn for_group(&self) -> RankLog {
+        RankLog { recorder: self.recorder.clone(), rank: self.rank, sequence: 0 }
     }
 }

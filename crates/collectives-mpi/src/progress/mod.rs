@@ -1,6 +1,7 @@
 //! The progress thread, which owns MPI: it moves messages and watches the other ranks.
 
 mod peer;
+mod shutdown;
 mod spare;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ use crate::marks;
 use crate::wire::{ControlKind, HEADER, Header, INLINE, notice, read_notice};
 use bessemer_collectives::TransportError;
 use peer::{Due, Peer};
+use shutdown::Exit;
 use spare::Spare;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,23 +29,6 @@ const TAKEN: usize = 64;
 const ON_THEIR_WAY: usize = 4;
 /// Number of buffers kept for later messages, besides four for each rank.
 const SPARE: usize = 64;
-/// Time for the last messages when the world is given up.
-const FLUSH: Duration = Duration::from_secs(1);
-
-/// Progress of the shutdown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Exit {
-    /// The world is in use.
-    No,
-    /// Shutdown was asked for; messages are still being sent.
-    Asked,
-    /// `Done` was sent to all.
-    Done,
-    /// `Leave` was sent to all.
-    Leave,
-    /// All others were told that this rank gives up.
-    GivenUp(Instant),
-}
 
 /// State of the thread.
 pub(crate) struct ProgressThread<E: Engine> {
@@ -445,44 +430,6 @@ impl<E: Engine> ProgressThread<E> {
             TransportError::PeerLost { peer: culprit, problem: format!("{text} (noticed by rank {rank})") }
         });
         Ok(())
-    }
-
-    /// Advances the shutdown. Returns `Ok` if MPI is to be finalised, `Err` if it is to be left as it is.
-    fn step_out(&mut self, now: Instant) -> Option<Result<(), ()>> {
-        let sent = |p: &Peer<E>| p.payloads.is_empty() && p.sending.is_empty() && p.small.is_empty();
-        let others = self.others();
-        match self.exit {
-            Exit::No => None,
-            Exit::GivenUp(since) => {
-                let said = others.map(|r| &self.peers[r]).all(|p| p.lost || p.left || p.small.is_empty());
-                (said || now.duration_since(since) > FLUSH).then_some(Err(()))
-            }
-            Exit::Asked | Exit::Done | Exit::Leave if self.broken => None,
-            Exit::Asked => {
-                if others.map(|r| &self.peers[r]).all(sent) {
-                    self.exit = Exit::Done;
-                    self.exchange.lock().done[self.engine.rank()] = true;
-                    self.exchange.announce();
-                    for rank in self.others() {
-                        self.notify(rank, ControlKind::Done, &[]);
-                    }
-                }
-                None
-            }
-            Exit::Done => {
-                if others.map(|r| &self.peers[r]).all(|p| p.done && sent(p)) {
-                    self.exit = Exit::Leave;
-                    for rank in self.others() {
-                        self.notify(rank, ControlKind::Leave, &[]);
-                    }
-                }
-                None
-            }
-            Exit::Leave => {
-                let over = |p: &Peer<E>| p.left && sent(p) && p.due.is_empty() && p.control.is_empty();
-                others.map(|r| &self.peers[r]).all(over).then_some(Ok(()))
-            }
-        }
     }
 
     /// Pauses if nothing happened: briefly if something is awaited, else until a command comes or a millisecond has passed,
