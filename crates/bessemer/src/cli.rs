@@ -9,6 +9,7 @@ mod corpus;
 mod init;
 mod media;
 mod parity;
+pub(crate) mod program;
 mod schedule;
 pub(crate) mod scores;
 mod study;
@@ -23,6 +24,7 @@ pub(crate) use corpus::{CorpusCommand, ExplainArgs, ExportArgs, InspectArgs, Tok
 pub(crate) use init::InitArgs;
 pub(crate) use media::{MediaBuildArgs, MediaCommand, MediaDType, MediaNormalisation};
 pub(crate) use parity::ParityArgs;
+pub(crate) use program::{ProgramCommand, ProgramShowArgs};
 pub(crate) use schedule::{EnergyArgs, FillArgs, ProgramArgs, ScheduleCommand, ShowArgs};
 pub(crate) use study::{StudyCommand, StudyCoordCheckArgs, StudyInitArgs};
 pub(crate) use waiting::WaitingArgs;
@@ -196,6 +198,9 @@ pub(crate) enum Command {
     Bench(BenchCommand),
     /// Train small models under every layout and hold the losses against those of one rank.
     Parity(ParityArgs),
+    /// Look at what one rank runs: operators, shapes, layouts, collectives, bytes.
+    #[command(subcommand)]
+    Program(ProgramCommand),
     /// Look at pipeline schedules: timelines, bubbles, memory, energy.
     #[command(subcommand)]
     Schedule(ScheduleCommand),

@@ -9,7 +9,7 @@ use crate::record::Recording;
 use crate::slots::Held;
 use crate::stage::StageConfig;
 use crate::step::{LossSum, StepContext, TokenBatch};
-use crate::units::{Plan, StageUnit, phases};
+use crate::units::{Plan, Rewrite, StageUnit, phases};
 use bessemer_arch::{Model, Portion, Unit};
 use bessemer_mesh::{Axis, Placement};
 use bessemer_program::{
@@ -169,7 +169,15 @@ impl Decoder {
         let Parts { model, whole, rank, shape, config, stage } = *parts;
         let (span, train) = (&stage.span, shape.purpose == Purpose::Train);
         params::check(&params, &span.params(model), train)?;
-        let plan = Plan { model: whole.unwrap_or(model), shape, config, stage, rank, branches: false };
+        let plan = Plan {
+            model: whole.unwrap_or(model),
+            shape,
+            config,
+            stage,
+            rank,
+            branches: false,
+            until: Rewrite::default(),
+        };
         let units = plan.units(&params)?;
         let none = ScratchBuffers::default();
         let rows = if rank.sequence { shape.tokens() / rank.degree } else { shape.tokens() };
@@ -312,6 +320,17 @@ impl Decoder {
         self.units.iter().map(|u| (u.unit, &u.program, &u.memory))
     }
 
+    /// The programs as they are after some of the passes that have rewritten them.
+    ///
+    /// # Errors
+    /// None that the decoder has not answered when it was made.
+    pub fn programs_after(&self, until: Rewrite) -> Result<Vec<(Unit, UnitProgram, UnitMemory)>, ModelError> {
+        let model = self.whole.as_deref().unwrap_or(&self.model);
+        let (shape, config, stage, rank) = (self.shape, self.config, &self.stage, self.rank);
+        let units = Plan { model, shape, config, stage, rank, branches: false, until }.units(&self.params)?;
+        Ok(units.into_iter().map(|u| (u.unit, u.program, u.memory)).collect())
+    }
+
     /// The lists of its programs that its passes run.
     pub fn phases(&self) -> &'static [Phase] {
         phases(self.shape.purpose, &self.stage)
@@ -360,7 +379,15 @@ impl Decoder {
     pub fn keep_branches(&mut self, backend: &mut dyn Backend) -> Result<(), ModelError> {
         let whole = self.whole.as_deref().unwrap_or(&self.model);
         let (shape, config, rank) = (self.shape, self.config, self.rank);
-        let plan = Plan { model: whole, shape, config, stage: &self.stage, rank, branches: true };
+        let plan = Plan {
+            model: whole,
+            shape,
+            config,
+            stage: &self.stage,
+            rank,
+            branches: true,
+            until: Rewrite::default(),
+        };
         let units = plan.units(&self.params)?;
         let wanted = crate::memory::scratch_of(units.iter().map(|u| &u.memory));
         self.buffers.scratch = ScratchBuffers::alloc(backend, "activations", &wanted, &self.buffers.scratch)?;

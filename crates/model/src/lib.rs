@@ -52,3 +52,4 @@ pub use slots::Pending;
 pub use stage::StageConfig;
 pub use step::{Accumulate, LossSum, StepContext, TokenBatch};
 pub use trace::LayerTrace;
+pub use units::Rewrite;

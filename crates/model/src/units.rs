@@ -33,6 +33,26 @@ pub(crate) struct Plan<'a> {
     pub(crate) rank: Rank,
     /// What joins the residual stream stays a value of its own.
     pub(crate) branches: bool,
+    /// The last pass.
+    pub(crate) until: Rewrite,
+}
+
+/// The passes that rewrite a unit, in their order.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rewrite {
+    /// As the model's code has recorded it.
+    Record,
+    /// Values that are made again.
+    Recompute,
+    /// One rank's shapes and collectives.
+    Partition,
+    /// Operators that are one launch.
+    Fuse,
+    /// Backward passes in two parts.
+    Split,
+    /// Collectives beside products: what runs.
+    #[default]
+    Overlap,
 }
 
 impl Plan<'_> {
@@ -44,19 +64,22 @@ impl Plan<'_> {
         }
     }
 
-    /// The passes, in their order.
+    /// The passes, in their order, as far as they are wanted.
     fn rewrite(&self, mut unit: UnitProgram) -> Result<(UnitProgram, UnitMemory), ModelError> {
-        if self.config.recompute == Recompute::Selective {
+        let wanted = |pass: Rewrite| pass <= self.until;
+        if wanted(Rewrite::Recompute) && self.config.recompute == Recompute::Selective {
             recompute(&mut unit);
         }
-        let mut unit = partition(&unit, self.rank)?;
-        if !self.branches {
+        if wanted(Rewrite::Partition) {
+            unit = partition(&unit, self.rank)?;
+        }
+        if wanted(Rewrite::Fuse) && !self.branches {
             fuse(&mut unit);
         }
-        if self.stage.pending > 0 {
+        if wanted(Rewrite::Split) && self.stage.pending > 0 {
             split(&mut unit);
         }
-        if self.stage.overlap {
+        if wanted(Rewrite::Overlap) && self.stage.overlap {
             overlap(&mut unit);
         }
         seal(&mut unit);

@@ -13,7 +13,8 @@
 //! | [`seal()`] | versions of what each node touches, for the verifier |
 //! | [`plan_memory()`] | which values outlive their list, and where the others lie |
 //!
-//! [`run()`] interprets a list on a [`bessemer_tensor::Backend`]; [`verify()`] refuses one that would be wrong. The list order alone is correct on one device stream.
+//! [`run()`] interprets a list on a [`bessemer_tensor::Backend`]; [`verify()`] refuses one that would be wrong, [`print()`] writes it
+//! for people. The list order alone is correct on one device stream.
 //!
 //! What must never happen: a list that depends on numbers computed in a step; a value that is read in another layout than it
 //! has; a pass that changes bits without saying so.
@@ -24,6 +25,7 @@ mod memory;
 mod node;
 mod overlap;
 mod partition;
+mod print;
 mod recompute;
 mod run;
 mod split;
@@ -36,6 +38,7 @@ pub use memory::{ALIGNMENT, Home, Placed, Request, Scratch, UnitMemory, place, p
 pub use node::{Collective, CollectiveKind, Launch, Node, Random, Touch, Version};
 pub use overlap::{LEAST_ROWS, overlap};
 pub use partition::{LayoutConflict, Rank, partition};
+pub use print::print;
 pub use recompute::recompute;
 pub use run::{OneDevice, Ranks, StepValues, each_op, run};
 pub use split::split;

@@ -17,6 +17,7 @@ pub(crate) mod init;
 pub(crate) mod media;
 mod meeting;
 pub(crate) mod parity;
+pub(crate) mod program;
 pub(crate) mod ranks;
 pub(crate) mod report;
 pub(crate) mod run;

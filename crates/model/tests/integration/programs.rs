@@ -4,7 +4,7 @@ use crate::tiny;
 
 use bessemer_arch::{Model, Unit};
 use bessemer_model::{ActivationConfig, Decoder, Phase, Purpose, Shape, StageConfig, Stream};
-use bessemer_program::{CollectiveKind, Node, UnitMemory, UnitProgram, seal, verify};
+use bessemer_program::{CollectiveKind, Node, UnitMemory, UnitProgram, print, seal, verify};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Access;
 use bessemer_units::Recompute;
@@ -198,4 +198,48 @@ fn collectives_that_are_missing_or_doubled_break_the_rules() {
         }
     }
     assert!(count > 2_000, "{count}");
+}
+
+/// Holds text against a file under `tests/golden`; with `BESSEMER_GOLDEN=write` writes it.
+fn check(name: &str, text: &str) {
+    let path = format!("{}/tests/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var("BESSEMER_GOLDEN").as_deref() == Ok("write") {
+        std::fs::write(&path, text).unwrap();
+    }
+    let wanted = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        wanted == text,
+        "{path} differs; if that is meant: BESSEMER_GOLDEN=write cargo test -p bessemer-model --test integration printed"
+    );
+}
+
+/// What a reviewer reads: a layer of GPT-2 and of Llama on one device, and on rank 0 of two in several layouts.
+#[test]
+fn printed_programs_are_the_golden_files() {
+    for name in ["gpt2-124m", "llama-1b"] {
+        let model = Model { layers: 2, ..bessemer_arch::named(name).unwrap() };
+        let none = Recompute::None;
+        let shape = Shape { sequences: 1, seq: 1024, purpose: Purpose::Train };
+        for (what, layout) in [
+            ("one-device", (1, 0, Stream::Whole, false, false, none)),
+            ("recompute", (1, 0, Stream::Whole, false, false, Recompute::Selective)),
+            ("tensor", (2, 0, Stream::Whole, false, false, none)),
+            ("sequence", (2, 0, Stream::Rows, false, false, none)),
+            ("sequence-overlap", (2, 0, Stream::Rows, true, false, none)),
+            ("split", (1, 0, Stream::Whole, false, true, none)),
+        ] {
+            let (degree, index, stream, overlap, split, recompute) = layout;
+            let portion = model.portion(degree, index).unwrap();
+            let stage =
+                StageConfig { pending: usize::from(split), overlap, ..StageConfig::whole(&portion.model) };
+            let config = ActivationConfig { recompute, ..ActivationConfig::default() };
+            let d = Decoder::of_stage(&mut NullBackend::new(), &portion, stream, shape, config, &stage, None)
+                .unwrap();
+            let (_, program, memory) = d.programs().find(|p| p.0 == Unit::Layer(0)).unwrap();
+            let wanted = |p: &&Phase| **p != Phase::Score && (!split || **p != Phase::Backward);
+            let texts: Vec<String> =
+                d.phases().iter().filter(wanted).map(|p| print(program, memory, *p, d.rank())).collect();
+            check(&format!("{name}-{what}"), &texts.join("\n"));
+        }
+    }
 }

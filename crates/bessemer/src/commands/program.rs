@@ -1,0 +1,91 @@
+//! `bessemer program show`: what one rank of a recipe runs.
+
+use crate::cli::program::{PassChoice, UnitChoice};
+use crate::cli::{ProgramCommand, ProgramShowArgs};
+use crate::console::print;
+use crate::failure::Failure;
+use bessemer_collectives::NullCommunicator;
+use bessemer_model::{ActivationConfig, Purpose, Rewrite, Shape, Unit};
+use bessemer_parallel::{Job, Plan, Worker};
+use bessemer_program::{Node, print as text_of};
+use bessemer_recipe::load_recipe;
+use bessemer_tensor::null::NullBackend;
+use serde_json::json;
+
+pub(crate) fn run(command: &ProgramCommand, as_json: bool) -> Result<(), Failure> {
+    let ProgramCommand::Show(args) = command;
+    show(args, as_json)
+}
+
+fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
+    let recipe = load_recipe(&args.recipe.recipe, &args.recipe.overrides())?.value;
+    if args.rank >= args.ranks {
+        return Err(Failure::usage(format!("--rank {}: wanted one below --ranks {}", args.rank, args.ranks)));
+    }
+    let vocabulary = recipe.tokenizer.vocab_size as usize;
+    let model = recipe.model.resolve(Some(vocabulary)).map_err(Failure::usage)?;
+    let plan = Plan::new(&recipe.parallel, args.ranks as usize, &model, recipe.optim.optimizer);
+    let plan = plan.map_err(Failure::usage)?;
+    let tokens = recipe.train.batch_tokens.max(recipe.train.seq_len);
+    let batch = recipe.train.resolve(plan.data_ranks() as u64, Some(tokens)).map_err(Failure::usage)?;
+    let program = plan.program(batch.accumulation as usize, 1, None).map_err(Failure::usage)?;
+    let sequences = batch.micro_batch as usize;
+    let job = Job {
+        model: &model,
+        shape: Shape { sequences, seq: batch.seq_len as usize, purpose: Purpose::Train },
+        activations: ActivationConfig { storage: recipe.train.storage, recompute: recipe.train.recompute },
+        types: recipe.train.types(),
+        optim: &recipe.optim,
+        z_loss: recipe.train.z_loss as f32,
+        plan: &plan,
+        program: &program,
+    };
+    let world = NullCommunicator::new("world", args.rank as usize, args.ranks as usize);
+    let worker = Worker::new(&mut NullBackend::new(), &job, Box::new(world))?;
+    let decoder = worker.decoder();
+    let after = match args.after {
+        Some(PassChoice::Record) => Rewrite::Record,
+        Some(PassChoice::Recompute) => Rewrite::Recompute,
+        Some(PassChoice::Partition) => Rewrite::Partition,
+        Some(PassChoice::Fuse) => Rewrite::Fuse,
+        Some(PassChoice::Split) => Rewrite::Split,
+        Some(PassChoice::Overlap) | None => Rewrite::Overlap,
+    };
+    let (first, mut list) = (decoder.stage().span.layers.start, Vec::new());
+    for (unit, program, memory) in decoder.programs_after(after)? {
+        let kind = match unit {
+            Unit::Embedding => UnitChoice::Embedding,
+            Unit::Layer(layer) if layer == first => UnitChoice::Layer,
+            Unit::Layer(_) => continue,
+            Unit::Head => UnitChoice::Head,
+        };
+        if args.unit.is_some_and(|wanted| wanted != kind) {
+            continue;
+        }
+        for &phase in decoder.phases().iter().filter(|p| !program.list(**p).is_empty()) {
+            let text = text_of(&program, &memory, phase, decoder.rank());
+            let sent = |node: &Node| match node {
+                Node::Collective(c) | Node::Start(c) => {
+                    c.bytes_sent(decoder.rank().degree, decoder.rank().index)
+                }
+                Node::Launch(_) | Node::Wait { .. } => 0,
+            };
+            let bytes: u64 = program.list(phase).iter().map(sent).sum();
+            let nodes = program.list(phase).len();
+            list.push((format!("{unit:?}"), phase.name(), text, bytes, nodes));
+        }
+    }
+    if as_json {
+        let value: Vec<_> = list
+            .iter()
+            .map(|(unit, phase, text, bytes, nodes)| {
+                json!({ "unit": unit, "phase": phase, "nodes": nodes, "bytes_sent": bytes, "text": text })
+            })
+            .collect();
+        print(&serde_json::to_string_pretty(&value)?)?;
+        return Ok(());
+    }
+    let texts: Vec<&str> = list.iter().map(|l| l.2.as_str()).collect();
+    print(&texts.join("\n"))?;
+    Ok(())
+}

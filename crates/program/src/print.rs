@@ -1,0 +1,180 @@
+//! Programs as text, for people: one line a node, with local shapes, layouts, collectives and bytes.
+//!
+//! ```text
+//! program layers.0.forward  rank tensor=0 of 2, rows of the residual stream sharded
+//!  in   x bf16 4096x4096 S0 | positions u32 1x8192
+//!  w    attention_norm.weight 1x4096 R | attention.qkv.weight 3072x4096 S0{q32 k8 v8 x128}
+//!   1  attention_norm.out, attention_norm.rstd = norm(x, attention_norm.weight)      4096x4096 S0
+//!   2  attention_norm.out.all_rows = all_gather(attention_norm.out)                  8192x4096 R   33,554,432 B
+//! ```
+//!
+//! R is replicated, S0 and S1 sharded by rows or columns, P a term of a sum. Saved values are marked with `saved`.
+
+use crate::memory::{Home, UnitMemory};
+use crate::node::{Collective, Node};
+use crate::partition::Rank;
+use crate::unit::{Phase, UnitProgram};
+use crate::value::{Class, Value};
+use bessemer_mesh::Placement;
+use bessemer_tensor::View;
+use bessemer_tensor::op::Access;
+use std::fmt::Write;
+
+/// One list as text, with what its collectives send.
+pub fn print(unit: &UnitProgram, memory: &UnitMemory, phase: Phase, rank: Rank) -> String {
+    let printing = Printing { unit, memory, phase, rank };
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = printing.write(&mut text);
+    text
+}
+
+struct Printing<'a> {
+    unit: &'a UnitProgram,
+    memory: &'a UnitMemory,
+    phase: Phase,
+    rank: Rank,
+}
+
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+impl Printing<'_> {
+    fn placement(&self, value: &Value) -> String {
+        match value.placement(self.rank.axis) {
+            Placement::Replicate => "R".into(),
+            Placement::Shard { dim } => format!("S{dim}"),
+            Placement::Partial { .. } => "P".into(),
+        }
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        let Printing { unit, phase, rank, .. } = self;
+        write!(out, "program {}{}", unit.name, phase.name())?;
+        if rank.degree > 1 {
+            write!(out, "  rank {}={} of {}", rank.axis, rank.index, rank.degree)?;
+            if rank.sequence {
+                out.push_str(", rows of the residual stream sharded");
+            }
+        }
+        out.push('\n');
+        let list = unit.list(*phase);
+        let mut seen: Vec<usize> = Vec::new();
+        for touch in list.iter().flat_map(Node::touches) {
+            if !seen.contains(&touch.value()) {
+                seen.push(touch.value());
+            }
+        }
+        let given = |id: &&usize| {
+            let first = list.iter().flat_map(Node::touches).find(|t| t.value() == **id);
+            first.is_some_and(|t| t.access != Access::Write)
+        };
+        let parameter = |id: &&usize| matches!(unit.values[**id].class, Class::Parameter(_));
+        let describe = |id: &usize| {
+            let v = &unit.values[*id];
+            format!("{} {} {}x{} {}", v.name, v.dtype, v.rows, v.cols, self.placement(v))
+        };
+        let (weights, inputs): (Vec<&usize>, Vec<&usize>) = seen.iter().filter(given).partition(parameter);
+        for (label, ids) in [("in", inputs), ("w", weights)] {
+            if !ids.is_empty() {
+                writeln!(
+                    out,
+                    " {label:<3} {}",
+                    ids.into_iter().map(describe).collect::<Vec<_>>().join(" | ")
+                )?;
+            }
+        }
+        let mut sent = 0;
+        for (at, node) in list.iter().enumerate() {
+            let line = self.node(node);
+            let bytes = match node {
+                Node::Collective(c) | Node::Start(c) => c.bytes_sent(rank.degree, rank.index),
+                _ => 0,
+            };
+            sent += bytes;
+            let note = if bytes > 0 { format!("  {} B", grouped(bytes)) } else { String::new() };
+            writeln!(out, "{:>3}  {line}{note}", at + 1)?;
+        }
+        if sent > 0 {
+            writeln!(out, " sent {} B", grouped(sent))?;
+        }
+        for (dtype, len) in &self.memory.scratch {
+            writeln!(out, " scratch {} B of {dtype}", grouped((len * dtype.size()) as u64))?;
+        }
+        Ok(())
+    }
+
+    /// A view by name: "attention.qkv.out[.., 0..4096]" of some of its columns.
+    fn view(&self, view: &View) -> String {
+        let value = &self.unit.values[view.buffer.id as usize];
+        let (row, col) = (view.offset / value.cols.max(1), view.offset % value.cols.max(1));
+        let part = |from: usize, len: usize, all: usize| match (from, len == all) {
+            (0, true) => "..".to_owned(),
+            _ => format!("{from}..{}", from + len),
+        };
+        let (rows, cols) = (part(row, view.rows, value.rows), part(col, view.cols, value.cols));
+        if (rows.as_str(), cols.as_str()) == ("..", "..") {
+            return value.name.clone();
+        }
+        format!("{}[{rows}, {cols}]", value.name)
+    }
+
+    fn collective(&self, c: &Collective) -> String {
+        let (to, from) = (self.view(&c.dst), self.view(&c.src));
+        let rows = if c.rows == (0..c.total_rows()) || c.src == c.dst && c.rows.len() == c.src.rows {
+            String::new()
+        } else {
+            format!(", rows {}..{}", c.rows.start, c.rows.end)
+        };
+        format!("{to} = {}({from}{rows}) over {}", c.kind.name(), c.axis)
+    }
+
+    fn node(&self, node: &Node) -> String {
+        match node {
+            Node::Collective(c) => self.collective(c),
+            Node::Start(c) => format!("start {}: {}", c.id, self.collective(c)),
+            Node::Wait { id, .. } => format!("wait {id}"),
+            Node::Launch(launch) => {
+                let touches = node.touches();
+                let names = |read: bool| -> Vec<String> {
+                    let mine = touches.iter().filter(|t| (t.access == Access::Read) == read);
+                    mine.map(|t| self.view(&t.view)).collect()
+                };
+                let (mut inputs, outputs) = (names(true), names(false));
+                let updates = touches.iter().filter(|t| t.access == Access::Update);
+                inputs.extend(updates.map(|t| format!("add {}", self.view(&t.view))));
+                let mut line =
+                    format!("{} = {}({})", outputs.join(", "), launch.op.name(), inputs.join(", "));
+                if let Some(random) = &launch.random {
+                    let _ = write!(line, " random {}", random.place);
+                }
+                if launch.first_only {
+                    line.push_str(" in the first micro-batch");
+                }
+                for touch in touches.iter().filter(|t| t.access != Access::Read) {
+                    let home = match self.memory.homes[touch.value()] {
+                        home if home.is_scratch(self.phase) => continue,
+                        Home::Saved => "saved",
+                        Home::Kept => "kept",
+                        Home::Pending => "pending",
+                        _ => continue,
+                    };
+                    let name = &self.unit.values[touch.value()].name;
+                    if !line.ends_with(&format!("{home} {name}")) {
+                        let _ = write!(line, "  {home} {name}");
+                    }
+                }
+                line
+            }
+        }
+    }
+}
