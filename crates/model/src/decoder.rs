@@ -2,10 +2,10 @@
 
 use crate::config::ActivationConfig;
 use crate::error::ModelError;
+use crate::logits::logits_units;
 use crate::memory::{Allocating, Binding, ScratchBuffers, StageBuffers};
 use crate::params::{self, Param};
 use crate::ranks::StageRanks;
-use crate::record::Recording;
 use crate::slots::Held;
 use crate::stage::StageConfig;
 use crate::step::{LossSum, StepContext, TokenBatch};
@@ -13,7 +13,7 @@ use crate::units::{Plan, Rewrite, StageUnit, phases};
 use bessemer_arch::{Model, Portion, Unit};
 use bessemer_mesh::{Axis, Placement};
 use bessemer_program::{
-    Class, OneDevice, Phase, Rank, StepValues, UnitMemory, UnitProgram, each_op, plan_memory, run, verify,
+    Class, OneDevice, Phase, Rank, StepValues, UnitMemory, UnitProgram, each_op, run, verify,
 };
 use bessemer_tensor::op::Op;
 use bessemer_tensor::{Backend, View};
@@ -89,7 +89,7 @@ pub struct Decoder {
     /// In the order of the forward pass.
     pub(crate) units: Vec<StageUnit>,
     /// Logits of a few rows, and of what is left of a batch after those.
-    logits: Vec<StageUnit>,
+    pub(crate) logits: Vec<StageUnit>,
     pub(crate) buffers: StageBuffers,
     /// Weight of the z-loss.
     pub(crate) z_loss: f32,
@@ -270,25 +270,6 @@ impl Decoder {
         }
     }
 
-    fn logits_binding<'a>(&'a self, unit: &'a StageUnit, external: &'a [View]) -> Binding<'a> {
-        Binding {
-            unit,
-            at: 0,
-            phase: Phase::Score,
-            values: &self.values,
-            gradients: &[],
-            slot: None,
-            stream: (external[0], external[0]),
-            kept: None,
-            pending: None,
-            losses: None,
-            constant: None,
-            external,
-            scratch: &self.buffers.scratch,
-            indices: None,
-        }
-    }
-
     /// Runs one phase of some units, in this order.
     pub(crate) fn run_units(
         &mut self,
@@ -323,7 +304,7 @@ impl Decoder {
     /// The programs as they are after some of the passes that have rewritten them.
     ///
     /// # Errors
-    /// None that the decoder has not answered when it was made.
+    /// As when the decoder was made.
     pub fn programs_after(&self, until: Rewrite) -> Result<Vec<(Unit, UnitProgram, UnitMemory)>, ModelError> {
         let model = self.whole.as_deref().unwrap_or(&self.model);
         let (shape, config, stage, rank) = (self.shape, self.config, &self.stage, self.rank);
@@ -331,7 +312,7 @@ impl Decoder {
         Ok(units.into_iter().map(|u| (u.unit, u.program, u.memory)).collect())
     }
 
-    /// The lists of its programs that its passes run.
+    /// The lists that passes run.
     pub fn phases(&self) -> &'static [Phase] {
         phases(self.shape.purpose, &self.stage)
     }
@@ -491,58 +472,6 @@ impl Decoder {
         self.fill(backend, ranks, 0, batch, None)?;
         self.loss_of(backend, ranks, 0, per_token)
     }
-
-    /// Rows of logits that each of the programs for them makes.
-    fn logit_rows(&self) -> impl Iterator<Item = usize> + use<> {
-        logit_rows(self.shape.tokens())
-    }
-
-    /// Logits of every token of a batch, without dropout; `visit(n, logits)` is called for n = 0, 1, ... with row n
-    /// (sequence n / T, position n % T). Targets are not looked at beyond the checks.
-    pub fn logits(
-        &mut self,
-        backend: &mut dyn Backend,
-        batch: &TokenBatch<'_>,
-        visit: impl FnMut(usize, &[f32]),
-    ) -> Result<(), ModelError> {
-        self.logits_through(backend, &mut OneDevice, batch, visit)
-    }
-
-    /// As [`Decoder::logits`], with other ranks.
-    pub fn logits_through(
-        &mut self,
-        backend: &mut dyn Backend,
-        ranks: &mut dyn StageRanks,
-        batch: &TokenBatch<'_>,
-        mut visit: impl FnMut(usize, &[f32]),
-    ) -> Result<(), ModelError> {
-        self.expect_whole("a row of logits")?;
-        self.check_batch(batch)?;
-        self.fill(backend, ranks, 0, batch, None)?;
-        let (Some(most), n) = (self.buffers.logits, self.shape.tokens()) else { return Ok(()) };
-        let x = *self.buffers.slots[0].stream.last().unwrap_or(&most);
-        let mut host = vec![0.0; most.len()];
-        let mut table = Vec::new();
-        ranks.unit_begins(backend, Unit::Head, Phase::Score)?;
-        for first in (0..n).step_by(most.rows) {
-            let rows = most.rows.min(n - first);
-            let unit = &self.logits[usize::from(rows < most.rows)];
-            let external = [x.rows(first, rows), most.rows(0, rows)];
-            self.logits_binding(unit, &external).fill(&mut table);
-            run(
-                &unit.program,
-                Phase::Score,
-                (&table, &unit.parameters),
-                &StepValues::default(),
-                backend,
-                &mut *ranks,
-            )?;
-            let host = &mut host[..rows * most.cols];
-            backend.read_f32(external[1], host)?;
-            host.chunks_exact(most.cols).enumerate().for_each(|(i, row)| visit(first + i, row));
-        }
-        Ok(ranks.unit_ends(backend, Unit::Head, Phase::Score)?)
-    }
 }
 
 /// What a decoder is put together from.
@@ -554,29 +483,6 @@ pub(crate) struct Parts<'a> {
     pub(crate) shape: Shape,
     pub(crate) config: ActivationConfig,
     pub(crate) stage: &'a StageConfig,
-}
-
-/// Rows of the pieces in which the logits of so many rows are made: all but the last, and the last if it is shorter.
-fn logit_rows(n: usize) -> impl Iterator<Item = usize> {
-    let most = n.min(crate::config::LOGIT_ROWS);
-    std::iter::once(most).chain((!n.is_multiple_of(most)).then_some(n % most))
-}
-
-/// Programs for the logits of a whole model.
-fn logits_units(plan: &Plan<'_>, params: &[Param]) -> Result<Vec<StageUnit>, ModelError> {
-    if !plan.stage.span.is_whole(plan.model) || plan.rank.degree > 1 {
-        return Ok(Vec::new());
-    }
-    let shardings = plan.model.shardings();
-    let recording = Recording::new(plan.model, &shardings, plan.shape, plan.storage());
-    let unit = |rows: usize| {
-        let program = recording.logits(rows);
-        let memory = plan_memory(&program, &[Phase::Score]);
-        let find = |name: &String| params.iter().position(|p| p.spec.name == *name).unwrap_or(usize::MAX);
-        let parameters = program.parameters.iter().map(find).collect();
-        StageUnit { unit: Unit::Head, program, memory, parameters }
-    };
-    Ok(logit_rows(plan.shape.tokens()).map(unit).collect())
 }
 
 /// Errors unless a host slice, if given, has room for exactly `wanted` values.

@@ -21,6 +21,7 @@
 
 mod fuse;
 mod localize;
+mod loss;
 mod memory;
 mod node;
 mod overlap;

@@ -22,13 +22,9 @@ use crate::localize::{Local, localize};
 use crate::node::{Collective, CollectiveKind, Launch, Node};
 use crate::unit::{Phase, UnitProgram};
 use crate::value::{Class, Value};
-use bessemer_mesh::{Axis, Dim, Form, Layout, Placement, Reduction, even};
+use bessemer_mesh::{Axis, Layout, Placement, Reduction, even};
 use bessemer_tensor::View;
-use bessemer_tensor::op::{
-    Access, FactorKind, LinearCrossEntropy, LinearCrossEntropyPortion, LogitSums, Op, OperandRule, Rule,
-    TablePortion, TermReduction,
-};
-use bessemer_units::DType;
+use bessemer_tensor::op::{Access, FactorKind, Op, OperandRule, Rule, TermReduction};
 use std::collections::BTreeMap;
 
 /// A rank of one axis, and what the axis does besides sharding parameters.
@@ -109,17 +105,17 @@ pub fn partition(unit: &UnitProgram, rank: Rank) -> Result<UnitProgram, Box<Layo
 /// The loop of an operator that is sharded: factors of its rule, all of which one dim of an operand names.
 pub(crate) type Loop = Vec<usize>;
 
-struct Partition<'a> {
-    global: &'a UnitProgram,
-    rank: Rank,
+pub(crate) struct Partition<'a> {
+    pub(crate) global: &'a UnitProgram,
+    pub(crate) rank: Rank,
     /// By value of the global unit, once it is known.
-    placements: Vec<Option<Placement>>,
-    out: UnitProgram,
+    pub(crate) placements: Vec<Option<Placement>>,
+    pub(crate) out: UnitProgram,
     /// All rows of values whose rows are sharded, as long as those are what they were.
-    gathered: BTreeMap<usize, View>,
+    pub(crate) gathered: BTreeMap<usize, View>,
     phase: Phase,
     /// Number of the next collective.
-    next: usize,
+    pub(crate) next: usize,
 }
 
 /// The loop that a dim of an operand is sharded by, if it is: heads for columns of heads, all of its factors otherwise.
@@ -164,7 +160,7 @@ impl Partition<'_> {
     }
 
     /// (parts, index) if the placement shards the dim.
-    fn sharding(&self, placement: Placement, dim: usize) -> Option<(usize, usize)> {
+    pub(crate) fn sharding(&self, placement: Placement, dim: usize) -> Option<(usize, usize)> {
         (placement == Placement::Shard { dim }).then_some((self.rank.degree, self.rank.index))
     }
 
@@ -201,7 +197,7 @@ impl Partition<'_> {
             .or_else(|| of(&|v, access| !parameter(v) && access == Access::Read))
     }
 
-    fn launch(&mut self, launch: &Launch) -> Result<(), Box<LayoutConflict>> {
+    pub(crate) fn launch(&mut self, launch: &Launch) -> Result<(), Box<LayoutConflict>> {
         let (op, rule) = (&launch.op, launch.op.rule());
         let sharded = self.choose(op, &rule).unwrap_or_default();
         let sums = sharded.iter().any(|f| rule.factors[*f].kind == FactorKind::Sum);
@@ -263,7 +259,7 @@ impl Partition<'_> {
     }
 
     /// The view that an operand reads: sliced or gathered where its value lies otherwise than the operator wants it.
-    fn read(
+    pub(crate) fn read(
         &mut self,
         op: &Op,
         id: usize,
@@ -289,7 +285,7 @@ impl Partition<'_> {
     }
 
     /// A view of a value as it lies here.
-    fn local_view(&self, id: usize, view: View, placement: Placement) -> View {
+    pub(crate) fn local_view(&self, id: usize, view: View, placement: Placement) -> View {
         let value = &self.global.values[id];
         let dims = &value.form.dims;
         let rows = Local::of(&dims[0], self.sharding(placement, 0));
@@ -344,7 +340,7 @@ impl Partition<'_> {
     }
 
     /// The view that an operand writes, and what is done about it after the operator.
-    fn write(
+    pub(crate) fn write(
         &mut self,
         op: &Op,
         id: usize,
@@ -403,80 +399,8 @@ impl Partition<'_> {
         }
     }
 
-    fn push(&mut self, node: Node) {
+    pub(crate) fn push(&mut self, node: Node) {
         self.out.lists[self.phase as usize].push(node);
-    }
-
-    /// The loss over a vocabulary of which each rank has some rows.
-    fn loss(&mut self, op: LinearCrossEntropy) -> Result<(), Box<LayoutConflict>> {
-        let weight = op.weight.buffer.id as usize;
-        let whole = Op::from(op);
-        if self.placements[weight] != Some(Placement::Shard { dim: 0 }) {
-            return self.launch(&Launch { op: whole, first_only: false, random: None, versions: Vec::new() });
-        }
-        let portion = {
-            let held = Local::of(
-                &self.global.values[weight].form.dims[0],
-                self.sharding(Placement::Shard { dim: 0 }, 0),
-            );
-            TablePortion { first: held.start(), of: op.weight.rows }
-        };
-        let n = op.x.rows;
-        let sums = self.global_numbers("losses.sums", n);
-        let (lse, target_logit) = (sums.rows(0, 1), sums.rows(1, 1));
-        let x = self.read(&whole, op.x.buffer.id as usize, op.x, None)?;
-        let weight_here = self.local_view(weight, op.weight, Placement::Shard { dim: 0 });
-        let targets = self.read(&whole, op.targets.buffer.id as usize, op.targets, None)?;
-        self.push(Node::launch(LogitSums { x, weight: weight_here, portion, targets, lse, target_logit }));
-        self.next += 1;
-        let (kind, name) = (CollectiveKind::CombineLogSums, format!("{}losses.sums", self.global.name));
-        let (id, axis) = (self.next - 1, self.rank.axis);
-        self.push(Node::Collective(Collective {
-            id,
-            kind,
-            axis,
-            name,
-            src: sums,
-            dst: sums,
-            rows: 0..2,
-            versions: Vec::new(),
-        }));
-        let loss = self.local_view(op.loss.buffer.id as usize, op.loss, Placement::Replicate);
-        let mut after = Vec::new();
-        let backward = match op.backward {
-            Some(mut b) => {
-                let (dx, dweight) = (b.dx.buffer.id as usize, b.dweight.buffer.id as usize);
-                let terms = Placement::Partial { reduce: Reduction::Sum };
-                b.dx = self.write(&whole, dx, b.dx, terms, &mut after)?;
-                b.dweight =
-                    self.write(&whole, dweight, b.dweight, Placement::Shard { dim: 0 }, &mut after)?;
-                self.gathered.remove(&dx);
-                Some(b)
-            }
-            None => None,
-        };
-        let weight = weight_here;
-        let op = LinearCrossEntropyPortion { x, weight, portion, targets, lse, target_logit, loss, backward };
-        self.push(Node::launch(op));
-        after.into_iter().for_each(|c| self.push(Node::Collective(c)));
-        Ok(())
-    }
-
-    /// f32 `[2, n]`, made by the pass.
-    fn global_numbers(&mut self, name: &str, n: usize) -> View {
-        if let Some(id) = self.out.find(name) {
-            return self.out.values[id].view(id);
-        }
-        self.out.add(Value {
-            name: name.into(),
-            class: Class::Local,
-            dtype: DType::F32,
-            form: Form { dims: vec![Dim::plain(2), Dim::plain(n)] },
-            layout: Layout::replicated(),
-            rows: 2,
-            cols: n,
-            residual: false,
-        })
     }
 }
 
