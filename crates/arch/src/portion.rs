@@ -131,12 +131,7 @@ impl Portion {
     }
 
     fn param(&self, sharding: Sharding) -> PortionParam {
-        let mesh = Mesh::along(Axis::Tensor, self.degree);
-        let coord = mesh.coord(self.index);
-        let ranges = sharding.layout.ranges(&sharding.form, &mesh, &coord);
-        let shape = ranges.iter().map(|r| total(r)).collect();
-        let replicated = sharding.layout.replicated_blocks(&sharding.form, &mesh, &coord);
-        PortionParam { sharding, shape, ranges, replicated, place: (mesh, coord) }
+        PortionParam::new(sharding, Mesh::along(Axis::Tensor, self.degree), self.index)
     }
 
     /// The ranks of the group that hold the same key/value heads as this one, itself included.
@@ -162,6 +157,22 @@ impl Portion {
 }
 
 impl PortionParam {
+    fn new(sharding: Sharding, mesh: Mesh, index: usize) -> PortionParam {
+        let coord = mesh.coord(index);
+        let ranges = sharding.layout.ranges(&sharding.form, &mesh, &coord);
+        let shape = ranges.iter().map(|r| total(r)).collect();
+        let replicated = sharding.layout.replicated_blocks(&sharding.form, &mesh, &coord);
+        PortionParam { sharding, shape, ranges, replicated, place: (mesh, coord) }
+    }
+
+    /// The same parameter on rank `index` of the group.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn on(&self, index: usize) -> PortionParam {
+        PortionParam::new(self.sharding.clone(), self.place.0.clone(), index)
+    }
+
     /// Unit and role.
     pub fn id(&self) -> ParamId {
         self.sharding.spec.id

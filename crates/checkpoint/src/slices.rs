@@ -2,6 +2,7 @@
 
 use crate::format::checked_bytes;
 use crate::manifest::{FileRecord, SliceRecord, TensorRecord};
+use bessemer_mesh::{DimRange, runs_of};
 
 /// Most slices of one tensor; bounds the pairwise test for overlap.
 const MAX_SLICES: usize = 512;
@@ -57,39 +58,22 @@ pub(crate) fn check(t: &TensorRecord, files: &[FileRecord]) -> Result<(), String
     Ok(())
 }
 
+/// The elements of each dim that a slice has.
+fn ranges<'a>(start: &'a [usize], shape: &'a [usize]) -> impl Iterator<Item = DimRange> + 'a {
+    start.iter().zip(shape).map(|(start, len)| DimRange { start: *start, len: *len })
+}
+
 fn overlap(a: &SliceRecord, b: &SliceRecord) -> bool {
-    (0..a.shape.len()).all(|d| a.start[d] < b.start[d] + b.shape[d] && b.start[d] < a.start[d] + a.shape[d])
+    let mut dims = ranges(&a.start, &a.shape).zip(ranges(&b.start, &b.shape));
+    dims.all(|(a, b)| a.common(b).len > 0)
 }
 
 /// Copies `part`, a box of `shape` that begins at `start`, into `whole` of shape `global`, both row-major. The box lies
 /// inside, as [`check`] has found.
 pub(crate) fn place(part: &[f32], start: &[usize], shape: &[usize], global: &[usize], whole: &mut [f32]) {
-    let rank = global.len();
-    if rank == 0 {
-        whole.copy_from_slice(part);
-        return;
-    }
-    // Trailing dims that the box spans fully make one contiguous run with the dim before them.
-    let mut run_dim = rank - 1;
-    while run_dim > 0 && shape[run_dim] == global[run_dim] {
-        run_dim -= 1;
-    }
-    let run: usize = shape[run_dim..].iter().product();
-    if run == 0 {
-        return;
-    }
-    let mut strides = vec![1; rank];
-    for d in (0..rank - 1).rev() {
-        strides[d] = strides[d + 1] * global[d + 1];
-    }
-    let base: usize = (0..rank).map(|d| start[d] * strides[d]).sum();
-    for (r, piece) in part.chunks_exact(run).enumerate() {
-        let (mut rest, mut at) = (r, base);
-        for d in (0..run_dim).rev() {
-            at += (rest % shape[d]) * strides[d];
-            rest /= shape[d];
-        }
-        whole[at..at + run].copy_from_slice(piece);
+    let ranges: Vec<Vec<DimRange>> = ranges(start, shape).map(|range| vec![range]).collect();
+    for run in runs_of(global, &ranges) {
+        whole[run.wholes()].copy_from_slice(&part[run.locals()]);
     }
 }
 

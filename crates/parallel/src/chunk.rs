@@ -15,7 +15,7 @@ use crate::ranks::Curvature;
 use crate::stash::Stash;
 use crate::tensor::TensorGroup;
 use crate::worker::Job;
-use bessemer_arch::{ParamId, Portion, PortionParam, Span};
+use bessemer_arch::{Portion, PortionParam, Span};
 use bessemer_collectives::Communicator;
 use bessemer_model::{Decoder, Pending, StageConfig, Stream, Unit};
 use bessemer_optim::{Optimizer, Ranks, StepStats};
@@ -23,15 +23,6 @@ use bessemer_tensor::{Backend, View};
 use bessemer_units::ParamStorage;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-
-/// A stretch of a parameter that this rank's optimizer steps.
-#[derive(Debug, Clone)]
-pub(crate) struct Stepped {
-    /// Number of the parameter in the chunk.
-    pub(crate) param: usize,
-    /// Elements of this rank's portion of it.
-    pub(crate) range: Range<usize>,
-}
 
 /// What a chunk is.
 #[derive(Debug, Clone)]
@@ -61,7 +52,6 @@ pub(crate) struct Chunk {
     pub(crate) sharing: Sharing,
     pub(crate) curvature: Curvature,
     pub(crate) stash: Stash,
-    pub(crate) stepped: Vec<Stepped>,
     /// Filler work, if bubbles are filled.
     pub(crate) fill: Option<ChunkFill>,
     /// The optimizer's state tensors on this rank, by name.
@@ -97,11 +87,16 @@ impl Chunk {
             .filter(|(_, p)| place.span.uses(&part.model, p.id()))
             .unzip();
         let owners = Owners::new(job.model, job.optim, plan.shard()).of_params(&numbers);
-        let mut units = Units::new(&specs, place.table_apart);
-        let (list, parts) = owners.lay_out(units.list, plan.shard());
-        units.list = list;
-        let (laid_out, types) = ((&units.list[..], parts), job.types);
-        let memory = ParamMemory::alloc(backend, specs, laid_out, plan.stage, types, coord.shard)?;
+        let units = Units::new(&specs, place.table_apart, &owners, plan.shard());
+        let memory = ParamMemory::alloc(
+            backend,
+            specs,
+            &units.list,
+            plan.stage,
+            job.types,
+            plan.shard(),
+            coord.shard,
+        )?;
         let names: Vec<String> = units.list.iter().map(|u| u.name.clone()).collect();
         let stash = Stash::alloc(backend, &memory, &names, needs.stashes)?;
         let mut decoder = decoder(backend, job, (&part, &place.span), needs, &memory, beside)?;
@@ -117,9 +112,7 @@ impl Chunk {
             false => Vec::new(),
         };
         let squares = LocalSquares::new(backend, &gradients)?;
-        let (sharing, curvature) = share(backend, job, &owners, &list, &numbers)?;
-        let stepped = list.into_iter().filter(|(_, _, param)| !param.elsewhere);
-        let stepped = stepped.map(|(param, range, _)| Stepped { param, range }).collect();
+        let (sharing, curvature) = share(backend, job, &owners, &list, &portion)?;
         let gradients: Vec<_> =
             portion.iter().cloned().zip(memory.params.iter().filter_map(|p| p.grad)).collect();
         let ChunkGroups { tensor, shard, replicate, ends } = groups;
@@ -138,7 +131,6 @@ impl Chunk {
             sharing,
             curvature,
             stash,
-            stepped,
             fill: None,
             squares,
             types: job.types,
@@ -146,11 +138,6 @@ impl Chunk {
             ends,
             place,
         })
-    }
-
-    /// Number of a parameter in this chunk.
-    pub(crate) fn param(&self, id: ParamId) -> Option<usize> {
-        self.portion.iter().position(|p| p.id() == id)
     }
 
     /// Bytes of host memory in which values wait for collectives.

@@ -1,11 +1,20 @@
-//! Units of parameters, each one stretch of memory.
+//! Units of parameters, each one value with one dim, sharded over the shard axis.
 //!
 //! What is gathered and reduced together lies together: the parameters of a layer one after the other, and those of
-//! embedding, last normalisation and head. A rank's part of a unit is a contiguous stretch of it, so it may begin and end
-//! within a parameter.
+//! embedding, last normalisation and head. Parameters are views of their unit. A rank's part of a unit is what
+//! [`bessemer_mesh::Layout`] gives it of the unit's one dim: even, or as owners have it ([`crate::owner`]), and always without
+//! gaps. So a part may begin and end within a parameter, which does not count as sharded for that.
 
-use bessemer_arch::{ParamId, ParamSpec};
+use crate::owner::Owners;
+use bessemer_arch::{ParamId, ParamSpec, Unit};
+use bessemer_collectives::Parts;
+use bessemer_mesh::{Axis, Dim, ElementRun, Form, Layout, Mesh, Placement};
 use std::ops::Range;
+
+/// Layout of every unit's values and gradients where ranks keep their parts of them.
+fn layout() -> Layout {
+    Layout::replicated().with(Axis::Shard, Placement::Shard { dim: 0 })
+}
 
 /// One unit's parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,8 +25,67 @@ pub(crate) struct FlatUnit {
     pub(crate) layer: Option<usize>,
     /// (number in the list of parameters, elements of the unit).
     pub(crate) params: Vec<(usize, Range<usize>)>,
+    /// Its one dim.
+    form: Form,
+}
+
+impl FlatUnit {
+    /// A unit of these parameters (number, elements), one after the other; `owners`: the shard rank that owns each of them, in
+    /// ascending order, or nothing if parts are even.
+    pub(crate) fn new(
+        name: String,
+        layer: Option<usize>,
+        params: &[(usize, usize)],
+        owners: Option<(&[usize], usize)>,
+    ) -> FlatUnit {
+        let mut end = 0;
+        let place = |&(number, len): &(usize, usize)| {
+            end += len;
+            (number, end - len..end)
+        };
+        let placed = params.iter().map(place).collect();
+        let dim = match owners {
+            None => Dim::plain(end),
+            Some((owners, ranks)) => {
+                let mut lengths = vec![0; ranks];
+                owners.iter().zip(params).for_each(|(owner, (_, len))| lengths[*owner] += len);
+                Dim::owned_lengths(Axis::Shard, lengths)
+            }
+        };
+        FlatUnit { name, layer, params: placed, form: Form { dims: vec![dim] } }
+    }
+
     /// Elements.
-    pub(crate) len: usize,
+    pub(crate) fn len(&self) -> usize {
+        self.form.dims[0].len()
+    }
+
+    /// Elements that each of `ranks` shard ranks keeps.
+    pub(crate) fn parts(&self, ranks: usize) -> Parts {
+        let mesh = Mesh::along(Axis::Shard, ranks);
+        Parts::of((0..ranks).map(|rank| layout().shape(&self.form, &mesh, &mesh.coord(rank))[0]))
+    }
+
+    /// What shard rank `rank` of `ranks` keeps of the unit's parameter number `at`: `whole` counts elements of the parameter,
+    /// `local` those of the rank's part of the unit. Of no element where it keeps nothing.
+    pub(crate) fn run(&self, at: usize, ranks: usize, rank: usize) -> ElementRun {
+        let mesh = Mesh::along(Axis::Shard, ranks);
+        let range = &self.params[at].1;
+        let runs = layout().runs(&self.form, &mesh, &mesh.coord(rank));
+        let here = runs.first().and_then(|run| run.of_whole(range));
+        let none = ElementRun { whole: range.start, local: 0, len: 0 };
+        let run = here.unwrap_or(none);
+        ElementRun { whole: run.whole - range.start, ..run }
+    }
+}
+
+/// A parameter's place among the units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UnitPlace {
+    /// Number of the unit.
+    pub(crate) unit: usize,
+    /// Number of the parameter in it.
+    pub(crate) at: usize,
 }
 
 /// A stage's units, and which is which.
@@ -31,47 +99,68 @@ pub(crate) struct Units {
     pub(crate) table: Option<usize>,
     /// First layer that is here, and its unit.
     layers: (usize, usize),
+    /// By parameter.
+    places: Vec<UnitPlace>,
+    /// Identity and number of each parameter, ascending.
+    numbers: Vec<(ParamId, usize)>,
 }
 
 impl Units {
     /// The units of a stage's parameters: that of embedding and head, the layers in order, and the token table if it
-    /// lies `apart`.
-    pub(crate) fn new(specs: &[ParamSpec], apart: bool) -> Units {
-        let empty = |name: String, layer| FlatUnit { name, layer, params: Vec::new(), len: 0 };
+    /// lies `apart`. `owners`: of the parameters, over so many shard ranks.
+    pub(crate) fn new(specs: &[ParamSpec], apart: bool, owners: &Owners, ranks: usize) -> Units {
         let of_table = |spec: &ParamSpec| apart && spec.id == ParamId::TOKEN_TABLE;
-        let of_root = |spec: &ParamSpec| spec.id.unit().layer().is_none() && !of_table(spec);
         let layers: Vec<usize> = specs.iter().filter_map(|s| s.id.unit().layer()).collect();
         let first = layers.iter().min().copied().unwrap_or(0);
         let end = layers.iter().max().map_or(first, |last| last + 1);
-        let mut list = Vec::new();
-        let root = specs.iter().any(of_root).then(|| {
-            list.push(empty("root".into(), None));
-            0
-        });
-        let start = list.len();
-        list.extend((first..end).map(|i| empty(format!("layers.{i}"), Some(i))));
-        let table = specs.iter().any(of_table).then(|| {
-            list.push(empty(TABLE.into(), None));
-            list.len() - 1
-        });
-        let mut units = Units { list, root, table, layers: (first, start) };
-        for (index, spec) in specs.iter().enumerate() {
-            let at = match spec.id.unit().layer() {
-                Some(layer) => units.layer(layer),
-                None if of_table(spec) => table.expect("made for it"),
-                None => root.expect("made for it"),
+        let mut members: Vec<Vec<(usize, usize)>> = vec![Vec::new(); end - first + 2];
+        let (of_root, of_apart) = (0, end - first + 1);
+        for (number, spec) in specs.iter().enumerate() {
+            let unit = match spec.id.unit() {
+                Unit::Layer(layer) => 1 + layer - first,
+                Unit::Embedding | Unit::Head if of_table(spec) => of_apart,
+                Unit::Embedding | Unit::Head => of_root,
             };
-            let unit = &mut units.list[at];
-            let end = unit.len + spec.len();
-            unit.params.push((index, unit.len..end));
-            unit.len = end;
+            members[unit].push((number, spec.len()));
         }
-        units
+        let has = |unit: usize| !members[unit].is_empty();
+        let (root, table) = (has(of_root).then_some(0), has(of_apart));
+        let start = usize::from(root.is_some());
+        let names = (0..members.len()).map(|unit| match unit {
+            _ if unit == of_root => ("root".to_owned(), None),
+            _ if unit == of_apart => (TABLE.to_owned(), None),
+            _ => (format!("layers.{}", first + unit - 1), Some(first + unit - 1)),
+        });
+        let list: Vec<FlatUnit> = (names.zip(&members).enumerate())
+            .filter(|(unit, (_, params))| ![of_root, of_apart].contains(unit) || !params.is_empty())
+            .map(|(_, ((name, layer), params))| owners.unit(name, layer, params, ranks))
+            .collect();
+        let mut places = vec![UnitPlace { unit: 0, at: 0 }; specs.len()];
+        for (unit, members) in list.iter().enumerate() {
+            for (at, (number, _)) in members.params.iter().enumerate() {
+                places[*number] = UnitPlace { unit, at };
+            }
+        }
+        let mut numbers: Vec<_> = specs.iter().enumerate().map(|(number, spec)| (spec.id, number)).collect();
+        numbers.sort_unstable();
+        let table = table.then(|| list.len() - 1);
+        Units { list, root, table, layers: (first, start), places, numbers }
     }
 
     /// The unit of a layer that is here, by its number in the model.
     pub(crate) fn layer(&self, layer: usize) -> usize {
         self.layers.1 + layer - self.layers.0
+    }
+
+    /// Where a parameter lies.
+    pub(crate) fn place(&self, param: usize) -> UnitPlace {
+        self.places[param]
+    }
+
+    /// Number of a parameter, if it is here.
+    pub(crate) fn number(&self, id: ParamId) -> Option<usize> {
+        let at = self.numbers.binary_search_by_key(&id, |n| n.0).ok()?;
+        Some(self.numbers[at].1)
     }
 }
 
@@ -92,7 +181,7 @@ mod tests {
     fn every_parameter_is_in_one_unit_without_gaps() {
         let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
         let specs = model.params();
-        let units = Units::new(&specs, false);
+        let units = Units::new(&specs, false, &Owners::none(specs.len()), 3);
         assert_eq!((units.root, units.layer(0), units.table), (Some(0), 1, None));
         let units = units.list;
         assert_eq!(units.len(), 1 + model.layers);
@@ -104,7 +193,22 @@ mod tests {
                 assert!(!std::mem::replace(&mut seen[*index], true));
                 next = range.end;
             }
-            assert_eq!(next, unit.len);
+            assert_eq!(next, unit.len());
+            // What the ranks keep of each parameter, one after the other, is the parameter.
+            let parts = unit.parts(3);
+            for (at, (_, range)) in unit.params.iter().enumerate() {
+                let mut next = 0;
+                for rank in 0..3 {
+                    let run = unit.run(at, 3, rank);
+                    assert!(
+                        run.len == 0
+                            || (run.whole, range.start + run.whole)
+                                == (next, parts.range(rank).start + run.local)
+                    );
+                    next += run.len;
+                }
+                assert_eq!(next, range.len());
+            }
         }
         assert!(seen.iter().all(|&s| s));
         let names: Vec<_> = units[0].params.iter().map(|p| specs[p.0].name.as_str()).collect();
@@ -116,7 +220,8 @@ mod tests {
         let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
         let spans = model.split_layers(&[1, 5, 6]).expect("twelve layers");
         let names = |i: usize| {
-            let units = Units::new(&spans[i].params(&model), true);
+            let specs = spans[i].params(&model);
+            let units = Units::new(&specs, true, &Owners::none(specs.len()), 2);
             let names: Vec<String> = units.list.iter().map(|u| u.name.clone()).collect();
             (names, units.root, units.table)
         };
@@ -129,7 +234,13 @@ mod tests {
         assert_eq!((middle.len(), middle[0].as_str(), root, table), (5, "layers.1", None, None));
         let (last, root, table) = names(2);
         assert_eq!((last.len(), last[1].as_str(), root, table), (8, "layers.6", Some(0), Some(7)));
-        let units = Units::new(&spans[2].params(&model), true);
+        let specs = spans[2].params(&model);
+        let units = Units::new(&specs, true, &Owners::none(specs.len()), 1);
+        for (number, spec) in specs.iter().enumerate() {
+            assert_eq!(units.number(spec.id), Some(number));
+            let UnitPlace { unit, at } = units.place(number);
+            assert_eq!(units.list[unit].params[at].0, number);
+        }
         assert_eq!((units.layer(6), units.layer(11)), (1, 6));
     }
 

@@ -56,6 +56,6 @@ pub use notes::{Notes, OrderSpan};
 pub use pipeline::{Pipeline, Schedule};
 pub use plan::{Coord, Plan};
 pub use snapshot::StateCopy;
-pub use state::StateTensor;
+pub use state::{ReadAhead, StateTensor, TakeTensor, batches};
 pub use window::Update;
 pub use worker::{Feed, Fillers, Filling, Job, Worker};

@@ -12,7 +12,7 @@
 //! Layers take turns in the gathered memory, so the model's views never change: layer i has the values' place i mod 2.
 
 use crate::config::Stage;
-use crate::flat::{FlatUnit, common};
+use crate::flat::FlatUnit;
 use bessemer_arch::{Model, ParamSpec};
 use bessemer_collectives::Parts;
 use bessemer_model::Param;
@@ -61,7 +61,7 @@ impl Placing<'_> {
     fn kept(&mut self, class: &'static str) -> Result<Vec<Stretch>, TensorError> {
         let (units, parts) = (self.units, self.parts);
         let place = |(unit, parts): (&FlatUnit, &Parts)| {
-            let whole = self.buffer(class, &unit.name, unit.len)?;
+            let whole = self.buffer(class, &unit.name, unit.len())?;
             let own = parts.range(self.rank);
             Ok(Stretch { whole, own: whole.columns(own.start, own.len()) })
         };
@@ -71,14 +71,14 @@ impl Placing<'_> {
     /// Parts kept, whole units in places of their own: the root's, and `turns` that layers share.
     fn cut(&mut self, class: &'static str, turns: usize) -> Result<Vec<Stretch>, TensorError> {
         let (units, parts) = (self.units, self.parts);
-        let longest = units.iter().filter(|u| u.layer.is_some()).map(|u| u.len).max().unwrap_or(0);
-        let root = self.buffer("gathered", &format!("{class} of root"), units[0].len)?;
+        let longest = units.iter().filter(|u| u.layer.is_some()).map(|u| u.len()).max().unwrap_or(0);
+        let root = self.buffer("gathered", &format!("{class} of root"), units[0].len())?;
         let mut places = Vec::with_capacity(turns);
         for turn in 0..turns.min(units.len() - 1) {
             places.push(self.buffer("gathered", &format!("{class} of layers, {turn}"), longest)?);
         }
         let place = |(unit, parts): (&FlatUnit, &Parts)| {
-            let whole = unit.layer.map_or(root, |i| places[i % turns]).columns(0, unit.len);
+            let whole = unit.layer.map_or(root, |i| places[i % turns]).columns(0, unit.len());
             let own = self.buffer(class, &unit.name, parts.range(self.rank).len())?;
             Ok(Stretch { whole, own })
         };
@@ -93,15 +93,17 @@ fn within(unit: View, range: &Range<usize>, spec: &ParamSpec) -> View {
 }
 
 impl ParamMemory {
-    /// Allocates for shard rank `rank`; `parts` are every shard rank's parts of the units.
+    /// Allocates for shard rank `rank` of `ranks`.
     pub(crate) fn alloc(
         backend: &mut dyn Backend,
         specs: Vec<ParamSpec>,
-        (units, parts): (&[FlatUnit], Vec<Parts>),
+        units: &[FlatUnit],
         stage: Stage,
         types: ParamStorage,
+        ranks: usize,
         rank: usize,
     ) -> Result<ParamMemory, TensorError> {
+        let parts: Vec<Parts> = units.iter().map(|unit| unit.parts(ranks)).collect();
         let dtype = types.weights.dtype();
         let mut placing = Placing { backend, units, parts: &parts, rank, dtype };
         let values =
@@ -135,8 +137,8 @@ impl ParamMemory {
     ) -> Vec<(usize, Range<usize>, OptimParam)> {
         let mut list = Vec::new();
         for (u, unit) in units.iter().enumerate() {
-            let own = self.parts[u].range(rank);
-            for (index, range) in &unit.params {
+            let ranks = self.parts[u].count();
+            for (at, (index, range)) in unit.params.iter().enumerate() {
                 let spec = &self.params[*index].spec;
                 if whole {
                     let (value, grad) = (self.params[*index].value, self.params[*index].grad);
@@ -144,14 +146,14 @@ impl ParamMemory {
                     list.push((*index, 0..range.len(), OptimParam::of(model, spec, value, grad)));
                     continue;
                 }
-                let here = common(range, &own);
-                if here.is_empty() {
+                let here = unit.run(at, ranks, rank);
+                if here.len == 0 {
                     continue;
                 }
-                let cut = |s: &Stretch| s.own.columns(here.start - own.start, here.len());
+                let cut = |s: &Stretch| s.own.columns(here.local, here.len);
                 let (value, grad) = (cut(&self.values[u]), cut(&self.gradients[u]));
                 // What is whole here is a matrix; a stretch of one is not.
-                let param = if here.len() == range.len() {
+                let param = if here.len == range.len() {
                     let (rows, cols) = spec.matrix();
                     let matrix = |v: View| View { rows, cols, stride: cols, ..v };
                     OptimParam::of(model, spec, matrix(value), matrix(grad))
@@ -161,7 +163,7 @@ impl ParamMemory {
                         ..OptimParam::new(&spec.name, value, grad, spec.decays())
                     }
                 };
-                list.push((*index, here.start - range.start..here.end - range.start, param));
+                list.push((*index, here.wholes(), param));
             }
         }
         list.sort_by_key(|p| p.0);

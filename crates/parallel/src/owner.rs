@@ -14,10 +14,9 @@
 //! `P - P_next` ([`bessemer_mesh::formulas::DataParallel::volume_of_parts`]); a rank's optimizer state is that of the
 //! `P_r` elements of whole matrices. With equal parts both are the usual (N-1)/N and 1/N.
 
-use crate::flat::FlatUnit;
+use crate::flat::{FlatUnit, Units};
 use crate::worker::Job;
 use bessemer_arch::{Model, Portion};
-use bessemer_collectives::Parts;
 use bessemer_model::Param;
 use bessemer_optim::{OptimConfig, OptimParam, OptimizerChoice};
 use bessemer_tensor::Buffer;
@@ -33,7 +32,7 @@ impl Owners {
     /// agree about their parts.
     pub(crate) fn new(model: &Model, optim: &OptimConfig, ranks: usize) -> Owners {
         let specs = model.params();
-        let mut owners = vec![None; specs.len()];
+        let Owners(mut owners) = Owners::none(specs.len());
         if ranks == 1 {
             return Owners(owners);
         }
@@ -44,7 +43,7 @@ impl Owners {
             optim.update_cost(&OptimParam::of(model, spec, view, view))
         };
         let costs: Vec<_> = specs.iter().map(cost).collect();
-        let units = crate::flat::Units::new(&specs, false).list;
+        let units = Units::new(&specs, false, &Owners::none(specs.len()), ranks).list;
         let mut owned: Vec<usize> = Vec::new();
         for unit in &units {
             if unit.params.iter().any(|(i, _)| costs[*i].whole) {
@@ -67,6 +66,11 @@ impl Owners {
         Owners(owners)
     }
 
+    /// So many parameters without owners.
+    pub(crate) fn none(params: usize) -> Owners {
+        Owners(vec![None; params])
+    }
+
     /// The owners of some of the parameters, which are numbered anew.
     pub(crate) fn of_params(&self, numbers: &[usize]) -> Owners {
         Owners(numbers.iter().map(|&number| self.0[number]).collect())
@@ -77,29 +81,23 @@ impl Owners {
         self.0[param]
     }
 
-    /// The units with the matrices of each owner side by side, in the order of the ranks, and every rank's part of them.
-    pub(crate) fn lay_out(&self, units: Vec<FlatUnit>, ranks: usize) -> (Vec<FlatUnit>, Vec<Parts>) {
-        units.into_iter().map(|unit| self.lay_out_unit(unit, ranks)).unzip()
-    }
-
-    fn lay_out_unit(&self, unit: FlatUnit, ranks: usize) -> (FlatUnit, Parts) {
-        if unit.params.iter().all(|(index, _)| self.0[*index].is_none()) {
-            let parts = Parts::even(unit.len, ranks);
-            return (unit, parts);
+    /// A unit of parameters (number, elements), over so many shard ranks: what one rank owns lies together, in the order of the
+    /// ranks, and is that rank's part. A unit without owners has even parts.
+    pub(crate) fn unit(
+        &self,
+        name: String,
+        layer: Option<usize>,
+        params: &[(usize, usize)],
+        ranks: usize,
+    ) -> FlatUnit {
+        if params.iter().all(|(number, _)| self.0[*number].is_none()) {
+            return FlatUnit::new(name, layer, params, None);
         }
-        let owner = |index: usize| self.0[index].unwrap_or(0);
-        let mut params: Vec<(usize, usize)> =
-            unit.params.iter().map(|(i, range)| (*i, range.len())).collect();
-        params.sort_by_key(|(index, _)| owner(*index));
-        let mut lengths = vec![0; ranks];
-        let mut next = 0;
-        let place = |(index, len): (usize, usize)| {
-            lengths[owner(index)] += len;
-            next += len;
-            (index, next - len..next)
-        };
-        let params = params.into_iter().map(place).collect();
-        (FlatUnit { params, ..unit }, Parts::of(lengths))
+        let owner = |number: usize| self.0[number].unwrap_or(0);
+        let mut params = params.to_vec();
+        params.sort_by_key(|(number, _)| owner(*number));
+        let owners: Vec<usize> = params.iter().map(|(number, _)| owner(*number)).collect();
+        FlatUnit::new(name, layer, &params, Some((&owners, ranks)))
     }
 }
 
@@ -143,6 +141,7 @@ pub(crate) fn with_others(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bessemer_collectives::Parts;
 
     fn optim(optimizer: OptimizerChoice) -> OptimConfig {
         OptimConfig { optimizer, ..OptimConfig::default() }
@@ -153,10 +152,10 @@ mod tests {
         let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
         let owners = Owners::new(&model, &optim(OptimizerChoice::AdamW), 8);
         assert!(owners.0.iter().all(Option::is_none));
-        let units = crate::flat::Units::new(&model.params(), false).list;
-        let (laid, parts) = owners.lay_out(units.clone(), 8);
-        assert_eq!(laid, units);
-        assert!(units.iter().zip(&parts).all(|(u, p)| *p == Parts::even(u.len, 8)));
+        let specs = model.params();
+        let units = Units::new(&specs, false, &owners, 8).list;
+        assert_eq!(units, Units::new(&specs, false, &Owners::none(specs.len()), 8).list);
+        assert!(units.iter().all(|u| u.parts(8) == Parts::even(u.len(), 8)));
     }
 
     #[test]
@@ -166,10 +165,11 @@ mod tests {
         for choice in [OptimizerChoice::Muon, OptimizerChoice::Kfac, OptimizerChoice::Adafactor] {
             for ranks in [2, 3, 8] {
                 let owners = Owners::new(&model, &optim(choice), ranks);
-                let (units, parts) = owners.lay_out(crate::flat::Units::new(&specs, false).list, ranks);
+                let units = Units::new(&specs, false, &owners, ranks).list;
                 let mut elements = vec![0; ranks];
-                for (unit, parts) in units.iter().zip(&parts) {
-                    assert_eq!(parts.len(), unit.len);
+                for unit in &units {
+                    let parts = unit.parts(ranks);
+                    assert_eq!(parts.len(), unit.len());
                     let mut next = 0;
                     for (index, range) in &unit.params {
                         assert_eq!((range.start, range.len()), (next, specs[*index].len()));
@@ -179,7 +179,7 @@ mod tests {
                             assert!(part.start <= range.start && range.end <= part.end);
                         }
                     }
-                    assert_eq!(next, unit.len);
+                    assert_eq!(next, unit.len());
                     (0..ranks).for_each(|r| elements[r] += parts.range(r).len());
                 }
                 let most = elements.iter().max().copied().unwrap_or(0) as f64;

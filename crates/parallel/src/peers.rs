@@ -79,27 +79,20 @@ impl Sharing {
     }
 }
 
-/// What an optimizer over `list` needs of its peers, in steps and in passes. `numbers`: of the parameters in the whole
-/// model.
+/// What an optimizer over `list` needs of its peers, in steps and in passes. `portion`: this rank's part of every parameter.
 pub(crate) fn share(
     backend: &mut dyn Backend,
     job: &Job<'_>,
     owners: &Owners,
     list: &[(usize, Range<usize>, OptimParam)],
-    numbers_in_model: &[usize],
+    portion: &[PortionParam],
 ) -> Result<(Sharing, Curvature), ParallelError> {
     let plan = job.plan;
     let ranks = plan.tensor();
-    let portions = |index| {
-        let portion = job.model.portion(ranks, index).map_err(|e| ParallelError::Layout(e.to_string()))?;
-        let params = portion.params();
-        Ok(numbers_in_model.iter().map(|&n| params[n].clone()).collect::<Vec<_>>())
-    };
-    let by_rank = (0..ranks).map(portions).collect::<Result<Vec<_>, ParallelError>>()?;
-    let portions = |param: usize| by_rank.iter().map(|rank| rank[param].clone()).collect::<Vec<_>>();
+    let portions = |param: usize| (0..ranks).map(|rank| portion[param].on(rank)).collect::<Vec<_>>();
     let curved = job.optim.optimizer == OptimizerChoice::Kfac;
     let mut factor = 0;
-    let mut numbers = vec![None; by_rank[0].len()];
+    let mut numbers = vec![None; portion.len()];
     let mut params = Vec::with_capacity(list.len());
     for (number, (param, _, seen)) in list.iter().enumerate() {
         numbers[*param] = Some(number);

@@ -13,12 +13,13 @@
 //! worker's or the copy's).
 
 use crate::error::ParallelError;
-use crate::state::{OwnPiece, StateTensor};
+use crate::state::{OwnPiece, ReadAhead, StateTensor};
 use crate::worker::Worker;
 use bessemer_collectives::{Communicator, Message};
 use bessemer_optim::OptimConfig;
 use bessemer_schedule::{Fill, Filler, Instruction, Program};
 use bessemer_tensor::{Backend, View};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -41,6 +42,8 @@ struct Share {
 struct CopyMap {
     /// By tensor.
     shares: Vec<Vec<Share>>,
+    /// Elements of each tensor.
+    lens: Vec<usize>,
 }
 
 /// What a rank copies.
@@ -62,6 +65,7 @@ pub(crate) struct Snapshot {
 pub struct StateCopy {
     map: Arc<CopyMap>,
     values: Vec<f32>,
+    ahead: Option<ReadAhead>,
 }
 
 impl CopyMap {
@@ -95,7 +99,12 @@ impl CopyMap {
                 )));
             }
         }
-        Ok(CopyMap { shares })
+        Ok(CopyMap { shares, lens: tensors.iter().map(StateTensor::len).collect() })
+    }
+
+    /// What a rank has of some tensors, in their order.
+    fn of_rank(&self, tensors: Range<usize>, rank: usize) -> impl Iterator<Item = &Share> {
+        self.shares[tensors].iter().flatten().filter(move |s| s.rank == rank)
     }
 }
 
@@ -198,7 +207,7 @@ impl Worker {
             Some(snapshot) if whole(snapshot) && snapshot.memory.is_some() => {
                 snapshot.copied = 0;
                 let values = snapshot.memory.take().unwrap_or_default();
-                Ok(StateCopy { map: Arc::clone(&snapshot.map), values })
+                Ok(StateCopy { map: Arc::clone(&snapshot.map), values, ahead: None })
             }
             other => Err(ParallelError::Layout(format!(
                 "schedule {:?} has copied {} of {} pieces of the state",
@@ -219,38 +228,22 @@ impl Worker {
 
 impl StateCopy {
     /// Puts whole tensor `index` (of [`Worker::tensors`]) into `values`, on rank 0 of `group`, a group of all ranks in their
-    /// order. The others are in [`StateCopy::serve`].
+    /// order. The others are in [`StateCopy::serve`]. Small tensors come in batches: one message to and from each rank.
     ///
     /// # Errors
     /// What another rank answers, or a tensor that is not there.
     pub fn read(
-        &self,
+        &mut self,
         group: &mut dyn Communicator,
         index: usize,
         values: &mut [f32],
     ) -> Result<(), ParallelError> {
-        let me = group.rank();
-        let Some(shares) = self.map.shares.get(index) else {
-            return Err(ParallelError::Layout(format!("the state has no tensor {index}")));
-        };
-        for share in shares.iter().filter(|s| s.rank != me) {
-            ask(group, share.rank, index as u32 + 1)?;
+        let StateCopy { map, values: own, ahead } = self;
+        let ahead = ahead.get_or_insert_with(|| ReadAhead::new(map.lens.clone()));
+        if ahead.get(index).is_none() {
+            ahead.read(index, |tensors, values| gather(map, own, group, tensors, values))?;
         }
-        let mut given = Vec::new();
-        for share in shares {
-            let part = if share.rank == me {
-                &self.values[share.at.clone()]
-            } else {
-                given.resize(share.at.len(), 0.0);
-                group.receive(Message::new(GIVEN, 1, share.rank), &mut given)?;
-                &given
-            };
-            let mut from = 0;
-            for (first, len) in &share.runs {
-                values[*first..first + len].copy_from_slice(&part[from..from + len]);
-                from += len;
-            }
-        }
+        values.copy_from_slice(ahead.get(index).unwrap_or_default());
         Ok(())
     }
 
@@ -260,15 +253,19 @@ impl StateCopy {
     /// What rank 0 answers, or if it is gone.
     pub fn serve(&self, group: &mut dyn Communicator) -> Result<(), ParallelError> {
         let me = group.rank();
+        let mut part = Vec::new();
         loop {
-            let mut word = [0u32];
-            group.receive(Message::new(WANTED, 0, 0), &mut word)?;
-            let Some(index) = word[0].checked_sub(1) else { return Ok(()) };
-            let shares = self.map.shares.get(index as usize).into_iter().flatten();
-            for share in shares.filter(|s| s.rank == me) {
-                let part = &self.values[share.at.clone()];
-                group.send(Message::new(GIVEN, 1, 0), part)?;
+            let mut words = [0u32; 2];
+            group.receive(Message::new(WANTED, 0, 0), &mut words)?;
+            let [start, end] = words.map(|word| word as usize);
+            if start == end {
+                return Ok(());
             }
+            part.clear();
+            for share in self.map.of_rank(start..end, me) {
+                part.extend_from_slice(&self.values[share.at.clone()]);
+            }
+            group.send(Message::new(GIVEN, 1, 0), &part)?;
         }
     }
 
@@ -277,11 +274,52 @@ impl StateCopy {
     /// # Errors
     /// If another rank is gone; the rest are told all the same.
     pub fn end(&self, group: &mut dyn Communicator) -> Result<(), ParallelError> {
-        (1..group.size()).map(|rank| ask(group, rank, 0)).fold(Ok(()), Result::and)
+        (1..group.size()).map(|rank| ask(group, rank, 0..0)).fold(Ok(()), Result::and)
     }
 }
 
-/// Rank 0 wants the tensor before number `word` of a rank, or nothing more.
-fn ask(group: &mut dyn Communicator, rank: usize, word: u32) -> Result<(), ParallelError> {
-    Ok(group.send(Message::new(WANTED, 0, rank), &[word])?)
+/// Puts whole tensors, one after the other, into `values`, on rank 0.
+fn gather(
+    map: &CopyMap,
+    own: &[f32],
+    group: &mut dyn Communicator,
+    tensors: Range<usize>,
+    values: &mut [f32],
+) -> Result<(), ParallelError> {
+    let me = group.rank();
+    let ranks: BTreeSet<usize> = map.shares[tensors.clone()].iter().flatten().map(|s| s.rank).collect();
+    for rank in ranks.iter().filter(|rank| **rank != me) {
+        ask(group, *rank, tensors.clone())?;
+    }
+    let mut starts = vec![0; tensors.len()];
+    for at in 1..starts.len() {
+        starts[at] = starts[at - 1] + map.lens[tensors.start + at - 1];
+    }
+    let mut given = Vec::new();
+    for rank in ranks {
+        given.resize(map.of_rank(tensors.clone(), rank).map(|s| s.at.len()).sum(), 0.0);
+        if rank != me {
+            group.receive(Message::new(GIVEN, 1, rank), &mut given)?;
+        }
+        let mut next = 0;
+        for (at, shares) in map.shares[tensors.clone()].iter().enumerate() {
+            for share in shares.iter().filter(|s| s.rank == rank) {
+                let part =
+                    if rank == me { &own[share.at.clone()] } else { &given[next..next + share.at.len()] };
+                next += share.at.len();
+                let mut from = 0;
+                for (first, len) in &share.runs {
+                    values[starts[at] + first..][..*len].copy_from_slice(&part[from..from + len]);
+                    from += len;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Rank 0 wants a rank's shares of these tensors, or, if there are none, nothing more.
+fn ask(group: &mut dyn Communicator, rank: usize, tensors: Range<usize>) -> Result<(), ParallelError> {
+    let words = [tensors.start, tensors.end].map(|word| word as u32);
+    Ok(group.send(Message::new(WANTED, 0, rank), &words)?)
 }

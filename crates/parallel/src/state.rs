@@ -4,18 +4,21 @@
 //! as its f32 master, so a checkpoint of one precision is one of every precision. Reading a tensor is a collective of all
 //! ranks (each of them then has it whole); writing one is each rank's own affair.
 
+mod ahead;
 mod pieces;
 
+pub use ahead::{ReadAhead, batches};
 pub(crate) use pieces::OwnPiece;
 
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
-use crate::flat::common;
+use crate::flat::UnitPlace;
 use crate::owner::Owners;
 use crate::plan::{Coord, Plan};
 use crate::worker::Worker;
-use bessemer_arch::{Model, ParamId, ParamSpec, PortionParam, owner};
+use bessemer_arch::{Model, ParamId, ParamSpec, owner};
 use bessemer_collectives::Parts;
+use bessemer_mesh::ElementRun;
 use bessemer_model::initial_values;
 use bessemer_optim::{OptimConfig, OptimParam, Optimizer, is_moment_name};
 use bessemer_schedule::Place as PipelinePlace;
@@ -23,7 +26,6 @@ use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
 use bessemer_units::DType;
 use std::collections::HashMap;
-use std::ops::Range;
 
 /// A whole tensor of the job's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +58,9 @@ impl StateTensor {
         }
     }
 }
+
+/// What [`Worker::read_all`] hands tensors over to: the device, the number in the list, the values.
+pub type TakeTensor<'a> = dyn FnMut(&mut dyn Backend, usize, &[f32]) -> Result<(), ParallelError> + 'a;
 
 /// Where this rank has its stretch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,6 +136,18 @@ pub(crate) fn whole_states(model: &Model, config: &OptimConfig) -> Result<Vec<Wh
     Ok(optimizer.states().into_iter().map(state).collect())
 }
 
+/// Where the elements of a tensor lie on the ranks of a chunk.
+struct Reading {
+    /// Number in the chunk of the parameter whose portion it is, if the tensor axis shards it.
+    param: Option<usize>,
+    /// Elements of this tensor rank's portion.
+    len: usize,
+    /// How the portion lies over the shard axis; nothing if it is whole here.
+    parts: Option<Parts>,
+    /// What of it is on this rank.
+    view: Option<View>,
+}
+
 fn not_here(name: &str) -> ParallelError {
     ParallelError::Layout(format!("the stage that should hold {name:?} does not"))
 }
@@ -183,7 +200,7 @@ impl Worker {
         self.whole.params().into_iter().map(tensor).collect()
     }
 
-    /// Puts a whole tensor into `values`, on every rank. All ranks call this for the same tensors in the same order.
+    /// Puts a whole tensor into `values`, on every rank: a batch of one ([`Worker::read_batch`]).
     ///
     /// # Errors
     /// What the device or another rank answers.
@@ -193,29 +210,59 @@ impl Worker {
         tensor: &StateTensor,
         values: &mut [f32],
     ) -> Result<(), ParallelError> {
-        let holder = self.holder(tensor);
-        let (plan, coord) = (&self.plan, self.coord);
-        if holder.rank == coord.pipeline {
-            let chunk = &mut self.chunks[holder.chunk];
-            let of = match &tensor.place {
-                Place::Whole { name, owner, .. } => {
-                    if owner.is_none_or(|owner| owner == coord.shard) {
-                        backend.read_f32(chunk.state_view(name, values.len())?, values)?;
-                    }
-                    if let Some(owner) = owner {
-                        chunk.exchange.shard().idle()?.broadcast(name, *owner, &mut *values)?;
-                    }
-                    return self.tell(holder.rank, &tensor.name, values);
-                }
-                Place::Param(_) => Of::Value,
-                Place::Gradient(_) => Of::Gradient,
-                Place::Moment(_, name) => Of::State(name),
-            };
-            let param = chunk.param_of(tensor).ok_or_else(|| not_here(&tensor.name))?;
-            let part = chunk.read_portion(backend, (plan, coord), param, &of)?;
-            chunk.assemble((&self.whole, plan, coord), (param, &tensor.name), part, values)?;
+        self.read_batch(backend, std::slice::from_ref(tensor), values)
+    }
+
+    /// Reads tensors in [`batches`], and hands each of them over, by its number in the list. All ranks call this for the same
+    /// tensors.
+    ///
+    /// # Errors
+    /// What the device, another rank or `take` answers.
+    pub fn read_all(
+        &mut self,
+        backend: &mut dyn Backend,
+        tensors: &[StateTensor],
+        take: &mut TakeTensor<'_>,
+    ) -> Result<(), ParallelError> {
+        let mut values = Vec::new();
+        for batch in batches(tensors) {
+            values.resize(tensors[batch.clone()].iter().map(StateTensor::len).sum(), 0.0);
+            self.read_batch(backend, &tensors[batch.clone()], &mut values)?;
+            let mut rest = &values[..];
+            for number in batch {
+                let (tensor, others) = rest.split_at(tensors[number].len());
+                take(backend, number, tensor)?;
+                rest = others;
+            }
         }
-        self.tell(holder.rank, &tensor.name, values)
+        Ok(())
+    }
+
+    /// Puts whole tensors, one after the other, into `values`, on every rank. All ranks call this for the same tensors in the
+    /// same order. The tensors of one stage take one collective on each axis, however many they are.
+    ///
+    /// # Errors
+    /// What the device or another rank answers.
+    pub fn read_batch(
+        &mut self,
+        backend: &mut dyn Backend,
+        tensors: &[StateTensor],
+        values: &mut [f32],
+    ) -> Result<(), ParallelError> {
+        let mut rest = values;
+        let mut from = 0;
+        while let Some(first) = tensors.get(from) {
+            let holder = self.holder(first);
+            let of_stage = tensors[from..].iter().take_while(|t| self.holder(t) == holder).count();
+            let stage = &tensors[from..from + of_stage];
+            let (here, others) = rest.split_at_mut(stage.iter().map(StateTensor::len).sum());
+            if holder.rank == self.coord.pipeline {
+                self.chunks[holder.chunk].read_tensors(backend, &self.plan, self.coord, stage, here)?;
+            }
+            self.tell(holder.rank, &first.name, here)?;
+            (rest, from) = (others, from + of_stage);
+        }
+        Ok(())
     }
 
     /// Gives a tensor to the ranks of the other stages.
@@ -297,125 +344,170 @@ impl Worker {
 impl Chunk {
     /// Number in this chunk of the parameter that a tensor belongs to.
     fn param_of(&self, tensor: &StateTensor) -> Option<usize> {
-        self.param(tensor.param()?)
+        self.units.number(tensor.param()?)
     }
 
-    /// This rank's portion of a parameter, or of its state of that name, from the ranks of the shard axis.
-    fn read_portion(
+    /// Where a tensor of this chunk lies on the ranks of the chunk.
+    fn reading(&self, plan: &Plan, coord: Coord, tensor: &StateTensor) -> Result<Reading, ParallelError> {
+        let on_shards = |lengths: Vec<usize>| (plan.shard() > 1).then(|| Parts::of(lengths));
+        let master = format!("{MASTER}{}", tensor.name);
+        let of = match &tensor.place {
+            Place::Whole { name, owner, .. } => {
+                let len = tensor.len();
+                let mine = owner.is_none_or(|owner| owner == coord.shard);
+                let view = mine.then(|| self.state_view(name, len)).transpose()?;
+                let owned = |owner: usize| (0..plan.shard()).map(move |r| if r == owner { len } else { 0 });
+                let parts = owner.and_then(|owner| on_shards(owned(owner).collect()));
+                return Ok(Reading { param: None, len, parts, view });
+            }
+            Place::Param(_) if self.types.has_masters() => Of::State(&master),
+            Place::Param(_) => Of::Value,
+            Place::Gradient(_) => Of::Gradient,
+            Place::Moment(_, name) => Of::State(name),
+        };
+        let number = self.param_of(tensor).ok_or_else(|| not_here(&tensor.name))?;
+        let len = self.portion[number].len();
+        let param = self.portion[number].sharding.dim().map(|_| number);
+        if matches!(of, Of::Value) && plan.keeps_values() {
+            let view = Some(self.memory.params[number].value);
+            return Ok(Reading { param, len, parts: None, view });
+        }
+        let place = self.units.place(number);
+        let parts = on_shards((0..plan.shard()).map(|r| self.run(plan, place, r).len).collect());
+        Ok(Reading { param, len, parts, view: self.own_view(plan, coord, place, &of)? })
+    }
+
+    /// Whole tensors of this chunk, one after the other: portions from the ranks of the shard axis, then tensors from those of
+    /// the tensor axis.
+    fn read_tensors(
         &mut self,
         backend: &mut dyn Backend,
-        (plan, coord): (&Plan, Coord),
-        param: usize,
-        of: &Of<'_>,
-    ) -> Result<Vec<f32>, ParallelError> {
-        if matches!(of, Of::Value) && self.types.has_masters() {
-            let master = format!("{MASTER}{}", self.portion[param].name());
-            return self.read_portion(backend, (plan, coord), param, &Of::State(&master));
+        plan: &Plan,
+        coord: Coord,
+        tensors: &[StateTensor],
+        values: &mut [f32],
+    ) -> Result<(), ParallelError> {
+        let readings: Vec<Reading> =
+            tensors.iter().map(|t| self.reading(plan, coord, t)).collect::<Result<_, _>>()?;
+        let name = tensors.first().map_or("", |t| &t.name);
+        let mut portions = vec![0.0; readings.iter().map(|r| r.len).sum()];
+        let of_shard =
+            |rank: usize| readings.iter().filter_map(move |r| Some(r.parts.as_ref()?.range(rank).len()));
+        let on_shards = Parts::of((0..plan.shard()).map(|rank| of_shard(rank).sum()));
+        let mut gathered = vec![0.0; on_shards.len()];
+        let (mut at, mut mine) = (0, on_shards.range(coord.shard).start);
+        for reading in &readings {
+            let Some(view) = reading.view else {
+                at += reading.len;
+                continue;
+            };
+            match reading.parts {
+                None => backend.read_f32(view, &mut portions[at..at + view.len()])?,
+                Some(_) => {
+                    backend.read_f32(view, &mut gathered[mine..mine + view.len()])?;
+                    mine += view.len();
+                }
+            }
+            at += reading.len;
         }
-        let mut values = vec![0.0; self.portion[param].len()];
-        let kept = matches!(of, Of::Value) && plan.keeps_values();
-        if kept {
-            backend.read_f32(self.memory.params[param].value, &mut values)?;
-            return Ok(values);
+        if !gathered.is_empty() {
+            self.exchange.shard().idle()?.all_gather(name, &mut gathered, &on_shards)?;
         }
-        let place = self.place(param);
-        let parts = self.stretches(plan, place);
-        if let Some(view) = self.own_view(coord, place, of)? {
-            backend.read_f32(view, &mut values[parts.range(coord.shard)])?;
+        for rank in 0..plan.shard() {
+            let (mut at, mut from) = (0, on_shards.range(rank).start);
+            for reading in &readings {
+                if let Some(parts) = &reading.parts {
+                    let here = parts.range(rank);
+                    portions[at + here.start..at + here.end]
+                        .copy_from_slice(&gathered[from..from + here.len()]);
+                    from += here.len();
+                }
+                at += reading.len;
+            }
         }
-        if plan.shard() > 1 {
-            let name = self.portion[param].name().to_owned();
-            self.exchange.shard().idle()?.all_gather(&name, &mut values, &parts)?;
-        }
-        Ok(values)
+        self.assemble(plan, coord, &readings, tensors, &portions, values)
     }
 
-    /// (unit, elements of it) of a parameter.
-    fn place(&self, param: usize) -> (usize, usize) {
-        let find = |(u, unit): (usize, &crate::flat::FlatUnit)| {
-            unit.params.iter().position(|p| p.0 == param).map(|at| (u, at))
-        };
-        self.units.list.iter().enumerate().find_map(find).expect("every parameter is in one unit")
+    /// Whole tensors from the portions of the tensor axis. What every rank of it has is taken from this one's.
+    fn assemble(
+        &mut self,
+        plan: &Plan,
+        coord: Coord,
+        readings: &[Reading],
+        tensors: &[StateTensor],
+        portions: &[f32],
+        values: &mut [f32],
+    ) -> Result<(), ParallelError> {
+        let name = tensors.first().map_or("", |t| &t.name);
+        let on = |param: usize, rank: usize| self.portion[param].on(rank);
+        let sharded: Vec<usize> =
+            readings.iter().filter_map(|r| r.param).filter(|_| plan.tensor() > 1).collect();
+        let of_rank = |rank: usize| sharded.iter().map(|param| on(*param, rank).len()).sum();
+        let parts = Parts::of((0..plan.tensor()).map(of_rank));
+        let mut gathered = vec![0.0; parts.len()];
+        let (mut from, mut mine, mut to) = (0, parts.range(coord.tensor).start, 0);
+        for (reading, tensor) in readings.iter().zip(tensors) {
+            let portion = &portions[from..from + reading.len];
+            if plan.tensor() > 1 && reading.param.is_some() {
+                gathered[mine..mine + reading.len].copy_from_slice(portion);
+                mine += reading.len;
+            } else {
+                values[to..to + tensor.len()].copy_from_slice(portion);
+            }
+            from += reading.len;
+            to += tensor.len();
+        }
+        if gathered.is_empty() {
+            return Ok(());
+        }
+        self.tensor.idle()?.all_gather(name, &mut gathered, &parts)?;
+        for rank in 0..plan.tensor() {
+            let (mut from, mut to) = (parts.range(rank).start, 0);
+            for (reading, tensor) in readings.iter().zip(tensors) {
+                let whole = &mut values[to..to + tensor.len()];
+                to += tensor.len();
+                let Some(param) = reading.param else { continue };
+                let portion = self.portion[param].on(rank);
+                let part = &gathered[from..from + portion.len()];
+                for run in portion.runs() {
+                    whole[run.wholes()].copy_from_slice(&part[run.locals()]);
+                }
+                from += portion.len();
+            }
+        }
+        Ok(())
     }
 
-    /// How a parameter's elements lie over the shard axis.
-    fn stretches(&self, plan: &Plan, (unit, at): (usize, usize)) -> Parts {
-        let range = &self.units.list[unit].params[at].1;
-        let parts = &self.memory.parts[unit];
-        Parts::of((0..plan.shard()).map(|r| common(range, &parts.range(r)).len()))
+    /// What shard rank `rank` keeps of a parameter: `whole` counts elements of this tensor rank's portion of it.
+    fn run(&self, plan: &Plan, place: UnitPlace, rank: usize) -> ElementRun {
+        self.units.list[place.unit].run(place.at, plan.shard(), rank)
     }
 
     /// This rank's stretch of a parameter's value or state, if it has one.
     fn own_view(
         &self,
+        plan: &Plan,
         coord: Coord,
-        (unit, at): (usize, usize),
+        place: UnitPlace,
         of: &Of<'_>,
     ) -> Result<Option<View>, ParallelError> {
-        let (param, range) = &self.units.list[unit].params[at];
-        let own = self.memory.parts[unit].range(coord.shard);
-        let here: Range<usize> = common(range, &own);
-        if here.is_empty() {
+        let here = self.run(plan, place, coord.shard);
+        if here.len == 0 {
             return Ok(None);
         }
-        let cut = |stretch: View| Ok(Some(stretch.columns(here.start - own.start, here.len())));
+        let cut = |stretch: View| Ok(Some(stretch.columns(here.local, here.len)));
         let name = match of {
-            Of::Value => return cut(self.memory.values[unit].own),
-            Of::Gradient => return cut(self.memory.gradients[unit].own),
+            Of::Value => return cut(self.memory.values[place.unit].own),
+            Of::Gradient => return cut(self.memory.gradients[place.unit].own),
             Of::State(name) => *name,
         };
-        let stepped = self.stepped.iter().any(|s| s.param == *param && s.range.len() == here.len());
-        match self.state_view(name, here.len()) {
-            Ok(_) if !stepped => Err(no_state(name, here.len())),
-            view => Ok(Some(view?)),
-        }
+        Ok(Some(self.state_view(name, here.len)?))
     }
 
     /// The optimizer's state of this name and length on this rank.
     fn state_view(&self, name: &str, len: usize) -> Result<View, ParallelError> {
         let view = self.states.get(name).copied();
         view.filter(|v| v.len() == len).ok_or_else(|| no_state(name, len))
-    }
-
-    /// The whole tensor from the portions of the tensor axis.
-    fn assemble(
-        &mut self,
-        (model, plan, coord): (&Model, &Plan, Coord),
-        (param, name): (usize, &str),
-        part: Vec<f32>,
-        values: &mut [f32],
-    ) -> Result<(), ParallelError> {
-        if plan.tensor() == 1 {
-            values.copy_from_slice(&part);
-            return Ok(());
-        }
-        let portions = self.portions_of(model, plan, param)?;
-        let parts = Parts::of(portions.iter().map(PortionParam::len));
-        let mut all = vec![0.0; parts.len()];
-        all[parts.range(coord.tensor)].copy_from_slice(&part);
-        self.tensor.idle()?.all_gather(name, &mut all, &parts)?;
-        for (r, portion) in portions.iter().enumerate() {
-            let part = &all[parts.range(r)];
-            for run in portion.runs() {
-                values[run.wholes()].copy_from_slice(&part[run.locals()]);
-            }
-        }
-        Ok(())
-    }
-
-    fn portions_of(
-        &self,
-        model: &Model,
-        plan: &Plan,
-        param: usize,
-    ) -> Result<Vec<PortionParam>, ParallelError> {
-        let name = self.portion[param].name();
-        let portion = |index| {
-            let portion = model.portion(plan.tensor(), index);
-            let params = portion.map_err(|e| ParallelError::Layout(e.to_string()))?.params();
-            Ok(params.into_iter().find(|p| p.name() == name).expect("portions have the same parameters"))
-        };
-        (0..plan.tensor()).map(portion).collect()
     }
 
     fn write_portion(
@@ -433,10 +525,9 @@ impl Chunk {
         if matches!(of, Of::Value) && plan.keeps_values() {
             return Ok(backend.write_f32(self.memory.params[param].value, part)?);
         }
-        let place = self.place(param);
-        let parts = self.stretches(plan, place);
-        if let Some(view) = self.own_view(coord, place, of)? {
-            backend.write_f32(view, &part[parts.range(coord.shard)])?;
+        let place = self.units.place(param);
+        if let Some(view) = self.own_view(plan, coord, place, of)? {
+            backend.write_f32(view, &part[self.run(plan, place, coord.shard).wholes()])?;
         }
         Ok(())
     }

@@ -153,14 +153,11 @@ impl Runner {
         backend: &mut dyn Backend,
         whole: Option<&Decoder>,
     ) -> Result<(), TrainError> {
-        let mut values = Vec::new();
-        for (i, tensor) in self.worker.params().iter().enumerate() {
-            values.resize(tensor.len(), 0.0);
-            self.worker.read(backend, tensor, &mut values)?;
-            if let Some(whole) = whole {
-                backend.write_f32(whole.params()[i].value, &values)?;
-            }
-        }
+        let params = self.worker.params();
+        self.worker.read_all(backend, &params, &mut |backend, i, values| match whole {
+            Some(whole) => Ok(backend.write_f32(whole.params()[i].value, values)?),
+            None => Ok(()),
+        })?;
         Ok(())
     }
 

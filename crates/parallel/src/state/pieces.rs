@@ -1,10 +1,10 @@
 //! Where every element of the job's state is taken from: the ranks' own stretches of it, each element from one rank at least.
 
-use super::{MASTER, Of, Place, StateTensor};
+use super::{Reading, StateTensor};
 use crate::error::ParallelError;
 use crate::worker::Worker;
+use bessemer_mesh::ElementRun;
 use bessemer_tensor::View;
-use std::ops::Range;
 
 /// Elements of a whole tensor: (first, how many), one after the other.
 pub(crate) type Runs = Vec<(usize, usize)>;
@@ -43,35 +43,17 @@ impl Worker {
     }
 
     fn own_piece(&self, tensor: &StateTensor, chunk: usize) -> Result<Option<(View, Runs)>, ParallelError> {
-        let (plan, coord, chunk) = (&self.plan, self.coord, &self.chunks[chunk]);
-        let master = format!("{MASTER}{}", tensor.name);
-        let of = match &tensor.place {
-            Place::Whole { name, owner, .. } => {
-                let mine = coord.tensor == 0 && coord.shard == owner.unwrap_or(0);
-                let view = mine.then(|| chunk.state_view(name, tensor.len())).transpose()?;
-                return Ok(view.map(|view| (view, vec![(0, tensor.len())])));
-            }
-            Place::Param(_) if chunk.types.has_masters() => Of::State(&master),
-            Place::Param(_) => Of::Value,
-            Place::Gradient(_) => Of::Gradient,
-            Place::Moment(_, name) => Of::State(name),
-        };
-        let param = chunk.param_of(tensor).ok_or_else(|| super::not_here(&tensor.name))?;
-        let portion = &chunk.portion[param];
-        if coord.tensor > 0 && portion.len() == tensor.len() {
+        let (coord, chunk) = (self.coord, &self.chunks[chunk]);
+        let Reading { param, len, parts, view } = chunk.reading(&self.plan, coord, tensor)?;
+        let Some(view) = view else { return Ok(None) };
+        // The first rank stands for what every rank of an axis has.
+        if (parts.is_none() && coord.shard > 0) || (param.is_none() && coord.tensor > 0) {
             return Ok(None);
         }
-        let (view, stretch): (Option<View>, Range<usize>) = match of {
-            Of::Value if plan.keeps_values() => {
-                ((coord.shard == 0).then_some(chunk.memory.params[param].value), 0..portion.len())
-            }
-            _ => {
-                let place = chunk.place(param);
-                (chunk.own_view(coord, place, &of)?, chunk.stretches(plan, place).range(coord.shard))
-            }
-        };
-        let Some(view) = view else { return Ok(None) };
-        let runs = portion.runs().into_iter().filter_map(|run| run.within(&stretch));
+        let stretch = parts.map_or(0..len, |parts| parts.range(coord.shard));
+        let all = ElementRun { whole: 0, local: 0, len };
+        let runs = param.map_or_else(|| vec![all], |param| chunk.portion[param].runs());
+        let runs = runs.into_iter().filter_map(|run| run.within(&stretch));
         Ok(Some((view, runs.map(|run| (run.whole, run.len)).collect())))
     }
 }

@@ -13,3 +13,4 @@ mod overflow;
 mod pipelines;
 mod snapshot;
 mod staleness;
+mod state;

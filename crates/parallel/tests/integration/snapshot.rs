@@ -122,7 +122,7 @@ fn state(worker: &mut Worker, cpu: &mut CpuBackend, tensors: &[StateTensor]) -> 
 
 /// Every tensor of a copy, on rank 0; asked for in any order, some twice.
 fn whole(
-    copy: &StateCopy,
+    copy: &mut StateCopy,
     group: &mut dyn Communicator,
     lens: &[(String, usize)],
 ) -> Result<State, ParallelError> {
@@ -173,11 +173,11 @@ fn rank(
         worker.set_program(if copying { &planned.program } else { &plain })?;
         let sum = worker.gradients(&mut cpu, &mut text)?;
         if copying {
-            let copy = worker.take_snapshot()?;
+            let mut copy = worker.take_snapshot()?;
             let lens: Vec<(String, usize)> = tensors.iter().map(|t| (t.name.clone(), t.len())).collect();
             let mut comm = group.take().unwrap();
             saving = Some(std::thread::spawn(move || {
-                let state = whole(&copy, &mut *comm, &lens)?;
+                let state = whole(&mut copy, &mut *comm, &lens)?;
                 Ok::<_, ParallelError>((state, copy, comm))
             }));
         }

@@ -180,11 +180,10 @@ fn whole(
 ) -> Result<Vec<(String, Vec<f32>)>, TrainError> {
     let list = if gradients { worker.gradients_of_params() } else { worker.params() };
     let mut out = Vec::with_capacity(list.len());
-    for tensor in list {
-        let mut values = vec![0.0; tensor.len()];
-        worker.read(backend, &tensor, &mut values)?;
-        out.push((tensor.name, values));
-    }
+    worker.read_all(backend, &list, &mut |_, i, values| {
+        out.push((list[i].name.clone(), values.to_vec()));
+        Ok(())
+    })?;
     Ok(out)
 }
 

@@ -70,7 +70,7 @@ fn write(
     store: &Store,
     specs: Vec<TensorSpec>,
     identity: Identity,
-    (copy, group): (&StateCopy, &mut dyn Communicator),
+    (copy, group): (&mut StateCopy, &mut dyn Communicator),
 ) -> Result<SaveReport, TrainError> {
     let read = |index: usize, values: &mut [f32]| copy.read(&mut *group, index, values);
     let report = write_checkpoint(store, specs, identity, read, &mut |_, _| ());
@@ -108,7 +108,7 @@ impl Trainer {
     pub(super) fn begin_saving(&mut self) -> Result<(), TrainError> {
         let Some(copying) = &mut self.copying else { return Ok(()) };
         let Some(identity) = copying.planned.take() else { return Ok(()) };
-        let copy = self.runner.worker.take_snapshot()?;
+        let mut copy = self.runner.worker.take_snapshot()?;
         let Some(mut group) = copying.group.take() else {
             return Err(TrainError::Recipe("a save began while another was in progress".into()));
         };
@@ -118,7 +118,8 @@ impl Trainer {
             let result = match identity {
                 Some(identity) => {
                     let step = identity.step;
-                    write(&store, specs, identity, (&copy, &mut *group)).map(|report| Some((step, report)))
+                    write(&store, specs, identity, (&mut copy, &mut *group))
+                        .map(|report| Some((step, report)))
                 }
                 None => copy.serve(&mut *group).map(|()| None).map_err(TrainError::from),
             };

@@ -11,7 +11,7 @@ use bessemer_checkpoint::{
     CheckpointError, Latest, Loaded, SaveReport, SaveRequest, Skipped, Store, TensorSpec, TensorsFrom,
 };
 use bessemer_optim::LossScale;
-use bessemer_parallel::{ParallelError, StateTensor, Worker};
+use bessemer_parallel::{ParallelError, ReadAhead, StateTensor, Worker};
 use bessemer_runlog::{Resume, Save};
 use bessemer_tensor::Backend;
 use std::time::Instant;
@@ -19,20 +19,32 @@ use std::time::Instant;
 /// Message: whether the first rank found values that are not finite.
 const REFUSED: &str = "values of a checkpoint that are not finite";
 
-/// Message: number of the tensor that is read next, from 1; 0: there is none.
+/// Message: number of the tensor with which the next batch begins, from 1; 0: there is none.
 const NEXT: &str = "next tensor of the checkpoint";
 
-/// Reads a tensor on the first rank; [`follow`] is what the other ranks do meanwhile.
+/// Reads a tensor on the first rank, and those that come with it in its batch; [`follow`] is what the other ranks do
+/// meanwhile.
 fn lead(
     worker: &mut Worker,
     backend: &mut dyn Backend,
-    (index, tensor): (usize, &StateTensor),
+    tensors: &[StateTensor],
+    ahead: &mut ReadAhead,
+    index: usize,
     values: &mut [f32],
 ) -> Result<(), ParallelError> {
-    if worker.plan().cuts_state() {
-        worker.broadcast_from_root(NEXT, index as u64 + 1)?;
+    if !worker.plan().cuts_state() {
+        return worker.read(backend, &tensors[index], values);
     }
-    worker.read(backend, tensor, values)
+    if ahead.get(index).is_none() {
+        worker.broadcast_from_root(NEXT, index as u64 + 1)?;
+        ahead.read(index, |batch, values| worker.read_batch(backend, &tensors[batch], values))?;
+    }
+    values.copy_from_slice(ahead.get(index).unwrap_or_default());
+    Ok(())
+}
+
+fn read_ahead(tensors: &[StateTensor]) -> ReadAhead {
+    ReadAhead::new(tensors.iter().map(StateTensor::len).collect())
 }
 
 /// What the other ranks do while the first one saves.
@@ -44,13 +56,9 @@ fn follow(
     if !worker.plan().cuts_state() {
         return Ok(());
     }
-    let mut values = Vec::new();
+    let mut ahead = read_ahead(tensors);
     while let Some(index) = worker.broadcast_from_root(NEXT, 0)?.checked_sub(1) {
-        let tensor = tensors.get(index as usize).ok_or_else(|| {
-            ParallelError::Layout(format!("rank 0 saves tensor {index} of {} here", tensors.len()))
-        })?;
-        values.resize(tensor.len(), 0.0);
-        worker.read(backend, tensor, &mut values)?;
+        ahead.read(index as usize, |batch, values| worker.read_batch(backend, &tensors[batch], values))?;
     }
     Ok(())
 }
@@ -268,7 +276,9 @@ impl Trainer {
     ) -> Result<SaveReport, TrainError> {
         let identity = self.identity()?;
         let (worker, backend) = (&mut self.runner.worker, &mut *self.backend);
-        let read = |index: usize, values: &mut [f32]| lead(worker, backend, (index, &tensors[index]), values);
+        let mut ahead = read_ahead(tensors);
+        let read =
+            |index: usize, values: &mut [f32]| lead(worker, backend, tensors, &mut ahead, index, values);
         let progress = &mut |done, total| observer.progress("saving", done, total);
         write_checkpoint(&self.store, specs(tensors), identity, read, progress)
     }
