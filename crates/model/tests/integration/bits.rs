@@ -1,0 +1,84 @@
+//! The bits of training: parameters after twenty steps of two tiny models with every optimizer, dropout, z-loss and clipping.
+//!
+//! The portable kernels have the same bits on every x86-64 processor. A change that is to keep bits leaves these values as
+//! they are; one that is not, says so and writes them anew: the test prints what it found.
+
+use crate::{instruction_set, tiny};
+use bessemer_arch::Model;
+use bessemer_kernels_cpu::{CpuConfig, Rung};
+use bessemer_model::{Purpose, StepContext, TokenBatch};
+use bessemer_optim::{MuonConfig, OptimConfig, OptimParam, Optimizer, OptimizerChoice};
+use bessemer_tensor::Backend;
+use tiny::{SEQUENCES, batch, decoder, models, scored};
+
+/// FNV-1a over the bits of all values.
+fn hash(values: &[f32]) -> u64 {
+    let bytes = values.iter().flat_map(|x| x.to_bits().to_le_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+fn trained(model: &Model, optimizer: OptimizerChoice) -> u64 {
+    let config = CpuConfig { threads: 2, ..CpuConfig::default() };
+    let mut b = instruction_set::with_rung(config, Rung::Portable);
+    let mut d = decoder(&mut b, model, SEQUENCES, Purpose::Train);
+    d.set_z_loss(1e-3);
+    let muon = MuonConfig { lr: 5e-3, ..MuonConfig::default() };
+    let config = OptimConfig { optimizer, lr: 2e-3, clip: 0.5, muon, ..OptimConfig::default() };
+    let params: Vec<OptimParam> =
+        (d.params().iter()).filter_map(|p| Some(OptimParam::of(model, &p.spec, p.value, p.grad?))).collect();
+    let mut optimizer = Optimizer::new(&mut b, &params, &config).unwrap();
+    for step in 0..20 {
+        // Two micro-batches, which differ in their masks.
+        for (micro, accumulate) in [(0, false), (1, true)] {
+            let (ids, targets) = batch(2 * step + micro);
+            let tokens = TokenBatch { ids: &ids, targets: &targets, positions: None };
+            let ctx = StepContext {
+                seed: 11,
+                step,
+                first_sequence: micro * SEQUENCES as u64,
+                loss_scale: 0.5 / scored(&targets) as f32,
+                accumulate,
+            };
+            d.forward_backward(&mut b, &tokens, &ctx).unwrap();
+        }
+        let lr = config.lr * (1.0 - step as f64 / 40.0);
+        let stats = optimizer.step(&mut b, step + 1, lr).unwrap();
+        assert!(!stats.skipped);
+    }
+    let mut all = Vec::new();
+    for p in d.params() {
+        let mut values = vec![0.0; p.value.len()];
+        b.read_f32(p.value, &mut values).unwrap();
+        all.extend(values);
+    }
+    assert!(all.iter().all(|x| x.is_finite()));
+    hash(&all)
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn twenty_steps_have_the_recorded_bits() {
+    use OptimizerChoice::{Adafactor, AdamW, Lion, Muon, Sgd};
+    let recorded = [
+        ("gpt2", AdamW, 0x2187_af2b_0640_00c9),
+        ("gpt2", Sgd, 0xb573_aa11_2d5b_fbb2),
+        ("gpt2", Lion, 0xc83a_d4bd_cde4_80cf),
+        ("gpt2", Adafactor, 0x7e5d_e862_a0d2_41f9),
+        ("gpt2", Muon, 0xbbdb_27e0_24c3_0b14),
+        ("llama", AdamW, 0x823e_7416_5fe3_aef0),
+        ("llama", Sgd, 0xab4e_e41a_b3c1_c140),
+        ("llama", Lion, 0x61b0_65d2_1142_d186),
+        ("llama", Adafactor, 0x7659_5f9d_9be0_93a9),
+        ("llama", Muon, 0x76a3_e544_34a2_fdb0),
+    ];
+    let models = models();
+    let mut wrong = Vec::new();
+    for (label, optimizer, wanted) in recorded {
+        let (_, model) = models.iter().find(|m| m.0 == label).unwrap();
+        let found = trained(&Model { dropout: 0.1, ..model.clone() }, optimizer);
+        if found != wanted {
+            wrong.push(format!("(\"{label}\", {optimizer:?}, {found:#018x}),"));
+        }
+    }
+    assert!(wrong.is_empty(), "other bits than recorded:\n{}", wrong.join("\n"));
+}
