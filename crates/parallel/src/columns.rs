@@ -98,22 +98,62 @@ impl Columns {
             let across = total(own);
             let part = View { rows, cols: across, stride: across, ..self.gathered };
             let mut columns = View { offset: part.offset + self.parts.range(rank).start, ..part };
-            for span in own {
-                let to = whole.columns(span.start, span.len);
-                columns.cols = span.len;
+            for segment in own.iter().flat_map(|span| segments(*span, &spans[..rank])) {
+                let to = whole.columns(segment.start, segment.len);
+                columns.cols = segment.len;
                 // The first rank with these columns sets them, the others add their terms.
-                let first = !spans[..rank].iter().flatten().any(|s| s.start == span.start);
-                let ops: [Option<Op>; 2] = if first {
+                let ops: [Option<Op>; 2] = if segment.first {
                     [Some(Copy { src: columns, dst: to }.into()), None]
                 } else {
-                    let term = View { rows, cols: span.len, stride: span.len, ..self.term };
+                    let term = View { rows, cols: segment.len, stride: segment.len, ..self.term };
                     let add = Add { a: to, b: term, out: to };
                     [Some(Copy { src: columns, dst: term }.into()), Some(add.into())]
                 };
                 ops.iter().flatten().try_for_each(|op| backend.launch(Stream(0), op))?;
-                columns.offset += span.len;
+                columns.offset += segment.len;
             }
         }
         Ok(if *inputs { (whole, dy) } else { (x, whole) })
+    }
+}
+
+/// Columns of one rank that no rank before it has, or that some have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Segment {
+    start: usize,
+    len: usize,
+    /// No rank before has them.
+    first: bool,
+}
+
+/// The columns of `span`, cut where those of the ranks before it begin and end. Columns that lie next to each other are one
+/// span, so a span may hold some that others have (keys and values) beside some that they have not (queries).
+fn segments(span: DimRange, before: &[Vec<DimRange>]) -> impl Iterator<Item = Segment> {
+    let others: Vec<DimRange> = before.iter().flatten().copied().collect();
+    let mut cuts: Vec<usize> = others.iter().flat_map(|o| [o.start, o.end()]).collect();
+    cuts.extend([span.start, span.end()]);
+    cuts.retain(|cut| (span.start..=span.end()).contains(cut));
+    cuts.sort_unstable();
+    cuts.dedup();
+    let ends: Vec<usize> = cuts.iter().skip(1).copied().collect();
+    cuts.into_iter().zip(ends).map(move |(start, end)| {
+        let first = !others.iter().any(|o| o.start <= start && end <= o.end());
+        Segment { start, len: end - start, first }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two ranks that hold one key/value head: queries 0..16 and 16..32, keys and values 32..48 on both.
+    #[test]
+    fn columns_that_touch_are_told_apart_by_who_else_has_them() {
+        let range = |start, len| DimRange { start, len };
+        let first = vec![vec![range(0, 16), range(32, 16)]];
+        let found: Vec<Segment> = segments(range(16, 32), &first).collect();
+        let segment = |start, len, first| Segment { start, len, first };
+        assert_eq!(found, [segment(16, 16, true), segment(32, 16, false)]);
+        assert_eq!(segments(range(0, 16), &[]).collect::<Vec<_>>(), [segment(0, 16, true)]);
     }
 }
