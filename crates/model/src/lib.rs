@@ -33,6 +33,7 @@ mod params;
 mod portion;
 mod ranks;
 mod record;
+mod shape;
 mod slots;
 mod stage;
 mod step;

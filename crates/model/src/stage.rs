@@ -364,7 +364,8 @@ impl Decoder {
         per_token: Option<&mut [f32]>,
     ) -> Result<LossSum, ModelError> {
         let memory = PassMemory { slot: Some(slot), kept: self.held.any_kept(), pending: None };
-        let mut head = (0..self.units.len()).filter(|_| self.stage.span.head).last().into_iter();
+        let first = self.units.len() - usize::from(self.stage.span.head);
+        let mut head = first..self.units.len();
         self.run_units(backend, ranks, (&mut head, Phase::Score), memory, &StepValues::default())?;
         let sum = self.read_losses(backend, self.scored(slot), false)?;
         if let Some(out) = per_token {

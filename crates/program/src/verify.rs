@@ -411,7 +411,8 @@ impl Checking<'_> {
             Some(last) if last.end == c.rows.start => last.end = c.rows.end,
             _ => done.push(c.rows.clone()),
         }
-        if *done == [0..c.total_rows()] {
+        let all = |rows: &std::ops::Range<usize>| rows.start == 0 && rows.end == c.total_rows();
+        if done.len() == 1 && done.iter().all(all) {
             self.states[dst] = State::Is(result(&c));
             if src != dst && c.kind == CollectiveKind::ReduceScatter {
                 self.states[src] = State::Undefined;

@@ -1,0 +1,200 @@
+//! Where a stage's tensors lie on a rank, and how their pieces become whole tensors.
+
+use super::*;
+
+impl Chunk {
+    /// Number in this chunk of the parameter that a tensor belongs to.
+    pub(super) fn param_of(&self, tensor: &StateTensor) -> Option<usize> {
+        self.units.number(tensor.param()?)
+    }
+
+    /// Where a tensor of this chunk lies on the ranks of the chunk.
+    pub(super) fn reading(
+        &self,
+        plan: &Plan,
+        coord: Coord,
+        tensor: &StateTensor,
+    ) -> Result<Reading, ParallelError> {
+        let on_shards = |lengths: Vec<usize>| (plan.shard() > 1).then(|| Parts::of(lengths));
+        let master = format!("{MASTER}{}", tensor.name);
+        let of = match &tensor.place {
+            Place::Whole { name, owner, .. } => {
+                let len = tensor.len();
+                let mine = owner.is_none_or(|owner| owner == coord.shard);
+                let view = mine.then(|| self.state_view(name, len)).transpose()?;
+                let owned = |owner: usize| (0..plan.shard()).map(move |r| if r == owner { len } else { 0 });
+                let parts = owner.and_then(|owner| on_shards(owned(owner).collect()));
+                return Ok(Reading { param: None, len, parts, view });
+            }
+            Place::Param(_) if self.types.has_masters() => Of::State(&master),
+            Place::Param(_) => Of::Value,
+            Place::Gradient(_) => Of::Gradient,
+            Place::Moment(_, name) => Of::State(name),
+        };
+        let number = self.param_of(tensor).ok_or_else(|| not_here(&tensor.name))?;
+        let len = self.portion[number].len();
+        let param = self.portion[number].sharding.dim().map(|_| number);
+        if matches!(of, Of::Value) && plan.keeps_values() {
+            let view = Some(self.memory.params[number].value);
+            return Ok(Reading { param, len, parts: None, view });
+        }
+        let place = self.units.place(number);
+        let parts = on_shards((0..plan.shard()).map(|r| self.run(plan, place, r).len).collect());
+        Ok(Reading { param, len, parts, view: self.own_view(plan, coord, place, &of)? })
+    }
+
+    /// Whole tensors of this chunk, one after the other: portions from the ranks of the shard axis, then tensors from those of
+    /// the tensor axis.
+    pub(super) fn read_tensors(
+        &mut self,
+        backend: &mut dyn Backend,
+        plan: &Plan,
+        coord: Coord,
+        tensors: &[StateTensor],
+        values: &mut [f32],
+    ) -> Result<(), ParallelError> {
+        let readings: Vec<Reading> =
+            tensors.iter().map(|t| self.reading(plan, coord, t)).collect::<Result<_, _>>()?;
+        let name = tensors.first().map_or("", |t| &t.name);
+        let mut portions = vec![0.0; readings.iter().map(|r| r.len).sum()];
+        let of_shard =
+            |rank: usize| readings.iter().filter_map(move |r| Some(r.parts.as_ref()?.range(rank).len()));
+        let on_shards = Parts::of((0..plan.shard()).map(|rank| of_shard(rank).sum()));
+        let mut gathered = vec![0.0; on_shards.len()];
+        let (mut at, mut mine) = (0, on_shards.range(coord.shard).start);
+        for reading in &readings {
+            let Some(view) = reading.view else {
+                at += reading.len;
+                continue;
+            };
+            match reading.parts {
+                None => backend.read_f32(view, &mut portions[at..at + view.len()])?,
+                Some(_) => {
+                    backend.read_f32(view, &mut gathered[mine..mine + view.len()])?;
+                    mine += view.len();
+                }
+            }
+            at += reading.len;
+        }
+        if !gathered.is_empty() {
+            self.exchange.shard().idle()?.all_gather(name, &mut gathered, &on_shards)?;
+        }
+        for rank in 0..plan.shard() {
+            let (mut at, mut from) = (0, on_shards.range(rank).start);
+            for reading in &readings {
+                if let Some(parts) = &reading.parts {
+                    let here = parts.range(rank);
+                    portions[at + here.start..at + here.end]
+                        .copy_from_slice(&gathered[from..from + here.len()]);
+                    from += here.len();
+                }
+                at += reading.len;
+            }
+        }
+        self.assemble(plan, coord, &readings, tensors, &portions, values)
+    }
+
+    /// Whole tensors from the portions of the tensor axis. What every rank of it has is taken from this one's.
+    fn assemble(
+        &mut self,
+        plan: &Plan,
+        coord: Coord,
+        readings: &[Reading],
+        tensors: &[StateTensor],
+        portions: &[f32],
+        values: &mut [f32],
+    ) -> Result<(), ParallelError> {
+        let name = tensors.first().map_or("", |t| &t.name);
+        let on = |param: usize, rank: usize| self.portion[param].on(rank);
+        let sharded: Vec<usize> =
+            readings.iter().filter_map(|r| r.param).filter(|_| plan.tensor() > 1).collect();
+        let of_rank = |rank: usize| sharded.iter().map(|param| on(*param, rank).len()).sum();
+        let parts = Parts::of((0..plan.tensor()).map(of_rank));
+        let mut gathered = vec![0.0; parts.len()];
+        let (mut from, mut mine, mut to) = (0, parts.range(coord.tensor).start, 0);
+        for (reading, tensor) in readings.iter().zip(tensors) {
+            let portion = &portions[from..from + reading.len];
+            if plan.tensor() > 1 && reading.param.is_some() {
+                gathered[mine..mine + reading.len].copy_from_slice(portion);
+                mine += reading.len;
+            } else {
+                values[to..to + tensor.len()].copy_from_slice(portion);
+            }
+            from += reading.len;
+            to += tensor.len();
+        }
+        if gathered.is_empty() {
+            return Ok(());
+        }
+        self.tensor.idle()?.all_gather(name, &mut gathered, &parts)?;
+        for rank in 0..plan.tensor() {
+            let (mut from, mut to) = (parts.range(rank).start, 0);
+            for (reading, tensor) in readings.iter().zip(tensors) {
+                let whole = &mut values[to..to + tensor.len()];
+                to += tensor.len();
+                let Some(param) = reading.param else { continue };
+                let portion = self.portion[param].on(rank);
+                let part = &gathered[from..from + portion.len()];
+                for run in portion.runs() {
+                    whole[run.wholes()].copy_from_slice(&part[run.locals()]);
+                }
+                from += portion.len();
+            }
+        }
+        Ok(())
+    }
+
+    /// What shard rank `rank` keeps of a parameter: `whole` counts elements of this tensor rank's portion of it.
+    fn run(&self, plan: &Plan, place: UnitPlace, rank: usize) -> ElementRun {
+        self.units.list[place.unit].run(place.at, plan.shard(), rank)
+    }
+
+    /// This rank's stretch of a parameter's value or state, if it has one.
+    fn own_view(
+        &self,
+        plan: &Plan,
+        coord: Coord,
+        place: UnitPlace,
+        of: &Of<'_>,
+    ) -> Result<Option<View>, ParallelError> {
+        let here = self.run(plan, place, coord.shard);
+        if here.len == 0 {
+            return Ok(None);
+        }
+        let cut = |stretch: View| Ok(Some(stretch.columns(here.local, here.len)));
+        let name = match of {
+            Of::Value => return cut(self.memory.values[place.unit].own),
+            Of::Gradient => return cut(self.memory.gradients[place.unit].own),
+            Of::State(name) => *name,
+        };
+        Ok(Some(self.state_view(name, here.len)?))
+    }
+
+    /// The optimizer's state of this name and length on this rank.
+    pub(super) fn state_view(&self, name: &str, len: usize) -> Result<View, ParallelError> {
+        let view = self.states.get(name).copied();
+        view.filter(|v| v.len() == len).ok_or_else(|| no_state(name, len))
+    }
+
+    pub(super) fn write_portion(
+        &self,
+        backend: &mut dyn Backend,
+        (plan, coord): (&Plan, Coord),
+        param: usize,
+        of: &Of<'_>,
+        part: &[f32],
+    ) -> Result<(), ParallelError> {
+        if matches!(of, Of::Value) && self.types.has_masters() {
+            let master = format!("{MASTER}{}", self.portion[param].name());
+            self.write_portion(backend, (plan, coord), param, &Of::State(&master), part)?;
+        }
+        if matches!(of, Of::Value) && plan.keeps_values() {
+            return Ok(backend.write_f32(self.memory.params[param].value, part)?);
+        }
+        let place = self.units.place(param);
+        if let Some(view) = self.own_view(plan, coord, place, of)? {
+            backend.write_f32(view, &part[self.run(plan, place, coord.shard).wholes()])?;
+        }
+        Ok(())
+    }
+}
