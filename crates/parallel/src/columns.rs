@@ -23,6 +23,8 @@ struct Cut {
     width: usize,
     /// By tensor rank: which columns of inputs or outputs.
     spans: Vec<Vec<DimRange>>,
+    /// By tensor rank: `spans`, cut where those of the ranks before begin and end.
+    segments: Vec<Vec<Segment>>,
 }
 
 /// The matrices of a rank that are cut, and memory for their gathered columns.
@@ -52,8 +54,12 @@ impl Columns {
         let cut = |portions: &Vec<PortionParam>| {
             let sharding = &portions.first()?.sharding;
             let dim = sharding.dim().filter(|_| sharding.spec.class() == ParamClass::Matrix)?;
-            let spans = portions.iter().map(|p| p.ranges[dim].clone()).collect();
-            Some(Cut { inputs: dim == 1, width: sharding.spec.shape[dim], spans })
+            let spans: Vec<Vec<DimRange>> = portions.iter().map(|p| p.ranges[dim].clone()).collect();
+            let of_rank = |rank: usize| -> Vec<Segment> {
+                spans[rank].iter().flat_map(|span| segments(*span, &spans[..rank])).collect()
+            };
+            let segments = (0..spans.len()).map(of_rank).collect();
+            Some(Cut { inputs: dim == 1, width: sharding.spec.shape[dim], segments, spans })
         };
         let cuts: Vec<_> = portions.iter().map(cut).collect();
         let largest = |of: fn(&Cut) -> usize| tokens * cuts.iter().flatten().map(of).max().unwrap_or(0);
@@ -86,7 +92,7 @@ impl Columns {
         param: usize,
         (x, dy): (View, View),
     ) -> Result<(View, View), ExchangeError> {
-        let Some(Cut { inputs, width, spans }) = &self.cuts[param] else { return Ok((x, dy)) };
+        let Some(Cut { inputs, width, spans, segments }) = &self.cuts[param] else { return Ok((x, dy)) };
         let cut = if *inputs { x } else { dy };
         let rows = cut.rows;
         self.parts.set(spans.iter().map(|s| rows * total(s)));
@@ -98,7 +104,7 @@ impl Columns {
             let across = total(own);
             let part = View { rows, cols: across, stride: across, ..self.gathered };
             let mut columns = View { offset: part.offset + self.parts.range(rank).start, ..part };
-            for segment in own.iter().flat_map(|span| segments(*span, &spans[..rank])) {
+            for segment in &segments[rank] {
                 let to = whole.columns(segment.start, segment.len);
                 columns.cols = segment.len;
                 // The first rank with these columns sets them, the others add their terms.
