@@ -2,10 +2,9 @@
 //!
 //! ```text
 //! program layers.0.forward  rank tensor=0 of 2, rows of the residual stream sharded
-//!  in   x bf16 4096x4096 S0 | positions u32 1x8192
-//!  w    attention_norm.weight 1x4096 R | attention.qkv.weight 3072x4096 S0{q32 k8 v8 x128}
-//!   1  attention_norm.out, attention_norm.rstd = norm(x, attention_norm.weight)      4096x4096 S0
-//!   2  attention_norm.out.all_rows = all_gather(attention_norm.out)                  8192x4096 R   33,554,432 B
+//!  in  x f32 512x2048 S0 | positions u32 1x1024 R
+//!   1  attention_norm.out, attention_norm.rstd = norm(x, attention_norm.weight)
+//!   2  attention_norm.out.all_rows = all_gather(attention_norm.out) over tensor  4,194,304 B
 //! ```
 //!
 //! R is replicated, S0 and S1 sharded by rows or columns, P a term of a sum. Saved values are marked with `saved`.
