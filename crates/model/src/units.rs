@@ -11,6 +11,7 @@ use bessemer_program::{
     Phase, Rank, UnitMemory, UnitProgram, fuse, overlap, partition, plan_memory, recompute, seal, split,
 };
 use bessemer_units::{DType, Recompute};
+use std::collections::HashMap;
 
 /// One unit of a stage.
 #[derive(Debug, Clone)]
@@ -95,9 +96,13 @@ impl Plan<'_> {
             ..Recording::new(self.model, &shardings, self.shape, self.storage())
         };
         let mut units = Vec::with_capacity(span.layers.len() + 2);
+        let numbers: HashMap<&str, usize> =
+            params.iter().enumerate().map(|(i, p)| (p.spec.name.as_str(), i)).collect();
         let number = |prefix: &str, program: &UnitProgram| -> Vec<usize> {
-            let find = |name: &String| params.iter().position(|p| p.spec.name == format!("{prefix}{name}"));
-            program.parameters.iter().map(|name| find(name).unwrap_or(usize::MAX)).collect()
+            let find = |name: &String| {
+                numbers.get(format!("{prefix}{name}").as_str()).copied().unwrap_or(usize::MAX)
+            };
+            program.parameters.iter().map(find).collect()
         };
         if span.embedding {
             let (program, memory) = self.rewrite(recording.embedding())?;

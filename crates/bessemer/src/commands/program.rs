@@ -19,6 +19,9 @@ pub(crate) fn run(command: &ProgramCommand, as_json: bool) -> Result<(), Failure
 
 fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
     let recipe = load_recipe(&args.recipe.recipe, &args.recipe.overrides())?.value;
+    if args.ranks == 0 {
+        return Err(Failure::usage("--ranks 0: wanted at least one rank"));
+    }
     if args.rank >= args.ranks {
         return Err(Failure::usage(format!("--rank {}: wanted one below --ranks {}", args.rank, args.ranks)));
     }
