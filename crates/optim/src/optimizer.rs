@@ -240,8 +240,9 @@ impl Optimizer {
         Ok(self.host_squares[..self.params.len()].iter().map(|&s| f64::from(s)).sum::<f64>().sqrt())
     }
 
-    /// Step `t`, counted from 1, at learning rate `lr`. A gradient that is not finite changes nothing and is reported
-    /// as skipped; whether t advances then is the caller's affair.
+    /// Update `t`, counted from 1, at learning rate `lr`. A gradient that is not finite changes nothing and is reported as
+    /// skipped; the caller then makes the next update with the same `t`. Bias corrections, Adafactor's decay and relative
+    /// steps, and K-FAC's refresh depend on `t`.
     ///
     /// # Errors
     /// Step 0, what the backend answers, or K-FAC's.

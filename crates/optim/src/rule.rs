@@ -64,7 +64,7 @@ impl<'a> Pass<'a> {
 /// Where a step stands.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Now {
-    /// Step, from 1.
+    /// Update, from 1; skipped steps do not count.
     pub(crate) t: u64,
     /// Learning rate of the schedule.
     pub(crate) lr: f64,

@@ -210,7 +210,7 @@ impl Worker {
         let captures = match part {
             Part::Input => Captures::Nothing,
             _ if keeps => Captures::Later(run.micro),
-            _ if chunk.optimizer.captures(self.step + 1) => Captures::Now,
+            _ if chunk.optimizer.captures(self.step + 1 - self.skipped) => Captures::Now,
             _ => Captures::Nothing,
         };
         let every_time = chunk.exchange.reduces_every_time();

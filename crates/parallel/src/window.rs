@@ -23,8 +23,8 @@ pub struct Update {
 }
 
 impl Worker {
-    /// Runs a program of several updates ([`bessemer_schedule::Program::updates`]), the first of which is step `t`, counted
-    /// from 1; `rate` is told a step and gives its learning rate. What became of each update, the same on every rank (but
+    /// Runs a program of several updates ([`bessemer_schedule::Program::updates`]), the first of which is update `t`, counted
+    /// from 1; `rate` gives the learning rate of an update. What became of each update, the same on every rank (but
     /// for what this rank left out).
     ///
     /// # Errors

@@ -118,6 +118,8 @@ pub struct Worker {
     pub(crate) next: usize,
     /// Optimizer step under way, from 0.
     pub(crate) step: u64,
+    /// Steps before this one whose update was skipped.
+    pub(crate) skipped: u64,
     /// Factor on the loss, and with it on the gradients in memory.
     pub(crate) loss_scale: f64,
     /// Losses of an evaluated batch.
@@ -194,6 +196,7 @@ impl Worker {
             spans,
             next: 0,
             step: 0,
+            skipped: 0,
             loss_scale: 1.0,
             evaluated: Vec::new(),
             control: ControlMessages::default(),
@@ -302,6 +305,12 @@ impl Worker {
         self.chunks.iter_mut().for_each(|c| c.optimizer.set_loss_scale(scale));
     }
 
+    /// Sets how many of the run's steps so far had their update skipped; 0 until it is called. K-FAC's refresh follows the
+    /// updates, not the steps. The same on every rank.
+    pub fn set_skipped(&mut self, steps: u64) {
+        self.skipped = steps;
+    }
+
     /// Global norm of the gradient, the same bits on every rank; not finite if a gradient of any rank is not.
     ///
     /// # Errors
@@ -324,7 +333,8 @@ impl Worker {
         Ok(self.control.sum(&mut *self.pipeline, "norm of the gradient", value)?)
     }
 
-    /// Runs the rest of the program: the update of step `t`, counted from 1, with the norm that [`Worker::grad_norm`] told.
+    /// Runs the rest of the program: update `t`, counted from 1, with the norm that [`Worker::grad_norm`] found. Skipped
+    /// steps do not count in `t`.
     ///
     /// # Errors
     /// What the optimizer or another rank answers.

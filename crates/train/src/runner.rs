@@ -82,8 +82,8 @@ impl Runner {
         Ok(Passes { loss, grad_norm })
     }
 
-    /// Takes the update of step `t`, counted from 1, at learning rate `lr`, after [`Runner::passes`] found `grad_norm`. A
-    /// gradient that is not finite changes nothing and is reported as skipped.
+    /// Takes update `t`, counted from 1, at learning rate `lr`, after [`Runner::passes`] found `grad_norm`. A gradient that is
+    /// not finite changes nothing and is reported as skipped; the next update then has the same `t`.
     ///
     /// # Errors
     /// What the device or another rank answers.
@@ -127,8 +127,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Runs the steps of one program of an asynchronous schedule ([`Runner::set_window`]), the first of which is step `t`,
-    /// counted from 1. `rate` is the learning rate of a step.
+    /// Runs the steps of one program of an asynchronous schedule ([`Runner::set_window`]), the first of which makes update
+    /// `t`, counted from 1. `rate` is the learning rate of an update.
     ///
     /// # Errors
     /// What the batch source, the device or another rank answers.

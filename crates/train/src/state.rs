@@ -19,8 +19,12 @@ pub fn checkpoints(run: &Path) -> Store {
 /// State of a run after `step` optimizer steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainState {
-    /// Optimizer steps done.
+    /// Optimizer steps done, with those whose update was skipped.
     pub step: u64,
+    /// Updates applied: the steps without those that were skipped. `None` in checkpoints of older versions, which counted
+    /// every step as an update ([`TrainState::updates`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updates: Option<u64>,
     /// Tokens trained on.
     pub tokens: u64,
     /// Seconds of training so far, over all sessions.
@@ -56,6 +60,13 @@ impl TrainState {
         };
         agree("step", state.step, manifest.step, "the manifest's step")?;
         agree("tokens", state.tokens, manifest.tokens, "the manifest's tokens")?;
+        if state.updates() > state.step {
+            return Err(format!(
+                "state.updates is {}, wanted at most {}: the steps that the updates belong to",
+                state.updates(),
+                state.step
+            ));
+        }
         let product = |a: u64, b: u64| {
             a.checked_mul(b).ok_or_else(|| format!("state: {a} x {b} samples or tokens overflow"))
         };
@@ -86,6 +97,12 @@ impl TrainState {
             return Err(format!("state.seconds is {}, wanted a time", state.seconds));
         }
         Ok(state)
+    }
+
+    /// Updates applied so far. Bias corrections, second-moment decays and the refresh of K-FAC's curvature count these and not
+    /// the steps, as PyTorch's `GradScaler` leaves `state["step"]` where it is when it skips `optimizer.step()`.
+    pub fn updates(&self) -> u64 {
+        self.updates.unwrap_or(self.step)
     }
 
     /// The checkpoints that a recipe keeps for a run in this state.
@@ -160,6 +177,7 @@ mod tests {
     fn manifest() -> Manifest {
         let state = TrainState {
             step: 3,
+            updates: Some(2),
             tokens: 96,
             seconds: 1.5,
             loader: LoaderState { samples: 14, seq_len: 8, ..LoaderState::default() },
@@ -192,6 +210,7 @@ mod tests {
             assert!(begun.elapsed().as_secs() < 2);
         };
         refused("/step", json!(4), "state.step is 4, wanted 3");
+        refused("/updates", json!(4), "state.updates is 4, wanted at most 3");
         refused("/tokens", json!(97), "state.tokens is 97, wanted 96");
         refused("/loader/samples", json!(13), "state.loader.samples is 13, wanted 14");
         refused("/loader/seq_len", json!(9), "state.tokens is 96, wanted 108");
@@ -212,6 +231,14 @@ mod tests {
         TrainState::of(&m).unwrap();
         m.state["loader"]["samples"] = json!(11);
         assert!(TrainState::of(&m).unwrap_err().contains("at least 12"));
+    }
+
+    #[test]
+    fn updates_are_counted_from_the_steps_where_an_older_version_counted_only_those() {
+        let mut m = manifest();
+        assert_eq!(TrainState::of(&m).unwrap().updates(), 2);
+        m.state.as_object_mut().unwrap().remove("updates").unwrap();
+        assert_eq!(TrainState::of(&m).unwrap().updates(), 3);
     }
 
     #[test]

@@ -177,6 +177,7 @@ impl Trainer {
         let scaling = scaling.is_on(f16).then(|| (scaling.clone(), scaling.is_dynamic(f16)));
         let state = TrainState {
             step: 0,
+            updates: Some(0),
             tokens: 0,
             seconds: 0.0,
             loader: loader.state(0),

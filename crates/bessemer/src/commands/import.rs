@@ -40,6 +40,7 @@ pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), 
     let architecture = model.model().clone();
     let state = TrainState {
         step: 0,
+        updates: Some(0),
         tokens: 0,
         seconds: 0.0,
         loader: LoaderState { seq_len: architecture.context as u64, ..LoaderState::default() },

@@ -34,6 +34,8 @@ impl Trainer {
         let begun = Instant::now();
         let loss_scale = self.state.loss_scale.map(|s| s.scale);
         self.runner.worker.set_loss_scale(loss_scale.unwrap_or(1.0));
+        let updates = self.state.updates();
+        self.runner.worker.set_skipped(self.state.step - updates);
         let (Passes { loss: sum, grad_norm }, data_seconds) = self.passes()?;
         self.begin_saving()?;
         self.tracing.runs(&self.runner.worker);
@@ -54,7 +56,7 @@ impl Trainer {
         }
         let update = match spike {
             Some(_) => self.runner.worker.skip(grad_norm),
-            None => self.runner.update(&mut *self.backend, step + 1, lr, grad_norm)?,
+            None => self.runner.update(&mut *self.backend, updates + 1, lr, grad_norm)?,
         };
         // An overflow that a smaller loss scale may cure says nothing about the run.
         let gave_way = match (&self.scaling, &mut self.state.loss_scale) {
@@ -67,6 +69,7 @@ impl Trainer {
         self.taken = !update.skipped;
         self.skipped_in_a_row = if broken { self.skipped_in_a_row + 1 } else { 0 };
         self.state.step += 1;
+        self.state.updates = Some(updates + u64::from(self.taken));
         self.state.tokens += self.plan.tokens_per_step.0;
         self.state.loader = self.loader.state(consumed);
         if let Some(spike) = spike {

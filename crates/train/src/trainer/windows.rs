@@ -142,9 +142,13 @@ impl Trainer {
         self.tracing.runs(&self.runner.worker);
         let place = StepPlace::new(&self.plan, &self.state, &self.runner.worker, self.input.recipe.run.seed);
         let mut samples = Samples::new(&mut self.loader, &mut self.batch, place);
+        // Stages leave updates out separately, so there is no count that holds for all of them: every step of a window counts.
+        let first = self.state.updates();
+        let skipped = self.state.step - first;
+        self.runner.worker.set_skipped(skipped);
         let schedule = &self.schedule;
-        let rate = |t: u64| schedule.at(t - 1);
-        let updates = self.runner.window(&mut *self.backend, &mut samples, self.state.step + 1, &rate);
+        let rate = |t: u64| schedule.at(t - 1 + skipped);
+        let updates = self.runner.window(&mut *self.backend, &mut samples, first + 1, &rate);
         let data_seconds = samples.seconds()? / steps as f64;
         let updates = updates?;
         let seconds = begun.elapsed().as_secs_f64() / steps as f64;
@@ -152,6 +156,7 @@ impl Trainer {
         for update in updates {
             let lr = self.schedule.at(self.state.step);
             let consumed = self.state.loader.samples + self.plan.sequences_per_step;
+            self.state.updates = Some(self.state.updates() + 1);
             self.state.step += 1;
             self.state.tokens += self.plan.tokens_per_step.0;
             self.state.loader = self.loader.state(consumed);

@@ -15,3 +15,4 @@ mod place;
 mod ranks;
 mod resume;
 mod run;
+mod updates;
