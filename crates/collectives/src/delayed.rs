@@ -2,7 +2,7 @@
 
 use crate::call::Call;
 use crate::wrap::{Wrapped, Wrapper};
-use crate::{Collective, CollectiveError, CollectiveKind, Communicator, Memory};
+use crate::{Collective, CollectiveError, CollectiveKind, Communicator, Memory, Pattern};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Makes collectives take at least as long as a ring over such links takes:
@@ -10,6 +10,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// ```text
 /// t = steps * latency + bytes sent / bandwidth        steps: n - 1; all-reduce 2 (n - 1)
 /// ```
+/// counted from when the last rank has come: the ranks meet in a barrier before.
+///
 /// A message delays only who waits for it: it arrives `latency + bytes / bandwidth` after it was sent, or after the last
 /// byte of the message before it in the group has left this rank. Both ends read the wall clock, so the clocks of several
 /// machines must agree.
@@ -30,7 +32,6 @@ impl Delayed {
     fn time(&self, call: &Call<'_>, rank: usize, size: usize) -> Duration {
         let steps = match call.kind() {
             CollectiveKind::AllReduce => 2 * (size - 1),
-            CollectiveKind::Send | CollectiveKind::Receive => return Duration::ZERO,
             _ => size - 1,
         };
         // The last rank of a broadcast sends nothing and waits for the others.
@@ -63,6 +64,10 @@ impl Wrapper for LinkEnd {
             let not_before = (self.free + self.link.latency).as_nanos() as u64;
             return inner.run(&Collective { not_before, ..*collective }, memory);
         }
+        if call.kind() == CollectiveKind::Receive {
+            return inner.run(collective, memory);
+        }
+        inner.run(&Collective::new(collective.name, Pattern::Barrier), Memory::Empty)?;
         let start = Instant::now();
         inner.run(collective, memory)?;
         let time = self.link.time(&call, inner.rank(), inner.size());

@@ -38,7 +38,7 @@ pub struct Launch {
 }
 
 /// What the ranks of a group do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CollectiveKind {
     /// Every rank has the sum of all ranks' values: `src` and `dst` are one view.
     AllReduce,

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use bessemer_schedule::{Kind, Shape, generate};
+use bessemer_sim::replay::{Progress, RankEvent, ReplayGroup, StepEvents, replay};
 use bessemer_sim::{Costs, PassTimes, Summary, simulate};
 use std::time::Instant;
 
@@ -25,4 +26,32 @@ fn main() {
             summary.makespan
         );
     }
+    replays();
+}
+
+/// Ranks that start a collective beside each computation, and tell their neighbours.
+fn replays() {
+    let (ranks, rounds) = (64, 8000);
+    let mut step = StepEvents::new(ranks);
+    let all = (0..ranks).collect();
+    step.group(ReplayGroup { label: "all".into(), number: 0, ranks: all, progress: Progress::Thread });
+    let name = step.name("values");
+    for (rank, list) in step.lists.iter_mut().enumerate() {
+        for round in 0..rounds {
+            let tag = round as u64;
+            list.push(RankEvent::Start { group: 0, seconds: 0.5, name });
+            list.push(RankEvent::Send { to: (rank + 1) % ranks, tag, busy: 0.25, latency: 0.1 });
+            list.push(RankEvent::Compute { seconds: 1.0 });
+            list.push(RankEvent::Receive { from: (rank + ranks - 1) % ranks, tag });
+            list.push(RankEvent::Wait { group: 0, number: round });
+        }
+    }
+    let events: usize = step.lists.iter().map(Vec::len).sum();
+    let begun = Instant::now();
+    let seconds = replay(&step).unwrap().seconds();
+    let took = begun.elapsed().as_secs_f64();
+    println!(
+        "replay of {ranks} ranks: {events} events in {took:.3} s ({:.1} million a second); {seconds} s",
+        events as f64 / took / 1e6
+    );
 }

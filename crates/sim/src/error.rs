@@ -33,6 +33,27 @@ pub enum SimError {
         /// What is wrong with it.
         what: String,
     },
+    /// An event of a replay that names what is not there, or differs from that of another rank.
+    #[error("rank {rank}, event {index}: {what}")]
+    Event {
+        /// Rank.
+        rank: usize,
+        /// Position in its list, from 0.
+        index: usize,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A group of a replay that cannot be.
+    #[error("group {label}: {what}")]
+    Group {
+        /// Label of the group.
+        label: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// An operator of a program whose cost is not known.
+    #[error("no cost is known of {0}: measure the operators of the programs that are replayed")]
+    Cost(String),
     /// A unit of filler work that cannot be planned.
     #[error("filler work, unit {unit}: {what}")]
     Unit {

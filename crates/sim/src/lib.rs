@@ -19,6 +19,7 @@ pub mod fill;
 pub mod formulas;
 mod jitter;
 mod memory;
+pub mod replay;
 mod samples;
 mod simulate;
 mod summary;

@@ -94,6 +94,14 @@ fn a_slow_link_takes_as_long_as_its_formula() {
             // 2 (n - 1) steps of 5 ms, 2 N (n - 1)/n = 20 kB at 1 MB/s.
             c.all_reduce("x", &mut [0.0; 5000], Reduce::Sum).unwrap();
             assert!(start.elapsed() >= Duration::from_millis(30), "{:?}", start.elapsed());
+            // Nothing travels before the last rank has come.
+            c.barrier("again").unwrap();
+            let start = Instant::now();
+            if c.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(40));
+            }
+            c.all_reduce("y", &mut [0.0; 5000], Reduce::Sum).unwrap();
+            assert!(start.elapsed() >= Duration::from_millis(65), "{:?}", start.elapsed());
         });
     }
 }

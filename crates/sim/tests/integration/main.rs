@@ -7,3 +7,4 @@ mod fill;
 mod golden;
 mod hand;
 mod properties;
+mod replay;

@@ -1,0 +1,19 @@
+//! Replays a step: each rank's list of events, with the collectives and messages that connect the lists.
+//!
+//! [`replay`] works on seconds and group numbers only. [`RankWriter`] makes the lists from the programs that ranks run, with
+//! the times of [`NodeCosts`]: a replay that differs from a run has a wrong cost, not a missing node. [`CostTable`] holds
+//! measured costs.
+//!
+//! ```text
+//! rank 0   compute | start g | compute        | wait g ....| compute
+//! rank 1   compute        | start g | compute    | wait g .| compute
+//! group g                 |<--------- seconds ---------->|           begins when the last rank has started it
+//! ```
+
+mod events;
+mod programs;
+mod table;
+
+pub use events::{CollectiveSpan, Progress, RankEvent, Replay, ReplayGroup, StepEvents, replay};
+pub use programs::{CollectiveSeconds, Copied, MessageSeconds, NodeCosts, RankWriter, Traffic};
+pub use table::{CostTable, LinearSeconds, op_key};

@@ -1,0 +1,251 @@
+//! Events of the lists that a rank runs: operators, collectives, messages, each with what it costs there.
+//!
+//! A collective costs its rank three things: copies between the device and the memory that the collective works on, work of the
+//! processor that moves and adds up values, and time on the link. Ranks that take all cores of a machine have no core left for
+//! the second, wherever its thread runs, so it is counted as the rank's own.
+
+use super::{Progress, RankEvent, ReplayGroup, StepEvents};
+use crate::SimError;
+use bessemer_program::{Collective, CollectiveKind, Node, Phase, UnitProgram};
+use bessemer_tensor::op::Op;
+use std::collections::HashMap;
+
+/// A collective, as far as its cost depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Traffic {
+    /// What is done.
+    pub kind: CollectiveKind,
+    /// Bytes of the whole values: all ranks' parts of a gather or a reduce-scatter.
+    pub bytes: u64,
+    /// Ranks of the group.
+    pub ranks: usize,
+}
+
+impl Traffic {
+    /// Bytes that a rank sends under ring algorithms if parts are even.
+    pub fn sent(&self) -> f64 {
+        let times = if self.kind == CollectiveKind::AllReduce { 2.0 } else { 1.0 };
+        times * self.bytes as f64 * (self.ranks - 1) as f64 / self.ranks as f64
+    }
+
+    /// Times that a rank sends under ring algorithms.
+    pub fn rounds(&self) -> usize {
+        let times = if self.kind == CollectiveKind::AllReduce { 2 } else { 1 };
+        times * (self.ranks - 1)
+    }
+}
+
+/// Seconds of a collective on one rank, from when all ranks have come.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct CollectiveSeconds {
+    /// Work of a processor.
+    pub processor: f64,
+    /// Time on the link, in which the processor's work is done too.
+    pub link: f64,
+    /// Time that it takes longer if a progress thread runs it.
+    pub handoff: f64,
+}
+
+/// Seconds of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct MessageSeconds {
+    /// The sender's work to hand it over.
+    pub send: f64,
+    /// The receiver's work to take it.
+    pub receive: f64,
+    /// Time in which the link is busy with it.
+    pub busy: f64,
+    /// Time from then to its arrival.
+    pub latency: f64,
+}
+
+/// What the nodes of a rank's lists cost, in seconds.
+pub trait NodeCosts {
+    /// From an operator's launch to that of the next one.
+    ///
+    /// # Errors
+    /// [`SimError::Cost`] for an operator whose cost is not known.
+    fn op(&mut self, op: &Op) -> Result<f64, SimError>;
+
+    /// A copy between the device and the memory that collectives work on.
+    fn copy(&mut self, bytes: u64) -> f64;
+
+    /// A collective.
+    fn collective(&mut self, traffic: Traffic) -> CollectiveSeconds;
+
+    /// A message of so many bytes.
+    fn message(&mut self, bytes: u64) -> MessageSeconds;
+}
+
+/// Bytes that one rank copies for a collective.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Copied {
+    /// From the device, before it.
+    pub read: u64,
+    /// To the device, after it.
+    pub written: u64,
+}
+
+/// A collective that was started.
+#[derive(Debug, Clone, Copy)]
+struct Started {
+    number: usize,
+    written: u64,
+}
+
+/// Writes the events of one rank.
+pub struct RankWriter<'a> {
+    step: &'a mut StepEvents,
+    costs: &'a mut dyn NodeCosts,
+    rank: usize,
+    /// Computation that no event has yet.
+    compute: f64,
+    /// Collectives begun, by group.
+    begun: HashMap<usize, usize>,
+    /// Those that are not waited for, by group and the list's number.
+    started: HashMap<(usize, usize), Started>,
+}
+
+impl<'a> RankWriter<'a> {
+    /// Appends to the list of `rank`.
+    pub fn new(step: &'a mut StepEvents, costs: &'a mut dyn NodeCosts, rank: usize) -> RankWriter<'a> {
+        RankWriter { step, costs, rank, compute: 0.0, begun: HashMap::new(), started: HashMap::new() }
+    }
+
+    /// The number of a group ([`StepEvents::group`]).
+    pub fn group(&mut self, group: ReplayGroup) -> usize {
+        self.step.group(group)
+    }
+
+    /// Ends the list.
+    pub fn finish(mut self) {
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        let seconds = std::mem::take(&mut self.compute);
+        if seconds > 0.0 {
+            self.step.lists[self.rank].push(RankEvent::Compute { seconds });
+        }
+    }
+
+    fn push(&mut self, event: RankEvent) {
+        self.flush();
+        self.step.lists[self.rank].push(event);
+    }
+
+    /// An operator.
+    ///
+    /// # Errors
+    /// [`SimError::Cost`].
+    pub fn op(&mut self, op: &Op) -> Result<(), SimError> {
+        self.compute += self.costs.op(op)?;
+        Ok(())
+    }
+
+    /// A copy of so many bytes between the device and host memory that belongs to no collective.
+    pub fn copy(&mut self, bytes: u64) {
+        self.compute += self.costs.copy(bytes);
+    }
+
+    /// The copies and the processor's work, as the rank's own. What the collective costs, with what is left of the time on the
+    /// link.
+    fn prepare(&mut self, group: usize, read: u64, traffic: Traffic) -> CollectiveSeconds {
+        let cost = self.costs.collective(traffic);
+        self.compute += self.costs.copy(read) + cost.processor;
+        *self.begun.entry(group).or_default() += 1;
+        CollectiveSeconds { link: (cost.link - cost.processor).max(0.0), ..cost }
+    }
+
+    /// A collective that is complete before the rank goes on. Nothing happens in a group of one rank.
+    pub fn collective(&mut self, group: usize, name: &str, traffic: Traffic, copied: Copied) {
+        if traffic.ranks > 1 {
+            let seconds = self.prepare(group, copied.read, traffic).link;
+            let name = self.step.name(name);
+            self.push(RankEvent::Collective { group, seconds, name });
+            self.compute += self.costs.copy(copied.written);
+        }
+    }
+
+    /// Begins a collective, which [`RankWriter::wait`] knows as `id`. Nothing happens in a group of one rank.
+    pub fn start(&mut self, group: usize, id: usize, name: &str, traffic: Traffic, copied: Copied) {
+        if traffic.ranks > 1 {
+            let cost = self.prepare(group, copied.read, traffic);
+            let by_caller = self.step.groups[group].progress == Progress::Caller;
+            let seconds = if by_caller { cost.link } else { cost.link + cost.handoff };
+            let number = self.begun[&group] - 1;
+            self.started.insert((group, id), Started { number, written: copied.written });
+            let name = self.step.name(name);
+            self.push(RankEvent::Start { group, seconds, name });
+        }
+    }
+
+    /// Waits for a collective that was started as `id`; what it gives is copied to the device.
+    pub fn wait(&mut self, group: usize, id: usize) {
+        if let Some(Started { number, written }) = self.started.remove(&(group, id)) {
+            self.push(RankEvent::Wait { group, number });
+            self.compute += self.costs.copy(written);
+        }
+    }
+
+    /// Hands over a message of so many bytes of the device.
+    pub fn send(&mut self, to: usize, tag: u64, bytes: u64) {
+        let MessageSeconds { send, busy, latency, .. } = self.costs.message(bytes);
+        self.compute += self.costs.copy(bytes) + send;
+        self.push(RankEvent::Send { to, tag, busy, latency });
+    }
+
+    /// Waits for a message of so many bytes and copies it to the device.
+    pub fn receive(&mut self, from: usize, tag: u64, bytes: u64) {
+        self.push(RankEvent::Receive { from, tag });
+        self.compute += self.costs.message(bytes).receive + self.costs.copy(bytes);
+    }
+
+    /// One phase of a unit. `group` is that of the tensor axis, of `ranks` ranks; `first`: the pass begins the gradients of an
+    /// update.
+    ///
+    /// # Errors
+    /// [`SimError::Cost`].
+    pub fn unit(
+        &mut self,
+        unit: &UnitProgram,
+        phase: Phase,
+        first: bool,
+        (group, ranks): (usize, usize),
+    ) -> Result<(), SimError> {
+        for node in unit.list(phase) {
+            match node {
+                Node::Launch(launch) if launch.first_only && !first => {}
+                Node::Launch(launch) => self.op(&launch.op)?,
+                Node::Collective(c) => {
+                    let (traffic, copied) = of_program(c, ranks);
+                    self.collective(group, &c.name, traffic, copied);
+                }
+                Node::Start(c) => {
+                    let (traffic, copied) = of_program(c, ranks);
+                    self.start(group, c.id, &c.name, traffic, copied);
+                }
+                Node::Wait { id, .. } => self.wait(group, *id),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Cost of a collective of a unit program, whose rows are spread evenly over the ranks.
+fn of_program(c: &Collective, ranks: usize) -> (Traffic, Copied) {
+    let element = c.src.dtype().size() as u64;
+    let bytes = (c.rows.len() * c.src.cols) as u64 * element;
+    let part = bytes / ranks as u64;
+    let (bytes, read, written) = match c.kind {
+        CollectiveKind::AllReduce => (bytes, bytes, bytes),
+        CollectiveKind::ReduceScatter => (bytes, bytes, part),
+        CollectiveKind::AllGather => (bytes, part, bytes),
+        // Both rows of every rank.
+        CollectiveKind::CombineLogSums => {
+            let own = c.src.len() as u64 * element;
+            (own * ranks as u64, own, own)
+        }
+    };
+    (Traffic { kind: c.kind, bytes, ranks }, Copied { read, written })
+}

@@ -1,0 +1,89 @@
+//! Costs of nodes as a table of measured times.
+
+use super::{CollectiveSeconds, MessageSeconds, NodeCosts, Traffic};
+use crate::{Link, SimError};
+use bessemer_program::CollectiveKind;
+use bessemer_tensor::op::Op;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Seconds that grow with bytes: `fixed + per_byte * bytes`.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct LinearSeconds {
+    /// Seconds of an empty one.
+    pub fixed: f64,
+    /// Seconds of a byte.
+    pub per_byte: f64,
+}
+
+impl LinearSeconds {
+    /// The line through two measured times of `bytes[0] < bytes[1]` bytes; nothing is negative.
+    pub fn through(bytes: [u64; 2], seconds: [f64; 2]) -> LinearSeconds {
+        let per_byte = ((seconds[1] - seconds[0]) / (bytes[1] - bytes[0]) as f64).max(0.0);
+        LinearSeconds { fixed: (seconds[0] - per_byte * bytes[0] as f64).max(0.0), per_byte }
+    }
+
+    /// Seconds of so many bytes.
+    pub fn of(&self, bytes: u64) -> f64 {
+        self.fixed + self.per_byte * bytes as f64
+    }
+}
+
+/// Measured costs of the ranks of a job.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct CostTable {
+    /// Seconds of operators, by [`op_key`].
+    pub ops: BTreeMap<String, f64>,
+    /// Copies between the device and host memory.
+    pub copy: LinearSeconds,
+    /// Processor time of collectives, by kind and bytes of the whole values.
+    pub collectives: BTreeMap<CollectiveKind, LinearSeconds>,
+    /// Time that a collective takes longer if a progress thread runs it.
+    pub handoff: f64,
+    /// Processor time of handing over a message.
+    pub send: LinearSeconds,
+    /// Processor time of taking a message that is there.
+    pub receive: LinearSeconds,
+    /// Links between ranks; none: processors move all bytes.
+    pub link: Option<Link>,
+}
+
+/// What tells operators of different cost apart within a job: name, and shape and type of every operand.
+pub fn op_key(op: &Op) -> String {
+    let mut key = op.name().to_owned();
+    for operand in op.operands().iter() {
+        let view = operand.view;
+        // Writing to a string succeeds.
+        let _ = write!(key, ", {} {}x{} {:?}", operand.name, view.rows, view.cols, view.dtype());
+    }
+    key
+}
+
+impl NodeCosts for CostTable {
+    fn op(&mut self, op: &Op) -> Result<f64, SimError> {
+        let key = op_key(op);
+        self.ops.get(&key).copied().ok_or(SimError::Cost(key))
+    }
+
+    fn copy(&mut self, bytes: u64) -> f64 {
+        if bytes == 0 { 0.0 } else { self.copy.of(bytes) }
+    }
+
+    fn collective(&mut self, traffic: Traffic) -> CollectiveSeconds {
+        let processor = self.collectives.get(&traffic.kind).map_or(0.0, |line| line.of(traffic.bytes));
+        let link = self
+            .link
+            .map_or(0.0, |link| link.latency * traffic.rounds() as f64 + traffic.sent() / link.bandwidth);
+        CollectiveSeconds { processor, link, handoff: self.handoff }
+    }
+
+    fn message(&mut self, bytes: u64) -> MessageSeconds {
+        let link = self.link.unwrap_or_default();
+        MessageSeconds {
+            send: self.send.of(bytes),
+            receive: self.receive.of(bytes),
+            busy: bytes as f64 / link.bandwidth,
+            latency: link.latency,
+        }
+    }
+}
