@@ -14,7 +14,7 @@ use crate::units::{Plan, Rewrite, StageUnit, phases};
 use bessemer_arch::{Model, Portion, Unit};
 use bessemer_mesh::{Axis, Placement};
 use bessemer_program::{
-    Class, OneDevice, Phase, Rank, StepValues, UnitMemory, UnitProgram, each_op, run, verify,
+    Class, OneDevice, Phase, Rank, StepValues, UnitMemory, UnitProgram, UnitUse, each_op, run, verify,
 };
 use bessemer_tensor::op::Op;
 use bessemer_tensor::{Backend, View};
@@ -251,6 +251,15 @@ impl Decoder {
     /// The program of every unit that is here with the plan of its memory, in the order of the forward pass.
     pub fn programs(&self) -> impl Iterator<Item = (Unit, &UnitProgram, &UnitMemory)> {
         self.units.iter().map(|u| (u.unit, &u.program, &u.memory))
+    }
+
+    /// What each unit's list of a phase uses, in the order of the forward pass; `flat_of` gives the flat parameter in which a
+    /// parameter of the decoder lies.
+    pub fn uses(&self, phase: Phase, flat_of: &dyn Fn(usize) -> usize) -> Vec<UnitUse> {
+        let of = |(number, unit): (usize, &StageUnit)| {
+            UnitUse::of(number, &unit.program, phase, &|p| flat_of(unit.parameters[p]))
+        };
+        self.units.iter().enumerate().map(of).collect()
     }
 
     /// The programs as they are after some of the passes that have rewritten them.

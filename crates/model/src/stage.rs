@@ -406,6 +406,12 @@ impl Decoder {
         self.read_losses(backend, scored, with_lse).map(Some)
     }
 
+    /// Bytes of the residual stream of one micro-batch, as it enters or leaves the stage.
+    pub fn stream_bytes(&self) -> u64 {
+        let stream = self.buffers.slots[0].stream[0];
+        (stream.len() * stream.dtype().size()) as u64
+    }
+
     /// The residual stream behind the last layer.
     pub(crate) fn stream_of(&self, slot: usize) -> View {
         let stream = &self.buffers.slots[slot].stream;

@@ -1,24 +1,27 @@
 //! A stage of the model on a rank: its parameters and what steps them, and the ranks that hold the same.
 
+use crate::config::Stage;
 use crate::error::ParallelError;
 use crate::exchange::{Exchange, ExchangeError};
 use crate::fill::ChunkFill;
 use crate::flat::Units;
 use crate::groups::ChunkGroups;
+use crate::lists::PassLists;
 use crate::memory::ParamMemory;
 use crate::norm::{LocalSquares, counted};
 use crate::owner::{Owners, with_others};
 use crate::peers::{RankPeers, Sharing, share};
 use crate::plan::Coord;
 use crate::prepare::Needs;
-use crate::ranks::Curvature;
+use crate::ranks::{Curvature, transfer};
 use crate::stash::Stash;
 use crate::tensor::TensorGroup;
 use crate::worker::Job;
 use bessemer_arch::{Portion, PortionParam, Span};
 use bessemer_collectives::Communicator;
-use bessemer_model::{Decoder, Pending, StageConfig, Stream, Unit};
+use bessemer_model::{Decoder, Pending, StageConfig, Stream};
 use bessemer_optim::{Optimizer, Ranks, StepStats};
+use bessemer_program::{DataRank, PassNode};
 use bessemer_tensor::{Backend, View};
 use bessemer_units::ParamStorage;
 use std::collections::{BTreeMap, HashMap};
@@ -43,6 +46,9 @@ pub(crate) struct Chunk {
     pub(crate) place: ChunkPlace,
     pub(crate) tensor: TensorGroup,
     pub(crate) exchange: Exchange,
+    pub(crate) lists: PassLists,
+    /// Gradients are reduced in every pass.
+    pub(crate) settles: bool,
     pub(crate) units: Units,
     pub(crate) memory: ParamMemory,
     /// This rank's portion of every parameter of the stage.
@@ -113,15 +119,21 @@ impl Chunk {
         };
         let squares = LocalSquares::new(backend, &gradients)?;
         let (sharing, curvature) = share(backend, job, &owners, &list, &portion)?;
-        let gradients: Vec<_> =
-            portion.iter().cloned().zip(memory.params.iter().filter_map(|p| p.grad)).collect();
+        let numbered = portion.iter().cloned().zip(&memory.params).enumerate();
+        let gradients: Vec<_> = numbered
+            .filter_map(|(number, (portion, p))| Some((portion, p.grad?, units.place(number).unit)))
+            .collect();
         let ChunkGroups { tensor, shard, replicate, ends } = groups;
         let tensor = TensorGroup::new(tensor, &part, (plan.sequence, plan.overlap), &gradients)?;
         decoder.verify()?;
         expect_complete(&decoder, &tensor)?;
+        let of = |group: &bessemer_collectives::CollectiveQueue| (group.size(), group.rank());
+        let rank = DataRank { shard: of(&shard), replicate: of(&replicate) };
         Ok(Chunk {
+            lists: PassLists::new(&decoder, &memory, &units, &tensor, rank),
+            settles: plan.stage >= Stage::Zero2,
             tensor,
-            exchange: Exchange::new(plan.stage, shard, replicate, &units.list, &memory),
+            exchange: Exchange::new(shard, replicate, &units.list, &memory),
             units,
             memory,
             portion,
@@ -167,48 +179,19 @@ impl Chunk {
         }
     }
 
-    /// Sends every unit's gradients on their way, in the order of a backward pass.
-    pub(crate) fn reduce(&mut self, backend: &mut dyn Backend) -> Result<(), ExchangeError> {
-        let span = self.place.span.clone();
-        let head = span.head.then_some(Unit::Head);
-        let embedding = span.embedding.then_some(Unit::Embedding);
-        for unit in head.into_iter().chain(span.layers.rev().map(Unit::Layer)).chain(embedding) {
-            reduce_unit(
-                backend,
-                (&mut self.tensor, &mut self.exchange),
-                (&self.units, &self.place.span),
-                unit,
-                false,
-            )?;
-        }
-        Ok(())
+    /// Runs a list without units, outside of a pass.
+    pub(crate) fn transfers(
+        &mut self,
+        backend: &mut dyn Backend,
+        list: impl Fn(&PassLists) -> &[PassNode],
+    ) -> Result<(), ExchangeError> {
+        let (tensor, exchange) = (&mut self.tensor, &mut self.exchange);
+        list(&self.lists).iter().try_for_each(|node| transfer(backend, tensor, exchange, node, false))
     }
 
     /// This rank's part of the gradient of a token table that two stages hold.
     pub(crate) fn table_gradient(&self) -> Option<View> {
         self.units.table.map(|unit| self.memory.gradients[unit].own)
-    }
-}
-
-/// A unit's gradients are complete on this rank: on their way with them. With tied tables the embedding completes what
-/// the head began, where both are here.
-pub(crate) fn reduce_unit(
-    backend: &mut dyn Backend,
-    (tensor, exchange): (&mut TensorGroup, &mut Exchange),
-    (units, span): (&Units, &Span),
-    unit: Unit,
-    add: bool,
-) -> Result<(), ExchangeError> {
-    if unit == Unit::Head && span.embedding {
-        return Ok(());
-    }
-    tensor.complete(backend, unit)?;
-    match unit {
-        Unit::Layer(i) => exchange.reduce(backend, units.layer(i), add),
-        Unit::Embedding | Unit::Head => {
-            let both = units.root.into_iter().chain(units.table);
-            both.into_iter().try_for_each(|u| exchange.reduce(backend, u, add))
-        }
     }
 }
 

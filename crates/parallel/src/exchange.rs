@@ -1,17 +1,18 @@
-//! Gradients and values on their way between data-parallel ranks.
+//! The transfers of one rank on the data-parallel axes, as [`bessemer_program::DataProgram`] lists them.
 //!
-//! | stage | gradients, each step | values |
+//! | data-parallel stage | gradients, each step | values |
 //! |---|---|---|
 //! | ddp | all-reduce after the last micro-batch: 2 P | – |
 //! | zero1 | reduce-scatter after the last micro-batch: P | all-gather after the update: P |
 //! | zero2 | reduce-scatter after each of m micro-batches: m P | all-gather after the update: P |
 //! | zero3 | reduce-scatter after each micro-batch: m P | all-gather before each forward and each backward: 2 m P |
 //!
-//! elements a rank, times (N-1)/N, in the type in which they are kept ; with copies of the cut model (hybrid sharding) gradients are then all-reduced between
-//! the copies: 2 P/N. A layer's gradients leave as soon as its backward pass is done, the next layer's values are asked
-//! for before this one's are used.
+//! elements a rank, times (N-1)/N, in the type in which they are kept; with replicas of the sharded model (hybrid sharding)
+//! the parts of gradients are then all-reduced between the replicas: 2 P/N.
+//!
+//! A flat unit travels in pieces of at most [`BUCKET`] elements through a few staging buffers on the host. Where all buffers are in
+//! flight, the oldest piece is waited for.
 
-use crate::config::Stage;
 use crate::flat::FlatUnit;
 use crate::memory::{ParamMemory, Stretch};
 use crate::piece::{Piece, pieces};
@@ -20,6 +21,8 @@ pub(crate) use bessemer_collectives::ViewError as ExchangeError;
 use bessemer_collectives::{
     Collective, CollectiveQueue, HostBuffer, Pattern, Reduce, Ticket, read_view, write_view,
 };
+use bessemer_mesh::Axis;
+use bessemer_program::{CollectiveKind, Transfer};
 use bessemer_tensor::{Backend, View};
 use bessemer_units::DType;
 use std::collections::VecDeque;
@@ -32,10 +35,10 @@ const GRADIENTS_AHEAD: usize = 3;
 /// Pieces of values that travel at once.
 const VALUES_AHEAD: usize = 2;
 
-/// A collective that is under way.
+/// A piece of a transfer that is in flight.
 #[derive(Debug)]
 struct Flight {
-    unit: usize,
+    transfer: Transfer,
     piece: usize,
     pending: Ticket,
 }
@@ -48,10 +51,9 @@ struct Gathering {
     next: usize,
 }
 
-/// The traffic of one rank on the data-parallel axes.
+/// The transfers of one rank on the data-parallel axes.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    stage: Stage,
     shard: CollectiveQueue,
     replicate: CollectiveQueue,
     /// By unit.
@@ -72,7 +74,6 @@ pub(crate) struct Exchange {
 
 impl Exchange {
     pub(crate) fn new(
-        stage: Stage,
         shard: CollectiveQueue,
         replicate: CollectiveQueue,
         units: &[FlatUnit],
@@ -89,11 +90,11 @@ impl Exchange {
             (0..count).map(|_| HostBuffer::with_capacity(dtype.into(), longest)).collect()
         };
         let own_start = memory.parts.iter().map(|p| p.range(shard.rank()).start).collect();
+        let apart = memory.gradients.iter().any(Stretch::apart);
         Exchange {
             free_for_gradients: buffers(GRADIENTS_AHEAD, gradients, silent),
             free_for_values: buffers(VALUES_AHEAD, values, shard.size() == 1),
-            sum: HostBuffer::with_capacity(gradients.into(), if stage >= Stage::Zero2 { longest } else { 0 }),
-            stage,
+            sum: HostBuffer::with_capacity(gradients.into(), if apart { longest } else { 0 }),
             shard,
             replicate,
             pieces,
@@ -122,6 +123,35 @@ impl Exchange {
         all.map(HostBuffer::capacity_bytes).sum()
     }
 
+    /// Begins a transfer; `add` says whether a reduced part is added to what earlier micro-batches left in memory of its own.
+    pub(crate) fn start(
+        &mut self,
+        backend: &mut dyn Backend,
+        transfer: Transfer,
+        add: bool,
+    ) -> Result<(), ExchangeError> {
+        match transfer.kind {
+            CollectiveKind::AllGather => self.ask(backend, transfer),
+            _ => self.reduce(backend, transfer, add),
+        }
+    }
+
+    /// Completes a transfer.
+    pub(crate) fn wait(
+        &mut self,
+        backend: &mut dyn Backend,
+        transfer: Transfer,
+        add: bool,
+    ) -> Result<(), ExchangeError> {
+        if transfer.kind == CollectiveKind::AllGather {
+            return self.fetch(backend, transfer);
+        }
+        while self.reducing.iter().any(|flight| flight.transfer == transfer) {
+            self.settle(backend, add)?;
+        }
+        Ok(())
+    }
+
     /// Elements of a unit within this rank's part.
     fn own(&self, of: &[Stretch], unit: usize, range: &Range<usize>) -> View {
         // An empty stretch may start anywhere.
@@ -129,16 +159,21 @@ impl Exchange {
         of[unit].own.columns(start, range.len())
     }
 
-    /// Sends a unit's gradients on their way; `add` says whether parts are added to what earlier micro-batches left.
-    pub(crate) fn reduce(
+    /// What an all-reduce sums of a piece: this rank's part, if the shard axis has summed it before.
+    fn summed(&self, unit: usize, piece: &Piece) -> View {
+        match self.shard.size() {
+            1 => self.gradients[unit].whole.columns(piece.ranges[0].start, piece.ranges[0].len()),
+            _ => self.own(&self.gradients, unit, &piece.ranges[self.shard.rank()]),
+        }
+    }
+
+    fn reduce(
         &mut self,
         backend: &mut dyn Backend,
-        unit: usize,
+        transfer: Transfer,
         add: bool,
     ) -> Result<(), ExchangeError> {
-        if self.shard.size() * self.replicate.size() == 1 {
-            return Ok(());
-        }
+        let unit = transfer.flat;
         for piece in 0..self.pieces[unit].len() {
             let mut values = match self.free_for_gradients.pop() {
                 Some(values) => values,
@@ -148,30 +183,34 @@ impl Exchange {
                 }
             };
             let p = &self.pieces[unit][piece];
-            values.reset(values.element(), p.parts.len());
-            for (r, range) in p.ranges.iter().enumerate() {
-                let whole = self.gradients[unit].whole.columns(range.start, range.len());
-                read_view(backend, whole, &mut values, p.parts.range(r))?;
-            }
-            let pending = if self.shard.size() > 1 {
-                self.shard
-                    .start(&Collective::new(&p.name, Pattern::ReduceScatter(&p.parts, Reduce::Sum)), values)?
+            let pending = if transfer.axis == Axis::Shard {
+                values.reset(values.element(), p.parts.len());
+                for (r, range) in p.ranges.iter().enumerate() {
+                    let whole = self.gradients[unit].whole.columns(range.start, range.len());
+                    read_view(backend, whole, &mut values, p.parts.range(r))?;
+                }
+                let scatter = Collective::new(&p.name, Pattern::ReduceScatter(&p.parts, Reduce::Sum));
+                self.shard.start(&scatter, values)?
             } else {
+                let summed = self.summed(unit, p);
+                values.reset(values.element(), summed.len());
+                read_view(backend, summed, &mut values, 0..summed.len())?;
                 self.replicate.start(&Collective::new(&p.name, Pattern::AllReduce(Reduce::Sum)), values)?
             };
-            self.reducing.push_back(Flight { unit, piece, pending });
+            self.reducing.push_back(Flight { transfer, piece, pending });
         }
         Ok(())
     }
 
     /// Waits for the oldest piece of gradients and puts it where it belongs.
     fn settle(&mut self, backend: &mut dyn Backend, add: bool) -> Result<(), ExchangeError> {
-        let Some(Flight { unit, piece, pending }) = self.reducing.pop_front() else { return Ok(()) };
+        let Some(Flight { transfer, piece, pending }) = self.reducing.pop_front() else { return Ok(()) };
+        let unit = transfer.flat;
         let p = &self.pieces[unit][piece];
-        if self.shard.size() == 1 {
+        if transfer.axis == Axis::Replicate {
             let values = self.replicate.finish(pending)?;
-            let whole = self.gradients[unit].whole.columns(p.ranges[0].start, p.ranges[0].len());
-            write_view(backend, whole, &values, 0..whole.len())?;
+            let summed = self.summed(unit, p);
+            write_view(backend, summed, &values, 0..summed.len())?;
             self.free_for_gradients.push(values);
             return Ok(());
         }
@@ -179,8 +218,8 @@ impl Exchange {
         let me = self.shard.rank();
         let own = self.own(&self.gradients, unit, &p.ranges[me]);
         let mine = p.parts.range(me);
-        // A kept gradient has been added up in place.
-        if add && self.reduces_every_time() {
+        // Gradients that are kept whole have been added up in place.
+        if add && self.gradients[unit].apart() {
             self.sum.reset(self.sum.element(), mine.len());
             read_view(backend, own, &mut self.sum, 0..mine.len())?;
             staging::add(&mut values, mine.clone(), &self.sum);
@@ -190,67 +229,24 @@ impl Exchange {
         Ok(())
     }
 
-    /// Waits for all gradients. After the last micro-batch of a step copies of a cut model add theirs up.
-    pub(crate) fn finish_gradients(
-        &mut self,
-        backend: &mut dyn Backend,
-        add: bool,
-        last: bool,
-    ) -> Result<(), ExchangeError> {
-        while !self.reducing.is_empty() {
-            self.settle(backend, add)?;
-        }
-        if !last || self.shard.size() == 1 || self.replicate.size() == 1 {
-            return Ok(());
-        }
-        let me = self.shard.rank();
-        for unit in 0..self.pieces.len() {
-            for piece in 0..self.pieces[unit].len() {
-                let p = &self.pieces[unit][piece];
-                let own = self.own(&self.gradients, unit, &p.ranges[me]);
-                let mut values = self.gradient_buffer(unit);
-                let p = &self.pieces[unit][piece];
-                values.reset(values.element(), own.len());
-                read_view(backend, own, &mut values, 0..own.len())?;
-                let pending = self
-                    .replicate
-                    .start(&Collective::new(&p.name, Pattern::AllReduce(Reduce::Sum)), values)?;
-                let values = self.replicate.finish(pending)?;
-                write_view(backend, own, &values, 0..own.len())?;
-                self.free_for_gradients.push(values);
-            }
-        }
-        Ok(())
-    }
-
     /// A free staging buffer for a unit's gradients.
     fn gradient_buffer(&mut self, unit: usize) -> HostBuffer {
         let dtype = self.gradients[unit].whole.dtype();
         self.free_for_gradients.pop().unwrap_or_else(|| HostBuffer::with_capacity(dtype.into(), 0))
     }
 
-    /// Whether gradients leave after every micro-batch.
-    pub(crate) fn reduces_every_time(&self) -> bool {
-        self.stage >= Stage::Zero2
-    }
-
-    /// Whether a unit's values must be gathered before they are used.
-    pub(crate) fn gathers(&self) -> bool {
-        self.stage == Stage::Zero3 && self.shard.size() > 1
-    }
-
     /// Asks for a unit's values, as many pieces as there are buffers.
-    pub(crate) fn ask(&mut self, backend: &mut dyn Backend, unit: usize) -> Result<(), ExchangeError> {
+    fn ask(&mut self, backend: &mut dyn Backend, transfer: Transfer) -> Result<(), ExchangeError> {
         if self.gathering.is_some() {
             return Ok(());
         }
-        self.gathering = Some(Gathering { unit, next: 0 });
-        while self.ask_more(backend)? {}
+        self.gathering = Some(Gathering { unit: transfer.flat, next: 0 });
+        while self.ask_more(backend, transfer)? {}
         Ok(())
     }
 
     /// Asks for one more piece, if there is one and a buffer for it.
-    fn ask_more(&mut self, backend: &mut dyn Backend) -> Result<bool, ExchangeError> {
+    fn ask_more(&mut self, backend: &mut dyn Backend, transfer: Transfer) -> Result<bool, ExchangeError> {
         let Some(Gathering { unit, next }) = self.gathering else { return Ok(false) };
         let Some(p) = self.pieces[unit].get(next) else { return Ok(false) };
         let Some(mut values) = self.free_for_values.pop() else { return Ok(false) };
@@ -259,42 +255,34 @@ impl Exchange {
         let own = self.own(&self.values, unit, &p.ranges[me]);
         read_view(backend, own, &mut values, p.parts.range(me))?;
         let pending = self.shard.start(&Collective::new(&p.name, Pattern::AllGather(&p.parts)), values)?;
-        self.arriving.push_back(Flight { unit, piece: next, pending });
+        self.arriving.push_back(Flight { transfer, piece: next, pending });
         self.gathering = Some(Gathering { unit, next: next + 1 });
         Ok(true)
     }
 
     /// Puts a unit's values in place, asking for them if nobody has yet.
-    pub(crate) fn fetch(&mut self, backend: &mut dyn Backend, unit: usize) -> Result<(), ExchangeError> {
-        if self.gathering.as_ref().is_some_and(|g| g.unit != unit) {
+    fn fetch(&mut self, backend: &mut dyn Backend, transfer: Transfer) -> Result<(), ExchangeError> {
+        let asked = self.gathering.as_ref().map(|g| Transfer { flat: g.unit, ..transfer });
+        if let Some(other) = asked.filter(|asked| *asked != transfer) {
             // Asked for another one, which is not used after all (a pass that ended early).
-            let asked = self.gathering.as_ref().map_or(unit, |g| g.unit);
-            self.arrive(backend, asked)?;
+            self.arrive(backend, other)?;
         }
-        self.ask(backend, unit)?;
-        self.arrive(backend, unit)
+        self.ask(backend, transfer)?;
+        self.arrive(backend, transfer)
     }
 
-    fn arrive(&mut self, backend: &mut dyn Backend, unit: usize) -> Result<(), ExchangeError> {
+    fn arrive(&mut self, backend: &mut dyn Backend, transfer: Transfer) -> Result<(), ExchangeError> {
         while let Some(Flight { piece, pending, .. }) = self.arriving.pop_front() {
             let values = self.shard.finish(pending)?;
-            let p = &self.pieces[unit][piece];
+            let p = &self.pieces[transfer.flat][piece];
             for (r, range) in p.ranges.iter().enumerate() {
-                let whole = self.values[unit].whole.columns(range.start, range.len());
+                let whole = self.values[transfer.flat].whole.columns(range.start, range.len());
                 write_view(backend, whole, &values, p.parts.range(r))?;
             }
             self.free_for_values.push(values);
-            self.ask_more(backend)?;
+            self.ask_more(backend, transfer)?;
         }
         self.gathering = None;
         Ok(())
-    }
-
-    /// After an update of this rank's parts: makes every unit whole again where units are kept whole.
-    pub(crate) fn spread_values(&mut self, backend: &mut dyn Backend) -> Result<(), ExchangeError> {
-        if self.shard.size() == 1 || !matches!(self.stage, Stage::Zero1 | Stage::Zero2) {
-            return Ok(());
-        }
-        (0..self.pieces.len()).try_for_each(|unit| self.fetch(backend, unit))
     }
 }

@@ -17,10 +17,11 @@ use crate::error::ParallelError;
 use crate::notes::OrderSpan;
 use crate::peers::RankPeers;
 use crate::prepare::{Letter, Order, Run, Slot, Writes};
-use crate::ranks::{Gradients, PassRanks, Watching};
+use crate::ranks::{PassRanks, Watching};
 use crate::worker::{Feed, Fillers, Filling, Worker, lift, told};
-use bessemer_model::{Accumulate, LossSum, ModelError, StepContext, TokenBatch};
+use bessemer_model::{Accumulate, Decoder, LossSum, ModelError, StepContext, TokenBatch};
 use bessemer_optim::StepStats;
+use bessemer_program::{GradientTraffic, Phase};
 use bessemer_schedule::{Fill, Filler, Flow};
 use bessemer_tensor::op::{Copy, Op};
 use bessemer_tensor::{Backend, Stream, View};
@@ -42,6 +43,23 @@ enum Captures {
     Now,
     /// It is kept for a filler, as that of a micro-batch.
     Later(usize),
+}
+
+/// A pass of a chunk.
+#[derive(Debug, Clone, Copy)]
+struct ChunkPass {
+    phase: Phase,
+    traffic: GradientTraffic,
+    /// Earlier passes have left gradients of the update.
+    add: bool,
+    captures: Captures,
+}
+
+impl ChunkPass {
+    /// A pass that makes no gradients.
+    fn of(phase: Phase) -> ChunkPass {
+        ChunkPass { phase, traffic: GradientTraffic::Stay, add: false, captures: Captures::Nothing }
+    }
 }
 
 impl Worker {
@@ -90,7 +108,7 @@ impl Worker {
             Order::Reduce { chunk, .. } => {
                 let chunk = &mut self.chunks[chunk];
                 if !chunk.leaves_early() {
-                    lift(chunk.reduce(backend))?;
+                    lift(chunk.transfers(backend, |lists| &lists.reduce))?;
                 }
             }
             Order::Evaluate { unit, at, from, to } => self.evaluate(backend, feed, (unit, at), (from, to))?,
@@ -122,8 +140,8 @@ impl Worker {
         // Copies of a cut model meet in the order of the stages.
         for c in &self.by_stage {
             let chunk = &mut self.chunks[*c];
-            if !chunk.exchange.reduces_every_time() {
-                lift(chunk.exchange.finish_gradients(backend, false, true))?;
+            if !chunk.settles {
+                lift(chunk.transfers(backend, |lists| &lists.finish))?;
             }
         }
         lift(self.tie.add_up(backend, &mut self.chunks))
@@ -146,7 +164,7 @@ impl Worker {
                     told = self.chunks[chunk].step(backend, &mut *self.pipeline, (t, lr), grad_norm)?;
                 }
                 Order::Gather { chunk, .. } if !told.skipped => {
-                    lift(self.chunks[chunk].exchange.spread_values(backend))?;
+                    lift(self.chunks[chunk].transfers(backend, |lists| &lists.spread))?;
                 }
                 Order::Gather { .. } => {}
                 // Of a gradient that is not finite nothing is made.
@@ -191,7 +209,7 @@ impl Worker {
         }
         let chunk = &mut self.chunks[run.chunk];
         chunk.stash.read(&mut chunk.decoder, run.stash)?;
-        chunk.pass(None, Captures::Nothing, |decoder, ranks| {
+        chunk.pass(backend, ChunkPass::of(Phase::Forward), |backend, decoder, ranks| {
             decoder.stage_forward(backend, ranks, run.slot, batch, Some(ctx))
         })
     }
@@ -213,16 +231,20 @@ impl Worker {
             _ if chunk.optimizer.captures(self.step + 1 - self.skipped) => Captures::Now,
             _ => Captures::Nothing,
         };
-        let every_time = chunk.exchange.reduces_every_time();
-        let kept = !every_time;
+        let kept = !chunk.settles;
         let add = Accumulate { input: writes.add.input && kept, weight: writes.add.weight && kept };
-        let leave = every_time || (writes.last && chunk.leaves_early());
-        let gradients = Gradients { first: !writes.add.weight, leave: leave && part != Part::Input };
+        let phase = match part {
+            Part::Whole => Phase::Backward,
+            Part::Input => Phase::BackwardInput,
+            Part::Weight => Phase::BackwardWeight,
+        };
+        let pass =
+            ChunkPass { phase, traffic: chunk.traffic(phase, writes), add: writes.add.weight, captures };
         let pending = match part {
             Part::Weight => chunk.pending.remove(&run.micro),
             _ => None,
         };
-        let (sum, left) = chunk.pass(Some(gradients), captures, |decoder, ranks| match (part, pending) {
+        let (sum, left) = chunk.pass(backend, pass, |backend, decoder, ranks| match (part, pending) {
             (Part::Whole, _) => Ok((decoder.stage_backward(backend, ranks, run.slot, add)?, None)),
             (Part::Input, _) => {
                 let (sum, left) = decoder.stage_backward_input(backend, ranks, run.slot, add.input)?;
@@ -239,9 +261,6 @@ impl Worker {
         })?;
         if let Some(left) = left {
             chunk.pending.insert(run.micro, left);
-        }
-        if every_time {
-            lift(chunk.exchange.finish_gradients(backend, writes.add.weight, writes.last))?;
         }
         if let Some(to) = to {
             let gradient = self.chunks[run.chunk].decoder.stage_input_gradient(run.slot)?;
@@ -266,7 +285,7 @@ impl Worker {
         let (has_head, losses) = (chunk.place.span.head, &mut self.evaluated);
         losses.resize(chunk.decoder.shape().tokens(), 0.0);
         let batch = feed.evaluation(unit)?;
-        chunk.pass(None, Captures::Nothing, |decoder, ranks| {
+        chunk.pass(backend, ChunkPass::of(Phase::Score), |backend, decoder, ranks| {
             decoder.stage_forward(backend, ranks, at.slot, &batch, None)?;
             if has_head {
                 decoder.stage_loss(backend, ranks, at.slot, Some(losses))?;
@@ -340,7 +359,7 @@ impl Worker {
             let chunk = &mut self.chunks[place.chunk];
             let has_head = chunk.place.span.head;
             let room = per_token.as_deref_mut();
-            sum = chunk.pass(None, Captures::Nothing, |decoder, ranks| {
+            sum = chunk.pass(backend, ChunkPass::of(Phase::Score), |backend, decoder, ranks| {
                 decoder.stage_forward(backend, ranks, 0, batch, None)?;
                 match has_head {
                     true => decoder.stage_loss(backend, ranks, 0, room),
@@ -397,10 +416,11 @@ impl Chunk {
     /// Runs a pass with the ranks that share this chunk.
     fn pass<T>(
         &mut self,
-        gradients: Option<Gradients>,
-        captures: Captures,
-        pass: impl FnOnce(&mut bessemer_model::Decoder, &mut PassRanks<'_>) -> Result<T, ModelError>,
+        backend: &mut dyn Backend,
+        of: ChunkPass,
+        pass: impl FnOnce(&mut dyn Backend, &mut Decoder, &mut PassRanks<'_>) -> Result<T, ModelError>,
     ) -> Result<T, ParallelError> {
+        let captures = of.captures;
         let mut ranks = PassRanks {
             exchange: &mut self.exchange,
             tensor: &mut self.tensor,
@@ -412,13 +432,14 @@ impl Chunk {
                     _ => None,
                 },
             }),
-            gradients,
+            list: self.lists.pass(of.phase, of.traffic),
+            add: of.add,
             failed: None,
-            units: &self.units,
             span: &self.place.span,
         };
-        let result = pass(&mut self.decoder, &mut ranks);
-        told(result, ranks.failed)
+        let result = told(pass(backend, &mut self.decoder, &mut ranks), ranks.failed.take())?;
+        lift(ranks.finish(backend))?;
+        Ok(result)
     }
 }
 

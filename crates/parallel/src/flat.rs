@@ -93,12 +93,8 @@ pub(crate) struct UnitPlace {
 pub(crate) struct Units {
     /// In the order in which they are kept.
     pub(crate) list: Vec<FlatUnit>,
-    /// The one of embedding, last normalisation and head, if any of those are here.
-    pub(crate) root: Option<usize>,
     /// A token table that two stages hold: a unit of its own, so that the same ranks of both have the same part of it.
     pub(crate) table: Option<usize>,
-    /// First layer that is here, and its unit.
-    layers: (usize, usize),
     /// By parameter.
     places: Vec<UnitPlace>,
     /// Identity and number of each parameter, ascending.
@@ -123,9 +119,7 @@ impl Units {
             };
             members[unit].push((number, spec.len()));
         }
-        let has = |unit: usize| !members[unit].is_empty();
-        let (root, table) = (has(of_root).then_some(0), has(of_apart));
-        let start = usize::from(root.is_some());
+        let table = !members[of_apart].is_empty();
         let names = (0..members.len()).map(|unit| match unit {
             _ if unit == of_root => ("root".to_owned(), None),
             _ if unit == of_apart => (TABLE.to_owned(), None),
@@ -144,12 +138,7 @@ impl Units {
         let mut numbers: Vec<_> = specs.iter().enumerate().map(|(number, spec)| (spec.id, number)).collect();
         numbers.sort_unstable();
         let table = table.then(|| list.len() - 1);
-        Units { list, root, table, layers: (first, start), places, numbers }
-    }
-
-    /// The unit of a layer that is here, by its number in the model.
-    pub(crate) fn layer(&self, layer: usize) -> usize {
-        self.layers.1 + layer - self.layers.0
+        Units { list, table, places, numbers }
     }
 
     /// Where a parameter lies.
@@ -182,7 +171,7 @@ mod tests {
         let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
         let specs = model.params();
         let units = Units::new(&specs, false, &Owners::none(specs.len()), 3);
-        assert_eq!((units.root, units.layer(0), units.table), (Some(0), 1, None));
+        assert_eq!((units.list[0].layer, units.list[1].layer, units.table), (None, Some(0), None));
         let units = units.list;
         assert_eq!(units.len(), 1 + model.layers);
         let mut seen = vec![false; specs.len()];
@@ -223,17 +212,13 @@ mod tests {
             let specs = spans[i].params(&model);
             let units = Units::new(&specs, true, &Owners::none(specs.len()), 2);
             let names: Vec<String> = units.list.iter().map(|u| u.name.clone()).collect();
-            (names, units.root, units.table)
+            (names, units.table)
         };
-        let (first, root, table) = names(0);
-        assert_eq!(
-            (first, root, table),
-            (vec!["root".into(), "layers.0".into(), TABLE.into()], Some(0), Some(2))
-        );
-        let (middle, root, table) = names(1);
-        assert_eq!((middle.len(), middle[0].as_str(), root, table), (5, "layers.1", None, None));
-        let (last, root, table) = names(2);
-        assert_eq!((last.len(), last[1].as_str(), root, table), (8, "layers.6", Some(0), Some(7)));
+        assert_eq!(names(0), (vec!["root".into(), "layers.0".into(), TABLE.into()], Some(2)));
+        let (middle, table) = names(1);
+        assert_eq!((middle.len(), middle[0].as_str(), table), (5, "layers.1", None));
+        let (last, table) = names(2);
+        assert_eq!((last.len(), last[0].as_str(), last[1].as_str(), table), (8, "root", "layers.6", Some(7)));
         let specs = spans[2].params(&model);
         let units = Units::new(&specs, true, &Owners::none(specs.len()), 1);
         for (number, spec) in specs.iter().enumerate() {
@@ -241,7 +226,7 @@ mod tests {
             let UnitPlace { unit, at } = units.place(number);
             assert_eq!(units.list[unit].params[at].0, number);
         }
-        assert_eq!((units.layer(6), units.layer(11)), (1, 6));
+        assert_eq!((units.list[1].layer, units.list[6].layer), (Some(6), Some(11)));
     }
 
     #[test]

@@ -30,6 +30,13 @@ pub(crate) struct Stretch {
     pub(crate) own: View,
 }
 
+impl Stretch {
+    /// Whether this rank's part has memory of its own, so that the whole lasts only while a unit uses it.
+    pub(crate) fn apart(&self) -> bool {
+        self.own.buffer != self.whole.buffer
+    }
+}
+
 /// The memory of all parameters on one rank.
 #[derive(Debug)]
 pub(crate) struct ParamMemory {

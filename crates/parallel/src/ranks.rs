@@ -1,27 +1,17 @@
-//! What a rank does inside a pass: brings parameters, takes gradients away, runs the collectives of its programs.
+//! What a rank does inside a pass besides computing: it walks the pass's list and runs the collectives of its programs.
 
-use crate::chunk::reduce_unit;
 use crate::columns::Columns;
 use crate::exchange::{Exchange, ExchangeError};
 use crate::fill::ChunkFill;
-use crate::flat::Units;
+use crate::lists::unit_number;
 use crate::tensor::TensorGroup;
 use bessemer_arch::Span;
 use bessemer_arch::Unit;
 use bessemer_collectives::CollectiveError;
 use bessemer_model::StageRanks;
 use bessemer_optim::Optimizer;
-use bessemer_program::{Collective, Phase, Ranks};
+use bessemer_program::{Collective, PassNode, Phase, Ranks};
 use bessemer_tensor::{Backend, TensorError, View};
-
-/// What a pass does about gradients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Gradients {
-    /// Nothing of the update is there yet.
-    pub(crate) first: bool,
-    /// Units leave as soon as their gradients are made.
-    pub(crate) leave: bool,
-}
 
 /// How an optimizer sees what gradients are made of.
 #[derive(Debug)]
@@ -53,12 +43,13 @@ pub(crate) struct PassRanks<'a> {
     pub(crate) tensor: &'a mut TensorGroup,
     /// Sees what gradients are made of, if it wants to.
     pub(crate) watching: Option<Watching<'a>>,
-    /// None: a pass without gradients of weights.
-    pub(crate) gradients: Option<Gradients>,
+    /// What is left of the pass's list.
+    pub(crate) list: &'a [PassNode],
+    /// Earlier passes have left gradients of the update, which this one adds to.
+    pub(crate) add: bool,
     /// Why another rank failed, which the model only hears as text.
     pub(crate) failed: Option<CollectiveError>,
-    /// What of the model passes here.
-    pub(crate) units: &'a Units,
+    /// The part of the model that the chunk holds.
     pub(crate) span: &'a Span,
 }
 
@@ -76,35 +67,51 @@ impl PassRanks<'_> {
         }
     }
 
-    fn fetch(&mut self, backend: &mut dyn Backend, unit: Unit, phase: Phase) -> Result<(), ExchangeError> {
-        let (units, layers) = (self.units, self.span.layers.end);
-        let flat = |unit| match unit {
-            Unit::Embedding | Unit::Head => units.root.unwrap_or(0),
-            Unit::Layer(i) => units.layer(i),
-        };
-        let forward = matches!(phase, Phase::Forward | Phase::Score);
-        // The embedding's backward pass and the weight part of a split one read no parameter.
-        let reads_none = phase == Phase::BackwardWeight || (unit == Unit::Embedding && !forward);
-        if !self.exchange.gathers() || reads_none {
-            return Ok(());
+    /// Runs the entries of the pass's list up to `unit`, which runs next; all that are left without one.
+    fn advance(&mut self, backend: &mut dyn Backend, unit: Option<Unit>) -> Result<(), ExchangeError> {
+        let wanted = unit.map(|unit| unit_number(self.span, unit));
+        while let Some((node, rest)) = self.list.split_first() {
+            self.list = rest;
+            match node {
+                PassNode::Unit(number) if Some(*number) == wanted => return Ok(()),
+                PassNode::Unit(number) => {
+                    let runs = unit.map_or("the pass ends".to_owned(), |unit| format!("{unit:?} runs"));
+                    return Err(outside(format!(
+                        "the list goes on with unit {number} of the stage, but {runs}"
+                    )));
+                }
+                node => transfer(backend, self.tensor, self.exchange, node, self.add)?,
+            }
         }
-        self.exchange.fetch(backend, flat(unit))?;
-        let next = match (unit, phase) {
-            (Unit::Embedding, _) if layers == 0 => Some(Unit::Head),
-            (Unit::Embedding, _) => Some(Unit::Layer(0)),
-            (Unit::Layer(i), _) if forward && i + 1 == layers => Some(Unit::Head),
-            (Unit::Layer(i), _) if forward => Some(Unit::Layer(i + 1)),
-            (Unit::Layer(i), _) => i.checked_sub(1).map(Unit::Layer),
-            (Unit::Head, _) if forward => None,
-            (Unit::Head, _) => layers.checked_sub(1).map(Unit::Layer),
-        };
-        next.map_or(Ok(()), |unit| self.exchange.ask(backend, flat(unit)))
+        match unit {
+            Some(unit) => Err(outside(format!("{unit:?} runs, which the pass's list does not have"))),
+            None => Ok(()),
+        }
     }
 
-    fn reduce(&mut self, backend: &mut dyn Backend, unit: Unit) -> Result<(), ExchangeError> {
-        let Some(gradients) = self.gradients.filter(|g| g.leave) else { return Ok(()) };
-        let ranks = (&mut *self.tensor, &mut *self.exchange);
-        reduce_unit(backend, ranks, (self.units, self.span), unit, !gradients.first)
+    /// The entries behind the last unit of a pass that has not failed.
+    pub(crate) fn finish(&mut self, backend: &mut dyn Backend) -> Result<(), ExchangeError> {
+        self.advance(backend, None)
+    }
+}
+
+fn outside(problem: String) -> ExchangeError {
+    TensorError::Outside(problem.into()).into()
+}
+
+/// Runs an entry between units; `add` as in [`Exchange::start`].
+pub(crate) fn transfer(
+    backend: &mut dyn Backend,
+    tensor: &mut TensorGroup,
+    exchange: &mut Exchange,
+    node: &PassNode,
+    add: bool,
+) -> Result<(), ExchangeError> {
+    match node {
+        PassNode::Unit(number) => Err(outside(format!("unit {number} stands in a list without units"))),
+        PassNode::Complete(flats) => tensor.complete(backend, flats),
+        PassNode::Start(transfer) => exchange.start(backend, *transfer, add),
+        PassNode::Wait(transfer) => exchange.wait(backend, *transfer, add),
     }
 }
 
@@ -143,7 +150,7 @@ impl Ranks for PassRanks<'_> {
         x: View,
         dy: View,
     ) -> Result<(), TensorError> {
-        let accumulate = self.gradients.is_some_and(|g| !g.first);
+        let accumulate = self.add;
         let Some(Watching { optimizer, how, later }) = &mut self.watching else { return Ok(()) };
         let Some(number) = how.numbers[param] else { return Ok(()) };
         let seen = match &mut how.columns {
@@ -159,21 +166,8 @@ impl Ranks for PassRanks<'_> {
 }
 
 impl StageRanks for PassRanks<'_> {
-    fn unit_begins(
-        &mut self,
-        backend: &mut dyn Backend,
-        unit: Unit,
-        phase: Phase,
-    ) -> Result<(), TensorError> {
-        let fetched = self.fetch(backend, unit, phase);
-        self.note(fetched)
-    }
-
-    fn unit_ends(&mut self, backend: &mut dyn Backend, unit: Unit, phase: Phase) -> Result<(), TensorError> {
-        if matches!(phase, Phase::Forward | Phase::Score | Phase::BackwardInput) {
-            return Ok(());
-        }
-        let reduced = self.reduce(backend, unit);
-        self.note(reduced)
+    fn unit_begins(&mut self, backend: &mut dyn Backend, unit: Unit, _: Phase) -> Result<(), TensorError> {
+        let advanced = self.advance(backend, Some(unit));
+        self.note(advanced)
     }
 }

@@ -10,7 +10,7 @@ use crate::exchange::ExchangeError;
 use crate::flat::common;
 use crate::groups::queue;
 use crate::rows::{Flight, Flights};
-use bessemer_arch::{GradientSum, Portion, PortionParam, Unit};
+use bessemer_arch::{GradientSum, Portion, PortionParam};
 use bessemer_collectives::{
     Collective, CollectiveError, CollectiveQueue, Communicator, Parts, Pattern, Reduce, ViewStaging,
     read_view, write_view,
@@ -26,7 +26,8 @@ pub(crate) const COPIES: &str = "tensor copies";
 /// A gradient that is one term of a sum over some ranks of the tensor axis.
 #[derive(Debug, Clone, Copy)]
 struct PartialGradient {
-    unit: Unit,
+    /// Number of the flat unit in which it lies.
+    flat: usize,
     /// True: the sum is over the ranks that hold the same key/value heads, not over all.
     copies: bool,
     gradient: View,
@@ -54,28 +55,27 @@ fn range_of(of: bessemer_mesh::DimRange) -> Range<usize> {
 }
 
 impl TensorGroup {
-    /// `gradients` are those of the portion's parameters; `sequence`: the stream is cut by rows; `overlap`: pieces of
-    /// rows travel while others are computed.
+    /// `gradients` are those of the portion's parameters, each with the number of its flat unit; `sequence`: the residual stream
+    /// is sharded by rows; `overlap`: pieces of rows travel while others are computed.
     pub(crate) fn new(
         mut group: Box<dyn Communicator>,
         portion: &Portion,
         (sequence, overlap): (bool, bool),
-        gradients: &[(PortionParam, View)],
+        gradients: &[(PortionParam, View, usize)],
     ) -> Result<TensorGroup, CollectiveError> {
         let ranks: Vec<usize> = portion.kv_group().collect();
         let copies = if portion.kv_replicas > 1 { Some(group.group(COPIES, &ranks)?) } else { None };
         let mut partial = Vec::new();
-        for (param, gradient) in gradients {
+        for (param, gradient, flat) in gradients {
             let Some((_, span)) = portion.gradient_sum(param, sequence) else { continue };
             // A vector's elements are columns of its view.
             let gradient = match param.shape.len() {
                 1 => gradient.columns(span.start, span.len),
                 _ => gradient.rows(span.start, span.len),
             };
-            let unit = param.id().unit();
             // The ranks that hold the same heads may be all of them.
             let copies = matches!(param.sharding.gradient, GradientSum::Replicas);
-            partial.push(PartialGradient { unit, copies, gradient });
+            partial.push(PartialGradient { flat: *flat, copies, gradient });
         }
         let (values, name) = (Vec::new(), String::new());
         let (gradients, staging) = (Vec::with_capacity(partial.len()), ViewStaging::default());
@@ -220,12 +220,19 @@ impl TensorGroup {
         self.partial.iter().any(|p| !p.copies && p.gradient == gradient)
     }
 
-    /// Completes the gradients of a unit's parameters that are terms of sums over ranks. With the embedding come those of
-    /// the head, whose table it may share.
-    pub(crate) fn complete(&mut self, backend: &mut dyn Backend, unit: Unit) -> Result<(), ExchangeError> {
-        let within = |of: Unit| of == unit || (unit, of) == (Unit::Embedding, Unit::Head);
+    /// Elements of a flat unit's gradients that are terms of sums over ranks after a backward pass.
+    pub(crate) fn partial_elements(&self, flat: usize) -> usize {
+        self.partial.iter().filter(|p| p.flat == flat).map(|p| p.gradient.len()).sum()
+    }
+
+    /// Completes the gradients in these flat units that are terms of sums over ranks.
+    pub(crate) fn complete(
+        &mut self,
+        backend: &mut dyn Backend,
+        flats: &[usize],
+    ) -> Result<(), ExchangeError> {
         for copies in [false, true] {
-            let chosen = |p: &&PartialGradient| within(p.unit) && p.copies == copies;
+            let chosen = |p: &&PartialGradient| flats.contains(&p.flat) && p.copies == copies;
             let len: usize = self.partial.iter().filter(chosen).map(|p| p.gradient.len()).sum();
             if len == 0 {
                 continue;

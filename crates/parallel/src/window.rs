@@ -51,7 +51,7 @@ impl Worker {
                 }
                 Order::Gather { chunk, .. } => {
                     let begun = self.intervals.is_some().then(Instant::now);
-                    lift(self.chunks[chunk].exchange.spread_values(backend))?;
+                    lift(self.chunks[chunk].transfers(backend, |lists| &lists.spread))?;
                     self.note(begun, &order);
                 }
                 _ => {
@@ -82,7 +82,7 @@ impl Worker {
         (t, rate): (u64, &dyn Fn(u64) -> f64),
     ) -> Result<(f64, bool), ParallelError> {
         let chunk = &mut self.chunks[chunk];
-        lift(chunk.exchange.finish_gradients(backend, false, true))?;
+        lift(chunk.transfers(backend, |lists| &lists.finish))?;
         let mut sum = chunk.squares.sum(backend)?;
         if self.plan.shard() > 1 {
             sum = self.control.sum(&mut *chunk.exchange.shard().idle()?, "norm of the gradient", sum)?;

@@ -203,6 +203,7 @@ impl Worker {
             watch,
             intervals: None,
         };
+        worker.verify_step()?;
         if plan.pipe.fill == FillChoice::Kfac {
             let filled = plan_fill(job)?;
             worker.begin_filling(backend, job, &filled.programs)?;

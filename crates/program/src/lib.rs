@@ -27,12 +27,16 @@ mod node;
 mod overlap;
 mod partition;
 mod print;
+mod progress;
 mod recompute;
 mod run;
 mod split;
+mod step;
 mod unit;
 mod value;
 mod verify;
+mod verify_step;
+mod zero;
 
 pub use fuse::fuse;
 pub use memory::{ALIGNMENT, Home, Placed, Request, Scratch, UnitMemory, place, plan_memory};
@@ -43,6 +47,11 @@ pub use print::print;
 pub use recompute::recompute;
 pub use run::{OneDevice, Ranks, StepValues, each_op, run};
 pub use split::split;
+pub use step::{Action, Message, StepChunk, StepNode, Stream};
 pub use unit::{Again, Phase, Recorder, UnitProgram};
 pub use value::{Class, Input, Value};
 pub use verify::{Violation, seal, verify};
+pub use verify_step::{StepViolation, verify_step};
+pub use zero::{
+    DataProgram, DataRank, FlatParameter, GradientTraffic, PassNode, Residence, Transfer, UnitUse,
+};

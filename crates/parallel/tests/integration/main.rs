@@ -14,3 +14,4 @@ mod pipelines;
 mod snapshot;
 mod staleness;
 mod state;
+mod steps;

@@ -1,0 +1,203 @@
+//! A rank's step as a list of [`StepNode`]s: its orders, each expanded to the units of its pass and what joins them.
+
+use crate::chunk::Chunk;
+use crate::error::ParallelError;
+use crate::prepare::{Letter, Order, Run, Slot, Writes};
+use crate::worker::Worker;
+use bessemer_program::{
+    Action, GradientTraffic, Message, PassNode, Phase, StepChunk, StepNode, Stream, verify_step,
+};
+use bessemer_schedule::{Flow, Place};
+
+impl Chunk {
+    /// What is known of it for [`verify_step`].
+    pub(crate) fn step_chunk(&self) -> StepChunk {
+        let flat_of = |param: usize| self.units.place(param).unit;
+        StepChunk {
+            embedding: self.place.span.embedding,
+            head: self.place.span.head,
+            tied: self.units.table.is_some(),
+            data: self.lists.data.clone(),
+            uses: Phase::ALL.map(|phase| self.decoder.uses(phase, &flat_of)),
+        }
+    }
+
+    /// What becomes of the gradients of a backward pass.
+    pub(crate) fn traffic(&self, phase: Phase, writes: Writes) -> GradientTraffic {
+        match phase {
+            Phase::Backward | Phase::BackwardWeight if self.settles && writes.last => {
+                GradientTraffic::SettleLast
+            }
+            Phase::Backward | Phase::BackwardWeight if self.settles => GradientTraffic::Settle,
+            Phase::Backward | Phase::BackwardWeight if writes.last && self.leaves_early() => {
+                GradientTraffic::Leave
+            }
+            _ => GradientTraffic::Stay,
+        }
+    }
+}
+
+/// Expands orders one by one.
+struct Expanding<'a> {
+    worker: &'a Worker,
+    nodes: Vec<StepNode>,
+    /// The gradients of every chunk are complete, and so is their norm.
+    normed: bool,
+}
+
+impl Worker {
+    /// What is known of this rank's chunks, by number.
+    pub fn step_chunks(&self) -> Vec<StepChunk> {
+        self.chunks.iter().map(Chunk::step_chunk).collect()
+    }
+
+    /// The whole step of this rank, in the order in which it runs.
+    pub fn step_nodes(&self) -> Vec<StepNode> {
+        let mut expanding = Expanding { worker: self, nodes: Vec::new(), normed: false };
+        for order in &self.prepared.orders {
+            expanding.order(order);
+        }
+        expanding.nodes
+    }
+
+    /// Whether each chunk updates as soon as its own gradients are complete.
+    fn updates_alone(&self) -> bool {
+        self.plan.pipe.asynchronous()
+    }
+
+    /// Whether a micro-batch passes a chunk of this rank.
+    fn visits(&self, micro: usize, chunk: usize) -> bool {
+        let here = Place { rank: self.coord.pipeline, chunk };
+        self.program.stage_at(here).is_some_and(|stage| self.program.place(micro, stage) == here)
+    }
+
+    /// Refuses a step in which a unit would read what is not there, or an update would take gradients that are not complete.
+    ///
+    /// # Errors
+    /// The first node that is wrong, with the name of what it is about.
+    pub fn verify_step(&self) -> Result<(), ParallelError> {
+        verify_step(&self.step_chunks(), self.step_nodes(), !self.updates_alone())
+            .map_err(|violation| ParallelError::Layout(violation.to_string()))
+    }
+}
+
+impl Expanding<'_> {
+    fn push(&mut self, chunk: usize, action: Action) {
+        self.nodes.push(StepNode { chunk, action });
+    }
+
+    /// The entries of a list; units run their list of `phase` for a micro-batch.
+    fn entries(&mut self, chunk: usize, list: &[PassNode], (phase, micro, older): (Phase, usize, bool)) {
+        for node in list {
+            let action = match node {
+                PassNode::Unit(unit) => Action::Unit { unit: *unit, phase, micro, older },
+                PassNode::Complete(flats) => Action::Complete(flats.clone()),
+                PassNode::Start(transfer) => Action::Start(*transfer),
+                PassNode::Wait(transfer) => Action::Wait(*transfer),
+            };
+            self.push(chunk, action);
+        }
+    }
+
+    fn pass(&mut self, run: &Run, phase: Phase, traffic: GradientTraffic) {
+        let list = self.worker.chunks[run.chunk].lists.pass(phase, traffic);
+        self.entries(run.chunk, list, (phase, run.micro, run.stash.is_some()));
+    }
+
+    fn transfers(&mut self, chunk: usize, list: &[PassNode]) {
+        self.entries(chunk, list, (Phase::Forward, 0, false));
+    }
+
+    fn hand(&mut self, from: usize, to: Option<usize>, stream: Stream, micro: usize) {
+        if let Some(to) = to {
+            self.push(from, Action::Hand { stream, micro, to });
+        }
+    }
+
+    fn message(&self, letter: &Letter) -> Message {
+        let chunk = &self.worker.chunks[letter.at.chunk];
+        let stream = match letter.flow {
+            Flow::Activation => Stream::Values,
+            Flow::Gradient => Stream::Gradient,
+        };
+        let bytes = chunk.decoder.stream_bytes();
+        Message { stream, micro: letter.micro, peer: letter.peer, tag: letter.tag, bytes }
+    }
+
+    /// Everything between the last pass and the first update: gradients are complete over all ranks, and so is their norm.
+    fn complete(&mut self) {
+        let worker = self.worker;
+        for chunk in worker.by_stage.iter().copied() {
+            if !worker.chunks[chunk].settles {
+                self.transfers(chunk, &worker.chunks[chunk].lists.finish);
+            }
+        }
+        if worker.chunks.iter().any(|chunk| chunk.units.table.is_some()) {
+            self.push(0, Action::Tie);
+        }
+        self.push(0, Action::Norm);
+        self.normed = true;
+    }
+
+    fn order(&mut self, order: &Order) {
+        let worker = self.worker;
+        match order {
+            Order::Forward { run, from } => {
+                self.hand(
+                    from.map_or(0, |slot| slot.chunk),
+                    from.map(|_| run.chunk),
+                    Stream::Values,
+                    run.micro,
+                );
+                self.pass(run, Phase::Forward, GradientTraffic::Stay);
+            }
+            Order::Backward { run, split, writes, to } => {
+                let phase = if *split { Phase::BackwardInput } else { Phase::Backward };
+                self.pass(run, phase, worker.chunks[run.chunk].traffic(phase, *writes));
+                self.hand(run.chunk, to.map(|slot| slot.chunk), Stream::Gradient, run.micro);
+            }
+            Order::Weight { run, writes } => {
+                let phase = Phase::BackwardWeight;
+                self.pass(run, phase, worker.chunks[run.chunk].traffic(phase, *writes));
+            }
+            Order::Send(letter) => self.push(letter.at.chunk, Action::Send(self.message(letter))),
+            Order::Receive(letter) => self.push(letter.at.chunk, Action::Receive(self.message(letter))),
+            Order::Reduce { chunk, .. } if !worker.chunks[*chunk].leaves_early() => {
+                self.transfers(*chunk, &worker.chunks[*chunk].lists.reduce);
+            }
+            Order::Reduce { .. } => {}
+            Order::Step { chunk, update, .. } => {
+                if worker.updates_alone() {
+                    self.transfers(*chunk, &worker.chunks[*chunk].lists.finish);
+                } else if !self.normed {
+                    self.complete();
+                }
+                let of = &worker.program.update_of;
+                let micro_batches = of
+                    .iter()
+                    .enumerate()
+                    .filter(|(micro, u)| *u == update && worker.visits(*micro, *chunk))
+                    .count();
+                self.push(*chunk, Action::Update { micro_batches });
+            }
+            Order::Gather { chunk, .. } => self.transfers(*chunk, &worker.chunks[*chunk].lists.spread),
+            Order::Evaluate { unit, at: Slot { chunk, .. }, from, to } => {
+                let micro = worker.program.micro_batches() + unit;
+                if let Some(letter) = from {
+                    self.push(*chunk, Action::Receive(self.message(letter)));
+                }
+                self.entries(
+                    *chunk,
+                    worker.chunks[*chunk].lists.pass(Phase::Score, GradientTraffic::Stay),
+                    (Phase::Score, micro, false),
+                );
+                if let Some(letter) = to {
+                    self.push(*chunk, Action::Send(self.message(letter)));
+                }
+            }
+            Order::Fill(fill) => {
+                self.push(fill.chunk, Action::Filler(format!("{:?} {}", fill.filler, fill.unit)))
+            }
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Steps as lists: those of many layouts pass the verifier and say what is really sent; every wrong one is refused.
+
+use bessemer_arch::{Model, ModelConfig};
+use bessemer_collectives::{Ledger, NullCommunicator};
+use bessemer_mesh::Axis;
+use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_optim::OptimConfig;
+use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
+use bessemer_program::{Action, CollectiveKind, Phase, StepChunk, StepNode, Stream, Transfer, verify_step};
+use bessemer_tensor::null::NullBackend;
+use bessemer_units::ParamStorage;
+use std::collections::BTreeMap;
+
+struct Layout {
+    name: &'static str,
+    config: ParallelConfig,
+    ranks: usize,
+    micro_batches: usize,
+    updates: usize,
+    tied: bool,
+}
+
+fn layouts() -> Vec<Layout> {
+    let data = |name, stage, shard, ranks| Layout {
+        name,
+        config: ParallelConfig { stage, shard, ..ParallelConfig::default() },
+        ranks,
+        micro_batches: 2,
+        updates: 1,
+        tied: true,
+    };
+    let tensor = |name, stage, sequence| {
+        let mut layout = data(name, stage, 0, 4);
+        (layout.config.tensor, layout.config.sequence) = (2, sequence);
+        layout
+    };
+    let pipeline = |name, schedule: &str, data_ranks: usize, micro_batches| {
+        let mut layout =
+            data(name, if data_ranks > 1 { Stage::Zero1 } else { Stage::Ddp }, 0, 2 * data_ranks);
+        (layout.config.pipeline, layout.config.schedule) = (2, schedule.to_owned());
+        layout.micro_batches = micro_batches;
+        layout
+    };
+    let asynchronous = |mut layout: Layout| {
+        (layout.updates, layout.tied) = (3, false);
+        layout
+    };
+    vec![
+        data("ddp", Stage::Ddp, 0, 3),
+        data("zero1", Stage::Zero1, 0, 2),
+        data("zero2", Stage::Zero2, 0, 3),
+        data("zero3", Stage::Zero3, 0, 2),
+        data("zero1 in copies", Stage::Zero1, 2, 4),
+        data("zero2 in copies", Stage::Zero2, 2, 4),
+        data("zero3 in copies", Stage::Zero3, 2, 6),
+        tensor("tensor, ddp", Stage::Ddp, false),
+        tensor("tensor, sequence, zero2", Stage::Zero2, true),
+        tensor("tensor, sequence, zero3", Stage::Zero3, true),
+        pipeline("gpipe", "gpipe", 1, 3),
+        pipeline("1f1b, zero1", "1f1b", 2, 4),
+        pipeline("interleaved", "interleaved", 2, 4),
+        pipeline("chimera", "chimera", 1, 4),
+        pipeline("zb-h1", "zb-h1", 2, 4),
+        pipeline("zb-v", "zb-v", 1, 4),
+        pipeline("dualpipe", "dualpipe", 1, 4),
+        asynchronous(pipeline("pipedream-2bw", "pipedream-2bw", 2, 4)),
+    ]
+}
+
+fn model(tied: bool) -> Model {
+    let config = ModelConfig {
+        architecture: "gpt2".into(),
+        vocab_size: 64,
+        layers: Some(4),
+        width: Some(32),
+        heads: Some(4),
+        context: Some(16),
+        tied_embeddings: Some(tied),
+        ..ModelConfig::default()
+    };
+    config.resolve(None).unwrap()
+}
+
+struct Zeros;
+
+impl Feed for Zeros {
+    fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let ctx = StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
+        Ok((TokenBatch { ids: &[0; 16], targets: &[0; 16], positions: None }, ctx))
+    }
+}
+
+/// One rank of a layout, whose peers do not exist; what it sends is counted.
+fn rank(layout: &Layout, rank: usize, ledger: &Ledger, null: &mut NullBackend) -> Worker {
+    let optim = OptimConfig { clip: 0.0, ..OptimConfig::default() };
+    let model = model(layout.tied);
+    let plan = Plan::new(&layout.config, layout.ranks, &model, optim.optimizer).unwrap();
+    let world = ledger.wrap(Box::new(NullCommunicator::new("world", rank, layout.ranks)));
+    let job = Job {
+        model: &model,
+        shape: Shape { sequences: 1, seq: 16, purpose: Purpose::Train },
+        activations: ActivationConfig::default(),
+        types: ParamStorage::default(),
+        optim: &optim,
+        z_loss: 0.0,
+        plan: &plan,
+        program: &plan.program(layout.micro_batches, layout.updates, None).unwrap(),
+    };
+    Worker::new(null, &job, world).unwrap()
+}
+
+/// What a node changes (`true`), adds to or reads: to know which nodes depend on each other.
+fn touches(chunks: &[StepChunk], node: &StepNode) -> Vec<(String, Touch)> {
+    let chunk = node.chunk;
+    let data = &chunks[chunk].data;
+    let values = |flat: usize| format!("values {chunk}.{flat}");
+    let gradient = |flat: usize| format!("gradient {chunk}.{flat}");
+    let stream = |chunk: usize, stream: Stream, micro: usize| format!("stream {stream:?} {chunk}.{micro}");
+    let mut all = Vec::new();
+    match &node.action {
+        Action::Unit { unit, phase, micro, .. } => {
+            let uses = &chunks[chunk].uses[*phase as usize][*unit];
+            all.extend(uses.reads.iter().map(|flat| (values(*flat), Touch::Read)));
+            all.extend(uses.writes.iter().map(|flat| (gradient(*flat), Touch::Add)));
+            let pending = (format!("pending {chunk}.{micro}"), Touch::Write);
+            let (values, gradient) =
+                (stream(chunk, Stream::Values, *micro), stream(chunk, Stream::Gradient, *micro));
+            match phase {
+                Phase::Forward | Phase::Score => all.push((values, Touch::Write)),
+                Phase::BackwardWeight => all.push(pending),
+                _ => all.extend([(values, Touch::Read), (gradient, Touch::Write), pending]),
+            }
+        }
+        Action::Complete(flats) => all.extend(flats.iter().map(|flat| (gradient(*flat), Touch::Write))),
+        Action::Start(t) | Action::Wait(t) => {
+            let gathers = t.kind == CollectiveKind::AllGather;
+            let place = |flat: &usize| match gathers {
+                true => data.flats[*flat].values.place,
+                false => data.flats[*flat].gradients.place,
+            };
+            // Vectors of one place take turns.
+            let shared = (0..data.flats.len()).filter(|flat| place(flat) == place(&t.flat));
+            let name = |flat| if gathers { values(flat) } else { gradient(flat) };
+            // What a reduction leaves, and what the replicas sum, has memory of its own.
+            let settled = !gathers
+                && (matches!(node.action, Action::Wait(_)) || data.second_reduction(t.flat) == Some(*t));
+            all.extend(
+                shared.filter(|flat| !settled || *flat == t.flat).map(|flat| (name(flat), Touch::Write)),
+            );
+        }
+        Action::Send(m) | Action::Receive(m) => all.push((stream(chunk, m.stream, m.micro), Touch::Write)),
+        Action::Hand { stream: of, micro, to } => {
+            all.extend([chunk, *to].map(|chunk| (stream(chunk, *of, *micro), Touch::Write)));
+        }
+        Action::Tie | Action::Norm | Action::Update { .. } => {
+            for (chunk, of) in chunks.iter().enumerate() {
+                let concerned = match node.action {
+                    Action::Update { .. } => chunk == node.chunk,
+                    Action::Tie => of.tied,
+                    _ => true,
+                };
+                if !concerned {
+                    continue;
+                }
+                let flats = 0..of.data.flats.len();
+                all.extend(flats.clone().map(|flat| (format!("gradient {chunk}.{flat}"), Touch::Write)));
+                all.extend(flats.map(|flat| (format!("values {chunk}.{flat}"), Touch::Write)));
+            }
+            if !matches!(node.action, Action::Tie) {
+                all.push((
+                    "norm".into(),
+                    if node.action == Action::Norm { Touch::Write } else { Touch::Read },
+                ));
+            }
+        }
+        Action::Filler(_) => {}
+    }
+    all
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Touch {
+    Read,
+    Add,
+    Write,
+}
+
+fn depend(chunks: &[StepChunk], a: &StepNode, b: &StepNode) -> bool {
+    let (a, b) = (touches(chunks, a), touches(chunks, b));
+    let clash = |x: Touch, y: Touch| x == Touch::Write || y == Touch::Write || x != y;
+    a.iter().any(|(name, x)| b.iter().any(|(other, y)| name == other && clash(*x, *y)))
+}
+
+/// The same node about something else of the same kind.
+fn retargeted(chunks: &[StepChunk], node: &StepNode) -> Vec<StepNode> {
+    let with = |action| StepNode { action, ..node.clone() };
+    let flats = chunks[node.chunk].data.flats.len();
+    let other = |t: &Transfer| {
+        let mut all = Vec::new();
+        if flats > 1 {
+            all.push(Transfer { flat: (t.flat + 1) % flats, ..*t });
+        }
+        let axis = if t.axis == Axis::Shard { Axis::Replicate } else { Axis::Shard };
+        all.push(Transfer { axis, ..*t });
+        let kinds = [CollectiveKind::AllGather, CollectiveKind::AllReduce, CollectiveKind::ReduceScatter];
+        all.extend(kinds.into_iter().filter(|kind| *kind != t.kind).map(|kind| Transfer { kind, ..*t }));
+        all
+    };
+    match &node.action {
+        Action::Start(t) => other(t).into_iter().map(|t| with(Action::Start(t))).collect(),
+        Action::Wait(t) => other(t).into_iter().map(|t| with(Action::Wait(t))).collect(),
+        Action::Complete(of) if flats > 1 => {
+            vec![with(Action::Complete(of.iter().map(|flat| (flat + 1) % flats).collect()))]
+        }
+        Action::Unit { unit, phase, micro, older } => {
+            let of = |unit, micro| with(Action::Unit { unit, phase: *phase, micro, older: *older });
+            vec![of((unit + 1) % chunks[node.chunk].units(), *micro), of(*unit, micro + 1000)]
+        }
+        Action::Send(m) => {
+            vec![with(Action::Send(bessemer_program::Message { micro: m.micro + 1000, ..*m }))]
+        }
+        Action::Receive(m) => {
+            vec![with(Action::Receive(bessemer_program::Message { micro: m.micro + 1000, ..*m }))]
+        }
+        Action::Hand { stream, micro, to } => {
+            vec![with(Action::Hand { stream: *stream, micro: micro + 1000, to: *to })]
+        }
+        Action::Update { micro_batches } => vec![with(Action::Update { micro_batches: micro_batches + 1 })],
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn every_wrong_step_is_refused() {
+    let mut mutants: BTreeMap<&str, usize> = BTreeMap::new();
+    for layout in layouts() {
+        let pipeline = layout.config.pipeline.max(1) as usize;
+        // One rank of each stage, and the last one.
+        for at in (0..pipeline).map(|stage| stage * layout.ranks / pipeline).chain([layout.ranks - 1]) {
+            let worker = rank(&layout, at, &Ledger::new(), &mut NullBackend::new());
+            let (chunks, nodes) = (worker.step_chunks(), worker.step_nodes());
+            let norm = layout.updates == 1;
+            let check = |nodes: Vec<StepNode>| verify_step(&chunks, nodes, norm);
+            check(nodes.clone()).unwrap_or_else(|e| panic!("{}, rank {at}: {e}", layout.name));
+            let mut refused = |what: &'static str, i: usize, mutant: Vec<StepNode>| {
+                *mutants.entry(what).or_default() += 1;
+                let node = &nodes[i];
+                match check(mutant) {
+                    Ok(()) => panic!("{}, rank {at}: {what} node {i} ({node:?}) is not refused", layout.name),
+                    Err(e) => assert!(!e.subject.is_empty() && e.subject != "?", "{e}"),
+                }
+            };
+            for (i, node) in nodes.iter().enumerate() {
+                if matches!(node.action, Action::Filler(_)) {
+                    continue;
+                }
+                let (before, after) = (&nodes[..i], &nodes[i + 1..]);
+                refused("removed", i, [before, after].concat());
+                refused("doubled", i, [before, &[node.clone(), node.clone()], after].concat());
+                for other in retargeted(&chunks, node).into_iter().filter(|other| other != node) {
+                    refused("re-targeted", i, [before, &[other], after].concat());
+                }
+                if let Some(next) = after.first().filter(|next| depend(&chunks, node, next)) {
+                    refused("exchanged", i, [before, &[next.clone(), node.clone()], &after[1..]].concat());
+                }
+            }
+        }
+    }
+    let all: usize = mutants.values().sum();
+    assert!(all > 5_000 && mutants.len() == 4, "{mutants:?}");
+}
+
+/// What the list says is what the collectives of the step send.
+#[test]
+fn a_step_sends_what_its_list_says() {
+    for layout in layouts().into_iter().filter(|layout| layout.updates == 1) {
+        for at in 0..layout.ranks {
+            let (ledger, mut null) = (Ledger::new(), NullBackend::new());
+            let mut worker = rank(&layout, at, &ledger, &mut null);
+            ledger.clear();
+            worker.gradients(&mut null, &mut Zeros).unwrap();
+            let before = ledger.of("replicate").volume.sent + ledger.of("shard").volume.sent;
+            worker.apply(&mut null, 1, 1e-3, 1.0).unwrap();
+            let sent = ledger.of("replicate").volume.sent + ledger.of("shard").volume.sent;
+            assert!(sent >= before);
+            let chunks = worker.step_chunks();
+            let listed: u64 = (worker.step_nodes().iter())
+                .map(|node| match &node.action {
+                    Action::Start(transfer) => {
+                        let data = &chunks[node.chunk].data;
+                        transfer.bytes_sent(&data.flats[transfer.flat], data.rank)
+                    }
+                    _ => 0,
+                })
+                .sum();
+            assert_eq!(sent, listed, "{}, rank {at}", layout.name);
+            let messages: u64 = (worker.step_nodes().iter())
+                .map(|node| if let Action::Send(m) = &node.action { m.bytes } else { 0 })
+                .sum();
+            assert_eq!(ledger.of("pipeline").volume.sent, messages, "{}, rank {at}", layout.name);
+        }
+    }
+}
+
+/// Ranks that differ on the data axes only run the same list, and every message that is sent is received.
+#[test]
+fn lists_of_different_ranks_fit_each_other() {
+    for layout in layouts() {
+        let plan =
+            Plan::new(&layout.config, layout.ranks, &model(layout.tied), OptimConfig::default().optimizer);
+        let plan = plan.unwrap();
+        let ranks: Vec<_> =
+            (0..layout.ranks).map(|at| rank(&layout, at, &Ledger::new(), &mut NullBackend::new())).collect();
+        let lists: Vec<Vec<StepNode>> = ranks.iter().map(Worker::step_nodes).collect();
+        let mut messages: BTreeMap<(usize, usize, u64), [Vec<u64>; 2]> = BTreeMap::new();
+        for (at, list) in lists.iter().enumerate() {
+            let coord = plan.coord(at);
+            let same = (0..at).find(|other| plan.coord(*other).pipeline == coord.pipeline);
+            if let Some(same) = same {
+                assert_eq!(list, &lists[same], "{}: ranks {same} and {at}", layout.name);
+            }
+            if same.is_some() {
+                continue;
+            }
+            for node in list {
+                match &node.action {
+                    Action::Send(m) => {
+                        messages.entry((coord.pipeline, m.peer, m.tag)).or_default()[0].push(m.bytes)
+                    }
+                    Action::Receive(m) => {
+                        messages.entry((m.peer, coord.pipeline, m.tag)).or_default()[1].push(m.bytes);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        for (message, [sent, received]) in messages {
+            assert_eq!(sent, received, "{}: message {message:?}", layout.name);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The way of one micro-batch through one chunk, for the verifier of a step.
+
+use crate::step::{StepChunk, Stream};
+use crate::unit::Phase;
+
+/// How far a micro-batch is in a chunk.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// Units that have gone forward, or scored.
+    forward: usize,
+    scores: bool,
+    /// Units that have gone backward (or the input part).
+    backward: usize,
+    split: bool,
+    /// Units whose weight part is done.
+    weight: usize,
+    /// The residual stream and its gradient have come in.
+    came: [bool; 2],
+    /// They have been handed on.
+    left: [bool; 2],
+}
+
+impl Progress {
+    /// A unit runs its list of a phase; why it must not.
+    pub(crate) fn advance(
+        &mut self,
+        chunk: &StepChunk,
+        unit: usize,
+        phase: Phase,
+    ) -> Result<(), &'static str> {
+        let units = chunk.units();
+        let forwards = units - usize::from(chunk.head);
+        let (next, ready) = match phase {
+            Phase::Forward => (self.forward, self.forward < forwards && !self.scores),
+            Phase::Score => (self.forward, self.forward < units),
+            Phase::Backward | Phase::BackwardInput => {
+                let same = self.backward == 0 || self.split == (phase == Phase::BackwardInput);
+                let ready = self.forward == forwards && !self.scores && self.backward < units && same;
+                (units.wrapping_sub(self.backward + 1), ready)
+            }
+            Phase::BackwardWeight => {
+                let ready = self.split && self.backward == units && self.weight < units;
+                (units.wrapping_sub(self.weight + 1), ready)
+            }
+        };
+        if !ready || next != unit {
+            return Err("does not come next on the micro-batch's way");
+        }
+        let (first, given, stream) = match phase {
+            Phase::Forward | Phase::Score => (self.forward == 0, chunk.embedding, Stream::Values),
+            Phase::Backward | Phase::BackwardInput => (self.backward == 0, chunk.head, Stream::Gradient),
+            Phase::BackwardWeight => (false, true, Stream::Gradient),
+        };
+        // The gradient of what leaves the chunk is written where its values lie.
+        if first && !given && stream == Stream::Gradient && !self.left[Stream::Values as usize] {
+            return Err("runs before the values of its stream have left");
+        }
+        if first && !given && !self.came[stream as usize] {
+            return Err("runs before its input is there");
+        }
+        match phase {
+            Phase::Forward => self.forward += 1,
+            Phase::Score => (self.forward, self.scores) = (self.forward + 1, true),
+            Phase::Backward => self.backward += 1,
+            Phase::BackwardInput => (self.backward, self.split) = (self.backward + 1, true),
+            Phase::BackwardWeight => self.weight += 1,
+        }
+        Ok(())
+    }
+
+    /// The stream or its gradient comes in.
+    pub(crate) fn comes(&mut self, stream: Stream) -> Result<(), &'static str> {
+        match std::mem::replace(&mut self.came[stream as usize], true) {
+            true => Err("comes twice"),
+            false => Ok(()),
+        }
+    }
+
+    /// The stream or its gradient is handed on.
+    pub(crate) fn leaves(&mut self, chunk: &StepChunk, stream: Stream) -> Result<(), &'static str> {
+        let made = match stream {
+            Stream::Values => !chunk.head && self.forward == chunk.units(),
+            Stream::Gradient => !chunk.embedding && self.backward == chunk.units(),
+        };
+        match std::mem::replace(&mut self.left[stream as usize], true) {
+            true => Err("leaves twice"),
+            false if !made => Err("leaves before it is made"),
+            false => Ok(()),
+        }
+    }
+
+    /// What is missing at the end of the step.
+    pub(crate) fn unfinished(&self, chunk: &StepChunk) -> Option<&'static str> {
+        let missing = [!chunk.head, !chunk.embedding && !self.scores];
+        if (0..2).any(|stream| missing[stream] && !self.left[stream]) {
+            return Some("is left with a stream that never leaves the chunk");
+        }
+        (self.split && self.weight < chunk.units()).then_some("is left without its weight part")
+    }
+}

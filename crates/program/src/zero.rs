@@ -1,0 +1,299 @@
+//! The pass `zero`: where values of parameters are gathered and gradients are reduced over the data-parallel axes
+//! (Rajbhandari et al. 2020, ZeRO; Zhao et al. 2023, PyTorch FSDP).
+//!
+//! Parameters that are used together travel as one vector, a [`FlatParameter`]. Its [`Residence`]s say how the vector and
+//! its gradients lie between passes, and the transfers follow from the difference to what a pass reads and leaves:
+//!
+//! | at rest | a pass | transfer |
+//! |---|---|---|
+//! | values sharded | reads them whole | all-gather before the first read, one ahead of the unit that computes |
+//! | gradients replicated | leaves one term a rank | all-reduce |
+//! | gradients sharded | leaves one term a rank | reduce-scatter in every pass; a replicate axis sums the parts after the last |
+//! | gradients replicated, the update sharded | leaves one term a rank | reduce-scatter after the last pass |
+//! | values replicated, the update sharded | – | all-gather after the update |
+//!
+//! A transfer of gradients starts behind the last unit of the pass that writes them, so a tied token table leaves behind the
+//! embedding. No bit depends on where a transfer stands.
+
+use crate::node::CollectiveKind;
+use crate::unit::{Phase, UnitProgram};
+use crate::value::Class;
+use bessemer_mesh::{Axis, Layout, Placement, even};
+use bessemer_tensor::op::Access;
+use bessemer_units::DType;
+
+/// How a vector lies between passes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Residence {
+    /// Element type.
+    pub dtype: DType,
+    /// Layout of the one dim over the axes shard and replicate. Gradients that rest replicated are this rank's terms until the last
+    /// pass of an update; what rests sharded is the sum of the passes so far.
+    pub layout: Layout,
+    /// Number of the memory in which the whole vector lies while a unit uses it; vectors of one number take turns.
+    pub place: usize,
+}
+
+fn sharded(layout: &Layout) -> bool {
+    matches!(layout.at(Axis::Shard), Placement::Shard { .. })
+}
+
+/// Parameters that travel as one vector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlatParameter {
+    /// "root", "layers.3".
+    pub name: String,
+    /// Elements that each rank of the shard axis keeps where the vector is sharded.
+    pub parts: Vec<usize>,
+    /// Values.
+    pub values: Residence,
+    /// Gradients.
+    pub gradients: Residence,
+    /// Layout of what the optimizer updates, and of the gradients that it takes.
+    pub updated: Layout,
+    /// Elements of the gradients that a pass leaves as terms of a sum over the tensor axis.
+    pub partial: usize,
+}
+
+impl FlatParameter {
+    /// Elements.
+    pub fn len(&self) -> usize {
+        self.parts.iter().sum()
+    }
+
+    /// Whether it has no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A rank's place on the data-parallel axes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DataRank {
+    /// Degree and index on the shard axis.
+    pub shard: (usize, usize),
+    /// Degree and index on the replicate axis.
+    pub replicate: (usize, usize),
+}
+
+/// A collective over one flat parameter: of its values if it gathers, else of its gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Transfer {
+    /// What is done.
+    pub kind: CollectiveKind,
+    /// The axis whose ranks do it.
+    pub axis: Axis,
+    /// Number of the flat parameter.
+    pub flat: usize,
+}
+
+impl Transfer {
+    /// Bytes that a rank sends under ring algorithms.
+    pub fn bytes_sent(&self, flat: &FlatParameter, rank: DataRank) -> u64 {
+        let (degree, index) = if self.axis == Axis::Shard { rank.shard } else { rank.replicate };
+        let residence = if self.kind == CollectiveKind::AllGather { &flat.values } else { &flat.gradients };
+        let elements = match self.kind {
+            CollectiveKind::AllGather => flat.len() - flat.parts[(index + 1) % degree],
+            CollectiveKind::ReduceScatter => flat.len() - flat.parts[index],
+            _ => {
+                let own = sharded(&flat.updated) && self.axis == Axis::Replicate;
+                let all = if own { flat.parts[rank.shard.1] } else { flat.len() };
+                2 * all - even(all, degree, index).len - even(all, degree, (index + 1) % degree).len
+            }
+        };
+        (elements * residence.dtype.size()) as u64
+    }
+}
+
+/// One entry of a pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PassNode {
+    /// The unit of this number runs its list of the pass's phase.
+    Unit(usize),
+    /// Gradients of these flat parameters that are terms of sums over the tensor axis become the sums.
+    Complete(Vec<usize>),
+    /// A transfer begins. What it sends is read before the next entry: its memory may be written from then on.
+    Start(Transfer),
+    /// A transfer that has begun is complete.
+    Wait(Transfer),
+}
+
+/// What becomes of the gradients of a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum GradientTraffic {
+    /// They stay: more passes add to them, or the pass makes none.
+    Stay,
+    /// They leave; [`DataProgram::finish`] waits for them.
+    Leave,
+    /// They leave, and the pass ends when they are where they belong; other passes of the update follow.
+    Settle,
+    /// The same, in the last pass of the update.
+    SettleLast,
+}
+
+/// The flat parameters that a unit's list reads, and those whose gradients it writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnitUse {
+    /// Number of the unit.
+    pub unit: usize,
+    /// Flat parameters, ascending.
+    pub reads: Vec<usize>,
+    /// Flat parameters, ascending.
+    pub writes: Vec<usize>,
+}
+
+impl UnitUse {
+    /// What a list uses; `flat_of` gives the flat parameter of each of the unit's parameters.
+    pub fn of(unit: usize, program: &UnitProgram, phase: Phase, flat_of: &dyn Fn(usize) -> usize) -> UnitUse {
+        let mut of = UnitUse { unit, reads: Vec::new(), writes: Vec::new() };
+        for touch in program.list(phase).iter().flat_map(|node| node.touches()) {
+            match (program.values[touch.value()].class, touch.access) {
+                (Class::Parameter(p), _) => of.reads.push(flat_of(p)),
+                (Class::Gradient(p), Access::Write | Access::Update) => of.writes.push(flat_of(p)),
+                _ => {}
+            }
+        }
+        for list in [&mut of.reads, &mut of.writes] {
+            list.sort_unstable();
+            list.dedup();
+        }
+        of
+    }
+}
+
+/// What joins the passes of a stage on the data-parallel axes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataProgram {
+    /// The stage's flat parameters.
+    pub flats: Vec<FlatParameter>,
+    /// This rank.
+    pub rank: DataRank,
+}
+
+impl DataProgram {
+    /// The entries of a pass over `units`, in their order. `under_way`: the first gather has been started by the pass
+    /// before. `next`: the flat parameter that the pass behind this one reads first, if that follows directly.
+    pub fn pass(
+        &self,
+        units: &[UnitUse],
+        traffic: GradientTraffic,
+        under_way: bool,
+        next: Option<usize>,
+    ) -> Vec<PassNode> {
+        let mut gathers: Vec<(usize, Transfer)> = Vec::new();
+        for (at, unit) in units.iter().enumerate() {
+            let sharded = unit.reads.iter().filter(|flat| self.gathered(**flat));
+            gathers.extend(sharded.map(|flat| (at, gather(*flat))));
+        }
+        let behind = next.filter(|flat| self.gathered(*flat)).map(|flat| (units.len(), gather(flat)));
+        let mut starts = gathers.iter().copied().chain(behind).map(|(_, transfer)| transfer);
+        let mut ahead = if under_way { starts.next() } else { None };
+        let mut nodes = Vec::with_capacity(units.len() + 2 * gathers.len());
+        for (at, unit) in units.iter().enumerate() {
+            for (_, transfer) in gathers.iter().filter(|(of, _)| *of == at) {
+                if ahead.take() != Some(*transfer) {
+                    nodes.extend(starts.next().map(PassNode::Start));
+                }
+                nodes.push(PassNode::Wait(*transfer));
+            }
+            if ahead.is_none() {
+                ahead = starts.next();
+                nodes.extend(ahead.map(PassNode::Start));
+            }
+            nodes.push(PassNode::Unit(unit.unit));
+            if traffic != GradientTraffic::Stay {
+                let last = |flat: &usize| !units[at + 1..].iter().any(|later| later.writes.contains(flat));
+                let ready: Vec<usize> = unit.writes.iter().copied().filter(last).collect();
+                self.leave(&ready, &mut nodes);
+            }
+        }
+        if let GradientTraffic::Settle | GradientTraffic::SettleLast = traffic {
+            let started: Vec<Transfer> = nodes.iter().filter_map(reduction).collect();
+            nodes.extend(started.into_iter().map(PassNode::Wait));
+        }
+        if traffic == GradientTraffic::SettleLast {
+            self.sum_parts(&mut nodes);
+        }
+        nodes
+    }
+
+    /// Sends the gradients of all units on their way, in the order of the backward pass over `units`.
+    pub fn reduce(&self, units: &[UnitUse]) -> Vec<PassNode> {
+        let entries = self.pass(units, GradientTraffic::Leave, false, None);
+        let mine = |node: &PassNode| reduction(node).is_some() || matches!(node, PassNode::Complete(_));
+        entries.into_iter().filter(mine).collect()
+    }
+
+    /// Waits for gradients that left in [`GradientTraffic::Leave`] or by [`DataProgram::reduce`].
+    pub fn finish(&self, units: &[UnitUse]) -> Vec<PassNode> {
+        let mut nodes: Vec<PassNode> =
+            self.reduce(units).iter().filter_map(reduction).map(PassNode::Wait).collect();
+        self.sum_parts(&mut nodes);
+        nodes
+    }
+
+    /// Makes values whole after the update of this rank's parts, where they rest whole.
+    pub fn spread(&self) -> Vec<PassNode> {
+        let both = |flat: usize| [PassNode::Start(gather(flat)), PassNode::Wait(gather(flat))];
+        (0..self.flats.len()).filter(|flat| self.spreads(*flat)).flat_map(both).collect()
+    }
+
+    /// Whether values rest whole and the optimizer updates this rank's part of them only.
+    pub fn spreads(&self, flat: usize) -> bool {
+        let flat = &self.flats[flat];
+        self.rank.shard.0 > 1 && sharded(&flat.updated) && !sharded(&flat.values.layout)
+    }
+
+    /// Whether gradients are reduced in every pass.
+    pub fn settles(&self, flat: usize) -> bool {
+        sharded(&self.flats[flat].gradients.layout)
+    }
+
+    /// Whether a pass finds only this rank's part of the values.
+    pub fn gathered(&self, flat: usize) -> bool {
+        self.rank.shard.0 > 1 && sharded(&self.flats[flat].values.layout)
+    }
+
+    /// The first reduction of a flat parameter's gradients, if they are reduced at all.
+    pub fn first_reduction(&self, flat: usize) -> Option<Transfer> {
+        let (kind, axis) = match (self.rank.shard.0 > 1, self.rank.replicate.0 > 1) {
+            (true, _) if sharded(&self.flats[flat].updated) => (CollectiveKind::ReduceScatter, Axis::Shard),
+            (true, _) => (CollectiveKind::AllReduce, Axis::Shard),
+            (false, true) => (CollectiveKind::AllReduce, Axis::Replicate),
+            (false, false) => return None,
+        };
+        Some(Transfer { kind, axis, flat })
+    }
+
+    /// The reduction behind the first, where both axes have several ranks.
+    pub fn second_reduction(&self, flat: usize) -> Option<Transfer> {
+        let both = self.rank.shard.0 > 1 && self.rank.replicate.0 > 1;
+        both.then_some(Transfer { kind: CollectiveKind::AllReduce, axis: Axis::Replicate, flat })
+    }
+
+    fn leave(&self, ready: &[usize], nodes: &mut Vec<PassNode>) {
+        let partial: Vec<usize> = ready.iter().copied().filter(|f| self.flats[*f].partial > 0).collect();
+        if !partial.is_empty() {
+            nodes.push(PassNode::Complete(partial));
+        }
+        nodes.extend(ready.iter().filter_map(|flat| self.first_reduction(*flat)).map(PassNode::Start));
+    }
+
+    fn sum_parts(&self, nodes: &mut Vec<PassNode>) {
+        for transfer in (0..self.flats.len()).filter_map(|flat| self.second_reduction(flat)) {
+            nodes.extend([PassNode::Start(transfer), PassNode::Wait(transfer)]);
+        }
+    }
+}
+
+fn gather(flat: usize) -> Transfer {
+    Transfer { kind: CollectiveKind::AllGather, axis: Axis::Shard, flat }
+}
+
+/// The reduction that an entry starts.
+fn reduction(node: &PassNode) -> Option<Transfer> {
+    match node {
+        PassNode::Start(transfer) if transfer.kind != CollectiveKind::AllGather => Some(*transfer),
+        _ => None,
+    }
+}
