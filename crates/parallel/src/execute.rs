@@ -107,7 +107,7 @@ impl Worker {
             Order::Receive(letter) => self.receive(backend, &letter)?,
             Order::Reduce { chunk, .. } => {
                 let chunk = &mut self.chunks[chunk];
-                if !chunk.leaves_early() {
+                if chunk.leaves_late() {
                     lift(chunk.transfers(backend, |lists| &lists.reduce))?;
                 }
             }
@@ -139,10 +139,7 @@ impl Worker {
     pub(crate) fn complete_gradients(&mut self, backend: &mut dyn Backend) -> Result<(), ParallelError> {
         // Copies of a cut model meet in the order of the stages.
         for c in &self.by_stage {
-            let chunk = &mut self.chunks[*c];
-            if !chunk.settles {
-                lift(chunk.transfers(backend, |lists| &lists.finish))?;
-            }
+            lift(self.chunks[*c].transfers(backend, |lists| &lists.finish))?;
         }
         lift(self.tie.add_up(backend, &mut self.chunks))
     }
@@ -389,6 +386,11 @@ impl Chunk {
     /// program's order: the mirror may be there much later.
     pub(crate) fn leaves_early(&self) -> bool {
         !self.place.mirrored
+    }
+
+    /// Whether gradients leave where the schedule says so, and not in passes.
+    pub(crate) fn leaves_late(&self) -> bool {
+        !self.settles && !self.leaves_early()
     }
 
     /// Has a piece of filler work done.

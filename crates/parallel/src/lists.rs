@@ -20,10 +20,10 @@ pub(crate) struct PassLists {
     /// Values only, with the head's loss.
     score: Vec<PassNode>,
     /// By [`GradientTraffic`].
-    backward: [Vec<PassNode>; 4],
+    backward: [Vec<PassNode>; 3],
     input: Vec<PassNode>,
     /// By [`GradientTraffic`].
-    weight: [Vec<PassNode>; 4],
+    weight: [Vec<PassNode>; 3],
     /// Gradients of all units leave, outside of a pass.
     pub(crate) reduce: Vec<PassNode>,
     /// All gradients that have left are complete.
@@ -33,8 +33,8 @@ pub(crate) struct PassLists {
 }
 
 /// What becomes of gradients, as an index.
-const TRAFFIC: [GradientTraffic; 4] =
-    [GradientTraffic::Stay, GradientTraffic::Leave, GradientTraffic::Settle, GradientTraffic::SettleLast];
+const TRAFFIC: [GradientTraffic; 3] =
+    [GradientTraffic::Stay, GradientTraffic::Leave, GradientTraffic::Settle];
 
 impl PassLists {
     /// The lists of a decoder whose parameters lie in `memory`.

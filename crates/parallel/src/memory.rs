@@ -6,8 +6,8 @@
 //! | stage | "weights" | "gradients" | "gathered" |
 //! |---|---|---|---|
 //! | ddp, zero1 | w P | g P | – |
-//! | zero2 | w P | g P / N | gradients of the root unit and of one layer |
-//! | zero3 | w P / N | g P / N | that, and values of the root unit and of two layers |
+//! | zero2 | w P | g P / N | gradients of the root unit, of a tied table that lies apart, and of one layer |
+//! | zero3 | w P / N | g P / N | that, and values of the root unit, of the table and of two layers |
 //!
 //! Layers take turns in the gathered memory, so the model's views never change: layer i has the values' place i mod 2.
 
@@ -75,17 +75,20 @@ impl Placing<'_> {
         units.iter().zip(parts).map(place).collect()
     }
 
-    /// Parts kept, whole units in places of their own: the root's, and `turns` that layers share.
+    /// Parts kept, whole units elsewhere: layers in `turns` places that they share, each other unit in one of its own.
     fn cut(&mut self, class: &'static str, turns: usize) -> Result<Vec<Stretch>, TensorError> {
         let (units, parts) = (self.units, self.parts);
         let longest = units.iter().filter(|u| u.layer.is_some()).map(|u| u.len()).max().unwrap_or(0);
-        let root = self.buffer("gathered", &format!("{class} of root"), units[0].len())?;
+        let layers = units.iter().filter(|u| u.layer.is_some()).count();
         let mut places = Vec::with_capacity(turns);
-        for turn in 0..turns.min(units.len() - 1) {
+        for turn in 0..turns.min(layers) {
             places.push(self.buffer("gathered", &format!("{class} of layers, {turn}"), longest)?);
         }
         let place = |(unit, parts): (&FlatUnit, &Parts)| {
-            let whole = unit.layer.map_or(root, |i| places[i % turns]).columns(0, unit.len());
+            let whole = match unit.layer {
+                Some(layer) => places[layer % places.len()].columns(0, unit.len()),
+                None => self.buffer("gathered", &format!("{class} of {}", unit.name), unit.len())?,
+            };
             let own = self.buffer(class, &unit.name, parts.range(self.rank).len())?;
             Ok(Stretch { whole, own })
         };

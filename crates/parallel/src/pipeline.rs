@@ -5,7 +5,7 @@ use crate::config::{FillChoice, ParallelConfig, Stage};
 use crate::error::ParallelError;
 use crate::plan::Plan;
 use bessemer_arch::{Model, Span};
-use bessemer_schedule::{Kind, Limits, Program, ScheduleError, Shape, generate, parse, verify};
+use bessemer_schedule::{Instruction, Kind, Limits, Program, ScheduleError, Shape, generate, parse, verify};
 
 /// Which schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,16 +59,6 @@ impl Pipeline {
         };
         if config.pipeline <= 1 {
             return Ok(Pipeline::none());
-        }
-        if config.stage >= Stage::Zero2 {
-            return Err(ParallelError::Layout(format!(
-                "parallel.pipeline = {} with stage {:?}: gradients{} would travel with every micro-batch through every \
-                 stage, many times the traffic of the pipeline itself; take stage \"zero1\", which cuts the optimizer's \
-                 state, or \"ddp\"",
-                config.pipeline,
-                format!("{:?}", config.stage).to_lowercase(),
-                if config.stage == Stage::Zero3 { " and parameters" } else { "" }
-            )));
         }
         Ok(Pipeline {
             schedule,
@@ -141,7 +131,32 @@ impl Plan {
             return differ("micro-batches", micro_batches * updates, program.micro_batches(), advice);
         }
         verify(&program, &Limits::default())?;
+        self.expect_whole_passes(&program)?;
         Ok(program)
+    }
+
+    /// ZeRO-2 and ZeRO-3 keep only a part of the gradients: what a pass adds is reduced before the next layer or micro-batch
+    /// writes the same memory.
+    fn expect_whole_passes(&self, program: &Program) -> Result<(), ParallelError> {
+        if self.pipeline() == 1 || self.stage < Stage::Zero2 || self.shard() == 1 {
+            return Ok(());
+        }
+        let splits =
+            |i: &Instruction| matches!(i, Instruction::BackwardInput(_) | Instruction::BackwardWeight(_));
+        let problem = match program.lists.iter().flatten().any(splits) {
+            true => {
+                "splits backward passes, whose two parts write gradients of one layer at two times: they must be kept whole in between"
+            }
+            false if program.updates > 1 => {
+                "updates stages while micro-batches are under way, and keeps older weights whole for them"
+            }
+            false => return Ok(()),
+        };
+        Err(ParallelError::Layout(format!(
+            "parallel.data = {:?} with schedule {:?}, which {problem}; take \"zero1\", or a schedule such as \"1f1b\" or \"interleaved\"",
+            format!("{:?}", self.stage).to_lowercase(),
+            program.name
+        )))
     }
 
     fn schedule_shape(&self, kind: Kind, micro_batches: usize, updates: usize) -> Shape {
@@ -231,9 +246,12 @@ mod tests {
         );
         let e = plan(&config("1f2b", 2), 2).unwrap_err();
         assert!(e.contains("1f2b") && e.contains("zb-h1"), "{e}");
-        for (stage, words) in [(Stage::Zero2, "gradients would"), (Stage::Zero3, "and parameters would")] {
-            let e = plan(&ParallelConfig { stage, ..config("1f1b", 2) }, 4).unwrap_err();
-            assert!(e.contains(words) && e.contains("take stage \"zero1\""), "{e}");
+        for (schedule, updates, words) in
+            [("zb-h1", 1, "splits backward passes"), ("pipedream-2bw", 2, "keeps older weights")]
+        {
+            let zero3 = ParallelConfig { stage: Stage::Zero3, ..config(schedule, 2) };
+            let e = plan(&zero3, 4).unwrap().program(4, updates, None).unwrap_err().to_string();
+            assert!(e.contains(words) && e.contains("take \"zero1\""), "{e}");
         }
         let few = plan(&config("dualpipe", 4), 4).unwrap().program(6, 1, None).unwrap_err().to_string();
         assert!(few.contains("an update has 6 micro-batches") && few.contains("can have 8, 10"), "{few}");

@@ -4,6 +4,7 @@ use crate::chunk::Chunk;
 use crate::error::ParallelError;
 use crate::prepare::{Letter, Order, Run, Slot, Writes};
 use crate::worker::Worker;
+use bessemer_arch::Unit;
 use bessemer_program::{
     Action, GradientTraffic, Message, PassNode, Phase, StepChunk, StepNode, Stream, verify_step,
 };
@@ -13,7 +14,13 @@ impl Chunk {
     /// What is known of it for [`verify_step`].
     pub(crate) fn step_chunk(&self) -> StepChunk {
         let flat_of = |param: usize| self.units.place(param).unit;
+        let name = |unit| match unit {
+            Unit::Embedding => "embedding".to_owned(),
+            Unit::Layer(layer) => format!("layers.{layer}"),
+            Unit::Head => "head".to_owned(),
+        };
         StepChunk {
+            names: self.decoder.programs().map(|(unit, ..)| name(unit)).collect(),
             embedding: self.place.span.embedding,
             head: self.place.span.head,
             tied: self.units.table.is_some(),
@@ -25,9 +32,6 @@ impl Chunk {
     /// What becomes of the gradients of a backward pass.
     pub(crate) fn traffic(&self, phase: Phase, writes: Writes) -> GradientTraffic {
         match phase {
-            Phase::Backward | Phase::BackwardWeight if self.settles && writes.last => {
-                GradientTraffic::SettleLast
-            }
             Phase::Backward | Phase::BackwardWeight if self.settles => GradientTraffic::Settle,
             Phase::Backward | Phase::BackwardWeight if writes.last && self.leaves_early() => {
                 GradientTraffic::Leave
@@ -128,9 +132,7 @@ impl Expanding<'_> {
     fn complete(&mut self) {
         let worker = self.worker;
         for chunk in worker.by_stage.iter().copied() {
-            if !worker.chunks[chunk].settles {
-                self.transfers(chunk, &worker.chunks[chunk].lists.finish);
-            }
+            self.transfers(chunk, &worker.chunks[chunk].lists.finish);
         }
         if worker.chunks.iter().any(|chunk| chunk.units.table.is_some()) {
             self.push(0, Action::Tie);
@@ -162,7 +164,7 @@ impl Expanding<'_> {
             }
             Order::Send(letter) => self.push(letter.at.chunk, Action::Send(self.message(letter))),
             Order::Receive(letter) => self.push(letter.at.chunk, Action::Receive(self.message(letter))),
-            Order::Reduce { chunk, .. } if !worker.chunks[*chunk].leaves_early() => {
+            Order::Reduce { chunk, .. } if worker.chunks[*chunk].leaves_late() => {
                 self.transfers(*chunk, &worker.chunks[*chunk].lists.reduce);
             }
             Order::Reduce { .. } => {}

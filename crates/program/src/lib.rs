@@ -43,7 +43,7 @@ pub use memory::{ALIGNMENT, Home, Placed, Request, Scratch, UnitMemory, place, p
 pub use node::{Collective, CollectiveKind, Launch, Node, Random, Touch, Version};
 pub use overlap::{LEAST_ROWS, overlap};
 pub use partition::{LayoutConflict, Rank, partition};
-pub use print::print;
+pub use print::{print, print_step};
 pub use recompute::recompute;
 pub use run::{OneDevice, Ranks, StepValues, each_op, run};
 pub use split::split;

@@ -12,11 +12,14 @@
 use crate::memory::{Home, UnitMemory};
 use crate::node::{Collective, Node};
 use crate::partition::Rank;
+use crate::step::{Action, Message, StepChunk, StepNode, Stream};
 use crate::unit::{Phase, UnitProgram};
 use crate::value::{Class, Value};
-use bessemer_mesh::Placement;
+use crate::zero::Transfer;
+use bessemer_mesh::{Axis, Placement};
 use bessemer_tensor::View;
 use bessemer_tensor::op::Access;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// One list as text, with what its collectives send.
@@ -26,6 +29,68 @@ pub fn print(unit: &UnitProgram, memory: &UnitMemory, phase: Phase, rank: Rank) 
     // Writing to a string does not fail.
     let _ = printing.write(&mut text);
     text
+}
+
+/// A rank's step as text, one line for each entry, with what the rank sends outside of its units.
+pub fn print_step(chunks: &[StepChunk], nodes: &[StepNode]) -> String {
+    let mut out = String::from("step");
+    if let Some(chunk) = chunks.first() {
+        for (axis, (degree, index)) in
+            [(Axis::Replicate, chunk.data.rank.replicate), (Axis::Shard, chunk.data.rank.shard)]
+        {
+            if degree > 1 {
+                let _ = write!(out, "  {axis}={index} of {degree}");
+            }
+        }
+    }
+    out.push('\n');
+    let mut sent: BTreeMap<&str, u64> = BTreeMap::new();
+    for (at, node) in nodes.iter().enumerate() {
+        let chunk = &chunks[node.chunk];
+        let flat = |transfer: &Transfer| {
+            let name = &chunk.data.flats[transfer.flat].name;
+            format!("{} {name} over {}", transfer.kind.name(), transfer.axis)
+        };
+        let message = |way: &str, m: &Message| {
+            let what = if m.stream == Stream::Values { "the stream" } else { "its gradient" };
+            format!("{way} {}: {what} of micro-batch {}  {} B", m.peer, m.micro, grouped(m.bytes))
+        };
+        let line = match &node.action {
+            Action::Unit { unit, phase, micro, older } => {
+                let older = if *older { ", older weights" } else { "" };
+                format!("{} {}, micro-batch {micro}{older}", chunk.names[*unit], phase.name())
+            }
+            Action::Complete(flats) => {
+                let names: Vec<&str> = flats.iter().map(|f| chunk.data.flats[*f].name.as_str()).collect();
+                format!("all_reduce partial gradients of {} over tensor", names.join(", "))
+            }
+            Action::Start(transfer) => {
+                let bytes = transfer.bytes_sent(&chunk.data.flats[transfer.flat], chunk.data.rank);
+                *sent.entry(transfer.axis.name()).or_default() += bytes;
+                format!("start {}  {} B", flat(transfer), grouped(bytes))
+            }
+            Action::Wait(transfer) => format!("wait {}", flat(transfer)),
+            Action::Send(m) => {
+                *sent.entry(Axis::Pipeline.name()).or_default() += m.bytes;
+                message("send to", m)
+            }
+            Action::Receive(m) => message("receive from", m),
+            Action::Hand { stream, micro, to } => {
+                let what = if *stream == Stream::Values { "the stream" } else { "its gradient" };
+                format!("copy to chunk {to}: {what} of micro-batch {micro}")
+            }
+            Action::Tie => "all_reduce the tied table over its two stages".to_owned(),
+            Action::Norm => "global norm of the gradients".to_owned(),
+            Action::Update { micro_batches } => format!("update of {micro_batches} micro-batches"),
+            Action::Filler(what) => format!("filler {what}"),
+        };
+        let of = if chunks.len() > 1 { format!("chunk {} ", node.chunk) } else { String::new() };
+        let _ = writeln!(out, "{:>4}  {of}{line}", at + 1);
+    }
+    for (axis, bytes) in sent {
+        let _ = writeln!(out, " sent over {axis} {} B", grouped(bytes));
+    }
+    out
 }
 
 struct Printing<'a> {

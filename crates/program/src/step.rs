@@ -88,6 +88,8 @@ pub struct StepNode {
 /// What is known of a chunk for [`verify_step`].
 #[derive(Debug, Clone)]
 pub struct StepChunk {
+    /// Names of its units, in the order of the forward pass: "embedding", "layers.3", "head".
+    pub names: Vec<String>,
     /// It begins with the embedding.
     pub embedding: bool,
     /// It ends with the head.
@@ -103,7 +105,7 @@ pub struct StepChunk {
 impl StepChunk {
     /// Number of its units.
     pub fn units(&self) -> usize {
-        self.uses[0].len()
+        self.names.len()
     }
 
     /// Number of its flat parameters.

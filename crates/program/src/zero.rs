@@ -125,10 +125,8 @@ pub enum GradientTraffic {
     Stay,
     /// They leave; [`DataProgram::finish`] waits for them.
     Leave,
-    /// They leave, and the pass ends when they are where they belong; other passes of the update follow.
+    /// They leave, and the pass ends when this rank's part of them has been added to those of the passes before.
     Settle,
-    /// The same, in the last pass of the update.
-    SettleLast,
 }
 
 /// The flat parameters that a unit's list reads, and those whose gradients it writes.
@@ -207,28 +205,29 @@ impl DataProgram {
                 self.leave(&ready, &mut nodes);
             }
         }
-        if let GradientTraffic::Settle | GradientTraffic::SettleLast = traffic {
+        if traffic == GradientTraffic::Settle {
             let started: Vec<Transfer> = nodes.iter().filter_map(reduction).collect();
             nodes.extend(started.into_iter().map(PassNode::Wait));
-        }
-        if traffic == GradientTraffic::SettleLast {
-            self.sum_parts(&mut nodes);
         }
         nodes
     }
 
-    /// Sends the gradients of all units on their way, in the order of the backward pass over `units`.
+    /// Sends the gradients of all units on their way, in the order of the backward pass over `units`, where no pass has done it.
     pub fn reduce(&self, units: &[UnitUse]) -> Vec<PassNode> {
         let entries = self.pass(units, GradientTraffic::Leave, false, None);
         let mine = |node: &PassNode| reduction(node).is_some() || matches!(node, PassNode::Complete(_));
         entries.into_iter().filter(mine).collect()
     }
 
-    /// Waits for gradients that left in [`GradientTraffic::Leave`] or by [`DataProgram::reduce`].
+    /// Completes the gradients of an update: waits for those that left in [`GradientTraffic::Leave`] or by
+    /// [`DataProgram::reduce`], and sums the parts of replicas.
     pub fn finish(&self, units: &[UnitUse]) -> Vec<PassNode> {
-        let mut nodes: Vec<PassNode> =
-            self.reduce(units).iter().filter_map(reduction).map(PassNode::Wait).collect();
-        self.sum_parts(&mut nodes);
+        let mut left: Vec<Transfer> = self.reduce(units).iter().filter_map(reduction).collect();
+        left.retain(|transfer| !self.settles(transfer.flat));
+        let mut nodes: Vec<PassNode> = left.into_iter().map(PassNode::Wait).collect();
+        for transfer in (0..self.flats.len()).filter_map(|flat| self.second_reduction(flat)) {
+            nodes.extend([PassNode::Start(transfer), PassNode::Wait(transfer)]);
+        }
         nodes
     }
 
@@ -277,12 +276,6 @@ impl DataProgram {
             nodes.push(PassNode::Complete(partial));
         }
         nodes.extend(ready.iter().filter_map(|flat| self.first_reduction(*flat)).map(PassNode::Start));
-    }
-
-    fn sum_parts(&self, nodes: &mut Vec<PassNode>) {
-        for transfer in (0..self.flats.len()).filter_map(|flat| self.second_reduction(flat)) {
-            nodes.extend([PassNode::Start(transfer), PassNode::Wait(transfer)]);
-        }
     }
 }
 

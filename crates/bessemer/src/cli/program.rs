@@ -21,7 +21,7 @@ pub(crate) struct ProgramShowArgs {
     /// Whose programs.
     #[arg(long, value_name = "R", default_value_t = 0)]
     pub(crate) rank: u64,
-    /// Which unit; of layers the rank's first.
+    /// Which unit, of layers the rank's first; or the whole step, which runs units, gathers, reductions, messages and updates.
     #[arg(long, value_enum)]
     pub(crate) unit: Option<UnitChoice>,
     /// The pass after which they are shown; what runs, if left out.
@@ -35,6 +35,7 @@ pub(crate) enum UnitChoice {
     Embedding,
     Layer,
     Head,
+    Step,
 }
 
 /// A pass that rewrites programs.

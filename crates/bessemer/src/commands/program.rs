@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use bessemer_collectives::NullCommunicator;
 use bessemer_model::{ActivationConfig, Purpose, Rewrite, Shape, Unit};
 use bessemer_parallel::{Job, Plan, Worker};
-use bessemer_program::{Node, print as text_of};
+use bessemer_program::{Node, print as text_of, print_step};
 use bessemer_recipe::load_recipe;
 use bessemer_tensor::null::NullBackend;
 use serde_json::json;
@@ -45,6 +45,15 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
     };
     let world = NullCommunicator::new("world", args.rank as usize, args.ranks as usize);
     let worker = Worker::new(&mut NullBackend::new(), &job, Box::new(world))?;
+    if args.unit == Some(UnitChoice::Step) {
+        let (chunks, nodes) = (worker.step_chunks(), worker.step_nodes());
+        let text = print_step(&chunks, &nodes);
+        return match as_json {
+            true => print(&serde_json::to_string_pretty(&json!({ "nodes": nodes.len(), "text": text }))?),
+            false => print(text.trim_end()),
+        }
+        .map_err(Failure::from);
+    }
     let decoder = worker.decoder();
     let after = match args.after {
         Some(PassChoice::Record) => Rewrite::Record,

@@ -263,6 +263,23 @@ fn pipelines_go_with_data_parallelism_and_zero_1() {
     }
 }
 
+/// Schedules with whole backward passes, mirrored or not.
+#[test]
+fn pipelines_go_with_zero_2_and_3() {
+    for tied in [true, false] {
+        let model = model(tied);
+        for stage in [Stage::Zero2, Stage::Zero3] {
+            for kind in [Kind::GPipe, Kind::OneFOneB, Kind::Interleaved, Kind::Chimera] {
+                check(&model, &pipelined(kind, 2, 4).with_data(2, stage, 0), 8);
+            }
+            check(&model, &pipelined(Kind::OneFOneB, 2, 2).with_data(4, stage, 2), 8);
+            check(&model, &pipelined(Kind::Chimera, 2, 2).with_data(4, stage, 2), 8);
+            let tensor = pipelined(Kind::OneFOneB, 2, 4).with_tensor(true).with_data(2, stage, 0);
+            check(&model, &tensor.split(&[3, 5]), 8);
+        }
+    }
+}
+
 #[test]
 fn pipelines_go_with_tensor_and_sequence_parallelism() {
     for tied in [true, false] {

@@ -6,7 +6,9 @@ use bessemer_mesh::Axis;
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
-use bessemer_program::{Action, CollectiveKind, Phase, StepChunk, StepNode, Stream, Transfer, verify_step};
+use bessemer_program::{
+    Action, CollectiveKind, Phase, StepChunk, StepNode, Stream, Transfer, print_step, verify_step,
+};
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::ParamStorage;
 use std::collections::BTreeMap;
@@ -41,6 +43,10 @@ fn layouts() -> Vec<Layout> {
         layout.micro_batches = micro_batches;
         layout
     };
+    let sharded = |mut layout: Layout, stage| {
+        layout.config.stage = stage;
+        layout
+    };
     let asynchronous = |mut layout: Layout| {
         (layout.updates, layout.tied) = (3, false);
         layout
@@ -59,6 +65,9 @@ fn layouts() -> Vec<Layout> {
         pipeline("gpipe", "gpipe", 1, 3),
         pipeline("1f1b, zero1", "1f1b", 2, 4),
         pipeline("interleaved", "interleaved", 2, 4),
+        sharded(pipeline("1f1b, zero2", "1f1b", 2, 4), Stage::Zero2),
+        sharded(pipeline("interleaved, zero3", "interleaved", 2, 4), Stage::Zero3),
+        sharded(pipeline("chimera, zero3", "chimera", 2, 4), Stage::Zero3),
         pipeline("chimera", "chimera", 1, 4),
         pipeline("zb-h1", "zb-h1", 2, 4),
         pipeline("zb-v", "zb-v", 1, 4),
@@ -337,5 +346,21 @@ fn lists_of_different_ranks_fit_each_other() {
         for (message, [sent, received]) in messages {
             assert_eq!(sent, received, "{}: message {message:?}", layout.name);
         }
+    }
+}
+
+/// Steps that a reviewer can read as a diff; written with `BESSEMER_GOLDEN=write`.
+#[test]
+fn printed_steps_are_the_golden_files() {
+    for (name, at) in [("zero3", 0), ("tensor, sequence, zero2", 1), ("1f1b, zero1", 3)] {
+        let layout = layouts().into_iter().find(|layout| layout.name == name).unwrap();
+        let worker = rank(&layout, at, &Ledger::new(), &mut NullBackend::new());
+        let text = print_step(&worker.step_chunks(), &worker.step_nodes());
+        let file = format!("{}/tests/golden/{}.txt", env!("CARGO_MANIFEST_DIR"), name.replace(", ", "-"));
+        if std::env::var_os("BESSEMER_GOLDEN").is_some_and(|v| v == "write") {
+            std::fs::write(&file, &text).unwrap();
+        }
+        let wanted = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{file}: {e}"));
+        assert!(text == wanted, "{file} differs:\n{text}");
     }
 }
