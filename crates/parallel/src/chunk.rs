@@ -220,8 +220,7 @@ fn decoder(
 /// completed twice: replicas would drift apart without an error.
 fn expect_complete(decoder: &Decoder, tensor: &TensorGroup) -> Result<(), ParallelError> {
     for (param, partial) in decoder.params().iter().zip(decoder.partial_gradients()) {
-        let Some(gradient) = param.grad else { continue };
-        if partial != tensor.completes(gradient) {
+        if param.grad.is_some() && partial != tensor.completes(param.spec.id) {
             let (name, is) = (&param.spec.name, if partial { "a term of a sum" } else { "complete" });
             return Err(ParallelError::Layout(format!(
                 "the gradient of {name} is {is} over the tensor axis, but it is completed as if it were not"

@@ -10,7 +10,7 @@ use crate::exchange::ExchangeError;
 use crate::flat::common;
 use crate::groups::queue;
 use crate::rows::{Flight, Flights};
-use bessemer_arch::{GradientSum, Portion, PortionParam};
+use bessemer_arch::{GradientSum, ParamId, Portion, PortionParam};
 use bessemer_collectives::{
     Collective, CollectiveError, CollectiveQueue, Communicator, Parts, Pattern, Reduce, ViewStaging,
     read_view, write_view,
@@ -26,6 +26,7 @@ pub(crate) const COPIES: &str = "tensor copies";
 /// A gradient that is one term of a sum over some ranks of the tensor axis.
 #[derive(Debug, Clone, Copy)]
 struct PartialGradient {
+    id: ParamId,
     /// Number of the flat unit in which it lies.
     flat: usize,
     /// True: the sum is over the ranks that hold the same key/value heads, not over all.
@@ -75,7 +76,7 @@ impl TensorGroup {
             };
             // The ranks that hold the same heads may be all of them.
             let copies = matches!(param.sharding.gradient, GradientSum::Replicas);
-            partial.push(PartialGradient { flat: *flat, copies, gradient });
+            partial.push(PartialGradient { id: param.id(), flat: *flat, copies, gradient });
         }
         let (values, name) = (Vec::new(), String::new());
         let (gradients, staging) = (Vec::with_capacity(partial.len()), ViewStaging::default());
@@ -215,9 +216,10 @@ impl TensorGroup {
         Ok(backend.write_f32(target_logit, &self.values[n..2 * n])?)
     }
 
-    /// Whether some sum completes this gradient over all ranks of the axis.
-    pub(crate) fn completes(&self, gradient: View) -> bool {
-        self.partial.iter().any(|p| !p.copies && p.gradient == gradient)
+    /// Whether some sum completes the gradient of this parameter over all ranks of the axis. Its memory does not tell:
+    /// where layers take turns in it, parameters of two layers may lie in the same place.
+    pub(crate) fn completes(&self, id: ParamId) -> bool {
+        self.partial.iter().any(|p| !p.copies && p.id == id)
     }
 
     /// Elements of a flat unit's gradients that are terms of sums over ranks after a backward pass.
