@@ -25,6 +25,15 @@ pub enum Exchange {
     LastMicroBatch,
 }
 
+/// Collectives of a step that go over all parameters. Those of DDP are the halves of an all-reduce of gradients.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Passes {
+    /// Reduce-scatters, of gradients.
+    pub reduce_scatters: f64,
+    /// All-gathers, of parameters.
+    pub all_gathers: f64,
+}
+
 /// N (n-1)/n: an all-gather or reduce-scatter of N elements over n ranks.
 pub fn ring(elements: f64, ranks: usize) -> f64 {
     elements * (ranks as f64 - 1.0) / ranks as f64
@@ -42,17 +51,23 @@ impl DataParallel {
     ///
     /// all times (n-1)/n. DDP and ZeRO-1 always exchange after the last micro-batch: they hold whole gradients anyway.
     pub fn volume(self, parameters: f64, ranks: usize, micro_batches: usize, exchange: Exchange) -> f64 {
+        let Passes { reduce_scatters, all_gathers } = self.passes(micro_batches, exchange);
+        (reduce_scatters + all_gathers) * ring(parameters, ranks)
+    }
+
+    /// Reduce-scatters and all-gathers of a step that go over all parameters.
+    pub fn passes(self, micro_batches: usize, exchange: Exchange) -> Passes {
         let m = micro_batches as f64;
         let exchanges = match exchange {
             Exchange::EachMicroBatch => m,
             Exchange::LastMicroBatch => 1.0,
         };
-        let times = match self {
-            DataParallel::Ddp | DataParallel::Zero1 => 2.0,
-            DataParallel::Zero2 => exchanges + 1.0,
-            DataParallel::Zero3 => 2.0 * m + exchanges,
+        let (reduce_scatters, all_gathers) = match self {
+            DataParallel::Ddp | DataParallel::Zero1 => (1.0, 1.0),
+            DataParallel::Zero2 => (exchanges, 1.0),
+            DataParallel::Zero3 => (exchanges, 2.0 * m),
         };
-        times * ring(parameters, ranks)
+        Passes { reduce_scatters, all_gathers }
     }
 
     /// As [`DataParallel::volume`] for parts of any length: a reduce-scatter over the ring sends all but the rank's `own`
@@ -64,17 +79,8 @@ impl DataParallel {
         micro_batches: usize,
         exchange: Exchange,
     ) -> f64 {
-        let m = micro_batches as f64;
-        let exchanges = match exchange {
-            Exchange::EachMicroBatch => m,
-            Exchange::LastMicroBatch => 1.0,
-        };
-        let (scattered, gathered) = match self {
-            DataParallel::Ddp | DataParallel::Zero1 => (1.0, 1.0),
-            DataParallel::Zero2 => (exchanges, 1.0),
-            DataParallel::Zero3 => (exchanges, 2.0 * m),
-        };
-        scattered * (parameters - own) + gathered * (parameters - next)
+        let Passes { reduce_scatters, all_gathers } = self.passes(micro_batches, exchange);
+        reduce_scatters * (parameters - own) + all_gathers * (parameters - next)
     }
 
     /// Bytes of parameters, gradients and optimizer state on a rank, with parts of equal length.
@@ -125,6 +131,12 @@ pub fn tensor_parallel_layer(
 ) -> f64 {
     let all_reduces = if recompute { 6.0 } else { 4.0 };
     2.0 * all_reduces * ring((batch * tokens * width) as f64, ranks)
+}
+
+/// Elements that the ranks of one pipeline send for a micro-batch of `batch` sequences of `tokens` tokens at width `width`:
+/// the residual stream and its gradient, b s h each, over every boundary between stages on different ranks.
+pub fn pipeline_micro_batch(batch: usize, tokens: usize, width: usize, boundaries: usize) -> f64 {
+    (2 * boundaries * batch * tokens * width) as f64
 }
 
 #[cfg(test)]

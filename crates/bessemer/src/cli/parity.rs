@@ -15,6 +15,10 @@ pub(crate) struct ParityArgs {
     /// Models, separated by commas: gpt2, llama.
     #[arg(long, value_delimiter = ',', default_value = "gpt2,llama")]
     pub(crate) models: Vec<String>,
+    /// Instead of every layout of the models: a set that holds every pair of a choice of the model (QK-norm, attention window,
+    /// documents, key/value heads, tied embeddings, sequence length) and of the layout.
+    #[arg(long, conflicts_with_all = ["models", "optimizer"])]
+    pub(crate) pairwise: bool,
     /// Only layouts whose name holds this, such as "zero3" or "tensor 2".
     #[arg(long, value_name = "TEXT")]
     pub(crate) only: Option<String>,

@@ -12,7 +12,8 @@ use bessemer_model::ActivationConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_tensor::Backend;
 use bessemer_train::parity::{
-    Comparison, Layout, ParityJob, References, Style, asynchronous, in_process, matrix, pipelines, trajectory,
+    Case, Comparison, Layout, ParityJob, References, Style, asynchronous, in_process, matrix, pairwise,
+    pipelines, trajectory,
 };
 use bessemer_train::{Observer, TrainError};
 use serde_json::json;
@@ -25,9 +26,17 @@ const SEQUENCES: usize = 32;
 /// Tokens of a sequence.
 const SEQ: usize = 16;
 
+/// A model and a layout to be held against one rank.
+struct Entry {
+    /// The model in words.
+    model: String,
+    job: ParityJob,
+    layout: Layout,
+}
+
 /// One layout's result.
 struct Row {
-    style: Style,
+    model: String,
     layout: Layout,
     result: Result<Comparison, String>,
     /// Of an asynchronous schedule: updates by which the oldest weights were old that something was computed with.
@@ -91,57 +100,39 @@ fn run_in(
 ) -> Result<(), Failure> {
     let alone = processes.ranks == 1;
     let most = if alone { args.ranks as usize } else { processes.ranks };
-    let styles = styles(&args.models)?;
-    let optim = OptimConfig { optimizer: optimizer(&args.optimizer)?, lr: 1e-3, ..OptimConfig::default() };
-    let layouts: Vec<Layout> = matrix(most)
-        .into_iter()
-        .chain(pipelines(most))
-        .chain(asynchronous(most))
-        .filter(|l| l.goes_with(optim.optimizer))
-        .filter(|l| alone || l.ranks == most)
-        .filter(|l| args.only.as_ref().is_none_or(|text| l.name.contains(text.as_str())))
-        .filter(|l| l.data_ranks() * l.accumulation <= SEQUENCES)
-        .collect();
-    if layouts.is_empty() {
+    let mut entries = if args.pairwise { pairs(args, most)? } else { product(args, most)? };
+    entries.retain(|e| {
+        (alone || e.layout.ranks == most)
+            && args.only.as_ref().is_none_or(|text| e.layout.name.contains(text.as_str()))
+    });
+    if entries.is_empty() {
         let of = args.only.as_deref().unwrap_or("");
         return Err(Failure::usage(format!("no layout of at most {most} ranks holds {of:?}")));
     }
     let stop = signals::stop_flag()?;
     let settings = ThreadSettings { patience: args.waiting.timeout(), ..ThreadSettings::default() };
-    let total = (styles.len() * layouts.len()) as u64;
+    let total = entries.len() as u64;
     let begun = Instant::now();
     let mut rows: Vec<Row> = Vec::new();
-    for style in styles {
-        let mut references = References::new(&settings, &backend);
-        for layout in &layouts {
-            let job = ParityJob {
-                model: layout.model(style, SEQ).map_err(Failure::new)?,
-                optim: layout.optim(&optim),
-                activations: ActivationConfig::default(),
-                sequences: SEQUENCES,
-                seq: SEQ,
-                steps: args.steps,
-                seed: args.seed,
-            };
-            let reference = references.of(&job, layout)?;
-            if stop.load(Ordering::Relaxed) {
-                return Err(Failure::new(format!("stopped after {} of {total} layouts", rows.len())));
-            }
-            console.progress("layouts", rows.len() as u64, total);
-            let across = match processes.group("world")? {
-                Some(world) => Some(trajectory(&mut *backend()?, &job, layout, world)?),
-                None => None,
-            };
-            if !processes.is_first() {
-                continue;
-            }
-            let threads = in_process(&job, layout, &settings, &backend).map_err(|e| e.to_string());
-            let same_bits = across.as_ref().map(|across| threads.as_ref().is_ok_and(|t| t == across));
-            let found = across.map_or(threads, Ok);
-            let result = found.map(|f| Comparison::new(&f, &reference.trajectory, &reference.bounds));
-            let staleness = reference.staleness;
-            rows.push(Row { style, layout: layout.clone(), result, staleness, same_bits });
+    let mut references = References::new(&settings, &backend);
+    for Entry { model, job, layout } in entries {
+        // The first process holds against it what all of them did.
+        let reference = if processes.is_first() { Some(references.of(&job, &layout)?) } else { None };
+        if stop.load(Ordering::Relaxed) {
+            return Err(Failure::new(format!("stopped after {} of {total} layouts", rows.len())));
         }
+        console.progress("layouts", rows.len() as u64, total);
+        let across = match processes.group("world")? {
+            Some(world) => Some(trajectory(&mut *backend()?, &job, &layout, world)?),
+            None => None,
+        };
+        let Some(reference) = reference else { continue };
+        let threads = in_process(&job, &layout, &settings, &backend).map_err(|e| e.to_string());
+        let same_bits = across.as_ref().map(|across| threads.as_ref().is_ok_and(|t| t == across));
+        let found = across.map_or(threads, Ok);
+        let result = found.map(|f| Comparison::new(&f, &reference.trajectory, &reference.bounds));
+        let staleness = reference.staleness;
+        rows.push(Row { model, layout, result, staleness, same_bits });
     }
     if !processes.is_first() {
         return Ok(());
@@ -161,16 +152,52 @@ fn run_in(
     )))
 }
 
+/// Every layout of at most `ranks` ranks on a model of each family.
+fn product(args: &ParityArgs, ranks: usize) -> Result<Vec<Entry>, Failure> {
+    let optim = OptimConfig { optimizer: optimizer(&args.optimizer)?, lr: 1e-3, ..OptimConfig::default() };
+    let mut entries = Vec::new();
+    for style in styles(&args.models)? {
+        let layouts = matrix(ranks).into_iter().chain(pipelines(ranks)).chain(asynchronous(ranks));
+        for layout in layouts.filter(|l| l.goes_with(optim.optimizer)) {
+            if layout.data_ranks() * layout.accumulation > SEQUENCES {
+                continue;
+            }
+            let job = ParityJob {
+                model: layout.model(style, SEQ).map_err(Failure::new)?,
+                optim: layout.optim(&optim),
+                activations: ActivationConfig::default(),
+                sequences: SEQUENCES,
+                seq: SEQ,
+                steps: args.steps,
+                seed: args.seed,
+            };
+            entries.push(Entry { model: style.name().to_owned(), job, layout });
+        }
+    }
+    Ok(entries)
+}
+
+/// The covering set of models and layouts of at most `ranks` ranks.
+fn pairs(args: &ParityArgs, ranks: usize) -> Result<Vec<Entry>, Failure> {
+    let entry = |case: Case| {
+        let job = case.job(args.steps, args.seed).map_err(Failure::new)?;
+        Ok(Entry { model: case.model_name(), job, layout: case.layout })
+    };
+    pairwise(ranks).into_iter().map(entry).collect()
+}
+
 fn table(rows: &[Row], args: &ParityArgs, seconds: f64) -> String {
+    let width = |text: &dyn Fn(&Row) -> usize, least: usize| rows.iter().map(text).fold(least, usize::max);
+    let (first, second) = (width(&|r| r.model.len(), 6), width(&|r| r.layout.name.len(), 44));
     let mut text = format!(
-        "{:<6} {:<44} {:>10} {:>10} {:>10}  worst gradient\n",
+        "{:<first$} {:<second$} {:>10} {:>10} {:>10}  worst gradient\n",
         "model", "layout", "loss 1", "loss any", "gradient"
     );
     for row in rows {
-        let (style, name) = (row.style.name(), &row.layout.name);
+        let (model, name) = (&row.model, &row.layout.name);
         let line = match &row.result {
             Ok(c) => format!(
-                "{style:<6} {name:<44} {:>10.1e} {:>10.1e} {}{}",
+                "{model:<first$} {name:<second$} {:>10.1e} {:>10.1e} {}{}",
                 c.first_loss,
                 c.any_loss.0,
                 match (&c.gradient, row.staleness) {
@@ -179,7 +206,7 @@ fn table(rows: &[Row], args: &ParityArgs, seconds: f64) -> String {
                 },
                 row.problem().map(|p| format!("\n       FAILED: {p}")).unwrap_or_default()
             ),
-            Err(e) => format!("{style:<6} {name:<44} FAILED: {e}"),
+            Err(e) => format!("{model:<first$} {name:<second$} FAILED: {e}"),
         };
         let _ = writeln!(text, "{line}");
     }
@@ -208,7 +235,7 @@ fn as_values(rows: &[Row], args: &ParityArgs) -> String {
     let row = |row: &Row| {
         let (parallel, ranks) = (&row.layout.parallel, row.layout.ranks);
         let mut value = json!({
-            "model": row.style.name(),
+            "model": row.model,
             "layout": row.layout.name,
             "ranks": ranks,
             "parallel": parallel,

@@ -1,6 +1,7 @@
 //! The matrix of layouts.
 
-use bessemer_arch::{Model, ModelConfig};
+use super::models::Style;
+use bessemer_arch::Model;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{ParallelConfig, Stage};
 use bessemer_units::{ParamDType, ParamStorage};
@@ -116,65 +117,6 @@ impl Layout {
         self.ranks *= ranks;
         self.accumulation = micro_batches;
         self
-    }
-}
-
-/// The two families of models.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Style {
-    /// LayerNorm, GELU, learned positions, biases, tied embeddings, dropout.
-    Gpt2,
-    /// RMSNorm, SwiGLU, rotary positions, grouped heads, no biases, untied.
-    Llama,
-}
-
-impl Style {
-    /// Both.
-    pub const ALL: [Style; 2] = [Style::Gpt2, Style::Llama];
-
-    /// "gpt2", "llama".
-    pub fn name(self) -> &'static str {
-        match self {
-            Style::Gpt2 => "gpt2",
-            Style::Llama => "llama",
-        }
-    }
-
-    /// A small model of the family: 4 layers x 64, 8 heads, a vocabulary that no degree divides.
-    pub fn model(self, context: usize) -> Result<Model, bessemer_arch::ArchError> {
-        let small = ModelConfig {
-            architecture: self.name().into(),
-            vocab_size: 101,
-            layers: Some(4),
-            width: Some(64),
-            heads: Some(8),
-            context: Some(context as u64),
-            ..ModelConfig::default()
-        };
-        self.of(small)
-    }
-
-    /// As [`Style::model`], with enough layers for sixteen stages: 14 layers x 32.
-    pub fn deep_model(self, context: usize) -> Result<Model, bessemer_arch::ArchError> {
-        self.of(ModelConfig {
-            architecture: self.name().into(),
-            vocab_size: 101,
-            layers: Some(14),
-            width: Some(32),
-            heads: Some(8),
-            context: Some(context as u64),
-            ..ModelConfig::default()
-        })
-    }
-
-    fn of(self, small: ModelConfig) -> Result<Model, bessemer_arch::ArchError> {
-        match self {
-            Style::Gpt2 => ModelConfig { dropout: 0.1, ..small }.resolve(None),
-            Style::Llama => {
-                let (kv_heads, ffn_width) = (Some(2), Some(160));
-                ModelConfig { kv_heads, ffn_width, tied_embeddings: Some(false), ..small }.resolve(None)
-            }
-        }
     }
 }
 

@@ -7,13 +7,17 @@
 
 mod compare;
 mod layouts;
+mod models;
+mod pairwise;
 mod reference;
 mod run;
 mod stale;
 mod text;
 
 pub use compare::{Bounds, Comparison};
-pub use layouts::{ASYNCHRONOUS, Layout, SYNCHRONOUS, Style, asynchronous, matrix, pipelines};
+pub use layouts::{ASYNCHRONOUS, Layout, SYNCHRONOUS, asynchronous, matrix, pipelines};
+pub use models::{Style, Variant};
+pub use pairwise::{Case, pairwise};
 pub use reference::{MakeBackend, Reference, References};
 pub use run::{ParityJob, Trajectory, in_process, trajectory};
 pub use stale::stale_reference;

@@ -157,7 +157,7 @@ impl Feed for Text<'_> {
         self.ids.clear();
         self.targets.clear();
         for sequence in first..first + self.micro as u64 {
-            let text = tokens(step, sequence, job.seq, job.model.vocab_size);
+            let text = tokens(step, sequence, job.seq, job.model.vocab_size, job.model.document_end);
             self.ids.extend(&text[..job.seq]);
             self.targets.extend(&text[1..]);
         }

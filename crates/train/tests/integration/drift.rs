@@ -59,12 +59,21 @@ impl Drift {
         }
     }
 
-    /// The parameter whose elements are furthest beyond their bounds, in words; none if all are within.
-    pub(crate) fn problem(&self, found: &Trajectory, reference: &Trajectory) -> Option<String> {
+    /// Of the parameters that take AdamW's step, the one whose elements are furthest beyond their bounds, in words; none if
+    /// all are within.
+    pub(crate) fn problem(
+        &self,
+        found: &Trajectory,
+        reference: &Trajectory,
+        steps: &dyn Fn(&str) -> bool,
+    ) -> Option<String> {
         let mut worst = (1.0, None);
         for (i, ((name, a), (_, b))) in found.params.iter().zip(&reference.params).enumerate() {
             let (of, gradient) = &reference.gradients[i];
             assert_eq!((name, a.len()), (of, gradient.len()), "gradients in the order of parameters");
+            if !steps(name) {
+                continue;
+            }
             let largest = gradient.iter().fold(0.0f64, |m, g| m.max(f64::from(g.abs())));
             let d = self.clip.1 * self.gradient * largest;
             for (at, ((a, b), g)) in a.iter().zip(b).zip(gradient).enumerate() {

@@ -47,16 +47,23 @@ pub(crate) fn problem(job: &ParityJob, found: &Trajectory, reference: &Reference
     if c.any_loss.0 > 1e-6 {
         return Some(format!("loss of step {} {:.1e} apart", c.any_loss.1, c.any_loss.0));
     }
-    if job.optim.optimizer == OptimizerChoice::AdamW {
-        return Drift::new(&job.optim, reference, bounds).problem(found, reference);
+    // Muon and K-FAC leave what is no hidden matrix to AdamW.
+    let adam = |tensor: &str| match job.optim.optimizer {
+        OptimizerChoice::AdamW => true,
+        OptimizerChoice::Adafactor => false,
+        _ => !tensor.starts_with("layers.") || tensor.contains("norm") || !tensor.ends_with("weight"),
+    };
+    let drift = Drift::new(&job.optim, reference, bounds).problem(found, reference, &adam);
+    if drift.is_some() {
+        return drift;
     }
     // The others scale a matrix as a whole, which leaves it as exact as its gradient: 9e-7 of the largest element and at
-    // most 1.1e-6 of the norm, measured with every instruction set. Vectors take AdamW's step, and the biases of keys have
+    // most 1.1e-6 of the norm, measured with every instruction set. Biases take a step as AdamW's, and those of keys have
     // no gradient but rounding.
     found.params.iter().zip(&reference.params).find_map(|((tensor, a), (_, b))| {
         let norm = |v: &mut dyn Iterator<Item = f32>| v.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
         let apart = norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied());
-        let fine = tensor.ends_with("bias") || apart < 1e-5;
+        let fine = adam(tensor) || tensor.ends_with("bias") || apart < 1e-5;
         (!fine).then(|| format!("{tensor} {apart:.1e} apart"))
     })
 }

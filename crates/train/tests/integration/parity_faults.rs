@@ -9,7 +9,7 @@ use bessemer_tensor::Backend;
 use bessemer_tensor::op::{self, Op};
 use bessemer_train::TrainError;
 use bessemer_train::parity::{
-    Layout, ParityJob, Reference, References, Style, Trajectory, in_process, trajectory,
+    Layout, ParityJob, Reference, References, Style, Trajectory, in_process, pairwise, trajectory,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -126,21 +126,26 @@ fn collectives(job: &ParityJob, layout: &Layout, whole: &Trajectory) -> u64 {
 
 #[test]
 fn a_collective_that_is_left_out_is_noticed() {
-    let style = Style::Gpt2;
-    let job = ParityJob { steps: 3, ..job(style, 3) };
-    for layout in
-        [Layout::of(Stage::Ddp, (1, 1), (2, true), 1), Layout::of(Stage::Zero2, (1, 2), (1, false), 1)]
-    {
-        let reference = reference(&job, &layout);
-        let whole = in_process(&job, &layout, &ThreadSettings::default(), &healthy).expect("the layout runs");
-        assert_eq!(problem(&job, &whole, &reference), None);
-        let count = collectives(&job, &layout, &whole);
+    let plain = ParityJob { steps: 3, ..job(Style::Gpt2, 3) };
+    // Sums of the gradients of QK-norm and of key and value heads that several ranks hold.
+    let mut variant = pairwise(4).swap_remove(0);
+    (variant.variant.qk_norm, variant.variant.kv_heads) = (true, 1);
+    let shared = variant.job(1, 3).expect("a model that fits together");
+    for (job, layout) in [
+        (&plain, Layout::of(Stage::Ddp, (1, 1), (2, true), 1)),
+        (&plain, Layout::of(Stage::Zero2, (1, 2), (1, false), 1)),
+        (&shared, Layout::of(Stage::Ddp, (1, 1), (4, false), 1)),
+    ] {
+        let reference = reference(job, &layout);
+        let whole = in_process(job, &layout, &ThreadSettings::default(), &healthy).expect("the layout runs");
+        assert_eq!(problem(job, &whole, &reference), None);
+        let count = collectives(job, &layout, &whole);
         assert!(count > 30, "{}: {count}", layout.name);
         let mut unnoticed = Vec::new();
         for skipped in (0..count).step_by((count / 24).max(1) as usize) {
-            let found = without_collective(&job, &layout, skipped);
+            let found = without_collective(job, &layout, skipped);
             let noticed = found.iter().any(|rank| match rank {
-                Ok(found) => problem(&job, found, &reference).is_some(),
+                Ok(found) => problem(job, found, &reference).is_some(),
                 Err(_) => true,
             });
             if !noticed {

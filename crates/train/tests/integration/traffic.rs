@@ -1,0 +1,238 @@
+//! The bytes that a step sends, axis by axis, in every layout of the parity matrix: the closed forms.
+//!
+//! Every rank of a job is run on a backend that only counts, and the bytes of all ranks are added: a ring collective of N
+//! elements over n ranks then sends N (n-1), or twice that for an all-reduce, however its parts are shared out.
+
+use bessemer_arch::{MlpKind, Model, NormChoice, Placement, PositionChoice, Span};
+use bessemer_collectives::{Ledger, NullCommunicator};
+use bessemer_mesh::formulas::{
+    DataParallel, Exchange, Passes, pipeline_micro_batch, ring, tensor_parallel_layer,
+};
+use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_optim::OptimConfig;
+use bessemer_parallel::{Feed, Job, ParallelError, Plan, Stage, Worker};
+use bessemer_schedule::{Place, Program};
+use bessemer_tensor::null::NullBackend;
+use bessemer_train::parity::{Layout, Style, asynchronous, matrix, pairwise, pipelines};
+use bessemer_units::ParamDType;
+use std::collections::BTreeMap;
+
+/// Bytes by label of the group.
+type Traffic = BTreeMap<String, u64>;
+
+/// A micro-batch of the same token again and again.
+struct Zeros(Vec<u32>);
+
+impl Feed for Zeros {
+    fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let ctx = StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
+        Ok((TokenBatch { ids: &self.0, targets: &self.0, positions: None }, ctx))
+    }
+}
+
+/// Updates of a program of an asynchronous schedule.
+const WINDOW: usize = 2;
+
+/// What all ranks of a layout send in the steps of `program`, of micro-batches of this shape.
+fn counted(
+    model: &Model,
+    layout: &Layout,
+    (plan, program): (&Plan, &Program),
+    activations: ActivationConfig,
+    shape: Shape,
+) -> Traffic {
+    let (optim, ledger) = (layout.optim(&OptimConfig::default()), Ledger::new());
+    let job =
+        Job { model, shape, activations, types: layout.types, optim: &optim, z_loss: 0.0, plan, program };
+    let zeros = &mut Zeros(vec![0; shape.tokens()]);
+    for rank in 0..layout.ranks {
+        let mut null = NullBackend::new();
+        let world = ledger.wrap(Box::new(NullCommunicator::new("world", rank, layout.ranks)));
+        let mut worker = Worker::new(&mut null, &job, world).expect("a layout that fits");
+        if layout.asynchronous() {
+            worker.window(&mut null, zeros, 1, &|_| 1e-3).expect("steps");
+            continue;
+        }
+        let sum = worker.gradients(&mut null, zeros).expect("passes");
+        worker.sum_over_data(sum).expect("the losses");
+        worker.grad_norm(&mut null).expect("the norm");
+        worker.apply(&mut null, 1, 1e-3, 1.0).expect("the update");
+    }
+    let mut sent = Traffic::new();
+    for (label, _, traffic) in ledger.rows() {
+        *sent.entry(label).or_default() += traffic.volume.sent;
+    }
+    sent.retain(|_, bytes| *bytes > 0);
+    sent
+}
+
+/// Elements of a model's parameters on all ranks of the tensor axis together: what is sharded counts once, what is
+/// replicated once for each rank.
+struct Elements {
+    layer: usize,
+    table: usize,
+    positions: usize,
+    /// One normalisation of the residual stream.
+    norm: usize,
+    /// The one before the output projection, if there is one.
+    final_norm: usize,
+    /// Normalisations of queries and keys, of one layer.
+    qk_norm: usize,
+    /// Key and value rows of one layer, as often as ranks hold them.
+    keys_and_values: usize,
+}
+
+impl Elements {
+    fn of(model: &Model, tensor: usize) -> Elements {
+        let (m, width, bias) = (model, model.width, usize::from(model.bias));
+        let norm = tensor * width * if m.norm == NormChoice::LayerNorm { 1 + bias } else { 1 };
+        // Where there are fewer key/value heads than ranks, each rank holds one.
+        let kv_heads = m.kv_heads.max(tensor);
+        let keys_and_values = 2 * kv_heads * m.head_dim * (width + bias);
+        let queries = m.heads * m.head_dim * (width + bias);
+        let qk_norm = if m.qk_norm { tensor * 2 * m.head_dim } else { 0 };
+        let attention = queries + keys_and_values + qk_norm + m.heads * m.head_dim * width;
+        let inner = m.ffn_width * if m.mlp() == MlpKind::Gated { 2 } else { 1 };
+        let mlp = inner * (width + bias) + m.ffn_width * width;
+        let learned = m.positions == PositionChoice::Learned;
+        Elements {
+            layer: attention + mlp + 2 * tensor * width * bias + 2 * norm,
+            table: m.vocab_size * width,
+            positions: if learned { tensor * m.context * width } else { 0 },
+            norm,
+            final_norm: if m.placement == Placement::Pre { norm } else { 0 },
+            qk_norm,
+            keys_and_values,
+        }
+    }
+
+    /// Parameters of a stage.
+    fn stage(&self, span: &Span, tied: bool) -> usize {
+        let first = if span.embedding { self.table + self.positions } else { 0 };
+        let table = if tied && span.embedding { 0 } else { self.table };
+        let last = if span.head { self.final_norm + table } else { 0 };
+        span.layers.len() * self.layer + first + last
+    }
+}
+
+/// Bytes that all ranks send in the steps of `program`, by the closed forms.
+fn expected(model: &Model, layout: &Layout, (plan, program): (&Plan, &Program), shape: Shape) -> Traffic {
+    let spans = plan.spans(model, program.stages).expect("stages");
+    let (tensor, pipeline, micro) = (plan.tensor(), plan.pipeline(), layout.accumulation);
+    let (replicas, shard, data) = (plan.replicate(), plan.shard(), plan.data_ranks());
+    let size = |of: ParamDType| of.dtype().size() as f64;
+    let (value, gradient, activation) = (size(layout.types.weights), size(layout.types.gradients), 4.0);
+    let all = Elements::of(model, tensor);
+    let mut sent = BTreeMap::from(
+        ["replicate", "shard", "tensor", "tensor copies", "pipeline", "tied table", "world"]
+            .map(|l| (l, 0.0)),
+    );
+    let mut send =
+        |label, of_a_step: f64| *sent.entry(label).or_default() += program.updates as f64 * of_a_step;
+
+    // What all ranks of a ring send: a reduce-scatter or an all-gather once, an all-reduce twice.
+    let whole_ring = |elements: usize, ranks: usize| ranks as f64 * ring(elements as f64, ranks);
+    let stage = form(plan.stage);
+    let Passes { reduce_scatters, all_gathers } = stage.passes(micro, Exchange::EachMicroBatch);
+    for (number, span) in spans.iter().enumerate() {
+        let holders = program.holders(number).len();
+        let elements = all.stage(span, model.tied_embeddings);
+        if shard > 1 {
+            let bytes = reduce_scatters * gradient + all_gathers * value;
+            send("shard", (replicas * holders) as f64 * bytes * whole_ring(elements, shard));
+        }
+        // Replicas and mirrored holders of a stage add up the shard that they all have.
+        send("replicate", 2.0 * gradient * whole_ring(elements, replicas * holders));
+
+        // Gradients that are terms of a sum over the tensor axis are added up before they leave.
+        let times = (data * holders) as f64 * if plan.stage >= Stage::Zero2 { reduce_scatters } else { 1.0 };
+        let mut partial = span.layers.len() * all.qk_norm;
+        if plan.sequence {
+            partial += span.layers.len() * 2 * all.norm;
+            partial +=
+                if span.embedding { all.positions } else { 0 } + if span.head { all.final_norm } else { 0 };
+        }
+        send("tensor", times * 2.0 * gradient * whole_ring(partial / tensor, tensor));
+        let sharers = (tensor / model.kv_heads).max(1);
+        let shared = span.layers.len() * all.keys_and_values / sharers;
+        send("tensor copies", times * 2.0 * gradient * whole_ring(shared, sharers));
+    }
+    if model.tied_embeddings {
+        let apart = program.routes.iter().filter(|r| r[0].rank != r[r.len() - 1].rank).count();
+        send("tied table", (apart * replicas) as f64 * 2.0 * gradient * whole_ring(all.table, 2));
+    }
+
+    let (tokens, micro_batches) = (shape.tokens(), (data * micro) as f64);
+    let rows = tokens * model.width;
+    let layers = (model.layers * tensor) as f64
+        * tensor_parallel_layer(shape.sequences, shape.seq, model.width, tensor, false);
+    // Beside the layers: the rows of the token table, the gradient of the head's input, the sums of the loss; with sequence
+    // parallelism the inputs of each layer's two blocks once more.
+    let again = if plan.sequence { 2 * model.layers } else { 0 };
+    let beside = (4 + again) as f64 * whole_ring(rows, tensor) + whole_ring(2 * tensor * tokens, tensor);
+    send("tensor", micro_batches * activation * (layers + beside));
+
+    let crossings = |route: &Vec<Place>| route.windows(2).filter(|pair| pair[0].rank != pair[1].rank).count();
+    let lines = if plan.sequence { 1 } else { tensor };
+    for route in program.route_of[..micro].iter().map(|route| &program.routes[*route]) {
+        let elements = pipeline_micro_batch(shape.sequences, shape.seq, model.width, crossings(route));
+        send("pipeline", (data * lines) as f64 * activation * elements);
+    }
+
+    // Control messages of 64-bit numbers: three of the losses, one of the norm along each axis.
+    let ranks = layout.ranks;
+    let numbers = |count: usize, size: usize| 8.0 * (ranks / size) as f64 * whole_ring(count * size, size);
+    send("world", numbers(3, ranks));
+    for (label, size) in [("shard", shard), ("tensor", tensor), ("pipeline", pipeline)] {
+        send(label, numbers(1, size));
+    }
+    sent.into_iter().filter(|(_, b)| *b > 0.0).map(|(label, b)| (label.to_owned(), b as u64)).collect()
+}
+
+fn form(stage: Stage) -> DataParallel {
+    match stage {
+        Stage::Ddp => DataParallel::Ddp,
+        Stage::Zero1 => DataParallel::Zero1,
+        Stage::Zero2 => DataParallel::Zero2,
+        Stage::Zero3 => DataParallel::Zero3,
+    }
+}
+
+fn check(what: &str, model: &Model, layout: &Layout, activations: ActivationConfig, seq: usize) {
+    let optimizer = OptimConfig::default().optimizer;
+    let plan = Plan::new(&layout.parallel, layout.ranks, model, optimizer).expect("a layout that fits");
+    let updates = if layout.asynchronous() { WINDOW } else { 1 };
+    let program = plan.program(layout.accumulation, updates, None).expect("a schedule that fits");
+    let shape = Shape { sequences: 2, seq, purpose: Purpose::Train };
+    let found = counted(model, layout, (&plan, &program), activations, shape);
+    assert_eq!(found, expected(model, layout, (&plan, &program), shape), "{what}");
+}
+
+fn check_all(layouts: impl Iterator<Item = Layout>) {
+    const SEQ: usize = 16;
+    for layout in layouts {
+        for style in Style::ALL {
+            let model = layout.model(style, SEQ).expect("a model that fits together");
+            let what = format!("{} {}", style.name(), layout.name);
+            check(&what, &model, &layout, ActivationConfig::default(), SEQ);
+        }
+    }
+}
+
+#[test]
+fn every_layout_of_the_matrix_sends_the_bytes_of_the_closed_forms() {
+    check_all(matrix(16).into_iter());
+}
+
+#[test]
+fn every_pipeline_sends_the_bytes_of_the_closed_forms() {
+    check_all(pipelines(16).into_iter().chain(asynchronous(16)));
+}
+
+#[test]
+fn every_pair_of_choices_sends_the_bytes_of_the_closed_forms() {
+    for case in pairwise(16) {
+        let job = case.job(1, 0).expect("a model that fits together");
+        check(&case.name(), &job.model, &case.layout, job.activations, case.seq);
+    }
+}
