@@ -42,6 +42,11 @@ impl<T: Element> Mat<T> {
         unsafe { (*self.ptr.add(r * self.stride + c)).to_f32() }
     }
 
+    /// The `N` numbers behind the apply flag of an operand `step`, or `None` if the flag is 0.
+    pub(crate) fn applied<const N: usize>(&self) -> Option<[f32; N]> {
+        (self.get(0, 0) != 0.0).then(|| std::array::from_fn(|i| self.get(0, i + 1)))
+    }
+
     /// Writes element (r, c), rounded to its type.
     #[inline]
     pub(crate) fn set(&self, r: usize, c: usize, value: f32) {

@@ -4,7 +4,6 @@
 
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_tensor::op::*;
-use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, BufferSpec, Stream, View};
 use bessemer_units::{Bytes, DType};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -50,12 +49,13 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
     let (gain, dgain, mean, rstd) = (m(1, d), m(1, d), m(1, n), m(1, n));
     let (table, dtable, losses, one) = (m(v, d), m(v, d), m(1, n), m(1, 1));
     let (lse, row, row_out) = (m(6, 16), m(1, d), m(1, f));
-    let (q1, o1) = (m(2, d), m(2, d));
+    let (q1, o1, numbers) = (m(2, d), m(2, d), m(1, 5));
+    b.write_f32(numbers, &[1.0; 5]).unwrap();
     let (ids, positions) = (indices(b, n), indices(b, n));
     let shape = AttentionShape { batch: 2, seq: 16, heads: 3, kv_heads: 3, head_dim: 16, scale: 0.25 };
     let new = AttentionShape { seq: 1, ..shape };
     let kind = ActivationKind::GeluTanh;
-    let mask = DropoutMask { p: 0.1, key: RngKey::new(1, 2, "x"), first: 0 };
+    let mask = DropoutMask { p: 0.1, counters: indices(b, DropoutMask::WORDS), first: 0 };
     let layer = NormKind::Layer;
     let portion = TablePortion::whole(&table);
     vec![
@@ -125,7 +125,7 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
             targets: ids,
             loss: losses,
             backward: Some(LossBackward {
-                scale: 1.0,
+                step: numbers.columns(0, 1),
                 z_loss: 0.0,
                 dx: y,
                 dweight: dtable,
@@ -143,7 +143,7 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
             target_logit: rstd,
             loss: losses,
             backward: Some(LossBackward {
-                scale: 1.0,
+                step: numbers.columns(0, 1),
                 z_loss: 0.0,
                 dx: y,
                 dweight: dtable,
@@ -158,14 +158,11 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
             grad: dweight,
             m: pre.rows(0, 0),
             v: pre.rows(0, 0),
-            lr: 1e-3,
+            step: numbers,
             beta1: 0.9,
             beta2: 0.99,
             eps: 1e-8,
             weight_decay: 0.0,
-            grad_scale: 1.0,
-            correction1: 1.0,
-            correction2: 1.0,
         }
         .into(),
     ]
@@ -186,19 +183,22 @@ fn of_optimizers(b: &mut CpuBackend) -> Vec<Op> {
     let (param, grad, moment) = (m(64, 48), m(64, 48), m(64, 48));
     let (row, col, one, two) = (m(1, 64), m(1, 48), m(1, 1), m(1, 1));
     let (square, l, inverse) = (m(48, 48), m(48, 48), m(48, 48));
-    let (lr, grad_scale, weight_decay, decay, eps) = (1e-3, 1.0, 0.1, 0.9, 1e-30);
+    let (weight_decay, eps) = (0.1, 1e-30);
+    let step = m(1, 3);
+    b.write_f32(step, &[1.0; 3]).unwrap();
+    let first = step.columns(0, 2);
     vec![
-        Sgd { param, grad, m: Some(moment), momentum: 0.9, nesterov: true, lr, weight_decay, grad_scale }
+        Sgd { param, grad, m: Some(moment), momentum: 0.9, nesterov: true, step, weight_decay, scale: 1.0 }
             .into(),
-        Lion { param, grad, m: moment, lr, beta1: 0.9, beta2: 0.99, weight_decay, grad_scale }.into(),
-        Combine { a: param, alpha: 0.5, b: grad, beta: 0.5, out: moment }.into(),
+        Lion { param, grad, m: moment, step, beta1: 0.9, beta2: 0.99, weight_decay }.into(),
+        Combine { a: param, alpha: 0.5, b: grad, beta: 0.5, step: Some(first), out: moment }.into(),
         Dot { a: param, b: grad, out: one }.into(),
         DivideByNorm { x: moment, squares: one, slack: 1.0, eps: 1e-7, out: moment }.into(),
         Cholesky { a: square, shift: 1.0, l }.into(),
         TriangularInverse { l, out: inverse }.into(),
-        FactoredMoments { grad, grad_scale, row, col, decay, eps }.into(),
-        FactoredDirection { grad, grad_scale, row, col, out: grad }.into(),
-        MomentDirection { grad, grad_scale, v: moment, decay, eps, out: grad }.into(),
+        FactoredMoments { grad, row, col, step, eps }.into(),
+        FactoredDirection { grad, row, col, step: first, out: grad }.into(),
+        MomentDirection { grad, v: moment, step, eps, out: grad }.into(),
         AdafactorUpdate {
             param,
             direction: grad,
@@ -207,7 +207,7 @@ fn of_optimizers(b: &mut CpuBackend) -> Vec<Op> {
             values: param.len(),
             m: Some(moment),
             beta: 0.9,
-            lr,
+            step: first,
             eps: 1e-3,
             threshold: 1.0,
             weight_decay,

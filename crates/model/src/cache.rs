@@ -233,6 +233,8 @@ impl Cache {
             kept: None,
             pending: None,
             losses: None,
+            loss_factor: None,
+            counters: None,
             constant: decoder.buffers.constant,
             external,
             scratch: &self.scratch,

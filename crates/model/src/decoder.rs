@@ -16,7 +16,7 @@ use bessemer_mesh::{Axis, Placement};
 use bessemer_program::{
     Class, OneDevice, Phase, Rank, StepValues, UnitMemory, UnitProgram, UnitUse, each_op, run, verify,
 };
-use bessemer_tensor::op::Op;
+use bessemer_tensor::op::{DropoutMask, Op};
 use bessemer_tensor::{Backend, View};
 use bessemer_units::Bytes;
 
@@ -49,6 +49,8 @@ pub struct Decoder {
     pub(crate) held: Held,
     /// Memory of the values of the unit that runs.
     table: Vec<View>,
+    /// Host copy of the counters of random numbers, by place of the units in turn.
+    pub(crate) counters: Vec<[u32; DropoutMask::WORDS]>,
     /// 0, 1, ... in every row, or in every document of the last batch.
     pub(crate) default_positions: Vec<u32>,
     /// First position of each token's document in the last batch, if attention stays within documents.
@@ -134,6 +136,8 @@ impl Decoder {
         let none = ScratchBuffers::default();
         let rows = if rank.sequence { shape.tokens() / rank.degree } else { shape.tokens() };
         let beside = beside.map_or(&none, |d| &d.buffers.scratch);
+        let places = units.iter().map(|u| u.program.random.len()).sum();
+        let counters = vec![[0; DropoutMask::WORDS]; places];
         let buffers = Allocating { backend, plan: &plan, units: &units }.all(rows, beside)?;
         let mut decoder = Decoder {
             model: model.clone(),
@@ -152,6 +156,7 @@ impl Decoder {
             z_loss: 0.0,
             held: Held::new(stage),
             table: Vec::new(),
+            counters,
             default_positions: (0..shape.tokens()).map(|n| (n % shape.seq) as u32).collect(),
             documents: if model.document_end.is_some() { vec![0; shape.tokens()] } else { Vec::new() },
             losses: vec![0.0; if train { 2 } else { 1 } * if span.head { shape.tokens() } else { 0 }],
@@ -195,6 +200,8 @@ impl Decoder {
     fn binding(&self, at: usize, phase: Phase, memory: PassMemory) -> Binding<'_> {
         let buffers = &self.buffers;
         let slot = memory.slot.map(|slot| &buffers.slots[slot]);
+        let places = |units: &[StageUnit]| units.iter().map(|u| u.program.random.len()).sum();
+        let random = self.units[at].program.random.len();
         let layers = at - usize::from(self.stage.span.embedding && at > 0);
         let stream = |boundary: usize| slot.and_then(|s| s.stream.get(boundary)).copied();
         let end = slot.and_then(|s| s.stream.last()).copied();
@@ -215,6 +222,8 @@ impl Decoder {
             kept: memory.kept.map(|set| &buffers.kept[set]),
             pending: memory.pending.map(|set| &buffers.pending[set]),
             losses: buffers.losses,
+            loss_factor: buffers.loss_factor,
+            counters: buffers.counters.map(|c| c.rows(places(&self.units[..at]), random)),
             constant: buffers.constant,
             external: &[],
             scratch: &buffers.scratch,

@@ -26,6 +26,8 @@ impl Decoder {
             kept: None,
             pending: None,
             losses: None,
+            loss_factor: None,
+            counters: None,
             constant: None,
             external,
             scratch: &self.buffers.scratch,

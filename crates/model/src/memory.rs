@@ -15,7 +15,7 @@ use crate::error::ModelError;
 use crate::units::{Plan, StageUnit};
 use bessemer_arch::PositionChoice;
 use bessemer_program::{Class, Home, Input, Phase, Scratch, UnitMemory, UnitProgram};
-use bessemer_tensor::op::Access;
+use bessemer_tensor::op::{Access, DropoutMask};
 use bessemer_tensor::{Backend, Buffer, BufferSpec, View};
 use bessemer_units::DType;
 
@@ -45,6 +45,10 @@ pub(crate) struct StageBuffers {
     pub(crate) pending: Vec<Values>,
     /// If the head is here.
     pub(crate) losses: Option<View>,
+    /// `[1, 1]`, if the head is here and trains.
+    pub(crate) loss_factor: Option<View>,
+    /// u32 `[places, 6]`: counters of the random numbers of every unit in turn, if any are drawn.
+    pub(crate) counters: Option<View>,
     /// A fixed table of positions, if the model has one and the embedding is here.
     pub(crate) constant: Option<View>,
     /// `[LOGIT_ROWS, v]` at most; of a whole model.
@@ -194,6 +198,15 @@ impl Allocating<'_> {
             true => Some(self.matrix("losses", DType::F32, if train { 2 } else { 1 }, n)?),
             false => None,
         };
+        let loss_factor = match train && stage.span.head {
+            true => Some(self.matrix("loss factor", DType::F32, 1, 1)?),
+            false => None,
+        };
+        let places: usize = self.units.iter().map(|u| u.program.random.len()).sum();
+        let counters = match train && places > 0 {
+            true => Some(self.matrix("counters", DType::U32, places, DropoutMask::WORDS)?),
+            false => None,
+        };
         let whole = stage.span.is_whole(plan.model) && plan.rank.degree == 1;
         let logits = match whole {
             true => {
@@ -213,7 +226,7 @@ impl Allocating<'_> {
         let split = if stage.pending > 0 { stage.slots + stage.pending } else { 0 };
         let kept = sets(Home::Kept, split, self, "")?;
         let pending = sets(Home::Pending, stage.pending, self, ".pending")?;
-        Ok(StageBuffers { slots, kept, pending, losses, constant, logits, scratch })
+        Ok(StageBuffers { slots, kept, pending, losses, loss_factor, counters, constant, logits, scratch })
     }
 
     fn sinusoids(&mut self) -> Result<View, ModelError> {
@@ -250,6 +263,9 @@ pub(crate) struct Binding<'a> {
     pub(crate) kept: Option<&'a Values>,
     pub(crate) pending: Option<&'a Values>,
     pub(crate) losses: Option<View>,
+    pub(crate) loss_factor: Option<View>,
+    /// The unit's rows of the counters.
+    pub(crate) counters: Option<View>,
     pub(crate) constant: Option<View>,
     pub(crate) external: &'a [View],
     pub(crate) scratch: &'a ScratchBuffers,
@@ -294,6 +310,8 @@ impl Binding<'_> {
                     self.slot.map(|s| s.positions).or(self.indices.map(|i| i.1))
                 }
                 Class::Input(Input::Documents) => self.slot.and_then(|s| s.documents),
+                Class::Input(Input::LossFactor) => self.loss_factor,
+                Class::Random(place) => self.counters.map(|c| c.rows(place, 1)),
                 Class::StreamIn => Some(self.stream.0),
                 Class::StreamOut => Some(self.stream.1),
                 Class::StreamGradient => self.slot.map(|s| s.gradient),

@@ -65,7 +65,8 @@ use crate::slots::{Pending, SlotUse, nothing_in};
 use crate::step::{Accumulate, LossSum, StepContext, TokenBatch};
 use bessemer_arch::{Model, Portion, Span};
 use bessemer_program::{Phase, StepValues};
-use bessemer_tensor::op::IGNORED;
+use bessemer_tensor::op::{DropoutMask, IGNORED};
+use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, View};
 
 /// What of the model a stage holds, and for how many micro-batches at a time.
@@ -337,11 +338,13 @@ impl Decoder {
         let train = ctx.is_some();
         let kept = if train && self.stage.pending > 0 { self.held.take_kept() } else { None };
         let memory = PassMemory { slot: Some(slot), kept: kept.or(self.held.any_kept()), pending: None };
-        let values = ctx.map_or(StepValues::default(), step_values);
         // The head's pass is that of the loss.
         let units = self.units.len() - usize::from(self.stage.span.head);
         let phase = if train { Phase::Forward } else { Phase::Score };
-        let ran = self.run_units(backend, ranks, (&mut (0..units), phase), memory, &values);
+        let written = ctx.map_or(Ok(()), |ctx| self.write_step(backend, ctx));
+        let ran = written.and_then(|()| {
+            self.run_units(backend, ranks, (&mut (0..units), phase), memory, &StepValues::default())
+        });
         self.held.of_slot[slot] = kept;
         if let Err(e) = ran {
             self.held.free(slot);
@@ -390,9 +393,10 @@ impl Decoder {
         let kept = self.held.of_slot[slot].take();
         let phase = if set.is_some() { Phase::BackwardInput } else { Phase::Backward };
         let Accumulate { input, weight } = accumulate;
-        let values = StepValues { add_matrices: weight, add_others: input, ..step_values(ctx) };
+        let values = StepValues { add_matrices: weight, add_others: input, ..StepValues::default() };
         let mut order = (0..self.units.len()).rev();
-        let ran = self.run_units(backend, ranks, (&mut order, phase), memory, &values);
+        let written = self.write_step(backend, ctx);
+        let ran = written.and_then(|()| self.run_units(backend, ranks, (&mut order, phase), memory, &values));
         if (set.is_none() || ran.is_err())
             && let Some(kept) = kept
         {
@@ -410,6 +414,23 @@ impl Decoder {
     pub fn stream_bytes(&self) -> u64 {
         let stream = self.buffers.slots[0].stream[0];
         (stream.len() * stream.dtype().size()) as u64
+    }
+
+    /// Writes the numbers of a pass that vary from step to step: what its lists draw random numbers from, and the factor on the
+    /// loss.
+    fn write_step(&mut self, backend: &mut dyn Backend, ctx: &StepContext) -> Result<(), ModelError> {
+        let random = self.units.iter().flat_map(|u| &u.program.random);
+        for (words, random) in self.counters.iter_mut().zip(random) {
+            let key = RngKey::new(ctx.seed, ctx.step, &random.place);
+            *words = DropoutMask::words(key, ctx.first_sequence.wrapping_mul(random.per_sequence));
+        }
+        if let Some(counters) = self.buffers.counters {
+            backend.write_u32(counters, self.counters.as_flattened())?;
+        }
+        match self.buffers.loss_factor {
+            Some(factor) => Ok(backend.write_f32(factor, &[ctx.loss_scale])?),
+            None => Ok(()),
+        }
     }
 
     /// The residual stream behind the last layer.
@@ -449,16 +470,5 @@ impl Decoder {
             has(span.embedding),
             has(span.head)
         )))
-    }
-}
-
-/// What a pass draws random numbers from, and scales the loss by.
-fn step_values(ctx: &StepContext) -> StepValues {
-    StepValues {
-        seed: ctx.seed,
-        step: ctx.step,
-        first_sequence: ctx.first_sequence,
-        loss_scale: ctx.loss_scale,
-        ..StepValues::default()
     }
 }

@@ -15,7 +15,7 @@
 
 use crate::config::{AdafactorConfig, OptimConfig};
 use crate::param::OptimParam;
-use crate::rule::{Now, Pass, Rule, alloc, alloc_like, shaped};
+use crate::rule::{Now, Pass, Rule, STEP_NUMBERS, Updated, alloc, alloc_like, shaped};
 use bessemer_tensor::{Backend, TensorError, View, op};
 
 /// Largest rate of relative steps.
@@ -96,10 +96,17 @@ impl Rule for Adafactor {
         list
     }
 
-    fn update(&self, pass: &mut Pass<'_>, param: &OptimParam, now: &Now) -> Result<(), TensorError> {
-        let (c, grad, t) = (&self.config, param.grad, now.t as f64);
+    fn step_numbers(&self, param: &OptimParam, now: &Now) -> [f32; STEP_NUMBERS] {
+        let (c, t) = (&self.config, now.t as f64);
         let decay = (1.0 - t.powf(-c.decay_power)) as f32;
-        let (grad_scale, eps) = (now.grad_scale as f32, c.eps as f32);
+        let lr = if c.relative_step { RELATIVE.min(t.powf(-0.5)) } else { now.lr * param.lr_scale };
+        [1.0, now.grad_scale as f32, decay, 1.0, lr as f32]
+    }
+
+    fn update(&self, pass: &mut Pass<'_>, updated: &Updated<'_>) -> Result<(), TensorError> {
+        let &Updated { param, number, step } = updated;
+        let (c, grad, eps) = (&self.config, param.grad, self.config.eps as f32);
+        let [factor, decay, rate] = [(0, 2), (0, 3), (3, 2)].map(|(first, n)| step.columns(first, n));
         let (rows, cols) = param.whole_shape();
         let whole =
             self.scratch.whole.filter(|_| param.whole.is_some()).map(|w| w.map(|w| shaped(w, rows, cols)));
@@ -108,18 +115,18 @@ impl Rule for Adafactor {
         match self.second {
             Second::Factored { row, col } => {
                 if whole.is_some() {
-                    pass.ask((), |peers, backend| peers.gather(backend, now.number, grad, all))?;
+                    pass.ask((), |peers, backend| peers.gather(backend, number, grad, all))?;
                 }
-                pass.launch(op::FactoredMoments { grad: all, grad_scale, row, col, decay, eps })?;
-                pass.launch(op::FactoredDirection { grad: all, grad_scale, row, col, out: all })?;
+                pass.launch(op::FactoredMoments { grad: all, row, col, step: decay, eps })?;
+                pass.launch(op::FactoredDirection { grad: all, row, col, step: factor, out: all })?;
                 if whole.is_some() {
-                    pass.ask((), |peers, backend| peers.keep(backend, now.number, all, grad))?;
+                    pass.ask((), |peers, backend| peers.keep(backend, number, all, grad))?;
                 }
             }
             Second::Whole(v) => {
-                pass.launch(op::MomentDirection { grad, grad_scale, v, decay, eps, out: grad })?;
+                pass.launch(op::MomentDirection { grad, v, step: decay, eps, out: grad })?;
                 if whole.is_some() {
-                    pass.ask((), |peers, backend| peers.gather(backend, now.number, grad, all))?;
+                    pass.ask((), |peers, backend| peers.gather(backend, number, grad, all))?;
                 }
             }
         }
@@ -128,11 +135,10 @@ impl Rule for Adafactor {
         pass.launch(op::SumSquares { x: all, out: direction_squares, accumulate: false })?;
         if c.scale_parameter {
             if whole.is_some() {
-                pass.ask((), |peers, backend| peers.gather(backend, now.number, param.value, values))?;
+                pass.ask((), |peers, backend| peers.gather(backend, number, param.value, values))?;
             }
             pass.launch(op::SumSquares { x: values, out: param_squares, accumulate: false })?;
         }
-        let lr = if c.relative_step { RELATIVE.min(t.powf(-0.5)) } else { now.lr * param.lr_scale };
         pass.launch(op::AdafactorUpdate {
             param: param.value,
             direction: grad,
@@ -141,7 +147,7 @@ impl Rule for Adafactor {
             values: rows * cols,
             m: self.m,
             beta: c.momentum as f32,
-            lr: lr as f32,
+            step: rate,
             eps: c.eps_parameter as f32,
             threshold: c.clip_threshold as f32,
             weight_decay: if param.decays { self.weight_decay as f32 } else { 0.0 },

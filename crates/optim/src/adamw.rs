@@ -4,7 +4,7 @@
 
 use crate::config::OptimConfig;
 use crate::param::OptimParam;
-use crate::rule::{Now, Pass, Rule, alloc_like, decay};
+use crate::rule::{Now, Pass, Rule, STEP_NUMBERS, Updated, alloc_like, decay};
 use bessemer_tensor::{Backend, TensorError, View, op};
 use bessemer_units::DType;
 
@@ -47,24 +47,27 @@ impl Rule for AdamW {
             .collect()
     }
 
-    fn update(&self, pass: &mut Pass<'_>, param: &OptimParam, now: &Now) -> Result<(), TensorError> {
+    fn step_numbers(&self, param: &OptimParam, now: &Now) -> [f32; STEP_NUMBERS] {
         // From the rounded beta that the device multiplies with: 1 - 0.999 differs by 1e-5 from its value in f32, which
         // would bias the first steps. In f64 and by powf, so that no t is too large.
         let correction = |beta: f64| (1.0 - f64::from(beta as f32).powf(now.t as f64)) as f32;
+        let lr = (now.lr * param.lr_scale) as f32;
+        [1.0, now.grad_scale as f32, lr, correction(self.beta1), correction(self.beta2)]
+    }
+
+    fn update(&self, pass: &mut Pass<'_>, updated: &Updated<'_>) -> Result<(), TensorError> {
+        let param = updated.param;
         pass.launch(op::AdamW {
             param: param.value,
             master: self.master,
             grad: param.grad,
             m: self.m,
             v: self.v,
-            lr: (now.lr * param.lr_scale) as f32,
+            step: updated.step,
             beta1: self.beta1 as f32,
             beta2: self.beta2 as f32,
             eps: self.eps as f32,
             weight_decay: decay(param, self.weight_decay, param.lr_scale),
-            grad_scale: now.grad_scale as f32,
-            correction1: correction(self.beta1),
-            correction2: correction(self.beta2),
         })
     }
 

@@ -3,7 +3,7 @@
 
 use crate::config::OptimConfig;
 use crate::param::OptimParam;
-use crate::rule::{Now, Pass, Rule, alloc_like, decay};
+use crate::rule::{Now, Pass, Rule, STEP_NUMBERS, Updated, alloc_like, decay};
 use bessemer_tensor::{Backend, TensorError, View, op};
 
 #[derive(Debug)]
@@ -30,16 +30,20 @@ impl Rule for Lion {
         vec![("m", self.m)]
     }
 
-    fn update(&self, pass: &mut Pass<'_>, param: &OptimParam, now: &Now) -> Result<(), TensorError> {
+    fn step_numbers(&self, param: &OptimParam, now: &Now) -> [f32; STEP_NUMBERS] {
+        [1.0, now.grad_scale as f32, (now.lr * param.lr_scale) as f32, 0.0, 0.0]
+    }
+
+    fn update(&self, pass: &mut Pass<'_>, updated: &Updated<'_>) -> Result<(), TensorError> {
+        let param = updated.param;
         pass.launch(op::Lion {
             param: param.value,
             grad: param.grad,
             m: self.m,
-            lr: (now.lr * param.lr_scale) as f32,
+            step: updated.step.columns(0, 3),
             beta1: self.beta1 as f32,
             beta2: self.beta2 as f32,
             weight_decay: decay(param, self.weight_decay, param.lr_scale),
-            grad_scale: now.grad_scale as f32,
         })
     }
 }

@@ -16,7 +16,7 @@
 
 use crate::config::{MuonConfig, MuonMethod, MuonScale, OptimConfig};
 use crate::param::OptimParam;
-use crate::rule::{Now, Pass, Rule, alloc, alloc_like, decay, shaped};
+use crate::rule::{Now, Pass, Rule, STEP_NUMBERS, Updated, alloc, alloc_like, decay, shaped};
 use bessemer_tensor::{Backend, TensorError, View, op};
 
 type Polynomial = (f64, f64, f64);
@@ -124,10 +124,17 @@ impl Muon {
             }
             // A symmetric matrix times its transpose is its square.
             pass.launch(product_transposed(gram, gram, square))?;
-            pass.launch(op::Combine { a: gram, alpha: b as f32, b: square, beta: c as f32, out: square })?;
+            pass.launch(op::Combine {
+                a: gram,
+                alpha: b as f32,
+                b: square,
+                beta: c as f32,
+                step: None,
+                out: square,
+            })?;
             let (dy, weight) = if wide { (square, from) } else { (from, square) };
             pass.launch(op::LinearBackwardInput { dy, weight, activation: None, dx: to, accumulate: false })?;
-            pass.launch(op::Combine { a: from, alpha: a as f32, b: to, beta: 1.0, out: to })?;
+            pass.launch(op::Combine { a: from, alpha: a as f32, b: to, beta: 1.0, step: None, out: to })?;
             std::mem::swap(&mut from, &mut to);
         }
         Ok(from)
@@ -144,22 +151,29 @@ impl Rule for Muon {
         vec![("m", self.m)]
     }
 
-    fn update(&self, pass: &mut Pass<'_>, param: &OptimParam, now: &Now) -> Result<(), TensorError> {
+    fn step_numbers(&self, param: &OptimParam, now: &Now) -> [f32; STEP_NUMBERS] {
+        let fresh = ((1.0 - self.config.momentum) * now.grad_scale) as f32;
+        let lr = (now.lr * self.lr_ratio * self.lr_scale(param)) as f32;
+        [1.0, 1.0, lr, 1.0, fresh]
+    }
+
+    fn update(&self, pass: &mut Pass<'_>, updated: &Updated<'_>) -> Result<(), TensorError> {
+        let &Updated { param, number, step } = updated;
         let Some((whole, part)) = self.scratch.whole.filter(|_| param.whole.is_some()) else {
             for (first, rows) in param.block_rows() {
                 let x = shaped(self.scratch.x[0], rows, param.value.cols);
-                self.accumulate(pass, param.grad.rows(first, rows), self.m.rows(first, rows), x, now)?;
+                self.accumulate(pass, param.grad.rows(first, rows), self.m.rows(first, rows), x, step)?;
                 let x = self.orthogonalise(pass, x)?;
                 let block = (rows, param.value.cols);
-                self.subtract(pass, param, param.value.rows(first, rows), (x, block), now)?;
+                self.subtract(pass, param, param.value.rows(first, rows), (x, block), step)?;
             }
             return Ok(());
         };
         let (rows, cols) = param.whole_shape();
         let whole = shaped(whole, rows, cols);
         let part = shaped(part, param.value.rows, param.value.cols);
-        self.accumulate(pass, param.grad, self.m, part, now)?;
-        pass.ask((), |peers, backend| peers.gather(backend, now.number, part, whole))?;
+        self.accumulate(pass, param.grad, self.m, part, step)?;
+        pass.ask((), |peers, backend| peers.gather(backend, number, part, whole))?;
         for (first, rows) in param.whole_block_rows() {
             let x = whole.rows(first, rows);
             let found = self.orthogonalise(pass, x)?;
@@ -167,17 +181,25 @@ impl Rule for Muon {
                 pass.launch(op::Copy { src: found, dst: x })?;
             }
         }
-        pass.ask((), |peers, backend| peers.keep(backend, now.number, whole, part))?;
+        pass.ask((), |peers, backend| peers.keep(backend, number, whole, part))?;
         // A part has some rows, or some columns, of every block.
         for ((first, rows), &block) in param.block_rows().zip(param.whole_blocks()) {
             let x = part.rows(first, rows);
-            self.subtract(pass, param, param.value.rows(first, rows), (x, (block, cols)), now)?;
+            self.subtract(pass, param, param.value.rows(first, rows), (x, (block, cols)), step)?;
         }
         Ok(())
     }
 }
 
 impl Muon {
+    /// Factor on the learning rate. Jordan's scale is in terms of the spectral norm, which muP wants constant over widths.
+    fn lr_scale(&self, param: &OptimParam) -> f64 {
+        match self.config.scale {
+            MuonScale::Jordan => 1.0,
+            MuonScale::Moonlight => param.lr_scale,
+        }
+    }
+
     /// The momentum with the gradient, and u in `x`.
     fn accumulate(
         &self,
@@ -185,13 +207,12 @@ impl Muon {
         g: View,
         m: View,
         x: View,
-        now: &Now,
+        step: View,
     ) -> Result<(), TensorError> {
-        let momentum = self.config.momentum;
-        let fresh = ((1.0 - momentum) * now.grad_scale) as f32;
-        pass.launch(op::Combine { a: m, alpha: momentum as f32, b: g, beta: fresh, out: m })?;
+        let (alpha, step) = (self.config.momentum as f32, Some(step.columns(3, 2)));
+        pass.launch(op::Combine { a: m, alpha, b: g, beta: 1.0, step, out: m })?;
         if self.config.nesterov {
-            pass.launch(op::Combine { a: m, alpha: momentum as f32, b: g, beta: fresh, out: x })
+            pass.launch(op::Combine { a: m, alpha, b: g, beta: 1.0, step, out: x })
         } else {
             pass.launch(op::Copy { src: m, dst: x })
         }
@@ -204,12 +225,11 @@ impl Muon {
         param: &OptimParam,
         value: View,
         (x, (rows, cols)): (View, (usize, usize)),
-        now: &Now,
+        step: View,
     ) -> Result<(), TensorError> {
-        // Jordan's scale is in terms of the spectral norm, which muP wants constant over widths.
-        let (scale, lr_scale) = match self.config.scale {
-            MuonScale::Jordan => ((rows as f64 / cols as f64).max(1.0).sqrt(), 1.0),
-            MuonScale::Moonlight => (0.2 * (rows.max(cols) as f64).sqrt(), param.lr_scale),
+        let scale = match self.config.scale {
+            MuonScale::Jordan => (rows as f64 / cols as f64).max(1.0).sqrt(),
+            MuonScale::Moonlight => 0.2 * (rows.max(cols) as f64).sqrt(),
         };
         pass.launch(op::Sgd {
             param: value,
@@ -217,9 +237,9 @@ impl Muon {
             m: None,
             momentum: 0.0,
             nesterov: false,
-            lr: (now.lr * self.lr_ratio * lr_scale) as f32,
-            weight_decay: decay(param, self.weight_decay, lr_scale),
-            grad_scale: scale as f32,
+            step: step.columns(0, 3),
+            weight_decay: decay(param, self.weight_decay, self.lr_scale(param)),
+            scale: scale as f32,
         })
     }
 }

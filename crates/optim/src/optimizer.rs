@@ -13,7 +13,7 @@ use crate::lion::Lion;
 use crate::muon::{Muon, Scratch};
 use crate::param::OptimParam;
 use crate::peers::{Alone, Peers, Ranks};
-use crate::rule::{Now, Pass, Rule, alloc, alloc_like};
+use crate::rule::{Now, Pass, Rule, StepBlock, Updated, alloc, alloc_like};
 use crate::sgd::Sgd;
 use bessemer_tensor::op;
 use bessemer_tensor::{Backend, TensorError, View};
@@ -81,6 +81,7 @@ pub struct Optimizer {
     /// One a parameter; none for those that K-FAC steps.
     rules: Vec<Option<Box<dyn Rule>>>,
     kfac: Option<Kfac>,
+    step: StepBlock,
     /// `[1, parameters]`: sum of squares of each gradient.
     squares: View,
     host_squares: Vec<f32>,
@@ -100,7 +101,7 @@ impl Optimizer {
     }
 
     /// Allocates the state (zero) in class "optimizer" and reserves the workspace of a step. Nothing is allocated after
-    /// that. Bytes: 4 a parameter tensor, what the optimizer's own file says, and 4 a parameter of fewer bits than f32 for its
+    /// that. Bytes: 24 a parameter tensor, what the optimizer's own file says, and 4 a parameter of fewer bits than f32 for its
     /// master.
     ///
     /// # Errors
@@ -165,12 +166,13 @@ impl Optimizer {
             rounded,
             rules,
             kfac,
+            step: StepBlock::new(backend, params.len())?,
             squares,
             host_squares: vec![0.0; params.len().max(1)],
         };
         let mut pass = Pass::plan(backend);
         optimizer.norm_launches(&mut pass)?;
-        optimizer.updates(&mut pass, &Now { t: 1, lr: 0.0, grad_scale: 1.0, number: 0 })?;
+        optimizer.updates(&mut pass, &Now { t: 1, lr: 0.0, grad_scale: 1.0 })?;
         pass.reserve()?;
         Ok(optimizer)
     }
@@ -184,13 +186,21 @@ impl Optimizer {
     }
 
     fn updates(&mut self, pass: &mut Pass<'_>, now: &Now) -> Result<(), OptimError> {
+        if !pass.is_planning() {
+            for (number, (rule, param)) in self.rules.iter().zip(&self.params).enumerate() {
+                if let Some(rule) = rule {
+                    self.step.set(number, rule.step_numbers(param, now));
+                }
+            }
+            self.step.write(pass.backend)?;
+        }
         if let Some(kfac) = &mut self.kfac {
             kfac.step(pass, &self.params, now)?;
         }
         let all = self.rules.iter().zip(&self.params).zip(&self.rounded);
         for (number, ((rule, param), rounded)) in all.enumerate() {
             if let Some(rule) = rule {
-                rule.update(pass, param, &Now { number, ..*now })?;
+                rule.update(pass, &Updated { param, number, step: self.step.row(number) })?;
             }
             if let Some(dst) = *rounded {
                 pass.launch(op::Copy { src: param.value, dst })?;
@@ -284,7 +294,7 @@ impl Optimizer {
         }
         let clip_factor = if self.clip > 0.0 { (self.clip / (grad_norm + 1e-6)).min(1.0) } else { 1.0 };
         let grad_scale = clip_factor / self.loss_scale;
-        self.updates(&mut Pass::run_with(backend, peers), &Now { t, lr, grad_scale, number: 0 })?;
+        self.updates(&mut Pass::run_with(backend, peers), &Now { t, lr, grad_scale })?;
         Ok(StepStats { grad_norm, clip_factor, skipped: false })
     }
 

@@ -61,7 +61,7 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Where a step stands.
+/// Where a step stands. Only the host reads it: what operators need of it they read from the [`StepBlock`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Now {
     /// Update, from 1; skipped steps do not count.
@@ -70,8 +70,51 @@ pub(crate) struct Now {
     pub(crate) lr: f64,
     /// Factor on the gradient (clipping).
     pub(crate) grad_scale: f64,
-    /// Number of the parameter that is updated.
+}
+
+/// Numbers of a row of [`StepBlock`]: as many as the optimizer with most of them reads.
+pub(crate) const STEP_NUMBERS: usize = 5;
+
+/// Numbers that vary from step to step, in device memory: one row a parameter, which the operators of its update read. It is
+/// written once a step, so the launches of a step are the same in every step.
+#[derive(Debug)]
+pub(crate) struct StepBlock {
+    /// `[parameters, STEP_NUMBERS]`.
+    view: View,
+    host: Vec<f32>,
+}
+
+impl StepBlock {
+    pub(crate) fn new(backend: &mut dyn Backend, params: usize) -> Result<StepBlock, TensorError> {
+        let rows = params.max(1);
+        let view = alloc(backend, "step numbers", rows, STEP_NUMBERS)?;
+        Ok(StepBlock { view, host: vec![0.0; rows * STEP_NUMBERS] })
+    }
+
+    /// Sets the row of a parameter on the host.
+    pub(crate) fn set(&mut self, param: usize, numbers: [f32; STEP_NUMBERS]) {
+        self.host[param * STEP_NUMBERS..][..STEP_NUMBERS].copy_from_slice(&numbers);
+    }
+
+    /// Copies all rows to the device.
+    pub(crate) fn write(&self, backend: &mut dyn Backend) -> Result<(), TensorError> {
+        backend.write_f32(self.view, &self.host)
+    }
+
+    /// The row of a parameter.
+    pub(crate) fn row(&self, param: usize) -> View {
+        self.view.rows(param, 1)
+    }
+}
+
+/// The parameter that is updated.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Updated<'a> {
+    pub(crate) param: &'a OptimParam,
+    /// Its number in the optimizer's list.
     pub(crate) number: usize,
+    /// Its row of the [`StepBlock`].
+    pub(crate) step: View,
 }
 
 /// An optimizer's state for one parameter.
@@ -79,8 +122,11 @@ pub(crate) trait Rule: std::fmt::Debug + Send {
     /// State tensors: kind (without a dot) and place.
     fn states(&self) -> Vec<(&'static str, View)>;
 
-    /// One update.
-    fn update(&self, pass: &mut Pass<'_>, param: &OptimParam, now: &Now) -> Result<(), TensorError>;
+    /// What the operators of the update at `now` read from the parameter's row of the [`StepBlock`].
+    fn step_numbers(&self, param: &OptimParam, now: &Now) -> [f32; STEP_NUMBERS];
+
+    /// One update: the same launches in every step.
+    fn update(&self, pass: &mut Pass<'_>, updated: &Updated<'_>) -> Result<(), TensorError>;
 
     /// Values were written from outside.
     fn adopt_values(&self, _pass: &mut Pass<'_>, _param: &OptimParam) -> Result<(), TensorError> {

@@ -4,7 +4,7 @@
 
 use crate::config::OptimConfig;
 use crate::param::OptimParam;
-use crate::rule::{Now, Pass, Rule, alloc_like, decay};
+use crate::rule::{Now, Pass, Rule, STEP_NUMBERS, Updated, alloc_like, decay};
 use bessemer_tensor::{Backend, TensorError, View, op};
 
 #[derive(Debug)]
@@ -36,16 +36,21 @@ impl Rule for Sgd {
         self.m.iter().map(|m| ("m", *m)).collect()
     }
 
-    fn update(&self, pass: &mut Pass<'_>, param: &OptimParam, now: &Now) -> Result<(), TensorError> {
+    fn step_numbers(&self, param: &OptimParam, now: &Now) -> [f32; STEP_NUMBERS] {
+        [1.0, now.grad_scale as f32, (now.lr * param.lr_scale) as f32, 0.0, 0.0]
+    }
+
+    fn update(&self, pass: &mut Pass<'_>, updated: &Updated<'_>) -> Result<(), TensorError> {
+        let param = updated.param;
         pass.launch(op::Sgd {
             param: param.value,
             grad: param.grad,
             m: self.m,
             momentum: self.momentum as f32,
             nesterov: self.nesterov,
-            lr: (now.lr * param.lr_scale) as f32,
+            step: updated.step.columns(0, 3),
             weight_decay: decay(param, self.weight_decay, param.lr_scale),
-            grad_scale: now.grad_scale as f32,
+            scale: 1.0,
         })
     }
 }

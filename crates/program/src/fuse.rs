@@ -63,7 +63,7 @@ fn sum(unit: &UnitProgram, phase: Phase, at: usize, add: Add) -> Option<Fused> {
     let list = unit.list(phase);
     let maker = only_maker(unit, phase, add.b, at)?;
     match list[maker] {
-        Node::Launch(Launch { op: Op::Linear(linear), random: None, .. })
+        Node::Launch(Launch { op: Op::Linear(linear), .. })
             if linear.residual.is_none() && linear.activation.is_none() =>
         {
             // What the product reads must still be there at the sum.

@@ -18,7 +18,7 @@ impl Partition<'_> {
         let weight = op.weight.buffer.id as usize;
         let whole = Op::from(op);
         if self.placements[weight] != Some(Placement::Shard { dim: 0 }) {
-            return self.launch(&Launch { op: whole, first_only: false, random: None, versions: Vec::new() });
+            return self.launch(&Launch { op: whole, first_only: false, versions: Vec::new() });
         }
         let portion = {
             let held = Local::of(
@@ -53,6 +53,7 @@ impl Partition<'_> {
             Some(mut b) => {
                 let (dx, dweight) = (b.dx.buffer.id as usize, b.dweight.buffer.id as usize);
                 let terms = Placement::Partial { reduce: Reduction::Sum };
+                b.step = self.read(&whole, b.step.buffer.id as usize, b.step, None)?;
                 b.dx = self.write(&whole, dx, b.dx, terms, &mut after)?;
                 b.dweight =
                     self.write(&whole, dweight, b.dweight, Placement::Shard { dim: 0 }, &mut after)?;

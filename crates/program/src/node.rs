@@ -5,8 +5,8 @@ use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, Op};
 use std::ops::Range;
 
-/// Where an operator's random numbers come from: [`bessemer_tensor::rng::RngKey::new`] of the run's seed, the step and
-/// `place`, counted from the step's first sequence.
+/// Where random numbers come from: [`bessemer_tensor::rng::RngKey::new`] of the run's seed, the step and `place`, counted
+/// from the step's first sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Random {
     /// Name of the place: "layers.3.mlp.down.dropout".
@@ -31,8 +31,6 @@ pub struct Launch {
     pub op: Op,
     /// Runs only in the pass that begins the gradients of an update.
     pub first_only: bool,
-    /// Random numbers that it draws.
-    pub random: Option<Random>,
     /// The version of each value that it touches, as [`Node::touches`] lists them. Empty until the program is sealed.
     pub versions: Vec<Version>,
 }
@@ -158,9 +156,9 @@ impl Touch {
 }
 
 impl Node {
-    /// An operator without random numbers that runs every time.
+    /// An operator that runs every time.
     pub fn launch(op: impl Into<Op>) -> Node {
-        Node::Launch(Launch { op: op.into(), first_only: false, random: None, versions: Vec::new() })
+        Node::Launch(Launch { op: op.into(), first_only: false, versions: Vec::new() })
     }
 
     /// The operator, if it is one.

@@ -56,7 +56,7 @@ fn of_rows(op: &Op, rows: &Range<usize>) -> Op {
 
 /// The rows of a product whose pieces may be made one by one: of one that reads (or makes) all of `view`.
 fn product(node: &Node, reads: Option<View>, makes: Option<View>) -> Option<usize> {
-    let Node::Launch(Launch { op, first_only: false, random: None, .. }) = node else { return None };
+    let Node::Launch(Launch { op, first_only: false, .. }) = node else { return None };
     let (x, out) = match op {
         Op::Linear(o) => (o.x, o.out),
         Op::LinearBackwardInput(o) if !o.accumulate => (o.dy, o.dx),

@@ -218,9 +218,6 @@ impl Printing<'_> {
                 inputs.extend(updates.map(|t| format!("add {}", self.view(&t.view))));
                 let mut line =
                     format!("{} = {}({})", outputs.join(", "), launch.op.name(), inputs.join(", "));
-                if let Some(random) = &launch.random {
-                    let _ = write!(line, " random {}", random.place);
-                }
                 if launch.first_only {
                     line.push_str(" in the first micro-batch");
                 }

@@ -4,24 +4,15 @@
 //! micro-batch), whether gradients are begun or added to, and the numbers of [`StepValues`]. Everything else stands in the
 //! list.
 
-use crate::node::{Collective, Node, Random};
+use crate::node::{Collective, Node};
 use crate::unit::{Phase, UnitProgram};
 use crate::value::Class;
-use bessemer_tensor::op::{DropoutMask, LossBackward, Op};
-use bessemer_tensor::rng::RngKey;
+use bessemer_tensor::op::{LossBackward, Op};
 use bessemer_tensor::{Backend, Stream, TensorError, View};
 
 /// What varies from pass to pass.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub struct StepValues {
-    /// Seed of the run.
-    pub seed: u64,
-    /// Optimizer step, from 0.
-    pub step: u64,
-    /// Number of the micro-batch's first sequence within the step's global batch.
-    pub first_sequence: u64,
-    /// Factor on every token's gradient.
-    pub loss_scale: f32,
     /// Add to the gradients of the layers' matrices and their biases, instead of replacing them.
     pub add_matrices: bool,
     /// Add to all other gradients.
@@ -36,7 +27,7 @@ impl StepValues {
     /// An operator that reads a key/value cache, with the positions of this pass: to ask what workspace it needs.
     pub fn filled(&self, op: &Op) -> Op {
         let mut op = op.clone();
-        fill_in(&mut op, None, self);
+        fill_in(&mut op, self);
         op
     }
 }
@@ -171,7 +162,7 @@ pub fn run(
                 }
                 let mut op = launch.op.clone();
                 op.for_each_view(&mut |view| *view = at(view));
-                fill_in(&mut op, launch.random.as_ref(), values);
+                fill_in(&mut op, values);
                 backend.launch(Stream(0), &op)?;
             }
             Node::Collective(c) => ranks.collective(backend, c, at(&c.src), at(&c.dst))?,
@@ -190,25 +181,15 @@ pub fn run(
 }
 
 /// Puts the values of this step into an operator.
-fn fill_in(op: &mut Op, random: Option<&Random>, values: &StepValues) {
-    let draw = |mask: &mut DropoutMask| {
-        if let Some(random) = random {
-            mask.key = RngKey::new(values.seed, values.step, &random.place);
-            let before = values.first_sequence.wrapping_mul(random.per_sequence);
-            mask.first = mask.first.wrapping_add(before);
-        }
-    };
-    let scale = |backward: &mut Option<LossBackward>| {
+fn fill_in(op: &mut Op, values: &StepValues) {
+    let adds = |backward: &mut Option<LossBackward>| {
         if let Some(b) = backward {
-            (b.scale, b.accumulate) = (values.loss_scale, values.add_others);
+            b.accumulate = values.add_others;
         }
     };
     match op {
-        Op::Dropout(o) => draw(&mut o.mask),
-        Op::Attention(o) => o.dropout.iter_mut().for_each(|d| draw(&mut d.mask)),
-        Op::AttentionBackward(o) => o.dropout.iter_mut().for_each(|d| draw(&mut d.mask)),
-        Op::LinearCrossEntropy(o) => scale(&mut o.backward),
-        Op::LinearCrossEntropyPortion(o) => scale(&mut o.backward),
+        Op::LinearCrossEntropy(o) => adds(&mut o.backward),
+        Op::LinearCrossEntropyPortion(o) => adds(&mut o.backward),
         Op::LinearBackwardWeight(o) => o.accumulate = values.add_matrices,
         Op::NormBackward(o) => o.accumulate = values.add_others,
         Op::AttentionCached(o) => {

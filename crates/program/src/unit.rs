@@ -4,7 +4,7 @@ use crate::node::{Launch, Node, Random};
 use crate::value::{Class, Value};
 use bessemer_mesh::{Axis, Dim, Form, Layout, Placement};
 use bessemer_tensor::View;
-use bessemer_tensor::op::{Access, Op};
+use bessemer_tensor::op::{Access, DropoutMask, Op};
 use bessemer_units::DType;
 
 /// Which list of a unit.
@@ -66,6 +66,8 @@ pub struct UnitProgram {
     pub lists: [Vec<Node>; 5],
     /// Values that a backward pass may compute again.
     pub again: Vec<Again>,
+    /// Places at which random numbers are drawn: [`Class::Random`] numbers them.
+    pub random: Vec<Random>,
 }
 
 impl UnitProgram {
@@ -88,11 +90,11 @@ impl UnitProgram {
         };
         let mut unit = self.clone();
         rename(&mut unit.name);
+        unit.random.iter_mut().for_each(|r| rename(&mut r.place));
         for node in unit.lists.iter_mut().flatten() {
             match node {
-                Node::Launch(launch) => launch.random.iter_mut().for_each(|r| rename(&mut r.place)),
                 Node::Collective(c) | Node::Start(c) => rename(&mut c.name),
-                Node::Wait { .. } => {}
+                Node::Launch(_) | Node::Wait { .. } => {}
             }
         }
         unit
@@ -134,6 +136,7 @@ impl Recorder {
             values: Vec::new(),
             lists: std::array::from_fn(|_| Vec::new()),
             again: Vec::new(),
+            random: Vec::new(),
         };
         Recorder { unit, phase: Phase::Forward }
     }
@@ -184,6 +187,17 @@ impl Recorder {
         self.value(&format!("{name}.gradient"), Class::Gradient(number), dtype, dims)
     }
 
+    /// The counters of the random numbers of a place of the unit.
+    pub fn random(&mut self, name: &str, random: Random) -> View {
+        let places = &mut self.unit.random;
+        let number = places.iter().position(|r| *r == random).unwrap_or_else(|| {
+            places.push(random);
+            places.len() - 1
+        });
+        let dims = [Dim::plain(1), Dim::plain(DropoutMask::WORDS)];
+        self.value(&format!("{name}.counters"), Class::Random(number), DType::U32, dims)
+    }
+
     fn number(&mut self, name: &str) -> usize {
         let names = &mut self.unit.parameters;
         names.iter().position(|n| n == name).unwrap_or_else(|| {
@@ -206,17 +220,12 @@ impl Recorder {
 
     /// Appends an operator.
     pub fn launch(&mut self, op: impl Into<Op>) {
-        self.push(Launch { op: op.into(), first_only: false, random: None, versions: Vec::new() });
-    }
-
-    /// Appends an operator that draws random numbers.
-    pub fn launch_random(&mut self, op: impl Into<Op>, random: Random) {
-        self.push(Launch { op: op.into(), first_only: false, random: Some(random), versions: Vec::new() });
+        self.push(Launch { op: op.into(), first_only: false, versions: Vec::new() });
     }
 
     /// Appends an operator that runs only in the pass that begins the gradients of an update.
     pub fn launch_first(&mut self, op: impl Into<Op>) {
-        self.push(Launch { op: op.into(), first_only: true, random: None, versions: Vec::new() });
+        self.push(Launch { op: op.into(), first_only: true, versions: Vec::new() });
     }
 
     fn push(&mut self, launch: Launch) {

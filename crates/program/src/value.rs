@@ -4,7 +4,7 @@ use bessemer_mesh::{Axis, Form, Layout, Placement};
 use bessemer_tensor::{Buffer, View};
 use bessemer_units::DType;
 
-/// What the host writes before a pass, one row of indices each.
+/// What the host writes before a pass: a row of indices, or numbers that vary from step to step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Input {
     /// Token ids, u32 `[1, n]`.
@@ -15,6 +15,8 @@ pub enum Input {
     Positions,
     /// First position of each token's document, u32 `[1, n]`.
     Documents,
+    /// Factor on every token's gradient, f32 `[1, 1]`.
+    LossFactor,
 }
 
 /// What a value is for, and with that who provides its memory.
@@ -26,6 +28,8 @@ pub enum Class {
     Gradient(usize),
     /// Written by the host.
     Input(Input),
+    /// Counters of the random numbers of place number `.0` of [`crate::UnitProgram::random`], u32 `[1, 6]`, written by the host.
+    Random(usize),
     /// The residual stream that enters the unit; the backward pass may read it too.
     StreamIn,
     /// The residual stream that leaves the unit.

@@ -1,5 +1,5 @@
 //! One AdamW update (Loshchilov & Hutter 2019), every operation rounded to f32 in this order:
-//! `g = grad_scale grad; p = p (1 - lr weight_decay); m = b1 m + (1-b1) g; v = b2 v + ((1-b2) g) g;
+//! `g = factor grad; p = p (1 - lr weight_decay); m = b1 m + (1-b1) g; v = b2 v + ((1-b2) g) g;
 //! p = p - (lr (m / correction1)) / (sqrt(v / correction2) + eps)`.
 //!
 //! Addition, multiplication, division and square root are exactly rounded on every rung and no multiply-add is fused, so
@@ -17,6 +17,7 @@ use bessemer_tensor::op::AdamW;
 
 struct Update<'a, P> {
     op: &'a AdamW,
+    step: [f32; 4],
     param: &'a Mat<P>,
     master: Option<&'a Mat>,
     grad: &'a AnyMat,
@@ -29,14 +30,15 @@ impl<P: Element> Kernel for Update<'_, P> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Update { op, param, master, grad, m, v, block } = self;
+        let Update { op, step, param, master, grad, m, v, block } = self;
+        let [factor, lr, correction1, correction2] = step;
         // SAFETY: columns c .. c + n of row r of every operand.
         unsafe {
-            let (scale, decay) = (S::splat(op.grad_scale), S::splat(1.0 - op.lr * op.weight_decay));
+            let (scale, decay) = (S::splat(factor), S::splat(1.0 - lr * op.weight_decay));
             let (b1, rest1) = (S::splat(op.beta1), S::splat(1.0 - op.beta1));
             let (b2, rest2) = (S::splat(op.beta2), S::splat(1.0 - op.beta2));
-            let (c1, c2) = (S::splat(op.correction1), S::splat(op.correction2));
-            let (lr, eps) = (S::splat(op.lr), S::splat(op.eps));
+            let (c1, c2) = (S::splat(correction1), S::splat(correction2));
+            let (lr, eps) = (S::splat(lr), S::splat(op.eps));
             for r in block.rows {
                 for c in block.cols.clone().step_by(S::LANES) {
                     let n = S::LANES.min(block.cols.end - c);
@@ -68,33 +70,37 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &AdamW) {
 }
 
 fn typed<P: Element>(ctx: &Ctx<'_>, op: &AdamW) {
+    let Some(step) = ctx.f32(&op.step).applied() else { return };
     let (param, grad) = (ctx.mat::<P>(&op.param), ctx.any(&op.grad));
     let (m, v, master) = (ctx.f32(&op.m), ctx.f32(&op.v), op.master.map(|x| ctx.f32(&x)));
     blocks(ctx, param.rows, param.cols, &|block| {
-        let update = Update { op, param: &param, master: master.as_ref(), grad: &grad, m: &m, v: &v, block };
+        let master = master.as_ref();
+        let update = Update { op, step, param: &param, master, grad: &grad, m: &m, v: &v, block };
         // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
         unsafe { dispatch(ctx.rung, update) }
     });
 }
 
 /// One element: (p, g, m, v) to (p, m, v).
-fn update(op: &AdamW, p: f32, grad: f32, m: f32, v: f32) -> (f32, f32, f32) {
-    let g = op.grad_scale * grad;
-    let p = p * (1.0 - op.lr * op.weight_decay);
+fn update(op: &AdamW, step: [f32; 4], p: f32, grad: f32, m: f32, v: f32) -> (f32, f32, f32) {
+    let [factor, lr, correction1, correction2] = step;
+    let g = factor * grad;
+    let p = p * (1.0 - lr * op.weight_decay);
     let m = op.beta1 * m + (1.0 - op.beta1) * g;
     let v = op.beta2 * v + (1.0 - op.beta2) * g * g;
-    let p = p - op.lr * (m / op.correction1) / ((v / op.correction2).sqrt() + op.eps);
+    let p = p - lr * (m / correction1) / ((v / correction2).sqrt() + op.eps);
     (p, m, v)
 }
 
 pub(crate) fn reference(arena: &Arena, op: &AdamW) {
+    let Some(step) = arena.f32(&op.step).applied() else { return };
     let (param, grad) = (arena.any(&op.param), arena.any(&op.grad));
     let (m, v) = (arena.f32(&op.m), arena.f32(&op.v));
     let master = op.master.map(|x| arena.f32(&x));
     for r in 0..param.rows {
         for c in 0..param.cols {
             let p = master.map_or_else(|| param.get(r, c), |x| x.get(r, c));
-            let (p, m_new, v_new) = update(op, p, grad.get(r, c), m.get(r, c), v.get(r, c));
+            let (p, m_new, v_new) = update(op, step, p, grad.get(r, c), m.get(r, c), v.get(r, c));
             m.set(r, c, m_new);
             v.set(r, c, v_new);
             param.set(r, c, p);

@@ -1,4 +1,4 @@
-//! `out = alpha a + beta b`, each product and the sum rounded to f32; and `out = x / (slack norm + eps)` with the norm's
+//! `out = alpha a + (beta factor) b`, each product and the sum rounded to f32; and `out = x / (slack norm + eps)` with the norm's
 //! square on the device. All rungs give the same bits. Cost: two reads (one) and one write.
 #![allow(unsafe_code)] // rows by address
 
@@ -31,19 +31,26 @@ impl Kernel for Sum<'_> {
     }
 }
 
+/// Factor on b, or `None` if nothing is to be written.
+fn beta(op: &Combine, step: Option<Mat>) -> Option<f32> {
+    step.map_or(Some([1.0]), |s| s.applied()).map(|[factor]| op.beta * factor)
+}
+
 pub(crate) fn run(ctx: &Ctx<'_>, op: &Combine) {
+    let Some(beta) = beta(op, op.step.map(|s| ctx.f32(&s))) else { return };
     let (a, b, out) = (ctx.f32(&op.a), ctx.f32(&op.b), ctx.f32(&op.out));
     blocks(ctx, out.rows, out.cols, &|block| {
         // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
-        unsafe { dispatch(ctx.rung, Sum(&a, op.alpha, &b, op.beta, &out, block)) }
+        unsafe { dispatch(ctx.rung, Sum(&a, op.alpha, &b, beta, &out, block)) }
     });
 }
 
 pub(crate) fn reference(arena: &Arena, op: &Combine) {
+    let Some(beta) = beta(op, op.step.map(|s| arena.f32(&s))) else { return };
     let (a, b, out) = (arena.f32(&op.a), arena.f32(&op.b), arena.f32(&op.out));
     for r in 0..out.rows {
         for c in 0..out.cols {
-            out.set(r, c, op.alpha * a.get(r, c) + op.beta * b.get(r, c));
+            out.set(r, c, op.alpha * a.get(r, c) + beta * b.get(r, c));
         }
     }
 }

@@ -8,13 +8,30 @@ use super::tiles::{Block, blocks};
 use crate::arena::Arena;
 use crate::ctx::Ctx;
 use crate::element::{Element, with_element};
-use crate::operand::Mat;
+use crate::operand::{Indices, Mat};
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::{Dropout, DropoutMask};
-use bessemer_tensor::rng::unit;
+use bessemer_tensor::rng::{RngKey, unit};
+
+/// A mask whose counters were read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mask {
+    p: f32,
+    key: RngKey,
+    first: u64,
+}
+
+impl Mask {
+    /// # Panics
+    /// If there are not [`DropoutMask::WORDS`] counters, which a checked operator has.
+    pub(crate) fn new(mask: &DropoutMask, counters: &Indices<'_>) -> Mask {
+        let (key, element) = DropoutMask::stream(std::array::from_fn(|i| counters.0[i]));
+        Mask { p: mask.p, key, first: element.wrapping_add(mask.first) }
+    }
+}
 
 /// Factor of element `e` (counted from the operand's first).
-pub(crate) fn factor(mask: &DropoutMask, e: u64) -> f32 {
+pub(crate) fn factor(mask: &Mask, e: u64) -> f32 {
     if mask.key.uniform(mask.first + e) >= mask.p { 1.0 / (1.0 - mask.p) } else { 0.0 }
 }
 
@@ -25,7 +42,7 @@ const SIDE: usize = 16;
 /// the widening multiplication of every vector unit wants them; what gathers in the upper halves is never looked at.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)] // four arrays walked together: iterators would hide the lanes
-fn philox_blocks(mask: &DropoutMask, first: u64) -> [[u64; SIDE]; 4] {
+fn philox_blocks(mask: &Mask, first: u64) -> [[u64; SIDE]; 4] {
     const LOW: u64 = 0xffff_ffff;
     let mut c = [[0u64; SIDE]; 4];
     for i in 0..SIDE {
@@ -58,7 +75,7 @@ fn philox_blocks(mask: &DropoutMask, first: u64) -> [[u64; SIDE]; 4] {
 /// # Safety
 /// `out` holds `count` floats.
 #[inline(always)]
-pub(crate) unsafe fn factors(mask: &DropoutMask, e: u64, count: usize, out: *mut f32) {
+pub(crate) unsafe fn factors(mask: &Mask, e: u64, count: usize, out: *mut f32) {
     let kept = 1.0 / (1.0 - mask.p);
     let start = mask.first + e;
     let (mut block, mut lane) = (start / 4, (start % 4) as usize);
@@ -80,21 +97,27 @@ pub(crate) unsafe fn factors(mask: &DropoutMask, e: u64, count: usize, out: *mut
     }
 }
 
-struct Masked<'a, T>([&'a Mat<T>; 2], &'a Dropout, Block);
+struct Masked<'a, T> {
+    x: &'a Mat<T>,
+    out: &'a Mat<T>,
+    mask: Mask,
+    global_cols: usize,
+    block: Block,
+}
 
 impl<T: Element> Kernel for Masked<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         const CHUNK: usize = 256;
-        let Masked([x, out], op, block) = self;
+        let Masked { x, out, mask, global_cols, block } = self;
         let mut buffer = [0.0f32; CHUNK];
         for r in block.rows.clone() {
             for c0 in block.cols.clone().step_by(CHUNK) {
                 let len = CHUNK.min(block.cols.end - c0);
                 // SAFETY: columns c0 .. c0 + len of row r of both; the buffer holds len <= CHUNK.
                 unsafe {
-                    factors(&op.mask, (r * op.global_cols + c0) as u64, len, buffer.as_mut_ptr());
+                    factors(&mask, (r * global_cols + c0) as u64, len, buffer.as_mut_ptr());
                     let (from, to) = (x.row(r).add(c0), out.row(r).add(c0));
                     for c in (0..len).step_by(S::LANES) {
                         let n = S::LANES.min(len - c);
@@ -113,9 +136,11 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Dropout) {
 
 fn typed<T: Element>(ctx: &Ctx<'_>, op: &Dropout) {
     let (x, out) = (ctx.mat::<T>(&op.x), ctx.mat::<T>(&op.out));
+    let (mask, global_cols) = (Mask::new(&op.mask, &ctx.u32(&op.mask.counters)), op.global_cols);
     blocks(ctx, x.rows, x.cols, &|block| {
+        let masked = Masked { x: &x, out: &out, mask, global_cols, block };
         // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
-        unsafe { dispatch(ctx.rung, Masked([&x, &out], op, block)) }
+        unsafe { dispatch(ctx.rung, masked) }
     });
 }
 
@@ -125,10 +150,11 @@ pub(crate) fn reference(arena: &Arena, op: &Dropout) {
 
 fn typed_reference<T: Element>(arena: &Arena, op: &Dropout) {
     let (x, out) = (arena.mat::<T>(&op.x), arena.mat::<T>(&op.out));
+    let mask = Mask::new(&op.mask, &arena.u32(&op.mask.counters));
     for r in 0..x.rows {
         for c in 0..x.cols {
             let e = (r * op.global_cols + c) as u64;
-            out.set(r, c, x.get(r, c) * factor(&op.mask, e));
+            out.set(r, c, x.get(r, c) * factor(&mask, e));
         }
     }
 }

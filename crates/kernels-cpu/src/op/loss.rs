@@ -141,6 +141,7 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), Tenso
     let (w, loss) = (ctx.any(&op.weight), ctx.f32(&op.loss));
     let targets = ctx.u32(&op.targets);
     targets.check("linear_cross_entropy", "targets", w.rows, Some(IGNORED))?;
+    let backward = op.backward.map(|b| (ctx.f32(&b.step).get(0, 0), b.z_loss));
     let rows = chunk_rows(op.x.rows, w.rows);
     let logits = ctx.scratch().take(rows * w.rows);
     let skip = rows * w.rows;
@@ -158,7 +159,7 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), Tenso
                 targets: &targets.0[first..first + count],
                 loss: loss.row(0).wrapping_add(first),
                 lse: (loss.rows == 2).then(|| loss.row(1).wrapping_add(first)),
-                backward: op.backward.map(|b| (b.scale, b.z_loss)),
+                backward,
                 tile,
             };
             // SAFETY: the rung is available; tiles are disjoint rows of logits and losses.
@@ -189,7 +190,7 @@ fn typed_reference<T: Element>(arena: &Arena, op: &LinearCrossEntropy) -> Result
     let (x, w, loss) = (arena.mat::<T>(&op.x), arena.any(&op.weight), arena.f32(&op.loss));
     let targets = arena.u32(&op.targets);
     targets.check("linear_cross_entropy", "targets", w.rows, Some(IGNORED))?;
-    let grads = op.backward.map(|b| (arena.mat::<T>(&b.dx), b.scale, b.z_loss));
+    let grads = op.backward.map(|b| (arena.mat::<T>(&b.dx), arena.f32(&b.step).get(0, 0), b.z_loss));
     // Rounded once, whatever the type.
     let mut sums = vec![0.0f64; if grads.is_some() { w.rows * w.cols } else { 0 }];
     let mut z = vec![0.0f64; w.rows];

@@ -225,7 +225,7 @@ fn typed_gradients<T: Element>(
     b: &LossBackward,
     targets: &[u32],
 ) {
-    let (w, lse) = (ctx.any(&op.weight), ctx.f32(&op.lse));
+    let (w, lse, scale) = (ctx.any(&op.weight), ctx.f32(&op.lse), ctx.f32(&b.step).get(0, 0));
     chunks::<T>(ctx, &op.x, &w, &mut |first, x, z, skip| {
         ctx.pool.run(z.rows.div_ceil(ROWS), &|tile, _| {
             let gradients = Gradients {
@@ -233,7 +233,7 @@ fn typed_gradients<T: Element>(
                 targets: &targets[first..first + z.rows],
                 lse: lse.row(0).wrapping_add(first).cast_const(),
                 portion: op.portion.first,
-                scale: b.scale,
+                scale,
                 z_loss: b.z_loss,
                 tile,
             };
@@ -293,7 +293,7 @@ fn typed_gradients_reference<T: Element>(
     let (x, w, lse) = (arena.mat::<T>(&op.x), arena.any(&op.weight), arena.f32(&op.lse));
     let dx = arena.mat::<T>(&b.dx);
     let mut sums = vec![0.0f64; w.rows * w.cols];
-    let (scale, mut z) = (f64::from(b.scale), vec![0.0f64; w.rows]);
+    let (scale, mut z) = (f64::from(arena.f32(&b.step).get(0, 0)), vec![0.0f64; w.rows]);
     for (n, &target) in targets.iter().enumerate() {
         let lse = f64::from(lse.get(0, n));
         let pull = 1.0 + 2.0 * f64::from(b.z_loss) * lse;

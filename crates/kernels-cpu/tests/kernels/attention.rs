@@ -1,7 +1,7 @@
 use crate::harness::{Setup, check};
 use bessemer_tensor::op::{
-    Attention, AttentionBackward, AttentionCached, AttentionDropout, AttentionMask, AttentionShape,
-    DropoutMask, Op, Rope, RopeScaling,
+    Attention, AttentionBackward, AttentionCached, AttentionDropout, AttentionMask, AttentionShape, Op, Rope,
+    RopeScaling,
 };
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, Stream};
@@ -20,8 +20,8 @@ const SHAPES: [(usize, usize, usize, usize, usize); 10] = [
     (1, 461, 1, 1, 33),
 ];
 
-fn mask(on: bool, heads: usize) -> Option<AttentionDropout> {
-    let mask = DropoutMask { p: 0.3, key: RngKey::new(3, 5, "attention"), first: 7 };
+fn mask(s: &mut Setup, on: bool, heads: usize) -> Option<AttentionDropout> {
+    let mask = s.dropout(0.3, RngKey::new(3, 5, "attention"), 7);
     on.then_some(AttentionDropout { mask, heads: heads + 3, first: 2 })
 }
 
@@ -40,7 +40,7 @@ fn forward(s: &mut Setup, i: usize) -> Attention {
         out: s.act(n, hq, i % 3),
         lse: s.mat(batch * heads, seq),
         mask: AttentionMask::default(),
-        dropout: mask(i % 2 == 1, heads),
+        dropout: mask(s, i % 2 == 1, heads),
     }
 }
 

@@ -4,7 +4,6 @@ use crate::harness::{Setup, check, run};
 use bessemer_kernels_cpu::Rung;
 use bessemer_tensor::op::{
     Alibi, Attention, AttentionBackward, AttentionCached, AttentionDropout, AttentionMask, AttentionShape,
-    DropoutMask,
 };
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, View};
@@ -60,7 +59,7 @@ fn forward(s: &mut Setup, case: Case) -> Attention {
         lse: s.mat(batch * heads, seq),
         mask,
         dropout: dropout.then(|| {
-            let mask = DropoutMask { p: 0.3, key: RngKey::new(3, 5, "attention"), first: 7 };
+            let mask = s.dropout(0.3, RngKey::new(3, 5, "attention"), 7);
             AttentionDropout::of(heads, mask)
         }),
     }

@@ -80,8 +80,8 @@ fn gated_units_agree_with_the_reference_also_in_place() {
 #[test]
 fn dropout_is_the_mask_by_element_number() {
     for first in [0, 1, 6, 1 << 40] {
-        let mask = DropoutMask { p: 0.4, key: RngKey::new(1, 9, "dropout"), first };
         each("dropout", 0.0, |s, r, c, gap| {
+            let mask = s.dropout(0.4, RngKey::new(1, 9, "dropout"), first);
             let x = s.act(r, c, gap);
             Dropout { x, out: if gap == 1 { x } else { s.act(r, c, 0) }, mask, global_cols: c }.into()
         });
@@ -90,9 +90,9 @@ fn dropout_is_the_mask_by_element_number() {
 
 #[test]
 fn dropout_keeps_the_mean_and_the_right_share() {
-    let mask = DropoutMask { p: 0.25, key: RngKey::new(4, 0, "share"), first: 0 };
     let ones = vec![1.0; 40_000];
     let out = run(crate::instruction_set::rung(), 2, &|s| {
+        let mask = s.dropout(0.25, RngKey::new(4, 0, "share"), 0);
         let x = s.values(100, 400, &ones);
         Dropout { x, out: x, mask, global_cols: x.cols }.into()
     });
@@ -109,7 +109,9 @@ proptest! {
             Gated { kind: ActivationKind::Silu, gate: s.act(r, c, gap), up: s.act(r, c, 0), out: s.act(r, c, gap) }
                 .into()
         });
-        let mask = DropoutMask { p: 0.5, key: RngKey::new(1, 9, "any"), first: gap as u64 };
-        check("dropout", 0.0, &|s| Dropout { x: s.act(r, c, gap), out: s.act(r, c, 0), mask, global_cols: c }.into());
+        check("dropout", 0.0, &|s| {
+            let mask = s.dropout(0.5, RngKey::new(1, 9, "any"), gap as u64);
+            Dropout { x: s.act(r, c, gap), out: s.act(r, c, 0), mask, global_cols: c }.into()
+        });
     }
 }

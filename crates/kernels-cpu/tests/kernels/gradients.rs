@@ -140,8 +140,8 @@ fn norms() {
 
 #[test]
 fn attention_with_grouped_heads_masks_and_dropout() {
-    let weights = DropoutMask { p: 0.2, key: RngKey::new(1, 2, "a"), first: 0 };
     for mut s in setups() {
+        let weights = s.dropout(0.2, RngKey::new(1, 2, "a"), 0);
         let starts: Vec<u32> = (0..34).map(|n| if n % 17 < 6 { 0 } else { 6 }).collect();
         let documents = s.indices(&starts);
         let none = AttentionMask::default();
@@ -207,7 +207,8 @@ fn loss() {
         let targets = s.indices(&ids);
         let (dx, dweight) = (s.mat(n, d), s.mat(v, d));
         let forward = LinearCrossEntropy { x, weight, targets, loss, backward: None };
-        let backward = Some(LossBackward { scale: 0.25, z_loss: 0.0, dx, dweight, accumulate: false });
+        let step = s.values(1, 1, &[0.25]);
+        let backward = Some(LossBackward { step, z_loss: 0.0, dx, dweight, accumulate: false });
         s.launch(&LinearCrossEntropy { backward, ..forward }.into()).unwrap();
         let w = vec![0.25; n];
         hold(&mut s, "loss x", &forward.into(), x, loss, &w, dx);
@@ -247,13 +248,13 @@ fn z_loss_has_the_gradients_of_pytorch_and_leaves_the_reported_loss_alone() {
         0.081_098_68,
     ];
     for mut s in setups() {
-        let (dx, dweight) = (s.mat(3, 2), s.mat(4, 2));
+        let (dx, dweight, step) = (s.mat(3, 2), s.mat(4, 2), s.values(1, 1, &[1.0 / 3.0]));
         let op = LinearCrossEntropy {
             x: s.values(3, 2, &x),
             weight: s.values(4, 2, &w),
             targets: s.indices(&[2, 0, 1]),
             loss: s.mat(2, 3),
-            backward: Some(LossBackward { scale: 1.0 / 3.0, z_loss: 0.1, dx, dweight, accumulate: false }),
+            backward: Some(LossBackward { step, z_loss: 0.1, dx, dweight, accumulate: false }),
         };
         s.launch(&op.into()).unwrap();
         for (view, gold) in [(op.loss, &losses[..]), (dx, &dx_gold), (dweight, &dw_gold)] {

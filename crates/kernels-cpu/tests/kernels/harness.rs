@@ -2,7 +2,7 @@
 
 use crate::instruction_set;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung};
-use bessemer_tensor::op::Op;
+use bessemer_tensor::op::{DropoutMask, Op};
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, Buffer, BufferSpec, Stream, TensorError, View};
 use bessemer_units::DType;
@@ -76,6 +76,16 @@ impl Setup {
         let v = self.buffer(DType::U32, values.len()).vector();
         self.backend.write_u32(v, values).unwrap();
         v
+    }
+
+    /// A mask of dropout that draws from `key`.
+    pub(crate) fn dropout(&mut self, p: f32, key: RngKey, first: u64) -> DropoutMask {
+        // Part of the number of the element in either place.
+        DropoutMask {
+            p,
+            counters: self.indices(&DropoutMask::words(key, first - first / 2)),
+            first: first / 2,
+        }
     }
 
     /// Reserves what the operator asks for, and not a byte more, and launches it.

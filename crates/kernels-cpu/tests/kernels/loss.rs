@@ -23,12 +23,12 @@ fn op(
         // With and without the row of log-sum-exps.
         loss: s.mat(if backward { 2 } else { 1 }, n),
         backward: backward.then(|| LossBackward {
-            scale: 0.5,
             // Every other shape, so that both forms are held against the reference.
             z_loss: if n % 2 == 1 { 0.0 } else { 0.03 },
             dx: s.act(n, d, 1),
             dweight: s.gradient(v, d, 0),
             accumulate,
+            step: s.values(1, 1, &[0.5]),
         }),
     }
 }

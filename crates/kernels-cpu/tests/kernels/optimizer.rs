@@ -16,14 +16,11 @@ fn the_update_has_the_same_bits_on_every_rung() {
                 grad: s.gradient(r, c, 1),
                 m: s.mat(r, c),
                 v: s.values(r, c, &squares),
-                lr: 3e-4,
+                step: s.values(1, 5, &[1.0, 0.37, 3e-4, 1.0 - 0.9f32.powi(3), 1.0 - 0.95f32.powi(3)]),
                 beta1: 0.9,
                 beta2: 0.95,
                 eps: 1e-8,
                 weight_decay: 0.1,
-                grad_scale: 0.37,
-                correction1: 1.0 - 0.9f32.powi(3),
-                correction2: 1.0 - 0.95f32.powi(3),
             }
             .into()
         });
@@ -41,14 +38,11 @@ fn the_first_step_moves_by_the_learning_rate() {
             grad: s.values(1, 1, &[0.5]),
             m: s.values(1, 1, &[0.0]),
             v: s.values(1, 1, &[0.0]),
-            lr: 0.01,
+            step: s.values(1, 5, &[1.0, 1.0, 0.01, 1.0 - 0.9, 1.0 - 0.999]),
             beta1: 0.9,
             beta2: 0.999,
             eps: 1e-8,
             weight_decay: 0.1,
-            grad_scale: 1.0,
-            correction1: 1.0 - 0.9,
-            correction2: 1.0 - 0.999,
         }
         .into()
     });
@@ -89,9 +83,9 @@ fn descent_and_lion_have_the_same_bits_on_every_rung() {
                 m: (i > 0).then(|| s.mat(r, c)),
                 momentum: 0.9,
                 nesterov: i % 2 == 1,
-                lr: 0.01,
+                step: s.values(1, 3, &[1.0, 0.37, 0.01]),
                 weight_decay: 0.1,
-                grad_scale: 0.37,
+                scale: 1.25,
             }
             .into()
         });
@@ -100,11 +94,10 @@ fn descent_and_lion_have_the_same_bits_on_every_rung() {
                 param: s.strided(r, c, i % 3),
                 grad: s.gradient(r, c, 1),
                 m: s.mat(r, c),
-                lr: 0.01,
+                step: s.values(1, 3, &[1.0, 0.37, 0.01]),
                 beta1: 0.9,
                 beta2: 0.99,
                 weight_decay: 0.1,
-                grad_scale: 0.37,
             }
             .into()
         });
@@ -114,8 +107,8 @@ fn descent_and_lion_have_the_same_bits_on_every_rung() {
         let zero = |s: &mut crate::harness::Setup| s.values(1, 3, &[0.0, -0.0, 0.0]);
         let (grad, m) = (zero(s), zero(s));
         let param = s.values(1, 3, &[1.0, 2.0, 3.0]);
-        let (beta1, beta2) = (0.9, 0.99);
-        Lion { param, grad, m, lr: 0.1, beta1, beta2, weight_decay: 0.0, grad_scale: 1.0 }.into()
+        let step = s.values(1, 3, &[1.0, 1.0, 0.1]);
+        Lion { param, grad, m, step, beta1: 0.9, beta2: 0.99, weight_decay: 0.0 }.into()
     });
     assert_eq!(out[2], [1.0, 2.0, 3.0]);
 }
@@ -126,7 +119,8 @@ fn sums_of_matrices_products_and_norms_agree_with_the_reference() {
         same_bits(&format!("combine {r}x{c}"), &|s| {
             let (a, b) = (s.strided(r, c, i % 3), s.strided(r, c, 1));
             let out = if i % 2 == 0 { a } else { s.mat(r, c) };
-            Combine { a, alpha: 0.95, b, beta: -1.5, out }.into()
+            let step = (i > 1).then(|| s.values(1, 2, &[1.0, 0.37]));
+            Combine { a, alpha: 0.95, b, beta: -1.5, step, out }.into()
         });
         same_bits(&format!("divide by norm {r}x{c}"), &|s| {
             let (x, squares) = (s.strided(r, c, i % 3), s.values(1, 1, &[7.5]));
@@ -146,10 +140,9 @@ fn adafactor_agrees_with_the_reference() {
         check(&format!("moments {r}x{c}"), 1e-6, &|s| {
             FactoredMoments {
                 grad: s.strided(r, c, i % 3),
-                grad_scale: 0.5,
                 row: s.values(1, r, &positive(r)),
                 col: s.values(1, c, &positive(c)),
-                decay: 0.9,
+                step: s.values(1, 3, &[1.0, 0.5, 0.9]),
                 eps: 1e-30,
             }
             .into()
@@ -158,9 +151,9 @@ fn adafactor_agrees_with_the_reference() {
             let grad = s.strided(r, c, i % 3);
             FactoredDirection {
                 grad,
-                grad_scale: 0.5,
                 row: s.values(1, r, &positive(r)),
                 col: s.values(1, c, &positive(c)),
+                step: s.values(1, 2, &[1.0, 0.5]),
                 out: if i % 2 == 0 { grad } else { s.mat(r, c) },
             }
             .into()
@@ -168,7 +161,7 @@ fn adafactor_agrees_with_the_reference() {
         check(&format!("direction {r}x{c}"), 1e-6, &|s| {
             let grad = s.strided(r, c, i % 3);
             let (v, out) = (s.values(r, c, &positive(r * c)), if i % 2 == 0 { grad } else { s.mat(r, c) });
-            MomentDirection { grad, grad_scale: 0.5, v, decay: 0.9, eps: 1e-30, out }.into()
+            MomentDirection { grad, v, step: s.values(1, 3, &[1.0, 0.5, 0.9]), eps: 1e-30, out }.into()
         });
         check(&format!("adafactor update {r}x{c}"), 1e-6, &|s| {
             AdafactorUpdate {
@@ -179,13 +172,65 @@ fn adafactor_agrees_with_the_reference() {
                 values: r * c,
                 m: (i > 1).then(|| s.mat(r, c)),
                 beta: 0.9,
-                lr: 0.01,
+                step: s.values(1, 2, &[1.0, 0.01]),
                 eps: 1e-3,
                 threshold: 1.0,
                 weight_decay: 0.1,
             }
             .into()
         });
+    }
+}
+
+/// Every operator with an apply flag, on `[3, 17]`, the flag at `apply`.
+fn with_a_flag(s: &mut crate::harness::Setup, apply: f32) -> Vec<Op> {
+    let (r, c) = (3, 17);
+    let mut positive = |r: usize, c: usize| s.values(r, c, &vec![0.5; r * c]);
+    let (row, col, v, one) = (positive(1, r), positive(1, c), positive(r, c), positive(1, 1));
+    let (param, grad, m, out) = (s.mat(r, c), s.mat(r, c), s.mat(r, c), s.mat(r, c));
+    let step = s.values(1, 5, &[apply, 0.5, 0.01, 0.3, 0.2]);
+    let (two, three) = (step.columns(0, 2), step.columns(0, 3));
+    let (beta1, beta2, eps, weight_decay) = (0.9, 0.95, 1e-8, 0.1);
+    vec![
+        AdamW { param, master: None, grad, m, v, step, beta1, beta2, eps, weight_decay }.into(),
+        AdamW { param, master: Some(out), grad, m, v, step, beta1, beta2, eps, weight_decay }.into(),
+        Sgd { param, grad, m: Some(m), momentum: 0.9, nesterov: true, step: three, weight_decay, scale: 1.0 }
+            .into(),
+        Lion { param, grad, m, step: three, beta1, beta2, weight_decay }.into(),
+        FactoredMoments { grad, row, col, step: three, eps }.into(),
+        FactoredDirection { grad, row, col, step: two, out }.into(),
+        MomentDirection { grad, v, step: three, eps, out }.into(),
+        AdafactorUpdate {
+            param,
+            direction: grad,
+            direction_squares: one,
+            param_squares: Some(one),
+            values: r * c,
+            m: Some(m),
+            beta: 0.9,
+            step: two,
+            eps: 1e-3,
+            threshold: 1.0,
+            weight_decay,
+        }
+        .into(),
+        Combine { a: param, alpha: 0.9, b: grad, beta: 1.0, step: Some(two), out: m }.into(),
+    ]
+}
+
+#[test]
+fn an_apply_flag_of_zero_leaves_every_bit_as_it_was() {
+    for rung in crate::instruction_set::rungs() {
+        let count = with_a_flag(&mut crate::harness::Setup::new(rung, 1), 0.0).len();
+        for apply in [0.0, 1.0] {
+            for number in 0..count {
+                let mut s = crate::harness::Setup::new(rung, 2);
+                let op = with_a_flag(&mut s, apply).swap_remove(number);
+                let before = s.all();
+                s.launch(&op).unwrap();
+                assert_eq!(before == s.all(), apply == 0.0, "{} on {rung}, flag {apply}", op.name());
+            }
+        }
     }
 }
 

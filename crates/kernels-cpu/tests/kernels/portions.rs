@@ -44,11 +44,11 @@ fn sums_losses_and_gradients_agree_with_the_reference() {
                 let LogitSums { x, weight, portion, targets, lse, target_logit } = given;
                 let loss = s.mat(1 + i % 2, x.rows);
                 let backward = backward.then(|| LossBackward {
-                    scale: 0.5,
                     z_loss: if i % 2 == 1 { 0.0 } else { 0.03 },
                     dx: s.act(x.rows, x.cols, 1),
                     dweight: s.gradient(weight.rows, x.cols, 0),
                     accumulate: i % 2 == 1,
+                    step: s.values(1, 1, &[0.5]),
                 });
                 LinearCrossEntropyPortion { x, weight, portion, targets, lse, target_logit, loss, backward }
                     .into()
@@ -81,7 +81,8 @@ fn portions_of_the_vocabulary_together_have_the_loss_and_the_gradients_of_the_wh
             let (x, weight, loss) = (s.act(n, d, 0), s.mat(v, d), s.mat(2, n));
             let targets = s.indices(&targets(n, v));
             let (dx, dweight) = (s.act(n, d, 0), s.mat(v, d));
-            let back = LossBackward { scale: 0.25, z_loss: 0.05, dx, dweight, accumulate: false };
+            let step = s.values(1, 1, &[0.25]);
+            let back = LossBackward { step, z_loss: 0.05, dx, dweight, accumulate: false };
             s.launch(&LinearCrossEntropy { x, weight, targets, loss, backward: Some(back) }.into()).unwrap();
             let [wanted_loss, wanted_dx, wanted_dw] = [loss, dx, dweight].map(|view| s.read(view));
 
@@ -211,7 +212,7 @@ fn a_part_of_the_heads_drops_and_lowers_what_the_whole_layer_does() {
         let mut mat = || s.mat(n, heads * e);
         let [q, k, v, out, dout, dq, dk, dv] = std::array::from_fn(|_| mat());
         let lse = s.mat(batch * heads, seq);
-        let weights = DropoutMask { p: 0.3, key: RngKey::new(3, 5, "attention"), first: 11 };
+        let weights = s.dropout(0.3, RngKey::new(3, 5, "attention"), 11);
         let dropout = Some(AttentionDropout::of(heads, weights));
         let mask = AttentionMask { alibi: Some(Alibi::of(heads)), ..AttentionMask::default() };
         let forward = Attention { shape, q, k, v, out, lse, mask, dropout };

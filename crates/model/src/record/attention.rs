@@ -12,10 +12,10 @@ use super::residual::Block;
 use super::{Normed, Writer};
 use bessemer_arch::{Model, PositionChoice, RopeScalingKind};
 use bessemer_mesh::{Block as Heads, Dim};
-use bessemer_program::{Class, Input, Random};
+use bessemer_program::{Class, Input};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{
-    Alibi, Attention, AttentionBackward, AttentionDropout, AttentionMask, AttentionShape, Norm, NormKind, Op,
+    Alibi, Attention, AttentionBackward, AttentionDropout, AttentionMask, AttentionShape, Norm, NormKind,
     Rope, RopeScaling,
 };
 use bessemer_units::DType;
@@ -117,8 +117,9 @@ impl Writer<'_> {
         AttentionMask { window: self.model().window, alibi: self.alibi(), documents }
     }
 
-    fn attention_dropout(&self) -> Option<AttentionDropout> {
-        self.drops().then(|| AttentionDropout::of(self.model().heads, self.mask()))
+    fn attention_dropout(&mut self) -> Option<AttentionDropout> {
+        let (heads, seq) = (self.model().heads, self.recording.seq);
+        self.drops().then(|| AttentionDropout::of(heads, self.mask("attention.dropout", heads * seq * seq)))
     }
 
     /// f32 `[B H, T]`: rows of a sequence's heads follow each other.
@@ -126,15 +127,6 @@ impl Writer<'_> {
         let (heads, sequences) = (Heads::heads(self.model().heads, 1), self.recording.sequences);
         let dims = [Dim::of(vec![heads; sequences]), Dim::plain(self.recording.seq)];
         self.recorder.value("attention.lse", Class::Local, DType::F32, dims)
-    }
-
-    fn launch_attention(&mut self, op: impl Into<Op>) {
-        if !self.drops() {
-            return self.recorder.launch(op);
-        }
-        let (heads, seq) = (self.model().heads, self.recording.seq);
-        let place = format!("{}attention.dropout", self.prefix);
-        self.recorder.launch_random(op, Random { place, per_sequence: (heads * seq * seq) as u64 });
     }
 
     /// Queries, keys and values of the rows of `x`.
@@ -161,7 +153,7 @@ impl Writer<'_> {
         let (out, lse) = (self.mixed("attention.mixed"), self.lse());
         let (shape, mask, dropout) =
             (self.attention_shape(), self.attention_mask(), self.attention_dropout());
-        self.launch_attention(Attention { shape, q, k, v, out, lse, mask, dropout });
+        self.recorder.launch(Attention { shape, q, k, v, out, lse, mask, dropout });
         let middle = self.residual_rows("attention.out");
         self.leave(ATTENTION, out, x, middle);
     }
@@ -179,20 +171,7 @@ impl Writer<'_> {
             (self.attention_shape(), self.attention_mask(), self.attention_dropout());
         let Qkv { q, k, v } = values;
         let (dq, dk, dv) = (gradients.q, gradients.k, gradients.v);
-        self.launch_attention(AttentionBackward {
-            shape,
-            q,
-            k,
-            v,
-            out,
-            lse,
-            dout,
-            dq,
-            dk,
-            dv,
-            mask,
-            dropout,
-        });
+        self.recorder.launch(AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, mask, dropout });
         self.rotate(qk.map_or(dqkv, |q| q.1), true);
         if qk.is_some() {
             let (raw, draw) = (self.parts(qkv, None), self.parts(dqkv, None));

@@ -97,7 +97,8 @@ impl Writer<'_> {
         let z_loss = self.recording.z_loss;
         let name = self.projection_name();
         let dweight = self.weight_gradient(name);
-        let backward = LossBackward { scale: 1.0, z_loss, dx: dread, dweight, accumulate: false };
+        let step = self.input(Input::LossFactor);
+        let backward = LossBackward { step, z_loss, dx: dread, dweight, accumulate: false };
         let (weight, losses) = (self.projection(), self.losses());
         let loss = losses.rows(0, if z_loss == 0.0 { 1 } else { 2 });
         let op = LinearCrossEntropy { x: read, weight, targets, loss, backward: Some(backward) };

@@ -27,7 +27,6 @@ use bessemer_tensor::View;
 use bessemer_tensor::op::{
     Dropout, DropoutMask, Linear, LinearBackwardInput, LinearBackwardWeight, Norm, NormBackward, NormKind,
 };
-use bessemer_tensor::rng::RngKey;
 use bessemer_units::DType;
 
 /// What every unit is recorded for.
@@ -135,16 +134,16 @@ impl Writer<'_> {
         self.recorder.value(name, class, dtype, [Dim::plain(n), Dim::plain(width)])
     }
 
-    /// Indices `[1, n]` from the host.
+    /// What the host writes: indices `[1, n]`, or a number.
     fn input(&mut self, input: Input) -> View {
-        let name = match input {
-            Input::Ids => "ids",
-            Input::Targets => "targets",
-            Input::Positions => "positions",
-            Input::Documents => "documents",
+        let (name, dtype, cols) = match input {
+            Input::Ids => ("ids", DType::U32, self.n()),
+            Input::Targets => ("targets", DType::U32, self.n()),
+            Input::Positions => ("positions", DType::U32, self.n()),
+            Input::Documents => ("documents", DType::U32, self.n()),
+            Input::LossFactor => ("loss_factor", DType::F32, 1),
         };
-        let n = self.n();
-        self.recorder.value(name, Class::Input(input), DType::U32, [Dim::plain(1), Dim::plain(n)])
+        self.recorder.value(name, Class::Input(input), dtype, [Dim::plain(1), Dim::plain(cols)])
     }
 
     /// f32 `[rows, n]`: a number for each token, or one for each token and head.
@@ -257,16 +256,16 @@ impl Writer<'_> {
 
     /// `out = mask x`, with the mask of a place of the residual stream.
     fn dropout(&mut self, place: &str, x: View, out: View) {
-        let mask = self.mask();
-        let per_sequence = (self.recording.seq * self.model().width) as u64;
-        let random = Random { place: format!("{}{place}", self.prefix), per_sequence };
         let global_cols = self.model().width;
-        self.recorder.launch_random(Dropout { x, out, mask, global_cols }, random);
+        let mask = self.mask(place, self.recording.seq * global_cols);
+        self.recorder.launch(Dropout { x, out, mask, global_cols });
     }
 
-    /// A mask whose key is filled in when it runs.
-    fn mask(&self) -> DropoutMask {
-        DropoutMask { p: self.model().dropout as f32, key: RngKey { key: [0, 0], step: 0 }, first: 0 }
+    /// The mask of a place with so many elements for each sequence.
+    fn mask(&mut self, place: &str, per_sequence: usize) -> DropoutMask {
+        let random = Random { place: format!("{}{place}", self.prefix), per_sequence: per_sequence as u64 };
+        let counters = self.recorder.random(place, random);
+        DropoutMask { p: self.model().dropout as f32, counters, first: 0 }
     }
 
     fn finish(self) -> UnitProgram {

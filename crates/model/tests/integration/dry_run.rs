@@ -6,8 +6,10 @@ use bessemer_arch::{MlpKind, Model, NormChoice, Placement, named};
 use bessemer_model::{ActivationConfig, Cache, Decoder, ModelError, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::{DropoutMask, Op};
+use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
 use bessemer_units::{Bytes, Recompute, Storage};
+use std::collections::HashMap;
 
 fn class(backend: &NullBackend, name: &str) -> u64 {
     backend.memory().classes.iter().find(|c| c.0 == name).map_or(0, |c| c.1.0)
@@ -181,12 +183,22 @@ fn impossible_shapes_batches_and_names_are_refused_with_a_reason() {
     d.decode(&mut b, &mut cache, &[1; 4]).unwrap();
 }
 
+/// A mask with what its counters held when it was launched.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Drawn {
+    p: f32,
+    key: RngKey,
+    first: u64,
+}
+
 /// The null backend, with a list of the dropout masks launched.
 #[derive(Default)]
 struct Masks {
     null: NullBackend,
-    forward: Vec<DropoutMask>,
-    backward: Vec<DropoutMask>,
+    /// By buffer: u32 words that were written last.
+    words: HashMap<u32, Vec<u32>>,
+    forward: Vec<Drawn>,
+    backward: Vec<Drawn>,
     loss_seen: bool,
 }
 
@@ -211,6 +223,11 @@ impl Backend for Masks {
             Op::AttentionBackward(o) => o.dropout.map(|d| d.mask),
             _ => None,
         };
+        let mask = mask.map(|mask| {
+            let words = &self.words[&mask.counters.buffer.id][mask.counters.offset..][..DropoutMask::WORDS];
+            let (key, element) = DropoutMask::stream(words.try_into().unwrap());
+            Drawn { p: mask.p, key, first: element + mask.first }
+        });
         if self.loss_seen {
             self.backward.extend(mask)
         } else {
@@ -231,6 +248,7 @@ impl Backend for Masks {
         self.null.write_f32(dst, values)
     }
     fn write_u32(&mut self, dst: View, values: &[u32]) -> Result<(), TensorError> {
+        self.words.insert(dst.buffer.id, values.to_vec());
         self.null.write_u32(dst, values)
     }
     fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {

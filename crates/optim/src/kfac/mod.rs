@@ -93,6 +93,8 @@ pub(crate) struct Kfac {
     /// `[1, factors]`: sums of P.G of the blocks, by the factor of their outputs.
     dots: View,
     host_dots: Vec<f32>,
+    /// `[1, 3]`: apply flag, factor on the gradient and learning rate of the step.
+    step: View,
     /// Diagonals on the host.
     host: Vec<f32>,
     /// `[1, 2]`: batches in the means, inversions done.
@@ -152,6 +154,7 @@ impl Kfac {
             whole: if whole > 0 { Some(scratch("kfac whole", whole)?) } else { None },
             dots: scratch("kfac dots", factors.len().max(1))?,
             host_dots: vec![0.0; factors.len().max(1)],
+            step: scratch("kfac step", 3)?,
             host: vec![0.0; side],
             counts: scratch("kfac_counts", 2)?,
             layers,
@@ -265,17 +268,20 @@ impl Kfac {
             let square = (lr * now.grad_scale).powi(2) * sum;
             nu = if square > 0.0 { (self.config.kl_clip / square).sqrt().min(1.0) } else { 1.0 };
         }
+        if !planning {
+            pass.backend.write_f32(self.step, &[1.0, (now.grad_scale * nu) as f32, lr as f32])?;
+        }
         for layer in self.layers.iter().filter(|l| l.mine) {
             let param = &params[layer.param];
             pass.launch(op::Sgd {
+                step: self.step,
                 param: param.value,
                 grad: param.grad,
                 m: layer.m,
                 momentum: self.config.momentum as f32,
                 nesterov: false,
-                lr: lr as f32,
                 weight_decay: decay(param, self.weight_decay, 1.0),
-                grad_scale: (now.grad_scale * nu) as f32,
+                scale: 1.0,
             })?;
         }
         Ok(())

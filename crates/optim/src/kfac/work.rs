@@ -177,7 +177,7 @@ impl Kfac {
             // dy is the token's gradient over the tokens of the step: E[g g^T] = tokens * sum of dy dy^T.
             let scale = if f.outputs { tokens } else { 1.0 / tokens };
             let (alpha, beta) = (keep as f32, ((1.0 - keep) * scale) as f32);
-            pass.launch(op::Combine { a: mean, alpha, b: batch, beta, out: mean })?;
+            pass.launch(op::Combine { a: mean, alpha, b: batch, beta, step: None, out: mean })?;
         }
         if pass.is_planning() {
             return Ok(());

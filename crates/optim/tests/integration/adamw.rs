@@ -187,7 +187,7 @@ fn state_takes_eight_bytes_a_value_and_twelve_where_the_value_is_stored_in_two()
     let mut adamw = Optimizer::new(&mut b, &list, &OptimConfig::default()).unwrap();
     let memory = b.memory();
     let bytes = memory.classes.iter().find(|c| c.0 == "optimizer").unwrap().1.0;
-    assert_eq!(bytes, 12 * 100 + 8 * 21 + 4 * 2);
+    assert_eq!(bytes, 12 * 100 + 8 * 21 + 24 * 2);
     let names: Vec<_> = adamw.states().into_iter().map(|s| s.0).collect();
     assert_eq!(names, ["m.n", "v.n", "master.n", "m.w", "v.w"]);
     b.reset_counts();

@@ -1,25 +1,23 @@
-//! Adafactor (Shazeer & Stern 2018): moments, direction, update.
+//! Adafactor (Shazeer & Stern 2018): moments, direction, update. Their operand `step` is that of [`super::optimizer`]'s.
 
 use super::rule;
 use super::{Describe, Rule, Visit, expect_shape, read, update, write};
 use crate::{TensorError, View};
 
-/// Row and column means of squared gradients (Shazeer & Stern 2018), with `h = (grad_scale grad)^2 + eps`:
+/// Row and column means of squared gradients (Shazeer & Stern 2018), with `h = (factor grad)^2 + eps`:
 /// `row_i = decay row_i + (1 - decay) mean_j h_ij`, `col_j = decay col_j + (1 - decay) mean_i h_ij`.
 ///
-/// Sharding: grad (r, c), row (r), col (c); both whole: c for row, r for col.
+/// Sharding: grad (r, c), row (r), col (c); both whole: c for row, r for col; step whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FactoredMoments {
     /// `[r, c]`.
     pub grad: View,
-    /// Factor on the gradient.
-    pub grad_scale: f32,
     /// `[1, r]`.
     pub row: View,
     /// `[1, c]`.
     pub col: View,
-    /// Decay of both means.
-    pub decay: f32,
+    /// `[1, 3]` f32: apply flag, factor on the gradient, decay of both means.
+    pub step: View,
     /// Added to every square.
     pub eps: f32,
 }
@@ -30,6 +28,7 @@ impl Describe for FactoredMoments {
         read(see, "grad", &mut self.grad);
         update(see, "row", &mut self.row);
         update(see, "col", &mut self.col);
+        read(see, Rule::STEP, &mut self.step);
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
@@ -37,30 +36,31 @@ impl Describe for FactoredMoments {
         rule.dims("grad", &[r], &[c]);
         rule.dims("row", &[], &[r]);
         rule.dims("col", &[], &[c]);
-        rule
+        rule.with_host_numbers(&self.operands())
     }
     fn flops(&self) -> f64 {
         4.0 * self.grad.len() as f64
     }
     fn shapes(&self) -> Result<(), TensorError> {
         expect_shape(Self::NAME, "row", &self.row, 1, self.grad.rows)?;
+        expect_shape(Self::NAME, Rule::STEP, &self.step, 1, 3)?;
         expect_shape(Self::NAME, "col", &self.col, 1, self.grad.cols)
     }
 }
 
-/// `out_ij = grad_scale grad_ij / sqrt(row_i col_j / mean(row))`; `out` may be `grad`.
+/// `out_ij = factor grad_ij / sqrt(row_i col_j / mean(row))`; `out` may be `grad`.
 ///
-/// Sharding: grad, out (r, c), row (r), col (c); c free, r whole (mean of row); linear in grad.
+/// Sharding: grad, out (r, c), row (r), col (c); c free, r whole (mean of row), step whole; linear in grad.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FactoredDirection {
     /// `[r, c]`.
     pub grad: View,
-    /// Factor on the gradient.
-    pub grad_scale: f32,
     /// `[1, r]`.
     pub row: View,
     /// `[1, c]`.
     pub col: View,
+    /// `[1, 2]` f32: apply flag, factor on the gradient.
+    pub step: View,
     /// `[r, c]`.
     pub out: View,
 }
@@ -72,6 +72,7 @@ impl Describe for FactoredDirection {
         read(see, "grad", &mut self.grad);
         read(see, "row", &mut self.row);
         read(see, "col", &mut self.col);
+        read(see, Rule::STEP, &mut self.step);
         write(see, "out", &mut self.out);
     }
     fn rule(&self) -> Rule {
@@ -83,7 +84,7 @@ impl Describe for FactoredDirection {
         rule.dims("row", &[], &[r]);
         rule.dims("col", &[], &[c]);
         rule.linear("grad", rule::Linear::Alone);
-        rule
+        rule.with_host_numbers(&self.operands())
     }
     fn flops(&self) -> f64 {
         3.0 * self.grad.len() as f64
@@ -91,23 +92,22 @@ impl Describe for FactoredDirection {
     fn shapes(&self) -> Result<(), TensorError> {
         expect_shape(Self::NAME, "row", &self.row, 1, self.grad.rows)?;
         expect_shape(Self::NAME, "col", &self.col, 1, self.grad.cols)?;
+        expect_shape(Self::NAME, Rule::STEP, &self.step, 1, 2)?;
         expect_shape(Self::NAME, "out", &self.out, self.grad.rows, self.grad.cols)
     }
 }
 
-/// `g = grad_scale grad; v = decay v + (1 - decay)(g^2 + eps); out = g / sqrt(v)`; `out` may be `grad`.
+/// `g = factor grad; v = decay v + (1 - decay)(g^2 + eps); out = g / sqrt(v)`; `out` may be `grad`.
 ///
-/// Sharding: (r, c), both free.
+/// Sharding: (r, c), both free; step whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MomentDirection {
     /// `[r, c]`.
     pub grad: View,
-    /// Factor on the gradient.
-    pub grad_scale: f32,
     /// `[r, c]`.
     pub v: View,
-    /// Decay of v.
-    pub decay: f32,
+    /// `[1, 3]` f32: apply flag, factor on the gradient, decay of v.
+    pub step: View,
     /// Added to every square.
     pub eps: f32,
     /// `[r, c]`.
@@ -120,6 +120,7 @@ impl Describe for MomentDirection {
     fn visit(&mut self, see: &mut Visit<'_>) {
         read(see, "grad", &mut self.grad);
         update(see, "v", &mut self.v);
+        read(see, Rule::STEP, &mut self.step);
         write(see, "out", &mut self.out);
     }
     fn rule(&self) -> Rule {
@@ -130,6 +131,7 @@ impl Describe for MomentDirection {
     }
     fn shapes(&self) -> Result<(), TensorError> {
         expect_shape(Self::NAME, "v", &self.v, self.grad.rows, self.grad.cols)?;
+        expect_shape(Self::NAME, Rule::STEP, &self.step, 1, 3)?;
         expect_shape(Self::NAME, "out", &self.out, self.grad.rows, self.grad.cols)
     }
 }
@@ -138,7 +140,7 @@ impl Describe for MomentDirection {
 /// `alpha = lr max(eps, rms(p))` (or lr without `param_squares`), `u' = alpha u / max(1, rms(u) / threshold)`,
 /// `m = beta m + (1 - beta) u'` (or u' without m), `p = p (1 - alpha weight_decay) - m`.
 ///
-/// Sharding: (r, c), both free, sums of squares complete.
+/// Sharding: (r, c), both free, sums of squares complete, step whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdafactorUpdate {
     /// `[r, c]`.
@@ -155,8 +157,8 @@ pub struct AdafactorUpdate {
     pub m: Option<View>,
     /// Decay of m.
     pub beta: f32,
-    /// Learning rate.
-    pub lr: f32,
+    /// `[1, 2]` f32: apply flag, lr.
+    pub step: View,
     /// Least size of a parameter that the rate is scaled by.
     pub eps: f32,
     /// Root mean square that a direction may have.
@@ -177,6 +179,7 @@ impl Describe for AdafactorUpdate {
         if let Some(view) = &mut self.m {
             update(see, "m", view);
         }
+        read(see, Rule::STEP, &mut self.step);
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
@@ -184,7 +187,7 @@ impl Describe for AdafactorUpdate {
         for name in ["param", "direction", "m"] {
             rule.dims(name, &[r], &[c]);
         }
-        rule
+        rule.with_host_numbers(&self.operands())
     }
     fn flops(&self) -> f64 {
         6.0 * self.param.len() as f64
@@ -193,6 +196,7 @@ impl Describe for AdafactorUpdate {
         let (r, c) = (self.param.rows, self.param.cols);
         expect_shape(Self::NAME, "direction", &self.direction, r, c)?;
         expect_shape(Self::NAME, "direction_squares", &self.direction_squares, 1, 1)?;
+        expect_shape(Self::NAME, Rule::STEP, &self.step, 1, 2)?;
         self.param_squares.map_or(Ok(()), |s| expect_shape(Self::NAME, "param_squares", &s, 1, 1))?;
         self.m.map_or(Ok(()), |m| expect_shape(Self::NAME, "m", &m, r, c))
     }

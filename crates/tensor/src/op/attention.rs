@@ -218,7 +218,9 @@ fn check_dropout(
     dropout: Option<AttentionDropout>,
     s: &AttentionShape,
 ) -> Result<(), TensorError> {
-    dropout.map_or(Ok(()), |d| check_heads(op, "dropout", (d.heads, d.first), s))
+    let Some(d) = dropout else { return Ok(()) };
+    d.mask.check(op)?;
+    check_heads(op, "dropout", (d.heads, d.first), s)
 }
 
 /// Errors unless the operator's heads are heads `first` and following of a layer of `heads`.
@@ -275,6 +277,9 @@ impl Describe for Attention {
         if let Some(view) = &mut self.mask.documents {
             read(see, "documents", view);
         }
+        if let Some(dropout) = &mut self.dropout {
+            read(see, Rule::COUNTERS, &mut dropout.mask.counters);
+        }
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
@@ -293,7 +298,7 @@ impl Describe for Attention {
         }
         rule.dims("lse", &[f.b, f.g, f.r], &[f.t]);
         rule.dims("documents", &[], &[f.b, f.t]);
-        rule
+        rule.with_host_numbers(&self.operands())
     }
     /// Where documents end is not known here: they are not taken off.
     fn flops(&self) -> f64 {
@@ -355,6 +360,9 @@ impl Describe for AttentionBackward {
         if let Some(view) = &mut self.mask.documents {
             read(see, "documents", view);
         }
+        if let Some(dropout) = &mut self.dropout {
+            read(see, Rule::COUNTERS, &mut dropout.mask.counters);
+        }
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
@@ -374,7 +382,7 @@ impl Describe for AttentionBackward {
         rule.dims("lse", &[f.b, f.g, f.r], &[f.t]);
         rule.dims("documents", &[], &[f.b, f.t]);
         rule.linear("dout", rule::Linear::Alone);
-        rule
+        rule.with_host_numbers(&self.operands())
     }
     fn flops(&self) -> f64 {
         // Five products: scores again, dP, dQ, dK, dV.

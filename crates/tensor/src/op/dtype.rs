@@ -2,15 +2,15 @@
 //!
 //! An operator has one type for its activations and their gradients, f32 or bf16: that of the first of them. Parameters
 //! and their gradients may each be of any float type; a sum that a product adds to a gradient is formed in f32 and
-//! rounded when it is stored. Indices are u32. Everything else (optimizer state, statistics, losses) is f32. A copy
+//! rounded when it is stored. Indices and the counters of random numbers are u32. Everything else (optimizer state, statistics, losses) is f32. A copy
 //! converts between any two float types, a fill writes any.
 
 use super::{Op, Operand};
 use crate::TensorError;
 use bessemer_units::DType;
 
-/// Names of the operands that hold indices.
-const INDICES: [&str; 4] = ["documents", "ids", "positions", "targets"];
+/// Names of the operands that hold indices or counters.
+const INDICES: [&str; 5] = ["counters", "documents", "ids", "positions", "targets"];
 
 /// Names of the operands that hold activations or gradients of activations.
 fn activations(op: &Op) -> &'static [&'static str] {
@@ -55,7 +55,7 @@ fn wanted(op: &Op, o: &Operand, activation: Option<DType>) -> Result<(), &'stati
     let found = o.view.dtype();
     let when = |fine: bool, wanted| if fine { Ok(()) } else { Err(wanted) };
     if INDICES.contains(&o.name) {
-        return when(found == DType::U32, "u32 indices");
+        return when(found == DType::U32, "u32");
     }
     if matches!(op, Op::Copy(_) | Op::Fill(_)) || parameters(op).contains(&o.name) {
         return when(found.is_float(), "f32, bf16 or f16");

@@ -1,7 +1,7 @@
 //! Operators that treat every element alike: fill, copy, add, scale, dropout, activations.
 
 use super::rule;
-use super::{Describe, Rule, Visit, expect_shape, read, write};
+use super::{Describe, Rule, Visit, expect_indices, expect_shape, read, write};
 use crate::rng::RngKey;
 use crate::{TensorError, View};
 
@@ -140,17 +140,41 @@ impl Describe for Scale {
 pub struct DropoutMask {
     /// Probability of dropping, in [0, 1).
     pub p: f32,
-    /// Stream of random numbers; the same in forward and backward.
-    pub key: RngKey,
-    /// Number of the operand's first element within the global tensor.
+    /// u32 `[1, 6]`, the numbers of [`DropoutMask::words`], which the host writes before a pass; the same in forward and
+    /// backward.
+    pub counters: View,
+    /// Number of the operand's first element, counted from the element that `counters` name.
     pub first: u64,
+}
+
+impl DropoutMask {
+    /// Words of `counters`.
+    pub const WORDS: usize = 6;
+
+    /// What `counters` hold: the words of the stream's key and of its step, and those of the
+    /// number of an element within the global tensor. Low words come first.
+    pub fn words(key: RngKey, element: u64) -> [u32; DropoutMask::WORDS] {
+        let halves = |x: u64| [x as u32, (x >> 32) as u32];
+        let ([k0, k1], [s0, s1], [e0, e1]) = (key.key, halves(key.step), halves(element));
+        [k0, k1, s0, s1, e0, e1]
+    }
+
+    /// The stream and the element of these words.
+    pub fn stream([k0, k1, s0, s1, e0, e1]: [u32; DropoutMask::WORDS]) -> (RngKey, u64) {
+        let whole = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        (RngKey { key: [k0, k1], step: whole(s0, s1) }, whole(e0, e1))
+    }
+
+    pub(super) fn check(&self, op: &'static str) -> Result<(), TensorError> {
+        expect_indices(op, Rule::COUNTERS, &self.counters, DropoutMask::WORDS)
+    }
 }
 
 /// `out[e] = mask[e] * x[e]`; forward on activations and backward on gradients alike. `out` may be `x`.
 ///
 /// Srivastava et al., "Dropout", JMLR 2014, in the inverted form.
 ///
-/// Sharding: (r, c), both free and with offsets (`mask.first`); linear in x.
+/// Sharding: (r, c), both free and with offsets (`mask.first`), counters whole; linear in x.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dropout {
     /// `[r, c]`.
@@ -168,6 +192,7 @@ impl Describe for Dropout {
     const IN_PLACE: bool = true;
     fn visit(&mut self, see: &mut Visit<'_>) {
         read(see, "x", &mut self.x);
+        read(see, Rule::COUNTERS, &mut self.mask.counters);
         write(see, "out", &mut self.out);
     }
     fn rule(&self) -> Rule {
@@ -181,6 +206,7 @@ impl Describe for Dropout {
         self.x.len() as f64
     }
     fn shapes(&self) -> Result<(), TensorError> {
+        self.mask.check(Self::NAME)?;
         expect_shape(Self::NAME, "out", &self.out, self.x.rows, self.x.cols)
     }
 }

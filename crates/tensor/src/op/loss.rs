@@ -9,8 +9,9 @@ pub const IGNORED: u32 = u32::MAX;
 /// Gradients made together with the loss.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossBackward {
-    /// Factor on every row's gradient, usually 1 / (scored targets of the whole batch).
-    pub scale: f32,
+    /// `[1, 1]` f32, written by the host before the pass: factor on every row's gradient, usually 1 / (scored targets of the
+    /// whole batch), times the loss scale.
+    pub step: View,
     /// Weight of the z-loss `lse^2` in the gradients (Chowdhery et al. 2022, PaLM: 1e-4); 0 leaves it out.
     pub z_loss: f32,
     /// `[N, D]`, replaced.
@@ -22,7 +23,7 @@ pub struct LossBackward {
 }
 
 /// `loss[n] = logsumexp_v(x[n] . weight[v]) - x[n] . weight[targets[n]]` in nats, and its gradients if asked:
-/// with p = softmax, `dlogits = scale (p (1 + 2 z_loss lse) - onehot)`, `dx = dlogits W`, `dW = dlogits^T x`. The z-loss
+/// with p = softmax, `dlogits = step (p (1 + 2 z_loss lse) - onehot)`, `dx = dlogits W`, `dW = dlogits^T x`. The z-loss
 /// changes the gradients only: `loss` is always the cross-entropy.
 ///
 /// The whole `[N, V]` matrix of logits is never stored.
@@ -64,6 +65,7 @@ impl Describe for LinearCrossEntropy {
         read(see, "targets", &mut self.targets);
         write(see, "loss", &mut self.loss);
         if let Some(b) = &mut self.backward {
+            read(see, Rule::STEP, &mut b.step);
             write(see, "dx", &mut b.dx);
             result(see, "dweight", &mut b.dweight, b.accumulate);
         }
@@ -90,6 +92,7 @@ impl Describe for LinearCrossEntropy {
         expect_indices(Self::NAME, "targets", &self.targets, n)?;
         expect_shape(Self::NAME, "loss", &self.loss, self.loss.rows.clamp(1, 2), n)?;
         if let Some(b) = &self.backward {
+            expect_shape(Self::NAME, Rule::STEP, &b.step, 1, 1)?;
             expect_shape(Self::NAME, "dx", &b.dx, n, d)?;
             expect_shape(Self::NAME, "dweight", &b.dweight, v, d)?;
         }

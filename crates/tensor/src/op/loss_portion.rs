@@ -70,7 +70,7 @@ impl Describe for LogitSums {
 }
 
 /// `loss[n] = lse[n] - target_logit[n]`, both of the whole vocabulary, and the gradients of the rows that are here: with
-/// `p[v] = exp(x[n] . weight[v] - lse[n])`, `dlogits = scale (p (1 + 2 z_loss lse) - onehot)`, `dweight = dlogits^T x` is
+/// `p[v] = exp(x[n] . weight[v] - lse[n])`, `dlogits = step (p (1 + 2 z_loss lse) - onehot)`, `dweight = dlogits^T x` is
 /// complete and `dx = dlogits W` is one term of a sum over the devices. [`IGNORED`](super::IGNORED) targets have loss and
 /// gradient 0.
 ///
@@ -106,6 +106,7 @@ impl Describe for LinearCrossEntropyPortion {
         read(see, "target_logit", &mut self.target_logit);
         write(see, "loss", &mut self.loss);
         if let Some(b) = &mut self.backward {
+            read(see, Rule::STEP, &mut b.step);
             write(see, "dx", &mut b.dx);
             result(see, "dweight", &mut b.dweight, b.accumulate);
         }
@@ -147,6 +148,7 @@ impl Describe for LinearCrossEntropyPortion {
         expect_shape(Self::NAME, "target_logit", &self.target_logit, 1, n)?;
         expect_shape(Self::NAME, "loss", &self.loss, self.loss.rows.clamp(1, 2), n)?;
         if let Some(b) = &self.backward {
+            expect_shape(Self::NAME, Rule::STEP, &b.step, 1, 1)?;
             expect_shape(Self::NAME, "dx", &b.dx, n, d)?;
             expect_shape(Self::NAME, "dweight", &b.dweight, v, d)?;
         }

@@ -5,9 +5,10 @@ use super::rule;
 use super::{Describe, Rule, Visit, expect_shape, read, write};
 use crate::{TensorError, View};
 
-/// `out = alpha a + beta b`; `out` may be `a` or `b`.
+/// `out = alpha a + beta b`; `out` may be `a` or `b`. With a step `beta` is multiplied by its factor, and nothing is written if
+/// its apply flag is 0.
 ///
-/// Sharding: (r, c), both free; linear in a and b jointly.
+/// Sharding: (r, c), both free, step whole; linear in a and b jointly.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Combine {
     /// `[r, c]`.
@@ -18,6 +19,8 @@ pub struct Combine {
     pub b: View,
     /// Factor on b.
     pub beta: f32,
+    /// `[1, 2]` f32, if the factor on b varies from step to step: apply flag, factor.
+    pub step: Option<View>,
     /// `[r, c]`.
     pub out: View,
 }
@@ -28,6 +31,9 @@ impl Describe for Combine {
     fn visit(&mut self, see: &mut Visit<'_>) {
         read(see, "a", &mut self.a);
         read(see, "b", &mut self.b);
+        if let Some(view) = &mut self.step {
+            read(see, Rule::STEP, view);
+        }
         write(see, "out", &mut self.out);
     }
     fn rule(&self) -> Rule {
@@ -41,6 +47,7 @@ impl Describe for Combine {
     }
     fn shapes(&self) -> Result<(), TensorError> {
         expect_shape(Self::NAME, "b", &self.b, self.a.rows, self.a.cols)?;
+        self.step.map_or(Ok(()), |s| expect_shape(Self::NAME, Rule::STEP, &s, 1, 2))?;
         expect_shape(Self::NAME, "out", &self.out, self.a.rows, self.a.cols)
     }
 }

@@ -1,4 +1,8 @@
 //! Operators of the optimizer step.
+//!
+//! What varies from step to step is read from an operand `step` in device memory, which the host writes before the launches
+//! of a step: the launches themselves are equal in every step. Its first number is the apply flag. If it is 0, the launch
+//! leaves parameter and state as they are, bit for bit.
 
 use super::{Describe, Rule, Visit, expect_shape, read, result, update};
 use crate::{TensorError, View};
@@ -38,10 +42,10 @@ impl Describe for SumSquares {
 }
 
 /// One AdamW update (Loshchilov & Hutter 2019), in the order of PyTorch:
-/// `g = grad_scale * grad; p *= 1 - lr*weight_decay; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
-/// p -= lr (m/correction1) / (sqrt(v/correction2) + eps)`, with correction_i = 1 - b_i^step.
+/// `g = factor * grad; p *= 1 - lr*weight_decay; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
+/// p -= lr (m/correction1) / (sqrt(v/correction2) + eps)`, with correction_i = 1 - b_i^t at update t.
 ///
-/// Sharding: (r, c), both free.
+/// Sharding: (r, c), both free; step whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamW {
     /// `[r, c]`, the values that the model computes with.
@@ -54,8 +58,8 @@ pub struct AdamW {
     pub m: View,
     /// `[r, c]` f32, second moment.
     pub v: View,
-    /// Learning rate.
-    pub lr: f32,
+    /// `[1, 5]` f32: apply flag, factor on the gradient (clipping, loss scale), lr, correction1, correction2.
+    pub step: View,
     /// b1.
     pub beta1: f32,
     /// b2.
@@ -64,12 +68,6 @@ pub struct AdamW {
     pub eps: f32,
     /// Decoupled decay.
     pub weight_decay: f32,
-    /// Factor on the gradient (clipping, loss scale).
-    pub grad_scale: f32,
-    /// 1 - b1^step.
-    pub correction1: f32,
-    /// 1 - b2^step.
-    pub correction2: f32,
 }
 
 impl Describe for AdamW {
@@ -82,6 +80,7 @@ impl Describe for AdamW {
         if let Some(view) = &mut self.master {
             update(see, "master", view);
         }
+        read(see, Rule::STEP, &mut self.step);
     }
     fn rule(&self) -> Rule {
         Rule::elementwise(&self.operands(), self.param.rows, self.param.cols)
@@ -94,6 +93,7 @@ impl Describe for AdamW {
         for (name, view) in [("grad", &self.grad), ("m", &self.m), ("v", &self.v)] {
             expect_shape(Self::NAME, name, view, r, c)?;
         }
+        expect_shape(Self::NAME, Rule::STEP, &self.step, 1, 5)?;
         match &self.master {
             Some(x) => expect_shape(Self::NAME, "master", x, r, c),
             None => Ok(()),
@@ -102,10 +102,10 @@ impl Describe for AdamW {
 }
 
 /// Stochastic gradient descent with momentum as in PyTorch (dampening 0) and decoupled decay (Loshchilov & Hutter 2019):
-/// `g = grad_scale grad; p *= 1 - lr weight_decay; m = momentum m + g; p -= lr m`, or with `nesterov`
+/// `g = (factor scale) grad; p *= 1 - lr weight_decay; m = momentum m + g; p -= lr m`, or with `nesterov`
 /// `p -= lr (g + momentum m)` (Sutskever et al. 2013). Without m: `p -= lr g`.
 ///
-/// Sharding: (r, c), both free.
+/// Sharding: (r, c), both free; step whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sgd {
     /// `[r, c]`.
@@ -118,12 +118,12 @@ pub struct Sgd {
     pub momentum: f32,
     /// Look ahead by one step of m.
     pub nesterov: bool,
-    /// Learning rate.
-    pub lr: f32,
+    /// `[1, 3]` f32: apply flag, factor on the gradient, lr.
+    pub step: View,
     /// Decoupled decay.
     pub weight_decay: f32,
-    /// Factor on the gradient.
-    pub grad_scale: f32,
+    /// Factor on the gradient that is the same in every step.
+    pub scale: f32,
 }
 
 impl Describe for Sgd {
@@ -134,6 +134,7 @@ impl Describe for Sgd {
         if let Some(view) = &mut self.m {
             update(see, "m", view);
         }
+        read(see, Rule::STEP, &mut self.step);
     }
     fn rule(&self) -> Rule {
         Rule::elementwise(&self.operands(), self.param.rows, self.param.cols)
@@ -144,14 +145,15 @@ impl Describe for Sgd {
     fn shapes(&self) -> Result<(), TensorError> {
         let (r, c) = (self.param.rows, self.param.cols);
         expect_shape(Self::NAME, "grad", &self.grad, r, c)?;
+        expect_shape(Self::NAME, Rule::STEP, &self.step, 1, 3)?;
         self.m.map_or(Ok(()), |m| expect_shape(Self::NAME, "m", &m, r, c))
     }
 }
 
-/// One Lion update (Chen et al. 2023): `g = grad_scale grad; p *= 1 - lr weight_decay;
+/// One Lion update (Chen et al. 2023): `g = factor grad; p *= 1 - lr weight_decay;
 /// p -= lr sign(b1 m + (1-b1) g); m = b2 m + (1-b2) g`, with sign(0) = 0.
 ///
-/// Sharding: (r, c), both free.
+/// Sharding: (r, c), both free; step whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lion {
     /// `[r, c]`.
@@ -160,16 +162,14 @@ pub struct Lion {
     pub grad: View,
     /// `[r, c]`.
     pub m: View,
-    /// Learning rate.
-    pub lr: f32,
+    /// `[1, 3]` f32: apply flag, factor on the gradient, lr.
+    pub step: View,
     /// b1.
     pub beta1: f32,
     /// b2.
     pub beta2: f32,
     /// Decoupled decay.
     pub weight_decay: f32,
-    /// Factor on the gradient.
-    pub grad_scale: f32,
 }
 
 impl Describe for Lion {
@@ -178,6 +178,7 @@ impl Describe for Lion {
         update(see, "param", &mut self.param);
         read(see, "grad", &mut self.grad);
         update(see, "m", &mut self.m);
+        read(see, Rule::STEP, &mut self.step);
     }
     fn rule(&self) -> Rule {
         Rule::elementwise(&self.operands(), self.param.rows, self.param.cols)
@@ -188,6 +189,7 @@ impl Describe for Lion {
     fn shapes(&self) -> Result<(), TensorError> {
         let (r, c) = (self.param.rows, self.param.cols);
         expect_shape(Self::NAME, "grad", &self.grad, r, c)?;
+        expect_shape(Self::NAME, Rule::STEP, &self.step, 1, 3)?;
         expect_shape(Self::NAME, "m", &self.m, r, c)
     }
 }

@@ -90,6 +90,13 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// Name of the operand in which an operator reads numbers that vary from step to step.
+    pub(super) const STEP: &'static str = "step";
+    /// Name of the operand in which an operator reads the counters of its random numbers.
+    pub(super) const COUNTERS: &'static str = "counters";
+    /// Operands of which every device reads all.
+    const HOST_NUMBERS: [&'static str; 2] = [Rule::STEP, Rule::COUNTERS];
+
     /// A rule without factors: every dim of every operand has size 1.
     pub(super) fn new(operands: &Operands) -> Rule {
         let operand = |o: &super::Operand| OperandRule {
@@ -104,14 +111,24 @@ impl Rule {
         Rule { factors: Vec::new(), operands: operands.iter().map(operand).collect() }
     }
 
-    /// The rule of an operator all of whose operands are `[r, c]` and which treats every element alike.
+    /// The rule of an operator all of whose operands but the numbers of the host are `[r, c]` and which treats every element
+    /// alike.
     pub(super) fn elementwise(operands: &Operands, rows: usize, cols: usize) -> Rule {
         let mut rule = Rule::new(operands);
         let (r, c) = (rule.free("r", rows), rule.free("c", cols));
-        for o in &mut rule.operands {
+        for o in rule.operands.iter_mut().filter(|o| !Rule::HOST_NUMBERS.contains(&o.name)) {
             (o.rows, o.cols) = (vec![r], vec![c]);
         }
-        rule
+        rule.with_host_numbers(operands)
+    }
+
+    /// This rule, in which numbers that the host writes, if there are any, are not sharded.
+    pub(super) fn with_host_numbers(mut self, operands: &Operands) -> Rule {
+        for o in operands.iter().filter(|o| Rule::HOST_NUMBERS.contains(&o.name)) {
+            let all = self.whole(o.name, o.view.cols);
+            self.dims(o.name, &[], &[all]);
+        }
+        self
     }
 
     fn factor(&mut self, name: &'static str, size: usize, kind: FactorKind) -> usize {

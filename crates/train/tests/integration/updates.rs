@@ -129,3 +129,36 @@ fn a_run_that_is_stopped_around_skipped_steps_ends_with_the_bits_of_one_that_is_
         assert!(whole.tensors() == parts.tensors(), "{sets:?}");
     }
 }
+
+/// Launches of each step of a run on one rank, after its first steps.
+fn launches(sets: &[&str]) -> Vec<Vec<Op>> {
+    let (now, steps) = (Arc::new(Mutex::new(Vec::new())), Mutex::new(Vec::new()));
+    let after = |_: u64| steps.lock().unwrap().push(std::mem::take(&mut *now.lock().unwrap()));
+    let results = Run::new(false).watched(&recipe(sets), 1, (None, &after), &|_| {
+        let now = Arc::clone(&now);
+        let launch: Launch = Box::new(move |inner, stream, op| {
+            now.lock().unwrap().push(op.clone());
+            inner.launch(stream, op)
+        });
+        Box::new(Device { inner: cpu(), launch })
+    });
+    results.into_iter().for_each(|rank| drop(rank.unwrap()));
+    steps.into_inner().unwrap().split_off(1)
+}
+
+/// Rate, clip factor, bias corrections, decays, loss scale and dropout change from step to step; the lists do not.
+#[test]
+fn every_step_launches_the_same_operators() {
+    for optimizer in ["adamw", "sgd", "lion", "adafactor", "muon"] {
+        let optimizer = format!("optim.optimizer={optimizer}");
+        let sets =
+            [optimizer.as_str(), "model.dropout=0.1", "train.steps=6", "train.loss_scale.mode=dynamic"];
+        let steps = launches(&sets);
+        assert_eq!(steps.len(), 5, "{optimizer}");
+        assert!(steps[0].iter().any(|op| matches!(op, Op::Dropout(_))), "{optimizer}");
+        for (step, ops) in steps.iter().enumerate() {
+            let differs = ops.iter().zip(&steps[0]).find(|(a, b)| a != b);
+            assert!(differs.is_none() && ops.len() == steps[0].len(), "{optimizer}, {step}: {differs:?}");
+        }
+    }
+}

@@ -45,6 +45,22 @@ impl<'a> Maker<'a> {
         self.noise(DType::F32, rows, cols)
     }
 
+    /// A mask that drops one in ten.
+    fn dropout(&mut self) -> Result<DropoutMask, TensorError> {
+        let spec =
+            BufferSpec { class: "bench", name: "counters", dtype: DType::U32, len: DropoutMask::WORDS };
+        let counters = self.backend.alloc(spec)?.vector();
+        self.backend.write_u32(counters, &DropoutMask::words(RngKey::new(1, 2, "bench"), 0))?;
+        Ok(DropoutMask { p: 0.1, counters, first: 0 })
+    }
+
+    /// `[1, n]` given numbers.
+    fn numbers(&mut self, numbers: &[f32]) -> Result<View, TensorError> {
+        let view = self.f32(1, numbers.len())?;
+        self.backend.write_f32(view, numbers)?;
+        Ok(view)
+    }
+
     /// `[1, n]` indices below `below`, scattered.
     fn ids(&mut self, n: usize, below: usize) -> Result<View, TensorError> {
         let spec = BufferSpec { class: "bench", name: "ids", dtype: DType::U32, len: n };
@@ -86,7 +102,7 @@ pub(super) fn operator(kind: Kind, m: &mut Maker<'_>) -> Result<Op, TensorError>
         Kind::Loss(n, d, v) => cross_entropy(m, n, d, v)?.into(),
         Kind::LossWithGradients(n, d, v) => {
             let backward = LossBackward {
-                scale: 1.0 / n as f32,
+                step: m.numbers(&[1.0 / n as f32])?,
                 z_loss: 0.0,
                 dx: m.act(n, d)?,
                 dweight: m.f32(v, d)?,
@@ -97,7 +113,7 @@ pub(super) fn operator(kind: Kind, m: &mut Maker<'_>) -> Result<Op, TensorError>
         Kind::Attention(shape) => forward(m, shape)?.into(),
         Kind::AttentionBackward(shape) => backward(m, shape)?.into(),
         Kind::AttentionDropout(shape) => {
-            Attention { dropout: Some(AttentionDropout::of(shape.heads, dropout())), ..forward(m, shape)? }
+            Attention { dropout: Some(AttentionDropout::of(shape.heads, m.dropout()?)), ..forward(m, shape)? }
                 .into()
         }
         Kind::Rope(shape) => Rope {
@@ -148,7 +164,7 @@ fn elementwise(kind: Kind, m: &mut Maker<'_>) -> Result<Op, TensorError> {
         .into(),
         Kind::Add(n, d) => Add { a: m.act(n, d)?, b: m.act(n, d)?, out: m.act(n, d)? }.into(),
         Kind::Dropout(n, d) => {
-            Dropout { x: m.act(n, d)?, out: m.act(n, d)?, mask: dropout(), global_cols: d }.into()
+            Dropout { x: m.act(n, d)?, out: m.act(n, d)?, mask: m.dropout()?, global_cols: d }.into()
         }
         Kind::Embedding(n, d) => Embedding {
             table: m.f32(8192, d)?,
@@ -176,14 +192,11 @@ fn elementwise(kind: Kind, m: &mut Maker<'_>) -> Result<Op, TensorError> {
             grad: m.f32(1, len)?,
             m: m.f32(1, len)?,
             v: m.f32(1, len)?,
-            lr: 1e-3,
+            step: m.numbers(&[1.0, 1.0, 1e-3, 0.1, 0.05])?,
             beta1: 0.9,
             beta2: 0.95,
             eps: 1e-8,
             weight_decay: 0.1,
-            grad_scale: 1.0,
-            correction1: 0.1,
-            correction2: 0.05,
         }
         .into(),
         Kind::Copy(len) => Copy { src: m.f32(1, len)?, dst: m.f32(1, len)? }.into(),
@@ -232,10 +245,6 @@ fn backward(m: &mut Maker<'_>, shape: AttentionShape) -> Result<AttentionBackwar
         mask: f.mask,
         dropout: None,
     })
-}
-
-fn dropout() -> DropoutMask {
-    DropoutMask { p: 0.1, key: RngKey::new(1, 2, "bench"), first: 0 }
 }
 
 /// B T, H E, G E.

@@ -9,11 +9,11 @@ use super::mask::Sight;
 use super::panel::{Panel, add_rows, drop_row, fill};
 use super::products::Copied;
 use super::rows::Rows;
-use super::sizes;
+use super::{WeightDropout, sizes};
 use crate::ctx::{Ctx, Machine, Span, padded};
 use crate::operand::Mat;
 use crate::simd::{Kernel, Simd, dispatch};
-use bessemer_tensor::op::{AttentionBackward, AttentionDropout, AttentionShape};
+use bessemer_tensor::op::{AttentionBackward, AttentionShape};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Floats of keys, values and their gradients that a tile keeps, about, so that they stay in an L2 cache.
@@ -37,7 +37,7 @@ struct Backward<'a> {
     dq: Rows,
     dk: Rows,
     dv: Rows,
-    dropout: Option<AttentionDropout>,
+    dropout: Option<WeightDropout>,
     /// Keys of a strip.
     strip: usize,
     /// For each (b, g, strip): (head, panel) pairs done, counted in the order in which every strip goes through them.
@@ -257,7 +257,7 @@ impl Backward<'_> {
                 for vector in 0..panel.count.div_ceil(S::LANES) {
                     panel.mask::<S>(vector, &keys, slope, x.p, Some(x.dz));
                 }
-                let drop = self.dropout.as_ref().map(|AttentionDropout { mask, heads, first }| {
+                let drop = self.dropout.as_ref().map(|WeightDropout { mask, heads, first }| {
                     let first = (b * heads + first + h) * s.seq + t;
                     let beside = x.drop.add(padded(S::BLOCK / 2 * width));
                     panel.drop_factors::<S>(mask, &keys, |r| (first + r) * s.seq, beside, x.drop);
@@ -382,7 +382,7 @@ pub(super) fn run(ctx: &Ctx<'_>, op: &AttentionBackward, sight: Sight<'_>) {
         dq,
         dk: rows(&op.dk),
         dv: rows(&op.dv),
-        dropout: op.dropout,
+        dropout: op.dropout.map(|d| WeightDropout::new(&d, |view| ctx.u32(view))),
         strip: strip(sizes(ctx.rung).0, &s),
         progress: all.take(counters),
         sums: all.take(sums),

@@ -6,11 +6,11 @@ use super::mask::Sight;
 use super::panel::{LOWEST, Panel, drop_row, fill};
 use super::products::Copied;
 use super::rows::Rows;
-use super::sizes;
+use super::{WeightDropout, sizes};
 use crate::ctx::{Ctx, Machine, Span, padded};
 use crate::operand::Mat;
 use crate::simd::{Kernel, Simd, dispatch};
-use bessemer_tensor::op::{AttentionDropout, AttentionShape};
+use bessemer_tensor::op::AttentionShape;
 
 /// A panel has so many times NR queries.
 const WIDE: usize = 2;
@@ -30,7 +30,7 @@ pub(super) struct Forward<'a> {
     pub(super) v: Rows,
     pub(super) out: Rows,
     pub(super) lse: Option<Mat>,
-    pub(super) dropout: Option<AttentionDropout>,
+    pub(super) dropout: Option<WeightDropout>,
     /// Rows of k and v for each sequence.
     pub(super) capacity: usize,
     pub(super) scratch: Span,
@@ -180,7 +180,7 @@ impl Kernel for Tile<'_> {
                         panel.mask::<S>(v, &seen, slope, scores, None);
                     }
                     panel.softmax::<S>(&seen, scores, p.maxima, p.totals, alpha);
-                    if let Some(AttentionDropout { mask, heads, first }) = &f.dropout {
+                    if let Some(WeightDropout { mask, heads, first }) = &f.dropout {
                         let first = (b * heads + first + p.head) * s.seq + p.t;
                         let beside = drop.add(padded(block * width));
                         panel.drop_factors::<S>(mask, &seen, |r| (first + r) * s.seq, beside, drop);

@@ -22,13 +22,30 @@ mod products;
 pub(crate) mod reference;
 mod rows;
 
+use super::dropout::Mask;
 use crate::Rung;
 use crate::ctx::{Ctx, Machine};
-use bessemer_tensor::TensorError;
-use bessemer_tensor::op::{Attention, AttentionBackward};
+use crate::operand::Indices;
+use bessemer_tensor::op::{Attention, AttentionBackward, AttentionDropout};
+use bessemer_tensor::{TensorError, View};
 use forward::Forward;
 use mask::Sight;
 use rows::Rows;
+
+/// Dropout of attention weights, as [`AttentionDropout`], whose counters were read.
+#[derive(Debug, Clone, Copy)]
+struct WeightDropout {
+    mask: Mask,
+    heads: usize,
+    first: usize,
+}
+
+impl WeightDropout {
+    fn new<'a>(dropout: &AttentionDropout, read: impl Fn(&View) -> Indices<'a>) -> WeightDropout {
+        let AttentionDropout { mask, heads, first } = dropout;
+        WeightDropout { mask: Mask::new(mask, &read(&mask.counters)), heads: *heads, first: *first }
+    }
+}
 
 /// LANES, NR and BLOCK of a rung.
 fn sizes(rung: Rung) -> (usize, usize, usize) {
@@ -65,7 +82,7 @@ pub(crate) fn forward(ctx: &Ctx<'_>, op: &Attention) -> Result<(), TensorError> 
         v: rows(&op.v),
         out: rows(&op.out),
         lse: Some(ctx.f32(&op.lse)),
-        dropout: op.dropout,
+        dropout: op.dropout.map(|d| WeightDropout::new(&d, |view| ctx.u32(view))),
         capacity: s.seq,
         scratch,
     };

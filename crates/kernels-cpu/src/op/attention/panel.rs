@@ -4,10 +4,9 @@
 
 use super::mask::Sight;
 use super::products::{COLUMNS, Copied, Left, Onto, rows, tile_rows};
-use crate::op::dropout::factors;
+use crate::op::dropout::{Mask, factors};
 use crate::simd::math::exp2;
 use crate::simd::{Simd, load_part};
-use bessemer_tensor::op::DropoutMask;
 use std::ops::Range;
 
 /// More queries than any panel has.
@@ -272,7 +271,7 @@ impl<const WIDE: usize> Panel<WIDE> {
     #[inline(always)]
     pub(super) unsafe fn drop_factors<S: Simd>(
         &self,
-        mask: &DropoutMask,
+        mask: &Mask,
         keys: &Range<usize>,
         element: impl Fn(usize) -> usize,
         buffer: *mut f32,

@@ -1,5 +1,6 @@
 //! Plain loops in f64 for every form of attention.
 
+use super::WeightDropout;
 use super::mask::Sight;
 use crate::arena::Arena;
 use crate::element::{Element, with_element};
@@ -22,6 +23,7 @@ fn forward_typed<T: Element>(arena: &Arena, op: &Attention) -> Result<(), Tensor
     let s = op.shape;
     let sight = Sight::new(&s, &op.mask, op.mask.documents.as_ref().map(|view| arena.u32(view)));
     sight.check("attention")?;
+    let dropout = op.dropout.map(|d| WeightDropout::new(&d, |view| arena.u32(view)));
     let (e, per_group) = (s.head_dim, s.heads / s.kv_heads);
     let mut z = vec![0.0f64; s.seq];
     for b in 0..s.batch {
@@ -44,7 +46,7 @@ fn forward_typed<T: Element>(arena: &Arena, op: &Attention) -> Result<(), Tensor
                 for i in 0..e {
                     let sum: f64 = (first..=t)
                         .map(|j| {
-                            let m = op.dropout.map_or(1.0, |m| {
+                            let m = dropout.map_or(1.0, |m| {
                                 factor(
                                     &m.mask,
                                     (((b * m.heads + m.first + h) * s.seq + t) * s.seq + j) as u64,
@@ -72,6 +74,7 @@ fn backward_typed<T: Element>(arena: &Arena, op: &AttentionBackward) -> Result<(
     let s = op.shape;
     let sight = Sight::new(&s, &op.mask, op.mask.documents.as_ref().map(|view| arena.u32(view)));
     sight.check("attention_backward")?;
+    let dropout = op.dropout.map(|d| WeightDropout::new(&d, |view| arena.u32(view)));
     let (e, per_group, seq) = (s.head_dim, s.heads / s.kv_heads, s.seq);
     for b in 0..s.batch {
         for g in 0..s.kv_heads {
@@ -93,7 +96,7 @@ fn backward_typed<T: Element>(arena: &Arena, op: &AttentionBackward) -> Result<(
                         }
                         let lse = f64::from(lse_bht.get(b * s.heads + h, t));
                         let p = (score(&s, &sight, h, t, j, dot) - lse).exp();
-                        let m = f64::from(op.dropout.map_or(1.0, |m| {
+                        let m = f64::from(dropout.map_or(1.0, |m| {
                             factor(&m.mask, (((b * m.heads + m.first + h) * seq + t) * seq + j) as u64)
                         }));
                         let dz = f64::from(s.scale) * p * (m * dp - d);

@@ -88,7 +88,8 @@ fn elementwise(m: &mut Maker) {
     m.case("", Add { a: x, b: y, out });
     m.case("in place", Add { a: x, b: y, out: x });
     m.case("", Scale { x, out, factor: -1.25 });
-    let mask = DropoutMask { p: 0.4, key: RngKey::new(1, 9, "dropout"), first: 6 };
+    let counters = m.indices(DropoutMask::WORDS, |i| [81, 90, 9, 0, 0, 0][i]);
+    let mask = DropoutMask { p: 0.4, counters, first: 6 };
     m.case("", Dropout { x, out, mask, global_cols: c });
     m.case("of a shard of columns", Dropout { x, out: x, mask, global_cols: 31 });
     m.case("", Activation { kind, x, out });
@@ -96,7 +97,9 @@ fn elementwise(m: &mut Maker) {
     m.case("", Gated { kind, gate: x, up: y, out });
     m.case("", GatedBackward { kind, gate: x, up: y, dout: z, dgate: out, dup: other });
     m.case("in place", GatedBackward { kind, gate: x, up: y, dout: z, dgate: x, dup: y });
-    m.case("", Combine { a: x, alpha: 0.3, b: y, beta: -1.5, out });
+    m.case("", Combine { a: x, alpha: 0.3, b: y, beta: -1.5, step: None, out });
+    let step = Some(m.with(1, 2, |i, _| [1.0, 0.5][i]));
+    m.case("with a step", Combine { a: x, alpha: 0.3, b: y, beta: -1.5, step, out });
 }
 
 fn attentions(m: &mut Maker) {
@@ -113,8 +116,8 @@ fn attentions(m: &mut Maker) {
         let lse = m.with(b * heads, t, |_, x| 2.5 + 0.1 * x.abs());
         let layer = heads + 3;
         let alibi = numbered.then_some(Alibi { heads: layer, first: 2 });
-        let key = RngKey::new(3, 5, "attention");
-        let weights = DropoutMask { p: 0.3, key, first: 7 };
+        let counters = m.indices(DropoutMask::WORDS, |i| [33, 35, 5, 0, 4, 0][i]);
+        let weights = DropoutMask { p: 0.3, counters, first: 3 };
         let dropout = numbered.then_some(AttentionDropout { mask: weights, heads: layer, first: 2 });
         let masks = [
             AttentionMask { alibi, ..AttentionMask::default() },
@@ -193,7 +196,8 @@ fn losses(m: &mut Maker) {
         LinearCrossEntropyPortion { x, weight, portion, targets, lse, target_logit, loss, backward: None };
     m.case("", portioned);
     for (accumulate, loss) in [(true, loss), (false, both)] {
-        let backward = Some(LossBackward { scale: 0.5, z_loss: 0.1, dx, dweight, accumulate });
+        let step = m.with(1, 1, |_, _| 0.5);
+        let backward = Some(LossBackward { step, z_loss: 0.1, dx, dweight, accumulate });
         let what = format!("backward, accumulate {accumulate}");
         m.case(&what, LinearCrossEntropy { x, weight, targets, loss, backward });
         m.case(&what, LinearCrossEntropyPortion { loss, backward, ..portioned });
@@ -264,7 +268,10 @@ fn optimizers(m: &mut Maker) {
     let v = m.positive(r, c);
     let (row, col) = (m.positive(1, r), m.positive(1, c));
     let squares = [20.0, 50.0].map(|total| m.with(1, 1, move |_, _| total));
-    let (lr, weight_decay, grad_scale) = (0.1, 0.2, 0.5);
+    let weight_decay = 0.2;
+    let step = m.with(1, 5, |i, _| [1.0, 0.5, 0.1, 0.3, 0.2][i]);
+    let (flag_and_factor, flag_and_two) =
+        (m.with(1, 2, |i, _| [1.0, 0.5][i]), m.with(1, 3, |i, _| [1.0, 0.5, 0.1][i]));
     for master in [None, Some(master)] {
         let op = AdamW {
             param,
@@ -272,20 +279,20 @@ fn optimizers(m: &mut Maker) {
             grad,
             m: first,
             v,
-            lr,
+            step,
             beta1: 0.9,
             beta2: 0.95,
             eps: 1e-8,
             weight_decay,
-            grad_scale,
-            correction1: 0.3,
-            correction2: 0.2,
         };
         m.case("", op);
     }
     for m1 in [None, Some(first)] {
         let nesterov = m1.is_some();
-        m.case("", Sgd { param, grad, m: m1, momentum: 0.9, nesterov, lr, weight_decay, grad_scale });
+        m.case(
+            "",
+            Sgd { param, grad, m: m1, momentum: 0.9, nesterov, step: flag_and_two, weight_decay, scale: 0.5 },
+        );
         let op = AdafactorUpdate {
             param,
             direction: grad,
@@ -294,17 +301,17 @@ fn optimizers(m: &mut Maker) {
             values: r * c,
             m: m1,
             beta: 0.9,
-            lr,
+            step: flag_and_factor,
             eps: 1e-3,
             threshold: 1.0,
             weight_decay,
         };
         m.case("", op);
     }
-    m.case("", Lion { param, grad, m: first, lr, beta1: 0.9, beta2: 0.99, weight_decay, grad_scale });
-    let (decay, eps) = (0.8, 1e-30);
-    m.case("", FactoredMoments { grad, grad_scale, row, col, decay, eps });
-    m.case("", FactoredDirection { grad, grad_scale, row, col, out });
-    m.case("in place", FactoredDirection { grad, grad_scale, row, col, out: grad });
-    m.case("", MomentDirection { grad, grad_scale, v, decay, eps, out });
+    m.case("", Lion { param, grad, m: first, step: flag_and_two, beta1: 0.9, beta2: 0.99, weight_decay });
+    let (eps, decaying) = (1e-30, m.with(1, 3, |i, _| [1.0, 0.5, 0.8][i]));
+    m.case("", FactoredMoments { grad, row, col, step: decaying, eps });
+    m.case("", FactoredDirection { grad, row, col, step: flag_and_factor, out });
+    m.case("in place", FactoredDirection { grad, row, col, step: flag_and_factor, out: grad });
+    m.case("", MomentDirection { grad, v, step: decaying, eps, out });
 }

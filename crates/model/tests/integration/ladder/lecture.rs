@@ -33,6 +33,8 @@ pub(crate) struct Lecture {
     dfeatures: View,
     head: Param,
     loss: View,
+    /// `[1, 1]`: 1 / ROWS.
+    loss_factor: View,
 }
 
 impl Lecture {
@@ -74,6 +76,8 @@ impl Lecture {
         let positions = rig.indices(ROWS);
         let places: Vec<u32> = (0..ROWS).map(|n| (n % SEQ) as u32).collect();
         rig.backend.write_u32(positions, &places).unwrap();
+        let loss_factor = rig.matrix(1, 1);
+        rig.backend.write_f32(loss_factor, &[1.0 / ROWS as f32]).unwrap();
         Lecture {
             ids: rig.indices(ROWS),
             targets: rig.indices(ROWS),
@@ -87,6 +91,7 @@ impl Lecture {
             dfeatures,
             head,
             loss: rig.matrix(1, ROWS),
+            loss_factor,
         }
     }
 
@@ -108,7 +113,7 @@ impl Lecture {
             layer.forward(rig, xy[0], xy[1]);
         }
         let backward = LossBackward {
-            scale: 1.0 / ROWS as f32,
+            step: self.loss_factor,
             z_loss: 0.0,
             dx: self.dfeatures,
             dweight: self.head.grad,

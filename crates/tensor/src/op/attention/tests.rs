@@ -46,7 +46,7 @@ fn grouped_heads_must_divide_and_slopes_must_exist() {
     let mask = AttentionMask { alibi: Some(Alibi { heads: 4, first: 1 }), ..AttentionMask::default() };
     let e = message(Attention { mask, ..attention(4, 2) });
     assert_eq!(e, "attention: alibi should be that of 4 heads from 1 on, found a layer of 4 heads");
-    let mask = DropoutMask { p: 0.5, key: crate::rng::RngKey::new(1, 2, "x"), first: 0 };
+    let mask = DropoutMask { p: 0.5, counters: view(7, DType::U32, 1, DropoutMask::WORDS), first: 0 };
     let dropout = Some(AttentionDropout { first: 5, ..AttentionDropout::of(8, mask) });
     let e = message(Attention { dropout, ..attention(4, 2) });
     assert_eq!(e, "attention: dropout should be that of 4 heads from 5 on, found a layer of 8 heads");
