@@ -76,7 +76,7 @@ pub enum RopeScalingKind {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RopeScaling {
-    /// Which frequencies are stretched.
+    /// Frequencies that are stretched.
     pub kind: RopeScalingKind,
     /// How many times longer the text may be.
     pub factor: f64,
@@ -134,7 +134,7 @@ pub enum Distribution {
     Normal,
 }
 
-/// Which of the two forms of DS-Init.
+/// Form of DS-Init.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DsInitForm {

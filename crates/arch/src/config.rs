@@ -132,7 +132,7 @@ pub(crate) mod limits {
     pub(crate) const CONTEXT: u64 = 1 << 24;
 }
 
-/// What a `[model]` table says of sizes.
+/// Sizes that a `[model]` table gives.
 struct Sizes {
     layers: usize,
     width: usize,
@@ -149,7 +149,7 @@ struct Sizes {
 pub struct ArchError {
     /// Key of the table.
     pub key: &'static str,
-    /// What was wanted and found.
+    /// Description: what was wanted and found.
     pub problem: String,
 }
 

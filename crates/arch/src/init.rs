@@ -30,7 +30,7 @@ pub enum Init {
     Uniform(f64),
     /// One value everywhere.
     Constant(f64),
-    /// Stretches of so many rows, each with its own distribution; they add up to all rows.
+    /// Ranges of rows, each with its own distribution; together they are all rows.
     Rows(Vec<(usize, Init)>),
 }
 
@@ -48,7 +48,7 @@ pub(crate) enum Part {
 /// A slice of a layer's tensor: what it is, inputs, outputs.
 pub(crate) type Slice = (Part, usize, usize);
 
-/// Which table outside the layers.
+/// Table outside the layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TablePart {
     Embedding,

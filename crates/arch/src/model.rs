@@ -41,7 +41,7 @@ pub struct Model {
     pub context: usize,
     /// Normalisation.
     pub norm: NormChoice,
-    /// Where the normalisations stand.
+    /// Position of the normalisations.
     #[serde(default)]
     pub placement: Placement,
     /// Added to the variance.

@@ -48,7 +48,7 @@ pub enum ParamClass {
     Norm,
 }
 
-/// What a parameter does in its unit.
+/// Role of a parameter in its unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "the names say it; shapes stand at `Model::params`")]
 pub enum ParamRole {

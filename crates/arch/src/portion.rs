@@ -15,7 +15,7 @@ use std::ops::Range;
 pub struct PortionError {
     /// Ranks.
     pub degree: usize,
-    /// What was wanted and found, and what to try.
+    /// Description: what was wanted and found, and what to try.
     pub problem: String,
 }
 
@@ -112,7 +112,7 @@ impl Model {
     }
 }
 
-/// Which degrees would do.
+/// Returns the degrees that divide the model.
 fn fitting(size: usize, key: &str) -> String {
     let fits: Vec<String> =
         (1..=size.min(64)).filter(|d| size.is_multiple_of(*d)).map(|d| d.to_string()).collect();
@@ -165,7 +165,7 @@ impl PortionParam {
         PortionParam { sharding, shape, ranges, replicated, place: (mesh, coord) }
     }
 
-    /// The same parameter on rank `index` of the group.
+    /// Returns the parameter's shard on rank `index` of the group.
     ///
     /// # Panics
     /// If there is no such rank.

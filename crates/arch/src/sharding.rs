@@ -18,7 +18,7 @@ use bessemer_mesh::{Axis, Block, Dim, Form, Layout, Placement};
 /// is forgotten is not an error anywhere: the replicas drift apart (Korthikanti et al. 2022 leave it to the reader).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GradientSum {
-    /// None: the gradient is complete.
+    /// No sum: the gradient is complete.
     Nothing,
     /// All of them, if the residual stream is sharded by rows (sequence parallelism): the parameter works on this rank's
     /// rows only. None otherwise.
@@ -38,7 +38,7 @@ pub struct Sharding {
     pub form: Form,
     /// Over the tensor axis; the other axes replicate it.
     pub layout: Layout,
-    /// What the gradient lacks.
+    /// The sum that completes the gradient.
     pub gradient: GradientSum,
 }
 

@@ -29,7 +29,7 @@ pub struct SpanError {
     pub stages: usize,
     /// Layers of the model.
     pub layers: usize,
-    /// What was wanted and found, and what to try.
+    /// Description: what was wanted and found, and what to try.
     pub problem: String,
 }
 
@@ -89,7 +89,7 @@ impl Span {
     }
 
     /// FLOPs of a token in each part of a training pass through the span, at sequence length `seq`; conventions of
-    /// [`Model::train_flops_per_token`], which the parts of all spans of a split add up to. The embedding, which is only
+    /// [`Model::train_flops_per_token`], which is the sum over all spans of a split. The embedding, which is only
     /// looked up, counts nothing.
     pub fn flops_per_token(&self, model: &Model, seq: usize) -> SpanFlops {
         let (d, a, layers) = (model.width, model.attention_width(), self.layers.len() as f64);
@@ -184,7 +184,7 @@ impl Model {
     /// Cuts the model into spans of so many layers each; the first has the embedding, the last the head.
     ///
     /// # Errors
-    /// Counts that do not add up to the model's layers, or a 0 that is neither the first nor the last.
+    /// Counts whose sum is not the model's number of layers, or a 0 that is neither the first nor the last.
     pub fn split_layers(&self, counts: &[usize]) -> Result<Vec<Span>, SpanError> {
         let (stages, layers) = (counts.len(), self.layers);
         let wrong = |problem: String| Err(SpanError { stages, layers, problem });

@@ -63,7 +63,7 @@ pub(crate) fn other_message(
     CollectiveError::Mismatch { site: call.site(group.0, group.1), peer, there }
 }
 
-/// Text for the error of a rank that waited in vain: messages of `from` that came and that nobody asked for.
+/// Text for a time-out error: messages of `from` that arrived and that no call asked for.
 pub(crate) fn unread_messages<'a>(
     from: usize,
     unread: impl Iterator<Item = (&'a str, u64)>,

@@ -228,7 +228,7 @@ pub struct Collective<'a> {
     /// Name of the values: "layers.3.attention.out", "gradients 7". Ranks that run collectives of different names are an
     /// error on all of them, and errors name it.
     pub name: &'a str,
-    /// What is moved.
+    /// Pattern of the collective.
     pub pattern: Pattern<'a>,
     /// Time before which a sent message counts as in flight, in nanoseconds since 1970; 0: none. For [`crate::Delayed`].
     pub(crate) not_before: u64,

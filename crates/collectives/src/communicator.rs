@@ -33,7 +33,7 @@ pub trait Communicator: Send + std::fmt::Debug {
     /// Purpose of the group, usually the mesh axis: "shard", "tensor".
     fn label(&self) -> &str;
 
-    /// This rank's position in the group.
+    /// Returns the position of this rank in the group.
     fn rank(&self) -> usize;
 
     /// Number of ranks in the group.

@@ -19,7 +19,7 @@ pub(crate) trait Engine: Send + std::fmt::Debug {
     /// Returns an error if another rank or thread did something that stands against this call.
     fn obstacle(&self, call: &Call<'_>) -> Result<(), CollectiveError>;
 
-    /// Tells the other ranks that this one makes no further call.
+    /// Announces to the other ranks that this one makes no further call.
     fn announce_failure(&mut self, error: &CollectiveError);
 
     fn perform(&mut self, call: &Call<'_>, memory: Memory<'_>) -> Result<(), CollectiveError>;

@@ -1,4 +1,4 @@
-//! What can go wrong between ranks.
+//! Errors between ranks.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct CallSite {
     /// Label of the group.
     pub group: String,
-    /// This rank's position in it.
+    /// Position of this rank in the group.
     pub rank: usize,
     /// Kind of the collective: "all-reduce", "reduce-scatter".
     pub collective: &'static str,
@@ -62,7 +62,7 @@ pub enum CollectiveError {
     Call {
         /// Call of this rank.
         site: Box<CallSite>,
-        /// What was wanted, and what was found.
+        /// Description: what was wanted and what was found.
         problem: Box<str>,
     },
     /// Another thread of this rank ended the group.

@@ -83,9 +83,9 @@ impl Wrapper for Faulty {
 pub enum MessageFault {
     /// One bit of it changes, counted from its end.
     FlipBit(usize),
-    /// It never arrives.
+    /// The message never arrives.
     Lose,
-    /// It arrives twice.
+    /// The message arrives twice.
     Repeat,
     /// It arrives after the next one to the same rank on the same channel.
     Swap,

@@ -3,7 +3,7 @@
 //!
 //! Sums are formed in the order of the ranks, wherever and whenever the terms arrive, so that every communicator gives
 //! the same bits. Volumes per rank are those of ring algorithms: N (n-1)/n elements sent for an all-gather or a
-//! reduce-scatter of N elements over n ranks, twice that for an all-reduce. [`Message`] tells how ranks send to each other
+//! reduce-scatter of N elements over n ranks, twice that for an all-reduce. [`Message`] describes how ranks send to each other
 //! without waiting for the receiver.
 //!
 //! This crate starts a thread in one case only: [`CollectiveQueue::with_progress_thread`].

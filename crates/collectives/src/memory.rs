@@ -22,7 +22,7 @@ impl<'a> HostSliceMut<'a> {
         HostSlice { element: self.element, bytes: self.bytes }
     }
 
-    /// The same memory, to be read.
+    /// Returns the memory for reading.
     pub(crate) fn as_slice(&self) -> HostSlice<'_> {
         HostSlice { element: self.element, bytes: self.bytes }
     }
@@ -98,7 +98,7 @@ pub struct HostBuffer {
 }
 
 impl HostBuffer {
-    /// An empty buffer with room for `capacity` elements.
+    /// Returns an empty buffer with a capacity of `capacity` elements.
     pub fn with_capacity(element: ElementType, capacity: usize) -> HostBuffer {
         let words = Vec::with_capacity((capacity * element.size()).div_ceil(4));
         HostBuffer { element, len: 0, words }

@@ -64,7 +64,7 @@ impl CollectiveQueue {
         &self.label
     }
 
-    /// This rank's position in the group.
+    /// Returns the position of this rank in the group.
     pub fn rank(&self) -> usize {
         self.rank
     }
@@ -82,7 +82,7 @@ impl CollectiveQueue {
     /// Starts a collective on `values`; all patterns but all-to-all, which has two buffers.
     ///
     /// # Errors
-    /// Those of the collective, if it runs at once, or of an earlier one.
+    /// An error of the collective, if it runs at once, or of an earlier one.
     pub fn start(
         &mut self,
         collective: &Collective<'_>,
@@ -108,7 +108,7 @@ impl CollectiveQueue {
     /// Waits for a collective and gives its buffer back.
     ///
     /// # Errors
-    /// Those of the collective, or of one before it.
+    /// An error of the collective, or of one before it.
     pub fn finish(&mut self, ticket: Ticket) -> Result<HostBuffer, CollectiveError> {
         match (ticket.done, &self.runner) {
             (Some(values), _) => Ok(values),
@@ -128,7 +128,7 @@ impl CollectiveQueue {
     /// Returns the communicator itself, as soon as everything that was started is done.
     ///
     /// # Errors
-    /// Those of an earlier collective.
+    /// An error of an earlier collective.
     pub fn idle(&mut self) -> Result<Idle<'_>, CollectiveError> {
         Ok(Idle(match &mut self.runner {
             Runner::Caller(communicator) => Lent::Caller(communicator),

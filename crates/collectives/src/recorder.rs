@@ -28,7 +28,7 @@ pub struct Entry {
     pub sequence: u64,
     /// Label of the group.
     pub group: String,
-    /// This rank's position in it, and its size.
+    /// Position of this rank in the group, and the group's size.
     pub position: (usize, usize),
     /// Kind of the collective.
     pub kind: CollectiveKind,

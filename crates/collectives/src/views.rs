@@ -59,7 +59,7 @@ impl ViewStaging {
     /// broadcast both are the whole. A send has no `to`, a receive no `from`. All views have one type.
     ///
     /// # Errors
-    /// Those of the collective or of the device.
+    /// An error of the collective or of the device.
     pub fn run(
         &mut self,
         backend: &mut dyn Backend,
@@ -85,7 +85,7 @@ impl ViewStaging {
     /// Starts a collective on a queue; [`ViewStaging::run`] says what `from` is. `to` are the views that it will write.
     ///
     /// # Errors
-    /// Those of the collective or of the device.
+    /// An error of the collective or of the device.
     pub fn start(
         &mut self,
         backend: &mut dyn Backend,
@@ -101,7 +101,7 @@ impl ViewStaging {
     /// Waits for a collective and writes its result to the views `to`.
     ///
     /// # Errors
-    /// Those of the collective or of the device.
+    /// An error of the collective or of the device.
     pub fn finish(
         &mut self,
         backend: &mut dyn Backend,
@@ -195,7 +195,7 @@ pub fn read_view(
 /// Copies elements `from` of a buffer to a view of its type on the device.
 ///
 /// # Errors
-/// Those of the device.
+/// An error of the device.
 pub fn write_view(
     backend: &mut dyn Backend,
     to: View,

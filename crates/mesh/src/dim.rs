@@ -17,7 +17,7 @@ impl DimRange {
         self.start + self.len
     }
 
-    /// The same elements as a standard range.
+    /// Returns the elements as a standard range.
     pub fn range(self) -> std::ops::Range<usize> {
         self.start..self.end()
     }

@@ -6,7 +6,7 @@
 /// What data-parallel ranks hold a part of (Rajbhandari et al. 2020, ZeRO, section 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DataParallel {
-    /// Nothing: every rank holds everything.
+    /// DDP: every rank holds everything.
     Ddp,
     /// Optimizer state.
     Zero1,

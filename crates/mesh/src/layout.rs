@@ -9,7 +9,7 @@ use std::ops::Range;
 /// How the terms of a partial value become the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reduction {
-    /// They are added.
+    /// Terms are added.
     Sum,
     /// The largest.
     Max,
@@ -30,7 +30,7 @@ impl std::fmt::Display for Reduction {
 /// What the ranks along one axis hold of a tensor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Placement {
-    /// The same on each.
+    /// Replicated: each rank has the whole.
     #[default]
     Replicate,
     /// Each its part of one dim.
@@ -74,7 +74,7 @@ impl Form {
     }
 }
 
-/// Where a tensor is: a placement for each axis.
+/// Layout of a tensor: a placement for each axis.
 ///
 /// If several axes shard one dim, they do so one after the other: the tensor axes first (block by block), then context,
 /// shard, replicate and pipeline, each of which divides what the ones before have left as consecutive elements.
@@ -113,7 +113,7 @@ pub enum LayoutError {
 }
 
 impl Layout {
-    /// The same on every rank.
+    /// Returns the layout that is replicated on every axis.
     pub fn replicated() -> Layout {
         Layout::default()
     }

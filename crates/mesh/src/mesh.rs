@@ -155,7 +155,7 @@ impl Mesh {
         self.fastest_first(axes).map(|a| self.degree(a)).product()
     }
 
-    /// Where a rank is.
+    /// Returns the coordinate of a rank.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -170,7 +170,7 @@ impl Mesh {
         coord
     }
 
-    /// Which rank is there.
+    /// Returns the rank at a coordinate.
     pub fn rank(&self, coord: &Coord) -> usize {
         self.order.iter().rev().fold(0, |rank, axis| rank * self.degree(*axis) + coord.at(*axis))
     }

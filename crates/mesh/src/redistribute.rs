@@ -21,7 +21,7 @@ use crate::mesh::Mesh;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// What the ranks of a group do.
+/// Kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Each gets the parts of all.
@@ -66,7 +66,7 @@ pub enum Action {
 pub struct Step {
     /// The axes of the group, in the order in which they shard a dim.
     pub axes: Vec<Axis>,
-    /// What its ranks do.
+    /// Kind of the step.
     pub action: Action,
     /// The layout before.
     pub before: Layout,

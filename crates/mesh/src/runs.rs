@@ -76,7 +76,7 @@ pub(crate) struct LocalRange {
 }
 
 impl LocalRange {
-    /// What of it lies in `other`.
+    /// Returns the part of the run that lies in `other`.
     pub(crate) fn within(self, other: DimRange) -> LocalRange {
         let whole = self.whole.common(other);
         LocalRange { whole, local: self.local + whole.start - self.whole.start }

@@ -74,7 +74,7 @@ fn unit(decoder: &Decoder, unit: Unit, program: UnitProgram) -> StageUnit {
 }
 
 impl Cache {
-    /// Allocates room for `sequences` sequences of `capacity` positions and reserves the workspace of decoding.
+    /// Allocates a cache for `sequences` sequences of `capacity` positions and reserves the workspace of decoding.
     ///
     /// # Errors
     /// No sequence, a capacity beyond the model's context, or what the backend answers.
@@ -215,7 +215,7 @@ impl Cache {
         View { offset: (new - 1) * x.cols, rows: self.sequences, stride: new * x.cols, ..x }
     }
 
-    /// Where a unit of decoding finds what it names.
+    /// Memory of the values of a decoding unit.
     pub(crate) fn binding<'a>(
         &'a self,
         decoder: &'a Decoder,
@@ -247,7 +247,7 @@ impl Cache {
         self.sequences
     }
 
-    /// Positions that each sequence has room for.
+    /// Capacity in positions of each sequence.
     pub fn capacity(&self) -> usize {
         self.capacity
     }

@@ -7,7 +7,7 @@ use bessemer_units::{Recompute, Storage};
 pub struct ActivationConfig {
     /// Element type of activations and of their gradients.
     pub storage: Storage,
-    /// What the backward pass computes again.
+    /// Values that the backward pass recomputes.
     pub recompute: Recompute,
 }
 

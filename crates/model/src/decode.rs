@@ -13,7 +13,7 @@ impl Decoder {
     /// last of them. A prompt longer than fits one pass goes through in pieces.
     ///
     /// # Errors
-    /// A number of ids that the sequences do not divide, ids outside the vocabulary, or no room (nothing has happened
+    /// A number of ids that the sequences do not divide, ids outside the vocabulary, or a full cache (nothing has happened
     /// then); what the backend answers (the cache then holds the pieces that went through).
     pub fn decode<'c>(
         &self,

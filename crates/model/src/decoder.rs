@@ -45,7 +45,7 @@ pub struct Decoder {
     pub(crate) buffers: StageBuffers,
     /// Weight of the z-loss.
     pub(crate) z_loss: f32,
-    /// What each slot and each set is in use for.
+    /// Use of each slot and each set.
     pub(crate) held: Held,
     /// Memory of the values of the unit that runs.
     table: Vec<View>,
@@ -196,7 +196,7 @@ impl Decoder {
         Ok(backend.reserve_workspace(most)?)
     }
 
-    /// Where unit number `at` finds what it names.
+    /// Memory of the values of unit number `at`.
     fn binding(&self, at: usize, phase: Phase, memory: PassMemory) -> Binding<'_> {
         let buffers = &self.buffers;
         let slot = memory.slot.map(|slot| &buffers.slots[slot]);
@@ -326,7 +326,7 @@ impl Decoder {
     /// [`bessemer_program::Ranks::written`] tells of. Numbers are those of the fused operators.
     ///
     /// # Errors
-    /// What the backend answers.
+    /// An error of the backend.
     pub fn keep_branches(&mut self, backend: &mut dyn Backend) -> Result<(), ModelError> {
         let whole = self.whole.as_deref().unwrap_or(&self.model);
         let (shape, config, rank) = (self.shape, self.config, self.rank);
@@ -418,7 +418,7 @@ impl Decoder {
     }
 
     /// Loss of one batch, without dropout. `per_token`, if given, receives the loss of every token in nats (0 where
-    /// the target is ignored) and must have room for exactly the batch.
+    /// the target is ignored) and must be as long as the batch.
     pub fn loss(
         &mut self,
         backend: &mut dyn Backend,
@@ -444,7 +444,7 @@ impl Decoder {
     }
 }
 
-/// What a decoder is put together from.
+/// Parts from which a decoder is built.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Parts<'a> {
     pub(crate) model: &'a Model,
@@ -455,7 +455,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) stage: &'a StageConfig,
 }
 
-/// Errors unless a host slice, if given, has room for exactly `wanted` values.
+/// Errors unless a host slice, if given, has exactly `wanted` values.
 pub(crate) fn expect_room(
     what: &'static str,
     slice: Option<&[f32]>,

@@ -18,11 +18,11 @@ pub enum ModelError {
     /// A shape that the model cannot run at.
     #[error("{what}: wanted {wanted}, found {found}")]
     Shape {
-        /// Which size.
+        /// Name of the size.
         what: &'static str,
         /// The allowed range.
         wanted: String,
-        /// What was asked.
+        /// The number that was asked for.
         found: String,
     },
     /// No parameter has this name.
@@ -50,9 +50,9 @@ pub enum ModelError {
     ParameterPlace {
         /// The parameter.
         name: String,
-        /// What the model needs.
+        /// The shape that the model needs.
         wanted: String,
-        /// What was given.
+        /// The shape that was given.
         found: String,
     },
     /// A token, target or position that the model has no row for.
@@ -70,13 +70,13 @@ pub enum ModelError {
     /// A decoder that is one portion of a model, or cannot be.
     #[error("a portion of a model: {0}")]
     Portion(String),
-    /// A call that the state of a pipeline stage does not allow, or a span that is none of the model's.
+    /// A call that the state of a pipeline stage does not allow, or a span that the model does not have.
     #[error("a stage of a pipeline: {0}")]
     Stage(String),
     /// A training pass was asked of a decoder without gradients.
     #[error("this decoder was made to score and holds no gradients; make it with Purpose::Train")]
     NotForTraining,
-    /// More positions than the cache has room for.
+    /// More positions than the capacity of the cache.
     #[error(
         "the cache holds {len} of {capacity} positions, {new} more do not fit; make a larger cache or reset it"
     )]
@@ -85,7 +85,7 @@ pub enum ModelError {
         len: usize,
         /// Positions wanted.
         new: usize,
-        /// Room.
+        /// Capacity in positions.
         capacity: usize,
     },
 }

@@ -127,7 +127,7 @@ pub(crate) fn stream_in_place(program: &UnitProgram, phase: Phase) -> bool {
     true
 }
 
-/// What a stage allocates.
+/// Allocation of a stage's memory.
 pub(crate) struct Allocating<'a> {
     pub(crate) backend: &'a mut dyn Backend,
     pub(crate) plan: &'a Plan<'a>,
@@ -247,7 +247,7 @@ pub(crate) fn scratch_of<'a>(memories: impl Iterator<Item = &'a UnitMemory>) -> 
     all
 }
 
-/// Where a pass finds what its unit names.
+/// Memory of the values of a unit in one pass.
 #[derive(Clone, Copy)]
 pub(crate) struct Binding<'a> {
     pub(crate) unit: &'a StageUnit,

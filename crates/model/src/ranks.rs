@@ -21,7 +21,7 @@ pub trait StageRanks: Ranks {
     /// The nodes of `unit` that follow read its parameters; in a backward phase they also write its gradients.
     ///
     /// # Errors
-    /// What other ranks or the backend answer.
+    /// An error of other ranks or of the backend.
     fn unit_begins(&mut self, _: &mut dyn Backend, _: Unit, _: Phase) -> Result<(), TensorError> {
         Ok(())
     }

@@ -3,7 +3,7 @@
 use crate::error::ModelError;
 use bessemer_arch::Model;
 
-/// What a decoder is made for.
+/// Purpose of a decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Forward and backward: gradients, and activations of every layer.

@@ -10,11 +10,11 @@ use bessemer_tensor::View;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pending {
     pub(crate) set: usize,
-    /// What the forward pass has kept for it.
+    /// Kept set of the micro-batch's forward pass.
     pub(crate) kept: Option<usize>,
 }
 
-/// What a slot holds.
+/// Content of a slot.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum SlotUse {
     Free,
@@ -24,7 +24,7 @@ pub(crate) enum SlotUse {
     Training(u64, StepContext),
 }
 
-/// What each slot and each set is in use for.
+/// Use of each slot and each set.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) slots: Vec<SlotUse>,

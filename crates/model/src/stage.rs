@@ -28,7 +28,7 @@
 //!
 //! Several chunks on one device: the first with [`Decoder::of_stage`], the others with [`Decoder::of_stage_beside`] it.
 //!
-//! A stage whose weights change while micro-batches are under way reads the version that the caller names
+//! A stage whose weights change while micro-batches are in flight reads the version that the caller names
 //! ([`Decoder::stage_values`]); the weight part of a backward pass reads none.
 //!
 //! # Where the views lie in time
@@ -108,7 +108,7 @@ impl Decoder {
     /// `stage.span.params(&portion.model)`, under their names in the whole model, placed by the caller or allocated here.
     ///
     /// # Errors
-    /// As [`Decoder::of_portion`]; a span that is none of the model, no slot.
+    /// As [`Decoder::of_portion`]; a span that the model does not have, no slot.
     pub fn of_stage(
         backend: &mut dyn Backend,
         portion: &Portion,

@@ -1,4 +1,4 @@
-//! What goes into a pass and what comes out.
+//! Inputs and results of a pass.
 
 use crate::decoder::Decoder;
 use crate::error::ModelError;
@@ -16,7 +16,7 @@ pub struct TokenBatch<'a> {
     pub positions: Option<&'a [u32]>,
 }
 
-/// Where a micro-batch stands in the run.
+/// Position of a micro-batch in the run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepContext {
     /// Seed of the run (dropout).
@@ -50,7 +50,7 @@ impl From<bool> for Accumulate {
 /// A sum of token losses.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub struct LossSum {
-    /// Negative log-likelihood, added up in the order of the tokens.
+    /// Sum of negative log-likelihoods, in the order of the tokens.
     pub nats: f64,
     /// Targets that were scored.
     pub scored: u64,

@@ -23,7 +23,7 @@ pub(crate) struct StageUnit {
     pub(crate) parameters: Vec<usize>,
 }
 
-/// What the units of a stage are made from.
+/// Inputs from which the units of a stage are made.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan<'a> {
     /// The whole model.

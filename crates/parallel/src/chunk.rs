@@ -10,11 +10,11 @@ use crate::lists::PassLists;
 use crate::memory::ParamMemory;
 use crate::norm::{LocalSquares, counted};
 use crate::owner::{Owners, with_others};
-use crate::peers::{RankPeers, Sharing, share};
+use crate::peers::{OptimizerCommunication, RankPeers, share};
 use crate::plan::Coord;
 use crate::prepare::Needs;
 use crate::ranks::{Curvature, transfer};
-use crate::stash::Stash;
+use crate::stash::WeightVersions;
 use crate::tensor::TensorGroup;
 use crate::worker::Job;
 use bessemer_arch::{Portion, PortionParam, Span};
@@ -27,7 +27,7 @@ use bessemer_units::ParamStorage;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-/// What a chunk is.
+/// Position of a chunk in the pipeline.
 #[derive(Debug, Clone)]
 pub(crate) struct ChunkPlace {
     pub(crate) stage: usize,
@@ -55,9 +55,9 @@ pub(crate) struct Chunk {
     pub(crate) portion: Vec<PortionParam>,
     pub(crate) decoder: Decoder,
     pub(crate) optimizer: Optimizer,
-    pub(crate) sharing: Sharing,
+    pub(crate) sharing: OptimizerCommunication,
     pub(crate) curvature: Curvature,
-    pub(crate) stash: Stash,
+    pub(crate) stash: WeightVersions,
     /// Filler work, if bubbles are filled.
     pub(crate) fill: Option<ChunkFill>,
     /// The optimizer's state tensors on this rank, by name.
@@ -104,7 +104,7 @@ impl Chunk {
             coord.shard,
         )?;
         let names: Vec<String> = units.list.iter().map(|u| u.name.clone()).collect();
-        let stash = Stash::alloc(backend, &memory, &names, needs.stashes)?;
+        let stash = WeightVersions::alloc(backend, &memory, &names, needs.stashes)?;
         let mut decoder = decoder(backend, job, (&part, &place.span), needs, &memory, beside)?;
         decoder.set_z_loss(job.z_loss);
         let list = memory.optim_params(&part.model, &units.list, plan.shard() == 1, coord.shard);
@@ -256,7 +256,7 @@ fn unique_gradients(
         .collect()
 }
 
-/// What of the model every stage is.
+/// The chunks of pipeline rank `rank`, by number.
 pub(crate) fn places(job: &Job<'_>, spans: &[Span], rank: usize) -> Result<Vec<ChunkPlace>, ParallelError> {
     let program = job.program;
     let place = |chunk: usize| {

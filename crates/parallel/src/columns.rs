@@ -1,4 +1,4 @@
-//! Inputs and output gradients of a linear map whose matrix is cut over the tensor axis, brought together for curvature.
+//! Inputs and output gradients of a linear map whose matrix is sharded over the tensor axis, gathered for K-FAC's curvature.
 //!
 //! A matrix that is cut by rows has whole inputs and parts of the outputs' gradients on every rank; one that is cut by
 //! columns the other way round. The factors of the whole matrix need the products of all columns with all others, so the

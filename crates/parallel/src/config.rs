@@ -21,11 +21,11 @@ pub enum Stage {
     Zero3,
 }
 
-/// What is done while a pipeline waits.
+/// Work that a rank does in the bubbles of a pipeline.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FillChoice {
-    /// Nothing.
+    /// No work: the rank waits.
     #[default]
     None,
     /// K-FAC's curvature and inversions (Osawa et al. 2023, PipeFisher).

@@ -6,7 +6,7 @@ use bessemer_optim::OptimError;
 use bessemer_schedule::ScheduleError;
 use bessemer_tensor::TensorError;
 
-/// What can go wrong on one rank of a job.
+/// Errors of one rank of a job.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParallelError {

@@ -43,7 +43,7 @@ struct Flight {
     pending: Ticket,
 }
 
-/// Values of a unit on their way.
+/// A gather of a unit's values that is in flight.
 #[derive(Debug)]
 struct Gathering {
     unit: usize,
@@ -68,7 +68,7 @@ pub(crate) struct Exchange {
     reducing: VecDeque<Flight>,
     gathering: Option<Gathering>,
     arriving: VecDeque<Flight>,
-    /// What a reduced part is added to, on the host.
+    /// Host copy of the sum so far, to which a reduced part is added.
     sum: HostBuffer,
 }
 
@@ -107,12 +107,12 @@ impl Exchange {
         }
     }
 
-    /// The communicator of the shard axis, when nothing is under way.
+    /// The communicator of the shard axis, for calls while no transfer is in flight.
     pub(crate) fn shard(&mut self) -> &mut CollectiveQueue {
         &mut self.shard
     }
 
-    /// The communicator of the replicate axis, when nothing is under way.
+    /// The communicator of the replicate axis, for calls while no transfer is in flight.
     pub(crate) fn replicate(&mut self) -> &mut CollectiveQueue {
         &mut self.replicate
     }
@@ -235,7 +235,7 @@ impl Exchange {
         self.free_for_gradients.pop().unwrap_or_else(|| HostBuffer::with_capacity(dtype.into(), 0))
     }
 
-    /// Asks for a unit's values, as many pieces as there are buffers.
+    /// Starts the gather of a unit's values, as many pieces as there are buffers.
     fn ask(&mut self, backend: &mut dyn Backend, transfer: Transfer) -> Result<(), ExchangeError> {
         if self.gathering.is_some() {
             return Ok(());
@@ -245,7 +245,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Asks for one more piece, if there is one and a buffer for it.
+    /// Starts the gather of one more piece, if there is one and a buffer for it.
     fn ask_more(&mut self, backend: &mut dyn Backend, transfer: Transfer) -> Result<bool, ExchangeError> {
         let Some(Gathering { unit, next }) = self.gathering else { return Ok(false) };
         let Some(p) = self.pieces[unit].get(next) else { return Ok(false) };
@@ -260,11 +260,11 @@ impl Exchange {
         Ok(true)
     }
 
-    /// Puts a unit's values in place, asking for them if nobody has yet.
+    /// Completes the gather of a unit's values, after starting it if no entry of the list has.
     fn fetch(&mut self, backend: &mut dyn Backend, transfer: Transfer) -> Result<(), ExchangeError> {
         let asked = self.gathering.as_ref().map(|g| Transfer { flat: g.unit, ..transfer });
         if let Some(other) = asked.filter(|asked| *asked != transfer) {
-            // Asked for another one, which is not used after all (a pass that ended early).
+            // A pass that ended early has started another gather, whose values nobody uses.
             self.arrive(backend, other)?;
         }
         self.ask(backend, transfer)?;

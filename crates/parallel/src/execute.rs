@@ -15,10 +15,9 @@
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
 use crate::notes::OrderSpan;
-use crate::peers::RankPeers;
-use crate::prepare::{Letter, Order, Run, Slot, Writes};
+use crate::prepare::{ExecOp, Run, Slot, StreamMessage, Writes};
 use crate::ranks::{PassRanks, Watching};
-use crate::worker::{Feed, Fillers, Filling, Worker, lift, told};
+use crate::worker::{Feed, Worker, parallel_error, pass_result};
 use bessemer_model::{Accumulate, Decoder, LossSum, ModelError, StepContext, TokenBatch};
 use bessemer_optim::StepStats;
 use bessemer_program::{GradientTraffic, Phase};
@@ -27,7 +26,7 @@ use bessemer_tensor::op::{Copy, Op};
 use bessemer_tensor::{Backend, Stream, View};
 use std::time::Instant;
 
-/// Which backward pass.
+/// Part of a backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Whole,
@@ -35,13 +34,13 @@ enum Part {
     Weight,
 }
 
-/// What becomes of what gradients are made of.
+/// Use of a linear map's operands, from which its gradient is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Captures {
     Nothing,
-    /// The optimizer sees it at once.
+    /// The optimizer reads them during the pass.
     Now,
-    /// It is kept for a filler, as that of a micro-batch.
+    /// They are copied for filler work, as those of this micro-batch.
     Later(usize),
 }
 
@@ -63,7 +62,7 @@ impl ChunkPass {
 }
 
 impl Worker {
-    /// Every order up to the first update; this rank's losses.
+    /// Runs every instruction up to the first update; returns the sum of this rank's losses.
     pub(crate) fn run_passes(
         &mut self,
         backend: &mut dyn Backend,
@@ -82,69 +81,68 @@ impl Worker {
         Ok(sum)
     }
 
-    /// An order that is no update; what it adds to this rank's losses.
+    /// Runs an instruction that is no update; returns what it adds to this rank's losses.
     pub(crate) fn run_pass(
         &mut self,
         backend: &mut dyn Backend,
         feed: &mut dyn Feed,
-        order: Order,
+        order: ExecOp,
     ) -> Result<LossSum, ParallelError> {
         let begun = self.intervals.is_some().then(Instant::now);
         let mut sum = LossSum::default();
         match order {
-            Order::Forward { run, from } => {
+            ExecOp::Forward { run, from } => {
                 let (batch, ctx) = feed.micro_batch(run.micro)?;
                 self.forward(backend, run, from, &batch, &ctx)?;
             }
-            Order::Backward { run, split, writes, to } => {
+            ExecOp::Backward { run, split, writes, to } => {
                 let part = if split { Part::Input } else { Part::Whole };
                 sum = self.backward(backend, run, part, writes, to)?.unwrap_or_default();
             }
-            Order::Weight { run, writes } => {
+            ExecOp::Weight { run, writes } => {
                 self.backward(backend, run, Part::Weight, writes, None)?;
             }
-            Order::Send(letter) => self.send(backend, &letter)?,
-            Order::Receive(letter) => self.receive(backend, &letter)?,
-            Order::Reduce { chunk, .. } => {
+            ExecOp::Send(message) => self.send(backend, &message)?,
+            ExecOp::Receive(message) => self.receive(backend, &message)?,
+            ExecOp::Reduce { chunk, .. } => {
                 let chunk = &mut self.chunks[chunk];
                 if chunk.leaves_late() {
-                    lift(chunk.transfers(backend, |lists| &lists.reduce))?;
+                    parallel_error(chunk.transfers(backend, |lists| &lists.reduce))?;
                 }
             }
-            Order::Evaluate { unit, at, from, to } => self.evaluate(backend, feed, (unit, at), (from, to))?,
-            Order::Fill(fill) if self.chunks[fill.chunk].has_kfac(fill.filler) => {
+            ExecOp::Evaluate { unit, at, from, to } => {
+                self.evaluate(backend, feed, (unit, at), (from, to))?
+            }
+            ExecOp::Fill(fill) if self.chunks[fill.chunk].has_kfac(fill.filler) => {
                 self.chunks[fill.chunk].fill_kfac(backend, fill)?;
             }
-            Order::Fill(Fill { filler: Filler::Copy, chunk, unit }) if self.snapshot.is_some() => {
+            ExecOp::Fill(Fill { filler: Filler::Copy, chunk, unit }) if self.snapshot.is_some() => {
                 if let Some(snapshot) = &mut self.snapshot {
                     snapshot.copy(backend, (chunk, unit))?;
                 }
             }
-            Order::Fill(fill) => {
-                let Some(fillers) = feed.fillers() else {
-                    return Err(ParallelError::Layout(format!(
-                        "schedule {:?} has filler work {fill:?}, and nobody does it",
-                        self.program.name
-                    )));
-                };
-                self.chunks[fill.chunk].fill(backend, fill, fillers)?;
+            ExecOp::Fill(fill) => {
+                return Err(ParallelError::Layout(format!(
+                    "schedule {:?} has filler work {fill:?}, and nobody does it",
+                    self.program.name
+                )));
             }
-            Order::Gather { .. } | Order::Step { .. } => {}
+            ExecOp::Gather { .. } | ExecOp::Step { .. } => {}
         }
         self.note(begun, &order);
         Ok(sum)
     }
 
-    /// Waits for the gradients of all chunks; tied tables are added up.
+    /// Completes the gradients of all chunks, and sums the two terms of tied tables.
     pub(crate) fn complete_gradients(&mut self, backend: &mut dyn Backend) -> Result<(), ParallelError> {
         // Copies of a cut model meet in the order of the stages.
         for c in &self.by_stage {
-            lift(self.chunks[*c].transfers(backend, |lists| &lists.finish))?;
+            parallel_error(self.chunks[*c].transfers(backend, |lists| &lists.finish))?;
         }
-        lift(self.tie.add_up(backend, &mut self.chunks))
+        parallel_error(self.tie.add_up(backend, &mut self.chunks))
     }
 
-    /// The orders from the first update on.
+    /// Runs the instructions from the first update on.
     pub(crate) fn run_updates(
         &mut self,
         backend: &mut dyn Backend,
@@ -156,19 +154,19 @@ impl Worker {
             let begun = self.intervals.is_some().then(Instant::now);
             match order {
                 // What a refresh has begun with is kept.
-                Order::Step { .. } if !grad_norm.is_finite() && self.amid_refresh() => {}
-                Order::Step { chunk, .. } => {
+                ExecOp::Step { .. } if !grad_norm.is_finite() && self.amid_refresh() => {}
+                ExecOp::Step { chunk, .. } => {
                     told = self.chunks[chunk].step(backend, &mut *self.pipeline, (t, lr), grad_norm)?;
                 }
-                Order::Gather { chunk, .. } if !told.skipped => {
-                    lift(self.chunks[chunk].transfers(backend, |lists| &lists.spread))?;
+                ExecOp::Gather { chunk, .. } if !told.skipped => {
+                    parallel_error(self.chunks[chunk].transfers(backend, |lists| &lists.spread))?;
                 }
-                Order::Gather { .. } => {}
+                ExecOp::Gather { .. } => {}
                 // Of a gradient that is not finite nothing is made.
-                Order::Fill(fill) if grad_norm.is_finite() => {
+                ExecOp::Fill(fill) if grad_norm.is_finite() => {
                     self.chunks[fill.chunk].fill_kfac(backend, fill)?;
                 }
-                Order::Fill(_) => {}
+                ExecOp::Fill(_) => {}
                 other => {
                     return Err(ParallelError::Layout(format!(
                         "schedule {:?} goes on with {other:?} after its first update",
@@ -184,7 +182,7 @@ impl Worker {
         Ok(told)
     }
 
-    pub(crate) fn note(&mut self, begun: Option<Instant>, order: &Order) {
+    pub(crate) fn note(&mut self, begun: Option<Instant>, order: &ExecOp) {
         let (Some(start), Some(intervals)) = (begun, &mut self.intervals) else { return };
         intervals.push(OrderSpan { name: order.name(), start, end: Instant::now() });
     }
@@ -266,16 +264,16 @@ impl Worker {
         Ok(sum)
     }
 
-    /// One stage's pass of a batch that is evaluated; on the rank with the head the feed is told the losses.
+    /// Runs one stage's pass of an evaluated batch; the rank with the head reports the losses to the source.
     fn evaluate(
         &mut self,
         backend: &mut dyn Backend,
         feed: &mut dyn Feed,
         (unit, at): (usize, Slot),
-        (from, to): (Option<Letter>, Option<Letter>),
+        (from, to): (Option<StreamMessage>, Option<StreamMessage>),
     ) -> Result<(), ParallelError> {
-        if let Some(letter) = from {
-            self.receive(backend, &letter)?;
+        if let Some(message) = from {
+            self.receive(backend, &message)?;
         }
         let chunk = &mut self.chunks[at.chunk];
         chunk.stash.read(&mut chunk.decoder, None)?;
@@ -289,8 +287,8 @@ impl Worker {
             }
             Ok(())
         })?;
-        if let Some(letter) = to {
-            self.send(backend, &letter)?;
+        if let Some(message) = to {
+            self.send(backend, &message)?;
         }
         self.chunks[at.chunk].decoder.stage_release(at.slot)?;
         if has_head {
@@ -299,29 +297,29 @@ impl Worker {
         Ok(())
     }
 
-    fn send(&mut self, backend: &mut dyn Backend, letter: &Letter) -> Result<(), ParallelError> {
-        let decoder = &self.chunks[letter.at.chunk].decoder;
-        let view = match letter.flow {
-            Flow::Activation => decoder.stage_output(letter.at.slot)?,
-            Flow::Gradient => decoder.stage_input_gradient(letter.at.slot)?,
+    fn send(&mut self, backend: &mut dyn Backend, message: &StreamMessage) -> Result<(), ParallelError> {
+        let decoder = &self.chunks[message.at.chunk].decoder;
+        let view = match message.flow {
+            Flow::Activation => decoder.stage_output(message.at.slot)?,
+            Flow::Gradient => decoder.stage_input_gradient(message.at.slot)?,
         };
-        lift(self.letters.send(backend, &mut *self.pipeline, letter, view))
+        parallel_error(self.messages.send(backend, &mut *self.pipeline, message, view))
     }
 
-    fn receive(&mut self, backend: &mut dyn Backend, letter: &Letter) -> Result<(), ParallelError> {
-        let decoder = &self.chunks[letter.at.chunk].decoder;
-        let view = match letter.flow {
-            Flow::Activation => decoder.stage_input(letter.at.slot)?,
-            Flow::Gradient => decoder.stage_output_gradient(letter.at.slot)?,
+    fn receive(&mut self, backend: &mut dyn Backend, message: &StreamMessage) -> Result<(), ParallelError> {
+        let decoder = &self.chunks[message.at.chunk].decoder;
+        let view = match message.flow {
+            Flow::Activation => decoder.stage_input(message.at.slot)?,
+            Flow::Gradient => decoder.stage_output_gradient(message.at.slot)?,
         };
-        lift(self.letters.receive(backend, &mut *self.pipeline, letter, view))
+        parallel_error(self.messages.receive(backend, &mut *self.pipeline, message, view))
     }
 
-    /// Loss of one batch of this rank, without dropout: every stage passes it on. The loss, and `per_token` if given, are
-    /// told on the rank that has the head ([`Worker::has_losses`]).
+    /// Loss of one batch of this rank, without dropout, through all stages. The loss, and `per_token` if given, are
+    /// returned on the rank that has the head ([`Worker::has_losses`]).
     ///
     /// # Errors
-    /// What the model or another rank answers.
+    /// An error of the model or of another rank.
     pub fn loss(
         &mut self,
         backend: &mut dyn Backend,
@@ -336,7 +334,7 @@ impl Worker {
             }
             // Nothing is under way in any slot between steps.
             let at = Slot { chunk: place.chunk, slot: 0 };
-            let letter = |peer: usize, tag: usize| Letter {
+            let message = |peer: usize, tag: usize| StreamMessage {
                 flow: Flow::Activation,
                 micro: 0,
                 tag: tag as u64,
@@ -349,8 +347,8 @@ impl Worker {
                     let output = self.chunks[route[before].chunk].decoder.stage_output(0)?;
                     copy(backend, output, input)?;
                 } else {
-                    let letter = letter(route[before].rank, stage);
-                    lift(self.letters.receive(backend, &mut *self.pipeline, &letter, input))?;
+                    let message = message(route[before].rank, stage);
+                    parallel_error(self.messages.receive(backend, &mut *self.pipeline, &message, input))?;
                 }
             }
             let chunk = &mut self.chunks[place.chunk];
@@ -365,8 +363,8 @@ impl Worker {
             })?;
             if let Some(next) = route.get(stage + 1).filter(|next| next.rank != place.rank) {
                 let output = self.chunks[place.chunk].decoder.stage_output(0)?;
-                let letter = letter(next.rank, stage + 1);
-                lift(self.letters.send(backend, &mut *self.pipeline, &letter, output))?;
+                let message = message(next.rank, stage + 1);
+                parallel_error(self.messages.send(backend, &mut *self.pipeline, &message, output))?;
             }
         }
         for place in route.iter().filter(|p| p.rank == self.coord.pipeline) {
@@ -393,28 +391,6 @@ impl Chunk {
         !self.settles && !self.leaves_early()
     }
 
-    /// Has a piece of filler work done.
-    fn fill(
-        &mut self,
-        backend: &mut dyn Backend,
-        fill: Fill,
-        fillers: &mut dyn Fillers,
-    ) -> Result<(), ParallelError> {
-        let mut peers = RankPeers {
-            exchange: &mut self.exchange,
-            tensor: &mut self.tensor,
-            sharing: &mut self.sharing,
-            pipeline: None,
-            failed: None,
-        };
-        let (decoder, optimizer) = (&mut self.decoder, &mut self.optimizer);
-        let done = fillers.fill(backend, fill, Filling { decoder, optimizer, peers: &mut peers });
-        match (done, peers.failed) {
-            (Err(_), Some(failed)) => Err(failed.into()),
-            (done, _) => done,
-        }
-    }
-
     /// Runs a pass with the ranks that share this chunk.
     fn pass<T>(
         &mut self,
@@ -439,37 +415,37 @@ impl Chunk {
             failed: None,
             span: &self.place.span,
         };
-        let result = told(pass(backend, &mut self.decoder, &mut ranks), ranks.failed.take())?;
-        lift(ranks.finish(backend))?;
+        let result = pass_result(pass(backend, &mut self.decoder, &mut ranks), ranks.failed.take())?;
+        parallel_error(ranks.finish(backend))?;
         Ok(result)
     }
 }
 
-/// Whether the order is part of the update, behind all gradients.
-fn is_update(order: &Order) -> bool {
-    matches!(order, Order::Step { .. } | Order::Fill(Fill { filler: Filler::Precondition, .. }))
+/// Returns whether the instruction belongs to the update, after all gradients.
+fn is_update(order: &ExecOp) -> bool {
+    matches!(order, ExecOp::Step { .. } | ExecOp::Fill(Fill { filler: Filler::Precondition, .. }))
 }
 
-/// From one stage of this rank to the next.
+/// Copies the residual stream from one stage of this rank to the next.
 fn copy(backend: &mut dyn Backend, src: View, dst: View) -> Result<(), ParallelError> {
     Ok(backend.launch(Stream(0), &Op::from(Copy { src, dst }))?)
 }
 
-impl Order {
+impl ExecOp {
     /// "F 3.0", "step 0": for a trace.
     fn name(&self) -> String {
         match self {
-            Order::Forward { run, .. } => format!("F {}.{}", run.micro, run.chunk),
-            Order::Backward { run, split: false, .. } => format!("B {}.{}", run.micro, run.chunk),
-            Order::Backward { run, .. } => format!("I {}.{}", run.micro, run.chunk),
-            Order::Weight { run, .. } => format!("W {}.{}", run.micro, run.chunk),
-            Order::Send(letter) => format!("S {}.{}", letter.micro, letter.at.chunk),
-            Order::Receive(letter) => format!("R {}.{}", letter.micro, letter.at.chunk),
-            Order::Reduce { chunk, .. } => format!("reduce {chunk}"),
-            Order::Step { chunk, .. } => format!("step {chunk}"),
-            Order::Gather { chunk, .. } => format!("gather {chunk}"),
-            Order::Evaluate { unit, at, .. } => format!("Evaluate {unit}.{}", at.chunk),
-            Order::Fill(fill) => format!("{:?} {}.{}", fill.filler, fill.unit, fill.chunk),
+            ExecOp::Forward { run, .. } => format!("F {}.{}", run.micro, run.chunk),
+            ExecOp::Backward { run, split: false, .. } => format!("B {}.{}", run.micro, run.chunk),
+            ExecOp::Backward { run, .. } => format!("I {}.{}", run.micro, run.chunk),
+            ExecOp::Weight { run, .. } => format!("W {}.{}", run.micro, run.chunk),
+            ExecOp::Send(message) => format!("S {}.{}", message.micro, message.at.chunk),
+            ExecOp::Receive(message) => format!("R {}.{}", message.micro, message.at.chunk),
+            ExecOp::Reduce { chunk, .. } => format!("reduce {chunk}"),
+            ExecOp::Step { chunk, .. } => format!("step {chunk}"),
+            ExecOp::Gather { chunk, .. } => format!("gather {chunk}"),
+            ExecOp::Evaluate { unit, at, .. } => format!("Evaluate {unit}.{}", at.chunk),
+            ExecOp::Fill(fill) => format!("{:?} {}.{}", fill.filler, fill.unit, fill.chunk),
         }
     }
 }

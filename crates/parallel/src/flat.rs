@@ -1,4 +1,4 @@
-//! Units of parameters, each one value with one dim, sharded over the shard axis.
+//! Flat units: the parameters of a layer, or of embedding and head, as one value with one dim, sharded over the shard axis.
 //!
 //! What is gathered and reduced together lies together: the parameters of a layer one after the other, and those of
 //! embedding, last normalisation and head. Parameters are views of their unit. A rank's part of a unit is what
@@ -141,7 +141,7 @@ impl Units {
         Units { list, table, places, numbers }
     }
 
-    /// Where a parameter lies.
+    /// Place of a parameter among the units.
     pub(crate) fn place(&self, param: usize) -> UnitPlace {
         self.places[param]
     }
@@ -156,7 +156,7 @@ impl Units {
 /// The token table's name in messages.
 pub(crate) const TABLE: &str = "embed.tokens";
 
-/// What two stretches have in common; empty if nothing.
+/// Intersection of two ranges; empty if they do not meet.
 pub(crate) fn common(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
     let start = a.start.max(b.start);
     start..a.end.min(b.end).max(start)

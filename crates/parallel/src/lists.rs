@@ -32,7 +32,7 @@ pub(crate) struct PassLists {
     pub(crate) spread: Vec<PassNode>,
 }
 
-/// What becomes of gradients, as an index.
+/// All kinds of traffic, in the order of their numbers.
 const TRAFFIC: [GradientTraffic; 3] =
     [GradientTraffic::Stay, GradientTraffic::Leave, GradientTraffic::Settle];
 

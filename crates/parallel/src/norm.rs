@@ -1,6 +1,6 @@
 //! The global norm of the gradient, over unique elements only.
 //!
-//! Every rank adds up the squares of what it alone stands for: its shard's stretch of a parameter; of parameters that
+//! Every rank sums the squares of the elements that it alone represents: its shard's range of a parameter; of parameters that
 //! tensor-parallel ranks all hold, the first of them. The ranks' sums are then added in the order of the ranks in f64,
 //! so all of them have the same bits.
 
@@ -10,7 +10,7 @@ use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError, View};
 use bessemer_units::{Bytes, DType};
 use std::ops::Range;
 
-/// What this rank adds up.
+/// Gradients whose squares this rank sums.
 #[derive(Debug)]
 pub(crate) struct LocalSquares {
     launches: Vec<Op>,

@@ -37,7 +37,7 @@ impl Worker {
         self.watch.take();
     }
 
-    /// What was noted since the last time.
+    /// Returns the intervals recorded since the last call.
     pub fn take_notes(&mut self) -> Notes {
         Notes {
             orders: self.intervals.as_mut().map(std::mem::take).unwrap_or_default(),
@@ -57,7 +57,7 @@ impl Worker {
     /// Every rank's numbers, in the order of the ranks; all ranks give equally many.
     ///
     /// # Errors
-    /// What another rank answers.
+    /// An error of another rank.
     pub fn gather_numbers(&mut self, name: &str, numbers: &[u64]) -> Result<Vec<u64>, ParallelError> {
         Ok(self.control.gather(&mut *self.world, name, numbers)?.to_vec())
     }
@@ -65,7 +65,7 @@ impl Worker {
     /// Every rank's bytes, in the order of the ranks. For what is small and seldom.
     ///
     /// # Errors
-    /// What another rank answers.
+    /// An error of another rank.
     pub fn gather_bytes(&mut self, name: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ParallelError> {
         if self.plan.ranks() == 1 {
             return Ok(vec![bytes.to_vec()]);

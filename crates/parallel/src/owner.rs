@@ -1,4 +1,4 @@
-//! Which shard rank owns which matrix.
+//! Owners of whole matrices among the shard ranks.
 //!
 //! Muon, Adafactor and K-FAC make an update from a whole matrix, so what is cut over the shard axis must not be cut within
 //! one. Each matrix has one owner: its state lives there only, its gradient is reduced to there, its new value spreads
@@ -66,7 +66,7 @@ impl Owners {
         Owners(owners)
     }
 
-    /// So many parameters without owners.
+    /// Parameters without owners, `count` of them.
     pub(crate) fn none(params: usize) -> Owners {
         Owners(vec![None; params])
     }

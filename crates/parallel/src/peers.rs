@@ -1,4 +1,4 @@
-//! What ranks tell each other inside an optimizer's step that needs whole matrices.
+//! Communication inside an optimizer's step that needs whole matrices.
 //!
 //! F elements of curvature factors, `F_r` of them of matrices that shard rank r owns, N shard ranks, R copies, elements a
 //! rank sends whenever the curvature is refreshed:
@@ -39,12 +39,12 @@ struct Shared {
     parts: Parts,
 }
 
-/// What is the same for all steps.
+/// Layouts and buffers that are the same in all steps.
 #[derive(Debug)]
-pub(crate) struct Sharing {
+pub(crate) struct OptimizerCommunication {
     /// By the number in the optimizer's list.
     params: Vec<Shared>,
-    /// Who gets what of a sum: its owner all of it.
+    /// Parts of a reduce-scatter: the owner of a matrix gets all of it.
     lengths: Parts,
     control: ControlMessages,
     /// What travels, on the host, and a whole parameter.
@@ -52,10 +52,13 @@ pub(crate) struct Sharing {
     whole: Vec<f32>,
 }
 
-impl Sharing {
+impl OptimizerCommunication {
     /// `params`: owner and, by tensor rank, the portions of each of the optimizer's parameters; `factor`: elements of the
     /// largest factor of curvature, if there is any.
-    pub(crate) fn new(params: Vec<(Option<usize>, Vec<PortionParam>)>, factor: usize) -> Sharing {
+    pub(crate) fn new(
+        params: Vec<(Option<usize>, Vec<PortionParam>)>,
+        factor: usize,
+    ) -> OptimizerCommunication {
         let (mut all, mut largest) = (factor, 0);
         let shared = |(owner, portions): (Option<usize>, Vec<PortionParam>)| {
             let name = portions.first().map_or(String::new(), |p| p.name().to_owned());
@@ -70,7 +73,13 @@ impl Sharing {
         };
         let params = params.into_iter().map(shared).collect();
         let (values, whole) = (Vec::with_capacity(all), Vec::with_capacity(largest));
-        Sharing { params, lengths: Parts::default(), control: ControlMessages::default(), values, whole }
+        OptimizerCommunication {
+            params,
+            lengths: Parts::default(),
+            control: ControlMessages::default(),
+            values,
+            whole,
+        }
     }
 
     /// Bytes on the host.
@@ -79,14 +88,14 @@ impl Sharing {
     }
 }
 
-/// What an optimizer over `list` needs of its peers, in steps and in passes. `portion`: this rank's part of every parameter.
+/// Prepares the communication of an optimizer over `list`, in steps and in passes. `portion`: this rank's part of every parameter.
 pub(crate) fn share(
     backend: &mut dyn Backend,
     job: &Job<'_>,
     owners: &Owners,
     list: &[(usize, Range<usize>, OptimParam)],
     portion: &[PortionParam],
-) -> Result<(Sharing, Curvature), ParallelError> {
+) -> Result<(OptimizerCommunication, Curvature), ParallelError> {
     let plan = job.plan;
     let ranks = plan.tensor();
     let portions = |param: usize| (0..ranks).map(|rank| portion[param].on(rank)).collect::<Vec<_>>();
@@ -112,17 +121,17 @@ pub(crate) fn share(
     } else {
         None
     };
-    Ok((Sharing::new(params, factor), Curvature { numbers, columns }))
+    Ok((OptimizerCommunication::new(params, factor), Curvature { numbers, columns }))
 }
 
 /// The peers of one step.
 pub(crate) struct RankPeers<'a> {
     pub(crate) exchange: &'a mut Exchange,
     pub(crate) tensor: &'a mut TensorGroup,
-    pub(crate) sharing: &'a mut Sharing,
+    pub(crate) sharing: &'a mut OptimizerCommunication,
     /// Ranks with the other stages, if there are any.
     pub(crate) pipeline: Option<&'a mut dyn Communicator>,
-    /// Why a collective failed, which the optimizer only hears as text.
+    /// The error of a collective, of which the optimizer only has the text.
     pub(crate) failed: Option<CollectiveError>,
 }
 
@@ -139,7 +148,7 @@ impl RankPeers<'_> {
     }
 
     fn summed(&mut self, backend: &mut dyn Backend, param: usize, factor: View) -> Result<(), ExchangeError> {
-        let Sharing { params, lengths, values, .. } = &mut *self.sharing;
+        let OptimizerCommunication { params, lengths, values, .. } = &mut *self.sharing;
         let (ranks, me) = (self.exchange.shard().size(), self.exchange.shard().rank());
         let Shared { name, owner, .. } = &params[param];
         let owner = owner.unwrap_or(me);
@@ -170,7 +179,7 @@ impl RankPeers<'_> {
         (param, from): (usize, usize),
         inverse: View,
     ) -> Result<(), ExchangeError> {
-        let Sharing { params, values, .. } = &mut *self.sharing;
+        let OptimizerCommunication { params, values, .. } = &mut *self.sharing;
         let replicate = self.exchange.replicate();
         if replicate.size() == 1 {
             return Ok(());
@@ -190,7 +199,7 @@ impl RankPeers<'_> {
         param: usize,
         (part, to): (View, View),
     ) -> Result<(), ExchangeError> {
-        let Sharing { params, values, whole, .. } = &mut *self.sharing;
+        let OptimizerCommunication { params, values, whole, .. } = &mut *self.sharing;
         let Shared { name, runs, parts, .. } = &params[param];
         values.resize(parts.len(), 0.0);
         backend.read_f32(part, &mut values[parts.range(self.tensor.rank())])?;
@@ -263,7 +272,7 @@ impl Peers for RankPeers<'_> {
         part: View,
     ) -> Result<(), TensorError> {
         let rank = self.tensor.rank();
-        let Sharing { params, values, whole: host, .. } = &mut *self.sharing;
+        let OptimizerCommunication { params, values, whole: host, .. } = &mut *self.sharing;
         let Some(list) = params[param].runs.get(rank) else { return Ok(()) };
         host.resize(whole.len(), 0.0);
         backend.read_f32(whole, host)?;

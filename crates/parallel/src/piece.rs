@@ -1,4 +1,4 @@
-//! What travels in one collective.
+//! Pieces of a flat unit, each one collective.
 //!
 //! A unit is cut into pieces of about the bucket's size, so that staging memory does not depend on the model. A piece takes
 //! the same stretch of every shard rank's part; in the staging buffer they stand one after the other.

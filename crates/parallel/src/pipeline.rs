@@ -7,7 +7,7 @@ use crate::plan::Plan;
 use bessemer_arch::{Model, Span};
 use bessemer_schedule::{Instruction, Kind, Limits, Program, ScheduleError, Shape, generate, parse, verify};
 
-/// Which schedule.
+/// Source of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Schedule {
     /// One that has a generator.
@@ -19,7 +19,7 @@ pub enum Schedule {
 /// A pipeline.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pipeline {
-    /// Which schedule.
+    /// Source of the schedule.
     pub schedule: Schedule,
     /// Chunks of a rank; none: as many as the kind has by its nature.
     pub chunks: Option<usize>,
@@ -27,7 +27,7 @@ pub struct Pipeline {
     pub layers: Vec<usize>,
     /// `zb-auto`: most live activations of a rank, in those of one micro-batch.
     pub memory_limit: Option<f64>,
-    /// What is done while it waits.
+    /// Work in its bubbles.
     pub fill: FillChoice,
 }
 
@@ -69,8 +69,7 @@ impl Pipeline {
         })
     }
 
-    /// Updates' worth of micro-batches that a program covers: several where weights are updated while micro-batches are
-    /// under way.
+    /// Whether a program covers several updates: weights are updated while micro-batches are in flight.
     pub fn asynchronous(&self) -> bool {
         matches!(self.schedule, Schedule::Kind(kind) if kind.asynchronous())
     }
@@ -186,10 +185,10 @@ impl Plan {
         ParallelError::Layout(format!("{e} (an update has {micro_batches} micro-batches; {advice})"))
     }
 
-    /// What of the model each stage is.
+    /// The part of the model that each stage holds.
     ///
     /// # Errors
-    /// More stages than the model has layers for, or layers of stages that do not add up.
+    /// More stages than the model has layers for, or layers of stages whose sum is not the model's number of layers.
     pub fn spans(&self, model: &Model, stages: usize) -> Result<Vec<Span>, ParallelError> {
         let layers = &self.pipe.layers;
         let wrong = |text: String| ParallelError::Layout(text);

@@ -14,7 +14,7 @@ use bessemer_schedule::{Kind, Program};
 pub struct Plan {
     /// Degrees of the axes, and which rank stands where.
     pub mesh: Mesh,
-    /// What is cut over the shard axis.
+    /// What data-parallel ranks shard.
     pub stage: Stage,
     /// Whether the residual stream is cut over the tensor axis.
     pub sequence: bool,
@@ -158,7 +158,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The same of what only program and spans tell.
+    /// Checks what only the program and the spans of stages decide.
     pub(crate) fn check_stages(
         &self,
         optimizer: OptimizerChoice,
@@ -218,7 +218,7 @@ impl Plan {
         self.tensor() == 1 && self.pipeline() == 1 && self.keeps_values()
     }
 
-    /// Whether some tensor of the job's state has to be brought together from several ranks.
+    /// Whether some tensor of the job's state is spread over several ranks.
     pub fn cuts_state(&self) -> bool {
         self.shard() > 1 || self.tensor() > 1 || self.pipeline() > 1
     }
@@ -228,7 +228,7 @@ impl Plan {
         self.replicate() * self.shard()
     }
 
-    /// Where a rank stands.
+    /// Position of a rank on every axis.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -254,7 +254,7 @@ impl Plan {
         Coord { pipeline, replicate: index / self.shard(), shard: index % self.shard(), tensor: 0 }
     }
 
-    /// Which share of the batch a position sees.
+    /// Number of the local batch that a position reads.
     pub fn data_index(&self, at: Coord) -> usize {
         self.mesh.position(self.rank(at), &[Axis::Replicate, Axis::Shard])
     }

@@ -59,20 +59,20 @@ pub(crate) struct Writes {
 
 /// A message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Letter {
+pub(crate) struct StreamMessage {
     pub(crate) flow: Flow,
     pub(crate) micro: usize,
     /// Same at both ends.
     pub(crate) tag: u64,
     /// Pipeline rank at the other end.
     pub(crate) peer: usize,
-    /// Where it lies here.
+    /// Memory on this rank.
     pub(crate) at: Slot,
 }
 
-/// What a rank does next.
+/// An instruction with everything settled that does not change from step to step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum ExecOp {
     /// Forward; `from`: the stage before, on this rank.
     Forward {
         run: Run,
@@ -90,8 +90,8 @@ pub(crate) enum Order {
         run: Run,
         writes: Writes,
     },
-    Send(Letter),
-    Receive(Letter),
+    Send(StreamMessage),
+    Receive(StreamMessage),
     Reduce {
         chunk: usize,
         update: usize,
@@ -111,15 +111,15 @@ pub(crate) enum Order {
     Evaluate {
         unit: usize,
         at: Slot,
-        from: Option<Letter>,
-        to: Option<Letter>,
+        from: Option<StreamMessage>,
+        to: Option<StreamMessage>,
     },
 }
 
 /// One rank's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Prepared {
-    pub(crate) orders: Vec<Order>,
+    pub(crate) orders: Vec<ExecOp>,
     /// By chunk.
     pub(crate) needs: Vec<Needs>,
 }
@@ -162,7 +162,7 @@ struct Preparing<'a> {
     slots: Vec<Slots>,
     /// (micro-batch, chunk) whose input's gradient goes to another rank.
     sent: HashSet<(usize, usize)>,
-    orders: Vec<Order>,
+    orders: Vec<ExecOp>,
 }
 
 /// Prepares the list of pipeline rank `rank` of a program that the verifier has passed.
@@ -284,7 +284,7 @@ impl Preparing<'_> {
             None => None,
         };
         let run = self.run(pass);
-        self.orders.push(Order::Forward { run, from });
+        self.orders.push(ExecOp::Forward { run, from });
         Ok(())
     }
 
@@ -305,7 +305,7 @@ impl Preparing<'_> {
         };
         let run = self.run(pass);
         let writes = Writes { add: Accumulate::from(true), last: false };
-        self.orders.push(Order::Backward { run, split, writes, to });
+        self.orders.push(ExecOp::Backward { run, split, writes, to });
         let slots = &mut self.slots[pass.chunk];
         if split {
             slots.pending += 1;
@@ -333,13 +333,13 @@ impl Preparing<'_> {
         let micro = self.program.micro_batches() + unit;
         let at = Slot { chunk, slot: self.slots[chunk].take(micro) };
         self.slots[chunk].give_back(micro);
-        let letter = |chunk: usize, peer: usize| {
+        let message = |chunk: usize, peer: usize| {
             let (flow, tag) = (Flow::Activation, self.tag(micro, chunk, Flow::Activation));
-            Letter { flow, micro, tag, peer, at }
+            StreamMessage { flow, micro, tag, peer, at }
         };
-        let from = before.map(|place| letter(chunk, place.rank));
-        let to = next.map(|place| letter(place.chunk, place.rank));
-        self.orders.push(Order::Evaluate { unit, at, from, to });
+        let from = before.map(|place| message(chunk, place.rank));
+        let to = next.map(|place| message(place.chunk, place.rank));
+        self.orders.push(ExecOp::Evaluate { unit, at, from, to });
         Ok(())
     }
 
@@ -360,7 +360,7 @@ impl Preparing<'_> {
                 let (micro, chunk, version) = (pass.micro, pass.chunk, pass.version);
                 let run = Run { micro, chunk, slot: 0, stash: None, update, version };
                 let writes = Writes { add: Accumulate::from(true), last: false };
-                self.orders.push(Order::Weight { run, writes });
+                self.orders.push(ExecOp::Weight { run, writes });
             }
             Instruction::Send { flow, micro, chunk, to } => {
                 let slot = self.slots[chunk].taken.get(&micro).copied();
@@ -368,7 +368,7 @@ impl Preparing<'_> {
                     slot.ok_or_else(|| self.wrong(format!("micro-batch {micro} is sent and not here")))?;
                 let tag = self.tag(micro, to.chunk, flow);
                 let at = Slot { chunk, slot };
-                self.orders.push(Order::Send(Letter { flow, micro, tag, peer: to.rank, at }));
+                self.orders.push(ExecOp::Send(StreamMessage { flow, micro, tag, peer: to.rank, at }));
                 if flow == Flow::Gradient {
                     self.slots[chunk].give_back(micro);
                 }
@@ -376,17 +376,17 @@ impl Preparing<'_> {
             Instruction::Receive { flow, micro, chunk, from } => {
                 let at = Slot { chunk, slot: self.slots[chunk].take(micro) };
                 let tag = self.tag(micro, chunk, flow);
-                self.orders.push(Order::Receive(Letter { flow, micro, tag, peer: from.rank, at }));
+                self.orders.push(ExecOp::Receive(StreamMessage { flow, micro, tag, peer: from.rank, at }));
             }
-            Instruction::Reduce { chunk, update } => self.orders.push(Order::Reduce { chunk, update }),
+            Instruction::Reduce { chunk, update } => self.orders.push(ExecOp::Reduce { chunk, update }),
             Instruction::Step { chunk, update } => {
-                self.orders.push(Order::Step { chunk, update, stash: None })
+                self.orders.push(ExecOp::Step { chunk, update, stash: None })
             }
-            Instruction::Gather { chunk, update } => self.orders.push(Order::Gather { chunk, update }),
+            Instruction::Gather { chunk, update } => self.orders.push(ExecOp::Gather { chunk, update }),
             Instruction::Fill(Fill { filler: Filler::Evaluate, chunk, unit }) => {
                 self.evaluate(chunk, unit)?
             }
-            Instruction::Fill(fill) => self.orders.push(Order::Fill(fill)),
+            Instruction::Fill(fill) => self.orders.push(ExecOp::Fill(fill)),
             Instruction::Together { .. } => return Err(self.wrong("two passes in one")),
         }
         Ok(())
@@ -399,23 +399,23 @@ impl Prepared {
         let none = Accumulate::from(false);
         let mut there: HashMap<(usize, usize), Accumulate> = HashMap::new();
         for order in &mut self.orders {
-            if let Order::Backward { run, writes, .. } | Order::Weight { run, writes } = order {
+            if let ExecOp::Backward { run, writes, .. } | ExecOp::Weight { run, writes } = order {
                 writes.add = *there.get(&(run.chunk, run.update)).unwrap_or(&none);
             }
             match order {
-                Order::Backward { run, split, .. } => {
+                ExecOp::Backward { run, split, .. } => {
                     let there = there.entry((run.chunk, run.update)).or_insert(none);
                     there.input = true;
                     there.weight |= !*split;
                 }
-                Order::Weight { run, .. } => {
+                ExecOp::Weight { run, .. } => {
                     there.entry((run.chunk, run.update)).or_insert(none).weight = true;
                 }
                 _ => {}
             }
         }
         for order in self.orders.iter_mut().rev() {
-            if let Order::Backward { run, writes, .. } | Order::Weight { run, writes } = order {
+            if let ExecOp::Backward { run, writes, .. } | ExecOp::Weight { run, writes } = order {
                 writes.last = there.remove(&(run.chunk, run.update)).is_some();
             }
         }
@@ -429,7 +429,7 @@ impl Prepared {
             // Last order that reads each version. The weight part of a backward pass reads none.
             let mut last: HashMap<usize, usize> = HashMap::new();
             for (at, order) in self.orders.iter().enumerate() {
-                if let Order::Forward { run, .. } | Order::Backward { run, .. } = order
+                if let ExecOp::Forward { run, .. } | ExecOp::Backward { run, .. } = order
                     && run.chunk == chunk
                 {
                     last.insert(run.version, at);
@@ -438,7 +438,7 @@ impl Prepared {
             let (mut made, mut free, mut kept) = (0, Vec::new(), HashMap::new());
             for at in 0..self.orders.len() {
                 match &mut self.orders[at] {
-                    Order::Forward { run, .. } | Order::Backward { run, .. } if run.chunk == chunk => {
+                    ExecOp::Forward { run, .. } | ExecOp::Backward { run, .. } if run.chunk == chunk => {
                         run.stash = kept.get(&run.version).copied();
                         if last.get(&run.version) == Some(&at)
                             && let Some(stash) = kept.remove(&run.version)
@@ -446,7 +446,7 @@ impl Prepared {
                             free.push(stash);
                         }
                     }
-                    Order::Step { chunk: of, stash, .. } if *of == chunk => {
+                    ExecOp::Step { chunk: of, stash, .. } if *of == chunk => {
                         if last.get(&made).is_some_and(|last| *last > at) {
                             let place = free.pop().unwrap_or_else(|| {
                                 needs.stashes += 1;

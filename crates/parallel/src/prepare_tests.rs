@@ -27,12 +27,12 @@ fn a_slot_is_never_given_to_two_micro_batches_at_a_time() {
             let mut held: HashMap<(usize, usize), usize> = HashMap::new();
             for order in &p.orders {
                 match order {
-                    Order::Forward { run, .. } => {
+                    ExecOp::Forward { run, .. } => {
                         let before = held.insert((run.chunk, run.slot), run.micro);
                         assert!(before.is_none(), "{kind}: {order:?} over {before:?}");
                         assert!(run.slot < p.needs[run.chunk].slots);
                     }
-                    Order::Backward { run, .. } => {
+                    ExecOp::Backward { run, .. } => {
                         assert_eq!(held.remove(&(run.chunk, run.slot)), Some(run.micro), "{kind}: {order:?}");
                     }
                     _ => {}
@@ -51,8 +51,8 @@ fn gradients_are_replaced_once_and_leave_once() {
             let mut found: HashMap<(usize, usize), [usize; 3]> = HashMap::new();
             for order in &p.orders {
                 let (run, writes, [input, weight]) = match order {
-                    Order::Backward { run, writes, split, .. } => (run, writes, [true, !split]),
-                    Order::Weight { run, writes } => (run, writes, [false, true]),
+                    ExecOp::Backward { run, writes, split, .. } => (run, writes, [true, !split]),
+                    ExecOp::Weight { run, writes } => (run, writes, [false, true]),
                     _ => continue,
                 };
                 let of = found.entry((run.chunk, run.update)).or_default();
@@ -74,8 +74,8 @@ fn tags_agree_at_both_ends() {
         for (rank, p) in all.iter().enumerate() {
             for order in &p.orders {
                 match order {
-                    Order::Send(l) => sent.push((rank, l.peer, l.tag)),
-                    Order::Receive(l) => received.push((l.peer, rank, l.tag)),
+                    ExecOp::Send(l) => sent.push((rank, l.peer, l.tag)),
+                    ExecOp::Receive(l) => received.push((l.peer, rank, l.tag)),
                     _ => {}
                 }
             }

@@ -13,12 +13,12 @@ use bessemer_optim::Optimizer;
 use bessemer_program::{Collective, PassNode, Phase, Ranks};
 use bessemer_tensor::{Backend, TensorError, View};
 
-/// How an optimizer sees what gradients are made of.
+/// Access of an optimizer to the operands of linear maps.
 #[derive(Debug)]
 pub(crate) struct Curvature {
     /// By parameter of the decoder: its number in the optimizer's list.
     pub(crate) numbers: Vec<Option<usize>>,
-    /// Where matrices are cut over the tensor axis.
+    /// Gathers of operands, where matrices are sharded over the tensor axis.
     pub(crate) columns: Option<Columns>,
 }
 
@@ -29,11 +29,11 @@ impl Curvature {
     }
 }
 
-/// An optimizer that wants to see it.
+/// An optimizer that reads the operands of a pass.
 pub(crate) struct Watching<'a> {
     pub(crate) optimizer: &'a mut Optimizer,
     pub(crate) how: &'a mut Curvature,
-    /// Keeps it for later instead, as that of a micro-batch.
+    /// Copies the operands instead, as those of a micro-batch.
     pub(crate) later: Option<(&'a mut ChunkFill, usize)>,
 }
 
@@ -41,20 +41,20 @@ pub(crate) struct Watching<'a> {
 pub(crate) struct PassRanks<'a> {
     pub(crate) exchange: &'a mut Exchange,
     pub(crate) tensor: &'a mut TensorGroup,
-    /// Sees what gradients are made of, if it wants to.
+    /// Reader of operands, if there is one.
     pub(crate) watching: Option<Watching<'a>>,
-    /// What is left of the pass's list.
+    /// Entries of the pass's list that have not run.
     pub(crate) list: &'a [PassNode],
     /// Earlier passes have left gradients of the update, which this one adds to.
     pub(crate) add: bool,
-    /// Why another rank failed, which the model only hears as text.
+    /// The error of another rank, of which the model only has the text.
     pub(crate) failed: Option<CollectiveError>,
     /// The part of the model that the chunk holds.
     pub(crate) span: &'a Span,
 }
 
 impl PassRanks<'_> {
-    /// Keeps the error for whoever ran the pass.
+    /// Keeps the error for the caller of the pass.
     fn note(&mut self, result: Result<(), ExchangeError>) -> Result<(), TensorError> {
         match result {
             Ok(()) => Ok(()),

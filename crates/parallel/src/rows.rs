@@ -6,7 +6,7 @@ use bessemer_units::DType;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// A collective of some rows that is under way.
+/// A collective of some rows that is in flight.
 #[derive(Debug)]
 pub(crate) struct Flight {
     /// Its number in the program.
@@ -18,7 +18,7 @@ pub(crate) struct Flight {
     pub(crate) ticket: Ticket,
 }
 
-/// What is under way, in order, and the buffers of what is not.
+/// Collectives in flight, in order, and the free buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
     under_way: VecDeque<Flight>,

@@ -1,4 +1,4 @@
-//! The state as a step found it, copied in the bubbles of that step and brought together beside the steps after it.
+//! The state as a step found it, copied in the bubbles of that step and gathered beside the steps after it.
 //!
 //! ```text
 //! step s     ─► a save is due: the next step's program has copying in its bubbles ([`crate::plan_copies`])
@@ -31,7 +31,7 @@ const GIVEN: &str = "copied tensor, a part";
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Share {
     rank: usize,
-    /// Where it lies in that rank's copy.
+    /// Range in that rank's copy.
     at: Range<usize>,
     /// (first element of the whole tensor, how many).
     runs: Vec<(usize, usize)>,
@@ -46,7 +46,7 @@ struct CopyMap {
     lens: Vec<usize>,
 }
 
-/// What a rank copies.
+/// Plan and memory of a rank's copy.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     map: Arc<CopyMap>,
@@ -56,7 +56,7 @@ pub(crate) struct Snapshot {
     chunks: Vec<(Range<usize>, usize)>,
     /// Pieces that were copied since the last copy was taken.
     copied: usize,
-    /// Nothing while a copy is elsewhere.
+    /// Empty while a [`StateCopy`] has the memory.
     memory: Option<Vec<f32>>,
 }
 
@@ -108,7 +108,7 @@ impl CopyMap {
     }
 }
 
-/// What a rank tells of its pieces.
+/// A rank's pieces as numbers, for the other ranks.
 fn list(pieces: &[OwnPiece]) -> Vec<u64> {
     let mut list = Vec::new();
     for piece in pieces {
@@ -200,7 +200,7 @@ impl Worker {
     /// The copy that the passes of the step at hand have made, after [`Worker::gradients`] and before [`Worker::apply`].
     ///
     /// # Errors
-    /// If it is not whole.
+    /// A copy that lacks pieces.
     pub fn take_snapshot(&mut self) -> Result<StateCopy, ParallelError> {
         let whole = |s: &Snapshot| s.copied == s.units();
         match &mut self.snapshot {
@@ -231,7 +231,7 @@ impl StateCopy {
     /// order. The others are in [`StateCopy::serve`]. Small tensors come in batches: one message to and from each rank.
     ///
     /// # Errors
-    /// What another rank answers, or a tensor that is not there.
+    /// An error of another rank, or a tensor that does not exist.
     pub fn read(
         &mut self,
         group: &mut dyn Communicator,
@@ -247,10 +247,10 @@ impl StateCopy {
         Ok(())
     }
 
-    /// What ranks other than 0 do while that reads, until [`StateCopy::end`].
+    /// Serves rank 0's reads on the other ranks, until [`StateCopy::end`].
     ///
     /// # Errors
-    /// What rank 0 answers, or if it is gone.
+    /// An error of rank 0, or its absence.
     pub fn serve(&self, group: &mut dyn Communicator) -> Result<(), ParallelError> {
         let me = group.rank();
         let mut part = Vec::new();
@@ -269,10 +269,10 @@ impl StateCopy {
         }
     }
 
-    /// Rank 0 wants nothing more.
+    /// Ends the reads of rank 0.
     ///
     /// # Errors
-    /// If another rank is gone; the rest are told all the same.
+    /// Another rank is gone; the others get the message all the same.
     pub fn end(&self, group: &mut dyn Communicator) -> Result<(), ParallelError> {
         (1..group.size()).map(|rank| ask(group, rank, 0..0)).fold(Ok(()), Result::and)
     }

@@ -1,4 +1,4 @@
-//! Older versions of a stage's weights, for schedules that update while micro-batches are under way.
+//! Older versions of a stage's weights, for schedules that update while micro-batches are in flight (weight stashing).
 //!
 //! PipeDream (Harlap et al. 2018) keeps a version as long as a micro-batch that went forward with it has not come back;
 //! PipeDream-2BW (Narayanan et al. 2021) keeps one beside the newest. How many there are at a time is known from the program.
@@ -19,20 +19,20 @@ struct Version {
 
 /// The versions of one stage.
 #[derive(Debug, Default)]
-pub(crate) struct Stash {
+pub(crate) struct WeightVersions {
     versions: Vec<Version>,
     /// Which one passes read now; none: the weights themselves.
     reading: Option<usize>,
 }
 
-impl Stash {
-    /// Room for `count` versions of the values in `memory`.
+impl WeightVersions {
+    /// Allocates `count` versions of the values in `memory`.
     pub(crate) fn alloc(
         backend: &mut dyn Backend,
         memory: &ParamMemory,
         names: &[String],
         count: usize,
-    ) -> Result<Stash, TensorError> {
+    ) -> Result<WeightVersions, TensorError> {
         let mut versions = Vec::with_capacity(count);
         for _ in 0..count {
             let mut units = Vec::with_capacity(names.len());
@@ -50,7 +50,7 @@ impl Stash {
             let params = memory.params.iter().map(|p| elsewhere(p.value)).collect();
             versions.push(Version { units, params });
         }
-        Ok(Stash { versions, reading: None })
+        Ok(WeightVersions { versions, reading: None })
     }
 
     /// Copies the weights to place `at`.

@@ -86,7 +86,7 @@ enum Place {
 /// What the names of the f32 values of parameters of fewer bits begin with, among the optimizer's states.
 const MASTER: &str = "master.";
 
-/// What of a parameter.
+/// Kind of a parameter's tensor.
 #[derive(Debug, Clone, Copy)]
 enum Of<'a> {
     Value,
@@ -145,7 +145,7 @@ struct Reading {
     len: usize,
     /// How the portion lies over the shard axis; nothing if it is whole here.
     parts: Option<Parts>,
-    /// What of it is on this rank.
+    /// The elements on this rank.
     view: Option<View>,
 }
 
@@ -204,7 +204,7 @@ impl Worker {
     /// Puts a whole tensor into `values`, on every rank: a batch of one ([`Worker::read_batch`]).
     ///
     /// # Errors
-    /// What the device or another rank answers.
+    /// An error of the device or of another rank.
     pub fn read(
         &mut self,
         backend: &mut dyn Backend,
@@ -243,7 +243,7 @@ impl Worker {
     /// same order. The tensors of one stage take one collective on each axis, however many they are.
     ///
     /// # Errors
-    /// What the device or another rank answers.
+    /// An error of the device or of another rank.
     pub fn read_batch(
         &mut self,
         backend: &mut dyn Backend,
@@ -284,7 +284,7 @@ impl Worker {
     /// Takes this rank's stretches of a whole tensor.
     ///
     /// # Errors
-    /// What the device answers.
+    /// An error of the device.
     pub fn write(
         &mut self,
         backend: &mut dyn Backend,
@@ -319,7 +319,7 @@ impl Worker {
     /// layout. A master has all bits of them.
     ///
     /// # Errors
-    /// What the device answers.
+    /// An error of the device.
     pub fn init(&mut self, backend: &mut dyn Backend, seed: u64) -> Result<(), ParallelError> {
         for chunk in &mut self.chunks {
             for (i, param) in chunk.portion.iter().enumerate() {
@@ -333,10 +333,10 @@ impl Worker {
         Ok(())
     }
 
-    /// Tells the optimizer that all tensors were written.
+    /// Ends a restore: the optimizer reads all tensors again.
     ///
     /// # Errors
-    /// What the device answers.
+    /// An error of the device.
     pub fn adopt_state(&mut self, backend: &mut dyn Backend) -> Result<(), ParallelError> {
         self.chunks.iter_mut().try_for_each(|c| Ok(c.optimizer.adopt_state(backend)?))
     }

@@ -2,7 +2,7 @@
 
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
-use crate::prepare::{Letter, Order, Run, Slot, Writes};
+use crate::prepare::{ExecOp, Run, Slot, StreamMessage, Writes};
 use crate::worker::Worker;
 use bessemer_arch::Unit;
 use bessemer_program::{
@@ -11,7 +11,7 @@ use bessemer_program::{
 use bessemer_schedule::{Flow, Place};
 
 impl Chunk {
-    /// What is known of it for [`verify_step`].
+    /// The facts about the chunk that [`verify_step`] checks against.
     pub(crate) fn step_chunk(&self) -> StepChunk {
         let flat_of = |param: usize| self.units.place(param).unit;
         let name = |unit| match unit {
@@ -29,7 +29,7 @@ impl Chunk {
         }
     }
 
-    /// What becomes of the gradients of a backward pass.
+    /// Traffic of the gradients of a backward pass.
     pub(crate) fn traffic(&self, phase: Phase, writes: Writes) -> GradientTraffic {
         match phase {
             Phase::Backward | Phase::BackwardWeight if self.settles => GradientTraffic::Settle,
@@ -50,7 +50,7 @@ struct Expanding<'a> {
 }
 
 impl Worker {
-    /// What is known of this rank's chunks, by number.
+    /// Facts about this rank's chunks, by number, for [`verify_step`].
     pub fn step_chunks(&self) -> Vec<StepChunk> {
         self.chunks.iter().map(Chunk::step_chunk).collect()
     }
@@ -118,14 +118,14 @@ impl Expanding<'_> {
         }
     }
 
-    fn message(&self, letter: &Letter) -> Message {
-        let chunk = &self.worker.chunks[letter.at.chunk];
-        let stream = match letter.flow {
+    fn message(&self, message: &StreamMessage) -> Message {
+        let chunk = &self.worker.chunks[message.at.chunk];
+        let stream = match message.flow {
             Flow::Activation => Stream::Values,
             Flow::Gradient => Stream::Gradient,
         };
         let bytes = chunk.decoder.stream_bytes();
-        Message { stream, micro: letter.micro, peer: letter.peer, tag: letter.tag, bytes }
+        Message { stream, micro: message.micro, peer: message.peer, tag: message.tag, bytes }
     }
 
     /// Everything between the last pass and the first update: gradients are complete over all ranks, and so is their norm.
@@ -141,10 +141,10 @@ impl Expanding<'_> {
         self.normed = true;
     }
 
-    fn order(&mut self, order: &Order) {
+    fn order(&mut self, order: &ExecOp) {
         let worker = self.worker;
         match order {
-            Order::Forward { run, from } => {
+            ExecOp::Forward { run, from } => {
                 self.hand(
                     from.map_or(0, |slot| slot.chunk),
                     from.map(|_| run.chunk),
@@ -153,22 +153,22 @@ impl Expanding<'_> {
                 );
                 self.pass(run, Phase::Forward, GradientTraffic::Stay);
             }
-            Order::Backward { run, split, writes, to } => {
+            ExecOp::Backward { run, split, writes, to } => {
                 let phase = if *split { Phase::BackwardInput } else { Phase::Backward };
                 self.pass(run, phase, worker.chunks[run.chunk].traffic(phase, *writes));
                 self.hand(run.chunk, to.map(|slot| slot.chunk), Stream::Gradient, run.micro);
             }
-            Order::Weight { run, writes } => {
+            ExecOp::Weight { run, writes } => {
                 let phase = Phase::BackwardWeight;
                 self.pass(run, phase, worker.chunks[run.chunk].traffic(phase, *writes));
             }
-            Order::Send(letter) => self.push(letter.at.chunk, Action::Send(self.message(letter))),
-            Order::Receive(letter) => self.push(letter.at.chunk, Action::Receive(self.message(letter))),
-            Order::Reduce { chunk, .. } if worker.chunks[*chunk].leaves_late() => {
+            ExecOp::Send(message) => self.push(message.at.chunk, Action::Send(self.message(message))),
+            ExecOp::Receive(message) => self.push(message.at.chunk, Action::Receive(self.message(message))),
+            ExecOp::Reduce { chunk, .. } if worker.chunks[*chunk].leaves_late() => {
                 self.transfers(*chunk, &worker.chunks[*chunk].lists.reduce);
             }
-            Order::Reduce { .. } => {}
-            Order::Step { chunk, update, .. } => {
+            ExecOp::Reduce { .. } => {}
+            ExecOp::Step { chunk, update, .. } => {
                 if worker.updates_alone() {
                     self.transfers(*chunk, &worker.chunks[*chunk].lists.finish);
                 } else if !self.normed {
@@ -182,22 +182,22 @@ impl Expanding<'_> {
                     .count();
                 self.push(*chunk, Action::Update { micro_batches });
             }
-            Order::Gather { chunk, .. } => self.transfers(*chunk, &worker.chunks[*chunk].lists.spread),
-            Order::Evaluate { unit, at: Slot { chunk, .. }, from, to } => {
+            ExecOp::Gather { chunk, .. } => self.transfers(*chunk, &worker.chunks[*chunk].lists.spread),
+            ExecOp::Evaluate { unit, at: Slot { chunk, .. }, from, to } => {
                 let micro = worker.program.micro_batches() + unit;
-                if let Some(letter) = from {
-                    self.push(*chunk, Action::Receive(self.message(letter)));
+                if let Some(message) = from {
+                    self.push(*chunk, Action::Receive(self.message(message)));
                 }
                 self.entries(
                     *chunk,
                     worker.chunks[*chunk].lists.pass(Phase::Score, GradientTraffic::Stay),
                     (Phase::Score, micro, false),
                 );
-                if let Some(letter) = to {
-                    self.push(*chunk, Action::Send(self.message(letter)));
+                if let Some(message) = to {
+                    self.push(*chunk, Action::Send(self.message(message)));
                 }
             }
-            Order::Fill(fill) => {
+            ExecOp::Fill(fill) => {
                 self.push(fill.chunk, Action::Filler(format!("{:?} {}", fill.filler, fill.unit)))
             }
         }

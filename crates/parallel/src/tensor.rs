@@ -85,7 +85,7 @@ impl TensorGroup {
         Ok(TensorGroup { group, flights, copies, partial, gradients, staging, values, name, parts })
     }
 
-    /// The communicator itself, when nothing is under way.
+    /// The communicator itself, for calls while no collective is in flight.
     pub(crate) fn idle(&mut self) -> Result<impl DerefMut<Target = dyn Communicator> + '_, CollectiveError> {
         self.group.idle()
     }

@@ -1,17 +1,17 @@
-//! Updates while micro-batches are under way: a program of several updates, from full weights to full weights.
+//! Updates while micro-batches are in flight: a program of several updates, from full weights to full weights.
 //!
 //! A stage steps as soon as its gradients of an update are there, whatever the others do. So there is no global norm to clip
 //! by: one would be a barrier at every update, and what the schedule is for would be lost. A stage whose own gradient is
-//! not finite leaves its update out. At the program's end nothing is under way and every stage has had every update.
+//! not finite leaves its update out. At the program's end nothing is in flight and every stage has had every update.
 
 use crate::error::ParallelError;
-use crate::prepare::Order;
-use crate::worker::{Feed, Worker, lift};
+use crate::prepare::ExecOp;
+use crate::worker::{Feed, Worker, parallel_error};
 use bessemer_model::LossSum;
 use bessemer_tensor::Backend;
 use std::time::Instant;
 
-/// What is known of an update when its program is over.
+/// Result of an update, known when its program is over.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub struct Update {
     /// Losses of its micro-batches, over all ranks.
@@ -41,7 +41,7 @@ impl Worker {
         self.next = 0;
         while let Some(&order) = self.prepared.orders.get(self.next) {
             match order {
-                Order::Step { chunk, update, stash } => {
+                ExecOp::Step { chunk, update, stash } => {
                     let begun = self.intervals.is_some().then(Instant::now);
                     let (sum, skipped) =
                         self.step_alone(backend, (chunk, stash), (t + update as u64, rate))?;
@@ -49,14 +49,14 @@ impl Worker {
                     updates[update].skipped += usize::from(skipped);
                     self.note(begun, &order);
                 }
-                Order::Gather { chunk, .. } => {
+                ExecOp::Gather { chunk, .. } => {
                     let begun = self.intervals.is_some().then(Instant::now);
-                    lift(self.chunks[chunk].transfers(backend, |lists| &lists.spread))?;
+                    parallel_error(self.chunks[chunk].transfers(backend, |lists| &lists.spread))?;
                     self.note(begun, &order);
                 }
                 _ => {
                     let sum = self.run_pass(backend, feed, order)?;
-                    if let Order::Backward { run, .. } = order {
+                    if let ExecOp::Backward { run, .. } = order {
                         updates[run.update].loss += sum;
                     }
                 }
@@ -82,7 +82,7 @@ impl Worker {
         (t, rate): (u64, &dyn Fn(u64) -> f64),
     ) -> Result<(f64, bool), ParallelError> {
         let chunk = &mut self.chunks[chunk];
-        lift(chunk.transfers(backend, |lists| &lists.finish))?;
+        parallel_error(chunk.transfers(backend, |lists| &lists.finish))?;
         let mut sum = chunk.squares.sum(backend)?;
         if self.plan.shard() > 1 {
             sum = self.control.sum(&mut *chunk.exchange.shard().idle()?, "norm of the gradient", sum)?;

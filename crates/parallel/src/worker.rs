@@ -7,7 +7,7 @@ use crate::error::ParallelError;
 use crate::exchange::ExchangeError;
 use crate::fill::{Refresh, plan_fill};
 use crate::groups::Groups;
-use crate::letters::Letters;
+use crate::messages::StreamMessages;
 use crate::notes::OrderSpan;
 use crate::plan::{Coord, Plan};
 use crate::prepare::{Prepared, prepare};
@@ -16,12 +16,12 @@ use crate::tie::Tie;
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, Stopwatch};
 use bessemer_model::{ActivationConfig, Decoder, LossSum, ModelError, Shape, StepContext, TokenBatch};
-use bessemer_optim::{OptimConfig, Optimizer, Peers, StepStats};
-use bessemer_schedule::{Fill, Program};
+use bessemer_optim::{OptimConfig, StepStats};
+use bessemer_schedule::Program;
 use bessemer_tensor::Backend;
 use bessemer_units::ParamStorage;
 
-/// What every rank of a job is made for.
+/// Description of a job, the same on every rank.
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'a> {
     /// The whole model.
@@ -36,14 +36,14 @@ pub struct Job<'a> {
     pub optim: &'a OptimConfig,
     /// Weight of the z-loss.
     pub z_loss: f32,
-    /// Who does what.
+    /// Shares of the ranks.
     pub plan: &'a Plan,
-    /// When, with as many pipeline ranks as the plan ([`Plan::program`]).
+    /// Schedule, with as many pipeline ranks as the plan ([`Plan::program`]).
     pub program: &'a Program,
 }
 
-/// Where micro-batches come from. Every rank of a pipeline asks for every micro-batch that passes it, some of them more than
-/// once, and is given the same.
+/// Source of micro-batches. Each pipeline rank requests every micro-batch that it processes, possibly several times, and must
+/// receive the same data each time.
 pub trait Feed {
     /// Micro-batch `micro` of the program (of this rank's share of the batch), and where it stands in the run.
     /// `accumulate` is the rank's own affair.
@@ -52,8 +52,8 @@ pub trait Feed {
     /// [`ParallelError::Feed`].
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError>;
 
-    /// Batch `unit` of this rank that is evaluated in a bubble of the program, if the program evaluates. Every rank of a pipeline
-    /// is asked for every one.
+    /// Returns evaluation batch `unit` of this rank, for a program that evaluates in its bubbles. Every rank of a pipeline requests
+    /// every batch.
     ///
     /// # Errors
     /// [`ParallelError::Feed`].
@@ -62,33 +62,9 @@ pub trait Feed {
         Err(ParallelError::Feed { micro: unit, problem })
     }
 
-    /// Is told the loss of each token of a batch that was evaluated, on the rank that has the head
+    /// Receives the loss of each token of an evaluated batch, on the rank that has the head
     /// ([`Worker::has_losses`]): without dropout, with the weights that the step's passes read.
     fn evaluated(&mut self, _unit: usize, _losses: &[f32]) {}
-
-    /// Who does filler work, if the program has any that is neither K-FAC's nor evaluation nor copying.
-    fn fillers(&mut self) -> Option<&mut dyn Fillers> {
-        None
-    }
-}
-
-/// Does the filler work of a program.
-pub trait Fillers {
-    /// Does one piece of it on a chunk of this rank.
-    ///
-    /// # Errors
-    /// What the device or another rank answers.
-    fn fill(&mut self, backend: &mut dyn Backend, fill: Fill, at: Filling<'_>) -> Result<(), ParallelError>;
-}
-
-/// What filler work may use of a chunk.
-pub struct Filling<'a> {
-    /// The stage. Its slots are the program's.
-    pub decoder: &'a mut Decoder,
-    /// What steps it.
-    pub optimizer: &'a mut Optimizer,
-    /// The ranks that share it, as the optimizer sees them.
-    pub peers: &'a mut dyn Peers,
 }
 
 /// One rank of a job. All ranks make the same calls in the same order.
@@ -106,17 +82,17 @@ pub struct Worker {
     pub(crate) world: Box<dyn Communicator>,
     /// Ranks of all stages that see the same data.
     pub(crate) pipeline: Box<dyn Communicator>,
-    pub(crate) letters: Letters,
+    pub(crate) messages: StreamMessages,
     /// By number.
     pub(crate) chunks: Vec<Chunk>,
     /// Chunks in the order of their stages.
     pub(crate) by_stage: Vec<usize>,
     pub(crate) tie: Tie,
-    /// What of the model each stage is.
+    /// The part of the model that each stage holds.
     pub(crate) spans: Vec<bessemer_arch::Span>,
     /// The next order of the program.
     pub(crate) next: usize,
-    /// Optimizer step under way, from 0.
+    /// Current optimizer step, from 0.
     pub(crate) step: u64,
     /// Steps before this one whose update was skipped.
     pub(crate) skipped: u64,
@@ -125,9 +101,9 @@ pub struct Worker {
     /// Losses of an evaluated batch.
     pub(crate) evaluated: Vec<f32>,
     pub(crate) control: ControlMessages,
-    /// When collectives and messages ran, while it is switched on.
+    /// Records when collectives and messages ran, while it is switched on.
     pub(crate) watch: Stopwatch,
-    /// When orders ran, if anybody wants to know.
+    /// Times of the instructions, if they are recorded.
     pub(crate) intervals: Option<Vec<OrderSpan>>,
 }
 
@@ -170,12 +146,12 @@ impl Worker {
             let beside = chunks.iter().find(|c| !c.place.span.layers.is_empty()).map(|c| &c.decoder);
             chunks.push(Chunk::new(backend, job, coord, place, needs, groups, beside)?);
         }
-        let mut letters = Letters::default();
+        let mut messages = StreamMessages::default();
         if plan.pipeline() > 1 {
             // A rank's rows of the stream.
             let rows =
                 if plan.sequence { job.shape.tokens().div_ceil(plan.tensor()) } else { job.shape.tokens() };
-            letters.reserve(rows * job.model.width, job.activations.storage.dtype());
+            messages.reserve(rows * job.model.width, job.activations.storage.dtype());
         }
         let mut by_stage: Vec<usize> = (0..chunks.len()).collect();
         by_stage.sort_by_key(|c| chunks[*c].place.stage);
@@ -191,7 +167,7 @@ impl Worker {
             coord,
             world,
             pipeline,
-            letters,
+            messages,
             chunks,
             spans,
             next: 0,
@@ -211,21 +187,21 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Who does what.
+    /// The shares of the ranks.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// When.
+    /// The schedule.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Goes on with another program of the same stages, which may take no more memory than the one that the worker was made
-    /// for.
+    /// Replaces the program by another of the same stages, which may take no more memory than the one that the worker was
+    /// made for.
     ///
     /// # Errors
-    /// If it would.
+    /// A program that needs more memory.
     pub fn set_program(&mut self, program: &Program) -> Result<(), ParallelError> {
         let prepared = prepare(program, self.coord.pipeline)?;
         let fits = program.routes == self.program.routes
@@ -246,12 +222,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Where this rank stands.
+    /// This rank's position on every axis.
     pub fn coord(&self) -> Coord {
         self.coord
     }
 
-    /// This rank's number.
+    /// Number of this rank.
     pub fn rank(&self) -> usize {
         self.world.rank()
     }
@@ -281,14 +257,14 @@ impl Worker {
 
     /// Bytes of host memory in which values wait for collectives.
     pub fn staging_bytes(&self) -> u64 {
-        self.letters.bytes() + self.tie.bytes() + self.chunks.iter().map(Chunk::staging_bytes).sum::<u64>()
+        self.messages.bytes() + self.tie.bytes() + self.chunks.iter().map(Chunk::staging_bytes).sum::<u64>()
     }
 
     /// Runs the program up to its first update: loss and gradients of every micro-batch. Gradients are then complete, over
     /// all ranks; the loss is this rank's part of it ([`Worker::sum_over_data`]).
     ///
     /// # Errors
-    /// What the model, the feed or another rank answers.
+    /// An error of the model, the source or another rank.
     pub fn gradients(
         &mut self,
         backend: &mut dyn Backend,
@@ -315,7 +291,7 @@ impl Worker {
     /// Global norm of the gradient, the same bits on every rank; not finite if a gradient of any rank is not.
     ///
     /// # Errors
-    /// What the device or another rank answers.
+    /// An error of the device or of another rank.
     pub fn grad_norm(&mut self, backend: &mut dyn Backend) -> Result<f64, ParallelError> {
         let mut sum = 0.0;
         for chunk in &mut self.chunks {
@@ -338,7 +314,7 @@ impl Worker {
     /// steps do not count in `t`.
     ///
     /// # Errors
-    /// What the optimizer or another rank answers.
+    /// An error of the optimizer or of another rank.
     pub fn apply(
         &mut self,
         backend: &mut dyn Backend,
@@ -349,7 +325,7 @@ impl Worker {
         self.run_updates(backend, (t, lr), grad_norm)
     }
 
-    /// Leaves an update out.
+    /// Skips an update.
     pub fn skip(&mut self, grad_norm: f64) -> StepStats {
         self.next = 0;
         let mut stats = StepStats { grad_norm, clip_factor: 0.0, skipped: true };
@@ -373,7 +349,7 @@ impl Worker {
     /// rank.
     ///
     /// # Errors
-    /// What another rank answers.
+    /// An error of another rank.
     pub fn sum_over_data(&mut self, sum: LossSum) -> Result<LossSum, ParallelError> {
         if self.plan.ranks() == 1 {
             return Ok(sum);
@@ -395,7 +371,7 @@ impl Worker {
     /// Returns rank 0's `word` on every rank; the words of the others are ignored.
     ///
     /// # Errors
-    /// What another rank answers.
+    /// An error of another rank.
     pub fn broadcast_from_root(&mut self, name: &str, word: u64) -> Result<u64, ParallelError> {
         if self.plan.ranks() == 1 {
             return Ok(word);
@@ -403,7 +379,7 @@ impl Worker {
         Ok(self.control.gather(&mut *self.world, name, &[word])?[0])
     }
 
-    /// Whether any rank says yes; all ranks get the same answer.
+    /// Returns on every rank whether `yes` is true on any rank.
     ///
     /// # Errors
     /// The collective's, if another rank has failed or does not come.
@@ -415,7 +391,7 @@ impl Worker {
     }
 }
 
-/// What an asynchronous schedule cannot keep.
+/// Refuses settings that an asynchronous schedule cannot have.
 fn refuse_asynchronous(job: &Job<'_>) -> Result<(), ParallelError> {
     let name = &job.program.name;
     if job.model.tied_embeddings && job.program.stages > 1 {
@@ -434,8 +410,8 @@ fn refuse_asynchronous(job: &Job<'_>) -> Result<(), ParallelError> {
     Ok(())
 }
 
-/// A pass's result; if a collective failed in it, that.
-pub(crate) fn told<T>(
+/// Returns the pass's result, or the collective's error if one failed during the pass.
+pub(crate) fn pass_result<T>(
     result: Result<T, ModelError>,
     failed: Option<bessemer_collectives::CollectiveError>,
 ) -> Result<T, ParallelError> {
@@ -446,7 +422,7 @@ pub(crate) fn told<T>(
     }
 }
 
-pub(crate) fn lift<T>(result: Result<T, ExchangeError>) -> Result<T, ParallelError> {
+pub(crate) fn parallel_error<T>(result: Result<T, ExchangeError>) -> Result<T, ParallelError> {
     result.map_err(|e| match e {
         ExchangeError::Collective(e) => e.into(),
         ExchangeError::Tensor(e) => e.into(),

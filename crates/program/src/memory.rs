@@ -20,7 +20,7 @@ use bessemer_tensor::op::Access;
 use bessemer_units::DType;
 use std::collections::BTreeMap;
 
-/// Who provides the memory of a value.
+/// Memory that a value lives in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Home {
     /// Not the unit's.
@@ -47,7 +47,7 @@ impl Home {
 /// Elements of scratch, by element type.
 pub type Scratch = BTreeMap<DType, usize>;
 
-/// Where the values of a unit are.
+/// Memory plan of a unit: a home for each value, and offsets within the scratch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnitMemory {
     /// By value.
@@ -207,7 +207,7 @@ pub struct Request {
     pub len: usize,
 }
 
-/// Where stretches were placed.
+/// Result of a placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placed {
     /// By request: first element.

@@ -35,7 +35,7 @@ pub struct Launch {
     pub versions: Vec<Version>,
 }
 
-/// What the ranks of a group do.
+/// Kind of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CollectiveKind {
     /// Every rank has the sum of all ranks' values: `src` and `dst` are one view.
@@ -66,15 +66,15 @@ impl CollectiveKind {
 pub struct Collective {
     /// Number within the list; a [`Node::Wait`] names it.
     pub id: usize,
-    /// What is done.
+    /// Kind of the collective.
     pub kind: CollectiveKind,
     /// The axis whose ranks do it.
     pub axis: Axis,
     /// Whose values, for messages and the flight recorder.
     pub name: String,
-    /// What is read.
+    /// View that is read.
     pub src: View,
-    /// What is written.
+    /// View that is written.
     pub dst: View,
     /// The rows of the whole matrix that it is about: all of them, or one piece.
     pub rows: Range<usize>,
@@ -126,11 +126,11 @@ pub enum Node {
     Start(Collective),
     /// `dst` of the collective with this number has its values after this.
     Wait {
-        /// Which.
+        /// Number of the collective.
         id: usize,
-        /// What it has read.
+        /// View that the collective reads.
         src: View,
-        /// What it has written.
+        /// View that the collective writes.
         dst: View,
         /// As in [`Launch::versions`].
         versions: Vec<Version>,
@@ -142,7 +142,7 @@ pub enum Node {
 pub struct Touch {
     /// Name of the operand.
     pub operand: &'static str,
-    /// Where.
+    /// The view.
     pub view: View,
     /// How.
     pub access: Access,
@@ -169,7 +169,7 @@ impl Node {
         }
     }
 
-    /// Every view that the node touches, reads first. A collective under way touches its views when it starts and when it
+    /// Every view that the node touches, reads first. A collective in flight touches its views when it starts and when it
     /// is waited for.
     pub fn touches(&self) -> Vec<Touch> {
         let touch = |operand, view, access| Touch { operand, view, access };

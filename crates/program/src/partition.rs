@@ -34,9 +34,9 @@ pub struct Rank {
     pub axis: Axis,
     /// Ranks along it.
     pub degree: usize,
-    /// This rank's position.
+    /// Position of this rank.
     pub index: usize,
-    /// It shards the rows of the residual stream.
+    /// Whether the rows of the residual stream are sharded.
     pub sequence: bool,
 }
 
@@ -56,9 +56,9 @@ pub struct LayoutConflict {
     pub axis: Axis,
     /// Its layout.
     pub found: String,
-    /// What the operator wants of it.
+    /// The layout that the operator needs.
     pub wanted: String,
-    /// What to try.
+    /// A way out of the conflict.
     pub remedy: String,
 }
 
@@ -178,7 +178,7 @@ impl Partition<'_> {
         })
     }
 
-    /// Which loop of the operator the axis shards.
+    /// The loop of the operator that the axis shards.
     fn choose(&self, op: &Op, rule: &Rule) -> Option<Loop> {
         let operands: Vec<_> = op.operands().iter().copied().collect();
         let of = |wanted: &dyn Fn(&Value, Access) -> bool| {

@@ -16,7 +16,7 @@ pub(crate) struct Progress {
     weight: usize,
     /// The residual stream and its gradient have come in.
     came: [bool; 2],
-    /// They have been handed on.
+    /// The residual stream and its gradient have been handed on.
     left: [bool; 2],
 }
 
@@ -89,7 +89,7 @@ impl Progress {
         }
     }
 
-    /// What is missing at the end of the step.
+    /// Returns a description of what is missing at the end of the step.
     pub(crate) fn unfinished(&self, chunk: &StepChunk) -> Option<&'static str> {
         let missing = [!chunk.head, !chunk.embedding && !self.scores];
         if (0..2).any(|stream| missing[stream] && !self.left[stream]) {

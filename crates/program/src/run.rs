@@ -10,7 +10,7 @@ use crate::value::Class;
 use bessemer_tensor::op::{LossBackward, Op};
 use bessemer_tensor::{Backend, Stream, TensorError, View};
 
-/// What varies from pass to pass.
+/// Numbers that vary from pass to pass.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub struct StepValues {
     /// Add to the gradients of the layers' matrices and their biases, instead of replacing them.
@@ -19,7 +19,7 @@ pub struct StepValues {
     pub add_others: bool,
     /// Positions in a key/value cache before the new ones, of those that are seen.
     pub past: usize,
-    /// Positions that the cache has room for, from the first that is seen on; 0 in a pass without a cache.
+    /// Capacity of the cache in positions, from the first visible one on; 0 in a pass without a cache.
     pub capacity: usize,
 }
 
@@ -75,7 +75,7 @@ pub trait Ranks {
     /// outputs.
     ///
     /// # Errors
-    /// What the watcher answers.
+    /// An error of the watcher.
     fn weight_gradient(
         &mut self,
         _backend: &mut dyn Backend,
@@ -89,7 +89,7 @@ pub trait Ranks {
     /// A value of that name has been written by the node that ran last.
     ///
     /// # Errors
-    /// What the watcher answers.
+    /// An error of the watcher.
     fn written(&mut self, _backend: &mut dyn Backend, _name: &str, _view: View) -> Result<(), TensorError> {
         Ok(())
     }
@@ -117,7 +117,7 @@ fn bind(view: &View, bound: &View) -> View {
 /// Calls `visit` with every operator that the phase may launch, bound to memory: to ask what workspace they need.
 ///
 /// # Errors
-/// What `visit` answers.
+/// An error of `visit`.
 pub fn each_op(
     unit: &UnitProgram,
     phase: Phase,

@@ -18,19 +18,19 @@ pub enum Stream {
 /// A message to or from another pipeline rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Message {
-    /// What travels.
+    /// The part of the residual stream that travels.
     pub stream: Stream,
     /// Number of the micro-batch; evaluated batches are numbered behind those that train.
     pub micro: usize,
     /// Pipeline rank at the other end.
     pub peer: usize,
-    /// The same at both ends.
+    /// Tag, the same at both ends.
     pub tag: u64,
     /// Size.
     pub bytes: u64,
 }
 
-/// What a rank does next.
+/// Kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// A unit of the chunk runs its list of the phase.
@@ -56,11 +56,11 @@ pub enum Action {
     Receive(Message),
     /// The residual stream of a micro-batch goes on to another chunk of this rank.
     Hand {
-        /// What goes on.
+        /// The part of the residual stream that is copied.
         stream: Stream,
         /// Number of the micro-batch.
         micro: usize,
-        /// Where to.
+        /// Number of the chunk that receives it.
         to: usize,
     },
     /// Both ends of a tied token table add their terms of its gradient.
@@ -81,20 +81,20 @@ pub enum Action {
 pub struct StepNode {
     /// The chunk that it is about; of [`Action::Norm`] and [`Action::Tie`]: the first.
     pub chunk: usize,
-    /// What happens.
+    /// Kind of the entry, with its operands.
     pub action: Action,
 }
 
-/// What is known of a chunk for [`verify_step`].
+/// Facts about a chunk for [`verify_step`].
 #[derive(Debug, Clone)]
 pub struct StepChunk {
     /// Names of its units, in the order of the forward pass: "embedding", "layers.3", "head".
     pub names: Vec<String>,
-    /// It begins with the embedding.
+    /// Whether the chunk begins with the embedding.
     pub embedding: bool,
-    /// It ends with the head.
+    /// Whether the chunk ends with the head.
     pub head: bool,
-    /// A token table of it is tied to another chunk's.
+    /// Whether a token table of the chunk is tied to another chunk's.
     pub tied: bool,
     /// Its flat parameters.
     pub data: DataProgram,

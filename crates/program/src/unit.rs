@@ -7,7 +7,7 @@ use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, DropoutMask, Op};
 use bessemer_units::DType;
 
-/// Which list of a unit.
+/// Phase of a unit, for which it has a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
     /// Values, for a backward pass that follows.
@@ -141,7 +141,7 @@ impl Recorder {
         Recorder { unit, phase: Phase::Forward }
     }
 
-    /// What follows belongs to this phase.
+    /// Begins a phase: later calls record into its list.
     pub fn begin(&mut self, phase: Phase) {
         self.phase = phase;
     }

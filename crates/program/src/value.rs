@@ -52,13 +52,13 @@ pub enum Class {
 pub struct Value {
     /// Name within the unit: "attention.qkv.out".
     pub name: String,
-    /// What it is for.
+    /// Class of the value.
     pub class: Class,
     /// Element type.
     pub dtype: DType,
     /// Rows and columns of the whole value, with the blocks in which they are sharded.
     pub form: Form,
-    /// Where the slices of the whole value are.
+    /// Layout of the whole value over the mesh.
     pub layout: Layout,
     /// Rows on this rank.
     pub rows: usize,

@@ -58,18 +58,18 @@ pub struct Violation {
     pub node: usize,
     /// The value.
     pub value: String,
-    /// What is wrong.
+    /// Description of the fault.
     pub problem: String,
 }
 
-/// What is known of a value.
+/// State of a value.
 #[derive(Debug, Clone, PartialEq)]
 enum State {
     Undefined,
     Is(Placement),
     /// Terms of a log-sum-exp.
     LogTerms,
-    /// A collective writes it, or one that reads it is under way; rows that have arrived.
+    /// A collective in flight writes or reads the value; rows that have arrived.
     Moving {
         done: Vec<std::ops::Range<usize>>,
         then: Placement,
@@ -118,7 +118,7 @@ struct Checking<'a> {
 }
 
 impl Checking<'_> {
-    /// What every value is before the list begins.
+    /// Sets the state of every value before the list begins.
     fn begin(&mut self, memory: &UnitMemory, (forward, input): (&Option<Vec<State>>, &Option<Vec<State>>)) {
         let left =
             |of: &Option<Vec<State>>, id: usize| of.as_ref().map_or(State::Undefined, |s| s[id].clone());
@@ -448,7 +448,7 @@ impl Checking<'_> {
     }
 }
 
-/// What a collective makes of its destination.
+/// Placement of a collective's destination.
 fn result(c: &Collective) -> Placement {
     match c.kind {
         CollectiveKind::ReduceScatter => Placement::Shard { dim: 0 },

@@ -26,20 +26,20 @@ pub struct StepViolation {
     pub chunk: usize,
     /// The flat parameter, unit or message.
     pub subject: String,
-    /// What is wrong.
+    /// Description of the fault.
     pub problem: String,
 }
 
-/// What is known of one flat parameter's gradients.
+/// State of one flat parameter's gradients.
 #[derive(Debug, Default, Clone)]
 struct Gradient {
     /// Units and micro-batches whose terms are in memory and not yet reduced.
     local: usize,
-    /// Those whose terms have been reduced.
+    /// Units and micro-batches whose terms have been reduced.
     reduced: usize,
     /// The terms are complete over the tensor axis.
     complete: bool,
-    /// The reduction that is under way.
+    /// The reduction in flight.
     moving: Option<Transfer>,
     first: bool,
     second: bool,
@@ -51,7 +51,7 @@ struct ChunkState<'a> {
     gradients: Vec<Gradient>,
     /// By place: the flat parameter whose values lie there.
     values: BTreeMap<usize, usize>,
-    /// Gathers under way.
+    /// Gathers in flight.
     gathering: Vec<Transfer>,
     /// Values that rest whole and of which only this rank's part is up to date.
     stale: Vec<bool>,

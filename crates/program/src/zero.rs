@@ -79,7 +79,7 @@ pub struct DataRank {
 /// A collective over one flat parameter: of its values if it gathers, else of its gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Transfer {
-    /// What is done.
+    /// Kind of the collective.
     pub kind: CollectiveKind,
     /// The axis whose ranks do it.
     pub axis: Axis,
@@ -118,7 +118,7 @@ pub enum PassNode {
     Wait(Transfer),
 }
 
-/// What becomes of the gradients of a pass.
+/// Traffic of the gradients of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum GradientTraffic {
     /// They stay: more passes add to them, or the pass makes none.
@@ -141,7 +141,7 @@ pub struct UnitUse {
 }
 
 impl UnitUse {
-    /// What a list uses; `flat_of` gives the flat parameter of each of the unit's parameters.
+    /// Returns the flat parameters that a list uses; `flat_of` gives the flat parameter of each of the unit's parameters.
     pub fn of(unit: usize, program: &UnitProgram, phase: Phase, flat_of: &dyn Fn(usize) -> usize) -> UnitUse {
         let mut of = UnitUse { unit, reads: Vec::new(), writes: Vec::new() };
         for touch in program.list(phase).iter().flat_map(|node| node.touches()) {
@@ -159,12 +159,12 @@ impl UnitUse {
     }
 }
 
-/// What joins the passes of a stage on the data-parallel axes.
+/// Flat parameters of a stage on one rank, from which the transfers between its units follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataProgram {
     /// The stage's flat parameters.
     pub flats: Vec<FlatParameter>,
-    /// This rank.
+    /// Position of this rank on the data-parallel axes.
     pub rank: DataRank,
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// What ends a run.
+/// Errors that end a run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainError {
@@ -20,7 +20,7 @@ pub enum TrainError {
     OtherRun {
         /// The checkpoint.
         place: String,
-        /// What differs.
+        /// Description of the difference.
         what: String,
         /// In the recipe.
         wanted: String,
@@ -32,7 +32,7 @@ pub enum TrainError {
     State {
         /// The checkpoint.
         place: String,
-        /// What is wrong.
+        /// Description of the fault.
         problem: String,
     },
     /// The loss, the gradient or the parameters are not finite any more.
@@ -43,7 +43,7 @@ pub enum TrainError {
     Diverged {
         /// The step that was over.
         step: u64,
-        /// What is not finite.
+        /// Name of the value that is not finite.
         what: String,
         /// The newest checkpoint from before, where this rank knows it.
         healthy: Option<PathBuf>,

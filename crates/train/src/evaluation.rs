@@ -24,7 +24,7 @@ mod bubbles;
 use bubbles::Ended;
 pub(crate) use bubbles::{Bubbles, InBubbles};
 
-/// What evaluation needs, made while planning.
+/// Batches and programs of evaluation, made while planning.
 pub(crate) struct Evaluator {
     windows: Option<EvaluationWindows>,
     byte_lengths: Vec<u32>,
@@ -39,7 +39,7 @@ pub(crate) struct Evaluator {
     bubbles: Option<Bubbles>,
 }
 
-/// What the first rank needs to generate text.
+/// Decoder and prompts of the first rank, to generate text.
 struct Writer {
     /// The whole model, where ranks have only parts of it.
     whole: Option<Decoder>,
@@ -185,7 +185,7 @@ impl Evaluator {
     }
 
     /// Continues every prompt of the recipe, on the first rank. All ranks call this: where each has only a part of the
-    /// model, they bring it together.
+    /// model, they gather it.
     pub(crate) fn samples(
         &mut self,
         backend: &mut dyn Backend,

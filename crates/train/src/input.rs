@@ -1,4 +1,4 @@
-//! What a run is made from.
+//! Inputs of a run.
 
 use bessemer_recipe::Recipe;
 use bessemer_shards::ShardSet;

@@ -30,7 +30,7 @@ pub struct Passes {
 pub struct StepResult {
     /// Loss over all ranks, with the parameters before the update.
     pub loss: LossSum,
-    /// What the optimizer did.
+    /// Result of the optimizer's update.
     pub stats: StepStats,
 }
 
@@ -57,7 +57,7 @@ impl Runner {
     /// The only rank of a job of one micro-batch a step, with parameters and gradients in f32.
     ///
     /// # Errors
-    /// Those of [`Runner::new`].
+    /// As [`Runner::new`].
     pub fn alone(
         backend: &mut dyn Backend,
         model: &Model,
@@ -86,7 +86,7 @@ impl Runner {
     /// not finite changes nothing and is reported as skipped; the next update then has the same `t`.
     ///
     /// # Errors
-    /// What the device or another rank answers.
+    /// An error of the device or of another rank.
     pub fn update(
         &mut self,
         backend: &mut dyn Backend,
@@ -102,7 +102,7 @@ impl Runner {
     /// A whole step: [`Runner::passes`], then [`Runner::update`].
     ///
     /// # Errors
-    /// Those of both.
+    /// As [`Runner::passes`] and [`Runner::update`].
     pub fn step(
         &mut self,
         backend: &mut dyn Backend,
@@ -147,7 +147,7 @@ impl Runner {
     /// Brings the parameters of all ranks together, into `whole` if this rank has a decoder for them. All ranks call this.
     ///
     /// # Errors
-    /// What the device or another rank answers.
+    /// An error of the device or of another rank.
     pub(crate) fn copy_params(
         &mut self,
         backend: &mut dyn Backend,
@@ -165,7 +165,7 @@ impl Runner {
     /// the head.
     ///
     /// # Errors
-    /// What the device or another rank answers.
+    /// An error of the device or of another rank.
     pub fn evaluate(
         &mut self,
         backend: &mut dyn Backend,

@@ -40,7 +40,7 @@ pub struct TrainState {
     /// (step, validation loss) of the checkpoints that `save.keep_best` keeps, the lowest loss first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub best: Vec<(u64, f64)>,
-    /// What the parameters belong to.
+    /// Identity of the model and data to which the parameters belong.
     pub identity: RunIdentity,
 }
 

@@ -90,7 +90,7 @@ impl Trainer {
     /// [`Trainer::on_rank`] for a run of one rank.
     ///
     /// # Errors
-    /// Those of [`Trainer::on_rank`].
+    /// As [`Trainer::on_rank`].
     pub fn new(input: TrainerInput, backend: Box<dyn Backend>) -> Result<Trainer, TrainError> {
         Trainer::on_rank(input, backend, world_of_one())
     }

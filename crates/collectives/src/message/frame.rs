@@ -82,7 +82,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 /// Reads a frame.
 ///
 /// # Errors
-/// Text that tells what is wrong with it.
+/// Describes what is wrong with the frame.
 pub(super) fn read(bytes: &[u8]) -> Result<Frame<'_>, String> {
     if bytes.len() < HEADER {
         return Err(format!("a frame of {} bytes, shorter than its header of {HEADER}", bytes.len()));

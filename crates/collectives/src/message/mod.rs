@@ -301,7 +301,7 @@ impl MessageCommunicator {
         }
     }
 
-    /// Text that tells the last frame of each peer.
+    /// Describes the last frame of each peer.
     fn report(&self) -> String {
         let peers = (0..self.members.len()).filter(|p| *p != self.rank);
         let of = |p: usize| {

@@ -92,7 +92,7 @@ pub(super) struct Shared {
     /// Arrivals at barriers, ever: round k is complete when there are `size * k`, because nobody arrives at a round
     /// before the one before it is complete.
     arrivals: AtomicU64,
-    /// Rounds that each rank arrived at; only to tell who is late.
+    /// Rounds that each rank arrived at; only to report which rank is late.
     rounds: Vec<AtomicU64>,
     /// Two for each rank: what is written in round k + 1 never meets readers of round k.
     slots: Vec<[RwLock<Slot>; 2]>,

@@ -14,7 +14,7 @@ use bessemer_tensor::op::{AttentionCached, Copy};
 use bessemer_units::DType;
 
 impl Recording<'_> {
-    /// Layer `index` for `seq` new positions of every sequence, with room for `capacity`.
+    /// Layer `index` for `seq` new positions of every sequence, with a cache of `capacity` positions.
     pub(crate) fn decode_layer(&self, index: usize, capacity: usize) -> UnitProgram {
         let mut writer = self.begin(&format!("layers.{index}."));
         writer.recorder.begin(Phase::Score);

@@ -39,7 +39,7 @@ impl Recording<'_> {
 }
 
 impl Writer<'_> {
-    /// What is added for a position.
+    /// Rows that are added for positions.
     fn position_table(&mut self) -> Option<View> {
         match self.model().positions {
             PositionChoice::Learned => Some(self.weight("embed.positions")),

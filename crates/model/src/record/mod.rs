@@ -29,7 +29,7 @@ use bessemer_tensor::op::{
 };
 use bessemer_units::DType;
 
-/// What every unit is recorded for.
+/// Model, shape and types for which units are recorded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Recording<'a> {
     /// The whole model.

@@ -27,8 +27,8 @@ pub struct PlannedCopies {
     pub lengthening: f64,
 }
 
-/// The job's program with copies of the state in its bubbles ([`crate::Worker::plan_snapshot`]). Pieces for which bubbles have no
-/// room stand right before the update.
+/// The job's program with copies of the state in its bubbles ([`crate::Worker::plan_snapshot`]). Pieces that fit into no bubble
+/// are copied right before the update.
 ///
 /// # Errors
 /// A program whose bubbles cannot be planned: none of a pipeline, one without a flush, one filled already; K-FAC, part of whose

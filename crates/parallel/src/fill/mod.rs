@@ -23,7 +23,7 @@ pub use plan::{plan_evaluations, plan_fill};
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
 use crate::peers::RankPeers;
-use crate::prepare::{Order, Prepared, prepare};
+use crate::prepare::{ExecOp, Prepared, prepare};
 use crate::worker::{Job, Worker};
 use bessemer_optim::KfacWork;
 use bessemer_schedule::{Fill, Filler, Program};
@@ -45,11 +45,11 @@ struct FactorUnit {
     /// Position among the layers that are kept.
     layer: usize,
     outputs: bool,
-    /// This rank inverts it.
+    /// Whether this rank inverts the factor.
     inverts: bool,
-    /// Its inverse goes from one copy to the others.
+    /// Whether one replica sends the inverse to the others.
     spreads: bool,
-    /// It has a micro-batch of the refresh at hand.
+    /// Whether a micro-batch of the current refresh has been added.
     begun: bool,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct ChunkFill {
 #[derive(Debug)]
 pub(crate) struct Refresh {
     cycle: Vec<Prepared>,
-    /// What they were made from.
+    /// The schedules of the cycle, from which the lists were prepared.
     pub(crate) programs: Vec<Program>,
     /// Which of them is next; none while there are no inverses.
     pub(crate) phase: Option<usize>,
@@ -200,7 +200,7 @@ impl Chunk {
 }
 
 impl Worker {
-    /// Makes room for operands, and the programs ready.
+    /// Allocates memory for operands and prepares the programs.
     pub(crate) fn begin_filling(
         &mut self,
         backend: &mut dyn Backend,
@@ -221,25 +221,25 @@ impl Worker {
         self.refresh.as_ref().map(|f| f.cycle.len())
     }
 
-    /// Whether what a checkpoint holds is all that the next step needs: no refresh of the curvature is under way.
+    /// Whether a checkpoint holds all that the next step needs, because no refresh of the curvature is half done.
     pub fn at_rest(&self) -> bool {
         self.refresh.as_ref().is_none_or(|f| f.phase.is_none_or(|phase| phase == 0))
     }
 
-    /// The orders of the step at hand.
-    pub(crate) fn orders(&self) -> &[Order] {
+    /// The instructions of the current step.
+    pub(crate) fn orders(&self) -> &[ExecOp] {
         match &self.refresh {
             Some(Refresh { cycle, phase: Some(phase), .. }) => &cycle[*phase].orders,
             _ => &self.prepared.orders,
         }
     }
 
-    /// Whether the step at hand keeps what curvature is made of.
+    /// Whether the current step copies the operands of linear maps for curvature.
     pub(crate) fn keeps_operands(&self) -> bool {
         matches!(&self.refresh, Some(Refresh { phase: Some(0), .. }))
     }
 
-    /// A step begins: the first one that finds inverses begins the first refresh.
+    /// Begins a step: the first step that finds inverses begins the first refresh.
     pub(crate) fn begin_step(&mut self) {
         let Some(refresh) = &mut self.refresh else { return };
         if refresh.phase.is_none() && self.chunks.iter().all(|c| c.optimizer.has_curvature()) {
@@ -248,7 +248,7 @@ impl Worker {
         }
     }
 
-    /// Whether a refresh goes on in this step that an earlier one began.
+    /// Whether this step continues a refresh that an earlier step began.
     pub(crate) fn amid_refresh(&self) -> bool {
         matches!(&self.refresh, Some(Refresh { phase: Some(1..), .. }))
     }
@@ -262,7 +262,7 @@ impl Worker {
         fills.flat_map(|f| &mut f.factors).for_each(|f| f.begun = false);
     }
 
-    /// A step is over. If it was left out, nothing remains of a refresh that it began.
+    /// Ends a step. If it was skipped, a refresh that it began is forgotten.
     pub(crate) fn end_step(&mut self, left_out: bool) {
         let Some(Refresh { cycle, phase: Some(phase), .. }) = &mut self.refresh else { return };
         match left_out && *phase == 0 {

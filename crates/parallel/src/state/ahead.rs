@@ -42,7 +42,7 @@ impl ReadAhead {
         ReadAhead { lens, tensors: 0..0, values: Vec::new() }
     }
 
-    /// Reads the batch that begins with tensor `first`. `read` is given its range and room for its values.
+    /// Reads the batch that begins with tensor `first`. `read` is given its range and a buffer for its values.
     ///
     /// # Errors
     /// A tensor that is not there, or what `read` answers.

@@ -18,7 +18,7 @@ pub(crate) struct OwnPiece {
     pub(crate) chunk: usize,
     /// Its memory, without gaps.
     pub(crate) view: View,
-    /// Which elements of the whole tensor they are.
+    /// Elements of the whole tensor.
     pub(crate) runs: Runs,
 }
 

@@ -153,7 +153,7 @@ impl Bubbles {
         Ok(())
     }
 
-    /// What the step at hand evaluates.
+    /// The batches that the current step evaluates.
     pub(crate) fn in_bubbles(&mut self, worker: &Worker) -> Option<InBubbles<'_>> {
         let losses = &mut self.pending.as_mut()?.losses;
         let tokens = worker.decoder().shape().tokens();

@@ -1,7 +1,7 @@
 //! The losses of tokens, computed by all ranks together.
 //!
 //! A batch for evaluation holds one micro-batch for each data-parallel rank. Each rank scores its own and all get the
-//! others' losses, so whatever is added up from them has the same bits on every rank and in every layout.
+//! others' losses, so every sum of them has the same bits on every rank and in every layout.
 
 use super::Runner;
 use crate::TrainError;

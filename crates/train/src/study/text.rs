@@ -66,7 +66,7 @@ impl SymbolText {
         Ok(SymbolText { facts, train: ids(train), validation: ids(validation) })
     }
 
-    /// What a study says of its text.
+    /// Statistics of a study's text.
     pub fn facts(&self) -> &StudyText {
         &self.facts
     }

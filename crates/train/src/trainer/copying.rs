@@ -33,7 +33,7 @@ pub(super) struct Copying {
     saving: Option<JoinHandle<Done>>,
 }
 
-/// What a rank's thread leaves.
+/// Result of a rank's thread.
 struct Done {
     /// On the first rank the step and what was written.
     result: Result<Option<(u64, SaveReport)>, TrainError>,

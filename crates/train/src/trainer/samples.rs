@@ -18,7 +18,7 @@ pub(super) struct StepPlace {
     sequences_per_step: u64,
     /// Micro-batches of a step.
     micro_batches: usize,
-    /// This rank's first sequence within a step.
+    /// First sequence of this rank within a step.
     first: u64,
     /// Sequences of a micro-batch.
     sequences: usize,

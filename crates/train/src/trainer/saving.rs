@@ -1,6 +1,6 @@
 //! The run's state to and from checkpoints: at its start, on the way, and back again after a spike.
 //!
-//! Checkpoints do not depend on the layout: the first rank writes whole tensors, which the others bring together with
+//! Checkpoints do not depend on the layout: the first rank writes whole tensors, which the others gather with
 //! it; every rank reads them and keeps its part.
 
 use super::Trainer;

@@ -5,7 +5,7 @@
 //! hold whole travels as often as there are ranks in a line, what is cut by rows (sequence parallelism) once.
 
 use crate::exchange::ExchangeError;
-use crate::prepare::Letter;
+use crate::prepare::StreamMessage;
 use bessemer_collectives::{Collective, Communicator, Message, ViewStaging};
 use bessemer_schedule::Flow;
 use bessemer_tensor::{Backend, View};
@@ -13,28 +13,28 @@ use bessemer_units::DType;
 
 /// Host memory for messages.
 #[derive(Debug, Default)]
-pub(crate) struct Letters {
+pub(crate) struct StreamMessages {
     staging: ViewStaging,
 }
 
-fn message(letter: &Letter) -> Message<'static> {
-    let name = match letter.flow {
+fn tagged(message: &StreamMessage) -> Message<'static> {
+    let name = match message.flow {
         Flow::Activation => "activation",
         Flow::Gradient => "gradient",
     };
-    Message::new(name, letter.tag, letter.peer)
+    Message::new(name, message.tag, message.peer)
 }
 
-impl Letters {
+impl StreamMessages {
     /// Sends a copy of `view`, in the type in which it is stored.
     pub(crate) fn send(
         &mut self,
         backend: &mut dyn Backend,
         pipeline: &mut dyn Communicator,
-        letter: &Letter,
+        message: &StreamMessage,
         view: View,
     ) -> Result<(), ExchangeError> {
-        self.staging.run(backend, pipeline, &Collective::send(message(letter)), &[view], &[])
+        self.staging.run(backend, pipeline, &Collective::send(tagged(message)), &[view], &[])
     }
 
     /// Waits for a message and writes it to `view`.
@@ -42,10 +42,10 @@ impl Letters {
         &mut self,
         backend: &mut dyn Backend,
         pipeline: &mut dyn Communicator,
-        letter: &Letter,
+        message: &StreamMessage,
         view: View,
     ) -> Result<(), ExchangeError> {
-        self.staging.run(backend, pipeline, &Collective::receive(message(letter)), &[], &[view])
+        self.staging.run(backend, pipeline, &Collective::receive(tagged(message)), &[], &[view])
     }
 
     /// Bytes of host memory.
