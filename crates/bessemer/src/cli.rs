@@ -1,7 +1,7 @@
 //! The command line, as clap sees it.
 
 mod bench;
-mod bench_pipeline;
+mod bench_layouts;
 mod bench_ranks;
 mod checkpoint;
 mod cluster;
@@ -16,7 +16,7 @@ mod study;
 mod waiting;
 
 pub(crate) use bench::{BenchCommand, BenchOpArgs, BenchStepArgs};
-pub(crate) use bench_pipeline::BenchPipelineArgs;
+pub(crate) use bench_layouts::BenchLayoutsArgs;
 pub(crate) use bench_ranks::BenchRanksArgs;
 pub(crate) use checkpoint::{CheckpointCommand, EvalArgs, GenerateArgs, RunArgs};
 pub(crate) use cluster::ClusterCommand;

@@ -31,9 +31,9 @@ use std::ops::Range;
 /// Elements of a staging buffer: 32 MiB in f32.
 pub(crate) const BUCKET: usize = 8 << 20;
 /// Pieces of gradients that travel at once.
-const GRADIENTS_AHEAD: usize = 3;
+pub(crate) const GRADIENTS_AHEAD: usize = 3;
 /// Pieces of values that travel at once.
-const VALUES_AHEAD: usize = 2;
+pub(crate) const VALUES_AHEAD: usize = 2;
 
 /// A piece of a transfer that is in flight.
 #[derive(Debug)]

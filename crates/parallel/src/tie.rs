@@ -70,26 +70,32 @@ impl Tie {
                 self.staging.run(backend, group.as_mut(), &sum, &[view], &[view])?;
             }
         }
-        for &(first, last) in &self.together {
-            let (Some(first), Some(last), Some(terms)) =
-                (chunks[first].table_gradient(), chunks[last].table_gradient(), self.terms)
-            else {
-                continue;
-            };
-            for (first, last) in buckets(first).zip(buckets(last)) {
+        Ok(self.sums_here(chunks).try_for_each(|op| backend.launch(Stream(0), &op))?)
+    }
+
+    /// Chunks whose terms another rank's are added to, by an all-reduce of [`Chunk::table_gradient`] each.
+    pub(crate) fn apart(&self) -> &[usize] {
+        &self.apart
+    }
+
+    /// What adds the terms of both ends on this rank.
+    pub(crate) fn sums_here<'a>(&'a self, chunks: &'a [Chunk]) -> impl Iterator<Item = Op> + 'a {
+        let ends = self.together.iter().filter_map(|&(first, last)| {
+            Some((chunks[first].table_gradient()?, chunks[last].table_gradient()?, self.terms?))
+        });
+        ends.flat_map(|(first, last, terms)| {
+            buckets(first).zip(buckets(last)).flat_map(move |(first, last)| -> [Op; 5] {
                 // In f32, and rounded once: the type of gradients may have no sum of its own.
                 let [a, b] = terms.map(|term| term.columns(0, first.len()));
-                let ops: [Op; 5] = [
+                [
                     Copy { src: first, dst: a }.into(),
                     Copy { src: last, dst: b }.into(),
                     Add { a, b, out: a }.into(),
                     Copy { src: a, dst: first }.into(),
                     Copy { src: a, dst: last }.into(),
-                ];
-                ops.iter().try_for_each(|op| backend.launch(Stream(0), op))?;
-            }
-        }
-        Ok(())
+                ]
+            })
+        })
     }
 }
 

@@ -31,6 +31,6 @@ pub use error::SimError;
 pub use jitter::Jitter;
 pub use memory::{live_over_time, peak_live, weight_copies, weight_versions};
 pub use samples::{Kind, Sample, Samples, parse_name};
-pub use simulate::{simulate, simulate_each};
+pub use simulate::simulate;
 pub use summary::Summary;
 pub use timeline::{Interval, Step, Timeline};

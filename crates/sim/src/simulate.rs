@@ -54,7 +54,6 @@ struct Simulation<'a> {
     program: &'a Program,
     costs: &'a Costs,
     factors: Option<&'a [Vec<f64>]>,
-    times: Option<&'a [Vec<Option<f64>>]>,
     /// First place of each rank when places are numbered through.
     base: Vec<usize>,
     /// Stage of each place.
@@ -84,31 +83,6 @@ struct Simulation<'a> {
 pub fn simulate(program: &Program, costs: &Costs) -> Result<Timeline, SimError> {
     costs.check(program)?;
     Simulation::new(program, costs, None)?.run()
-}
-
-/// The same with a time of its own for each instruction, by rank and position; `costs` for those that have none, and for
-/// messages.
-///
-/// # Errors
-/// As [`simulate`]; [`SimError::Value`] for a time that is none.
-pub fn simulate_each(
-    program: &Program,
-    costs: &Costs,
-    times: &[Vec<Option<f64>>],
-) -> Result<Timeline, SimError> {
-    costs.check(program)?;
-    for (rank, list) in program.lists.iter().enumerate() {
-        for (index, instruction) in list.iter().enumerate() {
-            let own = times.get(rank).and_then(|t| t.get(index)).copied().flatten();
-            if let Some(value) = own.filter(|t| !(*t >= 0.0 && t.is_finite())) {
-                return Err(SimError::Value {
-                    what: format!("the time of {instruction} on rank {rank}"),
-                    value,
-                });
-            }
-        }
-    }
-    Simulation { times: Some(times), ..Simulation::new(program, costs, None)? }.run()
 }
 
 /// The same with the time of each instruction, by rank and position, multiplied by a factor of its own.
@@ -144,7 +118,6 @@ impl<'a> Simulation<'a> {
             program,
             costs,
             factors,
-            times: None,
             slots: vec![EMPTY; base[ranks] * program.micro_batches() * 2],
             base,
             stage,
@@ -268,10 +241,6 @@ impl<'a> Simulation<'a> {
     }
 
     fn time(&self, rank: usize, index: usize) -> f64 {
-        let own = self.times.and_then(|times| times.get(rank)?.get(index).copied().flatten());
-        if let Some(time) = own {
-            return time;
-        }
         let time = self.costs.time(rank, &self.program.lists[rank][index]);
         time * self.costs.jitter.factor(rank, index) * self.factors.map_or(1.0, |f| f[rank][index])
     }

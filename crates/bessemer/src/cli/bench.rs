@@ -1,6 +1,6 @@
 //! `bessemer bench`.
 
-use super::{BenchPipelineArgs, BenchRanksArgs};
+use super::{BenchLayoutsArgs, BenchRanksArgs};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -11,8 +11,8 @@ pub(crate) enum BenchCommand {
     Step(Box<BenchStepArgs>),
     /// Several ranks of this process against one rank with all threads: the same step, in pairs.
     Ranks(Box<BenchRanksArgs>),
-    /// Pipelines on ranks of this process: the measured time of a step's passes beside the simulated one.
-    Pipeline(Box<BenchPipelineArgs>),
+    /// Layouts on ranks of this process, some over slow links: the measured time of a step beside the simulated one.
+    Layouts(Box<BenchLayoutsArgs>),
     /// Operators at the shapes of a training step: time, GFLOP/s, GB/s, share of the peak.
     Op(BenchOpArgs),
     /// Each rung of the kernel ladder, and each way to multiply, on a few operators, under the roofline.

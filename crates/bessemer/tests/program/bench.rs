@@ -48,3 +48,28 @@ fn operators_are_timed_with_the_engine_that_is_named() {
     op(&["--engine", "fma", "--matmul", "high"]).failed(USAGE, &["--engine", "--matmul"]);
     place.bessemer(&["bench", "ladder", "--engine", "fma"]).failed(USAGE, &["bench op"]);
 }
+
+#[test]
+fn layouts_are_measured_and_simulated_from_what_their_ranks_run() {
+    let place = Workplace::new(GPT2);
+    let layouts = |more: &[&str]| {
+        let step = ["bench", "layouts", "--recipe", "recipe.toml", "--quiet", "--json", "--threads", "2"];
+        let sizes = ["--warmup", "0", "--steps", "1", "--repeats", "1", "--micro-batches", "2"];
+        place.bessemer(&[&step[..], &sizes[..], more].concat())
+    };
+    let result = layouts(&["--layouts", "zero3,slow-tensor,slow-sequence-blocking,zb-h1"]).json();
+    let found = result["layouts"].as_array().unwrap();
+    let names: Vec<&str> = found.iter().map(|l| l["layout"].as_str().unwrap()).collect();
+    assert_eq!(names, ["zero3", "slow-tensor", "slow-sequence-blocking", "zb-h1"]);
+    for layout in found {
+        for key in ["measured_seconds", "simulated_seconds", "simulated_over_measured", "events"] {
+            assert!(layout[key].as_f64().unwrap() > 0.0, "{key}: {layout}");
+        }
+    }
+    // What travels over a slow link is seen, and under its axis.
+    assert!(found[1]["exposed_seconds"]["tensor"].as_f64().unwrap() > 0.0, "{result}");
+    assert!(found[2]["exposed_seconds"]["tensor"].as_f64().unwrap() > 0.0, "{result}");
+    layouts(&["--layouts", "zero4"]).failed(USAGE, &["--layouts zero4", "zero3", "zb-h1", "slow-"]);
+    layouts(&["--layouts", "ddp", "--bandwidth", "0"]).failed(USAGE, &["--bandwidth 0"]);
+    place.bessemer(&["bench", "layouts", "--steps", "0"]).failed(USAGE, &["--steps 0"]);
+}

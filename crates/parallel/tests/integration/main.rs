@@ -11,6 +11,7 @@ mod large_dry_run;
 mod memory_plan;
 mod overflow;
 mod pipelines;
+mod replay;
 mod snapshot;
 mod staleness;
 mod state;

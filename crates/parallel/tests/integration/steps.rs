@@ -13,16 +13,16 @@ use bessemer_tensor::null::NullBackend;
 use bessemer_units::ParamStorage;
 use std::collections::BTreeMap;
 
-struct Layout {
-    name: &'static str,
-    config: ParallelConfig,
-    ranks: usize,
-    micro_batches: usize,
-    updates: usize,
-    tied: bool,
+pub(crate) struct Layout {
+    pub(crate) name: &'static str,
+    pub(crate) config: ParallelConfig,
+    pub(crate) ranks: usize,
+    pub(crate) micro_batches: usize,
+    pub(crate) updates: usize,
+    pub(crate) tied: bool,
 }
 
-fn layouts() -> Vec<Layout> {
+pub(crate) fn layouts() -> Vec<Layout> {
     let data = |name, stage, shard, ranks| Layout {
         name,
         config: ParallelConfig { stage, shard, ..ParallelConfig::default() },
@@ -90,7 +90,7 @@ fn model(tied: bool) -> Model {
     config.resolve(None).unwrap()
 }
 
-struct Zeros;
+pub(crate) struct Zeros;
 
 impl Feed for Zeros {
     fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
@@ -100,7 +100,7 @@ impl Feed for Zeros {
 }
 
 /// One rank of a layout, whose peers do not exist; what it sends is counted.
-fn rank(layout: &Layout, rank: usize, ledger: &Ledger, null: &mut NullBackend) -> Worker {
+pub(crate) fn rank(layout: &Layout, rank: usize, ledger: &Ledger, null: &mut NullBackend) -> Worker {
     let optim = OptimConfig { clip: 0.0, ..OptimConfig::default() };
     let model = model(layout.tied);
     let plan = Plan::new(&layout.config, layout.ranks, &model, optim.optimizer).unwrap();

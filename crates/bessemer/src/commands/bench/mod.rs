@@ -3,9 +3,9 @@
 mod cases;
 mod job;
 mod ladder;
+mod layouts;
 mod op;
 mod operands;
-mod pipeline;
 mod ranks;
 mod step;
 mod text;
@@ -26,7 +26,7 @@ pub(crate) fn run(command: &BenchCommand, as_json: bool, console: &mut Console) 
     match command {
         BenchCommand::Step(args) => step::run(args, as_json, console),
         BenchCommand::Ranks(args) => ranks::run(args, as_json, console),
-        BenchCommand::Pipeline(args) => pipeline::run(args, as_json, console),
+        BenchCommand::Layouts(args) => layouts::run(args, as_json, console),
         BenchCommand::Op(args) => op::run(args, as_json, console),
         BenchCommand::Ladder(args) => ladder::run(args, as_json, console),
         BenchCommand::Peak { threads, seconds } => show_peak(*threads, *seconds, as_json),

@@ -39,17 +39,36 @@ pub(crate) struct Ledger {
     pub(crate) norm: Option<Instant>,
 }
 
+/// One launch.
+#[derive(Debug, Clone)]
+pub(crate) struct Launched {
+    pub(crate) op: Op,
+    pub(crate) begin: Instant,
+    pub(crate) end: Instant,
+}
+
 /// A backend around another one. The clock is read twice a launch, which costs less than 0.1 microseconds.
 pub(crate) struct Timed<B> {
     inner: B,
     by_shape: bool,
     ledger: Ledger,
+    launches: Option<Vec<Launched>>,
 }
 
 impl<B: Backend> Timed<B> {
     /// Keeps times by operator and shape if `by_shape`; without it nothing is allocated.
     pub(crate) fn new(inner: B, by_shape: bool) -> Timed<B> {
-        Timed { inner, by_shape, ledger: Ledger::default() }
+        Timed { inner, by_shape, ledger: Ledger::default(), launches: None }
+    }
+
+    /// Keeps every launch from now on.
+    pub(crate) fn keep_launches(&mut self) {
+        self.launches = Some(Vec::new());
+    }
+
+    /// The launches since they are kept, or since the last call.
+    pub(crate) fn take_launches(&mut self) -> Vec<Launched> {
+        self.launches.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// What was launched since the last call.
@@ -91,6 +110,9 @@ impl<B: Backend> Backend for Timed<B> {
         }
         if matches!(op, Op::SumSquares(_)) {
             self.ledger.norm.get_or_insert(begun);
+        }
+        if let Some(launches) = &mut self.launches {
+            launches.push(Launched { op: op.clone(), begin: begun, end: ended });
         }
         if self.by_shape {
             self.ledger.shapes.entry((op.name(), shapes(op))).or_default().add(op, ended - begun);
@@ -155,6 +177,13 @@ mod tests {
             ledger.shapes.iter().map(|((op, s), t)| (*op, s.as_str(), t.launches, t.bytes)).collect();
         assert_eq!(counts, [("fill", "dst 2x6", 1, 48.0), ("fill", "dst 3x4", 2, 96.0)]);
         assert!(timed.take().shapes.is_empty() && ledger.loss.is_none());
+        assert!(timed.take_launches().is_empty());
+        timed.keep_launches();
+        let fill = Op::from(Fill { dst: x.matrix(3, 4), value: 1.0 });
+        timed.launch(Stream(0), &fill).unwrap();
+        let launches = timed.take_launches();
+        assert!(launches.len() == 1 && launches[0].op == fill && launches[0].begin <= launches[0].end);
+        assert!(timed.take_launches().is_empty());
     }
 
     #[test]

@@ -1,0 +1,34 @@
+//! `bessemer bench layouts`.
+
+use super::{BenchStepArgs, WaitingArgs};
+use clap::Args;
+
+/// `bessemer bench layouts`
+#[derive(Debug, Args)]
+pub(crate) struct BenchLayoutsArgs {
+    /// The step; --batch is a micro-batch of one rank, --threads are shared by the ranks.
+    #[command(flatten)]
+    pub(crate) step: BenchStepArgs,
+    /// Ranks of every layout.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(2..=64))]
+    pub(crate) ranks: u64,
+    /// Layouts, separated by commas: ddp, zero1, zero2, zero3, tensor, sequence, with "-blocking" where collectives run on the
+    /// thread that computes, or a pipeline schedule with a flush; "slow-" before a name for slow links; "usual": those that
+    /// docs/parallel.md has figures of.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "usual")]
+    pub(crate) layouts: Vec<String>,
+    /// Micro-batches of a step.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub(crate) micro_batches: u64,
+    /// Bandwidth of the slow links, in MB/s.
+    #[arg(long, value_name = "MB/S", default_value_t = 50.0)]
+    pub(crate) bandwidth: f64,
+    /// Latency of the slow links, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 0.5)]
+    pub(crate) latency: f64,
+    /// Times that each operator of a layout is measured.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(crate) repeats: u64,
+    #[command(flatten)]
+    pub(crate) waiting: WaitingArgs,
+}

@@ -1,0 +1,87 @@
+//! The layouts that `bessemer bench layouts` knows, by name.
+
+use crate::failure::Failure;
+use bessemer_parallel::{ParallelConfig, Stage};
+
+/// All of [`USUAL`].
+const ALL_USUAL: &str = "usual";
+/// Over slow links.
+const SLOW: &str = "slow-";
+/// Collectives on the thread that computes.
+const BLOCKING: &str = "-blocking";
+/// Pipelines with a flush.
+const SCHEDULES: [&str; 10] =
+    ["gpipe", "1f1b", "interleaved", "chimera", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev", "zb-auto"];
+/// Layouts whose figures are kept.
+const USUAL: [&str; 24] = [
+    "ddp",
+    "zero1",
+    "zero2",
+    "zero3",
+    "tensor",
+    "tensor-blocking",
+    "sequence",
+    "gpipe",
+    "1f1b",
+    "interleaved",
+    "zb-h1",
+    "chimera",
+    "slow-ddp",
+    "slow-ddp-blocking",
+    "slow-zero1",
+    "slow-zero2",
+    "slow-zero3",
+    "slow-tensor",
+    "slow-tensor-blocking",
+    "slow-sequence",
+    "slow-gpipe",
+    "slow-1f1b",
+    "slow-interleaved",
+    "slow-zb-h1",
+];
+
+/// A layout and its links.
+#[derive(Debug, Clone)]
+pub(super) struct LayoutCase {
+    pub(super) name: String,
+    pub(super) config: ParallelConfig,
+    /// Over slow links.
+    pub(super) slow: bool,
+}
+
+impl LayoutCase {
+    /// The layout of this name, over `ranks` ranks.
+    fn named(name: &str, ranks: u64) -> Result<LayoutCase, Failure> {
+        let (slow, rest) = name.strip_prefix(SLOW).map_or((false, name), |rest| (true, rest));
+        let (overlap, kind) = rest.strip_suffix(BLOCKING).map_or((true, rest), |kind| (false, kind));
+        let default = ParallelConfig { overlap, ..ParallelConfig::default() };
+        let config = match kind {
+            "ddp" => default,
+            "zero1" => ParallelConfig { stage: Stage::Zero1, ..default },
+            "zero2" => ParallelConfig { stage: Stage::Zero2, ..default },
+            "zero3" => ParallelConfig { stage: Stage::Zero3, ..default },
+            "tensor" => ParallelConfig { tensor: ranks, ..default },
+            "sequence" => ParallelConfig { tensor: ranks, sequence: true, ..default },
+            schedule if SCHEDULES.contains(&schedule) => {
+                ParallelConfig { pipeline: ranks, schedule: schedule.into(), ..default }
+            }
+            _ => {
+                return Err(Failure::usage(format!(
+                    "--layouts {name}: wanted {ALL_USUAL:?}, ddp, zero1, zero2, zero3, tensor, sequence, {}; perhaps \
+                     with {SLOW:?} before it and {BLOCKING:?} behind it",
+                    SCHEDULES.join(", ")
+                )));
+            }
+        };
+        Ok(LayoutCase { name: name.into(), config, slow })
+    }
+}
+
+/// The layouts of these names.
+pub(super) fn chosen(names: &[String], ranks: u64) -> Result<Vec<LayoutCase>, Failure> {
+    let names = names.iter().flat_map(|name| match name.as_str() {
+        ALL_USUAL => USUAL.to_vec(),
+        name => vec![name],
+    });
+    names.map(|name| LayoutCase::named(name, ranks)).collect()
+}

@@ -1,0 +1,202 @@
+//! What the operators, copies, collectives and messages of a layout cost on ranks of this process.
+//!
+//! All ranks measure at the same time, as in a step all of them compute, with the threads that they have there. Every launch of a
+//! step is repeated in the order of the step, without anything between them, so that operands are as warm as in a step.
+
+use super::Setup;
+use crate::commands::bench::median;
+use crate::commands::bench::text::{RandomText, SEED};
+use crate::commands::bench::timed::{Launched, Timed};
+use crate::failure::Failure;
+use bessemer_collectives::{
+    Collective, CollectiveError, CollectiveQueue, Communicator, ElementType, HostBuffer, Memory, Message,
+    Parts, Pattern, Reduce,
+};
+use bessemer_parallel::ParallelError;
+use bessemer_program::CollectiveKind;
+use bessemer_sim::replay::{CostTable, LinearSeconds, op_key};
+use bessemer_tensor::{Backend, BufferSpec, Stream};
+use bessemer_train::{Runner, TrainError, on_threads};
+use bessemer_units::DType;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Elements of short and long values of f32 that travel or are copied.
+const ELEMENTS: [usize; 2] = [1 << 10, 2 << 20];
+/// Times that a copy, collective or message is measured.
+const REPEATS: usize = 15;
+
+/// The launches of a step.
+pub(super) struct StepLaunches {
+    pub(super) passes: Vec<Launched>,
+    /// Of the gradient's norm.
+    pub(super) norm: Vec<Launched>,
+    pub(super) update: Vec<Launched>,
+}
+
+/// What one rank has measured.
+#[derive(Default)]
+struct RankCosts {
+    ops: Vec<(String, f64)>,
+    /// From the end of a launch to the beginning of the next one.
+    between: Vec<f64>,
+    copy: LinearSeconds,
+    collectives: Vec<(CollectiveKind, LinearSeconds)>,
+    handoff: f64,
+    send: LinearSeconds,
+    receive: LinearSeconds,
+}
+
+/// Runs a step and keeps its launches.
+pub(super) fn step<B: Backend>(
+    runner: &mut Runner,
+    text: &mut RandomText,
+    backend: &mut Timed<B>,
+) -> Result<StepLaunches, TrainError> {
+    backend.keep_launches();
+    let worker = &mut runner.worker;
+    let sum = worker.gradients(backend, text)?;
+    let passes = backend.take_launches();
+    worker.sum_over_data(sum)?;
+    worker.grad_norm(backend)?;
+    let norm = backend.take_launches();
+    // Of a null device the norm is no number.
+    worker.apply(backend, 1, 0.0, 1.0)?;
+    Ok(StepLaunches { passes, norm, update: backend.take_launches() })
+}
+
+/// Measures the costs of a layout, without its links.
+pub(super) fn measure(setup: &Setup<'_>, repeats: usize) -> Result<CostTable, Failure> {
+    let ranks = on_threads(setup.worlds(), |world| rank(setup, repeats, world))?;
+    let mut ops: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    let mut between = Vec::new();
+    for rank in &ranks {
+        rank.ops.iter().for_each(|(key, seconds)| ops.entry(key.clone()).or_default().push(*seconds));
+        between.extend_from_slice(&rank.between);
+    }
+    let between = median(&mut between);
+    let first = &ranks[0];
+    Ok(CostTable {
+        ops: ops.into_iter().map(|(key, mut times)| (key, between + median(&mut times))).collect(),
+        copy: first.copy,
+        collectives: first.collectives.iter().copied().collect(),
+        handoff: first.handoff,
+        send: first.send,
+        receive: first.receive,
+        link: None,
+    })
+}
+
+fn rank(
+    setup: &Setup<'_>,
+    repeats: usize,
+    mut world: Box<dyn Communicator>,
+) -> Result<RankCosts, TrainError> {
+    let all: Vec<usize> = (0..world.size()).collect();
+    let mut group = world.group("costs", &all).map_err(ParallelError::from)?;
+    let queued = world.group("queued", &all).map_err(ParallelError::from)?;
+    let mut backend = Timed::new(setup.backend()?, false);
+    let (mut runner, mut text) = setup.rank(&mut backend, world)?;
+    runner.worker.init(&mut backend, SEED)?;
+    // Nothing is measured in the first step.
+    step(&mut runner, &mut text, &mut backend)?;
+    let StepLaunches { passes, norm, update } = step(&mut runner, &mut text, &mut backend)?;
+    let gaps = passes.windows(2).map(|pair| (pair[1].begin - pair[0].end).as_secs_f64());
+    let mut costs = RankCosts { between: gaps.collect(), ..RankCosts::default() };
+    let all: Vec<Launched> = passes.into_iter().chain(norm).chain(update).collect();
+    for _ in 0..repeats {
+        group.barrier("repeat").map_err(ParallelError::from)?;
+        for Launched { op, .. } in &all {
+            let begun = Instant::now();
+            backend.launch(Stream(0), op)?;
+            costs.ops.push((op_key(op), begun.elapsed().as_secs_f64()));
+        }
+        backend.take_launches();
+    }
+    costs.copy = copies(&mut backend, &mut *group)?;
+    transport(&mut costs, group, queued).map_err(ParallelError::from)?;
+    Ok(costs)
+}
+
+/// Median seconds of short and long values, as a line.
+fn line<E>(mut seconds: impl FnMut(usize) -> Result<f64, E>) -> Result<LinearSeconds, E> {
+    let mut medians = [0.0; 2];
+    for (found, len) in medians.iter_mut().zip(ELEMENTS) {
+        let mut times = (0..REPEATS).map(|_| seconds(len)).collect::<Result<Vec<f64>, E>>()?;
+        *found = median(&mut times);
+    }
+    Ok(LinearSeconds::through(ELEMENTS.map(|len| 4 * len as u64), medians))
+}
+
+/// Copies from the device and back to it; the mean of both.
+fn copies(backend: &mut dyn Backend, group: &mut dyn Communicator) -> Result<LinearSeconds, TrainError> {
+    let len = ELEMENTS[1];
+    let spec = BufferSpec { class: "bench", name: "copies", dtype: DType::F32, len };
+    let view = backend.alloc(spec)?.vector();
+    let mut host = vec![0.0; len];
+    line(|len| {
+        group.barrier("copies").map_err(ParallelError::from)?;
+        let begun = Instant::now();
+        backend.read_f32(view.columns(0, len), &mut host[..len])?;
+        backend.write_f32(view.columns(0, len), &host[..len])?;
+        Ok(begun.elapsed().as_secs_f64() / 2.0)
+    })
+}
+
+/// Collectives and messages between all ranks, and what it costs to hand a collective to a progress thread.
+fn transport(
+    costs: &mut RankCosts,
+    mut group: Box<dyn Communicator>,
+    queued: Box<dyn Communicator>,
+) -> Result<(), CollectiveError> {
+    let (rank, size) = (group.rank(), group.size());
+    let mut values = HostBuffer::with_capacity(ElementType::F32, ELEMENTS[1]);
+    for kind in [CollectiveKind::AllReduce, CollectiveKind::ReduceScatter, CollectiveKind::AllGather] {
+        let seconds = line(|len| {
+            let parts = Parts::even(len, size);
+            let pattern = match kind {
+                CollectiveKind::AllReduce => Pattern::AllReduce(Reduce::Sum),
+                CollectiveKind::ReduceScatter => Pattern::ReduceScatter(&parts, Reduce::Sum),
+                _ => Pattern::AllGather(&parts),
+            };
+            values.reset(ElementType::F32, len);
+            group.barrier("collectives")?;
+            let begun = Instant::now();
+            group.run(&Collective::new("values", pattern), Memory::InPlace(values.lend()))?;
+            Ok(begun.elapsed().as_secs_f64())
+        })?;
+        costs.collectives.push((kind, seconds));
+    }
+    let gather = costs.collectives[2].1;
+    costs.collectives.push((CollectiveKind::CombineLogSums, gather));
+
+    let mut sent = vec![0.0f32; ELEMENTS[1]];
+    let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+    costs.send = line(|len| {
+        group.barrier("messages")?;
+        let begun = Instant::now();
+        group.send(Message::new("values", len as u64, next), &sent[..len])?;
+        Ok(begun.elapsed().as_secs_f64())
+    })?;
+    costs.receive = line(|len| {
+        group.barrier("messages")?;
+        let begun = Instant::now();
+        group.receive(Message::new("values", len as u64, previous), &mut sent[..len])?;
+        Ok(begun.elapsed().as_secs_f64())
+    })?;
+
+    let mut queue = CollectiveQueue::with_progress_thread(queued)?;
+    let sum = Collective::new("values", Pattern::AllReduce(Reduce::Sum));
+    values.reset(ElementType::F32, ELEMENTS[0]);
+    let mut times = Vec::new();
+    for _ in 0..REPEATS {
+        group.barrier("queue")?;
+        let begun = Instant::now();
+        let ticket = queue.start(&sum, values)?;
+        values = queue.finish(ticket)?;
+        times.push(begun.elapsed().as_secs_f64());
+    }
+    let alone = costs.collectives[0].1.of(4 * ELEMENTS[0] as u64);
+    costs.handoff = (median(&mut times) - alone).max(0.0);
+    Ok(())
+}

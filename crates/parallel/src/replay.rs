@@ -1,0 +1,306 @@
+//! Events of this rank's step, for [`bessemer_sim::replay`]: the nodes of the step ([`Worker::step_nodes`]) and of its units'
+//! programs, in the pieces in which they travel.
+
+use crate::chunk::Chunk;
+use crate::exchange::{BUCKET, GRADIENTS_AHEAD, VALUES_AHEAD};
+use crate::piece::pieces;
+use crate::plan::Coord;
+use crate::worker::Worker;
+use bessemer_mesh::Axis;
+use bessemer_program::{Action, CollectiveKind, Message, Phase, Stream, Transfer};
+use bessemer_schedule::Place;
+use bessemer_sim::SimError;
+use bessemer_sim::replay::{Copied, Progress, RankWriter, ReplayGroup, Traffic};
+use bessemer_tensor::op::{Copy, Op};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Operators of a step that stand in no list: those of the optimizer.
+#[derive(Debug, Clone, Copy)]
+pub struct UpdateOps<'a> {
+    /// Squares of the gradients.
+    pub norm: &'a [Op],
+    /// Updates of the parameters.
+    pub step: &'a [Op],
+}
+
+/// Numbers of a chunk's groups.
+#[derive(Debug, Clone, Copy)]
+struct ChunkGroupNumbers {
+    tensor: usize,
+    shard: usize,
+    replicate: usize,
+}
+
+/// A piece of gradients or values under way.
+#[derive(Debug, Clone, Copy)]
+struct Flight {
+    transfer: Transfer,
+    group: usize,
+    id: usize,
+    /// Bytes that are read again to be added to, when it is complete.
+    added: u64,
+}
+
+/// A chunk while its events are written.
+#[derive(Debug, Default)]
+struct ChunkState {
+    /// Units that have gone backward.
+    backward: BTreeSet<usize>,
+    /// Flat parameters whose gradients have been reduced.
+    reduced: BTreeSet<usize>,
+    reducing: VecDeque<Flight>,
+    gathering: VecDeque<Flight>,
+    /// The gather that was asked for, and its next piece.
+    asked: Option<(Transfer, usize)>,
+    next_id: usize,
+}
+
+/// A step's events while they are written.
+struct Writing<'w, 'a> {
+    worker: &'w Worker,
+    writer: &'w mut RankWriter<'a>,
+    groups: Vec<ChunkGroupNumbers>,
+    chunks: Vec<ChunkState>,
+}
+
+impl Worker {
+    /// Appends the events of one optimizer step on this rank: [`Worker::gradients`], [`Worker::sum_over_data`],
+    /// [`Worker::grad_norm`] and [`Worker::apply`], one after the other.
+    ///
+    /// # Errors
+    /// [`SimError::Cost`] for an operator whose cost is not known, and for filler work.
+    pub fn write_events(&self, writer: &mut RankWriter<'_>, update: UpdateOps<'_>) -> Result<(), SimError> {
+        let groups = self.chunks.iter().map(|chunk| self.group_numbers(chunk, writer)).collect();
+        let chunks = self.chunks.iter().map(|_| ChunkState::default()).collect();
+        let mut writing = Writing { worker: self, writer, groups, chunks };
+        let nodes = self.step_nodes();
+        let first = nodes.iter().position(|node| matches!(node.action, Action::Update { .. }));
+        for (number, node) in nodes.iter().enumerate() {
+            match &node.action {
+                Action::Norm => {
+                    writing.sum_losses();
+                    writing.norm(update.norm)?;
+                }
+                // Chunks update one after the other, with nothing between them but their gathers.
+                Action::Update { .. } if Some(number) == first => {
+                    update.step.iter().try_for_each(|op| writing.writer.op(op))?;
+                }
+                Action::Update { .. } => {}
+                action => writing.action(node.chunk, action)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Numbers of a chunk's groups; a group has the label of its axis.
+    fn group_numbers(&self, chunk: &Chunk, writer: &mut RankWriter<'_>) -> ChunkGroupNumbers {
+        let number = chunk.place.stage;
+        let progress = if self.plan.overlap { Progress::Thread } else { Progress::Caller };
+        let mut group = |axis: Axis, ranks: Vec<usize>| {
+            writer.group(ReplayGroup { label: axis.name().into(), number, ranks, progress })
+        };
+        let along = |axis: Axis| self.plan.mesh.group(self.world.rank(), &[axis]);
+        let copies = |place: &Place| {
+            let at = Coord { pipeline: place.rank, ..self.coord };
+            (0..self.plan.replicate()).map(move |replicate| Coord { replicate, ..at })
+        };
+        let holders = self.program.holders(number);
+        let replicas = holders.iter().flat_map(copies).map(|coord| self.plan.rank(coord)).collect();
+        ChunkGroupNumbers {
+            tensor: group(Axis::Tensor, along(Axis::Tensor)),
+            shard: group(Axis::Shard, along(Axis::Shard)),
+            replicate: group(Axis::Replicate, replicas),
+        }
+    }
+}
+
+impl Writing<'_, '_> {
+    fn action(&mut self, chunk: usize, action: &Action) -> Result<(), SimError> {
+        let worker = self.worker;
+        match action {
+            Action::Unit { unit, phase, .. } => self.unit(chunk, *unit, *phase)?,
+            Action::Complete(flats) => self.complete(chunk, flats),
+            Action::Start(transfer) if transfer.kind == CollectiveKind::AllGather => {
+                self.chunks[chunk].asked.get_or_insert((*transfer, 0));
+                while self.ask_more(chunk, *transfer) {}
+            }
+            Action::Start(transfer) => self.reduce(chunk, *transfer),
+            Action::Wait(transfer) => self.wait(chunk, *transfer),
+            Action::Send(m) => self.writer.send(worker.peer(m), m.tag, m.bytes),
+            Action::Receive(m) => self.writer.receive(worker.peer(m), m.tag, m.bytes),
+            Action::Hand { stream, to, .. } => {
+                if let Some(copy) = worker.handed(*stream, chunk, *to) {
+                    self.writer.op(&Op::from(copy))?;
+                }
+            }
+            Action::Tie => self.tie()?,
+            Action::Filler(work) => return Err(SimError::Cost(format!("filler work ({work})"))),
+            Action::Norm | Action::Update { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn unit(&mut self, chunk: usize, unit: usize, phase: Phase) -> Result<(), SimError> {
+        let (of, state) = (&self.worker.chunks[chunk], &mut self.chunks[chunk]);
+        let begins = matches!(phase, Phase::Backward | Phase::BackwardInput);
+        let first = match begins {
+            true => state.backward.insert(unit) || of.settles,
+            false => phase == Phase::Forward,
+        };
+        let Some((_, program, _)) = of.decoder.programs().nth(unit) else { return Ok(()) };
+        self.writer.unit(program, phase, first, (self.groups[chunk].tensor, of.tensor.size()))
+    }
+
+    /// Sums of gradients over the tensor axis. Ranks that hold the same key/value heads are taken for all of its ranks.
+    fn complete(&mut self, chunk: usize, flats: &[usize]) {
+        let of = &self.worker.chunks[chunk];
+        let size = |flat: &usize| {
+            let flat = &of.lists.data.flats[*flat];
+            (flat.partial * flat.gradients.dtype.size()) as u64
+        };
+        let bytes = flats.iter().map(size).sum();
+        let traffic = Traffic { kind: CollectiveKind::AllReduce, bytes, ranks: of.tensor.size() };
+        let copied = Copied { read: bytes, written: bytes };
+        self.writer.collective(self.groups[chunk].tensor, "partial gradients", traffic, copied);
+    }
+
+    /// Asks for one more piece of values, as far as there are buffers.
+    fn ask_more(&mut self, chunk: usize, transfer: Transfer) -> bool {
+        let (of, state) = (&self.worker.chunks[chunk], &mut self.chunks[chunk]);
+        let Some((asked, next)) = state.asked.filter(|_| state.gathering.len() < VALUES_AHEAD) else {
+            return false;
+        };
+        let all = pieces(&of.units.list[asked.flat], &of.memory.parts[asked.flat], BUCKET);
+        let Some(piece) = all.get(next).filter(|_| asked == transfer) else { return false };
+        let element = of.lists.data.flats[asked.flat].values.dtype.size() as u64;
+        let (ranks, me) = of.lists.data.rank.shard;
+        let whole = piece.parts.len() as u64 * element;
+        let own = piece.parts.range(me).len() as u64 * element;
+        let (group, id) = (self.groups[chunk].shard, state.next_id);
+        let traffic = Traffic { kind: CollectiveKind::AllGather, bytes: whole, ranks };
+        self.writer.start(group, id, &piece.name, traffic, Copied { read: own, written: whole });
+        state.gathering.push_back(Flight { transfer, group, id, added: 0 });
+        (state.next_id, state.asked) = (id + 1, Some((asked, next + 1)));
+        true
+    }
+
+    fn reduce(&mut self, chunk: usize, transfer: Transfer) {
+        let of = &self.worker.chunks[chunk];
+        let data = &of.lists.data;
+        let (flat, (shards, me)) = (&data.flats[transfer.flat], data.rank.shard);
+        let element = flat.gradients.dtype.size() as u64;
+        let sharded = transfer.axis == Axis::Shard;
+        // A part is added to what earlier passes have left, where they leave parts.
+        let adds = sharded && of.settles && !self.chunks[chunk].reduced.insert(transfer.flat);
+        for piece in pieces(&of.units.list[transfer.flat], &of.memory.parts[transfer.flat], BUCKET) {
+            if self.chunks[chunk].reducing.len() == GRADIENTS_AHEAD {
+                self.settle(chunk);
+            }
+            let all = piece.parts.len() as u64 * element;
+            let own = piece.parts.range(me).len() as u64 * element;
+            let (group, ranks) = match sharded {
+                true => (self.groups[chunk].shard, shards),
+                false => (self.groups[chunk].replicate, data.rank.replicate.0),
+            };
+            let (bytes, copied) = match sharded {
+                true => (all, Copied { read: all, written: own }),
+                false if shards > 1 => (own, Copied { read: own, written: own }),
+                false => (all, Copied { read: all, written: all }),
+            };
+            let state = &mut self.chunks[chunk];
+            let id = state.next_id;
+            let traffic = Traffic { kind: transfer.kind, bytes, ranks };
+            self.writer.start(group, id, &piece.name, traffic, copied);
+            let added = if adds { own } else { 0 };
+            state.reducing.push_back(Flight { transfer, group, id, added });
+            state.next_id += 1;
+        }
+    }
+
+    /// Waits for the oldest piece of gradients.
+    fn settle(&mut self, chunk: usize) {
+        if let Some(Flight { group, id, added, .. }) = self.chunks[chunk].reducing.pop_front() {
+            self.writer.wait(group, id);
+            self.writer.copy(added);
+        }
+    }
+
+    fn wait(&mut self, chunk: usize, transfer: Transfer) {
+        if transfer.kind != CollectiveKind::AllGather {
+            while self.chunks[chunk].reducing.iter().any(|flight| flight.transfer == transfer) {
+                self.settle(chunk);
+            }
+            return;
+        }
+        while let Some(Flight { group, id, .. }) = self.chunks[chunk].gathering.pop_front() {
+            self.writer.wait(group, id);
+            self.ask_more(chunk, transfer);
+        }
+        self.chunks[chunk].asked = None;
+    }
+
+    /// Tied tables are added up.
+    fn tie(&mut self) -> Result<(), SimError> {
+        let worker = self.worker;
+        for chunk in worker.tie.apart() {
+            let Some(gradient) = worker.chunks[*chunk].table_gradient() else { continue };
+            let Some((route, _)) = worker.chunks[*chunk].ends else { continue };
+            let ends = &worker.program.routes[route];
+            let at = |place: &Place| worker.plan.rank(Coord { pipeline: place.rank, ..worker.coord });
+            let ranks: Vec<usize> = ends.first().into_iter().chain(ends.last()).map(at).collect();
+            let (label, progress) = ("tied table".into(), Progress::Caller);
+            let group = self.writer.group(ReplayGroup { label, number: route, ranks, progress });
+            let bytes = gradient.bytes();
+            let traffic = Traffic { kind: CollectiveKind::AllReduce, bytes, ranks: 2 };
+            self.writer.collective(group, "tied table", traffic, Copied { read: bytes, written: bytes });
+        }
+        worker.tie.sums_here(&worker.chunks).try_for_each(|op| self.writer.op(&op))
+    }
+
+    /// The loss over all ranks.
+    fn sum_losses(&mut self) {
+        let ranks = self.worker.plan.ranks();
+        let label = "world".into();
+        let all = ReplayGroup { label, number: 0, ranks: (0..ranks).collect(), progress: Progress::Caller };
+        let group = self.writer.group(all);
+        self.control(group, "losses", ranks, 3);
+    }
+
+    /// The norm of the gradient, over the shard, tensor and pipeline axes.
+    fn norm(&mut self, ops: &[Op]) -> Result<(), SimError> {
+        ops.iter().try_for_each(|op| self.writer.op(op))?;
+        let worker = self.worker;
+        let (name, groups) = ("norm of the gradient", self.groups[0]);
+        self.control(groups.shard, name, worker.plan.shard(), 1);
+        self.control(groups.tensor, name, worker.plan.tensor(), 1);
+        let ranks = worker.plan.mesh.group(worker.world.rank(), &[Axis::Pipeline]);
+        let label = Axis::Pipeline.name().into();
+        let line = ReplayGroup { label, number: 0, ranks, progress: Progress::Caller };
+        let group = self.writer.group(line);
+        self.control(group, name, worker.plan.pipeline(), 1);
+        Ok(())
+    }
+
+    /// A control message of so many numbers of 64 bits.
+    fn control(&mut self, group: usize, name: &str, ranks: usize, numbers: u64) {
+        let traffic = Traffic { kind: CollectiveKind::AllGather, bytes: 8 * numbers * ranks as u64, ranks };
+        self.writer.collective(group, name, traffic, Copied::default());
+    }
+}
+
+impl Worker {
+    /// The copy of the residual stream, or of its gradient, from one chunk of this rank to another.
+    fn handed(&self, stream: Stream, from: usize, to: usize) -> Option<Copy> {
+        let (from, to) = (&self.chunks[from].decoder, &self.chunks[to].decoder);
+        let (src, dst) = match stream {
+            Stream::Values => (from.stage_output(0), to.stage_input(0)),
+            Stream::Gradient => (from.stage_input_gradient(0), to.stage_output_gradient(0)),
+        };
+        Some(Copy { src: src.ok()?, dst: dst.ok()? })
+    }
+
+    /// The rank of the job at the other end of a message.
+    fn peer(&self, message: &Message) -> usize {
+        self.plan.rank(Coord { pipeline: message.peer, ..self.coord })
+    }
+}

@@ -1,0 +1,128 @@
+//! Events of a step: what a rank really launches, runs and sends, and nothing that stops.
+
+use crate::steps::{Layout, Zeros, layouts, rank};
+use bessemer_collectives::Ledger;
+use bessemer_parallel::UpdateOps;
+use bessemer_sim::SimError;
+use bessemer_sim::replay::{
+    CollectiveSeconds, MessageSeconds, NodeCosts, RankEvent, RankWriter, Replay, StepEvents, Traffic, replay,
+};
+use bessemer_tensor::null::NullBackend;
+use bessemer_tensor::op::Op;
+use std::collections::BTreeMap;
+
+/// Seconds by floating-point operations and bytes; counts what is asked for.
+#[derive(Default)]
+struct Counting {
+    /// Launches and floating-point operations, by operator.
+    ops: BTreeMap<&'static str, (u64, f64)>,
+    /// Bytes of collectives and messages.
+    sent: f64,
+    /// Seconds of a byte on a link.
+    per_byte: f64,
+}
+
+impl NodeCosts for Counting {
+    fn op(&mut self, op: &Op) -> Result<f64, SimError> {
+        let (launches, flops) = self.ops.entry(op.name()).or_default();
+        *launches += 1;
+        *flops += op.flops().0;
+        Ok(1e-6 + 1e-9 * op.flops().0)
+    }
+
+    fn copy(&mut self, bytes: u64) -> f64 {
+        1e-10 * bytes as f64
+    }
+
+    fn collective(&mut self, traffic: Traffic) -> CollectiveSeconds {
+        self.sent += traffic.sent();
+        CollectiveSeconds { processor: 1e-6, link: self.per_byte * traffic.sent(), handoff: 0.0 }
+    }
+
+    fn message(&mut self, bytes: u64) -> MessageSeconds {
+        let busy = self.per_byte * bytes as f64;
+        MessageSeconds { send: 0.0, receive: 0.0, busy, latency: 1e-6 }
+    }
+}
+
+/// Collectives, sends and receives by the label under which they are counted.
+fn calls(step: &StepEvents, rank: usize) -> BTreeMap<&str, u64> {
+    let mut calls = BTreeMap::new();
+    for event in &step.lists[rank] {
+        let label = match event {
+            RankEvent::Start { group, .. } | RankEvent::Collective { group, .. } => {
+                step.groups[*group].label.as_str()
+            }
+            RankEvent::Send { .. } | RankEvent::Receive { .. } => "pipeline",
+            RankEvent::Compute { .. } | RankEvent::Wait { .. } => continue,
+        };
+        *calls.entry(label).or_insert(0) += 1;
+    }
+    calls
+}
+
+fn events(layout: &Layout, per_byte: f64) -> StepEvents {
+    let mut step = StepEvents::new(layout.ranks);
+    for at in 0..layout.ranks {
+        let (ledger, mut null) = (Ledger::new(), NullBackend::new());
+        let mut worker = rank(layout, at, &ledger, &mut null);
+        let mut costs = Counting { per_byte, ..Counting::default() };
+        let mut writer = RankWriter::new(&mut step, &mut costs, at);
+        worker.write_events(&mut writer, UpdateOps { norm: &[], step: &[] }).unwrap();
+        writer.finish();
+
+        null.reset_counts();
+        ledger.clear();
+        let sum = worker.gradients(&mut null, &mut Zeros).unwrap();
+        let launched: BTreeMap<&str, u64> =
+            null.counts().iter().map(|(name, c)| (*name, c.launches)).collect();
+        let written: BTreeMap<&str, u64> = costs.ops.iter().map(|(name, (n, _))| (*name, *n)).collect();
+        assert_eq!(written, launched, "{}, rank {at}", layout.name);
+        let flops: f64 = costs.ops.values().map(|(_, flops)| flops).sum();
+        assert!((flops / null.flops().0 - 1.0).abs() < 1e-9, "{}, rank {at}", layout.name);
+
+        worker.sum_over_data(sum).unwrap();
+        worker.grad_norm(&mut null).unwrap();
+        worker.apply(&mut null, 1, 1e-3, 1.0).unwrap();
+        let mut counted = BTreeMap::new();
+        let (mut sent, rows) = (0.0, ledger.rows());
+        for (label, _, traffic) in rows.iter().filter(|(.., traffic)| traffic.calls > 0) {
+            *counted.entry(label.as_str()).or_insert(0) += traffic.calls;
+            sent += traffic.volume.sent as f64;
+        }
+        assert_eq!(calls(&step, at), counted, "{}, rank {at}", layout.name);
+        let messages: f64 = (worker.step_nodes().iter())
+            .map(|node| match &node.action {
+                bessemer_program::Action::Send(message) => message.bytes as f64,
+                _ => 0.0,
+            })
+            .sum();
+        // Parts of ranks differ by at most an element a collective.
+        let apart = (costs.sent + messages - sent).abs();
+        assert!(apart <= 0.02 * sent, "{}, rank {at}: {sent} sent, {apart} apart", layout.name);
+    }
+    step
+}
+
+fn replayed(layout: &Layout, per_byte: f64) -> Replay {
+    replay(&events(layout, per_byte)).unwrap_or_else(|e| panic!("{}: {e}", layout.name))
+}
+
+#[test]
+fn the_events_of_every_layout_are_what_it_launches_and_sends_and_they_end() {
+    for layout in layouts().iter().filter(|layout| layout.updates == 1) {
+        let [free, slow, slower] = [0.0, 1e-8, 1e-6].map(|per_byte| replayed(layout, per_byte).seconds());
+        assert!(free > 0.0 && free <= slow && slow < slower, "{}: {free} {slow} {slower}", layout.name);
+    }
+}
+
+#[test]
+fn overlap_hides_what_a_blocking_layout_shows() {
+    for mut layout in layouts().into_iter().filter(|layout| ["ddp", "zero3"].contains(&layout.name)) {
+        let per_byte = 1e-9;
+        let hidden = replayed(&layout, per_byte).seconds();
+        layout.config.overlap = false;
+        let shown = replayed(&layout, per_byte).seconds();
+        assert!(hidden < shown, "{}: {hidden} against {shown}", layout.name);
+    }
+}
