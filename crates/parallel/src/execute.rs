@@ -15,7 +15,7 @@
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
 use crate::notes::OrderSpan;
-use crate::prepare::{ExecOp, Run, Slot, StreamMessage, Writes};
+use crate::prepare::{EvaluationPass, ExecOp, Onward, Run, Slot, StreamMessage, Writes};
 use crate::ranks::{PassRanks, Watching};
 use crate::worker::{Feed, Worker, parallel_error, pass_result};
 use bessemer_model::{Accumulate, Decoder, LossSum, ModelError, StepContext, TokenBatch};
@@ -42,6 +42,29 @@ enum Captures {
     Now,
     /// They are copied for filler work, as those of this micro-batch.
     Later(usize),
+}
+
+/// The source of one batch that is evaluated between steps.
+struct OneBatch<'a> {
+    batch: &'a TokenBatch<'a>,
+    per_token: Option<&'a mut [f32]>,
+}
+
+impl Feed for OneBatch<'_> {
+    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let problem = "the batch is evaluated and not trained on".into();
+        Err(ParallelError::Feed { micro, problem })
+    }
+
+    fn evaluation(&mut self, _: usize) -> Result<TokenBatch<'_>, ParallelError> {
+        Ok(*self.batch)
+    }
+
+    fn evaluated(&mut self, _: usize, losses: &[f32]) {
+        if let Some(per_token) = &mut self.per_token {
+            per_token.copy_from_slice(losses);
+        }
+    }
 }
 
 /// A pass of a chunk.
@@ -71,7 +94,7 @@ impl Worker {
         let mut sum = LossSum::default();
         self.next = 0;
         self.begin_step();
-        while let Some(&order) = self.orders().get(self.next) {
+        while let Some(&order) = self.ops().get(self.next) {
             if is_update(&order) {
                 break;
             }
@@ -110,8 +133,8 @@ impl Worker {
                     parallel_error(chunk.transfers(backend, |lists| &lists.reduce))?;
                 }
             }
-            ExecOp::Evaluate { unit, at, from, to } => {
-                self.evaluate(backend, feed, (unit, at), (from, to))?
+            ExecOp::Evaluate(pass) => {
+                self.evaluate(backend, feed, &pass)?;
             }
             ExecOp::Fill(fill) if self.chunks[fill.chunk].has_kfac(fill.filler) => {
                 self.chunks[fill.chunk].fill_kfac(backend, fill)?;
@@ -150,7 +173,7 @@ impl Worker {
         grad_norm: f64,
     ) -> Result<StepStats, ParallelError> {
         let mut told = StepStats { grad_norm, clip_factor: 0.0, skipped: true };
-        while let Some(&order) = self.orders().get(self.next) {
+        while let Some(&order) = self.ops().get(self.next) {
             let begun = self.intervals.is_some().then(Instant::now);
             match order {
                 // What a refresh has begun with is kept.
@@ -264,14 +287,15 @@ impl Worker {
         Ok(sum)
     }
 
-    /// Runs one stage's pass of an evaluated batch; the rank with the head reports the losses to the source.
+    /// Runs one stage's pass of an evaluated batch; the rank with the head reports the losses to the source. Returns the loss
+    /// where the head is.
     fn evaluate(
         &mut self,
         backend: &mut dyn Backend,
-        feed: &mut dyn Feed,
-        (unit, at): (usize, Slot),
-        (from, to): (Option<StreamMessage>, Option<StreamMessage>),
-    ) -> Result<(), ParallelError> {
+        source: &mut dyn Feed,
+        pass: &EvaluationPass,
+    ) -> Result<LossSum, ParallelError> {
+        let EvaluationPass { unit, at, from, to } = *pass;
         if let Some(message) = from {
             self.receive(backend, &message)?;
         }
@@ -279,22 +303,27 @@ impl Worker {
         chunk.stash.read(&mut chunk.decoder, None)?;
         let (has_head, losses) = (chunk.place.span.head, &mut self.evaluated);
         losses.resize(chunk.decoder.shape().tokens(), 0.0);
-        let batch = feed.evaluation(unit)?;
-        chunk.pass(backend, ChunkPass::of(Phase::Score), |backend, decoder, ranks| {
+        let batch = source.evaluation(unit)?;
+        let sum = chunk.pass(backend, ChunkPass::of(Phase::Score), |backend, decoder, ranks| {
             decoder.stage_forward(backend, ranks, at.slot, &batch, None)?;
-            if has_head {
-                decoder.stage_loss(backend, ranks, at.slot, Some(losses))?;
+            match has_head {
+                true => decoder.stage_loss(backend, ranks, at.slot, Some(losses)),
+                false => Ok(LossSum::default()),
             }
-            Ok(())
         })?;
-        if let Some(message) = to {
-            self.send(backend, &message)?;
+        match to {
+            Some(Onward::Message(message)) => self.send(backend, &message)?,
+            Some(Onward::Chunk(next)) => {
+                let output = self.chunks[at.chunk].decoder.stage_output(at.slot)?;
+                copy(backend, output, self.chunks[next.chunk].decoder.stage_input(next.slot)?)?;
+            }
+            None => {}
         }
         self.chunks[at.chunk].decoder.stage_release(at.slot)?;
         if has_head {
-            feed.evaluated(unit, &self.evaluated);
+            source.evaluated(unit, &self.evaluated);
         }
-        Ok(())
+        Ok(sum)
     }
 
     fn send(&mut self, backend: &mut dyn Backend, message: &StreamMessage) -> Result<(), ParallelError> {
@@ -324,51 +353,12 @@ impl Worker {
         &mut self,
         backend: &mut dyn Backend,
         batch: &TokenBatch<'_>,
-        mut per_token: Option<&mut [f32]>,
+        per_token: Option<&mut [f32]>,
     ) -> Result<LossSum, ParallelError> {
-        let mut sum = LossSum::default();
-        let route = self.program.routes[0].clone();
-        for (stage, place) in route.iter().enumerate() {
-            if place.rank != self.coord.pipeline {
-                continue;
-            }
-            // Nothing is under way in any slot between steps.
-            let at = Slot { chunk: place.chunk, slot: 0 };
-            let message = |peer: usize, tag: usize| StreamMessage {
-                flow: Flow::Activation,
-                micro: 0,
-                tag: tag as u64,
-                peer,
-                at,
-            };
-            if let Some(before) = stage.checked_sub(1) {
-                let input = self.chunks[place.chunk].decoder.stage_input(0)?;
-                if route[before].rank == place.rank {
-                    let output = self.chunks[route[before].chunk].decoder.stage_output(0)?;
-                    copy(backend, output, input)?;
-                } else {
-                    let message = message(route[before].rank, stage);
-                    parallel_error(self.messages.receive(backend, &mut *self.pipeline, &message, input))?;
-                }
-            }
-            let chunk = &mut self.chunks[place.chunk];
-            let has_head = chunk.place.span.head;
-            let room = per_token.as_deref_mut();
-            sum = chunk.pass(backend, ChunkPass::of(Phase::Score), |backend, decoder, ranks| {
-                decoder.stage_forward(backend, ranks, 0, batch, None)?;
-                match has_head {
-                    true => decoder.stage_loss(backend, ranks, 0, room),
-                    false => Ok(LossSum::default()),
-                }
-            })?;
-            if let Some(next) = route.get(stage + 1).filter(|next| next.rank != place.rank) {
-                let output = self.chunks[place.chunk].decoder.stage_output(0)?;
-                let message = message(next.rank, stage + 1);
-                parallel_error(self.messages.send(backend, &mut *self.pipeline, &message, output))?;
-            }
-        }
-        for place in route.iter().filter(|p| p.rank == self.coord.pipeline) {
-            self.chunks[place.chunk].decoder.stage_release(0)?;
+        let (mut source, mut sum) = (OneBatch { batch, per_token }, LossSum::default());
+        for at in 0..self.evaluation.len() {
+            let ExecOp::Evaluate(pass) = self.evaluation[at] else { continue };
+            sum += self.evaluate(backend, &mut source, &pass)?;
         }
         Ok(sum)
     }
@@ -444,7 +434,7 @@ impl ExecOp {
             ExecOp::Reduce { chunk, .. } => format!("reduce {chunk}"),
             ExecOp::Step { chunk, .. } => format!("step {chunk}"),
             ExecOp::Gather { chunk, .. } => format!("gather {chunk}"),
-            ExecOp::Evaluate { unit, at, .. } => format!("Evaluate {unit}.{}", at.chunk),
+            ExecOp::Evaluate(pass) => format!("Evaluate {}.{}", pass.unit, pass.at.chunk),
             ExecOp::Fill(fill) => format!("{:?} {}.{}", fill.filler, fill.unit, fill.chunk),
         }
     }

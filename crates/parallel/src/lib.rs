@@ -21,6 +21,7 @@ mod columns;
 mod config;
 mod control;
 mod error;
+mod evaluations;
 mod exchange;
 mod execute;
 mod fill;

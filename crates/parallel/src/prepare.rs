@@ -7,7 +7,6 @@
 use crate::error::ParallelError;
 use bessemer_model::Accumulate;
 use bessemer_schedule::{Fill, Filler, Flow, Instruction, Pass, Place, Program};
-use bessemer_sim::{Costs, PassTimes, simulate};
 use std::collections::{HashMap, HashSet};
 
 /// Memory of a chunk that takes turns.
@@ -107,19 +106,35 @@ pub(crate) enum ExecOp {
         update: usize,
     },
     Fill(Fill),
-    /// A batch that is evaluated passes a stage: it is waited for, and passed on. It has its slot for so long only.
-    Evaluate {
-        unit: usize,
-        at: Slot,
-        from: Option<StreamMessage>,
-        to: Option<StreamMessage>,
-    },
+    Evaluate(EvaluationPass),
+}
+
+/// An evaluated batch passes a stage and goes on. It holds its slot only until then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EvaluationPass {
+    /// Number of the batch.
+    pub(crate) unit: usize,
+    /// The chunk and its slot.
+    pub(crate) at: Slot,
+    /// The message to wait for; without one the batch comes from tokens or from a stage of this rank.
+    pub(crate) from: Option<StreamMessage>,
+    /// Where the batch goes; nowhere from the head.
+    pub(crate) to: Option<Onward>,
+}
+
+/// Where an evaluated batch goes from a stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Onward {
+    /// To another rank.
+    Message(StreamMessage),
+    /// To the next stage, which this rank holds.
+    Chunk(Slot),
 }
 
 /// One rank's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Prepared {
-    pub(crate) orders: Vec<ExecOp>,
+    pub(crate) ops: Vec<ExecOp>,
     /// By chunk.
     pub(crate) needs: Vec<Needs>,
 }
@@ -162,7 +177,7 @@ struct Preparing<'a> {
     slots: Vec<Slots>,
     /// (micro-batch, chunk) whose input's gradient goes to another rank.
     sent: HashSet<(usize, usize)>,
-    orders: Vec<ExecOp>,
+    ops: Vec<ExecOp>,
 }
 
 /// Prepares the list of pipeline rank `rank` of a program that the verifier has passed.
@@ -170,17 +185,14 @@ struct Preparing<'a> {
 /// # Errors
 /// A list that no verified program has.
 pub(crate) fn prepare(program: &Program, rank: usize) -> Result<Prepared, ParallelError> {
-    check_evaluations(program)?;
-    let chunks = program.chunks(rank);
-    let most_chunks = (0..program.ranks()).map(|r| program.chunks(r)).max().unwrap_or(1);
-    let slots = (0..chunks).map(|_| Slots::default()).collect();
+    crate::evaluations::check(program)?;
     let list = &program.lists[rank];
     let gradient = |i: &Instruction| match *i {
         Instruction::Send { flow: Flow::Gradient, micro, chunk, .. } => Some((micro, chunk)),
         _ => None,
     };
     let gradients = list.iter().filter_map(gradient).collect();
-    let mut p = Preparing { program, rank, most_chunks, slots, sent: gradients, orders: Vec::new() };
+    let mut p = Preparing::new(program, rank, gradients);
     let mut sent = vec![false; list.len()];
     for (at, instruction) in list.iter().enumerate() {
         if std::mem::take(&mut sent[at]) {
@@ -204,48 +216,31 @@ pub(crate) fn prepare(program: &Program, rank: usize) -> Result<Prepared, Parall
             other => p.single(other)?,
         }
     }
-    let mut prepared = Prepared { orders: p.orders, needs: p.slots.into_iter().map(|s| s.needs).collect() };
+    let mut prepared = Prepared { ops: p.ops, needs: p.slots.into_iter().map(|s| s.needs).collect() };
     prepared.settle_gradients();
     prepared.settle_versions();
     Ok(prepared)
 }
 
-/// Whether every batch that is evaluated passes each stage once, before the only update, in an order in which nobody waits
-/// for ever.
-fn check_evaluations(program: &Program) -> Result<(), ParallelError> {
-    let wrong = |what: String| Err(ParallelError::Layout(format!("schedule {:?}: {what}", program.name)));
-    let mut passed: HashMap<usize, Vec<Place>> = HashMap::new();
-    for (rank, list) in program.lists.iter().enumerate() {
-        let mut updated = false;
-        for instruction in list {
-            updated |= matches!(instruction, Instruction::Step { .. });
-            if let Instruction::Fill(Fill { filler: Filler::Evaluate, chunk, unit }) = *instruction {
-                if updated || program.updates > 1 {
-                    return wrong(format!(
-                        "pipeline rank {rank} evaluates batch {unit} after an update, which others have not had: wanted \
-                         evaluations before the step's only update"
-                    ));
-                }
-                passed.entry(unit).or_default().push(Place { rank, chunk });
-            }
-        }
+/// The list of pipeline rank `rank` that passes one evaluated batch through its stages, while no other batch is in flight.
+///
+/// # Errors
+/// As [`prepare`].
+pub(crate) fn prepare_evaluation(program: &Program, rank: usize) -> Result<Vec<ExecOp>, ParallelError> {
+    let mut p = Preparing::new(program, rank, HashSet::new());
+    for place in program.routes[0].iter().filter(|place| place.rank == rank) {
+        p.evaluate(place.chunk, 0)?;
     }
-    for (unit, places) in &mut passed {
-        let mut route = program.routes[0].clone();
-        places.sort_unstable();
-        route.sort_unstable();
-        if *places != route {
-            return wrong(format!("evaluated batch {unit} does not pass each stage of the first route once"));
-        }
-    }
-    if passed.is_empty() {
-        return Ok(());
-    }
-    let costs = Costs::per_rank(program, &PassTimes::new(1.0, 1.0, 1.0));
-    simulate(program, &costs).map(drop).or_else(|e| wrong(e.to_string()))
+    Ok(p.ops)
 }
 
-impl Preparing<'_> {
+impl<'a> Preparing<'a> {
+    fn new(program: &'a Program, rank: usize, sent: HashSet<(usize, usize)>) -> Preparing<'a> {
+        let most_chunks = (0..program.ranks()).map(|r| program.chunks(r)).max().unwrap_or(1);
+        let slots = (0..program.chunks(rank)).map(|_| Slots::default()).collect();
+        Preparing { program, rank, most_chunks, slots, sent, ops: Vec::new() }
+    }
+
     fn wrong(&self, what: impl std::fmt::Display) -> ParallelError {
         ParallelError::Layout(format!(
             "schedule {:?}, pipeline rank {}: {what}",
@@ -284,7 +279,7 @@ impl Preparing<'_> {
             None => None,
         };
         let run = self.run(pass);
-        self.orders.push(ExecOp::Forward { run, from });
+        self.ops.push(ExecOp::Forward { run, from });
         Ok(())
     }
 
@@ -305,7 +300,7 @@ impl Preparing<'_> {
         };
         let run = self.run(pass);
         let writes = Writes { add: Accumulate::from(true), last: false };
-        self.orders.push(ExecOp::Backward { run, split, writes, to });
+        self.ops.push(ExecOp::Backward { run, split, writes, to });
         let slots = &mut self.slots[pass.chunk];
         if split {
             slots.pending += 1;
@@ -318,7 +313,7 @@ impl Preparing<'_> {
         Ok(())
     }
 
-    /// Evaluated batches go the way of the first route, numbered behind the program's micro-batches.
+    /// Evaluated batches take the first route and are numbered behind the program's micro-batches.
     fn evaluate(&mut self, chunk: usize, unit: usize) -> Result<(), ParallelError> {
         let (route, here) = (&self.program.routes[0], Place { rank: self.rank, chunk });
         let Some(stage) = route.iter().position(|place| *place == here) else {
@@ -327,19 +322,23 @@ impl Preparing<'_> {
             );
         };
         let (before, next) = (stage.checked_sub(1).map(|s| route[s]), route.get(stage + 1).copied());
-        if before.into_iter().chain(next).any(|place| place.rank == self.rank) {
-            return Err(self.wrong("it evaluates between stages of one rank: wanted one stage a rank"));
-        }
         let micro = self.program.micro_batches() + unit;
+        let handed = before.is_some_and(|place| place.rank == self.rank);
+        if handed && !self.slots[chunk].taken.contains_key(&micro) {
+            return Err(self.wrong(format!("evaluated batch {unit} comes before its input")));
+        }
         let at = Slot { chunk, slot: self.slots[chunk].take(micro) };
+        let onward = next.filter(|place| place.rank == self.rank).map(|place| {
+            Onward::Chunk(Slot { chunk: place.chunk, slot: self.slots[place.chunk].take(micro) })
+        });
         self.slots[chunk].give_back(micro);
         let message = |chunk: usize, peer: usize| {
             let (flow, tag) = (Flow::Activation, self.tag(micro, chunk, Flow::Activation));
             StreamMessage { flow, micro, tag, peer, at }
         };
-        let from = before.map(|place| message(chunk, place.rank));
-        let to = next.map(|place| message(place.chunk, place.rank));
-        self.orders.push(ExecOp::Evaluate { unit, at, from, to });
+        let from = before.filter(|_| !handed).map(|place| message(chunk, place.rank));
+        let to = onward.or(next.map(|place| Onward::Message(message(place.chunk, place.rank))));
+        self.ops.push(ExecOp::Evaluate(EvaluationPass { unit, at, from, to }));
         Ok(())
     }
 
@@ -360,7 +359,7 @@ impl Preparing<'_> {
                 let (micro, chunk, version) = (pass.micro, pass.chunk, pass.version);
                 let run = Run { micro, chunk, slot: 0, stash: None, update, version };
                 let writes = Writes { add: Accumulate::from(true), last: false };
-                self.orders.push(ExecOp::Weight { run, writes });
+                self.ops.push(ExecOp::Weight { run, writes });
             }
             Instruction::Send { flow, micro, chunk, to } => {
                 let slot = self.slots[chunk].taken.get(&micro).copied();
@@ -368,7 +367,7 @@ impl Preparing<'_> {
                     slot.ok_or_else(|| self.wrong(format!("micro-batch {micro} is sent and not here")))?;
                 let tag = self.tag(micro, to.chunk, flow);
                 let at = Slot { chunk, slot };
-                self.orders.push(ExecOp::Send(StreamMessage { flow, micro, tag, peer: to.rank, at }));
+                self.ops.push(ExecOp::Send(StreamMessage { flow, micro, tag, peer: to.rank, at }));
                 if flow == Flow::Gradient {
                     self.slots[chunk].give_back(micro);
                 }
@@ -376,17 +375,15 @@ impl Preparing<'_> {
             Instruction::Receive { flow, micro, chunk, from } => {
                 let at = Slot { chunk, slot: self.slots[chunk].take(micro) };
                 let tag = self.tag(micro, chunk, flow);
-                self.orders.push(ExecOp::Receive(StreamMessage { flow, micro, tag, peer: from.rank, at }));
+                self.ops.push(ExecOp::Receive(StreamMessage { flow, micro, tag, peer: from.rank, at }));
             }
-            Instruction::Reduce { chunk, update } => self.orders.push(ExecOp::Reduce { chunk, update }),
-            Instruction::Step { chunk, update } => {
-                self.orders.push(ExecOp::Step { chunk, update, stash: None })
-            }
-            Instruction::Gather { chunk, update } => self.orders.push(ExecOp::Gather { chunk, update }),
+            Instruction::Reduce { chunk, update } => self.ops.push(ExecOp::Reduce { chunk, update }),
+            Instruction::Step { chunk, update } => self.ops.push(ExecOp::Step { chunk, update, stash: None }),
+            Instruction::Gather { chunk, update } => self.ops.push(ExecOp::Gather { chunk, update }),
             Instruction::Fill(Fill { filler: Filler::Evaluate, chunk, unit }) => {
                 self.evaluate(chunk, unit)?
             }
-            Instruction::Fill(fill) => self.orders.push(ExecOp::Fill(fill)),
+            Instruction::Fill(fill) => self.ops.push(ExecOp::Fill(fill)),
             Instruction::Together { .. } => return Err(self.wrong("two passes in one")),
         }
         Ok(())
@@ -398,7 +395,7 @@ impl Prepared {
     fn settle_gradients(&mut self) {
         let none = Accumulate::from(false);
         let mut there: HashMap<(usize, usize), Accumulate> = HashMap::new();
-        for order in &mut self.orders {
+        for order in &mut self.ops {
             if let ExecOp::Backward { run, writes, .. } | ExecOp::Weight { run, writes } = order {
                 writes.add = *there.get(&(run.chunk, run.update)).unwrap_or(&none);
             }
@@ -414,7 +411,7 @@ impl Prepared {
                 _ => {}
             }
         }
-        for order in self.orders.iter_mut().rev() {
+        for order in self.ops.iter_mut().rev() {
             if let ExecOp::Backward { run, writes, .. } | ExecOp::Weight { run, writes } = order {
                 writes.last = there.remove(&(run.chunk, run.update)).is_some();
             }
@@ -428,7 +425,7 @@ impl Prepared {
         for (chunk, needs) in self.needs.iter_mut().enumerate() {
             // Last order that reads each version. The weight part of a backward pass reads none.
             let mut last: HashMap<usize, usize> = HashMap::new();
-            for (at, order) in self.orders.iter().enumerate() {
+            for (at, order) in self.ops.iter().enumerate() {
                 if let ExecOp::Forward { run, .. } | ExecOp::Backward { run, .. } = order
                     && run.chunk == chunk
                 {
@@ -436,8 +433,8 @@ impl Prepared {
                 }
             }
             let (mut made, mut free, mut kept) = (0, Vec::new(), HashMap::new());
-            for at in 0..self.orders.len() {
-                match &mut self.orders[at] {
+            for at in 0..self.ops.len() {
+                match &mut self.ops[at] {
                     ExecOp::Forward { run, .. } | ExecOp::Backward { run, .. } if run.chunk == chunk => {
                         run.stash = kept.get(&run.version).copied();
                         if last.get(&run.version) == Some(&at)

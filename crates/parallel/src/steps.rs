@@ -2,7 +2,7 @@
 
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
-use crate::prepare::{ExecOp, Run, Slot, StreamMessage, Writes};
+use crate::prepare::{EvaluationPass, ExecOp, Onward, Run, Slot, StreamMessage, Writes};
 use crate::worker::Worker;
 use bessemer_arch::Unit;
 use bessemer_program::{
@@ -58,7 +58,7 @@ impl Worker {
     /// The whole step of this rank, in the order in which it runs.
     pub fn step_nodes(&self) -> Vec<StepNode> {
         let mut expanding = Expanding { worker: self, nodes: Vec::new(), normed: false };
-        for order in &self.prepared.orders {
+        for order in &self.prepared.ops {
             expanding.order(order);
         }
         expanding.nodes
@@ -183,18 +183,17 @@ impl Expanding<'_> {
                 self.push(*chunk, Action::Update { micro_batches });
             }
             ExecOp::Gather { chunk, .. } => self.transfers(*chunk, &worker.chunks[*chunk].lists.spread),
-            ExecOp::Evaluate { unit, at: Slot { chunk, .. }, from, to } => {
+            ExecOp::Evaluate(EvaluationPass { unit, at: Slot { chunk, .. }, from, to }) => {
                 let micro = worker.program.micro_batches() + unit;
                 if let Some(message) = from {
                     self.push(*chunk, Action::Receive(self.message(message)));
                 }
-                self.entries(
-                    *chunk,
-                    worker.chunks[*chunk].lists.pass(Phase::Score, GradientTraffic::Stay),
-                    (Phase::Score, micro, false),
-                );
-                if let Some(message) = to {
-                    self.push(*chunk, Action::Send(self.message(message)));
+                let list = worker.chunks[*chunk].lists.pass(Phase::Score, GradientTraffic::Stay);
+                self.entries(*chunk, list, (Phase::Score, micro, false));
+                match to {
+                    Some(Onward::Message(message)) => self.push(*chunk, Action::Send(self.message(message))),
+                    Some(Onward::Chunk(next)) => self.hand(*chunk, Some(next.chunk), Stream::Values, micro),
+                    None => {}
                 }
             }
             ExecOp::Fill(fill) => {

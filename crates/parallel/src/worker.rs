@@ -10,7 +10,7 @@ use crate::groups::Groups;
 use crate::messages::StreamMessages;
 use crate::notes::OrderSpan;
 use crate::plan::{Coord, Plan};
-use crate::prepare::{Prepared, prepare};
+use crate::prepare::{ExecOp, Prepared, prepare, prepare_evaluation};
 use crate::snapshot::Snapshot;
 use crate::tie::Tie;
 use bessemer_arch::Model;
@@ -74,6 +74,8 @@ pub struct Worker {
     pub(crate) whole: Model,
     pub(crate) program: Program,
     pub(crate) prepared: Prepared,
+    /// Passes of a batch that is evaluated between steps.
+    pub(crate) evaluation: Vec<ExecOp>,
     /// K-FAC's work in its bubbles.
     pub(crate) refresh: Option<Refresh>,
     /// Copies of the state in its bubbles.
@@ -162,6 +164,7 @@ impl Worker {
             whole: job.model.clone(),
             program: program.clone(),
             prepared,
+            evaluation: prepare_evaluation(program, coord.pipeline)?,
             refresh: None,
             snapshot: None,
             coord,

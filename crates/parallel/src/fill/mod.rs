@@ -227,10 +227,10 @@ impl Worker {
     }
 
     /// The instructions of the current step.
-    pub(crate) fn orders(&self) -> &[ExecOp] {
+    pub(crate) fn ops(&self) -> &[ExecOp] {
         match &self.refresh {
-            Some(Refresh { cycle, phase: Some(phase), .. }) => &cycle[*phase].orders,
-            _ => &self.prepared.orders,
+            Some(Refresh { cycle, phase: Some(phase), .. }) => &cycle[*phase].ops,
+            _ => &self.prepared.ops,
         }
     }
 

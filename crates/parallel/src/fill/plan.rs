@@ -75,17 +75,10 @@ pub(super) fn no_room(job: &Job<'_>, what: &str) -> Result<(), ParallelError> {
 /// of activations where one is free, else one more. How many there are.
 ///
 /// # Errors
-/// A program that cannot evaluate: none of a pipeline, one without a flush, several stages a rank, one filled already.
+/// A program that cannot evaluate: none of a pipeline, one without a flush, one filled already.
 pub fn plan_evaluations(job: &Job<'_>, wanted: usize) -> Result<(Program, usize), ParallelError> {
     let (program, what) = (job.program, "evaluations");
     no_room(job, what)?;
-    if (0..program.ranks()).any(|r| program.chunks(r) > 1) {
-        return Err(refused(
-            program,
-            what,
-            "a rank holds several stages: take \"gpipe\", \"1f1b\", \"zb-h1\", \"zb-h2\" or \"zb-auto\"",
-        ));
-    }
     let spans = job.plan.spans(job.model, program.stages)?;
     let times = times(job, &spans);
     let costs = Costs::per_stage(program, &times);

@@ -5,7 +5,7 @@ use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, T
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker, plan_evaluations};
-use bessemer_schedule::{Filler, Instruction, Program};
+use bessemer_schedule::{Fill, Filler, Instruction, Place, Program};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::rng::RngKey;
 use bessemer_units::ParamStorage;
@@ -102,6 +102,24 @@ fn job<'a>(model: &'a Model, optim: &'a OptimConfig, plan: &'a Plan, program: &'
     Job { model, shape: SHAPE, activations, types, optim, z_loss: 1e-3, plan, program }
 }
 
+/// A program without room in its bubbles that evaluates so many batches all the same, right before its update.
+fn evaluating(plain: &Program, batches: usize) -> Program {
+    let mut program = plain.clone();
+    for (rank, list) in program.lists.iter_mut().enumerate() {
+        let update = list.iter().position(|i| matches!(i, Instruction::Step { .. })).unwrap();
+        let places = plain.routes[0].iter().filter(|place| place.rank == rank);
+        let of = |unit| {
+            let pass = move |place: &Place| {
+                Instruction::Fill(Fill { filler: Filler::Evaluate, chunk: place.chunk, unit })
+            };
+            places.clone().map(pass)
+        };
+        let passes: Vec<_> = (0..batches).flat_map(of).collect();
+        list.splice(update..update, passes);
+    }
+    program
+}
+
 /// `filled`: in the second step's bubbles and those after it, else before each of these steps.
 fn rank(
     model: &Model,
@@ -112,7 +130,10 @@ fn rank(
     let optim = optim();
     let plan = Plan::new(&layout.config, layout.ranks, model, optim.optimizer)?;
     let plain = plan.program(layout.micro_batches, 1, None)?;
-    let (program, batches) = plan_evaluations(&job(model, &optim, &plan, &plain), 64)?;
+    let (mut program, mut batches) = plan_evaluations(&job(model, &optim, &plan, &plain), 64)?;
+    if batches == 0 && (0..plain.ranks()).any(|rank| plain.chunks(rank) > 1) {
+        (program, batches) = (evaluating(&plain, 2), 2);
+    }
     let mut cpu = crate::instruction_set::cpu(1);
     let made_for = if filled { &program } else { &plain };
     let mut worker = Worker::new(&mut cpu, &job(model, &optim, &plan, made_for), world)?;
@@ -170,6 +191,11 @@ fn evaluation_in_bubbles_has_the_bits_of_evaluation_before_the_step() {
         (both.ranks, both.config.stage) = (4, Stage::Zero1);
         layouts.push(both);
     }
+    // Several stages a rank: neighbours in turn, in the form of a V, in two directions.
+    for schedule in ["interleaved", "zb-v", "chimera", "dualpipe"] {
+        layouts.push(layout(schedule, 2, 4));
+    }
+    layouts.push(layout("interleaved", 4, 8));
     let mut cut = layout("1f1b", 2, 4);
     (cut.ranks, cut.config.tensor, cut.config.sequence) = (4, 2, true);
     layouts.push(cut);
@@ -224,7 +250,6 @@ fn what_cannot_evaluate_is_refused_with_its_reason() {
         assert!(e.contains(words), "{e}");
     };
     refused("1f1b", 1, "no pipeline");
-    refused("zb-v", 2, "several stages");
     refused("pipedream", 2, "different steps");
 
     // Programs that somebody else made.

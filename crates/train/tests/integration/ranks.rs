@@ -318,7 +318,6 @@ fn evaluation_in_bubbles_changes_no_number() {
         }
     };
     refused(&[], 1, "no pipeline");
-    refused(&["parallel.pipeline=2", "parallel.schedule=dualpipev"], 2, "several stages");
     let alone =
         ["parallel.pipeline=2", "parallel.schedule=pipedream", "parallel.window=1", "train.spike_action=off"];
     refused(&alone, 2, "different steps");
