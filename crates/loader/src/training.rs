@@ -212,6 +212,11 @@ impl Loader {
         }
     }
 
+    /// Moves a state of this loader to where `samples` samples are consumed.
+    pub fn advance(&self, state: &mut LoaderState, samples: u64) {
+        (state.samples, state.epoch) = (samples, self.sample(samples).epoch);
+    }
+
     /// The sample counter to go on with, if `state` was saved with the same samples in the same order.
     ///
     /// # Errors

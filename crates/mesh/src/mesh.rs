@@ -240,9 +240,8 @@ impl Mesh {
     }
 
     /// Those of `axes` that this mesh has, each once, fastest first.
-    fn fastest_first(&self, axes: &[Axis]) -> impl Iterator<Item = Axis> {
-        let chosen: Vec<Axis> = self.order.iter().copied().filter(|a| axes.contains(a)).collect();
-        chosen.into_iter()
+    fn fastest_first<'a>(&'a self, axes: &'a [Axis]) -> impl Iterator<Item = Axis> + 'a {
+        self.order.iter().copied().filter(|a| axes.contains(a))
     }
 }
 

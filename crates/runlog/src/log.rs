@@ -28,6 +28,8 @@ pub struct RunLog {
     repaired: Option<TornLine>,
     damaged: Vec<DamagedLine>,
     poisoned: bool,
+    /// The line being written; kept to be used again.
+    line: Vec<u8>,
 }
 
 impl RunLog {
@@ -54,7 +56,7 @@ impl RunLog {
             })?;
         }
         let (file, length, poisoned) = (open_append(&path)?, whole, false);
-        let mut log = RunLog { file, path, length, repaired, damaged, poisoned };
+        let mut log = RunLog { file, path, length, repaired, damaged, poisoned, line: Vec::new() };
         if repaired.is_some() {
             log.file.set_len(whole).map_err(|e| RunLogError::io(&log.path, "remove the cut line of", e))?;
         }
@@ -117,12 +119,16 @@ impl RunLog {
         if record.kind().is_empty() {
             return Err(wrong("wanted the key \"kind\"".into()));
         }
-        let mut line = record.to_line().map_err(|e| wrong(e.to_string()))?;
+        let mut line = std::mem::take(&mut self.line);
+        line.clear();
+        record.write_line(&mut line).map_err(|e| wrong(e.to_string()))?;
         if line.len() > LONGEST_LINE {
             return Err(wrong(format!("wanted at most {LONGEST_LINE} bytes, found {}", line.len())));
         }
         line.push(b'\n');
-        self.write(&line)
+        let written = self.write(&line);
+        self.line = line;
+        written
     }
 
     /// Makes everything appended so far survive a power cut.

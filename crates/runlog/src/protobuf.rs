@@ -41,7 +41,12 @@ pub(crate) fn string(out: &mut Vec<u8>, field: u8, value: &str) {
 
 /// Appends a message field that `content` fills.
 pub(crate) fn message(out: &mut Vec<u8>, field: u8, content: impl FnOnce(&mut Vec<u8>)) {
-    let mut inner = Vec::new();
-    content(&mut inner);
-    bytes(out, field, &inner);
+    out.push(field << 3 | 2);
+    let start = out.len();
+    content(out);
+    let end = out.len();
+    // The length stands before what it counts and is known after it.
+    varint(out, (end - start) as u64);
+    let length = out.len() - end;
+    out[start..].rotate_right(length);
 }

@@ -44,11 +44,11 @@ macro_rules! kinds {
                 }
             }
 
-            /// The record as one line of JSON without line feed.
-            pub(crate) fn to_line(&self) -> Result<Vec<u8>, serde_json::Error> {
+            /// Appends the record as one line of JSON without line feed.
+            pub(crate) fn write_line(&self, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
                 match self {
-                    $(Record::$kind(record) => serde_json::to_vec(&Tagged { kind: $name, record }),)*
-                    Record::Other(other) => serde_json::to_vec(other),
+                    $(Record::$kind(record) => serde_json::to_writer(out, &Tagged { kind: $name, record }),)*
+                    Record::Other(other) => serde_json::to_writer(out, other),
                 }
             }
 

@@ -108,9 +108,18 @@ impl TensorBoard {
         step: u64,
         values: &[(&str, f64)],
     ) -> Result<(), RunLogError> {
+        self.points(wall_time_s, step, values.iter().copied())
+    }
+
+    fn points<'a>(
+        &mut self,
+        wall_time_s: f64,
+        step: u64,
+        values: impl Iterator<Item = (&'a str, f64)>,
+    ) -> Result<(), RunLogError> {
         self.event(wall_time_s, step, |event| {
             message(event, 5, |summary| {
-                for &(tag, value) in values {
+                for (tag, value) in values {
                     message(summary, 1, |entry| {
                         string(entry, 1, tag);
                         float(entry, 2, value as f32);
@@ -221,18 +230,18 @@ impl TensorBoard {
     pub fn record(&mut self, wall_time_s: f64, record: &Record) -> Result<(), RunLogError> {
         match record {
             Record::Step(r) => {
-                let mut values = vec![
-                    ("train/loss", r.loss),
-                    ("train/lr", r.lr),
-                    ("train/grad_norm", r.grad_norm),
-                    ("speed/tokens_per_s", r.tokens_per_s),
-                    ("speed/seconds", r.seconds),
+                let values = [
+                    Some(("train/loss", r.loss)),
+                    Some(("train/lr", r.lr)),
+                    Some(("train/grad_norm", r.grad_norm)),
+                    Some(("speed/tokens_per_s", r.tokens_per_s)),
+                    Some(("speed/seconds", r.seconds)),
+                    r.z_loss.map(|v| ("train/z_loss", v)),
+                    r.loss_scale.map(|v| ("train/loss_scale", v)),
+                    r.mfu.map(|v| ("speed/mfu", v)),
+                    r.memory_bytes.map(|v| ("memory/bytes", v as f64)),
                 ];
-                values.extend(r.z_loss.map(|v| ("train/z_loss", v)));
-                values.extend(r.loss_scale.map(|v| ("train/loss_scale", v)));
-                values.extend(r.mfu.map(|v| ("speed/mfu", v)));
-                values.extend(r.memory_bytes.map(|v| ("memory/bytes", v as f64)));
-                self.scalars(wall_time_s, r.step, &values)
+                self.points(wall_time_s, r.step, values.into_iter().flatten())
             }
             Record::Eval(r) => {
                 let tag = |what: &str| format!("eval/{}/{what}", r.split);

@@ -82,6 +82,8 @@ pub struct Trainer {
     validation: Option<(u64, f64)>,
     /// Smoothed seconds of a step.
     pace: f64,
+    /// Operations of a forward and backward pass.
+    flops_per_token: f64,
     resumed: Option<Resume>,
     warnings: Vec<String>,
 }
@@ -175,6 +177,7 @@ impl Trainer {
         let spikes = SpikeDetector::new(&recipe.train);
         let (scaling, f16) = (&recipe.train.loss_scale, recipe.train.f16_gradients());
         let scaling = scaling.is_on(f16).then(|| (scaling.clone(), scaling.is_dynamic(f16)));
+        let flops_per_token = model.train_flops_per_token(plan.seq_len as usize).0;
         let state = TrainState {
             step: 0,
             updates: Some(0),
@@ -219,6 +222,7 @@ impl Trainer {
             taken: true,
             validation: None,
             pace: 0.0,
+            flops_per_token,
             resumed: None,
             warnings,
         };
@@ -275,15 +279,16 @@ impl Trainer {
         let eval = self.input.recipe.eval.clone();
         // A refresh of K-FAC's curvature that is spread over steps is not saved: saving and stopping wait for its end.
         let mut save_is_due = false;
+        let mut records = Vec::new();
         while self.state.step < self.plan.steps
             && !(self.runner.worker.any("stop", stop.load(Ordering::Relaxed))?
                 && self.runner.worker.at_rest())
         {
-            let records = self.turn(observer)?;
+            self.turn(&mut records, observer)?;
             if records.is_empty() {
                 continue;
             }
-            records.into_iter().try_for_each(|r| self.append(r.into(), observer))?;
+            records.drain(..).try_for_each(|r: runlog::Step| self.append(r.into(), observer))?;
             self.state.seconds = seconds_before + begun.elapsed().as_secs_f64();
             let (step, last) = (self.state.step, self.state.step == self.plan.steps);
             save_is_due |= !last && self.agrees_to_save(last_save.elapsed().as_secs_f64())?;
@@ -316,23 +321,26 @@ impl Trainer {
         Ok(Outcome::Finished)
     }
 
-    /// A step, or as many as one program of an asynchronous schedule has, and their records. A step that was gone back from
-    /// leaves a warning and no record.
-    fn turn(&mut self, observer: &mut dyn Observer) -> Result<Vec<runlog::Step>, TrainError> {
+    /// A step, or as many as one program of an asynchronous schedule has; their records are added to `records`. A step that was
+    /// gone back from leaves a warning and no record.
+    fn turn(
+        &mut self,
+        records: &mut Vec<runlog::Step>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
         let asynchronous = self.runner.worker.plan().pipe.asynchronous();
         let steps = if asynchronous { self.window_steps() } else { 1 };
         self.tracing.turn(&mut self.runner.worker, self.state.step, steps);
-        let records: Vec<_> = match asynchronous {
-            true => self.window(steps, observer)?,
-            false => self.step(observer)?.into_iter().collect(),
-        };
+        match asynchronous {
+            true => records.extend(self.window(steps, observer)?),
+            false => records.extend(self.step(observer)?),
+        }
         if self.tracing.end_turn(&mut self.runner.worker, self.state.step, !records.is_empty()) {
             self.gather_trace(true, observer)?;
         }
         self.end_evaluation((true, !records.is_empty()), observer)?;
         self.end_copying_step()?;
-        self.end_saving(false, observer)?;
-        Ok(records)
+        self.end_saving(false, observer)
     }
 
     /// Gathers the ranks' trace events into the file; `step`: events of a traced step are among them.

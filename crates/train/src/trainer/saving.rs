@@ -317,7 +317,7 @@ impl Trainer {
     ) -> Result<(), TrainError> {
         self.runner.worker.discard();
         self.load(loaded)?;
-        self.state.loader = self.loader.state(samples);
+        self.loader.advance(&mut self.state.loader, samples);
         let trained = self.state.step * self.plan.sequences_per_step;
         self.state.spikes.passed_over = Some(samples.saturating_sub(trained));
         let left = match self.records {

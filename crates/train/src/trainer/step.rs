@@ -71,7 +71,7 @@ impl Trainer {
         self.state.step += 1;
         self.state.updates = Some(updates + u64::from(self.taken));
         self.state.tokens += self.plan.tokens_per_step.0;
-        self.state.loader = self.loader.state(consumed);
+        self.loader.advance(&mut self.state.loader, consumed);
         if let Some(spike) = spike {
             self.warn(format!("step {}: {spike}; the update was skipped", self.state.step), observer)?;
         }
@@ -110,7 +110,6 @@ impl Trainer {
         observer: &mut dyn Observer,
     ) -> Step {
         let tokens_per_s = self.plan.tokens_per_step.0 as f64 / seconds;
-        let flops = self.model().train_flops_per_token(self.plan.seq_len as usize).0;
         let left = self.plan.steps - self.state.step;
         let weight = self.input.recipe.train.z_loss;
         // Mean over the whole session so far would lag behind a change of speed; over one step it would jump.
@@ -124,8 +123,8 @@ impl Trainer {
             grad_norm,
             loss_scale: None,
             tokens_per_s,
-            mfu: self.input.peak.map(|p| tokens_per_s * flops / p.flops_per_second),
-            memory_bytes: observer.resident_bytes().or(Some(self.backend.memory().total().0)),
+            mfu: self.input.peak.map(|p| tokens_per_s * self.flops_per_token / p.flops_per_second),
+            memory_bytes: Some(observer.resident_bytes().unwrap_or_else(|| self.backend.memory().total().0)),
             seconds,
             data_seconds: Some(data_seconds),
             eta_s: Some(left as f64 * self.pace),

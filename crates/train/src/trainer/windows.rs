@@ -159,7 +159,7 @@ impl Trainer {
             self.state.updates = Some(self.state.updates() + 1);
             self.state.step += 1;
             self.state.tokens += self.plan.tokens_per_step.0;
-            self.state.loader = self.loader.state(consumed);
+            self.loader.advance(&mut self.state.loader, consumed);
             let broken = !(update.grad_norm.is_finite() && update.loss.nats.is_finite());
             self.skipped_in_a_row = if broken { self.skipped_in_a_row + 1 } else { 0 };
             self.taken = !broken;

@@ -1,0 +1,88 @@
+//! A warm step of the trainer, with its records, asks for no memory. Alone in its file: another test's allocations would be counted too.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
+#![allow(unsafe_code, reason = "counting allocations means implementing GlobalAlloc")]
+
+#[path = "integration/place/mod.rs"]
+mod place;
+
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_runlog::Record;
+use bessemer_train::{Observer, Trainer, TrainerInput};
+use bessemer_units::Bytes;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+struct Counting;
+
+static ASKED: AtomicU64 = AtomicU64::new(0);
+// SAFETY: every call is passed to System, whose contract is GlobalAlloc's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ASKED.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ASKED.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: as above.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Steps that may ask for memory.
+const WARM: usize = 6;
+
+/// Allocations so far, at each step's record.
+struct Watch {
+    counts: Vec<u64>,
+}
+
+impl Observer for Watch {
+    fn record(&mut self, record: &Record) {
+        if let Record::Step(_) = record {
+            self.counts.push(ASKED.load(Ordering::SeqCst));
+        }
+    }
+    fn message(&mut self, _: &str) {}
+    fn progress(&mut self, _: &str, _: u64, _: u64) {}
+    fn resident_bytes(&mut self) -> Option<u64> {
+        Some(1)
+    }
+}
+
+/// A thread that the system starts late allocates its name in some step, and spike detection fills its window; but a step's own
+/// allocations are in each step.
+#[test]
+fn a_warm_step_asks_for_no_memory() {
+    for optimizer in ["adamw", "muon"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (tokenizer, train) = place::data(&dir.path().join("shards"), "train", false);
+        let optimizer = format!("optim.optimizer={optimizer}");
+        let input = TrainerInput {
+            recipe: place::recipe(&[&optimizer, "save.every_steps=0", "save.every_seconds=0"]),
+            recipe_text: String::new(),
+            tokenizer,
+            train,
+            validation: None,
+            directory: dir.path().to_owned(),
+            memory_available: Bytes(1 << 30),
+            peak: None,
+        };
+        let backend = CpuBackend::new(CpuConfig { threads: 2, ..CpuConfig::default() }).unwrap();
+        let mut trainer = Trainer::new(input, Box::new(backend)).unwrap();
+        let mut watch = Watch { counts: Vec::with_capacity(place::STEPS as usize) };
+        trainer.run(&mut watch, &AtomicBool::new(false)).unwrap();
+        let asked: Vec<u64> = watch.counts.windows(2).map(|w| w[1] - w[0]).skip(WARM).collect();
+        let quiet = asked.iter().filter(|n| **n == 0).count();
+        assert!(asked.len() > 12 && 4 * quiet >= 3 * asked.len(), "{optimizer}: {asked:?}");
+    }
+}
