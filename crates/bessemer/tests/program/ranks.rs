@@ -109,6 +109,23 @@ fn what_ranks_cannot_do_is_refused_with_the_reason() {
     }
 }
 
+#[test]
+fn parity_holds_every_pair_of_choices_against_one_rank() {
+    let place = Workplace::new(LLAMA);
+    let parity = |more: &[&str]| place.bessemer(&[&["parity", "--pairwise", "--ranks", "4"], more].concat());
+    let done = parity(&["--steps", "2", "--only", "zero3 2, tensor 2", "--json"]).json();
+    let layouts = done["layouts"].as_array().unwrap();
+    assert!(layouts.len() > 1);
+    for layout in layouts {
+        assert!(
+            layout["problem"].is_null() && layout["model"].as_str().unwrap().contains(" kv heads"),
+            "{layout}"
+        );
+    }
+    parity(&["--models", "llama"]).failed(2, &["--pairwise", "--models"]);
+    parity(&["--only", "zero7"]).failed(2, &["no layout of at most 4 ranks"]);
+}
+
 /// `bessemer VERB recipe.toml` with these sets as processes of mpirun.
 #[cfg(feature = "mpi")]
 fn mpirun(place: &Workplace, processes: &str, words: &[&str]) -> std::process::Command {
@@ -144,6 +161,36 @@ fn processes_of_mpirun_train_as_threads_do() {
     assert_eq!(done.err.matches("training 60 steps").count(), 1, "only the first rank tells: {}", done.err);
     assert_eq!(losses(&place), losses(&threads));
     assert!(place.tensors(60) == threads.tensors(60), "the tensors of the last checkpoint differ");
+}
+
+/// Processes have the bits of threads in layouts of every kind: losses, gradients and parameters.
+#[cfg(feature = "mpi")]
+#[test]
+fn processes_of_mpirun_have_the_bits_of_threads_in_layouts_of_every_kind() {
+    let place = Workplace::new(LLAMA);
+    let mut parallel = Vec::new();
+    for (processes, only) in [("4", "zero3"), ("8", "+ sequence")] {
+        let words = ["parity", "--pairwise", "--steps", "2", "--only", only, "--json"];
+        let done = crate::workplace::finished(mpirun(&place, processes, &words)).json();
+        for layout in done["layouts"].as_array().unwrap() {
+            assert_eq!(layout["ranks"].to_string(), processes);
+            assert_eq!(layout["same_bits_as_threads"], true, "{layout}");
+            assert_eq!(layout["problem"], serde_json::Value::Null, "{layout}");
+            parallel.push((layout["parallel"].clone(), layout["ranks"].as_u64().unwrap()));
+        }
+    }
+    let degree = |p: &serde_json::Value, axis: &str| p[axis].as_u64().unwrap();
+    let all_three = |(p, ranks): &(serde_json::Value, u64)| {
+        let (tensor, pipeline) = (degree(p, "tensor"), degree(p, "pipeline"));
+        tensor > 1 && p["sequence"] == true && pipeline > 1 && *ranks == 8 && tensor * pipeline < 8
+    };
+    let sharded = |tensor: bool| {
+        let kind =
+            |(p, _): &&(serde_json::Value, u64)| p["data"] == "zero3" && (degree(p, "tensor") > 1) == tensor;
+        parallel.iter().filter(kind).count()
+    };
+    assert!(parallel.iter().filter(|p| all_three(p)).count() > 3);
+    assert!(sharded(false) > 0 && sharded(true) > 1);
 }
 
 /// What every process finds wrong is told by the first, with the number of the others.
