@@ -189,7 +189,7 @@ fn processes_of_mpirun_have_the_bits_of_threads_in_layouts_of_every_kind() {
             |(p, _): &&(serde_json::Value, u64)| p["data"] == "zero3" && (degree(p, "tensor") > 1) == tensor;
         parallel.iter().filter(kind).count()
     };
-    assert!(parallel.iter().filter(|p| all_three(p)).count() > 3);
+    assert!(parallel.iter().filter(|p| all_three(p)).count() > 2);
     assert!(sharded(false) > 0 && sharded(true) > 1);
 }
 
