@@ -56,7 +56,7 @@ pub struct ParallelConfig {
     pub sequence: bool,
     /// Pipeline ranks: each holds some of the layers, and micro-batches pass from one to the next. 1: no pipeline.
     pub pipeline: u64,
-    /// When the ranks of a pipeline do what: "gpipe", "1f1b", "pipedream", "pipedream-2bw", "interleaved", "chimera",
+    /// When the ranks of a pipeline do what: "gpipe", "1f1b", "pipedream", "pipedream-2bw", "interleaved", "breadth-first", "chimera",
     /// "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev", "zb-auto", or the name of a file that a schedule stands in.
     /// See docs/pipelines.md.
     pub schedule: String,

@@ -18,6 +18,8 @@ pub enum Kind {
     PipeDream2Bw,
     /// 1F1B over several chunks a rank.
     Interleaved,
+    /// All micro-batches through one chunk of a rank before the next.
+    BreadthFirst,
     /// Two (or 2f) pipelines in opposite directions.
     Chimera,
     /// Zero bubble with the memory of 1F1B.
@@ -40,12 +42,13 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind, in the order of the documentation.
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 15] = [
         Kind::GPipe,
         Kind::OneFOneB,
         Kind::PipeDream,
         Kind::PipeDream2Bw,
         Kind::Interleaved,
+        Kind::BreadthFirst,
         Kind::Chimera,
         Kind::ZbH1,
         Kind::ZbH2,
@@ -65,6 +68,7 @@ impl Kind {
             Kind::PipeDream => "pipedream",
             Kind::PipeDream2Bw => "pipedream-2bw",
             Kind::Interleaved => "interleaved",
+            Kind::BreadthFirst => "breadth-first",
             Kind::Chimera => "chimera",
             Kind::ZbH1 => "zb-h1",
             Kind::ZbH2 => "zb-h2",
@@ -81,7 +85,7 @@ impl Kind {
     pub fn default_chunks(self) -> usize {
         match self {
             Kind::Interleaved | Kind::Chimera | Kind::ZbV | Kind::DualPipe | Kind::DualPipeV => 2,
-            Kind::VHalf | Kind::VMin => 2,
+            Kind::BreadthFirst | Kind::VHalf | Kind::VMin => 2,
             _ => 1,
         }
     }
@@ -198,6 +202,7 @@ pub fn generate(kind: Kind, shape: &Shape) -> Result<Program, ScheduleError> {
         Kind::PipeDream => orders::pipedream(shape)?,
         Kind::PipeDream2Bw => orders::pipedream_2bw(shape)?,
         Kind::Interleaved => orders::interleaved(shape)?,
+        Kind::BreadthFirst => orders::breadth_first(shape),
         Kind::Chimera => orders::chimera(shape)?,
         Kind::ZbH1 => orders::zb_h1(shape),
         Kind::ZbH2 => orders::zb_h2(shape),
@@ -218,13 +223,13 @@ fn check(kind: Kind, shape: &Shape) -> Result<(), ScheduleError> {
         return Err(ScheduleError::shape(kind, "at least one rank and one micro-batch", found, "give both"));
     }
     let chunks = shape.chunks.unwrap_or(kind.default_chunks());
-    let any = matches!(kind, Kind::Interleaved);
+    let any = matches!(kind, Kind::Interleaved | Kind::BreadthFirst);
     if chunks == 0 || (!any && shape.chunks.is_some_and(|c| c != kind.default_chunks())) {
         let wanted = match any {
             true => "at least one chunk on a rank".to_owned(),
             false => format!("{} chunk(s) on a rank", kind.default_chunks()),
         };
-        let advice = "leave the chunks away, or take interleaved, which takes any number";
+        let advice = "leave the chunks away, or take interleaved or breadth-first, which take any number";
         return Err(ScheduleError::shape(kind, wanted, format!("{chunks}"), advice));
     }
     // Each of Chimera's pipelines has its chunk on every rank.

@@ -1,7 +1,7 @@
 //! The published closed forms, for equal times on all ranks and messages that take no time.
 //!
 //! `p` ranks, `m` micro-batches, times of one rank and one micro-batch. Sources: Huang et al. 2019 (GPipe); Narayanan et
-//! al. 2021 (1F1B, interleaved); Qi et al. 2024 (zero bubble); Li & Hoefler 2021 (Chimera); DeepSeek-V3 2024 (DualPipe).
+//! al. 2021 (1F1B, interleaved); Lamy-Poirier 2023 (breadth-first); Qi et al. 2024 (zero bubble); Li & Hoefler 2021 (Chimera); DeepSeek-V3 2024 (DualPipe).
 
 use crate::PassTimes;
 
@@ -10,7 +10,7 @@ pub fn flush_bubble(p: usize, t: &PassTimes) -> f64 {
     (p - 1) as f64 * t.sum()
 }
 
-/// Interleaved 1F1B with v chunks a rank: (p - 1)(T_F + T_B + T_W) / v.
+/// Interleaved 1F1B, and breadth-first with m >= p, with v chunks a rank: (p - 1)(T_F + T_B + T_W) / v.
 pub fn interleaved_bubble(p: usize, chunks: usize, t: &PassTimes) -> f64 {
     flush_bubble(p, t) / chunks as f64
 }

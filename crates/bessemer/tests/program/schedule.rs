@@ -264,10 +264,11 @@ fn docs() -> PathBuf {
 }
 
 /// The schedules of docs/pipelines.md: kind, and what is added to four stages and eight micro-batches.
-const PAGE: [(&str, &[&str]); 14] = [
+const PAGE: [(&str, &[&str]); 15] = [
     ("gpipe", &[]),
     ("1f1b", &[]),
     ("interleaved", &["--chunks", "2"]),
+    ("breadth-first", &["--chunks", "2"]),
     ("pipedream", &[]),
     ("pipedream-2bw", &[]),
     ("chimera", &[]),

@@ -182,10 +182,11 @@ fn check(model: &Model, layout: &Layout, all: u64) {
     }
 }
 
-const SYNCHRONOUS: [Kind; 9] = [
+const SYNCHRONOUS: [Kind; 10] = [
     Kind::GPipe,
     Kind::OneFOneB,
     Kind::Interleaved,
+    Kind::BreadthFirst,
     Kind::Chimera,
     Kind::ZbH1,
     Kind::ZbH2,
@@ -269,7 +270,7 @@ fn pipelines_go_with_zero_2_and_3() {
     for tied in [true, false] {
         let model = model(tied);
         for stage in [Stage::Zero2, Stage::Zero3] {
-            for kind in [Kind::GPipe, Kind::OneFOneB, Kind::Interleaved, Kind::Chimera] {
+            for kind in [Kind::GPipe, Kind::OneFOneB, Kind::Interleaved, Kind::BreadthFirst, Kind::Chimera] {
                 check(&model, &pipelined(kind, 2, 4).with_data(2, stage, 0), 8);
             }
             check(&model, &pipelined(Kind::OneFOneB, 2, 2).with_data(4, stage, 2), 8);

@@ -1,6 +1,7 @@
 //! One file a schedule: each gives the passes of every rank in order, and nothing else.
 //! [`communicate`](crate::communicate) adds messages and updates.
 
+mod breadth_first;
 mod chimera;
 mod dualpipe;
 mod dualpipev;
@@ -18,6 +19,7 @@ mod zb_v;
 #[cfg(test)]
 mod table;
 
+pub(crate) use breadth_first::breadth_first;
 pub(crate) use chimera::chimera;
 pub(crate) use dualpipe::dualpipe;
 pub(crate) use dualpipev::dualpipev;

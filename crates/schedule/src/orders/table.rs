@@ -27,6 +27,10 @@ fn makespans_of_one_direction() {
     assert_eq!(measure(Kind::GPipe, &Shape::new(4, 8), 1.0).0, 33.0);
     assert_eq!(measure(Kind::OneFOneB, &Shape::new(4, 8), 1.0).0, 33.0);
     assert_eq!(measure(Kind::Interleaved, &Shape::new(4, 8), 0.5).0, 28.5);
+    assert_eq!(measure(Kind::BreadthFirst, &Shape::new(4, 8), 0.5).0, 28.5);
+    // Four chunks, which take a quarter each, and micro-batches that the ranks do not divide.
+    let shape = Shape { chunks: Some(4), ..Shape::new(4, 10) };
+    assert_eq!(measure(Kind::BreadthFirst, &shape, 0.25).0, 30.0 + 9.0 / 4.0);
     assert_eq!(measure(Kind::ZbH1, &Shape::new(4, 8), 1.0).0, 27.0);
 }
 
@@ -64,10 +68,11 @@ fn makespans_of_dualpipe() {
 
 #[test]
 fn peaks_of_live_activations() {
-    let table: [(Kind, usize, usize, &[f64]); 9] = [
+    let table: [(Kind, usize, usize, &[f64]); 10] = [
         (Kind::GPipe, 4, 8, &[8.0; 4]),
         (Kind::OneFOneB, 4, 8, &[4.0, 3.0, 2.0, 1.0]),
         (Kind::Interleaved, 4, 8, &[5.5, 4.5, 3.5, 2.5]),
+        (Kind::BreadthFirst, 4, 8, &[8.0; 4]),
         (Kind::ZbH1, 4, 8, &[4.0, 3.5, 3.0, 2.5]),
         (Kind::ZbH2, 4, 8, &[7.0, 6.0, 5.0, 4.0]),
         (Kind::ZbV, 4, 12, &[4.0; 4]),

@@ -19,6 +19,7 @@ fn shape(kind: Kind, p: usize, m: usize, v: usize) -> Shape {
             shape.chunks = Some(v);
             shape.micro_batches = m.next_multiple_of(p);
         }
+        Kind::BreadthFirst => shape.chunks = Some(v),
         Kind::Chimera => {
             shape.ranks = 2 * p;
             if v == 2 && p.is_multiple_of(2) {
@@ -107,11 +108,12 @@ fn sizes_that_do_not_fit_are_refused() {
         refused(kind, &|s| s.micro_batches = 0, "at least one rank and one micro-batch");
         refused(kind, &|s| s.ranks = usize::MAX, "at most 16777216");
         refused(kind, &|s| s.micro_batches = 1 << 40, "at most 16777216");
-        if kind != Kind::Interleaved {
+        if !matches!(kind, Kind::Interleaved | Kind::BreadthFirst) {
             refused(kind, &|s| s.chunks = Some(7), "chunk(s) on a rank");
         }
     }
     refused(Kind::Interleaved, &|s| s.chunks = Some(0), "at least one chunk");
+    refused(Kind::BreadthFirst, &|s| s.chunks = Some(0), "at least one chunk");
     refused(Kind::Interleaved, &|s| s.micro_batches = 10, "take 12 micro-batches or 1f1b");
     refused(Kind::PipeDream, &|s| s.update_every = Some(3), "take 9 micro-batches");
     refused(Kind::PipeDream, &|s| s.update_every = Some(0), "take updates of 8");

@@ -30,7 +30,7 @@ fn any_program() -> impl Strategy<Value = Program> {
         let kind = Kind::ALL[k];
         // Sizes that suit most kinds, besides those that suit few.
         let sizes = [
-            (p, m, (kind == Kind::Interleaved).then_some(v)),
+            (p, m, matches!(kind, Kind::Interleaved | Kind::BreadthFirst).then_some(v)),
             (2 * p.div_ceil(2), 4 * p.div_ceil(2) * m.div_ceil(4), None),
         ];
         sizes.into_iter().find_map(|(p, m, v)| generate(kind, &shape(p, m, v)).ok())
@@ -152,6 +152,18 @@ fn the_closed_forms_hold_over_sizes_and_times() {
                     }
                     // Nothing is better without splitting the backward or the stages.
                     assert!(close(s.utilisation, s.attainable_utilisation));
+                }
+                if m >= p {
+                    for v in 1..=3 {
+                        let s = of(Kind::BreadthFirst, Some(v));
+                        let wanted = interleaved_bubble(p, v, &t);
+                        assert!(
+                            s.bubble.iter().all(|x| close(*x, wanted)),
+                            "breadth-first {p} {m} {v}: {:?}",
+                            s.bubble
+                        );
+                        assert!(s.peak_live.iter().all(|live| close(*live, m as f64)), "{p} {m} {v}");
+                    }
                 }
                 if m.is_multiple_of(p) {
                     for v in 1..=3 {

@@ -121,8 +121,19 @@ impl Layout {
 }
 
 /// Schedules with a flush, which change nothing but the order of sums.
-pub const SYNCHRONOUS: [&str; 10] =
-    ["gpipe", "1f1b", "interleaved", "chimera", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev", "zb-auto"];
+pub const SYNCHRONOUS: [&str; 11] = [
+    "gpipe",
+    "1f1b",
+    "interleaved",
+    "breadth-first",
+    "chimera",
+    "zb-h1",
+    "zb-h2",
+    "zb-v",
+    "dualpipe",
+    "dualpipev",
+    "zb-auto",
+];
 
 /// Schedules without one: what they are is said by the weights that each micro-batch reads.
 pub const ASYNCHRONOUS: [&str; 2] = ["pipedream", "pipedream-2bw"];

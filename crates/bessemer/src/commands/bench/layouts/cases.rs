@@ -10,8 +10,19 @@ const SLOW: &str = "slow-";
 /// Collectives on the thread that computes.
 const BLOCKING: &str = "-blocking";
 /// Pipelines with a flush.
-const SCHEDULES: [&str; 10] =
-    ["gpipe", "1f1b", "interleaved", "chimera", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev", "zb-auto"];
+const SCHEDULES: [&str; 11] = [
+    "gpipe",
+    "1f1b",
+    "interleaved",
+    "breadth-first",
+    "chimera",
+    "zb-h1",
+    "zb-h2",
+    "zb-v",
+    "dualpipe",
+    "dualpipev",
+    "zb-auto",
+];
 /// Layouts whose figures are kept.
 const USUAL: [&str; 24] = [
     "ddp",
