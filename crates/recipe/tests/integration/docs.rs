@@ -278,7 +278,7 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["2", "1048577 parallel.data=zero1"],
     ),
     ("parallel.tensor", "1 to 2^20", &["1", "2", "1048576"], &["0", "1048577"]),
-    ("parallel.pipeline", "1 to 2^20", &["1", "1048576"], &["0", "1048577", "2 parallel.data=zero2"]),
+    ("parallel.pipeline", "1 to 2^20", &["1", "1048576"], &["0", "1048577"]),
     ("parallel.schedule", "a schedule, or a file with a `.` in its name", &["zb-h1", "a.sched"], &["1f2b"]),
     ("parallel.chunks", "0 to 1024", &["0", "1024"], &["1025"]),
     ("parallel.window", "1 to 65536", &["1", "65536"], &["0", "65537"]),
