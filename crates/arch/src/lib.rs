@@ -10,9 +10,9 @@ mod model;
 mod named;
 mod param_id;
 mod params;
-mod portion;
 mod sharding;
 mod span;
+mod tensor_shard;
 
 pub use choices::{
     ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
@@ -24,6 +24,6 @@ pub use model::{MlpKind, Model};
 pub use named::{NAMED, named};
 pub use param_id::{ParamClass, ParamId, ParamRole, Unit};
 pub use params::ParamSpec;
-pub use portion::{Portion, PortionError, PortionParam};
 pub use sharding::{GradientSum, Sharding};
 pub use span::{Span, SpanError, SpanFlops, owner};
+pub use tensor_shard::{TensorShard, TensorShardError, TensorShardParam};

@@ -1,8 +1,8 @@
 //! A contiguous part of a model: what one stage (or one chunk of a stage) of a pipeline holds.
 //!
 //! A model is the units embedding, layer 0, ..., layer L-1, head, in the order of the forward pass; a [`Span`] is a stretch
-//! of them. Layers keep their numbers and parameters their names of the whole model. Spans cut a portion's model
-//! ([`crate::Portion`]) like a whole one: layers are never shared out over the tensor axis.
+//! of them. Layers keep their numbers and parameters their names of the whole model. Spans cut a tensor shard's model
+//! ([`crate::TensorShard`]) like a whole one: layers are never shared out over the tensor axis.
 
 use crate::model::Model;
 use crate::param_id::{ParamId, Unit};

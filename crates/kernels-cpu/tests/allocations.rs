@@ -57,7 +57,7 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
     let kind = ActivationKind::GeluTanh;
     let mask = DropoutMask { p: 0.1, counters: indices(b, DropoutMask::WORDS), first: 0 };
     let layer = NormKind::Layer;
-    let portion = TablePortion::whole(&table);
+    let tensor_shard = VocabularyShard::whole(&table);
     vec![
         Fill { dst: x, value: 0.5 }.into(),
         Copy { src: x, dst: y }.into(),
@@ -112,13 +112,13 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
         .into(),
         Embedding {
             table,
-            portion: None,
+            tensor_shard: None,
             ids,
             positions: Some(PositionTable { table: dtable, positions }),
             out: x,
         }
         .into(),
-        EmbeddingBackward { ids, dout: x, dtable, portion: None, positions: None }.into(),
+        EmbeddingBackward { ids, dout: x, dtable, tensor_shard: None, positions: None }.into(),
         LinearCrossEntropy {
             x,
             weight: table,
@@ -133,11 +133,11 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
             }),
         }
         .into(),
-        LogitSums { x, weight: table, portion, targets: ids, lse: mean, target_logit: rstd }.into(),
-        LinearCrossEntropyPortion {
+        LogitSums { x, weight: table, tensor_shard, targets: ids, lse: mean, target_logit: rstd }.into(),
+        LinearCrossEntropyShard {
             x,
             weight: table,
-            portion,
+            tensor_shard,
             targets: ids,
             lse: mean,
             target_logit: rstd,

@@ -11,7 +11,7 @@ use crate::slots::Held;
 use crate::stage::StageConfig;
 use crate::step::{LossSum, StepContext, TokenBatch};
 use crate::units::{Plan, Rewrite, StageUnit, phases};
-use bessemer_arch::{Model, Portion, Unit};
+use bessemer_arch::{Model, TensorShard, Unit};
 use bessemer_mesh::{Axis, Placement};
 use bessemer_program::{
     Class, OneDevice, Phase, Rank, StepValues, UnitMemory, UnitProgram, UnitUse, each_op, run, verify,
@@ -21,7 +21,7 @@ use bessemer_tensor::{Backend, View};
 use bessemer_units::Bytes;
 
 /// A decoder whose memory is allocated: parameters, and activations for batches of one [`Shape`]. It is a whole model, or
-/// one stage of it ([`Decoder::of_stage`]) or a tensor-parallel portion, or both.
+/// one stage of it ([`Decoder::of_stage`]) or a tensor shard, or both.
 #[derive(Debug)]
 pub struct Decoder {
     /// What is here of the model; of a stage the model that it is a stage of.
@@ -30,7 +30,7 @@ pub struct Decoder {
     whole: Option<Box<Model>>,
     /// Which layers are here, and memory for how many micro-batches.
     pub(crate) stage: StageConfig,
-    pub(crate) portion: Option<Box<Portion>>,
+    pub(crate) tensor_shard: Option<Box<TensorShard>>,
     rank: Rank,
     pub(crate) shape: Shape,
     pub(crate) config: ActivationConfig,
@@ -143,7 +143,7 @@ impl Decoder {
             model: model.clone(),
             whole: whole.cloned().map(Box::new),
             stage: stage.clone(),
-            portion: None,
+            tensor_shard: None,
             rank,
             shape,
             config,
@@ -347,7 +347,7 @@ impl Decoder {
         self.reserve(backend)
     }
 
-    /// The model; of a portion, what is here of it as a model. Of a stage all of it: [`Decoder::stage`] says what is here.
+    /// The model; of a tensor shard, what is here of it as a model. Of a stage all of it: [`Decoder::stage`] says what is here.
     pub fn model(&self) -> &Model {
         &self.model
     }
@@ -372,7 +372,7 @@ impl Decoder {
             let bessemer_program::Node::Launch(launch) = node else { continue };
             let (backward, loss) = match &mut launch.op {
                 Op::LinearCrossEntropy(op) => (&mut op.backward, &mut op.loss),
-                Op::LinearCrossEntropyPortion(op) => (&mut op.backward, &mut op.loss),
+                Op::LinearCrossEntropyShard(op) => (&mut op.backward, &mut op.loss),
                 _ => continue,
             };
             if let Some(backward) = backward {

@@ -67,9 +67,9 @@ pub enum ModelError {
         /// One past the largest allowed.
         below: usize,
     },
-    /// A decoder that is one portion of a model, or cannot be.
-    #[error("a portion of a model: {0}")]
-    Portion(String),
+    /// A decoder that is one tensor shard of a model, or cannot be.
+    #[error("a tensor shard of a model: {0}")]
+    TensorShard(String),
     /// A call that the state of a pipeline stage does not allow, or a span that the model does not have.
     #[error("a stage of a pipeline: {0}")]
     Stage(String),

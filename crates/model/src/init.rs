@@ -8,11 +8,11 @@ use bessemer_tensor::Backend;
 use bessemer_tensor::rng::RngKey;
 
 impl Decoder {
-    /// Sets every parameter to its initial value under `seed`; those of a portion to the elements of the whole model's that
+    /// Sets every parameter to its initial value under `seed`; those of a tensor shard to the elements of the whole model's that
     /// are here.
     pub fn init(&self, backend: &mut dyn Backend, seed: u64) -> Result<(), ModelError> {
-        if let Some(portion) = self.portion() {
-            let mut parts = portion.params();
+        if let Some(tensor_shard) = self.tensor_shard() {
+            let mut parts = tensor_shard.params();
             parts.retain(|part| self.stage.span.uses(&self.model, part.id()));
             for (p, part) in self.params.iter().zip(parts) {
                 let mut values = vec![0.0; part.len()];

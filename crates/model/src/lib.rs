@@ -17,7 +17,7 @@
 //! allocates everything and reserves the operators' workspace; no pass after it allocates.
 //!
 //! The crate knows no ranks, files or devices: its code records one device, and [`bessemer_program::partition()`] rewrites
-//! the programs for one portion of a model ([`Decoder::of_portion`]). A decoder may also be one stage of a pipeline with
+//! the programs for one tensor shard of a model ([`Decoder::of_tensor_shard`]). A decoder may also be one stage of a pipeline with
 //! several micro-batches in flight and backward passes in two parts ([`Decoder::of_stage`]): the passes of a whole model
 //! are those of a stage that holds everything.
 
@@ -30,13 +30,13 @@ mod init;
 mod logits;
 mod memory;
 mod params;
-mod portion;
 mod ranks;
 mod record;
 mod shape;
 mod slots;
 mod stage;
 mod step;
+mod tensor_shard;
 mod trace;
 mod units;
 
@@ -48,10 +48,10 @@ pub use decoder::{Decoder, Purpose, Shape};
 pub use error::ModelError;
 pub use init::initial_values;
 pub use params::Param;
-pub use portion::Stream;
 pub use ranks::StageRanks;
 pub use slots::Pending;
 pub use stage::StageConfig;
 pub use step::{Accumulate, LossSum, StepContext, TokenBatch};
+pub use tensor_shard::Stream;
 pub use trace::LayerTrace;
 pub use units::Rewrite;

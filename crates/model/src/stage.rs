@@ -19,7 +19,7 @@
 //! crosses them is `[rows, D]` in the activations' stored type, rows = n, or n / t where the stream is cut by rows.
 //!
 //! ```text
-//! let mut stage = Decoder::of_stage(backend, &portion, stream, shape, config, &StageConfig { span, slots: 4, pending: 2, overlap: false }, None)?;
+//! let mut stage = Decoder::of_stage(backend, &tensor_shard, stream, shape, config, &StageConfig { span, slots: 4, pending: 2, overlap: false }, None)?;
 //! recv into stage.stage_input(slot)?;   stage.stage_forward(backend, ranks, slot, &batch, Some(&ctx))?;   send stage.stage_output(slot)?;
 //! recv into stage.stage_output_gradient(slot)?;
 //! let (_, pending) = stage.stage_backward_input(backend, ranks, slot, first_input)?;    send stage.stage_input_gradient(slot)?;
@@ -59,11 +59,11 @@ use crate::config::ActivationConfig;
 use crate::decoder::{Decoder, Parts, PassMemory, Purpose, Shape, expect_room};
 use crate::error::ModelError;
 use crate::params::{self, Param};
-use crate::portion::{Stream, rank_of};
 use crate::ranks::StageRanks;
 use crate::slots::{Pending, SlotUse, nothing_in};
 use crate::step::{Accumulate, LossSum, StepContext, TokenBatch};
-use bessemer_arch::{Model, Portion, Span};
+use crate::tensor_shard::{Stream, rank_of};
+use bessemer_arch::{Model, Span, TensorShard};
 use bessemer_program::{Phase, StepValues};
 use bessemer_tensor::op::{DropoutMask, IGNORED};
 use bessemer_tensor::rng::RngKey;
@@ -78,7 +78,7 @@ pub struct StageConfig {
     pub slots: usize,
     /// Micro-batches between the two parts of a split backward pass at a time; 0 if none is split.
     pub pending: usize,
-    /// Collectives of a portion run beside products, which are made in pieces of rows.
+    /// Collectives of a tensor shard run beside products, which are made in pieces of rows.
     pub overlap: bool,
 }
 
@@ -104,21 +104,21 @@ impl StageConfig {
 }
 
 impl Decoder {
-    /// A decoder of a span of a portion of a model; the whole model is `model.portion(1, 0)`. Parameters are
-    /// `stage.span.params(&portion.model)`, under their names in the whole model, placed by the caller or allocated here.
+    /// A decoder of a span of a tensor shard of a model; the whole model is `model.tensor_shard(1, 0)`. Parameters are
+    /// `stage.span.params(&tensor_shard.model)`, under their names in the whole model, placed by the caller or allocated here.
     ///
     /// # Errors
-    /// As [`Decoder::of_portion`]; a span that the model does not have, no slot.
+    /// As [`Decoder::of_tensor_shard`]; a span that the model does not have, no slot.
     pub fn of_stage(
         backend: &mut dyn Backend,
-        portion: &Portion,
+        tensor_shard: &TensorShard,
         stream: Stream,
         shape: Shape,
         config: ActivationConfig,
         stage: &StageConfig,
         placed: Option<Vec<Param>>,
     ) -> Result<Decoder, ModelError> {
-        Decoder::stage_with(backend, (portion, stream), (shape, config), stage, placed, None)
+        Decoder::stage_with(backend, (tensor_shard, stream), (shape, config), stage, placed, None)
     }
 
     /// Another stage of what this decoder is a stage of, for the same batches: a further chunk of a device. Its passes take
@@ -134,38 +134,47 @@ impl Decoder {
         placed: Option<Vec<Param>>,
     ) -> Result<Decoder, ModelError> {
         let whole;
-        let portion = match self.portion() {
-            Some(portion) => portion,
+        let tensor_shard = match self.tensor_shard() {
+            Some(tensor_shard) => tensor_shard,
             None => {
-                whole = self.model.portion(1, 0).map_err(|e| ModelError::Stage(e.to_string()))?;
+                whole = self.model.tensor_shard(1, 0).map_err(|e| ModelError::Stage(e.to_string()))?;
                 &whole
             }
         };
         let stream = if self.is_sharded_by_rows() { Stream::Rows } else { Stream::Whole };
         let batches = (self.shape, self.config);
-        Decoder::stage_with(backend, (portion, stream), batches, stage, placed, Some(self))
+        Decoder::stage_with(backend, (tensor_shard, stream), batches, stage, placed, Some(self))
     }
 
     fn stage_with(
         backend: &mut dyn Backend,
-        (portion, stream): (&Portion, Stream),
+        (tensor_shard, stream): (&TensorShard, Stream),
         (shape, config): (Shape, ActivationConfig),
         stage: &StageConfig,
         placed: Option<Vec<Param>>,
         beside: Option<&Decoder>,
     ) -> Result<Decoder, ModelError> {
-        shape.check(&portion.whole)?;
-        stage.check(&portion.model, shape.purpose)?;
-        let rank = rank_of(portion, stream, shape)?;
+        shape.check(&tensor_shard.whole)?;
+        stage.check(&tensor_shard.model, shape.purpose)?;
+        let rank = rank_of(tensor_shard, stream, shape)?;
         let params = match placed {
             Some(params) => params,
-            None => {
-                params::alloc(backend, stage.span.params(&portion.model), shape.purpose == Purpose::Train)?
-            }
+            None => params::alloc(
+                backend,
+                stage.span.params(&tensor_shard.model),
+                shape.purpose == Purpose::Train,
+            )?,
         };
-        let parts = Parts { model: &portion.model, whole: Some(&portion.whole), rank, shape, config, stage };
+        let parts = Parts {
+            model: &tensor_shard.model,
+            whole: Some(&tensor_shard.whole),
+            rank,
+            shape,
+            config,
+            stage,
+        };
         let mut decoder = Decoder::build(backend, &parts, params, beside)?;
-        decoder.portion = Some(Box::new(portion.clone()));
+        decoder.tensor_shard = Some(Box::new(tensor_shard.clone()));
         Ok(decoder)
     }
 

@@ -53,12 +53,12 @@ fn allocations(work: impl FnOnce()) -> u64 {
 
 /// The model in two stages.
 fn stages(b: &mut dyn Backend, model: &Model) -> Vec<Decoder> {
-    let portion = model.portion(1, 0).unwrap();
+    let tensor_shard = model.tensor_shard(1, 0).unwrap();
     let shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
     let config = ActivationConfig::default();
     let make = |span| {
         let stage = StageConfig { span, slots: 2, pending: 1, overlap: false };
-        Decoder::of_stage(b, &portion, Stream::Whole, shape, config, &stage, None).unwrap()
+        Decoder::of_stage(b, &tensor_shard, Stream::Whole, shape, config, &stage, None).unwrap()
     };
     model.split(2).unwrap().into_iter().map(make).collect()
 }

@@ -17,7 +17,7 @@ use crate::ranks::{Curvature, transfer};
 use crate::stash::WeightVersions;
 use crate::tensor::TensorGroup;
 use crate::worker::Job;
-use bessemer_arch::{Portion, PortionParam, Span};
+use bessemer_arch::{Span, TensorShard, TensorShardParam};
 use bessemer_collectives::Communicator;
 use bessemer_model::{Decoder, Pending, StageConfig, Stream};
 use bessemer_optim::{Optimizer, Ranks, StepStats};
@@ -51,8 +51,8 @@ pub(crate) struct Chunk {
     pub(crate) settles: bool,
     pub(crate) units: Units,
     pub(crate) memory: ParamMemory,
-    /// This rank's portion of every parameter of the stage.
-    pub(crate) portion: Vec<PortionParam>,
+    /// This rank's tensor shard of every parameter of the stage.
+    pub(crate) tensor_shard: Vec<TensorShardParam>,
     pub(crate) decoder: Decoder,
     pub(crate) optimizer: Optimizer,
     pub(crate) sharing: OptimizerCommunication,
@@ -83,10 +83,10 @@ impl Chunk {
         beside: Option<&Decoder>,
     ) -> Result<Chunk, ParallelError> {
         let plan = job.plan;
-        let layout = |e: bessemer_arch::PortionError| ParallelError::Layout(e.to_string());
-        let part = job.model.portion(plan.tensor(), coord.tensor).map_err(layout)?;
+        let layout = |e: bessemer_arch::TensorShardError| ParallelError::Layout(e.to_string());
+        let part = job.model.tensor_shard(plan.tensor(), coord.tensor).map_err(layout)?;
         let specs = place.span.params(&part.model);
-        let (numbers, portion): (Vec<usize>, Vec<PortionParam>) = part
+        let (numbers, tensor_shard): (Vec<usize>, Vec<TensorShardParam>) = part
             .params()
             .into_iter()
             .enumerate()
@@ -114,14 +114,14 @@ impl Chunk {
         let mut optimizer = Optimizer::of_rank(backend, &params, job.optim, ranks)?;
         optimizer.plan_capture(backend, job.shape.tokens(), job.activations.storage.dtype())?;
         let gradients = match place.first_holder {
-            true => unique_gradients(&list, &portion, &place.span),
+            true => unique_gradients(&list, &tensor_shard, &place.span),
             false => Vec::new(),
         };
         let squares = LocalSquares::new(backend, &gradients)?;
-        let (sharing, curvature) = share(backend, job, &owners, &list, &portion)?;
-        let numbered = portion.iter().cloned().zip(&memory.params).enumerate();
+        let (sharing, curvature) = share(backend, job, &owners, &list, &tensor_shard)?;
+        let numbered = tensor_shard.iter().cloned().zip(&memory.params).enumerate();
         let gradients: Vec<_> = numbered
-            .filter_map(|(number, (portion, p))| Some((portion, p.grad?, units.place(number).unit)))
+            .filter_map(|(number, (tensor_shard, p))| Some((tensor_shard, p.grad?, units.place(number).unit)))
             .collect();
         let ChunkGroups { tensor, shard, replicate, ends } = groups;
         let tensor = TensorGroup::new(tensor, &part, (plan.sequence, plan.overlap), &gradients)?;
@@ -136,7 +136,7 @@ impl Chunk {
             exchange: Exchange::new(shard, replicate, &units.list, &memory),
             units,
             memory,
-            portion,
+            tensor_shard,
             decoder,
             states: optimizer.states().into_iter().collect(),
             optimizer,
@@ -199,7 +199,7 @@ impl Chunk {
 fn decoder(
     backend: &mut dyn Backend,
     job: &Job<'_>,
-    (part, span): (&Portion, &Span),
+    (part, span): (&TensorShard, &Span),
     needs: &Needs,
     memory: &ParamMemory,
     beside: Option<&Decoder>,
@@ -234,7 +234,7 @@ fn expect_complete(decoder: &Decoder, tensor: &TensorGroup) -> Result<(), Parall
 /// stage's.
 fn unique_gradients(
     list: &[(usize, Range<usize>, bessemer_optim::OptimParam)],
-    portion: &[PortionParam],
+    tensor_shard: &[TensorShardParam],
     span: &Span,
 ) -> Vec<View> {
     let cut = |grad: View, range: &Range<usize>, r: Range<usize>| match r == *range {
@@ -248,9 +248,9 @@ fn unique_gradients(
         },
     };
     list.iter()
-        .filter(|(index, ..)| span.owns(portion[*index].id()))
+        .filter(|(index, ..)| span.owns(tensor_shard[*index].id()))
         .flat_map(|(index, range, param)| {
-            let counted = counted(&portion[*index], range);
+            let counted = counted(&tensor_shard[*index], range);
             counted.into_iter().map(move |r| cut(param.grad, range, r))
         })
         .collect()

@@ -7,7 +7,7 @@
 
 use crate::exchange::ExchangeError;
 use crate::tensor::TensorGroup;
-use bessemer_arch::{ParamClass, PortionParam};
+use bessemer_arch::{ParamClass, TensorShardParam};
 use bessemer_collectives::{Collective, Parts, Pattern, ViewStaging};
 use bessemer_mesh::{DimRange, total};
 use bessemer_tensor::op::{Add, Copy, Op};
@@ -43,25 +43,25 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// Allocates memory for `tokens` rows of activations of type `activations`. `portions`: by parameter, the portions of
+    /// Allocates memory for `tokens` rows of activations of type `activations`. `tensor_shards`: by parameter, the tensor shards of
     /// all tensor ranks.
     pub(crate) fn new(
         backend: &mut dyn Backend,
-        portions: &[Vec<PortionParam>],
+        tensor_shards: &[Vec<TensorShardParam>],
         tokens: usize,
         activations: DType,
     ) -> Result<Columns, TensorError> {
-        let cut = |portions: &Vec<PortionParam>| {
-            let sharding = &portions.first()?.sharding;
+        let cut = |tensor_shards: &Vec<TensorShardParam>| {
+            let sharding = &tensor_shards.first()?.sharding;
             let dim = sharding.dim().filter(|_| sharding.spec.class() == ParamClass::Matrix)?;
-            let spans: Vec<Vec<DimRange>> = portions.iter().map(|p| p.ranges[dim].clone()).collect();
+            let spans: Vec<Vec<DimRange>> = tensor_shards.iter().map(|p| p.ranges[dim].clone()).collect();
             let of_rank = |rank: usize| -> Vec<Segment> {
                 spans[rank].iter().flat_map(|span| segments(*span, &spans[..rank])).collect()
             };
             let segments = (0..spans.len()).map(of_rank).collect();
             Some(Cut { inputs: dim == 1, width: sharding.spec.shape[dim], segments, spans })
         };
-        let cuts: Vec<_> = portions.iter().map(cut).collect();
+        let cuts: Vec<_> = tensor_shards.iter().map(cut).collect();
         let largest = |of: fn(&Cut) -> usize| tokens * cuts.iter().flatten().map(of).max().unwrap_or(0);
         let held = |c: &Cut| c.spans.iter().map(|s| total(s)).sum::<usize>();
         let repeated = |c: &Cut| {

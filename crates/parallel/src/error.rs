@@ -18,7 +18,7 @@ pub enum ParallelError {
     Schedule(#[from] ScheduleError),
     /// Micro-batches that whoever feeds a rank cannot give.
     #[error("no micro-batch {micro}: {problem}")]
-    Feed {
+    BatchSource {
         /// Number within the program.
         micro: usize,
         /// Why.

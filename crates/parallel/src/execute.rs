@@ -17,7 +17,7 @@ use crate::error::ParallelError;
 use crate::notes::OrderSpan;
 use crate::prepare::{EvaluationPass, ExecOp, Onward, Run, Slot, StreamMessage, Writes};
 use crate::ranks::{PassRanks, Watching};
-use crate::worker::{Feed, Worker, parallel_error, pass_result};
+use crate::worker::{BatchSource, Worker, parallel_error, pass_result};
 use bessemer_model::{Accumulate, Decoder, LossSum, ModelError, StepContext, TokenBatch};
 use bessemer_optim::StepStats;
 use bessemer_program::{GradientTraffic, Phase};
@@ -50,10 +50,10 @@ struct OneBatch<'a> {
     per_token: Option<&'a mut [f32]>,
 }
 
-impl Feed for OneBatch<'_> {
+impl BatchSource for OneBatch<'_> {
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         let problem = "the batch is evaluated and not trained on".into();
-        Err(ParallelError::Feed { micro, problem })
+        Err(ParallelError::BatchSource { micro, problem })
     }
 
     fn evaluation(&mut self, _: usize) -> Result<TokenBatch<'_>, ParallelError> {
@@ -89,7 +89,7 @@ impl Worker {
     pub(crate) fn run_passes(
         &mut self,
         backend: &mut dyn Backend,
-        feed: &mut dyn Feed,
+        feed: &mut dyn BatchSource,
     ) -> Result<LossSum, ParallelError> {
         let mut sum = LossSum::default();
         self.next = 0;
@@ -108,7 +108,7 @@ impl Worker {
     pub(crate) fn run_pass(
         &mut self,
         backend: &mut dyn Backend,
-        feed: &mut dyn Feed,
+        feed: &mut dyn BatchSource,
         order: ExecOp,
     ) -> Result<LossSum, ParallelError> {
         let begun = self.intervals.is_some().then(Instant::now);
@@ -292,7 +292,7 @@ impl Worker {
     fn evaluate(
         &mut self,
         backend: &mut dyn Backend,
-        source: &mut dyn Feed,
+        source: &mut dyn BatchSource,
         pass: &EvaluationPass,
     ) -> Result<LossSum, ParallelError> {
         let EvaluationPass { unit, at, from, to } = *pass;

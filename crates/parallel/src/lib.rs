@@ -4,10 +4,10 @@
 //! |---|---|---|
 //! | replicate | the batch; each has a copy of the model | gradients |
 //! | shard | the batch; a copy's optimizer state, gradients, parameters ([`Stage`]) | gradients and values |
-//! | tensor | every layer's matrices ([`bessemer_arch::Portion`]) | activations |
+//! | tensor | every layer's matrices ([`bessemer_arch::TensorShard`]) | activations |
 //! | pipeline | the layers ([`bessemer_arch::Span`]) | activations and their gradients, from stage to stage |
 //!
-//! A [`Worker`] holds one or more stages of the model. Each is a [`bessemer_model::Decoder`] of this rank's portion of the
+//! A [`Worker`] holds one or more stages of the model. Each is a [`bessemer_model::Decoder`] of this rank's tensor shard of the
 //! stage, whose parameters lie where ZeRO's stage wants them, with an optimizer over the stretches that this rank steps, and
 //! communicators that run the collectives of its programs. What a worker does when is not decided here: it runs a
 //! [`bessemer_schedule::Program`]. One rank is no special case: its groups have one member, its program has one stage, and
@@ -63,4 +63,4 @@ pub use replay::UpdateOps;
 pub use snapshot::StateCopy;
 pub use state::{ReadAhead, StateTensor, TakeTensor, batches};
 pub use window::Update;
-pub use worker::{Feed, Job, Worker};
+pub use worker::{BatchSource, Job, Worker};

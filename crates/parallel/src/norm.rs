@@ -4,7 +4,7 @@
 //! tensor-parallel ranks all hold, the first of them. The ranks' sums are then added in the order of the ranks in f64,
 //! so all of them have the same bits.
 
-use bessemer_arch::PortionParam;
+use bessemer_arch::TensorShardParam;
 use bessemer_tensor::op::{Op, SumSquares};
 use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError, View};
 use bessemer_units::{Bytes, DType};
@@ -19,7 +19,7 @@ pub(crate) struct LocalSquares {
 }
 
 /// Elements of this rank's part of a parameter that it counts, within `here`.
-pub(crate) fn counted(param: &PortionParam, here: &Range<usize>) -> Vec<Range<usize>> {
+pub(crate) fn counted(param: &TensorShardParam, here: &Range<usize>) -> Vec<Range<usize>> {
     let meet = |r: Range<usize>| crate::flat::common(&r, here);
     param.counted().into_iter().map(meet).filter(|r| !r.is_empty()).collect()
 }

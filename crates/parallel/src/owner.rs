@@ -16,7 +16,7 @@
 
 use crate::flat::{FlatUnit, Units};
 use crate::worker::Job;
-use bessemer_arch::{Model, Portion};
+use bessemer_arch::{Model, TensorShard};
 use bessemer_model::Param;
 use bessemer_optim::{OptimConfig, OptimParam, OptimizerChoice};
 use bessemer_tensor::Buffer;
@@ -110,14 +110,18 @@ type Seen = (usize, Range<usize>, OptimParam);
 pub(crate) fn with_others(
     mut list: Vec<Seen>,
     job: &Job<'_>,
-    portion: &Portion,
+    tensor_shard: &TensorShard,
     params: &[Param],
     numbers: &[usize],
 ) -> Vec<Seen> {
     if job.optim.optimizer == OptimizerChoice::Kfac {
         for (index, param) in params.iter().enumerate() {
-            let here =
-                OptimParam::of(&portion.model, &param.spec, param.value, param.grad.unwrap_or(param.value));
+            let here = OptimParam::of(
+                &tensor_shard.model,
+                &param.spec,
+                param.value,
+                param.grad.unwrap_or(param.value),
+            );
             if !here.blocks.is_empty() && !list.iter().any(|l| l.0 == index) {
                 list.push((index, 0..0, OptimParam { elsewhere: true, ..here }));
             }

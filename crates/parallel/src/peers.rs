@@ -21,7 +21,7 @@ use crate::owner::Owners;
 use crate::ranks::Curvature;
 use crate::tensor::TensorGroup;
 use crate::worker::Job;
-use bessemer_arch::PortionParam;
+use bessemer_arch::TensorShardParam;
 use bessemer_collectives::{CollectiveError, Communicator, Parts, Reduce};
 use bessemer_mesh::ElementRun;
 use bessemer_optim::{OptimParam, OptimizerChoice, Peers};
@@ -53,22 +53,23 @@ pub(crate) struct OptimizerCommunication {
 }
 
 impl OptimizerCommunication {
-    /// `params`: owner and, by tensor rank, the portions of each of the optimizer's parameters; `factor`: elements of the
+    /// `params`: owner and, by tensor rank, the tensor shards of each of the optimizer's parameters; `factor`: elements of the
     /// largest factor of curvature, if there is any.
     pub(crate) fn new(
-        params: Vec<(Option<usize>, Vec<PortionParam>)>,
+        params: Vec<(Option<usize>, Vec<TensorShardParam>)>,
         factor: usize,
     ) -> OptimizerCommunication {
         let (mut all, mut largest) = (factor, 0);
-        let shared = |(owner, portions): (Option<usize>, Vec<PortionParam>)| {
-            let name = portions.first().map_or(String::new(), |p| p.name().to_owned());
-            let parts = Parts::of(portions.iter().map(PortionParam::len));
-            let cut = portions.len() > 1;
+        let shared = |(owner, tensor_shards): (Option<usize>, Vec<TensorShardParam>)| {
+            let name = tensor_shards.first().map_or(String::new(), |p| p.name().to_owned());
+            let parts = Parts::of(tensor_shards.iter().map(TensorShardParam::len));
+            let cut = tensor_shards.len() > 1;
             if cut {
                 all = all.max(parts.len());
-                largest = largest.max(portions[0].sharding.spec.len());
+                largest = largest.max(tensor_shards[0].sharding.spec.len());
             }
-            let runs = if cut { portions.iter().map(PortionParam::runs).collect() } else { Vec::new() };
+            let runs =
+                if cut { tensor_shards.iter().map(TensorShardParam::runs).collect() } else { Vec::new() };
             Shared { name, owner, runs, parts }
         };
         let params = params.into_iter().map(shared).collect();
@@ -88,24 +89,25 @@ impl OptimizerCommunication {
     }
 }
 
-/// Prepares the communication of an optimizer over `list`, in steps and in passes. `portion`: this rank's part of every parameter.
+/// Prepares the communication of an optimizer over `list`, in steps and in passes. `tensor_shard`: this rank's part of every parameter.
 pub(crate) fn share(
     backend: &mut dyn Backend,
     job: &Job<'_>,
     owners: &Owners,
     list: &[(usize, Range<usize>, OptimParam)],
-    portion: &[PortionParam],
+    tensor_shard: &[TensorShardParam],
 ) -> Result<(OptimizerCommunication, Curvature), ParallelError> {
     let plan = job.plan;
     let ranks = plan.tensor();
-    let portions = |param: usize| (0..ranks).map(|rank| portion[param].on(rank)).collect::<Vec<_>>();
+    let tensor_shards =
+        |param: usize| (0..ranks).map(|rank| tensor_shard[param].on(rank)).collect::<Vec<_>>();
     let curved = job.optim.optimizer == OptimizerChoice::Kfac;
     let mut factor = 0;
-    let mut numbers = vec![None; portion.len()];
+    let mut numbers = vec![None; tensor_shard.len()];
     let mut params = Vec::with_capacity(list.len());
     for (number, (param, _, seen)) in list.iter().enumerate() {
         numbers[*param] = Some(number);
-        let all = portions(*param);
+        let all = tensor_shards(*param);
         if curved && !seen.blocks.is_empty() && plan.data_ranks() > 1 {
             let shape = &all[0].sharding.spec.shape;
             // No block has more rows than its matrix.
@@ -116,7 +118,7 @@ pub(crate) fn share(
         params.push((owners.of(*param), together));
     }
     let columns = if curved && ranks > 1 {
-        let all: Vec<_> = (0..numbers.len()).map(portions).collect();
+        let all: Vec<_> = (0..numbers.len()).map(tensor_shards).collect();
         Some(Columns::new(backend, &all, job.shape.tokens(), job.activations.storage.dtype())?)
     } else {
         None

@@ -103,7 +103,7 @@ impl Plan {
             );
         }
         for index in 0..tensor {
-            model.portion(tensor, index).map_err(|e| ParallelError::Layout(e.to_string()))?;
+            model.tensor_shard(tensor, index).map_err(|e| ParallelError::Layout(e.to_string()))?;
         }
         let mesh = MeshConfig::new()
             .with(Axis::Pipeline, pipeline)
@@ -208,7 +208,7 @@ impl Plan {
         self.mesh.degree(Axis::Tensor)
     }
 
-    /// Whether every rank has its portion's parameters whole between steps.
+    /// Whether every rank has its tensor shard's parameters whole between steps.
     pub fn keeps_values(&self) -> bool {
         self.stage != Stage::Zero3 || self.shard() == 1
     }

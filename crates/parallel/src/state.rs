@@ -139,11 +139,11 @@ pub(crate) fn whole_states(model: &Model, config: &OptimConfig) -> Result<Vec<Wh
 
 /// Where the elements of a tensor lie on the ranks of a chunk.
 struct Reading {
-    /// Number in the chunk of the parameter whose portion it is, if the tensor axis shards it.
+    /// Number in the chunk of the parameter whose tensor shard it is, if the tensor axis shards it.
     param: Option<usize>,
-    /// Elements of this tensor rank's portion.
+    /// Elements of this tensor rank's tensor shard.
     len: usize,
-    /// How the portion lies over the shard axis; nothing if it is whole here.
+    /// How the tensor shard lies over the shard axis; nothing if it is whole here.
     parts: Option<Parts>,
     /// The elements on this rank.
     view: Option<View>,
@@ -306,11 +306,11 @@ impl Worker {
                 Place::Moment(_, name) => Of::State(name),
             };
             let Some(param) = chunk.param_of(tensor) else { continue };
-            let mut part = vec![0.0; chunk.portion[param].len()];
-            for run in chunk.portion[param].runs() {
+            let mut part = vec![0.0; chunk.tensor_shard[param].len()];
+            for run in chunk.tensor_shard[param].runs() {
                 part[run.locals()].copy_from_slice(&values[run.wholes()]);
             }
-            chunk.write_portion(backend, place, param, &of, &part)?;
+            chunk.write_tensor_shard(backend, place, param, &of, &part)?;
         }
         Ok(())
     }
@@ -322,12 +322,12 @@ impl Worker {
     /// An error of the device.
     pub fn init(&mut self, backend: &mut dyn Backend, seed: u64) -> Result<(), ParallelError> {
         for chunk in &mut self.chunks {
-            for (i, param) in chunk.portion.iter().enumerate() {
+            for (i, param) in chunk.tensor_shard.iter().enumerate() {
                 let mut part = vec![0.0; param.len()];
                 for (run, init) in param.initial_runs() {
                     initial_values(init, seed, param.name(), run.whole, &mut part[run.locals()]);
                 }
-                chunk.write_portion(backend, (&self.plan, self.coord), i, &Of::Value, &part)?;
+                chunk.write_tensor_shard(backend, (&self.plan, self.coord), i, &Of::Value, &part)?;
             }
         }
         Ok(())

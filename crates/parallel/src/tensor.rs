@@ -10,7 +10,7 @@ use crate::exchange::ExchangeError;
 use crate::flat::common;
 use crate::groups::queue;
 use crate::rows::{Flight, Flights};
-use bessemer_arch::{GradientSum, ParamId, Portion, PortionParam};
+use bessemer_arch::{GradientSum, ParamId, TensorShard, TensorShardParam};
 use bessemer_collectives::{
     Collective, CollectiveError, CollectiveQueue, Communicator, Parts, Pattern, Reduce, ViewStaging,
     read_view, write_view,
@@ -56,19 +56,19 @@ fn range_of(of: bessemer_mesh::DimRange) -> Range<usize> {
 }
 
 impl TensorGroup {
-    /// `gradients` are those of the portion's parameters, each with the number of its flat unit; `sequence`: the residual stream
+    /// `gradients` are those of the tensor shard's parameters, each with the number of its flat unit; `sequence`: the residual stream
     /// is sharded by rows; `overlap`: pieces of rows travel while others are computed.
     pub(crate) fn new(
         mut group: Box<dyn Communicator>,
-        portion: &Portion,
+        tensor_shard: &TensorShard,
         (sequence, overlap): (bool, bool),
-        gradients: &[(PortionParam, View, usize)],
+        gradients: &[(TensorShardParam, View, usize)],
     ) -> Result<TensorGroup, CollectiveError> {
-        let ranks: Vec<usize> = portion.kv_group().collect();
-        let copies = if portion.kv_replicas > 1 { Some(group.group(COPIES, &ranks)?) } else { None };
+        let ranks: Vec<usize> = tensor_shard.kv_group().collect();
+        let copies = if tensor_shard.kv_replicas > 1 { Some(group.group(COPIES, &ranks)?) } else { None };
         let mut partial = Vec::new();
         for (param, gradient, flat) in gradients {
-            let Some((_, span)) = portion.gradient_sum(param, sequence) else { continue };
+            let Some((_, span)) = tensor_shard.gradient_sum(param, sequence) else { continue };
             // A vector's elements are columns of its view.
             let gradient = match param.shape.len() {
                 1 => gradient.columns(span.start, span.len),

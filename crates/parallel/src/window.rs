@@ -6,7 +6,7 @@
 
 use crate::error::ParallelError;
 use crate::prepare::ExecOp;
-use crate::worker::{Feed, Worker, parallel_error};
+use crate::worker::{BatchSource, Worker, parallel_error};
 use bessemer_model::LossSum;
 use bessemer_tensor::Backend;
 use std::time::Instant;
@@ -32,7 +32,7 @@ impl Worker {
     pub fn window(
         &mut self,
         backend: &mut dyn Backend,
-        feed: &mut dyn Feed,
+        feed: &mut dyn BatchSource,
         t: u64,
         rate: &dyn Fn(u64) -> f64,
     ) -> Result<Vec<Update>, ParallelError> {

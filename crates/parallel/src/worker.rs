@@ -44,22 +44,22 @@ pub struct Job<'a> {
 
 /// Source of micro-batches. Each pipeline rank requests every micro-batch that it processes, possibly several times, and must
 /// receive the same data each time.
-pub trait Feed {
+pub trait BatchSource {
     /// Micro-batch `micro` of the program (of this rank's share of the batch), and where it stands in the run.
     /// `accumulate` is the rank's own affair.
     ///
     /// # Errors
-    /// [`ParallelError::Feed`].
+    /// [`ParallelError::BatchSource`].
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError>;
 
     /// Returns evaluation batch `unit` of this rank, for a program that evaluates in its bubbles. Every rank of a pipeline requests
     /// every batch.
     ///
     /// # Errors
-    /// [`ParallelError::Feed`].
+    /// [`ParallelError::BatchSource`].
     fn evaluation(&mut self, unit: usize) -> Result<TokenBatch<'_>, ParallelError> {
         let problem = "the schedule evaluates batches, and there are none".into();
-        Err(ParallelError::Feed { micro: unit, problem })
+        Err(ParallelError::BatchSource { micro: unit, problem })
     }
 
     /// Receives the loss of each token of an evaluated batch, on the rank that has the head
@@ -245,13 +245,13 @@ impl Worker {
         &mut *self.world
     }
 
-    /// This rank's portion of the first stage that it holds. With stage "zero3" its parameters hold nothing lasting
+    /// This rank's tensor shard of the first stage that it holds. With stage "zero3" its parameters hold nothing lasting
     /// between passes.
     pub fn decoder(&self) -> &Decoder {
         &self.chunks[0].decoder
     }
 
-    /// Elements of this rank's portion that each rank of the shard axis steps: equal but for a remainder, or what the
+    /// Elements of this rank's tensor shard that each rank of the shard axis steps: equal but for a remainder, or what the
     /// owners of whole matrices have.
     pub fn shares(&self) -> Vec<usize> {
         let parts = || self.chunks.iter().flat_map(|c| &c.memory.parts);
@@ -271,7 +271,7 @@ impl Worker {
     pub fn gradients(
         &mut self,
         backend: &mut dyn Backend,
-        feed: &mut dyn Feed,
+        feed: &mut dyn BatchSource,
     ) -> Result<LossSum, ParallelError> {
         let sum = self.run_passes(backend, feed)?;
         self.complete_gradients(backend)?;

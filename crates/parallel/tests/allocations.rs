@@ -11,7 +11,7 @@ use bessemer_collectives::{
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
-use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
+use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
 use bessemer_units::{ParamDType, ParamStorage};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,7 +87,7 @@ struct Same<'a> {
     ctx: StepContext,
 }
 
-impl Feed for Same<'_> {
+impl BatchSource for Same<'_> {
     fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         Ok((TokenBatch { ids: self.ids, targets: self.ids, positions: None }, self.ctx))
     }

@@ -73,7 +73,8 @@ fn sum(unit: &UnitProgram, phase: Phase, at: usize, add: Add) -> Option<Fused> {
         Node::Launch(Launch { op: Op::Embedding(positions), .. }) => {
             let tokens_at = only_maker(unit, phase, add.a, at)?;
             let Some(Op::Embedding(tokens)) = list[tokens_at].op() else { return None };
-            if tokens.portion.is_some() || tokens.positions.is_some() || positions.portion.is_some() {
+            if tokens.tensor_shard.is_some() || tokens.positions.is_some() || positions.tensor_shard.is_some()
+            {
                 return None;
             }
             let table = PositionTable { table: positions.table, positions: positions.ids };
@@ -90,7 +91,7 @@ fn sum(unit: &UnitProgram, phase: Phase, at: usize, add: Add) -> Option<Fused> {
 fn tables(list: &[Node], at: usize, tokens: EmbeddingBackward) -> Option<Fused> {
     let before = at.checked_sub(1)?;
     let Some(Op::EmbeddingBackward(positions)) = list[before].op() else { return None };
-    if tokens.portion.is_some() || positions.portion.is_some() || tokens.positions.is_some() {
+    if tokens.tensor_shard.is_some() || positions.tensor_shard.is_some() || tokens.positions.is_some() {
         return None;
     }
     (tokens.dout == positions.dout && positions.positions.is_none()).then(|| {

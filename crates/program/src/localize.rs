@@ -1,7 +1,7 @@
 //! Which elements of a dim are here, and what an operator's own numbers are for them.
 
 use bessemer_mesh::{Dim, DimRange};
-use bessemer_tensor::op::{Op, TablePortion};
+use bessemer_tensor::op::{Op, VocabularyShard};
 use std::ops::Range;
 
 /// The elements of a dim that a rank has, in their order.
@@ -61,12 +61,14 @@ pub(crate) fn localize(op: &mut Op, whole: &Op, origins: &[(&'static str, usize,
             o.mask.first = o.mask.first.wrapping_add(before as u64);
         }
         (Op::Embedding(o), Op::Embedding(w)) => {
-            o.portion =
-                origin("table").map(|(_, first)| TablePortion { first, of: w.table.rows }).or(w.portion);
+            o.tensor_shard = origin("table")
+                .map(|(_, first)| VocabularyShard { first, of: w.table.rows })
+                .or(w.tensor_shard);
         }
         (Op::EmbeddingBackward(o), Op::EmbeddingBackward(w)) => {
-            o.portion =
-                origin("dtable").map(|(_, first)| TablePortion { first, of: w.dtable.rows }).or(w.portion);
+            o.tensor_shard = origin("dtable")
+                .map(|(_, first)| VocabularyShard { first, of: w.dtable.rows })
+                .or(w.tensor_shard);
         }
         _ => {}
     }

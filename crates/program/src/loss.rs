@@ -9,7 +9,7 @@ use crate::partition::{LayoutConflict, Partition};
 use crate::value::{Class, Value};
 use bessemer_mesh::{Dim, Form, Layout, Placement, Reduction};
 use bessemer_tensor::View;
-use bessemer_tensor::op::{LinearCrossEntropy, LinearCrossEntropyPortion, LogitSums, Op, TablePortion};
+use bessemer_tensor::op::{LinearCrossEntropy, LinearCrossEntropyShard, LogitSums, Op, VocabularyShard};
 use bessemer_units::DType;
 
 impl Partition<'_> {
@@ -20,12 +20,12 @@ impl Partition<'_> {
         if self.placements[weight] != Some(Placement::Shard { dim: 0 }) {
             return self.launch(&Launch { op: whole, first_only: false, versions: Vec::new() });
         }
-        let portion = {
+        let tensor_shard = {
             let held = Local::of(
                 &self.global.values[weight].form.dims[0],
                 self.sharding(Placement::Shard { dim: 0 }, 0),
             );
-            TablePortion { first: held.start(), of: op.weight.rows }
+            VocabularyShard { first: held.start(), of: op.weight.rows }
         };
         let n = op.x.rows;
         let sums = self.global_numbers("losses.sums", n);
@@ -33,7 +33,14 @@ impl Partition<'_> {
         let x = self.read(&whole, op.x.buffer.id as usize, op.x, None)?;
         let weight_here = self.local_view(weight, op.weight, Placement::Shard { dim: 0 });
         let targets = self.read(&whole, op.targets.buffer.id as usize, op.targets, None)?;
-        self.push(Node::launch(LogitSums { x, weight: weight_here, portion, targets, lse, target_logit }));
+        self.push(Node::launch(LogitSums {
+            x,
+            weight: weight_here,
+            tensor_shard,
+            targets,
+            lse,
+            target_logit,
+        }));
         self.next += 1;
         let (kind, name) = (CollectiveKind::CombineLogSums, format!("{}losses.sums", self.global.name));
         let (id, axis) = (self.next - 1, self.rank.axis);
@@ -63,7 +70,8 @@ impl Partition<'_> {
             None => None,
         };
         let weight = weight_here;
-        let op = LinearCrossEntropyPortion { x, weight, portion, targets, lse, target_logit, loss, backward };
+        let op =
+            LinearCrossEntropyShard { x, weight, tensor_shard, targets, lse, target_logit, loss, backward };
         self.push(Node::launch(op));
         after.into_iter().for_each(|c| self.push(Node::Collective(c)));
         Ok(())

@@ -189,7 +189,7 @@ fn fill_in(op: &mut Op, values: &StepValues) {
     };
     match op {
         Op::LinearCrossEntropy(o) => adds(&mut o.backward),
-        Op::LinearCrossEntropyPortion(o) => adds(&mut o.backward),
+        Op::LinearCrossEntropyShard(o) => adds(&mut o.backward),
         Op::LinearBackwardWeight(o) => o.accumulate = values.add_matrices,
         Op::NormBackward(o) => o.accumulate = values.add_others,
         Op::AttentionCached(o) => {

@@ -8,7 +8,7 @@ use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
 use bessemer_model::{ActivationConfig, Decoder, LossSum, Shape, TokenBatch};
 use bessemer_optim::{OptimConfig, StepStats};
-use bessemer_parallel::{Feed, Job, ParallelError, Plan, Update, Worker};
+use bessemer_parallel::{BatchSource, Job, ParallelError, Plan, Update, Worker};
 use bessemer_tensor::Backend;
 use bessemer_units::ParamStorage;
 
@@ -75,7 +75,11 @@ impl Runner {
     ///
     /// # Errors
     /// What the batch source, the device or another rank answers.
-    pub fn passes(&mut self, backend: &mut dyn Backend, source: &mut dyn Feed) -> Result<Passes, TrainError> {
+    pub fn passes(
+        &mut self,
+        backend: &mut dyn Backend,
+        source: &mut dyn BatchSource,
+    ) -> Result<Passes, TrainError> {
         let sum = self.worker.gradients(backend, source)?;
         let loss = self.worker.sum_over_data(sum)?;
         let grad_norm = self.worker.grad_norm(backend)?;
@@ -106,7 +110,7 @@ impl Runner {
     pub fn step(
         &mut self,
         backend: &mut dyn Backend,
-        source: &mut dyn Feed,
+        source: &mut dyn BatchSource,
         t: u64,
         lr: f64,
     ) -> Result<StepResult, TrainError> {
@@ -135,7 +139,7 @@ impl Runner {
     pub fn window(
         &mut self,
         backend: &mut dyn Backend,
-        source: &mut dyn Feed,
+        source: &mut dyn BatchSource,
         t: u64,
         rate: &dyn Fn(u64) -> f64,
     ) -> Result<Vec<Update>, TrainError> {

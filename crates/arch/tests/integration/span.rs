@@ -98,7 +98,7 @@ fn every_parameter_has_one_owner_and_a_tied_table_two_users() {
     let model = Model { layers: 6, ..named("gpt2").unwrap() };
     assert!(model.tied_embeddings);
     for model in [Model { tied_embeddings: false, ..model.clone() }, model] {
-        let part = model.portion(2, 1).unwrap().model;
+        let part = model.tensor_shard(2, 1).unwrap().model;
         for model in [&model, &part] {
             let spans = model.split_layers(&[0, 5, 1]).unwrap();
             for p in model.params() {

@@ -12,7 +12,7 @@ use crate::ctx::{Ctx, Scratch, padded};
 use crate::element::{Element, with_element, with_parameter};
 use crate::operand::{AnyMat, Mat};
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
-use bessemer_tensor::op::{Embedding, EmbeddingBackward, TablePortion};
+use bessemer_tensor::op::{Embedding, EmbeddingBackward, VocabularyShard};
 use bessemer_tensor::{TensorError, View};
 use bessemer_units::DType;
 
@@ -32,8 +32,8 @@ struct Table {
 }
 
 impl Table {
-    fn new(rows: AnyMat, view: &View, portion: Option<TablePortion>) -> Table {
-        let TablePortion { first, of } = portion.unwrap_or(TablePortion::whole(view));
+    fn new(rows: AnyMat, view: &View, tensor_shard: Option<VocabularyShard>) -> Table {
+        let VocabularyShard { first, of } = tensor_shard.unwrap_or(VocabularyShard::whole(view));
         Table { rows, first, of }
     }
 
@@ -192,7 +192,7 @@ pub(crate) fn forward(ctx: &Ctx<'_>, op: &Embedding) -> Result<(), TensorError> 
 }
 
 fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Embedding) -> Result<(), TensorError> {
-    let table = Table::new(ctx.any(&op.table), &op.table, op.portion);
+    let table = Table::new(ctx.any(&op.table), &op.table, op.tensor_shard);
     let (ids, out) = (ctx.u32(&op.ids), ctx.mat::<T>(&op.out));
     ids.check("embedding", "ids", table.of, None)?;
     let learned = op.positions.map(|p| (ctx.any(&p.table), ctx.u32(&p.positions)));
@@ -213,7 +213,7 @@ pub(crate) fn backward(ctx: &Ctx<'_>, op: &EmbeddingBackward) -> Result<(), Tens
 }
 
 fn typed_backward<T: Element>(ctx: &Ctx<'_>, op: &EmbeddingBackward) -> Result<(), TensorError> {
-    let table = Table::new(ctx.any(&op.dtable), &op.dtable, op.portion);
+    let table = Table::new(ctx.any(&op.dtable), &op.dtable, op.tensor_shard);
     let (ids, dout) = (ctx.u32(&op.ids), ctx.mat::<T>(&op.dout));
     ids.check("embedding_backward", "ids", table.of, None)?;
     let learned =
@@ -239,7 +239,7 @@ pub(crate) fn forward_reference(arena: &Arena, op: &Embedding) -> Result<(), Ten
 }
 
 fn typed_forward_reference<T: Element>(arena: &Arena, op: &Embedding) -> Result<(), TensorError> {
-    let table = Table::new(arena.any(&op.table), &op.table, op.portion);
+    let table = Table::new(arena.any(&op.table), &op.table, op.tensor_shard);
     let (ids, out) = (arena.u32(&op.ids), arena.mat::<T>(&op.out));
     ids.check("embedding", "ids", table.of, None)?;
     let learned = op.positions.map(|p| (arena.any(&p.table), arena.u32(&p.positions)));
@@ -260,7 +260,7 @@ pub(crate) fn backward_reference(arena: &Arena, op: &EmbeddingBackward) -> Resul
 }
 
 fn typed_backward_reference<T: Element>(arena: &Arena, op: &EmbeddingBackward) -> Result<(), TensorError> {
-    let table = Table::new(arena.any(&op.dtable), &op.dtable, op.portion);
+    let table = Table::new(arena.any(&op.dtable), &op.dtable, op.tensor_shard);
     let (ids, dout) = (arena.u32(&op.ids), arena.mat::<T>(&op.dout));
     ids.check("embedding_backward", "ids", table.of, None)?;
     let learned = op.positions.map(|p| (arena.any(&p.table), arena.u32(&p.positions)));

@@ -18,7 +18,7 @@ mod gradient;
 mod linear;
 mod lion;
 mod loss;
-mod loss_portion;
+mod loss_shard;
 mod norm;
 mod rope;
 mod scale;
@@ -47,8 +47,8 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         Op::LinearBackwardInput(o) => linear::backward_input_workspace(machine, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight_workspace(machine, o),
         Op::LinearCrossEntropy(o) => loss::workspace(machine, o),
-        Op::LinearCrossEntropyPortion(o) => loss_portion::loss_workspace(machine, o),
-        Op::LogitSums(o) => loss_portion::sums_workspace(machine, o),
+        Op::LinearCrossEntropyShard(o) => loss_shard::loss_workspace(machine, o),
+        Op::LogitSums(o) => loss_shard::sums_workspace(machine, o),
         Op::NormBackward(o) => norm::backward_workspace(&o.head(0)),
         Op::Rope(o) => rope::workspace(machine, o),
         Op::SumSquares(o) => sum_squares::workspace(o),
@@ -108,8 +108,8 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::LinearBackwardInput(o) => linear::backward_input(ctx, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight(ctx, o),
         Op::LinearCrossEntropy(o) => return loss::run(ctx, o),
-        Op::LinearCrossEntropyPortion(o) => return loss_portion::loss(ctx, o),
-        Op::LogitSums(o) => return loss_portion::sums(ctx, o),
+        Op::LinearCrossEntropyShard(o) => return loss_shard::loss(ctx, o),
+        Op::LogitSums(o) => return loss_shard::sums(ctx, o),
         Op::Lion(o) => lion::run(ctx, o),
         Op::MomentDirection(o) => adafactor::moment(ctx, o),
         Op::Norm(o) => (0..o.heads()).for_each(|head| norm::forward(ctx, &o.head(head))),
@@ -152,8 +152,8 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::LinearBackwardInput(o) => linear::backward_input_reference(arena, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight_reference(arena, o),
         Op::LinearCrossEntropy(o) => return loss::reference(arena, o),
-        Op::LinearCrossEntropyPortion(o) => return loss_portion::loss_reference(arena, o),
-        Op::LogitSums(o) => return loss_portion::sums_reference(arena, o),
+        Op::LinearCrossEntropyShard(o) => return loss_shard::loss_reference(arena, o),
+        Op::LogitSums(o) => return loss_shard::sums_reference(arena, o),
         Op::Lion(o) => lion::reference(arena, o),
         Op::MomentDirection(o) => adafactor::moment_reference(arena, o),
         Op::Norm(o) => (0..o.heads()).for_each(|head| norm::forward_reference(arena, &o.head(head))),

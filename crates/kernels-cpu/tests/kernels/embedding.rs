@@ -21,7 +21,7 @@ fn look_up_and_its_gradient_agree_with_the_reference() {
             let positions = table(s, learned);
             Embedding {
                 table: s.param(v, d, i % 3),
-                portion: None,
+                tensor_shard: None,
                 ids: s.indices(&ids(n, v)),
                 positions,
                 out: s.act(n, d, 2),
@@ -35,7 +35,7 @@ fn look_up_and_its_gradient_agree_with_the_reference() {
                 ids: s.indices(&ids(n, v)),
                 dout: s.act(n, d, i % 2),
                 dtable: s.gradient(v, d, i % 3),
-                portion: None,
+                tensor_shard: None,
                 positions,
             }
             .into()
@@ -49,7 +49,7 @@ fn an_index_past_the_table_is_named_on_every_rung() {
         let mut s = Setup::new(rung, 1);
         let (table, out) = (s.mat(10, 4), s.mat(3, 4));
         let ids = s.indices(&[0, 3, 10]);
-        let op = Embedding { table, portion: None, ids, positions: None, out };
+        let op = Embedding { table, tensor_shard: None, ids, positions: None, out };
         match s.launch(&op.into()).unwrap_err() {
             TensorError::Index { operand: "ids", at: 2, index: 10, len: 10, .. } => {}
             other => panic!("{other}"),
@@ -60,7 +60,7 @@ fn an_index_past_the_table_is_named_on_every_rung() {
             ids: good,
             dout: out,
             dtable: table,
-            portion: None,
+            tensor_shard: None,
             positions: Some(positions),
         };
         match s.launch(&op.into()).unwrap_err() {

@@ -282,7 +282,7 @@ fn embedding() {
         let positions = s.indices(&(0..n as u32).map(|i| i % 4).collect::<Vec<_>>());
         let forward = Op::from(Embedding {
             table,
-            portion: None,
+            tensor_shard: None,
             ids,
             positions: Some(PositionTable { table: learned, positions }),
             out,
@@ -294,7 +294,7 @@ fn embedding() {
             ids,
             dout,
             dtable,
-            portion: None,
+            tensor_shard: None,
             positions: Some(PositionTable { table: dlearned, positions }),
         };
         s.backend.launch(Stream(0), &back.into()).unwrap();

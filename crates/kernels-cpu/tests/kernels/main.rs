@@ -18,5 +18,5 @@ mod loss;
 mod norm;
 mod not_a_number;
 mod optimizer;
-mod portions;
 mod sharding;
+mod tensor_shards;

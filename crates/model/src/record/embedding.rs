@@ -64,7 +64,7 @@ impl Writer<'_> {
         let last = steps[steps.len() - 1];
         let place = |writer: &mut Self, name: &str| if name == last { x } else { writer.residual_rows(name) };
         let mut at = place(self, "embed.rows");
-        self.recorder.launch(Embedding { table, portion: None, ids, positions: None, out: at });
+        self.recorder.launch(Embedding { table, tensor_shard: None, ids, positions: None, out: at });
         if scale != 1.0 {
             let out = place(self, "embed.scaled");
             self.recorder.launch(Scale { x: at, out, factor: scale });
@@ -72,7 +72,7 @@ impl Writer<'_> {
         }
         if let Some(table) = positions {
             let (ids, rows) = (self.input(Input::Positions), self.residual_rows("embed.position_rows"));
-            self.recorder.launch(Embedding { table, portion: None, ids, positions: None, out: rows });
+            self.recorder.launch(Embedding { table, tensor_shard: None, ids, positions: None, out: rows });
             let out = place(self, "embed.sum");
             self.recorder.launch(Add { a: at, b: rows, out });
             at = out;
@@ -96,7 +96,7 @@ impl Writer<'_> {
         for dst in fresh.into_iter().chain(dpositions) {
             self.recorder.launch_first(Fill { dst, value: 0.0 });
         }
-        let op = EmbeddingBackward { ids, dout: dx, dtable: dtokens, portion: None, positions: None };
+        let op = EmbeddingBackward { ids, dout: dx, dtable: dtokens, tensor_shard: None, positions: None };
         if let Some(dtable) = dpositions {
             let ids = self.input(Input::Positions);
             self.recorder.launch(EmbeddingBackward { ids, dtable, ..op });

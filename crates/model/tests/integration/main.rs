@@ -12,7 +12,6 @@ mod group;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;
 mod ladder;
-mod portions;
 mod programs;
 mod recompute;
 mod short_parameters;
@@ -20,5 +19,6 @@ mod stage_memory;
 mod stage_ranks;
 mod stages;
 mod storage;
+mod tensor_shards;
 mod tiny;
 mod units;

@@ -36,10 +36,14 @@ fn decoder(
     model: &Model,
     (degree, index, stream, overlap, split, recompute): LayoutOfRank,
 ) -> Option<Decoder> {
-    let portion = model.portion(degree, index).ok()?;
-    let stage = StageConfig { pending: usize::from(split), overlap, ..StageConfig::whole(&portion.model) };
+    let tensor_shard = model.tensor_shard(degree, index).ok()?;
+    let stage =
+        StageConfig { pending: usize::from(split), overlap, ..StageConfig::whole(&tensor_shard.model) };
     let config = ActivationConfig { recompute, ..ActivationConfig::default() };
-    Some(Decoder::of_stage(&mut NullBackend::new(), &portion, stream, SHAPE, config, &stage, None).unwrap())
+    Some(
+        Decoder::of_stage(&mut NullBackend::new(), &tensor_shard, stream, SHAPE, config, &stage, None)
+            .unwrap(),
+    )
 }
 
 #[test]
@@ -229,12 +233,23 @@ fn printed_programs_are_the_golden_files() {
             ("split", (1, 0, Stream::Whole, false, true, none)),
         ] {
             let (degree, index, stream, overlap, split, recompute) = layout;
-            let portion = model.portion(degree, index).unwrap();
-            let stage =
-                StageConfig { pending: usize::from(split), overlap, ..StageConfig::whole(&portion.model) };
+            let tensor_shard = model.tensor_shard(degree, index).unwrap();
+            let stage = StageConfig {
+                pending: usize::from(split),
+                overlap,
+                ..StageConfig::whole(&tensor_shard.model)
+            };
             let config = ActivationConfig { recompute, ..ActivationConfig::default() };
-            let d = Decoder::of_stage(&mut NullBackend::new(), &portion, stream, shape, config, &stage, None)
-                .unwrap();
+            let d = Decoder::of_stage(
+                &mut NullBackend::new(),
+                &tensor_shard,
+                stream,
+                shape,
+                config,
+                &stage,
+                None,
+            )
+            .unwrap();
             let (_, program, memory) = d.programs().find(|p| p.0 == Unit::Layer(0)).unwrap();
             let wanted = |p: &&Phase| **p != Phase::Score && (!split || **p != Phase::Backward);
             let texts: Vec<String> =

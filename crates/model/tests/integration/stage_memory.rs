@@ -14,13 +14,13 @@ fn class(b: &NullBackend, name: &str) -> Bytes {
 
 /// "activations" of some layers with so many slots and pending sets.
 fn activations(model: &Model, layers: std::ops::Range<usize>, slots: usize, pending: usize) -> u64 {
-    let portion = model.portion(1, 0).unwrap();
+    let tensor_shard = model.tensor_shard(1, 0).unwrap();
     let shape = Shape { sequences: 1, seq: 1024, purpose: Purpose::Train };
     let span = bessemer_arch::Span { embedding: false, layers, head: false };
     let stage = StageConfig { span, slots, pending, overlap: false };
     let mut b = NullBackend::new();
     let config = ActivationConfig::default();
-    Decoder::of_stage(&mut b, &portion, Stream::Whole, shape, config, &stage, None).unwrap();
+    Decoder::of_stage(&mut b, &tensor_shard, Stream::Whole, shape, config, &stage, None).unwrap();
     class(&b, "activations").0
 }
 
@@ -49,7 +49,7 @@ fn a_layer_of_gpt2_costs_what_can_be_counted_by_hand() {
 fn products_of_each_part_are_those_of_the_span() {
     for name in ["gpt2-124m", "llama-8b", "llama-1b"] {
         let model = named(name).unwrap();
-        let portion = model.portion(1, 0).unwrap();
+        let tensor_shard = model.tensor_shard(1, 0).unwrap();
         let shape = Shape { sequences: 2, seq: 256, purpose: Purpose::Train };
         let tokens = vec![1; shape.tokens()];
         let batch = TokenBatch { ids: &tokens, targets: &tokens, positions: None };
@@ -58,7 +58,7 @@ fn products_of_each_part_are_those_of_the_span() {
             let stage = StageConfig { span: span.clone(), slots: 1, pending: 1, overlap: false };
             let (mut b, config) = (NullBackend::new(), ActivationConfig::default());
             let mut d =
-                Decoder::of_stage(&mut b, &portion, Stream::Whole, shape, config, &stage, None).unwrap();
+                Decoder::of_stage(&mut b, &tensor_shard, Stream::Whole, shape, config, &stage, None).unwrap();
             let products = |b: &mut NullBackend| {
                 let names =
                     ["linear", "linear_backward_input", "linear_backward_weight", "linear_cross_entropy"];

@@ -71,14 +71,15 @@ fn spans(model: &Model) -> Vec<Span> {
 
 fn hold(label: &str, model: &Model, recompute: Recompute) {
     let mut b = cpu(1);
-    let portion = model.portion(1, 0).unwrap();
+    let tensor_shard = model.tensor_shard(1, 0).unwrap();
     let config = ActivationConfig { recompute, ..ActivationConfig::default() };
     let (ids, targets) = tokens(5, 2);
     let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
     let ctx = context(3, scored(&targets));
     for span in spans(model) {
         let stage = StageConfig { span: span.clone(), slots: 1, pending: 1, overlap: false };
-        let mut d = Decoder::of_stage(&mut b, &portion, Stream::Whole, SHAPE, config, &stage, None).unwrap();
+        let mut d =
+            Decoder::of_stage(&mut b, &tensor_shard, Stream::Whole, SHAPE, config, &stage, None).unwrap();
         for (i, p) in model.params().iter().enumerate().filter(|(_, p)| span.uses(model, p.id)) {
             d.write_param(&mut b, &p.name, &values(i, p)).unwrap();
         }

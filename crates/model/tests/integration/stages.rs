@@ -3,7 +3,7 @@
 use crate::group;
 use crate::tiny;
 
-use bessemer_arch::{Model, Portion, Span};
+use bessemer_arch::{Model, Span, TensorShard};
 use bessemer_model::{
     Accumulate, ActivationConfig, Decoder, LossSum, ModelError, OneDevice, Pending, Purpose, Shape,
     StageConfig, StageRanks, StepContext, Stream, TokenBatch,
@@ -45,8 +45,8 @@ fn hand_over(b: &mut dyn Backend, from: View, to: View) {
     b.write_f32(to, &values).unwrap();
 }
 
-fn weights(b: &mut dyn Backend, d: &Decoder, portion: &Portion) {
-    for (i, (part, spec)) in portion.params().iter().zip(portion.whole.params()).enumerate() {
+fn weights(b: &mut dyn Backend, d: &Decoder, tensor_shard: &TensorShard) {
+    for (i, (part, spec)) in tensor_shard.params().iter().zip(tensor_shard.whole.params()).enumerate() {
         if d.params().iter().any(|p| p.spec.name == spec.name) {
             d.write_param(b, &spec.name, &part_of(part, &values(i, &spec))).unwrap();
         }
@@ -71,17 +71,17 @@ fn ctx(targets: &[u32], m: usize) -> StepContext {
     StepContext { accumulate: m > 0, first_sequence: 2 * m as u64, ..context(3, scored(targets)) }
 }
 
-/// The whole portion in one decoder, one micro-batch after the other.
+/// The whole tensor shard in one decoder, one micro-batch after the other.
 fn whole(
     b: &mut dyn Backend,
     ranks: &mut dyn StageRanks,
-    portion: &Portion,
+    tensor_shard: &TensorShard,
     stream: Stream,
     config: ActivationConfig,
 ) -> Outcome {
-    let mut d = Decoder::of_portion(b, portion, stream, SHAPE, config, None).unwrap();
+    let mut d = Decoder::of_tensor_shard(b, tensor_shard, stream, SHAPE, config, None).unwrap();
     d.set_z_loss(0.01);
-    weights(b, &d, portion);
+    weights(b, &d, tensor_shard);
     let data = data();
     let losses = (0..MICRO)
         .map(|m| d.forward_backward_through(b, ranks, &batch(&data, m), &ctx(&data.1, m)).unwrap())
@@ -150,7 +150,7 @@ impl Chain {
 fn chain(
     b: &mut dyn Backend,
     ranks: &mut dyn StageRanks,
-    (portion, stream): (&Portion, Stream),
+    (tensor_shard, stream): (&TensorShard, Stream),
     config: ActivationConfig,
     spans: &[Span],
     split: Split,
@@ -161,10 +161,10 @@ fn chain(
         // Every second stage is on the first one's device.
         let mut d = match stages.first().filter(|_| stages.len() % 2 == 1) {
             Some(first) => first.of_stage_beside(b, &stage, None).unwrap(),
-            None => Decoder::of_stage(b, portion, stream, SHAPE, config, &stage, None).unwrap(),
+            None => Decoder::of_stage(b, tensor_shard, stream, SHAPE, config, &stage, None).unwrap(),
         };
         d.set_z_loss(0.01);
-        weights(b, &d, portion);
+        weights(b, &d, tensor_shard);
         // What a first micro-batch replaces.
         for p in d.params() {
             b.write_f32(p.grad.unwrap(), &vec![f32::NAN; p.spec.len()]).unwrap();
@@ -213,10 +213,10 @@ fn whole_and_split_passes_mix_in_any_order() {
     for (label, plain) in models() {
         let model = Model { layers: 4, ..plain };
         let (mut b, config) = (cpu(1), ActivationConfig::default());
-        let portion = model.portion(1, 0).unwrap();
-        let wanted = whole(&mut b, &mut OneDevice, &portion, Stream::Whole, config);
+        let tensor_shard = model.tensor_shard(1, 0).unwrap();
+        let wanted = whole(&mut b, &mut OneDevice, &tensor_shard, Stream::Whole, config);
         let spans = model.split_layers(&[2, 2]).unwrap();
-        let from = (&portion, Stream::Whole);
+        let from = (&tensor_shard, Stream::Whole);
         let found = chain(&mut b, &mut OneDevice, from, config, &spans, Split::NotSecond);
         assert_eq!(found.losses, wanted.losses, "{label}");
         // The matrices' terms are added in another order: that of the weight parts.
@@ -232,12 +232,12 @@ const CHAINS: [&[usize]; 5] = [&[4], &[3, 1], &[1, 1, 1, 1], &[0, 2, 2, 0], &[0,
 
 fn hold_chains(label: &str, model: &Model, config: ActivationConfig, splits: &[Split]) {
     let mut b = cpu(1);
-    let portion = model.portion(1, 0).unwrap();
-    let wanted = whole(&mut b, &mut OneDevice, &portion, Stream::Whole, config);
+    let tensor_shard = model.tensor_shard(1, 0).unwrap();
+    let wanted = whole(&mut b, &mut OneDevice, &tensor_shard, Stream::Whole, config);
     for counts in CHAINS {
         let spans = model.split_layers(counts).unwrap();
         for &split in splits {
-            let from = (&portion, Stream::Whole);
+            let from = (&tensor_shard, Stream::Whole);
             let found = chain(&mut b, &mut OneDevice, from, config, &spans, split);
             hold(&format!("{label}, dropout {}, {counts:?}, {split:?}", model.dropout), &found, &wanted);
         }
@@ -273,15 +273,15 @@ fn stored_and_rounded_activations_go_through_stages_too() {
 fn members(
     model: &Model,
     degree: usize,
-    run: impl Fn(&mut dyn Backend, &mut dyn StageRanks, &Portion) -> Outcome + Sync,
+    run: impl Fn(&mut dyn Backend, &mut dyn StageRanks, &TensorShard) -> Outcome + Sync,
     stream: Stream,
 ) -> Vec<Outcome> {
     let group = Group::new(degree);
     std::thread::scope(|s| {
         let (group, run) = (&group, &run);
         let member = |index: usize| {
-            let portion = model.portion(degree, index).unwrap();
-            s.spawn(move || run(&mut cpu(1), &mut Member { index, group, stream }, &portion))
+            let tensor_shard = model.tensor_shard(degree, index).unwrap();
+            s.spawn(move || run(&mut cpu(1), &mut Member { index, group, stream }, &tensor_shard))
         };
         let threads: Vec<_> = (0..degree).map(member).collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
@@ -292,7 +292,7 @@ fn members(
 fn portions_may_be_cut_into_stages() {
     for (label, plain) in all_kinds() {
         let model = Model { layers: 4, dropout: 0.2, ..plain };
-        if model.portion(2, 0).is_err() {
+        if model.tensor_shard(2, 0).is_err() {
             continue;
         }
         for stream in [Stream::Whole, Stream::Rows] {
@@ -302,7 +302,7 @@ fn portions_may_be_cut_into_stages() {
                 for counts in &CHAINS[..4] {
                     let spans = model.split_layers(counts).unwrap();
                     for split in [Split::None, Split::All] {
-                        let run = |b: &mut dyn Backend, ranks: &mut dyn StageRanks, p: &Portion| {
+                        let run = |b: &mut dyn Backend, ranks: &mut dyn StageRanks, p: &TensorShard| {
                             chain(b, ranks, (p, stream), config, &spans, split)
                         };
                         let found = members(&model, 2, run, stream);
@@ -322,20 +322,20 @@ fn a_loss_alone_goes_through_stages_of_trainers_and_of_scorers() {
     for (label, plain) in models() {
         let model = Model { layers: 4, dropout: 0.2, ..plain };
         let mut b = cpu(1);
-        let portion = model.portion(1, 0).unwrap();
+        let tensor_shard = model.tensor_shard(1, 0).unwrap();
         let data = data();
         for purpose in [Purpose::Train, Purpose::Score] {
             let shape = Shape { purpose, ..SHAPE };
             let config = ActivationConfig::default();
             let mut d = Decoder::with_activations(&mut b, &model, shape, config).unwrap();
-            weights(&mut b, &d, &portion);
+            weights(&mut b, &d, &tensor_shard);
             let mut per_token = vec![0.0; SHAPE.tokens()];
             let mut stages = Vec::new();
             for span in model.split_layers(&[1, 2, 1]).unwrap() {
                 let stage = StageConfig { span, slots: 2, pending: 0, overlap: false };
-                let d =
-                    Decoder::of_stage(&mut b, &portion, Stream::Whole, shape, config, &stage, None).unwrap();
-                weights(&mut b, &d, &portion);
+                let d = Decoder::of_stage(&mut b, &tensor_shard, Stream::Whole, shape, config, &stage, None)
+                    .unwrap();
+                weights(&mut b, &d, &tensor_shard);
                 stages.push(d);
             }
             // Both micro-batches are under way before the first loss is asked for.
@@ -363,7 +363,7 @@ fn passes_read_the_version_of_the_weights_that_they_are_told() {
     for (label, plain) in all_kinds() {
         let model = Model { dropout: 0.2, ..plain };
         let (mut b, config) = (cpu(1), ActivationConfig::default());
-        let portion = model.portion(1, 0).unwrap();
+        let tensor_shard = model.tensor_shard(1, 0).unwrap();
         let mut d = Decoder::with_activations(&mut b, &model, SHAPE, config).unwrap();
         let mut versions = Vec::new();
         let mut outcomes = Vec::new();
@@ -376,7 +376,7 @@ fn passes_read_the_version_of_the_weights_that_they_are_told() {
             other.init(&mut b, seed).unwrap();
             versions.push(other.params().iter().map(|p| p.value).collect::<Vec<_>>());
         }
-        weights(&mut b, &d, &portion);
+        weights(&mut b, &d, &tensor_shard);
         for (version, (loss, wanted)) in versions.iter().zip(&outcomes) {
             d.stage_values(Some(version)).unwrap();
             let found = d.forward_backward(&mut b, &batch(&data, 0), &ctx(&data.1, 0)).unwrap();
@@ -400,16 +400,17 @@ fn stages_start_from_the_bits_of_the_whole() {
     for (label, plain) in all_kinds() {
         let model = Model { layers: 4, ..plain };
         for degree in [1, 2] {
-            let Ok(portion) = model.portion(degree, degree - 1) else { continue };
+            let Ok(tensor_shard) = model.tensor_shard(degree, degree - 1) else { continue };
             let (mut b, config) = (cpu(1), ActivationConfig::default());
-            let whole = Decoder::of_portion(&mut b, &portion, Stream::Whole, SHAPE, config, None).unwrap();
+            let whole =
+                Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Whole, SHAPE, config, None).unwrap();
             whole.init(&mut b, 7).unwrap();
             let wanted = whole.read_params(&mut b).unwrap();
             let mut seen = 0;
             for span in model.split(3).unwrap() {
                 let stage = StageConfig { span, slots: 1, pending: 0, overlap: false };
-                let d =
-                    Decoder::of_stage(&mut b, &portion, Stream::Whole, SHAPE, config, &stage, None).unwrap();
+                let d = Decoder::of_stage(&mut b, &tensor_shard, Stream::Whole, SHAPE, config, &stage, None)
+                    .unwrap();
                 d.init(&mut b, 7).unwrap();
                 for found in d.read_params(&mut b).unwrap() {
                     let wanted = wanted.iter().find(|w| w.name == found.name).unwrap();
@@ -430,12 +431,12 @@ fn message<T>(result: Result<T, ModelError>) -> String {
 fn calls_that_the_state_does_not_allow_are_refused_with_a_reason() {
     let model = &models()[0].1;
     let (mut b, config) = (cpu(1), ActivationConfig::default());
-    let portion = model.portion(1, 0).unwrap();
+    let tensor_shard = model.tensor_shard(1, 0).unwrap();
     let [first, last] = model.split_layers(&[1, 1]).unwrap().try_into().unwrap();
     let mut make = |span: &Span, slots, pending, purpose| {
         let stage = StageConfig { span: span.clone(), slots, pending, overlap: false };
         let shape = Shape { purpose, ..SHAPE };
-        Decoder::of_stage(&mut b, &portion, Stream::Whole, shape, config, &stage, None)
+        Decoder::of_stage(&mut b, &tensor_shard, Stream::Whole, shape, config, &stage, None)
     };
     assert!(message(make(&first, 0, 0, Purpose::Train)).contains("at least one slot"));
     assert!(message(make(&first, 1, 1, Purpose::Score)).contains("no backward pass to split"));

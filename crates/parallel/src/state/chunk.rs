@@ -32,8 +32,8 @@ impl Chunk {
             Place::Moment(_, name) => Of::State(name),
         };
         let number = self.param_of(tensor).ok_or_else(|| not_here(&tensor.name))?;
-        let len = self.portion[number].len();
-        let param = self.portion[number].sharding.dim().map(|_| number);
+        let len = self.tensor_shard[number].len();
+        let param = self.tensor_shard[number].sharding.dim().map(|_| number);
         if matches!(of, Of::Value) && plan.keeps_values() {
             let view = Some(self.memory.params[number].value);
             return Ok(Reading { param, len, parts: None, view });
@@ -43,7 +43,7 @@ impl Chunk {
         Ok(Reading { param, len, parts, view: self.own_view(plan, coord, place, &of)? })
     }
 
-    /// Whole tensors of this chunk, one after the other: portions from the ranks of the shard axis, then tensors from those of
+    /// Whole tensors of this chunk, one after the other: tensor shards from the ranks of the shard axis, then tensors from those of
     /// the tensor axis.
     pub(super) fn read_tensors(
         &mut self,
@@ -56,7 +56,7 @@ impl Chunk {
         let readings: Vec<Reading> =
             tensors.iter().map(|t| self.reading(plan, coord, t)).collect::<Result<_, _>>()?;
         let name = tensors.first().map_or("", |t| &t.name);
-        let mut portions = vec![0.0; readings.iter().map(|r| r.len).sum()];
+        let mut tensor_shards = vec![0.0; readings.iter().map(|r| r.len).sum()];
         let of_shard =
             |rank: usize| readings.iter().filter_map(move |r| Some(r.parts.as_ref()?.range(rank).len()));
         let on_shards = Parts::of((0..plan.shard()).map(|rank| of_shard(rank).sum()));
@@ -68,7 +68,7 @@ impl Chunk {
                 continue;
             };
             match reading.parts {
-                None => backend.read_f32(view, &mut portions[at..at + view.len()])?,
+                None => backend.read_f32(view, &mut tensor_shards[at..at + view.len()])?,
                 Some(_) => {
                     backend.read_f32(view, &mut gathered[mine..mine + view.len()])?;
                     mine += view.len();
@@ -84,28 +84,28 @@ impl Chunk {
             for reading in &readings {
                 if let Some(parts) = &reading.parts {
                     let here = parts.range(rank);
-                    portions[at + here.start..at + here.end]
+                    tensor_shards[at + here.start..at + here.end]
                         .copy_from_slice(&gathered[from..from + here.len()]);
                     from += here.len();
                 }
                 at += reading.len;
             }
         }
-        self.assemble(plan, coord, &readings, tensors, &portions, values)
+        self.assemble(plan, coord, &readings, tensors, &tensor_shards, values)
     }
 
-    /// Whole tensors from the portions of the tensor axis. What every rank of it has is taken from this one's.
+    /// Whole tensors from the tensor shards of the tensor axis. What every rank of it has is taken from this one's.
     fn assemble(
         &mut self,
         plan: &Plan,
         coord: Coord,
         readings: &[Reading],
         tensors: &[StateTensor],
-        portions: &[f32],
+        tensor_shards: &[f32],
         values: &mut [f32],
     ) -> Result<(), ParallelError> {
         let name = tensors.first().map_or("", |t| &t.name);
-        let on = |param: usize, rank: usize| self.portion[param].on(rank);
+        let on = |param: usize, rank: usize| self.tensor_shard[param].on(rank);
         let sharded: Vec<usize> =
             readings.iter().filter_map(|r| r.param).filter(|_| plan.tensor() > 1).collect();
         let of_rank = |rank: usize| sharded.iter().map(|param| on(*param, rank).len()).sum();
@@ -113,12 +113,12 @@ impl Chunk {
         let mut gathered = vec![0.0; parts.len()];
         let (mut from, mut mine, mut to) = (0, parts.range(coord.tensor).start, 0);
         for (reading, tensor) in readings.iter().zip(tensors) {
-            let portion = &portions[from..from + reading.len];
+            let tensor_shard = &tensor_shards[from..from + reading.len];
             if plan.tensor() > 1 && reading.param.is_some() {
-                gathered[mine..mine + reading.len].copy_from_slice(portion);
+                gathered[mine..mine + reading.len].copy_from_slice(tensor_shard);
                 mine += reading.len;
             } else {
-                values[to..to + tensor.len()].copy_from_slice(portion);
+                values[to..to + tensor.len()].copy_from_slice(tensor_shard);
             }
             from += reading.len;
             to += tensor.len();
@@ -133,18 +133,18 @@ impl Chunk {
                 let whole = &mut values[to..to + tensor.len()];
                 to += tensor.len();
                 let Some(param) = reading.param else { continue };
-                let portion = self.portion[param].on(rank);
-                let part = &gathered[from..from + portion.len()];
-                for run in portion.runs() {
+                let tensor_shard = self.tensor_shard[param].on(rank);
+                let part = &gathered[from..from + tensor_shard.len()];
+                for run in tensor_shard.runs() {
                     whole[run.wholes()].copy_from_slice(&part[run.locals()]);
                 }
-                from += portion.len();
+                from += tensor_shard.len();
             }
         }
         Ok(())
     }
 
-    /// What shard rank `rank` keeps of a parameter: `whole` counts elements of this tensor rank's portion of it.
+    /// What shard rank `rank` keeps of a parameter: `whole` counts elements of this tensor rank's tensor shard of it.
     fn run(&self, plan: &Plan, place: UnitPlace, rank: usize) -> ElementRun {
         self.units.list[place.unit].run(place.at, plan.shard(), rank)
     }
@@ -176,7 +176,7 @@ impl Chunk {
         view.filter(|v| v.len() == len).ok_or_else(|| no_state(name, len))
     }
 
-    pub(super) fn write_portion(
+    pub(super) fn write_tensor_shard(
         &self,
         backend: &mut dyn Backend,
         (plan, coord): (&Plan, Coord),
@@ -185,8 +185,8 @@ impl Chunk {
         part: &[f32],
     ) -> Result<(), ParallelError> {
         if matches!(of, Of::Value) && self.types.has_masters() {
-            let master = format!("{MASTER}{}", self.portion[param].name());
-            self.write_portion(backend, (plan, coord), param, &Of::State(&master), part)?;
+            let master = format!("{MASTER}{}", self.tensor_shard[param].name());
+            self.write_tensor_shard(backend, (plan, coord), param, &Of::State(&master), part)?;
         }
         if matches!(of, Of::Value) && plan.keeps_values() {
             return Ok(backend.write_f32(self.memory.params[param].value, part)?);

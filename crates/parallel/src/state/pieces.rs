@@ -52,7 +52,7 @@ impl Worker {
         }
         let stretch = parts.map_or(0..len, |parts| parts.range(coord.shard));
         let all = ElementRun { whole: 0, local: 0, len };
-        let runs = param.map_or_else(|| vec![all], |param| chunk.portion[param].runs());
+        let runs = param.map_or_else(|| vec![all], |param| chunk.tensor_shard[param].runs());
         let runs = runs.into_iter().filter_map(|run| run.within(&stretch));
         Ok(Some((view, runs.map(|run| (run.whole, run.len)).collect())))
     }

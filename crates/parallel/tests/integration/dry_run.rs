@@ -6,7 +6,7 @@ use bessemer_collectives::{Ledger, NullCommunicator};
 use bessemer_mesh::formulas::{DataParallel, Exchange, ParameterBytes, ring, tensor_parallel_layer};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
-use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
+use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::{ParamDType, ParamStorage};
@@ -36,7 +36,7 @@ fn model(layers: u64, width: u64, heads: u64, vocab_size: u64, context: u64) -> 
 /// A micro-batch of the same token again and again.
 struct Zeros(Vec<u32>);
 
-impl Feed for Zeros {
+impl BatchSource for Zeros {
     fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         let ctx = StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
         Ok((TokenBatch { ids: &self.0, targets: &self.0, positions: None }, ctx))

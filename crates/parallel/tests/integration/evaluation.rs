@@ -4,7 +4,9 @@ use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
-use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker, plan_evaluations};
+use bessemer_parallel::{
+    BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker, plan_evaluations,
+};
 use bessemer_schedule::{Fill, Filler, Instruction, Place, Program};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::rng::RngKey;
@@ -54,7 +56,7 @@ impl Text {
     }
 }
 
-impl Feed for Text {
+impl BatchSource for Text {
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         let (step, first_sequence) = (self.step, self.share + micro as u64);
         let loss_scale = 1.0 / (self.all as usize * SEQ) as f32;

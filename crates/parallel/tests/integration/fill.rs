@@ -6,7 +6,7 @@ use bessemer_kernels_cpu::CpuBackend;
 use bessemer_model::{ActivationConfig, Decoder, Purpose, Ranks, Shape, StageRanks, StepContext, TokenBatch};
 use bessemer_optim::{Alone, KfacConfig, KfacWork, OptimConfig, OptimParam, Optimizer, OptimizerChoice};
 use bessemer_parallel::{
-    Feed, FillChoice, Job, ParallelConfig, ParallelError, Plan, Stage, Worker, plan_fill,
+    BatchSource, FillChoice, Job, ParallelConfig, ParallelError, Plan, Stage, Worker, plan_fill,
 };
 use bessemer_schedule::{Filler, Instruction, Kind, Limits, verify};
 use bessemer_tensor::rng::RngKey;
@@ -53,7 +53,7 @@ impl Text {
     }
 }
 
-impl Feed for Text {
+impl BatchSource for Text {
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         let first = self.share + micro as u64 * SEQUENCES;
         self.ids.clear();

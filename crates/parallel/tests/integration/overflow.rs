@@ -4,7 +4,7 @@ use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
-use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
+use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
 use bessemer_tensor::Backend;
 use bessemer_units::{ParamDType, ParamStorage};
 
@@ -40,7 +40,7 @@ struct One {
     ctx: StepContext,
 }
 
-impl Feed for One {
+impl BatchSource for One {
     fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         Ok((TokenBatch { ids: &self.ids, targets: &self.ids, positions: None }, self.ctx))
     }

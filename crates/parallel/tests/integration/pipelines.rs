@@ -4,7 +4,7 @@ use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
-use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
+use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
 use bessemer_schedule::Kind;
 use bessemer_tensor::rng::RngKey;
 use bessemer_units::ParamStorage;
@@ -42,7 +42,7 @@ struct Text {
     targets: Vec<u32>,
 }
 
-impl Feed for Text {
+impl BatchSource for Text {
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         let first = self.share + micro as u64 * self.sequences;
         self.ids.clear();

@@ -6,8 +6,8 @@ use bessemer_kernels_cpu::CpuBackend;
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
-    Feed, Job, ParallelConfig, ParallelError, Plan, PlannedCopies, Stage, StateCopy, StateTensor, Worker,
-    plan_copies,
+    BatchSource, Job, ParallelConfig, ParallelError, Plan, PlannedCopies, Stage, StateCopy, StateTensor,
+    Worker, plan_copies,
 };
 use bessemer_schedule::{Filler, Instruction, Program};
 use bessemer_tensor::rng::RngKey;
@@ -44,7 +44,7 @@ struct Text {
     targets: Vec<u32>,
 }
 
-impl Feed for Text {
+impl BatchSource for Text {
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         let (step, first_sequence) = (self.step, self.share + micro as u64);
         let key = RngKey::new(11, step, "text");

@@ -6,7 +6,7 @@ use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_model::{ActivationConfig, LossSum, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
-use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
+use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
 use bessemer_schedule::{Kind, Program};
 use bessemer_tensor::rng::RngKey;
 use bessemer_units::ParamStorage;
@@ -59,7 +59,7 @@ struct Text {
     targets: Vec<u32>,
 }
 
-impl Feed for Text {
+impl BatchSource for Text {
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         let step = self.done + (micro / self.every) as u64;
         let first = self.share + (micro % self.every) as u64 * self.sequences;

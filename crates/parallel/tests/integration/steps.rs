@@ -5,7 +5,7 @@ use bessemer_collectives::{Ledger, NullCommunicator};
 use bessemer_mesh::Axis;
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
-use bessemer_parallel::{Feed, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
+use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
 use bessemer_program::{
     Action, CollectiveKind, Phase, StepChunk, StepNode, Stream, Transfer, print_step, verify_step,
 };
@@ -92,7 +92,7 @@ fn model(tied: bool) -> Model {
 
 pub(crate) struct Zeros;
 
-impl Feed for Zeros {
+impl BatchSource for Zeros {
     fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         let ctx = StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
         Ok((TokenBatch { ids: &[0; 16], targets: &[0; 16], positions: None }, ctx))

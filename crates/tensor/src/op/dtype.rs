@@ -27,7 +27,7 @@ fn activations(op: &Op) -> &'static [&'static str] {
         Op::Linear(_) => &["x", "pre", "residual", "out"],
         Op::LinearBackwardInput(_) => &["dy", "pre", "dx"],
         Op::LinearBackwardWeight(_) => &["x", "dy"],
-        Op::LinearCrossEntropy(_) | Op::LinearCrossEntropyPortion(_) => &["x", "dx"],
+        Op::LinearCrossEntropy(_) | Op::LinearCrossEntropyShard(_) => &["x", "dx"],
         Op::LogitSums(_) | Op::Rope(_) => &["x"],
         _ => &[],
     }
@@ -42,7 +42,7 @@ fn parameters(op: &Op) -> &'static [&'static str] {
         Op::Linear(_) | Op::Norm(_) => &["weight", "bias"],
         Op::LinearBackwardInput(_) | Op::LogitSums(_) => &["weight"],
         Op::LinearBackwardWeight(_) => &["dweight", "dbias"],
-        Op::LinearCrossEntropy(_) | Op::LinearCrossEntropyPortion(_) => &["weight", "dweight"],
+        Op::LinearCrossEntropy(_) | Op::LinearCrossEntropyShard(_) => &["weight", "dweight"],
         Op::Lion(_) | Op::Sgd(_) => &["grad"],
         Op::NormBackward(_) => &["weight", "dweight", "dbias"],
         Op::SumSquares(_) => &["x"],

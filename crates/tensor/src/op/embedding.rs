@@ -6,17 +6,17 @@ use crate::{TensorError, View};
 
 /// Rows `first ..` of a table of `of` rows that is cut over several devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TablePortion {
+pub struct VocabularyShard {
     /// Number in the whole table of the first row that is here.
     pub first: usize,
     /// Rows of the whole table.
     pub of: usize,
 }
 
-impl TablePortion {
+impl VocabularyShard {
     /// All rows of a table.
-    pub fn whole(table: &View) -> TablePortion {
-        TablePortion { first: 0, of: table.rows }
+    pub fn whole(table: &View) -> VocabularyShard {
+        VocabularyShard { first: 0, of: table.rows }
     }
 
     /// Errors unless the whole table has the rows of `table`.
@@ -25,7 +25,12 @@ impl TablePortion {
             return Ok(());
         }
         let wanted = format!("{} rows from {} on, of {}", table.rows, self.first, self.of);
-        Err(TensorError::Shape { op, operand: "portion", wanted, found: "fewer rows in the whole".into() })
+        Err(TensorError::Shape {
+            op,
+            operand: "tensor shard",
+            wanted,
+            found: "fewer rows in the whole".into(),
+        })
     }
 }
 
@@ -40,14 +45,14 @@ pub struct PositionTable {
 
 /// `out[n] = table[ids[n]] (+ positions.table[positions[n]])`, where a row of the table that is not here counts as zeros.
 ///
-/// Sharding: table (v, d), ids (n), out (n, d); n, d free, v summed, with an offset (`portion`); linear in the table,
+/// Sharding: table (v, d), ids (n), out (n, d); n, d free, v summed, with an offset (`tensor_shard`); linear in the table,
 /// positions once.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Embedding {
     /// `[V, D]`.
     pub table: View,
     /// Which rows of the whole table these are; `None`: all.
-    pub portion: Option<TablePortion>,
+    pub tensor_shard: Option<VocabularyShard>,
     /// u32 `[1, N]`, each a row of the whole table.
     pub ids: View,
     /// Learned positions, if the model has them.
@@ -97,13 +102,13 @@ impl Describe for Embedding {
             expect_indices(Self::NAME, "positions", &p.positions, n)?;
             expect_shape(Self::NAME, "positions.table", &p.table, p.table.rows, d)?;
         }
-        self.portion.map_or(Ok(()), |p| p.check(Self::NAME, &self.table))
+        self.tensor_shard.map_or(Ok(()), |p| p.check(Self::NAME, &self.table))
     }
 }
 
 /// `dtable[ids[n]] += dout[n]` (and the same for positions), rows added in the order of n for every table row that is here.
 ///
-/// Sharding: ids (n), dout (n, d), dtable (v, d); n summed, d free, v free with an offset (`portion`); linear in
+/// Sharding: ids (n), dout (n, d), dtable (v, d); n summed, d free, v free with an offset (`tensor_shard`); linear in
 /// dout.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EmbeddingBackward {
@@ -114,7 +119,7 @@ pub struct EmbeddingBackward {
     /// `[V, D]`, accumulated.
     pub dtable: View,
     /// As in [`Embedding`].
-    pub portion: Option<TablePortion>,
+    pub tensor_shard: Option<VocabularyShard>,
     /// Gradient of learned positions, accumulated.
     pub positions: Option<PositionTable>,
 }
@@ -159,6 +164,6 @@ impl Describe for EmbeddingBackward {
             expect_indices(Self::NAME, "positions", &p.positions, n)?;
             expect_shape(Self::NAME, "positions.table", &p.table, p.table.rows, d)?;
         }
-        self.portion.map_or(Ok(()), |p| p.check(Self::NAME, &self.dtable))
+        self.tensor_shard.map_or(Ok(()), |p| p.check(Self::NAME, &self.dtable))
     }
 }

@@ -13,7 +13,7 @@ mod elementwise;
 mod embedding;
 mod linear;
 mod loss;
-mod loss_portion;
+mod loss_shard;
 mod matrix;
 mod norm;
 mod optimizer;
@@ -28,10 +28,10 @@ pub use elementwise::{
     Activation, ActivationBackward, ActivationKind, Add, Copy, Dropout, DropoutMask, Fill, Gated,
     GatedBackward, Scale,
 };
-pub use embedding::{Embedding, EmbeddingBackward, PositionTable, TablePortion};
+pub use embedding::{Embedding, EmbeddingBackward, PositionTable, VocabularyShard};
 pub use linear::{Linear, LinearBackwardInput, LinearBackwardWeight};
 pub use loss::{IGNORED, LinearCrossEntropy, LossBackward};
-pub use loss_portion::{LinearCrossEntropyPortion, LogitSums};
+pub use loss_shard::{LinearCrossEntropyShard, LogitSums};
 pub use matrix::{Cholesky, Combine, DivideByNorm, Dot, TriangularInverse};
 pub use norm::{Norm, NormBackward, NormKind};
 pub use optimizer::{AdamW, Lion, Sgd, SumSquares};
@@ -187,7 +187,7 @@ ops!(
     LinearBackwardInput,
     LinearBackwardWeight,
     LinearCrossEntropy,
-    LinearCrossEntropyPortion,
+    LinearCrossEntropyShard,
     Lion,
     LogitSums,
     MomentDirection,

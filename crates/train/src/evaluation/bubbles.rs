@@ -59,7 +59,7 @@ impl InBubbles<'_> {
     pub(crate) fn batch(&self, unit: usize) -> Result<TokenBatch<'_>, ParallelError> {
         let Some((inputs, targets)) = self.batches.get(unit) else {
             let problem = format!("there are {} batches to evaluate", self.batches.len());
-            return Err(ParallelError::Feed { micro: unit, problem });
+            return Err(ParallelError::BatchSource { micro: unit, problem });
         };
         let mine = self.first..self.first + self.tokens;
         Ok(TokenBatch { ids: &inputs[mine.clone()], targets: &targets[mine], positions: None })

@@ -8,7 +8,7 @@ use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, FlightRecorder, ThreadCommunicator, ThreadSettings};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
-use bessemer_parallel::{Feed, Job, ParallelError, Plan, Worker};
+use bessemer_parallel::{BatchSource, Job, ParallelError, Plan, Worker};
 use bessemer_tensor::Backend;
 
 /// Collectives that are remembered of each rank, for the message of a time-out.
@@ -149,7 +149,7 @@ impl<'a> Text<'a> {
     }
 }
 
-impl Feed for Text<'_> {
+impl BatchSource for Text<'_> {
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         let job = self.job;
         let (step, within) = (self.step + (micro / self.every) as u64, micro % self.every);

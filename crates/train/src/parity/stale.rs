@@ -15,7 +15,7 @@ use crate::TrainError;
 use bessemer_arch::ParamId;
 use bessemer_model::{Decoder, LossSum, StepContext};
 use bessemer_optim::{OptimParam, Optimizer};
-use bessemer_parallel::Feed;
+use bessemer_parallel::BatchSource;
 use bessemer_schedule::{Instruction, Place, Program};
 use bessemer_tensor::{Backend, View};
 use bessemer_units::ParamStorage;

@@ -8,7 +8,7 @@ use crate::runner::{Runner, StepResult};
 use bessemer_arch::Model;
 use bessemer_model::{ActivationConfig, Decoder, LossSum, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
-use bessemer_parallel::{Feed, ParallelError};
+use bessemer_parallel::{BatchSource, ParallelError};
 use bessemer_runlog::study::{StudyRun, StudySettings, StudyVerdict};
 use bessemer_tensor::Backend;
 use bessemer_units::Recompute;
@@ -96,7 +96,7 @@ pub(crate) struct StudyBatch<'a> {
     context: StepContext,
 }
 
-impl Feed for StudyBatch<'_> {
+impl BatchSource for StudyBatch<'_> {
     fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         Ok((self.batch, self.context))
     }

@@ -5,7 +5,7 @@ use crate::evaluation::InBubbles;
 use crate::state::TrainState;
 use bessemer_loader::{Batch, LoadError, Loader};
 use bessemer_model::{StepContext, TokenBatch};
-use bessemer_parallel::{Feed, ParallelError, Worker};
+use bessemer_parallel::{BatchSource, ParallelError, Worker};
 use bessemer_recipe::BatchPlan;
 use std::time::Instant;
 
@@ -73,7 +73,7 @@ impl<'a> Samples<'a> {
     }
 }
 
-impl Feed for Samples<'_> {
+impl BatchSource for Samples<'_> {
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         let (fetch, place) = (Instant::now(), self.place);
         let (update, within) = ((micro / place.micro_batches) as u64, micro % place.micro_batches);
@@ -83,7 +83,7 @@ impl Feed for Samples<'_> {
         if let Err(e) = self.loader.batch(sample, place.sequences, self.batch) {
             let problem = e.to_string();
             self.failed = Some(e);
-            return Err(ParallelError::Feed { micro, problem });
+            return Err(ParallelError::BatchSource { micro, problem });
         }
         self.seconds += fetch.elapsed().as_secs_f64();
         let batch = TokenBatch { ids: &self.batch.inputs, targets: &self.batch.targets, positions: None };
@@ -101,7 +101,9 @@ impl Feed for Samples<'_> {
     fn evaluation(&mut self, unit: usize) -> Result<TokenBatch<'_>, ParallelError> {
         match &self.evaluation {
             Some(evaluation) => evaluation.batch(unit),
-            None => Err(ParallelError::Feed { micro: unit, problem: "nothing is evaluated now".into() }),
+            None => {
+                Err(ParallelError::BatchSource { micro: unit, problem: "nothing is evaluated now".into() })
+            }
         }
     }
 

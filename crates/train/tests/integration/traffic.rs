@@ -10,7 +10,7 @@ use bessemer_mesh::formulas::{
 };
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
-use bessemer_parallel::{Feed, Job, ParallelError, Plan, Stage, Worker};
+use bessemer_parallel::{BatchSource, Job, ParallelError, Plan, Stage, Worker};
 use bessemer_schedule::{Place, Program};
 use bessemer_tensor::null::NullBackend;
 use bessemer_train::parity::{Layout, Style, asynchronous, matrix, pairwise, pipelines};
@@ -23,7 +23,7 @@ type Traffic = BTreeMap<String, u64>;
 /// A micro-batch of the same token again and again.
 struct Zeros(Vec<u32>);
 
-impl Feed for Zeros {
+impl BatchSource for Zeros {
     fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         let ctx = StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
         Ok((TokenBatch { ids: &self.0, targets: &self.0, positions: None }, ctx))

@@ -168,7 +168,7 @@ fn elementwise(kind: Kind, m: &mut Maker<'_>) -> Result<Op, TensorError> {
         }
         Kind::Embedding(n, d) => Embedding {
             table: m.f32(8192, d)?,
-            portion: None,
+            tensor_shard: None,
             ids: m.ids(n, 8192)?,
             positions: None,
             out: m.act(n, d)?,
@@ -178,7 +178,7 @@ fn elementwise(kind: Kind, m: &mut Maker<'_>) -> Result<Op, TensorError> {
             ids: m.ids(n, 8192)?,
             dout: m.act(n, d)?,
             dtable: m.f32(8192, d)?,
-            portion: None,
+            tensor_shard: None,
             positions: None,
         }
         .into(),

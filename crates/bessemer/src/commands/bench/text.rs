@@ -2,7 +2,7 @@
 
 use super::job::Job;
 use bessemer_model::{Shape, StepContext, TokenBatch};
-use bessemer_parallel::{Feed, ParallelError};
+use bessemer_parallel::{BatchSource, ParallelError};
 use bessemer_tensor::rng::RngKey;
 
 /// Seed of weights and tokens.
@@ -34,7 +34,7 @@ impl RandomText {
     }
 }
 
-impl Feed for RandomText {
+impl BatchSource for RandomText {
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         let (tokens, first) = (self.shape.tokens(), self.first + micro * self.shape.sequences);
         let at = first * self.shape.seq;

@@ -149,14 +149,14 @@ fn tables(m: &mut Maker) {
     let [out, dout] = std::array::from_fn(|_| m.normal(n, d));
     let (ids, positions) = (m.indices(n, |i| (i * 5 + 2) % v), m.indices(n, |i| i % p));
     let shifted = m.indices(n, |i| (i * 5 + 2) % (v + 8));
-    m.case("", Embedding { table, portion: None, ids, positions: None, out });
+    m.case("", Embedding { table, tensor_shard: None, ids, positions: None, out });
     let at = |table| Some(PositionTable { table, positions });
-    m.case("with positions", Embedding { table, portion: None, ids, positions: at(learned), out });
-    let portion = Some(TablePortion { first: 4, of: v + 8 });
-    m.case("of a part", Embedding { table, portion, ids: shifted, positions: None, out });
-    m.case("", EmbeddingBackward { ids, dout, dtable, portion: None, positions: None });
+    m.case("with positions", Embedding { table, tensor_shard: None, ids, positions: at(learned), out });
+    let tensor_shard = Some(VocabularyShard { first: 4, of: v + 8 });
+    m.case("of a part", Embedding { table, tensor_shard, ids: shifted, positions: None, out });
+    m.case("", EmbeddingBackward { ids, dout, dtable, tensor_shard: None, positions: None });
     let positions = at(dlearned);
-    m.case("of a part", EmbeddingBackward { ids: shifted, dout, dtable, portion, positions });
+    m.case("of a part", EmbeddingBackward { ids: shifted, dout, dtable, tensor_shard, positions });
 }
 
 fn products(m: &mut Maker) {
@@ -189,18 +189,18 @@ fn losses(m: &mut Maker) {
     let (loss, both) = (m.normal(1, n), m.normal(2, n));
     let lse = m.with(1, n, |_, x| 3.0 + x);
     let target_logit = m.normal(1, n);
-    let portion = TablePortion { first: 0, of: v };
-    m.case("", LogitSums { x, weight, portion, targets, lse, target_logit });
+    let tensor_shard = VocabularyShard { first: 0, of: v };
+    m.case("", LogitSums { x, weight, tensor_shard, targets, lse, target_logit });
     m.case("", LinearCrossEntropy { x, weight, targets, loss, backward: None });
     let portioned =
-        LinearCrossEntropyPortion { x, weight, portion, targets, lse, target_logit, loss, backward: None };
+        LinearCrossEntropyShard { x, weight, tensor_shard, targets, lse, target_logit, loss, backward: None };
     m.case("", portioned);
     for (accumulate, loss) in [(true, loss), (false, both)] {
         let step = m.with(1, 1, |_, _| 0.5);
         let backward = Some(LossBackward { step, z_loss: 0.1, dx, dweight, accumulate });
         let what = format!("backward, accumulate {accumulate}");
         m.case(&what, LinearCrossEntropy { x, weight, targets, loss, backward });
-        m.case(&what, LinearCrossEntropyPortion { loss, backward, ..portioned });
+        m.case(&what, LinearCrossEntropyShard { loss, backward, ..portioned });
     }
 }
 

@@ -3,7 +3,7 @@
 use super::cases::{Case, Data};
 use bessemer_kernels_cpu::{CpuConfig, Rung};
 use bessemer_tensor::op::rule::{Linear, OperandRule, Rule};
-use bessemer_tensor::op::{Access, FactorKind, Op, TablePortion, TermReduction};
+use bessemer_tensor::op::{Access, FactorKind, Op, TermReduction, VocabularyShard};
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, Buffer, BufferSpec, Stream, TensorError};
 use bessemer_units::DType;
@@ -130,17 +130,17 @@ fn without_once(op: &Op) -> Op {
 
 /// The fields of the operator, besides views, that change on a rank with this part of `name`.
 fn local_fields(op: &Op, name: &str, Part { start, size, .. }: Part) -> Op {
-    let shard = |p: &mut TablePortion| p.first += start;
+    let shard = |p: &mut VocabularyShard| p.first += start;
     let mut op = op.clone();
     match &mut op {
         Op::Embedding(o) if name == "v" => {
-            shard(o.portion.get_or_insert(TablePortion::whole(&o.table)));
+            shard(o.tensor_shard.get_or_insert(VocabularyShard::whole(&o.table)));
         }
         Op::EmbeddingBackward(o) if name == "v" => {
-            shard(o.portion.get_or_insert(TablePortion::whole(&o.dtable)));
+            shard(o.tensor_shard.get_or_insert(VocabularyShard::whole(&o.dtable)));
         }
-        Op::LogitSums(o) if name == "v" => shard(&mut o.portion),
-        Op::LinearCrossEntropyPortion(o) if name == "v" => shard(&mut o.portion),
+        Op::LogitSums(o) if name == "v" => shard(&mut o.tensor_shard),
+        Op::LinearCrossEntropyShard(o) if name == "v" => shard(&mut o.tensor_shard),
         Op::Dropout(o) => {
             o.mask.first += (start * if name == "r" { o.global_cols } else { 1 }) as u64;
         }

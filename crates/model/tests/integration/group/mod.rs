@@ -1,7 +1,7 @@
-//! Tensor-parallel portions as threads of one process.
+//! Tensor shards as threads of one process.
 #![allow(dead_code, reason = "every test file uses another part")]
 
-use bessemer_arch::PortionParam;
+use bessemer_arch::TensorShardParam;
 use bessemer_model::{Collective, Ranks, StageRanks, Stream};
 use bessemer_program::CollectiveKind;
 use bessemer_tensor::{Backend, TensorError, View};
@@ -42,7 +42,7 @@ fn read(b: &mut dyn Backend, view: View) -> Result<Vec<f32>, TensorError> {
     Ok(values)
 }
 
-/// One portion of the group.
+/// One tensor shard of the group.
 pub(crate) struct Member<'a> {
     pub(crate) index: usize,
     pub(crate) group: &'a Group,
@@ -97,7 +97,7 @@ impl Ranks for Member<'_> {
 impl StageRanks for Member<'_> {}
 
 /// The elements of a part, from those of the whole.
-pub(crate) fn part_of(param: &PortionParam, whole: &[f32]) -> Vec<f32> {
+pub(crate) fn part_of(param: &TensorShardParam, whole: &[f32]) -> Vec<f32> {
     let mut part = vec![0.0; param.len()];
     for run in param.runs() {
         part[run.locals()].copy_from_slice(&whole[run.wholes()]);

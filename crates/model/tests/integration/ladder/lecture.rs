@@ -104,7 +104,7 @@ impl Lecture {
         };
         rig.launch(Embedding {
             table: self.table.value,
-            portion: None,
+            tensor_shard: None,
             ids: self.ids,
             positions: positions(|p| p.value),
             out: self.streams[0],
@@ -137,7 +137,7 @@ impl Lecture {
                 ids: self.ids,
                 dout: self.dstreams[0],
                 dtable: self.table.grad,
-                portion: None,
+                tensor_shard: None,
                 positions: positions(|p| p.grad),
             });
         }

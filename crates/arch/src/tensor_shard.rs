@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Why a model cannot be cut.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("tensor parallelism over {degree} ranks: {problem}")]
-pub struct PortionError {
+pub struct TensorShardError {
     /// Ranks.
     pub degree: usize,
     /// Description: what was wanted and found, and what to try.
@@ -21,12 +21,12 @@ pub struct PortionError {
 
 /// Rank `index` of `degree`'s part of a model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Portion {
+pub struct TensorShard {
     /// The whole model.
     pub whole: Model,
     /// The part, as a model: fewer heads, hidden units and vocabulary rows, everything else as in the whole. Its
     /// parameters' shapes are those of the part; their initial distributions are not (those of some schemes depend on
-    /// the whole shape): take them from [`Portion::params`].
+    /// the whole shape): take them from [`TensorShard::params`].
     pub model: Model,
     /// Ranks in the group.
     pub degree: usize,
@@ -42,9 +42,9 @@ pub struct Portion {
     pub first_vocab_row: usize,
 }
 
-/// One parameter of a portion.
+/// One parameter of a tensor shard.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PortionParam {
+pub struct TensorShardParam {
     /// The whole parameter (name, whole shape, initial distribution) and how it is sharded.
     pub sharding: Sharding,
     /// Shape of the part.
@@ -64,8 +64,8 @@ impl Model {
     /// # Errors
     /// Heads or hidden units that `degree` does not divide, key/value heads that neither divide it nor are divided by
     /// it, a vocabulary with fewer rows than ranks.
-    pub fn portion(&self, degree: usize, index: usize) -> Result<Portion, PortionError> {
-        let wrong = |problem: String| Err(PortionError { degree, problem });
+    pub fn tensor_shard(&self, degree: usize, index: usize) -> Result<TensorShard, TensorShardError> {
+        let wrong = |problem: String| Err(TensorShardError { degree, problem });
         if index >= degree {
             return wrong(format!("there is no rank {index}"));
         }
@@ -93,7 +93,7 @@ impl Model {
         }
         let kv = Block::heads(kv_heads, 1).part(degree, index);
         let vocabulary = even(self.vocab_size, degree, index);
-        Ok(Portion {
+        Ok(TensorShard {
             model: Model {
                 heads: heads / degree,
                 kv_heads: kv.len,
@@ -119,19 +119,19 @@ fn fitting(size: usize, key: &str) -> String {
     format!("change {key} or take one of {}", fits.join(", "))
 }
 
-impl Portion {
+impl TensorShard {
     /// True if this is the whole model.
     pub fn is_whole(&self) -> bool {
         self.degree == 1
     }
 
     /// The parameters of the part, in the order of `model.params()`, with their place in the whole.
-    pub fn params(&self) -> Vec<PortionParam> {
+    pub fn params(&self) -> Vec<TensorShardParam> {
         self.whole.shardings().into_iter().map(|s| self.param(s)).collect()
     }
 
-    fn param(&self, sharding: Sharding) -> PortionParam {
-        PortionParam::new(sharding, Mesh::along(Axis::Tensor, self.degree), self.index)
+    fn param(&self, sharding: Sharding) -> TensorShardParam {
+        TensorShardParam::new(sharding, Mesh::along(Axis::Tensor, self.degree), self.index)
     }
 
     /// The ranks of the group that hold the same key/value heads as this one, itself included.
@@ -142,7 +142,7 @@ impl Portion {
 
     /// Over which ranks of the group, and for which elements of its dim 0, the gradient of a parameter is a partial sum
     /// after the backward pass; `None` if it is complete. `sequence`: the residual stream is sharded by rows.
-    pub fn gradient_sum(&self, param: &PortionParam, sequence: bool) -> Option<(Range<usize>, DimRange)> {
+    pub fn gradient_sum(&self, param: &TensorShardParam, sequence: bool) -> Option<(Range<usize>, DimRange)> {
         let all = (0..self.degree, DimRange { start: 0, len: param.shape[0] });
         match param.sharding.gradient {
             _ if self.is_whole() => None,
@@ -156,21 +156,21 @@ impl Portion {
     }
 }
 
-impl PortionParam {
-    fn new(sharding: Sharding, mesh: Mesh, index: usize) -> PortionParam {
+impl TensorShardParam {
+    fn new(sharding: Sharding, mesh: Mesh, index: usize) -> TensorShardParam {
         let coord = mesh.coord(index);
         let ranges = sharding.layout.ranges(&sharding.form, &mesh, &coord);
         let shape = ranges.iter().map(|r| total(r)).collect();
         let replicated = sharding.layout.replicated_blocks(&sharding.form, &mesh, &coord);
-        PortionParam { sharding, shape, ranges, replicated, place: (mesh, coord) }
+        TensorShardParam { sharding, shape, ranges, replicated, place: (mesh, coord) }
     }
 
     /// Returns the parameter's shard on rank `index` of the group.
     ///
     /// # Panics
     /// If there is no such rank.
-    pub fn on(&self, index: usize) -> PortionParam {
-        PortionParam::new(self.sharding.clone(), self.place.0.clone(), index)
+    pub fn on(&self, index: usize) -> TensorShardParam {
+        TensorShardParam::new(self.sharding.clone(), self.place.0.clone(), index)
     }
 
     /// Unit and role.
@@ -188,7 +188,7 @@ impl PortionParam {
         self.shape.iter().product()
     }
 
-    /// True if the part has no element (never for a portion that exists).
+    /// True if the part has no element (never for a tensor shard that exists).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -198,7 +198,7 @@ impl PortionParam {
         runs_of(&self.sharding.spec.shape, &self.ranges)
     }
 
-    /// The part's [`PortionParam::runs`], each with the distribution that its elements are drawn from (never
+    /// The part's [`TensorShardParam::runs`], each with the distribution that its elements are drawn from (never
     /// [`Init::Rows`]).
     pub fn initial_runs(&self) -> Vec<(ElementRun, &Init)> {
         let spec = &self.sharding.spec;

@@ -1,6 +1,8 @@
 //! The parts of a model under tensor parallelism: together they are the whole, and each is what its model says.
 
-use bessemer_arch::{ActivationChoice, GradientSum, Init, InitChoice, Model, Portion, PortionParam, named};
+use bessemer_arch::{
+    ActivationChoice, GradientSum, Init, InitChoice, Model, TensorShard, TensorShardParam, named,
+};
 use bessemer_mesh::{Axis, Mesh, MeshConfig};
 
 fn gpt2() -> Model {
@@ -26,21 +28,21 @@ fn base(name: &str) -> Model {
     Model { vocab_size: 11, context: 8, ..named(name).unwrap() }
 }
 
-fn parts(model: &Model, degree: usize) -> Vec<Portion> {
-    (0..degree).map(|i| model.portion(degree, i).unwrap()).collect()
+fn parts(model: &Model, degree: usize) -> Vec<TensorShard> {
+    (0..degree).map(|i| model.tensor_shard(degree, i).unwrap()).collect()
 }
 
-fn param(portion: &Portion, name: &str) -> PortionParam {
-    portion.params().into_iter().find(|p| p.name() == name).unwrap()
+fn param(tensor_shard: &TensorShard, name: &str) -> TensorShardParam {
+    tensor_shard.params().into_iter().find(|p| p.name() == name).unwrap()
 }
 
 /// (start, len) of the spans of a dim.
-fn spans(p: &PortionParam, dim: usize) -> Vec<(usize, usize)> {
+fn spans(p: &TensorShardParam, dim: usize) -> Vec<(usize, usize)> {
     p.ranges[dim].iter().map(|s| (s.start, s.len)).collect()
 }
 
 /// The whole parameter of the part's element number i is what element number i of the part is.
-fn taken(p: &PortionParam) -> Vec<usize> {
+fn taken(p: &TensorShardParam) -> Vec<usize> {
     let mut whole = vec![usize::MAX; p.len()];
     for run in p.runs() {
         for i in 0..run.len {
@@ -53,7 +55,7 @@ fn taken(p: &PortionParam) -> Vec<usize> {
 }
 
 /// Row-major elements of the part, from its spans alone.
-fn by_spans(p: &PortionParam) -> Vec<usize> {
+fn by_spans(p: &TensorShardParam) -> Vec<usize> {
     let columns = p.sharding.spec.shape.get(1).copied().unwrap_or(1);
     let rows = p.ranges[0].iter().flat_map(|s| s.range());
     rows.flat_map(|r| match p.ranges.get(1) {
@@ -72,11 +74,11 @@ fn parts_have_the_shapes_of_their_model_and_make_up_the_whole() {
         (Model { qkv_bias: true, ..llama() }, vec![2, 8]),
     ] {
         for degree in degrees {
-            let portions = parts(&model, degree);
+            let tensor_shards = parts(&model, degree);
             let mut owners: Vec<Vec<usize>> = model.params().iter().map(|p| vec![0; p.len()]).collect();
-            for portion in &portions {
-                let own = portion.model.params();
-                let params = portion.params();
+            for tensor_shard in &tensor_shards {
+                let own = tensor_shard.model.params();
+                let params = tensor_shard.params();
                 assert_eq!(own.len(), params.len());
                 for (i, (own, p)) in own.iter().zip(&params).enumerate() {
                     assert_eq!((&own.name[..], &own.shape), (p.name(), &p.shape), "{degree} ranks");
@@ -100,10 +102,10 @@ fn portions_are_the_layouts_of_the_mesh() {
     let config = MeshConfig::new().with(Axis::Tensor, 4).with(Axis::Shard, 2).with(Axis::Pipeline, 2);
     let mesh = Mesh::new(&config, 16).unwrap();
     for model in [gpt2(), llama()] {
-        let portions = parts(&model, 4);
+        let tensor_shards = parts(&model, 4);
         for rank in 0..mesh.world() {
             let coord = mesh.coord(rank);
-            for p in portions[coord.at(Axis::Tensor)].params() {
+            for p in tensor_shards[coord.at(Axis::Tensor)].params() {
                 let layout = p.sharding.layout;
                 layout.check(p.name(), &p.sharding.form, &mesh).unwrap();
                 assert_eq!(layout.ranges(&p.sharding.form, &mesh, &coord), p.ranges, "{}", p.name());
@@ -115,9 +117,9 @@ fn portions_are_the_layouts_of_the_mesh() {
 
 #[test]
 fn the_whole_model_is_its_only_part() {
-    let portion = llama().portion(1, 0).unwrap();
-    assert_eq!((&portion.model, portion.is_whole()), (&llama(), true));
-    let down = param(&portion, "layers.0.mlp.down.weight");
+    let tensor_shard = llama().tensor_shard(1, 0).unwrap();
+    assert_eq!((&tensor_shard.model, tensor_shard.is_whole()), (&llama(), true));
+    let down = param(&tensor_shard, "layers.0.mlp.down.weight");
     assert_eq!(down.runs().len(), 1);
     assert_eq!(down.runs()[0].len, 20 * 24);
 }
@@ -125,12 +127,12 @@ fn the_whole_model_is_its_only_part() {
 /// Written out by hand from Megatron's rules.
 #[test]
 fn where_the_second_of_two_ranks_lies() {
-    let portion = llama().portion(2, 1).unwrap();
-    assert_eq!((portion.first_head, portion.first_kv_head, portion.kv_replicas), (4, 1, 1));
+    let tensor_shard = llama().tensor_shard(2, 1).unwrap();
+    assert_eq!((tensor_shard.first_head, tensor_shard.first_kv_head, tensor_shard.kv_replicas), (4, 1, 1));
     // 11 rows of vocabulary: 6 and 5.
-    assert_eq!((portion.first_vocab_row, portion.model.vocab_size), (6, 5));
-    let rows = |name: &str| spans(&param(&portion, name), 0);
-    let columns = |name: &str| spans(&param(&portion, name), 1);
+    assert_eq!((tensor_shard.first_vocab_row, tensor_shard.model.vocab_size), (6, 5));
+    let rows = |name: &str| spans(&param(&tensor_shard, name), 0);
+    let columns = |name: &str| spans(&param(&tensor_shard, name), 1);
     // 8 query heads, 2 key heads, 2 value heads of 4 rows: 32, 8, 8.
     assert_eq!(rows("layers.0.attention.qkv.weight"), [(16, 16), (36, 4), (44, 4)]);
     assert_eq!(columns("layers.0.attention.qkv.weight"), [(0, 20)]);
@@ -142,7 +144,7 @@ fn where_the_second_of_two_ranks_lies() {
     assert_eq!(rows("layers.0.attention_norm.weight"), [(0, 20)]);
     assert_eq!(rows("layers.0.attention.k_norm.weight"), [(0, 4)]);
 
-    let gpt2 = gpt2().portion(4, 2).unwrap();
+    let gpt2 = gpt2().tensor_shard(4, 2).unwrap();
     let rows = |name: &str| spans(&param(&gpt2, name), 0);
     assert_eq!(rows("layers.1.attention.qkv.bias"), [(12, 6), (36, 6), (60, 6)]);
     assert_eq!(rows("layers.1.mlp.up.bias"), [(16, 8)]);
@@ -152,8 +154,8 @@ fn where_the_second_of_two_ranks_lies() {
 
 #[test]
 fn key_heads_are_replicated_where_there_are_fewer_than_ranks() {
-    let portions = parts(&llama(), 8);
-    for (i, p) in portions.iter().enumerate() {
+    let tensor_shards = parts(&llama(), 8);
+    for (i, p) in tensor_shards.iter().enumerate() {
         assert_eq!((p.model.heads, p.model.kv_heads, p.first_head, p.first_kv_head), (1, 1, i, i / 4));
         // A query head reads the key head of its group in the whole model.
         assert_eq!(p.first_kv_head, p.first_head / (8 / 2));
@@ -173,8 +175,8 @@ fn key_heads_are_replicated_where_there_are_fewer_than_ranks() {
 fn initial_values_are_those_of_the_whole() {
     let model = Model { init: InitChoice::TFixup, ..llama() };
     let whole = model.params();
-    for portion in parts(&model, 4) {
-        for (p, whole) in portion.params().iter().zip(&whole) {
+    for tensor_shard in parts(&model, 4) {
+        for (p, whole) in tensor_shard.params().iter().zip(&whole) {
             let columns: usize = whole.shape[1..].iter().product();
             for (run, init) in p.initial_runs() {
                 let row = run.whole / columns;
@@ -222,26 +224,26 @@ fn gradients_that_are_partial_are_named() {
 
 #[test]
 fn which_ranks_sum_which_elements_of_a_gradient() {
-    let portion = llama().portion(4, 3).unwrap();
-    let of = |portion: &Portion, name: &str, sequence| {
-        let sum = portion.gradient_sum(&param(portion, name), sequence);
+    let tensor_shard = llama().tensor_shard(4, 3).unwrap();
+    let of = |tensor_shard: &TensorShard, name: &str, sequence| {
+        let sum = tensor_shard.gradient_sum(&param(tensor_shard, name), sequence);
         sum.map(|(ranks, span)| (ranks, span.start, span.len))
     };
     // 2 query heads of 4 rows, then one key and one value head, both also on rank 2.
-    assert_eq!(of(&portion, "layers.0.attention.qkv.weight", false), Some((2..4, 8, 8)));
-    assert_eq!(of(&portion, "layers.0.attention.k_norm.weight", false), Some((0..4, 0, 4)));
-    assert_eq!(of(&portion, "layers.0.mlp_norm.weight", true), Some((0..4, 0, 20)));
-    assert_eq!(of(&portion, "layers.0.mlp_norm.weight", false), None);
-    assert_eq!(of(&portion, "layers.0.mlp.down.weight", true), None);
-    let two = llama().portion(2, 1).unwrap();
+    assert_eq!(of(&tensor_shard, "layers.0.attention.qkv.weight", false), Some((2..4, 8, 8)));
+    assert_eq!(of(&tensor_shard, "layers.0.attention.k_norm.weight", false), Some((0..4, 0, 4)));
+    assert_eq!(of(&tensor_shard, "layers.0.mlp_norm.weight", true), Some((0..4, 0, 20)));
+    assert_eq!(of(&tensor_shard, "layers.0.mlp_norm.weight", false), None);
+    assert_eq!(of(&tensor_shard, "layers.0.mlp.down.weight", true), None);
+    let two = llama().tensor_shard(2, 1).unwrap();
     assert_eq!(of(&two, "layers.0.attention.qkv.weight", true), None);
-    assert_eq!(of(&llama().portion(1, 0).unwrap(), "layers.0.attention.k_norm.weight", true), None);
+    assert_eq!(of(&llama().tensor_shard(1, 0).unwrap(), "layers.0.attention.k_norm.weight", true), None);
 }
 
 #[test]
 fn what_cannot_be_cut_is_refused_with_the_reason() {
     let refused = |model: Model, degree: usize, index: usize, word: &str| {
-        let e = model.portion(degree, index).unwrap_err().to_string();
+        let e = model.tensor_shard(degree, index).unwrap_err().to_string();
         assert!(e.contains(word) && e.contains(&format!("{degree} ranks")), "{e}");
     };
     refused(llama(), 3, 0, "model.heads or take one of 1, 2, 4, 8");
@@ -250,5 +252,5 @@ fn what_cannot_be_cut_is_refused_with_the_reason() {
     refused(Model { vocab_size: 7, ..llama() }, 8, 0, "found 7");
     refused(llama(), 2, 2, "no rank 2");
     refused(llama(), 0, 0, "no rank 0");
-    assert!(Model { activation: ActivationChoice::GeluErf, ..llama() }.portion(8, 7).is_ok());
+    assert!(Model { activation: ActivationChoice::GeluErf, ..llama() }.tensor_shard(8, 7).is_ok());
 }

@@ -17,7 +17,7 @@ use crate::gemm::{self, Epilogue, Factor, Gemm, Shape};
 use crate::operand::{AnyMat, Mat};
 use crate::simd::math::exp;
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
-use bessemer_tensor::op::{IGNORED, LinearCrossEntropyPortion, LogitSums, LossBackward};
+use bessemer_tensor::op::{IGNORED, LinearCrossEntropyShard, LogitSums, LossBackward};
 use bessemer_tensor::{TensorError, View};
 use bessemer_units::DType;
 
@@ -52,7 +52,7 @@ pub(crate) fn sums_workspace(machine: Machine, op: &LogitSums) -> usize {
     workspace(machine, &op.x, &op.weight, None)
 }
 
-pub(crate) fn loss_workspace(machine: Machine, op: &LinearCrossEntropyPortion) -> usize {
+pub(crate) fn loss_workspace(machine: Machine, op: &LinearCrossEntropyShard) -> usize {
     op.backward.map_or(0, |b| workspace(machine, &op.x, &op.weight, Some(&b.dweight)))
 }
 
@@ -85,7 +85,7 @@ struct Sums<'a> {
     lse: *mut f32,
     hit: *mut f32,
     /// Row of the whole projection that column 0 belongs to.
-    portion: usize,
+    tensor_shard: usize,
     tile: usize,
 }
 
@@ -93,11 +93,11 @@ impl Kernel for Sums<'_> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Sums { logits, targets, lse, hit, portion, tile } = self;
+        let Sums { logits, targets, lse, hit, tensor_shard, tile } = self;
         let v = logits.cols;
         for (r, &target) in targets.iter().enumerate().skip(tile * ROWS).take(ROWS) {
             let z = logits.row(r).cast_const();
-            let at = column(target, portion, v);
+            let at = column(target, tensor_shard, v);
             // SAFETY: columns c .. c + n of row r, the target's column (below v), and the sums of row r.
             unsafe {
                 *hit.add(r) = at.map_or(0.0, |c| *z.add(c));
@@ -142,7 +142,7 @@ struct Gradients<'a> {
     targets: &'a [u32],
     lse: *const f32,
     /// Row of the whole projection that column 0 belongs to.
-    portion: usize,
+    tensor_shard: usize,
     scale: f32,
     z_loss: f32,
     tile: usize,
@@ -152,7 +152,7 @@ impl Kernel for Gradients<'_> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Gradients { logits, targets, lse, portion, scale, z_loss, tile } = self;
+        let Gradients { logits, targets, lse, tensor_shard, scale, z_loss, tile } = self;
         let v = logits.cols;
         for (r, &target) in targets.iter().enumerate().skip(tile * ROWS).take(ROWS) {
             let z = logits.row(r);
@@ -169,7 +169,7 @@ impl Kernel for Gradients<'_> {
                     let p = exp::<S>(S::sub(load_part::<S>(z.add(c), n), shift));
                     store_part::<S>(z.add(c), S::mul(p, factor), n);
                 }
-                if let Some(c) = column(target, portion, v) {
+                if let Some(c) = column(target, tensor_shard, v) {
                     *z.add(c) -= scale;
                 }
             }
@@ -179,7 +179,7 @@ impl Kernel for Gradients<'_> {
 
 pub(crate) fn sums(ctx: &Ctx<'_>, op: &LogitSums) -> Result<(), TensorError> {
     let targets = ctx.u32(&op.targets);
-    targets.check("logit_sums", "targets", op.portion.of, Some(IGNORED))?;
+    targets.check("logit_sums", "targets", op.tensor_shard.of, Some(IGNORED))?;
     with_element!(op.x.dtype(), T => typed_sums::<T>(ctx, op, targets.0));
     Ok(())
 }
@@ -190,16 +190,16 @@ fn typed_sums<T: Element>(ctx: &Ctx<'_>, op: &LogitSums, targets: &[u32]) {
         let targets = &targets[first..first + z.rows];
         ctx.pool.run(z.rows.div_ceil(ROWS), &|tile, _| {
             let [lse, hit] = [&lse, &hit].map(|m| m.row(0).wrapping_add(first));
-            let sums = Sums { logits: &z, targets, lse, hit, portion: op.portion.first, tile };
+            let sums = Sums { logits: &z, targets, lse, hit, tensor_shard: op.tensor_shard.first, tile };
             // SAFETY: the rung is available; tiles are disjoint rows.
             unsafe { dispatch(ctx.rung, sums) }
         });
     });
 }
 
-pub(crate) fn loss(ctx: &Ctx<'_>, op: &LinearCrossEntropyPortion) -> Result<(), TensorError> {
+pub(crate) fn loss(ctx: &Ctx<'_>, op: &LinearCrossEntropyShard) -> Result<(), TensorError> {
     let targets = ctx.u32(&op.targets);
-    targets.check("linear_cross_entropy_portion", "targets", op.portion.of, Some(IGNORED))?;
+    targets.check("linear_cross_entropy_shard", "targets", op.tensor_shard.of, Some(IGNORED))?;
     losses(ctx.arena, op, targets.0);
     if let Some(b) = &op.backward {
         with_element!(op.x.dtype(), T => typed_gradients::<T>(ctx, op, b, targets.0));
@@ -208,7 +208,7 @@ pub(crate) fn loss(ctx: &Ctx<'_>, op: &LinearCrossEntropyPortion) -> Result<(), 
 }
 
 /// The losses, and the log-sum-exps if asked: a few operations a row.
-fn losses(arena: &Arena, op: &LinearCrossEntropyPortion, targets: &[u32]) {
+fn losses(arena: &Arena, op: &LinearCrossEntropyShard, targets: &[u32]) {
     let (lse, hit, loss) = (arena.f32(&op.lse), arena.f32(&op.target_logit), arena.f32(&op.loss));
     for (n, &target) in targets.iter().enumerate() {
         let scored = target != IGNORED;
@@ -221,7 +221,7 @@ fn losses(arena: &Arena, op: &LinearCrossEntropyPortion, targets: &[u32]) {
 
 fn typed_gradients<T: Element>(
     ctx: &Ctx<'_>,
-    op: &LinearCrossEntropyPortion,
+    op: &LinearCrossEntropyShard,
     b: &LossBackward,
     targets: &[u32],
 ) {
@@ -232,7 +232,7 @@ fn typed_gradients<T: Element>(
                 logits: &z,
                 targets: &targets[first..first + z.rows],
                 lse: lse.row(0).wrapping_add(first).cast_const(),
-                portion: op.portion.first,
+                tensor_shard: op.tensor_shard.first,
                 scale,
                 z_loss: b.z_loss,
                 tile,
@@ -256,7 +256,7 @@ fn logits<T: Element>(x: &Mat<T>, w: &AnyMat, n: usize, z: &mut [f64]) {
 
 pub(crate) fn sums_reference(arena: &Arena, op: &LogitSums) -> Result<(), TensorError> {
     let targets = arena.u32(&op.targets);
-    targets.check("logit_sums", "targets", op.portion.of, Some(IGNORED))?;
+    targets.check("logit_sums", "targets", op.tensor_shard.of, Some(IGNORED))?;
     with_element!(op.x.dtype(), T => typed_sums_reference::<T>(arena, op, targets.0));
     Ok(())
 }
@@ -270,13 +270,13 @@ fn typed_sums_reference<T: Element>(arena: &Arena, op: &LogitSums, targets: &[u3
         let max = z.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
         let sum = max + z.iter().map(|z| (z - max).exp()).sum::<f64>().ln();
         lse.set(0, n, if target == IGNORED { 0.0 } else { sum as f32 });
-        hit.set(0, n, column(target, op.portion.first, w.rows).map_or(0.0, |c| z[c] as f32));
+        hit.set(0, n, column(target, op.tensor_shard.first, w.rows).map_or(0.0, |c| z[c] as f32));
     }
 }
 
-pub(crate) fn loss_reference(arena: &Arena, op: &LinearCrossEntropyPortion) -> Result<(), TensorError> {
+pub(crate) fn loss_reference(arena: &Arena, op: &LinearCrossEntropyShard) -> Result<(), TensorError> {
     let targets = arena.u32(&op.targets);
-    targets.check("linear_cross_entropy_portion", "targets", op.portion.of, Some(IGNORED))?;
+    targets.check("linear_cross_entropy_shard", "targets", op.tensor_shard.of, Some(IGNORED))?;
     losses(arena, op, targets.0);
     if let Some(b) = &op.backward {
         with_element!(op.x.dtype(), T => typed_gradients_reference::<T>(arena, op, b, targets.0));
@@ -286,7 +286,7 @@ pub(crate) fn loss_reference(arena: &Arena, op: &LinearCrossEntropyPortion) -> R
 
 fn typed_gradients_reference<T: Element>(
     arena: &Arena,
-    op: &LinearCrossEntropyPortion,
+    op: &LinearCrossEntropyShard,
     b: &LossBackward,
     targets: &[u32],
 ) {
@@ -299,7 +299,7 @@ fn typed_gradients_reference<T: Element>(
         let pull = 1.0 + 2.0 * f64::from(b.z_loss) * lse;
         logits(&x, &w, n, &mut z);
         for (v, z) in z.iter_mut().enumerate() {
-            let hit = if column(target, op.portion.first, w.rows) == Some(v) { 1.0 } else { 0.0 };
+            let hit = if column(target, op.tensor_shard.first, w.rows) == Some(v) { 1.0 } else { 0.0 };
             *z = if target == IGNORED { 0.0 } else { scale * ((*z - lse).exp() * pull - hit) };
         }
         for d in 0..x.cols {

@@ -3,11 +3,11 @@
 //!
 //! [`LogitSums`] says what the rows that are here add to each token's log-sum-exp and target logit. Combined over the
 //! devices (`lse = log sum_i exp lse_i`, `target = sum_i target_i`), these are the `lse` and `target_logit` of
-//! [`LinearCrossEntropyPortion`]. No row of logits is ever brought together; the price is that they are made twice.
+//! [`LinearCrossEntropyShard`]. No row of logits is ever brought together; the price is that they are made twice.
 
 use super::loss::rule_of_loss;
 use super::{
-    Describe, LossBackward, Rule, TablePortion, TermReduction, Visit, expect_indices, expect_shape, read,
+    Describe, LossBackward, Rule, TermReduction, Visit, VocabularyShard, expect_indices, expect_shape, read,
     result, write,
 };
 use crate::{TensorError, View};
@@ -16,7 +16,7 @@ use crate::{TensorError, View};
 /// `target_logit[n] = x[n] . weight[targets[n] - first]`, or 0 if that row is not here. Both are 0 where the target is
 /// [`IGNORED`](super::IGNORED).
 ///
-/// Sharding: x (n, d), weight (v, d), lse, target_logit (n); n free, d whole, v summed with an offset (`portion`): the
+/// Sharding: x (n, d), weight (v, d), lse, target_logit (n); n free, d whole, v summed with an offset (`tensor_shard`): the
 /// terms of lse by log-sum-exp. Ignored targets have 0 in every term, which their reduced lse does not mean anything after.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LogitSums {
@@ -25,7 +25,7 @@ pub struct LogitSums {
     /// `[V, D]`: rows of the projection.
     pub weight: View,
     /// Which rows of the whole projection they are.
-    pub portion: TablePortion,
+    pub tensor_shard: VocabularyShard,
     /// u32 `[1, N]`, each a row of the whole projection or [`IGNORED`](super::IGNORED).
     pub targets: View,
     /// `[1, N]`.
@@ -65,7 +65,7 @@ impl Describe for LogitSums {
         expect_indices(Self::NAME, "targets", &self.targets, n)?;
         expect_shape(Self::NAME, "lse", &self.lse, 1, n)?;
         expect_shape(Self::NAME, "target_logit", &self.target_logit, 1, n)?;
-        self.portion.check(Self::NAME, &self.weight)
+        self.tensor_shard.check(Self::NAME, &self.weight)
     }
 }
 
@@ -75,15 +75,15 @@ impl Describe for LogitSums {
 /// gradient 0.
 ///
 /// Sharding: x, dx (n, d), weight, dweight (v, d), loss, lse, target_logit (n); n summed for dweight, d whole,
-/// v summed for dx with an offset (`portion`), while loss is the same everywhere.
+/// v summed for dx with an offset (`tensor_shard`), while loss is the same everywhere.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LinearCrossEntropyPortion {
+pub struct LinearCrossEntropyShard {
     /// `[N, D]`.
     pub x: View,
     /// `[V, D]`: rows of the projection.
     pub weight: View,
     /// Which rows of the whole projection they are.
-    pub portion: TablePortion,
+    pub tensor_shard: VocabularyShard,
     /// u32 `[1, N]`, each a row of the whole projection or [`IGNORED`](super::IGNORED).
     pub targets: View,
     /// `[1, N]`: log-sum-exp of all logits.
@@ -96,8 +96,8 @@ pub struct LinearCrossEntropyPortion {
     pub backward: Option<LossBackward>,
 }
 
-impl Describe for LinearCrossEntropyPortion {
-    const NAME: &'static str = "linear_cross_entropy_portion";
+impl Describe for LinearCrossEntropyShard {
+    const NAME: &'static str = "linear_cross_entropy_shard";
     fn visit(&mut self, see: &mut Visit<'_>) {
         read(see, "x", &mut self.x);
         read(see, "weight", &mut self.weight);
@@ -152,6 +152,6 @@ impl Describe for LinearCrossEntropyPortion {
             expect_shape(Self::NAME, "dx", &b.dx, n, d)?;
             expect_shape(Self::NAME, "dweight", &b.dweight, v, d)?;
         }
-        self.portion.check(Self::NAME, &self.weight)
+        self.tensor_shard.check(Self::NAME, &self.weight)
     }
 }

@@ -23,7 +23,7 @@ fn sums(s: &mut Setup, (n, d, of, first, rows): (usize, usize, usize, usize, usi
     LogitSums {
         x: s.act(n, d, 1),
         weight: s.param(rows, d, 2),
-        portion: TablePortion { first, of },
+        tensor_shard: VocabularyShard { first, of },
         targets: s.indices(&targets(n, of)),
         lse: s.mat(1, n),
         target_logit: s.mat(1, n),
@@ -41,7 +41,7 @@ fn sums_losses_and_gradients_agree_with_the_reference() {
             check(&format!("loss {shape:?} {backward}"), 1e-5, &|s| {
                 let given = sums(s, shape);
                 s.launch(&given.into()).unwrap();
-                let LogitSums { x, weight, portion, targets, lse, target_logit } = given;
+                let LogitSums { x, weight, tensor_shard, targets, lse, target_logit } = given;
                 let loss = s.mat(1 + i % 2, x.rows);
                 let backward = backward.then(|| LossBackward {
                     z_loss: if i % 2 == 1 { 0.0 } else { 0.03 },
@@ -50,8 +50,17 @@ fn sums_losses_and_gradients_agree_with_the_reference() {
                     accumulate: i % 2 == 1,
                     step: s.values(1, 1, &[0.5]),
                 });
-                LinearCrossEntropyPortion { x, weight, portion, targets, lse, target_logit, loss, backward }
-                    .into()
+                LinearCrossEntropyShard {
+                    x,
+                    weight,
+                    tensor_shard,
+                    targets,
+                    lse,
+                    target_logit,
+                    loss,
+                    backward,
+                }
+                .into()
             });
         }
     }
@@ -90,8 +99,9 @@ fn portions_of_the_vocabulary_together_have_the_loss_and_the_gradients_of_the_wh
             let parts: Vec<_> = cuts.windows(2).map(|c| (c[0], weight.rows(c[0], c[1] - c[0]))).collect();
             let terms: Vec<[Vec<f32>; 2]> = (parts.iter())
                 .map(|&(first, weight)| {
-                    let portion = TablePortion { first, of: v };
-                    s.launch(&LogitSums { x, weight, portion, targets, lse, target_logit }.into()).unwrap();
+                    let tensor_shard = VocabularyShard { first, of: v };
+                    s.launch(&LogitSums { x, weight, tensor_shard, targets, lse, target_logit }.into())
+                        .unwrap();
                     [lse, target_logit].map(|view| s.read(view))
                 })
                 .collect();
@@ -101,12 +111,12 @@ fn portions_of_the_vocabulary_together_have_the_loss_and_the_gradients_of_the_wh
             s.backend.write_f32(dweight, &vec![f32::NAN; v * d]).unwrap();
             let mut sum_dx = vec![0.0; n * d];
             for &(first, weight) in &parts {
-                let portion = TablePortion { first, of: v };
+                let tensor_shard = VocabularyShard { first, of: v };
                 let backward = Some(LossBackward { dweight: dweight.rows(first, weight.rows), ..back });
-                let op = LinearCrossEntropyPortion {
+                let op = LinearCrossEntropyShard {
                     x,
                     weight,
-                    portion,
+                    tensor_shard,
                     targets,
                     lse,
                     target_logit,
@@ -145,8 +155,8 @@ fn portions_of_a_table_add_up_to_the_whole() {
         let (table, out, dtable) = (s.mat(v, d), s.mat(n, d), s.mat(v, d));
         let ids = s.indices(&ids(n, v));
         let start = s.read(dtable);
-        let all = Embedding { table, portion: None, ids, positions: None, out };
-        let back = EmbeddingBackward { ids, dout: out, dtable, portion: None, positions: None };
+        let all = Embedding { table, tensor_shard: None, ids, positions: None, out };
+        let back = EmbeddingBackward { ids, dout: out, dtable, tensor_shard: None, positions: None };
         s.launch(&all.into()).unwrap();
         let wanted = s.read(out);
         s.launch(&back.into()).unwrap();
@@ -155,21 +165,21 @@ fn portions_of_a_table_add_up_to_the_whole() {
         let mut sum = vec![0.0; n * d];
         s.backend.write_f32(dtable, &start).unwrap();
         for (first, rows) in [(0, 11), (11, 9), (20, 11)] {
-            let portion = Some(TablePortion { first, of: v });
-            s.launch(&Embedding { table: table.rows(first, rows), portion, ..all }.into()).unwrap();
+            let tensor_shard = Some(VocabularyShard { first, of: v });
+            s.launch(&Embedding { table: table.rows(first, rows), tensor_shard, ..all }.into()).unwrap();
             sum.iter_mut().zip(s.read(out)).for_each(|(sum, term)| *sum += term);
             s.backend.write_f32(out, &wanted).unwrap();
-            s.launch(&EmbeddingBackward { dtable: dtable.rows(first, rows), portion, ..back }.into())
+            s.launch(&EmbeddingBackward { dtable: dtable.rows(first, rows), tensor_shard, ..back }.into())
                 .unwrap();
         }
         assert!(sum == wanted && s.read(dtable) == wanted_gradient, "{rung}");
     }
     check("embedding, a part", 0.0, &|s| {
-        let portion = Some(TablePortion { first: 7, of: v });
+        let tensor_shard = Some(VocabularyShard { first: 7, of: v });
         let positions = Some(PositionTable { table: s.mat(5, d), positions: s.indices(&ids(n, 5)) });
         Embedding {
             table: s.param(9, d, 0),
-            portion,
+            tensor_shard,
             ids: s.indices(&ids(n, v)),
             positions,
             out: s.act(n, d, 1),
@@ -189,11 +199,15 @@ fn what_is_outside_the_whole_is_named() {
             TensorError::Index { operand: "targets", at: 2, index: 7, len: 7, .. } => {}
             other => panic!("{other}"),
         }
-        let portion = TablePortion { first: 5, of: 7 };
-        let e = s.launch(&LogitSums { portion, ..good }.into()).unwrap_err().to_string();
-        assert_eq!(e, "logit_sums: portion should be 3 rows from 5 on, of 7, found fewer rows in the whole");
-        let (table, out, portion) = (s.mat(3, 5), s.mat(3, 5), Some(TablePortion { first: 2, of: 7 }));
-        let op = Embedding { table, portion, ids: targets, positions: None, out };
+        let tensor_shard = VocabularyShard { first: 5, of: 7 };
+        let e = s.launch(&LogitSums { tensor_shard, ..good }.into()).unwrap_err().to_string();
+        assert_eq!(
+            e,
+            "logit_sums: tensor shard should be 3 rows from 5 on, of 7, found fewer rows in the whole"
+        );
+        let (table, out, tensor_shard) =
+            (s.mat(3, 5), s.mat(3, 5), Some(VocabularyShard { first: 2, of: 7 }));
+        let op = Embedding { table, tensor_shard, ids: targets, positions: None, out };
         match s.launch(&op.into()).unwrap_err() {
             TensorError::Index { operand: "ids", at: 1, len: 7, .. } => {}
             other => panic!("{other}"),

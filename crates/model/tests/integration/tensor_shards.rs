@@ -1,10 +1,10 @@
-//! A model in t tensor-parallel portions, each a decoder of its own on a thread of its own, against the whole model: the
+//! A model in t tensor shards, each a decoder of its own on a thread of its own, against the whole model: the
 //! losses and every gradient, with the stream whole and cut by rows.
 
 use crate::group;
 use crate::tiny;
 
-use bessemer_arch::{ActivationChoice, Distribution, InitChoice, Model, Portion};
+use bessemer_arch::{ActivationChoice, Distribution, InitChoice, Model, TensorShard};
 use bessemer_model::{
     ActivationConfig, Cache, Decoder, ModelError, OneDevice, Purpose, Shape, StageRanks, StepContext, Stream,
     TokenBatch,
@@ -44,11 +44,11 @@ fn outcome(b: &mut dyn Backend, d: &mut Decoder, ranks: &mut dyn StageRanks) -> 
     Outcome { losses, per_token, lse_squared, gradients: gradients(b, d) }
 }
 
-/// A gradient with the sum over portions that it still lacks.
-fn completed(portion: &Portion, i: usize, stream: Stream, all: &[Outcome]) -> Vec<f32> {
-    let param = &portion.params()[i];
-    let mut mine = all[portion.index].gradients[i].clone();
-    if let Some((group, span)) = portion.gradient_sum(param, stream == Stream::Rows) {
+/// A gradient with the sum over tensor shards that it still lacks.
+fn completed(tensor_shard: &TensorShard, i: usize, stream: Stream, all: &[Outcome]) -> Vec<f32> {
+    let param = &tensor_shard.params()[i];
+    let mut mine = all[tensor_shard.index].gradients[i].clone();
+    if let Some((group, span)) = tensor_shard.gradient_sum(param, stream == Stream::Rows) {
         let terms: Vec<_> = all[group].iter().map(|o| o.gradients[i].clone()).collect();
         let width = param.len() / param.shape[0];
         let range = span.start * width..span.end() * width;
@@ -61,16 +61,17 @@ fn of_portions(model: &Model, degree: usize, stream: Stream, config: ActivationC
     let group = Group::new(degree);
     std::thread::scope(|s| {
         let run = |index: usize| {
-            let portion = model.portion(degree, index).unwrap();
+            let tensor_shard = model.tensor_shard(degree, index).unwrap();
             let group = &group;
             s.spawn(move || {
                 let mut b = cpu(1);
-                let mut d = Decoder::of_portion(&mut b, &portion, stream, SHAPE, config, None).unwrap();
-                for (i, (param, spec)) in portion.params().iter().zip(model.params()).enumerate() {
+                let mut d =
+                    Decoder::of_tensor_shard(&mut b, &tensor_shard, stream, SHAPE, config, None).unwrap();
+                for (i, (param, spec)) in tensor_shard.params().iter().zip(model.params()).enumerate() {
                     let values = part_of(param, &tiny::values(i, &spec));
                     d.write_param(&mut b, &spec.name, &values).unwrap();
                 }
-                // One portion has all rows.
+                // One tensor shard has all rows.
                 let stream = if degree == 1 { Stream::Whole } else { stream };
                 outcome(&mut b, &mut d, &mut Member { index, group, stream })
             })
@@ -93,16 +94,16 @@ fn hold(what: &str, model: &Model, degree: usize, stream: Stream, config: Activa
     let whole = of_whole(model, config);
     let all = of_portions(model, degree, stream, config);
     for (index, found) in all.iter().enumerate() {
-        let what = format!("{what}, portion {index} of {degree}, {stream:?}");
+        let what = format!("{what}, tensor shard {index} of {degree}, {stream:?}");
         for (found, wanted) in found.losses.iter().zip(&whole.losses) {
             assert!((found / wanted - 1.0).abs() < tolerance, "{what}: loss {found}, wanted {wanted}");
         }
         assert!((found.lse_squared / whole.lse_squared - 1.0).abs() < tolerance, "{what}");
         assert!(relative(&found.per_token, &whole.per_token) < tolerance, "{what}");
-        let portion = model.portion(degree, index).unwrap();
-        for (i, param) in portion.params().iter().enumerate() {
+        let tensor_shard = model.tensor_shard(degree, index).unwrap();
+        for (i, param) in tensor_shard.params().iter().enumerate() {
             let wanted = part_of(param, &whole.gradients[i]);
-            let difference = relative(&completed(&portion, i, stream, &all), &wanted);
+            let difference = relative(&completed(&tensor_shard, i, stream, &all), &wanted);
             assert!(difference < tolerance, "{what}: {} differs by {difference}", param.name());
         }
     }
@@ -115,12 +116,12 @@ fn portions_together_have_the_losses_and_gradients_of_the_whole() {
         for dropout in [0.0, 0.2] {
             let model = Model { dropout, ..model.clone() };
             for degree in [1, 2, 4] {
-                if model.portion(degree, 0).is_err() {
+                if model.tensor_shard(degree, 0).is_err() {
                     continue;
                 }
                 for stream in [Stream::Whole, Stream::Rows] {
                     let what = format!("{label}, dropout {dropout}");
-                    // One portion has nobody to talk to: its products are terms of sums of one.
+                    // One tensor shard has nobody to talk to: its products are terms of sums of one.
                     hold(&what, &model, degree, stream, ActivationConfig::default(), 2e-5);
                     held += 1;
                 }
@@ -160,14 +161,15 @@ fn a_portion_starts_from_the_elements_of_the_whole() {
             let whole = whole.read_params(&mut b).unwrap();
             for degree in [1, 2, 4] {
                 for index in 0..degree {
-                    let Ok(portion) = model.portion(degree, index) else { continue };
+                    let Ok(tensor_shard) = model.tensor_shard(degree, index) else { continue };
                     let config = ActivationConfig::default();
                     let mut b = cpu(1);
                     let d =
-                        Decoder::of_portion(&mut b, &portion, Stream::Whole, SHAPE, config, None).unwrap();
+                        Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Whole, SHAPE, config, None)
+                            .unwrap();
                     d.init(&mut b, 7).unwrap();
                     let mine = d.read_params(&mut b).unwrap();
-                    for ((param, whole), mine) in portion.params().iter().zip(&whole).zip(&mine) {
+                    for ((param, whole), mine) in tensor_shard.params().iter().zip(&whole).zip(&mine) {
                         assert!(mine.values == part_of(param, &whole.values), "{label} {}", mine.name);
                     }
                 }
@@ -179,28 +181,29 @@ fn a_portion_starts_from_the_elements_of_the_whole() {
 #[test]
 fn what_a_portion_cannot_do_is_refused() {
     let (_, model) = models().swap_remove(0);
-    let portion = model.portion(2, 1).unwrap();
+    let tensor_shard = model.tensor_shard(2, 1).unwrap();
     let config = ActivationConfig::default();
     let mut b = cpu(1);
-    let mut d = Decoder::of_portion(&mut b, &portion, Stream::Whole, SHAPE, config, None).unwrap();
+    let mut d = Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Whole, SHAPE, config, None).unwrap();
     let (ids, targets) = tokens(5, 2);
     let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
     let message = |r: Result<(), ModelError>| match r {
-        Err(e @ ModelError::Portion(_)) => e.to_string(),
+        Err(e @ ModelError::TensorShard(_)) => e.to_string(),
         other => panic!("{other:?}"),
     };
     let alone = d.forward_backward(&mut b, &batch, &context(0, 1)).unwrap_err().to_string();
     assert_eq!(alone, "all_reduce of embed.rows: there are no other ranks");
     assert!(
-        message(d.logits(&mut b, &batch, |_, _| {})).contains("needs the whole model, found portion 1 of 2")
+        message(d.logits(&mut b, &batch, |_, _| {}))
+            .contains("needs the whole model, found tensor shard 1 of 2")
     );
     let cache = Cache::new(&mut b, &d, 1, 4).map(drop);
     assert!(message(cache).contains("decoding with a cache needs the whole model"));
     let odd = Shape { sequences: 1, seq: 15, ..SHAPE };
-    let cut = Decoder::of_portion(&mut b, &portion, Stream::Rows, odd, config, None).map(drop);
+    let cut = Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Rows, odd, config, None).map(drop);
     assert!(message(cut).contains("2 divides, found 1 x 15 = 15"));
-    let whole = model.portion(1, 0).unwrap();
-    let mut d = Decoder::of_portion(&mut b, &whole, Stream::Rows, odd, config, None).unwrap();
+    let whole = model.tensor_shard(1, 0).unwrap();
+    let mut d = Decoder::of_tensor_shard(&mut b, &whole, Stream::Rows, odd, config, None).unwrap();
     d.logits(&mut b, &TokenBatch { ids: &ids[..15], targets: &targets[..15], positions: None }, |_, _| {})
         .unwrap();
 }
@@ -212,11 +215,11 @@ fn activations_of_a_stream_sharded_by_rows_take_no_more_than_a_plan_by_hand() {
         for (degree, recompute) in
             [(2, Recompute::Selective), (4, Recompute::Selective), (2, Recompute::None)]
         {
-            let Ok(portion) = model.portion(degree, degree - 1) else { continue };
+            let Ok(tensor_shard) = model.tensor_shard(degree, degree - 1) else { continue };
             let config = ActivationConfig { recompute, ..ActivationConfig::default() };
             let mut b = NullBackend::new();
-            Decoder::of_portion(&mut b, &portion, Stream::Rows, SHAPE, config, None).unwrap();
-            let m = &portion.model;
+            Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Rows, SHAPE, config, None).unwrap();
+            let m = &tensor_shard.model;
             let (n, r, l, d) = (SHAPE.tokens(), SHAPE.tokens() / degree, m.layers, m.width);
             let (j, a, p, f) = (m.qkv_width(), m.attention_width(), m.mlp_in_width(), m.ffn_width);
             let (normed, hidden) = if recompute == Recompute::None { (2 * l * d, l * f) } else { (d, f) };

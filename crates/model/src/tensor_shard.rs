@@ -1,0 +1,75 @@
+//! A decoder that is one tensor shard of a tensor-parallel group (Shoeybi et al. 2019), with the residual stream whole or sharded by
+//! rows (sequence parallelism; Korthikanti et al. 2022).
+
+use crate::config::ActivationConfig;
+use crate::decoder::{Decoder, Shape};
+use crate::error::ModelError;
+use crate::params::Param;
+use crate::stage::StageConfig;
+use bessemer_arch::TensorShard;
+use bessemer_mesh::Axis;
+use bessemer_program::Rank;
+use bessemer_tensor::Backend;
+
+/// How a tensor shard holds the residual stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// All rows, the same on every tensor shard.
+    Whole,
+    /// Of the n rows of a micro-batch, tensor shard i of t holds rows `i n / t ..` of the stream and of all that is done row by
+    /// row (sequence parallelism).
+    Rows,
+}
+
+/// The rank of the tensor axis that a tensor shard is.
+pub(crate) fn rank_of(tensor_shard: &TensorShard, stream: Stream, shape: Shape) -> Result<Rank, ModelError> {
+    let (degree, n) = (tensor_shard.degree, shape.tokens());
+    let sequence = stream == Stream::Rows && degree > 1;
+    if sequence && !n.is_multiple_of(degree) {
+        return Err(ModelError::TensorShard(format!(
+            "sequence parallelism over {degree} tensor shards wants a number of tokens of a micro-batch that {degree} divides, \
+             found {} x {} = {n}; change the sequences or their length",
+            shape.sequences, shape.seq
+        )));
+    }
+    Ok(Rank { axis: Axis::Tensor, degree, index: tensor_shard.index, sequence })
+}
+
+impl Decoder {
+    /// A decoder that is one tensor shard of a model. Its parameters are `tensor_shard.params()`, placed by the caller
+    /// ([`Decoder::with_params`]; names and initial distributions are not looked at beyond the names and shapes of
+    /// `tensor_shard.model`) or allocated here. Every tensor shard of the group runs the same passes on the same batches, through
+    /// [`crate::StageRanks`] that run the collectives of its program, and all report the same losses.
+    ///
+    /// # Errors
+    /// As [`Decoder::with_params`]; with [`Stream::Rows`], tokens that the tensor shards do not divide evenly. What a tensor shard
+    /// cannot do is refused where it is asked: logits, and decoding with a cache.
+    pub fn of_tensor_shard(
+        backend: &mut dyn Backend,
+        tensor_shard: &TensorShard,
+        stream: Stream,
+        shape: Shape,
+        config: ActivationConfig,
+        placed: Option<Vec<Param>>,
+    ) -> Result<Decoder, ModelError> {
+        let stage = StageConfig::whole(&tensor_shard.model);
+        Decoder::of_stage(backend, tensor_shard, stream, shape, config, &stage, placed)
+    }
+
+    /// The tensor shard of the model that this decoder is, unless it was made from a whole one.
+    pub fn tensor_shard(&self) -> Option<&TensorShard> {
+        self.tensor_shard.as_deref()
+    }
+
+    /// Errors if this is not a whole model, which `what` needs.
+    pub(crate) fn expect_whole(&self, what: &str) -> Result<(), ModelError> {
+        self.expect_all_layers(what)?;
+        match &self.tensor_shard {
+            Some(p) if !p.is_whole() => Err(ModelError::TensorShard(format!(
+                "{what} needs the whole model, found tensor shard {} of {}; load the weights into a decoder of their own",
+                p.index, p.degree
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
