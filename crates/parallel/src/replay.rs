@@ -159,7 +159,7 @@ impl Writing<'_, '_> {
             (flat.partial * flat.gradients.dtype.size()) as u64
         };
         let bytes = flats.iter().map(size).sum();
-        let traffic = Traffic { kind: CollectiveKind::AllReduce, bytes, ranks: of.tensor.size() };
+        let traffic = Traffic::even(CollectiveKind::AllReduce, bytes, of.tensor.size());
         let copied = Copied { read: bytes, written: bytes };
         self.writer.collective(self.groups[chunk].tensor, "partial gradients", traffic, copied);
     }
@@ -177,7 +177,7 @@ impl Writing<'_, '_> {
         let whole = piece.parts.len() as u64 * element;
         let own = piece.parts.range(me).len() as u64 * element;
         let (group, id) = (self.groups[chunk].shard, state.next_id);
-        let traffic = Traffic { kind: CollectiveKind::AllGather, bytes: whole, ranks };
+        let traffic = Traffic::even(CollectiveKind::AllGather, whole, ranks);
         self.writer.start(group, id, &piece.name, traffic, Copied { read: own, written: whole });
         state.gathering.push_back(Flight { transfer, group, id, added: 0 });
         (state.next_id, state.asked) = (id + 1, Some((asked, next + 1)));
@@ -209,7 +209,7 @@ impl Writing<'_, '_> {
             };
             let state = &mut self.chunks[chunk];
             let id = state.next_id;
-            let traffic = Traffic { kind: transfer.kind, bytes, ranks };
+            let traffic = Traffic::even(transfer.kind, bytes, ranks);
             self.writer.start(group, id, &piece.name, traffic, copied);
             let added = if adds { own } else { 0 };
             state.reducing.push_back(Flight { transfer, group, id, added });
@@ -251,7 +251,7 @@ impl Writing<'_, '_> {
             let (label, progress) = ("tied table".into(), Progress::Caller);
             let group = self.writer.group(ReplayGroup { label, number: route, ranks, progress });
             let bytes = gradient.bytes();
-            let traffic = Traffic { kind: CollectiveKind::AllReduce, bytes, ranks: 2 };
+            let traffic = Traffic::even(CollectiveKind::AllReduce, bytes, 2);
             self.writer.collective(group, "tied table", traffic, Copied { read: bytes, written: bytes });
         }
         worker.tie.sums_here(&worker.chunks).try_for_each(|op| self.writer.op(&op))
@@ -283,7 +283,7 @@ impl Writing<'_, '_> {
 
     /// A control message of so many numbers of 64 bits.
     fn control(&mut self, group: usize, name: &str, ranks: usize, numbers: u64) {
-        let traffic = Traffic { kind: CollectiveKind::AllGather, bytes: 8 * numbers * ranks as u64, ranks };
+        let traffic = Traffic::even(CollectiveKind::AllGather, 8 * numbers * ranks as u64, ranks);
         self.writer.collective(group, name, traffic, Copied::default());
     }
 }

@@ -17,6 +17,10 @@ pub(crate) struct BenchLayoutsArgs {
     /// docs/parallel.md has figures of.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "usual")]
     pub(crate) layouts: Vec<String>,
+    /// Devices that compute nothing and take the time of one of this rate (and of a tenth of it in bytes/s): for more ranks than
+    /// this machine has cores.
+    #[arg(long, value_name = "GFLOP/S")]
+    pub(crate) paced: Option<f64>,
     /// Micro-batches of a step.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub(crate) micro_batches: u64,

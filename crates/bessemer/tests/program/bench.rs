@@ -69,6 +69,11 @@ fn layouts_are_measured_and_simulated_from_what_their_ranks_run() {
     // What travels over a slow link is seen, and under its axis.
     assert!(found[1]["exposed_seconds"]["tensor"].as_f64().unwrap() > 0.0, "{result}");
     assert!(found[2]["exposed_seconds"]["tensor"].as_f64().unwrap() > 0.0, "{result}");
+    // More ranks than this machine may have cores, on devices that only take time.
+    let result = layouts(&["--layouts", "slow-zero2", "--paced", "1", "--ranks", "4"]).json();
+    assert_eq!((&result["ranks"], &result["paced_gflops"]), (&4.into(), &1.0.into()));
+    assert!(result["layouts"][0]["exposed_seconds"]["shard"].as_f64().unwrap() > 0.0, "{result}");
+    layouts(&["--layouts", "ddp", "--paced", "0"]).failed(USAGE, &["--paced"]);
     layouts(&["--layouts", "zero4"]).failed(USAGE, &["--layouts zero4", "zero3", "zb-h1", "slow-"]);
     layouts(&["--layouts", "ddp", "--bandwidth", "0"]).failed(USAGE, &["--bandwidth 0"]);
     place.bessemer(&["bench", "layouts", "--steps", "0"]).failed(USAGE, &["--steps 0"]);

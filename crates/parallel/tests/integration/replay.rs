@@ -35,8 +35,8 @@ impl NodeCosts for Counting {
     }
 
     fn collective(&mut self, traffic: Traffic) -> CollectiveSeconds {
-        self.sent += traffic.sent();
-        CollectiveSeconds { processor: 1e-6, link: self.per_byte * traffic.sent(), handoff: 0.0 }
+        self.sent += traffic.sent as f64;
+        CollectiveSeconds { processor: 1e-6, link: self.per_byte * traffic.sent as f64, handoff: 0.0 }
     }
 
     fn message(&mut self, bytes: u64) -> MessageSeconds {

@@ -17,15 +17,18 @@ pub struct Traffic {
     pub kind: CollectiveKind,
     /// Bytes of the whole values: all ranks' parts of a gather or a reduce-scatter.
     pub bytes: u64,
+    /// Most bytes that a rank sends under ring algorithms.
+    pub sent: u64,
     /// Ranks of the group.
     pub ranks: usize,
 }
 
 impl Traffic {
-    /// Bytes that a rank sends under ring algorithms if parts are even.
-    pub fn sent(&self) -> f64 {
-        let times = if self.kind == CollectiveKind::AllReduce { 2.0 } else { 1.0 };
-        times * self.bytes as f64 * (self.ranks - 1) as f64 / self.ranks as f64
+    /// A collective over parts that are even.
+    pub fn even(kind: CollectiveKind, bytes: u64, ranks: usize) -> Traffic {
+        let times = if kind == CollectiveKind::AllReduce { 2 } else { 1 };
+        let sent = times * bytes * (ranks as u64).saturating_sub(1) / (ranks as u64).max(1);
+        Traffic { kind, bytes, sent, ranks }
     }
 
     /// Times that a rank sends under ring algorithms.
@@ -232,7 +235,8 @@ impl<'a> RankWriter<'a> {
     }
 }
 
-/// Cost of a collective of a unit program, whose rows are spread evenly over the ranks.
+/// Cost of a collective of a unit program. The rows of the whole matrix are spread evenly over the ranks, those of a piece are
+/// not: they may all be one rank's, which then sends to all others.
 fn of_program(c: &Collective, ranks: usize) -> (Traffic, Copied) {
     let element = c.src.dtype().size() as u64;
     let bytes = (c.rows.len() * c.src.cols) as u64 * element;
@@ -247,5 +251,6 @@ fn of_program(c: &Collective, ranks: usize) -> (Traffic, Copied) {
             (own * ranks as u64, own, own)
         }
     };
-    (Traffic { kind: c.kind, bytes, ranks }, Copied { read, written })
+    let sent = (0..ranks).map(|rank| c.bytes_sent(ranks, rank)).max().unwrap_or(0);
+    (Traffic { kind: c.kind, bytes, sent, ranks }, Copied { read, written })
 }

@@ -44,6 +44,8 @@ pub struct CostTable {
     pub send: LinearSeconds,
     /// Processor time of taking a message that is there.
     pub receive: LinearSeconds,
+    /// Progress threads have cores of their own, so that their work takes no time of the ranks.
+    pub spare_cores: bool,
     /// Links between ranks; none: processors move all bytes.
     pub link: Option<Link>,
 }
@@ -71,9 +73,13 @@ impl NodeCosts for CostTable {
 
     fn collective(&mut self, traffic: Traffic) -> CollectiveSeconds {
         let processor = self.collectives.get(&traffic.kind).map_or(0.0, |line| line.of(traffic.bytes));
-        let link = self
-            .link
-            .map_or(0.0, |link| link.latency * traffic.rounds() as f64 + traffic.sent() / link.bandwidth);
+        let link = self.link.map_or(0.0, |link| {
+            link.latency * traffic.rounds() as f64 + traffic.sent as f64 / link.bandwidth
+        });
+        let (processor, link) = match self.spare_cores {
+            true => (0.0, link.max(processor)),
+            false => (processor, link),
+        };
         CollectiveSeconds { processor, link, handoff: self.handoff }
     }
 

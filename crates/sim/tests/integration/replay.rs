@@ -3,7 +3,8 @@
 use bessemer_mesh::{Axis, Dim};
 use bessemer_program::{Class, Collective, CollectiveKind, Node, Phase, Recorder, UnitProgram};
 use bessemer_sim::replay::{
-    CostTable, LinearSeconds, Progress, RankEvent, RankWriter, ReplayGroup, StepEvents, op_key, replay,
+    CollectiveSeconds, CostTable, LinearSeconds, NodeCosts, Progress, RankEvent, RankWriter, ReplayGroup,
+    StepEvents, Traffic, op_key, replay,
 };
 use bessemer_sim::{Interval, Link, SimError};
 use bessemer_tensor::Buffer;
@@ -367,6 +368,7 @@ fn table(link: Option<Link>) -> CostTable {
         handoff: 0.125,
         send: LinearSeconds { fixed: 0.0, per_byte: 1.0 },
         receive: LinearSeconds { fixed: 3.0, per_byte: 0.0 },
+        spare_cores: false,
         link,
     }
 }
@@ -440,6 +442,11 @@ fn a_unit_costs_its_operators_copies_and_collectives() {
         ]
     );
     assert_eq!(replay(&step).unwrap().seconds(), 173.5 + 13.625 + 65.0);
+    // With a core of its own a progress thread takes no time of the rank.
+    let mut spare = CostTable { spare_cores: true, ..table(None) };
+    let traffic = Traffic::even(CollectiveKind::AllReduce, 32, 2);
+    let CollectiveSeconds { processor, link: beside, .. } = spare.collective(traffic);
+    assert_eq!((processor, beside), (0.0, 8.5));
     // Nothing is handed over where the rank runs its collectives itself.
     let step = written(Some(link), true, Progress::Caller);
     assert_eq!(step.lists[0][1], RankEvent::Start { group: 0, seconds: 13.5, name });

@@ -73,7 +73,7 @@ pub(super) fn run(args: &BenchStepArgs, as_json: bool, console: &mut Console) ->
     MemoryPlan::alone(&job.model, job.shape, job.activations, &job.optim, Some(&mut cpu))?
         .fits(1, machine::available_memory())?;
     let engine = cpu.engine();
-    let mut backend = Timed::new(cpu, args.profile);
+    let mut backend = Timed::new(Box::new(cpu), args.profile);
     let (losses, mut times) = measure(&job, args, &mut backend, console)?;
     let after = peak::flops_per_s(rung, threads)?;
 
@@ -143,7 +143,7 @@ pub(super) fn run(args: &BenchStepArgs, as_json: bool, console: &mut Console) ->
 fn measure(
     job: &Job,
     args: &BenchStepArgs,
-    backend: &mut Timed<CpuBackend>,
+    backend: &mut Timed,
     console: &mut Console,
 ) -> Result<(Vec<f64>, Times), Failure> {
     let mut runner = Runner::alone(backend, &job.model, job.shape, job.activations, &job.optim)?;

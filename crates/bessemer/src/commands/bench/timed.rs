@@ -48,16 +48,16 @@ pub(crate) struct Launched {
 }
 
 /// A backend around another one. The clock is read twice a launch, which costs less than 0.1 microseconds.
-pub(crate) struct Timed<B> {
-    inner: B,
+pub(crate) struct Timed {
+    inner: Box<dyn Backend>,
     by_shape: bool,
     ledger: Ledger,
     launches: Option<Vec<Launched>>,
 }
 
-impl<B: Backend> Timed<B> {
+impl Timed {
     /// Keeps times by operator and shape if `by_shape`; without it nothing is allocated.
-    pub(crate) fn new(inner: B, by_shape: bool) -> Timed<B> {
+    pub(crate) fn new(inner: Box<dyn Backend>, by_shape: bool) -> Timed {
         Timed { inner, by_shape, ledger: Ledger::default(), launches: None }
     }
 
@@ -84,7 +84,7 @@ fn shapes(op: &Op) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-impl<B: Backend> Backend for Timed<B> {
+impl Backend for Timed {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn launches_are_kept_by_operator_and_shape_and_forgotten_when_taken() {
-        let mut timed = Timed::new(NullBackend::new(), true);
+        let mut timed = Timed::new(Box::new(NullBackend::new()), true);
         let spec = BufferSpec { class: "x", name: "x", dtype: DType::F32, len: 12 };
         let x = timed.alloc(spec).unwrap();
         for view in [x.matrix(3, 4), x.matrix(3, 4), x.matrix(2, 6)] {
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_refused_launch_is_an_error_here_too() {
-        let mut timed = Timed::new(NullBackend::new(), false);
+        let mut timed = Timed::new(Box::new(NullBackend::new()), false);
         let foreign = Buffer { id: 9, len: 10, dtype: DType::F32 }.vector();
         assert!(timed.launch(Stream(0), &Fill { dst: foreign, value: 0.0 }.into()).is_err());
     }

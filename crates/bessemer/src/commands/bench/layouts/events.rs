@@ -15,7 +15,7 @@ pub(super) fn of(setup: &Setup<'_>, table: &mut CostTable) -> Result<StepEvents,
     let ranks = setup.plan.ranks();
     let mut step = StepEvents::new(ranks);
     for rank in 0..ranks {
-        let mut backend = Timed::new(NullBackend::new(), false);
+        let mut backend = Timed::new(Box::new(NullBackend::new()), false);
         let world = Box::new(NullCommunicator::new("world", rank, ranks));
         let (mut runner, mut text) = setup.rank(&mut backend, world)?;
         let StepLaunches { norm, update, .. } = costs::step(&mut runner, &mut text, &mut backend)?;

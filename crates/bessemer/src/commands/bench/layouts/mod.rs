@@ -8,6 +8,7 @@
 mod cases;
 mod costs;
 mod events;
+mod paced;
 
 use super::job::Job;
 use super::median;
@@ -28,6 +29,7 @@ use bessemer_tensor::Backend;
 use bessemer_train::{Runner, TrainError, on_threads};
 use bessemer_units::ParamStorage;
 use cases::LayoutCase;
+use paced::Paced;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -41,6 +43,8 @@ struct Setup<'a> {
     threads: usize,
     micro_batches: usize,
     timeout: Duration,
+    /// Rate of devices that only take time, in floating-point operations a second.
+    paced: Option<f64>,
 }
 
 /// Seconds of a step of one layout.
@@ -67,6 +71,9 @@ pub(super) fn run(args: &BenchLayoutsArgs, as_json: bool, console: &mut Console)
             "--bandwidth {} --latency {}: wanted a bandwidth above 0 and a latency of at most 1000 ms",
             args.bandwidth, args.latency
         )));
+    }
+    if args.paced.is_some_and(|rate| !(rate > 0.0 && rate.is_finite())) {
+        return Err(Failure::usage("--paced: wanted GFLOP/s above 0"));
     }
     let link = Link { latency, bandwidth };
     let threads = machine::threads(args.step.threads as u64);
@@ -96,6 +103,7 @@ pub(super) fn run(args: &BenchLayoutsArgs, as_json: bool, console: &mut Console)
         true => serde_json::to_string_pretty(&json!({
             "model": job.model.summary(),
             "ranks": args.ranks,
+            "paced_gflops": args.paced,
             "threads": threads,
             "micro_batches": args.micro_batches,
             "slow_link": { "bytes_per_second": bandwidth, "latency_seconds": latency },
@@ -119,8 +127,11 @@ impl<'a> Setup<'a> {
         let micro_batches = args.micro_batches as usize;
         let program = plan.program(micro_batches, 1, None).map_err(Failure::usage)?;
         let threads = (threads / ranks).max(1);
-        let setup = Setup { job, plan, program, threads, micro_batches, timeout: args.waiting.timeout() };
-        MemoryPlan::of_rank(&setup.described(), None)?.fits(ranks, machine::available_memory())?;
+        let (timeout, paced) = (args.waiting.timeout(), args.paced.map(|rate| 1e9 * rate));
+        let setup = Setup { job, plan, program, threads, micro_batches, timeout, paced };
+        if paced.is_none() {
+            MemoryPlan::of_rank(&setup.described(), None)?.fits(ranks, machine::available_memory())?;
+        }
         Ok(setup)
     }
 
@@ -138,9 +149,26 @@ impl<'a> Setup<'a> {
         }
     }
 
-    fn backend(&self) -> Result<CpuBackend, TrainError> {
+    fn backend(&self) -> Result<Box<dyn Backend>, TrainError> {
+        if let Some(rate) = self.paced {
+            return Ok(Box::new(Paced::new(rate)));
+        }
         let config = CpuConfig { threads: self.threads, matmul: self.job.matmul, ..CpuConfig::default() };
-        CpuBackend::new(config).map_err(|e| TrainError::Recipe(e.to_string()))
+        let backend = CpuBackend::new(config).map_err(|e| TrainError::Recipe(e.to_string()))?;
+        Ok(Box::new(backend))
+    }
+
+    /// Gives a rank its initial weights, if it computes with them.
+    fn init(&self, runner: &mut Runner, backend: &mut dyn Backend) -> Result<(), TrainError> {
+        match self.paced {
+            Some(_) => Ok(()),
+            None => Ok(runner.worker.init(backend, SEED)?),
+        }
+    }
+
+    /// Whether a progress thread has a core for itself.
+    fn spare_cores(&self) -> bool {
+        self.paced.is_some() || 2 * self.plan.ranks() * self.threads <= machine::threads(0)
     }
 
     /// A rank without initial weights, and its tokens.
@@ -174,14 +202,14 @@ impl<'a> Setup<'a> {
         let skip = args.step.warmup as usize;
         let ranks = on_threads(worlds, |world| {
             let mut backend = self.backend()?;
-            let (mut runner, mut text) = self.rank(&mut backend, world)?;
-            runner.worker.init(&mut backend, SEED)?;
+            let (mut runner, mut text) = self.rank(&mut *backend, world)?;
+            self.init(&mut runner, &mut *backend)?;
             let mut seconds = Vec::new();
             for step in 0..args.step.warmup + args.step.steps {
                 text.step = step;
                 runner.worker.world().barrier("step").map_err(ParallelError::from)?;
                 let begun = Instant::now();
-                runner.step(&mut backend, &mut text, step + 1, self.job.optim.lr)?;
+                runner.step(&mut *backend, &mut text, step + 1, self.job.optim.lr)?;
                 seconds.push(begun.elapsed().as_secs_f64());
             }
             Ok(seconds)
