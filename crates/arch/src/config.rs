@@ -39,7 +39,7 @@ pub struct ModelConfig {
     pub placement: Placement,
     /// Added to the variance in a normalisation.
     pub norm_eps: Option<f64>,
-    /// BatchSource-forward non-linearity.
+    /// Feed-forward non-linearity.
     pub activation: Option<ActivationChoice>,
     /// How positions enter.
     pub positions: Option<PositionChoice>,

@@ -7,7 +7,7 @@ use crate::choices::{
 use crate::config::{ArchError, limits, positive, ranged};
 use serde::{Deserialize, Serialize};
 
-/// BatchSource-forward block of a resolved model.
+/// Feed-forward block of a resolved model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MlpKind {
     /// `down(f(up x))`.
@@ -46,7 +46,7 @@ pub struct Model {
     pub placement: Placement,
     /// Added to the variance.
     pub norm_eps: f64,
-    /// BatchSource-forward non-linearity.
+    /// Feed-forward non-linearity.
     pub activation: ActivationChoice,
     /// How positions enter.
     pub positions: PositionChoice,
