@@ -1,7 +1,7 @@
 //! The step of one rank as one list: the units of all passes, what travels between and around them, and the updates.
 //!
 //! A schedule names passes of chunks; [`crate::DataProgram`] says what joins the units of each. Expanded, they are a list of
-//! [`StepNode`]s in the order in which the rank runs them, which [`verify_step`] checks, a simulator times and people read.
+//! [`StepNode`]s in the order in which the rank runs them, which [`crate::verify_step`] checks, a simulator times and people read.
 
 use crate::unit::Phase;
 use crate::zero::{DataProgram, Transfer, UnitUse};
@@ -85,7 +85,7 @@ pub struct StepNode {
     pub action: Action,
 }
 
-/// Facts about a chunk for [`verify_step`].
+/// Facts about a chunk for [`crate::verify_step`].
 #[derive(Debug, Clone)]
 pub struct StepChunk {
     /// Names of its units, in the order of the forward pass: "embedding", "layers.3", "head".
