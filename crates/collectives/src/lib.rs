@@ -48,4 +48,4 @@ pub use recorder::{Entry, FlightRecorder, Progress};
 pub use stopwatch::{CallSpan, Stopwatch};
 pub use threads::{ThreadCommunicator, ThreadSettings};
 pub use transport::{Transport, TransportError};
-pub use views::{StagedTicket, ViewError, ViewStaging, read_view, write_view};
+pub use views::{ViewError, ViewStaging, read_view, write_view};

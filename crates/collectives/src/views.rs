@@ -4,10 +4,7 @@
 //! stored, bit by bit.
 
 use crate::error::CallSite;
-use crate::{
-    Collective, CollectiveError, CollectiveKind, CollectiveQueue, Communicator, HostBuffer, Memory, Pattern,
-    Ticket,
-};
+use crate::{Collective, CollectiveError, CollectiveKind, Communicator, HostBuffer, Memory, Pattern};
 use bessemer_tensor::{Backend, TensorError, View};
 use bessemer_units::DType;
 use half::slice::HalfFloatSliceExt;
@@ -32,17 +29,8 @@ pub struct ViewStaging {
     free: Vec<HostBuffer>,
 }
 
-/// A collective over views that was started.
-#[derive(Debug)]
-#[must_use = "the views are written by ViewStaging::finish"]
-pub struct StagedTicket {
-    ticket: Ticket,
-    /// Elements of the buffer that this rank's views receive.
-    received: Range<usize>,
-}
-
 impl ViewStaging {
-    /// Allocates buffers for `count` collectives in flight, of `elements` values of type `dtype` each.
+    /// Allocates buffers for `count` collectives at a time, of `elements` values of type `dtype` each.
     pub fn reserve(&mut self, count: usize, dtype: DType, elements: usize) {
         self.free.extend((0..count).map(|_| HostBuffer::with_capacity(dtype.into(), elements)));
     }
@@ -80,37 +68,6 @@ impl ViewStaging {
             _ => group.run(collective, collective.memory(values.lend()))?,
         }
         self.store(backend, values, received, to)
-    }
-
-    /// Starts a collective on a queue; [`ViewStaging::run`] says what `from` is. `to` are the views that it will write.
-    ///
-    /// # Errors
-    /// An error of the collective or of the device.
-    pub fn start(
-        &mut self,
-        backend: &mut dyn Backend,
-        queue: &mut CollectiveQueue,
-        collective: &Collective<'_>,
-        from: &[View],
-        to: &[View],
-    ) -> Result<StagedTicket, ViewError> {
-        let (values, received) = self.load(backend, queue.rank(), collective, from, to)?;
-        Ok(StagedTicket { ticket: queue.start(collective, values)?, received })
-    }
-
-    /// Waits for a collective and writes its result to the views `to`.
-    ///
-    /// # Errors
-    /// An error of the collective or of the device.
-    pub fn finish(
-        &mut self,
-        backend: &mut dyn Backend,
-        queue: &mut CollectiveQueue,
-        staged: StagedTicket,
-        to: &[View],
-    ) -> Result<(), ViewError> {
-        let values = queue.finish(staged.ticket)?;
-        self.store(backend, values, staged.received, to)
     }
 
     fn take(&mut self) -> HostBuffer {
@@ -177,7 +134,7 @@ impl ViewStaging {
 /// Copies a view from the device to elements `to` of a buffer of its type.
 ///
 /// # Errors
-/// Those of the device; a view of u32, which backends do not read back.
+/// An error of the device; a view of u32, which backends do not read back.
 pub fn read_view(
     backend: &mut dyn Backend,
     from: View,

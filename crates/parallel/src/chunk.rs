@@ -1,6 +1,5 @@
 //! A stage of the model on a rank: its parameters and what steps them, and the ranks that hold the same.
 
-use crate::config::Stage;
 use crate::error::ParallelError;
 use crate::exchange::{Exchange, ExchangeError};
 use crate::fill::ChunkFill;
@@ -129,9 +128,10 @@ impl Chunk {
         expect_complete(&decoder, &tensor)?;
         let of = |group: &bessemer_collectives::CollectiveQueue| (group.size(), group.rank());
         let rank = DataRank { shard: of(&shard), replicate: of(&replicate) };
+        let lists = PassLists::new(&decoder, &memory, &units, &tensor, rank);
         Ok(Chunk {
-            lists: PassLists::new(&decoder, &memory, &units, &tensor, rank),
-            settles: plan.stage >= Stage::Zero2,
+            settles: (0..lists.data.flats.len()).any(|flat| lists.data.settles(flat)),
+            lists,
             tensor,
             exchange: Exchange::new(shard, replicate, &units.list, &memory),
             units,

@@ -10,7 +10,7 @@ pub(crate) enum ProgramCommand {
     Show(ProgramShowArgs),
 }
 
-/// What of the programs, of which rank.
+/// Arguments of `program show`.
 #[derive(Debug, Args)]
 pub(crate) struct ProgramShowArgs {
     #[command(flatten)]
@@ -18,7 +18,7 @@ pub(crate) struct ProgramShowArgs {
     /// Ranks of the job.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) ranks: u64,
-    /// Whose programs.
+    /// Rank whose programs are shown.
     #[arg(long, value_name = "R", default_value_t = 0)]
     pub(crate) rank: u64,
     /// Which unit, of layers the rank's first; or the whole step, which runs units, gathers, reductions, messages and updates.

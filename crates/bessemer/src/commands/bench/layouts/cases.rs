@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use bessemer_parallel::{ParallelConfig, Stage};
+use bessemer_train::parity::SYNCHRONOUS;
 
 /// All of [`USUAL`].
 const ALL_USUAL: &str = "usual";
@@ -9,20 +10,6 @@ const ALL_USUAL: &str = "usual";
 const SLOW: &str = "slow-";
 /// Collectives on the thread that computes.
 const BLOCKING: &str = "-blocking";
-/// Pipelines with a flush.
-const SCHEDULES: [&str; 11] = [
-    "gpipe",
-    "1f1b",
-    "interleaved",
-    "breadth-first",
-    "chimera",
-    "zb-h1",
-    "zb-h2",
-    "zb-v",
-    "dualpipe",
-    "dualpipev",
-    "zb-auto",
-];
 /// Layouts whose figures are kept.
 const USUAL: [&str; 24] = [
     "ddp",
@@ -73,14 +60,14 @@ impl LayoutCase {
             "zero3" => ParallelConfig { stage: Stage::Zero3, ..default },
             "tensor" => ParallelConfig { tensor: ranks, ..default },
             "sequence" => ParallelConfig { tensor: ranks, sequence: true, ..default },
-            schedule if SCHEDULES.contains(&schedule) => {
+            schedule if SYNCHRONOUS.contains(&schedule) => {
                 ParallelConfig { pipeline: ranks, schedule: schedule.into(), ..default }
             }
             _ => {
                 return Err(Failure::usage(format!(
                     "--layouts {name}: wanted {ALL_USUAL:?}, ddp, zero1, zero2, zero3, tensor, sequence, {}; perhaps \
                      with {SLOW:?} before it and {BLOCKING:?} behind it",
-                    SCHEDULES.join(", ")
+                    SYNCHRONOUS.join(", ")
                 )));
             }
         };
