@@ -1,6 +1,6 @@
 """Writes the small inputs in seeds/ that fuzzing begins with: `python3 fuzz/make_seeds.py`.
 
-Those of images, audio, fastText and KenLM come from the tests of their rooms; the targets of shard files make their own.
+Those of images, audio, fastText, KenLM and SentencePiece come from the tests of their crates; the targets of shard files make their own.
 """
 
 import gzip
@@ -41,6 +41,8 @@ response = record("response", http(PAGE), "Content-Type: application/http; msgty
 conversion = record("conversion", b"Plain text of a page.\n", "Content-Type: text/plain\r\n")
 put("warc", "plain", response + conversion)
 put("warc", "gzip", gzip.compress(response, mtime=0) + gzip.compress(conversion, mtime=0))
+put("warc_build", "plain", b"\0" + response + conversion)
+put("warc_build", "gzip", b"\1" + gzip.compress(response, mtime=0) + gzip.compress(conversion, mtime=0))
 put("html", "page", PAGE)
 put("html", "latin1", "<meta charset=iso-8859-1><p>Stra\u00dfe, \u00e9t\u00e9</p>".encode("latin-1"))
 put("http", "gzip", http(gzip.compress(PAGE, mtime=0), "Content-Encoding: gzip\r\n"))

@@ -1,26 +1,118 @@
-//! What the fuzz targets share: a folder in memory for readers that take paths, and a small build of a corpus.
+//! Fuzz targets: one function for each reader of what strangers made. `cargo test` runs each over its seeds and over mutations of
+//! them; `fuzz/engine` runs them under libFuzzer.
+
+mod mutate;
+pub mod targets;
+
+pub use mutate::{Random, mutated};
 
 use bessemer_corpus::{BuildContext, CorpusConfig, SourceKind, build};
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 use std::sync::atomic::AtomicBool;
+use tempfile::TempDir;
 
-static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
-    // A folder in memory where run.sh gives one (TMPDIR): a target writes thousands of files.
-    let base = std::env::temp_dir();
-    let folder = base.join(format!("bessemer-fuzz-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder for files of this process");
-    folder
-});
-
-/// A folder of this process.
-pub fn folder() -> &'static Path {
-    &FOLDER
+/// A reader of input from outside.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// Its name, which is that of its file and of its folder in `seeds`.
+    pub name: &'static str,
+    /// Folders of golden files that are seeds too, from the root of the repository.
+    pub golden: &'static [&'static str],
+    /// Runs it on one input. A panic is a finding.
+    pub run: fn(&[u8]),
 }
 
-/// Writes a file into the folder of this process.
+macro_rules! targets {
+    ($($name:ident: [$($golden:literal),*],)*) => {
+        /// All targets.
+        pub const TARGETS: &[Target] = &[
+            $(Target { name: stringify!($name), golden: &[$($golden),*], run: targets::$name::run },)*
+        ];
+    };
+}
+
+targets! {
+    audio: ["crates/media/tests/golden"],
+    corpus_files: [],
+    dedup_files: [],
+    evaluation_set: [],
+    fasttext: ["crates/score/tests/data/fasttext"],
+    html: [],
+    http: [],
+    hugging_face: [],
+    image: ["crates/media/tests/golden"],
+    jsonl: [],
+    kenlm_arpa: ["crates/score/tests/data/kenlm"],
+    kenlm_binary: ["crates/score/tests/data/kenlm"],
+    media_shard: [],
+    parquet: [],
+    predicate: [],
+    profile: ["crates/rules/profiles"],
+    recipe: ["recipes"],
+    rules_text: [],
+    run_files: [],
+    safetensors: [],
+    schedule: [],
+    score_files: [],
+    sentencepiece: ["crates/score/tests/data/sentencepiece"],
+    shards: [],
+    tar: [],
+    tokenizer_json: [],
+    tokenizer_text: [],
+    url: [],
+    warc: [],
+    warc_build: [],
+}
+
+/// The root of the repository.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The inputs that a target begins with, with their paths, in order; files above `max_bytes` are left out.
+///
+/// # Errors
+/// The system's.
+pub fn seeds(target: &Target, max_bytes: u64) -> std::io::Result<Vec<(PathBuf, Vec<u8>)>> {
+    let own = root().join("fuzz/seeds").join(target.name);
+    let golden = target.golden.iter().map(|folder| root().join(folder));
+    let mut seeds = Vec::new();
+    for folder in std::iter::once(own).filter(|folder| folder.exists()).chain(golden) {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            let metadata = path.metadata()?;
+            if metadata.is_file() && metadata.len() <= max_bytes {
+                let bytes = std::fs::read(&path)?;
+                seeds.push((path, bytes));
+            }
+        }
+    }
+    seeds.sort();
+    Ok(seeds)
+}
+
+thread_local! {
+    static FOLDER: TempDir = new_folder().expect("a folder for files of this thread");
+}
+
+/// A folder in memory, where there is one and TMPDIR names no other: targets write and sync thousands of files.
+fn new_folder() -> std::io::Result<TempDir> {
+    const PREFIX: &str = "bessemer-fuzz-";
+    let memory = Path::new("/dev/shm");
+    match std::env::var_os("TMPDIR").is_none() && memory.is_dir() {
+        true => TempDir::with_prefix_in(PREFIX, memory),
+        false => TempDir::with_prefix(PREFIX),
+    }
+}
+
+/// A folder of this thread.
+pub fn folder() -> PathBuf {
+    FOLDER.with(|folder| folder.path().to_path_buf())
+}
+
+/// Writes a file into the folder of this thread.
 pub fn file(name: &str, data: &[u8]) -> PathBuf {
-    let path = FOLDER.join(name);
+    let path = folder().join(name);
     std::fs::write(&path, data).expect("the folder can be written");
     path
 }
@@ -47,7 +139,7 @@ pub fn build_corpus(source: SourceKind, name: &str, data: &[u8]) {
         CorpusConfig { source, path: file(name, data).display().to_string(), ..CorpusConfig::default() };
     config.clean.min_bytes = 0;
     config.memory = "144MiB".into();
-    let out = FOLDER.join("out");
+    let out = folder().join("out");
     let _ = std::fs::remove_dir_all(&out);
     let stop = AtomicBool::new(false);
     let context = BuildContext { threads: 1, memory_budget: 4 << 20, progress: &|_| {}, stop: &stop };
@@ -55,10 +147,4 @@ pub fn build_corpus(source: SourceKind, name: &str, data: &[u8]) {
         let summary = built.summary;
         assert_eq!(summary.read.documents, summary.kept.documents + summary.dropped.documents);
     }
-}
-
-/// For readers that run an outside decoder behind `catch_unwind`: libFuzzer's hook would end the process at a panic that is
-/// caught. Panics that nobody catches are still found.
-pub fn caught_panics_are_errors() {
-    std::panic::set_hook(Box::new(|_| {}));
 }

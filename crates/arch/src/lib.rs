@@ -2,6 +2,7 @@
 //!
 //! [`ModelConfig`] is what was written, [`Model`] what it means; only a `Model` that can be built exists.
 
+mod annotation;
 mod choices;
 mod config;
 mod flops;
@@ -14,6 +15,7 @@ mod sharding;
 mod span;
 mod tensor_shard;
 
+pub use annotation::{AnnotationError, Annotations, ParamLayout};
 pub use choices::{
     ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
     RopeScaling, RopeScalingKind,

@@ -53,7 +53,7 @@ impl Sharding {
 }
 
 impl Model {
-    /// How each parameter is sharded over any number of ranks, in the order of [`Model::params`].
+    /// How each parameter is sharded over any number of ranks without annotations, in the order of [`Model::params`].
     pub fn shardings(&self) -> Vec<Sharding> {
         self.params().into_iter().map(|spec| self.sharding(spec)).collect()
     }

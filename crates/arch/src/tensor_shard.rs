@@ -2,8 +2,10 @@
 
 use crate::init::Init;
 use crate::model::Model;
-use crate::param_id::ParamId;
+use crate::param_id::{ParamId, ParamRole};
+use crate::params::ParamSpec;
 use crate::sharding::{GradientSum, Sharding};
+use crate::span::Span;
 use bessemer_mesh::{
     Axis, Block, Coord, DimRange, ElementRun, Mesh, ReplicatedBlocks, even, local_ranges, runs_of, total,
 };
@@ -40,6 +42,8 @@ pub struct TensorShard {
     pub kv_replicas: usize,
     /// Token id of the part's first row of the token table and of the output projection.
     pub first_vocab_row: usize,
+    /// How each parameter is sharded, in the order of [`Model::params`].
+    pub shardings: Vec<Sharding>,
 }
 
 /// One parameter of a tensor shard.
@@ -65,49 +69,71 @@ impl Model {
     /// Heads or hidden units that `degree` does not divide, key/value heads that neither divide it nor are divided by
     /// it, a vocabulary with fewer rows than ranks.
     pub fn tensor_shard(&self, degree: usize, index: usize) -> Result<TensorShard, TensorShardError> {
+        self.tensor_shard_of(self.shardings(), degree, index)
+    }
+
+    /// As [`Model::tensor_shard`], with parameters sharded as [`Model::annotated_shardings`] says. What no layer shards need not
+    /// be divided by the degree, and the part has all of it.
+    ///
+    /// # Errors
+    /// As [`Model::tensor_shard`].
+    pub fn tensor_shard_of(
+        &self,
+        shardings: Vec<Sharding>,
+        degree: usize,
+        index: usize,
+    ) -> Result<TensorShard, TensorShardError> {
         let wrong = |problem: String| Err(TensorShardError { degree, problem });
+        let parts = |roles: &[ParamRole]| {
+            let sharded = |s: &Sharding| roles.contains(&s.spec.id.role()) && s.dim().is_some();
+            if shardings.iter().any(sharded) { degree } else { 1 }
+        };
+        use ParamRole as R;
+        let (of_heads, of_vocabulary) = (parts(&[R::QkvWeight]), parts(&[R::TokenTable, R::HeadWeight]));
+        let of_hidden = parts(&[R::DownWeight]);
         if index >= degree {
             return wrong(format!("there is no rank {index}"));
         }
         let (heads, kv_heads, hidden) = (self.heads, self.kv_heads, self.ffn_width);
-        if !heads.is_multiple_of(degree) {
+        if !heads.is_multiple_of(of_heads) {
             return wrong(format!(
                 "wanted a number of heads that it divides, found {heads}; {}",
                 fitting(heads, "model.heads")
             ));
         }
-        if !kv_heads.is_multiple_of(degree) && !degree.is_multiple_of(kv_heads) {
+        if !kv_heads.is_multiple_of(of_heads) && !of_heads.is_multiple_of(kv_heads) {
             return wrong(format!(
                 "wanted key/value heads that it divides, or that divide it (they are copied then), found {kv_heads}; \
                  change model.kv_heads or the tensor degree"
             ));
         }
-        if !hidden.is_multiple_of(degree) {
+        if !hidden.is_multiple_of(of_hidden) {
             return wrong(format!(
                 "wanted a feed-forward width that it divides, found {hidden}; {}",
                 fitting(hidden, "model.ffn_width")
             ));
         }
-        if self.vocab_size < degree {
+        if self.vocab_size < of_vocabulary {
             return wrong(format!("wanted a row of the vocabulary for each, found {}", self.vocab_size));
         }
-        let kv = Block::heads(kv_heads, 1).part(degree, index);
-        let vocabulary = even(self.vocab_size, degree, index);
+        let kv = Block::heads(kv_heads, 1).part(of_heads, index % of_heads);
+        let vocabulary = even(self.vocab_size, of_vocabulary, index % of_vocabulary);
         Ok(TensorShard {
             model: Model {
-                heads: heads / degree,
+                heads: heads / of_heads,
                 kv_heads: kv.len,
-                ffn_width: hidden / degree,
+                ffn_width: hidden / of_hidden,
                 vocab_size: vocabulary.len,
                 ..self.clone()
             },
             whole: self.clone(),
             degree,
             index,
-            first_head: index * (heads / degree),
+            first_head: index % of_heads * (heads / of_heads),
             first_kv_head: kv.start,
-            kv_replicas: Block::heads(kv_heads, 1).replicas(degree),
+            kv_replicas: Block::heads(kv_heads, 1).replicas(of_heads),
             first_vocab_row: vocabulary.start,
+            shardings,
         })
     }
 }
@@ -127,7 +153,20 @@ impl TensorShard {
 
     /// The parameters of the part, in the order of `model.params()`, with their place in the whole.
     pub fn params(&self) -> Vec<TensorShardParam> {
-        self.whole.shardings().into_iter().map(|s| self.param(s)).collect()
+        self.shardings.iter().cloned().map(|s| self.param(s)).collect()
+    }
+
+    /// The parameters of the part that a span uses, with the shapes that they have here.
+    pub fn specs(&self, span: &Span) -> Vec<ParamSpec> {
+        let shaped = |(spec, param): (ParamSpec, TensorShardParam)| ParamSpec { shape: param.shape, ..spec };
+        let all = self.model.params().into_iter().zip(self.params()).map(shaped);
+        all.filter(|spec| span.uses(&self.model, spec.id)).collect()
+    }
+
+    /// The model whose heads and widths a parameter of the part has: the whole if every rank has all of the parameter.
+    pub fn model_of(&self, id: ParamId) -> &Model {
+        let whole = self.shardings.iter().any(|s| s.spec.id == id && s.dim().is_none());
+        if whole { &self.whole } else { &self.model }
     }
 
     fn param(&self, sharding: Sharding) -> TensorShardParam {

@@ -5,8 +5,8 @@
 //! the *directory* was synced afterwards; `rename` is atomic for readers, not durable by itself (Pillai et al.,
 //! "All File Systems Are Not Created Equal", OSDI 2014).
 
-use bessemer_durable::{ConfinedDir, foreign_entries};
-use rustix::fs::{CWD, FlockOperation, RenameFlags};
+use bessemer_durable::{ConfinedDir, FileLock, foreign_entries};
+use rustix::fs::{CWD, RenameFlags};
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -103,17 +103,7 @@ impl ReadFile for OsReadFile {
     }
 }
 
-struct OsLock(File);
-
-impl LockGuard for OsLock {}
-
-impl Drop for OsLock {
-    /// Unlocks by name: a process that another thread is just starting has a copy of the descriptor until it runs its
-    /// program, and closing ours would leave the lock with it for that long. What fails is undone by the closing.
-    fn drop(&mut self) {
-        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
-    }
-}
+impl LockGuard for FileLock {}
 
 fn entry_kind(t: fs::FileType) -> EntryKind {
     if t.is_file() {
@@ -206,9 +196,10 @@ impl FileSystem for OsFileSystem {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        let file = bessemer_durable::open_lock(path)?;
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(io::Error::from)?;
-        Ok(Box::new(OsLock(file)))
+        match FileLock::try_acquire(path)? {
+            Some(lock) => Ok(Box::new(lock)),
+            None => Err(io::ErrorKind::WouldBlock.into()),
+        }
     }
 
     fn free_bytes(&self, path: &Path) -> io::Result<u64> {
@@ -290,24 +281,4 @@ pub(crate) fn read_small(file: &dyn ReadFile, most: u64) -> io::Result<Vec<u8>> 
     let mut bytes = vec![0; size as usize];
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lock_ends_with_its_guard_though_a_copy_of_the_descriptor_lives() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = File::create(dir.path().join("lock")).unwrap();
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
-        let guard = OsLock(file);
-        // As a process has that another thread is just starting.
-        let copy = guard.0.try_clone().unwrap();
-        let again = File::open(dir.path().join("lock")).unwrap();
-        assert!(rustix::fs::flock(&again, FlockOperation::NonBlockingLockExclusive).is_err());
-        drop(guard);
-        rustix::fs::flock(&again, FlockOperation::NonBlockingLockExclusive).unwrap();
-        drop(copy);
-    }
 }

@@ -1,41 +1,21 @@
 //! Once warm, collectives ask for no memory, in the call or overlapped; messages take theirs from a pool.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
-#![allow(unsafe_code, reason = "counting allocations means implementing GlobalAlloc")]
 
 use bessemer_collectives::{
     Collective, CollectiveQueue, Communicator, HostBuffer, Ledger, Message, Parts, Pattern, Reduce,
     ThreadCommunicator, ThreadSettings,
 };
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-struct Counting;
-
-static ASKED: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is passed to System, whose contract is GlobalAlloc's.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ASKED.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use bessemer_counting_alloc::{CountingAllocator, allocations};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Steps, and those of them after which the pool may be full.
 const STEPS: usize = 44;
 const WARM: usize = 4;
 /// Requests that filling the pool may take: of two ranks 15 messages, a name, values and places in queues for each.
-const POOL: usize = 2 * 15 * 4;
+const POOL: u64 = 2 * 15 * 4;
 
 fn step(c: &mut dyn Communicator, v: &mut [f32], parts: &Parts, halves: &Parts) {
     let other = 1 - c.rank();
@@ -84,12 +64,12 @@ fn a_warm_collective_asks_for_no_memory() {
                 let mut counts = [0; STEPS];
                 for count in &mut counts {
                     c.barrier("start").unwrap();
-                    let before = ASKED.load(Ordering::Relaxed);
+                    let before = allocations();
                     c.barrier("counted").unwrap();
                     step(c.as_mut(), &mut v, &parts, &halves);
                     buffer = overlapped(&mut o, buffer, &parts);
                     c.barrier("end").unwrap();
-                    *count = ASKED.load(Ordering::Relaxed) - before;
+                    *count = allocations() - before;
                 }
                 // How many messages are under way at once, and so how many buffers the pool must hold, depends on timing: now
                 // and then a late step needs one more than any before. What is asked for in each step, or ever again, is
@@ -101,7 +81,7 @@ fn a_warm_collective_asks_for_no_memory() {
                     "{quiet} of {} steps ask for nothing: {counts:?}",
                     late.len()
                 );
-                assert!(late.iter().sum::<usize>() <= POOL, "the pool grows: {counts:?}");
+                assert!(late.iter().sum::<u64>() <= POOL, "the pool grows: {counts:?}");
             });
         }
     });

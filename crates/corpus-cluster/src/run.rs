@@ -82,7 +82,7 @@ pub(crate) fn run(options: &ClusterRun<'_>, sink: &mut dyn Sink) -> Result<(), E
     };
     for generation in 0..=cut.annotations.len() {
         if generation > 0 {
-            let Stage::Annotate { name, side: stages, .. } = cut.annotations[generation - 1] else {
+            let Stage::SideJoin { name, side: stages, .. } = cut.annotations[generation - 1] else {
                 continue;
             };
             let mut steps =

@@ -59,14 +59,14 @@ pub(crate) struct Cut<'a> {
 /// Cuts a plan.
 ///
 /// # Errors
-/// A shuffle, sort, fold or operator outside of an annotation: rows would leave their parts.
+/// A shuffle, sort, fold or pipeline breaker outside of a side join: rows would leave their parts.
 pub(crate) fn cut(stages: &[Stage]) -> Result<Cut<'_>> {
     let mut cut = Cut { maps: Vec::new(), annotations: Vec::new() };
     let mut begin = 0;
     for (index, stage) in stages.iter().enumerate() {
         match stage {
             Stage::Map(_) | Stage::FlatMap(_) => {}
-            Stage::Annotate { .. } => {
+            Stage::SideJoin { .. } => {
                 cut.maps.push(&stages[begin..index]);
                 cut.annotations.push(stage);
                 begin = index + 1;
@@ -97,8 +97,8 @@ pub(crate) struct Shuffle<'a> {
     pub(crate) after: &'a [Stage],
 }
 
-/// Cuts a side plan. An operator sees all partitions one after the other, and a sort or fold orders or folds a whole partition: where
-/// one follows what still lies in parts (or an operator follows what lies in partitions), all rows go to one partition first.
+/// Cuts a side plan. A pipeline breaker sees all partitions one after the other, and a sort or fold orders or folds a whole partition: where
+/// one follows what still lies in parts (or a pipeline breaker follows what lies in partitions), all rows go to one partition first.
 pub(crate) fn side(stages: &[Stage]) -> Result<Side<'_>> {
     let mut cut = Side { before: stages, shuffles: Vec::new() };
     let (mut begin, mut partitions) = (0, None);
@@ -109,13 +109,13 @@ pub(crate) fn side(stages: &[Stage]) -> Result<Side<'_>> {
                 let partitions = if key.is_empty() { 1 } else { (*partitions).max(1) };
                 (Shuffle { key, partitions, after: &[] }, index + 1)
             }
-            Stage::Whole(_) if partitions != Some(1) => {
+            Stage::PipelineBreaker(_) if partitions != Some(1) => {
                 (Shuffle { key: &[], partitions: 1, after: &[] }, index)
             }
             Stage::Sort { .. } | Stage::Reduce { .. } if partitions.is_none() => {
                 (Shuffle { key: &[], partitions: 1, after: &[] }, index)
             }
-            Stage::Annotate { name, .. } => {
+            Stage::SideJoin { name, .. } => {
                 return Err(Error::Plan {
                     stage: name.clone(),
                     problem: "an annotation inside a side plan; a cluster runs annotations one after the other only".into(),
@@ -317,7 +317,7 @@ fn annotation<'a>(
     generation: usize,
 ) -> Result<(&'a str, &'a [String], &'a [Stage], &'a arrow_schema::SchemaRef)> {
     match generation.checked_sub(1).and_then(|index| cut.annotations.get(index)) {
-        Some(Stage::Annotate { name, project, side, adds }) => Ok((name, project, side, adds)),
+        Some(Stage::SideJoin { name, project, side, adds }) => Ok((name, project, side, adds)),
         _ => Err(Error::Plan {
             stage: "cluster".into(),
             problem: format!(

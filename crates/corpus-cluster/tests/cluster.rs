@@ -14,7 +14,7 @@ use bessemer_corpus_cluster::{
     ClusterRun, ExecutorOptions, Parts, Planner, run, serve_executor, serve_scheduler,
 };
 use bessemer_dataflow::{
-    BatchMap, Batches, Error, Executor, Fold, Input, Operator, OperatorContext, Output, Plan, Reducer,
+    BatchMap, Batches, BreakerContext, Error, Executor, Fold, Input, Output, PipelineBreaker, Plan, Reducer,
     Result, Scan, Sink, Source, Stage, column, with_columns,
 };
 use std::net::TcpListener;
@@ -106,12 +106,12 @@ impl Fold for FirstFold {
 /// Numbers all rows that it sees, in the order in which it sees them: any difference of order shows.
 struct Number;
 
-impl Operator for Number {
+impl PipelineBreaker for Number {
     fn name(&self) -> &str {
         "number"
     }
 
-    fn run(&self, input: &mut Input<'_>, _: &OperatorContext<'_>, output: &mut Output<'_>) -> Result<()> {
+    fn run(&self, input: &mut Input<'_>, _: &BreakerContext<'_>, output: &mut Output<'_>) -> Result<()> {
         let mut next = 0;
         while let Some(batch) = input()? {
             let end = next + batch.num_rows() as u64;
@@ -132,7 +132,7 @@ fn stages(delay: Duration) -> Vec<Stage> {
     let field = |name: &str, kind| Field::new(name, kind, true);
     vec![
         Stage::Map(Arc::new(Double(delay))),
-        Stage::Annotate {
+        Stage::SideJoin {
             name: "firsts".into(),
             project: names(&["file", "row", "key"]),
             side: vec![
@@ -147,12 +147,12 @@ fn stages(delay: Duration) -> Vec<Stage> {
             ])),
         },
         Stage::Map(Arc::new(Double(delay))),
-        Stage::Annotate {
+        Stage::SideJoin {
             name: "numbers".into(),
             project: names(&["file", "row", "key", "first_row"]),
             side: vec![
                 Stage::Shuffle { key: names(&["first_row"]), partitions: 3 },
-                Stage::Whole(Arc::new(Number)),
+                Stage::PipelineBreaker(Arc::new(Number)),
             ],
             adds: Arc::new(Schema::new(vec![field("number", DataType::UInt64)])),
         },

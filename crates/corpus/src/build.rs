@@ -1,11 +1,12 @@
 //! From a configuration to a finished corpus on disk.
 
 use crate::compose::{self, Meters};
-use crate::config::{CorpusConfig, PrivacyConfig};
-use crate::delete::Bury;
+use crate::config::CorpusConfig;
+use crate::delete::ApplyDeletions;
 use crate::error::{Error, Result};
 use crate::evaluate::Evaluator;
 use crate::held_out::{self, HoldOut, Seen};
+use crate::identity;
 use crate::output::attribution;
 use crate::output::built_with::built_with;
 use crate::output::card::{self, samples::Samples};
@@ -18,24 +19,17 @@ use crate::parts::{self, Parts};
 use crate::read::CorpusReader;
 use crate::remote::{self, Engine};
 use crate::row::Split;
-use crate::rule::urls;
 use crate::source::{self, Listing, Source};
 use crate::split::Assign;
 use crate::tombstone::{Tombstones, tombstones_path};
 use crate::verify::{summary_of, with_checksum};
 use arrow_array::{RecordBatch, UInt64Array};
 use bessemer_dataflow::{BatchMap, Executor, Plan, Sink, Stage, column};
-use bessemer_durable::open_regular;
-use bessemer_rules::RulesConfig;
 use bessemer_web::redact::redact;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use xxhash_rust::xxh3::Xxh3Default;
-
-/// Raised when a rule changes what it keeps, so that finished corpora are built anew.
-const RULES_VERSION: u32 = 3;
 
 /// How far a build has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,119 +107,6 @@ pub fn explain(config: &CorpusConfig) -> Result<String> {
     Ok(compose::plan(config, source, assign, as_maps(&Default::default()))?.explain())
 }
 
-/// Models of scores and lists of URLs, with the key that names each.
-fn list_files(config: &CorpusConfig) -> Vec<(String, String)> {
-    let of_score = |score: &bessemer_score::ScoreConfig| {
-        let key = |what: &str| format!("corpus.scores, score {:?}: {what}", score.name);
-        [(key("model"), score.model.clone()), (key("pieces"), score.pieces.clone())]
-    };
-    let models = config.scores.list.iter().flat_map(of_score);
-    let lists = urls::files(&config.urls).map(|path| ("corpus.urls".to_string(), path.clone()));
-    models.chain(lists).filter(|(_, path)| !path.is_empty()).collect()
-}
-
-/// Takes the content of a file into a hash; models may be large.
-fn hash_file(key: &str, path: &str, hash: &mut Xxh3Default) -> Result<()> {
-    let fault = |cause: std::io::Error| Error::Config(format!("{key}: cannot read {path}: {cause}"));
-    let mut file = open_regular(Path::new(path)).map_err(fault)?;
-    let (mut buffer, mut total) = (vec![0; 1 << 20], 0u64);
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(read) => {
-                hash.update(&buffer[..read]);
-                total += read as u64;
-            }
-            Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(cause) => return Err(fault(cause)),
-        }
-    }
-    hash.update(&total.to_le_bytes());
-    Ok(())
-}
-
-/// Hash of everything that decides the result: configuration, input listing, versions.
-pub(crate) fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
-    // Not where the input lies or how it was found, only what it is.
-    let defaults = CorpusConfig::default();
-    let files = list_files(config);
-    let config = &mut CorpusConfig { path: String::new(), source: Default::default(), ..config.clone() };
-    // Models and lists by what they hold.
-    for score in &mut config.scores.list {
-        score.model.clear();
-        score.pieces.clear();
-    }
-    urls::files_mut(&mut config.urls).for_each(String::clear);
-    let unwritten = |cause| Error::Config(format!("the configuration cannot be written as JSON: {cause}"));
-    let mut json = serde_json::to_value(&config).map_err(unwritten)?;
-    if let Some(keys) = json.as_object_mut() {
-        // How much memory is used does not change the corpus; and corpora without profiles and methods keep their keys.
-        keys.shift_remove("memory");
-        if config.dedup.methods.is_empty() {
-            keys.shift_remove("dedup");
-        } else {
-            // With the method for equal documents, whose finds the column `copies` counts too.
-            keys.insert("dedup".into(), serde_json::to_value(compose::methods(config)).map_err(unwritten)?);
-        }
-        if config.decontaminate.sets.is_empty() {
-            keys.shift_remove("decontaminate");
-        }
-        if let Some(privacy) = keys.get_mut("privacy").and_then(|keys| keys.as_object_mut())
-            && !config.privacy.finds()
-        {
-            PrivacyConfig::FINDS.iter().for_each(|name| drop(privacy.shift_remove(*name)));
-        }
-        if config.rules == RulesConfig::default() {
-            keys.shift_remove("rules");
-        }
-        for (name, default) in [("url", &defaults.url), ("date", &defaults.date)] {
-            if keys.get(name).and_then(|value| value.as_str()) == Some(default) {
-                keys.shift_remove(name);
-            }
-        }
-        if config.evaluate == defaults.evaluate {
-            keys.shift_remove("evaluate");
-        }
-        if config.scores == defaults.scores {
-            keys.shift_remove("scores");
-        }
-        if config.urls == defaults.urls {
-            keys.shift_remove("urls");
-        }
-        // Training weighs components without a change of the documents.
-        keys.shift_remove("mix");
-        match config.sources.is_empty() {
-            true => drop(keys.shift_remove("sources")),
-            false => drop(keys.insert("sources".into(), config.sources_identity())),
-        }
-    }
-    let mut hash = Xxh3Default::new();
-    let head = format!("corpus {FORMAT_VERSION} rules {RULES_VERSION} {}\n{json}\n", listing.kind);
-    hash.update(head.as_bytes());
-    for entry in &listing.entries {
-        hash.update(entry.as_bytes());
-        hash.update(b"\n");
-    }
-    // Profiles by what they say, not by their names or paths.
-    let own = config.rules.build().map_err(|error| Error::Config(format!("corpus.{error}")))?;
-    for profile in own.into_iter().chain(config.evaluate.build()?) {
-        hash.update(serde_json::to_string(profile.file()).map_err(unwritten)?.as_bytes());
-    }
-    for (key, path) in files {
-        hash.update(format!("{key} ").as_bytes());
-        hash_file(&key, &path, &mut hash)?;
-    }
-    let words = Some(&config.rules.bad_words).filter(|path| !path.is_empty());
-    for path in words.into_iter().chain(config.decontaminate.sets.iter().map(|set| &set.path)) {
-        let path = Path::new(path);
-        let mut bytes = Vec::new();
-        let read = open_regular(path).and_then(|mut file| file.read_to_end(&mut bytes));
-        read.map_err(Error::io("read", path))?;
-        hash.update(&bytes);
-    }
-    Ok(format!("{:032x}", hash.digest128()))
-}
-
 /// The corpus at `out_dir`, if it is finished and has this key.
 fn finished(out_dir: &Path, key: &str) -> Result<Option<CorpusSummary>> {
     let Some(text) = existing(out_dir)? else { return Ok(None) };
@@ -239,14 +120,14 @@ fn finished(out_dir: &Path, key: &str) -> Result<Option<CorpusSummary>> {
 
 /// Drops documents that have a tombstone on their way into a sink: behind every stage, so that no part that outlives the
 /// process depends on the list, and on this machine, where the list stays.
-struct Buried<'a> {
-    bury: Bury,
+struct DeletionSink<'a> {
+    deletions: ApplyDeletions,
     sink: &'a mut dyn Sink,
 }
 
-impl Sink for Buried<'_> {
+impl Sink for DeletionSink<'_> {
     fn write(&mut self, batch: &RecordBatch) -> bessemer_dataflow::Result<()> {
-        self.sink.write(&self.bury.apply(batch.clone())?)
+        self.sink.write(&self.deletions.apply(batch.clone())?)
     }
 }
 
@@ -266,7 +147,7 @@ fn require_list(out_dir: &Path, tombstones: &Tombstones) -> Result<()> {
 }
 
 /// Writes what says what the directory holds, and puts the directory in its place.
-pub(crate) fn seal(
+pub(crate) fn publish(
     folder: PartialDir,
     mut summary: CorpusSummary,
     mut samples: Samples,
@@ -292,12 +173,12 @@ pub(crate) fn seal(
     Ok(summary)
 }
 
-/// Who runs the plan.
-enum Way<'a> {
+/// What runs the plan.
+enum Target<'a> {
     /// The threads of this process.
-    Here(Plan),
+    Local(Plan),
     /// An engine, which makes the plan itself.
-    Elsewhere(&'a dyn Engine),
+    Remote(&'a dyn Engine),
 }
 
 /// Builds the corpus that `config` describes into the directory `out_dir`.
@@ -325,7 +206,7 @@ pub fn build_on(
 ) -> Result<Built> {
     config.check().map_err(Error::Config)?;
     let source = source::open(config)?;
-    let key = key(config, source.listing())?;
+    let key = identity::key(config, source.listing())?;
     let tombstones = Tombstones::read(out_dir)?;
     require_list(out_dir, &tombstones)?;
     let found = finished(out_dir, &key)?;
@@ -343,9 +224,9 @@ pub fn build_on(
 
     let meters: [Arc<Meter>; 2] = Default::default();
     // Lists and models are read before anything is done; with an engine they are other machines' to read.
-    let mut way = match engine {
-        None => Way::Here(compose::plan(config, source.clone(), assign.clone(), as_maps(&meters))?),
-        Some(engine) => Way::Elsewhere(engine),
+    let mut target = match engine {
+        None => Target::Local(compose::plan(config, source.clone(), assign.clone(), as_maps(&meters))?),
+        Some(engine) => Target::Remote(engine),
     };
     Evaluator::new(&config.evaluate)?;
     let folder = PartialDir::begin(out_dir)?;
@@ -363,14 +244,14 @@ pub fn build_on(
     };
     let executor = Executor::new(context.threads, context.memory_budget, &spill, context.stop, &tick);
     let extras = compose::extras(config, source.verbatim());
-    let elsewhere = beside(out_dir, ".cluster.partial");
+    let remote_parts = beside(out_dir, ".cluster.partial");
     let components: Vec<String> = config.components().into_iter().map(|component| component.name).collect();
-    if let Way::Here(plan) = way {
+    if let Target::Local(plan) = target {
         let plan = match parts::worth(source.as_ref()) {
             true => from_parts(&source, plan, out_dir, &key, context, &meters[0], &tick)?,
             false => plan,
         };
-        way = Way::Here(plan);
+        target = Target::Local(plan);
     }
     // At most two passes: the second holds out what the first found that validation lacks.
     let mut choice = None;
@@ -378,14 +259,14 @@ pub fn build_on(
         std::fs::create_dir(&spill).map_err(Error::io("create folder", &spill))?;
         let mut sink = Documents::create(folder.path(), &source.listing().sources, &components, &extras)?;
         sink.evaluate(Evaluator::new(&config.evaluate)?);
-        let mut buried = Buried { bury: Bury(tombstones.clone()), sink: &mut sink };
-        let mut held_out = HoldOut::new(&mut buried, &assign, choice);
-        match &way {
-            Way::Elsewhere(engine) => {
+        let mut deleting = DeletionSink { deletions: ApplyDeletions(tombstones.clone()), sink: &mut sink };
+        let mut held_out = HoldOut::new(&mut deleting, &assign, choice);
+        match &target {
+            Target::Remote(engine) => {
                 let text = remote::text(config, source.listing())?;
-                engine.run(&text, &elsewhere.join(&key), &mut held_out)?;
+                engine.run(&text, &remote_parts.join(&key), &mut held_out)?;
             }
-            Way::Here(plan) => executor.run(plan, &mut held_out)?,
+            Target::Local(plan) => executor.run(plan, &mut held_out)?,
         }
         let seen = held_out.seen;
         if choice.is_none() && !source.verbatim() {
@@ -412,12 +293,12 @@ pub fn build_on(
     if summary.kept.documents == 0 {
         // Parts of a result that is known to be empty are of no use; this build holds the lock.
         Parts::clear(out_dir)?;
-        remove_folder(&elsewhere)?;
+        remove_folder(&remote_parts)?;
         return Err(empty(source.as_ref(), &summary, &seen));
     }
-    let summary = seal(folder, summary, samples)?;
+    let summary = publish(folder, summary, samples)?;
     Parts::clear(out_dir)?;
-    remove_folder(&elsewhere)?;
+    remove_folder(&remote_parts)?;
     Ok(Built { summary, reused: false, spilled_bytes: executor.spilled_bytes() })
 }
 

@@ -16,10 +16,10 @@ use crate::components::{BySource, Slices, Spare};
 use crate::config::CorpusConfig;
 use crate::error::{Error, Result};
 use crate::output::extra;
-use crate::row::{COMPONENT, text_schema};
+use crate::row::{COMPONENT, EMBEDDING, METADATA, text_schema};
 use crate::rule::{Decode, Decontaminate, Profiles, Rules, urls};
 use crate::score;
-use crate::source::Source;
+use crate::source::{MetadataColumns, Source};
 use crate::split::Assign;
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{BatchMap, Plan, Stage};
@@ -120,6 +120,10 @@ fn evaluation_sets(config: &CorpusConfig) -> Result<Option<Stage>> {
 /// does not name it.
 pub(crate) fn methods(config: &CorpusConfig) -> DedupConfig {
     let mut dedup = config.dedup.clone();
+    if !dedup.semantic.column.is_empty() {
+        // Sources put what the configuration names there.
+        dedup.semantic.column = EMBEDDING.into();
+    }
     if config.clean.enabled && config.clean.exact_dedup && !dedup.methods.contains(&Method::Exact) {
         dedup.methods.insert(0, Method::Exact);
     }
@@ -129,8 +133,13 @@ pub(crate) fn methods(config: &CorpusConfig) -> DedupConfig {
 /// Names of the columns that predicates can read.
 pub(crate) fn columns(config: &CorpusConfig) -> Vec<String> {
     let schema = text_schema();
-    let own = schema.fields().iter().map(|field| field.name().clone());
-    own.chain(score::predicate_columns(&config.scores)).collect()
+    let own = schema
+        .fields()
+        .iter()
+        .map(|field| field.name().clone())
+        .filter(|name| name != METADATA && name != EMBEDDING);
+    let metadata = MetadataColumns::of(config);
+    own.chain(metadata.names().map(String::from)).chain(score::predicate_columns(&config.scores)).collect()
 }
 
 /// Columns that the documents carry behind those that all corpora have.

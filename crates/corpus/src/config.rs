@@ -188,7 +188,7 @@ pub struct CleanConfig {
     pub enabled: bool,
     /// Documents with fewer bytes, after edits, are dropped (`too-short`).
     pub min_bytes: u64,
-    /// Documents with more bytes are dropped (`too-large`) without being read whole.
+    /// Documents whose text has more bytes are dropped (`too-large`) without being read whole. A web page may have 16 times as many with its markup.
     pub max_bytes: u64,
     /// Bytes that are not UTF-8: `detect` the encoding of a folder's files, `drop` the document or `repair` it.
     pub invalid_utf8: InvalidUtf8,
@@ -502,21 +502,6 @@ impl CleanConfig {
 }
 
 impl PrivacyConfig {
-    /// Keys that say nothing while [`PrivacyConfig::finds`] is false.
-    pub(crate) const FINDS: [&str; 11] = [
-        "ipv6",
-        "phones",
-        "cards",
-        "ibans",
-        "secrets",
-        "drop_above",
-        "ipv6_replacements",
-        "phone_replacements",
-        "card_replacements",
-        "iban_replacements",
-        "secret_replacements",
-    ];
-
     /// Whether more is looked for than e-mail and IPv4 addresses.
     pub(crate) fn finds(&self) -> bool {
         self.ipv6 || self.phones != PhoneRule::Off || self.cards || self.ibans || self.secrets

@@ -4,14 +4,14 @@
 //! place whole. Whatever happens between the two, the next build sees that the corpus does not answer to the list and
 //! makes it again. The result is the corpus that a build with the same list makes, apart from its counts of edits.
 
-use crate::build::seal;
+use crate::build::publish;
 use crate::error::{Error, Result};
 use crate::output::documents::{Documents, own_fields};
 use crate::output::durable::PartialDir;
 use crate::output::summary::{CorpusSummary, DROPPED_FILE};
 use crate::parts::Parts;
 use crate::read::{Batches, CorpusReader};
-use crate::row::{COMPONENT, Split, text_schema};
+use crate::row::{COMPONENT, EMBEDDING, METADATA, Split, text_schema};
 use crate::source::SourceInfo;
 use crate::tombstone::{DELETED, Tombstones};
 use arrow_array::builder::StringBuilder;
@@ -92,7 +92,7 @@ fn rewrite(
     let folder = PartialDir::begin(reader.folder())?;
     let components: Vec<String> = old.components.iter().map(|component| component.name.clone()).collect();
     let mut sink = Documents::create(folder.path(), &sources, &components, &extras(reader)?)?;
-    let map = Bury(tombstones.clone());
+    let map = ApplyDeletions(tombstones.clone());
     each_batch(reader, stop, &mut |batch| {
         note(&batch, tombstones, seen)?;
         Ok(sink.write(&map.apply(batch)?)?)
@@ -121,7 +121,7 @@ fn rewrite(
     }
     // Parts that a killed build left hold the texts as well.
     Parts::clear(reader.folder())?;
-    seal(folder, summary, samples)
+    publish(folder, summary, samples)
 }
 
 /// Columns of the corpus' documents that not all corpora have.
@@ -134,9 +134,9 @@ fn extras(reader: &CorpusReader) -> Result<Vec<Field>> {
 
 /// Marks rows that have a tombstone as dropped and takes their text away. Comes behind every other stage, so that a
 /// deleted document still stands before its duplicates: they stay out as well.
-pub(crate) struct Bury(pub(crate) Tombstones);
+pub(crate) struct ApplyDeletions(pub(crate) Tombstones);
 
-impl BatchMap for Bury {
+impl BatchMap for ApplyDeletions {
     fn name(&self) -> &str {
         "tombstones"
     }
@@ -273,9 +273,9 @@ fn rows(batch: &RecordBatch, split: Option<Split>) -> Result<RecordBatch> {
         ("bytes", Some(_)) => stored("source_bytes"),
         ("text", None) => stored("head"),
         ("split", Some(split)) => Ok(Arc::new(UInt8Array::from(vec![split.code(); count])) as ArrayRef),
-        ("reason" | "detail", Some(_)) | ("licence" | "split", None) | ("url" | "fetched", _) => {
-            Ok(nulls(field.data_type()))
-        }
+        ("reason" | "detail", Some(_))
+        | ("licence" | "split", None)
+        | ("url" | "fetched" | METADATA | EMBEDDING, _) => Ok(nulls(field.data_type())),
         ("emails" | "ips" | "lines", _) => Ok(zeros()),
         (name, _) => stored(name),
     });

@@ -49,6 +49,12 @@ impl EvaluateConfig {
         self.build().map(|_| ()).map_err(|error| error.to_string())
     }
 
+    /// Paths of files that the keys name, each with its key.
+    pub(crate) fn paths(&mut self) -> Vec<(String, &mut String)> {
+        let paths = self.profiles.iter_mut().filter(|name| Profile::is_path(name));
+        paths.map(|path| ("evaluate.profiles".into(), path)).collect()
+    }
+
     /// The profiles.
     pub(crate) fn build(&self) -> Result<Vec<Profile>> {
         let find = |name: &String| {

@@ -27,6 +27,7 @@ mod delete;
 mod error;
 mod evaluate;
 mod held_out;
+mod identity;
 mod inspect;
 mod mix;
 mod output;
@@ -50,6 +51,7 @@ pub use config::{
 pub use delete::{Deletion, delete};
 pub use error::{Error, Result};
 pub use evaluate::{EvaluateConfig, Evaluation, Measure, ProfileEvaluation, REVIEW_FILE};
+pub use identity::VERSIONS;
 pub use inspect::{InspectFilter, Inspected, NamedDocument};
 pub use mix::{ComponentConfig, MOST_COMPONENTS, MixConfig, SliceConfig, SourceConfig};
 pub use output::card::{RunCard, data_card, run_card};

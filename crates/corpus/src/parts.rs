@@ -42,7 +42,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// Version of the files here: of their columns too.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Stored bytes of a source below which a build is begun again rather than continued: it takes a second.
 const WORTH_BYTES: u64 = 8 << 20;
 /// Parts and units that a source is cut into, within the limits below.
@@ -87,6 +87,9 @@ struct Marker {
     file_bytes: u64,
     /// XXH3-128 of the part file.
     xxh3_128: String,
+    /// Where the source goes on behind the part, where it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    resume_point: Option<String>,
 }
 
 /// What belongs to one build.
@@ -256,7 +259,7 @@ impl Work<'_> {
         require_no_link(&folder)?;
         fs::create_dir_all(&folder).map_err(Error::io("create folder", &folder))?;
         let end = folder.join("end.json");
-        let (mut number, mut skip) = (0, 0);
+        let (mut number, mut skip, mut resume_point) = (0, 0, None);
         loop {
             let (part, marker_path) = paths(&folder, number);
             let Some(marker) = fs::read(&marker_path)
@@ -269,16 +272,26 @@ impl Work<'_> {
             (self.known)(marker.documents, marker.source_bytes);
             number += 1;
             skip += marker.morsels;
+            resume_point = marker.resume_point;
         }
         let parts = fs::read(&end).ok().and_then(|text| serde_json::from_slice::<u32>(&text).ok());
         if parts == Some(number) {
             return Ok(());
         }
         forget_parts(&folder, number).map_err(Error::io("clear folder", &folder))?;
-        let mut sink =
-            PartSink { work: self, folder, number, open: None, marker: Marker::default(), held: 0 };
+        let points = ResumePoints::default();
+        let mut sink = PartSink {
+            work: self,
+            folder,
+            number,
+            open: None,
+            marker: Marker::default(),
+            held: 0,
+            points: points.clone(),
+        };
+        let source = self.source.clone();
         let plan = Plan {
-            source: Arc::new(Unit { source: self.source.clone(), files, skip }),
+            source: Arc::new(Unit { source, files, skip, resume_point, points }),
             stages: self.stages.to_vec(),
         };
         let tick = || {
@@ -321,6 +334,7 @@ struct PartSink<'a> {
     marker: Marker,
     /// Bytes of rows in the open part.
     held: u64,
+    points: ResumePoints,
 }
 
 impl PartSink<'_> {
@@ -357,6 +371,9 @@ impl Sink for PartSink<'_> {
         writer.write(batch)?;
         let bytes: &UInt64Array = column("parts", batch, "bytes")?;
         self.marker.morsels += 1;
+        // Batches come in the order of their morsels.
+        self.marker.resume_point =
+            self.points.lock().unwrap_or_else(PoisonError::into_inner).pop_front().flatten();
         self.marker.documents += batch.num_rows() as u64;
         self.marker.source_bytes += bytes.values().iter().sum::<u64>();
         let held = batch.columns().iter().map(|column| column.to_data().get_slice_memory_size());
@@ -370,12 +387,35 @@ impl Sink for PartSink<'_> {
     }
 }
 
+/// Resume points behind the morsels that were named and whose rows are not written yet, in order.
+type ResumePoints = Arc<Mutex<VecDeque<Option<String>>>>;
+
 /// The rest of a unit as a source.
 struct Unit {
     source: Arc<dyn Source>,
     files: Range<usize>,
     /// Morsels whose rows are there already.
     skip: u64,
+    /// Where the source goes on behind them, where it can.
+    resume_point: Option<String>,
+    points: ResumePoints,
+}
+
+/// A scan that notes the resume point behind each morsel.
+struct NotedScan {
+    scan: Box<dyn Scan>,
+    points: ResumePoints,
+}
+
+impl Scan for NotedScan {
+    fn next(&mut self) -> bessemer_dataflow::Result<Option<Morsel>> {
+        let morsel = self.scan.next()?;
+        if morsel.is_some() {
+            let point = self.scan.resume_point();
+            self.points.lock().unwrap_or_else(PoisonError::into_inner).push_back(point);
+        }
+        Ok(morsel)
+    }
 }
 
 impl bessemer_dataflow::Source for Unit {
@@ -384,14 +424,24 @@ impl bessemer_dataflow::Source for Unit {
     }
 
     fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
-        let mut scan = self.source.scan_files(self.files.clone())?;
-        for _ in 0..self.skip {
-            // Naming the next morsel is cheap; the work is in running it.
-            if scan.next()?.is_none() {
-                break;
+        let resumed = match &self.resume_point {
+            Some(point) => self.source.scan_files_from(self.files.clone(), point)?,
+            None => None,
+        };
+        let scan = match resumed {
+            Some(scan) => scan,
+            None => {
+                // Finds the place by reading what lies before it, without making rows of it.
+                let mut scan = self.source.scan_files(self.files.clone())?;
+                for _ in 0..self.skip {
+                    if scan.next()?.is_none() {
+                        break;
+                    }
+                }
+                scan
             }
-        }
-        Ok(scan)
+        };
+        Ok(Box::new(NotedScan { scan, points: self.points.clone() }))
     }
 }
 

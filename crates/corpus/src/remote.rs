@@ -4,12 +4,12 @@
 //! process makes the same plan from it. A machine on which the input is not the same (another listing: names, sizes, times of change)
 //! refuses, rather than mixing two corpora.
 
-use crate::build::{Meter, as_maps, key};
+use crate::build::{Meter, as_maps};
 use crate::compose;
 use crate::config::{CorpusConfig, SourceKind};
 use crate::error::{Error, Result};
+use crate::identity::key;
 use crate::parts::units;
-use crate::rule::urls;
 use crate::source::{self, Listing, Source, is_address};
 use crate::split::Assign;
 use bessemer_dataflow::{Scan, Sink, Stage};
@@ -70,21 +70,7 @@ fn absolute_paths(config: &mut CorpusConfig) -> Result<()> {
         place(source.source, &mut source.path)
             .map_err(|error| Error::OfSource { name: source.name.clone(), error: Box::new(error) })?;
     }
-    absolute("corpus.rules.bad_words", &mut config.rules.bad_words)?;
-    // What is no path is the name of a profile that the program carries.
-    let is_path = |profile: &&mut String| profile.contains('/') || profile.ends_with(".toml");
-    let profiles = config.rules.profiles.iter_mut().chain(&mut config.evaluate.profiles);
-    for profile in profiles.filter(is_path) {
-        absolute("the path of a profile", profile)?;
-    }
-    for set in &mut config.decontaminate.sets {
-        absolute("corpus.decontaminate.sets.path", &mut set.path)?;
-    }
-    for score in &mut config.scores.list {
-        absolute("corpus.scores.list.model", &mut score.model)?;
-        absolute("corpus.scores.list.pieces", &mut score.pieces)?;
-    }
-    urls::files_mut(&mut config.urls).try_for_each(|file| absolute("corpus.urls", file))
+    config.paths().into_iter().try_for_each(|(key, path)| absolute(&key, path))
 }
 
 /// The text of a configuration's plan over an input.

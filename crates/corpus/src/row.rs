@@ -7,6 +7,8 @@
 //! | `source`, `version`, `licence` | utf8 | the crate, top folder or file that it comes from |
 //! | `path` | utf8 | path below the source |
 //! | `url`, `fetched` | utf8, nullable | where it was published and when it was fetched, where the source says so |
+//! | `metadata` | utf8, nullable | the fields of the input that predicates name `meta.…`, as a JSON object of the column names |
+//! | `input_embedding` | binary, nullable | the vector that `dedup.semantic.column` names, as little-endian 32-bit floats |
 //! | `bytes` | u64 | size in the source, known even where the text was not read |
 //! | `split` | u8, nullable | 0 train, 1 validation, null not yet decided |
 //! | `reason`, `detail` | utf8, nullable | why the document is dropped; null while it is kept |
@@ -42,6 +44,12 @@ pub(crate) const EVALUATION_SETS: &str = "evaluation_sets";
 pub(crate) const COMPONENT: &str = "component";
 /// Column of the tags of a document's source.
 pub(crate) const TAGS: &str = "tags";
+
+/// Column of the metadata of the input.
+pub(crate) const METADATA: &str = "metadata";
+
+/// Column of the embeddings of the input.
+pub(crate) const EMBEDDING: &str = "input_embedding";
 
 /// Train, in the column `split`.
 pub(crate) const TRAIN: u8 = 0;
@@ -91,6 +99,8 @@ fn schema(text: DataType) -> SchemaRef {
         Field::new("path", DataType::Utf8, false),
         Field::new("url", DataType::Utf8, true),
         Field::new("fetched", DataType::Utf8, true),
+        Field::new(METADATA, DataType::Utf8, true),
+        Field::new(EMBEDDING, DataType::Binary, true),
         Field::new("bytes", DataType::UInt64, false),
         Field::new("split", DataType::UInt8, true),
         Field::new("reason", DataType::Utf8, true),
@@ -133,6 +143,10 @@ pub struct Origin<'a> {
     pub url: Option<&'a str>,
     /// When it was fetched, as WARC writes it (ISO 8601), where the source knows.
     pub fetched: Option<&'a str>,
+    /// Fields of the input that predicates read, as a JSON object.
+    pub metadata: Option<&'a str>,
+    /// Embedding of the text, as little-endian 32-bit floats, where the configuration names a field for it.
+    pub embedding: Option<&'a [u8]>,
     /// Bytes in the source.
     pub bytes: u64,
     /// The split, where the source decides it.
@@ -151,6 +165,8 @@ pub struct RowBuilder {
     path: StringBuilder,
     url: StringBuilder,
     fetched: StringBuilder,
+    metadata: StringBuilder,
+    embedding: BinaryBuilder,
     bytes: UInt64Builder,
     split: UInt8Builder,
     reason: StringBuilder,
@@ -175,6 +191,8 @@ impl RowBuilder {
         self.path.append_value(origin.path);
         self.url.append_option(origin.url);
         self.fetched.append_option(origin.fetched);
+        self.metadata.append_option(origin.metadata);
+        self.embedding.append_option(origin.embedding);
         self.bytes.append_value(origin.bytes);
         self.split.append_option(origin.split.map(Split::code));
         self.edits.append_value(0);
@@ -209,6 +227,8 @@ impl RowBuilder {
             Arc::new(self.path.finish()),
             Arc::new(self.url.finish()),
             Arc::new(self.fetched.finish()),
+            Arc::new(self.metadata.finish()),
+            Arc::new(self.embedding.finish()),
             Arc::new(self.bytes.finish()),
             Arc::new(self.split.finish()),
             Arc::new(self.reason.finish()),

@@ -1,8 +1,8 @@
-//! What can go wrong while a plan runs.
+//! Errors of a plan and of its executor.
 
 use std::path::{Path, PathBuf};
 
-/// Result of the dataflow room.
+/// Result of building or running a plan.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// An error of a plan or of its executor. Faults of single rows are not errors: the functions of a plan mark such
@@ -28,7 +28,7 @@ pub enum Error {
     Plan {
         /// The stage's name.
         stage: String,
-        /// What it wanted and what it found.
+        /// Input that the stage wanted and input that it found.
         problem: String,
     },
     /// A worker panicked; the message is kept so that it can be reported.
@@ -36,7 +36,7 @@ pub enum Error {
         "a worker of stage {stage:?} panicked: {message}; please report this with the input that caused it"
     )]
     Panicked {
-        /// Where it happened.
+        /// Stage or step whose worker panicked.
         stage: &'static str,
         /// The panic's message.
         message: String,
@@ -44,7 +44,7 @@ pub enum Error {
     /// Arrow refused an operation, for example a batch above 2 GiB.
     #[error("arrow: {0}")]
     Arrow(#[from] arrow_schema::ArrowError),
-    /// A source, function or sink of another room failed; its own error is inside and can be taken out again.
+    /// A source, function or sink that another crate supplied failed; [`Error::other`] wraps its error, which can be downcast.
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -61,7 +61,7 @@ impl Error {
         Error::Plan { stage: stage.to_string(), problem: problem.into() }
     }
 
-    /// Wraps the error of another room.
+    /// Wraps an error of a source, function or sink.
     pub fn other(error: impl std::error::Error + Send + Sync + 'static) -> Error {
         Error::Other(Box::new(error))
     }

@@ -2,10 +2,10 @@
 //!
 //! [`Plan`] is a value: it says what happens to rows and names every function. [`Executor`] runs it on the
 //! threads of one machine; an executor on a cluster would read the same value. What the stages promise, and why
-//! the result depends neither on threads nor on memory, stands in this room's README and in [`Stage`].
+//! the result depends neither on threads nor on memory, is written in the crate's README and in [`Stage`].
 //!
-//! Rooms that bring algorithms give functions of a batch ([`BatchMap`], [`FlatMap`]), folds of runs of equal key
-//! ([`Reducer`]) and operators that see all rows ([`Operator`]), and lists of [`Stage`]s made of them.
+//! Crates with algorithms supply functions of a batch ([`BatchMap`], [`FlatMap`]), folds of runs of equal key
+//! ([`Reducer`]) and operators that see all rows ([`PipelineBreaker`]), and lists of [`Stage`]s made of them.
 
 mod batch;
 mod error;
@@ -17,6 +17,6 @@ pub use batch::{column, optional, with_columns};
 pub use error::{Error, Result};
 pub use execute::{Executor, held_bytes, join, partitions_of};
 pub use plan::{
-    BatchMap, FlatMap, Fold, Input, Operator, OperatorContext, Output, Plan, Reducer, Sink, Stage,
+    BatchMap, BreakerContext, FlatMap, Fold, Input, Output, PipelineBreaker, Plan, Reducer, Sink, Stage,
 };
 pub use source::{Batches, Morsel, Scan, Source, morsel};

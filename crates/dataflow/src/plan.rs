@@ -7,8 +7,8 @@
 //! | [`Stage::Shuffle`] | sends each row to the partition that its key's hash names | the rows, in memory or on disk |
 //! | [`Stage::Sort`] | orders the rows of each partition by key columns | sorted runs, in memory or on disk |
 //! | [`Stage::Reduce`] | folds runs of equal key into rows | one batch and the fold's state |
-//! | [`Stage::Whole`] | an operator that sees all rows, in order, once | what the operator is granted, and its own files |
-//! | [`Stage::Annotate`] | runs a side plan on some columns and joins its result back by (file, row) | the rows, in memory or on disk |
+//! | [`Stage::PipelineBreaker`] | a function of the whole stream, in order, once | what it is granted, and its own files |
+//! | [`Stage::SideJoin`] | runs a side plan on some columns and joins its result back by (file, row) | the rows, in memory or on disk |
 //! | sink | takes the rows in order | one batch |
 //!
 //! The result is a pure function of source and stages. It does not depend on the number of threads, the size of
@@ -40,7 +40,7 @@ pub trait BatchMap: Send + Sync {
 /// from one row of the argument and depends on that row alone, and the rows of the result stand in the order of
 /// the rows that they come from. So the stream of rows does not depend on how it is cut into batches.
 ///
-/// Where a row becomes several, they share (file, row); no [`Stage::Annotate`] may follow in the same list.
+/// Where a row becomes several, they share (file, row); no [`Stage::SideJoin`] may follow in the same list.
 pub trait FlatMap: Send + Sync {
     /// Name of the function.
     fn name(&self) -> &str;
@@ -65,14 +65,14 @@ pub trait Fold: Send {
     fn finish(&mut self) -> Result<Option<RecordBatch>>;
 }
 
-/// Gives an [`Operator`] the next batch of its input, or none at the end.
+/// Gives a [`PipelineBreaker`] the next batch of its input, or none at the end.
 pub type Input<'a> = dyn FnMut() -> Result<Option<RecordBatch>> + 'a;
 
-/// Takes a batch of an [`Operator`]'s result.
+/// Takes a batch of a [`PipelineBreaker`]'s result.
 pub type Output<'a> = dyn FnMut(RecordBatch) -> Result<()> + 'a;
 
-/// What an [`Operator`] may use while it runs.
-pub struct OperatorContext<'a> {
+/// Resources that a [`PipelineBreaker`] may use while it runs.
+pub struct BreakerContext<'a> {
     /// Bytes that it may hold; what needs more goes to files in `spill`. At least a quarter of the executor's
     /// budget. The rows of the result must not depend on it.
     pub memory: usize,
@@ -86,21 +86,17 @@ pub struct OperatorContext<'a> {
 
 /// A function of the whole stream, for what is no fold of equal keys: connected components, suffix arrays,
 /// clusters. It is called once, on one thread, and pulls its input while earlier stages run on the others. It
-/// may answer before the input ends, and may hold state within [`OperatorContext::memory`].
+/// may answer before the input ends, and may hold state within [`BreakerContext::memory`].
 ///
 /// The partitions of its input come one after the other, each in its order: after a shuffle and a sort the rows are
 /// ordered within a partition only. Its result is one partition, in the order in which it was given out.
-pub trait Operator: Send + Sync {
-    /// Name of the operator.
+pub trait PipelineBreaker: Send + Sync {
+    /// Name of the function.
     fn name(&self) -> &str;
     /// Reads the input to its end, or as far as it needs, and gives out the result. How the input is cut into
     /// batches must not change the rows of the result. An input without rows may have no batch at all.
-    fn run(
-        &self,
-        input: &mut Input<'_>,
-        context: &OperatorContext<'_>,
-        output: &mut Output<'_>,
-    ) -> Result<()>;
+    fn run(&self, input: &mut Input<'_>, context: &BreakerContext<'_>, output: &mut Output<'_>)
+    -> Result<()>;
 }
 
 /// One step of a plan.
@@ -129,14 +125,14 @@ pub enum Stage {
         /// The fold.
         reducer: Arc<dyn Reducer>,
     },
-    /// An operator that sees all rows.
-    Whole(Arc<dyn Operator>),
+    /// A function that sees all rows before it answers.
+    PipelineBreaker(Arc<dyn PipelineBreaker>),
     /// The columns `project` of all rows run through `side`, whose result has the columns `file` and `row`,
     /// at most one row for each, plus those of `adds`, which are joined to the rows (null where the side plan
     /// said nothing). Wide rows stay where they are while narrow keys travel: deduplication costs the text one
     /// write and one read at most. The side plan may hold any stage.
-    Annotate {
-        /// What the side plan decides, as a word.
+    SideJoin {
+        /// Decision of the side plan, as one word.
         name: String,
         /// Columns that the side plan sees; must include `file` and `row`.
         project: Vec<String>,
@@ -150,9 +146,9 @@ pub enum Stage {
 /// A source and the stages its rows pass.
 #[derive(Clone)]
 pub struct Plan {
-    /// Where rows come from.
+    /// Source of the rows.
     pub source: Arc<dyn Source>,
-    /// What happens to them, in order.
+    /// Stages that the rows pass, in order.
     pub stages: Vec<Stage>,
 }
 
@@ -181,13 +177,15 @@ fn explain(stages: &[Stage], depth: usize, text: &mut String) {
             }
             Stage::Sort { by } => format!("sort by ({})", by.join(", ")),
             Stage::Reduce { key, reducer } => format!("reduce {} by ({})", reducer.name(), key.join(", ")),
-            Stage::Whole(operator) => format!("whole {}", operator.name()),
-            Stage::Annotate { name, project, .. } => format!("annotate {name} from ({})", project.join(", ")),
+            Stage::PipelineBreaker(breaker) => format!("pipeline breaker {}", breaker.name()),
+            Stage::SideJoin { name, project, .. } => {
+                format!("side join {name} from ({})", project.join(", "))
+            }
         };
         text.push_str(&"  ".repeat(depth));
         text.push_str(&line);
         text.push('\n');
-        if let Stage::Annotate { side, .. } = stage {
+        if let Stage::SideJoin { side, .. } = stage {
             explain(side, depth + 1, text);
         }
     }

@@ -1,4 +1,4 @@
-//! Where the rows of a plan come from.
+//! Sources of the rows of a plan.
 //!
 //! A source has a sequential part and a parallel part. [`Scan::next`] is called under a lock and does only what
 //! must be done in order: naming the next files, cutting the next run of lines. The [`Morsel`] that it returns
@@ -15,9 +15,15 @@ pub type Morsel = Box<dyn FnOnce() -> Result<RecordBatch> + Send>;
 pub trait Scan: Send {
     /// The next morsel, or none at the end. Called from one thread at a time.
     fn next(&mut self) -> Result<Option<Morsel>>;
+
+    /// A point behind the last morsel from which the source can go on without reading what lies before, in words of its own; none
+    /// where it cannot.
+    fn resume_point(&self) -> Option<String> {
+        None
+    }
 }
 
-/// Where rows come from.
+/// A source of rows.
 pub trait Source: Send + Sync {
     /// The source in words, for plans and errors.
     fn describe(&self) -> String;

@@ -100,7 +100,7 @@ impl FlatMap for Thirds {
 /// For each row: (file, row, sum of all row numbers up to it), through a state that sees all rows.
 struct RunningSum;
 
-impl Operator for RunningSum {
+impl PipelineBreaker for RunningSum {
     fn name(&self) -> &str {
         "running-sum"
     }
@@ -108,7 +108,7 @@ impl Operator for RunningSum {
     fn run(
         &self,
         input: &mut Input<'_>,
-        context: &OperatorContext<'_>,
+        context: &BreakerContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
         // The directory is there, empty, and its own.
@@ -183,19 +183,19 @@ fn rows_vanish_and_multiply_in_order() {
 
 #[test]
 fn an_operator_sees_all_rows_in_order_also_in_a_side_plan() {
-    let found = same(200, &[Stage::Whole(Arc::new(RunningSum))]);
+    let found = same(200, &[Stage::PipelineBreaker(Arc::new(RunningSum))]);
     let sums = |row: u64| row * (row + 1) / 2;
     let expected: Vec<String> = (0..200).map(|row| format!("0|{row}|{}", sums(row))).collect();
     assert_eq!(found, expected);
 
-    let side = vec![Stage::FlatMap(Arc::new(Odd)), Stage::Whole(Arc::new(RunningSum))];
-    let annotate = Stage::Annotate {
+    let side = vec![Stage::FlatMap(Arc::new(Odd)), Stage::PipelineBreaker(Arc::new(RunningSum))];
+    let side_join = Stage::SideJoin {
         name: "sums".into(),
         project: names(&["file", "row"]),
         side,
         adds: Arc::new(Schema::new(vec![Field::new("sum", DataType::UInt64, true)])),
     };
-    let found = same(60, &[annotate]);
+    let found = same(60, &[side_join]);
     for (row, line) in found.iter().enumerate() {
         // The sum of the odd numbers up to 2k + 1 is (k + 1)².
         let sum = if row % 2 == 1 { (row / 2 + 1).pow(2).to_string() } else { "null".into() };
@@ -224,10 +224,10 @@ fn operators_behind_partitions_and_behind_each_other() {
     let stages = [
         Stage::Shuffle { key: names(&["row"]), partitions: 5 },
         Stage::Sort { by: names(&["row"]) },
-        Stage::Whole(Arc::new(RunningSum)),
+        Stage::PipelineBreaker(Arc::new(RunningSum)),
         Stage::Shuffle { key: Vec::new(), partitions: 1 },
         Stage::Sort { by: names(&["row"]) },
-        Stage::Whole(Arc::new(RunningSum)),
+        Stage::PipelineBreaker(Arc::new(RunningSum)),
     ];
     let found = same(300, &stages);
     assert_eq!(found.len(), 300);
@@ -246,7 +246,7 @@ fn runs_are_folded_and_empty_input_passes_every_stage() {
     assert_eq!(found.len(), 34);
     assert_eq!(found.iter().filter(|count| *count == "2").count(), 17);
     let mut stages = stages.to_vec();
-    stages.insert(1, Stage::Whole(Arc::new(RunningSum)));
+    stages.insert(1, Stage::PipelineBreaker(Arc::new(RunningSum)));
     for threads in [1, 3] {
         assert!(run(Vec::new(), &stages, threads, 1 << 20).unwrap().is_empty());
     }
@@ -258,12 +258,12 @@ struct Ends {
     how: &'static str,
 }
 
-impl Operator for Ends {
+impl PipelineBreaker for Ends {
     fn name(&self) -> &str {
         "ends"
     }
 
-    fn run(&self, input: &mut Input<'_>, _: &OperatorContext<'_>, output: &mut Output<'_>) -> Result<()> {
+    fn run(&self, input: &mut Input<'_>, _: &BreakerContext<'_>, output: &mut Output<'_>) -> Result<()> {
         for _ in 0..self.after {
             if let Some(batch) = input()? {
                 output(batch)?;
@@ -285,13 +285,13 @@ fn an_operator_may_answer_early_fail_or_panic_and_nothing_hangs() {
             for before in [vec![], vec![partitions.clone()]] {
                 let with = |how| {
                     let mut stages = before.clone();
-                    stages.push(Stage::Whole(Arc::new(Ends { after, how })));
+                    stages.push(Stage::PipelineBreaker(Arc::new(Ends { after, how })));
                     run(rows(500, 10), &stages, threads, 2000)
                 };
                 if before.is_empty() {
                     assert_eq!(with("answers").unwrap().len(), 10 * after);
                 }
-                assert!(matches!(with("panics"), Err(Error::Panicked { stage: "whole", .. })));
+                assert!(matches!(with("panics"), Err(Error::Panicked { stage: "pipeline breaker", .. })));
                 let Err(Error::Other(own)) = with("fails") else { panic!("its own error comes out") };
                 assert_eq!(own.downcast::<std::io::Error>().unwrap().to_string(), "own words");
             }
@@ -320,6 +320,89 @@ fn a_map_that_loses_rows_and_a_missing_column_are_named() {
     assert!(message.contains("age") && message.contains("sort"), "{message}");
 }
 
+/// Keeps the rows; the batch with `row` is an error, the others take their time.
+struct FailsAtRow {
+    row: u64,
+}
+
+impl FlatMap for FailsAtRow {
+    fn name(&self) -> &str {
+        "fails-at-row"
+    }
+
+    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        let ids: &UInt64Array = column(self.name(), &batch, "row")?;
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        if ids.values().contains(&self.row) {
+            return Err(Error::other(std::io::Error::other("the disk is full")));
+        }
+        Ok(batch)
+    }
+}
+
+#[test]
+fn the_error_of_a_partition_is_reported_whichever_partition_is_waited_for() {
+    let key = names(&["row"]);
+    let all = rows(400, 400).remove(0);
+    let partition = partitions_of(&all, &key, 4).unwrap();
+    for wanted in 0..4 {
+        let row = partition.iter().position(|&partition| partition == wanted).unwrap() as u64;
+        let stages = [
+            Stage::Shuffle { key: key.clone(), partitions: 4 },
+            Stage::FlatMap(Arc::new(FailsAtRow { row })),
+        ];
+        let error = run(rows(400, 4), &stages, 4, 1 << 20).unwrap_err();
+        assert_eq!(error.to_string(), "the disk is full", "partition {wanted}");
+    }
+}
+
+/// Memory of a batch that panics when it is freed while `armed`.
+struct Trap(&'static AtomicBool);
+
+impl AsRef<[u8]> for Trap {
+    fn as_ref(&self) -> &[u8] {
+        &[1; 8]
+    }
+}
+
+impl Drop for Trap {
+    fn drop(&mut self) {
+        assert!(!self.0.swap(false, Ordering::SeqCst), "a defect while a batch is freed");
+    }
+}
+
+/// Gives each batch a column whose memory is a trap.
+struct SetsTrap(&'static AtomicBool);
+
+impl FlatMap for SetsTrap {
+    fn name(&self) -> &str {
+        "sets-trap"
+    }
+
+    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        let memory = arrow_buffer::Buffer::from(bytes::Bytes::from_owner(Trap(self.0)));
+        let values = UInt64Array::new(arrow_buffer::ScalarBuffer::new(memory, 0, 1), None);
+        let first = batch.slice(0, 1);
+        self.0.store(true, Ordering::SeqCst);
+        with_columns(&first, vec![(Field::new("trap", DataType::UInt64, false), Arc::new(values))])
+    }
+}
+
+#[test]
+fn a_panic_while_a_worker_spools_is_an_error_and_no_hang() {
+    static ARMED: AtomicBool = AtomicBool::new(false);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let stages = [
+            Stage::Shuffle { key: names(&["row"]), partitions: 4 },
+            Stage::FlatMap(Arc::new(SetsTrap(&ARMED))),
+        ];
+        sender.send(run(rows(400, 40), &stages, 4, 0).map_err(|error| error.to_string())).ok();
+    });
+    let ended = receiver.recv_timeout(std::time::Duration::from_secs(30)).expect("the run ends");
+    assert!(ended.unwrap_err().contains("a defect while a batch is freed"));
+}
+
 /// Raises the stop flag and goes on.
 struct Stops<'a>(&'a AtomicBool, AtomicUsize);
 
@@ -346,17 +429,16 @@ fn a_raised_flag_ends_the_run_after_the_batch() {
 
 #[test]
 fn a_plan_says_what_it_does() {
-    let annotate = Stage::Annotate {
+    let side_join = Stage::SideJoin {
         name: "sums".into(),
         project: names(&["file", "row"]),
-        side: vec![Stage::Whole(Arc::new(RunningSum))],
+        side: vec![Stage::PipelineBreaker(Arc::new(RunningSum))],
         adds: Arc::new(Schema::empty()),
     };
     let plan = Plan {
         source: Arc::new(Batches::new("rows", rows(2, 1))),
-        stages: vec![Stage::FlatMap(Arc::new(Thirds)), annotate],
+        stages: vec![Stage::FlatMap(Arc::new(Thirds)), side_join],
     };
-    let expected =
-        "source rows (2 batches)\nflat-map thirds\nannotate sums from (file, row)\n  whole running-sum\n";
+    let expected = "source rows (2 batches)\nflat-map thirds\nside join sums from (file, row)\n  pipeline breaker running-sum\n";
     assert_eq!(plan.explain(), expected);
 }

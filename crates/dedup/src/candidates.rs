@@ -2,18 +2,18 @@
 //!
 //! Every (band key, place) is sorted outside of memory by key, then place. Documents that share a key are linked to
 //! the first of them: as many links as documents, not pairs, and the same components. Components are found by
-//! [`Graph`]. Documents that share no key with another are not told of.
+//! [`Graph`]. Documents that share no key with another are left out.
 //!
 //! Memory: what is granted. Disk, where that does not suffice: 24 bytes for each band of each document, and 32 for
 //! each link.
 
 use crate::components::Graph;
-use crate::place::{Place, place_column};
+use crate::doc_key::{DocKey, doc_key_column};
 use crate::sorter::{Merged, Sorter, Space};
 use arrow_array::builder::FixedSizeBinaryBuilder;
 use arrow_array::{Array, FixedSizeBinaryArray, RecordBatch, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use bessemer_dataflow::{Error, Input, Operator, OperatorContext, Output, Result, column};
+use bessemer_dataflow::{BreakerContext, Error, Input, Output, PipelineBreaker, Result, column};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,10 +27,10 @@ pub(crate) fn adds() -> SchemaRef {
     Arc::new(Schema::new(vec![Field::new("group", DataType::FixedSizeBinary(16), true)]))
 }
 
-/// The operator. Rows carry `order` and `bands` (band keys as little-endian words, null for no document).
+/// The pipeline breaker. Rows carry `order` and `bands` (band keys as little-endian words, null for no document).
 pub(crate) struct Candidates;
 
-impl Operator for Candidates {
+impl PipelineBreaker for Candidates {
     fn name(&self) -> &str {
         "lsh-components"
     }
@@ -38,16 +38,16 @@ impl Operator for Candidates {
     fn run(
         &self,
         input: &mut Input<'_>,
-        context: &OperatorContext<'_>,
+        context: &BreakerContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
         let space = Space::new(context.memory, context.spill, context.threads);
         let mut entries = Sorter::<3>::new(&space, 0.5);
         while let Some(batch) = input()? {
-            let orders = place_column(self.name(), &batch, "order")?;
+            let orders = doc_key_column(self.name(), &batch, "order")?;
             let bands: &FixedSizeBinaryArray = column(self.name(), &batch, "bands")?;
             for row in (0..batch.num_rows()).filter(|&row| !bands.is_null(row)) {
-                let [high, low] = Place::of_bytes(orders.value(row)).words();
+                let [high, low] = DocKey::of_bytes(orders.value(row)).words();
                 for key in words(bands.value(row)) {
                     entries.push([key, high, low])?;
                 }
@@ -108,12 +108,12 @@ fn component_batch(found: &mut Vec<([u64; 2], [u64; 2])>) -> Result<RecordBatch>
     ]));
     let mut components = FixedSizeBinaryBuilder::with_capacity(found.len(), 16);
     for (_, lowest) in found.iter() {
-        components.append_value(Place::of_words(*lowest).bytes())?;
+        components.append_value(DocKey::of_words(*lowest).bytes())?;
     }
     let batch = RecordBatch::try_new(
         schema,
         vec![
-            Arc::new(found.iter().map(|(node, _)| Place::of_words(*node).file).collect::<UInt32Array>()),
+            Arc::new(found.iter().map(|(node, _)| DocKey::of_words(*node).file).collect::<UInt32Array>()),
             Arc::new(found.iter().map(|(node, _)| node[1]).collect::<UInt64Array>()),
             Arc::new(components.finish()),
         ],

@@ -163,7 +163,7 @@ fn large_star<'s>(space: &'s Space<'s>, edges: Merged<4>) -> Result<(Sorter<'s, 
     Ok((result, only_stars))
 }
 
-/// Every node tells its lower neighbours, and is told itself, of the lowest of them.
+/// Connects every node and its lower neighbours with the lowest of them.
 fn small_star<'s>(space: &'s Space<'s>, edges: Merged<4>) -> Result<Merged<4>> {
     let mut edges = Edges { merged: edges, last: None };
     let mut result = Sorter::<4>::new(space, 0.25);

@@ -1,9 +1,9 @@
 //! The keys of deduplication. Every doc comment below is printed to users as the key's documentation.
 
 use crate::bloom::BloomConfig;
-use crate::leaders::Verify;
 use crate::lines::LinesConfig;
 use crate::minhash::{ShingleBy, lsh};
+use crate::representatives::Verify;
 use crate::semantic::SemanticConfig;
 use crate::simhash::SimHashConfig;
 use crate::substring::SubstringConfig;
@@ -115,7 +115,7 @@ pub enum Profile {
     Fineweb,
 }
 
-/// What signs a set of shingles.
+/// Hash family that signs a set of shingles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Signature {

@@ -9,8 +9,8 @@
 //! first of each group. Cost: 50 bytes per document. With 128 bits, the probability that among n documents two
 //! different ones agree is below n²/2^129: 10^-21 for a billion.
 
+use crate::doc_key::DocKeys;
 use crate::keep_first::KeepFirst;
-use crate::place::Places;
 use crate::verdict::{DropDuplicates, adds};
 use arrow_array::builder::FixedSizeBinaryBuilder;
 use arrow_array::{Array, RecordBatch, StringArray};
@@ -43,7 +43,7 @@ pub(crate) fn names(names: &[&str]) -> Vec<String> {
 pub fn stages() -> Vec<Stage> {
     vec![
         Stage::Map(Arc::new(Fingerprint)),
-        Stage::Annotate {
+        Stage::SideJoin {
             name: "exact-duplicates".into(),
             project: names(&["file", "row", "order", "copies", "fingerprint"]),
             side: vec![
@@ -68,7 +68,7 @@ pub(crate) fn with_order(
     field: Field,
     array: arrow_array::ArrayRef,
 ) -> Result<RecordBatch> {
-    let places = Places::of(stage, batch)?;
+    let places = DocKeys::of(stage, batch)?;
     let mut order = FixedSizeBinaryBuilder::with_capacity(batch.num_rows(), 16);
     let mut copies = Vec::with_capacity(batch.num_rows());
     for row in 0..batch.num_rows() {

@@ -1,9 +1,9 @@
-//! Names every row of a group but the first, and tells the first how many it stands for.
+//! Lists every row of a group but the first as a duplicate, and counts the group for the first.
 //!
 //! Rows arrive sorted by (group, order). For each group of two or more rows the fold gives out one row for each of
 //! them: (file, row, place of the first, or null for the first itself, copies gained by the first, or null).
 
-use crate::place::{Place, place_column};
+use crate::doc_key::{DocKey, doc_key_column};
 use crate::verdict::{Verdicts, weight};
 use arrow_array::{Array, RecordBatch};
 use bessemer_dataflow::{Fold, Reducer, Result};
@@ -27,7 +27,7 @@ impl Reducer for KeepFirst {
 
 struct KeepFirstFold {
     key: String,
-    first: Option<Place>,
+    first: Option<DocKey>,
     gained: u64,
     found: Verdicts,
 }
@@ -51,9 +51,9 @@ impl Fold for KeepFirstFold {
         if batch.column_by_name(&self.key).is_some_and(|key| key.is_null(rows.start)) {
             return Ok(None);
         }
-        let orders = place_column("keep-first", batch, "order")?;
+        let orders = doc_key_column("keep-first", batch, "order")?;
         for row in rows {
-            let place = Place::of_bytes(orders.value(row));
+            let place = DocKey::of_bytes(orders.value(row));
             match self.first {
                 None => self.first = Some(place),
                 Some(first) => {

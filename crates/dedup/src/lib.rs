@@ -8,14 +8,14 @@ pub mod bloom;
 mod candidates;
 mod components;
 mod config;
+mod doc_key;
 pub mod exact;
 mod keep_first;
-mod leaders;
 pub mod lines;
 pub mod minhash;
 mod mix;
-mod place;
 pub mod rehydrate;
+mod representatives;
 pub mod semantic;
 pub mod simhash;
 mod sorter;
@@ -23,6 +23,10 @@ pub mod substring;
 mod verdict;
 
 pub use config::{DedupConfig, Method, MinHashConfig, Profile, Signature, stages};
-pub use leaders::Verify;
-pub use place::Place;
+pub use doc_key::DocKey;
+pub use representatives::Verify;
 pub use verdict::HEAD_BYTES;
+
+/// Version of the verdicts and edited texts that this crate makes. Raised whenever one of them changes for the same input and configuration:
+/// finished corpora are reused under it.
+pub const VERSION: u32 = 1;

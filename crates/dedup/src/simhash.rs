@@ -13,15 +13,15 @@
 
 use crate::candidates::{self, STOP_EVERY, check, give_components};
 use crate::components::Graph;
+use crate::doc_key::{DocKey, doc_key_column};
 use crate::exact::{PARTITIONS, names, with_order};
 use crate::minhash::stages::Clustered;
 use crate::minhash::{ShingleBy, Shingler};
-use crate::place::{Place, place_column};
 use crate::sorter::{Sorter, Space};
 use crate::verdict::{self, DropDuplicates, Verdicts, weight};
 use arrow_array::{Array, RecordBatch, StringArray, UInt64Array};
 use arrow_schema::{DataType, Field};
-use bessemer_dataflow::{BatchMap, Input, Operator, OperatorContext, Output, Result, Stage, column};
+use bessemer_dataflow::{BatchMap, BreakerContext, Input, Output, PipelineBreaker, Result, Stage, column};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -102,20 +102,20 @@ fn choices(blocks: u32, keep: u32) -> Vec<u64> {
 pub fn stages(config: &SimHashConfig) -> Vec<Stage> {
     vec![
         Stage::Map(Arc::new(Fingerprints { config: config.clone() })),
-        Stage::Annotate {
+        Stage::SideJoin {
             name: "simhash-candidates".into(),
             project: names(&["file", "row", "order", "simhash"]),
-            side: vec![Stage::Whole(Arc::new(Close { config: config.clone() }))],
+            side: vec![Stage::PipelineBreaker(Arc::new(Close { config: config.clone() }))],
             adds: candidates::adds(),
         },
-        Stage::Annotate {
+        Stage::SideJoin {
             name: "simhash-verified".into(),
             project: names(&["file", "row", "order", "copies", "group", "simhash"]),
             side: vec![
                 Stage::FlatMap(Arc::new(Clustered)),
                 Stage::Shuffle { key: names(&["group"]), partitions: PARTITIONS },
                 Stage::Sort { by: names(&["group", "order"]) },
-                Stage::Whole(Arc::new(Nearest { distance: config.distance })),
+                Stage::PipelineBreaker(Arc::new(Nearest { distance: config.distance })),
             ],
             adds: verdict::adds(),
         },
@@ -157,7 +157,7 @@ struct Close {
     config: SimHashConfig,
 }
 
-impl Operator for Close {
+impl PipelineBreaker for Close {
     fn name(&self) -> &str {
         "simhash-components"
     }
@@ -165,7 +165,7 @@ impl Operator for Close {
     fn run(
         &self,
         input: &mut Input<'_>,
-        context: &OperatorContext<'_>,
+        context: &BreakerContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
         let space = Space::new(context.memory, context.spill, context.threads);
@@ -173,10 +173,10 @@ impl Operator for Close {
         // (choice, masked fingerprint, fingerprint, place)
         let mut entries = Sorter::<5>::new(&space, 0.5);
         while let Some(batch) = input()? {
-            let orders = place_column(self.name(), &batch, "order")?;
+            let orders = doc_key_column(self.name(), &batch, "order")?;
             let prints: &UInt64Array = column(self.name(), &batch, "simhash")?;
             for row in (0..batch.num_rows()).filter(|&row| !prints.is_null(row)) {
-                let [high, low] = Place::of_bytes(orders.value(row)).words();
+                let [high, low] = DocKey::of_bytes(orders.value(row)).words();
                 let print = prints.value(row);
                 for (choice, mask) in masks.iter().enumerate() {
                     entries.push([choice as u64, print & mask, print, high, low])?;
@@ -224,19 +224,20 @@ struct Nearest {
 
 struct Near {
     component: Option<Vec<u8>>,
-    leaders: Vec<(Place, u64, u64)>,
+    representatives: Vec<(DocKey, u64, u64)>,
     found: Verdicts,
 }
 
 impl Near {
     fn end_component(&mut self) {
-        for (place, _, gained) in self.leaders.drain(..).filter(|leader| leader.2 > 0) {
+        for (place, _, gained) in self.representatives.drain(..).filter(|representative| representative.2 > 0)
+        {
             self.found.kept(place, gained);
         }
     }
 }
 
-impl Operator for Nearest {
+impl PipelineBreaker for Nearest {
     fn name(&self) -> &str {
         "simhash-verify"
     }
@@ -244,30 +245,34 @@ impl Operator for Nearest {
     fn run(
         &self,
         input: &mut Input<'_>,
-        context: &OperatorContext<'_>,
+        context: &BreakerContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
-        let mut near = Near { component: None, leaders: Vec::new(), found: Verdicts::default() };
+        let mut near = Near { component: None, representatives: Vec::new(), found: Verdicts::default() };
         while let Some(batch) = input()? {
             check(context.stop)?;
-            let orders = place_column(self.name(), &batch, "order")?;
-            let components = place_column(self.name(), &batch, "group")?;
+            let orders = doc_key_column(self.name(), &batch, "order")?;
+            let components = doc_key_column(self.name(), &batch, "group")?;
             let prints: &UInt64Array = column(self.name(), &batch, "simhash")?;
             for row in (0..batch.num_rows()).filter(|&row| !components.is_null(row)) {
                 if near.component.as_deref() != Some(components.value(row)) {
                     near.end_component();
                     near.component = Some(components.value(row).to_vec());
                 }
-                let (place, print) = (Place::of_bytes(orders.value(row)), prints.value(row));
+                let (place, print) = (DocKey::of_bytes(orders.value(row)), prints.value(row));
                 let weight = weight(self.name(), &batch, row)?;
                 let close = |other: u64| (print ^ other).count_ones();
-                match near.leaders.iter_mut().find(|leader| close(leader.1) <= self.distance) {
+                match near
+                    .representatives
+                    .iter_mut()
+                    .find(|representative| close(representative.1) <= self.distance)
+                {
                     Some((first, other, gained)) => {
                         *gained += weight;
                         let agreeing = (64 - close(*other)) as f32 / 64.0;
                         near.found.dropped(place, *first, Some(agreeing));
                     }
-                    None => near.leaders.push((place, print, 0)),
+                    None => near.representatives.push((place, print, 0)),
                 }
                 if let Some(batch) = near.found.full()? {
                     output(batch)?;

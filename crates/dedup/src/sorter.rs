@@ -50,7 +50,7 @@ struct RunFile(PathBuf);
 
 impl Drop for RunFile {
     fn drop(&mut self) {
-        // What cannot be removed lies in the operator's own folder, which its caller removes.
+        // What cannot be removed lies in the stage's own folder, which its caller removes.
         let _ = std::fs::remove_file(&self.0);
     }
 }

@@ -8,7 +8,7 @@
 //! | `gained` | u64 | copies that this document newly stands for |
 //! | `copies` | u64 | documents that a kept row stands for, itself included: the cluster's size, for rehydration |
 
-use crate::place::Place;
+use crate::doc_key::DocKey;
 use arrow_array::builder::StringBuilder;
 use arrow_array::{Array, Float32Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
@@ -58,8 +58,8 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 });
 
 struct Verdict {
-    place: Place,
-    first: Option<Place>,
+    place: DocKey,
+    first: Option<DocKey>,
     similarity: Option<f32>,
     gained: Option<u64>,
 }
@@ -70,12 +70,12 @@ pub(crate) struct Verdicts(Vec<Verdict>);
 
 impl Verdicts {
     /// `place` repeats `first`.
-    pub(crate) fn dropped(&mut self, place: Place, first: Place, similarity: Option<f32>) {
+    pub(crate) fn dropped(&mut self, place: DocKey, first: DocKey, similarity: Option<f32>) {
         self.0.push(Verdict { place, first: Some(first), similarity, gained: None });
     }
 
     /// `place` is kept and stands for `gained` more documents.
-    pub(crate) fn kept(&mut self, place: Place, gained: u64) {
+    pub(crate) fn kept(&mut self, place: DocKey, gained: u64) {
         self.0.push(Verdict { place, first: None, similarity: None, gained: Some(gained) });
     }
 
@@ -84,7 +84,7 @@ impl Verdicts {
         if self.0.len() >= RESULT_ROWS { self.flush() } else { Ok(None) }
     }
 
-    /// What there is.
+    /// A batch of the rows so far; none if there are none.
     pub(crate) fn flush(&mut self) -> Result<Option<RecordBatch>> {
         if self.0.is_empty() {
             return Ok(None);
@@ -166,11 +166,11 @@ impl BatchMap for DropDuplicates {
     }
 }
 
-/// What becomes of a document.
+/// Outcome for a document.
 pub(crate) enum Change {
-    /// It stays as it is, kept or dropped.
+    /// Unchanged, kept or dropped.
     None,
-    /// It gets this text.
+    /// Kept with this text.
     Text(String),
     /// It is dropped for this reason, with this detail; the head of its text stays.
     Drop(&'static str, String),

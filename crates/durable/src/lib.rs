@@ -4,12 +4,14 @@
 //! sequence makes both the bytes and the name survive a power cut: without the first fsync a renamed file may come back
 //! with the right length and nothing but zeros. A file that is dropped before [`NewFile::commit`] leaves nothing.
 //!
-//! Beside it the two other things that every writer of files needs: [`ConfinedDir`], which removes files without following
-//! a symbolic link, and [`open_regular`], which never waits for a FIFO.
+//! Beside it the other things that every writer of files needs: [`ConfinedDir`] removes files without following
+//! a symbolic link, [`open_regular`] never waits for a FIFO, and [`FileLock`] keeps other processes out.
 
 mod confined;
+mod lock;
 
 pub use confined::{ConfinedDir, EntryKind, IsOurs, foreign_entries};
+pub use lock::FileLock;
 
 use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
@@ -108,7 +110,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// Opens a regular file as `options` say, for example for appending.
 ///
 /// # Errors
-/// Those of [`open_regular`].
+/// Errors of [`open_regular`].
 pub fn open_regular_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     // Without NONBLOCK, opening a FIFO that somebody put in the file's place would wait for ever.
     let file = options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(path).map_err(|e| {
@@ -137,7 +139,7 @@ fn not_regular(path: &Path) -> io::Error {
 /// Reads a whole regular file.
 ///
 /// # Errors
-/// Those of [`open_regular`] and of reading.
+/// Errors of [`open_regular`] and of reading.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.read_to_end(&mut bytes)?;
@@ -168,17 +170,6 @@ fn replace(path: &Path) -> io::Result<File> {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => File::create_new(path),
     }
-}
-
-/// Opens the file at `path` to be locked; makes it if it is missing. Its content is not touched.
-///
-/// # Errors
-/// The system's; a symbolic link is refused, because a lock behind it would be another one.
-pub fn open_lock(path: &Path) -> io::Result<File> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).custom_flags(flags.bits() as i32);
-    options.open(path).map_err(|e| at(path, "open the lock file", e))
 }
 
 /// The hidden name under which `path` is written before it is complete.
@@ -272,16 +263,13 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_the_place_of_a_hidden_name_or_a_lock_cuts_nothing() {
+    fn a_link_in_the_place_of_a_hidden_name_cuts_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let (path, precious) = (dir.path().join("a.json"), dir.path().join("precious"));
         fs::write(&precious, b"precious").unwrap();
         std::os::unix::fs::symlink(&precious, partial_path(&path)).unwrap();
         write(&path, b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
-        std::os::unix::fs::symlink(&precious, dir.path().join(".lock")).unwrap();
-        open_lock(&dir.path().join(".lock")).unwrap_err();
-        drop(open_lock(&precious).unwrap());
         assert_eq!(fs::read(&precious).unwrap(), b"precious");
     }
 

@@ -1,33 +1,14 @@
 //! Warm launches allocate nothing: every operator is launched once, then again under a counting allocator.
-#![allow(unsafe_code)] // a global allocator that counts
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test with a backtrace
 
+use bessemer_counting_alloc::{CountingAllocator, allocations};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_tensor::op::*;
 use bessemer_tensor::{Backend, BufferSpec, Stream, View};
 use bessemer_units::{Bytes, DType};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-struct Counting;
-
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: hands everything to the system allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(p, layout) }
-    }
-}
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn mat(b: &mut CpuBackend, rows: usize, cols: usize) -> View {
     b.alloc(BufferSpec { class: "test", name: "x", dtype: DType::F32, len: rows * cols })
@@ -233,13 +214,13 @@ fn a_warm_launch_allocates_nothing() {
         ops.extend(of_optimizers(&mut b));
         let bytes = ops.iter().map(|o| b.workspace(o).unwrap().0).max().unwrap();
         b.reserve_workspace(Bytes(bytes)).unwrap();
-        let mut least = vec![usize::MAX; ops.len()];
+        let mut least = vec![u64::MAX; ops.len()];
         for round in 0..6 {
             for (op, least) in ops.iter().zip(&mut least) {
-                let before = COUNT.load(Ordering::SeqCst);
+                let before = allocations();
                 b.launch(Stream(0), op).unwrap();
-                let made = COUNT.load(Ordering::SeqCst) - before;
-                *least = if round == 0 { usize::MAX } else { made.min(*least) };
+                let made = allocations() - before;
+                *least = if round == 0 { u64::MAX } else { made.min(*least) };
             }
         }
         for (op, made) in ops.iter().zip(least) {

@@ -8,7 +8,7 @@ use bessemer_shards::{ShardError, ShardSet};
 /// A target that is not scored.
 pub const IGNORED: u32 = u32::MAX;
 
-/// Where a sequence of a batch came from.
+/// Origin of a sequence of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// Sample counter of the run, or number of the window in an evaluation.
@@ -57,7 +57,7 @@ impl Batch {
         Batch::default()
     }
 
-    /// Makes room for n sequences of s tokens. What the arrays held is not cleared.
+    /// Makes room for n sequences of s tokens. Former contents of the arrays stay.
     pub(crate) fn shape(&mut self, sequences: usize, seq_len: usize) -> Result<(), LoadError> {
         let tokens = sequences
             .checked_mul(seq_len)

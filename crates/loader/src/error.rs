@@ -69,7 +69,7 @@ pub enum LoadError {
     OtherOrder {
         /// Folder of the split.
         path: PathBuf,
-        /// What differs.
+        /// Property that differs.
         what: &'static str,
         /// As saved.
         wanted: String,

@@ -31,7 +31,7 @@ const SLOTS: u64 = 1 << 20;
 /// Most components of a mixture.
 pub const MOST_COMPONENTS: usize = 1024;
 
-/// What is asked of one component.
+/// Share that one component is asked to have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Share {
     /// Its name in the shards.
@@ -42,7 +42,7 @@ pub struct Share {
     pub epochs: Option<f64>,
 }
 
-/// What a run takes of one component.
+/// Part of one component that a run takes.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Taken {
     /// Its name.
@@ -167,7 +167,7 @@ impl Mixture {
         self.parts.iter().zip(self.given(samples)).map(take).collect()
     }
 
-    /// What identifies the mixture in a checkpoint.
+    /// Identity of the mixture in a checkpoint.
     pub(crate) fn identity(&self) -> Vec<MixtureShare> {
         let share = |part: &Part| MixtureShare {
             name: part.name.clone(),

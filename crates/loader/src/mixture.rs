@@ -120,7 +120,7 @@ pub fn capped_weights(
 /// Cost: size · data sets.
 ///
 /// # Errors
-/// Those of [`normalised`].
+/// Errors of [`normalised`].
 pub fn blend(weights: &[f64], size: usize) -> Result<Blend, LoadError> {
     let weights = normalised(weights)?;
     let mut taken = vec![0_u64; weights.len()];

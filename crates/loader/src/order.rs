@@ -73,7 +73,7 @@ impl Permutation {
         Permutation { n, a, b, keys: std::array::from_fn(sub_key), extra: sub_key(ROUNDS) }
     }
 
-    /// Where position `i` goes.
+    /// Position that `i` is mapped to.
     ///
     /// # Panics
     /// If `i` is not below n.

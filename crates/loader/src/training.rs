@@ -126,7 +126,7 @@ impl Loader {
         self.mixture.as_ref().map_or((0, counter), |mixture| mixture.at(counter))
     }
 
-    /// Where sample `counter` lies.
+    /// Component and window of sample `counter`.
     pub fn sample(&self, counter: u64) -> Sample {
         let (component, number) = self.turn(counter);
         self.locate(counter, component, number, &mut None)

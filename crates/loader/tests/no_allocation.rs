@@ -2,38 +2,16 @@
 //!
 //! The only test of its file: other tests would allocate on other threads while it counts.
 #![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
-#![allow(unsafe_code)] // Counting allocations needs a global allocator, whose trait is unsafe.
 
 #[path = "integration/support/mod.rs"]
 mod support;
 
+use bessemer_counting_alloc::{CountingAllocator, allocations};
 use bessemer_loader::{Batch, EvaluationWindows, Loader, Mixture, Share};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use support::{counting_split, document_lengths, mixed_split};
 
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call is handed to the system allocator unchanged; the counter is a thread-local of a plain
-// number, which neither allocates nor has a destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`; the pointer came from `System`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 #[test]
 fn a_warm_batch_allocates_nothing() {
@@ -46,7 +24,7 @@ fn a_warm_batch_allocates_nothing() {
     let share = |name: &str, weight| Share { name: name.into(), weight: Some(weight), epochs: None };
     let mixture = Mixture::new(&mixed, 64, &[share("a", 0.4), share("b", 0.6)], 1.0, 10_000).unwrap();
     let mixed = Loader::mixed(mixed, 1, true, mixture);
-    let count = || ALLOCATIONS.with(Cell::get);
+    let count = allocations;
     let mut batch = Batch::new();
     let cold = count();
     loader.batch(0, 16, &mut batch).unwrap();

@@ -70,7 +70,7 @@ fn unit(decoder: &Decoder, unit: Unit, program: UnitProgram) -> StageUnit {
     let find =
         |name: &String| decoder.params.iter().position(|p| p.spec.name == full(name)).unwrap_or(usize::MAX);
     let parameters = program.parameters.iter().map(find).collect();
-    StageUnit { unit, program, memory, parameters }
+    StageUnit { unit, program, memory, distinct: true, parameters }
 }
 
 impl Cache {

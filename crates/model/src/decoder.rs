@@ -11,7 +11,7 @@ use crate::slots::Held;
 use crate::stage::StageConfig;
 use crate::step::{LossSum, StepContext, TokenBatch};
 use crate::units::{Plan, Rewrite, StageUnit, phases};
-use bessemer_arch::{Model, TensorShard, Unit};
+use bessemer_arch::{Model, Sharding, TensorShard, Unit};
 use bessemer_mesh::{Axis, Placement};
 use bessemer_program::{
     Class, OneDevice, Phase, Rank, StepValues, UnitMemory, UnitProgram, UnitUse, each_op, run, verify,
@@ -109,7 +109,8 @@ impl Decoder {
     ) -> Result<Decoder, ModelError> {
         shape.check(model)?;
         let rank = Rank { axis: Axis::Tensor, degree: 1, index: 0, sequence: false };
-        let parts = Parts { model, whole: None, rank, shape, config, stage: &StageConfig::whole(model) };
+        let (config, stage) = (&config, &StageConfig::whole(model));
+        let parts = Parts { model, tensor_shard: None, rank, shape, config, stage };
         Decoder::build(backend, &parts, params, None)
     }
 
@@ -120,11 +121,15 @@ impl Decoder {
         params: Vec<Param>,
         beside: Option<&Decoder>,
     ) -> Result<Decoder, ModelError> {
-        let Parts { model, whole, rank, shape, config, stage } = *parts;
+        let Parts { model, tensor_shard, rank, shape, config, stage } = *parts;
         let (span, train) = (&stage.span, shape.purpose == Purpose::Train);
-        params::check(&params, &span.params(model), train)?;
+        let specs = tensor_shard.map_or_else(|| span.params(model), |part| part.specs(span));
+        params::check(&params, &specs, train)?;
+        let shardings = tensor_shard.map_or_else(|| model.shardings(), |part| part.shardings.clone());
+        let whole = tensor_shard.map(|part| &part.whole);
         let plan = Plan {
             model: whole.unwrap_or(model),
+            shardings: &shardings,
             shape,
             config,
             stage,
@@ -146,7 +151,7 @@ impl Decoder {
             tensor_shard: None,
             rank,
             shape,
-            config,
+            config: config.clone(),
             values: params.iter().map(|p| p.value).collect(),
             gradients: params.iter().map(|p| p.grad).collect(),
             logits: logits_units(&plan, &params)?,
@@ -277,9 +282,16 @@ impl Decoder {
     /// As when the decoder was made.
     pub fn programs_after(&self, until: Rewrite) -> Result<Vec<(Unit, UnitProgram, UnitMemory)>, ModelError> {
         let model = self.whole.as_deref().unwrap_or(&self.model);
-        let (shape, config, stage, rank) = (self.shape, self.config, &self.stage, self.rank);
-        let units = Plan { model, shape, config, stage, rank, branches: false, until }.units(&self.params)?;
+        let (shape, config, stage, rank) = (self.shape, &self.config, &self.stage, self.rank);
+        let (shardings, branches) = (&self.shardings(), false);
+        let units =
+            Plan { model, shardings, shape, config, stage, rank, branches, until }.units(&self.params)?;
         Ok(units.into_iter().map(|u| (u.unit, u.program, u.memory)).collect())
+    }
+
+    /// How the parameters of the whole model are sharded.
+    fn shardings(&self) -> Vec<Sharding> {
+        self.tensor_shard().map_or_else(|| self.model.shardings(), |part| part.shardings.clone())
     }
 
     /// The lists that passes run.
@@ -308,15 +320,18 @@ impl Decoder {
         partial
     }
 
+    /// Whether no unit before it has the same program: layers of one policy of recomputation and of one layout differ in nothing
+    /// but their names.
+    pub fn is_distinct(&self, unit: Unit) -> bool {
+        self.units.iter().any(|u| u.unit == unit && u.distinct)
+    }
+
     /// Refuses programs that would compute something else than those of one device.
     ///
     /// # Errors
     /// The first node that is wrong, with the value's name.
     pub fn verify(&self) -> Result<(), ModelError> {
-        let first = self.stage.span.layers.start;
-        // Layers differ in nothing but their names.
-        let one = |unit: &Unit| unit.layer().is_none_or(|layer| layer == first);
-        for (_, program, memory) in self.programs().filter(|p| one(&p.0)) {
+        for (_, program, memory) in self.programs().filter(|p| self.is_distinct(p.0)) {
             verify(program, memory, self.phases(), self.rank)?;
         }
         Ok(())
@@ -329,9 +344,10 @@ impl Decoder {
     /// An error of the backend.
     pub fn keep_branches(&mut self, backend: &mut dyn Backend) -> Result<(), ModelError> {
         let whole = self.whole.as_deref().unwrap_or(&self.model);
-        let (shape, config, rank) = (self.shape, self.config, self.rank);
+        let (shape, config, rank) = (self.shape, &self.config, self.rank);
         let plan = Plan {
             model: whole,
+            shardings: &self.shardings(),
             shape,
             config,
             stage: &self.stage,
@@ -448,10 +464,11 @@ impl Decoder {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Parts<'a> {
     pub(crate) model: &'a Model,
-    pub(crate) whole: Option<&'a Model>,
+    /// The part of the whole model that `model` is.
+    pub(crate) tensor_shard: Option<&'a TensorShard>,
     pub(crate) rank: Rank,
     pub(crate) shape: Shape,
-    pub(crate) config: ActivationConfig,
+    pub(crate) config: &'a ActivationConfig,
     pub(crate) stage: &'a StageConfig,
 }
 

@@ -12,6 +12,9 @@ pub enum ModelError {
     /// Layouts that do not fit together.
     #[error(transparent)]
     Layout(#[from] Box<bessemer_program::LayoutConflict>),
+    /// Values that cannot be recomputed.
+    #[error(transparent)]
+    Recompute(#[from] bessemer_program::RecomputeError),
     /// A program that would compute something else than that of one device.
     #[error(transparent)]
     Program(#[from] Box<bessemer_program::Violation>),

@@ -13,7 +13,7 @@
 //! `record/residual.rs` has the other placements of the normalisation: after the sum, DeepNorm, none.
 //!
 //! What is saved for the backward pass follows from the programs, after normalised rows and hidden values are set to be
-//! computed again ([`bessemer_units::Recompute`]); all other memory is scratch that all passes share. [`Decoder::new`]
+//! computed again ([`bessemer_units::RecomputePlan`]); all other memory is scratch that all passes share. [`Decoder::new`]
 //! allocates everything and reserves the operators' workspace; no pass after it allocates.
 //!
 //! The crate knows no ranks, files or devices: its code records one device, and [`bessemer_program::partition()`] rewrites

@@ -106,7 +106,7 @@ pub(crate) fn logits_units(plan: &Plan<'_>, params: &[Param]) -> Result<Vec<Stag
         let memory = plan_memory(&program, &[Phase::Score]);
         let find = |name: &String| params.iter().position(|p| p.spec.name == *name).unwrap_or(usize::MAX);
         let parameters = program.parameters.iter().map(find).collect();
-        StageUnit { unit: Unit::Head, program, memory, parameters }
+        StageUnit { unit: Unit::Head, program, memory, distinct: true, parameters }
     };
     Ok(logit_rows(plan.shape.tokens()).map(unit).collect())
 }

@@ -105,7 +105,7 @@ impl StageConfig {
 
 impl Decoder {
     /// A decoder of a span of a tensor shard of a model; the whole model is `model.tensor_shard(1, 0)`. Parameters are
-    /// `stage.span.params(&tensor_shard.model)`, under their names in the whole model, placed by the caller or allocated here.
+    /// `tensor_shard.specs(&stage.span)`, under their names in the whole model, placed by the caller or allocated here.
     ///
     /// # Errors
     /// As [`Decoder::of_tensor_shard`]; a span that the model does not have, no slot.
@@ -142,7 +142,7 @@ impl Decoder {
             }
         };
         let stream = if self.is_sharded_by_rows() { Stream::Rows } else { Stream::Whole };
-        let batches = (self.shape, self.config);
+        let batches = (self.shape, self.config.clone());
         Decoder::stage_with(backend, (tensor_shard, stream), batches, stage, placed, Some(self))
     }
 
@@ -159,18 +159,14 @@ impl Decoder {
         let rank = rank_of(tensor_shard, stream, shape)?;
         let params = match placed {
             Some(params) => params,
-            None => params::alloc(
-                backend,
-                stage.span.params(&tensor_shard.model),
-                shape.purpose == Purpose::Train,
-            )?,
+            None => params::alloc(backend, tensor_shard.specs(&stage.span), shape.purpose == Purpose::Train)?,
         };
         let parts = Parts {
             model: &tensor_shard.model,
-            whole: Some(&tensor_shard.whole),
+            tensor_shard: Some(tensor_shard),
             rank,
             shape,
-            config,
+            config: &config,
             stage,
         };
         let mut decoder = Decoder::build(backend, &parts, params, beside)?;

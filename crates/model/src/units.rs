@@ -6,11 +6,11 @@ use crate::error::ModelError;
 use crate::params::Param;
 use crate::record::Recording;
 use crate::stage::StageConfig;
-use bessemer_arch::{Model, Unit};
+use bessemer_arch::{Model, Sharding, Unit};
 use bessemer_program::{
     Phase, Rank, UnitMemory, UnitProgram, fuse, overlap, partition, plan_memory, recompute, seal, split,
 };
-use bessemer_units::{DType, Recompute};
+use bessemer_units::{DType, RecomputePolicy};
 use std::collections::HashMap;
 
 /// One unit of a stage.
@@ -19,6 +19,8 @@ pub(crate) struct StageUnit {
     pub(crate) unit: Unit,
     pub(crate) program: UnitProgram,
     pub(crate) memory: UnitMemory,
+    /// No unit before it has the same program under another name.
+    pub(crate) distinct: bool,
     /// By number of the unit's parameter: its number in the decoder.
     pub(crate) parameters: Vec<usize>,
 }
@@ -28,8 +30,10 @@ pub(crate) struct StageUnit {
 pub(crate) struct Plan<'a> {
     /// The whole model.
     pub(crate) model: &'a Model,
+    /// How its parameters are sharded.
+    pub(crate) shardings: &'a [Sharding],
     pub(crate) shape: Shape,
-    pub(crate) config: ActivationConfig,
+    pub(crate) config: &'a ActivationConfig,
     pub(crate) stage: &'a StageConfig,
     pub(crate) rank: Rank,
     /// What joins the residual stream stays a value of its own.
@@ -65,11 +69,15 @@ impl Plan<'_> {
         }
     }
 
-    /// The passes, in their order, as far as they are wanted.
-    fn rewrite(&self, mut unit: UnitProgram) -> Result<(UnitProgram, UnitMemory), ModelError> {
+    /// The passes, in their order, as far as they are wanted. Only layers have a policy of recomputation.
+    fn rewrite(
+        &self,
+        mut unit: UnitProgram,
+        policy: Option<&RecomputePolicy>,
+    ) -> Result<(UnitProgram, UnitMemory), ModelError> {
         let wanted = |pass: Rewrite| pass <= self.until;
-        if wanted(Rewrite::Recompute) && self.config.recompute == Recompute::Selective {
-            recompute(&mut unit);
+        if let Some(policy) = policy.filter(|_| wanted(Rewrite::Recompute)) {
+            recompute(&mut unit, policy)?;
         }
         if wanted(Rewrite::Partition) {
             unit = partition(&unit, self.rank)?;
@@ -90,10 +98,10 @@ impl Plan<'_> {
 
     /// The units of the stage, in the order of the forward pass.
     pub(crate) fn units(&self, params: &[Param]) -> Result<Vec<StageUnit>, ModelError> {
-        let (span, shardings) = (&self.stage.span, self.model.shardings());
+        let span = &self.stage.span;
         let recording = Recording {
             tied_here: self.model.tied_embeddings && span.head && span.embedding,
-            ..Recording::new(self.model, &shardings, self.shape, self.storage())
+            ..Recording::new(self.model, self.shardings, self.shape, self.storage())
         };
         let mut units = Vec::with_capacity(span.layers.len() + 2);
         let numbers: HashMap<&str, usize> =
@@ -105,26 +113,35 @@ impl Plan<'_> {
             program.parameters.iter().map(find).collect()
         };
         if span.embedding {
-            let (program, memory) = self.rewrite(recording.embedding())?;
+            let (program, memory) = self.rewrite(recording.embedding(), None)?;
             let parameters = number("", &program);
-            units.push(StageUnit { unit: Unit::Embedding, program, memory, parameters });
+            units.push(StageUnit { unit: Unit::Embedding, program, memory, distinct: true, parameters });
         }
-        let mut first: Option<(UnitProgram, UnitMemory)> = None;
+        // Layers of one policy and layout differ in nothing but their number.
+        let mut recorded: HashMap<(&RecomputePolicy, Vec<Option<usize>>), usize> = HashMap::new();
         for layer in span.layers.clone() {
-            // Layers differ in nothing but their number.
-            let (program, memory) = match &first {
-                Some((program, memory)) => {
-                    (program.renamed(&layer_prefix(span.layers.start), &layer_prefix(layer)), memory.clone())
+            let policy = self.config.recompute.of(layer);
+            let of_layer = self.shardings.iter().filter(|s| s.spec.id.unit() == Unit::Layer(layer));
+            let kind = (policy, of_layer.map(Sharding::dim).collect());
+            let like = recorded.get(&kind).copied();
+            let (program, memory) = match like {
+                Some(at) => {
+                    let StageUnit { program, memory, .. }: &StageUnit = &units[at];
+                    (program.renamed(&program.name, &layer_prefix(layer)), memory.clone())
                 }
-                None => first.insert(self.rewrite(recording.layer(layer))?).clone(),
+                None => {
+                    recorded.insert(kind, units.len());
+                    self.rewrite(recording.layer(layer), Some(policy))?
+                }
             };
             let parameters = number(&layer_prefix(layer), &program);
-            units.push(StageUnit { unit: Unit::Layer(layer), program, memory, parameters });
+            let distinct = like.is_none();
+            units.push(StageUnit { unit: Unit::Layer(layer), program, memory, distinct, parameters });
         }
         if span.head {
-            let (program, memory) = self.rewrite(recording.head())?;
+            let (program, memory) = self.rewrite(recording.head(), None)?;
             let parameters = number("", &program);
-            units.push(StageUnit { unit: Unit::Head, program, memory, parameters });
+            units.push(StageUnit { unit: Unit::Head, program, memory, distinct: true, parameters });
         }
         Ok(units)
     }

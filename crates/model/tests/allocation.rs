@@ -1,6 +1,5 @@
 //! A warm step allocates nothing, on no thread. Alone in its file: another test's allocations would be counted too.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
-#![allow(unsafe_code, reason = "counting allocations means implementing GlobalAlloc")]
 
 #[path = "../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;
@@ -8,47 +7,22 @@ mod instruction_set;
 mod tiny;
 
 use bessemer_arch::Model;
+use bessemer_counting_alloc::{CountingAllocator, allocations};
 use bessemer_model::{
     ActivationConfig, Cache, Decoder, OneDevice, Purpose, Shape, StageConfig, StepContext, Stream, TokenBatch,
 };
 use bessemer_optim::OptimConfig;
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
 use tiny::{SEQ, adamw, context, cpu, decoder, models, scored, tokens};
 
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is passed to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-fn allocations(work: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+fn allocations_of(work: impl FnOnce()) -> u64 {
+    let before = allocations();
     work();
-    ALLOCATIONS.load(Ordering::Relaxed) - before
+    allocations() - before
 }
 
 /// The model in two stages.
@@ -58,7 +32,7 @@ fn stages(b: &mut dyn Backend, model: &Model) -> Vec<Decoder> {
     let config = ActivationConfig::default();
     let make = |span| {
         let stage = StageConfig { span, slots: 2, pending: 1, overlap: false };
-        Decoder::of_stage(b, &tensor_shard, Stream::Whole, shape, config, &stage, None).unwrap()
+        Decoder::of_stage(b, &tensor_shard, Stream::Whole, shape, config.clone(), &stage, None).unwrap()
     };
     model.split(2).unwrap().into_iter().map(make).collect()
 }
@@ -99,12 +73,12 @@ fn warm_rounds(b: &mut dyn Backend, model: &Model) -> u64 {
         d.decode(b, &mut cache, &ids[..2]).unwrap();
     };
     round(0);
-    (1..=5).map(|step| allocations(|| round(step))).min().unwrap()
+    (1..=5).map(|step| allocations_of(|| round(step))).min().unwrap()
 }
 
 #[test]
 fn warm_steps_scoring_and_decoding_allocate_nothing() {
-    assert_eq!(allocations(|| drop(std::hint::black_box(vec![0u8; 10]))), 1, "the counter counts");
+    assert_eq!(allocations_of(|| drop(std::hint::black_box(vec![0u8; 10]))), 1, "the counter counts");
     for (label, model) in models() {
         let model = Model { dropout: 0.1, ..model };
         assert_eq!(warm_rounds(&mut NullBackend::new(), &model), 0, "{label} on the null backend");

@@ -72,6 +72,7 @@ pub fn is_moment_name(name: &str) -> bool {
 #[derive(Debug)]
 pub struct Optimizer {
     clip: f64,
+    sums_size: bool,
     /// The gradients in memory are those of so many times the loss.
     loss_scale: f64,
     /// As the rules step them: the value of one of fewer bits than f32 is its master, unless the rule keeps that itself.
@@ -161,6 +162,7 @@ impl Optimizer {
         let squares = alloc(backend, "gradient_squares", 1, params.len().max(1))?;
         let mut optimizer = Optimizer {
             clip: config.clip,
+            sums_size: config.optimizer == OptimizerChoice::Kfac && config.kfac.kl_clip > 0.0,
             loss_scale: 1.0,
             params: stepped,
             rounded,
@@ -172,7 +174,10 @@ impl Optimizer {
         };
         let mut pass = Pass::plan(backend);
         optimizer.norm_launches(&mut pass)?;
-        optimizer.updates(&mut pass, &Now { t: 1, lr: 0.0, grad_scale: 1.0 })?;
+        if let Some(kfac) = &mut optimizer.kfac {
+            kfac.directions(&mut pass, &optimizer.params, 1)?;
+        }
+        optimizer.updates(&mut pass, &Now { t: 1, lr: 0.0, grad_scale: 1.0 }, 0.0)?;
         pass.reserve()?;
         Ok(optimizer)
     }
@@ -185,7 +190,7 @@ impl Optimizer {
         Ok(())
     }
 
-    fn updates(&mut self, pass: &mut Pass<'_>, now: &Now) -> Result<(), OptimError> {
+    fn updates(&mut self, pass: &mut Pass<'_>, now: &Now, size: f64) -> Result<(), OptimError> {
         if !pass.is_planning() {
             for (number, (rule, param)) in self.rules.iter().zip(&self.params).enumerate() {
                 if let Some(rule) = rule {
@@ -195,7 +200,7 @@ impl Optimizer {
             self.step.write(pass.backend)?;
         }
         if let Some(kfac) = &mut self.kfac {
-            kfac.step(pass, &self.params, now)?;
+            kfac.step(pass, &self.params, now, size)?;
         }
         let all = self.rules.iter().zip(&self.params).zip(&self.rounded);
         for (number, ((rule, param), rounded)) in all.enumerate() {
@@ -272,10 +277,36 @@ impl Optimizer {
         lr: f64,
         grad_norm: f64,
     ) -> Result<StepStats, OptimError> {
-        self.apply_with(backend, &mut Alone, (t, lr), grad_norm)
+        let size = if grad_norm.is_finite() { self.prepare(backend, &mut Alone, t)? } else { 0.0 };
+        self.apply_with(backend, &mut Alone, (t, lr), grad_norm, size)
     }
 
-    /// As [`Optimizer::apply`] at step `t` and rate `lr`, where other ranks have their parts in it.
+    /// First part of update `t` of a gradient that is finite: what must be known of all parameters of the model before one of
+    /// them is stepped. Returns this optimizer's term of that sum over the parameters, 0 for optimizers that need none. Holders
+    /// of the same parameters call this in the same order.
+    ///
+    /// # Errors
+    /// As [`Optimizer::step`].
+    pub fn prepare(
+        &mut self,
+        backend: &mut dyn Backend,
+        peers: &mut dyn Peers,
+        t: u64,
+    ) -> Result<f64, OptimError> {
+        if t == 0 {
+            return Err(OptimError::StepZero);
+        }
+        let Some(kfac) = &mut self.kfac else { return Ok(0.0) };
+        kfac.directions(&mut Pass::run_with(backend, peers), &self.params, t)
+    }
+
+    /// Whether an update needs the sum of what [`Optimizer::prepare`] returns for all parameters of the model.
+    pub fn sums_size(&self) -> bool {
+        self.sums_size
+    }
+
+    /// Second part of update `t` at rate `lr`, where other ranks have their parts in it. `size` is the sum of what
+    /// [`Optimizer::prepare`] returned for all parameters of the model.
     ///
     /// # Errors
     /// As [`Optimizer::step`].
@@ -285,6 +316,7 @@ impl Optimizer {
         peers: &mut dyn Peers,
         (t, lr): (u64, f64),
         grad_norm: f64,
+        size: f64,
     ) -> Result<StepStats, OptimError> {
         if t == 0 {
             return Err(OptimError::StepZero);
@@ -294,7 +326,7 @@ impl Optimizer {
         }
         let clip_factor = if self.clip > 0.0 { (self.clip / (grad_norm + 1e-6)).min(1.0) } else { 1.0 };
         let grad_scale = clip_factor / self.loss_scale;
-        self.updates(&mut Pass::run_with(backend, peers), &Now { t, lr, grad_scale })?;
+        self.updates(&mut Pass::run_with(backend, peers), &Now { t, lr, grad_scale }, size)?;
         Ok(StepStats { grad_norm, clip_factor, skipped: false })
     }
 
@@ -352,7 +384,7 @@ impl Optimizer {
         }
     }
 
-    /// Whether K-FAC has seen curvature and inverted it, the same on all ranks: what a step without a refresh needs.
+    /// Whether K-FAC has seen curvature and inverted it: what a step without a refresh needs.
     pub fn has_curvature(&self) -> bool {
         self.kfac.as_ref().is_some_and(Kfac::has_batches)
     }

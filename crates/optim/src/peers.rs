@@ -35,7 +35,7 @@ pub trait Peers {
         Ok(())
     }
 
-    /// The sum of `value` over the ranks that step other parameters.
+    /// The sum of `value` over the owners of the other parameters that this optimizer was made with.
     ///
     /// # Errors
     /// What another rank answers.

@@ -1,34 +1,14 @@
 //! A warm step of any optimizer allocates nothing. Alone in its file: another test's allocations would be counted too.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
-#![allow(unsafe_code, reason = "counting allocations means implementing GlobalAlloc")]
 
+use bessemer_counting_alloc::{CountingAllocator, allocations};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_optim::{KfacConfig, OptimConfig, OptimParam, Optimizer, OptimizerChoice};
 use bessemer_tensor::{Backend, BufferSpec, View};
 use bessemer_units::DType;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is passed to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn filled(b: &mut CpuBackend, rows: usize, cols: usize) -> View {
     let spec = BufferSpec { class: "test", name: "x", dtype: DType::F32, len: rows * cols };
@@ -79,10 +59,10 @@ fn a_warm_step_allocates_nothing() {
         // The least of a few: a thread that the system starts late allocates its name in one of them.
         let least = (0..4)
             .map(|_| {
-                let before = ALLOCATIONS.load(Ordering::Relaxed);
+                let before = allocations();
                 step();
                 step();
-                ALLOCATIONS.load(Ordering::Relaxed) - before
+                allocations() - before
             })
             .min();
         assert_eq!(least, Some(0), "{optimizer:?}");

@@ -2,24 +2,24 @@
 
 use crate::error::ParallelError;
 use crate::exchange::{Exchange, ExchangeError};
-use crate::fill::ChunkFill;
 use crate::flat::Units;
 use crate::groups::ChunkGroups;
 use crate::lists::PassLists;
 use crate::memory::ParamMemory;
 use crate::norm::{LocalSquares, counted};
+use crate::operands::Operands;
 use crate::owner::{Owners, with_others};
 use crate::peers::{OptimizerCommunication, RankPeers, share};
 use crate::plan::Coord;
 use crate::prepare::Needs;
-use crate::ranks::{Curvature, transfer};
+use crate::ranks::transfer;
 use crate::stash::WeightVersions;
 use crate::tensor::TensorGroup;
 use crate::worker::Job;
 use bessemer_arch::{Span, TensorShard, TensorShardParam};
 use bessemer_collectives::Communicator;
 use bessemer_model::{Decoder, Pending, StageConfig, Stream};
-use bessemer_optim::{Optimizer, Ranks, StepStats};
+use bessemer_optim::{OptimError, Optimizer, Peers, Ranks, StepStats};
 use bessemer_program::{DataRank, PassNode};
 use bessemer_tensor::{Backend, View};
 use bessemer_units::ParamStorage;
@@ -55,10 +55,8 @@ pub(crate) struct Chunk {
     pub(crate) decoder: Decoder,
     pub(crate) optimizer: Optimizer,
     pub(crate) sharing: OptimizerCommunication,
-    pub(crate) curvature: Curvature,
+    pub(crate) operands: Operands,
     pub(crate) stash: WeightVersions,
-    /// Filler work, if bubbles are filled.
-    pub(crate) fill: Option<ChunkFill>,
     /// The optimizer's state tensors on this rank, by name.
     pub(crate) states: BTreeMap<String, View>,
     pub(crate) squares: LocalSquares,
@@ -83,8 +81,9 @@ impl Chunk {
     ) -> Result<Chunk, ParallelError> {
         let plan = job.plan;
         let layout = |e: bessemer_arch::TensorShardError| ParallelError::Layout(e.to_string());
-        let part = job.model.tensor_shard(plan.tensor(), coord.tensor).map_err(layout)?;
-        let specs = place.span.params(&part.model);
+        let shardings = plan.shardings(job.model)?;
+        let part = job.model.tensor_shard_of(shardings, plan.tensor(), coord.tensor).map_err(layout)?;
+        let specs = part.specs(&place.span);
         let (numbers, tensor_shard): (Vec<usize>, Vec<TensorShardParam>) = part
             .params()
             .into_iter()
@@ -106,10 +105,16 @@ impl Chunk {
         let stash = WeightVersions::alloc(backend, &memory, &names, needs.stashes)?;
         let mut decoder = decoder(backend, job, (&part, &place.span), needs, &memory, beside)?;
         decoder.set_z_loss(job.z_loss);
-        let list = memory.optim_params(&part.model, &units.list, plan.shard() == 1, coord.shard);
+        let list = memory.optim_params(&part, &units.list, plan.shard() == 1, coord.shard);
         let list = with_others(list, job, &part, &memory.params, &numbers);
         let params: Vec<_> = list.iter().map(|p| p.2.clone()).collect();
-        let ranks = Ranks { data: plan.data_ranks(), copies: plan.replicate(), copy: coord.replicate };
+        // Mirrored holders see other micro-batches. They come to their copies of a stage at different times, so nothing but sums
+        // is shared between them.
+        let data = plan.data_ranks() * job.program.holders(place.stage).len();
+        let ranks = match place.mirrored {
+            true => Ranks { data, ..Ranks::ONE },
+            false => Ranks { data, copies: plan.replicate(), copy: coord.replicate },
+        };
         let mut optimizer = Optimizer::of_rank(backend, &params, job.optim, ranks)?;
         optimizer.plan_capture(backend, job.shape.tokens(), job.activations.storage.dtype())?;
         let gradients = match place.first_holder {
@@ -117,7 +122,7 @@ impl Chunk {
             false => Vec::new(),
         };
         let squares = LocalSquares::new(backend, &gradients)?;
-        let (sharing, curvature) = share(backend, job, &owners, &list, &tensor_shard)?;
+        let (sharing, operands) = share(backend, job, &owners, &list, &tensor_shard)?;
         let numbered = tensor_shard.iter().cloned().zip(&memory.params).enumerate();
         let gradients: Vec<_> = numbered
             .filter_map(|(number, (tensor_shard, p))| Some((tensor_shard, p.grad?, units.place(number).unit)))
@@ -141,9 +146,8 @@ impl Chunk {
             states: optimizer.states().into_iter().collect(),
             optimizer,
             sharing,
-            curvature,
+            operands,
             stash,
-            fill: None,
             squares,
             types: job.types,
             pending: HashMap::new(),
@@ -154,29 +158,35 @@ impl Chunk {
 
     /// Bytes of host memory in which values wait for collectives.
     pub(crate) fn staging_bytes(&self) -> u64 {
-        self.exchange.staging_bytes() + self.sharing.bytes() + self.curvature.bytes()
+        self.exchange.staging_bytes() + self.sharing.bytes() + self.operands.bytes()
     }
 
-    /// The optimizer's step `t` at rate `lr`.
-    pub(crate) fn step(
+    /// Lets the optimizer act together with the ranks that share the chunk's parameters.
+    pub(crate) fn with_peers<T>(
         &mut self,
-        backend: &mut dyn Backend,
-        pipeline: &mut dyn Communicator,
-        (t, lr): (u64, f64),
-        grad_norm: f64,
-    ) -> Result<StepStats, ParallelError> {
+        act: impl FnOnce(&mut Optimizer, &mut dyn Peers) -> Result<T, OptimError>,
+    ) -> Result<T, ParallelError> {
         let mut peers = RankPeers {
             exchange: &mut self.exchange,
             tensor: &mut self.tensor,
             sharing: &mut self.sharing,
-            pipeline: (pipeline.size() > 1).then_some(pipeline),
             failed: None,
         };
-        let stats = self.optimizer.apply_with(backend, &mut peers, (t, lr), grad_norm);
-        match (stats, peers.failed) {
+        match (act(&mut self.optimizer, &mut peers), peers.failed) {
             (Err(_), Some(failed)) => Err(failed.into()),
-            (stats, _) => Ok(stats?),
+            (result, _) => Ok(result?),
         }
+    }
+
+    /// The optimizer's step `t` at rate `lr`; `size` as in [`Optimizer::apply_with`].
+    pub(crate) fn step(
+        &mut self,
+        backend: &mut dyn Backend,
+        (t, lr): (u64, f64),
+        grad_norm: f64,
+        size: f64,
+    ) -> Result<StepStats, ParallelError> {
+        self.with_peers(|optimizer, peers| optimizer.apply_with(backend, peers, (t, lr), grad_norm, size))
     }
 
     /// Runs a list without units, outside of a pass.
@@ -213,7 +223,7 @@ fn decoder(
     if let Some(beside) = beside {
         return Ok(beside.of_stage_beside(backend, &stage, placed)?);
     }
-    Ok(Decoder::of_stage(backend, part, stream, job.shape, job.activations, &stage, placed)?)
+    Ok(Decoder::of_stage(backend, part, stream, job.shape, job.activations.clone(), &stage, placed)?)
 }
 
 /// Refuses a gradient that the programs leave partial over the tensor axis and that nobody completes, or one that is

@@ -84,6 +84,12 @@ impl Columns {
         self.staging.capacity_bytes()
     }
 
+    /// Which side of parameter number `param` is gathered: its inputs, or else its output gradients; none of one that is not
+    /// sharded.
+    pub(crate) fn gathered_side(&self, param: usize) -> Option<bool> {
+        self.cuts[param].as_ref().map(|cut| cut.inputs)
+    }
+
     /// Returns inputs x and output gradients dy of parameter number `param`, both of the whole matrix.
     pub(crate) fn gather(
         &mut self,

@@ -1,6 +1,7 @@
 //! `[parallel]`: how a job's ranks share the work.
 
 use crate::pipeline::Pipeline;
+use bessemer_arch::Annotations;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +22,10 @@ pub enum Stage {
     Zero3,
 }
 
-/// Work that a rank does in the bubbles of a pipeline.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+/// One kind of work that a rank does in the bubbles of a pipeline.
+#[derive(
+    Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum FillChoice {
     /// No work: the rank waits.
@@ -34,6 +37,84 @@ pub enum FillChoice {
     Evaluation,
     /// Copies of the state for checkpoints: made in the bubbles of the step after, and written beside the steps after that.
     Checkpoint,
+}
+
+impl FillChoice {
+    /// The name in a recipe.
+    pub fn name(self) -> &'static str {
+        match self {
+            FillChoice::None => "none",
+            FillChoice::Kfac => "kfac",
+            FillChoice::Evaluation => "evaluation",
+            FillChoice::Checkpoint => "checkpoint",
+        }
+    }
+}
+
+/// Work that ranks do in the bubbles of a pipeline: one kind, or a list of kinds.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum FillConfig {
+    /// One kind, or none.
+    One(FillChoice),
+    /// Several kinds, in any order.
+    Several(Vec<FillChoice>),
+}
+
+impl FillConfig {
+    fn choices(&self) -> &[FillChoice] {
+        match self {
+            FillConfig::One(choice) => std::slice::from_ref(choice),
+            FillConfig::Several(choices) => choices,
+        }
+    }
+
+    /// Whether this kind of work is asked for.
+    pub fn has(&self, choice: FillChoice) -> bool {
+        self.choices().contains(&choice)
+    }
+
+    /// Whether no work is asked for.
+    pub fn is_none(&self) -> bool {
+        self.choices().iter().all(|choice| *choice == FillChoice::None)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let FillConfig::Several(choices) = self else { return Ok(()) };
+        let mut sorted = choices.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        if sorted.len() < choices.len() || sorted.contains(&FillChoice::None) {
+            return Err(format!(
+                "parallel.fill = {self}: expected each of \"kfac\", \"evaluation\" and \"checkpoint\" at most once, or \
+                 \"none\" alone"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// As in a recipe.
+impl std::fmt::Display for FillConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<String> = self.choices().iter().map(|c| format!("\"{}\"", c.name())).collect();
+        match self {
+            FillConfig::One(_) => write!(f, "{}", names.concat()),
+            FillConfig::Several(_) => write!(f, "[{}]", names.join(", ")),
+        }
+    }
+}
+
+impl Default for FillConfig {
+    fn default() -> FillConfig {
+        FillConfig::One(FillChoice::None)
+    }
+}
+
+impl From<FillChoice> for FillConfig {
+    fn from(choice: FillChoice) -> FillConfig {
+        FillConfig::One(choice)
+    }
 }
 
 /// `[parallel]`: how ranks share the work. Ranks come from `--ranks N` or the launcher; those that no other axis takes
@@ -71,11 +152,16 @@ pub struct ParallelConfig {
     /// For asynchronous schedules ("pipedream", "pipedream-2bw"): steps after which the pipeline is drained, so that stopping
     /// and saving have a moment. It also ends at evaluations, samples and saves by steps.
     pub window: u64,
-    /// What ranks do while a pipeline waits: "none"; "evaluation": batches of `eval.every_steps`, as many as fit into the bubbles of
-    /// one step; "checkpoint": copies of the state, from which checkpoints are then written beside training; or "kfac": the curvature and inversions of `optim.optimizer = "kfac"`,
-    /// planned by floating-point operations over as many steps as the bubbles need for them, which takes the place of
-    /// `optim.kfac.curvature_every` and `inverse_every`.
-    pub fill: FillChoice,
+    /// What ranks do while a pipeline waits: "none", one of the others, or a list of them such as `["kfac", "checkpoint"]`.
+    /// "evaluation": batches of `eval.every_steps`, as many as fit into the bubbles of one step. "checkpoint": copies of the
+    /// state, from which checkpoints are then written beside training. "kfac": the curvature and inversions of
+    /// `optim.optimizer = "kfac"`, planned by floating-point operations over as many steps as the bubbles need for them, which
+    /// takes the place of `optim.kfac.curvature_every` and `inverse_every`.
+    pub fill: FillConfig,
+    /// Layouts of parameters over the tensor-parallel ranks, by name; `*` stands for any characters: `"layers.0.mlp.*" =
+    /// "replicate"` keeps the feed-forward block of a layer whole on every rank. One annotation holds for all parameters that
+    /// share heads, hidden units or rows of the vocabulary with the named one. See docs/parallel.md.
+    pub annotate: Annotations,
     /// Talk while computing: gradients of a layer travel while the layers below are computed, rows of a product that is cut
     /// over tensor-parallel ranks while other rows are.
     pub overlap: bool,
@@ -109,6 +195,7 @@ impl ParallelConfig {
         if !(1..=MOST_WINDOW).contains(&self.window) {
             return Err(format!("parallel.window = {}: expected 1 to {MOST_WINDOW}", self.window));
         }
+        self.fill.check()?;
         Pipeline::new(self).map_err(|e| e.to_string())?;
         if !(self.memory_limit >= 0.0 && self.memory_limit.is_finite()) {
             return Err(format!("parallel.memory_limit = {}: expected 0 or more", self.memory_limit));
@@ -144,7 +231,8 @@ impl Default for ParallelConfig {
             stages: Vec::new(),
             memory_limit: 0.0,
             window: 32,
-            fill: FillChoice::None,
+            fill: FillConfig::default(),
+            annotate: Annotations::default(),
             overlap: true,
         }
     }

@@ -15,13 +15,14 @@
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
 use crate::notes::OrderSpan;
+use crate::operands::{GradientPass, OperandReader};
 use crate::prepare::{EvaluationPass, ExecOp, Onward, Run, Slot, StreamMessage, Writes};
-use crate::ranks::{PassRanks, Watching};
+use crate::ranks::PassRanks;
 use crate::worker::{BatchSource, Worker, parallel_error, pass_result};
 use bessemer_model::{Accumulate, Decoder, LossSum, ModelError, StepContext, TokenBatch};
 use bessemer_optim::StepStats;
 use bessemer_program::{GradientTraffic, Phase};
-use bessemer_schedule::{Fill, Filler, Flow};
+use bessemer_schedule::{Fill, Flow};
 use bessemer_tensor::op::{Copy, Op};
 use bessemer_tensor::{Backend, Stream, View};
 use std::time::Instant;
@@ -32,16 +33,6 @@ enum Part {
     Whole,
     Input,
     Weight,
-}
-
-/// Use of a linear map's operands, from which its gradient is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Captures {
-    Nothing,
-    /// The optimizer reads them during the pass.
-    Now,
-    /// They are copied for filler work, as those of this micro-batch.
-    Later(usize),
 }
 
 /// The source of one batch that is evaluated between steps.
@@ -74,13 +65,14 @@ struct ChunkPass {
     traffic: GradientTraffic,
     /// Earlier passes have left gradients of the update.
     add: bool,
-    captures: Captures,
+    /// What may read its operands.
+    reads: Option<GradientPass>,
 }
 
 impl ChunkPass {
     /// A pass that makes no gradients.
     fn of(phase: Phase) -> ChunkPass {
-        ChunkPass { phase, traffic: GradientTraffic::Stay, add: false, captures: Captures::Nothing }
+        ChunkPass { phase, traffic: GradientTraffic::Stay, add: false, reads: None }
     }
 }
 
@@ -93,7 +85,7 @@ impl Worker {
     ) -> Result<LossSum, ParallelError> {
         let mut sum = LossSum::default();
         self.next = 0;
-        self.begin_step();
+        self.fillers.begin_step(&mut self.chunks);
         while let Some(&order) = self.ops().get(self.next) {
             if is_update(&order) {
                 break;
@@ -136,24 +128,27 @@ impl Worker {
             ExecOp::Evaluate(pass) => {
                 self.evaluate(backend, feed, &pass)?;
             }
-            ExecOp::Fill(fill) if self.chunks[fill.chunk].has_kfac(fill.filler) => {
-                self.chunks[fill.chunk].fill_kfac(backend, fill)?;
-            }
-            ExecOp::Fill(Fill { filler: Filler::Copy, chunk, unit }) if self.snapshot.is_some() => {
-                if let Some(snapshot) = &mut self.snapshot {
-                    snapshot.copy(backend, (chunk, unit))?;
-                }
-            }
-            ExecOp::Fill(fill) => {
-                return Err(ParallelError::Layout(format!(
-                    "schedule {:?} has filler work {fill:?}, and nobody does it",
-                    self.program.name
-                )));
-            }
+            ExecOp::Fill(fill) => self.fill(backend, fill)?,
             ExecOp::Gather { .. } | ExecOp::Step { .. } => {}
         }
         self.note(begun, &order);
         Ok(sum)
+    }
+
+    /// The instructions of the step at hand.
+    pub(crate) fn ops(&self) -> &[ExecOp] {
+        self.fillers.ops().unwrap_or(&self.prepared.ops)
+    }
+
+    /// Runs work that is no pass.
+    fn fill(&mut self, backend: &mut dyn Backend, unit: Fill) -> Result<(), ParallelError> {
+        if self.fillers.run(backend, &mut self.chunks, unit)? {
+            return Ok(());
+        }
+        Err(ParallelError::Layout(format!(
+            "schedule {:?} has filler work {unit:?}, and nobody does it",
+            self.program.name
+        )))
     }
 
     /// Completes the gradients of all chunks, and sums the two terms of tied tables.
@@ -173,22 +168,28 @@ impl Worker {
         grad_norm: f64,
     ) -> Result<StepStats, ParallelError> {
         let mut told = StepStats { grad_norm, clip_factor: 0.0, skipped: true };
+        let finite = grad_norm.is_finite();
+        let mut size = None;
         while let Some(&order) = self.ops().get(self.next) {
             let begun = self.intervals.is_some().then(Instant::now);
             match order {
-                // What a refresh has begun with is kept.
-                ExecOp::Step { .. } if !grad_norm.is_finite() && self.amid_refresh() => {}
+                // What work over several steps rests on is kept.
+                ExecOp::Step { .. } if !finite && self.fillers.are_amid_interval() => {}
                 ExecOp::Step { chunk, .. } => {
-                    told = self.chunks[chunk].step(backend, &mut *self.pipeline, (t, lr), grad_norm)?;
+                    let of_all = match size {
+                        Some(size) => size,
+                        None if finite => self.prepare_updates(backend, t)?,
+                        None => 0.0,
+                    };
+                    size = Some(of_all);
+                    told = self.chunks[chunk].step(backend, (t, lr), grad_norm, of_all)?;
                 }
                 ExecOp::Gather { chunk, .. } if !told.skipped => {
                     parallel_error(self.chunks[chunk].transfers(backend, |lists| &lists.spread))?;
                 }
                 ExecOp::Gather { .. } => {}
                 // Of a gradient that is not finite nothing is made.
-                ExecOp::Fill(fill) if grad_norm.is_finite() => {
-                    self.chunks[fill.chunk].fill_kfac(backend, fill)?;
-                }
+                ExecOp::Fill(fill) if finite => self.fill(backend, fill)?,
                 ExecOp::Fill(_) => {}
                 other => {
                     return Err(ParallelError::Layout(format!(
@@ -201,8 +202,23 @@ impl Worker {
             self.next += 1;
         }
         self.next = 0;
-        self.end_step(told.skipped);
+        self.fillers.end_step(&mut self.chunks, told.skipped);
         Ok(told)
+    }
+
+    /// Prepares update `t` of every chunk of this rank, and sums what the size of the step depends on over all stages. Mirrored
+    /// holders meet in the order of the stages, and one of them counts.
+    fn prepare_updates(&mut self, backend: &mut dyn Backend, t: u64) -> Result<f64, ParallelError> {
+        let mut sum = 0.0;
+        for c in &self.by_stage {
+            let chunk = &mut self.chunks[*c];
+            let term = chunk.with_peers(|optimizer, peers| optimizer.prepare(backend, peers, t))?;
+            sum += if chunk.place.first_holder { term } else { 0.0 };
+        }
+        match self.chunks.iter().any(|chunk| chunk.optimizer.sums_size()) {
+            true => Ok(self.control.sum(&mut *self.pipeline, "size of the step", sum)?),
+            false => Ok(sum),
+        }
     }
 
     pub(crate) fn note(&mut self, begun: Option<Instant>, order: &ExecOp) {
@@ -240,15 +256,10 @@ impl Worker {
         writes: Writes,
         to: Option<Slot>,
     ) -> Result<Option<LossSum>, ParallelError> {
-        let keeps = self.keeps_operands();
+        let (micro, update, add) = (run.micro, self.step + 1 - self.skipped, writes.add.weight);
+        let reads = (part != Part::Input).then_some(GradientPass { micro, update, add });
         let chunk = &mut self.chunks[run.chunk];
         chunk.stash.read(&mut chunk.decoder, run.stash)?;
-        let captures = match part {
-            Part::Input => Captures::Nothing,
-            _ if keeps => Captures::Later(run.micro),
-            _ if chunk.optimizer.captures(self.step + 1 - self.skipped) => Captures::Now,
-            _ => Captures::Nothing,
-        };
         let kept = !chunk.settles;
         let add = Accumulate { input: writes.add.input && kept, weight: writes.add.weight && kept };
         let phase = match part {
@@ -256,8 +267,7 @@ impl Worker {
             Part::Input => Phase::BackwardInput,
             Part::Weight => Phase::BackwardWeight,
         };
-        let pass =
-            ChunkPass { phase, traffic: chunk.traffic(phase, writes), add: writes.add.weight, captures };
+        let pass = ChunkPass { phase, traffic: chunk.traffic(phase, writes), add: writes.add.weight, reads };
         let pending = match part {
             Part::Weight => chunk.pending.remove(&run.micro),
             _ => None,
@@ -388,18 +398,11 @@ impl Chunk {
         of: ChunkPass,
         pass: impl FnOnce(&mut dyn Backend, &mut Decoder, &mut PassRanks<'_>) -> Result<T, ModelError>,
     ) -> Result<T, ParallelError> {
-        let captures = of.captures;
+        let mut reading = of.reads.and_then(|pass| self.operands.reader(&mut self.optimizer, pass));
         let mut ranks = PassRanks {
             exchange: &mut self.exchange,
             tensor: &mut self.tensor,
-            watching: (captures != Captures::Nothing).then_some(Watching {
-                optimizer: &mut self.optimizer,
-                how: &mut self.curvature,
-                later: match captures {
-                    Captures::Later(micro) => self.fill.as_mut().map(|fill| (fill, micro)),
-                    _ => None,
-                },
-            }),
+            reader: reading.as_mut().map(|reading| reading as &mut dyn OperandReader),
             list: self.lists.pass(of.phase, of.traffic),
             add: of.add,
             failed: None,
@@ -413,7 +416,11 @@ impl Chunk {
 
 /// Returns whether the instruction belongs to the update, after all gradients.
 fn is_update(order: &ExecOp) -> bool {
-    matches!(order, ExecOp::Step { .. } | ExecOp::Fill(Fill { filler: Filler::Precondition, .. }))
+    match order {
+        ExecOp::Step { .. } => true,
+        ExecOp::Fill(fill) => fill.filler.is_update(),
+        _ => false,
+    }
 }
 
 /// Copies the residual stream from one stage of this rank to the next.

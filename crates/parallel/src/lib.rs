@@ -33,6 +33,7 @@ mod memory_plan;
 mod messages;
 mod norm;
 mod notes;
+mod operands;
 mod owner;
 mod peers;
 mod piece;
@@ -52,9 +53,11 @@ mod tie;
 mod window;
 mod worker;
 
-pub use config::{FillChoice, ParallelConfig, Stage};
+pub use config::{FillChoice, FillConfig, ParallelConfig, Stage};
 pub use error::ParallelError;
-pub use fill::{PlannedCopies, plan_copies, plan_evaluations, plan_fill};
+pub use fill::{
+    PlannedCopies, PlannedStep, PlannedSteps, StepFill, plan_copies, plan_evaluations, plan_fill, plan_steps,
+};
 pub use memory_plan::{MemoryPlan, MemoryShortage};
 pub use notes::{Notes, OrderSpan};
 pub use pipeline::{Pipeline, Schedule};

@@ -13,7 +13,7 @@
 
 use crate::config::Stage;
 use crate::flat::FlatUnit;
-use bessemer_arch::{Model, ParamSpec};
+use bessemer_arch::{ParamSpec, TensorShard};
 use bessemer_collectives::Parts;
 use bessemer_model::Param;
 use bessemer_optim::OptimParam;
@@ -140,7 +140,7 @@ impl ParamMemory {
     /// rank's parts, in the order of the parameters. With each its number in the list of parameters and the elements.
     pub(crate) fn optim_params(
         &self,
-        model: &Model,
+        part: &TensorShard,
         units: &[FlatUnit],
         whole: bool,
         rank: usize,
@@ -150,6 +150,7 @@ impl ParamMemory {
             let ranks = self.parts[u].count();
             for (at, (index, range)) in unit.params.iter().enumerate() {
                 let spec = &self.params[*index].spec;
+                let model = part.model_of(spec.id);
                 if whole {
                     let (value, grad) = (self.params[*index].value, self.params[*index].grad);
                     let grad = grad.expect("made with gradients");

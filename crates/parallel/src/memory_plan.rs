@@ -1,6 +1,5 @@
 //! Memory is asked for before work: a dry run on the null backend counts what a rank of a job will hold.
 
-use crate::config::FillChoice;
 use crate::error::ParallelError;
 use crate::plan::{Coord, Plan};
 use crate::worker::{Job, Worker};
@@ -30,7 +29,7 @@ pub struct MemoryPlan {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "training needs {needed} of memory, {available} are available ({largest}); use a smaller train.micro_batch, \
-     train.seq_len or model"
+     train.seq_len or model, or train.recompute = \"full\""
 )]
 pub struct MemoryShortage {
     /// Bytes that the plan holds.
@@ -114,12 +113,10 @@ impl MemoryPlan {
         // Collectives at once or beside the computation: the memory is the same.
         let plan = Plan { overlap: false, ..job.plan.clone() };
         let world = Box::new(NullCommunicator::new("world", rank, plan.ranks()));
-        let worker = Worker::new(&mut planning, &Job { plan: &plan, ..*job }, world)?;
+        let worker = Worker::new(&mut planning, &Job { plan: &plan, ..job.clone() }, world)?;
         let mut planned = MemoryPlan { buffers: planning.memory() };
         planned.add(IN_FLIGHT, Bytes(worker.staging_bytes()));
-        if job.plan.pipe.fill == FillChoice::Checkpoint {
-            planned.add("copies for checkpoints", Bytes(worker.snapshot_bytes(job.optim)?));
-        }
+        planned.add("copies for checkpoints", Bytes(worker.filler_bytes(job)?));
         Ok(planned)
     }
 

@@ -1,10 +1,8 @@
 //! What a rank notes while it is watched: when the orders of its program ran, and when it talked to others.
 
 use crate::error::ParallelError;
-use crate::fill::Refresh;
 use crate::worker::Worker;
 use bessemer_collectives::{CallSpan, Parts};
-use bessemer_schedule::Program;
 use std::time::Instant;
 
 /// Time in which one order of the program ran.
@@ -23,7 +21,7 @@ pub struct OrderSpan {
 pub struct Notes {
     /// Orders of the program: "F 3.0" for the forward pass of micro-batch 3 through chunk 0, "B", "I" and "W" for backward
     /// passes and their parts, "R" and "S" for what waits for a message and hands one over, "reduce", "step" and "gather"
-    /// with the chunk, "Curvature 2.0" and other fillers with unit and chunk. One after the other.
+    /// with the chunk, "Evaluate 2.0" and other fillers with unit and chunk. One after the other.
     pub orders: Vec<OrderSpan>,
     /// Collectives and messages, by group. Those that run beside the computation lie over the orders, the others within.
     pub calls: Vec<CallSpan>,
@@ -42,15 +40,6 @@ impl Worker {
         Notes {
             orders: self.intervals.as_mut().map(std::mem::take).unwrap_or_default(),
             calls: self.watch.take(),
-        }
-    }
-
-    /// The program of the step at hand, with its fillers: between [`Worker::gradients`] and [`Worker::apply`] the one that
-    /// runs.
-    pub fn program_at_hand(&self) -> &Program {
-        match &self.refresh {
-            Some(Refresh { programs, phase: Some(phase), .. }) => &programs[*phase],
-            _ => &self.program,
         }
     }
 

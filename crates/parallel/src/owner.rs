@@ -117,7 +117,7 @@ pub(crate) fn with_others(
     if job.optim.optimizer == OptimizerChoice::Kfac {
         for (index, param) in params.iter().enumerate() {
             let here = OptimParam::of(
-                &tensor_shard.model,
+                tensor_shard.model_of(param.spec.id),
                 &param.spec,
                 param.value,
                 param.grad.unwrap_or(param.value),
@@ -129,7 +129,7 @@ pub(crate) fn with_others(
         list.sort_by_key(|l| l.0);
     }
     if job.plan.tensor() > 1 {
-        let shardings = job.model.shardings();
+        let shardings = &tensor_shard.shardings;
         list = (list.into_iter())
             .map(|(index, range, param)| {
                 let sharding = &shardings[numbers[index]];

@@ -17,12 +17,12 @@ use crate::columns::Columns;
 use crate::control::ControlMessages;
 use crate::error::ParallelError;
 use crate::exchange::{Exchange, ExchangeError};
+use crate::operands::Operands;
 use crate::owner::Owners;
-use crate::ranks::Curvature;
 use crate::tensor::TensorGroup;
 use crate::worker::Job;
 use bessemer_arch::TensorShardParam;
-use bessemer_collectives::{CollectiveError, Communicator, Parts, Reduce};
+use bessemer_collectives::{CollectiveError, Parts, Reduce};
 use bessemer_mesh::ElementRun;
 use bessemer_optim::{OptimParam, OptimizerChoice, Peers};
 use bessemer_tensor::{Backend, TensorError, View};
@@ -96,7 +96,7 @@ pub(crate) fn share(
     owners: &Owners,
     list: &[(usize, Range<usize>, OptimParam)],
     tensor_shard: &[TensorShardParam],
-) -> Result<(OptimizerCommunication, Curvature), ParallelError> {
+) -> Result<(OptimizerCommunication, Operands), ParallelError> {
     let plan = job.plan;
     let ranks = plan.tensor();
     let tensor_shards =
@@ -123,7 +123,7 @@ pub(crate) fn share(
     } else {
         None
     };
-    Ok((OptimizerCommunication::new(params, factor), Curvature { numbers, columns }))
+    Ok((OptimizerCommunication::new(params, factor), Operands::new(numbers, columns)))
 }
 
 /// The peers of one step.
@@ -131,8 +131,6 @@ pub(crate) struct RankPeers<'a> {
     pub(crate) exchange: &'a mut Exchange,
     pub(crate) tensor: &'a mut TensorGroup,
     pub(crate) sharing: &'a mut OptimizerCommunication,
-    /// Ranks with the other stages, if there are any.
-    pub(crate) pipeline: Option<&'a mut dyn Communicator>,
     /// The error of a collective, of which the optimizer only has the text.
     pub(crate) failed: Option<CollectiveError>,
 }
@@ -240,17 +238,11 @@ impl Peers for RankPeers<'_> {
     }
 
     fn sum_over_owners(&mut self, value: f64) -> Result<f64, TensorError> {
-        let (control, what) = (&mut self.sharing.control, "size of the step");
-        let mut sum = || {
-            let mut value = value;
-            if self.exchange.shard().size() > 1 {
-                value = control.sum(&mut *self.exchange.shard().idle()?, what, value)?;
-            }
-            match &mut self.pipeline {
-                Some(pipeline) => control.sum(&mut **pipeline, what, value),
-                None => Ok(value),
-            }
-        };
+        if self.exchange.shard().size() == 1 {
+            return Ok(value);
+        }
+        let control = &mut self.sharing.control;
+        let mut sum = || control.sum(&mut *self.exchange.shard().idle()?, "size of the step", value);
         let result = sum().map_err(ExchangeError::from);
         self.note(result)
     }

@@ -1,12 +1,12 @@
 //! Which ranks do what: the checked form of [`ParallelConfig`].
 
-use crate::config::{FillChoice, ParallelConfig, Stage};
+use crate::config::{ParallelConfig, Stage};
 use crate::error::ParallelError;
-use crate::pipeline::{Pipeline, Schedule};
-use bessemer_arch::{Model, Span};
+use crate::fill::check_plan;
+use crate::pipeline::Pipeline;
+use bessemer_arch::{Annotations, Model, Sharding};
 use bessemer_mesh::{Axis, Mesh, MeshConfig};
 use bessemer_optim::OptimizerChoice;
-use bessemer_schedule::{Kind, Program};
 
 /// How the ranks of a job share the work. Ranks count tensor-parallel neighbours first, then shards, then stages of a
 /// pipeline, then copies: the order of [`Mesh`].
@@ -22,6 +22,8 @@ pub struct Plan {
     pub pipe: Pipeline,
     /// Whether collectives run beside the computation.
     pub overlap: bool,
+    /// Layouts over the tensor axis that the user asks for.
+    pub annotations: Annotations,
 }
 
 /// A rank's position on each axis.
@@ -46,6 +48,7 @@ impl Plan {
             sequence: false,
             pipe: Pipeline::none(),
             overlap: false,
+            annotations: Annotations::default(),
         }
     }
 
@@ -102,9 +105,6 @@ impl Plan {
                     .into(),
             );
         }
-        for index in 0..tensor {
-            model.tensor_shard(tensor, index).map_err(|e| ParallelError::Layout(e.to_string()))?;
-        }
         let mesh = MeshConfig::new()
             .with(Axis::Pipeline, pipeline)
             .with(Axis::Replicate, data / shard)
@@ -116,71 +116,31 @@ impl Plan {
             sequence: config.sequence,
             pipe: Pipeline::new(config)?,
             overlap: config.overlap,
+            annotations: config.annotate.clone(),
         };
-        plan.check_optimizer(optimizer)?;
+        let shardings = plan.shardings(model)?;
+        for index in 0..tensor {
+            let part = model.tensor_shard_of(shardings.clone(), tensor, index);
+            part.map_err(|e| ParallelError::Layout(e.to_string()))?;
+        }
+        if optimizer == OptimizerChoice::Kfac && tensor > 1 && !plan.annotations.0.is_empty() {
+            return wrong(
+                "parallel.annotate with optim.optimizer = \"kfac\" over several tensor-parallel ranks: its factors are those \
+                 of the layout without annotations; take another optimizer, or remove parallel.annotate"
+                    .into(),
+            );
+        }
+        check_plan(&plan, &config.fill, optimizer)?;
         Ok(plan)
     }
 
-    /// Optimizers that need whole matrices have owners for them. The size of K-FAC's step is a sum over all layers, which
-    /// every stage joins once; and bubbles are filled with its work only.
-    fn check_optimizer(&self, optimizer: OptimizerChoice) -> Result<(), ParallelError> {
-        let wrong = |text: String| Err(ParallelError::Layout(text));
-        let kfac = optimizer == OptimizerChoice::Kfac;
-        if self.pipe.fill == FillChoice::Kfac {
-            let found = match (kfac, self.pipeline(), self.tensor()) {
-                (false, ..) => "another optimizer",
-                (_, 1, _) => "no pipeline, which has no bubbles",
-                (.., tensor) if tensor > 1 => "layers cut over tensor-parallel ranks",
-                _ => "",
-            };
-            if !found.is_empty() {
-                return wrong(format!(
-                    "parallel.fill = \"kfac\" with {found}: wanted optim.optimizer = \"kfac\", parallel.pipeline above 1 \
-                     and parallel.tensor = 1, or parallel.fill = \"none\""
-                ));
-            }
-        }
-        let one_stage = |kind: &Kind| {
-            matches!(kind, Kind::GPipe | Kind::OneFOneB | Kind::ZbH1 | Kind::ZbH2 | Kind::ZbAuto)
-        };
-        let fits = match &self.pipe.schedule {
-            Schedule::Kind(kind) => one_stage(kind),
-            Schedule::File(_) => true,
-        };
-        if kfac && self.pipeline() > 1 && !fits {
-            return wrong(format!(
-                "optim.optimizer = \"kfac\" with parallel.schedule = {:?}, whose ranks hold several stages: the size of \
-                 its step is a sum over all layers that each rank joins once; take \"gpipe\", \"1f1b\", \"zb-h1\", \
-                 \"zb-h2\" or \"zb-auto\", or \"adamw\", \"sgd\", \"lion\", \"muon\" or \"adafactor\"",
-                self.pipe.name()
-            ));
-        }
-        Ok(())
-    }
-
-    /// Checks what only the program and the spans of stages decide.
-    pub(crate) fn check_stages(
-        &self,
-        optimizer: OptimizerChoice,
-        program: &Program,
-        spans: &[Span],
-    ) -> Result<(), ParallelError> {
-        if optimizer != OptimizerChoice::Kfac || self.pipeline() == 1 {
-            return Ok(());
-        }
-        if (0..program.ranks()).any(|rank| program.chunks(rank) != 1) {
-            return Err(ParallelError::Layout(format!(
-                "optim.optimizer = \"kfac\" with schedule {:?}, whose ranks hold several stages: wanted one each",
-                program.name
-            )));
-        }
-        match spans.iter().position(|span| span.layers.is_empty()) {
-            Some(stage) => Err(ParallelError::Layout(format!(
-                "optim.optimizer = \"kfac\" with no layer in stage {stage}: wanted at least one in each; change \
-                 parallel.stages or take fewer pipeline ranks"
-            ))),
-            None => Ok(()),
-        }
+    /// How the parameters of the model are sharded over the tensor axis.
+    ///
+    /// # Errors
+    /// Annotations that no program can follow.
+    pub fn shardings(&self, model: &Model) -> Result<Vec<Sharding>, ParallelError> {
+        let shardings = model.annotated_shardings(&self.annotations, self.sequence);
+        shardings.map_err(|e| ParallelError::Layout(e.to_string()))
     }
 
     /// All ranks: the product of the degrees.
@@ -318,23 +278,5 @@ mod tests {
         assert!(e.contains("does not divide the 8 data-parallel ranks"), "{e}");
         let e = plan(ParallelConfig { sequence: true, ..Default::default() }, 8).unwrap_err();
         assert!(e.contains("parallel.tensor is 1"), "{e}");
-        let mesh = Mesh::along(Axis::Pipeline, 2);
-        let stages = Plan { mesh, ..Plan::single() };
-        assert!(stages.check_optimizer(OptimizerChoice::Muon).is_ok());
-        assert!(stages.check_optimizer(OptimizerChoice::Kfac).is_ok());
-        let of = |schedule: &str, fill, tensor, optimizer| {
-            let config =
-                ParallelConfig { pipeline: 2, schedule: schedule.into(), fill, tensor, ..Default::default() };
-            let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
-            Plan::new(&config, 4, &model, optimizer).map(|_| ()).map_err(|e| e.to_string())
-        };
-        use FillChoice::{Kfac, None as Nothing};
-        let e = of("interleaved", Nothing, 1, OptimizerChoice::Kfac).unwrap_err();
-        assert!(e.contains("a sum over all layers") && e.contains("zb-h2"), "{e}");
-        assert_eq!(of("zb-h1", Kfac, 1, OptimizerChoice::Kfac), Ok(()));
-        let e = of("1f1b", Kfac, 1, OptimizerChoice::AdamW).unwrap_err();
-        assert!(e.contains("another optimizer"), "{e}");
-        let e = of("1f1b", Kfac, 2, OptimizerChoice::Kfac).unwrap_err();
-        assert!(e.contains("tensor-parallel"), "{e}");
     }
 }

@@ -21,6 +21,13 @@ pub(crate) struct Needs {
 }
 
 impl Needs {
+    /// Grows to what `other` needs too.
+    pub(crate) fn cover(&mut self, other: &Needs) {
+        self.slots = self.slots.max(other.slots);
+        self.pending = self.pending.max(other.pending);
+        self.stashes = self.stashes.max(other.stashes);
+    }
+
     /// Whether memory that was made for `made` is enough.
     pub(crate) fn fit(&self, made: &Needs) -> bool {
         self.slots <= made.slots.max(1) && self.pending <= made.pending && self.stashes <= made.stashes

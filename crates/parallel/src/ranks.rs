@@ -1,48 +1,22 @@
 //! What a rank does inside a pass besides computing: it walks the pass's list and runs the collectives of its programs.
 
-use crate::columns::Columns;
 use crate::exchange::{Exchange, ExchangeError};
-use crate::fill::ChunkFill;
 use crate::lists::unit_number;
+use crate::operands::{LinearOperands, OperandReader};
 use crate::tensor::TensorGroup;
 use bessemer_arch::Span;
 use bessemer_arch::Unit;
 use bessemer_collectives::CollectiveError;
 use bessemer_model::StageRanks;
-use bessemer_optim::Optimizer;
 use bessemer_program::{Collective, PassNode, Phase, Ranks};
 use bessemer_tensor::{Backend, TensorError, View};
-
-/// Access of an optimizer to the operands of linear maps.
-#[derive(Debug)]
-pub(crate) struct Curvature {
-    /// By parameter of the decoder: its number in the optimizer's list.
-    pub(crate) numbers: Vec<Option<usize>>,
-    /// Gathers of operands, where matrices are sharded over the tensor axis.
-    pub(crate) columns: Option<Columns>,
-}
-
-impl Curvature {
-    /// Bytes on the host.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.columns.as_ref().map_or(0, Columns::bytes)
-    }
-}
-
-/// An optimizer that reads the operands of a pass.
-pub(crate) struct Watching<'a> {
-    pub(crate) optimizer: &'a mut Optimizer,
-    pub(crate) how: &'a mut Curvature,
-    /// Copies the operands instead, as those of a micro-batch.
-    pub(crate) later: Option<(&'a mut ChunkFill, usize)>,
-}
 
 /// The ranks of one pass.
 pub(crate) struct PassRanks<'a> {
     pub(crate) exchange: &'a mut Exchange,
     pub(crate) tensor: &'a mut TensorGroup,
     /// Reader of operands, if there is one.
-    pub(crate) watching: Option<Watching<'a>>,
+    pub(crate) reader: Option<&'a mut dyn OperandReader>,
     /// Entries of the pass's list that have not run.
     pub(crate) list: &'a [PassNode],
     /// Earlier passes have left gradients of the update, which this one adds to.
@@ -150,18 +124,9 @@ impl Ranks for PassRanks<'_> {
         x: View,
         dy: View,
     ) -> Result<(), TensorError> {
-        let accumulate = self.add;
-        let Some(Watching { optimizer, how, later }) = &mut self.watching else { return Ok(()) };
-        let Some(number) = how.numbers[param] else { return Ok(()) };
-        let seen = match &mut how.columns {
-            None => Ok((x, dy)),
-            Some(columns) => columns.gather(backend, self.tensor, param, (x, dy)),
-        };
-        match (seen, later) {
-            (Ok(seen), Some((fill, micro))) => fill.keep(backend, *micro, number, seen),
-            (Ok(seen), None) => optimizer.capture(backend, number, seen, accumulate),
-            (Err(e), _) => self.note(Err(e)),
-        }
+        let Some(reader) = &mut self.reader else { return Ok(()) };
+        let read = reader.read(backend, self.tensor, param, LinearOperands { x, dy });
+        self.note(read)
     }
 }
 

@@ -64,16 +64,17 @@ struct Writing<'w, 'a> {
 }
 
 impl Worker {
-    /// Appends the events of one optimizer step on this rank: [`Worker::gradients`], [`Worker::sum_over_data`],
-    /// [`Worker::grad_norm`] and [`Worker::apply`], one after the other.
+    /// Appends the events of the next optimizer step on this rank, with what it does in bubbles ([`Worker::set_step_fill`]):
+    /// [`Worker::gradients`], [`Worker::sum_over_data`], [`Worker::grad_norm`] and [`Worker::apply`], one after the other.
     ///
     /// # Errors
-    /// [`SimError::Cost`] for an operator whose cost is not known, and for filler work.
+    /// [`SimError::Cost`] for an operator whose cost is not known, and for work in bubbles whose operators stand in no list:
+    /// K-FAC's and copies.
     pub fn write_events(&self, writer: &mut RankWriter<'_>, update: UpdateOps<'_>) -> Result<(), SimError> {
         let groups = self.chunks.iter().map(|chunk| self.group_numbers(chunk, writer)).collect();
         let chunks = self.chunks.iter().map(|_| ChunkState::default()).collect();
         let mut writing = Writing { worker: self, writer, groups, chunks };
-        let nodes = self.step_nodes();
+        let nodes = self.nodes_of(self.ops());
         let first = nodes.iter().position(|node| matches!(node.action, Action::Update { .. }));
         for (number, node) in nodes.iter().enumerate() {
             match &node.action {

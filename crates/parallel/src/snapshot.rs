@@ -12,7 +12,9 @@
 //! it is run), or is left out (checked when the copy is taken); memory is copied into while somebody reads it (it is either the
 //! worker's or the copy's).
 
+use crate::chunk::Chunk;
 use crate::error::ParallelError;
+use crate::fill::FillerWork;
 use crate::state::{OwnPiece, ReadAhead, StateTensor};
 use crate::worker::Worker;
 use bessemer_collectives::{Communicator, Message};
@@ -118,12 +120,17 @@ fn list(pieces: &[OwnPiece]) -> Vec<u64> {
     list
 }
 
-impl Snapshot {
-    /// Copies piece `unit` of a chunk.
-    pub(crate) fn copy(
+impl FillerWork for Snapshot {
+    fn runs(&self, filler: Filler) -> bool {
+        filler == Filler::Copy
+    }
+
+    /// Copies a piece of a chunk.
+    fn run(
         &mut self,
         backend: &mut dyn Backend,
-        (chunk, unit): (usize, usize),
+        _: &mut [Chunk],
+        Fill { chunk, unit, .. }: Fill,
     ) -> Result<(), ParallelError> {
         let Some(memory) = &mut self.memory else {
             return Err(ParallelError::Layout("a copy of the state is begun while another is read".into()));
@@ -144,15 +151,17 @@ impl Snapshot {
         self.copied += 1;
         Ok(())
     }
+}
 
+impl Snapshot {
     fn units(&self) -> usize {
         self.chunks.iter().map(|(_, count)| count).sum()
     }
 }
 
 impl Worker {
-    /// Makes memory for copies of the state, and agrees with the other ranks on who copies what. `program`: the one whose
-    /// bubbles it is copied in. All ranks call this.
+    /// Makes memory for copies of the state, and agrees with the other ranks on who copies what. `program`: one whose bubbles it
+    /// is copied in; those of [`Worker::copying_program`] all have the same pieces. All ranks call this.
     ///
     /// # Errors
     /// A program that does not copy what a chunk of this rank has, a state that does not lie as expected, or what another
@@ -184,7 +193,7 @@ impl Worker {
             )));
         }
         let memory = Some(vec![0.0; end]);
-        self.snapshot = Some(Snapshot { map, pieces, chunks, copied: 0, memory });
+        self.fillers.snapshot = Some(Snapshot { map, pieces, chunks, copied: 0, memory });
         Ok(())
     }
 
@@ -203,7 +212,7 @@ impl Worker {
     /// A copy that lacks pieces.
     pub fn take_snapshot(&mut self) -> Result<StateCopy, ParallelError> {
         let whole = |s: &Snapshot| s.copied == s.units();
-        match &mut self.snapshot {
+        match &mut self.fillers.snapshot {
             Some(snapshot) if whole(snapshot) && snapshot.memory.is_some() => {
                 snapshot.copied = 0;
                 let values = snapshot.memory.take().unwrap_or_default();
@@ -220,7 +229,7 @@ impl Worker {
 
     /// Gives the memory of a copy back for the next one.
     pub fn give_back_snapshot(&mut self, copy: StateCopy) {
-        if let Some(snapshot) = &mut self.snapshot {
+        if let Some(snapshot) = &mut self.fillers.snapshot {
             snapshot.memory = Some(copy.values);
         }
     }

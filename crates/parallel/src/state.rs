@@ -333,11 +333,14 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends a restore: the optimizer reads all tensors again.
+    /// Ends a restore: the optimizer reads all tensors again. All ranks call this.
     ///
     /// # Errors
-    /// An error of the device.
+    /// An error of the device or of another rank.
     pub fn adopt_state(&mut self, backend: &mut dyn Backend) -> Result<(), ParallelError> {
-        self.chunks.iter_mut().try_for_each(|c| Ok(c.optimizer.adopt_state(backend)?))
+        for chunk in &mut self.chunks {
+            chunk.optimizer.adopt_state(backend)?;
+        }
+        self.resume_fillers()
     }
 }

@@ -57,8 +57,12 @@ impl Worker {
 
     /// The whole step of this rank, in the order in which it runs.
     pub fn step_nodes(&self) -> Vec<StepNode> {
+        self.nodes_of(&self.prepared.ops)
+    }
+
+    pub(crate) fn nodes_of(&self, ops: &[ExecOp]) -> Vec<StepNode> {
         let mut expanding = Expanding { worker: self, nodes: Vec::new(), normed: false };
-        for order in &self.prepared.ops {
+        for order in ops {
             expanding.order(order);
         }
         expanding.nodes
@@ -80,8 +84,12 @@ impl Worker {
     /// # Errors
     /// The first node that is wrong, with the name of what it is about.
     pub fn verify_step(&self) -> Result<(), ParallelError> {
-        verify_step(&self.step_chunks(), self.step_nodes(), !self.updates_alone())
-            .map_err(|violation| ParallelError::Layout(violation.to_string()))
+        let chunks = self.step_chunks();
+        for nodes in std::iter::once(self.step_nodes()).chain(self.filled_step_nodes()) {
+            verify_step(&chunks, nodes, !self.updates_alone())
+                .map_err(|violation| ParallelError::Layout(violation.to_string()))?;
+        }
+        Ok(())
     }
 }
 
@@ -197,6 +205,9 @@ impl Expanding<'_> {
                 }
             }
             ExecOp::Fill(fill) => {
+                if fill.filler.is_update() && !self.normed {
+                    self.complete();
+                }
                 self.push(fill.chunk, Action::Filler(format!("{:?} {}", fill.filler, fill.unit)))
             }
         }

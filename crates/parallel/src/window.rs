@@ -92,7 +92,7 @@ impl Worker {
         if let Some(stash) = stash {
             chunk.stash.keep(backend, &chunk.memory, stash)?;
         }
-        let stats = chunk.step(backend, &mut *self.pipeline, (t, rate(t)), sum.sqrt())?;
+        let stats = chunk.step(backend, (t, rate(t)), sum.sqrt(), 0.0)?;
         Ok((sum, stats.skipped))
     }
 }

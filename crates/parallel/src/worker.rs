@@ -1,17 +1,15 @@
 //! One rank: its stages of the model and parts of the optimizer's state, its peers, and the program that it runs.
 
 use crate::chunk::{Chunk, places};
-use crate::config::FillChoice;
 use crate::control::ControlMessages;
 use crate::error::ParallelError;
 use crate::exchange::ExchangeError;
-use crate::fill::{Refresh, plan_fill};
+use crate::fill::{Fillers, check_program};
 use crate::groups::Groups;
 use crate::messages::StreamMessages;
 use crate::notes::OrderSpan;
 use crate::plan::{Coord, Plan};
 use crate::prepare::{ExecOp, Prepared, prepare, prepare_evaluation};
-use crate::snapshot::Snapshot;
 use crate::tie::Tie;
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, Stopwatch};
@@ -22,7 +20,7 @@ use bessemer_tensor::Backend;
 use bessemer_units::ParamStorage;
 
 /// Description of a job, the same on every rank.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Job<'a> {
     /// The whole model.
     pub model: &'a Model,
@@ -76,10 +74,8 @@ pub struct Worker {
     pub(crate) prepared: Prepared,
     /// Passes of a batch that is evaluated between steps.
     pub(crate) evaluation: Vec<ExecOp>,
-    /// K-FAC's work in its bubbles.
-    pub(crate) refresh: Option<Refresh>,
-    /// Copies of the state in its bubbles.
-    pub(crate) snapshot: Option<Snapshot>,
+    /// Other work, in its bubbles.
+    pub(crate) fillers: Fillers,
     pub(crate) coord: Coord,
     pub(crate) world: Box<dyn Communicator>,
     /// Ranks of all stages that see the same data.
@@ -138,9 +134,10 @@ impl Worker {
         let watch = Stopwatch::new();
         let world = watch.wrap(world);
         let Groups { coord, world, pipeline, chunks: groups } = Groups::new(world, plan, program, tied)?;
-        let prepared = prepare(program, coord.pipeline)?;
+        let mut prepared = prepare(program, coord.pipeline)?;
+        let fillers = Fillers::plan(job, coord.pipeline, &mut prepared.needs)?;
+        check_program(job)?;
         let spans = plan.spans(job.model, program.stages)?;
-        plan.check_stages(job.optim.optimizer, program, &spans)?;
         let places = places(job, &spans, coord.pipeline)?;
         let mut chunks: Vec<Chunk> = Vec::with_capacity(places.len());
         for ((place, needs), groups) in places.into_iter().zip(&prepared.needs).zip(groups) {
@@ -165,8 +162,7 @@ impl Worker {
             program: program.clone(),
             prepared,
             evaluation: prepare_evaluation(program, coord.pipeline)?,
-            refresh: None,
-            snapshot: None,
+            fillers,
             coord,
             world,
             pipeline,
@@ -183,10 +179,7 @@ impl Worker {
             intervals: None,
         };
         worker.verify_step()?;
-        if plan.pipe.fill == FillChoice::Kfac {
-            let filled = plan_fill(job)?;
-            worker.begin_filling(backend, job, &filled.programs)?;
-        }
+        worker.fillers.allocate(backend, job, &mut worker.chunks, coord.pipeline)?;
         Ok(worker)
     }
 
@@ -285,8 +278,8 @@ impl Worker {
         self.chunks.iter_mut().for_each(|c| c.optimizer.set_loss_scale(scale));
     }
 
-    /// Sets how many of the run's steps so far had their update skipped; 0 until it is called. K-FAC's refresh follows the
-    /// updates, not the steps. The same on every rank.
+    /// Sets how many of the run's steps so far had their update skipped; 0 until it is called. What an
+    /// optimizer does every few updates follows the updates, not the steps. The same on every rank.
     pub fn set_skipped(&mut self, steps: u64) {
         self.skipped = steps;
     }
@@ -332,19 +325,19 @@ impl Worker {
     pub fn skip(&mut self, grad_norm: f64) -> StepStats {
         self.next = 0;
         let mut stats = StepStats { grad_norm, clip_factor: 0.0, skipped: true };
-        if !self.amid_refresh() {
+        if !self.fillers.are_amid_interval() {
             for chunk in &mut self.chunks {
                 stats = chunk.optimizer.skip(grad_norm);
             }
         }
-        self.end_step(true);
+        self.fillers.end_step(&mut self.chunks, true);
         stats
     }
 
-    /// Forgets the gradients and the curvature of the batch at hand.
+    /// Forgets the gradients of the batch at hand, and all that was made from it.
     pub fn discard(&mut self) {
         self.next = 0;
-        self.forget_refresh();
+        self.fillers.discard();
         self.chunks.iter_mut().for_each(|c| c.optimizer.discard());
     }
 

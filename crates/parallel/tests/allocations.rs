@@ -1,48 +1,22 @@
 //! A warm step of several ranks asks for no memory, on no thread of any rank. Alone in its file: another test's allocations
 //! would be counted too.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
-#![allow(unsafe_code, reason = "counting allocations means implementing GlobalAlloc")]
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{
     ChannelTransport, Communicator, FlightRecorder, Ledger, MessageCommunicator, MessageSettings,
     ThreadCommunicator, ThreadSettings,
 };
+use bessemer_counting_alloc::{CountingAllocator, allocations};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
 use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
 use bessemer_units::{ParamDType, ParamStorage};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-struct Counting;
-
-static ASKED: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is passed to System, whose contract is GlobalAlloc's.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ASKED.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ASKED.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: as above.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const RANKS: usize = 4;
 /// Rows of a micro-batch: so many that products on the tensor axis are computed and sent in pieces.
@@ -127,7 +101,7 @@ fn rank(
         // What was noted once costs nothing later.
         worker.keep_notes(round == 1);
         worker.world().barrier("start").unwrap();
-        let before = ASKED.load(Ordering::SeqCst);
+        let before = allocations();
         worker.world().barrier("counted").unwrap();
         let ctx =
             StepContext { seed: 1, step: round, first_sequence: 0, loss_scale: scale, accumulate: false };
@@ -141,7 +115,7 @@ fn rank(
             let pieces = worker.take_notes().calls.iter().any(|call| call.name.contains("some rows"));
             assert_eq!(pieces, config.tensor > 1 && config.overlap, "rows in pieces: {config:?}");
         }
-        let asked = ASKED.load(Ordering::SeqCst) - before;
+        let asked = allocations() - before;
         worker.world().barrier("all have counted").unwrap();
         let mut enough = false;
         if worker.rank() == 0 {

@@ -4,11 +4,11 @@ use crate::kind::Kind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which e-mail addresses are found.
+/// Patterns of e-mail addresses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum EmailRule {
-    /// None.
+    /// No search.
     Off,
     /// datatrove's pattern (FineWeb).
     #[default]
@@ -23,7 +23,7 @@ pub enum EmailRule {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ipv4Rule {
-    /// None.
+    /// No search.
     Off,
     /// datatrove's pattern (FineWeb), which also finds addresses within longer numbers.
     #[default]
@@ -32,11 +32,11 @@ pub enum Ipv4Rule {
     Strict,
 }
 
-/// Which phone numbers are found.
+/// Patterns of phone numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PhoneRule {
-    /// None.
+    /// No search.
     #[default]
     Off,
     /// Dolma's pattern for the United States: ten digits behind white space, unless isbn, doi or # stands near.

@@ -99,7 +99,7 @@ pub struct Span {
     pub start: usize,
     /// One past the last byte.
     pub end: usize,
-    /// What they are.
+    /// Kind of data.
     pub kind: Kind,
 }
 

@@ -11,10 +11,10 @@ pub struct Scrubber {
     finder: Finder,
 }
 
-/// What became of a text.
+/// Outcome for a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scrubbed {
-    /// Nothing was found.
+    /// No personal data was found.
     Clean,
     /// The text with everything replaced, and how much that was.
     Edited(String, Counts),

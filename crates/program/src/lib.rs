@@ -5,7 +5,7 @@
 //!
 //! | pass | what it does |
 //! |---|---|
-//! | [`recompute()`] | values that are cheap to make again are made in the backward pass instead of being saved |
+//! | [`recompute()`] | values are computed again in the backward pass instead of being saved |
 //! | [`partition()`] | global shapes become those of one rank; collectives stand where layouts differ |
 //! | [`fuse()`] | products with their residual sums, token rows with position rows, where nothing travels in between |
 //! | [`split()`] | a backward pass becomes its input part and its weight part |
@@ -44,7 +44,7 @@ pub use node::{Collective, CollectiveKind, Launch, Node, Random, Touch, Version}
 pub use overlap::{LEAST_ROWS, overlap};
 pub use partition::{LayoutConflict, Rank, partition};
 pub use print::{print, print_step};
-pub use recompute::recompute;
+pub use recompute::{RecomputeError, recompute};
 pub use run::{OneDevice, Ranks, StepValues, each_op, run};
 pub use split::split;
 pub use step::{Action, Message, StepChunk, StepNode, Stream};

@@ -202,6 +202,14 @@ impl Printing<'_> {
         format!("{to} = {}({from}{rows}) over {}", c.kind.name(), c.axis)
     }
 
+    /// Whether the operator of a backward pass makes what the forward pass has made.
+    fn repeats(&self, node: &Node) -> bool {
+        let made =
+            |id: usize| self.unit.values[id].class == Class::Local && self.unit.writes(Phase::Forward, id);
+        let backward = !matches!(self.phase, Phase::Forward | Phase::Score);
+        backward && node.touches().iter().any(|t| t.access != Access::Read && made(t.value()))
+    }
+
     fn node(&self, node: &Node) -> String {
         match node {
             Node::Collective(c) => self.collective(c),
@@ -220,6 +228,9 @@ impl Printing<'_> {
                     format!("{} = {}({})", outputs.join(", "), launch.op.name(), inputs.join(", "));
                 if launch.first_only {
                     line.push_str(" in the first micro-batch");
+                }
+                if self.repeats(node) {
+                    line.push_str("  recomputed");
                 }
                 for touch in touches.iter().filter(|t| t.access != Access::Read) {
                     let home = match self.memory.homes[touch.value()] {

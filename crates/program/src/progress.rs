@@ -95,6 +95,9 @@ impl Progress {
         if (0..2).any(|stream| missing[stream] && !self.left[stream]) {
             return Some("is left with a stream that never leaves the chunk");
         }
+        if self.scores && self.forward < chunk.units() {
+            return Some("is left in the middle of an evaluation");
+        }
         (self.split && self.weight < chunk.units()).then_some("is left without its weight part")
     }
 }

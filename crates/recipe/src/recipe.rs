@@ -59,9 +59,11 @@ impl Recipe {
         section("model", self.vocabulary_fits());
         section("train", self.train.check());
         section("train", self.sequence_fits_model());
+        section("train", self.recompute_fits_model());
         section("train", self.rewind_has_checkpoints());
         section("save", self.best_has_evaluations());
         section("parallel", self.parallel.check());
+        section("parallel", self.annotations_fit_model());
         section("loader", self.loader.check());
         section("optim", self.optim.check().map_err(|e| e.to_string()));
         section("optim", self.precision_fits_optimizer());
@@ -117,14 +119,34 @@ impl Recipe {
                 self.save.keep_best
             ));
         }
-        if self.parallel.fill == FillChoice::Evaluation {
+        if self.parallel.fill.has(FillChoice::Evaluation) {
             return Err(format!(
-                "save.keep_best = {} with parallel.fill = \"evaluation\": a validation loss is then known only after a \
-                 later step; expected keep_best = 0 or another fill",
-                self.save.keep_best
+                "save.keep_best = {} with parallel.fill = {}: a validation loss is then known only after a later \
+                 step; expected keep_best = 0 or a fill without \"evaluation\"",
+                self.save.keep_best, self.parallel.fill
             ));
         }
         Ok(())
+    }
+
+    fn annotations_fit_model(&self) -> Result<(), String> {
+        let vocabulary = if self.model.vocab_size == 0 { Some(1) } else { None };
+        let Ok(model) = self.model.resolve(vocabulary) else { return Ok(()) };
+        let shardings = model.annotated_shardings(&self.parallel.annotate, self.parallel.sequence);
+        shardings.map(drop).map_err(|e| e.to_string())
+    }
+
+    fn recompute_fits_model(&self) -> Result<(), String> {
+        let vocabulary = if self.model.vocab_size == 0 { Some(1) } else { None };
+        let Ok(model) = self.model.resolve(vocabulary) else { return Ok(()) };
+        match self.train.recompute_layers.last() {
+            Some(last) if last >= model.layers => Err(format!(
+                "train.recompute_layers names layer {last} of a model with {} layers: expected 0 to {}",
+                model.layers,
+                model.layers - 1
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn sequence_fits_model(&self) -> Result<(), String> {

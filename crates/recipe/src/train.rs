@@ -11,7 +11,10 @@
 //! ```
 
 use bessemer_optim::LossScaleConfig;
-use bessemer_units::{MatmulPrecision, ParamDType, ParamStorage, Recompute, Storage, Tokens};
+use bessemer_units::{
+    MatmulPrecision, ParamDType, ParamStorage, RecomputeLayers, RecomputePlan, RecomputePolicy, Storage,
+    Tokens,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -51,9 +54,13 @@ pub struct TrainConfig {
     pub gradients: ParamDType,
     /// Factor on the loss while gradients are computed, for gradients in f16.
     pub loss_scale: LossScaleConfig,
-    /// What the backward pass computes again instead of having it stored: "none", or "selective": normalised rows and
-    /// the values between the two products of the feed-forward block. In f32 storage the numbers are the same bits.
-    pub recompute: Recompute,
+    /// What the backward pass of a layer computes again instead of having it stored (activation checkpointing): "none",
+    /// "selective", "attention", "full", or a list of values as `bessemer program show` names them, such as ["mlp.pre"]; "mlp"
+    /// stands for all that begin so. In f32 storage the numbers are the same bits.
+    pub recompute: RecomputePolicy,
+    /// What some layers compute again instead of what `recompute` says, by their numbers from 0: "0-5" (both included), "3" or
+    /// "0-5,8". On one pipeline stage `"0-5" = "full"` is Megatron-LM's `--recompute-method block --recompute-num-layers 6`.
+    pub recompute_layers: RecomputeLayers,
     /// Weight of the z-loss: the mean of lse^2, lse the log-sum-exp of a token's logits, is added to what is minimised
     /// (PaLM: 1e-4). The loss that is reported stays the cross-entropy. 0 leaves it out.
     pub z_loss: f64,
@@ -108,7 +115,8 @@ impl Default for TrainConfig {
             weights: ParamDType::F32,
             gradients: ParamDType::F32,
             loss_scale: LossScaleConfig::default(),
-            recompute: Recompute::Selective,
+            recompute: RecomputePolicy::default(),
+            recompute_layers: RecomputeLayers::default(),
             z_loss: 0.0,
             spike_action: SpikeAction::Off,
             spike_sigma: 6.0,
@@ -194,6 +202,11 @@ impl TrainConfig {
             return Err("train.log_every = 0: expected at least 1".into());
         }
         Ok(())
+    }
+
+    /// What each layer computes again.
+    pub fn recompute_plan(&self) -> RecomputePlan {
+        RecomputePlan { default: self.recompute.clone(), layers: self.recompute_layers.clone() }
     }
 
     /// How parameters and their gradients are kept.

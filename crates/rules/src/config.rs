@@ -35,6 +35,16 @@ impl RulesConfig {
         self.build().map(|_| ()).map_err(|error| error.to_string())
     }
 
+    /// Paths of files that the keys name, each with its key.
+    pub fn paths(&mut self) -> Vec<(String, &mut String)> {
+        let profiles = self.profiles.iter_mut().filter(|name| Profile::is_path(name));
+        let mut paths: Vec<(String, &mut String)> =
+            profiles.map(|path| ("rules.profiles".into(), path)).collect();
+        paths.push(("rules.bad_words".into(), &mut self.bad_words));
+        paths.retain(|(_, path)| !path.is_empty());
+        paths
+    }
+
     /// The profiles that the keys ask for, ready to run one after the other.
     ///
     /// # Errors

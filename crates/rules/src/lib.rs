@@ -34,7 +34,11 @@ pub use features::Scratch;
 pub use judge::{DocumentView, Judgement, RuleResult, RuleVerdict, Verdict};
 pub use lines::Lines;
 pub use measure::{MEASURES, Parameters};
-pub use predicate::{Predicate, Row, Value};
+pub use predicate::{METADATA_PREFIX, Predicate, Row, Value, json_field, json_value};
 pub use profile::{Profile, ProfileFile, StepFile};
 pub use repetition::Variant;
 pub use words::Cut;
+
+/// Version of the verdicts and edited texts that this crate makes. Raised whenever one of them changes for the same input and configuration:
+/// finished corpora are reused under it.
+pub const VERSION: u32 = 1;

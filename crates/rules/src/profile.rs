@@ -117,6 +117,8 @@ const EMBEDDED: &[(&str, &str)] = &[
 #[derive(Debug, Clone)]
 pub struct Profile {
     file: ProfileFile,
+    /// `file` with the entries of its list files.
+    complete: ProfileFile,
     pub(crate) cut: Cut,
     pub(crate) steps: Vec<Step>,
     /// Words that `removed-words` counts, if some rule asks for them.
@@ -162,13 +164,18 @@ impl Profile {
         Profile::parse(&text, path.parent()).map_err(|error| error.at(path.display()))
     }
 
-    /// A carried profile, or the one in the file of this path: what a user writes on a command line. A name with a
-    /// slash or the ending `.toml` is a path.
+    /// Whether a name is the path of a profile file: it has a slash or ends in `.toml`.
+    pub fn is_path(name: &str) -> bool {
+        name.contains('/') || name.ends_with(".toml")
+    }
+
+    /// A carried profile, or the one in the file of this path: what a user writes on a command line. See
+    /// [`Profile::is_path`].
     ///
     /// # Errors
     /// As [`Self::named`] and [`Self::load`].
     pub fn find(name_or_path: &str) -> Result<Profile> {
-        if name_or_path.contains('/') || name_or_path.ends_with(".toml") {
+        if Profile::is_path(name_or_path) {
             Profile::load(Path::new(name_or_path))
         } else {
             Profile::named(name_or_path)
@@ -181,15 +188,19 @@ impl Profile {
     /// If some step cannot be: the message says which and why.
     pub fn compile(file: ProfileFile, folder: Option<&Path>) -> Result<Profile> {
         let cut = words_of(&file)?;
-        let mut profile = Profile { file, cut, steps: Vec::new(), removed_words: None };
-        let written = profile.file.clone();
-        profile.append(&written, cut, folder, 0)?;
+        let mut complete = file.clone();
+        for (index, step) in complete.step.iter_mut().enumerate() {
+            step.read_list_file(folder).map_err(|error| file.at_step(index, error))?;
+        }
+        let mut profile =
+            Profile { file, complete: complete.clone(), cut, steps: Vec::new(), removed_words: None };
+        profile.append(&complete, cut, 0)?;
         Ok(profile)
     }
 
-    fn append(&mut self, file: &ProfileFile, cut: Cut, folder: Option<&Path>, depth: usize) -> Result<()> {
+    fn append(&mut self, file: &ProfileFile, cut: Cut, depth: usize) -> Result<()> {
         for (index, step) in file.step.iter().enumerate() {
-            let at = |error: Error| error.at(format!("profile {:?}, step {}", file.name, index + 1));
+            let at = |error: Error| file.at_step(index, error);
             if let Some(other) = &step.profile {
                 if depth >= MAX_DEPTH {
                     return Err(at(Error::new(format!(
@@ -199,9 +210,9 @@ impl Profile {
                 step.only("profile").map_err(at)?;
                 let other = embedded(other).map_err(at)?;
                 let cut = words_of(&other)?;
-                self.append(&other, cut, None, depth + 1)?;
+                self.append(&other, cut, depth + 1)?;
             } else {
-                let compiled = step.compile(cut, folder).map_err(at)?;
+                let compiled = step.compile(cut).map_err(at)?;
                 if let Step::Rule { measure, .. } = &compiled
                     && measure.name == "removed-words"
                 {
@@ -216,6 +227,11 @@ impl Profile {
     /// As it is written.
     pub fn file(&self) -> &ProfileFile {
         &self.file
+    }
+
+    /// With the entries of its list files in their place: all that it judges by, beside [`crate::VERSION`].
+    pub fn complete_file(&self) -> &ProfileFile {
+        &self.complete
     }
 
     /// Its name.
@@ -277,13 +293,20 @@ impl Profile {
             keep: Some(keep),
             ..StepFile::default()
         };
-        self.steps.push(step.compile(self.cut, None)?);
+        self.steps.push(step.compile(self.cut)?);
         Ok(())
     }
 }
 
+impl ProfileFile {
+    /// An error of step `index`, with its place.
+    fn at_step(&self, index: usize, error: Error) -> Error {
+        error.at(format!("profile {:?}, step {}", self.name, index + 1))
+    }
+}
+
 impl StepFile {
-    fn compile(&self, cut: Cut, folder: Option<&Path>) -> Result<Step> {
+    fn compile(&self, cut: Cut) -> Result<Step> {
         let label = |fallback: &str| self.label.clone().unwrap_or_else(|| fallback.to_owned());
         if let Some(name) = &self.rule {
             self.only("rule")?;
@@ -294,7 +317,7 @@ impl StepFile {
                 let (min, max) = (self.min.unwrap_or(f64::NAN), self.max.unwrap_or(f64::NAN));
                 return Err(Error::new(format!("{name:?}: min = {min}, max = {max}: nothing could be kept")));
             }
-            let measure = Measure::new(name, &self.parameters(folder)?, cut)?;
+            let measure = Measure::new(name, &self.parameters(), cut)?;
             let title = label(&measure.title());
             let below = self.below.clone().unwrap_or_else(|| title.clone());
             let above = self.above.clone().unwrap_or(title);
@@ -364,13 +387,20 @@ impl StepFile {
         }
     }
 
-    fn parameters(&self, folder: Option<&Path>) -> Result<Parameters> {
-        let mut list = self.list.clone();
-        if let Some(file) = &self.list_file {
-            let path = folder.map_or_else(|| Path::new(file).to_path_buf(), |folder| folder.join(file));
-            list.get_or_insert_default().extend(read_list(&path)?);
+    /// Moves the entries of `list_file` into `list`.
+    fn read_list_file(&mut self, folder: Option<&Path>) -> Result<()> {
+        // Elsewhere than in a rule the key is refused when the step is compiled.
+        if self.rule.is_some()
+            && let Some(file) = self.list_file.take()
+        {
+            let path = folder.map_or_else(|| Path::new(&file).to_path_buf(), |folder| folder.join(&file));
+            self.list.get_or_insert_default().extend(read_list(&path)?);
         }
-        Ok(Parameters {
+        Ok(())
+    }
+
+    fn parameters(&self) -> Parameters {
+        Parameters {
             words: self.words.clone(),
             lines: self.lines.clone(),
             variant: self.variant.clone(),
@@ -378,12 +408,12 @@ impl StepFile {
             length: self.length,
             marks: self.marks.clone(),
             trim: self.trim,
-            list,
+            list: self.list.clone(),
             ignore_case: self.ignore_case,
             anywhere: self.anywhere,
             keep: self.keep,
             syntax: self.syntax.clone(),
-        })
+        }
     }
 }
 

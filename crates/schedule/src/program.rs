@@ -170,6 +170,15 @@ impl Instruction {
         }
     }
 
+    /// Whether it belongs to the update: it runs when all gradients and their norm are known.
+    pub fn is_update(&self) -> bool {
+        match self {
+            Self::Step { .. } | Self::Gather { .. } => true,
+            Self::Fill(fill) => fill.filler.is_update(),
+            _ => false,
+        }
+    }
+
     pub(crate) fn error(&self, rank: usize, position: usize, what: String) -> ScheduleError {
         ScheduleError::Instruction { rank, position, instruction: self.to_string(), what }
     }
@@ -235,6 +244,16 @@ impl Filler {
         Filler::Evaluate,
         Filler::Copy,
     ];
+
+    /// Whether the work belongs to the update: it needs the complete gradients.
+    pub fn is_update(self) -> bool {
+        self == Self::Precondition
+    }
+
+    /// Whether the work changes parameters or the state of the optimizer, as checkpoints hold them.
+    pub fn changes_state(self) -> bool {
+        matches!(self, Self::SyncCurvature | Self::Invert)
+    }
 
     /// The name in a schedule file.
     pub fn name(self) -> &'static str {

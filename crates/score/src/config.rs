@@ -14,7 +14,7 @@ pub struct ScoresConfig {
     pub list: Vec<ScoreConfig>,
 }
 
-/// What a score is.
+/// Kinds of scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ScoreKind {
@@ -37,6 +37,19 @@ pub enum ScoreKind {
     Domain,
     /// The date of the document, and in the column `name_source` where it was found: url, text or fetched.
     Date,
+}
+
+impl ScoresConfig {
+    /// Paths of files that the keys name, each with its key.
+    pub fn paths(&mut self) -> Vec<(String, &mut String)> {
+        let mut paths = Vec::new();
+        for score in &mut self.list {
+            let key = |what: &str| format!("scores, score {:?}: {what}", score.name);
+            paths.extend([(key("model"), &mut score.model), (key("pieces"), &mut score.pieces)]);
+        }
+        paths.retain(|(_, path)| !path.is_empty());
+        paths
+    }
 }
 
 /// One score.
@@ -78,7 +91,7 @@ impl Default for ScoreConfig {
     }
 }
 
-/// What a column holds.
+/// Types of score columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ColumnType {
     /// f64.

@@ -18,7 +18,7 @@ impl std::fmt::Display for Date {
     }
 }
 
-/// Where a date was found.
+/// Places in which a date can be found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DateSource {
     /// In the path of the URL, as blogs and newspapers write it.

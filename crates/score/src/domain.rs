@@ -1,4 +1,4 @@
-//! What kind of site a document is from, told by its URL.
+//! Kind of site that a document comes from, derived from its URL.
 
 use crate::error::{Result, ScoreError};
 use std::collections::HashMap;

@@ -20,7 +20,7 @@ const MAGIC: &[u8; 16] = b"bessemer dsir  1";
 /// No log ratio of counts in 64 bits is larger.
 const LARGEST_RATIO: f32 = 100.0;
 
-/// Counts of hashed n-grams. Bags of parts of a corpus may be added up in any order.
+/// Counts of hashed n-grams. The bags of parts of a corpus can be summed in any order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bag {
     counts: Vec<u64>,
@@ -126,7 +126,7 @@ impl Importance {
     /// Reads what [`Importance::write`] wrote, `len` bytes long.
     ///
     /// # Errors
-    /// Where it is something else.
+    /// A file that is something else.
     pub fn read(reader: impl Read, len: u64, name: &str) -> Result<Importance> {
         Importance::from_source(Source::new(reader, len, name))
     }
@@ -157,7 +157,7 @@ impl Importance {
 #[derive(Debug, Clone)]
 pub struct Sample {
     k: usize,
-    /// Order-preserving bits of the weight, then the key: equal weights are told apart by key.
+    /// Order-preserving bits of the weight, then the key, which orders equal weights.
     kept: BTreeSet<(u64, u64)>,
 }
 
@@ -170,7 +170,7 @@ impl Sample {
     /// Offers a document.
     ///
     /// # Errors
-    /// Where the weight is not a number.
+    /// A weight that is not a number.
     pub fn offer(&mut self, noisy_weight: f64, key: u64) -> Result<()> {
         if noisy_weight.is_nan() {
             return Err(ScoreError::Training(format!("document {key} has a weight that is not a number")));

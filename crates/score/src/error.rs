@@ -24,9 +24,9 @@ pub enum ScoreError {
     Model {
         /// The file or its description.
         name: String,
-        /// Where, in bytes from its start.
+        /// Offset in the file, in bytes.
         at: u64,
-        /// What was wanted and what was found.
+        /// The content that was wanted and the content that was found.
         what: String,
     },
     /// A file of lines (ARPA, word counts, domain tags) breaks its format.
@@ -36,7 +36,7 @@ pub enum ScoreError {
         name: String,
         /// Line number, from 1.
         line: u64,
-        /// What was wanted and what was found.
+        /// The content that was wanted and the content that was found.
         what: String,
     },
     /// The training data cannot give the model that was asked for.

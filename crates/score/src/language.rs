@@ -33,7 +33,7 @@ impl FastTextLanguages {
     /// The languages of a model with labels such as `__label__en`.
     ///
     /// # Errors
-    /// Where a label lacks that prefix.
+    /// A label without that prefix.
     pub fn new(model: FastText) -> Result<FastTextLanguages> {
         let name = |label: &String| match label.strip_prefix("__label__") {
             Some(name) if !name.is_empty() => Ok(name.to_owned()),

@@ -25,3 +25,7 @@ pub use config::{ColumnType, ScoreConfig, ScoreKind, ScoresConfig};
 pub use error::{Result, ScoreError};
 pub use language::LanguageId;
 pub use scorer::{Document, Scorer, Value};
+
+/// Version of the scores that this crate makes. Raised whenever one of them changes for the same input and configuration:
+/// finished corpora are reused under it.
+pub const VERSION: u32 = 1;

@@ -1,7 +1,7 @@
 //! Quantiles of a score over a corpus, and the head, middle and tail that they cut it into.
 //!
 //! The sketch counts numbers in buckets that grow by a fixed factor (DDSketch; Masson, Rim, Lee 2019,
-//! arXiv:1908.10693), so every quantile is right to half a per cent of its value. Sketches of parts add up: the result
+//! arXiv:1908.10693), so every quantile is right to half a per cent of its value. Sketches of parts can be merged: the result
 //! is the same for every order and number of parts.
 
 use crate::error::{Result, ScoreError};

@@ -13,12 +13,12 @@ use crate::unigram::Unigrams;
 use bessemer_text::Words;
 use std::path::Path;
 
-/// What a score may look at.
+/// Properties of a document that a score may read.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Document<'d> {
     /// The text.
     pub text: &'d str,
-    /// Where it is from.
+    /// Address of the document.
     pub url: Option<&'d str>,
     /// When it was fetched, as WARC writes it (ISO 8601).
     pub fetched: Option<&'d str>,

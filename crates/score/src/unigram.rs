@@ -34,7 +34,7 @@ impl Unigrams {
     /// Reads the text of such a file; `name` is for errors.
     ///
     /// # Errors
-    /// Where a line has no count.
+    /// A line without a count.
     pub fn parse(text: &str, words: Words, name: &str) -> Result<Unigrams> {
         let mut table = Unigrams::new(words);
         for (i, line) in text.lines().enumerate() {

@@ -47,7 +47,7 @@ pub enum ShardError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What was attempted.
+        /// Operation that failed.
         doing: &'static str,
         /// The system's answer.
         source: std::io::Error,
@@ -65,7 +65,7 @@ pub enum ShardError {
     NotAFile {
         /// The path.
         path: PathBuf,
-        /// What it is.
+        /// Kind of file that was found.
         found: &'static str,
     },
     /// The file does not begin with the magic bytes of a shard file.
@@ -120,7 +120,7 @@ pub enum ShardError {
     Checksum {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// Part of the file.
         part: Part,
         /// The stored checksum.
         wanted: u64,
@@ -132,9 +132,9 @@ pub enum ShardError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Where in the file.
+        /// Offset in the file, in bytes.
         offset: u64,
-        /// What was wanted and found.
+        /// The content that was wanted and the content that was found.
         what: String,
     },
     /// The tokens come from another tokenizer.
@@ -194,7 +194,7 @@ pub enum ShardError {
     Meta {
         /// The file to be written.
         path: PathBuf,
-        /// What was wanted and found.
+        /// The content that was wanted and the content that was found.
         what: String,
     },
     /// An earlier write failed, so that this file cannot be finished.
@@ -217,7 +217,7 @@ pub enum ShardError {
     SetIndex {
         /// The `shards.json`.
         path: PathBuf,
-        /// What was wanted and found.
+        /// The content that was wanted and the content that was found.
         what: String,
     },
     /// A shard file is not the one that `shards.json` lists.

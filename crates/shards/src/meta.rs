@@ -1,4 +1,4 @@
-//! What a shard file says about its tokens.
+//! Metadata of a shard file: its tokens, their tokenizer and split.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -67,7 +67,7 @@ impl TryFrom<String> for Fingerprint {
     }
 }
 
-/// What one shard file says about its tokens.
+/// Metadata of one shard file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardMeta {
     /// Number of token ids; every token in the file is below it.

@@ -125,7 +125,7 @@ impl ShardReader {
         self.file.path()
     }
 
-    /// What the file says about its tokens.
+    /// Metadata of the file.
     pub fn meta(&self) -> &ShardMeta {
         &self.header.meta
     }

@@ -7,10 +7,10 @@ use bessemer_durable::{self as durable, ConfinedDir, EntryKind};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// File length at which a set goes on to the next file, unless told otherwise: 256 MiB.
+/// Default length of a file at which a set goes on to the next one: 256 MiB.
 pub const DEFAULT_FILE_BYTES: u64 = 256 << 20;
 
-/// What all files of one split have in common.
+/// Metadata that all files of one split share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SplitMeta {
     /// Name of the split: 1 to 32 of `a-z 0-9 - _`. It is also the name of the split's folder.
@@ -21,7 +21,7 @@ pub struct SplitMeta {
     pub tokenizer: Fingerprint,
 }
 
-/// What a finished set holds.
+/// Contents of a finished set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetSummary {
     /// The folder of the split.
@@ -47,7 +47,7 @@ pub struct SetSummary {
 #[derive(Debug)]
 pub struct ShardSetWriter {
     dir: PathBuf,
-    /// The same, for removing.
+    /// Handle of the folder through which files are removed.
     own: ConfinedDir,
     meta: SplitMeta,
     file_bytes: u64,

@@ -54,6 +54,16 @@ pub enum SimError {
     /// An operator of a program whose cost is not known.
     #[error("no cost is known of {0}: measure the operators of the programs that are replayed")]
     Cost(String),
+    /// A filled program that differs from the one that it was made from.
+    #[error("filled program of step {step}, rank {rank}: {what}")]
+    Filled {
+        /// Step of the interval, from 0.
+        step: usize,
+        /// Rank.
+        rank: usize,
+        /// What is wrong with it.
+        what: String,
+    },
     /// A unit of filler work that cannot be planned.
     #[error("filler work, unit {unit}: {what}")]
     Unit {

@@ -12,3 +12,7 @@ pub mod unicode;
 
 pub use normal::{Simplify, cc_net_dedup, cc_net_normalize, paragraph_key};
 pub use split::Words;
+
+/// Version of the words, sentences and normal forms that this crate makes. Raised whenever one of them changes for the same input and configuration:
+/// finished corpora are reused under it.
+pub const VERSION: u32 = 1;

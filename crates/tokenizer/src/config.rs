@@ -5,7 +5,7 @@ use crate::pretokenize::Pretokenizer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a token is.
+/// Kinds of tokenizers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TokenizerKind {

@@ -35,11 +35,11 @@ pub enum TokenizerError {
     /// The file is a valid tokenizer of a kind that this crate does not represent.
     #[error("tokenizer.json: {part} {found} is not supported; {hint}")]
     Unsupported {
-        /// Which part of the file.
+        /// Part of the file.
         part: &'static str,
-        /// What it says.
+        /// Value that was found there.
         found: String,
-        /// What is supported instead.
+        /// Values that are supported.
         hint: &'static str,
     },
     /// The parts of the file contradict each other.
@@ -56,9 +56,9 @@ pub enum TokenizerError {
     UnknownCharacter {
         /// The character with its code point, or the invalid byte.
         found: String,
-        /// Where, in bytes from the start of the text.
+        /// Offset in the text, in bytes.
         offset: usize,
-        /// Where, counting lines from 1.
+        /// Line, counted from 1.
         line: usize,
         /// Size of the alphabet.
         alphabet: usize,

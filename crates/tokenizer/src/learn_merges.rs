@@ -55,7 +55,7 @@ impl Words {
     }
 }
 
-/// What was learned.
+/// Result of learning merges.
 #[derive(Debug)]
 pub(crate) struct Learned {
     /// Byte strings of all symbols: the initial ones, then those that merges made.

@@ -53,7 +53,8 @@ impl Writer {
             true => None,
             false => {
                 let shape = Shape { sequences: 1, seq: 1, purpose: Purpose::Score };
-                let activations = ActivationConfig { storage: train.storage, recompute: train.recompute };
+                let activations =
+                    ActivationConfig { storage: train.storage, recompute: train.recompute_plan() };
                 Some(Decoder::with_activations(backend, worker.model(), shape, activations)?)
             }
         };
@@ -98,7 +99,7 @@ pub(crate) fn bubbles(
     data_ranks: usize,
 ) -> Result<Option<Bubbles>, TrainError> {
     let (recipe, tokenizer) = (&input.recipe, &input.tokenizer);
-    let Some(set) = input.validation.as_ref().filter(|_| recipe.parallel.fill == FillChoice::Evaluation)
+    let Some(set) = input.validation.as_ref().filter(|_| recipe.parallel.fill.has(FillChoice::Evaluation))
     else {
         return Ok(None);
     };

@@ -6,14 +6,24 @@ use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_parallel::{Job, MemoryPlan, MemoryShortage, ParallelConfig, Plan};
 use bessemer_recipe::Recipe;
 use bessemer_tokenizer::TokenizerKind;
-use bessemer_units::Bytes;
+use bessemer_units::{Bytes, RecomputePlan, RecomputePolicy};
+use std::collections::BTreeMap;
+
+/// Memory of one class.
+#[derive(Debug, Default, Clone, Copy)]
+struct ClassEstimate {
+    /// Bytes of everything but the layers.
+    besides: u64,
+    /// Bytes of all layers.
+    layers: u64,
+}
 
 /// Refuses a recipe whose `ranks` ranks cannot share the batch, or that needs more memory than `available`, before any data
 /// is read and without listing the model's layers.
 ///
 /// The memory is a lower bound: that of one rank with a micro-batch of the job, because the ranks together hold at least
-/// one copy of everything. Layers are alike, so what one more layer takes is the difference between models of one and of
-/// two layers. `beside` is what the process takes besides, by class. [`MemoryPlan::of_rank`] is the exact plan, made when the data are known.
+/// one copy of everything. Layers of one policy of recomputation are alike, so what one more of them takes is the difference
+/// between models of one and of two layers. `beside` is what the process takes besides, by class. [`MemoryPlan::of_rank`] is the exact plan, made when the data are known.
 ///
 /// # Errors
 /// [`TrainError::Recipe`] with the numbers that do not fit; [`TrainError::Memory`] with the consumers by class.
@@ -37,18 +47,16 @@ pub fn refuse_what_cannot_fit(
     let batch = recipe.train.resolve(layout.data_ranks() as u64, Some(tokens)).map_err(TrainError::Recipe)?;
     let shape =
         Shape { sequences: batch.micro_batch as usize, seq: batch.seq_len as usize, purpose: Purpose::Train };
-    let of_layers = |layers: usize| {
+    let of_layers = |layers: usize, policy: &RecomputePolicy| {
         let model = Model { layers, ..model.clone() };
         let plan = Plan::new(&ParallelConfig::default(), 1, &model, recipe.optim.optimizer)
             .map_err(|e| TrainError::Recipe(e.to_string()))?;
         let program = plan.program(1, 1, None).map_err(|e| TrainError::Recipe(e.to_string()))?;
+        let recompute = RecomputePlan { default: policy.clone(), ..RecomputePlan::default() };
         let job = Job {
             model: &model,
             shape,
-            activations: ActivationConfig {
-                storage: recipe.train.storage,
-                recompute: recipe.train.recompute,
-            },
+            activations: ActivationConfig { storage: recipe.train.storage, recompute },
             types: recipe.train.types(),
             optim: &recipe.optim,
             z_loss: recipe.train.z_loss as f32,
@@ -57,13 +65,21 @@ pub fn refuse_what_cannot_fit(
         };
         Ok::<_, TrainError>(MemoryPlan::of_rank(&job, None)?)
     };
-    let (one, two) = (of_layers(1)?, of_layers(2)?);
-    let mut classes = beside.to_vec();
-    for (class, _) in &two.buffers.classes {
-        if classes.iter().all(|(name, _)| name != class) {
+    let mut estimate: BTreeMap<&'static str, ClassEstimate> = BTreeMap::new();
+    for (policy, layers) in recipe.train.recompute_plan().counts(model.layers) {
+        let (one, two) = (of_layers(1, policy)?, of_layers(2, policy)?);
+        for (class, _) in &two.buffers.classes {
             let (first, second) = (one.class(class).0, two.class(class).0);
-            let more = second.saturating_sub(first).saturating_mul(model.layers as u64 - 1);
-            classes.push((class, Bytes(first.saturating_add(more))));
+            let layer = second.saturating_sub(first);
+            let class = estimate.entry(class).or_default();
+            class.besides = class.besides.max(first.saturating_sub(layer));
+            class.layers = class.layers.saturating_add(layer.saturating_mul(layers as u64));
+        }
+    }
+    let mut classes = beside.to_vec();
+    for (class, bytes) in estimate {
+        if classes.iter().all(|(name, _)| *name != class) {
+            classes.push((class, Bytes(bytes.besides.saturating_add(bytes.layers))));
         }
     }
     let needed = Bytes(classes.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(bytes.0)));
@@ -87,8 +103,13 @@ mod tests {
 
     #[test]
     fn the_bound_before_any_data_is_the_plan_of_one_rank() {
-        for sets in [&["model.layers=1"][..], &["model.layers=6"], &["model.layers=5", "train.weights=bf16"]]
-        {
+        for sets in [
+            &["model.layers=1"][..],
+            &["model.layers=6"],
+            &["model.layers=5", "train.weights=bf16"],
+            &["model.layers=5", "train.recompute=full"],
+            &["model.layers=5", "train.recompute_layers.'0-1'=full", "train.recompute_layers.3=none"],
+        ] {
             let recipe = recipe(sets);
             let model = recipe.model.resolve(Some(4096)).unwrap();
             let layout = Plan::new(&recipe.parallel, 1, &model, recipe.optim.optimizer).unwrap();
@@ -97,7 +118,7 @@ mod tests {
                 shape: Shape { sequences: 16, seq: 128, purpose: Purpose::Train },
                 activations: ActivationConfig {
                     storage: recipe.train.storage,
-                    recompute: recipe.train.recompute,
+                    recompute: recipe.train.recompute_plan(),
                 },
                 types: recipe.train.types(),
                 optim: &recipe.optim,

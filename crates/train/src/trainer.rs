@@ -28,6 +28,7 @@ mod announce;
 mod clocks;
 mod copying;
 mod divergence;
+mod filling;
 mod records;
 mod samples;
 mod saving;
@@ -38,7 +39,6 @@ mod windows;
 use copying::Copying;
 use records::{Missing, Records};
 use tracing::Tracing;
-use windows::Bubbled;
 
 /// Arrays of four-byte values that the loader fills for each token of a micro-batch: inputs, targets, segments, positions.
 const LOADER_ARRAYS: u64 = 4;
@@ -65,8 +65,6 @@ pub struct Trainer {
     scaling: Option<(LossScaleConfig, bool)>,
     loader: Loader,
     evaluator: Evaluator,
-    /// Programs of a step with and without evaluated batches, if bubbles evaluate.
-    evaluating: Option<Bubbled>,
     /// Checkpoints from copies that are made in bubbles, if the recipe asks for them.
     copying: Option<Copying>,
     store: Store,
@@ -116,7 +114,7 @@ impl Trainer {
             .model
             .resolve_for(tokenizer.vocab_size(), tokenizer.end_of_text())
             .map_err(|e| wrong(&e))?;
-        let layout = Plan::new(&recipe.parallel, world.size(), &model, recipe.optim.optimizer)
+        let mut layout = Plan::new(&recipe.parallel, world.size(), &model, recipe.optim.optimizer)
             .map_err(|e| wrong(&e))?;
         let tokens = input.train.token_count();
         let plan = recipe.train.resolve(layout.data_ranks() as u64, Some(tokens)).map_err(|e| wrong(&e))?;
@@ -129,19 +127,18 @@ impl Trainer {
             purpose: Purpose::Train,
         };
         let activations =
-            ActivationConfig { storage: recipe.train.storage, recompute: recipe.train.recompute };
+            ActivationConfig { storage: recipe.train.storage, recompute: recipe.train.recompute_plan() };
         let (first, z_loss) = (world.rank() == 0, recipe.train.z_loss as f32);
+        let bubbles = evaluation::bubbles(&input, shape, layout.data_ranks())?;
+        layout.pipe.evaluations = bubbles.as_ref().map_or(0, |bubbles| bubbles.count());
         let program = &windows::program(recipe, &layout, &plan)?;
         let (optim, types) = (&recipe.optim, recipe.train.types());
         let job = Job { model: &model, shape, activations, types, optim, z_loss, plan: &layout, program };
-        let mut bubbles = evaluation::bubbles(&input, shape, layout.data_ranks())?;
-        let evaluating = bubbles.as_mut().map(|b| Bubbled::evaluating(&job, b)).transpose()?;
-        let mut copying = Copying::plan(&job, recipe)?;
-        let job = Job { program: evaluating.as_ref().map_or(program, |e| &e.filled), ..job };
         let mut memory = MemoryPlan::of_rank(&job, Some(&mut *backend))?;
         if first && recipe.eval.samples.are_written() {
             let (shape, cached) = (Shape { sequences: 1, seq: 1, ..shape }, Some(model.context));
-            let decoder = MemoryPlan::of_decoder(&model, shape, activations, cached, Some(&mut *backend))?;
+            let kept = job.activations.clone();
+            let decoder = MemoryPlan::of_decoder(&model, shape, kept, cached, Some(&mut *backend))?;
             memory.add_samples(&decoder, !layout.keeps_model());
         }
         memory.add("loader", Bytes(LOADER_ARRAYS * 4 * plan.micro_batch * plan.seq_len));
@@ -166,12 +163,7 @@ impl Trainer {
         if worker.broadcast_from_root("recipe", digest)? != digest {
             return Err(TrainError::Recipe("this rank has another recipe than rank 0".into()));
         }
-        if let Some(programs) = &evaluating {
-            worker.set_program(&programs.plain)?;
-        }
-        if let Some(copying) = &mut copying {
-            copying.set_up(worker, recipe)?;
-        }
+        let copying = Copying::set_up(worker, recipe)?;
         let evaluator = Evaluator::new(&mut *backend, worker, &input, bubbles)?;
         let schedule = Schedule::new(&recipe.optim, plan.steps);
         let spikes = SpikeDetector::new(&recipe.train);
@@ -212,7 +204,6 @@ impl Trainer {
             scaling,
             loader,
             evaluator,
-            evaluating,
             copying,
             store,
             records,
@@ -277,7 +268,7 @@ impl Trainer {
         let mut saved_step = self.resumed.as_ref().map(|r| r.step);
         let save = self.input.recipe.save.clone();
         let eval = self.input.recipe.eval.clone();
-        // A refresh of K-FAC's curvature that is spread over steps is not saved: saving and stopping wait for its end.
+        // Work that is spread over several steps is not saved: saving and stopping wait for its end.
         let mut save_is_due = false;
         let mut records = Vec::new();
         while self.state.step < self.plan.steps
@@ -293,7 +284,7 @@ impl Trainer {
             let (step, last) = (self.state.step, self.state.step == self.plan.steps);
             save_is_due |= !last && self.agrees_to_save(last_save.elapsed().as_secs_f64())?;
             if eval.is_due(step) && !last {
-                self.evaluate_when_due(save_is_due, observer)?;
+                self.evaluate_when_due(save_is_due && self.runner.worker.at_rest(), observer)?;
                 save_is_due |= self.is_among_the_best();
             }
             if eval.samples.is_due(step) && !last {
@@ -308,9 +299,7 @@ impl Trainer {
                 }
             }
         }
-        // The run was stopped before the step whose bubbles were to evaluate.
-        self.end_evaluation((false, true), observer)?;
-        self.end_copying(observer)?;
+        self.end_filling(observer)?;
         if save.at_end && saved_step != Some(self.state.step) {
             self.save(observer)?;
         }
@@ -338,9 +327,7 @@ impl Trainer {
         if self.tracing.end_turn(&mut self.runner.worker, self.state.step, !records.is_empty()) {
             self.gather_trace(true, observer)?;
         }
-        self.end_evaluation((true, !records.is_empty()), observer)?;
-        self.end_copying_step()?;
-        self.end_saving(false, observer)
+        self.after_step(!records.is_empty(), observer)
     }
 
     /// Gathers the ranks' trace events into the file; `step`: events of a traced step are among them.

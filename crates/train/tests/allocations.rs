@@ -1,42 +1,18 @@
 //! A warm step of the trainer, with its records, asks for no memory. Alone in its file: another test's allocations would be counted too.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
-#![allow(unsafe_code, reason = "counting allocations means implementing GlobalAlloc")]
 
 #[path = "integration/place/mod.rs"]
 mod place;
 
+use bessemer_counting_alloc::{CountingAllocator, allocations};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_runlog::Record;
 use bessemer_train::{Observer, Trainer, TrainerInput};
 use bessemer_units::Bytes;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-struct Counting;
-
-static ASKED: AtomicU64 = AtomicU64::new(0);
-// SAFETY: every call is passed to System, whose contract is GlobalAlloc's.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ASKED.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ASKED.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: as above.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
+use std::sync::atomic::AtomicBool;
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Steps that may ask for memory.
 const WARM: usize = 6;
@@ -49,7 +25,7 @@ struct Watch {
 impl Observer for Watch {
     fn record(&mut self, record: &Record) {
         if let Record::Step(_) = record {
-            self.counts.push(ASKED.load(Ordering::SeqCst));
+            self.counts.push(allocations());
         }
     }
     fn message(&mut self, _: &str) {}

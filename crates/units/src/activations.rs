@@ -1,4 +1,4 @@
-//! How the activations of a training step are kept.
+//! Element type of the activations of a training step.
 
 use crate::DType;
 use schemars::JsonSchema;
@@ -33,30 +33,5 @@ impl Storage {
 impl fmt::Display for Storage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.dtype().fmt(f)
-    }
-}
-
-/// What the backward pass computes again instead of having it stored (activation recomputation; Korthikanti et al. 2022,
-/// "Reducing Activation Recomputation in Large Transformer Models"). In f32 storage the numbers are the same bits either
-/// way.
-#[derive(
-    Debug, Default, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Recompute {
-    /// Nothing: all inputs of products are stored.
-    None,
-    /// What is large and cheap: normalised rows from the residual stream, activations and gated products from the
-    /// pre-activations. No product is computed twice.
-    #[default]
-    Selective,
-}
-
-impl fmt::Display for Recompute {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Recompute::None => "none",
-            Recompute::Selective => "selective",
-        })
     }
 }

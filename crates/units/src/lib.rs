@@ -8,9 +8,11 @@ mod dtype;
 mod matmul;
 mod params;
 mod quantity;
+mod recompute;
 
-pub use activations::{Recompute, Storage};
+pub use activations::Storage;
 pub use dtype::DType;
 pub use matmul::MatmulPrecision;
 pub use params::{ParamDType, ParamStorage};
 pub use quantity::{Bytes, Flops, Seconds, Tokens};
+pub use recompute::{Recompute, RecomputeLayers, RecomputePlan, RecomputePolicy};

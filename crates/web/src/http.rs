@@ -4,6 +4,7 @@
 //! the header. A coding is therefore undone only where the body is really in it.
 
 use crate::fields::Fields;
+use std::borrow::Cow;
 use std::io::Read;
 
 /// A response, its body as stored.
@@ -93,14 +94,14 @@ pub fn parse(block: &[u8]) -> Result<Response<'_>, HttpError> {
 
 /// A body with its codings undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Body {
-    /// The bytes.
-    pub bytes: Vec<u8>,
+pub struct Body<'a> {
+    /// The bytes; those of the record where there was no coding to undo.
+    pub bytes: Cow<'a, [u8]>,
     /// Whether it ends before its own end: the last chunk or the end of the compressed stream is missing.
     pub truncated: bool,
 }
 
-impl Response<'_> {
+impl<'a> Response<'a> {
     /// `Content-Type`.
     pub fn content_type(&self) -> Option<&str> {
         self.fields.get("Content-Type")
@@ -110,20 +111,16 @@ impl Response<'_> {
     ///
     /// # Errors
     /// A coding that is not known, a body damaged from its start, or one above the limit.
-    pub fn decoded(&self, limit: usize) -> Result<Body, HttpError> {
-        let mut body = Body { bytes: Vec::new(), truncated: false };
+    pub fn decoded(&self, limit: usize) -> Result<Body<'a>, HttpError> {
+        let mut body = Body { bytes: Cow::Borrowed(self.body), truncated: false };
         let chunked = self
             .fields
             .all("Transfer-Encoding")
             .flat_map(|v| v.split(','))
             .any(|v| v.trim().eq_ignore_ascii_case("chunked"));
-        body.bytes = match chunked.then(|| unchunk(self.body)).flatten() {
-            Some((bytes, whole)) => {
-                body.truncated = !whole;
-                bytes
-            }
-            None => self.body.to_vec(),
-        };
+        if let Some((bytes, whole)) = chunked.then(|| unchunk(self.body)).flatten() {
+            body = Body { bytes: Cow::Owned(bytes), truncated: !whole };
+        }
         let codings: Vec<String> = self
             .fields
             .all("Content-Encoding")
@@ -133,9 +130,9 @@ impl Response<'_> {
             .collect();
         // The last coding was applied last. More than a few are an attack.
         for coding in codings.iter().rev().take(4) {
-            let (bytes, whole) = undo(coding, &body.bytes, limit)?;
-            body.bytes = bytes;
-            body.truncated |= !whole;
+            if let Some((bytes, whole)) = undo(coding, &body.bytes, limit)? {
+                body = Body { bytes: Cow::Owned(bytes), truncated: body.truncated | !whole };
+            }
         }
         if body.bytes.len() > limit {
             let compressed = self.body.len();
@@ -177,9 +174,10 @@ fn unchunk(body: &[u8]) -> Option<(Vec<u8>, bool)> {
     }
 }
 
-fn undo(coding: &str, body: &[u8], limit: usize) -> Result<(Vec<u8>, bool), HttpError> {
+/// Undoes a content coding; returns the bytes and whether they are whole, or nothing where the body is not in that coding.
+fn undo(coding: &str, body: &[u8], limit: usize) -> Result<Option<(Vec<u8>, bool)>, HttpError> {
     match coding {
-        "identity" | "none" | "utf-8" => Ok((body.to_vec(), true)),
+        "identity" | "none" | "utf-8" => Ok(None),
         "gzip" | "x-gzip" if body.starts_with(&[0x1f, 0x8b]) => {
             inflate(coding, flate2::read::MultiGzDecoder::new(body), body.len(), limit)
         }
@@ -192,7 +190,7 @@ fn undo(coding: &str, body: &[u8], limit: usize) -> Result<(Vec<u8>, bool), Http
                 inflate(coding, flate2::read::ZlibDecoder::new(body), body.len(), limit)
             } else {
                 inflate(coding, flate2::read::DeflateDecoder::new(body), body.len(), limit)
-                    .or_else(|e| if looks_like_text(body) { Ok((body.to_vec(), true)) } else { Err(e) })
+                    .or_else(|e| if looks_like_text(body) { Ok(None) } else { Err(e) })
             }
         }
         "zstd" if body.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) => {
@@ -207,7 +205,7 @@ fn undo(coding: &str, body: &[u8], limit: usize) -> Result<(Vec<u8>, bool), Http
             inflate(coding, brotli_decompressor::Decompressor::new(body, BROTLI_BUFFER), body.len(), limit)
         }
         // The crawler decoded the body and kept the header.
-        _ if body.is_empty() || looks_like_text(body) => Ok((body.to_vec(), true)),
+        _ if body.is_empty() || looks_like_text(body) => Ok(None),
         _ => Err(HttpError::Coding(coding.to_string())),
     }
 }
@@ -224,16 +222,16 @@ fn inflate(
     decoder: impl Read,
     compressed: usize,
     limit: usize,
-) -> Result<(Vec<u8>, bool), HttpError> {
+) -> Result<Option<(Vec<u8>, bool)>, HttpError> {
     let mut out = Vec::new();
     let result = decoder.take(limit as u64 + 1).read_to_end(&mut out);
     if out.len() > limit {
         return Err(HttpError::TooLarge { coding: coding.to_string(), compressed, limit });
     }
     match result {
-        Ok(_) => Ok((out, true)),
+        Ok(_) => Ok(Some((out, true))),
         // What came before the damage is text all the same.
-        Err(_) if !out.is_empty() => Ok((out, false)),
+        Err(_) if !out.is_empty() => Ok(Some((out, false))),
         Err(e) => Err(HttpError::Damaged { coding: coding.to_string(), message: e.to_string() }),
     }
 }

@@ -2,5 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap in a test is a failed test")]
 
+mod annotation;
 mod span;
 mod tensor_shard;

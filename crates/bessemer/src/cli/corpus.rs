@@ -141,7 +141,7 @@ pub(crate) struct ExportArgs {
 /// `bessemer corpus explain ...`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExplainArgs {
-    /// Documents: a text file, JSON lines (.jsonl, also .gz and .zst) or Parquet.
+    /// Documents: a text file, JSON lines (.jsonl, also .gz and .zst), Parquet, a saved page or a web archive.
     pub(crate) file: Option<PathBuf>,
     /// Profile: a name that `bessemer corpus profiles` lists, a .toml file, or `list` (may be repeated).
     #[arg(long, value_name = "NAME")]

@@ -1,14 +1,17 @@
 //! `bessemer corpus explain` and `bessemer corpus profiles`: what the rules of a profile say about documents.
 
+use super::pages::{PageFault, holds_pages, pages};
 use crate::cli::ExplainArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_corpus::repair_json;
+use bessemer_privacy::JsonRows;
 use bessemer_rules::{
     DocumentView, Judgement, Profile, Row, RuleResult, RuleVerdict, RulesConfig, Scratch, Value, Verdict,
+    json_field, json_value,
 };
-use parquet::file::reader::{FileReader, SerializedFileReader};
-use parquet::record::Field;
+use bessemer_web::extract::Main;
+use bessemer_web::page::{PageOptions, PageVerdict};
 use serde_json::{Map, Value as Json, json};
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -27,21 +30,7 @@ struct Document {
 
 impl Row for Document {
     fn value(&self, column: &str) -> Option<Value<'_>> {
-        // A name with dots reaches into objects, unless a column has just that name.
-        let found = match self.columns.get(column) {
-            Some(found) => found,
-            None => {
-                let mut parts = column.split('.');
-                let first = self.columns.get(parts.next()?)?;
-                parts.try_fold(first, |inner, part| inner.get(part))?
-            }
-        };
-        Some(match found {
-            Json::Bool(value) => Value::Bool(*value),
-            Json::Number(value) => value.as_f64().map_or(Value::Null, Value::Number),
-            Json::String(text) => Value::Text(Cow::Borrowed(text)),
-            Json::Null | Json::Array(_) | Json::Object(_) => Value::Null,
-        })
+        json_field(&self.columns, column).map(json_value)
     }
 
     fn names(&self) -> Vec<&str> {
@@ -97,7 +86,7 @@ pub(crate) fn explain(args: &ExplainArgs, as_json: bool, console: &mut Console) 
     }
     let Some(file) = &args.file else {
         return Err(Failure::usage(
-            "explain needs a file of documents: text, .jsonl (also .gz, .zst) or .parquet",
+            "explain needs a file of documents: text, .jsonl (also .gz, .zst), .parquet, .html or .warc (also .gz, .zst)",
         ));
     };
     if args.profile.is_empty() && args.keep.is_empty() {
@@ -327,6 +316,9 @@ fn documents(path: &Path, text: &str) -> Result<Documents, Failure> {
     if name.ends_with(".parquet") {
         return rows(open()?, place);
     }
+    if holds_pages(path) {
+        return pages_as_documents(path, text);
+    }
     if ["", ".gz", ".zst"].iter().any(|ending| is_lines(ending)) {
         let reader = bessemer_corpus::open_compressed(path);
         return Ok(json_lines(reader.map_err(|error| Failure::new(format!("{place}: {error}")))?, place));
@@ -342,11 +334,38 @@ fn documents(path: &Path, text: &str) -> Result<Documents, Failure> {
     let whole = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         Failure::new(format!(
-            "{place}: byte {at} is not UTF-8; known are text, .jsonl (also .gz, .zst) and .parquet"
+            "{place}: byte {at} is not UTF-8; known are text, .jsonl (also .gz, .zst), .parquet, .html and .warc"
         ))
     })?;
     let columns = [(text.to_owned(), Json::String(whole)), ("path".to_owned(), Json::String(place.clone()))];
     Ok(Box::new(std::iter::once(Ok(Document { name: place, columns: columns.into_iter().collect() }))))
+}
+
+/// The pages of a web archive or a saved page, with the text that a build takes of them.
+fn pages_as_documents(path: &Path, text: &str) -> Result<Documents, Failure> {
+    let (place, text) = (path.display().to_string(), text.to_owned());
+    let pages = pages(path, &Main, PageOptions::default())?;
+    Ok(Box::new(pages.map(move |page| {
+        let page = match page {
+            Ok(page) => page,
+            Err(PageFault::Record(message)) => return Err(Fault::Document(message)),
+            Err(PageFault::File(message)) => return Err(Fault::File(message)),
+        };
+        let name = page.url.as_ref().map_or_else(|| place.clone(), |url| format!("{place} ({url})"));
+        if page.verdict != PageVerdict::Ok {
+            let detail = page.detail.unwrap_or_default();
+            return Err(Fault::Document(format!("{name}: {} ({detail})", page.verdict.name())));
+        }
+        let columns = [
+            (text.as_str(), Some(page.text)),
+            ("url", page.url),
+            ("fetched", page.date),
+            ("title", page.title),
+            ("language", page.language),
+        ];
+        let columns = columns.into_iter().map(|(name, value)| (name.to_owned(), Json::from(value)));
+        Ok(Document { name, columns: columns.collect() })
+    })))
 }
 
 /// Fields or columns of the first document of a file that can be read; `None` if it holds none.
@@ -419,70 +438,11 @@ fn skip_line(reader: &mut Box<dyn BufRead + Send>) -> std::io::Result<()> {
 
 /// Rows of a Parquet file.
 fn rows(file: File, place: String) -> Result<Documents, Failure> {
-    let reader =
-        SerializedFileReader::new(file).map_err(|error| Failure::new(format!("{place}: {error}")))?;
-    let groups = reader.num_row_groups();
-    let (mut group, mut number, mut pending) = (0, 0_u64, Vec::new().into_iter());
-    Ok(Box::new(std::iter::from_fn(move || {
-        loop {
-            if let Some(next) = pending.next() {
-                return Some(next);
-            }
-            if group == groups {
-                return None;
-            }
-            // Row groups are read one after the other: memory is that of one.
-            let mut found = Vec::new();
-            match reader
-                .get_row_group(group)
-                .and_then(|group| group.get_row_iter(None).map(Iterator::collect::<Vec<_>>))
-            {
-                Ok(rows) => {
-                    for row in rows {
-                        number += 1;
-                        found.push(match row {
-                            Ok(row) => {
-                                let columns: Map<String, Json> = row
-                                    .get_column_iter()
-                                    .map(|(name, field)| (name.clone(), json_of(field)))
-                                    .collect();
-                                let id = columns
-                                    .get("id")
-                                    .and_then(Json::as_str)
-                                    .map_or_else(String::new, |id| format!(" ({id})"));
-                                Ok(Document { name: format!("{place}:{number}{id}"), columns })
-                            }
-                            Err(error) => Err(Fault::Document(format!("{place}:{number}: {error}"))),
-                        });
-                    }
-                    group += 1;
-                }
-                Err(error) => {
-                    group = groups;
-                    found.push(Err(Fault::File(format!("{place}, row group {}: {error}", group + 1))));
-                }
-            }
-            pending = found.into_iter();
-        }
+    let rows = JsonRows::open(file).map_err(|error| Failure::new(format!("{place}: {error}")))?;
+    Ok(Box::new(rows.enumerate().map(move |(index, columns)| {
+        let number = index + 1;
+        let columns = columns.map_err(|error| Fault::File(format!("{place}:{number}: {error}")))?;
+        let id = columns.get("id").and_then(Json::as_str).map_or_else(String::new, |id| format!(" ({id})"));
+        Ok(Document { name: format!("{place}:{number}{id}"), columns })
     })))
-}
-
-fn json_of(field: &Field) -> Json {
-    match field {
-        Field::Bool(value) => json!(value),
-        Field::Byte(value) => json!(value),
-        Field::Short(value) => json!(value),
-        Field::Int(value) => json!(value),
-        Field::Long(value) => json!(value),
-        Field::UByte(value) => json!(value),
-        Field::UShort(value) => json!(value),
-        Field::UInt(value) => json!(value),
-        Field::ULong(value) => json!(value),
-        Field::Float(value) => json!(value),
-        Field::Double(value) => json!(value),
-        Field::Str(value) => json!(value),
-        // Strings of writers that do not say that they are.
-        Field::Bytes(value) => std::str::from_utf8(value.data()).map_or(Json::Null, |text| json!(text)),
-        _ => Json::Null,
-    }
 }

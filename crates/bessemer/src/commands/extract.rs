@@ -1,17 +1,16 @@
 //! `bessemer corpus extract`: what is left of web pages.
 
+use super::pages::{PageFault, pages};
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_web::extract::{Extractor, Main, Plain};
-use bessemer_web::page::{Page, PageOptions, PageVerdict, page_of_html, page_of_record};
-use bessemer_web::warc::{WarcLimits, WarcReader};
+use bessemer_web::page::{Page, PageOptions, PageVerdict};
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// What came of the pages so far.
-struct Shown<'a> {
-    extractor: &'a dyn Extractor,
+struct Shown {
+    extractor: &'static dyn Extractor,
     options: PageOptions,
     only_ok: bool,
     limit: u64,
@@ -41,14 +40,18 @@ pub(crate) fn run(
         faults: 0,
     };
     for file in files {
-        if shown.printed >= shown.limit {
-            break;
-        }
-        if is_html(file) {
-            let page = html(file, &shown)?;
-            shown.page(file, page)?;
-        } else {
-            archive(file, &mut shown, console)?;
+        let mut pages = pages(file, shown.extractor, shown.options.clone())?;
+        while shown.printed < shown.limit
+            && let Some(page) = pages.next()
+        {
+            match page {
+                Ok(page) => shown.page(file, page)?,
+                Err(PageFault::Record(message)) => {
+                    shown.faults += 1;
+                    console.say(&message);
+                }
+                Err(PageFault::File(message)) => return Err(Failure::new(message)),
+            }
         }
     }
     let mut told: Vec<String> = shown.verdicts.iter().map(|(name, n)| format!("{n} {name}")).collect();
@@ -59,48 +62,7 @@ pub(crate) fn run(
     Ok(())
 }
 
-fn is_html(file: &Path) -> bool {
-    let extension = file.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-    matches!(extension.as_str(), "html" | "htm" | "xhtml")
-}
-
-fn html(file: &Path, shown: &Shown<'_>) -> Result<Page, Failure> {
-    let read = || {
-        let mut bytes = Vec::new();
-        // One byte above the limit is enough to see that there are too many.
-        let most = shown.options.max_body as u64 + 1;
-        bessemer_durable::open_regular(file)?.take(most).read_to_end(&mut bytes)?;
-        Ok::<_, std::io::Error>(bytes)
-    };
-    let bytes = read().map_err(|e| Failure::new(format!("cannot read {}: {e}", file.display())))?;
-    Ok(page_of_html(&bytes, shown.extractor, &shown.options))
-}
-
-fn archive(file: &Path, shown: &mut Shown<'_>, console: &mut Console) -> Result<(), Failure> {
-    let failed = |e| Failure::new(format!("{}: {e}", file.display()));
-    let mut reader = WarcReader::open(file, WarcLimits::default()).map_err(failed)?;
-    while shown.printed < shown.limit {
-        match reader.next() {
-            Ok(Some(record)) => {
-                if let Some(page) = page_of_record(&record, shown.extractor, &shown.options) {
-                    shown.page(file, page)?;
-                }
-            }
-            Ok(None) => break,
-            Err(e) if e.is_skippable() => {
-                shown.faults += 1;
-                console.say(&format!("{}: {e}; passed over", file.display()));
-            }
-            Err(e) => return Err(failed(e)),
-        }
-    }
-    if reader.counts().records == 0 && shown.faults == 0 && reader.length() > 0 {
-        return Err(Failure::new(format!("{} holds no WARC record", file.display())));
-    }
-    Ok(())
-}
-
-impl Shown<'_> {
+impl Shown {
     fn page(&mut self, file: &Path, page: Page) -> Result<(), Failure> {
         *self.verdicts.entry(page.verdict.name()).or_default() += 1;
         if self.only_ok && page.verdict != PageVerdict::Ok {

@@ -16,6 +16,7 @@ pub(crate) mod import;
 pub(crate) mod init;
 pub(crate) mod media;
 mod meeting;
+mod pages;
 pub(crate) mod parity;
 pub(crate) mod program;
 pub(crate) mod ranks;

@@ -36,7 +36,10 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
     let job = Job {
         model: &model,
         shape: Shape { sequences, seq: batch.seq_len as usize, purpose: Purpose::Train },
-        activations: ActivationConfig { storage: recipe.train.storage, recompute: recipe.train.recompute },
+        activations: ActivationConfig {
+            storage: recipe.train.storage,
+            recompute: recipe.train.recompute_plan(),
+        },
         types: recipe.train.types(),
         optim: &recipe.optim,
         z_loss: recipe.train.z_loss as f32,
@@ -63,11 +66,11 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
         Some(PassChoice::Split) => Rewrite::Split,
         Some(PassChoice::Overlap) | None => Rewrite::Overlap,
     };
-    let (first, mut list) = (decoder.stage().span.layers.start, Vec::new());
+    let mut list = Vec::new();
     for (unit, program, memory) in decoder.programs_after(after)? {
         let kind = match unit {
             Unit::Embedding => UnitChoice::Embedding,
-            Unit::Layer(layer) if layer == first => UnitChoice::Layer,
+            Unit::Layer(_) if decoder.is_distinct(unit) => UnitChoice::Layer,
             Unit::Layer(_) => continue,
             Unit::Head => UnitChoice::Head,
         };

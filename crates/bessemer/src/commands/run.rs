@@ -11,6 +11,7 @@ use crate::run_dir::RunDir;
 use crate::stages::Stages;
 use crate::working_tree;
 use bessemer_corpus::CorpusConfig;
+use bessemer_durable::FileLock;
 use bessemer_kernels_cpu::Rung;
 use bessemer_kernels_cpu::memory::{self, Available, Bound};
 use bessemer_recipe::{Loaded, Recipe, load_recipe, to_toml};
@@ -20,7 +21,7 @@ use bessemer_tokenizer::Tokenizer;
 use bessemer_train::{Observer, Outcome, Peak, TrainerInput};
 use bessemer_units::Bytes;
 use bessemer_web::redact::redact;
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +42,7 @@ pub(crate) struct Session {
     begun: Instant,
     /// Held by the first process while the session lives; the system drops it with the process, however that ends.
     #[allow(dead_code, reason = "held, never read")]
-    lock: Option<File>,
+    lock: Option<FileLock>,
 }
 
 impl Session {
@@ -298,7 +299,7 @@ pub(crate) fn warn_of_damage(log: &Path, damaged: &[runlog::DamagedLine], consol
 }
 
 /// Makes the run directory and takes it for this process.
-pub(crate) fn take(dir: &RunDir) -> Result<File, Failure> {
+pub(crate) fn take(dir: &RunDir) -> Result<FileLock, Failure> {
     let failed = |e| Failure::new(format!("cannot create run directory {}: {e}", dir.root().display()));
     // Only the folder of runs and the run's own are made: more than that missing is a mistyped path.
     let folder = bessemer_durable::parent(dir.root());
@@ -315,15 +316,12 @@ pub(crate) fn take(dir: &RunDir) -> Result<File, Failure> {
         });
     }
     fs::create_dir_all(dir.root()).map_err(failed)?;
-    let lock = bessemer_durable::open_lock(&dir.lock())?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(Failure::new(format!(
+    FileLock::try_acquire(&dir.lock())?.ok_or_else(|| {
+        Failure::new(format!(
             "another process is at work on {}; wait for it, stop it, or choose another run.name",
             dir.root().display()
-        ))),
-        Err(TryLockError::Error(e)) => Err(e.into()),
-    }
+        ))
+    })
 }
 
 /// Tokenizer, training split, validation split.

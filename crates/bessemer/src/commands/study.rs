@@ -8,6 +8,7 @@ use crate::failure::{Failure, code};
 use crate::{machine, signals};
 use bessemer_arch::Model;
 use bessemer_corpus::{BuildContext, CorpusConfig, CorpusReader, Split};
+use bessemer_durable::FileLock;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, Shape};
 use bessemer_optim::OptimConfig;
@@ -20,7 +21,7 @@ use bessemer_train::study::{METHODS, Method, SymbolText, method, train_one, trai
 use bessemer_units::Bytes;
 use std::cell::RefCell;
 use std::fmt::Write;
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -173,17 +174,14 @@ fn model(method: &Method, settings: &StudySettings, text: &SymbolText) -> Result
 }
 
 /// Makes the directory and takes it for this process; the system drops the lock with the process, however that ends.
-fn lock(out: &Path) -> Result<File, Failure> {
+fn lock(out: &Path) -> Result<FileLock, Failure> {
     create(out)?;
-    let lock = bessemer_durable::open_lock(&out.join(".lock"))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(Failure::new(format!(
+    FileLock::try_acquire(&out.join(".lock"))?.ok_or_else(|| {
+        Failure::new(format!(
             "another process is at work on {}; wait for it, stop it, or choose another directory with --out",
             out.display()
-        ))),
-        Err(TryLockError::Error(e)) => Err(e.into()),
-    }
+        ))
+    })
 }
 
 fn create(folder: &Path) -> Result<(), Failure> {

@@ -61,6 +61,30 @@ fn documents_of_every_kind_are_explained() {
 }
 
 #[test]
+fn pages_are_explained_by_the_text_that_a_build_takes() {
+    let place = place_with_documents();
+    let prose = fs::read_to_string(place.path("page.txt")).unwrap();
+    let page = format!("<nav><a href=/>Home</a></nav><p>{}</p><footer>&copy;</footer>", prose.trim());
+    fs::write(place.path("page.html"), &page).unwrap();
+    let mut writer = bessemer_web::warc::WarcWriter::new(Vec::new(), bessemer_web::warc::Compression::Gzip);
+    let response = |head: &str| format!("HTTP/1.1 {head}\r\nContent-Type: text/html\r\n\r\n{page}");
+    writer.response("http://example.com/gone", response("404 No").as_bytes()).unwrap();
+    writer.response("http://example.com/kept", response("200 OK").as_bytes()).unwrap();
+    fs::write(place.path("a.warc.gz"), writer.into_inner()).unwrap();
+    let explain = |file: &str, predicate: &str| {
+        let words = ["corpus", "explain", file, "--profile", "gopher-quality", "--keep", predicate, "--json"];
+        place.bessemer(&words)
+    };
+    let saved = rows(&explain("page.html", "!contains(text, \"Home\") && !contains(text, \"<\")").text());
+    assert_eq!((saved.len(), &saved[0]["verdict"]), (1, &"keep".into()), "{saved:?}");
+    let archive = explain("a.warc.gz", "url == \"http://example.com/kept\"");
+    let found = rows(&archive.text());
+    assert_eq!((found.len(), &found[0]["verdict"]), (1, &"keep".into()), "{}", archive.err);
+    assert_eq!(found[0]["profiles"][0], saved[0]["profiles"][0]);
+    assert!(archive.err.contains("http://example.com/gone): http-status (404)"), "{}", archive.err);
+}
+
+#[test]
 fn predicates_see_the_columns() {
     let place = place_with_documents();
     let keep =

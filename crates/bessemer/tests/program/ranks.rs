@@ -72,6 +72,55 @@ fn two_ranks_train_as_one_also_when_they_are_killed_on_the_way() {
     assert_eq!(place.records("training").last().unwrap()["ranks"], 2);
 }
 
+/// The bytes of every checkpoint's tensors, by its name.
+fn checkpoints(place: &Workplace) -> Vec<(String, Vec<u8>)> {
+    let mut all: Vec<_> = std::fs::read_dir(place.path("runs/t/checkpoints"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("manifest.json").exists())
+        .map(|path| {
+            let mut files: Vec<_> = std::fs::read_dir(&path).unwrap().map(|f| f.unwrap().path()).collect();
+            files.retain(|f| f.extension().is_some_and(|e| e == "safetensors"));
+            files.sort();
+            let bytes = files.iter().flat_map(|f| std::fs::read(f).unwrap()).collect();
+            (path.file_name().unwrap().to_str().unwrap().to_owned(), bytes)
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+/// K-FAC's work and copies of the state in the same bubbles have the losses and the checkpoints of K-FAC's work alone.
+#[test]
+fn bubbles_take_a_list_of_work() {
+    let pipeline = [
+        "parallel.pipeline=2",
+        "optim.optimizer=kfac",
+        "optim.kfac.lr=0.02",
+        "parallel.schedule=gpipe",
+        "train.micro_batch=8",
+        "train.batch_tokens=1024",
+        "train.steps=60",
+        "eval.every_steps=5",
+        "save.keep_last=20",
+    ];
+    for (ranks, more) in [("2", "parallel.tensor=1"), ("4", "parallel.tensor=2")] {
+        let mut runs = Vec::new();
+        for fill in ["parallel.fill=kfac", "parallel.fill=[\"kfac\", \"checkpoint\"]"] {
+            let place = Workplace::new(LLAMA);
+            let sets = [&pipeline[..], &[more, fill]].concat();
+            let done = place.bessemer(&words("run", ranks, &sets));
+            assert_eq!(done.code, Some(0), "{}", done.err);
+            assert!(done.err.contains("bubbles refresh K-FAC every"), "{}", done.err);
+            assert_eq!(done.err.contains("bubbles copy checkpoints"), fill.contains("checkpoint"));
+            runs.push((losses(&place), checkpoints(&place)));
+        }
+        assert!(runs[0].1.len() > 2 && runs[0].0.len() > 60, "{} checkpoints", runs[0].1.len());
+        assert_eq!(runs[0].0, runs[1].0, "{ranks} ranks: other losses");
+        assert!(runs[0].1 == runs[1].1, "{ranks} ranks: other bytes in a checkpoint");
+    }
+}
+
 #[test]
 fn an_interrupted_job_saves_and_goes_on() {
     let place = Workplace::new(LLAMA);

@@ -114,11 +114,10 @@ fn worst(a: &[f32], b: &[f32]) -> f32 {
 }
 
 #[test]
+#[ignore = "compares with an outside tool: BESSEMER_PYTHON=… cargo test oracle -- --ignored (golden/requirements.txt)"]
 fn oracle_logits_of_exports_and_of_an_imported_opt_are_those_of_transformers() {
-    let Some(interpreter) = std::env::var_os("BESSEMER_PYTHON") else {
-        println!("skipped: set BESSEMER_PYTHON to a Python with torch and transformers");
-        return;
-    };
+    let interpreter = std::env::var_os("BESSEMER_PYTHON")
+        .expect("BESSEMER_PYTHON names a Python with the packages of golden/requirements.txt");
     let tmp = tempfile::tempdir().unwrap();
     let mut seen: Vec<(&str, Vec<f32>)> = Vec::new();
     for (label, class, model) in cases() {

@@ -1,6 +1,6 @@
 //! One rank of a test.
 
-use crate::{counting, work};
+use crate::work;
 use bessemer_collectives::launch::resolve;
 use bessemer_collectives::{
     CollectiveError, Communicator, Message, MessageCommunicator, MessageSettings, Parts, Reduce,
@@ -104,7 +104,7 @@ fn warm(c: &mut dyn Communicator) -> Result<(), String> {
     let mut most_of_least = [f32::INFINITY];
     while counts.len() < MOST_STEPS && (counts.len() < LEAST_STEPS || most_of_least[0] > 0.0) {
         c.barrier("start").map_err(failed)?;
-        let before = counting::asked();
+        let before = bessemer_counting_alloc::allocations();
         for tag in 0..6 {
             c.send(Message::new("activation", tag, next), &y).map_err(failed)?;
         }
@@ -115,7 +115,7 @@ fn warm(c: &mut dyn Communicator) -> Result<(), String> {
         c.all_gather("weights", &mut x, &parts).map_err(failed)?;
         c.all_reduce("norm", &mut x[..1], Reduce::Max).map_err(failed)?;
         c.barrier("end").map_err(failed)?;
-        counts.push(counting::asked() - before);
+        counts.push(bessemer_counting_alloc::allocations() - before);
         let warm = counts.iter().skip(LEAST_STEPS / 2);
         most_of_least = [warm.min().map_or(f32::INFINITY, |least| *least as f32)];
         c.all_reduce("asked", &mut most_of_least, Reduce::Max).map_err(failed)?;

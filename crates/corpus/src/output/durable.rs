@@ -12,8 +12,7 @@ use crate::error::{Error, Result};
 use crate::evaluate::REVIEW_FILE;
 use crate::output::summary::{ATTRIBUTION_FILE, CARD_FILE, DROPPED_FILE, FileSummary, SUMMARY_FILE};
 use crate::row::Split;
-use bessemer_durable::{ConfinedDir, EntryKind, parent, sync_directory};
-use rustix::fs::{FlockOperation, flock};
+use bessemer_durable::{ConfinedDir, EntryKind, FileLock, parent, sync_directory};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -133,8 +132,7 @@ fn sync_folder(path: &Path) -> Result<()> {
 pub(crate) struct PartialDir {
     target: PathBuf,
     partial: PathBuf,
-    lock_path: PathBuf,
-    lock: Option<File>,
+    lock: Option<FileLock>,
     finished: bool,
 }
 
@@ -146,13 +144,10 @@ impl PartialDir {
         let folder = parent(&target).to_path_buf();
         fs::create_dir_all(&folder).map_err(Error::io("create folder", &folder))?;
         let lock_path = beside(&target, ".lock.partial");
-        let lock =
-            bessemer_durable::open_lock(&lock_path).map_err(Error::io("create lock file", &lock_path))?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(Error::Busy { path: target });
-        }
+        let lock = FileLock::try_acquire(&lock_path).map_err(Error::io("lock", &lock_path))?;
+        let Some(lock) = lock else { return Err(Error::Busy { path: target }) };
         let partial = beside(&target, ".partial");
-        let dir = PartialDir { target, partial, lock_path, lock: Some(lock), finished: false };
+        let dir = PartialDir { target, partial, lock: Some(lock), finished: false };
         dir.clear()?;
         fs::create_dir(&dir.partial).map_err(Error::io("create folder", &dir.partial))?;
         Ok(dir)
@@ -200,8 +195,9 @@ impl Drop for PartialDir {
         if !self.finished {
             let _ = remove_folder(&self.partial);
         }
-        let _ = fs::remove_file(&self.lock_path);
-        drop(self.lock.take());
+        if let Some(lock) = self.lock.take() {
+            lock.remove();
+        }
     }
 }
 

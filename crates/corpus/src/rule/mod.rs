@@ -67,8 +67,6 @@ pub struct Document<'a> {
     pub path: &'a str,
     /// Code or prose.
     pub kind: Kind,
-    /// Bytes in the source.
-    pub bytes: u64,
     /// The text, with the edits of earlier rules.
     pub text: Cow<'a, str>,
 }
@@ -168,8 +166,8 @@ pub struct Judged<'a> {
 }
 
 /// Runs a document through the rules.
-pub fn judge<'a>(rules: &[Box<dyn Rule>], path: &'a str, bytes: u64, text: &'a str) -> Judged<'a> {
-    let mut document = Document { path, kind: Kind::of(path), bytes, text: Cow::Borrowed(text) };
+pub fn judge<'a>(rules: &[Box<dyn Rule>], path: &'a str, text: &'a str) -> Judged<'a> {
+    let mut document = Document { path, kind: Kind::of(path), text: Cow::Borrowed(text) };
     let mut edits = Edits::default();
     for rule in rules {
         match rule.judge(&document) {
@@ -224,7 +222,7 @@ impl BatchMap for Rules {
                 details.append_option(optional(rows.detail, index));
                 texts.append_value(text);
             } else {
-                let judged = judge(&self.chain, rows.path.value(index), rows.bytes.value(index), text);
+                let judged = judge(&self.chain, rows.path.value(index), text);
                 match judged.dropped {
                     None => {
                         reasons.append_null();
@@ -265,5 +263,5 @@ impl BatchMap for Rules {
 
 #[cfg(test)]
 pub(crate) fn document<'a>(path: &'a str, text: &'a str) -> Document<'a> {
-    Document { path, kind: Kind::of(path), bytes: text.len() as u64, text: Cow::Borrowed(text) }
+    Document { path, kind: Kind::of(path), text: Cow::Borrowed(text) }
 }

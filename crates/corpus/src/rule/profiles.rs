@@ -1,14 +1,15 @@
-//! The profiles of the `rules` room as a map over batches.
+//! The profiles of the `rules` crate as a map over batches.
 
 use crate::mix::TAG;
-use crate::row::{Rows, TAGS, head};
+use crate::row::{METADATA, Rows, TAGS, head};
 use arrow_array::builder::StringBuilder;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type, Int64Type, UInt8Type, UInt32Type, UInt64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array};
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{BatchMap, optional, with_columns};
-use bessemer_rules::{DocumentView, Profile, Row, Scratch, Value, Verdict};
+use bessemer_rules::{DocumentView, METADATA_PREFIX, Profile, Row, Scratch, Value, Verdict};
+use serde_json::{Map, Value as Json};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 pub(crate) struct Profiles(pub(crate) Vec<Profile>);
 
 /// One row of a batch, for predicates. `split` reads as its name, as in the names of the output's files.
-/// A name that begins with `tag.` is a tag of the document's source.
+/// A name that begins with `tag.` is a tag of the document's source, one that begins with `meta.` metadata of the input.
 pub(crate) struct BatchRow<'a> {
     batch: &'a RecordBatch,
     index: usize,
@@ -32,10 +33,25 @@ impl<'a> BatchRow<'a> {
     }
 }
 
+impl BatchRow<'_> {
+    fn metadata(&self, column: &str) -> Option<Value<'static>> {
+        let array = self.batch.column_by_name(METADATA)?.as_string_opt::<i32>()?;
+        let mut object: Map<String, Json> = serde_json::from_str(optional(array, self.index)?).ok()?;
+        Some(match object.remove(column)? {
+            Json::String(text) => Value::Text(Cow::Owned(text)),
+            Json::Bool(value) => Value::Bool(value),
+            value => value.as_f64().map_or(Value::Null, Value::Number),
+        })
+    }
+}
+
 impl Row for BatchRow<'_> {
     fn value(&self, column: &str) -> Option<Value<'_>> {
         if let Some(name) = column.strip_prefix(TAG) {
             return self.tag(name);
+        }
+        if column.starts_with(METADATA_PREFIX) {
+            return Some(self.metadata(column).unwrap_or(Value::Null));
         }
         let array = self.batch.column_by_name(column)?;
         if array.is_null(self.index) {

@@ -1,8 +1,8 @@
-//! Too large before anything else is looked at, too short after all edits.
+//! Limits on the bytes of a text: too large before any other rule, too short after all edits.
 
 use super::{Document, Rule, Verdict};
 
-/// Drops documents of more bytes.
+/// Drops documents whose text has more bytes. What a source stores for a document may be larger: a page's markup, other fields.
 pub(super) struct MaxBytes(pub(super) u64);
 
 impl Rule for MaxBytes {
@@ -11,7 +11,7 @@ impl Rule for MaxBytes {
     }
 
     fn judge(&self, document: &Document<'_>) -> Verdict {
-        let bytes = document.bytes.max(document.text.len() as u64);
+        let bytes = document.text.len() as u64;
         if bytes > self.0 {
             Verdict::Drop { reason: "too-large", detail: format!("{bytes} bytes, at most {}", self.0) }
         } else {

@@ -20,32 +20,6 @@ pub(crate) fn filter(config: &UrlFilterConfig) -> Result<Option<Arc<UrlFilter>>>
     Ok(Some(Arc::new(filter)))
 }
 
-/// The lists of a filter that are files.
-pub(crate) fn files(config: &UrlFilterConfig) -> impl Iterator<Item = &String> {
-    let lists = [
-        &config.domain_files,
-        &config.url_files,
-        &config.banned_word_files,
-        &config.soft_word_files,
-        &config.subword_files,
-        &config.curated_files,
-    ];
-    lists.into_iter().flatten()
-}
-
-/// The same, to be changed.
-pub(crate) fn files_mut(config: &mut UrlFilterConfig) -> impl Iterator<Item = &mut String> {
-    let lists = [
-        &mut config.domain_files,
-        &mut config.url_files,
-        &mut config.banned_word_files,
-        &mut config.soft_word_files,
-        &mut config.subword_files,
-        &mut config.curated_files,
-    ];
-    lists.into_iter().flatten()
-}
-
 /// Whether there is a list.
 pub(crate) fn asked(config: &UrlFilterConfig) -> bool {
     let inline = [
@@ -56,7 +30,7 @@ pub(crate) fn asked(config: &UrlFilterConfig) -> bool {
         &config.subwords,
         &config.curated,
     ];
-    files(config).next().is_some() || inline.iter().any(|list| !list.is_empty())
+    !config.clone().paths().is_empty() || inline.iter().any(|list| !list.is_empty())
 }
 
 /// The map. Documents without a URL pass.

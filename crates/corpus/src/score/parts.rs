@@ -1,7 +1,7 @@
 //! Head, middle and tail of the corpus by a perplexity, as cc_net cuts it (Wenzek et al. 2020): two quantiles of the kept
 //! documents, of each language apart where languages are known.
 //!
-//! A side plan: place, perplexity and language travel, texts do not. The operator reads its input once into a sketch for each
+//! A side plan: place, perplexity and language travel, texts do not. The pipeline breaker reads its input once into a sketch for each
 //! language, and into a file, which it reads again when the cuts are known.
 
 use arrow_array::builder::{StringBuilder, UInt32Builder, UInt64Builder};
@@ -9,7 +9,7 @@ use arrow_array::{Array, Float64Array, RecordBatch, StringArray, UInt32Array, UI
 use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use bessemer_dataflow::{Error, Input, Operator, OperatorContext, Output, Result, Stage, column};
+use bessemer_dataflow::{BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column};
 use bessemer_score::ScoreConfig;
 use bessemer_score::quantile::{Cuts, Sketch};
 use std::collections::BTreeMap;
@@ -30,15 +30,15 @@ pub(super) fn stage(score: &ScoreConfig, language: Option<&str>) -> Option<Stage
         head: score.head,
         tail: score.tail,
     };
-    Some(Stage::Annotate {
+    Some(Stage::SideJoin {
         name: part.clone(),
         project,
-        side: vec![Stage::Whole(Arc::new(parts))],
+        side: vec![Stage::PipelineBreaker(Arc::new(parts))],
         adds: Arc::new(Schema::new(vec![Field::new(part, DataType::Utf8, true)])),
     })
 }
 
-/// The operator.
+/// The pipeline breaker.
 struct CorpusParts {
     /// Column of the perplexity.
     score: String,
@@ -92,7 +92,7 @@ impl CorpusParts {
     }
 }
 
-impl Operator for CorpusParts {
+impl PipelineBreaker for CorpusParts {
     fn name(&self) -> &str {
         "corpus-parts"
     }
@@ -100,7 +100,7 @@ impl Operator for CorpusParts {
     fn run(
         &self,
         input: &mut Input<'_>,
-        context: &OperatorContext<'_>,
+        context: &BreakerContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
         let path = context.spill.join("perplexities.arrow");

@@ -109,16 +109,43 @@ impl Source for Chain {
     }
 
     fn scan_files(&self, files: Range<usize>) -> bessemer_dataflow::Result<Box<dyn Scan>> {
-        let mut rest = VecDeque::new();
+        Ok(Box::new(ChainScan { rest: self.pieces(files), current: None }))
+    }
+
+    fn scan_files_from(
+        &self,
+        files: Range<usize>,
+        point: &str,
+    ) -> bessemer_dataflow::Result<Option<Box<dyn Scan>>> {
+        let Some((first_file, point)) = point.split_once(' ') else { return Ok(None) };
+        let mut rest = self.pieces(files);
+        while let Some((source, files, label)) = rest.pop_front() {
+            if label.first_file.to_string() == first_file {
+                let Some(files) = files else { return Ok(None) };
+                let scan = source.scan_files_from(files, point)?;
+                return Ok(scan.map(|scan| -> Box<dyn Scan> {
+                    Box::new(ChainScan { rest, current: Some((scan, label)) })
+                }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Chain {
+    /// The files of a run, by source.
+    fn pieces(&self, files: Range<usize>) -> VecDeque<Piece> {
+        let mut pieces = VecDeque::new();
         for member in &self.members {
             let first = member.label.first_file as usize;
             let end = first + member.source.listing().files as usize;
             let (from, to) = (files.start.max(first), files.end.min(end));
             if from < to {
-                rest.push_back((member.source.clone(), Some(from - first..to - first), member.label.clone()));
+                let files = Some(from - first..to - first);
+                pieces.push_back((member.source.clone(), files, member.label.clone()));
             }
         }
-        Ok(Box::new(ChainScan { rest, current: None }))
+        pieces
     }
 }
 
@@ -146,6 +173,11 @@ impl Scan for ChainScan {
             };
             self.current = Some((scan, label));
         }
+    }
+
+    fn resume_point(&self) -> Option<String> {
+        let (scan, label) = self.current.as_ref()?;
+        Some(format!("{} {}", label.first_file, scan.resume_point()?))
     }
 }
 

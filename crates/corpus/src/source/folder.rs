@@ -9,16 +9,17 @@
 //! web page, decoded where it is in a legacy encoding.
 
 use super::compressed::{self, inner_name};
-use super::warc::text_of;
 use super::{
-    EXCLUDED, HIDDEN, LINK_AGAIN, LINK_BROKEN, LINK_OUT, Listing, MORSEL_BYTES, SPECIAL, Skipped, Source,
-    SourceInfo,
+    EXCLUDED, HIDDEN, LINK_AGAIN, LINK_BROKEN, LINK_OUT, Listing, MORSEL_BYTES, MetadataColumns, SPECIAL,
+    Skipped, Source, SourceInfo, max_page_bytes,
 };
 use crate::error::{Error, Result};
 use crate::row::{HEAD_BYTES, Origin, RowBuilder};
 use crate::rule::is_binary;
 use bessemer_dataflow::{Morsel, Scan};
 use bessemer_web::encoding;
+use bessemer_web::extract::Main;
+use bessemer_web::page::{PDF_BEGINNING, PageOptions, PageVerdict, page_of_html};
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fs;
@@ -215,19 +216,26 @@ pub(crate) enum Pages {
 }
 
 /// How files become documents.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Reading {
     /// Files of more bytes are not read beyond their head; a page may have more.
     pub(crate) max_bytes: u64,
     pub(crate) pages: Pages,
     /// Whether text in a legacy encoding is decoded.
     pub(crate) detect_encoding: bool,
+    /// Columns of metadata that predicates read of pages.
+    pub(crate) metadata: MetadataColumns,
 }
 
 impl Reading {
     /// The reading of files of text and code as they are.
     pub(crate) fn plain(max_bytes: u64) -> Reading {
-        Reading { max_bytes, pages: Pages::None, detect_encoding: false }
+        Reading {
+            max_bytes,
+            pages: Pages::None,
+            detect_encoding: false,
+            metadata: MetadataColumns::default(),
+        }
     }
 
     fn is_page(&self, name: &str) -> bool {
@@ -238,12 +246,9 @@ impl Reading {
         }
     }
 
-    /// Bytes up to which a file is read. A page may have 16 times the bytes of a document, because most of it is not text.
+    /// Bytes up to which a file is read.
     fn limit(&self, name: &str) -> u64 {
-        match self.is_page(name) {
-            true => self.max_bytes.saturating_mul(16).clamp(1 << 20, 64 << 20),
-            false => self.max_bytes,
-        }
+        if self.is_page(name) { max_page_bytes(self.max_bytes) } else { self.max_bytes }
     }
 }
 
@@ -278,7 +283,7 @@ impl Source for Files {
         Ok(Box::new(FilesScan {
             members: self.members.clone(),
             sources: Arc::new(self.listing.sources.clone()),
-            reading: self.reading,
+            reading: self.reading.clone(),
             next: files.start,
             end: files.end,
         }))
@@ -360,7 +365,7 @@ impl Scan for FilesScan {
             return Ok(None);
         }
         let (members, sources) = (self.members.clone(), self.sources.clone());
-        let (range, reading) = (start..self.next, self.reading);
+        let (range, reading) = (start..self.next, self.reading.clone());
         Ok(Some(Box::new(move || {
             let mut rows = RowBuilder::with_capacity(range.len(), bytes as usize);
             let mut buffer = Vec::new();
@@ -378,7 +383,7 @@ impl Scan for FilesScan {
                     bytes: member.file.bytes,
                     ..Origin::default()
                 };
-                document(&member.file, origin, reading, &mut buffer, &mut rows);
+                document(&member.file, origin, &reading, &mut buffer, &mut rows);
             }
             rows.finish()
         })))
@@ -389,7 +394,7 @@ impl Scan for FilesScan {
 fn document(
     file: &FileEntry,
     mut origin: Origin<'_>,
-    reading: Reading,
+    reading: &Reading,
     buffer: &mut Vec<u8>,
     rows: &mut RowBuilder,
 ) {
@@ -410,10 +415,19 @@ fn document(
         Err(cause) => return rows.refuse(&origin, "unreadable", &cause.to_string(), &[]),
     }
     origin.bytes = buffer.len() as u64;
+    if buffer.starts_with(PDF_BEGINNING) {
+        let detail = format!("{} bytes; PDF is not read, convert it to text or HTML first", buffer.len());
+        return rows.refuse(&origin, PageVerdict::Pdf.name(), &detail, &[]);
+    }
     if reading.is_page(&file.relative) {
-        match text_of(buffer, Some("text/html"), None) {
-            Ok(text) => rows.push(&origin, text.as_bytes()),
-            Err((reason, detail)) => rows.refuse(&origin, reason, &detail, buffer),
+        let page = page_of_html(buffer, &Main, &PageOptions::with_max_body(limit as usize));
+        let metadata = reading.metadata.of_names(|name| page.field(name));
+        let origin = Origin { metadata: metadata.as_deref(), ..origin };
+        match page.verdict {
+            PageVerdict::Ok => rows.push(&origin, page.text.as_bytes()),
+            verdict => {
+                rows.refuse(&origin, verdict.name(), page.detail.as_deref().unwrap_or_default(), buffer)
+            }
         }
     } else if reading.detect_encoding {
         rows.push(&origin, &decoded(buffer));

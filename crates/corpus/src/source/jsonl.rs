@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::row::{HEAD_BYTES, Origin, RowBuilder};
 use bessemer_dataflow::{Morsel, Scan};
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde_json::{Map, Value as Json};
 use std::borrow::Cow;
 use std::io::{BufRead, Read};
 use std::ops::Range;
@@ -78,6 +79,10 @@ struct Parsed<'a> {
     text: Option<Cow<'a, str>>,
     url: Option<Cow<'a, str>>,
     date: Option<Cow<'a, str>>,
+    /// Fields that may hold metadata that predicates read.
+    metadata: Map<String, Json>,
+    /// Embedding, as little-endian 32-bit floats.
+    embedding: Option<Vec<u8>>,
     /// Names of the fields, kept only until the text is found.
     names: Vec<String>,
 }
@@ -87,6 +92,15 @@ fn parse<'a>(line: &'a [u8], fields: &FieldNames) -> serde_json::Result<Parsed<'
     let parsed = Object { fields }.deserialize(&mut reader)?;
     reader.end()?;
     Ok(parsed)
+}
+
+/// A list of numbers as little-endian 32-bit floats; none for anything else.
+fn floats(value: &Json) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for number in value.as_array()? {
+        bytes.extend((number.as_f64()? as f32).to_le_bytes());
+    }
+    Some(bytes)
 }
 
 struct Object<'f> {
@@ -111,16 +125,35 @@ impl<'de> Visitor<'de> for Object<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
-        let mut parsed = Parsed { text: None, url: None, date: None, names: Vec::new() };
+        let mut parsed = Parsed {
+            text: None,
+            url: None,
+            date: None,
+            metadata: Map::new(),
+            embedding: None,
+            names: Vec::new(),
+        };
         while let Some(name) = map.next_key::<Text<'de>>()? {
             if name.0 == self.fields.text {
                 parsed.text = map.next_value::<Option<Text<'de>>>()?.map(|text| text.0);
                 continue;
             }
+            if !self.fields.embedding.is_empty() && name.0 == self.fields.embedding {
+                parsed.embedding = floats(&map.next_value::<Json>()?);
+                continue;
+            }
             let held = [(&self.fields.url, &mut parsed.url), (&self.fields.date, &mut parsed.date)];
-            match held.into_iter().find(|(field, _)| !field.is_empty() && name.0 == **field) {
-                Some((_, value)) => *value = map.next_value::<Perhaps<'de>>()?.0,
-                None => drop(map.next_value::<IgnoredAny>()?),
+            let held = held.into_iter().find(|(field, _)| !field.is_empty() && name.0 == **field);
+            if self.fields.metadata.reads(&name.0) {
+                let value = map.next_value::<Json>()?;
+                if let Some((_, text)) = held {
+                    *text = value.as_str().map(|text| Cow::Owned(text.to_owned()));
+                }
+                parsed.metadata.insert(name.0.clone().into_owned(), value);
+            } else if let Some((_, text)) = held {
+                *text = map.next_value::<Perhaps<'de>>()?.0;
+            } else {
+                map.next_value::<IgnoredAny>()?;
             }
             if parsed.names.len() < 32 {
                 parsed.names.push(name.0.into_owned());
@@ -385,7 +418,10 @@ fn rows(
             }
         }
         match parsed {
-            Ok(Parsed { text: Some(text), url, date, .. }) => {
+            Ok(Parsed { text: Some(text), url, date, metadata, embedding, .. }) => {
+                let metadata = fields.metadata.of_fields(&metadata);
+                origin.metadata = metadata.as_deref();
+                origin.embedding = embedding.as_deref();
                 origin.bytes = text.len() as u64;
                 (origin.url, origin.fetched) = (url.as_deref(), date.as_deref());
                 rows.push(&origin, text.as_bytes());
@@ -418,10 +454,17 @@ fn rows(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::MetadataColumns;
 
     #[test]
     fn the_text_is_found_and_unescaped_and_other_fields_are_passed_over() {
-        let fields = FieldNames { text: "text".into(), url: "url".into(), date: String::new() };
+        let fields = FieldNames {
+            text: "text".into(),
+            url: "url".into(),
+            date: String::new(),
+            metadata: MetadataColumns::default(),
+            embedding: String::new(),
+        };
         let text =
             |line: &str| parse(line.as_bytes(), &fields).map(|parsed| parsed.text.map(Cow::into_owned));
         let url = |line: &str| parse(line.as_bytes(), &fields).map(|parsed| parsed.url.map(Cow::into_owned));

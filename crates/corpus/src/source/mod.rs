@@ -9,6 +9,7 @@ pub(crate) mod embedded;
 pub(crate) mod file;
 pub(crate) mod folder;
 pub(crate) mod jsonl;
+mod metadata;
 pub(crate) mod parquet;
 mod place;
 mod repair;
@@ -16,6 +17,7 @@ mod resolve;
 pub(crate) mod warc;
 
 pub use compressed::open_compressed;
+pub(crate) use metadata::MetadataColumns;
 pub use place::Access;
 pub(crate) use place::is_address;
 pub use repair::repair_json;
@@ -31,6 +33,11 @@ use std::ops::Range;
 /// thread fit any budget.
 pub(crate) const MORSEL_BYTES: usize = 1 << 20;
 
+/// Largest web page that is read where a document's text may have `max_bytes`: 16 times that, because most of a page is markup.
+pub(crate) fn max_page_bytes(max_bytes: u64) -> u64 {
+    max_bytes.saturating_mul(16).clamp(1 << 20, 64 << 20)
+}
+
 /// Names of the fields of a document in JSON lines, and of the columns in Parquet.
 #[derive(Debug, Clone)]
 pub(crate) struct FieldNames {
@@ -40,6 +47,10 @@ pub(crate) struct FieldNames {
     pub(crate) url: String,
     /// When it was fetched; empty for none.
     pub(crate) date: String,
+    /// Columns of metadata that predicates read.
+    pub(crate) metadata: MetadataColumns,
+    /// Embedding of the text, a list of numbers; empty for none.
+    pub(crate) embedding: String,
 }
 
 /// Where documents come from: a source of rows that says what it consists of.
@@ -54,6 +65,14 @@ pub trait Source: bessemer_dataflow::Source {
     /// Reads a run of files. Runs that follow each other give together the rows of the whole scan.
     fn scan_files(&self, _files: Range<usize>) -> bessemer_dataflow::Result<Box<dyn Scan>> {
         self.scan()
+    }
+    /// Reads the rest of a run of files, from a [`Scan::resume_point`] of a scan of the same files; none where that is not possible.
+    fn scan_files_from(
+        &self,
+        _files: Range<usize>,
+        _point: &str,
+    ) -> bessemer_dataflow::Result<Option<Box<dyn Scan>>> {
+        Ok(None)
     }
     /// Whether the text must reach the output byte for byte, in one piece per split.
     fn verbatim(&self) -> bool {
@@ -141,6 +160,8 @@ pub(crate) const LINK_BROKEN: &str = "broken link";
 pub(crate) const SPECIAL: &str = "pipe, device or socket";
 /// Kind of files whose names have no extension.
 pub(crate) const NO_EXTENSION: &str = "no extension";
+/// Kind of PDF files.
+const PDF_KIND: &str = ".pdf";
 /// Paths that are kept of each kind.
 const EXAMPLES: usize = 3;
 /// Characters of an extension beyond which it is taken to be part of the name.
@@ -205,6 +226,12 @@ impl Skipped {
         let more = if others > 0 { format!(", other kinds {others}") } else { String::new() };
         let files: u64 = kinds.iter().map(|(_, found)| found.files).sum();
         let plural = if files == 1 { "file was" } else { "files were" };
-        (!words.is_empty()).then(|| format!("{files} {plural} not read: {}{more}", words.join(", ")))
+        // A user who collected papers should not have to guess what became of them.
+        let pdf = if self.0.contains_key(PDF_KIND) {
+            "; PDF is not read: convert it to text or HTML first"
+        } else {
+            ""
+        };
+        (!words.is_empty()).then(|| format!("{files} {plural} not read: {}{more}{pdf}", words.join(", ")))
     }
 }

@@ -1,18 +1,20 @@
 //! Parquet files: one column is the text.
 //!
-//! Only that column is read, and those of URL and date where there are such. Strings, large strings and binary are understood, plain or dictionary-encoded;
+//! Only that column is read, and those of URL, date and the metadata that predicates name, where there are such. Strings, large strings and binary are understood, plain or dictionary-encoded;
 //! nulls become dropped rows. A file that is no Parquet, or breaks in the middle, gives one dropped row that
 //! names it, and the run goes on.
 
 use super::folder::FileEntry;
 use super::place::Place;
-use super::{FieldNames, Listing, Source};
+use super::{FieldNames, Listing, MetadataColumns, Source};
 use crate::error::{Error, Result};
 use crate::row::{Origin, RowBuilder};
 use arrow_array::cast::AsArray;
+use arrow_array::types::{Float32Type, Float64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::DataType;
 use bessemer_dataflow::{Morsel, Scan};
+use bessemer_privacy::{CheckedParquet, json_value};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
@@ -57,7 +59,8 @@ fn start(file: &FileEntry, columns: &FieldNames) -> std::result::Result<Opened, 
     shielded(|| {
         // The file's own types, not those that the writer noted: they are few.
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-        let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)
+        let builder = CheckedParquet::new(file)
+            .and_then(|file| ParquetRecordBatchReaderBuilder::try_new_with_options(file, options))
             .map_err(|cause| cause.to_string())?;
         let schema = builder.schema().clone();
         let usable = |column: &str| {
@@ -73,9 +76,17 @@ fn start(file: &FileEntry, columns: &FieldNames) -> std::result::Result<Opened, 
                 schema.fields().iter().map(|field| format!("{} ({})", field.name(), field.data_type()));
             return Ok(Opened::Without(fields.collect::<Vec<String>>().join(", ")));
         };
+        let is_read = |index: &usize| columns.metadata.reads(schema.field(*index).name());
+        let metadata = (0..schema.fields().len()).filter(is_read);
+        let embedding = schema.index_of(&columns.embedding).ok().filter(|_| !columns.embedding.is_empty());
         let mask = ProjectionMask::roots(
             builder.parquet_schema(),
-            [index].into_iter().chain(usable(&columns.url)).chain(usable(&columns.date)),
+            [index]
+                .into_iter()
+                .chain(usable(&columns.url))
+                .chain(usable(&columns.date))
+                .chain(metadata)
+                .chain(embedding),
         );
         let (mut bytes, mut rows) = (0u64, 0u64);
         for group in builder.metadata().row_groups() {
@@ -226,6 +237,38 @@ fn string(column: Option<&ArrayRef>, index: usize) -> Option<&str> {
     std::str::from_utf8(bytes).ok()
 }
 
+/// A list of floats as little-endian 32-bit floats; none for a null and for anything else.
+fn floats(column: &ArrayRef, index: usize) -> Option<Vec<u8>> {
+    if column.is_null(index) {
+        return None;
+    }
+    let values = match column.data_type() {
+        DataType::List(_) => column.as_list::<i32>().value(index),
+        DataType::LargeList(_) => column.as_list::<i64>().value(index),
+        DataType::FixedSizeList(..) => column.as_fixed_size_list().value(index),
+        _ => return None,
+    };
+    if values.null_count() > 0 {
+        return None;
+    }
+    if let Some(values) = values.as_primitive_opt::<Float32Type>() {
+        return Some(values.values().iter().flat_map(|value| value.to_le_bytes()).collect());
+    }
+    let values = values.as_primitive_opt::<Float64Type>()?;
+    Some(values.values().iter().flat_map(|value| (*value as f32).to_le_bytes()).collect())
+}
+
+/// The metadata of a row that predicates read.
+fn metadata_of(batch: &RecordBatch, index: usize, columns: &MetadataColumns) -> Option<String> {
+    if columns.is_empty() {
+        return None;
+    }
+    let schema = batch.schema_ref();
+    let read = schema.fields().iter().zip(batch.columns()).filter(|(field, _)| columns.reads(field.name()));
+    columns
+        .of_fields(&read.map(|(field, column)| (field.name().clone(), json_value(column, index))).collect())
+}
+
 fn rows(
     file: &FileEntry,
     ordinal: u32,
@@ -237,6 +280,7 @@ fn rows(
         || bessemer_dataflow::Error::plan("parquet", "the text column is not in the batch".to_string());
     let column = batch.column_by_name(&columns.text).ok_or_else(missing)?;
     let (urls, dates) = (batch.column_by_name(&columns.url), batch.column_by_name(&columns.date));
+    let embeddings = batch.column_by_name(&columns.embedding);
     let name = &file.relative;
     let mut rows = RowBuilder::with_capacity(batch.num_rows(), column.get_array_memory_size());
     for index in 0..batch.num_rows() {
@@ -250,6 +294,10 @@ fn rows(
             continue;
         }
         (origin.url, origin.fetched) = (string(urls, index), string(dates, index));
+        let embedding = embeddings.and_then(|column| floats(column, index));
+        origin.embedding = embedding.as_deref();
+        let metadata = metadata_of(batch, index, &columns.metadata);
+        origin.metadata = metadata.as_deref();
         let text: &[u8] = match column.data_type() {
             DataType::Utf8 => column.as_string::<i32>().value(index).as_bytes(),
             DataType::LargeUtf8 => column.as_string::<i64>().value(index).as_bytes(),

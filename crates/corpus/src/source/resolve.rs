@@ -3,10 +3,15 @@
 use super::compressed::inner_name;
 use super::folder::{Filter, PROSE, Pages, Reading};
 use super::place::{Place, is_address};
-use super::{FieldNames, Source, cargo, chain, embedded, file, folder, jsonl, parquet, warc};
+use super::{
+    FieldNames, MetadataColumns, Source, cargo, chain, embedded, file, folder, jsonl, parquet, warc,
+};
 use crate::config::{CorpusConfig, InvalidUtf8, SourceKind};
 use crate::error::{Error, Result};
 use crate::rule::{Kind, urls};
+use bessemer_dedup::Method;
+use bessemer_web::page::PDF_BEGINNING;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,23 +19,34 @@ use std::sync::Arc;
 /// the embedded corpus; the listing says why it passed over cargo. Nothing else falls back: a source that was asked for by
 /// kind or path, or by name among several, is read or is an error.
 pub(crate) fn open(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
+    let metadata = MetadataColumns::of(config);
     if config.sources.is_empty() {
         return match config.source {
-            SourceKind::Auto if config.path.is_empty() => Ok(without_path(config, Path::new("."))),
-            _ => open_one(config),
+            SourceKind::Auto if config.path.is_empty() => {
+                let source = without_path(config, Path::new("."));
+                check_embeddings(config, &[source.listing().kind])?;
+                Ok(source)
+            }
+            _ => {
+                let source = open_one(config, &metadata)?;
+                check_embeddings(config, &[source.listing().kind])?;
+                Ok(source)
+            }
         };
     }
     let mut sources = Vec::with_capacity(config.sources.len());
     for source in &config.sources {
-        let opened = open_one(&source.alone(config))
+        let opened = open_one(&source.alone(config), &metadata)
             .map_err(|error| Error::OfSource { name: source.name.clone(), error: Box::new(error) })?;
         sources.push((source, opened));
     }
+    let kinds: Vec<&str> = sources.iter().map(|(_, source)| source.listing().kind).collect();
+    check_embeddings(config, &kinds)?;
     Ok(Arc::new(chain::open(sources)))
 }
 
 /// Opens one source.
-fn open_one(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
+fn open_one(config: &CorpusConfig, metadata: &MetadataColumns) -> Result<Arc<dyn Source>> {
     let path = Path::new(&config.path);
     let place = match config.source {
         SourceKind::Jsonl | SourceKind::Parquet | SourceKind::Warc => Some(open_place(config)?),
@@ -57,26 +73,26 @@ fn open_one(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
             folder_exists(path)?;
             let filter = Filter::new(&config.extensions, &[PROSE, Kind::CODE], &config.exclude);
             let filter = Filter { follow_links: config.follow_links, compressed: true, ..filter };
-            Arc::new(folder::open(path, &filter, reading(config, Pages::Named))?)
+            Arc::new(folder::open(path, &filter, reading(config, Pages::Named, metadata))?)
         }
         (SourceKind::Jsonl, Some(place)) => {
-            let source = jsonl::open(&place, fields(config), max_bytes(config))?;
+            let source = jsonl::open(&place, fields(config, metadata), max_bytes(config))?;
             some_files(path, source.listing().files, ".jsonl or .ndjson, plain, .gz, .zst, .bz2 or .xz")?;
             Arc::new(source)
         }
         (SourceKind::Parquet, Some(place)) => {
-            let source = parquet::open(&place, fields(config))?;
+            let source = parquet::open(&place, fields(config, metadata))?;
             some_files(path, source.listing().files, ".parquet")?;
             Arc::new(source)
         }
         (SourceKind::Warc, Some(place)) => {
-            let source = warc::open(&place, max_bytes(config), urls::filter(&config.urls)?)?;
+            let source = warc::open(&place, max_bytes(config), urls::filter(&config.urls)?, metadata)?;
             some_files(path, source.listing().files, ".warc or .wet, plain, .gz or .zst")?;
             Arc::new(source)
         }
         (SourceKind::Html, _) => {
             exists(path)?;
-            let reading = reading(config, Pages::All);
+            let reading = reading(config, Pages::All, metadata);
             let source = folder::open_pages(path, &config.exclude, config.follow_links, reading)?;
             some_files(path, source.listing().files, ".html, .htm or .xhtml")?;
             Arc::new(source)
@@ -84,6 +100,7 @@ fn open_one(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
         (SourceKind::File, _) => {
             file_exists(path)?;
             not_compressed(path)?;
+            not_pdf(path)?;
             Arc::new(file::open(path, config.split.validation_fraction)?)
         }
         (SourceKind::Embedded, _) => Arc::new(embedded::open()),
@@ -94,14 +111,37 @@ fn open_one(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
 }
 
 /// How the files of a folder become documents.
-fn reading(config: &CorpusConfig, pages: Pages) -> Reading {
+fn reading(config: &CorpusConfig, pages: Pages, metadata: &MetadataColumns) -> Reading {
     let detect_encoding = config.clean.invalid_utf8 == InvalidUtf8::Detect;
-    Reading { max_bytes: max_bytes(config), pages, detect_encoding }
+    Reading { max_bytes: max_bytes(config), pages, detect_encoding, metadata: metadata.clone() }
 }
 
 /// Names of the fields of a document.
-fn fields(config: &CorpusConfig) -> FieldNames {
-    FieldNames { text: config.text.clone(), url: config.url.clone(), date: config.date.clone() }
+fn fields(config: &CorpusConfig, metadata: &MetadataColumns) -> FieldNames {
+    FieldNames {
+        text: config.text.clone(),
+        url: config.url.clone(),
+        date: config.date.clone(),
+        metadata: metadata.clone(),
+        embedding: embedding_field(config).into(),
+    }
+}
+
+/// The field that `corpus.dedup.semantic.column` names; empty where no method reads it.
+fn embedding_field(config: &CorpusConfig) -> &str {
+    if config.dedup.methods.contains(&Method::Semantic) { &config.dedup.semantic.column } else { "" }
+}
+
+/// Errors if the configuration names a field of embeddings and no source has fields.
+fn check_embeddings(config: &CorpusConfig, kinds: &[&str]) -> Result<()> {
+    let field = embedding_field(config);
+    if field.is_empty() || kinds.iter().any(|kind| matches!(*kind, "jsonl" | "parquet")) {
+        return Ok(());
+    }
+    Err(Error::Config(format!(
+        "corpus.dedup.semantic.column = {field:?}: expected a source jsonl or parquet, whose documents have fields; found {}",
+        kinds.join(", ")
+    )))
 }
 
 /// The files at the configuration's path.
@@ -228,6 +268,17 @@ fn not_compressed(path: &Path) -> Result<()> {
     }
     let hint = "unpack it, or put it into a folder of its own and set corpus.path to that";
     Err(wrong(path, "is compressed, and a single text is read byte for byte", hint))
+}
+
+/// Refuses a PDF file: its bytes are no text.
+fn not_pdf(path: &Path) -> Result<()> {
+    let mut head = Vec::new();
+    let mut file = bessemer_durable::open_regular(path).map_err(Error::io("open", path))?;
+    file.by_ref().take(PDF_BEGINNING.len() as u64).read_to_end(&mut head).map_err(Error::io("read", path))?;
+    if head == PDF_BEGINNING {
+        return Err(wrong(path, "is a PDF file, which is not read", "convert it to text or HTML first"));
+    }
+    Ok(())
 }
 
 fn some_files(path: &Path, files: u64, endings: &str) -> Result<()> {

@@ -1,26 +1,24 @@
 //! WARC and WET files: the records of a crawl, of which each page is a document.
 //!
-//! A response with HTML gives the page's main text, one with plain text that text, a conversion (WET) its block;
-//! other records (requests, metadata, pictures) are none of ours and leave no row. What is a page and cannot be used
-//! becomes a dropped row that says why: a status other than 200, an unreadable message, a page beyond the limits of the
-//! parser, no text found. A damaged member or record is one dropped row, and reading goes on behind it.
+//! What a record gives is decided by [`bessemer_web::page`]: a response with HTML gives the page's main text, one with plain text
+//! that text, a conversion (WET) its block. A response without usable text becomes a dropped row with the page's verdict as its
+//! reason. Requests, metadata, revisits and name look-ups leave no row. A damaged member or record is one dropped row, and
+//! reading goes on behind it.
 //!
 //! The sequential part finds and decompresses records; messages, encodings and pages are worked on in the morsels.
 //! Row numbers count records, usable or not, so they do not depend on what is chosen.
 
 use super::folder::FileEntry;
 use super::place::{Opened, Place};
-use super::{Listing, MORSEL_BYTES, Source};
+use super::{Listing, MORSEL_BYTES, MetadataColumns, Source, max_page_bytes};
 use crate::error::Result;
 use crate::row::{HEAD_BYTES, Origin, RowBuilder};
 use arrow_array::RecordBatch;
 use bessemer_dataflow::{Morsel, Scan};
-use bessemer_web::encoding;
-use bessemer_web::extract::{Extractor, Main};
-use bessemer_web::html::HtmlLimits;
-use bessemer_web::http;
+use bessemer_web::extract::Main;
+use bessemer_web::page::{PageOptions, PageVerdict, holds_page, page_of_record};
 use bessemer_web::url::UrlFilter;
-use bessemer_web::warc::{FaultKind, Record, RecordType, WarcError, WarcLimits, WarcReader};
+use bessemer_web::warc::{FaultKind, Position, Record, WarcError, WarcLimits, WarcReader};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -28,8 +26,6 @@ use std::sync::Arc;
 pub(crate) const ENDINGS: &[&str] =
     &[".warc", ".warc.gz", ".warc.zst", ".wet", ".wet.gz", ".wet.zst", ".warc.wet.gz"];
 
-/// Pages of more bytes than this are refused: the tree of one takes several times its bytes.
-const MAX_PAGE: usize = 16 << 20;
 /// Records of one batch at most.
 const MORSEL_RECORDS: usize = 512;
 
@@ -44,17 +40,31 @@ pub(crate) struct Warc {
     files: Arc<Vec<FileEntry>>,
     listing: Listing,
     limits: WarcLimits,
-    /// Pages that are not to be read.
-    unwanted: Option<Arc<UrlFilter>>,
+    reading: Arc<Reading>,
 }
 
-/// Opens the files. A page may have 16 times the bytes of a document, because most of it is not text.
-/// Pages that `unwanted` names are dropped under its verdict without being read.
-pub(crate) fn open(place: &Place<'_>, max_bytes: u64, unwanted: Option<Arc<UrlFilter>>) -> Result<Warc> {
+/// How records become rows.
+struct Reading {
+    options: PageOptions,
+    /// Pages whose URL this filter names are dropped without being read.
+    unwanted: Option<Arc<UrlFilter>>,
+    /// Columns of metadata that predicates read.
+    metadata: MetadataColumns,
+}
+
+/// Opens the files. Pages that `unwanted` names are dropped under its verdict without being read.
+pub(crate) fn open(
+    place: &Place<'_>,
+    max_bytes: u64,
+    unwanted: Option<Arc<UrlFilter>>,
+    metadata: &MetadataColumns,
+) -> Result<Warc> {
     let (files, listing) = place.find("warc", is_warc)?;
-    let max_block = max_bytes.saturating_mul(16).clamp(1 << 20, 64 << 20);
-    let limits = WarcLimits { max_block, ..WarcLimits::default() };
-    Ok(Warc { root: place.path.display().to_string(), files: Arc::new(files), listing, limits, unwanted })
+    let max_page = max_page_bytes(max_bytes);
+    let limits = WarcLimits { max_block: max_page, ..WarcLimits::default() };
+    let options = PageOptions::with_max_body(max_page as usize);
+    let reading = Arc::new(Reading { options, unwanted, metadata: metadata.clone() });
+    Ok(Warc { root: place.path.display().to_string(), files: Arc::new(files), listing, limits, reading })
 }
 
 impl bessemer_dataflow::Source for Warc {
@@ -80,19 +90,61 @@ impl Source for Warc {
         Ok(Box::new(WarcScan {
             files: self.files.clone(),
             limits: self.limits,
-            unwanted: self.unwanted.clone(),
+            reading: self.reading.clone(),
             file: files.start,
             end: files.end,
             reader: None,
             row: 0,
+            last: None,
         }))
     }
+
+    fn scan_files_from(
+        &self,
+        files: Range<usize>,
+        point: &str,
+    ) -> bessemer_dataflow::Result<Option<Box<dyn Scan>>> {
+        let Some(point) = serde_json::from_str::<ResumePoint>(point).ok().filter(|p| files.contains(&p.file))
+        else {
+            return Ok(None);
+        };
+        let mut scan = WarcScan {
+            files: self.files.clone(),
+            limits: self.limits,
+            reading: self.reading.clone(),
+            file: point.file,
+            end: files.end,
+            reader: None,
+            row: point.row,
+            last: None,
+        };
+        if let Some((offset, index)) = point.record {
+            // What cannot be read now is read from the beginning, where its faults are counted.
+            let Ok(mut reader) = open_file(&scan.files[point.file], scan.limits) else { return Ok(None) };
+            if reader.seek(Position { offset, index }).is_err() || !matches!(reader.next(), Ok(Some(_))) {
+                return Ok(None);
+            }
+            scan.reader = Some(reader);
+        }
+        Ok(Some(Box::new(scan)))
+    }
+}
+
+/// Where reading goes on.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct ResumePoint {
+    /// Ordinal of the file.
+    file: usize,
+    /// Records of it that were read.
+    row: u64,
+    /// Offset and index of the last of them; none at the beginning of the file.
+    record: Option<(u64, u64)>,
 }
 
 struct WarcScan {
     files: Arc<Vec<FileEntry>>,
     limits: WarcLimits,
-    unwanted: Option<Arc<UrlFilter>>,
+    reading: Arc<Reading>,
     /// Ordinal of the file being read.
     file: usize,
     /// Where the run of files ends.
@@ -100,6 +152,8 @@ struct WarcScan {
     reader: Option<WarcReader<Opened>>,
     /// Records of the file so far.
     row: u64,
+    /// Where the last item lies, if it is a record.
+    last: Option<Position>,
 }
 
 fn open_file(file: &FileEntry, limits: WarcLimits) -> std::result::Result<WarcReader<Opened>, WarcError> {
@@ -109,7 +163,7 @@ fn open_file(file: &FileEntry, limits: WarcLimits) -> std::result::Result<WarcRe
 
 /// A record, or what stands in its place.
 enum Item {
-    Page(Record),
+    Record(Record),
     Fault(WarcError),
 }
 
@@ -134,12 +188,13 @@ impl WarcScan {
             let row = self.row;
             match item {
                 Ok(None) => return None,
-                Ok(Some(record)) => {
-                    if is_page(&record) {
-                        return Some((row, Item::Page(record)));
-                    }
+                Ok(Some(record)) if holds_page(&record) => {
+                    self.last = Some(record.position);
+                    return Some((row, Item::Record(record)));
                 }
+                Ok(Some(_)) => {}
                 Err(error) => {
+                    self.last = None;
                     if !error.is_skippable() {
                         self.next_file();
                     }
@@ -150,31 +205,8 @@ impl WarcScan {
     }
 
     fn next_file(&mut self) {
-        (self.file, self.reader, self.row) = (self.file + 1, None, 0);
+        (self.file, self.reader, self.row, self.last) = (self.file + 1, None, 0, None);
     }
-}
-
-/// Whether a record may hold a page.
-fn is_page(record: &Record) -> bool {
-    let text = |kind: Option<&str>| {
-        kind.is_some_and(|kind| {
-            let kind = kind.trim().to_ascii_lowercase();
-            kind.starts_with("text/html") || kind.starts_with("text/plain") || is_xhtml(&kind)
-        })
-    };
-    match &record.kind {
-        RecordType::Conversion | RecordType::Resource => text(record.content_type()),
-        RecordType::Response => match http::parse(&record.block) {
-            // A response without a type may be a page; one that is no message is told as such.
-            Ok(response) => response.content_type().is_none_or(|kind| text(Some(kind))),
-            Err(_) => true,
-        },
-        _ => false,
-    }
-}
-
-fn is_xhtml(kind: &str) -> bool {
-    kind.starts_with("application/xhtml")
 }
 
 impl Scan for WarcScan {
@@ -188,68 +220,34 @@ impl Scan for WarcScan {
                     break;
                 };
                 match &item {
-                    Item::Page(record) => bytes += record.block.len(),
+                    Item::Record(record) => bytes += record.block.len(),
                     Item::Fault(_) => self.files[ordinal].reached()?,
                 }
                 items.push((row, item));
             }
             if !items.is_empty() {
-                let (files, unwanted) = (self.files.clone(), self.unwanted.clone());
-                let rows = move || rows(&files[ordinal], ordinal as u32, &items, unwanted.as_deref());
+                let (files, reading) = (self.files.clone(), self.reading.clone());
+                let rows = move || rows(&files[ordinal], ordinal as u32, &items, &reading);
                 return Ok(Some(Box::new(rows)));
             }
         }
         Ok(None)
     }
-}
 
-/// The text of a page, or the reason why there is none.
-fn page(record: &Record) -> std::result::Result<String, (&'static str, String)> {
-    let host = record.target_uri().and_then(|uri| {
-        let host = uri.split_once("://")?.1.split(['/', ':', '?']).next()?;
-        Some(host.rsplit_once('.')?.1.to_string())
-    });
-    let body;
-    let (bytes, kind) = match &record.kind {
-        RecordType::Response => {
-            let bad = |error: http::HttpError| ("bad-http", error.to_string());
-            let response = http::parse(&record.block).map_err(bad)?;
-            if response.status != 200 {
-                return Err(("http-status", format!("status {}, wanted 200", response.status)));
-            }
-            body = response.decoded(MAX_PAGE).map_err(bad)?;
-            (body.bytes.as_slice(), response.content_type().map(str::to_string))
-        }
-        _ => (record.block.as_slice(), record.content_type().map(str::to_string)),
-    };
-    text_of(bytes, kind.as_deref(), host.as_deref())
-}
-
-/// The text of a page of this type, from a host under this top-level domain; or the reason why there is none.
-pub(super) fn text_of(
-    bytes: &[u8],
-    kind: Option<&str>,
-    top_level: Option<&str>,
-) -> std::result::Result<String, (&'static str, String)> {
-    let plain = kind.is_some_and(|kind| kind.trim().to_ascii_lowercase().starts_with("text/plain"));
-    let decoded = encoding::decode(bytes, kind, top_level);
-    let text = if plain {
-        decoded.text
-    } else {
-        let limits = HtmlLimits { max_bytes: 2 * MAX_PAGE, ..HtmlLimits::default() };
-        Main.extract(&decoded.text, &limits).map_err(|error| ("html-limit", error.to_string()))?.text
-    };
-    if text.trim().is_empty() {
-        return Err(("no-text", format!("no text was found in {} bytes", bytes.len())));
+    fn resume_point(&self) -> Option<String> {
+        let record = self.last.map(|position| (position.offset, position.index));
+        // Behind a fault nobody knows where the reader would find its way again.
+        let known = record.is_some() || self.reader.is_none();
+        let point = ResumePoint { file: self.file, row: self.row, record };
+        known.then(|| serde_json::to_string(&point).ok()).flatten()
     }
-    Ok(text)
 }
 
 fn rows(
     file: &FileEntry,
     ordinal: u32,
     items: &[(u64, Item)],
-    unwanted: Option<&UrlFilter>,
+    reading: &Reading,
 ) -> bessemer_dataflow::Result<RecordBatch> {
     let name = &file.relative;
     let mut rows = RowBuilder::with_capacity(items.len(), MORSEL_BYTES / 4);
@@ -267,23 +265,89 @@ fn rows(
                 };
                 rows.refuse(&origin, reason, &format!("{name}: {error}"), &[]);
             }
-            Item::Page(record) => {
+            Item::Record(record) => {
                 (origin.url, origin.fetched) = (record.target_uri(), record.date());
                 origin.path = record.target_uri().unwrap_or(name);
                 origin.bytes = record.block.len() as u64;
                 let head = &record.block[..record.block.len().min(HEAD_BYTES)];
                 if let Some((url, verdict)) =
-                    unwanted.and_then(|lists| Some((origin.url?, lists.judge(origin.url?)?)))
+                    reading.unwanted.as_ref().and_then(|lists| Some((origin.url?, lists.judge(origin.url?)?)))
                 {
                     rows.refuse(&origin, verdict.name(), url, head);
                     continue;
                 }
-                match page(record) {
-                    Ok(text) => rows.push(&origin, text.as_bytes()),
-                    Err((reason, detail)) => rows.refuse(&origin, reason, &detail, head),
+                let Some(page) = page_of_record(record, &Main, &reading.options) else { continue };
+                let field =
+                    |name: &str| record.fields.get(name).map(String::from).or_else(|| page.field(name));
+                let metadata = reading.metadata.of_names(field);
+                origin.metadata = metadata.as_deref();
+                match page.verdict {
+                    PageVerdict::Ok => rows.push(&origin, page.text.as_bytes()),
+                    verdict => {
+                        let detail = page.detail.as_deref().unwrap_or_default();
+                        rows.refuse(&origin, verdict.name(), detail, head);
+                    }
                 }
             }
         }
     }
     rows.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_web::warc::{Compression, WarcWriter};
+
+    fn batches(scan: &mut dyn Scan) -> Vec<RecordBatch> {
+        let mut batches = Vec::new();
+        while let Some(morsel) = scan.next().unwrap() {
+            batches.push(morsel().unwrap());
+        }
+        batches
+    }
+
+    #[test]
+    fn a_scan_goes_on_at_every_resume_point_without_reading_what_lies_before() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, compression) in [
+            ("a.warc", Compression::Plain),
+            ("b.warc.gz", Compression::Gzip),
+            ("c.warc.zst", Compression::Zstd),
+        ] {
+            let mut writer = WarcWriter::new(Vec::new(), compression);
+            for number in 0..40 {
+                let body = format!("Page {number}. ").repeat(20_000);
+                let block = format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n{body}");
+                writer.response(&format!("http://example.com/{number}"), block.as_bytes()).unwrap();
+            }
+            std::fs::write(folder.path().join(name), writer.into_inner()).unwrap();
+        }
+        let place = Place::on_disk(folder.path(), &[]);
+        let source = open(&place, 1 << 20, None, &MetadataColumns::default()).unwrap();
+        let all = batches(source.scan_files(0..3).unwrap().as_mut());
+        assert!(all.len() > 12, "{} batches", all.len());
+        let mut scan = source.scan_files(0..3).unwrap();
+        for done in 0..all.len() {
+            let point = scan.resume_point().unwrap();
+            let mut rest = source.scan_files_from(0..3, &point).unwrap().unwrap();
+            assert_eq!(batches(rest.as_mut()), all[done..], "{point}");
+            // What lies before the point is not read: a damaged beginning does no harm.
+            let parsed: ResumePoint = serde_json::from_str(&point).unwrap();
+            if let Some((offset, _)) = parsed.record {
+                let path = &source.files[parsed.file].path;
+                let whole = std::fs::read(path).unwrap();
+                let mut damaged = whole.clone();
+                // The magic number stays, by which the compression is recognised.
+                damaged[16..offset as usize].fill(0);
+                std::fs::write(path, damaged).unwrap();
+                let mut rest = source.scan_files_from(0..3, &point).unwrap().unwrap();
+                assert_eq!(batches(rest.as_mut()), all[done..], "{point}");
+                std::fs::write(path, whole).unwrap();
+            }
+            scan.next().unwrap();
+        }
+        assert!(source.scan_files_from(0..3, "no point").unwrap().is_none());
+        assert!(source.scan_files_from(1..3, "{\"file\":0,\"row\":0,\"record\":null}").unwrap().is_none());
+    }
 }

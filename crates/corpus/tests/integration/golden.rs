@@ -1,4 +1,4 @@
-//! Corpora whose rows and keys are written down: what changes them must say so, and raise the version of the rules.
+//! Corpora whose rows are written down: what changes them must say so, and raise a version (see `outputs`).
 
 use bessemer_corpus::*;
 use std::fs;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// Hash of what became of every document: kept ones with their whole text, dropped ones with the reason and the measured value.
-fn rows(folder: &Path) -> String {
+pub(crate) fn rows(folder: &Path) -> String {
     let reader = CorpusReader::open(folder).unwrap();
     let mut hash = Xxh3Default::new();
     for split in Split::ALL {
@@ -40,9 +40,8 @@ fn built(config: &CorpusConfig) -> (CorpusSummary, String) {
 #[test]
 fn the_embedded_corpus_is_the_one_it_was() {
     let config = CorpusConfig { source: SourceKind::Embedded, ..CorpusConfig::default() };
-    let (summary, rows) = built(&config);
-    let (key, expected) = ("b0c07e581288865a0750394223b0024b", "f653045a054d5f93a3a49d28eef6368d");
-    assert_eq!((summary.key.as_str(), rows.as_str()), (key, expected));
+    let (_, rows) = built(&config);
+    assert_eq!(rows, "f653045a054d5f93a3a49d28eef6368d");
 }
 
 /// Addresses in every neighbourhood, and copies that differ in white space, on both sides of the split.

@@ -188,7 +188,7 @@ fn archives_are_survived(mebibytes: u64) {
         member("http://example.com/3", &response("text/html", page(3).as_bytes()), none);
         fs::write(folder.path().join(name), archive).unwrap();
         good.extend([format!("{name}#1")]);
-        *expected.entry("html-limit".to_string()).or_insert(0) += 4;
+        *expected.entry("extract-too-deep".to_string()).or_insert(0) += 4;
     }
     let mut config = config(folder.path());
     config.clean.exact_dedup = false;
@@ -200,6 +200,44 @@ fn archives_are_survived(mebibytes: u64) {
     assert!(dropped["broken-record"] + dropped.get("too-large").unwrap_or(&0) >= 5, "{dropped:?}");
     assert_eq!(kept.len(), 9, "first, latin and last of each archive: {kept:?}");
     assert!(good.iter().all(|id| kept.contains(id)));
+    assert!(peak < ALLOWED, "{} MiB, at most {}", peak >> 20, ALLOWED >> 20);
+}
+
+/// A Parquet file of these texts, in zstd.
+fn parquet_of(path: &Path, texts: Vec<String>) {
+    let texts: arrow_array::ArrayRef = std::sync::Arc::new(arrow_array::StringArray::from(texts));
+    let batch = arrow_array::RecordBatch::try_from_iter([("text", texts)]).unwrap();
+    let codec = parquet::basic::Compression::ZSTD(parquet::basic::ZstdLevel::default());
+    let properties = parquet::file::properties::WriterProperties::builder()
+        .set_compression(codec)
+        .set_dictionary_enabled(false)
+        .set_statistics_enabled(parquet::file::properties::EnabledStatistics::None)
+        .build();
+    let file = File::create(path).unwrap();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn hostile_parquet_is_refused_before_it_costs_anything() {
+    let folder = TempDir::new().unwrap();
+    let text = |number: u64| format!("Document {number} of those that harm nobody. ").repeat(5);
+    parquet_of(&folder.path().join("a-good.parquet"), vec![text(1), text(2)]);
+    // One value of 257 MiB in a file of some kilobytes.
+    parquet_of(&folder.path().join("b-giant.parquet"), vec!["x".repeat(257 << 20)]);
+    assert!(fs::metadata(folder.path().join("b-giant.parquet")).unwrap().len() < 100_000);
+    // A footer of 107 bytes that states 15 lists of 2^31 - 1 booleans, which take no bytes.
+    let footer = [[0xf9, 0xf1, 0xff, 0xff, 0xff, 0xff, 0x07].repeat(15), vec![0, 0]].concat();
+    let crafted = [b"PAR1", &footer[..], &(footer.len() as u32).to_le_bytes(), b"PAR1"].concat();
+    assert_eq!(crafted.len(), 119);
+    fs::write(folder.path().join("c-footer.parquet"), crafted).unwrap();
+    let begun = std::time::Instant::now();
+    let (dropped, kept, peak) = built(&config(folder.path()));
+    println!("Parquet: {dropped:?}, {:?}, peak {} MiB", begun.elapsed(), peak >> 20);
+    assert_eq!(dropped, counts(&[("unreadable", 2)]));
+    assert_eq!(kept, ["a-good.parquet#1", "a-good.parquet#2"]);
+    assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
     assert!(peak < ALLOWED, "{} MiB, at most {}", peak >> 20, ALLOWED >> 20);
 }
 

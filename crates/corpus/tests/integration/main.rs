@@ -8,6 +8,7 @@ mod golden;
 mod hostile;
 mod integrity;
 mod mixture;
+mod outputs;
 mod remote;
 mod resume;
 mod scores;

@@ -19,8 +19,8 @@ const STAGES: &str = "BESSEMER_TEST_STAGES";
 const MEMORY: &str = "BESSEMER_TEST_MEMORY_MIB";
 
 fn config(path: &Path) -> CorpusConfig {
-    let mut config =
-        CorpusConfig { source: SourceKind::Jsonl, path: path.display().to_string(), ..Default::default() };
+    // JSON lines or archives, as the names of the files say.
+    let mut config = CorpusConfig { path: path.display().to_string(), ..CorpusConfig::default() };
     config.split.by = SplitBy::Document;
     config.split.validation_fraction = 0.3;
     config
@@ -127,6 +127,41 @@ fn markers(out: &Path) -> Vec<(PathBuf, std::time::SystemTime)> {
         .collect();
     found.sort();
     found
+}
+
+#[test]
+fn a_killed_build_of_an_archive_goes_on_at_a_record_and_gives_the_same_bytes() {
+    use bessemer_web::warc::{Compression, WarcWriter};
+    let folder = TempDir::new().unwrap();
+    let input = folder.path().join("input");
+    fs::create_dir(&input).unwrap();
+    let mut writer = WarcWriter::new(Vec::new(), Compression::Gzip);
+    for number in 0..10_000 {
+        let block = format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n{}", line(number, 300));
+        writer.response(&format!("http://example.com/{number}"), block.as_bytes()).unwrap();
+    }
+    fs::write(input.join("a.warc.gz"), writer.into_inner()).unwrap();
+    let straight = folder.path().join("straight");
+    let first = build_here(&input, &straight, 1 << 30);
+    assert!(first.summary.listed_bytes > 8 << 20, "{}", first.summary.listed_bytes);
+    let out = folder.path().join("killed");
+    for wanted in [2, 4] {
+        let mut child = start(&input, &out, 4 << 20);
+        let begun = Instant::now();
+        while markers(&out).len() < wanted && child.try_wait().unwrap().is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(120), "{wanted} parts did not come");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(markers(&out).len() >= wanted && !out.exists());
+    }
+    for (marker, _) in markers(&out) {
+        let text = fs::read_to_string(&marker).unwrap();
+        assert!(text.contains("resume_point"), "{}: {text}", marker.display());
+    }
+    build_here(&input, &out, 4 << 20);
+    assert!(contents(&out) == contents(&straight));
 }
 
 #[test]

@@ -294,3 +294,70 @@ fn several_sources_with_slices_by_score_keep_their_components_through_every_dedu
         assert_eq!(summary.scores["lang"].documents, summary.kept.documents);
     }
 }
+
+/// Documents of different words whose embeddings are equal in pairs; the last has none.
+fn embedded() -> Vec<(String, Option<Vec<f32>>)> {
+    let text = |number: usize| format!("{ENGLISH} Text number {number} of many. ").repeat(1 + number % 3);
+    let vector =
+        |number: usize| (0..8).map(|k| if k == number / 2 { 1.0 } else { 0.01 * k as f32 }).collect();
+    let mut documents: Vec<_> = (0..8).map(|number| (text(number), Some(vector(number)))).collect();
+    documents.push((text(8), None));
+    documents
+}
+
+fn by_embeddings(input: &Path) -> CorpusConfig {
+    let mut config = config(input, Vec::new());
+    config.dedup.methods = vec![bessemer_dedup::Method::Semantic];
+    config.dedup.semantic.column = "vector".into();
+    config
+}
+
+#[test]
+fn embeddings_of_the_input_decide_semantic_deduplication() {
+    let folder = TempDir::new().unwrap();
+    let lines: Vec<String> = embedded()
+        .into_iter()
+        .map(|(text, vector)| serde_json::json!({"text": text, "vector": vector}).to_string())
+        .collect();
+    let jsonl = folder.path().join("in.jsonl");
+    fs::write(&jsonl, lines.join("\n")).unwrap();
+    let parquet = folder.path().join("in.parquet");
+    let vectors =
+        embedded().into_iter().map(|(_, vector)| vector.map(|v| v.into_iter().map(|x| Some(f64::from(x)))));
+    let vectors =
+        arrow_array::ListArray::from_iter_primitive::<arrow_array::types::Float64Type, _, _>(vectors);
+    let texts: StringArray = embedded().into_iter().map(|(text, _)| Some(text)).collect();
+    let columns: [(&str, ArrayRef); 2] =
+        [("text", std::sync::Arc::new(texts)), ("vector", std::sync::Arc::new(vectors))];
+    let batch = arrow_array::RecordBatch::try_from_iter(columns).unwrap();
+    let file = fs::File::create(&parquet).unwrap();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    for input in [&jsonl, &parquet] {
+        let out = input.with_extension("out");
+        let summary = built(&by_embeddings(input), &out, 2).unwrap();
+        assert_eq!(summary.dropped_by_reason["semantic-duplicate"].documents, 4, "{}", input.display());
+        let rest = texts_of(&out);
+        let wanted: Vec<String> = embedded()
+            .into_iter()
+            .enumerate()
+            .filter(|(n, _)| n % 2 == 0)
+            .map(|(_, (text, _))| text)
+            .collect();
+        assert_eq!(rest, wanted);
+    }
+    // A field that no document has, and a source without fields.
+    let mut missing = by_embeddings(&jsonl);
+    missing.dedup.semantic.column = "vectro".into();
+    let message = built(&missing, &folder.path().join("missing.out"), 1).unwrap_err().to_string();
+    assert!(message.contains("none of 9 documents"), "{message}");
+    let plain = TempDir::new().unwrap();
+    fs::write(plain.path().join("a.txt"), ENGLISH).unwrap();
+    let message = built(&by_embeddings(plain.path()), &folder.path().join("folder.out"), 1).unwrap_err();
+    assert!(message.to_string().contains("dedup.semantic.column"), "{message}");
+}
+
+fn texts_of(corpus: &Path) -> Vec<String> {
+    texts(corpus, "text").into_iter().map(Option::unwrap).collect()
+}

@@ -130,12 +130,35 @@ fn what_a_folder_leaves_out_is_counted_and_named_by_kind() {
         said.starts_with("7 files were not read: .pdf 2 (more.PDF), no extension 2 (Makefile)"),
         "{said}"
     );
+    assert!(said.ends_with("; PDF is not read: convert it to text or HTML first"), "{said}");
     // Also where nothing at all can be read.
     fs::remove_file(root.join("a.txt")).unwrap();
     let out = TempDir::new().unwrap();
     let error =
         build_with(&config(SourceKind::Folder, root), &out.path().join("x"), 1).unwrap_err().to_string();
     assert!(error.contains(".pdf 2") && error.contains("corpus.extensions"), "{error}");
+}
+
+#[test]
+fn pdf_is_refused_under_its_name_wherever_it_is_read_as_text() {
+    let input = TempDir::new().unwrap();
+    let root = input.path();
+    fs::write(root.join("a.txt"), prose(1, 80)).unwrap();
+    fs::write(root.join("renamed.txt"), b"%PDF-1.4\n1 0 obj").unwrap();
+    fs::write(root.join("saved.html"), b"%PDF-1.4\n1 0 obj").unwrap();
+    fs::write(root.join("paper.pdf"), b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj").unwrap();
+    let (summary, documents) = built(&all(SourceKind::Folder, root), Split::Train);
+    let dropped = |summary: &CorpusSummary| summary.dropped_by_reason.get("pdf").map(|count| count.documents);
+    assert_eq!((documents.len(), dropped(&summary)), (1, Some(2)), "{:?}", summary.dropped_by_reason);
+    let mut asked = all(SourceKind::Folder, root);
+    asked.extensions = vec!["txt".into(), "pdf".into()];
+    assert_eq!(dropped(&built(&asked, Split::Train).0), Some(2));
+    for source in [SourceKind::File, SourceKind::Auto] {
+        let out = TempDir::new().unwrap();
+        let config = config(source, &root.join("paper.pdf"));
+        let error = build_with(&config, &out.path().join("x"), 1).unwrap_err().to_string();
+        assert!(error.contains("is a PDF file") && error.contains("convert it to text"), "{error}");
+    }
 }
 
 #[test]

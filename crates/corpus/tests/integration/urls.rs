@@ -126,7 +126,7 @@ fn saved_pages_become_their_main_text() {
     let out = folder.path().join("out");
     let summary = built(&config, &out).unwrap();
     assert_eq!((summary.source.as_str(), summary.skipped_files), ("html", 1));
-    assert_eq!(dropped(&summary), [("no-text", 1)]);
+    assert_eq!(dropped(&summary), [("extract-empty", 1)]);
     let documents: Vec<CorpusDocument> =
         CorpusReader::open(&out).unwrap().documents(Split::Train).map(|document| document.unwrap()).collect();
     assert_eq!(

@@ -27,6 +27,7 @@ fn archive(compression: Compression) -> Vec<u8> {
     let mut add = |url: &str, block: Vec<u8>| writer.response(url, &block).unwrap();
     add("http://example.com/one", response("text/html; charset=utf-8", "200 OK", html(1).as_bytes()));
     add("http://example.com/picture", response("image/png", "200 OK", b"\x89PNG"));
+    add("http://example.com/paper", response("application/pdf", "200 OK", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3"));
     add("http://example.com/gone", response("text/html", "404 Not Found", html(2).as_bytes()));
     add(
         "http://example.com/plain",
@@ -73,13 +74,53 @@ fn pages_become_documents_and_the_rest_is_told_apart() {
                 .map(|row| row.unwrap())
                 .map(|row| (row.path, row.reason.unwrap()))
                 .collect();
-            let expected = [("gone", "http-status"), ("empty", "no-text"), ("noise", "bad-http")]
-                .map(|(page, reason)| (url(page), reason.to_string()));
+            let expected = [
+                ("picture", "http-type"),
+                ("paper", "pdf"),
+                ("gone", "http-status"),
+                ("empty", "extract-empty"),
+                ("noise", "http-broken"),
+            ]
+            .map(|(page, reason)| (url(page), reason.to_string()));
             assert_eq!(dropped, expected);
             all.push(documents.into_iter().map(|document| document.text).collect::<Vec<String>>());
         }
     }
     assert!(all.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+/// A page whose markup is far longer than its text, as most of the web is.
+fn heavy_page(markup_bytes: usize) -> String {
+    html(9).replace("</body>", &format!("<script>{}</script></body>", "x();".repeat(markup_bytes / 4)))
+}
+
+#[test]
+fn a_page_is_measured_by_its_text_not_by_its_markup() {
+    let folder = TempDir::new().unwrap();
+    let crawl = folder.path().join("crawl");
+    fs::create_dir(&crawl).unwrap();
+    let mut writer = WarcWriter::new(Vec::new(), Compression::Gzip);
+    let page = heavy_page(400_000);
+    writer.response("http://example.com/heavy", &response("text/html", "200 OK", page.as_bytes())).unwrap();
+    let long = "A line of text that is no markup. ".repeat(10_000);
+    writer.response("http://example.com/long", &response("text/plain", "200 OK", long.as_bytes())).unwrap();
+    fs::write(crawl.join("a.warc.gz"), writer.into_inner()).unwrap();
+    let saved = folder.path().join("saved");
+    fs::create_dir(&saved).unwrap();
+    fs::write(saved.join("heavy.html"), &page).unwrap();
+    fs::write(saved.join("long.html"), format!("<p>{long}</p>")).unwrap();
+    for input in [crawl, saved] {
+        let out = folder.path().join("out");
+        let summary = built(&input, &out, 1);
+        let reasons: Vec<(&str, u64)> = summary
+            .dropped_by_reason
+            .iter()
+            .map(|(reason, count)| (reason.as_str(), count.documents))
+            .collect();
+        // The text of the other page is above `max_bytes` itself.
+        assert_eq!((summary.kept.documents, &reasons[..]), (1, &[("too-large", 1)][..]), "{input:?}");
+        fs::remove_dir_all(&out).unwrap();
+    }
 }
 
 #[test]
@@ -226,4 +267,69 @@ fn repeated_parts_are_cut_out_of_documents() {
         let holding = texts.iter().filter(|text| text.contains(repeated.trim())).count();
         assert_eq!((texts.len(), holding), (2, 1), "{method:?}");
     }
+}
+
+#[test]
+fn predicates_read_the_metadata_of_the_input() {
+    let folder = TempDir::new().unwrap();
+    let text = |number: usize| {
+        format!("Document {number} tells of furnaces, of steel and of cheap rails. ").repeat(4)
+    };
+    let kept = |name: &str, predicates: &[&str]| {
+        let mut config =
+            CorpusConfig { path: folder.path().join(name).display().to_string(), ..CorpusConfig::default() };
+        config.split.validation_fraction = 0.0;
+        config.rules.keep = predicates.iter().map(|predicate| predicate.to_string()).collect();
+        let (out, stop) = (TempDir::new().unwrap(), AtomicBool::new(false));
+        let context = BuildContext { threads: 2, memory_budget: 1 << 20, progress: &|_| {}, stop: &stop };
+        let out = out.path().join("corpus");
+        let summary = build(&config, &out, &context).unwrap().summary;
+        let reasons = summary.dropped_by_reason.keys();
+        assert!(reasons.into_iter().all(|reason| predicates.contains(&reason.as_str())), "{name}");
+        let reader = CorpusReader::open(&out).unwrap();
+        reader.documents(Split::Train).map(|document| document.unwrap().id).collect::<Vec<String>>()
+    };
+
+    let lines = [
+        serde_json::json!({"text": text(1), "meta": {"lang": "en", "score": 0.9}, "url": "http://a.com/"}),
+        serde_json::json!({"meta": {"lang": "de", "score": 0.8}, "text": text(2)}),
+        serde_json::json!({"text": text(3), "lang": "en", "score": 0.7, "ok": true}),
+        serde_json::json!({"text": text(4), "meta": {"lang": ["en"]}}),
+    ];
+    let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    fs::write(folder.path().join("a.jsonl"), lines).unwrap();
+    assert_eq!(kept("a.jsonl", &["meta.lang == \"en\" && meta.score > 0.5"]), ["a.jsonl#1", "a.jsonl#3"]);
+    assert_eq!(kept("a.jsonl", &["meta.ok || contains(meta.url, \"a.com\")"]), ["a.jsonl#1", "a.jsonl#3"]);
+    assert_eq!(kept("a.jsonl", &["meta.lang == null", "meta.ok == null"]), ["a.jsonl#4"]);
+
+    use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, StructArray};
+    let texts: ArrayRef = std::sync::Arc::new(StringArray::from(vec![text(5), text(6), text(7)]));
+    let langs: ArrayRef = std::sync::Arc::new(StringArray::from(vec![Some("en"), None, Some("en")]));
+    let tokens: ArrayRef = std::sync::Arc::new(Int64Array::from(vec![10, 20, 30]));
+    let scores: ArrayRef = std::sync::Arc::new(Float64Array::from(vec![0.1, 0.2, 0.3]));
+    let inner = StructArray::try_from(vec![("score", scores)]).unwrap();
+    let columns: Vec<(&str, ArrayRef)> =
+        vec![("lang", langs), ("text", texts), ("tokens", tokens), ("quality", std::sync::Arc::new(inner))];
+    let batch =
+        RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, c)| (n, c, true))).unwrap();
+    let file = fs::File::create(folder.path().join("a.parquet")).unwrap();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    assert_eq!(kept("a.parquet", &["meta.lang == \"en\" && meta.tokens >= 20"]), ["a.parquet#3"]);
+    assert_eq!(kept("a.parquet", &["meta.quality.score > 0.15"]), ["a.parquet#2", "a.parquet#3"]);
+
+    let mut writer = WarcWriter::new(Vec::new(), Compression::Gzip);
+    for (number, head) in
+        ["Content-Language: en\r\n", "Content-Language: de\r\nX-Kind: news\r\n"].iter().enumerate()
+    {
+        let page = html(number as u64).replacen("<html>", "<html lang=fr>", 1);
+        let block = format!("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n{head}\r\n{page}");
+        writer.response(&format!("http://example.com/{number}"), block.as_bytes()).unwrap();
+    }
+    fs::write(folder.path().join("a.warc.gz"), writer.into_inner()).unwrap();
+    let german = "`meta.content-language` == \"de\" && `meta.x-kind` != null";
+    assert_eq!(kept("a.warc.gz", &[german]), ["a.warc.gz#2"]);
+    assert_eq!(kept("a.warc.gz", &["meta.language == \"fr\" && meta.title == \"Page 0\""]), ["a.warc.gz#1"]);
+    assert_eq!(kept("a.warc.gz", &["contains(`meta.WARC-Target-URI`, \"/1\")"]), ["a.warc.gz#2"]);
 }

@@ -189,7 +189,7 @@ impl Executor<'_> {
             stream.into_iter().map(|scan| Mutex::new(Some(scan))).collect();
         let next = AtomicUsize::new(0);
         let failed = AtomicBool::new(false);
-        let done: Mutex<BTreeMap<usize, Result<Spool>>> = Mutex::new(BTreeMap::new());
+        let done: Mutex<Partitions> = Mutex::default();
         let changed = Condvar::new();
         let leave = || failed.store(true, Ordering::Relaxed);
         std::thread::scope(|scope| {
@@ -199,21 +199,31 @@ impl Executor<'_> {
                     while !failed.load(Ordering::Relaxed) {
                         let index = next.fetch_add(1, Ordering::Relaxed);
                         let Some(scan) = scans.get(index).and_then(|slot| lock(slot).take()) else { break };
-                        let mut scan = scan;
-                        let mut spool = Spool::with(budget.clone(), spill.clone());
-                        let result = pull_here(&mut *scan, stop, &mut |input| {
-                            while let Some(batch) = input()? {
-                                if failed.load(Ordering::Relaxed) {
-                                    return Err(Error::Stopped);
+                        // The push is guarded too: a partition that ends without a word would leave the consumer waiting.
+                        let result = guarded("partition", || {
+                            let mut scan = scan;
+                            let mut spool = Spool::with(budget.clone(), spill.clone());
+                            pull_here(&mut *scan, stop, &mut |input| {
+                                while let Some(batch) = input()? {
+                                    if failed.load(Ordering::Relaxed) {
+                                        return Ok(Partition::Abandoned);
+                                    }
+                                    spool.push(batch)?;
                                 }
-                                spool.push(batch)?;
-                            }
-                            Ok(())
+                                Ok(Partition::Whole)
+                            })
+                            .map(|end| (end, spool))
                         });
-                        if result.is_err() {
-                            failed.store(true, Ordering::Relaxed);
+                        let mut done = lock(&done);
+                        match result {
+                            Ok((Partition::Whole, spool)) => drop(done.whole.insert(index, spool)),
+                            Ok((Partition::Abandoned, _)) => {}
+                            Err(error) => {
+                                failed.store(true, Ordering::Relaxed);
+                                done.failure.get_or_insert(error);
+                            }
                         }
-                        lock(&done).insert(index, result.map(|()| spool));
+                        drop(done);
                         changed.notify_all();
                     }
                 });
@@ -231,12 +241,15 @@ impl Executor<'_> {
                     if index == count {
                         return Ok(None);
                     }
-                    // Partitions are begun in order: an earlier failure has returned already, and a later one
-                    // leaves this partition to its worker, so the wait ends.
+                    // The first failure ends the run: partitions below it may have been abandoned because of it.
                     let mut state = lock(&done);
                     let mut spool = loop {
-                        if let Some(spool) = state.remove(&index) {
-                            break spool?;
+                        if let Some(error) = state.failure.take() {
+                            index = count;
+                            return Err(error);
+                        }
+                        if let Some(spool) = state.whole.remove(&index) {
+                            break spool;
                         }
                         state = changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                     };
@@ -247,6 +260,23 @@ impl Executor<'_> {
             })
         })
     }
+}
+
+/// How a worker left a partition.
+enum Partition {
+    /// All its batches are in the spool.
+    Whole,
+    /// Another partition failed, or the consumer has left.
+    Abandoned,
+}
+
+/// What the workers have made of several partitions.
+#[derive(Default)]
+struct Partitions {
+    /// Spools of finished partitions by their number.
+    whole: BTreeMap<usize, Spool>,
+    /// The first error of any partition.
+    failure: Option<Error>,
 }
 
 /// Scans one after the other.

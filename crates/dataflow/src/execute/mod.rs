@@ -6,16 +6,16 @@
 //! bounded: (2 threads + 2) morsels of about a megabyte, or of one document where that is larger; a run of 16 MiB
 //! per thread while a sort is under way; a row group of 8 MiB per output file.
 
-mod annotate;
 mod budget;
 mod drive;
 mod join;
 mod key;
+mod pipeline_breaker;
 mod reduce;
 mod shuffle;
+mod side_join;
 mod sort;
 mod spool;
-mod whole;
 
 use budget::Budget;
 pub use join::join;
@@ -85,9 +85,9 @@ impl<'a> Executor<'a> {
                 Stage::Shuffle { key, partitions } => self.shuffle(stream, key, *partitions)?,
                 Stage::Sort { by } => self.sort(stream, by),
                 Stage::Reduce { key, reducer } => reduce::reduce(stream, key, reducer),
-                Stage::Whole(operator) => self.whole(stream, operator.as_ref())?,
-                Stage::Annotate { name, project, side, adds } => {
-                    self.annotate(stream, name, project, side, adds)?
+                Stage::PipelineBreaker(breaker) => self.pipeline_breaker(stream, breaker.as_ref())?,
+                Stage::SideJoin { name, project, side, adds } => {
+                    self.side_join(stream, name, project, side, adds)?
                 }
             };
         }

@@ -1,9 +1,12 @@
-//! Sorts each partition: sorted runs, then a merge.
+//! External merge sort of each partition.
 //!
-//! Rows are collected up to a run's size, ordered by their encoded keys, and kept as a run that may go to disk.
-//! Runs are merged by a heap; when there are more than [`FAN_IN`] of them, neighbours are merged first. Rows of
-//! equal key keep their order, because runs are numbered in the order of their rows.
-//! Cost: n log n comparisons; each row is written and read once per merge level.
+//! Rows are collected up to the size of a run, ordered by their encoded keys, and kept as a run that may go to disk.
+//! A run is stored in blocks, so that [`FAN_IN`] of them have the size of a run; a row that is larger is a block of
+//! its own. A heap merges the runs. When more than [`FAN_IN`] runs exist, or when one block of each would exceed
+//! the size of a run, neighbouring runs are merged first. Rows of equal key keep their order, because runs are numbered in the order of their rows.
+//!
+//! Only files that are written or merged are open. Memory: one run while it is collected and sorted (twice its bytes); one block of each merged run and a
+//! merged batch afterwards. Cost: n log n comparisons; each row is written and read once per merge level.
 
 use super::Executor;
 use super::budget::Budget;
@@ -14,16 +17,18 @@ use crate::source::{Morsel, Scan, morsel};
 use arrow_array::RecordBatch;
 use arrow_select::interleave::interleave_record_batch;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Runs that are merged at once: bounds the open files.
 const FAN_IN: usize = 64;
-/// Rows of a merged batch.
+/// Most rows of a block and of a merged batch.
 const BATCH_ROWS: usize = 4096;
-/// Bytes of rows that are sorted at once.
+/// Most bytes of rows that are sorted at once.
 const RUN_BYTES: usize = 16 << 20;
+/// Fewest bytes of rows that are sorted at once, whatever the budget.
+const MIN_RUN_BYTES: usize = 1 << 20;
 
 impl Executor<'_> {
     /// Sorts lazily: a partition is sorted by whoever reads it.
@@ -61,6 +66,16 @@ impl Sorted {
         Spool::with(self.budget.clone(), self.folder.clone())
     }
 
+    /// Bytes of rows that are sorted at once: an eighth of the budget, within limits.
+    fn run_bytes(&self) -> usize {
+        (self.budget.limit() / 8).clamp(MIN_RUN_BYTES, RUN_BYTES)
+    }
+
+    /// Bytes of a block; twice as many at most, unless one row has more.
+    fn block_bytes(&self) -> usize {
+        self.run_bytes() / FAN_IN
+    }
+
     /// Orders the collected batches and keeps them as a run.
     fn run(&self, batches: &mut Vec<RecordBatch>) -> Result<Spool> {
         let keys =
@@ -72,12 +87,26 @@ impl Sorted {
             .collect();
         order.sort_by(|a, b| keys[a.0].get(a.1).cmp(keys[b.0].get(b.1)));
         let views: Vec<&RecordBatch> = batches.iter().collect();
+        let bytes: usize = batches.iter().map(held_bytes).sum();
+        let rows = (self.block_bytes() * order.len() / bytes.max(1)).clamp(1, BATCH_ROWS);
         let mut spool = self.spool();
-        for chunk in order.chunks(BATCH_ROWS) {
-            spool.push(interleave_record_batch(&views, chunk)?)?;
+        for block in order.chunks(rows) {
+            split_block(&views, block, self.block_bytes(), &mut |block| spool.push(block))?;
         }
         batches.clear();
+        spool.close()?;
         Ok(spool)
+    }
+
+    /// Number of leading runs that are merged together: as many as [`FAN_IN`] and the memory of their blocks allow,
+    /// and two at least.
+    fn group(&self, runs: &[Spool]) -> usize {
+        let mut held = 0;
+        let fits = |run: &&Spool| {
+            held += run.largest_batch();
+            held <= self.run_bytes()
+        };
+        runs.iter().take(FAN_IN).take_while(fits).count().max(2).min(runs.len())
     }
 
     fn merge(&self, runs: Vec<Spool>) -> Result<Merge> {
@@ -85,7 +114,7 @@ impl Sorted {
         for mut run in runs {
             inputs.push(Input::new(run.reader()?, &self.by)?);
         }
-        Ok(Merge::new(inputs))
+        Ok(Merge::new(inputs, self.block_bytes()))
     }
 
     /// Reads the input to its end.
@@ -100,7 +129,7 @@ impl Sorted {
             }
             bytes += held_bytes(&batch);
             batches.push(batch);
-            if bytes >= RUN_BYTES {
+            if bytes >= self.run_bytes() {
                 runs.push(self.run(&mut batches)?);
                 bytes = 0;
             }
@@ -108,16 +137,16 @@ impl Sorted {
         if !batches.is_empty() {
             runs.push(self.run(&mut batches)?);
         }
-        while runs.len() > FAN_IN {
+        while self.group(&runs) < runs.len() {
             let mut merged = Vec::new();
-            let mut rest = runs.into_iter().peekable();
-            while rest.peek().is_some() {
-                let group: Vec<Spool> = rest.by_ref().take(FAN_IN).collect();
-                let mut merge = self.merge(group)?;
+            while !runs.is_empty() {
+                let rest = runs.split_off(self.group(&runs));
+                let mut merge = self.merge(std::mem::replace(&mut runs, rest))?;
                 let mut spool = self.spool();
                 while let Some(batch) = merge.next_batch()? {
                     spool.push(batch)?;
                 }
+                spool.close()?;
                 merged.push(spool);
             }
             runs = merged;
@@ -144,8 +173,17 @@ impl Scan for Sorted {
 struct Input {
     reader: SpoolReader,
     by: Vec<String>,
-    /// The batch being read, with its keys and the next row.
-    current: Option<(RecordBatch, Keys, usize)>,
+    current: Option<CurrentBlock>,
+}
+
+/// The block of a run that is being read.
+struct CurrentBlock {
+    block: RecordBatch,
+    keys: Keys,
+    /// Next row.
+    row: usize,
+    /// Bytes of a row on average.
+    row_bytes: usize,
 }
 
 impl Input {
@@ -157,9 +195,10 @@ impl Input {
 
     fn refill(&mut self) -> Result<()> {
         self.current = match self.reader.next_batch()? {
-            Some(batch) => {
-                let keys = Keys::of("sort", &batch, &self.by)?;
-                Some((batch, keys, 0))
+            Some(block) => {
+                let keys = Keys::of("sort", &block, &self.by)?;
+                let row_bytes = held_bytes(&block) / block.num_rows().max(1);
+                Some(CurrentBlock { block, keys, row: 0, row_bytes })
             }
             None => None,
         };
@@ -167,7 +206,7 @@ impl Input {
     }
 
     fn key(&self) -> Option<Vec<u8>> {
-        self.current.as_ref().map(|(_, keys, row)| keys.get(*row).to_vec())
+        self.current.as_ref().map(|current| current.keys.get(current.row).to_vec())
     }
 }
 
@@ -176,37 +215,49 @@ struct Merge {
     inputs: Vec<Input>,
     /// Smallest key of each run that has rows left; ties go to the earlier run.
     heap: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
+    /// Bytes of a merged batch; twice as many at most, unless one row has more.
+    block_bytes: usize,
+    /// Merged batches that were not taken yet.
+    ready: VecDeque<RecordBatch>,
 }
 
 impl Merge {
-    fn new(inputs: Vec<Input>) -> Merge {
+    fn new(inputs: Vec<Input>, block_bytes: usize) -> Merge {
         let heap = inputs
             .iter()
             .enumerate()
             .filter_map(|(index, input)| input.key().map(|key| Reverse((key, index))))
             .collect();
-        Merge { inputs, heap }
+        Merge { inputs, heap, block_bytes, ready: VecDeque::new() }
     }
 
     fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
-        // Batches that the rows of this output come from, and the rows themselves.
-        let mut batches: Vec<RecordBatch> = Vec::new();
-        let mut place: Vec<Option<usize>> = vec![None; self.inputs.len()];
+        if self.ready.is_empty() {
+            self.merge_rows()?;
+        }
+        Ok(self.ready.pop_front())
+    }
+
+    /// Merges the rows of about one block.
+    fn merge_rows(&mut self) -> Result<()> {
+        // Blocks that the rows of this output come from, and the rows themselves.
+        let mut blocks: Vec<RecordBatch> = Vec::new();
+        let mut block_of: Vec<Option<usize>> = vec![None; self.inputs.len()];
         let mut rows: Vec<(usize, usize)> = Vec::new();
         let mut bytes = 0;
-        while rows.len() < BATCH_ROWS && bytes < RUN_BYTES {
+        while rows.len() < BATCH_ROWS && bytes < self.block_bytes {
             let Some(Reverse((_, index))) = self.heap.pop() else { break };
             let input = &mut self.inputs[index];
-            let Some((batch, _, row)) = &mut input.current else { continue };
-            let slot = *place[index].get_or_insert_with(|| {
-                bytes += held_bytes(batch);
-                batches.push(batch.clone());
-                batches.len() - 1
+            let Some(current) = &mut input.current else { continue };
+            let number = *block_of[index].get_or_insert_with(|| {
+                blocks.push(current.block.clone());
+                blocks.len() - 1
             });
-            rows.push((slot, *row));
-            *row += 1;
-            if *row == batch.num_rows() {
-                place[index] = None;
+            rows.push((number, current.row));
+            bytes += current.row_bytes;
+            current.row += 1;
+            if current.row == current.block.num_rows() {
+                block_of[index] = None;
                 input.refill()?;
             }
             if let Some(key) = input.key() {
@@ -214,9 +265,29 @@ impl Merge {
             }
         }
         if rows.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
-        let views: Vec<&RecordBatch> = batches.iter().collect();
-        Ok(Some(interleave_record_batch(&views, &rows)?))
+        let views: Vec<&RecordBatch> = blocks.iter().collect();
+        split_block(&views, &rows, self.block_bytes, &mut |block| {
+            self.ready.push_back(block);
+            Ok(())
+        })
     }
+}
+
+/// Gives these rows out as one block, or as halves until a block is small enough.
+fn split_block(
+    batches: &[&RecordBatch],
+    rows: &[(usize, usize)],
+    block_bytes: usize,
+    push: &mut dyn FnMut(RecordBatch) -> Result<()>,
+) -> Result<()> {
+    let block = interleave_record_batch(batches, rows)?;
+    if rows.len() == 1 || held_bytes(&block) <= 2 * block_bytes {
+        return push(block);
+    }
+    drop(block);
+    let (first, second) = rows.split_at(rows.len() / 2);
+    split_block(batches, first, block_bytes, push)?;
+    split_block(batches, second, block_bytes, push)
 }

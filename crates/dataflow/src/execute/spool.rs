@@ -1,7 +1,8 @@
 //! A queue of batches that goes to disk when the budget is spent.
 //!
 //! States: all in memory; a file that holds a prefix and memory that holds the rest; being read. Batches come
-//! back in the order in which they went in.
+//! back in the order in which they went in. A file that is being written has a writer, whose buffers are as large as a
+//! batch; [`Spool::close`] gives these back.
 
 use super::Executor;
 use super::budget::Budget;
@@ -56,7 +57,11 @@ impl Drop for SpillFile {
 pub(super) struct Spool {
     memory: Vec<RecordBatch>,
     memory_bytes: usize,
-    file: Option<(StreamWriter<BufWriter<File>>, SpillFile)>,
+    /// Bytes of the largest batch that was added.
+    largest: usize,
+    file: Option<SpillFile>,
+    /// Writer of `file` until it is complete.
+    writer: Option<StreamWriter<BufWriter<File>>>,
     budget: Arc<Budget>,
     folder: PathBuf,
 }
@@ -67,7 +72,7 @@ impl Spool {
     }
 
     pub(super) fn with(budget: Arc<Budget>, folder: PathBuf) -> Self {
-        Spool { memory: Vec::new(), memory_bytes: 0, file: None, budget, folder }
+        Spool { memory: Vec::new(), memory_bytes: 0, largest: 0, file: None, writer: None, budget, folder }
     }
 
     /// Adds a batch, and writes all that is held to disk when the budget is spent.
@@ -80,7 +85,13 @@ impl Spool {
         let bytes = held_bytes(&batch);
         self.memory.push(batch);
         self.memory_bytes += bytes;
+        self.largest = self.largest.max(bytes);
         self.budget.hold(bytes)
+    }
+
+    /// Bytes of the largest batch that was added.
+    pub(super) fn largest_batch(&self) -> usize {
+        self.largest
     }
 
     /// Bytes held in memory.
@@ -94,13 +105,14 @@ impl Spool {
         if self.file.is_none() {
             let path = self.folder.join(format!("spill-{}.arrow", self.budget.file_number()));
             let file = File::create_new(&path).map_err(Error::io("create spill file", &path))?;
-            let writer = StreamWriter::try_new(BufWriter::new(file), &first.schema())?;
-            self.file = Some((writer, SpillFile { path }));
+            self.file = Some(SpillFile { path });
+            self.writer = Some(StreamWriter::try_new(BufWriter::new(file), &first.schema())?);
         }
-        if let Some((writer, _)) = &mut self.file {
-            for batch in self.memory.drain(..) {
-                writer.write(&batch)?;
-            }
+        let Some(writer) = &mut self.writer else {
+            return Err(Error::plan("spool", "a batch was added after the spool was closed"));
+        };
+        for batch in self.memory.drain(..) {
+            writer.write(&batch)?;
         }
         self.budget.count_spill(self.memory_bytes as u64);
         self.budget.release(std::mem::take(&mut self.memory_bytes));
@@ -112,17 +124,25 @@ impl Spool {
         Ok(Box::new(self.reader()?))
     }
 
+    /// Completes the file, if there is one: no batch is added from now on.
+    pub(super) fn close(&mut self) -> Result<()> {
+        if let (Some(mut writer), Some(file)) = (self.writer.take(), &self.file) {
+            writer.finish()?;
+            writer.into_inner()?.into_inner().map_err(|error| Error::Io {
+                action: "write spill file",
+                path: file.path.clone(),
+                cause: error.into_error(),
+            })?;
+        }
+        Ok(())
+    }
+
     /// The batches, in order, one at a time.
     pub(super) fn reader(&mut self) -> Result<SpoolReader> {
+        self.close()?;
         let file = match self.file.take() {
             None => None,
-            Some((mut writer, file)) => {
-                writer.finish()?;
-                writer.into_inner()?.into_inner().map_err(|error| Error::Io {
-                    action: "write spill file",
-                    path: file.path.clone(),
-                    cause: error.into_error(),
-                })?;
+            Some(file) => {
                 let reader = File::open(&file.path).map_err(Error::io("open spill file", &file.path))?;
                 Some((StreamReader::try_new(BufReader::new(reader), None)?, file))
             }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 /// Shards of a filter: part of its definition, not of the machine.
 pub const SHARDS: usize = 64;
 
-/// What is removed.
+/// Part of a text that is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum BloomScope {

@@ -10,7 +10,7 @@ use arrow_array::builder::BinaryBuilder;
 use arrow_array::{Array, BinaryArray, Float32Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
 use bessemer_dataflow::{
-    BatchMap, Error, Input, Operator, OperatorContext, Output, Result, Stage, column, with_columns,
+    BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column, with_columns,
 };
 use bessemer_text::hash::xxh3_seeded;
 use bessemer_text::ngram::Joined;
@@ -23,10 +23,10 @@ const WINDOW: usize = 1 << 16;
 pub fn stages(config: &BloomConfig) -> Vec<Stage> {
     vec![
         Stage::Map(Arc::new(Grams { config: config.clone() })),
-        Stage::Annotate {
+        Stage::SideJoin {
             name: "bloom".into(),
             project: names(&["file", "row", "grams"]),
-            side: vec![Stage::Whole(Arc::new(Seen { config: config.clone() }))],
+            side: vec![Stage::PipelineBreaker(Arc::new(Seen { config: config.clone() }))],
             adds: Arc::new(Schema::new(vec![
                 Field::new("repeated", DataType::Binary, true),
                 Field::new("repeated_share", DataType::Float32, true),
@@ -195,7 +195,7 @@ impl Window {
     }
 }
 
-impl Operator for Seen {
+impl PipelineBreaker for Seen {
     fn name(&self) -> &str {
         "bloom"
     }
@@ -203,7 +203,7 @@ impl Operator for Seen {
     fn run(
         &self,
         input: &mut Input<'_>,
-        context: &OperatorContext<'_>,
+        context: &BreakerContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
         let size = Size::for_keys(self.config.expected, self.config.false_positives);

@@ -6,8 +6,8 @@ use bessemer_text::{Simplify, Words, paragraph_key};
 
 /// A text without repeated parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cut {
-    /// What is left.
+pub struct TextEdit {
+    /// Text that is left.
     pub text: String,
     /// Lines or sentences removed.
     pub removed: usize,
@@ -33,7 +33,7 @@ pub fn sentence_keys(text: &str, count: usize) -> Vec<(u32, u64)> {
 }
 
 /// The text without the lines at these places, which are in order.
-pub fn without_lines(text: &str, places: &[u32]) -> Cut {
+pub fn without_lines(text: &str, places: &[u32]) -> TextEdit {
     let mut next = places.iter().peekable();
     let mut left = String::with_capacity(text.len());
     let (mut removed, mut first) = (0, true);
@@ -48,12 +48,12 @@ pub fn without_lines(text: &str, places: &[u32]) -> Cut {
         left.push_str(line);
         first = false;
     }
-    Cut { text: left, removed }
+    TextEdit { text: left, removed }
 }
 
 /// The text without the spans of `count` sentences that begin at these places, which are in order. White space before a
 /// sentence goes with it, and at the beginning of what is left.
-pub fn without_sentences(text: &str, places: &[u32], count: usize) -> Cut {
+pub fn without_sentences(text: &str, places: &[u32], count: usize) -> TextEdit {
     let begin = text.as_ptr() as usize;
     let mut next = places.iter().peekable();
     let (mut left, mut removed) = (String::with_capacity(text.len()), 0);
@@ -70,7 +70,7 @@ pub fn without_sentences(text: &str, places: &[u32], count: usize) -> Cut {
         }
         done = end;
     }
-    Cut { text: bessemer_text::unicode::strip_start(&left).to_string(), removed }
+    TextEdit { text: bessemer_text::unicode::strip_start(&left).to_string(), removed }
 }
 
 /// Words and sentences of a text, as the limits of sentence deduplication count them.
@@ -105,12 +105,12 @@ mod tests {
 
     #[test]
     fn cuts_keep_the_rest_as_it_is() {
-        assert_eq!(without_lines("a\nb\n\nc", &[1, 3]), Cut { text: "a\n".into(), removed: 2 });
-        assert_eq!(without_lines("a\n", &[]), Cut { text: "a\n".into(), removed: 0 });
+        assert_eq!(without_lines("a\nb\n\nc", &[1, 3]), TextEdit { text: "a\n".into(), removed: 2 });
+        assert_eq!(without_lines("a\n", &[]), TextEdit { text: "a\n".into(), removed: 0 });
         let text = "A one.  B two! C three?\nD four. E five.";
-        assert_eq!(without_sentences(text, &[1], 3), Cut { text: "A one. E five.".into(), removed: 3 });
-        assert_eq!(without_sentences(text, &[0, 1], 3), Cut { text: "E five.".into(), removed: 4 });
-        assert_eq!(without_sentences(text, &[], 3), Cut { text: text.into(), removed: 0 });
+        assert_eq!(without_sentences(text, &[1], 3), TextEdit { text: "A one. E five.".into(), removed: 3 });
+        assert_eq!(without_sentences(text, &[0, 1], 3), TextEdit { text: "E five.".into(), removed: 4 });
+        assert_eq!(without_sentences(text, &[], 3), TextEdit { text: text.into(), removed: 0 });
     }
 
     proptest! {

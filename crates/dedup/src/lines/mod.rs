@@ -12,5 +12,5 @@
 mod cut;
 mod stages;
 
-pub use cut::{Cut, line_keys, sentence_keys, without_lines, without_sentences};
+pub use cut::{TextEdit, line_keys, sentence_keys, without_lines, without_sentences};
 pub use stages::{LineUnit, LinesConfig, stages};

@@ -1,6 +1,6 @@
 //! Deduplication of lines and sentences as stages of a plan.
 
-use super::cut::{Cut, line_keys, sentence_keys, size, without_lines, without_sentences};
+use super::cut::{TextEdit, line_keys, sentence_keys, size, without_lines, without_sentences};
 use crate::exact::names;
 use crate::verdict::{Change, change};
 use arrow_array::builder::BinaryBuilder;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What is compared.
+/// Unit of text that is compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LineUnit {
@@ -29,7 +29,7 @@ pub enum LineUnit {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LinesConfig {
-    /// What is compared: lines or sentences.
+    /// Unit that is compared: lines or sentences.
     pub unit: LineUnit,
     /// Sentences of a span, with `sentences`.
     pub span: u32,
@@ -68,7 +68,7 @@ const RESULT_ROWS: usize = 4096;
 pub fn stages(config: &LinesConfig) -> Vec<Stage> {
     vec![
         Stage::Map(Arc::new(Keys(config.clone()))),
-        Stage::Annotate {
+        Stage::SideJoin {
             name: "repeated-lines".into(),
             project: names(&["file", "row", "split", KEYS]),
             side: vec![
@@ -267,7 +267,7 @@ impl Fold for CollectFold {
 struct CutLines(LinesConfig);
 
 impl CutLines {
-    fn cut(&self, text: &str, places: &[u8]) -> Cut {
+    fn cut(&self, text: &str, places: &[u8]) -> TextEdit {
         let places: Vec<u32> =
             places.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
         match self.0.unit {

@@ -85,7 +85,7 @@ impl Permutations {
     }
 }
 
-/// What remains of a value.
+/// Part of a value that is kept.
 trait Cut {
     const MASK: u64;
 }

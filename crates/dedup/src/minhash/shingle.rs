@@ -1,4 +1,4 @@
-//! What a document is a set of.
+//! Shingles: a document as a set of hashes of neighbouring words or characters.
 
 use crate::mix::mix;
 use bessemer_text::ngram::{Joined, char_hashes};
@@ -6,7 +6,7 @@ use bessemer_text::{Simplify, Words, hash};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What shingles are made of.
+/// Units that shingles are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShingleBy {
@@ -280,7 +280,7 @@ pub(crate) fn words_of(text: &str, out: &mut Vec<u64>) {
     word_hashes(text, out);
 }
 
-/// Uses the words of the text room: UAX #29, as `bff` does.
+/// Uses the words of `bessemer-text`: UAX #29, as `bff` does.
 pub(crate) fn uax_words(text: &str) -> Vec<&str> {
     Words::Uax29.split(text)
 }

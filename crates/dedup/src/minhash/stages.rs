@@ -14,7 +14,7 @@ use crate::candidates::{self, Candidates};
 use crate::config::{MinHashConfig, Signature};
 use crate::exact::{PARTITIONS, names, with_order};
 use crate::keep_first::KeepFirst;
-use crate::leaders::{Leaders, Verify};
+use crate::representatives::{Representatives, Verify};
 use crate::verdict::{self, DropDuplicates};
 use arrow_array::builder::{BinaryBuilder, FixedSizeBinaryBuilder};
 use arrow_array::{Array, BooleanArray, RecordBatch, StringArray};
@@ -93,10 +93,10 @@ pub fn stages(config: &MinHashConfig) -> Vec<Stage> {
     let verified = config.verify != Verify::None;
     let mut stages = vec![
         Stage::Map(Arc::new(Bands { signer: Signer::new(&config), config: config.clone() })),
-        Stage::Annotate {
+        Stage::SideJoin {
             name: "minhash-candidates".into(),
             project: names(&["file", "row", "order", "bands"]),
-            side: vec![Stage::Whole(Arc::new(Candidates))],
+            side: vec![Stage::PipelineBreaker(Arc::new(Candidates))],
             adds: candidates::adds(),
         },
     ];
@@ -109,7 +109,10 @@ pub fn stages(config: &MinHashConfig) -> Vec<Stage> {
     if verified {
         project.extend(names(&["bands", "shingles"]));
         stages.push(Stage::Map(Arc::new(CandidateShingles { config: config.clone() })));
-        side.push(Stage::Whole(Arc::new(Leaders { verify: config.verify, similarity: config.similarity })));
+        side.push(Stage::PipelineBreaker(Arc::new(Representatives {
+            verify: config.verify,
+            similarity: config.similarity,
+        })));
     } else {
         side.push(Stage::Reduce {
             key: names(&["group"]),
@@ -117,7 +120,7 @@ pub fn stages(config: &MinHashConfig) -> Vec<Stage> {
         });
     }
     let name = if verified { "minhash-verified" } else { "minhash-components" };
-    stages.push(Stage::Annotate { name: name.into(), project, side, adds: verdict::adds() });
+    stages.push(Stage::SideJoin { name: name.into(), project, side, adds: verdict::adds() });
     let says = match config.verify {
         Verify::Jaccard => "jaccard similarity with",
         Verify::Containment => "containment with",
@@ -167,7 +170,7 @@ impl FlatMap for Clustered {
     }
 
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
-        let component = crate::place::place_column(self.name(), &batch, "group")?;
+        let component = crate::doc_key::doc_key_column(self.name(), &batch, "group")?;
         let keep: BooleanArray = (0..batch.num_rows()).map(|row| Some(!component.is_null(row))).collect();
         Ok(filter_record_batch(&batch, &keep)?)
     }
@@ -185,7 +188,7 @@ impl BatchMap for CandidateShingles {
 
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
         let texts: &StringArray = column(self.name(), &batch, "text")?;
-        let component = crate::place::place_column(self.name(), &batch, "group")?;
+        let component = crate::doc_key::doc_key_column(self.name(), &batch, "group")?;
         let mut shingler = Shingler::new(self.config.shingle, self.config.length);
         let mut shingles = BinaryBuilder::new();
         let (mut set, mut bytes) = (Vec::new(), Vec::new());

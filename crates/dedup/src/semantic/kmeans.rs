@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Rounds of oversampling.
 const ROUNDS: u64 = 5;
 
-/// What k-means is told.
+/// Parameters of k-means.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// Centres.

@@ -6,7 +6,7 @@
 //! proportions. They find reordered and lightly edited text, not paraphrases.
 //!
 //! SemDeDup compares with every earlier item of the cluster, dropped ones included, so that chains drop more than
-//! eps allows; here, as everywhere in this room, a document is compared with those that are kept.
+//! eps allows; here, as in every method of this crate, a document is compared with those that are kept.
 
 pub mod kmeans;
 mod stages;
@@ -35,7 +35,8 @@ pub enum Keep {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SemanticConfig {
-    /// Column of fixed-size lists of 32-bit floats that holds the embeddings; empty means hashed n-gram bags.
+    /// Field of JSON lines (a list of numbers) or column of Parquet (a list of 32- or 64-bit floats) that holds a document's
+    /// embedding; documents without one are kept. Empty: hashed n-gram bags.
     pub column: String,
     /// Dimensions of hashed bags.
     pub dimensions: usize,
@@ -49,7 +50,7 @@ pub struct SemanticConfig {
     pub tolerance: f64,
     /// Documents of cosine similarity 1 − eps or more are duplicates.
     pub eps: f64,
-    /// Which one is kept: first, hard or easy.
+    /// Document of a group that is kept: first, hard or easy.
     pub keep: Keep,
     /// Seed of the sample and of the first centres.
     pub seed: u64,

@@ -1,19 +1,22 @@
-//! Semantic deduplication as stages of a plan: embeddings, one operator, verdicts.
+//! Semantic deduplication as stages of a plan: embeddings, one pipeline breaker, verdicts.
 
 use super::kmeans::{Centres, Settings, kmeans};
 use super::{Keep, SemanticConfig, dot, hashed_bag, normalise};
 use crate::candidates::check;
+use crate::doc_key::{DocKey, doc_key_column};
 use crate::exact::{names, with_order};
 use crate::mix::{mix, stream};
-use crate::place::{Place, place_column};
 use crate::sorter::{Sorter, Space};
 use crate::verdict::{self, DropDuplicates, Verdicts, weight};
-use arrow_array::builder::FixedSizeBinaryBuilder;
-use arrow_array::{Array, FixedSizeBinaryArray, FixedSizeListArray, Float32Array, RecordBatch, StringArray};
+use arrow_array::builder::BinaryBuilder;
+use arrow_array::{Array, BinaryArray, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field};
-use bessemer_dataflow::{BatchMap, Error, Input, Operator, OperatorContext, Output, Result, Stage, column};
+use bessemer_dataflow::{
+    BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column,
+};
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -24,10 +27,10 @@ const CHUNK: usize = 4096;
 pub fn stages(config: &SemanticConfig) -> Vec<Stage> {
     vec![
         Stage::Map(Arc::new(Embeddings { config: config.clone() })),
-        Stage::Annotate {
+        Stage::SideJoin {
             name: "semantic".into(),
             project: names(&["file", "row", "order", "copies", "embedding"]),
-            side: vec![Stage::Whole(Arc::new(SemDeDup { config: config.clone() }))],
+            side: vec![Stage::PipelineBreaker(Arc::new(SemDeDup { config: config.clone() }))],
             adds: verdict::adds(),
         },
         Stage::Map(Arc::new(DropDuplicates { reason: "semantic-duplicate", says: "cosine similarity with" })),
@@ -39,21 +42,6 @@ struct Embeddings {
     config: SemanticConfig,
 }
 
-impl Embeddings {
-    /// Embeddings of a column, and their dimensions.
-    fn given<'b>(&self, batch: &'b RecordBatch) -> Result<(&'b FixedSizeListArray, &'b Float32Array, usize)> {
-        let lists: &FixedSizeListArray = column(self.name(), batch, &self.config.column)?;
-        let values = lists.values().as_any().downcast_ref::<Float32Array>().ok_or_else(|| {
-            let found = lists.values().data_type();
-            Error::plan(
-                self.name(),
-                format!("column {:?} holds {found}; wanted 32-bit floats", self.config.column),
-            )
-        })?;
-        Ok((lists, values, lists.value_length() as usize))
-    }
-}
-
 impl BatchMap for Embeddings {
     fn name(&self) -> &str {
         "embeddings"
@@ -62,30 +50,32 @@ impl BatchMap for Embeddings {
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
         let reasons: &StringArray = column(self.name(), &batch, "reason")?;
         let texts: &StringArray = column(self.name(), &batch, "text")?;
-        let given = if self.config.column.is_empty() { None } else { Some(self.given(&batch)?) };
-        let dimensions = given.map_or(self.config.dimensions, |(_, _, dimensions)| dimensions);
-        let width = 4 * dimensions as i32;
-        let mut embeddings = FixedSizeBinaryBuilder::with_capacity(batch.num_rows(), width);
-        let mut vector = vec![0.0; dimensions];
-        let mut words = Vec::new();
+        let given: Option<&BinaryArray> = match self.config.column.as_str() {
+            "" => None,
+            name => Some(column(self.name(), &batch, name)?),
+        };
+        let mut embeddings = BinaryBuilder::new();
+        let mut vector = vec![0.0; self.config.dimensions];
+        let (mut words, mut bytes) = (Vec::new(), Vec::new());
         for row in 0..batch.num_rows() {
             let there = reasons.is_null(row)
                 && match given {
-                    Some((lists, values, _)) => {
-                        let from = lists.value_offset(row) as usize;
-                        vector.copy_from_slice(&values.values()[from..from + dimensions]);
-                        !lists.is_null(row) && normalise(&mut vector)
+                    Some(given) => {
+                        vector.resize(given.value(row).len() / 4, 0.0);
+                        decode(given.value(row), &mut vector);
+                        !given.is_null(row) && normalise(&mut vector)
                     }
                     None => hashed_bag(texts.value(row), &mut words, &mut vector),
                 };
             if there {
-                let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-                embeddings.append_value(bytes)?;
+                bytes.clear();
+                bytes.extend(vector.iter().flat_map(|x| x.to_le_bytes()));
+                embeddings.append_value(&bytes);
             } else {
                 embeddings.append_null();
             }
         }
-        let field = Field::new("embedding", DataType::FixedSizeBinary(width), true);
+        let field = Field::new("embedding", DataType::Binary, true);
         with_order(self.name(), &batch, field, Arc::new(embeddings.finish()))
     }
 }
@@ -116,57 +106,63 @@ impl Vectors {
         }
     }
 
-    /// The file, to be read; none if there is no vector.
-    fn open(&mut self) -> Result<Option<BufReader<File>>> {
+    /// The file, to be read from its beginning; none if there is no vector.
+    fn finish(&mut self) -> Result<Option<BufReader<File>>> {
         let Some(mut writer) = self.writer.take() else { return Ok(None) };
         writer.flush().map_err(Error::io("write spill file", &self.path))?;
         self.reader().map(Some)
     }
 
-    fn reader(&self) -> Result<BufReader<File>> {
-        let file = File::open(&self.path).map_err(Error::io("open spill file", &self.path))?;
-        Ok(BufReader::with_capacity(1 << 20, file))
+    fn open(&self) -> Result<File> {
+        File::open(&self.path).map_err(Error::io("open spill file", &self.path))
     }
 
-    fn read(&self, reader: &mut BufReader<File>, out: &mut [f32]) -> Result<()> {
-        let mut bytes = vec![0; 4 * out.len()];
-        reader.read_exact(&mut bytes).map_err(Error::io("read spill file", &self.path))?;
-        for (x, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
-            *x = f32::from_le_bytes(*bytes);
-        }
+    fn reader(&self) -> Result<BufReader<File>> {
+        Ok(BufReader::with_capacity(1 << 20, self.open()?))
+    }
+
+    /// Reads the vectors that follow. `bytes` is scratch memory.
+    fn read(&self, reader: &mut BufReader<File>, bytes: &mut Vec<u8>, out: &mut [f32]) -> Result<()> {
+        bytes.resize(4 * out.len(), 0);
+        reader.read_exact(bytes).map_err(Error::io("read spill file", &self.path))?;
+        decode(bytes, out);
         Ok(())
     }
 
-    fn read_at(&self, reader: &mut BufReader<File>, index: u64, out: &mut [f32]) -> Result<()> {
-        let at = SeekFrom::Start(index * 4 * self.dimensions as u64);
-        reader.seek(at).map_err(Error::io("read spill file", &self.path))?;
-        self.read(reader, out)
+    /// Reads one vector, and no byte beside it: what is wanted next lies anywhere in the file.
+    fn read_at(&self, file: &File, bytes: &mut Vec<u8>, index: u64, out: &mut [f32]) -> Result<()> {
+        bytes.resize(4 * out.len(), 0);
+        let offset = index * 4 * self.dimensions as u64;
+        file.read_exact_at(bytes, offset).map_err(Error::io("read spill file", &self.path))?;
+        decode(bytes, out);
+        Ok(())
     }
 }
 
-/// The operator.
+fn decode(bytes: &[u8], out: &mut [f32]) {
+    for (x, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *x = f32::from_le_bytes(*bytes);
+    }
+}
+
+/// The pipeline breaker.
 struct SemDeDup {
     config: SemanticConfig,
 }
 
 /// A document: place and weight.
-type Entry = (Place, u64);
+type Entry = (DocKey, u64);
 
 impl SemDeDup {
     /// Centres of the sample: about `sample` documents, chosen by a hash of their places.
-    fn centres(
-        &self,
-        vectors: &Vectors,
-        entries: &[Entry],
-        context: &OperatorContext<'_>,
-    ) -> Result<Centres> {
+    fn centres(&self, vectors: &Vectors, entries: &[Entry], context: &BreakerContext<'_>) -> Result<Centres> {
         let share = (self.config.sample as f64 / entries.len() as f64).min(1.0);
         let below = (share * u64::MAX as f64) as u64;
         let mut sample = Vec::new();
         let mut vector = vec![0.0; vectors.dimensions];
-        let mut reader = vectors.reader()?;
+        let (mut reader, mut bytes) = (vectors.reader()?, Vec::new());
         for (place, _) in entries {
-            vectors.read(&mut reader, &mut vector)?;
+            vectors.read(&mut reader, &mut bytes, &mut vector)?;
             let [high, low] = place.words();
             if stream(self.config.seed ^ mix(high), low) <= below {
                 sample.extend_from_slice(&vector);
@@ -203,11 +199,11 @@ impl SemDeDup {
         vectors: &Vectors,
         entries: &[Entry],
         order: &mut crate::sorter::Merged<3>,
-        context: &OperatorContext<'_>,
+        context: &BreakerContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
         let dimensions = vectors.dimensions;
-        let mut reader = vectors.reader()?;
+        let (file, mut bytes) = (vectors.open()?, Vec::new());
         let mut vector = vec![0.0; dimensions];
         let mut cluster = None;
         // Kept documents of the cluster: index, copies gained, and their vectors one after the other.
@@ -227,7 +223,7 @@ impl SemDeDup {
                 end(&mut kept, &mut found);
                 near.clear();
             }
-            vectors.read_at(&mut reader, index, &mut vector)?;
+            vectors.read_at(&file, &mut bytes, index, &mut vector)?;
             let close = near
                 .chunks_exact(dimensions)
                 .map(|other| dot(other, &vector))
@@ -253,7 +249,7 @@ impl SemDeDup {
     }
 }
 
-impl Operator for SemDeDup {
+impl PipelineBreaker for SemDeDup {
     fn name(&self) -> &str {
         "semdedup"
     }
@@ -261,27 +257,40 @@ impl Operator for SemDeDup {
     fn run(
         &self,
         input: &mut Input<'_>,
-        context: &OperatorContext<'_>,
+        context: &BreakerContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
         let mut vectors = Vectors::new(context.spill.join("vectors"));
         let mut entries: Vec<Entry> = Vec::new();
+        let mut documents = 0;
         while let Some(batch) = input()? {
-            let orders = place_column(self.name(), &batch, "order")?;
-            let embeddings: &FixedSizeBinaryArray = column(self.name(), &batch, "embedding")?;
+            documents += batch.num_rows();
+            let orders = doc_key_column(self.name(), &batch, "order")?;
+            let embeddings: &BinaryArray = column(self.name(), &batch, "embedding")?;
             for row in (0..batch.num_rows()).filter(|&row| !embeddings.is_null(row)) {
                 if vectors.count > 0 && embeddings.value(row).len() != 4 * vectors.dimensions {
                     let (found, wanted) = (embeddings.value(row).len() / 4, vectors.dimensions);
                     return Err(Error::plan(
                         self.name(),
-                        format!("an embedding has {found} dimensions and the first has {wanted}"),
+                        format!(
+                            "the embedding of {:?} has {found} dimensions; wanted {wanted}, as the first has",
+                            DocKey::of_bytes(orders.value(row))
+                        ),
                     ));
                 }
                 vectors.push(embeddings.value(row))?;
-                entries.push((Place::of_bytes(orders.value(row)), weight(self.name(), &batch, row)?));
+                entries.push((DocKey::of_bytes(orders.value(row)), weight(self.name(), &batch, row)?));
             }
         }
-        let Some(mut reader) = vectors.open()? else { return Ok(()) };
+        let Some(mut reader) = vectors.finish()? else {
+            return match (documents, self.config.column.as_str()) {
+                (0, _) | (_, "") => Ok(()),
+                (_, name) => Err(Error::plan(
+                    self.name(),
+                    format!("none of {documents} documents has a vector in {name:?}"),
+                )),
+            };
+        };
         // Rows arrive by (file, row); the split leads the order in which they are kept.
         let mut by_place: Vec<u64> = (0..vectors.count).collect();
         by_place.sort_unstable_by_key(|&index| entries[index as usize].0);
@@ -291,12 +300,12 @@ impl Operator for SemDeDup {
         let centres = self.centres(&vectors, &entries, context)?;
         let space = Space::new(context.memory / 2, context.spill, context.threads);
         let mut order = Sorter::<3>::new(&space, 0.5);
-        let mut index = 0;
+        let (mut index, mut bytes) = (0, Vec::new());
         while index < vectors.count {
             check(context.stop)?;
             let count = (vectors.count - index).min(CHUNK as u64) as usize;
             let mut points = vec![0.0; count * vectors.dimensions];
-            vectors.read(&mut reader, &mut points)?;
+            vectors.read(&mut reader, &mut bytes, &mut points)?;
             for (cluster, cosine) in centres.assign(&points, context.threads) {
                 order.push([cluster as u64, self.rank(cosine, rank_of[index as usize]), index])?;
                 index += 1;

@@ -19,7 +19,7 @@ const BASE: u64 = 0x9E37_79B9_7F4A_7C15;
 pub(super) struct Run {
     /// Hash of the anchor's k bytes.
     pub(super) hash: u64,
-    /// Where the first window begins.
+    /// Start of the first window.
     pub(super) start: usize,
     /// How many windows.
     pub(super) windows: usize,

@@ -11,7 +11,7 @@ pub enum Error {
     /// A spill file could not be written or read.
     #[error("cannot {action} {}: {cause}; set a folder with more room, or raise the memory budget", path.display())]
     Spill {
-        /// What was being done, as a verb.
+        /// Operation that failed, as a verb.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,

@@ -71,13 +71,13 @@ impl Repeats {
         &self.documents
     }
 
-    /// The same, by value.
+    /// Removed bytes of each document, by value.
     pub fn into_documents(self) -> Vec<(u64, Vec<Range<u64>>)> {
         self.documents
     }
 }
 
-/// What different threads of one search share.
+/// State that the threads of one search share.
 struct Search<'a> {
     length: usize,
     threads: usize,

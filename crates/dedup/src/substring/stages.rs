@@ -6,7 +6,9 @@ use crate::verdict::{Change, change};
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::{Array, BinaryArray, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use bessemer_dataflow::{BatchMap, Error, Input, Operator, OperatorContext, Output, Result, Stage, column};
+use bessemer_dataflow::{
+    BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -51,13 +53,13 @@ const RESULT_ROWS: usize = 1024;
 /// `reason`, `detail`.
 pub fn stages(config: &SubstringConfig) -> Vec<Stage> {
     vec![
-        Stage::Annotate {
+        Stage::SideJoin {
             name: NAME.into(),
             project: names(&["file", "row", "split", "reason", "text"]),
             side: vec![
                 Stage::Shuffle { key: Vec::new(), partitions: 1 },
                 Stage::Sort { by: names(&["split", "file", "row"]) },
-                Stage::Whole(Arc::new(FindRepeats { length: config.length as usize })),
+                Stage::PipelineBreaker(Arc::new(FindRepeats { length: config.length as usize })),
             ],
             adds: Arc::new(Schema::new(vec![Field::new(COLUMN, DataType::Binary, true)])),
         },
@@ -78,7 +80,7 @@ fn result_schema() -> SchemaRef {
     ]))
 }
 
-impl Operator for FindRepeats {
+impl PipelineBreaker for FindRepeats {
     fn name(&self) -> &str {
         "find-repeated-substrings"
     }
@@ -86,7 +88,7 @@ impl Operator for FindRepeats {
     fn run(
         &self,
         input: &mut Input<'_>,
-        context: &OperatorContext<'_>,
+        context: &BreakerContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
         let stopped = || if context.stop.load(Ordering::Relaxed) { Err(Error::Stopped) } else { Ok(()) };

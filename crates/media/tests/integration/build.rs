@@ -224,12 +224,10 @@ fn files_are_told_what_they_are() {
 }
 
 #[test]
+#[ignore = "needs ffmpeg and ffprobe (apt-get install ffmpeg): cargo test -p bessemer-media frames_of_a_video -- --ignored"]
 fn frames_of_a_video_are_those_of_their_times() {
     let ffmpeg = Ffmpeg::default();
-    if !ffmpeg.is_present() {
-        println!("skipped: needs ffmpeg and ffprobe (apt-get install ffmpeg)");
-        return;
-    }
+    assert!(ffmpeg.is_present(), "needs ffmpeg and ffprobe (apt-get install ffmpeg)");
     let limits = Limits::default();
     let path = golden("levels.mp4");
     let header = ffmpeg.probe(&path, &limits).unwrap();

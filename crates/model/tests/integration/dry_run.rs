@@ -25,7 +25,7 @@ fn stats(m: &Model) -> usize {
 }
 
 /// What a plan by hand needs: letters as in the crate's documentation.
-fn activation_bytes(m: &Model, shape: Shape, config: ActivationConfig) -> u64 {
+fn activation_bytes(m: &Model, shape: Shape, config: &ActivationConfig) -> u64 {
     let n = shape.tokens();
     let (l, d, f, v) = (m.layers, m.width, m.ffn_width, m.vocab_size);
     let (j, a) = ((m.heads + 2 * m.kv_heads) * m.head_dim, m.heads * m.head_dim);
@@ -37,7 +37,7 @@ fn activation_bytes(m: &Model, shape: Shape, config: ActivationConfig) -> u64 {
     let last = if m.placement == Placement::Pre { stats } else { 0 };
     let bht = shape.sequences * m.heads * shape.seq;
     let logits = n.min(16) * v;
-    let again = config.recompute == Recompute::Selective;
+    let again = config.recompute == Recompute::Selective.into();
     let sides = match (m.norm, m.placement) {
         (NormChoice::None, _) => 0,
         (_, Placement::Pre) if again => 1,
@@ -74,13 +74,13 @@ fn bytes_of_each_class_are_no_more_than_a_plan_by_hand() {
         ] {
             let mut b = NullBackend::new();
             let shape = Shape { sequences: 3, seq: m.context / 2, purpose };
-            let config = ActivationConfig { storage, recompute };
-            Decoder::with_activations(&mut b, &m, shape, config).unwrap();
+            let config = ActivationConfig { storage, recompute: recompute.into() };
+            Decoder::with_activations(&mut b, &m, shape, config.clone()).unwrap();
             let weights = 4 * m.parameters() as u64;
             assert_eq!(class(&b, "weights"), weights, "{name}");
             let gradients = if purpose == Purpose::Train { weights } else { 0 };
             assert_eq!(class(&b, "gradients"), gradients, "{name}");
-            let wanted = activation_bytes(&m, shape, config);
+            let wanted = activation_bytes(&m, shape, &config);
             let found = class(&b, "activations");
             // Every scratch value begins at a multiple of 256 bytes.
             assert!(found <= wanted + 256 * 40, "{name} {purpose:?} {config:?}: {found} above {wanted}");

@@ -2,7 +2,7 @@
 
 use crate::tiny;
 
-use bessemer_arch::{Model, Unit};
+use bessemer_arch::{Annotations, Model, ParamLayout, Unit};
 use bessemer_model::{ActivationConfig, Decoder, Phase, Purpose, Shape, StageConfig, Stream};
 use bessemer_program::{CollectiveKind, Node, UnitMemory, UnitProgram, print, seal, verify};
 use bessemer_tensor::null::NullBackend;
@@ -24,7 +24,11 @@ fn layouts() -> Vec<LayoutOfRank> {
                 (false, false, Recompute::Selective),
                 (true, false, Recompute::None),
                 (true, true, Recompute::Selective),
-            ] {
+                (true, true, Recompute::Full),
+            ]
+            .into_iter()
+            .filter(|(_, _, recompute)| degree == 2 || *recompute != Recompute::Full)
+            {
                 all.push((degree, index, stream, overlap, split, recompute));
             }
         }
@@ -39,7 +43,7 @@ fn decoder(
     let tensor_shard = model.tensor_shard(degree, index).ok()?;
     let stage =
         StageConfig { pending: usize::from(split), overlap, ..StageConfig::whole(&tensor_shard.model) };
-    let config = ActivationConfig { recompute, ..ActivationConfig::default() };
+    let config = ActivationConfig { recompute: recompute.into(), ..ActivationConfig::default() };
     Some(
         Decoder::of_stage(&mut NullBackend::new(), &tensor_shard, stream, SHAPE, config, &stage, None)
             .unwrap(),
@@ -155,6 +159,39 @@ fn every_mutation_of_a_program_is_refused_by_name() {
     assert!(count > 10_000, "{count}");
 }
 
+/// Rank `index` of two, with these parameters on both.
+fn annotated(model: &Model, index: usize, stream: Stream, patterns: &[&str], shape: Shape) -> Decoder {
+    let replicate = |pattern: &&str| ((*pattern).to_owned(), ParamLayout::Replicate);
+    let annotations = Annotations(patterns.iter().map(replicate).collect());
+    let shardings = model.annotated_shardings(&annotations, stream == Stream::Rows).unwrap();
+    let part = model.tensor_shard_of(shardings, 2, index).unwrap();
+    let (config, stage) = (ActivationConfig::default(), StageConfig::whole(&part.model));
+    Decoder::of_stage(&mut NullBackend::new(), &part, stream, shape, config, &stage, None).unwrap()
+}
+
+#[test]
+fn every_mutation_of_an_annotated_program_is_refused_by_name() {
+    let mut count = 0;
+    for (label, model) in all_kinds() {
+        let model = Model { layers: 1, ..model };
+        if model.tensor_shard(2, 0).is_err() {
+            continue;
+        }
+        for (stream, patterns) in [
+            (Stream::Rows, &["*.mlp.*"][..]),
+            (Stream::Whole, &["*.attention.*", "embed.tokens"]),
+            (Stream::Whole, &["*.mlp.*"]),
+        ] {
+            let d = annotated(&model, 1, stream, patterns, SHAPE);
+            d.verify().unwrap_or_else(|e| panic!("{label} {stream:?} {patterns:?}: {e}"));
+            for program in d.programs() {
+                count += refuse(&format!("{label} {stream:?} {patterns:?}"), &d, program);
+            }
+        }
+    }
+    assert!(count > 500, "{count}");
+}
+
 /// A bias that every rank adds to its term, and a mask that begins elsewhere, are no matter of order.
 #[test]
 fn an_operand_on_every_rank_is_refused() {
@@ -229,6 +266,7 @@ fn printed_programs_are_the_golden_files() {
             ("recompute", (1, 0, Stream::Whole, false, false, Recompute::Selective)),
             ("tensor", (2, 0, Stream::Whole, false, false, none)),
             ("sequence", (2, 0, Stream::Rows, false, false, none)),
+            ("sequence-recompute-full", (2, 0, Stream::Rows, false, false, Recompute::Full)),
             ("sequence-overlap", (2, 0, Stream::Rows, true, false, none)),
             ("split", (1, 0, Stream::Whole, false, true, none)),
         ] {
@@ -239,7 +277,7 @@ fn printed_programs_are_the_golden_files() {
                 overlap,
                 ..StageConfig::whole(&tensor_shard.model)
             };
-            let config = ActivationConfig { recompute, ..ActivationConfig::default() };
+            let config = ActivationConfig { recompute: recompute.into(), ..ActivationConfig::default() };
             let d = Decoder::of_stage(
                 &mut NullBackend::new(),
                 &tensor_shard,
@@ -256,5 +294,9 @@ fn printed_programs_are_the_golden_files() {
                 d.phases().iter().filter(wanted).map(|p| print(program, memory, *p, d.rank())).collect();
             check(&format!("{name}-{what}"), &texts.join("\n"));
         }
+        let d = annotated(&model, 0, Stream::Rows, &["layers.0.mlp.*"], shape);
+        let (_, program, memory) = d.programs().find(|p| p.0 == Unit::Layer(0)).unwrap();
+        let of = |phase: Phase| print(program, memory, phase, d.rank());
+        check(&format!("{name}-sequence-annotated"), &[of(Phase::Forward), of(Phase::Backward)].join("\n"));
     }
 }

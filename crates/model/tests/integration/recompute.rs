@@ -1,17 +1,22 @@
-//! What the backward pass computes again has the bits of what would have been stored.
+//! Recomputation: the bits of a pass that has kept everything, memory by written formulas, and what is computed again.
 
 use crate::tiny;
 
-use bessemer_arch::Model;
-use bessemer_model::{ActivationConfig, Decoder, Purpose, Shape, TokenBatch};
-use bessemer_units::Recompute;
+use bessemer_arch::{Model, Span, named};
+use bessemer_model::{ActivationConfig, Decoder, Phase, Purpose, Shape, StageConfig, Stream, TokenBatch};
+use bessemer_program::Node;
+use bessemer_tensor::Backend;
+use bessemer_tensor::null::NullBackend;
+use bessemer_units::{Recompute, RecomputePlan, RecomputePolicy, Storage};
+use std::collections::BTreeMap;
 use tiny::{SEQ, all_kinds, context, cpu, gradients, scored, tokens, values};
 
-fn run(model: &Model, recompute: Recompute) -> (f64, Vec<Vec<f32>>) {
+fn run(model: &Model, recompute: RecomputePlan) -> (f64, Vec<Vec<f32>>) {
     let mut b = cpu(2);
     let shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
     let config = ActivationConfig { recompute, ..ActivationConfig::default() };
     let mut d = Decoder::with_activations(&mut b, model, shape, config).unwrap();
+    d.verify().unwrap();
     for (i, p) in d.params().iter().enumerate() {
         d.write_param(&mut b, &p.spec.name, &values(i, &p.spec)).unwrap();
     }
@@ -21,13 +26,147 @@ fn run(model: &Model, recompute: Recompute) -> (f64, Vec<Vec<f32>>) {
     (sum.nats, gradients(&mut b, &d))
 }
 
+fn of_values(names: &[&str]) -> RecomputePolicy {
+    RecomputePolicy::Values(names.iter().map(|name| (*name).to_owned()).collect())
+}
+
+fn plan(default: impl Into<RecomputePolicy>, layers: &[(&str, RecomputePolicy)]) -> RecomputePlan {
+    let layers: BTreeMap<_, _> =
+        layers.iter().map(|(key, policy)| ((*key).to_owned(), policy.clone())).collect();
+    RecomputePlan { default: default.into(), layers: layers.try_into().unwrap() }
+}
+
 #[test]
 fn recomputation_changes_no_bit_of_loss_and_gradients() {
     for (label, plain) in all_kinds() {
         for dropout in [0.0, 0.2] {
             let model = Model { dropout, ..plain.clone() };
-            let stored = run(&model, Recompute::None);
-            assert!(stored == run(&model, Recompute::Selective), "{label}, dropout {dropout}");
+            let stored = run(&model, Recompute::None.into());
+            for policy in [Recompute::Selective, Recompute::Attention, Recompute::Full] {
+                assert!(stored == run(&model, policy.into()), "{label}, dropout {dropout}, {policy}");
+            }
+            for names in [&["mlp.pre"][..], &["attention"], &["attention.qkv", "mlp"], &["attention.out"]] {
+                let found = run(&model, plan(of_values(names), &[]));
+                assert!(stored == found, "{label}, dropout {dropout}, {names:?}");
+            }
+            let mixed =
+                plan(Recompute::None, &[("0", Recompute::Full.into()), ("1", of_values(&["mlp.pre"]))]);
+            assert!(stored == run(&model, mixed), "{label}, dropout {dropout}, by layers");
         }
     }
+}
+
+/// Bytes that one more micro-batch in flight takes in some layers of GPT-2 124M at 1 x 1024 tokens, over `degree` ranks
+/// that shard the rows of the residual stream.
+fn slot(storage: Storage, recompute: &RecomputePlan, degree: usize) -> u64 {
+    let model = named("gpt2-124m").unwrap();
+    let tensor_shard = model.tensor_shard(degree, 0).unwrap();
+    let stream = if degree > 1 { Stream::Rows } else { Stream::Whole };
+    let of = |slots: usize| {
+        let span = Span { embedding: false, layers: 0..4, head: false };
+        let stage = StageConfig { span, slots, pending: 0, overlap: false };
+        let config = ActivationConfig { storage, recompute: recompute.clone() };
+        let mut b = NullBackend::new();
+        let shape = Shape { sequences: 1, seq: 1024, purpose: Purpose::Train };
+        Decoder::of_stage(&mut b, &tensor_shard, stream, shape, config, &stage, None).unwrap();
+        b.memory().classes.iter().find(|c| c.0 == "activations").unwrap().1.0
+    };
+    of(2) - of(1)
+}
+
+/// Korthikanti et al. 2022, table 2, without dropout and with a flash attention, whose log-sum-exps take 4 a s b bytes: s b h
+/// elements of a layer are its input 1, queries, keys and values 3, attention's result 1, the stream between the blocks 1
+/// and pre-activations 4; two norms and the activation's result are 6 more. Recomputed in full a layer keeps 2 s b h bytes
+/// in 16 bits, or 2 s b h / t where ranks shard the rows.
+#[test]
+fn memory_of_a_micro_batch_is_that_of_the_formulas() {
+    let (sbh, lse, statistics) = (1024 * 768, 4 * 12 * 1024, 2 * 2 * 4 * 1024);
+    // Ids, targets and positions, and the stream that leaves the last layer.
+    let rest = |size: u64, degree: u64| 3 * 4 * 1024 + size * sbh / degree;
+    for (storage, size) in [(Storage::F32, 4), (Storage::Bf16, 2)] {
+        let of = |policy: Recompute| slot(storage, &policy.into(), 1) - rest(size, 1);
+        assert_eq!(of(Recompute::None), 4 * (16 * size * sbh + lse + statistics));
+        assert_eq!(of(Recompute::Selective), 4 * (10 * size * sbh + lse));
+        assert_eq!(of(Recompute::Attention), 4 * 9 * size * sbh);
+        assert_eq!(of(Recompute::Full), 4 * size * sbh);
+        let named = plan(of_values(&["mlp.pre"]), &[]);
+        assert_eq!(slot(storage, &named, 1) - rest(size, 1), 4 * ((16 - 8) * size * sbh + lse + statistics));
+        // Each layer has the memory of its policy.
+        let full = plan(Recompute::Selective, &[("1-2", Recompute::Full.into())]);
+        assert_eq!(slot(storage, &full, 1) - rest(size, 1), 2 * size * sbh + 2 * (10 * size * sbh + lse));
+        for degree in [2, 4] {
+            let found = slot(storage, &Recompute::Full.into(), degree) - rest(size, degree as u64);
+            assert_eq!(found, 4 * size * sbh / degree as u64);
+        }
+    }
+}
+
+/// FLOPs of one step by operator.
+fn flops(model: &Model, recompute: RecomputePlan) -> BTreeMap<&'static str, f64> {
+    let mut b = NullBackend::new();
+    let shape = Shape { sequences: 2, seq: 256, purpose: Purpose::Train };
+    let config = ActivationConfig { recompute, ..ActivationConfig::default() };
+    let mut d = Decoder::with_activations(&mut b, model, shape, config).unwrap();
+    let ids = vec![1; shape.tokens()];
+    let batch = TokenBatch { ids: &ids, targets: &ids, positions: None };
+    b.reset_counts();
+    d.forward_backward(&mut b, &batch, &context(3, ids.len())).unwrap();
+    b.counts().iter().map(|(name, count)| (*name, count.flops.0)).collect()
+}
+
+/// The last product of a layer is not made again: nothing in its backward pass reads it.
+#[test]
+fn what_is_computed_again_is_counted() {
+    for name in ["gpt2-124m", "llama-1b"] {
+        let m = Model { layers: 4, ..named(name).unwrap() };
+        let (n, d) = (512.0, m.width as f64);
+        let once = flops(&m, Recompute::None.into());
+        let more = |plan: RecomputePlan, op: &str| flops(&m, plan)[op] - once[op];
+        let again = 2.0 * n * d * (m.qkv_width() + m.attention_width() + m.mlp_in_width()) as f64;
+        for (plan, layers) in [
+            (RecomputePlan::from(Recompute::Selective), 0.0),
+            (Recompute::Full.into(), 4.0),
+            (plan(Recompute::None, &[("1-3", Recompute::Full.into())]), 3.0),
+        ] {
+            assert_eq!(more(plan.clone(), "linear"), layers * again, "{name} {plan}");
+            assert_eq!(more(plan.clone(), "attention"), layers * once["attention"] / 4.0, "{name} {plan}");
+        }
+        let attention = RecomputePlan::from(Recompute::Attention);
+        assert_eq!(more(attention.clone(), "linear"), 0.0, "{name}");
+        assert_eq!(more(attention, "attention"), once["attention"], "{name}");
+    }
+}
+
+/// Shoeybi et al. 2019 count two all-reduces more when a layer is computed again. The last one is spared here, as is the
+/// gathering of rows for the gradients of weights, which are here already.
+#[test]
+fn collectives_of_a_layer_that_is_computed_again_are_counted() {
+    let model = Model { layers: 1, ..named("llama-1b").unwrap() };
+    let tensor_shard = model.tensor_shard(2, 0).unwrap();
+    for (stream, none, full) in [(Stream::Whole, 4, 6), (Stream::Rows, 6, 7)] {
+        for (policy, wanted) in [(Recompute::None, none), (Recompute::Full, full)] {
+            let config = ActivationConfig { recompute: policy.into(), ..ActivationConfig::default() };
+            let shape = Shape { sequences: 1, seq: 1024, purpose: Purpose::Train };
+            let (mut b, stage) = (NullBackend::new(), StageConfig::whole(&tensor_shard.model));
+            let d = Decoder::of_stage(&mut b, &tensor_shard, stream, shape, config, &stage, None).unwrap();
+            let (_, program, _) = d.programs().nth(1).unwrap();
+            let sent = |node: &Node| match node {
+                Node::Collective(c) => c.bytes_sent(2, 0),
+                _ => 0,
+            };
+            let sent: u64 = program.list(Phase::Backward).iter().map(sent).sum();
+            assert_eq!(sent, wanted * 4 * 1024 * 2048 / 2, "{stream:?} {policy}");
+        }
+    }
+}
+
+#[test]
+fn a_name_that_is_no_saved_value_is_refused_with_those_that_are() {
+    let model = named("gpt2").unwrap();
+    let config =
+        ActivationConfig { recompute: plan(of_values(&["mlp.prae"]), &[]), ..ActivationConfig::default() };
+    let shape = Shape { sequences: 1, seq: 8, purpose: Purpose::Train };
+    let e =
+        Decoder::with_activations(&mut NullBackend::new(), &model, shape, config).unwrap_err().to_string();
+    assert!(e.contains("reads no value \"mlp.prae\"") && e.contains("mlp.pre, "), "{e}");
 }

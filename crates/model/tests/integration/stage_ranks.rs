@@ -72,14 +72,15 @@ fn spans(model: &Model) -> Vec<Span> {
 fn hold(label: &str, model: &Model, recompute: Recompute) {
     let mut b = cpu(1);
     let tensor_shard = model.tensor_shard(1, 0).unwrap();
-    let config = ActivationConfig { recompute, ..ActivationConfig::default() };
+    let config = ActivationConfig { recompute: recompute.into(), ..ActivationConfig::default() };
     let (ids, targets) = tokens(5, 2);
     let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
     let ctx = context(3, scored(&targets));
     for span in spans(model) {
         let stage = StageConfig { span: span.clone(), slots: 1, pending: 1, overlap: false };
         let mut d =
-            Decoder::of_stage(&mut b, &tensor_shard, Stream::Whole, SHAPE, config, &stage, None).unwrap();
+            Decoder::of_stage(&mut b, &tensor_shard, Stream::Whole, SHAPE, config.clone(), &stage, None)
+                .unwrap();
         for (i, p) in model.params().iter().enumerate().filter(|(_, p)| span.uses(model, p.id)) {
             d.write_param(&mut b, &p.name, &values(i, p)).unwrap();
         }
@@ -132,6 +133,7 @@ fn the_two_parts_do_what_the_whole_pass_does() {
             let model = Model { layers: 4, dropout, ..plain.clone() };
             hold(label, &model, Recompute::Selective);
             hold(label, &model, Recompute::None);
+            hold(label, &model, Recompute::Full);
         }
     }
 }

@@ -79,7 +79,7 @@ fn whole(
     stream: Stream,
     config: ActivationConfig,
 ) -> Outcome {
-    let mut d = Decoder::of_tensor_shard(b, tensor_shard, stream, SHAPE, config, None).unwrap();
+    let mut d = Decoder::of_tensor_shard(b, tensor_shard, stream, SHAPE, config.clone(), None).unwrap();
     d.set_z_loss(0.01);
     weights(b, &d, tensor_shard);
     let data = data();
@@ -161,7 +161,7 @@ fn chain(
         // Every second stage is on the first one's device.
         let mut d = match stages.first().filter(|_| stages.len() % 2 == 1) {
             Some(first) => first.of_stage_beside(b, &stage, None).unwrap(),
-            None => Decoder::of_stage(b, tensor_shard, stream, SHAPE, config, &stage, None).unwrap(),
+            None => Decoder::of_stage(b, tensor_shard, stream, SHAPE, config.clone(), &stage, None).unwrap(),
         };
         d.set_z_loss(0.01);
         weights(b, &d, tensor_shard);
@@ -214,10 +214,10 @@ fn whole_and_split_passes_mix_in_any_order() {
         let model = Model { layers: 4, ..plain };
         let (mut b, config) = (cpu(1), ActivationConfig::default());
         let tensor_shard = model.tensor_shard(1, 0).unwrap();
-        let wanted = whole(&mut b, &mut OneDevice, &tensor_shard, Stream::Whole, config);
+        let wanted = whole(&mut b, &mut OneDevice, &tensor_shard, Stream::Whole, config.clone());
         let spans = model.split_layers(&[2, 2]).unwrap();
         let from = (&tensor_shard, Stream::Whole);
-        let found = chain(&mut b, &mut OneDevice, from, config, &spans, Split::NotSecond);
+        let found = chain(&mut b, &mut OneDevice, from, config.clone(), &spans, Split::NotSecond);
         assert_eq!(found.losses, wanted.losses, "{label}");
         // The matrices' terms are added in another order: that of the weight parts.
         for (name, wanted) in wanted.gradients.iter().filter(|(name, _)| name != "embed.tokens") {
@@ -233,12 +233,12 @@ const CHAINS: [&[usize]; 5] = [&[4], &[3, 1], &[1, 1, 1, 1], &[0, 2, 2, 0], &[0,
 fn hold_chains(label: &str, model: &Model, config: ActivationConfig, splits: &[Split]) {
     let mut b = cpu(1);
     let tensor_shard = model.tensor_shard(1, 0).unwrap();
-    let wanted = whole(&mut b, &mut OneDevice, &tensor_shard, Stream::Whole, config);
+    let wanted = whole(&mut b, &mut OneDevice, &tensor_shard, Stream::Whole, config.clone());
     for counts in CHAINS {
         let spans = model.split_layers(counts).unwrap();
         for &split in splits {
             let from = (&tensor_shard, Stream::Whole);
-            let found = chain(&mut b, &mut OneDevice, from, config, &spans, split);
+            let found = chain(&mut b, &mut OneDevice, from, config.clone(), &spans, split);
             hold(&format!("{label}, dropout {}, {counts:?}, {split:?}", model.dropout), &found, &wanted);
         }
     }
@@ -261,10 +261,17 @@ fn stored_and_rounded_activations_go_through_stages_too() {
         let model = Model { layers: 4, dropout: 0.1, ..plain };
         for (storage, recompute) in [
             (Storage::F32, Recompute::None),
+            (Storage::F32, Recompute::Full),
+            (Storage::Bf16, Recompute::Full),
             (Storage::Bf16, Recompute::Selective),
             (Storage::Bf16, Recompute::None),
         ] {
-            hold_chains(label, &model, ActivationConfig { storage, recompute }, &[Split::All]);
+            hold_chains(
+                label,
+                &model,
+                ActivationConfig { storage, recompute: recompute.into() },
+                &[Split::All],
+            );
         }
     }
 }
@@ -296,14 +303,15 @@ fn portions_may_be_cut_into_stages() {
             continue;
         }
         for stream in [Stream::Whole, Stream::Rows] {
-            for recompute in [Recompute::Selective, Recompute::None] {
-                let config = ActivationConfig { recompute, ..ActivationConfig::default() };
-                let wanted = members(&model, 2, |b, ranks, p| whole(b, ranks, p, stream, config), stream);
+            for recompute in [Recompute::Selective, Recompute::None, Recompute::Full] {
+                let config = ActivationConfig { recompute: recompute.into(), ..ActivationConfig::default() };
+                let wanted =
+                    members(&model, 2, |b, ranks, p| whole(b, ranks, p, stream, config.clone()), stream);
                 for counts in &CHAINS[..4] {
                     let spans = model.split_layers(counts).unwrap();
                     for split in [Split::None, Split::All] {
                         let run = |b: &mut dyn Backend, ranks: &mut dyn StageRanks, p: &TensorShard| {
-                            chain(b, ranks, (p, stream), config, &spans, split)
+                            chain(b, ranks, (p, stream), config.clone(), &spans, split)
                         };
                         let found = members(&model, 2, run, stream);
                         for (found, wanted) in found.iter().zip(&wanted) {
@@ -327,14 +335,22 @@ fn a_loss_alone_goes_through_stages_of_trainers_and_of_scorers() {
         for purpose in [Purpose::Train, Purpose::Score] {
             let shape = Shape { purpose, ..SHAPE };
             let config = ActivationConfig::default();
-            let mut d = Decoder::with_activations(&mut b, &model, shape, config).unwrap();
+            let mut d = Decoder::with_activations(&mut b, &model, shape, config.clone()).unwrap();
             weights(&mut b, &d, &tensor_shard);
             let mut per_token = vec![0.0; SHAPE.tokens()];
             let mut stages = Vec::new();
             for span in model.split_layers(&[1, 2, 1]).unwrap() {
                 let stage = StageConfig { span, slots: 2, pending: 0, overlap: false };
-                let d = Decoder::of_stage(&mut b, &tensor_shard, Stream::Whole, shape, config, &stage, None)
-                    .unwrap();
+                let d = Decoder::of_stage(
+                    &mut b,
+                    &tensor_shard,
+                    Stream::Whole,
+                    shape,
+                    config.clone(),
+                    &stage,
+                    None,
+                )
+                .unwrap();
                 weights(&mut b, &d, &tensor_shard);
                 stages.push(d);
             }
@@ -364,7 +380,7 @@ fn passes_read_the_version_of_the_weights_that_they_are_told() {
         let model = Model { dropout: 0.2, ..plain };
         let (mut b, config) = (cpu(1), ActivationConfig::default());
         let tensor_shard = model.tensor_shard(1, 0).unwrap();
-        let mut d = Decoder::with_activations(&mut b, &model, SHAPE, config).unwrap();
+        let mut d = Decoder::with_activations(&mut b, &model, SHAPE, config.clone()).unwrap();
         let mut versions = Vec::new();
         let mut outcomes = Vec::new();
         let data = data();
@@ -372,7 +388,7 @@ fn passes_read_the_version_of_the_weights_that_they_are_told() {
             d.init(&mut b, seed).unwrap();
             let loss = d.forward_backward(&mut b, &batch(&data, 0), &ctx(&data.1, 0)).unwrap();
             outcomes.push((loss, gradients(&mut b, &d)));
-            let other = Decoder::with_activations(&mut b, &model, SHAPE, config).unwrap();
+            let other = Decoder::with_activations(&mut b, &model, SHAPE, config.clone()).unwrap();
             other.init(&mut b, seed).unwrap();
             versions.push(other.params().iter().map(|p| p.value).collect::<Vec<_>>());
         }
@@ -403,14 +419,23 @@ fn stages_start_from_the_bits_of_the_whole() {
             let Ok(tensor_shard) = model.tensor_shard(degree, degree - 1) else { continue };
             let (mut b, config) = (cpu(1), ActivationConfig::default());
             let whole =
-                Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Whole, SHAPE, config, None).unwrap();
+                Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Whole, SHAPE, config.clone(), None)
+                    .unwrap();
             whole.init(&mut b, 7).unwrap();
             let wanted = whole.read_params(&mut b).unwrap();
             let mut seen = 0;
             for span in model.split(3).unwrap() {
                 let stage = StageConfig { span, slots: 1, pending: 0, overlap: false };
-                let d = Decoder::of_stage(&mut b, &tensor_shard, Stream::Whole, SHAPE, config, &stage, None)
-                    .unwrap();
+                let d = Decoder::of_stage(
+                    &mut b,
+                    &tensor_shard,
+                    Stream::Whole,
+                    SHAPE,
+                    config.clone(),
+                    &stage,
+                    None,
+                )
+                .unwrap();
                 d.init(&mut b, 7).unwrap();
                 for found in d.read_params(&mut b).unwrap() {
                     let wanted = wanted.iter().find(|w| w.name == found.name).unwrap();
@@ -436,7 +461,7 @@ fn calls_that_the_state_does_not_allow_are_refused_with_a_reason() {
     let mut make = |span: &Span, slots, pending, purpose| {
         let stage = StageConfig { span: span.clone(), slots, pending, overlap: false };
         let shape = Shape { purpose, ..SHAPE };
-        Decoder::of_stage(&mut b, &tensor_shard, Stream::Whole, shape, config, &stage, None)
+        Decoder::of_stage(&mut b, &tensor_shard, Stream::Whole, shape, config.clone(), &stage, None)
     };
     assert!(message(make(&first, 0, 0, Purpose::Train)).contains("at least one slot"));
     assert!(message(make(&first, 1, 1, Purpose::Score)).contains("no backward pass to split"));

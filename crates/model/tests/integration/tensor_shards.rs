@@ -62,7 +62,7 @@ fn of_portions(model: &Model, degree: usize, stream: Stream, config: ActivationC
     std::thread::scope(|s| {
         let run = |index: usize| {
             let tensor_shard = model.tensor_shard(degree, index).unwrap();
-            let group = &group;
+            let (group, config) = (&group, config.clone());
             s.spawn(move || {
                 let mut b = cpu(1);
                 let mut d =
@@ -91,8 +91,8 @@ fn of_whole(model: &Model, config: ActivationConfig) -> Outcome {
 }
 
 fn hold(what: &str, model: &Model, degree: usize, stream: Stream, config: ActivationConfig, tolerance: f64) {
-    let whole = of_whole(model, config);
-    let all = of_portions(model, degree, stream, config);
+    let whole = of_whole(model, config.clone());
+    let all = of_portions(model, degree, stream, config.clone());
     for (index, found) in all.iter().enumerate() {
         let what = format!("{what}, tensor shard {index} of {degree}, {stream:?}");
         for (found, wanted) in found.losses.iter().zip(&whole.losses) {
@@ -135,7 +135,7 @@ fn portions_together_have_the_losses_and_gradients_of_the_whole() {
 fn recomputed_and_rounded_activations_may_be_cut_too() {
     for (label, model) in models() {
         for stream in [Stream::Whole, Stream::Rows] {
-            let kept = ActivationConfig { recompute: Recompute::None, ..ActivationConfig::default() };
+            let kept = ActivationConfig { recompute: Recompute::None.into(), ..ActivationConfig::default() };
             hold(label, &model, 2, stream, kept, 2e-5);
             // Rounding takes values near zero to the other side of ReLU's kink.
             if model.activation != ActivationChoice::Relu {
@@ -164,9 +164,15 @@ fn a_portion_starts_from_the_elements_of_the_whole() {
                     let Ok(tensor_shard) = model.tensor_shard(degree, index) else { continue };
                     let config = ActivationConfig::default();
                     let mut b = cpu(1);
-                    let d =
-                        Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Whole, SHAPE, config, None)
-                            .unwrap();
+                    let d = Decoder::of_tensor_shard(
+                        &mut b,
+                        &tensor_shard,
+                        Stream::Whole,
+                        SHAPE,
+                        config.clone(),
+                        None,
+                    )
+                    .unwrap();
                     d.init(&mut b, 7).unwrap();
                     let mine = d.read_params(&mut b).unwrap();
                     for ((param, whole), mine) in tensor_shard.params().iter().zip(&whole).zip(&mine) {
@@ -184,7 +190,8 @@ fn what_a_portion_cannot_do_is_refused() {
     let tensor_shard = model.tensor_shard(2, 1).unwrap();
     let config = ActivationConfig::default();
     let mut b = cpu(1);
-    let mut d = Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Whole, SHAPE, config, None).unwrap();
+    let mut d =
+        Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Whole, SHAPE, config.clone(), None).unwrap();
     let (ids, targets) = tokens(5, 2);
     let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
     let message = |r: Result<(), ModelError>| match r {
@@ -200,10 +207,11 @@ fn what_a_portion_cannot_do_is_refused() {
     let cache = Cache::new(&mut b, &d, 1, 4).map(drop);
     assert!(message(cache).contains("decoding with a cache needs the whole model"));
     let odd = Shape { sequences: 1, seq: 15, ..SHAPE };
-    let cut = Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Rows, odd, config, None).map(drop);
+    let cut =
+        Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Rows, odd, config.clone(), None).map(drop);
     assert!(message(cut).contains("2 divides, found 1 x 15 = 15"));
     let whole = model.tensor_shard(1, 0).unwrap();
-    let mut d = Decoder::of_tensor_shard(&mut b, &whole, Stream::Rows, odd, config, None).unwrap();
+    let mut d = Decoder::of_tensor_shard(&mut b, &whole, Stream::Rows, odd, config.clone(), None).unwrap();
     d.logits(&mut b, &TokenBatch { ids: &ids[..15], targets: &targets[..15], positions: None }, |_, _| {})
         .unwrap();
 }
@@ -216,9 +224,10 @@ fn activations_of_a_stream_sharded_by_rows_take_no_more_than_a_plan_by_hand() {
             [(2, Recompute::Selective), (4, Recompute::Selective), (2, Recompute::None)]
         {
             let Ok(tensor_shard) = model.tensor_shard(degree, degree - 1) else { continue };
-            let config = ActivationConfig { recompute, ..ActivationConfig::default() };
+            let config = ActivationConfig { recompute: recompute.into(), ..ActivationConfig::default() };
             let mut b = NullBackend::new();
-            Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Rows, SHAPE, config, None).unwrap();
+            Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Rows, SHAPE, config.clone(), None)
+                .unwrap();
             let m = &tensor_shard.model;
             let (n, r, l, d) = (SHAPE.tokens(), SHAPE.tokens() / degree, m.layers, m.width);
             let (j, a, p, f) = (m.qkv_width(), m.attention_width(), m.mlp_in_width(), m.ffn_width);

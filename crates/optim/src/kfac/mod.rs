@@ -220,7 +220,7 @@ impl Kfac {
     }
 
     /// The units of a refresh that are due: the batch at hand into the means, new inverses.
-    fn refresh(&mut self, pass: &mut Pass<'_>, params: &[OptimParam], now: &Now) -> Result<(), OptimError> {
+    fn refresh(&mut self, pass: &mut Pass<'_>, params: &[OptimParam], t: u64) -> Result<(), OptimError> {
         let planning = pass.is_planning();
         if planning || self.factors.iter().any(|f| f.tokens > 0) {
             (0..self.factors.len()).try_for_each(|factor| self.sync(pass, factor))?;
@@ -228,7 +228,7 @@ impl Kfac {
         if !planning && self.batches == 0.0 {
             return Err(OptimError::NoCurvature);
         }
-        if planning || self.inversions == 0.0 || (now.t - 1).is_multiple_of(self.config.inverse_every) {
+        if planning || self.inversions == 0.0 || (t - 1).is_multiple_of(self.config.inverse_every) {
             // All that is made here first, so that the copies work at the same time.
             for factor in 0..self.factors.len() {
                 if self.inverts(factor) {
@@ -240,16 +240,17 @@ impl Kfac {
         Ok(())
     }
 
-    /// The whole step of all layers. Gradients hold the preconditioned ones afterwards.
-    pub(crate) fn step(
+    /// First part of a step: refreshes what is due and puts the directions P of all layers in the places of their gradients.
+    /// Returns the sum of P.G over the layers of the ranks that share these parameters.
+    pub(crate) fn directions(
         &mut self,
         pass: &mut Pass<'_>,
         params: &[OptimParam],
-        now: &Now,
-    ) -> Result<(), OptimError> {
+        t: u64,
+    ) -> Result<f64, OptimError> {
         let planning = pass.is_planning();
         if !self.by_units && !self.layers.is_empty() {
-            self.refresh(pass, params, now)?;
+            self.refresh(pass, params, t)?;
         } else if self.inversions == 0.0 && !planning && self.layers.iter().any(|l| l.mine) {
             return Err(OptimError::NoCurvature);
         }
@@ -259,15 +260,27 @@ impl Kfac {
             }
             self.layers[number].preconditioned = false;
         }
-        let lr = now.lr * self.lr_ratio;
-        let mut nu = 1.0;
-        if self.config.kl_clip > 0.0 && !planning {
-            pass.backend.read_f32(self.dots, &mut self.host_dots)?;
-            let sum: f64 = self.host_dots.iter().map(|&d| f64::from(d)).sum();
-            let sum = pass.ask(sum, |peers, _| peers.sum_over_owners(sum))?;
-            let square = (lr * now.grad_scale).powi(2) * sum;
-            nu = if square > 0.0 { (self.config.kl_clip / square).sqrt().min(1.0) } else { 1.0 };
+        if self.config.kl_clip == 0.0 || planning {
+            return Ok(0.0);
         }
+        pass.backend.read_f32(self.dots, &mut self.host_dots)?;
+        let sum: f64 = self.host_dots.iter().map(|&d| f64::from(d)).sum();
+        Ok(pass.ask(sum, |peers, _| peers.sum_over_owners(sum))?)
+    }
+
+    /// Second part of a step, after [`Kfac::directions`]; `sum`: P.G of all layers of the model.
+    pub(crate) fn step(
+        &mut self,
+        pass: &mut Pass<'_>,
+        params: &[OptimParam],
+        now: &Now,
+        sum: f64,
+    ) -> Result<(), OptimError> {
+        let planning = pass.is_planning();
+        let lr = now.lr * self.lr_ratio;
+        let square = (lr * now.grad_scale).powi(2) * sum;
+        let limited = self.config.kl_clip > 0.0 && square > 0.0;
+        let nu = if limited { (self.config.kl_clip / square).sqrt().min(1.0) } else { 1.0 };
         if !planning {
             pass.backend.write_f32(self.step, &[1.0, (now.grad_scale * nu) as f32, lr as f32])?;
         }

@@ -1,13 +1,12 @@
 //! Which piece of the state is copied where, when a save is due: a function of model, optimizer, schedule and batch.
 
-use super::plan::{costs, fills, no_room, wrong};
+use super::plan::{Timed, costs, no_room, update_begins, wrong};
 use crate::error::ParallelError;
 use crate::state::{WholeState, whole_states};
 use crate::worker::Job;
 use bessemer_arch::{ParamSpec, Span};
-use bessemer_optim::OptimizerChoice;
 use bessemer_schedule::{Fill, Filler, Instruction, Place, Program};
-use bessemer_sim::fill::{FillOptions, Unit, When, fill};
+use bessemer_sim::fill::{FillOptions, Unit, When, fill, verify_fill};
 use bessemer_sim::simulate;
 
 /// Elements of a piece, unless there would be more than [`MOST_PIECES`].
@@ -31,29 +30,29 @@ pub struct PlannedCopies {
 /// are copied right before the update.
 ///
 /// # Errors
-/// A program whose bubbles cannot be planned: none of a pipeline, one without a flush, one filled already; K-FAC, part of whose
-/// state changes during passes.
+/// A program whose bubbles cannot be planned: none of a pipeline, one without a flush, one filled already.
 pub fn plan_copies(job: &Job<'_>) -> Result<PlannedCopies, ParallelError> {
-    let (program, what) = (job.program, "copies of the state");
-    no_room(job, what)?;
-    if job.optim.optimizer == OptimizerChoice::Kfac {
-        return Err(ParallelError::Layout(format!(
-            "{what} with optim.optimizer = \"kfac\", whose curvature is gathered while passes run: wanted another optimizer"
-        )));
-    }
+    no_room(job, "copies of the state")?;
+    copies(job, &Timed { program: job.program.clone(), costs: costs(job)? })
+}
+
+/// `base` with copies of the state.
+pub(super) fn copies(job: &Job<'_>, base: &Timed) -> Result<PlannedCopies, ParallelError> {
+    let program = &base.program;
     let units = units(job)?;
-    let filled = fill(program, &costs(job)?, &units, &FillOptions::default()).map_err(wrong)?;
+    let filled = fill(program, &base.costs, &units, &FillOptions::default()).map_err(wrong)?;
     let mut lists = filled.programs[0].lists.clone();
+    let copies = |i: &Instruction| matches!(i, Instruction::Fill(fill) if fill.filler == Filler::Copy);
     for (rank, list) in lists.iter_mut().enumerate() {
         // What is left for later steps, or stands behind the first update, comes before it.
-        let first = list.iter().position(|i| matches!(i, Instruction::Step { .. })).unwrap_or(list.len());
-        let behind = list.split_off(first);
-        let here: Vec<Instruction> = list.iter().copied().filter(fills).collect();
+        let behind = list.split_off(update_begins(list));
+        let here: Vec<Instruction> = list.iter().copied().filter(copies).collect();
         let mine = units.iter().filter_map(|u| instruction(u, rank));
         list.extend(mine.filter(|i| !here.contains(i)));
-        list.extend(behind.into_iter().filter(|i| !fills(i)));
+        list.extend(behind.into_iter().filter(|i| !copies(i)));
     }
     let copying = Program { lists, ..program.clone() };
+    verify_fill(program, &units, std::slice::from_ref(&copying)).map_err(wrong)?;
     let length = simulate(&copying, &filled.costs).map_err(wrong)?.makespan(&copying);
     let lengthening = (length / filled.plain_step - 1.0).max(0.0);
     Ok(PlannedCopies { program: copying, lengthening })

@@ -1,273 +1,271 @@
-//! K-FAC's work in the bubbles of a pipeline (Osawa et al. 2023, PipeFisher): which unit when is planned before the first
-//! step from floating-point operations alone, and every rank plans the same; so a run with the same recipe is the same run.
+//! Other work of a rank, in the bubbles of its pipeline.
 //!
-//! ```text
-//! first step: the plain program; the optimizer refreshes everything, so that there are inverses
-//! then, over and over, the steps of the refresh interval:
-//!   0        inputs and output gradients of every micro-batch are kept as its backward pass makes them
-//!   0, 1 ..  curvature, sums, inversions run where the plan has put them; each inverse serves from then on
-//! every step the layers' directions are made right before the optimizer's step
-//! ```
-//! What must never happen: a unit reads operands of another refresh (they are written in step 0 only, whose plan has no
-//! unit of the refresh before); curvature of a step that is left out joins the running means (sums wait for the next step,
-//! and do not come if the first one was left out: the next begins the refresh again).
+//! A program has instructions that are no passes ([`Instruction::Fill`](bessemer_schedule::Instruction)); somebody supplies what
+//! they do. That is the one point at which such work hangs: the loop over a rank's list knows [`Fillers`], asks it for the
+//! list of the step at hand, hands it the instructions that it does not know itself, and says when a step begins and ends.
 //!
-//! Memory besides K-FAC's own: inputs and output gradients of every layer and micro-batch of a step.
+//! | work | supplied by | planned by |
+//! |---|---|---|
+//! | K-FAC's curvature, inverses and directions | [`refresh`] | [`plan_fill`] |
+//! | copies of the state for checkpoints | [`crate::snapshot`] | [`plan_copies`] |
+//! | batches of evaluations | passes of the chunks themselves | [`plan_evaluations`] |
+//!
+//! What there is at once, and in which steps: [`plan_steps`].
 
+mod check;
 mod copies;
+mod curvature;
+mod evaluations;
 mod plan;
+mod refresh;
 
+pub(crate) use check::{check_plan, check_program};
 pub use copies::{PlannedCopies, plan_copies};
-pub use plan::{plan_evaluations, plan_fill};
+pub use curvature::plan_fill;
+pub use evaluations::plan_evaluations;
+pub use plan::{PlannedStep, PlannedSteps, StepFill, plan_steps};
 
 use crate::chunk::Chunk;
+use crate::config::FillChoice;
 use crate::error::ParallelError;
-use crate::peers::RankPeers;
-use crate::prepare::{ExecOp, Prepared, prepare};
+use crate::prepare::{ExecOp, Needs, prepare};
+use crate::snapshot::Snapshot;
 use crate::worker::{Job, Worker};
-use bessemer_optim::KfacWork;
+use bessemer_program::StepNode;
 use bessemer_schedule::{Fill, Filler, Program};
-use bessemer_tensor::op::{Copy, Op};
-use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError, View};
+use bessemer_tensor::Backend;
+use refresh::Refresh;
+use std::fmt::Debug;
 
-/// Operands of one layer and micro-batch.
-#[derive(Debug, Clone, Copy)]
-struct Kept {
-    /// Inputs `[tokens, inputs]`.
-    x: View,
-    /// Gradients of the outputs `[tokens, outputs]`.
-    dy: View,
-}
+/// A supplier of what instructions do that are no passes.
+pub(crate) trait FillerWork: Debug {
+    /// Whether it supplies this kind of work.
+    fn runs(&self, filler: Filler) -> bool;
 
-/// A factor of the curvature.
-#[derive(Debug, Clone, Copy)]
-struct FactorUnit {
-    /// Position among the layers that are kept.
-    layer: usize,
-    outputs: bool,
-    /// Whether this rank inverts the factor.
-    inverts: bool,
-    /// Whether one replica sends the inverse to the others.
-    spreads: bool,
-    /// Whether a micro-batch of the current refresh has been added.
-    begun: bool,
-}
-
-/// One chunk's part of the work.
-#[derive(Debug)]
-pub(crate) struct ChunkFill {
-    factors: Vec<FactorUnit>,
-    /// Layers whose directions are made here.
-    directions: Vec<bool>,
-    /// By the optimizer's number of the parameter: position among the layers.
-    layers: Vec<Option<usize>>,
-    /// By micro-batch and layer.
-    kept: Vec<Vec<Kept>>,
-}
-
-/// The programs with their fillers, and where the refresh stands.
-#[derive(Debug)]
-pub(crate) struct Refresh {
-    cycle: Vec<Prepared>,
-    /// The schedules of the cycle, from which the lists were prepared.
-    pub(crate) programs: Vec<Program>,
-    /// Which of them is next; none while there are no inverses.
-    pub(crate) phase: Option<usize>,
-}
-
-impl ChunkFill {
-    fn new(backend: &mut dyn Backend, chunk: &Chunk, job: &Job<'_>) -> Result<ChunkFill, ParallelError> {
-        let micro_batches = job.program.micro_batches();
-        let tokens = job.shape.tokens();
-        let mut fill =
-            ChunkFill { factors: Vec::new(), directions: Vec::new(), layers: Vec::new(), kept: Vec::new() };
-        let mut params = Vec::new();
-        for unit in chunk.optimizer.kfac_units(1, tokens) {
-            match unit.work {
-                KfacWork::Curvature { param, outputs, .. } => {
-                    if params.last() != Some(&param) {
-                        params.push(param);
-                    }
-                    let layer = params.len() - 1;
-                    let (inverts, spreads, begun) = (false, false, false);
-                    fill.factors.push(FactorUnit { layer, outputs, inverts, spreads, begun });
-                }
-                KfacWork::Sync { .. } => {}
-                KfacWork::Invert { factor } => fill.factors[factor].inverts = true,
-                KfacWork::Spread { factor } => fill.factors[factor].spreads = true,
-                KfacWork::Precondition { layer } => {
-                    fill.directions.resize(fill.directions.len().max(layer + 1), false);
-                    fill.directions[layer] = true;
-                }
-            }
-        }
-        let numbers = &chunk.curvature.numbers;
-        fill.layers = vec![None; numbers.iter().flatten().max().map_or(0, |n| n + 1)];
-        let dtype = job.activations.storage.dtype();
-        let class = "kept for curvature";
-        for (layer, number) in params.iter().enumerate() {
-            fill.layers[*number] = Some(layer);
-        }
-        for micro in 0..micro_batches {
-            let mut kept = Vec::with_capacity(params.len());
-            for number in &params {
-                let param = numbers.iter().position(|n| n == &Some(*number));
-                let Some(param) = param.map(|p| &chunk.memory.params[p]) else {
-                    return Err(ParallelError::Layout(format!("parameter {number} of K-FAC is not here")));
-                };
-                let (outputs, inputs) = param.spec.matrix();
-                let mut matrix = |what: &str, cols: usize| {
-                    let name = format!("{what} {micro} {}", param.spec.name);
-                    let spec = BufferSpec { class, name: &name, dtype, len: tokens * cols };
-                    Ok::<View, TensorError>(backend.alloc(spec)?.matrix(tokens, cols))
-                };
-                kept.push(Kept { x: matrix("inputs", inputs)?, dy: matrix("gradients", outputs)? });
-            }
-            fill.kept.push(kept);
-        }
-        Ok(fill)
-    }
-
-    /// Keeps the operands of a layer.
-    pub(crate) fn keep(
+    /// Does one unit of the work.
+    fn run(
         &mut self,
         backend: &mut dyn Backend,
-        micro: usize,
-        number: usize,
-        (x, dy): (View, View),
-    ) -> Result<(), TensorError> {
-        let Some(layer) = self.layers.get(number).copied().flatten() else { return Ok(()) };
-        let kept = self.kept[micro][layer];
-        for (src, dst) in [(x, kept.x), (dy, kept.dy)] {
-            backend.launch(Stream(0), &Op::from(Copy { src, dst }))?;
-        }
-        Ok(())
+        chunks: &mut [Chunk],
+        unit: Fill,
+    ) -> Result<(), ParallelError>;
+
+    /// A step begins.
+    fn begin_step(&mut self, _chunks: &mut [Chunk]) {}
+
+    /// A step ends; `skipped`: without an update.
+    fn end_step(&mut self, _chunks: &mut [Chunk], _skipped: bool) {}
+
+    /// Forgets work that spans several steps.
+    fn discard(&mut self) {}
+
+    /// Whether an earlier step has begun work that the current step, or the next one, goes on with.
+    fn is_amid_interval(&self) -> bool {
+        false
     }
 }
 
-impl Chunk {
-    /// Whether such a unit is done here.
-    pub(crate) fn has_kfac(&self, filler: Filler) -> bool {
-        self.fill.is_some() && !matches!(filler, Filler::Evaluate | Filler::Copy)
+/// A program of a step, and this rank's list of it.
+#[derive(Debug)]
+struct FilledStep {
+    program: Program,
+    ops: Vec<ExecOp>,
+}
+
+/// What a rank does in bubbles.
+#[derive(Debug, Default)]
+pub(crate) struct Fillers {
+    /// Steps outside of an interval, then the steps of the interval; by [`StepFill`]. Empty without a fill.
+    steps: Vec<[Option<FilledStep>; 4]>,
+    /// Batches that each of these steps can evaluate.
+    evaluations: Vec<usize>,
+    lengthening: f64,
+    /// What the step at hand, or the next one, is asked to do.
+    wanted: StepFill,
+    refresh: Option<Refresh>,
+    pub(crate) snapshot: Option<Snapshot>,
+}
+
+impl Fillers {
+    /// Plans the work of pipeline rank `rank`. `needs` grows to what the programs need.
+    pub(crate) fn plan(job: &Job<'_>, rank: usize, needs: &mut [Needs]) -> Result<Fillers, ParallelError> {
+        let Some(planned) = plan_steps(job)? else { return Ok(Fillers::default()) };
+        let mut fillers = Fillers { lengthening: planned.lengthening, ..Fillers::default() };
+        for step in planned.steps {
+            let mut filled = [None, None, None, None];
+            for (place, program) in filled.iter_mut().zip(step.programs) {
+                let Some(program) = program else { continue };
+                let prepared = prepare(&program, rank)?;
+                needs.iter_mut().zip(&prepared.needs).for_each(|(all, needs)| all.cover(needs));
+                *place = Some(FilledStep { program, ops: prepared.ops });
+            }
+            fillers.steps.push(filled);
+            fillers.evaluations.push(step.evaluations);
+        }
+        Ok(fillers)
     }
 
-    /// Does a unit of K-FAC's work.
-    pub(crate) fn fill_kfac(&mut self, backend: &mut dyn Backend, unit: Fill) -> Result<(), ParallelError> {
-        let nobody =
-            || ParallelError::Layout(format!("the program has filler work {unit:?}, and nobody does it"));
-        let Some(fill) = &mut self.fill else { return Err(nobody()) };
-        let mut works = [None; 2];
-        match unit.filler {
-            Filler::Curvature if !fill.factors.is_empty() => {
-                let (micro, factor) = (unit.unit / fill.factors.len(), unit.unit % fill.factors.len());
-                let of = &mut fill.factors[factor];
-                let kept = fill.kept.get(micro).ok_or_else(nobody)?[of.layer];
-                let x = if of.outputs { kept.dy } else { kept.x };
-                let accumulate = std::mem::replace(&mut of.begun, true);
-                return Ok(self.optimizer.kfac_curvature(backend, factor, x, accumulate)?);
-            }
-            Filler::SyncCurvature => {
-                fill.factors.get_mut(unit.unit).ok_or_else(nobody)?.begun = false;
-                works[0] = Some(KfacWork::Sync { factor: unit.unit });
-            }
-            Filler::Invert => {
-                let of = fill.factors.get(unit.unit).ok_or_else(nobody)?;
-                works[0] = of.inverts.then_some(KfacWork::Invert { factor: unit.unit });
-                works[1] = of.spreads.then_some(KfacWork::Spread { factor: unit.unit });
-            }
-            Filler::Precondition => {
-                let mine = fill.directions.get(unit.unit).copied().unwrap_or(false);
-                works[0] = mine.then_some(KfacWork::Precondition { layer: unit.unit });
-            }
-            _ => return Err(nobody()),
-        }
-        let mut peers = RankPeers {
-            exchange: &mut self.exchange,
-            tensor: &mut self.tensor,
-            sharing: &mut self.sharing,
-            pipeline: None,
-            failed: None,
-        };
-        for work in works.into_iter().flatten() {
-            let done = self.optimizer.kfac_work(backend, &mut peers, work);
-            match (done, peers.failed.take()) {
-                (Err(_), Some(failed)) => return Err(failed.into()),
-                (done, _) => done?,
-            }
+    /// Allocates the memory of work that spans steps.
+    pub(crate) fn allocate(
+        &mut self,
+        backend: &mut dyn Backend,
+        job: &Job<'_>,
+        chunks: &mut [Chunk],
+        rank: usize,
+    ) -> Result<(), ParallelError> {
+        if job.plan.pipe.fill.has(FillChoice::Kfac) {
+            self.refresh = Some(Refresh::new(backend, job, chunks, rank, self.steps.len() - 1)?);
         }
         Ok(())
+    }
+
+    fn work(&mut self) -> impl Iterator<Item = &mut dyn FillerWork> {
+        let refresh = self.refresh.as_mut().map(|work| work as &mut dyn FillerWork);
+        let snapshot = self.snapshot.as_mut().map(|work| work as &mut dyn FillerWork);
+        refresh.into_iter().chain(snapshot)
+    }
+
+    /// Does a unit of work; returns whether anybody here does such work.
+    pub(crate) fn run(
+        &mut self,
+        backend: &mut dyn Backend,
+        chunks: &mut [Chunk],
+        unit: Fill,
+    ) -> Result<bool, ParallelError> {
+        match self.work().find(|work| work.runs(unit.filler)) {
+            Some(work) => work.run(backend, chunks, unit).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    pub(crate) fn begin_step(&mut self, chunks: &mut [Chunk]) {
+        self.work().for_each(|work| work.begin_step(chunks));
+    }
+
+    pub(crate) fn end_step(&mut self, chunks: &mut [Chunk], skipped: bool) {
+        self.work().for_each(|work| work.end_step(chunks, skipped));
+    }
+
+    pub(crate) fn discard(&mut self) {
+        self.work().for_each(FillerWork::discard);
+    }
+
+    /// Whether the step at hand, or the next one, goes on with work of earlier steps: what that rests on outlives a skipped update.
+    pub(crate) fn are_amid_interval(&self) -> bool {
+        self.refresh.as_ref().is_some_and(FillerWork::is_amid_interval)
+    }
+
+    /// Number of the step at hand, or the next one, among the planned ones.
+    fn at(&self) -> usize {
+        self.refresh.as_ref().and_then(|refresh| refresh.phase).map_or(0, |phase| phase + 1)
+    }
+
+    fn step(&self) -> Option<&FilledStep> {
+        self.steps.get(self.at())?[self.wanted.index()].as_ref()
+    }
+
+    /// This rank's list of the step at hand, if it is another than the schedule's.
+    pub(crate) fn ops(&self) -> Option<&[ExecOp]> {
+        self.step().map(|step| step.ops.as_slice())
+    }
+
+    /// The program of the step at hand, if it is another than the schedule's.
+    pub(crate) fn program(&self) -> Option<&Program> {
+        self.step().map(|step| &step.program)
     }
 }
 
 impl Worker {
-    /// Allocates memory for operands and prepares the programs.
-    pub(crate) fn begin_filling(
-        &mut self,
-        backend: &mut dyn Backend,
-        job: &Job<'_>,
-        programs: &[Program],
-    ) -> Result<(), ParallelError> {
-        for chunk in &mut self.chunks {
-            let fill = ChunkFill::new(backend, chunk, job)?;
-            chunk.fill = Some(fill);
+    /// Says what the next steps do in their bubbles, of what was planned. The same on every rank, between two steps.
+    ///
+    /// # Errors
+    /// Work that was not planned for the next step.
+    pub fn set_step_fill(&mut self, wanted: StepFill) -> Result<(), ParallelError> {
+        self.fillers.wanted = wanted;
+        if wanted != StepFill::default() && self.fillers.step().is_none() {
+            self.fillers.wanted = StepFill::default();
+            return Err(ParallelError::Layout(format!(
+                "schedule {:?}: the next step has no program for {wanted:?}; wanted work of parallel.fill that was planned for it",
+                self.program.name
+            )));
         }
-        let cycle = programs.iter().map(|p| prepare(p, self.coord.pipeline)).collect::<Result<_, _>>()?;
-        self.refresh = Some(Refresh { cycle, programs: programs.to_vec(), phase: None });
         Ok(())
     }
 
-    /// Steps of the refresh interval, where bubbles are filled.
+    /// A program that copies the state in its bubbles, if that was planned.
+    pub fn copying_program(&self) -> Option<&Program> {
+        let copies = StepFill { copies: true, ..StepFill::default() };
+        let step = self.fillers.steps.first()?[copies.index()].as_ref()?;
+        Some(&step.program)
+    }
+
+    /// Batches that pass the bubbles of the next step, if it is asked to evaluate.
+    pub fn fitting_evaluations(&self) -> usize {
+        self.fillers.evaluations.get(self.fillers.at()).copied().unwrap_or(0)
+    }
+
+    /// One line for people: what bubbles do; `evaluations`: batches of each evaluation. Empty where they do nothing.
+    pub fn fill_summary(&self, evaluations: usize) -> String {
+        let (mut text, fillers) = (String::new(), &self.fillers);
+        if let Some(refresh) = &fillers.refresh {
+            text += &format!(", bubbles refresh K-FAC every {} steps", refresh.interval);
+        }
+        if self.plan.pipe.fill.has(FillChoice::Evaluation) && evaluations > 0 {
+            let (least, most) = (fillers.evaluations.iter().min(), fillers.evaluations.iter().max());
+            let range = match (least.copied().unwrap_or(0), most.copied().unwrap_or(0)) {
+                (least, most) if least == most => format!("{most}"),
+                (least, most) => format!("{least} to {most}"),
+            };
+            text += &format!(", bubbles evaluate {range} of {evaluations} batches");
+        }
+        if self.plan.pipe.fill.has(FillChoice::Checkpoint) {
+            let longer = 100.0 * fillers.lengthening;
+            text += &format!(", bubbles copy checkpoints (that step {longer:.1} % longer, simulated)");
+        }
+        text
+    }
+
+    /// Steps of the refresh interval, where bubbles are filled with K-FAC's work.
     pub fn refresh_interval(&self) -> Option<usize> {
-        self.refresh.as_ref().map(|f| f.cycle.len())
+        self.fillers.refresh.as_ref().map(|refresh| refresh.interval)
     }
 
-    /// Whether a checkpoint holds all that the next step needs, because no refresh of the curvature is half done.
+    /// Whether a checkpoint holds all that the next step needs, because no work is half done that spans several steps.
     pub fn at_rest(&self) -> bool {
-        self.refresh.as_ref().is_none_or(|f| f.phase.is_none_or(|phase| phase == 0))
+        !self.fillers.are_amid_interval()
     }
 
-    /// The instructions of the current step.
-    pub(crate) fn ops(&self) -> &[ExecOp] {
-        match &self.refresh {
-            Some(Refresh { cycle, phase: Some(phase), .. }) => &cycle[*phase].ops,
-            _ => &self.prepared.ops,
+    /// The program of the step at hand, with its fillers: between [`Worker::gradients`] and [`Worker::apply`] the one that
+    /// runs.
+    pub fn program_at_hand(&self) -> &Program {
+        self.fillers.program().unwrap_or(&self.program)
+    }
+
+    /// The whole steps of this rank that fill bubbles, each in the order in which it runs.
+    pub fn filled_step_nodes(&self) -> Vec<Vec<StepNode>> {
+        let filled = self.fillers.steps.iter().flatten().flatten();
+        filled.map(|step| self.nodes_of(&step.ops)).collect()
+    }
+
+    /// After state was restored: work that spans steps begins, if an earlier update has left what it rests on.
+    pub(crate) fn resume_fillers(&mut self) -> Result<(), ParallelError> {
+        if self.fillers.refresh.is_none() {
+            return Ok(());
         }
-    }
-
-    /// Whether the current step copies the operands of linear maps for curvature.
-    pub(crate) fn keeps_operands(&self) -> bool {
-        matches!(&self.refresh, Some(Refresh { phase: Some(0), .. }))
-    }
-
-    /// Begins a step: the first step that finds inverses begins the first refresh.
-    pub(crate) fn begin_step(&mut self) {
-        let Some(refresh) = &mut self.refresh else { return };
-        if refresh.phase.is_none() && self.chunks.iter().all(|c| c.optimizer.has_curvature()) {
-            self.chunks.iter_mut().for_each(|c| c.optimizer.refresh_by_units());
-            refresh.phase = Some(0);
+        // Ranks without such layers have no state that says so.
+        let curved = self.chunks.iter().any(|c| c.optimizer.has_curvature());
+        let curved = self.any("curvature", curved)?;
+        if let Some(refresh) = self.fillers.refresh.as_mut().filter(|_| curved) {
+            refresh.begin(&mut self.chunks);
         }
+        Ok(())
     }
 
-    /// Whether this step continues a refresh that an earlier step began.
-    pub(crate) fn amid_refresh(&self) -> bool {
-        matches!(&self.refresh, Some(Refresh { phase: Some(1..), .. }))
-    }
-
-    /// The next step begins a refresh.
-    pub(crate) fn forget_refresh(&mut self) {
-        if let Some(Refresh { phase: Some(phase), .. }) = &mut self.refresh {
-            *phase = 0;
-        }
-        let fills = self.chunks.iter_mut().filter_map(|c| c.fill.as_mut());
-        fills.flat_map(|f| &mut f.factors).for_each(|f| f.begun = false);
-    }
-
-    /// Ends a step. If it was skipped, a refresh that it began is forgotten.
-    pub(crate) fn end_step(&mut self, left_out: bool) {
-        let Some(Refresh { cycle, phase: Some(phase), .. }) = &mut self.refresh else { return };
-        match left_out && *phase == 0 {
-            true => self.forget_refresh(),
-            false => *phase = (*phase + 1) % cycle.len(),
+    /// Bytes of host memory that work in bubbles will ask for before the first step.
+    pub(crate) fn filler_bytes(&self, job: &Job<'_>) -> Result<u64, ParallelError> {
+        match job.plan.pipe.fill.has(FillChoice::Checkpoint) {
+            true => self.snapshot_bytes(job.optim),
+            false => Ok(0),
         }
     }
 }

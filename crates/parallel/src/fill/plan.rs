@@ -1,37 +1,122 @@
-//! Which unit of K-FAC's work stands where: a function of model, schedule and batch.
+//! The programs of a job whose bubbles are filled: every kind of work is planned into what the kinds before it have left of the
+//! bubbles, by floating-point operations alone. So the plan is a function of model, schedule and batch, and every rank makes
+//! the same.
+//!
+//! ```text
+//! the schedule's program ─► K-FAC: one program a step of the refresh interval ─► evaluations ─► copies of the state
+//!                           (and the program itself, for steps before the first refresh)
+//! ```
+//! Evaluations and copies are done in some steps only, so each step of the interval has a program with and without them. A
+//! checkpoint is due between two refreshes only: copies are planned into steps outside of a refresh and into its first step,
+//! in which nothing that a checkpoint holds changes before the update (curvature waits for the end of that step). Every program is
+//! verified against what its units need ([`bessemer_sim::fill::verify_fill`]).
 
+use super::copies::copies;
+use super::curvature::plan_fill;
+use super::evaluations::evaluations;
+use crate::config::FillChoice;
 use crate::error::ParallelError;
 use crate::worker::Job;
-use bessemer_arch::{ParamClass, Span};
-use bessemer_optim::OptimParam;
-use bessemer_schedule::{Filler, Instruction, Program};
-use bessemer_sim::fill::{
-    FillOptions, Filled, KfacFactor, KfacStage, Need, Operands, Unit, When, fill, kfac_units,
-};
-use bessemer_sim::{Costs, PassTimes};
-use bessemer_tensor::Buffer;
-use bessemer_units::DType;
+use bessemer_arch::Span;
+use bessemer_schedule::{Instruction, Program};
+use bessemer_sim::{Costs, PassTimes, SimError};
 
-/// Plans the bubbles of a job's program; times are floating-point operations.
+/// Work that a step does in its bubbles if it is asked to.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct StepFill {
+    /// Batches of an evaluation.
+    pub evaluates: bool,
+    /// Copies of the state.
+    pub copies: bool,
+}
+
+impl StepFill {
+    /// Every combination.
+    pub const ALL: [StepFill; 4] = [
+        StepFill { evaluates: false, copies: false },
+        StepFill { evaluates: true, copies: false },
+        StepFill { evaluates: false, copies: true },
+        StepFill { evaluates: true, copies: true },
+    ];
+
+    pub(super) fn index(self) -> usize {
+        usize::from(self.evaluates) + 2 * usize::from(self.copies)
+    }
+}
+
+/// A program with the times of its instructions in floating-point operations.
+#[derive(Debug, Clone)]
+pub(super) struct Timed {
+    pub(super) program: Program,
+    pub(super) costs: Costs,
+}
+
+/// The programs of one step of the refresh interval, or of the steps outside of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlannedStep {
+    /// By [`StepFill`], in the order of [`StepFill::ALL`]; none for what such a step is never asked for.
+    pub programs: [Option<Program>; 4],
+    /// Batches that its bubbles evaluate if it is asked to.
+    pub evaluations: usize,
+}
+
+/// Everything that a job's bubbles are filled with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlannedSteps {
+    /// Steps outside of a refresh, then the steps of the refresh interval.
+    pub steps: Vec<PlannedStep>,
+    /// By which share a step that copies the state is longer, at most, simulated by floating-point operations.
+    pub lengthening: f64,
+}
+
+/// Plans all that [`crate::Pipeline::fill`] asks for; nothing if it asks for nothing.
 ///
 /// # Errors
 /// A program whose bubbles cannot be planned.
-pub fn plan_fill(job: &Job<'_>) -> Result<Filled, ParallelError> {
-    let program = job.program;
-    let spans = job.plan.spans(job.model, program.stages)?;
-    let costs = costs(job)?;
-    let stages: Vec<KfacStage> = spans.iter().map(|span| stage(job, span)).collect();
-    let units = kfac_units(program, &stages, Operands::AfterBackward).map_err(wrong)?;
-    fill(program, &costs, &units, &FillOptions::default()).map_err(wrong)
+pub fn plan_steps(job: &Job<'_>) -> Result<Option<PlannedSteps>, ParallelError> {
+    let fill = &job.plan.pipe.fill;
+    if fill.is_none() {
+        return Ok(None);
+    }
+    no_room(job, &format!("parallel.fill = {fill}"))?;
+    let mut bases = vec![Timed { program: job.program.clone(), costs: costs(job)? }];
+    if fill.has(FillChoice::Kfac) {
+        let filled = plan_fill(job)?;
+        let costs = filled.costs;
+        bases.extend(filled.programs.into_iter().map(|program| Timed { program, costs: costs.clone() }));
+    }
+    let wanted = if fill.has(FillChoice::Evaluation) { job.plan.pipe.evaluations } else { 0 };
+    let (mut steps, mut lengthening) = (Vec::with_capacity(bases.len()), 0.0f64);
+    for (number, base) in bases.into_iter().enumerate() {
+        let (evaluating, count) = evaluations(job, &base, wanted)?;
+        let (mut copying, mut both) = (None, None);
+        // Between two refreshes, or before the first one.
+        if fill.has(FillChoice::Checkpoint) && number <= 1 {
+            let planned = copies(job, &base)?;
+            lengthening = lengthening.max(planned.lengthening);
+            copying = Some(planned.program);
+            if wanted > 0 {
+                let planned = copies(job, &evaluating)?;
+                lengthening = lengthening.max(planned.lengthening);
+                both = Some(planned.program);
+            }
+        }
+        let evaluating = (wanted > 0).then_some(evaluating.program);
+        steps.push(PlannedStep {
+            programs: [Some(base.program), evaluating, copying, both],
+            evaluations: count,
+        });
+    }
+    Ok(Some(PlannedSteps { steps, lengthening }))
 }
 
-pub(super) fn wrong(e: bessemer_sim::SimError) -> ParallelError {
+pub(super) fn wrong(e: SimError) -> ParallelError {
     ParallelError::Layout(format!("parallel.fill: {e}"))
 }
 
-/// Floating-point operations of each stage's passes of a micro-batch.
-fn times(job: &Job<'_>, spans: &[Span]) -> Vec<PassTimes> {
-    let tokens = job.shape.tokens() as f64;
+/// Floating-point operations of each stage's passes of a micro-batch, on one of the ranks that share its layers.
+pub(super) fn times(job: &Job<'_>, spans: &[Span]) -> Vec<PassTimes> {
+    let tokens = job.shape.tokens() as f64 / job.plan.tensor() as f64;
     let of = |flops: bessemer_units::Flops| flops.0 * tokens;
     let times = |span: &Span| {
         let flops = span.flops_per_token(job.model, job.shape.seq);
@@ -51,8 +136,9 @@ pub(super) fn fills(instruction: &Instruction) -> bool {
     matches!(instruction, Instruction::Fill(_))
 }
 
-fn refused(program: &Program, what: &str, problem: &str) -> ParallelError {
-    ParallelError::Layout(format!("schedule {:?} has no room for {what}: {problem}", program.name))
+/// Position of the first instruction of the update.
+pub(super) fn update_begins(list: &[Instruction]) -> usize {
+    list.iter().position(Instruction::is_update).unwrap_or(list.len())
 }
 
 /// Refuses programs that have no bubbles for anybody.
@@ -67,73 +153,5 @@ pub(super) fn no_room(job: &Job<'_>, what: &str) -> Result<(), ParallelError> {
     } else {
         return Ok(());
     };
-    Err(refused(program, what, problem))
-}
-
-/// The job's program with batches that are evaluated in its bubbles, at most `wanted` of them: as many as fit into one step
-/// without making it longer, by floating-point operations. They read the weights that the step begins with, and take a slot
-/// of activations where one is free, else one more. How many there are.
-///
-/// # Errors
-/// A program that cannot evaluate: none of a pipeline, one without a flush, one filled already.
-pub fn plan_evaluations(job: &Job<'_>, wanted: usize) -> Result<(Program, usize), ParallelError> {
-    let (program, what) = (job.program, "evaluations");
-    no_room(job, what)?;
-    let spans = job.plan.spans(job.model, program.stages)?;
-    let times = times(job, &spans);
-    let costs = Costs::per_stage(program, &times);
-    let filled = |count: usize| {
-        let mut units: Vec<Unit> = Vec::new();
-        for number in 0..count {
-            for (stage, place) in program.routes[0].iter().enumerate() {
-                let after = if stage > 0 { vec![Need::Unit(units.len() - 1)] } else { Vec::new() };
-                let (places, filler, when) = (vec![*place], Filler::Evaluate, When::Spread);
-                units.push(Unit { places, filler, number, time: times[stage].forward, when, after });
-            }
-        }
-        fill(program, &costs, &units, &FillOptions::default()).map_err(wrong)
-    };
-    let fits = |count: usize| filled(count).map(|f| f.interval() == 1 && f.forced == 0);
-    let (mut most, mut too_many) = (0, wanted + 1);
-    while most + 1 < too_many {
-        let middle = most.midpoint(too_many);
-        if fits(middle)? { most = middle } else { too_many = middle }
-    }
-    if most == 0 {
-        return Ok((program.clone(), 0));
-    }
-    let mut program = filled(most)?.programs.swap_remove(0);
-    for list in &mut program.lists {
-        // What stands behind the update waits with everybody for the norm of the gradient: before it is the same bubble.
-        let first = list.iter().position(|i| matches!(i, Instruction::Step { .. })).unwrap_or(list.len());
-        let (late, rest): (Vec<_>, Vec<_>) = list.drain(first..).partition(fills);
-        list.extend(late.into_iter().chain(rest));
-    }
-    Ok((program, most))
-}
-
-/// K-FAC's work of a stage, its factors in the order of the optimizer's. Costs as [`bessemer_optim::KfacUnit`] has them.
-fn stage(job: &Job<'_>, span: &Span) -> KfacStage {
-    let tokens = job.shape.tokens() as f64;
-    let mut stage = KfacStage::default();
-    for spec in span.params(job.model).iter().filter(|p| p.class() == ParamClass::Matrix) {
-        let (rows, cols) = spec.matrix();
-        let view = Buffer { id: u32::MAX, len: rows * cols, dtype: DType::F32 }.matrix(rows, cols);
-        let blocks = OptimParam::of(job.model, spec, view, view).blocks;
-        let layer = stage.precondition.len();
-        for (n, outputs) in std::iter::once((cols, false)).chain(blocks.iter().map(|b| (*b, true))) {
-            let n = n as f64;
-            stage.factors.push(KfacFactor {
-                layer,
-                outputs,
-                curvature: 2.0 * tokens * n * n,
-                sync: 3.0 * n * n,
-                invert: 8.0 / 3.0 * n.powi(3),
-            });
-        }
-        let inputs = cols as f64;
-        let direction = |o: f64| 2.0 * o * inputs * (o + inputs) + 2.0 * o * inputs;
-        stage.precondition.push(blocks.iter().map(|b| direction(*b as f64)).sum());
-    }
-    stage
+    Err(ParallelError::Layout(format!("schedule {:?} has no room for {what}: {problem}", program.name)))
 }

@@ -83,13 +83,13 @@ struct Done {
 }
 
 #[derive(Debug, Clone)]
-struct Layout {
-    config: ParallelConfig,
-    ranks: usize,
-    micro_batches: usize,
+pub(crate) struct Layout {
+    pub(crate) config: ParallelConfig,
+    pub(crate) ranks: usize,
+    pub(crate) micro_batches: usize,
 }
 
-fn layout(schedule: &str, pipeline: usize, micro_batches: usize) -> Layout {
+pub(crate) fn layout(schedule: &str, pipeline: usize, micro_batches: usize) -> Layout {
     let config =
         ParallelConfig { pipeline: pipeline as u64, schedule: schedule.into(), ..ParallelConfig::default() };
     Layout { config, ranks: pipeline, micro_batches }

@@ -8,7 +8,7 @@ use bessemer_optim::{Alone, KfacConfig, KfacWork, OptimConfig, OptimParam, Optim
 use bessemer_parallel::{
     BatchSource, FillChoice, Job, ParallelConfig, ParallelError, Plan, Stage, Worker, plan_fill,
 };
-use bessemer_schedule::{Filler, Instruction, Kind, Limits, verify};
+use bessemer_schedule::{Filler, Instruction, Kind, Limits, Place, verify};
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, TensorError, View};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const SEQ: usize = 8;
 const VOCAB: usize = 37;
 const SEQUENCES: u64 = 4;
 
-fn model() -> Model {
+pub(crate) fn model() -> Model {
     ModelConfig {
         architecture: "llama".into(),
         vocab_size: VOCAB as u64,
@@ -95,14 +95,14 @@ impl Layout {
         let config = ParallelConfig {
             pipeline: pipeline as u64,
             schedule: kind.name().into(),
-            fill: FillChoice::Kfac,
+            fill: FillChoice::Kfac.into(),
             ..ParallelConfig::default()
         };
         Layout { config, ranks: pipeline, micro_batches, steps: 9, skip: None }
     }
 
     fn all(&self) -> u64 {
-        let data = self.ranks / self.config.pipeline as usize;
+        let data = self.ranks / (self.config.pipeline * self.config.tensor) as usize;
         SEQUENCES * (self.micro_batches * data) as u64
     }
 }
@@ -147,7 +147,11 @@ fn rank(layout: &Layout, world: Box<dyn Communicator>) -> Result<Done, ParallelE
                         Filler::Invert => 1,
                         _ => continue,
                     };
-                    done.late[rank].entry(fill.unit).or_default()[which] = step;
+                    // All holders of a stage do so in one step.
+                    let stage = program.stage_at(Place { rank, chunk: fill.chunk }).unwrap();
+                    let known = done.late[stage].entry(fill.unit).or_insert([usize::MAX; 2]);
+                    assert!(known[which] == usize::MAX || known[which] == step, "{fill:?} in two steps");
+                    known[which] = step;
                 }
             }
         }
@@ -328,6 +332,46 @@ fn fillers_do_what_one_rank_of_the_same_staleness_does() {
 }
 
 #[test]
+fn ranks_with_several_stages_do_what_one_rank_of_the_same_staleness_does() {
+    for (kind, ranks, micro_batches) in [
+        (Kind::Interleaved, 2, 4),
+        (Kind::ZbV, 2, 4),
+        // Mirrored holders of each stage.
+        (Kind::Chimera, 2, 4),
+        (Kind::DualPipe, 2, 4),
+    ] {
+        let layout = Layout::new(kind, ranks, micro_batches);
+        let found = check(&layout);
+        assert_eq!(train(&layout), found);
+        // And without fillers those of one rank.
+        let mut plain = layout.clone();
+        plain.config.fill = FillChoice::None.into();
+        let single = Layout { config: ParallelConfig::default(), ranks: 1, ..layout };
+        assert!(apart(&train(&plain), &train(&single)) < 1e-5, "{plain:?}");
+    }
+    let mut layout = Layout::new(Kind::Chimera, 2, 4);
+    (layout.ranks, layout.config.stage, layout.config.shard) = (4, Stage::Zero1, 2);
+    check(&layout);
+}
+
+#[test]
+fn a_stage_without_layers_has_no_part_in_it() {
+    let mut layout = Layout::new(Kind::OneFOneB, 2, 4);
+    layout.config.stages = vec![0, 4];
+    check(&layout);
+}
+
+#[test]
+fn tensor_parallel_ranks_keep_the_operands_of_the_whole_matrix() {
+    for sequence in [false, true] {
+        let mut layout = Layout::new(Kind::OneFOneB, 2, 2);
+        (layout.ranks, layout.config.tensor, layout.config.sequence) = (4, 2, sequence);
+        let found = check(&layout);
+        assert_eq!(train(&layout), found);
+    }
+}
+
+#[test]
 fn copies_of_the_pipeline_share_the_inversions_out() {
     let mut layout = Layout::new(Kind::OneFOneB, 2, 2);
     layout.ranks = 4;
@@ -346,7 +390,7 @@ fn nothing_remains_of_the_curvature_of_a_step_that_is_left_out() {
 #[test]
 fn without_fillers_a_pipeline_takes_the_steps_of_one_rank() {
     let mut layout = Layout::new(Kind::OneFOneB, 2, 2);
-    layout.config.fill = FillChoice::None;
+    layout.config.fill = FillChoice::None.into();
     let piped = train(&layout);
     assert_eq!(piped.interval, None);
     let single = Layout { config: ParallelConfig::default(), ranks: 1, ..layout };

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap in a test is a failed test")]
 
+mod annotations;
+mod combined;
 mod dry_run;
 mod evaluation;
 mod fill;

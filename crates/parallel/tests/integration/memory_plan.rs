@@ -79,10 +79,11 @@ fn the_plan_of_a_decoder_is_what_the_device_holds() {
         (config.resolve(None).unwrap(), Shape { sequences: 2, seq: 48, purpose: Purpose::Score });
     let activations = ActivationConfig::default();
     for cached in [None, Some(96)] {
-        let planned =
-            MemoryPlan::of_decoder(&model, shape, activations, cached, Some(&mut cpu())).unwrap().buffers;
+        let planned = MemoryPlan::of_decoder(&model, shape, activations.clone(), cached, Some(&mut cpu()))
+            .unwrap()
+            .buffers;
         let mut device = cpu();
-        let decoder = Decoder::with_activations(&mut device, &model, shape, activations).unwrap();
+        let decoder = Decoder::with_activations(&mut device, &model, shape, activations.clone()).unwrap();
         if let Some(capacity) = cached {
             Cache::new(&mut device, &decoder, 1, capacity).unwrap();
         }

@@ -2,7 +2,7 @@
 
 use crate::steps::{Layout, Zeros, layouts, rank};
 use bessemer_collectives::Ledger;
-use bessemer_parallel::UpdateOps;
+use bessemer_parallel::{FillChoice, StepFill, UpdateOps};
 use bessemer_sim::SimError;
 use bessemer_sim::replay::{
     CollectiveSeconds, MessageSeconds, NodeCosts, RankEvent, RankWriter, Replay, StepEvents, Traffic, replay,
@@ -62,10 +62,16 @@ fn calls(step: &StepEvents, rank: usize) -> BTreeMap<&str, u64> {
 }
 
 fn events(layout: &Layout, per_byte: f64) -> StepEvents {
+    events_of(layout, per_byte, StepFill::default())
+}
+
+/// The events of a step that is asked for `fill`, compared with what each rank launches and sends.
+fn events_of(layout: &Layout, per_byte: f64, fill: StepFill) -> StepEvents {
     let mut step = StepEvents::new(layout.ranks);
     for at in 0..layout.ranks {
         let (ledger, mut null) = (Ledger::new(), NullBackend::new());
         let mut worker = rank(layout, at, &ledger, &mut null);
+        worker.set_step_fill(fill).unwrap();
         let mut costs = Counting { per_byte, ..Counting::default() };
         let mut writer = RankWriter::new(&mut step, &mut costs, at);
         worker.write_events(&mut writer, UpdateOps { norm: &[], step: &[] }).unwrap();
@@ -91,7 +97,11 @@ fn events(layout: &Layout, per_byte: f64) -> StepEvents {
             sent += traffic.volume.sent as f64;
         }
         assert_eq!(calls(&step, at), counted, "{}, rank {at}", layout.name);
-        let messages: f64 = (worker.step_nodes().iter())
+        let nodes = match fill.evaluates {
+            true => worker.filled_step_nodes().swap_remove(1),
+            false => worker.step_nodes(),
+        };
+        let messages: f64 = (nodes.iter())
             .map(|node| match &node.action {
                 bessemer_program::Action::Send(message) => message.bytes as f64,
                 _ => 0.0,
@@ -113,6 +123,22 @@ fn the_events_of_every_layout_are_what_it_launches_and_sends_and_they_end() {
     for layout in layouts().iter().filter(|layout| layout.updates == 1) {
         let [free, slow, slower] = [0.0, 1e-8, 1e-6].map(|per_byte| replayed(layout, per_byte).seconds());
         assert!(free > 0.0 && free <= slow && slow < slower, "{}: {free} {slow} {slower}", layout.name);
+    }
+}
+
+/// Evaluations in bubbles are passes with messages of their own, so a step with them is replayed like any other.
+#[test]
+fn a_step_that_evaluates_in_its_bubbles_is_replayed() {
+    for name in ["gpipe", "1f1b, zero1"] {
+        let mut layout = layouts().into_iter().find(|layout| layout.name == name).unwrap();
+        layout.config.fill = FillChoice::Evaluation.into();
+        let evaluates = StepFill { evaluates: true, ..StepFill::default() };
+        let [plain, filled] = [StepFill::default(), evaluates].map(|fill| {
+            let events = events_of(&layout, 1e-9, fill);
+            let passes = events.lists.iter().map(Vec::len).sum::<usize>();
+            (passes, replay(&events).unwrap_or_else(|e| panic!("{name}: {e}")).seconds())
+        });
+        assert!(filled.0 > plain.0, "{name}: {filled:?} against {plain:?}");
     }
 }
 

@@ -4,8 +4,10 @@ use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Ledger, NullCommunicator};
 use bessemer_mesh::Axis;
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
-use bessemer_optim::OptimConfig;
-use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
+use bessemer_optim::{OptimConfig, OptimizerChoice};
+use bessemer_parallel::{
+    BatchSource, FillChoice, FillConfig, Job, ParallelConfig, ParallelError, Plan, Stage, Worker,
+};
 use bessemer_program::{
     Action, CollectiveKind, Phase, StepChunk, StepNode, Stream, Transfer, print_step, verify_step,
 };
@@ -97,13 +99,21 @@ impl BatchSource for Zeros {
         let ctx = StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
         Ok((TokenBatch { ids: &[0; 16], targets: &[0; 16], positions: None }, ctx))
     }
+
+    fn evaluation(&mut self, _: usize) -> Result<TokenBatch<'_>, ParallelError> {
+        Ok(TokenBatch { ids: &[0; 16], targets: &[0; 16], positions: None })
+    }
 }
 
 /// One rank of a layout, whose peers do not exist; what it sends is counted.
 pub(crate) fn rank(layout: &Layout, rank: usize, ledger: &Ledger, null: &mut NullBackend) -> Worker {
-    let optim = OptimConfig { clip: 0.0, ..OptimConfig::default() };
+    let filled = !layout.config.fill.is_none();
+    let kfac = layout.config.fill.has(FillChoice::Kfac);
+    let optimizer = if kfac { OptimizerChoice::Kfac } else { OptimizerChoice::AdamW };
+    let optim = OptimConfig { clip: 0.0, optimizer, ..OptimConfig::default() };
     let model = model(layout.tied);
-    let plan = Plan::new(&layout.config, layout.ranks, &model, optim.optimizer).unwrap();
+    let mut plan = Plan::new(&layout.config, layout.ranks, &model, optim.optimizer).unwrap();
+    plan.pipe.evaluations = if filled { 2 } else { 0 };
     let world = ledger.wrap(Box::new(NullCommunicator::new("world", rank, layout.ranks)));
     let job = Job {
         model: &model,
@@ -239,6 +249,36 @@ fn retargeted(chunks: &[StepChunk], node: &StepNode) -> Vec<StepNode> {
     }
 }
 
+/// Refuses every wrong form of a right list of a rank; counts them by kind.
+fn mutate(name: &str, worker: &Worker, nodes: &[StepNode], norm: bool, mutants: &mut BTreeMap<&str, usize>) {
+    let (chunks, at) = (worker.step_chunks(), worker.rank());
+    let check = |nodes: Vec<StepNode>| verify_step(&chunks, nodes, norm);
+    check(nodes.to_vec()).unwrap_or_else(|e| panic!("{name}, rank {at}: {e}"));
+    let mut refused = |what: &'static str, i: usize, mutant: Vec<StepNode>| {
+        *mutants.entry(what).or_default() += 1;
+        let node = &nodes[i];
+        match check(mutant) {
+            Ok(()) => panic!("{name}, rank {at}: {what} node {i} ({node:?}) is not refused"),
+            Err(e) => assert!(!e.subject.is_empty() && e.subject != "?", "{e}"),
+        }
+    };
+    for (i, node) in nodes.iter().enumerate() {
+        // Whoever plans other work verifies where it stands.
+        if matches!(node.action, Action::Filler(_)) {
+            continue;
+        }
+        let (before, after) = (&nodes[..i], &nodes[i + 1..]);
+        refused("removed", i, [before, after].concat());
+        refused("doubled", i, [before, &[node.clone(), node.clone()], after].concat());
+        for other in retargeted(&chunks, node).into_iter().filter(|other| other != node) {
+            refused("re-targeted", i, [before, &[other], after].concat());
+        }
+        if let Some(next) = after.first().filter(|next| depend(&chunks, node, next)) {
+            refused("exchanged", i, [before, &[next.clone(), node.clone()], &after[1..]].concat());
+        }
+    }
+}
+
 #[test]
 fn every_wrong_step_is_refused() {
     let mut mutants: BTreeMap<&str, usize> = BTreeMap::new();
@@ -247,36 +287,34 @@ fn every_wrong_step_is_refused() {
         // One rank of each stage, and the last one.
         for at in (0..pipeline).map(|stage| stage * layout.ranks / pipeline).chain([layout.ranks - 1]) {
             let worker = rank(&layout, at, &Ledger::new(), &mut NullBackend::new());
-            let (chunks, nodes) = (worker.step_chunks(), worker.step_nodes());
-            let norm = layout.updates == 1;
-            let check = |nodes: Vec<StepNode>| verify_step(&chunks, nodes, norm);
-            check(nodes.clone()).unwrap_or_else(|e| panic!("{}, rank {at}: {e}", layout.name));
-            let mut refused = |what: &'static str, i: usize, mutant: Vec<StepNode>| {
-                *mutants.entry(what).or_default() += 1;
-                let node = &nodes[i];
-                match check(mutant) {
-                    Ok(()) => panic!("{}, rank {at}: {what} node {i} ({node:?}) is not refused", layout.name),
-                    Err(e) => assert!(!e.subject.is_empty() && e.subject != "?", "{e}"),
-                }
-            };
-            for (i, node) in nodes.iter().enumerate() {
-                if matches!(node.action, Action::Filler(_)) {
-                    continue;
-                }
-                let (before, after) = (&nodes[..i], &nodes[i + 1..]);
-                refused("removed", i, [before, after].concat());
-                refused("doubled", i, [before, &[node.clone(), node.clone()], after].concat());
-                for other in retargeted(&chunks, node).into_iter().filter(|other| other != node) {
-                    refused("re-targeted", i, [before, &[other], after].concat());
-                }
-                if let Some(next) = after.first().filter(|next| depend(&chunks, node, next)) {
-                    refused("exchanged", i, [before, &[next.clone(), node.clone()], &after[1..]].concat());
-                }
-            }
+            mutate(layout.name, &worker, &worker.step_nodes(), layout.updates == 1, &mut mutants);
         }
     }
     let all: usize = mutants.values().sum();
     assert!(all > 5_000 && mutants.len() == 4, "{mutants:?}");
+}
+
+/// The same holds for steps whose bubbles hold K-FAC's work, evaluations and copies at once.
+#[test]
+fn every_wrong_step_with_filled_bubbles_is_refused() {
+    let mut mutants: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in ["gpipe", "interleaved", "chimera"] {
+        let mut layout = layouts().into_iter().find(|layout| layout.name == name).unwrap();
+        layout.config.fill =
+            FillConfig::Several(vec![FillChoice::Kfac, FillChoice::Evaluation, FillChoice::Checkpoint]);
+        let worker = rank(&layout, layout.ranks - 1, &Ledger::new(), &mut NullBackend::new());
+        let steps = worker.filled_step_nodes();
+        // Outside of a refresh, its first step, and one of the others at least.
+        assert!(steps.len() >= 4 + 4 + 2, "{name}: {} programs", steps.len());
+        // The fullest programs of each kind of step.
+        for nodes in [&steps[3], &steps[7], &steps[9]] {
+            let fillers = nodes.iter().filter(|node| matches!(node.action, Action::Filler(_))).count();
+            assert!(fillers > 0, "{name}");
+            mutate(name, &worker, nodes, true, &mut mutants);
+        }
+    }
+    let all: usize = mutants.values().sum();
+    assert!(all > 1_500 && mutants.len() == 4, "{mutants:?}");
 }
 
 /// What the list says is what the collectives of the step send.

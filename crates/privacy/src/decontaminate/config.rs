@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Whose semantics.
+/// Semantics of the search.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DecontaminateProfile {
@@ -18,7 +18,7 @@ pub enum DecontaminateProfile {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DecontaminateAction {
-    /// It is dropped.
+    /// The document is dropped.
     #[default]
     Drop,
     /// The part is cut out, with a margin; a document that is cut too often is dropped.
@@ -95,6 +95,11 @@ impl DecontaminateConfig {
             query_ngrams: false,
             ..DecontaminateConfig::default()
         }
+    }
+
+    /// Paths of files that the keys name, each with its key.
+    pub fn paths(&mut self) -> Vec<(String, &mut String)> {
+        self.sets.iter_mut().map(|set| ("decontaminate.sets.path".into(), &mut set.path)).collect()
     }
 
     /// Checks every value. The message begins with `key`, the name of this table.

@@ -35,14 +35,14 @@ struct Short {
 /// Words of a text in normal form.
 struct Normal {
     hashes: Vec<u64>,
-    /// Where each word stands in the text.
+    /// Byte range of each word in the text.
     places: Vec<Range<usize>>,
 }
 
 /// A part of a document that an evaluation set holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Hit {
-    /// Which set.
+    /// Number of the set.
     pub set: u32,
     /// The words that agree: bytes of the document (profile native), else empty.
     pub bytes: Range<usize>,
@@ -50,12 +50,12 @@ pub struct Hit {
     pub words: String,
 }
 
-/// What becomes of a document.
+/// Outcome for a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decontaminated {
-    /// It holds nothing of the sets.
+    /// No part of any set.
     Clean,
-    /// It is dropped: the first hit.
+    /// Dropped, with the first hit.
     Dropped(Hit),
     /// Parts of it are cut out: what is left, and every hit.
     Cut(String, Vec<Hit>),

@@ -1,9 +1,8 @@
 //! Reads evaluation sets from JSON lines and Parquet.
 
 use super::config::EvaluationSource;
-use parquet::file::reader::{FileReader, SerializedFileReader};
-use parquet::record::Field;
-use serde_json::{Map, Value};
+use crate::parquet_file::JsonRows;
+use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -43,7 +42,7 @@ pub enum ReadError {
     Content {
         /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// The fault and its place.
         problem: String,
     },
 }
@@ -105,41 +104,12 @@ fn json_lines(mut file: impl BufRead, path: &Path, row: &mut Row<'_>) -> Result<
 }
 
 fn parquet_rows(file: File, path: &Path, row: &mut Row<'_>) -> Result<(), ReadError> {
-    let problem = |cause: parquet::errors::ParquetError| ReadError::Content {
-        path: path.into(),
-        problem: cause.to_string(),
-    };
-    let reader = SerializedFileReader::new(file).map_err(problem)?;
-    for (number, found) in reader.get_row_iter(None).map_err(problem)?.enumerate() {
-        let found = found.map_err(problem)?;
-        let fields = found.get_column_iter().map(|(name, field)| (name.clone(), value(field)));
-        row(number + 1, &Value::Object(fields.collect::<Map<String, Value>>()))?;
+    let problem = |problem: String| ReadError::Content { path: path.into(), problem };
+    let rows = JsonRows::open(file).map_err(|cause| problem(cause.to_string()))?;
+    for (number, fields) in rows.enumerate() {
+        row(number + 1, &Value::Object(fields.map_err(problem)?))?;
     }
     Ok(())
-}
-
-/// A Parquet value as JSON; what is neither text nor number nor made of them is null.
-fn value(field: &Field) -> Value {
-    match field {
-        Field::Str(text) => Value::String(text.clone()),
-        Field::Bytes(bytes) => Value::String(String::from_utf8_lossy(bytes.data()).into_owned()),
-        Field::Byte(number) => (*number).into(),
-        Field::Short(number) => (*number).into(),
-        Field::Int(number) => (*number).into(),
-        Field::Long(number) => (*number).into(),
-        Field::UByte(number) => (*number).into(),
-        Field::UShort(number) => (*number).into(),
-        Field::UInt(number) => (*number).into(),
-        Field::ULong(number) => (*number).into(),
-        Field::Float(number) => Value::from(f64::from(*number)),
-        Field::Double(number) => Value::from(*number),
-        Field::Bool(truth) => (*truth).into(),
-        Field::Group(row) => {
-            Value::Object(row.get_column_iter().map(|(name, field)| (name.clone(), value(field))).collect())
-        }
-        Field::ListInternal(list) => Value::Array(list.elements().iter().map(value).collect()),
-        _ => Value::Null,
-    }
 }
 
 /// All texts at a path of names; a list gives those of its elements.

@@ -19,7 +19,7 @@ use number::Countries;
 use regex::Regex;
 use secret::Secrets;
 
-/// Nothing, a digit, a colon.
+/// Class of each byte: 0 for none, and one for digits and colons each.
 const CLASS: [u8; 256] = {
     let mut table = [0; 256];
     let mut digit = b'0';

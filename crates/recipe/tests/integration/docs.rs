@@ -240,6 +240,13 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["-1 train.steps=0", "1000001 train.steps=0"],
     ),
     ("train.log_every", "at least 1", &["1"], &["0"]),
+    ("train.recompute", "", &["full", "attention", "[\"mlp.pre\"]", "[]"], &["all", "1"]),
+    (
+        "train.recompute_layers",
+        "layers of the model; no layer twice",
+        &["{\"0-1\"=\"full\",3=[\"mlp\"]}", "{}"],
+        &["{\"0-999\"=\"full\"}", "{\"a\"=\"full\"}", "{\"0-1\"=\"full\",1=\"none\"}", "{\"0-1\"=\"all\"}"],
+    ),
     ("train.z_loss", "0 to 1", &["0", "1"], &["-0.1", "1.1"]),
     (
         "train.weights",
@@ -276,6 +283,12 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         "0 to 2^20; above 1 not with `ddp`",
         &["0", "2 parallel.data=zero1", "1048576 parallel.data=zero3"],
         &["2", "1048577 parallel.data=zero1"],
+    ),
+    (
+        "parallel.annotate",
+        "names of parameters; `replicate`, `shard(0)`, `shard(1)`",
+        &["{\"layers.*.mlp.*\"=\"replicate\"}", "{\"layers.0.mlp.down.weight\"=\"shard(1)\"}", "{}"],
+        &["{\"layers.*.mpl.*\"=\"replicate\"}", "{\"*\"=\"shard(1)\"}", "{\"*\"=\"rows\"}"],
     ),
     ("parallel.tensor", "1 to 2^20", &["1", "2", "1048576"], &["0", "1048577"]),
     ("parallel.pipeline", "1 to 2^20", &["1", "1048576"], &["0", "1048577"]),
@@ -377,9 +390,17 @@ fn settled<'a>(root: &'a Json, schema: &'a Json) -> &'a Json {
     }
 }
 
-/// (name, meaning) of the values of an enum.
-fn values<'a>(schema: &'a Json) -> Option<Vec<(&'a str, &'a str)>> {
+/// The schemas of a value of several kinds.
+fn alternatives(schema: &Json) -> Option<&Vec<Json>> {
+    schema.get("anyOf").and_then(Json::as_array).filter(|all| all.iter().all(|one| one["type"] != "null"))
+}
+
+/// (name, meaning) of the values of an enum, or of the names that a value of several kinds may be.
+fn values<'a>(root: &'a Json, schema: &'a Json) -> Option<Vec<(&'a str, &'a str)>> {
     let text = |s: &'a Json, key| s.get(key).and_then(Json::as_str);
+    if let Some(several) = alternatives(schema) {
+        return several.iter().find_map(|one| values(root, settled(root, one)));
+    }
     let all = schema.get("oneOf").and_then(Json::as_array)?;
     all.iter().map(|s| Some((text(s, "const")?, text(s, "description").unwrap_or_default()))).collect()
 }
@@ -394,7 +415,12 @@ fn cell(text: &str) -> String {
 }
 
 fn kind(root: &Json, schema: &Json) -> &'static str {
-    if values(schema).is_some() {
+    if let Some(several) = alternatives(schema) {
+        let kinds: Vec<&str> = several.iter().map(|one| kind(root, settled(root, one))).collect();
+        assert_eq!(kinds, ["name", "list of texts"], "kinds of one value that this page cannot name");
+        return "name, or list of texts";
+    }
+    if values(root, schema).is_some() {
         return "name";
     }
     let one = match schema.get("type") {
@@ -406,7 +432,12 @@ fn kind(root: &Json, schema: &Json) -> &'static str {
         Some("number") => "number",
         Some("boolean") => "true or false",
         Some("string") => "text",
-        Some("object") => "table of texts",
+        Some("object") => match kind(root, settled(root, &schema["additionalProperties"])) {
+            "text" => "table of texts",
+            "name, or list of texts" => "table of names or lists",
+            "name" => "table of names",
+            other => panic!("a table of {other} that this page cannot name"),
+        },
         Some("array") => match schema.get("items").map(|items| settled(root, items)).and_then(properties) {
             Some(_) => "list of tables",
             None if schema["items"]["type"] == "array" => "list of pairs",
@@ -447,7 +478,7 @@ fn write_section(root: &Json, schema: &Json, path: &str, keys: &mut Vec<(String,
             continue;
         }
         let key = format!("{path}.{name}");
-        let names = values(target);
+        let names = values(root, target);
         if let Some(item) = target.get("items").map(|items| settled(root, items))
             && properties(item).is_some()
         {

@@ -16,7 +16,10 @@
 //! when the predicate is true. `matches` takes a pattern of the `regex` crate: linear time, limited size.
 
 mod evaluate;
+mod json;
 mod parse;
+
+pub use json::{METADATA_PREFIX, json_field, json_value};
 
 use crate::error::{Error, Result, nearest};
 use regex::Regex;

@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 
 /// The token that ends a line.
 pub(crate) const END_OF_LINE: &str = "</s>";
-/// What every label begins with unless the trainer was told otherwise; the file does not keep it.
+/// Default prefix of labels. The model file does not store the prefix.
 pub(crate) const LABEL_PREFIX: &str = "__label__";
 /// A longer entry is taken for a broken file.
 const LONGEST_ENTRY: usize = 1 << 20;
@@ -52,7 +52,7 @@ pub(crate) struct Dictionary {
     starts: Vec<usize>,
 }
 
-/// Which hashed n-grams have a row.
+/// Hashed n-grams that have a row.
 #[derive(Debug, Clone)]
 enum Pruned {
     /// All of them.
@@ -81,7 +81,7 @@ impl Table {
         table
     }
 
-    /// Where `token` is, or where it would go.
+    /// Slot that holds `token`, or the slot into which it would go.
     fn slot(&self, entries: &[Entry], token: &[u8], hash: u32) -> usize {
         let mask = self.slots.len() - 1;
         let mut at = hash as usize & mask;
@@ -382,7 +382,7 @@ impl Counter {
     /// The dictionary of what was seen at least `min_count` times, most frequent first, ties as first seen.
     ///
     /// # Errors
-    /// Where there are no words or no labels.
+    /// A text without words or without labels.
     pub(crate) fn finish(self, min_count: i64, args: &Args) -> Result<Dictionary> {
         let words = sorted(self.words, min_count);
         let labels = sorted(self.labels, 1);

@@ -86,7 +86,7 @@ impl TrainConfig {
     /// Checks every value; the error names key, value and allowed range.
     ///
     /// # Errors
-    /// Where a value is out of range.
+    /// A value out of range.
     pub fn check(&self) -> Result<()> {
         if !(self.lr > 0.0 && self.lr <= 100.0) {
             return Err(ScoreError::Config(format!(

@@ -68,7 +68,7 @@ enum Search {
 }
 
 impl LanguageModel {
-    /// Reads an ARPA file (`\data\`) or a KenLM binary, told apart by the first bytes.
+    /// Reads an ARPA file (`\data\`) or a KenLM binary; the first bytes decide which.
     ///
     /// # Errors
     /// Where the file is not a whole model; the message names the place.
@@ -206,7 +206,7 @@ impl LanguageModel {
         (sum, count + 1)
     }
 
-    /// The same for words between white space.
+    /// log10 probability of the words between white space, and their number with the end of the sentence.
     pub fn score_sentence(&self, sentence: &str) -> (f64, u64) {
         self.score_words(words(sentence))
     }

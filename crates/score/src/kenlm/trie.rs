@@ -35,7 +35,7 @@ pub(crate) struct Trie {
 #[derive(Debug, Clone, Default)]
 struct Level {
     entries: u64,
-    /// Where the packed entries begin, in bytes.
+    /// Offset of the packed entries, in bytes.
     at: u64,
     word_bits: u32,
     weight_bits: u32,
@@ -216,7 +216,7 @@ impl Trie {
         (log10.is_finite() && backoff.is_finite()).then_some((log10, backoff))
     }
 
-    /// Where the children of entry `index` begin.
+    /// Index of the first child of entry `index`.
     fn next(&self, level: &Level, index: u64) -> u64 {
         let bit = index * level.total_bits() as u64 + (level.word_bits + level.weight_bits) as u64;
         let low = self.bits(level.at, bit, level.next_bits);

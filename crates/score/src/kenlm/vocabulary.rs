@@ -7,7 +7,7 @@ use std::collections::HashMap;
 pub(crate) const UNKNOWN: &str = "<unk>";
 /// What stands before the first word of a sentence.
 pub(crate) const BEGIN: &str = "<s>";
-/// What ends a sentence.
+/// The word at the end of a sentence.
 pub(crate) const END: &str = "</s>";
 
 /// Hash of a word.

@@ -28,7 +28,7 @@ pub struct SentencePiece {
     normalizer: Normalizer,
     /// Pieces in the order of their bytes, with their scores; a score of None is never taken.
     pieces: Vec<(Box<str>, Option<f32>)>,
-    /// Where pieces with each first byte begin.
+    /// Index of the first piece with each first byte.
     first: Vec<usize>,
     unknown: f32,
     /// Unknown characters become one piece a byte.

@@ -2,7 +2,7 @@
 
 use super::proto::NormalizerSpec;
 
-/// What a space becomes.
+/// Character that replaces a space.
 const SPACE: char = '\u{2581}';
 /// Longest key that is looked for, in bytes; those of the tables that ship with SentencePiece have at most 18.
 const MAX_KEY: usize = 64;

@@ -1,6 +1,6 @@
 //! The few fields of SentencePiece's `ModelProto` (sentencepiece_model.proto) that cutting text needs.
 
-/// What was wrong, and at which byte.
+/// A fault of the file, with its offset in bytes.
 pub(super) struct Fault {
     pub(super) at: usize,
     pub(super) what: String,
@@ -8,7 +8,7 @@ pub(super) struct Fault {
 
 type Read<T> = Result<T, Fault>;
 
-/// What a piece is for.
+/// Kinds of pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Normal,

@@ -35,7 +35,8 @@ pub enum Operands {
     #[default]
     AsMade,
     /// Both after the gradients of the weights were made; and nothing joins the running means before the step's gradients
-    /// have been judged, at its end: those of a step that is left out must not.
+    /// have been judged, at its end: those of a step that is left out must not. Several holders of a stage invert a factor in
+    /// the same step.
     AfterBackward,
 }
 
@@ -89,11 +90,16 @@ pub fn kfac_units(
                 after,
             });
         }
-        for place in &holders {
+        // Holders that invert at different times must do so in one step, or they step the same weights differently.
+        let together = match operands {
+            Operands::AsMade => holders.iter().map(|place| vec![*place]).collect(),
+            Operands::AfterBackward => vec![holders.clone()],
+        };
+        for places in &together {
             for (number, factor) in work.factors.iter().enumerate() {
                 let same = work.factors.iter().enumerate().filter(|(_, other)| other.layer == factor.layer);
                 units.push(Unit {
-                    places: vec![*place],
+                    places: places.clone(),
                     filler: Filler::Invert,
                     number,
                     time: factor.invert,
@@ -101,6 +107,8 @@ pub fn kfac_units(
                     after: same.map(|(other, _)| Need::Unit(first_sync + other)).collect(),
                 });
             }
+        }
+        for place in &holders {
             for (number, time) in work.precondition.iter().enumerate() {
                 units.push(Unit {
                     places: vec![*place],

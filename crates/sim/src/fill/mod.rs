@@ -13,9 +13,11 @@
 
 mod bubbles;
 mod kfac;
+mod verify;
 mod write;
 
 pub use kfac::{KfacFactor, KfacStage, Operands, curvature_number, kfac_units};
+pub use verify::verify_fill;
 
 use crate::{Costs, SimError, Step, Timeline, simulate};
 use bessemer_schedule::{Fill, Filler, Instruction, Place, Program};
@@ -26,7 +28,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 /// How often a unit is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum When {
-    /// In every step, right before the optimizer's step on its chunk.
+    /// In every step, before the rank's first step of the optimizer.
     Update,
     /// In every step, in a bubble.
     EveryStep,
@@ -220,8 +222,8 @@ fn check(program: &Program, costs: &Costs, units: &[Unit], options: &FillOptions
                 return Err(wrong(number, format!("{} is there twice", Instruction::Fill(fill))));
             }
         }
-        if unit.places.len() > 1 && unit.filler != Filler::SyncCurvature {
-            return Err(wrong(number, "several places can only add curvature up together"));
+        if unit.places.len() > 1 && !matches!(unit.filler, Filler::SyncCurvature | Filler::Invert) {
+            return Err(wrong(number, "several places can only add curvature up together, or invert it"));
         }
         for need in &unit.after {
             needs(program, units, number, need)?;

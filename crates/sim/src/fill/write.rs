@@ -11,33 +11,24 @@ pub(super) struct Base {
     pub(super) moved: Vec<Vec<usize>>,
 }
 
-fn instruction(unit: &Unit, rank: usize) -> Option<Instruction> {
+pub(super) fn instruction(unit: &Unit, rank: usize) -> Option<Instruction> {
     let place = unit.places.iter().find(|p| p.rank == rank)?;
     Some(Instruction::Fill(Fill { filler: unit.filler, chunk: place.chunk, unit: unit.number }))
 }
 
-/// Puts the units of the update before the optimizer's step on their chunk, or at the end where there is none.
+/// Puts the units of the update before the rank's first step of the optimizer, or at the end where there is none: a step may
+/// need the units of all chunks.
 pub(super) fn with_updates(program: &Program, units: &[Unit]) -> Base {
     let mut base = Base { program: program.clone(), moved: Vec::with_capacity(program.ranks()) };
     for (rank, list) in program.lists.iter().enumerate() {
         let of_update = |u: &&Unit| u.when == When::Update;
-        let mut fills: Vec<Option<Instruction>> =
-            units.iter().filter(of_update).filter_map(|u| instruction(u, rank)).map(Some).collect();
-        let (mut new, mut moved) = (Vec::with_capacity(list.len() + fills.len()), Vec::new());
-        for instruction in list {
-            if let Instruction::Step { chunk, .. } = instruction {
-                for fill in &mut fills {
-                    if matches!(fill, Some(Instruction::Fill(f)) if f.chunk == *chunk) {
-                        new.extend(fill.take());
-                    }
-                }
-            }
-            moved.push(new.len());
-            new.push(*instruction);
-        }
-        new.extend(fills.into_iter().flatten());
+        let fills = units.iter().filter(of_update).filter_map(|u| instruction(u, rank));
+        let first = list.iter().position(|i| matches!(i, Instruction::Step { .. })).unwrap_or(list.len());
+        let mut new = list.clone();
+        new.splice(first..first, fills);
+        let behind = new.len() - list.len();
+        base.moved.push((0..list.len()).map(|at| if at < first { at } else { at + behind }).collect());
         base.program.lists[rank] = new;
-        base.moved.push(moved);
     }
     base
 }

@@ -4,6 +4,7 @@
 
 mod energy;
 mod fill;
+mod fill_mutations;
 mod golden;
 mod hand;
 mod properties;

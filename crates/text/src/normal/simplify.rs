@@ -3,7 +3,7 @@
 use super::push_unaccented;
 use crate::unicode::{Class, byte_class, class, is_space};
 
-/// Which steps are made, always in this order.
+/// Steps of the normalisation, made in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Simplify {
     /// 1. Lower case.
@@ -23,7 +23,7 @@ pub struct Simplify {
 }
 
 impl Default for Simplify {
-    /// The steps that datatrove makes unless told otherwise.
+    /// datatrove's default steps.
     fn default() -> Simplify {
         Simplify {
             lowercase: true,

@@ -17,7 +17,7 @@ mod unicode_ranges;
 
 pub(crate) use classes::decode;
 
-/// Which published pattern cuts the text.
+/// Published pre-tokenizer patterns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pretokenizer {

@@ -84,7 +84,7 @@ pub(super) fn newlines(text: &[u8], mut at: usize) -> usize {
 pub(super) struct WhiteRun {
     /// One past the last character.
     pub(super) end: usize,
-    /// Where the last character starts.
+    /// Start of the last character.
     pub(super) last: usize,
     /// One past the last carriage return or line feed in it, if it has one.
     pub(super) after_newline: Option<usize>,

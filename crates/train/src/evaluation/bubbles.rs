@@ -23,8 +23,6 @@ type Batch = (Vec<u32>, Vec<u32>);
 /// The batches of every evaluation of a run, and the one that is pending.
 pub(crate) struct Bubbles {
     batches: Vec<Batch>,
-    /// So many pass the bubbles of a step, the first ones.
-    capacity: usize,
     pending: Option<Pending>,
 }
 
@@ -34,6 +32,8 @@ struct Pending {
     at: (u64, u64),
     /// Of every token, by batch.
     losses: Vec<Vec<f32>>,
+    /// So many batches pass the bubbles of the step, the first ones.
+    capacity: usize,
     /// Spent on it besides bubbles.
     seconds: f64,
 }
@@ -111,8 +111,7 @@ impl TokenLosses for Known {
 }
 
 impl Bubbles {
-    /// The batches of an evaluation of at most `most` tokens by ranks that take `shape` (sequences, tokens) at a time. All
-    /// of them fit until [`Bubbles::set_capacity`] says how many do.
+    /// The batches of an evaluation of at most `most` tokens by ranks that take `shape` (sequences, tokens) at a time.
     pub(crate) fn new(
         windows: &EvaluationWindows,
         byte_lengths: &[u32],
@@ -121,17 +120,12 @@ impl Bubbles {
     ) -> Result<Bubbles, TrainError> {
         let mut collector = Collector { shape, batches: Vec::new() };
         score(&mut collector, windows, byte_lengths, most, &mut |_, _| ())?;
-        Ok(Bubbles { capacity: collector.batches.len(), batches: collector.batches, pending: None })
+        Ok(Bubbles { batches: collector.batches, pending: None })
     }
 
-    /// Batches of an evaluation, and how many of them pass bubbles.
-    pub(crate) fn count(&self) -> (usize, usize) {
-        (self.batches.len(), self.capacity)
-    }
-
-    /// How many batches the bubbles of a step take.
-    pub(crate) fn set_capacity(&mut self, batches: usize) {
-        self.capacity = batches.min(self.batches.len());
+    /// Batches of an evaluation.
+    pub(crate) fn count(&self) -> usize {
+        self.batches.len()
     }
 
     /// Begins an evaluation: what does not fit into the bubbles is scored now.
@@ -143,9 +137,10 @@ impl Bubbles {
     ) -> Result<(), TrainError> {
         let begun = Instant::now();
         let losses = self.batches.iter().map(|(inputs, _)| vec![0.0; inputs.len()]).collect();
-        let mut pending = Pending { at, losses, seconds: 0.0 };
+        let capacity = runner.worker.fitting_evaluations();
+        let mut pending = Pending { at, losses, capacity, seconds: 0.0 };
         let mut ranks = RankLosses::new(runner, backend);
-        for ((inputs, targets), losses) in self.batches.iter().zip(&mut pending.losses).skip(self.capacity) {
+        for ((inputs, targets), losses) in self.batches.iter().zip(&mut pending.losses).skip(capacity) {
             ranks.losses(inputs, targets, losses)?;
         }
         pending.seconds = begun.elapsed().as_secs_f64();
@@ -182,7 +177,8 @@ impl Bubbles {
         let begun = Instant::now();
         let mut ranks = RankLosses::new(runner, backend);
         let shape = ranks.shape();
-        for ((inputs, targets), losses) in self.batches.iter().zip(&mut pending.losses).take(self.capacity) {
+        let in_bubbles = self.batches.iter().zip(&mut pending.losses).take(pending.capacity);
+        for ((inputs, targets), losses) in in_bubbles {
             match passed {
                 true => ranks.gather(losses)?,
                 false => ranks.losses(inputs, targets, losses)?,

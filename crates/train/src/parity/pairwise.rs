@@ -70,7 +70,7 @@ const SEQ: [usize; 2] = [16, 64];
 
 /// Choices of each factor, in the order of [`Row`]. The first of each goes with everything.
 const CHOICES: [usize; 15] =
-    [DATA.len(), PIPELINE.len(), TENSOR.len(), KV_HEADS.len(), 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3];
+    [DATA.len(), PIPELINE.len(), TENSOR.len(), KV_HEADS.len(), 2, 2, 2, 2, 2, 2, 3, 2, 2, 3, 3];
 
 /// One choice of each factor.
 type Row = [Option<usize>; CHOICES.len()];
@@ -113,7 +113,7 @@ impl Case {
         if layout.parallel.overlap {
             layout.name += ", overlap";
         }
-        let recompute = [Recompute::None, Recompute::Selective][at(10)];
+        let recompute = [Recompute::None, Recompute::Selective, Recompute::Full][at(10)];
         Case { variant, seq: SEQ[at(9)], recompute, layout }
     }
 
@@ -135,7 +135,7 @@ impl Case {
         Ok(ParityJob {
             model: self.variant.model(self.seq)?,
             optim: OptimConfig { lr: 1e-3, ..OptimConfig::default() },
-            activations: ActivationConfig { recompute: self.recompute, ..ActivationConfig::default() },
+            activations: ActivationConfig { recompute: self.recompute.into(), ..ActivationConfig::default() },
             sequences: SEQUENCES,
             seq: self.seq,
             steps,

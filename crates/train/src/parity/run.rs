@@ -91,7 +91,7 @@ pub fn trajectory(
     let described = Job {
         model: &job.model,
         shape,
-        activations: job.activations,
+        activations: job.activations.clone(),
         types: layout.types,
         optim: &job.optim,
         z_loss: 0.0,

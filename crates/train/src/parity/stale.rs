@@ -89,7 +89,7 @@ pub fn stale_reference(
         return Err(TrainError::Recipe(text));
     }
     let (plan, shape) = job.plan(layout)?;
-    let decoder = Decoder::with_activations(backend, &job.model, shape, job.activations)?;
+    let decoder = Decoder::with_activations(backend, &job.model, shape, job.activations.clone())?;
     decoder.init(backend, job.seed)?;
     let trained: Vec<_> = decoder.params().iter().filter_map(|p| Some((p, p.grad?))).collect();
     let params: Vec<_> =

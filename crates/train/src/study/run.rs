@@ -110,10 +110,10 @@ impl Trainee {
         seed: u64,
     ) -> Result<Trainee, TrainError> {
         let (shape, activations) = (training_shape(settings), ActivationConfig::default());
-        let mut runner = Runner::alone(backend, model, shape, activations, &adam(settings))?;
+        let mut runner = Runner::alone(backend, model, shape, activations.clone(), &adam(settings))?;
         runner.worker.init(backend, seed)?;
         // Statistics of normalisations are looked at after a pass, so they are kept; numbers are the same either way.
-        let kept = ActivationConfig { recompute: Recompute::None, ..activations };
+        let kept = ActivationConfig { recompute: Recompute::None.into(), ..activations };
         let probe = Decoder::with_activations(backend, model, shape, kept)?;
         Ok(Trainee { runner, probe, seed })
     }

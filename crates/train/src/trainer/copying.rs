@@ -1,8 +1,8 @@
 //! Saves that training does not wait for (`parallel.fill = "checkpoint"`).
 //!
 //! ```text
-//! step s is over, a save is due ─► what belongs to step s besides tensors is written down; the next step has the program that copies
-//! step s + 1: passes, with pieces of the state copied in their bubbles ─► a thread on every rank begins with the copy; the update
+//! step s is over, a save is due ─► what belongs to step s besides tensors is written down; the next step is asked to copy
+//! step s + 1: passes, with pieces of the state copied in their bubbles (the worker has the program for it) ─► a thread on every rank begins with the copy; the update
 //! step s + 2, s + 3 ..  beside them the first rank's thread writes the checkpoint of step s, and the others' tell it their parts
 //! ```
 //! One save is in progress at a time: the next one, going back, and the end of the run wait for it. What is written has the bits of
@@ -10,26 +10,20 @@
 
 use super::Trainer;
 use super::saving::{Identity, specs, write_checkpoint};
-use super::windows::Bubbled;
 use crate::TrainError;
 use crate::observer::Observer;
 use bessemer_checkpoint::{SaveReport, Store, TensorSpec};
 use bessemer_collectives::Communicator;
-use bessemer_parallel::{FillChoice, Job, ParallelError, StateCopy, Worker, plan_copies};
+use bessemer_parallel::{FillChoice, ParallelError, StateCopy, Worker};
 use bessemer_recipe::Recipe;
 use std::thread::JoinHandle;
 
 /// What saves in bubbles need, and where the one in progress stands.
 pub(super) struct Copying {
-    programs: Bubbled,
-    /// By which share a step that copies is longer, as simulated.
-    pub(super) lengthening: f64,
     /// All ranks, for the threads; while none of them has it.
     group: Option<Box<dyn Communicator>>,
     /// The next step's passes copy: what is saved besides, on the first rank.
     planned: Option<Option<Identity>>,
-    /// The step at hand has the program that copies.
-    in_step: bool,
     saving: Option<JoinHandle<Done>>,
 }
 
@@ -42,26 +36,21 @@ struct Done {
 }
 
 impl Copying {
-    /// The programs, if the recipe asks for such saves.
-    pub(super) fn plan(job: &Job<'_>, recipe: &Recipe) -> Result<Option<Copying>, TrainError> {
-        if recipe.parallel.fill != FillChoice::Checkpoint {
+    /// Makes memory for copies and a group of their own, if the recipe asks for such saves.
+    pub(super) fn set_up(worker: &mut Worker, recipe: &Recipe) -> Result<Option<Copying>, TrainError> {
+        if !recipe.parallel.fill.has(FillChoice::Checkpoint) {
             return Ok(None);
         }
-        let copies = plan_copies(job)
-            .map_err(|e| TrainError::Recipe(format!("parallel.fill = \"checkpoint\": {e}")))?;
-        let (programs, lengthening) =
-            (Bubbled { filled: copies.program, plain: job.program.clone() }, copies.lengthening);
-        let (group, planned, in_step, saving) = (None, None, false, None);
-        Ok(Some(Copying { programs, lengthening, group, planned, in_step, saving }))
-    }
-
-    /// Makes memory and a group for them, once there is a worker.
-    pub(super) fn set_up(&mut self, worker: &mut Worker, recipe: &Recipe) -> Result<(), TrainError> {
-        worker.plan_snapshot(&recipe.optim, &self.programs.filled)?;
+        let Some(program) = worker.copying_program().cloned() else { return Ok(None) };
+        worker.plan_snapshot(&recipe.optim, &program)?;
         let all: Vec<usize> = (0..worker.plan().ranks()).collect();
         let group = worker.world().group("checkpoint", &all).map_err(ParallelError::from)?;
-        self.group = Some(group);
-        Ok(())
+        Ok(Some(Copying { group: Some(group), planned: None, saving: None }))
+    }
+
+    /// Whether the next step is asked to copy.
+    pub(super) fn is_planned(&self) -> bool {
+        self.planned.is_some()
     }
 }
 
@@ -98,8 +87,6 @@ impl Trainer {
         };
         if let Some(copying) = &mut self.copying {
             copying.planned = Some(identity);
-            copying.in_step = true;
-            self.runner.worker.set_program(&copying.programs.filled)?;
         }
         Ok(())
     }
@@ -133,15 +120,6 @@ impl Trainer {
         Ok(())
     }
 
-    /// After a step: the next one copies nothing.
-    pub(super) fn end_copying_step(&mut self) -> Result<(), TrainError> {
-        let Some(copying) = &mut self.copying else { return Ok(()) };
-        if std::mem::take(&mut copying.in_step) {
-            self.runner.worker.set_program(&copying.programs.plain)?;
-        }
-        Ok(())
-    }
-
     /// Takes note of the save in progress if it is over; `wait`: when it is.
     pub(super) fn end_saving(&mut self, wait: bool, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let Some(copying) = &mut self.copying else { return Ok(()) };
@@ -164,7 +142,6 @@ impl Trainer {
     pub(super) fn end_copying(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         self.end_saving(true, observer)?;
         let planned = self.copying.as_mut().and_then(|c| c.planned.take());
-        self.end_copying_step()?;
         planned.map_or(Ok(()), |_| self.save(observer))
     }
 }

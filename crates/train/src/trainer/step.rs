@@ -22,6 +22,8 @@ impl Trainer {
     /// The passes of a step, and the seconds spent on data.
     fn passes(&mut self) -> Result<(Passes, f64), TrainError> {
         let place = StepPlace::new(&self.plan, &self.state, &self.runner.worker, self.input.recipe.run.seed);
+        let wanted = self.step_fill();
+        self.runner.worker.set_step_fill(wanted)?;
         let evaluation = self.evaluator.bubbles().and_then(|b| b.in_bubbles(&self.runner.worker));
         let mut samples = Samples::new(&mut self.loader, &mut self.batch, place).evaluating(evaluation);
         let passes = self.runner.passes(&mut *self.backend, &mut samples);
@@ -37,7 +39,7 @@ impl Trainer {
         let updates = self.state.updates();
         self.runner.worker.set_skipped(self.state.step - updates);
         let (Passes { loss: sum, grad_norm }, data_seconds) = self.passes()?;
-        self.begin_saving()?;
+        self.after_passes(observer)?;
         self.tracing.runs(&self.runner.worker);
         let step = self.state.step;
         let consumed = self.state.loader.samples + self.plan.sequences_per_step;

@@ -8,9 +8,8 @@ use super::Trainer;
 use super::samples::{Samples, StepPlace};
 use super::step::{PATIENCE, not_finite};
 use crate::TrainError;
-use crate::evaluation::Bubbles;
 use crate::observer::Observer;
-use bessemer_parallel::{Job, Plan, Schedule as PipelineSchedule, plan_evaluations};
+use bessemer_parallel::{Plan, Schedule as PipelineSchedule};
 use bessemer_recipe::{BatchPlan, Recipe, SpikeAction};
 use bessemer_runlog::Step;
 use bessemer_schedule::Program;
@@ -51,77 +50,7 @@ pub(super) fn program(recipe: &Recipe, layout: &Plan, plan: &BatchPlan) -> Resul
     program.map_err(|e| wrong(e.to_string()))
 }
 
-/// The programs of a run some of whose steps fill bubbles: that of such a step, and that of the others.
-#[derive(Debug)]
-pub(super) struct Bubbled {
-    pub(super) filled: Program,
-    pub(super) plain: Program,
-}
-
-impl Bubbled {
-    /// Plans the bubbles of a job's steps for as many batches of `bubbles` as fit.
-    pub(super) fn evaluating(job: &Job<'_>, bubbles: &mut Bubbles) -> Result<Bubbled, TrainError> {
-        let planned = plan_evaluations(job, bubbles.count().0);
-        let (filled, capacity) =
-            planned.map_err(|e| TrainError::Recipe(format!("parallel.fill = \"evaluation\": {e}")))?;
-        bubbles.set_capacity(capacity);
-        Ok(Bubbled { filled, plain: job.program.clone() })
-    }
-}
-
 impl Trainer {
-    /// How ranks share the work, and what they do in bubbles.
-    pub(super) fn layout_text(&mut self) -> String {
-        let filled =
-            match (self.runner.worker.refresh_interval(), self.evaluator.bubbles().map(|b| b.count())) {
-                (Some(steps), _) => format!(", bubbles refresh K-FAC every {steps} steps"),
-                (None, Some((all, fitting))) => format!(", bubbles evaluate {fitting} of {all} batches"),
-                _ => String::new(),
-            };
-        let copied = self.copying.as_ref().map_or_else(String::new, |copying| {
-            let longer = 100.0 * copying.lengthening;
-            format!(", bubbles copy checkpoints (that step {longer:.1} % longer, simulated)")
-        });
-        format!("{}{filled}{copied}", self.layout().summary())
-    }
-
-    /// An evaluation is due: at once, or in the bubbles of the next step, before which nothing is `saved` and nobody stops.
-    pub(super) fn evaluate_when_due(
-        &mut self,
-        saved: bool,
-        observer: &mut dyn Observer,
-    ) -> Result<(), TrainError> {
-        let at = (self.state.step, self.state.tokens);
-        match (&self.evaluating, self.evaluator.bubbles()) {
-            (Some(programs), Some(bubbles)) if !saved => {
-                bubbles.begin(&mut *self.backend, &mut self.runner, at)?;
-                Ok(self.runner.worker.set_program(&programs.filled)?)
-            }
-            _ => self.evaluate(false, observer),
-        }
-    }
-
-    /// Ends an evaluation that is pending. `passed`: a step has taken it through its bubbles; `kept`: and was not gone back from.
-    pub(super) fn end_evaluation(
-        &mut self,
-        (passed, kept): (bool, bool),
-        observer: &mut dyn Observer,
-    ) -> Result<(), TrainError> {
-        let (Some(programs), Some(bubbles)) = (&self.evaluating, self.evaluator.bubbles()) else {
-            return Ok(());
-        };
-        if !bubbles.is_pending() {
-            return Ok(());
-        }
-        self.runner.worker.set_program(&programs.plain)?;
-        if !kept {
-            bubbles.forget();
-            return Ok(());
-        }
-        let record = self.evaluator.end_in_bubbles(&mut *self.backend, &mut self.runner, passed)?;
-        record.map_or(Ok(()), |r| self.append(r, observer))
-    }
-
     /// Steps of the next window.
     pub(super) fn window_steps(&self) -> u64 {
         let (recipe, step) = (&self.input.recipe, self.state.step);

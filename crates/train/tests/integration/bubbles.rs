@@ -87,6 +87,133 @@ fn a_checkpoint_from_copies_has_the_bytes_of_one_between_steps() {
     }
 }
 
+/// K-FAC's settings of the tests below.
+const KFAC: [&str; 6] = [
+    "optim.optimizer=kfac",
+    "optim.kfac.lr=0.03",
+    "eval.max_tokens=600",
+    // Bubbles in which a refresh takes few steps.
+    "model.width=16",
+    "train.batch_tokens=512",
+    "train.micro_batch=4",
+];
+
+/// A run whose bubbles are filled with `fill`, which saves every 3 and evaluates every 4 steps.
+fn filling(fill: &str, sets: &[&str]) -> Recipe {
+    let fill = format!("parallel.fill={fill}");
+    saving(3, false, &[&[fill.as_str(), "eval.every_steps=4"], sets].concat())
+}
+
+/// Evaluations of step s may come after the record of step s, or after that of a save.
+fn sorted(records: &[Record]) -> Vec<(u64, f64)> {
+    let mut numbers = numbers(records);
+    numbers.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    numbers
+}
+
+#[test]
+fn several_kinds_of_work_share_bubbles_and_change_no_bit() {
+    let cases: [(usize, &[&str]); 4] = [
+        (2, &[]),
+        (4, &["parallel.tensor=2"]),
+        (4, &["parallel.schedule=interleaved", "parallel.data=zero1"]),
+        (4, &["parallel.pipeline=4", "parallel.schedule=gpipe"]),
+    ];
+    for (ranks, sets) in cases {
+        let sets = [&KFAC[..], &["train.steps=64", "train.micro_batch=8"], sets].concat();
+        let plain = Run::new(false);
+        let wanted = plain.train(&filling("kfac", &sets), ranks, None);
+        // Saves wait for the end of a refresh.
+        assert!(saves(&wanted).len() > 2, "{sets:?}: {:?}", saves(&wanted));
+        for fill in ["[\"kfac\", \"checkpoint\"]", "[\"checkpoint\", \"evaluation\", \"kfac\"]"] {
+            let filled = Run::new(false);
+            let records = filled.train(&filling(fill, &sets), ranks, None);
+            assert_eq!(sorted(&records), sorted(&wanted), "{sets:?}, {fill}");
+            assert_eq!(saves(&records), saves(&wanted), "{sets:?}, {fill}");
+            for number in saves(&records) {
+                let (found, wanted) = (contents(&filled.dir, number), contents(&plain.dir, number));
+                assert_eq!(found.0, wanted.0, "{sets:?}, {fill}, step {number}");
+                assert!(found.1 == wanted.1, "{sets:?}, {fill}, step {number}: other bytes");
+            }
+            let layout = records.iter().find_map(|r| match r {
+                Record::Training(t) => Some(t.layout.clone()),
+                _ => None,
+            });
+            let layout = layout.unwrap();
+            assert!(
+                layout.contains("refresh K-FAC every") && layout.contains("copy checkpoints"),
+                "{layout}"
+            );
+            assert_eq!(layout.contains("bubbles evaluate"), fill.contains("evaluation"), "{layout}");
+        }
+    }
+}
+
+/// Copies the files of a run but for its checkpoints behind `last`.
+fn up_to(run: &Run, last: u64) -> Run {
+    let other = Run::new(false);
+    for entry in std::fs::read_dir(&run.dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            std::fs::copy(&path, other.dir.join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    std::fs::create_dir_all(other.dir.join("checkpoints")).unwrap();
+    for entry in std::fs::read_dir(run.dir.join("checkpoints")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if name.strip_prefix("step-").is_some_and(|number| number.parse::<u64>().unwrap() <= last) {
+            std::fs::create_dir(other.dir.join("checkpoints").join(&name)).unwrap();
+            for file in std::fs::read_dir(&path).unwrap() {
+                let file = file.unwrap().path();
+                std::fs::copy(
+                    &file,
+                    other.dir.join("checkpoints").join(&name).join(file.file_name().unwrap()),
+                )
+                .unwrap();
+            }
+        }
+    }
+    other
+}
+
+/// A run that dies in the middle of a refresh goes on from the checkpoint before that refresh; a stop waits for its end; and a
+/// run that ended in the middle begins a refresh when it is given more steps.
+#[test]
+fn a_run_goes_on_after_it_ended_amid_a_refresh() {
+    let recipe = filling("[\"kfac\", \"checkpoint\"]", &KFAC);
+    let whole = Run::new(false);
+    let wanted = whole.train(&recipe, 2, None);
+    let saved = saves(&wanted);
+    // Saves are due every 3 steps, and some had to wait.
+    assert!(saved.iter().any(|step| *step % 3 > 0 && *step < STEPS), "{saved:?}");
+    let killed = up_to(&whole, saved[1]);
+    let records = killed.train(&recipe, 2, None);
+    assert!(records.iter().any(|r| matches!(r, Record::Resume(r) if r.step == saved[1])));
+    assert!(killed.tensors() == whole.tensors(), "other bits after a kill");
+
+    let amid = (saved[0] + 1..STEPS).find(|step| !saved.contains(step)).unwrap();
+    let stopped = Run::new(false);
+    let first = stopped.train(&recipe, 2, Some(amid));
+    assert!(*saves(&first).last().unwrap() >= amid);
+    let mut all = first;
+    all.extend(stopped.train(&recipe, 2, None));
+    assert_eq!(sorted(&all), sorted(&wanted));
+    assert!(stopped.tensors() == whole.tensors(), "other bits after a stop");
+
+    // The same with and without copies.
+    let plain = Run::new(false);
+    plain.train(&filling("kfac", &KFAC), 2, None);
+    let longer = ["train.steps=31"];
+    let mut last = Vec::new();
+    for (run, fill) in [(&whole, "[\"kfac\", \"checkpoint\"]"), (&plain, "kfac")] {
+        let records = run.train(&filling(fill, &[&KFAC[..], &longer].concat()), 2, None);
+        assert!(records.iter().any(|r| matches!(r, Record::Resume(r) if r.step == STEPS)));
+        last.push((numbers(&records), tensor_bytes(&step(&run.dir, 31))));
+    }
+    assert!(last[0] == last[1], "other bits after more steps");
+}
+
 /// A stop right after a save was due finds nothing copied yet; one later finds a checkpoint that is being written.
 #[test]
 fn stops_wait_for_what_is_copied() {

@@ -2,10 +2,11 @@
 
 use crate::drift::Drift;
 use crate::instruction_set;
+use bessemer_arch::{Annotations, ParamLayout};
 use bessemer_collectives::ThreadSettings;
 use bessemer_model::ActivationConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
-use bessemer_parallel::Stage;
+use bessemer_parallel::{ParallelConfig, Stage};
 use bessemer_tensor::Backend;
 use bessemer_train::TrainError;
 use bessemer_train::parity::{
@@ -101,6 +102,72 @@ fn tensor_parallel_layouts_give_the_losses_of_one_rank() {
         let layouts: Vec<_> = matrix(4).into_iter().filter(cut).collect();
         assert!(layouts.len() > 10);
         check(style, &layouts, 5);
+    }
+}
+
+/// The layout with annotations, every one of them `layout`.
+fn annotated(layout: &Layout, patterns: &[&str], to: ParamLayout) -> Layout {
+    let annotate = Annotations(patterns.iter().map(|pattern| ((*pattern).to_owned(), to)).collect());
+    let parallel = ParallelConfig { annotate, ..layout.parallel.clone() };
+    Layout { name: format!("{}, {patterns:?} {to}", layout.name), parallel, ..layout.clone() }
+}
+
+#[test]
+fn annotated_layouts_give_the_losses_of_one_rank() {
+    let tables = |style: Style| {
+        if style == Style::Gpt2 { &["embed.tokens"][..] } else { &["embed.tokens", "head.weight"] }
+    };
+    for style in Style::ALL {
+        let mut layouts = Vec::new();
+        for (stage, shard) in [(Stage::Ddp, 1), (Stage::Zero1, 2), (Stage::Zero2, 2), (Stage::Zero3, 2)] {
+            let of = |sequence| Layout::of(stage, (1, shard), (2, sequence), 2);
+            layouts.push(annotated(&of(false), tables(style), ParamLayout::Replicate));
+            layouts.push(annotated(&of(true), &["layers.*.mlp.*"], ParamLayout::Replicate));
+            layouts.push(annotated(
+                &of(false),
+                &["layers.1.attention.out.weight", "layers.2.mlp.*"],
+                ParamLayout::Replicate,
+            ));
+        }
+        if style == Style::Llama {
+            // The loss does not read the table: each rank looks its rows up.
+            let rows = Layout::of(Stage::Zero3, (1, 2), (2, true), 2);
+            layouts.push(annotated(&rows, &["embed.tokens"], ParamLayout::Replicate));
+        }
+        layouts.push(annotated(
+            &Layout::of(Stage::Ddp, (1, 1), (4, false), 1),
+            &["*"],
+            ParamLayout::Replicate,
+        ));
+        layouts.push(annotated(
+            &Layout::of(Stage::Ddp, (1, 1), (4, true), 1),
+            &["layers.0.mlp.*"],
+            ParamLayout::Replicate,
+        ));
+        layouts.push(annotated(
+            &Layout::of(Stage::Ddp, (1, 1), (2, true), 1),
+            &["layers.*.mlp.down.weight"],
+            ParamLayout::Columns,
+        ));
+        check(style, &layouts, 5);
+        let mut job = job(style, 5);
+        for optimizer in [OptimizerChoice::Muon, OptimizerChoice::Adafactor] {
+            job.optim.optimizer = optimizer;
+            let of = |stage| Layout::of(stage, (1, if stage == Stage::Ddp { 1 } else { 2 }), (2, false), 2);
+            let patterns = ["layers.0.attention.qkv.weight", "layers.1.mlp.*", "embed.tokens"];
+            let layouts = [Stage::Ddp, Stage::Zero3]
+                .map(|stage| annotated(&of(stage), &patterns, ParamLayout::Replicate));
+            check_job(style, &job, &layouts);
+        }
+        let job = ParityJob {
+            model: style.deep_model(SEQ).expect("a model that fits together"),
+            ..self::job(style, 4)
+        };
+        let layouts = ["1f1b", "zb-h1", "zb-v"].map(|schedule| {
+            let layout = Layout::of(Stage::Ddp, (1, 1), (2, true), 1).pipelined(schedule, 2, 4, &[]);
+            annotated(&layout, &["layers.*.mlp.*"], ParamLayout::Replicate)
+        });
+        check_job(style, &job, &layouts);
     }
 }
 

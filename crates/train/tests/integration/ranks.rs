@@ -86,9 +86,14 @@ fn a_run_goes_on_in_another_layout() {
     let mut records = run.train(&with(&[]), 1, Some(5));
     records.extend(run.train(&zero3, 2, Some(13)));
     records.extend(run.train(&with(&layout("zero1", 2)), 4, Some(15)));
+    let annotated =
+        ["parallel.annotate.\"*.mlp.*\"=replicate", "parallel.annotate.\"embed.tokens\"=replicate"];
+    let annotated: Vec<String> =
+        ["parallel.tensor=2"].iter().chain(&annotated).map(|s| (*s).into()).collect();
+    records.extend(run.train(&with(&annotated), 4, Some(17)));
     records.extend(run.train(&with(&["parallel.tensor=2".into()]), 4, Some(19)));
     records.extend(run.train(&with(&[]), 1, None));
-    assert_near(&records, &single, "1, zero3 x 2, zero1 2 x 2, tensor 2 x 2, 1");
+    assert_near(&records, &single, "1, zero3 x 2, zero1 2 x 2, tensor 2 x 2 annotated, tensor 2 x 2, 1");
     // In one layout, stops do not change a bit.
     let (whole, parts) = (Run::new(false), Run::new(false));
     let wanted = whole.train(&zero3, 2, None);

@@ -14,7 +14,7 @@ use bessemer_parallel::{BatchSource, Job, ParallelError, Plan, Stage, Worker};
 use bessemer_schedule::{Place, Program};
 use bessemer_tensor::null::NullBackend;
 use bessemer_train::parity::{Layout, Style, asynchronous, matrix, pairwise, pipelines};
-use bessemer_units::ParamDType;
+use bessemer_units::{ParamDType, Recompute, RecomputePlan};
 use std::collections::BTreeMap;
 
 /// Bytes by label of the group.
@@ -116,7 +116,13 @@ impl Elements {
 }
 
 /// Bytes that all ranks send in the steps of `program`, by the closed forms.
-fn expected(model: &Model, layout: &Layout, (plan, program): (&Plan, &Program), shape: Shape) -> Traffic {
+fn expected(
+    model: &Model,
+    layout: &Layout,
+    (plan, program): (&Plan, &Program),
+    recompute: &RecomputePlan,
+    shape: Shape,
+) -> Traffic {
     let spans = plan.spans(model, program.stages).expect("stages");
     let (tensor, pipeline, micro) = (plan.tensor(), plan.pipeline(), layout.accumulation);
     let (replicas, shard, data) = (plan.replicate(), plan.shard(), plan.data_ranks());
@@ -167,8 +173,14 @@ fn expected(model: &Model, layout: &Layout, (plan, program): (&Plan, &Program), 
     let layers = (model.layers * tensor) as f64
         * tensor_parallel_layer(shape.sequences, shape.seq, model.width, tensor, false);
     // Beside the layers: the rows of the token table, the gradient of the head's input, the sums of the loss; with sequence
-    // parallelism the inputs of each layer's two blocks once more.
-    let again = if plan.sequence { 2 * model.layers } else { 0 };
+    // parallelism the inputs of each layer's two blocks once more. A layer that is recomputed in full repeats its sums, but where
+    // it normalises before its blocks the last is read by nothing; the inputs are then gathered already.
+    let sums = match (*recompute == Recompute::Full.into(), model.placement) {
+        (false, _) => 0,
+        (true, Placement::Pre) => 1,
+        (true, _) => 2,
+    };
+    let again = model.layers * if plan.sequence { 2 + sums } else { 2 * sums };
     let beside = (4 + again) as f64 * whole_ring(rows, tensor) + whole_ring(2 * tensor * tokens, tensor);
     send("tensor", micro_batches * activation * (layers + beside));
 
@@ -204,8 +216,9 @@ fn check(what: &str, model: &Model, layout: &Layout, activations: ActivationConf
     let updates = if layout.asynchronous() { WINDOW } else { 1 };
     let program = plan.program(layout.accumulation, updates, None).expect("a schedule that fits");
     let shape = Shape { sequences: 2, seq, purpose: Purpose::Train };
+    let wanted = expected(model, layout, (&plan, &program), &activations.recompute, shape);
     let found = counted(model, layout, (&plan, &program), activations, shape);
-    assert_eq!(found, expected(model, layout, (&plan, &program), shape), "{what}");
+    assert_eq!(found, wanted, "{what}");
 }
 
 fn check_all(layouts: impl Iterator<Item = Layout>) {

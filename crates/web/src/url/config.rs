@@ -74,6 +74,23 @@ impl Default for UrlFilterConfig {
 }
 
 impl UrlFilterConfig {
+    /// Paths of files that the keys name, each with its key.
+    pub fn paths(&mut self) -> Vec<(String, &mut String)> {
+        let lists = [
+            ("domain_files", &mut self.domain_files),
+            ("url_files", &mut self.url_files),
+            ("banned_word_files", &mut self.banned_word_files),
+            ("soft_word_files", &mut self.soft_word_files),
+            ("subword_files", &mut self.subword_files),
+            ("curated_files", &mut self.curated_files),
+        ];
+        let mut paths = Vec::new();
+        for (key, list) in lists {
+            paths.extend(list.iter_mut().map(|path| (format!("urls.{key}"), path)));
+        }
+        paths
+    }
+
     /// Checks every value. The message names the key, relative to the filter's table, the value and what is allowed.
     ///
     /// # Errors

@@ -61,7 +61,7 @@ impl Job {
             optim: recipe.optim,
             activations: ActivationConfig {
                 storage: recipe.train.storage,
-                recompute: recipe.train.recompute,
+                recompute: recipe.train.recompute_plan(),
             },
             matmul: recipe.train.matmul_precision,
         })

@@ -192,7 +192,7 @@ fn described<T>(
     with(&bessemer_parallel::Job {
         model: &job.model,
         shape: shape(turn),
-        activations: job.activations,
+        activations: job.activations.clone(),
         types: turn.types,
         optim: &job.optim,
         z_loss: 0.0,

@@ -70,7 +70,7 @@ pub(super) fn run(args: &BenchStepArgs, as_json: bool, console: &mut Console) ->
         Some(name) => CpuBackend::with_engine(config, rung, engine(name)?)?,
         None => CpuBackend::new(config)?,
     };
-    MemoryPlan::alone(&job.model, job.shape, job.activations, &job.optim, Some(&mut cpu))?
+    MemoryPlan::alone(&job.model, job.shape, job.activations.clone(), &job.optim, Some(&mut cpu))?
         .fits(1, machine::available_memory())?;
     let engine = cpu.engine();
     let mut backend = Timed::new(Box::new(cpu), args.profile);
@@ -146,7 +146,7 @@ fn measure(
     backend: &mut Timed,
     console: &mut Console,
 ) -> Result<(Vec<f64>, Times), Failure> {
-    let mut runner = Runner::alone(backend, &job.model, job.shape, job.activations, &job.optim)?;
+    let mut runner = Runner::alone(backend, &job.model, job.shape, job.activations.clone(), &job.optim)?;
     runner.worker.init(backend, SEED)?;
     let mut text = RandomText::new(job, job.tokens(), job.shape, 0);
     if let Some(dir) = &args.dump {

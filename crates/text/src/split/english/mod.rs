@@ -327,7 +327,7 @@ fn ends_chunk(bytes: &[u8]) -> bool {
     bytes[0].is_ascii() && byte_class(bytes[0]).meets(Class::SPACE)
 }
 
-/// Where the chunk that goes on at `at` ends.
+/// End of the chunk that continues at `at`.
 fn chunk_end(text: &str, mut at: usize) -> usize {
     let bytes = text.as_bytes();
     while at < bytes.len() {

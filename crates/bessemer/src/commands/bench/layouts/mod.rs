@@ -140,7 +140,7 @@ impl<'a> Setup<'a> {
         bessemer_parallel::Job {
             model: &self.job.model,
             shape: self.job.shape,
-            activations: self.job.activations,
+            activations: self.job.activations.clone(),
             types: ParamStorage::default(),
             optim: &self.job.optim,
             z_loss: 0.0,

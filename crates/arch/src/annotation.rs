@@ -1,0 +1,322 @@
+//! Layouts of parameters over the tensor axis that a user asks for (annotations, as in GShard: Lepikhin et al. 2020).
+//!
+//! A parameter is sharded along a loop of the model: hidden units, heads or rows of the vocabulary. All parameters of a
+//! layer that have the loop are sharded along it, or none of them: a product along a sharded loop wants both operands
+//! sharded alike. So an annotation of one of them holds for all, and two annotations that disagree are refused. What
+//! layouts the values between operators have follows from the parameters' when programs are partitioned.
+
+use crate::model::Model;
+use crate::param_id::{ParamId, ParamRole, Unit};
+use crate::sharding::{GradientSum, Sharding};
+use bessemer_mesh::{Axis, Placement};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Layout of a parameter over the tensor axis, as PyTorch's DTensor writes it. Matrices are `[outputs, inputs]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum ParamLayout {
+    /// Every rank has the whole parameter.
+    #[serde(rename = "replicate")]
+    Replicate,
+    /// Each rank has some rows: outputs of a matrix, as in Megatron-LM's ColumnParallelLinear (torchtitan's
+    /// ColwiseParallel), or rows of a table.
+    #[serde(rename = "shard(0)")]
+    Rows,
+    /// Each rank has some columns: inputs of a matrix, as in Megatron-LM's RowParallelLinear (torchtitan's RowwiseParallel).
+    #[serde(rename = "shard(1)")]
+    Columns,
+}
+
+impl ParamLayout {
+    fn placement(self) -> Placement {
+        match self {
+            ParamLayout::Replicate => Placement::Replicate,
+            ParamLayout::Rows => Placement::Shard { dim: 0 },
+            ParamLayout::Columns => Placement::Shard { dim: 1 },
+        }
+    }
+}
+
+impl fmt::Display for ParamLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ParamLayout::Replicate => "replicate",
+            ParamLayout::Rows => "shard(0)",
+            ParamLayout::Columns => "shard(1)",
+        })
+    }
+}
+
+/// Layouts by names of parameters, in which `*` stands for any characters: `"layers.*.mlp.up.weight"`.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Annotations(pub BTreeMap<String, ParamLayout>);
+
+/// Annotations that no program can follow.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AnnotationError {
+    /// A pattern that is no parameter's name.
+    #[error("parallel.annotate.\"{pattern}\": the model has no such parameter; {hint}")]
+    Unknown {
+        /// The pattern.
+        pattern: String,
+        /// What names there are.
+        hint: String,
+    },
+    /// Two annotations of one parameter.
+    #[error(
+        "parallel.annotate: {name} is {first} over the tensor axis by \"{by_first}\" and {second} by \"{by_second}\"; remove \
+         one of the two, or make their patterns narrower"
+    )]
+    Twice {
+        /// The parameter.
+        name: String,
+        /// A layout.
+        first: ParamLayout,
+        /// The pattern that asks for it.
+        by_first: String,
+        /// Another layout.
+        second: ParamLayout,
+        /// The pattern that asks for it.
+        by_second: String,
+    },
+    /// A dim that no program shards.
+    #[error(
+        "parallel.annotate.\"{pattern}\" = \"{layout}\": {name} cannot be sharded so over the tensor axis: {reason}; expected \
+         {expected}"
+    )]
+    Impossible {
+        /// The pattern.
+        pattern: String,
+        /// The layout.
+        layout: ParamLayout,
+        /// The parameter.
+        name: String,
+        /// Why.
+        reason: String,
+        /// The layouts that it may have.
+        expected: String,
+    },
+    /// Two parameters of one loop, of which one is sharded and the other replicated.
+    #[error(
+        "parallel.annotate: {name} is {layout} over the tensor axis by \"{pattern}\", but its {along} are those of {other}, \
+         which is {other_layout} by \"{other_pattern}\"; a product along them wants both sharded or both replicated: annotate \
+         them alike, or only one of them"
+    )]
+    Conflict {
+        /// A parameter.
+        name: String,
+        /// Its layout.
+        layout: ParamLayout,
+        /// The pattern that asks for it.
+        pattern: String,
+        /// What both are sharded along.
+        along: &'static str,
+        /// The other parameter.
+        other: String,
+        /// Its layout.
+        other_layout: ParamLayout,
+        /// The pattern that asks for it.
+        other_pattern: String,
+    },
+    /// A replicated parameter whose operator needs all rows of the residual stream.
+    #[error(
+        "parallel.annotate.\"{pattern}\" = \"replicate\" with parallel.sequence = true: {name} is read by {reader}, which \
+         needs all rows of the residual stream, and of these each rank of the tensor axis has some; expected \
+         parallel.sequence = false, or {along} sharded"
+    )]
+    Sequence {
+        /// The pattern.
+        pattern: String,
+        /// The parameter.
+        name: String,
+        /// The operator.
+        reader: &'static str,
+        /// What is replicated.
+        along: &'static str,
+    },
+}
+
+/// What parameters are sharded along over the tensor axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum ShardedLoop {
+    Vocabulary,
+    Heads,
+    HiddenUnits,
+}
+
+impl ShardedLoop {
+    fn name(self) -> &'static str {
+        match self {
+            ShardedLoop::Vocabulary => "rows of the vocabulary",
+            ShardedLoop::Heads => "heads",
+            ShardedLoop::HiddenUnits => "hidden units",
+        }
+    }
+
+    /// The loop that an operator with this parameter has; for those that are never sharded themselves the loop that says how
+    /// their gradient is made.
+    fn of(role: ParamRole) -> Option<ShardedLoop> {
+        use ParamRole as R;
+        Some(match role {
+            R::TokenTable | R::HeadWeight => ShardedLoop::Vocabulary,
+            R::QkvWeight | R::QkvBias | R::AttentionOutWeight | R::AttentionOutBias => ShardedLoop::Heads,
+            R::QueryNormWeight | R::KeyNormWeight => ShardedLoop::Heads,
+            R::UpWeight | R::UpBias | R::GateUpWeight | R::GateUpBias => ShardedLoop::HiddenUnits,
+            R::DownWeight | R::DownBias => ShardedLoop::HiddenUnits,
+            _ => return None,
+        })
+    }
+}
+
+/// An annotation of one parameter.
+#[derive(Debug, Clone)]
+struct Annotated<'a> {
+    name: String,
+    pattern: &'a str,
+    layout: ParamLayout,
+}
+
+impl Annotated<'_> {
+    /// Refuses a layout that the parameter cannot have.
+    fn check(&self, sharding: &Sharding) -> Result<(), AnnotationError> {
+        let wanted = self.layout.placement();
+        if wanted == Placement::Replicate || wanted == sharding.layout.at(Axis::Tensor) {
+            return Ok(());
+        }
+        let (reason, expected) = match sharding.dim() {
+            Some(dim) => {
+                let other = if sharding.spec.shape.len() == 1 {
+                    "it has one dim".to_owned()
+                } else {
+                    "its other dim is the width of the residual stream, which no rank has parts of".to_owned()
+                };
+                (other, format!("\"shard({dim})\" or \"replicate\""))
+            }
+            None => {
+                let reason = "what reads it needs it whole: its elements are those of the residual stream's width, of positions or of one head";
+                (reason.to_owned(), "\"replicate\"".to_owned())
+            }
+        };
+        Err(AnnotationError::Impossible {
+            pattern: self.pattern.into(),
+            layout: self.layout,
+            name: self.name.clone(),
+            reason,
+            expected,
+        })
+    }
+}
+
+impl Model {
+    /// How each parameter is sharded over any number of ranks of the tensor axis, as [`Model::shardings`] but where the user
+    /// asks for another layout. `sequence`: the rows of the residual stream are sharded.
+    ///
+    /// # Errors
+    /// Annotations that name no parameter, that no program can follow, or that contradict each other.
+    pub fn annotated_shardings(
+        &self,
+        annotations: &Annotations,
+        sequence: bool,
+    ) -> Result<Vec<Sharding>, AnnotationError> {
+        let mut shardings = self.shardings();
+        let mut loops: BTreeMap<(Unit, ShardedLoop), Annotated<'_>> = BTreeMap::new();
+        for sharding in &shardings {
+            let Some(annotated) = annotation_of(sharding, annotations)? else { continue };
+            annotated.check(sharding)?;
+            let (id, Some(_)) = (sharding.spec.id, sharding.dim()) else { continue };
+            let Some(along) = ShardedLoop::of(id.role()) else { continue };
+            match loops.get(&(id.unit(), along)) {
+                Some(other)
+                    if (other.layout == ParamLayout::Replicate)
+                        != (annotated.layout == ParamLayout::Replicate) =>
+                {
+                    return Err(AnnotationError::Conflict {
+                        name: annotated.name,
+                        layout: annotated.layout,
+                        pattern: annotated.pattern.into(),
+                        along: along.name(),
+                        other: other.name.clone(),
+                        other_layout: other.layout,
+                        other_pattern: other.pattern.into(),
+                    });
+                }
+                Some(_) => {}
+                None => drop(loops.insert((id.unit(), along), annotated)),
+            }
+        }
+        for pattern in annotations.0.keys() {
+            if !shardings.iter().any(|s| matches(pattern, &s.spec.name)) {
+                return Err(AnnotationError::Unknown {
+                    pattern: pattern.clone(),
+                    hint: hint(pattern, &shardings),
+                });
+            }
+        }
+        loops.retain(|_, annotated| annotated.layout == ParamLayout::Replicate);
+        for ((unit, along), annotated) in loops.iter().filter(|_| sequence) {
+            let reader = match (unit, along) {
+                (_, ShardedLoop::Heads) => "attention",
+                (Unit::Head, ShardedLoop::Vocabulary) => "the loss",
+                (Unit::Embedding, ShardedLoop::Vocabulary) if self.tied_embeddings => "the loss",
+                _ => continue,
+            };
+            let (pattern, name, along) = (annotated.pattern.into(), annotated.name.clone(), along.name());
+            return Err(AnnotationError::Sequence { pattern, name, reader, along });
+        }
+        for sharding in &mut shardings {
+            let id = sharding.spec.id;
+            let along = ShardedLoop::of(id.role());
+            if along.is_some_and(|along| loops.contains_key(&(id.unit(), along))) {
+                sharding.layout = sharding.layout.with(Axis::Tensor, Placement::Replicate);
+                // Each rank works on all of the loop, and on the rows of the residual stream that it has.
+                sharding.gradient = GradientSum::IfSequenceParallel;
+            }
+        }
+        Ok(shardings)
+    }
+}
+
+/// The annotation of a parameter, if there is one.
+fn annotation_of<'a>(
+    sharding: &Sharding,
+    annotations: &'a Annotations,
+) -> Result<Option<Annotated<'a>>, AnnotationError> {
+    let name = &sharding.spec.name;
+    let mut found: Option<Annotated<'a>> = None;
+    for (pattern, layout) in annotations.0.iter().filter(|(pattern, _)| matches(pattern, name)) {
+        match &found {
+            Some(other) if other.layout != *layout => {
+                return Err(AnnotationError::Twice {
+                    name: name.clone(),
+                    first: other.layout,
+                    by_first: other.pattern.into(),
+                    second: *layout,
+                    by_second: pattern.clone(),
+                });
+            }
+            Some(_) => {}
+            None => found = Some(Annotated { name: name.clone(), pattern, layout: *layout }),
+        }
+    }
+    Ok(found)
+}
+
+/// Whether the pattern, in which `*` stands for any characters, is the name.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((before, after)) = pattern.split_once('*') else { return pattern == name };
+    let Some(rest) = name.strip_prefix(before) else { return false };
+    (0..=rest.len()).filter(|at| rest.is_char_boundary(*at)).any(|at| matches(after, &rest[at..]))
+}
+
+/// Names of parameters of the first layer and outside of layers, the nearest first.
+fn hint(pattern: &str, shardings: &[Sharding]) -> String {
+    let first = |id: ParamId| id.unit().layer().is_none_or(|layer| layer == 0);
+    let names = shardings.iter().filter(|s| first(s.spec.id)).map(|s| s.spec.name.as_str());
+    format!(
+        "parameters outside of layers and of layer 0, beside {pattern:?}: {}",
+        names.collect::<Vec<_>>().join(", ")
+    )
+}

@@ -1,0 +1,111 @@
+//! The identity of a corpus: a hash of everything that decides its documents. A finished corpus is reused while its
+//! identity is the same.
+//!
+//! identity = XXH3-128(versions, configuration, input listing)
+//!
+//! - Each crate that makes or judges text has a `VERSION`. A test holds the output of a corpus for each of them against a
+//!   digest and fails when the output changes under the same version.
+//! - Files that the configuration names count with their content, not with their path: every configuration lists its own
+//!   (`paths`), and the same list makes paths absolute for other machines.
+//! - Keys that change no document are left out: where the input lies, memory, weights of training.
+
+use crate::compose;
+use crate::config::CorpusConfig;
+use crate::error::{Error, Result};
+use crate::output::summary::FORMAT_VERSION;
+use crate::source::Listing;
+use bessemer_durable::open_regular;
+use std::io::Read;
+use std::path::Path;
+use xxhash_rust::xxh3::Xxh3Default;
+
+/// Version of what this crate makes of its input by itself: sources, rules of `[corpus.clean]`, split, order.
+const VERSION: u32 = 5;
+
+/// Versions of what decides the documents of a corpus, by crate.
+pub const VERSIONS: [(&str, u32); 7] = [
+    ("corpus", VERSION),
+    ("dedup", bessemer_dedup::VERSION),
+    ("privacy", bessemer_privacy::VERSION),
+    ("rules", bessemer_rules::VERSION),
+    ("score", bessemer_score::VERSION),
+    ("text", bessemer_text::VERSION),
+    ("web", bessemer_web::VERSION),
+];
+
+impl CorpusConfig {
+    /// Paths of files that the configuration names, each with its key; the input is none of them.
+    pub(crate) fn paths(&mut self) -> Vec<(String, &mut String)> {
+        let tables = [
+            self.urls.paths(),
+            self.rules.paths(),
+            self.scores.paths(),
+            self.decontaminate.paths(),
+            self.evaluate.paths(),
+        ];
+        tables.into_iter().flatten().map(|(key, path)| (format!("corpus.{key}"), path)).collect()
+    }
+
+    /// What of the configuration decides the documents, as JSON.
+    ///
+    /// # Errors
+    /// A file that cannot be read, a profile that is none.
+    fn identity(&self) -> Result<serde_json::Value> {
+        let unwritten =
+            |cause| Error::Config(format!("the configuration cannot be written as JSON: {cause}"));
+        let mut config = self.clone();
+        for (key, path) in config.paths() {
+            *path = digest_of_file(&key, path)?;
+        }
+        let mut json = serde_json::to_value(&config).map_err(unwritten)?;
+        let Some(keys) = json.as_object_mut() else { return Ok(json) };
+        for name in ["source", "path", "memory", "mix"] {
+            keys.shift_remove(name);
+        }
+        keys.insert("sources".into(), self.sources_identity());
+        // With the method for equal documents, whose finds the column `copies` counts too.
+        keys.insert("methods".into(), serde_json::to_value(compose::methods(self)).map_err(unwritten)?);
+        // Profiles by what they say, not by their names: those that the program carries may change with it.
+        let own = self.rules.build().map_err(|error| Error::Config(format!("corpus.{error}")))?;
+        let profiles = own
+            .iter()
+            .chain(&self.evaluate.build()?)
+            .map(|profile| serde_json::to_value(profile.complete_file()))
+            .collect::<serde_json::Result<serde_json::Value>>();
+        keys.insert("profiles".into(), profiles.map_err(unwritten)?);
+        Ok(json)
+    }
+}
+
+/// Hash of everything that decides the documents: versions, configuration, input listing.
+///
+/// # Errors
+/// A file that the configuration names and that cannot be read.
+pub(crate) fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
+    let mut hash = Xxh3Default::new();
+    hash.update(format!("format {FORMAT_VERSION} {VERSIONS:?} {}\n", listing.kind).as_bytes());
+    hash.update(format!("{}\n", config.identity()?).as_bytes());
+    for entry in &listing.entries {
+        hash.update(entry.as_bytes());
+        hash.update(b"\n");
+    }
+    Ok(format!("{:032x}", hash.digest128()))
+}
+
+/// Hash and length of the content of a file; models may be large.
+fn digest_of_file(key: &str, path: &str) -> Result<String> {
+    let fault = |cause: std::io::Error| Error::Config(format!("{key}: cannot read {path}: {cause}"));
+    let mut file = open_regular(Path::new(path)).map_err(fault)?;
+    let (mut hash, mut buffer, mut total) = (Xxh3Default::new(), vec![0; 1 << 20], 0);
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(format!("{:032x}, {total} bytes", hash.digest128())),
+            Ok(read) => {
+                hash.update(&buffer[..read]);
+                total += read;
+            }
+            Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(fault(cause)),
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Several kinds of work in the bubbles of the same steps: each has the bits that it has without the others.
+
+use crate::evaluation::{Layout, layout};
+use crate::fill::model;
+use bessemer_arch::Model;
+use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
+use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
+use bessemer_parallel::{
+    BatchSource, FillChoice, FillConfig, Job, ParallelConfig, ParallelError, Plan, Stage, StepFill, Worker,
+    plan_steps,
+};
+use bessemer_schedule::{Filler, Instruction, Program};
+use bessemer_tensor::null::NullBackend;
+use bessemer_tensor::rng::RngKey;
+use bessemer_units::ParamStorage;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use FillChoice::{Checkpoint, Evaluation, Kfac};
+
+const SEQ: usize = 8;
+const VOCAB: usize = 37;
+/// Batches of an evaluation.
+const BATCHES: usize = 3;
+const SHAPE: Shape = Shape { sequences: 8, seq: SEQ, purpose: Purpose::Train };
+
+/// Made-up text: training sequences of a step, and evaluated ones that are the same in every step.
+struct Text {
+    step: u64,
+    first: u64,
+    all: u64,
+    ids: Vec<u32>,
+    targets: Vec<u32>,
+    evaluated: BTreeMap<usize, Vec<f32>>,
+}
+
+impl Text {
+    fn sequences(&mut self, what: &str, step: u64, first: u64) -> TokenBatch<'_> {
+        let key = RngKey::new(11, step, what);
+        let token = |s: u64, t: usize| key.block(s * (SEQ as u64 + 1) + t as u64)[0] % VOCAB as u32;
+        let sequences = first..first + SHAPE.sequences as u64;
+        self.ids = sequences.clone().flat_map(|s| (0..SEQ).map(move |t| token(s, t))).collect();
+        self.targets = sequences.flat_map(|s| (1..=SEQ).map(move |t| token(s, t))).collect();
+        TokenBatch { ids: &self.ids, targets: &self.targets, positions: None }
+    }
+}
+
+impl BatchSource for Text {
+    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let (step, first_sequence) = (self.step, self.first + (micro * SHAPE.sequences) as u64);
+        let loss_scale = 1.0 / (self.all as usize * SEQ) as f32;
+        let ctx = StepContext { seed: 5, step, first_sequence, loss_scale, accumulate: false };
+        Ok((self.sequences("text", step, first_sequence), ctx))
+    }
+
+    fn evaluation(&mut self, unit: usize) -> Result<TokenBatch<'_>, ParallelError> {
+        let first = 1000 * self.first + (unit * SHAPE.sequences) as u64;
+        Ok(self.sequences("evaluated", 0, first))
+    }
+
+    fn evaluated(&mut self, unit: usize, losses: &[f32]) {
+        assert!(self.evaluated.insert(unit, losses.to_vec()).is_none(), "{unit} was evaluated twice");
+    }
+}
+
+/// Every tensor of the state by its name.
+type State = Vec<(String, Vec<f32>)>;
+
+/// What a rank saw.
+#[derive(Debug, Default, PartialEq)]
+struct Done {
+    losses: Vec<f64>,
+    evaluated: BTreeMap<u64, BTreeMap<usize, Vec<f32>>>,
+    /// The state before some steps, on rank 0.
+    states: BTreeMap<u64, State>,
+    last: State,
+    /// Batches that passed bubbles.
+    in_bubbles: usize,
+}
+
+fn optim(fill: &FillConfig) -> OptimConfig {
+    let kfac = KfacConfig { damping: 1e-2, kl_clip: 1e-4, ..KfacConfig::default() };
+    let optimizer = if fill.has(Kfac) { OptimizerChoice::Kfac } else { OptimizerChoice::AdamW };
+    OptimConfig { optimizer, lr: 1e-2, kfac, ..OptimConfig::default() }
+}
+
+fn job<'a>(model: &'a Model, optim: &'a OptimConfig, plan: &'a Plan, program: &'a Program) -> Job<'a> {
+    let (activations, types) = (ActivationConfig::default(), ParamStorage::default());
+    Job { model, shape: SHAPE, activations, types, optim, z_loss: 1e-3, plan, program }
+}
+
+fn plan(layout: &Layout, fill: &FillConfig, optimizer: OptimizerChoice) -> Result<Plan, ParallelError> {
+    let config = ParallelConfig { fill: fill.clone(), ..layout.config.clone() };
+    let mut plan = Plan::new(&config, layout.ranks, &model(), optimizer)?;
+    plan.pipe.evaluations = BATCHES;
+    Ok(plan)
+}
+
+fn state(worker: &mut Worker, optim: &OptimConfig) -> Result<Vec<(String, usize)>, ParallelError> {
+    Ok(worker.tensors(optim)?.iter().map(|t| (t.name.clone(), t.len())).collect())
+}
+
+/// Trains with `fill`; every third step evaluates, and every step that may copies the state: in bubbles, or before the step.
+fn rank(layout: &Layout, fill: &FillConfig, mut world: Box<dyn Communicator>) -> Result<Done, ParallelError> {
+    let (model, optim) = (model(), optim(fill));
+    let plan = plan(layout, fill, optim.optimizer)?;
+    let program = plan.program(layout.micro_batches, 1, None)?;
+    let mut cpu = crate::instruction_set::cpu(1);
+    let mut group = world.group("copies", &(0..layout.ranks).collect::<Vec<_>>())?;
+    let mut worker = Worker::new(&mut cpu, &job(&model, &optim, &plan, &program), world)?;
+    worker.init(&mut cpu, 3)?;
+    if let Some(program) = worker.copying_program().cloned() {
+        worker.plan_snapshot(&optim, &program)?;
+    }
+    let lens = state(&mut worker, &optim)?;
+    let read = |worker: &mut Worker, cpu: &mut bessemer_kernels_cpu::CpuBackend| {
+        let mut all = State::new();
+        for tensor in worker.tensors(&optim)? {
+            let mut values = vec![0.0; tensor.len()];
+            worker.read(cpu, &tensor, &mut values)?;
+            all.push((tensor.name.clone(), values));
+        }
+        Ok::<_, ParallelError>(if worker.rank() == 0 { all } else { State::new() })
+    };
+    let local = (layout.micro_batches * SHAPE.sequences) as u64;
+    let (first, all) = (plan.data_index(worker.coord()) as u64 * local, plan.data_ranks() as u64 * local);
+    let evaluated = BTreeMap::new();
+    let mut text = Text { step: 0, first, all, ids: Vec::new(), targets: Vec::new(), evaluated };
+    let mut done = Done::default();
+    // Two refreshes, and the beginning of a third.
+    let steps = worker.refresh_interval().map_or(8, |interval| 2 * interval as u64 + 3);
+    for step in 0..steps {
+        text.step = step;
+        let (evaluates, copies) = (step % 3 == 1, step > 0 && worker.at_rest());
+        let asked =
+            StepFill { evaluates: evaluates && fill.has(Evaluation), copies: copies && fill.has(Checkpoint) };
+        if evaluates {
+            let fitting = if asked.evaluates { worker.fitting_evaluations() } else { 0 };
+            done.in_bubbles += fitting;
+            for unit in fitting..BATCHES {
+                let mut losses = vec![0.0; SHAPE.tokens()];
+                let batch = text.evaluation(unit)?;
+                let (ids, targets) = (batch.ids.to_vec(), batch.targets.to_vec());
+                let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
+                worker.loss(&mut cpu, &batch, Some(&mut losses))?;
+                if worker.has_losses(worker.coord().pipeline) {
+                    text.evaluated(unit, &losses);
+                }
+            }
+        }
+        if copies && !asked.copies {
+            done.states.insert(step, read(&mut worker, &mut cpu)?);
+        }
+        worker.set_step_fill(asked)?;
+        let sum = worker.gradients(&mut cpu, &mut text)?;
+        if asked.copies {
+            let mut copy = worker.take_snapshot()?;
+            let mut state = State::new();
+            if group.rank() > 0 {
+                copy.serve(&mut *group)?;
+            } else {
+                for (index, (name, len)) in lens.iter().enumerate() {
+                    let mut values = vec![f32::NAN; *len];
+                    copy.read(&mut *group, index, &mut values)?;
+                    state.push((name.clone(), values));
+                }
+                copy.end(&mut *group)?;
+            }
+            worker.give_back_snapshot(copy);
+            done.states.insert(step, state);
+        }
+        done.losses.push(worker.sum_over_data(sum)?.mean());
+        let norm = worker.grad_norm(&mut cpu)?;
+        worker.apply(&mut cpu, step + 1, optim.lr, norm)?;
+        if evaluates {
+            done.evaluated.insert(step, std::mem::take(&mut text.evaluated));
+        }
+    }
+    done.last = read(&mut worker, &mut cpu)?;
+    Ok(done)
+}
+
+fn train(layout: &Layout, fill: &FillConfig) -> Vec<Done> {
+    let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
+    let worlds = ThreadCommunicator::world("world", layout.ranks, &settings);
+    std::thread::scope(|scope| {
+        let run = |world| scope.spawn(move || rank(layout, fill, Box::new(world)));
+        let ranks: Vec<_> = worlds.into_iter().map(run).collect();
+        let results = ranks.into_iter().map(|r| r.join().unwrap());
+        results.map(|r| r.unwrap_or_else(|e| panic!("{layout:?}, {fill}: {e}"))).collect()
+    })
+}
+
+fn layouts() -> Vec<Layout> {
+    let mut tensor = layout("1f1b", 2, 4);
+    (tensor.ranks, tensor.config.tensor, tensor.config.sequence) = (4, 2, true);
+    let mut zero = layout("zb-h1", 2, 4);
+    (zero.ranks, zero.config.stage) = (4, Stage::Zero1);
+    let mut settled = layout("interleaved", 2, 4);
+    (settled.ranks, settled.config.stage) = (4, Stage::Zero3);
+    vec![
+        settled,
+        layout("1f1b", 2, 4),
+        layout("gpipe", 4, 4),
+        layout("interleaved", 2, 4),
+        layout("chimera", 2, 4),
+        tensor,
+        zero,
+    ]
+}
+
+#[test]
+fn every_combination_has_the_bits_of_its_parts() {
+    let sets = [
+        vec![Evaluation, Checkpoint],
+        vec![Kfac, Checkpoint],
+        vec![Kfac, Evaluation],
+        vec![Checkpoint, Kfac, Evaluation],
+    ];
+    let mut in_bubbles = 0;
+    for layout in layouts() {
+        let (none, alone): (FillConfig, FillConfig) = (FillChoice::None.into(), Kfac.into());
+        for kfac in [false, true] {
+            let plain = train(&layout, if kfac { &alone } else { &none });
+            assert!(plain[0].states.len() > 2, "{layout:?}: {} states", plain[0].states.len());
+            for set in sets.iter().filter(|set| set.contains(&Kfac) == kfac) {
+                let fill = FillConfig::Several(set.clone());
+                for (rank, (found, wanted)) in train(&layout, &fill).iter().zip(&plain).enumerate() {
+                    let what = format!("{layout:?}, {fill}, rank {rank}");
+                    assert_eq!(found.losses, wanted.losses, "{what}");
+                    assert_eq!(found.evaluated, wanted.evaluated, "{what}");
+                    assert!(found.states == wanted.states, "{what}: other bits in a copy of the state");
+                    assert!(found.last == wanted.last, "{what}: another state at the end");
+                    in_bubbles += found.in_bubbles;
+                }
+            }
+        }
+    }
+    assert!(in_bubbles > 0, "no bubble had room");
+}
+
+/// Which kinds of work stand in a program.
+fn kinds(program: &Program) -> [bool; 3] {
+    let has = |filler: Filler| {
+        program.lists.iter().flatten().any(|i| matches!(i, Instruction::Fill(fill) if fill.filler == filler))
+    };
+    [has(Filler::Curvature), has(Filler::Evaluate), has(Filler::Copy)]
+}
+
+#[test]
+fn the_first_step_of_a_refresh_may_hold_all_three() {
+    let (layout, fill) = (layout("gpipe", 4, 4), FillConfig::Several(vec![Kfac, Evaluation, Checkpoint]));
+    let (model, optim) = (model(), optim(&fill));
+    let plan = plan(&layout, &fill, optim.optimizer).unwrap();
+    let program = plan.program(4, 1, None).unwrap();
+    let planned = plan_steps(&job(&model, &optim, &plan, &program)).unwrap().unwrap();
+    let all = planned.steps[1].programs[3].as_ref().unwrap();
+    assert_eq!(kinds(all), [true, planned.steps[1].evaluations > 0, true]);
+    // In the middle of a refresh there is no state to copy.
+    assert!(planned.steps.len() > 2 && planned.steps[2..].iter().all(|s| s.programs[2].is_none()));
+    assert!(planned.steps.iter().all(|s| s.programs[0].is_some() && s.programs[1].is_some()));
+    assert!(planned.steps[0].evaluations > 0 && planned.lengthening > 0.0);
+
+    // What was not planned is refused.
+    let fill: FillConfig = Evaluation.into();
+    let plan = self::plan(&layout, &fill, OptimizerChoice::AdamW).unwrap();
+    let optim = self::optim(&fill);
+    let world = Box::new(NullCommunicator::new("world", 0, 4));
+    let mut worker =
+        Worker::new(&mut NullBackend::new(), &job(&model, &optim, &plan, &program), world).unwrap();
+    let copies = StepFill { copies: true, ..StepFill::default() };
+    let e = worker.set_step_fill(copies).unwrap_err().to_string();
+    assert!(e.contains("no program for") && e.contains("parallel.fill"), "{e}");
+    worker.set_step_fill(StepFill { evaluates: true, ..StepFill::default() }).unwrap();
+}

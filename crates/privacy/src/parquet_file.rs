@@ -1,0 +1,405 @@
+//! Parquet files from outside, checked before the Parquet library reads them.
+//!
+//! The library trusts two numbers that a file states: how many elements a list of its Thrift structures has (lists of booleans take
+//! no bytes there, so 119 bytes can state 2^31 of them), and how large a page is when unpacked. [`CheckedParquet`] walks over
+//! the footer, and over each page's header when it is read, and refuses a file that states too much.
+//!
+//! This is the lowest crate that reads Parquet from outside; sources of a corpus and `corpus explain` use it too.
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{
+    Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type,
+    UInt64Type,
+};
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_schema::{ArrowError, DataType};
+use bytes::Bytes;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
+use parquet::errors::{ParquetError, Result};
+use parquet::file::reader::{ChunkReader, Length};
+use serde_json::{Map, Value as Json};
+use std::fs::File;
+use std::io::{self, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Largest page when unpacked, in bytes. It bounds one value too: the library holds whole pages.
+pub const MAX_PAGE_BYTES: u64 = 256 << 20;
+/// Largest header of a page: it may hold the least and the greatest value.
+const MAX_HEADER_BYTES: u64 = 16 << 20;
+/// Elements of lists in a page's header. The format has none there; other writers may add some.
+const MAX_HEADER_ELEMENTS: u64 = 1 << 16;
+/// Structures inside each other; the library stops at 64.
+const MAX_DEPTH: u32 = 64;
+/// Bytes at the end of a file: length of the footer, and the magic number.
+const TAIL: u64 = 8;
+
+/// A Parquet file whose footer and page headers are checked before the Parquet library reads them.
+pub struct CheckedParquet<R> {
+    inner: R,
+}
+
+impl<R: ChunkReader> CheckedParquet<R> {
+    /// Checks the footer of a file.
+    ///
+    /// # Errors
+    /// The footer states more elements than it has bytes, nests too deep or is cut off; or the system's error.
+    pub fn new(inner: R) -> Result<CheckedParquet<R>> {
+        let length = inner.len();
+        if let Some(tail) = length.checked_sub(TAIL) {
+            let bytes = inner.get_bytes(tail, TAIL as usize)?;
+            let size = u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+            // Other files are refused by the library.
+            if let (b"PAR1", Some(start)) = (&bytes[4..], tail.checked_sub(size)) {
+                let footer = inner.get_bytes(start, size as usize)?;
+                let mut walk = Walk { input: &footer[..], elements_left: size, page_bytes: None };
+                walk.structure(MAX_DEPTH, true).map_err(|problem| wrong("footer", &problem))?;
+            }
+        }
+        Ok(CheckedParquet { inner })
+    }
+}
+
+fn wrong(what: &str, problem: &io::Error) -> ParquetError {
+    let hint = "write the file anew with smaller pages or leave it out";
+    ParquetError::General(format!("the {what} of the Parquet file is refused: {problem}; {hint}"))
+}
+
+impl<R: ChunkReader> Length for CheckedParquet<R> {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+}
+
+impl<R: ChunkReader> ChunkReader for CheckedParquet<R> {
+    type T = PageHeader<R::T>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T> {
+        // The library reads headers of pages this way, and the end of the file.
+        let checked = start.saturating_add(TAIL) >= self.inner.len();
+        Ok(PageHeader { inner: self.inner.get_read(start)?, head: Vec::new(), at: 0, checked })
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
+        self.inner.get_bytes(start, length)
+    }
+}
+
+/// Reader that begins with the header of a page, which it checks at the first read.
+pub struct PageHeader<T> {
+    inner: T,
+    /// Bytes of the header, read already.
+    head: Vec<u8>,
+    /// Those of them that were handed on.
+    at: usize,
+    checked: bool,
+}
+
+impl<T: Read> Read for PageHeader<T> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if !self.checked {
+            self.checked = true;
+            let input = Kept { inner: (&mut self.inner).take(MAX_HEADER_BYTES), kept: &mut self.head };
+            let mut walk = Walk { input, elements_left: MAX_HEADER_ELEMENTS, page_bytes: None };
+            walk.structure(MAX_DEPTH, true)
+                .and_then(|()| match walk.page_bytes {
+                    Some(bytes) if bytes > MAX_PAGE_BYTES => {
+                        Err(refused(format!("a page has {bytes} bytes, at most {MAX_PAGE_BYTES} are read")))
+                    }
+                    _ => Ok(()),
+                })
+                .map_err(|problem| io::Error::other(wrong("page header", &problem)))?;
+        }
+        if self.at < self.head.len() {
+            let read = (&self.head[self.at..]).read(out)?;
+            self.at += read;
+            return Ok(read);
+        }
+        self.inner.read(out)
+    }
+}
+
+/// Reader that keeps what passes it.
+struct Kept<'a, R> {
+    inner: R,
+    kept: &'a mut Vec<u8>,
+}
+
+impl<R: Read> Read for Kept<'_, R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(out)?;
+        self.kept.extend_from_slice(&out[..read]);
+        Ok(read)
+    }
+}
+
+fn refused(problem: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem)
+}
+
+/// A walk over structures in Thrift's compact protocol, reading them as the Parquet library does.
+struct Walk<R> {
+    input: R,
+    /// Elements of lists and maps that may still come.
+    elements_left: u64,
+    /// Field 2 of the outermost structure: the unpacked bytes of a page, where the structure is a page's header.
+    page_bytes: Option<u64>,
+}
+
+impl<R: Read> Walk<R> {
+    fn byte(&mut self) -> io::Result<u8> {
+        let mut byte = [0];
+        self.input.read_exact(&mut byte)?;
+        Ok(byte[0])
+    }
+
+    fn number(&mut self) -> io::Result<u64> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(refused("a number has more than 64 bits".into()))
+    }
+
+    fn skip(&mut self, bytes: u64) -> io::Result<()> {
+        let skipped = io::copy(&mut (&mut self.input).take(bytes), &mut io::sink())?;
+        if skipped == bytes {
+            Ok(())
+        } else {
+            Err(refused(format!("{bytes} bytes are stated, {skipped} are there")))
+        }
+    }
+
+    fn elements(&mut self, count: u64) -> io::Result<()> {
+        let left = self.elements_left;
+        let after = left.checked_sub(count);
+        self.elements_left = after
+            .ok_or_else(|| refused(format!("a list states {count} elements, at most {left} can be there")))?;
+        Ok(())
+    }
+
+    fn structure(&mut self, depth: u32, outermost: bool) -> io::Result<()> {
+        let mut id = 0_i64;
+        loop {
+            let header = self.byte()?;
+            let kind = header & 15;
+            if kind == 0 {
+                return Ok(());
+            }
+            id = match header >> 4 {
+                0 => zigzag(self.number()?),
+                step => id.saturating_add(i64::from(step)),
+            };
+            if outermost && id == 2 && kind == 5 {
+                self.page_bytes = u64::try_from(zigzag(self.number()?)).ok();
+            } else {
+                self.value(kind, depth)?;
+            }
+        }
+    }
+
+    fn value(&mut self, kind: u8, depth: u32) -> io::Result<()> {
+        let depth =
+            depth.checked_sub(1).ok_or_else(|| refused(format!("more than {MAX_DEPTH} levels deep")))?;
+        match kind {
+            // A boolean is its type.
+            1 | 2 => Ok(()),
+            3 => self.skip(1),
+            4..=6 => self.number().map(drop),
+            7 => self.skip(8),
+            8 => {
+                let bytes = self.number()?;
+                self.skip(bytes)
+            }
+            9 | 10 => {
+                let header = self.byte()?;
+                let count = if header >> 4 == 15 { self.number()? } else { u64::from(header >> 4) };
+                self.elements(count)?;
+                (0..count).try_for_each(|_| self.value(header & 15, depth))
+            }
+            11 => {
+                let count = self.number()?;
+                let kinds = if count > 0 { self.byte()? } else { 0 };
+                self.elements(count.saturating_mul(2))?;
+                (0..count).try_for_each(|_| {
+                    self.value(kinds >> 4, depth)?;
+                    self.value(kinds & 15, depth)
+                })
+            }
+            12 => self.structure(depth, false),
+            13 => self.skip(16),
+            kind => Err(refused(format!("the type {kind} is none of Thrift's"))),
+        }
+    }
+}
+
+fn zigzag(number: u64) -> i64 {
+    (number >> 1) as i64 ^ -((number & 1) as i64)
+}
+
+/// Rows that are read at once: memory is that of their texts.
+const BATCH_ROWS: usize = 64;
+
+/// The rows of a Parquet file from outside as JSON objects. Nothing follows an error.
+pub struct JsonRows {
+    reader: Option<ParquetRecordBatchReader>,
+    batch: Option<RecordBatch>,
+    /// Rows of `batch` that were given out.
+    taken: usize,
+}
+
+impl JsonRows {
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// It is no Parquet file, or its footer states too much.
+    pub fn open(file: File) -> Result<JsonRows> {
+        // The file's own types, not those that the writer noted: they are few.
+        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+        let builder =
+            ParquetRecordBatchReaderBuilder::try_new_with_options(CheckedParquet::new(file)?, options)?;
+        let reader = builder.with_batch_size(BATCH_ROWS).build()?;
+        Ok(JsonRows { reader: Some(reader), batch: None, taken: 0 })
+    }
+}
+
+impl Iterator for JsonRows {
+    type Item = std::result::Result<Map<String, Json>, String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.batch.as_ref().is_none_or(|batch| self.taken == batch.num_rows()) {
+            let reader = self.reader.as_mut()?;
+            // The library panics at some damaged files.
+            let next = catch_unwind(AssertUnwindSafe(|| reader.next())).unwrap_or_else(|_| {
+                let problem = "the file is damaged in a way that the Parquet reader does not survive";
+                Some(Err(ArrowError::ParquetError(problem.into())))
+            });
+            match next? {
+                Ok(batch) => (self.batch, self.taken) = (Some(batch), 0),
+                Err(error) => {
+                    self.reader = None;
+                    return Some(Err(error.to_string()));
+                }
+            }
+        }
+        let batch = self.batch.as_ref()?;
+        let schema = batch.schema_ref();
+        let columns = schema.fields().iter().zip(batch.columns());
+        let row = columns.map(|(field, column)| (field.name().clone(), json_value(column, self.taken)));
+        let row = row.collect();
+        self.taken += 1;
+        Some(Ok(row))
+    }
+}
+
+/// A value of a column as JSON: texts, numbers, truth values, and lists and structures of them; null for other kinds.
+pub fn json_value(column: &ArrayRef, index: usize) -> Json {
+    if column.is_null(index) {
+        return Json::Null;
+    }
+    macro_rules! number {
+        ($kind:ty) => {
+            Json::from(column.as_primitive::<$kind>().value(index))
+        };
+    }
+    match column.data_type() {
+        DataType::Utf8 => Json::from(column.as_string::<i32>().value(index)),
+        DataType::LargeUtf8 => Json::from(column.as_string::<i64>().value(index)),
+        DataType::Boolean => Json::from(column.as_boolean().value(index)),
+        DataType::Int8 => number!(Int8Type),
+        DataType::Int16 => number!(Int16Type),
+        DataType::Int32 => number!(Int32Type),
+        DataType::Int64 => number!(Int64Type),
+        DataType::UInt8 => number!(UInt8Type),
+        DataType::UInt16 => number!(UInt16Type),
+        DataType::UInt32 => number!(UInt32Type),
+        DataType::UInt64 => number!(UInt64Type),
+        DataType::Float32 => number!(Float32Type),
+        DataType::Float64 => number!(Float64Type),
+        DataType::Struct(fields) => {
+            let parts = fields.iter().zip(column.as_struct().columns());
+            Json::Object(parts.map(|(field, part)| (field.name().clone(), json_value(part, index))).collect())
+        }
+        // Strings of writers that do not say that they are.
+        DataType::Binary => {
+            std::str::from_utf8(column.as_binary::<i32>().value(index)).map_or(Json::Null, Json::from)
+        }
+        DataType::List(_) => list(&column.as_list::<i32>().value(index)),
+        DataType::LargeList(_) => list(&column.as_list::<i64>().value(index)),
+        DataType::FixedSizeList(..) => list(&column.as_fixed_size_list().value(index)),
+        _ => Json::Null,
+    }
+}
+
+fn list(values: &ArrayRef) -> Json {
+    (0..values.len()).map(|index| json_value(values, index)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parquet::file::reader::SerializedFileReader;
+    use std::time::{Duration, Instant};
+
+    /// A file of a footer alone.
+    fn with_footer(footer: &[u8]) -> Bytes {
+        [b"PAR1", footer, &(footer.len() as u32).to_le_bytes(), b"PAR1"].concat().into()
+    }
+
+    /// 2^31 - 1 booleans in a list that no field of the format has.
+    const GIANT_LIST: [u8; 8] = [0xf9, 0xf1, 0xff, 0xff, 0xff, 0xff, 0x07, 0];
+
+    #[test]
+    fn a_footer_that_states_more_than_it_has_is_refused_at_once() {
+        let lists = GIANT_LIST[..7].repeat(14);
+        for footer in [&GIANT_LIST[..], &[&lists[..], &[0]].concat()] {
+            let file = with_footer(footer);
+            let begun = Instant::now();
+            let error = CheckedParquet::new(file).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains("2147483647 elements") && error.contains("footer"), "{error}");
+            assert!(begun.elapsed() < Duration::from_millis(200));
+        }
+        let deep = [0x1c].repeat(1000);
+        assert!(
+            CheckedParquet::new(with_footer(&deep)).is_err_and(|e| e.to_string().contains("levels deep"))
+        );
+        // Lists of lists that state as many as there are bytes, each.
+        let square = [&[0xf9_u8, 0xf9, 0x80, 0x08][..], &[0xf1, 0x80, 0x08].repeat(1024), &[0]].concat();
+        assert!(CheckedParquet::new(with_footer(&square)).is_err());
+        for cut in [&b""[..], b"PAR1", b"no Parquet at all", &with_footer(&[8])[4..]] {
+            let file = Bytes::copy_from_slice(cut);
+            assert!(CheckedParquet::new(file).and_then(SerializedFileReader::new).is_err());
+        }
+    }
+
+    #[test]
+    fn the_header_of_a_page_is_checked_before_it_is_handed_on() {
+        let page = |bytes: u64| {
+            // type 0, unpacked bytes, packed bytes; a structure of its own; the end.
+            let mut header = vec![0x15, 0, 0x15];
+            let mut number = bytes << 1;
+            while number >= 0x80 {
+                header.push(number as u8 | 0x80);
+                number >>= 7;
+            }
+            header.extend([number as u8, 0x15, 8, 0x2c, 0x15, 2, 0, 0]);
+            header
+        };
+        let read = |header: &[u8]| {
+            let file = Bytes::from([header, &[7; 40]].concat());
+            let file = CheckedParquet { inner: file };
+            let mut out = Vec::new();
+            file.get_read(0).and_then(|mut input| Ok(input.read_to_end(&mut out)?)).map(|_| out)
+        };
+        let good = page(1000);
+        assert_eq!(read(&good).ok(), Some([&good[..], &[7; 40]].concat()));
+        let large = read(&page(MAX_PAGE_BYTES + 1)).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(large.contains("268435457 bytes, at most 268435456"), "{large}");
+        assert!(read(&GIANT_LIST).is_err_and(|error| error.to_string().contains("2147483647 elements")));
+    }
+}

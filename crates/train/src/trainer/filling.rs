@@ -1,0 +1,87 @@
+//! What a run does in the bubbles of its steps (`parallel.fill`): when evaluations and saves are due, and where they stand.
+//!
+//! ```text
+//! step s ─► an evaluation is due: it is pending; a save is due: its copies are planned
+//! step s+1: passes, with both in the bubbles (the worker knows which program that is)
+//!        ─► the losses are gathered: the record of step s; then the threads begin with the copies: the checkpoint of step s
+//!        ─► the update
+//! ```
+//! A checkpoint is visible only after the records of its step are in the log: a run that resumes from it finds them there.
+
+use super::Trainer;
+use crate::TrainError;
+use crate::observer::Observer;
+use bessemer_parallel::StepFill;
+
+impl Trainer {
+    /// How ranks share the work, and what they do in bubbles.
+    pub(super) fn layout_text(&mut self) -> String {
+        let batches = self.evaluator.bubbles().map_or(0, |bubbles| bubbles.count());
+        format!("{}{}", self.layout().summary(), self.runner.worker.fill_summary(batches))
+    }
+
+    /// What the next step does in its bubbles besides work that every step does.
+    pub(super) fn step_fill(&mut self) -> StepFill {
+        StepFill {
+            evaluates: self.evaluator.bubbles().is_some_and(|bubbles| bubbles.is_pending()),
+            copies: self.copying.as_ref().is_some_and(|copying| copying.is_planned()),
+        }
+    }
+
+    /// An evaluation is due: at once, or in the bubbles of the next step. `saved`: the state is saved before that step, and the
+    /// record of the evaluation with it.
+    pub(super) fn evaluate_when_due(
+        &mut self,
+        saved: bool,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        let at = (self.state.step, self.state.tokens);
+        let waits = !saved || self.copying.is_some();
+        match self.evaluator.bubbles() {
+            Some(bubbles) if waits => bubbles.begin(&mut *self.backend, &mut self.runner, at),
+            _ => self.evaluate(false, observer),
+        }
+    }
+
+    /// Ends an evaluation that is pending. `passed`: a step has taken it through its bubbles; `kept`: and was not gone back from.
+    pub(super) fn end_evaluation(
+        &mut self,
+        (passed, kept): (bool, bool),
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        let Some(bubbles) = self.evaluator.bubbles().filter(|bubbles| bubbles.is_pending()) else {
+            return Ok(());
+        };
+        if !kept {
+            bubbles.forget();
+            return Ok(());
+        }
+        let record = self.evaluator.end_in_bubbles(&mut *self.backend, &mut self.runner, passed)?;
+        record.map_or(Ok(()), |r| self.append(r, observer))
+    }
+
+    /// The passes of a step are over, nothing is updated yet: a copy that they have made goes to a thread, behind the records of
+    /// the step before.
+    pub(super) fn after_passes(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        if !self.copying.as_ref().is_some_and(|copying| copying.is_planned()) {
+            return Ok(());
+        }
+        self.end_evaluation((true, true), observer)?;
+        if let Some(records) = &self.records {
+            records.sync()?;
+        }
+        self.begin_saving()
+    }
+
+    /// After a step, which was `kept` or gone back from.
+    pub(super) fn after_step(&mut self, kept: bool, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        self.end_evaluation((true, kept), observer)?;
+        self.end_saving(false, observer)
+    }
+
+    /// Before the run returns, possibly before the step whose bubbles were to evaluate and to copy.
+    pub(super) fn end_filling(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        self.end_evaluation((false, true), observer)?;
+        self.end_copying(observer)
+    }
+}

@@ -1,0 +1,32 @@
+//! One file a target.
+
+pub mod audio;
+pub mod corpus_files;
+pub mod dedup_files;
+pub mod evaluation_set;
+pub mod fasttext;
+pub mod html;
+pub mod http;
+pub mod hugging_face;
+pub mod image;
+pub mod jsonl;
+pub mod kenlm_arpa;
+pub mod kenlm_binary;
+pub mod media_shard;
+pub mod parquet;
+pub mod predicate;
+pub mod profile;
+pub mod recipe;
+pub mod rules_text;
+pub mod run_files;
+pub mod safetensors;
+pub mod schedule;
+pub mod score_files;
+pub mod sentencepiece;
+pub mod shards;
+pub mod tar;
+pub mod tokenizer_json;
+pub mod tokenizer_text;
+pub mod url;
+pub mod warc;
+pub mod warc_build;
