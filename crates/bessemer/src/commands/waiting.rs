@@ -20,6 +20,10 @@ fn table_told(peer: usize) -> Message<'static> {
     Message::new("the table is told", 3, peer)
 }
 
+fn acknowledged(peer: usize) -> Message<'static> {
+    Message::new("the table was heard of", 4, peer)
+}
+
 /// What is known of another process.
 #[derive(Debug, PartialEq)]
 enum Said {
@@ -74,22 +78,36 @@ pub(crate) fn once(
         return if me == 0 { failure } else { silent };
     }
     let teller = said.iter().position(|s| matches!(s, Said::Lines(_))).unwrap_or(me);
-    if teller != me {
-        let until = Instant::now() + 2 * WAIT;
-        while Instant::now() < until {
-            match take(group, table_told(teller), &mut [0]) {
-                Ok(false) => std::thread::sleep(Duration::from_millis(1)),
-                Ok(true) => return silent,
-                Err(()) => break,
-            }
-        }
+    if teller != me && comes(group, table_told(teller), 2 * WAIT) {
+        let _ = group.send(acknowledged(teller), &[0u8]);
+        // A process that leaves breaks the group for those that have not heard yet: the teller leaves first. It sends nothing
+        // more under this tag, so this ends when it is gone.
+        comes(group, table_told(teller), WAIT);
+        return silent;
     }
     tell(&Failure { message: format!("{}\n{}", failure.message, table(&said)), ..failure });
-    for (peer, _) in said.iter().enumerate().filter(|(p, s)| *p != me && matches!(s, Said::Lines(_))) {
+    let peers = || said.iter().enumerate().filter(|(p, s)| *p != me && matches!(s, Said::Lines(_)));
+    for (peer, _) in peers() {
         // Whoever is gone by now needs no word.
         let _ = group.send(table_told(peer), &[0u8]);
     }
+    for (peer, _) in peers() {
+        comes(group, acknowledged(peer), WAIT / 2);
+    }
     silent
+}
+
+/// Whether a message of one byte comes within `limit`, from a group that is not broken by then.
+fn comes(group: &mut dyn Communicator, message: Message<'_>, limit: Duration) -> bool {
+    let until = Instant::now() + limit;
+    while Instant::now() < until {
+        match take(group, message, &mut [0]) {
+            Ok(false) => std::thread::sleep(Duration::from_millis(1)),
+            Ok(true) => return true,
+            Err(()) => return false,
+        }
+    }
+    false
 }
 
 fn table(said: &[Said]) -> String {
