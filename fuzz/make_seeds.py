@@ -106,3 +106,15 @@ route 0 1 1.1 0.1
 rank 0: F0 F1 F0.1 I0.1 F1.1 I1.1 I0 I1 W0.1 W1.1 W0 W1
 rank 1: F0 F0.1 F1 F1.1 I0.1 I0 I1.1 I1 W0.1 W0 W1.1 W1
 """)
+
+put("latex", "paper", r"""\documentclass{article}\newcommand{\loss}{\mathcal{L}}\def\a{\loss\loss}\title{Of \emph{Steel}}
+\begin{document}\begin{abstract}Cheap~\cite{b} steel.\end{abstract}\section*{One}\input{b} % comment
+\begin{equation}\a = 1\end{equation}\begin{figure}[t]\caption[x]{A $x_1$.}\end{figure}\verb|{| \'{e} \\[2pt]\footnote{n}
+\begin{itemize}\item x\end{itemize}\begin{verbatim}%{\end{verbatim}\end{document}%%FILEtext ``of'' b --- \iffalse c \fi""")
+put("jats", "article", """<?xml version="1.0"?><!DOCTYPE article [<!ENTITY x "y">]><article><front><article-title>A &amp; B</article-title>
+<abstract><p>c&nbsp;&#8212; &x;</p></abstract></front><body><sec><title>T</title><p>a <inline-formula><alternatives><tex-math>$x$</tex-math>
+<mml:math/></alternatives></inline-formula></p><list><list-item><p>i</p></list-item></list><fig><caption><p>f</p></caption></fig><![CDATA[<]]></sec></body>
+<back><ref-list/></back></article>""")
+put("wikitext", "page", """<page><title>T</title><ns>0</ns><id>1</id><redirect title="x"/><revision><text>{{a|{{b}}}} ''x'' [[c|d]] &lt;ref&gt;</text></revision></page>""")
+put("wikitext", "text", """{{Info|a={{b}}}}\n'''A''' [[b|c [[d]]]] [http://e f]<ref name="x">y</ref><!-- z -->\n== H ==\n* i\n{|\n| c\n|}\n[[File:x|a]] <math>x</math> __TOC__ &amp;""")
+put("wikitext", "post", """<row Id="4" PostTypeId="1" AcceptedAnswerId="7" Score="-3" Title="A" Body="&lt;p&gt;x" />""")

@@ -41,9 +41,11 @@ targets! {
     http: [],
     hugging_face: [],
     image: ["crates/media/tests/golden"],
+    jats: [],
     jsonl: [],
     kenlm_arpa: ["crates/score/tests/data/kenlm"],
     kenlm_binary: ["crates/score/tests/data/kenlm"],
+    latex: [],
     media_shard: [],
     parquet: [],
     predicate: [],
@@ -62,6 +64,7 @@ targets! {
     url: [],
     warc: [],
     warc_build: [],
+    wikitext: [],
 }
 
 /// The root of the repository.
