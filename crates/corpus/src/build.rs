@@ -18,13 +18,13 @@ use crate::output::summary::{
 use crate::parts::{self, Parts};
 use crate::read::CorpusReader;
 use crate::remote::{self, Engine};
-use crate::row::Split;
 use crate::source::{self, Listing, Source};
 use crate::split::Assign;
 use crate::tombstone::{Tombstones, tombstones_path};
 use crate::verify::{summary_of, with_checksum};
 use arrow_array::{RecordBatch, UInt64Array};
 use bessemer_dataflow::{BatchMap, Executor, Plan, Sink, Stage, column};
+use bessemer_documents::Split;
 use bessemer_web::redact::redact;
 use std::io::Write;
 use std::path::Path;

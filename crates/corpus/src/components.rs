@@ -1,12 +1,12 @@
 //! Rows and the components of a mixture: which rows no rule touches, and which slice takes a row.
 
 use crate::mix::SourceConfig;
-use crate::row::{COMPONENT, Rows, TAGS};
 use crate::rule::BatchRow;
 use arrow_array::builder::StringBuilder;
 use arrow_array::{Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{BatchMap, Result, column, optional, with_columns};
+use bessemer_documents::{COMPONENT, EXEMPT, Rows, TAGS};
 use bessemer_rules::{Error, Predicate};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,9 +31,6 @@ impl BatchMap for BySource {
         if verbatim { self.kept.apply(batch) } else { self.judged.apply(batch) }
     }
 }
-
-/// Reason of a row on its way past the rules: every stage leaves dropped rows as they are.
-const UNTOUCHED: &str = "kept byte for byte";
 
 /// Takes rows of sources that are kept byte for byte out of the rules' sight ([`Spare::hide`]), and brings them back before the sink.
 pub(crate) struct Spare {
@@ -67,8 +64,8 @@ impl BatchMap for Spare {
             let found = optional(old, index);
             let own = self.verbatim.contains(components.value(index));
             reasons.append_option(match (own, self.hide, found) {
-                (true, true, None) => Some(UNTOUCHED),
-                (true, false, Some(UNTOUCHED)) => None,
+                (true, true, None) => Some(EXEMPT),
+                (true, false, Some(EXEMPT)) => None,
                 (_, _, found) => found,
             });
         }

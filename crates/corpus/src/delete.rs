@@ -11,15 +11,12 @@ use crate::output::durable::PartialDir;
 use crate::output::summary::{CorpusSummary, DROPPED_FILE};
 use crate::parts::Parts;
 use crate::read::{Batches, CorpusReader};
-use crate::row::{COMPONENT, EMBEDDING, METADATA, Split, text_schema};
 use crate::source::SourceInfo;
 use crate::tombstone::{DELETED, Tombstones};
-use arrow_array::builder::StringBuilder;
-use arrow_array::{
-    Array, ArrayRef, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array, new_null_array,
-};
+use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array, new_null_array};
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{BatchMap, Sink, column, with_columns};
+use bessemer_documents::{COMPONENT, EMBEDDING, METADATA, Split, Verdict, edit_all, text_schema};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -146,34 +143,16 @@ impl BatchMap for ApplyDeletions {
         if !ids.iter().flatten().any(|id| self.0.reason(id).is_some()) {
             return Ok(batch);
         }
-        let of = |name| column::<StringArray>(self.name(), &batch, name);
-        let (texts, reasons, details) = (of("text")?, of("reason")?, of("detail")?);
-        let (mut text, mut reason, mut detail) =
-            (StringBuilder::new(), StringBuilder::new(), StringBuilder::new());
-        for index in 0..batch.num_rows() {
-            let value = |array: &StringArray| array.is_valid(index).then(|| array.value(index).to_string());
-            match self.0.reason(ids.value(index)) {
+        edit_all(self.name(), &batch, |document| {
+            Ok(match self.0.reason(ids.value(document.index())) {
                 Some(why) => {
-                    text.append_value("");
-                    reason.append_value(DELETED);
-                    detail.append_option(Some(why).filter(|why| !why.is_empty()));
+                    document.set_text("");
+                    let detail = Some(why.to_string()).filter(|why| !why.is_empty());
+                    Verdict::Drop { reason: DELETED.into(), detail }
                 }
-                None => {
-                    text.append_value(texts.value(index));
-                    reason.append_option(value(reasons));
-                    detail.append_option(value(details));
-                }
-            }
-        }
-        let nullable = |name: &str| Field::new(name, DataType::Utf8, true);
-        with_columns(
-            &batch,
-            vec![
-                (Field::new("text", DataType::Utf8, false), Arc::new(text.finish()) as ArrayRef),
-                (nullable("reason"), Arc::new(reason.finish())),
-                (nullable("detail"), Arc::new(detail.finish())),
-            ],
-        )
+                None => Verdict::Keep,
+            })
+        })
     }
 }
 

@@ -6,9 +6,9 @@
 
 use crate::error::{Error, Result};
 use crate::output::summary::Count;
-use crate::row::{Rows, head};
 use crate::rule::BatchRow;
 use arrow_array::RecordBatch;
+use bessemer_documents::{Rows, head};
 use bessemer_rules::{DocumentView, Profile, Scratch, Verdict};
 use bessemer_score::quantile::Sketch;
 use schemars::JsonSchema;

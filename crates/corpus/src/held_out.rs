@@ -7,11 +7,11 @@
 
 use crate::config::SplitConfig;
 use crate::output::summary::Count;
-use crate::row::{Rows, TRAIN, VALIDATION};
 use crate::split::{Assign, most_share, position};
 use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{Sink, optional, with_columns};
+use bessemer_documents::{Rows, TRAIN, VALIDATION};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -3,9 +3,9 @@
 use crate::error::Result;
 use crate::output::summary::DROPPED_FILE;
 use crate::read::{Batches, CorpusReader, flatten, owned};
-use crate::row::{Split, head};
 use arrow_array::{RecordBatch, StringArray, UInt32Array, UInt64Array};
 use bessemer_dataflow::column;
+use bessemer_documents::{Split, head};
 use std::collections::BTreeMap;
 
 /// Reasons whose details name the document that is kept instead, as the methods of deduplication write it.

@@ -34,7 +34,6 @@ mod output;
 mod parts;
 mod read;
 mod remote;
-mod row;
 mod rule;
 mod score;
 mod source;
@@ -43,6 +42,7 @@ mod tokenize;
 mod tombstone;
 mod verify;
 
+pub use bessemer_documents::{HEAD_BYTES, Split};
 pub use build::{BuildContext, Built, Progress, build, build_on, explain};
 pub use config::{
     CleanConfig, CorpusConfig, InvalidUtf8, PrivacyConfig, Scope, SourceKind, SplitBy, SplitConfig,
@@ -61,7 +61,6 @@ pub use output::summary::{
 };
 pub use read::{CorpusDocument, CorpusReader};
 pub use remote::{Engine, RemotePlan};
-pub use row::{HEAD_BYTES, Origin, RowBuilder, Split, source_schema, text_schema};
 pub use rule::{Document, Edits, Judged, Kind, Rule, Verdict, chain, judge};
 pub use source::{
     Access, Listing, Skipped, SkippedFiles, Source, SourceInfo, open_compressed, repair_json, source_kind_of,

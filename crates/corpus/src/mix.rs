@@ -195,7 +195,7 @@ impl CorpusConfig {
     pub(crate) fn columns(&self) -> Vec<String> {
         let mut columns = crate::compose::columns(self);
         if !self.sources.is_empty() {
-            columns.push(crate::row::COMPONENT.into());
+            columns.push(bessemer_documents::COMPONENT.into());
         }
         for source in &self.sources {
             columns.extend(source.tag.keys().map(|name| format!("{TAG}{name}")));

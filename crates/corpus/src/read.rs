@@ -3,11 +3,11 @@
 use crate::error::{Error, Result};
 use crate::output::documents::is_of_series;
 use crate::output::summary::{CorpusSummary, FileSummary};
-use crate::row::Split;
 use crate::verify::{Verified, read_summary};
 use arrow_array::{RecordBatch, StringArray};
 use arrow_schema::SchemaRef;
 use bessemer_dataflow::{column, optional};
+use bessemer_documents::Split;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,

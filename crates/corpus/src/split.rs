@@ -6,11 +6,11 @@
 
 use crate::config::{SplitBy, SplitConfig};
 use crate::error::{Error, Result};
-use crate::row::{Split, TRAIN, VALIDATION};
 use crate::source::Listing;
 use arrow_array::{Array, RecordBatch, StringArray, UInt8Array};
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{BatchMap, column, with_columns};
+use bessemer_documents::{Split, TRAIN, VALIDATION};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;

@@ -10,12 +10,12 @@
 use crate::build::{BuildContext, Progress};
 use crate::error::{Error, Result};
 use crate::read::{Batches, CorpusReader};
-use crate::row::Split;
 use arrow_array::builder::{BinaryBuilder, StringBuilder};
 use arrow_array::{BinaryArray, RecordBatch, StringArray, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
 use bessemer_dataflow::{Executor, FlatMap, Morsel, Plan, Scan, Sink, Source, Stage, column, morsel};
 use bessemer_dedup::rehydrate::repeats;
+use bessemer_documents::Split;
 use bessemer_shards::{Fingerprint, ShardError, ShardSet, ShardSetWriter, SplitMeta};
 use bessemer_tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};

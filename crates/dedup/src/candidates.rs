@@ -8,12 +8,12 @@
 //! each link.
 
 use crate::components::Graph;
-use crate::doc_key::{DocKey, doc_key_column};
 use crate::sorter::{Merged, Sorter, Space};
 use arrow_array::builder::FixedSizeBinaryBuilder;
 use arrow_array::{Array, FixedSizeBinaryArray, RecordBatch, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::{BreakerContext, Error, Input, Output, PipelineBreaker, Result, column};
+use bessemer_documents::{DocKey, doc_key_column};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -9,13 +9,13 @@
 //! first of each group. Cost: 50 bytes per document. With 128 bits, the probability that among n documents two
 //! different ones agree is below n²/2^129: 10^-21 for a billion.
 
-use crate::doc_key::DocKeys;
 use crate::keep_first::KeepFirst;
 use crate::verdict::{DropDuplicates, adds};
 use arrow_array::builder::FixedSizeBinaryBuilder;
 use arrow_array::{Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{BatchMap, Result, Stage, column, with_columns};
+use bessemer_documents::DocKeys;
 use bessemer_text::hash::xxh3_128;
 use std::sync::Arc;
 

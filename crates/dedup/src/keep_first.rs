@@ -3,10 +3,10 @@
 //! Rows arrive sorted by (group, order). For each group of two or more rows the fold gives out one row for each of
 //! them: (file, row, place of the first, or null for the first itself, copies gained by the first, or null).
 
-use crate::doc_key::{DocKey, doc_key_column};
 use crate::verdict::{Verdicts, weight};
 use arrow_array::{Array, RecordBatch};
 use bessemer_dataflow::{Fold, Reducer, Result};
+use bessemer_documents::{DocKey, doc_key_column};
 use std::ops::Range;
 
 /// The reduction; its rows carry `order` (16-byte places), the key column and perhaps `copies`.

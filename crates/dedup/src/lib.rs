@@ -8,7 +8,6 @@ pub mod bloom;
 mod candidates;
 mod components;
 mod config;
-mod doc_key;
 pub mod exact;
 mod keep_first;
 pub mod lines;
@@ -23,9 +22,7 @@ pub mod substring;
 mod verdict;
 
 pub use config::{DedupConfig, Method, MinHashConfig, Profile, Signature, stages};
-pub use doc_key::DocKey;
 pub use representatives::Verify;
-pub use verdict::HEAD_BYTES;
 
 /// Version of the verdicts and edited texts that this crate makes. Raised whenever one of them changes for the same input and configuration:
 /// finished corpora are reused under it.

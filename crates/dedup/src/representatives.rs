@@ -14,10 +14,10 @@
 //! representative of the largest component, and two runs of [`RUN_BYTES`] a thread. Time: at most [`PER_KEY`] comparisons for each band.
 
 use crate::candidates::{check, words};
-use crate::doc_key::{DocKey, doc_key_column};
 use crate::verdict::{Verdicts, weight};
 use arrow_array::{Array, BinaryArray, FixedSizeBinaryArray, RecordBatch};
 use bessemer_dataflow::{BreakerContext, Error, Input, Output, PipelineBreaker, Result, column};
+use bessemer_documents::{DocKey, doc_key_column};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;

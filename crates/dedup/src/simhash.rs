@@ -13,7 +13,6 @@
 
 use crate::candidates::{self, STOP_EVERY, check, give_components};
 use crate::components::Graph;
-use crate::doc_key::{DocKey, doc_key_column};
 use crate::exact::{PARTITIONS, names, with_order};
 use crate::minhash::stages::Clustered;
 use crate::minhash::{ShingleBy, Shingler};
@@ -22,6 +21,7 @@ use crate::verdict::{self, DropDuplicates, Verdicts, weight};
 use arrow_array::{Array, RecordBatch, StringArray, UInt64Array};
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{BatchMap, BreakerContext, Input, Output, PipelineBreaker, Result, Stage, column};
+use bessemer_documents::{DocKey, doc_key_column};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

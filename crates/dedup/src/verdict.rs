@@ -8,15 +8,11 @@
 //! | `gained` | u64 | copies that this document newly stands for |
 //! | `copies` | u64 | documents that a kept row stands for, itself included: the cluster's size, for rehydration |
 
-use crate::doc_key::DocKey;
-use arrow_array::builder::StringBuilder;
-use arrow_array::{Array, Float32Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use arrow_array::{Array, Float32Array, RecordBatch, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use bessemer_dataflow::{BatchMap, Result, column, optional, with_columns};
+use bessemer_dataflow::{BatchMap, Result, column, with_columns};
+use bessemer_documents::{DocKey, Verdict, edit};
 use std::sync::{Arc, LazyLock};
-
-/// Bytes of a dropped document that are kept for inspection.
-pub const HEAD_BYTES: usize = 400;
 
 /// Columns that a method needs only while it works.
 const SCRATCH: &[&str] = &[
@@ -57,7 +53,8 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     ]))
 });
 
-struct Verdict {
+/// One row of the result.
+struct Decision {
     place: DocKey,
     first: Option<DocKey>,
     similarity: Option<f32>,
@@ -66,17 +63,17 @@ struct Verdict {
 
 /// Collects verdicts into batches.
 #[derive(Default)]
-pub(crate) struct Verdicts(Vec<Verdict>);
+pub(crate) struct Verdicts(Vec<Decision>);
 
 impl Verdicts {
     /// `place` repeats `first`.
     pub(crate) fn dropped(&mut self, place: DocKey, first: DocKey, similarity: Option<f32>) {
-        self.0.push(Verdict { place, first: Some(first), similarity, gained: None });
+        self.0.push(Decision { place, first: Some(first), similarity, gained: None });
     }
 
     /// `place` is kept and stands for `gained` more documents.
     pub(crate) fn kept(&mut self, place: DocKey, gained: u64) {
-        self.0.push(Verdict { place, first: None, similarity: None, gained: Some(gained) });
+        self.0.push(Decision { place, first: None, similarity: None, gained: Some(gained) });
     }
 
     /// A batch when there are enough rows for one.
@@ -116,11 +113,6 @@ pub(crate) fn weight(stage: &str, batch: &RecordBatch, row: usize) -> Result<u64
     }
 }
 
-/// The first [`HEAD_BYTES`] of a text, cut at a character boundary.
-fn head(text: &str) -> &str {
-    &text[..text.floor_char_boundary(HEAD_BYTES)]
-}
-
 /// Drops the rows that a side plan named, and adds the copies that it counted.
 pub(crate) struct DropDuplicates {
     /// The reason of dropped rows.
@@ -151,65 +143,20 @@ impl BatchMap for DropDuplicates {
         if first_file.null_count() == rows {
             return without(&with_columns(&batch, vec![(copies_field, copies)])?, SCRATCH);
         }
-        let changed = change(stage, &batch, |index, _| {
+        let changed = edit(stage, &batch, |document| {
+            let index = document.index();
             if first_file.is_null(index) {
-                return Ok(Change::None);
+                return Ok(Verdict::Keep);
             }
             let (file, row) = (first_file.value(index), first_row.value(index));
             let mut detail = format!("{} file {file} row {row}", self.says);
             if !similarity.is_null(index) {
                 detail += &format!(" at {:.4}", similarity.value(index));
             }
-            Ok(Change::Drop(self.reason, detail))
+            Ok(Verdict::drop(self.reason, detail))
         })?;
         without(&with_columns(&changed, vec![(copies_field, copies)])?, SCRATCH)
     }
-}
-
-/// Outcome for a document.
-pub(crate) enum Change {
-    /// Unchanged, kept or dropped.
-    None,
-    /// Kept with this text.
-    Text(String),
-    /// It is dropped for this reason, with this detail; the head of its text stays.
-    Drop(&'static str, String),
-}
-
-/// The batch with the columns `reason`, `detail` and `text` as `decide` says of each row and its text.
-pub(crate) fn change(
-    stage: &str,
-    batch: &RecordBatch,
-    mut decide: impl FnMut(usize, &str) -> Result<Change>,
-) -> Result<RecordBatch> {
-    let texts: &StringArray = column(stage, batch, "text")?;
-    let old_reasons: &StringArray = column(stage, batch, "reason")?;
-    let old_details: &StringArray = column(stage, batch, "detail")?;
-    let mut kept = StringBuilder::with_capacity(batch.num_rows(), texts.value_data().len());
-    let (mut reasons, mut details) = (StringBuilder::new(), StringBuilder::new());
-    for row in 0..batch.num_rows() {
-        let text = texts.value(row);
-        match decide(row, text)? {
-            Change::Drop(reason, detail) => {
-                reasons.append_value(reason);
-                details.append_value(detail);
-                kept.append_value(head(text));
-                continue;
-            }
-            Change::Text(edited) => kept.append_value(edited),
-            Change::None => kept.append_value(text),
-        }
-        reasons.append_option(optional(old_reasons, row));
-        details.append_option(optional(old_details, row));
-    }
-    with_columns(
-        batch,
-        vec![
-            (Field::new("reason", DataType::Utf8, true), Arc::new(reasons.finish())),
-            (Field::new("detail", DataType::Utf8, true), Arc::new(details.finish())),
-            (Field::new("text", DataType::Utf8, false), Arc::new(kept.finish())),
-        ],
-    )
 }
 
 /// The batch without these columns, where it has them.

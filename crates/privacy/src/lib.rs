@@ -5,19 +5,17 @@
 //! - [`decontaminate`] holds n-grams of evaluation sets and says which documents, or which parts of them, hold questions
 //!   and answers that a model is to be judged on.
 //!
-//! Deletion of documents by id is done where corpora are written, in the crate `corpus`; [`CheckedParquet`] guards readers of Parquet files from outside.
+//! Deletion of documents by id is done where corpora are written, in the crate `corpus`.
 
 pub mod config;
 pub mod decontaminate;
 mod find;
 mod kind;
-mod parquet_file;
 mod scrub;
 
 pub use config::{EmailRule, Ipv4Rule, PhoneRule, PrivacyRules};
 pub use find::{Finder, is_global_v4, is_global_v6, luhn};
 pub use kind::{Counts, Kind, Span};
-pub use parquet_file::{CheckedParquet, JsonRows, MAX_PAGE_BYTES, PageHeader, json_value};
 pub use scrub::{Scrubbed, Scrubber};
 
 /// Version of the edited texts and verdicts that this crate makes. Raised whenever one of them changes for the same input and configuration:

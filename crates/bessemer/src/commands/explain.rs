@@ -5,7 +5,7 @@ use crate::cli::ExplainArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_corpus::repair_json;
-use bessemer_privacy::JsonRows;
+use bessemer_documents::JsonRows;
 use bessemer_rules::{
     DocumentView, Judgement, Profile, Row, RuleResult, RuleVerdict, RulesConfig, Scratch, Value, Verdict,
     json_field, json_value,

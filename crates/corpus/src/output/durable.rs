@@ -11,7 +11,7 @@
 use crate::error::{Error, Result};
 use crate::evaluate::REVIEW_FILE;
 use crate::output::summary::{ATTRIBUTION_FILE, CARD_FILE, DROPPED_FILE, FileSummary, SUMMARY_FILE};
-use crate::row::Split;
+use bessemer_documents::Split;
 use bessemer_durable::{ConfinedDir, EntryKind, FileLock, parent, sync_directory};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};

@@ -1,11 +1,11 @@
 //! How the scores of the kept documents are distributed, for `corpus.json` and the data card.
 
 use super::summary::{Count, ScoreSummary};
-use crate::row::COMPONENT;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Float64Type;
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::{DataType, Field};
+use bessemer_documents::COMPONENT;
 use bessemer_score::quantile::Sketch;
 use std::collections::BTreeMap;
 

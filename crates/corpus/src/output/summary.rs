@@ -3,8 +3,8 @@
 //! machine's name: the same input and configuration give the same bytes.
 
 use crate::evaluate::Evaluation;
-use crate::row::Split;
 use crate::source::SkippedFiles;
+use bessemer_documents::Split;
 use bessemer_privacy::decontaminate::SetCount;
 use bessemer_units::Bytes;
 use serde::{Deserialize, Serialize};

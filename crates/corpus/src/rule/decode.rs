@@ -2,11 +2,11 @@
 //! are not UTF-8 are dropped or repaired. A byte-order mark is removed, unless the text must stay verbatim.
 
 use crate::config::InvalidUtf8;
-use crate::row::{HEAD_BYTES, head, raw_text};
 use arrow_array::builder::StringBuilder;
-use arrow_array::{RecordBatch, StringArray};
+use arrow_array::{BinaryArray, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{BatchMap, column, optional, with_columns};
+use bessemer_documents::{HEAD_BYTES, head};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ impl BatchMap for Decode {
     }
 
     fn apply(&self, batch: RecordBatch) -> bessemer_dataflow::Result<RecordBatch> {
-        let raw = raw_text(self.name(), &batch)?;
+        let raw: &BinaryArray = column(self.name(), &batch, "text")?;
         let old_reasons: &StringArray = column(self.name(), &batch, "reason")?;
         let old_details: &StringArray = column(self.name(), &batch, "detail")?;
         let mut texts = StringBuilder::with_capacity(batch.num_rows(), raw.value_data().len());

@@ -1,14 +1,17 @@
 //! Documents that hold parts of evaluation sets are dropped, or the parts are cut out: the `privacy` room as a map over
 //! batches.
 
-use crate::row::{CONTAMINATED, EVALUATION_SETS, Rows, head};
 use arrow_array::RecordBatch;
 use arrow_array::builder::StringBuilder;
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{BatchMap, optional, with_columns};
+use bessemer_documents::{EVALUATION_SETS, Rows, head};
 use bessemer_privacy::decontaminate::{Decontaminated, Hit, Index};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Reason of documents that hold a part of an evaluation set.
+pub(crate) const CONTAMINATED: &str = "contaminated";
 
 /// The map. It writes the column `evaluation_sets`: the sets that a document held parts of, with the number of places.
 pub(crate) struct Decontaminate(pub(crate) Index);

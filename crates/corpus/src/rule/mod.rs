@@ -18,15 +18,15 @@ mod size;
 pub(crate) mod urls;
 
 pub(crate) use decode::{Decode, is_binary};
-pub(crate) use decontaminate::Decontaminate;
+pub(crate) use decontaminate::{CONTAMINATED, Decontaminate};
 pub(crate) use profiles::{BatchRow, Profiles};
 
 use crate::config::{CorpusConfig, Scope};
-use crate::row::{Rows, head};
 use arrow_array::builder::StringBuilder;
 use arrow_array::{ArrayRef, RecordBatch, UInt32Array};
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{BatchMap, optional, with_columns};
+use bessemer_documents::{Rows, head};
 use std::borrow::Cow;
 use std::ops::AddAssign;
 use std::sync::Arc;

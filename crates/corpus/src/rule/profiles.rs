@@ -1,13 +1,13 @@
 //! The profiles of the `rules` crate as a map over batches.
 
 use crate::mix::TAG;
-use crate::row::{METADATA, Rows, TAGS, head};
 use arrow_array::builder::StringBuilder;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type, Int64Type, UInt8Type, UInt32Type, UInt64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array};
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{BatchMap, optional, with_columns};
+use bessemer_documents::{METADATA, Rows, TAGS, head};
 use bessemer_rules::{DocumentView, METADATA_PREFIX, Profile, Row, Scratch, Value, Verdict};
 use serde_json::{Map, Value as Json};
 use std::borrow::Cow;
@@ -62,7 +62,7 @@ impl Row for BatchRow<'_> {
             DataType::Utf8 => Value::Text(Cow::Borrowed(array.as_string::<i32>().value(index))),
             DataType::Boolean => Value::Bool(array.as_boolean().value(index)),
             DataType::UInt8 if column == "split" => {
-                let train = array.as_primitive::<UInt8Type>().value(index) == crate::row::TRAIN;
+                let train = array.as_primitive::<UInt8Type>().value(index) == bessemer_documents::TRAIN;
                 Value::Text(Cow::Borrowed(if train { "train" } else { "validation" }))
             }
             DataType::UInt8 => Value::Number(array.as_primitive::<UInt8Type>().value(index).into()),

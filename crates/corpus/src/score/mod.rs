@@ -4,11 +4,11 @@ mod parts;
 
 use crate::error::{Error, Result};
 use crate::output::documents::own_fields;
-use crate::row::{Rows, text_schema};
 use arrow_array::builder::{Float64Builder, StringBuilder};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{BatchMap, Stage, optional, with_columns};
+use bessemer_documents::{Rows, text_schema};
 use bessemer_score::{ColumnType, Document, ScoreConfig, ScoreKind, Scorer, ScoresConfig, Value};
 use std::path::Path;
 use std::sync::Arc;

@@ -6,11 +6,11 @@
 
 use super::{Listing, Source, SourceInfo};
 use crate::mix::SourceConfig;
-use crate::row::{COMPONENT, TAGS};
 use arrow_array::builder::StringBuilder;
 use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt32Array};
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{Morsel, Scan, column, with_columns};
+use bessemer_documents::{COMPONENT, TAGS};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;

@@ -14,8 +14,8 @@
 //! | sort | `sort 3 1 2 = 1 2 3`, 8 digits | 8 log2 10 = 26.58 bits | 39 |
 
 use super::{Listing, MORSEL_BYTES, Source, SourceInfo};
-use crate::row::{Origin, RowBuilder};
 use bessemer_dataflow::{Morsel, Scan};
+use bessemer_documents::{Origin, RowBuilder};
 use std::fmt::Write;
 use std::sync::Arc;
 

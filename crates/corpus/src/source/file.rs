@@ -5,8 +5,8 @@
 
 use super::{Listing, Source, SourceInfo};
 use crate::error::{Error, Result};
-use crate::row::{Origin, RowBuilder, Split};
 use bessemer_dataflow::{Morsel, Scan};
+use bessemer_documents::{Origin, RowBuilder, Split};
 use bessemer_durable::open_regular;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};

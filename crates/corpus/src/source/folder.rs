@@ -14,9 +14,9 @@ use super::{
     Skipped, Source, SourceInfo, max_page_bytes,
 };
 use crate::error::{Error, Result};
-use crate::row::{HEAD_BYTES, Origin, RowBuilder};
 use crate::rule::is_binary;
 use bessemer_dataflow::{Morsel, Scan};
+use bessemer_documents::{HEAD_BYTES, Origin, RowBuilder};
 use bessemer_web::encoding;
 use bessemer_web::extract::Main;
 use bessemer_web::page::{PDF_BEGINNING, PageOptions, PageVerdict, page_of_html};

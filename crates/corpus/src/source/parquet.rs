@@ -8,13 +8,13 @@ use super::folder::FileEntry;
 use super::place::Place;
 use super::{FieldNames, Listing, MetadataColumns, Source};
 use crate::error::{Error, Result};
-use crate::row::{Origin, RowBuilder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::DataType;
 use bessemer_dataflow::{Morsel, Scan};
-use bessemer_privacy::{CheckedParquet, json_value};
+use bessemer_documents::{CheckedParquet, json_value};
+use bessemer_documents::{Origin, RowBuilder};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,

@@ -5,13 +5,14 @@ use super::{BloomConfig, BloomScope, SHARDS};
 use crate::candidates::{check, words};
 use crate::exact::names;
 use crate::minhash::shingle::uax_words;
-use crate::verdict::{Change, change, without};
+use crate::verdict::without;
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::{Array, BinaryArray, Float32Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
 use bessemer_dataflow::{
     BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column, with_columns,
 };
+use bessemer_documents::{Verdict, edit};
 use bessemer_text::hash::xxh3_seeded;
 use bessemer_text::ngram::Joined;
 use std::sync::Arc;
@@ -251,9 +252,10 @@ impl BatchMap for RemoveRepeats {
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
         let repeated: &BinaryArray = column(self.name(), &batch, "repeated")?;
         let shares: &Float32Array = column(self.name(), &batch, "repeated_share")?;
-        let batch = change(self.name(), &batch, |row, text| {
+        let batch = edit(self.name(), &batch, |document| {
+            let (row, text) = (document.index(), document.text());
             if shares.is_null(row) {
-                return Ok(Change::None);
+                return Ok(Verdict::Keep);
             }
             let whole = f64::from(shares.value(row)) >= self.config.threshold
                 && self.config.scope != BloomScope::Paragraphs;
@@ -264,9 +266,10 @@ impl BatchMap for RemoveRepeats {
             if whole || (edited.trim().is_empty() && !text.trim().is_empty()) {
                 let percent = 100.0 * shares.value(row);
                 let detail = format!("{percent:.1} % of its n-grams were seen before");
-                return Ok(Change::Drop("repeated-text", detail));
+                return Ok(Verdict::drop("repeated-text", detail));
             }
-            Ok(Change::Text(edited))
+            document.set_text(edited);
+            Ok(Verdict::Keep)
         })?;
         without(&batch, &["grams", "repeated", "repeated_share"])
     }

@@ -2,13 +2,13 @@
 
 use super::cut::{TextEdit, line_keys, sentence_keys, size, without_lines, without_sentences};
 use crate::exact::names;
-use crate::verdict::{Change, change};
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::{
     Array, ArrayRef, BinaryArray, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array,
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::{BatchMap, FlatMap, Fold, Reducer, Result, Stage, column, with_columns};
+use bessemer_documents::{Verdict, edit};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -298,15 +298,16 @@ impl BatchMap for CutLines {
         if found.null_count() == found.len() {
             return Ok(batch);
         }
-        change(self.name(), &batch, |row, text| {
-            if found.is_null(row) {
-                return Ok(Change::None);
+        edit(self.name(), &batch, |document| {
+            if found.is_null(document.index()) {
+                return Ok(Verdict::Keep);
             }
-            let cut = self.cut(text, found.value(row));
-            Ok(match self.too_short(&cut.text) {
-                Some(why) => Change::Drop("repeated-lines", format!("{} cut; {why}", cut.removed)),
-                None => Change::Text(cut.text),
-            })
+            let cut = self.cut(document.text(), found.value(document.index()));
+            if let Some(why) = self.too_short(&cut.text) {
+                return Ok(Verdict::drop("repeated-lines", format!("{} cut; {why}", cut.removed)));
+            }
+            document.set_text(cut.text);
+            Ok(Verdict::Keep)
         })
     }
 }

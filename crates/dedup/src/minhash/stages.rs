@@ -170,7 +170,7 @@ impl FlatMap for Clustered {
     }
 
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
-        let component = crate::doc_key::doc_key_column(self.name(), &batch, "group")?;
+        let component = bessemer_documents::doc_key_column(self.name(), &batch, "group")?;
         let keep: BooleanArray = (0..batch.num_rows()).map(|row| Some(!component.is_null(row))).collect();
         Ok(filter_record_batch(&batch, &keep)?)
     }
@@ -188,7 +188,7 @@ impl BatchMap for CandidateShingles {
 
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
         let texts: &StringArray = column(self.name(), &batch, "text")?;
-        let component = crate::doc_key::doc_key_column(self.name(), &batch, "group")?;
+        let component = bessemer_documents::doc_key_column(self.name(), &batch, "group")?;
         let mut shingler = Shingler::new(self.config.shingle, self.config.length);
         let mut shingles = BinaryBuilder::new();
         let (mut set, mut bytes) = (Vec::new(), Vec::new());

@@ -3,7 +3,6 @@
 use super::kmeans::{Centres, Settings, kmeans};
 use super::{Keep, SemanticConfig, dot, hashed_bag, normalise};
 use crate::candidates::check;
-use crate::doc_key::{DocKey, doc_key_column};
 use crate::exact::{names, with_order};
 use crate::mix::{mix, stream};
 use crate::sorter::{Sorter, Space};
@@ -14,6 +13,7 @@ use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{
     BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column,
 };
+use bessemer_documents::{DocKey, doc_key_column};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;

@@ -2,13 +2,13 @@
 
 use super::finder::{Finder, Limits, MAX_LENGTH, MIN_LENGTH};
 use crate::exact::names;
-use crate::verdict::{Change, change};
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::{Array, BinaryArray, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::{
     BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column,
 };
+use bessemer_documents::{Verdict, edit};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -164,18 +164,20 @@ impl BatchMap for CutRepeats {
         if found.null_count() == found.len() {
             return Ok(batch);
         }
-        change(self.name(), &batch, |row, text| {
+        edit(self.name(), &batch, |document| {
+            let (row, text) = (document.index(), document.text());
             if found.is_null(row) {
-                return Ok(Change::None);
+                return Ok(Verdict::Keep);
             }
             let left = without(text, &decode(found.value(row))).ok_or_else(|| {
                 Error::plan(self.name(), format!("row {row}: ranges that are not within the text"))
             })?;
             if (left.len() as u64) < self.min_bytes_left || left.trim().is_empty() {
                 let detail = format!("{} of {} bytes are left", left.len(), text.len());
-                return Ok(Change::Drop("repeated-substrings", detail));
+                return Ok(Verdict::drop("repeated-substrings", detail));
             }
-            Ok(Change::Text(left))
+            document.set_text(left);
+            Ok(Verdict::Keep)
         })
     }
 }

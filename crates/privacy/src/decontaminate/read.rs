@@ -1,7 +1,7 @@
 //! Reads evaluation sets from JSON lines and Parquet.
 
 use super::config::EvaluationSource;
-use crate::parquet_file::JsonRows;
+use bessemer_documents::JsonRows;
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader};

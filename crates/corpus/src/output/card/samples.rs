@@ -4,7 +4,7 @@
 use crate::error::Result;
 use crate::inspect::named;
 use crate::read::CorpusReader;
-use crate::row::{Split, head};
+use bessemer_documents::{Split, head};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 

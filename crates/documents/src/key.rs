@@ -44,14 +44,18 @@ impl DocKey {
 }
 
 /// The places of the rows of a batch.
-pub(crate) struct DocKeys<'a> {
+pub struct DocKeys<'a> {
     split: Option<&'a UInt8Array>,
     file: &'a UInt32Array,
     row: &'a UInt64Array,
 }
 
 impl<'a> DocKeys<'a> {
-    pub(crate) fn of(stage: &str, batch: &'a RecordBatch) -> Result<Self> {
+    /// The columns of a batch; `stage` names who asks.
+    ///
+    /// # Errors
+    /// A missing column.
+    pub fn of(stage: &str, batch: &'a RecordBatch) -> Result<Self> {
         let split = match batch.column_by_name("split") {
             Some(_) => Some(column(stage, batch, "split")?),
             None => None,
@@ -59,7 +63,8 @@ impl<'a> DocKeys<'a> {
         Ok(DocKeys { split, file: column(stage, batch, "file")?, row: column(stage, batch, "row")? })
     }
 
-    pub(crate) fn get(&self, index: usize) -> DocKey {
+    /// The place of a row.
+    pub fn get(&self, index: usize) -> DocKey {
         let split = match self.split {
             Some(split) if !split.is_null(index) => split.value(index).saturating_add(1),
             _ => 0,
@@ -69,7 +74,7 @@ impl<'a> DocKeys<'a> {
 }
 
 /// The column `name` of 16-byte places.
-pub(crate) fn doc_key_column<'a>(
+pub fn doc_key_column<'a>(
     stage: &str,
     batch: &'a RecordBatch,
     name: &str,
