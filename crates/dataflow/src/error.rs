@@ -49,6 +49,15 @@ pub enum Error {
     Other(Box<dyn std::error::Error + Send + Sync>),
 }
 
+impl From<bessemer_external_sort::Error> for Error {
+    fn from(error: bessemer_external_sort::Error) -> Error {
+        match error {
+            bessemer_external_sort::Error::Io { action, path, cause } => Error::Io { action, path, cause },
+            bessemer_external_sort::Error::Stopped => Error::Stopped,
+        }
+    }
+}
+
 impl Error {
     /// Wraps an I/O error with its path.
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {

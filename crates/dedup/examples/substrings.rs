@@ -85,7 +85,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         std::fs::create_dir_all(&spill)?;
         let mut finder = Finder::new(length, Limits { threads, memory: memory << 20, spill: spill.clone() })?;
         documents.iter().try_for_each(|document| finder.push(document))?;
-        let found = finder.finish()?;
+        let found = finder.finish(&std::sync::atomic::AtomicBool::new(false))?;
         let spilled = found.spilled_bytes;
         std::fs::remove_dir_all(&spill)?;
         (found.into_documents().into_iter().map(|document| document.1).collect(), spilled)

@@ -8,12 +8,12 @@
 //! each link.
 
 use crate::components::Graph;
-use crate::sorter::{Merged, Sorter, Space};
 use arrow_array::builder::FixedSizeBinaryBuilder;
 use arrow_array::{Array, FixedSizeBinaryArray, RecordBatch, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::{BreakerContext, Error, Input, Output, PipelineBreaker, Result, column};
 use bessemer_documents::{DocKey, doc_key_column};
+use bessemer_external_sort::{SortMemory, SortedWords, WordSorter};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -41,8 +41,8 @@ impl PipelineBreaker for Candidates {
         context: &BreakerContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
-        let space = Space::new(context.memory, context.spill, context.threads);
-        let mut entries = Sorter::<3>::new(&space, 0.5);
+        let memory = sort_memory(context);
+        let mut entries = WordSorter::<3>::new(&memory);
         while let Some(batch) = input()? {
             let orders = doc_key_column(self.name(), &batch, "order")?;
             let bands: &FixedSizeBinaryArray = column(self.name(), &batch, "bands")?;
@@ -53,10 +53,15 @@ impl PipelineBreaker for Candidates {
                 }
             }
         }
-        let mut graph = Graph::new(&space);
-        link_groups(entries.finish()?, &mut graph, context.stop)?;
+        let mut graph = Graph::new(&memory);
+        link_groups(entries.finish(), &mut graph, context.stop)?;
         give_components(graph, context.stop, output)
     }
+}
+
+/// The memory of the sorters of a pipeline breaker: what is granted, less the eighths that they may hold beyond it.
+pub(crate) fn sort_memory<'a>(context: &BreakerContext<'a>) -> SortMemory<'a> {
+    SortMemory::new(context.memory / 3 * 2, context.spill, context.threads).with_stop(context.stop)
 }
 
 /// The words of bytes.
@@ -68,7 +73,7 @@ pub(crate) fn check(stop: &AtomicBool) -> Result<()> {
     if stop.load(Ordering::Relaxed) { Err(Error::Stopped) } else { Ok(()) }
 }
 
-fn link_groups(mut entries: Merged<3>, graph: &mut Graph<'_>, stop: &AtomicBool) -> Result<()> {
+fn link_groups(mut entries: SortedWords<'_, 3>, graph: &mut Graph<'_>, stop: &AtomicBool) -> Result<()> {
     // The key of the group and its first document.
     let mut group: Option<(u64, [u64; 2])> = None;
     let mut seen = 0;

@@ -1,6 +1,6 @@
 //! Connected components of a graph of documents, in memory or outside of it, with the same result.
 //!
-//! Edges are collected in a [`Sorter`]. If they fit into the memory granted, a union-find over the sorted nodes
+//! Edges are collected in a [`WordSorter`]. If they fit into the memory granted, a union-find over the sorted nodes
 //! links every root to the lower one. If not, rounds of *large star* and *small star* (Kiveris, Lattanzi, Mirrokni,
 //! Rastogi, Vassilvitskii, "Connected Components in MapReduce and Beyond", 2014) hook each node to the lowest one it
 //! knows until only stars are left. A round is two external sorts of at most twice the edges; their number grows with
@@ -8,8 +8,8 @@
 //!
 //! Either way every node ends with the lowest node of its component.
 
-use crate::sorter::{Merged, Sorter, Space};
 use bessemer_dataflow::{Error, Result};
+use bessemer_external_sort::{SortMemory, SortedWords, WordSorter};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A node: the words of a place.
@@ -28,18 +28,18 @@ fn record(from: Node, to: Node) -> [u64; 4] {
 
 /// Collects edges.
 pub(crate) struct Graph<'s> {
-    space: &'s Space<'s>,
-    edges: Sorter<'s, 4>,
+    memory: &'s SortMemory<'s>,
+    edges: WordSorter<'s, 4>,
 }
 
 impl<'s> Graph<'s> {
-    pub(crate) fn new(space: &'s Space<'s>) -> Self {
-        Graph { space, edges: Sorter::new(space, 0.25) }
+    pub(crate) fn new(memory: &'s SortMemory<'s>) -> Self {
+        Graph { memory, edges: WordSorter::new(memory) }
     }
 
     /// Says that two different nodes belong together.
     pub(crate) fn link(&mut self, a: Node, b: Node) -> Result<()> {
-        self.edges.push(record(a.max(b), a.min(b)))
+        Ok(self.edges.push(record(a.max(b), a.min(b)))?)
     }
 
     /// Calls `each` with every node that has an edge, in order, and the lowest node of its component.
@@ -48,10 +48,10 @@ impl<'s> Graph<'s> {
         stop: &AtomicBool,
         each: &mut dyn FnMut(Node, Node) -> Result<()>,
     ) -> Result<()> {
-        if self.edges.pushed().saturating_mul(BYTES_PER_EDGE) <= self.space.memory as u64 / 2 {
-            in_memory(self.edges.finish()?, each)
+        if self.edges.pushed().saturating_mul(BYTES_PER_EDGE) <= self.memory.limit() as u64 / 4 * 3 {
+            in_memory(self.edges.finish(), each)
         } else {
-            outside(self.space, self.edges, stop, each)
+            outside(self.memory, self.edges, stop, each)
         }
     }
 }
@@ -65,7 +65,7 @@ fn root(parents: &mut [u32], mut node: u32) -> u32 {
     node
 }
 
-fn in_memory(mut edges: Merged<4>, each: &mut dyn FnMut(Node, Node) -> Result<()>) -> Result<()> {
+fn in_memory(mut edges: SortedWords<'_, 4>, each: &mut dyn FnMut(Node, Node) -> Result<()>) -> Result<()> {
     let mut list: Vec<(Node, Node)> = Vec::new();
     while let Some(record) = edges.next()? {
         let next = edge(record);
@@ -92,15 +92,15 @@ fn in_memory(mut edges: Merged<4>, each: &mut dyn FnMut(Node, Node) -> Result<()
 }
 
 /// Reads a sorted list of edges without its repeats.
-struct Edges {
-    merged: Merged<4>,
+struct Edges<'s> {
+    sorted: SortedWords<'s, 4>,
     last: Option<[u64; 4]>,
 }
 
-impl Edges {
+impl Edges<'_> {
     fn next(&mut self) -> Result<Option<(Node, Node)>> {
         loop {
-            let Some(next) = self.merged.next()? else { return Ok(None) };
+            let Some(next) = self.sorted.next()? else { return Ok(None) };
             if self.last != Some(next) {
                 self.last = Some(next);
                 return Ok(Some(edge(next)));
@@ -114,35 +114,38 @@ fn check(stop: &AtomicBool) -> Result<()> {
 }
 
 fn outside<'s>(
-    space: &'s Space<'s>,
-    edges: Sorter<'s, 4>,
+    memory: &'s SortMemory<'s>,
+    edges: WordSorter<'s, 4>,
     stop: &AtomicBool,
     each: &mut dyn FnMut(Node, Node) -> Result<()>,
 ) -> Result<()> {
-    let mut current = edges.finish()?;
+    let mut current = edges.finish();
     loop {
         check(stop)?;
-        let (stars, only_stars) = large_star(space, current)?;
+        let (stars, only_stars) = large_star(memory, current)?;
         if only_stars {
-            return tell(space, stars.finish()?, each);
+            return tell(memory, stars.finish(), each);
         }
         check(stop)?;
-        current = small_star(space, stars.finish()?)?;
+        current = small_star(memory, stars.finish())?;
     }
 }
 
 /// Every node tells its higher neighbours of the lowest node it knows. Says also whether the graph was a set of
 /// stars around their lowest nodes before, in which case the result is the same set.
-fn large_star<'s>(space: &'s Space<'s>, edges: Merged<4>) -> Result<(Sorter<'s, 4>, bool)> {
-    let mut both = Sorter::<4>::new(space, 0.25);
-    let mut edges = Edges { merged: edges, last: None };
+fn large_star<'s>(
+    memory: &'s SortMemory<'s>,
+    edges: SortedWords<'s, 4>,
+) -> Result<(WordSorter<'s, 4>, bool)> {
+    let mut both = WordSorter::<4>::new(memory);
+    let mut edges = Edges { sorted: edges, last: None };
     while let Some((a, b)) = edges.next()? {
         both.push(record(a, b))?;
         both.push(record(b, a))?;
     }
     drop(edges);
-    let mut both = Edges { merged: both.finish()?, last: None };
-    let mut result = Sorter::<4>::new(space, 0.25);
+    let mut both = Edges { sorted: both.finish(), last: None };
+    let mut result = WordSorter::<4>::new(memory);
     let mut only_stars = true;
     // The node, the lowest it knows, its lower and higher neighbours so far.
     let mut group: Option<(Node, Node, u64, u64)> = None;
@@ -164,9 +167,9 @@ fn large_star<'s>(space: &'s Space<'s>, edges: Merged<4>) -> Result<(Sorter<'s, 
 }
 
 /// Connects every node and its lower neighbours with the lowest of them.
-fn small_star<'s>(space: &'s Space<'s>, edges: Merged<4>) -> Result<Merged<4>> {
-    let mut edges = Edges { merged: edges, last: None };
-    let mut result = Sorter::<4>::new(space, 0.25);
+fn small_star<'s>(memory: &'s SortMemory<'s>, edges: SortedWords<'s, 4>) -> Result<SortedWords<'s, 4>> {
+    let mut edges = Edges { sorted: edges, last: None };
+    let mut result = WordSorter::<4>::new(memory);
     let mut group: Option<(Node, Node)> = None;
     while let Some((node, neighbour)) = edges.next()? {
         match group {
@@ -177,23 +180,23 @@ fn small_star<'s>(space: &'s Space<'s>, edges: Merged<4>) -> Result<Merged<4>> {
             }
         }
     }
-    result.finish()
+    Ok(result.finish())
 }
 
 /// Gives out leaves and centres in one order.
 fn tell<'s>(
-    space: &'s Space<'s>,
-    stars: Merged<4>,
+    memory: &'s SortMemory<'s>,
+    stars: SortedWords<'s, 4>,
     each: &mut dyn FnMut(Node, Node) -> Result<()>,
 ) -> Result<()> {
-    let mut all = Sorter::<4>::new(space, 0.25);
-    let mut stars = Edges { merged: stars, last: None };
+    let mut all = WordSorter::<4>::new(memory);
+    let mut stars = Edges { sorted: stars, last: None };
     while let Some((leaf, centre)) = stars.next()? {
         all.push(record(leaf, centre))?;
         all.push(record(centre, centre))?;
     }
     drop(stars);
-    let mut all = Edges { merged: all.finish()?, last: None };
+    let mut all = Edges { sorted: all.finish(), last: None };
     while let Some((node, lowest)) = all.next()? {
         each(node, lowest)?;
     }
@@ -208,8 +211,8 @@ mod tests {
 
     fn solve(edges: &[(u64, u64)], memory: usize) -> Vec<(Node, Node)> {
         let folder = tempfile::tempdir().unwrap();
-        let space = Space::new(memory, folder.path(), 2);
-        let mut graph = Graph::new(&space);
+        let memory = SortMemory::new(memory, folder.path(), 2);
+        let mut graph = Graph::new(&memory);
         for &(a, b) in edges {
             graph.link([a / 100, a % 100], [b / 100, b % 100]).unwrap();
         }

@@ -17,7 +17,6 @@ pub mod rehydrate;
 mod representatives;
 pub mod semantic;
 pub mod simhash;
-mod sorter;
 pub mod substring;
 mod verdict;
 

@@ -11,17 +11,17 @@
 //! Cost: C(blocks, d) records of 40 bytes a document, sorted; comparisons within groups grow with the square of the
 //! different fingerprints in them: with 64 bits, distance 3 and 6 blocks the key has 32 bits.
 
-use crate::candidates::{self, STOP_EVERY, check, give_components};
+use crate::candidates::{self, STOP_EVERY, check, give_components, sort_memory};
 use crate::components::Graph;
 use crate::exact::{PARTITIONS, names, with_order};
 use crate::minhash::stages::Clustered;
 use crate::minhash::{ShingleBy, Shingler};
-use crate::sorter::{Sorter, Space};
 use crate::verdict::{self, DropDuplicates, Verdicts, weight};
 use arrow_array::{Array, RecordBatch, StringArray, UInt64Array};
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{BatchMap, BreakerContext, Input, Output, PipelineBreaker, Result, Stage, column};
 use bessemer_documents::{DocKey, doc_key_column};
+use bessemer_external_sort::WordSorter;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -168,10 +168,10 @@ impl PipelineBreaker for Close {
         context: &BreakerContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
-        let space = Space::new(context.memory, context.spill, context.threads);
+        let memory = sort_memory(context);
         let masks = choices(self.config.blocks, self.config.blocks - self.config.distance);
         // (choice, masked fingerprint, fingerprint, place)
-        let mut entries = Sorter::<5>::new(&space, 0.5);
+        let mut entries = WordSorter::<5>::new(&memory);
         while let Some(batch) = input()? {
             let orders = doc_key_column(self.name(), &batch, "order")?;
             let prints: &UInt64Array = column(self.name(), &batch, "simhash")?;
@@ -183,8 +183,8 @@ impl PipelineBreaker for Close {
                 }
             }
         }
-        let mut entries = entries.finish()?;
-        let mut graph = Graph::new(&space);
+        let mut entries = entries.finish();
+        let mut graph = Graph::new(&memory);
         // Of the group: its key, and its different fingerprints with the first document of each.
         let mut key = None;
         let mut group: Vec<(u64, [u64; 2])> = Vec::new();

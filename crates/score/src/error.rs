@@ -42,6 +42,9 @@ pub enum ScoreError {
     /// The training data cannot give the model that was asked for.
     #[error("training: {0}")]
     Training(String),
+    /// A spill file could not be written or read.
+    #[error(transparent)]
+    Sort(#[from] bessemer_external_sort::Error),
 }
 
 impl ScoreError {

@@ -148,7 +148,7 @@ pub(crate) fn train_lm(args: &TrainLmArgs, as_json: bool, console: &mut Console)
         Ok(text) => text.lines().map(|line| Ok(sentence(line))).collect::<Vec<_>>(),
         Err(e) => vec![Err(e)],
     });
-    let mut model = estimate(&config, lines)?;
+    let model = estimate(&config, lines)?;
     let mut file = NewFile::create(&args.out)?;
     if args.out.extension().is_some_and(|e| e == "arpa") {
         model.write_arpa(&mut file)?;

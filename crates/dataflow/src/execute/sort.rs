@@ -2,7 +2,7 @@
 //!
 //! Rows are collected up to the size of a run, ordered by their encoded keys, and kept as a run that may go to disk.
 //! A run is stored in blocks, so that [`FAN_IN`] of them have the size of a run; a row that is larger is a block of
-//! its own. A heap merges the runs. When more than [`FAN_IN`] runs exist, or when one block of each would exceed
+//! its own. [`Merge`] merges the runs. When more than [`FAN_IN`] runs exist, or when one block of each would exceed
 //! the size of a run, neighbouring runs are merged first. Rows of equal key keep their order, because runs are numbered in the order of their rows.
 //!
 //! Only files that are written or merged are open. Memory: one run while it is collected and sorted (twice its bytes); one block of each merged run and a
@@ -12,12 +12,12 @@ use super::Executor;
 use super::budget::Budget;
 use super::key::Keys;
 use super::spool::{Spool, SpoolReader, held_bytes};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::source::{Morsel, Scan, morsel};
 use arrow_array::RecordBatch;
 use arrow_select::interleave::interleave_record_batch;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use bessemer_external_sort::{Merge, SortedRun, merge_in_groups};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ impl Executor<'_> {
 
 enum State {
     Input(Box<dyn Scan>),
-    Merging(Merge),
+    Merging(MergedBatches),
     Ended,
 }
 
@@ -98,27 +98,26 @@ impl Sorted {
         Ok(spool)
     }
 
-    /// Number of leading runs that are merged together: as many as [`FAN_IN`] and the memory of their blocks allow,
-    /// and two at least.
+    /// Number of leading runs that [`FAN_IN`] and the memory of their blocks allow to be merged together.
     fn group(&self, runs: &[Spool]) -> usize {
         let mut held = 0;
         let fits = |run: &&Spool| {
             held += run.largest_batch();
             held <= self.run_bytes()
         };
-        runs.iter().take(FAN_IN).take_while(fits).count().max(2).min(runs.len())
+        runs.iter().take(FAN_IN).take_while(fits).count()
     }
 
-    fn merge(&self, runs: Vec<Spool>) -> Result<Merge> {
+    fn merge(&self, runs: Vec<Spool>) -> Result<MergedBatches> {
         let mut inputs = Vec::with_capacity(runs.len());
         for mut run in runs {
             inputs.push(Input::new(run.reader()?, &self.by)?);
         }
-        Ok(Merge::new(inputs, self.block_bytes()))
+        Ok(MergedBatches::new(inputs, self.block_bytes()))
     }
 
     /// Reads the input to its end.
-    fn collect(&self, mut input: Box<dyn Scan>) -> Result<Merge> {
+    fn collect(&self, mut input: Box<dyn Scan>) -> Result<MergedBatches> {
         let mut runs = Vec::new();
         let mut batches = Vec::new();
         let mut bytes = 0;
@@ -137,21 +136,16 @@ impl Sorted {
         if !batches.is_empty() {
             runs.push(self.run(&mut batches)?);
         }
-        while self.group(&runs) < runs.len() {
-            let mut merged = Vec::new();
-            while !runs.is_empty() {
-                let rest = runs.split_off(self.group(&runs));
-                let mut merge = self.merge(std::mem::replace(&mut runs, rest))?;
-                let mut spool = self.spool();
-                while let Some(batch) = merge.next_batch()? {
-                    spool.push(batch)?;
-                }
-                spool.close()?;
-                merged.push(spool);
+        let merge_group = |group| {
+            let mut merge = self.merge(group)?;
+            let mut spool = self.spool();
+            while let Some(batch) = merge.next_batch()? {
+                spool.push(batch)?;
             }
-            runs = merged;
-        }
-        self.merge(runs)
+            spool.close()?;
+            Ok::<Spool, Error>(spool)
+        };
+        self.merge(merge_in_groups(runs, |runs| self.group(runs), merge_group)?)
     }
 }
 
@@ -204,31 +198,37 @@ impl Input {
         };
         Ok(())
     }
+}
 
-    fn key(&self) -> Option<Vec<u8>> {
-        self.current.as_ref().map(|current| current.keys.get(current.row).to_vec())
+impl SortedRun for Input {
+    type Error = Error;
+
+    fn key(&self) -> Option<&[u8]> {
+        self.current.as_ref().map(|current| current.keys.get(current.row))
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        match &mut self.current {
+            Some(current) if current.row + 1 < current.block.num_rows() => current.row += 1,
+            _ => self.refill()?,
+        }
+        Ok(())
     }
 }
 
-/// Merges runs.
-struct Merge {
-    inputs: Vec<Input>,
-    /// Smallest key of each run that has rows left; ties go to the earlier run.
-    heap: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
+/// Batches of the merge of runs.
+struct MergedBatches {
+    merge: Merge<Input>,
+    runs: usize,
     /// Bytes of a merged batch; twice as many at most, unless one row has more.
     block_bytes: usize,
     /// Merged batches that were not taken yet.
     ready: VecDeque<RecordBatch>,
 }
 
-impl Merge {
-    fn new(inputs: Vec<Input>, block_bytes: usize) -> Merge {
-        let heap = inputs
-            .iter()
-            .enumerate()
-            .filter_map(|(index, input)| input.key().map(|key| Reverse((key, index))))
-            .collect();
-        Merge { inputs, heap, block_bytes, ready: VecDeque::new() }
+impl MergedBatches {
+    fn new(inputs: Vec<Input>, block_bytes: usize) -> Self {
+        MergedBatches { runs: inputs.len(), merge: Merge::new(inputs), block_bytes, ready: VecDeque::new() }
     }
 
     fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
@@ -242,27 +242,22 @@ impl Merge {
     fn merge_rows(&mut self) -> Result<()> {
         // Blocks that the rows of this output come from, and the rows themselves.
         let mut blocks: Vec<RecordBatch> = Vec::new();
-        let mut block_of: Vec<Option<usize>> = vec![None; self.inputs.len()];
+        let mut block_of: Vec<Option<usize>> = vec![None; self.runs];
         let mut rows: Vec<(usize, usize)> = Vec::new();
         let mut bytes = 0;
         while rows.len() < BATCH_ROWS && bytes < self.block_bytes {
-            let Some(Reverse((_, index))) = self.heap.pop() else { break };
-            let input = &mut self.inputs[index];
-            let Some(current) = &mut input.current else { continue };
+            let Some(index) = self.merge.smallest() else { break };
+            let Some(current) = &self.merge.run(index).current else { break };
             let number = *block_of[index].get_or_insert_with(|| {
                 blocks.push(current.block.clone());
                 blocks.len() - 1
             });
             rows.push((number, current.row));
             bytes += current.row_bytes;
-            current.row += 1;
-            if current.row == current.block.num_rows() {
+            if current.row + 1 == current.block.num_rows() {
                 block_of[index] = None;
-                input.refill()?;
             }
-            if let Some(key) = input.key() {
-                self.heap.push(Reverse((key, index)));
-            }
+            self.merge.advance()?;
         }
         if rows.is_empty() {
             return Ok(());

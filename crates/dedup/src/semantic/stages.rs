@@ -5,7 +5,6 @@ use super::{Keep, SemanticConfig, dot, hashed_bag, normalise};
 use crate::candidates::check;
 use crate::exact::{names, with_order};
 use crate::mix::{mix, stream};
-use crate::sorter::{Sorter, Space};
 use crate::verdict::{self, DropDuplicates, Verdicts, weight};
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::{Array, BinaryArray, RecordBatch, StringArray};
@@ -14,6 +13,7 @@ use bessemer_dataflow::{
     BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column,
 };
 use bessemer_documents::{DocKey, doc_key_column};
+use bessemer_external_sort::{SortMemory, SortedWords, WordSorter};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -198,7 +198,7 @@ impl SemDeDup {
         &self,
         vectors: &Vectors,
         entries: &[Entry],
-        order: &mut crate::sorter::Merged<3>,
+        order: &mut SortedWords<'_, 3>,
         context: &BreakerContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
@@ -298,8 +298,9 @@ impl PipelineBreaker for SemDeDup {
         by_place.iter().enumerate().for_each(|(rank, &index)| rank_of[index as usize] = rank as u64);
         drop(by_place);
         let centres = self.centres(&vectors, &entries, context)?;
-        let space = Space::new(context.memory / 2, context.spill, context.threads);
-        let mut order = Sorter::<3>::new(&space, 0.5);
+        let memory =
+            SortMemory::new(context.memory / 4, context.spill, context.threads).with_stop(context.stop);
+        let mut order = WordSorter::<3>::new(&memory);
         let (mut index, mut bytes) = (0, Vec::new());
         while index < vectors.count {
             check(context.stop)?;
@@ -311,6 +312,6 @@ impl PipelineBreaker for SemDeDup {
                 index += 1;
             }
         }
-        self.judge(&vectors, &entries, &mut order.finish()?, context, output)
+        self.judge(&vectors, &entries, &mut order.finish(), context, output)
     }
 }

@@ -1,24 +1,14 @@
 //! What can go wrong in the search for repeated substrings.
 
-use std::path::{Path, PathBuf};
-
 /// Result of the search.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// An error of the search.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A spill file could not be written or read.
-    #[error("cannot {action} {}: {cause}; set a folder with more room, or raise the memory budget", path.display())]
-    Spill {
-        /// Operation that failed, as a verb.
-        action: &'static str,
-        /// The file or folder.
-        path: PathBuf,
-        /// The operating system's answer.
-        #[source]
-        cause: std::io::Error,
-    },
+    /// A spill file could not be written or read, or the search was stopped.
+    #[error(transparent)]
+    Sort(#[from] bessemer_external_sort::Error),
     /// A value is out of range.
     #[error("{0}")]
     Config(String),
@@ -32,9 +22,11 @@ pub enum Error {
     },
 }
 
-impl Error {
-    pub(super) fn spill(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
-        let path = path.to_path_buf();
-        move |cause| Error::Spill { action, path, cause }
+impl From<Error> for bessemer_dataflow::Error {
+    fn from(error: Error) -> bessemer_dataflow::Error {
+        match error {
+            Error::Sort(error) => error.into(),
+            error => bessemer_dataflow::Error::other(error),
+        }
     }
 }

@@ -15,12 +15,13 @@
 use super::anchors::Anchors;
 use super::error::{Error, Result};
 use super::ranges::{Interval, aligned, merge, subtract};
-use super::sorter::{BUCKETS, Feed, Ordered, Sorter, Space, lock};
+use super::records::{Clip, extend, put, record_of, sorter};
 use super::store::{Reader, Store};
+use bessemer_external_sort::{BUCKETS, Feed, SortMemory, SortedRecords, Sorter};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// Window starts that a thread takes at once.
@@ -123,8 +124,8 @@ impl Finder {
     /// Finds the ranges.
     ///
     /// # Errors
-    /// The disk's refusal, or more than 2^48 bytes.
-    pub fn finish(mut self) -> Result<Repeats> {
+    /// The disk's refusal, more than 2^48 bytes, or `stop` was raised.
+    pub fn finish(mut self, stop: &AtomicBool) -> Result<Repeats> {
         self.store.finish()?;
         if self.store.len() >> POSITION_BITS != 0 {
             return Err(Error::Config(format!(
@@ -142,10 +143,11 @@ impl Finder {
                 seed,
                 fingerprint: self.fingerprint,
             };
-            let space = Space::new(self.limits.memory / 2, &self.limits.spill);
-            if let Ok(documents) = search.run(&space)? {
+            // Four sorters may hold three eighths beyond the limit.
+            let memory = SortMemory::new(self.limits.memory / 8 * 3, &self.limits.spill, 1).with_stop(stop);
+            if let Ok(documents) = search.run(&memory)? {
                 let repeated_windows = documents.1;
-                let spilled_bytes = self.store.spilled() + space.spilled();
+                let spilled_bytes = self.store.spilled() + memory.spilled();
                 return Ok(Repeats { documents: documents.0, spilled_bytes, repeated_windows });
             }
         }
@@ -171,7 +173,7 @@ impl Search<'_> {
             };
             if let Err(error) = work(&mut take) {
                 next.store(count, Ordering::Relaxed);
-                lock(&failed).get_or_insert(error);
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             }
         };
         if self.threads == 1 || count < 2 {
@@ -183,25 +185,25 @@ impl Search<'_> {
                 }
             });
         }
-        lock(&failed).take().map_or(Ok(()), Err)
+        failed.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
     }
 
-    fn run(&self, space: &Space) -> Result<std::result::Result<Found, Collided>> {
+    fn run(&self, memory: &SortMemory<'_>) -> Result<std::result::Result<Found, Collided>> {
         let total = self.store.len();
-        let hot = Sorter::new(space, total);
+        let hot = sorter(memory, total);
         {
-            let anchors = Sorter::new(space, u64::MAX);
+            let anchors = sorter(memory, u64::MAX);
             self.anchors(&anchors)?;
             self.repeated_anchors(&anchors, &hot)?;
         }
-        let (pairs, firsts) = (Sorter::new(space, total), Sorter::new(space, total));
+        let (pairs, firsts) = (sorter(memory, total), sorter(memory, total));
         {
-            let windows = Sorter::new(space, u64::MAX);
+            let windows = sorter(memory, u64::MAX);
             self.windows(&hot, &windows)?;
             self.groups(&windows, &pairs, &firsts)?;
         }
         drop(hot);
-        let (marks, keeps) = (Sorter::new(space, total), Sorter::new(space, total));
+        let (marks, keeps) = (sorter(memory, total), sorter(memory, total));
         let repeated = AtomicU64::new(0);
         if self.verify(&pairs, &marks, &repeated)?.is_err() {
             return Ok(Err(Collided));
@@ -209,8 +211,18 @@ impl Search<'_> {
         drop(pairs);
         self.kept(&firsts, &keeps)?;
         drop(firsts);
-        let documents = self.by_document(marks.ordered(), keeps.ordered())?;
+        let documents = self.by_document(marks.finish(), keeps.finish())?;
         Ok(Ok((documents, repeated.into_inner())))
+    }
+
+    /// Hands the records of a bucket to `take`, in order.
+    fn drain(
+        &self,
+        sorter: &Sorter<'_>,
+        bucket: u64,
+        mut take: impl FnMut(u128) -> Result<()>,
+    ) -> Result<()> {
+        sorter.drain(bucket as usize, self.memory, |record| take(record_of(record)))
     }
 
     /// Step 1.
@@ -223,7 +235,7 @@ impl Search<'_> {
                 let end = total.min((piece + 1) * PIECE);
                 self.anchors_between(piece * PIECE, end, &mut reader, &mut anchors, &mut feed)?;
             }
-            feed.finish()
+            Ok(feed.finish()?)
         })
     }
 
@@ -247,9 +259,8 @@ impl Search<'_> {
                 anchors.runs(text, |run| {
                     let place =
                         (start + run.start as u64) << 16 | (run.windows as u64) << 1 | u64::from(run.tied);
-                    let record = u128::from(run.hash) << 64 | u128::from(place);
                     if outcome.is_ok() {
-                        outcome = feed.push(record);
+                        outcome = put(feed, run.hash, place);
                     }
                 });
             }
@@ -267,14 +278,14 @@ impl Search<'_> {
             while let Some(bucket) = take() {
                 // A record waits until the next one says whether its hash goes on.
                 let mut waiting: Option<(u128, bool)> = None;
-                let mut settle = |record: u128, repeated: bool| {
+                let mut settle = |record: u128, repeated: bool| -> Result<()> {
                     if repeated || record & 1 == 1 {
                         let (start, windows) = ((record as u64) >> 16, (record as u64 & 0xFFFF) >> 1);
-                        feed.push(u128::from(start) << 64 | u128::from(windows))?;
+                        put(&mut feed, start, windows)?;
                     }
                     Ok(())
                 };
-                anchors.drain(bucket as usize, self.memory, |record| {
+                self.drain(anchors, bucket, |record| {
                     let same = waiting.is_some_and(|(before, _)| before >> 64 == record >> 64);
                     if let Some((before, repeated)) = waiting.replace((record, same)) {
                         settle(before, repeated || same)?;
@@ -285,7 +296,7 @@ impl Search<'_> {
                     settle(record, repeated)?;
                 }
             }
-            feed.finish()
+            Ok(feed.finish()?)
         })
     }
 
@@ -295,17 +306,17 @@ impl Search<'_> {
         self.parallel(BUCKETS as u64, |take| {
             let (mut reader, mut feed) = (self.store.reader(), windows.feed());
             while let Some(bucket) = take() {
-                hot.drain(bucket as usize, self.memory, |record| {
+                self.drain(hot, bucket, |record| {
                     let (start, count) = ((record >> 64) as u64, record as u64 as usize);
                     let text = reader.get(start, count + self.length - 1)?;
                     for (index, window) in text.windows(self.length).enumerate() {
                         let print = (self.fingerprint)(window, self.seed);
-                        feed.push(print & !low | u128::from(start + index as u64))?;
+                        feed.push(&(print & !low | u128::from(start + index as u64)).to_be_bytes())?;
                     }
                     Ok(())
                 })?;
             }
-            feed.finish()
+            Ok(feed.finish()?)
         })
     }
 
@@ -316,7 +327,7 @@ impl Search<'_> {
             let (mut pair_feed, mut first_feed) = (pairs.feed(), firsts.feed());
             while let Some(bucket) = take() {
                 let mut group: Option<(u128, u64, bool)> = None;
-                windows.drain(bucket as usize, self.memory, |record| {
+                self.drain(windows, bucket, |record| {
                     let (print, position) = (record >> POSITION_BITS, record as u64 & low);
                     match &mut group {
                         Some((known, first, told)) if *known == print => {
@@ -325,11 +336,11 @@ impl Search<'_> {
                                 Some(border) => *first < border && position >= border,
                             };
                             if wanted {
-                                pair_feed.push(u128::from(position) << 64 | u128::from(*first))?;
+                                put(&mut pair_feed, position, *first)?;
                             }
                             if !*told && self.reference.is_none() {
                                 *told = true;
-                                first_feed.push(u128::from(*first) << 64)?;
+                                put(&mut first_feed, *first, 0)?;
                             }
                         }
                         _ => group = Some((print, position, false)),
@@ -338,7 +349,7 @@ impl Search<'_> {
                 })?;
             }
             pair_feed.finish()?;
-            first_feed.finish()
+            Ok(first_feed.finish()?)
         })
     }
 
@@ -357,7 +368,7 @@ impl Search<'_> {
                 let mut before: Option<(u64, u64)> = None;
                 let mut stretch: Option<Interval> = None;
                 let mut count = 0;
-                pairs.drain(bucket as usize, self.memory, |record| {
+                self.drain(pairs, bucket, |record| {
                     let (position, first) = ((record >> 64) as u64, record as u64);
                     count += 1;
                     // Where both windows move by one, one byte is new.
@@ -370,11 +381,11 @@ impl Search<'_> {
                     extend(&mut stretch, (position, position + length), &mut feed)
                 })?;
                 if let Some((start, end)) = stretch {
-                    feed.push(u128::from(start) << 64 | u128::from(end))?;
+                    put(&mut feed, start, end)?;
                 }
                 repeated.fetch_add(count, Ordering::Relaxed);
             }
-            feed.finish()
+            Ok(feed.finish()?)
         })?;
         Ok(if collided.into_inner() == 0 { Ok(()) } else { Err(Collided) })
     }
@@ -385,20 +396,24 @@ impl Search<'_> {
             let mut feed = keeps.feed();
             while let Some(bucket) = take() {
                 let mut stretch = None;
-                firsts.drain(bucket as usize, self.memory, |record| {
+                self.drain(firsts, bucket, |record| {
                     let first = (record >> 64) as u64;
                     extend(&mut stretch, (first, first + self.length as u64), &mut feed)
                 })?;
                 if let Some((start, end)) = stretch {
-                    feed.push(u128::from(start) << 64 | u128::from(end))?;
+                    put(&mut feed, start, end)?;
                 }
             }
-            feed.finish()
+            Ok(feed.finish()?)
         })
     }
 
     /// Cuts stretches at documents, widens them to characters and lets kept bytes win.
-    fn by_document(&self, marks: Ordered<'_>, keeps: Ordered<'_>) -> Result<Vec<(u64, Vec<Range<u64>>)>> {
+    fn by_document(
+        &self,
+        marks: SortedRecords<'_>,
+        keeps: SortedRecords<'_>,
+    ) -> Result<Vec<(u64, Vec<Range<u64>>)>> {
         let (mut marks, mut keeps) = (Clip::new(marks)?, Clip::new(keeps)?);
         let mut reader = self.store.reader();
         let (mut found, mut start) = (Vec::new(), 0);
@@ -443,55 +458,6 @@ impl Search<'_> {
     }
 }
 
-/// Adds a range to the stretch that grows, or hands that over and begins another.
-fn extend(stretch: &mut Option<Interval>, (start, end): Interval, feed: &mut Feed<'_, '_>) -> Result<()> {
-    match stretch {
-        Some((_, until)) if start <= *until => *until = end,
-        _ => {
-            if let Some((start, end)) = stretch.replace((start, end)) {
-                feed.push(u128::from(start) << 64 | u128::from(end))?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Sorted stretches, taken document by document.
-struct Clip<'s> {
-    ordered: Ordered<'s>,
-    waiting: Option<Interval>,
-}
-
-impl<'s> Clip<'s> {
-    fn new(mut ordered: Ordered<'s>) -> Result<Clip<'s>> {
-        let waiting = Self::pull(&mut ordered)?;
-        Ok(Clip { ordered, waiting })
-    }
-
-    fn pull(ordered: &mut Ordered<'s>) -> Result<Option<Interval>> {
-        Ok(ordered.next()?.map(|record| ((record >> 64) as u64, record as u64)))
-    }
-
-    /// The parts that lie from `start` to `end`.
-    fn within(&mut self, start: u64, end: u64) -> Result<Vec<Interval>> {
-        let mut parts = Vec::new();
-        while let Some((low, high)) = self.waiting {
-            if low >= end {
-                break;
-            }
-            parts.push((low.max(start), high.min(end)));
-            if high > end {
-                // Touching stretches of two documents were joined: the rest is the next one's.
-                self.waiting = Some((end, high));
-                break;
-            }
-            self.waiting = Self::pull(&mut self.ordered)?;
-        }
-        merge(&mut parts);
-        Ok(parts)
-    }
-}
-
 /// Finds the ranges of documents that are all there, on one thread and without disk.
 ///
 /// # Errors
@@ -501,7 +467,7 @@ pub fn repeats(documents: &[&[u8]], length: usize) -> Result<Vec<Vec<Range<u64>>
     let mut finder = Finder::new(length, limits)?;
     documents.iter().try_for_each(|document| finder.push(document))?;
     let mut ranges = vec![Vec::new(); documents.len()];
-    for (ordinal, found) in finder.finish()?.into_documents() {
+    for (ordinal, found) in finder.finish(&AtomicBool::new(false))?.into_documents() {
         ranges[ordinal as usize] = found;
     }
     Ok(ranges)

@@ -17,7 +17,7 @@ mod anchors;
 mod error;
 mod finder;
 mod ranges;
-mod sorter;
+mod records;
 mod stages;
 mod store;
 pub mod suffix;

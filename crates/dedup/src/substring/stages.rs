@@ -94,7 +94,7 @@ impl PipelineBreaker for FindRepeats {
         let stopped = || if context.stop.load(Ordering::Relaxed) { Err(Error::Stopped) } else { Ok(()) };
         let limits =
             Limits { threads: context.threads, memory: context.memory, spill: context.spill.to_path_buf() };
-        let mut finder = Finder::new(self.length, limits).map_err(Error::other)?;
+        let mut finder = Finder::new(self.length, limits)?;
         let mut places = Vec::new();
         while let Some(batch) = input()? {
             stopped()?;
@@ -103,12 +103,12 @@ impl PipelineBreaker for FindRepeats {
             let files: &UInt32Array = column(NAME, &batch, "file")?;
             let rows: &UInt64Array = column(NAME, &batch, "row")?;
             for index in (0..batch.num_rows()).filter(|&index| reasons.is_null(index)) {
-                finder.push(texts.value(index).as_bytes()).map_err(Error::other)?;
+                finder.push(texts.value(index).as_bytes())?;
                 places.push((files.value(index), rows.value(index)));
             }
         }
         stopped()?;
-        let found = finder.finish().map_err(Error::other)?;
+        let found = finder.finish(context.stop)?;
         for chunk in found.documents().chunks(RESULT_ROWS) {
             stopped()?;
             let mut ranges = BinaryBuilder::new();

@@ -1,9 +1,7 @@
 //! The documents' bytes, one after another, in memory or in a file.
 
-use super::error::{Error, Result};
-use std::fs::File;
-use std::io::Write;
-use std::os::unix::fs::FileExt;
+use super::error::Result;
+use bessemer_external_sort::SpillFile;
 use std::path::{Path, PathBuf};
 
 /// Bytes of the file that a reader holds beyond what it is asked for.
@@ -12,7 +10,7 @@ const AHEAD: usize = 256 << 10;
 /// Bytes and where documents end.
 pub(super) struct Store {
     held: Vec<u8>,
-    file: Option<(File, PathBuf)>,
+    file: Option<SpillFile>,
     /// Bytes in the file; what is held comes behind them.
     written: u64,
     limit: usize,
@@ -52,15 +50,12 @@ impl Store {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        if self.file.is_none() {
-            let path = self.folder.join("substring-text.spill");
-            let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
-            self.file = Some((file.map_err(Error::spill("create", &path))?, path));
-        }
-        if let Some((file, path)) = &mut self.file {
-            file.write_all(bytes).map_err(Error::spill("write", path))?;
-            self.written += bytes.len() as u64;
-        }
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(SpillFile::create(&self.folder)?),
+        };
+        file.write_at(bytes, self.written)?;
+        self.written += bytes.len() as u64;
         Ok(())
     }
 
@@ -83,15 +78,6 @@ impl Store {
     }
 }
 
-impl Drop for Store {
-    fn drop(&mut self) {
-        if let Some((_, path)) = self.file.take() {
-            // The folder belongs to the caller, who removes it whole in the end.
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
 /// Reads ranges; holds one block of the file.
 pub(super) struct Reader<'a> {
     store: &'a Store,
@@ -102,7 +88,7 @@ pub(super) struct Reader<'a> {
 impl Reader<'_> {
     /// The bytes from `start` on, `length` of them.
     pub(super) fn get(&mut self, start: u64, length: usize) -> Result<&[u8]> {
-        let Some((file, path)) = &self.store.file else {
+        let Some(file) = &self.store.file else {
             let start = start as usize;
             return Ok(&self.store.held[start..start + length]);
         };
@@ -111,7 +97,7 @@ impl Reader<'_> {
             let want = (length + AHEAD).min((self.store.len() - start) as usize);
             self.block.resize(want, 0);
             self.start = start;
-            file.read_exact_at(&mut self.block, start).map_err(Error::spill("read", path))?;
+            file.read_at(&mut self.block, start)?;
         }
         let first = (start - self.start) as usize;
         Ok(&self.block[first..first + length])

@@ -6,6 +6,7 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 
 type Ranges = Vec<Vec<Range<u64>>>;
 
@@ -43,7 +44,7 @@ fn searched(documents: &[&[u8]], length: usize, threads: usize, memory: usize) -
     let limits = Limits { threads, memory, spill: folder.path().into() };
     let mut finder = Finder::new(length, limits).unwrap();
     documents.iter().for_each(|document| finder.push(document).unwrap());
-    let found = finder.finish().unwrap();
+    let found = finder.finish(&AtomicBool::new(false)).unwrap();
     assert_eq!(found.spilled_bytes > 0, memory < 4096 && documents.iter().any(|d| d.len() > 1024));
     let mut ranges = vec![Vec::new(); documents.len()];
     for (ordinal, removed) in found.into_documents() {
@@ -145,7 +146,7 @@ fn across_corpora_only_what_the_reference_holds_is_removed() {
     finder.end_of_reference();
     finder.push(b"train: the held-out answer, twice twice twice twice").unwrap();
     finder.push(b"twice twice twice twice").unwrap();
-    let found = finder.finish().unwrap();
+    let found = finder.finish(&AtomicBool::new(false)).unwrap();
     let [(ordinal, ranges)] = found.documents() else { panic!("one document") };
     assert_eq!((*ordinal, ranges.as_slice()), (1, std::slice::from_ref(&(10..28))));
 }
@@ -164,10 +165,10 @@ fn a_collision_of_fingerprints_does_not_reach_the_result() {
     let mut finder = Finder::new(20, limits.clone()).unwrap().with_fingerprint(poor);
     finder.push(&document).unwrap();
     let wanted = suffix::repeats(&[&document], 20);
-    assert_eq!(finder.finish().unwrap().into_documents(), [(0, wanted[0].clone())]);
+    assert_eq!(finder.finish(&AtomicBool::new(false)).unwrap().into_documents(), [(0, wanted[0].clone())]);
     let mut finder = Finder::new(20, limits).unwrap().with_fingerprint(hopeless);
     finder.push(&document).unwrap();
-    assert!(finder.finish().is_err_and(|error| error.to_string().contains("seeds")));
+    assert!(finder.finish(&AtomicBool::new(false)).is_err_and(|error| error.to_string().contains("seeds")));
 }
 
 #[test]
@@ -200,7 +201,7 @@ proptest! {
         let mut finder = Finder::new(length, Limits { threads, memory, spill: folder.path().into() }).unwrap();
         slices.iter().for_each(|document| finder.push(document).unwrap());
         let mut found = vec![Vec::new(); slices.len()];
-        for (ordinal, removed) in finder.finish().unwrap().into_documents() {
+        for (ordinal, removed) in finder.finish(&AtomicBool::new(false)).unwrap().into_documents() {
             found[ordinal as usize] = removed;
         }
         prop_assert_eq!(found, wanted);

@@ -13,13 +13,28 @@
 //! its shorter end and its own gamma by walking files side by side.
 
 use super::arpa::Builder;
-use super::runs::{Sorted, Sorter, Tape, TapeReader, TapeWriter};
 use super::vocabulary::{BEGIN, END, UNKNOWN};
 use super::{LanguageModel, MAX_ORDER, words};
 use crate::error::{Result, ScoreError};
+use bessemer_external_sort::{
+    RecordFile, RecordReader, RecordWidth, RecordWriter, SortMemory, SortedRecords, Sorter,
+};
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
+
+/// Widths of the records of n words and a number of eight bytes, at n - 2; of those with two numbers, at n.
+const WIDTHS: [RecordWidth; 9] = [
+    RecordWidth::bytes::<16>(),
+    RecordWidth::bytes::<20>(),
+    RecordWidth::bytes::<24>(),
+    RecordWidth::bytes::<28>(),
+    RecordWidth::bytes::<32>(),
+    RecordWidth::bytes::<36>(),
+    RecordWidth::bytes::<40>(),
+    RecordWidth::bytes::<44>(),
+    RecordWidth::bytes::<48>(),
+];
 
 const BEGIN_ID: u32 = 1;
 const END_ID: u32 = 2;
@@ -44,7 +59,7 @@ pub type Discounts = [f64; 3];
 pub struct Estimated {
     words: Vec<Box<str>>,
     /// Per order records of key (last word first), log10 probability, log10 back-off weight.
-    orders: Vec<Tape>,
+    orders: Vec<RecordFile>,
     discounts: Vec<Discounts>,
     fallbacks: Vec<bool>,
 }
@@ -60,7 +75,7 @@ impl std::fmt::Debug for Estimated {
 
 /// Adjusted counts of one order, with the numbers of n-grams that have the counts 1 to 4.
 struct Adjusted {
-    tape: Tape,
+    file: RecordFile,
     with_count: [u64; 4],
 }
 
@@ -80,9 +95,12 @@ pub fn estimate(
             config.order
         )));
     }
-    let (words, counted) = count(config, sentences)?;
+    // Two sorters may hold an eighth each beyond the limit.
+    let limit = usize::try_from(config.memory / 5 * 4).unwrap_or(usize::MAX);
+    let memory = SortMemory::new(limit, &config.folder, 1);
+    let (words, counted) = count(config, &memory, sentences)?;
     let mut unigrams = vec![0u64; words.len()];
-    let mut adjusted = adjust(config, counted, &mut unigrams)?;
+    let adjusted = adjust(config, counted, &mut unigrams)?;
     let mut discounts = Vec::new();
     let mut fallbacks = Vec::new();
     for (n, counts) in adjusted.iter().map(|a| a.with_count).enumerate() {
@@ -98,8 +116,8 @@ pub fn estimate(
         discounts.push(own.unwrap_or([0.5, 1.0, 1.5]));
     }
     let mut parts = Vec::new();
-    for (n, adjusted) in adjusted.iter_mut().enumerate().skip(1) {
-        parts.push(sums_and_gammas(config, n + 1, &mut adjusted.tape, discounts[n])?);
+    for (n, adjusted) in adjusted.iter().enumerate().skip(1) {
+        parts.push(sums_and_gammas(config, &memory, n + 1, &adjusted.file, discounts[n])?);
     }
     drop(adjusted);
     let orders = interpolate(config, &unigrams, discounts[0], parts)?;
@@ -141,15 +159,15 @@ fn f64_at(record: &[u8], at: usize) -> f64 {
 
 /// The words, and all windows of `order` words sorted with the last word first; before a sentence stand `order - 1`
 /// begins.
-fn count(
+fn count<'s>(
     config: &EstimateConfig,
+    memory: &'s SortMemory<'s>,
     sentences: impl IntoIterator<Item = Result<String>>,
-) -> Result<(Vec<Box<str>>, Sorted)> {
+) -> Result<(Vec<Box<str>>, SortedRecords<'s>)> {
     let order = config.order;
     let mut ids: HashMap<Box<str>, u32> = HashMap::new();
     let mut names: Vec<Box<str>> = [UNKNOWN, BEGIN, END].map(Box::from).to_vec();
-    let memory = usize::try_from(config.memory).unwrap_or(usize::MAX);
-    let mut sorter = Sorter::new(&config.folder, 4 * order + 8, 4 * order, true, memory);
+    let mut sorter = Sorter::new(memory, WIDTHS[order - 2]).summing(4 * order);
     let mut record = vec![0u8; 4 * order + 8];
     record[4 * order..].copy_from_slice(&1u64.to_le_bytes());
     let mut any = false;
@@ -157,7 +175,7 @@ fn count(
         let sentence = sentence?;
         any = true;
         record[..4 * order].chunks_exact_mut(4).for_each(|id| id.copy_from_slice(&BEGIN_ID.to_be_bytes()));
-        let mut put = |id: u32, sorter: &mut Sorter| {
+        let mut put = |id: u32, sorter: &mut Sorter<'_>| {
             record.copy_within(0..4 * (order - 1), 4);
             record[..4].copy_from_slice(&id.to_be_bytes());
             sorter.push(&record)
@@ -182,16 +200,20 @@ fn count(
     if !any || names.len() == 3 {
         return Err(ScoreError::Training("the text has no words to estimate a model from".into()));
     }
-    Ok((names, sorter.finish()?))
+    Ok((names, sorter.finish()))
 }
 
 /// Adjusted counts of every order from the counts of the longest: all n-grams that share an end stand together, so the
 /// different words before it can be counted in one walk.
-fn adjust(config: &EstimateConfig, mut counted: Sorted, unigrams: &mut [u64]) -> Result<Vec<Adjusted>> {
+fn adjust(
+    config: &EstimateConfig,
+    mut counted: SortedRecords<'_>,
+    unigrams: &mut [u64],
+) -> Result<Vec<Adjusted>> {
     let order = config.order;
     let mut writers = Vec::new();
     for n in 1..=order {
-        writers.push((TapeWriter::create(&config.folder, 4 * n + 8)?, [0u64; 4]));
+        writers.push((RecordWriter::create(&config.folder, 4 * n + 8)?, [0u64; 4]));
     }
     let mut emit = |key: &[u8], n: usize, adjusted: u64| -> Result<()> {
         // A history of two begins is one begin too many: the shorter n-gram stands for it.
@@ -208,7 +230,7 @@ fn adjust(config: &EstimateConfig, mut counted: Sorted, unigrams: &mut [u64]) ->
         let mut record = [0u8; 4 * MAX_ORDER + 8];
         record[..4 * n].copy_from_slice(&key[..4 * n]);
         record[4 * n..4 * n + 8].copy_from_slice(&adjusted.to_le_bytes());
-        writer.push(&record[..4 * n + 8])
+        Ok(writer.push(&record[..4 * n + 8])?)
     };
     let mut previous: Vec<u8> = Vec::new();
     // Of the end of length n: different words before it, and how often it was seen.
@@ -243,27 +265,27 @@ fn adjust(config: &EstimateConfig, mut counted: Sorted, unigrams: &mut [u64]) ->
         emit(&previous, n, adjusted(&previous, n, different[n], seen[n]))?;
     }
     let finish =
-        |(writer, with_count): (TapeWriter, [u64; 4])| Ok(Adjusted { tape: writer.finish()?, with_count });
+        |(writer, with_count): (RecordWriter, [u64; 4])| Ok(Adjusted { file: writer.finish()?, with_count });
     writers.into_iter().map(finish).collect()
 }
 
 /// Of one order: n-grams with their share and the gamma of their history, and histories with their gamma.
-struct Parts {
-    shares: Sorted,
-    gammas: Tape,
+struct Parts<'s> {
+    shares: SortedRecords<'s>,
+    gammas: RecordFile,
 }
 
 /// (a - D) / sum and gamma, by a walk over the n-grams of `n` words sorted by history.
-fn sums_and_gammas(
+fn sums_and_gammas<'s>(
     config: &EstimateConfig,
+    memory: &'s SortMemory<'s>,
     n: usize,
-    tape: &mut Tape,
+    adjusted: &RecordFile,
     discounts: Discounts,
-) -> Result<Parts> {
-    let memory = usize::try_from(config.memory / 2).unwrap_or(usize::MAX);
-    let (key, folder) = (4 * n, &config.folder);
-    let mut by_history = Sorter::new(folder, key + 8, key, false, memory);
-    let mut reader = tape.read()?;
+) -> Result<Parts<'s>> {
+    let key = 4 * n;
+    let mut by_history = Sorter::new(memory, WIDTHS[n - 2]);
+    let mut reader = adjusted.read();
     let mut moved = vec![0u8; key + 8];
     while let Some(record) = reader.next()? {
         // Last word first becomes history (latest word first), then the last word.
@@ -273,9 +295,9 @@ fn sums_and_gammas(
         by_history.push(&moved)?;
     }
     drop(reader);
-    let mut by_history = by_history.finish()?;
-    let mut shares = Sorter::new(folder, key + 16, key, false, memory);
-    let mut gammas = TapeWriter::create(folder, key - 4 + 8)?;
+    let mut by_history = by_history.finish();
+    let mut shares = Sorter::new(memory, WIDTHS[n]);
+    let mut gammas = RecordWriter::create(&config.folder, key - 4 + 8)?;
     let mut history: Vec<u8> = Vec::new();
     let mut group: Vec<(u32, u64)> = Vec::new();
     let mut close = |history: &[u8], group: &mut Vec<(u32, u64)>| -> Result<()> {
@@ -310,24 +332,28 @@ fn sums_and_gammas(
         close(&history, &mut group)?;
     }
     drop(by_history);
-    Ok(Parts { shares: shares.finish()?, gammas: gammas.finish()? })
+    // The shares wait until all orders are counted; half of the memory is for those that are counted then.
+    if shares.held_bytes() > memory.limit() / (2 * config.order) {
+        shares.spill()?;
+    }
+    Ok(Parts { shares: shares.finish(), gammas: gammas.finish()? })
 }
 
-/// A tape read in step with a larger one that is sorted in the same way.
+/// A file of records that is read in step with a larger sequence that is sorted in the same way.
 struct Follower {
-    reader: TapeReader,
+    reader: RecordReader,
     key: usize,
     record: Option<Vec<u8>>,
 }
 
 impl Follower {
-    fn new(tape: &mut Tape, key: usize) -> Result<Follower> {
-        let mut reader = tape.read()?;
+    fn new(file: &RecordFile, key: usize) -> Result<Follower> {
+        let mut reader = file.read();
         let record = reader.next()?.map(<[u8]>::to_vec);
         Ok(Follower { reader, key, record })
     }
 
-    /// The number after `key`, if the tape has it; keys must be asked for in order.
+    /// The number after `key`, if the file has it; keys must be asked for in order.
     fn find(&mut self, key: &[u8]) -> Result<Option<f64>> {
         loop {
             match &mut self.record {
@@ -347,14 +373,14 @@ fn interpolate(
     config: &EstimateConfig,
     unigrams: &[u64],
     discounts: Discounts,
-    mut parts: Vec<Parts>,
-) -> Result<Vec<Tape>> {
+    parts: Vec<Parts<'_>>,
+) -> Result<Vec<RecordFile>> {
     let sum: u64 = unigrams.iter().sum();
     let gamma = unigrams.iter().map(|&a| discount(&discounts, a)).sum::<f64>() / sum as f64;
     // All words but the begin, which no probability is given to.
     let uniform = gamma / (unigrams.len() - 1) as f64;
-    let mut gammas = Follower::new(&mut parts[0].gammas, 4)?;
-    let mut first = TapeWriter::create(&config.folder, 4 + 16)?;
+    let mut gammas = Follower::new(&parts[0].gammas, 4)?;
+    let mut first = RecordWriter::create(&config.folder, 4 + 16)?;
     for (id, &count) in unigrams.iter().enumerate() {
         let p = (count as f64 - discount(&discounts, count)) / sum as f64 + uniform;
         let p = if id as u32 == BEGIN_ID { 1.0 } else { p };
@@ -369,13 +395,13 @@ fn interpolate(
     let mut n = 2;
     while let Some(Parts { mut shares, .. }) = part {
         let key = 4 * n;
-        let mut next = parts.next();
-        let mut gammas = match &mut next {
-            Some(longer) if n < longest => Some(Follower::new(&mut longer.gammas, key)?),
+        let next = parts.next();
+        let mut gammas = match &next {
+            Some(longer) if n < longest => Some(Follower::new(&longer.gammas, key)?),
             _ => None,
         };
-        let mut shorter = Follower::new(&mut orders[n - 2], key - 4)?;
-        let mut tape = TapeWriter::create(&config.folder, key + 16)?;
+        let mut shorter = Follower::new(&orders[n - 2], key - 4)?;
+        let mut longer = RecordWriter::create(&config.folder, key + 16)?;
         let mut out = vec![0u8; key + 16];
         while let Some(record) = shares.next()? {
             let below = shorter.find(&record[..key - 4])?;
@@ -388,9 +414,9 @@ fn interpolate(
             out[..key].copy_from_slice(&record[..key]);
             out[key..key + 8].copy_from_slice(&p.to_bits().to_le_bytes());
             out[key + 8..].copy_from_slice(&backoff.to_bits().to_le_bytes());
-            tape.push(&out)?;
+            longer.push(&out)?;
         }
-        orders.push(tape.finish()?);
+        orders.push(longer.finish()?);
         part = next;
         n += 1;
     }
@@ -400,7 +426,7 @@ fn interpolate(
 impl Estimated {
     /// Number of n-grams of each order.
     pub fn counts(&self) -> Vec<u64> {
-        self.orders.iter().map(|tape| tape.records).collect()
+        self.orders.iter().map(RecordFile::records).collect()
     }
 
     /// Discounts of each order, and whether they are the fallback.
@@ -409,10 +435,10 @@ impl Estimated {
     }
 
     /// Calls `each` with the words, log10 probability and log10 back-off weight of every n-gram, shorter ones first.
-    fn for_each(&mut self, mut each: impl FnMut(&[&str], f64, f64) -> Result<()>) -> Result<()> {
-        for (n, tape) in self.orders.iter_mut().enumerate() {
+    fn for_each(&self, mut each: impl FnMut(&[&str], f64, f64) -> Result<()>) -> Result<()> {
+        for (n, file) in self.orders.iter().enumerate() {
             let n = n + 1;
-            let mut reader = tape.read()?;
+            let mut reader = file.read();
             while let Some(record) = reader.next()? {
                 let mut ngram = [""; MAX_ORDER];
                 for (i, word) in ngram[..n].iter_mut().rev().enumerate() {
@@ -428,7 +454,7 @@ impl Estimated {
     ///
     /// # Errors
     /// The writer's or the disk's.
-    pub fn write_arpa(&mut self, to: &mut impl Write) -> io::Result<()> {
+    pub fn write_arpa(&self, to: &mut impl Write) -> io::Result<()> {
         writeln!(to, "\\data\\")?;
         for (n, count) in self.counts().into_iter().enumerate() {
             writeln!(to, "ngram {}={count}", n + 1)?;
@@ -464,7 +490,7 @@ impl Estimated {
     ///
     /// # Errors
     /// The disk's; or where two words share a 64-bit hash.
-    pub fn model(&mut self) -> Result<LanguageModel> {
+    pub fn model(&self) -> Result<LanguageModel> {
         let mut builder = Builder::new(&self.counts());
         self.for_each(|ngram, log10, backoff| {
             builder.add(ngram, log10 as f32, backoff as f32).map_err(ScoreError::Training)

@@ -9,7 +9,6 @@ mod binary;
 mod estimate;
 mod murmur;
 mod perplexity;
-mod runs;
 mod table;
 mod trie;
 mod vocabulary;

@@ -56,7 +56,7 @@ fn same(model: &LanguageModel, scored: &[Scored], name: &str) {
 fn estimated_arpa(folder: &Path) -> Vec<u8> {
     let text = std::fs::read_to_string(data("small.txt")).expect("text");
     let config = EstimateConfig { order: 4, memory: 1 << 20, folder: folder.to_path_buf(), fallback: true };
-    let mut model = estimate(&config, text.lines().map(|l| Ok(l.to_owned()))).expect("estimates");
+    let model = estimate(&config, text.lines().map(|l| Ok(l.to_owned()))).expect("estimates");
     let mut bytes = Vec::new();
     model.write_arpa(&mut bytes).expect("a vector takes all");
     bytes
@@ -91,7 +91,7 @@ fn estimates_are_those_of_lmplz() {
     let text = std::fs::read_to_string(data("small.txt")).expect("text") + "aardvark\n";
     let config =
         EstimateConfig { order: 4, memory: 1 << 20, folder: folder.path().to_path_buf(), fallback: true };
-    let mut model = estimate(&config, text.lines().map(|l| Ok(l.to_owned()))).expect("estimates");
+    let model = estimate(&config, text.lines().map(|l| Ok(l.to_owned()))).expect("estimates");
     // Unigrams of so small a text give no discounts of their own; the longer n-grams do.
     let fallbacks: Vec<bool> = model.discounts().map(|(_, fallback)| fallback).collect();
     assert_eq!(fallbacks, [true, false, false, false]);

@@ -11,8 +11,7 @@ fn lines(text: &str) -> impl Iterator<Item = Result<String>> + '_ {
 #[test]
 fn a_small_corpus_has_the_probabilities_of_lmplz() {
     let folder = tempfile::tempdir().expect("temporary folder");
-    let mut model =
-        estimate(&config(3, 1 << 20, folder.path()), lines("a a b a\nb a a b\n")).expect("estimates");
+    let model = estimate(&config(3, 1 << 20, folder.path()), lines("a a b a\nb a a b\n")).expect("estimates");
     assert_eq!(model.counts(), [5, 7, 7]);
     let half = 0.5f64.log10();
     let golden = [
@@ -68,7 +67,7 @@ fn corpus(sentences: u64) -> String {
 fn probabilities_sum_to_one_after_every_history() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let text = corpus(400);
-    let mut estimated = estimate(&config(4, 1 << 20, folder.path()), lines(&text)).expect("estimates");
+    let estimated = estimate(&config(4, 1 << 20, folder.path()), lines(&text)).expect("estimates");
     assert!(estimated.discounts().any(|(_, fallback)| !fallback));
     let model = estimated.model().expect("fits");
     let words = estimated.words.clone();
@@ -94,7 +93,7 @@ fn spilling_changes_no_byte_of_the_model() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let text = corpus(500);
     let arpa = |memory| {
-        let mut model = estimate(&config(3, memory, folder.path()), lines(&text)).expect("estimates");
+        let model = estimate(&config(3, memory, folder.path()), lines(&text)).expect("estimates");
         let mut bytes = Vec::new();
         model.write_arpa(&mut bytes).expect("a vector takes all");
         bytes
@@ -102,7 +101,7 @@ fn spilling_changes_no_byte_of_the_model() {
     let whole = arpa(1 << 24);
     assert!(whole == arpa(1000));
     let read = LanguageModel::read_arpa(&whole[..], whole.len() as u64, "whole").expect("reads");
-    let mut again = estimate(&config(3, 1 << 24, folder.path()), lines(&text)).expect("estimates");
+    let again = estimate(&config(3, 1 << 24, folder.path()), lines(&text)).expect("estimates");
     let direct = again.model().expect("fits");
     assert_eq!(read.score_sentence("w1 w2 w1 w40 zzz"), direct.score_sentence("w1 w2 w1 w40 zzz"));
     assert_eq!(std::fs::read_dir(folder.path()).expect("folder").count(), 0);

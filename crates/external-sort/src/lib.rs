@@ -1,0 +1,28 @@
+//! Sorting of more records than memory holds.
+//!
+//! [`Sorter`] sorts records of one width within a [`SortMemory`]: records are collected in memory, sorted runs go to a
+//! [`SpillFile`], and a [`Merge`] reads the runs back. [`Merge`] and [`merge_in_groups`] also serve owners of other kinds of
+//! runs, whose keys may have any length: the sort of Arrow batches in `bessemer-dataflow` is one.
+//!
+//! A record is its own key: records are compared as byte strings, so equal records cannot be told apart and the result
+//! depends neither on the memory nor on the number of threads.
+//!
+//! | resource | bound |
+//! |---|---|
+//! | memory | the limit, and an eighth of it for each sorter beyond the first (64 KiB at least) |
+//! | open files | one for each sorter that has spilled |
+//! | disk | the records once, and once more for each level of merges |
+
+mod error;
+mod memory;
+mod merge;
+mod sorter;
+mod spill;
+mod words;
+
+pub use error::{Error, Result};
+pub use memory::SortMemory;
+pub use merge::{Merge, SortedRun, merge_in_groups};
+pub use sorter::{BUCKETS, Feed, RecordWidth, SortedRecords, Sorter};
+pub use spill::{RecordFile, RecordReader, RecordWriter, SpillFile};
+pub use words::{SortedWords, WordSorter};

@@ -1,0 +1,214 @@
+//! Files of records that vanish with their owner.
+
+use crate::error::{Error, Result};
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Bytes that are written to or read from a [`RecordFile`] at once.
+const BLOCK: usize = 64 << 10;
+
+/// A file that loses its name as soon as it is open: the operating system frees it when the process ends, however it ends.
+#[derive(Debug)]
+pub struct SpillFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl SpillFile {
+    /// A new file in `folder`.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn create(folder: &Path) -> Result<SpillFile> {
+        let mut attempt = 0_u64;
+        loop {
+            let path = folder.join(format!(".bessemer-spill-{}-{attempt}", std::process::id()));
+            match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
+                Ok(file) => {
+                    // Where the system keeps the name of an open file, the owner of the folder removes it.
+                    let _ = fs::remove_file(&path);
+                    return Ok(SpillFile { file, path });
+                }
+                // Another thread is between creating and unlinking its file.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => attempt += 1,
+                Err(error) => return Err(Error::io("create spill file", &path)(error)),
+            }
+        }
+    }
+
+    /// Writes `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.file.write_all_at(bytes, offset).map_err(Error::io("write spill file", &self.path))
+    }
+
+    /// Fills `bytes` from `offset` on.
+    ///
+    /// # Errors
+    /// The disk's, or a file that ends before.
+    pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
+        self.file.read_exact_at(bytes, offset).map_err(Error::io("read spill file", &self.path))
+    }
+}
+
+/// Records of one width, written one after the other and read as often as needed.
+#[derive(Debug)]
+pub struct RecordFile {
+    width: usize,
+    file: Arc<SpillFile>,
+    records: u64,
+}
+
+impl RecordFile {
+    /// Number of records.
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Reads from the first record on.
+    pub fn read(&self) -> RecordReader {
+        RecordReader::of_file(self.file.clone(), 0, self.records * self.width as u64, self.width, BLOCK)
+    }
+}
+
+/// Writes a [`RecordFile`].
+#[derive(Debug)]
+pub struct RecordWriter {
+    width: usize,
+    file: SpillFile,
+    buffer: Vec<u8>,
+    written: u64,
+}
+
+impl RecordWriter {
+    /// A new file in `folder` for records of `width` bytes.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn create(folder: &Path, width: usize) -> Result<RecordWriter> {
+        let buffer = Vec::with_capacity(BLOCK + width);
+        Ok(RecordWriter { width, file: SpillFile::create(folder)?, buffer, written: 0 })
+    }
+
+    /// Adds a record.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn push(&mut self, record: &[u8]) -> Result<()> {
+        debug_assert_eq!(record.len(), self.width);
+        self.buffer.extend_from_slice(record);
+        if self.buffer.len() < BLOCK { Ok(()) } else { self.flush() }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.file.write_at(&self.buffer, self.written)?;
+        self.written += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Completes the file.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn finish(mut self) -> Result<RecordFile> {
+        self.flush()?;
+        let records = self.written / self.width as u64;
+        Ok(RecordFile { width: self.width, file: Arc::new(self.file), records })
+    }
+}
+
+/// Reads records of one width from memory or from a range of a file, one block at a time.
+#[derive(Debug)]
+pub struct RecordReader {
+    width: usize,
+    /// Whole records. Several readers of records in memory share one buffer.
+    block: Arc<Vec<u8>>,
+    /// Range of `block` that was not read yet.
+    at: usize,
+    end: usize,
+    /// What follows the block: file, offset, bytes.
+    file: Option<Arc<SpillFile>>,
+    offset: u64,
+    left: u64,
+    block_bytes: usize,
+    /// Whether the record at `at` was given out by [`RecordReader::next`].
+    taken: bool,
+}
+
+impl RecordReader {
+    pub(crate) fn of_memory(block: Arc<Vec<u8>>, at: usize, end: usize, width: usize) -> Self {
+        RecordReader { width, block, at, end, file: None, offset: 0, left: 0, block_bytes: 0, taken: false }
+    }
+
+    pub(crate) fn of_file(
+        file: Arc<SpillFile>,
+        offset: u64,
+        left: u64,
+        width: usize,
+        block_bytes: usize,
+    ) -> Self {
+        let block_bytes = (block_bytes / width).max(1) * width;
+        let block = Arc::new(Vec::new());
+        RecordReader {
+            width,
+            block,
+            at: 0,
+            end: 0,
+            file: Some(file),
+            offset,
+            left,
+            block_bytes,
+            taken: false,
+        }
+    }
+
+    /// The record that was reached, if one is in memory.
+    pub(crate) fn current(&self) -> Option<&[u8]> {
+        (self.at < self.end).then(|| &self.block[self.at..self.at + self.width])
+    }
+
+    /// Reads the next block if the last one is used up.
+    pub(crate) fn refill(&mut self) -> Result<()> {
+        let Some(file) = self.file.as_ref().filter(|_| self.at == self.end && self.left > 0) else {
+            return Ok(());
+        };
+        let count = self.left.min(self.block_bytes as u64) as usize;
+        // A block of a file has one owner, so nothing is copied.
+        let block = Arc::make_mut(&mut self.block);
+        if block.capacity() < count {
+            *block = Vec::with_capacity(count);
+        }
+        block.resize(count, 0);
+        file.read_at(block, self.offset)?;
+        (self.at, self.end) = (0, count);
+        self.offset += count as u64;
+        self.left -= count as u64;
+        Ok(())
+    }
+
+    /// Passes the record that was reached.
+    pub(crate) fn pass(&mut self) -> Result<()> {
+        self.at += self.width;
+        self.refill()
+    }
+
+    /// The next record.
+    ///
+    /// # Errors
+    /// The disk's.
+    #[allow(clippy::should_implement_trait, reason = "the record is borrowed from the reader")]
+    pub fn next(&mut self) -> Result<Option<&[u8]>> {
+        if self.taken && self.at < self.end {
+            self.at += self.width;
+        }
+        self.taken = true;
+        self.refill()?;
+        Ok(self.current())
+    }
+}
