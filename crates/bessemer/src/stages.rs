@@ -66,6 +66,7 @@ impl Stages<'_> {
         let built = self.with_context(console, "corpus", |context| {
             let engine = cluster.map(|scheduler| ClusterEngine {
                 scheduler,
+                access: access(),
                 memory: context.memory_budget / context.threads.max(1),
                 stop: context.stop,
             });
@@ -301,8 +302,8 @@ impl Stages<'_> {
     }
 }
 
-/// What the environment says of object stores.
-fn access() -> Access {
+/// Returns the settings of object stores in the environment.
+pub(crate) fn access() -> Access {
     let text = |name: OsString| name.into_string().ok();
     Access::of(std::env::vars_os().filter_map(|(name, value)| Some((text(name)?, text(value)?))))
 }

@@ -1,15 +1,18 @@
 //! The corpus on a cluster: its plans for executors, its engine for the client.
 
 use crate::contract::{ClusterRun, Parts, Planner};
-use bessemer_corpus::{Engine, RemotePlan};
+use bessemer_corpus::{Access, Engine, RemotePlan};
 use bessemer_dataflow::{Error, Result, Scan, Sink, Stage};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// Makes plans of corpora from their texts.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct CorpusPlanner;
+#[derive(Debug, Clone, Default)]
+pub struct CorpusPlanner {
+    /// How this machine reaches object stores. It does not travel.
+    pub access: Access,
+}
 
 struct CorpusParts(RemotePlan);
 
@@ -29,7 +32,7 @@ impl Parts for CorpusParts {
 
 impl Planner for CorpusPlanner {
     fn plan(&self, text: &str) -> Result<Arc<dyn Parts>> {
-        let plan = RemotePlan::of(text)
+        let plan = RemotePlan::of(text, &self.access)
             .map_err(|cause| Error::Plan { stage: "corpus".into(), problem: cause.to_string() })?;
         Ok(Arc::new(CorpusParts(plan)))
     }
@@ -39,6 +42,8 @@ impl Planner for CorpusPlanner {
 pub struct ClusterEngine<'a> {
     /// Address of the scheduler, HOST:PORT.
     pub scheduler: &'a str,
+    /// How this machine reaches object stores.
+    pub access: Access,
     /// Bytes of rows that a step may hold.
     pub memory: usize,
     /// Raised to end early.
@@ -49,7 +54,7 @@ impl Engine for ClusterEngine<'_> {
     fn run(&self, text: &str, folder: &Path, sink: &mut dyn Sink) -> Result<()> {
         let options = ClusterRun {
             scheduler: self.scheduler,
-            planner: Arc::new(CorpusPlanner),
+            planner: Arc::new(CorpusPlanner { access: self.access.clone() }),
             plan: text,
             folder,
             memory: self.memory,

@@ -1,8 +1,8 @@
 //! The plan of a corpus for other machines.
 //!
 //! Functions do not travel; their configuration does. A plan's text is the configuration and the key of its input, and every
-//! process makes the same plan from it. A machine on which the input is not the same (another listing: names, sizes, times of change)
-//! refuses, rather than mixing two corpora.
+//! process makes the same plan from it. A machine on which the input is not the same (another listing: names, sizes, times of change,
+//! ETags of objects) refuses, rather than mixing two corpora.
 
 use crate::build::{Meter, as_maps};
 use crate::compose;
@@ -10,7 +10,7 @@ use crate::config::{CorpusConfig, SourceKind};
 use crate::error::{Error, Result};
 use crate::identity::key;
 use crate::parts::units;
-use crate::source::{self, Listing, Source, is_address};
+use crate::source::{self, Access, Listing, Source, is_address};
 use crate::split::Assign;
 use bessemer_dataflow::{Scan, Sink, Stage};
 use serde::{Deserialize, Serialize};
@@ -39,13 +39,18 @@ fn place(kind: SourceKind, path: &mut String) -> Result<()> {
             "corpus.path is missing: other machines cannot tell where the text lies; set it to a path that all of them see".into(),
         ));
     }
-    if is_address(path) {
-        return Err(Error::Config(format!(
-            "corpus.path = {path:?}: other machines are not given the credentials of an object store; copy the files to a disk that \
-             all of them see, or build without a cluster"
-        )));
+    if !is_address(path) {
+        return absolute("corpus.path", path);
     }
-    absolute("corpus.path", path)
+    // An address means the same everywhere, but the plan that names it is logged by the machines that it passes.
+    if path.contains(['?', '@']) {
+        return Err(Error::Config(
+            "corpus.path is an address that may hold credentials (after ? or before @), which other machines are not given; use s3://, \
+             gs:// or az:// with the store's settings in the environment of every machine, or build without a cluster"
+                .into(),
+        ));
+    }
+    Ok(())
 }
 
 /// A path that means the same in any folder.
@@ -92,13 +97,14 @@ pub struct RemotePlan {
 }
 
 impl RemotePlan {
-    /// The plan of a text.
+    /// Makes the plan of a text. `access`: how this machine reaches object stores.
     ///
     /// # Errors
-    /// A text that is none, a source that is missing here, or one that differs from the one the text was made of.
-    pub fn of(text: &str) -> Result<RemotePlan> {
-        let Text { config, key: wanted } = serde_json::from_str(text)
+    /// A text that is no plan's, a source that is missing here, or one that differs from the one the text was made of.
+    pub fn of(text: &str, access: &Access) -> Result<RemotePlan> {
+        let Text { mut config, key: wanted } = serde_json::from_str(text)
             .map_err(|cause| Error::Config(format!("the text of a plan is not understood: {cause}")))?;
+        config.access = access.clone();
         config.check().map_err(Error::Config)?;
         let source = source::open(&config)?;
         let found = key(&config, source.listing())?;
@@ -176,6 +182,6 @@ mod tests {
         ] {
             assert!(Path::new(path).is_absolute(), "{path}");
         }
-        RemotePlan::of(&text).unwrap();
+        RemotePlan::of(&text, &Access::default()).unwrap();
     }
 }

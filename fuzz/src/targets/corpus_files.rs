@@ -18,6 +18,6 @@ pub fn run(data: &[u8]) {
         let _ = data_card(&reader);
     }
     if let Ok(text) = std::str::from_utf8(data) {
-        let _ = RemotePlan::of(text);
+        let _ = RemotePlan::of(text, &Default::default());
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn run(command: &ClusterCommand, console: &mut Console) -> Result<(),
     match command {
         ClusterCommand::Scheduler { listen } => {
             console.say(&format!("scheduler at {listen}; stop it with Ctrl-C"));
-            Ok(serve_scheduler(listen, Arc::new(CorpusPlanner), &std::env::temp_dir())?)
+            Ok(serve_scheduler(listen, Arc::new(CorpusPlanner::default()), &std::env::temp_dir())?)
         }
         ClusterCommand::Executor(args) => {
             let slots = if args.slots == 0 { crate::machine::threads(0) } else { args.slots };
@@ -41,7 +41,7 @@ pub(crate) fn run(command: &ClusterCommand, console: &mut Console) -> Result<(),
                 slots,
                 work_dir: args.work_dir.clone(),
             };
-            Ok(serve_executor(&options, Arc::new(CorpusPlanner))?)
+            Ok(serve_executor(&options, Arc::new(CorpusPlanner { access: crate::stages::access() }))?)
         }
     }
 }

@@ -102,13 +102,18 @@ fn threads_memory_and_engines_do_not_change_a_byte() {
     // As other machines would make it, from the plan's text.
     let out = out.path().join("elsewhere");
     let stop = AtomicBool::new(false);
-    build_on(&config, &out, &context(1, 64 << 20, &stop), Some(&Elsewhere { input: input.path() })).unwrap();
+    let paths = ["web", "notes", "play.txt"].map(|name| input.path().join(name).display().to_string());
+    let engine = Elsewhere { paths: &paths, access: Access::default() };
+    build_on(&config, &out, &context(1, 64 << 20, &stop), Some(&engine)).unwrap();
     assert!(expected.unwrap() == contents(&out), "another engine differs");
 }
 
 /// Makes the plan from its text and runs it part after part.
-struct Elsewhere<'a> {
-    input: &'a Path,
+pub(crate) struct Elsewhere<'a> {
+    /// Paths and addresses that the text must name.
+    pub(crate) paths: &'a [String],
+    /// How that machine reaches object stores.
+    pub(crate) access: Access,
 }
 
 struct AllParts(RemotePlan);
@@ -139,16 +144,18 @@ impl Scan for OneByOne {
     }
 }
 
+/// Whether a path means the same on other machines.
+fn is_anywhere(path: &str) -> bool {
+    path.contains("://") || Path::new(path).is_absolute()
+}
+
 impl Engine for Elsewhere<'_> {
     fn run(&self, text: &str, _: &Path, sink: &mut dyn Sink) -> bessemer_dataflow::Result<()> {
-        for name in ["web", "notes", "play.txt"] {
-            let path = self.input.join(name);
-            assert!(
-                path.is_absolute() && text.contains(&format!("{:?}", path.display().to_string())),
-                "{text}"
-            );
+        for path in self.paths {
+            let names = is_anywhere(path) && text.contains(&format!("{path:?}"));
+            assert!(names, "{text}");
         }
-        let plan = RemotePlan::of(text)?;
+        let plan = RemotePlan::of(text, &self.access)?;
         let stages = plan.stages().to_vec();
         let (stop, spill) = (AtomicBool::new(false), TempDir::new().unwrap());
         let executor = Executor::new(2, 64 << 20, spill.path(), &stop, &|| {});

@@ -2,6 +2,7 @@
 
 #![cfg(feature = "remote")]
 
+use crate::mixture::Elsewhere;
 use crate::store;
 
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
@@ -56,13 +57,13 @@ fn parquet_file(numbers: std::ops::Range<u64>) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-/// Every file of a corpus but its summary, which names the input.
+/// Every file of a corpus but its summary and its card, which name the input.
 fn contents(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found: Vec<_> = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .map(|path| (path.file_name().unwrap().to_str().unwrap().to_string(), fs::read(&path).unwrap()))
-        .filter(|(name, _)| name != SUMMARY_FILE)
+        .filter(|(name, _)| name != SUMMARY_FILE && name != CARD_FILE)
         .collect();
     found.sort();
     found
@@ -141,6 +142,35 @@ fn a_prefix_gives_the_bytes_of_the_same_folder_through_a_store_that_misbehaves()
         .objects
         .insert(format!("bucket/set/{}", files[last].0), files[last].1.clone());
     assert!(!run(&remote, &there).unwrap().reused);
+}
+
+/// Other machines read an object store with settings of their own; none of them is in the plan that they are sent.
+#[test]
+fn a_plan_for_other_machines_names_the_address_and_no_credentials() {
+    let folder = TempDir::new().unwrap();
+    // Each above what is worth parts, so that there are several.
+    let objects = (0..3).map(|n| (format!("bucket/set/{n}.jsonl"), lines(n * 100..n * 100 + 30, 90 << 10)));
+    let store = Store::start(objects, &[]);
+    let config = config("s3://bucket/set", &store);
+    run(&config, &folder.path().join("here")).unwrap();
+    let stop = AtomicBool::new(false);
+    let context = BuildContext { threads: 2, memory_budget: 64 << 20, progress: &|_| {}, stop: &stop };
+    let paths = ["s3://bucket/set".to_string()];
+    let there = folder.path().join("there");
+    let engine = Elsewhere { paths: &paths, access: Access::of(store.settings()) };
+    build_on(&config, &there, &context, Some(&engine)).unwrap();
+    assert!(contents(&folder.path().join("here")) == contents(&there));
+
+    // A machine without settings says which are missing; an address with a signature is not sent.
+    let engine = Elsewhere { paths: &paths, access: Access::default() };
+    let out = folder.path().join("out");
+    let message = build_on(&config, &out, &context, Some(&engine)).unwrap_err().to_string();
+    assert!(message.contains("AWS_ACCESS_KEY_ID"), "{message}");
+    let signed =
+        CorpusConfig { path: format!("{}/bucket/set/0.jsonl?sig=1", store.address), ..config.clone() };
+    store.state.lock().unwrap().signed = false;
+    let message = build_on(&signed, &out, &context, Some(&engine)).unwrap_err().to_string();
+    assert!(message.contains("credentials") && !message.contains("sig=1") && !out.exists(), "{message}");
 }
 
 #[test]
