@@ -62,7 +62,7 @@ pub enum AnnotationError {
     Unknown {
         /// The pattern.
         pattern: String,
-        /// What names there are.
+        /// Names that exist.
         hint: String,
     },
     /// Two annotations of one parameter.
@@ -112,7 +112,7 @@ pub enum AnnotationError {
         layout: ParamLayout,
         /// The pattern that asks for it.
         pattern: String,
-        /// What both are sharded along.
+        /// Loop along which both are sharded.
         along: &'static str,
         /// The other parameter.
         other: String,
@@ -134,7 +134,7 @@ pub enum AnnotationError {
         name: String,
         /// The operator.
         reader: &'static str,
-        /// What is replicated.
+        /// Loop that is replicated.
         along: &'static str,
     },
 }

@@ -26,7 +26,7 @@ pub fn communicate(mut program: Program) -> Result<Program, ScheduleError> {
     Ok(program)
 }
 
-/// Which stage lies where.
+/// Stages by rank and chunk, and the routes through them.
 #[derive(Debug)]
 pub(crate) struct Map {
     /// Stage by rank and chunk.

@@ -1,4 +1,4 @@
-//! What can be wrong with a schedule.
+//! Errors of schedules.
 
 use crate::Place;
 
@@ -8,7 +8,7 @@ pub enum ScheduleError {
     /// No schedule of this name.
     #[error("no schedule is named {found:?}; there are {known}")]
     UnknownKind {
-        /// What was asked for.
+        /// The name that was asked for.
         found: String,
         /// Every name.
         known: String,
@@ -20,7 +20,7 @@ pub enum ScheduleError {
         schedule: String,
         /// The rule.
         wanted: String,
-        /// What broke it.
+        /// The sizes that break it.
         found: String,
         /// Sizes or a schedule that would do.
         advice: String,
@@ -28,7 +28,7 @@ pub enum ScheduleError {
     /// Routes, numbers of micro-batches and lists of a program contradict each other.
     #[error("program: {what}")]
     Malformed {
-        /// Which part and why.
+        /// The part that is wrong, and why.
         what: String,
     },
     /// An instruction is wrong where it stands.
@@ -48,11 +48,11 @@ pub enum ScheduleError {
     Missing {
         /// Micro-batch.
         micro: usize,
-        /// Which pass.
+        /// Name of the pass.
         pass: &'static str,
         /// Stage.
         stage: usize,
-        /// Where it would happen.
+        /// Rank and chunk of the stage.
         place: Place,
     },
     /// Some ranks wait for each other for ever.
@@ -69,7 +69,7 @@ pub enum ScheduleError {
     Memory {
         /// Pipeline rank.
         rank: usize,
-        /// Where the limit is passed.
+        /// Position of the instruction that exceeds the limit.
         position: usize,
         /// Units of one micro-batch's activations of all chunks of the rank.
         peak: f64,
@@ -83,7 +83,7 @@ pub enum ScheduleError {
         line: usize,
         /// From 1, in characters.
         column: usize,
-        /// What was wanted and found.
+        /// The wanted and the found words.
         what: String,
     },
 }

@@ -90,7 +90,7 @@ impl Kind {
         }
     }
 
-    /// Whether weights are updated while micro-batches are under way.
+    /// Whether weights are updated while micro-batches are in flight.
     pub fn asynchronous(self) -> bool {
         matches!(self, Kind::PipeDream | Kind::PipeDream2Bw)
     }
@@ -216,7 +216,7 @@ pub fn generate(kind: Kind, shape: &Shape) -> Result<Program, ScheduleError> {
     communicate(passes)
 }
 
-/// What holds for every kind.
+/// Checks the conditions that hold for every kind.
 fn check(kind: Kind, shape: &Shape) -> Result<(), ScheduleError> {
     if shape.ranks == 0 || shape.micro_batches == 0 {
         let found = format!("{} ranks and {} micro-batches", shape.ranks, shape.micro_batches);

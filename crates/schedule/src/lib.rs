@@ -9,7 +9,7 @@
 //! that rank. A *route* says which (rank, chunk) each stage of a micro-batch is passed on: most schedules have one
 //! route, bidirectional ones (Chimera, DualPipe) two, and then every stage is held by two ranks.
 //!
-//! This room is pure: no tensor, file, clock, thread or random source.
+//! This crate is pure: no tensor, file, clock, thread or random source.
 
 mod communicate;
 mod error;

@@ -1,4 +1,4 @@
-//! What a program is.
+//! The program of a schedule: lists of instructions, one for each rank.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::ScheduleError;
 pub struct Place {
     /// Position on the pipeline axis.
     pub rank: usize,
-    /// Which of the stages held there.
+    /// Number of the stage among those of the rank.
     pub chunk: usize,
 }
 
@@ -25,7 +25,7 @@ pub struct Pass {
     pub version: usize,
 }
 
-/// What travels between two stages.
+/// Content of a message between two stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Flow {
     /// A stage's output, to the next stage.
@@ -54,20 +54,20 @@ pub enum Filler {
 /// One piece of filler work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fill {
-    /// What it is.
+    /// Kind of work.
     pub filler: Filler,
-    /// Which chunk of the rank it concerns.
+    /// Chunk of the rank that it concerns.
     pub chunk: usize,
     /// Which of the pieces of this kind and chunk: whoever plans the fillers numbers them.
     pub unit: usize,
 }
 
-/// What a rank does next.
+/// One instruction of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Instruction {
     /// Forward pass. Its input has been received, or was made by the chunk before on this rank, or is the tokens.
     Forward(Pass),
-    /// Both parts of the backward pass.
+    /// The whole backward pass.
     Backward(Pass),
     /// The gradient of the input. What the weights' gradients need stays.
     BackwardInput(Pass),
@@ -82,7 +82,7 @@ pub enum Instruction {
     },
     /// Hands over what the pass of `micro` through `chunk` just made. The sender does not wait for the receiver.
     Send {
-        /// What.
+        /// Content of the message.
         flow: Flow,
         /// Of which micro-batch.
         micro: usize,
@@ -93,7 +93,7 @@ pub enum Instruction {
     },
     /// Waits for what `from` hands over, which the next pass of `micro` through `chunk` needs.
     Receive {
-        /// What.
+        /// Content of the message.
         flow: Flow,
         /// Of which micro-batch.
         micro: usize,

@@ -1,9 +1,9 @@
-//! What no order of a program's passes can beat.
+//! Lower bounds of a program's time, for any order of its passes.
 
 use crate::{Costs, Timeline};
 use bessemer_schedule::{Instruction, Program};
 
-/// What one micro-batch needs in one stage.
+/// Times of one micro-batch in one stage.
 #[derive(Debug, Clone, Copy, Default)]
 struct Needs {
     forward: f64,

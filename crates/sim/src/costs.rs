@@ -1,4 +1,4 @@
-//! What instructions and messages cost.
+//! Costs of instructions and messages.
 
 use crate::error::time;
 use crate::{Jitter, SimError};
@@ -35,7 +35,7 @@ impl PassTimes {
 pub struct ChunkTimes {
     /// Forward pass.
     pub forward: f64,
-    /// Both parts of the backward pass in one go.
+    /// The whole backward pass.
     pub backward: f64,
     /// Its input part.
     pub backward_input: f64,
@@ -45,7 +45,7 @@ pub struct ChunkTimes {
     pub reduce: f64,
     /// The optimizer's step.
     pub step: f64,
-    /// Updated weights brought together.
+    /// All-gather of updated weights.
     pub gather: f64,
     /// A unit of each kind of filler, in the order of [`Filler::ALL`].
     pub fill: [f64; Filler::ALL.len()],
@@ -67,7 +67,7 @@ impl Default for Link {
     }
 }
 
-/// What messages cost.
+/// Costs of messages.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Messages {
     /// Bytes of an activation or gradient that goes from stage to stage.
@@ -90,7 +90,7 @@ impl Messages {
     }
 }
 
-/// What a program costs.
+/// Costs of a program.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Costs {
     /// Times by rank and chunk.

@@ -6,9 +6,9 @@ pub enum SimError {
     /// Times, links or shares that cannot be.
     #[error("{what} is {value}: wanted a finite number that is not negative")]
     Value {
-        /// Which number.
+        /// Name of the number.
         what: String,
-        /// What it is.
+        /// Its value.
         value: f64,
     },
     /// The costs are those of another program.
@@ -30,7 +30,7 @@ pub enum SimError {
         index: usize,
         /// The instruction.
         instruction: String,
-        /// What is wrong with it.
+        /// The defect.
         what: String,
     },
     /// An event of a replay that names what is not there, or differs from that of another rank.
@@ -40,7 +40,7 @@ pub enum SimError {
         rank: usize,
         /// Position in its list, from 0.
         index: usize,
-        /// What is wrong with it.
+        /// The defect.
         what: String,
     },
     /// A group of a replay that cannot be.
@@ -48,7 +48,7 @@ pub enum SimError {
     Group {
         /// Label of the group.
         label: String,
-        /// What is wrong with it.
+        /// The defect.
         what: String,
     },
     /// An operator of a program whose cost is not known.
@@ -61,7 +61,7 @@ pub enum SimError {
         step: usize,
         /// Rank.
         rank: usize,
-        /// What is wrong with it.
+        /// The defect.
         what: String,
     },
     /// A unit of filler work that cannot be planned.
@@ -69,7 +69,7 @@ pub enum SimError {
     Unit {
         /// Its number in the list.
         unit: usize,
-        /// What is wrong with it.
+        /// The defect.
         what: String,
     },
     /// Ranks that wait for each other, or for what nobody sends.

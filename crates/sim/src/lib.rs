@@ -9,7 +9,7 @@
 //! - [`fill`] puts other work into bubbles: K-FAC's, evaluation, copies.
 //! - [`formulas`] holds the published closed forms, against which the simulator is tested.
 //!
-//! This room is pure: no tensor, file, clock, thread or random source. Jitter is computed from a seed and counters.
+//! This crate is pure: no tensor, file, clock, thread or random source. Jitter is computed from a seed and counters.
 
 mod bounds;
 mod costs;

@@ -4,7 +4,7 @@ use crate::{Costs, PassTimes, SimError};
 use bessemer_schedule::{Filler, Place, Program};
 use std::collections::BTreeMap;
 
-/// What was measured.
+/// Kind of measured work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// Forward pass.
@@ -24,7 +24,7 @@ pub enum Kind {
     Reduce,
     /// The optimizer's step.
     Step,
-    /// Weights brought together.
+    /// All-gather of weights.
     Gather,
     /// Filler work.
     Fill(Filler),
@@ -37,7 +37,7 @@ pub struct Sample {
     pub rank: usize,
     /// Its chunk.
     pub chunk: usize,
-    /// What it did.
+    /// Kind of work.
     pub kind: Kind,
     /// How long it took.
     pub time: f64,

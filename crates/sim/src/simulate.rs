@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// Nobody, where a rank's number is wanted.
 const NOBODY: u32 = u32::MAX;
 
-/// A message that is under way or waited for.
+/// A message that is in flight or waited for.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     /// When it is there; not a number until it is sent.
@@ -21,7 +21,7 @@ struct Slot {
     waiting: u32,
 }
 
-/// Nothing has happened to it.
+/// Neither sent nor waited for.
 const EMPTY: Slot = Slot { arrival: f64::NAN, cause: (NOBODY, 0), waiting: NOBODY };
 
 /// One direction between two ranks.
@@ -42,7 +42,7 @@ struct Meeting {
 /// Which meeting: stage, update or unit, and what for.
 type Subject = (usize, usize, Sum);
 
-/// What ranks come together for.
+/// Collective work of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Sum {
     Gradients,

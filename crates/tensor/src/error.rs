@@ -13,9 +13,9 @@ pub enum TensorError {
         op: &'static str,
         /// Operand name within the operator.
         operand: &'static str,
-        /// What the operator needs.
+        /// Shape that the operator needs.
         wanted: String,
-        /// What it was given.
+        /// Shape of the operand.
         found: String,
     },
     /// An operand has an element type that the operator, or the backend's kernel for it, does not take.
@@ -25,9 +25,9 @@ pub enum TensorError {
         op: &'static str,
         /// Operand name within the operator.
         operand: &'static str,
-        /// What it should be.
+        /// Element types that the operator takes.
         wanted: &'static str,
-        /// What it is.
+        /// Element type of the operand.
         found: DType,
     },
     /// A view reaches past its buffer, or names a buffer that this backend does not hold.
@@ -53,7 +53,7 @@ pub enum TensorError {
     /// The arena cannot grow.
     #[error("cannot reserve {wanted} for {label}: {reason}. Largest consumers: {largest}")]
     OutOfMemory {
-        /// What the memory was for.
+        /// Purpose of the memory.
         label: String,
         /// How much.
         wanted: Bytes,

@@ -8,7 +8,7 @@ use crate::{Buffer, TensorError, View};
 use bessemer_units::{Bytes, Flops};
 use std::collections::BTreeMap;
 
-/// What was launched under one operator name.
+/// Launches of the operators of one name.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub struct Count {
     /// Launches.

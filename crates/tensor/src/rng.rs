@@ -14,7 +14,7 @@ pub struct RngKey {
 }
 
 impl RngKey {
-    /// The stream of `name` at `step` under `seed`. Names are told apart by 64-bit FNV-1a, mixed with the seed by
+    /// The stream of `name` at `step` under `seed`. Names are distinguished by 64-bit FNV-1a, mixed with the seed by
     /// SplitMix64.
     pub fn new(seed: u64, step: u64, name: &str) -> RngKey {
         let mut h = 0xcbf2_9ce4_8422_2325u64;

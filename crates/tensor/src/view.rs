@@ -109,8 +109,8 @@ impl View {
         Ok(())
     }
 
-    /// True if both views may name a common element. Two column slices of one matrix with the same stride are told
-    /// apart exactly; other shapes by their extent.
+    /// True if both views may name a common element. Two column slices of one matrix with the same stride are distinguished
+    /// exactly; other shapes by their extent.
     pub fn overlaps(&self, other: &View) -> bool {
         if self.buffer.id != other.buffer.id || self.is_empty() || other.is_empty() {
             return false;

@@ -120,7 +120,7 @@ struct Rank {
     /// Passes of that unit that are not planned.
     left: usize,
     live: usize,
-    /// Most live micro-batches so far, while one unit alone was under way.
+    /// Most live micro-batches so far, while only one unit was in flight.
     peak: usize,
     /// Whether the queue holds a candidate, by pipeline, in the unit and the next.
     queued: [Vec<bool>; 2],

@@ -79,8 +79,8 @@ struct Rank {
     offer: usize,
 }
 
-/// What a rank would do next; the least goes first. Weight parts come after everything else that starts as early, unless
-/// they make room.
+/// A candidate for a rank's next pass; the least goes first. Weight parts come after everything else that starts as early, unless
+/// they free memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Offer {
     start: usize,
@@ -160,7 +160,7 @@ impl<'a> Plan<'a> {
         (done < self.m).then(|| self.block[rank][pass] + PERIOD * done)
     }
 
-    /// What a rank would do next.
+    /// Returns the best candidate for a rank's next pass.
     fn best(&self, rank: usize) -> Option<Offer> {
         let own = &self.ranks[rank];
         let next = (0..4).filter_map(|pass| self.in_block(rank, pass)).min();

@@ -1,4 +1,4 @@
-//! Schedules as text that people read and write. README.md of this room is the format's page.
+//! Schedules as text that people read and write. README.md of this crate specifies the format.
 
 mod read;
 mod token;

@@ -40,7 +40,7 @@ fn first_line(tokens: &[Token]) -> Result<(), ScheduleError> {
     }
 }
 
-/// What has been read.
+/// The entries of a file, as far as it has been read.
 struct File<'a> {
     name: Option<String>,
     micro_batches: Option<(Token<'a>, usize)>,

@@ -32,7 +32,7 @@ impl<'a> Token<'a> {
         tokens
     }
 
-    /// That this word is wrong.
+    /// Returns the error that this word is wrong.
     pub(super) fn error(&self, what: impl Into<String>) -> ScheduleError {
         ScheduleError::Text { line: self.line, column: self.column, what: what.into() }
     }
@@ -122,7 +122,7 @@ pub(super) fn shown(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
-/// What is left of a word.
+/// The unread rest of a word.
 struct Rest<'a> {
     token: Token<'a>,
     at: usize,
@@ -146,7 +146,7 @@ impl<'a> Rest<'a> {
         }
     }
 
-    /// What comes before the first digit.
+    /// Takes the characters before the first digit.
     fn word(&mut self) -> &'a str {
         let left = self.left();
         let length = left.find(|c: char| c.is_ascii_digit()).unwrap_or(left.len());

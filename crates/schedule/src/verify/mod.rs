@@ -17,7 +17,7 @@ mod run;
 use crate::communicate::Map;
 use crate::{Flow, Program, ScheduleError};
 
-/// What a program may take.
+/// Limits of a program.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
     /// Most live activations of a rank, in those of one micro-batch on all chunks that it visits there (M_B).
@@ -35,7 +35,7 @@ impl Default for Limits {
     }
 }
 
-/// What a sound program takes.
+/// Memory and messages of a sound program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     /// Largest number of live activations of each rank, in those of one micro-batch (M_B).
@@ -58,7 +58,7 @@ pub struct OutOfOrder {
     pub to: usize,
     /// Position of the Receive in the receiver's list.
     pub position: usize,
-    /// What is received.
+    /// Content of the message.
     pub flow: Flow,
     /// Of which micro-batch.
     pub micro: usize,

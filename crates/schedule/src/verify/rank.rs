@@ -1,10 +1,10 @@
-//! What can be checked in the list of one rank.
+//! Checks that need the list of one rank only.
 
 use super::Limits;
 use crate::communicate::Map;
 use crate::{Flow, Instruction, Pass, Place, Program, ScheduleError};
 
-/// What a rank takes.
+/// Memory of a rank.
 pub(super) struct Taken {
     pub(super) live: f64,
     pub(super) versions: usize,

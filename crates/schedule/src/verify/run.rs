@@ -7,11 +7,11 @@ use super::OutOfOrder;
 use crate::communicate::Map;
 use crate::{Flow, Instruction, Place, Program, ScheduleError};
 
-/// Of one message.
+/// State of one message.
 #[derive(Clone, Copy, PartialEq)]
 enum Message {
     NotYet,
-    /// This rank waits for it.
+    /// The rank that waits for it.
     Awaited(u32),
     /// The how-manyth from its sender to its receiver.
     Sent(u32),

@@ -25,7 +25,7 @@ fn found(program: &Program) -> Option<ScheduleError> {
     verify(program, &Limits::default()).err()
 }
 
-/// What happened: a letter, and three numbers.
+/// An event of the execution: a letter, and three numbers.
 type Event = (char, usize, usize, usize);
 
 /// The plain judge: executes the program in turns, one instruction of each rank at a time, and remembers everything.

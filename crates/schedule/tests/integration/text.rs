@@ -42,7 +42,7 @@ fn every_kind_survives_the_text() {
     }
 }
 
-/// What is said about a file.
+/// Returns the error about a file.
 fn refusal(text: &str) -> String {
     parse(text).expect_err("the file is wrong").to_string()
 }

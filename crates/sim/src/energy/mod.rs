@@ -24,7 +24,7 @@ use crate::{Costs, SimError, Timeline, simulate};
 use bessemer_schedule::Program;
 use slack::Graph;
 
-/// What a plan may do.
+/// Limits of a plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Options {
     /// Most that the step may take longer, as a share of it.
@@ -49,7 +49,7 @@ pub struct Prediction {
     pub makespan: f64,
     /// Of all ranks: watts times the unit of the costs.
     pub energy: f64,
-    /// Of it, what ranks take while they wait.
+    /// The part of it that ranks take while they wait.
     pub idle_energy: f64,
 }
 
@@ -79,7 +79,7 @@ impl Plan {
     /// Applies what a rank's instruction needs; call it before each. Asks the control only when the clock changes.
     ///
     /// # Errors
-    /// What the control says.
+    /// Clocks that the control sets.
     pub fn apply(
         &self,
         profile: &Profile,

@@ -1,8 +1,8 @@
-//! What clocks cost.
+//! Time and power of work by clock.
 
 use bessemer_schedule::Instruction;
 
-/// What a clock does to a kind of work.
+/// Effect of a clock on a kind of work.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Effect {
     /// Time over that at the highest clock.

@@ -22,7 +22,7 @@ pub(super) struct Slot {
     pub(super) unit: usize,
 }
 
-/// What stands in a gap.
+/// Unit of work in a gap.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Row {
     /// In the order of time.

@@ -36,7 +36,7 @@ pub enum When {
     Spread,
 }
 
-/// What a unit waits for.
+/// Condition that a unit waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// An instruction of the program, on the unit's rank; of the first step, for units that are spread over several.
@@ -52,15 +52,15 @@ pub enum Need {
 pub struct Unit {
     /// Where: one place, or all those that do it together (holders of one stage).
     pub places: Vec<Place>,
-    /// What.
+    /// Kind of work.
     pub filler: Filler,
-    /// Which of its kind and place.
+    /// Number among the units of its kind and place.
     pub number: usize,
     /// How long it takes.
     pub time: f64,
     /// How often.
     pub when: When,
-    /// What comes first.
+    /// Conditions before it.
     pub after: Vec<Need>,
 }
 

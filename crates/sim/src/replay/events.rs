@@ -7,7 +7,7 @@ use crate::error::time;
 use crate::{Interval, SimError};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-/// Who runs the collectives of a group.
+/// Thread that runs the collectives of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// A thread beside the rank's computation: a start returns at once.
@@ -25,7 +25,7 @@ pub struct ReplayGroup {
     pub number: usize,
     /// Ranks of the step.
     pub ranks: Vec<usize>,
-    /// Who runs its collectives.
+    /// Thread that runs its collectives.
     pub progress: Progress,
 }
 
@@ -82,7 +82,7 @@ pub enum RankEvent {
     },
 }
 
-/// What every rank does in a step.
+/// Events of every rank in a step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepEvents {
     /// Groups of ranks.
@@ -199,14 +199,14 @@ enum Post {
 struct Run<'a> {
     step: &'a StepEvents,
     groups: Vec<Vec<Member>>,
-    /// Which member of each group a rank is.
+    /// Position of a rank in each group.
     member: Vec<HashMap<usize, usize>>,
     posts: HashMap<(usize, usize, u64), Post>,
     /// When the link from one rank to another can carry the next message.
     free: HashMap<(usize, usize), f64>,
     next: Vec<usize>,
     clock: Vec<f64>,
-    /// A rank's collective under way, begun by the event at which it stands.
+    /// A rank's collective in progress, begun by the event at which it stands.
     inside: Vec<Option<usize>>,
     ready: Vec<usize>,
     result: Replay,

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 /// A collective, as far as its cost depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Traffic {
-    /// What is done.
+    /// Kind of work.
     pub kind: CollectiveKind,
     /// Bytes of the whole values: all ranks' parts of a gather or a reduce-scatter.
     pub bytes: u64,

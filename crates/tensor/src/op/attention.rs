@@ -260,7 +260,7 @@ pub struct Attention {
     pub out: View,
     /// f32 `[B*H, T]`: logarithm of the sum of exponentials of each row of scores, for the backward pass.
     pub lse: View,
-    /// What a query sees.
+    /// Keys that a query attends to.
     pub mask: AttentionMask,
     /// Dropout of the attention weights.
     pub dropout: Option<AttentionDropout>,

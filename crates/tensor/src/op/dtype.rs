@@ -50,7 +50,7 @@ fn parameters(op: &Op) -> &'static [&'static str] {
     }
 }
 
-/// What the type of an operand has to be.
+/// Checks the element type of an operand.
 fn wanted(op: &Op, o: &Operand, activation: Option<DType>) -> Result<(), &'static str> {
     let found = o.view.dtype();
     let when = |fine: bool, wanted| if fine { Ok(()) } else { Err(wanted) };

@@ -57,7 +57,7 @@ pub enum Access {
 pub struct Operand {
     /// Name within the operator.
     pub name: &'static str,
-    /// Where.
+    /// Memory of the operand.
     pub view: View,
     /// How it is touched.
     pub access: Access,
@@ -92,7 +92,7 @@ impl Operands {
 /// Is shown the name, access and view of each operand in turn, and may replace the view.
 type Visit<'a> = dyn FnMut(&'static str, Access, &mut View) + 'a;
 
-/// What every descriptor answers about itself.
+/// Properties that every descriptor states about itself.
 trait Describe: std::marker::Copy {
     /// Name for messages, traces and counts.
     const NAME: &'static str;
@@ -105,7 +105,7 @@ trait Describe: std::marker::Copy {
         let mut op = *self;
         Operands::of(&mut op)
     }
-    /// What sharding a loop of the operator means.
+    /// Effect of sharding each loop of the operator.
     fn rule(&self) -> Rule;
     /// Floating-point operations (a multiply-add counts two); only products are counted for the large operators.
     fn flops(&self) -> f64;

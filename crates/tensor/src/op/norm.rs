@@ -4,7 +4,7 @@ use super::rule;
 use super::{Describe, Rule, Visit, expect_shape, read, result, write};
 use crate::{TensorError, View};
 
-/// Which normalisation.
+/// Kind of normalisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NormKind {
     /// `(x - mean) / sqrt(var + eps) * weight + bias`, biased variance (Ba et al. 2016).
@@ -19,7 +19,7 @@ pub enum NormKind {
 /// Sharding: x, out (n, h d), weight, bias (d), mean, rstd (h, n); n, h free, d whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Norm {
-    /// Which.
+    /// Kind of normalisation.
     pub kind: NormKind,
     /// `[N, heads D]`.
     pub x: View,
@@ -108,7 +108,7 @@ impl Describe for Norm {
 /// in dout.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NormBackward {
-    /// Which.
+    /// Kind of normalisation.
     pub kind: NormKind,
     /// `[N, heads D]`, the input of the forward pass.
     pub x: View,

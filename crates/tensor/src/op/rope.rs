@@ -88,7 +88,7 @@ pub struct Rope {
     pub heads: usize,
     /// Base of the angles, 10000 in the paper.
     pub theta: f32,
-    /// What is done to the frequencies.
+    /// Scaling of the frequencies.
     pub scaling: RopeScaling,
     /// Rotate by the negative angle.
     pub inverse: bool,

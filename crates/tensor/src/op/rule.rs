@@ -12,7 +12,7 @@
 
 use super::{Access, Operands};
 
-/// What sharding a loop of an operator means.
+/// Effect of sharding a loop of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FactorKind {
     /// The loop is part of the result: no output becomes partial.
@@ -41,7 +41,7 @@ pub struct Factor {
     pub name: &'static str,
     /// Iterations.
     pub size: usize,
-    /// What sharding it means.
+    /// Effect of sharding it.
     pub kind: FactorKind,
     /// Whether a shard of the operator must state the global index at which its part of the factor starts.
     pub offset: bool,
@@ -59,7 +59,7 @@ pub enum Linear {
     Jointly,
 }
 
-/// What a rule says about one operand.
+/// One operand in a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OperandRule {
     /// Name, as in [`super::Op::operands`].

@@ -80,7 +80,7 @@ impl Layout {
         self.ranks / (self.parallel.tensor * self.parallel.pipeline) as usize
     }
 
-    /// Whether stages step while micro-batches are under way.
+    /// Whether stages step while micro-batches are in flight.
     pub fn asynchronous(&self) -> bool {
         self.parallel.pipeline > 1 && ASYNCHRONOUS.contains(&self.parallel.schedule.as_str())
     }

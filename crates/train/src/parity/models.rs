@@ -17,7 +17,7 @@ pub enum Style {
 }
 
 impl Style {
-    /// Both.
+    /// Both of them.
     pub const ALL: [Style; 2] = [Style::Gpt2, Style::Llama];
 
     /// "gpt2", "llama".
@@ -71,7 +71,7 @@ pub struct Variant {
     pub style: Style,
     /// How positions enter; `None`: as in the family.
     pub positions: Option<PositionChoice>,
-    /// Where normalisations stand.
+    /// Placement of normalisations.
     pub placement: Placement,
     /// RMSNorm over each head of queries and keys.
     pub qk_norm: bool,

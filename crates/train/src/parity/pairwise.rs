@@ -82,7 +82,7 @@ pub struct Case {
     pub variant: Variant,
     /// Tokens of a sequence.
     pub seq: usize,
-    /// What the backward pass computes again.
+    /// Values that the backward pass recomputes.
     pub recompute: Recompute,
     /// The layout.
     pub layout: Layout,

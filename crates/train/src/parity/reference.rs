@@ -12,10 +12,10 @@ use bessemer_tensor::Backend;
 /// Makes the device of a rank.
 pub type MakeBackend<'a> = &'a (dyn Fn() -> Result<Box<dyn Backend>, TrainError> + Sync);
 
-/// What a layout is held against.
+/// Reference that a layout is compared with.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reference {
-    /// What it did.
+    /// Result of the reference run.
     pub trajectory: Trajectory,
     /// How far from it a layout may be.
     pub bounds: Bounds,
@@ -31,7 +31,7 @@ pub struct References<'a> {
 }
 
 impl<'a> References<'a> {
-    /// None yet.
+    /// Returns an empty collection.
     pub fn new(settings: &'a ThreadSettings, backend: MakeBackend<'a>) -> References<'a> {
         References { settings, backend, made: Vec::new() }
     }

@@ -14,7 +14,7 @@ use bessemer_tensor::Backend;
 /// Collectives that are remembered of each rank, for the message of a time-out.
 const REMEMBERED: usize = 32;
 
-/// What every layout trains.
+/// Training run that every layout repeats.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParityJob {
     /// The model.
@@ -62,7 +62,7 @@ impl ParityJob {
     }
 }
 
-/// What a layout did.
+/// Result of a layout's run.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Trajectory {
     /// Mean loss of every step, in nats.
@@ -132,7 +132,7 @@ pub(super) struct Text<'a> {
     pub(super) step: u64,
     /// Micro-batches of a step.
     every: usize,
-    /// This rank's first sequence within a step.
+    /// Ordinal of this rank's first sequence within a step.
     first: usize,
     /// Sequences of a micro-batch.
     micro: usize,
@@ -141,7 +141,7 @@ pub(super) struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// That of data-parallel rank `index`.
+    /// Returns the text of data-parallel rank `index`.
     pub(super) fn new(job: &'a ParityJob, layout: &Layout, shape: Shape, index: usize) -> Text<'a> {
         let (every, micro) = (layout.accumulation, shape.sequences);
         let first = index * every * micro;
