@@ -92,15 +92,7 @@ impl Chunk {
             .unzip();
         let owners = Owners::new(job.model, job.optim, plan.shard()).of_params(&numbers);
         let units = Units::new(&specs, place.table_apart, &owners, plan.shard());
-        let memory = ParamMemory::alloc(
-            backend,
-            specs,
-            &units.list,
-            plan.stage,
-            job.types,
-            plan.shard(),
-            coord.shard,
-        )?;
+        let memory = ParamMemory::alloc(backend, job, specs, &units.list, coord.shard)?;
         let names: Vec<String> = units.list.iter().map(|u| u.name.clone()).collect();
         let stash = WeightVersions::alloc(backend, &memory, &names, needs.stashes)?;
         let mut decoder = decoder(backend, job, (&part, &place.span), needs, &memory, beside)?;
@@ -196,7 +188,7 @@ impl Chunk {
         list: impl Fn(&PassLists) -> &[PassNode],
     ) -> Result<(), ExchangeError> {
         let (tensor, exchange) = (&mut self.tensor, &mut self.exchange);
-        list(&self.lists).iter().try_for_each(|node| transfer(backend, tensor, exchange, node, false))
+        list(&self.lists).iter().try_for_each(|node| transfer(backend, tensor, exchange, node))
     }
 
     /// This rank's part of the gradient of a token table that two stages hold.

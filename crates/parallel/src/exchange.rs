@@ -16,14 +16,14 @@
 use crate::flat::FlatUnit;
 use crate::memory::{ParamMemory, Stretch};
 use crate::piece::{Piece, pieces};
-use crate::staging;
 pub(crate) use bessemer_collectives::ViewError as ExchangeError;
 use bessemer_collectives::{
     Collective, CollectiveQueue, HostBuffer, Pattern, Reduce, Ticket, read_view, write_view,
 };
 use bessemer_mesh::Axis;
 use bessemer_program::{CollectiveKind, Transfer};
-use bessemer_tensor::{Backend, View};
+use bessemer_tensor::op::{Add, Op};
+use bessemer_tensor::{Backend, TensorError, View};
 use bessemer_units::DType;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -68,8 +68,8 @@ pub(crate) struct Exchange {
     reducing: VecDeque<Flight>,
     gathering: Option<Gathering>,
     arriving: VecDeque<Flight>,
-    /// Host copy of the sum so far, to which a reduced part is added.
-    sum: HostBuffer,
+    /// As [`ParamMemory::term`].
+    term: Option<View>,
 }
 
 impl Exchange {
@@ -90,11 +90,10 @@ impl Exchange {
             (0..count).map(|_| HostBuffer::with_capacity(dtype.into(), longest)).collect()
         };
         let own_start = memory.parts.iter().map(|p| p.range(shard.rank()).start).collect();
-        let apart = memory.gradients.iter().any(Stretch::apart);
         Exchange {
             free_for_gradients: buffers(GRADIENTS_AHEAD, gradients, silent),
             free_for_values: buffers(VALUES_AHEAD, values, shard.size() == 1),
-            sum: HostBuffer::with_capacity(gradients.into(), if apart { longest } else { 0 }),
+            term: memory.term,
             shard,
             replicate,
             pieces,
@@ -119,20 +118,19 @@ impl Exchange {
 
     /// Bytes of staging memory, on the host.
     pub(crate) fn staging_bytes(&self) -> u64 {
-        let all = self.free_for_gradients.iter().chain(&self.free_for_values).chain([&self.sum]);
+        let all = self.free_for_gradients.iter().chain(&self.free_for_values);
         all.map(HostBuffer::capacity_bytes).sum()
     }
 
-    /// Begins a transfer; `add` says whether a reduced part is added to what earlier micro-batches left in memory of its own.
+    /// Begins a transfer.
     pub(crate) fn start(
         &mut self,
         backend: &mut dyn Backend,
         transfer: Transfer,
-        add: bool,
     ) -> Result<(), ExchangeError> {
         match transfer.kind {
             CollectiveKind::AllGather => self.ask(backend, transfer),
-            _ => self.reduce(backend, transfer, add),
+            _ => self.reduce(backend, transfer),
         }
     }
 
@@ -141,44 +139,52 @@ impl Exchange {
         &mut self,
         backend: &mut dyn Backend,
         transfer: Transfer,
-        add: bool,
     ) -> Result<(), ExchangeError> {
         if transfer.kind == CollectiveKind::AllGather {
             return self.fetch(backend, transfer);
         }
         while self.reducing.iter().any(|flight| flight.transfer == transfer) {
-            self.settle(backend, add)?;
+            self.settle(backend)?;
         }
         Ok(())
     }
 
+    /// The operator of [`bessemer_program::PassNode::Add`]. The sum is formed in f32 and rounded to the type of gradients.
+    pub(crate) fn addition(&self, unit: usize) -> Result<Op, TensorError> {
+        let sum = self.gradients[unit].own;
+        Ok(Add { a: self.term(unit)?, b: sum, out: sum }.into())
+    }
+
+    /// Where the term of a unit's gradients lies that is added to earlier ones.
+    fn term(&self, unit: usize) -> Result<View, TensorError> {
+        let whole = self.term.ok_or_else(|| {
+            TensorError::Outside("no memory was planned for gradients of several micro-batches".into())
+        })?;
+        Ok(whole.columns(0, self.gradients[unit].own.len()))
+    }
+
     /// Elements of a unit within this rank's part.
-    fn own(&self, of: &[Stretch], unit: usize, range: &Range<usize>) -> View {
+    fn own(&self, part: View, unit: usize, range: &Range<usize>) -> View {
         // An empty stretch may start anywhere.
         let start = if range.is_empty() { 0 } else { range.start - self.own_start[unit] };
-        of[unit].own.columns(start, range.len())
+        part.columns(start, range.len())
     }
 
     /// What an all-reduce sums of a piece: this rank's part, if the shard axis has summed it before.
     fn summed(&self, unit: usize, piece: &Piece) -> View {
         match self.shard.size() {
             1 => self.gradients[unit].whole.columns(piece.ranges[0].start, piece.ranges[0].len()),
-            _ => self.own(&self.gradients, unit, &piece.ranges[self.shard.rank()]),
+            _ => self.own(self.gradients[unit].own, unit, &piece.ranges[self.shard.rank()]),
         }
     }
 
-    fn reduce(
-        &mut self,
-        backend: &mut dyn Backend,
-        transfer: Transfer,
-        add: bool,
-    ) -> Result<(), ExchangeError> {
+    fn reduce(&mut self, backend: &mut dyn Backend, transfer: Transfer) -> Result<(), ExchangeError> {
         let unit = transfer.flat;
         for piece in 0..self.pieces[unit].len() {
             let mut values = match self.free_for_gradients.pop() {
                 Some(values) => values,
                 None => {
-                    self.settle(backend, add)?;
+                    self.settle(backend)?;
                     self.gradient_buffer(unit)
                 }
             };
@@ -203,7 +209,7 @@ impl Exchange {
     }
 
     /// Waits for the oldest piece of gradients and puts it where it belongs.
-    fn settle(&mut self, backend: &mut dyn Backend, add: bool) -> Result<(), ExchangeError> {
+    fn settle(&mut self, backend: &mut dyn Backend) -> Result<(), ExchangeError> {
         let Some(Flight { transfer, piece, pending }) = self.reducing.pop_front() else { return Ok(()) };
         let unit = transfer.flat;
         let p = &self.pieces[unit][piece];
@@ -214,17 +220,10 @@ impl Exchange {
             self.free_for_gradients.push(values);
             return Ok(());
         }
-        let mut values = self.shard.finish(pending)?;
+        let values = self.shard.finish(pending)?;
         let me = self.shard.rank();
-        let own = self.own(&self.gradients, unit, &p.ranges[me]);
-        let mine = p.parts.range(me);
-        // Gradients that are kept whole have been added up in place.
-        if add && self.gradients[unit].apart() {
-            self.sum.reset(self.sum.element(), mine.len());
-            read_view(backend, own, &mut self.sum, 0..mine.len())?;
-            staging::add(&mut values, mine.clone(), &self.sum);
-        }
-        write_view(backend, own, &values, mine)?;
+        let part = if transfer.term { self.term(unit)? } else { self.gradients[unit].own };
+        write_view(backend, self.own(part, unit, &p.ranges[me]), &values, p.parts.range(me))?;
         self.free_for_gradients.push(values);
         Ok(())
     }
@@ -252,7 +251,7 @@ impl Exchange {
         let Some(mut values) = self.free_for_values.pop() else { return Ok(false) };
         let me = self.shard.rank();
         values.reset(values.element(), p.parts.len());
-        let own = self.own(&self.values, unit, &p.ranges[me]);
+        let own = self.own(self.values[unit].own, unit, &p.ranges[me]);
         read_view(backend, own, &mut values, p.parts.range(me))?;
         let pending = self.shard.start(&Collective::new(&p.name, Pattern::AllGather(&p.parts)), values)?;
         self.arriving.push_back(Flight { transfer, piece: next, pending });

@@ -63,8 +63,6 @@ impl BatchSource for OneBatch<'_> {
 struct ChunkPass {
     phase: Phase,
     traffic: GradientTraffic,
-    /// Earlier passes have left gradients of the update.
-    add: bool,
     /// What may read its operands.
     reads: Option<GradientPass>,
 }
@@ -72,7 +70,7 @@ struct ChunkPass {
 impl ChunkPass {
     /// A pass that makes no gradients.
     fn of(phase: Phase) -> ChunkPass {
-        ChunkPass { phase, traffic: GradientTraffic::Stay, add: false, reads: None }
+        ChunkPass { phase, traffic: GradientTraffic::Stay, reads: None }
     }
 }
 
@@ -267,7 +265,7 @@ impl Worker {
             Part::Input => Phase::BackwardInput,
             Part::Weight => Phase::BackwardWeight,
         };
-        let pass = ChunkPass { phase, traffic: chunk.traffic(phase, writes), add: writes.add.weight, reads };
+        let pass = ChunkPass { phase, traffic: chunk.traffic(phase, writes), reads };
         let pending = match part {
             Part::Weight => chunk.pending.remove(&run.micro),
             _ => None,
@@ -404,7 +402,6 @@ impl Chunk {
             tensor: &mut self.tensor,
             reader: reading.as_mut().map(|reading| reading as &mut dyn OperandReader),
             list: self.lists.pass(of.phase, of.traffic),
-            add: of.add,
             failed: None,
             span: &self.place.span,
         };

@@ -44,7 +44,6 @@ mod ranks;
 mod replay;
 mod rows;
 mod snapshot;
-mod staging;
 mod stash;
 mod state;
 mod steps;

@@ -20,10 +20,10 @@ pub(crate) struct PassLists {
     /// Values only, with the head's loss.
     score: Vec<PassNode>,
     /// By [`GradientTraffic`].
-    backward: [Vec<PassNode>; 3],
+    backward: [Vec<PassNode>; 4],
     input: Vec<PassNode>,
     /// By [`GradientTraffic`].
-    weight: [Vec<PassNode>; 3],
+    weight: [Vec<PassNode>; 4],
     /// Gradients of all units leave, outside of a pass.
     pub(crate) reduce: Vec<PassNode>,
     /// All gradients that have left are complete.
@@ -31,10 +31,6 @@ pub(crate) struct PassLists {
     /// Values are whole again after an update of this rank's parts.
     pub(crate) spread: Vec<PassNode>,
 }
-
-/// All kinds of traffic, in the order of their numbers.
-const TRAFFIC: [GradientTraffic; 3] =
-    [GradientTraffic::Stay, GradientTraffic::Leave, GradientTraffic::Settle];
 
 impl PassLists {
     /// The lists of a decoder whose parameters lie in `memory`.
@@ -67,9 +63,9 @@ impl PassLists {
         PassLists {
             forward: data.pass(&forward, GradientTraffic::Stay, false, first),
             score: data.pass(&uses(Phase::Score), GradientTraffic::Stay, false, None),
-            backward: TRAFFIC.map(|traffic| data.pass(&whole, traffic, asked, None)),
+            backward: GradientTraffic::ALL.map(|traffic| data.pass(&whole, traffic, asked, None)),
             input: data.pass(&backwards(Phase::BackwardInput), GradientTraffic::Stay, asked, None),
-            weight: TRAFFIC.map(|traffic| data.pass(&weight, traffic, false, None)),
+            weight: GradientTraffic::ALL.map(|traffic| data.pass(&weight, traffic, false, None)),
             reduce: data.reduce(&whole),
             finish: data.finish(&whole),
             spread: data.spread(),

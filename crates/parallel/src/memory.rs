@@ -6,19 +6,20 @@
 //! | stage | "weights" | "gradients" | "gathered" |
 //! |---|---|---|---|
 //! | ddp, zero1 | w P | g P | – |
-//! | zero2 | w P | g P / N | gradients of the root unit, of a tied table that lies apart, and of one layer |
+//! | zero2 | w P | g P / N | gradients of the root unit, of a tied table that lies apart, and of one layer; with several micro-batches the largest unit's over N once more |
 //! | zero3 | w P / N | g P / N | that, and values of the root unit, of the table and of two layers |
 //!
 //! Layers take turns in the gathered memory, so the model's views never change: layer i has the values' place i mod 2.
 
 use crate::config::Stage;
 use crate::flat::FlatUnit;
+use crate::worker::Job;
 use bessemer_arch::{ParamSpec, TensorShard};
 use bessemer_collectives::Parts;
 use bessemer_model::Param;
 use bessemer_optim::OptimParam;
 use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
-use bessemer_units::{DType, ParamStorage};
+use bessemer_units::DType;
 use std::ops::Range;
 
 /// One unit's values or gradients, one row each.
@@ -46,6 +47,8 @@ pub(crate) struct ParamMemory {
     pub(crate) gradients: Vec<Stretch>,
     /// By unit: every shard rank's part.
     pub(crate) parts: Vec<Parts>,
+    /// The term of this rank's part of a unit's gradients that a micro-batch adds to the sum of earlier ones.
+    pub(crate) term: Option<View>,
     /// As the model sees them.
     pub(crate) params: Vec<Param>,
 }
@@ -103,16 +106,15 @@ fn within(unit: View, range: &Range<usize>, spec: &ParamSpec) -> View {
 }
 
 impl ParamMemory {
-    /// Allocates for shard rank `rank` of `ranks`.
+    /// Allocates for shard rank `rank` of a job.
     pub(crate) fn alloc(
         backend: &mut dyn Backend,
+        job: &Job<'_>,
         specs: Vec<ParamSpec>,
         units: &[FlatUnit],
-        stage: Stage,
-        types: ParamStorage,
-        ranks: usize,
         rank: usize,
     ) -> Result<ParamMemory, TensorError> {
+        let (stage, types, ranks) = (job.plan.stage, job.types, job.plan.shard());
         let parts: Vec<Parts> = units.iter().map(|unit| unit.parts(ranks)).collect();
         let dtype = types.weights.dtype();
         let mut placing = Placing { backend, units, parts: &parts, rank, dtype };
@@ -121,6 +123,10 @@ impl ParamMemory {
         placing.dtype = types.gradients.dtype();
         let gradients =
             if stage >= Stage::Zero2 { placing.cut("gradients", 1)? } else { placing.kept("gradients")? };
+        let adds = stage >= Stage::Zero2 && job.program.micro_batches() > 1;
+        let largest = gradients.iter().map(|g| g.own.len()).max().filter(|_| adds);
+        let term =
+            largest.map(|len| placing.buffer("gathered", "gradients of a micro-batch", len)).transpose()?;
         let mut places: Vec<Option<(View, View)>> = vec![None; specs.len()];
         for ((unit, value), grad) in units.iter().zip(&values).zip(&gradients) {
             for (index, range) in &unit.params {
@@ -133,7 +139,7 @@ impl ParamMemory {
             Param { spec, value, grad: Some(grad) }
         };
         let params = specs.into_iter().zip(places).map(param).collect();
-        Ok(ParamMemory { values, gradients, parts, params })
+        Ok(ParamMemory { values, gradients, parts, term, params })
     }
 
     /// What the optimizer steps on this rank: whole parameters if `whole`, else the stretches of them that lie in this

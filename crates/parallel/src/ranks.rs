@@ -9,7 +9,7 @@ use bessemer_arch::Unit;
 use bessemer_collectives::CollectiveError;
 use bessemer_model::StageRanks;
 use bessemer_program::{Collective, PassNode, Phase, Ranks};
-use bessemer_tensor::{Backend, TensorError, View};
+use bessemer_tensor::{Backend, Stream, TensorError, View};
 
 /// The ranks of one pass.
 pub(crate) struct PassRanks<'a> {
@@ -19,8 +19,6 @@ pub(crate) struct PassRanks<'a> {
     pub(crate) reader: Option<&'a mut dyn OperandReader>,
     /// Entries of the pass's list that have not run.
     pub(crate) list: &'a [PassNode],
-    /// Earlier passes have left gradients of the update, which this one adds to.
-    pub(crate) add: bool,
     /// The error of another rank, of which the model only has the text.
     pub(crate) failed: Option<CollectiveError>,
     /// The part of the model that the chunk holds.
@@ -54,7 +52,7 @@ impl PassRanks<'_> {
                         "the list goes on with unit {number} of the stage, but {runs}"
                     )));
                 }
-                node => transfer(backend, self.tensor, self.exchange, node, self.add)?,
+                node => transfer(backend, self.tensor, self.exchange, node)?,
             }
         }
         match unit {
@@ -73,19 +71,19 @@ fn outside(problem: String) -> ExchangeError {
     TensorError::Outside(problem.into()).into()
 }
 
-/// Runs an entry between units; `add` as in [`Exchange::start`].
+/// Runs an entry between units.
 pub(crate) fn transfer(
     backend: &mut dyn Backend,
     tensor: &mut TensorGroup,
     exchange: &mut Exchange,
     node: &PassNode,
-    add: bool,
 ) -> Result<(), ExchangeError> {
     match node {
         PassNode::Unit(number) => Err(outside(format!("unit {number} stands in a list without units"))),
         PassNode::Complete(flats) => tensor.complete(backend, flats),
-        PassNode::Start(transfer) => exchange.start(backend, *transfer, add),
-        PassNode::Wait(transfer) => exchange.wait(backend, *transfer, add),
+        PassNode::Start(transfer) => exchange.start(backend, *transfer),
+        PassNode::Wait(transfer) => exchange.wait(backend, *transfer),
+        PassNode::Add(flat) => Ok(backend.launch(Stream(0), &exchange.addition(*flat)?)?),
     }
 }
 

@@ -37,8 +37,6 @@ struct Flight {
     transfer: Transfer,
     group: usize,
     id: usize,
-    /// Bytes that are read again to be added to, when it is complete.
-    added: u64,
 }
 
 /// A chunk while its events are written.
@@ -46,8 +44,6 @@ struct Flight {
 struct ChunkState {
     /// Units that have gone backward.
     backward: BTreeSet<usize>,
-    /// Flat parameters whose gradients have been reduced.
-    reduced: BTreeSet<usize>,
     reducing: VecDeque<Flight>,
     gathering: VecDeque<Flight>,
     /// The gather that was asked for, and its next piece.
@@ -127,6 +123,10 @@ impl Writing<'_, '_> {
             }
             Action::Start(transfer) => self.reduce(chunk, *transfer),
             Action::Wait(transfer) => self.wait(chunk, *transfer),
+            Action::Add(flat) => {
+                let op = worker.chunks[chunk].exchange.addition(*flat);
+                self.writer.op(&op.map_err(|e| SimError::Cost(e.to_string()))?)?;
+            }
             Action::Send(m) => self.writer.send(worker.peer(m), m.tag, m.bytes),
             Action::Receive(m) => self.writer.receive(worker.peer(m), m.tag, m.bytes),
             Action::Hand { stream, to, .. } => {
@@ -180,7 +180,7 @@ impl Writing<'_, '_> {
         let (group, id) = (self.groups[chunk].shard, state.next_id);
         let traffic = Traffic::even(CollectiveKind::AllGather, whole, ranks);
         self.writer.start(group, id, &piece.name, traffic, Copied { read: own, written: whole });
-        state.gathering.push_back(Flight { transfer, group, id, added: 0 });
+        state.gathering.push_back(Flight { transfer, group, id });
         (state.next_id, state.asked) = (id + 1, Some((asked, next + 1)));
         true
     }
@@ -191,8 +191,6 @@ impl Writing<'_, '_> {
         let (flat, (shards, me)) = (&data.flats[transfer.flat], data.rank.shard);
         let element = flat.gradients.dtype.size() as u64;
         let sharded = transfer.axis == Axis::Shard;
-        // A part is added to what earlier passes have left, where they leave parts.
-        let adds = sharded && of.settles && !self.chunks[chunk].reduced.insert(transfer.flat);
         for piece in pieces(&of.units.list[transfer.flat], &of.memory.parts[transfer.flat], BUCKET) {
             if self.chunks[chunk].reducing.len() == GRADIENTS_AHEAD {
                 self.settle(chunk);
@@ -212,17 +210,15 @@ impl Writing<'_, '_> {
             let id = state.next_id;
             let traffic = Traffic::even(transfer.kind, bytes, ranks);
             self.writer.start(group, id, &piece.name, traffic, copied);
-            let added = if adds { own } else { 0 };
-            state.reducing.push_back(Flight { transfer, group, id, added });
+            state.reducing.push_back(Flight { transfer, group, id });
             state.next_id += 1;
         }
     }
 
     /// Waits for the oldest piece of gradients.
     fn settle(&mut self, chunk: usize) {
-        if let Some(Flight { group, id, added, .. }) = self.chunks[chunk].reducing.pop_front() {
+        if let Some(Flight { group, id, .. }) = self.chunks[chunk].reducing.pop_front() {
             self.writer.wait(group, id);
-            self.writer.copy(added);
         }
     }
 

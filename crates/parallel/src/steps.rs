@@ -32,7 +32,10 @@ impl Chunk {
     /// Traffic of the gradients of a backward pass.
     pub(crate) fn traffic(&self, phase: Phase, writes: Writes) -> GradientTraffic {
         match phase {
-            Phase::Backward | Phase::BackwardWeight if self.settles => GradientTraffic::Settle,
+            Phase::Backward | Phase::BackwardWeight if self.settles => match writes.add.weight {
+                true => GradientTraffic::Accumulate,
+                false => GradientTraffic::Settle,
+            },
             Phase::Backward | Phase::BackwardWeight if writes.last && self.leaves_early() => {
                 GradientTraffic::Leave
             }
@@ -106,6 +109,7 @@ impl Expanding<'_> {
                 PassNode::Complete(flats) => Action::Complete(flats.clone()),
                 PassNode::Start(transfer) => Action::Start(*transfer),
                 PassNode::Wait(transfer) => Action::Wait(*transfer),
+                PassNode::Add(flat) => Action::Add(*flat),
             };
             self.push(chunk, action);
         }

@@ -8,8 +8,7 @@ use crate::exchange::{BUCKET, ExchangeError};
 use crate::flat::TABLE;
 use bessemer_collectives::{Collective, Pattern, Reduce, ViewStaging};
 use bessemer_tensor::op::{Add, Copy, Op};
-use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError, View};
-use bessemer_units::DType;
+use bessemer_tensor::{Backend, Stream, View};
 
 /// The ends of the pipeline on this rank.
 #[derive(Debug, Default)]
@@ -20,13 +19,11 @@ pub(crate) struct Tie {
     /// First and last stage, where both are here.
     together: Vec<(usize, usize)>,
     staging: ViewStaging,
-    /// Two f32 vectors in which terms of both ends on this rank are added.
-    terms: Option<[View; 2]>,
 }
 
 impl Tie {
-    /// Plans the sums, with host memory and scratch on the device.
-    pub(crate) fn new(backend: &mut dyn Backend, chunks: &[Chunk]) -> Result<Tie, TensorError> {
+    /// Plans the sums, with host memory for them.
+    pub(crate) fn new(chunks: &[Chunk]) -> Tie {
         let holders: Vec<usize> =
             (0..chunks.len()).filter(|c| chunks[*c].table_gradient().is_some()).collect();
         let mut apart: Vec<usize> = holders.iter().copied().filter(|c| chunks[*c].ends.is_some()).collect();
@@ -42,12 +39,7 @@ impl Tie {
         if let Some(gradient) = gradients().next().filter(|_| !apart.is_empty()) {
             staging.reserve(1, gradient.dtype(), room);
         }
-        let mut scratch = || {
-            let (class, name) = ("gradients", "terms of the tied table");
-            Ok(backend.alloc(BufferSpec { class, name, dtype: DType::F32, len: room })?.vector())
-        };
-        let terms = if together.is_empty() { None } else { Some([scratch()?, scratch()?]) };
-        Ok(Tie { apart, together, staging, terms })
+        Tie { apart, together, staging }
     }
 
     /// Bytes of host memory.
@@ -81,20 +73,10 @@ impl Tie {
     /// What adds the terms of both ends on this rank.
     pub(crate) fn sums_here<'a>(&'a self, chunks: &'a [Chunk]) -> impl Iterator<Item = Op> + 'a {
         let ends = self.together.iter().filter_map(|&(first, last)| {
-            Some((chunks[first].table_gradient()?, chunks[last].table_gradient()?, self.terms?))
+            Some((chunks[first].table_gradient()?, chunks[last].table_gradient()?))
         });
-        ends.flat_map(|(first, last, terms)| {
-            buckets(first).zip(buckets(last)).flat_map(move |(first, last)| -> [Op; 5] {
-                // In f32, and rounded once: the type of gradients may have no sum of its own.
-                let [a, b] = terms.map(|term| term.columns(0, first.len()));
-                [
-                    Copy { src: first, dst: a }.into(),
-                    Copy { src: last, dst: b }.into(),
-                    Add { a, b, out: a }.into(),
-                    Copy { src: a, dst: first }.into(),
-                    Copy { src: a, dst: last }.into(),
-                ]
-            })
+        ends.flat_map(|(first, last)| -> [Op; 2] {
+            [Add { a: first, b: last, out: first }.into(), Copy { src: first, dst: last }.into()]
         })
     }
 }

@@ -155,7 +155,7 @@ impl Worker {
         let mut by_stage: Vec<usize> = (0..chunks.len()).collect();
         by_stage.sort_by_key(|c| chunks[*c].place.stage);
         let mut worker = Worker {
-            tie: Tie::new(backend, &chunks)?,
+            tie: Tie::new(&chunks),
             by_stage,
             plan: plan.clone(),
             whole: job.model.clone(),

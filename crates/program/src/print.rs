@@ -70,6 +70,9 @@ pub fn print_step(chunks: &[StepChunk], nodes: &[StepNode]) -> String {
                 format!("start {}  {} B", flat(transfer), grouped(bytes))
             }
             Action::Wait(transfer) => format!("wait {}", flat(transfer)),
+            Action::Add(flat) => {
+                format!("add gradients of {} to those of earlier micro-batches", chunk.data.flats[*flat].name)
+            }
             Action::Send(m) => {
                 *sent.entry(Axis::Pipeline.name()).or_default() += m.bytes;
                 message("send to", m)

@@ -50,6 +50,8 @@ pub enum Action {
     Start(Transfer),
     /// As [`crate::PassNode::Wait`].
     Wait(Transfer),
+    /// As [`crate::PassNode::Add`].
+    Add(usize),
     /// The residual stream of a micro-batch leaves the chunk for another rank.
     Send(Message),
     /// The residual stream of a micro-batch comes from another rank.

@@ -7,13 +7,14 @@
 //! | a gather into memory that others still use | the unit that reads them finds other values there |
 //! | a reduction that is missing, doubled, early, or over another axis | an update finds terms, or there is nothing to reduce |
 //! | a term that is written behind the reduction | it would be lost, or added to a sum |
+//! | an addition that is missing, doubled, or of another term | an update finds sums of some passes only |
 //! | units or messages that are missing, doubled or exchanged | the next in the micro-batch's way finds no input |
 
 use crate::node::CollectiveKind;
 use crate::progress::Progress;
 use crate::step::{Action, Message, StepChunk, StepNode, Stream};
 use crate::unit::Phase;
-use crate::zero::Transfer;
+use crate::zero::{DataProgram, Transfer};
 use std::collections::BTreeMap;
 
 /// A step that must not run.
@@ -37,12 +38,21 @@ struct Gradient {
     local: usize,
     /// Units and micro-batches whose terms have been reduced.
     reduced: usize,
+    /// Of units and micro-batches whose reduced terms have not been added to the sum of others yet.
+    arrived: usize,
     /// The terms are complete over the tensor axis.
     complete: bool,
     /// The reduction in flight.
     moving: Option<Transfer>,
     first: bool,
     second: bool,
+}
+
+impl Gradient {
+    /// The sum of the passes so far is there.
+    fn settled(&self, data: &DataProgram, flat: usize) -> bool {
+        data.settles(flat) && self.local == 0 && self.arrived == 0 && self.reduced > 0
+    }
 }
 
 struct ChunkState<'a> {
@@ -132,6 +142,7 @@ impl Checking<'_> {
             }
             Action::Start(transfer) => self.reduce(chunk, transfer),
             Action::Wait(transfer) => self.wait(chunk, transfer),
+            Action::Add(flat) => self.add(chunk, *flat),
             Action::Send(message) => self.leaves(chunk, message.stream, message.micro),
             Action::Receive(message) => self.comes(chunk, message),
             Action::Hand { stream, micro, to } => {
@@ -292,16 +303,16 @@ impl Checking<'_> {
         if gradient.moving.is_some() {
             return Err(self.flat(at, flat, "is being reduced already"));
         }
-        if first == Some(*transfer) && !gradient.first {
+        if first == Some(Transfer { term: false, ..*transfer }) && !gradient.first {
             if !self.whole_terms(at, flat) {
                 return Err(self.flat(at, flat, "is reduced before all units of the pass have written it"));
             }
             if state.chunk.data.flats[flat].partial > 0 && !gradient.complete {
                 return Err(self.flat(at, flat, "is reduced before it is complete over the tensor axis"));
             }
+            self.settling(at, transfer)?;
         } else if second == Some(*transfer) && !gradient.second {
-            let settled = state.chunk.data.settles(flat) && gradient.local == 0 && gradient.reduced > 0;
-            if !gradient.first && !settled {
+            if !gradient.first && !gradient.settled(&state.chunk.data, flat) {
                 return Err(self.flat(at, flat, "is reduced over the replicas before its parts are sums"));
             }
         } else {
@@ -313,6 +324,34 @@ impl Checking<'_> {
         state.gradients[flat].moving = Some(*transfer);
         state.terms.retain(|at, of| *at != place || *of != flat);
         Ok(())
+    }
+
+    /// The reduction of a pass may begin: none is in flight that passes complete, and a later pass adds to the earlier ones.
+    fn settling(&self, at: usize, transfer: &Transfer) -> Checked {
+        let state = &self.chunks[at];
+        let settles = state.chunk.data.settles(transfer.flat);
+        if settles && state.gradients.iter().any(|gradient| gradient.moving.is_some()) {
+            return Err(self.flat(at, transfer.flat, "is reduced while another reduction is under way"));
+        }
+        let earlier = settles && state.gradients[transfer.flat].reduced > 0;
+        match (earlier, transfer.term) {
+            (true, false) => Err(self.flat(at, transfer.flat, "replaces the sum of the passes before")),
+            (false, true) => {
+                Err(self.flat(at, transfer.flat, "is reduced as a term, but no pass before has left a sum"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn add(&mut self, at: usize, flat: usize) -> Checked {
+        match self.chunks[at].gradients.get_mut(flat) {
+            Some(gradient) if gradient.arrived > 0 => {
+                gradient.reduced += std::mem::take(&mut gradient.arrived);
+                Ok(())
+            }
+            Some(_) => Err(self.flat(at, flat, "is added to earlier sums, but no term of it has come")),
+            None => Err(self.flat(at, flat, "is no flat parameter")),
+        }
     }
 
     fn wait(&mut self, at: usize, transfer: &Transfer) -> Checked {
@@ -334,6 +373,9 @@ impl Checking<'_> {
         if !under_way {
             return Err(self.flat(at, transfer.flat, "is waited for and not being reduced"));
         }
+        if let Some(other) = state.gradients.iter().position(|g| transfer.term && g.arrived > 0) {
+            return Err(self.flat(at, other, "has a term that was not added where another one comes to lie"));
+        }
         let settles = state.chunk.data.settles(transfer.flat);
         let second = state.chunk.data.second_reduction(transfer.flat) == Some(*transfer);
         let gradient = &mut state.gradients[transfer.flat];
@@ -342,7 +384,8 @@ impl Checking<'_> {
             gradient.second = true;
             return Ok(());
         }
-        gradient.reduced += std::mem::take(&mut gradient.local);
+        let terms = std::mem::take(&mut gradient.local);
+        *(if transfer.term { &mut gradient.arrived } else { &mut gradient.reduced }) += terms;
         // Of gradients that are reduced in every pass the next pass may write new terms.
         (gradient.first, gradient.complete) = (!settles, gradient.complete && !settles);
         Ok(())
@@ -375,7 +418,10 @@ impl Checking<'_> {
             if gradient.moving.is_some() {
                 return Err(self.flat(at, flat, "is used while its reduction is under way"));
             }
-            let settled = data.settles(flat) && gradient.local == 0 && gradient.reduced > 0;
+            if gradient.arrived > 0 {
+                return Err(self.flat(at, flat, "is used without a term that has come and was not added"));
+            }
+            let settled = gradient.settled(data, flat);
             if data.first_reduction(flat).is_some() && !gradient.first && !settled {
                 return Err(self.flat(at, flat, "is used as the sum, but is this rank's term of it"));
             }
@@ -436,7 +482,7 @@ impl Checking<'_> {
                 return Err(self.flat(at, transfer.flat, "is still being gathered at the end"));
             }
             if let Some(flat) =
-                state.gradients.iter().position(|g| g.moving.is_some() || g.local + g.reduced > 0)
+                state.gradients.iter().position(|g| g.moving.is_some() || g.local + g.reduced + g.arrived > 0)
             {
                 return Err(self.flat(at, flat, "is left with gradients that no update has taken"));
             }

@@ -8,12 +8,13 @@
 //! |---|---|---|
 //! | values sharded | reads them whole | all-gather before the first read, one ahead of the unit that computes |
 //! | gradients replicated | leaves one term a rank | all-reduce |
-//! | gradients sharded | leaves one term a rank | reduce-scatter in every pass; a replicate axis sums the parts after the last |
+//! | gradients sharded | leaves one term a rank | reduce-scatter in every pass, added to the sum of the passes before; a replicate axis sums the parts after the last |
 //! | gradients replicated, the update sharded | leaves one term a rank | reduce-scatter after the last pass |
 //! | values replicated, the update sharded | – | all-gather after the update |
 //!
 //! A transfer of gradients starts behind the last unit of the pass that writes them, so a tied token table leaves behind the
-//! embedding. No bit depends on where a transfer stands.
+//! embedding. Where passes complete their reductions, one is in flight at a time, beside the units up to the next one: so the terms
+//! that are added to earlier sums need memory for the largest of them only. No bit depends on where a transfer stands.
 
 use crate::node::CollectiveKind;
 use crate::unit::{Phase, UnitProgram};
@@ -85,6 +86,8 @@ pub struct Transfer {
     pub axis: Axis,
     /// Number of the flat parameter.
     pub flat: usize,
+    /// The result is one term, in memory of its own, for [`PassNode::Add`].
+    pub term: bool,
 }
 
 impl Transfer {
@@ -116,6 +119,9 @@ pub enum PassNode {
     Start(Transfer),
     /// A transfer that has begun is complete.
     Wait(Transfer),
+    /// An operator adds the term of this flat parameter's gradients that has come to the sum of the passes before, on this rank's
+    /// part of them.
+    Add(usize),
 }
 
 /// Traffic of the gradients of a pass.
@@ -125,8 +131,21 @@ pub enum GradientTraffic {
     Stay,
     /// They leave; [`DataProgram::finish`] waits for them.
     Leave,
-    /// They leave, and the pass ends when this rank's part of them has been added to those of the passes before.
+    /// They leave, and the pass ends when this rank has its part of their sum. It is the first pass of an update.
     Settle,
+    /// As [`GradientTraffic::Settle`], in a later pass: the part is added to the sum of the passes before.
+    Accumulate,
+}
+
+impl GradientTraffic {
+    /// All kinds of traffic, in the order of their numbers.
+    pub const ALL: [GradientTraffic; 4] =
+        [GradientTraffic::Stay, GradientTraffic::Leave, GradientTraffic::Settle, GradientTraffic::Accumulate];
+
+    /// Whether the pass ends with the sums of its gradients.
+    fn settles(self) -> bool {
+        matches!(self, GradientTraffic::Settle | GradientTraffic::Accumulate)
+    }
 }
 
 /// The flat parameters that a unit's list reads, and those whose gradients it writes.
@@ -187,6 +206,7 @@ impl DataProgram {
         let mut starts = gathers.iter().copied().chain(behind).map(|(_, transfer)| transfer);
         let mut ahead = if under_way { starts.next() } else { None };
         let mut nodes = Vec::with_capacity(units.len() + 2 * gathers.len());
+        let mut reducing = None;
         for (at, unit) in units.iter().enumerate() {
             for (_, transfer) in gathers.iter().filter(|(of, _)| *of == at) {
                 if ahead.take() != Some(*transfer) {
@@ -202,13 +222,10 @@ impl DataProgram {
             if traffic != GradientTraffic::Stay {
                 let last = |flat: &usize| !units[at + 1..].iter().any(|later| later.writes.contains(flat));
                 let ready: Vec<usize> = unit.writes.iter().copied().filter(last).collect();
-                self.leave(&ready, &mut nodes);
+                self.leave(&ready, traffic, &mut reducing, &mut nodes);
             }
         }
-        if traffic == GradientTraffic::Settle {
-            let started: Vec<Transfer> = nodes.iter().filter_map(reduction).collect();
-            nodes.extend(started.into_iter().map(PassNode::Wait));
-        }
+        nodes.extend(reducing.into_iter().flat_map(completion));
         nodes
     }
 
@@ -222,9 +239,9 @@ impl DataProgram {
     /// Completes the gradients of an update: waits for those that left in [`GradientTraffic::Leave`] or by
     /// [`DataProgram::reduce`], and sums the parts of replicas.
     pub fn finish(&self, units: &[UnitUse]) -> Vec<PassNode> {
-        let mut left: Vec<Transfer> = self.reduce(units).iter().filter_map(reduction).collect();
-        left.retain(|transfer| !self.settles(transfer.flat));
-        let mut nodes: Vec<PassNode> = left.into_iter().map(PassNode::Wait).collect();
+        let left = self.reduce(units).into_iter().filter_map(|node| reduction(&node));
+        let left = left.filter(|transfer| !self.settles(transfer.flat));
+        let mut nodes: Vec<PassNode> = left.map(PassNode::Wait).collect();
         for transfer in (0..self.flats.len()).filter_map(|flat| self.second_reduction(flat)) {
             nodes.extend([PassNode::Start(transfer), PassNode::Wait(transfer)]);
         }
@@ -261,26 +278,45 @@ impl DataProgram {
             (false, true) => (CollectiveKind::AllReduce, Axis::Replicate),
             (false, false) => return None,
         };
-        Some(Transfer { kind, axis, flat })
+        Some(Transfer { kind, axis, flat, term: false })
     }
 
     /// The reduction behind the first, where both axes have several ranks.
     pub fn second_reduction(&self, flat: usize) -> Option<Transfer> {
         let both = self.rank.shard.0 > 1 && self.rank.replicate.0 > 1;
-        both.then_some(Transfer { kind: CollectiveKind::AllReduce, axis: Axis::Replicate, flat })
+        both.then_some(Transfer { kind: CollectiveKind::AllReduce, axis: Axis::Replicate, flat, term: false })
     }
 
-    fn leave(&self, ready: &[usize], nodes: &mut Vec<PassNode>) {
+    /// Starts the reductions of `ready`; `reducing` is the one in flight that the pass completes itself.
+    fn leave(
+        &self,
+        ready: &[usize],
+        traffic: GradientTraffic,
+        reducing: &mut Option<Transfer>,
+        nodes: &mut Vec<PassNode>,
+    ) {
         let partial: Vec<usize> = ready.iter().copied().filter(|f| self.flats[*f].partial > 0).collect();
         if !partial.is_empty() {
             nodes.push(PassNode::Complete(partial));
         }
-        nodes.extend(ready.iter().filter_map(|flat| self.first_reduction(*flat)).map(PassNode::Start));
+        for transfer in ready.iter().filter_map(|flat| self.first_reduction(*flat)) {
+            let transfer = Transfer { term: traffic == GradientTraffic::Accumulate, ..transfer };
+            if traffic.settles() {
+                nodes.extend(reducing.replace(transfer).into_iter().flat_map(completion));
+            }
+            nodes.push(PassNode::Start(transfer));
+        }
     }
 }
 
+/// The entries that complete a reduction.
+fn completion(transfer: Transfer) -> impl Iterator<Item = PassNode> {
+    let add = transfer.term.then_some(PassNode::Add(transfer.flat));
+    std::iter::once(PassNode::Wait(transfer)).chain(add)
+}
+
 fn gather(flat: usize) -> Transfer {
-    Transfer { kind: CollectiveKind::AllGather, axis: Axis::Shard, flat }
+    Transfer { kind: CollectiveKind::AllGather, axis: Axis::Shard, flat, term: false }
 }
 
 /// The reduction that an entry starts.

@@ -5,7 +5,7 @@
 use super::tiles::{Block, blocks};
 use crate::arena::Arena;
 use crate::ctx::Ctx;
-use crate::element::{Element, with_element};
+use crate::element::{Element, with_parameter};
 use crate::operand::Mat;
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::Add;
@@ -31,7 +31,7 @@ impl<T: Element> Kernel for Sum<'_, T> {
 }
 
 pub(crate) fn run(ctx: &Ctx<'_>, op: &Add) {
-    with_element!(op.out.dtype(), T => typed::<T>(ctx, op));
+    with_parameter!(op.out.dtype(), T => typed::<T>(ctx, op));
 }
 
 fn typed<T: Element>(ctx: &Ctx<'_>, op: &Add) {
@@ -43,7 +43,7 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &Add) {
 }
 
 pub(crate) fn reference(arena: &Arena, op: &Add) {
-    with_element!(op.out.dtype(), T => typed_reference::<T>(arena, op));
+    with_parameter!(op.out.dtype(), T => typed_reference::<T>(arena, op));
 }
 
 fn typed_reference<T: Element>(arena: &Arena, op: &Add) {

@@ -1,6 +1,9 @@
-use crate::harness::{Setup, check, run};
+use crate::harness::{Setup, check, run, run_in};
+use crate::instruction_set;
+use bessemer_tensor::Backend;
 use bessemer_tensor::op::*;
 use bessemer_tensor::rng::RngKey;
+use bessemer_units::DType;
 use proptest::prelude::*;
 
 /// Edges of vectors, of rows and of blocks; one row longer than a block.
@@ -31,6 +34,32 @@ fn fill_copy_and_add_agree_with_the_reference() {
         let a = s.act(r, c, gap);
         Add { a, b: s.act(r, c, 1), out: a }.into()
     });
+    each("add gradients in place", 0.0, |s, r, c, gap| {
+        let b = s.gradient(r, c, gap);
+        Add { a: s.gradient(r, c, 1), b, out: b }.into()
+    });
+}
+
+/// Sums of gradients over micro-batches are formed in f32 and rounded once, to nearest, ties to even.
+#[test]
+fn sums_of_gradients_are_rounded_to_their_type() {
+    for rung in instruction_set::rungs() {
+        for (gradient, wanted) in [
+            (DType::F32, [1.003_906_3, 1.000_488_3, -0.0]),
+            (DType::Bf16, [1.0, 1.0, -0.0]),
+            (DType::F16, [1.003_906_3, 1.0, -0.0]),
+        ] {
+            let build = |s: &mut Setup| -> Op {
+                let (a, out) = (s.gradient(1, 3, 0), s.gradient(1, 3, 0));
+                s.backend.write_f32(a, &[0.003_906_25, 0.000_488_281_25, -0.0]).unwrap();
+                s.backend.write_f32(out, &[1.0, 1.0, -0.0]).unwrap();
+                Add { a, b: out, out }.into()
+            };
+            let found = run_in([DType::F32, DType::F32, gradient], rung, 1, &build).0;
+            let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&found[1]), bits(&wanted), "{gradient} on {rung}: {:?}", found[1]);
+        }
+    }
 }
 
 #[test]

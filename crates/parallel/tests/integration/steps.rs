@@ -135,6 +135,7 @@ fn touches(chunks: &[StepChunk], node: &StepNode) -> Vec<(String, Touch)> {
     let values = |flat: usize| format!("values {chunk}.{flat}");
     let gradient = |flat: usize| format!("gradient {chunk}.{flat}");
     let stream = |chunk: usize, stream: Stream, micro: usize| format!("stream {stream:?} {chunk}.{micro}");
+    let term = |chunk: usize| format!("term {chunk}");
     let mut all = Vec::new();
     match &node.action {
         Action::Unit { unit, phase, micro, .. } => {
@@ -166,6 +167,15 @@ fn touches(chunks: &[StepChunk], node: &StepNode) -> Vec<(String, Touch)> {
             all.extend(
                 shared.filter(|flat| !settled || *flat == t.flat).map(|flat| (name(flat), Touch::Write)),
             );
+            if t.term && matches!(node.action, Action::Wait(_)) {
+                all.push((term(chunk), Touch::Write));
+            }
+            if !gathers && data.second_reduction(t.flat) == Some(*t) {
+                all.push((format!("sum {chunk}.{}", t.flat), Touch::Write));
+            }
+        }
+        Action::Add(flat) => {
+            all.extend([(format!("sum {chunk}.{flat}"), Touch::Write), (term(chunk), Touch::Write)]);
         }
         Action::Send(m) | Action::Receive(m) => all.push((stream(chunk, m.stream, m.micro), Touch::Write)),
         Action::Hand { stream: of, micro, to } => {
@@ -183,6 +193,7 @@ fn touches(chunks: &[StepChunk], node: &StepNode) -> Vec<(String, Touch)> {
                 }
                 let flats = 0..of.data.flats.len();
                 all.extend(flats.clone().map(|flat| (format!("gradient {chunk}.{flat}"), Touch::Write)));
+                all.extend(flats.clone().map(|flat| (format!("sum {chunk}.{flat}"), Touch::Write)));
                 all.extend(flats.map(|flat| (format!("values {chunk}.{flat}"), Touch::Write)));
             }
             if !matches!(node.action, Action::Tie) {
@@ -220,7 +231,7 @@ fn retargeted(chunks: &[StepChunk], node: &StepNode) -> Vec<StepNode> {
             all.push(Transfer { flat: (t.flat + 1) % flats, ..*t });
         }
         let axis = if t.axis == Axis::Shard { Axis::Replicate } else { Axis::Shard };
-        all.push(Transfer { axis, ..*t });
+        all.extend([Transfer { axis, ..*t }, Transfer { term: !t.term, ..*t }]);
         let kinds = [CollectiveKind::AllGather, CollectiveKind::AllReduce, CollectiveKind::ReduceScatter];
         all.extend(kinds.into_iter().filter(|kind| *kind != t.kind).map(|kind| Transfer { kind, ..*t }));
         all
@@ -228,6 +239,7 @@ fn retargeted(chunks: &[StepChunk], node: &StepNode) -> Vec<StepNode> {
     match &node.action {
         Action::Start(t) => other(t).into_iter().map(|t| with(Action::Start(t))).collect(),
         Action::Wait(t) => other(t).into_iter().map(|t| with(Action::Wait(t))).collect(),
+        Action::Add(flat) if flats > 1 => vec![with(Action::Add((flat + 1) % flats))],
         Action::Complete(of) if flats > 1 => {
             vec![with(Action::Complete(of.iter().map(|flat| (flat + 1) % flats).collect()))]
         }

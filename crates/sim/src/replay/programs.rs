@@ -146,11 +146,6 @@ impl<'a> RankWriter<'a> {
         Ok(())
     }
 
-    /// A copy of so many bytes between the device and host memory that belongs to no collective.
-    pub fn copy(&mut self, bytes: u64) {
-        self.compute += self.costs.copy(bytes);
-    }
-
     /// The copies and the processor's work, as the rank's own. What the collective costs, with what is left of the time on the
     /// link.
     fn prepare(&mut self, group: usize, read: u64, traffic: Traffic) -> CollectiveSeconds {

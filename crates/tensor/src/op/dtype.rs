@@ -3,7 +3,8 @@
 //! An operator has one type for its activations and their gradients, f32 or bf16: that of the first of them. Parameters
 //! and their gradients may each be of any float type; a sum that a product adds to a gradient is formed in f32 and
 //! rounded when it is stored. Indices and the counters of random numbers are u32. Everything else (optimizer state, statistics, losses) is f32. A copy
-//! converts between any two float types, a fill writes any.
+//! converts between any two float types, a fill writes any; a sum of two matrices has one float type, as gradients of parameters
+//! are added up too.
 
 use super::{Op, Operand};
 use crate::TensorError;
@@ -66,6 +67,9 @@ fn wanted(op: &Op, o: &Operand, activation: Option<DType>) -> Result<(), &'stati
     match activation {
         Some(DType::Bf16) => when(found == DType::Bf16, "bf16 as the operator's other activations"),
         Some(DType::F32) => when(found == DType::F32, "f32 as the operator's other activations"),
+        Some(DType::F16) if matches!(op, Op::Add(_)) => {
+            when(found == DType::F16, "f16 as the other operands")
+        }
         _ => when(false, "f32 or bf16"),
     }
 }
@@ -136,6 +140,9 @@ mod tests {
         assert_eq!(error(linear(F16, F32, F16)), "linear: x should be f32 or bf16, found f16");
         assert_eq!(error(linear(U32, F32, F32)), "linear: x should be f32 or bf16, found u32");
         assert_eq!(error(Copy { src: matrix(0, F16), dst: matrix(1, Bf16) }), "fine");
+        let add = |a, b| error(Add { a: matrix(0, a), b: matrix(1, b), out: matrix(2, a) });
+        assert_eq!((add(F16, F16).as_str(), add(Bf16, Bf16).as_str()), ("fine", "fine"));
+        assert_eq!(add(F16, F32), "add: b should be f16 as the other operands, found f32");
     }
 
     #[test]
