@@ -39,9 +39,9 @@ pub(crate) struct ChunkPlace {
     pub(crate) table_apart: bool,
 }
 
-/// One stage on a rank.
+/// One stage of the model on a rank: its parameters, and the optimizer that steps them.
 #[derive(Debug)]
-pub(crate) struct Chunk {
+pub struct Chunk {
     pub(crate) place: ChunkPlace,
     pub(crate) tensor: TensorGroup,
     pub(crate) exchange: Exchange,
@@ -148,13 +148,26 @@ impl Chunk {
         })
     }
 
+    /// The stage.
+    pub fn stage(&self) -> usize {
+        self.place.stage
+    }
+
+    /// The optimizer of this rank's part of the stage.
+    pub fn optimizer(&mut self) -> &mut Optimizer {
+        &mut self.optimizer
+    }
+
     /// Bytes of host memory in which values wait for collectives.
     pub(crate) fn staging_bytes(&self) -> u64 {
         self.exchange.staging_bytes() + self.sharing.bytes() + self.operands.bytes()
     }
 
-    /// Lets the optimizer act together with the ranks that share the chunk's parameters.
-    pub(crate) fn with_peers<T>(
+    /// Lets the optimizer act together with the ranks that share the chunk's parameters. They all call this.
+    ///
+    /// # Errors
+    /// What the optimizer or another rank answers.
+    pub fn with_peers<T>(
         &mut self,
         act: impl FnOnce(&mut Optimizer, &mut dyn Peers) -> Result<T, OptimError>,
     ) -> Result<T, ParallelError> {

@@ -36,22 +36,6 @@ impl ControlMessages {
         Ok(&self.numbers)
     }
 
-    /// Gathers every rank's list, in the order of the ranks; lists may have different lengths.
-    pub(crate) fn gather_lists(
-        &mut self,
-        group: &mut dyn Communicator,
-        name: &str,
-        list: &[u64],
-    ) -> Result<Vec<Vec<u64>>, CollectiveError> {
-        let lengths = self.gather(group, name, &[list.len() as u64])?.to_vec();
-        let longest = lengths.iter().copied().max().unwrap_or(0) as usize;
-        let mut padded = list.to_vec();
-        padded.resize(longest, 0);
-        let all = self.gather(group, name, &padded)?;
-        let of = |(rank, len): (usize, &u64)| all[rank * longest..][..*len as usize].to_vec();
-        Ok(lengths.iter().enumerate().map(of).collect())
-    }
-
     /// Returns the sum over the ranks, added in their order.
     pub(crate) fn sum(
         &mut self,

@@ -14,15 +14,16 @@
 
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
+use crate::fill::FillerWork;
 use crate::notes::OrderSpan;
-use crate::operands::{GradientPass, OperandReader};
+use crate::operands::GradientPass;
 use crate::prepare::{EvaluationPass, ExecOp, Onward, Run, Slot, StreamMessage, Writes};
 use crate::ranks::PassRanks;
 use crate::worker::{BatchSource, Worker, parallel_error, pass_result};
 use bessemer_model::{Accumulate, Decoder, LossSum, ModelError, StepContext, TokenBatch};
 use bessemer_optim::StepStats;
 use bessemer_program::{GradientTraffic, Phase};
-use bessemer_schedule::{Fill, Flow};
+use bessemer_schedule::Flow;
 use bessemer_tensor::op::{Copy, Op};
 use bessemer_tensor::{Backend, Stream, View};
 use std::time::Instant;
@@ -83,7 +84,6 @@ impl Worker {
     ) -> Result<LossSum, ParallelError> {
         let mut sum = LossSum::default();
         self.next = 0;
-        self.fillers.begin_step(&mut self.chunks);
         while let Some(&order) = self.ops().get(self.next) {
             if is_update(&order) {
                 break;
@@ -138,17 +138,6 @@ impl Worker {
         self.fillers.ops().unwrap_or(&self.prepared.ops)
     }
 
-    /// Runs work that is no pass.
-    fn fill(&mut self, backend: &mut dyn Backend, unit: Fill) -> Result<(), ParallelError> {
-        if self.fillers.run(backend, &mut self.chunks, unit)? {
-            return Ok(());
-        }
-        Err(ParallelError::Layout(format!(
-            "schedule {:?} has filler work {unit:?}, and nobody does it",
-            self.program.name
-        )))
-    }
-
     /// Completes the gradients of all chunks, and sums the two terms of tied tables.
     pub(crate) fn complete_gradients(&mut self, backend: &mut dyn Backend) -> Result<(), ParallelError> {
         // Copies of a cut model meet in the order of the stages.
@@ -200,7 +189,7 @@ impl Worker {
             self.next += 1;
         }
         self.next = 0;
-        self.fillers.end_step(&mut self.chunks, told.skipped);
+        self.end_filling(told.skipped);
         Ok(told)
     }
 
@@ -241,7 +230,7 @@ impl Worker {
         }
         let chunk = &mut self.chunks[run.chunk];
         chunk.stash.read(&mut chunk.decoder, run.stash)?;
-        chunk.pass(backend, ChunkPass::of(Phase::Forward), |backend, decoder, ranks| {
+        chunk.pass(backend, ChunkPass::of(Phase::Forward), &mut None, |backend, decoder, ranks| {
             decoder.stage_forward(backend, ranks, run.slot, batch, Some(ctx))
         })
     }
@@ -255,7 +244,7 @@ impl Worker {
         to: Option<Slot>,
     ) -> Result<Option<LossSum>, ParallelError> {
         let (micro, update, add) = (run.micro, self.step + 1 - self.skipped, writes.add.weight);
-        let reads = (part != Part::Input).then_some(GradientPass { micro, update, add });
+        let reads = (part != Part::Input).then_some(GradientPass { chunk: run.chunk, micro, update, add });
         let chunk = &mut self.chunks[run.chunk];
         chunk.stash.read(&mut chunk.decoder, run.stash)?;
         let kept = !chunk.settles;
@@ -270,21 +259,23 @@ impl Worker {
             Part::Weight => chunk.pending.remove(&run.micro),
             _ => None,
         };
-        let (sum, left) = chunk.pass(backend, pass, |backend, decoder, ranks| match (part, pending) {
-            (Part::Whole, _) => Ok((decoder.stage_backward(backend, ranks, run.slot, add)?, None)),
-            (Part::Input, _) => {
-                let (sum, left) = decoder.stage_backward_input(backend, ranks, run.slot, add.input)?;
-                Ok((sum, Some(left)))
-            }
-            (Part::Weight, Some(pending)) => {
-                decoder.stage_backward_weight(backend, ranks, pending, add.weight)?;
-                Ok((None, None))
-            }
-            (Part::Weight, None) => Err(ModelError::Stage(format!(
-                "the weight part of micro-batch {} comes before its input part",
-                run.micro
-            ))),
-        })?;
+        let fill = &mut self.fillers.work;
+        let (sum, left) =
+            chunk.pass(backend, pass, fill, |backend, decoder, ranks| match (part, pending) {
+                (Part::Whole, _) => Ok((decoder.stage_backward(backend, ranks, run.slot, add)?, None)),
+                (Part::Input, _) => {
+                    let (sum, left) = decoder.stage_backward_input(backend, ranks, run.slot, add.input)?;
+                    Ok((sum, Some(left)))
+                }
+                (Part::Weight, Some(pending)) => {
+                    decoder.stage_backward_weight(backend, ranks, pending, add.weight)?;
+                    Ok((None, None))
+                }
+                (Part::Weight, None) => Err(ModelError::Stage(format!(
+                    "the weight part of micro-batch {} comes before its input part",
+                    run.micro
+                ))),
+            })?;
         if let Some(left) = left {
             chunk.pending.insert(run.micro, left);
         }
@@ -312,13 +303,14 @@ impl Worker {
         let (has_head, losses) = (chunk.place.span.head, &mut self.evaluated);
         losses.resize(chunk.decoder.shape().tokens(), 0.0);
         let batch = source.evaluation(unit)?;
-        let sum = chunk.pass(backend, ChunkPass::of(Phase::Score), |backend, decoder, ranks| {
-            decoder.stage_forward(backend, ranks, at.slot, &batch, None)?;
-            match has_head {
-                true => decoder.stage_loss(backend, ranks, at.slot, Some(losses)),
-                false => Ok(LossSum::default()),
-            }
-        })?;
+        let sum =
+            chunk.pass(backend, ChunkPass::of(Phase::Score), &mut None, |backend, decoder, ranks| {
+                decoder.stage_forward(backend, ranks, at.slot, &batch, None)?;
+                match has_head {
+                    true => decoder.stage_loss(backend, ranks, at.slot, Some(losses)),
+                    false => Ok(LossSum::default()),
+                }
+            })?;
         match to {
             Some(Onward::Message(message)) => self.send(backend, &message)?,
             Some(Onward::Chunk(next)) => {
@@ -394,13 +386,13 @@ impl Chunk {
         &mut self,
         backend: &mut dyn Backend,
         of: ChunkPass,
+        fill: &mut Option<Box<dyn FillerWork>>,
         pass: impl FnOnce(&mut dyn Backend, &mut Decoder, &mut PassRanks<'_>) -> Result<T, ModelError>,
     ) -> Result<T, ParallelError> {
-        let mut reading = of.reads.and_then(|pass| self.operands.reader(&mut self.optimizer, pass));
         let mut ranks = PassRanks {
             exchange: &mut self.exchange,
             tensor: &mut self.tensor,
-            reader: reading.as_mut().map(|reading| reading as &mut dyn OperandReader),
+            reader: of.reads.and_then(|pass| self.operands.reader(&mut self.optimizer, fill, pass)),
             list: self.lists.pass(of.phase, of.traffic),
             failed: None,
             span: &self.place.span,

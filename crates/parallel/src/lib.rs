@@ -43,7 +43,6 @@ mod prepare;
 mod ranks;
 mod replay;
 mod rows;
-mod snapshot;
 mod stash;
 mod state;
 mod steps;
@@ -52,17 +51,16 @@ mod tie;
 mod window;
 mod worker;
 
+pub use chunk::Chunk;
 pub use config::{FillChoice, FillConfig, ParallelConfig, Stage};
 pub use error::ParallelError;
-pub use fill::{
-    PlannedCopies, PlannedStep, PlannedSteps, StepFill, plan_copies, plan_evaluations, plan_fill, plan_steps,
-};
+pub use fill::{AnyRank, FillSupplier, FillerWork};
 pub use memory_plan::{MemoryPlan, MemoryShortage};
 pub use notes::{Notes, OrderSpan};
+pub use operands::{LinearMap, LinearOperands, LinearSpec, OperandSpec};
 pub use pipeline::{Pipeline, Schedule};
 pub use plan::{Coord, Plan};
 pub use replay::UpdateOps;
-pub use snapshot::StateCopy;
-pub use state::{ReadAhead, StateTensor, TakeTensor, batches};
+pub use state::{OwnPiece, ReadAhead, StateTensor, TakeTensor, WholeState, batches, whole_states};
 pub use window::Update;
 pub use worker::{BatchSource, Job, Worker};

@@ -1,6 +1,7 @@
 //! Memory is asked for before work: a dry run on the null backend counts what a rank of a job will hold.
 
 use crate::error::ParallelError;
+use crate::fill::FillSupplier;
 use crate::plan::{Coord, Plan};
 use crate::worker::{Job, Worker};
 use bessemer_arch::Model;
@@ -42,12 +43,16 @@ pub struct MemoryShortage {
 
 impl MemoryPlan {
     /// Plans one rank of a job, whose peers do not exist. Ranks differ by a few elements, so this is the first rank;
-    /// optimizers that need whole matrices give ranks unequal parts, and there it is the rank that holds most. `device` is
-    /// asked for the workspace of operators.
+    /// optimizers that need whole matrices give ranks unequal parts, and there it is the rank that holds most. `fill` supplies
+    /// work in bubbles, if there is any. `device` is asked for the workspace of operators.
     ///
     /// # Errors
     /// A job that cannot be.
-    pub fn of_rank(job: &Job<'_>, mut device: Option<&mut dyn Backend>) -> Result<MemoryPlan, ParallelError> {
+    pub fn of_rank(
+        job: &Job<'_>,
+        fill: Option<&dyn FillSupplier>,
+        mut device: Option<&mut dyn Backend>,
+    ) -> Result<MemoryPlan, ParallelError> {
         let even = matches!(
             job.optim.optimizer,
             OptimizerChoice::AdamW | OptimizerChoice::Sgd | OptimizerChoice::Lion
@@ -60,7 +65,7 @@ impl MemoryPlan {
         let ranks = (0..job.plan.pipeline()).flat_map(|p| (0..shards).map(move |s| at(p, s)));
         let mut most: Option<MemoryPlan> = None;
         for rank in ranks {
-            let other = MemoryPlan::of(job, rank, device.as_mut().map(|device| &mut **device as _))?;
+            let other = MemoryPlan::of(job, fill, rank, device.as_mut().map(|device| &mut **device as _))?;
             if most.as_ref().is_none_or(|most| other.buffers.total() > most.buffers.total()) {
                 most = Some(other);
             }
@@ -83,6 +88,7 @@ impl MemoryPlan {
         let program = &plan.program(1, 1, None)?;
         MemoryPlan::of_rank(
             &Job { model, shape, activations, types, optim, z_loss: 0.0, plan, program },
+            None,
             device,
         )
     }
@@ -108,15 +114,23 @@ impl MemoryPlan {
         Ok(MemoryPlan { buffers: planning.memory() })
     }
 
-    fn of(job: &Job<'_>, rank: usize, device: Option<&mut dyn Backend>) -> Result<MemoryPlan, ParallelError> {
+    fn of(
+        job: &Job<'_>,
+        fill: Option<&dyn FillSupplier>,
+        rank: usize,
+        device: Option<&mut dyn Backend>,
+    ) -> Result<MemoryPlan, ParallelError> {
         let mut planning = Planning { null: NullBackend::new(), device };
         // Collectives at once or beside the computation: the memory is the same.
         let plan = Plan { overlap: false, ..job.plan.clone() };
         let world = Box::new(NullCommunicator::new("world", rank, plan.ranks()));
-        let worker = Worker::new(&mut planning, &Job { plan: &plan, ..job.clone() }, world)?;
+        let job = Job { plan: &plan, ..job.clone() };
+        let worker = Worker::filled(&mut planning, &job, fill, world)?;
         let mut planned = MemoryPlan { buffers: planning.memory() };
         planned.add(IN_FLIGHT, Bytes(worker.staging_bytes()));
-        planned.add("copies for checkpoints", Bytes(worker.filler_bytes(job)?));
+        for (class, bytes) in fill.map_or(Ok(Vec::new()), |fill| fill.host_memory(&job, &worker))? {
+            planned.add(class, bytes);
+        }
         Ok(planned)
     }
 

@@ -1,7 +1,7 @@
 //! How the stages of a pipeline are made and in which order they work: the checked part of
 //! [`ParallelConfig`] that says so.
 
-use crate::config::{FillConfig, ParallelConfig, Stage};
+use crate::config::{ParallelConfig, Stage};
 use crate::error::ParallelError;
 use crate::plan::Plan;
 use bessemer_arch::{Model, Span};
@@ -27,10 +27,6 @@ pub struct Pipeline {
     pub layers: Vec<usize>,
     /// `zb-auto`: most live activations of a rank, in those of one micro-batch.
     pub memory_limit: Option<f64>,
-    /// Work in its bubbles.
-    pub fill: FillConfig,
-    /// Batches of an evaluation while training, of which as many pass bubbles as fit, where `fill` has evaluations.
-    pub evaluations: usize,
 }
 
 impl Pipeline {
@@ -41,8 +37,6 @@ impl Pipeline {
             chunks: None,
             layers: Vec::new(),
             memory_limit: None,
-            fill: FillConfig::default(),
-            evaluations: 0,
         }
     }
 
@@ -68,8 +62,6 @@ impl Pipeline {
             chunks: (config.chunks > 0).then_some(config.chunks as usize),
             layers: config.stages.iter().map(|l| *l as usize).collect(),
             memory_limit: (config.memory_limit > 0.0).then_some(config.memory_limit),
-            fill: config.fill.clone(),
-            evaluations: 0,
         })
     }
 

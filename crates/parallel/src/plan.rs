@@ -2,7 +2,6 @@
 
 use crate::config::{ParallelConfig, Stage};
 use crate::error::ParallelError;
-use crate::fill::check_plan;
 use crate::pipeline::Pipeline;
 use bessemer_arch::{Annotations, Model, Sharding};
 use bessemer_mesh::{Axis, Mesh, MeshConfig};
@@ -130,7 +129,14 @@ impl Plan {
                     .into(),
             );
         }
-        check_plan(&plan, &config.fill, optimizer)?;
+        if optimizer == OptimizerChoice::Kfac && pipeline > 1 && plan.pipe.asynchronous() {
+            return wrong(format!(
+                "optim.optimizer = \"kfac\" with parallel.schedule = {:?}, which updates each stage as soon as it can: the size of \
+                 K-FAC's step is a sum over the layers of all stages, for which every update would wait; take a schedule with a \
+                 flush such as \"1f1b\", or another optimizer",
+                plan.pipe.name()
+            ));
+        }
         Ok(plan)
     }
 
@@ -264,6 +270,18 @@ mod tests {
         let by_hand = |r: usize| Coord { pipeline: 0, replicate: r / 6, shard: r / 3 % 2, tensor: r % 3 };
         assert!((0..24).all(|r| p.coord(r) == by_hand(r) && p.data_index(p.coord(r)) == r / 3));
         assert_eq!(p.summary(), "24 ranks: 4 copies x 2 shards (zero3) x tensor 3");
+    }
+
+    #[test]
+    fn kfac_waits_for_all_stages() {
+        let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
+        let of = |schedule: &str| {
+            let config = ParallelConfig { pipeline: 2, schedule: schedule.into(), ..Default::default() };
+            Plan::new(&config, 4, &model, OptimizerChoice::Kfac).map(drop).map_err(|e| e.to_string())
+        };
+        assert_eq!(of("1f1b"), Ok(()));
+        let e = of("pipedream").unwrap_err();
+        assert!(e.contains("a sum over the layers of all stages"), "{e}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::exchange::{Exchange, ExchangeError};
 use crate::lists::unit_number;
-use crate::operands::{LinearOperands, OperandReader};
+use crate::operands::{LinearOperands, PassOperands};
 use crate::tensor::TensorGroup;
 use bessemer_arch::Span;
 use bessemer_arch::Unit;
@@ -16,7 +16,7 @@ pub(crate) struct PassRanks<'a> {
     pub(crate) exchange: &'a mut Exchange,
     pub(crate) tensor: &'a mut TensorGroup,
     /// Reader of operands, if there is one.
-    pub(crate) reader: Option<&'a mut dyn OperandReader>,
+    pub(crate) reader: Option<PassOperands<'a>>,
     /// Entries of the pass's list that have not run.
     pub(crate) list: &'a [PassNode],
     /// The error of another rank, of which the model only has the text.

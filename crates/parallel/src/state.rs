@@ -9,7 +9,7 @@ mod chunk;
 mod pieces;
 
 pub use ahead::{ReadAhead, batches};
-pub(crate) use pieces::OwnPiece;
+pub use pieces::OwnPiece;
 
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
@@ -97,18 +97,22 @@ enum Of<'a> {
 
 /// A state of the optimizer of a job of one rank with f32 parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct WholeState {
-    pub(crate) name: String,
+pub struct WholeState {
+    /// The kind of the state, a dot, and its parameter's name if it is one's.
+    pub name: String,
     /// Number of its parameter in the model, if it is one's.
-    pub(crate) param: Option<usize>,
+    pub param: Option<usize>,
     /// Its parameter's shape if it has one value for each of its parameter's.
-    pub(crate) shape: Vec<usize>,
+    pub shape: Vec<usize>,
     /// It has one value for each of its parameter's, and lies where they lie.
-    pub(crate) moment: bool,
+    pub moment: bool,
 }
 
 /// Every state of a job of one rank with f32 parameters, in its order: those of an optimizer on memory that is only counted.
-pub(crate) fn whole_states(model: &Model, config: &OptimConfig) -> Result<Vec<WholeState>, ParallelError> {
+///
+/// # Errors
+/// A configuration that the optimizer refuses.
+pub fn whole_states(model: &Model, config: &OptimConfig) -> Result<Vec<WholeState>, ParallelError> {
     let mut null = NullBackend::new();
     let whole = |spec: &ParamSpec| -> Result<OptimParam, TensorError> {
         let (rows, cols) = spec.matrix();

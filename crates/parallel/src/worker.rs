@@ -4,7 +4,7 @@ use crate::chunk::{Chunk, places};
 use crate::control::ControlMessages;
 use crate::error::ParallelError;
 use crate::exchange::ExchangeError;
-use crate::fill::{Fillers, check_program};
+use crate::fill::{AnyRank, FillSupplier, Fillers};
 use crate::groups::Groups;
 use crate::messages::StreamMessages;
 use crate::notes::OrderSpan;
@@ -14,8 +14,8 @@ use crate::tie::Tie;
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, Stopwatch};
 use bessemer_model::{ActivationConfig, Decoder, LossSum, ModelError, Shape, StepContext, TokenBatch};
-use bessemer_optim::{OptimConfig, StepStats};
-use bessemer_schedule::Program;
+use bessemer_optim::{OptimConfig, OptimizerChoice, StepStats};
+use bessemer_schedule::{Place, Program};
 use bessemer_tensor::Backend;
 use bessemer_units::ParamStorage;
 
@@ -117,6 +117,19 @@ impl Worker {
         job: &Job<'_>,
         world: Box<dyn Communicator>,
     ) -> Result<Worker, ParallelError> {
+        Worker::filled(backend, job, None, world)
+    }
+
+    /// [`Worker::new`] with the work that `fill` supplies in bubbles.
+    ///
+    /// # Errors
+    /// As [`Worker::new`], or a supplied program that the rank cannot run.
+    pub fn filled(
+        backend: &mut dyn Backend,
+        job: &Job<'_>,
+        fill: Option<&dyn FillSupplier>,
+        world: Box<dyn Communicator>,
+    ) -> Result<Worker, ParallelError> {
         let (plan, program) = (job.plan, job.program);
         let differ = |what: &str, wanted: usize, found: usize| {
             Err(ParallelError::Layout(format!("the plan is for {wanted} {what}, found {found}")))
@@ -135,8 +148,8 @@ impl Worker {
         let world = watch.wrap(world);
         let Groups { coord, world, pipeline, chunks: groups } = Groups::new(world, plan, program, tied)?;
         let mut prepared = prepare(program, coord.pipeline)?;
-        let fillers = Fillers::plan(job, coord.pipeline, &mut prepared.needs)?;
-        check_program(job)?;
+        let fillers = Fillers::prepare(fill, coord.pipeline, &mut prepared.needs)?;
+        refuse_unequal_visits(job)?;
         let spans = plan.spans(job.model, program.stages)?;
         let places = places(job, &spans, coord.pipeline)?;
         let mut chunks: Vec<Chunk> = Vec::with_capacity(places.len());
@@ -179,7 +192,9 @@ impl Worker {
             intervals: None,
         };
         worker.verify_step()?;
-        worker.fillers.allocate(backend, job, &mut worker.chunks, coord.pipeline)?;
+        if let Some(fill) = fill {
+            worker.fillers.work = Some(fill.work(backend, job, coord.pipeline, &mut worker.chunks)?);
+        }
         Ok(worker)
     }
 
@@ -330,14 +345,16 @@ impl Worker {
                 stats = chunk.optimizer.skip(grad_norm);
             }
         }
-        self.fillers.end_step(&mut self.chunks, true);
+        self.end_filling(true);
         stats
     }
 
     /// Forgets the gradients of the batch at hand, and all that was made from it.
     pub fn discard(&mut self) {
         self.next = 0;
-        self.fillers.discard();
+        if let Some(work) = &mut self.fillers.work {
+            work.discard();
+        }
         self.chunks.iter_mut().for_each(|c| c.optimizer.discard());
     }
 
@@ -380,10 +397,7 @@ impl Worker {
     /// # Errors
     /// The collective's, if another rank has failed or does not come.
     pub fn any(&mut self, name: &str, yes: bool) -> Result<bool, ParallelError> {
-        if self.plan.ranks() == 1 {
-            return Ok(yes);
-        }
-        Ok(self.control.gather(&mut *self.world, name, &[u64::from(yes)])?.contains(&1))
+        AnyRank { control: &mut self.control, world: &mut *self.world }.any(name, yes)
     }
 }
 
@@ -402,6 +416,28 @@ fn refuse_asynchronous(job: &Job<'_>) -> Result<(), ParallelError> {
              for which every update would wait: take clip = 0, or a schedule with a flush such as \"1f1b\"",
             job.optim.clip
         )));
+    }
+    Ok(())
+}
+
+/// Refuses a program whose holders of a stage see unequally many micro-batches, where K-FAC takes the mean of their curvature.
+fn refuse_unequal_visits(job: &Job<'_>) -> Result<(), ParallelError> {
+    let program = job.program;
+    if job.optim.optimizer != OptimizerChoice::Kfac {
+        return Ok(());
+    }
+    for stage in 0..program.stages {
+        let visits = |place: &Place| {
+            (0..program.micro_batches()).filter(|micro| program.place(*micro, stage) == *place).count()
+        };
+        let counts: Vec<usize> = program.holders(stage).iter().map(visits).collect();
+        if counts.iter().any(|count| *count != counts[0]) {
+            return Err(ParallelError::Layout(format!(
+                "optim.optimizer = \"kfac\" with schedule {:?}, whose holders of stage {stage} see {counts:?} micro-batches: wanted \
+                 equally many, because their curvature is averaged; change train.micro_batch or train.batch_tokens, or the file",
+                program.name
+            )));
+        }
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use crate::TrainError;
 use bessemer_arch::Model;
 use bessemer_model::{ActivationConfig, Purpose, Shape};
-use bessemer_parallel::{Job, MemoryPlan, MemoryShortage, ParallelConfig, Plan};
+use bessemer_parallel::{Job, MemoryPlan, MemoryShortage, ParallelConfig, ParallelError, Plan};
 use bessemer_recipe::Recipe;
 use bessemer_tokenizer::TokenizerKind;
 use bessemer_units::{Bytes, RecomputePlan, RecomputePolicy};
@@ -16,6 +16,16 @@ struct ClassEstimate {
     besides: u64,
     /// Bytes of all layers.
     layers: u64,
+}
+
+/// How a recipe's ranks share the work.
+///
+/// # Errors
+/// Degrees that do not fit the ranks or the model, or work in bubbles that the layout cannot have.
+pub fn layout(recipe: &Recipe, ranks: usize, model: &Model) -> Result<Plan, ParallelError> {
+    let plan = Plan::new(&recipe.parallel, ranks, model, recipe.optim.optimizer)?;
+    bessemer_filling::check(&plan, &recipe.parallel.fill, recipe.optim.optimizer)?;
+    Ok(plan)
 }
 
 /// Refuses a recipe whose `ranks` ranks cannot share the batch, or that needs more memory than `available`, before any data
@@ -40,9 +50,7 @@ pub fn refuse_what_cannot_fit(
     };
     // What depends on the data, such as a vocabulary that ranks cannot share, is found when they are known.
     let Ok(model) = recipe.model.resolve(Some(vocabulary)) else { return Ok(()) };
-    let Ok(layout) = Plan::new(&recipe.parallel, ranks, &model, recipe.optim.optimizer) else {
-        return Ok(());
-    };
+    let Ok(layout) = layout(recipe, ranks, &model) else { return Ok(()) };
     let tokens = recipe.train.batch_tokens.max(recipe.train.seq_len);
     let batch = recipe.train.resolve(layout.data_ranks() as u64, Some(tokens)).map_err(TrainError::Recipe)?;
     let shape =
@@ -63,7 +71,7 @@ pub fn refuse_what_cannot_fit(
             plan: &plan,
             program: &program,
         };
-        Ok::<_, TrainError>(MemoryPlan::of_rank(&job, None)?)
+        Ok::<_, TrainError>(MemoryPlan::of_rank(&job, None, None)?)
     };
     let mut estimate: BTreeMap<&'static str, ClassEstimate> = BTreeMap::new();
     for (policy, layers) in recipe.train.recompute_plan().counts(model.layers) {
@@ -126,7 +134,7 @@ mod tests {
                 plan: &layout,
                 program: &layout.program(1, 1, None).unwrap(),
             };
-            let exact = MemoryPlan::of_rank(&job, None).unwrap().buffers.total();
+            let exact = MemoryPlan::of_rank(&job, None, None).unwrap().buffers.total();
             refuse_what_cannot_fit(&recipe, 1, &[], exact).unwrap();
             let e =
                 refuse_what_cannot_fit(&recipe, 1, &[("arenas", Bytes(1))], exact).unwrap_err().to_string();

@@ -8,7 +8,7 @@ use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
 use bessemer_model::{ActivationConfig, Decoder, LossSum, Shape, TokenBatch};
 use bessemer_optim::{OptimConfig, StepStats};
-use bessemer_parallel::{BatchSource, Job, ParallelError, Plan, Update, Worker};
+use bessemer_parallel::{BatchSource, FillSupplier, Job, ParallelError, Plan, Update, Worker};
 use bessemer_tensor::Backend;
 use bessemer_units::ParamStorage;
 
@@ -51,7 +51,20 @@ impl Runner {
         job: &Job<'_>,
         world: Box<dyn Communicator>,
     ) -> Result<Runner, TrainError> {
-        Ok(Runner { worker: Worker::new(backend, job, world)? })
+        Runner::filled(backend, job, None, world)
+    }
+
+    /// [`Runner::new`] with the work that `fill` supplies in bubbles.
+    ///
+    /// # Errors
+    /// As [`Runner::new`].
+    pub fn filled(
+        backend: &mut dyn Backend,
+        job: &Job<'_>,
+        fill: Option<&dyn FillSupplier>,
+        world: Box<dyn Communicator>,
+    ) -> Result<Runner, TrainError> {
+        Ok(Runner { worker: Worker::filled(backend, job, fill, world)? })
     }
 
     /// The only rank of a job of one micro-batch a step, with parameters and gradients in f32.

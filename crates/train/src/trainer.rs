@@ -11,10 +11,11 @@ use crate::{TrainError, mixture};
 use bessemer_arch::Model;
 use bessemer_checkpoint::Store;
 use bessemer_collectives::Communicator;
+use bessemer_filling::FillPlan;
 use bessemer_loader::{Batch, Loader};
 use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_optim::{LossScaleConfig, Schedule};
-use bessemer_parallel::{Job, MemoryPlan, Plan};
+use bessemer_parallel::{FillSupplier, Job, MemoryPlan, Plan};
 use bessemer_recipe::BatchPlan;
 use bessemer_runlog::{self as runlog, End, EndReason, Record, Resume, Warning};
 use bessemer_tensor::Backend;
@@ -114,8 +115,7 @@ impl Trainer {
             .model
             .resolve_for(tokenizer.vocab_size(), tokenizer.end_of_text())
             .map_err(|e| wrong(&e))?;
-        let mut layout = Plan::new(&recipe.parallel, world.size(), &model, recipe.optim.optimizer)
-            .map_err(|e| wrong(&e))?;
+        let layout = crate::layout(recipe, world.size(), &model).map_err(|e| wrong(&e))?;
         let tokens = input.train.token_count();
         let plan = recipe.train.resolve(layout.data_ranks() as u64, Some(tokens)).map_err(|e| wrong(&e))?;
         for set in [Some(&input.train), input.validation.as_ref()].into_iter().flatten() {
@@ -130,11 +130,13 @@ impl Trainer {
             ActivationConfig { storage: recipe.train.storage, recompute: recipe.train.recompute_plan() };
         let (first, z_loss) = (world.rank() == 0, recipe.train.z_loss as f32);
         let bubbles = evaluation::bubbles(&input, shape, layout.data_ranks())?;
-        layout.pipe.evaluations = bubbles.as_ref().map_or(0, |bubbles| bubbles.count());
         let program = &windows::program(recipe, &layout, &plan)?;
         let (optim, types) = (&recipe.optim, recipe.train.types());
         let job = Job { model: &model, shape, activations, types, optim, z_loss, plan: &layout, program };
-        let mut memory = MemoryPlan::of_rank(&job, Some(&mut *backend))?;
+        let evaluations = bubbles.as_ref().map_or(0, |bubbles| bubbles.count());
+        let fill = FillPlan::new(&job, &recipe.parallel.fill, evaluations)?;
+        let supplier = fill.as_ref().map(|fill| fill as &dyn FillSupplier);
+        let mut memory = MemoryPlan::of_rank(&job, supplier, Some(&mut *backend))?;
         if first && recipe.eval.samples.are_written() {
             let (shape, cached) = (Shape { sequences: 1, seq: 1, ..shape }, Some(model.context));
             let kept = job.activations.clone();
@@ -157,13 +159,13 @@ impl Trainer {
         let taken = mixture::run_mixture(recipe, &input.train)?;
         let mut warnings = mixture::repetitions(recipe, &input.train, &taken)?;
         warnings.extend(shortened);
-        let mut runner = Runner::new(&mut *backend, &job, world)?;
+        let mut runner = Runner::filled(&mut *backend, &job, supplier, world)?;
         let worker = &mut runner.worker;
         let digest = digest(&input.recipe_text);
         if worker.broadcast_from_root("recipe", digest)? != digest {
             return Err(TrainError::Recipe("this rank has another recipe than rank 0".into()));
         }
-        let copying = Copying::set_up(worker, recipe)?;
+        let copying = Copying::set_up(worker, recipe, fill.as_ref())?;
         let evaluator = Evaluator::new(&mut *backend, worker, &input, bubbles)?;
         let schedule = Schedule::new(&recipe.optim, plan.steps);
         let spikes = SpikeDetector::new(&recipe.train);

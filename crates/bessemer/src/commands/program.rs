@@ -5,8 +5,9 @@ use crate::cli::{ProgramCommand, ProgramShowArgs};
 use crate::console::print;
 use crate::failure::Failure;
 use bessemer_collectives::NullCommunicator;
+use bessemer_filling::FillPlan;
 use bessemer_model::{ActivationConfig, Purpose, Rewrite, Shape, Unit};
-use bessemer_parallel::{Job, Plan, Worker};
+use bessemer_parallel::{FillSupplier, Job, Worker};
 use bessemer_program::{Node, print as text_of, print_step};
 use bessemer_recipe::load_recipe;
 use bessemer_tensor::null::NullBackend;
@@ -27,8 +28,7 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
     }
     let vocabulary = recipe.tokenizer.vocab_size as usize;
     let model = recipe.model.resolve(Some(vocabulary)).map_err(Failure::usage)?;
-    let plan = Plan::new(&recipe.parallel, args.ranks as usize, &model, recipe.optim.optimizer);
-    let plan = plan.map_err(Failure::usage)?;
+    let plan = bessemer_train::layout(&recipe, args.ranks as usize, &model).map_err(Failure::usage)?;
     let tokens = recipe.train.batch_tokens.max(recipe.train.seq_len);
     let batch = recipe.train.resolve(plan.data_ranks() as u64, Some(tokens)).map_err(Failure::usage)?;
     let program = plan.program(batch.accumulation as usize, 1, None).map_err(Failure::usage)?;
@@ -47,7 +47,9 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
         program: &program,
     };
     let world = NullCommunicator::new("world", args.rank as usize, args.ranks as usize);
-    let worker = Worker::new(&mut NullBackend::new(), &job, Box::new(world))?;
+    let fill = FillPlan::new(&job, &recipe.parallel.fill, 0)?;
+    let fill = fill.as_ref().map(|fill| fill as &dyn FillSupplier);
+    let worker = Worker::filled(&mut NullBackend::new(), &job, fill, Box::new(world))?;
     if args.unit == Some(UnitChoice::Step) {
         let (chunks, nodes) = (worker.step_chunks(), worker.step_nodes());
         let text = print_step(&chunks, &nodes);

@@ -7,24 +7,27 @@ use bessemer_mesh::ElementRun;
 use bessemer_tensor::View;
 
 /// Elements of a whole tensor: (first, how many), one after the other.
-pub(crate) type Runs = Vec<(usize, usize)>;
+type Runs = Vec<(usize, usize)>;
 
 /// A stretch of memory on this rank that is part of a whole tensor.
 #[derive(Debug, Clone)]
-pub(crate) struct OwnPiece {
+pub struct OwnPiece {
     /// Position in the list of tensors.
-    pub(crate) tensor: usize,
+    pub tensor: usize,
     /// Chunk of this rank.
-    pub(crate) chunk: usize,
+    pub chunk: usize,
     /// Its memory, without gaps.
-    pub(crate) view: View,
-    /// Elements of the whole tensor.
-    pub(crate) runs: Runs,
+    pub view: View,
+    /// Elements of the whole tensor: (first, how many), one after the other.
+    pub runs: Vec<(usize, usize)>,
 }
 
 impl Worker {
     /// The stretches of `tensors` for which this rank stands: the first copy's, of the ranks that [`Worker::read`] asks.
-    pub(crate) fn own_pieces(&self, tensors: &[StateTensor]) -> Result<Vec<OwnPiece>, ParallelError> {
+    ///
+    /// # Errors
+    /// A tensor that does not lie in one stretch on a rank.
+    pub fn own_pieces(&self, tensors: &[StateTensor]) -> Result<Vec<OwnPiece>, ParallelError> {
         let mut pieces = Vec::new();
         for (index, tensor) in tensors.iter().enumerate() {
             let holder = self.holder(tensor);

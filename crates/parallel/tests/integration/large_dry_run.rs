@@ -37,7 +37,7 @@ fn child() {
         plan: &plan,
         program: &plan.program(8, 1, None).unwrap(),
     };
-    let planned = MemoryPlan::of_rank(&job, None).unwrap();
+    let planned = MemoryPlan::of_rank(&job, None, None).unwrap();
     // A sixteenth of 69 billion parameters in f32, twice.
     assert!(planned.buffers.total().0 > 34 << 30, "{:?}", planned.buffers);
 }

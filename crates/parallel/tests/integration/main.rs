@@ -3,10 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap in a test is a failed test")]
 
 mod annotations;
-mod combined;
 mod dry_run;
-mod evaluation;
-mod fill;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;
 mod large_dry_run;
@@ -14,7 +11,6 @@ mod memory_plan;
 mod overflow;
 mod pipelines;
 mod replay;
-mod snapshot;
 mod staleness;
 mod state;
 mod steps;

@@ -53,7 +53,7 @@ fn a_rank_of_a_job_is_planned_with_its_part() {
             plan: &layout,
             program: &layout.program(1, 1, None).unwrap(),
         };
-        MemoryPlan::of_rank(&job, None).unwrap().class(class).0
+        MemoryPlan::of_rank(&job, None, None).unwrap().class(class).0
     };
     let p = PARAMETERS;
     assert_eq!((held(Stage::Ddp, 1, "weights"), held(Stage::Ddp, 1, "in-flight buffers")), (p, 0));

@@ -2,7 +2,8 @@
 
 use crate::steps::{Layout, Zeros, layouts, rank};
 use bessemer_collectives::Ledger;
-use bessemer_parallel::{FillChoice, StepFill, UpdateOps};
+use bessemer_filling::{RankFill, StepFill};
+use bessemer_parallel::{FillChoice, UpdateOps};
 use bessemer_sim::SimError;
 use bessemer_sim::replay::{
     CollectiveSeconds, MessageSeconds, NodeCosts, RankEvent, RankWriter, Replay, StepEvents, Traffic, replay,
@@ -71,7 +72,9 @@ fn events_of(layout: &Layout, per_byte: f64, fill: StepFill) -> StepEvents {
     for at in 0..layout.ranks {
         let (ledger, mut null) = (Ledger::new(), NullBackend::new());
         let mut worker = rank(layout, at, &ledger, &mut null);
-        worker.set_step_fill(fill).unwrap();
+        if let Some(filling) = RankFill::of_mut(&mut worker) {
+            filling.set_step(fill).unwrap();
+        }
         let mut costs = Counting { per_byte, ..Counting::default() };
         let mut writer = RankWriter::new(&mut step, &mut costs, at);
         worker.write_events(&mut writer, UpdateOps { norm: &[], step: &[] }).unwrap();

@@ -2,11 +2,13 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Ledger, NullCommunicator};
+use bessemer_filling::FillPlan;
 use bessemer_mesh::Axis;
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
-    BatchSource, FillChoice, FillConfig, Job, ParallelConfig, ParallelError, Plan, Stage, Worker,
+    BatchSource, FillChoice, FillConfig, FillSupplier, Job, ParallelConfig, ParallelError, Plan, Stage,
+    Worker,
 };
 use bessemer_program::{
     Action, CollectiveKind, Phase, StepChunk, StepNode, Stream, Transfer, print_step, verify_step,
@@ -107,13 +109,11 @@ impl BatchSource for Zeros {
 
 /// One rank of a layout, whose peers do not exist; what it sends is counted.
 pub(crate) fn rank(layout: &Layout, rank: usize, ledger: &Ledger, null: &mut NullBackend) -> Worker {
-    let filled = !layout.config.fill.is_none();
     let kfac = layout.config.fill.has(FillChoice::Kfac);
     let optimizer = if kfac { OptimizerChoice::Kfac } else { OptimizerChoice::AdamW };
     let optim = OptimConfig { clip: 0.0, optimizer, ..OptimConfig::default() };
     let model = model(layout.tied);
-    let mut plan = Plan::new(&layout.config, layout.ranks, &model, optim.optimizer).unwrap();
-    plan.pipe.evaluations = if filled { 2 } else { 0 };
+    let plan = Plan::new(&layout.config, layout.ranks, &model, optim.optimizer).unwrap();
     let world = ledger.wrap(Box::new(NullCommunicator::new("world", rank, layout.ranks)));
     let job = Job {
         model: &model,
@@ -125,7 +125,9 @@ pub(crate) fn rank(layout: &Layout, rank: usize, ledger: &Ledger, null: &mut Nul
         plan: &plan,
         program: &plan.program(layout.micro_batches, layout.updates, None).unwrap(),
     };
-    Worker::new(null, &job, world).unwrap()
+    let fill = FillPlan::new(&job, &layout.config.fill, 2).unwrap();
+    let supplier = fill.as_ref().map(|fill| fill as &dyn FillSupplier);
+    Worker::filled(null, &job, supplier, world).unwrap()
 }
 
 /// What a node changes (`true`), adds to or reads: to know which nodes depend on each other.

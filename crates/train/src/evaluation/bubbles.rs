@@ -11,6 +11,7 @@ use crate::TrainError;
 use crate::runner::{RankLosses, Runner};
 use bessemer_eval::EvalError;
 use bessemer_eval::score::{TokenLosses, score};
+use bessemer_filling::RankFill;
 use bessemer_loader::EvaluationWindows;
 use bessemer_model::TokenBatch;
 use bessemer_parallel::{ParallelError, Worker};
@@ -137,7 +138,7 @@ impl Bubbles {
     ) -> Result<(), TrainError> {
         let begun = Instant::now();
         let losses = self.batches.iter().map(|(inputs, _)| vec![0.0; inputs.len()]).collect();
-        let capacity = runner.worker.fitting_evaluations();
+        let capacity = RankFill::of(&runner.worker).map_or(0, RankFill::fitting_evaluations);
         let mut pending = Pending { at, losses, capacity, seconds: 0.0 };
         let mut ranks = RankLosses::new(runner, backend);
         for ((inputs, targets), losses) in self.batches.iter().zip(&mut pending.losses).skip(capacity) {

@@ -14,7 +14,8 @@ use crate::TrainError;
 use crate::observer::Observer;
 use bessemer_checkpoint::{SaveReport, Store, TensorSpec};
 use bessemer_collectives::Communicator;
-use bessemer_parallel::{FillChoice, ParallelError, StateCopy, Worker};
+use bessemer_filling::{FillPlan, StateCopy, give_back_snapshot, plan_snapshot, take_snapshot};
+use bessemer_parallel::{ParallelError, Worker};
 use bessemer_recipe::Recipe;
 use std::thread::JoinHandle;
 
@@ -37,12 +38,13 @@ struct Done {
 
 impl Copying {
     /// Makes memory for copies and a group of their own, if the recipe asks for such saves.
-    pub(super) fn set_up(worker: &mut Worker, recipe: &Recipe) -> Result<Option<Copying>, TrainError> {
-        if !recipe.parallel.fill.has(FillChoice::Checkpoint) {
-            return Ok(None);
-        }
-        let Some(program) = worker.copying_program().cloned() else { return Ok(None) };
-        worker.plan_snapshot(&recipe.optim, &program)?;
+    pub(super) fn set_up(
+        worker: &mut Worker,
+        recipe: &Recipe,
+        fill: Option<&FillPlan>,
+    ) -> Result<Option<Copying>, TrainError> {
+        let Some(program) = fill.and_then(FillPlan::copying_program) else { return Ok(None) };
+        plan_snapshot(worker, &recipe.optim, program)?;
         let all: Vec<usize> = (0..worker.plan().ranks()).collect();
         let group = worker.world().group("checkpoint", &all).map_err(ParallelError::from)?;
         Ok(Some(Copying { group: Some(group), planned: None, saving: None }))
@@ -95,7 +97,7 @@ impl Trainer {
     pub(super) fn begin_saving(&mut self) -> Result<(), TrainError> {
         let Some(copying) = &mut self.copying else { return Ok(()) };
         let Some(identity) = copying.planned.take() else { return Ok(()) };
-        let mut copy = self.runner.worker.take_snapshot()?;
+        let mut copy = take_snapshot(&mut self.runner.worker)?;
         let Some(mut group) = copying.group.take() else {
             return Err(TrainError::Recipe("a save began while another was in progress".into()));
         };
@@ -131,7 +133,7 @@ impl Trainer {
             return Err(TrainError::Parallel(ParallelError::Layout(text)));
         };
         copying.group = Some(group);
-        self.runner.worker.give_back_snapshot(copy);
+        give_back_snapshot(&mut self.runner.worker, copy);
         match result? {
             Some((step, report)) => self.saved(step, &report, observer),
             None => Ok(()),

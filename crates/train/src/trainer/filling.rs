@@ -11,13 +11,14 @@
 use super::Trainer;
 use crate::TrainError;
 use crate::observer::Observer;
-use bessemer_parallel::StepFill;
+use bessemer_filling::{RankFill, StepFill};
 
 impl Trainer {
     /// How ranks share the work, and what they do in bubbles.
     pub(super) fn layout_text(&mut self) -> String {
         let batches = self.evaluator.bubbles().map_or(0, |bubbles| bubbles.count());
-        format!("{}{}", self.layout().summary(), self.runner.worker.fill_summary(batches))
+        let fill = RankFill::of(&self.runner.worker).map(|fill| fill.summary(batches));
+        format!("{}{}", self.layout().summary(), fill.unwrap_or_default())
     }
 
     /// What the next step does in its bubbles besides work that every step does.

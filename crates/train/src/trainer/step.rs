@@ -5,6 +5,7 @@ use super::samples::{Samples, StepPlace};
 use crate::TrainError;
 use crate::observer::Observer;
 use crate::runner::Passes;
+use bessemer_filling::RankFill;
 use bessemer_model::LossSum;
 use bessemer_recipe::SpikeAction;
 use bessemer_runlog::Step;
@@ -23,7 +24,9 @@ impl Trainer {
     fn passes(&mut self) -> Result<(Passes, f64), TrainError> {
         let place = StepPlace::new(&self.plan, &self.state, &self.runner.worker, self.input.recipe.run.seed);
         let wanted = self.step_fill();
-        self.runner.worker.set_step_fill(wanted)?;
+        if let Some(fill) = RankFill::of_mut(&mut self.runner.worker) {
+            fill.set_step(wanted)?;
+        }
         let evaluation = self.evaluator.bubbles().and_then(|b| b.in_bubbles(&self.runner.worker));
         let mut samples = Samples::new(&mut self.loader, &mut self.batch, place).evaluating(evaluation);
         let passes = self.runner.passes(&mut *self.backend, &mut samples);

@@ -203,7 +203,7 @@ fn described<T>(
 
 /// Refuses ranks that do not fit into the memory of this process together.
 fn require_memory(turn: &Turn<'_>) -> Result<(), Failure> {
-    let plan = described(turn, |job| Ok(MemoryPlan::of_rank(job, None)?))?;
+    let plan = described(turn, |job| Ok(MemoryPlan::of_rank(job, None, None)?))?;
     Ok(plan.fits(turn.plan.ranks(), machine::available_memory())?)
 }
 

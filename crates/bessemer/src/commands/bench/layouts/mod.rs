@@ -130,7 +130,7 @@ impl<'a> Setup<'a> {
         let (timeout, paced) = (args.waiting.timeout(), args.paced.map(|rate| 1e9 * rate));
         let setup = Setup { job, plan, program, threads, micro_batches, timeout, paced };
         if paced.is_none() {
-            MemoryPlan::of_rank(&setup.described(), None)?.fits(ranks, machine::available_memory())?;
+            MemoryPlan::of_rank(&setup.described(), None, None)?.fits(ranks, machine::available_memory())?;
         }
         Ok(setup)
     }

@@ -12,13 +12,10 @@
 //! it is run), or is left out (checked when the copy is taken); memory is copied into while somebody reads it (it is either the
 //! worker's or the copy's).
 
-use crate::chunk::Chunk;
-use crate::error::ParallelError;
-use crate::fill::FillerWork;
-use crate::state::{OwnPiece, ReadAhead, StateTensor};
-use crate::worker::Worker;
+use crate::rank::RankFill;
 use bessemer_collectives::{Communicator, Message};
 use bessemer_optim::OptimConfig;
+use bessemer_parallel::{OwnPiece, ParallelError, ReadAhead, StateTensor, Worker};
 use bessemer_schedule::{Fill, Filler, Instruction, Program};
 use bessemer_tensor::{Backend, View};
 use std::collections::BTreeSet;
@@ -72,10 +69,11 @@ pub struct StateCopy {
 
 impl CopyMap {
     /// From every rank's list: of each piece the tensor, the number of its runs, and these.
-    fn new(tensors: &[StateTensor], lists: &[Vec<u64>]) -> Result<CopyMap, ParallelError> {
+    fn new(tensors: &[StateTensor], lists: &[Vec<u8>]) -> Result<CopyMap, ParallelError> {
         let mut shares = vec![Vec::new(); tensors.len()];
         for (rank, list) in lists.iter().enumerate() {
-            let (mut words, mut begin) = (list.iter().map(|w| *w as usize), 0);
+            let numbers = list.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes) as usize);
+            let (mut words, mut begin) = (numbers, 0);
             while let (Some(tensor), Some(count)) = (words.next(), words.next()) {
                 let run = |_| Some((words.next()?, words.next()?));
                 let runs: Vec<_> = (0..count).map_while(run).collect();
@@ -110,26 +108,21 @@ impl CopyMap {
     }
 }
 
-/// A rank's pieces as numbers, for the other ranks.
-fn list(pieces: &[OwnPiece]) -> Vec<u64> {
+/// A rank's pieces as numbers of 8 bytes, for the other ranks.
+fn list(pieces: &[OwnPiece]) -> Vec<u8> {
     let mut list = Vec::new();
     for piece in pieces {
-        list.extend([piece.tensor as u64, piece.runs.len() as u64]);
-        list.extend(piece.runs.iter().flat_map(|(first, len)| [*first as u64, *len as u64]));
+        list.extend([piece.tensor, piece.runs.len()]);
+        list.extend(piece.runs.iter().flat_map(|(first, len)| [*first, *len]));
     }
-    list
+    list.into_iter().flat_map(|number| (number as u64).to_le_bytes()).collect()
 }
 
-impl FillerWork for Snapshot {
-    fn runs(&self, filler: Filler) -> bool {
-        filler == Filler::Copy
-    }
-
+impl Snapshot {
     /// Copies a piece of a chunk.
-    fn run(
+    pub(crate) fn run(
         &mut self,
         backend: &mut dyn Backend,
-        _: &mut [Chunk],
         Fill { chunk, unit, .. }: Fill,
     ) -> Result<(), ParallelError> {
         let Some(memory) = &mut self.memory else {
@@ -151,87 +144,93 @@ impl FillerWork for Snapshot {
         self.copied += 1;
         Ok(())
     }
-}
 
-impl Snapshot {
     fn units(&self) -> usize {
         self.chunks.iter().map(|(_, count)| count).sum()
     }
 }
 
-impl Worker {
-    /// Makes memory for copies of the state, and agrees with the other ranks on who copies what. `program`: one whose bubbles it
-    /// is copied in; those of [`Worker::copying_program`] all have the same pieces. All ranks call this.
-    ///
-    /// # Errors
-    /// A program that does not copy what a chunk of this rank has, a state that does not lie as expected, or what another
-    /// rank answers.
-    pub fn plan_snapshot(&mut self, config: &OptimConfig, program: &Program) -> Result<(), ParallelError> {
-        let tensors = self.tensors(config)?;
-        let mut own = self.own_pieces(&tensors)?;
-        own.sort_by_key(|piece| piece.chunk);
-        let lists = self.control.gather_lists(&mut *self.world, "pieces of the state", &list(&own))?;
-        let map = Arc::new(CopyMap::new(&tensors, &lists)?);
-        let mut chunks = vec![(0..0, 0); self.chunks.len()];
-        let (mut pieces, mut end) = (Vec::with_capacity(own.len()), 0);
-        for piece in &own {
-            let range = &mut chunks[piece.chunk].0;
-            let start = if range.start == range.end { end } else { range.start };
-            pieces.push((piece.view, end));
-            end += piece.view.len();
-            *range = start..end;
-        }
-        for instruction in &program.lists[self.coord.pipeline] {
-            if let Instruction::Fill(Fill { filler: Filler::Copy, chunk, .. }) = instruction {
-                chunks[*chunk].1 += 1;
-            }
-        }
-        if let Some(chunk) = chunks.iter().position(|(range, count)| *count == 0 && !range.is_empty()) {
-            return Err(ParallelError::Layout(format!(
-                "schedule {:?} copies nothing of chunk {chunk} of pipeline rank {}",
-                program.name, self.coord.pipeline
-            )));
-        }
-        let memory = Some(vec![0.0; end]);
-        self.fillers.snapshot = Some(Snapshot { map, pieces, chunks, copied: 0, memory });
-        Ok(())
+/// Makes memory for copies of a rank's state, and agrees with the other ranks on who copies what. `program`: one whose bubbles it
+/// is copied in; all programs with copies have the same pieces. All ranks call this.
+///
+/// # Errors
+/// A program that does not copy what a chunk of this rank has, a state that does not lie as expected, or what another
+/// rank answers.
+pub fn plan_snapshot(
+    worker: &mut Worker,
+    config: &OptimConfig,
+    program: &Program,
+) -> Result<(), ParallelError> {
+    let tensors = worker.tensors(config)?;
+    let mut own = worker.own_pieces(&tensors)?;
+    own.sort_by_key(|piece| piece.chunk);
+    let lists = worker.gather_bytes("pieces of the state", &list(&own))?;
+    let map = Arc::new(CopyMap::new(&tensors, &lists)?);
+    let rank = worker.coord().pipeline;
+    let mut chunks = vec![(0..0, 0); program.chunks(rank)];
+    let (mut pieces, mut end) = (Vec::with_capacity(own.len()), 0);
+    for piece in &own {
+        let range = &mut chunks[piece.chunk].0;
+        let start = if range.start == range.end { end } else { range.start };
+        pieces.push((piece.view, end));
+        end += piece.view.len();
+        *range = start..end;
     }
-
-    /// Bytes that [`Worker::plan_snapshot`] will ask for.
-    ///
-    /// # Errors
-    /// As [`Worker::plan_snapshot`].
-    pub fn snapshot_bytes(&self, config: &OptimConfig) -> Result<u64, ParallelError> {
-        let pieces = self.own_pieces(&self.tensors(config)?)?;
-        Ok(4 * pieces.iter().map(|piece| piece.view.len() as u64).sum::<u64>())
-    }
-
-    /// The copy that the passes of the step at hand have made, after [`Worker::gradients`] and before [`Worker::apply`].
-    ///
-    /// # Errors
-    /// A copy that lacks pieces.
-    pub fn take_snapshot(&mut self) -> Result<StateCopy, ParallelError> {
-        let whole = |s: &Snapshot| s.copied == s.units();
-        match &mut self.fillers.snapshot {
-            Some(snapshot) if whole(snapshot) && snapshot.memory.is_some() => {
-                snapshot.copied = 0;
-                let values = snapshot.memory.take().unwrap_or_default();
-                Ok(StateCopy { map: Arc::clone(&snapshot.map), values, ahead: None })
-            }
-            other => Err(ParallelError::Layout(format!(
-                "schedule {:?} has copied {} of {} pieces of the state",
-                self.program.name,
-                other.as_ref().map_or(0, |s| s.copied),
-                other.as_ref().map_or(0, Snapshot::units)
-            ))),
+    for instruction in &program.lists[rank] {
+        if let Instruction::Fill(Fill { filler: Filler::Copy, chunk, .. }) = instruction {
+            chunks[*chunk].1 += 1;
         }
     }
+    if let Some(chunk) = chunks.iter().position(|(range, count)| *count == 0 && !range.is_empty()) {
+        return Err(ParallelError::Layout(format!(
+            "schedule {:?} copies nothing of chunk {chunk} of pipeline rank {rank}",
+            program.name
+        )));
+    }
+    let memory = Some(vec![0.0; end]);
+    let snapshot = Snapshot { map, pieces, chunks, copied: 0, memory };
+    worker.filler_work_mut().get_or_insert_with(|| Box::new(RankFill::default()));
+    if let Some(fill) = RankFill::of_mut(worker) {
+        fill.snapshot = Some(snapshot);
+    }
+    Ok(())
+}
 
-    /// Gives the memory of a copy back for the next one.
-    pub fn give_back_snapshot(&mut self, copy: StateCopy) {
-        if let Some(snapshot) = &mut self.fillers.snapshot {
-            snapshot.memory = Some(copy.values);
+/// Bytes that [`plan_snapshot`] will ask for.
+///
+/// # Errors
+/// As [`plan_snapshot`].
+pub fn snapshot_bytes(worker: &Worker, config: &OptimConfig) -> Result<u64, ParallelError> {
+    let pieces = worker.own_pieces(&worker.tensors(config)?)?;
+    Ok(4 * pieces.iter().map(|piece| piece.view.len() as u64).sum::<u64>())
+}
+
+/// The copy that the passes of the current step have made, after [`Worker::gradients`] and before [`Worker::apply`].
+///
+/// # Errors
+/// A copy that lacks pieces.
+pub fn take_snapshot(worker: &mut Worker) -> Result<StateCopy, ParallelError> {
+    let whole = |s: &Snapshot| s.copied == s.units();
+    match RankFill::of_mut(worker).and_then(|fill| fill.snapshot.as_mut()) {
+        Some(snapshot) if whole(snapshot) && snapshot.memory.is_some() => {
+            snapshot.copied = 0;
+            let values = snapshot.memory.take().unwrap_or_default();
+            Ok(StateCopy { map: Arc::clone(&snapshot.map), values, ahead: None })
         }
+        other => {
+            let (copied, units) = other.as_ref().map_or((0, 0), |s| (s.copied, s.units()));
+            Err(ParallelError::Layout(format!(
+                "schedule {:?} has copied {copied} of {units} pieces of the state",
+                worker.program().name
+            )))
+        }
+    }
+}
+
+/// Gives the memory of a copy back for the next one.
+pub fn give_back_snapshot(worker: &mut Worker, copy: StateCopy) {
+    if let Some(snapshot) = RankFill::of_mut(worker).and_then(|fill| fill.snapshot.as_mut()) {
+        snapshot.memory = Some(copy.values);
     }
 }
 

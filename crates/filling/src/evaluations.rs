@@ -1,8 +1,7 @@
 //! Which batch is evaluated where: as many as fit into the bubbles of one step.
 
-use super::plan::{Timed, costs, fills, no_room, times, update_begins, wrong};
-use crate::error::ParallelError;
-use crate::worker::Job;
+use crate::plan::{Timed, costs, fills, no_room, times, update_begins, wrong};
+use bessemer_parallel::{Job, ParallelError};
 use bessemer_schedule::{Filler, Instruction, Program};
 use bessemer_sim::fill::{FillOptions, Need, Unit, When, fill, verify_fill};
 
@@ -20,7 +19,7 @@ pub fn plan_evaluations(job: &Job<'_>, wanted: usize) -> Result<(Program, usize)
 }
 
 /// `base` with as many of `wanted` batches as its bubbles have room for, and how many these are.
-pub(super) fn evaluations(
+pub(crate) fn evaluations(
     job: &Job<'_>,
     base: &Timed,
     wanted: usize,

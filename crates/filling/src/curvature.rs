@@ -1,10 +1,9 @@
 //! Which unit of K-FAC's work stands where: a function of model, schedule and batch.
 
-use super::plan::{costs, wrong};
-use crate::error::ParallelError;
-use crate::worker::Job;
+use crate::plan::{costs, wrong};
 use bessemer_arch::{ParamClass, Span};
 use bessemer_optim::OptimParam;
+use bessemer_parallel::{Job, ParallelError};
 use bessemer_sim::fill::{
     FillOptions, Filled, KfacFactor, KfacStage, Operands, fill, kfac_units, verify_fill,
 };

@@ -4,11 +4,11 @@ use crate::evaluation::{Layout, layout};
 use crate::fill::model;
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
+use bessemer_filling::{FillPlan, RankFill, StepFill, give_back_snapshot, plan_snapshot, take_snapshot};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
-    BatchSource, FillChoice, FillConfig, Job, ParallelConfig, ParallelError, Plan, Stage, StepFill, Worker,
-    plan_steps,
+    BatchSource, FillChoice, FillConfig, FillSupplier, Job, ParallelError, Plan, Stage, Worker,
 };
 use bessemer_schedule::{Filler, Instruction, Program};
 use bessemer_tensor::null::NullBackend;
@@ -90,11 +90,12 @@ fn job<'a>(model: &'a Model, optim: &'a OptimConfig, plan: &'a Plan, program: &'
     Job { model, shape: SHAPE, activations, types, optim, z_loss: 1e-3, plan, program }
 }
 
-fn plan(layout: &Layout, fill: &FillConfig, optimizer: OptimizerChoice) -> Result<Plan, ParallelError> {
-    let config = ParallelConfig { fill: fill.clone(), ..layout.config.clone() };
-    let mut plan = Plan::new(&config, layout.ranks, &model(), optimizer)?;
-    plan.pipe.evaluations = BATCHES;
-    Ok(plan)
+fn plan(layout: &Layout, optimizer: OptimizerChoice) -> Result<Plan, ParallelError> {
+    Plan::new(&layout.config, layout.ranks, &model(), optimizer)
+}
+
+fn supplier(plan: &Option<FillPlan>) -> Option<&dyn FillSupplier> {
+    plan.as_ref().map(|plan| plan as &dyn FillSupplier)
 }
 
 fn state(worker: &mut Worker, optim: &OptimConfig) -> Result<Vec<(String, usize)>, ParallelError> {
@@ -104,14 +105,16 @@ fn state(worker: &mut Worker, optim: &OptimConfig) -> Result<Vec<(String, usize)
 /// Trains with `fill`; every third step evaluates, and every step that may copies the state: in bubbles, or before the step.
 fn rank(layout: &Layout, fill: &FillConfig, mut world: Box<dyn Communicator>) -> Result<Done, ParallelError> {
     let (model, optim) = (model(), optim(fill));
-    let plan = plan(layout, fill, optim.optimizer)?;
+    let plan = plan(layout, optim.optimizer)?;
     let program = plan.program(layout.micro_batches, 1, None)?;
     let mut cpu = crate::instruction_set::cpu(1);
     let mut group = world.group("copies", &(0..layout.ranks).collect::<Vec<_>>())?;
-    let mut worker = Worker::new(&mut cpu, &job(&model, &optim, &plan, &program), world)?;
+    let job = job(&model, &optim, &plan, &program);
+    let planned = FillPlan::new(&job, fill, BATCHES)?;
+    let mut worker = Worker::filled(&mut cpu, &job, supplier(&planned), world)?;
     worker.init(&mut cpu, 3)?;
-    if let Some(program) = worker.copying_program().cloned() {
-        worker.plan_snapshot(&optim, &program)?;
+    if let Some(program) = planned.as_ref().and_then(FillPlan::copying_program) {
+        plan_snapshot(&mut worker, &optim, program)?;
     }
     let lens = state(&mut worker, &optim)?;
     let read = |worker: &mut Worker, cpu: &mut bessemer_kernels_cpu::CpuBackend| {
@@ -129,14 +132,17 @@ fn rank(layout: &Layout, fill: &FillConfig, mut world: Box<dyn Communicator>) ->
     let mut text = Text { step: 0, first, all, ids: Vec::new(), targets: Vec::new(), evaluated };
     let mut done = Done::default();
     // Two refreshes, and the beginning of a third.
-    let steps = worker.refresh_interval().map_or(8, |interval| 2 * interval as u64 + 3);
+    let steps = RankFill::of(&worker)
+        .and_then(RankFill::refresh_interval)
+        .map_or(8, |interval| 2 * interval as u64 + 3);
     for step in 0..steps {
         text.step = step;
         let (evaluates, copies) = (step % 3 == 1, step > 0 && worker.at_rest());
         let asked =
             StepFill { evaluates: evaluates && fill.has(Evaluation), copies: copies && fill.has(Checkpoint) };
         if evaluates {
-            let fitting = if asked.evaluates { worker.fitting_evaluations() } else { 0 };
+            let of = RankFill::of(&worker).filter(|_| asked.evaluates);
+            let fitting = of.map_or(0, RankFill::fitting_evaluations);
             done.in_bubbles += fitting;
             for unit in fitting..BATCHES {
                 let mut losses = vec![0.0; SHAPE.tokens()];
@@ -152,10 +158,10 @@ fn rank(layout: &Layout, fill: &FillConfig, mut world: Box<dyn Communicator>) ->
         if copies && !asked.copies {
             done.states.insert(step, read(&mut worker, &mut cpu)?);
         }
-        worker.set_step_fill(asked)?;
+        RankFill::of_mut(&mut worker).map_or(Ok(()), |fill| fill.set_step(asked))?;
         let sum = worker.gradients(&mut cpu, &mut text)?;
         if asked.copies {
-            let mut copy = worker.take_snapshot()?;
+            let mut copy = take_snapshot(&mut worker)?;
             let mut state = State::new();
             if group.rank() > 0 {
                 copy.serve(&mut *group)?;
@@ -167,7 +173,7 @@ fn rank(layout: &Layout, fill: &FillConfig, mut world: Box<dyn Communicator>) ->
                 }
                 copy.end(&mut *group)?;
             }
-            worker.give_back_snapshot(copy);
+            give_back_snapshot(&mut worker, copy);
             done.states.insert(step, state);
         }
         done.losses.push(worker.sum_over_data(sum)?.mean());
@@ -252,9 +258,9 @@ fn kinds(program: &Program) -> [bool; 3] {
 fn the_first_step_of_a_refresh_may_hold_all_three() {
     let (layout, fill) = (layout("gpipe", 4, 4), FillConfig::Several(vec![Kfac, Evaluation, Checkpoint]));
     let (model, optim) = (model(), optim(&fill));
-    let plan = plan(&layout, &fill, optim.optimizer).unwrap();
+    let plan = plan(&layout, optim.optimizer).unwrap();
     let program = plan.program(4, 1, None).unwrap();
-    let planned = plan_steps(&job(&model, &optim, &plan, &program)).unwrap().unwrap();
+    let planned = FillPlan::new(&job(&model, &optim, &plan, &program), &fill, BATCHES).unwrap().unwrap();
     let all = planned.steps[1].programs[3].as_ref().unwrap();
     assert_eq!(kinds(all), [true, planned.steps[1].evaluations > 0, true]);
     // In the middle of a refresh there is no state to copy.
@@ -264,13 +270,15 @@ fn the_first_step_of_a_refresh_may_hold_all_three() {
 
     // What was not planned is refused.
     let fill: FillConfig = Evaluation.into();
-    let plan = self::plan(&layout, &fill, OptimizerChoice::AdamW).unwrap();
+    let plan = self::plan(&layout, OptimizerChoice::AdamW).unwrap();
     let optim = self::optim(&fill);
     let world = Box::new(NullCommunicator::new("world", 0, 4));
-    let mut worker =
-        Worker::new(&mut NullBackend::new(), &job(&model, &optim, &plan, &program), world).unwrap();
+    let job = job(&model, &optim, &plan, &program);
+    let planned = FillPlan::new(&job, &fill, BATCHES).unwrap();
+    let mut worker = Worker::filled(&mut NullBackend::new(), &job, supplier(&planned), world).unwrap();
+    let filling = RankFill::of_mut(&mut worker).unwrap();
     let copies = StepFill { copies: true, ..StepFill::default() };
-    let e = worker.set_step_fill(copies).unwrap_err().to_string();
+    let e = filling.set_step(copies).unwrap_err().to_string();
     assert!(e.contains("no program for") && e.contains("parallel.fill"), "{e}");
-    worker.set_step_fill(StepFill { evaluates: true, ..StepFill::default() }).unwrap();
+    filling.set_step(StepFill { evaluates: true, ..StepFill::default() }).unwrap();
 }

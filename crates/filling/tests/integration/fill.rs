@@ -2,11 +2,12 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
+use bessemer_filling::{FillPlan, RankFill, plan_fill};
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_model::{ActivationConfig, Decoder, Purpose, Ranks, Shape, StageRanks, StepContext, TokenBatch};
 use bessemer_optim::{Alone, KfacConfig, KfacWork, OptimConfig, OptimParam, Optimizer, OptimizerChoice};
 use bessemer_parallel::{
-    BatchSource, FillChoice, Job, ParallelConfig, ParallelError, Plan, Stage, Worker, plan_fill,
+    BatchSource, FillChoice, FillSupplier, Job, ParallelConfig, ParallelError, Plan, Stage, Worker,
 };
 use bessemer_schedule::{Filler, Instruction, Kind, Limits, Place, verify};
 use bessemer_tensor::rng::RngKey;
@@ -130,10 +131,13 @@ fn rank(layout: &Layout, world: Box<dyn Communicator>) -> Result<Done, ParallelE
         program: &program,
     };
     let mut cpu = cpu();
-    let mut worker = Worker::new(&mut cpu, &job, world)?;
+    let fill = FillPlan::new(&job, &layout.config.fill, 0)?;
+    let supplier = fill.as_ref().map(|fill| fill as &dyn FillSupplier);
+    let mut worker = Worker::filled(&mut cpu, &job, supplier, world)?;
     worker.init(&mut cpu, 3)?;
     let share = plan.data_index(worker.coord()) as u64 * layout.all() / plan.data_ranks() as u64;
-    let mut done = Done { interval: worker.refresh_interval(), ..Done::default() };
+    let mut done =
+        Done { interval: RankFill::of(&worker).and_then(RankFill::refresh_interval), ..Done::default() };
     if done.interval.is_some() {
         let filled = plan_fill(&job)?;
         done.late = vec![BTreeMap::new(); program.stages];

@@ -2,13 +2,13 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
+use bessemer_filling::{
+    PlannedCopies, StateCopy, give_back_snapshot, plan_copies, plan_snapshot, snapshot_bytes, take_snapshot,
+};
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
-use bessemer_parallel::{
-    BatchSource, Job, ParallelConfig, ParallelError, Plan, PlannedCopies, Stage, StateCopy, StateTensor,
-    Worker, plan_copies,
-};
+use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, StateTensor, Worker};
 use bessemer_schedule::{Filler, Instruction, Program};
 use bessemer_tensor::rng::RngKey;
 use bessemer_units::{ParamDType, ParamStorage};
@@ -157,7 +157,7 @@ fn rank(
     let mut group = Some(world.group("copies", &all)?);
     let mut worker = Worker::new(&mut cpu, &layout.job(model, &optim, &plan, &plain), world)?;
     worker.init(&mut cpu, 3)?;
-    worker.plan_snapshot(&optim, &planned.program)?;
+    plan_snapshot(&mut worker, &optim, &planned.program)?;
     let tensors = worker.tensors(&optim)?;
     let share = (plan.data_index(worker.coord()) * layout.micro_batches) as u64;
     let all = (plan.data_ranks() * layout.micro_batches) as u64;
@@ -173,7 +173,7 @@ fn rank(
         worker.set_program(if copying { &planned.program } else { &plain })?;
         let sum = worker.gradients(&mut cpu, &mut text)?;
         if copying {
-            let mut copy = worker.take_snapshot()?;
+            let mut copy = take_snapshot(&mut worker)?;
             let lens: Vec<(String, usize)> = tensors.iter().map(|t| (t.name.clone(), t.len())).collect();
             let mut comm = group.take().unwrap();
             saving = Some(std::thread::spawn(move || {
@@ -186,7 +186,7 @@ fn rank(
         worker.apply(&mut cpu, step + 1, optim.lr, norm)?;
         if let Some(saving) = saving.take() {
             let (state, copy, comm): (State, _, _) = saving.join().unwrap()?;
-            worker.give_back_snapshot(copy);
+            give_back_snapshot(&mut worker, copy);
             done.copied.push(state);
             group = Some(comm);
         }
@@ -310,8 +310,8 @@ fn what_cannot_copy_is_refused_with_its_reason() {
     let mut null = bessemer_tensor::null::NullBackend::new();
     let world = Box::new(NullCommunicator::new("world", 0, 2));
     let mut worker = Worker::new(&mut null, &layout.job(&model, &optim, &plan, &plain), world).unwrap();
-    assert!(worker.snapshot_bytes(&optim).unwrap() > 4 * model.parameters() as u64);
-    let e = worker.take_snapshot().unwrap_err().to_string();
+    assert!(snapshot_bytes(&worker, &optim).unwrap() > 4 * model.parameters() as u64);
+    let e = take_snapshot(&mut worker).unwrap_err().to_string();
     assert!(e.contains("copied 0 of 0"), "{e}");
     let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
     let worlds = ThreadCommunicator::world("world", 2, &settings);
@@ -319,7 +319,9 @@ fn what_cannot_copy_is_refused_with_its_reason() {
         let mut cpu = crate::instruction_set::cpu(1);
         let mut worker =
             Worker::new(&mut cpu, &layout.job(&model, &optim, &plan, &plain), Box::new(world)).unwrap();
-        worker.plan_snapshot(&optim, program).and_then(|()| worker.take_snapshot().map(drop)).unwrap_err()
+        plan_snapshot(&mut worker, &optim, program)
+            .and_then(|()| take_snapshot(&mut worker).map(drop))
+            .unwrap_err()
     };
     let programs = [&plain, &planned.program];
     let told: Vec<String> = std::thread::scope(|scope| {

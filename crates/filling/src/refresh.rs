@@ -13,13 +13,11 @@
 //!
 //! Memory besides K-FAC's own: inputs and output gradients of every layer and micro-batch of a step.
 
-use super::FillerWork;
-use crate::chunk::Chunk;
-use crate::error::ParallelError;
-use crate::worker::Job;
+use crate::operands::KeptOperands;
 use bessemer_optim::KfacWork;
+use bessemer_parallel::{Chunk, Job, LinearMap, LinearOperands, ParallelError};
 use bessemer_schedule::{Fill, Filler, Place};
-use bessemer_tensor::Backend;
+use bessemer_tensor::{Backend, TensorError};
 
 /// A factor of the curvature.
 #[derive(Debug, Clone, Copy)]
@@ -36,8 +34,9 @@ struct FactorUnit {
 }
 
 /// One chunk's part of the work.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ChunkRefresh {
+    operands: KeptOperands,
     factors: Vec<FactorUnit>,
     /// Layers whose directions are made here.
     directions: Vec<bool>,
@@ -45,12 +44,12 @@ struct ChunkRefresh {
 
 /// K-FAC's work, and where the refresh stands.
 #[derive(Debug)]
-pub(super) struct Refresh {
+pub(crate) struct Refresh {
     chunks: Vec<ChunkRefresh>,
     /// Steps of the interval.
-    pub(super) interval: usize,
+    pub(crate) interval: usize,
     /// The next step of the interval, or the current one; none while there are no inverses.
-    pub(super) phase: Option<usize>,
+    pub(crate) phase: Option<usize>,
 }
 
 impl ChunkRefresh {
@@ -60,9 +59,8 @@ impl ChunkRefresh {
         job: &Job<'_>,
         here: Place,
     ) -> Result<ChunkRefresh, ParallelError> {
-        let mut refresh = ChunkRefresh::default();
-        let mut params = Vec::new();
-        for unit in chunk.optimizer.kfac_units(1, job.shape.tokens()) {
+        let (mut factors, mut directions, mut params) = (Vec::new(), Vec::new(), Vec::new());
+        for unit in chunk.optimizer().kfac_units(1, job.shape.tokens()) {
             match unit.work {
                 KfacWork::Curvature { param, outputs, .. } => {
                     if params.last() != Some(&param) {
@@ -70,26 +68,27 @@ impl ChunkRefresh {
                     }
                     let layer = params.len() - 1;
                     let (inverts, spreads, begun) = (false, false, false);
-                    refresh.factors.push(FactorUnit { layer, outputs, inverts, spreads, begun });
+                    factors.push(FactorUnit { layer, outputs, inverts, spreads, begun });
                 }
                 KfacWork::Sync { .. } => {}
-                KfacWork::Invert { factor } => refresh.factors[factor].inverts = true,
-                KfacWork::Spread { factor } => refresh.factors[factor].spreads = true,
+                KfacWork::Invert { factor } => factors[factor].inverts = true,
+                KfacWork::Spread { factor } => factors[factor].spreads = true,
                 KfacWork::Precondition { layer } => {
-                    refresh.directions.resize(refresh.directions.len().max(layer + 1), false);
-                    refresh.directions[layer] = true;
+                    directions.resize(directions.len().max(layer + 1), false);
+                    directions[layer] = true;
                 }
             }
         }
-        let (program, stage) = (job.program, chunk.place.stage);
-        chunk.keep_operands(backend, job, &params, &|micro| program.place(micro, stage) == here)?;
-        Ok(refresh)
+        let (program, stage) = (job.program, chunk.stage());
+        let visits = |micro| program.place(micro, stage) == here;
+        let operands = KeptOperands::new(backend, job, chunk, &params, visits)?;
+        Ok(ChunkRefresh { operands, factors, directions })
     }
 }
 
 impl Refresh {
     /// Allocates memory for the operands that bubbles read.
-    pub(super) fn new(
+    pub(crate) fn new(
         backend: &mut dyn Backend,
         job: &Job<'_>,
         chunks: &mut [Chunk],
@@ -104,9 +103,9 @@ impl Refresh {
     }
 
     /// Begins the first refresh: there are inverses of every factor.
-    pub(super) fn begin(&mut self, chunks: &mut [Chunk]) {
+    pub(crate) fn begin(&mut self, chunks: &mut [Chunk]) {
         if self.phase.is_none() {
-            chunks.iter_mut().for_each(|c| c.optimizer.refresh_by_units());
+            chunks.iter_mut().for_each(|c| c.optimizer().refresh_by_units());
             self.phase = Some(0);
         }
     }
@@ -118,33 +117,24 @@ impl Refresh {
         chunk: &mut Chunk,
         unit: Fill,
     ) -> Result<(), ParallelError> {
-        let factors = &mut self.chunks[unit.chunk].factors;
+        let ChunkRefresh { operands, factors, .. } = &mut self.chunks[unit.chunk];
         let (micro, factor) = (unit.unit / factors.len(), unit.unit % factors.len());
         let of = &mut factors[factor];
-        let kept = chunk.operands.kept(micro, of.layer).ok_or_else(|| unknown(unit))?;
+        let kept = operands.of(micro, of.layer).ok_or_else(|| unknown(unit))?;
         let x = if of.outputs { kept.dy } else { kept.x };
         let accumulate = std::mem::replace(&mut of.begun, true);
-        Ok(chunk.optimizer.kfac_curvature(backend, factor, x, accumulate)?)
-    }
-}
-
-fn unknown(unit: Fill) -> ParallelError {
-    ParallelError::Layout(format!("the program has filler work {unit:?}, and no state of it is here"))
-}
-
-impl FillerWork for Refresh {
-    fn runs(&self, filler: Filler) -> bool {
-        matches!(filler, Filler::Curvature | Filler::SyncCurvature | Filler::Invert | Filler::Precondition)
+        Ok(chunk.optimizer().kfac_curvature(backend, factor, x, accumulate)?)
     }
 
-    fn run(
+    /// Does one unit of the work.
+    pub(crate) fn run(
         &mut self,
         backend: &mut dyn Backend,
         chunks: &mut [Chunk],
         unit: Fill,
     ) -> Result<(), ParallelError> {
         let chunk = &mut chunks[unit.chunk];
-        let ChunkRefresh { factors, directions } = &mut self.chunks[unit.chunk];
+        let ChunkRefresh { factors, directions, .. } = &mut self.chunks[unit.chunk];
         let mut works = [None; 2];
         match unit.filler {
             Filler::Curvature if !factors.is_empty() => return self.curvature(backend, chunk, unit),
@@ -169,12 +159,18 @@ impl FillerWork for Refresh {
         Ok(())
     }
 
-    fn begin_step(&mut self, chunks: &mut [Chunk]) {
-        chunks.iter_mut().for_each(|c| c.operands.keep(self.phase == Some(0)));
+    /// Copies the operands of a linear map, for curvature that is taken later.
+    pub(crate) fn keep(
+        &self,
+        backend: &mut dyn Backend,
+        map: LinearMap,
+        operands: LinearOperands,
+    ) -> Result<(), TensorError> {
+        self.chunks[map.chunk].operands.keep(backend, map, operands)
     }
 
     /// A refresh that a skipped step began is forgotten. The first update that is taken leaves inverses of every factor.
-    fn end_step(&mut self, chunks: &mut [Chunk], skipped: bool) {
+    pub(crate) fn end_step(&mut self, chunks: &mut [Chunk], skipped: bool) {
         match self.phase {
             Some(0) if skipped => self.discard(),
             Some(phase) => self.phase = Some((phase + 1) % self.interval),
@@ -183,12 +179,13 @@ impl FillerWork for Refresh {
         }
     }
 
-    fn discard(&mut self) {
+    /// Forgets the refresh that has begun.
+    pub(crate) fn discard(&mut self) {
         self.phase = self.phase.map(|_| 0);
         self.chunks.iter_mut().flat_map(|c| &mut c.factors).for_each(|f| f.begun = false);
     }
+}
 
-    fn is_amid_interval(&self) -> bool {
-        self.phase.is_some_and(|phase| phase > 0)
-    }
+fn unknown(unit: Fill) -> ParallelError {
+    ParallelError::Layout(format!("the program has filler work {unit:?}, and no state of it is here"))
 }

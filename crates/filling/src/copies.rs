@@ -1,10 +1,8 @@
 //! Which piece of the state is copied where, when a save is due: a function of model, optimizer, schedule and batch.
 
-use super::plan::{Timed, costs, no_room, update_begins, wrong};
-use crate::error::ParallelError;
-use crate::state::{WholeState, whole_states};
-use crate::worker::Job;
+use crate::plan::{Timed, costs, no_room, update_begins, wrong};
 use bessemer_arch::{ParamSpec, Span};
+use bessemer_parallel::{Job, ParallelError, WholeState, whole_states};
 use bessemer_schedule::{Fill, Filler, Instruction, Place, Program};
 use bessemer_sim::fill::{FillOptions, Unit, When, fill, verify_fill};
 use bessemer_sim::simulate;
@@ -26,7 +24,7 @@ pub struct PlannedCopies {
     pub lengthening: f64,
 }
 
-/// The job's program with copies of the state in its bubbles ([`crate::Worker::plan_snapshot`]). Pieces that fit into no bubble
+/// The job's program with copies of the state in its bubbles ([`crate::plan_snapshot`]). Pieces that fit into no bubble
 /// are copied right before the update.
 ///
 /// # Errors
@@ -37,7 +35,7 @@ pub fn plan_copies(job: &Job<'_>) -> Result<PlannedCopies, ParallelError> {
 }
 
 /// `base` with copies of the state.
-pub(super) fn copies(job: &Job<'_>, base: &Timed) -> Result<PlannedCopies, ParallelError> {
+pub(crate) fn copies(job: &Job<'_>, base: &Timed) -> Result<PlannedCopies, ParallelError> {
     let program = &base.program;
     let units = units(job)?;
     let filled = fill(program, &base.costs, &units, &FillOptions::default()).map_err(wrong)?;

@@ -1,0 +1,73 @@
+//! What work in bubbles cannot go with.
+
+use bessemer_optim::OptimizerChoice;
+use bessemer_parallel::{FillChoice, FillConfig, ParallelError, Plan};
+
+/// Refuses `parallel.fill` where there are no bubbles, where the steps of stages read different weights, and where it has work of
+/// another optimizer.
+///
+/// # Errors
+/// The reason, with what would do.
+pub fn check(plan: &Plan, fill: &FillConfig, optimizer: OptimizerChoice) -> Result<(), ParallelError> {
+    let wrong = |text: String| Err(ParallelError::Layout(text));
+    let asynchronous = plan.pipeline() > 1 && plan.pipe.asynchronous();
+    let name = plan.pipe.name();
+    if plan.pipeline() == 1 && !fill.is_none() {
+        return wrong(format!(
+            "parallel.fill = {fill} with no pipeline, and so no bubbles: take parallel.pipeline above 1, or parallel.fill = \
+             \"none\""
+        ));
+    }
+    if asynchronous && !fill.is_none() {
+        return wrong(format!(
+            "parallel.fill = {fill} with parallel.schedule = {name:?}, whose stages read weights of different steps: take a \
+             schedule with a flush such as \"1f1b\", or parallel.fill = \"none\""
+        ));
+    }
+    if fill.has(FillChoice::Kfac) && optimizer != OptimizerChoice::Kfac {
+        return wrong(format!(
+            "parallel.fill = {fill} with optim.optimizer = {:?}: wanted optim.optimizer = \"kfac\", or a fill without \"kfac\"",
+            optimizer.name()
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_parallel::ParallelConfig;
+
+    #[test]
+    fn what_does_not_fit_says_why() {
+        let of = |pipeline, schedule: &str, fill: FillConfig, tensor, optimizer| {
+            let schedule = schedule.into();
+            let config = ParallelConfig { pipeline, schedule, tensor, ..Default::default() };
+            let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
+            let plan = Plan::new(&config, 4, &model, optimizer).expect("a layout that fits");
+            check(&plan, &fill, optimizer).map_err(|e| e.to_string())
+        };
+        let both = FillConfig::Several(vec![FillChoice::Kfac, FillChoice::Checkpoint]);
+        for (schedule, tensor) in [("zb-h1", 1), ("interleaved", 1), ("chimera", 1), ("1f1b", 2)] {
+            assert_eq!(of(2, schedule, both.clone(), tensor, OptimizerChoice::Kfac), Ok(()));
+            assert_eq!(of(2, schedule, FillConfig::default(), tensor, OptimizerChoice::Kfac), Ok(()));
+        }
+        for (pipeline, schedule, fill, optimizer, words) in [
+            (1, "1f1b", both.clone(), OptimizerChoice::Kfac, "[\"kfac\", \"checkpoint\"] with no pipeline"),
+            (
+                2,
+                "pipedream",
+                FillChoice::Checkpoint.into(),
+                OptimizerChoice::AdamW,
+                "read weights of different steps",
+            ),
+            (2, "1f1b", both, OptimizerChoice::AdamW, "with optim.optimizer = \"adamw\""),
+        ] {
+            let e = of(pipeline, schedule, fill, 1, optimizer).unwrap_err();
+            assert!(e.contains(words), "{e}");
+        }
+        let twice = FillConfig::Several(vec![FillChoice::Kfac, FillChoice::Kfac]);
+        let e = ParallelConfig { fill: twice, ..Default::default() }.check().unwrap_err();
+        assert!(e.contains("parallel.fill = [\"kfac\", \"kfac\"]") && e.contains("at most once"), "{e}");
+    }
+}

@@ -1,0 +1,219 @@
+//! The point at which work hangs that a rank does besides its passes, in the bubbles of its pipeline.
+//!
+//! A program may have instructions that are no passes ([`Instruction::Fill`](bessemer_schedule::Instruction)). A [`FillSupplier`]
+//! brings programs that have them, and a rank's [`FillerWork`] does them. The loop over a rank's list asks the work which
+//! program a step runs, and hands it the instructions that the loop does not know itself. Batches of evaluations are passes
+//! of the chunks, so the loop runs them without it.
+
+use crate::chunk::Chunk;
+use crate::control::ControlMessages;
+use crate::error::ParallelError;
+use crate::operands::{LinearMap, LinearOperands};
+use crate::prepare::{ExecOp, Needs, prepare};
+use crate::worker::{Job, Worker};
+use bessemer_collectives::Communicator;
+use bessemer_program::StepNode;
+use bessemer_schedule::{Fill, Program};
+use bessemer_tensor::{Backend, TensorError};
+use bessemer_units::Bytes;
+use std::any::Any;
+use std::fmt::Debug;
+
+/// Supplier of work in bubbles, the same on every rank.
+pub trait FillSupplier: Debug {
+    /// Programs that a step may run in place of the schedule's; [`FillerWork::program`] counts in this list.
+    fn programs(&self) -> Vec<&Program>;
+
+    /// Makes the work of pipeline rank `rank`, which holds `chunks`.
+    ///
+    /// # Errors
+    /// Memory that the device does not have, or chunks that are not those of the programs.
+    fn work(
+        &self,
+        backend: &mut dyn Backend,
+        job: &Job<'_>,
+        rank: usize,
+        chunks: &mut [Chunk],
+    ) -> Result<Box<dyn FillerWork>, ParallelError>;
+
+    /// Host memory that the work takes before the first step, by class.
+    ///
+    /// # Errors
+    /// A job that the supplier cannot serve.
+    fn host_memory(
+        &self,
+        job: &Job<'_>,
+        worker: &Worker,
+    ) -> Result<Vec<(&'static str, Bytes)>, ParallelError>;
+}
+
+/// What a rank does for instructions that are no passes. Calls come in the order of the rank's program.
+pub trait FillerWork: Any + Debug + Send {
+    /// Number of the program that the current step runs, or the next one between steps; none: the schedule's.
+    fn program(&self) -> Option<usize>;
+
+    /// Does one unit of work; returns false for work of a kind that it does not know.
+    ///
+    /// # Errors
+    /// A unit that was not planned, or what the device or another rank answers.
+    fn run(
+        &mut self,
+        backend: &mut dyn Backend,
+        chunks: &mut [Chunk],
+        unit: Fill,
+    ) -> Result<bool, ParallelError>;
+
+    /// Whether the current step's operands of linear maps come here, and not to the optimizer.
+    fn reads_operands(&self) -> bool {
+        false
+    }
+
+    /// Reads the operands from which a backward pass makes the gradient of `map`'s weight.
+    ///
+    /// # Errors
+    /// A map that was not planned, or the device's.
+    fn read_operands(
+        &mut self,
+        _backend: &mut dyn Backend,
+        _map: LinearMap,
+        _operands: LinearOperands,
+    ) -> Result<(), TensorError> {
+        Ok(())
+    }
+
+    /// Ends a step; `skipped`: without an update.
+    fn end_step(&mut self, _chunks: &mut [Chunk], _skipped: bool) {}
+
+    /// Forgets work that spans several steps.
+    fn discard(&mut self) {}
+
+    /// Goes on after the job's state was restored; all ranks are here.
+    ///
+    /// # Errors
+    /// An error of another rank.
+    fn resume(&mut self, _chunks: &mut [Chunk], _job: &mut AnyRank<'_>) -> Result<(), ParallelError> {
+        Ok(())
+    }
+
+    /// Whether an earlier step has begun work that the current step, or the next one, goes on with.
+    fn is_amid_interval(&self) -> bool {
+        false
+    }
+}
+
+/// Asks all ranks of the job one question.
+#[derive(Debug)]
+pub struct AnyRank<'a> {
+    pub(crate) control: &'a mut ControlMessages,
+    pub(crate) world: &'a mut dyn Communicator,
+}
+
+impl AnyRank<'_> {
+    /// Returns on every rank whether `yes` is true on any rank.
+    ///
+    /// # Errors
+    /// An error of another rank.
+    pub fn any(&mut self, name: &str, yes: bool) -> Result<bool, ParallelError> {
+        Ok(self.control.gather(self.world, name, &[u64::from(yes)])?.contains(&1))
+    }
+}
+
+/// A supplied program, and this rank's list of it.
+#[derive(Debug)]
+struct FilledStep {
+    program: Program,
+    ops: Vec<ExecOp>,
+}
+
+/// What a rank does in bubbles.
+#[derive(Debug, Default)]
+pub(crate) struct Fillers {
+    steps: Vec<FilledStep>,
+    pub(crate) work: Option<Box<dyn FillerWork>>,
+}
+
+impl Fillers {
+    /// Prepares the programs of pipeline rank `rank`. `needs` grows to what they need.
+    pub(crate) fn prepare(
+        fill: Option<&dyn FillSupplier>,
+        rank: usize,
+        needs: &mut [Needs],
+    ) -> Result<Fillers, ParallelError> {
+        let mut fillers = Fillers::default();
+        for program in fill.map(FillSupplier::programs).unwrap_or_default() {
+            let prepared = prepare(program, rank)?;
+            needs.iter_mut().zip(&prepared.needs).for_each(|(all, needs)| all.cover(needs));
+            fillers.steps.push(FilledStep { program: program.clone(), ops: prepared.ops });
+        }
+        Ok(fillers)
+    }
+
+    /// Whether the current step, or the next one, goes on with work of earlier steps: what that rests on outlives a skipped
+    /// update.
+    pub(crate) fn are_amid_interval(&self) -> bool {
+        self.work.as_ref().is_some_and(|work| work.is_amid_interval())
+    }
+
+    fn step(&self) -> Option<&FilledStep> {
+        self.steps.get(self.work.as_ref()?.program()?)
+    }
+
+    /// This rank's list of the current step, if it is another than the schedule's.
+    pub(crate) fn ops(&self) -> Option<&[ExecOp]> {
+        self.step().map(|step| step.ops.as_slice())
+    }
+}
+
+impl Worker {
+    /// The work that this rank does in bubbles, if there is any.
+    pub fn filler_work(&self) -> Option<&dyn FillerWork> {
+        self.fillers.work.as_deref()
+    }
+
+    /// The same, to be changed or set, between two steps and on every rank alike.
+    pub fn filler_work_mut(&mut self) -> &mut Option<Box<dyn FillerWork>> {
+        &mut self.fillers.work
+    }
+
+    /// Whether a checkpoint holds all that the next step needs, because no work is half done that spans several steps.
+    pub fn at_rest(&self) -> bool {
+        !self.fillers.are_amid_interval()
+    }
+
+    /// The program of the current step, with its fillers: between [`Worker::gradients`] and [`Worker::apply`] the one that
+    /// runs.
+    pub fn program_at_hand(&self) -> &Program {
+        self.fillers.step().map_or(&self.program, |step| &step.program)
+    }
+
+    /// The whole steps of this rank that fill bubbles, each in the order in which it runs.
+    pub fn filled_step_nodes(&self) -> Vec<Vec<StepNode>> {
+        self.fillers.steps.iter().map(|step| self.nodes_of(&step.ops)).collect()
+    }
+
+    /// Runs work that is no pass.
+    pub(crate) fn fill(&mut self, backend: &mut dyn Backend, unit: Fill) -> Result<(), ParallelError> {
+        if let Some(work) = &mut self.fillers.work
+            && work.run(backend, &mut self.chunks, unit)?
+        {
+            return Ok(());
+        }
+        Err(ParallelError::Layout(format!(
+            "schedule {:?} has filler work {unit:?}, and nobody does it",
+            self.program.name
+        )))
+    }
+
+    pub(crate) fn end_filling(&mut self, skipped: bool) {
+        if let Some(work) = &mut self.fillers.work {
+            work.end_step(&mut self.chunks, skipped);
+        }
+    }
+
+    /// After state was restored.
+    pub(crate) fn resume_fillers(&mut self) -> Result<(), ParallelError> {
+        let Worker { fillers, chunks, control, world, .. } = self;
+        let mut job = AnyRank { control, world: &mut **world };
+        fillers.work.as_mut().map_or(Ok(()), |work| work.resume(chunks, &mut job))
+    }
+}
