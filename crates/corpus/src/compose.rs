@@ -1,29 +1,32 @@
-//! From a configuration to the plan: one function a stage, in the order in which documents pass them.
+//! From a configuration to the plan.
 //!
 //! ```text
-//! source ─► URLs ─► decode ─► side of the split ─► scores that predicates name ─► profiles of rules ─┐
-//!          .urls   [corpus.clean]  [corpus.split]    [corpus.scores]                [corpus.rules]     │
-//!                    ┌──────────────────────────────────────────────────────────────────────────────┘
-//!                    └─► rules of this room, privacy ─► evaluation sets ─► other scores ─┬─► duplicates ─► head, middle, tail ─► sink
-//!                          [corpus.clean, .privacy]      .decontaminate    [corpus.scores]  │   [corpus.dedup]   [corpus.scores]
-//!                                                                                         └ the cut of `parts.rs`
+//! source ─► side of the split ─► each document by itself ─► duplicates ─► head, middle, tail ─► sink
+//!           [corpus.split]       one pass, one text buffer │ [corpus.dedup]  [corpus.scores]
+//!                                                          └ the cut of `parts.rs`
+//! each document: URLs ─► decode ─► scores that predicates name ─► profiles of rules ─► rules of this crate, privacy
+//!               .urls   [corpus.clean] [corpus.scores]           [corpus.rules]      [corpus.clean, .privacy]
+//!                ─► evaluation sets ─► other scores ─► slices of a mixture
+//!                  .decontaminate      [corpus.scores]  [[corpus.sources]]
 //! ```
 //!
 //! Profiles see a document before anything in it is replaced, as in the pipelines that they come from. A single `file` is
 //! only decoded and split.
 
-use crate::components::{BySource, Slices, Spare};
+use crate::components::{KeepExempt, Slices};
 use crate::config::CorpusConfig;
 use crate::error::{Error, Result};
 use crate::output::extra;
-use crate::rule::{Decode, Decontaminate, Profiles, Rules, urls};
-use crate::score;
+use crate::rule::{Decode, Decontaminate, Profiles, chain, urls};
+use crate::score::{self, Scores};
 use crate::source::{MetadataColumns, Source};
 use crate::split::Assign;
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{BatchMap, Plan, Stage};
 use bessemer_dedup::{DedupConfig, Method};
-use bessemer_documents::{COMPONENT, EMBEDDING, METADATA, text_schema};
+use bessemer_documents::{
+    COMPONENT, DocumentPass, DocumentPasses, EDIT_KINDS, EDITS, EMBEDDING, METADATA, TAGS, text_schema,
+};
 use bessemer_privacy::decontaminate::{self, EvaluationSet, Index};
 use bessemer_rules::Profile;
 use bessemer_score::ScoreConfig;
@@ -42,78 +45,71 @@ pub(crate) fn plan(
     meters: Meters,
 ) -> Result<Plan> {
     let verbatim = source.verbatim();
-    // Sources of a chain that no rule touches; their rows hide while the rules look.
-    let spared: Arc<BTreeSet<String>> = Arc::new(source.listing().verbatim.iter().cloned().collect());
-    let spare = |map: Spare| (!spared.is_empty()).then(|| Stage::Map(Arc::new(map)));
+    // Sources of a chain that no rule touches.
+    let exempt: BTreeSet<String> = source.listing().verbatim.iter().cloned().collect();
+    let keep_exempt = (!exempt.is_empty()).then(|| Stage::Map(Arc::new(KeepExempt)));
     let [judged, written] = meters;
-    let mut stages = Vec::new();
-    if !verbatim {
-        stages.extend(urls::filter(&config.urls)?.map(|filter| Stage::Map(Arc::new(urls::Urls(filter)))));
-    }
-    stages.extend([decode(config, verbatim, &spared), Stage::Map(Arc::new(assign))]);
-    stages.extend(spare(Spare::hide(spared.clone())));
-    if !verbatim {
-        let profiles = config.rules.build().map_err(|error| Error::Config(format!("corpus.{error}")))?;
-        let (named, others) = scores(config, &profiles)?;
-        stages.extend(named);
-        stages.extend((!profiles.is_empty()).then(|| Stage::Map(Arc::new(Profiles(profiles)))));
-        stages.push(own_rules(config));
-        stages.extend(evaluation_sets(config)?);
-        stages.extend(others);
-    }
-    stages.extend(slices(config)?);
-    stages.push(Stage::Map(judged));
+    let passes = DocumentPasses::new(passes(config, exempt, verbatim)?, &[TAGS]);
+    let mut stages = vec![Stage::Map(Arc::new(assign)), Stage::Map(Arc::new(passes)), Stage::Map(judged)];
     if !verbatim {
         stages.extend(methods(config).stages());
         stages.extend(score::parts(&config.scores));
     }
-    stages.extend(spare(Spare::show(spared.clone())));
+    stages.extend(keep_exempt);
     stages.push(Stage::Map(written));
     Ok(Plan { source, stages })
 }
 
-/// Bytes to text.
-fn decode(config: &CorpusConfig, verbatim: bool, spared: &Arc<BTreeSet<String>>) -> Stage {
-    let decode = |verbatim| Arc::new(Decode { invalid: config.clean.invalid_utf8, verbatim });
-    if spared.is_empty() {
-        return Stage::Map(decode(verbatim));
+/// What each document goes through by itself, in order.
+fn passes(
+    config: &CorpusConfig,
+    exempt: BTreeSet<String>,
+    verbatim: bool,
+) -> Result<Vec<Box<dyn DocumentPass>>> {
+    let decode = Decode::of(config.clean.invalid_utf8, exempt, verbatim);
+    if verbatim {
+        return Ok(vec![Box::new(decode)]);
     }
-    Stage::Map(Arc::new(BySource { verbatim: spared.clone(), kept: decode(true), judged: decode(false) }))
+    let mut passes: Vec<Box<dyn DocumentPass>> = Vec::new();
+    passes.extend(urls::filter(&config.urls)?.map(|filter| boxed(urls::Urls(filter))));
+    passes.push(Box::new(decode));
+    let profiles = config.rules.build().map_err(|error| Error::Config(format!("corpus.{error}")))?;
+    let (named, others) = scores(config, &profiles)?;
+    passes.extend(named.map(boxed));
+    passes.extend((!profiles.is_empty()).then(|| boxed(Profiles(profiles))));
+    passes.extend(chain(config));
+    passes.extend(evaluation_sets(config)?.map(boxed));
+    passes.extend(others.map(boxed));
+    if !config.sources.is_empty() {
+        let slices = Slices::of(&config.sources).map_err(|error| Error::Config(format!("corpus.{error}")))?;
+        passes.push(Box::new(slices));
+    }
+    Ok(passes)
 }
 
-/// The slices of several sources.
-fn slices(config: &CorpusConfig) -> Result<Option<Stage>> {
-    if config.sources.is_empty() {
-        return Ok(None);
-    }
-    let slices = Slices::of(&config.sources).map_err(|error| Error::Config(format!("corpus.{error}")))?;
-    Ok(Some(Stage::Map(Arc::new(slices))))
+fn boxed(pass: impl DocumentPass + 'static) -> Box<dyn DocumentPass> {
+    Box::new(pass)
 }
 
 /// The scores that predicates of the profiles name, and the others: documents that the rules drop need not be scored.
-fn scores(config: &CorpusConfig, profiles: &[Profile]) -> Result<(Option<Stage>, Option<Stage>)> {
+fn scores(config: &CorpusConfig, profiles: &[Profile]) -> Result<(Option<Scores>, Option<Scores>)> {
     let named: BTreeSet<&str> = profiles.iter().flat_map(Profile::columns).collect();
     let is_named =
         |score: &&ScoreConfig| score.columns().iter().any(|(column, _)| named.contains(column.as_str()));
     let list = &config.scores.list;
     let others = list.iter().filter(|score| !is_named(score));
-    Ok((score::stage(list.iter().filter(is_named))?, score::stage(others)?))
-}
-
-/// The rules and edits of `[corpus.clean]` and `[corpus.privacy]`.
-fn own_rules(config: &CorpusConfig) -> Stage {
-    Stage::Map(Arc::new(Rules::new(config)))
+    Ok((Scores::open(list.iter().filter(is_named))?, Scores::open(others)?))
 }
 
 /// Documents that hold parts of evaluation sets, where such sets are named.
-fn evaluation_sets(config: &CorpusConfig) -> Result<Option<Stage>> {
+fn evaluation_sets(config: &CorpusConfig) -> Result<Option<Decontaminate>> {
     let config = &config.decontaminate;
     let read = |source| {
         let fault = |cause| Error::Config(format!("corpus.decontaminate.sets: {cause}"));
         decontaminate::read(source, Path::new("")).map_err(fault)
     };
     let sets: Vec<EvaluationSet> = config.sets.iter().map(read).collect::<Result<_>>()?;
-    Ok((!sets.is_empty()).then(|| Stage::Map(Arc::new(Decontaminate(Index::new(config, &sets))))))
+    Ok((!sets.is_empty()).then(|| Decontaminate(Index::new(config, &sets))))
 }
 
 /// The methods that look for duplicates, in order: `exact` first where `[corpus.clean]` asks for it and `[corpus.dedup]`
@@ -137,7 +133,8 @@ pub(crate) fn columns(config: &CorpusConfig) -> Vec<String> {
         .fields()
         .iter()
         .map(|field| field.name().clone())
-        .filter(|name| name != METADATA && name != EMBEDDING);
+        .filter(|name| ![METADATA, EMBEDDING, EDITS].contains(&name.as_str()));
+    let own = own.chain(EDIT_KINDS.map(String::from));
     let metadata = MetadataColumns::of(config);
     own.chain(metadata.names().map(String::from)).chain(score::predicate_columns(&config.scores)).collect()
 }
@@ -153,6 +150,9 @@ pub(crate) fn extras(config: &CorpusConfig, verbatim: bool) -> Vec<Field> {
     }
     if verbatim {
         return fields;
+    }
+    if !MetadataColumns::of(config).is_empty() {
+        fields.push(Field::new(METADATA, DataType::Utf8, true));
     }
     if urls::asked(&config.urls) || score::reads_urls(&config.scores) {
         fields.push(Field::new("url", DataType::Utf8, true));

@@ -16,7 +16,7 @@ use crate::tombstone::{DELETED, Tombstones};
 use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array, new_null_array};
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{BatchMap, Sink, column, with_columns};
-use bessemer_documents::{COMPONENT, EMBEDDING, METADATA, Split, Verdict, edit_all, text_schema};
+use bessemer_documents::{COMPONENT, EDITS, EMBEDDING, METADATA, Split, Verdict, edit_all, text_schema};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -246,7 +246,6 @@ fn rows(batch: &RecordBatch, split: Option<Split>) -> Result<RecordBatch> {
         })
     };
     let nulls = |data_type: &DataType| new_null_array(data_type, count);
-    let zeros = || Arc::new(UInt32Array::from(vec![0; count])) as ArrayRef;
     let schema = text_schema();
     let columns = schema.fields().iter().map(|field| match (field.name().as_str(), split) {
         ("bytes", Some(_)) => stored("source_bytes"),
@@ -254,8 +253,7 @@ fn rows(batch: &RecordBatch, split: Option<Split>) -> Result<RecordBatch> {
         ("split", Some(split)) => Ok(Arc::new(UInt8Array::from(vec![split.code(); count])) as ArrayRef),
         ("reason" | "detail", Some(_))
         | ("licence" | "split", None)
-        | ("url" | "fetched" | METADATA | EMBEDDING, _) => Ok(nulls(field.data_type())),
-        ("emails" | "ips" | "lines", _) => Ok(zeros()),
+        | ("url" | "fetched" | METADATA | EMBEDDING | EDITS, _) => Ok(nulls(field.data_type())),
         (name, _) => stored(name),
     });
     let rows = RecordBatch::try_new(schema.clone(), columns.collect::<Result<Vec<ArrayRef>>>()?)?;

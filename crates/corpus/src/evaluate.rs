@@ -6,9 +6,9 @@
 
 use crate::error::{Error, Result};
 use crate::output::summary::Count;
-use crate::rule::BatchRow;
+use crate::rule::DocumentRow;
 use arrow_array::RecordBatch;
-use bessemer_documents::{Rows, head};
+use bessemer_documents::{Document, Rows, head};
 use bessemer_rules::{DocumentView, Profile, Scratch, Verdict};
 use bessemer_score::quantile::Sketch;
 use schemars::JsonSchema;
@@ -149,14 +149,15 @@ impl Evaluator {
     }
 
     /// Looks at a kept document.
-    pub(crate) fn take(&mut self, batch: &RecordBatch, rows: &Rows<'_>, index: usize) {
+    pub(crate) fn take(&mut self, batch: &RecordBatch, rows: &Rows<'_>, index: usize) -> Result<()> {
         let (id, text) = (rows.id.value(index), rows.text.value(index));
         let hash = xxh3_64_with_seed(id.as_bytes(), SEED);
         if u128::from(hash) >= self.below {
-            return;
+            return Ok(());
         }
         self.sampled.add(text.len() as u64);
-        let row = BatchRow::new(batch, index);
+        let document = Document::of("evaluate", batch, index)?;
+        let row = DocumentRow(&document);
         let mut reasons = Vec::new();
         for (profile, found, counted) in &mut self.profiles {
             let view = DocumentView { text, columns: &row };
@@ -189,6 +190,7 @@ impl Evaluator {
             }
         }
         self.show(hash, rows, index, reasons);
+        Ok(())
     }
 
     fn show(&mut self, hash: u64, rows: &Rows<'_>, index: usize, reasons: Vec<String>) {

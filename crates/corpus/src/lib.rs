@@ -61,7 +61,6 @@ pub use output::summary::{
 };
 pub use read::{CorpusDocument, CorpusReader};
 pub use remote::{Engine, RemotePlan};
-pub use rule::{Document, Edits, Judged, Kind, Rule, Verdict, chain, judge};
 pub use source::{
     Access, Listing, Skipped, SkippedFiles, Source, SourceInfo, open_compressed, repair_json, source_kind_of,
 };

@@ -42,7 +42,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// Version of the files here: of their columns too.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// Stored bytes of a source below which a build is begun again rather than continued: it takes a second.
 const WORTH_BYTES: u64 = 8 << 20;
 /// Parts and units that a source is cut into, within the limits below.

@@ -1,8 +1,10 @@
 //! Rows of a batch from what a source reads.
 
+use crate::edits::edits_field;
 use crate::schema::{HEAD_BYTES, Split, source_schema};
+use arrow_array::builder::ArrayBuilder;
 use arrow_array::builder::{BinaryBuilder, StringBuilder, UInt8Builder, UInt32Builder, UInt64Builder};
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::{ArrayRef, RecordBatch, new_null_array};
 use std::sync::Arc;
 
 /// What a source says about one document, beside its text.
@@ -54,7 +56,6 @@ pub struct RowBuilder {
     split: UInt8Builder,
     reason: StringBuilder,
     detail: StringBuilder,
-    edits: UInt32Builder,
     text: BinaryBuilder,
 }
 
@@ -78,7 +79,6 @@ impl RowBuilder {
         self.embedding.append_option(origin.embedding);
         self.bytes.append_value(origin.bytes);
         self.split.append_option(origin.split.map(Split::code));
-        self.edits.append_value(0);
     }
 
     /// Adds a document.
@@ -99,7 +99,7 @@ impl RowBuilder {
 
     /// The batch.
     pub fn finish(mut self) -> bessemer_dataflow::Result<RecordBatch> {
-        let edits: ArrayRef = Arc::new(self.edits.finish());
+        let edits = new_null_array(edits_field().data_type(), self.id.len());
         let columns: Vec<ArrayRef> = vec![
             Arc::new(self.file.finish()),
             Arc::new(self.row.finish()),
@@ -116,8 +116,6 @@ impl RowBuilder {
             Arc::new(self.split.finish()),
             Arc::new(self.reason.finish()),
             Arc::new(self.detail.finish()),
-            edits.clone(),
-            edits.clone(),
             edits,
             Arc::new(self.text.finish()),
         ];

@@ -1,6 +1,7 @@
 //! Typed access to the columns of a batch of documents.
 
-use crate::schema::{COMPONENT, EVALUATION_SETS};
+use crate::edits::EditsColumn;
+use crate::schema::COMPONENT;
 use arrow_array::{Array, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array};
 use bessemer_dataflow::{Result, column};
 
@@ -32,20 +33,10 @@ pub struct Rows<'a> {
     pub reason: &'a StringArray,
     /// Measured value and limit of a dropped document.
     pub detail: &'a StringArray,
-    /// Addresses replaced.
-    pub emails: &'a UInt32Array,
-    /// IP addresses replaced.
-    pub ips: &'a UInt32Array,
-    /// Lines removed.
-    pub lines: &'a UInt32Array,
+    /// Edits.
+    pub edits: EditsColumn<'a>,
     /// The text.
     pub text: &'a StringArray,
-    /// Numbers replaced, where they are looked for.
-    pub numbers: Option<&'a UInt32Array>,
-    /// Keys and tokens replaced, where they are looked for.
-    pub secrets: Option<&'a UInt32Array>,
-    /// Places by evaluation set, where there are such sets.
-    pub evaluation_sets: Option<&'a StringArray>,
     /// Part of a mixture, where there are several sources.
     pub component: Option<&'a StringArray>,
 }
@@ -79,13 +70,8 @@ impl<'a> Rows<'a> {
             split: column(stage, batch, "split")?,
             reason: column(stage, batch, "reason")?,
             detail: column(stage, batch, "detail")?,
-            emails: column(stage, batch, "emails")?,
-            ips: column(stage, batch, "ips")?,
-            lines: column(stage, batch, "lines")?,
+            edits: EditsColumn::of(stage, batch)?,
             text: column(stage, batch, "text")?,
-            numbers: optional_column(stage, batch, "numbers")?,
-            secrets: optional_column(stage, batch, "secrets")?,
-            evaluation_sets: optional_column(stage, batch, EVALUATION_SETS)?,
             component: optional_column(stage, batch, COMPONENT)?,
         })
     }

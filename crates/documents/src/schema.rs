@@ -12,26 +12,23 @@
 //! | `bytes` | u64 | size in the source, known even where the text was not read |
 //! | `split` | u8, nullable | 0 train, 1 validation, null not yet decided |
 //! | `reason`, `detail` | utf8, nullable | why the document is dropped; null while it is kept |
-//! | `emails`, `ips`, `lines` | u32 | edits: replaced addresses, removed lines |
+//! | `edits` | map of utf8 to u64, nullable | edits by kind: what was replaced or removed, places of evaluation sets; null where there are none |
 //! | `text` | binary, utf8 once decoded | the text; of a document dropped before it was decoded or by then only the head |
 //!
 //! Behind these, rows of several sources have `component` (utf8: what training weighs, a source or a slice of one) and, up to the
 //! stage that cuts slices, `tags` (utf8: the tags of the source, as JSON).
 //!
-//! Stages that are asked for add columns behind these: `numbers`, `secrets` (u32, edits), `evaluation_sets` (utf8, nullable: places
-//! by evaluation set, as JSON), `copies` (u64), the columns of `[corpus.scores]` (f64 or utf8, nullable).
+//! Stages that are asked for add columns behind these: `copies` (u64), the columns of `[corpus.scores]` (f64 or utf8, nullable).
 //!
 //! A source may refuse a document itself (unreadable, too large) by setting `reason`. No stage removes a row:
 //! a dropped document stays, with its reason, until the sink writes it to the list of dropped documents.
 
+use crate::edits::edits_field;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use std::sync::Arc;
 
 /// Bytes of a dropped document that are kept for inspection.
 pub const HEAD_BYTES: usize = 400;
-
-/// Column of the evaluation sets that a document held parts of.
-pub const EVALUATION_SETS: &str = "evaluation_sets";
 
 /// Column of the part of a mixture that a document belongs to.
 pub const COMPONENT: &str = "component";
@@ -101,9 +98,7 @@ fn schema(text: DataType) -> SchemaRef {
         Field::new("split", DataType::UInt8, true),
         Field::new("reason", DataType::Utf8, true),
         Field::new("detail", DataType::Utf8, true),
-        Field::new("emails", DataType::UInt32, false),
-        Field::new("ips", DataType::UInt32, false),
-        Field::new("lines", DataType::UInt32, false),
+        edits_field(),
         Field::new("text", text, false),
     ]))
 }

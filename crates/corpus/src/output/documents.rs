@@ -13,10 +13,10 @@ use crate::evaluate::{Evaluator, REVIEW_FILE};
 use crate::rule::CONTAMINATED;
 use crate::source::SourceInfo;
 use arrow_array::builder::{StringBuilder, UInt32Builder, UInt64Builder};
-use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array};
+use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::{Sink, optional};
-use bessemer_documents::{COMPONENT, EVALUATION_SETS, Rows, Split, VALIDATION, head};
+use bessemer_documents::{COMPONENT, EMAILS, IPS, LINES, NUMBERS, Rows, SECRETS, Split, VALIDATION, head};
 use bessemer_web::redact::redact;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
@@ -292,17 +292,6 @@ impl Dropped {
     }
 }
 
-/// Places of a document that evaluation sets hold, by set.
-fn places_by_set(rows: &Rows<'_>, index: usize) -> Result<BTreeMap<String, u64>> {
-    let Some(json) = rows.evaluation_sets.and_then(|sets| optional(sets, index)) else {
-        return Ok(BTreeMap::new());
-    };
-    serde_json::from_str(json).map_err(|cause| Error::Plan {
-        stage: "documents".into(),
-        problem: format!("column {EVALUATION_SETS:?}: {cause}"),
-    })
-}
-
 /// The sink.
 pub(crate) struct Documents {
     /// Of train, then of validation; each for every component, or one.
@@ -424,14 +413,14 @@ impl Documents {
         let bytes = text.len() as u64;
         self.summary.kept.add(bytes);
         self.summary.lengths.entry(bytes.max(1).ilog2()).or_default().add(bytes);
-        self.summary.emails_replaced += u64::from(rows.emails.value(index));
-        self.summary.ips_replaced += u64::from(rows.ips.value(index));
-        self.summary.lines_removed += u64::from(rows.lines.value(index));
-        let count = |counts: Option<&UInt32Array>| counts.map_or(0, |counts| u64::from(counts.value(index)));
-        self.summary.numbers_replaced += count(rows.numbers);
-        self.summary.secrets_replaced += count(rows.secrets);
-        for (set, places) in places_by_set(rows, index)? {
-            let count = self.summary.decontaminated.entry(set).or_default();
+        let edits = rows.edits.get(index);
+        self.summary.emails_replaced += edits.get(EMAILS);
+        self.summary.ips_replaced += edits.get(IPS);
+        self.summary.lines_removed += edits.get(LINES);
+        self.summary.numbers_replaced += edits.get(NUMBERS);
+        self.summary.secrets_replaced += edits.get(SECRETS);
+        for (set, places) in edits.evaluation_sets() {
+            let count = self.summary.decontaminated.entry(set.to_string()).or_default();
             count.cut += 1;
             count.places += places;
         }
@@ -439,7 +428,7 @@ impl Documents {
             distribution.add(batch, index, bytes);
         }
         if let Some(evaluator) = &mut self.evaluator {
-            evaluator.take(batch, rows, index);
+            evaluator.take(batch, rows, index)?;
         }
         self.samples.keep(split, rows.id.value(index), text);
         let source = &mut self.summary.sources[place];
@@ -474,8 +463,8 @@ impl Documents {
             count(&mut component.dropped);
         }
         if reason == CONTAMINATED {
-            for set in places_by_set(rows, index)?.into_keys() {
-                self.summary.decontaminated.entry(set).or_default().dropped += 1;
+            for (set, _) in rows.edits.get(index).evaluation_sets() {
+                self.summary.decontaminated.entry(set.to_string()).or_default().dropped += 1;
             }
         }
         // What went wrong with a file in an object store names its address.

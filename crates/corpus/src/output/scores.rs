@@ -5,7 +5,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Float64Type;
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::{DataType, Field};
-use bessemer_documents::COMPONENT;
+use bessemer_documents::{COMPONENT, METADATA};
 use bessemer_score::quantile::Sketch;
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ impl Distribution {
     pub(crate) fn new(field: &Field) -> Option<Distribution> {
         let numbers = match field.data_type() {
             DataType::Float64 => Some(Sketch::default()),
-            DataType::Utf8 if !["url", COMPONENT].contains(&field.name().as_str()) => None,
+            DataType::Utf8 if !["url", METADATA, COMPONENT].contains(&field.name().as_str()) => None,
             _ => return None,
         };
         let name = field.name().clone();

@@ -5,7 +5,9 @@
 //! In Markdown, the section under a heading that reads "Authors", "Contributors", "Maintainers" or "Credits" is
 //! removed up to the next heading. Names elsewhere in a text are not found: that needs a language model.
 
-use super::{Document, Edits, Kind, Rule, Verdict};
+use super::Kind;
+use bessemer_dataflow::Result;
+use bessemer_documents::{Document, DocumentPass, LINES, Scratch, Verdict};
 use regex::Regex;
 
 /// What begins a line that names people: an author mark with a colon, a copyright sign with a year or holder.
@@ -52,21 +54,22 @@ fn may_name_people(text: &str) -> bool {
     WORDS.iter().chain(MORE).any(|word| lower.contains(word))
 }
 
-impl Rule for AttributionLines {
-    fn name(&self) -> &'static str {
+impl DocumentPass for AttributionLines {
+    fn name(&self) -> &str {
         "attribution-lines"
     }
 
-    fn judge(&self, document: &Document<'_>) -> Verdict {
-        if !may_name_people(&document.text) {
-            return Verdict::Keep;
+    fn visit(&self, document: &mut Document<'_>, _: &mut Scratch) -> Result<Verdict> {
+        if !may_name_people(document.text()) {
+            return Ok(Verdict::Keep);
         }
-        let is_markdown = document.path.ends_with(".md");
-        let mut text = String::with_capacity(document.text.len());
+        let kind = Kind::of(document);
+        let is_markdown = document.path().ends_with(".md");
+        let mut text = String::with_capacity(document.text().len());
         let mut lines = 0;
         let mut in_section = false;
         let mut in_fence = false;
-        for line in document.text.split_inclusive('\n') {
+        for line in document.text().split_inclusive('\n') {
             if is_markdown {
                 let trimmed = line.trim_start();
                 if trimmed.starts_with("```") || trimmed.starts_with("~~~") {
@@ -76,31 +79,32 @@ impl Rule for AttributionLines {
                     in_section = self.heading.is_match(line.trim_end());
                 }
             }
-            let judged = document.kind == Kind::Prose || is_comment(line);
+            let judged = kind == Kind::Prose || is_comment(line);
             let names =
                 in_section || (judged && may_name_people(line) && self.start.is_match(line.trim_end()));
             // A comment that opens or closes a block on this line must keep its mark.
-            let opens = document.kind == Kind::Code && line.contains("/*") != line.contains("*/");
+            let opens = kind == Kind::Code && line.contains("/*") != line.contains("*/");
             if names && !opens {
                 lines += 1;
             } else {
                 text.push_str(line);
             }
         }
-        if lines == 0 { Verdict::Keep } else { Verdict::Edit(text, Edits { lines, ..Edits::default() }) }
+        if lines > 0 {
+            document.set_text(text);
+            document.edits_mut().add(LINES, lines);
+        }
+        Ok(Verdict::Keep)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rule::document;
+    use crate::rule::tests::visit_text;
 
     fn strip(path: &str, text: &str) -> String {
-        match AttributionLines::new().judge(&document(path, text)) {
-            Verdict::Edit(text, _) => text,
-            _ => text.into(),
-        }
+        visit_text(AttributionLines::new(), path, text).text
     }
 
     #[test]

@@ -2,13 +2,9 @@
 //! are not UTF-8 are dropped or repaired. A byte-order mark is removed, unless the text must stay verbatim.
 
 use crate::config::InvalidUtf8;
-use arrow_array::builder::StringBuilder;
-use arrow_array::{BinaryArray, RecordBatch, StringArray};
-use arrow_schema::{DataType, Field};
-use bessemer_dataflow::{BatchMap, column, optional, with_columns};
-use bessemer_documents::{HEAD_BYTES, head};
+use bessemer_documents::{COMPONENT, Document, DocumentPass, Scratch, Verdict};
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 /// Bytes that are searched for a zero.
 const BINARY_PROBE: usize = 8192;
@@ -20,9 +16,11 @@ pub(crate) fn is_binary(bytes: &[u8]) -> Option<usize> {
 
 /// The decoder.
 pub(crate) struct Decode {
-    pub(crate) invalid: InvalidUtf8,
-    /// Keep every byte: no byte-order mark is removed and zero bytes are text.
-    pub(crate) verbatim: bool,
+    invalid: InvalidUtf8,
+    /// Chained sources whose documents are kept byte for byte.
+    exempt: BTreeSet<String>,
+    /// Every document is kept byte for byte.
+    verbatim: bool,
 }
 
 enum Decoded<'a> {
@@ -31,10 +29,14 @@ enum Decoded<'a> {
 }
 
 impl Decode {
-    fn decode<'a>(&self, bytes: &'a [u8]) -> Decoded<'a> {
-        if !self.verbatim
-            && let Some(offset) = is_binary(bytes)
-        {
+    /// A decoder. Documents of the components `exempt`, or all if `verbatim`, keep every byte: no byte-order mark is removed and
+    /// zero bytes are text.
+    pub(crate) fn of(invalid: InvalidUtf8, exempt: BTreeSet<String>, verbatim: bool) -> Decode {
+        Decode { invalid, exempt, verbatim }
+    }
+
+    fn decode<'a>(&self, bytes: &'a [u8], verbatim: bool) -> Decoded<'a> {
+        if !verbatim && let Some(offset) = is_binary(bytes) {
             return Decoded::Dropped("binary", format!("zero byte at offset {offset}"));
         }
         let text = match (std::str::from_utf8(bytes), self.invalid) {
@@ -49,7 +51,7 @@ impl Decode {
             }
         };
         match text {
-            Cow::Borrowed(text) if !self.verbatim => {
+            Cow::Borrowed(text) if !verbatim => {
                 Decoded::Text(Cow::Borrowed(text.strip_prefix('\u{feff}').unwrap_or(text)))
             }
             text => Decoded::Text(text),
@@ -57,52 +59,20 @@ impl Decode {
     }
 }
 
-/// The readable beginning of bytes that are no text.
-fn lossy_head(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(HEAD_BYTES)]);
-    head(&text).replace('\0', "\u{fffd}")
-}
-
-impl BatchMap for Decode {
+impl DocumentPass for Decode {
     fn name(&self) -> &str {
         "decode"
     }
 
-    fn apply(&self, batch: RecordBatch) -> bessemer_dataflow::Result<RecordBatch> {
-        let raw: &BinaryArray = column(self.name(), &batch, "text")?;
-        let old_reasons: &StringArray = column(self.name(), &batch, "reason")?;
-        let old_details: &StringArray = column(self.name(), &batch, "detail")?;
-        let mut texts = StringBuilder::with_capacity(batch.num_rows(), raw.value_data().len());
-        let (mut reasons, mut details) = (StringBuilder::new(), StringBuilder::new());
-        for index in 0..batch.num_rows() {
-            let bytes = raw.value(index);
-            if let Some(reason) = optional(old_reasons, index) {
-                reasons.append_value(reason);
-                details.append_option(optional(old_details, index));
-                texts.append_value(lossy_head(bytes));
-                continue;
+    fn visit(&self, document: &mut Document<'_>, _: &mut Scratch) -> bessemer_dataflow::Result<Verdict> {
+        let is_exempt = document.string(COMPONENT).is_some_and(|component| self.exempt.contains(component));
+        Ok(match self.decode(document.bytes(), self.verbatim || is_exempt) {
+            Decoded::Dropped(reason, detail) => Verdict::drop(reason, detail),
+            Decoded::Text(text) => {
+                document.set_text(text);
+                if is_exempt { Verdict::Exempt } else { Verdict::Keep }
             }
-            match self.decode(bytes) {
-                Decoded::Text(text) => {
-                    reasons.append_null();
-                    details.append_null();
-                    texts.append_value(text);
-                }
-                Decoded::Dropped(reason, detail) => {
-                    reasons.append_value(reason);
-                    details.append_value(detail);
-                    texts.append_value(lossy_head(bytes));
-                }
-            }
-        }
-        with_columns(
-            &batch,
-            vec![
-                (Field::new("reason", DataType::Utf8, true), Arc::new(reasons.finish())),
-                (Field::new("detail", DataType::Utf8, true), Arc::new(details.finish())),
-                (Field::new("text", DataType::Utf8, false), Arc::new(texts.finish())),
-            ],
-        )
+        })
     }
 }
 
@@ -110,8 +80,8 @@ impl BatchMap for Decode {
 mod tests {
     use super::*;
 
-    fn said(decode: &Decode, bytes: &[u8]) -> String {
-        match decode.decode(bytes) {
+    fn decoded((invalid, verbatim): (InvalidUtf8, bool), bytes: &[u8]) -> String {
+        match Decode::of(invalid, BTreeSet::new(), verbatim).decode(bytes, verbatim) {
             Decoded::Text(text) => text.into_owned(),
             Decoded::Dropped(reason, detail) => format!("{reason}: {detail}"),
         }
@@ -119,20 +89,20 @@ mod tests {
 
     #[test]
     fn binary_and_invalid_bytes_are_dropped_with_the_offset_or_repaired() {
-        let drop = Decode { invalid: InvalidUtf8::Drop, verbatim: false };
-        let repair = Decode { invalid: InvalidUtf8::Repair, verbatim: false };
-        let verbatim = Decode { invalid: InvalidUtf8::Drop, verbatim: true };
-        assert_eq!(said(&drop, b"ab\0c"), "binary: zero byte at offset 2");
-        assert_eq!(said(&repair, b"ab\0c"), "binary: zero byte at offset 2");
-        assert_eq!(said(&verbatim, b"ab\0c"), "ab\0c");
-        assert_eq!(said(&drop, b"ab\xffc"), "invalid-utf8: byte 0xff at offset 2");
-        assert_eq!(said(&repair, b"ab\xffc"), "ab\u{fffd}c");
-        assert_eq!(said(&drop, "é".as_bytes()), "é");
+        let drop = (InvalidUtf8::Drop, false);
+        let repair = (InvalidUtf8::Repair, false);
+        let verbatim = (InvalidUtf8::Drop, true);
+        assert_eq!(decoded(drop, b"ab\0c"), "binary: zero byte at offset 2");
+        assert_eq!(decoded(repair, b"ab\0c"), "binary: zero byte at offset 2");
+        assert_eq!(decoded(verbatim, b"ab\0c"), "ab\0c");
+        assert_eq!(decoded(drop, b"ab\xffc"), "invalid-utf8: byte 0xff at offset 2");
+        assert_eq!(decoded(repair, b"ab\xffc"), "ab\u{fffd}c");
+        assert_eq!(decoded(drop, "é".as_bytes()), "é");
         assert_eq!(
-            said(&drop, "é".as_bytes().split_last().unwrap().1),
+            decoded(drop, "é".as_bytes().split_last().unwrap().1),
             "invalid-utf8: byte 0xc3 at offset 0"
         );
-        assert_eq!(said(&drop, "\u{feff}x".as_bytes()), "x");
-        assert_eq!(said(&verbatim, "\u{feff}x".as_bytes()), "\u{feff}x");
+        assert_eq!(decoded(drop, "\u{feff}x".as_bytes()), "x");
+        assert_eq!(decoded(verbatim, "\u{feff}x".as_bytes()), "\u{feff}x");
     }
 }

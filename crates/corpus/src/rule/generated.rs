@@ -8,7 +8,9 @@
 //!
 //! Prose is judged by the formula `@generated` alone: change logs and manuals speak of generators all the time.
 
-use super::{Document, Kind, Rule, Verdict};
+use super::Kind;
+use bessemer_dataflow::Result;
+use bessemer_documents::{Document, DocumentPass, Scratch, Verdict};
 use regex::Regex;
 
 /// Lines in which a formula is looked for.
@@ -62,33 +64,34 @@ impl Generated {
     }
 }
 
-impl Rule for Generated {
-    fn name(&self) -> &'static str {
+impl DocumentPass for Generated {
+    fn name(&self) -> &str {
         "generated"
     }
 
-    fn judge(&self, document: &Document<'_>) -> Verdict {
-        for (number, line) in document.text.lines().take(FORMULA_LINES).enumerate() {
+    fn visit(&self, document: &mut Document<'_>, _: &mut Scratch) -> Result<Verdict> {
+        let kind = Kind::of(document);
+        for (number, line) in document.text().lines().take(FORMULA_LINES).enumerate() {
             let line = line[..line.floor_char_boundary(PROBE_CHARS)].trim_start();
             if !COMMENT.iter().any(|comment| line.starts_with(comment)) {
                 continue;
             }
-            if let Some(marker) = self.marker(number, line, document.kind) {
+            if let Some(marker) = self.marker(number, line, kind) {
                 let detail = format!("line {} says {marker:?}", number + 1);
-                return Verdict::Drop { reason: "generated", detail };
+                return Ok(Verdict::drop("generated", detail));
             }
         }
-        Verdict::Keep
+        Ok(Verdict::Keep)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rule::document;
+    use crate::rule::tests::visit_text;
 
     fn dropped(path: &str, text: &str) -> bool {
-        Generated::new().judge(&document(path, text)) != Verdict::Keep
+        visit_text(Generated::new(), path, text).dropped.is_some()
     }
 
     #[test]

@@ -4,7 +4,9 @@
 //! code that ends it. It names people and repeats in every file; the attribution file keeps the licence itself.
 //! Documentation comments of Rust (`//!`, `///`) are never touched.
 
-use super::{Document, Edits, Kind, Rule, Verdict};
+use super::Kind;
+use bessemer_dataflow::Result;
+use bessemer_documents::{Document, DocumentPass, LINES, Scratch, Verdict};
 
 /// The rule.
 pub(super) struct LicenceHeader;
@@ -48,16 +50,16 @@ fn head_comment(text: &str) -> Option<usize> {
     (end > start).then_some(end)
 }
 
-impl Rule for LicenceHeader {
-    fn name(&self) -> &'static str {
+impl DocumentPass for LicenceHeader {
+    fn name(&self) -> &str {
         "licence-header"
     }
 
-    fn judge(&self, document: &Document<'_>) -> Verdict {
-        if document.kind != Kind::Code {
-            return Verdict::Keep;
+    fn visit(&self, document: &mut Document<'_>, _: &mut Scratch) -> Result<Verdict> {
+        if Kind::of(document) != Kind::Code {
+            return Ok(Verdict::Keep);
         }
-        let mut rest: &str = &document.text;
+        let mut rest: &str = document.text();
         let mut lines = 0;
         // Two blocks at most: a copyright block and the licence behind it.
         for _ in 0..2 {
@@ -66,26 +68,26 @@ impl Rule for LicenceHeader {
             if !PHRASES.iter().any(|phrase| lower.contains(phrase)) {
                 break;
             }
-            lines += rest[..end].lines().count() as u32;
+            lines += rest[..end].lines().count() as u64;
             rest = rest[end..].trim_start_matches(['\n', '\r']);
         }
         if lines == 0 {
-            return Verdict::Keep;
+            return Ok(Verdict::Keep);
         }
-        Verdict::Edit(rest.to_string(), Edits { lines, ..Edits::default() })
+        let rest = rest.to_string();
+        document.set_text(rest);
+        document.edits_mut().add(LINES, lines);
+        Ok(Verdict::Keep)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rule::document;
+    use crate::rule::tests::visit_text;
 
     fn strip(path: &str, text: &str) -> String {
-        match LicenceHeader.judge(&document(path, text)) {
-            Verdict::Edit(text, _) => text,
-            _ => text.into(),
-        }
+        visit_text(LicenceHeader, path, text).text
     }
 
     #[test]

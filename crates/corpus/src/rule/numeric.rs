@@ -4,7 +4,9 @@
 //! an ASCII digit that no letter, digit or underscore precedes, and runs to the next character that is none of
 //! those (`0xFF_u8`, `1.5e3` counts as `1` and `5e3`). Hand-written code lies below 10 %, tables above 40 %.
 
-use super::{Document, Kind, Rule, Verdict};
+use super::Kind;
+use bessemer_dataflow::Result;
+use bessemer_documents::{Document, DocumentPass, Scratch, Verdict};
 
 /// Drops code above this share.
 pub(super) struct NumericTable(pub(super) f64);
@@ -31,29 +33,28 @@ fn numeric_share(text: &str) -> f64 {
     if visible == 0 { 0.0 } else { numeric as f64 / visible as f64 }
 }
 
-impl Rule for NumericTable {
-    fn name(&self) -> &'static str {
+impl DocumentPass for NumericTable {
+    fn name(&self) -> &str {
         "numeric-table"
     }
 
-    fn judge(&self, document: &Document<'_>) -> Verdict {
-        if document.kind != Kind::Code {
-            return Verdict::Keep;
+    fn visit(&self, document: &mut Document<'_>, _: &mut Scratch) -> Result<Verdict> {
+        if Kind::of(document) != Kind::Code {
+            return Ok(Verdict::Keep);
         }
-        let share = numeric_share(&document.text);
+        let share = numeric_share(document.text());
         if share > self.0 {
             let detail = format!("{:.3} of the characters are numeric literals, at most {}", share, self.0);
-            Verdict::Drop { reason: "numeric-table", detail }
-        } else {
-            Verdict::Keep
+            return Ok(Verdict::drop("numeric-table", detail));
         }
+        Ok(Verdict::Keep)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rule::document;
+    use crate::rule::tests::visit_text;
 
     #[test]
     fn tables_are_told_from_code() {
@@ -61,12 +62,10 @@ mod tests {
         assert_eq!(numeric_share("a12 x_1"), 0.0);
         assert_eq!(numeric_share(""), 0.0);
         let table = "0x1f, 0x2e, 0x3d, 0x4c,\n".repeat(50);
-        assert!(matches!(
-            NumericTable(0.4).judge(&document("t.rs", &table)),
-            Verdict::Drop { reason: "numeric-table", .. }
-        ));
-        assert_eq!(NumericTable(0.4).judge(&document("t.md", &table)), Verdict::Keep);
+        let reason = |path, text| visit_text(NumericTable(0.4), path, text).reason().to_string();
+        assert_eq!(reason("t.rs", &table), "numeric-table");
+        assert_eq!(reason("t.md", &table), "");
         let code = "for i in 0..10 { sum += values[i] * 2; }\n".repeat(50);
-        assert_eq!(NumericTable(0.4).judge(&document("t.rs", &code)), Verdict::Keep);
+        assert_eq!(reason("t.rs", &code), "");
     }
 }

@@ -1,51 +1,60 @@
-//! The profiles of the `rules` crate as a map over batches.
+//! The profiles of the `rules` crate as a pass over documents.
 
 use crate::mix::TAG;
-use arrow_array::builder::StringBuilder;
+use arrow_array::Array;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type, Int64Type, UInt8Type, UInt32Type, UInt64Type};
-use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array};
-use arrow_schema::{DataType, Field};
-use bessemer_dataflow::{BatchMap, optional, with_columns};
-use bessemer_documents::{METADATA, Rows, TAGS, head};
+use arrow_schema::DataType;
+use bessemer_dataflow::Result;
+use bessemer_documents::{
+    self as documents, Document, DocumentPass, EDIT_KINDS, LINES, METADATA, TAGS, TRAIN, head,
+};
 use bessemer_rules::{DocumentView, METADATA_PREFIX, Profile, Row, Scratch, Value, Verdict};
 use serde_json::{Map, Value as Json};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Profiles that documents go through one after the other; each sees the text as the one before left it. The first rule that
 /// drops gives the reason.
 pub(crate) struct Profiles(pub(crate) Vec<Profile>);
 
-/// One row of a batch, for predicates. `split` reads as its name, as in the names of the output's files.
-/// A name that begins with `tag.` is a tag of the document's source, one that begins with `meta.` metadata of the input.
-pub(crate) struct BatchRow<'a> {
-    batch: &'a RecordBatch,
-    index: usize,
-}
+/// A document as a row of columns, for predicates: columns of the batch, values that earlier passes set, and kinds of edits.
+/// `split` reads as its name, as in the names of the output's files. A name that begins with `tag.` is a tag of the document's
+/// source, one that begins with `meta.` metadata of the input.
+pub(crate) struct DocumentRow<'a, 'b>(pub(crate) &'a Document<'b>);
 
-impl<'a> BatchRow<'a> {
+impl DocumentRow<'_, '_> {
     fn tag(&self, name: &str) -> Option<Value<'static>> {
-        let tags = self.batch.column_by_name(TAGS)?.as_string_opt::<i32>()?.value(self.index);
-        let mut tags: BTreeMap<String, String> = serde_json::from_str(tags).ok()?;
+        let mut tags: BTreeMap<String, String> = serde_json::from_str(self.0.string(TAGS)?).ok()?;
         Some(tags.remove(name).map_or(Value::Null, |value| Value::Text(Cow::Owned(value))))
     }
-}
 
-impl BatchRow<'_> {
     fn metadata(&self, column: &str) -> Option<Value<'static>> {
-        let array = self.batch.column_by_name(METADATA)?.as_string_opt::<i32>()?;
-        let mut object: Map<String, Json> = serde_json::from_str(optional(array, self.index)?).ok()?;
+        let mut object: Map<String, Json> = serde_json::from_str(self.0.string(METADATA)?).ok()?;
         Some(match object.remove(column)? {
             Json::String(text) => Value::Text(Cow::Owned(text)),
             Json::Bool(value) => Value::Bool(value),
             value => value.as_f64().map_or(Value::Null, Value::Number),
         })
     }
+
+    /// The values of these columns in words, but that of the text.
+    fn in_words(&self, columns: &[&str]) -> String {
+        let one = |name: &&str| {
+            let value = match self.value(name)? {
+                Value::Null => "missing".to_string(),
+                Value::Bool(value) => value.to_string(),
+                Value::Number(value) => value.to_string(),
+                Value::Text(value) => format!("{:?}", head(&value)),
+            };
+            Some(format!("{name} = {value}"))
+        };
+        let words: Vec<String> = columns.iter().filter(|name| **name != "text").filter_map(one).collect();
+        if words.is_empty() { "not true".into() } else { words.join(", ") }
+    }
 }
 
-impl Row for BatchRow<'_> {
+impl Row for DocumentRow<'_, '_> {
     fn value(&self, column: &str) -> Option<Value<'_>> {
         if let Some(name) = column.strip_prefix(TAG) {
             return self.tag(name);
@@ -53,16 +62,27 @@ impl Row for BatchRow<'_> {
         if column.starts_with(METADATA_PREFIX) {
             return Some(self.metadata(column).unwrap_or(Value::Null));
         }
-        let array = self.batch.column_by_name(column)?;
-        if array.is_null(self.index) {
+        if column == "text" {
+            return Some(Value::Text(Cow::Borrowed(self.0.text())));
+        }
+        if EDIT_KINDS.contains(&column) {
+            return Some(Value::Number(self.0.edits().get(column) as f64));
+        }
+        match self.0.value(column) {
+            Some(documents::Value::Number(number)) => return Some(Value::Number(*number)),
+            Some(documents::Value::Text(text)) => return Some(Value::Text(Cow::Borrowed(text))),
+            Some(documents::Value::Null) => return Some(Value::Null),
+            None => {}
+        }
+        let (array, index) = (self.0.batch().column_by_name(column)?, self.0.index());
+        if array.is_null(index) {
             return Some(Value::Null);
         }
-        let index = self.index;
         Some(match array.data_type() {
             DataType::Utf8 => Value::Text(Cow::Borrowed(array.as_string::<i32>().value(index))),
             DataType::Boolean => Value::Bool(array.as_boolean().value(index)),
             DataType::UInt8 if column == "split" => {
-                let train = array.as_primitive::<UInt8Type>().value(index) == bessemer_documents::TRAIN;
+                let train = array.as_primitive::<UInt8Type>().value(index) == TRAIN;
                 Value::Text(Cow::Borrowed(if train { "train" } else { "validation" }))
             }
             DataType::UInt8 => Value::Number(array.as_primitive::<UInt8Type>().value(index).into()),
@@ -76,112 +96,59 @@ impl Row for BatchRow<'_> {
     }
 
     fn names(&self) -> Vec<&str> {
-        self.batch.schema_ref().fields().iter().map(|field| field.name().as_str()).collect()
+        self.0.batch().schema_ref().fields().iter().map(|field| field.name().as_str()).collect()
     }
-}
-
-impl<'a> BatchRow<'a> {
-    pub(crate) fn new(batch: &'a RecordBatch, index: usize) -> BatchRow<'a> {
-        BatchRow { batch, index }
-    }
-
-    /// The values of these columns in words, but that of the text.
-    fn told(&self, columns: &[&str]) -> String {
-        let one = |name: &&str| {
-            let value = match self.value(name)? {
-                Value::Null => "missing".to_string(),
-                Value::Bool(value) => value.to_string(),
-                Value::Number(value) => value.to_string(),
-                Value::Text(value) => format!("{:?}", head(&value)),
-            };
-            Some(format!("{name} = {value}"))
-        };
-        let told: Vec<String> = columns.iter().filter(|name| **name != "text").filter_map(one).collect();
-        if told.is_empty() { "not true".into() } else { told.join(", ") }
-    }
-}
-
-/// What became of a document.
-enum Outcome<'t> {
-    Kept(Cow<'t, str>),
-    Dropped { reason: String, detail: String, text: Cow<'t, str> },
 }
 
 impl Profiles {
-    fn judge<'t>(&self, text: &'t str, row: &BatchRow<'_>, scratch: &mut Scratch) -> Outcome<'t> {
-        let mut text = Cow::Borrowed(text);
-        for profile in &self.0 {
-            let view = DocumentView { text: &text, columns: row };
-            match profile.judge_with(&view, scratch).verdict {
-                Verdict::Keep => {}
-                Verdict::Edit(edited) => text = Cow::Owned(edited),
-                Verdict::Drop(reason) => {
-                    // Only what is dropped pays for being explained.
-                    let rules = profile.explain(&view, scratch).rules;
-                    let failed = rules.iter().find(|rule| rule.failed());
-                    let detail = failed.map_or_else(String::new, |rule| {
-                        let number =
-                            |value: Option<f64>| value.map_or("-".into(), |value| format!("{value}"));
-                        if rule.rule.starts_with("where ") {
-                            return format!("{}: {}", profile.name(), row.told(&profile.columns()));
-                        }
-                        let (value, min, max) = (number(rule.value), number(rule.min), number(rule.max));
-                        format!("{}: {} is {value}, allowed {min} to {max}", profile.name(), rule.rule)
-                    });
-                    return Outcome::Dropped { reason, detail, text };
-                }
+    /// Says why a profile drops a document whose text is `text` by then.
+    fn why(document: &Document<'_>, profile: &Profile, text: &str, scratch: &mut Scratch) -> String {
+        // Only what is dropped pays for being explained.
+        let row = DocumentRow(document);
+        let rules = profile.explain(&DocumentView { text, columns: &row }, scratch).rules;
+        let failed = rules.iter().find(|rule| rule.failed());
+        failed.map_or_else(String::new, |rule| {
+            let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value}"));
+            if rule.rule.starts_with("where ") {
+                return format!("{}: {}", profile.name(), row.in_words(&profile.columns()));
             }
-        }
-        Outcome::Kept(text)
+            let (value, min, max) = (number(rule.value), number(rule.min), number(rule.max));
+            format!("{}: {} is {value}, allowed {min} to {max}", profile.name(), rule.rule)
+        })
     }
 }
 
-impl BatchMap for Profiles {
+impl DocumentPass for Profiles {
     fn name(&self) -> &str {
         "profiles"
     }
 
-    fn apply(&self, batch: RecordBatch) -> bessemer_dataflow::Result<RecordBatch> {
-        let rows = Rows::of(self.name(), &batch)?;
-        let count = batch.num_rows();
-        let mut texts = StringBuilder::with_capacity(count, rows.text.value_data().len());
-        let (mut reasons, mut details) = (StringBuilder::new(), StringBuilder::new());
-        let mut lines: Vec<u32> = rows.lines.values().to_vec();
-        let mut scratch = Scratch::new();
-        for (index, removed) in lines.iter_mut().enumerate() {
-            let text = rows.text.value(index);
-            if let Some(reason) = optional(rows.reason, index) {
-                reasons.append_value(reason);
-                details.append_option(optional(rows.detail, index));
-                texts.append_value(text);
-                continue;
-            }
-            match self.judge(text, &BatchRow::new(&batch, index), &mut scratch) {
-                Outcome::Kept(kept) => {
-                    if let Cow::Owned(edited) = &kept {
-                        let gone = text.lines().count().saturating_sub(edited.lines().count());
-                        *removed += u32::try_from(gone).unwrap_or(u32::MAX);
-                    }
-                    reasons.append_null();
-                    details.append_null();
-                    texts.append_value(&kept);
-                }
-                Outcome::Dropped { reason, detail, text } => {
-                    reasons.append_value(reason);
-                    details.append_value(detail);
-                    texts.append_value(head(&text));
+    fn visit(
+        &self,
+        document: &mut Document<'_>,
+        scratch: &mut documents::Scratch,
+    ) -> Result<documents::Verdict> {
+        let scratch = scratch.get::<Scratch>();
+        let mut edited: Option<String> = None;
+        let mut dropped = None;
+        for profile in &self.0 {
+            let text = edited.as_deref().unwrap_or(document.text());
+            let view = DocumentView { text, columns: &DocumentRow(document) };
+            match profile.judge_with(&view, scratch).verdict {
+                Verdict::Keep => {}
+                Verdict::Edit(text) => edited = Some(text),
+                Verdict::Drop(reason) => {
+                    let detail = Profiles::why(document, profile, text, scratch);
+                    dropped = Some(documents::Verdict::drop(reason, detail));
+                    break;
                 }
             }
         }
-        let lines: ArrayRef = Arc::new(UInt32Array::from(lines));
-        with_columns(
-            &batch,
-            vec![
-                (Field::new("reason", DataType::Utf8, true), Arc::new(reasons.finish())),
-                (Field::new("detail", DataType::Utf8, true), Arc::new(details.finish())),
-                (Field::new("lines", DataType::UInt32, false), lines),
-                (Field::new("text", DataType::Utf8, false), Arc::new(texts.finish())),
-            ],
-        )
+        if let Some(edited) = edited {
+            let removed = document.text().lines().count().saturating_sub(edited.lines().count());
+            document.edits_mut().add(LINES, removed as u64);
+            document.set_text(edited);
+        }
+        Ok(dropped.unwrap_or(documents::Verdict::Keep))
     }
 }

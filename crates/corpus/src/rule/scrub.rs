@@ -1,11 +1,12 @@
-//! Personal data and secrets, found and replaced by the `privacy` room.
+//! Personal data and secrets, found and replaced by the `privacy` crate.
 //!
 //! Up to three passes, each over the text that the one before leaves: e-mail addresses, then IPv4 addresses (both by
 //! datatrove's patterns, in the order of its PII formatter), then everything else that is asked for.
 
-use super::{Document, Edits, Rule, Verdict};
 use crate::config::PrivacyConfig;
-use bessemer_privacy::{Counts, EmailRule, Ipv4Rule, Kind, PrivacyRules, Scrubbed, Scrubber};
+use bessemer_dataflow::Result;
+use bessemer_documents::{Document, DocumentPass, EMAILS, IPS, NUMBERS, SECRETS, Scratch, Verdict};
+use bessemer_privacy::{EmailRule, Ipv4Rule, Kind, PrivacyRules, Scrubbed, Scrubber};
 
 /// Reason of documents with more finds than allowed.
 const REASON: &str = "personal-data";
@@ -41,64 +42,62 @@ pub(super) fn passes(config: &PrivacyConfig) -> impl Iterator<Item = Scrub> {
     })
 }
 
-fn edits(counts: &Counts) -> Edits {
-    let mut edits = Edits::default();
-    for (kind, count) in counts.iter() {
-        match kind {
-            Kind::Ipv4 | Kind::Ipv6 => edits.ips += count,
-            Kind::Email => edits.emails += count,
-            Kind::Phone | Kind::Card | Kind::Iban => edits.numbers += count,
-            _ => edits.secrets += count,
-        }
+/// The kind of edit that a find becomes.
+fn edit_kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Ipv4 | Kind::Ipv6 => IPS,
+        Kind::Email => EMAILS,
+        Kind::Phone | Kind::Card | Kind::Iban => NUMBERS,
+        _ => SECRETS,
     }
-    edits
 }
 
-impl Rule for Scrub {
-    fn name(&self) -> &'static str {
+impl DocumentPass for Scrub {
+    fn name(&self) -> &str {
         self.name
     }
 
-    fn judge(&self, document: &Document<'_>) -> Verdict {
-        match self.scrubber.scrub(&document.text) {
-            Scrubbed::Clean => Verdict::Keep,
-            Scrubbed::Edited(text, counts) => Verdict::Edit(text, edits(&counts)),
+    fn visit(&self, document: &mut Document<'_>, _: &mut Scratch) -> Result<Verdict> {
+        match self.scrubber.scrub(document.text()) {
+            Scrubbed::Clean => {}
+            Scrubbed::Edited(text, counts) => {
+                document.set_text(text);
+                for (kind, count) in counts.iter() {
+                    document.edits_mut().add(edit_kind(kind), u64::from(count));
+                }
+            }
             Scrubbed::Dropped(counts) => {
                 let kinds: Vec<String> =
                     counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
                 let detail =
                     format!("{} finds ({}), allowed {}", counts.total(), kinds.join(", "), self.drop_above);
-                Verdict::Drop { reason: REASON, detail }
+                return Ok(Verdict::drop(REASON, detail));
             }
         }
+        Ok(Verdict::Keep)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rule::document;
-
-    /// The only pass of this configuration.
-    fn only(config: &PrivacyConfig) -> Scrub {
-        let mut passes: Vec<Scrub> = passes(config).collect();
-        assert_eq!(passes.len(), 1);
-        passes.remove(0)
-    }
+    use crate::rule::Decode;
+    use crate::rule::tests::{Visited, visit};
 
     fn off() -> PrivacyConfig {
         PrivacyConfig { emails: false, ips: false, ..PrivacyConfig::default() }
     }
 
-    fn chained(config: &PrivacyConfig, text: &str) -> (String, Edits) {
-        let (mut text, mut edits) = (text.to_string(), Edits::default());
-        for pass in passes(config) {
-            if let Verdict::Edit(edited, made) = pass.judge(&document("a", &text)) {
-                text = edited;
-                edits += made;
-            }
-        }
-        (text, edits)
+    fn chained(config: &PrivacyConfig, text: &str) -> Visited {
+        let decode: Box<dyn DocumentPass> =
+            Box::new(Decode::of(crate::InvalidUtf8::Drop, Default::default(), false));
+        let passes = passes(config).map(|pass| Box::new(pass) as Box<dyn DocumentPass>);
+        visit([decode].into_iter().chain(passes).collect(), "a", text.as_bytes())
+    }
+
+    /// Edits of the kinds emails, ips, numbers, secrets.
+    fn counts(visited: &Visited) -> [u64; 4] {
+        [EMAILS, IPS, NUMBERS, SECRETS].map(|kind| visited.edits.get(kind))
     }
 
     #[test]
@@ -108,14 +107,12 @@ mod tests {
         let text = "call +49 30 901820 or pay 4111 1111 1111 1111; AKIAIOSFODNN7EXAMPLQ at 2600:1f18::1";
         let mut config = PrivacyConfig { ipv6: true, cards: true, secrets: true, ..off() };
         config.phones = bessemer_privacy::PhoneRule::International;
-        let expected = Edits { ips: 1, numbers: 2, secrets: 1, ..Edits::default() };
-        let edited = "call [PHONE] or pay [CARD]; [SECRET] at 2001:db8::1".to_string();
-        assert_eq!(only(&config).judge(&document("a", text)), Verdict::Edit(edited, expected));
+        let edited = chained(&config, text);
+        assert_eq!(edited.text, "call [PHONE] or pay [CARD]; [SECRET] at 2001:db8::1");
+        assert_eq!(counts(&edited), [0, 1, 2, 1]);
 
         config.drop_above = 3;
-        let Verdict::Drop { reason, detail } = only(&config).judge(&document("a", text)) else {
-            panic!("kept")
-        };
+        let (reason, detail) = chained(&config, text).dropped.unwrap();
         assert_eq!(reason, REASON);
         assert!(detail.starts_with("4 finds (") && detail.ends_with("allowed 3"), "{detail}");
     }
@@ -127,17 +124,16 @@ mod tests {
             ip_replacements: vec!["1".into(), "2".into()],
             ..PrivacyConfig::default()
         };
-        let edits = |emails, ips| Edits { emails, ips, ..Edits::default() };
-        assert_eq!(chained(&config, "a@b.c d@e.f g@h.i"), ("A B A".into(), edits(3, 0)));
-        let (text, made) = chained(&config, "8.8.8.8 10.0.0.1 1.1.1.1 v1.2.3");
-        assert_eq!((text.as_str(), made), ("1 10.0.0.1 2 v1.2.3", edits(0, 2)));
+        let emails = chained(&config, "a@b.c d@e.f g@h.i");
+        assert_eq!((emails.text.as_str(), counts(&emails)), ("A B A", [3, 0, 0, 0]));
+        let ips = chained(&config, "8.8.8.8 10.0.0.1 1.1.1.1 v1.2.3");
+        assert_eq!((ips.text.as_str(), counts(&ips)), ("1 10.0.0.1 2 v1.2.3", [0, 2, 0, 0]));
     }
 
     /// An e-mail address is replaced before the IPv4 address that overlaps it and begins before it.
     #[test]
     fn each_pass_sees_what_the_one_before_leaves() {
-        let config = PrivacyConfig::default();
-        let edits = Edits { emails: 1, ..Edits::default() };
-        assert_eq!(chained(&config, "é8.8.8.8@x.y"), ("é8.email@example.com".into(), edits));
+        let visited = chained(&PrivacyConfig::default(), "é8.8.8.8@x.y");
+        assert_eq!((visited.text.as_str(), counts(&visited)), ("é8.email@example.com", [1, 0, 0, 0]));
     }
 }

@@ -1,10 +1,7 @@
-//! The URL filter of the `web` room as a map over batches, before anything looks at a text.
+//! The URL filter of the `web` crate as a pass over documents, before anything looks at a text.
 
 use crate::error::{Error, Result};
-use arrow_array::builder::StringBuilder;
-use arrow_array::{Array, RecordBatch, StringArray};
-use arrow_schema::{DataType, Field};
-use bessemer_dataflow::{BatchMap, column, optional, with_columns};
+use bessemer_documents::{Document, DocumentPass, Scratch, Verdict};
 use bessemer_web::url::{UrlFilter, UrlFilterConfig};
 use std::sync::Arc;
 
@@ -33,41 +30,16 @@ pub(crate) fn asked(config: &UrlFilterConfig) -> bool {
     !config.clone().paths().is_empty() || inline.iter().any(|list| !list.is_empty())
 }
 
-/// The map. Documents without a URL pass.
+/// The pass. Documents without a URL are kept.
 pub(crate) struct Urls(pub(crate) Arc<UrlFilter>);
 
-impl BatchMap for Urls {
+impl DocumentPass for Urls {
     fn name(&self) -> &str {
         "urls"
     }
 
-    fn apply(&self, batch: RecordBatch) -> bessemer_dataflow::Result<RecordBatch> {
-        let of = |name| column::<StringArray>(self.name(), &batch, name);
-        let (urls, old_reasons, old_details) = (of("url")?, of("reason")?, of("detail")?);
-        if urls.null_count() == urls.len() {
-            return Ok(batch);
-        }
-        let (mut reasons, mut details) = (StringBuilder::new(), StringBuilder::new());
-        for index in 0..batch.num_rows() {
-            let url = optional(urls, index).filter(|_| old_reasons.is_null(index));
-            match url.and_then(|url| Some((self.0.judge(url)?, url))) {
-                Some((verdict, url)) => {
-                    reasons.append_value(verdict.name());
-                    details.append_value(url);
-                }
-                None => {
-                    reasons.append_option(optional(old_reasons, index));
-                    details.append_option(optional(old_details, index));
-                }
-            }
-        }
-        let field = |name: &str| Field::new(name, DataType::Utf8, true);
-        with_columns(
-            &batch,
-            vec![
-                (field("reason"), Arc::new(reasons.finish())),
-                (field("detail"), Arc::new(details.finish())),
-            ],
-        )
+    fn visit(&self, document: &mut Document<'_>, _: &mut Scratch) -> bessemer_dataflow::Result<Verdict> {
+        let judged = document.string("url").and_then(|url| Some((self.0.judge(url)?, url)));
+        Ok(judged.map_or(Verdict::Keep, |(verdict, url)| Verdict::drop(verdict.name(), url.to_string())))
     }
 }

@@ -189,7 +189,7 @@ fn profiles_and_predicates_drop_under_their_own_reasons() {
     // Removal is counted by rule and source.
     let source = summary.sources.iter().find(|source| source.name == "b.txt").unwrap();
     assert_eq!(source.dropped["gopher_short_doc"].documents, 1);
-    assert!(explain(&config).unwrap().contains("map profiles"));
+    assert!(explain(&config).unwrap().contains(", profiles, "));
     let card = data_card(&CorpusReader::open(&out).unwrap()).unwrap();
     assert!(card.contains("gopher_short_doc") && card.contains("I am too small."), "{card}");
     assert!(card.contains("ends_with(path, &quot;.txt&quot;) &amp;&amp; bytes &gt; 100"), "{card}");
@@ -270,11 +270,13 @@ fn repeated_parts_are_cut_out_of_documents() {
 }
 
 #[test]
-fn predicates_read_the_metadata_of_the_input() {
+fn predicates_read_the_metadata_of_the_input_and_it_goes_with_the_documents() {
+    use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, StructArray};
     let folder = TempDir::new().unwrap();
     let text = |number: usize| {
         format!("Document {number} tells of furnaces, of steel and of cheap rails. ").repeat(4)
     };
+    let metadata = std::cell::RefCell::new(Vec::new());
     let kept = |name: &str, predicates: &[&str]| {
         let mut config =
             CorpusConfig { path: folder.path().join(name).display().to_string(), ..CorpusConfig::default() };
@@ -286,6 +288,11 @@ fn predicates_read_the_metadata_of_the_input() {
         let summary = build(&config, &out, &context).unwrap().summary;
         let reasons = summary.dropped_by_reason.keys();
         assert!(reasons.into_iter().all(|reason| predicates.contains(&reason.as_str())), "{name}");
+        let file = fs::File::open(out.join("documents-train-00000.parquet")).unwrap();
+        let batches = parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+        let batch = batches.build().unwrap().next().unwrap().unwrap();
+        let found: &StringArray = batch.column_by_name("metadata").unwrap().as_any().downcast_ref().unwrap();
+        metadata.replace(found.iter().map(|found| found.map(str::to_string)).collect::<Vec<_>>());
         let reader = CorpusReader::open(&out).unwrap();
         reader.documents(Split::Train).map(|document| document.unwrap().id).collect::<Vec<String>>()
     };
@@ -299,10 +306,12 @@ fn predicates_read_the_metadata_of_the_input() {
     let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
     fs::write(folder.path().join("a.jsonl"), lines).unwrap();
     assert_eq!(kept("a.jsonl", &["meta.lang == \"en\" && meta.score > 0.5"]), ["a.jsonl#1", "a.jsonl#3"]);
+    // What predicates name goes with the documents.
+    let with_score = |score: &str| Some(format!("{{\"meta.lang\":\"en\",\"meta.score\":{score}}}"));
+    assert_eq!(*metadata.borrow(), [with_score("0.9"), with_score("0.7")]);
     assert_eq!(kept("a.jsonl", &["meta.ok || contains(meta.url, \"a.com\")"]), ["a.jsonl#1", "a.jsonl#3"]);
     assert_eq!(kept("a.jsonl", &["meta.lang == null", "meta.ok == null"]), ["a.jsonl#4"]);
 
-    use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, StructArray};
     let texts: ArrayRef = std::sync::Arc::new(StringArray::from(vec![text(5), text(6), text(7)]));
     let langs: ArrayRef = std::sync::Arc::new(StringArray::from(vec![Some("en"), None, Some("en")]));
     let tokens: ArrayRef = std::sync::Arc::new(Int64Array::from(vec![10, 20, 30]));
