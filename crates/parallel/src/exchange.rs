@@ -10,10 +10,11 @@
 //! elements a rank, times (N-1)/N, in the type in which they are kept; with replicas of the sharded model (hybrid sharding)
 //! the parts of gradients are then all-reduced between the replicas: 2 P/N.
 //!
-//! A flat unit travels in pieces of at most [`BUCKET`] elements through a few staging buffers on the host. Where all buffers are in
-//! flight, the oldest piece is waited for.
+//! A flat unit travels in pieces of at most [`BUCKET`] elements through a few staging buffers on the host. When
+//! a piece begins and ends, [`crate::flow`] says.
 
 use crate::flat::FlatUnit;
+use crate::flow::{GRADIENTS_AHEAD, PieceFlow, PieceWork, VALUES_AHEAD};
 use crate::memory::{ParamMemory, Stretch};
 use crate::piece::{Piece, pieces};
 pub(crate) use bessemer_collectives::ViewError as ExchangeError;
@@ -25,35 +26,21 @@ use bessemer_program::{CollectiveKind, Transfer};
 use bessemer_tensor::op::{Add, Op};
 use bessemer_tensor::{Backend, TensorError, View};
 use bessemer_units::DType;
-use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Elements of a staging buffer: 32 MiB in f32.
 pub(crate) const BUCKET: usize = 8 << 20;
-/// Pieces of gradients that travel at once.
-pub(crate) const GRADIENTS_AHEAD: usize = 3;
-/// Pieces of values that travel at once.
-pub(crate) const VALUES_AHEAD: usize = 2;
-
-/// A piece of a transfer that is in flight.
-#[derive(Debug)]
-struct Flight {
-    transfer: Transfer,
-    piece: usize,
-    pending: Ticket,
-}
-
-/// A gather of a unit's values that is in flight.
-#[derive(Debug)]
-struct Gathering {
-    unit: usize,
-    /// The next piece to start.
-    next: usize,
-}
 
 /// The transfers of one rank on the data-parallel axes.
 #[derive(Debug)]
 pub(crate) struct Exchange {
+    flow: PieceFlow<Ticket>,
+    staged: StagedPieces,
+}
+
+/// Pieces of values and gradients between the memory of the device and collectives.
+#[derive(Debug)]
+struct StagedPieces {
     shard: CollectiveQueue,
     replicate: CollectiveQueue,
     /// By unit.
@@ -65,9 +52,6 @@ pub(crate) struct Exchange {
     /// Staging buffers that no collective has.
     free_for_gradients: Vec<HostBuffer>,
     free_for_values: Vec<HostBuffer>,
-    reducing: VecDeque<Flight>,
-    gathering: Option<Gathering>,
-    arriving: VecDeque<Flight>,
     /// As [`ParamMemory::term`].
     term: Option<View>,
 }
@@ -90,7 +74,7 @@ impl Exchange {
             (0..count).map(|_| HostBuffer::with_capacity(dtype.into(), longest)).collect()
         };
         let own_start = memory.parts.iter().map(|p| p.range(shard.rank()).start).collect();
-        Exchange {
+        let staged = StagedPieces {
             free_for_gradients: buffers(GRADIENTS_AHEAD, gradients, silent),
             free_for_values: buffers(VALUES_AHEAD, values, shard.size() == 1),
             term: memory.term,
@@ -100,25 +84,23 @@ impl Exchange {
             values: memory.values.clone(),
             gradients: memory.gradients.clone(),
             own_start,
-            reducing: VecDeque::with_capacity(GRADIENTS_AHEAD),
-            gathering: None,
-            arriving: VecDeque::with_capacity(VALUES_AHEAD),
-        }
+        };
+        Exchange { flow: PieceFlow::default(), staged }
     }
 
     /// The communicator of the shard axis, for calls while no transfer is in flight.
     pub(crate) fn shard(&mut self) -> &mut CollectiveQueue {
-        &mut self.shard
+        &mut self.staged.shard
     }
 
     /// The communicator of the replicate axis, for calls while no transfer is in flight.
     pub(crate) fn replicate(&mut self) -> &mut CollectiveQueue {
-        &mut self.replicate
+        &mut self.staged.replicate
     }
 
     /// Bytes of staging memory, on the host.
     pub(crate) fn staging_bytes(&self) -> u64 {
-        let all = self.free_for_gradients.iter().chain(&self.free_for_values);
+        let all = self.staged.free_for_gradients.iter().chain(&self.staged.free_for_values);
         all.map(HostBuffer::capacity_bytes).sum()
     }
 
@@ -128,10 +110,7 @@ impl Exchange {
         backend: &mut dyn Backend,
         transfer: Transfer,
     ) -> Result<(), ExchangeError> {
-        match transfer.kind {
-            CollectiveKind::AllGather => self.ask(backend, transfer),
-            _ => self.reduce(backend, transfer),
-        }
+        self.flow.start(&mut DevicePieces { staged: &mut self.staged, backend }, transfer)
     }
 
     /// Completes a transfer.
@@ -140,21 +119,22 @@ impl Exchange {
         backend: &mut dyn Backend,
         transfer: Transfer,
     ) -> Result<(), ExchangeError> {
-        if transfer.kind == CollectiveKind::AllGather {
-            return self.fetch(backend, transfer);
-        }
-        while self.reducing.iter().any(|flight| flight.transfer == transfer) {
-            self.settle(backend)?;
-        }
-        Ok(())
+        self.flow.wait(&mut DevicePieces { staged: &mut self.staged, backend }, transfer)
+    }
+
+    /// The pieces of a unit.
+    pub(crate) fn pieces(&self, unit: usize) -> &[Piece] {
+        &self.staged.pieces[unit]
     }
 
     /// The operator of [`bessemer_program::PassNode::Add`]. The sum is formed in f32 and rounded to the type of gradients.
     pub(crate) fn addition(&self, unit: usize) -> Result<Op, TensorError> {
-        let sum = self.gradients[unit].own;
-        Ok(Add { a: self.term(unit)?, b: sum, out: sum }.into())
+        let sum = self.staged.gradients[unit].own;
+        Ok(Add { a: self.staged.term(unit)?, b: sum, out: sum }.into())
     }
+}
 
+impl StagedPieces {
     /// Where the term of a unit's gradients lies that is added to earlier ones.
     fn term(&self, unit: usize) -> Result<View, TensorError> {
         let whole = self.term.ok_or_else(|| {
@@ -178,39 +158,55 @@ impl Exchange {
         }
     }
 
-    fn reduce(&mut self, backend: &mut dyn Backend, transfer: Transfer) -> Result<(), ExchangeError> {
+    /// Copies a piece to a staging buffer and starts its collective.
+    fn begin(
+        &mut self,
+        backend: &mut dyn Backend,
+        transfer: Transfer,
+        piece: usize,
+    ) -> Result<Ticket, ExchangeError> {
         let unit = transfer.flat;
-        for piece in 0..self.pieces[unit].len() {
-            let mut values = match self.free_for_gradients.pop() {
-                Some(values) => values,
-                None => {
-                    self.settle(backend)?;
-                    self.gradient_buffer(unit)
-                }
-            };
-            let p = &self.pieces[unit][piece];
-            let pending = if transfer.axis == Axis::Shard {
-                values.reset(values.element(), p.parts.len());
+        let (free, of) = match transfer.kind {
+            CollectiveKind::AllGather => (&mut self.free_for_values, &self.values),
+            _ => (&mut self.free_for_gradients, &self.gradients),
+        };
+        let dtype = of[unit].whole.dtype();
+        let mut values = free.pop().unwrap_or_else(|| HostBuffer::with_capacity(dtype.into(), 0));
+        let p = &self.pieces[unit][piece];
+        if transfer.axis == Axis::Replicate {
+            let summed = self.summed(unit, p);
+            values.reset(values.element(), summed.len());
+            read_view(backend, summed, &mut values, 0..summed.len())?;
+            let sum = Collective::new(&p.name, Pattern::AllReduce(Reduce::Sum));
+            return Ok(self.replicate.start(&sum, values)?);
+        }
+        values.reset(values.element(), p.parts.len());
+        let pattern = match transfer.kind {
+            CollectiveKind::AllGather => {
+                let me = self.shard.rank();
+                let own = self.own(self.values[unit].own, unit, &p.ranges[me]);
+                read_view(backend, own, &mut values, p.parts.range(me))?;
+                Pattern::AllGather(&p.parts)
+            }
+            _ => {
                 for (r, range) in p.ranges.iter().enumerate() {
                     let whole = self.gradients[unit].whole.columns(range.start, range.len());
                     read_view(backend, whole, &mut values, p.parts.range(r))?;
                 }
-                let scatter = Collective::new(&p.name, Pattern::ReduceScatter(&p.parts, Reduce::Sum));
-                self.shard.start(&scatter, values)?
-            } else {
-                let summed = self.summed(unit, p);
-                values.reset(values.element(), summed.len());
-                read_view(backend, summed, &mut values, 0..summed.len())?;
-                self.replicate.start(&Collective::new(&p.name, Pattern::AllReduce(Reduce::Sum)), values)?
-            };
-            self.reducing.push_back(Flight { transfer, piece, pending });
-        }
-        Ok(())
+                Pattern::ReduceScatter(&p.parts, Reduce::Sum)
+            }
+        };
+        Ok(self.shard.start(&Collective::new(&p.name, pattern), values)?)
     }
 
-    /// Waits for the oldest piece of gradients and puts it where it belongs.
-    fn settle(&mut self, backend: &mut dyn Backend) -> Result<(), ExchangeError> {
-        let Some(Flight { transfer, piece, pending }) = self.reducing.pop_front() else { return Ok(()) };
+    /// Waits for a piece's collective and puts its result where it belongs.
+    fn end(
+        &mut self,
+        backend: &mut dyn Backend,
+        transfer: Transfer,
+        piece: usize,
+        pending: Ticket,
+    ) -> Result<(), ExchangeError> {
         let unit = transfer.flat;
         let p = &self.pieces[unit][piece];
         if transfer.axis == Axis::Replicate {
@@ -221,67 +217,41 @@ impl Exchange {
             return Ok(());
         }
         let values = self.shard.finish(pending)?;
+        if transfer.kind == CollectiveKind::AllGather {
+            for (r, range) in p.ranges.iter().enumerate() {
+                let whole = self.values[unit].whole.columns(range.start, range.len());
+                write_view(backend, whole, &values, p.parts.range(r))?;
+            }
+            self.free_for_values.push(values);
+            return Ok(());
+        }
         let me = self.shard.rank();
         let part = if transfer.term { self.term(unit)? } else { self.gradients[unit].own };
         write_view(backend, self.own(part, unit, &p.ranges[me]), &values, p.parts.range(me))?;
         self.free_for_gradients.push(values);
         Ok(())
     }
+}
 
-    /// A free staging buffer for a unit's gradients.
-    fn gradient_buffer(&mut self, unit: usize) -> HostBuffer {
-        let dtype = self.gradients[unit].whole.dtype();
-        self.free_for_gradients.pop().unwrap_or_else(|| HostBuffer::with_capacity(dtype.into(), 0))
+/// Pieces of the transfers that run on a device.
+struct DevicePieces<'a> {
+    staged: &'a mut StagedPieces,
+    backend: &'a mut dyn Backend,
+}
+
+impl PieceWork for DevicePieces<'_> {
+    type Ticket = Ticket;
+    type Error = ExchangeError;
+
+    fn pieces(&self, transfer: Transfer) -> usize {
+        self.staged.pieces[transfer.flat].len()
     }
 
-    /// Starts the gather of a unit's values, as many pieces as there are buffers.
-    fn ask(&mut self, backend: &mut dyn Backend, transfer: Transfer) -> Result<(), ExchangeError> {
-        if self.gathering.is_some() {
-            return Ok(());
-        }
-        self.gathering = Some(Gathering { unit: transfer.flat, next: 0 });
-        while self.ask_more(backend, transfer)? {}
-        Ok(())
+    fn begin(&mut self, transfer: Transfer, piece: usize) -> Result<Ticket, ExchangeError> {
+        self.staged.begin(&mut *self.backend, transfer, piece)
     }
 
-    /// Starts the gather of one more piece, if there is one and a buffer for it.
-    fn ask_more(&mut self, backend: &mut dyn Backend, transfer: Transfer) -> Result<bool, ExchangeError> {
-        let Some(Gathering { unit, next }) = self.gathering else { return Ok(false) };
-        let Some(p) = self.pieces[unit].get(next) else { return Ok(false) };
-        let Some(mut values) = self.free_for_values.pop() else { return Ok(false) };
-        let me = self.shard.rank();
-        values.reset(values.element(), p.parts.len());
-        let own = self.own(self.values[unit].own, unit, &p.ranges[me]);
-        read_view(backend, own, &mut values, p.parts.range(me))?;
-        let pending = self.shard.start(&Collective::new(&p.name, Pattern::AllGather(&p.parts)), values)?;
-        self.arriving.push_back(Flight { transfer, piece: next, pending });
-        self.gathering = Some(Gathering { unit, next: next + 1 });
-        Ok(true)
-    }
-
-    /// Completes the gather of a unit's values, after starting it if no entry of the list has.
-    fn fetch(&mut self, backend: &mut dyn Backend, transfer: Transfer) -> Result<(), ExchangeError> {
-        let asked = self.gathering.as_ref().map(|g| Transfer { flat: g.unit, ..transfer });
-        if let Some(other) = asked.filter(|asked| *asked != transfer) {
-            // A pass that ended early has started another gather, whose values nobody uses.
-            self.arrive(backend, other)?;
-        }
-        self.ask(backend, transfer)?;
-        self.arrive(backend, transfer)
-    }
-
-    fn arrive(&mut self, backend: &mut dyn Backend, transfer: Transfer) -> Result<(), ExchangeError> {
-        while let Some(Flight { piece, pending, .. }) = self.arriving.pop_front() {
-            let values = self.shard.finish(pending)?;
-            let p = &self.pieces[transfer.flat][piece];
-            for (r, range) in p.ranges.iter().enumerate() {
-                let whole = self.values[transfer.flat].whole.columns(range.start, range.len());
-                write_view(backend, whole, &values, p.parts.range(r))?;
-            }
-            self.free_for_values.push(values);
-            self.ask_more(backend, transfer)?;
-        }
-        self.gathering = None;
-        Ok(())
+    fn end(&mut self, transfer: Transfer, piece: usize, ticket: Ticket) -> Result<(), ExchangeError> {
+        self.staged.end(&mut *self.backend, transfer, piece, ticket)
     }
 }

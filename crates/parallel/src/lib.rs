@@ -26,6 +26,7 @@ mod exchange;
 mod execute;
 mod fill;
 mod flat;
+mod flow;
 mod groups;
 mod lists;
 mod memory;

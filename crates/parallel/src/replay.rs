@@ -2,8 +2,7 @@
 //! programs, in the pieces in which they travel.
 
 use crate::chunk::Chunk;
-use crate::exchange::{BUCKET, GRADIENTS_AHEAD, VALUES_AHEAD};
-use crate::piece::pieces;
+use crate::flow::{PieceFlow, PieceWork};
 use crate::plan::Coord;
 use crate::worker::Worker;
 use bessemer_mesh::Axis;
@@ -12,7 +11,7 @@ use bessemer_schedule::Place;
 use bessemer_sim::SimError;
 use bessemer_sim::replay::{Copied, Progress, RankWriter, ReplayGroup, Traffic};
 use bessemer_tensor::op::{Copy, Op};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 /// Operators of a step that stand in no list: those of the optimizer.
 #[derive(Debug, Clone, Copy)]
@@ -31,10 +30,9 @@ struct ChunkGroupNumbers {
     replicate: usize,
 }
 
-/// A piece of gradients or values under way.
+/// A collective that has started.
 #[derive(Debug, Clone, Copy)]
-struct Flight {
-    transfer: Transfer,
+struct Started {
     group: usize,
     id: usize,
 }
@@ -44,10 +42,7 @@ struct Flight {
 struct ChunkState {
     /// Units that have gone backward.
     backward: BTreeSet<usize>,
-    reducing: VecDeque<Flight>,
-    gathering: VecDeque<Flight>,
-    /// The gather that was asked for, and its next piece.
-    asked: Option<(Transfer, usize)>,
+    flow: PieceFlow<Started>,
     next_id: usize,
 }
 
@@ -111,18 +106,20 @@ impl Worker {
     }
 }
 
-impl Writing<'_, '_> {
+impl<'a> Writing<'_, 'a> {
     fn action(&mut self, chunk: usize, action: &Action) -> Result<(), SimError> {
         let worker = self.worker;
         match action {
             Action::Unit { unit, phase, .. } => self.unit(chunk, *unit, *phase)?,
             Action::Complete(flats) => self.complete(chunk, flats),
-            Action::Start(transfer) if transfer.kind == CollectiveKind::AllGather => {
-                self.chunks[chunk].asked.get_or_insert((*transfer, 0));
-                while self.ask_more(chunk, *transfer) {}
+            Action::Start(transfer) => {
+                let (flow, mut pieces) = self.pieces(chunk);
+                flow.start(&mut pieces, *transfer)?;
             }
-            Action::Start(transfer) => self.reduce(chunk, *transfer),
-            Action::Wait(transfer) => self.wait(chunk, *transfer),
+            Action::Wait(transfer) => {
+                let (flow, mut pieces) = self.pieces(chunk);
+                flow.wait(&mut pieces, *transfer)?;
+            }
             Action::Add(flat) => {
                 let op = worker.chunks[chunk].exchange.addition(*flat);
                 self.writer.op(&op.map_err(|e| SimError::Cost(e.to_string()))?)?;
@@ -165,75 +162,11 @@ impl Writing<'_, '_> {
         self.writer.collective(self.groups[chunk].tensor, "partial gradients", traffic, copied);
     }
 
-    /// Asks for one more piece of values, as far as there are buffers.
-    fn ask_more(&mut self, chunk: usize, transfer: Transfer) -> bool {
-        let (of, state) = (&self.worker.chunks[chunk], &mut self.chunks[chunk]);
-        let Some((asked, next)) = state.asked.filter(|_| state.gathering.len() < VALUES_AHEAD) else {
-            return false;
-        };
-        let all = pieces(&of.units.list[asked.flat], &of.memory.parts[asked.flat], BUCKET);
-        let Some(piece) = all.get(next).filter(|_| asked == transfer) else { return false };
-        let element = of.lists.data.flats[asked.flat].values.dtype.size() as u64;
-        let (ranks, me) = of.lists.data.rank.shard;
-        let whole = piece.parts.len() as u64 * element;
-        let own = piece.parts.range(me).len() as u64 * element;
-        let (group, id) = (self.groups[chunk].shard, state.next_id);
-        let traffic = Traffic::even(CollectiveKind::AllGather, whole, ranks);
-        self.writer.start(group, id, &piece.name, traffic, Copied { read: own, written: whole });
-        state.gathering.push_back(Flight { transfer, group, id });
-        (state.next_id, state.asked) = (id + 1, Some((asked, next + 1)));
-        true
-    }
-
-    fn reduce(&mut self, chunk: usize, transfer: Transfer) {
-        let of = &self.worker.chunks[chunk];
-        let data = &of.lists.data;
-        let (flat, (shards, me)) = (&data.flats[transfer.flat], data.rank.shard);
-        let element = flat.gradients.dtype.size() as u64;
-        let sharded = transfer.axis == Axis::Shard;
-        for piece in pieces(&of.units.list[transfer.flat], &of.memory.parts[transfer.flat], BUCKET) {
-            if self.chunks[chunk].reducing.len() == GRADIENTS_AHEAD {
-                self.settle(chunk);
-            }
-            let all = piece.parts.len() as u64 * element;
-            let own = piece.parts.range(me).len() as u64 * element;
-            let (group, ranks) = match sharded {
-                true => (self.groups[chunk].shard, shards),
-                false => (self.groups[chunk].replicate, data.rank.replicate.0),
-            };
-            let (bytes, copied) = match sharded {
-                true => (all, Copied { read: all, written: own }),
-                false if shards > 1 => (own, Copied { read: own, written: own }),
-                false => (all, Copied { read: all, written: all }),
-            };
-            let state = &mut self.chunks[chunk];
-            let id = state.next_id;
-            let traffic = Traffic::even(transfer.kind, bytes, ranks);
-            self.writer.start(group, id, &piece.name, traffic, copied);
-            state.reducing.push_back(Flight { transfer, group, id });
-            state.next_id += 1;
-        }
-    }
-
-    /// Waits for the oldest piece of gradients.
-    fn settle(&mut self, chunk: usize) {
-        if let Some(Flight { group, id, .. }) = self.chunks[chunk].reducing.pop_front() {
-            self.writer.wait(group, id);
-        }
-    }
-
-    fn wait(&mut self, chunk: usize, transfer: Transfer) {
-        if transfer.kind != CollectiveKind::AllGather {
-            while self.chunks[chunk].reducing.iter().any(|flight| flight.transfer == transfer) {
-                self.settle(chunk);
-            }
-            return;
-        }
-        while let Some(Flight { group, id, .. }) = self.chunks[chunk].gathering.pop_front() {
-            self.writer.wait(group, id);
-            self.ask_more(chunk, transfer);
-        }
-        self.chunks[chunk].asked = None;
+    /// The pieces of a chunk's transfers that are in flight, and how others are written.
+    fn pieces(&mut self, chunk: usize) -> (&mut PieceFlow<Started>, WrittenPieces<'_, 'a>) {
+        let ChunkState { flow, next_id, .. } = &mut self.chunks[chunk];
+        let (of, groups) = (&self.worker.chunks[chunk], self.groups[chunk]);
+        (flow, WrittenPieces { of, groups, next_id, writer: &mut *self.writer })
     }
 
     /// Tied tables are added up.
@@ -282,6 +215,50 @@ impl Writing<'_, '_> {
     fn control(&mut self, group: usize, name: &str, ranks: usize, numbers: u64) {
         let traffic = Traffic::even(CollectiveKind::AllGather, 8 * numbers * ranks as u64, ranks);
         self.writer.collective(group, name, traffic, Copied::default());
+    }
+}
+
+/// Pieces of a chunk's transfers as events.
+struct WrittenPieces<'w, 'a> {
+    of: &'w Chunk,
+    groups: ChunkGroupNumbers,
+    next_id: &'w mut usize,
+    writer: &'w mut RankWriter<'a>,
+}
+
+impl PieceWork for WrittenPieces<'_, '_> {
+    type Ticket = Started;
+    type Error = SimError;
+
+    fn pieces(&self, transfer: Transfer) -> usize {
+        self.of.exchange.pieces(transfer.flat).len()
+    }
+
+    fn begin(&mut self, transfer: Transfer, piece: usize) -> Result<Started, SimError> {
+        let (data, piece) = (&self.of.lists.data, &self.of.exchange.pieces(transfer.flat)[piece]);
+        let (flat, (shards, me)) = (&data.flats[transfer.flat], data.rank.shard);
+        let gathers = transfer.kind == CollectiveKind::AllGather;
+        let element = if gathers { flat.values.dtype } else { flat.gradients.dtype }.size() as u64;
+        let (all, own) = (piece.parts.len() as u64 * element, piece.parts.range(me).len() as u64 * element);
+        let (group, ranks) = match transfer.axis {
+            Axis::Replicate => (self.groups.replicate, data.rank.replicate.0),
+            _ => (self.groups.shard, shards),
+        };
+        let (bytes, copied) = match transfer.axis {
+            Axis::Replicate if shards > 1 => (own, Copied { read: own, written: own }),
+            Axis::Replicate => (all, Copied { read: all, written: all }),
+            _ if gathers => (all, Copied { read: own, written: all }),
+            _ => (all, Copied { read: all, written: own }),
+        };
+        let id = *self.next_id;
+        *self.next_id += 1;
+        self.writer.start(group, id, &piece.name, Traffic::even(transfer.kind, bytes, ranks), copied);
+        Ok(Started { group, id })
+    }
+
+    fn end(&mut self, _: Transfer, _: usize, Started { group, id }: Started) -> Result<(), SimError> {
+        self.writer.wait(group, id);
+        Ok(())
     }
 }
 

@@ -1,0 +1,212 @@
+//! The order in which the pieces of transfers begin and end on a rank. [`crate::exchange`] runs it, and [`crate::replay`] writes
+//! it down as events.
+//!
+//! ```text
+//! gradients: Start(t) ─► begins every piece of t; where GRADIENTS_AHEAD are in flight, the oldest ends first
+//!            Wait(t)  ─► the oldest pieces end until none of t is in flight
+//! values:    Start(t) ─► begins the first VALUES_AHEAD pieces of t, unless another gather has begun
+//!            Wait(t)  ─► a gather of another unit ends first; then each piece of t ends, and the next one begins
+//! ```
+
+use bessemer_program::{CollectiveKind, Transfer};
+use std::collections::VecDeque;
+
+/// Pieces of gradients that travel at once.
+pub(crate) const GRADIENTS_AHEAD: usize = 3;
+/// Pieces of values that travel at once.
+pub(crate) const VALUES_AHEAD: usize = 2;
+
+/// What a rank does with the pieces of its transfers.
+pub(crate) trait PieceWork {
+    /// What is kept of a piece while it is in flight.
+    type Ticket;
+    type Error;
+
+    /// Pieces of a transfer.
+    fn pieces(&self, transfer: Transfer) -> usize;
+
+    /// Begins a piece.
+    fn begin(&mut self, transfer: Transfer, piece: usize) -> Result<Self::Ticket, Self::Error>;
+
+    /// Ends a piece.
+    fn end(&mut self, transfer: Transfer, piece: usize, ticket: Self::Ticket) -> Result<(), Self::Error>;
+}
+
+/// A piece in flight.
+#[derive(Debug)]
+struct Flight<T> {
+    transfer: Transfer,
+    piece: usize,
+    ticket: T,
+}
+
+/// A gather of a unit's values that has begun.
+#[derive(Debug, Clone, Copy)]
+struct Gathering {
+    transfer: Transfer,
+    /// The next piece to begin.
+    next: usize,
+}
+
+/// The pieces of one chunk's transfers that are in flight.
+#[derive(Debug)]
+pub(crate) struct PieceFlow<T> {
+    reducing: VecDeque<Flight<T>>,
+    gathering: Option<Gathering>,
+    arriving: VecDeque<Flight<T>>,
+}
+
+impl<T> Default for PieceFlow<T> {
+    fn default() -> Self {
+        PieceFlow {
+            reducing: VecDeque::with_capacity(GRADIENTS_AHEAD),
+            gathering: None,
+            arriving: VecDeque::with_capacity(VALUES_AHEAD),
+        }
+    }
+}
+
+impl<T> PieceFlow<T> {
+    /// Begins a transfer.
+    pub(crate) fn start<W: PieceWork<Ticket = T>>(
+        &mut self,
+        work: &mut W,
+        transfer: Transfer,
+    ) -> Result<(), W::Error> {
+        if transfer.kind == CollectiveKind::AllGather {
+            return self.ask(work, transfer);
+        }
+        for piece in 0..work.pieces(transfer) {
+            if self.reducing.len() == GRADIENTS_AHEAD {
+                self.settle(work)?;
+            }
+            let ticket = work.begin(transfer, piece)?;
+            self.reducing.push_back(Flight { transfer, piece, ticket });
+        }
+        Ok(())
+    }
+
+    /// Completes a transfer; a gather is begun if it has not.
+    pub(crate) fn wait<W: PieceWork<Ticket = T>>(
+        &mut self,
+        work: &mut W,
+        transfer: Transfer,
+    ) -> Result<(), W::Error> {
+        if transfer.kind != CollectiveKind::AllGather {
+            while self.reducing.iter().any(|flight| flight.transfer == transfer) {
+                self.settle(work)?;
+            }
+            return Ok(());
+        }
+        if self.gathering.is_some_and(|begun| begun.transfer != transfer) {
+            // A pass that ended early has begun another gather, whose values nobody uses.
+            self.arrive(work)?;
+        }
+        self.ask(work, transfer)?;
+        self.arrive(work)
+    }
+
+    /// Ends the oldest piece of gradients.
+    fn settle<W: PieceWork<Ticket = T>>(&mut self, work: &mut W) -> Result<(), W::Error> {
+        let Some(Flight { transfer, piece, ticket }) = self.reducing.pop_front() else { return Ok(()) };
+        work.end(transfer, piece, ticket)
+    }
+
+    fn ask<W: PieceWork<Ticket = T>>(&mut self, work: &mut W, transfer: Transfer) -> Result<(), W::Error> {
+        if self.gathering.is_some() {
+            return Ok(());
+        }
+        self.gathering = Some(Gathering { transfer, next: 0 });
+        while self.ask_more(work)? {}
+        Ok(())
+    }
+
+    /// Begins the next piece of the gather, if there is one and fewer than [`VALUES_AHEAD`] are in flight.
+    fn ask_more<W: PieceWork<Ticket = T>>(&mut self, work: &mut W) -> Result<bool, W::Error> {
+        let Some(Gathering { transfer, next }) = self.gathering else { return Ok(false) };
+        if next == work.pieces(transfer) || self.arriving.len() == VALUES_AHEAD {
+            return Ok(false);
+        }
+        let ticket = work.begin(transfer, next)?;
+        self.arriving.push_back(Flight { transfer, piece: next, ticket });
+        self.gathering = Some(Gathering { transfer, next: next + 1 });
+        Ok(true)
+    }
+
+    fn arrive<W: PieceWork<Ticket = T>>(&mut self, work: &mut W) -> Result<(), W::Error> {
+        while let Some(Flight { transfer, piece, ticket }) = self.arriving.pop_front() {
+            work.end(transfer, piece, ticket)?;
+            self.ask_more(work)?;
+        }
+        self.gathering = None;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_mesh::Axis;
+
+    /// Units of so many pieces, and what became of these: "+0.1" begins piece 1 of unit 0, "-0.1" ends it.
+    struct Log {
+        pieces: Vec<usize>,
+        events: Vec<String>,
+    }
+
+    impl PieceWork for Log {
+        type Ticket = (usize, usize);
+        type Error = ();
+
+        fn pieces(&self, transfer: Transfer) -> usize {
+            self.pieces[transfer.flat]
+        }
+
+        fn begin(&mut self, transfer: Transfer, piece: usize) -> Result<(usize, usize), ()> {
+            self.events.push(format!("+{}.{piece}", transfer.flat));
+            Ok((transfer.flat, piece))
+        }
+
+        fn end(&mut self, transfer: Transfer, piece: usize, ticket: (usize, usize)) -> Result<(), ()> {
+            assert_eq!(ticket, (transfer.flat, piece));
+            self.events.push(format!("-{}.{piece}", transfer.flat));
+            Ok(())
+        }
+    }
+
+    fn transfer(kind: CollectiveKind, flat: usize) -> Transfer {
+        Transfer { kind, axis: Axis::Shard, flat, term: false }
+    }
+
+    #[test]
+    fn gradients_end_oldest_first_and_three_are_in_flight() {
+        let mut log = Log { pieces: vec![2, 3], events: Vec::new() };
+        let [first, second] = [0, 1].map(|flat| transfer(CollectiveKind::ReduceScatter, flat));
+        let mut flow = PieceFlow::default();
+        flow.start(&mut log, first).unwrap();
+        flow.start(&mut log, second).unwrap();
+        flow.wait(&mut log, first).unwrap();
+        assert_eq!(log.events.join(" "), "+0.0 +0.1 +1.0 -0.0 +1.1 -0.1 +1.2");
+        flow.wait(&mut log, second).unwrap();
+        assert_eq!(log.events[7..].join(" "), "-1.0 -1.1 -1.2");
+    }
+
+    #[test]
+    fn a_gather_begins_its_next_piece_when_one_has_arrived() {
+        let mut log = Log { pieces: vec![3, 1], events: Vec::new() };
+        let [first, second] = [0, 1].map(|flat| transfer(CollectiveKind::AllGather, flat));
+        let mut flow = PieceFlow::default();
+        flow.start(&mut log, first).unwrap();
+        // It begins when the first one is over.
+        flow.start(&mut log, second).unwrap();
+        assert_eq!(log.events.join(" "), "+0.0 +0.1");
+        flow.wait(&mut log, first).unwrap();
+        assert_eq!(log.events.join(" "), "+0.0 +0.1 -0.0 +0.2 -0.1 -0.2");
+        flow.wait(&mut log, second).unwrap();
+        assert_eq!(log.events[6..].join(" "), "+1.0 -1.0");
+        // A gather that nobody waits for ends before the next.
+        flow.start(&mut log, second).unwrap();
+        flow.wait(&mut log, first).unwrap();
+        assert_eq!(log.events[8..].join(" "), "+1.0 -1.0 +0.0 +0.1 -0.0 +0.2 -0.1 -0.2");
+    }
+}
