@@ -42,7 +42,9 @@ pub struct Rank {
 
 /// Layouts that do not fit together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{unit}, {phase}: {op} reads or makes {value} {found} over the {axis} axis, but {wanted}; {remedy}")]
+#[error(
+    "{unit}, {phase}: {op} reads or makes {value} {found} over the {axis} axis, but {wanted}; {remedy}: change {key}"
+)]
 pub struct LayoutConflict {
     /// The unit.
     pub unit: String,
@@ -60,6 +62,9 @@ pub struct LayoutConflict {
     pub wanted: String,
     /// A way out of the conflict.
     pub remedy: String,
+    /// The recipe key that takes this way: the annotation of the value or of a parameter that the operator reads, else the
+    /// degree of the axis.
+    pub key: String,
 }
 
 /// Rewrites the unit for a rank. For one rank alone nothing changes.
@@ -175,7 +180,24 @@ impl Partition<'_> {
             found: placement.map_or("without a layout".into(), |p| p.to_string()),
             wanted: wanted.into(),
             remedy: remedy.into(),
+            key: self.recipe_key(op, id),
         })
+    }
+
+    /// The recipe key that changes the layout of a value, or of what makes it.
+    fn recipe_key(&self, op: &Op, id: usize) -> String {
+        let operands: Vec<usize> = op.operands().iter().map(|o| o.view.buffer.id as usize).collect();
+        let number = |id: &usize| match self.global.values[*id].class {
+            Class::Parameter(number) | Class::Gradient(number) => Some(number),
+            _ => None,
+        };
+        let number = std::iter::once(&id).chain(&operands).find_map(number);
+        match number.filter(|_| self.rank.axis == Axis::Tensor) {
+            Some(number) => {
+                format!("parallel.annotate.\"{}{}\"", self.global.name, self.global.parameters[number])
+            }
+            None => format!("parallel.{}", self.rank.axis),
+        }
     }
 
     /// The loop of the operator that the axis shards.

@@ -3,6 +3,7 @@
 use crate::tiny;
 
 use bessemer_arch::{Annotations, Model, ParamLayout, Unit};
+use bessemer_mesh::{Axis, Placement};
 use bessemer_model::{ActivationConfig, Decoder, Phase, Purpose, Shape, StageConfig, Stream};
 use bessemer_program::{CollectiveKind, Node, UnitMemory, UnitProgram, print, seal, verify};
 use bessemer_tensor::null::NullBackend;
@@ -190,6 +191,23 @@ fn every_mutation_of_an_annotated_program_is_refused_by_name() {
         }
     }
     assert!(count > 500, "{count}");
+}
+
+/// A matrix that is sharded along the width of the residual stream: the error says which recipe key is wrong.
+#[test]
+fn a_layout_conflict_names_the_recipe_key() {
+    let (_, model) = all_kinds().swap_remove(0);
+    let mut shardings = model.shardings();
+    let down = shardings.iter_mut().find(|s| s.spec.name == "layers.0.mlp.down.weight").unwrap();
+    down.layout = down.layout.with(Axis::Tensor, Placement::Shard { dim: 0 });
+    let part = model.tensor_shard_of(shardings, 2, 0).unwrap();
+    let (config, stage) = (ActivationConfig::default(), StageConfig::whole(&part.model));
+    let decoder =
+        Decoder::of_stage(&mut NullBackend::new(), &part, Stream::Whole, SHAPE, config, &stage, None);
+    let e = decoder.map(drop).unwrap_err().to_string();
+    for words in ["linear", "over the tensor axis", "change parallel.annotate.\"layers.0.mlp.down.weight\""] {
+        assert!(e.contains(words), "{words} is missing in {e}");
+    }
 }
 
 /// A bias that every rank adds to its term, and a mask that begins elsewhere, are no matter of order.
