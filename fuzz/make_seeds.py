@@ -3,6 +3,7 @@
 Those of images, audio, fastText, KenLM and SentencePiece come from the tests of their crates; the targets of shard files make their own.
 """
 
+import bz2
 import gzip
 import io
 import json
@@ -118,3 +119,23 @@ put("jats", "article", """<?xml version="1.0"?><!DOCTYPE article [<!ENTITY x "y"
 put("wikitext", "page", """<page><title>T</title><ns>0</ns><id>1</id><redirect title="x"/><revision><text>{{a|{{b}}}} ''x'' [[c|d]] &lt;ref&gt;</text></revision></page>""")
 put("wikitext", "text", """{{Info|a={{b}}}}\n'''A''' [[b|c [[d]]]] [http://e f]<ref name="x">y</ref><!-- z -->\n== H ==\n* i\n{|\n| c\n|}\n[[File:x|a]] <math>x</math> __TOC__ &amp;""")
 put("wikitext", "post", """<row Id="4" PostTypeId="1" AcceptedAnswerId="7" Score="-3" Title="A" Body="&lt;p&gt;x" />""")
+
+# Sources of papers, dumps and chats: the first byte says which (fuzz/src/targets/corpus_sources.rs).
+TEX = rb"\documentclass{article}\title{A}\begin{document}\section{B}\input{c} $x$ \end{document}"
+POSTS = b"""<posts>
+<row Id="1" PostTypeId="1" AcceptedAnswerId="2" Title="A" Body="&lt;p&gt;x" />
+<row Id="2" PostTypeId="2" ParentId="1" Score="1" Body="y" />
+</posts>"""
+archive = io.BytesIO()
+with tarfile.open(fileobj=archive, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+    for name, data in [("a/main.tex", TEX), ("a/c.tex", b"more"), ("b.gz", gzip.compress(TEX, mtime=0)), ("c.pdf", b"%PDF-")]:
+        info = tarfile.TarInfo(name)
+        info.size = len(data)
+        tar.addfile(info, io.BytesIO(data))
+WIKI = b"<mediawiki><siteinfo/><page><title>A</title><ns>0</ns><revision><text>'''A''' {{b}} [[c|d]]</text></revision></page></mediawiki>"
+for number, (name, data) in enumerate([
+    ("tex", TEX), ("nxml", b"<article><body><p>a</p></body></article>"), ("tar", archive.getvalue()),
+    ("tar-gz", gzip.compress(archive.getvalue(), mtime=0)), ("gz", gzip.compress(TEX, mtime=0)), ("wiki", WIKI), ("wiki-bz2", bz2.compress(WIKI)),
+    ("posts", POSTS), ("chats", b'{"messages": [{"role": "user", "content": [{"text": "a"}]}]}\n{"conversations": [{"from": "gpt", "value": "b"}]}\n'),
+]):
+    put("corpus_sources", name, bytes([number]) + data)

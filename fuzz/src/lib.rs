@@ -34,6 +34,7 @@ macro_rules! targets {
 targets! {
     audio: ["crates/media/tests/golden"],
     corpus_files: [],
+    corpus_sources: [],
     dedup_files: [],
     evaluation_set: [],
     fasttext: ["crates/score/tests/data/fasttext"],

@@ -1,5 +1,6 @@
 //! The keys of `[corpus]`. Every doc comment below is printed to users as the key's documentation.
 
+use crate::dialogue::DialogueConfig;
 use crate::evaluate::EvaluateConfig;
 use crate::mix::{MixConfig, SourceConfig};
 use crate::source::Access;
@@ -36,6 +37,15 @@ pub enum SourceKind {
     /// Saved pages: the file `path`, or every .html, .htm and .xhtml below the folder `path`; a document is the main text of
     /// a page.
     Html,
+    /// Papers: the file `path`, or every LaTeX source (.tex), article in JATS XML (.nxml, .xml) and archive of these (.tar, .tgz, .gz)
+    /// below the folder `path`.
+    Papers,
+    /// Dumps of MediaWiki (`pages-articles.xml`), plain or compressed: the file `path`, or every .xml below the folder `path`; a
+    /// document is an article.
+    Wikipedia,
+    /// Unpacked dumps of Stack Exchange: the file `path`, or every `Posts.xml` below the folder `path`; a document is a question with
+    /// its best answers.
+    StackExchange,
     /// One text file, kept byte for byte and cut into train and validation by position.
     File,
     /// The small corpus that the program carries: its own sources and synthetic tasks.
@@ -87,7 +97,7 @@ pub enum SplitBy {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CorpusConfig {
-    /// Where the text comes from: auto, cargo, folder, jsonl, parquet, warc, html, file or embedded.
+    /// Where the text comes from: auto, cargo, folder, jsonl, parquet, warc, html, papers, wikipedia, stack-exchange, file or embedded.
     pub source: SourceKind,
     /// The file or folder to read, or with the feature `remote` an address: `s3://BUCKET/PREFIX`, `gs://…`, `az://…`, or the
     /// `https://` address of a file; empty means the current directory for `cargo` and nothing for the others.
@@ -97,12 +107,15 @@ pub struct CorpusConfig {
     pub sources: Vec<SourceConfig>,
     /// How training mixes them.
     pub mix: MixConfig,
-    /// Name of the JSON field or Parquet column that holds the text.
+    /// Name of the JSON field or Parquet column that holds the text. A JSON field may hold the turns of a chat instead; without such a
+    /// field, `messages` and `conversations` are read (`dialogue`).
     pub text: String,
     /// Name of the JSON field or Parquet column that holds a document's URL, where there is one.
     pub url: String,
     /// Name of the JSON field or Parquet column that says when a document was fetched, in ISO 8601, where there is one.
     pub date: String,
+    /// How chats and threads become text.
+    pub dialogue: DialogueConfig,
     /// Extensions to keep, without the dot; empty means rs, md, c, h for `cargo` and the built-in list of text
     /// and code extensions for `folder`. `["*"]` keeps every file.
     pub extensions: Vec<String>,
@@ -158,6 +171,7 @@ impl Default for CorpusConfig {
             text: "text".into(),
             url: "url".into(),
             date: "date".into(),
+            dialogue: DialogueConfig::default(),
             extensions: Vec::new(),
             exclude: Vec::new(),
             follow_links: false,
@@ -413,6 +427,7 @@ impl CorpusConfig {
         self.memory_bytes()?;
         self.check_sources()?;
         self.check_place()?;
+        self.dialogue.check()?;
         self.clean.check()?;
         self.dedup.check().map_err(|message| format!("corpus.{message}"))?;
         self.rules.check().map_err(|message| format!("corpus.{message}"))?;
@@ -441,12 +456,15 @@ impl CorpusConfig {
                 | SourceKind::Parquet
                 | SourceKind::Warc
                 | SourceKind::Html
+                | SourceKind::Papers
+                | SourceKind::Wikipedia
+                | SourceKind::StackExchange
                 | SourceKind::File
         );
         if needs_path && self.path.is_empty() {
+            let kind = serde_json::to_value(self.source).unwrap_or_default();
             return Err(format!(
-                "corpus.path is missing: corpus.source = {:?} needs the path of what to read",
-                format!("{:?}", self.source).to_lowercase()
+                "corpus.path is missing: corpus.source = {kind} needs the path of what to read"
             ));
         }
         if self.source == SourceKind::Embedded && !self.path.is_empty() {

@@ -23,9 +23,10 @@ use xxhash_rust::xxh3::Xxh3Default;
 const VERSION: u32 = 6;
 
 /// Versions of what decides the documents of a corpus, by crate.
-pub const VERSIONS: [(&str, u32); 7] = [
+pub const VERSIONS: [(&str, u32); 8] = [
     ("corpus", VERSION),
     ("dedup", bessemer_dedup::VERSION),
+    ("markup", bessemer_markup::VERSION),
     ("privacy", bessemer_privacy::VERSION),
     ("rules", bessemer_rules::VERSION),
     ("score", bessemer_score::VERSION),

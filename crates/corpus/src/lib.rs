@@ -1,7 +1,7 @@
 //! Sources, the plan that a configuration asks for, documents and shards as its result.
 //!
-//! [`build`] reads a source (a Cargo workspace's dependencies, a folder, JSON lines, Parquet, one file, or the
-//! embedded corpus), cleans it and writes a directory:
+//! [`build`] reads a source (a Cargo workspace's dependencies, a folder, JSON lines, Parquet, web archives, papers, dumps of
+//! encyclopedias and forums, one file, or the embedded corpus), cleans it and writes a directory:
 //!
 //! | file | holds |
 //! |---|---|
@@ -24,6 +24,7 @@ mod components;
 mod compose;
 mod config;
 mod delete;
+mod dialogue;
 mod error;
 mod evaluate;
 mod held_out;
@@ -49,6 +50,7 @@ pub use config::{
     StageBudget,
 };
 pub use delete::{Deletion, delete};
+pub use dialogue::DialogueConfig;
 pub use error::{Error, Result};
 pub use evaluate::{EvaluateConfig, Evaluation, Measure, ProfileEvaluation, REVIEW_FILE};
 pub use identity::VERSIONS;

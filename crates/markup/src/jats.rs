@@ -53,14 +53,14 @@ const BLOCKS: &[&str] = &[
     "preformat",
 ];
 
-/// What is done with the text of an element.
+/// Treatment of the text of an element.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     /// Nothing yet: outside of title, abstract and body.
     Outside,
-    /// It is text.
+    /// The text is kept.
     Text,
-    /// It is left out.
+    /// The text is left out.
     Dropped,
 }
 

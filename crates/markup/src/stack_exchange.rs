@@ -3,7 +3,7 @@
 use crate::error::{MarkupError, MarkupLimits};
 use crate::xml::{XmlEvent, XmlReader};
 
-/// What a post is.
+/// Kind of a post.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PostKind {
     /// A question.
@@ -25,7 +25,7 @@ pub enum PostKind {
 pub struct Post {
     /// Its number.
     pub id: u64,
-    /// What it is.
+    /// Question, answer or neither.
     pub kind: PostKind,
     /// Votes for less votes against it.
     pub score: i64,

@@ -2,15 +2,18 @@
 
 use crate::error::{Error, Result};
 use crate::predicate::Predicate;
-use crate::profile::{Profile, read_list};
+use crate::profile::Profile;
+use crate::read::read_list;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Which rules documents go through.
+/// `[corpus.rules]`: the rules that documents go through.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RulesConfig {
+    /// Predicates as in `keep` that come before the profiles, such as `lang == "en"`.
+    pub keep_first: Vec<String>,
     /// Profiles, in order: names that `bessemer corpus profiles` lists, or paths of profile files (with a slash, or
     /// ending in .toml). Empty: none.
     pub profiles: Vec<String>,
@@ -55,6 +58,13 @@ impl RulesConfig {
             return Err(Error::new(format!("rules.bad_words_keep = {keep}: wanted a share from 0 to 1")));
         }
         let mut profiles = Vec::new();
+        if !self.keep_first.is_empty() {
+            let mut first = Profile::parse("name = \"first\"", None)?;
+            for source in &self.keep_first {
+                first.push_where(source, source).map_err(|error| error.at("rules.keep_first"))?;
+            }
+            profiles.push(first);
+        }
         for name in &self.profiles {
             profiles.push(Profile::find(name).map_err(|error| error.at("rules.profiles"))?);
         }
@@ -81,10 +91,12 @@ impl RulesConfig {
     /// # Errors
     /// If one is not: the message names the nearest.
     pub fn check_columns(&self, columns: &[&str]) -> Result<()> {
-        for source in &self.keep {
-            Predicate::parse(source)?
-                .check_columns(columns.iter().copied())
-                .map_err(|e: Error| e.at("rules.keep"))?;
+        for (key, predicates) in [("rules.keep_first", &self.keep_first), ("rules.keep", &self.keep)] {
+            for source in predicates {
+                Predicate::parse(source)?
+                    .check_columns(columns.iter().copied())
+                    .map_err(|e: Error| e.at(key))?;
+            }
         }
         Ok(())
     }
@@ -101,6 +113,7 @@ mod tests {
         let path = folder.path().join("bad.txt");
         std::fs::write(&path, "darn\n性\n\n").expect("writable");
         let config = RulesConfig {
+            keep_first: Vec::new(),
             profiles: vec!["c4-paragraphs".into()],
             keep: vec!["1 < 2".into()],
             bad_words: path.display().to_string(),
@@ -138,6 +151,10 @@ mod tests {
         assert!(
             wrong.check_columns(&["lang", "text"]).is_err_and(|error| error.to_string().contains("lang"))
         );
+        let first = RulesConfig { keep_first: vec!["1 > 2".into()], ..config };
+        let profiles = first.build().unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(profiles.len(), 3);
+        assert_eq!(profiles[0].judge(&DocumentView::of("x")).verdict, Verdict::Drop("1 > 2".into()));
         assert!(RulesConfig::default().build().is_ok_and(|profiles| profiles.is_empty()));
     }
 }

@@ -14,7 +14,7 @@ impl Error {
         Error(message.into())
     }
 
-    /// The same error, in this place.
+    /// Returns the same error with its location in front.
     pub(crate) fn at(self, place: impl fmt::Display) -> Error {
         Error(format!("{place}: {}", self.0))
     }

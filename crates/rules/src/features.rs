@@ -3,22 +3,22 @@
 use crate::hashing::{Table, WindowKeys};
 use crate::lines::{Duplicates, Lines};
 use crate::repetition::Variant;
-use crate::words::{Cut, WordList, WordStats};
+use crate::words::{WordList, WordSegmenter, WordStats};
 use bessemer_text::unicode::char_count;
 
 /// Buffers and results of one document after the other. One per thread; made once, it allocates little later.
 #[derive(Debug, Default, Clone)]
 pub struct Scratch {
     chars: Option<u64>,
-    lists: [WordList; Cut::ALL.len()],
-    filled: [bool; Cut::ALL.len()],
-    stats: [Option<WordStats>; Cut::ALL.len()],
-    counts: [Option<u64>; Cut::ALL.len()],
+    lists: [WordList; WordSegmenter::ALL.len()],
+    filled: [bool; WordSegmenter::ALL.len()],
+    stats: [Option<WordStats>; WordSegmenter::ALL.len()],
+    counts: [Option<u64>; WordSegmenter::ALL.len()],
     duplicates: [Option<Duplicates>; Lines::ALL.len()],
     joined: WindowKeys,
-    joined_of: Option<Cut>,
+    joined_of: Option<WordSegmenter>,
     spaced: WindowKeys,
-    spaced_of: Option<Cut>,
+    spaced_of: Option<WordSegmenter>,
     pub(crate) table: Table,
     lengths: Vec<(u64, u32)>,
     /// Words that a line rule counted before it edited, by the cut that it counts with.
@@ -49,8 +49,8 @@ impl Scratch {
     }
 
     /// Says how many words the text has, when whoever edited it knows.
-    pub(crate) fn know_words(&mut self, cut: Cut, count: u64) {
-        self.counts[cut.index()] = Some(count);
+    pub(crate) fn know_words(&mut self, segmenter: WordSegmenter, count: u64) {
+        self.counts[segmenter.index()] = Some(count);
     }
 
     /// Number of characters.
@@ -59,36 +59,36 @@ impl Scratch {
     }
 
     /// The words.
-    pub(crate) fn words(&mut self, cut: Cut, text: &str) -> &WordList {
-        let index = cut.index();
+    pub(crate) fn words(&mut self, segmenter: WordSegmenter, text: &str) -> &WordList {
+        let index = segmenter.index();
         if !self.filled[index] {
-            self.lists[index].fill(cut, text);
+            self.lists[index].fill(segmenter, text);
             self.filled[index] = true;
         }
         &self.lists[index]
     }
 
     /// The words, if some rule has asked for them.
-    pub(crate) fn words_if_cut(&self, cut: Cut) -> Option<&WordList> {
-        let index = cut.index();
+    pub(crate) fn words_if_cut(&self, segmenter: WordSegmenter) -> Option<&WordList> {
+        let index = segmenter.index();
         self.filled[index].then(|| &self.lists[index])
     }
 
     /// Number of words.
-    pub(crate) fn word_count(&mut self, cut: Cut, text: &str) -> u64 {
-        match self.counts[cut.index()] {
+    pub(crate) fn word_count(&mut self, segmenter: WordSegmenter, text: &str) -> u64 {
+        match self.counts[segmenter.index()] {
             Some(count) => count,
-            None => self.words(cut, text).len() as u64,
+            None => self.words(segmenter, text).len() as u64,
         }
     }
 
     /// Counts over the words.
-    pub(crate) fn stats(&mut self, cut: Cut, text: &str) -> WordStats {
-        let index = cut.index();
+    pub(crate) fn stats(&mut self, segmenter: WordSegmenter, text: &str) -> WordStats {
+        let index = segmenter.index();
         if let Some(stats) = self.stats[index] {
             return stats;
         }
-        let stats = WordStats::of(self.words(cut, text), text);
+        let stats = WordStats::of(self.words(segmenter, text), text);
         self.stats[index] = Some(stats);
         stats
     }
@@ -104,10 +104,16 @@ impl Scratch {
     }
 
     /// Share of the characters that the most frequent window of `n` words covers.
-    pub(crate) fn top_ngram(&mut self, variant: Variant, cut: Cut, n: usize, text: &str) -> Option<f64> {
-        self.prepare_spaced(cut, text);
+    pub(crate) fn top_ngram(
+        &mut self,
+        variant: Variant,
+        segmenter: WordSegmenter,
+        n: usize,
+        text: &str,
+    ) -> Option<f64> {
+        self.prepare_spaced(segmenter, text);
         let chars = self.chars(text);
-        let list = &self.lists[cut.index()];
+        let list = &self.lists[segmenter.index()];
         variant.top(n, list, &self.spaced, &mut self.table, chars)
     }
 
@@ -115,34 +121,34 @@ impl Scratch {
     pub(crate) fn duplicate_ngrams(
         &mut self,
         variant: Variant,
-        cut: Cut,
+        segmenter: WordSegmenter,
         n: usize,
         text: &str,
     ) -> Option<f64> {
         let chars = self.chars(text);
         if variant == Variant::Datatrove {
-            self.prepare_joined(cut, text);
-            let list = &self.lists[cut.index()];
+            self.prepare_joined(segmenter, text);
+            let list = &self.lists[segmenter.index()];
             return variant.duplicate(n, list, &self.joined, &mut self.table, chars);
         }
-        self.prepare_spaced(cut, text);
-        let list = &self.lists[cut.index()];
+        self.prepare_spaced(segmenter, text);
+        let list = &self.lists[segmenter.index()];
         variant.duplicate(n, list, &self.spaced, &mut self.table, chars)
     }
 
-    fn prepare_spaced(&mut self, cut: Cut, text: &str) {
-        if self.spaced_of != Some(cut) {
-            self.words(cut, text);
-            self.spaced.fill(true, self.lists[cut.index()].iter(text).map(str::as_bytes));
-            self.spaced_of = Some(cut);
+    fn prepare_spaced(&mut self, segmenter: WordSegmenter, text: &str) {
+        if self.spaced_of != Some(segmenter) {
+            self.words(segmenter, text);
+            self.spaced.fill(true, self.lists[segmenter.index()].iter(text).map(str::as_bytes));
+            self.spaced_of = Some(segmenter);
         }
     }
 
-    fn prepare_joined(&mut self, cut: Cut, text: &str) {
-        if self.joined_of != Some(cut) {
-            self.words(cut, text);
-            self.joined.fill(false, self.lists[cut.index()].iter(text).map(str::as_bytes));
-            self.joined_of = Some(cut);
+    fn prepare_joined(&mut self, segmenter: WordSegmenter, text: &str) {
+        if self.joined_of != Some(segmenter) {
+            self.words(segmenter, text);
+            self.joined.fill(false, self.lists[segmenter.index()].iter(text).map(str::as_bytes));
+            self.joined_of = Some(segmenter);
         }
     }
 }

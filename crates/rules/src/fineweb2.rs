@@ -7,7 +7,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// What their names begin with.
+/// Prefix of the names of these profiles.
 pub(crate) const PREFIX: &str = "fineweb2-";
 
 /// One row of the table.

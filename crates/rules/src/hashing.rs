@@ -136,12 +136,12 @@ pub(crate) struct Slot {
     key: u64,
     /// How often it came.
     pub(crate) count: u32,
-    /// What the caller gave with its first coming.
+    /// Value that the caller gave with the first occurrence.
     pub(crate) first: u32,
 }
 
 impl Table {
-    /// Empties the table and makes room for so many keys.
+    /// Empties the table and reserves space for `keys` keys.
     pub(crate) fn reset(&mut self, keys: usize) {
         let size = (keys * 2).next_power_of_two().max(16);
         self.slots.clear();
@@ -149,7 +149,7 @@ impl Table {
         self.shift = 64 - size.trailing_zeros();
     }
 
-    /// Counts a key; the slot tells how often it has come by now.
+    /// Counts a key; the slot holds its number of occurrences so far.
     #[inline]
     pub(crate) fn count(&mut self, key: u64, place: usize) -> &mut Slot {
         let at = self.position(key);

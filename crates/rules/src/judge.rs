@@ -2,7 +2,7 @@
 
 use crate::edit::{C4Lines, Correction, Edited};
 use crate::features::Scratch;
-use crate::measure::Measure;
+use crate::measures::Measure;
 use crate::predicate::{Predicate, Row, Value};
 use crate::profile::Profile;
 use serde::Serialize;
@@ -36,18 +36,18 @@ impl Row for NoColumns {
     }
 }
 
-/// What becomes of a document.
+/// Outcome of the rules for a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It stays as it is.
+    /// The document is kept unchanged.
     Keep,
-    /// It stays, with this text.
+    /// The document is kept with this text.
     Edit(String),
-    /// It goes; the label says why.
+    /// The document is dropped; the label is the reason.
     Drop(String),
 }
 
-/// What a rule said.
+/// Outcome of one rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RuleVerdict {
@@ -57,14 +57,14 @@ pub enum RuleVerdict {
     Fail,
     /// There is no value (no words, one line), so that the rule says nothing.
     Undefined,
-    /// There are no limits: the value is only told.
+    /// There are no limits: the value is only reported.
     Told,
 }
 
 /// One rule's value, limits and verdict.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RuleResult {
-    /// What was measured.
+    /// Title of the measure.
     pub rule: String,
     /// Its value.
     pub value: Option<f64>,
@@ -72,7 +72,7 @@ pub struct RuleResult {
     pub min: Option<f64>,
     /// The most that is kept.
     pub max: Option<f64>,
-    /// What follows.
+    /// Outcome of the comparison with the limits.
     pub verdict: RuleVerdict,
     /// The reason that a failure has, empty if it cannot fail.
     pub label: String,
@@ -124,7 +124,7 @@ impl RuleResult {
 /// Verdict and, if asked for, every rule's result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judgement {
-    /// What becomes of the document.
+    /// Outcome for the document.
     pub verdict: Verdict,
     /// Results in the order of the rules; empty unless explained.
     pub rules: Vec<RuleResult>,
@@ -189,9 +189,9 @@ impl Profile {
                 Step::Correct(correction) => {
                     if correction.is_of_lines()
                         && scratch.words_before.is_none()
-                        && let Some(cut) = self.removed_words
+                        && let Some(segmenter) = self.removed_words
                     {
-                        scratch.words_before = Some(scratch.word_count(cut, &text));
+                        scratch.words_before = Some(scratch.word_count(segmenter, &text));
                     }
                     let edited = correction.apply(&text);
                     self.take(edited, &mut text, &mut rules, scratch);
@@ -231,7 +231,7 @@ impl Profile {
             scratch.forget();
         }
         if let (true, Some(words)) = (changed, edited.words) {
-            scratch.know_words(self.cut, words);
+            scratch.know_words(self.segmenter, words);
         }
     }
 }

@@ -21,23 +21,24 @@ mod fineweb2;
 mod hashing;
 mod judge;
 mod lines;
-mod measure;
+mod measures;
 mod predicate;
 mod profile;
+mod read;
 mod repetition;
 mod words;
 
 pub use config::RulesConfig;
-pub use edit::{C4Options, CorrectionOptions, Place};
+pub use edit::{C4Options, CorrectionOptions, PhrasePosition};
 pub use error::{Error, Result};
 pub use features::Scratch;
 pub use judge::{DocumentView, Judgement, RuleResult, RuleVerdict, Verdict};
 pub use lines::Lines;
-pub use measure::{MEASURES, Parameters};
+pub use measures::{MEASURES, MeasureSpec, Parameters};
 pub use predicate::{METADATA_PREFIX, Predicate, Row, Value, json_field, json_value};
 pub use profile::{Profile, ProfileFile, StepFile};
 pub use repetition::Variant;
-pub use words::Cut;
+pub use words::WordSegmenter;
 
 /// Version of the verdicts and edited texts that this crate makes. Raised whenever one of them changes for the same input and configuration:
 /// finished corpora are reused under it.

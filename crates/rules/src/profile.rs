@@ -4,15 +4,14 @@ use crate::edit::{C4Lines, C4Options, Correction, CorrectionOptions};
 use crate::error::{Error, Result, nearest};
 use crate::fineweb2;
 use crate::judge::Step;
-use crate::measure::{Measure, Parameters};
+use crate::measures::{Measure, Parameters};
 use crate::predicate::Predicate;
-use crate::words::Cut;
+use crate::read::{read_list, read_text};
+use crate::words::WordSegmenter;
 use bessemer_text::Words;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Largest profile file that is read, in bytes: lists of words are files of their own.
-const MAX_FILE: u64 = 4 << 20;
 /// How deep profiles may include profiles.
 const MAX_DEPTH: usize = 8;
 
@@ -22,10 +21,10 @@ const MAX_DEPTH: usize = 8;
 pub struct ProfileFile {
     /// Its name.
     pub name: String,
-    /// What it is, in a line.
+    /// Description in one line.
     #[serde(default)]
     pub about: String,
-    /// Where its rules and thresholds come from.
+    /// Papers and programs that its rules and thresholds come from.
     #[serde(default)]
     pub source: String,
     /// Kind of words that its rules count unless they say otherwise.
@@ -119,10 +118,10 @@ pub struct Profile {
     file: ProfileFile,
     /// `file` with the entries of its list files.
     complete: ProfileFile,
-    pub(crate) cut: Cut,
+    pub(crate) segmenter: WordSegmenter,
     pub(crate) steps: Vec<Step>,
     /// Words that `removed-words` counts, if some rule asks for them.
-    pub(crate) removed_words: Option<Cut>,
+    pub(crate) removed_words: Option<WordSegmenter>,
 }
 
 impl Profile {
@@ -160,7 +159,7 @@ impl Profile {
     /// # Errors
     /// If the file cannot be read or is no profile.
     pub fn load(path: &Path) -> Result<Profile> {
-        let text = read_limited(path, MAX_FILE)?;
+        let text = read_text(path)?;
         Profile::parse(&text, path.parent()).map_err(|error| error.at(path.display()))
     }
 
@@ -187,18 +186,18 @@ impl Profile {
     /// # Errors
     /// If some step cannot be: the message says which and why.
     pub fn compile(file: ProfileFile, folder: Option<&Path>) -> Result<Profile> {
-        let cut = words_of(&file)?;
+        let segmenter = words_of(&file)?;
         let mut complete = file.clone();
         for (index, step) in complete.step.iter_mut().enumerate() {
             step.read_list_file(folder).map_err(|error| file.at_step(index, error))?;
         }
         let mut profile =
-            Profile { file, complete: complete.clone(), cut, steps: Vec::new(), removed_words: None };
-        profile.append(&complete, cut, 0)?;
+            Profile { file, complete: complete.clone(), segmenter, steps: Vec::new(), removed_words: None };
+        profile.append(&complete, segmenter, 0)?;
         Ok(profile)
     }
 
-    fn append(&mut self, file: &ProfileFile, cut: Cut, depth: usize) -> Result<()> {
+    fn append(&mut self, file: &ProfileFile, segmenter: WordSegmenter, depth: usize) -> Result<()> {
         for (index, step) in file.step.iter().enumerate() {
             let at = |error: Error| file.at_step(index, error);
             if let Some(other) = &step.profile {
@@ -209,14 +208,14 @@ impl Profile {
                 }
                 step.only("profile").map_err(at)?;
                 let other = embedded(other).map_err(at)?;
-                let cut = words_of(&other)?;
-                self.append(&other, cut, depth + 1)?;
+                let segmenter = words_of(&other)?;
+                self.append(&other, segmenter, depth + 1)?;
             } else {
-                let compiled = step.compile(cut).map_err(at)?;
+                let compiled = step.compile(segmenter).map_err(at)?;
                 if let Step::Rule { measure, .. } = &compiled
-                    && measure.name == "removed-words"
+                    && measure.name() == "removed-words"
                 {
-                    self.removed_words = Some(measure.cut());
+                    self.removed_words = Some(measure.words());
                 }
                 self.steps.push(compiled);
             }
@@ -239,19 +238,19 @@ impl Profile {
         &self.file.name
     }
 
-    /// What it is.
+    /// Description in one line.
     pub fn about(&self) -> &str {
         &self.file.about
     }
 
-    /// Where its rules come from.
+    /// Papers and programs that its rules come from.
     pub fn source(&self) -> &str {
         &self.file.source
     }
 
     /// Kind of words.
-    pub fn words(&self) -> Cut {
-        self.cut
+    pub fn words(&self) -> WordSegmenter {
+        self.segmenter
     }
 
     /// Number of compiled steps.
@@ -293,7 +292,7 @@ impl Profile {
             keep: Some(keep),
             ..StepFile::default()
         };
-        self.steps.push(step.compile(self.cut)?);
+        self.steps.push(step.compile(self.segmenter)?);
         Ok(())
     }
 }
@@ -306,7 +305,7 @@ impl ProfileFile {
 }
 
 impl StepFile {
-    fn compile(&self, cut: Cut) -> Result<Step> {
+    fn compile(&self, segmenter: WordSegmenter) -> Result<Step> {
         let label = |fallback: &str| self.label.clone().unwrap_or_else(|| fallback.to_owned());
         if let Some(name) = &self.rule {
             self.only("rule")?;
@@ -317,7 +316,7 @@ impl StepFile {
                 let (min, max) = (self.min.unwrap_or(f64::NAN), self.max.unwrap_or(f64::NAN));
                 return Err(Error::new(format!("{name:?}: min = {min}, max = {max}: nothing could be kept")));
             }
-            let measure = Measure::new(name, &self.parameters(), cut)?;
+            let measure = Measure::new(name, &self.parameters(), segmenter)?;
             let title = label(&measure.title());
             let below = self.below.clone().unwrap_or_else(|| title.clone());
             let above = self.above.clone().unwrap_or(title);
@@ -329,8 +328,8 @@ impl StepFile {
         }
         if let Some(options) = &self.c4_lines {
             self.only("c4-lines")?;
-            let words = match cut {
-                Cut::Words(words) => words,
+            let words = match segmenter {
+                WordSegmenter::Words(words) => words,
                 other => {
                     let found = other.name();
                     return Err(Error::new(format!(
@@ -417,24 +416,6 @@ impl StepFile {
     }
 }
 
-/// One entry a line, trimmed; empty lines are left out.
-pub(crate) fn read_list(path: &Path) -> Result<Vec<String>> {
-    let text = read_limited(path, MAX_FILE)?;
-    Ok(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
-}
-
-fn read_limited(path: &Path, most: u64) -> Result<String> {
-    let place = path.display();
-    let metadata = std::fs::metadata(path).map_err(|error| Error::new(format!("{place}: {error}")))?;
-    if !metadata.is_file() || metadata.len() > most {
-        return Err(Error::new(format!(
-            "{place}: wanted a file of at most {most} bytes, found {}",
-            metadata.len()
-        )));
-    }
-    std::fs::read_to_string(path).map_err(|error| Error::new(format!("{place}: {error}")))
-}
-
 fn embedded(name: &str) -> Result<ProfileFile> {
     if let Some(language) = name.strip_prefix(fineweb2::PREFIX) {
         return fineweb2::profile(language, embedded("fineweb2")?)?.ok_or_else(|| {
@@ -454,9 +435,9 @@ fn embedded(name: &str) -> Result<ProfileFile> {
     toml::from_str(text).map_err(|error| Error::new(format!("profile {name:?}: {error}")))
 }
 
-fn words_of(file: &ProfileFile) -> Result<Cut> {
-    Cut::named(&file.words).ok_or_else(|| {
-        let names = Cut::ALL.map(Cut::name);
+fn words_of(file: &ProfileFile) -> Result<WordSegmenter> {
+    WordSegmenter::named(&file.words).ok_or_else(|| {
+        let names = WordSegmenter::ALL.map(WordSegmenter::name);
         let near = nearest(&file.words, names);
         Error::new(format!(
             "profile {:?}: words = {:?}{near}: wanted one of {}",

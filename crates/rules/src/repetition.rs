@@ -12,7 +12,7 @@
 use crate::hashing::{Table, WindowKeys};
 use crate::words::WordList;
 
-/// Whose way.
+/// Project whose way of counting is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Variant {
     /// datatrove (FineWeb).
@@ -152,12 +152,12 @@ pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
 mod tests {
     use super::*;
     use crate::features::Scratch;
-    use crate::words::Cut;
+    use crate::words::WordSegmenter;
     use bessemer_text::Words;
     use proptest::prelude::*;
     use std::collections::{BTreeSet, HashMap, HashSet};
 
-    const SPACE: Cut = Cut::Words(Words::Whitespace);
+    const SPACE: WordSegmenter = WordSegmenter::Words(Words::Whitespace);
 
     fn len(text: &str) -> f64 {
         text.chars().count() as f64
@@ -244,11 +244,11 @@ mod tests {
             ("a b a b a b ab cd ab cd ab cd abc def abc def", 2, 12.0 / 30.0),
             ("a b a b a b abc def abc def ab cd ab cd ab cd", 2, 12.0 / 30.0),
         ] {
-            let found = Scratch::new().top_ngram(Variant::Dclm, Cut::Uax29Initial, n, text);
+            let found = Scratch::new().top_ngram(Variant::Dclm, WordSegmenter::Uax29Initial, n, text);
             assert_eq!(found, Some(expected), "{text}");
         }
         let text = "hello world hello\n world hello. apple world hello world hello world hello world";
-        let found = Scratch::new().duplicate_ngrams(Variant::Dclm, Cut::Uax29Initial, 5, text);
+        let found = Scratch::new().duplicate_ngrams(Variant::Dclm, WordSegmenter::Uax29Initial, 5, text);
         assert_eq!(found, Some(60.0 / 65.0));
         // datamap-rs: [a b a c b d], unigrams that repeat cover 4 of 6 characters.
         let found = Scratch::new().duplicate_ngrams(Variant::Dclm, SPACE, 1, "a b a c b d");

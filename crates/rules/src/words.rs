@@ -8,8 +8,8 @@ use unicode_segmentation::UnicodeSegmentation;
 
 /// How words are cut: the kinds of [`Words`], and those that one origin alone has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Cut {
-    /// One of the kinds of the `text` room.
+pub enum WordSegmenter {
+    /// One of the kinds of the crate `text`.
     Words(Words),
     /// Pieces of UAX #29 whose first character is a letter or a number (DCLM's `uniseg` words without punctuation).
     Uax29Initial,
@@ -21,32 +21,32 @@ pub enum Cut {
     Normalized,
 }
 
-impl Cut {
+impl WordSegmenter {
     /// Every kind.
-    pub const ALL: [Cut; 7] = [
-        Cut::Words(Words::Whitespace),
-        Cut::Words(Words::Uax29),
-        Cut::Words(Words::English),
-        Cut::Uax29Initial,
-        Cut::Fasttext,
-        Cut::WordPunct,
-        Cut::Normalized,
+    pub const ALL: [WordSegmenter; 7] = [
+        WordSegmenter::Words(Words::Whitespace),
+        WordSegmenter::Words(Words::Uax29),
+        WordSegmenter::Words(Words::English),
+        WordSegmenter::Uax29Initial,
+        WordSegmenter::Fasttext,
+        WordSegmenter::WordPunct,
+        WordSegmenter::Normalized,
     ];
 
     /// Its name in a profile.
     pub const fn name(self) -> &'static str {
         match self {
-            Cut::Words(words) => words.name(),
-            Cut::Uax29Initial => "uax29-initial",
-            Cut::Fasttext => "fasttext",
-            Cut::WordPunct => "word-punct",
-            Cut::Normalized => "rpv2-normalized",
+            WordSegmenter::Words(words) => words.name(),
+            WordSegmenter::Uax29Initial => "uax29-initial",
+            WordSegmenter::Fasttext => "fasttext",
+            WordSegmenter::WordPunct => "word-punct",
+            WordSegmenter::Normalized => "rpv2-normalized",
         }
     }
 
     /// The kind of this name.
-    pub fn named(name: &str) -> Option<Cut> {
-        Self::ALL.into_iter().find(|cut| cut.name() == name)
+    pub fn named(name: &str) -> Option<WordSegmenter> {
+        Self::ALL.into_iter().find(|segmenter| segmenter.name() == name)
     }
 
     pub(crate) fn index(self) -> usize {
@@ -72,7 +72,7 @@ pub(crate) struct WordList {
 
 impl WordList {
     /// Cuts a text.
-    pub(crate) fn fill(&mut self, cut: Cut, text: &str) {
+    pub(crate) fn fill(&mut self, segmenter: WordSegmenter, text: &str) {
         self.own = None;
         self.spans.clear();
         self.chars.clear();
@@ -83,23 +83,23 @@ impl WordList {
             let start = word.as_ptr() as usize - base;
             spans.push((start, start + word.len()));
         };
-        match cut {
-            Cut::Words(Words::English) => {
+        match segmenter {
+            WordSegmenter::Words(Words::English) => {
                 self.tokenizer.tokenize(text, &mut self.tokens);
                 spans.extend(self.tokens.iter().filter(|t| !t.space).map(|t| (t.start, t.end)));
             }
-            Cut::Words(words) => words.for_each(text, |word| push(spans, word)),
-            Cut::Uax29Initial => {
+            WordSegmenter::Words(words) => words.for_each(text, |word| push(spans, word)),
+            WordSegmenter::Uax29Initial => {
                 text.split_word_bounds()
                     .filter(|word| starts_alphanumeric(word))
                     .for_each(|word| push(spans, word));
             }
-            Cut::Fasttext => text
+            WordSegmenter::Fasttext => text
                 .split([' ', '\n', '\r', '\t', '\u{b}', '\u{c}', '\0'])
                 .filter(|word| starts_alphanumeric(word))
                 .for_each(|word| push(spans, word)),
-            Cut::WordPunct => word_punct(text, |start, end| spans.push((start, end))),
-            Cut::Normalized => {
+            WordSegmenter::WordPunct => word_punct(text, |start, end| spans.push((start, end))),
+            WordSegmenter::Normalized => {
                 let normalized = normalized(text);
                 let base = normalized.as_ptr() as usize;
                 Words::Whitespace.for_each(&normalized, |word| {
@@ -209,26 +209,29 @@ impl WordStats {
 mod tests {
     use super::*;
 
-    fn words(cut: Cut, text: &str) -> Vec<String> {
+    fn words(segmenter: WordSegmenter, text: &str) -> Vec<String> {
         let mut list = WordList::default();
-        list.fill(Cut::Words(Words::Whitespace), "left over");
-        list.fill(cut, text);
+        list.fill(WordSegmenter::Words(Words::Whitespace), "left over");
+        list.fill(segmenter, text);
         list.iter(text).map(str::to_owned).collect()
     }
 
     #[test]
     fn each_kind() {
         let text = "Hello, World's (end)…  Été_1 4\u{a0}x";
-        assert_eq!(words(Cut::Uax29Initial, text), ["Hello", "World's", "end", "Été_1", "4", "x"]);
-        assert_eq!(words(Cut::Fasttext, text), ["Hello,", "World's", "Été_1", "4\u{a0}x"]);
+        assert_eq!(words(WordSegmenter::Uax29Initial, text), ["Hello", "World's", "end", "Été_1", "4", "x"]);
+        assert_eq!(words(WordSegmenter::Fasttext, text), ["Hello,", "World's", "Été_1", "4\u{a0}x"]);
         assert_eq!(
-            words(Cut::WordPunct, text),
+            words(WordSegmenter::WordPunct, text),
             ["Hello", ",", "World", "'", "s", "(", "end", ")…", "Été_1", "4", "x"]
         );
-        assert_eq!(words(Cut::Normalized, text), ["hello", "worlds", "end…", "e\u{301}te\u{301}1", "4", "x"]);
-        for cut in Cut::ALL {
-            assert_eq!(Cut::named(cut.name()), Some(cut));
-            assert!(words(cut, "").is_empty());
+        assert_eq!(
+            words(WordSegmenter::Normalized, text),
+            ["hello", "worlds", "end…", "e\u{301}te\u{301}1", "4", "x"]
+        );
+        for segmenter in WordSegmenter::ALL {
+            assert_eq!(WordSegmenter::named(segmenter.name()), Some(segmenter));
+            assert!(words(segmenter, "").is_empty());
         }
     }
 
@@ -236,7 +239,7 @@ mod tests {
     fn counts() {
         let text = "Ab, 12 … #é 漢!";
         let mut list = WordList::default();
-        list.fill(Cut::Words(Words::Whitespace), text);
+        list.fill(WordSegmenter::Words(Words::Whitespace), text);
         let stats = WordStats::of(&list, text);
         assert_eq!((stats.nonsymbol, stats.nonsymbol_chars, stats.with_letter), (4, 9, 3));
         assert_eq!(list.total_chars, 10);

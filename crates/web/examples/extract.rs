@@ -1,4 +1,4 @@
-//! Extracts the text of HTML files: `extract main|plain OUT_DIR FILE...` writes `OUT_DIR/NAME.txt` for each and tells the time.
+//! Extracts the text of HTML files: `extract main|plain OUT_DIR FILE...` writes `OUT_DIR/NAME.txt` for each and reports the time.
 
 use bessemer_web::encoding::decode;
 use bessemer_web::extract::{Extractor, Main, Plain};

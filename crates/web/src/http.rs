@@ -37,7 +37,7 @@ pub enum HttpError {
     Damaged {
         /// The content coding.
         coding: String,
-        /// What the decompressor said.
+        /// Error of the decompressor.
         message: String,
     },
     /// The body is larger than the limit once decompressed.

@@ -42,18 +42,18 @@ impl PageOptions {
     }
 }
 
-/// What came of reading a page.
+/// Outcome of reading a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PageVerdict {
-    /// It has text.
+    /// The page has text.
     Ok,
     /// No text was found on it.
     Empty,
     /// The status of the response is neither 200 nor 203: what it carries is not the whole page.
     Status,
-    /// It is neither HTML nor plain text.
+    /// The page is neither HTML nor plain text.
     Type,
-    /// It is a PDF file, which is not read.
+    /// The page is a PDF file, which is not read.
     Pdf,
     /// The record holds no HTTP response.
     Http,

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-/// What stands in place of a credential.
+/// Text in the place of a credential.
 pub const REDACTED: &str = "REDACTED";
 
 /// Parts of names of query parameters whose values authorise, in lower case.

@@ -7,7 +7,7 @@ const LIMIT: u64 = 1 << 20;
 
 /// Runs the target on one input.
 pub fn run(data: &[u8]) {
-    let mut reader = TarReader::new(data, Path::new("fuzz.tar"), LIMIT);
+    let mut reader = TarReader::new(data, LIMIT);
     let mut grouper = Grouper::new(LIMIT);
     let mut events = Vec::new();
     while let Ok(Some(entry)) = reader.next_entry() {

@@ -205,6 +205,13 @@ fn text_field(file: &Path) -> Result<Option<String>, Failure> {
     if columns.get("text").is_some_and(Value::is_string) {
         return Ok(None);
     }
+    // Chats in JSON lines need no name: their turns are found.
+    let is_jsonl = source_kind_of(&file.to_string_lossy()) == Some(SourceKind::Jsonl);
+    if is_jsonl
+        && ["messages", "conversations"].iter().any(|name| columns.get(*name).is_some_and(Value::is_array))
+    {
+        return Ok(None);
+    }
     let usual = ["content", "body", "article", "document", "raw_content"].into_iter();
     let named =
         usual.filter(|name| columns.get(*name).is_some_and(Value::is_string)).map(str::to_owned).next();

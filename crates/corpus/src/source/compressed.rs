@@ -41,6 +41,13 @@ pub(crate) fn open_io(file: &FileEntry) -> io::Result<Box<dyn BufRead + Send>> {
     decompressed(file.open()?, file.bytes, &file.relative, &file.path)
 }
 
+/// [`open_io`] for archives, whose compression may be part of the ending: `.tgz`.
+pub(crate) fn open_archive(file: &FileEntry) -> io::Result<Box<dyn BufRead + Send>> {
+    let is_tgz = file.relative.to_ascii_lowercase().ends_with(".tgz");
+    let name = if is_tgz { "archive.tar.gz" } else { &file.relative };
+    decompressed(file.open()?, file.bytes, name, &file.path)
+}
+
 /// Endings of compressed files that are read.
 const ENDINGS: &[&str] = &["gz", "zst", "bz2", "xz"];
 
@@ -96,6 +103,15 @@ fn zst(
         Some(bytes) => bounded(Decoder::with_dictionary(plain, &bytes)?, most),
         None => bounded(Decoder::with_buffer(plain)?, most),
     })
+}
+
+/// The reason of the row that stands for what could not be opened or read.
+pub(crate) fn fault_reason(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        _ if is_bomb(cause) => "decompression-bomb",
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => "unreadable",
+        _ => "truncated-input",
+    }
 }
 
 /// Whether reading ended because the file unpacks beyond measure.

@@ -49,7 +49,7 @@ pub(crate) struct FileEntry {
     /// Why it cannot be read, if that is known already.
     pub(crate) fault: Option<String>,
     /// The object that it is, where it lies in an object store.
-    pub(crate) object: Option<super::place::Object>,
+    pub(crate) object: Option<super::location::Object>,
 }
 
 /// Which files to list.
@@ -328,7 +328,8 @@ pub(crate) fn open_pages(
         let filter = Filter { follow_links, compressed: true, ..Filter::new(&[], &[PAGES], exclude) };
         open(root, &filter, reading)?
     } else {
-        let (found, listing) = super::place::Place::on_disk(root, exclude).find("html", is_page)?;
+        let (found, listing) =
+            super::location::SourceLocation::on_disk(root, exclude).find("html", is_page)?;
         let member = |file: FileEntry| Member { id: file.relative.clone(), file, source: 0 };
         let members = Arc::new(found.into_iter().map(member).collect());
         Files { description: root.display().to_string(), listing, members, reading }

@@ -1,4 +1,4 @@
-//! JSON lines, plain or compressed: one object a line, one of its fields is the text.
+//! JSON lines, plain or compressed: one object a line, one of its fields is the text, or the turns of a chat.
 //!
 //! The sequential part decompresses and cuts runs of whole lines; parsing happens in the morsels. A line that is
 //! no JSON object, or has no text, becomes a dropped row that names its line; `NaN` and lone surrogates are
@@ -7,13 +7,12 @@
 //! before that place and one dropped row that says where it broke; the run goes on with the next file.
 
 use super::folder::FileEntry;
-use super::place::Place;
+use super::json_line::{Parsed, parse};
+use super::location::SourceLocation;
 use super::{FieldNames, Listing, MORSEL_BYTES, Source, compressed, repair_json};
 use crate::error::{Error, Result};
 use bessemer_dataflow::{Morsel, Scan};
 use bessemer_documents::{HEAD_BYTES, Origin, RowBuilder};
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
-use serde_json::{Map, Value as Json};
 use std::borrow::Cow;
 use std::io::{BufRead, Read};
 use std::ops::Range;
@@ -37,7 +36,7 @@ pub(crate) struct Jsonl {
 }
 
 /// Opens the files and checks that the first object of each has the field; in an object store that of the first file.
-pub(crate) fn open(place: &Place<'_>, fields: FieldNames, max_bytes: u64) -> Result<Jsonl> {
+pub(crate) fn open(place: &SourceLocation<'_>, fields: FieldNames, max_bytes: u64) -> Result<Jsonl> {
     let (files, mut listing) = place.find("jsonl", is_jsonl)?;
     listing.entries.push(format!("field {}", fields.text));
     // JSON escapes take up to six bytes for one, and other fields take their share.
@@ -59,7 +58,7 @@ fn check_field(file: &FileEntry, fields: &FieldNames, max_line: usize) -> Result
             Ok(0) | Err(_) => return file.reached(),
             Ok(_) => {}
         }
-        if let Ok(Parsed { text: None, names, .. }) = parse(&repair_json(&line), fields) {
+        if let Ok(Parsed { text: None, chat: None, names, .. }) = parse(&repair_json(&line), fields) {
             return Err(Error::NoTextColumn {
                 place: format!("{}:{number}", file.path.display()),
                 what: "field",
@@ -72,159 +71,6 @@ fn check_field(file: &FileEntry, fields: &FieldNames, max_line: usize) -> Result
         }
     }
     Ok(())
-}
-
-/// What a line holds.
-struct Parsed<'a> {
-    text: Option<Cow<'a, str>>,
-    url: Option<Cow<'a, str>>,
-    date: Option<Cow<'a, str>>,
-    /// Fields that may hold metadata that predicates read.
-    metadata: Map<String, Json>,
-    /// Embedding, as little-endian 32-bit floats.
-    embedding: Option<Vec<u8>>,
-    /// Names of the fields, kept only until the text is found.
-    names: Vec<String>,
-}
-
-fn parse<'a>(line: &'a [u8], fields: &FieldNames) -> serde_json::Result<Parsed<'a>> {
-    let mut reader = serde_json::Deserializer::from_slice(line);
-    let parsed = Object { fields }.deserialize(&mut reader)?;
-    reader.end()?;
-    Ok(parsed)
-}
-
-/// A list of numbers as little-endian 32-bit floats; none for anything else.
-fn floats(value: &Json) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    for number in value.as_array()? {
-        bytes.extend((number.as_f64()? as f32).to_le_bytes());
-    }
-    Some(bytes)
-}
-
-struct Object<'f> {
-    fields: &'f FieldNames,
-}
-
-impl<'de> DeserializeSeed<'de> for Object<'_> {
-    type Value = Parsed<'de>;
-    fn deserialize<D: serde::Deserializer<'de>>(
-        self,
-        reader: D,
-    ) -> std::result::Result<Self::Value, D::Error> {
-        reader.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Object<'_> {
-    type Value = Parsed<'de>;
-
-    fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "a JSON object with a text field {:?}", self.fields.text)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
-        let mut parsed = Parsed {
-            text: None,
-            url: None,
-            date: None,
-            metadata: Map::new(),
-            embedding: None,
-            names: Vec::new(),
-        };
-        while let Some(name) = map.next_key::<Text<'de>>()? {
-            if name.0 == self.fields.text {
-                parsed.text = map.next_value::<Option<Text<'de>>>()?.map(|text| text.0);
-                continue;
-            }
-            if !self.fields.embedding.is_empty() && name.0 == self.fields.embedding {
-                parsed.embedding = floats(&map.next_value::<Json>()?);
-                continue;
-            }
-            let held = [(&self.fields.url, &mut parsed.url), (&self.fields.date, &mut parsed.date)];
-            let held = held.into_iter().find(|(field, _)| !field.is_empty() && name.0 == **field);
-            if self.fields.metadata.reads(&name.0) {
-                let value = map.next_value::<Json>()?;
-                if let Some((_, text)) = held {
-                    *text = value.as_str().map(|text| Cow::Owned(text.to_owned()));
-                }
-                parsed.metadata.insert(name.0.clone().into_owned(), value);
-            } else if let Some((_, text)) = held {
-                *text = map.next_value::<Perhaps<'de>>()?.0;
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
-            if parsed.names.len() < 32 {
-                parsed.names.push(name.0.into_owned());
-            }
-        }
-        Ok(parsed)
-    }
-}
-
-/// A string that borrows where it has no escapes.
-#[derive(serde::Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-
-/// A string, or nothing where the value is of another kind.
-struct Perhaps<'a>(Option<Cow<'a, str>>);
-
-impl<'de> serde::Deserialize<'de> for Perhaps<'de> {
-    fn deserialize<D: serde::Deserializer<'de>>(reader: D) -> std::result::Result<Self, D::Error> {
-        reader.deserialize_any(PerhapsVisitor)
-    }
-}
-
-struct PerhapsVisitor;
-
-impl<'de> Visitor<'de> for PerhapsVisitor {
-    type Value = Perhaps<'de>;
-
-    fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "any value")
-    }
-
-    fn visit_borrowed_str<E>(self, text: &'de str) -> std::result::Result<Self::Value, E> {
-        Ok(Perhaps(Some(Cow::Borrowed(text))))
-    }
-
-    fn visit_str<E>(self, text: &str) -> std::result::Result<Self::Value, E> {
-        Ok(Perhaps(Some(Cow::Owned(text.to_string()))))
-    }
-
-    fn visit_bool<E>(self, _: bool) -> std::result::Result<Self::Value, E> {
-        Ok(Perhaps(None))
-    }
-
-    fn visit_i64<E>(self, _: i64) -> std::result::Result<Self::Value, E> {
-        Ok(Perhaps(None))
-    }
-
-    fn visit_u64<E>(self, _: u64) -> std::result::Result<Self::Value, E> {
-        Ok(Perhaps(None))
-    }
-
-    fn visit_f64<E>(self, _: f64) -> std::result::Result<Self::Value, E> {
-        Ok(Perhaps(None))
-    }
-
-    fn visit_unit<E>(self) -> std::result::Result<Self::Value, E> {
-        Ok(Perhaps(None))
-    }
-
-    fn visit_seq<A: serde::de::SeqAccess<'de>>(
-        self,
-        mut list: A,
-    ) -> std::result::Result<Self::Value, A::Error> {
-        while list.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Perhaps(None))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Perhaps(None))
-    }
 }
 
 impl bessemer_dataflow::Source for Jsonl {
@@ -310,7 +156,8 @@ impl JsonlScan {
                         match skip_line(reader) {
                             Ok(skipped) => length += skipped,
                             Err(cause) => {
-                                chunk.fault = Some((self.line, broken(&cause), cause.to_string()));
+                                chunk.fault =
+                                    Some((self.line, compressed::fault_reason(&cause), cause.to_string()));
                                 break;
                             }
                         }
@@ -320,7 +167,7 @@ impl JsonlScan {
                 Err(cause) => {
                     // The line in which it broke is incomplete.
                     chunk.bytes.truncate(start);
-                    chunk.fault = Some((self.line + 1, broken(&cause), cause.to_string()));
+                    chunk.fault = Some((self.line + 1, compressed::fault_reason(&cause), cause.to_string()));
                     break;
                 }
             }
@@ -329,13 +176,8 @@ impl JsonlScan {
     }
 }
 
-/// The reason of the row that stands for what could not be read.
-fn broken(cause: &std::io::Error) -> &'static str {
-    if compressed::is_bomb(cause) { "decompression-bomb" } else { "truncated-input" }
-}
-
 /// Reads to the end of the line without holding it; returns its bytes.
-fn skip_line(reader: &mut dyn BufRead) -> std::io::Result<u64> {
+pub(super) fn skip_line(reader: &mut dyn BufRead) -> std::io::Result<u64> {
     let mut skipped = 0;
     loop {
         let block = reader.fill_buf()?;
@@ -417,6 +259,10 @@ fn rows(
                 parsed = parse(&repaired, fields);
             }
         }
+        let parsed = parsed.map(|parsed| match (parsed.text, parsed.chat) {
+            (None, Some(Ok(chat))) => Parsed { text: Some(Cow::Owned(chat)), chat: None, ..parsed },
+            (text, chat) => Parsed { text, chat, ..parsed },
+        });
         match parsed {
             Ok(Parsed { text: Some(text), url, date, metadata, embedding, .. }) => {
                 let metadata = fields.metadata.of_fields(&metadata);
@@ -426,7 +272,10 @@ fn rows(
                 (origin.url, origin.fetched) = (url.as_deref(), date.as_deref());
                 rows.push(&origin, text.as_bytes());
             }
-            Ok(Parsed { text: None, names, .. }) => {
+            Ok(Parsed { chat: Some(Err(problem)), .. }) => {
+                rows.refuse(&origin, "bad-dialogue", &format!("{name}:{number}: {problem}"), line);
+            }
+            Ok(Parsed { names, .. }) => {
                 let field = &fields.text;
                 let detail = format!("{name}:{number}: no text in {field:?}; fields: {}", names.join(", "));
                 rows.refuse(&origin, "no-text-field", &detail, line);
@@ -449,36 +298,4 @@ fn rows(
         rows.refuse(&origin, reason, &detail, &[]);
     }
     rows.finish()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::source::MetadataColumns;
-
-    #[test]
-    fn the_text_is_found_and_unescaped_and_other_fields_are_passed_over() {
-        let fields = FieldNames {
-            text: "text".into(),
-            url: "url".into(),
-            date: String::new(),
-            metadata: MetadataColumns::default(),
-            embedding: String::new(),
-        };
-        let text =
-            |line: &str| parse(line.as_bytes(), &fields).map(|parsed| parsed.text.map(Cow::into_owned));
-        let url = |line: &str| parse(line.as_bytes(), &fields).map(|parsed| parsed.url.map(Cow::into_owned));
-        assert_eq!(url(r#"{"text": "a", "url": "http:\/\/b"}"#).unwrap(), Some("http://b".into()));
-        for other in ["null", "3", "-3", "0.5", "true", "[1, {}]", "{\"a\": []}"] {
-            assert_eq!(url(&format!(r#"{{"url": {other}, "text": "a"}}"#)).unwrap(), None, "{other}");
-        }
-        assert_eq!(text(r#"{"id": [1, {"text": 2}], "text": "a\né"}"#).unwrap(), Some("a\né".into()));
-        assert_eq!(text(r#"{"text": null}"#).unwrap(), None);
-        assert_eq!(text(r#"{"\u0074ext": "x"}"#).unwrap(), Some("x".into()));
-        assert!(text(r#"{"text": 3}"#).is_err());
-        assert!(text(r#"{"text": "a"} x"#).is_err());
-        assert!(text("[1]").is_err());
-        assert!(text(&"[".repeat(100_000)).is_err());
-        assert!(text(&format!(r#"{{"a": {}"#, "[".repeat(100_000))).is_err());
-    }
 }

@@ -8,22 +8,28 @@ pub(crate) mod compressed;
 pub(crate) mod embedded;
 pub(crate) mod file;
 pub(crate) mod folder;
+mod json_line;
 pub(crate) mod jsonl;
+mod location;
 mod metadata;
+mod paper_inputs;
+pub(crate) mod papers;
 pub(crate) mod parquet;
-mod place;
 mod repair;
 mod resolve;
+pub(crate) mod stack_exchange;
 pub(crate) mod warc;
+pub(crate) mod wikipedia;
 
 pub use compressed::open_compressed;
+pub use location::Access;
+pub(crate) use location::is_address;
 pub(crate) use metadata::MetadataColumns;
-pub use place::Access;
-pub(crate) use place::is_address;
 pub use repair::repair_json;
 pub(crate) use resolve::open;
 pub use resolve::source_kind_of;
 
+use crate::dialogue::DialogueConfig;
 use bessemer_dataflow::Scan;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -51,6 +57,8 @@ pub(crate) struct FieldNames {
     pub(crate) metadata: MetadataColumns,
     /// Embedding of the text, a list of numbers; empty for none.
     pub(crate) embedding: String,
+    /// How the turns of a chat become text.
+    pub(crate) dialogue: DialogueConfig,
 }
 
 /// Where documents come from: a source of rows that says what it consists of.

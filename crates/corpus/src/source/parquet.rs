@@ -5,7 +5,7 @@
 //! names it, and the run goes on.
 
 use super::folder::FileEntry;
-use super::place::Place;
+use super::location::SourceLocation;
 use super::{FieldNames, Listing, MetadataColumns, Source};
 use crate::error::{Error, Result};
 use arrow_array::cast::AsArray;
@@ -104,7 +104,7 @@ fn start(file: &FileEntry, columns: &FieldNames) -> std::result::Result<Opened, 
 }
 
 /// Opens the files and checks that each has the column; in an object store that the first has it.
-pub(crate) fn open(place: &Place<'_>, columns: FieldNames) -> Result<Parquet> {
+pub(crate) fn open(place: &SourceLocation<'_>, columns: FieldNames) -> Result<Parquet> {
     let (files, mut listing) = place.find("parquet", is_parquet)?;
     listing.entries.push(format!("column {}", columns.text));
     for file in files.iter().take(place.checked()) {

@@ -2,9 +2,10 @@
 
 use super::compressed::inner_name;
 use super::folder::{Filter, PROSE, Pages, Reading};
-use super::place::{Place, is_address};
+use super::location::{SourceLocation, is_address};
 use super::{
-    FieldNames, MetadataColumns, Source, cargo, chain, embedded, file, folder, jsonl, parquet, warc,
+    FieldNames, MetadataColumns, Source, cargo, chain, embedded, file, folder, jsonl, papers, parquet,
+    stack_exchange, warc, wikipedia,
 };
 use crate::config::{CorpusConfig, InvalidUtf8, SourceKind};
 use crate::error::{Error, Result};
@@ -49,7 +50,12 @@ pub(crate) fn open(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
 fn open_one(config: &CorpusConfig, metadata: &MetadataColumns) -> Result<Arc<dyn Source>> {
     let path = Path::new(&config.path);
     let place = match config.source {
-        SourceKind::Jsonl | SourceKind::Parquet | SourceKind::Warc => Some(open_place(config)?),
+        SourceKind::Jsonl
+        | SourceKind::Parquet
+        | SourceKind::Warc
+        | SourceKind::Papers
+        | SourceKind::Wikipedia
+        | SourceKind::StackExchange => Some(open_place(config)?),
         SourceKind::Auto if !config.path.is_empty() => Some(open_place(config)?),
         _ => None,
     };
@@ -61,7 +67,7 @@ fn open_one(config: &CorpusConfig, metadata: &MetadataColumns) -> Result<Arc<dyn
     if is_address(&config.path)
         && matches!(kind, SourceKind::Folder | SourceKind::Html | SourceKind::File | SourceKind::Cargo)
     {
-        let hint = "name or list .jsonl, .parquet, .warc or .wet files, plain, .gz or .zst; copy other files to a disk";
+        let hint = "name or list .jsonl, .parquet, .warc or .wet files, plain, .gz or .zst, or set corpus.source; copy other files to a disk";
         return Err(wrong(path, "text files are not read from object stores one by one", hint));
     }
     Ok(match (kind, place) {
@@ -90,6 +96,22 @@ fn open_one(config: &CorpusConfig, metadata: &MetadataColumns) -> Result<Arc<dyn
             some_files(path, source.listing().files, ".warc or .wet, plain, .gz or .zst")?;
             Arc::new(source)
         }
+        (SourceKind::Papers, Some(place)) => {
+            let source = papers::open(&place, max_bytes(config), metadata)?;
+            some_files(path, source.listing().files, ".tex, .nxml, .xml, .tar, .tgz or .gz")?;
+            Arc::new(source)
+        }
+        (SourceKind::Wikipedia, Some(place)) => {
+            let source = wikipedia::open(&place, max_bytes(config), metadata)?;
+            some_files(path, source.listing().files, ".xml, plain, .bz2, .gz, .zst or .xz")?;
+            Arc::new(source)
+        }
+        (SourceKind::StackExchange, Some(place)) => {
+            not_packed_posts(path)?;
+            let source = stack_exchange::open(&place, max_bytes(config), &config.dialogue)?;
+            some_files(path, source.listing().files, "Posts.xml (unpack the .7z of the dump)")?;
+            Arc::new(source)
+        }
         (SourceKind::Html, _) => {
             exists(path)?;
             let reading = reading(config, Pages::All, metadata);
@@ -104,7 +126,16 @@ fn open_one(config: &CorpusConfig, metadata: &MetadataColumns) -> Result<Arc<dyn
             Arc::new(file::open(path, config.split.validation_fraction)?)
         }
         (SourceKind::Embedded, _) => Arc::new(embedded::open()),
-        (SourceKind::Auto | SourceKind::Jsonl | SourceKind::Parquet | SourceKind::Warc, _) => {
+        (
+            SourceKind::Auto
+            | SourceKind::Jsonl
+            | SourceKind::Parquet
+            | SourceKind::Warc
+            | SourceKind::Papers
+            | SourceKind::Wikipedia
+            | SourceKind::StackExchange,
+            _,
+        ) => {
             return Err(wrong(path, "is no place to read from", "set corpus.path"));
         }
     })
@@ -124,6 +155,7 @@ fn fields(config: &CorpusConfig, metadata: &MetadataColumns) -> FieldNames {
         date: config.date.clone(),
         metadata: metadata.clone(),
         embedding: embedding_field(config).into(),
+        dialogue: config.dialogue.clone(),
     }
 }
 
@@ -145,12 +177,12 @@ fn check_embeddings(config: &CorpusConfig, kinds: &[&str]) -> Result<()> {
 }
 
 /// The files at the configuration's path.
-fn open_place(config: &CorpusConfig) -> Result<Place<'_>> {
+fn open_place(config: &CorpusConfig) -> Result<SourceLocation<'_>> {
     if !is_address(&config.path) {
         exists(Path::new(&config.path))?;
     }
     let is_file = |name: &str| by_name(name).is_some();
-    Place::open(&config.path, &config.access, &config.exclude, config.follow_links, is_file)
+    SourceLocation::open(&config.path, &config.access, &config.exclude, config.follow_links, is_file)
 }
 
 /// Cargo's dependencies, else the embedded corpus with the reason.
@@ -194,6 +226,12 @@ fn by_name(name: &str) -> Option<SourceKind> {
         Some(SourceKind::Parquet)
     } else if warc::is_warc(name) {
         Some(SourceKind::Warc)
+    } else if wikipedia::is_dump(name) {
+        Some(SourceKind::Wikipedia)
+    } else if stack_exchange::is_posts(name) {
+        Some(SourceKind::StackExchange)
+    } else if papers::is_article(name) {
+        Some(SourceKind::Papers)
     } else {
         None
     }
@@ -216,13 +254,18 @@ pub fn source_kind_of(name: &str) -> Option<SourceKind> {
 }
 
 /// What a place holds: told by the name of a file, by the files of a folder.
-fn kind_of(place: &Place<'_>) -> Result<SourceKind> {
+fn kind_of(place: &SourceLocation<'_>) -> Result<SourceKind> {
     let names = place.names()?;
     if names.is_empty() && place.is_remote() {
         let hint = "check corpus.path and corpus.exclude; names are case-sensitive";
         return Err(wrong(place.path, "nothing lies below this address", hint));
     }
-    let otherwise = if place.path.is_dir() { SourceKind::Folder } else { SourceKind::File };
+    // Archives below a folder are left out unless they are asked for: they may hold anything.
+    let otherwise = match place.path.is_dir() {
+        true => SourceKind::Folder,
+        false if papers::is_archive(&place.path.to_string_lossy()) => SourceKind::Papers,
+        false => SourceKind::File,
+    };
     Ok(names.iter().find_map(|name| by_name(name)).unwrap_or(otherwise))
 }
 
@@ -268,6 +311,15 @@ fn not_compressed(path: &Path) -> Result<()> {
     }
     let hint = "unpack it, or put it into a folder of its own and set corpus.path to that";
     Err(wrong(path, "is compressed, and a single text is read byte for byte", hint))
+}
+
+/// Refuses a file of posts that is packed: answers are read at their places.
+fn not_packed_posts(path: &Path) -> Result<()> {
+    let name = path.to_string_lossy();
+    if path.is_dir() || inner_name(&name) == name {
+        return Ok(());
+    }
+    Err(wrong(path, "is compressed, and the answers of a thread are read at their places", "unpack it"))
 }
 
 /// Refuses a PDF file: its bytes are no text.

@@ -9,7 +9,7 @@
 //! Row numbers count records, usable or not, so they do not depend on what is chosen.
 
 use super::folder::FileEntry;
-use super::place::{Opened, Place};
+use super::location::{Opened, SourceLocation};
 use super::{Listing, MORSEL_BYTES, MetadataColumns, Source, max_page_bytes};
 use crate::error::Result;
 use arrow_array::RecordBatch;
@@ -54,7 +54,7 @@ struct Reading {
 
 /// Opens the files. Pages that `unwanted` names are dropped under its verdict without being read.
 pub(crate) fn open(
-    place: &Place<'_>,
+    place: &SourceLocation<'_>,
     max_bytes: u64,
     unwanted: Option<Arc<UrlFilter>>,
     metadata: &MetadataColumns,
@@ -323,7 +323,7 @@ mod tests {
             }
             std::fs::write(folder.path().join(name), writer.into_inner()).unwrap();
         }
-        let place = Place::on_disk(folder.path(), &[]);
+        let place = SourceLocation::on_disk(folder.path(), &[]);
         let source = open(&place, 1 << 20, None, &MetadataColumns::default()).unwrap();
         let all = batches(source.scan_files(0..3).unwrap().as_mut());
         assert!(all.len() > 12, "{} batches", all.len());

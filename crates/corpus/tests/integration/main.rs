@@ -10,6 +10,7 @@ mod hostile;
 mod integrity;
 mod mixture;
 mod outputs;
+mod papers;
 mod remote;
 mod resume;
 mod scores;

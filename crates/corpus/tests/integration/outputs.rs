@@ -218,6 +218,21 @@ fn text(folder: &Path) -> String {
     digest(config, folder)
 }
 
+fn markup(folder: &Path) -> String {
+    let of = |source, name: &str, text: &str| {
+        let own = folder.join(name.replace('.', "-"));
+        fs::create_dir_all(&own).unwrap();
+        fs::write(own.join(name), text).unwrap();
+        let mut config = CorpusConfig { source, ..CorpusConfig::default() };
+        config.clean.min_bytes = 0;
+        digest(config, &own)
+    };
+    of(SourceKind::Papers, "a.tex", crate::papers::LATEX)
+        + &of(SourceKind::Papers, "a.nxml", crate::papers::JATS)
+        + &of(SourceKind::Wikipedia, "pages-articles.xml", crate::papers::WIKIPEDIA)
+        + &of(SourceKind::StackExchange, "Posts.xml", crate::papers::POSTS)
+}
+
 fn corpus(folder: &Path) -> String {
     for (name, content) in [
         ("a.rs", "// A comment\nfn main() {\n    println!(\"text\");\n}\n".repeat(8).into_bytes()),
@@ -237,9 +252,10 @@ type Case = (&'static str, fn(&Path) -> String);
 
 #[test]
 fn an_output_changes_only_under_another_version() {
-    let cases: [Case; 7] = [
+    let cases: [Case; 8] = [
         ("corpus", corpus),
         ("dedup", dedup),
+        ("markup", markup),
         ("privacy", privacy),
         ("rules", rules),
         ("score", score),

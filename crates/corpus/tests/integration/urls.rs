@@ -250,3 +250,35 @@ fn every_build_writes_a_card_that_names_what_was_lost_and_where() {
     assert_eq!(data_card(&CorpusReader::open(&out).unwrap()).unwrap(), card);
     assert_eq!(card.matches("<svg").count(), card.matches("</svg>").count());
 }
+
+#[test]
+fn a_later_part_of_a_crawl_drops_the_urls_that_an_earlier_one_kept() {
+    let folder = TempDir::new().unwrap();
+    let part = |name: &str, numbers: &[usize]| {
+        let line = |number: &usize| {
+            serde_json::json!({"text": text(*number), "url": format!("http://good.org/{}", number % 10)})
+                .to_string()
+                + "\n"
+        };
+        fs::write(folder.path().join(name), numbers.iter().map(line).collect::<String>()).unwrap();
+        config(&folder.path().join(name))
+    };
+    let mut first = part("1.jsonl", &[1, 2, 3]);
+    first.urls.urls = vec!["http://good.org/3".into()];
+    built(&first, &folder.path().join("first")).unwrap();
+    // Other texts under the same addresses, as a page that was crawled twice.
+    let mut second = part("2.jsonl", &[11, 13, 14]);
+    let summary = folder.path().join("first/corpus.json").display().to_string();
+    second.urls.corpora = vec![summary.clone()];
+    let found = built(&second, &folder.path().join("second")).unwrap();
+    assert_eq!((found.kept.documents, dropped(&found)), (2, vec![("url", 1)]));
+    second.urls.corpora = vec![folder.path().display().to_string()];
+    let message = built(&second, &folder.path().join("third")).unwrap_err().to_string();
+    assert!(message.contains("corpora"), "{message}");
+    let mut plain = part("3.jsonl", &[5]);
+    plain.urls = Default::default();
+    built(&plain, &folder.path().join("plain")).unwrap();
+    second.urls.corpora = vec![folder.path().join("plain/corpus.json").display().to_string()];
+    let message = built(&second, &folder.path().join("third")).unwrap_err().to_string();
+    assert!(message.contains("no column url"), "{message}");
+}

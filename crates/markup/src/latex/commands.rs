@@ -1,23 +1,23 @@
 //! What each command and environment of LaTeX means for the text.
 
-/// What a command does to the text.
+/// Effect of a command on the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Command {
     /// Its argument is a heading.
     Heading,
-    /// It and so many arguments are left out.
+    /// The command and this number of arguments are left out.
     Drop(usize),
     /// So many arguments are left out, and what follows stays.
     Unwrap(usize),
-    /// It stands for this text.
+    /// The command stands for this text.
     Is(&'static str),
     /// It puts this combining character over or under the next letter.
     Accent(char),
-    /// It ends the line.
+    /// The command ends the line.
     Line,
-    /// It ends the paragraph.
+    /// The command ends the paragraph.
     Paragraph,
-    /// It begins an item of a list.
+    /// The command begins an item of a list.
     Item,
     /// Its argument, delimited by any character, is text as it is written.
     Verbatim,
@@ -27,12 +27,12 @@ pub(super) enum Command {
     Caption,
 }
 
-/// What an environment does to the text.
+/// Effect of an environment on the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Environment {
-    /// It is left out whole.
+    /// The environment is left out whole.
     Drop,
-    /// It stays as it is written: mathematics.
+    /// The environment is kept as it is written: mathematics.
     Math,
     /// Its content stays as it is written: code.
     Verbatim,
@@ -42,7 +42,7 @@ pub(super) enum Environment {
     Text(usize),
 }
 
-/// What a command does.
+/// Returns the effect of a command.
 pub(super) fn command(name: &str) -> Option<Command> {
     use Command::{Accent, Aside, Caption, Drop, Heading, Is, Item, Line, Paragraph, Unwrap, Verbatim};
     Some(match name {

@@ -12,7 +12,7 @@ struct Frame<'a> {
     environment: Option<&'a str>,
     /// Its text is shown.
     shown: bool,
-    /// What happens at its end.
+    /// Action at its end.
     end: FrameEnd,
 }
 

@@ -28,10 +28,10 @@ const LITERAL_TAGS: &[&str] = &["nowiki", "pre", "math", "chem", "source", "synt
 /// Longest tag.
 const TAG_BYTES: usize = 2000;
 
-/// What stands at a position.
+/// Kind of the region that begins at a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Region {
-    /// Nothing up to this end.
+    /// The text up to this end is left out.
     Dropped(usize),
     /// Text between two positions as it is written, then on at the third.
     Literal { start: usize, end: usize, next: usize },

@@ -66,7 +66,7 @@ struct Link {
 struct Heading {
     /// Length of the text before it.
     start: usize,
-    /// Length of the text behind it.
+    /// Length of the text up to the end of the heading.
     end: usize,
     level: usize,
 }

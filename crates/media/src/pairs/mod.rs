@@ -1,13 +1,14 @@
 //! Samples of several files: an image, a sound or a video, and a text. From WebDataset archives, from folders, or from bytes that
 //! the caller has (rows of Parquet, for example).
 
+mod archive;
 mod folder;
 mod group;
-mod tar;
 
+pub use archive::open_archive;
+pub use bessemer_tar::{Entry, Refusal, TarReader};
 pub use folder::read_folder;
 pub use group::{Event, Grouper};
-pub use tar::{Entry, Refusal, TarReader, open_archive};
 
 use crate::{Limits, MediaError, Result};
 use std::ops::ControlFlow;
@@ -46,7 +47,7 @@ pub fn read(source: &Path, limits: &Limits, mut take: impl FnMut(Event) -> Contr
     if source.is_dir() {
         return read_folder(source, limits, take);
     }
-    let mut tar = TarReader::new(open_archive(source)?, source, limits.file_bytes);
+    let mut tar = TarReader::new(open_archive(source)?, limits.file_bytes);
     let mut grouper = Grouper::new(limits.file_bytes);
     loop {
         let event = match tar.next_entry() {
@@ -58,7 +59,7 @@ pub fn read(source: &Path, limits: &Limits, mut take: impl FnMut(Event) -> Contr
             Err(e) => {
                 // The last group may be cut in two; it is not a sample.
                 grouper.abandon();
-                return Err(e);
+                return Err(MediaError::Archive { path: source.to_owned(), offset: e.offset, what: e.what });
             }
         };
         for event in event {

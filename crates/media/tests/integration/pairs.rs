@@ -41,7 +41,7 @@ fn pax(records: &[(&str, &str)]) -> Vec<u8> {
 
 /// Names of files and refusals of an archive, and the error that ended it.
 fn entries(archive: &[u8]) -> (Vec<String>, Option<String>) {
-    let mut tar = TarReader::new(archive, Path::new("test.tar"), 1000);
+    let mut tar = TarReader::new(archive, 1000);
     let mut seen = Vec::new();
     loop {
         match tar.next_entry() {
@@ -158,7 +158,7 @@ fn lying_headers_end_the_archive_with_a_message() {
         let (seen, error) = entries(&[good.clone(), bad].concat());
         assert_eq!(seen, ["a.txt:1"]);
         let error = error.unwrap();
-        assert!(error.contains(what) && error.contains("test.tar"), "{error}");
+        assert!(error.contains(what), "{error}");
     }
     let whole = [good.clone(), file("b.txt", b'0', &[1; 700]), vec![0; 1024]].concat();
     for cut in 0..whole.len() {

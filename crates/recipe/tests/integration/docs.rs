@@ -35,10 +35,11 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("corpus.mix.temperature", "0.01 to 1000", &["0.01", "1000"], &["0", "1001"]),
     (
         "corpus.path",
-        "needed by folder, jsonl, parquet and file",
+        "needed by every kind but auto, cargo and embedded",
         &["a corpus.source=file"],
         &["a corpus.source=embedded"],
     ),
+    ("corpus.dialogue.answers", "1 to 100", &["1", "100"], &["0", "101"]),
     ("corpus.text", "not empty", &["content"], &["\"\""]),
     ("corpus.extensions", "without dot, or `*`", &["[\"rs\"]", "[\"*\"]"], &["[\".rs\"]"]),
     ("corpus.exclude", "relative paths without `..`", &["[\"a/b\"]"], &["[\"../a\"]", "[\"/a\"]"]),

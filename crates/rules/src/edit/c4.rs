@@ -9,7 +9,7 @@ use super::Edited;
 use crate::error::{Error, Result};
 use crate::features::Scratch;
 use crate::judge::RuleResult;
-use crate::words::Cut;
+use crate::words::WordSegmenter;
 use bessemer_text::Words;
 use bessemer_text::split::english::{Token, Tokenizer, sentence_count};
 use bessemer_text::split::{lines::splitlines, sentences};
@@ -204,7 +204,9 @@ struct Sentences<'s> {
 impl<'s> Sentences<'s> {
     fn new(words: Words, text: &'s str, scratch: &'s Scratch) -> Self {
         let tokens = match words {
-            Words::English => scratch.words_if_cut(Cut::Words(words)).map(|list| list.tokens.as_slice()),
+            Words::English => {
+                scratch.words_if_cut(WordSegmenter::Words(words)).map(|list| list.tokens.as_slice())
+            }
             _ => None,
         };
         Sentences { words, tokens, next: 0, own: Vec::new(), tokenizer: Tokenizer::new(), whole: text }
@@ -350,7 +352,7 @@ mod tests {
             let options = C4Options { terminal: false, min_words: 1, min_sentences: 1, ..C4Options::default() };
             let mut scratch = Scratch::new();
             let fresh = rule(options.clone()).apply(&text, &mut scratch, true);
-            scratch.words(Cut::Words(Words::English), &text);
+            scratch.words(WordSegmenter::Words(Words::English), &text);
             let shared = rule(options).apply(&text, &mut scratch, true);
             prop_assert_eq!(&fresh.results, &shared.results);
             prop_assert_eq!(fresh.words, shared.words);

@@ -13,10 +13,10 @@ use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// Where a phrase stands in a line.
+/// Position of a phrase in a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Place {
+pub enum PhrasePosition {
     /// At its beginning.
     Prefix,
     /// At its end.
@@ -45,8 +45,8 @@ pub enum CorrectionOptions {
     Phrase {
         /// The phrase; upper and lower case are the same.
         text: String,
-        /// Where it stands.
-        place: Place,
+        /// Position of the phrase.
+        place: PhrasePosition,
         /// Most words of a line from which it is cut.
         max_words: usize,
     },
@@ -79,9 +79,9 @@ impl Correction {
                 // Upstream reads the phrase as a pattern ("Read more..." has three wild cards); here it is what it says.
                 let text = regex::escape(text);
                 build(&match place {
-                    Place::Prefix => format!(r"^(?:{text})\s?"),
-                    Place::Suffix => format!(r"\s?(?:{text})$"),
-                    Place::Anywhere => format!(r"\s?(?:{text})"),
+                    PhrasePosition::Prefix => format!(r"^(?:{text})\s?"),
+                    PhrasePosition::Suffix => format!(r"\s?(?:{text})$"),
+                    PhrasePosition::Anywhere => format!(r"\s?(?:{text})"),
                 })?
             }
             CorrectionOptions::MaxUppercase(share) | CorrectionOptions::MaxDigits(share)
@@ -225,20 +225,20 @@ mod tests {
         same(O::Counters, "a line\n3 likes\n1,234K views!\n12 apples\n(5 Shares)", "a line\n12 apples");
         same(O::MinWords(2), "one\ntwo words\n\nx", "two words\n");
         same(
-            phrase("items in cart", Place::Anywhere),
+            phrase("items in cart", PhrasePosition::Anywhere),
             "3 Items in cart now\nitems in cart\nkeep",
             "3 now\nkeep",
         );
         same(
-            phrase("Read more...", Place::Suffix),
+            phrase("Read more...", PhrasePosition::Suffix),
             "The end Read More...\nread more... no",
             "The end\nread more... no",
         );
-        same(phrase("Sign-in", Place::Prefix), "sign-in Now\nto sign-in", "Now\nto sign-in");
+        same(phrase("Sign-in", PhrasePosition::Prefix), "sign-in Now\nto sign-in", "Now\nto sign-in");
         let long = "a b c d e f g h i j items in cart";
-        same(phrase("items in cart", Place::Anywhere), long, long);
+        same(phrase("items in cart", PhrasePosition::Anywhere), long, long);
         assert_eq!(corrected(O::MaxUppercase(0.5), "ABC"), None);
         assert!(Correction::new(O::MaxDigits(2.0)).is_err());
-        assert!(Correction::new(phrase("", Place::Anywhere)).is_err());
+        assert!(Correction::new(phrase("", PhrasePosition::Anywhere)).is_err());
     }
 }

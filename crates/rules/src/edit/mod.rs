@@ -7,11 +7,11 @@ mod urls;
 pub(crate) use c4::C4Lines;
 pub use c4::C4Options;
 pub(crate) use corrections::Correction;
-pub use corrections::{CorrectionOptions, Place};
+pub use corrections::{CorrectionOptions, PhrasePosition};
 
 use crate::judge::RuleResult;
 
-/// What an edit makes of a text.
+/// Result of an edit.
 #[derive(Debug, Default)]
 pub(crate) struct Edited {
     /// The new text, if it differs.

@@ -12,7 +12,7 @@ pub use mojibake::repair_mojibake;
 use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
 use encoding_rs::{Encoding, REPLACEMENT, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252};
 
-/// What told the encoding.
+/// Evidence by which the encoding was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EncodingSource {
     /// A byte order mark.
@@ -34,7 +34,7 @@ pub struct Decoded {
     pub text: String,
     /// Name of the encoding in the Encoding Standard, such as `windows-1252`.
     pub encoding: &'static str,
-    /// What told it.
+    /// Evidence by which it was found.
     pub source: EncodingSource,
     /// Sequences that are invalid in the encoding, each now one U+FFFD.
     pub replaced: usize,

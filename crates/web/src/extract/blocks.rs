@@ -3,7 +3,7 @@
 use super::measure::{Measures, State};
 use crate::html::{Deadline, Document, HtmlError, NodeKind, Tag, decode_references};
 
-/// What a block of text is.
+/// Kind of a block of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockKind {
     /// A heading of level 1 to 6.
@@ -21,7 +21,7 @@ pub enum BlockKind {
 /// A block of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// What it is.
+    /// Kind of the block.
     pub kind: BlockKind,
     /// The text, references decoded.
     pub text: String,
@@ -134,7 +134,7 @@ struct Open {
     end: u32,
     tag: Tag,
     block: bool,
-    /// What to go back to.
+    /// Kind of block that the parent element continues with.
     kind: BlockKind,
     pre: bool,
     row: bool,

@@ -1,6 +1,6 @@
-//! Which blocks are the main text.
+//! The choice of the blocks that are the main text.
 //!
-//! Prose is told from the rest by three measures that need no language: the length of a block, the share of it that
+//! Prose is separated from the rest by three measures that need no language: the length of a block, the share of it that
 //! is links (Kohlschütter et al. 2010), and where the prose of the page is together. The container is the deepest
 //! element that holds most of the page's prose; blocks in it stay unless links or names speak against them.
 

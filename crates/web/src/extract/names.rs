@@ -5,7 +5,7 @@
 
 use crate::html::{Attributes, Tag};
 
-/// What a part of a page is by its name.
+/// Kind of a part of a page, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// Says nothing.

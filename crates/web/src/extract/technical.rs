@@ -67,7 +67,7 @@ pub(super) fn choose(measures: &Measures<'_, '_>, blocks: &mut Vec<Block>) {
     blocks.retain(|_| *keep.next().unwrap_or(&false));
 }
 
-/// Which of the blocks in the container are text.
+/// Returns for each block whether it is in the container and is text.
 fn kept(measures: &Measures<'_, '_>, blocks: &[Block], container: usize) -> Vec<bool> {
     let links: Vec<bool> = blocks
         .iter()

@@ -5,7 +5,7 @@ use super::tag::Tag;
 use super::tokenizer::{Attributes, Token, Tokenizer};
 use std::time::{Duration, Instant};
 
-/// What a page may cost.
+/// Limits on the cost of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HtmlLimits {
     /// Bytes of the page.
@@ -70,7 +70,7 @@ impl Deadline {
     }
 }
 
-/// What a node is.
+/// Kind of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeKind<'a> {
     /// An element and its attributes.

@@ -78,10 +78,10 @@ pub enum RemoteError {
     /// The options or the address cannot be used.
     #[error("{0}")]
     Options(String),
-    /// Nothing says who asks.
+    /// The settings hold no credentials.
     #[error("{url}: no credentials; set {wanted}")]
     NoCredentials {
-        /// What was asked for.
+        /// Requested address.
         url: String,
         /// Settings of which one is needed.
         wanted: &'static str,
@@ -89,7 +89,7 @@ pub enum RemoteError {
     /// There is no such object or bucket.
     #[error("{url}: not found (404): {problem}; check bucket, key, region and endpoint")]
     NotFound {
-        /// What was asked for.
+        /// Requested address.
         url: String,
         /// The store's words.
         problem: String,
@@ -99,7 +99,7 @@ pub enum RemoteError {
         "{url}: access refused (401 or 403): {problem}; check the credentials, their rights, and the clock"
     )]
     Refused {
-        /// What was asked for.
+        /// Requested address.
         url: String,
         /// The store's words.
         problem: String,
@@ -109,7 +109,7 @@ pub enum RemoteError {
     NoRanges {
         /// The file.
         url: String,
-        /// What was wrong with its answer.
+        /// Fault of its answer.
         problem: String,
     },
     /// The object is not the one that was opened.
@@ -117,21 +117,21 @@ pub enum RemoteError {
     Changed {
         /// The file.
         url: String,
-        /// What told the version when the file was opened.
+        /// Version of the object when the file was opened.
         was: String,
-        /// What tells it now.
+        /// Version of the object now.
         now: String,
     },
     /// All attempts failed.
     #[error("{url}: {what} could not be read in {attempts} attempts: {last}")]
     GaveUp {
-        /// What was asked for.
+        /// Requested address.
         url: String,
         /// The part that is missing.
         what: String,
         /// Attempts that were allowed.
         attempts: u32,
-        /// What the last one said.
+        /// Error of the last attempt.
         last: String,
     },
 }

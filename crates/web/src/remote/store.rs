@@ -29,7 +29,7 @@ pub struct Object {
     pub version: Option<String>,
 }
 
-/// What tells the version of an object.
+/// Returns the version of an object: its ETag, or what the store has instead.
 fn version(meta: &ObjectMeta) -> Option<String> {
     let changed = || (meta.last_modified.timestamp() != 0).then(|| meta.last_modified.to_rfc3339());
     meta.e_tag.clone().or_else(changed)
@@ -82,7 +82,7 @@ impl<'a> Address<'a> {
     }
 }
 
-/// Settings of which a store needs one, and how they are told to the user. Without any of them the store's library would ask the
+/// Settings of which a store needs one, and how messages name them. Without any of them the store's library would ask the
 /// metadata service of a cloud in which the program may not run, for minutes.
 fn credentials(scheme: &str) -> (&'static [&'static str], &'static str) {
     match scheme {

@@ -32,6 +32,8 @@ pub struct UrlFilterConfig {
     pub url_files: Vec<String>,
     /// Whole URLs that are dropped.
     pub urls: Vec<String>,
+    /// Summaries (`corpus.json`) of finished corpora whose URLs are dropped (`url`): the parts of a crawl that were built before.
+    pub corpora: Vec<String>,
     /// Files of words of which one is enough (`hard_blacklisted`).
     pub banned_word_files: Vec<String>,
     /// Words of which one is enough.
@@ -60,6 +62,7 @@ impl Default for UrlFilterConfig {
             domains: Vec::new(),
             url_files: Vec::new(),
             urls: Vec::new(),
+            corpora: Vec::new(),
             banned_word_files: Vec::new(),
             banned_words: Vec::new(),
             soft_word_files: Vec::new(),
@@ -79,6 +82,7 @@ impl UrlFilterConfig {
         let lists = [
             ("domain_files", &mut self.domain_files),
             ("url_files", &mut self.url_files),
+            ("corpora", &mut self.corpora),
             ("banned_word_files", &mut self.banned_word_files),
             ("soft_word_files", &mut self.soft_word_files),
             ("subword_files", &mut self.subword_files),

@@ -13,15 +13,15 @@ pub enum UrlVerdict {
     Domain,
     /// Its host is listed.
     Subdomain,
-    /// It comes from a curated source.
+    /// The URL comes from a curated source.
     Curated,
-    /// It is listed itself.
+    /// The URL itself is listed.
     Url,
-    /// It holds a banned word.
+    /// The URL holds a banned word.
     HardBlacklisted,
-    /// It holds several soft words.
+    /// The URL holds several soft words.
     SoftBlacklisted,
-    /// It holds letters that may stand nowhere.
+    /// The URL holds a banned sub-word.
     BlacklistedSubword,
 }
 

@@ -26,7 +26,7 @@ pub enum ListError {
         path: PathBuf,
         /// Number of the line, from 1.
         line: u64,
-        /// What was found.
+        /// Description of what was found.
         what: String,
     },
     /// A word list has an entry that no automaton can be built from.

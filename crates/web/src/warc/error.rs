@@ -45,9 +45,9 @@ impl FaultKind {
 pub struct WarcError {
     /// Offset in the file, compressed as it is, of the member (or plain record) concerned.
     pub offset: u64,
-    /// What kind of fault.
+    /// Kind of the fault.
     pub kind: FaultKind,
-    /// What was wanted, what was found.
+    /// Description: what was wanted, what was found.
     pub message: String,
     /// The error of the file, for [`FaultKind::Io`].
     #[source]
@@ -71,7 +71,7 @@ impl WarcError {
     }
 }
 
-/// What a reader met so far.
+/// Counts of the records and faults that a reader met so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Records that were returned.

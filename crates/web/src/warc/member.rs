@@ -21,7 +21,7 @@ const WINDOW_LOG: u32 = 27;
 /// How a WARC file is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     Plain,
     /// gzip, a member for each record.
     Gzip,
@@ -29,7 +29,7 @@ pub enum Compression {
     Zstd,
 }
 
-/// What went wrong inside a member.
+/// Fault inside a member.
 pub(crate) enum MemberFault {
     Io(io::Error),
     Broken(FaultKind, String),

@@ -117,7 +117,7 @@ impl<R: Read + Seek> WarcReader<R> {
         Self::with_hint(inner, named, limits)
     }
 
-    /// Reads from anything that can be set to an offset. The compression is told from the first bytes.
+    /// Reads from anything that can be set to an offset. The compression is recognised by the first bytes.
     ///
     /// # Errors
     /// As [`WarcReader::open`].

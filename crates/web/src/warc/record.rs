@@ -69,7 +69,7 @@ impl RecordType {
 /// A record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Where it lies.
+    /// Position in the file.
     pub position: Position,
     /// `1.0`, `1.1`.
     pub version: String,

@@ -2,11 +2,10 @@
 //!
 //! Formats: V7, POSIX ustar, pax (paths and sizes), GNU long names (IEEE 1003.1-2017 `pax`; GNU tar manual, appendix D). Nothing is
 //! written to disk by name, yet paths that are absolute, climb (`..`) or are no UTF-8 are refused, as are links, devices and sparse
-//! files, whose length says nothing of their content. What is refused is told and skipped, and reading goes on.
+//! files, whose length says nothing of their content. What is refused is reported and skipped, and reading goes on.
 
-use crate::{MediaError, Result};
-use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use thiserror::Error;
 
 const BLOCK: usize = 512;
 /// A long name or pax header of more bytes is refused.
@@ -80,61 +79,21 @@ impl Refusal {
     }
 }
 
-/// Bytes that a compressed archive may unpack to for each of its own: media hardly shrink, text seldom by more than 20.
-const MOST_RATIO: u64 = 256;
-/// Bytes that any compressed archive may unpack to.
-const BOMB_FLOOR: u64 = 64 << 20;
-
-/// What a decoder gives, up to a limit.
-struct Bounded<R> {
-    inner: R,
-    limit: u64,
-    left: u64,
+/// An archive that cannot be read on.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("tar archive, byte {offset}: {what}")]
+pub struct TarError {
+    /// Offset in the archive, in bytes.
+    pub offset: u64,
+    /// Description of the fault.
+    pub what: String,
 }
 
-impl<R: Read> Read for Bounded<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.inner.read(buffer)?;
-        self.left = self.left.checked_sub(read as u64).ok_or_else(|| {
-            let limit = self.limit;
-            let what = format!(
-                "it unpacks to more than {limit} bytes, {MOST_RATIO} for each of its own: a decompression bomb; unpack it \
-                 by hand if it is none"
-            );
-            std::io::Error::new(std::io::ErrorKind::FileTooLarge, what)
-        })?;
-        Ok(read)
-    }
-}
-
-/// Opens an archive: plain, gzip (also of several members) or Zstandard, recognised by its first bytes. Reading ends with an error
-/// where a compressed one unpacks to more than 64 MiB and 256 bytes for each of its own.
-///
-/// # Errors
-/// [`MediaError::Io`].
-pub fn open_archive(path: &Path) -> Result<Box<dyn Read>> {
-    let file = bessemer_durable::open_regular(path).map_err(|e| MediaError::io(path, "open", e))?;
-    let size = file.metadata().map_err(|e| MediaError::io(path, "read", e))?.len();
-    let limit = size.saturating_mul(MOST_RATIO).max(BOMB_FLOOR);
-    let mut file = BufReader::with_capacity(1 << 17, file);
-    let begin = file.fill_buf().map_err(|e| MediaError::io(path, "read", e))?;
-    if begin.starts_with(b"\x1f\x8b") {
-        let inner = flate2::bufread::MultiGzDecoder::new(file);
-        return Ok(Box::new(BufReader::new(Bounded { inner, limit, left: limit })));
-    }
-    if begin.starts_with(b"\x28\xb5\x2f\xfd") {
-        let mut decoder = zstd::Decoder::with_buffer(file).map_err(|e| MediaError::io(path, "read", e))?;
-        // 128 MiB of window: what `zstd` itself accepts without being asked.
-        decoder.window_log_max(27).map_err(|e| MediaError::io(path, "read", e))?;
-        return Ok(Box::new(BufReader::new(Bounded { inner: decoder, limit, left: limit })));
-    }
-    Ok(Box::new(file))
-}
+type Result<T> = std::result::Result<T, TarError>;
 
 /// Reads the entries of an archive one by one.
 pub struct TarReader<R> {
     input: R,
-    path: PathBuf,
     limit: u64,
     offset: u64,
     done: bool,
@@ -142,10 +101,7 @@ pub struct TarReader<R> {
 
 impl<R> std::fmt::Debug for TarReader<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TarReader")
-            .field("path", &self.path)
-            .field("offset", &self.offset)
-            .finish_non_exhaustive()
+        f.debug_struct("TarReader").field("offset", &self.offset).finish_non_exhaustive()
     }
 }
 
@@ -158,13 +114,13 @@ struct Overrides {
 }
 
 impl<R: Read> TarReader<R> {
-    /// A reader of `input`, which `path` names in errors; files of more than `limit` bytes are refused.
-    pub fn new(input: R, path: &Path, limit: u64) -> TarReader<R> {
-        TarReader { input, path: path.to_owned(), limit, offset: 0, done: false }
+    /// A reader of `input`; files of more than `limit` bytes are refused.
+    pub fn new(input: R, limit: u64) -> TarReader<R> {
+        TarReader { input, limit, offset: 0, done: false }
     }
 
     fn wrong<T>(&self, what: impl Into<String>) -> Result<T> {
-        Err(MediaError::Archive { path: self.path.clone(), offset: self.offset, what: what.into() })
+        Err(TarError { offset: self.offset, what: what.into() })
     }
 
     /// Reads a block; `None` at the end of the input before its first byte.
@@ -184,7 +140,7 @@ impl<R: Read> TarReader<R> {
         Ok(Some(b))
     }
 
-    /// Reads the content of an entry and the zeros behind it.
+    /// Reads the content of an entry and the padding after it.
     fn content(&mut self, size: u64) -> Result<Vec<u8>> {
         // Grows with what is really there: a header that lies costs no memory.
         let mut bytes = Vec::new();
@@ -212,7 +168,7 @@ impl<R: Read> TarReader<R> {
     /// The next entry; folders and pax headers for the whole archive are passed over. `None` at the end.
     ///
     /// # Errors
-    /// [`MediaError::Archive`] where the archive is damaged or truncated: reading cannot go on.
+    /// [`TarError`] where the archive is damaged or truncated: reading cannot go on.
     pub fn next_entry(&mut self) -> Result<Option<Entry>> {
         let mut over = Overrides::default();
         let mut headers = 0;
@@ -284,6 +240,11 @@ impl<R: Read> TarReader<R> {
 /// Bytes of whole blocks. A size that no archive can hold stays as it is: skipping it finds the end of the file.
 fn padded(size: u64) -> u64 {
     size.checked_next_multiple_of(BLOCK as u64).unwrap_or(size)
+}
+
+/// Whether bytes begin with a header of a tar archive.
+pub fn is_tar(head: &[u8]) -> bool {
+    head.first_chunk().is_some_and(|block| block[0] != 0 && checksum_holds(block))
 }
 
 /// The sum of all bytes with the checksum field as spaces; some old programs summed signed bytes.

@@ -52,7 +52,7 @@ struct Listed {
 }
 
 /// A place of files.
-pub(crate) struct Place<'a> {
+pub(crate) struct SourceLocation<'a> {
     pub(crate) path: &'a Path,
     pub(crate) exclude: &'a [String],
     /// Follow links that lead out of the folder.
@@ -61,7 +61,7 @@ pub(crate) struct Place<'a> {
     objects: Option<Listed>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> SourceLocation<'a> {
     /// Looks at a place. `is_file` says whether a name is that of a file rather than of a prefix.
     pub(crate) fn open(
         path: &'a str,
@@ -69,10 +69,10 @@ impl<'a> Place<'a> {
         exclude: &'a [String],
         follow_links: bool,
         is_file: impl Fn(&str) -> bool,
-    ) -> Result<Place<'a>> {
+    ) -> Result<SourceLocation<'a>> {
         let objects =
             if is_address(path) { Some(remote::objects(path, access, exclude, is_file)?) } else { None };
-        Ok(Place { path: Path::new(path), exclude, follow_links, objects })
+        Ok(SourceLocation { path: Path::new(path), exclude, follow_links, objects })
     }
 
     /// Whether it is in an object store.
@@ -86,8 +86,8 @@ impl<'a> Place<'a> {
     }
 
     /// A place on a disk.
-    pub(crate) fn on_disk(path: &'a Path, exclude: &'a [String]) -> Place<'a> {
-        Place { path, exclude, follow_links: false, objects: None }
+    pub(crate) fn on_disk(path: &'a Path, exclude: &'a [String]) -> SourceLocation<'a> {
+        SourceLocation { path, exclude, follow_links: false, objects: None }
     }
 
     /// Names of the files, without regard to what is excluded where it is a folder on a disk.
@@ -450,8 +450,9 @@ mod tests {
     #[cfg(not(feature = "remote"))]
     #[test]
     fn without_the_feature_an_address_says_what_to_build() {
-        let error =
-            Place::open("s3://bucket/x.jsonl", &Access::default(), &[], false, |_| true).err().unwrap();
+        let error = SourceLocation::open("s3://bucket/x.jsonl", &Access::default(), &[], false, |_| true)
+            .err()
+            .unwrap();
         assert!(error.to_string().contains("--features remote"), "{error}");
     }
 }
