@@ -53,6 +53,11 @@ impl<R: SortedRun> Merge<R> {
         merge
     }
 
+    /// Number of runs.
+    pub(crate) fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
     /// Index of the run that has the smallest record.
     pub fn smallest(&self) -> Option<usize> {
         self.heap.first().map(|candidate| candidate.run)

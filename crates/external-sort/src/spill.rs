@@ -173,6 +173,11 @@ impl RecordReader {
         (self.at < self.end).then(|| &self.block[self.at..self.at + self.width])
     }
 
+    /// What was not read yet, if all of it is in memory.
+    pub(crate) fn whole(&self) -> Option<&[u8]> {
+        (self.left == 0).then(|| &self.block[self.at..self.end])
+    }
+
     /// Reads the next block if the last one is used up.
     pub(crate) fn refill(&mut self) -> Result<()> {
         let Some(file) = self.file.as_ref().filter(|_| self.at == self.end && self.left > 0) else {
