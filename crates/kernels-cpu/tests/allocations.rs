@@ -29,7 +29,7 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
     let (wide, out, up) = (m(n, f), m(n, f), m(n, f));
     let (gain, dgain, mean, rstd) = (m(1, d), m(1, d), m(1, n), m(1, n));
     let (table, dtable, losses, one) = (m(v, d), m(v, d), m(1, n), m(1, 1));
-    let (lse, row, row_out) = (m(6, 16), m(1, d), m(1, f));
+    let (lse, row, row_out, sums) = (m(6, 16), m(1, d), m(1, f), m(4, n));
     let (q1, o1, numbers) = (m(2, d), m(2, d), m(1, 5));
     b.write_f32(numbers, &[1.0; 5]).unwrap();
     let (ids, positions) = (indices(b, n), indices(b, n));
@@ -115,6 +115,7 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
         }
         .into(),
         LogitSums { x, weight: table, tensor_shard, targets: ids, lse: mean, target_logit: rstd }.into(),
+        CombineLogSums { parts: sums, lse: mean, target_logit: rstd }.into(),
         LinearCrossEntropyShard {
             x,
             weight: table,

@@ -45,8 +45,6 @@ pub(crate) struct TensorGroup {
     /// Gradients of one collective.
     gradients: Vec<View>,
     staging: ViewStaging,
-    /// Scratch on the host.
-    values: Vec<f32>,
     name: String,
     parts: Parts,
 }
@@ -78,11 +76,10 @@ impl TensorGroup {
             let copies = matches!(param.sharding.gradient, GradientSum::Replicas);
             partial.push(PartialGradient { id: param.id(), flat: *flat, copies, gradient });
         }
-        let (values, name) = (Vec::new(), String::new());
         let (gradients, staging) = (Vec::with_capacity(partial.len()), ViewStaging::default());
         let (group, flights) = (queue(group, overlap)?, Flights::default());
         let parts = Parts::default();
-        Ok(TensorGroup { group, flights, copies, partial, gradients, staging, values, name, parts })
+        Ok(TensorGroup { group, flights, copies, partial, gradients, staging, name: String::new(), parts })
     }
 
     /// The communicator itself, for calls while no collective is in flight.
@@ -112,7 +109,6 @@ impl TensorGroup {
             CollectiveKind::AllReduce => Pattern::AllReduce(Reduce::Sum),
             CollectiveKind::ReduceScatter => Pattern::ReduceScatter(&self.parts, Reduce::Sum),
             CollectiveKind::AllGather => Pattern::AllGather(&self.parts),
-            CollectiveKind::CombineLogSums => return self.combine_log_sums(backend, src),
         };
         let collective = Collective::new(&self.name, pattern);
         self.staging.run(backend, &mut *self.group.idle()?, &collective, &[src], &[dst])
@@ -188,32 +184,6 @@ impl TensorGroup {
         }
         self.flights.done(buffer);
         Ok(())
-    }
-
-    /// Log-sum-exps and target logits of parts of the vocabulary become those of all of it.
-    ///
-    /// One all-gather of both instead of a maximum and two sums: `lse = m + log sum_i exp(lse_i - m)` with m the largest
-    /// of them, in f64 and in the order of the ranks, so that every rank has the same bits.
-    fn combine_log_sums(&mut self, backend: &mut dyn Backend, sums: View) -> Result<(), ExchangeError> {
-        let (lse, target_logit) = (sums.rows(0, 1), sums.rows(1, 1));
-        let (n, ranks, me) = (lse.len(), self.size(), self.rank());
-        self.parts.set((0..ranks).map(|_| 2 * n));
-        self.values.resize(self.parts.len(), 0.0);
-        let mine = self.parts.range(me).start;
-        backend.read_f32(lse, &mut self.values[mine..mine + n])?;
-        backend.read_f32(target_logit, &mut self.values[mine + n..mine + 2 * n])?;
-        let values = &mut self.values;
-        self.group.idle()?.all_gather(&self.name, values, &self.parts)?;
-        for i in 0..n {
-            let of = |r: usize| f64::from(self.values[2 * n * r + i]);
-            let most = (0..ranks).map(of).fold(f64::NEG_INFINITY, f64::max);
-            let sum: f64 = (0..ranks).map(|r| (of(r) - most).exp()).sum();
-            let target: f64 = (0..ranks).map(|r| f64::from(self.values[2 * n * r + n + i])).sum();
-            // What the first rank sent has been read.
-            (self.values[i], self.values[n + i]) = ((most + sum.ln()) as f32, target as f32);
-        }
-        backend.write_f32(lse, &self.values[..n])?;
-        Ok(backend.write_f32(target_logit, &self.values[n..2 * n])?)
     }
 
     /// Whether some sum completes the gradient of this parameter over all ranks of the axis. Its memory does not tell:

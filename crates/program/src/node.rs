@@ -44,9 +44,6 @@ pub enum CollectiveKind {
     ReduceScatter,
     /// Every rank has all ranks' rows: `src` this rank's, `dst` all.
     AllGather,
-    /// Log-sum-exps (row 0) and target logits (row 1) of parts of the vocabulary become those of all of it, in place:
-    /// `lse = log sum_r exp(lse_r)`, `logit = sum_r logit_r`.
-    CombineLogSums,
 }
 
 impl CollectiveKind {
@@ -56,7 +53,6 @@ impl CollectiveKind {
             CollectiveKind::AllReduce => "all_reduce",
             CollectiveKind::ReduceScatter => "reduce_scatter",
             CollectiveKind::AllGather => "all_gather",
-            CollectiveKind::CombineLogSums => "combine_log_sums",
         }
     }
 }
@@ -108,7 +104,6 @@ impl Collective {
             }
             CollectiveKind::ReduceScatter => all - rows_of(index) * cols,
             CollectiveKind::AllGather => all - rows_of((index + 1) % ranks) * cols,
-            CollectiveKind::CombineLogSums => 2 * cols * (ranks - 1),
         };
         (elements * element) as u64
     }

@@ -67,8 +67,10 @@ pub struct Violation {
 enum State {
     Undefined,
     Is(Placement),
-    /// Terms of a log-sum-exp.
-    LogTerms,
+    /// Terms of a log-sum-exp: this rank's, or those of all ranks.
+    LogTerms {
+        gathered: bool,
+    },
     /// A collective in flight writes or reads the value; rows that have arrived.
     Moving {
         done: Vec<std::ops::Range<usize>>,
@@ -178,11 +180,15 @@ impl Checking<'_> {
                 Node::Launch(launch) => self.launch(at, &launch.op)?,
                 Node::Collective(c) => {
                     self.source(at, c)?;
+                    let terms = matches!(self.states[c.src.buffer.id as usize], State::LogTerms { .. });
                     // What a reduce-scatter leaves behind is unspecified.
                     if c.kind == CollectiveKind::ReduceScatter {
                         self.states[c.src.buffer.id as usize] = State::Undefined;
                     }
-                    self.states[c.dst.buffer.id as usize] = State::Is(result(c));
+                    self.states[c.dst.buffer.id as usize] = match terms {
+                        true => State::LogTerms { gathered: true },
+                        false => State::Is(result(c)),
+                    };
                 }
                 Node::Start(c) => self.start(at, c)?,
                 Node::Wait { id, .. } => self.wait(at, *id)?,
@@ -199,7 +205,9 @@ impl Checking<'_> {
                 State::Is(found) => *found == wanted,
                 // A list that is not there makes nothing.
                 State::Undefined => list.is_empty() || !self.makes(id),
-                State::LogTerms | State::Moving { .. } => false,
+                // Scratch that nobody reads any more.
+                State::LogTerms { .. } => value.class == Class::Local,
+                State::Moving { .. } => false,
             };
             if !complete {
                 return Err(self.wrong(end, id, format!("is left {state:?}, wanted {wanted}")));
@@ -217,8 +225,8 @@ impl Checking<'_> {
     ) -> Result<Placement, Box<Violation>> {
         match &self.states[id] {
             State::Undefined => Err(self.wrong(at, id, "is read before anything has written it")),
-            State::LogTerms => {
-                Err(self.wrong(at, id, "is read, but only parts of its log-sum-exps are here"))
+            State::LogTerms { .. } => {
+                Err(self.wrong(at, id, "is read, but only terms of its log-sum-exps are here"))
             }
             State::Is(Placement::Partial { .. }) => {
                 Err(self.wrong(at, id, "is read as the sum, but is one term of it: a reduction is missing"))
@@ -253,6 +261,12 @@ impl Checking<'_> {
                     placement => placement,
                 },
                 Access::Write => value.placement(axis),
+                Access::Read
+                    if matches!(op, Op::CombineLogSums(_))
+                        && self.states[id] == (State::LogTerms { gathered: true }) =>
+                {
+                    Placement::Replicate
+                }
                 Access::Read | Access::Update => self.readable(at, id, rows)?,
             };
             placements.push(placement);
@@ -298,7 +312,7 @@ impl Checking<'_> {
                     Placement::Partial { reduce: Reduction::Sum }
                 }
                 None if sums && by.reduce == TermReduction::LogSumExp => {
-                    self.states[id] = State::LogTerms;
+                    self.states[id] = State::LogTerms { gathered: false };
                     continue;
                 }
                 None => Placement::Replicate,
@@ -321,7 +335,7 @@ impl Checking<'_> {
         let value = &self.unit.values[id];
         let wanted = value.placement(self.rank.axis);
         let partial = matches!(made, Placement::Partial { .. });
-        if self.states[id] == State::LogTerms {
+        if matches!(self.states[id], State::LogTerms { .. }) {
             return Ok(());
         }
         if let State::Moving { .. } = self.states[id] {
@@ -359,8 +373,10 @@ impl Checking<'_> {
                 (partial || moving)
                     && self.unit.values[dst].placement(self.rank.axis) == (Placement::Shard { dim: 0 })
             }
-            CollectiveKind::AllGather => *state == State::Is(Placement::Shard { dim: 0 }),
-            CollectiveKind::CombineLogSums => *state == State::LogTerms,
+            CollectiveKind::AllGather => {
+                *state == State::Is(Placement::Shard { dim: 0 })
+                    || *state == State::LogTerms { gathered: false }
+            }
         };
         if !fits {
             let problem = format!("is {state:?}, which {} over {} does not take", c.kind.name(), c.axis);

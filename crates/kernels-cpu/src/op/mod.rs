@@ -17,6 +17,7 @@ mod gated;
 mod gradient;
 mod linear;
 mod lion;
+mod log_sums;
 mod loss;
 mod loss_shard;
 mod norm;
@@ -59,6 +60,7 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         | Op::Add(_)
         | Op::Cholesky(_)
         | Op::Combine(_)
+        | Op::CombineLogSums(_)
         | Op::Copy(_)
         | Op::DivideByNorm(_)
         | Op::Dropout(_)
@@ -93,6 +95,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::AttentionCached(o) => attention::cached::run(ctx, o),
         Op::Cholesky(o) => cholesky::factor(ctx, o),
         Op::Combine(o) => combine::run(ctx, o),
+        Op::CombineLogSums(o) => log_sums::run(ctx, o),
         Op::Copy(o) => copy::run(ctx, o),
         Op::DivideByNorm(o) => combine::divide_by_norm(ctx, o),
         Op::Dot(o) => dot::run(ctx, o),
@@ -137,6 +140,7 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::AttentionCached(o) => attention::reference::cached(arena, o),
         Op::Cholesky(o) => cholesky::factor_reference(arena, o),
         Op::Combine(o) => combine::reference(arena, o),
+        Op::CombineLogSums(o) => log_sums::reference(arena, o),
         Op::Copy(o) => copy::reference(arena, o),
         Op::DivideByNorm(o) => combine::divide_by_norm_reference(arena, o),
         Op::Dot(o) => dot::reference(arena, o),

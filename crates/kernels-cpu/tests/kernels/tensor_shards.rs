@@ -82,6 +82,54 @@ fn combined(terms: &[[Vec<f32>; 2]]) -> [Vec<f32>; 2] {
 }
 
 #[test]
+fn combined_sums_agree_with_the_reference() {
+    for (ranks, n) in [(1, 1), (2, 5), (3, 70), (8, 40_001)] {
+        check(&format!("combined sums of {ranks}, {n}"), 0.0, &|s| {
+            let (parts, lse, target_logit) = (s.strided(2 * ranks, n, 1), s.mat(1, n), s.mat(1, n));
+            CombineLogSums { parts, lse, target_logit }.into()
+        });
+    }
+}
+
+/// Large and small terms neither overflow nor vanish, and the derivative of the log-sum-exp by a term is the term's part of the
+/// probability, as the gradients of the loss take it to be.
+#[test]
+fn combined_sums_are_those_of_all_terms_and_have_their_derivatives() {
+    for rung in fast_rungs().chain([Rung::Reference]) {
+        let mut s = Setup::new(rung, 1);
+        let (lse, target_logit) = (s.mat(1, 4), s.mat(1, 4));
+        let sums = |s: &mut Setup, lses: [[f32; 4]; 2], targets: [[f32; 4]; 2]| {
+            let parts = s.values(4, 4, &[lses[0], targets[0], lses[1], targets[1]].concat());
+            s.launch(&CombineLogSums { parts, lse, target_logit }.into()).unwrap();
+            [s.read(lse), s.read(target_logit)]
+        };
+        let targets = [[0.5, 0.0, -3.0, 0.0], [0.0, 0.25, 0.0, 0.0]];
+        let terms = [[3.0, 800.0, -800.0, 1.0], [3.0, -800.0, -800.0, f32::NEG_INFINITY]];
+        let [found, target] = sums(&mut s, terms, targets);
+        let ln2 = std::f32::consts::LN_2;
+        assert_eq!(found, [3.0 + ln2, 800.0, -800.0 + ln2, 1.0], "{rung}");
+        assert_eq!(target, [0.5, 0.25, -3.0, 0.0], "{rung}");
+
+        let (one, other, step) = ([0.5, -1.0, 2.0, 6.0f32], [1.0, 1.5, -2.0, 6.0f32], 1.0 / 64.0);
+        let lse = sums(&mut s, [one, other], targets)[0].clone();
+        let above = sums(&mut s, [one.map(|x| x + step), other], targets)[0].clone();
+        let below = sums(&mut s, [one.map(|x| x - step), other], targets)[0].clone();
+        for i in 0..4 {
+            let (slope, part) = ((above[i] - below[i]) / (2.0 * step), (one[i] - lse[i]).exp());
+            assert!((slope - part).abs() < 1e-4, "{rung}, token {i}: {slope} for {part}");
+        }
+    }
+}
+
+#[test]
+fn combined_sums_refuse_an_odd_number_of_rows() {
+    let mut s = Setup::new(Rung::Reference, 1);
+    let (parts, lse, target_logit) = (s.mat(3, 5), s.mat(1, 5), s.mat(1, 5));
+    let e = s.launch(&CombineLogSums { parts, lse, target_logit }.into()).unwrap_err().to_string();
+    assert_eq!(e, "combine_log_sums: parts should be [4, 5], found [3, 5]");
+}
+
+#[test]
 fn portions_of_the_vocabulary_together_have_the_loss_and_the_gradients_of_the_whole() {
     for (n, d, v, cuts) in [(19, 12, 37, vec![0, 13, 25, 37]), (530, 3, 40_000, vec![0, 33_000, 40_000])] {
         let rungs = fast_rungs().chain((v < 100).then_some(Rung::Reference));
@@ -105,9 +153,12 @@ fn portions_of_the_vocabulary_together_have_the_loss_and_the_gradients_of_the_wh
                     [lse, target_logit].map(|view| s.read(view))
                 })
                 .collect();
+            let gathered: Vec<f32> = terms.iter().flatten().flatten().copied().collect();
+            let parts_of_sums = s.values(2 * terms.len(), n, &gathered);
+            s.launch(&CombineLogSums { parts: parts_of_sums, lse, target_logit }.into()).unwrap();
             let together = combined(&terms);
-            s.backend.write_f32(lse, &together[0]).unwrap();
-            s.backend.write_f32(target_logit, &together[1]).unwrap();
+            close(&s.read(lse), &together[0], 1e-6);
+            close(&s.read(target_logit), &together[1], 1e-6);
             s.backend.write_f32(dweight, &vec![f32::NAN; v * d]).unwrap();
             let mut sum_dx = vec![0.0; n * d];
             for &(first, weight) in &parts {

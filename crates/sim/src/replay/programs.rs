@@ -240,11 +240,6 @@ fn of_program(c: &Collective, ranks: usize) -> (Traffic, Copied) {
         CollectiveKind::AllReduce => (bytes, bytes, bytes),
         CollectiveKind::ReduceScatter => (bytes, bytes, part),
         CollectiveKind::AllGather => (bytes, part, bytes),
-        // Both rows of every rank.
-        CollectiveKind::CombineLogSums => {
-            let own = c.src.len() as u64 * element;
-            (own * ranks as u64, own, own)
-        }
     };
     let sent = (0..ranks).map(|rank| c.bytes_sent(ranks, rank)).max().unwrap_or(0);
     (Traffic { kind: c.kind, bytes, sent, ranks }, Copied { read, written })

@@ -12,6 +12,7 @@ mod dtype;
 mod elementwise;
 mod embedding;
 mod linear;
+mod log_sums;
 mod loss;
 mod loss_shard;
 mod matrix;
@@ -30,6 +31,7 @@ pub use elementwise::{
 };
 pub use embedding::{Embedding, EmbeddingBackward, PositionTable, VocabularyShard};
 pub use linear::{Linear, LinearBackwardInput, LinearBackwardWeight};
+pub use log_sums::CombineLogSums;
 pub use loss::{IGNORED, LinearCrossEntropy, LossBackward};
 pub use loss_shard::{LinearCrossEntropyShard, LogitSums};
 pub use matrix::{Cholesky, Combine, DivideByNorm, Dot, TriangularInverse};
@@ -172,6 +174,7 @@ ops!(
     AttentionCached,
     Cholesky,
     Combine,
+    CombineLogSums,
     Copy,
     DivideByNorm,
     Dot,

@@ -191,6 +191,8 @@ fn losses(m: &mut Maker) {
     let target_logit = m.normal(1, n);
     let tensor_shard = VocabularyShard { first: 0, of: v };
     m.case("", LogitSums { x, weight, tensor_shard, targets, lse, target_logit });
+    let parts = m.normal(6, n);
+    m.case("", CombineLogSums { parts, lse, target_logit });
     m.case("", LinearCrossEntropy { x, weight, targets, loss, backward: None });
     let portioned =
         LinearCrossEntropyShard { x, weight, tensor_shard, targets, lse, target_logit, loss, backward: None };

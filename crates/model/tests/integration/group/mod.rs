@@ -71,7 +71,6 @@ impl Ranks for Member<'_> {
         match c.kind {
             CollectiveKind::AllReduce => self.all_reduce(b, src),
             CollectiveKind::AllGather => {
-                assert_eq!(self.stream, Stream::Rows);
                 let all = self.all(b, src)?.concat();
                 b.write_f32(dst, &all)
             }
@@ -81,14 +80,6 @@ impl Ranks for Member<'_> {
                 // Nobody may count on what is left behind.
                 b.write_f32(src, &vec![f32::NAN; sum.len()])?;
                 b.write_f32(dst, &sum[self.index * dst.len()..][..dst.len()])
-            }
-            CollectiveKind::CombineLogSums => {
-                let all = self.all(b, src)?;
-                let n = src.cols;
-                let lse = |i: usize| all.iter().map(|l| f64::from(l[i]).exp()).sum::<f64>().ln() as f32;
-                let logit = |i: usize| all.iter().map(|l| l[n + i]).sum::<f32>();
-                let combined: Vec<f32> = (0..n).map(lse).chain((0..n).map(logit)).collect();
-                b.write_f32(dst, &combined)
             }
         }
     }
