@@ -1,40 +1,40 @@
-//! What a cluster is told: plans by their text, addresses, folders. Here with and without the feature.
+//! Arguments of a cluster: plans by their text, addresses, folders. Compiled with and without the feature.
 
 use bessemer_dataflow::{Result, Scan, Stage};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// A source in parts, and the stages that its rows pass: what a description's plan is on every process.
+/// A source in parts, and the stages that its rows pass. Every process of a cluster makes it from the plan's text.
 pub trait Parts: Send + Sync {
     /// Number of parts. Part by part, in order, they are the source.
     fn count(&self) -> usize;
     /// The rows of one part.
     fn scan(&self, part: usize) -> Result<Box<dyn Scan>>;
-    /// What happens to them.
+    /// Stages that the rows pass.
     fn stages(&self) -> &[Stage];
 }
 
-/// Makes a plan from its text. Every process of a cluster makes the same.
+/// Makes a plan from its text, the same on every process of a cluster.
 pub trait Planner: Send + Sync {
-    /// The plan of `text`.
+    /// Returns the plan of `text`.
     fn plan(&self, text: &str) -> Result<Arc<dyn Parts>>;
 }
 
-/// What an executor is.
+/// Settings of an executor.
 #[derive(Debug, Clone)]
 pub struct ExecutorOptions {
     /// Address of the scheduler, HOST:PORT.
     pub scheduler: String,
     /// Address that this executor listens on for rows, IP:PORT; the port after it is taken for control.
     pub listen: String,
-    /// Steps that it works on at once.
+    /// Tasks that it runs at once.
     pub slots: usize,
-    /// Folder for rows on their way between steps.
+    /// Folder of shuffled rows.
     pub work_dir: PathBuf,
 }
 
-/// How a plan is to be run.
+/// Settings of a run of a plan.
 pub struct ClusterRun<'a> {
     /// Address of the scheduler, HOST:PORT.
     pub scheduler: &'a str,
@@ -48,6 +48,6 @@ pub struct ClusterRun<'a> {
     pub memory: usize,
     /// Raised to end early.
     pub stop: &'a AtomicBool,
-    /// Told at the beginning of each job: its name, and how many there are.
+    /// Called at the beginning of each job with its name and the number of all jobs.
     pub progress: &'a dyn Fn(&str, usize),
 }

@@ -1,14 +1,14 @@
-//! What can go wrong between processes.
+//! Errors of a cluster.
 
-/// An error of the cluster room.
+/// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An address that is none.
     #[error("{found:?} is no address: {problem}")]
     Address {
-        /// What was given.
+        /// The given text.
         found: String,
-        /// What was wanted.
+        /// Form that was wanted.
         problem: String,
     },
     /// Nobody listens at the scheduler's address.
@@ -21,7 +21,7 @@ pub enum Error {
         /// The operating system's answer.
         cause: String,
     },
-    /// What listens at the scheduler's address is none.
+    /// The process at the scheduler's address is no scheduler of Bessemer.
     #[error(
         "what answers at {scheduler} is no scheduler of Bessemer ({found}); wanted the address after --listen of bessemer corpus cluster scheduler"
     )]
@@ -31,22 +31,22 @@ pub enum Error {
         /// Its answer.
         found: String,
     },
-    /// The scheduler has nobody to give work to.
+    /// The scheduler has no executor.
     #[error(
         "the scheduler at {scheduler} has had no executor for {seconds} s; start one: bessemer corpus cluster executor --scheduler {scheduler} --work-dir DIR"
     )]
     NoExecutor {
         /// The address.
         scheduler: String,
-        /// For how long an executor was waited for.
+        /// Seconds that an executor was waited for.
         seconds: u64,
     },
     /// The cluster could not do something.
     #[error("the cluster could not {action}: {cause}")]
     Cluster {
-        /// What was being done.
+        /// Action that failed, for "could not …".
         action: &'static str,
-        /// Its own words.
+        /// Message of Ballista or of the operating system.
         cause: String,
     },
     /// An executor went away together with results that were still to be fetched from it.
@@ -54,7 +54,7 @@ pub enum Error {
         "an executor went away with its results ({cause}); look at its log, and start the build again: it goes on from what is finished"
     )]
     Lost {
-        /// What the connection to it said.
+        /// Error of the connection to it.
         cause: String,
     },
     /// The plan failed on an executor or here.

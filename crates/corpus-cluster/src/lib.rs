@@ -1,19 +1,19 @@
 //! The corpus plan on a Ballista cluster: scheduler, executors and client from the same program.
 //!
-//! A [`Plan`](bessemer_dataflow::Plan) is maps over the rows of a source, and annotations: side plans on a few columns, whose results
-//! are joined back. On a cluster the source is read in parts. Rows stay in files of their part, in a folder that every executor
-//! sees; only what a side plan needs travels, in envelopes, through Ballista's shuffles. Every unit is worked off by the
-//! embedded executor, and comes in the order that it would have there, so the result has the same bytes.
+//! A [`Plan`](bessemer_dataflow::Plan) consists of maps over the rows of a source and of side joins: side plans on a few columns, whose
+//! results are joined back. On a cluster the source is read in parts. Rows stay in files of their part, in a folder that every executor
+//! sees. Only the columns of a side plan travel, as shuffle blocks, through Ballista's shuffles. The local executor of
+//! `dataflow` runs every task on rows in their local order, so the result has the same bytes.
 //!
-//! Ballista brings what the project does not write itself: scheduling, shuffles, signs of life, doing a dead executor's work again.
-//! It is opt-in (feature `cluster`) for its time to compile; without the feature the functions here say so.
+//! Ballista supplies scheduling, shuffles, heartbeats, and the repetition of a dead executor's tasks.
+//! It is opt-in (feature `cluster`) because it compiles for long; without the feature the functions here return [`Error::NotBuilt`].
 
 mod contract;
 mod corpus;
 mod error;
 
 #[cfg(feature = "cluster")]
-mod envelope;
+mod block_file;
 #[cfg(feature = "cluster")]
 mod node;
 #[cfg(feature = "cluster")]
@@ -23,9 +23,9 @@ mod process;
 #[cfg(feature = "cluster")]
 mod run;
 #[cfg(feature = "cluster")]
-mod step;
+mod shuffle_block;
 #[cfg(feature = "cluster")]
-mod units;
+mod step;
 
 pub use contract::{ClusterRun, ExecutorOptions, Parts, Planner};
 pub use corpus::{ClusterEngine, CorpusPlanner};
@@ -38,10 +38,10 @@ use std::sync::Arc;
 /// Whether the program was built with the cluster.
 pub const BUILT: bool = cfg!(feature = "cluster");
 
-/// Runs a plan on a cluster; the sink gets every row, in the plan's order, on the calling thread.
+/// Runs a plan on a cluster. The sink receives every row, in the plan's order, on the calling thread.
 ///
 /// # Errors
-/// An unreachable scheduler, a plan that moves rows outside of annotations, an error of a step on an executor;
+/// An unreachable scheduler, a plan that moves rows outside of side joins, an error of a step on an executor;
 /// [`Error::NotBuilt`] without the feature.
 pub fn run(options: &ClusterRun<'_>, sink: &mut dyn Sink) -> Result<(), Error> {
     #[cfg(feature = "cluster")]
@@ -53,15 +53,15 @@ pub fn run(options: &ClusterRun<'_>, sink: &mut dyn Sink) -> Result<(), Error> {
     }
 }
 
-/// Serves as the scheduler of a cluster at `listen` (IP:PORT) until the process is told to end.
+/// Serves as the scheduler of a cluster at `listen` (IP:PORT) until the process is terminated.
 ///
 /// # Errors
 /// An address that is none or taken; [`Error::NotBuilt`] without the feature.
 pub fn serve_scheduler(listen: &str, planner: Arc<dyn Planner>, spill: &Path) -> Result<(), Error> {
     #[cfg(feature = "cluster")]
     {
-        let workshop: Arc<dyn node::Workshop> = Arc::new(step::PlanWorkshop::new(planner, spill));
-        process::scheduler(listen, &workshop)
+        let runner: Arc<dyn node::TaskRunner> = Arc::new(step::PlanRunner::new(planner, spill));
+        process::scheduler(listen, &runner)
     }
     #[cfg(not(feature = "cluster"))]
     {
@@ -70,7 +70,7 @@ pub fn serve_scheduler(listen: &str, planner: Arc<dyn Planner>, spill: &Path) ->
     }
 }
 
-/// Works for a scheduler until the process is told to end.
+/// Executes tasks of a scheduler until the process is terminated.
 ///
 /// # Errors
 /// An address that is none or taken, a scheduler that does not answer; [`Error::NotBuilt`] without the feature.
@@ -79,8 +79,8 @@ pub fn serve_executor(options: &ExecutorOptions, planner: Arc<dyn Planner>) -> R
     {
         process::reachable(&options.scheduler, std::time::Duration::from_secs(5))?;
         let spill = options.work_dir.join("spill");
-        let workshop: Arc<dyn node::Workshop> = Arc::new(step::PlanWorkshop::new(planner, &spill));
-        process::executor(options, &workshop)
+        let runner: Arc<dyn node::TaskRunner> = Arc::new(step::PlanRunner::new(planner, &spill));
+        process::executor(options, &runner)
     }
     #[cfg(not(feature = "cluster"))]
     {

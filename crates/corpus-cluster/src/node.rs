@@ -1,10 +1,10 @@
-//! A step of ours as a node of a physical plan, and the codec that carries it to the executors.
+//! A step of a corpus plan as a node of a DataFusion physical plan, and the codec that carries it to the executors.
 //!
-//! A node holds a description (bytes that only [`Workshop`] understands) and its inputs. Its rows are envelopes. The work itself is
-//! blocking code on a thread of its own: it pulls from its inputs and pushes into a channel of two batches, so a slow reader holds
-//! the work back and nothing piles up.
+//! A node holds a description (bytes that only [`TaskRunner`] understands) and its inputs. Its rows are shuffle blocks. A task is
+//! blocking code on a thread of its own: it pulls from its inputs and pushes into a channel of two batches, so a slow reader
+//! blocks the task and memory stays bounded.
 
-use crate::envelope;
+use crate::shuffle_block;
 use arrow_array::RecordBatch;
 use ballista_core::serde::BallistaPhysicalExtensionCodec;
 use bessemer_dataflow::Result as PlanResult;
@@ -28,17 +28,17 @@ pub(crate) type Pull<'a> = dyn FnMut() -> PlanResult<Option<RecordBatch>> + 'a;
 /// Takes a batch of the result.
 pub(crate) type Push<'a> = dyn FnMut(RecordBatch) -> PlanResult<()> + 'a;
 
-/// Does the work of descriptions. Every executor has one.
-pub(crate) trait Workshop: Send + Sync {
-    /// Works off one partition.
-    fn work(&self, description: &[u8], input: &mut Pull<'_>, output: &mut Push<'_>) -> PlanResult<()>;
+/// Runs the tasks of steps. Every executor has one.
+pub(crate) trait TaskRunner: Send + Sync {
+    /// Runs the step of `description` on one partition of its input.
+    fn run_task(&self, description: &[u8], input: &mut Pull<'_>, output: &mut Push<'_>) -> PlanResult<()>;
 }
 
-/// The node.
+/// A step as a node.
 pub(crate) struct StepExec {
     description: Arc<[u8]>,
     input: Arc<dyn ExecutionPlan>,
-    workshop: Arc<dyn Workshop>,
+    runner: Arc<dyn TaskRunner>,
     properties: Arc<PlanProperties>,
 }
 
@@ -46,16 +46,16 @@ impl StepExec {
     pub(crate) fn new(
         description: Arc<[u8]>,
         input: Arc<dyn ExecutionPlan>,
-        workshop: Arc<dyn Workshop>,
+        runner: Arc<dyn TaskRunner>,
     ) -> StepExec {
         let partitions = input.output_partitioning().partition_count();
         let properties = Arc::new(PlanProperties::new(
-            EquivalenceProperties::new(envelope::schema()),
+            EquivalenceProperties::new(shuffle_block::schema()),
             Partitioning::UnknownPartitioning(partitions),
             EmissionType::Incremental,
             Boundedness::Bounded,
         ));
-        StepExec { description, input, workshop, properties }
+        StepExec { description, input, runner, properties }
     }
 }
 
@@ -83,7 +83,7 @@ impl ExecutionPlan for StepExec {
     }
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        // Units must stay whole: no optimizer may deal their rows out anew.
+        // Units must stay whole: no optimizer may repartition their rows.
         vec![false]
     }
 
@@ -105,7 +105,7 @@ impl ExecutionPlan for StepExec {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         match (children.pop(), children.is_empty()) {
             (Some(input), true) => {
-                Ok(Arc::new(StepExec::new(self.description.clone(), input, self.workshop.clone())))
+                Ok(Arc::new(StepExec::new(self.description.clone(), input, self.runner.clone())))
             }
             _ => Err(DataFusionError::Internal("a step has exactly one input".into())),
         }
@@ -122,42 +122,42 @@ impl ExecutionPlan for StepExec {
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let mut input = self.input.execute(partition, context)?;
-        let (description, workshop) = (self.description.clone(), self.workshop.clone());
+        let (description, runner) = (self.description.clone(), self.runner.clone());
         let (sender, receiver) = tokio::sync::mpsc::channel::<Result<RecordBatch>>(2);
         let runtime = tokio::runtime::Handle::current();
         tokio::task::spawn_blocking(move || {
             let mut pull = || match runtime.block_on(input.next()) {
                 None => Ok(None),
                 Some(Ok(batch)) => Ok(Some(batch)),
-                Some(Err(cause)) => Err(foreign("read what the step before sent", &cause)),
+                Some(Err(cause)) => Err(foreign("read the previous step's blocks", &cause)),
             };
             let mut push = |batch| {
                 // The reader is gone: its task was cancelled, and this one is over too.
                 sender.blocking_send(Ok(batch)).map_err(|_| bessemer_dataflow::Error::Stopped)
             };
-            if let Err(error) = workshop.work(&description, &mut pull, &mut push) {
-                // Without a reader nobody is left to tell.
+            if let Err(error) = runner.run_task(&description, &mut pull, &mut push) {
+                // Without a reader there is nobody to report to.
                 let _ = sender.blocking_send(Err(DataFusionError::External(Box::new(error))));
             }
         });
         let batches = futures::stream::unfold(receiver, |mut receiver| async move {
             receiver.recv().await.map(|batch| (batch, receiver))
         });
-        Ok(Box::pin(RecordBatchStreamAdapter::new(envelope::schema(), batches)))
+        Ok(Box::pin(RecordBatchStreamAdapter::new(shuffle_block::schema(), batches)))
     }
 }
 
-/// An error of the cluster in the words of a plan.
+/// Wraps an error of the cluster as an error of a plan.
 pub(crate) fn foreign(action: &str, cause: &dyn fmt::Display) -> bessemer_dataflow::Error {
     bessemer_dataflow::Error::Plan { stage: "cluster".into(), problem: format!("cannot {action}: {cause}") }
 }
 
 /// First bytes of an encoded [`StepExec`]; everything else is Ballista's.
-const MARK: &[u8] = b"bessemer corpus step 1\0";
+const STEP_PREFIX: &[u8] = b"bessemer corpus step 1\0";
 
 /// Carries steps as their descriptions and leaves every other node to Ballista.
 pub(crate) struct StepCodec {
-    pub(crate) workshop: Arc<dyn Workshop>,
+    pub(crate) runner: Arc<dyn TaskRunner>,
     pub(crate) ballista: BallistaPhysicalExtensionCodec,
 }
 
@@ -175,11 +175,11 @@ impl PhysicalExtensionCodec for StepCodec {
         context: &TaskContext,
         converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let Some(description) = bytes.strip_prefix(MARK) else {
+        let Some(description) = bytes.strip_prefix(STEP_PREFIX) else {
             return self.ballista.try_decode(bytes, inputs, context, converter);
         };
         match inputs {
-            [input] => Ok(Arc::new(StepExec::new(description.into(), input.clone(), self.workshop.clone()))),
+            [input] => Ok(Arc::new(StepExec::new(description.into(), input.clone(), self.runner.clone()))),
             _ => {
                 Err(DataFusionError::Internal(format!("a step with {} inputs instead of one", inputs.len())))
             }
@@ -194,7 +194,7 @@ impl PhysicalExtensionCodec for StepCodec {
     ) -> Result<()> {
         match node.downcast_ref::<StepExec>() {
             Some(step) => {
-                bytes.extend_from_slice(MARK);
+                bytes.extend_from_slice(STEP_PREFIX);
                 bytes.extend_from_slice(&step.description);
                 Ok(())
             }

@@ -1,9 +1,9 @@
-//! Parts: the units in which a source is read, and the files in which their rows wait between jobs.
+//! Parts: the units in which a source is read, and the files that hold their rows between jobs.
 //!
-//! `rows-G/part-P.arrow` holds the rows of part P after G annotations, `notes-G/part-P.arrow` what the G-th side plan said
-//! of them, both as Arrow IPC files in a folder that every executor sees. A file appears whole: it is written under another
-//! name, synced and renamed, so a step that is done twice (its executor died, or seemed dead) writes the same bytes to the
-//! same place. `part-P.json` beside it is written after it and says what it holds.
+//! `rows-G/part-P.arrow` holds the rows of part P after G side joins, `side-G/part-P.arrow` the rows of the G-th side plan for
+//! them, both as Arrow IPC files in a folder that every executor sees. A file becomes visible whole: it is written under another
+//! name, synced and renamed. A task that runs twice (its executor died, or seemed dead) writes the same bytes to the same path.
+//! The marker `part-P.json` beside it is written after it and holds its summary.
 
 use crate::node::foreign;
 use arrow_array::{RecordBatch, UInt32Array, UInt64Array};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// Identity of a row: (file, row).
 pub(crate) type RowId = (u32, u64);
 
-/// What a finished part holds.
+/// Summary of a finished part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PartSummary {
     /// Ordinal of the part.
@@ -27,7 +27,7 @@ pub(crate) struct PartSummary {
     /// Rows in it.
     pub(crate) rows: u64,
     /// First and last row, where there is one.
-    pub(crate) span: Option<(RowId, RowId)>,
+    pub(crate) range: Option<(RowId, RowId)>,
 }
 
 /// Identity of row `row` of `batch`.
@@ -37,20 +37,20 @@ pub(crate) fn id_of(batch: &RecordBatch, row: usize) -> Result<RowId> {
     Ok((file.value(row), id.value(row)))
 }
 
-/// Where the files of a part lie.
+/// Paths of a part's files.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct PartPath {
     folder: PathBuf,
     part: usize,
 }
 
-impl Place {
-    pub(crate) fn rows(folder: &Path, generation: usize, part: usize) -> Place {
-        Place { folder: folder.join(format!("rows-{generation}")), part }
+impl PartPath {
+    pub(crate) fn rows(folder: &Path, generation: usize, part: usize) -> PartPath {
+        PartPath { folder: folder.join(format!("rows-{generation}")), part }
     }
 
-    pub(crate) fn notes(folder: &Path, generation: usize, part: usize) -> Place {
-        Place { folder: folder.join(format!("notes-{generation}")), part }
+    pub(crate) fn side_rows(folder: &Path, generation: usize, part: usize) -> PartPath {
+        PartPath { folder: folder.join(format!("side-{generation}")), part }
     }
 
     pub(crate) fn data(&self) -> PathBuf {
@@ -61,7 +61,7 @@ impl Place {
         self.folder.join(format!("part-{:06}.json", self.part))
     }
 
-    /// What a finished part holds; none where it is not finished.
+    /// Returns the summary of a finished part; none where it is not finished.
     pub(crate) fn finished(&self) -> Result<Option<PartSummary>> {
         let path = self.marker();
         match std::fs::read_to_string(&path) {
@@ -73,7 +73,7 @@ impl Place {
         }
     }
 
-    /// A writer of the part's file. Nothing is visible until [`PartWriter::finish`].
+    /// Returns a writer of the part's file. Nothing is visible until [`PartWriter::finish`].
     pub(crate) fn writer(&self) -> Result<PartWriter> {
         std::fs::create_dir_all(&self.folder).map_err(Error::io("create folder", &self.folder))?;
         // Two executors may write the same part at once, with the same bytes. Each has a file of its own until the rename; process
@@ -82,14 +82,14 @@ impl Place {
         let name = format!("part-{:06}.{own:016x}.partial", self.part);
         let path = self.folder.join(name);
         Ok(PartWriter {
-            place: self.clone(),
+            target: self.clone(),
             path,
             writer: None,
-            summary: PartSummary { part: self.part, rows: 0, span: None },
+            summary: PartSummary { part: self.part, rows: 0, range: None },
         })
     }
 
-    /// The batches of a finished part; none of a part without rows. `project` names the columns wanted; all if empty.
+    /// Returns a reader of a finished part, which yields no batch for a part without rows. `project`: the wanted columns; all if empty.
     pub(crate) fn read(&self, project: &[String]) -> Result<PartReader> {
         let path = self.data();
         let file = match File::open(&path) {
@@ -115,7 +115,7 @@ impl Place {
 
 /// Writes a part.
 pub(crate) struct PartWriter {
-    place: Place,
+    target: PartPath,
     path: PathBuf,
     writer: Option<FileWriter<BufWriter<File>>>,
     summary: PartSummary,
@@ -136,11 +136,11 @@ impl PartWriter {
         writer.write(batch)?;
         let (first, last) = (id_of(batch, 0)?, id_of(batch, batch.num_rows() - 1)?);
         self.summary.rows += batch.num_rows() as u64;
-        self.summary.span = Some((self.summary.span.map_or(first, |span| span.0), last));
+        self.summary.range = Some((self.summary.range.map_or(first, |range| range.0), last));
         Ok(())
     }
 
-    /// Makes the part visible, and says what it holds.
+    /// Makes the part visible and returns its summary.
     pub(crate) fn finish(mut self) -> Result<PartSummary> {
         if let Some(mut writer) = self.writer.take() {
             writer.finish()?;
@@ -148,8 +148,8 @@ impl PartWriter {
             let file =
                 buffered.into_inner().map_err(|error| Error::io("write", &self.path)(error.into_error()))?;
             file.sync_all().map_err(Error::io("sync", &self.path))?;
-            std::fs::rename(&self.path, self.place.data()).map_err(Error::io("rename", &self.path))?;
-            let folder = &self.place.folder;
+            std::fs::rename(&self.path, self.target.data()).map_err(Error::io("rename", &self.path))?;
+            let folder = &self.target.folder;
             bessemer_durable::sync_directory(folder).map_err(Error::io("sync", folder))?;
         }
         let marker = self.path.with_extension("marker");
@@ -158,14 +158,14 @@ impl PartWriter {
         File::create(&marker)
             .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
             .map_err(Error::io("write", &marker))?;
-        std::fs::rename(&marker, self.place.marker()).map_err(Error::io("rename", &marker))?;
+        std::fs::rename(&marker, self.target.marker()).map_err(Error::io("rename", &marker))?;
         Ok(self.summary.clone())
     }
 }
 
 impl Drop for PartWriter {
     fn drop(&mut self) {
-        // Only a part that was given up has a file under this name; it may never have been created.
+        // Only an unfinished part has a file under this name; it may never have been created.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -190,19 +190,19 @@ impl Scan for PartReader {
     }
 }
 
-/// Which part a row belongs to, from the spans of all parts.
+/// Ranges of rows of all parts, which assign a row to its part.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Spans {
+pub(crate) struct PartRanges {
     /// (first row, last row, part), in order.
-    spans: Vec<(RowId, RowId, usize)>,
+    ranges: Vec<(RowId, RowId, usize)>,
 }
 
-impl Spans {
-    pub(crate) fn of(summaries: &[PartSummary]) -> Result<Spans> {
-        let mut spans: Vec<(RowId, RowId, usize)> =
-            summaries.iter().filter_map(|s| s.span.map(|(first, last)| (first, last, s.part))).collect();
-        spans.sort_unstable();
-        match spans.windows(2).find(|pair| pair[0].1 >= pair[1].0 || pair[0].2 >= pair[1].2) {
+impl PartRanges {
+    pub(crate) fn of(summaries: &[PartSummary]) -> Result<PartRanges> {
+        let mut ranges: Vec<(RowId, RowId, usize)> =
+            summaries.iter().filter_map(|s| s.range.map(|(first, last)| (first, last, s.part))).collect();
+        ranges.sort_unstable();
+        match ranges.windows(2).find(|pair| pair[0].1 >= pair[1].0 || pair[0].2 >= pair[1].2) {
             Some(pair) => Err(Error::Plan {
                 stage: "parts".into(),
                 problem: format!(
@@ -210,14 +210,14 @@ impl Spans {
                     pair[0].2, pair[1].2
                 ),
             }),
-            None => Ok(Spans { spans }),
+            None => Ok(PartRanges { ranges }),
         }
     }
 
     pub(crate) fn part_of(&self, id: RowId) -> Result<usize> {
-        let after = self.spans.partition_point(|span| span.0 <= id);
-        match after.checked_sub(1).and_then(|index| self.spans.get(index)) {
-            Some(span) if id <= span.1 => Ok(span.2),
+        let after = self.ranges.partition_point(|range| range.0 <= id);
+        match after.checked_sub(1).and_then(|index| self.ranges.get(index)) {
+            Some(range) if id <= range.1 => Ok(range.2),
             _ => Err(Error::Plan {
                 stage: "parts".into(),
                 problem: format!("a side plan speaks of row {id:?}, which no part holds"),
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn a_part_is_visible_only_when_whole_and_reads_back() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place::rows(folder.path(), 0, 4);
+        let place = PartPath::rows(folder.path(), 0, 4);
         {
             let mut writer = place.writer().unwrap();
             writer.write(&rows(1, &[5, 6])).unwrap();
@@ -255,7 +255,7 @@ mod tests {
         writer.write(&rows(1, &[5, 6])).unwrap();
         writer.write(&rows(2, &[0])).unwrap();
         let summary = writer.finish().unwrap();
-        assert_eq!(summary, PartSummary { part: 4, rows: 3, span: Some(((1, 5), (2, 0))) });
+        assert_eq!(summary, PartSummary { part: 4, rows: 3, range: Some(((1, 5), (2, 0))) });
         assert_eq!(place.finished().unwrap(), Some(summary));
         let mut reader = place.read(&["row".into(), "file".into()]).unwrap();
         assert_eq!(reader.next_batch().unwrap().unwrap().num_columns(), 2);
@@ -266,14 +266,17 @@ mod tests {
 
     #[test]
     fn rows_find_their_part_and_strangers_are_refused() {
-        let part = |part, span| PartSummary { part, rows: 1, span };
-        let spans =
-            Spans::of(&[part(2, Some(((0, 9), (3, 4)))), part(0, Some(((0, 0), (0, 7)))), part(1, None)])
-                .unwrap();
-        assert_eq!(spans.part_of((0, 7)).unwrap(), 0);
-        assert_eq!(spans.part_of((2, 100)).unwrap(), 2);
-        assert!(spans.part_of((0, 8)).is_err());
-        assert!(spans.part_of((3, 5)).is_err());
-        assert!(Spans::of(&[part(0, Some(((0, 0), (0, 5)))), part(1, Some(((0, 5), (0, 6))))]).is_err());
+        let part = |part, range| PartSummary { part, rows: 1, range };
+        let ranges = PartRanges::of(&[
+            part(2, Some(((0, 9), (3, 4)))),
+            part(0, Some(((0, 0), (0, 7)))),
+            part(1, None),
+        ])
+        .unwrap();
+        assert_eq!(ranges.part_of((0, 7)).unwrap(), 0);
+        assert_eq!(ranges.part_of((2, 100)).unwrap(), 2);
+        assert!(ranges.part_of((0, 8)).is_err());
+        assert!(ranges.part_of((3, 5)).is_err());
+        assert!(PartRanges::of(&[part(0, Some(((0, 0), (0, 5)))), part(1, Some(((0, 5), (0, 6))))]).is_err());
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::Error;
 use crate::contract::ExecutorOptions;
-use crate::envelope;
-use crate::node::{StepCodec, StepExec, Workshop};
+use crate::node::{StepCodec, StepExec, TaskRunner};
+use crate::shuffle_block;
 use arrow_array::RecordBatch;
 use ballista_core::config::BallistaConfig;
 use ballista_core::execution_plans::execute_physical_plan;
@@ -27,17 +27,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Seconds between an executor's signs of life.
+/// Seconds between an executor's heartbeats.
 const HEARTBEAT_S: u64 = 2;
-/// Seconds without a sign of life after which an executor counts as dead and its work is given to others.
+/// Seconds without a heartbeat after which an executor counts as dead and its tasks go to others.
 const DEAD_AFTER_S: u64 = 10;
 
 fn failed(action: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Error {
     move |cause| Error::Cluster { action, cause: cause.to_string() }
 }
 
-/// An error of a running job. Ballista does the work of a lost executor again while the job runs, but the last step's results are
-/// fetched from the executors that made them, and it hands out only the text of what went wrong there.
+/// Returns the error of a job that ended with `cause`. Ballista repeats the tasks of a lost executor while the job runs, but the
+/// last step's results are fetched from the executors that made them, and of a failure there only a text arrives.
 fn unfinished(cause: &str) -> Error {
     let connection = ["GrpcConnectionError", "FetchFailed", "tonic::transport::Error"];
     if connection.iter().any(|word| cause.contains(word)) {
@@ -54,12 +54,12 @@ fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, Error> {
         .map_err(|cause| failed("start the threads of the network")(&cause))
 }
 
-fn codec(workshop: &Arc<dyn Workshop>) -> Arc<StepCodec> {
-    Arc::new(StepCodec { workshop: workshop.clone(), ballista: Default::default() })
+fn codec(runner: &Arc<dyn TaskRunner>) -> Arc<StepCodec> {
+    Arc::new(StepCodec { runner: runner.clone(), ballista: Default::default() })
 }
 
 /// Serves as the cluster's scheduler until the process ends.
-pub(crate) fn scheduler(address: &str, workshop: &Arc<dyn Workshop>) -> Result<(), Error> {
+pub(crate) fn scheduler(address: &str, runner: &Arc<dyn TaskRunner>) -> Result<(), Error> {
     let socket: std::net::SocketAddr = address.parse().map_err(|cause| Error::Address {
         found: address.to_string(),
         problem: format!("{cause}; wanted IP:PORT, for example 127.0.0.1:50050"),
@@ -72,7 +72,7 @@ pub(crate) fn scheduler(address: &str, workshop: &Arc<dyn Workshop>) -> Result<(
         expire_dead_executor_interval_seconds: HEARTBEAT_S,
         no_executors_grace_period_seconds: 60,
         min_ready_executors: 1,
-        override_physical_codec: Some(codec(workshop)),
+        override_physical_codec: Some(codec(runner)),
         ..SchedulerConfig::default()
     };
     runtime(2)?.block_on(async {
@@ -85,8 +85,8 @@ pub(crate) fn scheduler(address: &str, workshop: &Arc<dyn Workshop>) -> Result<(
     })
 }
 
-/// Works for a scheduler until the process is told to end.
-pub(crate) fn executor(options: &ExecutorOptions, workshop: &Arc<dyn Workshop>) -> Result<(), Error> {
+/// Executes tasks of a scheduler until the process is terminated.
+pub(crate) fn executor(options: &ExecutorOptions, runner: &Arc<dyn TaskRunner>) -> Result<(), Error> {
     let (scheduler_host, scheduler_port) = host_port(&options.scheduler)?;
     let (host, port) = host_port(&options.listen)?;
     let work_dir = options.work_dir.to_str().ok_or_else(|| Error::Address {
@@ -109,7 +109,7 @@ pub(crate) fn executor(options: &ExecutorOptions, workshop: &Arc<dyn Workshop>) 
         vcores: options.slots.max(1),
         work_dir: Some(work_dir.to_string()),
         executor_heartbeat_interval_seconds: HEARTBEAT_S,
-        override_physical_codec: Some(codec(workshop)),
+        override_physical_codec: Some(codec(runner)),
         ..ExecutorProcessConfig::default()
     };
     runtime(options.slots.max(1) + 1)?
@@ -131,7 +131,7 @@ pub(crate) fn host_port(text: &str) -> Result<(String, u16), Error> {
 pub(crate) struct JobStep {
     /// Partitions of the shuffle into which this step's inputs come; none for the first step.
     pub(crate) shuffle: Option<usize>,
-    /// What is done, for [`Workshop::work`].
+    /// Description of the task, for [`TaskRunner::run_task`].
     pub(crate) description: Vec<u8>,
 }
 
@@ -139,20 +139,20 @@ pub(crate) struct JobStep {
 pub(crate) struct Client {
     runtime: tokio::runtime::Runtime,
     scheduler: String,
-    workshop: Arc<dyn Workshop>,
+    runner: Arc<dyn TaskRunner>,
 }
 
 impl Client {
-    pub(crate) fn connect(scheduler: &str, workshop: &Arc<dyn Workshop>) -> Result<Client, Error> {
+    pub(crate) fn connect(scheduler: &str, runner: &Arc<dyn TaskRunner>) -> Result<Client, Error> {
         let (host, port) = host_port(scheduler)?;
         Ok(Client {
             runtime: runtime(2)?,
             scheduler: format!("http://{host}:{port}"),
-            workshop: workshop.clone(),
+            runner: runner.clone(),
         })
     }
 
-    /// Runs a job: `seeds` are dealt to `slices` partitions of the first step, the envelopes of the last go to `take`.
+    /// Runs a job. `seeds` are distributed over `slices` partitions of the first step; `take` receives the blocks of the last step.
     pub(crate) fn run(
         &self,
         seeds: &[RecordBatch],
@@ -163,7 +163,7 @@ impl Client {
     ) -> Result<(), Error> {
         let plan =
             self.plan(seeds, slices, steps).map_err(|cause| failed("make a plan for the cluster")(&cause))?;
-        let codec = codec(&self.workshop);
+        let codec = codec(&self.runner);
         let session =
             SessionConfig::new_with_ballista().with_ballista_physical_extension_codec(codec.clone());
         self.runtime.block_on(async {
@@ -205,7 +205,7 @@ impl Client {
         for (index, seed) in seeds.iter().enumerate() {
             dealt[index % count].push(seed.clone());
         }
-        let source = MemorySourceConfig::try_new(&dealt, envelope::schema(), None)?;
+        let source = MemorySourceConfig::try_new(&dealt, shuffle_block::schema(), None)?;
         let mut plan: Arc<dyn ExecutionPlan> = DataSourceExec::from_data_source(source);
         for step in steps {
             if let Some(partitions) = step.shuffle {
@@ -215,7 +215,7 @@ impl Client {
                     Partitioning::Hash(vec![key], partitions.max(1)),
                 )?);
             }
-            plan = Arc::new(StepExec::new(step.description.clone().into(), plan, self.workshop.clone()));
+            plan = Arc::new(StepExec::new(step.description.clone().into(), plan, self.runner.clone()));
         }
         Ok(plan)
     }
@@ -252,7 +252,7 @@ pub(crate) fn await_executor(scheduler: &str, patience: Duration, stop: &AtomicB
     Ok(())
 }
 
-/// Asks a scheduler for `/readyz`, which it answers with 200 or, without executors, 503.
+/// Requests `/readyz` of a scheduler, which answers 200 or, without executors, 503.
 fn ready(scheduler: &str) -> Result<bool, Error> {
     let (host, port) = host_port(scheduler)?;
     let unreachable = |cause: std::io::Error| Error::Unreachable {
@@ -263,7 +263,7 @@ fn ready(scheduler: &str) -> Result<bool, Error> {
     stream.set_read_timeout(Some(Duration::from_secs(5))).map_err(unreachable)?;
     let question = format!("GET /readyz HTTP/1.1\r\nHost: {scheduler}\r\nConnection: close\r\n\r\n");
     stream.write_all(question.as_bytes()).map_err(unreachable)?;
-    // The status line is enough; what else comes is not waited for.
+    // The status line is enough; the rest of the answer is not read.
     let mut answer = Vec::new();
     stream.take(32).read_to_end(&mut answer).map_err(unreachable)?;
     let answer = String::from_utf8_lossy(&answer);
@@ -277,7 +277,7 @@ fn ready(scheduler: &str) -> Result<bool, Error> {
     }
 }
 
-/// Used by tests and by `run` to name files.
+/// Returns the absolute form of a path.
 pub(crate) fn absolute(path: &Path) -> Result<std::path::PathBuf, Error> {
     std::path::absolute(path).map_err(|cause| failed("make the path absolute")(&cause))
 }
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lost_connection_is_told_from_a_failed_step() {
+    fn a_lost_connection_differs_from_a_failed_step() {
         let refused = r#"Execution error: GrpcConnectionError("Error connecting to Ballista scheduler or executor at http://127.0.0.1:1")"#;
         assert!(matches!(unfinished(refused), Error::Lost { .. }));
         assert!(matches!(unfinished("Execution error: no such file"), Error::Cluster { .. }));

@@ -2,48 +2,49 @@
 //!
 //! ```text
 //! rows 0:  source parts ─► maps ─► rows-0/                      (a job: no shuffle)
-//! side 1:  rows-0/, projected ─► stages ═shuffle═► stages … ═by part═► notes-1/     (a job: one shuffle more than the side plan has)
-//! rows 1:  rows-0/ + notes-1/ ─► maps ─► rows-1/
+//! side 1:  rows-0/, projected ─► stages ═shuffle═► stages … ═by part═► side-1/     (a job: one shuffle more than the side plan has)
+//! rows 1:  rows-0/ + side-1/ ─► maps ─► rows-1/
 //! …
-//! sink:    rows-G/, part after part, read here
+//! sink:    rows-G/, part after part, read by the client
 //! ```
-//! A job's tasks are Ballista's: an executor that dies in the middle has its tasks, and those whose results it held, done again by
-//! others. Parts that are finished already are not done again, after a restart of the client neither.
+//! Ballista repeats the tasks of an executor that dies, and those whose results it held, on other executors. Finished parts are
+//! not made again, even after a restart of the client.
 
 use crate::Error;
 use crate::contract::ClusterRun;
-use crate::envelope;
-use crate::node::Workshop;
-use crate::parts::{PartSummary, Place, Spans};
+use crate::node::TaskRunner;
+use crate::parts::{PartPath, PartRanges, PartSummary};
 use crate::process::{Client, JobStep, absolute, await_executor, reachable};
-use crate::step::{Description, PlanWorkshop, Work, cut, side, spans_path};
+use crate::shuffle_block::{self, ShuffleBlock};
+use crate::step::{Description, PlanRunner, SideJoin, Work, ranges_path, split, split_side};
 use arrow_array::RecordBatch;
-use bessemer_dataflow::{Sink, Stage};
+use bessemer_dataflow::Sink;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Times that a job is begun whose executors go away with their results. Parts that are finished are not done again.
+/// Most attempts of a job whose executors are lost with their results. Finished parts are not made again.
 const TRIES: usize = 4;
-/// For how long an executor may be missing when a build begins.
+/// Time within which an executor must be there when a build begins.
 const EXECUTOR_PATIENCE: Duration = Duration::from_secs(60);
 /// Most tasks of a job's first step.
 const MOST_SLICES: usize = 256;
 
-/// Runs the plan; the sink gets every row, in the plan's order, on the calling thread.
+/// Runs the plan. The sink receives every row, in the plan's order, on the calling thread.
 ///
 /// # Errors
-/// An unreachable scheduler, a plan that moves rows outside of annotations, an error of a step on an executor.
+/// An unreachable scheduler, a plan that moves rows outside of side joins, an error of a step on an executor.
 pub(crate) fn run(options: &ClusterRun<'_>, sink: &mut dyn Sink) -> Result<(), Error> {
     reachable(options.scheduler, Duration::from_secs(5))?;
     await_executor(options.scheduler, EXECUTOR_PATIENCE, options.stop)?;
     let folder = absolute(options.folder)?;
     let parts = options.planner.plan(options.plan)?;
-    let cut = cut(parts.stages())?;
-    let workshop: Arc<dyn Workshop> = Arc::new(PlanWorkshop::new(options.planner.clone(), &folder));
-    let client = Client::connect(options.scheduler, &workshop)?;
+    let segments = split(parts.stages())?;
+    let runner: Arc<dyn TaskRunner> = Arc::new(PlanRunner::new(options.planner.clone(), &folder));
+    let client = Client::connect(options.scheduler, &runner)?;
     let count = parts.count();
-    let seeds =
-        (0..count).map(|part| envelope::stamp(0, part as u64, 0, b"")).collect::<Result<Vec<_>, _>>()?;
+    let seeds = (0..count)
+        .map(|part| shuffle_block::encode_payload(0, part as u64, 0, b""))
+        .collect::<Result<Vec<_>, _>>()?;
     let describe = |work: Work| -> Result<Vec<u8>, Error> {
         let description = Description {
             plan: options.plan.to_string(),
@@ -55,7 +56,7 @@ pub(crate) fn run(options: &ClusterRun<'_>, sink: &mut dyn Sink) -> Result<(), E
             .map_err(|cause| Error::Cluster { action: "describe a step", cause: cause.to_string() })
     };
     let job = |name: &str, steps: &[JobStep]| -> Result<Vec<PartSummary>, Error> {
-        (options.progress)(name, 2 * cut.annotations.len() + 1);
+        (options.progress)(name, 2 * segments.side_joins.len() + 1);
         let mut tries = 0;
         loop {
             tries += 1;
@@ -67,7 +68,7 @@ pub(crate) fn run(options: &ClusterRun<'_>, sink: &mut dyn Sink) -> Result<(), E
             match ended {
                 Err(Error::Plan(error)) => return Err(Error::Plan(error)),
                 Err(error) => {
-                    // Without a scheduler nothing else is worth saying.
+                    // An absent scheduler explains every other error.
                     reachable(options.scheduler, Duration::from_secs(5))?;
                     if tries == TRIES || !matches!(error, Error::Lost { .. }) {
                         return Err(error);
@@ -80,38 +81,36 @@ pub(crate) fn run(options: &ClusterRun<'_>, sink: &mut dyn Sink) -> Result<(), E
             return Ok(summaries);
         }
     };
-    for generation in 0..=cut.annotations.len() {
+    for generation in 0..=segments.side_joins.len() {
         if generation > 0 {
-            let Stage::SideJoin { name, side: stages, .. } = cut.annotations[generation - 1] else {
-                continue;
-            };
+            let SideJoin { name, stages, .. } = &segments.side_joins[generation - 1];
             let mut steps =
                 vec![JobStep { shuffle: None, description: describe(Work::Side { generation })? }];
-            for (from, shuffle) in side(stages)?.shuffles.iter().enumerate() {
+            for (from, shuffle) in split_side(stages)?.shuffles.iter().enumerate() {
                 let description = describe(Work::Between { generation, from })?;
                 steps.push(JobStep { shuffle: Some(shuffle.partitions), description });
             }
-            let description = describe(Work::Notes { generation })?;
+            let description = describe(Work::SideRows { generation })?;
             steps.push(JobStep { shuffle: Some(count.min(MOST_SLICES)), description });
             job(name, &steps)?;
         }
         let steps = [JobStep { shuffle: None, description: describe(Work::Rows { generation })? }];
         let summaries = job(&format!("rows {generation}"), &steps)?;
         check(&summaries, count)?;
-        // Read by the steps of the next side plan; checked here, where an error names no executor.
-        Spans::of(&summaries)?;
+        // Read by the steps of the next side plan; checked here already, where an error is the client's.
+        PartRanges::of(&summaries)?;
         let text = serde_json::to_string(&summaries).map_err(|cause| Error::Cluster {
-            action: "write the spans of parts",
+            action: "write the ranges of parts",
             cause: cause.to_string(),
         })?;
-        let path = spans_path(&folder, generation + 1);
+        let path = ranges_path(&folder, generation + 1);
         bessemer_durable::write(&path, text.as_bytes()).map_err(|cause| Error::Cluster {
-            action: "write the spans of parts",
+            action: "write the ranges of parts",
             cause: cause.to_string(),
         })?;
     }
     for part in 0..count {
-        let mut reader = Place::rows(&folder, cut.annotations.len(), part).read(&[])?;
+        let mut reader = PartPath::rows(&folder, segments.side_joins.len(), part).read(&[])?;
         while let Some(batch) = reader.next_batch()? {
             sink.write(&batch)?;
         }
@@ -119,7 +118,7 @@ pub(crate) fn run(options: &ClusterRun<'_>, sink: &mut dyn Sink) -> Result<(), E
     Ok(())
 }
 
-/// Every part exactly once.
+/// Checks that every part was reported exactly once.
 fn check(summaries: &[PartSummary], count: usize) -> Result<(), Error> {
     let whole =
         summaries.len() == count && summaries.iter().enumerate().all(|(part, summary)| summary.part == part);
@@ -133,9 +132,9 @@ fn check(summaries: &[PartSummary], count: usize) -> Result<(), Error> {
 fn summaries_in(batch: &RecordBatch) -> Result<Vec<PartSummary>, Error> {
     (0..batch.num_rows())
         .map(|row| {
-            let (_, _, _, text) = envelope::read(batch, row)?;
-            serde_json::from_slice(text).map_err(|cause| Error::Cluster {
-                action: "read what a step reported",
+            let report = ShuffleBlock::at(batch, row)?.payload;
+            serde_json::from_slice(report).map_err(|cause| Error::Cluster {
+                action: "read the report of a step",
                 cause: cause.to_string(),
             })
         })

@@ -1,21 +1,21 @@
-//! What an executor does: the embedded executor of `dataflow`, on one unit of one step at a time.
+//! Tasks of an executor: the local executor of `dataflow`, on one unit of one step at a time.
 //!
-//! The plan itself does not travel. A description names it (the configuration as text, from which every process makes the same
-//! [`Plan`](bessemer_dataflow::Plan)) and says which of its stages to run on what:
+//! The plan itself does not travel. A description holds the configuration as text, from which every process makes the same
+//! [`Plan`](bessemer_dataflow::Plan), and selects stages and rows:
 //!
-//! | work | takes | runs | gives |
+//! | work | input | stages | output |
 //! |---|---|---|---|
-//! | `Rows { G }` | seeds: ordinals of parts | the maps between annotations G and G+1, after joining the notes of annotation G | `rows-G/part-P.arrow`; a summary per part |
-//! | `Side { G }` | seeds | side plan G, up to its first shuffle, on the rows of one part | envelopes for the partitions of that shuffle |
-//! | `Between { G, from }` | envelopes of one shuffle | the stages after it, one partition of the plan after the other | envelopes for the next shuffle |
-//! | `Notes { G }` | envelopes by part | sorts by (file, row) | `notes-G/part-P.arrow`; a summary per part |
+//! | `Rows { G }` | seeds: ordinals of parts | the maps between side joins G and G+1, after joining the rows of side plan G | `rows-G/part-P.arrow`; a summary per part |
+//! | `Side { G }` | seeds | side plan G, up to its first shuffle, on the rows of one part | blocks for the partitions of that shuffle |
+//! | `Between { G, from }` | blocks of one shuffle | the stages after it, one partition of the plan after the other | blocks for the next shuffle |
+//! | `SideRows { G }` | blocks by part | a sort by (file, row) | `side-G/part-P.arrow`; a summary per part |
 //!
-//! The units keep the order that the embedded executor has: envelopes are sorted by (partition, from, seq) before they are opened.
+//! Units keep the order of the local executor: blocks are sorted by (partition, from, seq) before they are decoded.
 
 use crate::contract::{Parts, Planner};
-use crate::envelope;
-use crate::node::{Pull, Push, Workshop, foreign};
-use crate::parts::{PartSummary, Place, Spans};
+use crate::node::{Pull, Push, TaskRunner, foreign};
+use crate::parts::{PartPath, PartRanges, PartSummary};
+use crate::shuffle_block::{self, ShuffleBlock};
 use arrow_array::{RecordBatch, UInt32Array};
 use arrow_select::take::take_record_batch;
 use bessemer_dataflow::{
@@ -27,13 +27,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Which stages to run on what.
+/// Stages and rows of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Work {
     Rows { generation: usize },
     Side { generation: usize },
     Between { generation: usize, from: usize },
-    Notes { generation: usize },
+    SideRows { generation: usize },
 }
 
 /// A step, as it travels.
@@ -48,113 +48,122 @@ pub(crate) struct Description {
     pub(crate) work: Work,
 }
 
-/// The stages of a plan, cut at its annotations.
-pub(crate) struct Cut<'a> {
-    /// Maps before the first annotation, between annotations, after the last.
+/// Stages of a plan, split at its side joins.
+pub(crate) struct Segments<'a> {
+    /// Maps before the first side join, between side joins, after the last.
     pub(crate) maps: Vec<&'a [Stage]>,
-    /// The annotations, as stages.
-    pub(crate) annotations: Vec<&'a Stage>,
+    /// The side joins.
+    pub(crate) side_joins: Vec<SideJoin<'a>>,
 }
 
-/// Cuts a plan.
+/// A side join of a plan; see [`Stage::SideJoin`].
+pub(crate) struct SideJoin<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) project: &'a [String],
+    pub(crate) stages: &'a [Stage],
+    pub(crate) adds: &'a arrow_schema::SchemaRef,
+}
+
+/// Splits a plan at its side joins.
 ///
 /// # Errors
 /// A shuffle, sort, fold or pipeline breaker outside of a side join: rows would leave their parts.
-pub(crate) fn cut(stages: &[Stage]) -> Result<Cut<'_>> {
-    let mut cut = Cut { maps: Vec::new(), annotations: Vec::new() };
+pub(crate) fn split(stages: &[Stage]) -> Result<Segments<'_>> {
+    let mut segments = Segments { maps: Vec::new(), side_joins: Vec::new() };
     let mut begin = 0;
     for (index, stage) in stages.iter().enumerate() {
         match stage {
             Stage::Map(_) | Stage::FlatMap(_) => {}
-            Stage::SideJoin { .. } => {
-                cut.maps.push(&stages[begin..index]);
-                cut.annotations.push(stage);
+            Stage::SideJoin { name, project, side, adds } => {
+                segments.maps.push(&stages[begin..index]);
+                segments.side_joins.push(SideJoin { name, project, stages: side, adds });
                 begin = index + 1;
             }
             _ => {
                 return Err(Error::Plan {
                     stage: "cluster".into(),
                     problem: format!(
-                        "stage {index} of the plan moves rows outside of an annotation; a cluster runs maps and annotations"
+                        "stage {index} of the plan moves rows outside of a side join; a cluster runs maps and side joins"
                     ),
                 });
             }
         }
     }
-    cut.maps.push(&stages[begin..]);
-    Ok(cut)
+    segments.maps.push(&stages[begin..]);
+    Ok(segments)
 }
 
-/// A side plan, cut at its shuffles: the stages before the first, then (key, partitions) of each with the stages after it.
-pub(crate) struct Side<'a> {
+/// Stages of a side plan, split at its shuffles.
+pub(crate) struct SideSegments<'a> {
+    /// Stages before the first shuffle.
     pub(crate) before: &'a [Stage],
-    pub(crate) shuffles: Vec<Shuffle<'a>>,
+    /// The shuffles, each with the stages after it.
+    pub(crate) shuffles: Vec<ShuffleSegment<'a>>,
 }
 
-pub(crate) struct Shuffle<'a> {
+/// A shuffle of a side plan and the stages after it.
+pub(crate) struct ShuffleSegment<'a> {
     pub(crate) key: &'a [String],
     pub(crate) partitions: usize,
     pub(crate) after: &'a [Stage],
 }
 
-/// Cuts a side plan. A pipeline breaker sees all partitions one after the other, and a sort or fold orders or folds a whole partition: where
-/// one follows what still lies in parts (or a pipeline breaker follows what lies in partitions), all rows go to one partition first.
-pub(crate) fn side(stages: &[Stage]) -> Result<Side<'_>> {
-    let mut cut = Side { before: stages, shuffles: Vec::new() };
+/// Splits a side plan at its shuffles. A pipeline breaker reads all partitions one after the other; a sort or a fold needs a whole
+/// partition. Where such a stage follows rows that still lie in parts (or a pipeline breaker follows partitions), a shuffle to one
+/// partition is inserted.
+pub(crate) fn split_side(stages: &[Stage]) -> Result<SideSegments<'_>> {
+    let mut segments = SideSegments { before: stages, shuffles: Vec::new() };
     let (mut begin, mut partitions) = (0, None);
     for (index, stage) in stages.iter().enumerate() {
         // The shuffle that must stand before this stage, and where the stages after it begin.
         let (shuffle, after) = match stage {
             Stage::Shuffle { key, partitions } => {
                 let partitions = if key.is_empty() { 1 } else { (*partitions).max(1) };
-                (Shuffle { key, partitions, after: &[] }, index + 1)
+                (ShuffleSegment { key, partitions, after: &[] }, index + 1)
             }
             Stage::PipelineBreaker(_) if partitions != Some(1) => {
-                (Shuffle { key: &[], partitions: 1, after: &[] }, index)
+                (ShuffleSegment { key: &[], partitions: 1, after: &[] }, index)
             }
             Stage::Sort { .. } | Stage::Reduce { .. } if partitions.is_none() => {
-                (Shuffle { key: &[], partitions: 1, after: &[] }, index)
+                (ShuffleSegment { key: &[], partitions: 1, after: &[] }, index)
             }
             Stage::SideJoin { name, .. } => {
                 return Err(Error::Plan {
                     stage: name.clone(),
-                    problem: "an annotation inside a side plan; a cluster runs annotations one after the other only".into(),
+                    problem:
+                        "a side join inside a side plan; a cluster runs side joins one after the other only"
+                            .into(),
                 });
             }
             _ => continue,
         };
-        match cut.shuffles.last_mut() {
-            None => cut.before = &stages[begin..index],
+        match segments.shuffles.last_mut() {
+            None => segments.before = &stages[begin..index],
             Some(last) => last.after = &stages[begin..index],
         }
         partitions = Some(shuffle.partitions);
-        cut.shuffles.push(shuffle);
+        segments.shuffles.push(shuffle);
         begin = after;
     }
-    if let Some(last) = cut.shuffles.last_mut() {
+    if let Some(last) = segments.shuffles.last_mut() {
         last.after = &stages[begin..];
     }
-    Ok(cut)
+    Ok(segments)
 }
 
-/// The workshop of every executor: plans by their text, and a folder for what does not fit in memory.
-pub(crate) struct PlanWorkshop {
+/// Runs tasks on an executor: makes plans from their texts, and has a folder for rows that do not fit in memory.
+pub(crate) struct PlanRunner {
     planner: Arc<dyn Planner>,
     /// Folder for spills, of this process alone.
     spill: PathBuf,
-    /// The plan made last: a job's steps all name the same, and listing a source anew for each would read it many times over.
+    /// The plan made last. All steps of a job have the same one, and listing the source again for each would read it many times.
     last: Mutex<Option<(String, Arc<dyn Parts>)>>,
     spills: AtomicU64,
 }
 
-impl PlanWorkshop {
-    pub(crate) fn new(planner: Arc<dyn Planner>, spill: &Path) -> PlanWorkshop {
-        PlanWorkshop {
-            planner,
-            spill: spill.to_path_buf(),
-            last: Mutex::new(None),
-            spills: AtomicU64::new(0),
-        }
+impl PlanRunner {
+    pub(crate) fn new(planner: Arc<dyn Planner>, spill: &Path) -> PlanRunner {
+        PlanRunner { planner, spill: spill.to_path_buf(), last: Mutex::new(None), spills: AtomicU64::new(0) }
     }
 
     fn parts(&self, text: &str) -> Result<Arc<dyn Parts>> {
@@ -182,7 +191,7 @@ impl PlanWorkshop {
         std::fs::create_dir_all(&folder).map_err(Error::io("create folder", &folder))?;
         let stop = AtomicBool::new(false);
         let plan = Plan { source: Arc::new(Unit(Mutex::new(Some(unit)))), stages: stages.to_vec() };
-        // One thread: a cluster spreads units, and every executor works on several at once.
+        // One thread: a cluster distributes units, and every executor runs several tasks at once.
         let result = Executor::new(1, description.memory, &folder, &stop, &|| ()).run(&plan, sink);
         let removed = std::fs::remove_dir_all(&folder).map_err(Error::io("remove", &folder));
         result.and(removed)
@@ -206,37 +215,37 @@ impl Source for Unit {
     }
 }
 
-/// Says of each row of a batch which partition it goes to.
-type Target = dyn Fn(&RecordBatch) -> Result<Vec<u32>>;
+/// Returns the partition of each row of a batch.
+type Partitioner = dyn Fn(&RecordBatch) -> Result<Vec<u32>>;
 
-/// Takes rows for the partitions of a shuffle and seals them in envelopes.
+/// Distributes rows over the partitions of a shuffle and encodes them as blocks.
 struct Scatter<'a, 'b> {
-    to: &'a Target,
+    to: &'a Partitioner,
     from: u64,
     seq: u64,
-    /// Rows that wait, by partition, with their bytes.
-    waiting: BTreeMap<u32, (Vec<RecordBatch>, usize)>,
+    /// Rows that are in no block yet, by partition, with their bytes.
+    pending: BTreeMap<u32, (Vec<RecordBatch>, usize)>,
     bytes: usize,
     output: &'a mut Push<'b>,
 }
 
-/// Bytes of rows that wait for their envelopes in all.
-const WAITING_BYTES: usize = 16 << 20;
+/// Most bytes of rows that are in no block yet, over all partitions.
+const PENDING_BYTES: usize = 16 << 20;
 
 impl Scatter<'_, '_> {
-    fn seal(&mut self, partition: u32) -> Result<()> {
-        let Some((batches, bytes)) = self.waiting.remove(&partition) else { return Ok(()) };
+    fn emit(&mut self, partition: u32) -> Result<()> {
+        let Some((batches, bytes)) = self.pending.remove(&partition) else { return Ok(()) };
         self.bytes -= bytes;
         let Some(first) = batches.first() else { return Ok(()) };
         let rows = arrow_select::concat::concat_batches(&first.schema(), &batches)?;
-        (self.output)(envelope::seal(partition, self.from, self.seq, &rows)?)?;
+        (self.output)(shuffle_block::encode(partition, self.from, self.seq, &rows)?)?;
         self.seq += 1;
         Ok(())
     }
 
     fn finish(mut self) -> Result<()> {
-        while let Some(&partition) = self.waiting.keys().next() {
-            self.seal(partition)?;
+        while let Some(&partition) = self.pending.keys().next() {
+            self.emit(partition)?;
         }
         Ok(())
     }
@@ -252,19 +261,19 @@ impl Sink for Scatter<'_, '_> {
         for (partition, rows) in rows {
             let part = take_record_batch(batch, &UInt32Array::from(rows))?;
             let bytes = held_bytes(&part);
-            let waiting = self.waiting.entry(partition).or_default();
-            waiting.0.push(part);
-            waiting.1 += bytes;
+            let pending = self.pending.entry(partition).or_default();
+            pending.0.push(part);
+            pending.1 += bytes;
             self.bytes += bytes;
-            if waiting.1 >= envelope::ENVELOPE_BYTES {
-                self.seal(partition)?;
+            if pending.1 >= shuffle_block::BLOCK_BYTES {
+                self.emit(partition)?;
             }
         }
-        while self.bytes > WAITING_BYTES {
+        while self.bytes > PENDING_BYTES {
             let largest =
-                self.waiting.iter().max_by_key(|(partition, (_, bytes))| (*bytes, u32::MAX - **partition));
+                self.pending.iter().max_by_key(|(partition, (_, bytes))| (*bytes, u32::MAX - **partition));
             let Some(partition) = largest.map(|(partition, _)| *partition) else { break };
-            self.seal(partition)?;
+            self.emit(partition)?;
         }
         Ok(())
     }
@@ -280,85 +289,82 @@ fn every<T>(batch: &RecordBatch, mut read: impl FnMut(&RecordBatch, usize) -> Re
     (0..batch.num_rows()).map(|row| read(batch, row)).collect()
 }
 
-/// The ordinals of parts that a step is given as seeds.
+/// Reads the ordinals of parts that a step receives as seeds.
 fn seeds(input: &mut Pull<'_>) -> Result<Vec<usize>> {
     let mut parts = Vec::new();
     while let Some(batch) = input()? {
-        parts.extend(every(&batch, |batch, row| envelope::read(batch, row).map(|seed| seed.1 as usize))?);
+        parts
+            .extend(every(&batch, |batch, row| ShuffleBlock::at(batch, row).map(|seed| seed.from as usize))?);
     }
     Ok(parts)
 }
 
-fn say(summary: &PartSummary, output: &mut Push<'_>) -> Result<()> {
+fn report(summary: &PartSummary, output: &mut Push<'_>) -> Result<()> {
     let text = serde_json::to_vec(summary).map_err(|cause| foreign("write a summary", &cause))?;
-    output(envelope::stamp(0, summary.part as u64, 0, &text)?)
+    output(shuffle_block::encode_payload(0, summary.part as u64, 0, &text)?)
 }
 
-impl Workshop for PlanWorkshop {
-    fn work(&self, description: &[u8], input: &mut Pull<'_>, output: &mut Push<'_>) -> Result<()> {
+impl TaskRunner for PlanRunner {
+    fn run_task(&self, description: &[u8], input: &mut Pull<'_>, output: &mut Push<'_>) -> Result<()> {
         let description: Description = serde_json::from_slice(description)
             .map_err(|cause| foreign("read a step's description", &cause))?;
         let parts = self.parts(&description.plan)?;
-        let cut = cut(parts.stages())?;
+        let segments = split(parts.stages())?;
         match description.work {
-            Work::Rows { generation } => self.rows(&description, &*parts, &cut, generation, input, output),
-            Work::Side { generation } => self.side(&description, &cut, generation, input, output),
-            Work::Between { generation, from } => {
-                self.between(&description, &cut, generation, from, input, output)
+            Work::Rows { generation } => {
+                self.rows(&description, &*parts, &segments, generation, input, output)
             }
-            Work::Notes { generation } => self.notes(&description, generation, input, output),
+            Work::Side { generation } => self.side(&description, &segments, generation, input, output),
+            Work::Between { generation, from } => {
+                self.between(&description, &segments, generation, from, input, output)
+            }
+            Work::SideRows { generation } => self.side_rows(&description, generation, input, output),
         }
     }
 }
 
-/// The name, columns and stages of the annotation that makes generation `generation`'s notes.
-fn annotation<'a>(
-    cut: &Cut<'a>,
-    generation: usize,
-) -> Result<(&'a str, &'a [String], &'a [Stage], &'a arrow_schema::SchemaRef)> {
-    match generation.checked_sub(1).and_then(|index| cut.annotations.get(index)) {
-        Some(Stage::SideJoin { name, project, side, adds }) => Ok((name, project, side, adds)),
-        _ => Err(Error::Plan {
-            stage: "cluster".into(),
-            problem: format!(
-                "the plan has {} annotations; annotation {generation} was asked for",
-                cut.annotations.len()
-            ),
-        }),
-    }
+/// Returns the side join between generations `generation - 1` and `generation` of the rows.
+fn side_join<'s, 'a>(segments: &'s Segments<'a>, generation: usize) -> Result<&'s SideJoin<'a>> {
+    generation.checked_sub(1).and_then(|index| segments.side_joins.get(index)).ok_or_else(|| Error::Plan {
+        stage: "cluster".into(),
+        problem: format!(
+            "side join {generation} was asked for, the plan has {}; executors and client must run the same version",
+            segments.side_joins.len()
+        ),
+    })
 }
 
-impl PlanWorkshop {
+impl PlanRunner {
     fn rows(
         &self,
         description: &Description,
         parts: &dyn Parts,
-        cut: &Cut<'_>,
+        segments: &Segments<'_>,
         generation: usize,
         input: &mut Pull<'_>,
         output: &mut Push<'_>,
     ) -> Result<()> {
         let folder = &description.folder;
         for part in seeds(input)? {
-            let place = Place::rows(folder, generation, part);
+            let place = PartPath::rows(folder, generation, part);
             let summary = match place.finished()? {
                 Some(summary) => summary,
                 None => {
                     let unit: Box<dyn Scan> = match generation {
                         0 => parts.scan(part)?,
                         _ => {
-                            let (name, _, _, adds) = annotation(cut, generation)?;
-                            let rows = Place::rows(folder, generation - 1, part).read(&[])?;
-                            let notes = Place::notes(folder, generation, part).read(&[])?;
-                            join(name, Box::new(rows), Box::new(notes), adds)
+                            let SideJoin { name, adds, .. } = side_join(segments, generation)?;
+                            let rows = PartPath::rows(folder, generation - 1, part).read(&[])?;
+                            let side_rows = PartPath::side_rows(folder, generation, part).read(&[])?;
+                            join(name, Box::new(rows), Box::new(side_rows), adds)
                         }
                     };
                     let mut writer = place.writer()?;
-                    self.run(description, unit, cut.maps[generation], &mut writer)?;
+                    self.run(description, unit, segments.maps[generation], &mut writer)?;
                     writer.finish()?
                 }
             };
-            say(&summary, output)?;
+            report(&summary, output)?;
         }
         Ok(())
     }
@@ -366,16 +372,16 @@ impl PlanWorkshop {
     fn side(
         &self,
         description: &Description,
-        cut: &Cut<'_>,
+        segments: &Segments<'_>,
         generation: usize,
         input: &mut Pull<'_>,
         output: &mut Push<'_>,
     ) -> Result<()> {
-        let (_, project, stages, _) = annotation(cut, generation)?;
-        let side = side(stages)?;
+        let SideJoin { project, stages, .. } = side_join(segments, generation)?;
+        let side = split_side(stages)?;
         let to = self.target(description, &side, 0, generation)?;
         for part in seeds(input)? {
-            let unit = Place::rows(&description.folder, generation - 1, part).read(project)?;
+            let unit = PartPath::rows(&description.folder, generation - 1, part).read(project)?;
             self.scatter(description, Box::new(unit), side.before, part as u64, &to, output)?;
         }
         Ok(())
@@ -384,14 +390,13 @@ impl PlanWorkshop {
     fn between(
         &self,
         description: &Description,
-        cut: &Cut<'_>,
+        segments: &Segments<'_>,
         generation: usize,
         from: usize,
         input: &mut Pull<'_>,
         output: &mut Push<'_>,
     ) -> Result<()> {
-        let (_, _, stages, _) = annotation(cut, generation)?;
-        let side = side(stages)?;
+        let side = split_side(side_join(segments, generation)?.stages)?;
         let after = side.shuffles.get(from).map(|shuffle| shuffle.after).ok_or_else(|| Error::Plan {
             stage: "cluster".into(),
             problem: format!("side plan {generation} has no shuffle {from}"),
@@ -402,7 +407,7 @@ impl PlanWorkshop {
         })
     }
 
-    fn notes(
+    fn side_rows(
         &self,
         description: &Description,
         generation: usize,
@@ -411,9 +416,9 @@ impl PlanWorkshop {
     ) -> Result<()> {
         let sort = [Stage::Sort { by: vec!["file".into(), "row".into()] }];
         self.units(input, &mut |part, unit| {
-            let mut writer = Place::notes(&description.folder, generation, part as usize).writer()?;
+            let mut writer = PartPath::side_rows(&description.folder, generation, part as usize).writer()?;
             self.run(description, unit, &sort, &mut writer)?;
-            say(&writer.finish()?, output)
+            report(&writer.finish()?, output)
         })
     }
 
@@ -423,37 +428,39 @@ impl PlanWorkshop {
         unit: Box<dyn Scan>,
         stages: &[Stage],
         from: u64,
-        to: &Target,
+        to: &Partitioner,
         output: &mut Push<'_>,
     ) -> Result<()> {
-        let mut sink = Scatter { to, from, seq: 0, waiting: BTreeMap::new(), bytes: 0, output };
+        let mut sink = Scatter { to, from, seq: 0, pending: BTreeMap::new(), bytes: 0, output };
         self.run(description, unit, stages, &mut sink)?;
         sink.finish()
     }
 
-    /// Where the rows before shuffle `index` of a side plan go; after the last one, to the part that holds the row they speak of.
+    /// Returns the partitioner before shuffle `index` of a side plan. After the last shuffle a row goes to the part of its (file, row).
     fn target(
         &self,
         description: &Description,
-        side: &Side<'_>,
+        side: &SideSegments<'_>,
         index: usize,
         generation: usize,
-    ) -> Result<Box<Target>> {
+    ) -> Result<Box<Partitioner>> {
         if let Some(shuffle) = side.shuffles.get(index) {
             let (key, partitions) = (shuffle.key.to_vec(), shuffle.partitions);
             return Ok(Box::new(move |batch| partitions_of(batch, &key, partitions)));
         }
-        let path = spans_path(&description.folder, generation);
+        let path = ranges_path(&description.folder, generation);
         let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
         let summaries: Vec<PartSummary> =
-            serde_json::from_str(&text).map_err(|cause| foreign("read the spans of parts", &cause))?;
-        let spans = Spans::of(&summaries)?;
+            serde_json::from_str(&text).map_err(|cause| foreign("read the ranges of parts", &cause))?;
+        let ranges = PartRanges::of(&summaries)?;
         Ok(Box::new(move |batch| {
-            every(batch, |batch, row| spans.part_of(crate::parts::id_of(batch, row)?).map(|part| part as u32))
+            every(batch, |batch, row| {
+                ranges.part_of(crate::parts::id_of(batch, row)?).map(|part| part as u32)
+            })
         }))
     }
 
-    /// Gives each partition's rows to `take`, in the order in which the embedded executor would have them.
+    /// Calls `take` with each partition's rows, in the order of the local executor.
     fn units(
         &self,
         input: &mut Pull<'_>,
@@ -461,18 +468,17 @@ impl PlanWorkshop {
     ) -> Result<()> {
         let number = self.spills.fetch_add(1, Ordering::Relaxed);
         let folder = self.spill.join(format!("units-{}-{number}", std::process::id()));
-        let mut sorted = crate::units::Units::create(&folder)?;
+        let mut sorted = crate::block_file::BlockFile::create(&folder)?;
         while let Some(batch) = input()? {
             for row in 0..batch.num_rows() {
-                let (partition, from, seq, rows) = envelope::read(&batch, row)?;
-                sorted.put(partition, from, seq, rows)?;
+                sorted.put(ShuffleBlock::at(&batch, row)?)?;
             }
         }
         sorted.each(take)
     }
 }
 
-/// The file that holds the summaries of the parts that annotation `generation` speaks of.
-pub(crate) fn spans_path(folder: &Path, generation: usize) -> PathBuf {
-    folder.join(format!("spans-{generation}.json"))
+/// Returns the path of the file with the summaries of the parts whose rows side join `generation` reads.
+pub(crate) fn ranges_path(folder: &Path, generation: usize) -> PathBuf {
+    folder.join(format!("ranges-{generation}.json"))
 }

@@ -282,7 +282,7 @@ fn the_rows_are_those_of_the_embedded_executor(scheduler: &str, folder: &Path, e
         jobs.fetch_add(1, Ordering::Relaxed);
     });
     assert_eq!(rows, *expected);
-    assert_eq!(jobs.load(Ordering::Relaxed), 5, "two annotations: three jobs of rows, two of side plans");
+    assert_eq!(jobs.load(Ordering::Relaxed), 5, "two side joins: three jobs of rows, two of side plans");
 }
 
 fn an_error_of_a_step_reaches_the_client(scheduler: &str, folder: &Path) {
