@@ -81,8 +81,11 @@ fn text(index: u64) -> String {
         "cheap", "be", "of",
     ];
     let mut state = index.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut text =
-        if index % 10 == 0 { String::from("Write to jane.doe@mail.de soon.\n") } else { String::new() };
+    let mut text = if index.is_multiple_of(10) {
+        String::from("Write to jane.doe@mail.de soon.\n")
+    } else {
+        String::new()
+    };
     for number in 0..600 {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         text += WORDS[(state >> 33) as usize % WORDS.len()];
