@@ -55,7 +55,7 @@ struct Writing<'w, 'a> {
 }
 
 impl Worker {
-    /// Appends the events of the next optimizer step on this rank, with what it does in bubbles ([`Worker::set_step_fill`]):
+    /// Appends the events of the next optimizer step on this rank, with the batches of evaluation in its bubbles:
     /// [`Worker::gradients`], [`Worker::sum_over_data`], [`Worker::grad_norm`] and [`Worker::apply`], one after the other.
     ///
     /// # Errors
