@@ -44,13 +44,13 @@ pub struct Progress {
     pub total_bytes: u64,
 }
 
-/// What a build may use and whom it tells.
+/// Resources of a build, and the function that it reports progress to.
 pub struct BuildContext<'a> {
     /// Worker threads.
     pub threads: usize,
     /// Bytes of rows to hold in memory; beyond them rows go to disk.
     pub memory_budget: usize,
-    /// Told after each batch, on the calling thread.
+    /// Called after each batch, on the calling thread.
     pub progress: &'a dyn Fn(Progress),
     /// Raised by the caller to stop the build.
     pub stop: &'a AtomicBool,
@@ -59,7 +59,7 @@ pub struct BuildContext<'a> {
 /// A finished build.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Built {
-    /// What the corpus holds.
+    /// Summary of the corpus.
     pub summary: CorpusSummary,
     /// The directory held this corpus already and nothing was done.
     pub reused: bool,
@@ -173,7 +173,7 @@ pub(crate) fn publish(
     Ok(summary)
 }
 
-/// What runs the plan.
+/// Executor of the plan.
 enum Target<'a> {
     /// The threads of this process.
     Local(Plan),

@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a deletion did.
+/// Result of a deletion.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Deletion {
     /// Ids that were not on the list before.
@@ -33,7 +33,7 @@ pub struct Deletion {
     pub unknown: Vec<String>,
     /// The corpus was written anew.
     pub rewritten: bool,
-    /// What the corpus holds now.
+    /// Summary of the corpus afterwards.
     #[serde(skip)]
     pub summary: CorpusSummary,
 }

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-/// Result of the corpus room.
+/// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error of the corpus room. Faults of single documents are not errors: they become dropped rows with a
+/// An error of this crate. Faults of single documents are not errors: they become dropped rows with a
 /// reason, because one bad file must not stop a run over a million good ones.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -28,9 +28,9 @@ pub enum Error {
     Source {
         /// The path in question.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         problem: String,
-        /// What to try.
+        /// Advice on what to try.
         hint: String,
     },
     /// A source of several.
@@ -38,7 +38,7 @@ pub enum Error {
     OfSource {
         /// Its name.
         name: String,
-        /// What is wrong with it.
+        /// The defect.
         #[source]
         error: Box<Error>,
     },
@@ -61,10 +61,10 @@ pub enum Error {
         workspace: PathBuf,
         /// What cargo said, or why it could not be started.
         problem: String,
-        /// What to try.
+        /// Advice on what to try.
         hint: &'static str,
     },
-    /// Nothing was left to train on.
+    /// No document was left to train on.
     #[error(
         "the corpus is empty: {seen} documents were read from {place} and none was kept ({reasons}); {hint}"
     )]
@@ -75,7 +75,7 @@ pub enum Error {
         seen: u64,
         /// Dropped documents by reason, largest first, with an example.
         reasons: String,
-        /// What to try.
+        /// Advice on what to try.
         hint: &'static str,
     },
     /// The output directory holds something that is not a corpus.
@@ -83,7 +83,7 @@ pub enum Error {
     NotACorpus {
         /// The directory.
         path: PathBuf,
-        /// What is missing or wrong.
+        /// The missing or wrong part.
         problem: String,
     },
     /// A directory of the program holds something that the program did not write, and would be replaced.
@@ -91,7 +91,7 @@ pub enum Error {
     Foreign {
         /// The directory.
         path: PathBuf,
-        /// What was found, and what to do with it.
+        /// The thing that was found, and advice on it.
         problem: String,
     },
     /// A file of a finished corpus does not match its marker.
@@ -119,7 +119,7 @@ pub enum Error {
     Plan {
         /// The stage's name.
         stage: String,
-        /// What it wanted and what it found.
+        /// The wanted and the found columns.
         problem: String,
     },
     /// A worker panicked; the message is kept so that it can be reported.
@@ -127,12 +127,12 @@ pub enum Error {
         "a worker of stage {stage:?} panicked: {message}; please report this with the input that caused it"
     )]
     Panicked {
-        /// Where it happened.
+        /// Name of the stage.
         stage: &'static str,
         /// The panic's message.
         message: String,
     },
-    /// A function of another room failed.
+    /// A function of another crate failed.
     #[error(transparent)]
     Stage(Box<dyn std::error::Error + Send + Sync>),
     /// Arrow refused an operation, for example a batch above 2 GiB.
@@ -143,7 +143,7 @@ pub enum Error {
     Parquet {
         /// The file.
         path: PathBuf,
-        /// What the Parquet library said.
+        /// Error of the Parquet library.
         #[source]
         cause: parquet::errors::ParquetError,
     },
@@ -152,7 +152,7 @@ pub enum Error {
     Tokenize {
         /// The document's name.
         id: String,
-        /// What the tokenizer said.
+        /// Error of the tokenizer.
         #[source]
         cause: bessemer_tokenizer::TokenizerError,
     },
@@ -164,14 +164,14 @@ pub enum Error {
     Json {
         /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// Place and description.
         #[source]
         cause: serde_json::Error,
     },
 }
 
 impl From<bessemer_dataflow::Error> for Error {
-    /// An error of this room that travelled through a plan comes out as it went in.
+    /// An error of this crate that travelled through a plan comes out as it went in.
     fn from(error: bessemer_dataflow::Error) -> Error {
         use bessemer_dataflow::Error as Flow;
         match error {

@@ -64,7 +64,7 @@ impl EvaluateConfig {
     }
 }
 
-/// What the sample showed.
+/// Measures of the sample.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// Documents of the sample and their bytes.
@@ -73,7 +73,7 @@ pub struct Evaluation {
     pub profiles: BTreeMap<String, ProfileEvaluation>,
 }
 
-/// What a profile says of the sample.
+/// Measures of the sample by one profile.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProfileEvaluation {
     /// Documents that it would keep.
@@ -106,7 +106,7 @@ pub struct Measure {
 struct Review {
     id: String,
     source: String,
-    /// What the profiles would drop it for.
+    /// Reasons for which the profiles would drop it.
     reasons: Vec<String>,
     text: String,
 }
@@ -130,7 +130,7 @@ pub(crate) struct Evaluator {
 }
 
 impl Evaluator {
-    /// None where nothing is asked for.
+    /// Returns none where no evaluation is configured.
     pub(crate) fn new(config: &EvaluateConfig) -> Result<Option<Evaluator>> {
         if config.sample <= 0.0 {
             return Ok(None);

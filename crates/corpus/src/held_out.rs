@@ -40,7 +40,7 @@ pub(crate) enum Choice {
     Tail { file: u32, row: u64, bytes: u64, most: u64 },
 }
 
-/// What passed on the way to the sink.
+/// Counts of the rows on their way to the sink.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     kept: Count,

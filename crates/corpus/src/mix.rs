@@ -78,7 +78,7 @@ impl Default for MixConfig {
     }
 }
 
-/// What training weighs: a source or a slice.
+/// A unit of the mixture: a source or a slice of one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ComponentConfig {
     /// `SOURCE`, or `SOURCE.SLICE`.

@@ -92,7 +92,7 @@ struct Marker {
     resume_point: Option<String>,
 }
 
-/// What belongs to one build.
+/// Identity of a build.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Key {
     version: u32,
@@ -237,7 +237,7 @@ fn matches(path: &Path, marker: &Marker) -> bool {
     bytes == marker.file_bytes && format!("{:032x}", hash.digest128()) == marker.xxh3_128
 }
 
-/// What the workers share.
+/// State that the workers share.
 struct Work<'a> {
     parts: &'a Parts,
     source: &'a Arc<dyn Source>,

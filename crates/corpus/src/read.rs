@@ -71,7 +71,7 @@ impl CorpusReader {
         CorpusReader { folder: folder.to_path_buf(), summary: summary.clone(), verified }
     }
 
-    /// What the corpus holds.
+    /// Summary of the corpus.
     pub fn summary(&self) -> &CorpusSummary {
         &self.summary
     }

@@ -136,7 +136,7 @@ impl RemotePlan {
         }
     }
 
-    /// What happens to the rows.
+    /// Stages that the rows pass.
     pub fn stages(&self) -> &[Stage] {
         &self.stages
     }

@@ -141,7 +141,7 @@ impl Assign {
         self.fixed(name).is_some()
     }
 
-    /// What the split follows, in words.
+    /// Describes the criterion of the split.
     pub(crate) fn in_words(&self) -> &'static str {
         let by = |wanted| self.by.values().all(|by| *by == wanted);
         if by(SplitBy::Document) {

@@ -28,7 +28,7 @@ use xxhash_rust::xxh3::xxh3_128;
 /// Name of the file that says what the shards hold.
 pub const TOKENS_FILE: &str = "tokens.json";
 
-/// What a split's shards hold.
+/// Counts of a split's shards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenSummary {
     /// Documents.
@@ -43,7 +43,7 @@ pub struct TokenSummary {
     pub file_bytes: u64,
 }
 
-/// What a directory of shards holds.
+/// Summary of a directory of shards.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tokenized {
     /// Fingerprint of the corpus.

@@ -1,7 +1,7 @@
 //! Tombstones: the list of documents that must not be in a corpus, whatever its sources say.
 //!
 //! The list lies beside the corpus directory, as `NAME.tombstones.json`, so that it outlives the directory: a build that
-//! replaces the corpus, a crash in the middle of that, and a directory removed by hand. Its format is in this room's README.
+//! replaces the corpus, a crash in the middle of that, and a directory removed by hand. Its format is in this crate's README.
 
 use crate::error::{Error, Result};
 use crate::output::durable::beside;
@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 /// Version of the list's format.
 pub const TOMBSTONES_VERSION: u32 = 1;
-/// What the list calls itself.
+/// Name of the format in the file.
 const FORMAT: &str = "bessemer-tombstones";
 /// Reason of a dropped row that has a tombstone.
 pub(crate) const DELETED: &str = "deleted";
@@ -38,7 +38,7 @@ struct Entry {
     reason: String,
 }
 
-/// Where the list of the corpus in `folder` lies.
+/// Returns the path of the list of the corpus in `folder`.
 pub fn tombstones_path(folder: &Path) -> PathBuf {
     // Without a slash at its end.
     let folder: PathBuf = folder.components().collect();

@@ -115,11 +115,11 @@ pub struct VerifiedFile {
     pub name: String,
     /// Its bytes as the build wrote them.
     pub bytes: u64,
-    /// What is wrong with it; none if it is intact.
+    /// The defect; none if the file is intact.
     pub problem: Option<String>,
 }
 
-/// What [`verify`] found.
+/// Result of [`verify`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Verification {
     /// All files of the corpus are intact.

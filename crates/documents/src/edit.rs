@@ -11,7 +11,7 @@ use bessemer_dataflow::{Error, Result, column, optional, with_columns};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// What a function says of a document.
+/// Decision of a function about a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// The document stays as it is now.
@@ -198,7 +198,7 @@ impl<'a> TextColumn<'a> {
 /// A column of values that functions set.
 struct ValueColumn<'a> {
     field: &'a Field,
-    /// What stays where no value is set.
+    /// Value of rows that no function sets.
     old: Option<&'a ArrayRef>,
     values: Values,
 }
@@ -266,7 +266,7 @@ pub fn edit(
 /// [`edit`] that hands dropped documents to `visit` as well.
 ///
 /// # Errors
-/// Those of [`edit`].
+/// The errors of [`edit`].
 pub fn edit_all(
     stage: &str,
     batch: &RecordBatch,
@@ -275,7 +275,7 @@ pub fn edit_all(
     edit_with(stage, batch, &[], Visited::All, visit)
 }
 
-/// Which documents of a batch are looked at.
+/// Selection of the documents that are visited.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Visited {
     Kept,

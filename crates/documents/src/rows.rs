@@ -21,7 +21,7 @@ pub struct Rows<'a> {
     pub licence: &'a StringArray,
     /// Path below the source.
     pub path: &'a StringArray,
-    /// Where it was published.
+    /// Address of publication.
     pub url: &'a StringArray,
     /// When it was fetched.
     pub fetched: &'a StringArray,

@@ -53,9 +53,9 @@ pub const VALIDATION: u8 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Split {
-    /// What the model learns from.
+    /// Text that the model is trained on.
     Train,
-    /// What it is judged on.
+    /// Text that the model is evaluated on.
     Validation,
 }
 

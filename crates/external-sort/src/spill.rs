@@ -132,7 +132,7 @@ pub struct RecordReader {
     /// Range of `block` that was not read yet.
     at: usize,
     end: usize,
-    /// What follows the block: file, offset, bytes.
+    /// Rest of the run behind the block: file, offset, bytes.
     file: Option<Arc<SpillFile>>,
     offset: u64,
     left: u64,

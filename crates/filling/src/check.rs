@@ -1,4 +1,4 @@
-//! What work in bubbles cannot go with.
+//! Refusals of layouts and choices that work in bubbles cannot be combined with.
 
 use bessemer_optim::OptimizerChoice;
 use bessemer_parallel::{FillChoice, FillConfig, ParallelError, Plan};

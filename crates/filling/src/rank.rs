@@ -12,7 +12,7 @@ use bessemer_tensor::{Backend, TensorError};
 use bessemer_units::Bytes;
 use std::any::Any;
 
-/// What a rank does in bubbles.
+/// Work of a rank in bubbles.
 #[derive(Debug, Default)]
 pub struct RankFill {
     fill: FillConfig,

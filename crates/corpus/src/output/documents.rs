@@ -254,7 +254,7 @@ struct Dropped {
     bytes: UInt64Builder,
     file: UInt32Builder,
     row: UInt64Builder,
-    /// Where there are several sources.
+    /// Component of a mixture, where there are several sources.
     component: Option<StringBuilder>,
     rows: usize,
 }

@@ -166,7 +166,7 @@ impl PartialDir {
         fs::create_dir(&self.partial).map_err(Error::io("create folder", &self.partial))
     }
 
-    /// Where files are written.
+    /// Returns the path of the directory that is written.
     pub(crate) fn path(&self) -> &Path {
         &self.partial
     }

@@ -24,7 +24,7 @@ pub(crate) struct Distribution {
 }
 
 impl Distribution {
-    /// None for a column that is no score.
+    /// Returns none for a column that is no score.
     pub(crate) fn new(field: &Field) -> Option<Distribution> {
         let numbers = match field.data_type() {
             DataType::Float64 => Some(Sketch::default()),

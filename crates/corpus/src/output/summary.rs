@@ -65,7 +65,7 @@ pub struct SourceSummary {
     pub train: Count,
     /// Kept for validation.
     pub validation: Count,
-    /// Dropped documents by reason.
+    /// Count of what they lost.
     pub dropped: BTreeMap<String, Count>,
 }
 
@@ -124,7 +124,7 @@ pub struct BuiltWith {
 pub(crate) struct Loss<'a> {
     pub(crate) reason: &'a str,
     pub(crate) sources: Vec<&'a SourceSummary>,
-    /// What they lost.
+    /// Count of what they lost.
     pub(crate) lost: Count,
 }
 
@@ -155,7 +155,7 @@ impl Loss<'_> {
     }
 }
 
-/// What a corpus holds.
+/// Summary of a corpus.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CorpusSummary {
     /// [`FORMAT_VERSION`].
@@ -186,7 +186,7 @@ pub struct CorpusSummary {
     pub kept: Count,
     /// Documents dropped.
     pub dropped: Count,
-    /// Dropped documents by reason.
+    /// Count of what they lost.
     pub dropped_by_reason: BTreeMap<String, Count>,
     /// Train and validation.
     pub splits: BTreeMap<Split, SplitSummary>,
@@ -223,7 +223,7 @@ pub struct CorpusSummary {
     /// Kept documents by the length of their texts: the key is the power of two at or below the bytes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub lengths: BTreeMap<u32, Count>,
-    /// Which program made it of which configuration.
+    /// Program and configuration that made the corpus.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub built_with: Option<BuiltWith>,
     /// By source, in row order.

@@ -94,7 +94,7 @@ pub(crate) mod tests {
     use bessemer_dataflow::{BatchMap, column, optional};
     use bessemer_documents::{DocumentPass, DocumentPasses, Edits, Origin, RowBuilder, Rows};
 
-    /// What a rule made of a document.
+    /// Result of a rule on a document.
     #[derive(Debug, PartialEq, Eq)]
     pub(crate) struct Visited {
         /// Why it was dropped, and the detail.

@@ -41,7 +41,7 @@ struct MetadataPackage {
     manifest_path: PathBuf,
 }
 
-/// Where a package comes from.
+/// Origin of a package.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Origin {
     CratesIo,
@@ -60,7 +60,7 @@ struct Package {
     licence: Option<String>,
 }
 
-/// What to list.
+/// Options of the listing.
 pub(crate) struct Options<'a> {
     pub(crate) workspace: &'a Path,
     /// Cargo's home folder, where downloaded crates are unpacked; empty if it is not known.

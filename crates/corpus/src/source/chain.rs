@@ -21,7 +21,7 @@ struct Member {
     label: Arc<Label>,
 }
 
-/// What the rows of a source get.
+/// Values that the rows of a source receive.
 struct Label {
     name: String,
     /// Ordinal of its first file.

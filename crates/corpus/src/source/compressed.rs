@@ -123,7 +123,7 @@ fn bounded(inner: impl Read + Send + 'static, most: u64) -> Box<dyn BufRead + Se
     Box::new(BufReader::with_capacity(BUFFER, Bounded { inner, most, left: most }))
 }
 
-/// What a decoder gives, up to `most` bytes.
+/// Returns the output of a decoder, up to `most` bytes.
 struct Bounded<R> {
     inner: R,
     most: u64,

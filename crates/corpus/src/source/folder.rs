@@ -38,7 +38,7 @@ pub(crate) const PROSE: &[&str] = &[
 /// One file of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileEntry {
-    /// Where it is.
+    /// Path of the file.
     pub(crate) path: PathBuf,
     /// Path below the root, with `/` between the parts.
     pub(crate) relative: String,
@@ -52,7 +52,7 @@ pub(crate) struct FileEntry {
     pub(crate) object: Option<super::location::Object>,
 }
 
-/// Which files to list.
+/// Selection of the files to list.
 pub(crate) struct Filter {
     /// Extensions without dot, lower case, or `*`.
     pub(crate) extensions: HashSet<String>,
@@ -210,7 +210,7 @@ pub(crate) struct Member {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pages {
     None,
-    /// Those whose names end like a page's.
+    /// Files whose names end like a page's.
     Named,
     All,
 }

@@ -6,7 +6,7 @@ use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value as Json};
 use std::borrow::Cow;
 
-/// What a line holds.
+/// Content of a line.
 pub(super) struct Parsed<'a> {
     pub(super) text: Option<Cow<'a, str>>,
     /// The text of a chat, or why it has none, where the field holds a list or one of [`dialogue::FIELDS`] does.

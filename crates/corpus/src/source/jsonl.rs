@@ -111,7 +111,7 @@ struct JsonlScan {
     max_line: usize,
     /// Ordinal of the file being read.
     file: usize,
-    /// Where the run of files ends.
+    /// End of the run of files.
     end: usize,
     reader: Option<Box<dyn BufRead + Send>>,
     /// Lines of it read so far.

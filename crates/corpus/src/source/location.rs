@@ -57,7 +57,7 @@ pub(crate) struct SourceLocation<'a> {
     pub(crate) exclude: &'a [String],
     /// Follow links that lead out of the folder.
     follow_links: bool,
-    /// What lies there, if it is elsewhere.
+    /// Files of the object store, if the location is one.
     objects: Option<Listed>,
 }
 
@@ -268,7 +268,7 @@ mod remote {
             Reader { length, file: Arc::new(Mutex::new(file)), failure, at: 0 }
         }
 
-        /// The last failure of a reader, told once.
+        /// The last failure of a reader, reported once.
         pub(crate) fn failure(&self) -> Option<Box<dyn std::error::Error + Send + Sync>> {
             let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
             failure.map(|error| error.into())

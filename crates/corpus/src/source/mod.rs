@@ -1,4 +1,4 @@
-//! Where documents come from, one kind a file.
+//! Sources of documents, one kind a file.
 //!
 //! What a scan does under a lock and what on any thread: `bessemer_dataflow::Scan`.
 
@@ -49,7 +49,7 @@ pub(crate) fn max_page_bytes(max_bytes: u64) -> u64 {
 pub(crate) struct FieldNames {
     /// The text.
     pub(crate) text: String,
-    /// Where it was published; empty for none.
+    /// Address of publication; empty for none.
     pub(crate) url: String,
     /// When it was fetched; empty for none.
     pub(crate) date: String,
@@ -99,7 +99,7 @@ pub struct SourceInfo {
     pub licence: Option<String>,
 }
 
-/// What a source consists of.
+/// Listing of a source.
 #[derive(Debug, Clone, Default)]
 pub struct Listing {
     /// The kind of source, as in the configuration.

@@ -22,7 +22,7 @@ pub(super) enum Content {
     File(Vec<u8>),
     /// LaTeX files with their paths.
     Tex(Vec<(String, Vec<u8>)>),
-    /// Nothing that can be read: reason, detail.
+    /// An unreadable input: reason, detail.
     Fault(&'static str, String),
 }
 
@@ -40,7 +40,7 @@ impl Input {
     }
 }
 
-/// What was opened, and its members.
+/// An opened input and its members.
 type Opened = Box<dyn Read + Send>;
 
 /// The papers of a file, one after the other.
@@ -189,7 +189,7 @@ impl Archive {
     }
 }
 
-/// What stands in the place of a PDF file.
+/// Row that stands for a PDF file.
 pub(super) fn pdf(path: &str) -> Input {
     Input::fault(path, PageVerdict::Pdf.name(), "PDF is not read, convert it to text or HTML first".into())
 }

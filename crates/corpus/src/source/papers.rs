@@ -368,7 +368,7 @@ fn decoded(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| encoding::decode(error.as_bytes(), None, None).text)
 }
 
-/// What a gzip member holds, within a limit.
+/// Returns the content of a gzip member, within a limit.
 fn unpacked(bytes: &[u8], max_bytes: usize) -> std::result::Result<Vec<u8>, (&'static str, String)> {
     let mut out = Vec::new();
     match MultiGzDecoder::new(bytes).take(max_bytes as u64 + 1).read_to_end(&mut out) {

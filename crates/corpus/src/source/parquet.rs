@@ -158,7 +158,7 @@ struct ParquetScan {
     files: Arc<Vec<FileEntry>>,
     columns: Arc<FieldNames>,
     file: usize,
-    /// Where the run of files ends.
+    /// End of the run of files.
     end: usize,
     reader: Option<Box<Reader>>,
     /// Rows of the file read so far.

@@ -90,7 +90,7 @@ impl Source for StackExchange {
     }
 }
 
-/// Where an answer stands in its file.
+/// Position of an answer in its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct AnswerEntry {
     question: u64,

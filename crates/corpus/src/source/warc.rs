@@ -130,7 +130,7 @@ impl Source for Warc {
     }
 }
 
-/// Where reading goes on.
+/// Position where reading continues.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct ResumePoint {
     /// Ordinal of the file.
@@ -147,12 +147,12 @@ struct WarcScan {
     reading: Arc<Reading>,
     /// Ordinal of the file being read.
     file: usize,
-    /// Where the run of files ends.
+    /// End of the run of files.
     end: usize,
     reader: Option<WarcReader<Opened>>,
     /// Records of the file so far.
     row: u64,
-    /// Where the last item lies, if it is a record.
+    /// Position of the last item, if it is a record.
     last: Option<Position>,
 }
 

@@ -163,7 +163,7 @@ fn totals(html: &mut String, summary: &CorpusSummary) {
     edits(html, summary);
 }
 
-/// What only some corpora replace or cut.
+/// Edits that only some corpora make.
 fn edits(html: &mut String, summary: &CorpusSummary) {
     if summary.numbers_replaced + summary.secrets_replaced > 0 {
         let _ = writeln!(
@@ -219,7 +219,7 @@ fn removal(html: &mut String, summary: &CorpusSummary) {
     html.push_str("</table>\n");
 }
 
-/// What each source lost, by reason.
+/// Dropped documents of each source, by reason.
 fn by_source(html: &mut String, summary: &CorpusSummary) {
     let (all, single) = shown_sources(summary);
     let named: Vec<&str> = reasons(summary).into_iter().take(REASONS).map(|(reason, _)| reason).collect();
@@ -361,7 +361,7 @@ fn skipped(html: &mut String, summary: &CorpusSummary) {
     html.push_str("</table>\n");
 }
 
-/// Which program made it of which configuration.
+/// Program and configuration that made the corpus.
 fn how_built(html: &mut String, summary: &CorpusSummary) {
     let Some(built) = &summary.built_with else { return };
     let _ = writeln!(
@@ -555,7 +555,7 @@ pub struct RunCard {
 /// The data card of a finished corpus with what a run made of it.
 ///
 /// # Errors
-/// Those of [`data_card`].
+/// The errors of [`data_card`].
 pub fn run_card(reader: &CorpusReader, run: &RunCard) -> Result<String> {
     let page = data_card(reader)?;
     let mut html = String::new();

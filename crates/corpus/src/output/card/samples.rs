@@ -62,7 +62,7 @@ impl Samples {
     /// Writes the ids of the documents that duplicates repeat into their details.
     ///
     /// # Errors
-    /// Those of reading the corpus.
+    /// The errors of reading the corpus.
     pub(crate) fn name_duplicates(&mut self, reader: &CorpusReader) -> Result<()> {
         let all =
             || self.dropped.iter().flat_map(|(reason, lowest)| lowest.0.values().map(move |s| (reason, s)));
