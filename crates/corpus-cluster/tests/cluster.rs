@@ -1,4 +1,4 @@
-//! A scheduler and two executors as processes of their own, on this machine: the plan's rows must be those of the embedded executor,
+//! A scheduler and two executors as processes of their own, on this machine: the plan's rows must be those of the local executor,
 //! also when an executor is killed in the middle. This executable is the test and, started with a role, the processes.
 
 #![allow(
