@@ -1,6 +1,6 @@
 //! The lines of a page: each block of text with what it is and how much of it is links.
 
-use super::measure::{Measures, State};
+use super::measure::{Measures, State, visible_chars};
 use crate::html::{Deadline, Document, HtmlError, NodeKind, Tag, decode_references};
 
 /// Kind of a block of text.
@@ -98,7 +98,7 @@ impl Collector {
         let before = self.chars;
         if preformatted {
             self.text.push_str(text);
-            self.chars += text.chars().filter(|c| !c.is_whitespace()).count() as u32;
+            self.chars += visible_chars(text);
         } else {
             self.add_words(text);
         }
@@ -109,10 +109,13 @@ impl Collector {
     }
 
     fn add_words(&mut self, text: &str) {
-        for c in text.chars() {
+        let mut rest = text;
+        while let Some(c) = rest.chars().next() {
+            let size = c.len_utf8();
             // A no-break space is a space to whoever reads; zero-width marks are nothing.
             if c.is_whitespace() || c == '\u{200b}' || c == '\u{feff}' || c == '\u{ad}' || c == '\0' {
                 self.space |= c.is_whitespace();
+                rest = &rest[size..];
                 continue;
             }
             if self.breaks > 0 && !self.text.is_empty() {
@@ -123,8 +126,12 @@ impl Collector {
             }
             self.space = false;
             self.breaks = 0;
-            self.text.push(c);
-            self.chars += 1;
+            // What is left of a word of ASCII goes at once.
+            let word = rest.bytes().take_while(|b| (b'!'..=b'~').contains(b)).count();
+            let taken = word.max(size);
+            self.text.push_str(&rest[..taken]);
+            self.chars += word.max(1) as u32;
+            rest = &rest[taken..];
         }
     }
 }

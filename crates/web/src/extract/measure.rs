@@ -42,6 +42,17 @@ pub(super) struct State {
     heading: bool,
 }
 
+/// Characters that are no white space.
+pub(super) fn visible_chars(text: &str) -> u32 {
+    // `char::is_whitespace` in ASCII: tab to carriage return, and the space.
+    let ascii_space = |b: u8| (b'\t'..=b'\r').contains(&b) || b == b' ';
+    let count = match text.is_ascii() {
+        true => text.bytes().map(|b| usize::from(!ascii_space(b))).sum(),
+        false => text.chars().filter(|c| !c.is_whitespace()).count(),
+    };
+    count as u32
+}
+
 /// The measures of a page, by node.
 pub(super) struct Measures<'d, 'a> {
     pub document: &'d Document<'a>,
@@ -98,7 +109,7 @@ impl<'d, 'a> Measures<'d, 'a> {
                 }
                 NodeKind::Text(text) => {
                     if !above.hidden {
-                        let chars = text.chars().filter(|c| !c.is_whitespace()).count() as u32;
+                        let chars = visible_chars(text);
                         sums[i].chars = chars;
                         sums[i].linked = if above.linked { chars } else { 0 };
                         heading_chars += if above.heading && !above.linked { chars } else { 0 };
@@ -205,4 +216,17 @@ fn inside_content(nodes: &[crate::html::Node<'_>], states: &[State], node: usize
         }
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::visible_chars;
+
+    #[test]
+    fn every_character_counts_as_the_standard_library_says() {
+        for c in '\0'..='\u{ffff}' {
+            assert_eq!(visible_chars(&c.to_string()), u32::from(!c.is_whitespace()), "{c:?}");
+        }
+        assert_eq!(visible_chars(" a\tb é\u{a0}c\n"), 4);
+    }
 }
