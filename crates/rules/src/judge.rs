@@ -128,6 +128,8 @@ pub struct Judgement {
     pub verdict: Verdict,
     /// Results in the order of the rules; empty unless explained.
     pub rules: Vec<RuleResult>,
+    /// Result of the first rule that failed, as [`Profile::explain`] states it.
+    pub failed: Option<RuleResult>,
 }
 
 /// One compiled step of a profile.
@@ -161,6 +163,7 @@ impl Profile {
         let mut text: Cow<'_, str> = Cow::Borrowed(document.text);
         let mut rules = Vec::new();
         let mut dropped: Option<String> = None;
+        let mut cause = None;
         for step in &self.steps {
             let first = rules.len();
             match step {
@@ -200,6 +203,13 @@ impl Profile {
             let failed = rules[first..].iter().find(|result| result.failed());
             if let (None, Some(failed)) = (&dropped, failed) {
                 dropped = Some(failed.label.clone());
+                cause = match step {
+                    // Stopped at the first lost line: the counts of the whole text are still to come.
+                    Step::C4(lines) if !all => {
+                        lines.apply(&text, scratch, true).results.into_iter().find(RuleResult::failed)
+                    }
+                    _ => Some(failed.clone()),
+                };
                 if !all {
                     break;
                 }
@@ -214,7 +224,7 @@ impl Profile {
             (None, Cow::Owned(text)) if text == document.text => Verdict::Keep,
             (None, Cow::Owned(text)) => Verdict::Edit(text),
         };
-        Judgement { verdict, rules }
+        Judgement { verdict, rules, failed: cause }
     }
 
     fn take(

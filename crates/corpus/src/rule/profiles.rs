@@ -9,7 +9,7 @@ use bessemer_dataflow::Result;
 use bessemer_documents::{
     self as documents, Document, DocumentPass, EDIT_KINDS, LINES, METADATA, TAGS, TRAIN, head,
 };
-use bessemer_rules::{DocumentView, METADATA_PREFIX, Profile, Row, Scratch, Value, Verdict};
+use bessemer_rules::{DocumentView, METADATA_PREFIX, Profile, Row, RuleResult, Scratch, Value, Verdict};
 use serde_json::{Map, Value as Json};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -101,16 +101,12 @@ impl Row for DocumentRow<'_, '_> {
 }
 
 impl Profiles {
-    /// Says why a profile drops a document whose text is `text` by then.
-    fn why(document: &Document<'_>, profile: &Profile, text: &str, scratch: &mut Scratch) -> String {
-        // Only what is dropped pays for being explained.
-        let row = DocumentRow(document);
-        let rules = profile.explain(&DocumentView { text, columns: &row }, scratch).rules;
-        let failed = rules.iter().find(|rule| rule.failed());
+    /// Says why a profile drops a document.
+    fn why(document: &Document<'_>, profile: &Profile, failed: Option<RuleResult>) -> String {
         failed.map_or_else(String::new, |rule| {
             let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value}"));
             if rule.rule.starts_with("where ") {
-                return format!("{}: {}", profile.name(), row.in_words(&profile.columns()));
+                return format!("{}: {}", profile.name(), DocumentRow(document).in_words(&profile.columns()));
             }
             let (value, min, max) = (number(rule.value), number(rule.min), number(rule.max));
             format!("{}: {} is {value}, allowed {min} to {max}", profile.name(), rule.rule)
@@ -134,11 +130,12 @@ impl DocumentPass for Profiles {
         for profile in &self.0 {
             let text = edited.as_deref().unwrap_or(document.text());
             let view = DocumentView { text, columns: &DocumentRow(document) };
-            match profile.judge_with(&view, scratch).verdict {
+            let judgement = profile.judge_with(&view, scratch);
+            match judgement.verdict {
                 Verdict::Keep => {}
                 Verdict::Edit(text) => edited = Some(text),
                 Verdict::Drop(reason) => {
-                    let detail = Profiles::why(document, profile, text, scratch);
+                    let detail = Profiles::why(document, profile, judgement.failed);
                     dropped = Some(documents::Verdict::drop(reason, detail));
                     break;
                 }

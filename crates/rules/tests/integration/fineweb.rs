@@ -52,7 +52,10 @@ proptest! {
             let name = profile.name();
             let document = DocumentView::of(&text);
             let explained = profile.explain(&document, &mut scratch);
-            prop_assert_eq!(&explained.verdict, &profile.judge_with(&document, &mut scratch).verdict, "{}", name);
+            let judged = profile.judge_with(&document, &mut scratch);
+            prop_assert_eq!(&explained.verdict, &judged.verdict, "{}", name);
+            prop_assert_eq!(&explained.failed, &judged.failed, "{}", name);
+            prop_assert_eq!(explained.rules.iter().find(|rule| rule.failed()), judged.failed.as_ref(), "{}", name);
             prop_assert_eq!(&explained.verdict, &profile.judge(&document).verdict, "{}", name);
             for rule in &explained.rules {
                 prop_assert!(rule.value.is_none_or(f64::is_finite), "{}: {:?}", name, rule);
