@@ -1,8 +1,10 @@
 //! What is known of one text. Each part is computed when a rule first asks for it, and once.
 
-use crate::hashing::{Table, WindowKeys};
-use crate::lines::{Duplicates, Lines};
-use crate::repetition::Variant;
+use crate::concatenated::Concatenated;
+use crate::hashing::IdTable;
+use crate::interned::{InternedWords, RepeatedWindows};
+use crate::lines::{CountedLine, Duplicates, Lines};
+use crate::repetition::{Variant, ratio};
 use crate::words::{WordList, WordSegmenter, WordStats};
 use bessemer_text::unicode::char_count;
 
@@ -15,12 +17,14 @@ pub struct Scratch {
     stats: [Option<WordStats>; WordSegmenter::ALL.len()],
     counts: [Option<u64>; WordSegmenter::ALL.len()],
     duplicates: [Option<Duplicates>; Lines::ALL.len()],
-    joined: WindowKeys,
-    joined_of: Option<WordSegmenter>,
-    spaced: WindowKeys,
-    spaced_of: Option<WordSegmenter>,
-    pub(crate) table: Table,
-    lengths: Vec<(u64, u32)>,
+    interned: InternedWords,
+    interned_of: Option<WordSegmenter>,
+    repeated: RepeatedWindows,
+    repeated_of: Option<WordSegmenter>,
+    concatenated: Concatenated,
+    concatenated_of: Option<WordSegmenter>,
+    table: IdTable,
+    lines: Vec<CountedLine>,
     /// Words that a line rule counted before it edited, by the cut that it counts with.
     pub(crate) words_before: Option<u64>,
 }
@@ -44,8 +48,9 @@ impl Scratch {
         self.stats = Default::default();
         self.counts = Default::default();
         self.duplicates = Default::default();
-        self.joined_of = None;
-        self.spaced_of = None;
+        self.interned_of = None;
+        self.repeated_of = None;
+        self.concatenated_of = None;
     }
 
     /// Says how many words the text has, when whoever edited it knows.
@@ -88,7 +93,18 @@ impl Scratch {
         if let Some(stats) = self.stats[index] {
             return stats;
         }
-        let stats = WordStats::of(self.words(segmenter, text), text);
+        let stats = if self.interned_of == Some(segmenter) {
+            // A word is looked at once, however often it comes.
+            let list = &self.lists[segmenter.index()];
+            let text = list.text(text);
+            let counted = self.interned.distinct().iter();
+            WordStats::of(
+                counted.map(|word| (&text[word.range()], list.chars[word.first as usize], word.count)),
+            )
+        } else {
+            let list = self.words(segmenter, text);
+            WordStats::of(list.iter(text).zip(&list.chars).map(|(word, &chars)| (word, chars, 1)))
+        };
         self.stats[index] = Some(stats);
         stats
     }
@@ -98,9 +114,32 @@ impl Scratch {
         if let Some(found) = self.duplicates[lines.index()] {
             return found;
         }
-        let found = Duplicates::of(text, lines, &mut self.table, &mut self.lengths);
+        let found = Duplicates::of(text, lines, &mut self.table, &mut self.lines);
         self.duplicates[lines.index()] = Some(found);
         found
+    }
+
+    /// The different words.
+    pub(crate) fn interned(&mut self, segmenter: WordSegmenter, text: &str) -> &InternedWords {
+        if self.interned_of != Some(segmenter) {
+            self.words(segmenter, text);
+            let list = &self.lists[segmenter.index()];
+            self.interned.fill(list.text(text).as_bytes(), &list.spans);
+            self.interned_of = Some(segmenter);
+        }
+        &self.interned
+    }
+
+    /// How many of these words occur.
+    pub(crate) fn occurring<'w>(
+        &mut self,
+        segmenter: WordSegmenter,
+        text: &str,
+        words: impl Iterator<Item = &'w String>,
+    ) -> usize {
+        self.interned(segmenter, text);
+        let text = self.lists[segmenter.index()].text(text).as_bytes();
+        words.filter(|word| self.interned.contains(text, word)).count()
     }
 
     /// Share of the characters that the most frequent window of `n` words covers.
@@ -111,10 +150,9 @@ impl Scratch {
         n: usize,
         text: &str,
     ) -> Option<f64> {
-        self.prepare_spaced(segmenter, text);
         let chars = self.chars(text);
-        let list = &self.lists[segmenter.index()];
-        variant.top(n, list, &self.spaced, &mut self.table, chars)
+        self.prepare_repeated(segmenter, n, text);
+        variant.top(&self.lists[segmenter.index()], &self.repeated, chars)
     }
 
     /// Share of the characters that windows of `n` words cover which come more than once.
@@ -125,30 +163,29 @@ impl Scratch {
         n: usize,
         text: &str,
     ) -> Option<f64> {
+        if variant != Variant::Datatrove {
+            self.prepare_repeated(segmenter, n, text);
+            return variant.duplicate(&self.lists[segmenter.index()], &self.repeated);
+        }
         let chars = self.chars(text);
-        if variant == Variant::Datatrove {
-            self.prepare_joined(segmenter, text);
-            let list = &self.lists[segmenter.index()];
-            return variant.duplicate(n, list, &self.joined, &mut self.table, chars);
-        }
-        self.prepare_spaced(segmenter, text);
+        self.words(segmenter, text);
         let list = &self.lists[segmenter.index()];
-        variant.duplicate(n, list, &self.spaced, &mut self.table, chars)
-    }
-
-    fn prepare_spaced(&mut self, segmenter: WordSegmenter, text: &str) {
-        if self.spaced_of != Some(segmenter) {
-            self.words(segmenter, text);
-            self.spaced.fill(true, self.lists[segmenter.index()].iter(text).map(str::as_bytes));
-            self.spaced_of = Some(segmenter);
+        if self.concatenated_of != Some(segmenter) {
+            self.concatenated.fill(list.text(text).as_bytes(), &list.spans);
+            self.concatenated_of = Some(segmenter);
         }
+        Some(ratio(self.concatenated.repeated_chars(n, list), chars))
     }
 
-    fn prepare_joined(&mut self, segmenter: WordSegmenter, text: &str) {
-        if self.joined_of != Some(segmenter) {
-            self.words(segmenter, text);
-            self.joined.fill(false, self.lists[segmenter.index()].iter(text).map(str::as_bytes));
-            self.joined_of = Some(segmenter);
+    /// Finds the repeated windows of `n` words, from those of fewer words where they are known.
+    fn prepare_repeated(&mut self, segmenter: WordSegmenter, n: usize, text: &str) {
+        if self.repeated_of != Some(segmenter) || self.repeated.n() > n {
+            self.interned(segmenter, text);
+            self.repeated.start(&self.interned);
+            self.repeated_of = Some(segmenter);
+        }
+        while self.repeated.n() < n {
+            self.repeated.lengthen();
         }
     }
 }

@@ -13,12 +13,14 @@
 //! ```
 
 mod comments;
+mod concatenated;
 mod config;
 mod edit;
 mod error;
 mod features;
 mod fineweb2;
 mod hashing;
+mod interned;
 mod judge;
 mod lines;
 mod measures;

@@ -1,6 +1,6 @@
 //! Lines and paragraphs, as the origins of the rules cut them, and how many of them repeat.
 
-use crate::hashing::Table;
+use crate::hashing::IdTable;
 use bessemer_text::hash::xxh3;
 use bessemer_text::split::lines::{newline_runs, newlines, paragraphs, splitlines};
 use bessemer_text::unicode::{char_count, is_space, strip};
@@ -80,6 +80,17 @@ pub(crate) fn has_content(line: &str) -> bool {
     line.chars().any(|c| !is_space(c))
 }
 
+/// A segment of a text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CountedLine {
+    /// Its hash: segments with the same one are taken for equal.
+    key: u64,
+    /// Its characters.
+    chars: u32,
+    /// How often it has come, where it came first.
+    count: u32,
+}
+
 /// How many segments of a text repeat.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Duplicates {
@@ -102,17 +113,25 @@ impl Duplicates {
     pub(crate) fn of(
         text: &str,
         lines: Lines,
-        table: &mut Table,
-        lengths: &mut Vec<(u64, u32)>,
+        table: &mut IdTable,
+        counted: &mut Vec<CountedLine>,
     ) -> Duplicates {
-        lengths.clear();
-        lines.for_each(text, |line| lengths.push((xxh3(line.as_bytes()), char_count(line) as u32)));
-        table.reset(lengths.len());
-        let mut found = Duplicates { items: lengths.len() as u64, ..Duplicates::default() };
-        for (place, &(key, chars)) in lengths.iter().enumerate() {
+        counted.clear();
+        lines.for_each(text, |line| {
+            let chars = char_count(line) as u32;
+            counted.push(CountedLine { key: xxh3(line.as_bytes()), chars, count: 0 });
+        });
+        table.reset(counted.len());
+        let mut found = Duplicates { items: counted.len() as u64, ..Duplicates::default() };
+        for index in 0..counted.len() {
+            let CountedLine { key, chars, .. } = counted[index];
             let chars = u64::from(chars);
             found.chars += chars;
-            match table.count(key, place).count {
+            let first =
+                table.find_or_insert(table.hash(key, 0), index as u32, |id| counted[id as usize].key == key);
+            let count = &mut counted[first as usize].count;
+            *count += 1;
+            match *count {
                 1 => {
                     found.unique += 1;
                     found.unique_chars += chars;
@@ -156,7 +175,7 @@ mod tests {
                         plain.repeated_chars += count * chars;
                     }
                 }
-                let found = Duplicates::of(&text, lines, &mut Table::default(), &mut Vec::new());
+                let found = Duplicates::of(&text, lines, &mut IdTable::default(), &mut Vec::new());
                 prop_assert_eq!(found, plain, "{}", lines.name());
                 prop_assert_eq!(Lines::named(lines.name()), Some(lines));
             }

@@ -9,7 +9,7 @@
 //!
 //! A text with no window has no value for datatrove, Dolma and DCLM (the rule passes), and 0 for RedPajama v2.
 
-use crate::hashing::{Table, WindowKeys};
+use crate::interned::{RepeatedWindow, RepeatedWindows};
 use crate::words::WordList;
 
 /// Project whose way of counting is used.
@@ -44,30 +44,21 @@ impl Variant {
         Self::ALL.into_iter().find(|variant| variant.name() == name)
     }
 
-    /// The most frequent window. `keys` keep words apart; `chars` are those of the text.
-    pub(crate) fn top(
-        self,
-        n: usize,
-        list: &WordList,
-        keys: &WindowKeys,
-        table: &mut Table,
-        chars: u64,
-    ) -> Option<f64> {
-        let windows = keys.windows(n);
-        if windows == 0 {
+    /// The most frequent window; `repeated` are those of its `n` words, `chars` the characters of the text.
+    pub(crate) fn top(self, list: &WordList, repeated: &RepeatedWindows, chars: u64) -> Option<f64> {
+        let n = repeated.n();
+        if list.len() < n {
             return (self == Variant::Rpv2).then_some(0.0);
         }
-        table.reset(windows);
-        let mut most = 0;
-        for index in 0..windows {
-            most = most.max(table.count(keys.key(index, n), index).count);
-        }
-        let length = |first: u32| window_chars(list, first as usize, n);
-        let tied = table.used().filter(|slot| slot.count == most).map(|slot| slot.first);
+        let windows = repeated.windows().iter();
+        let most = windows.clone().map(|&window| repeated.count(window)).max().unwrap_or(1);
+        let length = |window: &RepeatedWindow| list.window_chars(window.first as usize, n);
+        let mut tied = windows.filter(|&&window| repeated.count(window) == most);
+        // Where no window is repeated, all are tied and the first of the text was seen first.
         let top = if self == Variant::Dclm {
-            tied.map(length).max().expect("some window is the most frequent")
+            tied.map(length).max().unwrap_or(0)
         } else {
-            length(tied.min().expect("some window is the most frequent"))
+            tied.next().map_or_else(|| list.window_chars(0, n), length)
         };
         let count = u64::from(most);
         Some(match self {
@@ -78,69 +69,33 @@ impl Variant {
         })
     }
 
-    /// Windows that come more than once. `keys` keep words apart, but for datatrove.
-    pub(crate) fn duplicate(
-        self,
-        n: usize,
-        list: &WordList,
-        keys: &WindowKeys,
-        table: &mut Table,
-        chars: u64,
-    ) -> Option<f64> {
-        let windows = keys.windows(n);
-        if self == Variant::Datatrove {
-            return Some(ratio(greedy(n, windows, list, keys, table), chars));
-        }
+    /// Windows that come more than once, where words are kept apart: not for datatrove.
+    pub(crate) fn duplicate(self, list: &WordList, repeated: &RepeatedWindows) -> Option<f64> {
+        let n = repeated.n();
+        let windows = (list.len() + 1).saturating_sub(n);
         if windows == 0 {
             return (self == Variant::Rpv2).then_some(0.0);
         }
-        table.reset(windows);
-        for index in 0..windows {
-            table.count(keys.key(index, n), index);
-        }
+        let firsts = repeated.windows().iter().map(|window| window.first as usize);
         if self == Variant::Dolma {
-            let (mut repeated, mut all) = (0, 0);
-            let mut length = window_chars(list, 0, n);
+            let mut all = 0;
+            let mut length = list.window_chars(0, n);
             for index in 0..windows {
                 all += length;
-                if table.get(keys.key(index, n)) > 1 {
-                    repeated += length;
-                }
                 length -= u64::from(list.chars[index]);
                 length += list.chars.get(index + n).map_or(0, |&chars| u64::from(chars));
             }
+            let repeated: u64 = firsts.map(|first| list.window_chars(first, n)).sum();
             return Some(ratio(repeated, all.max(1)));
         }
         let (mut covered, mut next) = (0, 0);
-        for index in 0..windows {
-            if table.get(keys.key(index, n)) > 1 {
-                let from = next.max(index);
-                covered += list.chars[from..index + n].iter().map(|&chars| u64::from(chars)).sum::<u64>();
-                next = index + n;
-            }
+        for first in firsts {
+            let from = next.max(first);
+            covered += list.window_chars(from, first + n - from);
+            next = first + n;
         }
         Some(ratio(covered, list.total_chars))
     }
-}
-
-/// Characters of the words of a window.
-fn window_chars(list: &WordList, first: usize, n: usize) -> u64 {
-    list.chars[first..first + n].iter().map(|&chars| u64::from(chars)).sum()
-}
-
-/// datatrove's scan.
-fn greedy(n: usize, windows: usize, list: &WordList, keys: &WindowKeys, table: &mut Table) -> u64 {
-    table.reset(windows);
-    let (mut index, mut repeated) = (0, 0);
-    while index < windows {
-        if table.count(keys.key(index, n), index).count > 1 {
-            repeated += window_chars(list, index, n);
-            index += n;
-        } else {
-            index += 1;
-        }
-    }
-    repeated
 }
 
 /// A quotient of counts; nothing of nothing is nothing.

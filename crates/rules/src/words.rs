@@ -125,8 +125,18 @@ impl WordList {
 
     /// The words, given the text that was cut.
     pub(crate) fn iter<'t>(&'t self, text: &'t str) -> impl Iterator<Item = &'t str> + Clone {
-        let over = self.own.as_deref().unwrap_or(text);
+        let over = self.text(text);
         self.spans.iter().map(move |&(start, end)| &over[start..end])
+    }
+
+    /// The text that the spans point into, given the text that was cut.
+    pub(crate) fn text<'t>(&'t self, text: &'t str) -> &'t str {
+        self.own.as_deref().unwrap_or(text)
+    }
+
+    /// Characters of `n` words.
+    pub(crate) fn window_chars(&self, first: usize, n: usize) -> u64 {
+        self.chars[first..first + n].iter().map(|&chars| u64::from(chars)).sum()
     }
 }
 
@@ -173,7 +183,7 @@ fn is_word(c: char) -> bool {
 }
 
 /// Counts over a list of words that several rules share.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WordStats {
     /// Words with a character that is no symbol.
     pub(crate) nonsymbol: u64,
@@ -184,10 +194,11 @@ pub(crate) struct WordStats {
 }
 
 impl WordStats {
-    /// One pass over the words.
-    pub(crate) fn of(list: &WordList, text: &str) -> WordStats {
+    /// Counts words, given each with its characters and its occurrences.
+    pub(crate) fn of<'t>(words: impl Iterator<Item = (&'t str, u32, u32)>) -> WordStats {
         let mut stats = WordStats::default();
-        for (word, &chars) in list.iter(text).zip(&list.chars) {
+        for (word, chars, count) in words {
+            let count = u64::from(count);
             // Most words begin with an ASCII letter, which settles both questions.
             let first = word.as_bytes()[0];
             let (letter, nonsymbol) = if first.is_ascii_alphabetic() {
@@ -195,10 +206,10 @@ impl WordStats {
             } else {
                 (word.chars().any(is_letter), word.chars().any(|c| !class(c).meets(Class::SYMBOL)))
             };
-            stats.with_letter += u64::from(letter);
+            stats.with_letter += u64::from(letter) * count;
             if nonsymbol {
-                stats.nonsymbol += 1;
-                stats.nonsymbol_chars += u64::from(chars);
+                stats.nonsymbol += count;
+                stats.nonsymbol_chars += u64::from(chars) * count;
             }
         }
         stats
@@ -208,6 +219,7 @@ impl WordStats {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::features::Scratch;
 
     fn words(segmenter: WordSegmenter, text: &str) -> Vec<String> {
         let mut list = WordList::default();
@@ -238,10 +250,13 @@ mod tests {
     #[test]
     fn counts() {
         let text = "Ab, 12 … #é 漢!";
-        let mut list = WordList::default();
-        list.fill(WordSegmenter::Words(Words::Whitespace), text);
-        let stats = WordStats::of(&list, text);
-        assert_eq!((stats.nonsymbol, stats.nonsymbol_chars, stats.with_letter), (4, 9, 3));
-        assert_eq!(list.total_chars, 10);
+        let (words, text) = (WordSegmenter::Words(Words::Whitespace), text.repeat(2));
+        let mut scratch = Scratch::new();
+        let stats = scratch.stats(words, &text);
+        assert_eq!((stats.nonsymbol, stats.nonsymbol_chars, stats.with_letter), (7, 20, 5));
+        assert_eq!(scratch.words(words, &text).total_chars, 21);
+        scratch.start();
+        scratch.interned(words, &text);
+        assert_eq!(scratch.stats(words, &text), stats);
     }
 }

@@ -14,9 +14,5 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
 };
 
 fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    let mut seen = vec![false; measure.list.len()];
-    for index in scratch.words(measure.words, text).iter(text).filter_map(|word| measure.list.get(word)) {
-        seen[*index] = true;
-    }
-    Some(seen.into_iter().filter(|&seen| seen).count() as f64)
+    Some(scratch.occurring(measure.words, text, measure.list.keys()) as f64)
 }

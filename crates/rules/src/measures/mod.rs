@@ -63,7 +63,7 @@ use crate::error::{Error, Result, nearest};
 use crate::features::Scratch;
 use crate::lines::Lines;
 use crate::repetition::Variant;
-use crate::words::{WordList, WordSegmenter};
+use crate::words::WordSegmenter;
 use bessemer_text::unicode::{char_count, strip_end};
 use regex::Regex;
 use serde::{Deserialize, Serialize};
@@ -376,13 +376,6 @@ fn occurrences(text: &str, mark: &str) -> u64 {
 
 fn newlines(text: &str) -> u64 {
     memchr::memchr_iter(b'\n', text.as_bytes()).count() as u64
-}
-
-/// How often each word occurs.
-fn word_counts<'t>(list: &'t WordList, text: &'t str) -> HashMap<&'t str, u64> {
-    let mut counts: HashMap<&str, u64> = HashMap::new();
-    list.iter(text).for_each(|word| *counts.entry(word).or_default() += 1);
-    counts
 }
 
 fn share_of_chars(text: &str, scratch: &mut Scratch, holds: impl Fn(char) -> bool) -> Option<f64> {

@@ -1,6 +1,6 @@
 //! `unique-words`: different words / words.
 
-use super::{Measure, MeasureSpec, quotient, word_counts};
+use super::{Measure, MeasureSpec, quotient};
 use crate::features::Scratch;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
@@ -14,6 +14,6 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
 };
 
 fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    let list = scratch.words(measure.words, text);
-    quotient(word_counts(list, text).len() as u64, list.len() as u64)
+    let unique = scratch.interned(measure.words, text).distinct().len();
+    quotient(unique as u64, scratch.words(measure.words, text).len() as u64)
 }

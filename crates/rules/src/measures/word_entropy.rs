@@ -1,6 +1,6 @@
 //! `word-entropy`: entropy of the words in nats.
 
-use super::{Measure, MeasureSpec, word_counts};
+use super::{Measure, MeasureSpec};
 use crate::features::Scratch;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
@@ -14,11 +14,11 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
 };
 
 fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    let list = scratch.words(measure.words, text);
-    let words = list.len() as u64;
-    // Sorted, so that the sum does not depend on the order of a map.
-    let mut counts: Vec<u64> = word_counts(list, text).into_values().collect();
+    let words = scratch.words(measure.words, text).len();
+    // Sorted, so that the sum does not depend on the order of the words.
+    let distinct = scratch.interned(measure.words, text).distinct();
+    let mut counts: Vec<u32> = distinct.iter().map(|word| word.count).collect();
     counts.sort_unstable();
-    let entropy = counts.iter().map(|&count| count as f64 / words as f64).map(|p| -p * p.ln());
+    let entropy = counts.iter().map(|&count| f64::from(count) / words as f64).map(|p| -p * p.ln());
     (words > 0).then(|| entropy.sum())
 }
