@@ -5,9 +5,10 @@ use crate::hashing::IdTable;
 use crate::words::WordList;
 use bessemer_text::hash::xxh3;
 
-/// Bytes by which windows are told apart before they are hashed. Equal windows begin with equal bytes, so most words of
-/// most documents begin no repeated window of any length.
-const PREFIX: usize = 16;
+/// Bytes by which windows are told apart before they are hashed: equal windows begin with equal bytes, so most words of
+/// most documents begin no repeated window of any length. Multiples of [`BLOCK`].
+const PREFIXES: [usize; 3] = [16, 32, 64];
+const BLOCK: usize = 16;
 /// Fewest words of a window for which the candidates are made: shorter windows seldom have so many bytes.
 const LEAST: usize = 5;
 
@@ -19,8 +20,6 @@ pub(crate) struct Concatenated {
     starts: Vec<u32>,
     /// Words at which a repeated window of [`LEAST`] words or more can begin.
     candidates: Vec<Candidate>,
-    /// Whether the bytes at a word come again at another.
-    repeated: Vec<bool>,
     /// Windows met in a scan: the low half of the hash, and the first word.
     met: Vec<(u32, u32)>,
     table: IdTable,
@@ -29,8 +28,8 @@ pub(crate) struct Concatenated {
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     word: u32,
-    /// Whether the first [`PREFIX`] bytes come again; if not, only a shorter window can.
-    repeated: bool,
+    /// A repeated window here has fewer bytes than this.
+    below: u32,
 }
 
 impl Concatenated {
@@ -42,8 +41,8 @@ impl Concatenated {
             let at = self.bytes.len();
             self.starts.push(at as u32);
             // Most words are short: copying a constant number of bytes is faster than copying the right one.
-            match text[start..].first_chunk::<PREFIX>() {
-                Some(chunk) if end - start <= PREFIX => {
+            match text[start..].first_chunk::<BLOCK>() {
+                Some(chunk) if end - start <= BLOCK => {
                     self.bytes.extend_from_slice(chunk);
                     self.bytes.truncate(at + end - start);
                 }
@@ -55,28 +54,32 @@ impl Concatenated {
     }
 
     fn find_candidates(&mut self) {
-        let Concatenated { bytes, starts, candidates, repeated, table, .. } = self;
+        let Concatenated { bytes, starts, candidates, table, .. } = self;
         let words = starts.len() - 1;
-        repeated.clear();
-        repeated.resize(words, false);
-        table.reset(words);
-        let prefix = |word: usize| bytes[starts[word] as usize..].first_chunk::<PREFIX>();
-        for word in 0..words {
-            let Some(bytes) = prefix(word) else { break };
-            let packed = u128::from_le_bytes(*bytes);
-            let hash = table.hash(packed as u64, (packed >> 64) as u64);
-            let first =
-                table.find_or_insert(hash, word as u32, |first| prefix(first as usize) == Some(bytes));
-            if first != word as u32 {
-                repeated[word] = true;
-                repeated[first as usize] = true;
-            }
-        }
         candidates.clear();
-        for (word, &repeated) in repeated.iter().enumerate() {
-            let end = starts[(word + LEAST).min(words)];
-            if repeated || ((end - starts[word]) as usize) < PREFIX {
-                candidates.push(Candidate { word: word as u32, repeated });
+        candidates.extend((0..words as u32).map(|word| Candidate { word, below: PREFIXES[0] as u32 }));
+        for (level, len) in PREFIXES.into_iter().enumerate() {
+            let longer = PREFIXES.get(level + 1).map_or(u32::MAX, |&longer| longer as u32);
+            let prefix = |word: u32| bytes[starts[word as usize] as usize..].get(..len);
+            table.reset(candidates.len());
+            for index in 0..candidates.len() {
+                let Candidate { word, below } = candidates[index];
+                // Bytes that come once do not come more often with more bytes behind them.
+                let Some(bytes) = prefix(word).filter(|_| below == len as u32) else { continue };
+                let hash = bytes.as_chunks::<BLOCK>().0.iter().fold(0, |hash, block| {
+                    let block = u128::from_le_bytes(*block);
+                    table.hash(block as u64 ^ hash, (block >> 64) as u64)
+                });
+                let same = |first: u32| prefix(candidates[first as usize].word) == Some(bytes);
+                let first = table.find_or_insert(hash, index as u32, same) as usize;
+                if first != index {
+                    candidates[index].below = longer;
+                    candidates[first].below = longer;
+                }
+            }
+            if level == 0 {
+                let short = |word: usize| (starts[(word + LEAST).min(words)] - starts[word]) < len as u32;
+                candidates.retain(|candidate| candidate.below > len as u32 || short(candidate.word as usize));
             }
         }
     }
@@ -90,9 +93,9 @@ impl Concatenated {
         let every = n < LEAST;
         table.reset(if every { windows as usize } else { candidates.len() });
         let (mut next, mut chars) = (0, 0);
-        let mut visit = |word: u32, repeated: bool| {
+        let mut visit = |word: u32, below: u32| {
             let bytes = window(word);
-            if word < next || (!repeated && bytes.len() >= PREFIX) {
+            if word < next || bytes.len() as u32 >= below {
                 return;
             }
             let hash = xxh3(bytes);
@@ -110,10 +113,10 @@ impl Concatenated {
             }
         };
         if every {
-            (0..windows).for_each(|word| visit(word, true));
+            (0..windows).for_each(|word| visit(word, u32::MAX));
         } else {
             let within = candidates.iter().take_while(|candidate| candidate.word < windows);
-            within.for_each(|candidate| visit(candidate.word, candidate.repeated));
+            within.for_each(|candidate| visit(candidate.word, candidate.below));
         }
         chars
     }

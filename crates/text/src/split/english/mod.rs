@@ -48,24 +48,46 @@ const LONGEST: usize = {
     longest
 };
 
-/// Slots of the filter that tells most texts from exceptions.
-const SLOTS: usize = 1 << 13;
+/// Slots of the table of exceptions: three times as many as exceptions.
+const SLOTS: usize = 1 << 12;
 
-const fn slot(first: u8, last: u8, len: usize) -> usize {
-    ((first as usize) * 31 + (last as usize) * 131 + len * 1009) % SLOTS
+/// A hash of the first and the last bytes and the length.
+const fn exception_hash(text: &[u8]) -> u64 {
+    let (a, b) = match (text.first_chunk::<8>(), text.last_chunk::<8>()) {
+        (Some(first), Some(last)) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
+        _ => match (text.first_chunk::<4>(), text.last_chunk::<4>()) {
+            (Some(first), Some(last)) => {
+                (u32::from_le_bytes(*first) as u64, u32::from_le_bytes(*last) as u64)
+            }
+            _ => (text[0] as u64, (text[text.len() / 2] as u64) << 8 | text[text.len() - 1] as u64),
+        },
+    };
+    let mixed = a.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (b + text.len() as u64);
+    mixed.wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
-/// Which (first byte, last byte, length) some exception has.
-static FILTER: [u64; SLOTS / 64] = {
-    let mut filter = [0u64; SLOTS / 64];
+/// The slot of a hash, and five other bits of it at the place where a slot keeps them.
+const fn slot(hash: u64) -> (usize, u16) {
+    ((hash >> 52) as usize, (hash >> 36) as u16 & TAG)
+}
+
+/// Bits of a slot that tell most texts from its exception.
+const TAG: u16 = 0xf800;
+
+/// The index of an exception plus one, and bits of its hash; 0 is empty.
+static EXCEPTION_SLOTS: [u16; SLOTS] = {
+    let mut slots = [0u16; SLOTS];
     let mut index = 0;
     while index < tables::EXCEPTIONS.len() {
-        let text = tables::EXCEPTIONS[index].0.as_bytes();
-        let at = slot(text[0], text[text.len() - 1], text.len());
-        filter[at / 64] |= 1 << (at % 64);
+        let (mut at, tag) = slot(exception_hash(tables::EXCEPTIONS[index].0.as_bytes()));
+        while slots[at] != 0 {
+            at = (at + 1) % SLOTS;
+        }
         index += 1;
+        slots[at] = index as u16 | tag;
     }
-    filter
+    assert!(index < 1 << TAG.trailing_zeros(), "the index of an exception fits below its tag");
+    slots
 };
 
 /// Where the rows of a sorted table begin that start with each byte; the last entry is the table's length.
@@ -82,7 +104,6 @@ const fn first_bytes(table: &[(&str, &[u8])]) -> [u16; 257] {
     starts
 }
 
-static EXCEPTIONS_BY_BYTE: [u16; 257] = first_bytes(tables::EXCEPTIONS);
 static REJOINED_BY_BYTE: [u16; 257] = first_bytes(tables::REJOINED);
 
 /// The rows that start with a byte.
@@ -94,14 +115,20 @@ fn rows_of(starts: &[u16; 257], byte: u8) -> std::ops::Range<usize> {
 #[inline]
 fn exception(text: &str) -> Option<&'static [u8]> {
     let bytes = text.as_bytes();
-    let (&first, &last) = (bytes.first()?, bytes.last()?);
-    let at = slot(first, last, bytes.len());
-    if bytes.len() > LONGEST || FILTER[at / 64] >> (at % 64) & 1 == 0 {
+    if bytes.is_empty() || bytes.len() > LONGEST {
         return None;
     }
-    let rows = &tables::EXCEPTIONS[rows_of(&EXCEPTIONS_BY_BYTE, first)];
-    let found = rows.binary_search_by(|(known, _)| (*known).cmp(text)).ok()?;
-    Some(rows[found].1)
+    let (mut at, tag) = slot(exception_hash(bytes));
+    while EXCEPTION_SLOTS[at] != 0 {
+        if EXCEPTION_SLOTS[at] & TAG == tag {
+            let (known, parts) = tables::EXCEPTIONS[usize::from(EXCEPTION_SLOTS[at] & !TAG) - 1];
+            if known == text {
+                return Some(parts);
+            }
+        }
+        at = (at + 1) % SLOTS;
+    }
+    None
 }
 
 /// First bytes of what the exceptions of [`tables::REJOINED`] begin with and go on with.
@@ -316,9 +343,26 @@ fn is_punctuation(token: &str) -> bool {
         && token.chars().all(|c| class(c).meets(Class::PUNCTUATION_CATEGORY))
 }
 
+/// Number of ASCII letters at the front.
 #[inline]
 fn ascii_letters(bytes: &[u8]) -> usize {
-    bytes.iter().position(|b| !b.is_ascii_alphabetic()).unwrap_or(bytes.len())
+    const fn each(byte: u8) -> u64 {
+        u64::from_le_bytes([byte; 8])
+    }
+    let mut at = 0;
+    // Eight bytes at a time: one branch for most words instead of one for each letter.
+    while let Some(chunk) = bytes[at..].first_chunk::<8>() {
+        let chunk = u64::from_le_bytes(*chunk);
+        let lower = (chunk | each(0x20)) & each(0x7f);
+        let from_a = lower + each(0x80 - b'a');
+        let after_z = lower + each(0x7f - b'z');
+        let others = !(from_a & !after_z & !chunk) & each(0x80);
+        if others != 0 {
+            return at + others.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    at + bytes[at..].iter().position(|b| !b.is_ascii_alphabetic()).unwrap_or(bytes.len() - at)
 }
 
 /// Whether an ASCII white space stands here.
@@ -418,8 +462,19 @@ mod tests {
     }
 
     #[test]
+    fn exceptions_are_found_and_nothing_else() {
+        for (text, parts) in tables::EXCEPTIONS {
+            assert_eq!(exception(text), Some(*parts), "{text}");
+            let longer = format!("{text}x");
+            let known = |text: &str| tables::EXCEPTIONS.iter().find(|row| row.0 == text).map(|row| row.1);
+            assert_eq!(exception(&longer), known(&longer));
+            let shorter: String = text.chars().skip(1).collect();
+            assert_eq!(exception(&shorter), known(&shorter));
+        }
+    }
+
+    #[test]
     fn tables_are_sorted() {
-        assert!(tables::EXCEPTIONS.is_sorted_by_key(|(text, _)| *text));
         let head = |row: &(&'static str, &[u8])| &row.0[..usize::from(row.1[0])];
         assert!(tables::REJOINED.is_sorted_by(|a, b| head(a) <= head(b)));
         for (text, parts) in tables::EXCEPTIONS.iter().chain(tables::REJOINED) {
@@ -439,6 +494,12 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn ascii_letters_are_counted(bytes in prop::collection::vec(prop_oneof![b'A'..=b'Z', b'a'..=b'z', b'`'..=b'{', any::<u8>()], 0..40)) {
+            let plain = bytes.iter().take_while(|b| b.is_ascii_alphabetic()).count();
+            prop_assert_eq!(ascii_letters(&bytes), plain);
+        }
+
         #[test]
         fn tokens_cover_the_text(text in "\\PC{0,20}|[a-zA-Z0-9 .,:;()'’\"\n\u{a0}/-]{0,60}") {
             let mut tokens = Vec::new();
