@@ -1,10 +1,7 @@
 //! Words of a document as numbers, and the windows of words that come more than once.
 
 use crate::hashing::IdTable;
-use bessemer_text::hash::xxh3;
-
-/// Longest word that is compared as one number.
-const PACKED: usize = 16;
+use bessemer_text::hash::{PACKED, packed, xxh3};
 
 /// A different word.
 #[derive(Debug, Clone, Copy)]
@@ -82,29 +79,10 @@ fn hash(table: &IdTable, packed: u128) -> u64 {
     table.hash(packed as u64, (packed >> 64) as u64)
 }
 
-/// Masks of the first bytes of a little-endian number.
-const MASKS: [u128; PACKED + 1] = {
-    let mut masks = [0; PACKED + 1];
-    let mut len = 1;
-    while len <= PACKED {
-        masks[len] = u128::MAX >> (128 - 8 * len);
-        len += 1;
-    }
-    masks
-};
-
 /// The bytes of a short word as a number, or the hash of a long one.
 #[inline]
 fn pack(text: &[u8], start: usize, end: usize) -> u128 {
-    let Some(&mask) = MASKS.get(end - start) else { return u128::from(xxh3(&text[start..end])) };
-    match text[start..].first_chunk::<PACKED>() {
-        Some(bytes) => u128::from_le_bytes(*bytes) & mask,
-        None => {
-            let mut bytes = [0; PACKED];
-            bytes[..end - start].copy_from_slice(&text[start..end]);
-            u128::from_le_bytes(bytes)
-        }
-    }
+    packed(text, start, end).unwrap_or_else(|| u128::from(xxh3(&text[start..end])))
 }
 
 /// A window of words that comes more than once.

@@ -12,6 +12,7 @@ mod affixes;
 mod tables;
 mod url;
 
+use crate::hash::packed;
 use crate::unicode::{Class, byte_class, class, is_space};
 use affixes::{find_infix, find_prefix, find_suffix};
 use std::cmp::Reverse;
@@ -131,22 +132,34 @@ fn exception(text: &str) -> Option<&'static [u8]> {
     None
 }
 
-/// First bytes of what the exceptions of [`tables::REJOINED`] begin with and go on with.
-const STARTS: ([bool; 256], [bool; 256]) = {
-    let (mut firsts, mut seconds) = ([false; 256], [false; 256]);
+/// Which pairs of bytes the first two parts of an exception of [`tables::REJOINED`] begin with, one bit a pair.
+static REJOINED_PAIRS: [[u64; 4]; 256] = {
+    let mut pairs = [[0; 4]; 256];
     let mut index = 0;
     while index < tables::REJOINED.len() {
         let (text, parts) = tables::REJOINED[index];
-        firsts[text.as_bytes()[0] as usize] = true;
-        seconds[text.as_bytes()[parts[0] as usize] as usize] = true;
+        let (a, b) = (text.as_bytes()[0], text.as_bytes()[parts[0] as usize]);
+        pairs[a as usize][b as usize / 64] |= 1 << (b % 64);
         index += 1;
     }
-    (firsts, seconds)
+    pairs
 };
+
+/// A chunk that was cut before, and the bytes of its tokens, as many as are not 0.
+#[derive(Debug, Default, Clone, Copy)]
+struct KnownChunk {
+    packed: u128,
+    len: u8,
+    tokens: [u8; 8],
+}
+
+/// Chunks that are remembered: the newest of each hash. 64 KiB of them.
+const KNOWN: usize = 1 << 11;
 
 /// Cuts texts; keeps its buffers from one to the next.
 #[derive(Debug, Default, Clone)]
 pub struct Tokenizer {
+    known: Vec<KnownChunk>,
     suffixes: Vec<(usize, usize)>,
     /// (first token, tokens, exception) of neighbours that are an exception together.
     rejoined: Vec<(usize, usize, usize)>,
@@ -175,7 +188,7 @@ impl Tokenizer {
             } else {
                 at = chunk_end(text, at);
                 if at > start {
-                    self.chunk(text, start, at, tokens);
+                    self.known_chunk(text, start, at, tokens);
                 }
             }
             at = self.white_space(text, at, tokens);
@@ -196,6 +209,35 @@ impl Tokenizer {
             tokens.push(Token { start, end, space: true });
         }
         end
+    }
+
+    /// Cuts a chunk as it was cut the last time: what its tokens are depends on nothing else.
+    fn known_chunk(&mut self, text: &str, start: usize, end: usize, tokens: &mut Vec<Token>) {
+        let Some(packed) = packed(text.as_bytes(), start, end) else {
+            return self.chunk(text, start, end, tokens);
+        };
+        self.known.resize(KNOWN, KnownChunk::default());
+        let mixed = (packed as u64 ^ (packed >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let at = (mixed >> 32) as usize % KNOWN;
+        let known = self.known[at];
+        if known.packed == packed && usize::from(known.len) == end - start {
+            let mut from = start;
+            for len in known.tokens.into_iter().take_while(|&len| len > 0) {
+                let to = from + usize::from(len);
+                tokens.push(Token { start: from, end: to, space: false });
+                from = to;
+            }
+            return;
+        }
+        let first = tokens.len();
+        self.chunk(text, start, end, tokens);
+        let mut lens = [0; 8];
+        if tokens.len() - first <= lens.len() {
+            lens.iter_mut()
+                .zip(&tokens[first..])
+                .for_each(|(len, token)| *len = (token.end - token.start) as u8);
+            self.known[at] = KnownChunk { packed, len: (end - start) as u8, tokens: lens };
+        }
     }
 
     /// Affixes, exceptions, URLs, infixes.
@@ -244,15 +286,15 @@ impl Tokenizer {
     fn rejoin(&mut self, text: &str, tokens: &mut Vec<Token>) {
         self.rejoined.clear();
         let bytes = text.as_bytes();
+        let mut a = tokens.first().map_or(0, |token| bytes[token.start]);
         for index in 1..tokens.len() {
-            let (first, second) = (tokens[index - 1], tokens[index]);
-            let (a, b) = (bytes[first.start], bytes[second.start]);
-            if STARTS.0[usize::from(a)]
-                && STARTS.1[usize::from(b)]
+            let b = bytes[tokens[index].start];
+            if REJOINED_PAIRS[usize::from(a)][usize::from(b / 64)] >> (b % 64) & 1 != 0
                 && !(a.is_ascii_alphanumeric() && b.is_ascii_alphanumeric())
             {
                 self.candidates(text, tokens, index - 1);
             }
+            a = b;
         }
         if self.rejoined.is_empty() {
             return;
@@ -498,6 +540,19 @@ mod tests {
         fn ascii_letters_are_counted(bytes in prop::collection::vec(prop_oneof![b'A'..=b'Z', b'a'..=b'z', b'`'..=b'{', any::<u8>()], 0..40)) {
             let plain = bytes.iter().take_while(|b| b.is_ascii_alphabetic()).count();
             prop_assert_eq!(ascii_letters(&bytes), plain);
+        }
+
+        #[test]
+        fn known_chunks_are_cut_as_new_ones(
+            chunks in prop::collection::vec("\\PC{1,17}|[a-zA-Z0-9.,:;()'’\"/-]{1,17}|(a|1|:\\)|'s|\\.\\.){1,9}", 1..40),
+        ) {
+            let mut tokenizer = Tokenizer::new();
+            let (mut found, mut plain) = (Vec::new(), Vec::new());
+            for chunk in chunks.iter().chain(&chunks) {
+                tokenizer.tokenize(chunk, &mut found);
+                Tokenizer::new().tokenize(chunk, &mut plain);
+                prop_assert_eq!(&found, &plain);
+            }
         }
 
         #[test]
