@@ -10,6 +10,7 @@ const UNSAFE: &[&str] = &[
     "crates/kernels-cpu/",
     "crates/counting-alloc/",
     "crates/shards/src/map.rs",
+    "crates/dedup/src/minhash/permutations.rs",
     "crates/collectives-mpi/src/mpi/",
     "crates/clocks-nvml/src/library.rs",
 ];
