@@ -4,7 +4,7 @@ use crate::edit::{C4Lines, C4Options, Correction, CorrectionOptions};
 use crate::error::{Error, Result, nearest};
 use crate::fineweb2;
 use crate::judge::Step;
-use crate::measures::{Measure, Parameters};
+use crate::measures::Measure;
 use crate::predicate::Predicate;
 use crate::read::{read_list, read_text};
 use crate::words::WordSegmenter;
@@ -55,31 +55,31 @@ pub struct StepFile {
     pub below: Option<String>,
     /// Reason of a drop above `max`, where it is another one.
     pub above: Option<String>,
-    /// Parameters of the measure; see [`Parameters`].
+    /// Kind of words that the measure counts; the profile's, if left out.
     pub words: Option<String>,
-    /// As above.
+    /// Kind of lines.
     pub lines: Option<String>,
-    /// As above.
+    /// Project whose way of counting repeated windows is used: datatrove, dolma, dclm or rpv2.
     pub variant: Option<String>,
-    /// As above.
+    /// Words in a window.
     pub n: Option<usize>,
-    /// As above.
+    /// A length in characters.
     pub length: Option<u64>,
-    /// As above.
+    /// Strings to count, or to find at an end of a line.
     pub marks: Option<Vec<String>>,
-    /// As above.
+    /// White space at the ends of a line is ignored.
     pub trim: Option<bool>,
-    /// As above.
+    /// Words to count.
     pub list: Option<Vec<String>>,
     /// A file with one entry of `list` a line, beside the profile.
     pub list_file: Option<String>,
-    /// As above.
+    /// Upper and lower case are the same.
     pub ignore_case: Option<bool>,
-    /// As above.
+    /// A word of the list counts inside of longer words too.
     pub anywhere: Option<bool>,
-    /// As above.
+    /// Share of the texts with a word of the list that count as if they had none.
     pub keep: Option<f64>,
-    /// As above.
+    /// A family of programming languages: c, hash, python, sql.
     pub syntax: Option<String>,
     /// A predicate over columns; a document for which it is not true is dropped.
     #[serde(rename = "where")]
@@ -316,7 +316,7 @@ impl StepFile {
                 let (min, max) = (self.min.unwrap_or(f64::NAN), self.max.unwrap_or(f64::NAN));
                 return Err(Error::new(format!("{name:?}: min = {min}, max = {max}: nothing could be kept")));
             }
-            let measure = Measure::new(name, &self.parameters(), segmenter)?;
+            let measure = Measure::new(name, self, segmenter)?;
             let title = label(&measure.title());
             let below = self.below.clone().unwrap_or_else(|| title.clone());
             let above = self.above.clone().unwrap_or(title);
@@ -358,26 +358,15 @@ impl StepFile {
         if let Some((other, _)) = kinds.iter().find(|(name, given)| *given && *name != kind) {
             return Err(Error::new(format!("a step is one thing: it has both {kind} and {other}")));
         }
-        let of_rule = [
+        let limits = [
             ("min", self.min.is_some()),
             ("max", self.max.is_some()),
             ("below", self.below.is_some()),
             ("above", self.above.is_some()),
-            ("words", self.words.is_some()),
-            ("lines", self.lines.is_some()),
-            ("variant", self.variant.is_some()),
-            ("n", self.n.is_some()),
-            ("length", self.length.is_some()),
-            ("marks", self.marks.is_some()),
-            ("trim", self.trim.is_some()),
-            ("list", self.list.is_some()),
             ("list-file", self.list_file.is_some()),
-            ("ignore-case", self.ignore_case.is_some()),
-            ("anywhere", self.anywhere.is_some()),
-            ("keep", self.keep.is_some()),
-            ("syntax", self.syntax.is_some()),
         ];
-        match of_rule.iter().find(|(_, given)| *given && kind != "rule") {
+        let mut of_rule = limits.into_iter().chain(self.parameters_given());
+        match of_rule.find(|&(_, given)| given && kind != "rule") {
             Some((key, _)) => Err(Error::new(format!("{key} belongs to a rule, not to {kind}"))),
             None if self.label.is_some() && !matches!(kind, "rule" | "where") => Err(Error::new(format!(
                 "{kind} has the labels of its origin; label belongs to rule and where"
@@ -398,21 +387,22 @@ impl StepFile {
         Ok(())
     }
 
-    fn parameters(&self) -> Parameters {
-        Parameters {
-            words: self.words.clone(),
-            lines: self.lines.clone(),
-            variant: self.variant.clone(),
-            n: self.n,
-            length: self.length,
-            marks: self.marks.clone(),
-            trim: self.trim,
-            list: self.list.clone(),
-            ignore_case: self.ignore_case,
-            anywhere: self.anywhere,
-            keep: self.keep,
-            syntax: self.syntax.clone(),
-        }
+    /// Parameters of a measure as they are written, each with whether it is given.
+    pub(crate) fn parameters_given(&self) -> [(&'static str, bool); 12] {
+        [
+            ("words", self.words.is_some()),
+            ("lines", self.lines.is_some()),
+            ("variant", self.variant.is_some()),
+            ("n", self.n.is_some()),
+            ("length", self.length.is_some()),
+            ("marks", self.marks.is_some()),
+            ("trim", self.trim.is_some()),
+            ("list", self.list.is_some()),
+            ("ignore-case", self.ignore_case.is_some()),
+            ("anywhere", self.anywhere.is_some()),
+            ("keep", self.keep.is_some()),
+            ("syntax", self.syntax.is_some()),
+        ]
     }
 }
 
@@ -475,6 +465,10 @@ mod tests {
                 "step 1: no measure has the name \"wrds\" (did you mean \"words\"?)",
             ),
             ("[[step]]\nrule = \"words\"\nn = 2", "\"words\" takes no n; it takes words"),
+            (
+                "[[step]]\nrule = \"words\"\nignore-case = true",
+                "\"words\" takes no ignore-case; it takes words",
+            ),
             ("[[step]]\nrule = \"top-ngram-chars\"", "needs n"),
             ("[[step]]\nrule = \"top-ngram-chars\"\nn = 0", "wanted 1 to 64"),
             ("[[step]]\nrule = \"words\"\nmin = 3\nmax = 2", "nothing could be kept"),
