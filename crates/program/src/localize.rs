@@ -1,7 +1,8 @@
 //! Which elements of a dim are here, and what an operator's own numbers are for them.
 
 use bessemer_mesh::{Dim, DimRange};
-use bessemer_tensor::op::{Op, VocabularyShard};
+use bessemer_tensor::View;
+use bessemer_tensor::op::{AttentionDropout, AttentionMask, AttentionShape, Op, VocabularyShard};
 use std::ops::Range;
 
 /// The elements of a dim that a rank has, in their order.
@@ -34,22 +35,52 @@ impl Local {
     }
 }
 
+/// Which part of an attention a rank computes.
+#[derive(Debug, Clone, Copy)]
+struct AttentionPart {
+    /// Number of its first query head.
+    head: usize,
+    /// Position of its first query.
+    query: usize,
+}
+
+impl AttentionPart {
+    /// From the dim by which queries are sharded, and the first element of it that is here.
+    fn new(origin: Option<(usize, usize)>, head_dim: usize) -> AttentionPart {
+        match origin {
+            Some((0, query)) => AttentionPart { head: 0, query },
+            Some((_, first)) => AttentionPart { head: first / head_dim, query: 0 },
+            None => AttentionPart { head: 0, query: 0 },
+        }
+    }
+
+    /// Sets what an attention with these queries and keys says about itself.
+    fn of(
+        self,
+        (shape, mask, dropout): (&mut AttentionShape, &mut AttentionMask, &mut Option<AttentionDropout>),
+        whole: &AttentionShape,
+        (q, k): (&View, &View),
+    ) {
+        (shape.heads, shape.kv_heads) = (q.cols / whole.head_dim, k.cols / whole.head_dim);
+        shape.seq = q.rows / whole.batch.max(1);
+        mask.past += self.query;
+        mask.alibi.iter_mut().for_each(|alibi| alibi.first += self.head);
+        dropout.iter_mut().for_each(|dropout| dropout.first += self.head);
+    }
+}
+
 /// Sets what an operator says about itself besides its views: heads, and where its part of the whole begins. `whole` is the
 /// operator on the whole values; `origins` names, of each operand that is sharded, the dim and its first element.
 pub(crate) fn localize(op: &mut Op, whole: &Op, origins: &[(&'static str, usize, usize)]) {
     let origin = |name: &str| origins.iter().find(|o| o.0 == name).map(|o| (o.1, o.2));
     match (op, whole) {
         (Op::Attention(o), Op::Attention(w)) => {
-            let first = origin("q").map_or(0, |(_, first)| first) / w.shape.head_dim;
-            (o.shape.heads, o.shape.kv_heads) = (o.q.cols / w.shape.head_dim, o.k.cols / w.shape.head_dim);
-            o.mask.alibi.iter_mut().for_each(|alibi| alibi.first += first);
-            o.dropout.iter_mut().for_each(|dropout| dropout.first += first);
+            let here = AttentionPart::new(origin("q"), w.shape.head_dim);
+            here.of((&mut o.shape, &mut o.mask, &mut o.dropout), &w.shape, (&o.q, &o.k));
         }
         (Op::AttentionBackward(o), Op::AttentionBackward(w)) => {
-            let first = origin("q").map_or(0, |(_, first)| first) / w.shape.head_dim;
-            (o.shape.heads, o.shape.kv_heads) = (o.q.cols / w.shape.head_dim, o.k.cols / w.shape.head_dim);
-            o.mask.alibi.iter_mut().for_each(|alibi| alibi.first += first);
-            o.dropout.iter_mut().for_each(|dropout| dropout.first += first);
+            let here = AttentionPart::new(origin("q"), w.shape.head_dim);
+            here.of((&mut o.shape, &mut o.mask, &mut o.dropout), &w.shape, (&o.q, &o.k));
         }
         (Op::Rope(o), Op::Rope(w)) => o.heads = o.x.cols * w.heads / w.x.cols,
         (Op::Dropout(o), Op::Dropout(w)) => {

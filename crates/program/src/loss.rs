@@ -1,4 +1,7 @@
-//! The one composite of [`crate::partition()`]: the loss over a vocabulary of which each rank has some rows.
+//! The loss in [`crate::partition()`]: over a vocabulary of which each rank has some rows, or over tokens of which each has some.
+//!
+//! With some tokens, each rank makes their losses, and the losses are gathered: n (c-1)/c numbers over c ranks. With some rows of the
+//! vocabulary the loss is the one composite of the pass.
 //!
 //! Each rank makes the log-sum-exps and target logits of its rows. These are gathered, every rank combines them, and each makes its
 //! rows' part of the gradients from the combined ones. For n tokens over t ranks a rank sends 2 n (t-1) numbers of f32. A maximum and
@@ -36,9 +39,9 @@ impl Partition<'_> {
         let parts = self.global_numbers("losses.sums.all_terms", 2 * self.rank.degree, n);
         let sums = self.global_numbers("losses.sums", 2, n);
         let (lse, target_logit) = (sums.rows(0, 1), sums.rows(1, 1));
-        let x = self.read(&whole, op.x.buffer.id as usize, op.x, None)?;
+        let x = self.read(&whole, op.x.buffer.id as usize, op.x, (None, None))?;
         let weight_here = self.local_view(weight, op.weight, Placement::Shard { dim: 0 });
-        let targets = self.read(&whole, op.targets.buffer.id as usize, op.targets, None)?;
+        let targets = self.read(&whole, op.targets.buffer.id as usize, op.targets, (None, None))?;
         self.push(Node::launch(LogitSums {
             x,
             weight: weight_here,
@@ -67,11 +70,11 @@ impl Partition<'_> {
             Some(mut b) => {
                 let (dx, dweight) = (b.dx.buffer.id as usize, b.dweight.buffer.id as usize);
                 let terms = Placement::Partial { reduce: Reduction::Sum };
-                b.step = self.read(&whole, b.step.buffer.id as usize, b.step, None)?;
-                b.dx = self.write(&whole, dx, b.dx, terms, &mut after)?;
-                b.dweight =
-                    self.write(&whole, dweight, b.dweight, Placement::Shard { dim: 0 }, &mut after)?;
-                self.gathered.remove(&dx);
+                b.step = self.read(&whole, b.step.buffer.id as usize, b.step, (None, None))?;
+                b.dx = self.write(&whole, "dx", (dx, b.dx), (terms, false), &mut after)?;
+                let rows = Placement::Shard { dim: 0 };
+                b.dweight = self.write(&whole, "dweight", (dweight, b.dweight), (rows, false), &mut after)?;
+                self.forget(dx);
                 Some(b)
             }
             None => None,
@@ -82,6 +85,33 @@ impl Partition<'_> {
         self.push(Node::launch(op));
         after.into_iter().for_each(|c| self.push(Node::Collective(c)));
         Ok(())
+    }
+
+    /// Where a rank writes the losses of its tokens, which are then gathered to `all`: whole rows of the value `id`.
+    pub(crate) fn losses_of_rows(&mut self, id: usize, all: View, after: &mut Vec<Collective>) -> View {
+        let (ranks, n) = (self.rank.degree, all.cols);
+        let name = format!("{}.of_rows", self.global.values[id].name);
+        let part = match self.out.find(&name) {
+            Some(part) => part,
+            None => {
+                let sharded = Value {
+                    name,
+                    class: Class::Local,
+                    layout: Layout::replicated().with(self.rank.axis, Placement::Shard { dim: 1 }),
+                    cols: n / ranks,
+                    residual: false,
+                    ..self.out.values[id].clone()
+                };
+                self.out.add(sharded).buffer.id as usize
+            }
+        };
+        let part = self.out.values[part].view(part).rows(all.offset / all.stride, all.rows);
+        for row in 0..all.rows {
+            // One row in parts of columns is as many rows.
+            let dst = View { rows: ranks, cols: n / ranks, stride: n / ranks, ..all.rows(row, 1) };
+            after.push(self.collective(CollectiveKind::AllGather, id, part.rows(row, 1), dst));
+        }
+        part
     }
 
     /// f32 `[rows, n]`, made by the pass.

@@ -8,12 +8,17 @@
 //! 2. What it reads and has that loop must be sharded there: a replicated value is sliced. What it reads without that loop must
 //!    be replicated: rows that are sharded are gathered.
 //! 3. What it makes is sharded if it has the loop, and partial if the loop is contracted. A partial value is reduced at once to
-//!    the layout that it is declared to have, replicated if none is; a partial gradient of a parameter stays partial, and is
-//!    reduced when the unit's gradients are complete.
+//!    the layout that it is declared to have; if none is, to shards of rows where the loop is one of rows, and to all ranks
+//!    otherwise. A partial gradient of a parameter stays partial, and is reduced when the unit's gradients are complete.
+//! 4. Of a value that an operator reads both ways, here some rows and there all of them, only the columns are gathered of which
+//!    all rows are read.
 //!
 //! With the Megatron-LM layouts of the parameters (Shoeybi et al. 2019) this gives their *f* and *g*; with the rows of the
 //! residual stream sharded, sequence parallelism (Korthikanti et al. 2022): every all-reduce is then a reduce-scatter and an
-//! all-gather. The loss over a vocabulary that is sharded is the one composite: its two halves are operators of their own, and
+//! all-gather. With those rows sharded and no parameter, context parallelism: each rank computes its queries' attention from the
+//! keys and values of all ranks, which are gathered (Llama 3: Grattafiori et al. 2024, section 3.3.2), and their gradients are
+//! reduce-scattered. For s rows of keys and values of width w over c ranks a rank sends 2 s w (c-1)/c elements a layer in the
+//! forward pass, and 4 s w (c-1)/c in the backward pass, which gathers them again. The loss over a vocabulary that is sharded is the one composite: its two halves are operators of their own, and
 //! log-sum-exps are combined between them.
 //!
 //! Bits: sums are formed in the order of the ranks; nothing else changes.
@@ -22,7 +27,7 @@ use crate::localize::{Local, localize};
 use crate::node::{Collective, CollectiveKind, Launch, Node};
 use crate::unit::{Phase, UnitProgram};
 use crate::value::{Class, Value};
-use bessemer_mesh::{Axis, Layout, Placement, Reduction, even};
+use bessemer_mesh::{Axis, Dim, Layout, Placement, Reduction, even};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, FactorKind, Op, OperandRule, Rule, TermReduction};
 use std::collections::BTreeMap;
@@ -116,22 +121,34 @@ pub(crate) struct Partition<'a> {
     /// By value of the global unit, once it is known.
     pub(crate) placements: Vec<Option<Placement>>,
     pub(crate) out: UnitProgram,
-    /// All rows of values whose rows are sharded, as long as those are what they were.
-    pub(crate) gathered: BTreeMap<usize, View>,
+    /// All rows of values whose rows are sharded, or of some columns of them, as long as those are what they were: by value, first
+    /// column and number of columns.
+    pub(crate) gathered: BTreeMap<(usize, usize, usize), View>,
     phase: Phase,
     /// Number of the next collective.
     pub(crate) next: usize,
 }
 
-/// The loop that a dim of an operand is sharded by, if it is: heads for columns of heads, all of its factors otherwise.
+/// The loop that a dim of an operand is sharded by, if it is: heads for columns of heads, all of its factors otherwise, but for
+/// those of one iteration.
 pub(crate) fn sharded_loop(rule: &Rule, operand: &OperandRule, dim: usize) -> Loop {
     let factors = if dim == 0 { &operand.rows } else { &operand.cols };
     let named = |name: &str| factors.iter().copied().find(|f| rule.factors[*f].name == name);
     // Groups of heads that share keys come before the heads of a group.
     match named("g").or_else(|| named("h")) {
         Some(factor) => vec![factor],
-        None => factors.clone(),
+        None => factors.iter().copied().filter(|f| rule.factors[*f].size != 1).collect(),
     }
+}
+
+/// What keeps an operator from being sharded along a loop: the name of a factor that it needs whole, or one of several whose part
+/// an operator must say the beginning of; consecutive elements of all of them are no part of one.
+pub(crate) fn unshardable(rule: &Rule, along: &Loop) -> Option<&'static str> {
+    let problem = |f: &&usize| {
+        let factor = rule.factors[**f];
+        factor.kind == FactorKind::Whole || (along.len() > 1 && factor.offset)
+    };
+    along.iter().find(problem).map(|f| rule.factors[*f].name)
 }
 
 /// The dim of an operand that has the loop.
@@ -209,8 +226,7 @@ impl Partition<'_> {
                 let Some(Placement::Shard { dim }) = self.placements[id] else { return None };
                 let found =
                     wanted(&self.global.values[id], operand.access).then(|| sharded_loop(rule, by, dim))?;
-                let whole = found.iter().any(|f| rule.factors[*f].kind == FactorKind::Whole);
-                (!whole && !found.is_empty()).then_some(found)
+                (unshardable(rule, &found).is_none() && !found.is_empty()).then_some(found)
             })
         };
         let parameter = |v: &Value| matches!(v.class, Class::Parameter(_) | Class::Gradient(_));
@@ -233,7 +249,12 @@ impl Partition<'_> {
         for (operand, by) in operands.iter().zip(&rule.operands).filter(|(o, _)| o.access == Access::Read) {
             let id = operand.view.buffer.id as usize;
             let dim = dim_of(&rule, by, &sharded);
-            let view = self.read(op, id, operand.view, dim)?;
+            // Another operand is this rank's rows of the same value.
+            let rows_too = operands.iter().zip(&rule.operands).any(|(o, by)| {
+                o.view.buffer == operand.view.buffer && dim_of(&rule, by, &sharded) == Some(0)
+            });
+            let columns = rows_too.then_some(operand.name);
+            let view = self.read(op, id, operand.view, (dim, columns))?;
             views.insert(key(&operand.view), view);
         }
         let mut after = Vec::new();
@@ -246,9 +267,11 @@ impl Partition<'_> {
                 }
                 None => Placement::Replicate,
             };
-            let view = self.write(op, id, operand.view, made, &mut after)?;
+            let by_rows =
+                operands.iter().zip(&rule.operands).any(|(_, by)| dim_of(&rule, by, &sharded) == Some(0));
+            let view = self.write(op, operand.name, (id, operand.view), (made, by_rows), &mut after)?;
             views.insert(key(&operand.view), view);
-            self.gathered.remove(&id);
+            self.forget(id);
         }
         let origin = self.origins(&operands, &rule, &sharded);
         local.for_each_view(&mut |view| {
@@ -280,13 +303,14 @@ impl Partition<'_> {
         operands.iter().zip(&rule.operands).filter_map(origin).collect()
     }
 
-    /// The view that an operand reads: sliced or gathered where its value lies otherwise than the operator wants it.
+    /// The view that an operand reads: sliced or gathered where its value lies otherwise than the operator wants it. `columns`: if
+    /// rows are gathered, only those columns of them, under this name.
     pub(crate) fn read(
         &mut self,
         op: &Op,
         id: usize,
         view: View,
-        dim: Option<usize>,
+        (dim, columns): (Option<usize>, Option<&str>),
     ) -> Result<View, Box<LayoutConflict>> {
         let placement = self.placements[id].unwrap_or_default();
         match (placement, dim) {
@@ -295,7 +319,10 @@ impl Partition<'_> {
             }
             (Placement::Replicate, None) => Ok(self.local_view(id, view, placement)),
             (Placement::Replicate, Some(dim)) => Ok(self.sliced(id, view, dim)),
-            (Placement::Shard { dim: 0 }, None) => Ok(self.gather(id, view)),
+            (Placement::Shard { dim: 0 }, None) => Ok(match columns {
+                Some(name) if view.cols < self.global.values[id].cols => self.gather_columns(id, view, name),
+                _ => self.gather(id, view),
+            }),
             (Placement::Shard { .. }, _) => {
                 let remedy = "shard both alike, or replicate one of them";
                 Err(self.conflict(op, id, "it computes along another dim", remedy))
@@ -326,19 +353,39 @@ impl Partition<'_> {
     /// All rows of a value of which each rank has some.
     fn gather(&mut self, id: usize, view: View) -> View {
         let of = |whole: View| View { buffer: whole.buffer, ..view };
-        if let Some(whole) = self.gathered.get(&id) {
+        let all = (id, 0, self.global.values[id].cols);
+        if let Some(whole) = self.gathered.get(&all) {
             return of(*whole);
         }
         let src = self.out.values[id].view(id);
-        let dst = self.whole_copy(id, "all_rows");
+        let dst = self.whole_copy(id, "all_rows", None);
         let collective = self.collective(CollectiveKind::AllGather, id, src, dst);
         self.push(Node::Collective(collective));
-        self.gathered.insert(id, dst);
+        self.gathered.insert(all, dst);
         of(dst)
     }
 
-    /// A new value with the whole shape of another.
-    fn whole_copy(&mut self, id: usize, what: &str) -> View {
+    /// All rows of some columns of a value of which each rank has some rows.
+    fn gather_columns(&mut self, id: usize, view: View, name: &str) -> View {
+        let columns = (id, view.offset % self.global.values[id].cols, view.cols);
+        if let Some(whole) = self.gathered.get(&columns) {
+            return *whole;
+        }
+        let src = self.local_view(id, view, Placement::Shard { dim: 0 });
+        let dst = self.whole_copy(id, &format!("{name}.all_rows"), Some(view.cols));
+        let collective = self.collective(CollectiveKind::AllGather, id, src, dst);
+        self.push(Node::Collective(collective));
+        self.gathered.insert(columns, dst);
+        dst
+    }
+
+    /// Rows of this value that were gathered are no longer those of the value.
+    pub(crate) fn forget(&mut self, id: usize) {
+        self.gathered.retain(|(of, _, _), _| *of != id);
+    }
+
+    /// A new value with the whole shape of another, or with only so many columns.
+    fn whole_copy(&mut self, id: usize, what: &str, cols: Option<usize>) -> View {
         let value = &self.global.values[id];
         let base = format!("{}.{what}", value.name);
         let used = |name: &str, out: &UnitProgram, phase: Phase| {
@@ -351,13 +398,16 @@ impl Partition<'_> {
         if let Some(id) = self.out.find(&name) {
             return self.out.values[id].view(id);
         }
-        let whole = Value {
+        let mut whole = Value {
             name,
             class: Class::Local,
             layout: Layout::replicated(),
             residual: false,
             ..value.clone()
         };
+        if let Some(cols) = cols {
+            (whole.form.dims[1], whole.cols) = (Dim::plain(cols), cols);
+        }
         self.out.add(whole)
     }
 
@@ -365,17 +415,20 @@ impl Partition<'_> {
     pub(crate) fn write(
         &mut self,
         op: &Op,
-        id: usize,
-        view: View,
-        made: Placement,
+        name: &str,
+        (id, view): (usize, View),
+        (made, by_rows): (Placement, bool),
         after: &mut Vec<Collective>,
     ) -> Result<View, Box<LayoutConflict>> {
-        let class = self.global.values[id].class;
+        let (class, cols) = (self.global.values[id].class, self.global.values[id].cols);
         let wanted = match self.placements[id] {
             Some(placement) => placement,
             None => {
-                let placement =
-                    if matches!(made, Placement::Partial { .. }) { Placement::Replicate } else { made };
+                let placement = match made {
+                    Placement::Partial { .. } if by_rows => Placement::Shard { dim: 0 },
+                    Placement::Partial { .. } => Placement::Replicate,
+                    _ => made,
+                };
                 self.place(id, placement);
                 placement
             }
@@ -393,8 +446,16 @@ impl Partition<'_> {
                 after.push(self.collective(CollectiveKind::AllReduce, id, here, here));
                 Ok(here)
             }
+            (Placement::Partial { .. }, Placement::Shard { dim: 0 }) if view.cols < cols => {
+                let terms = self.whole_copy(id, &format!("{name}.terms"), Some(view.cols));
+                after.push(self.collective(CollectiveKind::ReduceScatter, id, terms, here));
+                Ok(terms)
+            }
+            (Placement::Shard { dim: 1 }, Placement::Replicate) if class == Class::Losses => {
+                Ok(self.losses_of_rows(id, here, after))
+            }
             (Placement::Partial { .. }, Placement::Shard { dim: 0 }) => {
-                let terms = self.whole_copy(id, "terms");
+                let terms = self.whole_copy(id, "terms", None);
                 after.push(self.collective(CollectiveKind::ReduceScatter, id, terms, here));
                 Ok(View { buffer: terms.buffer, ..view })
             }
@@ -405,7 +466,7 @@ impl Partition<'_> {
         }
     }
 
-    fn collective(&mut self, kind: CollectiveKind, id: usize, src: View, dst: View) -> Collective {
+    pub(crate) fn collective(&mut self, kind: CollectiveKind, id: usize, src: View, dst: View) -> Collective {
         let name = format!("{}{}", self.global.name, self.global.values[id].name);
         let rows = 0..if kind == CollectiveKind::AllGather { dst.rows } else { src.rows };
         self.next += 1;

@@ -17,7 +17,7 @@
 
 use crate::memory::{Home, UnitMemory};
 use crate::node::{Collective, CollectiveKind, Node, Version};
-use crate::partition::{Loop, Rank, dim_of, sharded_loop};
+use crate::partition::{Loop, Rank, dim_of, sharded_loop, unshardable};
 use crate::unit::{Phase, UnitProgram};
 use crate::value::Class;
 use bessemer_mesh::{Placement, Reduction};
@@ -272,9 +272,8 @@ impl Checking<'_> {
             placements.push(placement);
             let Placement::Shard { dim } = placement else { continue };
             let found = sharded_loop(&rule, by, dim);
-            if let Some(f) = found.iter().find(|f| rule.factors[**f].kind == FactorKind::Whole) {
-                let problem =
-                    format!("is sharded along {}, which {} needs whole", rule.factors[*f].name, op.name());
+            if let Some(name) = unshardable(&rule, &found) {
+                let problem = format!("is sharded along {name}, which {} needs whole", op.name());
                 return Err(self.wrong(at, id, problem));
             }
             match &sharded {
@@ -375,6 +374,8 @@ impl Checking<'_> {
             }
             CollectiveKind::AllGather => {
                 *state == State::Is(Placement::Shard { dim: 0 })
+                    // One row in parts of columns is as many rows.
+                    || (*state == State::Is(Placement::Shard { dim: 1 }) && c.src.rows == 1)
                     || *state == State::LogTerms { gathered: false }
             }
         };

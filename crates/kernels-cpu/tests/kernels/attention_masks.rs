@@ -40,21 +40,40 @@ const CASES: [Case; 12] = [
     (1, 1100, 1, 1, 8, Some(500), false, false, false),
 ];
 
+/// The first case's positions are followed by so many queries, and these by keys that none of them sees.
+const LATER: [(Case, usize, usize); 5] = [
+    ((1, 65, 2, 1, 8, None, false, false, false), 70, 0),
+    ((2, 33, 4, 2, 5, Some(4), false, false, true), 9, 3),
+    ((1, 200, 2, 2, 24, Some(150), true, true, true), 190, 200),
+    ((1, 130, 1, 1, 64, None, true, true, false), 1300, 70),
+    ((1, 1, 3, 3, 17, None, false, true, true), 260, 0),
+];
+
 fn forward(s: &mut Setup, case: Case) -> Attention {
+    later(s, (case, 0, 0))
+}
+
+/// Queries at the positions after the first `past`, and `more` keys behind them.
+fn later(s: &mut Setup, (case, past, more): (Case, usize, usize)) -> Attention {
     let (batch, seq, heads, kv_heads, head_dim, window, alibi, documents, dropout) = case;
     let shape =
         AttentionShape { batch, seq, heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() };
     let (n, hq, hk) = (batch * seq, heads * head_dim, kv_heads * head_dim);
+    let keys = batch * (past + seq + more);
+    let of_queries = |starts: Vec<u32>| -> Vec<u32> {
+        starts.chunks(past + seq).flat_map(|sequence| sequence[past..].to_vec()).collect()
+    };
     let mask = AttentionMask {
+        past,
         window,
         alibi: alibi.then(|| Alibi::of(heads)),
-        documents: documents.then(|| s.indices(&starts(batch, seq))),
+        documents: documents.then(|| s.indices(&of_queries(starts(batch, past + seq)))),
     };
     Attention {
         shape,
         q: s.act(n, hq, 3),
-        k: s.act(n, hk, 1),
-        v: s.act(n, hk, 0),
+        k: s.act(keys, hk, 1),
+        v: s.act(keys, hk, 0),
         out: s.act(n, hq, 2),
         lse: s.mat(batch * heads, seq),
         mask,
@@ -76,8 +95,8 @@ fn backward(s: &mut Setup, f: &Attention) -> AttentionBackward {
         lse: f.lse,
         dout: s.act(n, hq, 0),
         dq: s.act(n, hq, 1),
-        dk: s.act(n, hk, 0),
-        dv: s.act(n, hk, 5),
+        dk: s.act(f.k.rows, hk, 0),
+        dv: s.act(f.k.rows, hk, 5),
         mask: f.mask,
         dropout: f.dropout,
     }
@@ -100,6 +119,34 @@ fn masks_agree_with_the_reference() {
 /// place, and everything after it would.
 fn any_out(s: &mut Setup, op: AttentionBackward) -> AttentionBackward {
     AttentionBackward { out: s.act(op.out.rows, op.out.cols, 0), ..op }
+}
+
+#[test]
+fn some_of_the_queries_agree_with_the_reference() {
+    for case in LATER {
+        check(&format!("attention {case:?}"), 6e-6, &|s| later(s, case).into());
+        check(&format!("attention backward {case:?}"), 3e-5, &|s| {
+            let f = later(s, case);
+            s.launch(&f.into()).unwrap();
+            let back = backward(s, &f);
+            any_out(s, back).into()
+        });
+    }
+}
+
+#[test]
+fn queries_without_their_keys_are_refused() {
+    let case = (2, 33, 4, 2, 5, None, false, false, false);
+    let mut s = Setup::new(Rung::Reference, 1);
+    let few = Attention {
+        mask: AttentionMask { past: 10, ..AttentionMask::default() },
+        ..later(&mut s, (case, 9, 0))
+    };
+    let e = s.launch(&few.into()).unwrap_err().to_string();
+    assert!(
+        e.contains("at least 10 + 33 rows for each of 2 sequences") && e.contains("found 84 rows"),
+        "{e}"
+    );
 }
 
 #[test]

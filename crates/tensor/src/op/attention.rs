@@ -52,6 +52,25 @@ impl AttentionShape {
         Ok(())
     }
 
+    /// S, keys of each sequence, where the matrix of all keys has `rows` rows.
+    pub fn keys(&self, rows: usize) -> usize {
+        rows.checked_div(self.batch).unwrap_or(0)
+    }
+
+    /// Errors unless `rows` keys are S for each sequence, and each of the T queries, of which the first stands at position
+    /// `past`, is one of them.
+    fn check_keys(&self, op: &'static str, rows: usize, past: usize) -> Result<(), TensorError> {
+        let keys = self.keys(rows);
+        if keys * self.batch == rows && past.checked_add(self.seq).is_some_and(|end| end <= keys) {
+            return Ok(());
+        }
+        let wanted = format!(
+            "at least {past} + {} rows for each of {} sequences (the positions before its queries, and theirs)",
+            self.seq, self.batch
+        );
+        Err(TensorError::Shape { op, operand: "k", wanted, found: format!("{rows} rows") })
+    }
+
     /// Multiply-adds counted twice of one product over the visible pairs of query and key, `past` keys standing before
     /// the first query.
     fn product(&self, past: usize, window: Option<usize>) -> f64 {
@@ -98,12 +117,14 @@ impl Alibi {
 /// by default there is nothing but causality.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct AttentionMask {
+    /// Position, within its sequence, of the first query. Keys begin at position 0.
+    pub past: usize,
     /// Sliding window w >= 1: query i sees keys i-w+1 ..= i (Mistral's convention).
     pub window: Option<usize>,
     /// Linear biases.
     pub alibi: Option<Alibi>,
     /// u32 `[1, B*T]`, for sequences packed from several documents: the first position, within its sequence, of the document
-    /// that each position belongs to. Queries see keys of their own document only. Every entry is its own position or
+    /// that each query belongs to. Queries see keys of their own document only. Every entry is its query's position or
     /// repeats the entry before it.
     pub documents: Option<View>,
 }
@@ -119,7 +140,7 @@ impl AttentionMask {
     }
 }
 
-/// Dropout of attention weights. Element number ((b*heads + first + h)*T + t)*T + s, h a head of the operator.
+/// Dropout of attention weights. Element number ((b*heads + first + h)*S + past + t)*S + s, h a head of the operator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionDropout {
     /// The mask of the weights of the whole layer.
@@ -137,8 +158,7 @@ impl AttentionDropout {
     }
 }
 
-/// Loops of an attention: B sequences, query positions T, key positions S, key/value heads G, query heads R of each of
-/// them, width E.
+/// Loops of an attention: B sequences, T queries, S keys, key/value heads G, query heads R of each of them, width E.
 struct AttentionFactors {
     b: usize,
     t: usize,
@@ -149,19 +169,23 @@ struct AttentionFactors {
 }
 
 impl AttentionFactors {
-    /// Attention over whole sequences, where `of_group` is what sharding the query heads of a key/value head means. Masks
-    /// of dropout are numbered by sequence and head, slopes by head.
+    /// Attention over whole sequences, where `of_query` is what sharding queries means, be it those of a sequence or the
+    /// heads of a key/value head. Masks of dropout are numbered by sequence and head, slopes by head.
     fn of_sequences(
         rule: &mut Rule,
         shape: &AttentionShape,
-        mask: &AttentionMask,
+        (mask, keys): (&AttentionMask, usize),
         dropout: bool,
-        of_group: FactorKind,
+        of_query: FactorKind,
     ) -> AttentionFactors {
-        let t = rule.whole("t", shape.seq);
-        let s = rule.whole("s", shape.seq);
+        let t = match of_query {
+            FactorKind::Sum => rule.sum("t", shape.seq),
+            _ => rule.free("t", shape.seq),
+        };
+        rule.needs_offset(t);
+        let s = rule.whole("s", keys);
         let factors =
-            AttentionFactors::of_heads(rule, shape, mask.alibi.is_some() || dropout, of_group, t, s);
+            AttentionFactors::of_heads(rule, shape, mask.alibi.is_some() || dropout, of_query, t, s);
         if dropout {
             rule.needs_offset(factors.b);
         }
@@ -237,13 +261,14 @@ fn check_heads(
     Err(TensorError::Shape { op, operand, wanted, found: format!("a layer of {heads} heads") })
 }
 
-/// Causal attention over B sequences of T positions, row n = b*T + t (Vaswani et al. 2017; computed in tiles with
-/// running maxima as in Dao et al. 2022, so that no T x T matrix is ever stored).
+/// Causal attention over B sequences of T queries and S keys, query row n = b*T + t, key row b*S + s (Vaswani et al. 2017;
+/// computed in tiles with running maxima as in Dao et al. 2022, so that no T x S matrix is ever stored). On one device T = S;
+/// with some of the queries on each rank (context parallelism) query t stands at position p = past + t.
 ///
-/// `out[b,t,h] = sum_s softmax_s(scale q[b,t,h] . k[b,s,g] - slope_h (t - s)) v[b,s,g]` over the s <= t that the mask lets
+/// `out[b,t,h] = sum_s softmax_s(scale q[b,t,h] . k[b,s,g] - slope_h (p - s)) v[b,s,g]` over the s <= p that the mask lets
 /// through. q, k, v and out are of one type.
 ///
-/// Sharding: q, out (b t, g r e); k, v (b s, g e); lse (b g r, t); b, g, r free, t, s, e whole. Offsets: b for
+/// Sharding: q, out (b t, g r e); k, v (b s, g e); lse (b g r, t); b, t, g, r free, s, e whole. Offsets: t (`past`), b for
 /// dropout, g and r for dropout and ALiBi. As heads are numbered from `first` on, r can be sharded with offsets only where one
 /// g is left.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -252,9 +277,9 @@ pub struct Attention {
     pub shape: AttentionShape,
     /// `[B*T, H*E]`.
     pub q: View,
-    /// `[B*T, G*E]`.
+    /// `[B*S, G*E]`.
     pub k: View,
-    /// `[B*T, G*E]`.
+    /// `[B*S, G*E]`.
     pub v: View,
     /// `[B*T, H*E]`.
     pub out: View,
@@ -286,7 +311,7 @@ impl Describe for Attention {
         let f = AttentionFactors::of_sequences(
             &mut rule,
             &self.shape,
-            &self.mask,
+            (&self.mask, self.shape.keys(self.k.rows)),
             self.dropout.is_some(),
             FactorKind::Free,
         );
@@ -302,12 +327,13 @@ impl Describe for Attention {
     }
     /// Where documents end is not known here: they are not taken off.
     fn flops(&self) -> f64 {
-        2.0 * self.shape.product(0, self.mask.window)
+        2.0 * self.shape.product(self.mask.past, self.mask.window)
     }
     fn shapes(&self) -> Result<(), TensorError> {
         let s = &self.shape;
         let (queries, keys) = ([("q", &self.q), ("out", &self.out)], [("k", &self.k), ("v", &self.v)]);
-        s.check_operands(Self::NAME, queries, keys, s.batch * s.seq)?;
+        s.check_operands(Self::NAME, queries, keys, self.k.rows)?;
+        s.check_keys(Self::NAME, self.k.rows, self.mask.past)?;
         expect_shape(Self::NAME, "lse", &self.lse, s.batch * s.heads, s.seq)?;
         check_dropout(Self::NAME, self.dropout, s)?;
         self.mask.check(Self::NAME, s)
@@ -316,16 +342,16 @@ impl Describe for Attention {
 
 /// Gradients of [`Attention`]; scores are computed again from q, k and `lse`.
 ///
-/// Sharding: as [`Attention`], dq like q, dk and dv like k; r is summed for dk and dv; linear in dout.
+/// Sharding: as [`Attention`], dq like q, dk and dv like k; t and r are summed for dk and dv; linear in dout.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionBackward {
     /// Sizes.
     pub shape: AttentionShape,
     /// `[B*T, H*E]`.
     pub q: View,
-    /// `[B*T, G*E]`.
+    /// `[B*S, G*E]`.
     pub k: View,
-    /// `[B*T, G*E]`.
+    /// `[B*S, G*E]`.
     pub v: View,
     /// `[B*T, H*E]`, the forward result.
     pub out: View,
@@ -335,9 +361,9 @@ pub struct AttentionBackward {
     pub dout: View,
     /// `[B*T, H*E]`, replaced.
     pub dq: View,
-    /// `[B*T, G*E]`, replaced.
+    /// `[B*S, G*E]`, replaced.
     pub dk: View,
-    /// `[B*T, G*E]`, replaced.
+    /// `[B*S, G*E]`, replaced.
     pub dv: View,
     /// As in the forward pass.
     pub mask: AttentionMask,
@@ -369,7 +395,7 @@ impl Describe for AttentionBackward {
         let f = AttentionFactors::of_sequences(
             &mut rule,
             &self.shape,
-            &self.mask,
+            (&self.mask, self.shape.keys(self.k.rows)),
             self.dropout.is_some(),
             FactorKind::Sum,
         );
@@ -386,13 +412,14 @@ impl Describe for AttentionBackward {
     }
     fn flops(&self) -> f64 {
         // Five products: scores again, dP, dQ, dK, dV.
-        5.0 * self.shape.product(0, self.mask.window)
+        5.0 * self.shape.product(self.mask.past, self.mask.window)
     }
     fn shapes(&self) -> Result<(), TensorError> {
         let s = &self.shape;
         let queries = [("q", &self.q), ("out", &self.out), ("dout", &self.dout), ("dq", &self.dq)];
         let keys = [("k", &self.k), ("v", &self.v), ("dk", &self.dk), ("dv", &self.dv)];
-        s.check_operands(Self::NAME, queries, keys, s.batch * s.seq)?;
+        s.check_operands(Self::NAME, queries, keys, self.k.rows)?;
+        s.check_keys(Self::NAME, self.k.rows, self.mask.past)?;
         expect_shape(Self::NAME, "lse", &self.lse, s.batch * s.heads, s.seq)?;
         check_dropout(Self::NAME, self.dropout, s)?;
         self.mask.check(Self::NAME, s)

@@ -38,6 +38,8 @@ struct Backward<'a> {
     dk: Rows,
     dv: Rows,
     dropout: Option<WeightDropout>,
+    /// Keys of a sequence.
+    keys: usize,
     /// Keys of a strip.
     strip: usize,
     /// For each (b, g, strip): (head, panel) pairs done, counted in the order in which every strip goes through them.
@@ -47,12 +49,12 @@ struct Backward<'a> {
     scratch: Span,
 }
 
-/// Keys of a strip: as many as the caches hold, fewer if there would be too few tiles.
-fn strip(lanes: usize, s: &AttentionShape) -> usize {
+/// Keys of a strip, of `keys` of a sequence: as many as the caches hold, fewer if there would be too few tiles.
+fn strip(lanes: usize, s: &AttentionShape, keys: usize) -> usize {
     let held = (KEPT / (4 * s.head_dim.next_multiple_of(lanes)).max(1)).max(SHORTEST);
-    let wanted = TILES.div_ceil((s.batch * s.kv_heads).max(1)).min(s.seq / SHORTEST);
-    let strips = s.seq.div_ceil(held).max(wanted).max(1);
-    s.seq.div_ceil(strips).next_multiple_of(16)
+    let wanted = TILES.div_ceil((s.batch * s.kv_heads).max(1)).min(keys / SHORTEST);
+    let strips = keys.div_ceil(held).max(wanted).max(1);
+    keys.div_ceil(strips).next_multiple_of(16)
 }
 
 /// Lengths of the parts of one worker's scratch. A panel has 2 NR queries, a block half as many keys as forward.
@@ -75,11 +77,15 @@ struct Parts {
 }
 
 impl Parts {
-    fn new((lanes, nr, block): (usize, usize, usize), s: &AttentionShape, dropout: bool) -> Parts {
+    fn new(
+        (lanes, nr, block): (usize, usize, usize),
+        (s, strip): (&AttentionShape, usize),
+        dropout: bool,
+    ) -> Parts {
         let (wide, width, block) = (s.head_dim.next_multiple_of(lanes), 2 * nr, block / 2);
         Parts {
-            keys: Copied::len(strip(lanes, s), s.head_dim),
-            gradients: padded(strip(lanes, s) * wide),
+            keys: Copied::len(strip, s.head_dim),
+            gradients: padded(strip * wide),
             columns: padded(s.head_dim * width),
             rows: Copied::len(width, s.head_dim),
             dq: padded(width * wide),
@@ -97,22 +103,23 @@ impl Parts {
 }
 
 /// Floats of counters, of sums for gradients of queries, and of all workers' scratch.
-fn spans(machine: Machine, s: &AttentionShape, dropout: bool, f32_sums: bool) -> [usize; 3] {
+fn spans(machine: Machine, (s, keys): (&AttentionShape, usize), dropout: bool, f32_sums: bool) -> [usize; 3] {
     let sizes = sizes(machine.rung);
-    let strips = s.seq.div_ceil(strip(sizes.0, s).max(1));
+    let strip = strip(sizes.0, s, keys);
+    let strips = keys.div_ceil(strip.max(1));
     let wide = s.head_dim.next_multiple_of(sizes.0);
     let sums = if strips > 1 && !f32_sums { s.batch * s.heads * s.seq * wide } else { 0 };
     [
         padded(s.batch * s.kv_heads * strips),
         padded(sums),
-        machine.threads * Parts::new(sizes, s, dropout).total(),
+        machine.threads * Parts::new(sizes, (s, strip), dropout).total(),
     ]
 }
 
 /// Scratch floats of a backward pass.
 pub(super) fn workspace(machine: Machine, op: &AttentionBackward) -> usize {
     let f32_sums = op.dq.dtype() == bessemer_units::DType::F32;
-    spans(machine, &op.shape, op.dropout.is_some(), f32_sums).iter().sum()
+    spans(machine, (&op.shape, op.shape.keys(op.k.rows)), op.dropout.is_some(), f32_sums).iter().sum()
 }
 
 struct Tile<'a>(&'a Backward<'a>, usize, usize);
@@ -176,7 +183,7 @@ impl Scratch {
 
 impl Backward<'_> {
     fn strips(&self) -> usize {
-        self.shape.seq.div_ceil(self.strip)
+        self.keys.div_ceil(self.strip)
     }
 
     fn progress(&self, tile: usize) -> &AtomicU32 {
@@ -258,9 +265,9 @@ impl Backward<'_> {
                     panel.mask::<S>(vector, &keys, slope, x.p, Some(x.dz));
                 }
                 let drop = self.dropout.as_ref().map(|WeightDropout { mask, heads, first }| {
-                    let first = (b * heads + first + h) * s.seq + t;
+                    let first = (b * heads + first + h) * self.keys + self.sight.position(t);
                     let beside = x.drop.add(padded(S::BLOCK / 2 * width));
-                    panel.drop_factors::<S>(mask, &keys, |r| (first + r) * s.seq, beside, x.drop);
+                    panel.drop_factors::<S>(mask, &keys, |r| (first + r) * self.keys, beside, x.drop);
                     x.drop.cast_const()
                 });
                 panel.gradients::<S>(&keys, x.p, x.dz, x.lse, x.d, drop);
@@ -322,8 +329,8 @@ impl Kernel for Tile<'_> {
         let wide = e.next_multiple_of(S::LANES);
         let strips = f.strips();
         let (j, g, b) = (tile % strips, tile / strips % s.kv_heads, tile / strips / s.kv_heads);
-        let (s0, s1) = (j * f.strip, ((j + 1) * f.strip).min(s.seq));
-        let parts = Parts::new((S::LANES, S::NR, S::BLOCK), s, f.dropout.is_some());
+        let (s0, s1) = (j * f.strip, ((j + 1) * f.strip).min(f.keys));
+        let parts = Parts::new((S::LANES, S::NR, S::BLOCK), (s, f.strip), f.dropout.is_some());
         let width = 2 * S::NR;
         let panels = s.seq.div_ceil(width);
         let done = Done(f.progress(tile));
@@ -331,7 +338,7 @@ impl Kernel for Tile<'_> {
         // of this strip are written by this tile alone, dq in turns.
         unsafe {
             let x = Scratch::new(f.scratch.at(worker * parts.total(), parts.total()), &parts, f.strip, width);
-            let (row, columns) = (b * s.seq + s0, (g * e, e));
+            let (row, columns) = (b * f.keys + s0, (g * e, e));
             f.k.load::<S>(row, s1 - s0, columns, 1.0, x.k);
             f.v.load::<S>(row, s1 - s0, columns, 1.0, x.v);
             fill::<S>(x.dk, (s1 - s0) * wide, 0.0);
@@ -345,7 +352,7 @@ impl Kernel for Tile<'_> {
                     }
                     f.bring::<S>(&x, &panel, b, head, t);
                     f.block::<S>(&x, &panel, (b, head, t), s0, s1);
-                    let all = panel.seen(0..width, &(0..s.seq));
+                    let all = panel.seen(0..width, &(0..f.keys));
                     let (first, last) = (all.start >= s0, all.end <= s1);
                     let item = (h * panels + panels - 1 - p) as u32;
                     if !first {
@@ -367,8 +374,8 @@ pub(super) fn run(ctx: &Ctx<'_>, op: &AttentionBackward, sight: Sight<'_>) {
         return;
     }
     let rows = |view| Rows::new(ctx.arena, view);
-    let dq = rows(&op.dq);
-    let [counters, sums, scratch] = spans(ctx.machine(), &s, op.dropout.is_some(), dq.is_f32());
+    let (dq, keys) = (rows(&op.dq), s.keys(op.k.rows));
+    let [counters, sums, scratch] = spans(ctx.machine(), (&s, keys), op.dropout.is_some(), dq.is_f32());
     let mut all = ctx.scratch();
     let f = Backward {
         shape: &s,
@@ -383,7 +390,8 @@ pub(super) fn run(ctx: &Ctx<'_>, op: &AttentionBackward, sight: Sight<'_>) {
         dk: rows(&op.dk),
         dv: rows(&op.dv),
         dropout: op.dropout.map(|d| WeightDropout::new(&d, |view| ctx.u32(view))),
-        strip: strip(sizes(ctx.rung).0, &s),
+        keys,
+        strip: strip(sizes(ctx.rung).0, &s, keys),
         progress: all.take(counters),
         sums: all.take(sums),
         scratch: all.take(scratch),

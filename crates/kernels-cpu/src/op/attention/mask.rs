@@ -22,7 +22,7 @@ impl<'a> Sight<'a> {
     pub(crate) fn new(s: &AttentionShape, mask: &AttentionMask, documents: Option<Indices<'a>>) -> Sight<'a> {
         Sight {
             seq: s.seq,
-            past: 0,
+            past: mask.past,
             window: mask.window.unwrap_or(usize::MAX),
             alibi: mask.alibi,
             documents: documents.map(|d| d.0),
@@ -72,8 +72,9 @@ impl<'a> Sight<'a> {
     pub(crate) fn check(&self, op: &'static str) -> Result<(), TensorError> {
         let Some(starts) = self.documents else { return Ok(()) };
         for (n, &start) in starts.iter().enumerate() {
-            let t = n % self.seq;
-            let before = if t == 0 { 0 } else { starts[n - 1] };
+            let t = self.past + n % self.seq;
+            // The entry before the first query is not at hand.
+            let before = if n % self.seq == 0 { start.min(t as u32) } else { starts[n - 1] };
             if start as usize != t && (start != before || t == 0) {
                 return Err(TensorError::Shape {
                     op,

@@ -1,16 +1,16 @@
 //! Causal attention and its backward pass (Vaswani et al. 2017; tiles, running maxima and recomputation as in Dao et al.
 //! 2022, 2023), with sliding windows, linear biases (Press et al. 2022) and packed documents.
 //!
-//! Forward, for each (b, h), query t and key s that it sees: `z = scale q_t . k_s - slope_h (t - s)`,
+//! Forward, for each (b, h), query t at position p and key s that it sees: `z = scale q_t . k_s - slope_h (p - s)`,
 //! `lse_t = log sum_s exp z`, `p = exp(z - lse_t)`, `out_t = sum_s m p v_s`, m the dropout factor or 1. Backward:
 //! `D_t = dout_t . out_t`, `dp = m (dout_t . v_s)`, `dz = p (dp - D_t)`, `dq_t = scale sum_s dz k_s`,
 //! `dk_s = scale sum_t dz q_t`, `dv_s = sum_t m p dout_t`; dk and dv are summed over the query heads of their group in the
 //! order of h.
 //!
 //! Saved for the backward pass: q, k, v, out, lse. Cost: two products forward, five backward, over the pairs that see each
-//! other; blocks of keys that no query of a panel sees are skipped; no T x T matrix is stored.
+//! other; blocks of keys that no query of a panel sees are skipped; no T x S matrix is stored.
 //!
-//! Legend: B sequences, T positions, H query heads, G key/value heads, E head width; t query row, s key row; a panel is some
+//! Legend: B sequences, T queries and S keys of each (all positions, or with context parallelism some of the queries), H query heads, G key/value heads, E head width; t query row, s key row; a panel is some
 //! queries, one a lane; a strip some panels, or some blocks of keys.
 
 mod backward;
@@ -83,7 +83,7 @@ pub(crate) fn forward(ctx: &Ctx<'_>, op: &Attention) -> Result<(), TensorError> 
         out: rows(&op.out),
         lse: Some(ctx.f32(&op.lse)),
         dropout: op.dropout.map(|d| WeightDropout::new(&d, |view| ctx.u32(view))),
-        capacity: s.seq,
+        capacity: s.keys(op.k.rows),
         scratch,
     };
     forward::run(ctx, &forward);

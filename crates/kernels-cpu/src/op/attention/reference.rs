@@ -24,35 +24,35 @@ fn forward_typed<T: Element>(arena: &Arena, op: &Attention) -> Result<(), Tensor
     let sight = Sight::new(&s, &op.mask, op.mask.documents.as_ref().map(|view| arena.u32(view)));
     sight.check("attention")?;
     let dropout = op.dropout.map(|d| WeightDropout::new(&d, |view| arena.u32(view)));
-    let (e, per_group) = (s.head_dim, s.heads / s.kv_heads);
-    let mut z = vec![0.0f64; s.seq];
+    let (e, per_group, keys) = (s.head_dim, s.heads / s.kv_heads, s.keys(op.k.rows));
+    let mut z = vec![0.0f64; keys];
     for b in 0..s.batch {
         for h in 0..s.heads {
             let g = h / per_group;
             for t in 0..s.seq {
-                let first = sight.first(b, t);
-                for (j, z) in z.iter_mut().enumerate().take(t + 1).skip(first) {
+                let (first, last) = (sight.first(b, t), sight.position(t));
+                for (j, z) in z.iter_mut().enumerate().take(last + 1).skip(first) {
                     let dot = (0..e)
                         .map(|i| {
                             f64::from(q.get(b * s.seq + t, h * e + i))
-                                * f64::from(k.get(b * s.seq + j, g * e + i))
+                                * f64::from(k.get(b * keys + j, g * e + i))
                         })
                         .sum();
                     *z = score(&s, &sight, h, t, j, dot);
                 }
-                let max = z[first..=t].iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
-                let lse = max + z[first..=t].iter().map(|z| (z - max).exp()).sum::<f64>().ln();
+                let max = z[first..=last].iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
+                let lse = max + z[first..=last].iter().map(|z| (z - max).exp()).sum::<f64>().ln();
                 lse_bht.set(b * s.heads + h, t, lse as f32);
                 for i in 0..e {
-                    let sum: f64 = (first..=t)
+                    let sum: f64 = (first..=last)
                         .map(|j| {
                             let m = dropout.map_or(1.0, |m| {
                                 factor(
                                     &m.mask,
-                                    (((b * m.heads + m.first + h) * s.seq + t) * s.seq + j) as u64,
+                                    (((b * m.heads + m.first + h) * keys + last) * keys + j) as u64,
                                 )
                             });
-                            f64::from(m) * (z[j] - lse).exp() * f64::from(v.get(b * s.seq + j, g * e + i))
+                            f64::from(m) * (z[j] - lse).exp() * f64::from(v.get(b * keys + j, g * e + i))
                         })
                         .sum();
                     out.set(b * s.seq + t, h * e + i, sum as f32);
@@ -75,11 +75,11 @@ fn backward_typed<T: Element>(arena: &Arena, op: &AttentionBackward) -> Result<(
     let sight = Sight::new(&s, &op.mask, op.mask.documents.as_ref().map(|view| arena.u32(view)));
     sight.check("attention_backward")?;
     let dropout = op.dropout.map(|d| WeightDropout::new(&d, |view| arena.u32(view)));
-    let (e, per_group, seq) = (s.head_dim, s.heads / s.kv_heads, s.seq);
+    let (e, per_group, seq, keys) = (s.head_dim, s.heads / s.kv_heads, s.seq, s.keys(op.k.rows));
     for b in 0..s.batch {
         for g in 0..s.kv_heads {
-            let mut dk = vec![0.0f64; seq * e];
-            let mut dv = vec![0.0f64; seq * e];
+            let mut dk = vec![0.0f64; keys * e];
+            let mut dv = vec![0.0f64; keys * e];
             for h in g * per_group..(g + 1) * per_group {
                 for t in 0..seq {
                     let row = b * seq + t;
@@ -87,8 +87,8 @@ fn backward_typed<T: Element>(arena: &Arena, op: &AttentionBackward) -> Result<(
                         .map(|i| f64::from(dout.get(row, h * e + i)) * f64::from(out.get(row, h * e + i)))
                         .sum();
                     let mut dq = vec![0.0f64; e];
-                    for j in sight.first(b, t)..=t {
-                        let kv = b * seq + j;
+                    for j in sight.first(b, t)..=sight.position(t) {
+                        let kv = b * keys + j;
                         let (mut dot, mut dp) = (0.0, 0.0);
                         for i in 0..e {
                             dot += f64::from(q.get(row, h * e + i)) * f64::from(k.get(kv, g * e + i));
@@ -97,7 +97,8 @@ fn backward_typed<T: Element>(arena: &Arena, op: &AttentionBackward) -> Result<(
                         let lse = f64::from(lse_bht.get(b * s.heads + h, t));
                         let p = (score(&s, &sight, h, t, j, dot) - lse).exp();
                         let m = f64::from(dropout.map_or(1.0, |m| {
-                            factor(&m.mask, (((b * m.heads + m.first + h) * seq + t) * seq + j) as u64)
+                            let query = (b * m.heads + m.first + h) * keys + sight.position(t);
+                            factor(&m.mask, (query * keys + j) as u64)
                         }));
                         let dz = f64::from(s.scale) * p * (m * dp - d);
                         for i in 0..e {
@@ -109,10 +110,10 @@ fn backward_typed<T: Element>(arena: &Arena, op: &AttentionBackward) -> Result<(
                     (0..e).for_each(|i| dq_m.set(row, h * e + i, dq[i] as f32));
                 }
             }
-            for t in 0..seq {
+            for j in 0..keys {
                 for i in 0..e {
-                    dk_m.set(b * seq + t, g * e + i, dk[t * e + i] as f32);
-                    dv_m.set(b * seq + t, g * e + i, dv[t * e + i] as f32);
+                    dk_m.set(b * keys + j, g * e + i, dk[j * e + i] as f32);
+                    dv_m.set(b * keys + j, g * e + i, dv[j * e + i] as f32);
                 }
             }
         }

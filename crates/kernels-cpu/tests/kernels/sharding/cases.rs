@@ -105,7 +105,13 @@ fn elementwise(m: &mut Maker) {
 fn attentions(m: &mut Maker) {
     // Sequences, positions, key/value heads, query heads of each, width. Heads that are numbered (slopes, masks) can be
     // sharded within a group only where there is one group.
-    for (b, t, g, r, e, numbered) in [(3, 6, 2, 3, 4, false), (2, 5, 3, 1, 4, true), (2, 5, 1, 4, 6, true)] {
+    for (b, t, g, r, e, numbered) in [
+        (3, 6, 2, 3, 4, false),
+        (2, 5, 3, 1, 4, true),
+        (2, 5, 1, 4, 6, true),
+        (1, 7, 2, 2, 4, false),
+        (1, 9, 1, 2, 6, true),
+    ] {
         let heads = g * r;
         let shape = AttentionShape { batch: b, seq: t, heads, kv_heads: g, head_dim: e, scale: 0.6 };
         let n = b * t;
@@ -121,14 +127,14 @@ fn attentions(m: &mut Maker) {
         let dropout = numbered.then_some(AttentionDropout { mask: weights, heads: layer, first: 2 });
         let masks = [
             AttentionMask { alibi, ..AttentionMask::default() },
-            AttentionMask { window: Some(3), documents: Some(documents), alibi },
+            AttentionMask { window: Some(3), documents: Some(documents), alibi, past: 0 },
         ];
         for (i, mask) in masks.into_iter().enumerate() {
             let what = format!("{b} {t} {g} {r} {e}, mask {i}");
             m.case(&what, Attention { shape, q, k, v, out, lse, mask, dropout });
             m.case(&what, AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, mask, dropout });
         }
-        let (past, capacity) = (4, 12);
+        let (past, capacity) = (4, 14);
         let [k_cache, v_cache] = std::array::from_fn(|_| m.normal(b * capacity, g * e));
         for window in [None, Some(6)] {
             let op = AttentionCached { shape, past, capacity, window, alibi, q, k_cache, v_cache, out };
