@@ -58,6 +58,17 @@ impl Model {
         self.params().into_iter().map(|spec| self.sharding(spec)).collect()
     }
 
+    /// How each parameter lies on ranks each of which computes some positions of every sequence (context parallelism): all
+    /// of it on each, with a gradient that is a sum over them.
+    pub fn context_shardings(&self) -> Vec<Sharding> {
+        let whole = |sharding: Sharding| Sharding {
+            layout: Layout::replicated(),
+            gradient: GradientSum::IfSequenceParallel,
+            ..sharding
+        };
+        self.shardings().into_iter().map(whole).collect()
+    }
+
     fn sharding(&self, spec: ParamSpec) -> Sharding {
         let mut form = Form::plain(&spec.shape);
         let heads = Block::heads(self.heads, self.head_dim);

@@ -10,6 +10,7 @@ pub use crate::shape::{Purpose, Shape};
 use crate::slots::Held;
 use crate::stage::StageConfig;
 use crate::step::{LossSum, StepContext, TokenBatch};
+use crate::tensor_shard::Stream;
 use crate::units::{Plan, Rewrite, StageUnit, phases};
 use bessemer_arch::{Model, Sharding, TensorShard, Unit};
 use bessemer_mesh::{Axis, Placement};
@@ -368,9 +369,13 @@ impl Decoder {
         &self.model
     }
 
-    /// Whether the rows of the residual stream are sharded.
-    pub(crate) fn is_sharded_by_rows(&self) -> bool {
-        self.rank.sequence
+    /// Which rows of the residual stream are here.
+    pub(crate) fn stream(&self) -> Stream {
+        match (self.rank.axis, self.rank.sequence) {
+            (Axis::Context, _) => Stream::Context,
+            (_, true) => Stream::Rows,
+            (_, false) => Stream::Whole,
+        }
     }
 
     /// Vocabulary of the whole model.

@@ -141,7 +141,7 @@ impl Decoder {
                 &whole
             }
         };
-        let stream = if self.is_sharded_by_rows() { Stream::Rows } else { Stream::Whole };
+        let stream = self.stream();
         let batches = (self.shape, self.config.clone());
         Decoder::stage_with(backend, (tensor_shard, stream), batches, stage, placed, Some(self))
     }

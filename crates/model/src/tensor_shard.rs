@@ -1,5 +1,6 @@
 //! A decoder that is one tensor shard of a tensor-parallel group (Shoeybi et al. 2019), with the residual stream whole or sharded by
-//! rows (sequence parallelism; Korthikanti et al. 2022).
+//! rows (sequence parallelism; Korthikanti et al. 2022), or that has some positions of every sequence and the whole model (context
+//! parallelism).
 
 use crate::config::ActivationConfig;
 use crate::decoder::{Decoder, Shape};
@@ -19,12 +20,33 @@ pub enum Stream {
     /// Of the n rows of a micro-batch, tensor shard i of t holds rows `i n / t ..` of the stream and of all that is done row by
     /// row (sequence parallelism).
     Rows,
+    /// As [`Stream::Rows`], on ranks of the context axis: no parameter is sharded
+    /// ([`bessemer_arch::Model::context_shardings`]), and a rank computes the attention of its rows' queries to the keys of all.
+    Context,
+}
+
+impl Stream {
+    /// The axis whose ranks share a micro-batch.
+    pub fn axis(self) -> Axis {
+        match self {
+            Stream::Context => Axis::Context,
+            Stream::Whole | Stream::Rows => Axis::Tensor,
+        }
+    }
 }
 
 /// The rank of the tensor axis that a tensor shard is.
 pub(crate) fn rank_of(tensor_shard: &TensorShard, stream: Stream, shape: Shape) -> Result<Rank, ModelError> {
     let (degree, n) = (tensor_shard.degree, shape.tokens());
-    let sequence = stream == Stream::Rows && degree > 1;
+    let sequence = stream != Stream::Whole && degree > 1;
+    if stream == Stream::Context && degree > 1 && (shape.sequences != 1 || !shape.seq.is_multiple_of(degree))
+    {
+        return Err(ModelError::TensorShard(format!(
+            "context parallelism over {degree} ranks wants one sequence in a micro-batch, of a length that {degree} divides; found \
+             {} of {}; set train.micro_batch = 1 and change train.seq_len or parallel.context",
+            shape.sequences, shape.seq
+        )));
+    }
     if sequence && !n.is_multiple_of(degree) {
         return Err(ModelError::TensorShard(format!(
             "sequence parallelism over {degree} tensor shards wants a number of tokens of a micro-batch that {degree} divides, \
@@ -32,7 +54,7 @@ pub(crate) fn rank_of(tensor_shard: &TensorShard, stream: Stream, shape: Shape) 
             shape.sequences, shape.seq
         )));
     }
-    Ok(Rank { axis: Axis::Tensor, degree, index: tensor_shard.index, sequence })
+    Ok(Rank { axis: stream.axis(), degree, index: tensor_shard.index, sequence })
 }
 
 impl Decoder {
@@ -42,7 +64,8 @@ impl Decoder {
     /// [`crate::StageRanks`] that run the collectives of its program, and all report the same losses.
     ///
     /// # Errors
-    /// As [`Decoder::with_params`]; with [`Stream::Rows`], tokens that the tensor shards do not divide evenly. What a tensor shard
+    /// As [`Decoder::with_params`]; with [`Stream::Rows`], tokens that the tensor shards do not divide evenly; with
+    /// [`Stream::Context`], several sequences, or positions that the ranks do not divide evenly. What a tensor shard
     /// cannot do is refused where it is asked: logits, and decoding with a cache.
     pub fn of_tensor_shard(
         backend: &mut dyn Backend,

@@ -11,6 +11,7 @@
 use crate::localize::Local;
 use crate::node::{Collective, CollectiveKind, Launch, Node};
 use crate::partition::{LayoutConflict, Partition};
+use crate::unit::Phase;
 use crate::value::{Class, Value};
 use bessemer_mesh::{Dim, Form, Layout, Placement, Reduction};
 use bessemer_tensor::View;
@@ -87,9 +88,9 @@ impl Partition<'_> {
         Ok(())
     }
 
-    /// Where a rank writes the losses of its tokens, which are then gathered to `all`: whole rows of the value `id`.
+    /// Where a rank writes the losses of its tokens, which are then gathered to `all`: whole rows of the value `id`. A list that
+    /// trains gathers all rows of the value: whether the second has log-sum-exps is decided later, by the weight of the z-loss.
     pub(crate) fn losses_of_rows(&mut self, id: usize, all: View, after: &mut Vec<Collective>) -> View {
-        let (ranks, n) = (self.rank.degree, all.cols);
         let name = format!("{}.of_rows", self.global.values[id].name);
         let part = match self.out.find(&name) {
             Some(part) => part,
@@ -98,20 +99,19 @@ impl Partition<'_> {
                     name,
                     class: Class::Local,
                     layout: Layout::replicated().with(self.rank.axis, Placement::Shard { dim: 1 }),
-                    cols: n / ranks,
+                    cols: all.cols / self.rank.degree,
                     residual: false,
                     ..self.out.values[id].clone()
                 };
                 self.out.add(sharded).buffer.id as usize
             }
         };
-        let part = self.out.values[part].view(part).rows(all.offset / all.stride, all.rows);
-        for row in 0..all.rows {
-            // One row in parts of columns is as many rows.
-            let dst = View { rows: ranks, cols: n / ranks, stride: n / ranks, ..all.rows(row, 1) };
-            after.push(self.collective(CollectiveKind::AllGather, id, part.rows(row, 1), dst));
+        let (part, whole) = (self.out.values[part].view(part), self.out.values[id].view(id));
+        for row in 0..if self.phase == Phase::Score { all.rows } else { whole.rows } {
+            let (src, dst) = (part.rows(row, 1), whole.rows(row, 1));
+            after.push(self.collective(CollectiveKind::AllGather, id, src, dst));
         }
-        part
+        part.rows(all.offset / all.stride, all.rows)
     }
 
     /// f32 `[rows, n]`, made by the pass.

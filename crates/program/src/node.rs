@@ -42,7 +42,7 @@ pub enum CollectiveKind {
     AllReduce,
     /// Every rank has its rows of the sum of all ranks' values: `src` all rows, `dst` this rank's.
     ReduceScatter,
-    /// Every rank has all ranks' rows: `src` this rank's, `dst` all.
+    /// Every rank has all ranks' rows: `src` this rank's, `dst` all. Or all ranks' columns of one row.
     AllGather,
 }
 
@@ -79,10 +79,10 @@ pub struct Collective {
 }
 
 impl Collective {
-    /// Rows of the whole matrix.
+    /// Rows of the whole matrix. A row whose columns are gathered counts as as many rows as there are parts.
     pub fn total_rows(&self) -> usize {
         match self.kind {
-            CollectiveKind::AllGather => self.dst.rows,
+            CollectiveKind::AllGather => self.dst.len() / self.src.cols.max(1),
             _ => self.src.rows,
         }
     }

@@ -124,20 +124,23 @@ pub(crate) struct Partition<'a> {
     /// All rows of values whose rows are sharded, or of some columns of them, as long as those are what they were: by value, first
     /// column and number of columns.
     pub(crate) gathered: BTreeMap<(usize, usize, usize), View>,
-    phase: Phase,
+    pub(crate) phase: Phase,
     /// Number of the next collective.
     pub(crate) next: usize,
 }
 
 /// The loop that a dim of an operand is sharded by, if it is: heads for columns of heads, all of its factors otherwise, but for
-/// those of one iteration.
+/// those of one iteration before the last.
 pub(crate) fn sharded_loop(rule: &Rule, operand: &OperandRule, dim: usize) -> Loop {
     let factors = if dim == 0 { &operand.rows } else { &operand.cols };
     let named = |name: &str| factors.iter().copied().find(|f| rule.factors[*f].name == name);
     // Groups of heads that share keys come before the heads of a group.
     match named("g").or_else(|| named("h")) {
         Some(factor) => vec![factor],
-        None => factors.iter().copied().filter(|f| rule.factors[*f].size != 1).collect(),
+        None => {
+            let counts = |f: &usize| rule.factors[*f].size != 1 || Some(f) == factors.last();
+            factors.iter().copied().filter(counts).collect()
+        }
     }
 }
 
@@ -468,18 +471,10 @@ impl Partition<'_> {
 
     pub(crate) fn collective(&mut self, kind: CollectiveKind, id: usize, src: View, dst: View) -> Collective {
         let name = format!("{}{}", self.global.name, self.global.values[id].name);
-        let rows = 0..if kind == CollectiveKind::AllGather { dst.rows } else { src.rows };
         self.next += 1;
-        Collective {
-            id: self.next - 1,
-            kind,
-            axis: self.rank.axis,
-            name,
-            src,
-            dst,
-            rows,
-            versions: Vec::new(),
-        }
+        let (id, axis) = (self.next - 1, self.rank.axis);
+        let whole = Collective { id, kind, axis, name, src, dst, rows: 0..0, versions: Vec::new() };
+        Collective { rows: 0..whole.total_rows(), ..whole }
     }
 
     pub(crate) fn push(&mut self, node: Node) {

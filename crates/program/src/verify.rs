@@ -374,7 +374,6 @@ impl Checking<'_> {
             }
             CollectiveKind::AllGather => {
                 *state == State::Is(Placement::Shard { dim: 0 })
-                    // One row in parts of columns is as many rows.
                     || (*state == State::Is(Placement::Shard { dim: 1 }) && c.src.rows == 1)
                     || *state == State::LogTerms { gathered: false }
             }
@@ -391,11 +390,12 @@ impl Checking<'_> {
             ));
         }
         let parts = match c.kind {
-            CollectiveKind::AllGather => (c.src.rows * self.rank.degree, c.dst.rows),
-            CollectiveKind::ReduceScatter => (c.dst.rows * self.rank.degree, c.src.rows),
-            _ => (c.src.rows, c.dst.rows),
+            CollectiveKind::AllGather => (c.src.len() * self.rank.degree, c.dst.len()),
+            CollectiveKind::ReduceScatter => (c.dst.len() * self.rank.degree, c.src.len()),
+            _ => (c.src.len(), c.dst.len()),
         };
-        if parts.0 != parts.1 || c.src.cols != c.dst.cols {
+        let row = c.kind == CollectiveKind::AllGather && c.src.rows == 1 && c.dst.rows == 1;
+        if parts.0 != parts.1 || (c.src.cols != c.dst.cols && !row) {
             return Err(self.wrong(at, id, "has another shape than what the collective leads to"));
         }
         Ok(())

@@ -1,5 +1,5 @@
 //! A model in t tensor shards, each a decoder of its own on a thread of its own, against the whole model: the
-//! losses and every gradient, with the stream whole and cut by rows.
+//! losses and every gradient, with the stream whole and cut by rows; and on ranks that each have some positions of every sequence.
 
 use crate::group;
 use crate::tiny;
@@ -25,18 +25,28 @@ struct Outcome {
 
 const SHAPE: Shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
 
+/// The batches on ranks that hold the stream so.
+fn shape(stream: Stream) -> Shape {
+    Shape { sequences: if stream == Stream::Context { 1 } else { SHAPE.sequences }, ..SHAPE }
+}
+
+fn part(model: &Model, degree: usize, index: usize, stream: Stream) -> Option<TensorShard> {
+    let shardings = if stream == Stream::Context { model.context_shardings() } else { model.shardings() };
+    model.tensor_shard_of(shardings, degree, index).ok()
+}
+
 fn outcome(b: &mut dyn Backend, d: &mut Decoder, ranks: &mut dyn StageRanks) -> Outcome {
     d.set_z_loss(0.01);
     let (ids, targets) = tokens(5, 4);
-    let n = ids.len() / 2;
+    let (n, sequences) = (d.shape().tokens(), d.shape().sequences as u64);
     let batch =
         |i: usize| TokenBatch { ids: &ids[i * n..][..n], targets: &targets[i * n..][..n], positions: None };
     let mut per_token = vec![0.0; n];
     let mut losses = vec![d.loss_through(b, ranks, &batch(0), Some(&mut per_token)).unwrap().nats];
     let mut lse_squared = 0.0;
-    for i in 0..2 {
-        let ctx =
-            StepContext { accumulate: i > 0, first_sequence: 2 * i as u64, ..context(3, scored(&targets)) };
+    for i in 0..ids.len() / n {
+        let first_sequence = sequences * i as u64;
+        let ctx = StepContext { accumulate: i > 0, first_sequence, ..context(3, scored(&targets)) };
         let loss = d.forward_backward_through(b, ranks, &batch(i), &ctx).unwrap();
         losses.push(loss.nats);
         lse_squared += loss.lse_squared;
@@ -48,7 +58,7 @@ fn outcome(b: &mut dyn Backend, d: &mut Decoder, ranks: &mut dyn StageRanks) -> 
 fn completed(tensor_shard: &TensorShard, i: usize, stream: Stream, all: &[Outcome]) -> Vec<f32> {
     let param = &tensor_shard.params()[i];
     let mut mine = all[tensor_shard.index].gradients[i].clone();
-    if let Some((group, span)) = tensor_shard.gradient_sum(param, stream == Stream::Rows) {
+    if let Some((group, span)) = tensor_shard.gradient_sum(param, stream != Stream::Whole) {
         let terms: Vec<_> = all[group].iter().map(|o| o.gradients[i].clone()).collect();
         let width = param.len() / param.shape[0];
         let range = span.start * width..span.end() * width;
@@ -61,12 +71,14 @@ fn of_portions(model: &Model, degree: usize, stream: Stream, config: ActivationC
     let group = Group::new(degree);
     std::thread::scope(|s| {
         let run = |index: usize| {
-            let tensor_shard = model.tensor_shard(degree, index).unwrap();
+            let tensor_shard = part(model, degree, index, stream).unwrap();
             let (group, config) = (&group, config.clone());
             s.spawn(move || {
                 let mut b = cpu(1);
+                let shape = shape(stream);
                 let mut d =
-                    Decoder::of_tensor_shard(&mut b, &tensor_shard, stream, SHAPE, config, None).unwrap();
+                    Decoder::of_tensor_shard(&mut b, &tensor_shard, stream, shape, config, None).unwrap();
+                d.verify().unwrap();
                 for (i, (param, spec)) in tensor_shard.params().iter().zip(model.params()).enumerate() {
                     let values = part_of(param, &tiny::values(i, &spec));
                     d.write_param(&mut b, &spec.name, &values).unwrap();
@@ -81,9 +93,9 @@ fn of_portions(model: &Model, degree: usize, stream: Stream, config: ActivationC
     })
 }
 
-fn of_whole(model: &Model, config: ActivationConfig) -> Outcome {
+fn of_whole(model: &Model, shape: Shape, config: ActivationConfig) -> Outcome {
     let mut b = cpu(1);
-    let mut d = Decoder::with_activations(&mut b, model, SHAPE, config).unwrap();
+    let mut d = Decoder::with_activations(&mut b, model, shape, config).unwrap();
     for (i, spec) in model.params().iter().enumerate() {
         d.write_param(&mut b, &spec.name, &tiny::values(i, spec)).unwrap();
     }
@@ -91,7 +103,7 @@ fn of_whole(model: &Model, config: ActivationConfig) -> Outcome {
 }
 
 fn hold(what: &str, model: &Model, degree: usize, stream: Stream, config: ActivationConfig, tolerance: f64) {
-    let whole = of_whole(model, config.clone());
+    let whole = of_whole(model, shape(stream), config.clone());
     let all = of_portions(model, degree, stream, config.clone());
     for (index, found) in all.iter().enumerate() {
         let what = format!("{what}, tensor shard {index} of {degree}, {stream:?}");
@@ -100,7 +112,7 @@ fn hold(what: &str, model: &Model, degree: usize, stream: Stream, config: Activa
         }
         assert!((found.lse_squared / whole.lse_squared - 1.0).abs() < tolerance, "{what}");
         assert!(relative(&found.per_token, &whole.per_token) < tolerance, "{what}");
-        let tensor_shard = model.tensor_shard(degree, index).unwrap();
+        let tensor_shard = part(model, degree, index, stream).unwrap();
         for (i, param) in tensor_shard.params().iter().enumerate() {
             let wanted = part_of(param, &whole.gradients[i]);
             let difference = relative(&completed(&tensor_shard, i, stream, &all), &wanted);
@@ -131,10 +143,24 @@ fn portions_together_have_the_losses_and_gradients_of_the_whole() {
     assert!(held > 200, "{held}");
 }
 
+/// More ranks than heads, too.
+#[test]
+fn ranks_with_some_positions_have_the_losses_and_gradients_of_the_whole() {
+    for (label, model) in all_kinds() {
+        for dropout in [0.0, 0.2] {
+            let model = Model { dropout, ..model.clone() };
+            for degree in [2, 4, 16] {
+                let what = format!("{label}, dropout {dropout}");
+                hold(&what, &model, degree, Stream::Context, ActivationConfig::default(), 2e-5);
+            }
+        }
+    }
+}
+
 #[test]
 fn recomputed_and_rounded_activations_may_be_cut_too() {
     for (label, model) in models() {
-        for stream in [Stream::Whole, Stream::Rows] {
+        for stream in [Stream::Whole, Stream::Rows, Stream::Context] {
             let kept = ActivationConfig { recompute: Recompute::None.into(), ..ActivationConfig::default() };
             hold(label, &model, 2, stream, kept, 2e-5);
             // Rounding takes values near zero to the other side of ReLU's kink.
@@ -210,6 +236,12 @@ fn what_a_portion_cannot_do_is_refused() {
     let cut =
         Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Rows, odd, config.clone(), None).map(drop);
     assert!(message(cut).contains("2 divides, found 1 x 15 = 15"));
+    let all = part(&model, 2, 1, Stream::Context).unwrap();
+    for shape in [odd, SHAPE] {
+        let cut = Decoder::of_tensor_shard(&mut b, &all, Stream::Context, shape, config.clone(), None);
+        let found = format!("found {} of {}; set train.micro_batch = 1", shape.sequences, shape.seq);
+        assert!(message(cut.map(drop)).contains(&found));
+    }
     let whole = model.tensor_shard(1, 0).unwrap();
     let mut d = Decoder::of_tensor_shard(&mut b, &whole, Stream::Rows, odd, config.clone(), None).unwrap();
     d.logits(&mut b, &TokenBatch { ids: &ids[..15], targets: &targets[..15], positions: None }, |_, _| {})
