@@ -133,6 +133,13 @@ pub fn tensor_parallel_layer(
     2.0 * all_reduces * ring((batch * tokens * width) as f64, ranks)
 }
 
+/// Elements that a rank sends for one layer and a micro-batch of `tokens` positions under context parallelism over `ranks` ranks
+/// that gather keys and values of width `kv_width` each: 2 all-gathers in the forward pass, again in the backward pass, and
+/// reduce-scatters of both gradients, `6 s h_kv (c-1)/c` (the forward part as in Grattafiori et al. 2024, Llama 3, section 3.3.2).
+pub fn context_parallel_layer(tokens: usize, kv_width: usize, ranks: usize) -> f64 {
+    6.0 * ring((tokens * kv_width) as f64, ranks)
+}
+
 /// Elements that the ranks of one pipeline send for a micro-batch of `batch` sequences of `tokens` tokens at width `width`:
 /// the residual stream and its gradient, b s h each, over every boundary between stages on different ranks.
 pub fn pipeline_micro_batch(batch: usize, tokens: usize, width: usize, boundaries: usize) -> f64 {
@@ -179,5 +186,6 @@ mod tests {
         assert!(ALL.iter().all(|s| s.volume(psi, 1, 1, Exchange::EachMicroBatch) == 0.0));
         assert_eq!(tensor_parallel_layer(2, 8, 16, 4, false), 8.0 * 256.0 * 0.75);
         assert_eq!(tensor_parallel_layer(2, 8, 16, 4, true), 12.0 * 256.0 * 0.75);
+        assert_eq!(context_parallel_layer(16, 8, 4), 6.0 * 128.0 * 0.75);
     }
 }

@@ -18,7 +18,7 @@ use crate::tensor::TensorGroup;
 use crate::worker::Job;
 use bessemer_arch::{Span, TensorShard, TensorShardParam};
 use bessemer_collectives::Communicator;
-use bessemer_model::{Decoder, Pending, StageConfig, Stream};
+use bessemer_model::{Decoder, Pending, StageConfig};
 use bessemer_optim::{OptimError, Optimizer, Peers, Ranks, StepStats};
 use bessemer_program::{DataRank, PassNode};
 use bessemer_tensor::{Backend, View};
@@ -219,7 +219,7 @@ fn decoder(
     memory: &ParamMemory,
     beside: Option<&Decoder>,
 ) -> Result<Decoder, ParallelError> {
-    let stream = if job.plan.sequence { Stream::Rows } else { Stream::Whole };
+    let stream = job.plan.stream();
     let placed = Some(memory.params.clone());
     let overlap = job.plan.overlap && part.degree > 1;
     // A chunk that no micro-batch visits holds its parameters all the same.

@@ -135,6 +135,10 @@ pub struct ParallelConfig {
     /// Cut the residual stream over the tensor-parallel ranks too (sequence parallelism): less memory for activations,
     /// a quarter more traffic.
     pub sequence: bool,
+    /// Ranks that share every sequence (context parallelism), for sequences whose activations one rank cannot hold: each has
+    /// consecutive positions, all of the model, and the keys and values of all positions while it computes a layer's attention.
+    /// Divides `train.seq_len`; wants `train.micro_batch = 1`. Not with `parallel.tensor`.
+    pub context: u64,
     /// Pipeline ranks: each holds some of the layers, and micro-batches pass from one to the next. 1: no pipeline.
     pub pipeline: u64,
     /// When the ranks of a pipeline do what: "gpipe", "1f1b", "pipedream", "pipedream-2bw", "interleaved", "breadth-first", "chimera",
@@ -186,6 +190,7 @@ impl ParallelConfig {
         if !(1..=MOST_RANKS).contains(&self.tensor) {
             return Err(format!("parallel.tensor = {}: expected 1 to {MOST_RANKS}", self.tensor));
         }
+        self.context_fits()?;
         if !(1..=MOST_RANKS).contains(&self.pipeline) {
             return Err(format!("parallel.pipeline = {}: expected 1 to {MOST_RANKS}", self.pipeline));
         }
@@ -216,6 +221,28 @@ impl ParallelConfig {
         }
         Ok(())
     }
+
+    /// Checks context parallelism beside other kinds.
+    pub(crate) fn context_fits(&self) -> Result<(), String> {
+        if !(1..=MOST_RANKS).contains(&self.context) {
+            return Err(format!("parallel.context = {}: expected 1 to {MOST_RANKS}", self.context));
+        }
+        if self.context > 1 && self.tensor > 1 {
+            return Err(format!(
+                "parallel.context = {} with parallel.tensor = {}: a rank's part of a layer is either some positions of it or some heads and \
+                 hidden units; expected one of them to be 1",
+                self.context, self.tensor
+            ));
+        }
+        if self.context > 1 && !self.annotate.0.is_empty() {
+            return Err(format!(
+                "parallel.context = {} with parallel.annotate, which says how parameters lie on tensor-parallel ranks: expected \
+                 parallel.context = 1, or no annotations",
+                self.context
+            ));
+        }
+        Ok(())
+    }
 }
 
 impl Default for ParallelConfig {
@@ -225,6 +252,7 @@ impl Default for ParallelConfig {
             shard: 0,
             tensor: 1,
             sequence: false,
+            context: 1,
             pipeline: 1,
             schedule: "1f1b".into(),
             chunks: 0,

@@ -11,7 +11,7 @@ use bessemer_schedule::{Place, Program};
 /// The groups of one stage on a rank that holds it.
 #[derive(Debug)]
 pub(crate) struct ChunkGroups {
-    /// Ranks that share its layers.
+    /// Ranks that share its layers, of the tensor or the context axis.
     pub(crate) tensor: Box<dyn Communicator>,
     /// Ranks that share its state.
     pub(crate) shard: CollectiveQueue,
@@ -59,7 +59,7 @@ impl Groups {
         for stage in 0..program.stages {
             let holders = program.holders(stage);
             for place in holders.iter().filter(|p| p.rank == at.pipeline) {
-                let (label, line) = along(Axis::Tensor);
+                let (label, line) = along(plan.layer_axis);
                 let tensor = world.group(label, &line)?;
                 let (label, line) = along(Axis::Shard);
                 let shard = world.group(label, &line)?;

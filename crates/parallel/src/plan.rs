@@ -5,9 +5,10 @@ use crate::error::ParallelError;
 use crate::pipeline::Pipeline;
 use bessemer_arch::{Annotations, Model, Sharding};
 use bessemer_mesh::{Axis, Mesh, MeshConfig};
+use bessemer_model::Stream;
 use bessemer_optim::OptimizerChoice;
 
-/// How the ranks of a job share the work. Ranks count tensor-parallel neighbours first, then shards, then stages of a
+/// How the ranks of a job share the work. Ranks count those that share a layer first, then shards, then stages of a
 /// pipeline, then copies: the order of [`Mesh`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -15,7 +16,9 @@ pub struct Plan {
     pub mesh: Mesh,
     /// What data-parallel ranks shard.
     pub stage: Stage,
-    /// Whether the residual stream is cut over the tensor axis.
+    /// The axis whose ranks share every layer of a micro-batch: [`Axis::Tensor`], or [`Axis::Context`] if each has some positions of it.
+    pub layer_axis: Axis,
+    /// Whether the rows of the residual stream are sharded over that axis.
     pub sequence: bool,
     /// Stages and their order.
     pub pipe: Pipeline,
@@ -34,7 +37,7 @@ pub struct Coord {
     pub replicate: usize,
     /// On the shard axis.
     pub shard: usize,
-    /// On the tensor axis.
+    /// On the axis whose ranks share every layer ([`Plan::layer_axis`]).
     pub tensor: usize,
 }
 
@@ -44,6 +47,7 @@ impl Plan {
         Plan {
             mesh: Mesh::along(Axis::Tensor, 1),
             stage: Stage::Ddp,
+            layer_axis: Axis::Tensor,
             sequence: false,
             pipe: Pipeline::none(),
             overlap: false,
@@ -63,17 +67,19 @@ impl Plan {
         optimizer: OptimizerChoice,
     ) -> Result<Plan, ParallelError> {
         let wrong = |text: String| Err(ParallelError::Layout(text));
-        let (tensor, asked) = (config.tensor as usize, config.shard as usize);
+        config.context_fits().map_err(ParallelError::Layout)?;
+        let layer_axis = if config.context > 1 { Axis::Context } else { Axis::Tensor };
+        let (tensor, asked) = (config.tensor.max(config.context) as usize, config.shard as usize);
         if tensor == 0 || ranks == 0 || !ranks.is_multiple_of(tensor) {
             return wrong(format!(
-                "parallel.tensor = {tensor} does not divide {ranks} ranks: start another number of ranks, or take a \
+                "parallel.{layer_axis} = {tensor} does not divide {ranks} ranks: start another number of ranks, or take a \
                  divisor"
             ));
         }
         let pipeline = config.pipeline as usize;
         if pipeline == 0 || !(ranks / tensor).is_multiple_of(pipeline) {
             return wrong(format!(
-                "parallel.pipeline = {pipeline} does not divide {} ({ranks} ranks / tensor = {tensor}): start a multiple \
+                "parallel.pipeline = {pipeline} does not divide {} ({ranks} ranks / {layer_axis} = {tensor}): start a multiple \
                  of {} ranks, or take a divisor",
                 ranks / tensor,
                 pipeline.max(1) * tensor
@@ -93,7 +99,7 @@ impl Plan {
         };
         if !data.is_multiple_of(shard) {
             return wrong(format!(
-                "parallel.shard = {shard} does not divide the {data} data-parallel ranks ({ranks} ranks / tensor = \
+                "parallel.shard = {shard} does not divide the {data} data-parallel ranks ({ranks} ranks / {layer_axis} = \
                  {tensor} / pipeline = {pipeline}): take a divisor, or 0 for all of them"
             ));
         }
@@ -108,11 +114,12 @@ impl Plan {
             .with(Axis::Pipeline, pipeline)
             .with(Axis::Replicate, data / shard)
             .with(Axis::Shard, shard)
-            .with(Axis::Tensor, tensor);
+            .with(layer_axis, tensor);
         let plan = Plan {
             mesh: Mesh::new(&mesh, ranks).map_err(|e| ParallelError::Layout(e.to_string()))?,
             stage: if shard == 1 { Stage::Ddp } else { config.stage },
-            sequence: config.sequence,
+            layer_axis,
+            sequence: config.sequence || layer_axis == Axis::Context,
             pipe: Pipeline::new(config)?,
             overlap: config.overlap,
             annotations: config.annotate.clone(),
@@ -121,6 +128,12 @@ impl Plan {
         for index in 0..tensor {
             let part = model.tensor_shard_of(shardings.clone(), tensor, index);
             part.map_err(|e| ParallelError::Layout(e.to_string()))?;
+        }
+        if optimizer == OptimizerChoice::Kfac && layer_axis == Axis::Context {
+            return wrong(format!(
+                "optim.optimizer = \"kfac\" with parallel.context = {tensor}: its factors are sums over all positions of a sequence, of \
+                 which each rank has some; take another optimizer, or parallel.context = 1"
+            ));
         }
         if optimizer == OptimizerChoice::Kfac && tensor > 1 && !plan.annotations.0.is_empty() {
             return wrong(
@@ -140,11 +153,14 @@ impl Plan {
         Ok(plan)
     }
 
-    /// How the parameters of the model are sharded over the tensor axis.
+    /// How the parameters of the model lie on the ranks that share its layers.
     ///
     /// # Errors
     /// Annotations that no program can follow.
     pub fn shardings(&self, model: &Model) -> Result<Vec<Sharding>, ParallelError> {
+        if self.layer_axis == Axis::Context {
+            return Ok(model.context_shardings());
+        }
         let shardings = model.annotated_shardings(&self.annotations, self.sequence);
         shardings.map_err(|e| ParallelError::Layout(e.to_string()))
     }
@@ -169,9 +185,18 @@ impl Plan {
         self.mesh.degree(Axis::Shard)
     }
 
-    /// Ranks that share every layer.
+    /// Ranks that share every layer of a micro-batch.
     pub fn tensor(&self) -> usize {
-        self.mesh.degree(Axis::Tensor)
+        self.mesh.degree(self.layer_axis)
+    }
+
+    /// How such a rank holds the residual stream.
+    pub fn stream(&self) -> Stream {
+        match (self.layer_axis, self.sequence) {
+            (Axis::Context, _) => Stream::Context,
+            (_, true) => Stream::Rows,
+            (_, false) => Stream::Whole,
+        }
     }
 
     /// Whether every rank has its tensor shard's parameters whole between steps.
@@ -179,7 +204,7 @@ impl Plan {
         self.stage != Stage::Zero3 || self.shard() == 1
     }
 
-    /// Whether every rank has the whole model between steps.
+    /// Whether every rank has the whole model between steps, and can run it alone.
     pub fn keeps_model(&self) -> bool {
         self.tensor() == 1 && self.pipeline() == 1 && self.keeps_values()
     }
@@ -204,7 +229,7 @@ impl Plan {
             pipeline: at.at(Axis::Pipeline),
             replicate: at.at(Axis::Replicate),
             shard: at.at(Axis::Shard),
-            tensor: at.at(Axis::Tensor),
+            tensor: at.at(self.layer_axis),
         }
     }
 
@@ -212,10 +237,10 @@ impl Plan {
     pub fn rank(&self, at: Coord) -> usize {
         let origin = self.mesh.coord(0);
         let place = origin.with(Axis::Pipeline, at.pipeline).with(Axis::Replicate, at.replicate);
-        self.mesh.rank(&place.with(Axis::Shard, at.shard).with(Axis::Tensor, at.tensor))
+        self.mesh.rank(&place.with(Axis::Shard, at.shard).with(self.layer_axis, at.tensor))
     }
 
-    /// The first tensor-parallel rank of a pipeline rank that sees share `index` of the batch.
+    /// The first of the ranks that share layers, of a pipeline rank that sees share `index` of the batch.
     pub fn data_coord(&self, index: usize, pipeline: usize) -> Coord {
         Coord { pipeline, replicate: index / self.shard(), shard: index % self.shard(), tensor: 0 }
     }
@@ -241,8 +266,8 @@ impl Plan {
             text += &format!(" x pipeline {} ({})", self.pipeline(), self.pipe.name());
         }
         if self.tensor() > 1 {
-            text +=
-                &format!(" x tensor {}{}", self.tensor(), if self.sequence { " with sequence" } else { "" });
+            let sequence = if self.stream() == Stream::Rows { " with sequence" } else { "" };
+            text += &format!(" x {} {}{sequence}", self.layer_axis, self.tensor());
         }
         text
     }

@@ -99,7 +99,7 @@ impl Worker {
         let holders = self.program.holders(number);
         let replicas = holders.iter().flat_map(copies).map(|coord| self.plan.rank(coord)).collect();
         ChunkGroupNumbers {
-            tensor: group(Axis::Tensor, along(Axis::Tensor)),
+            tensor: group(self.plan.layer_axis, along(self.plan.layer_axis)),
             shard: group(Axis::Shard, along(Axis::Shard)),
             replicate: group(Axis::Replicate, replicas),
         }

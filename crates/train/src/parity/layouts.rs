@@ -75,9 +75,23 @@ impl Layout {
 }
 
 impl Layout {
+    /// This layout on `ranks` times as many ranks, of which so many share every sequence.
+    #[must_use]
+    pub fn sharing_sequences(mut self, ranks: usize) -> Layout {
+        self.name = if self.ranks == 1 && self.accumulation == 1 {
+            format!("context {ranks}")
+        } else {
+            format!("{}, context {ranks}", self.name)
+        };
+        self.parallel.context = ranks as u64;
+        self.ranks *= ranks;
+        self
+    }
+
     /// Ranks that see different data.
     pub fn data_ranks(&self) -> usize {
-        self.ranks / (self.parallel.tensor * self.parallel.pipeline) as usize
+        let parallel = &self.parallel;
+        self.ranks / (parallel.tensor * parallel.context * parallel.pipeline) as usize
     }
 
     /// Whether stages step while micro-batches are in flight.
@@ -96,9 +110,12 @@ impl Layout {
         OptimConfig { clip: if self.asynchronous() { 0.0 } else { optim.clip }, ..optim.clone() }
     }
 
-    /// Whether an optimizer goes with the layout: K-FAC wants one stage a rank, and a norm over all of them.
+    /// Whether an optimizer goes with the layout: K-FAC wants whole sequences, one stage a rank, and a norm over all of them.
     pub fn goes_with(&self, optimizer: OptimizerChoice) -> bool {
         let one_stage = ["gpipe", "1f1b", "zb-h1", "zb-h2", "zb-auto"];
+        if self.parallel.context > 1 {
+            return optimizer != OptimizerChoice::Kfac;
+        }
         optimizer != OptimizerChoice::Kfac
             || self.parallel.pipeline == 1
             || (one_stage.contains(&self.parallel.schedule.as_str()) && !self.parallel.stages.contains(&0))
@@ -187,6 +204,34 @@ pub fn pipelines(ranks: usize) -> Vec<Layout> {
     list.push(Layout::single().pipelined("1f1b", 4, 8, &[0, 9, 4, 1]));
     list.push(Layout::single().pipelined("zb-v", 2, 4, &[5, 1, 8, 0]));
     list.push(Layout::single().pipelined("dualpipe", 4, 8, &[3, 4, 5, 2]));
+    list.retain(|l| l.ranks <= ranks);
+    list.sort_by_key(|l| l.ranks);
+    list
+}
+
+/// Context parallelism on at most `ranks` ranks, alone and beside copies, ZeRO and pipelines, of steps of `sequences` sequences:
+/// a micro-batch is one sequence.
+pub fn contexts(ranks: usize, sequences: usize) -> Vec<Layout> {
+    let mut list = Vec::new();
+    let data = [
+        (Stage::Ddp, (1, 1)),
+        (Stage::Ddp, (2, 1)),
+        (Stage::Zero1, (1, 2)),
+        (Stage::Zero2, (1, 2)),
+        (Stage::Zero3, (1, 2)),
+        (Stage::Zero3, (2, 2)),
+    ];
+    for context in [2, 4, 8, 16] {
+        for (stage, sizes) in data {
+            let micro_batches = sequences / (sizes.0 * sizes.1);
+            list.push(Layout::of(stage, sizes, (1, false), micro_batches).sharing_sequences(context));
+        }
+        for schedule in ["1f1b", "zb-v", "dualpipe"] {
+            list.push(Layout::single().pipelined(schedule, 2, sequences, &[]).sharing_sequences(context));
+        }
+        let both = Layout::of(Stage::Zero1, (1, 2), (1, false), 1).pipelined("zb-h1", 2, sequences / 2, &[]);
+        list.push(both.sharing_sequences(context));
+    }
     list.retain(|l| l.ranks <= ranks);
     list.sort_by_key(|l| l.ranks);
     list

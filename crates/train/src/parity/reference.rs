@@ -76,6 +76,6 @@ impl Layout {
         let parallel = &self.parallel;
         let one_axis =
             parallel.stage == Stage::Ddp || [0, self.data_ranks() as u64].contains(&parallel.shard);
-        parallel.tensor == 1 && one_axis
+        parallel.tensor == 1 && parallel.context == 1 && one_axis
     }
 }

@@ -227,7 +227,7 @@ impl File {
                 (plan.replicate(), "replica", at.replicate),
                 (plan.shard(), "shard", at.shard),
                 (plan.pipeline(), "pipeline", at.pipeline),
-                (plan.tensor(), "tensor", at.tensor),
+                (plan.tensor(), plan.layer_axis.name(), at.tensor),
             ];
             let several = axes.iter().filter(|(size, ..)| *size > 1);
             let places: Vec<String> = several.map(|(_, name, place)| format!("{name} {place}")).collect();

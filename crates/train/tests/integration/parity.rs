@@ -11,11 +11,13 @@ use bessemer_tensor::Backend;
 use bessemer_train::TrainError;
 use bessemer_train::parity::{
     Bounds, Comparison, Layout, ParityJob, Reference, References, SYNCHRONOUS, Style, Trajectory,
-    asynchronous, in_process, matrix, pipelines, stale_reference,
+    asynchronous, contexts, in_process, matrix, pipelines, stale_reference,
 };
 use bessemer_units::{ParamDType, ParamStorage, Storage};
 
 const SEQ: usize = 16;
+/// Sequences of a step.
+const SEQUENCES: usize = 16;
 
 fn backend() -> Result<Box<dyn Backend>, TrainError> {
     Ok(Box::new(instruction_set::cpu(1)))
@@ -26,7 +28,7 @@ pub(crate) fn job(style: Style, steps: u64) -> ParityJob {
         model: style.model(SEQ).expect("a model that fits together"),
         optim: OptimConfig { lr: 1e-3, ..OptimConfig::default() },
         activations: ActivationConfig::default(),
-        sequences: 16,
+        sequences: SEQUENCES,
         seq: SEQ,
         steps,
         seed: 3,
@@ -102,6 +104,20 @@ fn tensor_parallel_layouts_give_the_losses_of_one_rank() {
         let layouts: Vec<_> = matrix(4).into_iter().filter(cut).collect();
         assert!(layouts.len() > 10);
         check(style, &layouts, 5);
+    }
+}
+
+#[test]
+fn ranks_that_share_sequences_give_the_losses_of_one_rank() {
+    for style in Style::ALL {
+        let mut layouts = contexts(4, SEQUENCES);
+        // More ranks than the model has heads.
+        layouts.extend(contexts(16, SEQUENCES).into_iter().filter(|l| l.parallel.context == 16));
+        assert!(layouts.len() > 8);
+        for layout in layouts {
+            let model = layout.model(style, SEQ).expect("a model that fits together");
+            check_job(style, &ParityJob { model, ..job(style, 3) }, &[layout]);
+        }
     }
 }
 

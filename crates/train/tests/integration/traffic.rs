@@ -5,15 +5,16 @@
 
 use bessemer_arch::{MlpKind, Model, NormChoice, Placement, PositionChoice, Span};
 use bessemer_collectives::{Ledger, NullCommunicator};
+use bessemer_mesh::Axis;
 use bessemer_mesh::formulas::{
-    DataParallel, Exchange, Passes, pipeline_micro_batch, ring, tensor_parallel_layer,
+    DataParallel, Exchange, Passes, context_parallel_layer, pipeline_micro_batch, ring, tensor_parallel_layer,
 };
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, Job, ParallelError, Plan, Stage, Worker};
 use bessemer_schedule::{Place, Program};
 use bessemer_tensor::null::NullBackend;
-use bessemer_train::parity::{Layout, Style, asynchronous, matrix, pairwise, pipelines};
+use bessemer_train::parity::{Layout, Style, asynchronous, contexts, matrix, pairwise, pipelines};
 use bessemer_units::{ParamDType, Recompute, RecomputePlan};
 use std::collections::BTreeMap;
 
@@ -124,13 +125,14 @@ fn expected(
     shape: Shape,
 ) -> Traffic {
     let spans = plan.spans(model, program.stages).expect("stages");
-    let (tensor, pipeline, micro) = (plan.tensor(), plan.pipeline(), layout.accumulation);
+    let (tensor, context) = (plan.mesh.degree(Axis::Tensor), plan.mesh.degree(Axis::Context));
+    let (pipeline, micro) = (plan.pipeline(), layout.accumulation);
     let (replicas, shard, data) = (plan.replicate(), plan.shard(), plan.data_ranks());
     let size = |of: ParamDType| of.dtype().size() as f64;
     let (value, gradient, activation) = (size(layout.types.weights), size(layout.types.gradients), 4.0);
     let all = Elements::of(model, tensor);
     let mut sent = BTreeMap::from(
-        ["replicate", "shard", "tensor", "tensor copies", "pipeline", "tied table", "world"]
+        ["replicate", "shard", "tensor", "tensor copies", "context", "pipeline", "tied table", "world"]
             .map(|l| (l, 0.0)),
     );
     let mut send =
@@ -145,13 +147,14 @@ fn expected(
         let elements = all.stage(span, model.tied_embeddings);
         if shard > 1 {
             let bytes = reduce_scatters * gradient + all_gathers * value;
-            send("shard", (replicas * holders) as f64 * bytes * whole_ring(elements, shard));
+            send("shard", (context * replicas * holders) as f64 * bytes * whole_ring(elements, shard));
         }
         // Replicas and mirrored holders of a stage add up the shard that they all have.
-        send("replicate", 2.0 * gradient * whole_ring(elements, replicas * holders));
+        send("replicate", context as f64 * 2.0 * gradient * whole_ring(elements, replicas * holders));
 
         // Gradients that are terms of a sum over the tensor axis are added up before they leave.
         let times = (data * holders) as f64 * if plan.stage >= Stage::Zero2 { reduce_scatters } else { 1.0 };
+        send("context", times * 2.0 * gradient * whole_ring(elements, context));
         let mut partial = span.layers.len() * all.qk_norm;
         if plan.sequence {
             partial += span.layers.len() * 2 * all.norm;
@@ -165,7 +168,7 @@ fn expected(
     }
     if model.tied_embeddings {
         let apart = program.routes.iter().filter(|r| r[0].rank != r[r.len() - 1].rank).count();
-        send("tied table", (apart * replicas) as f64 * 2.0 * gradient * whole_ring(all.table, 2));
+        send("tied table", (apart * replicas * context) as f64 * 2.0 * gradient * whole_ring(all.table, 2));
     }
 
     let (tokens, micro_batches) = (shape.tokens(), (data * micro) as f64);
@@ -184,6 +187,11 @@ fn expected(
     let beside = (4 + again) as f64 * whole_ring(rows, tensor) + whole_ring(2 * tensor * tokens, tensor);
     send("tensor", micro_batches * activation * (layers + beside));
 
+    // Besides, the losses of tokens and room for their log-sum-exps are gathered.
+    let kv_width = model.kv_heads * model.head_dim;
+    let layers = (model.layers * context) as f64 * context_parallel_layer(tokens, kv_width, context);
+    send("context", micro_batches * (activation * layers + 4.0 * whole_ring(2 * tokens, context)));
+
     let crossings = |route: &Vec<Place>| route.windows(2).filter(|pair| pair[0].rank != pair[1].rank).count();
     let lines = if plan.sequence { 1 } else { tensor };
     for route in program.route_of[..micro].iter().map(|route| &program.routes[*route]) {
@@ -195,7 +203,8 @@ fn expected(
     let ranks = layout.ranks;
     let numbers = |count: usize, size: usize| 8.0 * (ranks / size) as f64 * whole_ring(count * size, size);
     send("world", numbers(3, ranks));
-    for (label, size) in [("shard", shard), ("tensor", tensor), ("pipeline", pipeline)] {
+    for (label, size) in [("shard", shard), ("tensor", tensor), ("context", context), ("pipeline", pipeline)]
+    {
         send(label, numbers(1, size));
     }
     sent.into_iter().filter(|(_, b)| *b > 0.0).map(|(label, b)| (label.to_owned(), b as u64)).collect()
@@ -215,7 +224,8 @@ fn check(what: &str, model: &Model, layout: &Layout, activations: ActivationConf
     let plan = Plan::new(&layout.parallel, layout.ranks, model, optimizer).expect("a layout that fits");
     let updates = if layout.asynchronous() { WINDOW } else { 1 };
     let program = plan.program(layout.accumulation, updates, None).expect("a schedule that fits");
-    let shape = Shape { sequences: 2, seq, purpose: Purpose::Train };
+    let sequences = if layout.parallel.context > 1 { 1 } else { 2 };
+    let shape = Shape { sequences, seq, purpose: Purpose::Train };
     let wanted = expected(model, layout, (&plan, &program), &activations.recompute, shape);
     let found = counted(model, layout, (&plan, &program), activations, shape);
     assert_eq!(found, wanted, "{what}");
@@ -235,6 +245,11 @@ fn check_all(layouts: impl Iterator<Item = Layout>) {
 #[test]
 fn every_layout_of_the_matrix_sends_the_bytes_of_the_closed_forms() {
     check_all(matrix(16).into_iter());
+}
+
+#[test]
+fn ranks_that_share_sequences_send_the_bytes_of_the_closed_forms() {
+    check_all(contexts(16, 16).into_iter());
 }
 
 #[test]
