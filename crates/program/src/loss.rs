@@ -11,7 +11,6 @@
 use crate::localize::Local;
 use crate::node::{Collective, CollectiveKind, Launch, Node};
 use crate::partition::{LayoutConflict, Partition};
-use crate::unit::Phase;
 use crate::value::{Class, Value};
 use bessemer_mesh::{Dim, Form, Layout, Placement, Reduction};
 use bessemer_tensor::View;
@@ -88,8 +87,8 @@ impl Partition<'_> {
         Ok(())
     }
 
-    /// Where a rank writes the losses of its tokens, which are then gathered to `all`: whole rows of the value `id`. A list that
-    /// trains gathers all rows of the value: whether the second has log-sum-exps is decided later, by the weight of the z-loss.
+    /// Where a rank writes the losses of its tokens, which are then gathered to `all`: whole rows of the value `id`. All rows of the
+    /// value are gathered: whether the second has log-sum-exps is decided later, by the weight of the z-loss.
     pub(crate) fn losses_of_rows(&mut self, id: usize, all: View, after: &mut Vec<Collective>) -> View {
         let name = format!("{}.of_rows", self.global.values[id].name);
         let part = match self.out.find(&name) {
@@ -107,7 +106,7 @@ impl Partition<'_> {
             }
         };
         let (part, whole) = (self.out.values[part].view(part), self.out.values[id].view(id));
-        for row in 0..if self.phase == Phase::Score { all.rows } else { whole.rows } {
+        for row in 0..whole.rows {
             let (src, dst) = (part.rows(row, 1), whole.rows(row, 1));
             after.push(self.collective(CollectiveKind::AllGather, id, src, dst));
         }

@@ -124,7 +124,7 @@ pub(crate) struct Partition<'a> {
     /// All rows of values whose rows are sharded, or of some columns of them, as long as those are what they were: by value, first
     /// column and number of columns.
     pub(crate) gathered: BTreeMap<(usize, usize, usize), View>,
-    pub(crate) phase: Phase,
+    phase: Phase,
     /// Number of the next collective.
     pub(crate) next: usize,
 }

@@ -187,7 +187,7 @@ impl Checking<'_> {
                     }
                     self.states[c.dst.buffer.id as usize] = match terms {
                         true => State::LogTerms { gathered: true },
-                        false => State::Is(result(c)),
+                        false => self.arrived(c),
                     };
                 }
                 Node::Start(c) => self.start(at, c)?,
@@ -357,6 +357,26 @@ impl Checking<'_> {
         }
         self.states[id] = State::Is(made);
         Ok(())
+    }
+
+    /// State of the destination of a collective that is complete: some rows of it may have to come yet.
+    fn arrived(&self, c: &Collective) -> State {
+        let id = c.dst.buffer.id as usize;
+        let value = &self.unit.values[id];
+        let row = c.dst.offset / value.cols.max(1);
+        let (then, mut rows) = (result(c), row..row + c.dst.rows);
+        let mut done = match &self.states[id] {
+            State::Moving { done, .. } => done.clone(),
+            _ => Vec::new(),
+        };
+        if let Some(last) = done.pop_if(|last| last.end == rows.start) {
+            rows.start = last.start;
+        }
+        if rows == (0..value.rows) {
+            return State::Is(then);
+        }
+        done.push(rows);
+        State::Moving { done, then }
     }
 
     /// A collective may read what it reads.

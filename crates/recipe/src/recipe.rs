@@ -3,7 +3,7 @@
 use crate::error::RecipeError;
 use crate::load::{self, Loaded, Problem};
 use crate::run::RunConfig;
-use crate::train::{SpikeAction, TrainConfig};
+use crate::train::{BatchPlan, SpikeAction, TrainConfig};
 use bessemer_arch::ModelConfig;
 use bessemer_checkpoint::SaveConfig;
 use bessemer_corpus::CorpusConfig;
@@ -64,12 +64,43 @@ impl Recipe {
         section("save", self.best_has_evaluations());
         section("parallel", self.parallel.check());
         section("parallel", self.annotations_fit_model());
+        section("parallel", self.context_fits_batch());
         section("loader", self.loader.check());
         section("optim", self.optim.check().map_err(|e| e.to_string()));
         section("optim", self.precision_fits_optimizer());
         section("save", self.save.check().map_err(|e| e.to_string()));
         section("eval", self.eval.check());
         problems
+    }
+
+    /// The batch and duration on `ranks` data-parallel ranks, as [`TrainConfig::resolve`]. Ranks that share every sequence
+    /// take one at a time.
+    ///
+    /// # Errors
+    /// As [`TrainConfig::resolve`].
+    pub fn batch(&self, ranks: u64, train_tokens: Option<u64>) -> Result<BatchPlan, String> {
+        match (self.parallel.context, self.train.micro_batch) {
+            (2.., 0) => TrainConfig { micro_batch: 1, ..self.train.clone() }.resolve(ranks, train_tokens),
+            _ => self.train.resolve(ranks, train_tokens),
+        }
+    }
+
+    fn context_fits_batch(&self) -> Result<(), String> {
+        let (context, micro, seq) = (self.parallel.context, self.train.micro_batch, self.train.seq_len);
+        if context > 1 && micro > 1 {
+            return Err(format!(
+                "parallel.context = {context} shares one sequence at a time, and train.micro_batch = {micro}: expected \
+                 train.micro_batch = 1, or 0 to derive that"
+            ));
+        }
+        if context > 1 && !seq.is_multiple_of(context) {
+            let near = seq / context * context;
+            return Err(format!(
+                "parallel.context = {context} does not divide train.seq_len = {seq}: expected a length such as {} or a divisor of {seq}",
+                if near == 0 { context } else { near }
+            ));
+        }
+        Ok(())
     }
 
     fn vocabulary_fits(&self) -> Result<(), String> {

@@ -52,7 +52,7 @@ pub fn refuse_what_cannot_fit(
     let Ok(model) = recipe.model.resolve(Some(vocabulary)) else { return Ok(()) };
     let Ok(layout) = layout(recipe, ranks, &model) else { return Ok(()) };
     let tokens = recipe.train.batch_tokens.max(recipe.train.seq_len);
-    let batch = recipe.train.resolve(layout.data_ranks() as u64, Some(tokens)).map_err(TrainError::Recipe)?;
+    let batch = recipe.batch(layout.data_ranks() as u64, Some(tokens)).map_err(TrainError::Recipe)?;
     let shape =
         Shape { sequences: batch.micro_batch as usize, seq: batch.seq_len as usize, purpose: Purpose::Train };
     let of_layers = |layers: usize, policy: &RecomputePolicy| {

@@ -117,7 +117,7 @@ impl Trainer {
             .map_err(|e| wrong(&e))?;
         let layout = crate::layout(recipe, world.size(), &model).map_err(|e| wrong(&e))?;
         let tokens = input.train.token_count();
-        let plan = recipe.train.resolve(layout.data_ranks() as u64, Some(tokens)).map_err(|e| wrong(&e))?;
+        let plan = recipe.batch(layout.data_ranks() as u64, Some(tokens)).map_err(|e| wrong(&e))?;
         for set in [Some(&input.train), input.validation.as_ref()].into_iter().flatten() {
             set.require(fingerprint(&input.tokenizer)?, input.tokenizer.vocab_size() as u32)?;
         }

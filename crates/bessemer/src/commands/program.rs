@@ -30,7 +30,7 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
     let model = recipe.model.resolve(Some(vocabulary)).map_err(Failure::usage)?;
     let plan = bessemer_train::layout(&recipe, args.ranks as usize, &model).map_err(Failure::usage)?;
     let tokens = recipe.train.batch_tokens.max(recipe.train.seq_len);
-    let batch = recipe.train.resolve(plan.data_ranks() as u64, Some(tokens)).map_err(Failure::usage)?;
+    let batch = recipe.batch(plan.data_ranks() as u64, Some(tokens)).map_err(Failure::usage)?;
     let program = plan.program(batch.accumulation as usize, 1, None).map_err(Failure::usage)?;
     let sequences = batch.micro_batch as usize;
     let job = Job {

@@ -1,5 +1,6 @@
 //! Programs of ranks: the verifier takes those that are made and refuses every mutation of them.
 
+use crate::tensor_shards::part;
 use crate::tiny;
 
 use bessemer_arch::{Annotations, Model, ParamLayout, Unit};
@@ -20,7 +21,7 @@ type LayoutOfRank = (usize, usize, Stream, bool, bool, Recompute);
 fn layouts() -> Vec<LayoutOfRank> {
     let mut all = Vec::new();
     for (degree, index) in [(2, 0), (2, 1), (4, 3)] {
-        for stream in [Stream::Whole, Stream::Rows] {
+        for stream in [Stream::Whole, Stream::Rows, Stream::Context] {
             for (overlap, split, recompute) in [
                 (false, false, Recompute::Selective),
                 (true, false, Recompute::None),
@@ -41,12 +42,13 @@ fn decoder(
     model: &Model,
     (degree, index, stream, overlap, split, recompute): LayoutOfRank,
 ) -> Option<Decoder> {
-    let tensor_shard = model.tensor_shard(degree, index).ok()?;
+    let tensor_shard = part(model, degree, index, stream)?;
+    let shape = if stream == Stream::Context { Shape { sequences: 1, ..SHAPE } } else { SHAPE };
     let stage =
         StageConfig { pending: usize::from(split), overlap, ..StageConfig::whole(&tensor_shard.model) };
     let config = ActivationConfig { recompute: recompute.into(), ..ActivationConfig::default() };
     Some(
-        Decoder::of_stage(&mut NullBackend::new(), &tensor_shard, stream, SHAPE, config, &stage, None)
+        Decoder::of_stage(&mut NullBackend::new(), &tensor_shard, stream, shape, config, &stage, None)
             .unwrap(),
     )
 }
@@ -272,7 +274,7 @@ fn check(name: &str, text: &str) {
     );
 }
 
-/// What a reviewer reads: a layer of GPT-2 and of Llama on one device, and on rank 0 of two in several layouts.
+/// What a reviewer reads: a layer of GPT-2 and of Llama on one device, and on a rank of two in several layouts.
 #[test]
 fn printed_programs_are_the_golden_files() {
     for name in ["gpt2-124m", "llama-1b"] {
@@ -285,11 +287,12 @@ fn printed_programs_are_the_golden_files() {
             ("tensor", (2, 0, Stream::Whole, false, false, none)),
             ("sequence", (2, 0, Stream::Rows, false, false, none)),
             ("sequence-recompute-full", (2, 0, Stream::Rows, false, false, Recompute::Full)),
+            ("context", (2, 1, Stream::Context, false, false, none)),
             ("sequence-overlap", (2, 0, Stream::Rows, true, false, none)),
             ("split", (1, 0, Stream::Whole, false, true, none)),
         ] {
             let (degree, index, stream, overlap, split, recompute) = layout;
-            let tensor_shard = model.tensor_shard(degree, index).unwrap();
+            let tensor_shard = part(&model, degree, index, stream).unwrap();
             let stage = StageConfig {
                 pending: usize::from(split),
                 overlap,

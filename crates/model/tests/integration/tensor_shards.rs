@@ -30,7 +30,8 @@ fn shape(stream: Stream) -> Shape {
     Shape { sequences: if stream == Stream::Context { 1 } else { SHAPE.sequences }, ..SHAPE }
 }
 
-fn part(model: &Model, degree: usize, index: usize, stream: Stream) -> Option<TensorShard> {
+/// The part of a model on a rank that holds the stream so, if there is one.
+pub(crate) fn part(model: &Model, degree: usize, index: usize, stream: Stream) -> Option<TensorShard> {
     let shardings = if stream == Stream::Context { model.context_shardings() } else { model.shardings() };
     model.tensor_shard_of(shardings, degree, index).ok()
 }

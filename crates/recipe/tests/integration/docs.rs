@@ -292,6 +292,12 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["{\"layers.*.mpl.*\"=\"replicate\"}", "{\"*\"=\"shard(1)\"}", "{\"*\"=\"rows\"}"],
     ),
     ("parallel.tensor", "1 to 2^20", &["1", "2", "1048576"], &["0", "1048577"]),
+    (
+        "parallel.context",
+        "1 to 2^20; divides `train.seq_len`; not with `tensor`",
+        &["1", "2"],
+        &["0", "1048577", "2 parallel.tensor=2"],
+    ),
     ("parallel.pipeline", "1 to 2^20", &["1", "1048576"], &["0", "1048577"]),
     ("parallel.schedule", "a schedule, or a file with a `.` in its name", &["zb-h1", "a.sched"], &["1f2b"]),
     ("parallel.chunks", "0 to 1024", &["0", "1024"], &["1025"]),
