@@ -6,10 +6,11 @@
 //! passed over without being held. A compressed file that ends early, is damaged or unpacks beyond measure gives the lines
 //! before that place and one dropped row that says where it broke; the run goes on with the next file.
 
+use super::files::{FileFormat, FileSource};
 use super::folder::FileEntry;
 use super::json_line::{Parsed, parse};
 use super::location::SourceLocation;
-use super::{FieldNames, Listing, MORSEL_BYTES, Source, compressed, repair_json};
+use super::{FieldNames, MORSEL_BYTES, compressed, repair_json};
 use crate::error::{Error, Result};
 use bessemer_dataflow::{Morsel, Scan};
 use bessemer_documents::{HEAD_BYTES, Origin, RowBuilder};
@@ -27,16 +28,19 @@ pub(crate) fn is_jsonl(name: &str) -> bool {
     ENDINGS.iter().any(|ending| lower.ends_with(ending))
 }
 
-pub(crate) struct Jsonl {
-    root: String,
+/// How lines become rows.
+#[derive(Clone)]
+pub(super) struct Jsonl {
     fields: Arc<FieldNames>,
-    files: Arc<Vec<FileEntry>>,
-    listing: Listing,
     max_line: usize,
 }
 
 /// Opens the files and checks that the first object of each has the field; in an object store that of the first file.
-pub(crate) fn open(place: &SourceLocation<'_>, fields: FieldNames, max_bytes: u64) -> Result<Jsonl> {
+pub(super) fn open(
+    place: &SourceLocation<'_>,
+    fields: FieldNames,
+    max_bytes: u64,
+) -> Result<FileSource<Jsonl>> {
     let (files, mut listing) = place.find("jsonl", is_jsonl)?;
     listing.entries.push(format!("field {}", fields.text));
     // JSON escapes take up to six bytes for one, and other fields take their share.
@@ -44,8 +48,7 @@ pub(crate) fn open(place: &SourceLocation<'_>, fields: FieldNames, max_bytes: u6
     for file in files.iter().take(place.checked()) {
         check_field(file, &fields, max_line)?;
     }
-    let root = place.path.display().to_string();
-    Ok(Jsonl { root, fields: Arc::new(fields), files: Arc::new(files), listing, max_line })
+    Ok(FileSource::new(place, files, listing, Jsonl { fields: Arc::new(fields), max_line }))
 }
 
 /// Refuses a file whose first object lacks the field, naming those it has.
@@ -73,42 +76,24 @@ fn check_field(file: &FileEntry, fields: &FieldNames, max_line: usize) -> Result
     Ok(())
 }
 
-impl bessemer_dataflow::Source for Jsonl {
-    fn describe(&self) -> String {
-        format!("{} JSON-lines files in {}", self.files.len(), self.root)
-    }
+impl FileFormat for Jsonl {
+    const FILES: &'static str = "JSON-lines files";
 
-    fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
-        self.scan_files(0..self.files.len())
-    }
-}
-
-impl Source for Jsonl {
-    fn listing(&self) -> &Listing {
-        &self.listing
-    }
-
-    fn file_bytes(&self) -> Vec<u64> {
-        self.files.iter().map(|file| file.bytes).collect()
-    }
-
-    fn scan_files(&self, files: Range<usize>) -> bessemer_dataflow::Result<Box<dyn Scan>> {
-        Ok(Box::new(JsonlScan {
-            files: self.files.clone(),
-            fields: self.fields.clone(),
-            max_line: self.max_line,
-            file: files.start,
-            end: files.end,
+    fn scan(&self, files: Arc<Vec<FileEntry>>, run: Range<usize>) -> Box<dyn Scan> {
+        Box::new(JsonlScan {
+            files,
+            format: self.clone(),
+            file: run.start,
+            end: run.end,
             reader: None,
             line: 0,
-        }))
+        })
     }
 }
 
 struct JsonlScan {
     files: Arc<Vec<FileEntry>>,
-    fields: Arc<FieldNames>,
-    max_line: usize,
+    format: Jsonl,
     /// Ordinal of the file being read.
     file: usize,
     /// End of the run of files.
@@ -144,7 +129,7 @@ impl JsonlScan {
         let reader = self.reader.as_mut()?;
         while chunk.bytes.len() < MORSEL_BYTES {
             let start = chunk.bytes.len();
-            let limit = self.max_line as u64;
+            let limit = self.format.max_line as u64;
             match reader.by_ref().take(limit).read_until(b'\n', &mut chunk.bytes) {
                 Ok(0) => break,
                 Ok(read) => {
@@ -208,8 +193,8 @@ impl Scan for JsonlScan {
                 self.files[ordinal].reached()?;
                 (self.file, self.reader, self.line) = (self.file + 1, None, 0);
             }
-            let (files, fields, limit) = (self.files.clone(), self.fields.clone(), self.max_line);
-            return Ok(Some(Box::new(move || rows(&files[ordinal], ordinal as u32, &chunk, &fields, limit))));
+            let (files, format) = (self.files.clone(), self.format.clone());
+            return Ok(Some(Box::new(move || rows(&files[ordinal], ordinal, &chunk, &format))));
         }
         Ok(None)
     }
@@ -218,10 +203,9 @@ impl Scan for JsonlScan {
 /// Parses the lines of a chunk.
 fn rows(
     file: &FileEntry,
-    ordinal: u32,
+    ordinal: usize,
     chunk: &Chunk,
-    fields: &FieldNames,
-    limit: usize,
+    Jsonl { fields, max_line: limit }: &Jsonl,
 ) -> bessemer_dataflow::Result<arrow_array::RecordBatch> {
     let name = &file.relative;
     let mut rows = RowBuilder::with_capacity(chunk.lines.len(), chunk.bytes.len());
@@ -233,15 +217,7 @@ fn rows(
             continue;
         }
         let id = format!("{name}#{number}");
-        let mut origin = Origin {
-            file: ordinal,
-            row: number,
-            id: &id,
-            source: name,
-            path: name,
-            bytes: length,
-            ..Origin::default()
-        };
+        let mut origin = Origin { bytes: length, ..file.origin(ordinal, number, &id) };
         if length > line.len() as u64 {
             rows.refuse(
                 &origin,
@@ -285,17 +261,8 @@ fn rows(
     }
     if let Some((number, reason, problem)) = &chunk.fault {
         let id = format!("{name}#{number}");
-        let origin = Origin {
-            file: ordinal,
-            row: *number,
-            id: &id,
-            source: name,
-            path: name,
-            bytes: 0,
-            ..Origin::default()
-        };
         let detail = format!("{name}:{number}: {problem}; the lines before it are kept");
-        rows.refuse(&origin, reason, &detail, &[]);
+        rows.refuse(&file.origin(ordinal, *number, &id), reason, &detail, &[]);
     }
     rows.finish()
 }

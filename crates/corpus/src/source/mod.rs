@@ -7,6 +7,7 @@ pub(crate) mod chain;
 pub(crate) mod compressed;
 pub(crate) mod embedded;
 pub(crate) mod file;
+mod files;
 pub(crate) mod folder;
 mod json_line;
 pub(crate) mod jsonl;

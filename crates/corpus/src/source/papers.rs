@@ -11,10 +11,11 @@
 //! Small files are read and parsed in the morsels; of an archive above 8 MiB the sequential part reads the members. What a paper unpacks
 //! to is bounded. A damaged member is one dropped row; a damaged archive ends with one.
 
+use super::files::{FileFormat, FileSource};
 use super::folder::FileEntry;
 use super::location::SourceLocation;
 use super::paper_inputs::{Content, Input, Inputs, TexFiles, pdf};
-use super::{Listing, MORSEL_BYTES, MetadataColumns, Source, compressed, max_page_bytes};
+use super::{MORSEL_BYTES, MetadataColumns, compressed, max_page_bytes};
 use crate::error::Result;
 use bessemer_dataflow::{Morsel, Scan};
 use bessemer_documents::{HEAD_BYTES, Origin, RowBuilder};
@@ -60,12 +61,9 @@ pub(super) fn extension(name: &str) -> String {
     name.rsplit_once('.').map_or(String::new(), |(_, extension)| extension.to_ascii_lowercase())
 }
 
-pub(crate) struct Papers {
-    root: String,
-    files: Arc<Vec<FileEntry>>,
+pub(super) struct Papers {
     /// Files that are read together, by the first of them.
     units: Arc<Vec<Vec<usize>>>,
-    listing: Listing,
     reading: Arc<Reading>,
 }
 
@@ -76,7 +74,11 @@ struct Reading {
 }
 
 /// Opens the files.
-pub(crate) fn open(place: &SourceLocation<'_>, max_bytes: u64, metadata: &MetadataColumns) -> Result<Papers> {
+pub(super) fn open(
+    place: &SourceLocation<'_>,
+    max_bytes: u64,
+    metadata: &MetadataColumns,
+) -> Result<FileSource<Papers>> {
     let (files, listing) = place.find("papers", is_paper)?;
     let mut units: Vec<Vec<usize>> = Vec::new();
     let mut folders: BTreeMap<&str, usize> = BTreeMap::new();
@@ -94,38 +96,21 @@ pub(crate) fn open(place: &SourceLocation<'_>, max_bytes: u64, metadata: &Metada
     }
     let limits = MarkupLimits { max_bytes: max_page_bytes(max_bytes) as usize, ..MarkupLimits::default() };
     let reading = Arc::new(Reading { limits, metadata: metadata.clone() });
-    let root = place.path.display().to_string();
-    Ok(Papers { root, files: Arc::new(files), units: Arc::new(units), listing, reading })
+    Ok(FileSource::new(place, files, listing, Papers { units: Arc::new(units), reading }))
 }
 
-impl bessemer_dataflow::Source for Papers {
-    fn describe(&self) -> String {
-        format!("{} files of papers in {}", self.files.len(), self.root)
-    }
+impl FileFormat for Papers {
+    const FILES: &'static str = "files of papers";
 
-    fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
-        self.scan_files(0..self.files.len())
-    }
-}
-
-impl Source for Papers {
-    fn listing(&self) -> &Listing {
-        &self.listing
-    }
-
-    fn file_bytes(&self) -> Vec<u64> {
-        self.files.iter().map(|file| file.bytes).collect()
-    }
-
-    fn scan_files(&self, files: Range<usize>) -> bessemer_dataflow::Result<Box<dyn Scan>> {
-        Ok(Box::new(PapersScan {
-            files: self.files.clone(),
+    fn scan(&self, files: Arc<Vec<FileEntry>>, run: Range<usize>) -> Box<dyn Scan> {
+        Box::new(PapersScan {
+            files,
             units: self.units.clone(),
             reading: self.reading.clone(),
-            next: self.units.partition_point(|unit| unit[0] < files.start),
-            end: files.end,
+            next: self.units.partition_point(|unit| unit[0] < run.start),
+            end: run.end,
             archive: None,
-        }))
+        })
     }
 }
 
@@ -239,15 +224,8 @@ fn read_unit(
         left = left.saturating_sub(bytes.len() as u64);
         sources.push((files[index].relative.clone(), bytes));
     }
-    add(
-        file,
-        ordinal,
-        1,
-        false,
-        Input { path: file.relative.clone(), content: Content::Tex(sources) },
-        reading,
-        rows,
-    );
+    let input = Input { path: file.relative.clone(), content: Content::Tex(sources) };
+    add(file, ordinal, 1, false, input, reading, rows);
     Ok(())
 }
 
@@ -264,15 +242,7 @@ fn add(
     let name = &file.relative;
     let id = if numbered { format!("{name}#{row}") } else { name.clone() };
     let bytes = input.bytes() as u64;
-    let mut origin = Origin {
-        file: ordinal as u32,
-        row,
-        id: &id,
-        source: name,
-        path: &input.path,
-        bytes,
-        ..Origin::default()
-    };
+    let mut origin = Origin { path: &input.path, bytes, ..file.origin(ordinal, row, &id) };
     match paper_of(&input.path, input.content, &reading.limits) {
         Ok(paper) => {
             let title = |name: &str| paper.title.clone().filter(|_| name == "title");

@@ -4,17 +4,17 @@
 //! nulls become dropped rows. A file that is no Parquet, or breaks in the middle, gives one dropped row that
 //! names it, and the run goes on.
 
+use super::files::{FileFormat, FileSource};
 use super::folder::FileEntry;
 use super::location::SourceLocation;
-use super::{FieldNames, Listing, MetadataColumns, Source};
+use super::{FieldNames, MetadataColumns};
 use crate::error::{Error, Result};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::DataType;
 use bessemer_dataflow::{Morsel, Scan};
-use bessemer_documents::{CheckedParquet, json_value};
-use bessemer_documents::{Origin, RowBuilder};
+use bessemer_documents::{CheckedParquet, RowBuilder, json_value};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
@@ -28,11 +28,8 @@ const BATCH_BYTES: u64 = 4 << 20;
 /// Most rows of a batch.
 const BATCH_ROWS: u64 = 1024;
 
-pub(crate) struct Parquet {
-    root: String,
+pub(super) struct Parquet {
     columns: Arc<FieldNames>,
-    files: Arc<Vec<FileEntry>>,
-    listing: Listing,
 }
 
 /// Whether a file name is that of a Parquet file.
@@ -104,7 +101,7 @@ fn start(file: &FileEntry, columns: &FieldNames) -> std::result::Result<Opened, 
 }
 
 /// Opens the files and checks that each has the column; in an object store that the first has it.
-pub(crate) fn open(place: &SourceLocation<'_>, columns: FieldNames) -> Result<Parquet> {
+pub(super) fn open(place: &SourceLocation<'_>, columns: FieldNames) -> Result<FileSource<Parquet>> {
     let (files, mut listing) = place.find("parquet", is_parquet)?;
     listing.entries.push(format!("column {}", columns.text));
     for file in files.iter().take(place.checked()) {
@@ -119,38 +116,15 @@ pub(crate) fn open(place: &SourceLocation<'_>, columns: FieldNames) -> Result<Pa
             });
         }
     }
-    let root = place.path.display().to_string();
-    Ok(Parquet { root, columns: Arc::new(columns), files: Arc::new(files), listing })
+    Ok(FileSource::new(place, files, listing, Parquet { columns: Arc::new(columns) }))
 }
 
-impl bessemer_dataflow::Source for Parquet {
-    fn describe(&self) -> String {
-        format!("{} Parquet files in {}", self.files.len(), self.root)
-    }
+impl FileFormat for Parquet {
+    const FILES: &'static str = "Parquet files";
 
-    fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
-        self.scan_files(0..self.files.len())
-    }
-}
-
-impl Source for Parquet {
-    fn listing(&self) -> &Listing {
-        &self.listing
-    }
-
-    fn file_bytes(&self) -> Vec<u64> {
-        self.files.iter().map(|file| file.bytes).collect()
-    }
-
-    fn scan_files(&self, files: Range<usize>) -> bessemer_dataflow::Result<Box<dyn Scan>> {
-        Ok(Box::new(ParquetScan {
-            files: self.files.clone(),
-            columns: self.columns.clone(),
-            file: files.start,
-            end: files.end,
-            reader: None,
-            row: 0,
-        }))
+    fn scan(&self, files: Arc<Vec<FileEntry>>, run: Range<usize>) -> Box<dyn Scan> {
+        let columns = self.columns.clone();
+        Box::new(ParquetScan { files, columns, file: run.start, end: run.end, reader: None, row: 0 })
     }
 }
 
@@ -188,7 +162,7 @@ impl Scan for ParquetScan {
                 Ok(Some(batch)) => {
                     self.row += batch.num_rows() as u64;
                     let columns = self.columns.clone();
-                    let rows = move || rows(&files[ordinal], ordinal as u32, row, &batch, &columns);
+                    let rows = move || rows(&files[ordinal], ordinal, row, &batch, &columns);
                     return Ok(Some(Box::new(rows)));
                 }
                 Ok(None) => (self.file, self.reader, self.row) = (self.file + 1, None, 0),
@@ -196,25 +170,13 @@ impl Scan for ParquetScan {
                     self.files[ordinal].reached()?;
                     (self.file, self.reader, self.row) = (self.file + 1, None, 0);
                     return Ok(Some(Box::new(move || {
-                        let name = &files[ordinal].relative;
+                        let file = &files[ordinal];
+                        let (name, row) = (&file.relative, row + 1);
                         let mut rows = RowBuilder::default();
-                        let id = format!("{name}#{}", row + 1);
-                        let origin = Origin {
-                            file: ordinal as u32,
-                            row: row + 1,
-                            id: &id,
-                            source: name,
-                            path: name,
-                            ..Origin::default()
-                        };
-                        let detail =
-                            format!("{name} row {}: {problem}; the rows before it are kept", row + 1);
-                        rows.refuse(
-                            &origin,
-                            if row == 0 { "unreadable" } else { "truncated-input" },
-                            &detail,
-                            &[],
-                        );
+                        let id = format!("{name}#{row}");
+                        let reason = if row == 1 { "unreadable" } else { "truncated-input" };
+                        let detail = format!("{name} row {row}: {problem}; the rows before it are kept");
+                        rows.refuse(&file.origin(ordinal, row, &id), reason, &detail, &[]);
                         rows.finish()
                     })));
                 }
@@ -271,7 +233,7 @@ fn metadata_of(batch: &RecordBatch, index: usize, columns: &MetadataColumns) -> 
 
 fn rows(
     file: &FileEntry,
-    ordinal: u32,
+    ordinal: usize,
     first: u64,
     batch: &RecordBatch,
     columns: &FieldNames,
@@ -287,8 +249,7 @@ fn rows(
         // Rows count from 1, as the lines of a text file do.
         let row = first + index as u64 + 1;
         let id = format!("{name}#{row}");
-        let mut origin =
-            Origin { file: ordinal, row, id: &id, source: name, path: name, ..Origin::default() };
+        let mut origin = file.origin(ordinal, row, &id);
         if column.is_null(index) {
             rows.refuse(&origin, "no-text-field", &format!("{name} row {row}: null"), &[]);
             continue;

@@ -81,43 +81,45 @@ fn open_one(config: &CorpusConfig, metadata: &MetadataColumns) -> Result<Arc<dyn
             let filter = Filter { follow_links: config.follow_links, compressed: true, ..filter };
             Arc::new(folder::open(path, &filter, reading(config, Pages::Named, metadata))?)
         }
-        (SourceKind::Jsonl, Some(place)) => {
-            let source = jsonl::open(&place, fields(config, metadata), max_bytes(config))?;
-            some_files(path, source.listing().files, ".jsonl or .ndjson, plain, .gz, .zst, .bz2 or .xz")?;
-            Arc::new(source)
-        }
+        (SourceKind::Jsonl, Some(place)) => with_files(
+            path,
+            jsonl::open(&place, fields(config, metadata), max_bytes(config))?,
+            ".jsonl or .ndjson, plain, .gz, .zst, .bz2 or .xz",
+        )?,
         (SourceKind::Parquet, Some(place)) => {
-            let source = parquet::open(&place, fields(config, metadata))?;
-            some_files(path, source.listing().files, ".parquet")?;
-            Arc::new(source)
+            with_files(path, parquet::open(&place, fields(config, metadata))?, ".parquet")?
         }
-        (SourceKind::Warc, Some(place)) => {
-            let source = warc::open(&place, max_bytes(config), urls::filter(&config.urls)?, metadata)?;
-            some_files(path, source.listing().files, ".warc or .wet, plain, .gz or .zst")?;
-            Arc::new(source)
-        }
-        (SourceKind::Papers, Some(place)) => {
-            let source = papers::open(&place, max_bytes(config), metadata)?;
-            some_files(path, source.listing().files, ".tex, .nxml, .xml, .tar, .tgz or .gz")?;
-            Arc::new(source)
-        }
-        (SourceKind::Wikipedia, Some(place)) => {
-            let source = wikipedia::open(&place, max_bytes(config), metadata)?;
-            some_files(path, source.listing().files, ".xml, plain, .bz2, .gz, .zst or .xz")?;
-            Arc::new(source)
-        }
+        (SourceKind::Warc, Some(place)) => with_files(
+            path,
+            warc::open(&place, max_bytes(config), urls::filter(&config.urls)?, metadata)?,
+            ".warc or .wet, plain, .gz or .zst",
+        )?,
+        (SourceKind::Papers, Some(place)) => with_files(
+            path,
+            papers::open(&place, max_bytes(config), metadata)?,
+            ".tex, .nxml, .xml, .tar, .tgz or .gz",
+        )?,
+        (SourceKind::Wikipedia, Some(place)) => with_files(
+            path,
+            wikipedia::open(&place, max_bytes(config), metadata)?,
+            ".xml, plain, .bz2, .gz, .zst or .xz",
+        )?,
         (SourceKind::StackExchange, Some(place)) => {
             not_packed_posts(path)?;
-            let source = stack_exchange::open(&place, max_bytes(config), &config.dialogue)?;
-            some_files(path, source.listing().files, "Posts.xml (unpack the .7z of the dump)")?;
-            Arc::new(source)
+            with_files(
+                path,
+                stack_exchange::open(&place, max_bytes(config), &config.dialogue)?,
+                "Posts.xml (unpack the .7z of the dump)",
+            )?
         }
         (SourceKind::Html, _) => {
             exists(path)?;
             let reading = reading(config, Pages::All, metadata);
-            let source = folder::open_pages(path, &config.exclude, config.follow_links, reading)?;
-            some_files(path, source.listing().files, ".html, .htm or .xhtml")?;
-            Arc::new(source)
+            with_files(
+                path,
+                folder::open_pages(path, &config.exclude, config.follow_links, reading)?,
+                ".html, .htm or .xhtml",
+            )?
         }
         (SourceKind::File, _) => {
             file_exists(path)?;
@@ -333,16 +335,13 @@ fn not_pdf(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn some_files(path: &Path, files: u64, endings: &str) -> Result<()> {
-    if files > 0 {
-        Ok(())
-    } else {
-        Err(wrong(
-            path,
-            &format!("no file below it ends in {endings}"),
-            "check corpus.source and corpus.path",
-        ))
+/// The source, if it has files. `endings` are the names that it looks for.
+fn with_files(path: &Path, source: impl Source + 'static, endings: &str) -> Result<Arc<dyn Source>> {
+    if source.listing().files == 0 {
+        let problem = format!("no file below it ends in {endings}");
+        return Err(wrong(path, &problem, "check corpus.source and corpus.path"));
     }
+    Ok(Arc::new(source))
 }
 
 #[cfg(test)]

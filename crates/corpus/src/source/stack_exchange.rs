@@ -5,9 +5,10 @@
 //! questions are taken in runs, each with an index of its own, so memory stays below 64 MiB however large the dump is. Questions without an answer are
 //! dropped rows; posts that are no part of a thread leave no row.
 
+use super::files::{FileFormat, FileSource};
 use super::folder::FileEntry;
 use super::location::{Opened, SourceLocation};
-use super::{Listing, MORSEL_BYTES, Source, max_page_bytes};
+use super::{MORSEL_BYTES, max_page_bytes};
 use crate::dialogue::DialogueConfig;
 use crate::error::Result;
 use arrow_array::RecordBatch;
@@ -31,10 +32,7 @@ pub(crate) fn is_posts(name: &str) -> bool {
     name.rsplit('/').next() == Some("Posts.xml")
 }
 
-pub(crate) struct StackExchange {
-    root: String,
-    files: Arc<Vec<FileEntry>>,
-    listing: Listing,
+pub(super) struct StackExchange {
     reading: Arc<Reading>,
 }
 
@@ -47,46 +45,28 @@ struct Reading {
 }
 
 /// Opens the dumps.
-pub(crate) fn open(
+pub(super) fn open(
     place: &SourceLocation<'_>,
     max_bytes: u64,
     dialogue: &DialogueConfig,
-) -> Result<StackExchange> {
+) -> Result<FileSource<StackExchange>> {
     let (files, listing) = place.find("stack-exchange", is_posts)?;
     let limits = MarkupLimits { max_bytes: max_page_bytes(max_bytes) as usize, ..MarkupLimits::default() };
     let reading = Reading { dialogue: dialogue.clone(), limits, index_answers: INDEX_ANSWERS };
-    let root = place.path.display().to_string();
-    Ok(StackExchange { root, files: Arc::new(files), listing, reading: Arc::new(reading) })
+    Ok(FileSource::new(place, files, listing, StackExchange { reading: Arc::new(reading) }))
 }
 
-impl bessemer_dataflow::Source for StackExchange {
-    fn describe(&self) -> String {
-        format!("{} Stack Exchange dumps in {}", self.files.len(), self.root)
-    }
+impl FileFormat for StackExchange {
+    const FILES: &'static str = "Stack Exchange dumps";
 
-    fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
-        self.scan_files(0..self.files.len())
-    }
-}
-
-impl Source for StackExchange {
-    fn listing(&self) -> &Listing {
-        &self.listing
-    }
-
-    fn file_bytes(&self) -> Vec<u64> {
-        self.files.iter().map(|file| file.bytes).collect()
-    }
-
-    fn scan_files(&self, files: Range<usize>) -> bessemer_dataflow::Result<Box<dyn Scan>> {
-        let (next, end) = (files.start, files.end);
-        Ok(Box::new(PostsScan {
-            files: self.files.clone(),
+    fn scan(&self, files: Arc<Vec<FileEntry>>, run: Range<usize>) -> Box<dyn Scan> {
+        Box::new(PostsScan {
+            files,
             reading: self.reading.clone(),
-            next,
-            end,
+            next: run.start,
+            end: run.end,
             dump: None,
-        }))
+        })
     }
 }
 
@@ -336,8 +316,7 @@ fn rows(
     let mut opened = None;
     for (row, item) in items {
         let id = format!("{name}#{row}");
-        let mut origin =
-            Origin { file: ordinal as u32, row, id: &id, source: name, path: name, ..Origin::default() };
+        let mut origin = file.origin(ordinal, row, &id);
         let (line, answers) = match item {
             Item::Thread { line, answers } => (line, answers),
             Item::Fault(reason, detail, head) => {
@@ -419,6 +398,7 @@ fn read_at(file: &FileEntry, answer: &AnswerEntry, opened: &mut Option<Opened>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::Source;
     use arrow_array::cast::AsArray;
 
     const POSTS: &str = r#"<?xml version="1.0" encoding="utf-8"?>
@@ -441,7 +421,7 @@ mod tests {
         let place = SourceLocation::on_disk(folder.path(), &[]);
         let mut source =
             open(&place, 1 << 20, &DialogueConfig { answers: 2, ..DialogueConfig::default() }).unwrap();
-        Arc::get_mut(&mut source.reading).unwrap().index_answers = index_answers;
+        Arc::get_mut(&mut source.format.reading).unwrap().index_answers = index_answers;
         let mut scan = source.scan_files(0..1).unwrap();
         let mut found = Vec::new();
         while let Some(morsel) = scan.next().unwrap() {

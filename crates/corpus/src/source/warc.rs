@@ -8,13 +8,14 @@
 //! The sequential part finds and decompresses records; messages, encodings and pages are worked on in the morsels.
 //! Row numbers count records, usable or not, so they do not depend on what is chosen.
 
+use super::files::{FileFormat, FileSource};
 use super::folder::FileEntry;
 use super::location::{Opened, SourceLocation};
-use super::{Listing, MORSEL_BYTES, MetadataColumns, Source, max_page_bytes};
+use super::{MORSEL_BYTES, MetadataColumns, max_page_bytes};
 use crate::error::Result;
 use arrow_array::RecordBatch;
 use bessemer_dataflow::{Morsel, Scan};
-use bessemer_documents::{HEAD_BYTES, Origin, RowBuilder};
+use bessemer_documents::{HEAD_BYTES, RowBuilder};
 use bessemer_web::extract::Main;
 use bessemer_web::page::{PageOptions, PageVerdict, holds_page, page_of_record};
 use bessemer_web::url::UrlFilter;
@@ -35,10 +36,7 @@ pub(crate) fn is_warc(name: &str) -> bool {
     ENDINGS.iter().any(|ending| lower.ends_with(ending))
 }
 
-pub(crate) struct Warc {
-    root: String,
-    files: Arc<Vec<FileEntry>>,
-    listing: Listing,
+pub(super) struct Warc {
     limits: WarcLimits,
     reading: Arc<Reading>,
 }
@@ -53,80 +51,48 @@ struct Reading {
 }
 
 /// Opens the files. Pages that `unwanted` names are dropped under its verdict without being read.
-pub(crate) fn open(
+pub(super) fn open(
     place: &SourceLocation<'_>,
     max_bytes: u64,
     unwanted: Option<Arc<UrlFilter>>,
     metadata: &MetadataColumns,
-) -> Result<Warc> {
+) -> Result<FileSource<Warc>> {
     let (files, listing) = place.find("warc", is_warc)?;
     let max_page = max_page_bytes(max_bytes);
     let limits = WarcLimits { max_block: max_page, ..WarcLimits::default() };
     let options = PageOptions::with_max_body(max_page as usize);
     let reading = Arc::new(Reading { options, unwanted, metadata: metadata.clone() });
-    Ok(Warc { root: place.path.display().to_string(), files: Arc::new(files), listing, limits, reading })
+    Ok(FileSource::new(place, files, listing, Warc { limits, reading }))
 }
 
-impl bessemer_dataflow::Source for Warc {
-    fn describe(&self) -> String {
-        format!("{} WARC files in {}", self.files.len(), self.root)
+impl FileFormat for Warc {
+    const FILES: &'static str = "WARC files";
+
+    fn scan(&self, files: Arc<Vec<FileEntry>>, run: Range<usize>) -> Box<dyn Scan> {
+        Box::new(self.scan_from(files, run.start, run.end, 0))
     }
 
-    fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
-        self.scan_files(0..self.files.len())
-    }
-}
-
-impl Source for Warc {
-    fn listing(&self) -> &Listing {
-        &self.listing
-    }
-
-    fn file_bytes(&self) -> Vec<u64> {
-        self.files.iter().map(|file| file.bytes).collect()
-    }
-
-    fn scan_files(&self, files: Range<usize>) -> bessemer_dataflow::Result<Box<dyn Scan>> {
-        Ok(Box::new(WarcScan {
-            files: self.files.clone(),
-            limits: self.limits,
-            reading: self.reading.clone(),
-            file: files.start,
-            end: files.end,
-            reader: None,
-            row: 0,
-            last: None,
-        }))
-    }
-
-    fn scan_files_from(
-        &self,
-        files: Range<usize>,
-        point: &str,
-    ) -> bessemer_dataflow::Result<Option<Box<dyn Scan>>> {
-        let Some(point) = serde_json::from_str::<ResumePoint>(point).ok().filter(|p| files.contains(&p.file))
-        else {
-            return Ok(None);
-        };
-        let mut scan = WarcScan {
-            files: self.files.clone(),
-            limits: self.limits,
-            reading: self.reading.clone(),
-            file: point.file,
-            end: files.end,
-            reader: None,
-            row: point.row,
-            last: None,
-        };
+    fn resume(&self, files: Arc<Vec<FileEntry>>, run: Range<usize>, point: &str) -> Option<Box<dyn Scan>> {
+        let point: ResumePoint =
+            serde_json::from_str(point).ok().filter(|p: &ResumePoint| run.contains(&p.file))?;
+        let mut scan = self.scan_from(files, point.file, run.end, point.row);
         if let Some((offset, index)) = point.record {
             // What cannot be read now is read from the beginning, where its faults are counted.
-            let Ok(mut reader) = open_file(&scan.files[point.file], scan.limits) else { return Ok(None) };
+            let mut reader = open_file(&scan.files[point.file], scan.limits).ok()?;
             if reader.seek(Position { offset, index }).is_err() || !matches!(reader.next(), Ok(Some(_))) {
-                return Ok(None);
+                return None;
             }
             scan.reader = Some(reader);
         }
-        Ok(Some(Box::new(scan)))
+        Some(Box::new(scan))
+    }
+}
+
+impl Warc {
+    /// A scan of the files from `file` to before `end`; `row` records of the first were read before.
+    fn scan_from(&self, files: Arc<Vec<FileEntry>>, file: usize, end: usize, row: u64) -> WarcScan {
+        let (limits, reading) = (self.limits, self.reading.clone());
+        WarcScan { files, limits, reading, file, end, reader: None, row, last: None }
     }
 }
 
@@ -227,7 +193,7 @@ impl Scan for WarcScan {
             }
             if !items.is_empty() {
                 let (files, reading) = (self.files.clone(), self.reading.clone());
-                let rows = move || rows(&files[ordinal], ordinal as u32, &items, &reading);
+                let rows = move || rows(&files[ordinal], ordinal, &items, &reading);
                 return Ok(Some(Box::new(rows)));
             }
         }
@@ -245,7 +211,7 @@ impl Scan for WarcScan {
 
 fn rows(
     file: &FileEntry,
-    ordinal: u32,
+    ordinal: usize,
     items: &[(u64, Item)],
     reading: &Reading,
 ) -> bessemer_dataflow::Result<RecordBatch> {
@@ -253,8 +219,7 @@ fn rows(
     let mut rows = RowBuilder::with_capacity(items.len(), MORSEL_BYTES / 4);
     for (row, item) in items {
         let id = format!("{name}#{row}");
-        let mut origin =
-            Origin { file: ordinal, row: *row, id: &id, source: name, path: name, ..Origin::default() };
+        let mut origin = file.origin(ordinal, *row, &id);
         match item {
             Item::Fault(error) => {
                 let reason = match error.kind {
@@ -297,6 +262,7 @@ fn rows(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::Source;
     use bessemer_web::warc::{Compression, WarcWriter};
 
     fn batches(scan: &mut dyn Scan) -> Vec<RecordBatch> {

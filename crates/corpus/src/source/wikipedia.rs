@@ -4,9 +4,10 @@
 //! Pages are parsed in the morsels. A redirect, a page of another namespace or of another content model is a dropped row; so is a
 //! damaged or too large one, and reading goes on behind it. The title is the document's first paragraph and its path.
 
+use super::files::{FileFormat, FileSource};
 use super::folder::FileEntry;
 use super::location::SourceLocation;
-use super::{Listing, MORSEL_BYTES, MetadataColumns, Source, compressed, max_page_bytes};
+use super::{MORSEL_BYTES, MetadataColumns, compressed, max_page_bytes};
 use crate::error::Result;
 use arrow_array::RecordBatch;
 use bessemer_dataflow::{Morsel, Scan};
@@ -36,65 +37,35 @@ fn is_xml(name: &str) -> bool {
     is_dump(name) || inner.ends_with(".xml")
 }
 
-pub(crate) struct Wikipedia {
-    root: String,
-    files: Arc<Vec<FileEntry>>,
-    listing: Listing,
-    reading: Reading,
-}
-
 /// How pages become rows.
 #[derive(Clone)]
-struct Reading {
+pub(super) struct Wikipedia {
     limits: MarkupLimits,
     metadata: MetadataColumns,
 }
 
 /// Opens the dumps.
-pub(crate) fn open(
+pub(super) fn open(
     place: &SourceLocation<'_>,
     max_bytes: u64,
     metadata: &MetadataColumns,
-) -> Result<Wikipedia> {
+) -> Result<FileSource<Wikipedia>> {
     let (files, listing) = place.find("wikipedia", is_xml)?;
     let limits = MarkupLimits { max_bytes: max_page_bytes(max_bytes) as usize, ..MarkupLimits::default() };
-    let reading = Reading { limits, metadata: metadata.clone() };
-    Ok(Wikipedia { root: place.path.display().to_string(), files: Arc::new(files), listing, reading })
+    Ok(FileSource::new(place, files, listing, Wikipedia { limits, metadata: metadata.clone() }))
 }
 
-impl bessemer_dataflow::Source for Wikipedia {
-    fn describe(&self) -> String {
-        format!("{} MediaWiki dumps in {}", self.files.len(), self.root)
-    }
+impl FileFormat for Wikipedia {
+    const FILES: &'static str = "MediaWiki dumps";
 
-    fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
-        self.scan_files(0..self.files.len())
-    }
-}
-
-impl Source for Wikipedia {
-    fn listing(&self) -> &Listing {
-        &self.listing
-    }
-
-    fn file_bytes(&self) -> Vec<u64> {
-        self.files.iter().map(|file| file.bytes).collect()
-    }
-
-    fn scan_files(&self, files: Range<usize>) -> bessemer_dataflow::Result<Box<dyn Scan>> {
-        Ok(Box::new(WikiScan {
-            files: self.files.clone(),
-            reading: self.reading.clone(),
-            next: files.start,
-            end: files.end,
-            dump: None,
-        }))
+    fn scan(&self, files: Arc<Vec<FileEntry>>, run: Range<usize>) -> Box<dyn Scan> {
+        Box::new(WikiScan { files, reading: self.clone(), next: run.start, end: run.end, dump: None })
     }
 }
 
 struct WikiScan {
     files: Arc<Vec<FileEntry>>,
-    reading: Reading,
+    reading: Wikipedia,
     /// Ordinal of the file that is opened next.
     next: usize,
     end: usize,
@@ -279,20 +250,13 @@ fn rows(
     ordinal: usize,
     items: &[(u64, Item)],
     namespaces: &Namespaces,
-    reading: &Reading,
+    reading: &Wikipedia,
 ) -> bessemer_dataflow::Result<RecordBatch> {
     let name = &file.relative;
     let mut rows = RowBuilder::with_capacity(items.len(), MORSEL_BYTES);
     for (row, item) in items {
         let id = format!("{name}#{row}");
-        let origin = Origin {
-            file: ordinal as u32,
-            row: *row,
-            id: &id,
-            source: name,
-            path: name,
-            ..Origin::default()
-        };
+        let origin = file.origin(ordinal, *row, &id);
         match item {
             Item::Page(xml) => page(xml, origin, namespaces, reading, &mut rows),
             Item::Fault(reason, detail) => {
@@ -308,7 +272,7 @@ fn page(
     xml: &[u8],
     mut origin: Origin<'_>,
     namespaces: &Namespaces,
-    reading: &Reading,
+    reading: &Wikipedia,
     rows: &mut RowBuilder,
 ) {
     origin.bytes = xml.len() as u64;
