@@ -103,8 +103,9 @@ def main(out, debs):
         print(f"{half:5}{generator:10}{package:22}{len(usable):4} pages", flush=True)
 
 
-if len(sys.argv) > 2:
-    main(sys.argv[1], os.path.abspath(sys.argv[2]))
-else:
-    with tempfile.TemporaryDirectory() as tmp:
-        main(sys.argv[1], tmp)
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        main(sys.argv[1], os.path.abspath(sys.argv[2]))
+    else:
+        with tempfile.TemporaryDirectory() as tmp:
+            main(sys.argv[1], tmp)

@@ -70,7 +70,7 @@ for argument in sys.argv[2:]:
 oracle = {n: words(t) for n, t in runs["trafilatura (python)"][0].items()}
 sets = sorted({n.split("-")[0] for n in names})
 if "--parts" in sys.argv:
-    sets = sorted(set(sets) | {"-".join(n.split("-")[:2]) for n in names if n.startswith(("dev-", "held-"))})
+    sets = sorted(set(sets) | {"-".join(n.split("-")[:2]) for n in names})
 print(f"{'extractor':34}{'set':16}{'pages':>6}{'P':>8}{'R':>8}{'F1':>8}{'median':>8}{'F1 to py':>10}{'MB/s':>8}")
 for label, (outputs, speed) in runs.items():
     for part in sets:

@@ -1,7 +1,7 @@
 //! The lines of a page: each block of text with what it is and how much of it is links.
 
 use super::measure::{Measures, State, visible_chars};
-use crate::html::{Deadline, Document, HtmlError, NodeKind, Tag, decode_references};
+use crate::html::{Deadline, Document, HtmlError, Node, NodeKind, Tag, decode_references};
 
 /// Kind of a block of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,6 +224,7 @@ fn begin(
     match tag {
         Tag::Br if *pre => return c.add("\n", State::default(), true),
         Tag::Br => return c.line_break(),
+        Tag::Wbr => c.space |= is_between_words(&measures.document.nodes, i),
         Tag::Q => c.add("\u{201c}", State::default(), *pre),
         _ => {}
     }
@@ -254,6 +255,22 @@ fn begin(
         *row = c.kind == BlockKind::Row;
     }
     open.push(before);
+}
+
+/// Whether a `<wbr>` stands between two elements that hold words, as between a name and its badge in
+/// `<a>Reader</a><wbr><span>Experimental</span>`. Anywhere else it is a possible break inside of a word.
+fn is_between_words(nodes: &[Node<'_>], wbr: usize) -> bool {
+    let [Some(before), Some(element), Some(after)] =
+        [nodes.get(wbr - 1), nodes.get(wbr + 1), nodes.get(wbr + 2)]
+    else {
+        return false;
+    };
+    let NodeKind::Text(before_text) = before.kind else { return false };
+    let NodeKind::Text(after_text) = after.kind else { return false };
+    before.parent != nodes[wbr].parent
+        && matches!(element.kind, NodeKind::Element(..))
+        && before_text.ends_with(char::is_alphanumeric)
+        && after_text.starts_with(char::is_alphanumeric)
 }
 
 /// Whether a row's table, a parent or grandparent, holds data.

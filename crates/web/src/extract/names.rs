@@ -58,6 +58,7 @@ const AROUND: &[&str] = &[
     "globalnav",
     "hatnote",
     "headerlink",
+    "hideme",
     "jumpto",
     "linklist",
     "localnav",

@@ -33,21 +33,23 @@ struct Marks {
 
 /// Leaves the blocks of the main text.
 pub(super) fn choose(measures: &Measures<'_, '_>, blocks: &mut Vec<Block>) {
+    let start = start_of_text(measures, blocks);
+    blocks.retain(|b| !b.outside && b.node as usize >= start);
     let nodes = measures.document.nodes.len();
     let mut held = vec![0; nodes];
     let mut marks = vec![Marks::default(); nodes];
-    for b in blocks.iter().filter(|b| !b.outside) {
+    for b in blocks.iter() {
         let m = &mut marks[b.node as usize];
         match b.kind {
             BlockKind::Heading(level) => m.headings += u32::from(level <= 2 && !is_links(b)),
-            _ => m.prose += u32::from(weight(b) - b.linked >= PROSE),
+            _ => m.prose += u32::from(is_prose(b)),
         }
         held[b.node as usize] += u64::from(weight(b) - b.linked);
     }
     for i in (1..nodes).rev() {
         let (s, tag) = (measures.states[i], measures.tag(i));
         let code = is_code(tag) || is_definition(tag);
-        marks[i].code += u32::from(code && !(s.around || s.hidden || s.linked));
+        marks[i].code += u32::from(code && i >= start && !(s.around || s.hidden || s.linked));
         let m = marks[i];
         let p = &mut marks[measures.document.nodes[i].parent as usize];
         p.code += m.code;
@@ -60,11 +62,40 @@ pub(super) fn choose(measures: &Measures<'_, '_>, blocks: &mut Vec<Block>) {
             && (part.headings == all.headings || part.prose == all.prose)
     });
     let end = measures.document.nodes[container].end;
-    blocks.retain(|b| !b.outside && (container as u32..end).contains(&b.node));
+    blocks.retain(|b| (container as u32..end).contains(&b.node));
 
     let keep = kept(measures, blocks, container);
     let mut keep = keep.iter();
     blocks.retain(|_| *keep.next().unwrap_or(&false));
+}
+
+/// Returns the first node that can belong to the text. Short lines before the page's title, the first heading of level 1,
+/// are a help window, a version or a menu, unless they stand beside the title or in the element that says it is the
+/// text. A title behind prose or code is no title of the page.
+fn start_of_text(measures: &Measures<'_, '_>, blocks: &[Block]) -> usize {
+    let is_title = |b: &Block| b.kind == BlockKind::Heading(1) && !is_links(b);
+    let is_text = |b: &Block| b.kind == BlockKind::Code || is_prose(b);
+    let title = blocks.iter().find(|b| !b.outside && (is_title(b) || is_text(b)));
+    let Some(title) = title.filter(|b| is_title(b)) else { return 0 };
+    let nodes = &measures.document.nodes;
+    let mut at = title.node as usize;
+    while at > 0 && measures.tag(at).heading().is_none() {
+        at = nodes[at].parent as usize;
+    }
+    let mut start = nodes[at].parent as usize;
+    at = start;
+    while at > 0 {
+        if measures.states[at].content {
+            start = at;
+        }
+        at = nodes[at].parent as usize;
+    }
+    start
+}
+
+/// Whether a block holds a paragraph's worth of unlinked text.
+fn is_prose(b: &Block) -> bool {
+    !is_heading(b) && weight(b) - b.linked >= PROSE
 }
 
 /// Returns for each block whether it is in the container and is text.

@@ -58,6 +58,26 @@ fn short_lines_of_a_reference_stay() {
 }
 
 #[test]
+fn short_lines_before_the_title_of_a_manual_are_left_out() {
+    let help =
+        "<div><h2>Keys</h2><p>Press <kbd>S</kbd> to search</p><p>Press <kbd>?</kbd> for help</p></div>";
+    let text = format!(
+        "<div><h1>Lid</h1><p>Closes a <code>ladle</code>.</p><pre>lid(ladle)</pre><p>{PROSE}</p></div>"
+    );
+    let page = format!("<body>{help}<div>{text}</div></body>");
+    check(&page, &["Lid", "Closes a ladle.", "lid(ladle)"], &["Keys", "Press"]);
+    // Beside the title, and in the element that says it is the text, they stay.
+    let page = format!("<body>{help}<div><p>Package ladle</p>{}</body>", &text["<div>".len()..]);
+    check(&page, &["Package ladle", "Lid"], &["Press"]);
+    let page = format!("<body>{help}<main><p>Package ladle</p>{text}<p>{PROSE}</p></main></body>");
+    check(&page, &["Package ladle", "Lid"], &["Press"]);
+    // A heading of level 1 behind prose is no title.
+    let page =
+        format!("<body><div><div><p>Package <kbd>ladle</kbd></p><p>{PROSE}</p></div>{text}</div></body>");
+    check(&page, &["Package ladle", PROSE, "Lid"], &[]);
+}
+
+#[test]
 fn lists_of_links_stay_where_a_heading_or_a_sentence_introduces_them() {
     let kept = ["Used with:", "tap", "pour into a mould", "See also", "The crane that moves it", "slag"];
     check(&reference(), &kept, &["Guide", "cast", "Previous", "Next", "Options of the ladle"]);
@@ -83,6 +103,15 @@ fn links_in_a_list_that_explains_them_stay_in_an_article() {
         <ul><li><a href=x>Ten photographs of furnaces that nobody may enter</a></ul><p>{PROSE}</p></div></body>"
     );
     check(&page, &["Bessemer's converter and its linings of clay"], &["Ten photographs"]);
+}
+
+#[test]
+fn a_possible_break_separates_two_elements_and_not_the_pieces_of_a_word() {
+    let page = format!(
+        "<body><p>{PROSE}</p><dl><dt><a href=tap>TAP_<wbr>HOLE</a><wbr><span>Experimental</span></dt>
+        <dd>A hole in <code>std</code>::<wbr><code>ladle</code>, <b>see</b><wbr>n from below.</dd></dl><pre>tap()</pre></body>"
+    );
+    check(&page, &["TAP_HOLE Experimental", "A hole in std::ladle, seen from below."], &[]);
 }
 
 #[test]
