@@ -39,6 +39,38 @@ pub fn even(len: usize, parts: usize, index: usize) -> DimRange {
     DimRange { start: index * each + index.min(more), len: each + usize::from(index < more) }
 }
 
+/// Which positions of a sequence each of several ranks has.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PositionOrder {
+    /// Rank i of n the i-th of n consecutive stretches.
+    #[default]
+    Consecutive,
+    /// Rank i of n stretches i and 2n - 1 - i of 2n: causal attention is then equally much work for all of them
+    /// (Grattafiori et al. 2024, Llama 3, section 3.3.2).
+    HeadTail,
+}
+
+impl PositionOrder {
+    /// The order in which `ranks` ranks share `len` positions: head and tail where these make equal stretches.
+    pub fn balanced(len: usize, ranks: usize) -> PositionOrder {
+        match len.is_multiple_of(2 * ranks) {
+            true => PositionOrder::HeadTail,
+            false => PositionOrder::Consecutive,
+        }
+    }
+
+    /// The stretches of `len` positions that rank `rank` of `ranks` has.
+    pub fn stretches(self, len: usize, ranks: usize, rank: usize) -> impl Iterator<Item = DimRange> {
+        let (first, second) = match self {
+            PositionOrder::Consecutive => (even(len, ranks, rank), None),
+            PositionOrder::HeadTail => {
+                (even(len, 2 * ranks, rank), Some(even(len, 2 * ranks, 2 * ranks - 1 - rank)))
+            }
+        };
+        std::iter::once(first).chain(second)
+    }
+}
+
 /// Consecutive elements of a dim that are sharded by themselves, between units that stay whole: one head of several rows,
 /// or one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -246,6 +278,19 @@ mod tests {
     }
 
     /// 4 query heads and 2 key and value heads of 3 rows.
+    #[test]
+    fn head_and_tail_see_equally_many_positions() {
+        let seen = |order: PositionOrder, rank| -> usize {
+            order.stretches(24, 4, rank).flat_map(DimRange::range).map(|position| position + 1).sum()
+        };
+        let of = |order| (0..4).map(|rank| seen(order, rank)).collect::<Vec<_>>();
+        assert_eq!(of(PositionOrder::HeadTail), [75; 4]);
+        assert_eq!(of(PositionOrder::Consecutive), [21, 57, 93, 129]);
+        let all: Vec<_> = (0..4).flat_map(|r| PositionOrder::HeadTail.stretches(24, 4, r)).collect();
+        assert_eq!(pairs(&all)[..4], [(0, 3), (21, 3), (3, 3), (18, 3)]);
+        assert_eq!(PositionOrder::balanced(24, 8), PositionOrder::Consecutive);
+    }
+
     #[test]
     fn a_fused_dim_is_sharded_block_by_block() {
         let qkv = Dim::of([Block::heads(4, 3), Block::heads(2, 3), Block::heads(2, 3)]);

@@ -109,7 +109,7 @@ impl Decoder {
         params: Vec<Param>,
     ) -> Result<Decoder, ModelError> {
         shape.check(model)?;
-        let rank = Rank { axis: Axis::Tensor, degree: 1, index: 0, sequence: false };
+        let rank = Rank::alone();
         let (config, stage) = (&config, &StageConfig::whole(model));
         let parts = Parts { model, tensor_shard: None, rank, shape, config, stage };
         Decoder::build(backend, &parts, params, None)

@@ -3,7 +3,7 @@
 use crate::decoder::Decoder;
 use crate::error::ModelError;
 use bessemer_tensor::op::IGNORED;
-use bessemer_tensor::{Backend, TensorError};
+use bessemer_tensor::{Backend, TensorError, View};
 
 /// Tokens of one micro-batch: `sequences` rows of `seq` tokens, row-major.
 #[derive(Debug, Clone, Copy)]
@@ -113,26 +113,35 @@ impl Decoder {
         check_indices("positions", batch.positions.unwrap_or(&[]), self.model.context, false)
     }
 
-    /// Copies a checked batch to a slot.
+    /// Copies a checked batch to a slot, in the order of the ranks that share it.
     pub(crate) fn upload(
         &mut self,
         backend: &mut dyn Backend,
         slot: usize,
         batch: &TokenBatch<'_>,
     ) -> Result<(), TensorError> {
+        let (rank, tokens) = (self.rank(), self.shape.tokens());
+        let mut write = |view: View, values: &[u32]| {
+            let mut at = 0;
+            let all = |r| rank.order.stretches(tokens, rank.degree, r);
+            (0..rank.degree).flat_map(all).try_for_each(|stretch| {
+                at += stretch.len;
+                backend.write_u32(view.columns(at - stretch.len, stretch.len), &values[stretch.range()])
+            })
+        };
         let slot = &self.buffers.slots[slot];
         let (ids, targets, positions, documents) = (slot.ids, slot.targets, slot.positions, slot.documents);
         if let (Some(end), Some(view)) = (self.model.document_end, documents) {
             self.find_documents(batch.ids, end);
-            backend.write_u32(view, &self.documents)?;
+            write(view, &self.documents)?;
         }
         if self.stage.span.embedding {
-            backend.write_u32(ids, batch.ids)?;
+            write(ids, batch.ids)?;
         }
         if self.stage.span.head {
-            backend.write_u32(targets, batch.targets)?;
+            write(targets, batch.targets)?;
         }
-        backend.write_u32(positions, batch.positions.unwrap_or(&self.default_positions))
+        write(positions, batch.positions.unwrap_or(&self.default_positions))
     }
 
     /// Where documents start within their sequences, and with that the positions: a document ends with its `end` token.

@@ -8,7 +8,7 @@ use crate::error::ModelError;
 use crate::params::Param;
 use crate::stage::StageConfig;
 use bessemer_arch::TensorShard;
-use bessemer_mesh::Axis;
+use bessemer_mesh::{Axis, PositionOrder};
 use bessemer_program::Rank;
 use bessemer_tensor::Backend;
 
@@ -21,7 +21,8 @@ pub enum Stream {
     /// row (sequence parallelism).
     Rows,
     /// As [`Stream::Rows`], on ranks of the context axis: no parameter is sharded
-    /// ([`bessemer_arch::Model::context_shardings`]), and a rank computes the attention of its rows' queries to the keys of all.
+    /// ([`bessemer_arch::Model::context_shardings`]), and a rank computes the attention of its rows' queries to the keys of all. Its
+    /// rows are those of [`PositionOrder::balanced`].
     Context,
 }
 
@@ -54,7 +55,11 @@ pub(crate) fn rank_of(tensor_shard: &TensorShard, stream: Stream, shape: Shape) 
             shape.sequences, shape.seq
         )));
     }
-    Ok(Rank { axis: stream.axis(), degree, index: tensor_shard.index, sequence })
+    let order = match stream {
+        Stream::Context => PositionOrder::balanced(shape.seq, degree),
+        Stream::Whole | Stream::Rows => PositionOrder::Consecutive,
+    };
+    Ok(Rank { axis: stream.axis(), degree, index: tensor_shard.index, sequence, order })
 }
 
 impl Decoder {

@@ -136,7 +136,7 @@ pub struct ParallelConfig {
     /// a quarter more traffic.
     pub sequence: bool,
     /// Ranks that share every sequence (context parallelism), for sequences whose activations one rank cannot hold: each has
-    /// consecutive positions, all of the model, and the keys and values of all positions while it computes a layer's attention.
+    /// some positions, all of the model, and the keys and values of all positions while it computes a layer's attention.
     /// Divides `train.seq_len`; wants `train.micro_batch = 1`. Not with `parallel.tensor`.
     pub context: u64,
     /// Pipeline ranks: each holds some of the layers, and micro-batches pass from one to the next. 1: no pipeline.

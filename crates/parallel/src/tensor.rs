@@ -15,7 +15,7 @@ use bessemer_collectives::{
     Collective, CollectiveError, CollectiveQueue, Communicator, Parts, Pattern, Reduce, ViewStaging,
     read_view, write_view,
 };
-use bessemer_mesh::even;
+use bessemer_mesh::{PositionOrder, even};
 use bessemer_program::CollectiveKind;
 use bessemer_tensor::{Backend, TensorError, View};
 use std::ops::{DerefMut, Range};
@@ -44,6 +44,8 @@ pub(crate) struct TensorGroup {
     partial: Vec<PartialGradient>,
     /// Gradients of one collective.
     gradients: Vec<View>,
+    /// Rows of one collective that do not follow each other.
+    stretches: Vec<View>,
     staging: ViewStaging,
     name: String,
     parts: Parts,
@@ -79,7 +81,8 @@ impl TensorGroup {
         let (gradients, staging) = (Vec::with_capacity(partial.len()), ViewStaging::default());
         let (group, flights) = (queue(group, overlap)?, Flights::default());
         let parts = Parts::default();
-        Ok(TensorGroup { group, flights, copies, partial, gradients, staging, name: String::new(), parts })
+        let (stretches, name) = (Vec::new(), String::new());
+        Ok(TensorGroup { group, flights, copies, partial, gradients, stretches, staging, name, parts })
     }
 
     /// The communicator itself, for calls while no collective is in flight.
@@ -111,7 +114,21 @@ impl TensorGroup {
             CollectiveKind::AllGather => Pattern::AllGather(&self.parts),
         };
         let collective = Collective::new(&self.name, pattern);
-        self.staging.run(backend, &mut *self.group.idle()?, &collective, &[src], &[dst])
+        let (group, staging) = (&mut *self.group.idle()?, &mut self.staging);
+        if c.order == PositionOrder::Consecutive {
+            return staging.run(backend, group, &collective, &[src], &[dst]);
+        }
+        self.stretches.clear();
+        match c.kind {
+            CollectiveKind::ReduceScatter => {
+                self.stretches.extend(c.parts(src, ranks));
+                staging.run(backend, group, &collective, &self.stretches, &[dst])
+            }
+            _ => {
+                self.stretches.extend(c.parts(dst, ranks));
+                staging.run(backend, group, &collective, &[src], &self.stretches)
+            }
+        }
     }
 
     /// The parts of some rows of a matrix of `total` rows: each rank's rows among them.

@@ -12,7 +12,7 @@ use crate::localize::Local;
 use crate::node::{Collective, CollectiveKind, Launch, Node};
 use crate::partition::{LayoutConflict, Partition};
 use crate::value::{Class, Value};
-use bessemer_mesh::{Dim, Form, Layout, Placement, Reduction};
+use bessemer_mesh::{Dim, Form, Layout, Placement, PositionOrder, Reduction};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{
     CombineLogSums, LinearCrossEntropy, LinearCrossEntropyShard, LogitSums, Op, VocabularyShard,
@@ -58,6 +58,7 @@ impl Partition<'_> {
             kind,
             axis,
             name,
+            order: PositionOrder::Consecutive,
             src: mine,
             dst: parts,
             rows: 0..parts.rows,

@@ -1,6 +1,6 @@
 //! Nodes: the entries of a list.
 
-use bessemer_mesh::Axis;
+use bessemer_mesh::{Axis, PositionOrder};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, Op};
 use std::ops::Range;
@@ -68,6 +68,8 @@ pub struct Collective {
     pub axis: Axis,
     /// Whose values, for messages and the flight recorder.
     pub name: String,
+    /// Which rows of the whole each rank has.
+    pub order: PositionOrder,
     /// View that is read.
     pub src: View,
     /// View that is written.
@@ -85,6 +87,18 @@ impl Collective {
             CollectiveKind::AllGather => self.dst.len() / self.src.cols.max(1),
             _ => self.src.rows,
         }
+    }
+
+    /// Rows of the whole matrix, or columns of the one row that is gathered, that each of `ranks` ranks has, rank by rank: views of
+    /// `whole`, which is `src` of a reduction and `dst` of a gather.
+    pub fn parts(&self, whole: View, ranks: usize) -> impl Iterator<Item = View> {
+        let (order, columns) =
+            (self.order, self.kind == CollectiveKind::AllGather && self.src.cols < whole.cols);
+        let len = if columns { whole.cols } else { whole.rows };
+        (0..ranks).flat_map(move |rank| order.stretches(len, ranks, rank)).map(move |part| match columns {
+            true => whole.columns(part.start, part.len),
+            false => whole.rows(part.start, part.len),
+        })
     }
 
     /// Bytes that rank `index` of `ranks` sends under ring algorithms.

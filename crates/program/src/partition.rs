@@ -16,7 +16,7 @@
 //! With the Megatron-LM layouts of the parameters (Shoeybi et al. 2019) this gives their *f* and *g*; with the rows of the
 //! residual stream sharded, sequence parallelism (Korthikanti et al. 2022): every all-reduce is then a reduce-scatter and an
 //! all-gather. With those rows sharded and no parameter, context parallelism: each rank computes its queries' attention from the
-//! keys and values of all ranks, which are gathered (Llama 3: Grattafiori et al. 2024, section 3.3.2), and their gradients are
+//! keys and values of all ranks, which are gathered; its rows are two stretches, so that all ranks compute equally much (Llama 3: Grattafiori et al. 2024, section 3.3.2), and their gradients are
 //! reduce-scattered. For s rows of keys and values of width w over c ranks a rank sends 2 s w (c-1)/c elements a layer in the
 //! forward pass, and 4 s w (c-1)/c in the backward pass, which gathers them again. The loss over a vocabulary that is sharded is the one composite: its two halves are operators of their own, and
 //! log-sum-exps are combined between them.
@@ -25,25 +25,13 @@
 
 use crate::localize::{Local, localize};
 use crate::node::{Collective, CollectiveKind, Launch, Node};
+use crate::rank::Rank;
 use crate::unit::{Phase, UnitProgram};
 use crate::value::{Class, Value};
 use bessemer_mesh::{Axis, Dim, Layout, Placement, Reduction, even};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, FactorKind, Op, OperandRule, Rule, TermReduction};
 use std::collections::BTreeMap;
-
-/// A rank of one axis, and what the axis does besides sharding parameters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rank {
-    /// The axis.
-    pub axis: Axis,
-    /// Ranks along it.
-    pub degree: usize,
-    /// Position of this rank.
-    pub index: usize,
-    /// Whether the rows of the residual stream are sharded.
-    pub sequence: bool,
-}
 
 /// Layouts that do not fit together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -283,7 +271,9 @@ impl Partition<'_> {
             }
         });
         localize(&mut local, op, &origin);
-        self.push(Node::Launch(Launch { op: local, ..launch.clone() }));
+        for op in self.rank.stretches(local, op, &origin) {
+            self.push(Node::Launch(Launch { op, ..launch.clone() }));
+        }
         for collective in after {
             self.push(Node::Collective(collective));
         }
@@ -473,7 +463,8 @@ impl Partition<'_> {
         let name = format!("{}{}", self.global.name, self.global.values[id].name);
         self.next += 1;
         let (id, axis) = (self.next - 1, self.rank.axis);
-        let whole = Collective { id, kind, axis, name, src, dst, rows: 0..0, versions: Vec::new() };
+        let order = self.rank.order;
+        let whole = Collective { id, kind, axis, name, order, src, dst, rows: 0..0, versions: Vec::new() };
         Collective { rows: 0..whole.total_rows(), ..whole }
     }
 

@@ -11,12 +11,12 @@
 
 use crate::memory::{Home, UnitMemory};
 use crate::node::{Collective, Node};
-use crate::partition::Rank;
+use crate::rank::Rank;
 use crate::step::{Action, Message, StepChunk, StepNode, Stream};
 use crate::unit::{Phase, UnitProgram};
 use crate::value::{Class, Value};
 use crate::zero::Transfer;
-use bessemer_mesh::{Axis, Placement};
+use bessemer_mesh::{Axis, Placement, PositionOrder};
 use bessemer_tensor::View;
 use bessemer_tensor::op::Access;
 use std::collections::BTreeMap;
@@ -131,6 +131,9 @@ impl Printing<'_> {
             write!(out, "  rank {}={} of {}", rank.axis, rank.index, rank.degree)?;
             if rank.sequence {
                 out.push_str(", rows of the residual stream sharded");
+                if rank.order == PositionOrder::HeadTail {
+                    out.push_str(" by head and tail");
+                }
             }
         }
         out.push('\n');

@@ -17,7 +17,8 @@
 
 use crate::memory::{Home, UnitMemory};
 use crate::node::{Collective, CollectiveKind, Node, Version};
-use crate::partition::{Loop, Rank, dim_of, sharded_loop, unshardable};
+use crate::partition::{Loop, dim_of, sharded_loop, unshardable};
+use crate::rank::Rank;
 use crate::unit::{Phase, UnitProgram};
 use crate::value::Class;
 use bessemer_mesh::{Placement, Reduction};

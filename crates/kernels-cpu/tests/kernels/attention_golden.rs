@@ -31,6 +31,7 @@ fn every_mask_gives_what_pytorch_gives() {
             let starts = s.indices(&[0, 0, 0, 3, 3, 5, 5, 0, 1, 1, 1, 1, 1, 6]);
             let mask = AttentionMask {
                 past: 0,
+                later: None,
                 window,
                 alibi: alibi.then(|| Alibi::of(6)),
                 documents: documents.then_some(starts),

@@ -40,34 +40,43 @@ const CASES: [Case; 12] = [
     (1, 1100, 1, 1, 8, Some(500), false, false, false),
 ];
 
-/// The first case's positions are followed by so many queries, and these by keys that none of them sees.
-const LATER: [(Case, usize, usize); 5] = [
-    ((1, 65, 2, 1, 8, None, false, false, false), 70, 0),
-    ((2, 33, 4, 2, 5, Some(4), false, false, true), 9, 3),
-    ((1, 200, 2, 2, 24, Some(150), true, true, true), 190, 200),
-    ((1, 130, 1, 1, 64, None, true, true, false), 1300, 70),
-    ((1, 1, 3, 3, 17, None, false, true, true), 260, 0),
+/// Positions before the queries, between their halves, and behind them, of keys.
+type Apart = (usize, usize, usize);
+const LATER: [(Case, Apart); 9] = [
+    ((1, 65, 2, 1, 8, None, false, false, false), (70, 0, 0)),
+    ((2, 33, 4, 2, 5, Some(4), false, false, true), (9, 0, 3)),
+    ((1, 200, 2, 2, 24, Some(150), true, true, true), (190, 0, 200)),
+    ((1, 130, 1, 1, 64, None, true, true, false), (1300, 0, 70)),
+    ((1, 1, 3, 3, 17, None, false, true, true), (260, 0, 0)),
+    ((1, 130, 2, 1, 8, None, false, false, false), (0, 300, 0)),
+    ((2, 34, 4, 2, 5, Some(4), false, false, true), (9, 500, 3)),
+    ((1, 200, 2, 2, 24, Some(150), true, true, true), (190, 77, 200)),
+    ((1, 70, 1, 1, 64, None, true, true, true), (35, 1100, 35)),
 ];
 
 fn forward(s: &mut Setup, case: Case) -> Attention {
-    later(s, (case, 0, 0))
+    later(s, (case, (0, 0, 0)))
 }
 
-/// Queries at the positions after the first `past`, and `more` keys behind them.
-fn later(s: &mut Setup, (case, past, more): (Case, usize, usize)) -> Attention {
+/// Queries at some of the positions of each sequence.
+fn later(s: &mut Setup, (case, (past, between, more)): (Case, Apart)) -> Attention {
     let (batch, seq, heads, kv_heads, head_dim, window, alibi, documents, dropout) = case;
     let shape =
         AttentionShape { batch, seq, heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() };
     let (n, hq, hk) = (batch * seq, heads * head_dim, kv_heads * head_dim);
-    let keys = batch * (past + seq + more);
+    let keys = batch * (past + between + seq + more);
+    let half = if between > 0 { seq / 2 } else { 0 };
     let of_queries = |starts: Vec<u32>| -> Vec<u32> {
-        starts.chunks(past + seq).flat_map(|sequence| sequence[past..].to_vec()).collect()
+        let of =
+            |sequence: &[u32]| [&sequence[past..past + half], &sequence[past + half + between..]].concat();
+        starts.chunks(past + between + seq).flat_map(of).collect()
     };
     let mask = AttentionMask {
         past,
+        later: (between > 0).then_some(past + half + between),
         window,
         alibi: alibi.then(|| Alibi::of(heads)),
-        documents: documents.then(|| s.indices(&of_queries(starts(batch, past + seq)))),
+        documents: documents.then(|| s.indices(&of_queries(starts(batch, past + between + seq)))),
     };
     Attention {
         shape,
@@ -140,7 +149,7 @@ fn queries_without_their_keys_are_refused() {
     let mut s = Setup::new(Rung::Reference, 1);
     let few = Attention {
         mask: AttentionMask { past: 10, ..AttentionMask::default() },
-        ..later(&mut s, (case, 9, 0))
+        ..later(&mut s, (case, (9, 0, 0)))
     };
     let e = s.launch(&few.into()).unwrap_err().to_string();
     assert!(

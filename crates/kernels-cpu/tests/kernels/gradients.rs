@@ -142,10 +142,10 @@ fn norms() {
 fn attention_with_grouped_heads_masks_and_dropout() {
     for mut s in setups() {
         let weights = s.dropout(0.2, RngKey::new(1, 2, "a"), 0);
-        let starts: Vec<u32> = (0..34).map(|n| if n % 17 < 6 { 0 } else { 6 }).collect();
+        let starts: Vec<u32> = (0..36).map(|n| if n % 18 < 6 { 0 } else { 6 }).collect();
         let documents = s.indices(&starts);
-        // The last 17 of 29 positions, and keys after them that no query sees.
-        let starts: Vec<u32> = (0..34).map(|n| if n % 17 < 6 { 4 } else { 18 }).collect();
+        // The last 18 of 30 positions, and keys after them that no query sees.
+        let starts: Vec<u32> = (0..36).map(|n| if n % 18 < 6 { 4 } else { 18 }).collect();
         let later = s.indices(&starts);
         let none = AttentionMask::default();
         let (window, alibi) = (Some(5), Some(Alibi::of(4)));
@@ -157,21 +157,22 @@ fn attention_with_grouped_heads_masks_and_dropout() {
             ("documents", AttentionMask { documents: Some(documents), ..none }, None),
             (
                 "all",
-                AttentionMask { window, alibi, documents: Some(documents), past: 0 },
+                AttentionMask { window, alibi, documents: Some(documents), ..none },
                 Some(AttentionDropout::of(4, weights)),
             ),
             ("later", AttentionMask { past: 12, ..none }, None),
+            ("in two stretches", AttentionMask { past: 1, later: Some(21), window: Some(9), ..none }, None),
             (
                 "later, all",
-                AttentionMask { window, alibi, documents: Some(later), past: 12 },
+                AttentionMask { window, alibi, documents: Some(later), past: 12, later: None },
                 Some(AttentionDropout::of(4, weights)),
             ),
         ] {
-            let shape = AttentionShape { batch: 2, seq: 17, heads: 4, kv_heads: 2, head_dim: 6, scale: 0.3 };
-            let (n, hq, hk) = (34, 24, 12);
+            let shape = AttentionShape { batch: 2, seq: 18, heads: 4, kv_heads: 2, head_dim: 6, scale: 0.3 };
+            let (n, hq, hk) = (36, 24, 12);
             let keys = if mask.past > 0 { 2 * 31 } else { n };
             let (q, k, v) = (s.mat(n, hq), s.mat(keys, hk), s.mat(keys, hk));
-            let (out, lse) = (s.mat(n, hq), s.mat(8, 17));
+            let (out, lse) = (s.mat(n, hq), s.mat(8, 18));
             let forward = Op::from(Attention { shape, q, k, v, out, lse, mask, dropout });
             s.launch(&forward).unwrap();
             let w = noise("w", n * hq);

@@ -6,9 +6,10 @@ use crate::tiny;
 
 use bessemer_arch::{ActivationChoice, Distribution, InitChoice, Model, TensorShard};
 use bessemer_model::{
-    ActivationConfig, Cache, Decoder, ModelError, OneDevice, Purpose, Shape, StageRanks, StepContext, Stream,
-    TokenBatch,
+    ActivationConfig, Cache, Decoder, ModelError, OneDevice, Phase, Purpose, Shape, StageRanks, StepContext,
+    Stream, TokenBatch,
 };
+use bessemer_program::Node;
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::{Recompute, Storage};
@@ -142,6 +143,34 @@ fn portions_together_have_the_losses_and_gradients_of_the_whole() {
         }
     }
     assert!(held > 200, "{held}");
+}
+
+/// Operations of attention of one micro-batch, forward and backward, on each of the ranks that share its sequence.
+#[test]
+fn ranks_with_some_positions_have_equally_much_to_compute() {
+    let (_, model) = models().swap_remove(1);
+    let work = |degree: usize, index: usize| -> f64 {
+        let part = part(&model, degree, index, Stream::Context).unwrap();
+        let (shape, config) = (shape(Stream::Context), ActivationConfig::default());
+        let null = &mut NullBackend::new();
+        let d = Decoder::of_tensor_shard(null, &part, Stream::Context, shape, config, None).unwrap();
+        let lists = d.programs().flat_map(|(_, unit, _)| {
+            [Phase::Forward, Phase::Backward].into_iter().flat_map(|phase| unit.list(phase))
+        });
+        lists
+            .filter_map(Node::op)
+            .filter(|op| op.name().starts_with("attention"))
+            .map(|op| op.flops().0)
+            .sum()
+    };
+    let whole = work(1, 0);
+    for degree in [2, 4, 8] {
+        for index in 0..degree {
+            assert_eq!(work(degree, index), whole / degree as f64, "rank {index} of {degree}");
+        }
+    }
+    // One position for each rank: the last sees all of them.
+    assert!(work(16, 15) == 16.0 * work(16, 0));
 }
 
 /// More ranks than heads, too.

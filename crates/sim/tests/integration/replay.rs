@@ -1,6 +1,6 @@
 //! Replays of steps, worked out on paper and by another way of counting.
 
-use bessemer_mesh::{Axis, Dim};
+use bessemer_mesh::{Axis, Dim, PositionOrder};
 use bessemer_program::{Class, Collective, CollectiveKind, Node, Phase, Recorder, UnitProgram};
 use bessemer_sim::replay::{
     CollectiveSeconds, CostTable, LinearSeconds, NodeCosts, Progress, RankEvent, RankWriter, ReplayGroup,
@@ -387,6 +387,7 @@ fn unit(overlapped: bool) -> UnitProgram {
         id: 5,
         kind: CollectiveKind::AllReduce,
         axis: Axis::Tensor,
+        order: PositionOrder::Consecutive,
         name: "layers.0.sum".into(),
         src: sum,
         dst: sum,

@@ -57,29 +57,35 @@ impl AttentionShape {
         rows.checked_div(self.batch).unwrap_or(0)
     }
 
-    /// Errors unless `rows` keys are S for each sequence, and each of the T queries, of which the first stands at position
-    /// `past`, is one of them.
-    fn check_keys(&self, op: &'static str, rows: usize, past: usize) -> Result<(), TensorError> {
+    /// Errors unless `rows` keys are S for each sequence, and each of the T queries is one of them.
+    fn check_keys(&self, op: &'static str, rows: usize, mask: &AttentionMask) -> Result<(), TensorError> {
         let keys = self.keys(rows);
-        if keys * self.batch == rows && past.checked_add(self.seq).is_some_and(|end| end <= keys) {
+        let (past, seq) = match mask.later {
+            Some(later) => (later, self.seq / 2),
+            None => (mask.past, self.seq),
+        };
+        if keys * self.batch == rows && past.checked_add(seq).is_some_and(|end| end <= keys) {
             return Ok(());
         }
         let wanted = format!(
-            "at least {past} + {} rows for each of {} sequences (the positions before its queries, and theirs)",
-            self.seq, self.batch
+            "at least {past} + {seq} rows for each of {} sequences (the positions before its last queries, and theirs)",
+            self.batch
         );
         Err(TensorError::Shape { op, operand: "k", wanted, found: format!("{rows} rows") })
     }
 
     /// Multiply-adds counted twice of one product over the visible pairs of query and key, `past` keys standing before
     /// the first query.
-    fn product(&self, past: usize, window: Option<usize>) -> f64 {
+    fn product(&self, (past, later): (usize, Option<usize>), window: Option<usize>) -> f64 {
         // Keys that the first n positions see, together.
         let seen = |n: usize| {
             let (n, w) = (n as f64, window.unwrap_or(n).min(n) as f64);
             w * (w + 1.0) / 2.0 + (n - w) * w
         };
-        let pairs = seen(past + self.seq) - seen(past);
+        let pairs = match later {
+            None => seen(past + self.seq) - seen(past),
+            Some(later) => [past, later].map(|at| seen(at + self.seq / 2) - seen(at)).iter().sum(),
+        };
         2.0 * self.batch as f64 * self.heads as f64 * pairs * self.head_dim as f64
     }
 }
@@ -119,6 +125,9 @@ impl Alibi {
 pub struct AttentionMask {
     /// Position, within its sequence, of the first query. Keys begin at position 0.
     pub past: usize,
+    /// If the queries of a sequence are two stretches of it, equally long: position of the second one's first query, behind the first
+    /// stretch.
+    pub later: Option<usize>,
     /// Sliding window w >= 1: query i sees keys i-w+1 ..= i (Mistral's convention).
     pub window: Option<usize>,
     /// Linear biases.
@@ -132,6 +141,16 @@ pub struct AttentionMask {
 impl AttentionMask {
     fn check(&self, op: &'static str, s: &AttentionShape) -> Result<(), TensorError> {
         check_window(op, self.window)?;
+        if self.later.is_some_and(|later| !s.seq.is_multiple_of(2) || later < self.past + s.seq / 2) {
+            let wanted =
+                format!("two stretches of {} queries, the second behind position {}", s.seq, self.past);
+            return Err(TensorError::Shape {
+                op,
+                operand: "later",
+                wanted,
+                found: format!("{:?}", self.later),
+            });
+        }
         check_alibi(op, self.alibi, s)?;
         match &self.documents {
             Some(view) => expect_indices(op, "documents", view, s.batch * s.seq),
@@ -140,7 +159,7 @@ impl AttentionMask {
     }
 }
 
-/// Dropout of attention weights. Element number ((b*heads + first + h)*S + past + t)*S + s, h a head of the operator.
+/// Dropout of attention weights. Element number ((b*heads + first + h)*S + p)*S + s, h a head of the operator, p a query's position.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionDropout {
     /// The mask of the weights of the whole layer.
@@ -263,7 +282,7 @@ fn check_heads(
 
 /// Causal attention over B sequences of T queries and S keys, query row n = b*T + t, key row b*S + s (Vaswani et al. 2017;
 /// computed in tiles with running maxima as in Dao et al. 2022, so that no T x S matrix is ever stored). On one device T = S;
-/// with some of the queries on each rank (context parallelism) query t stands at position p = past + t.
+/// with some of the queries on each rank (context parallelism) query t stands at position p = past + t, or in two stretches.
 ///
 /// `out[b,t,h] = sum_s softmax_s(scale q[b,t,h] . k[b,s,g] - slope_h (p - s)) v[b,s,g]` over the s <= p that the mask lets
 /// through. q, k, v and out are of one type.
@@ -327,13 +346,13 @@ impl Describe for Attention {
     }
     /// Where documents end is not known here: they are not taken off.
     fn flops(&self) -> f64 {
-        2.0 * self.shape.product(self.mask.past, self.mask.window)
+        2.0 * self.shape.product((self.mask.past, self.mask.later), self.mask.window)
     }
     fn shapes(&self) -> Result<(), TensorError> {
         let s = &self.shape;
         let (queries, keys) = ([("q", &self.q), ("out", &self.out)], [("k", &self.k), ("v", &self.v)]);
         s.check_operands(Self::NAME, queries, keys, self.k.rows)?;
-        s.check_keys(Self::NAME, self.k.rows, self.mask.past)?;
+        s.check_keys(Self::NAME, self.k.rows, &self.mask)?;
         expect_shape(Self::NAME, "lse", &self.lse, s.batch * s.heads, s.seq)?;
         check_dropout(Self::NAME, self.dropout, s)?;
         self.mask.check(Self::NAME, s)
@@ -412,14 +431,14 @@ impl Describe for AttentionBackward {
     }
     fn flops(&self) -> f64 {
         // Five products: scores again, dP, dQ, dK, dV.
-        5.0 * self.shape.product(self.mask.past, self.mask.window)
+        5.0 * self.shape.product((self.mask.past, self.mask.later), self.mask.window)
     }
     fn shapes(&self) -> Result<(), TensorError> {
         let s = &self.shape;
         let queries = [("q", &self.q), ("out", &self.out), ("dout", &self.dout), ("dq", &self.dq)];
         let keys = [("k", &self.k), ("v", &self.v), ("dk", &self.dk), ("dv", &self.dv)];
         s.check_operands(Self::NAME, queries, keys, self.k.rows)?;
-        s.check_keys(Self::NAME, self.k.rows, self.mask.past)?;
+        s.check_keys(Self::NAME, self.k.rows, &self.mask)?;
         expect_shape(Self::NAME, "lse", &self.lse, s.batch * s.heads, s.seq)?;
         check_dropout(Self::NAME, self.dropout, s)?;
         self.mask.check(Self::NAME, s)
@@ -473,7 +492,7 @@ impl Describe for AttentionCached {
         rule
     }
     fn flops(&self) -> f64 {
-        2.0 * self.shape.product(self.past, self.window)
+        2.0 * self.shape.product((self.past, None), self.window)
     }
     fn shapes(&self) -> Result<(), TensorError> {
         let s = &self.shape;

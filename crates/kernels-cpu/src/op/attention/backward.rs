@@ -265,9 +265,10 @@ impl Backward<'_> {
                     panel.mask::<S>(vector, &keys, slope, x.p, Some(x.dz));
                 }
                 let drop = self.dropout.as_ref().map(|WeightDropout { mask, heads, first }| {
-                    let first = (b * heads + first + h) * self.keys + self.sight.position(t);
+                    let first = (b * heads + first + h) * self.keys;
                     let beside = x.drop.add(padded(S::BLOCK / 2 * width));
-                    panel.drop_factors::<S>(mask, &keys, |r| (first + r) * self.keys, beside, x.drop);
+                    let row = |r| (first + self.sight.position(t + r)) * self.keys;
+                    panel.drop_factors::<S>(mask, &keys, row, beside, x.drop);
                     x.drop.cast_const()
                 });
                 panel.gradients::<S>(&keys, x.p, x.dz, x.lse, x.d, drop);

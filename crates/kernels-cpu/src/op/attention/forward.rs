@@ -181,9 +181,10 @@ impl Kernel for Tile<'_> {
                     }
                     panel.softmax::<S>(&seen, scores, p.maxima, p.totals, alpha);
                     if let Some(WeightDropout { mask, heads, first }) = &f.dropout {
-                        let first = (b * heads + first + p.head) * f.capacity + f.sight.position(p.t);
+                        let first = (b * heads + first + p.head) * f.capacity;
                         let beside = drop.add(padded(block * width));
-                        panel.drop_factors::<S>(mask, &seen, |r| (first + r) * f.capacity, beside, drop);
+                        let row = |r| (first + f.sight.position(p.t + r)) * f.capacity;
+                        panel.drop_factors::<S>(mask, &seen, row, beside, drop);
                         panel.multiply::<S>(&seen, scores, drop);
                     }
                     let vectors = wide / S::LANES;

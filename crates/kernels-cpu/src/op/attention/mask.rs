@@ -11,6 +11,8 @@ pub(crate) struct Sight<'a> {
     seq: usize,
     /// Keys before the first query.
     pub(crate) past: usize,
+    /// Keys before the first query of the second half, if the two are apart.
+    later: Option<usize>,
     /// Keys that a query sees at most.
     window: usize,
     pub(crate) alibi: Option<Alibi>,
@@ -23,6 +25,7 @@ impl<'a> Sight<'a> {
         Sight {
             seq: s.seq,
             past: mask.past,
+            later: mask.later,
             window: mask.window.unwrap_or(usize::MAX),
             alibi: mask.alibi,
             documents: documents.map(|d| d.0),
@@ -33,6 +36,7 @@ impl<'a> Sight<'a> {
         Sight {
             seq: op.shape.seq,
             past: op.past,
+            later: None,
             window: op.window.unwrap_or(usize::MAX),
             alibi: op.alibi,
             documents: None,
@@ -41,12 +45,20 @@ impl<'a> Sight<'a> {
 
     /// Position of query `t`, which is also the last key that it sees.
     pub(crate) fn position(&self, t: usize) -> usize {
-        self.past + t
+        match self.later {
+            Some(later) if t >= self.seq / 2 => later + t - self.seq / 2,
+            _ => self.past + t,
+        }
+    }
+
+    /// Whether the positions of queries `t .. t + count` follow each other.
+    pub(crate) fn is_stretch(&self, t: usize, count: usize) -> bool {
+        self.later.is_none() || t + count <= self.seq / 2 || t >= self.seq / 2
     }
 
     /// The first key that query `t` of sequence `b` sees. Does not decrease with t.
     pub(crate) fn first(&self, b: usize, t: usize) -> usize {
-        let first = (self.past + t + 1).saturating_sub(self.window);
+        let first = (self.position(t) + 1).saturating_sub(self.window);
         match self.documents {
             Some(starts) => first.max(starts[b * self.seq + t] as usize),
             None => first,
@@ -72,9 +84,10 @@ impl<'a> Sight<'a> {
     pub(crate) fn check(&self, op: &'static str) -> Result<(), TensorError> {
         let Some(starts) = self.documents else { return Ok(()) };
         for (n, &start) in starts.iter().enumerate() {
-            let t = self.past + n % self.seq;
-            // The entry before the first query is not at hand.
-            let before = if n % self.seq == 0 { start.min(t as u32) } else { starts[n - 1] };
+            let (t, first) = (self.position(n % self.seq), n % self.seq == 0);
+            // The entry before the first query of a stretch is not at hand.
+            let apart = first || !self.is_stretch(n % self.seq - 1, 2);
+            let before = if apart { start.min(t as u32) } else { starts[n - 1] };
             if start as usize != t && (start != before || t == 0) {
                 return Err(TensorError::Shape {
                     op,
@@ -93,7 +106,7 @@ mod tests {
     use super::*;
 
     fn sight(window: usize, documents: Option<&[u32]>) -> Sight<'_> {
-        Sight { seq: 4, past: 0, window, alibi: None, documents }
+        Sight { seq: 4, past: 0, later: None, window, alibi: None, documents }
     }
 
     #[test]
@@ -104,6 +117,9 @@ mod tests {
         assert_eq!(firsts(sight(usize::MAX, Some(&starts)), 1), [0, 1, 1, 3]);
         assert_eq!(firsts(sight(2, Some(&starts)), 1), [0, 1, 1, 3]);
         assert_eq!(firsts(Sight { past: 7, ..sight(3, None) }, 0), [5, 6, 7, 8]);
+        let halves = Sight { past: 2, later: Some(9), ..sight(2, None) };
+        assert_eq!(firsts(halves, 0), [1, 2, 8, 9]);
+        assert!(halves.is_stretch(0, 2) && halves.is_stretch(2, 2) && !halves.is_stretch(1, 2));
     }
 
     #[test]

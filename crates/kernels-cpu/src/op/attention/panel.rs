@@ -42,6 +42,12 @@ impl<const WIDE: usize> Panel<WIDE> {
             *last = (from + r as f32).min(to);
             *first = (*last + 1.0 - window).max(0.0);
         }
+        if !sight.is_stretch(t, count) {
+            for (r, (last, first)) in panel.last.iter_mut().zip(&mut panel.first).enumerate() {
+                *last = sight.position(t + r.min(count - 1)) as f32;
+                *first = (*last + 1.0 - window).max(0.0);
+            }
+        }
         if let Some(starts) = sight.starts(b, t, count) {
             for (r, first) in panel.first.iter_mut().enumerate().take(Self::width::<S>()) {
                 *first = first.max(starts[r.min(count - 1)] as f32);
@@ -61,7 +67,7 @@ impl<const WIDE: usize> Panel<WIDE> {
     /// Queries that may see one of the keys.
     #[inline(always)]
     pub(super) fn seeing(&self, keys: &Range<usize>) -> Range<usize> {
-        let from = keys.start.saturating_sub(self.last[0] as usize).min(self.count);
+        let from = self.last[..self.count].partition_point(|last| *last < keys.start as f32);
         let mut end = self.count;
         while end > from && self.first[end - 1] >= keys.end as f32 {
             end -= 1;

@@ -127,7 +127,7 @@ fn attentions(m: &mut Maker) {
         let dropout = numbered.then_some(AttentionDropout { mask: weights, heads: layer, first: 2 });
         let masks = [
             AttentionMask { alibi, ..AttentionMask::default() },
-            AttentionMask { window: Some(3), documents: Some(documents), alibi, past: 0 },
+            AttentionMask { window: Some(3), documents: Some(documents), alibi, past: 0, later: None },
         ];
         for (i, mask) in masks.into_iter().enumerate() {
             let what = format!("{b} {t} {g} {r} {e}, mask {i}");

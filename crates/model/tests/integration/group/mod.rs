@@ -18,6 +18,10 @@ impl Group {
         Group { values: Mutex::new(vec![Vec::new(); degree]), barrier: Barrier::new(degree) }
     }
 
+    pub(crate) fn size(&self) -> usize {
+        self.values.lock().unwrap().len()
+    }
+
     /// What every member has brought, in their order.
     pub(crate) fn all(&self, index: usize, mine: Vec<f32>) -> Vec<Vec<f32>> {
         self.values.lock().unwrap()[index] = mine;
@@ -72,11 +76,19 @@ impl Ranks for Member<'_> {
             CollectiveKind::AllReduce => self.all_reduce(b, src),
             CollectiveKind::AllGather => {
                 let all = self.all(b, src)?.concat();
-                b.write_f32(dst, &all)
+                let mut at = 0;
+                c.parts(dst, self.group.size()).try_for_each(|part| {
+                    at += part.len();
+                    b.write_f32(part, &all[at - part.len()..at])
+                })
             }
             CollectiveKind::ReduceScatter => {
                 assert_ne!(self.stream, Stream::Whole);
-                let sum = sum(&self.all(b, src)?);
+                let mut terms = Vec::new();
+                for part in c.parts(src, self.group.size()) {
+                    terms.extend(read(b, part)?);
+                }
+                let sum = sum(&self.group.all(self.index, terms));
                 // Nobody may count on what is left behind.
                 b.write_f32(src, &vec![f32::NAN; sum.len()])?;
                 b.write_f32(dst, &sum[self.index * dst.len()..][..dst.len()])

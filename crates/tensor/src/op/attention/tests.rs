@@ -67,10 +67,19 @@ fn windows_and_documents_are_checked() {
 
 #[test]
 fn flops_count_the_visible_pairs() {
-    let pairs = |window, past| {
-        let shape = AttentionShape { batch: 1, seq: 5, heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0 };
+    let pairs = |window, past: (usize, Option<usize>)| {
+        let seq = if past.1.is_some() { 4 } else { 5 };
+        let shape = AttentionShape { batch: 1, seq, heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0 };
         shape.product(past, window) / 2.0
     };
-    assert_eq!([pairs(None, 0), pairs(Some(2), 0), pairs(Some(9), 0)], [15.0, 9.0, 15.0]);
-    assert_eq!([pairs(None, 3), pairs(Some(2), 3), pairs(Some(5), 3)], [30.0, 10.0, 24.0]);
+    // Queries 2, 3 and 7, 8.
+    assert_eq!([pairs(None, (2, Some(7))), pairs(Some(4), (2, Some(7)))], [24.0, 15.0]);
+    assert_eq!(
+        [pairs(None, (0, None)), pairs(Some(2), (0, None)), pairs(Some(9), (0, None))],
+        [15.0, 9.0, 15.0]
+    );
+    assert_eq!(
+        [pairs(None, (3, None)), pairs(Some(2), (3, None)), pairs(Some(5), (3, None))],
+        [30.0, 10.0, 24.0]
+    );
 }
