@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// How far a build has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// "clean" while documents are read and judged, "write" while they are written.
+    /// "clean" while documents are read and filtered, "write" while they are written.
     pub stage: &'static str,
     /// Documents that have passed this stage.
     pub documents: u64,

@@ -48,9 +48,9 @@ pub(crate) fn plan(
     // Sources of a chain that no rule touches.
     let exempt: BTreeSet<String> = source.listing().verbatim.iter().cloned().collect();
     let keep_exempt = (!exempt.is_empty()).then(|| Stage::Map(Arc::new(KeepExempt)));
-    let [judged, written] = meters;
+    let [filtered, written] = meters;
     let passes = DocumentPasses::new(passes(config, exempt, verbatim)?, &[TAGS]);
-    let mut stages = vec![Stage::Map(Arc::new(assign)), Stage::Map(Arc::new(passes)), Stage::Map(judged)];
+    let mut stages = vec![Stage::Map(Arc::new(assign)), Stage::Map(Arc::new(passes)), Stage::Map(filtered)];
     if !verbatim {
         stages.extend(methods(config).stages());
         stages.extend(score::parts(&config.scores));

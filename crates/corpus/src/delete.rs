@@ -6,8 +6,9 @@
 
 use crate::build::publish;
 use crate::error::{Error, Result};
-use crate::output::documents::{Documents, own_fields};
+use crate::output::documents::Documents;
 use crate::output::durable::PartialDir;
+use crate::output::series::own_fields;
 use crate::output::summary::{CorpusSummary, DROPPED_FILE};
 use crate::parts::Parts;
 use crate::read::{Batches, CorpusReader};
@@ -214,7 +215,7 @@ impl Stream {
 
     /// The rows of the current batch that stand before `border`, at least one.
     fn run(&mut self, border: Option<(u32, u64)>) -> Result<RecordBatch> {
-        let missing = || Error::Plan { stage: DELETED.into(), problem: "no batch at hand".into() };
+        let missing = || Error::plan(DELETED, "no batch at hand");
         let (batch, at) = self.current.as_mut().ok_or_else(missing)?;
         let from = *at;
         *at += 1;
@@ -240,10 +241,7 @@ fn rows(batch: &RecordBatch, split: Option<Split>) -> Result<RecordBatch> {
     let count = batch.num_rows();
     let stored = |name: &str| -> Result<ArrayRef> {
         let found = batch.column_by_name(name).cloned();
-        found.ok_or_else(|| Error::Plan {
-            stage: DELETED.into(),
-            problem: format!("column {name:?} is missing"),
-        })
+        found.ok_or_else(|| Error::plan(DELETED, format!("column {name:?} is missing")))
     };
     let nulls = |data_type: &DataType| new_null_array(data_type, count);
     let schema = text_schema();

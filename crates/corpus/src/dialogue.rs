@@ -1,6 +1,6 @@
 //! Dialogue as text: the turns of a chat and the posts of a thread, each behind a mark of its role.
 //!
-//! Two formats of chats are read, told by the keys of a turn: ShareGPT (`from`, `value`) and OpenAI messages (`role`, `content`,
+//! Two formats of chats are read, distinguished by the keys of a turn: ShareGPT (`from`, `value`) and OpenAI messages (`role`, `content`,
 //! where the content is a string or a list of parts, of which those with text are taken).
 
 use schemars::JsonSchema;

@@ -114,24 +114,9 @@ pub enum Error {
     /// The stop flag was raised.
     #[error("stopped on request; finished parts are kept and the next run continues behind them")]
     Stopped,
-    /// A batch did not have the columns that a stage needs: a defect of the plan.
-    #[error("stage {stage:?}: {problem}")]
-    Plan {
-        /// The stage's name.
-        stage: String,
-        /// The wanted and the found columns.
-        problem: String,
-    },
-    /// A worker panicked; the message is kept so that it can be reported.
-    #[error(
-        "a worker of stage {stage:?} panicked: {message}; please report this with the input that caused it"
-    )]
-    Panicked {
-        /// Name of the stage.
-        stage: &'static str,
-        /// The panic's message.
-        message: String,
-    },
+    /// A defect of the plan, or a panic of a worker.
+    #[error(transparent)]
+    Flow(bessemer_dataflow::Error),
     /// A function of another crate failed.
     #[error(transparent)]
     Stage(Box<dyn std::error::Error + Send + Sync>),
@@ -177,9 +162,8 @@ impl From<bessemer_dataflow::Error> for Error {
         match error {
             Flow::Io { action, path, cause } => Error::Io { action, path, cause },
             Flow::Stopped => Error::Stopped,
-            Flow::Plan { stage, problem } => Error::Plan { stage, problem },
-            Flow::Panicked { stage, message } => Error::Panicked { stage, message },
             Flow::Arrow(cause) => Error::Arrow(cause),
+            error @ (Flow::Plan { .. } | Flow::Panicked { .. }) => Error::Flow(error),
             Flow::Other(other) => match other.downcast::<Error>() {
                 Ok(own) => *own,
                 Err(other) => Error::Stage(other),
@@ -195,6 +179,11 @@ impl From<Error> for bessemer_dataflow::Error {
 }
 
 impl Error {
+    /// A batch did not have what a stage needs: a defect of the plan.
+    pub(crate) fn plan(stage: &str, problem: impl Into<String>) -> Error {
+        bessemer_dataflow::Error::plan(stage, problem).into()
+    }
+
     /// Wraps an I/O error with its path.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
         let path = path.to_path_buf();

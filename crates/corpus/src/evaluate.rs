@@ -1,6 +1,6 @@
 //! Evaluation of what is kept: the last step of Ziya2's data factory (Gan et al. 2023, section 2.1). A sample of the kept documents is
-//! judged by profiles of rules once more, each measure is told as a distribution, and some documents are laid out for people. It
-//! changes nothing in the corpus.
+//! evaluated by profiles of rules again, each measure is reported as a distribution, and some documents are written to a file for
+//! review by people. It changes nothing in the corpus.
 //!
 //! A document is in the sample if a hash of its name lies below the share, so the sample depends on neither order nor threads.
 
@@ -25,15 +25,15 @@ pub(crate) const SHARES: [f64; 7] = [0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0];
 /// Times [`crate::HEAD_BYTES`] of text that a document for people shows.
 const PAGES: usize = 10;
 
-/// `[corpus.evaluate]`: a sample of the kept documents, judged once more and told on the data card.
+/// `[corpus.evaluate]`: evaluation of a sample of the kept documents, reported on the data card.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvaluateConfig {
     /// Share of the kept documents that is evaluated; 0: none.
     pub sample: f64,
-    /// Profiles whose measures are told of the sample, and what they would drop of it: names or paths as in `corpus.rules.profiles`.
+    /// Profiles whose measures over the sample are reported, with what they would drop of it: names or paths as in `corpus.rules.profiles`.
     pub profiles: Vec<String>,
-    /// Documents of the sample that are written to `review.jsonl` beside the corpus, for people to judge.
+    /// Documents of the sample that are written to `review.jsonl` beside the corpus, for review by people.
     pub review: u64,
 }
 
@@ -113,7 +113,7 @@ struct Review {
 
 /// A measure while it is counted.
 struct Counted {
-    told: Measure,
+    measure: Measure,
     sketch: Sketch,
 }
 
@@ -161,31 +161,31 @@ impl Evaluator {
         let mut reasons = Vec::new();
         for (profile, found, counted) in &mut self.profiles {
             let view = DocumentView { text, columns: &row };
-            let judged = profile.explain(&view, &mut self.scratch);
-            match &judged.verdict {
+            let outcome = profile.explain(&view, &mut self.scratch);
+            match &outcome.verdict {
                 Verdict::Drop(reason) => {
                     reasons.push(reason.clone());
                     *found.dropped.entry(reason.clone()).or_default() += 1;
                 }
                 _ => found.passed += 1,
             }
-            for rule in &judged.rules {
-                let place = counted.iter().position(|measure| measure.told.name == rule.rule);
+            for rule in &outcome.rules {
+                let place = counted.iter().position(|counted| counted.measure.name == rule.rule);
                 let place = place.unwrap_or_else(|| {
-                    let told = Measure {
+                    let measure = Measure {
                         name: rule.rule.clone(),
                         min: rule.min,
                         max: rule.max,
                         ..Measure::default()
                     };
-                    counted.push(Counted { told, sketch: Sketch::default() });
+                    counted.push(Counted { measure, sketch: Sketch::default() });
                     counted.len() - 1
                 });
-                let measure = &mut counted[place];
-                measure.told.outside += u64::from(rule.failed());
+                let found = &mut counted[place];
+                found.measure.outside += u64::from(rule.failed());
                 if let Some(value) = rule.value.filter(|value| value.is_finite()) {
-                    measure.told.documents += 1;
-                    measure.sketch.add(value);
+                    found.measure.documents += 1;
+                    found.sketch.add(value);
                 }
             }
         }
@@ -216,9 +216,9 @@ impl Evaluator {
     pub(crate) fn finish(self) -> Result<(Evaluation, Option<String>)> {
         let mut evaluation = Evaluation { sampled: self.sampled, ..Evaluation::default() };
         for (profile, mut found, counted) in self.profiles {
-            for Counted { mut told, sketch } in counted {
-                told.quantiles = SHARES.into_iter().filter_map(|share| sketch.quantile(share)).collect();
-                found.measures.push(told);
+            for Counted { mut measure, sketch } in counted {
+                measure.quantiles = SHARES.into_iter().filter_map(|share| sketch.quantile(share)).collect();
+                found.measures.push(measure);
             }
             evaluation.profiles.insert(profile.name().to_string(), found);
         }
@@ -227,9 +227,8 @@ impl Evaluator {
         }
         let mut lines = String::new();
         for review in self.shown.values() {
-            let line = serde_json::to_string(review).map_err(|cause| Error::Plan {
-                stage: "evaluate".into(),
-                problem: format!("document {}: {cause}", head(&review.id)),
+            let line = serde_json::to_string(review).map_err(|cause| {
+                Error::plan("evaluate", format!("document {}: {cause}", head(&review.id)))
             })?;
             lines += &line;
             lines.push('\n');

@@ -3,7 +3,7 @@
 //!
 //! identity = XXH3-128(versions, configuration, input listing)
 //!
-//! - Each crate that makes or judges text has a `VERSION`. A test holds the output of a corpus for each of them against a
+//! - Each crate that makes or filters text has a `VERSION`. A test holds the output of a corpus for each of them against a
 //!   digest and fails when the output changes under the same version.
 //! - Files that the configuration names count with their content, not with their path: every configuration lists its own
 //!   (`paths`), and the same list makes paths absolute for other machines.
@@ -35,7 +35,7 @@ pub const VERSIONS: [(&str, u32); 8] = [
 ];
 
 impl CorpusConfig {
-    /// Paths of files that the configuration names, each with its key; the input is none of them.
+    /// Paths of files that the configuration names, each with its key, without the input.
     pub(crate) fn paths(&mut self) -> Vec<(String, &mut String)> {
         let tables = [
             self.urls.paths(),

@@ -2,7 +2,7 @@
 //!
 //! The stages before the first shuffle look at one batch each: reading, decoding, rules, scores. Their rows are written to
 //! part files in `NAME.parts.partial` beside the corpus, and the stages after them read these files. A build that
-//! is started again takes every finished part as it is and continues behind it.
+//! is restarted reuses every finished part and continues after the last one.
 //!
 //! ```text
 //! NAME.parts.partial/
@@ -87,7 +87,7 @@ struct Marker {
     file_bytes: u64,
     /// XXH3-128 of the part file.
     xxh3_128: String,
-    /// Where the source goes on behind the part, where it can.
+    /// Resume point of the source after the part, where it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     resume_point: Option<String>,
 }
@@ -135,7 +135,7 @@ impl Parts {
         Ok(Parts { folder })
     }
 
-    /// Makes the parts that are missing. `known` is told (documents, bytes) of parts that were there; `tick` is
+    /// Makes the parts that are missing. `known` receives (documents, bytes) of parts that existed already; `tick` is
     /// called after each batch, on the calling thread.
     pub(crate) fn make(
         &self,
@@ -396,7 +396,7 @@ struct Unit {
     files: Range<usize>,
     /// Morsels whose rows are there already.
     skip: u64,
-    /// Where the source goes on behind them, where it can.
+    /// Resume point of the source after them, where it has one.
     resume_point: Option<String>,
     points: ResumePoints,
 }

@@ -1,7 +1,7 @@
 //! Reads a finished corpus.
 
 use crate::error::{Error, Result};
-use crate::output::documents::is_of_series;
+use crate::output::series::is_of_series;
 use crate::output::summary::{CorpusSummary, FileSummary};
 use crate::verify::{Verified, read_summary};
 use arrow_array::{RecordBatch, StringArray};

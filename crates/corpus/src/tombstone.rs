@@ -1,6 +1,6 @@
 //! Tombstones: the list of documents that must not be in a corpus, whatever its sources say.
 //!
-//! The list lies beside the corpus directory, as `NAME.tombstones.json`, so that it outlives the directory: a build that
+//! The list is stored beside the corpus directory, as `NAME.tombstones.json`, so that it outlives the directory: a build that
 //! replaces the corpus, a crash in the middle of that, and a directory removed by hand. Its format is in this crate's README.
 
 use crate::error::{Error, Result};

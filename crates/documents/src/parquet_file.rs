@@ -91,7 +91,7 @@ pub struct PageHeader<T> {
     inner: T,
     /// Bytes of the header, read already.
     head: Vec<u8>,
-    /// Those of them that were handed on.
+    /// Bytes of the header that were handed on.
     at: usize,
     checked: bool,
 }

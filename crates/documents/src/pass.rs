@@ -42,12 +42,12 @@ pub struct DocumentPasses {
     name: String,
     passes: Vec<Box<dyn DocumentPass>>,
     fields: Vec<Field>,
-    /// Columns that nothing reads behind.
+    /// Columns that nothing reads afterwards.
     spent: &'static [&'static str],
 }
 
 impl DocumentPasses {
-    /// These functions, in this order; the columns `spent` are taken away behind them.
+    /// These functions, in this order; the columns `spent` are removed after them.
     pub fn new(passes: Vec<Box<dyn DocumentPass>>, spent: &'static [&'static str]) -> DocumentPasses {
         let names: Vec<&str> = passes.iter().map(|pass| pass.name()).collect();
         DocumentPasses {

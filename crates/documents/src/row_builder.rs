@@ -60,7 +60,7 @@ pub struct RowBuilder {
 }
 
 impl RowBuilder {
-    /// An empty batch with room for `text_bytes` of text.
+    /// An empty batch with capacity for `text_bytes` of text.
     pub fn with_capacity(rows: usize, text_bytes: usize) -> Self {
         RowBuilder { text: BinaryBuilder::with_capacity(rows, text_bytes), ..RowBuilder::default() }
     }

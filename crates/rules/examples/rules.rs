@@ -1,4 +1,4 @@
-//! Judges the documents of a JSON-lines file by a profile: the speed of one core, and a verdict a document.
+//! Evaluates the documents of a JSON-lines file by a profile: the speed of one core, and a verdict a document.
 //!
 //! `rules FILE.jsonl PROFILE [REPEAT]` prints one line a document (reason, or the hash of the kept text) on standard
 //! output and the speed on standard error. bench/peers/rules/ compares both with datatrove's.
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let start = Instant::now();
         verdicts.clear();
         for text in &texts {
-            verdicts.push(profile.judge_with(&DocumentView::of(text), &mut scratch).verdict);
+            verdicts.push(profile.evaluate_with(&DocumentView::of(text), &mut scratch).verdict);
         }
         seconds.push(start.elapsed().as_secs_f64());
     }

@@ -5,7 +5,7 @@ use crate::hashing::IdTable;
 use crate::words::WordList;
 use bessemer_text::hash::xxh3;
 
-/// Bytes by which windows are told apart before they are hashed: equal windows begin with equal bytes, so most words of
+/// Bytes by which windows are distinguished before they are hashed: equal windows begin with equal bytes, so most words of
 /// most documents begin no repeated window of any length. Multiples of [`BLOCK`].
 const PREFIXES: [usize; 3] = [16, 32, 64];
 const BLOCK: usize = 16;
@@ -16,7 +16,7 @@ const LEAST: usize = 5;
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Concatenated {
     bytes: Vec<u8>,
-    /// Where each word begins, and the end.
+    /// Offsets at which the words begin, and the end.
     starts: Vec<u32>,
     /// Words at which a repeated window of [`LEAST`] words or more can begin.
     candidates: Vec<Candidate>,

@@ -105,7 +105,7 @@ impl RulesConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::judge::{DocumentView, Verdict};
+    use crate::evaluate::{DocumentView, Verdict};
 
     #[test]
     fn profiles_predicates_and_words() {
@@ -122,19 +122,20 @@ mod tests {
         };
         let profiles = config.build().unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(profiles.len(), 2);
-        let judge = |text: &str| profiles[1].judge(&DocumentView::of(text)).verdict;
-        assert_eq!(judge("well, DARN!"), Verdict::Drop("document_removed_with_badwords".into()));
-        assert_eq!(judge("darning 性 ok"), Verdict::Keep);
+        let verdict = |text: &str| profiles[1].evaluate(&DocumentView::of(text)).verdict;
+        assert_eq!(verdict("well, DARN!"), Verdict::Drop("document_removed_with_badwords".into()));
+        assert_eq!(verdict("darning 性 ok"), Verdict::Keep);
         let anywhere = RulesConfig { bad_words_language: "ja".into(), ..config.clone() };
         let profiles = anywhere.build().unwrap_or_else(|error| panic!("{error}"));
-        assert!(matches!(profiles[1].judge(&DocumentView::of("darning")).verdict, Verdict::Drop(_)));
+        assert!(matches!(profiles[1].evaluate(&DocumentView::of("darning")).verdict, Verdict::Drop(_)));
         assert_eq!(config.check(), Ok(()));
         // A tenth of bad texts is kept, always the same ones, and good ones all stay.
         let some = RulesConfig { bad_words_keep: 0.1, ..config.clone() };
         let kept = |text: &dyn Fn(usize) -> String| {
             let profiles = some.build().unwrap_or_else(|error| panic!("{error}"));
-            let judge = |n: &usize| profiles[1].judge(&DocumentView::of(&text(*n))).verdict == Verdict::Keep;
-            (0..2000).filter(judge).collect::<Vec<usize>>()
+            let is_kept =
+                |n: &usize| profiles[1].evaluate(&DocumentView::of(&text(*n))).verdict == Verdict::Keep;
+            (0..2000).filter(is_kept).collect::<Vec<usize>>()
         };
         let bad = kept(&|n| format!("darn {n}"));
         // 200 expected; a binomial's deviation is 13.4.
@@ -154,7 +155,7 @@ mod tests {
         let first = RulesConfig { keep_first: vec!["1 > 2".into()], ..config };
         let profiles = first.build().unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(profiles.len(), 3);
-        assert_eq!(profiles[0].judge(&DocumentView::of("x")).verdict, Verdict::Drop("1 > 2".into()));
+        assert_eq!(profiles[0].evaluate(&DocumentView::of("x")).verdict, Verdict::Drop("1 > 2".into()));
         assert!(RulesConfig::default().build().is_ok_and(|profiles| profiles.is_empty()));
     }
 }

@@ -2,14 +2,14 @@
 //! over document columns.
 //!
 //! A profile is a value: a list of steps in TOML (`profiles/`, or a user's file). Most steps compare one measure of the
-//! document with limits; others edit it line by line. One computation serves the filter ([`Profile::judge_with`]) and
+//! document with limits; others edit it line by line. One computation serves the filter ([`Profile::evaluate_with`]) and
 //! the explanation ([`Profile::explain`]).
 //!
 //! ```
 //! use bessemer_rules::{DocumentView, Profile, Verdict};
 //! let profile = Profile::named("gopher-quality").expect("it is carried");
-//! let judgement = profile.judge(&DocumentView::of("I am too small..."));
-//! assert_eq!(judgement.verdict, Verdict::Drop("gopher_short_doc".into()));
+//! let outcome = profile.evaluate(&DocumentView::of("I am too small..."));
+//! assert_eq!(outcome.verdict, Verdict::Drop("gopher_short_doc".into()));
 //! ```
 
 mod comments;
@@ -17,11 +17,11 @@ mod concatenated;
 mod config;
 mod edit;
 mod error;
+mod evaluate;
 mod features;
 mod fineweb2;
 mod hashing;
 mod interned;
-mod judge;
 mod lines;
 mod measures;
 mod predicate;
@@ -33,8 +33,8 @@ mod words;
 pub use config::RulesConfig;
 pub use edit::{C4Options, CorrectionOptions, PhrasePosition};
 pub use error::{Error, Result};
+pub use evaluate::{DocumentView, Outcome, RuleResult, RuleVerdict, Verdict};
 pub use features::Scratch;
-pub use judge::{DocumentView, Judgement, RuleResult, RuleVerdict, Verdict};
 pub use lines::Lines;
 pub use measures::{MeasureSpec, measures};
 pub use predicate::{METADATA_PREFIX, Predicate, Row, Value, json_field, json_value};

@@ -2,8 +2,8 @@
 
 use crate::edit::{C4Lines, C4Options, Correction, CorrectionOptions};
 use crate::error::{Error, Result, nearest};
+use crate::evaluate::Step;
 use crate::fineweb2;
-use crate::judge::Step;
 use crate::measures::Measure;
 use crate::predicate::Predicate;
 use crate::read::{read_list, read_text};
@@ -112,7 +112,7 @@ const EMBEDDED: &[(&str, &str)] = &[
     ("ziya2", include_str!("../profiles/ziya2.toml")),
 ];
 
-/// A profile, ready to judge documents. Cheap to share between threads.
+/// A profile, ready to evaluate documents. Cheap to share between threads.
 #[derive(Debug, Clone)]
 pub struct Profile {
     file: ProfileFile,
@@ -228,7 +228,7 @@ impl Profile {
         &self.file
     }
 
-    /// With the entries of its list files in their place: all that it judges by, beside [`crate::VERSION`].
+    /// With the entries of its list files in their place: everything that decides its verdicts, beside [`crate::VERSION`].
     pub fn complete_file(&self) -> &ProfileFile {
         &self.complete
     }

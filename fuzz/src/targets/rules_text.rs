@@ -25,7 +25,7 @@ pub fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut scratch = Scratch::new();
     for profile in PROFILES.iter() {
-        profile.judge_with(&DocumentView::of(&text), &mut scratch);
+        profile.evaluate_with(&DocumentView::of(&text), &mut scratch);
         profile.explain(&DocumentView::of(&text), &mut scratch);
     }
     for scrubber in SCRUBBERS.iter() {

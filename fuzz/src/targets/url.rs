@@ -24,7 +24,7 @@ pub fn run(data: &[u8]) {
             top_label(&host);
         }
         if let Ok(filter) = &filter {
-            filter.judge(url);
+            filter.verdict(url);
         }
         if let Ok(tags) = &tags {
             tags.tag(url);

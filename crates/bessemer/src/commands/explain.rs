@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use bessemer_corpus::repair_json;
 use bessemer_documents::JsonRows;
 use bessemer_rules::{
-    DocumentView, Judgement, Profile, Row, RuleResult, RuleVerdict, RulesConfig, Scratch, Value, Verdict,
+    DocumentView, Outcome, Profile, Row, RuleResult, RuleVerdict, RulesConfig, Scratch, Value, Verdict,
     json_field, json_value,
 };
 use bessemer_web::extract::Main;
@@ -186,15 +186,15 @@ fn judge<'p>(
     row: &Document,
     text: &str,
     scratch: &mut Scratch,
-) -> Vec<(&'p str, Judgement)> {
+) -> Vec<(&'p str, Outcome)> {
     let mut text = Cow::Borrowed(text);
     let mut judged = Vec::new();
     for profile in profiles {
-        let judgement = profile.explain(&DocumentView { text: &text, columns: row }, scratch);
-        if let Verdict::Edit(new) = &judgement.verdict {
+        let outcome = profile.explain(&DocumentView { text: &text, columns: row }, scratch);
+        if let Verdict::Edit(new) = &outcome.verdict {
             text = Cow::Owned(new.clone());
         }
-        judged.push((profile.name(), judgement));
+        judged.push((profile.name(), outcome));
     }
     judged
 }
@@ -221,12 +221,12 @@ fn check_columns(config: &RulesConfig, profiles: &[Profile], row: &Document) -> 
     Ok(())
 }
 
-fn verdict_of<'j>(judged: &'j [(&str, Judgement)]) -> (&'static str, Option<&'j str>) {
-    let reason = judged.iter().find_map(|(_, judgement)| match &judgement.verdict {
+fn verdict_of<'j>(judged: &'j [(&str, Outcome)]) -> (&'static str, Option<&'j str>) {
+    let reason = judged.iter().find_map(|(_, outcome)| match &outcome.verdict {
         Verdict::Drop(label) => Some(label.as_str()),
         _ => None,
     });
-    let edited = judged.iter().any(|(_, judgement)| matches!(judgement.verdict, Verdict::Edit(_)));
+    let edited = judged.iter().any(|(_, outcome)| matches!(outcome.verdict, Verdict::Edit(_)));
     (
         if reason.is_some() {
             "drop"
@@ -239,30 +239,28 @@ fn verdict_of<'j>(judged: &'j [(&str, Judgement)]) -> (&'static str, Option<&'j 
     )
 }
 
-fn line(name: &str, judged: &[(&str, Judgement)]) -> Result<String, Failure> {
+fn line(name: &str, judged: &[(&str, Outcome)]) -> Result<String, Failure> {
     let (verdict, reason) = verdict_of(judged);
-    let profiles: Vec<Json> = judged
-        .iter()
-        .map(|(profile, judgement)| json!({"profile": profile, "rules": judgement.rules}))
-        .collect();
+    let profiles: Vec<Json> =
+        judged.iter().map(|(profile, outcome)| json!({"profile": profile, "rules": outcome.rules})).collect();
     Ok(serde_json::to_string(
         &json!({"document": name, "verdict": verdict, "reason": reason, "profiles": profiles}),
     )?)
 }
 
-fn table(name: &str, judged: &[(&str, Judgement)]) -> String {
+fn table(name: &str, judged: &[(&str, Outcome)]) -> String {
     let (verdict, reason) = verdict_of(judged);
     let mut text =
         format!("{name}: {verdict}{}\n", reason.map_or_else(String::new, |reason| format!(" ({reason})")));
-    for (profile, judgement) in judged {
+    for (profile, outcome) in judged {
         let _ = writeln!(text, "  {profile}");
-        for rule in &judgement.rules {
+        for rule in &outcome.rules {
             let value = rule.value.map_or_else(|| "-".to_owned(), number);
             let verdict = match rule.verdict {
                 RuleVerdict::Pass => "pass",
                 RuleVerdict::Fail => "FAIL",
                 RuleVerdict::Undefined => "no value",
-                RuleVerdict::Told => "",
+                RuleVerdict::Reported => "",
             };
             let _ = writeln!(
                 text,

@@ -1,13 +1,10 @@
 //! The sink: kept documents to one series of Parquet files per split, dropped ones to a list, all to statistics.
-//!
-//! Row groups are cut by the sum of text bytes and by rows, never by how batches arrive, so the files do not
-//! depend on threads or memory.
 
 use super::card::samples::Samples;
 use super::durable::HashingFile;
-use super::extra::Extra;
 use super::scores::Distribution;
-use super::summary::{ComponentSummary, CorpusSummary, Count, DROPPED_FILE, FileSummary, SourceSummary};
+use super::series::{GROUP_ROWS, Output, Series};
+use super::summary::{ComponentSummary, CorpusSummary, Count, DROPPED_FILE, SourceSummary};
 use crate::error::{Error, Result};
 use crate::evaluate::{Evaluator, REVIEW_FILE};
 use crate::rule::CONTAMINATED;
@@ -18,57 +15,11 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::{Sink, optional};
 use bessemer_documents::{COMPONENT, EMAILS, IPS, LINES, NUMBERS, Rows, SECRETS, Split, VALIDATION, head};
 use bessemer_web::redact::redact;
-use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::properties::WriterProperties;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3Default;
-
-/// Text bytes of a row group: what a reader holds at once.
-const GROUP_BYTES: usize = 8 << 20;
-/// Bytes made ready beyond a row group's, as room for its last document. Grown by doubling instead, the buffer would
-/// pass through 8 and 16 MiB at once, and leave holes of these sizes in the allocator.
-const GROUP_ROOM: usize = 8;
-/// Rows of a row group.
-const GROUP_ROWS: usize = 8192;
-/// Text bytes of a file.
-const FILE_BYTES: u64 = 256 << 20;
-
-/// Components up to which row groups have their full size: every component has rows that wait.
-const FULL_GROUPS: usize = 4;
-
-/// The series that holds the documents of a split, or of one of its components.
-fn series_name(split: Split, component: Option<&str>) -> String {
-    match component {
-        Some(component) => format!("documents-{}-{component}", split.name()),
-        None => format!("documents-{}", split.name()),
-    }
-}
-
-/// Whether a file belongs to that series.
-pub(crate) fn is_of_series(file: &str, split: Split, component: Option<&str>) -> bool {
-    let series = file.strip_suffix(".parquet").and_then(|name| name.rsplit_once('-'));
-    series.is_some_and(|(series, _)| series == series_name(split, component))
-}
-
-/// Columns that every file of documents has.
-pub(crate) fn own_fields() -> Vec<Field> {
-    vec![
-        Field::new("id", DataType::Utf8, false),
-        Field::new("source", DataType::Utf8, false),
-        Field::new("version", DataType::Utf8, true),
-        Field::new("licence", DataType::Utf8, true),
-        Field::new("path", DataType::Utf8, false),
-        Field::new("text", DataType::Utf8, false),
-        Field::new("bytes", DataType::UInt64, false),
-        Field::new("source_bytes", DataType::UInt64, false),
-        Field::new("file", DataType::UInt32, false),
-        Field::new("row", DataType::UInt64, false),
-    ]
-}
 
 fn dropped_schema(components: bool) -> SchemaRef {
     let mut fields = vec![
@@ -87,164 +38,6 @@ fn dropped_schema(components: bool) -> SchemaRef {
         fields.push(Field::new(COMPONENT, DataType::Utf8, false));
     }
     Arc::new(Schema::new(fields))
-}
-
-/// One open Parquet file.
-struct Output {
-    writer: ArrowWriter<HashingFile>,
-    path: PathBuf,
-}
-
-impl Output {
-    fn create(folder: &Path, name: &str, schema: SchemaRef) -> Result<Output> {
-        let path = folder.join(name);
-        let properties = WriterProperties::builder()
-            .set_compression(Compression::ZSTD(ZstdLevel::default()))
-            .set_created_by("bessemer".into())
-            .build();
-        let file = HashingFile::create(folder, name)?;
-        let writer = ArrowWriter::try_new(file, schema, Some(properties)).map_err(Error::parquet(&path))?;
-        Ok(Output { writer, path })
-    }
-
-    /// Writes a row group.
-    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
-        self.writer.write(batch).and_then(|()| self.writer.flush()).map_err(Error::parquet(&self.path))
-    }
-
-    fn finish(self) -> Result<FileSummary> {
-        self.writer.into_inner().map_err(Error::parquet(&self.path))?.finish()
-    }
-}
-
-/// Rows that wait for their row group.
-#[derive(Default)]
-struct Pending {
-    strings: [StringBuilder; 6],
-    bytes: UInt64Builder,
-    source_bytes: UInt64Builder,
-    file: UInt32Builder,
-    row: UInt64Builder,
-    rows: usize,
-    text_bytes: usize,
-}
-
-/// The series of files of one split.
-struct Series {
-    folder: PathBuf,
-    split: Split,
-    schema: SchemaRef,
-    pending: Pending,
-    /// Columns behind those that every file has.
-    extras: Vec<Extra>,
-    output: Option<Output>,
-    /// Text bytes in the open file.
-    written: u64,
-    number: u32,
-    done: Vec<FileSummary>,
-    /// The component that all documents belong to.
-    component: Option<String>,
-    group_bytes: usize,
-}
-
-impl Series {
-    fn new(
-        folder: &Path,
-        split: Split,
-        component: Option<&str>,
-        components: usize,
-        extras: &[Field],
-    ) -> Result<Series> {
-        let fields: Vec<Field> = own_fields().into_iter().chain(extras.iter().cloned()).collect();
-        Ok(Series {
-            component: component.map(str::to_string),
-            group_bytes: GROUP_BYTES * FULL_GROUPS / components.max(FULL_GROUPS),
-            folder: folder.to_path_buf(),
-            split,
-            schema: Arc::new(Schema::new(fields)),
-            pending: Pending::default(),
-            extras: extras.iter().map(Extra::new).collect::<Result<_>>()?,
-            output: None,
-            written: 0,
-            number: 0,
-            done: Vec::new(),
-        })
-    }
-
-    fn push(&mut self, batch: &RecordBatch, rows: &Rows<'_>, index: usize) -> Result<()> {
-        let text = rows.text.value(index);
-        let pending = &mut self.pending;
-        if pending.rows == 0 {
-            pending.strings[5] =
-                StringBuilder::with_capacity(0, self.group_bytes + self.group_bytes / GROUP_ROOM);
-        }
-        pending.strings[0].append_value(rows.id.value(index));
-        pending.strings[1].append_value(rows.source.value(index));
-        pending.strings[2].append_option(optional(rows.version, index));
-        pending.strings[3].append_option(optional(rows.licence, index));
-        pending.strings[4].append_value(rows.path.value(index));
-        pending.strings[5].append_value(text);
-        pending.bytes.append_value(text.len() as u64);
-        pending.source_bytes.append_value(rows.bytes.value(index));
-        pending.file.append_value(rows.file.value(index));
-        pending.row.append_value(rows.row.value(index));
-        for extra in &mut self.extras {
-            extra.push(batch, index)?;
-        }
-        pending.rows += 1;
-        pending.text_bytes += text.len();
-        if pending.text_bytes >= self.group_bytes || pending.rows >= GROUP_ROWS {
-            self.flush()
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Writes what is pending as a row group.
-    fn flush(&mut self) -> Result<()> {
-        let mut pending = std::mem::take(&mut self.pending);
-        let mut columns: Vec<ArrayRef> =
-            pending.strings.iter_mut().map(|column| Arc::new(column.finish()) as ArrayRef).collect();
-        columns.push(Arc::new(pending.bytes.finish()));
-        columns.push(Arc::new(pending.source_bytes.finish()));
-        columns.push(Arc::new(pending.file.finish()));
-        columns.push(Arc::new(pending.row.finish()));
-        columns.extend(self.extras.iter_mut().map(Extra::finish));
-        let batch = RecordBatch::try_new(self.schema.clone(), columns)?;
-        let output = match &mut self.output {
-            Some(output) => output,
-            None => {
-                let name = series_name(self.split, self.component.as_deref());
-                let name = format!("{name}-{:05}.parquet", self.number);
-                self.output.insert(Output::create(&self.folder, &name, self.schema.clone())?)
-            }
-        };
-        output.write(&batch)?;
-        self.written += pending.text_bytes as u64;
-        if self.written >= FILE_BYTES {
-            self.close()?;
-        }
-        Ok(())
-    }
-
-    fn close(&mut self) -> Result<()> {
-        if let Some(output) = self.output.take() {
-            self.done.push(output.finish()?);
-            self.number += 1;
-            self.written = 0;
-        }
-        Ok(())
-    }
-
-    /// The files. One without documents gets an empty file, unless it is that of a component.
-    fn finish(mut self) -> Result<Vec<FileSummary>> {
-        let empty = self.done.is_empty() && self.output.is_none() && self.component.is_none();
-        if self.pending.rows > 0 || empty {
-            self.flush()?;
-        }
-        self.close()?;
-        Ok(self.done)
-    }
 }
 
 /// The list of dropped documents.
@@ -380,10 +173,8 @@ impl Documents {
 
     fn place(&mut self, rows: &Rows<'_>, index: usize) -> Result<usize> {
         let key = (rows.source.value(index).to_string(), optional(rows.version, index).map(str::to_string));
-        self.places.get(&key).copied().ok_or_else(|| Error::Plan {
-            stage: "documents".into(),
-            problem: format!("source {key:?} is not in the listing"),
-        })
+        let known = self.places.get(&key).copied();
+        known.ok_or_else(|| Error::plan("documents", format!("source {key:?} is not in the listing")))
     }
 
     /// The component of a row, where there are several sources.
@@ -393,9 +184,8 @@ impl Documents {
         }
         let name = rows.component.map(|names| names.value(index)).unwrap_or_default();
         let known = self.components.get(name).copied();
-        known.map(Some).ok_or_else(|| Error::Plan {
-            stage: "documents".into(),
-            problem: format!("component {name:?} is not in the configuration"),
+        known.map(Some).ok_or_else(|| {
+            Error::plan("documents", format!("component {name:?} is not in the configuration"))
         })
     }
 
@@ -450,12 +240,7 @@ impl Documents {
     fn drop_row(&mut self, rows: &Rows<'_>, index: usize, place: usize) -> Result<()> {
         let (reason, bytes) = (rows.reason.value(index), rows.bytes.value(index));
         self.summary.dropped.add(bytes);
-        let count = |reasons: &mut BTreeMap<String, Count>| match reasons.get_mut(reason) {
-            Some(count) => count.add(bytes),
-            None => {
-                reasons.insert(reason.to_string(), Count { documents: 1, bytes });
-            }
-        };
+        let count = |reasons: &mut BTreeMap<String, Count>| Count::add_to(reasons, reason, bytes);
         count(&mut self.summary.dropped_by_reason);
         count(&mut self.summary.sources[place].dropped);
         let component = self.component(rows, index)?;

@@ -30,7 +30,7 @@ pub(crate) struct Extra {
 }
 
 fn wrong(name: &str, problem: String) -> Error {
-    Error::Plan { stage: "documents".into(), problem: format!("column {name:?} {problem}") }
+    Error::plan("documents", format!("column {name:?} {problem}"))
 }
 
 impl Extra {
@@ -53,27 +53,21 @@ impl Extra {
         }
         let array = found.filter(|array| array.is_valid(index));
         let of = |array: &ArrayRef| wrong(&self.name, format!("has type {}", array.data_type()));
-        match &mut self.values {
-            Values::Count(counts) => {
-                let value = array.map(|array| {
-                    let counts = array.as_primitive_opt::<UInt64Type>().ok_or_else(|| of(array))?;
-                    Ok::<u64, Error>(counts.value(index))
-                });
-                counts.append_value(value.transpose()?.unwrap_or(1));
+        match (&mut self.values, array) {
+            (Values::Count(counts), None) => counts.append_value(1),
+            (Values::Number(numbers), None) => numbers.append_null(),
+            (Values::Text(texts), None) => texts.append_null(),
+            (Values::Count(counts), Some(array)) => {
+                let values = array.as_primitive_opt::<UInt64Type>().ok_or_else(|| of(array))?;
+                counts.append_value(values.value(index));
             }
-            Values::Number(numbers) => {
-                let value = array.map(|array| {
-                    let numbers = array.as_primitive_opt::<Float64Type>().ok_or_else(|| of(array))?;
-                    Ok::<f64, Error>(numbers.value(index))
-                });
-                numbers.append_option(value.transpose()?);
+            (Values::Number(numbers), Some(array)) => {
+                let values = array.as_primitive_opt::<Float64Type>().ok_or_else(|| of(array))?;
+                numbers.append_value(values.value(index));
             }
-            Values::Text(texts) => {
-                let value = array.map(|array| {
-                    let texts = array.as_string_opt::<i32>().ok_or_else(|| of(array))?;
-                    Ok::<&str, Error>(texts.value(index))
-                });
-                texts.append_option(value.transpose()?);
+            (Values::Text(texts), Some(array)) => {
+                let values = array.as_string_opt::<i32>().ok_or_else(|| of(array))?;
+                texts.append_value(values.value(index));
             }
         }
         Ok(())

@@ -7,4 +7,5 @@ pub(crate) mod documents;
 pub(crate) mod durable;
 pub(crate) mod extra;
 pub(crate) mod scores;
+pub(crate) mod series;
 pub(crate) mod summary;

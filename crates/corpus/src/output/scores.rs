@@ -1,6 +1,6 @@
 //! How the scores of the kept documents are distributed, for `corpus.json` and the data card.
 
-use super::summary::{Count, ScoreSummary};
+use super::summary::{Count, ScoreSummary, most_documents_first};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Float64Type;
 use arrow_array::{Array, RecordBatch};
@@ -48,13 +48,7 @@ impl Distribution {
                 sketch.add(numbers.value(index));
             }
         } else if let Some(texts) = array.as_string_opt::<i32>() {
-            let text = texts.value(index);
-            match self.values.get_mut(text) {
-                Some(count) => count.add(bytes),
-                None => {
-                    self.values.insert(text.to_string(), Count { documents: 1, bytes });
-                }
-            }
+            Count::add_to(&mut self.values, texts.value(index), bytes);
         }
     }
 
@@ -63,19 +57,14 @@ impl Distribution {
         let quantiles = self.numbers.map(|sketch| {
             (0..=STEPS).filter_map(|step| sketch.quantile(f64::from(step) / f64::from(STEPS))).collect()
         });
-        let mut values: Vec<(String, Count)> = self.values.into_iter().collect();
-        values.sort_by(|a, b| b.1.documents.cmp(&a.1.documents).then_with(|| a.0.cmp(&b.0)));
-        let others = values.split_off(values.len().min(LISTED));
-        let mut rest = Count::default();
-        for (_, count) in others {
-            rest.documents += count.documents;
-            rest.bytes += count.bytes;
-        }
+        let values = most_documents_first(&self.values);
+        let (listed, others) = values.split_at(values.len().min(LISTED));
+        let rest: Count = others.iter().map(|(_, count)| count).sum();
         let summary = ScoreSummary {
             documents: self.known,
             missing: self.missing,
             quantiles: quantiles.unwrap_or_default(),
-            values: values.into_iter().collect(),
+            values: listed.iter().map(|&(name, count)| (name.to_string(), count)).collect(),
             other_values: (rest.documents > 0).then_some(rest),
         };
         (self.name, summary)

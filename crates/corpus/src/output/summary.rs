@@ -31,10 +31,44 @@ pub struct Count {
 }
 
 impl Count {
+    /// Counts a document.
     pub(crate) fn add(&mut self, bytes: u64) {
         self.documents += 1;
         self.bytes += bytes;
     }
+
+    /// Counts a document under a name.
+    pub(crate) fn add_to(counts: &mut BTreeMap<String, Count>, name: &str, bytes: u64) {
+        match counts.get_mut(name) {
+            Some(count) => count.add(bytes),
+            None => {
+                counts.insert(name.to_string(), Count { documents: 1, bytes });
+            }
+        }
+    }
+}
+
+impl std::ops::AddAssign for Count {
+    fn add_assign(&mut self, other: Count) {
+        self.documents += other.documents;
+        self.bytes += other.bytes;
+    }
+}
+
+impl<'a> std::iter::Sum<&'a Count> for Count {
+    fn sum<I: Iterator<Item = &'a Count>>(counts: I) -> Count {
+        counts.fold(Count::default(), |mut all, count| {
+            all += *count;
+            all
+        })
+    }
+}
+
+/// Names with their counts, most documents first, then by name.
+pub(crate) fn most_documents_first(counts: &BTreeMap<String, Count>) -> Vec<(&str, Count)> {
+    let mut all: Vec<(&str, Count)> = counts.iter().map(|(name, count)| (name.as_str(), *count)).collect();
+    all.sort_by(|a, b| b.1.documents.cmp(&a.1.documents).then_with(|| a.0.cmp(b.0)));
+    all
 }
 
 /// One side of the split.

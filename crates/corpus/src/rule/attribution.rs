@@ -1,7 +1,7 @@
 //! Lines that name authors and copyright holders.
 //!
 //! Removed are comment lines of code, and lines of prose, that begin (behind comment and list marks) with one of
-//! the words of [`START`] and a name behind it, and `authors = […]` lines of manifests quoted in documentation.
+//! the words of [`START`] followed by a name, and `authors = […]` lines of manifests quoted in documentation.
 //! In Markdown, the section under a heading that reads "Authors", "Contributors", "Maintainers" or "Credits" is
 //! removed up to the next heading. Names elsewhere in a text are not found: that needs a language model.
 
@@ -37,7 +37,7 @@ impl AttributionLines {
     }
 }
 
-/// Whether a line of code is within a comment, told by how it begins.
+/// Whether a line of code is within a comment, recognised by how it begins.
 fn is_comment(line: &str) -> bool {
     let line = line.trim_start();
     ["//", "/*", "*", "#", "--", ";", "<!--"].iter().any(|mark| line.starts_with(mark))
@@ -79,9 +79,9 @@ impl DocumentPass for AttributionLines {
                     in_section = self.heading.is_match(line.trim_end());
                 }
             }
-            let judged = kind == Kind::Prose || is_comment(line);
+            let checked = kind == Kind::Prose || is_comment(line);
             let names =
-                in_section || (judged && may_name_people(line) && self.start.is_match(line.trim_end()));
+                in_section || (checked && may_name_people(line) && self.start.is_match(line.trim_end()));
             // A comment that opens or closes a block on this line must keep its mark.
             let opens = kind == Kind::Code && line.contains("/*") != line.contains("*/");
             if names && !opens {

@@ -80,8 +80,8 @@ impl DocumentPass for Decode {
 mod tests {
     use super::*;
 
-    fn decoded((invalid, verbatim): (InvalidUtf8, bool), bytes: &[u8]) -> String {
-        match Decode::of(invalid, BTreeSet::new(), verbatim).decode(bytes, verbatim) {
+    fn decoded(decode: &Decode, bytes: &[u8]) -> String {
+        match decode.decode(bytes, decode.verbatim) {
             Decoded::Text(text) => text.into_owned(),
             Decoded::Dropped(reason, detail) => format!("{reason}: {detail}"),
         }
@@ -89,9 +89,9 @@ mod tests {
 
     #[test]
     fn binary_and_invalid_bytes_are_dropped_with_the_offset_or_repaired() {
-        let drop = (InvalidUtf8::Drop, false);
-        let repair = (InvalidUtf8::Repair, false);
-        let verbatim = (InvalidUtf8::Drop, true);
+        let drop = &Decode::of(InvalidUtf8::Drop, BTreeSet::new(), false);
+        let repair = &Decode::of(InvalidUtf8::Repair, BTreeSet::new(), false);
+        let verbatim = &Decode::of(InvalidUtf8::Drop, BTreeSet::new(), true);
         assert_eq!(decoded(drop, b"ab\0c"), "binary: zero byte at offset 2");
         assert_eq!(decoded(repair, b"ab\0c"), "binary: zero byte at offset 2");
         assert_eq!(decoded(verbatim, b"ab\0c"), "ab\0c");

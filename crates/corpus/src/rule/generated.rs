@@ -6,7 +6,7 @@
 //! - fixed formulas that generators print, anywhere in the first [`FORMULA_LINES`];
 //! - a sentence that begins by saying so, in the first [`SENTENCE_LINES`].
 //!
-//! Prose is judged by the formula `@generated` alone: change logs and manuals speak of generators all the time.
+//! Prose is checked for the formula `@generated` alone: change logs and manuals speak of generators all the time.
 
 use super::Kind;
 use bessemer_dataflow::Result;

@@ -18,12 +18,12 @@ impl DocumentPass for LineLength {
     }
 
     fn visit(&self, document: &mut Document<'_>, _: &mut Scratch) -> Result<Verdict> {
-        let judged = match self.scope {
+        let checked = match self.scope {
             Scope::All => true,
             Scope::Code => Kind::of(document) == Kind::Code,
             Scope::None => false,
         };
-        if !judged {
+        if !checked {
             return Ok(Verdict::Keep);
         }
         let (mut lines, mut chars) = (0u64, 0u64);

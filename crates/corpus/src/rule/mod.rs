@@ -24,7 +24,7 @@ pub(crate) use profiles::{DocumentRow, Profiles};
 use crate::config::{CorpusConfig, Scope};
 use bessemer_documents::{Document, DocumentPass};
 
-/// What a document is written in, told from its path.
+/// Code or prose, decided by the path of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A programming language.
@@ -42,7 +42,7 @@ impl Kind {
         "proto", "el", "clj", "ex", "exs", "erl", "dart", "v", "sv", "vhd", "cmake",
     ];
 
-    /// Told by the extension of the document's path.
+    /// Decides by the extension of the document's path.
     pub(crate) fn of(document: &Document<'_>) -> Kind {
         let path = document.path();
         let extension = path.rsplit_once('.').map_or("", |(_, extension)| extension);

@@ -130,12 +130,12 @@ impl DocumentPass for Profiles {
         for profile in &self.0 {
             let text = edited.as_deref().unwrap_or(document.text());
             let view = DocumentView { text, columns: &DocumentRow(document) };
-            let judgement = profile.judge_with(&view, scratch);
-            match judgement.verdict {
+            let outcome = profile.evaluate_with(&view, scratch);
+            match outcome.verdict {
                 Verdict::Keep => {}
                 Verdict::Edit(text) => edited = Some(text),
                 Verdict::Drop(reason) => {
-                    let detail = Profiles::why(document, profile, judgement.failed);
+                    let detail = Profiles::why(document, profile, outcome.failed);
                     dropped = Some(documents::Verdict::drop(reason, detail));
                     break;
                 }

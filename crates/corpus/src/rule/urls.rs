@@ -72,7 +72,7 @@ impl DocumentPass for Urls {
     }
 
     fn visit(&self, document: &mut Document<'_>, _: &mut Scratch) -> bessemer_dataflow::Result<Verdict> {
-        let judged = document.string("url").and_then(|url| Some((self.0.judge(url)?, url)));
-        Ok(judged.map_or(Verdict::Keep, |(verdict, url)| Verdict::drop(verdict.name(), url.to_string())))
+        let listed = document.string("url").and_then(|url| Some((self.0.verdict(url)?, url)));
+        Ok(listed.map_or(Verdict::Keep, |(verdict, url)| Verdict::drop(verdict.name(), url.to_string())))
     }
 }

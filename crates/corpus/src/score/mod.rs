@@ -3,7 +3,7 @@
 mod parts;
 
 use crate::error::{Error, Result};
-use crate::output::documents::own_fields;
+use crate::output::series::own_fields;
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::Stage;
 use bessemer_documents::{Document, DocumentPass, EDIT_KINDS, Scratch, Value, Verdict, text_schema};

@@ -1,4 +1,4 @@
-//! Files that may be compressed, told by their name: `.gz` with any number of members, `.zst` with any number of
+//! Files that may be compressed, recognised by name: `.gz` with any number of members, `.zst` with any number of
 //! frames, with or without a dictionary, `.bz2` and `.xz` with any number of streams.
 //!
 //! A dictionary lies where files with one carry it: in a skippable frame of the number 0x184D2A5D at the beginning of the file

@@ -1,5 +1,5 @@
 //! The corpus that the program carries, for a prebuilt binary on a machine without cargo: sources of this
-//! room (about 150 kB, a copy packed with the program) and synthetic tasks written by rule (nothing packed), together
+//! crate (about 150 kB, a copy packed with the program) and synthetic tasks written by rule (nothing packed), together
 //! about 1.2 MB.
 //!
 //! The tasks are there because their optimal loss is known. A line is a question, chosen at random, and an answer
@@ -19,7 +19,7 @@ use bessemer_documents::{Origin, RowBuilder};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Files of this room as they once were, packed with the program: a line `=== PATH` before each. A copy, so that the
+/// Files of an earlier version of this crate, packed with the program: a line `=== PATH` before each. A copy, so that the
 /// corpus does not change when the program does.
 const PACKED: &str = include_str!("embedded.txt");
 

@@ -2,9 +2,9 @@
 //!
 //! The sequential part decompresses and cuts runs of whole lines; parsing happens in the morsels. A line that is
 //! no JSON object, or has no text, becomes a dropped row that names its line; `NaN` and lone surrogates are
-//! repaired first ([`repair_json`]). A line longer than the limit is
-//! passed over without being held. A compressed file that ends early, is damaged or unpacks beyond measure gives the lines
-//! before that place and one dropped row that says where it broke; the run goes on with the next file.
+//! repaired first ([`repair_json`]). A line longer than the limit is skipped without being held. A compressed file that ends early,
+//! is damaged or is a decompression bomb gives the lines before that place and one dropped row that names it; reading continues
+//! with the next file.
 
 use super::files::{FileFormat, FileSource};
 use super::folder::FileEntry;

@@ -124,7 +124,7 @@ pub struct Listing {
     /// Names of the sources that are chained, in row order; empty for a source by itself. The names in `sources` begin with
     /// one of these and a slash.
     pub chained: Vec<String>,
-    /// Those of them whose text must reach the output byte for byte.
+    /// The chained sources whose text must reach the output byte for byte.
     pub verbatim: Vec<String>,
 }
 

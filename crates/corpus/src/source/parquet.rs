@@ -1,8 +1,8 @@
 //! Parquet files: one column is the text.
 //!
-//! Only that column is read, and those of URL, date and the metadata that predicates name, where there are such. Strings, large strings and binary are understood, plain or dictionary-encoded;
-//! nulls become dropped rows. A file that is no Parquet, or breaks in the middle, gives one dropped row that
-//! names it, and the run goes on.
+//! Read are that column and, where they exist, those of URL, date and the metadata that predicates name. Strings, large strings and
+//! binary are understood, plain or dictionary-encoded; nulls become dropped rows. A file that is not Parquet or is damaged in the
+//! middle gives one dropped row that names it, and reading continues with the next file.
 
 use super::files::{FileFormat, FileSource};
 use super::folder::FileEntry;
@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Text bytes that a batch aims at, told from the mean of the file.
+/// Text bytes that a batch aims at, by the mean of the file.
 const BATCH_BYTES: u64 = 4 << 20;
 /// Most rows of a batch.
 const BATCH_ROWS: u64 = 1024;

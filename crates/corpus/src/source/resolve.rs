@@ -255,7 +255,7 @@ pub fn source_kind_of(name: &str) -> Option<SourceKind> {
     }
 }
 
-/// What a place holds: told by the name of a file, by the files of a folder.
+/// Kind of what a place holds, by the name of a file or the files of a folder.
 fn kind_of(place: &SourceLocation<'_>) -> Result<SourceKind> {
     let names = place.names()?;
     if names.is_empty() && place.is_remote() {

@@ -243,7 +243,7 @@ impl PostsScan {
             if !is_row {
                 continue;
             }
-            // What is damaged or too long has no number that counts: it is told in the first run.
+            // What is damaged or too long has no number that counts: it is counted in the first run.
             let in_run = id.map_or(dump.first_question == 0, |id| run.contains(&id));
             let kind = attribute(&line.bytes, "PostTypeId");
             if !in_run || !matches!(kind, Some(1) | None) {

@@ -3,7 +3,7 @@
 //! What a record gives is decided by [`bessemer_web::page`]: a response with HTML gives the page's main text, one with plain text
 //! that text, a conversion (WET) its block. A response without usable text becomes a dropped row with the page's verdict as its
 //! reason. Requests, metadata, revisits and name look-ups leave no row. A damaged member or record is one dropped row, and
-//! reading goes on behind it.
+//! reading continues after it.
 //!
 //! The sequential part finds and decompresses records; messages, encodings and pages are worked on in the morsels.
 //! Row numbers count records, usable or not, so they do not depend on what is chosen.
@@ -235,8 +235,10 @@ fn rows(
                 origin.path = record.target_uri().unwrap_or(name);
                 origin.bytes = record.block.len() as u64;
                 let head = &record.block[..record.block.len().min(HEAD_BYTES)];
-                if let Some((url, verdict)) =
-                    reading.unwanted.as_ref().and_then(|lists| Some((origin.url?, lists.judge(origin.url?)?)))
+                if let Some((url, verdict)) = reading
+                    .unwanted
+                    .as_ref()
+                    .and_then(|lists| Some((origin.url?, lists.verdict(origin.url?)?)))
                 {
                     rows.refuse(&origin, verdict.name(), url, head);
                     continue;

@@ -2,7 +2,7 @@
 //!
 //! The sequential part decompresses and finds pages, which begin at `<page>` and end at `</page>`: `<` stands in no text of a dump.
 //! Pages are parsed in the morsels. A redirect, a page of another namespace or of another content model is a dropped row; so is a
-//! damaged or too large one, and reading goes on behind it. The title is the document's first paragraph and its path.
+//! damaged or too large one, and reading continues after it. The title is the document's first paragraph and its path.
 
 use super::files::{FileFormat, FileSource};
 use super::folder::FileEntry;
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn dumps_are_told_by_their_names() {
+    fn dumps_are_recognised_by_name() {
         for (name, is) in [
             ("enwiki-20260101-pages-articles.xml", true),
             ("x/enwiki-latest-pages-articles-multistream.xml.bz2", true),

@@ -1,5 +1,5 @@
 //! How often a text is copied between its source and the Parquet files: the buffers of the text column behind every stage of
-//! the plan are told apart by their addresses.
+//! the plan are distinguished by their addresses.
 
 use arrow_array::cast::AsArray;
 use arrow_array::{ArrayRef, RecordBatch};
@@ -43,7 +43,7 @@ impl BatchMap for Tap {
 /// Runs plans on this machine, with a tap behind each stage.
 #[derive(Default)]
 struct Traced {
-    /// Bytes of texts in the source, and in all buffers behind it.
+    /// Bytes of texts in the source, and in all buffers after it.
     found: Mutex<(usize, usize)>,
 }
 

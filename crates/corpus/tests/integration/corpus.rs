@@ -1,4 +1,4 @@
-//! The corpus room from outside: sources, determinism, resumption, hostile input.
+//! The corpus crate from outside: sources, determinism, resumption, hostile input.
 
 use bessemer_corpus::*;
 use std::fs;

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 const CONFIG: &str = "BESSEMER_TEST_CONFIG";
 const OUT: &str = "BESSEMER_TEST_OUT";
-/// Bytes of rows, and what the README of the room allows beside it for two threads.
+/// Bytes of rows, and what the README of the crate allows in addition for two threads.
 const BUDGET: usize = 8 << 20;
 const ALLOWED: u64 = (8 << 20) + (100 << 20) + 2 * (25 << 20);
 

@@ -373,7 +373,7 @@ fn with_every_stage_memory_stays_within_the_bound_on_20_times_as_much_text() {
     assert!(peak < allowed, "{} MiB, at most {}", peak >> 20, allowed >> 20);
 }
 
-/// What the process of a build takes in all, with the rows that `--memory` leaves room for.
+/// What the process of a build takes in all, with the rows that fit into `--memory`.
 #[test]
 #[ignore = "writes some 10 GB; docs/performance.md has the command"]
 fn memory_of_the_process_stays_under_a_20th_of_the_input() {

@@ -18,7 +18,7 @@ fn score(name: &str, kind: ScoreKind, model: &str) -> ScoreConfig {
     ScoreConfig { name: name.into(), kind, model: model.into(), label, ..ScoreConfig::default() }
 }
 
-/// A model of the room of scores.
+/// A model of the score crate.
 fn model(name: &str) -> String {
     format!("{}/../score/tests/data/{name}", env!("CARGO_MANIFEST_DIR"))
 }

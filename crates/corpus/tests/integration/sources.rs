@@ -1,4 +1,4 @@
-//! What goes into a corpus: which files of a folder are read, as what text; what is left out, and who is told; what is held
+//! What goes into a corpus: which files of a folder are read, as what text; what is left out, and how that is reported; what is held
 //! out of small corpora.
 
 use bessemer_corpus::*;

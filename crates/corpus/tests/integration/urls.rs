@@ -146,7 +146,7 @@ fn saved_pages_become_their_main_text() {
 }
 
 #[test]
-fn a_sample_is_evaluated_and_told_and_laid_out_for_people() {
+fn a_sample_is_evaluated_and_reported_and_written_for_review() {
     let folder = TempDir::new().unwrap();
     let input = folder.path().join("in.jsonl");
     let line =
@@ -164,18 +164,18 @@ fn a_sample_is_evaluated_and_told_and_laid_out_for_people() {
     let found = summary.evaluation.as_ref().unwrap();
     // 400 draws of probability 1/4: 100 with a deviation of 8.7.
     assert!((60..=140).contains(&found.sampled.documents), "{:?}", found.sampled);
-    let (told, judged) = (&found.profiles["ziya2"], &found.profiles["gopher-quality"]);
+    let (reported, filtered) = (&found.profiles["ziya2"], &found.profiles["gopher-quality"]);
     assert_eq!(
-        (told.passed, told.dropped.len()),
+        (reported.passed, reported.dropped.len()),
         (found.sampled.documents, 0),
         "ziya2 tells and drops nothing"
     );
-    assert!(told.measures.len() >= 12, "{:?}", told.measures);
-    let characters = &told.measures[0];
+    assert!(reported.measures.len() >= 12, "{:?}", reported.measures);
+    let characters = &reported.measures[0];
     assert_eq!(characters.documents, found.sampled.documents);
     let length = text(1).len() as f64;
     assert!(characters.quantiles.iter().all(|value| (value / length - 1.0).abs() < 0.05), "{characters:?}");
-    assert_eq!(judged.passed + judged.dropped.values().sum::<u64>(), found.sampled.documents);
+    assert_eq!(filtered.passed + filtered.dropped.values().sum::<u64>(), found.sampled.documents);
     let review = fs::read_to_string(out.join(REVIEW_FILE)).unwrap();
     assert_eq!(review.lines().count(), 5);
     for line in review.lines() {

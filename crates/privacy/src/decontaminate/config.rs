@@ -65,7 +65,7 @@ pub struct DecontaminateConfig {
     /// With `window`: pieces with fewer characters than this go too.
     pub min_piece_chars: u32,
     /// Question and answer with fewer words than `ngram` together count where the question stands whole and an answer begins
-    /// within so many words behind it.
+    /// within so many words after it.
     pub answer_within: u32,
 }
 

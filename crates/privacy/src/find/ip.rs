@@ -85,7 +85,7 @@ pub(super) fn v4_datatrove(pattern: &Regex, run: &str, offset: usize, mut take: 
     }
 }
 
-/// The run is one address, apart from a full stop behind it, and stands by itself.
+/// The run is one address, apart from a full stop after it, and stands by itself.
 pub(super) fn v4_strict(text: &str, start: usize, end: usize) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
     let end = if text[start..end].ends_with('.') { end - 1 } else { end };

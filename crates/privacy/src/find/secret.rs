@@ -1,6 +1,6 @@
 //! Keys and tokens: by the prefix that their issuer gives them, or by being a random-looking value assigned to a telling name.
 //!
-//! A token of known form is taken where nothing that could belong to it stands before or behind it. An assigned value
+//! A token of known form is taken where nothing that could belong to it stands before or after it. An assigned value
 //! must be long, hold letters and digits, and have an entropy that words do not have; a placeholder such as
 //! `your_api_key_here` or a template such as `${TOKEN}` is none.
 

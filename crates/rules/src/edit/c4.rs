@@ -7,8 +7,8 @@
 
 use super::Edited;
 use crate::error::{Error, Result};
+use crate::evaluate::RuleResult;
 use crate::features::Scratch;
-use crate::judge::RuleResult;
 use crate::words::WordSegmenter;
 use bessemer_text::Words;
 use bessemer_text::split::english::{Token, Tokenizer, sentence_count};
@@ -91,7 +91,7 @@ impl C4Lines {
         Ok(C4Lines { options, words, phrases })
     }
 
-    /// Judges the lines. With `all`, goes on after the document is lost, so that every count is of the whole text.
+    /// Checks and edits the lines. With `all`, goes on after the document is lost, so that every count is of the whole text.
     pub(crate) fn apply(&self, text: &str, scratch: &mut Scratch, all: bool) -> Edited {
         let options = &self.options;
         // U+212A, the Kelvin sign, is the one character whose lower case is a letter of the phrases.

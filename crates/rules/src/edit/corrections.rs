@@ -7,7 +7,7 @@
 use super::Edited;
 use super::urls::Urls;
 use crate::error::{Error, Result};
-use crate::judge::RuleResult;
+use crate::evaluate::RuleResult;
 use bessemer_text::unicode::{Class, char_count, class, is_space, strip};
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};

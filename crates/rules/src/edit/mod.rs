@@ -9,7 +9,7 @@ pub use c4::C4Options;
 pub(crate) use corrections::Correction;
 pub use corrections::{CorrectionOptions, PhrasePosition};
 
-use crate::judge::RuleResult;
+use crate::evaluate::RuleResult;
 
 /// Result of an edit.
 #[derive(Debug, Default)]

@@ -76,7 +76,7 @@ fn is_host(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-@:%._+~#=".contains(&byte)
 }
 
-/// The last dot of the run `start..end` that has a character before it and a top-level domain behind it: where it stands,
+/// The last dot of the run `start..end` that has a character before it and a top-level domain after it: where it stands,
 /// and where the domain ends.
 fn domain(text: &str, start: usize, end: usize) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();

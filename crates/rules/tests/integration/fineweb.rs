@@ -22,7 +22,7 @@ fn verdicts_reasons_and_kept_texts_are_those_of_datatrove() {
     {
         let document: serde_json::Value = serde_json::from_str(document).expect("JSON");
         let text = document["text"].as_str().expect("a text");
-        let found = match profile.judge_with(&DocumentView::of(text), &mut scratch).verdict {
+        let found = match profile.evaluate_with(&DocumentView::of(text), &mut scratch).verdict {
             Verdict::Drop(label) => format!("drop {label}"),
             Verdict::Keep => format!("keep {:016x}", xxh64(text.as_bytes())),
             Verdict::Edit(text) => format!("keep {:016x}", xxh64(text.as_bytes())),
@@ -46,17 +46,17 @@ static PROFILES: LazyLock<Vec<Profile>> = LazyLock::new(|| {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
     #[test]
-    fn any_text_is_judged_the_same_again(text in PIECES) {
+    fn any_text_gives_the_same_verdict_again(text in PIECES) {
         let mut scratch = Scratch::new();
         for profile in PROFILES.iter() {
             let name = profile.name();
             let document = DocumentView::of(&text);
             let explained = profile.explain(&document, &mut scratch);
-            let judged = profile.judge_with(&document, &mut scratch);
-            prop_assert_eq!(&explained.verdict, &judged.verdict, "{}", name);
-            prop_assert_eq!(&explained.failed, &judged.failed, "{}", name);
-            prop_assert_eq!(explained.rules.iter().find(|rule| rule.failed()), judged.failed.as_ref(), "{}", name);
-            prop_assert_eq!(&explained.verdict, &profile.judge(&document).verdict, "{}", name);
+            let evaluated = profile.evaluate_with(&document, &mut scratch);
+            prop_assert_eq!(&explained.verdict, &evaluated.verdict, "{}", name);
+            prop_assert_eq!(&explained.failed, &evaluated.failed, "{}", name);
+            prop_assert_eq!(explained.rules.iter().find(|rule| rule.failed()), evaluated.failed.as_ref(), "{}", name);
+            prop_assert_eq!(&explained.verdict, &profile.evaluate(&document).verdict, "{}", name);
             for rule in &explained.rules {
                 prop_assert!(rule.value.is_none_or(f64::is_finite), "{}: {:?}", name, rule);
             }

@@ -1,6 +1,6 @@
 //! Verdicts and values that the tests of the origins state, and edges on which the profiles differ.
 
-use bessemer_rules::{DocumentView, Judgement, Profile, RuleVerdict, Scratch, Verdict};
+use bessemer_rules::{DocumentView, Outcome, Profile, RuleVerdict, Scratch, Verdict};
 
 fn profile(name: &str) -> Profile {
     Profile::named(name).unwrap_or_else(|error| panic!("{error}"))
@@ -16,12 +16,12 @@ fn value(steps: &str, text: &str) -> Option<f64> {
     explain(&own(&format!("[[step]]\n{steps}")), text).rules[0].value
 }
 
-fn explain(profile: &Profile, text: &str) -> Judgement {
+fn explain(profile: &Profile, text: &str) -> Outcome {
     profile.explain(&DocumentView::of(text), &mut Scratch::new())
 }
 
 fn dropped(profile: &Profile, text: &str) -> Option<String> {
-    match profile.judge(&DocumentView::of(text)).verdict {
+    match profile.evaluate(&DocumentView::of(text)).verdict {
         Verdict::Drop(label) => Some(label),
         _ => None,
     }
@@ -182,7 +182,7 @@ fn limits_are_the_published_ones_in_the_published_order() {
 fn c4_limits() {
     let sentence = "One more sentence stands here, and it says little.";
     let text = |lines: &[&str]| [lines, &[sentence; 5]].concat().join("\n");
-    let kept = |lines: &[&str]| match profile("c4").judge(&DocumentView::of(&text(lines))).verdict {
+    let kept = |lines: &[&str]| match profile("c4").evaluate(&DocumentView::of(&text(lines))).verdict {
         Verdict::Keep => text(lines),
         Verdict::Edit(text) => text,
         Verdict::Drop(label) => label,
@@ -394,8 +394,8 @@ fn refinedweb_cuts_lines_and_counts_what_it_cut() {
         file.step.retain(|step| step.rule.as_deref().is_none_or(|rule| !rule.ends_with("ngram-chars")));
         Profile::compile(file, None).unwrap_or_else(|error| panic!("{error}"))
     };
-    let judged = relaxed.judge(&DocumentView::of(&lines.join("\n"))).verdict;
-    assert_eq!(judged, Verdict::Edit(text.join("\n")));
+    let evaluated = relaxed.evaluate(&DocumentView::of(&lines.join("\n"))).verdict;
+    assert_eq!(evaluated, Verdict::Edit(text.join("\n")));
     // More than 5 % of the words go with the loud lines.
     lines.insert(5, "THIS IS SHOUTED AND SHOUTED AND SHOUTED OVER AND OVER AND OVER AGAIN".into());
     assert_eq!(dropped(&relaxed, &lines.join("\n")).as_deref(), Some("word_removal_ratio_filter"));
@@ -450,8 +450,8 @@ fn refinedweb_cuts_urls_first() {
     let plain: Vec<String> = (0..12).map(|n| format!("{n} {}{sentence}.", "x".repeat(n))).collect();
     let linked: Vec<String> =
         plain.iter().map(|line| format!("{line} https://example.com/{}", line.len())).collect();
-    let judged = relaxed.judge(&DocumentView::of(&linked.join("\n"))).verdict;
-    assert_eq!(judged, Verdict::Edit(plain.join("\n")));
+    let evaluated = relaxed.evaluate(&DocumentView::of(&linked.join("\n"))).verdict;
+    assert_eq!(evaluated, Verdict::Edit(plain.join("\n")));
     let explained = explain(&relaxed, &linked.join("\n"));
     let of = |rule: &str| {
         explained.rules.iter().find(|result| result.rule == rule).and_then(|result| result.value)
@@ -460,7 +460,7 @@ fn refinedweb_cuts_urls_first() {
 }
 
 #[test]
-fn explaining_and_judging_agree() {
+fn explaining_and_evaluating_agree() {
     let texts = [
         String::new(),
         "I am Frank, I am Frank, I am Frank".into(),
@@ -474,13 +474,13 @@ fn explaining_and_judging_agree() {
         let profile = profile(name);
         for text in &texts {
             let document = DocumentView::of(text);
-            let judged = profile.judge_with(&document, &mut scratch);
+            let evaluated = profile.evaluate_with(&document, &mut scratch);
             let explained = profile.explain(&document, &mut scratch);
-            assert_eq!(judged.verdict, explained.verdict, "{name}");
-            assert_eq!(judged.verdict, profile.judge(&document).verdict);
-            assert!(judged.rules.is_empty() && explained.rules.len() >= profile.len(), "{name}");
+            assert_eq!(evaluated.verdict, explained.verdict, "{name}");
+            assert_eq!(evaluated.verdict, profile.evaluate(&document).verdict);
+            assert!(evaluated.rules.is_empty() && explained.rules.len() >= profile.len(), "{name}");
             let first = explained.rules.iter().find(|rule| rule.verdict == RuleVerdict::Fail);
-            match judged.verdict {
+            match evaluated.verdict {
                 Verdict::Drop(label) => assert_eq!(first.map(|rule| rule.label.clone()), Some(label)),
                 _ => assert_eq!(first, None, "{name}"),
             }
@@ -489,7 +489,7 @@ fn explaining_and_judging_agree() {
 }
 
 #[test]
-fn hostile_texts_are_judged_in_linear_time() {
+fn hostile_texts_are_evaluated_in_linear_time() {
     let mut scratch = Scratch::new();
     for piece in [
         "a", " ", "\n", "[", "{", "<", "...", "…", "\u{301}", "-\n", "a b ", "http://", "\r", "漢", "1 ",

@@ -1,5 +1,5 @@
 //! Pieces and perplexities are those of SentencePiece and KenLM (golden/score/sentencepiece_models.py makes the files), and files
-//! that are broken are told or do no harm.
+//! that are broken are reported or do no harm.
 
 use bessemer_score::kenlm::{LanguageModel, perplexity_of_document};
 use bessemer_score::sentencepiece::SentencePiece;

@@ -40,7 +40,7 @@ impl UrlVerdict {
     }
 }
 
-/// A filter with its lists in memory. Judging is pure and takes time linear in the URL.
+/// A filter with its lists in memory. A verdict takes time linear in the URL.
 #[derive(Debug, Clone)]
 pub struct UrlFilter {
     profile: UrlProfile,
@@ -104,10 +104,10 @@ impl UrlFilter {
     }
 
     /// The reason for which a page at `url` is dropped; None if it is kept.
-    pub fn judge(&self, url: &str) -> Option<UrlVerdict> {
+    pub fn verdict(&self, url: &str) -> Option<UrlVerdict> {
         let host = host(url);
         let host = host.as_deref().unwrap_or_default();
-        if let Some(verdict) = self.judge_host(host) {
+        if let Some(verdict) = self.host_verdict(host) {
             return Some(verdict);
         }
         let listed = match self.profile {
@@ -121,14 +121,14 @@ impl UrlFilter {
         if self.profile == UrlProfile::Refinedweb && self.holds_subword(url, |c| !matches!(c, '-' | '.')) {
             return Some(UrlVerdict::BlacklistedSubword);
         }
-        if let Some(verdict) = self.judge_words(url) {
+        if let Some(verdict) = self.word_verdict(url) {
             return Some(verdict);
         }
         (self.profile != UrlProfile::Refinedweb && self.holds_subword(url, |c| c.is_ascii_alphanumeric()))
             .then_some(UrlVerdict::BlacklistedSubword)
     }
 
-    fn judge_host(&self, host: &str) -> Option<UrlVerdict> {
+    fn host_verdict(&self, host: &str) -> Option<UrlVerdict> {
         if host.is_empty() {
             return None;
         }
@@ -158,7 +158,7 @@ impl UrlFilter {
         }
     }
 
-    fn judge_words(&self, url: &str) -> Option<UrlVerdict> {
+    fn word_verdict(&self, url: &str) -> Option<UrlVerdict> {
         if self.banned.is_empty() && self.soft.is_empty() {
             return None;
         }
@@ -208,8 +208,8 @@ mod tests {
         .unwrap()
     }
 
-    fn judged(profile: UrlProfile, url: &str) -> &'static str {
-        filter(profile).judge(url).map_or("kept", UrlVerdict::name)
+    fn verdict(profile: UrlProfile, url: &str) -> &'static str {
+        filter(profile).verdict(url).map_or("kept", UrlVerdict::name)
     }
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
             ("http://10.0.0.7/", "kept"),
             ("", "kept"),
         ] {
-            assert_eq!(judged(UrlProfile::Datatrove, url), wanted, "{url}");
+            assert_eq!(verdict(UrlProfile::Datatrove, url), wanted, "{url}");
         }
     }
 
@@ -250,7 +250,7 @@ mod tests {
             ("https://en.wikipedia.org/wiki/Steel", "curated"),
             ("https://fine.com/xsub.WORDx", "blacklisted_subword"),
         ] {
-            assert_eq!(judged(UrlProfile::Strict, url), wanted, "{url}");
+            assert_eq!(verdict(UrlProfile::Strict, url), wanted, "{url}");
         }
     }
 
@@ -263,7 +263,7 @@ mod tests {
             ("https://fine.com/softc_softb", "soft_blacklisted"),
             ("https://de.wikipedia.org/", "curated"),
         ] {
-            assert_eq!(judged(UrlProfile::Refinedweb, url), wanted, "{url}");
+            assert_eq!(verdict(UrlProfile::Refinedweb, url), wanted, "{url}");
         }
     }
 }

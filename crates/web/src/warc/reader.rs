@@ -1,4 +1,4 @@
-//! Reads records one by one, in bounded memory, and goes on behind whatever is broken.
+//! Reads records one by one, in bounded memory, and continues after damaged places.
 
 use super::error::{Counts, FaultKind, WarcError};
 use super::member::{Compression, DICTIONARY_MAGIC, GZIP_MAGIC, MemberFault, Members, ZSTD_MAGIC};
@@ -38,7 +38,7 @@ impl Default for WarcLimits {
     }
 }
 
-/// A fault inside a member and where to go on.
+/// A fault inside a member, and where reading continues.
 struct Fault {
     kind: FaultKind,
     message: String,
@@ -263,7 +263,7 @@ impl<R: Read + Seek> WarcReader<R> {
     /// The next record.
     ///
     /// An error that [is skippable](WarcError::is_skippable) concerns one record or member and is counted: call
-    /// again to go on behind it. After any other error there are no more records.
+    /// again to continue after it. After any other error there are no more records.
     ///
     /// # Errors
     /// See [`FaultKind`].
@@ -309,7 +309,7 @@ impl<R: Read + Seek> WarcReader<R> {
         }
     }
 
-    /// Puts the reader where reading can go on, and makes the error.
+    /// Moves the reader to where reading can continue, and returns the error.
     fn recover(&mut self, fault: Fault) -> WarcError {
         let offset = self.position.offset;
         if let Some(e) = fault.io {
@@ -441,7 +441,7 @@ impl<R: Read + Seek> WarcReader<R> {
     fn header(&mut self) -> Result<(String, Fields), Fault> {
         let max = self.limits.max_header;
         let cut = || Fault { search: false, ..fault(FaultKind::Truncated, "the header is cut off") };
-        // What is no record is told from its first bytes, before a line's end is looked for.
+        // What is not a record is recognised by its first bytes, before a line's end is looked for.
         while self.buffer.len() - self.at < 5 && self.fill()? {}
         let head = &self.buffer[self.at..];
         let begins = head.starts_with(b"WARC/") || head.len() < 5 && b"WARC/".starts_with(head);

@@ -7,10 +7,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// What the store does with one request.
+/// Answer of the store to one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Act {
-    /// What was asked for.
+    /// The requested object.
     Serve,
     /// The head of the answer and only the first half of its body.
     HalfBody,
@@ -18,11 +18,11 @@ pub(crate) enum Act {
     Status(u16),
     /// Closes without an answer.
     Close,
-    /// What was asked for, of another version.
+    /// The requested object in another version.
     NewVersion,
     /// The whole file, ranges ignored.
     Whole,
-    /// No answer for longer than anybody waits.
+    /// No answer for longer than a client waits.
     Sleep,
 }
 

@@ -2,30 +2,24 @@
 //! writes it beside `corpus.json`; it holds no time and no machine's name, so it is the same for the same corpus. What a card
 //! should say follows Gebru et al. 2021, "Datasheets for datasets" (composition, collection, cleaning).
 
+mod html;
+mod removal;
 pub(crate) mod samples;
 mod svg;
 
-use super::summary::{CARD_FILE, CorpusSummary, Count, ScoreSummary, SourceSummary};
+use super::summary::{CARD_FILE, CorpusSummary, Count, ScoreSummary, most_documents_first};
 use crate::error::Result;
 use crate::evaluate::{Evaluation, SHARES};
 use crate::inspect::InspectFilter;
 use crate::read::CorpusReader;
 use crate::tokenize::Tokenized;
-use bessemer_documents::Split;
-use bessemer_units::Bytes;
+use html::{bytes, escaped, number, percent, row, share};
+use removal::{by_source, removal, totals};
 use samples::Samples;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use svg::Bar;
 
-/// Sources whose own row is shown; the rest is one row.
-const SOURCES: usize = 200;
-/// Sources that are drawn.
-const DRAWN: usize = 40;
-/// Reasons that have a colour and a column of their own in what is told by source.
-const REASONS: usize = 8;
-/// Sources up to which those of one document have rows of their own.
-const FEW_SOURCES: usize = 8;
 /// Remarks that are open at the head of the page.
 const ALERTS: usize = 6;
 /// Names of a score that are drawn.
@@ -43,61 +37,6 @@ pre{background:var(--box);padding:.6rem;white-space:pre-wrap;overflow-wrap:anywh
 
 /// Where [`run_card`] puts what is known only after the corpus was built.
 const RUN_MARK: &str = "<!-- run -->\n";
-
-/// `text` with what HTML would read as its own escaped.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            // Control characters but line ends and tabs are no HTML.
-            c if c.is_control() && c != '\n' && c != '\t' => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
-fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
-}
-
-fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 { "–".into() } else { format!("{:.2} %", 100.0 * share(part, whole)) }
-}
-
-fn sum<'a>(counts: impl IntoIterator<Item = &'a Count>) -> Count {
-    counts.into_iter().fold(Count::default(), |all, count| Count {
-        documents: all.documents + count.documents,
-        bytes: all.bytes + count.bytes,
-    })
-}
-
-/// Name and version.
-fn name(source: &SourceSummary) -> String {
-    match &source.version {
-        Some(version) => format!("{} {version}", source.name),
-        None => source.name.clone(),
-    }
-}
-
-/// Reasons in the order of the documents that they dropped.
-fn reasons(summary: &CorpusSummary) -> Vec<(&str, Count)> {
-    let mut all: Vec<(&str, Count)> =
-        summary.dropped_by_reason.iter().map(|(reason, count)| (reason.as_str(), *count)).collect();
-    all.sort_by(|a, b| b.1.documents.cmp(&a.1.documents).then_with(|| a.0.cmp(b.0)));
-    all
-}
-
-/// Sources that were read, largest first.
-fn sources(summary: &CorpusSummary) -> Vec<&SourceSummary> {
-    let mut all: Vec<&SourceSummary> = summary.sources.iter().filter(|s| s.read.documents > 0).collect();
-    all.sort_by(|a, b| b.read.bytes.cmp(&a.read.bytes).then_with(|| name(a).cmp(&name(b))));
-    all
-}
 
 fn alerts(html: &mut String, summary: &CorpusSummary) {
     let shown = &summary.remarks[..summary.remarks.len().min(ALERTS)];
@@ -117,211 +56,9 @@ fn alerts(html: &mut String, summary: &CorpusSummary) {
     }
 }
 
-/// A number of documents with its thousands apart.
-fn number(value: u64) -> String {
-    let digits = value.to_string();
-    let mut out = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// Bytes in a unit that people read.
-fn bytes(value: u64) -> String {
-    Bytes(value).to_string()
-}
-
-fn row(html: &mut String, cells: &[String]) {
-    let cells: String = cells.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();
-    let _ = writeln!(html, "<tr>{cells}</tr>");
-}
-
-fn totals(html: &mut String, summary: &CorpusSummary) {
-    html.push_str(
-        "<h2>Documents</h2>\n<table><tr><th></th><th>documents</th><th>bytes</th><th>of the bytes read</th></tr>\n",
-    );
-    let mut line = |what: &str, count: Count| {
-        let part = percent(count.bytes, summary.read.bytes);
-        row(html, &[what.into(), number(count.documents), bytes(count.bytes), part]);
-    };
-    line("read", summary.read);
-    line("kept", summary.kept);
-    for split in Split::ALL {
-        let side = summary.split(split);
-        line(&format!("kept for {}", split.name()), Count { documents: side.documents, bytes: side.bytes });
-    }
-    line("dropped", summary.dropped);
-    let _ = writeln!(
-        html,
-        "</table>\n<p>Replaced in kept documents: {} e-mail addresses, {} IP addresses; removed: {} lines.</p>",
-        summary.emails_replaced, summary.ips_replaced, summary.lines_removed
-    );
-    edits(html, summary);
-}
-
-/// Edits that only some corpora make.
-fn edits(html: &mut String, summary: &CorpusSummary) {
-    if summary.numbers_replaced + summary.secrets_replaced > 0 {
-        let _ = writeln!(
-            html,
-            "<p>Also replaced: {} phone, card and account numbers, {} keys and tokens.</p>",
-            summary.numbers_replaced, summary.secrets_replaced
-        );
-    }
-    for (set, count) in &summary.decontaminated {
-        let _ = writeln!(
-            html,
-            "<p>Evaluation set {}: {} documents dropped, {} places cut out of {} documents.</p>",
-            escaped(set),
-            count.dropped,
-            count.places,
-            count.cut
-        );
-    }
-}
-
-fn removal(html: &mut String, summary: &CorpusSummary) {
-    html.push_str("<h2>Removal by rule</h2>\n");
-    let all = reasons(summary);
-    if all.is_empty() {
-        html.push_str("<p>Nothing was dropped.</p>\n");
-        return;
-    }
-    for (what, documents) in [("Documents", true), ("Bytes", false)] {
-        let of = |count: &Count| if documents { count.documents } else { count.bytes };
-        let bars: Vec<Bar> = all
-            .iter()
-            .map(|(reason, count)| Bar {
-                label: (*reason).to_string(),
-                parts: vec![(share(of(count), of(&summary.read)), 1)],
-                note: percent(of(count), of(&summary.read)),
-            })
-            .collect();
-        let _ = writeln!(html, "<p>{what} dropped, of all that were read</p>\n{}", svg::bars(&bars));
-    }
-    html.push_str(
-        "<table><tr><th>reason</th><th>documents</th><th>of all</th><th>bytes</th><th>of all</th></tr>\n",
-    );
-    for (reason, count) in &all {
-        let cells = [
-            (*reason).to_string(),
-            number(count.documents),
-            percent(count.documents, summary.read.documents),
-            bytes(count.bytes),
-            percent(count.bytes, summary.read.bytes),
-        ];
-        row(html, &cells);
-    }
-    html.push_str("</table>\n");
-}
-
-/// Dropped documents of each source, by reason.
-fn by_source(html: &mut String, summary: &CorpusSummary) {
-    let (all, single) = shown_sources(summary);
-    let named: Vec<&str> = reasons(summary).into_iter().take(REASONS).map(|(reason, _)| reason).collect();
-    let other = named.len() + 1;
-    html.push_str("<h2>Removal by source</h2>\n");
-    let mut names = vec![("kept", 0)];
-    names.extend(named.iter().enumerate().map(|(index, reason)| (*reason, index + 1)));
-    if summary.dropped_by_reason.len() > named.len() {
-        names.push(("other reasons", other));
-    }
-    html.push_str(&svg::legend(&names));
-    let mut bars: Vec<Bar> = all.iter().take(DRAWN).map(|source| stacked(source, &named)).collect();
-    bars.extend(together(&single, "files of one document each").map(|all| stacked(&all, &named)));
-    let _ = writeln!(
-        html,
-        "<p>The {} largest sources: what was read, and what became of its bytes</p>\n{}",
-        bars.len(),
-        svg::bars(&bars)
-    );
-    let heads: String = named.iter().map(|reason| format!("<th>{}</th>", escaped(reason))).collect();
-    let _ = writeln!(
-        html,
-        "<table><tr><th>source</th><th>licence</th><th>documents</th><th>bytes</th><th>dropped</th>{heads}</tr>"
-    );
-    let shown = &all[..all.len().min(SOURCES)];
-    for source in shown {
-        let licence = source.licence.as_deref().unwrap_or("not stated");
-        source_row(html, name(source), licence, source.read, &source.dropped, &named);
-    }
-    for (words, rest) in [("more sources", &all[shown.len()..]), ("files of one document each", &single)] {
-        if let Some(rest) = together(rest, words) {
-            source_row(html, rest.name, "", rest.read, &rest.dropped, &named);
-        }
-    }
-    html.push_str(
-        "</table>\n<p class=small>Dropped and the columns of reasons: share of the source's bytes.</p>\n",
-    );
-}
-
-/// Sources with a row of their own, and those of one document, which are told together where there are several.
-fn shown_sources(summary: &CorpusSummary) -> (Vec<&SourceSummary>, Vec<&SourceSummary>) {
-    let (single, all): (Vec<_>, Vec<_>) =
-        sources(summary).into_iter().partition(|source| source.read.documents == 1);
-    if single.len() > 1 && single.len() + all.len() > FEW_SOURCES {
-        return (all, single);
-    }
-    (sources(summary), Vec::new())
-}
-
-/// Sources as one; none of none.
-fn together(sources: &[&SourceSummary], words: &str) -> Option<SourceSummary> {
-    let mut all = SourceSummary {
-        name: format!("{} {words}", number(sources.len() as u64)),
-        ..SourceSummary::default()
-    };
-    for source in sources {
-        all.read = sum([&all.read, &source.read]);
-        for (reason, count) in &source.dropped {
-            let dropped = all.dropped.entry(reason.clone()).or_default();
-            *dropped = sum([&*dropped, count]);
-        }
-    }
-    (!sources.is_empty()).then_some(all)
-}
-
-fn stacked(source: &SourceSummary, named: &[&str]) -> Bar {
-    let gone = sum(source.dropped.values());
-    let of = |reason: &str| source.dropped.get(reason).map_or(0, |count| count.bytes);
-    let by_name: u64 = named.iter().map(|reason| of(reason)).sum();
-    let whole = source.read.bytes;
-    let mut parts = vec![(share(whole.saturating_sub(gone.bytes), whole), 0)];
-    parts.extend(named.iter().enumerate().map(|(index, reason)| (share(of(reason), whole), index + 1)));
-    parts.push((share(gone.bytes.saturating_sub(by_name), whole), named.len() + 1));
-    parts.retain(|(share, _)| *share > 0.0);
-    Bar { label: name(source), parts, note: format!("−{}", percent(gone.bytes, whole)) }
-}
-
-fn source_row(
-    html: &mut String,
-    name: String,
-    licence: &str,
-    read: Count,
-    dropped: &BTreeMap<String, Count>,
-    named: &[&str],
-) {
-    let gone = sum(dropped.values());
-    let mut cells = vec![
-        name,
-        licence.to_string(),
-        number(read.documents),
-        bytes(read.bytes),
-        percent(gone.bytes, read.bytes),
-    ];
-    let of =
-        |reason: &&str| dropped.get(*reason).map_or(String::new(), |count| percent(count.bytes, read.bytes));
-    cells.extend(named.iter().map(of));
-    row(html, &cells);
-}
-
 /// How long the kept documents are.
 fn lengths(html: &mut String, summary: &CorpusSummary) {
-    let all = sum(summary.lengths.values());
+    let all: Count = summary.lengths.values().sum();
     let (Some(first), Some(last)) = (summary.lengths.keys().next(), summary.lengths.keys().next_back())
     else {
         return;
@@ -421,16 +158,14 @@ fn scores(html: &mut String, summary: &CorpusSummary) {
 
 /// Documents by name.
 fn names_of(score: &ScoreSummary) -> String {
-    let mut values: Vec<(&String, &Count)> = score.values.iter().collect();
-    values.sort_by(|a, b| b.1.documents.cmp(&a.1.documents).then_with(|| a.0.cmp(b.0)));
+    let values = most_documents_first(&score.values);
     let bar = |label: &str, count: &Count| Bar {
         label: label.to_string(),
         parts: vec![(share(count.documents, score.documents), 0)],
         note: format!("{} documents", count.documents),
     };
     let mut bars: Vec<Bar> = values.iter().take(NAMES).map(|(name, count)| bar(name, count)).collect();
-    let hidden = values.iter().skip(NAMES).map(|(_, count)| *count).chain(&score.other_values);
-    let rest = sum(hidden);
+    let rest: Count = values.iter().skip(NAMES).map(|(_, count)| count).chain(&score.other_values).sum();
     if rest.documents > 0 {
         bars.push(bar("others", &rest));
     }

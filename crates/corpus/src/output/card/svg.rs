@@ -15,7 +15,7 @@ const BAR: f64 = 520.0;
 const NOTE: f64 = 130.0;
 
 /// One bar: its label, the lengths of its parts as shares of the full width with the index of the colour of each, and what
-/// stands behind it.
+/// follows it.
 pub(super) struct Bar {
     pub(super) label: String,
     pub(super) parts: Vec<(f64, usize)>,

@@ -1,4 +1,4 @@
-//! A profile at work on documents.
+//! Evaluation of documents by the steps of a profile.
 
 use crate::edit::{C4Lines, Correction, Edited};
 use crate::features::Scratch;
@@ -58,7 +58,8 @@ pub enum RuleVerdict {
     /// There is no value (no words, one line), so that the rule says nothing.
     Undefined,
     /// There are no limits: the value is only reported.
-    Told,
+    #[serde(rename = "told")]
+    Reported,
 }
 
 /// One rule's value, limits and verdict.
@@ -85,7 +86,7 @@ impl RuleResult {
             value,
             min: None,
             max: None,
-            verdict: RuleVerdict::Told,
+            verdict: RuleVerdict::Reported,
             label: String::new(),
         }
     }
@@ -123,7 +124,7 @@ impl RuleResult {
 
 /// Verdict and, if asked for, every rule's result.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Judgement {
+pub struct Outcome {
     /// Outcome for the document.
     pub verdict: Verdict,
     /// Results in the order of the rules; empty unless explained.
@@ -142,23 +143,23 @@ pub(crate) enum Step {
 }
 
 impl Profile {
-    /// Judges a document, up to the first rule that drops it.
-    pub fn judge(&self, document: &DocumentView<'_>) -> Judgement {
-        self.judge_with(document, &mut Scratch::new())
+    /// Evaluates a document, up to the first rule that drops it.
+    pub fn evaluate(&self, document: &DocumentView<'_>) -> Outcome {
+        self.evaluate_with(document, &mut Scratch::new())
     }
 
-    /// [`Self::judge`] with the buffers of documents before: the way to judge many.
-    pub fn judge_with(&self, document: &DocumentView<'_>, scratch: &mut Scratch) -> Judgement {
+    /// [`Self::evaluate`] with reused buffers: for many documents.
+    pub fn evaluate_with(&self, document: &DocumentView<'_>, scratch: &mut Scratch) -> Outcome {
         self.run(document, scratch, false)
     }
 
-    /// Judges a document by every rule, also after one has dropped it. The verdict is that of [`Self::judge`]: rules
+    /// Evaluates a document by every rule, also after one has dropped it. The verdict is that of [`Self::evaluate`]: rules
     /// behind the first failure see the text that this one saw.
-    pub fn explain(&self, document: &DocumentView<'_>, scratch: &mut Scratch) -> Judgement {
+    pub fn explain(&self, document: &DocumentView<'_>, scratch: &mut Scratch) -> Outcome {
         self.run(document, scratch, true)
     }
 
-    fn run(&self, document: &DocumentView<'_>, scratch: &mut Scratch, all: bool) -> Judgement {
+    fn run(&self, document: &DocumentView<'_>, scratch: &mut Scratch, all: bool) -> Outcome {
         scratch.start();
         let mut text: Cow<'_, str> = Cow::Borrowed(document.text);
         let mut rules = Vec::new();
@@ -224,7 +225,7 @@ impl Profile {
             (None, Cow::Owned(text)) if text == document.text => Verdict::Keep,
             (None, Cow::Owned(text)) => Verdict::Edit(text),
         };
-        Judgement { verdict, rules, failed: cause }
+        Outcome { verdict, rules, failed: cause }
     }
 
     fn take(
