@@ -6,13 +6,15 @@
 //! that they give there.
 
 mod args;
+mod config;
 mod dictionary;
 mod matrix;
 mod output;
 mod train;
 
 pub use args::{Args, Loss};
-pub use train::{Example, TrainConfig, labelled_lines, train};
+pub use config::TrainConfig;
+pub use train::{Example, labelled_lines, train};
 
 use crate::error::Result;
 use crate::source::Source;

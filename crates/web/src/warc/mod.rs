@@ -13,6 +13,7 @@
 //! ```
 
 mod error;
+mod limits;
 mod member;
 mod raw;
 mod reader;
@@ -20,7 +21,8 @@ mod record;
 mod writer;
 
 pub use error::{Counts, FaultKind, WarcError};
+pub use limits::WarcLimits;
 pub use member::Compression;
-pub use reader::{WarcLimits, WarcReader, cut};
+pub use reader::{WarcReader, cut};
 pub use record::{Position, Record, RecordType};
 pub use writer::WarcWriter;

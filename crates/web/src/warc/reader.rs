@@ -1,6 +1,7 @@
 //! Reads records one by one, in bounded memory, and continues after damaged places.
 
 use super::error::{Counts, FaultKind, WarcError};
+use super::limits::WarcLimits;
 use super::member::{Compression, DICTIONARY_MAGIC, GZIP_MAGIC, MemberFault, Members, ZSTD_MAGIC};
 use super::raw::Raw;
 use super::record::{Position, Record, RecordType};
@@ -10,33 +11,6 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::ops::Range;
 use std::path::Path;
-
-/// What a reader holds in memory and puts up with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WarcLimits {
-    /// Bytes of the longest block that is returned; a longer one is passed over without being held.
-    pub max_block: u64,
-    /// Bytes of the longest header of a record.
-    pub max_header: usize,
-    /// A member that gave more than `bomb_floor` bytes and more than this many for each compressed one is left.
-    pub max_ratio: u64,
-    /// See `max_ratio`: deflate reaches 1032 on zeros, pages seldom 50.
-    pub bomb_floor: u64,
-    /// After this many places that look like a member and are none, the rest of the file is given up.
-    pub max_candidates: u64,
-}
-
-impl Default for WarcLimits {
-    fn default() -> Self {
-        WarcLimits {
-            max_block: 32 << 20,
-            max_header: 256 << 10,
-            max_ratio: 256,
-            bomb_floor: 16 << 20,
-            max_candidates: 100_000,
-        }
-    }
-}
 
 /// A fault inside a member, and where reading continues.
 struct Fault {
