@@ -4,7 +4,7 @@ use crate::edit::{C4Lines, C4Options, Correction, CorrectionOptions};
 use crate::error::{Error, Result, nearest};
 use crate::evaluate::Step;
 use crate::fineweb2;
-use crate::measures::Measure;
+use crate::measures::{Measure, Parameters};
 use crate::predicate::Predicate;
 use crate::read::{read_list, read_text};
 use crate::words::WordSegmenter;
@@ -55,31 +55,31 @@ pub struct StepFile {
     pub below: Option<String>,
     /// Reason of a drop above `max`, where it is another one.
     pub above: Option<String>,
-    /// Kind of words that the measure counts; the profile's, if left out.
+    /// Parameters of the measure; see [`Parameters`].
     pub words: Option<String>,
-    /// Kind of lines.
+    /// As above.
     pub lines: Option<String>,
-    /// Project whose way of counting repeated windows is used: datatrove, dolma, dclm or rpv2.
+    /// As above.
     pub variant: Option<String>,
-    /// Words in a window.
+    /// As above.
     pub n: Option<usize>,
-    /// A length in characters.
+    /// As above.
     pub length: Option<u64>,
-    /// Strings to count, or to find at an end of a line.
+    /// As above.
     pub marks: Option<Vec<String>>,
-    /// White space at the ends of a line is ignored.
+    /// As above.
     pub trim: Option<bool>,
-    /// Words to count.
+    /// As above.
     pub list: Option<Vec<String>>,
     /// A file with one entry of `list` a line, beside the profile.
     pub list_file: Option<String>,
-    /// Upper and lower case are the same.
+    /// As above.
     pub ignore_case: Option<bool>,
-    /// A word of the list counts inside of longer words too.
+    /// As above.
     pub anywhere: Option<bool>,
-    /// Share of the texts with a word of the list that count as if they had none.
+    /// As above.
     pub keep: Option<f64>,
-    /// A family of programming languages: c, hash, python, sql.
+    /// As above.
     pub syntax: Option<String>,
     /// A predicate over columns; a document for which it is not true is dropped.
     #[serde(rename = "where")]
@@ -316,7 +316,7 @@ impl StepFile {
                 let (min, max) = (self.min.unwrap_or(f64::NAN), self.max.unwrap_or(f64::NAN));
                 return Err(Error::new(format!("{name:?}: min = {min}, max = {max}: nothing could be kept")));
             }
-            let measure = Measure::new(name, self, segmenter)?;
+            let measure = Measure::new(name, &self.parameters(), segmenter)?;
             let title = label(&measure.title());
             let below = self.below.clone().unwrap_or_else(|| title.clone());
             let above = self.above.clone().unwrap_or(title);
@@ -358,15 +358,26 @@ impl StepFile {
         if let Some((other, _)) = kinds.iter().find(|(name, given)| *given && *name != kind) {
             return Err(Error::new(format!("a step is one thing: it has both {kind} and {other}")));
         }
-        let limits = [
+        let of_rule = [
             ("min", self.min.is_some()),
             ("max", self.max.is_some()),
             ("below", self.below.is_some()),
             ("above", self.above.is_some()),
+            ("words", self.words.is_some()),
+            ("lines", self.lines.is_some()),
+            ("variant", self.variant.is_some()),
+            ("n", self.n.is_some()),
+            ("length", self.length.is_some()),
+            ("marks", self.marks.is_some()),
+            ("trim", self.trim.is_some()),
+            ("list", self.list.is_some()),
             ("list-file", self.list_file.is_some()),
+            ("ignore-case", self.ignore_case.is_some()),
+            ("anywhere", self.anywhere.is_some()),
+            ("keep", self.keep.is_some()),
+            ("syntax", self.syntax.is_some()),
         ];
-        let mut of_rule = limits.into_iter().chain(self.parameters_given());
-        match of_rule.find(|&(_, given)| given && kind != "rule") {
+        match of_rule.iter().find(|(_, given)| *given && kind != "rule") {
             Some((key, _)) => Err(Error::new(format!("{key} belongs to a rule, not to {kind}"))),
             None if self.label.is_some() && !matches!(kind, "rule" | "where") => Err(Error::new(format!(
                 "{kind} has the labels of its origin; label belongs to rule and where"
@@ -387,22 +398,21 @@ impl StepFile {
         Ok(())
     }
 
-    /// Parameters of a measure as they are written, each with whether it is given.
-    pub(crate) fn parameters_given(&self) -> [(&'static str, bool); 12] {
-        [
-            ("words", self.words.is_some()),
-            ("lines", self.lines.is_some()),
-            ("variant", self.variant.is_some()),
-            ("n", self.n.is_some()),
-            ("length", self.length.is_some()),
-            ("marks", self.marks.is_some()),
-            ("trim", self.trim.is_some()),
-            ("list", self.list.is_some()),
-            ("ignore-case", self.ignore_case.is_some()),
-            ("anywhere", self.anywhere.is_some()),
-            ("keep", self.keep.is_some()),
-            ("syntax", self.syntax.is_some()),
-        ]
+    fn parameters(&self) -> Parameters {
+        Parameters {
+            words: self.words.clone(),
+            lines: self.lines.clone(),
+            variant: self.variant.clone(),
+            n: self.n,
+            length: self.length,
+            marks: self.marks.clone(),
+            trim: self.trim,
+            list: self.list.clone(),
+            ignore_case: self.ignore_case,
+            anywhere: self.anywhere,
+            keep: self.keep,
+            syntax: self.syntax.clone(),
+        }
     }
 }
 
@@ -465,10 +475,6 @@ mod tests {
                 "step 1: no measure has the name \"wrds\" (did you mean \"words\"?)",
             ),
             ("[[step]]\nrule = \"words\"\nn = 2", "\"words\" takes no n; it takes words"),
-            (
-                "[[step]]\nrule = \"words\"\nignore-case = true",
-                "\"words\" takes no ignore-case; it takes words",
-            ),
             ("[[step]]\nrule = \"top-ngram-chars\"", "needs n"),
             ("[[step]]\nrule = \"top-ngram-chars\"\nn = 0", "wanted 1 to 64"),
             ("[[step]]\nrule = \"words\"\nmin = 3\nmax = 2", "nothing could be kept"),

@@ -1,0 +1,20 @@
+//! `capital-words`: share of words with upper-case letters and no lower-case one.
+
+use super::{Measure, MeasureSpec};
+use crate::features::Scratch;
+
+pub(super) const MEASURE: MeasureSpec = MeasureSpec {
+    name: "capital-words",
+    parameters: &["words"],
+    value: "share of words with upper-case letters and no lower-case one",
+    formula: "capital words / words",
+    origin: "RedPajama-V2 (Weber et al. 2024)",
+    pattern: None,
+    compute,
+};
+
+fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
+    measure.share_of_words(text, scratch, |word| {
+        word.chars().any(char::is_uppercase) && !word.chars().any(char::is_lowercase)
+    })
+}

@@ -1,0 +1,25 @@
+//! `short-lines`: share of lines with at most so many characters.
+
+use super::{Measure, MeasureSpec};
+use crate::features::Scratch;
+use bessemer_text::unicode::char_count;
+
+pub(super) const MEASURE: MeasureSpec = MeasureSpec {
+    name: "short-lines",
+    parameters: &["length", "lines"],
+    value: "share of lines with at most so many characters",
+    formula: "such lines / lines",
+    origin: "FineWeb (Penedo et al. 2024)",
+    pattern: None,
+    compute,
+};
+
+fn compute(measure: &Measure, text: &str, _: &mut Scratch) -> Option<f64> {
+    measure.share_of_lines(text, |line| is_short(line, measure.length))
+}
+
+fn is_short(line: &str, length: u64) -> bool {
+    // A character has one to four bytes.
+    let bytes = line.len() as u64;
+    bytes <= length || (bytes <= 4 * length && char_count(line) as u64 <= length)
+}

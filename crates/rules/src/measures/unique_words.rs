@@ -1,0 +1,19 @@
+//! `unique-words`: different words / words.
+
+use super::{Measure, MeasureSpec, quotient};
+use crate::features::Scratch;
+
+pub(super) const MEASURE: MeasureSpec = MeasureSpec {
+    name: "unique-words",
+    parameters: &["words"],
+    value: "different words / words",
+    formula: "different words / words",
+    origin: "RedPajama-V2 (Weber et al. 2024)",
+    pattern: None,
+    compute,
+};
+
+fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
+    let unique = scratch.interned(measure.words, text).distinct().len();
+    quotient(unique as u64, scratch.words(measure.words, text).len() as u64)
+}
