@@ -82,6 +82,8 @@ struct Counts {
     sentences: u64,
     lorem_ipsum: u64,
     curly_bracket: u64,
+    /// The first line that loses the document has a bracket.
+    bracket_first: bool,
 }
 
 impl C4Lines {
@@ -134,6 +136,7 @@ impl C4Lines {
                 continue;
             }
             if brackets && shown.contains('{') {
+                counts.bracket_first |= counts.lorem_ipsum == 0;
                 counts.curly_bracket += 1;
                 lost = true;
                 if !all {
@@ -178,6 +181,10 @@ impl C4Lines {
             value("c4-lines.sentences", counts.sentences)
                 .at_least(Some(self.options.min_sentences as f64), "too_few_sentences"),
         ];
+        // The first line that loses the document says why, also where later ones would for the other reason.
+        if counts.bracket_first && counts.lorem_ipsum > 0 {
+            results.swap(0, 1);
+        }
         results.extend([
             value("c4-lines.lines", counts.total),
             value("c4-lines.kept", counts.kept),

@@ -33,6 +33,20 @@ fn verdicts_reasons_and_kept_texts_are_those_of_datatrove() {
     assert!(reasons.len() > 10, "{reasons:?}");
 }
 
+#[test]
+fn an_explanation_names_the_first_line_that_loses_a_document() {
+    let profile = Profile::named("c4").expect("it is carried");
+    for (text, reason) in [
+        ("There is a { here.\nThere is lorem ipsum here.", "curly_bracket"),
+        ("There is lorem ipsum here.\nThere is a { here.", "lorem_ipsum"),
+    ] {
+        let document = DocumentView::of(text);
+        let explained = profile.explain(&document, &mut Scratch::new());
+        assert_eq!(explained.verdict, Verdict::Drop(reason.into()));
+        assert_eq!(explained.verdict, profile.evaluate(&document).verdict);
+    }
+}
+
 /// What breaks assumptions: marks, breaks of every kind, controls, scripts without spaces, characters that change their
 /// length in lower case.
 const PIECES: &str = "([a-z]{1,4}[ .]|[A-Z]{2} |\\PC|[\n\r\u{b}\u{1c}\u{85}\u{2028}]|\\[1\\]|\\{|javascript |lorem ipsum |\
