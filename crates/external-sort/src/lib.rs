@@ -4,7 +4,7 @@
 //! [`SpillFile`], and a [`Merge`] reads the runs back. [`Merge`] and [`merge_in_groups`] also serve owners of other kinds of
 //! runs, whose keys may have any length: the sort of Arrow batches in `bessemer-dataflow` is one.
 //!
-//! A record is its own key: records are compared as byte strings, so equal records cannot be told apart and the result
+//! A record is its own key: bytes or words, compared one after the other, so equal records cannot be told apart and the result
 //! depends neither on the memory nor on the number of threads.
 //!
 //! | resource | bound |
@@ -16,6 +16,8 @@
 mod error;
 mod memory;
 mod merge;
+mod record;
+mod sorted;
 mod sorter;
 mod spill;
 mod words;
@@ -23,6 +25,8 @@ mod words;
 pub use error::{Error, Result};
 pub use memory::SortMemory;
 pub use merge::{Merge, SortedRun, merge_in_groups};
-pub use sorter::{BUCKETS, Feed, RecordWidth, SortedRecords, Sorter};
+pub use record::{RecordUnit, RecordWidth};
+pub use sorted::SortedRecords;
+pub use sorter::{BUCKETS, Feed, Sorter};
 pub use spill::{RecordFile, RecordReader, RecordWriter, SpillFile};
 pub use words::{SortedWords, WordSorter};

@@ -1,29 +1,23 @@
 //! The merge of sorted runs.
 
+use crate::record::RecordUnit;
 use std::cmp::Ordering;
 
 /// A sorted sequence of records of which one is reached at a time.
 pub trait SortedRun {
+    /// Unit of the keys.
+    type Unit: RecordUnit;
     /// Error of reading the run.
     type Error;
 
     /// Key of the record that was reached; `None` after the last one.
-    fn key(&self) -> Option<&[u8]>;
+    fn key(&self) -> Option<&[Self::Unit]>;
 
     /// Goes on to the next record.
     ///
     /// # Errors
     /// The owner's.
     fn advance(&mut self) -> Result<(), Self::Error>;
-}
-
-/// First bytes of a key, compared before the rest is looked at.
-fn prefix(key: &[u8]) -> u64 {
-    match key.first_chunk() {
-        Some(bytes) => u64::from_be_bytes(*bytes),
-        // Shorter keys are filled up with zeros, which no byte is below.
-        None => key.iter().enumerate().fold(0, |sum, (at, &byte)| sum | u64::from(byte) << (56 - 8 * at)),
-    }
 }
 
 /// A run with records left, in the heap.
@@ -45,7 +39,7 @@ impl<R: SortedRun> Merge<R> {
     pub fn new(runs: Vec<R>) -> Self {
         let candidates = runs.iter().enumerate().filter_map(|(run, of)| {
             let key = of.key()?;
-            Some(Candidate { prefix: prefix(key), run })
+            Some(Candidate { prefix: R::Unit::prefix(key), run })
         });
         let heap: Vec<Candidate> = candidates.collect();
         let mut merge = Merge { runs, heap };
@@ -77,7 +71,7 @@ impl<R: SortedRun> Merge<R> {
         let run = &mut self.runs[first.run];
         run.advance()?;
         match run.key() {
-            Some(key) => first.prefix = prefix(key),
+            Some(key) => first.prefix = R::Unit::prefix(key),
             None => {
                 self.heap.swap_remove(0);
             }

@@ -1,14 +1,17 @@
 //! Sorting of fixed-width records.
 //!
-//! A sorter has one bucket or [`BUCKETS`] of them. With several, the first eight bytes of a record choose its bucket; the
+//! A sorter has one bucket or [`BUCKETS`] of them. With several, the prefix of a record chooses its bucket; the
 //! buckets are in order, and several threads can fill and read them. If the memory is used up, the records of each bucket
 //! are sorted and appended to one file as a run. A bucket is read as the merge of its runs and of the records that are
 //! still in memory.
 
 use crate::error::Result;
 use crate::memory::{HeldBytes, SortMemory};
-use crate::merge::{Merge, SortedRun, merge_in_groups};
+use crate::merge::merge_in_groups;
+use crate::record::{AddRecord, RecordUnit, RecordWidth, add_count, add_neighbors};
+use crate::sorted::{BucketRecords, SortedRecords};
 use crate::spill::{RecordReader, SpillFile};
+use bytemuck::cast_slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,33 +31,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes of a record, and how records of this width are sorted in memory.
-#[derive(Debug, Clone, Copy)]
-pub struct RecordWidth {
-    bytes: usize,
-    sort: fn(&mut [u8]),
-}
-
-impl RecordWidth {
-    /// Records of `BYTES` bytes.
-    pub const fn bytes<const BYTES: usize>() -> Self {
-        RecordWidth { bytes: BYTES, sort: |records| records.as_chunks_mut::<BYTES>().0.sort_unstable() }
-    }
-
-    /// Records of `N` words of eight bytes, big-endian.
-    pub const fn words<const N: usize>() -> Self {
-        let sort = |records: &mut [u8]| {
-            let records = records.as_chunks_mut::<8>().0.as_chunks_mut::<N>().0;
-            // Two words are one comparison of numbers, and rarely equal.
-            let head = |words: &[[u8; 8]; N]| {
-                words.as_flattened().first_chunk().map(|head| u128::from_be_bytes(*head))
-            };
-            records.sort_unstable_by(|a, b| head(a).cmp(&head(b)).then_with(|| a.cmp(b)));
-        };
-        RecordWidth { bytes: 8 * N, sort }
-    }
-}
-
 /// Bytes of a sorted run within the file of its sorter.
 #[derive(Clone, Copy)]
 struct RunExtent {
@@ -62,10 +38,15 @@ struct RunExtent {
     bytes: u64,
 }
 
-#[derive(Default)]
-struct Bucket {
-    held: Vec<u8>,
+struct Bucket<U> {
+    held: Vec<U>,
     runs: Vec<RunExtent>,
+}
+
+impl<U> Default for Bucket<U> {
+    fn default() -> Self {
+        Bucket { held: Vec::new(), runs: Vec::new() }
+    }
 }
 
 struct Spill {
@@ -73,28 +54,28 @@ struct Spill {
     length: u64,
 }
 
-/// Takes records and gives them back in the order of their bytes.
-pub struct Sorter<'s> {
-    memory: &'s SortMemory<'s>,
-    width: RecordWidth,
-    /// Bytes of the key, if records of equal key become one.
-    summed_key: Option<usize>,
-    buckets: Vec<Mutex<Bucket>>,
-    /// Places by which the first eight bytes are shifted to give the bucket.
+/// Takes records and gives them back in order.
+pub struct Sorter<'s, U> {
+    pub(crate) memory: &'s SortMemory<'s>,
+    width: RecordWidth<U>,
+    /// Adds the second record to the first if their keys are equal, where such records become one.
+    add: Option<AddRecord<U>>,
+    buckets: Vec<Mutex<Bucket<U>>>,
+    /// Places by which the prefix is shifted to give the bucket.
     shift: u32,
-    held: HeldBytes<'s>,
+    pub(crate) held: HeldBytes<'s>,
     spill: Mutex<Option<Spill>>,
     /// How often the buckets were written to disk.
     spills: AtomicUsize,
 }
 
-impl<'s> Sorter<'s> {
+impl<'s, U: RecordUnit> Sorter<'s, U> {
     /// A sorter of one bucket, filled by its owner.
-    pub fn new(memory: &'s SortMemory<'s>, width: RecordWidth) -> Self {
+    pub fn new(memory: &'s SortMemory<'s>, width: RecordWidth<U>) -> Self {
         Sorter {
             memory,
             width,
-            summed_key: None,
+            add: None,
             buckets: vec![Mutex::default()],
             shift: 0,
             held: HeldBytes::new(memory),
@@ -103,9 +84,8 @@ impl<'s> Sorter<'s> {
         }
     }
 
-    /// A sorter of [`BUCKETS`] buckets for records whose first eight bytes are big-endian numbers below `total`, evenly
-    /// spread.
-    pub fn partitioned(memory: &'s SortMemory<'s>, width: RecordWidth, total: u64) -> Self {
+    /// A sorter of [`BUCKETS`] buckets for records that begin with numbers below `total` of eight bytes, evenly spread.
+    pub fn partitioned(memory: &'s SortMemory<'s>, width: RecordWidth<U>, total: u64) -> Self {
         let bits = u64::BITS - total.saturating_sub(1).leading_zeros();
         Sorter {
             buckets: (0..BUCKETS).map(|_| Mutex::default()).collect(),
@@ -114,11 +94,8 @@ impl<'s> Sorter<'s> {
         }
     }
 
-    /// Makes one record of all whose first `key` bytes are equal: the little-endian u64 after the key is summed.
-    #[must_use]
-    pub fn summing(mut self, key: usize) -> Self {
-        self.summed_key = Some(key);
-        self
+    pub(crate) fn buckets(&self) -> usize {
+        self.buckets.len()
     }
 
     /// Bytes held in memory.
@@ -127,21 +104,16 @@ impl<'s> Sorter<'s> {
     }
 
     #[inline]
-    fn bucket_of(&self, record: &[u8]) -> usize {
-        match record.first_chunk() {
-            Some(first) if self.buckets.len() > 1 => {
-                (u64::from_be_bytes(*first) >> self.shift) as usize & (BUCKETS - 1)
-            }
-            _ => 0,
-        }
+    fn bucket_of(&self, record: &[U]) -> usize {
+        if self.buckets.len() == 1 { 0 } else { (U::prefix(record) >> self.shift) as usize & (BUCKETS - 1) }
     }
 
     /// Adds a record.
     ///
     /// # Errors
     /// The disk's, or [`Error::Stopped`](crate::Error::Stopped).
-    pub fn push(&mut self, record: &[u8]) -> Result<()> {
-        debug_assert_eq!(record.len(), self.width.bytes);
+    pub fn push(&mut self, record: &[U]) -> Result<()> {
+        debug_assert_eq!(record.len(), self.width.units);
         let (index, one_bucket) = (self.bucket_of(record), self.buckets.len() == 1);
         loop {
             let held = &mut self.buckets[index].get_mut().unwrap_or_else(PoisonError::into_inner).held;
@@ -149,9 +121,9 @@ impl<'s> Sorter<'s> {
                 held.extend_from_slice(record);
                 return Ok(());
             }
-            if let Some(key) = self.summed_key {
+            if let Some(add) = self.add {
                 (self.width.sort)(held);
-                sum_equal_keys(held, self.width.bytes, key);
+                add_neighbors(held, self.width.units, add);
                 // Where summing made much room there is no need to spill yet.
                 if held.len() * 2 <= held.capacity() {
                     continue;
@@ -162,8 +134,8 @@ impl<'s> Sorter<'s> {
     }
 
     /// A thread's way to add records beside other threads.
-    pub fn feed(&self) -> Feed<'_, 's> {
-        let gathered = self.buckets.iter().map(|_| Vec::with_capacity(GATHER * self.width.bytes)).collect();
+    pub fn feed(&self) -> Feed<'_, 's, U> {
+        let gathered = self.buckets.iter().map(|_| Vec::with_capacity(GATHER * self.width.units)).collect();
         Feed { sorter: self, gathered }
     }
 
@@ -182,7 +154,7 @@ impl<'s> Sorter<'s> {
             return Ok(());
         }
         self.memory.check_stop()?;
-        let mut taken: Vec<Vec<u8>> =
+        let mut taken: Vec<Vec<U>> =
             self.buckets.iter().map(|bucket| std::mem::take(&mut lock(bucket).held)).collect();
         self.sort(&mut taken);
         if spill.is_none() {
@@ -190,42 +162,41 @@ impl<'s> Sorter<'s> {
         }
         let Some(spill) = spill.as_mut() else { return Ok(()) };
         for (bucket, records) in self.buckets.iter().zip(taken) {
-            let slice_bytes = self.slice_bytes(records.len());
-            spill.file.write_at(&records, spill.length)?;
-            for slice in records.chunks(slice_bytes) {
-                let bytes = slice.len() as u64;
+            spill.file.write_at(cast_slice(&records), spill.length)?;
+            for slice in records.chunks(self.slice_units(records.len())) {
+                let bytes = size_of_val(slice) as u64;
                 lock(bucket).runs.push(RunExtent { offset: spill.length, bytes });
                 spill.length += bytes;
             }
-            self.memory.count_spill(records.len() as u64);
-            self.held.release(records.capacity());
+            self.memory.count_spill(size_of_val(&records[..]) as u64);
+            self.held.release(records.capacity() * size_of::<U>());
         }
         self.spills.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Bytes of a buffer that one thread sorts.
-    fn slice_bytes(&self, bytes: usize) -> usize {
-        if self.buckets.len() > 1 || self.summed_key.is_some() {
-            return bytes.max(1);
+    /// Units of a buffer that one thread sorts.
+    fn slice_units(&self, units: usize) -> usize {
+        if self.buckets.len() > 1 || self.add.is_some() {
+            return units.max(1);
         }
-        let records = bytes / self.width.bytes;
-        records.div_ceil(self.memory.threads()).max(MIN_THREAD_RECORDS) * self.width.bytes
+        let records = units / self.width.units;
+        records.div_ceil(self.memory.threads()).max(MIN_THREAD_RECORDS) * self.width.units
     }
 
     /// Sorts each slice of each buffer.
-    fn sort(&self, buffers: &mut [Vec<u8>]) {
-        let records = buffers.iter().map(Vec::len).sum::<usize>() / self.width.bytes;
-        let mut slices: Vec<&mut [u8]> = buffers
+    fn sort(&self, buffers: &mut [Vec<U>]) {
+        let records = buffers.iter().map(Vec::len).sum::<usize>() / self.width.units;
+        let mut slices: Vec<&mut [U]> = buffers
             .iter_mut()
             .flat_map(|buffer| {
-                let slice_bytes = self.slice_bytes(buffer.len());
-                buffer.chunks_mut(slice_bytes)
+                let slice_units = self.slice_units(buffer.len());
+                buffer.chunks_mut(slice_units)
             })
             .collect();
         let threads = self.memory.threads().min(records / MIN_THREAD_RECORDS).max(1);
         let per_thread = slices.len().div_ceil(threads).max(1);
-        let sort = |slices: &mut [&mut [u8]]| slices.iter_mut().for_each(|slice| (self.width.sort)(slice));
+        let sort = |slices: &mut [&mut [U]]| slices.iter_mut().for_each(|slice| (self.width.sort)(slice));
         std::thread::scope(|scope| {
             let mut groups = slices.chunks_mut(per_thread);
             let here = groups.next();
@@ -245,12 +216,12 @@ impl<'s> Sorter<'s> {
         &self,
         index: usize,
         memory: usize,
-        mut take: impl FnMut(&[u8]) -> std::result::Result<(), E>,
+        mut take: impl FnMut(&[U]) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         let mut records = self.read(index, memory)?;
         let held = records.held;
         if let Some(all) = records.in_memory() {
-            all.chunks_exact(self.width.bytes).try_for_each(&mut take)?;
+            all.chunks_exact(self.width.units).try_for_each(&mut take)?;
         } else {
             while let Some(record) = records.next()? {
                 take(record)?;
@@ -262,20 +233,23 @@ impl<'s> Sorter<'s> {
     }
 
     /// The records in order, one bucket after the other.
-    pub fn finish(self) -> SortedRecords<'s> {
-        SortedRecords { sorter: self, next_bucket: 0, bucket: None }
+    pub fn finish(self) -> SortedRecords<'s, U> {
+        SortedRecords::new(self)
     }
 
-    fn read(&self, index: usize, memory: usize) -> Result<BucketRecords> {
+    /// The records of bucket `index` in order; they are gone from the sorter afterwards.
+    pub(crate) fn read(&self, index: usize, memory: usize) -> Result<BucketRecords<U>> {
         self.memory.check_stop()?;
         let Bucket { held, runs } = std::mem::take(&mut *lock(&self.buckets[index]));
-        let (width, mut counted, mut buffer) = (self.width.bytes, held.capacity(), [held]);
+        let (mut counted, mut buffer) = (held.capacity() * size_of::<U>(), [held]);
         self.sort(&mut buffer);
         let [held] = buffer;
-        let (bytes, slice_bytes, held) = (held.len(), self.slice_bytes(held.len()), Arc::new(held));
-        let mut readers: Vec<RecordReader> = (0..bytes)
-            .step_by(slice_bytes)
-            .map(|at| RecordReader::of_memory(held.clone(), at, (at + slice_bytes).min(bytes), width))
+        let (end, slice_units, held) = (held.len(), self.slice_units(held.len()), Arc::new(held));
+        let mut readers: Vec<RecordReader<U>> = (0..end)
+            .step_by(slice_units)
+            .map(|at| {
+                RecordReader::of_memory(held.clone(), at, (at + slice_units).min(end), self.width.units)
+            })
             .collect();
         drop(held);
         let file = lock(&self.spill).as_ref().map(|spill| spill.file.clone());
@@ -288,16 +262,20 @@ impl<'s> Sorter<'s> {
             counted += block_bytes;
             readers.extend(blocks);
         }
-        let (merge, summed_key) = (Merge::new(readers), self.summed_key);
-        Ok(BucketRecords { merge, summed_key, sum: Vec::new(), taken: false, held: counted })
+        Ok(BucketRecords::new(readers, self.add, counted))
     }
 
     /// Readers of runs that share `memory` bytes.
-    fn blocks(&self, file: &Arc<SpillFile>, runs: &[RunExtent], memory: usize) -> Result<Vec<RecordReader>> {
+    fn blocks(
+        &self,
+        file: &Arc<SpillFile>,
+        runs: &[RunExtent],
+        memory: usize,
+    ) -> Result<Vec<RecordReader<U>>> {
         let block_bytes = SortMemory::block_bytes(memory, runs.len());
         let read = |run: &RunExtent| {
             let mut reader =
-                RecordReader::of_file(file.clone(), run.offset, run.bytes, self.width.bytes, block_bytes);
+                RecordReader::of_file(file.clone(), run.offset, run.bytes, self.width.units, block_bytes);
             reader.refill()?;
             Ok(reader)
         };
@@ -314,21 +292,17 @@ impl<'s> Sorter<'s> {
             }
             None => 0,
         };
-        let mut merged = BucketRecords {
-            merge: Merge::new(self.blocks(file, runs, memory)?),
-            summed_key: self.summed_key,
-            sum: Vec::new(),
-            taken: false,
-            held: 0,
-        };
-        let (mut buffer, mut bytes) = (Vec::with_capacity(WRITE_BLOCK), 0);
+        let mut merged = BucketRecords::new(self.blocks(file, runs, memory)?, self.add, 0);
+        let block = WRITE_BLOCK / size_of::<U>();
+        let (mut buffer, mut bytes) = (Vec::with_capacity(block), 0);
         loop {
             let record = merged.next()?;
-            if record.is_none_or(|record| buffer.len() + record.len() > WRITE_BLOCK) {
+            if record.is_none_or(|record| buffer.len() + record.len() > block) {
                 self.memory.check_stop()?;
-                file.write_at(&buffer, offset + bytes)?;
-                self.memory.count_spill(buffer.len() as u64);
-                bytes += buffer.len() as u64;
+                file.write_at(cast_slice(&buffer), offset + bytes)?;
+                let written = size_of_val(&buffer[..]) as u64;
+                self.memory.count_spill(written);
+                bytes += written;
                 buffer.clear();
             }
             match record {
@@ -339,158 +313,46 @@ impl<'s> Sorter<'s> {
     }
 }
 
-/// Makes room for `bytes` more; `false` if memory must be given back first. Capacity is counted, because capacity is
+impl Sorter<'_, u8> {
+    /// Makes one record of all that differ in their last eight bytes only: little-endian numbers, which are summed.
+    #[must_use]
+    pub fn summing(mut self) -> Self {
+        self.add = Some(add_count);
+        self
+    }
+}
+
+/// Makes room for `units` more; `false` if memory must be given back first. Capacity is counted, because capacity is
 /// what the process holds.
-fn grow(buffer: &mut Vec<u8>, bytes: usize, held: &HeldBytes<'_>, one_bucket: bool) -> bool {
+fn grow<U>(buffer: &mut Vec<U>, units: usize, held: &HeldBytes<'_>, one_bucket: bool) -> bool {
     let capacity = buffer.capacity();
-    if capacity - buffer.len() >= bytes {
+    if capacity - buffer.len() >= units {
         return true;
     }
     // One buffer is doubled. Many buffers grow at the same time and would stand half empty.
     let step = if one_bucket { capacity } else { capacity / 4 };
-    let growth = step.max(MIN_GROWTH).max(bytes).min(held.room());
-    if growth < bytes || growth < capacity / 8 {
+    let growth = step.max(MIN_GROWTH / size_of::<U>()).max(units).min(held.room() / size_of::<U>());
+    if growth < units || growth < capacity / 8 {
         return false;
     }
     buffer.reserve_exact(capacity - buffer.len() + growth);
-    held.add(buffer.capacity() - capacity);
+    held.add((buffer.capacity() - capacity) * size_of::<U>());
     true
 }
 
-/// Makes one record of each group of equal key among sorted records.
-fn sum_equal_keys(records: &mut Vec<u8>, width: usize, key: usize) {
-    let mut end = 0;
-    for at in (0..records.len()).step_by(width) {
-        if end > 0 && records[end - width..end - width + key] == records[at..at + key] {
-            let (sums, rest) = records.split_at_mut(at);
-            add_count(&mut sums[end - width + key..], &rest[key..]);
-        } else {
-            records.copy_within(at..at + width, end);
-            end += width;
-        }
-    }
-    records.truncate(end);
-}
-
-/// Adds the u64 at the beginning of `more` to the one at the beginning of `to`.
-fn add_count(to: &mut [u8], more: &[u8]) {
-    if let (Some(to), Some(more)) = (to.first_chunk_mut(), more.first_chunk()) {
-        *to = u64::from_le_bytes(*to).saturating_add(u64::from_le_bytes(*more)).to_le_bytes();
-    }
-}
-
-impl SortedRun for RecordReader {
-    type Error = crate::Error;
-
-    fn key(&self) -> Option<&[u8]> {
-        self.current()
-    }
-
-    fn advance(&mut self) -> Result<()> {
-        self.pass()
-    }
-}
-
-/// Records of one bucket, in order.
-struct BucketRecords {
-    merge: Merge<RecordReader>,
-    summed_key: Option<usize>,
-    /// The record that was given out, if records of equal key are summed.
-    sum: Vec<u8>,
-    /// Whether the smallest record was given out.
-    taken: bool,
-    /// Bytes that the sorter counts for this bucket.
-    held: usize,
-}
-
-impl BucketRecords {
-    /// All records, if they are one sorted run in memory.
-    fn in_memory(&self) -> Option<&[u8]> {
-        let one_run = self.merge.runs() == 1 && self.summed_key.is_none();
-        self.merge.smallest().filter(|_| one_run).and_then(|run| self.merge.run(run).whole())
-    }
-
-    fn smallest(&self) -> Option<&[u8]> {
-        self.merge.run(self.merge.smallest()?).current()
-    }
-
-    fn next(&mut self) -> Result<Option<&[u8]>> {
-        if let Some(key) = self.summed_key {
-            return self.next_sum(key);
-        }
-        if std::mem::replace(&mut self.taken, true) {
-            self.merge.advance()?;
-        }
-        Ok(self.smallest())
-    }
-
-    /// The record that [`BucketRecords::next`] gave out last.
-    fn given(&self) -> Option<&[u8]> {
-        if self.summed_key.is_some() { Some(&self.sum) } else { self.smallest() }
-    }
-
-    fn next_sum(&mut self, key: usize) -> Result<Option<&[u8]>> {
-        self.sum.clear();
-        while let Some(index) = self.merge.smallest() {
-            let Some(record) = self.merge.run(index).current() else { break };
-            if self.sum.is_empty() {
-                self.sum.extend_from_slice(record);
-            } else if self.sum[..key] == record[..key] {
-                add_count(&mut self.sum[key..], &record[key..]);
-            } else {
-                break;
-            }
-            self.merge.advance()?;
-        }
-        Ok((!self.sum.is_empty()).then_some(&self.sum[..]))
-    }
-}
-
-/// All records of a sorter, in order.
-pub struct SortedRecords<'s> {
-    sorter: Sorter<'s>,
-    next_bucket: usize,
-    bucket: Option<BucketRecords>,
-}
-
-impl SortedRecords<'_> {
-    /// The next record.
-    ///
-    /// # Errors
-    /// The disk's, or [`Error::Stopped`](crate::Error::Stopped).
-    #[allow(clippy::should_implement_trait, reason = "the record is borrowed from the merge")]
-    pub fn next(&mut self) -> Result<Option<&[u8]>> {
-        loop {
-            if let Some(bucket) = &mut self.bucket {
-                if bucket.next()?.is_some() {
-                    break;
-                }
-                self.sorter.held.release(bucket.held);
-                self.bucket = None;
-            }
-            if self.next_bucket == self.sorter.buckets.len() {
-                return Ok(None);
-            }
-            self.bucket = Some(self.sorter.read(self.next_bucket, self.sorter.memory.merge_bytes())?);
-            self.next_bucket += 1;
-        }
-        Ok(self.bucket.as_ref().and_then(BucketRecords::given))
-    }
-}
-
 /// A thread's records on their way to a sorter.
-pub struct Feed<'a, 's> {
-    sorter: &'a Sorter<'s>,
-    gathered: Vec<Vec<u8>>,
+pub struct Feed<'a, 's, U> {
+    sorter: &'a Sorter<'s, U>,
+    gathered: Vec<Vec<U>>,
 }
 
-impl Feed<'_, '_> {
+impl<U: RecordUnit> Feed<'_, '_, U> {
     /// Adds a record.
     ///
     /// # Errors
     /// The disk's, or [`Error::Stopped`](crate::Error::Stopped).
     #[inline]
-    pub fn push(&mut self, record: &[u8]) -> Result<()> {
+    pub fn push(&mut self, record: &[U]) -> Result<()> {
         let index = self.sorter.bucket_of(record);
         let gathered = &mut self.gathered[index];
         gathered.extend_from_slice(record);

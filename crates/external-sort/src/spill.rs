@@ -1,6 +1,7 @@
 //! Files of records that vanish with their owner.
 
 use crate::error::{Error, Result};
+use crate::record::RecordUnit;
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
@@ -71,7 +72,7 @@ impl RecordFile {
     }
 
     /// Reads from the first record on.
-    pub fn read(&self) -> RecordReader {
+    pub fn read(&self) -> RecordReader<u8> {
         RecordReader::of_file(self.file.clone(), 0, self.records * self.width as u64, self.width, BLOCK)
     }
 }
@@ -125,10 +126,11 @@ impl RecordWriter {
 
 /// Reads records of one width from memory or from a range of a file, one block at a time.
 #[derive(Debug)]
-pub struct RecordReader {
+pub struct RecordReader<U> {
+    /// Units of a record.
     width: usize,
     /// Whole records. Several readers of records in memory share one buffer.
-    block: Arc<Vec<u8>>,
+    block: Arc<Vec<U>>,
     /// Range of `block` that was not read yet.
     at: usize,
     end: usize,
@@ -136,14 +138,15 @@ pub struct RecordReader {
     file: Option<Arc<SpillFile>>,
     offset: u64,
     left: u64,
-    block_bytes: usize,
+    /// Units of a block.
+    block_units: usize,
     /// Whether the record at `at` was given out by [`RecordReader::next`].
     taken: bool,
 }
 
-impl RecordReader {
-    pub(crate) fn of_memory(block: Arc<Vec<u8>>, at: usize, end: usize, width: usize) -> Self {
-        RecordReader { width, block, at, end, file: None, offset: 0, left: 0, block_bytes: 0, taken: false }
+impl<U: RecordUnit> RecordReader<U> {
+    pub(crate) fn of_memory(block: Arc<Vec<U>>, at: usize, end: usize, width: usize) -> Self {
+        RecordReader { width, block, at, end, file: None, offset: 0, left: 0, block_units: 0, taken: false }
     }
 
     pub(crate) fn of_file(
@@ -153,7 +156,7 @@ impl RecordReader {
         width: usize,
         block_bytes: usize,
     ) -> Self {
-        let block_bytes = (block_bytes / width).max(1) * width;
+        let block_units = (block_bytes / (width * size_of::<U>())).max(1) * width;
         let block = Arc::new(Vec::new());
         RecordReader {
             width,
@@ -163,18 +166,18 @@ impl RecordReader {
             file: Some(file),
             offset,
             left,
-            block_bytes,
+            block_units,
             taken: false,
         }
     }
 
     /// The record that was reached, if one is in memory.
-    pub(crate) fn current(&self) -> Option<&[u8]> {
+    pub(crate) fn current(&self) -> Option<&[U]> {
         (self.at < self.end).then(|| &self.block[self.at..self.at + self.width])
     }
 
     /// What was not read yet, if all of it is in memory.
-    pub(crate) fn whole(&self) -> Option<&[u8]> {
+    pub(crate) fn whole(&self) -> Option<&[U]> {
         (self.left == 0).then(|| &self.block[self.at..self.end])
     }
 
@@ -183,17 +186,18 @@ impl RecordReader {
         let Some(file) = self.file.as_ref().filter(|_| self.at == self.end && self.left > 0) else {
             return Ok(());
         };
-        let count = self.left.min(self.block_bytes as u64) as usize;
+        let count = (self.left / size_of::<U>() as u64).min(self.block_units as u64) as usize;
         // A block of a file has one owner, so nothing is copied.
         let block = Arc::make_mut(&mut self.block);
         if block.capacity() < count {
             *block = Vec::with_capacity(count);
         }
-        block.resize(count, 0);
-        file.read_at(block, self.offset)?;
+        block.resize(count, U::zeroed());
+        file.read_at(bytemuck::cast_slice_mut(block), self.offset)?;
         (self.at, self.end) = (0, count);
-        self.offset += count as u64;
-        self.left -= count as u64;
+        let bytes = (count * size_of::<U>()) as u64;
+        self.offset += bytes;
+        self.left -= bytes;
         Ok(())
     }
 
@@ -208,7 +212,7 @@ impl RecordReader {
     /// # Errors
     /// The disk's.
     #[allow(clippy::should_implement_trait, reason = "the record is borrowed from the reader")]
-    pub fn next(&mut self) -> Result<Option<&[u8]>> {
+    pub fn next(&mut self) -> Result<Option<&[U]>> {
         if self.taken && self.at < self.end {
             self.at += self.width;
         }

@@ -2,11 +2,13 @@
 
 use crate::error::Result;
 use crate::memory::SortMemory;
-use crate::sorter::{RecordWidth, SortedRecords, Sorter};
+use crate::record::RecordWidth;
+use crate::sorted::SortedRecords;
+use crate::sorter::Sorter;
 
 /// Sorts records of `N` words, compared word by word.
 pub struct WordSorter<'s, const N: usize> {
-    sorter: Sorter<'s>,
+    sorter: Sorter<'s, u64>,
     pushed: u64,
 }
 
@@ -22,7 +24,7 @@ impl<'s, const N: usize> WordSorter<'s, N> {
     /// The disk's, or [`Error::Stopped`](crate::Error::Stopped).
     pub fn push(&mut self, record: [u64; N]) -> Result<()> {
         self.pushed += 1;
-        self.sorter.push(record.map(u64::to_be_bytes).as_flattened())
+        self.sorter.push(&record)
     }
 
     /// Records so far, repeats included.
@@ -38,7 +40,7 @@ impl<'s, const N: usize> WordSorter<'s, N> {
 
 /// Records of `N` words in order.
 pub struct SortedWords<'s, const N: usize> {
-    records: SortedRecords<'s>,
+    records: SortedRecords<'s, u64>,
 }
 
 impl<const N: usize> SortedWords<'_, N> {
@@ -48,10 +50,6 @@ impl<const N: usize> SortedWords<'_, N> {
     /// The disk's, or [`Error::Stopped`](crate::Error::Stopped).
     #[allow(clippy::should_implement_trait, reason = "reading can fail")]
     pub fn next(&mut self) -> Result<Option<[u64; N]>> {
-        let record = self.records.next()?;
-        Ok(record.map(|record| {
-            let words = record.as_chunks().0;
-            std::array::from_fn(|at| u64::from_be_bytes(words[at]))
-        }))
+        Ok(self.records.next()?.and_then(|record| record.first_chunk().copied()))
     }
 }

@@ -201,6 +201,7 @@ impl Input {
 }
 
 impl SortedRun for Input {
+    type Unit = u8;
     type Error = Error;
 
     fn key(&self) -> Option<&[u8]> {

@@ -15,7 +15,7 @@
 use super::anchors::Anchors;
 use super::error::{Error, Result};
 use super::ranges::{Interval, aligned, merge, subtract};
-use super::records::{Clip, extend, put, record_of, sorter};
+use super::records::{Clip, extend, put, sorter};
 use super::store::{Reader, Store};
 use bessemer_external_sort::{BUCKETS, Feed, SortMemory, SortedRecords, Sorter};
 use std::ops::Range;
@@ -218,15 +218,17 @@ impl Search<'_> {
     /// Hands the records of a bucket to `take`, in order.
     fn drain(
         &self,
-        sorter: &Sorter<'_>,
+        sorter: &Sorter<'_, u64>,
         bucket: u64,
-        mut take: impl FnMut(u128) -> Result<()>,
+        mut take: impl FnMut([u64; 2]) -> Result<()>,
     ) -> Result<()> {
-        sorter.drain(bucket as usize, self.memory, |record| take(record_of(record)))
+        sorter.drain(bucket as usize, self.memory, |record| {
+            record.first_chunk().map_or(Ok(()), |record| take(*record))
+        })
     }
 
     /// Step 1.
-    fn anchors(&self, sorter: &Sorter<'_>) -> Result<()> {
+    fn anchors(&self, sorter: &Sorter<'_, u64>) -> Result<()> {
         let total = self.store.len();
         self.parallel(total.div_ceil(PIECE), |take| {
             let (mut reader, mut feed) = (self.store.reader(), sorter.feed());
@@ -246,7 +248,7 @@ impl Search<'_> {
         high: u64,
         reader: &mut Reader<'_>,
         anchors: &mut Anchors,
-        feed: &mut Feed<'_, '_>,
+        feed: &mut Feed<'_, '_, u64>,
     ) -> Result<()> {
         let ends = self.store.ends();
         let mut document = ends.partition_point(|&end| end <= low);
@@ -272,21 +274,20 @@ impl Search<'_> {
     }
 
     /// Step 2: runs whose anchor's hash occurs twice.
-    fn repeated_anchors(&self, anchors: &Sorter<'_>, hot: &Sorter<'_>) -> Result<()> {
+    fn repeated_anchors(&self, anchors: &Sorter<'_, u64>, hot: &Sorter<'_, u64>) -> Result<()> {
         self.parallel(BUCKETS as u64, |take| {
             let mut feed = hot.feed();
             while let Some(bucket) = take() {
                 // A record waits until the next one says whether its hash goes on.
-                let mut waiting: Option<(u128, bool)> = None;
-                let mut settle = |record: u128, repeated: bool| -> Result<()> {
-                    if repeated || record & 1 == 1 {
-                        let (start, windows) = ((record as u64) >> 16, (record as u64 & 0xFFFF) >> 1);
-                        put(&mut feed, start, windows)?;
+                let mut waiting: Option<([u64; 2], bool)> = None;
+                let mut settle = |[_, run]: [u64; 2], repeated: bool| -> Result<()> {
+                    if repeated || run & 1 == 1 {
+                        put(&mut feed, run >> 16, (run & 0xFFFF) >> 1)?;
                     }
                     Ok(())
                 };
                 self.drain(anchors, bucket, |record| {
-                    let same = waiting.is_some_and(|(before, _)| before >> 64 == record >> 64);
+                    let same = waiting.is_some_and(|(before, _)| before[0] == record[0]);
                     if let Some((before, repeated)) = waiting.replace((record, same)) {
                         settle(before, repeated || same)?;
                     }
@@ -301,17 +302,17 @@ impl Search<'_> {
     }
 
     /// Step 3: fingerprints of the windows of repeated runs.
-    fn windows(&self, hot: &Sorter<'_>, windows: &Sorter<'_>) -> Result<()> {
-        let low = (1u128 << POSITION_BITS) - 1;
+    fn windows(&self, hot: &Sorter<'_, u64>, windows: &Sorter<'_, u64>) -> Result<()> {
+        let low = (1u64 << POSITION_BITS) - 1;
         self.parallel(BUCKETS as u64, |take| {
             let (mut reader, mut feed) = (self.store.reader(), windows.feed());
             while let Some(bucket) = take() {
-                self.drain(hot, bucket, |record| {
-                    let (start, count) = ((record >> 64) as u64, record as u64 as usize);
-                    let text = reader.get(start, count + self.length - 1)?;
+                self.drain(hot, bucket, |[start, count]| {
+                    let text = reader.get(start, count as usize + self.length - 1)?;
                     for (index, window) in text.windows(self.length).enumerate() {
                         let print = (self.fingerprint)(window, self.seed);
-                        feed.push(&(print & !low | u128::from(start + index as u64)).to_be_bytes())?;
+                        let (high, rest) = ((print >> 64) as u64, print as u64 & !low);
+                        put(&mut feed, high, rest | (start + index as u64))?;
                     }
                     Ok(())
                 })?;
@@ -321,14 +322,19 @@ impl Search<'_> {
     }
 
     /// Groups of equal fingerprint: the lowest position is the first.
-    fn groups(&self, windows: &Sorter<'_>, pairs: &Sorter<'_>, firsts: &Sorter<'_>) -> Result<()> {
+    fn groups(
+        &self,
+        windows: &Sorter<'_, u64>,
+        pairs: &Sorter<'_, u64>,
+        firsts: &Sorter<'_, u64>,
+    ) -> Result<()> {
         let low = (1u64 << POSITION_BITS) - 1;
         self.parallel(BUCKETS as u64, |take| {
             let (mut pair_feed, mut first_feed) = (pairs.feed(), firsts.feed());
             while let Some(bucket) = take() {
-                let mut group: Option<(u128, u64, bool)> = None;
-                self.drain(windows, bucket, |record| {
-                    let (print, position) = (record >> POSITION_BITS, record as u64 & low);
+                let mut group: Option<([u64; 2], u64, bool)> = None;
+                self.drain(windows, bucket, |[high, rest]| {
+                    let (print, position) = ([high, rest >> POSITION_BITS], rest & low);
                     match &mut group {
                         Some((known, first, told)) if *known == print => {
                             let wanted = match self.reference {
@@ -356,8 +362,8 @@ impl Search<'_> {
     /// Step 4: compares each window with its group's first, byte by byte, and joins neighbours.
     fn verify(
         &self,
-        pairs: &Sorter<'_>,
-        marks: &Sorter<'_>,
+        pairs: &Sorter<'_, u64>,
+        marks: &Sorter<'_, u64>,
         repeated: &AtomicU64,
     ) -> Result<std::result::Result<(), Collided>> {
         let collided = AtomicU64::new(0);
@@ -368,8 +374,7 @@ impl Search<'_> {
                 let mut before: Option<(u64, u64)> = None;
                 let mut stretch: Option<Interval> = None;
                 let mut count = 0;
-                self.drain(pairs, bucket, |record| {
-                    let (position, first) = ((record >> 64) as u64, record as u64);
+                self.drain(pairs, bucket, |[position, first]| {
                     count += 1;
                     // Where both windows move by one, one byte is new.
                     let known = before.is_some_and(|(p, f)| p + 1 == position && f + 1 == first);
@@ -391,13 +396,12 @@ impl Search<'_> {
     }
 
     /// Step 5: ranges of the first windows.
-    fn kept(&self, firsts: &Sorter<'_>, keeps: &Sorter<'_>) -> Result<()> {
+    fn kept(&self, firsts: &Sorter<'_, u64>, keeps: &Sorter<'_, u64>) -> Result<()> {
         self.parallel(BUCKETS as u64, |take| {
             let mut feed = keeps.feed();
             while let Some(bucket) = take() {
                 let mut stretch = None;
-                self.drain(firsts, bucket, |record| {
-                    let first = (record >> 64) as u64;
+                self.drain(firsts, bucket, |[first, _]| {
                     extend(&mut stretch, (first, first + self.length as u64), &mut feed)
                 })?;
                 if let Some((start, end)) = stretch {
@@ -411,8 +415,8 @@ impl Search<'_> {
     /// Cuts stretches at documents, widens them to characters and lets kept bytes win.
     fn by_document(
         &self,
-        marks: SortedRecords<'_>,
-        keeps: SortedRecords<'_>,
+        marks: SortedRecords<'_, u64>,
+        keeps: SortedRecords<'_, u64>,
     ) -> Result<Vec<(u64, Vec<Range<u64>>)>> {
         let (mut marks, mut keeps) = (Clip::new(marks)?, Clip::new(keeps)?);
         let mut reader = self.store.reader();

@@ -5,25 +5,20 @@ use super::ranges::{Interval, merge};
 use bessemer_external_sort::{Feed, RecordWidth, SortMemory, SortedRecords, Sorter};
 
 /// A sorter for records whose first word is below `total`.
-pub(super) fn sorter<'s>(memory: &'s SortMemory<'s>, total: u64) -> Sorter<'s> {
+pub(super) fn sorter<'s>(memory: &'s SortMemory<'s>, total: u64) -> Sorter<'s, u64> {
     Sorter::partitioned(memory, RecordWidth::words::<2>(), total)
 }
 
 /// Adds a record.
-pub(super) fn put(feed: &mut Feed<'_, '_>, first: u64, second: u64) -> Result<()> {
-    Ok(feed.push([first, second].map(u64::to_be_bytes).as_flattened())?)
-}
-
-/// Both words of a record; the first one is the upper half.
-pub(super) fn record_of(bytes: &[u8]) -> u128 {
-    bytes.first_chunk().map_or(0, |bytes| u128::from_be_bytes(*bytes))
+pub(super) fn put(feed: &mut Feed<'_, '_, u64>, first: u64, second: u64) -> Result<()> {
+    Ok(feed.push(&[first, second])?)
 }
 
 /// Adds a range to the stretch that grows, or hands that over and begins another.
 pub(super) fn extend(
     stretch: &mut Option<Interval>,
     (start, end): Interval,
-    feed: &mut Feed<'_, '_>,
+    feed: &mut Feed<'_, '_, u64>,
 ) -> Result<()> {
     match stretch {
         Some((_, until)) if start <= *until => *until = end,
@@ -38,18 +33,18 @@ pub(super) fn extend(
 
 /// Sorted stretches, taken document by document.
 pub(super) struct Clip<'s> {
-    ordered: SortedRecords<'s>,
+    ordered: SortedRecords<'s, u64>,
     waiting: Option<Interval>,
 }
 
 impl<'s> Clip<'s> {
-    pub(super) fn new(mut ordered: SortedRecords<'s>) -> Result<Clip<'s>> {
+    pub(super) fn new(mut ordered: SortedRecords<'s, u64>) -> Result<Clip<'s>> {
         let waiting = Self::pull(&mut ordered)?;
         Ok(Clip { ordered, waiting })
     }
 
-    fn pull(ordered: &mut SortedRecords<'s>) -> Result<Option<Interval>> {
-        Ok(ordered.next()?.map(record_of).map(|record| ((record >> 64) as u64, record as u64)))
+    fn pull(ordered: &mut SortedRecords<'s, u64>) -> Result<Option<Interval>> {
+        Ok(ordered.next()?.and_then(|record| record.first_chunk()).map(|&[start, end]| (start, end)))
     }
 
     /// The parts that lie from `start` to `end`.

@@ -52,8 +52,8 @@ fn memory_and_threads_do_not_change_the_order_of_words() {
 #[test]
 fn several_threads_fill_and_read_the_buckets() {
     let total = 1 << 20;
-    let record = |at: u64| u128::from(mixed(at) % total) << 64 | u128::from(mixed(at ^ 5) % 3);
-    let mut expected: Vec<u128> = (0..200_000).map(record).collect();
+    let record = |at: u64| [mixed(at) % total, mixed(at ^ 5) % 3];
+    let mut expected: Vec<[u64; 2]> = (0..200_000).map(record).collect();
     expected.sort_unstable();
     for (limit, memory) in [(1 << 30, 1 << 30), (400_000, 1 << 20), (0, 0)] {
         let folder = tempfile::tempdir().unwrap();
@@ -64,22 +64,22 @@ fn several_threads_fill_and_read_the_buckets() {
                 let mut feed = sorter.feed();
                 scope.spawn(move || {
                     for at in (thread..200_000).step_by(2) {
-                        feed.push(&record(at).to_be_bytes()).unwrap();
+                        feed.push(&record(at)).unwrap();
                     }
                     feed.finish().unwrap();
                 });
             }
         });
         assert_eq!(space.spilled() > 0, limit < 1 << 30);
-        let buckets: Vec<Mutex<Vec<u128>>> = (0..BUCKETS).map(|_| Mutex::default()).collect();
+        let buckets: Vec<Mutex<Vec<[u64; 2]>>> = (0..BUCKETS).map(|_| Mutex::default()).collect();
         std::thread::scope(|scope| {
             for half in 0..2 {
                 let (sorter, buckets) = (&sorter, &buckets);
                 scope.spawn(move || {
                     for index in (half..BUCKETS).step_by(2) {
                         let mut bucket = buckets[index].lock().unwrap();
-                        let take = |record: &[u8]| {
-                            bucket.push(u128::from_be_bytes(record.try_into().unwrap()));
+                        let take = |record: &[u64]| {
+                            bucket.push(record.try_into().unwrap());
                             Ok::<(), Error>(())
                         };
                         sorter.drain(index, memory, take).unwrap();
@@ -87,7 +87,8 @@ fn several_threads_fill_and_read_the_buckets() {
                 });
             }
         });
-        let found: Vec<u128> = buckets.into_iter().flat_map(|bucket| bucket.into_inner().unwrap()).collect();
+        let found: Vec<[u64; 2]> =
+            buckets.into_iter().flat_map(|bucket| bucket.into_inner().unwrap()).collect();
         assert!(found == expected, "limit {limit}");
         assert_eq!(sorter.held_bytes(), 0);
         assert!(sorter.finish().next().unwrap().is_none());
@@ -99,7 +100,7 @@ fn records_of_equal_key_are_summed_with_and_without_runs() {
     let folder = tempfile::tempdir().unwrap();
     let sums = |limit: usize, moved: bool| {
         let memory = SortMemory::new(limit, folder.path(), 1);
-        let mut sorter = Sorter::new(&memory, RecordWidth::bytes::<12>()).summing(4);
+        let mut sorter = Sorter::new(&memory, RecordWidth::bytes::<12>()).summing();
         for at in 0..100_000 {
             let key = (mixed(at) % 30_000) as u32;
             sorter.push(&[&key.to_be_bytes()[..], &(at % 300).to_le_bytes()].concat()).unwrap();
@@ -164,6 +165,7 @@ fn the_stop_flag_and_a_missing_folder_end_a_sort() {
 struct Words(Vec<Vec<u8>>);
 
 impl SortedRun for Words {
+    type Unit = u8;
     type Error = std::convert::Infallible;
 
     fn key(&self) -> Option<&[u8]> {

@@ -24,7 +24,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 /// Widths of the records of n words and a number of eight bytes, at n - 2; of those with two numbers, at n.
-const WIDTHS: [RecordWidth; 9] = [
+const WIDTHS: [RecordWidth<u8>; 9] = [
     RecordWidth::bytes::<16>(),
     RecordWidth::bytes::<20>(),
     RecordWidth::bytes::<24>(),
@@ -163,11 +163,11 @@ fn count<'s>(
     config: &EstimateConfig,
     memory: &'s SortMemory<'s>,
     sentences: impl IntoIterator<Item = Result<String>>,
-) -> Result<(Vec<Box<str>>, SortedRecords<'s>)> {
+) -> Result<(Vec<Box<str>>, SortedRecords<'s, u8>)> {
     let order = config.order;
     let mut ids: HashMap<Box<str>, u32> = HashMap::new();
     let mut names: Vec<Box<str>> = [UNKNOWN, BEGIN, END].map(Box::from).to_vec();
-    let mut sorter = Sorter::new(memory, WIDTHS[order - 2]).summing(4 * order);
+    let mut sorter = Sorter::new(memory, WIDTHS[order - 2]).summing();
     let mut record = vec![0u8; 4 * order + 8];
     record[4 * order..].copy_from_slice(&1u64.to_le_bytes());
     let mut any = false;
@@ -175,7 +175,7 @@ fn count<'s>(
         let sentence = sentence?;
         any = true;
         record[..4 * order].chunks_exact_mut(4).for_each(|id| id.copy_from_slice(&BEGIN_ID.to_be_bytes()));
-        let mut put = |id: u32, sorter: &mut Sorter<'_>| {
+        let mut put = |id: u32, sorter: &mut Sorter<'_, u8>| {
             record.copy_within(0..4 * (order - 1), 4);
             record[..4].copy_from_slice(&id.to_be_bytes());
             sorter.push(&record)
@@ -207,7 +207,7 @@ fn count<'s>(
 /// different words before it can be counted in one walk.
 fn adjust(
     config: &EstimateConfig,
-    mut counted: SortedRecords<'_>,
+    mut counted: SortedRecords<'_, u8>,
     unigrams: &mut [u64],
 ) -> Result<Vec<Adjusted>> {
     let order = config.order;
@@ -271,7 +271,7 @@ fn adjust(
 
 /// Of one order: n-grams with their share and the gamma of their history, and histories with their gamma.
 struct Parts<'s> {
-    shares: SortedRecords<'s>,
+    shares: SortedRecords<'s, u8>,
     gammas: RecordFile,
 }
 
@@ -341,7 +341,7 @@ fn sums_and_gammas<'s>(
 
 /// A file of records that is read in step with a larger sequence that is sorted in the same way.
 struct Follower {
-    reader: RecordReader,
+    reader: RecordReader<u8>,
     key: usize,
     record: Option<Vec<u8>>,
 }
