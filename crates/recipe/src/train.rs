@@ -55,8 +55,8 @@ pub struct TrainConfig {
     /// Factor on the loss while gradients are computed, for gradients in f16.
     pub loss_scale: LossScaleConfig,
     /// What the backward pass of a layer computes again instead of having it stored (activation checkpointing): "none",
-    /// "selective", "attention", "full", or a list of values as `bessemer program show` names them, such as ["mlp.pre"]; "mlp"
-    /// stands for all that begin so. In f32 storage the numbers are the same bits.
+    /// "selective", "attention", "attention-output", "full", or a list of values as `bessemer program show` names them, such as
+    /// ["mlp.pre"]; "mlp" stands for all that begin so. In f32 storage the numbers are the same bits.
     pub recompute: RecomputePolicy,
     /// What some layers compute again instead of what `recompute` says, by their numbers from 0: "0-5" (both included), "3" or
     /// "0-5,8". On one pipeline stage `"0-5" = "full"` is Megatron-LM's `--recompute-method block --recompute-num-layers 6`.

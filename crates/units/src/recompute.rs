@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 #[derive(
     Debug, Default, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Recompute {
     /// Nothing: all inputs of products are stored.
     None,
@@ -23,6 +23,9 @@ pub enum Recompute {
     /// What `selective` computes again, and the attention core (Megatron-LM's `--recompute-modules core_attn`): its
     /// result and log-sum-exps from the stored queries, keys and values.
     Attention,
+    /// Everything in the layer except the attention core, whose result and log-sum-exps are stored beside the residual
+    /// stream that enters the layer (DistFlashAttn: Li et al. 2023, section 3.3). The attention runs forward once.
+    AttentionOutput,
     /// Everything in the layer (Megatron-LM's `--recompute-granularity full`): only the residual stream that enters it is
     /// stored.
     Full,
@@ -34,6 +37,7 @@ impl fmt::Display for Recompute {
             Recompute::None => "none",
             Recompute::Selective => "selective",
             Recompute::Attention => "attention",
+            Recompute::AttentionOutput => "attention-output",
             Recompute::Full => "full",
         })
     }

@@ -42,7 +42,9 @@ fn recomputation_changes_no_bit_of_loss_and_gradients() {
         for dropout in [0.0, 0.2] {
             let model = Model { dropout, ..plain.clone() };
             let stored = run(&model, Recompute::None.into());
-            for policy in [Recompute::Selective, Recompute::Attention, Recompute::Full] {
+            let policies =
+                [Recompute::Selective, Recompute::Attention, Recompute::AttentionOutput, Recompute::Full];
+            for policy in policies {
                 assert!(stored == run(&model, policy.into()), "{label}, dropout {dropout}, {policy}");
             }
             for names in [&["mlp.pre"][..], &["attention"], &["attention.qkv", "mlp"], &["attention.out"]] {
@@ -76,8 +78,9 @@ fn slot(storage: Storage, recompute: &RecomputePlan, degree: usize) -> u64 {
 
 /// Korthikanti et al. 2022, table 2, without dropout and with a flash attention, whose log-sum-exps take 4 a s b bytes: s b h
 /// elements of a layer are its input 1, queries, keys and values 3, attention's result 1, the stream between the blocks 1
-/// and pre-activations 4; two norms and the activation's result are 6 more. Recomputed in full a layer keeps 2 s b h bytes
-/// in 16 bits, or 2 s b h / t where ranks shard the rows.
+/// and pre-activations 4; two norms and the activation's result are 6 more. With the attention's output a layer keeps that
+/// and its input, 4 s b h bytes in 16 bits, and the log-sum-exps. Recomputed in full it keeps 2 s b h bytes, or 2 s b h / t
+/// where ranks shard the rows.
 #[test]
 fn memory_of_a_micro_batch_is_that_of_the_formulas() {
     let (sbh, lse, statistics) = (1024 * 768, 4 * 12 * 1024, 2 * 2 * 4 * 1024);
@@ -88,6 +91,7 @@ fn memory_of_a_micro_batch_is_that_of_the_formulas() {
         assert_eq!(of(Recompute::None), 4 * (16 * size * sbh + lse + statistics));
         assert_eq!(of(Recompute::Selective), 4 * (10 * size * sbh + lse));
         assert_eq!(of(Recompute::Attention), 4 * 9 * size * sbh);
+        assert_eq!(of(Recompute::AttentionOutput), 4 * (2 * size * sbh + lse));
         assert_eq!(of(Recompute::Full), 4 * size * sbh);
         let named = plan(of_values(&["mlp.pre"]), &[]);
         assert_eq!(slot(storage, &named, 1) - rest(size, 1), 4 * ((16 - 8) * size * sbh + lse + statistics));
@@ -95,8 +99,13 @@ fn memory_of_a_micro_batch_is_that_of_the_formulas() {
         let full = plan(Recompute::Selective, &[("1-2", Recompute::Full.into())]);
         assert_eq!(slot(storage, &full, 1) - rest(size, 1), 2 * size * sbh + 2 * (10 * size * sbh + lse));
         for degree in [2, 4] {
-            let found = slot(storage, &Recompute::Full.into(), degree) - rest(size, degree as u64);
-            assert_eq!(found, 4 * size * sbh / degree as u64);
+            // Rows of the input, heads of the attention's output: each rank has its part of both.
+            for (policy, whole) in
+                [(Recompute::Full, size * sbh), (Recompute::AttentionOutput, 2 * size * sbh + lse)]
+            {
+                let found = slot(storage, &policy.into(), degree) - rest(size, degree as u64);
+                assert_eq!(found, 4 * whole / degree as u64, "{policy} over {degree} ranks");
+            }
         }
     }
 }
@@ -131,6 +140,9 @@ fn what_is_computed_again_is_counted() {
             assert_eq!(more(plan.clone(), "linear"), layers * again, "{name} {plan}");
             assert_eq!(more(plan.clone(), "attention"), layers * once["attention"] / 4.0, "{name} {plan}");
         }
+        let output = RecomputePlan::from(Recompute::AttentionOutput);
+        assert_eq!(more(output.clone(), "linear"), 4.0 * again, "{name}");
+        assert_eq!(more(output, "attention"), 0.0, "{name}: the attention runs forward once");
         let attention = RecomputePlan::from(Recompute::Attention);
         assert_eq!(more(attention.clone(), "linear"), 0.0, "{name}");
         assert_eq!(more(attention, "attention"), once["attention"], "{name}");

@@ -241,7 +241,7 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["-1 train.steps=0", "1000001 train.steps=0"],
     ),
     ("train.log_every", "at least 1", &["1"], &["0"]),
-    ("train.recompute", "", &["full", "attention", "[\"mlp.pre\"]", "[]"], &["all", "1"]),
+    ("train.recompute", "", &["full", "attention", "attention-output", "[\"mlp.pre\"]", "[]"], &["all", "1"]),
     (
         "train.recompute_layers",
         "layers of the model; no layer twice",
