@@ -1,6 +1,8 @@
 //! How a dim of a tensor is sharded: evenly block by block, or in parts whose lengths are given.
 
 use crate::axis::Axis;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Elements `start .. start + len` of a dim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,6 +70,36 @@ impl PositionOrder {
             }
         };
         std::iter::once(first).chain(second)
+    }
+}
+
+/// What the ranks that share a sequence exchange around attention, the one operator that relates positions.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ContextMethod {
+    /// Keys and values of all positions are gathered, for this rank's queries (Grattafiori et al. 2024, Llama 3, section 3.3.2).
+    #[default]
+    AllGather,
+    /// Queries, keys and values of this rank's positions are exchanged for those of all positions of some heads, and results
+    /// are exchanged back: all-to-alls (Jacobs et al. 2023, DeepSpeed-Ulysses).
+    Ulysses,
+}
+
+impl ContextMethod {
+    /// Name in recipes and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            ContextMethod::AllGather => "all-gather",
+            ContextMethod::Ulysses => "ulysses",
+        }
+    }
+
+    /// The order in which `ranks` ranks share `len` positions: balanced where each computes the attention of its own queries.
+    pub fn order(self, len: usize, ranks: usize) -> PositionOrder {
+        match self {
+            ContextMethod::AllGather => PositionOrder::balanced(len, ranks),
+            ContextMethod::Ulysses => PositionOrder::Consecutive,
+        }
     }
 }
 

@@ -12,7 +12,7 @@ mod redistribute;
 mod runs;
 
 pub use axis::Axis;
-pub use dim::{Block, Dim, DimRange, OwnedChunk, PositionOrder, even, total};
+pub use dim::{Block, ContextMethod, Dim, DimRange, OwnedChunk, PositionOrder, even, total};
 pub use layout::{Form, Layout, LayoutError, Placement, Reduction, ReplicatedBlocks, require};
 pub use mesh::{Coord, Folded, Mesh, MeshConfig, MeshError, label};
 pub use redistribute::{Action, Step, redistribute};

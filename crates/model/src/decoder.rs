@@ -372,7 +372,7 @@ impl Decoder {
     /// Which rows of the residual stream are here.
     pub(crate) fn stream(&self) -> Stream {
         match (self.rank.axis, self.rank.sequence) {
-            (Axis::Context, _) => Stream::Context,
+            (Axis::Context, _) => Stream::Context(self.rank.method),
             (_, true) => Stream::Rows,
             (_, false) => Stream::Whole,
         }

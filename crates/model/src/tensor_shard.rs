@@ -8,7 +8,7 @@ use crate::error::ModelError;
 use crate::params::Param;
 use crate::stage::StageConfig;
 use bessemer_arch::TensorShard;
-use bessemer_mesh::{Axis, PositionOrder};
+use bessemer_mesh::{Axis, ContextMethod, PositionOrder};
 use bessemer_program::Rank;
 use bessemer_tensor::Backend;
 
@@ -21,16 +21,16 @@ pub enum Stream {
     /// row (sequence parallelism).
     Rows,
     /// As [`Stream::Rows`], on ranks of the context axis: no parameter is sharded
-    /// ([`bessemer_arch::Model::context_shardings`]), and a rank computes the attention of its rows' queries to the keys of all. Its
-    /// rows are those of [`PositionOrder::balanced`].
-    Context,
+    /// ([`bessemer_arch::Model::context_shardings`]), and the method relates positions of different ranks. A rank's rows are those
+    /// of [`ContextMethod::order`].
+    Context(ContextMethod),
 }
 
 impl Stream {
     /// The axis whose ranks share a micro-batch.
     pub fn axis(self) -> Axis {
         match self {
-            Stream::Context => Axis::Context,
+            Stream::Context(_) => Axis::Context,
             Stream::Whole | Stream::Rows => Axis::Tensor,
         }
     }
@@ -40,7 +40,9 @@ impl Stream {
 pub(crate) fn rank_of(tensor_shard: &TensorShard, stream: Stream, shape: Shape) -> Result<Rank, ModelError> {
     let (degree, n) = (tensor_shard.degree, shape.tokens());
     let sequence = stream != Stream::Whole && degree > 1;
-    if stream == Stream::Context && degree > 1 && (shape.sequences != 1 || !shape.seq.is_multiple_of(degree))
+    if matches!(stream, Stream::Context(_))
+        && degree > 1
+        && (shape.sequences != 1 || !shape.seq.is_multiple_of(degree))
     {
         return Err(ModelError::TensorShard(format!(
             "context parallelism over {degree} ranks wants one sequence in a micro-batch, of a length that {degree} divides; found \
@@ -55,11 +57,11 @@ pub(crate) fn rank_of(tensor_shard: &TensorShard, stream: Stream, shape: Shape) 
             shape.sequences, shape.seq
         )));
     }
-    let order = match stream {
-        Stream::Context => PositionOrder::balanced(shape.seq, degree),
-        Stream::Whole | Stream::Rows => PositionOrder::Consecutive,
+    let (order, method) = match stream {
+        Stream::Context(method) => (method.order(shape.seq, degree), method),
+        Stream::Whole | Stream::Rows => (PositionOrder::Consecutive, ContextMethod::default()),
     };
-    Ok(Rank { axis: stream.axis(), degree, index: tensor_shard.index, sequence, order })
+    Ok(Rank { axis: stream.axis(), degree, index: tensor_shard.index, sequence, order, method })
 }
 
 impl Decoder {

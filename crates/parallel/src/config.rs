@@ -2,6 +2,7 @@
 
 use crate::pipeline::Pipeline;
 use bessemer_arch::Annotations;
+use bessemer_mesh::ContextMethod;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -136,9 +137,13 @@ pub struct ParallelConfig {
     /// a quarter more traffic.
     pub sequence: bool,
     /// Ranks that share every sequence (context parallelism), for sequences whose activations one rank cannot hold: each has
-    /// some positions, all of the model, and the keys and values of all positions while it computes a layer's attention.
-    /// Divides `train.seq_len`; wants `train.micro_batch = 1`. Not with `parallel.tensor`.
+    /// some positions and all of the model. Divides `train.seq_len`; wants `train.micro_batch = 1`. Not with
+    /// `parallel.tensor`.
     pub context: u64,
+    /// What these ranks exchange to compute attention: "all-gather" (each gathers the keys and values of all positions; any
+    /// number of heads) or "ulysses" (all-to-alls give each all positions of some heads; less traffic, `parallel.context`
+    /// divides `model.heads`).
+    pub context_method: ContextMethod,
     /// Pipeline ranks: each holds some of the layers, and micro-batches pass from one to the next. 1: no pipeline.
     pub pipeline: u64,
     /// When the ranks of a pipeline do what: "gpipe", "1f1b", "pipedream", "pipedream-2bw", "interleaved", "breadth-first", "chimera",
@@ -234,6 +239,9 @@ impl ParallelConfig {
                 self.context, self.tensor
             ));
         }
+        if self.context > 1 && self.context_method == ContextMethod::Ulysses {
+            return Err("parallel.context_method = \"ulysses\": no program exchanges heads yet; expected \"all-gather\"".into());
+        }
         if self.context > 1 && !self.annotate.0.is_empty() {
             return Err(format!(
                 "parallel.context = {} with parallel.annotate, which says how parameters lie on tensor-parallel ranks: expected \
@@ -253,6 +261,7 @@ impl Default for ParallelConfig {
             tensor: 1,
             sequence: false,
             context: 1,
+            context_method: ContextMethod::default(),
             pipeline: 1,
             schedule: "1f1b".into(),
             chunks: 0,

@@ -4,7 +4,7 @@ use crate::config::{ParallelConfig, Stage};
 use crate::error::ParallelError;
 use crate::pipeline::Pipeline;
 use bessemer_arch::{Annotations, Model, Sharding};
-use bessemer_mesh::{Axis, Mesh, MeshConfig};
+use bessemer_mesh::{Axis, ContextMethod, Mesh, MeshConfig};
 use bessemer_model::Stream;
 use bessemer_optim::OptimizerChoice;
 
@@ -20,6 +20,8 @@ pub struct Plan {
     pub layer_axis: Axis,
     /// Whether the rows of the residual stream are sharded over that axis.
     pub sequence: bool,
+    /// What ranks of the context axis exchange around attention.
+    pub context_method: ContextMethod,
     /// Stages and their order.
     pub pipe: Pipeline,
     /// Whether collectives run beside the computation.
@@ -49,6 +51,7 @@ impl Plan {
             stage: Stage::Ddp,
             layer_axis: Axis::Tensor,
             sequence: false,
+            context_method: ContextMethod::default(),
             pipe: Pipeline::none(),
             overlap: false,
             annotations: Annotations::default(),
@@ -120,6 +123,7 @@ impl Plan {
             stage: if shard == 1 { Stage::Ddp } else { config.stage },
             layer_axis,
             sequence: config.sequence || layer_axis == Axis::Context,
+            context_method: config.context_method,
             pipe: Pipeline::new(config)?,
             overlap: config.overlap,
             annotations: config.annotate.clone(),
@@ -193,7 +197,7 @@ impl Plan {
     /// How such a rank holds the residual stream.
     pub fn stream(&self) -> Stream {
         match (self.layer_axis, self.sequence) {
-            (Axis::Context, _) => Stream::Context,
+            (Axis::Context, _) => Stream::Context(self.context_method),
             (_, true) => Stream::Rows,
             (_, false) => Stream::Whole,
         }
@@ -268,6 +272,9 @@ impl Plan {
         if self.tensor() > 1 {
             let sequence = if self.stream() == Stream::Rows { " with sequence" } else { "" };
             text += &format!(" x {} {}{sequence}", self.layer_axis, self.tensor());
+            if self.layer_axis == Axis::Context {
+                text += &format!(" ({})", self.context_method.name());
+            }
         }
         text
     }

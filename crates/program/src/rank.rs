@@ -1,6 +1,6 @@
 //! A rank of one axis, and which rows of a unit's values it has.
 
-use bessemer_mesh::{Axis, DimRange, PositionOrder};
+use bessemer_mesh::{Axis, ContextMethod, DimRange, PositionOrder};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{AttentionMask, Dropout, DropoutMask, Op};
 
@@ -17,12 +17,21 @@ pub struct Rank {
     pub sequence: bool,
     /// Which rows, if so. Inputs of which every rank has all stand in the order of the ranks then.
     pub order: PositionOrder,
+    /// What ranks of the context axis exchange around attention.
+    pub method: ContextMethod,
 }
 
 impl Rank {
     /// The only rank.
     pub fn alone() -> Rank {
-        Rank { axis: Axis::Tensor, degree: 1, index: 0, sequence: false, order: PositionOrder::Consecutive }
+        Rank {
+            axis: Axis::Tensor,
+            degree: 1,
+            index: 0,
+            sequence: false,
+            order: PositionOrder::Consecutive,
+            method: ContextMethod::default(),
+        }
     }
 
     /// The operator as launches, where its rows are several stretches of the whole. `whole`: the operator on the whole values.

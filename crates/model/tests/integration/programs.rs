@@ -4,7 +4,7 @@ use crate::tensor_shards::part;
 use crate::tiny;
 
 use bessemer_arch::{Annotations, Model, ParamLayout, Unit};
-use bessemer_mesh::{Axis, Placement};
+use bessemer_mesh::{Axis, ContextMethod, Placement};
 use bessemer_model::{ActivationConfig, Decoder, Phase, Purpose, Shape, StageConfig, Stream};
 use bessemer_program::{CollectiveKind, Node, UnitMemory, UnitProgram, print, seal, verify};
 use bessemer_tensor::null::NullBackend;
@@ -21,7 +21,7 @@ type LayoutOfRank = (usize, usize, Stream, bool, bool, Recompute);
 fn layouts() -> Vec<LayoutOfRank> {
     let mut all = Vec::new();
     for (degree, index) in [(2, 0), (2, 1), (4, 3)] {
-        for stream in [Stream::Whole, Stream::Rows, Stream::Context] {
+        for stream in [Stream::Whole, Stream::Rows, Stream::Context(ContextMethod::AllGather)] {
             for (overlap, split, recompute) in [
                 (false, false, Recompute::Selective),
                 (true, false, Recompute::None),
@@ -43,7 +43,7 @@ fn decoder(
     (degree, index, stream, overlap, split, recompute): LayoutOfRank,
 ) -> Option<Decoder> {
     let tensor_shard = part(model, degree, index, stream)?;
-    let shape = if stream == Stream::Context { Shape { sequences: 1, ..SHAPE } } else { SHAPE };
+    let shape = if matches!(stream, Stream::Context(_)) { Shape { sequences: 1, ..SHAPE } } else { SHAPE };
     let stage =
         StageConfig { pending: usize::from(split), overlap, ..StageConfig::whole(&tensor_shard.model) };
     let config = ActivationConfig { recompute: recompute.into(), ..ActivationConfig::default() };
@@ -287,7 +287,7 @@ fn printed_programs_are_the_golden_files() {
             ("tensor", (2, 0, Stream::Whole, false, false, none)),
             ("sequence", (2, 0, Stream::Rows, false, false, none)),
             ("sequence-recompute-full", (2, 0, Stream::Rows, false, false, Recompute::Full)),
-            ("context", (2, 1, Stream::Context, false, false, none)),
+            ("context", (2, 1, Stream::Context(ContextMethod::AllGather), false, false, none)),
             ("sequence-overlap", (2, 0, Stream::Rows, true, false, none)),
             ("split", (1, 0, Stream::Whole, false, true, none)),
         ] {

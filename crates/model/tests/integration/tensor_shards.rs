@@ -5,6 +5,7 @@ use crate::group;
 use crate::tiny;
 
 use bessemer_arch::{ActivationChoice, Distribution, InitChoice, Model, TensorShard};
+use bessemer_mesh::ContextMethod;
 use bessemer_model::{
     ActivationConfig, Cache, Decoder, ModelError, OneDevice, Phase, Purpose, Shape, StageRanks, StepContext,
     Stream, TokenBatch,
@@ -28,12 +29,13 @@ const SHAPE: Shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
 
 /// The batches on ranks that hold the stream so.
 fn shape(stream: Stream) -> Shape {
-    Shape { sequences: if stream == Stream::Context { 1 } else { SHAPE.sequences }, ..SHAPE }
+    Shape { sequences: if matches!(stream, Stream::Context(_)) { 1 } else { SHAPE.sequences }, ..SHAPE }
 }
 
 /// The part of a model on a rank that holds the stream so, if there is one.
 pub(crate) fn part(model: &Model, degree: usize, index: usize, stream: Stream) -> Option<TensorShard> {
-    let shardings = if stream == Stream::Context { model.context_shardings() } else { model.shardings() };
+    let shardings =
+        if matches!(stream, Stream::Context(_)) { model.context_shardings() } else { model.shardings() };
     model.tensor_shard_of(shardings, degree, index).ok()
 }
 
@@ -150,10 +152,18 @@ fn portions_together_have_the_losses_and_gradients_of_the_whole() {
 fn ranks_with_some_positions_have_equally_much_to_compute() {
     let (_, model) = models().swap_remove(1);
     let work = |degree: usize, index: usize| -> f64 {
-        let part = part(&model, degree, index, Stream::Context).unwrap();
-        let (shape, config) = (shape(Stream::Context), ActivationConfig::default());
+        let part = part(&model, degree, index, Stream::Context(ContextMethod::AllGather)).unwrap();
+        let (shape, config) = (shape(Stream::Context(ContextMethod::AllGather)), ActivationConfig::default());
         let null = &mut NullBackend::new();
-        let d = Decoder::of_tensor_shard(null, &part, Stream::Context, shape, config, None).unwrap();
+        let d = Decoder::of_tensor_shard(
+            null,
+            &part,
+            Stream::Context(ContextMethod::AllGather),
+            shape,
+            config,
+            None,
+        )
+        .unwrap();
         let lists = d.programs().flat_map(|(_, unit, _)| {
             [Phase::Forward, Phase::Backward].into_iter().flat_map(|phase| unit.list(phase))
         });
@@ -181,7 +191,14 @@ fn ranks_with_some_positions_have_the_losses_and_gradients_of_the_whole() {
             let model = Model { dropout, ..model.clone() };
             for degree in [2, 4, 16] {
                 let what = format!("{label}, dropout {dropout}");
-                hold(&what, &model, degree, Stream::Context, ActivationConfig::default(), 2e-5);
+                hold(
+                    &what,
+                    &model,
+                    degree,
+                    Stream::Context(ContextMethod::AllGather),
+                    ActivationConfig::default(),
+                    2e-5,
+                );
             }
         }
     }
@@ -190,7 +207,7 @@ fn ranks_with_some_positions_have_the_losses_and_gradients_of_the_whole() {
 #[test]
 fn recomputed_and_rounded_activations_may_be_cut_too() {
     for (label, model) in models() {
-        for stream in [Stream::Whole, Stream::Rows, Stream::Context] {
+        for stream in [Stream::Whole, Stream::Rows, Stream::Context(ContextMethod::AllGather)] {
             let kept = ActivationConfig { recompute: Recompute::None.into(), ..ActivationConfig::default() };
             hold(label, &model, 2, stream, kept, 2e-5);
             // Rounding takes values near zero to the other side of ReLU's kink.
@@ -266,9 +283,16 @@ fn what_a_portion_cannot_do_is_refused() {
     let cut =
         Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Rows, odd, config.clone(), None).map(drop);
     assert!(message(cut).contains("2 divides, found 1 x 15 = 15"));
-    let all = part(&model, 2, 1, Stream::Context).unwrap();
+    let all = part(&model, 2, 1, Stream::Context(ContextMethod::AllGather)).unwrap();
     for shape in [odd, SHAPE] {
-        let cut = Decoder::of_tensor_shard(&mut b, &all, Stream::Context, shape, config.clone(), None);
+        let cut = Decoder::of_tensor_shard(
+            &mut b,
+            &all,
+            Stream::Context(ContextMethod::AllGather),
+            shape,
+            config.clone(),
+            None,
+        );
         let found = format!("found {} of {}; set train.micro_batch = 1", shape.sequences, shape.seq);
         assert!(message(cut.map(drop)).contains(&found));
     }
