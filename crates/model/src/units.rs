@@ -120,7 +120,7 @@ impl Plan<'_> {
         // Layers of one policy and layout differ in nothing but their number.
         let mut recorded: HashMap<(&RecomputePolicy, Vec<Option<usize>>), usize> = HashMap::new();
         for layer in span.layers.clone() {
-            let policy = self.config.recompute.of(layer);
+            let policy = self.config.recompute.of(layer, &span.layers);
             let of_layer = self.shardings.iter().filter(|s| s.spec.id.unit() == Unit::Layer(layer));
             let kind = (policy, of_layer.map(Sharding::dim).collect());
             let like = recorded.get(&kind).copied();

@@ -59,7 +59,8 @@ pub struct TrainConfig {
     /// ["mlp.pre"]; "mlp" stands for all that begin so. In f32 storage the numbers are the same bits.
     pub recompute: RecomputePolicy,
     /// What some layers compute again instead of what `recompute` says, by their numbers from 0: "0-5" (both included), "3" or
-    /// "0-5,8". On one pipeline stage `"0-5" = "full"` is Megatron-LM's `--recompute-method block --recompute-num-layers 6`.
+    /// "0-5,8"; "stage 0-5" counts from the first layer of each pipeline stage. `"stage 0-5" = "full"` is Megatron-LM's
+    /// `--recompute-method block --recompute-num-layers 6`. A layer that has a number of its own follows that.
     pub recompute_layers: RecomputeLayers,
     /// Weight of the z-loss: the mean of lse^2, lse the log-sum-exp of a token's logits, is added to what is minimised
     /// (PaLM: 1e-4). The loss that is reported stays the cross-entropy. 0 leaves it out.

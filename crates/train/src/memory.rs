@@ -8,6 +8,7 @@ use bessemer_recipe::Recipe;
 use bessemer_tokenizer::TokenizerKind;
 use bessemer_units::{Bytes, RecomputePlan, RecomputePolicy};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Memory of one class.
 #[derive(Debug, Default, Clone, Copy)]
@@ -73,8 +74,15 @@ pub fn refuse_what_cannot_fit(
         };
         Ok::<_, TrainError>(MemoryPlan::of_rank(&job, None, None)?)
     };
+    let recompute = recipe.train.recompute_plan();
+    let stages = match stages(&layout, &model, batch.accumulation as usize) {
+        Ok(stages) => stages,
+        // A layout without a schedule is refused where the schedule is made.
+        Err(_) if recompute.layers.count_stages() => return Ok(()),
+        Err(_) => vec![0..model.layers],
+    };
     let mut estimate: BTreeMap<&'static str, ClassEstimate> = BTreeMap::new();
-    for (policy, layers) in recipe.train.recompute_plan().counts(model.layers) {
+    for (policy, layers) in recompute.counts(&stages) {
         let (one, two) = (of_layers(1, policy)?, of_layers(2, policy)?);
         for (class, _) in &two.buffers.classes {
             let (first, second) = (one.class(class).0, two.class(class).0);
@@ -97,6 +105,12 @@ pub fn refuse_what_cannot_fit(
     }
 }
 
+/// The layers of each pipeline stage.
+fn stages(layout: &Plan, model: &Model, micro_batches: usize) -> Result<Vec<Range<usize>>, ParallelError> {
+    let stages = layout.program(micro_batches, 1, None)?.stages;
+    Ok(layout.spans(model, stages)?.into_iter().map(|span| span.layers).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +131,7 @@ mod tests {
             &["model.layers=5", "train.weights=bf16"],
             &["model.layers=5", "train.recompute=full"],
             &["model.layers=5", "train.recompute_layers.'0-1'=full", "train.recompute_layers.3=none"],
+            &["model.layers=5", "train.recompute_layers.'stage 0-1'=full"],
         ] {
             let recipe = recipe(sets);
             let model = recipe.model.resolve(Some(4096)).unwrap();

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 /// What the backward pass of a layer computes again instead of having it stored (activation recomputation; Korthikanti et
 /// al. 2022, "Reducing Activation Recomputation in Large Transformer Models"). In f32 storage the numbers are the same
@@ -90,20 +90,25 @@ impl From<Recompute> for RecomputePlan {
 }
 
 impl RecomputePlan {
-    /// Policy of a layer.
-    pub fn of(&self, layer: usize) -> &RecomputePolicy {
-        let named = self.layers.0.iter().find(|named| named.layers.contains(&layer));
-        named.map_or(&self.default, |named| &named.policy)
+    /// Policy of a layer, which stands in a pipeline stage that holds the layers `stage`.
+    pub fn of(&self, layer: usize, stage: &Range<usize>) -> &RecomputePolicy {
+        self.entry(layer, stage).map_or(&self.default, |at| &self.layers.0[at].policy)
     }
 
-    /// The policies of a model of so many layers, each with the number of layers that have it.
-    pub fn counts(&self, layers: usize) -> Vec<(&RecomputePolicy, usize)> {
-        let mut counts = vec![(&self.default, layers)];
-        for named in &self.layers.0 {
-            let (first, end) = (*named.layers.start(), named.layers.end().saturating_add(1).min(layers));
-            let own = end.saturating_sub(first);
-            counts[0].1 = counts[0].1.saturating_sub(own);
-            counts.push((&named.policy, own));
+    /// Number of the entry that names a layer. A number in the model goes before a number in the stage.
+    fn entry(&self, layer: usize, stage: &Range<usize>) -> Option<usize> {
+        let named = |counted: Counted, number: usize| {
+            self.layers.0.iter().position(|named| named.from == counted && named.layers.contains(&number))
+        };
+        named(Counted::Model, layer).or_else(|| named(Counted::Stage, layer.saturating_sub(stage.start)))
+    }
+
+    /// The policies of a model with these layers in its stages, each with the number of layers that have it.
+    pub fn counts(&self, stages: &[Range<usize>]) -> Vec<(&RecomputePolicy, usize)> {
+        let policies = std::iter::once(&self.default).chain(self.layers.0.iter().map(|named| &named.policy));
+        let mut counts: Vec<(&RecomputePolicy, usize)> = policies.map(|policy| (policy, 0)).collect();
+        for (stage, layer) in stages.iter().flat_map(|stage| stage.clone().map(move |layer| (stage, layer))) {
+            counts[self.entry(layer, stage).map_or(0, |at| at + 1)].1 += 1;
         }
         counts.retain(|count| count.1 > 0);
         counts
@@ -111,16 +116,29 @@ impl RecomputePlan {
 }
 
 impl fmt::Display for RecomputePlan {
-    /// "selective", or "selective, layers 0-5 full".
+    /// "selective", or "selective, layers 0-5 full, layers 0-1 of each stage none".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.default.fmt(f)?;
-        self.layers.0.iter().try_for_each(|named| write!(f, ", layers {} {}", named.key(), named.policy))
+        self.layers.0.iter().try_for_each(|named| {
+            let of = if named.from == Counted::Stage { " of each stage" } else { "" };
+            write!(f, ", layers {}{of} {}", named.numbers(), named.policy)
+        })
     }
+}
+
+/// Where the numbers of layers begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Counted {
+    /// With the model's first layer.
+    Model,
+    /// With the first layer of each pipeline stage.
+    Stage,
 }
 
 /// Policy of some consecutive layers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct LayerRecompute {
+    from: Counted,
     /// Numbers of the layers, from 0.
     layers: RangeInclusive<usize>,
     policy: RecomputePolicy,
@@ -128,22 +146,37 @@ struct LayerRecompute {
 
 impl LayerRecompute {
     /// "3", or "0-5".
-    fn key(&self) -> String {
+    fn numbers(&self) -> String {
         let (first, last) = (self.layers.start(), self.layers.end());
         if first == last { first.to_string() } else { format!("{first}-{last}") }
     }
+
+    /// "3", "0-5" or "stage 0-5".
+    fn key(&self) -> String {
+        let stage = if self.from == Counted::Stage { STAGE } else { "" };
+        format!("{stage}{}", self.numbers())
+    }
 }
 
-/// Policies of layers by their numbers from 0: "3", "0-5" (both included) or several of these, "0-5,8". No layer has two.
+/// Begins the key of layers that are counted within each stage.
+const STAGE: &str = "stage ";
+
+/// Policies of layers by their numbers from 0: "3", "0-5" (both included) or several of these, "0-5,8". "stage 0-5" counts from
+/// the first layer of each pipeline stage; a layer that has a number of its own follows that. No number has two policies.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "BTreeMap<String, RecomputePolicy>", into = "BTreeMap<String, RecomputePolicy>")]
 #[schemars(with = "BTreeMap<String, RecomputePolicy>")]
 pub struct RecomputeLayers(Vec<LayerRecompute>);
 
 impl RecomputeLayers {
-    /// The largest layer that is named.
+    /// The largest number that is named.
     pub fn last(&self) -> Option<usize> {
         self.0.iter().map(|named| *named.layers.end()).max()
+    }
+
+    /// Whether some layers are counted within each stage.
+    pub fn count_stages(&self) -> bool {
+        self.0.iter().any(|named| named.from == Counted::Stage)
     }
 }
 
@@ -153,10 +186,12 @@ impl TryFrom<BTreeMap<String, RecomputePolicy>> for RecomputeLayers {
     fn try_from(by_layers: BTreeMap<String, RecomputePolicy>) -> Result<Self, String> {
         let mut all: Vec<LayerRecompute> = Vec::new();
         for (key, policy) in by_layers {
-            for layers in ranges(&key)? {
-                let named = LayerRecompute { layers, policy: policy.clone() };
+            for (from, layers) in ranges(&key)? {
+                let named = LayerRecompute { from, layers, policy: policy.clone() };
                 let common = |other: &&LayerRecompute| {
-                    named.layers.start() <= other.layers.end() && other.layers.start() <= named.layers.end()
+                    named.from == other.from
+                        && named.layers.start() <= other.layers.end()
+                        && other.layers.start() <= named.layers.end()
                 };
                 if let Some(other) = all.iter().find(common) {
                     let (other, named) = (other.key(), named.key());
@@ -177,14 +212,22 @@ impl From<RecomputeLayers> for BTreeMap<String, RecomputePolicy> {
     }
 }
 
-/// The layers of a key: "0-5,8".
-fn ranges(key: &str) -> Result<Vec<RangeInclusive<usize>>, String> {
-    let wrong = || format!("\"{key}\": expected layers such as \"3\", \"0-5\" or \"0-5,8\", counted from 0");
+/// The layers of a key: "0-5,8" or "stage 0-5".
+fn ranges(key: &str) -> Result<Vec<(Counted, RangeInclusive<usize>)>, String> {
+    let wrong = || {
+        format!(
+            "\"{key}\": expected layers such as \"3\", \"0-5\", \"0-5,8\" or \"stage 0-5\", counted from 0"
+        )
+    };
     let range = |text: &str| {
+        let (from, text) = match text.trim_start().strip_prefix(STAGE) {
+            Some(text) => (Counted::Stage, text),
+            None => (Counted::Model, text),
+        };
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let number = |text: &str| text.trim().parse::<usize>().ok();
         let (first, last) = (number(first)?, number(last)?);
-        (first <= last).then_some(first..=last)
+        (first <= last).then_some((from, first..=last))
     };
     key.split(',').map(|text| range(text).ok_or_else(wrong)).collect()
 }
@@ -202,20 +245,40 @@ mod tests {
     #[test]
     fn layers_have_their_own_policy_or_the_default() {
         let plan = plan(&[("0-2, 7", Recompute::Full), ("3", Recompute::Attention)]).unwrap();
-        let of = |layer| plan.of(layer).to_string();
+        let of = |layer| plan.of(layer, &(0..9)).to_string();
         let wanted = "full full full attention none none none full none";
         assert_eq!((0..9).map(of).collect::<Vec<_>>().join(" "), wanted);
         assert_eq!(plan.layers.last(), Some(7));
         assert_eq!(plan.to_string(), "none, layers 0-2 full, layers 7 full, layers 3 attention");
-        let counts =
-            |layers| plan.counts(layers).iter().map(|c| format!("{} {}", c.1, c.0)).collect::<Vec<_>>();
-        assert_eq!(counts(9), ["4 none", "3 full", "1 full", "1 attention"]);
-        assert_eq!(counts(2), ["2 full"]);
+        assert_eq!(counts(&plan, &[0..9]), "4 none, 3 full, 1 full, 1 attention");
+        assert_eq!(counts(&plan, &[0..1, 1..2]), "2 full");
+    }
+
+    fn counts(plan: &RecomputePlan, stages: &[Range<usize>]) -> String {
+        let counts = plan.counts(stages);
+        counts.iter().map(|c| format!("{} {}", c.1, c.0)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Megatron-LM's `--recompute-method block --recompute-num-layers 2` with one layer of its own.
+    #[test]
+    fn layers_may_be_counted_in_each_stage() {
+        let plan = plan(&[("stage 0-1", Recompute::Full), ("4", Recompute::Attention)]).unwrap();
+        let stages = [0..4, 4..8, 8..9];
+        let all = stages.iter().flat_map(|stage| stage.clone().map(|l| plan.of(l, stage).to_string()));
+        let wanted = "full full none none attention full none none full";
+        assert_eq!(all.collect::<Vec<_>>().join(" "), wanted);
+        assert_eq!(counts(&plan, &stages), "4 none, 1 attention, 4 full");
+        assert_eq!(plan.to_string(), "none, layers 4 attention, layers 0-1 of each stage full");
+        assert!(plan.layers.count_stages());
+        let again: RecomputeLayers = BTreeMap::from(plan.layers.clone()).try_into().unwrap();
+        assert_eq!(again, plan.layers);
     }
 
     #[test]
     fn keys_that_are_no_layers_or_overlap_are_refused() {
-        for key in ["", "a", "5-3", "-1", "1-", "1,,2", "99999999999999999999999"] {
+        for key in
+            ["", "a", "stage", "stage 3-1", "stages 1", "5-3", "-1", "1-", "1,,2", "99999999999999999999999"]
+        {
             let e = plan(&[(key, Recompute::Full)]).unwrap_err();
             assert!(e.contains(&format!("\"{key}\": expected layers")), "{e}");
         }

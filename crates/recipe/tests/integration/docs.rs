@@ -245,7 +245,7 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     (
         "train.recompute_layers",
         "layers of the model; no layer twice",
-        &["{\"0-1\"=\"full\",3=[\"mlp\"]}", "{}"],
+        &["{\"0-1\"=\"full\",3=[\"mlp\"]}", "{\"stage 0-1\"=\"full\"}", "{}"],
         &["{\"0-999\"=\"full\"}", "{\"a\"=\"full\"}", "{\"0-1\"=\"full\",1=\"none\"}", "{\"0-1\"=\"all\"}"],
     ),
     ("train.z_loss", "0 to 1", &["0", "1"], &["-0.1", "1.1"]),
