@@ -108,8 +108,8 @@ pub(crate) struct ShuffleSegment<'a> {
     pub(crate) after: &'a [Stage],
 }
 
-/// Splits a side plan at its shuffles. A pipeline breaker reads all partitions one after the other; a sort or a fold needs a whole
-/// partition. Where such a stage follows rows that still lie in parts (or a pipeline breaker follows partitions), a shuffle to one
+/// Splits a side plan at its shuffles. A pipeline breaker reads all partitions one after the other; a sort, a fold or the breaker of
+/// each partition needs a whole partition. Where such a stage follows rows that still lie in parts (or a pipeline breaker follows partitions), a shuffle to one
 /// partition is inserted.
 pub(crate) fn split_side(stages: &[Stage]) -> Result<SideSegments<'_>> {
     let mut segments = SideSegments { before: stages, shuffles: Vec::new() };
@@ -124,7 +124,7 @@ pub(crate) fn split_side(stages: &[Stage]) -> Result<SideSegments<'_>> {
             Stage::PipelineBreaker(_) if partitions != Some(1) => {
                 (ShuffleSegment { key: &[], partitions: 1, after: &[] }, index)
             }
-            Stage::Sort { .. } | Stage::Reduce { .. } if partitions.is_none() => {
+            Stage::Sort { .. } | Stage::Reduce { .. } | Stage::PerPartition(_) if partitions.is_none() => {
                 (ShuffleSegment { key: &[], partitions: 1, after: &[] }, index)
             }
             Stage::SideJoin { name, .. } => {

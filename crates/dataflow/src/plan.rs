@@ -8,6 +8,7 @@
 //! | [`Stage::Sort`] | orders the rows of each partition by key columns | sorted runs, in memory or on disk |
 //! | [`Stage::Reduce`] | folds runs of equal key into rows | one batch and the fold's state |
 //! | [`Stage::PipelineBreaker`] | a function of the whole stream, in order, once | what it is granted, and its own files |
+//! | [`Stage::PerPartition`] | the same for each partition by itself | a share of that for each partition under way |
 //! | [`Stage::SideJoin`] | runs a side plan on some columns and joins its result back by (file, row) | the rows, in memory or on disk |
 //! | sink | takes the rows in order | one batch |
 //!
@@ -74,7 +75,7 @@ pub type Output<'a> = dyn FnMut(RecordBatch) -> Result<()> + 'a;
 /// Resources that a [`PipelineBreaker`] may use while it runs.
 pub struct BreakerContext<'a> {
     /// Bytes that it may hold; what needs more goes to files in `spill`. At least a quarter of the executor's
-    /// budget. The rows of the result must not depend on it.
+    /// budget, divided by the partitions that are worked on at once. The rows of the result must not depend on it.
     pub memory: usize,
     /// An empty directory of its own, removed when it returns.
     pub spill: &'a Path,
@@ -127,6 +128,9 @@ pub enum Stage {
     },
     /// A function that sees all rows before it answers.
     PipelineBreaker(Arc<dyn PipelineBreaker>),
+    /// The same, once for each partition: it sees the rows of that partition alone, and its result is the partition behind it.
+    /// Partitions are worked on by different threads, or on different machines.
+    PerPartition(Arc<dyn PipelineBreaker>),
     /// The columns `project` of all rows run through `side`, whose result has the columns `file` and `row`,
     /// at most one row for each, plus those of `adds`, which are joined to the rows (null where the side plan
     /// said nothing). Wide rows stay where they are while narrow keys travel: deduplication costs the text one
@@ -178,6 +182,7 @@ fn explain(stages: &[Stage], depth: usize, text: &mut String) {
             Stage::Sort { by } => format!("sort by ({})", by.join(", ")),
             Stage::Reduce { key, reducer } => format!("reduce {} by ({})", reducer.name(), key.join(", ")),
             Stage::PipelineBreaker(breaker) => format!("pipeline breaker {}", breaker.name()),
+            Stage::PerPartition(breaker) => format!("pipeline breaker {} for each partition", breaker.name()),
             Stage::SideJoin { name, project, .. } => {
                 format!("side join {name} from ({})", project.join(", "))
             }

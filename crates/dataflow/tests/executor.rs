@@ -235,6 +235,27 @@ fn operators_behind_partitions_and_behind_each_other() {
 }
 
 #[test]
+fn a_breaker_of_each_partition_sees_its_partition_alone() {
+    let key = names(&["row"]);
+    let stages = [
+        Stage::Shuffle { key: key.clone(), partitions: 5 },
+        Stage::Sort { by: key.clone() },
+        Stage::PerPartition(Arc::new(RunningSum)),
+        // What is behind it still is a partition.
+        Stage::PerPartition(Arc::new(RunningSum)),
+        Stage::Shuffle { key: Vec::new(), partitions: 1 },
+        Stage::Sort { by: key.clone() },
+    ];
+    let found = same(300, &stages);
+    let mut sums = [0; 5];
+    for (row, partition) in partitions_of(&rows(300, 300)[0], &key, 5).unwrap().into_iter().enumerate() {
+        sums[partition as usize] += row;
+        assert_eq!(found[row], format!("0|{row}|{}", sums[partition as usize]));
+    }
+    assert!(sums.iter().all(|&sum| sum > 0));
+}
+
+#[test]
 fn runs_are_folded_and_empty_input_passes_every_stage() {
     let stages = [
         Stage::FlatMap(Arc::new(Thirds)),
@@ -247,6 +268,7 @@ fn runs_are_folded_and_empty_input_passes_every_stage() {
     assert_eq!(found.iter().filter(|count| *count == "2").count(), 17);
     let mut stages = stages.to_vec();
     stages.insert(1, Stage::PipelineBreaker(Arc::new(RunningSum)));
+    stages.insert(3, Stage::PerPartition(Arc::new(RunningSum)));
     for threads in [1, 3] {
         assert!(run(Vec::new(), &stages, threads, 1 << 20).unwrap().is_empty());
     }
@@ -282,10 +304,15 @@ fn an_operator_may_answer_early_fail_or_panic_and_nothing_hangs() {
     let partitions = Stage::Shuffle { key: names(&["row"]), partitions: 7 };
     for threads in [1, 4] {
         for after in [0, 1, 3] {
-            for before in [vec![], vec![partitions.clone()]] {
+            let whole: fn(_) -> Stage = Stage::PipelineBreaker;
+            for (before, breaker) in [
+                (vec![], whole),
+                (vec![partitions.clone()], whole),
+                (vec![partitions.clone()], Stage::PerPartition),
+            ] {
                 let with = |how| {
                     let mut stages = before.clone();
-                    stages.push(Stage::PipelineBreaker(Arc::new(Ends { after, how })));
+                    stages.push(breaker(Arc::new(Ends { after, how })));
                     run(rows(500, 10), &stages, threads, 2000)
                 };
                 if before.is_empty() {

@@ -6,16 +6,14 @@
 //!
 //! Similarity is exact: of the sets of 64-bit shingle hashes of the two texts, by merging them.
 //!
-//! Components know nothing of each other, so threads take runs of whole components; one that is larger than a run stays on the
-//! calling thread, which reads it as it comes. The result is independent of the thread
-//! that computes it; the join sorts the output rows.
+//! Components know nothing of each other: each partition of whole components is worked on by itself, and the join sorts the output rows.
 //!
 //! Memory: sets of representatives up to half of what is granted, then files; beside them 20 bytes for each band of each
-//! representative of the largest component, and two runs of [`RUN_BYTES`] a thread. Time: at most [`PER_KEY`] comparisons for each band.
+//! representative of the largest component. Time: at most [`PER_KEY`] comparisons for each band.
 
 use crate::candidates::{check, words};
 use crate::verdict::{Verdicts, weight};
-use arrow_array::{Array, BinaryArray, FixedSizeBinaryArray, RecordBatch};
+use arrow_array::{Array, BinaryArray, FixedSizeBinaryArray};
 use bessemer_dataflow::{BreakerContext, Error, Input, Output, PipelineBreaker, Result, column};
 use bessemer_documents::{DocKey, doc_key_column};
 use schemars::JsonSchema;
@@ -23,18 +21,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Mutex, PoisonError};
 
 /// Representatives that are listed under one band key: bounds the work where thousands of different texts share a
 /// boilerplate. The lowest are listed.
 const PER_KEY: usize = 64;
-/// Bytes of keys and sets that a thread is given at once.
-const RUN_BYTES: usize = 1 << 20;
 
 /// How candidates are verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -143,40 +134,6 @@ pub(crate) struct Representatives {
     pub(crate) similarity: f64,
 }
 
-/// A document that is to be verified.
-struct Candidate {
-    place: DocKey,
-    copies: u64,
-    /// First document of its component.
-    first: bool,
-    keys: Range<usize>,
-    set: Range<usize>,
-}
-
-/// Documents after each other, with their keys and sets.
-#[derive(Default)]
-struct Run {
-    candidates: Vec<Candidate>,
-    /// Keys and sets.
-    words: Vec<u64>,
-}
-
-impl Run {
-    fn push(&mut self, place: DocKey, copies: u64, first: bool, keys: &[u8], set: &[u8]) {
-        let mut add = |bytes: &[u8]| {
-            let start = self.words.len();
-            self.words.extend(words(bytes));
-            start..self.words.len()
-        };
-        let (keys, set) = (add(keys), add(set));
-        self.candidates.push(Candidate { place, copies, first, keys, set });
-    }
-
-    fn bytes(&self) -> usize {
-        8 * self.words.len()
-    }
-}
-
 struct State {
     how: Representatives,
     representatives: Vec<Representative>,
@@ -203,34 +160,6 @@ impl State {
             near: Vec::new(),
             loaded: Vec::new(),
         }
-    }
-
-    /// Decides on the documents of a run, which goes on where the last one ended.
-    fn decide(&mut self, run: &Run, output: &mut Output<'_>) -> Result<()> {
-        for candidate in &run.candidates {
-            if candidate.first {
-                self.end_component();
-            }
-            let (keys, set) = (&run.words[candidate.keys.clone()], &run.words[candidate.set.clone()]);
-            match self.find(set, keys)? {
-                Some((representative, similarity)) => {
-                    self.representatives[representative].gained += candidate.copies;
-                    let first = self.representatives[representative].place;
-                    self.found.dropped(candidate.place, first, Some(similarity as f32));
-                }
-                None => self.lead(candidate.place, set, keys)?,
-            }
-            if let Some(batch) = self.found.full()? {
-                output(batch)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends the last component and gives out what is left.
-    fn finish(&mut self, output: &mut Output<'_>) -> Result<()> {
-        self.end_component();
-        if let Some(batch) = self.found.flush()? { output(batch) } else { Ok(()) }
     }
 
     fn end_component(&mut self) {
@@ -305,142 +234,40 @@ impl PipelineBreaker for Representatives {
         context: &BreakerContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
-        // One share for the calling thread, which takes components that are larger than a run.
-        let others = if context.threads > 1 { context.threads } else { 0 };
-        let memory = context.memory / 2 / (others + 1);
-        let state = |index: usize| State::new(*self, memory, context.spill.join(format!("sets-{index}")));
-        let (give, take) = sync_channel::<Run>(others.max(1));
-        let take = Mutex::new(take);
-        let (tell, told) = channel::<Result<RecordBatch>>();
-        std::thread::scope(|scope| {
-            for index in 1..=others {
-                let (take, tell, state) = (&take, tell.clone(), &state);
-                scope.spawn(move || work(state(index), take, &tell));
-            }
-            drop(tell);
-            let mut feed = Feed {
-                state: state(0),
-                run: Run::default(),
-                give,
-                told,
-                spread: others > 0,
-                long: others == 0,
-            };
-            let fed = feed.all(self.name(), input, context.stop, output);
-            let Feed { give, told, .. } = feed;
-            // Without further runs the workers end, and with them what they tell.
-            drop(give);
-            for batch in told {
-                if fed.is_ok() {
-                    output(batch?)?;
-                }
-            }
-            fed
-        })
-    }
-}
-
-/// Decides on runs of whole components until there are none. After an error runs are only taken away, so that nobody waits.
-fn work(mut state: State, take: &Mutex<Receiver<Run>>, tell: &Sender<Result<RecordBatch>>) {
-    let mut failed = false;
-    loop {
-        // The lock is held while waiting: whoever has it takes the next run.
-        let run = take.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(run) = run else { return };
-        if failed {
-            continue;
-        }
-        // Nobody listens any more only after an error of another's.
-        let mut output = |batch: RecordBatch| {
-            let _ = tell.send(Ok(batch));
-            Ok(())
-        };
-        let work =
-            AssertUnwindSafe(|| state.decide(&run, &mut output).and_then(|()| state.finish(&mut output)));
-        let panicked = || Err(Error::Panicked { stage: "verify", message: "a worker ended".into() });
-        if let Err(error) = catch_unwind(work).unwrap_or_else(|_| panicked()) {
-            failed = true;
-            let _ = tell.send(Err(error));
-        }
-    }
-}
-
-/// Cuts the rows into runs of whole components.
-struct Feed {
-    /// Of the calling thread.
-    state: State,
-    run: Run,
-    give: SyncSender<Run>,
-    told: Receiver<Result<RecordBatch>>,
-    /// There are other threads.
-    spread: bool,
-    /// The run belongs to a component that the calling thread has begun.
-    long: bool,
-}
-
-impl Feed {
-    fn all(
-        &mut self,
-        name: &str,
-        input: &mut Input<'_>,
-        stop: &AtomicBool,
-        output: &mut Output<'_>,
-    ) -> Result<()> {
-        let mut last: Option<Vec<u8>> = None;
+        let mut state = State::new(*self, context.memory / 2, context.spill.join("sets"));
+        let mut component: Option<Vec<u8>> = None;
+        let (mut keys, mut set) = (Vec::new(), Vec::new());
         while let Some(batch) = input()? {
-            check(stop)?;
-            let orders = doc_key_column(name, &batch, "order")?;
-            let components = doc_key_column(name, &batch, "group")?;
-            let bands: &FixedSizeBinaryArray = column(name, &batch, "bands")?;
-            let shingles: &BinaryArray = column(name, &batch, "shingles")?;
+            check(context.stop)?;
+            let orders = doc_key_column(self.name(), &batch, "order")?;
+            let components = doc_key_column(self.name(), &batch, "group")?;
+            let bands: &FixedSizeBinaryArray = column(self.name(), &batch, "bands")?;
+            let shingles: &BinaryArray = column(self.name(), &batch, "shingles")?;
             for row in (0..batch.num_rows()).filter(|&row| !components.is_null(row)) {
-                let first = last.as_deref() != Some(components.value(row));
-                if first {
-                    last = Some(components.value(row).to_vec());
-                    if self.run.bytes() >= RUN_BYTES || self.long && self.spread {
-                        self.hand_over(output)?;
-                    }
-                } else if self.run.bytes() >= RUN_BYTES {
-                    // A component without end in sight: it is read as it comes.
-                    self.long = true;
-                    self.here(output)?;
+                if component.as_deref() != Some(components.value(row)) {
+                    state.end_component();
+                    component = Some(components.value(row).to_vec());
                 }
+                keys.clear();
+                keys.extend(words(bands.value(row)));
+                set.clear();
+                set.extend(words(shingles.value(row)));
                 let place = DocKey::of_bytes(orders.value(row));
-                self.run.push(
-                    place,
-                    weight(name, &batch, row)?,
-                    first,
-                    bands.value(row),
-                    shingles.value(row),
-                );
-                if self.long && self.run.bytes() >= RUN_BYTES {
-                    self.here(output)?;
+                match state.find(&set, &keys)? {
+                    Some((index, similarity)) => {
+                        let first = &mut state.representatives[index];
+                        first.gained += weight(self.name(), &batch, row)?;
+                        state.found.dropped(place, first.place, Some(similarity as f32));
+                    }
+                    None => state.lead(place, &set, &keys)?,
+                }
+                if let Some(batch) = state.found.full()? {
+                    output(batch)?;
                 }
             }
-            for batch in self.told.try_iter() {
-                output(batch?)?;
-            }
         }
-        self.hand_over(output)
-    }
-
-    /// Decides on the run on this thread; its component may go on.
-    fn here(&mut self, output: &mut Output<'_>) -> Result<()> {
-        self.state.decide(&std::mem::take(&mut self.run), output)
-    }
-
-    /// Ends the run with its component.
-    fn hand_over(&mut self, output: &mut Output<'_>) -> Result<()> {
-        if self.long {
-            self.here(output)?;
-            self.long = !self.spread;
-            return self.state.finish(output);
-        }
-        for batch in self.told.try_iter() {
-            output(batch?)?;
-        }
-        // The workers hold the other end until this one is gone.
-        self.give.send(std::mem::take(&mut self.run)).map_err(|_| Error::plan("verify", "no worker is left"))
+        state.end_component();
+        if let Some(batch) = state.found.flush()? { output(batch) } else { Ok(()) }
     }
 }
 

@@ -11,15 +11,17 @@
 //! Cost: C(blocks, d) records of 40 bytes a document, sorted; comparisons within groups grow with the square of the
 //! different fingerprints in them: with 64 bits, distance 3 and 6 blocks the key has 32 bits.
 
-use crate::candidates::{self, STOP_EVERY, check, give_components, sort_memory};
-use crate::components::Graph;
+use crate::candidates::{self, Links, STOP_EVERY, check, sort_memory};
 use crate::exact::{PARTITIONS, names, with_order};
 use crate::minhash::stages::Clustered;
 use crate::minhash::{ShingleBy, Shingler};
 use crate::verdict::{self, DropDuplicates, Verdicts, weight};
-use arrow_array::{Array, RecordBatch, StringArray, UInt64Array};
+use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field};
-use bessemer_dataflow::{BatchMap, BreakerContext, Input, Output, PipelineBreaker, Result, Stage, column};
+use arrow_select::take::take_record_batch;
+use bessemer_dataflow::{
+    BatchMap, BreakerContext, FlatMap, Input, Output, PipelineBreaker, Result, Stage, column, with_columns,
+};
 use bessemer_documents::{DocKey, doc_key_column};
 use bessemer_external_sort::WordSorter;
 use schemars::JsonSchema;
@@ -100,12 +102,15 @@ fn choices(blocks: u32, keep: u32) -> Vec<u64> {
 
 /// The stages of SimHash.
 pub fn stages(config: &SimHashConfig) -> Vec<Stage> {
+    let masks = choices(config.blocks, config.blocks - config.distance);
+    let mut side = vec![Stage::FlatMap(Arc::new(Choices { masks }))];
+    side.extend(candidates::linked(&["choice", "blocks"], Arc::new(Close { distance: config.distance })));
     vec![
         Stage::Map(Arc::new(Fingerprints { config: config.clone() })),
         Stage::SideJoin {
             name: "simhash-candidates".into(),
             project: names(&["file", "row", "order", "simhash"]),
-            side: vec![Stage::PipelineBreaker(Arc::new(Close { config: config.clone() }))],
+            side,
             adds: candidates::adds(),
         },
         Stage::SideJoin {
@@ -115,7 +120,7 @@ pub fn stages(config: &SimHashConfig) -> Vec<Stage> {
                 Stage::FlatMap(Arc::new(Clustered)),
                 Stage::Shuffle { key: names(&["group"]), partitions: PARTITIONS },
                 Stage::Sort { by: names(&["group", "order"]) },
-                Stage::PipelineBreaker(Arc::new(Nearest { distance: config.distance })),
+                Stage::PerPartition(Arc::new(Nearest { distance: config.distance })),
             ],
             adds: verdict::adds(),
         },
@@ -152,14 +157,45 @@ impl BatchMap for Fingerprints {
     }
 }
 
+/// Makes of a document one row for each choice of blocks: `choice`, `blocks` (the fingerprint within them), `simhash` and `order`.
+struct Choices {
+    /// Of at most 255 choices.
+    masks: Vec<u64>,
+}
+
+impl FlatMap for Choices {
+    fn name(&self) -> &str {
+        "simhash-choices"
+    }
+
+    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        let prints: &UInt64Array = column(self.name(), &batch, "simhash")?;
+        let each = |row: u32| (0..self.masks.len() as u8).map(move |choice| (row, choice));
+        // A batch holds fewer than 2^31 rows, because Arrow's offsets are 32 bits wide.
+        let rows = (0..batch.num_rows() as u32).filter(|&row| !prints.is_null(row as usize));
+        let (rows, choices): (Vec<u32>, Vec<u8>) = rows.flat_map(each).unzip();
+        let blocks = rows.iter().zip(&choices);
+        let blocks: UInt64Array = blocks
+            .map(|(&row, &choice)| prints.value(row as usize) & self.masks[usize::from(choice)])
+            .collect();
+        let batch = take_record_batch(&batch, &UInt32Array::from(rows))?;
+        let choice = Field::new("choice", DataType::UInt8, false);
+        let new = vec![
+            (choice, Arc::new(UInt8Array::from(choices)) as ArrayRef),
+            (Field::new("blocks", DataType::UInt64, false), Arc::new(blocks)),
+        ];
+        with_columns(&batch, new)
+    }
+}
+
 /// Links documents within the distance.
 struct Close {
-    config: SimHashConfig,
+    distance: u32,
 }
 
 impl PipelineBreaker for Close {
     fn name(&self) -> &str {
-        "simhash-components"
+        "simhash-links"
     }
 
     fn run(
@@ -169,22 +205,21 @@ impl PipelineBreaker for Close {
         output: &mut Output<'_>,
     ) -> Result<()> {
         let memory = sort_memory(context);
-        let masks = choices(self.config.blocks, self.config.blocks - self.config.distance);
-        // (choice, masked fingerprint, fingerprint, place)
+        // (choice, fingerprint within its blocks, fingerprint, place)
         let mut entries = WordSorter::<5>::new(&memory);
         while let Some(batch) = input()? {
             let orders = doc_key_column(self.name(), &batch, "order")?;
+            let choices: &UInt8Array = column(self.name(), &batch, "choice")?;
+            let blocks: &UInt64Array = column(self.name(), &batch, "blocks")?;
             let prints: &UInt64Array = column(self.name(), &batch, "simhash")?;
-            for row in (0..batch.num_rows()).filter(|&row| !prints.is_null(row)) {
+            for row in 0..batch.num_rows() {
                 let [high, low] = DocKey::of_bytes(orders.value(row)).words();
-                let print = prints.value(row);
-                for (choice, mask) in masks.iter().enumerate() {
-                    entries.push([choice as u64, print & mask, print, high, low])?;
-                }
+                let choice = u64::from(choices.value(row));
+                entries.push([choice, blocks.value(row), prints.value(row), high, low])?;
             }
         }
         let mut entries = entries.finish();
-        let mut graph = Graph::new(&memory);
+        let mut links = Links::new(output);
         // Of the group: its key, and its different fingerprints with the first document of each.
         let mut key = None;
         let mut group: Vec<(u64, [u64; 2])> = Vec::new();
@@ -198,12 +233,12 @@ impl PipelineBreaker for Close {
             if let Some(&(same, first)) = group.last()
                 && same == print
             {
-                graph.link(place, first)?;
+                links.push(place, first)?;
                 continue;
             }
             for &(other, first) in &group {
-                if (print ^ other).count_ones() <= self.config.distance {
-                    graph.link(place, first)?;
+                if (print ^ other).count_ones() <= self.distance {
+                    links.push(place, first)?;
                 }
             }
             if (work + group.len() as u64 + 1) / STOP_EVERY != work / STOP_EVERY {
@@ -212,8 +247,7 @@ impl PipelineBreaker for Close {
             work += group.len() as u64 + 1;
             group.push((print, place));
         }
-        drop(entries);
-        give_components(graph, context.stop, output)
+        links.finish()
     }
 }
 

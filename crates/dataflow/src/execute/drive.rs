@@ -4,11 +4,13 @@
 //! an ordered window, and no morsel further than the window ahead of the consumer is begun. Several partitions:
 //! each worker runs a whole partition into a spool, and the spools are emptied in partition order.
 //! When the consumer returns, early or at the end, the workers end too.
+//!
+//! What a consumer does with each batch by itself is a function `prepare`. Of one partition the workers run it too, so the calling
+//! thread is left with what must be done in order.
 
-use super::Executor;
 use super::spool::{Spool, SpoolReader};
+use super::{Executor, Stream};
 use crate::error::{Error, Result};
-use crate::plan::Input;
 use crate::source::{Morsel, Scan};
 use arrow_array::RecordBatch;
 use std::collections::{BTreeMap, VecDeque};
@@ -16,8 +18,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+/// Gives a consumer the next batch as `prepare` left it, or none at the end.
+type Next<'a, B> = dyn FnMut() -> Result<Option<B>> + 'a;
+
 /// Consumer of a stream, on the calling thread: it pulls batches until there are none, or until it has seen enough.
-pub(super) type Body<'c, T> = dyn FnMut(&mut Input<'_>) -> Result<T> + 'c;
+pub(super) type Body<'c, B, T> = dyn FnMut(&mut Next<'_, B>) -> Result<T> + 'c;
+
+/// What is done with each batch by itself before the consumer gets it.
+type Prepare<'p, B> = dyn Fn(RecordBatch) -> Result<B> + Sync + 'p;
 
 /// Turns a panic into an error, so that one defect does not leave others waiting.
 pub(super) fn guarded<T>(stage: &'static str, work: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -37,13 +45,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// What workers and consumer share while one partition is driven.
-struct Window {
+struct Window<B> {
     /// Sequence number of the next morsel to be begun.
     begun: u64,
     /// Batches that the consumer has taken.
     taken: u64,
     /// Finished batches by sequence number.
-    ready: BTreeMap<u64, Result<RecordBatch>>,
+    ready: BTreeMap<u64, Result<B>>,
     /// No further morsel will be begun.
     ended: bool,
 }
@@ -53,11 +61,16 @@ fn check(stop: &AtomicBool) -> Result<()> {
 }
 
 /// Runs a scan on the calling thread.
-fn pull_here<T>(scan: &mut dyn Scan, stop: &AtomicBool, body: &mut Body<'_, T>) -> Result<T> {
+pub(super) fn pull_here<B, T>(
+    scan: &mut (dyn Scan + '_),
+    stop: &AtomicBool,
+    prepare: &Prepare<'_, B>,
+    body: &mut Body<'_, B, T>,
+) -> Result<T> {
     body(&mut || {
         check(stop)?;
         match guarded("scan", || scan.next())? {
-            Some(morsel) => guarded("map", morsel).map(Some),
+            Some(morsel) => guarded("map", || prepare(morsel()?)).map(Some),
             None => Ok(None),
         }
     })
@@ -72,14 +85,15 @@ impl Drop for Leave<'_> {
     }
 }
 
-impl Executor<'_> {
+impl<'a> Executor<'a> {
     /// Drives all partitions, in order, to their end.
-    pub(super) fn drive(
+    pub(super) fn drive<B: Send>(
         &self,
-        stream: Vec<Box<dyn Scan>>,
-        consume: &mut dyn FnMut(RecordBatch) -> Result<()>,
+        stream: Stream<'a>,
+        prepare: &Prepare<'_, B>,
+        consume: &mut dyn FnMut(B) -> Result<()>,
     ) -> Result<()> {
-        self.pull(stream, &mut |input| {
+        self.pull(stream, prepare, &mut |input| {
             while let Some(batch) = input()? {
                 guarded("sink", || consume(batch))?;
             }
@@ -88,8 +102,13 @@ impl Executor<'_> {
     }
 
     /// Lets `body` pull the batches of all partitions, in order.
-    pub(super) fn pull<T>(&self, mut stream: Vec<Box<dyn Scan>>, body: &mut Body<'_, T>) -> Result<T> {
-        let mut body = |input: &mut Input<'_>| {
+    pub(super) fn pull<B: Send, T>(
+        &self,
+        mut stream: Stream<'a>,
+        prepare: &Prepare<'_, B>,
+        body: &mut Body<'_, B, T>,
+    ) -> Result<T> {
+        let mut body = |input: &mut Next<'_, B>| {
             let mut begun = false;
             body(&mut || {
                 // The consumer asks for the next batch when it has done its work on the last.
@@ -102,16 +121,21 @@ impl Executor<'_> {
         };
         let result = match stream.len() {
             0 => body(&mut || Ok(None)),
-            1 => self.pull_one(&mut *stream.remove(0), &mut body),
-            _ => self.pull_many(stream, &mut body),
+            1 => self.pull_one(&mut *stream.remove(0), prepare, &mut body),
+            _ => self.pull_many(stream, prepare, &mut body),
         }?;
         check(self.stop)?;
         Ok(result)
     }
 
-    fn pull_one<T>(&self, scan: &mut dyn Scan, body: &mut Body<'_, T>) -> Result<T> {
+    fn pull_one<B: Send, T>(
+        &self,
+        scan: &mut (dyn Scan + '_),
+        prepare: &Prepare<'_, B>,
+        body: &mut Body<'_, B, T>,
+    ) -> Result<T> {
         if self.threads == 1 {
-            return pull_here(scan, self.stop, body);
+            return pull_here(scan, self.stop, prepare, body);
         }
         let ahead = 2 * self.threads as u64 + 2;
         let feed = Mutex::new(scan);
@@ -154,7 +178,7 @@ impl Executor<'_> {
             for _ in 0..self.threads {
                 scope.spawn(|| {
                     while let Some((number, morsel)) = take() {
-                        let batch = morsel.and_then(|morsel| guarded("map", morsel));
+                        let batch = morsel.and_then(|morsel| guarded("map", || prepare(morsel()?)));
                         lock(&window).ready.insert(number, batch);
                         changed.notify_all();
                     }
@@ -179,13 +203,18 @@ impl Executor<'_> {
         })
     }
 
-    fn pull_many<T>(&self, stream: Vec<Box<dyn Scan>>, body: &mut Body<'_, T>) -> Result<T> {
+    fn pull_many<B, T>(
+        &self,
+        stream: Stream<'a>,
+        prepare: &Prepare<'_, B>,
+        body: &mut Body<'_, B, T>,
+    ) -> Result<T> {
         if self.threads == 1 {
-            return pull_here(&mut Chain(stream.into()), self.stop, body);
+            return pull_here(&mut Chain(stream.into()), self.stop, prepare, body);
         }
         let count = stream.len();
         let (budget, spill, stop) = (&self.budget, &self.spill, self.stop);
-        let scans: Vec<Mutex<Option<Box<dyn Scan>>>> =
+        let scans: Vec<Mutex<Option<Box<dyn Scan + 'a>>>> =
             stream.into_iter().map(|scan| Mutex::new(Some(scan))).collect();
         let next = AtomicUsize::new(0);
         let failed = AtomicBool::new(false);
@@ -203,7 +232,7 @@ impl Executor<'_> {
                         let result = guarded("partition", || {
                             let mut scan = scan;
                             let mut spool = Spool::with(budget.clone(), spill.clone());
-                            pull_here(&mut *scan, stop, &mut |input| {
+                            pull_here(&mut *scan, stop, &Ok, &mut |input| {
                                 while let Some(batch) = input()? {
                                     if failed.load(Ordering::Relaxed) {
                                         return Ok(Partition::Abandoned);
@@ -235,7 +264,7 @@ impl Executor<'_> {
                     if let Some(reader) = &mut current
                         && let Some(batch) = reader.next_batch()?
                     {
-                        return Ok(Some(batch));
+                        return prepare(batch).map(Some);
                     }
                     current = None;
                     if index == count {
@@ -280,9 +309,9 @@ struct Partitions {
 }
 
 /// Scans one after the other.
-struct Chain(VecDeque<Box<dyn Scan>>);
+struct Chain<'a>(VecDeque<Box<dyn Scan + 'a>>);
 
-impl Scan for Chain {
+impl Scan for Chain<'_> {
     fn next(&mut self) -> Result<Option<Morsel>> {
         while let Some(scan) = self.0.front_mut() {
             if let Some(morsel) = scan.next()? {

@@ -29,6 +29,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+/// Partitions of rows.
+type Stream<'a> = Vec<Box<dyn Scan + 'a>>;
+
 /// Runs plans.
 pub struct Executor<'a> {
     threads: usize,
@@ -62,7 +65,7 @@ impl<'a> Executor<'a> {
     /// Runs the plan to its end; the sink gets every row, in the plan's order, on the calling thread.
     pub fn run(&self, plan: &Plan, sink: &mut dyn Sink) -> Result<()> {
         let stream = self.stages(vec![plan.source.scan()?], &plan.stages)?;
-        self.drive(stream, &mut |batch| sink.write(&batch))
+        self.drive(stream, &Ok, &mut |batch| sink.write(&batch))
     }
 
     /// Bytes that were written to spill files.
@@ -71,21 +74,22 @@ impl<'a> Executor<'a> {
     }
 
     /// The stream behind `stages`.
-    fn stages(&self, mut stream: Vec<Box<dyn Scan>>, stages: &[Stage]) -> Result<Vec<Box<dyn Scan>>> {
+    fn stages(&self, mut stream: Stream<'a>, stages: &[Stage]) -> Result<Stream<'a>> {
         for stage in stages {
             stream = match stage {
                 Stage::Map(map) => stream
                     .into_iter()
-                    .map(|input| Box::new(Mapped { input, map: map.clone() }) as Box<dyn Scan>)
+                    .map(|input| Box::new(Mapped { input, map: map.clone() }) as Box<dyn Scan + 'a>)
                     .collect(),
                 Stage::FlatMap(map) => stream
                     .into_iter()
-                    .map(|input| Box::new(FlatMapped { input, map: map.clone() }) as Box<dyn Scan>)
+                    .map(|input| Box::new(FlatMapped { input, map: map.clone() }) as Box<dyn Scan + 'a>)
                     .collect(),
                 Stage::Shuffle { key, partitions } => self.shuffle(stream, key, *partitions)?,
                 Stage::Sort { by } => self.sort(stream, by),
                 Stage::Reduce { key, reducer } => reduce::reduce(stream, key, reducer),
                 Stage::PipelineBreaker(breaker) => self.pipeline_breaker(stream, breaker.as_ref())?,
+                Stage::PerPartition(breaker) => self.per_partition(stream, breaker),
                 Stage::SideJoin { name, project, side, adds } => {
                     self.side_join(stream, name, project, side, adds)?
                 }
@@ -96,12 +100,12 @@ impl<'a> Executor<'a> {
 }
 
 /// A scan whose morsels also apply a function.
-struct Mapped {
-    input: Box<dyn Scan>,
+struct Mapped<'a> {
+    input: Box<dyn Scan + 'a>,
     map: Arc<dyn BatchMap>,
 }
 
-impl Scan for Mapped {
+impl Scan for Mapped<'_> {
     fn next(&mut self) -> Result<Option<Morsel>> {
         let map = self.map.clone();
         Ok(self.input.next()?.map(|morsel| {
@@ -121,12 +125,12 @@ impl Scan for Mapped {
 }
 
 /// A scan whose morsels also apply a function under which rows vanish or multiply.
-struct FlatMapped {
-    input: Box<dyn Scan>,
+struct FlatMapped<'a> {
+    input: Box<dyn Scan + 'a>,
     map: Arc<dyn FlatMap>,
 }
 
-impl Scan for FlatMapped {
+impl Scan for FlatMapped<'_> {
     fn next(&mut self) -> Result<Option<Morsel>> {
         let map = self.map.clone();
         Ok(self.input.next()?.map(|morsel| Box::new(move || map.apply(morsel()?)) as Morsel))

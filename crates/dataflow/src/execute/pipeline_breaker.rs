@@ -1,13 +1,18 @@
-//! Runs a pipeline breaker, which sees all rows: it pulls its input while the workers produce it, and its result waits in a
-//! spool.
+//! Runs pipeline breakers, which see all rows before they answer: of the whole stream, or of one partition each.
+//!
+//! The breaker of a stream pulls its input while the workers produce it. That of a partition runs when the partition is read, on the
+//! thread that reads it, as a sort does. The result waits in a spool.
 
-use super::Executor;
-use super::drive::guarded;
-use super::spool::Spool;
+use super::drive::{Body, guarded, pull_here};
+use super::spool::{Spool, SpoolReader};
+use super::{Executor, Stream};
 use crate::error::{Error, Result};
 use crate::plan::{BreakerContext, PipelineBreaker};
-use crate::source::Scan;
+use crate::source::{Morsel, Scan, morsel};
+use arrow_array::RecordBatch;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// A directory that vanishes with its owner.
 struct SpillFolder(PathBuf);
@@ -19,28 +24,97 @@ impl Drop for SpillFolder {
     }
 }
 
-impl Executor<'_> {
-    pub(super) fn pipeline_breaker(
+/// Resources of a pipeline breaker.
+struct Share<'a> {
+    budget: Arc<super::budget::Budget>,
+    spill: PathBuf,
+    stop: &'a AtomicBool,
+    /// Threads that the breaker may use.
+    threads: usize,
+    /// Breakers that run at the same time and divide the memory among them.
+    at_once: usize,
+}
+
+impl Share<'_> {
+    /// Runs a breaker on the batches that `pull` gives it.
+    fn run(
         &self,
-        stream: Vec<Box<dyn Scan>>,
         breaker: &dyn PipelineBreaker,
-    ) -> Result<Vec<Box<dyn Scan>>> {
+        pull: impl FnOnce(&mut Body<'_, RecordBatch, ()>) -> Result<()>,
+    ) -> Result<SpoolReader> {
         let path = self.spill.join(format!("breaker-{}", self.budget.file_number()));
         std::fs::create_dir(&path).map_err(Error::io("create folder", &path))?;
         let folder = SpillFolder(path);
         // What is free, but never less than a quarter: operators that follow each other must not starve.
         let limit = self.budget.limit();
-        let memory = limit.saturating_sub(self.budget.used()).max(limit / 4);
+        let memory = limit.saturating_sub(self.budget.used()).max(limit / 4) / self.at_once;
         let context = BreakerContext { memory, spill: &folder.0, threads: self.threads, stop: self.stop };
-        let mut result = Spool::new(self);
+        let mut result = Spool::with(self.budget.clone(), self.spill.clone());
         // While it runs, its share is taken: its result goes to disk unless it is small.
-        let share = memory - memory / 8;
-        self.budget.hold(share);
-        let outcome = self.pull(stream, &mut |input| {
+        let held = memory - memory / 8;
+        self.budget.hold(held);
+        let outcome = pull(&mut |input| {
             guarded("pipeline breaker", || breaker.run(input, &context, &mut |batch| result.push(batch)))
         });
-        self.budget.release(share);
+        self.budget.release(held);
         outcome?;
-        Ok(vec![result.scan()?])
+        result.reader()
+    }
+}
+
+impl<'a> Executor<'a> {
+    /// The share of one of `at_once` breakers.
+    fn share(&self, threads: usize, at_once: usize) -> Share<'a> {
+        let (budget, spill) = (self.budget.clone(), self.spill.clone());
+        Share { budget, spill, stop: self.stop, threads, at_once }
+    }
+
+    pub(super) fn pipeline_breaker(
+        &self,
+        stream: Stream<'a>,
+        breaker: &dyn PipelineBreaker,
+    ) -> Result<Stream<'a>> {
+        let share = self.share(self.threads, 1);
+        Ok(vec![Box::new(share.run(breaker, |body| self.pull(stream, &Ok, body))?)])
+    }
+
+    /// Runs lazily: a partition's breaker is run by whoever reads the partition.
+    pub(super) fn per_partition(&self, stream: Stream<'a>, breaker: &Arc<dyn PipelineBreaker>) -> Stream<'a> {
+        let at_once = self.threads.min(stream.len()).max(1);
+        let begin = |input| {
+            let share = self.share(self.threads / at_once, at_once);
+            Box::new(Broken { share, breaker: breaker.clone(), state: State::Input(input) })
+                as Box<dyn Scan + 'a>
+        };
+        stream.into_iter().map(begin).collect()
+    }
+}
+
+enum State<'a> {
+    Input(Box<dyn Scan + 'a>),
+    Result(SpoolReader),
+    Ended,
+}
+
+/// A partition behind its breaker.
+struct Broken<'a> {
+    share: Share<'a>,
+    breaker: Arc<dyn PipelineBreaker>,
+    state: State<'a>,
+}
+
+impl Scan for Broken<'_> {
+    fn next(&mut self) -> Result<Option<Morsel>> {
+        if let State::Input(_) = self.state
+            && let State::Input(mut input) = std::mem::replace(&mut self.state, State::Ended)
+        {
+            let stop = self.share.stop;
+            let pull = |body: &mut Body<'_, RecordBatch, ()>| pull_here(input.as_mut(), stop, &Ok, body);
+            self.state = State::Result(self.share.run(self.breaker.as_ref(), pull)?);
+        }
+        match &mut self.state {
+            State::Result(rows) => Ok(rows.next_batch()?.map(morsel)),
+            State::Input(_) | State::Ended => Ok(None),
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Folds runs of equal key in sorted partitions.
 
+use super::Stream;
 use super::key::Keys;
 use crate::error::Result;
 use crate::plan::{Fold, Reducer};
@@ -7,11 +8,7 @@ use crate::source::{Morsel, Scan};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-pub(super) fn reduce(
-    stream: Vec<Box<dyn Scan>>,
-    key: &[String],
-    reducer: &Arc<dyn Reducer>,
-) -> Vec<Box<dyn Scan>> {
+pub(super) fn reduce<'a>(stream: Stream<'a>, key: &[String], reducer: &Arc<dyn Reducer>) -> Stream<'a> {
     stream
         .into_iter()
         .map(|input| {
@@ -22,13 +19,13 @@ pub(super) fn reduce(
                 last: None,
                 ready: VecDeque::new(),
                 ended: false,
-            }) as Box<dyn Scan>
+            }) as Box<dyn Scan + 'a>
         })
         .collect()
 }
 
-struct Reduced {
-    input: Box<dyn Scan>,
+struct Reduced<'a> {
+    input: Box<dyn Scan + 'a>,
     key: Vec<String>,
     fold: Box<dyn Fold>,
     /// Key of the last row of the previous batch.
@@ -37,7 +34,7 @@ struct Reduced {
     ended: bool,
 }
 
-impl Scan for Reduced {
+impl Scan for Reduced<'_> {
     fn next(&mut self) -> Result<Option<Morsel>> {
         loop {
             if let Some(batch) = self.ready.pop_front() {

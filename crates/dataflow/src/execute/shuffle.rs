@@ -1,8 +1,8 @@
 //! Sends rows to partitions by the hash of their key.
 
-use super::Executor;
 use super::key::Keys;
 use super::spool::Spool;
+use super::{Executor, Stream};
 use crate::error::Result;
 use crate::source::Scan;
 use arrow_array::{RecordBatch, UInt32Array};
@@ -22,42 +22,40 @@ pub fn partitions_of(batch: &RecordBatch, key: &[String], partitions: usize) -> 
     Ok((0..batch.num_rows()).map(|row| (xxh3_64(keys.get(row)) % partitions.max(1) as u64) as u32).collect())
 }
 
-/// Splits a batch by the hash of the key columns.
-fn scatter(batch: &RecordBatch, key: &[String], partitions: usize) -> Result<Vec<Vec<u32>>> {
+/// Splits a batch by the hash of the key columns: (partition, its rows), in order, for partitions that get any.
+fn scatter(batch: RecordBatch, key: &[String], partitions: usize) -> Result<Vec<(usize, RecordBatch)>> {
+    if partitions == 1 {
+        return Ok(vec![(0, batch)]);
+    }
     let mut rows = vec![Vec::new(); partitions];
-    for (row, partition) in partitions_of(batch, key, partitions)?.into_iter().enumerate() {
+    for (row, partition) in partitions_of(&batch, key, partitions)?.into_iter().enumerate() {
         // A batch holds fewer than 2^31 rows, because Arrow's offsets are 32 bits wide.
         rows[partition as usize].push(row as u32);
     }
-    Ok(rows)
+    let some = rows.into_iter().enumerate().filter(|(_, rows)| !rows.is_empty());
+    some.map(|(partition, rows)| Ok((partition, take_record_batch(&batch, &UInt32Array::from(rows))?)))
+        .collect()
 }
 
-impl Executor<'_> {
+impl<'a> Executor<'a> {
     pub(super) fn shuffle(
         &self,
-        stream: Vec<Box<dyn Scan>>,
+        stream: Stream<'a>,
         key: &[String],
         partitions: usize,
-    ) -> Result<Vec<Box<dyn Scan>>> {
+    ) -> Result<Stream<'a>> {
         let partitions = if key.is_empty() { 1 } else { partitions.max(1) };
         let mut spools: Vec<Spool> = (0..partitions).map(|_| Spool::new(self)).collect();
-        self.drive(stream, &mut |batch| {
+        self.drive(stream, &|batch| scatter(batch, key, partitions), &mut |parts| {
             let mut over = false;
-            if partitions == 1 {
-                over |= !spools[0].hold(batch);
-            } else {
-                for (partition, rows) in scatter(&batch, key, partitions)?.into_iter().enumerate() {
-                    if !rows.is_empty() {
-                        let part = take_record_batch(&batch, &UInt32Array::from(rows))?;
-                        over |= !spools[partition].hold(part);
-                    }
-                }
+            for (partition, rows) in parts {
+                over |= !spools[partition].hold(rows);
             }
             if over && let Some(largest) = spools.iter_mut().max_by_key(|spool| spool.memory_bytes()) {
                 largest.spill()?;
             }
             Ok(())
         })?;
-        spools.into_iter().map(Spool::scan).collect()
+        spools.into_iter().map(|spool| spool.scan().map(|scan| scan as Box<dyn Scan + 'a>)).collect()
     }
 }

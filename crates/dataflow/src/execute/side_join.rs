@@ -2,29 +2,28 @@
 //!
 //! The rows wait in a spool while the side plan runs on its projection of them.
 
-use super::Executor;
 use super::join::join;
 use super::spool::Spool;
+use super::{Executor, Stream};
 use crate::batch::column;
 use crate::error::{Error, Result};
 use crate::plan::Stage;
-use crate::source::Scan;
 use arrow_array::{UInt32Array, UInt64Array};
 use arrow_schema::SchemaRef;
 
-impl Executor<'_> {
+impl<'a> Executor<'a> {
     pub(super) fn side_join(
         &self,
-        stream: Vec<Box<dyn Scan>>,
+        stream: Stream<'a>,
         name: &str,
         project: &[String],
         side: &[Stage],
         adds: &SchemaRef,
-    ) -> Result<Vec<Box<dyn Scan>>> {
+    ) -> Result<Stream<'a>> {
         let mut rows = Spool::new(self);
         let mut keys = Spool::new(self);
         let mut last: Option<(u32, u64)> = None;
-        self.drive(stream, &mut |batch| {
+        self.drive(stream, &Ok, &mut |batch| {
             let indices = project
                 .iter()
                 .map(|column| batch.schema().index_of(column))
@@ -59,7 +58,7 @@ impl Executor<'_> {
         let side = self.stages(vec![keys.scan()?], &stages)?;
         // Drained into a spool first: otherwise its sort would run under the lock of the join.
         let mut notes = Spool::new(self);
-        self.drive(side, &mut |batch| notes.push(batch))?;
+        self.drive(side, &Ok, &mut |batch| notes.push(batch))?;
         Ok(vec![join(name, rows.scan()?, notes.scan()?, adds)])
     }
 }
@@ -67,7 +66,7 @@ impl Executor<'_> {
 /// Whether a pipeline breaker runs among the stages.
 fn has_breaker(stages: &[Stage]) -> bool {
     stages.iter().any(|stage| match stage {
-        Stage::PipelineBreaker(_) => true,
+        Stage::PipelineBreaker(_) | Stage::PerPartition(_) => true,
         Stage::SideJoin { side, .. } => has_breaker(side),
         _ => false,
     })

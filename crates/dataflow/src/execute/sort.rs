@@ -8,10 +8,10 @@
 //! Only files that are written or merged are open. Memory: one run while it is collected and sorted (twice its bytes); one block of each merged run and a
 //! merged batch afterwards. Cost: n log n comparisons; each row is written and read once per merge level.
 
-use super::Executor;
 use super::budget::Budget;
 use super::key::Keys;
 use super::spool::{Spool, SpoolReader, held_bytes};
+use super::{Executor, Stream};
 use crate::error::{Error, Result};
 use crate::source::{Morsel, Scan, morsel};
 use arrow_array::RecordBatch;
@@ -32,7 +32,7 @@ const MIN_RUN_BYTES: usize = 1 << 20;
 
 impl Executor<'_> {
     /// Sorts lazily: a partition is sorted by whoever reads it.
-    pub(super) fn sort(&self, stream: Vec<Box<dyn Scan>>, by: &[String]) -> Vec<Box<dyn Scan>> {
+    pub(super) fn sort<'a>(&self, stream: Stream<'a>, by: &[String]) -> Stream<'a> {
         stream
             .into_iter()
             .map(|input| {
@@ -41,27 +41,27 @@ impl Executor<'_> {
                     by: by.to_vec(),
                     budget: self.budget.clone(),
                     folder: self.spill.clone(),
-                }) as Box<dyn Scan>
+                }) as Box<dyn Scan + 'a>
             })
             .collect()
     }
 }
 
-enum State {
-    Input(Box<dyn Scan>),
+enum State<'a> {
+    Input(Box<dyn Scan + 'a>),
     Merging(MergedBatches),
     Ended,
 }
 
 /// A partition in order.
-struct Sorted {
-    state: State,
+struct Sorted<'a> {
+    state: State<'a>,
     by: Vec<String>,
     budget: Arc<Budget>,
     folder: PathBuf,
 }
 
-impl Sorted {
+impl Sorted<'_> {
     fn spool(&self) -> Spool {
         Spool::with(self.budget.clone(), self.folder.clone())
     }
@@ -117,7 +117,7 @@ impl Sorted {
     }
 
     /// Reads the input to its end.
-    fn collect(&self, mut input: Box<dyn Scan>) -> Result<MergedBatches> {
+    fn collect(&self, mut input: Box<dyn Scan + '_>) -> Result<MergedBatches> {
         let mut runs = Vec::new();
         let mut batches = Vec::new();
         let mut bytes = 0;
@@ -149,7 +149,7 @@ impl Sorted {
     }
 }
 
-impl Scan for Sorted {
+impl Scan for Sorted<'_> {
     fn next(&mut self) -> Result<Option<Morsel>> {
         if let State::Input(_) = self.state
             && let State::Input(input) = std::mem::replace(&mut self.state, State::Ended)

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! map bands                                   text ─► b band keys
-//! annotate: lsh-components                    narrow rows only: places and keys
+//! annotate: shuffle by key, link, components   narrow rows only: places and keys
 //! map shingles                                the sets of candidates, nobody else's
 //! annotate: shuffle, sort by component, verify (or keep the first)
 //! map drop-duplicates
@@ -10,7 +10,7 @@
 
 use super::permutations::{Permutations, Width};
 use super::{Shingler, Sketcher, lsh};
-use crate::candidates::{self, Candidates};
+use crate::candidates;
 use crate::config::{MinHashConfig, Signature};
 use crate::exact::{PARTITIONS, names, with_order};
 use crate::keep_first::KeepFirst;
@@ -96,7 +96,7 @@ pub fn stages(config: &MinHashConfig) -> Vec<Stage> {
         Stage::SideJoin {
             name: "minhash-candidates".into(),
             project: names(&["file", "row", "order", "bands"]),
-            side: vec![Stage::PipelineBreaker(Arc::new(Candidates))],
+            side: candidates::stages(),
             adds: candidates::adds(),
         },
     ];
@@ -109,7 +109,7 @@ pub fn stages(config: &MinHashConfig) -> Vec<Stage> {
     if verified {
         project.extend(names(&["bands", "shingles"]));
         stages.push(Stage::Map(Arc::new(CandidateShingles { config: config.clone() })));
-        side.push(Stage::PipelineBreaker(Arc::new(Representatives {
+        side.push(Stage::PerPartition(Arc::new(Representatives {
             verify: config.verify,
             similarity: config.similarity,
         })));

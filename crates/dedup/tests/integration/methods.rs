@@ -116,7 +116,7 @@ fn methods_follow_each_other_and_sizes_add_up() {
 }
 
 #[test]
-fn verification_on_threads_takes_runs_of_components_and_components_larger_than_a_run() {
+fn verification_is_the_same_however_components_fall_to_partitions_and_threads() {
     let altered = |seed: u64, number: u64| {
         let mut text = words(seed, 0, 400);
         if number > 0 {
@@ -124,7 +124,7 @@ fn verification_on_threads_takes_runs_of_components_and_components_larger_than_a
         }
         text.join(" ")
     };
-    // 450 versions of one text (more than a run of 1 MiB), among them 300 groups of two and four.
+    // 450 versions of one text (a partition far larger than the others), among them 300 groups of two and four.
     let mut texts = Vec::new();
     for index in 0..450 {
         texts.push(altered(1, index));
