@@ -374,6 +374,7 @@ impl Decoder {
         match (self.rank.axis, self.rank.sequence) {
             (Axis::Context, _) => Stream::Context(self.rank.method),
             (_, true) => Stream::Rows,
+            (_, false) if self.rank.partition => Stream::Partitioned,
             (_, false) => Stream::Whole,
         }
     }

@@ -157,7 +157,27 @@ impl Allocating<'_> {
         Ok(all)
     }
 
-    fn slot(&mut self, rows: usize) -> Result<Slot, ModelError> {
+    /// Memory for the residual stream between layers whose backward passes do not read it. Layers take turns in it, and so do
+    /// all slots.
+    fn turns(&mut self, rows: usize) -> Result<Vec<View>, ModelError> {
+        let (width, dtype) = (self.plan.model.width, self.plan.storage());
+        let needed = (0..self.plan.stage.span.layers.len()).filter(|layer| self.in_turn(*layer)).count();
+        let view = |_| self.matrix("residual stream, in turn", dtype, rows, width);
+        (0..needed.min(2)).map(view).collect()
+    }
+
+    /// Whether the stream that enters a layer lasts only until the layer's forward pass has read it. What another stage sends
+    /// has memory of its own.
+    fn in_turn(&self, layer: usize) -> bool {
+        let span = &self.plan.stage.span;
+        let unit = self.units.get(layer + usize::from(span.embedding));
+        self.plan.shape.purpose == Purpose::Train
+            && (layer > 0 || span.embedding)
+            && layer < span.layers.len()
+            && unit.is_some_and(|unit| !unit.reads_stream_again())
+    }
+
+    fn slot(&mut self, rows: usize, turns: &[View]) -> Result<Slot, ModelError> {
         let (plan, n) = (self.plan, self.plan.shape.tokens());
         let mut indices = |name: &str| self.matrix(name, DType::U32, 1, n);
         let (ids, targets, positions) = (indices("ids")?, indices("targets")?, indices("positions")?);
@@ -167,13 +187,18 @@ impl Allocating<'_> {
         };
         let (width, dtype) = (plan.model.width, plan.storage());
         let layers = plan.stage.span.layers.len();
-        let mut stream = vec![self.matrix("residual stream", dtype, rows, width)?];
+        let first = match self.in_turn(0) {
+            true => turns[0],
+            false => self.matrix("residual stream", dtype, rows, width)?,
+        };
+        let mut stream = vec![first];
         let in_place = plan.shape.purpose == Purpose::Score
             && self.units.iter().all(|u| stream_in_place(&u.program, Phase::Score));
         for _ in 0..layers {
             let last = stream[stream.len() - 1];
             let next = match in_place {
                 true => last,
+                false if self.in_turn(stream.len()) => turns[stream.len() % turns.len()],
                 false if plan.shape.purpose == Purpose::Score && stream.len() > 1 => stream[stream.len() - 2],
                 false => self.matrix("residual stream", dtype, rows, width)?,
             };
@@ -219,7 +244,8 @@ impl Allocating<'_> {
             PositionChoice::Sinusoidal if stage.span.embedding => Some(self.sinusoids()?),
             _ => None,
         };
-        let slots = (0..stage.slots).map(|_| self.slot(rows)).collect::<Result<_, _>>()?;
+        let turns = self.turns(rows)?;
+        let slots = (0..stage.slots).map(|_| self.slot(rows, &turns)).collect::<Result<_, _>>()?;
         let sets = |home, count: usize, allocating: &mut Self, suffix| -> Result<Vec<Values>, ModelError> {
             (0..count).map(|_| allocating.values(home, suffix)).collect()
         };

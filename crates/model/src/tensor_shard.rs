@@ -17,6 +17,9 @@ use bessemer_tensor::Backend;
 pub enum Stream {
     /// All rows, the same on every tensor shard.
     Whole,
+    /// As [`Stream::Whole`] in a pass. Between the forward and the backward pass of a micro-batch tensor shard i of t keeps
+    /// rows `i n / t ..` of what enters each layer (Rajbhandari et al. 2020, ZeRO: P_a).
+    Partitioned,
     /// Of the n rows of a micro-batch, tensor shard i of t holds rows `i n / t ..` of the stream and of all that is done row by
     /// row (sequence parallelism).
     Rows,
@@ -31,7 +34,7 @@ impl Stream {
     pub fn axis(self) -> Axis {
         match self {
             Stream::Context(_) => Axis::Context,
-            Stream::Whole | Stream::Rows => Axis::Tensor,
+            Stream::Whole | Stream::Partitioned | Stream::Rows => Axis::Tensor,
         }
     }
 }
@@ -39,7 +42,8 @@ impl Stream {
 /// The rank of the tensor axis that a tensor shard is.
 pub(crate) fn rank_of(tensor_shard: &TensorShard, stream: Stream, shape: Shape) -> Result<Rank, ModelError> {
     let (degree, n) = (tensor_shard.degree, shape.tokens());
-    let sequence = stream != Stream::Whole && degree > 1;
+    let sequence = matches!(stream, Stream::Rows | Stream::Context(_)) && degree > 1;
+    let partition = stream == Stream::Partitioned && degree > 1;
     if matches!(stream, Stream::Context(_))
         && degree > 1
         && (shape.sequences != 1 || !shape.seq.is_multiple_of(degree))
@@ -50,18 +54,19 @@ pub(crate) fn rank_of(tensor_shard: &TensorShard, stream: Stream, shape: Shape) 
             shape.sequences, shape.seq
         )));
     }
-    if sequence && !n.is_multiple_of(degree) {
+    if (sequence || partition) && !n.is_multiple_of(degree) {
+        let what = if partition { "a partition of activations" } else { "sequence parallelism" };
         return Err(ModelError::TensorShard(format!(
-            "sequence parallelism over {degree} tensor shards wants a number of tokens of a micro-batch that {degree} divides, \
+            "{what} over {degree} tensor shards wants a number of tokens of a micro-batch that {degree} divides, \
              found {} x {} = {n}; change the sequences or their length",
             shape.sequences, shape.seq
         )));
     }
     let (order, method) = match stream {
         Stream::Context(method) => (method.order(shape.seq, degree), method),
-        Stream::Whole | Stream::Rows => (PositionOrder::Consecutive, ContextMethod::default()),
+        _ => (PositionOrder::Consecutive, ContextMethod::default()),
     };
-    Ok(Rank { axis: stream.axis(), degree, index: tensor_shard.index, sequence, order, method })
+    Ok(Rank { axis: stream.axis(), degree, index: tensor_shard.index, sequence, order, method, partition })
 }
 
 impl Decoder {

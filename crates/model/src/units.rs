@@ -8,7 +8,8 @@ use crate::record::Recording;
 use crate::stage::StageConfig;
 use bessemer_arch::{Model, Sharding, Unit};
 use bessemer_program::{
-    Phase, Rank, UnitMemory, UnitProgram, fuse, overlap, partition, plan_memory, recompute, seal, split,
+    Class, Node, Phase, Rank, UnitMemory, UnitProgram, fuse, overlap, partition, partition_activations,
+    plan_memory, recompute, seal, split,
 };
 use bessemer_units::{DType, RecomputePolicy};
 use std::collections::HashMap;
@@ -81,6 +82,9 @@ impl Plan<'_> {
         }
         if wanted(Rewrite::Partition) {
             unit = partition(&unit, self.rank)?;
+            if policy.is_some() && self.rank.partition {
+                partition_activations(&mut unit, self.rank);
+            }
         }
         if wanted(Rewrite::Fuse) && !self.branches {
             fuse(&mut unit);
@@ -144,6 +148,15 @@ impl Plan<'_> {
             units.push(StageUnit { unit: Unit::Head, program, memory, distinct: true, parameters });
         }
         Ok(units)
+    }
+}
+
+impl StageUnit {
+    /// Whether a backward pass reads the residual stream that has entered the unit.
+    pub(crate) fn reads_stream_again(&self) -> bool {
+        let lists = [Phase::Backward, Phase::BackwardInput, Phase::BackwardWeight];
+        let mut touches = lists.iter().flat_map(|phase| self.program.list(*phase)).flat_map(Node::touches);
+        touches.any(|t| self.program.values[t.value()].class == Class::StreamIn)
     }
 }
 

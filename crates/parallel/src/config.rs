@@ -136,6 +136,10 @@ pub struct ParallelConfig {
     /// Cut the residual stream over the tensor-parallel ranks too (sequence parallelism): less memory for activations,
     /// a quarter more traffic.
     pub sequence: bool,
+    /// Between the forward and the backward pass of a micro-batch each tensor-parallel rank keeps its rows of what enters a layer,
+    /// and gathers the others (ZeRO-R's partitioned activation checkpoints): with `train.recompute = "full"` a layer keeps 1/tensor
+    /// of its input on each rank. Wants `parallel.tensor` above 1; with `parallel.sequence` the rows are sharded anyway.
+    pub partition_activations: bool,
     /// Ranks that share every sequence (context parallelism), for sequences whose activations one rank cannot hold: each has
     /// some positions and all of the model. Divides `train.seq_len`; wants `train.micro_batch = 1`. Not with
     /// `parallel.tensor`.
@@ -196,6 +200,7 @@ impl ParallelConfig {
             return Err(format!("parallel.tensor = {}: expected 1 to {MOST_RANKS}", self.tensor));
         }
         self.context_fits()?;
+        self.partition_fits()?;
         if !(1..=MOST_RANKS).contains(&self.pipeline) {
             return Err(format!("parallel.pipeline = {}: expected 1 to {MOST_RANKS}", self.pipeline));
         }
@@ -223,6 +228,19 @@ impl ParallelConfig {
                  or false"
                     .into(),
             );
+        }
+        Ok(())
+    }
+
+    /// Checks that partitioned activations are whole on several ranks otherwise.
+    pub(crate) fn partition_fits(&self) -> Result<(), String> {
+        if self.partition_activations && (self.tensor <= 1 || self.sequence) {
+            return Err(format!(
+                "parallel.partition_activations = true with parallel.tensor = {} and parallel.sequence = {}: it shards rows that \
+                 several tensor-parallel ranks would keep alike; expected parallel.tensor above 1 and parallel.sequence = false, or \
+                 partition_activations = false",
+                self.tensor, self.sequence
+            ));
         }
         Ok(())
     }
@@ -260,6 +278,7 @@ impl Default for ParallelConfig {
             shard: 0,
             tensor: 1,
             sequence: false,
+            partition_activations: false,
             context: 1,
             context_method: ContextMethod::default(),
             pipeline: 1,

@@ -22,6 +22,8 @@ pub struct Plan {
     pub sequence: bool,
     /// What ranks of the context axis exchange around attention.
     pub context_method: ContextMethod,
+    /// Whether each rank of that axis keeps some rows of the residual stream for the backward pass where all have it whole.
+    pub partition_activations: bool,
     /// Stages and their order.
     pub pipe: Pipeline,
     /// Whether collectives run beside the computation.
@@ -52,6 +54,7 @@ impl Plan {
             layer_axis: Axis::Tensor,
             sequence: false,
             context_method: ContextMethod::default(),
+            partition_activations: false,
             pipe: Pipeline::none(),
             overlap: false,
             annotations: Annotations::default(),
@@ -113,6 +116,7 @@ impl Plan {
                     .into(),
             );
         }
+        config.partition_fits().map_err(ParallelError::Layout)?;
         let mesh = MeshConfig::new()
             .with(Axis::Pipeline, pipeline)
             .with(Axis::Replicate, data / shard)
@@ -124,6 +128,7 @@ impl Plan {
             layer_axis,
             sequence: config.sequence || layer_axis == Axis::Context,
             context_method: config.context_method,
+            partition_activations: config.partition_activations,
             pipe: Pipeline::new(config)?,
             overlap: config.overlap,
             annotations: config.annotate.clone(),
@@ -199,6 +204,7 @@ impl Plan {
         match (self.layer_axis, self.sequence) {
             (Axis::Context, _) => Stream::Context(self.context_method),
             (_, true) => Stream::Rows,
+            (_, false) if self.partition_activations => Stream::Partitioned,
             (_, false) => Stream::Whole,
         }
     }
@@ -270,11 +276,13 @@ impl Plan {
             text += &format!(" x pipeline {} ({})", self.pipeline(), self.pipe.name());
         }
         if self.tensor() > 1 {
-            let sequence = if self.stream() == Stream::Rows { " with sequence" } else { "" };
-            text += &format!(" x {} {}{sequence}", self.layer_axis, self.tensor());
-            if self.layer_axis == Axis::Context {
-                text += &format!(" ({})", self.context_method.name());
-            }
+            let stream = match self.stream() {
+                Stream::Rows => " with sequence".into(),
+                Stream::Partitioned => " with partitioned activations".into(),
+                Stream::Context(method) => format!(" ({})", method.name()),
+                Stream::Whole => String::new(),
+            };
+            text += &format!(" x {} {}{stream}", self.layer_axis, self.tensor());
         }
         text
     }
@@ -328,5 +336,12 @@ mod tests {
         assert!(e.contains("does not divide the 8 data-parallel ranks"), "{e}");
         let e = plan(ParallelConfig { sequence: true, ..Default::default() }, 8).unwrap_err();
         assert!(e.contains("parallel.tensor is 1"), "{e}");
+        let partitioned = ParallelConfig { partition_activations: true, ..Default::default() };
+        let e = plan(partitioned.clone(), 8).unwrap_err();
+        assert!(e.contains("parallel.tensor = 1"), "{e}");
+        let e = plan(ParallelConfig { tensor: 2, sequence: true, ..partitioned.clone() }, 8).unwrap_err();
+        assert!(e.contains("parallel.sequence = true"), "{e}");
+        let p = plan(ParallelConfig { tensor: 2, ..partitioned }, 8).unwrap();
+        assert_eq!(p.summary(), "8 ranks: 4 copies x tensor 2 with partitioned activations");
     }
 }

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`recompute()`] | values are computed again in the backward pass instead of being saved |
 //! | [`partition()`] | global shapes become those of one rank; collectives stand where layouts differ |
+//! | [`partition_activations()`] | ranks that all have the stream keep some rows of it for the backward pass |
 //! | [`fuse()`] | products with their residual sums, token rows with position rows, where nothing travels in between |
 //! | [`split()`] | a backward pass becomes its input part and its weight part |
 //! | [`overlap()`] | collectives beside products that are made in pieces of rows |
@@ -26,6 +27,7 @@ mod memory;
 mod node;
 mod overlap;
 mod partition;
+mod partition_activations;
 mod print;
 mod progress;
 mod rank;
@@ -44,6 +46,7 @@ pub use memory::{ALIGNMENT, Home, Placed, Request, Scratch, UnitMemory, place, p
 pub use node::{Collective, CollectiveKind, Launch, Node, Random, Touch, Version};
 pub use overlap::{LEAST_ROWS, overlap};
 pub use partition::{LayoutConflict, partition};
+pub use partition_activations::partition_activations;
 pub use print::{print, print_step};
 pub use rank::Rank;
 pub use recompute::{RecomputeError, recompute};

@@ -67,7 +67,7 @@ fn product(node: &Node, reads: Option<View>, makes: Option<View>) -> Option<usiz
 }
 
 /// Numbers for `count` new collectives of a list.
-fn numbers(list: &[Node], count: usize) -> Range<usize> {
+pub(crate) fn numbers(list: &[Node], count: usize) -> Range<usize> {
     let id = |node: &Node| match node {
         Node::Collective(c) | Node::Start(c) => c.id + 1,
         Node::Launch(_) | Node::Wait { .. } => 0,

@@ -19,6 +19,9 @@ pub struct Rank {
     pub order: PositionOrder,
     /// What ranks of the context axis exchange around attention.
     pub method: ContextMethod,
+    /// Whether each rank keeps some rows of the residual stream between the passes of a micro-batch, although all of them are
+    /// on every rank in a pass ([`crate::partition_activations()`]).
+    pub partition: bool,
 }
 
 impl Rank {
@@ -30,6 +33,7 @@ impl Rank {
             index: 0,
             sequence: false,
             order: PositionOrder::Consecutive,
+            partition: false,
             method: ContextMethod::default(),
         }
     }

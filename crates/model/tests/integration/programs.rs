@@ -34,6 +34,9 @@ fn layouts() -> Vec<LayoutOfRank> {
                 all.push((degree, index, stream, overlap, split, recompute));
             }
         }
+        for (overlap, recompute) in [(false, Recompute::None), (true, Recompute::Full)] {
+            all.push((degree, index, Stream::Partitioned, overlap, overlap, recompute));
+        }
     }
     all
 }
@@ -285,6 +288,7 @@ fn printed_programs_are_the_golden_files() {
             ("one-device", (1, 0, Stream::Whole, false, false, none)),
             ("recompute", (1, 0, Stream::Whole, false, false, Recompute::Selective)),
             ("tensor", (2, 0, Stream::Whole, false, false, none)),
+            ("tensor-partitioned", (2, 0, Stream::Partitioned, false, false, Recompute::Full)),
             ("sequence", (2, 0, Stream::Rows, false, false, none)),
             ("sequence-recompute-full", (2, 0, Stream::Rows, false, false, Recompute::Full)),
             ("context", (2, 1, Stream::Context(ContextMethod::AllGather), false, false, none)),

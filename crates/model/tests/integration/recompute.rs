@@ -59,11 +59,10 @@ fn recomputation_changes_no_bit_of_loss_and_gradients() {
 }
 
 /// Bytes that one more micro-batch in flight takes in some layers of GPT-2 124M at 1 x 1024 tokens, over `degree` ranks
-/// that shard the rows of the residual stream.
-fn slot(storage: Storage, recompute: &RecomputePlan, degree: usize) -> u64 {
+/// that hold the residual stream so.
+fn slot(storage: Storage, recompute: &RecomputePlan, (degree, stream): (usize, Stream)) -> u64 {
     let model = named("gpt2-124m").unwrap();
     let tensor_shard = model.tensor_shard(degree, 0).unwrap();
-    let stream = if degree > 1 { Stream::Rows } else { Stream::Whole };
     let of = |slots: usize| {
         let span = Span { embedding: false, layers: 4..8, head: false };
         let stage = StageConfig { span, slots, pending: 0, overlap: false };
@@ -76,6 +75,9 @@ fn slot(storage: Storage, recompute: &RecomputePlan, degree: usize) -> u64 {
     of(2) - of(1)
 }
 
+/// One rank.
+const ONE: (usize, Stream) = (1, Stream::Whole);
+
 /// Korthikanti et al. 2022, table 2, without dropout and with a flash attention, whose log-sum-exps take 4 a s b bytes: s b h
 /// elements of a layer are its input 1, queries, keys and values 3, attention's result 1, the stream between the blocks 1
 /// and pre-activations 4; two norms and the activation's result are 6 more. With the attention's output a layer keeps that
@@ -87,27 +89,37 @@ fn memory_of_a_micro_batch_is_that_of_the_formulas() {
     // Ids, targets and positions, and the stream that leaves the last layer.
     let rest = |size: u64, degree: u64| 3 * 4 * 1024 + size * sbh / degree;
     for (storage, size) in [(Storage::F32, 4), (Storage::Bf16, 2)] {
-        let of = |policy: Recompute| slot(storage, &policy.into(), 1) - rest(size, 1);
+        let of = |policy: Recompute| slot(storage, &policy.into(), ONE) - rest(size, 1);
         assert_eq!(of(Recompute::None), 4 * (16 * size * sbh + lse + statistics));
         assert_eq!(of(Recompute::Selective), 4 * (10 * size * sbh + lse));
         assert_eq!(of(Recompute::Attention), 4 * 9 * size * sbh);
         assert_eq!(of(Recompute::AttentionOutput), 4 * (2 * size * sbh + lse));
         assert_eq!(of(Recompute::Full), 4 * size * sbh);
         let named = plan(of_values(&["mlp.pre"]), &[]);
-        assert_eq!(slot(storage, &named, 1) - rest(size, 1), 4 * ((16 - 8) * size * sbh + lse + statistics));
+        assert_eq!(
+            slot(storage, &named, ONE) - rest(size, 1),
+            4 * ((16 - 8) * size * sbh + lse + statistics)
+        );
         // Each layer has the memory of its policy.
         for layers in ["5-6", "stage 1-2"] {
             let full = plan(Recompute::Selective, &[(layers, Recompute::Full.into())]);
-            assert_eq!(slot(storage, &full, 1) - rest(size, 1), 2 * size * sbh + 2 * (10 * size * sbh + lse));
+            assert_eq!(
+                slot(storage, &full, ONE) - rest(size, 1),
+                2 * size * sbh + 2 * (10 * size * sbh + lse)
+            );
         }
         for degree in [2, 4] {
             // Rows of the input, heads of the attention's output: each rank has its part of both.
             for (policy, whole) in
                 [(Recompute::Full, size * sbh), (Recompute::AttentionOutput, 2 * size * sbh + lse)]
             {
-                let found = slot(storage, &policy.into(), degree) - rest(size, degree as u64);
+                let found = slot(storage, &policy.into(), (degree, Stream::Rows)) - rest(size, degree as u64);
                 assert_eq!(found, 4 * whole / degree as u64, "{policy} over {degree} ranks");
             }
+            // Rajbhandari et al. 2020, section 6.1: 1/t of each layer's input. What enters and leaves the stage is whole.
+            let found = slot(storage, &Recompute::Full.into(), (degree, Stream::Partitioned));
+            let ends = rest(size, 1) + size * sbh;
+            assert_eq!(found - ends, 4 * size * sbh / degree as u64, "partitioned over {degree} ranks");
         }
     }
 }
@@ -152,12 +164,13 @@ fn what_is_computed_again_is_counted() {
 }
 
 /// Shoeybi et al. 2019 count two all-reduces more when a layer is computed again. The last one is spared here, as is the
-/// gathering of rows for the gradients of weights, which are here already.
+/// gathering of rows for the gradients of weights, which are here already. Rows of a layer's input that each rank has kept in
+/// part are gathered once: s b h (t-1)/t elements.
 #[test]
 fn collectives_of_a_layer_that_is_computed_again_are_counted() {
     let model = Model { layers: 1, ..named("llama-1b").unwrap() };
     let tensor_shard = model.tensor_shard(2, 0).unwrap();
-    for (stream, none, full) in [(Stream::Whole, 4, 6), (Stream::Rows, 6, 7)] {
+    for (stream, none, full) in [(Stream::Whole, 4, 6), (Stream::Partitioned, 5, 7), (Stream::Rows, 6, 7)] {
         for (policy, wanted) in [(Recompute::None, none), (Recompute::Full, full)] {
             let config = ActivationConfig { recompute: policy.into(), ..ActivationConfig::default() };
             let shape = Shape { sequences: 1, seq: 1024, purpose: Purpose::Train };

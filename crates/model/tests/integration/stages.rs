@@ -302,7 +302,7 @@ fn portions_may_be_cut_into_stages() {
         if model.tensor_shard(2, 0).is_err() {
             continue;
         }
-        for stream in [Stream::Whole, Stream::Rows] {
+        for stream in [Stream::Whole, Stream::Partitioned, Stream::Rows] {
             for recompute in [Recompute::Selective, Recompute::None, Recompute::Full] {
                 let config = ActivationConfig { recompute: recompute.into(), ..ActivationConfig::default() };
                 let wanted =

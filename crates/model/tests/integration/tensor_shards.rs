@@ -18,6 +18,7 @@ use group::{Group, Member, part_of, sum};
 use tiny::{SEQ, all_kinds, context, cpu, gradients, models, relative, scored, tokens};
 
 /// What a run leaves: losses of a forward pass, of two micro-batches, and the gradients.
+#[derive(PartialEq)]
 struct Outcome {
     losses: Vec<f64>,
     per_token: Vec<f32>,
@@ -219,6 +220,25 @@ fn recomputed_and_rounded_activations_may_be_cut_too() {
     }
 }
 
+/// What a rank has gathered is what it would have kept.
+#[test]
+fn partitioned_activations_have_the_bits_of_whole_ones() {
+    for (label, model) in all_kinds() {
+        let model = Model { dropout: 0.2, ..model };
+        for degree in [2, 4] {
+            if model.tensor_shard(degree, 0).is_err() {
+                continue;
+            }
+            for recompute in [Recompute::None, Recompute::AttentionOutput, Recompute::Full] {
+                let config = ActivationConfig { recompute: recompute.into(), ..ActivationConfig::default() };
+                let whole = of_portions(&model, degree, Stream::Whole, config.clone());
+                let found = of_portions(&model, degree, Stream::Partitioned, config);
+                assert!(found == whole, "{label}, {degree} tensor shards, {recompute}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_portion_starts_from_the_elements_of_the_whole() {
     for (label, model) in all_kinds() {
@@ -283,6 +303,8 @@ fn what_a_portion_cannot_do_is_refused() {
     let cut =
         Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Rows, odd, config.clone(), None).map(drop);
     assert!(message(cut).contains("2 divides, found 1 x 15 = 15"));
+    let cut = Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Partitioned, odd, config.clone(), None);
+    assert!(message(cut.map(drop)).contains("a partition of activations over 2 tensor shards wants"));
     let all = part(&model, 2, 1, Stream::Context(ContextMethod::AllGather)).unwrap();
     for shape in [odd, SHAPE] {
         let cut = Decoder::of_tensor_shard(

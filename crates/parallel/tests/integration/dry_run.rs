@@ -383,8 +383,10 @@ fn traffic_of_tensor_parallelism_is_that_of_the_closed_forms() {
             let n = seq as f64;
             let rows = ring(n * width as f64, ranks);
             let loss = 2.0 * n * (ranks as f64 - 1.0);
-            for sequence in [false, true] {
-                let config = ParallelConfig { tensor: ranks as u64, sequence, ..ParallelConfig::default() };
+            for (sequence, partition_activations) in [(false, false), (true, false), (false, true)] {
+                let tensor = ranks as u64;
+                let config =
+                    ParallelConfig { tensor, sequence, partition_activations, ..ParallelConfig::default() };
                 let found = step(&model, &config, ranks, seq, micro_batches).ledger;
                 let mut wanted = micro_batches as f64 * (layer + 4.0 * rows + loss);
                 if sequence {
@@ -393,8 +395,12 @@ fn traffic_of_tensor_parallelism_is_that_of_the_closed_forms() {
                     let norms = (layers as usize * 4 + 2) * width + seq * width;
                     wanted += 2.0 * ring(norms as f64, ranks);
                 }
+                if partition_activations {
+                    // Rajbhandari et al. 2020, section 6.1: the other ranks' rows of each layer's input, once.
+                    wanted += micro_batches as f64 * layers as f64 * rows;
+                }
                 let volume = found.of("tensor").volume;
-                assert_eq!(volume.sent as f64, 4.0 * wanted, "{ranks} {micro_batches} {sequence}");
+                assert_eq!(volume.sent as f64, 4.0 * wanted, "{ranks} {micro_batches} {config:?}");
             }
         }
     }

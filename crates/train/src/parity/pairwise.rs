@@ -11,7 +11,7 @@
 //! | key/value heads of 8 | 8, 2, 1: tensor ranks share one head where there are fewer than ranks |
 //! | embeddings | untied, tied |
 //! | sequence length | 16, 64 |
-//! | recomputation | none, selective |
+//! | recomputation | none, selective, full, full with partitioned activations (over tensor ranks), all but the attention |
 //! | data parallelism | one rank, DDP, ZeRO-1 to 3, replicas of ZeRO-1 and ZeRO-3 shards, ZeRO-3 over four ranks |
 //! | tensor parallelism | 1, 2 and 4 ranks, without and with sequence parallelism |
 //! | pipeline | none, 1F1B on 2 and 4 ranks, interleaved, ZB-H1, ZB-V, DualPipe, DualPipeV |
@@ -63,6 +63,15 @@ const PIPELINE: [(&str, usize, usize); 8] = [
     ("dualpipev", 2, 4),
 ];
 
+/// Recomputation, and whether tensor ranks that all have the residual stream keep parts of it.
+const RECOMPUTE: [(Recompute, bool); 5] = [
+    (Recompute::None, false),
+    (Recompute::Selective, false),
+    (Recompute::Full, false),
+    (Recompute::Full, true),
+    (Recompute::AttentionOutput, false),
+];
+
 const KV_HEADS: [u64; 3] = [8, 2, 1];
 /// Shorter than any sequence, and no multiple of a tile of a kernel.
 const WINDOW: u64 = 11;
@@ -70,7 +79,7 @@ const SEQ: [usize; 2] = [16, 64];
 
 /// Choices of each factor, in the order of [`Row`]. The first of each goes with everything.
 const CHOICES: [usize; 15] =
-    [DATA.len(), PIPELINE.len(), TENSOR.len(), KV_HEADS.len(), 2, 2, 2, 2, 2, 2, 3, 2, 2, 3, 3];
+    [DATA.len(), PIPELINE.len(), TENSOR.len(), KV_HEADS.len(), 2, 2, 2, 2, 2, 2, RECOMPUTE.len(), 2, 2, 3, 3];
 
 /// One choice of each factor.
 type Row = [Option<usize>; CHOICES.len()];
@@ -113,7 +122,11 @@ impl Case {
         if layout.parallel.overlap {
             layout.name += ", overlap";
         }
-        let recompute = [Recompute::None, Recompute::Selective, Recompute::Full][at(10)];
+        let (recompute, partition) = RECOMPUTE[at(10)];
+        if partition && layout.parallel.tensor > 1 && !layout.parallel.sequence {
+            layout.parallel.partition_activations = true;
+            layout.name += ", partitioned";
+        }
         Case { variant, seq: SEQ[at(9)], recompute, layout }
     }
 

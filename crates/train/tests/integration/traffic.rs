@@ -176,14 +176,17 @@ fn expected(
     let layers = (model.layers * tensor) as f64
         * tensor_parallel_layer(shape.sequences, shape.seq, model.width, tensor, false);
     // Beside the layers: the rows of the token table, the gradient of the head's input, the sums of the loss; with sequence
-    // parallelism the inputs of each layer's two blocks once more. A layer that is recomputed in full repeats its sums, but where
-    // it normalises before its blocks the last is read by nothing; the inputs are then gathered already.
-    let sums = match (*recompute == Recompute::Full.into(), model.placement) {
+    // parallelism the inputs of each layer's two blocks once more. A layer whose products are computed again repeats its sums, but
+    // where it normalises before its blocks the last is read by nothing; the inputs are then gathered already. An input of which
+    // each rank keeps a part is gathered once.
+    let products = [Recompute::Full, Recompute::AttentionOutput].map(RecomputePlan::from).contains(recompute);
+    let sums = match (products, model.placement) {
         (false, _) => 0,
         (true, Placement::Pre) => 1,
         (true, _) => 2,
     };
-    let again = model.layers * if plan.sequence { 2 + sums } else { 2 * sums };
+    let parts = usize::from(plan.partition_activations);
+    let again = model.layers * (parts + if plan.sequence { 2 + sums } else { 2 * sums });
     let beside = (4 + again) as f64 * whole_ring(rows, tensor) + whole_ring(2 * tensor * tokens, tensor);
     send("tensor", micro_batches * activation * (layers + beside));
 
