@@ -41,6 +41,8 @@ pub struct Decoder {
     gradients: Vec<Option<View>>,
     /// In the order of the forward pass.
     pub(crate) units: Vec<StageUnit>,
+    /// The same units without recomputation, for slots that keep everything beside others that do not.
+    stored: Vec<StageUnit>,
     /// Logits of a few rows, and of what is left of a batch after those.
     pub(crate) logits: Vec<StageUnit>,
     pub(crate) buffers: StageBuffers,
@@ -138,13 +140,14 @@ impl Decoder {
             branches: false,
             until: Rewrite::default(),
         };
-        let units = plan.units(&params)?;
+        let (units, stored) = (plan.units(&params)?, plan.stored_units(&params)?);
         let none = ScratchBuffers::default();
         let rows = if rank.sequence { shape.tokens() / rank.degree } else { shape.tokens() };
         let beside = beside.map_or(&none, |d| &d.buffers.scratch);
         let places = units.iter().map(|u| u.program.random.len()).sum();
         let counters = vec![[0; DropoutMask::WORDS]; places];
-        let buffers = Allocating { backend, plan: &plan, units: &units }.all(rows, beside)?;
+        let buffers =
+            Allocating { backend, plan: &plan, units: &units, stored: &stored }.all(rows, beside)?;
         let mut decoder = Decoder {
             model: model.clone(),
             whole: whole.cloned().map(Box::new),
@@ -158,6 +161,7 @@ impl Decoder {
             logits: logits_units(&plan, &params)?,
             params,
             units,
+            stored,
             buffers,
             z_loss: 0.0,
             held: Held::new(stage),
@@ -184,12 +188,15 @@ impl Decoder {
             Ok(())
         };
         let set = |sets: usize| (sets > 0).then_some(0);
-        let memory =
-            PassMemory { slot: Some(0), kept: set(self.held.kept.len()), pending: set(self.stage.pending) };
-        for at in 0..self.units.len() {
-            for &phase in phases(self.shape.purpose, &self.stage) {
-                self.binding(at, phase, memory).fill(&mut table);
-                each_op(&self.units[at].program, phase, &table, &mut ask)?;
+        // Slots that keep everything come first.
+        for slot in [0, self.stage.slots - 1] {
+            let (kept, pending) = (set(self.held.kept.len()), set(self.stage.pending));
+            let memory = PassMemory { slot: Some(slot), kept, pending };
+            for at in 0..self.units.len() {
+                for &phase in phases(self.shape.purpose, &self.stage) {
+                    self.binding(at, phase, memory).fill(&mut table);
+                    each_op(&self.unit(at, memory.slot).program, phase, &table, &mut ask)?;
+                }
             }
         }
         for (unit, rows) in self.logits.iter().zip(self.logit_rows()) {
@@ -200,6 +207,12 @@ impl Decoder {
         }
         self.table = table;
         Ok(backend.reserve_workspace(most)?)
+    }
+
+    /// Unit number `at` for a micro-batch in a slot.
+    pub(crate) fn unit(&self, at: usize, slot: Option<usize>) -> &StageUnit {
+        let stored = slot.is_some_and(|slot| slot < self.config.recompute.stored_micro_batches);
+        self.stored.get(at).filter(|_| stored).unwrap_or(&self.units[at])
     }
 
     /// Memory of the values of unit number `at`.
@@ -218,7 +231,7 @@ impl Decoder {
             Unit::Head => (last, last),
         };
         Binding {
-            unit: &self.units[at],
+            unit: self.unit(at, memory.slot),
             at,
             phase,
             values: &self.values,
@@ -250,7 +263,7 @@ impl Decoder {
         let mut result = Ok(());
         for at in order {
             self.binding(at, phase, memory).fill(&mut table);
-            let StageUnit { unit, program, parameters, .. } = &self.units[at];
+            let StageUnit { unit, program, parameters, .. } = self.unit(at, memory.slot);
             result = ranks
                 .unit_begins(backend, *unit, phase)
                 .and_then(|()| run(program, phase, (&table, parameters), values, backend, &mut *ranks))
@@ -266,6 +279,12 @@ impl Decoder {
     /// The program of every unit that is here with the plan of its memory, in the order of the forward pass.
     pub fn programs(&self) -> impl Iterator<Item = (Unit, &UnitProgram, &UnitMemory)> {
         self.units.iter().map(|u| (u.unit, &u.program, &u.memory))
+    }
+
+    /// The program of unit number `at` for micro-batches in a slot: those of [`Decoder::programs`], or, where the slot keeps
+    /// everything, without recomputation.
+    pub fn program(&self, at: usize, slot: usize) -> Option<&UnitProgram> {
+        (at < self.units.len()).then(|| &self.unit(at, Some(slot)).program)
     }
 
     /// What each unit's list of a phase uses, in the order of the forward pass; `flat_of` gives the flat parameter in which a
@@ -332,8 +351,8 @@ impl Decoder {
     /// # Errors
     /// The first node that is wrong, with the value's name.
     pub fn verify(&self) -> Result<(), ModelError> {
-        for (_, program, memory) in self.programs().filter(|p| self.is_distinct(p.0)) {
-            verify(program, memory, self.phases(), self.rank)?;
+        for unit in self.units.iter().chain(&self.stored).filter(|unit| unit.distinct) {
+            verify(&unit.program, &unit.memory, self.phases(), self.rank)?;
         }
         Ok(())
     }
@@ -356,10 +375,10 @@ impl Decoder {
             branches: true,
             until: Rewrite::default(),
         };
-        let units = plan.units(&self.params)?;
-        let wanted = crate::memory::scratch_of(units.iter().map(|u| &u.memory));
+        let (units, stored) = (plan.units(&self.params)?, plan.stored_units(&self.params)?);
+        let wanted = crate::memory::scratch_of(units.iter().chain(&stored).map(|u| &u.memory));
         self.buffers.scratch = ScratchBuffers::alloc(backend, "activations", &wanted, &self.buffers.scratch)?;
-        self.units = units;
+        (self.units, self.stored) = (units, stored);
         self.set_z_loss(self.z_loss);
         self.reserve(backend)
     }
@@ -390,7 +409,8 @@ impl Decoder {
     pub fn set_z_loss(&mut self, weight: f32) {
         self.z_loss = weight;
         let rows = if weight == 0.0 { 1 } else { 2 };
-        for node in self.units.iter_mut().flat_map(|u| u.program.lists.iter_mut().flatten()) {
+        let units = self.units.iter_mut().chain(&mut self.stored);
+        for node in units.flat_map(|u| u.program.lists.iter_mut().flatten()) {
             let bessemer_program::Node::Launch(launch) = node else { continue };
             let (backward, loss) = match &mut launch.op {
                 Op::LinearCrossEntropy(op) => (&mut op.backward, &mut op.loss),

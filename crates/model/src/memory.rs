@@ -132,17 +132,18 @@ pub(crate) struct Allocating<'a> {
     pub(crate) backend: &'a mut dyn Backend,
     pub(crate) plan: &'a Plan<'a>,
     pub(crate) units: &'a [StageUnit],
+    /// Those of the first slots, if they are others.
+    pub(crate) stored: &'a [StageUnit],
 }
 
-impl Allocating<'_> {
+impl<'a> Allocating<'a> {
     fn matrix(&mut self, name: &str, dtype: DType, rows: usize, cols: usize) -> Result<View, ModelError> {
         let spec = BufferSpec { class: "activations", name, dtype, len: rows * cols };
         Ok(self.backend.alloc(spec)?.matrix(rows, cols))
     }
 
     /// The values of one home.
-    fn values(&mut self, home: Home, suffix: &str) -> Result<Values, ModelError> {
-        let units = self.units;
+    fn values(&mut self, units: &[StageUnit], home: Home, suffix: &str) -> Result<Values, ModelError> {
         let mut all = Vec::with_capacity(units.len());
         for unit in units {
             let mut views = vec![None; unit.program.values.len()];
@@ -161,23 +162,29 @@ impl Allocating<'_> {
     /// all slots.
     fn turns(&mut self, rows: usize) -> Result<Vec<View>, ModelError> {
         let (width, dtype) = (self.plan.model.width, self.plan.storage());
-        let needed = (0..self.plan.stage.span.layers.len()).filter(|layer| self.in_turn(*layer)).count();
+        let layers = 0..self.plan.stage.span.layers.len();
+        let needed = layers.filter(|layer| self.in_turn(self.units, *layer)).count();
         let view = |_| self.matrix("residual stream, in turn", dtype, rows, width);
         (0..needed.min(2)).map(view).collect()
     }
 
     /// Whether the stream that enters a layer lasts only until the layer's forward pass has read it. What another stage sends
     /// has memory of its own.
-    fn in_turn(&self, layer: usize) -> bool {
+    fn in_turn(&self, units: &[StageUnit], layer: usize) -> bool {
         let span = &self.plan.stage.span;
-        let unit = self.units.get(layer + usize::from(span.embedding));
+        let unit = units.get(layer + usize::from(span.embedding));
         self.plan.shape.purpose == Purpose::Train
             && (layer > 0 || span.embedding)
             && layer < span.layers.len()
             && unit.is_some_and(|unit| !unit.reads_stream_again())
     }
 
-    fn slot(&mut self, rows: usize, turns: &[View]) -> Result<Slot, ModelError> {
+    /// The units of a slot's passes.
+    fn units_of(&self, slot: usize) -> &'a [StageUnit] {
+        if slot < self.plan.stored_slots() && !self.stored.is_empty() { self.stored } else { self.units }
+    }
+
+    fn slot(&mut self, units: &[StageUnit], rows: usize, turns: &[View]) -> Result<Slot, ModelError> {
         let (plan, n) = (self.plan, self.plan.shape.tokens());
         let mut indices = |name: &str| self.matrix(name, DType::U32, 1, n);
         let (ids, targets, positions) = (indices("ids")?, indices("targets")?, indices("positions")?);
@@ -187,18 +194,18 @@ impl Allocating<'_> {
         };
         let (width, dtype) = (plan.model.width, plan.storage());
         let layers = plan.stage.span.layers.len();
-        let first = match self.in_turn(0) {
+        let first = match self.in_turn(units, 0) {
             true => turns[0],
             false => self.matrix("residual stream", dtype, rows, width)?,
         };
         let mut stream = vec![first];
         let in_place = plan.shape.purpose == Purpose::Score
-            && self.units.iter().all(|u| stream_in_place(&u.program, Phase::Score));
+            && units.iter().all(|u| stream_in_place(&u.program, Phase::Score));
         for _ in 0..layers {
             let last = stream[stream.len() - 1];
             let next = match in_place {
                 true => last,
-                false if self.in_turn(stream.len()) => turns[stream.len() % turns.len()],
+                false if self.in_turn(units, stream.len()) => turns[stream.len() % turns.len()],
                 false if plan.shape.purpose == Purpose::Score && stream.len() > 1 => stream[stream.len() - 2],
                 false => self.matrix("residual stream", dtype, rows, width)?,
             };
@@ -209,7 +216,7 @@ impl Allocating<'_> {
             Purpose::Train if plan.stage.span.head => self.matrix("stream gradient", dtype, rows, width)?,
             _ => stream[layers],
         };
-        let saved = self.values(Home::Saved, "")?;
+        let saved = self.values(units, Home::Saved, "")?;
         Ok(Slot { ids, targets, positions, documents, stream, gradient, saved })
     }
 
@@ -217,7 +224,7 @@ impl Allocating<'_> {
     pub(crate) fn all(&mut self, rows: usize, beside: &ScratchBuffers) -> Result<StageBuffers, ModelError> {
         let (plan, n) = (self.plan, self.plan.shape.tokens());
         let (stage, train) = (plan.stage, plan.shape.purpose == Purpose::Train);
-        let wanted = scratch_of(self.units.iter().map(|u| &u.memory));
+        let wanted = scratch_of(self.units.iter().chain(self.stored).map(|u| &u.memory));
         let scratch = ScratchBuffers::alloc(self.backend, "activations", &wanted, beside)?;
         let losses = match stage.span.head {
             true => Some(self.matrix("losses", DType::F32, if train { 2 } else { 1 }, n)?),
@@ -245,9 +252,10 @@ impl Allocating<'_> {
             _ => None,
         };
         let turns = self.turns(rows)?;
-        let slots = (0..stage.slots).map(|_| self.slot(rows, &turns)).collect::<Result<_, _>>()?;
+        let slot = |slot| self.slot(self.units_of(slot), rows, &turns);
+        let slots = (0..stage.slots).map(slot).collect::<Result<_, _>>()?;
         let sets = |home, count: usize, allocating: &mut Self, suffix| -> Result<Vec<Values>, ModelError> {
-            (0..count).map(|_| allocating.values(home, suffix)).collect()
+            (0..count).map(|_| allocating.values(allocating.units, home, suffix)).collect()
         };
         let split = if stage.pending > 0 { stage.slots + stage.pending } else { 0 };
         let kept = sets(Home::Kept, split, self, "")?;

@@ -30,8 +30,9 @@ impl Decoder {
         }
         let (queries, keys) = (self.model.attention_width(), self.model.kv_heads * self.model.head_dim);
         let layers = self.units.iter().enumerate().filter(|(_, u)| matches!(u.unit, Unit::Layer(_)));
-        let trace = |(layer, (at, unit)): (usize, (usize, &StageUnit))| {
-            let saved = |name: &str| slot.saved[at][unit.program.find(name)?];
+        let trace = |(layer, (at, _)): (usize, (usize, &StageUnit))| {
+            let program = &self.unit(at, Some(0)).program;
+            let saved = |name: &str| slot.saved[at][program.find(name)?];
             let qk = saved("attention.qk.out").or_else(|| saved("attention.qkv.out"))?;
             Some(LayerTrace {
                 stream: slot.stream[layer],

@@ -11,7 +11,7 @@ use bessemer_program::{
     Class, Node, Phase, Rank, UnitMemory, UnitProgram, fuse, overlap, partition, partition_activations,
     plan_memory, recompute, seal, split,
 };
-use bessemer_units::{DType, RecomputePolicy};
+use bessemer_units::{DType, Recompute, RecomputePlan, RecomputePolicy};
 use std::collections::HashMap;
 
 /// One unit of a stage.
@@ -100,8 +100,36 @@ impl Plan<'_> {
         Ok((unit, memory))
     }
 
-    /// The units of the stage, in the order of the forward pass.
+    /// Slots whose micro-batches keep everything: the first ones.
+    pub(crate) fn stored_slots(&self) -> usize {
+        match self.shape.purpose {
+            Purpose::Train => self.config.recompute.stored_micro_batches.min(self.stage.slots),
+            Purpose::Score => 0,
+        }
+    }
+
+    /// The units of the stage, in the order of the forward pass, for slots that recompute; for all slots if none does.
     pub(crate) fn units(&self, params: &[Param]) -> Result<Vec<StageUnit>, ModelError> {
+        match self.stored_slots() == self.stage.slots {
+            true => self.units_with(&Recompute::None.into(), params),
+            false => self.units_with(&self.config.recompute, params),
+        }
+    }
+
+    /// The units for slots that keep everything, if others do not.
+    pub(crate) fn stored_units(&self, params: &[Param]) -> Result<Vec<StageUnit>, ModelError> {
+        match self.stored_slots() {
+            stored if stored == 0 || stored == self.stage.slots => Ok(Vec::new()),
+            _ if self.stage.pending > 0 => Err(ModelError::Stage(
+                "micro-batches that keep everything beside others that recompute want whole backward passes, and the schedule \
+                 splits them: take another schedule, or train.stored_micro_batches = 0"
+                    .into(),
+            )),
+            _ => self.units_with(&Recompute::None.into(), params),
+        }
+    }
+
+    fn units_with(&self, recompute: &RecomputePlan, params: &[Param]) -> Result<Vec<StageUnit>, ModelError> {
         let span = &self.stage.span;
         let recording = Recording {
             tied_here: self.model.tied_embeddings && span.head && span.embedding,
@@ -124,7 +152,7 @@ impl Plan<'_> {
         // Layers of one policy and layout differ in nothing but their number.
         let mut recorded: HashMap<(&RecomputePolicy, Vec<Option<usize>>), usize> = HashMap::new();
         for layer in span.layers.clone() {
-            let policy = self.config.recompute.of(layer, &span.layers);
+            let policy = recompute.of(layer, &span.layers);
             let of_layer = self.shardings.iter().filter(|s| s.spec.id.unit() == Unit::Layer(layer));
             let kind = (policy, of_layer.map(Sharding::dim).collect());
             let like = recorded.get(&kind).copied();

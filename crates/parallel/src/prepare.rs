@@ -7,7 +7,7 @@
 use crate::error::ParallelError;
 use bessemer_model::Accumulate;
 use bessemer_schedule::{Fill, Filler, Flow, Instruction, Pass, Place, Program};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Memory of a chunk that takes turns.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -149,7 +149,8 @@ pub(crate) struct Prepared {
 /// Slots of one chunk while the list is read.
 #[derive(Debug, Default)]
 struct Slots {
-    free: Vec<usize>,
+    /// The first is taken: slots that keep everything come first.
+    free: BTreeSet<usize>,
     needs: Needs,
     pending: usize,
     /// By micro-batch.
@@ -161,7 +162,7 @@ impl Slots {
         if let Some(slot) = self.taken.get(&micro) {
             return *slot;
         }
-        let slot = self.free.pop().unwrap_or_else(|| {
+        let slot = self.free.pop_first().unwrap_or_else(|| {
             self.needs.slots += 1;
             self.needs.slots - 1
         });
@@ -171,7 +172,7 @@ impl Slots {
 
     fn give_back(&mut self, micro: usize) {
         if let Some(slot) = self.taken.remove(&micro) {
-            self.free.push(slot);
+            self.free.insert(slot);
         }
     }
 }
@@ -427,6 +428,14 @@ impl Prepared {
 }
 
 impl Prepared {
+    /// The slot of a micro-batch in a chunk between its forward and its backward pass.
+    pub(crate) fn slot(&self, micro: usize, chunk: usize) -> Option<usize> {
+        self.ops.iter().find_map(|op| match op {
+            ExecOp::Forward { run, .. } if (run.micro, run.chunk) == (micro, chunk) => Some(run.slot),
+            _ => None,
+        })
+    }
+
     /// Finds a place for every version of the weights that is read after the next one is made.
     fn settle_versions(&mut self) {
         for (chunk, needs) in self.needs.iter_mut().enumerate() {

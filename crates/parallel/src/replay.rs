@@ -110,7 +110,7 @@ impl<'a> Writing<'_, 'a> {
     fn action(&mut self, chunk: usize, action: &Action) -> Result<(), SimError> {
         let worker = self.worker;
         match action {
-            Action::Unit { unit, phase, .. } => self.unit(chunk, *unit, *phase)?,
+            Action::Unit { unit, phase, micro, .. } => self.unit(chunk, *unit, *phase, *micro)?,
             Action::Complete(flats) => self.complete(chunk, flats),
             Action::Start(transfer) => {
                 let (flow, mut pieces) = self.pieces(chunk);
@@ -138,14 +138,16 @@ impl<'a> Writing<'_, 'a> {
         Ok(())
     }
 
-    fn unit(&mut self, chunk: usize, unit: usize, phase: Phase) -> Result<(), SimError> {
+    fn unit(&mut self, chunk: usize, unit: usize, phase: Phase, micro: usize) -> Result<(), SimError> {
         let (of, state) = (&self.worker.chunks[chunk], &mut self.chunks[chunk]);
         let begins = matches!(phase, Phase::Backward | Phase::BackwardInput);
         let first = match begins {
             true => state.backward.insert(unit) || of.settles,
             false => phase == Phase::Forward,
         };
-        let Some((_, program, _)) = of.decoder.programs().nth(unit) else { return Ok(()) };
+        // Evaluated batches have no slot of their own; scores are the same in all.
+        let slot = self.worker.prepared.slot(micro, chunk).unwrap_or(0);
+        let Some(program) = of.decoder.program(unit, slot) else { return Ok(()) };
         self.writer.unit(program, phase, first, (self.groups[chunk].tensor, of.tensor.size()))
     }
 

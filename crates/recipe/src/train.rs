@@ -62,6 +62,10 @@ pub struct TrainConfig {
     /// "0-5,8"; "stage 0-5" counts from the first layer of each pipeline stage. `"stage 0-5" = "full"` is Megatron-LM's
     /// `--recompute-method block --recompute-num-layers 6`. A layer that has a number of its own follows that.
     pub recompute_layers: RecomputeLayers,
+    /// Micro-batches in flight on a pipeline stage that keep everything whatever `recompute` says, at most: the first that there
+    /// is a place for; a micro-batch that begins later takes the place of one that has ended (Korthikanti et al. 2022, appendix C).
+    /// Without a pipeline one micro-batch is in flight. Not with schedules that split backward passes.
+    pub stored_micro_batches: u64,
     /// Weight of the z-loss: the mean of lse^2, lse the log-sum-exp of a token's logits, is added to what is minimised
     /// (PaLM: 1e-4). The loss that is reported stays the cross-entropy. 0 leaves it out.
     pub z_loss: f64,
@@ -118,6 +122,7 @@ impl Default for TrainConfig {
             loss_scale: LossScaleConfig::default(),
             recompute: RecomputePolicy::default(),
             recompute_layers: RecomputeLayers::default(),
+            stored_micro_batches: 0,
             z_loss: 0.0,
             spike_action: SpikeAction::Off,
             spike_sigma: 6.0,
@@ -136,6 +141,9 @@ const LARGEST_BATCH: u64 = 1 << 40;
 
 /// Longest sequence, as in the model table.
 const LONGEST_SEQUENCE: u64 = 1 << 24;
+
+/// Most micro-batches in flight.
+const MOST_STORED: u64 = 1 << 20;
 
 /// Most steps of a run.
 const MOST_STEPS: u64 = 1 << 40;
@@ -189,6 +197,12 @@ impl TrainConfig {
                 return Err(format!("train.{key} = {value}: expected {least} to {most}"));
             }
         }
+        if self.stored_micro_batches > MOST_STORED {
+            return Err(format!(
+                "train.stored_micro_batches = {}: expected 0 to {MOST_STORED}",
+                self.stored_micro_batches
+            ));
+        }
         if !(8..=65_536).contains(&self.spike_window) {
             return Err(format!("train.spike_window = {}: expected 8 to 65536", self.spike_window));
         }
@@ -207,7 +221,11 @@ impl TrainConfig {
 
     /// What each layer computes again.
     pub fn recompute_plan(&self) -> RecomputePlan {
-        RecomputePlan { default: self.recompute.clone(), layers: self.recompute_layers.clone() }
+        RecomputePlan {
+            default: self.recompute.clone(),
+            layers: self.recompute_layers.clone(),
+            stored_micro_batches: self.stored_micro_batches as usize,
+        }
     }
 
     /// How parameters and their gradients are kept.

@@ -81,11 +81,13 @@ pub struct RecomputePlan {
     pub default: RecomputePolicy,
     /// Policies of some layers.
     pub layers: RecomputeLayers,
+    /// Micro-batches in flight on a stage that keep everything instead, at most.
+    pub stored_micro_batches: usize,
 }
 
 impl From<Recompute> for RecomputePlan {
     fn from(policy: Recompute) -> Self {
-        RecomputePlan { default: policy.into(), layers: RecomputeLayers::default() }
+        RecomputePlan { default: policy.into(), ..RecomputePlan::default() }
     }
 }
 
@@ -122,7 +124,11 @@ impl fmt::Display for RecomputePlan {
         self.layers.0.iter().try_for_each(|named| {
             let of = if named.from == Counted::Stage { " of each stage" } else { "" };
             write!(f, ", layers {}{of} {}", named.numbers(), named.policy)
-        })
+        })?;
+        match self.stored_micro_batches {
+            0 => Ok(()),
+            stored => write!(f, ", {stored} micro-batches in flight none"),
+        }
     }
 }
 
@@ -239,7 +245,8 @@ mod tests {
     fn plan(entries: &[(&str, Recompute)]) -> Result<RecomputePlan, String> {
         let by_layers: BTreeMap<_, _> =
             entries.iter().map(|(key, policy)| ((*key).to_owned(), (*policy).into())).collect();
-        Ok(RecomputePlan { default: Recompute::None.into(), layers: by_layers.try_into()? })
+        let layers = by_layers.try_into()?;
+        Ok(RecomputePlan { default: Recompute::None.into(), layers, ..RecomputePlan::default() })
     }
 
     #[test]

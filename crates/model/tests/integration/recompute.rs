@@ -3,7 +3,9 @@
 use crate::tiny;
 
 use bessemer_arch::{Model, Span, named};
-use bessemer_model::{ActivationConfig, Decoder, Phase, Purpose, Shape, StageConfig, Stream, TokenBatch};
+use bessemer_model::{
+    ActivationConfig, Decoder, OneDevice, Phase, Purpose, Shape, StageConfig, Stream, TokenBatch,
+};
 use bessemer_program::Node;
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
@@ -33,7 +35,8 @@ fn of_values(names: &[&str]) -> RecomputePolicy {
 fn plan(default: impl Into<RecomputePolicy>, layers: &[(&str, RecomputePolicy)]) -> RecomputePlan {
     let layers: BTreeMap<_, _> =
         layers.iter().map(|(key, policy)| ((*key).to_owned(), policy.clone())).collect();
-    RecomputePlan { default: default.into(), layers: layers.try_into().unwrap() }
+    let layers = layers.try_into().unwrap();
+    RecomputePlan { default: default.into(), layers, ..RecomputePlan::default() }
 }
 
 #[test]
@@ -161,6 +164,47 @@ fn what_is_computed_again_is_counted() {
         assert_eq!(more(attention.clone(), "linear"), 0.0, "{name}");
         assert_eq!(more(attention, "attention"), once["attention"], "{name}");
     }
+}
+
+/// Korthikanti et al. 2022, appendix C: micro-batches that find room keep everything.
+#[test]
+fn stored_micro_batches_take_the_memory_and_the_work_of_no_recomputation() {
+    let model = Model { layers: 4, ..named("gpt2-124m").unwrap() };
+    let tensor_shard = model.tensor_shard(1, 0).unwrap();
+    let shape = Shape { sequences: 1, seq: 256, purpose: Purpose::Train };
+    let make = |b: &mut NullBackend, policy: Recompute, stored_micro_batches, slots, pending| {
+        let recompute = RecomputePlan { stored_micro_batches, ..policy.into() };
+        let config = ActivationConfig { recompute, ..ActivationConfig::default() };
+        let stage = StageConfig { slots, pending, ..StageConfig::whole(&model) };
+        Decoder::of_stage(b, &tensor_shard, Stream::Whole, shape, config, &stage, None)
+    };
+    let bytes = |policy, stored, slots| {
+        let mut b = NullBackend::new();
+        make(&mut b, policy, stored, slots, 0).unwrap();
+        b.memory().classes.iter().find(|c| c.0 == "activations").unwrap().1.0
+    };
+    for policy in [Recompute::Selective, Recompute::Full] {
+        let one = |policy| bytes(policy, 0, 4) - bytes(policy, 0, 3);
+        assert_eq!(bytes(policy, 2, 4) - bytes(policy, 1, 4), one(Recompute::None) - one(policy));
+        assert_eq!(bytes(policy, 1, 4) - bytes(policy, 1, 3), one(policy));
+        assert_eq!(bytes(policy, 9, 4), bytes(Recompute::None, 0, 4));
+    }
+    let mut b = NullBackend::new();
+    let mut d = make(&mut b, Recompute::Full, 1, 2, 0).unwrap();
+    d.verify().unwrap();
+    let ids = vec![1; shape.tokens()];
+    let batch = TokenBatch { ids: &ids, targets: &ids, positions: None };
+    let mut flops = |slot: usize| {
+        b.reset_counts();
+        d.stage_forward(&mut b, &mut OneDevice, slot, &batch, Some(&context(3, ids.len()))).unwrap();
+        d.stage_backward(&mut b, &mut OneDevice, slot, true).unwrap();
+        b.counts()["linear"].flops.0
+    };
+    let (stored, recomputed) = (flops(0), flops(1));
+    // A layer's products forward, and all of them but the last once more.
+    assert_eq!(recomputed / stored, (12.0 + 8.0) / 12.0);
+    let e = make(&mut b, Recompute::Full, 1, 2, 1).unwrap_err().to_string();
+    assert!(e.contains("train.stored_micro_batches = 0"), "{e}");
 }
 
 /// Shoeybi et al. 2019 count two all-reduces more when a layer is computed again. The last one is spared here, as is the

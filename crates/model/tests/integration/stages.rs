@@ -9,7 +9,7 @@ use bessemer_model::{
     StageConfig, StageRanks, StepContext, Stream, TokenBatch,
 };
 use bessemer_tensor::{Backend, View};
-use bessemer_units::{Recompute, Storage};
+use bessemer_units::{Recompute, RecomputePlan, Storage};
 use group::{Group, Member, part_of};
 use tiny::{SEQ, all_kinds, context, cpu, models, relative, scored, tokens, values};
 
@@ -157,7 +157,8 @@ fn chain(
 ) -> Outcome {
     let mut stages: Vec<Decoder> = Vec::new();
     for span in spans {
-        let stage = StageConfig { span: span.clone(), slots: 2, pending: 2, overlap: false };
+        let pending = if config.recompute.stored_micro_batches > 0 { 0 } else { 2 };
+        let stage = StageConfig { span: span.clone(), slots: 2, pending, overlap: false };
         // Every second stage is on the first one's device.
         let mut d = match stages.first().filter(|_| stages.len() % 2 == 1) {
             Some(first) => first.of_stage_beside(b, &stage, None).unwrap(),
@@ -272,6 +273,19 @@ fn stored_and_rounded_activations_go_through_stages_too() {
                 ActivationConfig { storage, recompute: recompute.into() },
                 &[Split::All],
             );
+        }
+    }
+}
+
+/// Of two micro-batches in flight one keeps everything, and the other what the policy says.
+#[test]
+fn micro_batches_that_keep_everything_have_the_bits_of_others() {
+    for (label, plain) in all_kinds() {
+        let model = Model { layers: 4, dropout: 0.2, ..plain };
+        for policy in [Recompute::Selective, Recompute::Full] {
+            let recompute = RecomputePlan { stored_micro_batches: 1, ..policy.into() };
+            let config = ActivationConfig { recompute, ..ActivationConfig::default() };
+            hold_chains(label, &model, config, &[Split::None]);
         }
     }
 }

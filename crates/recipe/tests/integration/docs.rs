@@ -291,6 +291,7 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["{\"layers.*.mlp.*\"=\"replicate\"}", "{\"layers.0.mlp.down.weight\"=\"shard(1)\"}", "{}"],
         &["{\"layers.*.mpl.*\"=\"replicate\"}", "{\"*\"=\"shard(1)\"}", "{\"*\"=\"rows\"}"],
     ),
+    ("train.stored_micro_batches", "0 to 2^20", &["0", "1048576"], &["1048577"]),
     ("parallel.tensor", "1 to 2^20", &["1", "2", "1048576"], &["0", "1048577"]),
     (
         "parallel.context",
