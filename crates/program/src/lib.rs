@@ -21,6 +21,7 @@
 //! has; a pass that changes bits without saying so.
 
 mod fuse;
+mod input_aware;
 mod localize;
 mod loss;
 mod memory;
@@ -42,6 +43,7 @@ mod verify_step;
 mod zero;
 
 pub use fuse::fuse;
+pub use input_aware::{InputAwareError, InputAwarePlan, SIZE_STEP, SizeModel, SizeSample, choose_layers};
 pub use memory::{ALIGNMENT, Home, Placed, Request, Scratch, UnitMemory, place, plan_memory};
 pub use node::{Collective, CollectiveKind, Launch, Node, Random, Touch, Version};
 pub use overlap::{LEAST_ROWS, overlap};
