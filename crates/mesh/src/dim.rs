@@ -94,6 +94,27 @@ impl ContextMethod {
         }
     }
 
+    /// Why `ranks` ranks cannot share the attention of a layer of so many heads, and what to change.
+    pub fn problem(self, ranks: usize, heads: usize, kv_heads: usize) -> Option<String> {
+        let wanted = match self {
+            ContextMethod::AllGather => return None,
+            ContextMethod::Ulysses if !heads.is_multiple_of(ranks) => {
+                format!("a number of query heads that it divides, found {heads}")
+            }
+            ContextMethod::Ulysses if !kv_heads.is_multiple_of(ranks) && !ranks.is_multiple_of(kv_heads) => {
+                format!(
+                    "key/value heads that it divides, or that divide it (they are copied then), found {kv_heads}"
+                )
+            }
+            ContextMethod::Ulysses => return None,
+        };
+        Some(format!(
+            "parallel.context = {ranks} with parallel.context_method = \"{}\", which gives each rank some heads: wanted {wanted}; \
+             take another parallel.context, or parallel.context_method = \"all-gather\"",
+            self.name()
+        ))
+    }
+
     /// The order in which `ranks` ranks share `len` positions: balanced where each computes the attention of its own queries.
     pub fn order(self, len: usize, ranks: usize) -> PositionOrder {
         match self {

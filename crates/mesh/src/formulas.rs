@@ -140,6 +140,15 @@ pub fn context_parallel_layer(tokens: usize, kv_width: usize, ranks: usize) -> f
     6.0 * ring((tokens * kv_width) as f64, ranks)
 }
 
+/// Elements that a rank sends for one layer and a micro-batch of `tokens` rows under context parallelism over `ranks` ranks that
+/// exchange rows for heads: queries of `width` columns, keys and values of `kv_width` columns each, counted once for each rank
+/// that has a copy of a head, and the result; in the backward pass their gradients: `4 s (h + h_kv) (c-1)/c^2` (Jacobs et al.
+/// 2023, section 3.2, where h_kv = h). A layer that is computed again in full exchanges half of that once more, one whose
+/// attention alone is computed again `s h (c-1)/c^2`.
+pub fn ulysses_layer(tokens: usize, width: usize, kv_width: usize, ranks: usize) -> f64 {
+    4.0 * ring((tokens * (width + kv_width)) as f64, ranks) / ranks as f64
+}
+
 /// Elements that the ranks of one pipeline send for a micro-batch of `batch` sequences of `tokens` tokens at width `width`:
 /// the residual stream and its gradient, b s h each, over every boundary between stages on different ranks.
 pub fn pipeline_micro_batch(batch: usize, tokens: usize, width: usize, boundaries: usize) -> f64 {
@@ -187,5 +196,6 @@ mod tests {
         assert_eq!(tensor_parallel_layer(2, 8, 16, 4, false), 8.0 * 256.0 * 0.75);
         assert_eq!(tensor_parallel_layer(2, 8, 16, 4, true), 12.0 * 256.0 * 0.75);
         assert_eq!(context_parallel_layer(16, 8, 4), 6.0 * 128.0 * 0.75);
+        assert_eq!(ulysses_layer(16, 24, 8, 4), 4.0 * 512.0 * 0.75 / 4.0);
     }
 }

@@ -44,7 +44,16 @@ pub(crate) fn rank_of(tensor_shard: &TensorShard, stream: Stream, shape: Shape) 
     let (degree, n) = (tensor_shard.degree, shape.tokens());
     let sequence = matches!(stream, Stream::Rows | Stream::Context(_)) && degree > 1;
     let partition = stream == Stream::Partitioned && degree > 1;
-    if matches!(stream, Stream::Context(_))
+    if let Stream::Context(method) = stream
+        && degree > 1
+    {
+        let whole = &tensor_shard.whole;
+        if let Some(problem) = method.problem(degree, whole.heads, whole.kv_heads) {
+            return Err(ModelError::TensorShard(problem));
+        }
+    }
+    // Consecutive rows of several sequences are no stretch of each.
+    if stream == Stream::Context(ContextMethod::AllGather)
         && degree > 1
         && (shape.sequences != 1 || !shape.seq.is_multiple_of(degree))
     {
@@ -76,9 +85,9 @@ impl Decoder {
     /// [`crate::StageRanks`] that run the collectives of its program, and all report the same losses.
     ///
     /// # Errors
-    /// As [`Decoder::with_params`]; with [`Stream::Rows`], tokens that the tensor shards do not divide evenly; with
-    /// [`Stream::Context`], several sequences, or positions that the ranks do not divide evenly. What a tensor shard
-    /// cannot do is refused where it is asked: logits, and decoding with a cache.
+    /// As [`Decoder::with_params`]; with [`Stream::Rows`] and [`Stream::Context`], tokens that the ranks do not divide evenly; with
+    /// [`ContextMethod::AllGather`], several sequences; with other methods, heads that do not fit
+    /// ([`ContextMethod::problem`]). What a tensor shard cannot do is refused where it is asked: logits, and decoding with a cache.
     pub fn of_tensor_shard(
         backend: &mut dyn Backend,
         tensor_shard: &TensorShard,

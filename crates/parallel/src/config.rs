@@ -141,12 +141,11 @@ pub struct ParallelConfig {
     /// of its input on each rank. Wants `parallel.tensor` above 1; with `parallel.sequence` the rows are sharded anyway.
     pub partition_activations: bool,
     /// Ranks that share every sequence (context parallelism), for sequences whose activations one rank cannot hold: each has
-    /// some positions and all of the model. Divides `train.seq_len`; wants `train.micro_batch = 1`. Not with
-    /// `parallel.tensor`.
+    /// some positions and all of the model. Divides `train.seq_len`. Not with `parallel.tensor`.
     pub context: u64,
     /// What these ranks exchange to compute attention: "all-gather" (each gathers the keys and values of all positions; any
-    /// number of heads) or "ulysses" (all-to-alls give each all positions of some heads; less traffic, `parallel.context`
-    /// divides `model.heads`).
+    /// number of heads, one sequence in a micro-batch) or "ulysses" (all-to-alls give each all positions of some heads; less
+    /// traffic, `parallel.context` divides `model.heads`).
     pub context_method: ContextMethod,
     /// Pipeline ranks: each holds some of the layers, and micro-batches pass from one to the next. 1: no pipeline.
     pub pipeline: u64,
@@ -245,6 +244,12 @@ impl ParallelConfig {
         Ok(())
     }
 
+    /// Whether a micro-batch is one sequence: consecutive rows of several are no stretch of each, of which ranks that gather
+    /// keys and values have some.
+    pub fn one_sequence(&self) -> bool {
+        self.context > 1 && self.context_method == ContextMethod::AllGather
+    }
+
     /// Checks context parallelism beside other kinds.
     pub(crate) fn context_fits(&self) -> Result<(), String> {
         if !(1..=MOST_RANKS).contains(&self.context) {
@@ -256,9 +261,6 @@ impl ParallelConfig {
                  hidden units; expected one of them to be 1",
                 self.context, self.tensor
             ));
-        }
-        if self.context > 1 && self.context_method == ContextMethod::Ulysses {
-            return Err("parallel.context_method = \"ulysses\": no program exchanges heads yet; expected \"all-gather\"".into());
         }
         if self.context > 1 && !self.annotate.0.is_empty() {
             return Err(format!(

@@ -52,6 +52,7 @@ mod tie;
 mod window;
 mod worker;
 
+pub use bessemer_mesh::ContextMethod;
 pub use chunk::Chunk;
 pub use config::{FillChoice, FillConfig, ParallelConfig, Stage};
 pub use error::ParallelError;

@@ -133,6 +133,11 @@ impl Plan {
             overlap: config.overlap,
             annotations: config.annotate.clone(),
         };
+        if layer_axis == Axis::Context
+            && let Some(problem) = plan.context_method.problem(tensor, model.heads, model.kv_heads)
+        {
+            return wrong(problem);
+        }
         let shardings = plan.shardings(model)?;
         for index in 0..tensor {
             let part = model.tensor_shard_of(shardings.clone(), tensor, index);
@@ -343,5 +348,14 @@ mod tests {
         assert!(e.contains("parallel.sequence = true"), "{e}");
         let p = plan(ParallelConfig { tensor: 2, ..partitioned }, 8).unwrap();
         assert_eq!(p.summary(), "8 ranks: 4 copies x tensor 2 with partitioned activations");
+        let by_heads = |context| ParallelConfig {
+            context,
+            context_method: ContextMethod::Ulysses,
+            ..Default::default()
+        };
+        let e = plan(by_heads(8), 8).unwrap_err();
+        let words = ["parallel.context = 8", "query heads that it divides, found 12", "\"all-gather\""];
+        assert!(words.iter().all(|words| e.contains(words)), "{e}");
+        assert_eq!(plan(by_heads(12), 12).unwrap().summary(), "12 ranks: 1 copies x context 12 (ulysses)");
     }
 }

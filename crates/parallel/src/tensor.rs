@@ -44,11 +44,13 @@ pub(crate) struct TensorGroup {
     partial: Vec<PartialGradient>,
     /// Gradients of one collective.
     gradients: Vec<View>,
-    /// Rows of one collective that do not follow each other.
-    stretches: Vec<View>,
+    /// Parts of one collective that do not follow each other: of what is read, and of what is written.
+    stretches: [Vec<View>; 2],
     staging: ViewStaging,
     name: String,
     parts: Parts,
+    /// Of an all-to-all, parts of what comes.
+    received: Parts,
 }
 
 fn range_of(of: bessemer_mesh::DimRange) -> Range<usize> {
@@ -80,9 +82,20 @@ impl TensorGroup {
         }
         let (gradients, staging) = (Vec::with_capacity(partial.len()), ViewStaging::default());
         let (group, flights) = (queue(group, overlap)?, Flights::default());
-        let parts = Parts::default();
-        let (stretches, name) = (Vec::new(), String::new());
-        Ok(TensorGroup { group, flights, copies, partial, gradients, stretches, staging, name, parts })
+        let (parts, received) = (Parts::default(), Parts::default());
+        let (stretches, name) = (Default::default(), String::new());
+        Ok(TensorGroup {
+            group,
+            flights,
+            copies,
+            partial,
+            gradients,
+            stretches,
+            staging,
+            name,
+            parts,
+            received,
+        })
     }
 
     /// The communicator itself, for calls while no collective is in flight.
@@ -105,30 +118,55 @@ impl TensorGroup {
         c: &bessemer_program::Collective,
         (src, dst): (View, View),
     ) -> Result<(), ExchangeError> {
+        if c.kind == CollectiveKind::AllToAll {
+            return self.all_to_all(backend, c, (src, dst));
+        }
         self.name.clone_from(&c.name);
         let (rows, ranks) = (c.total_rows(), self.group.size());
         self.parts.set((0..ranks).map(|r| even(rows, ranks, r).len * src.cols));
         let pattern = match c.kind {
             CollectiveKind::AllReduce => Pattern::AllReduce(Reduce::Sum),
             CollectiveKind::ReduceScatter => Pattern::ReduceScatter(&self.parts, Reduce::Sum),
-            CollectiveKind::AllGather => Pattern::AllGather(&self.parts),
+            _ => Pattern::AllGather(&self.parts),
         };
         let collective = Collective::new(&self.name, pattern);
         let (group, staging) = (&mut *self.group.idle()?, &mut self.staging);
         if c.order == PositionOrder::Consecutive {
             return staging.run(backend, group, &collective, &[src], &[dst]);
         }
-        self.stretches.clear();
+        let stretches = &mut self.stretches[0];
+        stretches.clear();
         match c.kind {
             CollectiveKind::ReduceScatter => {
-                self.stretches.extend(c.parts(src, ranks));
-                staging.run(backend, group, &collective, &self.stretches, &[dst])
+                stretches.extend(c.parts(src, ranks));
+                staging.run(backend, group, &collective, stretches, &[dst])
             }
             _ => {
-                self.stretches.extend(c.parts(dst, ranks));
-                staging.run(backend, group, &collective, &[src], &self.stretches)
+                stretches.extend(c.parts(dst, ranks));
+                staging.run(backend, group, &collective, &[src], stretches)
             }
         }
+    }
+
+    /// Runs an all-to-all to its end.
+    fn all_to_all(
+        &mut self,
+        backend: &mut dyn Backend,
+        c: &bessemer_program::Collective,
+        (src, dst): (View, View),
+    ) -> Result<(), ExchangeError> {
+        self.name.clone_from(&c.name);
+        let (ranks, me) = (self.group.size(), self.group.rank());
+        self.parts.set((0..ranks).map(|to| c.exchanged(ranks, me, to)));
+        self.received.set((0..ranks).map(|from| c.exchanged(ranks, from, me)));
+        let [sent, received] = &mut self.stretches;
+        for (stretches, view) in [(&mut *sent, src), (&mut *received, dst)] {
+            stretches.clear();
+            stretches.extend(c.exchange(view, ranks, me));
+        }
+        let pattern = Pattern::AllToAll { send: &self.parts, receive: &self.received };
+        let (group, collective) = (&mut *self.group.idle()?, Collective::new(&self.name, pattern));
+        self.staging.run(backend, group, &collective, sent, received)
     }
 
     /// The parts of some rows of a matrix of `total` rows: each rank's rows among them.

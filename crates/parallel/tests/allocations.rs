@@ -11,7 +11,9 @@ use bessemer_counting_alloc::{CountingAllocator, allocations};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
-use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
+use bessemer_parallel::{
+    BatchSource, ContextMethod, Job, ParallelConfig, ParallelError, Plan, Stage, Worker,
+};
 use bessemer_units::{ParamDType, ParamStorage};
 use std::sync::{Arc, Mutex};
 
@@ -145,7 +147,10 @@ fn a_warm_step_of_several_ranks_asks_for_no_memory() {
     };
     let pipe =
         |pipeline, schedule: &str, config| ParallelConfig { pipeline, schedule: schedule.into(), ..config };
+    let shared = |context, context_method, config| ParallelConfig { context, context_method, ..config };
     let layouts = [
+        shared(2, ContextMethod::AllGather, of(ddp, 1, false, true)),
+        shared(4, ContextMethod::Ulysses, of(ddp, 1, false, true)),
         of(ddp, 1, false, true),
         of(ddp, tensor, false, false),
         of(Stage::Zero1, tensor, true, true),
@@ -164,7 +169,7 @@ fn a_warm_step_of_several_ranks_asks_for_no_memory() {
     let short = layouts.iter().map(|l| (l, AdamW, narrow));
     // Matrices that are owned and cut.
     let whole =
-        [Muon, Adafactor, Kfac].into_iter().flat_map(|o| [(&layouts[0], o, wide), (&layouts[2], o, wide)]);
+        [Muon, Adafactor, Kfac].into_iter().flat_map(|o| [(&layouts[2], o, wide), (&layouts[4], o, wide)]);
     let all: Vec<_> = element_wise.chain(whole).chain(short).collect();
     for messages in [false, true] {
         for &(config, optimizer, types) in &all {

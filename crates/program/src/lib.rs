@@ -21,6 +21,7 @@
 //! has; a pass that changes bits without saying so.
 
 mod fuse;
+mod heads;
 mod input_aware;
 mod localize;
 mod loss;
@@ -40,6 +41,7 @@ mod unit;
 mod value;
 mod verify;
 mod verify_step;
+mod written;
 mod zero;
 
 pub use fuse::fuse;

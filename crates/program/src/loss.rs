@@ -59,6 +59,7 @@ impl Partition<'_> {
             axis,
             name,
             order: PositionOrder::Consecutive,
+            columns: Vec::new(),
             src: mine,
             dst: parts,
             rows: 0..parts.rows,
@@ -84,13 +85,13 @@ impl Partition<'_> {
         let op =
             LinearCrossEntropyShard { x, weight, tensor_shard, targets, lse, target_logit, loss, backward };
         self.push(Node::launch(op));
-        after.into_iter().for_each(|c| self.push(Node::Collective(c)));
+        after.into_iter().for_each(|node| self.push(node));
         Ok(())
     }
 
     /// Where a rank writes the losses of its tokens, which are then gathered to `all`: whole rows of the value `id`. All rows of the
     /// value are gathered: whether the second has log-sum-exps is decided later, by the weight of the z-loss.
-    pub(crate) fn losses_of_rows(&mut self, id: usize, all: View, after: &mut Vec<Collective>) -> View {
+    pub(crate) fn losses_of_rows(&mut self, id: usize, all: View, after: &mut Vec<Node>) -> View {
         let name = format!("{}.of_rows", self.global.values[id].name);
         let part = match self.out.find(&name) {
             Some(part) => part,
@@ -109,7 +110,7 @@ impl Partition<'_> {
         let (part, whole) = (self.out.values[part].view(part), self.out.values[id].view(id));
         for row in 0..whole.rows {
             let (src, dst) = (part.rows(row, 1), whole.rows(row, 1));
-            after.push(self.collective(CollectiveKind::AllGather, id, src, dst));
+            after.push(Node::Collective(self.collective(CollectiveKind::AllGather, id, src, dst)));
         }
         part.rows(all.offset / all.stride, all.rows)
     }

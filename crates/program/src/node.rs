@@ -1,6 +1,6 @@
 //! Nodes: the entries of a list.
 
-use bessemer_mesh::{Axis, PositionOrder};
+use bessemer_mesh::{Axis, Block, DimRange, PositionOrder, even};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, Op};
 use std::ops::Range;
@@ -44,6 +44,9 @@ pub enum CollectiveKind {
     ReduceScatter,
     /// Every rank has all ranks' rows: `src` this rank's, `dst` all. Or all ranks' columns of one row.
     AllGather,
+    /// Every rank has all rows of its columns, where it had its rows of all columns; or the other way round. `src` and `dst`:
+    /// what it had and has.
+    AllToAll,
 }
 
 impl CollectiveKind {
@@ -53,8 +56,18 @@ impl CollectiveKind {
             CollectiveKind::AllReduce => "all_reduce",
             CollectiveKind::ReduceScatter => "reduce_scatter",
             CollectiveKind::AllGather => "all_gather",
+            CollectiveKind::AllToAll => "all_to_all",
         }
     }
+}
+
+/// Columns of one block that a rank has in an all-to-all.
+#[derive(Debug, Clone, Copy)]
+struct BlockColumns {
+    /// Where they are among all columns.
+    whole: DimRange,
+    /// Where they are among those of the rank.
+    local: DimRange,
 }
 
 /// A collective over views of virtual buffers.
@@ -70,6 +83,8 @@ pub struct Collective {
     pub name: String,
     /// Which rows of the whole each rank has.
     pub order: PositionOrder,
+    /// Of an all-to-all: the columns, in blocks each of which is sharded by itself. Empty for other kinds.
+    pub columns: Vec<Block>,
     /// View that is read.
     pub src: View,
     /// View that is written.
@@ -85,6 +100,7 @@ impl Collective {
     pub fn total_rows(&self) -> usize {
         match self.kind {
             CollectiveKind::AllGather => self.dst.len() / self.src.cols.max(1),
+            CollectiveKind::AllToAll => self.src.rows.max(self.dst.rows),
             _ => self.src.rows,
         }
     }
@@ -101,23 +117,73 @@ impl Collective {
         })
     }
 
-    /// Bytes that rank `index` of `ranks` sends under ring algorithms.
+    /// Whether an all-to-all leads from some rows of all columns to all rows of some columns.
+    pub fn to_columns(&self) -> bool {
+        self.src.rows < self.dst.rows
+    }
+
+    /// The columns that rank `rank` has in an all-to-all, block by block. Where several ranks have the same ones and they lead
+    /// back to rows, the terms of these ranks lie side by side: all columns, once for each of them.
+    fn columns_of(&self, ranks: usize, rank: usize) -> impl Iterator<Item = BlockColumns> {
+        let all: usize = self.columns.iter().map(|block| block.len()).sum();
+        let replicas = self.columns.first().map_or(1, |block| block.replicas(ranks));
+        let (mut start, mut local) = (if self.to_columns() { 0 } else { rank % replicas * all }, 0);
+        self.columns.iter().map(move |block| {
+            let part = block.part(ranks, rank);
+            let whole = DimRange { start: start + part.start, len: part.len };
+            (start, local) = (start + block.len(), local + part.len);
+            BlockColumns { whole, local: DimRange { start: local - part.len, len: part.len } }
+        })
+    }
+
+    /// Columns that rank `rank` has in an all-to-all.
+    pub fn width(&self, ranks: usize, rank: usize) -> usize {
+        self.columns_of(ranks, rank).map(|columns| columns.whole.len).sum()
+    }
+
+    /// Elements that one rank of `ranks` sends another, or itself, in an all-to-all.
+    pub fn exchanged(&self, ranks: usize, from: usize, to: usize) -> usize {
+        let (rows, columns) = if self.to_columns() { (from, to) } else { (to, from) };
+        even(self.total_rows(), ranks, rows).len * self.width(ranks, columns)
+    }
+
+    /// The views of `whole`, which is `src` or `dst` of an all-to-all on rank `index` of `ranks`, that are sent to or received from
+    /// each rank, rank by rank.
+    pub fn exchange(&self, whole: View, ranks: usize, index: usize) -> impl Iterator<Item = View> {
+        let (order, total) = (self.order, self.total_rows());
+        let all_rows = whole.rows == total;
+        (0..ranks).flat_map(move |rank| {
+            self.columns_of(ranks, if all_rows { index } else { rank }).flat_map(move |columns| {
+                let (cols, rows) = match all_rows {
+                    true => (columns.local, order.stretches(total, ranks, rank)),
+                    // All of the rows that are here.
+                    false => (columns.whole, PositionOrder::Consecutive.stretches(whole.rows, 1, 0)),
+                };
+                rows.map(move |rows| whole.rows(rows.start, rows.len).columns(cols.start, cols.len))
+            })
+        })
+    }
+
+    /// Bytes that rank `index` of `ranks` sends under ring algorithms; in an all-to-all, what it sends to others.
     pub fn bytes_sent(&self, ranks: usize, index: usize) -> u64 {
         let (total, cols) = (self.total_rows(), self.src.cols);
         let element = self.src.dtype().size();
         let rows_of = |rank: usize| {
-            let part = bessemer_mesh::even(total, ranks, rank);
+            let part = even(total, ranks, rank);
             let (from, to) = (part.start.max(self.rows.start), part.end().min(self.rows.end));
             to.saturating_sub(from)
         };
         let all = self.rows.len() * cols;
         let elements = match self.kind {
             CollectiveKind::AllReduce => {
-                let even = |rank| bessemer_mesh::even(all, ranks, rank).len;
-                2 * all - even(index) - even((index + 1) % ranks)
+                let part = |rank| even(all, ranks, rank).len;
+                2 * all - part(index) - part((index + 1) % ranks)
             }
             CollectiveKind::ReduceScatter => all - rows_of(index) * cols,
             CollectiveKind::AllGather => all - rows_of((index + 1) % ranks) * cols,
+            CollectiveKind::AllToAll => {
+                (0..ranks).filter(|to| *to != index).map(|to| self.exchanged(ranks, index, to)).sum()
+            }
         };
         (elements * element) as u64
     }

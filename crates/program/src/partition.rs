@@ -23,6 +23,7 @@
 //!
 //! Bits: sums are formed in the order of the ranks; nothing else changes.
 
+use crate::heads::ByHeads;
 use crate::localize::{Local, localize};
 use crate::node::{Collective, CollectiveKind, Launch, Node};
 use crate::rank::Rank;
@@ -78,6 +79,7 @@ pub fn partition(unit: &UnitProgram, rank: Rank) -> Result<UnitProgram, Box<Layo
         placements: vec![None; unit.values.len()],
         out: UnitProgram { lists: std::array::from_fn(|_| Vec::new()), again: Vec::new(), ..unit.clone() },
         gathered: BTreeMap::new(),
+        by_heads: BTreeMap::new(),
         phase: Phase::Forward,
         next: 0,
     };
@@ -86,15 +88,21 @@ pub fn partition(unit: &UnitProgram, rank: Rank) -> Result<UnitProgram, Box<Layo
             pass.place(id, placement);
         }
     }
+    let mut of_forward = BTreeMap::new();
     for phase in [Phase::Forward, Phase::Score, Phase::Backward] {
         (pass.phase, pass.next) = (phase, 0);
         pass.gathered.clear();
+        pass.by_heads =
+            if phase == Phase::Backward { std::mem::take(&mut of_forward) } else { BTreeMap::new() };
         for node in unit.list(phase) {
             let Node::Launch(launch) = node else { continue };
             match &launch.op {
                 Op::LinearCrossEntropy(op) => pass.loss(*op)?,
                 _ => pass.launch(launch)?,
             }
+        }
+        if phase == Phase::Forward {
+            of_forward = std::mem::take(&mut pass.by_heads);
         }
     }
     Ok(pass.out)
@@ -112,6 +120,9 @@ pub(crate) struct Partition<'a> {
     /// All rows of values whose rows are sharded, or of some columns of them, as long as those are what they were: by value, first
     /// column and number of columns.
     pub(crate) gathered: BTreeMap<(usize, usize, usize), View>,
+    /// All rows of this rank's heads of values whose rows are sharded, by value, likewise. What a forward pass leaves here its
+    /// backward pass finds.
+    pub(crate) by_heads: BTreeMap<usize, ByHeads>,
     phase: Phase,
     /// Number of the next collective.
     pub(crate) next: usize,
@@ -160,7 +171,7 @@ impl Partition<'_> {
     }
 
     /// Sets the placement of a value, and with it its shape here.
-    fn place(&mut self, id: usize, placement: Placement) {
+    pub(crate) fn place(&mut self, id: usize, placement: Placement) {
         self.placements[id] = Some(placement);
         let shape = |dim: usize| {
             Local::of(&self.global.values[id].form.dims[dim], self.sharding(placement, dim)).len()
@@ -177,7 +188,7 @@ impl Partition<'_> {
         (placement == Placement::Shard { dim }).then_some((self.rank.degree, self.rank.index))
     }
 
-    fn conflict(&self, op: &Op, id: usize, wanted: &str, remedy: &str) -> Box<LayoutConflict> {
+    pub(crate) fn conflict(&self, op: &Op, id: usize, wanted: &str, remedy: &str) -> Box<LayoutConflict> {
         let placement = self.placements[id];
         Box::new(LayoutConflict {
             unit: self.global.name.clone(),
@@ -227,6 +238,9 @@ impl Partition<'_> {
     }
 
     pub(crate) fn launch(&mut self, launch: &Launch) -> Result<(), Box<LayoutConflict>> {
+        if self.exchanges_heads(&launch.op) {
+            return self.launch_by_heads(launch);
+        }
         let (op, rule) = (&launch.op, launch.op.rule());
         let sharded = self.choose(op, &rule).unwrap_or_default();
         let sums = sharded.iter().any(|f| rule.factors[*f].kind == FactorKind::Sum);
@@ -264,24 +278,33 @@ impl Partition<'_> {
             views.insert(key(&operand.view), view);
             self.forget(id);
         }
-        let origin = self.origins(&operands, &rule, &sharded);
+        self.bind(launch, local, &views, &self.origins(&operands, &rule, &sharded), after);
+        Ok(())
+    }
+
+    /// Appends `local`, this rank's part of an operator, on these views, and what follows it.
+    pub(crate) fn bind(
+        &mut self,
+        launch: &Launch,
+        mut local: Op,
+        views: &BTreeMap<usize, View>,
+        origins: &[(&'static str, usize, usize)],
+        after: Vec<Node>,
+    ) {
         local.for_each_view(&mut |view| {
             if let Some(bound) = views.get(&key(view)) {
                 *view = *bound;
             }
         });
-        localize(&mut local, op, &origin);
-        for op in self.rank.stretches(local, op, &origin) {
+        localize(&mut local, &launch.op, origins);
+        for op in self.rank.stretches(local, &launch.op, origins) {
             self.push(Node::Launch(Launch { op, ..launch.clone() }));
         }
-        for collective in after {
-            self.push(Node::Collective(collective));
-        }
-        Ok(())
+        after.into_iter().for_each(|node| self.push(node));
     }
 
     /// First element, in the whole, of this rank's part of each operand that is sharded.
-    fn origins(
+    pub(crate) fn origins(
         &self,
         operands: &[bessemer_tensor::op::Operand],
         rule: &Rule,
@@ -372,27 +395,17 @@ impl Partition<'_> {
         dst
     }
 
-    /// Rows of this value that were gathered are no longer those of the value.
+    /// Elements of this value that other ranks have sent are no longer those of the value.
     pub(crate) fn forget(&mut self, id: usize) {
+        self.by_heads.remove(&id);
         self.gathered.retain(|(of, _, _), _| *of != id);
     }
 
     /// A new value with the whole shape of another, or with only so many columns.
     fn whole_copy(&mut self, id: usize, what: &str, cols: Option<usize>) -> View {
         let value = &self.global.values[id];
-        let base = format!("{}.{what}", value.name);
-        let used = |name: &str, out: &UnitProgram, phase: Phase| {
-            out.find(name)
-                .is_some_and(|id| out.list(phase).iter().flat_map(Node::touches).any(|t| t.value() == id))
-        };
-        let names = std::iter::once(base.clone()).chain((2..).map(|i| format!("{base}.{i}")));
-        let phase = self.phase;
-        let name = names.into_iter().find(|name| !used(name, &self.out, phase)).unwrap_or(base);
-        if let Some(id) = self.out.find(&name) {
-            return self.out.values[id].view(id);
-        }
         let mut whole = Value {
-            name,
+            name: format!("{}.{what}", value.name),
             class: Class::Local,
             layout: Layout::replicated(),
             residual: false,
@@ -401,7 +414,23 @@ impl Partition<'_> {
         if let Some(cols) = cols {
             (whole.form.dims[1], whole.cols) = (Dim::plain(cols), cols);
         }
-        self.out.add(whole)
+        self.temporary(whole)
+    }
+
+    /// A value of the unit's own: the one of that name, unless this list has used it already.
+    pub(crate) fn temporary(&mut self, value: Value) -> View {
+        let used = |name: &str, out: &UnitProgram, phase: Phase| {
+            out.find(name)
+                .is_some_and(|id| out.list(phase).iter().flat_map(Node::touches).any(|t| t.value() == id))
+        };
+        let base = value.name.clone();
+        let names = std::iter::once(base.clone()).chain((2..).map(|i| format!("{base}.{i}")));
+        let phase = self.phase;
+        let name = names.into_iter().find(|name| !used(name, &self.out, phase)).unwrap_or(base);
+        match self.out.find(&name) {
+            Some(id) => self.out.values[id].view(id),
+            None => self.out.add(Value { name, ..value }),
+        }
     }
 
     /// The view that an operand writes, and what is done about it after the operator.
@@ -411,7 +440,7 @@ impl Partition<'_> {
         name: &str,
         (id, view): (usize, View),
         (made, by_rows): (Placement, bool),
-        after: &mut Vec<Collective>,
+        after: &mut Vec<Node>,
     ) -> Result<View, Box<LayoutConflict>> {
         let (class, cols) = (self.global.values[id].class, self.global.values[id].cols);
         let wanted = match self.placements[id] {
@@ -436,12 +465,12 @@ impl Partition<'_> {
                 Ok(here)
             }
             (Placement::Partial { .. }, Placement::Replicate) => {
-                after.push(self.collective(CollectiveKind::AllReduce, id, here, here));
+                after.push(Node::Collective(self.collective(CollectiveKind::AllReduce, id, here, here)));
                 Ok(here)
             }
             (Placement::Partial { .. }, Placement::Shard { dim: 0 }) if view.cols < cols => {
                 let terms = self.whole_copy(id, &format!("{name}.terms"), Some(view.cols));
-                after.push(self.collective(CollectiveKind::ReduceScatter, id, terms, here));
+                after.push(Node::Collective(self.collective(CollectiveKind::ReduceScatter, id, terms, here)));
                 Ok(terms)
             }
             (Placement::Shard { dim: 1 }, Placement::Replicate) if class == Class::Losses => {
@@ -449,7 +478,7 @@ impl Partition<'_> {
             }
             (Placement::Partial { .. }, Placement::Shard { dim: 0 }) => {
                 let terms = self.whole_copy(id, "terms", None);
-                after.push(self.collective(CollectiveKind::ReduceScatter, id, terms, here));
+                after.push(Node::Collective(self.collective(CollectiveKind::ReduceScatter, id, terms, here)));
                 Ok(View { buffer: terms.buffer, ..view })
             }
             _ => {
@@ -464,7 +493,8 @@ impl Partition<'_> {
         self.next += 1;
         let (id, axis) = (self.next - 1, self.rank.axis);
         let order = self.rank.order;
-        let whole = Collective { id, kind, axis, name, order, src, dst, rows: 0..0, versions: Vec::new() };
+        let (columns, versions) = (Vec::new(), Vec::new());
+        let whole = Collective { id, kind, axis, name, order, columns, src, dst, rows: 0..0, versions };
         Collective { rows: 0..whole.total_rows(), ..whole }
     }
 
@@ -474,7 +504,7 @@ impl Partition<'_> {
 }
 
 /// What tells operands of an operator apart: no two of them are the same view unless they are the same value.
-fn key(view: &View) -> usize {
+pub(crate) fn key(view: &View) -> usize {
     // Number of the value and first element; views of one operator on one value differ in it or are one view.
     (view.buffer.id as usize) << 40 | view.offset
 }
@@ -493,7 +523,12 @@ fn without_once(op: &mut Op, rule: &Rule) {
 }
 
 /// `view` of a value with `cols` columns, where only some of its rows and columns are in `here`.
-fn sub_view(view: View, cols: usize, (rows_held, cols_held): (&Local, &Local), here: View) -> View {
+pub(crate) fn sub_view(
+    view: View,
+    cols: usize,
+    (rows_held, cols_held): (&Local, &Local),
+    here: View,
+) -> View {
     let (row, col) = (view.offset / cols.max(1), view.offset % cols.max(1));
     let rows = rows_held.range(row, view.rows);
     let cols = cols_held.range(col, view.cols);

@@ -13,6 +13,7 @@
 //! | a missing or early wait | a value is read on its way |
 //! | dependent nodes exchanged | a version differs |
 //! | a replicated operand of a sharded loop read whole, a bias on every rank | the shape of the operand, or its presence |
+//! | columns of a fused value that nothing has written | a value's columns are written one by one |
 //! | scratch values that overlap while both live | memory |
 
 use crate::memory::{Home, UnitMemory};
@@ -21,7 +22,9 @@ use crate::partition::{Loop, dim_of, sharded_loop, unshardable};
 use crate::rank::Rank;
 use crate::unit::{Phase, UnitProgram};
 use crate::value::Class;
+use crate::written::WrittenColumns;
 use bessemer_mesh::{Placement, Reduction};
+use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, FactorKind, Op, TermReduction};
 use std::collections::BTreeMap;
 
@@ -97,6 +100,7 @@ pub fn verify(
             rank,
             phase,
             states: vec![State::Undefined; unit.values.len()],
+            written: WrittenColumns::none(unit.values.len()),
             under_way: BTreeMap::new(),
         };
         check.begin(memory, (&after_forward, &after_input));
@@ -116,6 +120,7 @@ struct Checking<'a> {
     rank: Rank,
     phase: Phase,
     states: Vec<State>,
+    written: WrittenColumns,
     /// By number: collectives that were started.
     under_way: BTreeMap<usize, Collective>,
 }
@@ -137,6 +142,9 @@ impl Checking<'_> {
                 _ if self.makes(id) => State::Undefined,
                 _ => State::Is(value.placement(self.rank.axis)),
             };
+            if self.states[id] != State::Undefined {
+                self.written.all(id, value);
+            }
         }
     }
 
@@ -184,8 +192,9 @@ impl Checking<'_> {
                     let terms = matches!(self.states[c.src.buffer.id as usize], State::LogTerms { .. });
                     // What a reduce-scatter leaves behind is unspecified.
                     if c.kind == CollectiveKind::ReduceScatter {
-                        self.states[c.src.buffer.id as usize] = State::Undefined;
+                        self.undefine(c.src.buffer.id as usize);
                     }
+                    self.written.add(&self.unit.values[c.dst.buffer.id as usize], &c.dst);
                     self.states[c.dst.buffer.id as usize] = match terms {
                         true => State::LogTerms { gathered: true },
                         false => self.arrived(c),
@@ -217,13 +226,17 @@ impl Checking<'_> {
         Ok(())
     }
 
+    fn undefine(&mut self, id: usize) {
+        self.states[id] = State::Undefined;
+        self.written.clear(id);
+    }
+
     /// The placement of an operand that is read.
-    fn readable(
-        &self,
-        at: usize,
-        id: usize,
-        rows: std::ops::Range<usize>,
-    ) -> Result<Placement, Box<Violation>> {
+    fn readable(&self, at: usize, view: &View) -> Result<Placement, Box<Violation>> {
+        let id = view.buffer.id as usize;
+        let value = &self.unit.values[id];
+        let row = view.offset / value.cols.max(1);
+        let rows = row..row + view.rows;
         match &self.states[id] {
             State::Undefined => Err(self.wrong(at, id, "is read before anything has written it")),
             State::LogTerms { .. } => {
@@ -231,6 +244,9 @@ impl Checking<'_> {
             }
             State::Is(Placement::Partial { .. }) => {
                 Err(self.wrong(at, id, "is read as the sum, but is one term of it: a reduction is missing"))
+            }
+            State::Is(_) if !self.written.has(value, view) => {
+                Err(self.wrong(at, id, "is read before anything has written some of its columns"))
             }
             State::Is(placement) => Ok(*placement),
             State::Moving { done, then }
@@ -254,8 +270,6 @@ impl Checking<'_> {
             let id = operand.view.buffer.id as usize;
             let value = &self.unit.values[id];
             let parameter = matches!(value.class, Class::Gradient(_));
-            let row = operand.view.offset / value.cols.max(1);
-            let rows = row..row + operand.view.rows;
             let placement = match operand.access {
                 _ if parameter => match value.placement(axis) {
                     Placement::Partial { .. } => Placement::Replicate,
@@ -268,7 +282,7 @@ impl Checking<'_> {
                 {
                     Placement::Replicate
                 }
-                Access::Read | Access::Update => self.readable(at, id, rows)?,
+                Access::Read | Access::Update => self.readable(at, &operand.view)?,
             };
             placements.push(placement);
             let Placement::Shard { dim } = placement else { continue };
@@ -306,6 +320,7 @@ impl Checking<'_> {
         }
         for (operand, by) in operands.iter().zip(&rule.operands).filter(|(o, _)| o.access != Access::Read) {
             let id = operand.view.buffer.id as usize;
+            self.written.add(&self.unit.values[id], &operand.view);
             let made = match dim_of(&rule, by, &sharded) {
                 Some(dim) => Placement::Shard { dim },
                 None if sums && by.reduce == TermReduction::Sum => {
@@ -398,10 +413,18 @@ impl Checking<'_> {
                     || (*state == State::Is(Placement::Shard { dim: 1 }) && c.src.rows == 1)
                     || *state == State::LogTerms { gathered: false }
             }
+            CollectiveKind::AllToAll => {
+                let (from, to) = if c.to_columns() { (0, 1) } else { (1, 0) };
+                *state == State::Is(Placement::Shard { dim: from })
+                    && self.unit.values[dst].placement(self.rank.axis) == (Placement::Shard { dim: to })
+            }
         };
         if !fits {
             let problem = format!("is {state:?}, which {} over {} does not take", c.kind.name(), c.axis);
             return Err(self.wrong(at, id, problem));
+        }
+        if !self.written.has(&self.unit.values[id], &c.src) {
+            return Err(self.wrong(at, id, "is sent before anything has written some of its columns"));
         }
         if c.axis != self.rank.axis {
             return Err(self.wrong(
@@ -416,7 +439,22 @@ impl Checking<'_> {
             _ => (c.src.len(), c.dst.len()),
         };
         let row = c.kind == CollectiveKind::AllGather && c.src.rows == 1 && c.dst.rows == 1;
-        if parts.0 != parts.1 || (c.src.cols != c.dst.cols && !row) {
+        let fits = match c.kind {
+            CollectiveKind::AllToAll => {
+                let (ranks, me) = (self.rank.degree, self.rank.index);
+                let sent: usize = (0..ranks).map(|to| c.exchanged(ranks, me, to)).sum();
+                let received: usize = (0..ranks).map(|from| c.exchanged(ranks, from, me)).sum();
+                let all: usize = c.columns.iter().map(|block| block.len()).sum();
+                // Heads of which several ranks have copies are sent to each of them.
+                let sends = match c.to_columns() {
+                    true => (c.src.rows * ranks, c.src.cols) == (c.dst.rows, all),
+                    false => sent == c.src.len(),
+                };
+                received == c.dst.len() && sends
+            }
+            _ => parts.0 == parts.1 && (c.src.cols == c.dst.cols || row),
+        };
+        if !fits {
             return Err(self.wrong(at, id, "has another shape than what the collective leads to"));
         }
         Ok(())
@@ -424,6 +462,7 @@ impl Checking<'_> {
 
     fn start(&mut self, at: usize, c: &Collective) -> Result<(), Box<Violation>> {
         self.source(at, c)?;
+        self.written.add(&self.unit.values[c.dst.buffer.id as usize], &c.dst);
         for id in [c.src.buffer.id as usize, c.dst.buffer.id as usize] {
             // What is gathered is only read.
             let read_only = c.kind == CollectiveKind::AllGather && id == c.src.buffer.id as usize;
@@ -453,7 +492,7 @@ impl Checking<'_> {
         if done.len() == 1 && done.iter().all(all) {
             self.states[dst] = State::Is(result(&c));
             if src != dst && c.kind == CollectiveKind::ReduceScatter {
-                self.states[src] = State::Undefined;
+                self.undefine(src);
             }
         }
         Ok(())
@@ -490,6 +529,7 @@ impl Checking<'_> {
 fn result(c: &Collective) -> Placement {
     match c.kind {
         CollectiveKind::ReduceScatter => Placement::Shard { dim: 0 },
-        _ => Placement::Replicate,
+        CollectiveKind::AllToAll => Placement::Shard { dim: usize::from(c.to_columns()) },
+        CollectiveKind::AllReduce | CollectiveKind::AllGather => Placement::Replicate,
     }
 }

@@ -87,10 +87,10 @@ impl Recipe {
 
     fn context_fits_batch(&self) -> Result<(), String> {
         let (context, micro, seq) = (self.parallel.context, self.train.micro_batch, self.train.seq_len);
-        if context > 1 && micro > 1 {
+        if self.parallel.one_sequence() && micro > 1 {
             return Err(format!(
-                "parallel.context = {context} shares one sequence at a time, and train.micro_batch = {micro}: expected \
-                 train.micro_batch = 1, or 0 to derive that"
+                "parallel.context = {context} by \"all-gather\" shares one sequence at a time, and train.micro_batch = {micro}: \
+                 expected train.micro_batch = 1, or 0 to derive that, or parallel.context_method = \"ulysses\""
             ));
         }
         if context > 1 && !seq.is_multiple_of(context) {

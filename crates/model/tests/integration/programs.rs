@@ -1,10 +1,10 @@
 //! Programs of ranks: the verifier takes those that are made and refuses every mutation of them.
 
-use crate::tensor_shards::part;
+use crate::tensor_shards::{EXCHANGED, GATHERED, part};
 use crate::tiny;
 
 use bessemer_arch::{Annotations, Model, ParamLayout, Unit};
-use bessemer_mesh::{Axis, ContextMethod, Placement};
+use bessemer_mesh::{Axis, Placement};
 use bessemer_model::{ActivationConfig, Decoder, Phase, Purpose, Shape, StageConfig, Stream};
 use bessemer_program::{CollectiveKind, Node, UnitMemory, UnitProgram, print, seal, verify};
 use bessemer_tensor::null::NullBackend;
@@ -21,7 +21,7 @@ type LayoutOfRank = (usize, usize, Stream, bool, bool, Recompute);
 fn layouts() -> Vec<LayoutOfRank> {
     let mut all = Vec::new();
     for (degree, index) in [(2, 0), (2, 1), (4, 3)] {
-        for stream in [Stream::Whole, Stream::Rows, Stream::Context(ContextMethod::AllGather)] {
+        for stream in [Stream::Whole, Stream::Rows, GATHERED, EXCHANGED] {
             for (overlap, split, recompute) in [
                 (false, false, Recompute::Selective),
                 (true, false, Recompute::None),
@@ -46,7 +46,7 @@ fn decoder(
     (degree, index, stream, overlap, split, recompute): LayoutOfRank,
 ) -> Option<Decoder> {
     let tensor_shard = part(model, degree, index, stream)?;
-    let shape = if matches!(stream, Stream::Context(_)) { Shape { sequences: 1, ..SHAPE } } else { SHAPE };
+    let shape = if stream == GATHERED { Shape { sequences: 1, ..SHAPE } } else { SHAPE };
     let stage =
         StageConfig { pending: usize::from(split), overlap, ..StageConfig::whole(&tensor_shard.model) };
     let config = ActivationConfig { recompute: recompute.into(), ..ActivationConfig::default() };
@@ -246,10 +246,11 @@ fn collectives_that_are_missing_or_doubled_break_the_rules() {
             for (unit, program, memory) in d.programs() {
                 for &phase in d.phases() {
                     for (mutation, mut mutant) in mutants(program, phase) {
-                        // Rows may be gathered twice.
-                        let gathers = mutation.contains(CollectiveKind::AllGather.name())
+                        // Rows may be gathered twice, and exchanged for columns.
+                        let kinds = [CollectiveKind::AllGather, CollectiveKind::AllToAll];
+                        let twice = kinds.iter().any(|kind| mutation.contains(kind.name()))
                             && mutation.ends_with("doubled");
-                        if gathers || !(mutation.ends_with("removed") || mutation.ends_with("doubled")) {
+                        if twice || !(mutation.ends_with("removed") || mutation.ends_with("doubled")) {
                             continue;
                         }
                         seal(&mut mutant);
@@ -291,7 +292,8 @@ fn printed_programs_are_the_golden_files() {
             ("tensor-partitioned", (2, 0, Stream::Partitioned, false, false, Recompute::Full)),
             ("sequence", (2, 0, Stream::Rows, false, false, none)),
             ("sequence-recompute-full", (2, 0, Stream::Rows, false, false, Recompute::Full)),
-            ("context", (2, 1, Stream::Context(ContextMethod::AllGather), false, false, none)),
+            ("context", (2, 1, GATHERED, false, false, none)),
+            ("context-ulysses", (2, 1, EXCHANGED, false, false, none)),
             ("sequence-overlap", (2, 0, Stream::Rows, true, false, none)),
             ("split", (1, 0, Stream::Whole, false, true, none)),
         ] {

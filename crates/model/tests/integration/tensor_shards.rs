@@ -26,18 +26,26 @@ struct Outcome {
     gradients: Vec<Vec<f32>>,
 }
 
+pub(crate) const GATHERED: Stream = Stream::Context(ContextMethod::AllGather);
+pub(crate) const EXCHANGED: Stream = Stream::Context(ContextMethod::Ulysses);
+
 const SHAPE: Shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
 
 /// The batches on ranks that hold the stream so.
 fn shape(stream: Stream) -> Shape {
-    Shape { sequences: if matches!(stream, Stream::Context(_)) { 1 } else { SHAPE.sequences }, ..SHAPE }
+    let one = stream == GATHERED;
+    Shape { sequences: if one { 1 } else { SHAPE.sequences }, ..SHAPE }
 }
 
 /// The part of a model on a rank that holds the stream so, if there is one.
 pub(crate) fn part(model: &Model, degree: usize, index: usize, stream: Stream) -> Option<TensorShard> {
     let shardings =
         if matches!(stream, Stream::Context(_)) { model.context_shardings() } else { model.shardings() };
-    model.tensor_shard_of(shardings, degree, index).ok()
+    let problem = match stream {
+        Stream::Context(method) => method.problem(degree, model.heads, model.kv_heads),
+        _ => None,
+    };
+    model.tensor_shard_of(shardings, degree, index).ok().filter(|_| problem.is_none())
 }
 
 fn outcome(b: &mut dyn Backend, d: &mut Decoder, ranks: &mut dyn StageRanks) -> Outcome {
@@ -153,18 +161,10 @@ fn portions_together_have_the_losses_and_gradients_of_the_whole() {
 fn ranks_with_some_positions_have_equally_much_to_compute() {
     let (_, model) = models().swap_remove(1);
     let work = |degree: usize, index: usize| -> f64 {
-        let part = part(&model, degree, index, Stream::Context(ContextMethod::AllGather)).unwrap();
-        let (shape, config) = (shape(Stream::Context(ContextMethod::AllGather)), ActivationConfig::default());
+        let part = part(&model, degree, index, GATHERED).unwrap();
+        let (shape, config) = (shape(GATHERED), ActivationConfig::default());
         let null = &mut NullBackend::new();
-        let d = Decoder::of_tensor_shard(
-            null,
-            &part,
-            Stream::Context(ContextMethod::AllGather),
-            shape,
-            config,
-            None,
-        )
-        .unwrap();
+        let d = Decoder::of_tensor_shard(null, &part, GATHERED, shape, config, None).unwrap();
         let lists = d.programs().flat_map(|(_, unit, _)| {
             [Phase::Forward, Phase::Backward].into_iter().flat_map(|phase| unit.list(phase))
         });
@@ -192,25 +192,46 @@ fn ranks_with_some_positions_have_the_losses_and_gradients_of_the_whole() {
             let model = Model { dropout, ..model.clone() };
             for degree in [2, 4, 16] {
                 let what = format!("{label}, dropout {dropout}");
-                hold(
-                    &what,
-                    &model,
-                    degree,
-                    Stream::Context(ContextMethod::AllGather),
-                    ActivationConfig::default(),
-                    2e-5,
-                );
+                hold(&what, &model, degree, GATHERED, ActivationConfig::default(), 2e-5);
             }
         }
     }
 }
 
+/// Fewer key/value heads than ranks, too, and several sequences in a micro-batch.
+#[test]
+fn ranks_with_some_heads_have_the_losses_and_gradients_of_the_whole() {
+    let mut held = 0;
+    for (label, model) in all_kinds() {
+        for dropout in [0.0, 0.2] {
+            let model = Model { dropout, ..model.clone() };
+            for degree in [2, 4] {
+                if part(&model, degree, 0, EXCHANGED).is_none() {
+                    continue;
+                }
+                hold(
+                    &format!("{label}, dropout {dropout}"),
+                    &model,
+                    degree,
+                    EXCHANGED,
+                    ActivationConfig::default(),
+                    2e-5,
+                );
+                held += 1;
+            }
+        }
+    }
+    assert!(held > 80, "{held}");
+}
+
 #[test]
 fn recomputed_and_rounded_activations_may_be_cut_too() {
     for (label, model) in models() {
-        for stream in [Stream::Whole, Stream::Rows, Stream::Context(ContextMethod::AllGather)] {
-            let kept = ActivationConfig { recompute: Recompute::None.into(), ..ActivationConfig::default() };
-            hold(label, &model, 2, stream, kept, 2e-5);
+        for stream in [Stream::Whole, Stream::Rows, GATHERED, EXCHANGED] {
+            for recompute in [Recompute::None, Recompute::Attention, Recompute::Full] {
+                let kept = ActivationConfig { recompute: recompute.into(), ..ActivationConfig::default() };
+                hold(&format!("{label}, {recompute:?}"), &model, 2, stream, kept, 2e-5);
+            }
             // Rounding takes values near zero to the other side of ReLU's kink.
             if model.activation != ActivationChoice::Relu {
                 let config = ActivationConfig { storage: Storage::Bf16, ..ActivationConfig::default() };
@@ -305,19 +326,20 @@ fn what_a_portion_cannot_do_is_refused() {
     assert!(message(cut).contains("2 divides, found 1 x 15 = 15"));
     let cut = Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Partitioned, odd, config.clone(), None);
     assert!(message(cut.map(drop)).contains("a partition of activations over 2 tensor shards wants"));
-    let all = part(&model, 2, 1, Stream::Context(ContextMethod::AllGather)).unwrap();
+    let all = part(&model, 2, 1, GATHERED).unwrap();
     for shape in [odd, SHAPE] {
-        let cut = Decoder::of_tensor_shard(
-            &mut b,
-            &all,
-            Stream::Context(ContextMethod::AllGather),
-            shape,
-            config.clone(),
-            None,
-        );
+        let cut = Decoder::of_tensor_shard(&mut b, &all, GATHERED, shape, config.clone(), None);
         let found = format!("found {} of {}; set train.micro_batch = 1", shape.sequences, shape.seq);
         assert!(message(cut.map(drop)).contains(&found));
     }
+    let three = model.tensor_shard_of(model.context_shardings(), 3, 0).unwrap();
+    let shape = Shape { seq: 15, ..SHAPE };
+    let cut = Decoder::of_tensor_shard(&mut b, &three, EXCHANGED, shape, config.clone(), None);
+    let refused = message(cut.map(drop));
+    assert!(
+        refused.contains("a number of query heads that it divides, found 4; take another parallel.context"),
+        "{refused}"
+    );
     let whole = model.tensor_shard(1, 0).unwrap();
     let mut d = Decoder::of_tensor_shard(&mut b, &whole, Stream::Rows, odd, config.clone(), None).unwrap();
     d.logits(&mut b, &TokenBatch { ids: &ids[..15], targets: &targets[..15], positions: None }, |_, _| {})

@@ -1,10 +1,11 @@
 //! The memory that is planned before a job is the memory that it takes.
 
 use bessemer_arch::Model;
+use bessemer_collectives::NullCommunicator;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, Cache, Decoder, Purpose, Shape};
 use bessemer_optim::OptimConfig;
-use bessemer_parallel::{Job, MemoryPlan, ParallelConfig, Plan, Stage};
+use bessemer_parallel::{ContextMethod, Job, MemoryPlan, ParallelConfig, Plan, Stage, Worker};
 use bessemer_tensor::Backend;
 use bessemer_units::{Bytes, ParamStorage};
 
@@ -61,6 +62,55 @@ fn a_rank_of_a_job_is_planned_with_its_part() {
     assert_eq!(held(Stage::Zero3, 4, "weights"), p / 4);
     assert!(held(Stage::Zero3, 4, "optimizer") < p / 2 + 4096);
     assert!(held(Stage::Zero3, 4, "in-flight buffers") > 0);
+}
+
+/// Ranks that share sequences hold what is planned, whatever they exchange; half as many positions each take less.
+#[test]
+fn the_plan_of_ranks_that_share_sequences_is_what_the_device_holds() {
+    let config = bessemer_arch::ModelConfig {
+        architecture: "llama".into(),
+        vocab_size: 300,
+        layers: Some(2),
+        width: Some(64),
+        heads: Some(8),
+        kv_heads: Some(2),
+        context: Some(256),
+        ..Default::default()
+    };
+    let (model, optim) = (config.resolve(None).unwrap(), OptimConfig::default());
+    for context_method in [ContextMethod::AllGather, ContextMethod::Ulysses] {
+        let mut activations = Vec::new();
+        for context in [2, 4] {
+            let parallel = ParallelConfig { context, context_method, ..ParallelConfig::default() };
+            let ranks = context as usize;
+            let plan = Plan::new(&parallel, ranks, &model, optim.optimizer).unwrap();
+            let job = Job {
+                model: &model,
+                shape: train(1, 256),
+                activations: ActivationConfig::default(),
+                types: ParamStorage::default(),
+                optim: &optim,
+                z_loss: 0.0,
+                plan: &plan,
+                program: &plan.program(1, 1, None).unwrap(),
+            };
+            let planned = MemoryPlan::of_rank(&job, None, Some(&mut cpu())).unwrap().buffers;
+            let (mut device, world) = (cpu(), Box::new(NullCommunicator::new("world", 0, ranks)));
+            let _worker = Worker::new(&mut device, &job, world).unwrap();
+            let held = device.memory();
+            assert_eq!(planned.workspace, held.workspace);
+            for (class, found) in &held.classes {
+                let bytes = planned.classes.iter().find(|c| c.0 == *class).map_or(Bytes(0), |c| c.1);
+                // The device rounds each buffer up to its alignment.
+                let fits = *found >= bytes && found.0 <= bytes.0 + bytes.0 / 8 + 65536;
+                assert!(fits, "{context_method:?} {context} {class}: {bytes} {found}");
+                if *class == "activations" {
+                    activations.push(bytes.0);
+                }
+            }
+        }
+        assert!(activations.len() == 2 && 10 * activations[1] < 7 * activations[0], "{activations:?}");
+    }
 }
 
 /// With a device to ask, the plan of a decoder is to the byte what the device then holds: workspace and cache too.

@@ -7,8 +7,8 @@ use bessemer_mesh::Axis;
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
-    BatchSource, FillChoice, FillConfig, FillSupplier, Job, ParallelConfig, ParallelError, Plan, Stage,
-    Worker,
+    BatchSource, ContextMethod, FillChoice, FillConfig, FillSupplier, Job, ParallelConfig, ParallelError,
+    Plan, Stage, Worker,
 };
 use bessemer_program::{
     Action, CollectiveKind, Phase, StepChunk, StepNode, Stream, Transfer, print_step, verify_step,
@@ -40,6 +40,11 @@ pub(crate) fn layouts() -> Vec<Layout> {
         (layout.config.tensor, layout.config.sequence) = (2, sequence);
         layout
     };
+    let shared = |name, stage, method| {
+        let mut layout = data(name, stage, 0, 4);
+        (layout.config.context, layout.config.context_method) = (2, method);
+        layout
+    };
     let pipeline = |name, schedule: &str, data_ranks: usize, micro_batches| {
         let mut layout =
             data(name, if data_ranks > 1 { Stage::Zero1 } else { Stage::Ddp }, 0, 2 * data_ranks);
@@ -66,6 +71,8 @@ pub(crate) fn layouts() -> Vec<Layout> {
         tensor("tensor, ddp", Stage::Ddp, false),
         tensor("tensor, sequence, zero2", Stage::Zero2, true),
         tensor("tensor, sequence, zero3", Stage::Zero3, true),
+        shared("context by all-gather, ddp", Stage::Ddp, ContextMethod::AllGather),
+        shared("context by ulysses, zero2", Stage::Zero2, ContextMethod::Ulysses),
         pipeline("gpipe", "gpipe", 1, 3),
         pipeline("1f1b, zero1", "1f1b", 2, 4),
         pipeline("interleaved", "interleaved", 2, 4),

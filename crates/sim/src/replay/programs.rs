@@ -15,7 +15,7 @@ use std::collections::HashMap;
 pub struct Traffic {
     /// Kind of work.
     pub kind: CollectiveKind,
-    /// Bytes of the whole values: all ranks' parts of a gather or a reduce-scatter.
+    /// Bytes of the whole values: all ranks' parts of a gather or a reduce-scatter, all that a rank brings to an all-to-all.
     pub bytes: u64,
     /// Most bytes that a rank sends under ring algorithms.
     pub sent: u64,
@@ -240,6 +240,10 @@ fn of_program(c: &Collective, ranks: usize) -> (Traffic, Copied) {
         CollectiveKind::AllReduce => (bytes, bytes, bytes),
         CollectiveKind::ReduceScatter => (bytes, bytes, part),
         CollectiveKind::AllGather => (bytes, part, bytes),
+        CollectiveKind::AllToAll => {
+            let sent: usize = (0..ranks).map(|to| c.exchanged(ranks, 0, to)).sum();
+            (sent as u64 * element, sent as u64 * element, c.dst.len() as u64 * element)
+        }
     };
     let sent = (0..ranks).map(|rank| c.bytes_sent(ranks, rank)).max().unwrap_or(0);
     (Traffic { kind: c.kind, bytes, sent, ranks }, Copied { read, written })

@@ -388,6 +388,7 @@ fn unit(overlapped: bool) -> UnitProgram {
         kind: CollectiveKind::AllReduce,
         axis: Axis::Tensor,
         order: PositionOrder::Consecutive,
+        columns: Vec::new(),
         name: "layers.0.sum".into(),
         src: sum,
         dst: sum,

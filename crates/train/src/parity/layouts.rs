@@ -3,7 +3,7 @@
 use super::models::Style;
 use bessemer_arch::Model;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
-use bessemer_parallel::{ParallelConfig, Stage};
+use bessemer_parallel::{ContextMethod, ParallelConfig, Stage};
 use bessemer_units::{ParamDType, ParamStorage};
 
 /// A layout to be held against one rank.
@@ -77,13 +77,14 @@ impl Layout {
 impl Layout {
     /// This layout on `ranks` times as many ranks, of which so many share every sequence.
     #[must_use]
-    pub fn sharing_sequences(mut self, ranks: usize) -> Layout {
+    pub fn sharing_sequences(mut self, ranks: usize, method: ContextMethod) -> Layout {
+        let context = format!("context {ranks} ({})", method.name());
         self.name = if self.ranks == 1 && self.accumulation == 1 {
-            format!("context {ranks}")
+            context
         } else {
-            format!("{}, context {ranks}", self.name)
+            format!("{}, {context}", self.name)
         };
-        self.parallel.context = ranks as u64;
+        (self.parallel.context, self.parallel.context_method) = (ranks as u64, method);
         self.ranks *= ranks;
         self
     }
@@ -210,7 +211,7 @@ pub fn pipelines(ranks: usize) -> Vec<Layout> {
 }
 
 /// Context parallelism on at most `ranks` ranks, alone and beside copies, ZeRO and pipelines, of steps of `sequences` sequences:
-/// a micro-batch is one sequence.
+/// a micro-batch is one sequence. By every method that the ranks' number allows for the 8 heads of the models.
 pub fn contexts(ranks: usize, sequences: usize) -> Vec<Layout> {
     let mut list = Vec::new();
     let data = [
@@ -221,16 +222,21 @@ pub fn contexts(ranks: usize, sequences: usize) -> Vec<Layout> {
         (Stage::Zero3, (1, 2)),
         (Stage::Zero3, (2, 2)),
     ];
-    for context in [2, 4, 8, 16] {
+    let methods = [ContextMethod::AllGather, ContextMethod::Ulysses];
+    let fits = |(ranks, method): &(usize, ContextMethod)| method.problem(*ranks, 8, 8).is_none();
+    let both = [2, 4, 8, 16].into_iter().flat_map(|ranks| methods.map(|method| (ranks, method))).filter(fits);
+    for (context, method) in both {
         for (stage, sizes) in data {
             let micro_batches = sequences / (sizes.0 * sizes.1);
-            list.push(Layout::of(stage, sizes, (1, false), micro_batches).sharing_sequences(context));
+            list.push(Layout::of(stage, sizes, (1, false), micro_batches).sharing_sequences(context, method));
         }
         for schedule in ["1f1b", "zb-v", "dualpipe"] {
-            list.push(Layout::single().pipelined(schedule, 2, sequences, &[]).sharing_sequences(context));
+            list.push(
+                Layout::single().pipelined(schedule, 2, sequences, &[]).sharing_sequences(context, method),
+            );
         }
         let both = Layout::of(Stage::Zero1, (1, 2), (1, false), 1).pipelined("zb-h1", 2, sequences / 2, &[]);
-        list.push(both.sharing_sequences(context));
+        list.push(both.sharing_sequences(context, method));
     }
     list.retain(|l| l.ranks <= ranks);
     list.sort_by_key(|l| l.ranks);

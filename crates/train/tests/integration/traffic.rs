@@ -5,10 +5,11 @@
 
 use bessemer_arch::{MlpKind, Model, NormChoice, Placement, PositionChoice, Span};
 use bessemer_collectives::{Ledger, NullCommunicator};
-use bessemer_mesh::Axis;
 use bessemer_mesh::formulas::{
-    DataParallel, Exchange, Passes, context_parallel_layer, pipeline_micro_batch, ring, tensor_parallel_layer,
+    DataParallel, Exchange, Passes, context_parallel_layer, pipeline_micro_batch, ring,
+    tensor_parallel_layer, ulysses_layer,
 };
+use bessemer_mesh::{Axis, ContextMethod};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, Job, ParallelError, Plan, Stage, Worker};
@@ -191,8 +192,15 @@ fn expected(
     send("tensor", micro_batches * activation * (layers + beside));
 
     // Besides, the losses of tokens and room for their log-sum-exps are gathered.
-    let kv_width = model.kv_heads * model.head_dim;
-    let layers = (model.layers * context) as f64 * context_parallel_layer(tokens, kv_width, context);
+    let width = |heads: usize| heads * model.head_dim;
+    let layer = match plan.context_method {
+        ContextMethod::AllGather => context_parallel_layer(tokens, width(model.kv_heads), context),
+        // Where there are fewer key/value heads than ranks, each rank has one.
+        ContextMethod::Ulysses => {
+            ulysses_layer(tokens, width(model.heads), width(model.kv_heads.max(context)), context)
+        }
+    };
+    let layers = (model.layers * context) as f64 * layer;
     send("context", micro_batches * (activation * layers + 4.0 * whole_ring(2 * tokens, context)));
 
     let crossings = |route: &Vec<Place>| route.windows(2).filter(|pair| pair[0].rank != pair[1].rank).count();

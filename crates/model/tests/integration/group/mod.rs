@@ -82,6 +82,25 @@ impl Ranks for Member<'_> {
                     b.write_f32(part, &all[at - part.len()..at])
                 })
             }
+            CollectiveKind::AllToAll => {
+                let ranks = self.group.size();
+                let mut mine = Vec::new();
+                for part in c.exchange(src, ranks, self.index) {
+                    mine.extend(read(b, part)?);
+                }
+                let mut all = Vec::new();
+                for (from, sent) in self.group.all(self.index, mine).iter().enumerate() {
+                    let at: usize = (0..self.index).map(|to| c.exchanged(ranks, from, to)).sum();
+                    all.extend_from_slice(&sent[at..at + c.exchanged(ranks, from, self.index)]);
+                }
+                let mut at = 0;
+                c.exchange(dst, ranks, self.index).try_for_each(|part| {
+                    at += part.len();
+                    b.write_f32(part, &all[at - part.len()..at])
+                })?;
+                assert_eq!(at, all.len());
+                Ok(())
+            }
             CollectiveKind::ReduceScatter => {
                 assert_ne!(self.stream, Stream::Whole);
                 let mut terms = Vec::new();

@@ -170,18 +170,33 @@ fn transport(
 ) -> Result<(), CollectiveError> {
     let (rank, size) = (group.rank(), group.size());
     let mut values = HostBuffer::with_capacity(ElementType::F32, ELEMENTS[1]);
-    for kind in [CollectiveKind::AllReduce, CollectiveKind::ReduceScatter, CollectiveKind::AllGather] {
+    let mut received = HostBuffer::with_capacity(ElementType::F32, ELEMENTS[1]);
+    for kind in [
+        CollectiveKind::AllReduce,
+        CollectiveKind::ReduceScatter,
+        CollectiveKind::AllGather,
+        CollectiveKind::AllToAll,
+    ] {
         let seconds = line(|len| {
             let parts = Parts::even(len, size);
+            let own = Parts::of(std::iter::repeat_n(parts.range(rank).len(), size));
             let pattern = match kind {
                 CollectiveKind::AllReduce => Pattern::AllReduce(Reduce::Sum),
                 CollectiveKind::ReduceScatter => Pattern::ReduceScatter(&parts, Reduce::Sum),
-                _ => Pattern::AllGather(&parts),
+                CollectiveKind::AllGather => Pattern::AllGather(&parts),
+                CollectiveKind::AllToAll => Pattern::AllToAll { send: &parts, receive: &own },
             };
             values.reset(ElementType::F32, len);
+            received.reset(ElementType::F32, own.len());
             group.barrier("collectives")?;
             let begun = Instant::now();
-            group.run(&Collective::new("values", pattern), Memory::InPlace(values.lend()))?;
+            let memory = match kind {
+                CollectiveKind::AllToAll => {
+                    Memory::Exchange { send: values.lend().into_slice(), receive: received.lend() }
+                }
+                _ => Memory::InPlace(values.lend()),
+            };
+            group.run(&Collective::new("values", pattern), memory)?;
             Ok(begun.elapsed().as_secs_f64())
         })?;
         costs.collectives.push((kind, seconds));
