@@ -8,7 +8,7 @@ use crate::params::{self, Param};
 use crate::ranks::StageRanks;
 pub use crate::shape::{Purpose, Shape};
 use crate::slots::Held;
-use crate::stage::StageConfig;
+use crate::stage::{SlotMemory, StageConfig};
 use crate::step::{LossSum, StepContext, TokenBatch};
 use crate::tensor_shard::Stream;
 use crate::units::{Plan, Rewrite, StageUnit, phases};
@@ -117,12 +117,12 @@ impl Decoder {
         Decoder::build(backend, &parts, params, None)
     }
 
-    /// Puts a decoder together from checked parts. `beside`: another stage of the same rank.
+    /// Puts a decoder together from checked parts. `beside`: another stage of the same rank, and whether both have its slots.
     pub(crate) fn build(
         backend: &mut dyn Backend,
         parts: &Parts<'_>,
         params: Vec<Param>,
-        beside: Option<&Decoder>,
+        beside: Option<(&Decoder, SlotMemory)>,
     ) -> Result<Decoder, ModelError> {
         let Parts { model, tensor_shard, rank, shape, config, stage } = *parts;
         let (span, train) = (&stage.span, shape.purpose == Purpose::Train);
@@ -143,11 +143,12 @@ impl Decoder {
         let (units, stored) = (plan.units(&params)?, plan.stored_units(&params)?);
         let none = ScratchBuffers::default();
         let rows = if rank.sequence { shape.tokens() / rank.degree } else { shape.tokens() };
-        let beside = beside.map_or(&none, |d| &d.buffers.scratch);
+        let shared = beside.filter(|beside| beside.1 == SlotMemory::Shared).map(|beside| beside.0);
+        let beside = beside.map_or(&none, |beside| &beside.0.buffers.scratch);
         let places = units.iter().map(|u| u.program.random.len()).sum();
         let counters = vec![[0; DropoutMask::WORDS]; places];
         let buffers =
-            Allocating { backend, plan: &plan, units: &units, stored: &stored }.all(rows, beside)?;
+            Allocating { backend, plan: &plan, units: &units, stored: &stored, shared }.all(rows, beside)?;
         let mut decoder = Decoder {
             model: model.clone(),
             whole: whole.cloned().map(Box::new),

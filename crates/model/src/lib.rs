@@ -50,7 +50,7 @@ pub use init::initial_values;
 pub use params::Param;
 pub use ranks::StageRanks;
 pub use slots::Pending;
-pub use stage::StageConfig;
+pub use stage::{SlotMemory, StageConfig};
 pub use step::{Accumulate, LossSum, StepContext, TokenBatch};
 pub use tensor_shard::Stream;
 pub use trace::LayerTrace;

@@ -10,11 +10,11 @@
 //! A decoder made to score keeps the residual stream in one matrix, where every unit lets it.
 
 use crate::config::LOGIT_ROWS;
-use crate::decoder::Purpose;
+use crate::decoder::{Decoder, Purpose};
 use crate::error::ModelError;
 use crate::units::{Plan, StageUnit};
-use bessemer_arch::PositionChoice;
-use bessemer_program::{Class, Home, Input, Phase, Scratch, UnitMemory, UnitProgram};
+use bessemer_arch::{PositionChoice, Unit};
+use bessemer_program::{Class, Home, Input, Phase, Scratch, UnitMemory, UnitProgram, Value};
 use bessemer_tensor::op::{Access, DropoutMask};
 use bessemer_tensor::{Backend, Buffer, BufferSpec, View};
 use bessemer_units::DType;
@@ -134,6 +134,8 @@ pub(crate) struct Allocating<'a> {
     pub(crate) units: &'a [StageUnit],
     /// Those of the first slots, if they are others.
     pub(crate) stored: &'a [StageUnit],
+    /// Another stage, whose slots are this one's too.
+    pub(crate) shared: Option<&'a Decoder>,
 }
 
 impl<'a> Allocating<'a> {
@@ -144,18 +146,71 @@ impl<'a> Allocating<'a> {
 
     /// The values of one home.
     fn values(&mut self, units: &[StageUnit], home: Home, suffix: &str) -> Result<Values, ModelError> {
-        let mut all = Vec::with_capacity(units.len());
-        for unit in units {
-            let mut views = vec![None; unit.program.values.len()];
-            for (id, value) in unit.program.values.iter().enumerate() {
-                if unit.memory.homes[id] == home {
-                    let name = format!("{}{}{suffix}", unit.program.name, value.name);
-                    views[id] = Some(self.matrix(&name, value.dtype, value.rows, value.cols)?);
-                }
+        units.iter().map(|unit| self.values_of(unit, home, suffix)).collect()
+    }
+
+    fn values_of(
+        &mut self,
+        unit: &StageUnit,
+        home: Home,
+        suffix: &str,
+    ) -> Result<Vec<Option<View>>, ModelError> {
+        let mut views = vec![None; unit.program.values.len()];
+        for (id, value) in unit.program.values.iter().enumerate() {
+            if unit.memory.homes[id] == home {
+                let name = format!("{}{}{suffix}", unit.program.name, value.name);
+                views[id] = Some(self.matrix(&name, value.dtype, value.rows, value.cols)?);
             }
-            all.push(views);
         }
-        Ok(all)
+        Ok(views)
+    }
+
+    /// Slot number `at` of another stage as one of this stage: what layers keep is in the same memory, what only embedding and
+    /// head have is this stage's own.
+    fn shared_slot(&mut self, of: &Decoder, at: usize) -> Result<Slot, ModelError> {
+        let refused = || {
+            ModelError::Stage(format!(
+                "slot {at} was to be shared with a stage that has {} slots or keeps other values in them; give the stage slots of \
+                 its own",
+                of.buffers.slots.len()
+            ))
+        };
+        let slot = of.buffers.slots.get(at).ok_or_else(refused)?;
+        let layers = |units: &'a [StageUnit]| units.iter().filter(|u| matches!(u.unit, Unit::Layer(_)));
+        let first = usize::from(of.stage.span.embedding);
+        let mut theirs = first..first + of.stage.span.layers.len();
+        let units = self.units_of(at);
+        if layers(units).count() != of.stage.span.layers.len() {
+            return Err(refused());
+        }
+        let mut saved = Vec::with_capacity(units.len());
+        for unit in units {
+            let layer = matches!(unit.unit, Unit::Layer(_));
+            saved.push(match if layer { theirs.next() } else { None } {
+                Some(number) => {
+                    let views = &slot.saved[number];
+                    let fits = |(id, value): (usize, &Value)| {
+                        let wanted = (unit.memory.homes[id] == Home::Saved).then_some((
+                            value.rows,
+                            value.cols,
+                            value.dtype,
+                        ));
+                        views.get(id).copied().flatten().map(|v| (v.rows, v.cols, v.dtype())) == wanted
+                    };
+                    if !unit.program.values.iter().enumerate().all(fits) {
+                        return Err(refused());
+                    }
+                    views.clone()
+                }
+                None => self.values_of(unit, Home::Saved, "")?,
+            });
+        }
+        let last = slot.stream[slot.stream.len() - 1];
+        let gradient = match self.plan.stage.span.head {
+            true => self.matrix("stream gradient", last.dtype(), last.rows, last.cols)?,
+            false => last,
+        };
+        Ok(Slot { gradient, saved, stream: slot.stream.clone(), ..*slot })
     }
 
     /// Memory for the residual stream between layers whose backward passes do not read it. Layers take turns in it, and so do
@@ -251,8 +306,11 @@ impl<'a> Allocating<'a> {
             PositionChoice::Sinusoidal if stage.span.embedding => Some(self.sinusoids()?),
             _ => None,
         };
-        let turns = self.turns(rows)?;
-        let slot = |slot| self.slot(self.units_of(slot), rows, &turns);
+        let turns = if self.shared.is_none() { self.turns(rows)? } else { Vec::new() };
+        let slot = |slot| match self.shared {
+            Some(other) => self.shared_slot(other, slot),
+            None => self.slot(self.units_of(slot), rows, &turns),
+        };
         let slots = (0..stage.slots).map(slot).collect::<Result<_, _>>()?;
         let sets = |home, count: usize, allocating: &mut Self, suffix| -> Result<Vec<Values>, ModelError> {
             (0..count).map(|_| allocating.values(allocating.units, home, suffix)).collect()

@@ -82,6 +82,15 @@ pub struct StageConfig {
     pub overlap: bool,
 }
 
+/// Memory of the slots of a stage beside another one on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotMemory {
+    /// Of the stage's own.
+    Own,
+    /// Of the other stage.
+    Shared,
+}
+
 impl StageConfig {
     /// The whole model, for one micro-batch at a time.
     pub fn whole(model: &Model) -> StageConfig {
@@ -123,15 +132,17 @@ impl Decoder {
 
     /// Another stage of what this decoder is a stage of, for the same batches: a further chunk of a device. Its passes take
     /// turns with this one's, so that both use one scratch, as far as this one's is large enough; make it beside a stage that has
-    /// layers.
+    /// layers. With [`SlotMemory::Shared`] a slot of a number is the same memory in both stages, and the caller has a micro-batch
+    /// in it in one of them at a time.
     ///
     /// # Errors
-    /// As [`Decoder::of_stage`].
+    /// As [`Decoder::of_stage`]; slots that cannot be shared, because the layers of the two stages keep other values.
     pub fn of_stage_beside(
         &self,
         backend: &mut dyn Backend,
         stage: &StageConfig,
         placed: Option<Vec<Param>>,
+        slots: SlotMemory,
     ) -> Result<Decoder, ModelError> {
         let whole;
         let tensor_shard = match self.tensor_shard() {
@@ -143,7 +154,7 @@ impl Decoder {
         };
         let stream = self.stream();
         let batches = (self.shape, self.config.clone());
-        Decoder::stage_with(backend, (tensor_shard, stream), batches, stage, placed, Some(self))
+        Decoder::stage_with(backend, (tensor_shard, stream), batches, stage, placed, Some((self, slots)))
     }
 
     fn stage_with(
@@ -152,7 +163,7 @@ impl Decoder {
         (shape, config): (Shape, ActivationConfig),
         stage: &StageConfig,
         placed: Option<Vec<Param>>,
-        beside: Option<&Decoder>,
+        beside: Option<(&Decoder, SlotMemory)>,
     ) -> Result<Decoder, ModelError> {
         shape.check(&tensor_shard.whole)?;
         stage.check(&tensor_shard.model, shape.purpose)?;

@@ -18,9 +18,10 @@ use crate::tensor::TensorGroup;
 use crate::worker::Job;
 use bessemer_arch::{Span, TensorShard, TensorShardParam};
 use bessemer_collectives::Communicator;
-use bessemer_model::{Decoder, Pending, StageConfig};
+use bessemer_model::{Decoder, Pending, SlotMemory, StageConfig};
 use bessemer_optim::{OptimError, Optimizer, Peers, Ranks, StepStats};
 use bessemer_program::{DataRank, PassNode};
+use bessemer_schedule::Instruction;
 use bessemer_tensor::{Backend, View};
 use bessemer_units::ParamStorage;
 use std::collections::{BTreeMap, HashMap};
@@ -69,7 +70,8 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Makes the buffers of a stage for a rank at `coord`; `beside`: another one of the rank, with which it takes turns.
+    /// Makes the buffers of a stage for a rank at `coord`; `beside`: another one of the rank, with which it takes turns, and whether
+    /// it has the slots of that one.
     pub(crate) fn new(
         backend: &mut dyn Backend,
         job: &Job<'_>,
@@ -77,7 +79,7 @@ impl Chunk {
         place: ChunkPlace,
         needs: &Needs,
         groups: ChunkGroups,
-        beside: Option<&Decoder>,
+        beside: Option<(&Decoder, SlotMemory)>,
     ) -> Result<Chunk, ParallelError> {
         let plan = job.plan;
         let layout = |e: bessemer_arch::TensorShardError| ParallelError::Layout(e.to_string());
@@ -217,7 +219,7 @@ fn decoder(
     (part, span): (&TensorShard, &Span),
     needs: &Needs,
     memory: &ParamMemory,
-    beside: Option<&Decoder>,
+    beside: Option<(&Decoder, SlotMemory)>,
 ) -> Result<Decoder, ParallelError> {
     let stream = job.plan.stream();
     let placed = Some(memory.params.clone());
@@ -225,8 +227,8 @@ fn decoder(
     // A chunk that no micro-batch visits holds its parameters all the same.
     let stage =
         StageConfig { span: span.clone(), slots: needs.slots.max(1), pending: needs.pending, overlap };
-    if let Some(beside) = beside {
-        return Ok(beside.of_stage_beside(backend, &stage, placed)?);
+    if let Some((beside, slots)) = beside {
+        return Ok(beside.of_stage_beside(backend, &stage, placed, slots)?);
     }
     Ok(Decoder::of_stage(backend, part, stream, job.shape, job.activations.clone(), &stage, placed)?)
 }
@@ -269,6 +271,31 @@ fn unique_gradients(
             counted.into_iter().map(move |r| cut(param.grad, range, r))
         })
         .collect()
+}
+
+/// By chunk: the first chunk whose slots it may have, perhaps itself. A slot is one micro-batch in one chunk, and chunks of equally
+/// many layers, recomputed alike, keep the same of it: a rank then needs as many slots as it has in flight in all of them.
+pub(crate) fn slot_pools(job: &Job<'_>, places: &[ChunkPlace], rank: usize) -> Vec<usize> {
+    let recompute = &job.activations.recompute;
+    // Split backward passes keep other values.
+    let splits = |chunk: usize| {
+        let list = &job.program.lists[rank];
+        list.iter().any(|i| matches!(i, Instruction::BackwardInput(pass) if pass.chunk == chunk))
+    };
+    let alike = |a: &Span, b: &Span| {
+        let policies = |span: &Span| {
+            let layers = span.layers.clone();
+            layers.map(|layer| recompute.of(layer, &span.layers)).collect::<Vec<_>>()
+        };
+        policies(a) == policies(b)
+            && job.plan.annotations.0.is_empty()
+            // Between the embedding and a layer the stream may take turns.
+            && (!job.plan.partition_activations || a.embedding == b.embedding)
+    };
+    let shares = |chunk: usize, other: usize| {
+        splits(other) == splits(chunk) && alike(&places[other].span, &places[chunk].span)
+    };
+    (0..places.len()).map(|chunk| (0..chunk).find(|other| shares(chunk, *other)).unwrap_or(chunk)).collect()
 }
 
 /// The chunks of pipeline rank `rank`, by number.

@@ -133,15 +133,15 @@ pub(crate) struct Fillers {
 }
 
 impl Fillers {
-    /// Prepares the programs of pipeline rank `rank`. `needs` grows to what they need.
+    /// Prepares the programs of pipeline rank `rank`, whose chunks have these pools of slots. `needs` grows to what they need.
     pub(crate) fn prepare(
         fill: Option<&dyn FillSupplier>,
-        rank: usize,
+        (rank, pool_of): (usize, &[usize]),
         needs: &mut [Needs],
     ) -> Result<Fillers, ParallelError> {
         let mut fillers = Fillers::default();
         for program in fill.map(FillSupplier::programs).unwrap_or_default() {
-            let prepared = prepare(program, rank)?;
+            let prepared = prepare(program, rank, pool_of)?;
             needs.iter_mut().zip(&prepared.needs).for_each(|(all, needs)| all.cover(needs));
             fillers.steps.push(FilledStep { program: program.clone(), ops: prepared.ops });
         }

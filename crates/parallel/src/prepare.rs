@@ -146,32 +146,38 @@ pub(crate) struct Prepared {
     pub(crate) needs: Vec<Needs>,
 }
 
-/// Slots of one chunk while the list is read.
+/// Slots that some chunks share while the list is read.
 #[derive(Debug, Default)]
-struct Slots {
+struct SlotPool {
     /// The first is taken: slots that keep everything come first.
     free: BTreeSet<usize>,
-    needs: Needs,
-    pending: usize,
-    /// By micro-batch.
-    taken: HashMap<usize, usize>,
+    size: usize,
+    /// By chunk and micro-batch.
+    taken: HashMap<(usize, usize), usize>,
 }
 
-impl Slots {
-    fn take(&mut self, micro: usize) -> usize {
-        if let Some(slot) = self.taken.get(&micro) {
+/// Pending sets of one chunk while the list is read.
+#[derive(Debug, Default)]
+struct PendingSets {
+    most: usize,
+    now: usize,
+}
+
+impl SlotPool {
+    fn take(&mut self, of: (usize, usize)) -> usize {
+        if let Some(slot) = self.taken.get(&of) {
             return *slot;
         }
         let slot = self.free.pop_first().unwrap_or_else(|| {
-            self.needs.slots += 1;
-            self.needs.slots - 1
+            self.size += 1;
+            self.size - 1
         });
-        self.taken.insert(micro, slot);
+        self.taken.insert(of, slot);
         slot
     }
 
-    fn give_back(&mut self, micro: usize) {
-        if let Some(slot) = self.taken.remove(&micro) {
+    fn give_back(&mut self, of: (usize, usize)) {
+        if let Some(slot) = self.taken.remove(&of) {
             self.free.insert(slot);
         }
     }
@@ -182,17 +188,22 @@ struct Preparing<'a> {
     rank: usize,
     /// Chunks of any rank, for tags.
     most_chunks: usize,
-    slots: Vec<Slots>,
+    /// By chunk: number of its pool.
+    pool_of: &'a [usize],
+    pools: Vec<SlotPool>,
+    /// By chunk.
+    pending: Vec<PendingSets>,
     /// (micro-batch, chunk) whose input's gradient goes to another rank.
     sent: HashSet<(usize, usize)>,
     ops: Vec<ExecOp>,
 }
 
-/// Prepares the list of pipeline rank `rank` of a program that the verifier has passed.
+/// Prepares the list of pipeline rank `rank` of a program that the verifier has passed. Chunks of one pool share their slots;
+/// `pool_of` has the pool of each chunk.
 ///
 /// # Errors
 /// A list that no verified program has.
-pub(crate) fn prepare(program: &Program, rank: usize) -> Result<Prepared, ParallelError> {
+pub(crate) fn prepare(program: &Program, rank: usize, pool_of: &[usize]) -> Result<Prepared, ParallelError> {
     crate::evaluations::check(program)?;
     let list = &program.lists[rank];
     let gradient = |i: &Instruction| match *i {
@@ -200,7 +211,7 @@ pub(crate) fn prepare(program: &Program, rank: usize) -> Result<Prepared, Parall
         _ => None,
     };
     let gradients = list.iter().filter_map(gradient).collect();
-    let mut p = Preparing::new(program, rank, gradients);
+    let mut p = Preparing::new(program, (rank, pool_of), gradients);
     let mut sent = vec![false; list.len()];
     for (at, instruction) in list.iter().enumerate() {
         if std::mem::take(&mut sent[at]) {
@@ -224,7 +235,13 @@ pub(crate) fn prepare(program: &Program, rank: usize) -> Result<Prepared, Parall
             other => p.single(other)?,
         }
     }
-    let mut prepared = Prepared { ops: p.ops, needs: p.slots.into_iter().map(|s| s.needs).collect() };
+    let needs = pool_of.iter().zip(&p.pending).map(|(pool, pending)| Needs {
+        slots: p.pools[*pool].size,
+        pending: pending.most,
+        stashes: 0,
+    });
+    let needs = needs.collect();
+    let mut prepared = Prepared { ops: p.ops, needs };
     prepared.settle_gradients();
     prepared.settle_versions();
     Ok(prepared)
@@ -234,8 +251,12 @@ pub(crate) fn prepare(program: &Program, rank: usize) -> Result<Prepared, Parall
 ///
 /// # Errors
 /// As [`prepare`].
-pub(crate) fn prepare_evaluation(program: &Program, rank: usize) -> Result<Vec<ExecOp>, ParallelError> {
-    let mut p = Preparing::new(program, rank, HashSet::new());
+pub(crate) fn prepare_evaluation(
+    program: &Program,
+    rank: usize,
+    pool_of: &[usize],
+) -> Result<Vec<ExecOp>, ParallelError> {
+    let mut p = Preparing::new(program, (rank, pool_of), HashSet::new());
     for place in program.routes[0].iter().filter(|place| place.rank == rank) {
         p.evaluate(place.chunk, 0)?;
     }
@@ -243,10 +264,29 @@ pub(crate) fn prepare_evaluation(program: &Program, rank: usize) -> Result<Vec<E
 }
 
 impl<'a> Preparing<'a> {
-    fn new(program: &'a Program, rank: usize, sent: HashSet<(usize, usize)>) -> Preparing<'a> {
+    fn new(
+        program: &'a Program,
+        (rank, pool_of): (usize, &'a [usize]),
+        sent: HashSet<(usize, usize)>,
+    ) -> Preparing<'a> {
         let most_chunks = (0..program.ranks()).map(|r| program.chunks(r)).max().unwrap_or(1);
-        let slots = (0..program.chunks(rank)).map(|_| Slots::default()).collect();
-        Preparing { program, rank, most_chunks, slots, sent, ops: Vec::new() }
+        let pools = (0..pool_of.len()).map(|_| SlotPool::default()).collect();
+        let pending = (0..pool_of.len()).map(|_| PendingSets::default()).collect();
+        Preparing { program, rank, most_chunks, pool_of, pools, pending, sent, ops: Vec::new() }
+    }
+
+    fn take(&mut self, chunk: usize, micro: usize) -> Slot {
+        let slot = self.pools[self.pool_of[chunk]].take((chunk, micro));
+        Slot { chunk, slot }
+    }
+
+    fn held(&self, chunk: usize, micro: usize) -> Option<Slot> {
+        let slot = self.pools[self.pool_of[chunk]].taken.get(&(chunk, micro));
+        slot.map(|slot| Slot { chunk, slot: *slot })
+    }
+
+    fn give_back(&mut self, chunk: usize, micro: usize) {
+        self.pools[self.pool_of[chunk]].give_back((chunk, micro));
     }
 
     fn wrong(&self, what: impl std::fmt::Display) -> ParallelError {
@@ -271,7 +311,7 @@ impl<'a> Preparing<'a> {
     }
 
     fn run(&mut self, pass: Pass) -> Run {
-        let slot = self.slots[pass.chunk].take(pass.micro);
+        let Slot { slot, .. } = self.take(pass.chunk, pass.micro);
         let update = self.program.update_of[pass.micro];
         Run { micro: pass.micro, chunk: pass.chunk, slot, stash: None, update, version: pass.version }
     }
@@ -279,10 +319,8 @@ impl<'a> Preparing<'a> {
     fn forward(&mut self, pass: Pass) -> Result<(), ParallelError> {
         let from = match self.beside(pass, true)? {
             Some(chunk) => {
-                let slot = self.slots[chunk].taken.get(&pass.micro).copied();
-                let slot =
-                    slot.ok_or_else(|| self.wrong(format!("F{} comes before its input", pass.micro)))?;
-                Some(Slot { chunk, slot })
+                let slot = self.held(chunk, pass.micro);
+                Some(slot.ok_or_else(|| self.wrong(format!("F{} comes before its input", pass.micro)))?)
             }
             None => None,
         };
@@ -292,15 +330,14 @@ impl<'a> Preparing<'a> {
     }
 
     fn backward(&mut self, pass: Pass, split: bool) -> Result<(), ParallelError> {
-        if !self.slots[pass.chunk].taken.contains_key(&pass.micro) {
+        if self.held(pass.chunk, pass.micro).is_none() {
             return Err(
                 self.wrong(format!("the backward pass of {} comes before its forward pass", pass.micro))
             );
         }
-        let to =
-            self.beside(pass, true)?.map(|chunk| (chunk, self.slots[chunk].taken.get(&pass.micro).copied()));
+        let to = self.beside(pass, true)?.map(|chunk| (chunk, self.held(chunk, pass.micro)));
         let to = match to {
-            Some((chunk, Some(slot))) => Some(Slot { chunk, slot }),
+            Some((_, Some(slot))) => Some(slot),
             Some((chunk, None)) => {
                 return Err(self.wrong(format!("chunk {chunk} no longer holds micro-batch {}", pass.micro)));
             }
@@ -309,14 +346,14 @@ impl<'a> Preparing<'a> {
         let run = self.run(pass);
         let writes = Writes { add: Accumulate::from(true), last: false };
         self.ops.push(ExecOp::Backward { run, split, writes, to });
-        let slots = &mut self.slots[pass.chunk];
         if split {
-            slots.pending += 1;
-            slots.needs.pending = slots.needs.pending.max(slots.pending);
+            let pending = &mut self.pending[pass.chunk];
+            pending.now += 1;
+            pending.most = pending.most.max(pending.now);
         }
         // A gradient lies in its slot until it is sent.
         if !self.sent.contains(&(pass.micro, pass.chunk)) {
-            slots.give_back(pass.micro);
+            self.give_back(pass.chunk, pass.micro);
         }
         Ok(())
     }
@@ -332,14 +369,13 @@ impl<'a> Preparing<'a> {
         let (before, next) = (stage.checked_sub(1).map(|s| route[s]), route.get(stage + 1).copied());
         let micro = self.program.micro_batches() + unit;
         let handed = before.is_some_and(|place| place.rank == self.rank);
-        if handed && !self.slots[chunk].taken.contains_key(&micro) {
+        if handed && self.held(chunk, micro).is_none() {
             return Err(self.wrong(format!("evaluated batch {unit} comes before its input")));
         }
-        let at = Slot { chunk, slot: self.slots[chunk].take(micro) };
-        let onward = next.filter(|place| place.rank == self.rank).map(|place| {
-            Onward::Chunk(Slot { chunk: place.chunk, slot: self.slots[place.chunk].take(micro) })
-        });
-        self.slots[chunk].give_back(micro);
+        let at = self.take(chunk, micro);
+        let here = next.filter(|place| place.rank == self.rank);
+        let onward = here.map(|place| Onward::Chunk(self.take(place.chunk, micro)));
+        self.give_back(chunk, micro);
         let message = |chunk: usize, peer: usize| {
             let (flow, tag) = (Flow::Activation, self.tag(micro, chunk, Flow::Activation));
             StreamMessage { flow, micro, tag, peer, at }
@@ -361,8 +397,8 @@ impl<'a> Preparing<'a> {
             Instruction::Backward(pass) => self.backward(pass, false)?,
             Instruction::BackwardInput(pass) => self.backward(pass, true)?,
             Instruction::BackwardWeight(pass) => {
-                let slots = &mut self.slots[pass.chunk];
-                slots.pending = slots.pending.saturating_sub(1);
+                let pending = &mut self.pending[pass.chunk];
+                pending.now = pending.now.saturating_sub(1);
                 let update = self.program.update_of[pass.micro];
                 let (micro, chunk, version) = (pass.micro, pass.chunk, pass.version);
                 let run = Run { micro, chunk, slot: 0, stash: None, update, version };
@@ -370,18 +406,16 @@ impl<'a> Preparing<'a> {
                 self.ops.push(ExecOp::Weight { run, writes });
             }
             Instruction::Send { flow, micro, chunk, to } => {
-                let slot = self.slots[chunk].taken.get(&micro).copied();
-                let slot =
-                    slot.ok_or_else(|| self.wrong(format!("micro-batch {micro} is sent and not here")))?;
+                let at = self.held(chunk, micro);
+                let at = at.ok_or_else(|| self.wrong(format!("micro-batch {micro} is sent and not here")))?;
                 let tag = self.tag(micro, to.chunk, flow);
-                let at = Slot { chunk, slot };
                 self.ops.push(ExecOp::Send(StreamMessage { flow, micro, tag, peer: to.rank, at }));
                 if flow == Flow::Gradient {
-                    self.slots[chunk].give_back(micro);
+                    self.give_back(chunk, micro);
                 }
             }
             Instruction::Receive { flow, micro, chunk, from } => {
-                let at = Slot { chunk, slot: self.slots[chunk].take(micro) };
+                let at = self.take(chunk, micro);
                 let tag = self.tag(micro, chunk, flow);
                 self.ops.push(ExecOp::Receive(StreamMessage { flow, micro, tag, peer: from.rank, at }));
             }

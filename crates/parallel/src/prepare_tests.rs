@@ -3,7 +3,8 @@ use bessemer_schedule::{Kind, Shape, generate};
 
 fn prepared(kind: Kind, ranks: usize, micro_batches: usize) -> Vec<Prepared> {
     let program = generate(kind, &Shape::new(ranks, micro_batches)).unwrap();
-    (0..ranks).map(|rank| prepare(&program, rank).unwrap()).collect()
+    let own: Vec<usize> = (0..program.ranks()).collect();
+    (0..ranks).map(|rank| prepare(&program, rank, &own[..program.chunks(rank)]).unwrap()).collect()
 }
 
 fn slots(kind: Kind, ranks: usize, micro_batches: usize) -> Vec<Vec<usize>> {

@@ -1,6 +1,6 @@
 //! One rank: its stages of the model and parts of the optimizer's state, its peers, and the program that it runs.
 
-use crate::chunk::{Chunk, places};
+use crate::chunk::{Chunk, places, slot_pools};
 use crate::control::ControlMessages;
 use crate::error::ParallelError;
 use crate::exchange::ExchangeError;
@@ -13,7 +13,9 @@ use crate::prepare::{ExecOp, Prepared, prepare, prepare_evaluation};
 use crate::tie::Tie;
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, Stopwatch};
-use bessemer_model::{ActivationConfig, Decoder, LossSum, ModelError, Shape, StepContext, TokenBatch};
+use bessemer_model::{
+    ActivationConfig, Decoder, LossSum, ModelError, Shape, SlotMemory, StepContext, TokenBatch,
+};
 use bessemer_optim::{OptimConfig, OptimizerChoice, StepStats};
 use bessemer_schedule::{Place, Program};
 use bessemer_tensor::Backend;
@@ -72,6 +74,8 @@ pub struct Worker {
     pub(crate) whole: Model,
     pub(crate) program: Program,
     pub(crate) prepared: Prepared,
+    /// By chunk: number of the first chunk with which it shares its slots.
+    pools: Vec<usize>,
     /// Passes of a batch that is evaluated between steps.
     pub(crate) evaluation: Vec<ExecOp>,
     /// Other work, in its bubbles.
@@ -147,15 +151,23 @@ impl Worker {
         let watch = Stopwatch::new();
         let world = watch.wrap(world);
         let Groups { coord, world, pipeline, chunks: groups } = Groups::new(world, plan, program, tied)?;
-        let mut prepared = prepare(program, coord.pipeline)?;
-        let fillers = Fillers::prepare(fill, coord.pipeline, &mut prepared.needs)?;
-        refuse_unequal_visits(job)?;
         let spans = plan.spans(job.model, program.stages)?;
         let places = places(job, &spans, coord.pipeline)?;
+        let pools = slot_pools(job, &places, coord.pipeline);
+        let mut prepared = prepare(program, coord.pipeline, &pools)?;
+        let fillers = Fillers::prepare(fill, (coord.pipeline, &pools), &mut prepared.needs)?;
+        refuse_unequal_visits(job)?;
         let mut chunks: Vec<Chunk> = Vec::with_capacity(places.len());
         for ((place, needs), groups) in places.into_iter().zip(&prepared.needs).zip(groups) {
-            // One that has layers, if there is one.
-            let beside = chunks.iter().find(|c| !c.place.span.layers.is_empty()).map(|c| &c.decoder);
+            let pool = pools[chunks.len()];
+            let beside = match chunks.get(pool) {
+                Some(first) => Some((&first.decoder, SlotMemory::Shared)),
+                // One that has layers, if there is one.
+                None => {
+                    let with_layers = chunks.iter().find(|c| !c.place.span.layers.is_empty());
+                    with_layers.map(|c| (&c.decoder, SlotMemory::Own))
+                }
+            };
             chunks.push(Chunk::new(backend, job, coord, place, needs, groups, beside)?);
         }
         let mut messages = StreamMessages::default();
@@ -174,7 +186,8 @@ impl Worker {
             whole: job.model.clone(),
             program: program.clone(),
             prepared,
-            evaluation: prepare_evaluation(program, coord.pipeline)?,
+            evaluation: prepare_evaluation(program, coord.pipeline, &pools)?,
+            pools,
             fillers,
             coord,
             world,
@@ -214,7 +227,7 @@ impl Worker {
     /// # Errors
     /// A program that needs more memory.
     pub fn set_program(&mut self, program: &Program) -> Result<(), ParallelError> {
-        let prepared = prepare(program, self.coord.pipeline)?;
+        let prepared = prepare(program, self.coord.pipeline, &self.pools)?;
         let fits = program.routes == self.program.routes
             && prepared.needs.iter().zip(&self.prepared.needs).all(|(new, made)| new.fit(made));
         if !fits {

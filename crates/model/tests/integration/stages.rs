@@ -6,7 +6,7 @@ use crate::tiny;
 use bessemer_arch::{Model, Span, TensorShard};
 use bessemer_model::{
     Accumulate, ActivationConfig, Decoder, LossSum, ModelError, OneDevice, Pending, Purpose, Shape,
-    StageConfig, StageRanks, StepContext, Stream, TokenBatch,
+    SlotMemory, StageConfig, StageRanks, StepContext, Stream, TokenBatch,
 };
 use bessemer_tensor::{Backend, View};
 use bessemer_units::{Recompute, RecomputePlan, Storage};
@@ -161,7 +161,7 @@ fn chain(
         let stage = StageConfig { span: span.clone(), slots: 2, pending, overlap: false };
         // Every second stage is on the first one's device.
         let mut d = match stages.first().filter(|_| stages.len() % 2 == 1) {
-            Some(first) => first.of_stage_beside(b, &stage, None).unwrap(),
+            Some(first) => first.of_stage_beside(b, &stage, None, SlotMemory::Own).unwrap(),
             None => Decoder::of_stage(b, tensor_shard, stream, SHAPE, config.clone(), &stage, None).unwrap(),
         };
         d.set_z_loss(0.01);

@@ -1,0 +1,190 @@
+//! Memory that ranks take while they train, against the memory that a dry run on the null backend predicts. Alone in its file:
+//! another test's allocations would be counted too.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
+
+use bessemer_arch::{Model, ModelConfig};
+use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_optim::OptimConfig;
+use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Worker};
+use bessemer_tensor::Backend;
+use bessemer_tensor::null::NullBackend;
+use bessemer_units::{ParamStorage, Recompute, RecomputePlan, Storage};
+use std::sync::Barrier;
+
+const SHAPE: Shape = Shape { sequences: 16, seq: 128, purpose: Purpose::Train };
+/// Programs, lists and stacks of a rank, which no plan counts.
+const HOST: u64 = 2 << 20;
+const VOCABULARY: u32 = 64;
+const MICRO_BATCHES: usize = 4;
+
+fn model() -> Model {
+    let config = ModelConfig {
+        architecture: "gpt2".into(),
+        vocab_size: u64::from(VOCABULARY),
+        layers: Some(4),
+        width: Some(64),
+        heads: Some(4),
+        context: Some(SHAPE.seq as u64),
+        dropout: 0.1,
+        ..ModelConfig::default()
+    };
+    config.resolve(None).unwrap()
+}
+
+/// One micro-batch again and again.
+struct Same(Vec<u32>);
+
+impl BatchSource for Same {
+    fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let ctx = StepContext { seed: 1, step: 0, first_sequence: 0, loss_scale: 1e-4, accumulate: false };
+        Ok((TokenBatch { ids: &self.0, targets: &self.0, positions: None }, ctx))
+    }
+}
+
+/// Memory of all ranks, in bytes.
+#[derive(Debug, Default, Clone, Copy)]
+struct Held {
+    activations: u64,
+    /// Parameters, gradients, optimizer state, buffers of collectives.
+    rest: u64,
+}
+
+fn predicted(job: &Job<'_>) -> Held {
+    let mut held = Held::default();
+    for rank in 0..job.plan.ranks() {
+        let mut null = NullBackend::new();
+        let world = Box::new(NullCommunicator::new("world", rank, job.plan.ranks()));
+        let worker = Worker::new(&mut null, job, world).unwrap();
+        held.rest += worker.staging_bytes();
+        for (class, bytes) in null.memory().classes {
+            *(if class == "activations" { &mut held.activations } else { &mut held.rest }) += bytes.0;
+        }
+    }
+    held
+}
+
+/// Bytes of memory of the process that something has been written to.
+#[cfg(target_os = "linux")]
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// What one step of all ranks takes.
+#[derive(Debug, Default)]
+struct Measured {
+    /// Activations in the arenas of the devices.
+    activations: u64,
+    workspace: u64,
+    /// Growth of what is resident.
+    touched: u64,
+}
+
+fn measured(job: &Job<'_>) -> Measured {
+    let before = resident();
+    let ranks = job.plan.ranks();
+    let world = ThreadCommunicator::world("world", ranks, &ThreadSettings::default());
+    let done = Barrier::new(ranks);
+    let rank = |world: Box<dyn Communicator>| {
+        let mut cpu = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+        let mut worker = Worker::new(&mut cpu, job, world).unwrap();
+        worker.init(&mut cpu, 1).unwrap();
+        let planned = cpu.memory();
+        let ids = (0..SHAPE.tokens() as u32).map(|i| i % VOCABULARY).collect();
+        worker.gradients(&mut cpu, &mut Same(ids)).unwrap();
+        worker.apply(&mut cpu, 1, 1e-3, 1.0).unwrap();
+        assert_eq!(cpu.memory(), planned, "a step asks for no memory");
+        done.wait();
+        let touched = resident() - before;
+        done.wait();
+        let activations = planned.classes.iter().find(|c| c.0 == "activations").unwrap().1.0;
+        Measured { activations, workspace: planned.workspace.0, touched }
+    };
+    std::thread::scope(|scope| {
+        let rank = &rank;
+        let ranks: Vec<_> = world.into_iter().map(|c| scope.spawn(move || rank(Box::new(c)))).collect();
+        let mut all = Measured::default();
+        for found in ranks.into_iter().map(|rank| rank.join().unwrap()) {
+            all.activations += found.activations;
+            all.workspace += found.workspace;
+            all.touched = all.touched.max(found.touched);
+        }
+        all
+    })
+}
+
+#[test]
+fn activations_take_the_predicted_memory_under_every_policy() {
+    let (model, optim) = (model(), OptimConfig::default());
+    let tensor = |sequence, partition_activations| ParallelConfig {
+        tensor: 2,
+        sequence,
+        partition_activations,
+        ..ParallelConfig::default()
+    };
+    let pipeline = |schedule: &str, chunks| ParallelConfig {
+        pipeline: 2,
+        schedule: schedule.into(),
+        chunks,
+        ..ParallelConfig::default()
+    };
+    // Ranks, layout, and whether every policy is measured.
+    let layouts = [
+        (1, ParallelConfig::default(), true),
+        (2, tensor(false, false), false),
+        (2, tensor(false, true), false),
+        (2, tensor(true, false), true),
+        (2, pipeline("1f1b", 0), true),
+        (2, pipeline("interleaved", 2), false),
+        (2, pipeline("zb-h1", 0), false),
+    ];
+    let policies = [
+        Recompute::None,
+        Recompute::Selective,
+        Recompute::Attention,
+        Recompute::AttentionOutput,
+        Recompute::Full,
+    ];
+    let policies = policies.map(RecomputePlan::from).into_iter();
+    // Of two micro-batches in flight one keeps everything.
+    let policies = policies.chain([RecomputePlan { stored_micro_batches: 1, ..Recompute::Full.into() }]);
+    let mut wrong = Vec::new();
+    for (ranks, config, every) in &layouts {
+        let plan = Plan::new(config, *ranks, &model, optim.optimizer).unwrap();
+        let policies = policies.clone().map(|policy| (policy, Storage::F32));
+        for (recompute, storage) in policies.chain([(Recompute::None.into(), Storage::Bf16)]) {
+            let named = [Recompute::None, Recompute::Full].map(RecomputePlan::from);
+            if !(*every || named.contains(&recompute)) {
+                continue;
+            }
+            let job = Job {
+                model: &model,
+                shape: SHAPE,
+                activations: ActivationConfig { storage, recompute: recompute.clone() },
+                types: ParamStorage::default(),
+                optim: &optim,
+                z_loss: 0.0,
+                plan: &plan,
+                program: &plan.program(if config.pipeline > 1 { MICRO_BATCHES } else { 1 }, 1, None).unwrap(),
+            };
+            let (wanted, found) = (predicted(&job), measured(&job));
+            let planned = wanted.activations + wanted.rest + found.workspace;
+            let line =
+                format!("{} {recompute} {storage}: planned {wanted:?}, found {found:?}", plan.summary());
+            eprintln!("{line} {:.4}", found.touched as f64 / planned as f64);
+            // Ranks as threads hold copies of the matrices that travel between them.
+            let rows = (4 * SHAPE.tokens() * model.width) as u64;
+            let beside = *ranks as u64 * (HOST + if config.tensor > 1 { 6 * rows } else { 0 });
+            let most = 1.02 * planned as f64 + beside as f64;
+            // A schedule that splits its backward passes uses fewer of the sets that it may need.
+            let least = if config.schedule == "zb-h1" { 0.8 } else { 0.98 } * planned as f64;
+            if found.activations != wanted.activations || !(least..most).contains(&(found.touched as f64)) {
+                wrong.push(line);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
