@@ -9,6 +9,9 @@ use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+/// Words of the error of a block that came twice.
+pub(crate) const CAME_TWICE: &str = "came twice";
+
 /// Index entry of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct IndexEntry {
@@ -67,7 +70,7 @@ impl BlockFile {
             return Err(Error::Plan {
                 stage: "cluster".into(),
                 problem: format!(
-                    "shuffle block {:?} came twice",
+                    "shuffle block {:?} {CAME_TWICE}",
                     (pair[0].partition, pair[0].from, pair[0].seq)
                 ),
             });

@@ -51,7 +51,7 @@ pub enum Error {
     },
     /// An executor went away together with results that were still to be fetched from it.
     #[error(
-        "an executor went away with its results ({cause}); look at its log, and start the build again: it goes on from what is finished"
+        "an executor went away with results ({cause}); look at its log, and start the build again: it goes on from what is finished"
     )]
     Lost {
         /// Error of the connection to it.

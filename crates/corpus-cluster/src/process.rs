@@ -1,6 +1,7 @@
 //! The processes of a cluster: a scheduler, executors, and the client's side of a job.
 
 use crate::Error;
+use crate::block_file::CAME_TWICE;
 use crate::contract::ExecutorOptions;
 use crate::node::{StepCodec, StepExec, TaskRunner};
 use crate::shuffle_block;
@@ -37,10 +38,11 @@ fn failed(action: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Error {
 }
 
 /// Returns the error of a job that ended with `cause`. Ballista repeats the tasks of a lost executor while the job runs, but the
-/// last step's results are fetched from the executors that made them, and of a failure there only a text arrives.
+/// last step's results are fetched from the executors that made them, and of a failure there only a text arrives. Where a task was
+/// repeated whose first results are listed too, a reader finds blocks twice and refuses them: the job begins anew then as well.
 fn unfinished(cause: &str) -> Error {
-    let connection = ["GrpcConnectionError", "FetchFailed", "tonic::transport::Error"];
-    if connection.iter().any(|word| cause.contains(word)) {
+    let lost = ["GrpcConnectionError", "FetchFailed", "tonic::transport::Error", CAME_TWICE];
+    if lost.iter().any(|word| cause.contains(word)) {
         return Error::Lost { cause: cause.to_string() };
     }
     failed("finish the job")(&cause)
@@ -176,7 +178,7 @@ impl Client {
                 session,
             )
             .await
-            .map_err(|cause| failed("hand the job to the scheduler")(&cause))?;
+            .map_err(|cause| unfinished(&cause.to_string()))?;
             loop {
                 tokio::select! {
                     batch = stream.next() => match batch {
@@ -290,6 +292,10 @@ mod tests {
     fn a_lost_connection_differs_from_a_failed_step() {
         let refused = r#"Execution error: GrpcConnectionError("Error connecting to Ballista scheduler or executor at http://127.0.0.1:1")"#;
         assert!(matches!(unfinished(refused), Error::Lost { .. }));
+        assert!(matches!(
+            unfinished("stage \"cluster\": shuffle block (0, 2, 0) came twice"),
+            Error::Lost { .. }
+        ));
         assert!(matches!(unfinished("Execution error: no such file"), Error::Cluster { .. }));
     }
 

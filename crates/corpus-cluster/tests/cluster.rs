@@ -17,12 +17,13 @@ use bessemer_dataflow::{
     BatchMap, Batches, BreakerContext, Error, Executor, Fold, Input, Output, PipelineBreaker, Plan, Reducer,
     Result, Scan, Sink, Source, Stage, column, with_columns,
 };
+use std::collections::VecDeque;
 use std::net::TcpListener;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const PARTS: usize = 24;
@@ -103,8 +104,13 @@ impl Fold for FirstFold {
     }
 }
 
-/// Numbers all rows that it sees, in the order in which it sees them: any difference of order shows.
-struct Number;
+/// Numbers all rows that it sees, in the order in which it sees them: any difference of order shows. Takes its time and leaves a
+/// file named by its process, where it is given a folder.
+#[derive(Default)]
+struct Number {
+    delay: Duration,
+    processes: Option<PathBuf>,
+}
 
 impl PipelineBreaker for Number {
     fn name(&self) -> &str {
@@ -112,6 +118,11 @@ impl PipelineBreaker for Number {
     }
 
     fn run(&self, input: &mut Input<'_>, _: &BreakerContext<'_>, output: &mut Output<'_>) -> Result<()> {
+        std::thread::sleep(self.delay);
+        if let Some(folder) = &self.processes {
+            std::fs::create_dir_all(folder).unwrap();
+            std::fs::write(folder.join(std::process::id().to_string()), b"").unwrap();
+        }
         let mut next = 0;
         while let Some(batch) = input()? {
             let end = next + batch.num_rows() as u64;
@@ -124,11 +135,30 @@ impl PipelineBreaker for Number {
     }
 }
 
+/// Passes rows on under another name of the last column.
+struct Last;
+
+impl PipelineBreaker for Last {
+    fn name(&self) -> &str {
+        "last"
+    }
+
+    fn run(&self, input: &mut Input<'_>, _: &BreakerContext<'_>, output: &mut Output<'_>) -> Result<()> {
+        while let Some(batch) = input()? {
+            let mut columns = batch.columns().to_vec();
+            let numbers = columns.pop().unwrap();
+            let fields = ["file", "row", "of_partition"].into_iter();
+            output(RecordBatch::try_from_iter(fields.zip(columns.into_iter().chain([numbers])))?)?;
+        }
+        Ok(())
+    }
+}
+
 fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| name.to_string()).collect()
 }
 
-fn stages(delay: Duration) -> Vec<Stage> {
+fn stages(delay: Duration, processes: Option<PathBuf>) -> Vec<Stage> {
     let field = |name: &str, kind| Field::new(name, kind, true);
     vec![
         Stage::Map(Arc::new(Double(delay))),
@@ -152,9 +182,20 @@ fn stages(delay: Duration) -> Vec<Stage> {
             project: names(&["file", "row", "key", "first_row"]),
             side: vec![
                 Stage::Shuffle { key: names(&["first_row"]), partitions: 3 },
-                Stage::PipelineBreaker(Arc::new(Number)),
+                Stage::PipelineBreaker(Arc::new(Number::default())),
             ],
             adds: Arc::new(Schema::new(vec![field("number", DataType::UInt64)])),
+        },
+        Stage::SideJoin {
+            name: "numbers of partitions".into(),
+            project: names(&["file", "row", "key", "text"]),
+            side: vec![
+                Stage::Shuffle { key: names(&["key"]), partitions: 8 },
+                Stage::Sort { by: names(&["text"]) },
+                Stage::PerPartition(Arc::new(Number { delay, processes })),
+                Stage::PipelineBreaker(Arc::new(Last)),
+            ],
+            adds: Arc::new(Schema::new(vec![field("of_partition", DataType::UInt64)])),
         },
     ]
 }
@@ -175,16 +216,19 @@ impl Parts for TestParts {
     }
 }
 
-/// The text of a plan is the delay of its maps in milliseconds.
+/// The text of a plan is the delay of its maps and partitions in milliseconds, perhaps with a folder after it where the processes
+/// that number partitions leave their own numbers.
 struct TestPlanner;
 
 impl Planner for TestPlanner {
     fn plan(&self, text: &str) -> Result<Arc<dyn Parts>> {
-        let delay = text.parse().map_err(|_| Error::Plan {
+        let (delay, folder) =
+            text.split_once(' ').map_or((text, None), |(delay, folder)| (delay, Some(folder)));
+        let delay = delay.parse().map_err(|_| Error::Plan {
             stage: "test".into(),
             problem: format!("{text:?} is no number of milliseconds"),
         })?;
-        Ok(Arc::new(TestParts(stages(Duration::from_millis(delay)))))
+        Ok(Arc::new(TestParts(stages(Duration::from_millis(delay), folder.map(PathBuf::from)))))
     }
 }
 
@@ -206,7 +250,7 @@ impl Collect {
 
 fn embedded(folder: &Path) -> RecordBatch {
     let batches: Vec<RecordBatch> = (0..PARTS).map(part).collect();
-    let plan = Plan { source: Arc::new(Batches::new("all", batches)), stages: stages(Duration::ZERO) };
+    let plan = Plan { source: Arc::new(Batches::new("all", batches)), stages: stages(Duration::ZERO, None) };
     let mut rows = Collect::default();
     let stop = AtomicBool::new(false);
     Executor::new(2, 64 << 20, folder, &stop, &|| ()).run(&plan, &mut rows).unwrap();
@@ -242,28 +286,28 @@ fn wait_for(port: u16) {
     panic!("nobody listens at port {port} after 30 s");
 }
 
+/// Starts an executor with a work folder of its own.
+fn executor(scheduler: &str, folder: &Path, number: usize) -> Process {
+    // The port after it is taken for control.
+    let port = loop {
+        let port = free_port();
+        if port < 65535 && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+            break port;
+        }
+    };
+    let work = folder.join(format!("executor-{number}"));
+    let process = start("executor", &[scheduler, &format!("127.0.0.1:{port}"), work.to_str().unwrap()]);
+    wait_for(port);
+    process
+}
+
 /// A scheduler and two executors.
-fn cluster(folder: &Path) -> (String, Process, Vec<Process>) {
+fn cluster(folder: &Path) -> (String, Process, VecDeque<Process>) {
     let port = free_port();
     let address = format!("127.0.0.1:{port}");
     let scheduler = start("scheduler", &[&address, folder.to_str().unwrap()]);
     wait_for(port);
-    let executors = (0..2)
-        .map(|number| {
-            // The port after it is taken for control.
-            let port = loop {
-                let port = free_port();
-                if port < 65535 && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-                    break port;
-                }
-            };
-            let work = folder.join(format!("executor-{number}"));
-            let process =
-                start("executor", &[&address, &format!("127.0.0.1:{port}"), work.to_str().unwrap()]);
-            wait_for(port);
-            process
-        })
-        .collect();
+    let executors = (0..2).map(|number| executor(&address, folder, number)).collect();
     (address, scheduler, executors)
 }
 
@@ -282,7 +326,14 @@ fn the_rows_are_those_of_the_embedded_executor(scheduler: &str, folder: &Path, e
         jobs.fetch_add(1, Ordering::Relaxed);
     });
     assert_eq!(rows, *expected);
-    assert_eq!(jobs.load(Ordering::Relaxed), 5, "two side joins: three jobs of rows, two of side plans");
+    assert_eq!(jobs.load(Ordering::Relaxed), 7, "three side joins: four jobs of rows, three of side plans");
+}
+
+fn partitions_are_worked_on_by_all_executors(scheduler: &str, folder: &Path, expected: &RecordBatch) {
+    let processes = folder.join("processes");
+    let plan = format!("50 {}", processes.display());
+    assert_eq!(on_cluster(scheduler, &plan, &folder.join("spread"), &|_, _| ()), *expected);
+    assert_eq!(std::fs::read_dir(&processes).unwrap().count(), 2, "both executors numbered partitions");
 }
 
 fn an_error_of_a_step_reaches_the_client(scheduler: &str, folder: &Path) {
@@ -313,29 +364,29 @@ fn an_error_of_a_step_reaches_the_client(scheduler: &str, folder: &Path) {
     assert!(message.contains("is no number of milliseconds"), "{message}");
 }
 
-fn an_executor_killed_in_the_middle_changes_nothing(
+/// In each of the jobs an executor is killed when it has worked for a while, and another one comes.
+fn an_executor_killed_in_every_job_changes_nothing(
     scheduler: &str,
-    executors: &mut Vec<Process>,
+    executors: VecDeque<Process>,
     folder: &Path,
     expected: &RecordBatch,
 ) {
+    let executors = Mutex::new(executors);
+    let killed = AtomicUsize::new(0);
     let rows = std::thread::scope(|scope| {
-        let killer = scope.spawn(|| {
-            // Until the first rows lie there: then the job is under way.
-            let rows = folder.join("killed/rows-0");
-            for _ in 0..600 {
-                if std::fs::read_dir(&rows).is_ok_and(|mut files| files.next().is_some()) {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            drop(executors.pop());
-        });
-        let rows = on_cluster(scheduler, "150", &folder.join("killed"), &|_, _| ());
-        killer.join().unwrap();
-        rows
+        on_cluster(scheduler, "150", &folder.join("killed"), &|_, _| {
+            scope.spawn(|| {
+                let number = 2 + killed.fetch_add(1, Ordering::Relaxed);
+                let next = executor(scheduler, folder, number);
+                let mut executors = executors.lock().unwrap();
+                executors.push_back(next);
+                std::thread::sleep(Duration::from_millis(300));
+                drop(executors.pop_front());
+            });
+        })
     });
     assert_eq!(rows, *expected);
+    assert_eq!(killed.load(Ordering::Relaxed), 7);
 }
 
 fn main() {
@@ -358,20 +409,17 @@ fn main() {
             let spill = folder.path().join("spill");
             std::fs::create_dir(&spill).unwrap();
             let expected = embedded(&spill);
-            let (scheduler, _scheduler, mut executors) = cluster(folder.path());
+            let (scheduler, _scheduler, executors) = cluster(folder.path());
             the_rows_are_those_of_the_embedded_executor(&scheduler, folder.path(), &expected);
             println!("test the_rows_are_those_of_the_embedded_executor ... ok");
             an_error_of_a_step_reaches_the_client(&scheduler, folder.path());
             println!("test an_error_of_a_step_reaches_the_client ... ok");
-            an_executor_killed_in_the_middle_changes_nothing(
-                &scheduler,
-                &mut executors,
-                folder.path(),
-                &expected,
-            );
-            println!("test an_executor_killed_in_the_middle_changes_nothing ... ok");
+            partitions_are_worked_on_by_all_executors(&scheduler, folder.path(), &expected);
+            println!("test partitions_are_worked_on_by_all_executors ... ok");
+            an_executor_killed_in_every_job_changes_nothing(&scheduler, executors, folder.path(), &expected);
+            println!("test an_executor_killed_in_every_job_changes_nothing ... ok");
             println!(
-                "\ntest result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished"
+                "\ntest result: ok. 4 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished"
             );
         }
     }

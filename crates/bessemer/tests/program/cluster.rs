@@ -99,27 +99,30 @@ mod processes {
         let scheduler = format!("127.0.0.1:{port}");
         let mut processes = vec![start(place, &["corpus", "cluster", "scheduler", "--listen", &scheduler])];
         wait_for(port);
-        for number in 0..2 {
-            let port = free_port();
-            let (listen, work) = (format!("127.0.0.1:{port}"), format!("work-{number}"));
-            let words = ["corpus", "cluster", "executor", "--scheduler", &scheduler, "--listen", &listen];
-            processes.push(start(place, &[&words[..], &["--slots", "1", "--work-dir", &work]].concat()));
-            wait_for(port);
-        }
+        processes.extend((0..2).map(|number| executor(place, &scheduler, number)));
         (scheduler, processes)
     }
 
-    /// Builds the corpus in `runs/NAME` and gives its files; an executor is killed when the first rows lie there, if there is one
-    /// to be killed.
-    fn built(place: &Workplace, name: &str, cluster: Option<&str>, victim: Option<Process>) -> Files {
+    fn executor(place: &Workplace, scheduler: &str, number: usize) -> Process {
+        let port = free_port();
+        let (listen, work) = (format!("127.0.0.1:{port}"), format!("work-{number}"));
+        let words = ["corpus", "cluster", "executor", "--scheduler", scheduler, "--listen", &listen];
+        let process = start(place, &[&words[..], &["--slots", "1", "--work-dir", &work]].concat());
+        wait_for(port);
+        process
+    }
+
+    /// Builds the corpus in `runs/NAME` and gives its files; an executor is killed when a file of this name lies there, if there
+    /// is one to be killed.
+    fn built(place: &Workplace, name: &str, cluster: Option<&str>, victim: Option<(Process, &str)>) -> Files {
         let set = format!("run.name=\"{name}\"");
         let mut words = vec!["corpus", "build", "recipe.toml", "--set", &set];
         words.extend(cluster.iter().flat_map(|scheduler| ["--cluster", scheduler]));
         let child = place.command(&words).spawn().unwrap();
-        if let Some(victim) = victim {
+        if let Some((victim, file)) = victim {
             let begun = Instant::now();
-            while !rows_lie(&place.path("runs").join(name)) {
-                assert!(begun.elapsed() < Duration::from_secs(120), "no part was finished in two minutes");
+            while !lies(&place.path("runs").join(name), file) {
+                assert!(begun.elapsed() < Duration::from_secs(120), "no {file} in two minutes");
                 std::thread::sleep(Duration::from_millis(10));
             }
             drop(victim);
@@ -133,15 +136,10 @@ mod processes {
         place.files(below.to_str().unwrap()).into_iter().map(relative).collect()
     }
 
-    /// Whether a part of the first job is finished below a run's folder.
-    fn rows_lie(folder: &Path) -> bool {
+    /// Whether a path below a folder ends in `file`.
+    fn lies(folder: &Path, file: &str) -> bool {
         let Ok(entries) = std::fs::read_dir(folder) else { return false };
-        entries.flatten().any(|entry| {
-            let path = entry.path();
-            path.is_dir()
-                && (path.ends_with("rows-0") && path.read_dir().is_ok_and(|mut files| files.next().is_some())
-                    || rows_lie(&path))
-        })
+        entries.flatten().map(|entry| entry.path()).any(|path| path.ends_with(file) || lies(&path, file))
     }
 
     #[track_caller]
@@ -167,11 +165,18 @@ mod processes {
         }
         let (scheduler, mut processes) = cluster(&place);
         assert_same(&built(&place, "both", Some(&scheduler), None), &alone);
-        let victim = processes.pop();
-        assert_same(&built(&place, "killed", Some(&scheduler), victim), &alone);
+        // In the job of the first rows, in that of the bands, in that of the verification: each file is written when its job begins.
+        for (number, file) in
+            ["rows-0/part-000000.json", "ranges-2.json", "ranges-3.json"].into_iter().enumerate()
+        {
+            let victim = processes.pop().map(|process| (process, file));
+            let name = format!("killed-{number}");
+            assert_same(&built(&place, &name, Some(&scheduler), victim), &alone);
+            processes.push(executor(&place, &scheduler, 2 + number));
+        }
         // What is left of the cluster still works, and its rows are gone.
         assert_same(&built(&place, "one", Some(&scheduler), None), &alone);
-        let left = place.path("runs/killed").read_dir().unwrap().flatten();
+        let left = place.path("runs/killed-2").read_dir().unwrap().flatten();
         let left: Vec<_> = left
             .map(|entry| entry.file_name())
             .filter(|name| name.to_string_lossy().contains("cluster"))

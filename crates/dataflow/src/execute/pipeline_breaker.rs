@@ -8,7 +8,7 @@ use super::spool::{Spool, SpoolReader};
 use super::{Executor, Stream};
 use crate::error::{Error, Result};
 use crate::plan::{BreakerContext, PipelineBreaker};
-use crate::source::{Morsel, Scan, morsel};
+use crate::source::{Morsel, Scan};
 use arrow_array::RecordBatch;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -83,38 +83,29 @@ impl<'a> Executor<'a> {
         let at_once = self.threads.min(stream.len()).max(1);
         let begin = |input| {
             let share = self.share(self.threads / at_once, at_once);
-            Box::new(Broken { share, breaker: breaker.clone(), state: State::Input(input) })
+            Box::new(Broken { share, breaker: breaker.clone(), scan: input, has_run: false })
                 as Box<dyn Scan + 'a>
         };
         stream.into_iter().map(begin).collect()
     }
 }
 
-enum State<'a> {
-    Input(Box<dyn Scan + 'a>),
-    Result(SpoolReader),
-    Ended,
-}
-
 /// A partition behind its breaker.
 struct Broken<'a> {
     share: Share<'a>,
     breaker: Arc<dyn PipelineBreaker>,
-    state: State<'a>,
+    /// The input, and after the breaker has run its result.
+    scan: Box<dyn Scan + 'a>,
+    has_run: bool,
 }
 
 impl Scan for Broken<'_> {
     fn next(&mut self) -> Result<Option<Morsel>> {
-        if let State::Input(_) = self.state
-            && let State::Input(mut input) = std::mem::replace(&mut self.state, State::Ended)
-        {
-            let stop = self.share.stop;
-            let pull = |body: &mut Body<'_, RecordBatch, ()>| pull_here(input.as_mut(), stop, &Ok, body);
-            self.state = State::Result(self.share.run(self.breaker.as_ref(), pull)?);
+        if !std::mem::replace(&mut self.has_run, true) {
+            let (scan, stop) = (self.scan.as_mut(), self.share.stop);
+            let result = self.share.run(self.breaker.as_ref(), |body| pull_here(scan, stop, &Ok, body))?;
+            self.scan = Box::new(result);
         }
-        match &mut self.state {
-            State::Result(rows) => Ok(rows.next_batch()?.map(morsel)),
-            State::Input(_) | State::Ended => Ok(None),
-        }
+        self.scan.next()
     }
 }
