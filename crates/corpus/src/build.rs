@@ -12,6 +12,7 @@ use crate::output::built_with::built_with;
 use crate::output::card::{self, samples::Samples};
 use crate::output::documents::Documents;
 use crate::output::durable::{HashingFile, PartialDir, beside, existing, remove_folder};
+use crate::output::parquet_file::Encoders;
 use crate::output::summary::{
     ATTRIBUTION_FILE, CARD_FILE, CorpusSummary, FORMAT_VERSION, Loss, SUMMARY_FILE,
 };
@@ -244,6 +245,7 @@ pub fn build_on(
     };
     let executor = Executor::new(context.threads, context.memory_budget, &spill, context.stop, &tick);
     let extras = compose::extras(config, source.verbatim());
+    let encoders = Encoders::new(context.threads);
     let remote_parts = beside(out_dir, ".cluster.partial");
     let components: Vec<String> = config.components().into_iter().map(|component| component.name).collect();
     if let Target::Local(plan) = target {
@@ -257,7 +259,8 @@ pub fn build_on(
     let mut choice = None;
     let (mut summary, samples, seen) = loop {
         std::fs::create_dir(&spill).map_err(Error::io("create folder", &spill))?;
-        let mut sink = Documents::create(folder.path(), &source.listing().sources, &components, &extras)?;
+        let sources = &source.listing().sources;
+        let mut sink = Documents::create(folder.path(), sources, &components, &extras, &encoders)?;
         sink.evaluate(Evaluator::new(&config.evaluate)?);
         let mut deleting = DeletionSink { deletions: ApplyDeletions(tombstones.clone()), sink: &mut sink };
         let mut held_out = HoldOut::new(&mut deleting, &assign, choice);

@@ -8,6 +8,7 @@ use crate::build::publish;
 use crate::error::{Error, Result};
 use crate::output::documents::Documents;
 use crate::output::durable::PartialDir;
+use crate::output::parquet_file::Encoders;
 use crate::output::series::own_fields;
 use crate::output::summary::{CorpusSummary, DROPPED_FILE};
 use crate::parts::Parts;
@@ -89,7 +90,8 @@ fn rewrite(
     let sources: Vec<SourceInfo> = old.sources.iter().map(source).collect();
     let folder = PartialDir::begin(reader.folder())?;
     let components: Vec<String> = old.components.iter().map(|component| component.name.clone()).collect();
-    let mut sink = Documents::create(folder.path(), &sources, &components, &extras(reader)?)?;
+    let mut sink =
+        Documents::create(folder.path(), &sources, &components, &extras(reader)?, &Encoders::new(1))?;
     let map = ApplyDeletions(tombstones.clone());
     each_batch(reader, stop, &mut |batch| {
         note(&batch, tombstones, seen)?;

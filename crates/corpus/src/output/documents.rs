@@ -2,8 +2,9 @@
 
 use super::card::samples::Samples;
 use super::durable::HashingFile;
+use super::parquet_file::{Encoders, ParquetFile};
 use super::scores::Distribution;
-use super::series::{GROUP_ROWS, Output, Series};
+use super::series::{GROUP_ROWS, Series};
 use super::summary::{ComponentSummary, CorpusSummary, Count, DROPPED_FILE, SourceSummary};
 use crate::error::{Error, Result};
 use crate::evaluate::{Evaluator, REVIEW_FILE};
@@ -42,7 +43,7 @@ fn dropped_schema(components: bool) -> SchemaRef {
 
 /// The list of dropped documents.
 struct Dropped {
-    output: Output,
+    output: ParquetFile,
     strings: [StringBuilder; 7],
     bytes: UInt64Builder,
     file: UInt32Builder,
@@ -81,7 +82,7 @@ impl Dropped {
         columns.push(Arc::new(self.row.finish()));
         columns.extend(self.component.as_mut().map(|column| Arc::new(column.finish()) as ArrayRef));
         self.rows = 0;
-        self.output.write(&RecordBatch::try_new(dropped_schema(self.component.is_some()), columns)?)
+        self.output.write(RecordBatch::try_new(dropped_schema(self.component.is_some()), columns)?)
     }
 }
 
@@ -114,6 +115,7 @@ impl Documents {
         sources: &[SourceInfo],
         components: &[String],
         extras: &[Field],
+        encoders: &Encoders,
     ) -> Result<Documents> {
         let mut summary = CorpusSummary::default();
         let mut fingerprint = Xxh3Default::new();
@@ -128,7 +130,7 @@ impl Documents {
             let each = components.iter().map(|name| Some(name.as_str()));
             let each = each.chain((!several).then_some(None));
             for component in each {
-                series.push(Series::new(folder, split, component, count, extras)?);
+                series.push(Series::new(folder, split, component, count, extras, encoders)?);
             }
         }
         let mut places = HashMap::new();
@@ -148,7 +150,7 @@ impl Documents {
             components: components.iter().cloned().enumerate().map(|(index, name)| (name, index)).collect(),
             dropped: Dropped {
                 component: several.then(StringBuilder::new),
-                output: Output::create(folder, DROPPED_FILE, dropped_schema(several))?,
+                output: ParquetFile::create(folder, DROPPED_FILE, dropped_schema(several), encoders)?,
                 strings: Default::default(),
                 bytes: UInt64Builder::new(),
                 file: UInt32Builder::new(),

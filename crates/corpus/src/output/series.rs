@@ -2,18 +2,15 @@
 //!
 //! Row groups end after a number of text bytes or rows, never where a batch ends, so the files do not depend on threads or memory.
 
-use super::durable::HashingFile;
 use super::extra::Extra;
+use super::parquet_file::{Encoders, ParquetFile};
 use super::summary::FileSummary;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use arrow_array::builder::{StringBuilder, UInt32Builder, UInt64Builder};
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::optional;
 use bessemer_documents::{Rows, Split};
-use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::properties::WriterProperties;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -60,34 +57,6 @@ pub(crate) fn own_fields() -> Vec<Field> {
     ]
 }
 
-/// One open Parquet file.
-pub(super) struct Output {
-    writer: ArrowWriter<HashingFile>,
-    path: PathBuf,
-}
-
-impl Output {
-    pub(super) fn create(folder: &Path, name: &str, schema: SchemaRef) -> Result<Output> {
-        let path = folder.join(name);
-        let properties = WriterProperties::builder()
-            .set_compression(Compression::ZSTD(ZstdLevel::default()))
-            .set_created_by("bessemer".into())
-            .build();
-        let file = HashingFile::create(folder, name)?;
-        let writer = ArrowWriter::try_new(file, schema, Some(properties)).map_err(Error::parquet(&path))?;
-        Ok(Output { writer, path })
-    }
-
-    /// Writes a row group.
-    pub(super) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
-        self.writer.write(batch).and_then(|()| self.writer.flush()).map_err(Error::parquet(&self.path))
-    }
-
-    pub(super) fn finish(self) -> Result<FileSummary> {
-        self.writer.into_inner().map_err(Error::parquet(&self.path))?.finish()
-    }
-}
-
 /// Rows that wait for their row group.
 #[derive(Default)]
 struct Pending {
@@ -108,7 +77,8 @@ pub(super) struct Series {
     pending: Pending,
     /// Columns behind those that every file has.
     extras: Vec<Extra>,
-    output: Option<Output>,
+    output: Option<ParquetFile>,
+    encoders: Encoders,
     /// Text bytes in the open file.
     written: u64,
     number: u32,
@@ -125,6 +95,7 @@ impl Series {
         component: Option<&str>,
         components: usize,
         extras: &[Field],
+        encoders: &Encoders,
     ) -> Result<Series> {
         let fields: Vec<Field> = own_fields().into_iter().chain(extras.iter().cloned()).collect();
         Ok(Series {
@@ -136,6 +107,7 @@ impl Series {
             pending: Pending::default(),
             extras: extras.iter().map(Extra::new).collect::<Result<_>>()?,
             output: None,
+            encoders: encoders.clone(),
             written: 0,
             number: 0,
             done: Vec::new(),
@@ -187,10 +159,11 @@ impl Series {
             None => {
                 let name = series_name(self.split, self.component.as_deref());
                 let name = format!("{name}-{:05}.parquet", self.number);
-                self.output.insert(Output::create(&self.folder, &name, self.schema.clone())?)
+                let schema = self.schema.clone();
+                self.output.insert(ParquetFile::create(&self.folder, &name, schema, &self.encoders)?)
             }
         };
-        output.write(&batch)?;
+        output.write(batch)?;
         self.written += pending.text_bytes as u64;
         if self.written >= FILE_BYTES {
             self.close()?;
