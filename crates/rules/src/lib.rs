@@ -36,7 +36,7 @@ pub use error::{Error, Result};
 pub use evaluate::{DocumentView, Outcome, RuleResult, RuleVerdict, Verdict};
 pub use features::Scratch;
 pub use lines::Lines;
-pub use measures::{MEASURES, MeasureSpec, Parameters};
+pub use measures::{MEASURES, MeasureSpec};
 pub use predicate::{METADATA_PREFIX, Predicate, Row, Value, json_field, json_value};
 pub use profile::{Profile, ProfileFile, StepFile};
 pub use repetition::Variant;

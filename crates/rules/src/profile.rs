@@ -4,7 +4,7 @@ use crate::edit::{C4Lines, C4Options, Correction, CorrectionOptions};
 use crate::error::{Error, Result, nearest};
 use crate::evaluate::Step;
 use crate::fineweb2;
-use crate::measures::{Measure, Parameters};
+use crate::measures::Measure;
 use crate::predicate::Predicate;
 use crate::read::{read_list, read_text};
 use crate::words::WordSegmenter;
@@ -55,31 +55,31 @@ pub struct StepFile {
     pub below: Option<String>,
     /// Reason of a drop above `max`, where it is another one.
     pub above: Option<String>,
-    /// Parameters of the measure; see [`Parameters`].
+    /// Kind of words; the profile's, if left out. This and the keys up to `syntax` are parameters of the measure.
     pub words: Option<String>,
-    /// As above.
+    /// Kind of lines.
     pub lines: Option<String>,
-    /// As above.
+    /// Project whose way of counting repeated windows is used: datatrove, dolma, dclm or rpv2.
     pub variant: Option<String>,
-    /// As above.
+    /// Words in a window.
     pub n: Option<usize>,
-    /// As above.
+    /// A length in characters.
     pub length: Option<u64>,
-    /// As above.
+    /// Strings to count, or to find at an end of a line.
     pub marks: Option<Vec<String>>,
-    /// As above.
+    /// White space at the ends of a line is passed over.
     pub trim: Option<bool>,
-    /// As above.
+    /// Words to count.
     pub list: Option<Vec<String>>,
     /// A file with one entry of `list` a line, beside the profile.
     pub list_file: Option<String>,
-    /// As above.
+    /// Upper and lower case are the same.
     pub ignore_case: Option<bool>,
-    /// As above.
+    /// A word of the list counts inside of longer words too.
     pub anywhere: Option<bool>,
-    /// As above.
+    /// Share of the texts with a word of the list that count as if they had none.
     pub keep: Option<f64>,
-    /// As above.
+    /// A family of programming languages: c, hash, python, sql.
     pub syntax: Option<String>,
     /// A predicate over columns; a document for which it is not true is dropped.
     #[serde(rename = "where")]
@@ -316,7 +316,7 @@ impl StepFile {
                 let (min, max) = (self.min.unwrap_or(f64::NAN), self.max.unwrap_or(f64::NAN));
                 return Err(Error::new(format!("{name:?}: min = {min}, max = {max}: nothing could be kept")));
             }
-            let measure = Measure::new(name, &self.parameters(), segmenter)?;
+            let measure = Measure::new(name, self, segmenter)?;
             let title = label(&measure.title());
             let below = self.below.clone().unwrap_or_else(|| title.clone());
             let above = self.above.clone().unwrap_or(title);
@@ -363,6 +363,21 @@ impl StepFile {
             ("max", self.max.is_some()),
             ("below", self.below.is_some()),
             ("above", self.above.is_some()),
+            ("list-file", self.list_file.is_some()),
+        ];
+        let mut of_rule = of_rule.into_iter().chain(self.parameters_given());
+        match of_rule.find(|(_, given)| *given && kind != "rule") {
+            Some((key, _)) => Err(Error::new(format!("{key} belongs to a rule, not to {kind}"))),
+            None if self.label.is_some() && !matches!(kind, "rule" | "where") => Err(Error::new(format!(
+                "{kind} has the labels of its origin; label belongs to rule and where"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// The keys that are parameters of a measure, and whether each is given.
+    pub(crate) fn parameters_given(&self) -> [(&'static str, bool); 12] {
+        [
             ("words", self.words.is_some()),
             ("lines", self.lines.is_some()),
             ("variant", self.variant.is_some()),
@@ -371,19 +386,11 @@ impl StepFile {
             ("marks", self.marks.is_some()),
             ("trim", self.trim.is_some()),
             ("list", self.list.is_some()),
-            ("list-file", self.list_file.is_some()),
             ("ignore-case", self.ignore_case.is_some()),
             ("anywhere", self.anywhere.is_some()),
             ("keep", self.keep.is_some()),
             ("syntax", self.syntax.is_some()),
-        ];
-        match of_rule.iter().find(|(_, given)| *given && kind != "rule") {
-            Some((key, _)) => Err(Error::new(format!("{key} belongs to a rule, not to {kind}"))),
-            None if self.label.is_some() && !matches!(kind, "rule" | "where") => Err(Error::new(format!(
-                "{kind} has the labels of its origin; label belongs to rule and where"
-            ))),
-            None => Ok(()),
-        }
+        ]
     }
 
     /// Moves the entries of `list_file` into `list`.
@@ -396,23 +403,6 @@ impl StepFile {
             self.list.get_or_insert_default().extend(read_list(&path)?);
         }
         Ok(())
-    }
-
-    fn parameters(&self) -> Parameters {
-        Parameters {
-            words: self.words.clone(),
-            lines: self.lines.clone(),
-            variant: self.variant.clone(),
-            n: self.n,
-            length: self.length,
-            marks: self.marks.clone(),
-            trim: self.trim,
-            list: self.list.clone(),
-            ignore_case: self.ignore_case,
-            anywhere: self.anywhere,
-            keep: self.keep,
-            syntax: self.syntax.clone(),
-        }
     }
 }
 

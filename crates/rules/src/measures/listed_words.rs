@@ -5,7 +5,7 @@ use crate::features::Scratch;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "listed-words",
-    parameters: &["list", "ignore_case", "words"],
+    parameters: &["list", "ignore-case", "words"],
     value: "how often words of the list occur",
     formula: "occurrences of listed words",
     origin: "Dolma (Soldaini et al. 2024), RefinedWeb (Penedo et al. 2023)",

@@ -62,49 +62,19 @@ use crate::comments::Syntax;
 use crate::error::{Error, Result, nearest};
 use crate::features::Scratch;
 use crate::lines::Lines;
+use crate::profile::StepFile;
 use crate::repetition::Variant;
 use crate::words::WordSegmenter;
 use bessemer_text::unicode::{char_count, strip_end};
 use regex::Regex;
-use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-
-/// The keys of a rule in a profile that say what is measured, beside its name.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Parameters {
-    /// Kind of words; the profile's, if left out.
-    pub words: Option<String>,
-    /// Kind of lines.
-    pub lines: Option<String>,
-    /// Project whose way of counting repeated windows is used: datatrove, dolma, dclm or rpv2.
-    pub variant: Option<String>,
-    /// Words in a window.
-    pub n: Option<usize>,
-    /// A length in characters.
-    pub length: Option<u64>,
-    /// Strings to count, or to find at an end of a line.
-    pub marks: Option<Vec<String>>,
-    /// White space at the ends of a line is passed over.
-    pub trim: Option<bool>,
-    /// Words to count.
-    pub list: Option<Vec<String>>,
-    /// Upper and lower case are the same.
-    pub ignore_case: Option<bool>,
-    /// A word of the list counts inside of longer words too.
-    pub anywhere: Option<bool>,
-    /// Share of the texts with a word of the list that count as if they had none.
-    pub keep: Option<f64>,
-    /// A family of programming languages: c, hash, python, sql.
-    pub syntax: Option<String>,
-}
 
 /// Description of a measure, and the function that computes it.
 #[derive(Debug, Clone, Copy)]
 pub struct MeasureSpec {
     /// Name in a profile.
     pub name: &'static str,
-    /// Keys of [`Parameters`] that it takes.
+    /// Keys of [`StepFile`] that it takes.
     pub parameters: &'static [&'static str],
     /// Meaning of its value.
     pub value: &'static str,
@@ -113,7 +83,7 @@ pub struct MeasureSpec {
     /// The paper or program whose rules it comes from.
     pub origin: &'static str,
     /// Makes the pattern that it searches for, where it has one.
-    pattern: Option<fn(&Parameters) -> Result<Regex>>,
+    pattern: Option<fn(&StepFile) -> Result<Regex>>,
     /// Computes the value of a text; none where it is not defined.
     compute: fn(&Measure, &str, &mut Scratch) -> Option<f64>,
 }
@@ -203,17 +173,16 @@ struct LineLengths {
 }
 
 impl Measure {
-    /// Checks name and parameters. `words` is the profile's kind of words.
-    pub(crate) fn new(name: &str, parameters: &Parameters, words: WordSegmenter) -> Result<Measure> {
+    /// Checks the name and the parameters, which are keys of the step. `words` is the profile's kind of words.
+    pub(crate) fn new(name: &str, step: &StepFile, words: WordSegmenter) -> Result<Measure> {
         let Some(spec) = MEASURES.iter().find(|spec| spec.name == name) else {
             let near = nearest(name, MEASURES.iter().map(|spec| spec.name));
             return Err(Error::new(format!(
                 "no measure has the name {name:?}{near}; docs/rules.md lists them"
             )));
         };
-        parameters.check(name, spec.parameters)?;
-        let p = parameters;
-        let words = match &p.words {
+        check(step, name, spec.parameters)?;
+        let words = match &step.words {
             None => words,
             Some(words) => named(
                 words,
@@ -222,17 +191,17 @@ impl Measure {
                 WordSegmenter::ALL.map(WordSegmenter::name).as_slice(),
             )?,
         };
-        let lines = match &p.lines {
+        let lines = match &step.lines {
             None => Lines::Newlines,
             Some(lines) => named(lines, "lines", Lines::named, Lines::ALL.map(Lines::name).as_slice())?,
         };
-        let variant = match &p.variant {
+        let variant = match &step.variant {
             None => Variant::Datatrove,
             Some(variant) => {
                 named(variant, "variant", Variant::named, Variant::ALL.map(Variant::name).as_slice())?
             }
         };
-        let syntax = match &p.syntax {
+        let syntax = match &step.syntax {
             None => None,
             Some(syntax) => Some(named(syntax, "syntax", Syntax::named, &Syntax::ALL.map(Syntax::name))?),
         };
@@ -241,14 +210,14 @@ impl Measure {
             words,
             lines,
             variant,
-            n: p.n.unwrap_or(1),
-            length: p.length.unwrap_or(0),
-            marks: p.marks.clone().unwrap_or_default(),
-            trim: p.trim.unwrap_or(false),
-            list: p.list.clone().unwrap_or_default().into_iter().zip(0..).collect(),
-            ignore_case: p.ignore_case.unwrap_or(false),
-            pattern: spec.pattern.map(|pattern| pattern(p)).transpose()?,
-            keep: p.keep.unwrap_or(0.0),
+            n: step.n.unwrap_or(1),
+            length: step.length.unwrap_or(0),
+            marks: step.marks.clone().unwrap_or_default(),
+            trim: step.trim.unwrap_or(false),
+            list: step.list.clone().unwrap_or_default().into_iter().zip(0..).collect(),
+            ignore_case: step.ignore_case.unwrap_or(false),
+            pattern: spec.pattern.map(|pattern| pattern(step)).transpose()?,
+            keep: step.keep.unwrap_or(0.0),
             syntax,
         })
     }
@@ -311,44 +280,28 @@ impl Measure {
     }
 }
 
-impl Parameters {
-    /// Says which parameters a measure does not take, and which it lacks.
-    fn check(&self, name: &str, takes: &[&str]) -> Result<()> {
-        let given = [
-            ("words", self.words.is_some()),
-            ("lines", self.lines.is_some()),
-            ("variant", self.variant.is_some()),
-            ("n", self.n.is_some()),
-            ("length", self.length.is_some()),
-            ("marks", self.marks.is_some()),
-            ("trim", self.trim.is_some()),
-            ("list", self.list.is_some()),
-            ("ignore_case", self.ignore_case.is_some()),
-            ("anywhere", self.anywhere.is_some()),
-            ("keep", self.keep.is_some()),
-            ("syntax", self.syntax.is_some()),
-        ];
-        for (key, is_given) in given {
-            let taken = takes.contains(&key);
-            if is_given && !taken {
-                let list = if takes.is_empty() { "nothing".to_owned() } else { takes.join(", ") };
-                return Err(Error::new(format!("{name:?} takes no {key}; it takes {list}")));
-            }
-            if taken && !is_given && matches!(key, "n" | "length" | "marks" | "list" | "syntax") {
-                return Err(Error::new(format!("{name:?} needs {key}")));
-            }
+/// Checks the parameters of a step: which a measure does not take, and which it lacks.
+fn check(step: &StepFile, name: &str, takes: &[&str]) -> Result<()> {
+    for (key, is_given) in step.parameters_given() {
+        let taken = takes.contains(&key);
+        if is_given && !taken {
+            let list = if takes.is_empty() { "nothing".to_owned() } else { takes.join(", ") };
+            return Err(Error::new(format!("{name:?} takes no {key}; it takes {list}")));
         }
-        if self.n.is_some_and(|n| !(1..=64).contains(&n)) {
-            return Err(Error::new(format!("{name:?}: n = {}: wanted 1 to 64", self.n.unwrap_or(0))));
+        if taken && !is_given && matches!(key, "n" | "length" | "marks" | "list" | "syntax") {
+            return Err(Error::new(format!("{name:?} needs {key}")));
         }
-        if let Some(keep) = self.keep.filter(|keep| !(0.0..=1.0).contains(keep)) {
-            return Err(Error::new(format!("{name:?}: keep = {keep}: wanted a share from 0 to 1")));
-        }
-        if self.marks.iter().flatten().any(String::is_empty) {
-            return Err(Error::new(format!("{name:?}: an empty mark is everywhere; leave it out")));
-        }
-        Ok(())
     }
+    if let Some(n) = step.n.filter(|n| !(1..=64).contains(n)) {
+        return Err(Error::new(format!("{name:?}: n = {n}: wanted 1 to 64")));
+    }
+    if let Some(keep) = step.keep.filter(|keep| !(0.0..=1.0).contains(keep)) {
+        return Err(Error::new(format!("{name:?}: keep = {keep}: wanted a share from 0 to 1")));
+    }
+    if step.marks.iter().flatten().any(String::is_empty) {
+        return Err(Error::new(format!("{name:?}: an empty mark is everywhere; leave it out")));
+    }
+    Ok(())
 }
 
 fn named<T>(name: &str, key: &str, of: impl Fn(&str) -> Option<T>, names: &[&str]) -> Result<T> {
