@@ -143,8 +143,8 @@ pub fn context_parallel_layer(tokens: usize, kv_width: usize, ranks: usize) -> f
 /// Elements that a rank sends for one layer and a micro-batch of `tokens` rows under context parallelism over `ranks` ranks that
 /// exchange rows for heads: queries of `width` columns, keys and values of `kv_width` columns each, counted once for each rank
 /// that has a copy of a head, and the result; in the backward pass their gradients: `4 s (h + h_kv) (c-1)/c^2` (Jacobs et al.
-/// 2023, section 3.2, where h_kv = h). A layer that is computed again in full exchanges half of that once more, one whose
-/// attention alone is computed again `s h (c-1)/c^2`.
+/// 2023, section 3.2, where h_kv = h). A layer that is computed again in full exchanges half of that once more, one that keeps its
+/// attention's result `s (h + 2 h_kv) (c-1)/c^2`, one whose attention alone is computed again `s h (c-1)/c^2`.
 pub fn ulysses_layer(tokens: usize, width: usize, kv_width: usize, ranks: usize) -> f64 {
     4.0 * ring((tokens * (width + kv_width)) as f64, ranks) / ranks as f64
 }

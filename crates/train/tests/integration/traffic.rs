@@ -200,6 +200,16 @@ fn expected(
             ulysses_layer(tokens, width(model.heads), width(model.kv_heads.max(context)), context)
         }
     };
+    // What is computed again is exchanged again; keys and values that are gathered for that serve the gradients too.
+    let queries = ulysses_layer(tokens, width(model.heads), 0, context) / 4.0;
+    let keys_and_values = ulysses_layer(tokens, 0, width(model.kv_heads.max(context)), context) / 2.0;
+    let again = |mode: Recompute| *recompute == RecomputePlan::from(mode);
+    let layer = match plan.context_method {
+        ContextMethod::Ulysses if again(Recompute::Full) => layer + layer / 2.0,
+        ContextMethod::Ulysses if again(Recompute::AttentionOutput) => layer + queries + keys_and_values,
+        ContextMethod::Ulysses if again(Recompute::Attention) => layer + queries,
+        _ => layer,
+    };
     let layers = (model.layers * context) as f64 * layer;
     send("context", micro_batches * (activation * layers + 4.0 * whole_ring(2 * tokens, context)));
 
@@ -261,6 +271,19 @@ fn every_layout_of_the_matrix_sends_the_bytes_of_the_closed_forms() {
 #[test]
 fn ranks_that_share_sequences_send_the_bytes_of_the_closed_forms() {
     check_all(contexts(16, 16).into_iter());
+}
+
+#[test]
+fn ranks_that_share_sequences_and_compute_again_send_the_bytes_of_the_closed_forms() {
+    for layout in contexts(4, 4).into_iter().filter(|l| l.ranks == l.parallel.context as usize) {
+        for style in Style::ALL {
+            let model = layout.model(style, 16).expect("a model that fits together");
+            for mode in [Recompute::None, Recompute::Attention, Recompute::AttentionOutput, Recompute::Full] {
+                let activations = ActivationConfig { recompute: mode.into(), ..ActivationConfig::default() };
+                check(&format!("{} {}, {mode}", style.name(), layout.name), &model, &layout, activations, 16);
+            }
+        }
+    }
 }
 
 #[test]
