@@ -1,7 +1,20 @@
 //! Elements by name, and the classes of them that the tree and the extraction ask about.
 
+/// Begins and ends a line of text, and ends an open paragraph.
+const BLOCK: u8 = 1;
+/// Begins and ends a line of text, and leaves an open paragraph open: parts of tables, lists of choices and the page itself.
+const PART: u8 = 1 << 1;
+/// Has no content and no end tag.
+const VOID: u8 = 1 << 2;
+/// Has text as its content up to the end tag, whatever it looks like.
+const RAW: u8 = 1 << 3;
+/// Keeps end tags inside from closing what is outside.
+const SCOPE: u8 = 1 << 4;
+/// Is no part of the text that a reader sees.
+const UNSEEN: u8 = 1 << 5;
+
 macro_rules! tags {
-    ($($variant:ident $name:literal),* $(,)?) => {
+    ($($variant:ident $name:literal $($class:ident)*),* $(,)?) => {
         /// An element's name.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
@@ -11,6 +24,9 @@ macro_rules! tags {
         impl Tag {
             /// Number of names.
             pub(crate) const COUNT: usize = Tag::Other as usize + 1;
+
+            /// Classes of each element.
+            const CLASSES: [u8; Tag::COUNT] = [$(0 $(| $class)*,)* 0];
 
             fn of_lower(name: &[u8]) -> Tag {
                 match std::str::from_utf8(name).unwrap_or_default() {
@@ -28,22 +44,29 @@ macro_rules! tags {
 }
 
 tags! {
-    A "a", Abbr "abbr", Address "address", Area "area", Article "article", Aside "aside", Audio "audio", B "b",
-    Base "base", Blockquote "blockquote", Body "body", Br "br", Button "button", Canvas "canvas",
-    Caption "caption", Center "center", Cite "cite", Code "code", Col "col", Colgroup "colgroup", Datalist "datalist",
-    Dd "dd", Del "del", Details "details", Dialog "dialog", Dir "dir", Div "div", Dl "dl", Dt "dt", Em "em",
-    Embed "embed", Fieldset "fieldset", Figcaption "figcaption", Figure "figure", Font "font", Footer "footer",
-    Form "form", Frame "frame", Frameset "frameset", H1 "h1", H2 "h2", H3 "h3", H4 "h4", H5 "h5", H6 "h6",
-    Head "head", Header "header", Hgroup "hgroup", Hr "hr", Html "html", I "i", Iframe "iframe", Img "img",
-    Input "input", Ins "ins", Kbd "kbd", Label "label", Legend "legend", Li "li", Link "link", Listing "listing",
-    Main "main", Map "map", Mark "mark", Math "math", Menu "menu", Meta "meta", Nav "nav", Noembed "noembed",
-    Noframes "noframes", Noscript "noscript", Object "object", Ol "ol", Optgroup "optgroup", Option_ "option",
-    P "p", Param "param", Picture "picture", Plaintext "plaintext", Pre "pre", Q "q", S "s", Samp "samp",
-    Script "script", Section "section", Select "select", Small "small", Source "source", Span "span",
-    Strike "strike", Strong "strong", Style "style", Sub "sub", Summary "summary", Sup "sup", Svg "svg",
-    Table "table", Tbody "tbody", Td "td", Template "template", Textarea "textarea", Tfoot "tfoot", Th "th",
-    Thead "thead", Time "time", Title "title", Tr "tr", Track "track", Tt "tt", U "u", Ul "ul", Var "var",
-    Video "video", Wbr "wbr", Xmp "xmp",
+    A "a", Abbr "abbr", Address "address" BLOCK, Area "area" VOID, Article "article" BLOCK,
+    Aside "aside" BLOCK, Audio "audio" UNSEEN, B "b", Base "base" VOID, Blockquote "blockquote" BLOCK,
+    Body "body" PART, Br "br" VOID, Button "button" SCOPE UNSEEN, Canvas "canvas" UNSEEN,
+    Caption "caption" PART SCOPE, Center "center" BLOCK, Cite "cite", Code "code", Col "col" VOID,
+    Colgroup "colgroup", Datalist "datalist" UNSEEN, Dd "dd" BLOCK, Del "del", Details "details" BLOCK,
+    Dialog "dialog" BLOCK UNSEEN, Dir "dir" BLOCK, Div "div" BLOCK, Dl "dl" BLOCK, Dt "dt" BLOCK, Em "em",
+    Embed "embed" VOID UNSEEN, Fieldset "fieldset" BLOCK, Figcaption "figcaption" BLOCK,
+    Figure "figure" BLOCK, Font "font", Footer "footer" BLOCK, Form "form" BLOCK, Frame "frame" VOID,
+    Frameset "frameset" PART, H1 "h1" BLOCK, H2 "h2" BLOCK, H3 "h3" BLOCK, H4 "h4" BLOCK, H5 "h5" BLOCK,
+    H6 "h6" BLOCK, Head "head" PART UNSEEN, Header "header" BLOCK, Hgroup "hgroup" BLOCK, Hr "hr" BLOCK VOID,
+    Html "html" PART SCOPE, I "i", Iframe "iframe" RAW UNSEEN, Img "img" VOID, Input "input" VOID, Ins "ins",
+    Kbd "kbd", Label "label", Legend "legend" PART, Li "li" BLOCK, Link "link" VOID, Listing "listing" BLOCK,
+    Main "main" BLOCK, Map "map" UNSEEN, Mark "mark", Math "math", Menu "menu" BLOCK, Meta "meta" VOID,
+    Nav "nav" BLOCK, Noembed "noembed" RAW UNSEEN, Noframes "noframes" RAW UNSEEN, Noscript "noscript" UNSEEN,
+    Object "object" SCOPE UNSEEN, Ol "ol" BLOCK, Optgroup "optgroup" PART, Option_ "option" PART, P "p" BLOCK,
+    Param "param" VOID, Picture "picture", Plaintext "plaintext" BLOCK RAW, Pre "pre" BLOCK, Q "q", S "s",
+    Samp "samp", Script "script" RAW UNSEEN, Section "section" BLOCK, Select "select" UNSEEN, Small "small",
+    Source "source" VOID, Span "span", Strike "strike", Strong "strong", Style "style" RAW UNSEEN, Sub "sub",
+    Summary "summary" BLOCK, Sup "sup", Svg "svg" UNSEEN, Table "table" BLOCK SCOPE, Tbody "tbody" PART,
+    Td "td" PART SCOPE, Template "template" SCOPE UNSEEN, Textarea "textarea" RAW UNSEEN, Tfoot "tfoot" PART,
+    Th "th" PART SCOPE, Thead "thead" PART, Time "time", Title "title" PART RAW UNSEEN, Tr "tr" PART,
+    Track "track" VOID, Tt "tt", U "u", Ul "ul" BLOCK, Var "var", Video "video" UNSEEN, Wbr "wbr" VOID,
+    Xmp "xmp" BLOCK RAW,
 }
 
 impl Tag {
@@ -56,167 +79,43 @@ impl Tag {
         Tag::of_lower(lower)
     }
 
+    fn is(self, classes: u8) -> bool {
+        Tag::CLASSES[self as usize] & classes != 0
+    }
+
     /// Elements without content and end tag.
     pub fn is_void(self) -> bool {
-        use Tag::*;
-        matches!(
-            self,
-            Area | Base
-                | Br
-                | Col
-                | Embed
-                | Frame
-                | Hr
-                | Img
-                | Input
-                | Link
-                | Meta
-                | Param
-                | Source
-                | Track
-                | Wbr
-        )
+        self.is(VOID)
     }
 
     /// Elements whose content is text up to their end tag, whatever it looks like.
     pub fn is_raw(self) -> bool {
-        use Tag::*;
-        matches!(self, Script | Style | Textarea | Title | Xmp | Iframe | Noembed | Noframes | Plaintext)
+        self.is(RAW)
     }
 
     /// Elements that begin and end a line of text.
     pub fn is_block(self) -> bool {
-        use Tag::*;
-        matches!(
-            self,
-            Address
-                | Article
-                | Aside
-                | Blockquote
-                | Body
-                | Caption
-                | Center
-                | Dd
-                | Details
-                | Dialog
-                | Dir
-                | Div
-                | Dl
-                | Dt
-                | Fieldset
-                | Figcaption
-                | Figure
-                | Footer
-                | Form
-                | Frameset
-                | H1
-                | H2
-                | H3
-                | H4
-                | H5
-                | H6
-                | Header
-                | Hgroup
-                | Hr
-                | Html
-                | Legend
-                | Li
-                | Listing
-                | Main
-                | Menu
-                | Nav
-                | Ol
-                | Optgroup
-                | Option_
-                | P
-                | Plaintext
-                | Pre
-                | Section
-                | Summary
-                | Table
-                | Tbody
-                | Td
-                | Tfoot
-                | Th
-                | Thead
-                | Tr
-                | Ul
-                | Xmp
-                | Head
-                | Title
-        )
+        self.is(BLOCK | PART)
     }
 
     /// Block elements whose start tag ends an open paragraph.
     pub(crate) fn ends_paragraph(self) -> bool {
-        use Tag::*;
-        self.is_block()
-            && !matches!(
-                self,
-                Body | Caption
-                    | Html
-                    | Head
-                    | Title
-                    | Legend
-                    | Optgroup
-                    | Option_
-                    | Tbody
-                    | Td
-                    | Tfoot
-                    | Th
-                    | Thead
-                    | Tr
-                    | Frameset
-            )
+        self.is(BLOCK)
     }
 
     /// The level of a heading.
     pub fn heading(self) -> Option<u8> {
-        use Tag::*;
-        match self {
-            H1 => Some(1),
-            H2 => Some(2),
-            H3 => Some(3),
-            H4 => Some(4),
-            H5 => Some(5),
-            H6 => Some(6),
-            _ => None,
-        }
+        (Tag::H1..=Tag::H6).contains(&self).then(|| self as u8 - Tag::H1 as u8 + 1)
     }
 
     /// Elements that keep end tags inside them from closing what is outside.
     pub(crate) fn is_scope(self) -> bool {
-        use Tag::*;
-        matches!(self, Caption | Html | Table | Td | Th | Object | Template | Button)
+        self.is(SCOPE)
     }
 
     /// Elements that are no part of the text that a reader sees.
     pub fn is_invisible(self) -> bool {
-        use Tag::*;
-        matches!(
-            self,
-            Script
-                | Style
-                | Template
-                | Noscript
-                | Svg
-                | Iframe
-                | Object
-                | Embed
-                | Canvas
-                | Audio
-                | Video
-                | Map
-                | Select
-                | Datalist
-                | Button
-                | Textarea
-                | Noembed
-                | Noframes
-                | Head
-                | Title
-                | Dialog
-        )
+        self.is(UNSEEN)
     }
 }
 
@@ -230,5 +129,9 @@ mod tests {
         assert_eq!(Tag::of(b"figcaption").name(), "figcaption");
         assert_eq!(Tag::of(b"figcaptions"), Tag::Other);
         assert_eq!(Tag::of(b"\xff"), Tag::Other);
+        assert_eq!(
+            [Tag::H1, Tag::H6, Tag::Head, Tag::Other].map(Tag::heading),
+            [Some(1), Some(6), None, None]
+        );
     }
 }
