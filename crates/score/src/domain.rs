@@ -3,112 +3,8 @@
 use crate::error::{Result, ScoreError};
 use std::collections::HashMap;
 
-/// Sites that are named outright; a name covers its sub-domains.
-const SITES: &[(&str, &[&str])] = &[
-    (
-        "encyclopedia",
-        &[
-            "wikipedia.org",
-            "wikidata.org",
-            "britannica.com",
-            "wiktionary.org",
-            "citizendium.org",
-            "baike.baidu.com",
-        ],
-    ),
-    (
-        "code",
-        &[
-            "github.com",
-            "gitlab.com",
-            "bitbucket.org",
-            "sourceforge.net",
-            "codeberg.org",
-            "docs.rs",
-            "readthedocs.io",
-            "pypi.org",
-            "npmjs.com",
-            "crates.io",
-        ],
-    ),
-    (
-        "questions",
-        &[
-            "stackoverflow.com",
-            "stackexchange.com",
-            "superuser.com",
-            "serverfault.com",
-            "askubuntu.com",
-            "mathoverflow.net",
-            "quora.com",
-            "zhihu.com",
-        ],
-    ),
-    ("forum", &["reddit.com", "news.ycombinator.com", "4chan.org", "discourse.org", "tieba.baidu.com"]),
-    (
-        "science",
-        &[
-            "arxiv.org",
-            "ncbi.nlm.nih.gov",
-            "biorxiv.org",
-            "medrxiv.org",
-            "nature.com",
-            "science.org",
-            "plos.org",
-            "springer.com",
-            "sciencedirect.com",
-            "jstor.org",
-        ],
-    ),
-    (
-        "news",
-        &[
-            "nytimes.com",
-            "bbc.co.uk",
-            "bbc.com",
-            "cnn.com",
-            "reuters.com",
-            "theguardian.com",
-            "washingtonpost.com",
-            "apnews.com",
-            "lemonde.fr",
-            "spiegel.de",
-            "elpais.com",
-            "xinhuanet.com",
-            "aljazeera.com",
-        ],
-    ),
-    (
-        "blog",
-        &[
-            "blogspot.com",
-            "wordpress.com",
-            "medium.com",
-            "substack.com",
-            "tumblr.com",
-            "livejournal.com",
-            "blogger.com",
-        ],
-    ),
-    (
-        "social",
-        &[
-            "facebook.com",
-            "twitter.com",
-            "x.com",
-            "instagram.com",
-            "linkedin.com",
-            "pinterest.com",
-            "tiktok.com",
-            "vk.com",
-            "weibo.com",
-        ],
-    ),
-    ("shop", &["amazon.com", "ebay.com", "etsy.com", "aliexpress.com", "alibaba.com", "walmart.com"]),
-    ("books", &["gutenberg.org", "archive.org", "wikisource.org", "goodreads.com"]),
-    ("patents", &["patents.google.com", "freepatentsonline.com", "patft.uspto.gov"]),
-    ("video", &["youtube.com", "vimeo.com", "bilibili.com", "dailymotion.com"]),
-];
+/// The built-in list, in the format of [`DomainTags::with_lines`].
+const BUILT_IN: &str = include_str!("domains.txt");
 
 /// The tag of hosts that no list knows.
 pub const OTHER: &str = "other";
@@ -138,38 +34,29 @@ pub struct DomainTags {
     tags: HashMap<String, String>,
 }
 
-impl Default for DomainTags {
-    /// The built-in list.
-    fn default() -> Self {
-        let pairs = SITES
-            .iter()
-            .flat_map(|(tag, sites)| sites.iter().map(|site| ((*site).to_owned(), (*tag).to_owned())));
-        DomainTags { tags: pairs.collect() }
-    }
-}
-
 impl DomainTags {
     /// The built-in list with the lines `domain tag` of `text` on top; lines that begin with `#` are comments.
     ///
     /// # Errors
     /// Where a line is something else; `name` is for errors.
     pub fn with_lines(text: &str, name: &str) -> Result<DomainTags> {
-        let mut tags = DomainTags::default();
-        for (i, line) in text.lines().enumerate() {
+        let mut tags = HashMap::new();
+        let numbered = |text| str::lines(text).zip(1..);
+        for (line, number) in numbered(BUILT_IN).chain(numbered(text)) {
             let mut fields = line.split_whitespace();
             match (fields.next(), fields.next(), fields.next()) {
                 (None, ..) => {}
                 (Some(first), ..) if first.starts_with('#') => {}
                 (Some(domain), Some(tag), None) => {
-                    tags.tags.insert(domain.to_lowercase(), tag.to_owned());
+                    tags.insert(domain.to_lowercase(), tag.to_owned());
                 }
                 _ => {
                     let what = format!("wanted \"domain tag\", found {line:?}");
-                    return Err(ScoreError::Line { name: name.to_owned(), line: i as u64 + 1, what });
+                    return Err(ScoreError::Line { name: name.to_owned(), line: number, what });
                 }
             }
         }
-        Ok(tags)
+        Ok(DomainTags { tags })
     }
 
     /// The tag of a URL: that of its host or the nearest parent in the list; `academic`, `government` and `military` by

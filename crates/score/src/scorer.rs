@@ -95,10 +95,10 @@ impl Scorer {
             ScoreKind::LogProbability => Model::LogProbability(Box::new(LanguageModel::open(&path)?)),
             ScoreKind::Importance => Model::Importance(Importance::open(&path)?),
             ScoreKind::Unigram => Model::Unigram(Unigrams::open(&path, Words::English)?),
-            ScoreKind::Domain if built_in => Model::Domain(DomainTags::default()),
             ScoreKind::Domain => {
-                let text =
-                    bessemer_durable::read_to_string(&path).map_err(|e| ScoreError::io("read", &path, e))?;
+                let read =
+                    || bessemer_durable::read_to_string(&path).map_err(|e| ScoreError::io("read", &path, e));
+                let text = if built_in { String::new() } else { read()? };
                 Model::Domain(DomainTags::with_lines(&text, &path.display().to_string())?)
             }
             ScoreKind::Date => Model::Date,
