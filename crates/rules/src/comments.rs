@@ -32,10 +32,6 @@ impl Syntax {
         }
     }
 
-    pub(crate) fn named(name: &str) -> Option<Syntax> {
-        Syntax::ALL.into_iter().find(|syntax| syntax.name() == name)
-    }
-
     fn line_mark(self) -> &'static str {
         match self {
             Syntax::C => "//",
@@ -136,14 +132,6 @@ mod tests {
         ] {
             assert_eq!(comment_chars(text, syntax), expected as u64, "{}: {text:?}", syntax.name());
         }
-    }
-
-    #[test]
-    fn names() {
-        for syntax in Syntax::ALL {
-            assert_eq!(Syntax::named(syntax.name()), Some(syntax));
-        }
-        assert_eq!(Syntax::named("cobol"), None);
     }
 
     #[test]

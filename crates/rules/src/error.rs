@@ -28,6 +28,15 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// The one of `all` that has the name `wanted`, which the key `key` gives.
+pub(crate) fn named<T: Copy>(key: &str, wanted: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T> {
+    all.iter().copied().find(|&one| name(one) == wanted).ok_or_else(|| {
+        let names: Vec<&str> = all.iter().copied().map(name).collect();
+        let near = nearest(wanted, names.iter().copied());
+        Error::new(format!("{key} = {wanted:?}{near}: wanted one of {}", names.join(", ")))
+    })
+}
+
 /// ` (did you mean "x"?)` for the nearest name, or nothing if none is near.
 pub(crate) fn nearest<'n>(wanted: &str, names: impl IntoIterator<Item = &'n str>) -> String {
     let scored = names.into_iter().map(|name| (strsim::damerau_levenshtein(wanted, name), name));

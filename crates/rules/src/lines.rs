@@ -49,11 +49,6 @@ impl Lines {
         }
     }
 
-    /// The kind of this name.
-    pub fn named(name: &str) -> Option<Lines> {
-        Self::ALL.into_iter().find(|lines| lines.name() == name)
-    }
-
     pub(crate) fn index(self) -> usize {
         self as usize
     }
@@ -177,7 +172,6 @@ mod tests {
                 }
                 let found = Duplicates::of(&text, lines, &mut IdTable::default(), &mut Vec::new());
                 prop_assert_eq!(found, plain, "{}", lines.name());
-                prop_assert_eq!(Lines::named(lines.name()), Some(lines));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Profiles: named lists of rules, written in TOML.
 
 use crate::edit::{C4Lines, C4Options, Correction, CorrectionOptions};
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result, named, nearest};
 use crate::evaluate::Step;
 use crate::fineweb2;
 use crate::measures::Measure;
@@ -426,16 +426,8 @@ fn embedded(name: &str) -> Result<ProfileFile> {
 }
 
 fn words_of(file: &ProfileFile) -> Result<WordSegmenter> {
-    WordSegmenter::named(&file.words).ok_or_else(|| {
-        let names = WordSegmenter::ALL.map(WordSegmenter::name);
-        let near = nearest(&file.words, names);
-        Error::new(format!(
-            "profile {:?}: words = {:?}{near}: wanted one of {}",
-            file.name,
-            file.words,
-            names.join(", ")
-        ))
-    })
+    named("words", &file.words, &WordSegmenter::ALL, WordSegmenter::name)
+        .map_err(|error| error.at(format!("profile {:?}", file.name)))
 }
 
 #[cfg(test)]

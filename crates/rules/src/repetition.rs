@@ -39,11 +39,6 @@ impl Variant {
         }
     }
 
-    /// The way of this name.
-    pub fn named(name: &str) -> Option<Variant> {
-        Self::ALL.into_iter().find(|variant| variant.name() == name)
-    }
-
     /// The most frequent window; `repeated` are those of its `n` words, `chars` the characters of the text.
     pub(crate) fn top(self, list: &WordList, repeated: &RepeatedWindows, chars: u64) -> Option<f64> {
         let n = repeated.n();

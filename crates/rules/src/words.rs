@@ -44,11 +44,6 @@ impl WordSegmenter {
         }
     }
 
-    /// The kind of this name.
-    pub fn named(name: &str) -> Option<WordSegmenter> {
-        Self::ALL.into_iter().find(|segmenter| segmenter.name() == name)
-    }
-
     pub(crate) fn index(self) -> usize {
         Self::ALL.iter().position(|&cut| cut == self).expect("every kind is listed")
     }
@@ -242,7 +237,6 @@ mod tests {
             ["hello", "worlds", "end…", "e\u{301}te\u{301}1", "4", "x"]
         );
         for segmenter in WordSegmenter::ALL {
-            assert_eq!(WordSegmenter::named(segmenter.name()), Some(segmenter));
             assert!(words(segmenter, "").is_empty());
         }
     }

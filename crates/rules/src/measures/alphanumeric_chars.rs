@@ -1,7 +1,4 @@
-//! `alphanumeric-chars`: share of characters that are letters or numbers.
-
-use super::{Measure, MeasureSpec, share_of_chars};
-use crate::features::Scratch;
+use super::{MeasureSpec, share_of_chars};
 use bessemer_text::unicode::is_letter;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
@@ -11,9 +8,5 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "letters and numbers / chars",
     origin: "StarCoder (Li et al. 2023), RedPajama v1",
     pattern: None,
-    compute,
+    compute: |_, text, scratch| share_of_chars(text, scratch, |c| is_letter(c) || c.is_numeric()),
 };
-
-fn compute(_: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    share_of_chars(text, scratch, |c| is_letter(c) || c.is_numeric())
-}

@@ -1,8 +1,5 @@
-//! `bad-words`: 1 if a word of the list occurs in lower case, else 0; 0 also for a share `keep` of these texts, by their hash.
-
-use super::{Measure, MeasureSpec, compile_pattern};
+use super::{MeasureSpec, compile_pattern};
 use crate::error::Result;
-use crate::features::Scratch;
 use bessemer_text::hash::xxh3_seeded;
 use regex::Regex;
 
@@ -15,14 +12,12 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     pattern: Some(|parameters| {
         pattern(parameters.list.as_deref().unwrap_or_default(), parameters.anywhere.unwrap_or(false))
     }),
-    compute,
+    compute: |measure, text, _| {
+        let found =
+            measure.pattern.as_ref()?.is_match(&text.to_lowercase()) && !is_let_through(measure.keep, text);
+        Some(f64::from(u8::from(found)))
+    },
 };
-
-fn compute(measure: &Measure, text: &str, _: &mut Scratch) -> Option<f64> {
-    let found =
-        measure.pattern.as_ref()?.is_match(&text.to_lowercase()) && !is_let_through(measure.keep, text);
-    Some(f64::from(u8::from(found)))
-}
 
 /// Seed of the hash that chooses the texts that are kept in spite of a bad word: not that of other choices by hash.
 const KEEP_SEED: u64 = 0x6b65_6570;

@@ -1,7 +1,4 @@
-//! `capital-words`: share of words with upper-case letters and no lower-case one.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "capital-words",
@@ -10,11 +7,9 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "capital words / words",
     origin: "RedPajama-V2 (Weber et al. 2024)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        measure.share_of_words(text, scratch, |word| {
+            word.chars().any(char::is_uppercase) && !word.chars().any(char::is_lowercase)
+        })
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    measure.share_of_words(text, scratch, |word| {
-        word.chars().any(char::is_uppercase) && !word.chars().any(char::is_lowercase)
-    })
-}

@@ -1,7 +1,4 @@
-//! `chars`: characters.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "chars",
@@ -10,9 +7,5 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "chars",
     origin: "datatrove, Ziya2 (Gan et al. 2023)",
     pattern: None,
-    compute,
+    compute: |_, text, scratch| Some(scratch.chars(text) as f64),
 };
-
-fn compute(_: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    Some(scratch.chars(text) as f64)
-}

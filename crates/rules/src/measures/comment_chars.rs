@@ -1,8 +1,5 @@
-//! `comment-chars`: share of characters in comments of a family of languages: c, hash, python (with docstrings), sql.
-
-use super::{Measure, MeasureSpec, quotient};
+use super::{MeasureSpec, quotient};
 use crate::comments::comment_chars;
-use crate::features::Scratch;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "comment-chars",
@@ -11,9 +8,5 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "chars of comments / chars",
     origin: "SantaCoder (Ben Allal et al. 2023)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| quotient(comment_chars(text, measure.syntax?), scratch.chars(text)),
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    quotient(comment_chars(text, measure.syntax?), scratch.chars(text))
-}

@@ -1,7 +1,4 @@
-//! `digit-chars`: share of characters that are digits.
-
-use super::{Measure, MeasureSpec, share_of_chars};
-use crate::features::Scratch;
+use super::{MeasureSpec, share_of_chars};
 use bessemer_text::unicode::{Class, class};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
@@ -11,9 +8,5 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "digits / chars",
     origin: "NeMo Curator",
     pattern: None,
-    compute,
+    compute: |_, text, scratch| share_of_chars(text, scratch, |c| class(c).meets(Class::DIGIT)),
 };
-
-fn compute(_: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    share_of_chars(text, scratch, |c| class(c).meets(Class::DIGIT))
-}

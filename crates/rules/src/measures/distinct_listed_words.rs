@@ -1,7 +1,4 @@
-//! `distinct-listed-words`: how many words of the list occur.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "distinct-listed-words",
@@ -10,9 +7,5 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "listed words that occur",
     origin: "Gopher (Rae et al. 2021, table A1)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| Some(scratch.occurring(measure.words, text, measure.list.keys()) as f64),
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    Some(scratch.occurring(measure.words, text, measure.list.keys()) as f64)
-}

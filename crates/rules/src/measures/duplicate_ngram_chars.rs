@@ -1,7 +1,4 @@
-//! `duplicate-ngram-chars`: share of characters in windows of n words that repeat.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "duplicate-ngram-chars",
@@ -10,9 +7,7 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "chars of repeated n-grams / chars; which of them: the variant",
     origin: "Gopher (Rae et al. 2021, table A1)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        scratch.duplicate_ngrams(measure.variant, measure.words, measure.n, text)
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    scratch.duplicate_ngrams(measure.variant, measure.words, measure.n, text)
-}

@@ -1,7 +1,4 @@
-//! `head-contains`: 1 if the first so many characters hold a mark, else 0.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "head-contains",
@@ -10,11 +7,9 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "mark in the first chars",
     origin: "StarCoder (Li et al. 2023), RedPajama v1",
     pattern: None,
-    compute,
+    compute: |measure, text, _| {
+        let end = text.char_indices().nth(measure.length as usize).map_or(text.len(), |(at, _)| at);
+        let head = &text[..end];
+        Some(f64::from(u8::from(measure.marks.iter().any(|mark| head.contains(mark.as_str())))))
+    },
 };
-
-fn compute(measure: &Measure, text: &str, _: &mut Scratch) -> Option<f64> {
-    let end = text.char_indices().nth(measure.length as usize).map_or(text.len(), |(at, _)| at);
-    let head = &text[..end];
-    Some(f64::from(u8::from(measure.marks.iter().any(|mark| head.contains(mark.as_str())))))
-}

@@ -1,7 +1,4 @@
-//! `later-duplicate-chars`: characters of lines that have come before / characters of the text.
-
-use super::{Measure, MeasureSpec, quotient};
-use crate::features::Scratch;
+use super::{MeasureSpec, quotient};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "later-duplicate-chars",
@@ -10,10 +7,8 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "chars of later copies / chars",
     origin: "datatrove's Gopher",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        let found = scratch.duplicates(measure.lines, text);
+        quotient(found.chars - found.unique_chars, scratch.chars(text))
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    let found = scratch.duplicates(measure.lines, text);
-    quotient(found.chars - found.unique_chars, scratch.chars(text))
-}

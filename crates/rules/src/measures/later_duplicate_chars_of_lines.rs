@@ -1,7 +1,4 @@
-//! `later-duplicate-chars-of-lines`: characters of lines that have come before / characters of the text without newlines.
-
-use super::{Measure, MeasureSpec, newlines, quotient};
-use crate::features::Scratch;
+use super::{MeasureSpec, newlines, quotient};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "later-duplicate-chars-of-lines",
@@ -10,10 +7,8 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "chars of later copies / (chars - newlines)",
     origin: "FineWeb (Penedo et al. 2024)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        let found = scratch.duplicates(measure.lines, text);
+        quotient(found.chars - found.unique_chars, scratch.chars(text) - newlines(text))
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    let found = scratch.duplicates(measure.lines, text);
-    quotient(found.chars - found.unique_chars, scratch.chars(text) - newlines(text))
-}

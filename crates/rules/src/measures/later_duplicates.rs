@@ -1,7 +1,4 @@
-//! `later-duplicates`: share of lines that have come before.
-
-use super::{Measure, MeasureSpec, quotient};
-use crate::features::Scratch;
+use super::{MeasureSpec, quotient};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "later-duplicates",
@@ -10,10 +7,8 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "(lines - different lines) / lines",
     origin: "datatrove's Gopher",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        let found = scratch.duplicates(measure.lines, text);
+        quotient(found.items - found.unique, found.items)
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    let found = scratch.duplicates(measure.lines, text);
-    quotient(found.items - found.unique, found.items)
-}

@@ -1,7 +1,4 @@
-//! `letter-chars`: share of characters that are letters.
-
-use super::{Measure, MeasureSpec, share_of_chars};
-use crate::features::Scratch;
+use super::{MeasureSpec, share_of_chars};
 use bessemer_text::unicode::is_letter;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
@@ -11,9 +8,5 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "letters / chars",
     origin: "StarCoder (Li et al. 2023), RedPajama v1",
     pattern: None,
-    compute,
+    compute: |_, text, scratch| share_of_chars(text, scratch, is_letter),
 };
-
-fn compute(_: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    share_of_chars(text, scratch, is_letter)
-}

@@ -1,7 +1,4 @@
-//! `letter-words`: share of words with a letter.
-
-use super::{Measure, MeasureSpec, quotient};
-use crate::features::Scratch;
+use super::{MeasureSpec, quotient};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "letter-words",
@@ -10,9 +7,7 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "words with a letter / words",
     origin: "Gopher (Rae et al. 2021, table A1)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        quotient(scratch.stats(measure.words, text).with_letter, scratch.word_count(measure.words, text))
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    quotient(scratch.stats(measure.words, text).with_letter, scratch.word_count(measure.words, text))
-}

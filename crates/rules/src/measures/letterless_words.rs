@@ -1,7 +1,4 @@
-//! `letterless-words`: share of words without a letter.
-
-use super::{Measure, MeasureSpec, quotient};
-use crate::features::Scratch;
+use super::{MeasureSpec, quotient};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "letterless-words",
@@ -10,10 +7,8 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "words without a letter / words",
     origin: "RefinedWeb (Penedo et al. 2023)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        let words = scratch.word_count(measure.words, text);
+        quotient(words - scratch.stats(measure.words, text).with_letter, words)
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    let words = scratch.word_count(measure.words, text);
-    quotient(words - scratch.stats(measure.words, text).with_letter, words)
-}

@@ -1,7 +1,4 @@
-//! `lines`: lines.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "lines",
@@ -10,9 +7,5 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "lines",
     origin: "FineWeb (Penedo et al. 2024), Ziya2 (Gan et al. 2023)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| Some(scratch.duplicates(measure.lines, text).items as f64),
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    Some(scratch.duplicates(measure.lines, text).items as f64)
-}

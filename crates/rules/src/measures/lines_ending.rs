@@ -1,7 +1,4 @@
-//! `lines-ending`: share of lines that end with a mark.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "lines-ending",
@@ -10,9 +7,5 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "such lines / lines",
     origin: "Gopher (Rae et al. 2021, table A1)",
     pattern: None,
-    compute,
+    compute: |measure, text, _| measure.share_of_lines(text, |line| measure.ends_line(line)),
 };
-
-fn compute(measure: &Measure, text: &str, _: &mut Scratch) -> Option<f64> {
-    measure.share_of_lines(text, |line| measure.ends_line(line))
-}

@@ -1,7 +1,4 @@
-//! `lines-not-ending`: share of lines that end with none of the marks.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "lines-not-ending",
@@ -10,9 +7,5 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "such lines / lines",
     origin: "NeMo Curator",
     pattern: None,
-    compute,
+    compute: |measure, text, _| measure.share_of_lines(text, |line| !measure.ends_line(line)),
 };
-
-fn compute(measure: &Measure, text: &str, _: &mut Scratch) -> Option<f64> {
-    measure.share_of_lines(text, |line| !measure.ends_line(line))
-}

@@ -1,7 +1,4 @@
-//! `lines-starting`: share of lines that begin with a mark.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 use bessemer_text::unicode::strip_start;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
@@ -11,12 +8,10 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "such lines / lines",
     origin: "Gopher (Rae et al. 2021, table A1)",
     pattern: None,
-    compute,
+    compute: |measure, text, _| {
+        measure.share_of_lines(text, |line| {
+            let line = if measure.trim { strip_start(line) } else { line };
+            measure.marks.iter().any(|mark| line.starts_with(mark.as_str()))
+        })
+    },
 };
-
-fn compute(measure: &Measure, text: &str, _: &mut Scratch) -> Option<f64> {
-    measure.share_of_lines(text, |line| {
-        let line = if measure.trim { strip_start(line) } else { line };
-        measure.marks.iter().any(|mark| line.starts_with(mark.as_str()))
-    })
-}

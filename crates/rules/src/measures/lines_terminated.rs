@@ -1,7 +1,4 @@
-//! `lines-terminated`: share of lines that end with a sentence-ending sign of any script.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 use bessemer_text::unicode::{Class, class};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
@@ -11,11 +8,9 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "such lines / lines",
     origin: "FineWeb (Penedo et al. 2024)",
     pattern: None,
-    compute,
+    compute: |measure, text, _| {
+        measure.share_of_lines(text, |line| {
+            line.chars().next_back().is_some_and(|c| class(c).meets(Class::TERMINAL))
+        })
+    },
 };
-
-fn compute(measure: &Measure, text: &str, _: &mut Scratch) -> Option<f64> {
-    measure.share_of_lines(text, |line| {
-        line.chars().next_back().is_some_and(|c| class(c).meets(Class::TERMINAL))
-    })
-}

@@ -1,7 +1,4 @@
-//! `listed-words`: how often words of the list occur.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "listed-words",
@@ -10,13 +7,11 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "occurrences of listed words",
     origin: "Dolma (Soldaini et al. 2024), RefinedWeb (Penedo et al. 2023)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        let listed = |word: &&str| match measure.ignore_case {
+            true => measure.list.contains_key(word.to_lowercase().as_str()),
+            false => measure.list.contains_key(*word),
+        };
+        Some(scratch.words(measure.words, text).iter(text).filter(listed).count() as f64)
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    let listed = |word: &&str| match measure.ignore_case {
-        true => measure.list.contains_key(word.to_lowercase().as_str()),
-        false => measure.list.contains_key(*word),
-    };
-    Some(scratch.words(measure.words, text).iter(text).filter(listed).count() as f64)
-}

@@ -1,7 +1,4 @@
-//! `longest-line`: characters of the longest line.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "longest-line",
@@ -10,10 +7,8 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "max(chars of a line)",
     origin: "StarCoder (Li et al. 2023), RedPajama v1",
     pattern: None,
-    compute,
+    compute: |measure, text, _| {
+        let lengths = measure.line_lengths(text);
+        (lengths.lines > 0).then_some(lengths.longest[0] as f64)
+    },
 };
-
-fn compute(measure: &Measure, text: &str, _: &mut Scratch) -> Option<f64> {
-    let lengths = measure.line_lengths(text);
-    (lengths.lines > 0).then_some(lengths.longest[0] as f64)
-}

@@ -1,7 +1,4 @@
-//! `longest-word`: characters of the longest word.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "longest-word",
@@ -10,9 +7,7 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "max(chars of a word)",
     origin: "NeMo Curator",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        scratch.words(measure.words, text).chars.iter().max().map(|&chars| f64::from(chars))
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    scratch.words(measure.words, text).chars.iter().max().map(|&chars| f64::from(chars))
-}

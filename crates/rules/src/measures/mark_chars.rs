@@ -1,7 +1,4 @@
-//! `mark-chars`: share of characters that belong to the marks.
-
-use super::{Measure, MeasureSpec, occurrences, quotient};
-use crate::features::Scratch;
+use super::{MeasureSpec, occurrences, quotient};
 use bessemer_text::unicode::char_count;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
@@ -11,10 +8,8 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "chars of marks / chars",
     origin: "NeMo Curator, RedPajama-V2 (Weber et al. 2024)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        let of = |mark: &String| occurrences(text, mark) * char_count(mark) as u64;
+        quotient(measure.marks.iter().map(of).sum(), scratch.chars(text))
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    let of = |mark: &String| occurrences(text, mark) * char_count(mark) as u64;
-    quotient(measure.marks.iter().map(of).sum(), scratch.chars(text))
-}

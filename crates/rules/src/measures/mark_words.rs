@@ -1,7 +1,4 @@
-//! `mark-words`: share of words that are a mark, or `#` to more than a half.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "mark-words",
@@ -10,12 +7,10 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "words that are marks / words",
     origin: "NeMo Curator",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        measure.share_of_words(text, scratch, |word| {
+            let hashes = word.bytes().filter(|&byte| byte == b'#').count();
+            measure.marks.iter().any(|mark| mark == word) || 2 * hashes > word.chars().count()
+        })
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    measure.share_of_words(text, scratch, |word| {
-        let hashes = word.bytes().filter(|&byte| byte == b'#').count();
-        measure.marks.iter().any(|mark| mark == word) || 2 * hashes > word.chars().count()
-    })
-}

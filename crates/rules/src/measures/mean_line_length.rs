@@ -1,7 +1,4 @@
-//! `mean-line-length`: characters per line.
-
-use super::{Measure, MeasureSpec, quotient};
-use crate::features::Scratch;
+use super::{MeasureSpec, quotient};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "mean-line-length",
@@ -10,10 +7,8 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "chars of lines / lines",
     origin: "StarCoder (Li et al. 2023), RedPajama v1",
     pattern: None,
-    compute,
+    compute: |measure, text, _| {
+        let lengths = measure.line_lengths(text);
+        quotient(lengths.chars, lengths.lines)
+    },
 };
-
-fn compute(measure: &Measure, text: &str, _: &mut Scratch) -> Option<f64> {
-    let lengths = measure.line_lengths(text);
-    quotient(lengths.chars, lengths.lines)
-}

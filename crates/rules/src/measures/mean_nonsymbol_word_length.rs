@@ -1,7 +1,4 @@
-//! `mean-nonsymbol-word-length`: characters per word, over words with a character that is no punctuation.
-
-use super::{Measure, MeasureSpec, quotient};
-use crate::features::Scratch;
+use super::{MeasureSpec, quotient};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "mean-nonsymbol-word-length",
@@ -10,10 +7,8 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "chars of such words / such words",
     origin: "datatrove's Gopher",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        let stats = scratch.stats(measure.words, text);
+        quotient(stats.nonsymbol_chars, stats.nonsymbol)
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    let stats = scratch.stats(measure.words, text);
-    quotient(stats.nonsymbol_chars, stats.nonsymbol)
-}

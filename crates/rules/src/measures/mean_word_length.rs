@@ -1,7 +1,4 @@
-//! `mean-word-length`: characters per word.
-
-use super::{Measure, MeasureSpec, quotient};
-use crate::features::Scratch;
+use super::{MeasureSpec, quotient};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "mean-word-length",
@@ -10,10 +7,8 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "chars of words / words",
     origin: "Gopher (Rae et al. 2021, table A1)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        let list = scratch.words(measure.words, text);
+        quotient(list.total_chars, list.len() as u64)
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    let list = scratch.words(measure.words, text);
-    quotient(list.total_chars, list.len() as u64)
-}

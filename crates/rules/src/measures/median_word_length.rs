@@ -1,7 +1,4 @@
-//! `median-word-length`: median of the characters per word.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "median-word-length",
@@ -10,12 +7,8 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "median(chars of a word); 0 without words",
     origin: "Dolma (Soldaini et al. 2024)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| Some(median(&scratch.words(measure.words, text).chars)),
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    Some(median(&scratch.words(measure.words, text).chars))
-}
 
 fn median(lengths: &[u32]) -> f64 {
     if lengths.is_empty() {

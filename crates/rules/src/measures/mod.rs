@@ -1,65 +1,11 @@
 //! What a rule can measure of a document: one number, or nothing where it is not defined. A measure is a file of this folder: its
 //! name, parameters, meaning, formula and origin as data, and the function that computes it.
 //!
-//! A new measure is a file with its test, a `mod` line and a line in [`MEASURES`]; the table of docs/rules.md is written from
-//! these values (`BESSEMER_GOLDEN=write cargo test -p bessemer-rules`).
-
-mod alphanumeric_chars;
-mod bad_words;
-mod capital_words;
-mod chars;
-mod comment_chars;
-mod comment_lines;
-mod digit_chars;
-mod distinct_listed_words;
-mod duplicate_ngram_chars;
-mod head_contains;
-mod later_duplicate_chars;
-mod later_duplicate_chars_of_lines;
-mod later_duplicates;
-mod letter_chars;
-mod letter_words;
-mod letterless_words;
-mod lines;
-mod lines_ending;
-mod lines_not_ending;
-mod lines_starting;
-mod lines_terminated;
-mod listed_words;
-mod longest_line;
-mod longest_word;
-mod mark_chars;
-mod mark_words;
-mod marks_per_word;
-mod mean_line_length;
-mod mean_nonsymbol_word_length;
-mod mean_word_length;
-mod median_word_length;
-mod newlines_per_word;
-mod nonalphanumeric_chars;
-mod nonsymbol_words;
-mod paragraphs_with;
-mod removed_words;
-mod repeated_line_chars;
-mod repeated_line_chars_of_words;
-mod repeated_lines;
-mod sentences;
-mod short_lines;
-mod space_chars;
-mod third_longest_line;
-mod top_ngram_chars;
-mod unique_line_chars;
-mod unique_lines;
-mod unique_words;
-mod url_chars;
-mod visible_chars;
-mod visible_share;
-mod word_entropy;
-mod words;
-mod words_with_marks;
+//! A new measure is a file, a test, and a line in the list below; the table of docs/rules.md is written from these values
+//! (`BESSEMER_GOLDEN=write cargo test -p bessemer-rules`).
 
 use crate::comments::Syntax;
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result, named, nearest};
 use crate::features::Scratch;
 use crate::lines::Lines;
 use crate::profile::StepFile;
@@ -88,62 +34,72 @@ pub struct MeasureSpec {
     compute: fn(&Measure, &str, &mut Scratch) -> Option<f64>,
 }
 
-/// Every measure, in the order of the documentation.
-pub const MEASURES: &[MeasureSpec] = &[
-    chars::MEASURE,
-    words::MEASURE,
-    nonsymbol_words::MEASURE,
-    mean_word_length::MEASURE,
-    mean_nonsymbol_word_length::MEASURE,
-    median_word_length::MEASURE,
-    longest_word::MEASURE,
-    marks_per_word::MEASURE,
-    words_with_marks::MEASURE,
-    mark_words::MEASURE,
-    letter_words::MEASURE,
-    letterless_words::MEASURE,
-    capital_words::MEASURE,
-    unique_words::MEASURE,
-    word_entropy::MEASURE,
-    distinct_listed_words::MEASURE,
-    listed_words::MEASURE,
-    lines::MEASURE,
-    lines_starting::MEASURE,
-    lines_ending::MEASURE,
-    lines_not_ending::MEASURE,
-    lines_terminated::MEASURE,
-    short_lines::MEASURE,
-    longest_line::MEASURE,
-    mean_line_length::MEASURE,
-    third_longest_line::MEASURE,
-    later_duplicates::MEASURE,
-    later_duplicate_chars::MEASURE,
-    later_duplicate_chars_of_lines::MEASURE,
-    repeated_lines::MEASURE,
-    repeated_line_chars::MEASURE,
-    repeated_line_chars_of_words::MEASURE,
-    unique_lines::MEASURE,
-    unique_line_chars::MEASURE,
-    top_ngram_chars::MEASURE,
-    duplicate_ngram_chars::MEASURE,
-    newlines_per_word::MEASURE,
-    letter_chars::MEASURE,
-    alphanumeric_chars::MEASURE,
-    nonalphanumeric_chars::MEASURE,
-    digit_chars::MEASURE,
-    space_chars::MEASURE,
-    mark_chars::MEASURE,
-    url_chars::MEASURE,
-    sentences::MEASURE,
-    paragraphs_with::MEASURE,
-    bad_words::MEASURE,
-    comment_lines::MEASURE,
-    comment_chars::MEASURE,
-    visible_share::MEASURE,
-    visible_chars::MEASURE,
-    head_contains::MEASURE,
-    removed_words::MEASURE,
-];
+/// Declares the files of the measures and lists what they hold. `cargo fmt` does not see files that a macro declares: they are
+/// formatted by `rustfmt crates/rules/src/measures/*.rs`.
+macro_rules! measures {
+    ($($file:ident)*) => {
+        $(mod $file;)*
+
+        /// Every measure, in the order of the documentation.
+        pub const MEASURES: &[MeasureSpec] = &[$($file::MEASURE),*];
+    };
+}
+
+measures! {
+    chars
+    words
+    nonsymbol_words
+    mean_word_length
+    mean_nonsymbol_word_length
+    median_word_length
+    longest_word
+    marks_per_word
+    words_with_marks
+    mark_words
+    letter_words
+    letterless_words
+    capital_words
+    unique_words
+    word_entropy
+    distinct_listed_words
+    listed_words
+    lines
+    lines_starting
+    lines_ending
+    lines_not_ending
+    lines_terminated
+    short_lines
+    longest_line
+    mean_line_length
+    third_longest_line
+    later_duplicates
+    later_duplicate_chars
+    later_duplicate_chars_of_lines
+    repeated_lines
+    repeated_line_chars
+    repeated_line_chars_of_words
+    unique_lines
+    unique_line_chars
+    top_ngram_chars
+    duplicate_ngram_chars
+    newlines_per_word
+    letter_chars
+    alphanumeric_chars
+    nonalphanumeric_chars
+    digit_chars
+    space_chars
+    mark_chars
+    url_chars
+    sentences
+    paragraphs_with
+    bad_words
+    comment_lines
+    comment_chars
+    visible_share
+    visible_chars
+    head_contains
+    removed_words
+}
 
 /// A measure with its parameters.
 #[derive(Debug, Clone)]
@@ -184,27 +140,17 @@ impl Measure {
         check(step, name, spec.parameters)?;
         let words = match &step.words {
             None => words,
-            Some(words) => named(
-                words,
-                "words",
-                WordSegmenter::named,
-                WordSegmenter::ALL.map(WordSegmenter::name).as_slice(),
-            )?,
+            Some(name) => named("words", name, &WordSegmenter::ALL, WordSegmenter::name)?,
         };
         let lines = match &step.lines {
             None => Lines::Newlines,
-            Some(lines) => named(lines, "lines", Lines::named, Lines::ALL.map(Lines::name).as_slice())?,
+            Some(name) => named("lines", name, &Lines::ALL, Lines::name)?,
         };
         let variant = match &step.variant {
             None => Variant::Datatrove,
-            Some(variant) => {
-                named(variant, "variant", Variant::named, Variant::ALL.map(Variant::name).as_slice())?
-            }
+            Some(name) => named("variant", name, &Variant::ALL, Variant::name)?,
         };
-        let syntax = match &step.syntax {
-            None => None,
-            Some(syntax) => Some(named(syntax, "syntax", Syntax::named, &Syntax::ALL.map(Syntax::name))?),
-        };
+        let syntax = |name| named("syntax", name, &Syntax::ALL, Syntax::name);
         Ok(Measure {
             spec,
             words,
@@ -218,7 +164,7 @@ impl Measure {
             ignore_case: step.ignore_case.unwrap_or(false),
             pattern: spec.pattern.map(|pattern| pattern(step)).transpose()?,
             keep: step.keep.unwrap_or(0.0),
-            syntax,
+            syntax: step.syntax.as_deref().map(syntax).transpose()?,
         })
     }
 
@@ -302,13 +248,6 @@ fn check(step: &StepFile, name: &str, takes: &[&str]) -> Result<()> {
         return Err(Error::new(format!("{name:?}: an empty mark is everywhere; leave it out")));
     }
     Ok(())
-}
-
-fn named<T>(name: &str, key: &str, of: impl Fn(&str) -> Option<T>, names: &[&str]) -> Result<T> {
-    of(name).ok_or_else(|| {
-        let near = nearest(name, names.iter().copied());
-        Error::new(format!("{key} = {name:?}{near}: wanted one of {}", names.join(", ")))
-    })
 }
 
 /// A pattern of a measure.

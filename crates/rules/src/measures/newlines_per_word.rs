@@ -1,7 +1,4 @@
-//! `newlines-per-word`: newlines per word.
-
-use super::{Measure, MeasureSpec, newlines, quotient};
-use crate::features::Scratch;
+use super::{MeasureSpec, newlines, quotient};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "newlines-per-word",
@@ -10,9 +7,5 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "newlines / words",
     origin: "FineWeb (Penedo et al. 2024)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| quotient(newlines(text), scratch.word_count(measure.words, text)),
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    quotient(newlines(text), scratch.word_count(measure.words, text))
-}

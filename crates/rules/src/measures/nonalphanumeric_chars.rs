@@ -1,7 +1,4 @@
-//! `nonalphanumeric-chars`: share of characters other than ASCII letters, digits, newline and `?!,.`.
-
-use super::{Measure, MeasureSpec, share_of_chars};
-use crate::features::Scratch;
+use super::{MeasureSpec, share_of_chars};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "nonalphanumeric-chars",
@@ -10,11 +7,9 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "such characters / chars",
     origin: "NeMo Curator",
     pattern: None,
-    compute,
+    compute: |_, text, scratch| {
+        share_of_chars(text, scratch, |c| {
+            !(c.is_ascii_alphanumeric() || matches!(c, '\n' | '?' | '!' | ',' | '.'))
+        })
+    },
 };
-
-fn compute(_: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    share_of_chars(text, scratch, |c| {
-        !(c.is_ascii_alphanumeric() || matches!(c, '\n' | '?' | '!' | ',' | '.'))
-    })
-}

@@ -1,7 +1,4 @@
-//! `nonsymbol-words`: words with a character that is no punctuation.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "nonsymbol-words",
@@ -10,9 +7,5 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "words with a non-punctuation character",
     origin: "datatrove's Gopher",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| Some(scratch.stats(measure.words, text).nonsymbol as f64),
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    Some(scratch.stats(measure.words, text).nonsymbol as f64)
-}

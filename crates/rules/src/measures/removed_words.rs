@@ -1,7 +1,4 @@
-//! `removed-words`: share of the words that the line rules of the profile have cut.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "removed-words",
@@ -10,11 +7,9 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "(words before - words after) / words before",
     origin: "RefinedWeb (Penedo et al. 2023)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        let before = scratch.words_before?;
+        let after = scratch.word_count(measure.words, text);
+        (before > 0).then(|| (before as f64 - after as f64) / before as f64)
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    let before = scratch.words_before?;
-    let after = scratch.word_count(measure.words, text);
-    (before > 0).then(|| (before as f64 - after as f64) / before as f64)
-}

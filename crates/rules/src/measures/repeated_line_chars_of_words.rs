@@ -1,7 +1,4 @@
-//! `repeated-line-chars-of-words`: characters of lines that come more than once / characters of all words.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 use crate::repetition::ratio;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
@@ -11,10 +8,8 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "chars of lines with a copy / chars of words",
     origin: "Dolma (Soldaini et al. 2024)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        let found = scratch.duplicates(measure.lines, text);
+        Some(ratio(found.repeated_chars, scratch.words(measure.words, text).total_chars.max(1)))
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    let found = scratch.duplicates(measure.lines, text);
-    Some(ratio(found.repeated_chars, scratch.words(measure.words, text).total_chars.max(1)))
-}

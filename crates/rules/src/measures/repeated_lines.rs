@@ -1,7 +1,4 @@
-//! `repeated-lines`: share of lines that come more than once, all occurrences; none with one line.
-
-use super::{Measure, MeasureSpec, quotient};
-use crate::features::Scratch;
+use super::{MeasureSpec, quotient};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "repeated-lines",
@@ -10,10 +7,8 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "lines with a copy / lines",
     origin: "Dolma (Soldaini et al. 2024), RefinedWeb (Penedo et al. 2023)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        let found = scratch.duplicates(measure.lines, text);
+        if found.items > 1 { quotient(found.repeated, found.items) } else { None }
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    let found = scratch.duplicates(measure.lines, text);
-    if found.items > 1 { quotient(found.repeated, found.items) } else { None }
-}

@@ -1,7 +1,4 @@
-//! `sentences`: matches of `\b[^.!?]+[.!?]*`.
-
-use super::{Measure, MeasureSpec, compile_pattern};
-use crate::features::Scratch;
+use super::{MeasureSpec, compile_pattern};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "sentences",
@@ -10,9 +7,5 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "matches",
     origin: "RedPajama-V2 (Weber et al. 2024)",
     pattern: Some(|_| compile_pattern(r"\b[^.!?]+[.!?]*")),
-    compute,
+    compute: |measure, text, _| Some(measure.pattern.as_ref()?.find_iter(text).count() as f64),
 };
-
-fn compute(measure: &Measure, text: &str, _: &mut Scratch) -> Option<f64> {
-    Some(measure.pattern.as_ref()?.find_iter(text).count() as f64)
-}

@@ -1,7 +1,4 @@
-//! `short-lines`: share of lines with at most so many characters.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 use bessemer_text::unicode::char_count;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
@@ -11,12 +8,8 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "such lines / lines",
     origin: "FineWeb (Penedo et al. 2024)",
     pattern: None,
-    compute,
+    compute: |measure, text, _| measure.share_of_lines(text, |line| is_short(line, measure.length)),
 };
-
-fn compute(measure: &Measure, text: &str, _: &mut Scratch) -> Option<f64> {
-    measure.share_of_lines(text, |line| is_short(line, measure.length))
-}
 
 fn is_short(line: &str, length: u64) -> bool {
     // A character has one to four bytes.

@@ -1,7 +1,4 @@
-//! `space-chars`: share of characters that are white space.
-
-use super::{Measure, MeasureSpec, share_of_chars};
-use crate::features::Scratch;
+use super::{MeasureSpec, share_of_chars};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "space-chars",
@@ -10,9 +7,7 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "white space / chars",
     origin: "NeMo Curator",
     pattern: None,
-    compute,
+    compute: |_, text, scratch| {
+        share_of_chars(text, scratch, |c| matches!(c, ' ' | '\n' | '\t' | '\r' | '\u{b}' | '\u{c}'))
+    },
 };
-
-fn compute(_: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    share_of_chars(text, scratch, |c| matches!(c, ' ' | '\n' | '\t' | '\r' | '\u{b}' | '\u{c}'))
-}

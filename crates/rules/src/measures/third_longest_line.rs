@@ -1,7 +1,4 @@
-//! `third-longest-line`: characters of the third longest line; 0 with fewer lines.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "third-longest-line",
@@ -10,9 +7,5 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "third of the chars of lines, sorted",
     origin: "mC4 (Xue et al. 2021)",
     pattern: None,
-    compute,
+    compute: |measure, text, _| Some(measure.line_lengths(text).longest[2] as f64),
 };
-
-fn compute(measure: &Measure, text: &str, _: &mut Scratch) -> Option<f64> {
-    Some(measure.line_lengths(text).longest[2] as f64)
-}

@@ -1,7 +1,4 @@
-//! `unique-line-chars`: characters of different lines / characters of all lines.
-
-use super::{Measure, MeasureSpec, quotient};
-use crate::features::Scratch;
+use super::{MeasureSpec, quotient};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "unique-line-chars",
@@ -10,10 +7,8 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "chars of different lines / chars of lines",
     origin: "NeMo Curator",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        let found = scratch.duplicates(measure.lines, text);
+        quotient(found.unique_chars, found.chars)
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    let found = scratch.duplicates(measure.lines, text);
-    quotient(found.unique_chars, found.chars)
-}

@@ -1,7 +1,4 @@
-//! `unique-words`: different words / words.
-
-use super::{Measure, MeasureSpec, quotient};
-use crate::features::Scratch;
+use super::{MeasureSpec, quotient};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "unique-words",
@@ -10,10 +7,8 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "different words / words",
     origin: "RedPajama-V2 (Weber et al. 2024)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        let unique = scratch.interned(measure.words, text).distinct().len();
+        quotient(unique as u64, scratch.words(measure.words, text).len() as u64)
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    let unique = scratch.interned(measure.words, text).distinct().len();
-    quotient(unique as u64, scratch.words(measure.words, text).len() as u64)
-}

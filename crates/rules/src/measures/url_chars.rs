@@ -1,7 +1,4 @@
-//! `url-chars`: share of characters in URLs with a scheme.
-
-use super::{Measure, MeasureSpec, compile_pattern, quotient};
-use crate::features::Scratch;
+use super::{MeasureSpec, compile_pattern, quotient};
 use bessemer_text::unicode::char_count;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
@@ -11,13 +8,11 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "chars of matches / chars",
     origin: "NeMo Curator",
     pattern: Some(|_| compile_pattern(URL)),
-    compute,
+    compute: |measure, text, scratch| {
+        let found = measure.pattern.as_ref()?.find_iter(text);
+        quotient(found.map(|found| char_count(found.as_str()) as u64).sum(), scratch.chars(text))
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    let found = measure.pattern.as_ref()?.find_iter(text);
-    quotient(found.map(|found| char_count(found.as_str()) as u64).sum(), scratch.chars(text))
-}
 
 /// NeMo Curator's pattern.
 const URL: &str = r"https?://(?:[a-zA-Z]|[0-9]|[$-_@.&+]|[!*\\(\\),]|(?:%[0-9a-fA-F][0-9a-fA-F]))+";

@@ -1,7 +1,4 @@
-//! `visible-chars`: characters outside of tags, scripts and styles.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 use bessemer_text::unicode::char_count;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
@@ -11,12 +8,8 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "visible chars",
     origin: "StarCoder (Li et al. 2023), RedPajama v1",
     pattern: None,
-    compute,
+    compute: |_, text, _| Some(visible_chars(text) as f64),
 };
-
-fn compute(_: &Measure, text: &str, _: &mut Scratch) -> Option<f64> {
-    Some(visible_chars(text) as f64)
-}
 
 /// Characters outside of `<...>`, scripts, styles and comments. A rough look, no parser: what is shown of a page.
 pub(super) fn visible_chars(text: &str) -> u64 {

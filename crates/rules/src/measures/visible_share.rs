@@ -1,8 +1,5 @@
-//! `visible-share`: share of characters outside of tags, scripts and styles.
-
 use super::visible_chars::visible_chars;
-use super::{Measure, MeasureSpec, quotient};
-use crate::features::Scratch;
+use super::{MeasureSpec, quotient};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "visible-share",
@@ -11,9 +8,5 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "visible chars / chars",
     origin: "StarCoder (Li et al. 2023), RedPajama v1",
     pattern: None,
-    compute,
+    compute: |_, text, scratch| quotient(visible_chars(text), scratch.chars(text)),
 };
-
-fn compute(_: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    quotient(visible_chars(text), scratch.chars(text))
-}

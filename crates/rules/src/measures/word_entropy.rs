@@ -1,7 +1,4 @@
-//! `word-entropy`: entropy of the words in nats.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "word-entropy",
@@ -10,15 +7,13 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "-Σ p ln p over different words",
     origin: "RedPajama-V2 (Weber et al. 2024)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        let words = scratch.words(measure.words, text).len();
+        // Sorted, so that the sum does not depend on the order of the words.
+        let distinct = scratch.interned(measure.words, text).distinct();
+        let mut counts: Vec<u32> = distinct.iter().map(|word| word.count).collect();
+        counts.sort_unstable();
+        let entropy = counts.iter().map(|&count| f64::from(count) / words as f64).map(|p| -p * p.ln());
+        (words > 0).then(|| entropy.sum())
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    let words = scratch.words(measure.words, text).len();
-    // Sorted, so that the sum does not depend on the order of the words.
-    let distinct = scratch.interned(measure.words, text).distinct();
-    let mut counts: Vec<u32> = distinct.iter().map(|word| word.count).collect();
-    counts.sort_unstable();
-    let entropy = counts.iter().map(|&count| f64::from(count) / words as f64).map(|p| -p * p.ln());
-    (words > 0).then(|| entropy.sum())
-}

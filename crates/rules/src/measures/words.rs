@@ -1,7 +1,4 @@
-//! `words`: words.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "words",
@@ -10,9 +7,5 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "words",
     origin: "Gopher (Rae et al. 2021, table A1)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| Some(scratch.word_count(measure.words, text) as f64),
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    Some(scratch.word_count(measure.words, text) as f64)
-}

@@ -1,7 +1,4 @@
-//! `words-with-marks`: share of words that hold a mark.
-
-use super::{Measure, MeasureSpec};
-use crate::features::Scratch;
+use super::MeasureSpec;
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "words-with-marks",
@@ -10,10 +7,9 @@ pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     formula: "words with a mark / words",
     origin: "Dolma (Soldaini et al. 2024)",
     pattern: None,
-    compute,
+    compute: |measure, text, scratch| {
+        measure.share_of_words(text, scratch, |word| {
+            measure.marks.iter().any(|mark| word.contains(mark.as_str()))
+        })
+    },
 };
-
-fn compute(measure: &Measure, text: &str, scratch: &mut Scratch) -> Option<f64> {
-    measure
-        .share_of_words(text, scratch, |word| measure.marks.iter().any(|mark| word.contains(mark.as_str())))
-}
