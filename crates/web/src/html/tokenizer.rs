@@ -104,9 +104,7 @@ impl<'a> Tokenizer<'a> {
             let after = &bytes[at + 2..];
             if tag != Tag::Plaintext
                 && after.get(..name.len()).is_some_and(|n| n.eq_ignore_ascii_case(name))
-                && after
-                    .get(name.len())
-                    .is_none_or(|b| matches!(b, b'\t' | b'\n' | 12 | b'\r' | b' ' | b'/' | b'>'))
+                && after.get(name.len()).is_none_or(|b| ends_name(*b))
             {
                 break at;
             }
@@ -144,22 +142,12 @@ impl<'a> Tokenizer<'a> {
     /// Reads a tag behind its `<` or `</`: None at the end of the page.
     fn tag(&mut self, start: usize) -> Option<(Tag, Attributes<'a>, bool)> {
         let bytes = self.bytes();
-        let name_end = bytes[start..]
-            .iter()
-            .position(|b| matches!(b, b'\t' | b'\n' | 12 | b'\r' | b' ' | b'/' | b'>'))
-            .map(|n| start + n);
-        let Some(mut at) = name_end else {
-            self.at = bytes.len();
-            return None;
-        };
+        let mut at = run_end(bytes, start, |b| !ends_name(b));
         let tag = Tag::of(&bytes[start..at]);
         let mut attributes = Attributes::default();
-        let space = |b: u8| matches!(b, b'\t' | b'\n' | 12 | b'\r' | b' ');
         let mut self_closing = false;
         loop {
-            while bytes.get(at).is_some_and(|b| space(*b)) {
-                at += 1;
-            }
+            at = run_end(bytes, at, is_space);
             match bytes.get(at) {
                 None => {
                     self.at = bytes.len();
@@ -177,20 +165,12 @@ impl<'a> Tokenizer<'a> {
                 Some(_) => self_closing = false,
             }
             let name = at;
-            at += 1;
-            while bytes.get(at).is_some_and(|b| !space(*b) && !matches!(b, b'/' | b'>' | b'=')) {
-                at += 1;
-            }
+            at = run_end(bytes, at + 1, |b| !ends_name(b) && b != b'=');
             let name = &bytes[name..at];
-            while bytes.get(at).is_some_and(|b| space(*b)) {
-                at += 1;
-            }
+            at = run_end(bytes, at, is_space);
             let mut value = "";
             if bytes.get(at) == Some(&b'=') {
-                at += 1;
-                while bytes.get(at).is_some_and(|b| space(*b)) {
-                    at += 1;
-                }
+                at = run_end(bytes, at + 1, is_space);
                 match bytes.get(at) {
                     Some(quote @ (b'"' | b'\'')) => {
                         at += 1;
@@ -204,9 +184,7 @@ impl<'a> Tokenizer<'a> {
                     Some(b'>') | None => {}
                     Some(_) => {
                         let start = at;
-                        while bytes.get(at).is_some_and(|b| !space(*b) && *b != b'>') {
-                            at += 1;
-                        }
+                        at = run_end(bytes, at, |b| !is_space(b) && b != b'>');
                         value = &self.text[start..at];
                     }
                 }
@@ -214,6 +192,21 @@ impl<'a> Tokenizer<'a> {
             attributes.set(name, value);
         }
     }
+}
+
+/// White space of the standard.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b'\t' | b'\n' | 12 | b'\r' | b' ')
+}
+
+/// Whether a byte ends the name of an element.
+fn ends_name(byte: u8) -> bool {
+    is_space(byte) || matches!(byte, b'/' | b'>')
+}
+
+/// The end of the run of bytes from `at` that `holds` accepts.
+fn run_end(bytes: &[u8], at: usize, holds: impl Fn(u8) -> bool) -> usize {
+    at + bytes[at..].iter().take_while(|byte| holds(**byte)).count()
 }
 
 /// Bytes up to behind the end of a comment: `-->` or `--!>`.
@@ -264,14 +257,11 @@ impl<'a> Iterator for Tokenizer<'a> {
             }
             match bytes[start + 1] {
                 b'!' => self.declaration(),
-                b'?' => {
-                    self.at = memchr::memchr(b'>', &bytes[start..]).map_or(bytes.len(), |e| start + e + 1)
-                }
                 b'/' if bytes[start + 2].is_ascii_alphabetic() => {
                     let (tag, _, _) = self.tag(start + 2)?;
                     return Some(Token::End(tag));
                 }
-                b'/' => {
+                b'?' | b'/' => {
                     self.at = memchr::memchr(b'>', &bytes[start..]).map_or(bytes.len(), |e| start + e + 1)
                 }
                 _ => {
