@@ -43,11 +43,12 @@ impl PageOptions {
 }
 
 /// Outcome of reading a page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PageVerdict {
     /// The page has text.
     Ok,
     /// No text was found on it.
+    #[default]
     Empty,
     /// The status of the response is neither 200 nor 203: what it carries is not the whole page.
     Status,
@@ -86,7 +87,7 @@ impl PageVerdict {
 }
 
 /// A page as a document.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
     /// Where the record lies; None for a page that is a file.
     pub position: Option<Position>,
@@ -115,23 +116,6 @@ pub struct Page {
 }
 
 impl Page {
-    fn new(url: Option<&str>) -> Page {
-        Page {
-            position: None,
-            url: url.map(String::from),
-            date: None,
-            http: Fields::new(),
-            media_type: None,
-            charset: None,
-            replaced: 0,
-            title: None,
-            language: None,
-            verdict: PageVerdict::Empty,
-            detail: None,
-            text: String::new(),
-        }
-    }
-
     /// A field of the page by its name: `title`, `language`, `charset` or `media_type`, else a header field of the HTTP response.
     pub fn field(&self, name: &str) -> Option<String> {
         match name {
@@ -290,9 +274,12 @@ pub fn page_of_record(record: &Record, extractor: &dyn Extractor, options: &Page
     if !holds_page(record) {
         return None;
     }
-    let mut page = Page::new(record.target_uri());
-    page.position = Some(record.position);
-    page.date = record.date().map(String::from);
+    let page = Page {
+        position: Some(record.position),
+        url: record.target_uri().map(String::from),
+        date: record.date().map(String::from),
+        ..Page::default()
+    };
     let identified = record.fields.get("WARC-Identified-Payload-Type");
     Some(match record.kind {
         RecordType::Response => response(page, record, identified, extractor, options),
@@ -334,7 +321,7 @@ fn response(
 
 /// The page that an HTML file holds.
 pub fn page_of_html(bytes: &[u8], extractor: &dyn Extractor, options: &PageOptions) -> Page {
-    Page::new(None).read(bytes, Some("text/html"), None, extractor, options)
+    Page::default().read(bytes, Some("text/html"), None, extractor, options)
 }
 
 #[cfg(test)]

@@ -4,11 +4,12 @@ use super::measure::{Measures, State, visible_chars};
 use crate::html::{Deadline, Document, HtmlError, Node, NodeKind, Tag, decode_references};
 
 /// Kind of a block of text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum BlockKind {
     /// A heading of level 1 to 6.
     Heading(u8),
     /// A paragraph, or text that stands by itself.
+    #[default]
     Paragraph,
     /// An item of a list.
     Item,
@@ -44,6 +45,7 @@ impl Block {
     }
 }
 
+#[derive(Default)]
 struct Collector {
     blocks: Vec<Block>,
     text: String,
@@ -154,18 +156,7 @@ pub(super) fn collect(
     deadline: &Deadline,
 ) -> Result<Vec<Block>, HtmlError> {
     let nodes = &document.nodes;
-    let mut c = Collector {
-        blocks: Vec::new(),
-        text: String::new(),
-        chars: 0,
-        linked: 0,
-        local: 0,
-        node: 0,
-        outside: false,
-        kind: BlockKind::Paragraph,
-        space: false,
-        breaks: 0,
-    };
+    let mut c = Collector::default();
     let mut open: Vec<Open> = Vec::new();
     // Inside preformatted text; inside a row of a data table.
     let (mut pre, mut row) = (false, false);
