@@ -71,6 +71,40 @@ impl WarcError {
     }
 }
 
+/// A fault inside a member, and where reading continues.
+pub(crate) struct Fault {
+    pub(crate) kind: FaultKind,
+    pub(crate) message: String,
+    pub(crate) io: Option<std::io::Error>,
+    /// Whether the next member must be searched for; else reading goes on where it stands.
+    pub(crate) search: bool,
+}
+
+impl Fault {
+    pub(crate) fn new(kind: FaultKind, message: impl Into<String>) -> Fault {
+        Fault { kind, message: message.into(), io: None, search: true }
+    }
+
+    /// The same fault, after which reading goes on where it stands.
+    pub(crate) fn without_search(self) -> Fault {
+        Fault { search: false, ..self }
+    }
+
+    /// The error of the file, with the offset of the member.
+    pub(crate) fn at(self, offset: u64) -> WarcError {
+        match self.io {
+            Some(source) => WarcError::io(offset, source),
+            None => WarcError::new(offset, self.kind, self.message),
+        }
+    }
+}
+
+impl From<std::io::Error> for Fault {
+    fn from(source: std::io::Error) -> Fault {
+        Fault { io: Some(source), search: false, ..Fault::new(FaultKind::Io, "") }
+    }
+}
+
 /// Counts of the records and faults that a reader met so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {

@@ -1,7 +1,7 @@
 //! One compressed member after another: gzip members, zstd frames (with the dictionary of the IIPC's zstd
 //! specification), or plain bytes.
 
-use super::error::FaultKind;
+use super::error::{Fault, FaultKind};
 use super::raw::Raw;
 use flate2::{Crc, Decompress, FlushDecompress, Status};
 use std::io::{self, Read, Seek};
@@ -29,20 +29,12 @@ pub enum Compression {
     Zstd,
 }
 
-/// Fault inside a member.
-pub(crate) enum MemberFault {
-    Io(io::Error),
-    Broken(FaultKind, String),
+fn broken(message: impl Into<String>) -> Fault {
+    Fault::new(FaultKind::Member, message)
 }
 
-impl From<io::Error> for MemberFault {
-    fn from(e: io::Error) -> Self {
-        MemberFault::Io(e)
-    }
-}
-
-fn broken(message: impl Into<String>) -> MemberFault {
-    MemberFault::Broken(FaultKind::Member, message.into())
+fn truncated(what: &str) -> Fault {
+    Fault::new(FaultKind::Truncated, format!("{what} is cut off"))
 }
 
 #[derive(PartialEq)]
@@ -79,15 +71,16 @@ impl Members {
     }
 
     /// Reads the dictionary frame if the file begins with one. `raw` stands at 0 and then behind the frame.
-    pub(crate) fn dictionary<R: Read + Seek>(&mut self, raw: &mut Raw<R>) -> Result<(), MemberFault> {
+    pub(crate) fn dictionary<R: Read + Seek>(&mut self, raw: &mut Raw<R>) -> Result<(), Fault> {
         if self.compression != Compression::Zstd {
             return Ok(());
         }
+        let fault = |message: String| Fault::new(FaultKind::Dictionary, message);
+        let unusable = |e: io::Error| fault(format!("the dictionary: {e}"));
         let mut dictionary = Vec::new();
         let head = raw.peek(8)?;
         if head.len() >= 8 && head[..4] == DICTIONARY_MAGIC {
             let size = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
-            let fault = |m: String| MemberFault::Broken(FaultKind::Dictionary, m);
             if size > MAX_DICTIONARY {
                 return Err(fault(format!(
                     "a dictionary of {size} bytes; at most {MAX_DICTIONARY} are read"
@@ -99,13 +92,9 @@ impl Members {
             }
             dictionary = frame[8..8 + size].to_vec();
             if dictionary.starts_with(&ZSTD_MAGIC) {
-                let decoder = zstd::stream::read::Decoder::new(&dictionary[..])
-                    .map_err(|e| fault(format!("the dictionary: {e}")))?;
+                let decoder = zstd::stream::read::Decoder::new(&dictionary[..]).map_err(unusable)?;
                 let mut plain = Vec::new();
-                decoder
-                    .take(MAX_DICTIONARY as u64 + 1)
-                    .read_to_end(&mut plain)
-                    .map_err(|e| fault(format!("the dictionary: {e}")))?;
+                decoder.take(MAX_DICTIONARY as u64 + 1).read_to_end(&mut plain).map_err(unusable)?;
                 if plain.len() > MAX_DICTIONARY {
                     return Err(fault(format!("a dictionary of more than {MAX_DICTIONARY} bytes")));
                 }
@@ -113,17 +102,16 @@ impl Members {
             }
             raw.consume(8 + size);
         }
-        let mut decoder = ZstdDecoder::with_dictionary(&dictionary)
-            .map_err(|e| MemberFault::Broken(FaultKind::Dictionary, format!("the dictionary: {e}")))?;
+        let mut decoder = ZstdDecoder::with_dictionary(&dictionary).map_err(unusable)?;
         decoder
             .set_parameter(zstd::zstd_safe::DParameter::WindowLogMax(WINDOW_LOG))
-            .map_err(|e| MemberFault::Broken(FaultKind::Dictionary, e.to_string()))?;
+            .map_err(|e| fault(e.to_string()))?;
         self.zstd = Some(decoder);
         Ok(())
     }
 
     /// Begins the member at the position of `raw`. False at the end of the file.
-    pub(crate) fn open<R: Read + Seek>(&mut self, raw: &mut Raw<R>) -> Result<bool, MemberFault> {
+    pub(crate) fn open<R: Read + Seek>(&mut self, raw: &mut Raw<R>) -> Result<bool, Fault> {
         self.stage = Stage::Outside;
         (self.consumed, self.produced) = (0, 0);
         match self.compression {
@@ -157,10 +145,7 @@ impl Members {
                     let size = u64::from(u32::from_le_bytes([head[4], head[5], head[6], head[7]]));
                     let to = raw.offset() + 8 + size;
                     if to > raw.length() {
-                        return Err(MemberFault::Broken(
-                            FaultKind::Truncated,
-                            "a skippable frame is cut off".into(),
-                        ));
+                        return Err(truncated("a skippable frame"));
                     }
                     raw.seek(to)?;
                 }
@@ -176,11 +161,7 @@ impl Members {
     }
 
     /// Fills `out` from the open member; 0 at its end.
-    pub(crate) fn read<R: Read + Seek>(
-        &mut self,
-        raw: &mut Raw<R>,
-        out: &mut [u8],
-    ) -> Result<usize, MemberFault> {
+    pub(crate) fn read<R: Read + Seek>(&mut self, raw: &mut Raw<R>, out: &mut [u8]) -> Result<usize, Fault> {
         if self.stage != Stage::Body || out.is_empty() {
             return Ok(0);
         }
@@ -203,11 +184,11 @@ impl Members {
         Ok(got)
     }
 
-    fn read_gzip<R: Read + Seek>(&mut self, raw: &mut Raw<R>, out: &mut [u8]) -> Result<usize, MemberFault> {
+    fn read_gzip<R: Read + Seek>(&mut self, raw: &mut Raw<R>, out: &mut [u8]) -> Result<usize, Fault> {
         loop {
             let window = raw.peek(1)?;
             if window.is_empty() {
-                return Err(MemberFault::Broken(FaultKind::Truncated, "the gzip member is cut off".into()));
+                return Err(truncated("the gzip member"));
             }
             let (before_in, before_out) = (self.inflate.total_in(), self.inflate.total_out());
             let status = self
@@ -222,10 +203,7 @@ impl Members {
             if status == Status::StreamEnd {
                 let trailer = raw.peek(8)?;
                 if trailer.len() < 8 {
-                    return Err(MemberFault::Broken(
-                        FaultKind::Truncated,
-                        "the gzip member is cut off".into(),
-                    ));
+                    return Err(truncated("the gzip member"));
                 }
                 let crc = u32::from_le_bytes([trailer[0], trailer[1], trailer[2], trailer[3]]);
                 let size = u32::from_le_bytes([trailer[4], trailer[5], trailer[6], trailer[7]]);
@@ -245,7 +223,7 @@ impl Members {
         }
     }
 
-    fn read_zstd<R: Read + Seek>(&mut self, raw: &mut Raw<R>, out: &mut [u8]) -> Result<usize, MemberFault> {
+    fn read_zstd<R: Read + Seek>(&mut self, raw: &mut Raw<R>, out: &mut [u8]) -> Result<usize, Fault> {
         let decoder = self.zstd.as_mut().ok_or_else(|| broken("no zstd decoder"))?;
         loop {
             let window = raw.peek(1)?;
@@ -255,7 +233,7 @@ impl Members {
             let hint = decoder.run(&mut input, &mut output).map_err(|e| {
                 let text = e.to_string();
                 if text.to_ascii_lowercase().contains("dictionary") {
-                    MemberFault::Broken(FaultKind::Dictionary, text)
+                    Fault::new(FaultKind::Dictionary, text)
                 } else {
                     broken(format!("zstd frame: {text}"))
                 }
@@ -271,17 +249,17 @@ impl Members {
                 return Ok(made);
             }
             if at_end {
-                return Err(MemberFault::Broken(FaultKind::Truncated, "the zstd frame is cut off".into()));
+                return Err(truncated("the zstd frame"));
             }
         }
     }
 }
 
 /// Length of the gzip member header at the start of `head` (RFC 1952, section 2.3).
-fn gzip_header(head: &[u8]) -> Result<usize, MemberFault> {
+fn gzip_header(head: &[u8]) -> Result<usize, Fault> {
     let short = || {
         if head.len() < MAX_GZIP_HEADER {
-            MemberFault::Broken(FaultKind::Truncated, "the header of the gzip member is cut off".into())
+            truncated("the header of the gzip member")
         } else {
             broken(format!("the header of the gzip member is longer than {MAX_GZIP_HEADER} bytes"))
         }

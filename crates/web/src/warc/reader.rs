@@ -1,8 +1,8 @@
 //! Reads records one by one, in bounded memory, and continues after damaged places.
 
-use super::error::{Counts, FaultKind, WarcError};
+use super::error::{Counts, Fault, FaultKind, WarcError};
 use super::limits::WarcLimits;
-use super::member::{Compression, DICTIONARY_MAGIC, GZIP_MAGIC, MemberFault, Members, ZSTD_MAGIC};
+use super::member::{Compression, DICTIONARY_MAGIC, GZIP_MAGIC, Members, ZSTD_MAGIC};
 use super::raw::Raw;
 use super::record::{Position, Record, RecordType};
 use crate::fields::Fields;
@@ -11,36 +11,6 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::ops::Range;
 use std::path::Path;
-
-/// A fault inside a member, and where reading continues.
-struct Fault {
-    kind: FaultKind,
-    message: String,
-    io: Option<std::io::Error>,
-    /// Whether the next member must be searched for; else reading goes on where it stands.
-    search: bool,
-}
-
-impl From<MemberFault> for Fault {
-    fn from(fault: MemberFault) -> Self {
-        match fault {
-            MemberFault::Io(e) => {
-                Fault { kind: FaultKind::Io, message: String::new(), io: Some(e), search: false }
-            }
-            MemberFault::Broken(kind, message) => Fault { kind, message, io: None, search: true },
-        }
-    }
-}
-
-impl From<std::io::Error> for Fault {
-    fn from(e: std::io::Error) -> Self {
-        MemberFault::Io(e).into()
-    }
-}
-
-fn fault(kind: FaultKind, message: impl Into<String>) -> Fault {
-    Fault { kind, message: message.into(), io: None, search: true }
-}
 
 /// Reader of WARC and WET files: plain, `.gz` with any number of members, `.zst` with any number of frames and the
 /// dictionary frame of the IIPC's specification.
@@ -115,10 +85,7 @@ impl<R: Read + Seek> WarcReader<R> {
             named.unwrap_or(Compression::Plain)
         };
         let mut members = Members::new(compression);
-        members.dictionary(&mut raw).map_err(|f| match f {
-            MemberFault::Io(e) => io(e),
-            MemberFault::Broken(kind, message) => WarcError::new(0, kind, message),
-        })?;
+        members.dictionary(&mut raw).map_err(|fault| fault.at(0))?;
         let end = u64::MAX;
         let position = Position { offset: raw.offset(), index: 0 };
         let counts = Counts::default();
@@ -137,11 +104,6 @@ impl<R: Read + Seek> WarcReader<R> {
         })
     }
 
-    /// How the file is compressed.
-    pub fn compression(&self) -> Compression {
-        self.compression
-    }
-
     /// Records and faults so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
@@ -150,11 +112,6 @@ impl<R: Read + Seek> WarcReader<R> {
     /// Length of the file in bytes.
     pub fn length(&self) -> u64 {
         self.raw.length()
-    }
-
-    /// Bytes of the file that were read so far, for progress.
-    pub fn offset(&self) -> u64 {
-        self.raw.offset()
     }
 
     /// Goes to a record that was read before; the next one returned is that record.
@@ -271,7 +228,7 @@ impl<R: Read + Seek> WarcReader<R> {
                 match self.members.open(&mut self.raw) {
                     Ok(false) => return Ok(None),
                     Ok(true) => self.open = true,
-                    Err(e) => return Err(self.recover(e.into())),
+                    Err(e) => return Err(self.recover(e)),
                 }
             }
             match self.record() {
@@ -286,9 +243,6 @@ impl<R: Read + Seek> WarcReader<R> {
     /// Moves the reader to where reading can continue, and returns the error.
     fn recover(&mut self, fault: Fault) -> WarcError {
         let offset = self.position.offset;
-        if let Some(e) = fault.io {
-            return WarcError::io(offset, e);
-        }
         if fault.search {
             self.open = false;
             let found = self.raw.seek(offset + 1).and_then(|()| self.search());
@@ -301,7 +255,7 @@ impl<R: Read + Seek> WarcReader<R> {
                 Err(e) => return WarcError::io(offset, e),
             }
         }
-        WarcError::new(offset, fault.kind, fault.message)
+        fault.at(offset)
     }
 
     /// More decompressed bytes; false at the end of the member.
@@ -319,7 +273,7 @@ impl<R: Read + Seek> WarcReader<R> {
             && self.members.produced > self.limits.bomb_floor
             && self.members.produced / self.members.consumed.max(1) > self.limits.max_ratio
         {
-            return Err(fault(
+            return Err(Fault::new(
                 FaultKind::Bomb,
                 format!(
                     "a member of {} bytes gave {} and more; at most {} for one are taken",
@@ -341,7 +295,7 @@ impl<R: Read + Seek> WarcReader<R> {
             }
             seen = self.buffer.len() - self.at;
             if seen > limit {
-                return Err(fault(
+                return Err(Fault::new(
                     FaultKind::Header,
                     format!("a header of more than {} bytes", self.limits.max_header),
                 ));
@@ -379,12 +333,12 @@ impl<R: Read + Seek> WarcReader<R> {
         let (version, fields) = self.header()?;
         let length = fields.get("Content-Length").and_then(|v| v.trim().parse::<u64>().ok());
         let Some(length) = length else {
-            return Err(fault(FaultKind::Header, "no Content-Length that is a number"));
+            return Err(Fault::new(FaultKind::Header, "no Content-Length that is a number"));
         };
         if self.compression == Compression::Plain {
             let begin = self.raw.offset() - (self.buffer.len() - self.at) as u64;
             if begin.saturating_add(length) > self.raw.length() {
-                return Err(fault(
+                return Err(Fault::new(
                     FaultKind::Truncated,
                     format!(
                         "a block of {length} bytes, of which the file holds {}",
@@ -396,13 +350,11 @@ impl<R: Read + Seek> WarcReader<R> {
         if length > self.limits.max_block {
             self.pass_over(length)?;
             self.position.index += 1;
-            return Err(Fault {
-                search: false,
-                ..fault(
-                    FaultKind::TooLarge,
-                    format!("a block of {length} bytes; at most {} are read", self.limits.max_block),
-                )
-            });
+            return Err(Fault::new(
+                FaultKind::TooLarge,
+                format!("a block of {length} bytes; at most {} are read", self.limits.max_block),
+            )
+            .without_search());
         }
         let block = self.block(length as usize)?;
         let position = self.position;
@@ -414,14 +366,14 @@ impl<R: Read + Seek> WarcReader<R> {
     /// The first line and the fields.
     fn header(&mut self) -> Result<(String, Fields), Fault> {
         let max = self.limits.max_header;
-        let cut = || Fault { search: false, ..fault(FaultKind::Truncated, "the header is cut off") };
+        let cut = || Fault::new(FaultKind::Truncated, "the header is cut off").without_search();
         // What is not a record is recognised by its first bytes, before a line's end is looked for.
         while self.buffer.len() - self.at < 5 && self.fill()? {}
         let head = &self.buffer[self.at..];
         let begins = head.starts_with(b"WARC/") || head.len() < 5 && b"WARC/".starts_with(head);
         if !begins {
             let shown = String::from_utf8_lossy(&head[..head.len().min(40)]).into_owned();
-            return Err(fault(FaultKind::Header, format!("wanted a line WARC/1.x, found {shown:?}")));
+            return Err(Fault::new(FaultKind::Header, format!("wanted a line WARC/1.x, found {shown:?}")));
         }
         let first = self.line(max)?;
         if first.is_none() {
@@ -454,13 +406,11 @@ impl<R: Read + Seek> WarcReader<R> {
             self.at += take;
             if block.len() < length && !self.fill()? {
                 self.open = false;
-                return Err(Fault {
-                    search: false,
-                    ..fault(
-                        FaultKind::Truncated,
-                        format!("a block of {length} bytes, of which the member holds {}", block.len()),
-                    )
-                });
+                return Err(Fault::new(
+                    FaultKind::Truncated,
+                    format!("a block of {length} bytes, of which the member holds {}", block.len()),
+                )
+                .without_search());
             }
         }
         Ok(block)

@@ -49,21 +49,6 @@ impl RecordType {
             _ => RecordType::Other(lower),
         }
     }
-
-    /// The value of `WARC-Type`.
-    pub fn name(&self) -> &str {
-        match self {
-            RecordType::Warcinfo => "warcinfo",
-            RecordType::Response => "response",
-            RecordType::Resource => "resource",
-            RecordType::Request => "request",
-            RecordType::Metadata => "metadata",
-            RecordType::Revisit => "revisit",
-            RecordType::Conversion => "conversion",
-            RecordType::Continuation => "continuation",
-            RecordType::Other(name) => name,
-        }
-    }
 }
 
 /// A record.
@@ -93,18 +78,8 @@ impl Record {
         self.fields.get("WARC-Date")
     }
 
-    /// `WARC-Record-ID`, as written.
-    pub fn id(&self) -> Option<&str> {
-        self.fields.get("WARC-Record-ID")
-    }
-
     /// `Content-Type` of the record (not of the HTTP message in it).
     pub fn content_type(&self) -> Option<&str> {
         self.fields.get("Content-Type")
-    }
-
-    /// Whether the crawler cut the content short (`WARC-Truncated`), and why.
-    pub fn truncated(&self) -> Option<&str> {
-        self.fields.get("WARC-Truncated")
     }
 }
