@@ -50,6 +50,25 @@ impl ScoresConfig {
         paths.retain(|(_, path)| !path.is_empty());
         paths
     }
+
+    /// Checks every value; the error names score, key, value and what is allowed.
+    ///
+    /// # Errors
+    /// Where a value is out of range or two columns have one name.
+    pub fn check(&self) -> Result<()> {
+        let mut names = BTreeSet::new();
+        for score in &self.list {
+            score.check()?;
+            for name in score.columns().into_iter().map(|(name, _)| name).chain(score.part_column()) {
+                if names.contains(&name) {
+                    let what = format!("two scores write the column {name:?}: rename one");
+                    return Err(ScoreError::Config(what));
+                }
+                names.insert(name);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// One score.
@@ -152,27 +171,6 @@ impl ScoreConfig {
                 "head = {} and tail = {}: wanted 0 < head < tail < 1",
                 self.head, self.tail
             ));
-        }
-        Ok(())
-    }
-}
-
-impl ScoresConfig {
-    /// Checks every value; the error names score, key, value and what is allowed.
-    ///
-    /// # Errors
-    /// Where a value is out of range or two columns have one name.
-    pub fn check(&self) -> Result<()> {
-        let mut names = BTreeSet::new();
-        for score in &self.list {
-            score.check()?;
-            for name in score.columns().into_iter().map(|(name, _)| name).chain(score.part_column()) {
-                if !names.insert(name.clone()) {
-                    return Err(ScoreError::Config(format!(
-                        "two scores write the column {name:?}: rename one"
-                    )));
-                }
-            }
         }
         Ok(())
     }

@@ -43,21 +43,6 @@ impl DateSource {
 /// Characters of a text that are searched for a date: by-lines stand at the top.
 const HEAD: usize = 1000;
 
-const MONTHS: [&str; 12] = [
-    "january",
-    "february",
-    "march",
-    "april",
-    "may",
-    "june",
-    "july",
-    "august",
-    "september",
-    "october",
-    "november",
-    "december",
-];
-
 impl Date {
     /// The day, if there is one and it is in the range of years.
     pub fn new(year: u32, month: u32, day: u32) -> Option<Date> {
@@ -145,10 +130,21 @@ fn tokens(text: &str) -> impl Iterator<Item = (Token<'_>, char)> {
 }
 
 fn month_named(word: &str) -> Option<u32> {
-    let lower = word.to_lowercase();
-    let lower = if lower == "sept" { "sep" } else { &lower };
-    let named = |name: &&str| *name == lower || (lower.len() == 3 && name.starts_with(lower));
-    MONTHS.iter().position(named).map(|i| i as u32 + 1)
+    Some(match word.to_lowercase().as_str() {
+        "january" | "jan" => 1,
+        "february" | "feb" => 2,
+        "march" | "mar" => 3,
+        "april" | "apr" => 4,
+        "may" => 5,
+        "june" | "jun" => 6,
+        "july" | "jul" => 7,
+        "august" | "aug" => 8,
+        "september" | "sept" | "sep" => 9,
+        "october" | "oct" => 10,
+        "november" | "nov" => 11,
+        "december" | "dec" => 12,
+        _ => return None,
+    })
 }
 
 fn first_in(text: &str) -> Option<Date> {
@@ -174,10 +170,8 @@ fn first_in(text: &str) -> Option<Date> {
             (Number(year, 4), Number(month, 2), Number(day, 2)) if b.1 == '-' && c.1 == '-' => {
                 Some((year, month, day))
             }
-            (Number(day, 1 | 2), Word(month), Number(year, 4)) => {
-                month_named(month).map(|month| (year, month, day))
-            }
-            (Word(month), Number(day, 1 | 2), Number(year, 4)) => {
+            (Number(day, 1 | 2), Word(month), Number(year, 4))
+            | (Word(month), Number(day, 1 | 2), Number(year, 4)) => {
                 month_named(month).map(|month| (year, month, day))
             }
             _ => None,

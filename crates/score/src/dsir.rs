@@ -8,7 +8,7 @@
 
 use crate::error::{Result, ScoreError};
 use crate::random::Uniform;
-use crate::source::Source;
+use crate::source::{ModelFile, Source};
 use bessemer_text::hash::xxh3;
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -128,18 +128,7 @@ impl Importance {
     /// # Errors
     /// A file that is something else.
     pub fn read(reader: impl Read, len: u64, name: &str) -> Result<Importance> {
-        Importance::from_source(Source::new(reader, len, name))
-    }
-
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// As [`Importance::read`].
-    pub fn open(path: &std::path::Path) -> Result<Importance> {
-        Importance::from_source(Source::open(path)?)
-    }
-
-    fn from_source<R: Read>(mut source: Source<R>) -> Result<Importance> {
+        let mut source = Source::new(reader, len, name);
         let magic = source.bytes(16, "the magic of an importance model")?;
         if magic != MAGIC {
             return Err(
@@ -149,6 +138,15 @@ impl Importance {
         let ratios = source.f32s(BUCKETS as u64, LARGEST_RATIO, "the log ratios")?;
         source.end()?;
         Ok(Importance { ratios })
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// As [`Importance::read`].
+    pub fn open(path: &std::path::Path) -> Result<Importance> {
+        let file = ModelFile::open(path)?;
+        Importance::read(file.reader, file.len, &file.name)
     }
 }
 

@@ -14,12 +14,19 @@ pub(crate) struct Source<R> {
     name: String,
 }
 
-impl Source<BufReader<File>> {
-    /// The whole of a file.
-    pub(crate) fn open(path: &Path) -> Result<Source<BufReader<File>>> {
+/// A model file, opened.
+pub(crate) struct ModelFile {
+    pub(crate) reader: BufReader<File>,
+    pub(crate) len: u64,
+    pub(crate) name: String,
+}
+
+impl ModelFile {
+    pub(crate) fn open(path: &Path) -> Result<ModelFile> {
         let file = bessemer_durable::open_regular(path).map_err(|e| ScoreError::io("open", path, e))?;
         let meta = file.metadata().map_err(|e| ScoreError::io("read", path, e))?;
-        Ok(Source::new(BufReader::with_capacity(1 << 20, file), meta.len(), &path.display().to_string()))
+        let reader = BufReader::with_capacity(1 << 20, file);
+        Ok(ModelFile { reader, len: meta.len(), name: path.display().to_string() })
     }
 }
 

@@ -42,31 +42,31 @@ impl Loss {
 /// The settings in the order of the file. Only `dim`, `word_ngrams`, `loss`, `bucket`, `minn` and `maxn` matter to
 /// inference; the others say how the model was trained.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Args {
+pub(crate) struct Args {
     /// Size of a vector.
-    pub dim: usize,
+    pub(crate) dim: usize,
     /// Context window of unsupervised training; not used here.
-    pub ws: i32,
+    pub(crate) ws: i32,
     /// Passes over the training data.
-    pub epoch: i32,
+    pub(crate) epoch: i32,
     /// Words seen less often were left out.
-    pub min_count: i32,
+    pub(crate) min_count: i32,
     /// Labels drawn by negative sampling.
-    pub neg: i32,
+    pub(crate) neg: i32,
     /// Longest word n-gram; 1 is words alone.
-    pub word_ngrams: usize,
+    pub(crate) word_ngrams: usize,
     /// How labels become probabilities.
-    pub loss: Loss,
+    pub(crate) loss: Loss,
     /// Rows of the input matrix that hashed n-grams share.
-    pub bucket: u32,
+    pub(crate) bucket: u32,
     /// Shortest piece of a word, in characters.
-    pub minn: usize,
+    pub(crate) minn: usize,
     /// Longest piece of a word, in characters; 0 for none.
-    pub maxn: usize,
+    pub(crate) maxn: usize,
     /// Tokens between two looks at the learning rate.
-    pub lr_update_rate: i32,
+    pub(crate) lr_update_rate: i32,
     /// Sampling threshold of unsupervised training; not used here.
-    pub t: f64,
+    pub(crate) t: f64,
 }
 
 const MAGIC: i32 = 793_712_314;
@@ -89,39 +89,19 @@ impl Args {
             return Err(source
                 .error(format!("fastText format version {version} is unknown; 11 and {VERSION} are read")));
         }
-        let mut values = [0i32; 12];
-        const NAMES: [&str; 12] = [
-            "dim",
-            "ws",
-            "epoch",
-            "minCount",
-            "neg",
-            "wordNgrams",
-            "loss",
-            "model",
-            "bucket",
-            "minn",
-            "maxn",
-            "lrUpdateRate",
-        ];
-        for (value, name) in values.iter_mut().zip(NAMES) {
-            *value = source.i32(name)?;
-        }
+        let dim = source.i32("dim")?;
+        let ws = source.i32("ws")?;
+        let epoch = source.i32("epoch")?;
+        let min_count = source.i32("minCount")?;
+        let neg = source.i32("neg")?;
+        let word_ngrams = source.i32("wordNgrams")?;
+        let loss = source.i32("loss")?;
+        let model = source.i32("model")?;
+        let bucket = source.i32("bucket")?;
+        let minn = source.i32("minn")?;
+        let mut maxn = source.i32("maxn")?;
+        let lr_update_rate = source.i32("lrUpdateRate")?;
         let t = source.f64("t")?;
-        let [
-            dim,
-            ws,
-            epoch,
-            min_count,
-            neg,
-            word_ngrams,
-            loss,
-            model,
-            bucket,
-            minn,
-            mut maxn,
-            lr_update_rate,
-        ] = values;
         if model != SUPERVISED {
             return Err(source.error(format!(
                 "this model has word vectors but no labels (model kind {model}); train one with `fasttext supervised`"

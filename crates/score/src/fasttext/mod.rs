@@ -12,12 +12,13 @@ mod matrix;
 mod output;
 mod train;
 
-pub use args::{Args, Loss};
+pub use args::Loss;
 pub use config::TrainConfig;
 pub use train::{Example, labelled_lines, train};
 
 use crate::error::Result;
-use crate::source::Source;
+use crate::source::{ModelFile, Source};
+use args::Args;
 use dictionary::{Dictionary, Line};
 use matrix::Matrix;
 use output::{Node, Sigmoid};
@@ -52,7 +53,8 @@ impl FastText {
     /// # Errors
     /// Where the file is not a whole supervised model; the message names the place.
     pub fn open(path: &Path) -> Result<FastText> {
-        FastText::read_from(Source::open(path)?)
+        let file = ModelFile::open(path)?;
+        FastText::read(file.reader, file.len, &file.name)
     }
 
     /// Reads a model from `len` bytes of `reader`; `name` is for errors.
@@ -60,10 +62,7 @@ impl FastText {
     /// # Errors
     /// As [`FastText::open`].
     pub fn read(reader: impl Read, len: u64, name: &str) -> Result<FastText> {
-        FastText::read_from(Source::new(reader, len, name))
-    }
-
-    fn read_from<R: Read>(mut source: Source<R>) -> Result<FastText> {
+        let mut source = Source::new(reader, len, name);
         let args = Args::read(&mut source)?;
         let dictionary = Dictionary::read(&mut source, &args)?;
         let quantised = source.boolean("the flag of the input matrix")?;
@@ -122,11 +121,6 @@ impl FastText {
         input.write(to)?;
         to.write_all(&[0])?;
         output.write(to)
-    }
-
-    /// The settings of the model.
-    pub fn args(&self) -> &Args {
-        &self.args
     }
 
     /// All labels, in the order of the file.

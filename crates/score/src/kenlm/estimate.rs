@@ -60,8 +60,8 @@ pub struct Estimated {
     words: Vec<Box<str>>,
     /// Per order records of key (last word first), log10 probability, log10 back-off weight.
     orders: Vec<RecordFile>,
-    discounts: Vec<Discounts>,
-    fallbacks: Vec<bool>,
+    /// Per order, and whether they are the fallback.
+    discounts: Vec<(Discounts, bool)>,
 }
 
 impl std::fmt::Debug for Estimated {
@@ -102,7 +102,6 @@ pub fn estimate(
     let mut unigrams = vec![0u64; words.len()];
     let adjusted = adjust(config, counted, &mut unigrams)?;
     let mut discounts = Vec::new();
-    let mut fallbacks = Vec::new();
     for (n, counts) in adjusted.iter().map(|a| a.with_count).enumerate() {
         let own = discounts_of(counts);
         if own.is_none() && !config.fallback {
@@ -112,16 +111,15 @@ pub fn estimate(
                 n + 1
             )));
         }
-        fallbacks.push(own.is_none());
-        discounts.push(own.unwrap_or([0.5, 1.0, 1.5]));
+        discounts.push((own.unwrap_or([0.5, 1.0, 1.5]), own.is_none()));
     }
     let mut parts = Vec::new();
     for (n, adjusted) in adjusted.iter().enumerate().skip(1) {
-        parts.push(sums_and_gammas(config, &memory, n + 1, &adjusted.file, discounts[n])?);
+        parts.push(sums_and_gammas(config, &memory, n + 1, &adjusted.file, discounts[n].0)?);
     }
     drop(adjusted);
-    let orders = interpolate(config, &unigrams, discounts[0], parts)?;
-    Ok(Estimated { words, orders, discounts, fallbacks })
+    let orders = interpolate(config, &unigrams, discounts[0].0, parts)?;
+    Ok(Estimated { words, orders, discounts })
 }
 
 /// The discounts of Chen and Goodman, or `None` where the counts do not give them.
@@ -431,15 +429,18 @@ impl Estimated {
 
     /// Discounts of each order, and whether they are the fallback.
     pub fn discounts(&self) -> impl Iterator<Item = (Discounts, bool)> + '_ {
-        self.discounts.iter().copied().zip(self.fallbacks.iter().copied())
+        self.discounts.iter().copied()
     }
 
     /// Calls `each` with the words, log10 probability and log10 back-off weight of every n-gram, shorter ones first.
-    fn for_each(&self, mut each: impl FnMut(&[&str], f64, f64) -> Result<()>) -> Result<()> {
+    fn for_each<E: From<ScoreError>>(
+        &self,
+        mut each: impl FnMut(&[&str], f64, f64) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
         for (n, file) in self.orders.iter().enumerate() {
             let n = n + 1;
             let mut reader = file.read();
-            while let Some(record) = reader.next()? {
+            while let Some(record) = reader.next().map_err(ScoreError::from)? {
                 let mut ngram = [""; MAX_ORDER];
                 for (i, word) in ngram[..n].iter_mut().rev().enumerate() {
                     *word = &self.words[word_at(record, i) as usize];
@@ -460,29 +461,17 @@ impl Estimated {
             writeln!(to, "ngram {}={count}", n + 1)?;
         }
         let (longest, mut section) = (self.orders.len(), 0);
-        let mut failed = None;
-        let walked = self.for_each(|ngram, log10, backoff| {
-            let mut line = || -> io::Result<()> {
-                if ngram.len() != section {
-                    section = ngram.len();
-                    writeln!(to, "\n\\{section}-grams:")?;
-                }
-                write!(to, "{}\t{}", log10 as f32, ngram.join(" "))?;
-                if section < longest {
-                    write!(to, "\t{}", backoff as f32)?;
-                }
-                writeln!(to)
-            };
-            line().map_err(|e| {
-                let told = ScoreError::Training(e.to_string());
-                failed = Some(e);
-                told
-            })
-        });
-        if let Some(e) = failed {
-            return Err(e);
-        }
-        walked?;
+        self.for_each(|ngram, log10, backoff| -> io::Result<()> {
+            if ngram.len() != section {
+                section = ngram.len();
+                writeln!(to, "\n\\{section}-grams:")?;
+            }
+            write!(to, "{}\t{}", log10 as f32, ngram.join(" "))?;
+            if section < longest {
+                write!(to, "\t{}", backoff as f32)?;
+            }
+            writeln!(to)
+        })?;
         writeln!(to, "\n\\end\\")
     }
 

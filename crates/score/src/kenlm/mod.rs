@@ -17,9 +17,8 @@ pub use estimate::{Discounts, EstimateConfig, Estimated, estimate};
 pub use perplexity::{Pieces, WhiteSpace, perplexity_of_document};
 
 use crate::error::Result;
-use crate::source::Source;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek, Write};
+use crate::source::{ModelFile, Source};
+use std::io::{BufRead, Read, Write};
 use std::path::Path;
 use table::{Probing, extend_key, negative};
 use trie::Trie;
@@ -72,16 +71,9 @@ impl LanguageModel {
     /// # Errors
     /// Where the file is not a whole model; the message names the place.
     pub fn open(path: &Path) -> Result<LanguageModel> {
-        let io = |e| crate::ScoreError::io("read", path, e);
-        let mut source = Source::open(path)?;
-        let magic = source.bytes(source.remaining().min(4), "the first bytes")?;
-        drop(source);
-        let mut file = File::open(path).map_err(io)?;
-        let len = file.metadata().map_err(io)?.len();
-        file.rewind().map_err(io)?;
-        let name = path.display().to_string();
-        let reader = BufReader::with_capacity(1 << 20, file);
-        if magic == b"mmap" {
+        let ModelFile { mut reader, len, name } = ModelFile::open(path)?;
+        let head = reader.fill_buf().map_err(|e| crate::ScoreError::io("read", path, e))?;
+        if head.starts_with(b"mmap") {
             LanguageModel::read_binary(reader, len, &name)
         } else {
             LanguageModel::read_arpa(reader, len, &name)

@@ -43,7 +43,7 @@ fn a_small_corpus_has_the_probabilities_of_lmplz() {
             assert!((log10 - wanted.1).abs() < 1e-7, "{name}: {log10}, wanted {}", wanted.1);
             assert!((backoff - wanted.2).abs() < 1e-6, "{name}: {backoff}, wanted {}", wanted.2);
             found += 1;
-            Ok(())
+            Result::Ok(())
         })
         .expect("reads");
     assert_eq!(found, golden.len());
