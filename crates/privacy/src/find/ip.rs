@@ -2,6 +2,7 @@
 //!
 //! "Public" is Python's `ipaddress.is_global`: not in a block that IANA's special-purpose registries reserve.
 
+use super::is_word;
 use regex::Regex;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -68,10 +69,6 @@ fn within(address: u128, blocks: &[([u16; 3], u32)]) -> bool {
 pub fn is_global_v6(address: Ipv6Addr) -> bool {
     let bits = u128::from(address);
     within(bits, GLOBAL_V6) || GLOBAL_ANYCAST.contains(&bits) || !within(bits, RESERVED_V6)
-}
-
-fn is_word(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80
 }
 
 /// Global addresses in `run`, which is the longest run of digits and dots around them and begins at `offset`:

@@ -31,6 +31,11 @@ const CLASS: [u8; 256] = {
     table
 };
 
+/// Whether a number that touches this byte may be a part of a longer word: letters, digits, `_`, and bytes of other scripts.
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80
+}
+
 /// Finds what its rules name.
 pub struct Finder {
     rules: PrivacyRules,
@@ -163,12 +168,11 @@ impl Finder {
     }
 
     fn phone(&self, text: &str, at: usize, run: usize) -> Option<(usize, usize)> {
-        match self.rules.phone {
+        let found = match self.rules.phone {
             PhoneRule::Off => None,
-            PhoneRule::Dolma => number::phone_us(text, at, run)
-                .filter(|&(start, end)| !number::is_reference(text.as_bytes(), start, end)),
-            PhoneRule::International => number::phone_international(text, at, run)
-                .filter(|&(start, end)| !number::is_reference(text.as_bytes(), start, end)),
-        }
+            PhoneRule::Dolma => number::phone_us(text, at, run),
+            PhoneRule::International => number::phone_international(text, at, run),
+        };
+        found.filter(|&(start, end)| !number::is_reference(text.as_bytes(), start, end))
     }
 }

@@ -1,5 +1,7 @@
 //! Numbers with a shape and a check: payment cards, bank accounts, phones.
 
+use super::is_word;
+
 /// Digits of a card number.
 const CARD_DIGITS: std::ops::RangeInclusive<usize> = 13..=19;
 /// How card numbers are written in groups.
@@ -33,10 +35,6 @@ fn has_issuer(digits: &[u8]) -> bool {
         620_000..=629_999 => length >= 16,                   // UnionPay
         _ => false,
     }
-}
-
-fn is_word(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80
 }
 
 fn digits_from(bytes: &[u8]) -> usize {
