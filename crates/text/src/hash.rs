@@ -35,12 +35,6 @@ pub fn sha1_64(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(first)
 }
 
-/// The first 4 bytes of SHA-1 as a little-endian number: datatrove's `sha1` at 32 bits.
-#[inline]
-pub fn sha1_32(bytes: &[u8]) -> u32 {
-    sha1_64(bytes) as u32
-}
-
 /// Most bytes of [`packed`].
 pub const PACKED: usize = 16;
 
@@ -122,7 +116,6 @@ mod tests {
         // xxhash.xxh3_64_intdigest("hello") and xxhash.xxh3_128_intdigest("hello") of python-xxhash.
         assert_eq!(xxh3(b"hello"), 0x9555_e855_5c62_dcfd);
         assert_eq!(xxh3_128(b"hello"), 0xb5e9_c1ad_071b_3e7f_c779_cfaa_5e52_3818);
-        assert_eq!(sha1_32(b"hello"), sha1_64(b"hello") as u32);
     }
 
     #[test]
