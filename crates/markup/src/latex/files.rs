@@ -76,7 +76,7 @@ fn next_input(source: &str, mut from: usize) -> Option<Input<'_>> {
     None
 }
 
-/// The file of the archive that a name means: with `.tex` behind it or as it is, and by its end of the path, since papers are
+/// The file of the archive that a name means, with `.tex` appended or as it is. The end of a path is enough, since papers are
 /// packed with and without a folder around them.
 fn resolve<'a>(files: &HashMap<&'a str, String>, name: &str) -> Option<&'a str> {
     let name = name.trim_start_matches("./").trim_matches('"');

@@ -16,12 +16,12 @@ pub(super) fn command_name(source: &str, at: usize) -> &str {
     &rest[..length]
 }
 
-/// Whether a command has a name of letters, so that white space behind it separates nothing.
+/// Whether a command has a name of letters: the white space that follows such a name separates nothing.
 pub(super) fn is_word(name: &str) -> bool {
     name.as_bytes().first().is_some_and(u8::is_ascii_alphabetic)
 }
 
-/// The code between two equal characters at `at` on one line, as `\verb|code|` has it, and the position behind it.
+/// The code between two equal characters at `at` on one line, as in `\verb|code|`, and the position after the second one.
 pub(super) fn delimited(source: &str, at: usize) -> Option<(&str, usize)> {
     let rest = &source[at..source.floor_char_boundary(at + OPTION_BYTES)];
     let line = rest.split('\n').next().unwrap_or(rest);
@@ -31,7 +31,7 @@ pub(super) fn delimited(source: &str, at: usize) -> Option<(&str, usize)> {
     Some((&line[start..start + length], at + 2 * start + length))
 }
 
-/// The position behind white space that holds at most one line end.
+/// The position after white space that holds at most one line end.
 pub(super) fn skip_space(source: &str, mut at: usize) -> usize {
     let mut lines = 0;
     while let Some(&byte) = source.as_bytes().get(at) {
@@ -44,7 +44,7 @@ pub(super) fn skip_space(source: &str, mut at: usize) -> usize {
     at
 }
 
-/// A name in braces at `at`, as `\begin` and `\input` take it, and the position behind it.
+/// A name in braces at `at`, as `\begin` and `\input` take it, and the position after the closing brace.
 pub(super) fn name_in_braces(source: &str, at: usize) -> Option<(&str, usize)> {
     let start = skip_space(source, at);
     let rest = source[start..].strip_prefix('{')?;
@@ -91,19 +91,19 @@ impl<'a> Grouped<'a> {
         Grouped { text, groups }
     }
 
-    /// The content of the group at `at`, and the position behind it.
+    /// The content of the group at `at`, and the position after the group.
     pub(super) fn group(&self, at: usize) -> Option<(&'a str, usize)> {
         let found = self.groups.binary_search_by_key(&at, |(start, _)| *start).ok()?;
         let (start, end) = self.groups[found];
         Some((&self.text[start + 1..end], end + 1))
     }
 
-    /// The group behind white space at `at`, and the position behind it.
+    /// The content of the group that follows white space at `at`, and the position after the group.
     pub(super) fn argument(&self, at: usize) -> Option<(&'a str, usize)> {
         self.group(skip_space(self.text, at))
     }
 
-    /// The position behind an optional argument at `at`; none where there is none.
+    /// The position after an optional argument at `at`; none where there is none.
     pub(super) fn skip_option(&self, at: usize) -> Option<usize> {
         if self.text.as_bytes().get(at) != Some(&b'[') {
             return None;
@@ -122,7 +122,7 @@ impl<'a> Grouped<'a> {
         None
     }
 
-    /// The position behind a star and optional arguments.
+    /// The position after a star and optional arguments.
     pub(super) fn skip_options(&self, mut at: usize) -> usize {
         at += usize::from(self.text.as_bytes().get(at) == Some(&b'*'));
         while let Some(end) = self.skip_option(at) {
@@ -153,7 +153,7 @@ pub(super) struct Finder {
 }
 
 impl Finder {
-    /// Position of the next `mark` at or behind `at`.
+    /// Position of the next `mark` at or after `at`.
     pub(super) fn find(&mut self, source: &str, at: usize, mark: &str) -> Option<usize> {
         if self.absent.contains(mark) {
             return None;

@@ -316,7 +316,7 @@ fn heading(line: &str) -> Option<(usize, &str)> {
     (level > 0 && line.len() > 2 * level).then(|| (level, &line[level..line.len() - level]))
 }
 
-/// Bytes of an address, with the space behind it, that begins an external link.
+/// Bytes of an address that begins an external link, the space after the address included.
 fn address(rest: &str) -> Option<usize> {
     let schemes = ["http://", "https://", "//", "ftp://", "mailto:"];
     if !schemes.iter().any(|scheme| rest.starts_with(scheme)) {
