@@ -57,13 +57,16 @@ impl RulesConfig {
             let keep = self.bad_words_keep;
             return Err(Error::new(format!("rules.bad_words_keep = {keep}: wanted a share from 0 to 1")));
         }
+        let predicates = |name: &str, key: &str, sources: &[String]| -> Result<Profile> {
+            let mut profile = Profile::parse(&format!("name = {name:?}"), None)?;
+            for source in sources {
+                profile.push_where(source, source).map_err(|error| error.at(key))?;
+            }
+            Ok(profile)
+        };
         let mut profiles = Vec::new();
         if !self.keep_first.is_empty() {
-            let mut first = Profile::parse("name = \"first\"", None)?;
-            for source in &self.keep_first {
-                first.push_where(source, source).map_err(|error| error.at("rules.keep_first"))?;
-            }
-            profiles.push(first);
+            profiles.push(predicates("first", "rules.keep_first", &self.keep_first)?);
         }
         for name in &self.profiles {
             profiles.push(Profile::find(name).map_err(|error| error.at("rules.profiles"))?);
@@ -71,10 +74,7 @@ impl RulesConfig {
         if self.keep.is_empty() && self.bad_words.is_empty() {
             return Ok(profiles);
         }
-        let mut own = Profile::parse("name = \"own\"", None)?;
-        for source in &self.keep {
-            own.push_where(source, source).map_err(|error| error.at("rules.keep"))?;
-        }
+        let mut own = predicates("own", "rules.keep", &self.keep)?;
         if !self.bad_words.is_empty() {
             let list = read_list(Path::new(&self.bad_words)).map_err(|error| error.at("rules.bad_words"))?;
             let list = list.into_iter().filter(|word| !ALLOWED.contains(&word.as_str())).collect();
