@@ -354,9 +354,10 @@ impl PlanRunner {
                         0 => parts.scan(part)?,
                         _ => {
                             let SideJoin { name, adds, .. } = side_join(segments, generation)?;
-                            let rows = PartPath::rows(folder, generation - 1, part).read(&[])?;
+                            let rows = PartPath::rows(folder, generation - 1, part);
                             let side_rows = PartPath::side_rows(folder, generation, part).read(&[])?;
-                            join(name, Box::new(rows), Box::new(side_rows), adds)
+                            let ids = rows.read(&["file".into(), "row".into()])?;
+                            join(name, Box::new(ids), Box::new(rows.read(&[])?), Box::new(side_rows), adds)
                         }
                     };
                     let mut writer = place.writer()?;

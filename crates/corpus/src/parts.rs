@@ -1,8 +1,9 @@
 //! Finished parts of the rows: what a build that was killed need not do again.
 //!
-//! The stages before the first shuffle look at one batch each: reading, decoding, rules, scores. Their rows are written to
-//! part files in `NAME.parts.partial` beside the corpus, and the stages after them read these files. A build that
-//! is restarted reuses every finished part and continues after the last one.
+//! The stages before the first side join look at one batch each: reading, decoding, rules, scores, the keys of duplicates. Their rows
+//! are written to part files in `NAME.parts.partial` beside the corpus, and the stages after them read these files: the columns of
+//! keys to find duplicates, and all of them to write the result. A build that is restarted reuses every finished part and continues
+//! after the last one.
 //!
 //! ```text
 //! NAME.parts.partial/
@@ -26,14 +27,13 @@ use crate::output::durable::{
 };
 use crate::source::Source;
 use arrow_array::{Array, RecordBatch, UInt64Array};
-use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
-use bessemer_dataflow::{Executor, Morsel, Plan, Scan, Sink, Stage, column, morsel};
+use bessemer_dataflow::{Executor, KeptRows, Morsel, Plan, Scan, Sink, Stage, column, scan_files};
 use bessemer_durable::{ConfinedDir, EntryKind};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -42,7 +42,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// Version of the files here: of their columns too.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// Stored bytes of a source below which a build is begun again rather than continued: it takes a second.
 const WORTH_BYTES: u64 = 8 << 20;
 /// Parts and units that a source is cut into, within the limits below.
@@ -445,7 +445,8 @@ impl bessemer_dataflow::Source for Unit {
     }
 }
 
-/// Finished parts as a source.
+/// Finished parts as a source, which is read by columns and as often as wanted.
+#[derive(Clone)]
 pub(crate) struct PartFiles {
     described: String,
     files: Vec<PathBuf>,
@@ -457,27 +458,17 @@ impl bessemer_dataflow::Source for PartFiles {
     }
 
     fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
-        Ok(Box::new(PartScan { files: self.files.clone().into(), reader: None }))
+        KeptRows::scan(self, None)
+    }
+
+    fn kept(&self) -> Option<Arc<dyn KeptRows>> {
+        Some(Arc::new(self.clone()))
     }
 }
 
-struct PartScan {
-    files: VecDeque<PathBuf>,
-    reader: Option<StreamReader<BufReader<File>>>,
-}
-
-impl Scan for PartScan {
-    fn next(&mut self) -> bessemer_dataflow::Result<Option<Morsel>> {
-        loop {
-            if let Some(reader) = &mut self.reader
-                && let Some(batch) = reader.next()
-            {
-                return Ok(Some(morsel(batch?)));
-            }
-            let Some(path) = self.files.pop_front() else { return Ok(None) };
-            let file = File::open(&path).map_err(Error::io("open", &path))?;
-            self.reader = Some(StreamReader::try_new(BufReader::with_capacity(1 << 20, file), None)?);
-        }
+impl KeptRows for PartFiles {
+    fn scan(&self, columns: Option<&[String]>) -> bessemer_dataflow::Result<Box<dyn Scan>> {
+        Ok(scan_files(self.files.clone(), columns))
     }
 }
 

@@ -53,3 +53,13 @@ pub fn with_columns(batch: &RecordBatch, new: Vec<(Field, ArrayRef)>) -> Result<
     }
     Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
 }
+
+/// Those of the columns `names` that the batch has, in the order of the names.
+///
+/// # Errors
+/// None that a valid batch can cause.
+pub fn select(batch: &RecordBatch, names: &[String]) -> Result<RecordBatch> {
+    let schema = batch.schema();
+    let indices: Vec<usize> = names.iter().filter_map(|name| schema.index_of(name).ok()).collect();
+    Ok(batch.project(&indices)?)
+}

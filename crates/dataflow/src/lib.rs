@@ -8,15 +8,17 @@
 //! ([`Reducer`]) and operators that see all rows ([`PipelineBreaker`]), and lists of [`Stage`]s made of them.
 
 mod batch;
+mod batch_file;
 mod error;
 mod execute;
 mod plan;
 mod source;
 
-pub use batch::{column, optional, with_columns};
+pub use batch::{column, optional, select, with_columns};
+pub use batch_file::scan_files;
 pub use error::{Error, Result};
 pub use execute::{Executor, held_bytes, join, partitions_of};
 pub use plan::{
     BatchMap, BreakerContext, FlatMap, Fold, Input, Output, PipelineBreaker, Plan, Reducer, Sink, Stage,
 };
-pub use source::{Batches, Morsel, Scan, Source, morsel};
+pub use source::{Batches, KeptRows, Morsel, Scan, Source, morsel};

@@ -33,6 +33,11 @@ use std::sync::atomic::AtomicBool;
 pub trait BatchMap: Send + Sync {
     /// Name of the function, for errors, plans in words and executors on other machines.
     fn name(&self) -> &str;
+    /// Columns that it reads, where it is cheap and leaves all others, `file` and `row` as they are: it may then run several times on
+    /// the same rows, and on some of their columns. None: it runs once, on all columns.
+    fn reads(&self) -> Option<&[&str]> {
+        None
+    }
     /// Applies the function.
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch>;
 }
@@ -131,10 +136,10 @@ pub enum Stage {
     /// The same, once for each partition: it sees the rows of that partition alone, and its result is the partition behind it.
     /// Partitions are worked on by different threads, or on different machines.
     PerPartition(Arc<dyn PipelineBreaker>),
-    /// The columns `project` of all rows run through `side`, whose result has the columns `file` and `row`,
+    /// The columns `project` of all rows, as far as they have them, run through `side`, whose result has the columns `file` and `row`,
     /// at most one row for each, plus those of `adds`, which are joined to the rows (null where the side plan
-    /// said nothing). Wide rows stay where they are while narrow keys travel: deduplication costs the text one
-    /// write and one read at most. The side plan may hold any stage.
+    /// said nothing). Wide rows stay where they are while narrow keys travel: rows that the source keeps are read again, with the
+    /// columns of the side plan alone, and others are kept once for all side joins in a row. The side plan may hold any stage.
     SideJoin {
         /// Decision of the side plan, as one word.
         name: String,

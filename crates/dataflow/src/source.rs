@@ -29,6 +29,17 @@ pub trait Source: Send + Sync {
     fn describe(&self) -> String;
     /// Starts reading from the beginning.
     fn scan(&self) -> Result<Box<dyn Scan>>;
+    /// The rows, where reading them again costs less than keeping them; none where it does not.
+    fn kept(&self) -> Option<Arc<dyn KeptRows>> {
+        None
+    }
+}
+
+/// Rows that are kept where they can be read several times.
+pub trait KeptRows: Send + Sync {
+    /// Starts reading from the beginning: of `columns` those that the rows have, all by default. Every scan cuts the rows into the same
+    /// batches.
+    fn scan(&self, columns: Option<&[String]>) -> Result<Box<dyn Scan>>;
 }
 
 /// A batch that is there already, as a morsel.

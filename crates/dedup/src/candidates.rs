@@ -14,17 +14,15 @@
 //! each link.
 
 use crate::components::Graph;
-use crate::exact::{PARTITIONS, names};
+use crate::keys::{KeptRows, PARTITIONS, check, names, words};
 use arrow_array::builder::{FixedSizeBinaryBuilder, UInt64Builder};
 use arrow_array::{Array, FixedSizeBinaryArray, RecordBatch, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use bessemer_dataflow::{
-    BreakerContext, Error, FlatMap, Input, Output, PipelineBreaker, Result, Stage, column,
-};
+use bessemer_dataflow::{BreakerContext, FlatMap, Input, Output, PipelineBreaker, Result, Stage, column};
 use bessemer_documents::{DocKey, doc_key_column};
 use bessemer_external_sort::{SortMemory, WordSorter};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// Rows of a result batch.
 const RESULT_ROWS: usize = 4096;
@@ -36,9 +34,12 @@ pub(crate) fn adds() -> SchemaRef {
     Arc::new(Schema::new(vec![Field::new("group", DataType::FixedSizeBinary(16), true)]))
 }
 
-/// The side plan from bands to components. Rows carry `order` and `bands` (band keys as little-endian words, null for no document).
+/// The side plan from bands to components. Rows carry `bands` (band keys as little-endian words, null for no document).
 pub(crate) fn stages() -> Vec<Stage> {
-    let mut stages = vec![Stage::FlatMap(Arc::new(BandEntries))];
+    let mut stages = vec![
+        Stage::FlatMap(Arc::new(KeptRows { key: Some("bands") })),
+        Stage::FlatMap(Arc::new(BandEntries)),
+    ];
     stages.extend(linked(&["band"], Arc::new(BandLinks)));
     stages
 }
@@ -57,15 +58,6 @@ pub(crate) fn sort_memory<'a>(context: &BreakerContext<'a>) -> SortMemory<'a> {
     SortMemory::new(context.memory / 3 * 2, context.spill, context.threads).with_stop(context.stop)
 }
 
-/// The words of bytes.
-pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
-    bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word))
-}
-
-pub(crate) fn check(stop: &AtomicBool) -> Result<()> {
-    if stop.load(Ordering::Relaxed) { Err(Error::Stopped) } else { Ok(()) }
-}
-
 /// Makes of a document one row for each of its bands: `band` and `order`.
 struct BandEntries;
 
@@ -77,10 +69,10 @@ impl FlatMap for BandEntries {
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
         let orders = doc_key_column(self.name(), &batch, "order")?;
         let bands: &FixedSizeBinaryArray = column(self.name(), &batch, "bands")?;
-        let entries = (bands.len() - bands.null_count()) * bands.value_length() as usize / 8;
+        let entries = bands.len() * bands.value_length() as usize / 8;
         let mut keys = UInt64Builder::with_capacity(entries);
         let mut places = FixedSizeBinaryBuilder::with_capacity(entries, 16);
-        for row in (0..batch.num_rows()).filter(|&row| !bands.is_null(row)) {
+        for row in 0..batch.num_rows() {
             for key in words(bands.value(row)) {
                 keys.append_value(key);
                 places.append_value(orders.value(row))?;

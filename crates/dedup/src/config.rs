@@ -81,20 +81,42 @@ impl DedupConfig {
     }
 
     /// The stages of all methods, in order. Rows carry `file`, `row`, `text`, `reason`, `detail`, perhaps `split`
-    /// and `copies`, and are ordered by (file, row).
+    /// and `copies`, and are ordered by (file, row). The keys of all methods before the first that edits texts come first: no later
+    /// method of them reads the texts.
     pub fn stages(&self) -> Vec<Stage> {
-        self.methods
-            .iter()
-            .flat_map(|method| match method {
-                Method::Exact => crate::exact::stages(),
-                Method::Minhash => crate::minhash::stages::stages(&self.minhash),
-                Method::Simhash => crate::simhash::stages(&self.simhash),
-                Method::Bloom => crate::bloom::stages(&self.bloom),
-                Method::Semantic => crate::semantic::stages(&self.semantic),
-                Method::Substring => crate::substring::stages(&self.substring),
-                Method::Lines => crate::lines::stages(&self.lines),
-            })
-            .collect()
+        let edits = |method: &Method| matches!(method, Method::Bloom | Method::Substring | Method::Lines);
+        let first = self.methods.iter().position(edits).unwrap_or(self.methods.len());
+        let (unedited, others) = self.methods.split_at(first);
+        let mut stages: Vec<Stage> = unedited.iter().filter_map(|method| self.keys(*method)).collect();
+        stages.extend(unedited.iter().flat_map(|method| self.behind_keys(*method)));
+        for method in others {
+            stages.extend(self.keys(*method));
+            stages.extend(self.behind_keys(*method));
+        }
+        stages
+    }
+
+    /// The map that makes the keys of a method, where it keeps them.
+    fn keys(&self, method: Method) -> Option<Stage> {
+        match method {
+            Method::Exact => Some(crate::exact::keys()),
+            Method::Minhash => Some(crate::minhash::stages::keys(&self.minhash)),
+            Method::Simhash => Some(crate::simhash::keys(&self.simhash)),
+            Method::Semantic => Some(crate::semantic::keys(&self.semantic)),
+            Method::Bloom | Method::Substring | Method::Lines => None,
+        }
+    }
+
+    fn behind_keys(&self, method: Method) -> Vec<Stage> {
+        match method {
+            Method::Exact => crate::exact::stages(),
+            Method::Minhash => crate::minhash::stages::stages(&self.minhash),
+            Method::Simhash => crate::simhash::stages(&self.simhash),
+            Method::Bloom => crate::bloom::stages(&self.bloom),
+            Method::Semantic => crate::semantic::stages(&self.semantic),
+            Method::Substring => crate::substring::stages(&self.substring),
+            Method::Lines => crate::lines::stages(&self.lines),
+        }
     }
 }
 

@@ -10,17 +10,12 @@
 //! different ones agree is below n²/2^129: 10^-21 for a billion.
 
 use crate::keep_first::KeepFirst;
+use crate::keys::{KeptRows, PARTITIONS, names, with_keys};
 use crate::verdict::{DropDuplicates, adds};
-use arrow_array::builder::FixedSizeBinaryBuilder;
-use arrow_array::{Array, RecordBatch, StringArray};
-use arrow_schema::{DataType, Field};
-use bessemer_dataflow::{BatchMap, Result, Stage, column, with_columns};
-use bessemer_documents::DocKeys;
+use arrow_array::RecordBatch;
+use bessemer_dataflow::{BatchMap, Result, Stage};
 use bessemer_text::hash::xxh3_128;
 use std::sync::Arc;
-
-/// Partitions of the shuffle.
-pub(crate) const PARTITIONS: usize = 16;
 
 /// The text that is compared.
 pub(crate) fn normalise(text: &str, out: &mut String) {
@@ -34,58 +29,33 @@ pub(crate) fn normalise(text: &str, out: &mut String) {
     }
 }
 
-/// Names as columns.
-pub(crate) fn names(names: &[&str]) -> Vec<String> {
-    names.iter().map(|name| (*name).to_string()).collect()
+/// The map that adds `fingerprint`.
+pub(crate) fn keys() -> Stage {
+    Stage::Map(Arc::new(Fingerprint))
 }
 
-/// The stages: fingerprints, the side plan, the verdicts. Rows carry `file`, `row`, `text`, `reason`, `detail`.
-pub fn stages() -> Vec<Stage> {
+/// The stages behind [`keys`].
+pub(crate) fn stages() -> Vec<Stage> {
     vec![
-        Stage::Map(Arc::new(Fingerprint)),
         Stage::SideJoin {
             name: "exact-duplicates".into(),
-            project: names(&["file", "row", "order", "copies", "fingerprint"]),
+            project: names(&["file", "row", "split", "reason", "copies", "fingerprint"]),
             side: vec![
+                Stage::FlatMap(Arc::new(KeptRows { key: Some("fingerprint") })),
                 Stage::Shuffle { key: names(&["fingerprint"]), partitions: PARTITIONS },
                 Stage::Sort { by: names(&["fingerprint", "order"]) },
-                Stage::Reduce {
-                    key: names(&["fingerprint"]),
-                    reducer: Arc::new(KeepFirst { key: "fingerprint".into() }),
-                },
+                Stage::Reduce { key: names(&["fingerprint"]), reducer: Arc::new(KeepFirst) },
             ],
             adds: adds(),
         },
-        Stage::Map(Arc::new(DropDuplicates { reason: "duplicate", says: "same text as" })),
+        Stage::Map(Arc::new(DropDuplicates {
+            reason: "duplicate",
+            says: "same text as",
+            key: "fingerprint",
+        })),
     ]
 }
 
-/// The batch with its places as the column `order` and the column `copies` (1 where it was missing), which every
-/// method's side plan reads, and `name`.
-pub(crate) fn with_order(
-    stage: &str,
-    batch: &RecordBatch,
-    field: Field,
-    array: arrow_array::ArrayRef,
-) -> Result<RecordBatch> {
-    let places = DocKeys::of(stage, batch)?;
-    let mut order = FixedSizeBinaryBuilder::with_capacity(batch.num_rows(), 16);
-    let mut copies = Vec::with_capacity(batch.num_rows());
-    for row in 0..batch.num_rows() {
-        order.append_value(places.get(row).bytes())?;
-        copies.push(crate::verdict::weight(stage, batch, row)?);
-    }
-    with_columns(
-        batch,
-        vec![
-            (field, array),
-            (Field::new("order", DataType::FixedSizeBinary(16), false), Arc::new(order.finish())),
-            (Field::new("copies", DataType::UInt64, true), Arc::new(arrow_array::UInt64Array::from(copies))),
-        ],
-    )
-}
-
-/// Adds the column `fingerprint`, null for documents that are dropped already.
 struct Fingerprint;
 
 impl BatchMap for Fingerprint {
@@ -94,20 +64,12 @@ impl BatchMap for Fingerprint {
     }
 
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
-        let texts: &StringArray = column(self.name(), &batch, "text")?;
-        let reasons: &StringArray = column(self.name(), &batch, "reason")?;
-        let mut prints = FixedSizeBinaryBuilder::with_capacity(batch.num_rows(), 16);
         let mut normal = String::new();
-        for index in 0..batch.num_rows() {
-            if reasons.is_null(index) {
-                normalise(texts.value(index), &mut normal);
-                prints.append_value(xxh3_128(normal.as_bytes()).to_be_bytes())?;
-            } else {
-                prints.append_null();
-            }
-        }
-        let field = Field::new("fingerprint", DataType::FixedSizeBinary(16), true);
-        with_order(self.name(), &batch, field, Arc::new(prints.finish()))
+        with_keys(self.name(), &batch, "fingerprint", Some(16), |_, text, key| {
+            normalise(text, &mut normal);
+            key.extend(xxh3_128(normal.as_bytes()).to_be_bytes());
+            true
+        })
     }
 }
 

@@ -4,16 +4,13 @@
 //! them: (file, row, place of the first, or null for the first itself, copies gained by the first, or null).
 
 use crate::verdict::{Verdicts, weight};
-use arrow_array::{Array, RecordBatch};
+use arrow_array::RecordBatch;
 use bessemer_dataflow::{Fold, Reducer, Result};
 use bessemer_documents::{DocKey, doc_key_column};
 use std::ops::Range;
 
-/// The reduction; its rows carry `order` (16-byte places), the key column and perhaps `copies`.
-pub(crate) struct KeepFirst {
-    /// The key: rows without one are of no group.
-    pub(crate) key: String,
-}
+/// The reduction; its rows carry `order` (16-byte places) and perhaps `copies`.
+pub(crate) struct KeepFirst;
 
 impl Reducer for KeepFirst {
     fn name(&self) -> &str {
@@ -21,12 +18,12 @@ impl Reducer for KeepFirst {
     }
 
     fn fold(&self) -> Box<dyn Fold> {
-        Box::new(KeepFirstFold { key: self.key.clone(), first: None, gained: 0, found: Verdicts::default() })
+        Box::new(KeepFirstFold::default())
     }
 }
 
+#[derive(Default)]
 struct KeepFirstFold {
-    key: String,
     first: Option<DocKey>,
     gained: u64,
     found: Verdicts,
@@ -47,9 +44,6 @@ impl Fold for KeepFirstFold {
     fn take(&mut self, batch: &RecordBatch, rows: Range<usize>, first: bool) -> Result<Option<RecordBatch>> {
         if first {
             self.end_group();
-        }
-        if batch.column_by_name(&self.key).is_some_and(|key| key.is_null(rows.start)) {
-            return Ok(None);
         }
         let orders = doc_key_column("keep-first", batch, "order")?;
         for row in rows {

@@ -10,6 +10,7 @@ mod components;
 mod config;
 pub mod exact;
 mod keep_first;
+mod keys;
 pub mod lines;
 pub mod minhash;
 mod mix;

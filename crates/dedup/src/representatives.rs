@@ -11,9 +11,9 @@
 //! Memory: sets of representatives up to half of what is granted, then files; beside them 20 bytes for each band of each
 //! representative of the largest component. Time: at most [`PER_KEY`] comparisons for each band.
 
-use crate::candidates::{check, words};
+use crate::keys::{check, words};
 use crate::verdict::{Verdicts, weight};
-use arrow_array::{Array, BinaryArray, FixedSizeBinaryArray};
+use arrow_array::{BinaryArray, FixedSizeBinaryArray};
 use bessemer_dataflow::{BreakerContext, Error, Input, Output, PipelineBreaker, Result, column};
 use bessemer_documents::{DocKey, doc_key_column};
 use schemars::JsonSchema;
@@ -243,7 +243,7 @@ impl PipelineBreaker for Representatives {
             let components = doc_key_column(self.name(), &batch, "group")?;
             let bands: &FixedSizeBinaryArray = column(self.name(), &batch, "bands")?;
             let shingles: &BinaryArray = column(self.name(), &batch, "shingles")?;
-            for row in (0..batch.num_rows()).filter(|&row| !components.is_null(row)) {
+            for row in 0..batch.num_rows() {
                 if component.as_deref() != Some(components.value(row)) {
                     state.end_component();
                     component = Some(components.value(row).to_vec());

@@ -11,9 +11,8 @@
 //! Cost: C(blocks, d) records of 40 bytes a document, sorted; comparisons within groups grow with the square of the
 //! different fingerprints in them: with 64 bits, distance 3 and 6 blocks the key has 32 bits.
 
-use crate::candidates::{self, Links, STOP_EVERY, check, sort_memory};
-use crate::exact::{PARTITIONS, names, with_order};
-use crate::minhash::stages::Clustered;
+use crate::candidates::{self, Links, STOP_EVERY, sort_memory};
+use crate::keys::{KeptRows, PARTITIONS, check, names};
 use crate::minhash::{ShingleBy, Shingler};
 use crate::verdict::{self, DropDuplicates, Verdicts, weight};
 use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array};
@@ -100,35 +99,42 @@ fn choices(blocks: u32, keep: u32) -> Vec<u64> {
         .collect()
 }
 
-/// The stages of SimHash.
-pub fn stages(config: &SimHashConfig) -> Vec<Stage> {
+/// The map that adds `simhash`, null for documents that are dropped already or have no feature.
+pub(crate) fn keys(config: &SimHashConfig) -> Stage {
+    Stage::Map(Arc::new(Fingerprints { config: config.clone() }))
+}
+
+/// The stages of SimHash behind [`keys`].
+pub(crate) fn stages(config: &SimHashConfig) -> Vec<Stage> {
     let masks = choices(config.blocks, config.blocks - config.distance);
-    let mut side = vec![Stage::FlatMap(Arc::new(Choices { masks }))];
+    let mut side = vec![
+        Stage::FlatMap(Arc::new(KeptRows { key: Some("simhash") })),
+        Stage::FlatMap(Arc::new(Choices { masks })),
+    ];
     side.extend(candidates::linked(&["choice", "blocks"], Arc::new(Close { distance: config.distance })));
+    let (reason, says, key) = ("near-duplicate", "fingerprint agrees with", "simhash");
     vec![
-        Stage::Map(Arc::new(Fingerprints { config: config.clone() })),
         Stage::SideJoin {
             name: "simhash-candidates".into(),
-            project: names(&["file", "row", "order", "simhash"]),
+            project: names(&["file", "row", "split", "reason", "simhash"]),
             side,
             adds: candidates::adds(),
         },
         Stage::SideJoin {
             name: "simhash-verified".into(),
-            project: names(&["file", "row", "order", "copies", "group", "simhash"]),
+            project: names(&["file", "row", "split", "reason", "copies", "group", "simhash"]),
             side: vec![
-                Stage::FlatMap(Arc::new(Clustered)),
+                Stage::FlatMap(Arc::new(KeptRows { key: Some("group") })),
                 Stage::Shuffle { key: names(&["group"]), partitions: PARTITIONS },
                 Stage::Sort { by: names(&["group", "order"]) },
                 Stage::PerPartition(Arc::new(Nearest { distance: config.distance })),
             ],
             adds: verdict::adds(),
         },
-        Stage::Map(Arc::new(DropDuplicates { reason: "near-duplicate", says: "fingerprint agrees with" })),
+        Stage::Map(Arc::new(DropDuplicates { reason, says, key })),
     ]
 }
 
-/// Adds `simhash`, null for documents that are dropped already or have no feature.
 struct Fingerprints {
     config: SimHashConfig,
 }
@@ -152,8 +158,7 @@ impl BatchMap for Fingerprints {
                 (!features.is_empty()).then(|| fingerprint(&features))
             })
             .collect();
-        let field = Field::new("simhash", DataType::UInt64, true);
-        with_order(self.name(), &batch, field, Arc::new(prints))
+        with_columns(&batch, vec![(Field::new("simhash", DataType::UInt64, true), Arc::new(prints))])
     }
 }
 
@@ -172,7 +177,7 @@ impl FlatMap for Choices {
         let prints: &UInt64Array = column(self.name(), &batch, "simhash")?;
         let each = |row: u32| (0..self.masks.len() as u8).map(move |choice| (row, choice));
         // A batch holds fewer than 2^31 rows, because Arrow's offsets are 32 bits wide.
-        let rows = (0..batch.num_rows() as u32).filter(|&row| !prints.is_null(row as usize));
+        let rows = 0..batch.num_rows() as u32;
         let (rows, choices): (Vec<u32>, Vec<u8>) = rows.flat_map(each).unzip();
         let blocks = rows.iter().zip(&choices);
         let blocks: UInt64Array = blocks
@@ -288,7 +293,7 @@ impl PipelineBreaker for Nearest {
             let orders = doc_key_column(self.name(), &batch, "order")?;
             let components = doc_key_column(self.name(), &batch, "group")?;
             let prints: &UInt64Array = column(self.name(), &batch, "simhash")?;
-            for row in (0..batch.num_rows()).filter(|&row| !components.is_null(row)) {
+            for row in 0..batch.num_rows() {
                 if near.component.as_deref() != Some(components.value(row)) {
                     near.end_component();
                     near.component = Some(components.value(row).to_vec());

@@ -8,26 +8,12 @@
 //! | `gained` | u64 | copies that this document newly stands for |
 //! | `copies` | u64 | documents that a kept row stands for, itself included: the cluster's size, for rehydration |
 
-use arrow_array::{Array, Float32Array, RecordBatch, UInt32Array, UInt64Array};
+use arrow_array::{Array, ArrayRef, Float32Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use bessemer_dataflow::{BatchMap, Result, column, with_columns};
-use bessemer_documents::{DocKey, Verdict, edit};
+use bessemer_dataflow::{BatchMap, Result, column, optional, with_columns};
+use bessemer_documents::DocKey;
+use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
-
-/// Columns that a method needs only while it works.
-const SCRATCH: &[&str] = &[
-    "order",
-    "fingerprint",
-    "bands",
-    "group",
-    "shingles",
-    "simhash",
-    "embedding",
-    "first_file",
-    "first_row",
-    "similarity",
-    "gained",
-];
 
 /// Rows of a result batch.
 const RESULT_ROWS: usize = 4096;
@@ -119,11 +105,17 @@ pub(crate) struct DropDuplicates {
     pub(crate) reason: &'static str,
     /// What is shared, for the detail: "same text as", "jaccard 0.91 with".
     pub(crate) says: &'static str,
+    /// Column of the keys, which nobody needs from here on.
+    pub(crate) key: &'static str,
 }
 
 impl BatchMap for DropDuplicates {
     fn name(&self) -> &str {
         "drop-duplicates"
+    }
+
+    fn reads(&self) -> Option<&[&str]> {
+        Some(&["reason", "detail", "copies", "first_file", "first_row", "similarity", "gained"])
     }
 
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
@@ -132,30 +124,39 @@ impl BatchMap for DropDuplicates {
         let first_row: &UInt64Array = column(stage, &batch, "first_row")?;
         let similarity: &Float32Array = column(stage, &batch, "similarity")?;
         let gained: &UInt64Array = column(stage, &batch, "gained")?;
+        let old_reasons: &StringArray = column(stage, &batch, "reason")?;
+        let old_details: &StringArray = column(stage, &batch, "detail")?;
         let rows = batch.num_rows();
         let mut copies = Vec::with_capacity(rows);
         for row in 0..rows {
             let more = if gained.is_null(row) { 0 } else { gained.value(row) };
             copies.push(weight(stage, &batch, row)? + more);
         }
-        let copies_field = Field::new("copies", DataType::UInt64, true);
-        let copies = Arc::new(UInt64Array::from(copies));
-        if first_file.null_count() == rows {
-            return without(&with_columns(&batch, vec![(copies_field, copies)])?, SCRATCH);
+        let mut made: Vec<(Field, ArrayRef)> =
+            vec![(Field::new("copies", DataType::UInt64, true), Arc::new(UInt64Array::from(copies)))];
+        if first_file.null_count() < rows {
+            let is_first = |row: &usize| first_file.is_null(*row);
+            let reasons = (0..rows).map(|row| match is_first(&row) {
+                true => optional(old_reasons, row),
+                false => Some(self.reason),
+            });
+            let details = (0..rows).map(|row| {
+                if is_first(&row) {
+                    return optional(old_details, row).map(Cow::Borrowed);
+                }
+                let (file, row_of_first) = (first_file.value(row), first_row.value(row));
+                let mut detail = format!("{} file {file} row {row_of_first}", self.says);
+                if !similarity.is_null(row) {
+                    detail += &format!(" at {:.4}", similarity.value(row));
+                }
+                Some(Cow::Owned(detail))
+            });
+            let field = |name| Field::new(name, DataType::Utf8, true);
+            made.push((field("reason"), Arc::new(reasons.collect::<StringArray>())));
+            made.push((field("detail"), Arc::new(details.collect::<StringArray>())));
         }
-        let changed = edit(stage, &batch, |document| {
-            let index = document.index();
-            if first_file.is_null(index) {
-                return Ok(Verdict::Keep);
-            }
-            let (file, row) = (first_file.value(index), first_row.value(index));
-            let mut detail = format!("{} file {file} row {row}", self.says);
-            if !similarity.is_null(index) {
-                detail += &format!(" at {:.4}", similarity.value(index));
-            }
-            Ok(Verdict::drop(self.reason, detail))
-        })?;
-        without(&with_columns(&changed, vec![(copies_field, copies)])?, SCRATCH)
+        let done = ["first_file", "first_row", "similarity", "gained", "group", self.key];
+        without(&with_columns(&batch, made)?, &done)
     }
 }
 

@@ -6,15 +6,16 @@
 
 use arrow_array::builder::{StringBuilder, UInt32Builder, UInt64Builder};
 use arrow_array::{Array, Float64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
-use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use bessemer_dataflow::{BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column};
+use bessemer_dataflow::{
+    BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column, scan_files,
+};
 use bessemer_score::ScoreConfig;
 use bessemer_score::quantile::{Cuts, Sketch};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -144,12 +145,12 @@ impl PipelineBreaker for CorpusParts {
             Field::new("row", DataType::UInt64, false),
             Field::new(&self.part, DataType::Utf8, true),
         ]));
-        let file = File::open(&path).map_err(io("open"))?;
-        for batch in StreamReader::try_new(BufReader::new(file), None)? {
+        let mut batches = scan_files([path], None);
+        while let Some(batch) = batches.next()? {
             if context.stop.load(Ordering::Relaxed) {
                 return Err(Error::Stopped);
             }
-            output(self.parts(&batch?, &cuts, &schema)?)?;
+            output(self.parts(&batch()?, &cuts, &schema)?)?;
         }
         Ok(())
     }

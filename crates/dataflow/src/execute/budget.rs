@@ -30,11 +30,6 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Whether more is held than the limit allows.
-    pub(crate) fn over(&self) -> bool {
-        self.used() > self.limit
-    }
-
     /// Gives back what [`Budget::hold`] took.
     pub(crate) fn release(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);

@@ -8,22 +8,40 @@ use arrow_array::{RecordBatch, UInt32Array, UInt64Array, new_null_array};
 use arrow_schema::{Field, SchemaRef};
 use arrow_select::interleave::interleave;
 
-/// Rows with the columns `adds` of the notes that have their (file, row), null where there is none. Both come ordered by
-/// (file, row). `name` is the annotation's, for errors.
+/// Rows with the columns `adds` of the side rows that have their (file, row), null where there is none. Both come ordered by
+/// (file, row). `ids` has the columns `file` and `row` of the same rows in the same batches: the rows themselves are made by the
+/// threads that run the morsels. `name` is the side join's, for errors.
 ///
 /// # Errors
-/// While reading: a note without a row, or a second one for the same row.
-pub fn join(name: &str, rows: Box<dyn Scan>, notes: Box<dyn Scan>, adds: &SchemaRef) -> Box<dyn Scan> {
-    Box::new(Joined { name: name.to_string(), rows, notes, current: None, adds: adds.clone() })
+/// While reading: rows out of order, a side row without a row, or a second one for the same row.
+pub fn join(
+    name: &str,
+    ids: Box<dyn Scan>,
+    rows: Box<dyn Scan>,
+    side_rows: Box<dyn Scan>,
+    adds: &SchemaRef,
+) -> Box<dyn Scan> {
+    Box::new(Joined {
+        name: name.to_string(),
+        ids,
+        rows,
+        side_rows,
+        current: None,
+        last: None,
+        adds: adds.clone(),
+    })
 }
 
 /// A merge join.
 struct Joined {
     name: String,
+    ids: Box<dyn Scan>,
     rows: Box<dyn Scan>,
-    notes: Box<dyn Scan>,
-    /// The batch of notes being read and the next note in it.
+    side_rows: Box<dyn Scan>,
+    /// The batch of side rows being read and the next row in it.
     current: Option<(RecordBatch, usize)>,
+    /// The last row of all batches so far.
+    last: Option<(u32, u64)>,
     adds: SchemaRef,
 }
 
@@ -32,7 +50,7 @@ fn next_batch(scan: &mut dyn Scan) -> Result<Option<RecordBatch>> {
 }
 
 impl Joined {
-    /// The next note's (file, row).
+    /// The next side row's (file, row).
     fn peek(&mut self) -> Result<Option<(u32, u64)>> {
         loop {
             match &self.current {
@@ -41,7 +59,7 @@ impl Joined {
                     let id: &UInt64Array = column(&self.name, batch, "row")?;
                     return Ok(Some((file.value(*row), id.value(*row))));
                 }
-                _ => match next_batch(&mut *self.notes)? {
+                _ => match next_batch(&mut *self.side_rows)? {
                     Some(batch) => self.current = Some((batch, 0)),
                     None => return Ok(None),
                 },
@@ -49,47 +67,61 @@ impl Joined {
         }
     }
 
-    /// Takes the next note.
+    /// Takes the next side row: its batch's place in `batches`, and its row there.
     fn take(&mut self, batches: &mut Vec<RecordBatch>) -> Option<(usize, usize)> {
         let (batch, row) = self.current.as_mut()?;
-        let place = (batches.len(), *row);
-        batches.push(batch.slice(0, batch.num_rows()));
+        if *row == 0 || batches.is_empty() {
+            batches.push(batch.clone());
+        }
+        let place = (batches.len() - 1, *row);
         *row += 1;
         Some(place)
+    }
+
+    /// The side row of each row of a batch.
+    fn matches(&mut self, ids: &RecordBatch) -> Result<(Vec<RecordBatch>, Vec<Option<(usize, usize)>>)> {
+        let (mut batches, mut places) = (Vec::new(), Vec::with_capacity(ids.num_rows()));
+        let name = self.name.clone();
+        let file: &UInt32Array = column(&name, ids, "file")?;
+        let row: &UInt64Array = column(&name, ids, "row")?;
+        for index in 0..ids.num_rows() {
+            let id = (file.value(index), row.value(index));
+            if self.last.is_some_and(|last| last >= id) {
+                let problem =
+                    format!("rows must arrive ordered by (file, row); {id:?} follows {:?}", self.last);
+                return Err(Error::plan(&name, problem));
+            }
+            self.last = Some(id);
+            places.push(if self.peek()? == Some(id) { self.take(&mut batches) } else { None });
+        }
+        Ok((batches, places))
     }
 }
 
 impl Scan for Joined {
     fn next(&mut self) -> Result<Option<Morsel>> {
-        let Some(batch) = next_batch(&mut *self.rows)? else {
-            return match self.peek()? {
+        match (self.rows.next()?, next_batch(&mut *self.ids)?) {
+            (Some(rows), Some(ids)) => {
+                let (batches, places) = self.matches(&ids)?;
+                let adds = self.adds.clone();
+                Ok(Some(Box::new(move || append(&rows()?, &batches, &places, &adds))))
+            }
+            _ => match self.peek()? {
                 None => Ok(None),
                 Some(id) => {
                     let problem =
                         format!("the side plan speaks of row {id:?}, which does not exist or twice");
                     Err(Error::plan(&self.name, problem))
                 }
-            };
-        };
-        let mut batches = Vec::new();
-        let mut places = Vec::with_capacity(batch.num_rows());
-        {
-            let file: &UInt32Array = column(&self.name, &batch, "file")?;
-            let row: &UInt64Array = column(&self.name, &batch, "row")?;
-            for index in 0..batch.num_rows() {
-                let matches = self.peek()? == Some((file.value(index), row.value(index)));
-                places.push(if matches { self.take(&mut batches) } else { None });
-            }
+            },
         }
-        let adds = self.adds.clone();
-        Ok(Some(Box::new(move || append(&batch, &batches, &places, &adds))))
     }
 }
 
-/// Appends the columns of the notes, null where there is no note.
+/// Appends the columns of the side rows, null where there is none.
 fn append(
     batch: &RecordBatch,
-    notes: &[RecordBatch],
+    side_rows: &[RecordBatch],
     places: &[Option<(usize, usize)>],
     adds: &SchemaRef,
 ) -> Result<RecordBatch> {
@@ -97,12 +129,12 @@ fn append(
     for field in adds.fields() {
         let null = new_null_array(field.data_type(), 1);
         let mut arrays: Vec<&dyn arrow_array::Array> = vec![&null];
-        for note in notes {
-            let index = note.schema().index_of(field.name())?;
-            arrays.push(note.column(index).as_ref());
+        for batch in side_rows {
+            let index = batch.schema().index_of(field.name())?;
+            arrays.push(batch.column(index).as_ref());
         }
         let indices: Vec<(usize, usize)> =
-            places.iter().map(|place| place.map_or((0, 0), |(note, row)| (note + 1, row))).collect();
+            places.iter().map(|place| place.map_or((0, 0), |(batch, row)| (batch + 1, row))).collect();
         new.push((Field::new(field.name(), field.data_type().clone(), true), interleave(&arrays, &indices)?));
     }
     with_columns(batch, new)

@@ -1,7 +1,7 @@
 //! The local executor: runs a plan on the threads of one machine within a memory budget.
 //!
 //! Stages turn streams into streams. A stream is a list of partitions, each a [`Scan`]. Maps and reductions are
-//! lazy and fuse with what follows. Shuffles, sorts, operators and annotations drive their input to the end and hold the
+//! lazy and fuse with what follows. Shuffles, sorts, pipeline breakers and side joins drive their input to the end and hold the
 //! rows in spools, which go to disk as Arrow IPC when the budget is spent. What is held outside the budget is
 //! bounded: (2 threads + 2) morsels of about a megabyte, or of one document where that is larger; a run of 16 MiB
 //! per thread while a sort is under way; a row group of 8 MiB per output file.
@@ -20,6 +20,7 @@ mod spool;
 use budget::Budget;
 pub use join::join;
 pub use shuffle::partitions_of;
+use side_join::{Rows, Steps};
 pub use spool::held_bytes;
 
 use crate::error::{Error, Result};
@@ -64,7 +65,11 @@ impl<'a> Executor<'a> {
 
     /// Runs the plan to its end; the sink gets every row, in the plan's order, on the calling thread.
     pub fn run(&self, plan: &Plan, sink: &mut dyn Sink) -> Result<()> {
-        let stream = self.stages(vec![plan.source.scan()?], &plan.stages)?;
+        let rows = match plan.source.kept() {
+            Some(kept) => Rows::Again(Steps::of(kept)),
+            None => Rows::Once(vec![plan.source.scan()?]),
+        };
+        let stream = self.stages(rows, &plan.stages)?.once()?;
         self.drive(stream, &Ok, &mut |batch| sink.write(&batch))
     }
 
@@ -73,29 +78,33 @@ impl<'a> Executor<'a> {
         self.budget.spilled()
     }
 
-    /// The stream behind `stages`.
-    fn stages(&self, mut stream: Stream<'a>, stages: &[Stage]) -> Result<Stream<'a>> {
-        for stage in stages {
-            stream = match stage {
-                Stage::Map(map) => stream
-                    .into_iter()
-                    .map(|input| Box::new(Mapped { input, map: map.clone() }) as Box<dyn Scan + 'a>)
-                    .collect(),
-                Stage::FlatMap(map) => stream
-                    .into_iter()
-                    .map(|input| Box::new(FlatMapped { input, map: map.clone() }) as Box<dyn Scan + 'a>)
-                    .collect(),
-                Stage::Shuffle { key, partitions } => self.shuffle(stream, key, *partitions)?,
-                Stage::Sort { by } => self.sort(stream, by),
-                Stage::Reduce { key, reducer } => reduce::reduce(stream, key, reducer),
-                Stage::PipelineBreaker(breaker) => self.pipeline_breaker(stream, breaker.as_ref())?,
-                Stage::PerPartition(breaker) => self.per_partition(stream, breaker),
+    /// The rows behind `stages`.
+    fn stages(&self, mut rows: Rows<'a>, stages: &[Stage]) -> Result<Rows<'a>> {
+        for (index, stage) in stages.iter().enumerate() {
+            rows = match stage {
+                Stage::Map(map) => rows.map(map),
+                Stage::FlatMap(map) => Rows::Once(
+                    rows.once()?
+                        .into_iter()
+                        .map(|input| Box::new(FlatMapped { input, map: map.clone() }) as Box<dyn Scan + 'a>)
+                        .collect(),
+                ),
+                Stage::Shuffle { key, partitions } => {
+                    Rows::Once(self.shuffle(rows.once()?, key, *partitions)?)
+                }
+                Stage::Sort { by } => Rows::Once(self.sort(rows.once()?, by)),
+                Stage::Reduce { key, reducer } => Rows::Once(reduce::reduce(rows.once()?, key, reducer)),
+                Stage::PipelineBreaker(breaker) => {
+                    Rows::Once(self.pipeline_breaker(rows.once()?, breaker.as_ref())?)
+                }
+                Stage::PerPartition(breaker) => Rows::Once(self.per_partition(rows.once()?, breaker)),
                 Stage::SideJoin { name, project, side, adds } => {
-                    self.side_join(stream, name, project, side, adds)?
+                    let steps = self.keep(rows, &stages[index..])?;
+                    Rows::Again(self.side_join(steps, name, project, side, adds)?)
                 }
             };
         }
-        Ok(stream)
+        Ok(rows)
     }
 }
 

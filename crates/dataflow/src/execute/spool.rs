@@ -1,20 +1,21 @@
 //! A queue of batches that goes to disk when the budget is spent.
 //!
 //! States: all in memory; a file that holds a prefix and memory that holds the rest; being read. Batches come
-//! back in the order in which they went in. A file that is being written has a writer, whose buffers are as large as a
-//! batch; [`Spool::close`] gives these back.
+//! back in the order in which they went in: once, from a [`SpoolReader`] that frees what was read, or as [`KeptRows`] as often as wanted. A
+//! file that is being written has a writer, whose buffers are as large as a batch; [`Spool::close`] gives these back.
 
 use super::Executor;
 use super::budget::Budget;
+use crate::batch::select;
+use crate::batch_file::scan_files;
 use crate::error::{Error, Result};
-use crate::source::{Morsel, Scan, morsel};
+use crate::source::{KeptRows, Morsel, Scan, morsel};
 use arrow_array::{Array, RecordBatch};
 use arrow_data::ArrayData;
-use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{BufReader, BufWriter};
+use std::io::BufWriter;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -59,7 +60,7 @@ pub(super) struct Spool {
     memory_bytes: usize,
     /// Bytes of the largest batch that was added.
     largest: usize,
-    file: Option<SpillFile>,
+    file: Option<Arc<SpillFile>>,
     /// Writer of `file` until it is complete.
     writer: Option<StreamWriter<BufWriter<File>>>,
     budget: Arc<Budget>,
@@ -105,7 +106,7 @@ impl Spool {
         if self.file.is_none() {
             let path = self.folder.join(format!("spill-{}.arrow", self.budget.file_number()));
             let file = File::create_new(&path).map_err(Error::io("create spill file", &path))?;
-            self.file = Some(SpillFile { path });
+            self.file = Some(Arc::new(SpillFile { path }));
             self.writer = Some(StreamWriter::try_new(BufWriter::new(file), &first.schema())?);
         }
         let Some(writer) = &mut self.writer else {
@@ -124,6 +125,12 @@ impl Spool {
         Ok(Box::new(self.reader()?))
     }
 
+    /// The batches, to be read several times.
+    pub(super) fn keep(mut self) -> Result<Arc<dyn KeptRows>> {
+        self.close()?;
+        Ok(Arc::new(self))
+    }
+
     /// Completes the file, if there is one: no batch is added from now on.
     pub(super) fn close(&mut self) -> Result<()> {
         if let (Some(mut writer), Some(file)) = (self.writer.take(), &self.file) {
@@ -140,15 +147,22 @@ impl Spool {
     /// The batches, in order, one at a time.
     pub(super) fn reader(&mut self) -> Result<SpoolReader> {
         self.close()?;
-        let file = match self.file.take() {
-            None => None,
-            Some(file) => {
-                let reader = File::open(&file.path).map_err(Error::io("open spill file", &file.path))?;
-                Some((StreamReader::try_new(BufReader::new(reader), None)?, file))
-            }
-        };
+        let file = self.file.take().map(|file| (scan_files([file.path.clone()], None), file));
         self.memory_bytes = 0;
-        Ok(SpoolReader { file, memory: std::mem::take(&mut self.memory).into(), budget: self.budget.clone() })
+        let memory = std::mem::take(&mut self.memory).into();
+        Ok(SpoolReader { file, memory, budget: Some(self.budget.clone()) })
+    }
+}
+
+impl KeptRows for Spool {
+    fn scan(&self, columns: Option<&[String]>) -> Result<Box<dyn Scan>> {
+        let memory = self.memory.iter().map(|batch| match columns {
+            Some(columns) => select(batch, columns),
+            None => Ok(batch.clone()),
+        });
+        let memory = memory.collect::<Result<_>>()?;
+        let file = self.file.clone().map(|file| (scan_files([file.path.clone()], columns), file));
+        Ok(Box::new(SpoolReader { file, memory, budget: None }))
     }
 }
 
@@ -160,32 +174,39 @@ impl Drop for Spool {
 
 /// Reads a spool from its beginning, freeing what was read.
 pub(super) struct SpoolReader {
-    file: Option<(StreamReader<BufReader<File>>, SpillFile)>,
+    file: Option<(Box<dyn Scan>, Arc<SpillFile>)>,
     memory: VecDeque<RecordBatch>,
-    budget: Arc<Budget>,
+    /// The budget that counts these batches; none where it counts them for the spool.
+    budget: Option<Arc<Budget>>,
 }
 
 impl SpoolReader {
     /// The next batch.
     pub(super) fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
-        if let Some((reader, _)) = &mut self.file {
-            match reader.next() {
-                Some(batch) => return Ok(Some(batch?)),
-                None => self.file = None,
-            }
-        }
-        Ok(self.memory.pop_front().inspect(|batch| self.budget.release(held_bytes(batch))))
+        self.next()?.map(|morsel| morsel()).transpose()
+    }
+
+    fn release(&self, batch: &RecordBatch) {
+        self.budget.iter().for_each(|budget| budget.release(held_bytes(batch)));
     }
 }
 
 impl Drop for SpoolReader {
     fn drop(&mut self) {
-        self.budget.release(self.memory.iter().map(held_bytes).sum());
+        self.memory.iter().for_each(|batch| self.release(batch));
     }
 }
 
 impl Scan for SpoolReader {
     fn next(&mut self) -> Result<Option<Morsel>> {
-        Ok(self.next_batch()?.map(morsel))
+        if let Some((file, _)) = &mut self.file {
+            match file.next()? {
+                None => self.file = None,
+                batch => return Ok(batch),
+            }
+        }
+        let batch = self.memory.pop_front();
+        batch.iter().for_each(|batch| self.release(batch));
+        Ok(batch.map(morsel))
     }
 }

@@ -13,7 +13,7 @@ mod filter;
 mod stages;
 
 pub use filter::{Filter, MAGIC, Size, VERSION};
-pub use stages::stages;
+pub(crate) use stages::stages;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

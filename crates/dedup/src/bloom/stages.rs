@@ -2,15 +2,14 @@
 
 use super::filter::{Filter, Size, shard_of};
 use super::{BloomConfig, BloomScope, SHARDS};
-use crate::candidates::{check, words};
-use crate::exact::names;
+use crate::keys::{check, names, with_keys, words};
 use crate::minhash::shingle::uax_words;
 use crate::verdict::without;
 use arrow_array::builder::BinaryBuilder;
-use arrow_array::{Array, BinaryArray, Float32Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use arrow_array::{Array, BinaryArray, Float32Array, RecordBatch, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
 use bessemer_dataflow::{
-    BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column, with_columns,
+    BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column,
 };
 use bessemer_documents::{Verdict, edit};
 use bessemer_text::hash::xxh3_seeded;
@@ -21,13 +20,15 @@ use std::sync::Arc;
 const WINDOW: usize = 1 << 16;
 
 /// The stages of the Bloom rule.
-pub fn stages(config: &BloomConfig) -> Vec<Stage> {
+pub(crate) fn stages(config: &BloomConfig) -> Vec<Stage> {
     vec![
-        Stage::Map(Arc::new(Grams { config: config.clone() })),
         Stage::SideJoin {
             name: "bloom".into(),
-            project: names(&["file", "row", "grams"]),
-            side: vec![Stage::PipelineBreaker(Arc::new(Seen { config: config.clone() }))],
+            project: names(&["file", "row", "reason", "text"]),
+            side: vec![
+                Stage::Map(Arc::new(Grams { config: config.clone() })),
+                Stage::PipelineBreaker(Arc::new(Seen { config: config.clone() })),
+            ],
             adds: Arc::new(Schema::new(vec![
                 Field::new("repeated", DataType::Binary, true),
                 Field::new("repeated_share", DataType::Float32, true),
@@ -37,7 +38,7 @@ pub fn stages(config: &BloomConfig) -> Vec<Stage> {
     ]
 }
 
-/// Adds `grams`: for each line the number of its n-grams and their hashes, all as little-endian words; null for
+/// Replaces the text by `grams`: for each line the number of its n-grams and their hashes, all as little-endian words; null for
 /// documents that are dropped already.
 struct Grams {
     config: BloomConfig,
@@ -49,26 +50,27 @@ impl BatchMap for Grams {
     }
 
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
-        let texts: &StringArray = column(self.name(), &batch, "text")?;
-        let reasons: &StringArray = column(self.name(), &batch, "reason")?;
-        let mut grams = BinaryBuilder::new();
-        let mut joined = Joined::new();
-        let (mut bytes, mut hashes) = (Vec::new(), Vec::new());
-        for row in 0..batch.num_rows() {
-            if !reasons.is_null(row) {
-                grams.append_null();
-                continue;
-            }
-            bytes.clear();
-            for line in texts.value(row).split('\n') {
-                line_grams(line, &self.config, &mut joined, &mut hashes);
-                bytes.extend((hashes.len() as u64).to_le_bytes());
-                bytes.extend(hashes.iter().flat_map(|hash| hash.to_le_bytes()));
-            }
-            grams.append_value(&bytes);
-        }
-        let field = Field::new("grams", DataType::Binary, true);
-        with_columns(&batch, vec![(field, Arc::new(grams.finish()))])
+        let (mut joined, mut hashes) = (Joined::new(), Vec::new());
+        let batch = with_keys(self.name(), &batch, "grams", None, |_, text, bytes| {
+            push_grams(text, &self.config, &mut joined, &mut hashes, bytes);
+            true
+        })?;
+        without(&batch, &["text"])
+    }
+}
+
+/// Appends, for each line of a text, the number of its n-grams and their hashes.
+fn push_grams(
+    text: &str,
+    config: &BloomConfig,
+    joined: &mut Joined,
+    hashes: &mut Vec<u64>,
+    bytes: &mut Vec<u8>,
+) {
+    for line in text.split('\n') {
+        line_grams(line, config, joined, hashes);
+        bytes.extend((hashes.len() as u64).to_le_bytes());
+        bytes.extend(hashes.iter().flat_map(|hash| hash.to_le_bytes()));
     }
 }
 
@@ -271,7 +273,7 @@ impl BatchMap for RemoveRepeats {
             document.set_text(edited);
             Ok(Verdict::Keep)
         })?;
-        without(&batch, &["grams", "repeated", "repeated_share"])
+        without(&batch, &["repeated", "repeated_share"])
     }
 }
 
@@ -299,11 +301,7 @@ mod tests {
         let (mut joined, mut hashes) = (Joined::new(), Vec::new());
         for (row, text) in texts.iter().enumerate() {
             let mut bytes = Vec::new();
-            for line in text.split('\n') {
-                line_grams(line, config, &mut joined, &mut hashes);
-                bytes.extend((hashes.len() as u64).to_le_bytes());
-                bytes.extend(hashes.iter().flat_map(|hash| hash.to_le_bytes()));
-            }
+            push_grams(text, config, &mut joined, &mut hashes, &mut bytes);
             window.push(0, row as u64, &bytes);
         }
         let batch = window.decide(config, &mut filter, threads).unwrap();

@@ -1,13 +1,13 @@
 //! Deduplication of lines and sentences as stages of a plan.
 
 use super::cut::{TextEdit, line_keys, sentence_keys, size, without_lines, without_sentences};
-use crate::exact::names;
-use arrow_array::builder::BinaryBuilder;
+use crate::keys::{PARTITIONS, names};
+use crate::verdict::without;
 use arrow_array::{
     Array, ArrayRef, BinaryArray, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array,
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use bessemer_dataflow::{BatchMap, FlatMap, Fold, Reducer, Result, Stage, column, with_columns};
+use bessemer_dataflow::{BatchMap, FlatMap, Fold, Reducer, Result, Stage, column};
 use bessemer_documents::{Verdict, edit};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -55,10 +55,6 @@ impl LinesConfig {
     }
 }
 
-/// Partitions of the shuffles.
-const PARTITIONS: usize = 16;
-/// Column of (place, key) of each line: u32 and u64, little-endian.
-const KEYS: &str = "line_keys";
 /// Column of the places that go: u32, little-endian.
 const PLACES: &str = "repeated_lines";
 /// Rows of a result batch.
@@ -67,12 +63,11 @@ const RESULT_ROWS: usize = 4096;
 /// The stages. Rows carry `file`, `row`, `split`, `text`, `reason`, `detail`.
 pub fn stages(config: &LinesConfig) -> Vec<Stage> {
     vec![
-        Stage::Map(Arc::new(Keys(config.clone()))),
         Stage::SideJoin {
             name: "repeated-lines".into(),
-            project: names(&["file", "row", "split", KEYS]),
+            project: names(&["file", "row", "split", "reason", "text"]),
             side: vec![
-                Stage::FlatMap(Arc::new(OneByOne)),
+                Stage::FlatMap(Arc::new(OneByOne(config.clone()))),
                 Stage::Shuffle { key: names(&["key"]), partitions: PARTITIONS },
                 Stage::Sort { by: names(&["key", "split", "file", "row", "place"]) },
                 Stage::Reduce { key: names(&["key"]), reducer: Arc::new(AllButFirst) },
@@ -86,43 +81,8 @@ pub fn stages(config: &LinesConfig) -> Vec<Stage> {
     ]
 }
 
-/// Adds the keys of each kept document.
-struct Keys(LinesConfig);
-
-impl BatchMap for Keys {
-    fn name(&self) -> &str {
-        "line-keys"
-    }
-
-    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
-        let texts: &StringArray = column(self.name(), &batch, "text")?;
-        let reasons: &StringArray = column(self.name(), &batch, "reason")?;
-        let mut keys = BinaryBuilder::new();
-        for index in 0..batch.num_rows() {
-            if !reasons.is_null(index) {
-                keys.append_null();
-                continue;
-            }
-            let found = match self.0.unit {
-                LineUnit::Lines => line_keys(texts.value(index)),
-                LineUnit::Sentences => sentence_keys(texts.value(index), self.0.span as usize),
-            };
-            let mut bytes = Vec::with_capacity(found.len() * 12);
-            for (place, key) in found {
-                bytes.extend_from_slice(&place.to_le_bytes());
-                bytes.extend_from_slice(&key.to_le_bytes());
-            }
-            keys.append_value(bytes);
-        }
-        with_columns(
-            &batch,
-            vec![(Field::new(KEYS, DataType::Binary, true), Arc::new(keys.finish()) as ArrayRef)],
-        )
-    }
-}
-
-/// A row for each key.
-struct OneByOne;
+/// A row for each line or span of each kept document: `place` in the text and `key`.
+struct OneByOne(LinesConfig);
 
 impl FlatMap for OneByOne {
     fn name(&self) -> &str {
@@ -133,14 +93,18 @@ impl FlatMap for OneByOne {
         let files: &UInt32Array = column(self.name(), &batch, "file")?;
         let rows: &UInt64Array = column(self.name(), &batch, "row")?;
         let splits: &UInt8Array = column(self.name(), &batch, "split")?;
-        let found: &BinaryArray = column(self.name(), &batch, KEYS)?;
+        let reasons: &StringArray = column(self.name(), &batch, "reason")?;
+        let texts: &StringArray = column(self.name(), &batch, "text")?;
         let (mut file, mut row, mut split) = (Vec::new(), Vec::new(), Vec::new());
         let (mut place, mut key) = (Vec::new(), Vec::new());
-        for index in (0..batch.num_rows()).filter(|&index| !found.is_null(index)) {
-            for record in found.value(index).as_chunks::<12>().0 {
-                let [a, b, c, d, rest @ ..] = *record;
-                place.push(u32::from_le_bytes([a, b, c, d]));
-                key.push(u64::from_le_bytes(rest));
+        for index in (0..batch.num_rows()).filter(|&index| reasons.is_null(index)) {
+            let found = match self.0.unit {
+                LineUnit::Lines => line_keys(texts.value(index)),
+                LineUnit::Sentences => sentence_keys(texts.value(index), self.0.span as usize),
+            };
+            for (found_place, found_key) in found {
+                place.push(found_place);
+                key.push(found_key);
                 file.push(files.value(index));
                 row.push(rows.value(index));
                 split.push(if splits.is_null(index) { 0 } else { splits.value(index) });
@@ -296,9 +260,9 @@ impl BatchMap for CutLines {
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
         let found: &BinaryArray = column(self.name(), &batch, PLACES)?;
         if found.null_count() == found.len() {
-            return Ok(batch);
+            return without(&batch, &[PLACES]);
         }
-        edit(self.name(), &batch, |document| {
+        let batch = edit(self.name(), &batch, |document| {
             if found.is_null(document.index()) {
                 return Ok(Verdict::Keep);
             }
@@ -308,6 +272,7 @@ impl BatchMap for CutLines {
             }
             document.set_text(cut.text);
             Ok(Verdict::Keep)
-        })
+        })?;
+        without(&batch, &[PLACES])
     }
 }

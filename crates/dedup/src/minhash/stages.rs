@@ -1,10 +1,9 @@
 //! MinHash as stages of a plan.
 //!
 //! ```text
-//! map bands                                   text ─► b band keys
-//! annotate: shuffle by key, link, components   narrow rows only: places and keys
-//! map shingles                                the sets of candidates, nobody else's
-//! annotate: shuffle, sort by component, verify (or keep the first)
+//! map bands                  text ─► b band keys
+//! side join of bands         shuffle by key, link, components: narrow rows only, places and keys
+//! side join of groups        shingles of candidates, nobody else's; shuffle, sort by component, verify (or keep the first)
 //! map drop-duplicates
 //! ```
 
@@ -12,15 +11,14 @@ use super::permutations::{Permutations, Width};
 use super::{Shingler, Sketcher, lsh};
 use crate::candidates;
 use crate::config::{MinHashConfig, Signature};
-use crate::exact::{PARTITIONS, names, with_order};
 use crate::keep_first::KeepFirst;
+use crate::keys::{KeptRows, PARTITIONS, names, with_keys};
 use crate::representatives::{Representatives, Verify};
-use crate::verdict::{self, DropDuplicates};
-use arrow_array::builder::{BinaryBuilder, FixedSizeBinaryBuilder};
-use arrow_array::{Array, BooleanArray, RecordBatch, StringArray};
+use crate::verdict::{self, DropDuplicates, without};
+use arrow_array::builder::BinaryBuilder;
+use arrow_array::{RecordBatch, StringArray};
 use arrow_schema::{DataType, Field};
-use arrow_select::filter::filter_record_batch;
-use bessemer_dataflow::{BatchMap, FlatMap, Result, Stage, column, with_columns};
+use bessemer_dataflow::{BatchMap, Result, Stage, column, with_columns};
 use std::sync::Arc;
 
 /// Makes the band keys of texts.
@@ -87,50 +85,46 @@ impl BandKeys {
     }
 }
 
-/// The stages of MinHash. Rows carry `file`, `row`, `text`, `reason`, `detail`.
-pub fn stages(config: &MinHashConfig) -> Vec<Stage> {
+/// The map that adds `bands`, null for documents that are dropped already or have no shingle.
+pub(crate) fn keys(config: &MinHashConfig) -> Stage {
     let config = config.resolved();
-    let verified = config.verify != Verify::None;
-    let mut stages = vec![
-        Stage::Map(Arc::new(Bands { signer: Signer::new(&config), config: config.clone() })),
-        Stage::SideJoin {
-            name: "minhash-candidates".into(),
-            project: names(&["file", "row", "order", "bands"]),
-            side: candidates::stages(),
-            adds: candidates::adds(),
-        },
-    ];
-    let mut project = names(&["file", "row", "order", "copies", "group"]);
+    Stage::Map(Arc::new(Bands { signer: Signer::new(&config), config }))
+}
+
+/// The stages of MinHash behind [`keys`].
+pub(crate) fn stages(config: &MinHashConfig) -> Vec<Stage> {
+    let config = config.resolved();
+    let mut project = names(&["file", "row", "split", "reason", "copies", "group"]);
     let mut side = vec![
-        Stage::FlatMap(Arc::new(Clustered)),
+        Stage::FlatMap(Arc::new(KeptRows { key: Some("group") })),
         Stage::Shuffle { key: names(&["group"]), partitions: PARTITIONS },
         Stage::Sort { by: names(&["group", "order"]) },
     ];
-    if verified {
-        project.extend(names(&["bands", "shingles"]));
-        stages.push(Stage::Map(Arc::new(CandidateShingles { config: config.clone() })));
-        side.push(Stage::PerPartition(Arc::new(Representatives {
-            verify: config.verify,
-            similarity: config.similarity,
-        })));
-    } else {
-        side.push(Stage::Reduce {
-            key: names(&["group"]),
-            reducer: Arc::new(KeepFirst { key: "group".into() }),
-        });
-    }
-    let name = if verified { "minhash-verified" } else { "minhash-components" };
-    stages.push(Stage::SideJoin { name: name.into(), project, side, adds: verdict::adds() });
-    let says = match config.verify {
-        Verify::Jaccard => "jaccard similarity with",
-        Verify::Containment => "containment with",
-        Verify::None => "same component as",
+    let (name, says) = match config.verify {
+        Verify::Jaccard => ("minhash-verified", "jaccard similarity with"),
+        Verify::Containment => ("minhash-verified", "containment with"),
+        Verify::None => ("minhash-components", "same component as"),
     };
-    stages.push(Stage::Map(Arc::new(DropDuplicates { reason: "near-duplicate", says })));
-    stages
+    if config.verify == Verify::None {
+        side.push(Stage::Reduce { key: names(&["group"]), reducer: Arc::new(KeepFirst) });
+    } else {
+        project.extend(names(&["bands", "text"]));
+        side.insert(1, Stage::Map(Arc::new(CandidateShingles { config: config.clone() })));
+        let (verify, similarity) = (config.verify, config.similarity);
+        side.push(Stage::PerPartition(Arc::new(Representatives { verify, similarity })));
+    }
+    vec![
+        Stage::SideJoin {
+            name: "minhash-candidates".into(),
+            project: names(&["file", "row", "split", "reason", "bands"]),
+            side: candidates::stages(),
+            adds: candidates::adds(),
+        },
+        Stage::SideJoin { name: name.into(), project, side, adds: verdict::adds() },
+        Stage::Map(Arc::new(DropDuplicates { reason: "near-duplicate", says, key: "bands" })),
+    ]
 }
 
-/// Adds `bands`, null for documents that are dropped already or have no shingle.
 struct Bands {
     config: MinHashConfig,
     signer: Signer,
@@ -142,41 +136,15 @@ impl BatchMap for Bands {
     }
 
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
-        let texts: &StringArray = column(self.name(), &batch, "text")?;
-        let reasons: &StringArray = column(self.name(), &batch, "reason")?;
-        let width = 8 * self.config.bands as i32;
-        let mut bands = FixedSizeBinaryBuilder::with_capacity(batch.num_rows(), width);
         let mut keys = BandKeys::with(&self.config, self.signer.clone());
-        let mut bytes = Vec::with_capacity(width as usize);
-        for row in 0..batch.num_rows() {
-            bytes.clear();
-            if reasons.is_null(row) && keys.keys(texts.value(row), |key| bytes.extend(key.to_le_bytes())) {
-                bands.append_value(&bytes)?;
-            } else {
-                bands.append_null();
-            }
-        }
-        let field = Field::new("bands", DataType::FixedSizeBinary(width), true);
-        with_order(self.name(), &batch, field, Arc::new(bands.finish()))
+        let width = 8 * self.config.bands as i32;
+        with_keys(self.name(), &batch, "bands", Some(width), |_, text, bytes| {
+            keys.keys(text, |key| bytes.extend(key.to_le_bytes()))
+        })
     }
 }
 
-/// Keeps the rows that are in a component.
-pub(crate) struct Clustered;
-
-impl FlatMap for Clustered {
-    fn name(&self) -> &str {
-        "clustered"
-    }
-
-    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
-        let component = bessemer_documents::doc_key_column(self.name(), &batch, "group")?;
-        let keep: BooleanArray = (0..batch.num_rows()).map(|row| Some(!component.is_null(row))).collect();
-        Ok(filter_record_batch(&batch, &keep)?)
-    }
-}
-
-/// Adds `shingles`, the sorted set of shingles of candidates as little-endian words; null for others.
+/// Replaces the text by `shingles`, its sorted set of shingles as little-endian words.
 struct CandidateShingles {
     config: MinHashConfig,
 }
@@ -188,23 +156,15 @@ impl BatchMap for CandidateShingles {
 
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
         let texts: &StringArray = column(self.name(), &batch, "text")?;
-        let component = bessemer_documents::doc_key_column(self.name(), &batch, "group")?;
         let mut shingler = Shingler::new(self.config.shingle, self.config.length);
-        let mut shingles = BinaryBuilder::new();
-        let (mut set, mut bytes) = (Vec::new(), Vec::new());
+        let (mut shingles, mut set, mut bytes) = (BinaryBuilder::new(), Vec::new(), Vec::new());
         for row in 0..batch.num_rows() {
-            if component.is_null(row) {
-                shingles.append_null();
-            } else {
-                shingler.set(texts.value(row), &mut set);
-                bytes.clear();
-                bytes.extend(set.iter().flat_map(|shingle| shingle.to_le_bytes()));
-                shingles.append_value(&bytes);
-            }
+            shingler.set(texts.value(row), &mut set);
+            bytes.clear();
+            bytes.extend(set.iter().flat_map(|shingle| shingle.to_le_bytes()));
+            shingles.append_value(&bytes);
         }
-        with_columns(
-            &batch,
-            vec![(Field::new("shingles", DataType::Binary, true), Arc::new(shingles.finish()))],
-        )
+        let field = Field::new("shingles", DataType::Binary, false);
+        without(&with_columns(&batch, vec![(field, Arc::new(shingles.finish()))])?, &["text"])
     }
 }

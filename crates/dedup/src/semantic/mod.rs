@@ -11,7 +11,7 @@
 pub mod kmeans;
 mod stages;
 
-pub use stages::stages;
+pub(crate) use stages::{keys, stages};
 
 use crate::minhash::shingle::words_of;
 use crate::mix::mix;

@@ -2,13 +2,10 @@
 
 use super::kmeans::{Centres, Settings, kmeans};
 use super::{Keep, SemanticConfig, dot, hashed_bag, normalise};
-use crate::candidates::check;
-use crate::exact::{names, with_order};
+use crate::keys::{KeptRows, check, names, with_keys};
 use crate::mix::{mix, stream};
 use crate::verdict::{self, DropDuplicates, Verdicts, weight};
-use arrow_array::builder::BinaryBuilder;
-use arrow_array::{Array, BinaryArray, RecordBatch, StringArray};
-use arrow_schema::{DataType, Field};
+use arrow_array::{Array, BinaryArray, RecordBatch};
 use bessemer_dataflow::{
     BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column,
 };
@@ -23,21 +20,28 @@ use std::sync::Arc;
 /// Points that are assigned at once.
 const CHUNK: usize = 4096;
 
-/// The stages of semantic deduplication.
-pub fn stages(config: &SemanticConfig) -> Vec<Stage> {
+/// The map that adds `embedding`, of length 1, as little-endian floats; null for documents that are dropped or have none.
+pub(crate) fn keys(config: &SemanticConfig) -> Stage {
+    Stage::Map(Arc::new(Embeddings { config: config.clone() }))
+}
+
+/// The stages of semantic deduplication behind [`keys`].
+pub(crate) fn stages(config: &SemanticConfig) -> Vec<Stage> {
+    let (reason, says, key) = ("semantic-duplicate", "cosine similarity with", "embedding");
     vec![
-        Stage::Map(Arc::new(Embeddings { config: config.clone() })),
         Stage::SideJoin {
             name: "semantic".into(),
-            project: names(&["file", "row", "order", "copies", "embedding"]),
-            side: vec![Stage::PipelineBreaker(Arc::new(SemDeDup { config: config.clone() }))],
+            project: names(&["file", "row", "split", "reason", "copies", key]),
+            side: vec![
+                Stage::FlatMap(Arc::new(KeptRows { key: None })),
+                Stage::PipelineBreaker(Arc::new(SemDeDup { config: config.clone() })),
+            ],
             adds: verdict::adds(),
         },
-        Stage::Map(Arc::new(DropDuplicates { reason: "semantic-duplicate", says: "cosine similarity with" })),
+        Stage::Map(Arc::new(DropDuplicates { reason, says, key })),
     ]
 }
 
-/// Adds `embedding`, of length 1, as little-endian floats; null for documents that are dropped or have none.
 struct Embeddings {
     config: SemanticConfig,
 }
@@ -48,35 +52,23 @@ impl BatchMap for Embeddings {
     }
 
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
-        let reasons: &StringArray = column(self.name(), &batch, "reason")?;
-        let texts: &StringArray = column(self.name(), &batch, "text")?;
         let given: Option<&BinaryArray> = match self.config.column.as_str() {
             "" => None,
             name => Some(column(self.name(), &batch, name)?),
         };
-        let mut embeddings = BinaryBuilder::new();
-        let mut vector = vec![0.0; self.config.dimensions];
-        let (mut words, mut bytes) = (Vec::new(), Vec::new());
-        for row in 0..batch.num_rows() {
-            let there = reasons.is_null(row)
-                && match given {
-                    Some(given) => {
-                        vector.resize(given.value(row).len() / 4, 0.0);
-                        decode(given.value(row), &mut vector);
-                        !given.is_null(row) && normalise(&mut vector)
-                    }
-                    None => hashed_bag(texts.value(row), &mut words, &mut vector),
-                };
-            if there {
-                bytes.clear();
-                bytes.extend(vector.iter().flat_map(|x| x.to_le_bytes()));
-                embeddings.append_value(&bytes);
-            } else {
-                embeddings.append_null();
-            }
-        }
-        let field = Field::new("embedding", DataType::Binary, true);
-        with_order(self.name(), &batch, field, Arc::new(embeddings.finish()))
+        let (mut vector, mut words) = (vec![0.0; self.config.dimensions], Vec::new());
+        with_keys(self.name(), &batch, "embedding", None, |row, text, bytes| {
+            let there = match given {
+                Some(given) => {
+                    vector.resize(given.value(row).len() / 4, 0.0);
+                    decode(given.value(row), &mut vector);
+                    !given.is_null(row) && normalise(&mut vector)
+                }
+                None => hashed_bag(text, &mut words, &mut vector),
+            };
+            bytes.extend(vector.iter().flat_map(|x| x.to_le_bytes()));
+            there
+        })
     }
 }
 

@@ -1,7 +1,8 @@
 //! Substring deduplication as stages of a plan.
 
 use super::finder::{Finder, Limits, MAX_LENGTH, MIN_LENGTH};
-use crate::exact::names;
+use crate::keys::{check, names};
+use crate::verdict;
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::{Array, BinaryArray, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
@@ -13,7 +14,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Exact substring deduplication: of every string of `length` bytes that occurs several times one copy stays, the one lowest in
 /// document order.
@@ -91,13 +91,12 @@ impl PipelineBreaker for FindRepeats {
         context: &BreakerContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
-        let stopped = || if context.stop.load(Ordering::Relaxed) { Err(Error::Stopped) } else { Ok(()) };
         let limits =
             Limits { threads: context.threads, memory: context.memory, spill: context.spill.to_path_buf() };
         let mut finder = Finder::new(self.length, limits)?;
         let mut places = Vec::new();
         while let Some(batch) = input()? {
-            stopped()?;
+            check(context.stop)?;
             let texts: &StringArray = column(NAME, &batch, "text")?;
             let reasons: &StringArray = column(NAME, &batch, "reason")?;
             let files: &UInt32Array = column(NAME, &batch, "file")?;
@@ -107,10 +106,10 @@ impl PipelineBreaker for FindRepeats {
                 places.push((files.value(index), rows.value(index)));
             }
         }
-        stopped()?;
+        check(context.stop)?;
         let found = finder.finish(context.stop)?;
         for chunk in found.documents().chunks(RESULT_ROWS) {
-            stopped()?;
+            check(context.stop)?;
             let mut ranges = BinaryBuilder::new();
             for (_, removed) in chunk {
                 let bytes = removed.iter().flat_map(|range| [range.start, range.end]);
@@ -162,9 +161,9 @@ impl BatchMap for CutRepeats {
     fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
         let found: &BinaryArray = column(self.name(), &batch, COLUMN)?;
         if found.null_count() == found.len() {
-            return Ok(batch);
+            return verdict::without(&batch, &[COLUMN]);
         }
-        edit(self.name(), &batch, |document| {
+        let batch = edit(self.name(), &batch, |document| {
             let (row, text) = (document.index(), document.text());
             if found.is_null(row) {
                 return Ok(Verdict::Keep);
@@ -178,6 +177,7 @@ impl BatchMap for CutRepeats {
             }
             document.set_text(left);
             Ok(Verdict::Keep)
-        })
+        })?;
+        verdict::without(&batch, &[COLUMN])
     }
 }
