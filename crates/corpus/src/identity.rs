@@ -12,10 +12,10 @@
 use crate::compose;
 use crate::config::CorpusConfig;
 use crate::error::{Error, Result};
+use crate::output::durable::hash_of;
 use crate::output::summary::FORMAT_VERSION;
 use crate::source::Listing;
 use bessemer_durable::open_regular;
-use std::io::Read;
 use std::path::Path;
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -97,16 +97,6 @@ pub(crate) fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
 fn digest_of_file(key: &str, path: &str) -> Result<String> {
     let fault = |cause: std::io::Error| Error::Config(format!("{key}: cannot read {path}: {cause}"));
     let mut file = open_regular(Path::new(path)).map_err(fault)?;
-    let (mut hash, mut buffer, mut total) = (Xxh3Default::new(), vec![0; 1 << 20], 0);
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => return Ok(format!("{:032x}, {total} bytes", hash.digest128())),
-            Ok(read) => {
-                hash.update(&buffer[..read]);
-                total += read;
-            }
-            Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(cause) => return Err(fault(cause)),
-        }
-    }
+    let (hash, bytes) = hash_of(&mut file).map_err(fault)?;
+    Ok(format!("{hash}, {bytes} bytes"))
 }

@@ -23,7 +23,7 @@
 use crate::build::BuildContext;
 use crate::error::{Error, Result};
 use crate::output::durable::{
-    HashingFile, beside, is_own_part, own_part_number, remove_folder, require_no_link,
+    HashingFile, beside, hash_of, is_own_part, own_part_number, remove_folder, require_no_link,
 };
 use crate::source::Source;
 use arrow_array::{Array, RecordBatch, UInt64Array};
@@ -33,13 +33,11 @@ use bessemer_durable::{ConfinedDir, EntryKind};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
-use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use xxhash_rust::xxh3::Xxh3Default;
 
 /// Version of the files here: of their columns too.
 const VERSION: u32 = 5;
@@ -222,19 +220,9 @@ fn paths(folder: &Path, number: u32) -> (PathBuf, PathBuf) {
 
 /// Whether a file has this length and hash.
 fn matches(path: &Path, marker: &Marker) -> bool {
-    let Ok(mut file) = File::open(path) else { return false };
-    let (mut hash, mut bytes, mut buffer) = (Xxh3Default::new(), 0, vec![0; 1 << 20]);
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(read) => {
-                hash.update(&buffer[..read]);
-                bytes += read as u64;
-            }
-            Err(_) => return false,
-        }
-    }
-    bytes == marker.file_bytes && format!("{:032x}", hash.digest128()) == marker.xxh3_128
+    File::open(path)
+        .and_then(|mut file| hash_of(&mut file))
+        .is_ok_and(|found| found == (marker.xxh3_128.clone(), marker.file_bytes))
 }
 
 /// State that the workers share.

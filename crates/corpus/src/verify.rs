@@ -5,15 +5,15 @@
 //! following one finds in the page cache.
 
 use crate::error::{Error, Result};
-use crate::output::durable::{existing, is_own_name};
+use crate::output::durable::{existing, hash_of, is_own_name};
 use crate::output::summary::{CorpusSummary, FORMAT_VERSION, FileSummary, SUMMARY_FILE};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::io::Seek;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
+use xxhash_rust::xxh3::xxh3_128;
 
 /// Beginning of a `corpus.json` that has a checksum.
 const CHECKSUM: &str = "{\n  \"checksum\": \"";
@@ -66,18 +66,9 @@ fn difference(file: &mut File, wanted: &FileSummary) -> std::io::Result<Option<S
     if found != wanted.bytes {
         return Ok(Some(format!("{} bytes expected, {found} found", wanted.bytes)));
     }
-    let (mut hash, mut buffer) = (Xxh3Default::new(), vec![0; 1 << 20]);
     file.rewind()?;
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(read) => hash.update(&buffer[..read]),
-            Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(cause) => return Err(cause),
-        }
-    }
+    let (found, _) = hash_of(file)?;
     file.rewind()?;
-    let found = format!("{:032x}", hash.digest128());
     let same = found == wanted.xxh3_128;
     Ok((!same).then(|| format!("its hash is {found}, {SUMMARY_FILE} says {}", wanted.xxh3_128)))
 }

@@ -1,8 +1,8 @@
 //! Typed access to the columns of a batch, and batches with other columns.
 
 use crate::error::{Error, Result};
-use arrow_array::{Array, ArrayRef, RecordBatch, StringArray};
-use arrow_schema::{Field, Schema};
+use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use std::sync::Arc;
 
 /// Typed access to a column by name. `stage` names who asks.
@@ -62,4 +62,21 @@ pub fn select(batch: &RecordBatch, names: &[String]) -> Result<RecordBatch> {
     let schema = batch.schema();
     let indices: Vec<usize> = names.iter().filter_map(|name| schema.index_of(name).ok()).collect();
     Ok(batch.project(&indices)?)
+}
+
+/// Rows of a side plan's result: `file`, `row` and the columns that the side join `adds`.
+///
+/// # Errors
+/// Columns of other types or lengths.
+pub fn side_rows(
+    ids: impl IntoIterator<Item = (u32, u64)>,
+    adds: &SchemaRef,
+    columns: impl IntoIterator<Item = ArrayRef>,
+) -> Result<RecordBatch> {
+    let (files, rows): (Vec<u32>, Vec<u64>) = ids.into_iter().unzip();
+    let ids: [ArrayRef; 2] = [Arc::new(UInt32Array::from(files)), Arc::new(UInt64Array::from(rows))];
+    let mut fields =
+        vec![Field::new("file", DataType::UInt32, false), Field::new("row", DataType::UInt64, false)];
+    fields.extend(adds.fields().iter().map(|field| field.as_ref().clone()));
+    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), ids.into_iter().chain(columns).collect())?)
 }

@@ -14,10 +14,10 @@ mod execute;
 mod plan;
 mod source;
 
-pub use batch::{column, optional, select, with_columns};
+pub use batch::{column, optional, select, side_rows, with_columns};
 pub use batch_file::scan_files;
 pub use error::{Error, Result};
-pub use execute::{Executor, held_bytes, join, partitions_of};
+pub use execute::{Executor, held_bytes, join, partitions_of, scatter};
 pub use plan::{
     BatchMap, BreakerContext, FlatMap, Fold, Input, Output, PipelineBreaker, Plan, Reducer, Sink, Stage,
 };

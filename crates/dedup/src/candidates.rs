@@ -16,9 +16,11 @@
 use crate::components::Graph;
 use crate::keys::{KeptRows, PARTITIONS, check, names, words};
 use arrow_array::builder::{FixedSizeBinaryBuilder, UInt64Builder};
-use arrow_array::{Array, FixedSizeBinaryArray, RecordBatch, UInt32Array, UInt64Array};
+use arrow_array::{Array, ArrayRef, FixedSizeBinaryArray, RecordBatch, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use bessemer_dataflow::{BreakerContext, FlatMap, Input, Output, PipelineBreaker, Result, Stage, column};
+use bessemer_dataflow::{
+    BreakerContext, FlatMap, Input, Output, PipelineBreaker, Result, Stage, column, side_rows,
+};
 use bessemer_documents::{DocKey, doc_key_column};
 use bessemer_external_sort::{SortMemory, WordSorter};
 use std::sync::Arc;
@@ -207,23 +209,10 @@ fn give_components(graph: Graph<'_>, stop: &AtomicBool, output: &mut Output<'_>)
 }
 
 fn component_batch(found: &mut Vec<([u64; 2], [u64; 2])>) -> Result<RecordBatch> {
-    let schema = Arc::new(Schema::new(vec![
-        Field::new("file", DataType::UInt32, false),
-        Field::new("row", DataType::UInt64, false),
-        Field::new("group", DataType::FixedSizeBinary(16), true),
-    ]));
     let mut components = FixedSizeBinaryBuilder::with_capacity(found.len(), 16);
     for (_, lowest) in found.iter() {
         components.append_value(DocKey::of_words(*lowest).bytes())?;
     }
-    let batch = RecordBatch::try_new(
-        schema,
-        vec![
-            Arc::new(found.iter().map(|(node, _)| DocKey::of_words(*node).file).collect::<UInt32Array>()),
-            Arc::new(found.iter().map(|(node, _)| node[1]).collect::<UInt64Array>()),
-            Arc::new(components.finish()),
-        ],
-    )?;
-    found.clear();
-    Ok(batch)
+    let ids = found.drain(..).map(|(node, _)| (DocKey::of_words(node).file, node[1]));
+    side_rows(ids, &adds(), [Arc::new(components.finish()) as ArrayRef])
 }

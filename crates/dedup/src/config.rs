@@ -57,6 +57,16 @@ pub struct DedupConfig {
     pub lines: LinesConfig,
 }
 
+/// Errors with the key of `[corpus.dedup]`, what is wanted and what was found, unless a value is in its range.
+pub(crate) fn require(
+    is_in_range: bool,
+    key: &str,
+    wanted: &str,
+    found: impl std::fmt::Display,
+) -> Result<(), String> {
+    if is_in_range { Ok(()) } else { Err(format!("dedup.{key} must be {wanted}; it is {found}")) }
+}
+
 impl DedupConfig {
     /// Whether every value is within its range.
     ///
@@ -219,26 +229,15 @@ impl MinHashConfig {
     }
 
     fn check(&self) -> Result<(), String> {
-        let fault = |key: &str, wanted: &str, found: &dyn std::fmt::Display| {
-            Err(format!("dedup.minhash.{key} must be {wanted}; it is {found}"))
-        };
-        if !(1..=100).contains(&self.length) {
-            return fault("length", "from 1 to 100", &self.length);
-        }
-        if !(self.similarity > 0.0 && self.similarity <= 1.0) {
-            return fault("similarity", "above 0 and at most 1", &self.similarity);
-        }
-        if self.bands > 0 && self.rows == 0 {
-            return fault("rows", "at least 1", &self.rows);
-        }
-        if self.bands.saturating_mul(self.rows) > MAX_VALUES {
-            let found = format!("{} x {}", self.bands, self.rows);
-            return fault("bands", &format!("such that bands x rows is at most {MAX_VALUES}"), &found);
-        }
-        if self.signature != Signature::Sketch && u32::try_from(self.seed).is_err() {
-            return fault("seed", "below 2^32 for datatrove's signatures", &self.seed);
-        }
-        Ok(())
+        require((1..=100).contains(&self.length), "minhash.length", "from 1 to 100", self.length)?;
+        let is_share = self.similarity > 0.0 && self.similarity <= 1.0;
+        require(is_share, "minhash.similarity", "above 0 and at most 1", self.similarity)?;
+        require(self.bands == 0 || self.rows > 0, "minhash.rows", "at least 1", self.rows)?;
+        let fits = self.bands.saturating_mul(self.rows) <= MAX_VALUES;
+        let wanted = format!("such that bands x rows is at most {MAX_VALUES}");
+        require(fits, "minhash.bands", &wanted, format!("{} x {}", self.bands, self.rows))?;
+        let is_seed = self.signature == Signature::Sketch || u32::try_from(self.seed).is_ok();
+        require(is_seed, "minhash.seed", "below 2^32 for datatrove's signatures", self.seed)
     }
 }
 

@@ -119,9 +119,8 @@ impl Overflow {
     }
 }
 
+/// The set of a document that is kept.
 struct Representative {
-    place: DocKey,
-    gained: u64,
     length: usize,
     set: Stored,
 }
@@ -136,6 +135,7 @@ pub(crate) struct Representatives {
 
 struct State {
     how: Representatives,
+    /// Of the documents that `found` keeps, in its order.
     representatives: Vec<Representative>,
     by_key: HashMap<u64, Vec<u32>>,
     held: usize,
@@ -163,11 +163,8 @@ impl State {
     }
 
     fn end_component(&mut self) {
-        for representative in
-            self.representatives.drain(..).filter(|representative| representative.gained > 0)
-        {
-            self.found.kept(representative.place, representative.gained);
-        }
+        self.found.end_group();
+        self.representatives.clear();
         self.by_key.clear();
         self.held = 0;
         // The file's space is used again from its beginning.
@@ -218,7 +215,8 @@ impl State {
                 listed.push(index);
             }
         }
-        self.representatives.push(Representative { place, gained: 0, length: set.len(), set: stored });
+        self.found.keep(place);
+        self.representatives.push(Representative { length: set.len(), set: stored });
         Ok(())
     }
 }
@@ -255,9 +253,8 @@ impl PipelineBreaker for Representatives {
                 let place = DocKey::of_bytes(orders.value(row));
                 match state.find(&set, &keys)? {
                     Some((index, similarity)) => {
-                        let first = &mut state.representatives[index];
-                        first.gained += weight(self.name(), &batch, row)?;
-                        state.found.dropped(place, first.place, Some(similarity as f32));
+                        let copies = weight(self.name(), &batch, row)?;
+                        state.found.drop(place, copies, index, Some(similarity as f32));
                     }
                     None => state.lead(place, &set, &keys)?,
                 }
@@ -266,8 +263,7 @@ impl PipelineBreaker for Representatives {
                 }
             }
         }
-        state.end_component();
-        if let Some(batch) = state.found.flush()? { output(batch) } else { Ok(()) }
+        state.found.finish()?.map_or(Ok(()), output)
     }
 }
 
@@ -290,6 +286,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let how = Representatives { verify: Verify::Jaccard, similarity: 0.6 };
         let mut state = State::new(how, memory, folder.path().join("sets"));
+        let mut kept = Vec::new();
         documents
             .iter()
             .enumerate()
@@ -297,8 +294,9 @@ mod tests {
                 let found = state.find(set, keys).unwrap();
                 if found.is_none() {
                     state.lead(DocKey { split: 0, file: 0, row: row as u64 }, set, keys).unwrap();
+                    kept.push(row);
                 }
-                found.map(|(representative, _)| state.representatives[representative].place.row as usize)
+                found.map(|(representative, _)| kept[representative])
             })
             .collect()
     }

@@ -12,6 +12,7 @@
 //! different fingerprints in them: with 64 bits, distance 3 and 6 blocks the key has 32 bits.
 
 use crate::candidates::{self, Links, STOP_EVERY, sort_memory};
+use crate::config::require;
 use crate::keys::{KeptRows, PARTITIONS, check, names};
 use crate::minhash::{ShingleBy, Shingler};
 use crate::verdict::{self, DropDuplicates, Verdicts, weight};
@@ -49,25 +50,14 @@ impl Default for SimHashConfig {
 
 impl SimHashConfig {
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
-        let fault = |key: &str, wanted: &str, found: &dyn std::fmt::Display| {
-            Err(format!("dedup.simhash.{key} must be {wanted}; it is {found}"))
-        };
-        if !(1..=100).contains(&self.length) {
-            return fault("length", "from 1 to 100", &self.length);
-        }
-        if self.distance > 16 {
-            return fault("distance", "at most 16", &self.distance);
-        }
-        if self.blocks <= self.distance || self.blocks > self.distance + 8 {
-            let wanted = format!("from distance + 1 = {} to distance + 8", self.distance + 1);
-            return fault("blocks", &wanted, &self.blocks);
-        }
-        let choices = choices(self.blocks, self.blocks - self.distance).len();
-        if choices > 255 {
-            let found = format!("{} ({choices} choices)", self.blocks);
-            return fault("blocks", "such that there are at most 255 choices of equal blocks", &found);
-        }
-        Ok(())
+        let (distance, blocks) = (self.distance, self.blocks);
+        require((1..=100).contains(&self.length), "simhash.length", "from 1 to 100", self.length)?;
+        require(distance <= 16, "simhash.distance", "at most 16", distance)?;
+        let wanted = format!("from distance + 1 = {} to distance + 8", distance + 1);
+        require(blocks > distance && blocks <= distance + 8, "simhash.blocks", &wanted, blocks)?;
+        let choices = choices(blocks, blocks - distance).len();
+        let wanted = "such that there are at most 255 choices of equal blocks";
+        require(choices <= 255, "simhash.blocks", wanted, format!("{blocks} ({choices} choices)"))
     }
 }
 
@@ -261,21 +251,6 @@ struct Nearest {
     distance: u32,
 }
 
-struct Near {
-    component: Option<Vec<u8>>,
-    representatives: Vec<(DocKey, u64, u64)>,
-    found: Verdicts,
-}
-
-impl Near {
-    fn end_component(&mut self) {
-        for (place, _, gained) in self.representatives.drain(..).filter(|representative| representative.2 > 0)
-        {
-            self.found.kept(place, gained);
-        }
-    }
-}
-
 impl PipelineBreaker for Nearest {
     fn name(&self) -> &str {
         "simhash-verify"
@@ -287,39 +262,38 @@ impl PipelineBreaker for Nearest {
         context: &BreakerContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
-        let mut near = Near { component: None, representatives: Vec::new(), found: Verdicts::default() };
+        let (mut component, mut found) = (None, Verdicts::default());
+        // Fingerprints of the documents that are kept.
+        let mut kept: Vec<u64> = Vec::new();
         while let Some(batch) = input()? {
             check(context.stop)?;
             let orders = doc_key_column(self.name(), &batch, "order")?;
             let components = doc_key_column(self.name(), &batch, "group")?;
             let prints: &UInt64Array = column(self.name(), &batch, "simhash")?;
             for row in 0..batch.num_rows() {
-                if near.component.as_deref() != Some(components.value(row)) {
-                    near.end_component();
-                    near.component = Some(components.value(row).to_vec());
+                if component.as_deref() != Some(components.value(row)) {
+                    component = Some(components.value(row).to_vec());
+                    found.end_group();
+                    kept.clear();
                 }
                 let (place, print) = (DocKey::of_bytes(orders.value(row)), prints.value(row));
-                let weight = weight(self.name(), &batch, row)?;
-                let close = |other: u64| (print ^ other).count_ones();
-                match near
-                    .representatives
-                    .iter_mut()
-                    .find(|representative| close(representative.1) <= self.distance)
-                {
-                    Some((first, other, gained)) => {
-                        *gained += weight;
-                        let agreeing = (64 - close(*other)) as f32 / 64.0;
-                        near.found.dropped(place, *first, Some(agreeing));
+                let differing = |other: &u64| (print ^ other).count_ones();
+                match kept.iter().position(|other| differing(other) <= self.distance) {
+                    Some(index) => {
+                        let agreeing = (64 - differing(&kept[index])) as f32 / 64.0;
+                        found.drop(place, weight(self.name(), &batch, row)?, index, Some(agreeing));
                     }
-                    None => near.representatives.push((place, print, 0)),
+                    None => {
+                        found.keep(place);
+                        kept.push(print);
+                    }
                 }
-                if let Some(batch) = near.found.full()? {
+                if let Some(batch) = found.full()? {
                     output(batch)?;
                 }
             }
         }
-        near.end_component();
-        if let Some(batch) = near.found.flush()? { output(batch) } else { Ok(()) }
+        found.finish()?.map_or(Ok(()), output)
     }
 }
 

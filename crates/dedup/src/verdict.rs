@@ -10,10 +10,10 @@
 
 use arrow_array::{Array, ArrayRef, Float32Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use bessemer_dataflow::{BatchMap, Result, column, optional, with_columns};
+use bessemer_dataflow::{BatchMap, Result, column, optional, side_rows, with_columns};
 use bessemer_documents::DocKey;
 use std::borrow::Cow;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 /// Rows of a result batch.
 const RESULT_ROWS: usize = 4096;
@@ -28,17 +28,6 @@ pub(crate) fn adds() -> SchemaRef {
     ]))
 }
 
-static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
-    Arc::new(Schema::new(vec![
-        Field::new("file", DataType::UInt32, false),
-        Field::new("row", DataType::UInt64, false),
-        Field::new("first_file", DataType::UInt32, true),
-        Field::new("first_row", DataType::UInt64, true),
-        Field::new("similarity", DataType::Float32, true),
-        Field::new("gained", DataType::UInt64, true),
-    ]))
-});
-
 /// One row of the result.
 struct Decision {
     place: DocKey,
@@ -47,44 +36,63 @@ struct Decision {
     gained: Option<u64>,
 }
 
-/// Collects verdicts into batches.
+/// Verdicts on groups of documents, one group after the other: each document repeats one that is kept, or is kept itself.
 #[derive(Default)]
-pub(crate) struct Verdicts(Vec<Decision>);
+pub(crate) struct Verdicts {
+    made: Vec<Decision>,
+    /// Documents of the group that are kept, and the copies that each stands for beside itself.
+    kept: Vec<(DocKey, u64)>,
+}
 
 impl Verdicts {
-    /// `place` repeats `first`.
-    pub(crate) fn dropped(&mut self, place: DocKey, first: DocKey, similarity: Option<f32>) {
-        self.0.push(Decision { place, first: Some(first), similarity, gained: None });
+    /// Number of documents of the group that are kept so far.
+    pub(crate) fn kept(&self) -> usize {
+        self.kept.len()
     }
 
-    /// `place` is kept and stands for `gained` more documents.
-    pub(crate) fn kept(&mut self, place: DocKey, gained: u64) {
-        self.0.push(Decision { place, first: None, similarity: None, gained: Some(gained) });
+    /// Keeps a document, which the next ones of its group may repeat.
+    pub(crate) fn keep(&mut self, place: DocKey) {
+        self.kept.push((place, 0));
+    }
+
+    /// Drops a document that stands for `copies` and repeats the `index`-th kept one.
+    pub(crate) fn drop(&mut self, place: DocKey, copies: u64, index: usize, similarity: Option<f32>) {
+        let (first, gained) = &mut self.kept[index];
+        *gained += copies;
+        self.made.push(Decision { place, first: Some(*first), similarity, gained: None });
+    }
+
+    /// Ends a group.
+    pub(crate) fn end_group(&mut self) {
+        let counted = self.kept.drain(..).filter(|(_, gained)| *gained > 0);
+        self.made.extend(counted.map(|(place, gained)| Decision {
+            place,
+            first: None,
+            similarity: None,
+            gained: Some(gained),
+        }));
     }
 
     /// A batch when there are enough rows for one.
     pub(crate) fn full(&mut self) -> Result<Option<RecordBatch>> {
-        if self.0.len() >= RESULT_ROWS { self.flush() } else { Ok(None) }
+        if self.made.len() >= RESULT_ROWS { self.flush() } else { Ok(None) }
     }
 
-    /// A batch of the rows so far; none if there are none.
-    pub(crate) fn flush(&mut self) -> Result<Option<RecordBatch>> {
-        if self.0.is_empty() {
-            return Ok(None);
-        }
-        let rows = std::mem::take(&mut self.0);
-        let batch = RecordBatch::try_new(
-            SCHEMA.clone(),
-            vec![
-                Arc::new(rows.iter().map(|row| row.place.file).collect::<UInt32Array>()),
-                Arc::new(rows.iter().map(|row| row.place.row).collect::<UInt64Array>()),
-                Arc::new(rows.iter().map(|row| row.first.map(|first| first.file)).collect::<UInt32Array>()),
-                Arc::new(rows.iter().map(|row| row.first.map(|first| first.row)).collect::<UInt64Array>()),
-                Arc::new(rows.iter().map(|row| row.similarity).collect::<Float32Array>()),
-                Arc::new(rows.iter().map(|row| row.gained).collect::<UInt64Array>()),
-            ],
-        )?;
-        Ok(Some(batch))
+    /// Ends the last group; a batch of the rest, if there is any.
+    pub(crate) fn finish(&mut self) -> Result<Option<RecordBatch>> {
+        self.end_group();
+        if self.made.is_empty() { Ok(None) } else { self.flush() }
+    }
+
+    fn flush(&mut self) -> Result<Option<RecordBatch>> {
+        let rows = std::mem::take(&mut self.made);
+        let columns: [ArrayRef; 4] = [
+            Arc::new(rows.iter().map(|row| row.first.map(|first| first.file)).collect::<UInt32Array>()),
+            Arc::new(rows.iter().map(|row| row.first.map(|first| first.row)).collect::<UInt64Array>()),
+            Arc::new(rows.iter().map(|row| row.similarity).collect::<Float32Array>()),
+            Arc::new(rows.iter().map(|row| row.gained).collect::<UInt64Array>()),
+        ];
+        side_rows(rows.iter().map(|row| (row.place.file, row.place.row)), &adds(), columns).map(Some)
     }
 }
 

@@ -1,6 +1,5 @@
-//! Files of deduplication that other programs make: signatures and pairs of datatrove, saved Bloom filters.
+//! Files of deduplication that other programs make: signatures and pairs of datatrove.
 
-use bessemer_dedup::bloom::Filter;
 use bessemer_dedup::minhash::Width;
 use bessemer_dedup::minhash::datatrove::{read_pairs, read_signatures};
 
@@ -11,5 +10,4 @@ pub fn run(data: &[u8]) {
         let _ = read_signatures(width, usize::from(*rows), data);
     }
     let _ = read_pairs(data);
-    let _ = Filter::read_from(&mut &*data, 1 << 20);
 }

@@ -189,19 +189,8 @@ impl CorpusConfig {
                 "corpus.text = \"\": expected the name of the column or field that holds the text".into()
             );
         }
-        let needs_path = matches!(
-            self.source,
-            SourceKind::Folder
-                | SourceKind::Jsonl
-                | SourceKind::Parquet
-                | SourceKind::Warc
-                | SourceKind::Html
-                | SourceKind::Papers
-                | SourceKind::Wikipedia
-                | SourceKind::StackExchange
-                | SourceKind::File
-        );
-        if needs_path && self.path.is_empty() {
+        let needs_none = matches!(self.source, SourceKind::Auto | SourceKind::Cargo | SourceKind::Embedded);
+        if !needs_none && self.path.is_empty() {
             let kind = serde_json::to_value(self.source).unwrap_or_default();
             return Err(format!(
                 "corpus.path is missing: corpus.source = {kind} needs the path of what to read"

@@ -14,7 +14,7 @@ use crate::output::summary::{ATTRIBUTION_FILE, CARD_FILE, DROPPED_FILE, FileSumm
 use bessemer_documents::Split;
 use bessemer_durable::{ConfinedDir, EntryKind, FileLock, parent, sync_directory};
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -197,6 +197,22 @@ impl Drop for PartialDir {
         }
         if let Some(lock) = self.lock.take() {
             lock.remove();
+        }
+    }
+}
+
+/// XXH3-128, in hexadecimal, and length of what is left of a file.
+pub(crate) fn hash_of(file: &mut impl Read) -> std::io::Result<(String, u64)> {
+    let (mut hash, mut bytes, mut buffer) = (Xxh3Default::new(), 0, vec![0; 1 << 20]);
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok((format!("{:032x}", hash.digest128()), bytes)),
+            Ok(read) => {
+                hash.update(&buffer[..read]);
+                bytes += read as u64;
+            }
+            Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(cause),
         }
     }
 }

@@ -4,12 +4,12 @@
 //! A side plan: place, perplexity and language travel, texts do not. The pipeline breaker reads its input once into a sketch for each
 //! language, and into a file, which it reads again when the cuts are known.
 
-use arrow_array::builder::{StringBuilder, UInt32Builder, UInt64Builder};
-use arrow_array::{Array, Float64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use arrow_array::builder::StringBuilder;
+use arrow_array::{Array, ArrayRef, Float64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::{
-    BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column, scan_files,
+    BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column, scan_files, side_rows,
 };
 use bessemer_score::ScoreConfig;
 use bessemer_score::quantile::{Cuts, Sketch};
@@ -32,10 +32,10 @@ pub(super) fn stage(score: &ScoreConfig, language: Option<&str>) -> Option<Stage
         tail: score.tail,
     };
     Some(Stage::SideJoin {
-        name: part.clone(),
+        name: part,
         project,
+        adds: parts.adds(),
         side: vec![Stage::PipelineBreaker(Arc::new(parts))],
-        adds: Arc::new(Schema::new(vec![Field::new(part, DataType::Utf8, true)])),
     })
 }
 
@@ -52,6 +52,10 @@ struct CorpusParts {
 }
 
 impl CorpusParts {
+    fn adds(&self) -> SchemaRef {
+        Arc::new(Schema::new(vec![Field::new(&self.part, DataType::Utf8, true)]))
+    }
+
     /// Language and perplexity of each row of a batch that is kept and has one.
     fn each(&self, batch: &RecordBatch, take: &mut dyn FnMut(usize, &str, f64) -> Result<()>) -> Result<()> {
         let reasons: &StringArray = column(self.name(), batch, "reason")?;
@@ -69,27 +73,18 @@ impl CorpusParts {
     }
 
     /// The rows of a batch with their parts.
-    fn parts(
-        &self,
-        batch: &RecordBatch,
-        cuts: &BTreeMap<String, Cuts>,
-        schema: &SchemaRef,
-    ) -> Result<RecordBatch> {
+    fn parts(&self, batch: &RecordBatch, cuts: &BTreeMap<String, Cuts>) -> Result<RecordBatch> {
         let files: &UInt32Array = column(self.name(), batch, "file")?;
         let ids: &UInt64Array = column(self.name(), batch, "row")?;
-        let (mut file, mut row, mut part) =
-            (UInt32Builder::new(), UInt64Builder::new(), StringBuilder::new());
+        let (mut found, mut part) = (Vec::new(), StringBuilder::new());
         self.each(batch, &mut |index, language, perplexity| {
             if let Some(cuts) = cuts.get(language) {
-                file.append_value(files.value(index));
-                row.append_value(ids.value(index));
+                found.push((files.value(index), ids.value(index)));
                 part.append_value(cuts.part(perplexity).name());
             }
             Ok(())
         })?;
-        let columns: Vec<arrow_array::ArrayRef> =
-            vec![Arc::new(file.finish()), Arc::new(row.finish()), Arc::new(part.finish())];
-        Ok(RecordBatch::try_new(schema.clone(), columns)?)
+        side_rows(found, &self.adds(), [Arc::new(part.finish()) as ArrayRef])
     }
 }
 
@@ -140,17 +135,12 @@ impl PipelineBreaker for CorpusParts {
                 Some((language.clone(), Cuts::of(sketch, self.head, self.tail).ok()?))
             })
             .collect();
-        let schema = Arc::new(Schema::new(vec![
-            Field::new("file", DataType::UInt32, false),
-            Field::new("row", DataType::UInt64, false),
-            Field::new(&self.part, DataType::Utf8, true),
-        ]));
         let mut batches = scan_files([path], None);
         while let Some(batch) = batches.next()? {
             if context.stop.load(Ordering::Relaxed) {
                 return Err(Error::Stopped);
             }
-            output(self.parts(&batch()?, &cuts, &schema)?)?;
+            output(self.parts(&batch()?, &cuts)?)?;
         }
         Ok(())
     }

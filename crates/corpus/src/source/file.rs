@@ -103,8 +103,7 @@ pub(crate) fn open(path: &Path, validation_fraction: f64) -> Result<OneFile> {
     }
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let metadata = std::fs::metadata(path).map_err(Error::io("read", path))?;
-    let changed = std::os::unix::fs::MetadataExt::mtime_nsec(&metadata)
-        + std::os::unix::fs::MetadataExt::mtime(&metadata) * 1_000_000_000;
+    let changed = super::folder::changed(&metadata);
     let listing = Listing {
         kind: "file",
         sources: vec![SourceInfo { name: name.clone(), version: None, licence: None }],

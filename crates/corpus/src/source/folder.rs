@@ -52,6 +52,11 @@ pub(crate) struct FileEntry {
     pub(crate) object: Option<super::location::Object>,
 }
 
+/// Nanoseconds since 1970 of the last change of a file.
+pub(super) fn changed(metadata: &fs::Metadata) -> i128 {
+    i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec())
+}
+
 /// Selection of the files to list.
 pub(crate) struct Filter {
     /// Extensions without dot, lower case, or `*`.
@@ -185,8 +190,7 @@ impl Lister<'_> {
         } else if !metadata.is_file() {
             self.skipped.add(SPECIAL, &relative, 0);
         } else if self.filter.keeps(name) {
-            let changed = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
-            let bytes = metadata.len();
+            let (bytes, changed) = (metadata.len(), changed(&metadata));
             self.files.push(FileEntry { path, relative, bytes, changed, fault: None, object: None });
         } else {
             self.skipped.add_file(&relative, metadata.len());

@@ -149,9 +149,7 @@ impl FileEntry {
     fn of(path: &Path) -> Result<FileEntry> {
         let metadata = std::fs::metadata(path).map_err(Error::io("read", path))?;
         let relative = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        let changed = i128::from(std::os::unix::fs::MetadataExt::mtime(&metadata)) * 1_000_000_000
-            + i128::from(std::os::unix::fs::MetadataExt::mtime_nsec(&metadata));
-        let bytes = metadata.len();
+        let (bytes, changed) = (metadata.len(), folder::changed(&metadata));
         Ok(FileEntry { path: path.to_path_buf(), relative, bytes, changed, fault: None, object: None })
     }
 
@@ -166,16 +164,18 @@ impl FileEntry {
 
     /// Opens it.
     pub(crate) fn open(&self) -> io::Result<Opened> {
-        Ok(match &self.object {
-            Some(object) => Opened::Remote(object.open()),
-            None => Opened::Disk(open_regular(&self.path)?),
-        })
+        #[cfg(feature = "remote")]
+        if let Some(object) = &self.object {
+            return Ok(Opened::Remote(object.open()));
+        }
+        Ok(Opened::Disk(open_regular(&self.path)?))
     }
 }
 
 /// An open file.
 pub(crate) enum Opened {
     Disk(File),
+    #[cfg(feature = "remote")]
     Remote(remote::Reader),
 }
 
@@ -183,6 +183,7 @@ impl Read for Opened {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         match self {
             Opened::Disk(file) => file.read(out),
+            #[cfg(feature = "remote")]
             Opened::Remote(file) => file.read(out),
         }
     }
@@ -192,6 +193,7 @@ impl Seek for Opened {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         match self {
             Opened::Disk(file) => file.seek(to),
+            #[cfg(feature = "remote")]
             Opened::Remote(file) => file.seek(to),
         }
     }
@@ -201,6 +203,7 @@ impl Length for Opened {
     fn len(&self) -> u64 {
         match self {
             Opened::Disk(file) => file.len(),
+            #[cfg(feature = "remote")]
             Opened::Remote(file) => file.length(),
         }
     }
@@ -212,6 +215,7 @@ impl ChunkReader for Opened {
     fn get_read(&self, start: u64) -> parquet::errors::Result<Self::T> {
         match self {
             Opened::Disk(file) => Ok(Box::new(file.get_read(start)?)),
+            #[cfg(feature = "remote")]
             Opened::Remote(file) => Ok(Box::new(file.at(start))),
         }
     }
@@ -219,6 +223,7 @@ impl ChunkReader for Opened {
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<bytes::Bytes> {
         match self {
             Opened::Disk(file) => file.get_bytes(start, length),
+            #[cfg(feature = "remote")]
             Opened::Remote(file) => {
                 let mut bytes = vec![0; length];
                 file.at(start).read_exact(&mut bytes)?;
@@ -379,7 +384,6 @@ mod remote {
     use super::{Access, Listed};
     use crate::error::{Error, Result};
     use std::convert::Infallible;
-    use std::io::{self, Read, Seek, SeekFrom};
 
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct Object(Infallible);
@@ -389,35 +393,7 @@ mod remote {
             match self.0 {}
         }
 
-        pub(crate) fn open(&self) -> Reader {
-            match self.0 {}
-        }
-
         pub(crate) fn failure(&self) -> Option<Box<dyn std::error::Error + Send + Sync>> {
-            match self.0 {}
-        }
-    }
-
-    pub(crate) struct Reader(Infallible);
-
-    impl Reader {
-        pub(crate) fn length(&self) -> u64 {
-            match self.0 {}
-        }
-
-        pub(crate) fn at(&self, _: u64) -> Reader {
-            match self.0 {}
-        }
-    }
-
-    impl Read for Reader {
-        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
-            match self.0 {}
-        }
-    }
-
-    impl Seek for Reader {
-        fn seek(&mut self, _: SeekFrom) -> io::Result<u64> {
             match self.0 {}
         }
     }

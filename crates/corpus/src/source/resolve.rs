@@ -22,18 +22,12 @@ use std::sync::Arc;
 pub(crate) fn open(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
     let metadata = MetadataColumns::of(config);
     if config.sources.is_empty() {
-        return match config.source {
-            SourceKind::Auto if config.path.is_empty() => {
-                let source = without_path(config, Path::new("."));
-                check_embeddings(config, &[source.listing().kind])?;
-                Ok(source)
-            }
-            _ => {
-                let source = open_one(config, &metadata)?;
-                check_embeddings(config, &[source.listing().kind])?;
-                Ok(source)
-            }
+        let source = match config.source {
+            SourceKind::Auto if config.path.is_empty() => without_path(config, Path::new(".")),
+            _ => open_one(config, &metadata)?,
         };
+        check_embeddings(config, &[source.listing().kind])?;
+        return Ok(source);
     }
     let mut sources = Vec::with_capacity(config.sources.len());
     for source in &config.sources {
@@ -50,14 +44,13 @@ pub(crate) fn open(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
 fn open_one(config: &CorpusConfig, metadata: &MetadataColumns) -> Result<Arc<dyn Source>> {
     let path = Path::new(&config.path);
     let place = match config.source {
-        SourceKind::Jsonl
-        | SourceKind::Parquet
-        | SourceKind::Warc
-        | SourceKind::Papers
-        | SourceKind::Wikipedia
-        | SourceKind::StackExchange => Some(open_place(config)?),
-        SourceKind::Auto if !config.path.is_empty() => Some(open_place(config)?),
-        _ => None,
+        SourceKind::Cargo
+        | SourceKind::Folder
+        | SourceKind::Html
+        | SourceKind::File
+        | SourceKind::Embedded => None,
+        SourceKind::Auto if config.path.is_empty() => None,
+        _ => Some(open_place(config)?),
     };
     let kind = match (&place, config.source) {
         (Some(place), SourceKind::Auto) => kind_of(place)?,
@@ -128,16 +121,7 @@ fn open_one(config: &CorpusConfig, metadata: &MetadataColumns) -> Result<Arc<dyn
             Arc::new(file::open(path, config.split.validation_fraction)?)
         }
         (SourceKind::Embedded, _) => Arc::new(embedded::open()),
-        (
-            SourceKind::Auto
-            | SourceKind::Jsonl
-            | SourceKind::Parquet
-            | SourceKind::Warc
-            | SourceKind::Papers
-            | SourceKind::Wikipedia
-            | SourceKind::StackExchange,
-            _,
-        ) => {
+        (_, None) | (SourceKind::Auto, _) => {
             return Err(wrong(path, "is no place to read from", "set corpus.path"));
         }
     })
@@ -222,21 +206,15 @@ fn max_bytes(config: &CorpusConfig) -> u64 {
 
 /// What a file of this name holds, if it is not just text.
 fn by_name(name: &str) -> Option<SourceKind> {
-    if jsonl::is_jsonl(name) {
-        Some(SourceKind::Jsonl)
-    } else if parquet::is_parquet(name) {
-        Some(SourceKind::Parquet)
-    } else if warc::is_warc(name) {
-        Some(SourceKind::Warc)
-    } else if wikipedia::is_dump(name) {
-        Some(SourceKind::Wikipedia)
-    } else if stack_exchange::is_posts(name) {
-        Some(SourceKind::StackExchange)
-    } else if papers::is_article(name) {
-        Some(SourceKind::Papers)
-    } else {
-        None
-    }
+    let kinds: [(fn(&str) -> bool, SourceKind); 6] = [
+        (jsonl::is_jsonl, SourceKind::Jsonl),
+        (parquet::is_parquet, SourceKind::Parquet),
+        (warc::is_warc, SourceKind::Warc),
+        (wikipedia::is_dump, SourceKind::Wikipedia),
+        (stack_exchange::is_posts, SourceKind::StackExchange),
+        (papers::is_article, SourceKind::Papers),
+    ];
+    kinds.into_iter().find(|(is_it, _)| is_it(name)).map(|(_, kind)| kind)
 }
 
 /// What a file of this name is read as below a folder: JSON lines, Parquet, archives or pages by their own sources, text and

@@ -19,7 +19,7 @@ mod spool;
 
 use budget::Budget;
 pub use join::join;
-pub use shuffle::partitions_of;
+pub use shuffle::{partitions_of, scatter};
 use side_join::{Rows, Steps};
 pub use spool::held_bytes;
 

@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::source::Scan;
 use arrow_array::{RecordBatch, UInt32Array};
 use arrow_select::take::take_record_batch;
+use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The partition of each row of `batch`: `xxh3(key) mod partitions`, 0 for an empty key.
@@ -22,19 +23,18 @@ pub fn partitions_of(batch: &RecordBatch, key: &[String], partitions: usize) -> 
     Ok((0..batch.num_rows()).map(|row| (xxh3_64(keys.get(row)) % partitions.max(1) as u64) as u32).collect())
 }
 
-/// Splits a batch by the hash of the key columns: (partition, its rows), in order, for partitions that get any.
-fn scatter(batch: RecordBatch, key: &[String], partitions: usize) -> Result<Vec<(usize, RecordBatch)>> {
-    if partitions == 1 {
-        return Ok(vec![(0, batch)]);
+/// The rows of a batch that go to each partition, in order, for partitions that get any. `partitions` has that of each row.
+///
+/// # Errors
+/// None that a valid batch can cause.
+pub fn scatter(batch: &RecordBatch, partitions: &[u32]) -> Result<Vec<(u32, RecordBatch)>> {
+    let mut rows: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    // A batch holds fewer than 2^31 rows, because Arrow's offsets are 32 bits wide.
+    for (row, partition) in (0..).zip(partitions) {
+        rows.entry(*partition).or_default().push(row);
     }
-    let mut rows = vec![Vec::new(); partitions];
-    for (row, partition) in partitions_of(&batch, key, partitions)?.into_iter().enumerate() {
-        // A batch holds fewer than 2^31 rows, because Arrow's offsets are 32 bits wide.
-        rows[partition as usize].push(row as u32);
-    }
-    let some = rows.into_iter().enumerate().filter(|(_, rows)| !rows.is_empty());
-    some.map(|(partition, rows)| Ok((partition, take_record_batch(&batch, &UInt32Array::from(rows))?)))
-        .collect()
+    let taken = rows.into_iter();
+    taken.map(|(to, rows)| Ok((to, take_record_batch(batch, &UInt32Array::from(rows))?))).collect()
 }
 
 impl<'a> Executor<'a> {
@@ -46,10 +46,14 @@ impl<'a> Executor<'a> {
     ) -> Result<Stream<'a>> {
         let partitions = if key.is_empty() { 1 } else { partitions.max(1) };
         let mut spools: Vec<Spool> = (0..partitions).map(|_| Spool::new(self)).collect();
-        self.drive(stream, &|batch| scatter(batch, key, partitions), &mut |parts| {
+        let prepare = |batch: RecordBatch| match partitions {
+            1 => Ok(vec![(0, batch)]),
+            _ => scatter(&batch, &partitions_of(&batch, key, partitions)?),
+        };
+        self.drive(stream, &prepare, &mut |parts| {
             let mut over = false;
             for (partition, rows) in parts {
-                over |= !spools[partition].hold(rows);
+                over |= !spools[partition as usize].hold(rows);
             }
             if over && let Some(largest) = spools.iter_mut().max_by_key(|spool| spool.memory_bytes()) {
                 largest.spill()?;

@@ -12,9 +12,10 @@
 mod filter;
 mod stages;
 
-pub use filter::{Filter, MAGIC, Size, VERSION};
+pub use filter::{Filter, Size};
 pub(crate) use stages::stages;
 
+use crate::config::require;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -67,21 +68,11 @@ impl Default for BloomConfig {
 
 impl BloomConfig {
     pub(crate) fn check(&self) -> Result<(), String> {
-        let fault = |key: &str, wanted: &str, found: &dyn std::fmt::Display| {
-            Err(format!("dedup.bloom.{key} must be {wanted}; it is {found}"))
-        };
-        if !(1..=100).contains(&self.ngram) {
-            return fault("ngram", "from 1 to 100", &self.ngram);
-        }
-        if !(self.threshold > 0.0 && self.threshold <= 1.0) {
-            return fault("threshold", "above 0 and at most 1", &self.threshold);
-        }
-        if !(self.false_positives >= 1e-9 && self.false_positives <= 0.5) {
-            return fault("false_positives", "from 1e-9 to 0.5", &self.false_positives);
-        }
-        if !(1..=1 << 40).contains(&self.expected) {
-            return fault("expected", "from 1 to 2^40", &self.expected);
-        }
-        Ok(())
+        require((1..=100).contains(&self.ngram), "bloom.ngram", "from 1 to 100", self.ngram)?;
+        let is_share = self.threshold > 0.0 && self.threshold <= 1.0;
+        require(is_share, "bloom.threshold", "above 0 and at most 1", self.threshold)?;
+        let is_rare = (1e-9..=0.5).contains(&self.false_positives);
+        require(is_rare, "bloom.false_positives", "from 1e-9 to 0.5", self.false_positives)?;
+        require((1..=1 << 40).contains(&self.expected), "bloom.expected", "from 1 to 2^40", self.expected)
     }
 }

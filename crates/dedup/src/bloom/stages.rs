@@ -6,10 +6,10 @@ use crate::keys::{check, names, with_keys, words};
 use crate::minhash::shingle::uax_words;
 use crate::verdict::without;
 use arrow_array::builder::BinaryBuilder;
-use arrow_array::{Array, BinaryArray, Float32Array, RecordBatch, UInt32Array, UInt64Array};
-use arrow_schema::{DataType, Field, Schema};
+use arrow_array::{Array, ArrayRef, BinaryArray, Float32Array, RecordBatch, UInt32Array, UInt64Array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::{
-    BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column,
+    BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column, side_rows,
 };
 use bessemer_documents::{Verdict, edit};
 use bessemer_text::hash::xxh3_seeded;
@@ -29,13 +29,18 @@ pub(crate) fn stages(config: &BloomConfig) -> Vec<Stage> {
                 Stage::Map(Arc::new(Grams { config: config.clone() })),
                 Stage::PipelineBreaker(Arc::new(Seen { config: config.clone() })),
             ],
-            adds: Arc::new(Schema::new(vec![
-                Field::new("repeated", DataType::Binary, true),
-                Field::new("repeated_share", DataType::Float32, true),
-            ])),
+            adds: adds(),
         },
         Stage::Map(Arc::new(RemoveRepeats { config: config.clone() })),
     ]
+}
+
+/// The repeated lines of a document as little-endian words, and the share of its n-grams that were seen before.
+fn adds() -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Field::new("repeated", DataType::Binary, true),
+        Field::new("repeated_share", DataType::Float32, true),
+    ]))
 }
 
 /// Replaces the text by `grams`: for each line the number of its n-grams and their hashes, all as little-endian words; null for
@@ -124,7 +129,6 @@ impl Window {
             }
             start = end;
         }
-        filter.count(self.keys.len() as u64);
         let mut work: Vec<_> = filter.shards().into_iter().zip(&of_shard).collect();
         let mut seen = vec![false; self.keys.len()];
         let answers: Vec<Vec<u32>> = std::thread::scope(|scope| {
@@ -156,10 +160,10 @@ impl Window {
     /// One row for each document with repeated n-grams: its repeated lines and its share.
     fn decide(&mut self, config: &BloomConfig, filter: &mut Filter, threads: usize) -> Result<RecordBatch> {
         let seen = self.look_up(filter, threads);
-        let (mut files, mut rows, mut shares) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ids, mut shares) = (Vec::new(), Vec::new());
         let mut repeated = BinaryBuilder::new();
         let (mut line, mut start) = (0, 0);
-        for (&(file, row), &lines) in self.rows.iter().zip(&self.lines) {
+        for (&id, &lines) in self.rows.iter().zip(&self.lines) {
             let first = start;
             let mut bytes = Vec::new();
             for index in 0..lines {
@@ -173,28 +177,14 @@ impl Window {
             }
             let count = seen[first..start].iter().filter(|seen| **seen).count();
             if count > 0 {
-                files.push(file);
-                rows.push(row);
+                ids.push(id);
                 repeated.append_value(&bytes);
                 shares.push((count as f64 / (start - first) as f64) as f32);
             }
         }
         *self = Window::default();
-        let schema = Arc::new(Schema::new(vec![
-            Field::new("file", DataType::UInt32, false),
-            Field::new("row", DataType::UInt64, false),
-            Field::new("repeated", DataType::Binary, true),
-            Field::new("repeated_share", DataType::Float32, true),
-        ]));
-        Ok(RecordBatch::try_new(
-            schema,
-            vec![
-                Arc::new(UInt32Array::from(files)),
-                Arc::new(UInt64Array::from(rows)),
-                Arc::new(repeated.finish()),
-                Arc::new(Float32Array::from(shares)),
-            ],
-        )?)
+        let columns: [ArrayRef; 2] = [Arc::new(repeated.finish()), Arc::new(Float32Array::from(shares))];
+        side_rows(ids, &adds(), columns)
     }
 }
 
@@ -223,7 +213,7 @@ impl PipelineBreaker for Seen {
                 ),
             ));
         }
-        let mut filter = Filter::new(size, self.config.seed);
+        let mut filter = Filter::new(size);
         let mut window = Window::default();
         while let Some(batch) = input()? {
             check(context.stop)?;
@@ -296,7 +286,7 @@ mod tests {
     use super::*;
 
     fn decide(texts: &[&str], config: &BloomConfig, threads: usize) -> Vec<(u64, Vec<u64>, f32)> {
-        let mut filter = Filter::new(Size::for_keys(1000, 0.001), config.seed);
+        let mut filter = Filter::new(Size::for_keys(1000, 0.001));
         let mut window = Window::default();
         let (mut joined, mut hashes) = (Joined::new(), Vec::new());
         for (row, text) in texts.iter().enumerate() {

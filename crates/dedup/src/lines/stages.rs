@@ -7,7 +7,7 @@ use arrow_array::{
     Array, ArrayRef, BinaryArray, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array,
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use bessemer_dataflow::{BatchMap, FlatMap, Fold, Reducer, Result, Stage, column};
+use bessemer_dataflow::{BatchMap, FlatMap, Fold, Reducer, Result, Stage, column, side_rows};
 use bessemer_documents::{Verdict, edit};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -75,7 +75,7 @@ pub fn stages(config: &LinesConfig) -> Vec<Stage> {
                 Stage::Sort { by: names(&["file", "row", "place"]) },
                 Stage::Reduce { key: names(&["file", "row"]), reducer: Arc::new(Collect) },
             ],
-            adds: Arc::new(Schema::new(vec![Field::new(PLACES, DataType::Binary, true)])),
+            adds: adds(),
         },
         Stage::Map(Arc::new(CutLines(config.clone()))),
     ]
@@ -177,31 +177,21 @@ impl Reducer for Collect {
 
 #[derive(Default)]
 struct CollectFold {
-    file: Vec<u32>,
-    row: Vec<u64>,
+    ids: Vec<(u32, u64)>,
     places: Vec<Vec<u8>>,
 }
 
-fn collected_schema() -> SchemaRef {
-    Arc::new(Schema::new(vec![
-        Field::new("file", DataType::UInt32, false),
-        Field::new("row", DataType::UInt64, false),
-        Field::new(PLACES, DataType::Binary, true),
-    ]))
+fn adds() -> SchemaRef {
+    Arc::new(Schema::new(vec![Field::new(PLACES, DataType::Binary, true)]))
 }
 
 impl CollectFold {
     fn flush(&mut self) -> Result<Option<RecordBatch>> {
-        if self.file.is_empty() {
+        if self.ids.is_empty() {
             return Ok(None);
         }
-        let places = std::mem::take(&mut self.places);
-        let columns: Vec<ArrayRef> = vec![
-            Arc::new(UInt32Array::from(std::mem::take(&mut self.file))),
-            Arc::new(UInt64Array::from(std::mem::take(&mut self.row))),
-            Arc::new(BinaryArray::from_iter_values(places)),
-        ];
-        Ok(Some(RecordBatch::try_new(collected_schema(), columns)?))
+        let places = BinaryArray::from_iter_values(self.places.drain(..));
+        side_rows(self.ids.drain(..), &adds(), [Arc::new(places) as ArrayRef]).map(Some)
     }
 }
 
@@ -210,10 +200,9 @@ impl Fold for CollectFold {
         let files: &UInt32Array = column("collect-places", batch, "file")?;
         let ids: &UInt64Array = column("collect-places", batch, "row")?;
         let places: &UInt32Array = column("collect-places", batch, "place")?;
-        let full = if first && self.file.len() >= RESULT_ROWS { self.flush()? } else { None };
+        let full = if first && self.ids.len() >= RESULT_ROWS { self.flush()? } else { None };
         if first {
-            self.file.push(files.value(rows.start));
-            self.row.push(ids.value(rows.start));
+            self.ids.push((files.value(rows.start), ids.value(rows.start)));
             self.places.push(Vec::new());
         }
         if let Some(list) = self.places.last_mut() {

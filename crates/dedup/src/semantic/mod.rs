@@ -13,6 +13,7 @@ mod stages;
 
 pub(crate) use stages::{keys, stages};
 
+use crate::config::require;
 use crate::minhash::shingle::words_of;
 use crate::mix::mix;
 use schemars::JsonSchema;
@@ -74,28 +75,14 @@ impl Default for SemanticConfig {
 
 impl SemanticConfig {
     pub(crate) fn check(&self) -> Result<(), String> {
-        let fault = |key: &str, wanted: &str, found: &dyn std::fmt::Display| {
-            Err(format!("dedup.semantic.{key} must be {wanted}; it is {found}"))
-        };
-        if !(8..=65_536).contains(&self.dimensions) {
-            return fault("dimensions", "from 8 to 65536", &self.dimensions);
-        }
-        if self.clusters > 1 << 20 {
-            return fault("clusters", "at most 2^20", &self.clusters);
-        }
-        if !(1..=1 << 30).contains(&self.sample) {
-            return fault("sample", "from 1 to 2^30", &self.sample);
-        }
-        if self.iterations > 10_000 {
-            return fault("iterations", "at most 10000", &self.iterations);
-        }
-        if !(self.tolerance >= 0.0 && self.tolerance < 1.0) {
-            return fault("tolerance", "from 0 to below 1", &self.tolerance);
-        }
-        if !(self.eps >= 0.0 && self.eps <= 1.0) {
-            return fault("eps", "from 0 to 1", &self.eps);
-        }
-        Ok(())
+        let (dimensions, sample) = (self.dimensions, self.sample);
+        require((8..=65_536).contains(&dimensions), "semantic.dimensions", "from 8 to 65536", dimensions)?;
+        require(self.clusters <= 1 << 20, "semantic.clusters", "at most 2^20", self.clusters)?;
+        require((1..=1 << 30).contains(&sample), "semantic.sample", "from 1 to 2^30", sample)?;
+        require(self.iterations <= 10_000, "semantic.iterations", "at most 10000", self.iterations)?;
+        let falls = (0.0..1.0).contains(&self.tolerance);
+        require(falls, "semantic.tolerance", "from 0 to below 1", self.tolerance)?;
+        require((0.0..=1.0).contains(&self.eps), "semantic.eps", "from 0 to 1", self.eps)
     }
 }
 

@@ -197,47 +197,33 @@ impl SemDeDup {
         let dimensions = vectors.dimensions;
         let (file, mut bytes) = (vectors.open()?, Vec::new());
         let mut vector = vec![0.0; dimensions];
-        let mut cluster = None;
-        // Kept documents of the cluster: index, copies gained, and their vectors one after the other.
-        let mut kept: Vec<(usize, u64)> = Vec::new();
-        let mut near: Vec<f32> = Vec::new();
-        let mut found = Verdicts::default();
-        let end = |kept: &mut Vec<(usize, u64)>, found: &mut Verdicts| {
-            for (index, gained) in kept.drain(..).filter(|kept| kept.1 > 0) {
-                found.kept(entries[index].0, gained);
-            }
-        };
+        let (mut cluster, mut found) = (None, Verdicts::default());
+        // Vectors of the documents of the cluster that are kept, one after the other.
+        let mut kept: Vec<f32> = Vec::new();
         let least = (1.0 - self.config.eps) as f32;
         while let Some([of, _, index]) = order.next()? {
             if cluster != Some(of) {
                 check(context.stop)?;
                 cluster = Some(of);
-                end(&mut kept, &mut found);
-                near.clear();
+                found.end_group();
+                kept.clear();
             }
             vectors.read_at(&file, &mut bytes, index, &mut vector)?;
-            let close = near
-                .chunks_exact(dimensions)
-                .map(|other| dot(other, &vector))
-                .enumerate()
-                .find(|(_, cosine)| *cosine >= least);
+            let mut cosines = kept.chunks_exact(dimensions).map(|other| dot(other, &vector)).enumerate();
+            let close = cosines.find(|(_, cosine)| *cosine >= least);
             let (place, weight) = entries[index as usize];
             match close {
-                Some((which, cosine)) => {
-                    kept[which].1 += weight;
-                    found.dropped(place, entries[kept[which].0].0, Some(cosine));
-                }
+                Some((which, cosine)) => found.drop(place, weight, which, Some(cosine)),
                 None => {
-                    kept.push((index as usize, 0));
-                    near.extend_from_slice(&vector);
+                    found.keep(place);
+                    kept.extend_from_slice(&vector);
                 }
             }
             if let Some(batch) = found.full()? {
                 output(batch)?;
             }
         }
-        end(&mut kept, &mut found);
-        if let Some(batch) = found.flush()? { output(batch) } else { Ok(()) }
+        found.finish()?.map_or(Ok(()), output)
     }
 }
 

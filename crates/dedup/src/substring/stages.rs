@@ -4,10 +4,10 @@ use super::finder::{Finder, Limits, MAX_LENGTH, MIN_LENGTH};
 use crate::keys::{check, names};
 use crate::verdict;
 use arrow_array::builder::BinaryBuilder;
-use arrow_array::{Array, BinaryArray, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use arrow_array::{Array, ArrayRef, BinaryArray, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::{
-    BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column,
+    BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column, side_rows,
 };
 use bessemer_documents::{Verdict, edit};
 use schemars::JsonSchema;
@@ -61,7 +61,7 @@ pub fn stages(config: &SubstringConfig) -> Vec<Stage> {
                 Stage::Sort { by: names(&["split", "file", "row"]) },
                 Stage::PipelineBreaker(Arc::new(FindRepeats { length: config.length as usize })),
             ],
-            adds: Arc::new(Schema::new(vec![Field::new(COLUMN, DataType::Binary, true)])),
+            adds: adds(),
         },
         Stage::Map(Arc::new(CutRepeats { min_bytes_left: config.min_bytes_left })),
     ]
@@ -72,12 +72,8 @@ struct FindRepeats {
     length: usize,
 }
 
-fn result_schema() -> SchemaRef {
-    Arc::new(Schema::new(vec![
-        Field::new("file", DataType::UInt32, false),
-        Field::new("row", DataType::UInt64, false),
-        Field::new(COLUMN, DataType::Binary, true),
-    ]))
+fn adds() -> SchemaRef {
+    Arc::new(Schema::new(vec![Field::new(COLUMN, DataType::Binary, true)]))
 }
 
 impl PipelineBreaker for FindRepeats {
@@ -115,15 +111,8 @@ impl PipelineBreaker for FindRepeats {
                 let bytes = removed.iter().flat_map(|range| [range.start, range.end]);
                 ranges.append_value(bytes.flat_map(u64::to_le_bytes).collect::<Vec<u8>>());
             }
-            let place = |(ordinal, _): &(u64, Vec<Range<u64>>)| places[*ordinal as usize];
-            output(RecordBatch::try_new(
-                result_schema(),
-                vec![
-                    Arc::new(chunk.iter().map(|found| place(found).0).collect::<UInt32Array>()),
-                    Arc::new(chunk.iter().map(|found| place(found).1).collect::<UInt64Array>()),
-                    Arc::new(ranges.finish()),
-                ],
-            )?)?;
+            let ids = chunk.iter().map(|(ordinal, _)| places[*ordinal as usize]);
+            output(side_rows(ids, &adds(), [Arc::new(ranges.finish()) as ArrayRef])?)?;
         }
         Ok(())
     }
