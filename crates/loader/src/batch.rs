@@ -73,6 +73,18 @@ impl Batch {
         Ok(())
     }
 
+    /// Makes room for n sequences of up to s tokens, so that shorter ones before do not make a longer one allocate.
+    pub(crate) fn reserve(&mut self, sequences: usize, seq_len: usize) -> Result<(), LoadError> {
+        let tokens = sequences
+            .checked_mul(seq_len)
+            .filter(|&tokens| tokens <= isize::MAX as usize / size_of::<u32>())
+            .ok_or(LoadError::BatchTooLarge { sequences, seq_len })?;
+        for array in [&mut self.inputs, &mut self.targets, &mut self.segments, &mut self.positions] {
+            array.reserve(tokens.saturating_sub(array.len()));
+        }
+        Ok(())
+    }
+
     /// Sequence `i`, to be filled.
     pub(crate) fn row(&mut self, i: usize) -> Row<'_> {
         let range = i * self.seq_len..(i + 1) * self.seq_len;

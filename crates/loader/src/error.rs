@@ -26,6 +26,23 @@ pub enum LoadError {
         /// The sequence length.
         seq_len: usize,
     },
+    /// The split has no micro-batch of documents.
+    #[error(
+        "{}: split {split:?} of {documents} documents gives {samples} samples, a micro-batch wants {wanted}; use more text, a smaller \
+         micro-batch, or windows (train.lengths = \"packed\")", path.display()
+    )]
+    TooFewDocuments {
+        /// Folder of the split.
+        path: PathBuf,
+        /// Name of the split.
+        split: String,
+        /// Documents that it holds.
+        documents: u64,
+        /// Samples that they are.
+        samples: u64,
+        /// Samples of a micro-batch.
+        wanted: u64,
+    },
     /// The sequence length is not usable.
     #[error("sequence length: wanted 1 to {largest}, found {found}")]
     SequenceLength {

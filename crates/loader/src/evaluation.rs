@@ -1,13 +1,13 @@
 //! Evaluation: a split in reading order, every token scored exactly once.
 
 use crate::training::check_sequence_length;
-use crate::{Batch, IGNORED, LoadError, Sample};
+use crate::{Batch, LoadError, Sample};
 use bessemer_shards::ShardSet;
 use std::sync::Arc;
 
 /// The windows of a split from front to back, for evaluation.
 ///
-/// Windows do not overlap in targets. The last one is filled up with ignored targets ([`IGNORED`]). Without a
+/// Windows do not overlap in targets. The last one is filled up with ignored targets ([`crate::IGNORED`]). Without a
 /// context token the first token of the split has nothing to be predicted from: T − 1 tokens are scored. With
 /// one (the separator of documents) it is the first input, all T tokens are scored, and together they encode
 /// exactly [`ShardSet::text_bytes`] bytes of text, which makes bits per byte exact.
@@ -107,12 +107,7 @@ impl EvaluationWindows {
                 out.samples.push(Sample { counter: window, component: 0, epoch: 0, token });
                 row = out.row(i);
             }
-            row.inputs[scored..].fill(0);
-            row.targets[scored..].fill(IGNORED);
-            row.segments[scored..].fill(segment);
-            for (position, out) in row.positions[scored..].iter_mut().enumerate() {
-                *out = position as u32;
-            }
+            row.pad(scored, segment);
             out.scored += scored as u64;
         }
         Ok(here)

@@ -12,7 +12,8 @@
 //! neighbour, so that every token is a target at most once in an epoch. [`Loader`] serves them for training in
 //! an order that is a pure function of (seed, sample counter): nothing is stored, resuming costs nothing, and
 //! neither batch size nor number of ranks changes what sample c is. With a [`Mixture`], a sample comes from one of the
-//! split's components, chosen by their weights, and is the next of that component's own order. [`EvaluationWindows`] covers a split in
+//! split's components, chosen by their weights, and is the next of that component's own order. [`Loader::of_documents`] serves documents
+//! instead of windows, in micro-batches of a few lengths. [`EvaluationWindows`] covers a split in
 //! reading order, every token exactly once.
 //!
 //! A [`Batch`] also says where documents begin inside a window (segments and positions), which is what masking
@@ -20,6 +21,7 @@
 
 mod batch;
 mod config;
+mod documents;
 mod error;
 mod evaluation;
 mod mixing;
@@ -30,6 +32,7 @@ mod training;
 
 pub use batch::{Batch, IGNORED, Sample};
 pub use config::LoaderConfig;
+pub use documents::DocumentConfig;
 pub use error::LoadError;
 pub use evaluation::EvaluationWindows;
 pub use mixing::{MOST_COMPONENTS, Mixture, Share, Taken};

@@ -23,6 +23,9 @@ pub struct LoaderState {
     pub tokens: u64,
     /// Checksum of the training split's shards, 16 hexadecimal digits.
     pub data_checksum: String,
+    /// How samples are documents of several lengths; absent where they are windows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lengths: Option<String>,
     /// The mixture that samples follow; empty without one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mixture: Vec<MixtureShare>,

@@ -1,5 +1,6 @@
 //! Training samples: shuffled windows, addressed by a counter.
 
+use crate::documents::Documents;
 use crate::mixing::Mixture;
 use crate::order::ORDER_VERSION;
 use crate::state::in_words;
@@ -62,6 +63,8 @@ pub struct Loader {
     /// One, or one a component.
     streams: Vec<Stream>,
     mixture: Option<Arc<Mixture>>,
+    /// Where samples are documents and not windows.
+    pub(crate) documents: Option<Arc<Documents>>,
 }
 
 impl Loader {
@@ -82,13 +85,36 @@ impl Loader {
                 seq_len,
             });
         }
-        Ok(Loader { set, seq_len, seed, shuffle, streams: vec![stream], mixture: None })
+        Ok(Loader { set, seq_len, seed, shuffle, streams: vec![stream], mixture: None, documents: None })
     }
 
     /// A loader of the samples of a mixture of the split's components.
     pub fn mixed(set: Arc<ShardSet>, seed: u64, shuffle: bool, mixture: Mixture) -> Loader {
         let (seq_len, streams) = (mixture.seq_len(), mixture.streams(seed));
-        Loader { set, seq_len, seed, shuffle, streams, mixture: Some(Arc::new(mixture)) }
+        Loader { set, seq_len, seed, shuffle, streams, mixture: Some(Arc::new(mixture)), documents: None }
+    }
+
+    pub(crate) fn over_documents(
+        set: Arc<ShardSet>,
+        documents: Documents,
+        seed: u64,
+        shuffle: bool,
+    ) -> Loader {
+        let seq_len = documents.seq_len();
+        Loader {
+            set,
+            seq_len,
+            seed,
+            shuffle,
+            streams: Vec::new(),
+            mixture: None,
+            documents: Some(Arc::new(documents)),
+        }
+    }
+
+    /// Seed of the order, and whether it is shuffled.
+    pub(crate) fn order(&self) -> (u64, bool) {
+        (self.seed, self.shuffle)
     }
 
     /// The split that samples come from.
@@ -101,19 +127,25 @@ impl Loader {
         self.mixture.as_deref()
     }
 
-    /// Inputs in a sample.
+    /// Inputs in a sample; of documents, at most.
     pub fn seq_len(&self) -> usize {
         self.seq_len
     }
 
     /// Samples in an epoch, N; of a mixture, of one pass over each component.
     pub fn samples_per_epoch(&self) -> u64 {
-        self.streams.iter().map(|stream| stream.samples).sum()
+        match &self.documents {
+            Some(documents) => documents.samples_per_epoch(),
+            None => self.streams.iter().map(|stream| stream.samples).sum(),
+        }
     }
 
-    /// Target tokens in an epoch, N · S.
+    /// Target tokens in an epoch: N · S, or those of all documents.
     pub fn tokens_per_epoch(&self) -> u64 {
-        self.samples_per_epoch() * self.seq_len as u64
+        match &self.documents {
+            Some(documents) => documents.targets(),
+            None => self.samples_per_epoch() * self.seq_len as u64,
+        }
     }
 
     /// Epochs that `samples` samples are, as a fraction.
@@ -126,10 +158,33 @@ impl Loader {
         self.mixture.as_ref().map_or((0, counter), |mixture| mixture.at(counter))
     }
 
-    /// Component and window of sample `counter`.
-    pub fn sample(&self, counter: u64) -> Sample {
+    /// Component and window of sample `counter`, where samples are windows.
+    fn window(&self, counter: u64) -> Sample {
         let (component, number) = self.turn(counter);
         self.locate(counter, component, number, &mut None)
+    }
+
+    /// Origin of sample `counter`.
+    ///
+    /// # Errors
+    /// Of documents, if a file can no longer be read.
+    pub fn sample(&self, counter: u64) -> Result<Sample, LoadError> {
+        match &self.documents {
+            Some(documents) => {
+                let (epoch, token) =
+                    (self.epoch_of(documents, counter), self.tokens_of(documents, counter)?.start);
+                Ok(Sample { counter, component: 0, epoch, token })
+            }
+            None => Ok(self.window(counter)),
+        }
+    }
+
+    /// Epoch of sample `counter`.
+    fn epoch(&self, counter: u64) -> u64 {
+        match &self.documents {
+            Some(documents) => self.epoch_of(documents, counter),
+            None => self.window(counter).epoch,
+        }
     }
 
     /// As [`Loader::sample`], for a sample whose stream and number there are known. `last` is the permutation that was used
@@ -153,9 +208,21 @@ impl Loader {
         Sample { counter, component, epoch, token: stream.token(place, self.seq_len, Some(order)) }
     }
 
-    /// The windows that `samples` samples read, as ranges of tokens in any order: of each stream those of the first two
+    /// What `samples` samples read, as ranges of tokens in any order: of each stream the samples of the first two
     /// epochs. Later epochs bring no token that these have not.
-    pub fn seen(&self, samples: u64) -> impl Iterator<Item = Range<u64>> + '_ {
+    ///
+    /// # Errors
+    /// Of documents, if a file can no longer be read.
+    pub fn seen(&self, samples: u64) -> Result<Box<dyn Iterator<Item = Range<u64>> + '_>, LoadError> {
+        if let Some(documents) = &self.documents {
+            let counters = 0..samples.min(2 * documents.samples_per_epoch());
+            let ranges: Result<Vec<_>, _> = counters.map(|c| self.tokens_of(documents, c)).collect();
+            return Ok(Box::new(ranges?.into_iter()));
+        }
+        Ok(Box::new(self.windows_seen(samples)))
+    }
+
+    fn windows_seen(&self, samples: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         let given = match &self.mixture {
             Some(mixture) => mixture.taken(samples).iter().map(|taken| taken.samples).collect(),
             None => vec![samples],
@@ -178,6 +245,9 @@ impl Loader {
     pub fn batch(&self, first_sample: u64, n: usize, out: &mut Batch) -> Result<(), LoadError> {
         if first_sample.checked_add(n as u64).is_none() {
             return Err(LoadError::CounterOverflow { first: first_sample, count: n });
+        }
+        if let Some(documents) = &self.documents {
+            return self.batch_of_documents(documents, first_sample, n, out);
         }
         out.shape(n, self.seq_len)?;
         let mut order = None;
@@ -202,19 +272,20 @@ impl Loader {
         LoaderState {
             order_version: ORDER_VERSION,
             samples,
-            epoch: self.sample(samples).epoch,
+            epoch: self.epoch(samples),
             seed: self.seed,
             shuffle: self.shuffle,
             seq_len: self.seq_len as u64,
             tokens: self.set.token_count(),
             data_checksum: format!("{:016x}", self.set.checksum()),
+            lengths: self.documents.as_ref().map(|documents| documents.identity()),
             mixture: self.mixture.as_ref().map_or_else(Vec::new, |mixture| mixture.identity()),
         }
     }
 
     /// Moves a state of this loader to where `samples` samples are consumed.
     pub fn advance(&self, state: &mut LoaderState, samples: u64) {
-        (state.samples, state.epoch) = (samples, self.sample(samples).epoch);
+        (state.samples, state.epoch) = (samples, self.epoch(samples));
     }
 
     /// The sample counter to go on with, if `state` was saved with the same samples in the same order.
@@ -236,6 +307,12 @@ impl Loader {
         same("the checksum of the shards", state.data_checksum.clone(), now.data_checksum)?;
         same("the sequence length", state.seq_len.to_string(), now.seq_len.to_string())?;
         same("the seed", state.seed.to_string(), now.seed.to_string())?;
+        let lengths = |lengths: Option<String>| lengths.unwrap_or_else(|| "packed".into());
+        same(
+            "train.lengths (with its buckets and micro-batch)",
+            lengths(state.lengths.clone()),
+            lengths(now.lengths),
+        )?;
         same("shuffle", state.shuffle.to_string(), now.shuffle.to_string())?;
         same(
             "the mixture (weights, temperature and, where epochs are capped, the length of the run)",

@@ -7,7 +7,7 @@
 mod support;
 
 use bessemer_counting_alloc::{CountingAllocator, allocations};
-use bessemer_loader::{Batch, EvaluationWindows, Loader, Mixture, Share};
+use bessemer_loader::{Batch, DocumentConfig, EvaluationWindows, Loader, Mixture, Share};
 use support::{counting_split, document_lengths, mixed_split};
 
 #[global_allocator]
@@ -18,12 +18,21 @@ fn a_warm_batch_allocates_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let set = counting_split(dir.path(), &document_lengths(5000), 500);
     let loader = Loader::new(set.clone(), 64, 1, true).unwrap();
-    let windows = EvaluationWindows::new(set, 64, Some(0)).unwrap();
+    let windows = EvaluationWindows::new(set.clone(), 64, Some(0)).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mixed = mixed_split(folder.path(), &[("a", 3000), ("b", 1000)]);
     let share = |name: &str, weight| Share { name: name.into(), weight: Some(weight), epochs: None };
     let mixture = Mixture::new(&mixed, 64, &[share("a", 0.4), share("b", 0.6)], 1.0, 10_000).unwrap();
     let mixed = Loader::mixed(mixed, 1, true, mixture);
+    let config = |bucketed| DocumentConfig {
+        seq_len: 64,
+        shorter: vec![16, 32],
+        micro_batch: 4,
+        bucketed,
+        separated: true,
+    };
+    let documents =
+        [false, true].map(|bucketed| Loader::of_documents(set.clone(), config(bucketed), 1, true).unwrap());
     let count = allocations;
     let mut batch = Batch::new();
     let cold = count();
@@ -33,6 +42,12 @@ fn a_warm_batch_allocates_nothing() {
     for step in 1..100 {
         loader.batch(step * 16, 16, &mut batch).unwrap();
         mixed.batch(step * 16, 16, &mut batch).unwrap();
+    }
+    for (documents, step) in
+        documents.iter().flat_map(|documents| (0..100).map(move |step| (documents, step)))
+    {
+        documents.batch(step * 4, 4, &mut batch).unwrap();
+        documents.scored(step * 4, 4).unwrap();
     }
     for window in 0..windows.windows() {
         windows.batch(window, 16, &mut batch).unwrap();

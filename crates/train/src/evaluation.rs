@@ -53,8 +53,7 @@ impl Writer {
             true => None,
             false => {
                 let shape = Shape { sequences: 1, seq: 1, purpose: Purpose::Score };
-                let activations =
-                    ActivationConfig { storage: train.storage, recompute: train.recompute_plan() };
+                let activations = ActivationConfig { storage: train.storage, ..ActivationConfig::default() };
                 Some(Decoder::with_activations(backend, worker.model(), shape, activations)?)
             }
         };
@@ -241,7 +240,7 @@ impl Evaluator {
         let validation = windows.shards();
         let report = ngram_baseline(
             loader.shards(),
-            loader.seen(samples),
+            loader.seen(samples)?,
             validation,
             &self.tokenizer,
             &self.config.ngram,

@@ -32,7 +32,7 @@ fn the_share_of_each_component_follows_the_weights_at_every_prefix() {
     let mut taken = [0_u64; 3];
     let mut seen: Vec<BTreeSet<(u64, u64)>> = vec![BTreeSet::new(); 3];
     for counter in 0..5000 {
-        let sample = loader.sample(counter);
+        let sample = loader.sample(counter).unwrap();
         taken[sample.component] += 1;
         for (weight, taken) in weights.iter().zip(taken) {
             let off = weight * (counter + 1) as f64 - taken as f64;
@@ -61,7 +61,7 @@ fn two_components_stay_within_one_sample_of_their_weights() {
             Loader::mixed(set.clone(), 7, true, Mixture::new(&set, SEQ, &shares, 1.0, 5000).unwrap());
         let mut web = 0.0;
         for counter in 0..5000 {
-            web += f64::from(u8::from(loader.sample(counter).component == 0));
+            web += f64::from(u8::from(loader.sample(counter).unwrap().component == 0));
             let off = weight * (counter + 1) as f64 - web;
             assert!(off.abs() < 1.005, "{weight} after {counter}: {off}");
         }
@@ -89,7 +89,8 @@ fn the_temperature_flattens_and_epochs_are_capped_within_the_run() {
     let loader = Loader::mixed(set.clone(), 1, true, Mixture::new(&set, SEQ, &shares, 1.0, total).unwrap());
     let taken: Vec<u64> = loader.mixture().unwrap().taken(total).iter().map(|t| t.samples).collect();
     assert_eq!(taken, [total - 200 - 18, 200, 18]);
-    let last = (0..total).map(|c| loader.sample(c)).filter(|s| s.component == 2).map(|s| s.epoch).max();
+    let last =
+        (0..total).map(|c| loader.sample(c).unwrap()).filter(|s| s.component == 2).map(|s| s.epoch).max();
     assert_eq!(last, Some(1));
     // Caps under which there is not enough.
     let shares = ask([Some(1.0), Some(1.0), Some(1.0)], [None; 3]);
@@ -127,9 +128,9 @@ fn samples_do_not_depend_on_batches_or_ranks_and_resume_anywhere() {
     assert!(error.contains("mixture") && error.contains("web"), "{error}");
     assert!(Loader::new(set.clone(), SEQ, 5, true).unwrap().resume(&state).is_err(), "{text}");
     // What was read, for baselines: of the first two epochs of each, which are all tokens.
-    let seen: BTreeSet<u64> = loader.seen(10_000).map(|range| range.start).collect();
+    let seen: BTreeSet<u64> = loader.seen(10_000).unwrap().map(|range| range.start).collect();
     let starts: BTreeSet<u64> =
-        (0..10_000).map(|c| loader.sample(c)).filter(|s| s.epoch < 2).map(|s| s.token).collect();
+        (0..10_000).map(|c| loader.sample(c).unwrap()).filter(|s| s.epoch < 2).map(|s| s.token).collect();
     assert_eq!(seen, starts);
 }
 
@@ -139,7 +140,8 @@ fn orders_of_components_differ_and_do_not_hang_on_their_neighbours() {
     let set = mixed_split(dir.path(), &[("a", 1001), ("b", 1001)]);
     let weights = |a, b| [share("a", Some(a), None), share("b", Some(b), None)];
     let starts = |loader: &Loader, component: usize, shift: u64| -> Vec<u64> {
-        let samples = (0..400).map(|c| loader.sample(c)).filter(|s| s.component == component && s.epoch == 0);
+        let samples =
+            (0..400).map(|c| loader.sample(c).unwrap()).filter(|s| s.component == component && s.epoch == 0);
         samples.map(|s| s.token - shift).take(50).collect()
     };
     let even =
