@@ -25,6 +25,36 @@ pub struct Seconds(pub f64);
 #[serde(transparent)]
 pub struct Tokens(pub u64);
 
+impl std::str::FromStr for Bytes {
+    type Err = String;
+
+    /// Reads "512 MiB", "1.5GB" or a number of bytes.
+    fn from_str(text: &str) -> Result<Bytes, String> {
+        const UNITS: [(&str, u64); 8] = [
+            ("KiB", 1 << 10),
+            ("MiB", 1 << 20),
+            ("GiB", 1 << 30),
+            ("TiB", 1 << 40),
+            ("kB", 1_000),
+            ("MB", 1_000_000),
+            ("GB", 1_000_000_000),
+            ("TB", 1_000_000_000_000),
+        ];
+        let text = text.trim();
+        let (number, unit) = UNITS
+            .iter()
+            .find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)))
+            .unwrap_or((text.strip_suffix('B').unwrap_or(text), 1));
+        let bytes = number.trim().parse::<f64>().ok().map(|number| number * unit as f64);
+        match bytes {
+            Some(bytes) if (0.0..=(1u64 << 60) as f64).contains(&bytes) => Ok(Bytes(bytes as u64)),
+            _ => {
+                Err(format!("{text:?} is no number of bytes: expected a size such as \"512 MiB\" or \"2GB\""))
+            }
+        }
+    }
+}
+
 macro_rules! arithmetic {
     ($t:ident, $inner:ty) => {
         impl Add for $t {
@@ -143,6 +173,23 @@ mod tests {
         ];
         for (n, text) in cases {
             assert_eq!(Bytes(n).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn bytes_are_read_in_binary_and_decimal_units() {
+        for (text, bytes) in [
+            ("512 MiB", 512 << 20),
+            (" 1.5GB ", 1_500_000_000),
+            ("7", 7),
+            ("9 B", 9),
+            ("1KiB", 1024),
+            ("0", 0),
+        ] {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+        }
+        for text in ["", "MiB", "-1 MiB", "1 mib", "nan", "inf TiB", "1e30"] {
+            assert!(text.parse::<Bytes>().is_err(), "{text}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! `corpus.memory`: its value, and the budget of threads and rows that follows from it.
 
 use super::CorpusConfig;
+use bessemer_units::Bytes;
 
 /// Memory of the stage where none is stated.
 const AUTO_MEMORY: usize = 512 << 20;
@@ -28,29 +29,12 @@ impl CorpusConfig {
     /// # Errors
     /// The text is no size, or one in which no thread could work.
     pub fn memory_bytes(&self) -> Result<Option<usize>, String> {
-        const UNITS: [(&str, u64); 8] = [
-            ("KiB", 1 << 10),
-            ("MiB", 1 << 20),
-            ("GiB", 1 << 30),
-            ("TiB", 1 << 40),
-            ("kB", 1_000),
-            ("MB", 1_000_000),
-            ("GB", 1_000_000_000),
-            ("TB", 1_000_000_000_000),
-        ];
         let text = self.memory.trim();
         if text == "auto" {
             return Ok(None);
         }
-        let (number, unit) = UNITS
-            .iter()
-            .find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)))
-            .unwrap_or((text.strip_suffix('B').unwrap_or(text), 1));
-        let bytes = number.trim().parse::<f64>().ok().map(|number| number * unit as f64);
-        match bytes {
-            Some(bytes) if bytes >= LEAST_MEMORY as f64 && bytes <= (1u64 << 50) as f64 => {
-                Ok(Some(bytes as usize))
-            }
+        match text.parse::<Bytes>() {
+            Ok(Bytes(bytes)) if (LEAST_MEMORY as u64..=1 << 50).contains(&bytes) => Ok(Some(bytes as usize)),
             _ => Err(format!(
                 "corpus.memory = {text:?}: expected \"auto\" or a size of at least {}MiB, such as \"2GiB\" (the program takes about \
                  {} MiB and each thread {} MiB)",
